@@ -1,0 +1,47 @@
+"""Facts of the device that kernels are compiled for, which launchers choose their tiles by."""
+
+import functools
+from typing import Any, Final
+
+from triton import knobs
+from triton.runtime import driver
+
+INTERPRETED_SMS: Final = 4
+INTERPRETED_SHARED_NBYTES: Final = 232448
+
+
+def interpreted() -> bool:
+    """Whether kernels run in Triton's interpreter (TRITON_INTERPRET=1) and not on a device."""
+    return bool(knobs.runtime.interpret)
+
+
+def capability() -> tuple[int, int]:
+    """Compute capability of the current device, (9, 0) for Hopper; (0, 0) in the interpreter."""
+    if interpreted():
+        return (0, 0)
+    return _capability(driver.active, driver.active.get_current_device())
+
+
+def num_sms() -> int:
+    """Streaming multiprocessors of the current device."""
+    if interpreted():
+        return INTERPRETED_SMS
+    return _property(driver.active, driver.active.get_current_device(), "multiprocessor_count")
+
+
+def shared_nbytes() -> int:
+    """Bytes of shared memory that one program may use on the current device."""
+    if interpreted():
+        return INTERPRETED_SHARED_NBYTES
+    return _property(driver.active, driver.active.get_current_device(), "max_shared_mem")
+
+
+@functools.cache
+def _capability(active: Any, device: int) -> tuple[int, int]:
+    major, minor = divmod(active.get_current_target().arch, 10)
+    return (major, minor)
+
+
+@functools.cache
+def _property(active: Any, device: int, name: str) -> int:
+    return int(active.utils.get_device_properties(device)[name])

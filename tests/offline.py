@@ -1,0 +1,180 @@
+"""Compiles Triton kernels for NVIDIA architectures on a machine that needs no GPU.
+
+A stub driver turns every launch into a compilation, so that the library's own launch code runs, on
+meta tensors. It cannot share a process with the interpreter:
+
+    python -m tests.offline CASE_MODULE ARCH...
+
+runs every `Case` in the module's CASES for each architecture and prints the reports as JSON.
+"""
+
+import contextlib
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from triton import knobs
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+ROOT: Final = Path(__file__).parents[1]
+SHARED_NBYTES: Final = {80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232448}
+NUM_SMS: Final = {80: 108, 86: 84, 89: 128, 90: 132, 100: 148}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A launch on meta tensors; `wgmma`: on Hopper its kernels must use warpgroup products.
+
+    `archs` are those it is compiled for, by default all.
+    """
+
+    name: str
+    launch: Callable[[], None]
+    wgmma: bool = False
+    archs: tuple[int, ...] = tuple(SHARED_NBYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the compiler made of one kernel."""
+
+    case: str
+    arch: int
+    kernel: str
+    registers: int
+    spilled_nbytes: int
+    shared_nbytes: int
+    num_wgmma: int
+    num_mma: int
+    num_tma: int
+    serialized: bool
+    needs_wgmma: bool
+
+
+class OfflineUtils:
+    """Stands for the driver's queries."""
+
+    def __init__(self, arch: int) -> None:
+        self.arch = arch
+
+    def get_device_properties(self, device: int) -> dict[str, int]:
+        return {
+            "max_shared_mem": SHARED_NBYTES[self.arch],
+            "multiprocessor_count": NUM_SMS[self.arch],
+        }
+
+
+class OfflineDriver:
+    """Stands for a CUDA driver; each architecture counts as its own device."""
+
+    def __init__(self, arch: int) -> None:
+        self.target = GPUTarget("cuda", arch, 32)
+        self.utils = OfflineUtils(arch)
+
+    def get_current_target(self) -> GPUTarget:
+        return self.target
+
+    def get_current_device(self) -> int:
+        return int(self.target.arch)
+
+    def get_current_stream(self, device: int | None = None) -> int:
+        return 0
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("meta")
+
+
+@contextlib.contextmanager
+def compiled_kernels() -> Iterator[list[Any]]:
+    """Within it, launches only compile; yields the list that collects what they made."""
+    kernels: list[Any] = []
+    stock = JITFunction.run
+
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        kernels.append(stock(self, *args, grid=grid, warmup=True, **kwargs))
+        return kernels[-1]
+
+    JITFunction.run = run
+    try:
+        yield kernels
+    finally:
+        JITFunction.run = stock
+
+
+def assemble(ptx: str, arch: int) -> str:
+    """What ptxas has to say of a kernel's registers, spills and warpgroup products."""
+    ptxas = knobs.nvidia.ptxas_blackwell if arch >= 100 else knobs.nvidia.ptxas
+    target = re.search(r"\.target (sm_\w+)", ptx)
+    assert target is not None
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "kernel.ptx")
+        source.write_text(ptx)
+        output = Path(folder, "kernel.cubin")
+        command = [ptxas.path, "-v", f"--gpu-name={target[1]}", str(source), "-o", str(output)]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stderr
+
+
+def report(case: Case, kernel: Any, arch: int) -> Report:
+    """Read a compiled kernel's PTX and assembler log."""
+    ptx = kernel.asm["ptx"]
+    log = assemble(ptx, arch)
+    used = re.search(r"Used (\d+) registers", log)
+    return Report(
+        case=case.name,
+        arch=arch,
+        kernel=kernel.metadata.name,
+        registers=int(used[1]) if used else 0,
+        spilled_nbytes=sum(map(int, re.findall(r"(\d+) bytes spill", log))),
+        shared_nbytes=kernel.metadata.shared,
+        num_wgmma=len(re.findall(r"wgmma\.mma_async", ptx)),
+        num_mma=len(re.findall(r"\bmma\.sync", ptx)),
+        num_tma=len(re.findall(r"cp\.async\.bulk\.tensor", ptx)),
+        serialized="wgmma" in log and "serializ" in log,
+        needs_wgmma=case.wgmma,
+    )
+
+
+def compile_case(case: Case, arch: int) -> list[Report]:
+    """Compile every kernel that the case launches for one architecture."""
+    driver.set_active(OfflineDriver(arch))
+    with compiled_kernels() as kernels:
+        case.launch()
+    return [report(case, kernel, arch) for kernel in kernels]
+
+
+def reports_of(module: str, archs: tuple[int, ...] = tuple(SHARED_NBYTES)) -> list[Report]:
+    """The reports of a module of cases, compiled in a process of its own."""
+    command = [sys.executable, "-m", "tests.offline", module, *map(str, archs)]
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
+    return [Report(**fields) for fields in json.loads(done.stdout)]
+
+
+def main(module: str, *archs: str) -> None:
+    """Print the reports of a module of cases as JSON."""
+    cases: list[Case] = importlib.import_module(module).CASES
+    reports = [
+        compiled
+        for arch in map(int, archs)
+        for case in cases
+        if arch in case.archs
+        for compiled in compile_case(case, arch)
+    ]
+    json.dump([asdict(compiled) for compiled in reports], sys.stdout)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
