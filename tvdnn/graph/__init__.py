@@ -1,0 +1,20 @@
+"""What a training step computes, as pure data: the traced network, its buffers and its passes."""
+
+from .buffer import Buffer, Kind, section_rows
+from .network import Network, Op, Param, Value
+from .passes import Direction, Graph, Need, Pass, Use
+
+__all__ = [
+    "Buffer",
+    "Direction",
+    "Graph",
+    "Kind",
+    "Need",
+    "Network",
+    "Op",
+    "Param",
+    "Pass",
+    "Use",
+    "Value",
+    "section_rows",
+]

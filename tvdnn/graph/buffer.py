@@ -1,0 +1,73 @@
+"""Buffers: everything a step reads or writes that is not a parameter, cut into sections."""
+
+from dataclasses import dataclass
+from enum import Enum
+from math import prod
+
+DTYPE_NBYTES = {"float32": 4, "bfloat16": 2, "int64": 8, "uint8": 1}
+
+
+class Kind(Enum):
+    """What a buffer holds; reports stack memory by it."""
+
+    INPUT = "input"
+    MAP = "map"
+    GRAD = "gradient map"
+    AUX = "auxiliary"
+    WEIGHT = "weight copy"
+    PARTIAL = "partial sum"
+    PARAM_GRAD = "parameter gradient"
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A dense array whose first axis (samples, or reduction groups) is cut into sections.
+
+    `section` is the number of rows of the first axis in one section: the unit of residency and of copy.
+    `layout` is "nhwc", "ring" or "padded"; `codec` is the form in which an idle section rests ("raw").
+    `axis` is the sectioned axis and `halo` the boundary rows that a section of rows stores twice.
+    """
+
+    name: str
+    kind: Kind
+    shape: tuple[int, ...]
+    dtype: str
+    section: int
+    layout: str = "nhwc"
+    codec: str = "raw"
+    axis: int = 0
+    halo: int = 0
+
+    @property
+    def rows(self) -> int:
+        return self.shape[0]
+
+    @property
+    def row_nbytes(self) -> int:
+        return prod(self.shape[1:]) * DTYPE_NBYTES[self.dtype]
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows * self.row_nbytes
+
+    @property
+    def num_sections(self) -> int:
+        return -(-self.rows // self.section)
+
+    def bounds(self, index: int) -> tuple[int, int]:
+        """Rows [start, stop) of section `index`."""
+        return index * self.section, min(self.rows, (index + 1) * self.section)
+
+    def section_nbytes(self, index: int) -> int:
+        start, stop = self.bounds(index)
+        return (stop - start) * self.row_nbytes
+
+    def sections_of(self, start: int, stop: int) -> range:
+        """Indices of the sections that rows [start, stop) touch."""
+        return range(start // self.section, -(-stop // self.section))
+
+
+def section_rows(rows: int, row_nbytes: int, chunk_size: int) -> int:
+    """Rows in a section: the largest power of two whose bytes fit `chunk_size`, at least one row."""
+    fit = max(1, chunk_size // max(1, row_nbytes))
+    return min(1 << (fit.bit_length() - 1), 1 << max(0, rows - 1).bit_length())

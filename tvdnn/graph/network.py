@@ -1,0 +1,57 @@
+"""The traced network: ops over named values, with static shapes and no torch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An op's input or output. `shape` is batch first and, for maps, channels last: [N, H, W, C]."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A parameter of the user's module, by its state_dict name. `shape` is torch's."""
+
+    name: str
+    shape: tuple[int, ...]
+    nbytes: int
+    requires_grad: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """A node of the network.
+
+    `name` is the module path (with a suffix where a module runs twice), `kind` the key of its definition in
+    `tvdnn.ops`, `params` the names of its parameters ("" where an optional one is absent), `attrs` its static
+    settings. A `view` op's output is its input's bytes.
+    """
+
+    name: str
+    kind: str
+    inputs: tuple[str, ...]
+    output: str
+    params: tuple[str, ...]
+    attrs: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What tracing a module yields: ops in execution order, values by name, inputs and outputs by name."""
+
+    name: str
+    values: Mapping[str, Value]
+    ops: tuple[Op, ...]
+    params: Mapping[str, Param]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    training: bool
+
+    @property
+    def batch(self) -> int:
+        return self.values[self.inputs[0]].shape[0]

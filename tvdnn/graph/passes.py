@@ -1,0 +1,110 @@
+"""Passes: the kernel-level stages of a step, each with the buffers that it reads and writes; and the Graph of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from .buffer import Buffer
+from .network import Network, Op
+
+
+class Direction(Enum):
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    UPDATE = "update"
+
+
+class Need(Enum):
+    """What a pass takes from a buffer that it reads; it decides the forms in which the buffer may rest."""
+
+    VALUES = "values"
+    SIGN = "sign"
+    ARGMAX = "argmax"
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A pass's use of one buffer.
+
+    A launch over domain rows [a, b) touches buffer rows [a // per, ceil(b / per)), or every row if `whole`.
+    `channels` limits the use to a range of the last axis.
+    """
+
+    buffer: str
+    whole: bool = False
+    per: int = 1
+    need: Need = Need.VALUES
+    channels: tuple[int, int] | None = None
+
+    def rows(self, start: int, stop: int, buffer: Buffer) -> tuple[int, int]:
+        """The buffer rows that a launch over domain rows [start, stop) touches."""
+        if self.whole:
+            return 0, buffer.rows
+        return start // self.per, -(-stop // self.per)
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One kernel-level stage of an op's forward, backward or update.
+
+    Its domain is the batch, rows [0, domain). A launch covers [a, b) with a and b multiples of `unit` (or b the
+    domain's end); `unit` holds whole sections of every buffer used. A `reduction`'s launches go in index order and its
+    result is complete only after the last. `params` are read and `updates` written in place, both by name.
+    `flops` and `nbytes` (device-memory traffic) are those of the whole domain. `group` is the samples that one
+    partial sum covers (0: not a partial sum). `effects` marks state outside the buffers that recompute must not repeat.
+    """
+
+    name: str
+    op: str
+    role: str
+    direction: Direction
+    domain: int
+    unit: int
+    reads: tuple[Use, ...]
+    writes: tuple[Use, ...]
+    params: tuple[str, ...] = ()
+    updates: tuple[str, ...] = ()
+    reduction: bool = False
+    flops: float = 0.0
+    nbytes: float = 0.0
+    group: int = 0
+    effects: bool = False
+
+    @property
+    def splittable(self) -> bool:
+        return self.unit < self.domain
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A training (or evaluation) step: passes in program order over buffers, with the network they come from.
+
+    `inputs` maps each buffer that the caller fills before the step to the network value or target it holds,
+    `outputs` the buffers handed out after it. `cut` is the index of the first backward pass where the step is
+    run in two halves (autograd mode), else the number of passes. `fixed` are the bytes by purpose of what lies
+    outside the arena: parameters, gradients, optimizer state, control block, staged inputs.
+    """
+
+    network: Network
+    ops: Mapping[str, Op]
+    buffers: Mapping[str, Buffer]
+    passes: tuple[Pass, ...]
+    inputs: Mapping[str, str]
+    outputs: tuple[str, ...]
+    cut: int
+    fixed: Mapping[str, int]
+    dtype: str
+    chunk_size: int
+
+    @property
+    def batch(self) -> int:
+        return self.network.batch
+
+    @property
+    def fixed_nbytes(self) -> int:
+        return sum(self.fixed.values())
+
+    @property
+    def baseline_nbytes(self) -> int:
+        """Bytes of network-wide allocation, vDNN's baseline: every buffer at its own address."""
+        return self.fixed_nbytes + sum(buffer.nbytes for buffer in self.buffers.values())

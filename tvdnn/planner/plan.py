@@ -1,0 +1,66 @@
+"""Plan: the decisions for every buffer and the order of the passes; no time, no addresses."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One occurrence of a pass in the plan. A recomputed forward pass occurs again in the backward part.
+
+    `run` is the most domain rows that one launch covers; 0 means the whole block.
+    """
+
+    pass_index: int
+    run: int = 0
+    recompute: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Slots executed together: block after block, each block through all of the slots (section-major).
+
+    `block` is the domain rows of one block; 0 means the whole domain, so that slots go one after the other (layer-major).
+    """
+
+    slots: tuple[Slot, ...]
+    block: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Sections [first, first + count) of a buffer that leave the device and return.
+
+    Slots are numbered through all segments in order. A section leaves once the launch of slot `leave` that last
+    touches it has run (its copy may start as soon as its bytes are final), and is back before the first launch of a slot at or after `back`
+    touches it. Its prefetch is issued no earlier than the start of slot `opens`.
+    """
+
+    buffer: str
+    first: int
+    count: int
+    leave: int
+    back: int
+    opens: int
+    tier: str = "host"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What happens to every buffer, and in which order the passes run.
+
+    `sync` keeps vDNN's end-of-layer synchronisation: the slot after one whose maps leave, or one during which
+    maps return, waits for those copies. `codecs` names the form in which a buffer rests where it is not raw.
+    `reasons` says per buffer why, for people.
+    """
+
+    policy: str
+    segments: tuple[Segment, ...]
+    transfers: tuple[Transfer, ...] = ()
+    sync: bool = False
+    codecs: Mapping[str, str] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        return tuple(slot for segment in self.segments for slot in segment.slots)
