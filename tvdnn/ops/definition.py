@@ -1,0 +1,57 @@
+"""The form of an op definition, and the arguments that a launch of one of its passes gets."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ..graph import Op
+from .builder import Builder
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """Device scalars written before each step: the optimizer's settings, the loss's scale and the dropout seed."""
+
+    sgd: torch.Tensor
+    scale: torch.Tensor
+    seed: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launch: views of the buffers and tensors that a pass uses over samples [start, stop).
+
+    `reads` and `writes` are in the order of the pass's uses, `params` and `updates` in that of its names (None where the
+    op has no such parameter; for an update, the parameter and then its optimizer state). `kernels` has the
+    launchers or their references under the same names.
+    """
+
+    kernels: Any
+    reads: tuple[torch.Tensor, ...]
+    writes: tuple[torch.Tensor, ...]
+    params: tuple[torch.Tensor | None, ...]
+    updates: tuple[torch.Tensor | None, ...]
+    attrs: Mapping[str, Any]
+    precision: str
+    start: int
+    stop: int
+    control: Control
+
+
+@dataclass(frozen=True, slots=True)
+class OpDef:
+    """How one kind of op is declared and run.
+
+    `forward` and `backward` add the op's passes to a builder; `saves` names what its backward reads of its own
+    ("input", "output"); `elementwise` allows its output to take its input's bytes; `roles` maps the role of
+    each pass to what a launch of it does.
+    """
+
+    kind: str
+    forward: Callable[[Builder, Op], None]
+    backward: Callable[[Builder, Op], None]
+    roles: Mapping[str, Callable[[Launch], None]]
+    saves: frozenset[str] = field(default_factory=frozenset)
+    elementwise: bool = False

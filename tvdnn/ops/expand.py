@@ -1,0 +1,200 @@
+"""From the traced network to the Graph: every op's passes forward, then backward in reverse, then what becomes of gradients."""
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from ..graph import Direction, Graph, Kind, Network, Op, Value
+from ..optim import SGD
+from .builder import Builder
+from .layout import add_grads
+from .optim import add_param_grads, update
+from .registry import DEFINITIONS
+
+CONTROL_NBYTES = 512
+DTYPES = {"fp32": ("float32", "ieee"), "tf32": ("float32", "tf32"), "bf16": ("bfloat16", "ieee")}
+
+
+class Mode(Enum):
+    """What a step does: train with the update inside, sum gradients for a later update, run under autograd, or infer."""
+
+    TRAIN = "train"
+    ACCUMULATE = "accumulate"
+    AUTOGRAD = "autograd"
+    INFER = "infer"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a network is expanded into a step.
+
+    `dtype` is "fp32" (IEEE), "tf32" or "bf16"; `chunk_size` the bytes of a section, or `sections` their number per
+    map. `input_grads` are the network inputs whose gradient is wanted; `reserve` are device bytes of the caller's to count.
+    """
+
+    dtype: str
+    chunk_size: int
+    mode: Mode = Mode.TRAIN
+    sections: int | None = None
+    reduction: str = "mean"
+    ignore_index: int = -100
+    optimizer: SGD | None = None
+    input_grads: frozenset[str] = frozenset()
+    reserve: int = 0
+
+
+def expand(network: Network, settings: Settings) -> Graph:
+    """The passes and buffers of one step of `network`."""
+    training = settings.mode in (Mode.TRAIN, Mode.ACCUMULATE)
+    network = _with_loss(network, settings) if training else network
+    dtype, precision = DTYPES[settings.dtype]
+    wanted = _wanted(network, settings.input_grads) if settings.mode is not Mode.INFER else frozenset()
+    b = Builder(network, dtype, precision, settings.chunk_size, settings.sections, wanted)
+    inputs = _add_inputs(b)
+    _forward(b)
+    cut = len(b.passes)
+    ops = {op.name: op for op in network.ops}
+    outputs = tuple(dict.fromkeys(b.home[name] for name in network.outputs))
+    if settings.mode is not Mode.INFER:
+        b.direction = Direction.BACKWARD
+        if not training:
+            inputs |= _add_output_grads(b)
+        ops |= _backward(b, settings)
+    if settings.mode is Mode.AUTOGRAD:
+        outputs += tuple(grads[0] for grads in b.param_grads.values())
+        outputs += tuple(b.contributions[name][0] for name in sorted(settings.input_grads))
+    return Graph(
+        network=network,
+        ops=ops,
+        buffers=b.buffers,
+        passes=tuple(b.passes),
+        inputs=inputs,
+        outputs=outputs,
+        cut=cut if settings.mode is Mode.AUTOGRAD else len(b.passes),
+        fixed=_fixed_nbytes(network, settings),
+        dtype=settings.dtype,
+        chunk_size=settings.chunk_size,
+    )
+
+
+def _with_loss(network: Network, settings: Settings) -> Network:
+    logits = network.outputs[0]
+    attrs = {"reduction": settings.reduction, "ignore_index": settings.ignore_index}
+    loss = Op("loss", "cross_entropy", (logits, "target"), "loss", (), attrs)
+    values = {**network.values, "target": Value("target", (network.batch,)), "loss": Value("loss", (2,))}
+    return replace(
+        network,
+        values=values,
+        ops=(*network.ops, loss),
+        inputs=(*network.inputs, "target"),
+        outputs=("loss",),
+    )
+
+
+def _wanted(network: Network, input_grads: frozenset[str]) -> frozenset[str]:
+    """Values with a parameter to train, or an input whose gradient is wanted, upstream."""
+    wanted = set(input_grads)
+    for op in network.ops:
+        trains = any(name and network.params[name].requires_grad for name in op.params)
+        if trains or any(name in wanted for name in op.inputs):
+            wanted.add(op.output)
+    return frozenset(wanted)
+
+
+def _add_inputs(b: Builder) -> dict[str, str]:
+    for name in b.network.inputs:
+        dtype = "int64" if name == "target" else b.dtype
+        b.home[name] = b.add_map(name, b.shape(name), Kind.INPUT, dtype)
+    return {name: name for name in b.network.inputs}
+
+
+def _add_output_grads(b: Builder) -> dict[str, str]:
+    """Buffers that the caller fills with the outputs' gradients before the backward half."""
+    given = {}
+    for name in b.network.outputs:
+        if b.needs_grad(name):
+            given[b.new_grad(name)] = f"grad {name}"
+    return given
+
+
+def _forward(b: Builder) -> None:
+    consumers: dict[str, int] = {}
+    for op in b.network.ops:
+        for name in op.inputs:
+            consumers[name] = consumers.get(name, 0) + 1
+    producers = {op.output: op for op in b.network.ops}
+    for op in b.network.ops:
+        definition = DEFINITIONS[op.kind]
+        if definition.elementwise:
+            _place_elementwise(b, op, consumers, producers)
+        definition.forward(b, op)
+
+
+def _place_elementwise(b: Builder, op: Op, consumers: dict[str, int], producers: dict[str, Op]) -> None:
+    """Give the op's output its input's bytes where nothing else reads them, else bytes of its own."""
+    if _may_overwrite(b, op.inputs[0], consumers, producers):
+        b.home[op.output] = b.home[op.inputs[0]]
+    else:
+        b.home[op.output] = b.add_map(op.output, b.shape(op.output))
+
+
+def _may_overwrite(b: Builder, name: str, consumers: dict[str, int], producers: dict[str, Op]) -> bool:
+    if consumers[name] > 1 or name in b.network.outputs or name in b.network.inputs:
+        return False
+    producer = producers[name]
+    if producer.kind == "view":
+        return _may_overwrite(b, producer.inputs[0], consumers, producers)
+    return "output" not in DEFINITIONS[producer.kind].saves
+
+
+def _backward(b: Builder, settings: Settings) -> dict[str, Op]:
+    """Passes backward, an update behind each gradient that is complete; returns the ops of the updates."""
+    updates: dict[str, Op] = {}
+    uses: dict[str, int] = {}
+    for op in b.network.ops:
+        for name in op.params:
+            uses[name] = uses.get(name, 0) + 1
+    for op in reversed(b.network.ops):
+        if op.kind == "cross_entropy":
+            DEFINITIONS[op.kind].backward(b, op)
+            continue
+        if not b.needs_grad(op.output) or op.output not in b.contributions:
+            continue
+        add_grads(b, op)
+        DEFINITIONS[op.kind].backward(b, op)
+        for name in op.params:
+            if b.needs_param_grad(name) and uses[name] == 1:
+                updates |= _settle(b, settings, name)
+    for name, count in uses.items():
+        if count > 1 and name in b.param_grads:
+            updates |= _settle(b, settings, name)
+    for name in sorted(settings.input_grads):
+        add_grads(b, Op(name, "view", (), name, (), {}))
+    return updates
+
+
+def _settle(b: Builder, settings: Settings, param: str) -> dict[str, Op]:
+    """What becomes of a complete gradient."""
+    optimizer = settings.optimizer or SGD()
+    attrs = {"nesterov": optimizer.nesterov, "maximize": optimizer.maximize}
+    op = Op(param, "sgd", (), "", (param,), attrs)
+    if settings.mode is Mode.AUTOGRAD:
+        add_param_grads(b, op, param)
+    else:
+        update(b, op, param, "update" if settings.mode is Mode.TRAIN else "accumulate")
+    return {param: op}
+
+
+def _fixed_nbytes(network: Network, settings: Settings) -> dict[str, int]:
+    """Bytes outside the arena, by purpose."""
+    params = sum(param.nbytes for param in network.params.values())
+    trained = sum(param.nbytes for param in network.params.values() if param.requires_grad)
+    states = settings.optimizer.num_states if settings.optimizer else 0
+    keeps_grads = settings.mode in (Mode.ACCUMULATE, Mode.AUTOGRAD)
+    fixed = {
+        "parameters": params,
+        "optimizer state": states * trained,
+        "parameter gradients": trained if keeps_grads else 0,
+        "control": CONTROL_NBYTES,
+        "reserve": settings.reserve,
+    }
+    return {name: nbytes for name, nbytes in fixed.items() if nbytes}

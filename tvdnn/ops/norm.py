@@ -1,0 +1,36 @@
+"""Local response normalization; its gradient computes the scales again from the input."""
+
+from ..graph import Op, Use
+from .builder import Builder
+from .definition import Launch, OpDef
+
+
+def forward(b: Builder, op: Op) -> None:
+    y = b.home[op.output] = b.add_map(op.output, b.shape(op.output))
+    b.add_pass(op, "forward", (Use(b.home[op.inputs[0]]),), (Use(y),))
+
+
+def backward(b: Builder, op: Op) -> None:
+    dy, dx = b.grad_of(op), b.new_grad(op.inputs[0])
+    b.add_pass(op, "grad_input", (Use(b.home[op.inputs[0]]), Use(dy)), (Use(dx),))
+
+
+def _settings(a: Launch) -> dict[str, object]:
+    return {name: a.attrs[name] for name in ("size", "alpha", "beta", "k")}
+
+
+def _run_forward(a: Launch) -> None:
+    a.kernels.local_response_norm(a.reads[0], a.writes[0], **_settings(a))
+
+
+def _run_grad_input(a: Launch) -> None:
+    a.kernels.local_response_norm_grad(*a.reads, a.writes[0], **_settings(a))
+
+
+LOCAL_RESPONSE_NORM = OpDef(
+    kind="local_response_norm",
+    forward=forward,
+    backward=backward,
+    roles={"forward": _run_forward, "grad_input": _run_grad_input},
+    saves=frozenset({"input"}),
+)

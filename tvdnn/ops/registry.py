@@ -1,0 +1,40 @@
+"""The op definitions by kind, and the role that a pass of an op plays."""
+
+from collections.abc import Callable
+
+from .activation import RELU
+from .conv import CONV2D
+from .definition import Launch, OpDef
+from .dropout import DROPOUT
+from .layout import FLATTEN, VIEW, run_add
+from .linear import LINEAR
+from .loss import CROSS_ENTROPY
+from .norm import LOCAL_RESPONSE_NORM
+from .optim import SGD_UPDATE
+from .pool import ADAPTIVE_AVG_POOL2D, AVG_POOL2D, MAX_POOL2D
+
+_ALL = (
+    CONV2D,
+    RELU,
+    MAX_POOL2D,
+    AVG_POOL2D,
+    ADAPTIVE_AVG_POOL2D,
+    LINEAR,
+    DROPOUT,
+    LOCAL_RESPONSE_NORM,
+    FLATTEN,
+    VIEW,
+    CROSS_ENTROPY,
+    SGD_UPDATE,
+)
+DEFINITIONS: dict[str, OpDef] = {definition.kind: definition for definition in _ALL}
+
+
+def supported() -> tuple[str, ...]:
+    """The kinds of op that a user's network may hold."""
+    return tuple(sorted(set(DEFINITIONS) - {"sgd", "cross_entropy"}))
+
+
+def role(kind: str, name: str) -> Callable[[Launch], None]:
+    """What a launch of the pass `name` of an op of `kind` does."""
+    return run_add if name == "add_grad" else DEFINITIONS[kind].roles[name]
