@@ -14,11 +14,8 @@ if not torch.cuda.is_available():
     interpreter.install()
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "gpu: needs a CUDA device")
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip the tests marked `gpu` where there is none."""
     if torch.cuda.is_available():
         return
     for item in items:

@@ -1,0 +1,129 @@
+"""Dropout without a stored mask: Philox (Salmon et al. 2011), keyed by a counter, gives it again.
+
+Each element draws by its index in the whole batch, so a mask is the same whatever run of samples a
+launch covers. Elements come in aligned spans of 4 * LANES: one Philox call yields four words, and
+word j of lane l belongs to element j * LANES + l of its span.
+"""
+
+from typing import Final
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+LANES: Final = 1024
+WORDS: Final = 4
+NUM_WARPS: Final = 4
+ROUNDS: Final = 10
+UINT32: Final = 0xFFFFFFFF
+ROUND_A: Final = 0xD2511F53
+ROUND_B: Final = 0xCD9E8D57
+KEY_A: Final = 0x9E3779B9
+KEY_B: Final = 0xBB67AE85
+UNIFORM_SCALE: Final = 4.6566127342e-10
+
+
+@triton.jit
+def _drop(x_ptr, y_ptr, offs, numel, word, p, scale, WHOLE: tl.constexpr):
+    keep = tl.uint_to_uniform_float(word) >= p
+    if WHOLE:
+        x = tl.load(x_ptr + offs)
+        y = tl.where(keep, x.to(tl.float32) * scale, 0.0)
+        tl.store(y_ptr + offs, y.to(x.dtype))
+    else:
+        mask = (offs >= 0) & (offs < numel)
+        x = tl.load(x_ptr + offs, mask=mask, other=0.0)
+        y = tl.where(keep, x.to(tl.float32) * scale, 0.0)
+        tl.store(y_ptr + offs, y.to(x.dtype), mask=mask)
+
+
+@triton.jit
+def _drop_span(x_ptr, y_ptr, offs, numel, words, p, scale, WHOLE: tl.constexpr):
+    LANES: tl.constexpr = offs.shape[0]
+    _drop(x_ptr, y_ptr, offs, numel, words[0], p, scale, WHOLE)
+    _drop(x_ptr, y_ptr, offs + LANES, numel, words[1], p, scale, WHOLE)
+    _drop(x_ptr, y_ptr, offs + 2 * LANES, numel, words[2], p, scale, WHOLE)
+    _drop(x_ptr, y_ptr, offs + 3 * LANES, numel, words[3], p, scale, WHOLE)
+
+
+@triton.jit(do_not_specialize=["numel", "op_id"])
+def _dropout_kernel(x_ptr, y_ptr, seed_ptr, numel, first, op_id, p, scale, LANES: tl.constexpr):
+    span = first // (4 * LANES) + tl.program_id(0).to(tl.int64)
+    lanes = tl.arange(0, LANES)
+    counter = span * LANES + lanes
+    low = counter.to(tl.uint32)
+    high = (counter >> 32).to(tl.uint32)
+    stream = tl.full((LANES,), op_id, tl.uint32)
+    words = tl.philox(tl.load(seed_ptr), low, high, stream, tl.zeros((LANES,), tl.uint32))
+    start = span * (4 * LANES) - first
+    offs = start + lanes
+    if (start >= 0) & (start + 4 * LANES <= numel):
+        _drop_span(x_ptr, y_ptr, offs, numel, words, p, scale, True)
+    else:
+        _drop_span(x_ptr, y_ptr, offs, numel, words, p, scale, False)
+
+
+def _first_element(x: Tensor, first_sample: int) -> int:
+    return first_sample * x[:1].numel()
+
+
+def _scale(p: float) -> float:
+    return 1.0 / (1.0 - p) if p < 1.0 else 0.0
+
+
+def dropout(x: Tensor, y: Tensor, seed: Tensor, *, p: float, op_id: int, first_sample: int) -> None:
+    """y = x / (1 - p) where kept, 0 with probability p; the same call on dy gives dx; y may be x.
+
+    `seed` is an int64 tensor [1] on the device; `op_id` (below 2**31) gives every op its own stream
+    of numbers; `first_sample` is the index in the batch of the first sample of x.
+    """
+    numel = x.numel()
+    if numel == 0:
+        return
+    first = _first_element(x, first_sample)
+    span = WORDS * LANES
+    grid = (triton.cdiv(first + numel, span) - first // span,)
+    _dropout_kernel[grid](
+        x, y, seed, numel, first, op_id, p, _scale(p), LANES=LANES, num_warps=NUM_WARPS
+    )
+
+
+def dropout_reference(
+    x: Tensor, y: Tensor, seed: Tensor, *, p: float, op_id: int, first_sample: int
+) -> None:
+    """What `dropout` computes, mask and all."""
+    first = _first_element(x, first_sample)
+    index = torch.arange(first, first + x.numel(), dtype=torch.int64, device=x.device)
+    span, within = index // (WORDS * LANES), index % (WORDS * LANES)
+    words = _philox(span * LANES + within % LANES, op_id, seed)
+    word = words.gather(0, (within // LANES)[None])[0]
+    keep = _uniform(word) >= torch.tensor(p, dtype=torch.float32, device=x.device)
+    scaled = x.to(torch.float32) * _scale(p)
+    y.copy_(torch.where(keep.view_as(x), scaled, torch.zeros_like(scaled)))
+
+
+def _philox(counter: Tensor, op_id: int, seed: Tensor) -> Tensor:
+    """Philox 4x32-10 of (counter, op_id) under `seed`: [4, *counter.shape], words below 2**32."""
+    c0, c1 = counter & UINT32, counter >> 32
+    c2, c3 = torch.full_like(counter, op_id), torch.zeros_like(counter)
+    k0, k1 = seed & UINT32, (seed >> 32) & UINT32
+    for _ in range(ROUNDS):
+        high_a, low_a = _product(c0, ROUND_A)
+        high_b, low_b = _product(c2, ROUND_B)
+        c0, c1, c2, c3 = high_b ^ c1 ^ k0, low_b, high_a ^ c3 ^ k1, low_a
+        k0, k1 = (k0 + KEY_A) & UINT32, (k1 + KEY_B) & UINT32
+    return torch.stack([c0, c1, c2, c3])
+
+
+def _product(a: Tensor, b: int) -> tuple[Tensor, Tensor]:
+    """High and low words of the 64-bit product of 32-bit words, without unsigned 64-bit types."""
+    middle = a * (b >> 16) + ((a * (b & 0xFFFF)) >> 16)
+    return middle >> 16, (a * b) & UINT32
+
+
+def _uniform(word: Tensor) -> Tensor:
+    """A word as a float32 in [0, 1), as Triton's tl.rand does."""
+    signed = torch.where(word >= 1 << 31, word - (1 << 32), word)
+    folded = torch.where(signed < 0, -signed - 1, signed)
+    return folded.to(torch.float32) * UNIFORM_SCALE

@@ -1,0 +1,170 @@
+"""Copies between the caller's tensors and maps, between dtypes, and the sum of two maps."""
+
+from typing import Final
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+BLOCK: Final = 4096
+NUM_WARPS: Final = 8
+TILE: Final = 4096
+TILE_CHANNELS: Final = 64
+
+
+@triton.jit(do_not_specialize=["numel"])
+def _cast_kernel(src_ptr, dst_ptr, numel, BLOCK: tl.constexpr):
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    offs = tl.arange(0, BLOCK)
+    src_ptr += start
+    dst_ptr += start
+    if start + BLOCK <= numel:
+        tl.store(dst_ptr + offs, tl.load(src_ptr + offs).to(dst_ptr.dtype.element_ty))
+    else:
+        mask = offs < numel - start
+        values = tl.load(src_ptr + offs, mask=mask, other=0.0)
+        tl.store(dst_ptr + offs, values.to(dst_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _sum(a, b):
+    return (a.to(tl.float32) + b.to(tl.float32)).to(a.dtype)
+
+
+@triton.jit(do_not_specialize=["numel"])
+def _add_kernel(a_ptr, b_ptr, out_ptr, numel, BLOCK: tl.constexpr):
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    offs = tl.arange(0, BLOCK)
+    a_ptr += start
+    b_ptr += start
+    out_ptr += start
+    if start + BLOCK <= numel:
+        tl.store(out_ptr + offs, _sum(tl.load(a_ptr + offs), tl.load(b_ptr + offs)))
+    else:
+        mask = offs < numel - start
+        a = tl.load(a_ptr + offs, mask=mask, other=0.0)
+        b = tl.load(b_ptr + offs, mask=mask, other=0.0)
+        tl.store(out_ptr + offs, _sum(a, b), mask=mask)
+
+
+@triton.jit(do_not_specialize=["height", "width", "channels"])
+def _permute_kernel(
+    src_ptr,
+    dst_ptr,
+    height,
+    width,
+    channels,
+    src_stride_n,
+    src_stride_h,
+    src_stride_w,
+    src_stride_c,
+    dst_stride_n,
+    dst_stride_h,
+    dst_stride_w,
+    dst_stride_c,
+    BLOCK_W: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    n, h = row // height, row % height
+    w = tl.program_id(1).to(tl.int64) * BLOCK_W
+    c = tl.program_id(2).to(tl.int64) * BLOCK_C
+    src_ptr += n * src_stride_n + h * src_stride_h + w * src_stride_w + c * src_stride_c
+    dst_ptr += n * dst_stride_n + h * dst_stride_h + w * dst_stride_w + c * dst_stride_c
+    offs_w = tl.arange(0, BLOCK_W)[:, None]  # [BLOCK_W, 1]
+    offs_c = tl.arange(0, BLOCK_C)[None, :]  # [1, BLOCK_C]
+    mask = (offs_w < width - w) & (offs_c < channels - c)
+    src_offs = offs_w * src_stride_w + offs_c * src_stride_c
+    dst_offs = offs_w * dst_stride_w + offs_c * dst_stride_c
+    tile = tl.load(src_ptr + src_offs, mask=mask, other=0.0)  # [BLOCK_W, BLOCK_C]
+    tl.store(dst_ptr + dst_offs, tile.to(dst_ptr.dtype.element_ty), mask=mask)
+
+
+def _as_nhwc(nchw: Tensor) -> Tensor:
+    """A caller's tensor seen as [N, H, W, C]; a matrix [N, F] as one row of N pixels."""
+    if nchw.dim() == 2:
+        return nchw[None, None]
+    return nchw.permute(0, 2, 3, 1)
+
+
+def _rows_joined(src: Tensor, dst: Tensor) -> tuple[Tensor, Tensor]:
+    """Both [N, H, W, C] seen as [N, 1, H * W, C] where neither has gaps between its rows."""
+    width = src.shape[2]
+    if any(t.stride(1) != width * t.stride(2) for t in (src, dst)):
+        return src, dst
+    return src.flatten(1, 2)[:, None], dst.flatten(1, 2)[:, None]
+
+
+def _permute(src: Tensor, dst: Tensor) -> None:
+    """dst = src, both [N, H, W, C] of any strides."""
+    if src.is_contiguous() and dst.is_contiguous():
+        cast(src, dst)
+        return
+    if src.numel() == 0:
+        return
+    src, dst = _rows_joined(src, dst)
+    samples, height, width, channels = src.shape
+    block_c = min(triton.next_power_of_2(channels), TILE_CHANNELS)
+    block_w = min(triton.next_power_of_2(width), TILE // block_c)
+    grid = (samples * height, triton.cdiv(width, block_w), triton.cdiv(channels, block_c))
+    _permute_kernel[grid](
+        src,
+        dst,
+        height,
+        width,
+        channels,
+        *src.stride(),
+        *dst.stride(),
+        BLOCK_W=block_w,
+        BLOCK_C=block_c,
+        num_warps=NUM_WARPS,
+    )
+
+
+def stage(x: Tensor, y: Tensor) -> None:
+    """y [N, H, W, C] = x [N, C, H, W] of any strides and float dtype; or both [N, F]."""
+    _permute(_as_nhwc(x), y if y.dim() == 4 else y[None, None])
+
+
+def unstage(y: Tensor, x: Tensor) -> None:
+    """x [N, C, H, W] of any strides and float dtype = y [N, H, W, C]; or both [N, F]."""
+    _permute(y if y.dim() == 4 else y[None, None], _as_nhwc(x))
+
+
+def cast(src: Tensor, dst: Tensor) -> None:
+    """dst = src rounded to dst's dtype; contiguous, the same number of elements."""
+    numel = src.numel()
+    if numel == 0:
+        return
+    grid = (triton.cdiv(numel, BLOCK),)
+    _cast_kernel[grid](src, dst, numel, BLOCK=BLOCK, num_warps=NUM_WARPS)
+
+
+def add(a: Tensor, b: Tensor, out: Tensor) -> None:
+    """out = a + b, rounded once; contiguous, same shape and dtype; out may be a or b."""
+    numel = a.numel()
+    if numel == 0:
+        return
+    grid = (triton.cdiv(numel, BLOCK),)
+    _add_kernel[grid](a, b, out, numel, BLOCK=BLOCK, num_warps=NUM_WARPS)
+
+
+def stage_reference(x: Tensor, y: Tensor) -> None:
+    """What `stage` computes."""
+    y.copy_(x if x.dim() == 2 else x.permute(0, 2, 3, 1))
+
+
+def unstage_reference(y: Tensor, x: Tensor) -> None:
+    """What `unstage` computes."""
+    x.copy_(y if y.dim() == 2 else y.permute(0, 3, 1, 2))
+
+
+def cast_reference(src: Tensor, dst: Tensor) -> None:
+    """What `cast` computes."""
+    dst.view(-1).copy_(src.view(-1))
+
+
+def add_reference(a: Tensor, b: Tensor, out: Tensor) -> None:
+    """What `add` computes."""
+    torch.add(a, b, out=out)

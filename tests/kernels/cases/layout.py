@@ -1,0 +1,24 @@
+"""Launches of layout.py to compile."""
+
+import torch
+from tvdnn.kernels.layout import add, cast, stage, unstage
+
+from tests.offline import Case
+
+
+def _flat() -> None:
+    wide = torch.empty(8192, device="meta")
+    narrow = torch.empty(8192, dtype=torch.bfloat16, device="meta")
+    cast(wide, narrow)
+    add(narrow, narrow, narrow)
+
+
+def _stage() -> None:
+    for channels in (3, 64):
+        image = torch.empty(2, channels, 224, 224, device="meta")
+        inside = torch.empty(2, 224, 224, channels, dtype=torch.bfloat16, device="meta")
+        stage(image, inside)
+        unstage(inside, image)
+
+
+CASES = [Case("cast and add", _flat), Case("stage and unstage", _stage)]

@@ -1,0 +1,91 @@
+"""SGD against its reference, and both against torch.optim.SGD over several steps."""
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+import torch
+from tvdnn.kernels.optim import sgd, sgd_reference
+
+from tests.kernels.numerics import assert_repeatable, poisoned_like, randn, rms_error
+
+TOLERANCE = 1e-6
+NUM_STEPS = 3
+
+
+def control_of(
+    device: torch.device,
+    lr: float = 0.1,
+    momentum: float = 0.0,
+    dampening: float = 0.0,
+    weight_decay: float = 0.0,
+    first: bool = False,
+    grad_scale: float = 1.0,
+) -> torch.Tensor:
+    settings = [lr, momentum, dampening, weight_decay, float(first), grad_scale, 0.0, 0.0]
+    return torch.tensor(settings, device=device)
+
+
+@pytest.mark.parametrize("launch", [sgd, sgd_reference])
+@pytest.mark.parametrize(
+    ("momentum", "dampening", "nesterov", "weight_decay", "maximize"),
+    [
+        (momentum, dampening, nesterov, weight_decay, maximize)
+        for momentum, dampening, nesterov in [(0, 0, 0), (0.9, 0, 0), (0.9, 0.3, 0), (0.9, 0, 1)]
+        for weight_decay, maximize in itertools.product([0.0, 5e-4], [False, True])
+    ],
+)
+def test_follows_torch(
+    launch: Callable[..., None],
+    momentum: float,
+    dampening: float,
+    nesterov: bool,
+    weight_decay: float,
+    maximize: bool,
+    generator: torch.Generator,
+) -> None:
+    theirs = randn((33, 65), torch.float32, generator).requires_grad_()
+    ours = theirs.detach().clone()
+    buffer = poisoned_like(ours) if momentum else None
+    settings = {"momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}
+    peer = torch.optim.SGD([theirs], lr=0.1, nesterov=bool(nesterov), maximize=maximize, **settings)
+    for step in range(NUM_STEPS):
+        theirs.grad = randn(theirs.shape, torch.float32, generator)
+        control = control_of(ours.device, first=step == 0, grad_scale=0.25, **settings)
+        launch(ours, theirs.grad * 4, buffer, control, nesterov=bool(nesterov), maximize=maximize)
+        peer.step()
+        assert rms_error(ours, theirs.detach()) < TOLERANCE
+    if buffer is not None:
+        assert rms_error(buffer, peer.state[theirs]["momentum_buffer"]) < TOLERANCE
+
+
+@pytest.mark.parametrize("length", [0, 1, 2047, 2049, 4096])
+def test_equals_reference(length: int, generator: torch.Generator) -> None:
+    param, grad, buffer = (randn((length,), torch.float32, generator) for _ in range(3))
+    expected, expected_buffer = param.clone(), buffer.clone()
+    control = control_of(param.device, momentum=0.9, weight_decay=1e-3)
+    sgd(param, grad, buffer, control, nesterov=True, maximize=False)
+    sgd_reference(expected, grad, expected_buffer, control, nesterov=True, maximize=False)
+    assert rms_error(param, expected) < TOLERANCE
+    assert rms_error(buffer, expected_buffer) < TOLERANCE
+
+
+@pytest.mark.gpu
+def test_large_offsets(device: torch.device) -> None:
+    param = torch.zeros((1 << 31) + 100, device=device)
+    grad = torch.ones_like(param)
+    sgd(param, grad, None, control_of(device, lr=0.5), nesterov=False, maximize=False)
+    assert param[-100:].eq(-0.5).all()
+    assert param[:100].eq(-0.5).all()
+
+
+@pytest.mark.gpu
+def test_repeats(generator: torch.Generator) -> None:
+    start, grad = (randn((100003,), torch.float32, generator) for _ in range(2))
+    param, control = poisoned_like(start), control_of(start.device)
+
+    def launch() -> None:
+        param.copy_(start)
+        sgd(param, grad, None, control, nesterov=False, maximize=False)
+
+    assert_repeatable(launch, param)
