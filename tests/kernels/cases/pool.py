@@ -1,0 +1,41 @@
+"""Launches of pool.py to compile."""
+
+import torch
+from tvdnn.kernels import pool
+
+from tests.offline import Case
+
+HOPPER = (90,)
+
+
+def _maps(side: int, out_side: int, channels: int) -> tuple[torch.Tensor, torch.Tensor]:
+    x = torch.empty(2, side, side, channels, dtype=torch.bfloat16, device="meta")
+    return x, torch.empty(2, out_side, out_side, channels, dtype=torch.bfloat16, device="meta")
+
+
+def _max(side: int, out_side: int, kernel: int, padding: int) -> None:
+    x, y = _maps(side, out_side, 64)
+    settings = {"kernel": (kernel, kernel), "padding": (padding, padding)}
+    pool.max_pool2d(x, y, **settings, stride=(2, 2), dilation=(1, 1))
+    pool.max_pool2d_grad(x, y, x, **settings, stride=(2, 2), dilation=(1, 1))
+
+
+def _avg() -> None:
+    x, y = _maps(57, 28, 64)
+    settings = {"kernel": (3, 3), "stride": (2, 2), "padding": (0, 0)}
+    pool.avg_pool2d(x, y, **settings, count_include_pad=True, divisor_override=None)
+    pool.avg_pool2d_grad(y, x, **settings, count_include_pad=False, divisor_override=None)
+
+
+def _adaptive() -> None:
+    x, y = _maps(14, 7, 512)
+    pool.adaptive_avg_pool2d(x, y)
+    pool.adaptive_avg_pool2d_grad(y, x)
+
+
+CASES = [
+    Case("max 2x2", lambda: _max(224, 112, 2, 0)),
+    Case("max 3x3", lambda: _max(112, 56, 3, 1), archs=HOPPER),
+    Case("avg", _avg, archs=HOPPER),
+    Case("adaptive avg", _adaptive),
+]

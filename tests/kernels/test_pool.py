@@ -1,0 +1,203 @@
+"""Pooling against its references, and the references against torch.nn.functional and autograd."""
+
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+from tvdnn.kernels import pool
+
+from tests.kernels.numerics import assert_repeatable, poisoned, poisoned_like, randn, rms_error
+
+DTYPES = [torch.float32, torch.bfloat16]
+TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 4e-3}
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A map [N, H, W, C] and the pooling windows over it."""
+
+    shape: tuple[int, int, int, int]
+    kernel: Pair
+    stride: Pair
+    padding: Pair = (0, 0)
+    dilation: Pair = (1, 1)
+    ceil: bool = False
+
+    def out_shape(self) -> tuple[int, ...]:
+        """Shape of the pools, as torch has it."""
+        x = torch.empty(1, 1, *self.shape[1:3])
+        settings = (self.kernel, self.stride, self.padding, self.dilation, self.ceil)
+        sides = functional.max_pool2d(x, *settings).shape[2:]
+        return (self.shape[0], *sides, self.shape[3])
+
+    def settings(self) -> dict[str, Pair]:
+        return {name: getattr(self, name) for name in ("kernel", "stride", "padding", "dilation")}
+
+
+WINDOWS = [
+    Window((2, 8, 8, 16), (2, 2), (2, 2)),
+    Window((2, 7, 9, 5), (2, 2), (2, 2)),
+    Window((1, 7, 9, 5), (2, 2), (2, 2), ceil=True),
+    Window((1, 9, 11, 8), (3, 3), (2, 2)),
+    Window((1, 9, 12, 33), (3, 3), (2, 2), (1, 1)),
+    Window((1, 8, 8, 8), (3, 3), (2, 2), ceil=True),
+    Window((1, 7, 6, 3), (3, 2), (1, 1), (1, 1)),
+    Window((1, 11, 10, 4), (2, 3), (3, 2), (1, 1)),
+    Window((1, 8, 9, 4), (3, 2), (2, 1), (1, 1), dilation=(2, 3)),
+    Window((1, 1, 1, 1), (1, 1), (1, 1)),
+    Window((1, 7, 7, 257), (5, 5), (7, 7)),
+    Window((0, 8, 8, 16), (2, 2), (2, 2)),
+]
+MAXIMA = [(window, torch.float32) for window in WINDOWS]
+MAXIMA += [(window, torch.bfloat16) for window in WINDOWS[:4]]
+AVERAGES = [(window, True, None) for window in WINDOWS if window.dilation == (1, 1)]
+AVERAGES += [(window, False, None) for window in WINDOWS[4:8]]
+AVERAGES += [(window, True, 3) for window in WINDOWS[4:8]]
+ADAPTIVE = [
+    ((2, 7, 7, 8), (7, 7)),
+    ((2, 7, 5, 16), (1, 1)),
+    ((1, 11, 13, 5), (4, 3)),
+    ((1, 3, 4, 2), (5, 9)),
+    ((0, 4, 4, 4), (2, 2)),
+]
+
+
+def nchw(nhwc: Tensor) -> Tensor:
+    return nhwc.permute(0, 3, 1, 2).float()
+
+
+def nhwc(nchw: Tensor) -> Tensor:
+    return nchw.permute(0, 2, 3, 1)
+
+
+def tied(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> Tensor:
+    """Values of which many are equal."""
+    return randn(shape, torch.float32, generator).mul(2).round().to(dtype)
+
+
+def maximum_and_gradient(window: Window, x: Tensor, dy: Tensor) -> tuple[Tensor, Tensor]:
+    """torch's own max pooling and its gradient, in float32."""
+    leaf = nchw(x).contiguous().requires_grad_()
+    y = functional.max_pool2d(leaf, *window.settings().values(), window.ceil)
+    y.backward(nchw(dy))
+    assert leaf.grad is not None
+    return nhwc(y.detach()), nhwc(leaf.grad)
+
+
+@pytest.mark.parametrize(("window", "dtype"), MAXIMA, ids=str)
+def test_max_pool2d(window: Window, dtype: torch.dtype, generator: torch.Generator) -> None:
+    x = tied(window.shape, dtype, generator)
+    dy = randn(window.out_shape(), dtype, generator)
+    expected_y, expected_dx = maximum_and_gradient(window, x, dy)
+    pairs = [
+        (pool.max_pool2d, pool.max_pool2d_grad),
+        (pool.max_pool2d_reference, pool.max_pool2d_grad_reference),
+    ]
+    for forward, backward in pairs:
+        y, dx = poisoned_like(dy), poisoned_like(x)
+        forward(x, y, **window.settings())
+        backward(x, dy, dx, **window.settings())
+        assert torch.equal(y.float(), expected_y)
+        assert rms_error(dx, expected_dx) <= TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("window", WINDOWS[4:6], ids=str)
+def test_max_pool2d_of_nan_and_infinities(window: Window, generator: torch.Generator) -> None:
+    x = torch.full(window.shape, -math.inf, device=generator.device)
+    chosen = torch.rand(window.shape, generator=generator, device=generator.device)
+    x[chosen < 0.2] = 1.0
+    x[chosen < 0.1] = math.nan
+    dy = randn(window.out_shape(), torch.float32, generator)
+    expected_y, expected_dx = maximum_and_gradient(window, x, dy)
+    y, dx = poisoned_like(dy), poisoned_like(x)
+    pool.max_pool2d(x, y, **window.settings())
+    pool.max_pool2d_grad(x, dy, dx, **window.settings())
+    assert torch.equal(y.nan_to_num(7.0), expected_y.nan_to_num(7.0))
+    assert rms_error(dx, expected_dx) <= TOLERANCE[torch.float32]
+
+
+@pytest.mark.parametrize(
+    ("window", "include", "divisor", "dtype"),
+    [(*average, torch.float32) for average in AVERAGES]
+    + [(*average, torch.bfloat16) for average in AVERAGES[:4]],
+    ids=str,
+)
+def test_avg_pool2d(
+    window: Window,
+    include: bool,
+    divisor: int | None,
+    dtype: torch.dtype,
+    generator: torch.Generator,
+) -> None:
+    settings = (window.kernel, window.stride, window.padding, window.ceil, include, divisor)
+    x, dy = randn(window.shape, dtype, generator), randn(window.out_shape(), dtype, generator)
+    leaf = nchw(x).requires_grad_()
+    expected = functional.avg_pool2d(leaf, *settings)
+    expected.backward(nchw(dy))
+    assert leaf.grad is not None
+    ours = {name: getattr(window, name) for name in ("kernel", "stride", "padding")}
+    ours |= {"count_include_pad": include, "divisor_override": divisor}
+    pairs = [
+        (pool.avg_pool2d, pool.avg_pool2d_grad),
+        (pool.avg_pool2d_reference, pool.avg_pool2d_grad_reference),
+    ]
+    for forward, backward in pairs:
+        y, dx = poisoned_like(dy), poisoned_like(x)
+        forward(x, y, **ours)
+        backward(dy, dx, **ours)
+        assert rms_error(y, nhwc(expected.detach())) <= TOLERANCE[dtype]
+        assert rms_error(dx, nhwc(leaf.grad)) <= TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("shape", "sides"), ADAPTIVE)
+def test_adaptive_avg_pool2d(
+    shape: tuple[int, ...], sides: Pair, dtype: torch.dtype, generator: torch.Generator
+) -> None:
+    x = randn(shape, dtype, generator)
+    dy = randn((shape[0], *sides, shape[3]), dtype, generator)
+    leaf = nchw(x).requires_grad_()
+    expected = functional.adaptive_avg_pool2d(leaf, sides)
+    expected.backward(nchw(dy))
+    assert leaf.grad is not None
+    pairs = [
+        (pool.adaptive_avg_pool2d, pool.adaptive_avg_pool2d_grad),
+        (pool.adaptive_avg_pool2d_reference, pool.adaptive_avg_pool2d_grad_reference),
+    ]
+    for forward, backward in pairs:
+        y, dx = poisoned_like(dy), poisoned_like(x)
+        forward(x, y)
+        backward(dy, dx)
+        assert rms_error(y, nhwc(expected.detach())) <= TOLERANCE[dtype]
+        assert rms_error(dx, nhwc(leaf.grad)) <= TOLERANCE[dtype]
+
+
+@pytest.mark.gpu
+def test_repeats(generator: torch.Generator) -> None:
+    window = Window((4, 57, 57, 96), (3, 3), (2, 2), (1, 1))
+    x = tied(window.shape, torch.bfloat16, generator)
+    dy = randn(window.out_shape(), torch.bfloat16, generator)
+    y, dx = poisoned_like(dy), poisoned_like(x)
+    settings = window.settings()
+    assert_repeatable(lambda: pool.max_pool2d(x, y, **settings), y)
+    assert_repeatable(lambda: pool.max_pool2d_grad(x, dy, dx, **settings), dx)
+
+
+@pytest.mark.gpu
+def test_large_offsets(generator: torch.Generator) -> None:
+    window = Window((1025, 256, 256, 32), (2, 2), (2, 2))
+    x = poisoned(window.shape, torch.bfloat16, generator.device)
+    x[-1] = randn(window.shape[1:], torch.bfloat16, generator)
+    y = poisoned(window.out_shape(), torch.bfloat16, generator.device)
+    pool.max_pool2d(x, y, **window.settings())
+    last, dx = poisoned_like(y[-1:]), poisoned_like(x[-1:])
+    pool.max_pool2d_reference(x[-1:], last, **window.settings())
+    assert torch.equal(y[-1:], last)
+    pool.max_pool2d_grad_reference(x[-1:], last, dx, **window.settings())
+    whole = poisoned_like(x)
+    pool.max_pool2d_grad(x, y, whole, **window.settings())
+    assert torch.equal(whole[-1:], dx)
