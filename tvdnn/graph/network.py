@@ -42,7 +42,10 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What tracing a module yields: ops in execution order, values by name, inputs and outputs by name."""
+    """What tracing a module yields: ops in execution order, values by name, inputs and outputs by name.
+
+    `returns_tuple` tells a module that returns a tuple or list from one that returns a tensor.
+    """
 
     name: str
     values: Mapping[str, Value]
@@ -51,6 +54,7 @@ class Network:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     training: bool
+    returns_tuple: bool = False
 
     @property
     def batch(self) -> int:

@@ -1,0 +1,320 @@
+"""The fx tracer behind `trace`: it records every torch call and the op that the call stands for.
+
+While a module's forward runs once over fx proxies, every proxy carries a tensor of the meta device.
+So sizes are plain numbers to the module's own code, no data is touched, and torch's version
+counters show a read of a value that an in-place operation has renamed. Each node's `meta` holds
+`name` (the module's path, and the function's name in a module of the user's), `value` (the meta
+tensor), `version` (of it, when made), `call` (the op) and `refusal` (why there is none).
+"""
+
+import itertools
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.fx.node import map_arg
+from torch.fx.proxy import TraceError
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.parameter import is_lazy
+
+from .errors import InputError, UnsupportedOpError
+from .torch_calls import FUNCTIONS, METHODS, SUPPORTED, Call, UnsupportedCallError
+
+LAYERS = (
+    torch.nn.Conv2d,
+    torch.nn.Linear,
+    torch.nn.ReLU,
+    torch.nn.MaxPool2d,
+    torch.nn.AvgPool2d,
+    torch.nn.AdaptiveAvgPool2d,
+    torch.nn.Dropout,
+    torch.nn.LocalResponseNorm,
+    torch.nn.Flatten,
+    torch.nn.Identity,
+    torch.nn.Sequential,
+)
+LAYER_PACKAGES = ("torch.nn.", "tvdnn.nn.")
+
+
+class MapProxy(fx.Proxy):
+    """A proxy whose sizes are known numbers."""
+
+    @property
+    def value(self) -> Tensor:
+        value = self.node.meta["value"]
+        if not isinstance(value, Tensor):
+            raise TraceError(f"the shape of {self.node.meta['name']} is not known")
+        return value
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.value.shape
+
+    @property
+    def ndim(self) -> int:
+        return self.value.dim()
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.value.dtype
+
+    def dim(self) -> int:
+        return self.value.dim()
+
+    def size(self, dim: int | None = None) -> Any:
+        return self.value.shape if dim is None else self.value.shape[dim]
+
+    def numel(self) -> int:
+        return self.value.numel()
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+
+class Root(torch.nn.Module):
+    """A module that traces the network inside it when called."""
+
+    def __init__(self, net: torch.nn.Module, tracer: "MetaTracer") -> None:
+        super().__init__()
+        self.net = net
+        self.tracer = tracer
+
+    def forward(self) -> fx.Graph:
+        return self.tracer.trace(self)
+
+    def traced(self) -> Any:
+        return self.net(*self.tracer.placeholders())
+
+
+class MetaTracer(fx.Tracer):
+    """Traces one call of `net`; `inputs` are meta tensors by the names of the placeholders."""
+
+    traced_func_name = "traced"
+
+    def __init__(self, net: torch.nn.Module, inputs: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.net = net
+        self.inputs = inputs
+        self.twins: dict[str, Tensor] = {}
+        self.twin_names: dict[int, str] = {}
+        self.active: list[torch.nn.Module] = [net]
+        self.evaluating = False
+
+    def trace_net(self) -> fx.Graph:
+        """The graph of one call, with meta twins in the place of parameters and buffers."""
+        self._add_twins(self.net, prefix="")
+        state = {f"net.{name}": twin for name, twin in self.twins.items()}
+        try:
+            graph: fx.Graph = torch.func.functional_call(Root(self.net, self), state, ())
+        except TraceError as error:
+            reason = f"{self._path() or type(self.net).__name__}: {error}"
+            raise unsupported(refusals(self.graph.nodes) or [reason]) from error
+        return graph
+
+    def placeholders(self) -> Iterator[fx.Proxy]:
+        return (self.create_proxy("placeholder", name, (), {}) for name in self.inputs)
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return MapProxy(node, self)
+
+    def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
+        return module_refusal(m) is not None
+
+    def call_module(
+        self,
+        m: torch.nn.Module,
+        forward: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        if self.evaluating:
+            return forward(*args, **kwargs)
+        if isinstance(m, LazyModuleMixin) and m.has_uninitialized_params():
+            self._initialize(m, args)
+        self.active.append(m)
+        result = super().call_module(m, forward, args, kwargs)
+        self.active.pop()
+        return result
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, fx.Proxy]) -> Any:
+        """A module's attribute as it is; `create_arg` names parameters where a call takes them."""
+        return attr_val
+
+    def create_arg(self, a: Any) -> Any:
+        """Parameters become reads by name; so do other tensors, which no op accepts."""
+        if not isinstance(a, Tensor):
+            return super().create_arg(a)
+        name = self.twin_names.get(id(a), f"tensor {id(a)}")
+        self.twins.setdefault(name, a)
+        return self.create_node("get_attr", name, (), {})
+
+    def create_node(
+        self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **options: Any
+    ) -> fx.Node:
+        node = super().create_node(kind, target, args, kwargs, *rest, **options)
+        node.meta["name"] = self._name(node)
+        stale = _stale_source(node)  # asked before the call itself moves the version on
+        node.meta["value"] = value = self._value(node)
+        node.meta["version"] = value._version if isinstance(value, Tensor) else 0
+        node.meta["call"] = node.meta["refusal"] = None
+        try:
+            node.meta["call"] = self._call(node, stale)
+        except UnsupportedCallError as reason:
+            node.meta["refusal"] = f"{self._path() or type(self.net).__name__}: {reason}"
+        return node
+
+    def _call(self, node: fx.Node, stale: fx.Node | None) -> Call | None:
+        """The op that a node stands for; None for what is not an op."""
+        if stale is not None:
+            raise UnsupportedCallError(
+                f"{_torch_name(node)} reads {stale.meta['name']} after an in-place operation"
+                " renamed it (read the operation's result)"
+            )
+        if node.op in ("placeholder", "get_attr", "output") or _takes_apart(node):
+            return None
+        if node.op == "call_module":
+            raise UnsupportedCallError(module_refusal(self.active[-1]) or "")
+        translator = _translator(node)
+        if translator is None:
+            raise UnsupportedCallError(_torch_name(node))
+        return None if node.meta["value"] is None else _translated(node, translator)
+
+    def _value(self, node: fx.Node) -> Any:
+        """What a node yields on the meta device; None where that is unknown."""
+        if node.op == "output":
+            return None
+        if node.op in ("placeholder", "get_attr"):
+            return (self.inputs if node.op == "placeholder" else self.twins)[str(node.target)]
+        if node.op == "output" or any(
+            source.meta["value"] is None for source in node.all_input_nodes
+        ):
+            return None
+        args, kwargs = map_arg((node.args, node.kwargs), lambda source: source.meta["value"])
+        self.evaluating = True
+        try:
+            return _function(node, self.root)(*args, **kwargs)
+        except (RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError) as error:
+            if _translator(node) is not None:
+                raise InputError(f"{node.meta['name']}: {error}") from error
+            return None
+        finally:
+            self.evaluating = False
+
+    def _path(self) -> str:
+        """The running module's path below the traced one."""
+        return self.path_of_module(self.active[-1]).removeprefix("net").removeprefix(".")
+
+    def _name(self, node: fx.Node) -> str:
+        """A layer's path; for a call in a module of the user's, path and function."""
+        if node.op in ("placeholder", "get_attr"):
+            return str(node.target)
+        path, function = self._path(), _torch_name(node).rstrip("_")
+        if path and type(self.active[-1]).__module__.startswith(LAYER_PACKAGES):
+            return path
+        return f"{path}.{function}" if path else function
+
+    def _add_twins(self, module: torch.nn.Module, *, prefix: str) -> None:
+        """Makes a meta tensor for each parameter and buffer that has a shape."""
+        for name, tensor in itertools.chain(module.named_parameters(), module.named_buffers()):
+            if is_lazy(tensor):
+                continue
+            twin = torch.empty_like(tensor, device="meta")
+            if isinstance(tensor, torch.nn.Parameter):
+                twin = torch.nn.Parameter(twin, requires_grad=tensor.requires_grad)
+            self.twins[prefix + name] = twin
+            self.twin_names[id(twin)] = self.twin_names[id(tensor)] = prefix + name
+
+    def _initialize(self, module: LazyModuleMixin, args: tuple[Any, ...]) -> None:
+        """Gives a lazy layer the parameters that its first call would give it."""
+        assert isinstance(module, torch.nn.Module)
+        module._infer_parameters(module, tuple(arg.value for arg in args))
+        path = self.path_of_module(module).removeprefix("net").removeprefix(".")
+        self._add_twins(module, prefix=f"{path}." if path else "")
+
+
+def module_refusal(module: torch.nn.Module) -> str | None:
+    """Why a module cannot be traced; None where it can."""
+    kind = type(module).__name__
+    if any((module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)):
+        return f"{kind} with hooks, which would not run (remove them)"
+    if type(module).__module__.startswith(LAYER_PACKAGES) and not isinstance(module, LAYERS):
+        return kind
+    if isinstance(module, torch.nn.Conv2d) and module.padding_mode != "zeros":
+        return f'{kind} with padding_mode="{module.padding_mode}"'
+    return None
+
+
+def unsupported(refused: Iterable[str]) -> UnsupportedOpError:
+    """The error that names every operation that cannot be had, and those that can."""
+    lines = "".join(f"\n  {line}" for line in dict.fromkeys(refused))
+    return UnsupportedOpError(f"tvdnn cannot trace this network:{lines}\nsupported: {SUPPORTED}")
+
+
+def refusals(nodes: Iterable[fx.Node]) -> list[str]:
+    """Why nodes are no ops, one line each, in the order of the calls."""
+    return [node.meta["refusal"] for node in nodes if node.meta["refusal"] is not None]
+
+
+def _stale_source(node: fx.Node) -> fx.Node | None:
+    """A node that is read though an in-place operation has renamed it; None where there is none."""
+    for source in node.all_input_nodes:
+        value = source.meta["value"]
+        if isinstance(value, Tensor) and value._version != source.meta["version"]:
+            return source
+    return None
+
+
+def _takes_apart(node: fx.Node) -> bool:
+    """Whether a node picks an element of what a refused call yields."""
+    if node.target is not operator.getitem:
+        return False
+    return not any(isinstance(source.meta["value"], Tensor) for source in node.all_input_nodes)
+
+
+def _translated(node: fx.Node, translator: Callable[..., Call]) -> Call:
+    """A supported call's op, if it reads maps as maps and parameters as parameters."""
+    name = _torch_name(node)
+    settings = {"x" if key == "input" else key: value for key, value in node.kwargs.items()}
+    try:
+        call = translator(tuple(node.meta["value"].shape), *node.args, **settings)
+    except TypeError as error:
+        raise UnsupportedCallError(f"{name}: {error}") from error
+    if any(_is_constant(source) for source in call.inputs):
+        raise UnsupportedCallError(f"{name} of a tensor that does not come from the inputs")
+    if not all(param is None or _is_parameter(param) for param in call.params):
+        raise UnsupportedCallError(f"{name} with a weight or bias that is not a parameter")
+    return call
+
+
+def _is_constant(source: Any) -> bool:
+    return not isinstance(source, fx.Node) or source.op == "get_attr"
+
+
+def _is_parameter(source: Any) -> bool:
+    return _is_constant(source) and isinstance(source.meta["value"], torch.nn.Parameter)
+
+
+def _translator(node: fx.Node) -> Callable[..., Call] | None:
+    if node.op == "call_method":
+        return METHODS.get(str(node.target))
+    return FUNCTIONS.get(node.target) if node.op == "call_function" else None
+
+
+def _function(node: fx.Node, root: torch.nn.Module) -> Callable[..., Any]:
+    """What to call for a node's value."""
+    function: Callable[..., Any]
+    if node.op == "call_function":
+        function = node.target  # type: ignore[assignment]
+    elif node.op == "call_method":
+        function = getattr(torch.Tensor, str(node.target))
+    else:
+        function = root.get_submodule(str(node.target)).forward
+    return function
+
+
+def _torch_name(node: fx.Node) -> str:
+    if node.target is getattr:
+        return str(node.args[1])
+    return getattr(node.target, "__name__", str(node.target))

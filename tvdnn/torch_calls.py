@@ -1,0 +1,200 @@
+"""What torch's calls mean as network ops: a translator a function, with torch's signature."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import Node
+from torch.nn import functional
+
+Ints = int | Sequence[int]
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An op in the making: the nodes that it reads, its parameters' nodes and its settings."""
+
+    kind: str
+    inputs: tuple[Node, ...]
+    params: tuple[Node | None, ...] = ()
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+
+
+class UnsupportedCallError(Exception):
+    """A torch call that is no op of tvdnn; the message names it, or which use of it."""
+
+
+def shape_of(node: Node) -> Shape:
+    """Torch's shape of what `node` yields."""
+    return tuple(node.meta["value"].shape)
+
+
+def conv2d(
+    out: Shape,
+    x: Node,
+    weight: Node,
+    bias: Node | None = None,
+    stride: Ints = 1,
+    padding: Ints | str = 0,
+    dilation: Ints = 1,
+    groups: int = 1,
+) -> Call:
+    kernel = _pair(shape_of(weight)[2:])
+    attrs = {
+        "kernel": kernel,
+        "stride": _pair(stride),
+        "padding": _resolved_padding(padding, kernel, _pair(dilation)),
+        "dilation": _pair(dilation),
+        "groups": groups,
+    }
+    return Call("conv2d", (x,), (weight, bias), attrs)
+
+
+def linear(out: Shape, x: Node, weight: Node, bias: Node | None = None) -> Call:
+    if len(out) != 2:
+        raise UnsupportedCallError(
+            f"linear over an input of {len(out)} dimensions (it takes [N, F])"
+        )
+    return Call("linear", (x,), (weight, bias))
+
+
+def relu(out: Shape, x: Node, inplace: bool = False) -> Call:
+    return Call("relu", (x,))
+
+
+def max_pool2d(
+    out: Shape,
+    x: Node,
+    kernel_size: Ints,
+    stride: Ints | None = None,
+    padding: Ints = 0,
+    dilation: Ints = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Call:
+    if return_indices:
+        raise UnsupportedCallError("max_pool2d with return_indices=True")
+    attrs = _window(kernel_size, stride, padding) | {"dilation": _pair(dilation)}
+    return Call("max_pool2d", (x,), (), attrs)
+
+
+def avg_pool2d(
+    out: Shape,
+    x: Node,
+    kernel_size: Ints,
+    stride: Ints | None = None,
+    padding: Ints = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Call:
+    window = _window(kernel_size, stride, padding)
+    if window["kernel"] == window["stride"] == (1, 1) and divisor_override in (None, 1):
+        return Call("view", (x,))
+    averaging = {"count_include_pad": count_include_pad, "divisor_override": divisor_override}
+    return Call("avg_pool2d", (x,), (), window | averaging)
+
+
+def adaptive_avg_pool2d(out: Shape, x: Node, output_size: Any) -> Call:
+    return Call("view" if out == shape_of(x) else "adaptive_avg_pool2d", (x,))
+
+
+def dropout(
+    out: Shape, x: Node, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Call:
+    if not training or p == 0:
+        return Call("view", (x,))
+    return Call("dropout", (x,), (), {"p": float(p)})
+
+
+def local_response_norm(
+    out: Shape, x: Node, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+) -> Call:
+    attrs = {"size": size, "alpha": float(alpha), "beta": float(beta), "k": float(k)}
+    return Call("local_response_norm", (x,), (), attrs)
+
+
+def reshape(out: Shape, x: Node, *args: Any, **kwargs: Any) -> Call:
+    """flatten, view, reshape and contiguous, by their effect: the target `out` says all."""
+    source = shape_of(x)
+    if out == source or (
+        out[0] == source[0] and _is_channel_major(out) and _is_channel_major(source)
+    ):
+        return Call("view", (x,))
+    if out == (source[0], math.prod(source[1:])):
+        return Call("flatten", (x,))
+    raise UnsupportedCallError(
+        f"reshape of {source} to {out} (it may only flatten all but the batch)"
+    )
+
+
+FUNCTIONS: Mapping[Any, Callable[..., Call]] = {
+    functional.conv2d: conv2d,
+    functional.linear: linear,
+    functional.relu: relu,
+    functional.relu_: relu,
+    torch.relu: relu,
+    torch.relu_: relu,
+    functional.max_pool2d: max_pool2d,
+    torch.max_pool2d: max_pool2d,
+    functional.avg_pool2d: avg_pool2d,
+    functional.adaptive_avg_pool2d: adaptive_avg_pool2d,
+    functional.dropout: dropout,
+    functional.local_response_norm: local_response_norm,
+    torch.flatten: reshape,
+    torch.reshape: reshape,
+}
+
+METHODS: Mapping[str, Callable[..., Call]] = {
+    "relu": relu,
+    "relu_": relu,
+    "flatten": reshape,
+    "view": reshape,
+    "reshape": reshape,
+    "contiguous": reshape,
+}
+
+SUPPORTED = (
+    "Conv2d, Linear, ReLU, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, Dropout, LocalResponseNorm,"
+    " Flatten, Identity and Sequential, their functional forms, and view, reshape and contiguous"
+)
+
+
+def _pair(value: Ints) -> tuple[int, int]:
+    if isinstance(value, int):
+        return value, value
+    height, width = value if len(value) == 2 else (value[0], value[0])
+    return int(height), int(width)
+
+
+def _window(kernel_size: Ints, stride: Ints | None, padding: Ints) -> dict[str, Any]:
+    """A pooling window; no stride means that windows do not overlap."""
+    return {
+        "kernel": _pair(kernel_size),
+        "stride": _pair(stride or kernel_size),
+        "padding": _pair(padding),
+    }
+
+
+def _resolved_padding(
+    padding: Ints | str, kernel: tuple[int, int], dilation: tuple[int, int]
+) -> tuple[int, int]:
+    """The numbers behind "same" and "valid"."""
+    if not isinstance(padding, str):
+        return _pair(padding)
+    if padding == "valid":
+        return 0, 0
+    height, width = (d * (k - 1) for k, d in zip(kernel, dilation, strict=True))
+    if height % 2 or width % 2:
+        raise UnsupportedCallError(
+            f'conv2d with kernel {kernel} and padding="same", which pads unevenly'
+        )
+    return height // 2, width // 2
+
+
+def _is_channel_major(shape: Shape) -> bool:
+    """Whether a sample's bytes are the same channels first and channels last."""
+    return len(shape) == 2 or (len(shape) == 4 and (shape[1] == 1 or shape[2] == shape[3] == 1))

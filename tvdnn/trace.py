@@ -1,0 +1,177 @@
+"""trace: from a torch module and example inputs to a Network; no kernel runs, no weight is read."""
+
+import inspect
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, fx
+
+from .errors import InputError, UnsupportedOpError
+from .graph.network import Network, Op, Param, Value
+from .meta_tracer import MetaTracer, refusals, unsupported
+
+FLOAT32_NBYTES = 4
+
+
+def trace(
+    module: torch.nn.Module, example_inputs: Sequence[Tensor], *, name: str | None = None
+) -> Network:
+    """The network that `module` computes on inputs of these shapes, in its mode (train or eval).
+
+    Inputs and parameters may be on any device, the meta device included. Lazy layers get their
+    parameters, as a first call would give them; nothing else of the module changes. Parameters that
+    no output depends on are left out. UnsupportedOpError lists every operation that tvdnn has not.
+    """
+    _check_parameters(module)
+    inputs = _meta_inputs(module, example_inputs)
+    tracer = MetaTracer(module, inputs)
+    with torch.inference_mode(False), torch.no_grad():
+        graph = tracer.trace_net()
+    return _network(module, _live_nodes(graph), name or type(module).__name__)
+
+
+def _check_parameters(module: torch.nn.Module) -> None:
+    for name, param in module.named_parameters():
+        if param.dtype != torch.float32:
+            raise InputError(
+                f"parameter {name} is {_name(param.dtype)}, not float32; call .float() on"
+                " the module (the dtype of the computation is chosen apart)"
+            )
+
+
+def _meta_inputs(module: torch.nn.Module, example_inputs: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Float32 meta tensors of the inputs' shapes by the names of forward's arguments."""
+    if not example_inputs:
+        raise InputError("there are no example inputs; give at least one tensor")
+    names = _argument_names(module, example_inputs)
+    for name, tensor in zip(names, example_inputs, strict=True):
+        _check_input(name, tensor, batch=example_inputs[0].shape[:1])
+    return {
+        name: torch.empty(tensor.shape, dtype=torch.float32, device="meta")
+        for name, tensor in zip(names, example_inputs, strict=True)
+    }
+
+
+def _argument_names(module: torch.nn.Module, example_inputs: Sequence[Tensor]) -> list[str]:
+    try:
+        bound = inspect.signature(module.forward).bind(*example_inputs)
+    except TypeError as error:
+        reason = (
+            f"{type(module).__name__}.forward does not take {len(example_inputs)} inputs: {error}"
+        )
+        raise InputError(reason) from error
+    names = list(bound.arguments)
+    extra = len(bound.args) - len(names)
+    return names if not extra else [*names[:-1], *(f"{names[-1]}{i}" for i in range(extra + 1))]
+
+
+def _check_input(name: str, tensor: Tensor, *, batch: torch.Size) -> None:
+    shape = tuple(tensor.shape)
+    if len(shape) == 3:
+        raise InputError(f"input {name} of shape {shape} has no batch; pass {name}.unsqueeze(0)")
+    if len(shape) not in (2, 4):
+        raise InputError(f"input {name} has shape {shape}; inputs are [N, C, H, W] or [N, F]")
+    if tensor.shape[:1] != batch:
+        raise InputError(
+            f"input {name} has a batch of {shape[0]} where the first input's is {batch[0]}"
+        )
+    if not tensor.is_floating_point():
+        raise InputError(
+            f"input {name} is {_name(tensor.dtype)}; inputs are of a floating-point type"
+        )
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _live_nodes(graph: fx.Graph) -> list[fx.Node]:
+    """The inputs and what the output depends on, in the order of the calls."""
+    live: dict[fx.Node, None] = {}
+    for node in reversed(graph.nodes):
+        if node.op in ("output", "placeholder") or any(user in live for user in node.users):
+            live[node] = None
+    return list(reversed(live))
+
+
+def _network(module: torch.nn.Module, nodes: Sequence[fx.Node], name: str) -> Network:
+    refused = refusals(nodes)
+    if refused:
+        raise unsupported(refused)
+    names = _value_names(node for node in nodes if node.op not in ("get_attr", "output"))
+    ops = _ops(nodes, names)
+    outputs = nodes[-1].args[0]
+    return Network(
+        name=name,
+        values={value: Value(value, _stored_shape(node)) for node, value in names.items()},
+        ops=ops,
+        params=_params(module, ops),
+        inputs=tuple(names[node] for node in nodes if node.op == "placeholder"),
+        outputs=tuple(names[node] for node in _output_nodes(outputs, names)),
+        training=module.training,
+        returns_tuple=not isinstance(outputs, fx.Node),
+    )
+
+
+def _value_names(nodes: Iterable[fx.Node]) -> dict[fx.Node, str]:
+    """Names of the values, the second of one name marked `#2`."""
+    names: dict[str, fx.Node] = {}
+    for node in nodes:
+        wanted = name = node.meta["name"]
+        count = 1
+        while name in names:
+            count += 1
+            name = f"{wanted}#{count}"
+        names[name] = node
+    return {node: name for name, node in names.items()}
+
+
+def _ops(nodes: Sequence[fx.Node], names: dict[fx.Node, str]) -> tuple[Op, ...]:
+    ops: list[Op] = []
+    num_dropouts = 0
+    for node in nodes:
+        call = node.meta["call"]
+        if call is None:
+            continue
+        attrs = dict(call.attrs)
+        if call.kind == "dropout":
+            attrs["op_id"] = num_dropouts
+            num_dropouts += 1
+        inputs = tuple(names[source] for source in call.inputs)
+        params = tuple("" if param is None else str(param.target) for param in call.params)
+        ops.append(Op(names[node], call.kind, inputs, names[node], params, attrs))
+    return tuple(ops)
+
+
+def _params(module: torch.nn.Module, ops: Sequence[Op]) -> dict[str, Param]:
+    """The parameters that ops use, in the order of first use."""
+    tensors = dict(module.named_parameters())
+    used = dict.fromkeys(name for op in ops for name in op.params if name)
+    return {
+        name: Param(
+            name,
+            tuple(tensors[name].shape),
+            tensors[name].numel() * FLOAT32_NBYTES,
+            tensors[name].requires_grad,
+        )
+        for name in used
+    }
+
+
+def _output_nodes(outputs: object, names: dict[fx.Node, str]) -> list[fx.Node]:
+    nodes = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
+    if not nodes or any(node not in names for node in nodes if isinstance(node, fx.Node)):
+        raise UnsupportedOpError("the network returns a tensor that does not come from its inputs")
+    for node in nodes:
+        if not isinstance(node, fx.Node):
+            raise UnsupportedOpError(
+                f"the network returns a {type(outputs).__name__} with a {type(node).__name__};"
+                " it may return a tensor, or a tuple or list of tensors"
+            )
+    return [node for node in nodes if isinstance(node, fx.Node)]
+
+
+def _stored_shape(node: fx.Node) -> tuple[int, ...]:
+    """A value's shape as it is stored: maps with their channels last."""
+    shape = tuple(node.meta["value"].shape)
+    return (shape[0], *shape[2:], shape[1]) if len(shape) == 4 else shape
