@@ -1,0 +1,28 @@
+"""Launches of linear.py to compile."""
+
+from functools import partial
+
+import torch
+from tvdnn.kernels import linear
+
+from tests.offline import Case
+
+
+def _products(inputs: int, outputs: int, dtype: torch.dtype, precision: str) -> None:
+    x = torch.empty(256, inputs, dtype=dtype, device="meta")
+    dy = torch.empty(256, outputs, dtype=dtype, device="meta")
+    weight = torch.empty(outputs, inputs, dtype=dtype, device="meta")
+    gradient = torch.empty(outputs, inputs, device="meta")
+    bias = torch.empty(outputs, device="meta")
+    linear.linear(x, weight, bias, dy, precision=precision)
+    linear.linear_grad_input(dy, weight, x, precision=precision)
+    linear.linear_grad_weight(x, dy, gradient, group=256, precision=precision)
+
+
+BF16, F32 = torch.bfloat16, torch.float32
+CASES = [
+    Case("bf16", partial(_products, 25088, 4096, BF16, "ieee"), wgmma=True),
+    Case("bf16, unaligned", partial(_products, 84, 10, BF16, "ieee"), wgmma=True, archs=(90,)),
+    Case("tf32", partial(_products, 4096, 1000, F32, "tf32")),
+    Case("ieee", partial(_products, 4096, 1000, F32, "ieee"), archs=(80, 90)),
+]

@@ -1,0 +1,144 @@
+"""Fully connected products against their references, and the references against autograd."""
+
+import pytest
+import torch
+from torch.nn import functional
+from tvdnn.kernels import linear
+
+from tests.kernels.numerics import assert_repeatable, poisoned, poisoned_like, randn, rms_error
+
+TOLERANCE = {
+    (torch.float32, "ieee"): 2e-6,
+    (torch.float32, "tf32"): 1e-3,  # on a GPU; the interpreter multiplies exactly
+    (torch.bfloat16, "ieee"): 4e-3,
+}
+GRADIENT_TOLERANCE = {**TOLERANCE, (torch.bfloat16, "ieee"): 1e-5}  # float32 of the same products
+SHAPES = [(3, 10, 84), (1, 1, 1), (5, 129, 17), (131, 24, 40), (2, 72, 136), (0, 8, 8)]
+SETTINGS = list(TOLERANCE)
+
+
+def operands(
+    shape: tuple[int, int, int], dtype: torch.dtype, generator: torch.Generator
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """x [N, F], weight [O, F], bias [O] and dy [N, O]."""
+    samples, outputs, inputs = shape
+    x = randn((samples, inputs), dtype, generator)
+    weight = randn((outputs, inputs), dtype, generator, inputs**-0.5)
+    bias = randn((outputs,), torch.float32, generator)
+    return x, weight, bias, randn((samples, outputs), dtype, generator)
+
+
+@pytest.mark.parametrize(("dtype", "precision"), SETTINGS, ids=str)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_output_and_input_gradient(
+    shape: tuple[int, int, int],
+    dtype: torch.dtype,
+    precision: str,
+    generator: torch.Generator,
+) -> None:
+    x, weight, bias, dy = operands(shape, dtype, generator)
+    tolerance = TOLERANCE[dtype, precision]
+    for added in (bias, None):
+        y, expected = poisoned_like(dy), poisoned_like(dy)
+        linear.linear(x, weight, added, y, precision=precision)
+        linear.linear_reference(x, weight, added, expected, precision=precision)
+        assert rms_error(y, expected) <= tolerance
+    dx, expected = poisoned_like(x), poisoned_like(x)
+    linear.linear_grad_input(dy, weight, dx, precision=precision)
+    linear.linear_grad_input_reference(dy, weight, expected, precision=precision)
+    assert rms_error(dx, expected) <= tolerance
+
+
+@pytest.mark.parametrize(("dtype", "precision"), SETTINGS, ids=str)
+@pytest.mark.parametrize(
+    ("shape", "group"),
+    [((3, 10, 84), 4), ((5, 131, 17), 2), ((130, 24, 40), 64), ((130, 8, 16), 200), ((0, 8, 8), 4)],
+)
+def test_parameter_gradients(
+    shape: tuple[int, int, int],
+    group: int,
+    dtype: torch.dtype,
+    precision: str,
+    generator: torch.Generator,
+) -> None:
+    samples, outputs, inputs = shape
+    x, _, _, dy = operands(shape, dtype, generator)
+    groups = -(-samples // group)
+    weights = poisoned((groups, outputs, inputs), torch.float32, x.device)
+    biases = poisoned((groups, outputs), torch.float32, x.device)
+    expected_weights, expected_biases = poisoned_like(weights), poisoned_like(biases)
+    linear.linear_grad_weight(x, dy, weights, group=group, precision=precision)
+    linear.linear_grad_bias(dy, biases, group=group)
+    linear.linear_grad_weight_reference(x, dy, expected_weights, group=group, precision=precision)
+    linear.linear_grad_bias_reference(dy, expected_biases, group=group)
+    assert rms_error(weights, expected_weights) <= GRADIENT_TOLERANCE[dtype, precision]
+    assert rms_error(biases, expected_biases) <= GRADIENT_TOLERANCE[dtype, precision]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_references_are_autograd(dtype: torch.dtype, generator: torch.Generator) -> None:
+    x, weight, bias, dy = operands((7, 13, 11), dtype, generator)
+    leaves = [leaf.float().clone().requires_grad_() for leaf in (x, weight, bias)]
+    product = functional.linear(*leaves)
+    product.backward(dy.float())
+    y, dx = poisoned_like(dy), poisoned_like(x)
+    dweight, dbias = poisoned_like(weight.float()), poisoned_like(bias)
+    linear.linear_reference(x, weight, bias, y, precision="ieee")
+    linear.linear_grad_input_reference(dy, weight, dx, precision="ieee")
+    linear.linear_grad_weight_reference(x, dy, dweight, group=8, precision="ieee")
+    linear.linear_grad_bias_reference(dy, dbias[None], group=8)
+    assert rms_error(y, product.detach()) <= TOLERANCE[dtype, "ieee"]
+    for gradient, leaf in zip((dx, dweight, dbias), leaves, strict=True):
+        assert leaf.grad is not None
+        assert rms_error(gradient, leaf.grad) <= TOLERANCE[dtype, "ieee"]
+
+
+@pytest.mark.parametrize(("dtype", "precision"), SETTINGS, ids=str)
+def test_bits_do_not_depend_on_the_run(
+    dtype: torch.dtype, precision: str, generator: torch.Generator
+) -> None:
+    x, weight, bias, dy = operands((7, 24, 72), dtype, generator)
+    y, dx = poisoned_like(dy), poisoned_like(x)
+    partials = poisoned((4, 24, 72), torch.float32, x.device)
+    linear.linear(x, weight, bias, y, precision=precision)
+    linear.linear_grad_input(dy, weight, dx, precision=precision)
+    linear.linear_grad_weight(x, dy, partials, group=2, precision=precision)
+    for part in (slice(0, 2), slice(2, 6), slice(6, 7)):
+        y_part, dx_part = poisoned_like(y[part]), poisoned_like(dx[part])
+        linear.linear(x[part], weight, bias, y_part, precision=precision)
+        linear.linear_grad_input(dy[part], weight, dx_part, precision=precision)
+        assert torch.equal(y[part], y_part)
+        assert torch.equal(dx[part], dx_part)
+        groups = partials[part.start // 2 : (part.stop + 1) // 2]
+        own = poisoned_like(groups)
+        linear.linear_grad_weight(x[part], dy[part], own, group=2, precision=precision)
+        assert torch.equal(groups, own)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("dtype", "precision"), SETTINGS, ids=str)
+def test_repeats(dtype: torch.dtype, precision: str, generator: torch.Generator) -> None:
+    x, weight, bias, dy = operands((200, 520, 1032), dtype, generator)
+    y, dx = poisoned_like(dy), poisoned_like(x)
+    partials = poisoned((4, 520, 1032), torch.float32, x.device)
+    options = {"precision": precision}
+    assert_repeatable(lambda: linear.linear(x, weight, bias, y, **options), y)
+    assert_repeatable(lambda: linear.linear_grad_input(dy, weight, dx, **options), dx)
+    assert_repeatable(
+        lambda: linear.linear_grad_weight(x, dy, partials, group=64, **options), partials
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("inputs", [(1 << 20) + 8, (1 << 20) + 1])
+def test_large_offsets(inputs: int, generator: torch.Generator) -> None:
+    x = randn((2049, inputs), torch.bfloat16, generator)
+    weight = randn((8, inputs), torch.bfloat16, generator, inputs**-0.5)
+    y, last = (poisoned((rows, 8), torch.bfloat16, x.device) for rows in (2049, 1))
+    linear.linear(x, weight, None, y, precision="ieee")
+    linear.linear(x[-1:].clone(), weight, None, last, precision="ieee")
+    assert torch.equal(y[-1:], last)
+    linear.linear_grad_input(y, weight, x, precision="ieee")
+    dx = poisoned((1, inputs), torch.bfloat16, x.device)
+    linear.linear_grad_input(last, weight, dx, precision="ieee")
+    assert torch.equal(x[-1:], dx)
