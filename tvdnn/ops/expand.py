@@ -153,6 +153,7 @@ def _backward(b: Builder, settings: Settings) -> dict[str, Op]:
     for op in b.network.ops:
         for name in op.params:
             uses[name] = uses.get(name, 0) + 1
+    complete: list[str] = []
     for op in reversed(b.network.ops):
         if op.kind == "cross_entropy":
             DEFINITIONS[op.kind].backward(b, op)
@@ -160,15 +161,22 @@ def _backward(b: Builder, settings: Settings) -> dict[str, Op]:
         if not b.needs_grad(op.output) or op.output not in b.contributions:
             continue
         add_grads(b, op)
+        if not DEFINITIONS[op.kind].elementwise:  # an elementwise gradient stays beside the pass whose output it overwrites
+            updates |= _settle_all(b, settings, complete)
+            complete = []
         DEFINITIONS[op.kind].backward(b, op)
-        for name in op.params:
-            if b.needs_param_grad(name) and uses[name] == 1:
-                updates |= _settle(b, settings, name)
-    for name, count in uses.items():
-        if count > 1 and name in b.param_grads:
-            updates |= _settle(b, settings, name)
+        complete += [name for name in op.params if b.needs_param_grad(name) and uses[name] == 1]
+    complete += [name for name, count in uses.items() if count > 1 and name in b.param_grads]
+    updates |= _settle_all(b, settings, complete)
     for name in sorted(settings.input_grads):
         add_grads(b, Op(name, "view", (), name, (), {}))
+    return updates
+
+
+def _settle_all(b: Builder, settings: Settings, params: list[str]) -> dict[str, Op]:
+    updates: dict[str, Op] = {}
+    for name in params:
+        updates |= _settle(b, settings, name)
     return updates
 
 

@@ -67,15 +67,27 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class Residency:
+    """One stay of a section in the arena: `nbytes` at `offset`, used by `steps` in order and free after the last."""
+
+    buffer: str
+    section: int
+    offset: int
+    nbytes: int
+    steps: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Schedule:
     """Steps in a valid total order, the sizes of arena and slab that they use, and the budgets they were made for.
 
-    `cut` is the index of the first step of the second half where the step is run in two halves (autograd mode), else the number of steps.
+    `residencies` are the stays of all sections. `cut` is the index of the first step of the second half where the step is run in two halves (autograd mode), else the number of steps.
     """
 
     graph: Graph
     plan: Plan
     steps: tuple[Step, ...]
+    residencies: tuple[Residency, ...]
     cut: int
     arena_nbytes: int
     slab_nbytes: int

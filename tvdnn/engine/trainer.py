@@ -1,0 +1,384 @@
+"""Trainer: forward, loss, backward and update planned as one step, run inside a device budget."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import EngineError, InputError
+from ..graph import Graph
+from ..ops import Settings, expand
+from ..ops.definition import Control
+from ..ops.expand import CONTROL_NBYTES, Mode
+from ..optim import SGD
+from ..planner.costs import Costs
+from ..planner.plan import Plan
+from ..planner.planning import make_schedule
+from ..planner.schedule import Schedule
+from ..planner.simulate import simulate
+from ..planner.timeline import Timeline
+from ..runtime.arena import Arena
+from ..runtime.binding import Tensors
+from ..runtime.kernels import kernel_set
+from ..runtime.profiler import profile
+from ..runtime.runner import Runner
+from ..runtime.slab import Slab
+from ..trace import trace
+from ..units import parse_bytes
+from .graphs import Progress, check_trainable, default_costs, resolve_dtype, training_settings
+
+
+class PlannedSGD(torch.optim.SGD):
+    """The optimizer as torch's own classes see it: learning-rate schedulers and state_dict work on it.
+
+    The update itself runs inside the planned step, with the settings found here at that time.
+    """
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Nothing: the planned step has updated the parameters."""
+
+
+class Trainer:
+    """Trains `net` by planned steps on batches like `example_inputs` ([N, C, H, W] or [N, F]; one tensor).
+
+    `budget` bounds the device bytes of parameters, optimizer state, workspaces and maps, `host_budget` the pinned bytes, both
+    as numbers or text ("4GiB"). `dtype` is "fp32", "tf32" or "bf16" (master weights stay float32). Raises
+    BudgetError with the floor where `policy` has no schedule inside the budget. Other batch sizes are planned when they
+    first appear and share the memory. `kernels` is "triton" or "torch" (references; outside the memory guarantee on a
+    GPU). Learning rates are changed on `trainer.optimizer`, which torch's schedulers take.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        example_inputs: torch.Tensor,
+        *,
+        loss: str = "cross_entropy",
+        optimizer: SGD | None = None,
+        policy: str = "auto",
+        budget: int | str | None = None,
+        host_budget: int | str | None = None,
+        chunk_size: int | str | None = None,
+        sections: int | None = None,
+        dtype: str | None = None,
+        reduction: str = "mean",
+        ignore_index: int = -100,
+        kernels: str | None = None,
+        seed: int = 0,
+        costs: Costs | None = None,
+        slab: Slab | None = None,
+        order_seed: int | None = None,
+        delay_seed: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.net = net
+        self._params = dict(net.named_parameters())
+        self.device = next(iter(self._params.values())).device if self._params else torch.device("cpu")
+        cuda = self.device.type == "cuda"
+        self._foreign_nbytes = self._measure_foreign() if cuda else 0
+        self._spec = optimizer or SGD()
+        dtype = resolve_dtype(dtype, self.device)
+        self._settings = replace(
+            training_settings(loss, self._spec, dtype, chunk_size, sections),
+            reduction=reduction,
+            ignore_index=ignore_index,
+        )
+        self._policy = policy
+        self._budget, self._host_budget = parse_bytes(budget), parse_bytes(host_budget)
+        self._kernels = kernels or ("triton" if cuda else "torch")
+        self._progress = progress
+        self._seeds = {"order_seed": order_seed, "delay_seed": delay_seed}
+        self._arena, self._slab = Arena(self.device), slab or Slab(pinned=cuda)
+        self._owns_slab = slab is None
+        self._given_costs = costs
+        self._seed, self._steps = seed, 0
+        self._staging: dict[tuple[int, ...], torch.Tensor] = {}
+        self._runners: dict[tuple[tuple[int, ...], Mode], Runner] = {}
+        self._costs: dict[tuple[tuple[int, ...], Mode], Costs] = {}
+        self._grads: dict[str, torch.Tensor] = {}
+        self.optimizer = self._make_optimizer()
+        self._control_bytes, self._control = _make_control(self.device)
+        self._first = (tuple(example_inputs.shape), Mode.TRAIN)
+        self._runner(*self._first)
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule for batches like the example."""
+        return self._runners[self._first].schedule
+
+    @property
+    def graph(self) -> Graph:
+        return self.schedule.graph
+
+    @property
+    def plan(self) -> Plan:
+        return self.schedule.plan
+
+    @property
+    def costs(self) -> Costs:
+        return self._costs[self._first]
+
+    @property
+    def predicted(self) -> Timeline:
+        """The simulated timeline of a step on a batch like the example."""
+        return simulate(self.schedule, self.costs)
+
+    def step(self, x: torch.Tensor, y: torch.Tensor, *, accumulate: int = 1) -> torch.Tensor:
+        """One training step; returns the loss, a 0-d float32 tensor on the device.
+
+        `x` [N, ...] and `y` int64 [N] may lie on the device, or in pinned or pageable host memory. With `accumulate` = k the
+        batch runs as k parts of N / k samples whose gradients are summed before one update.
+        """
+        self._check(x, y, accumulate)
+        self._write_control(1.0 / accumulate)
+        before = self._snapshot()
+        try:
+            loss = self._whole(x, y) if accumulate == 1 else self._parts(x, y, accumulate)
+        except BaseException:
+            self._restore(before)
+            raise
+        self._steps += 1
+        self.optimizer.step()
+        return loss
+
+    def measure(self, x: torch.Tensor, y: torch.Tensor, steps: int = 20) -> float:
+        """Median seconds of a step, of `steps` after one to warm up. They are training steps like any other."""
+        self.step(x, y)
+        seconds = []
+        for _ in range(steps):
+            self._synchronize()
+            begin = time.perf_counter()
+            self.step(x, y)
+            self._synchronize()
+            seconds.append(time.perf_counter() - begin)
+        return median(seconds)
+
+    def timeline(self, x: torch.Tensor, y: torch.Tensor) -> Timeline:
+        """The measured timeline of one training step on a GPU."""
+        self._write_control(1.0)
+        runner = self._runner(tuple(x.shape), Mode.TRAIN)
+        self._fill(runner, x, y)
+        timeline = runner.timeline()
+        self._steps += 1
+        return timeline
+
+    def peak_nbytes(self) -> int:
+        """Most device bytes allocated since construction, less what was allocated before; on a CPU the planned bytes."""
+        if self.device.type != "cuda":
+            return self.schedule.peak_nbytes
+        return torch.cuda.max_memory_allocated(self.device) - self._foreign_nbytes
+
+    def state_dict(self) -> dict[str, Any]:
+        """Parameters, optimizer state, step count and seed, in torch's own forms."""
+        return {
+            "model": self.net.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "steps": self._steps,
+            "seed": self._seed,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` saved, in place."""
+        self.net.load_state_dict(state["model"])
+        momentum = {id(p): s["momentum_buffer"] for p, s in self.optimizer.state.items() if s}
+        self.optimizer.load_state_dict(state["optimizer"])
+        for param, entry in self.optimizer.state.items():
+            if id(param) in momentum:
+                entry["momentum_buffer"] = momentum[id(param)].copy_(entry["momentum_buffer"])
+        self._steps, self._seed = state["steps"], state["seed"]
+
+    def close(self) -> None:
+        """Give back arena, graphs and, where the trainer made it, the slab."""
+        for runner in self._runners.values():
+            runner.close()
+        self._runners.clear()
+        self._arena.close()
+        if self._owns_slab:
+            self._slab.close()
+
+    def _make_optimizer(self) -> PlannedSGD:
+        spec = self._spec
+        trained = [param for param in self._params.values() if param.requires_grad]
+        if not trained:
+            raise InputError("the network has no parameter with requires_grad; there is nothing to train")
+        optimizer = PlannedSGD(
+            trained,
+            lr=spec.lr,
+            momentum=spec.momentum,
+            dampening=spec.dampening,
+            weight_decay=spec.weight_decay,
+            nesterov=spec.nesterov,
+            maximize=spec.maximize,
+        )
+        if spec.num_states:
+            for param in trained:
+                optimizer.state[param]["momentum_buffer"] = torch.zeros_like(param)
+        return optimizer
+
+    def _check(self, x: torch.Tensor, y: torch.Tensor, accumulate: int) -> None:
+        if not self._runners:
+            raise EngineError("this trainer is closed; make a new one")
+        if accumulate < 1 or x.shape[0] % accumulate:
+            raise InputError(f"accumulate={accumulate} does not divide the batch of {x.shape[0]}; choose a divisor")
+        if y.dtype != torch.int64 or y.shape != x.shape[:1]:
+            raise InputError(f"y is {y.dtype} {list(y.shape)}; it must be int64 of shape [{x.shape[0]}]")
+        if tuple(x.shape[1:]) != self._first[0][1:]:
+            raise InputError(
+                f"x has samples of shape {list(x.shape[1:])}, the example {list(self._first[0][1:])}; only the batch may vary"
+            )
+
+    def _whole(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        runner = self._runner(tuple(x.shape), Mode.TRAIN)
+        self._fill(runner, x, y)
+        runner.run()
+        return _loss(runner)
+
+    def _parts(self, x: torch.Tensor, y: torch.Tensor, accumulate: int) -> torch.Tensor:
+        """Sum the gradients of the parts, then update."""
+        rows = x.shape[0] // accumulate
+        runner = self._runner((rows, *x.shape[1:]), Mode.ACCUMULATE)
+        for grad in self._grads.values():
+            grad.zero_()
+        losses = []
+        for part in range(accumulate):
+            chosen = slice(part * rows, (part + 1) * rows)
+            self._fill(runner, x[chosen], y[chosen])
+            runner.run()
+            losses.append(_loss(runner))
+        self._update()
+        return torch.stack(losses).mean()
+
+    def _update(self) -> None:
+        kernels = kernel_set(self._kernels)
+        settings = {"nesterov": self._spec.nesterov, "maximize": self._spec.maximize}
+        for name, grad in self._grads.items():
+            param = self._params[name].detach()
+            kernels.sgd(param, grad, self._momentum(name), self._control.sgd, **settings)
+
+    def _momentum(self, name: str) -> torch.Tensor | None:
+        return self.optimizer.state[self._params[name]].get("momentum_buffer")
+
+    def _fill(self, runner: Runner, x: torch.Tensor, y: torch.Tensor) -> None:
+        runner.refresh()
+        inputs = runner.schedule.graph.network.inputs
+        runner.fill(inputs[0], self._on_device(x))
+        runner.fill("target", self._on_device(y))
+
+    def _on_device(self, value: torch.Tensor) -> torch.Tensor:
+        """`value` on the device: through a staging tensor, planned for at first use, where it lies on the host."""
+        if value.device == self.device:
+            return value
+        key = (*value.shape, value.element_size())
+        if key not in self._staging:
+            self._staging[key] = torch.empty_like(value, device=self.device)
+        return self._staging[key].copy_(value, non_blocking=True)
+
+    def _runner(self, shape: tuple[int, ...], mode: Mode) -> Runner:
+        """The runner for batches of `shape`, planned and captured when first asked for."""
+        key = (shape, mode)
+        if key not in self._runners:
+            graph = self._graph(shape, mode)
+            self._costs[key] = self._find_costs(graph)
+            schedule = make_schedule(
+                graph,
+                self._costs[key],
+                policy=self._policy,
+                budget=self._budget,
+                host_budget=self._host_budget,
+                progress=self._progress,
+            )
+            self._runners[key] = Runner(
+                schedule,
+                self._tensors(mode),
+                kernels=self._kernels,
+                arena=self._arena,
+                slab=self._slab,
+                progress=self._progress,
+                **self._seeds,
+            )
+        return self._runners[key]
+
+    def _graph(self, shape: tuple[int, ...], mode: Mode) -> Graph:
+        self._report("tracing", 0.0)
+        example = torch.empty(shape, device="meta")
+        network = check_trainable(trace(self.net, (example,)))
+        settings: Settings = replace(self._settings, mode=mode)
+        self._report("tracing", 1.0)
+        return expand(network, settings)
+
+    def _find_costs(self, graph: Graph) -> Costs:
+        if self._given_costs is not None:
+            return self._given_costs
+        if self.device.type != "cuda":
+            return default_costs(graph)
+        return profile(graph, device=self.device, kernels=self._kernels, progress=self._progress)
+
+    def _tensors(self, mode: Mode) -> Tensors:
+        params = {name: param.detach() for name, param in self._params.items()}
+        if mode is Mode.ACCUMULATE:
+            trained = {name: p for name, p in params.items() if self._params[name].requires_grad}
+            self._grads = self._grads or {name: torch.zeros_like(p) for name, p in trained.items()}
+            return Tensors(params, {name: (grad,) for name, grad in self._grads.items()}, self._control)
+        updates = {name: (params[name], self._momentum(name)) for name in params if self._params[name].requires_grad}
+        return Tensors(params, updates, self._control)
+
+    def _write_control(self, scale: float) -> None:
+        """Settings of this step, ordered on the stream before the replay that reads them."""
+        group = self.optimizer.param_groups[0]
+        floats = [
+            group["lr"],
+            group["momentum"],
+            group["dampening"],
+            group["weight_decay"],
+            float(self._steps == 0),
+            1.0,
+            0.0,
+            0.0,
+            scale,
+            0.0,
+        ]
+        packed = torch.tensor(floats, dtype=torch.float32).view(torch.uint8)
+        seed = torch.tensor([self._seed + self._steps], dtype=torch.int64).view(torch.uint8)
+        self._control_bytes[:48].copy_(torch.cat((packed, seed)), non_blocking=True)
+
+    def _snapshot(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Copies of what a failed step must leave alone. On a GPU a step is one launch that cannot stop half-way."""
+        if self.device.type == "cuda":
+            return []
+        tensors = [param.detach() for param in self._params.values()]
+        tensors += [entry["momentum_buffer"] for entry in self.optimizer.state.values() if entry]
+        return [(tensor, tensor.clone()) for tensor in tensors]
+
+    def _restore(self, before: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        for tensor, copy in before:
+            tensor.copy_(copy)
+
+    def _measure_foreign(self) -> int:
+        """Device bytes that others hold: all but the network's parameters."""
+        torch.cuda.reset_peak_memory_stats(self.device)
+        own = sum(param.numel() * param.element_size() for param in self._params.values())
+        return torch.cuda.memory_allocated(self.device) - own
+
+    def _synchronize(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def _report(self, stage: str, fraction: float) -> None:
+        if self._progress is not None:
+            self._progress(stage, fraction)
+
+
+def _make_control(device: torch.device) -> tuple[torch.Tensor, Control]:
+    """The control block's bytes, and its parts: 8 floats of the optimizer, the loss's scale, the seed."""
+    block = torch.zeros(CONTROL_NBYTES, dtype=torch.uint8, device=device)
+    floats = block[:40].view(torch.float32)
+    return block, Control(sgd=floats[:8], scale=floats[8:9], seed=block[40:48].view(torch.int64))
+
+
+def _loss(runner: Runner) -> torch.Tensor:
+    (_, total) = runner.outputs("loss")[0]
+    return total[0].clone()

@@ -1,0 +1,175 @@
+"""Launches: a plan unrolled into compute launches, and the stays of every section between them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..errors import ScheduleError
+from ..graph import Graph, Use
+from .plan import Plan, Transfer
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launch of a pass over domain rows [start, stop), in segment `segment` and slot `slot` of the plan."""
+
+    segment: int
+    slot: int
+    pass_index: int
+    start: int
+    stop: int
+    recompute: bool
+
+
+@dataclass(slots=True)
+class Residency:
+    """One stay of a section on the device, from launch `first` to launch `last`.
+
+    `written` is the launch that wrote its bytes last. `fetched` stays began with a prefetch that `opens` no earlier than that
+    launch, `leaves` ones end with an offload. A section's stays are numbered by `stay`.
+    """
+
+    buffer: str
+    section: int
+    stay: int
+    first: int
+    last: int
+    written: int
+    nbytes: int
+    fetched: bool = False
+    leaves: bool = False
+    opens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A plan's launches, the residencies that they imply, and for each launch the residencies it reads and writes by use."""
+
+    launches: tuple[Launch, ...]
+    cut: int
+    residencies: tuple[Residency, ...]
+    reads: tuple[tuple[tuple[int, ...], ...], ...]
+    writes: tuple[tuple[tuple[int, ...], ...], ...]
+
+
+def unroll(graph: Graph, plan: Plan) -> Iterator[Launch]:
+    """The launches of a plan in order: segment by segment, block by block, slot by slot, run by run."""
+    slot_base = 0
+    for index, segment in enumerate(plan.segments):
+        domain = graph.passes[segment.slots[0].pass_index].domain
+        block = segment.block or max(1, domain)
+        for low in range(0, max(1, domain), block):
+            high = min(domain, low + block)
+            for number, slot in enumerate(segment.slots):
+                run = slot.run or block
+                for start in range(low, max(high, low + 1), run):
+                    stop = min(high, start + run)
+                    yield Launch(index, slot_base + number, slot.pass_index, start, stop, slot.recompute)
+        slot_base += len(segment.slots)
+
+
+def find_cut(graph: Graph, launches: tuple[Launch, ...]) -> int:
+    """Index of the first launch of the second half (autograd mode), else the number of launches."""
+    for index, launch in enumerate(launches):
+        if launch.recompute or launch.pass_index >= graph.cut:
+            return index
+    return len(launches)
+
+
+def program(graph: Graph, plan: Plan) -> Program:
+    """Unroll `plan` and derive when every section is on the device."""
+    launches = tuple(unroll(graph, plan))
+    cut = find_cut(graph, launches)
+    stays = _Stays(graph, plan, launches, cut)
+    reads, writes = [], []
+    for index in range(len(launches)):
+        read, written = stays.visit(index)
+        reads.append(read)
+        writes.append(written)
+    stays.hold_outputs()
+    return Program(launches, cut, tuple(stays.all), tuple(reads), tuple(writes))
+
+
+class _Stays:
+    """Walks the launches in order and opens, extends and closes the stays of sections."""
+
+    def __init__(self, graph: Graph, plan: Plan, launches: tuple[Launch, ...], cut: int) -> None:
+        self.all: list[Residency] = []
+        self._graph = graph
+        self._launches = launches
+        self._cut = cut
+        self._current: dict[tuple[str, int], int] = {}
+        self._moves: dict[tuple[str, int], list[Transfer]] = {}
+        for transfer in sorted(plan.transfers, key=lambda t: t.back, reverse=True):
+            for section in range(transfer.first, transfer.first + transfer.count):
+                self._moves.setdefault((transfer.buffer, section), []).append(transfer)
+        self._slot_start: dict[int, int] = {}
+        for index, launch in enumerate(launches):
+            self._slot_start.setdefault(launch.slot, index)
+
+    def visit(self, index: int) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
+        """Residencies that launch `index` reads and writes, per use of its pass."""
+        launch = self._launches[index]
+        pass_ = self._graph.passes[launch.pass_index]
+        read_names = {use.buffer for use in pass_.reads}
+        reads = tuple(self._touch(index, use, fresh=False, writes=False) for use in pass_.reads)
+        writes = []
+        for use in pass_.writes:
+            continues = use.buffer in read_names or (pass_.reduction and launch.start > 0)
+            writes.append(self._touch(index, use, fresh=not continues, writes=True))
+        return reads, tuple(writes)
+
+    def _touch(self, index: int, use: Use, *, fresh: bool, writes: bool) -> tuple[int, ...]:
+        launch = self._launches[index]
+        buffer = self._graph.buffers[use.buffer]
+        start, stop = use.rows(launch.start, launch.stop, buffer)
+        touched = []
+        for section in buffer.sections_of(start, stop):
+            number = self._open(index, use.buffer, section) if fresh else self._find(index, use.buffer, section)
+            stay = self.all[number]
+            stay.last = index
+            if writes:
+                stay.written = index
+            touched.append(number)
+        return tuple(touched)
+
+    def _find(self, index: int, buffer: str, section: int) -> int:
+        """The section's present stay; a new one if it comes back from the host, or is an input's first."""
+        key = (buffer, section)
+        moves = self._moves.get(key)
+        if moves and self._launches[index].slot >= moves[-1].back:
+            return self._fetch(index, key, moves.pop())
+        if key not in self._current:
+            if buffer not in self._graph.inputs:
+                name = self._graph.passes[self._launches[index].pass_index].name
+                raise ScheduleError(f"the plan has {name} read {buffer} section {section}, which nothing wrote before")
+            number = self._open(index, buffer, section)
+            self.all[number].first = self._cut if index >= self._cut else 0
+            self.all[number].written = self.all[number].first - 1
+        return self._current[key]
+
+    def _fetch(self, index: int, key: tuple[str, int], move: Transfer) -> int:
+        before = self.all[self._current[key]]
+        if self._launches[before.last].slot > move.leave:
+            name = self._graph.passes[self._launches[before.last].pass_index].name
+            raise ScheduleError(f"the plan offloads {key[0]} after slot {move.leave}, but {name} still uses it")
+        before.leaves = True
+        number = self._open(index, *key)
+        self.all[number].fetched = True
+        self.all[number].opens = self._slot_start[move.opens]
+        return number
+
+    def _open(self, index: int, buffer: str, section: int) -> int:
+        key = (buffer, section)
+        stay = self.all[self._current[key]].stay + 1 if key in self._current else 0
+        nbytes = self._graph.buffers[buffer].section_nbytes(section)
+        self.all.append(Residency(buffer, section, stay, index, index, index, nbytes))
+        self._current[key] = len(self.all) - 1
+        return len(self.all) - 1
+
+    def hold_outputs(self) -> None:
+        """Keep outputs until they are handed out: those of the first half at the cut, the others at the end."""
+        outputs = set(self._graph.outputs)
+        for stay in self.all:
+            if stay.buffer in outputs and not stay.leaves:
+                end = self._cut if stay.written < self._cut else len(self._launches)
+                stay.last = max(stay.last, end - 1)

@@ -1,0 +1,265 @@
+"""Lowering: from a plan to a schedule. Order the steps, place the residencies, derive the waits."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..errors import BudgetError, HostMemoryError
+from ..graph import Graph
+from ..memory import Extent, Stay, place
+from ..units import format_bytes
+from .costs import Costs
+from .hazards import add_waits
+from .launches import Program, program
+from .order import CapacityError, Entry, Event, demand, order
+from .plan import Plan
+from .schedule import Action, Lane, Operand, Residency, Schedule, Space, Step
+
+TIGHTEN_ATTEMPTS = 10
+COOL_DOWN = 6  # places in the order for which freed bytes rest if there is room, so that a copy need not wait for the last launch
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Addresses of every residency on the device and of every offloaded one on the host."""
+
+    arena: dict[int, int]
+    arena_nbytes: int
+    slab: dict[tuple[str, int, int], int]
+    slab_nbytes: int
+
+
+def lower(
+    graph: Graph,
+    plan: Plan,
+    costs: Costs,
+    *,
+    budget: int | None = None,
+    host_budget: int | None = None,
+) -> Schedule:
+    """The schedule of `plan` inside `budget` device bytes and `host_budget` pinned bytes.
+
+    Raises BudgetError with the plan's floor where no order of its steps fits, HostMemoryError where its copies do not.
+    """
+    prog = program(graph, plan)
+    room = None if budget is None else budget - graph.fixed_nbytes
+    entries, layout = _fit(graph, plan, prog, costs, room)
+    if host_budget is not None and layout.slab_nbytes > host_budget:
+        raise HostMemoryError(
+            f"{plan.policy} keeps {format_bytes(layout.slab_nbytes)} on the host, above the host budget "
+            f"{format_bytes(host_budget)}; raise host_budget, or give the device more memory so that less moves"
+        )
+    steps = _steps(graph, prog, entries, layout)
+    extra = _sync_waits(prog, entries) if plan.sync else [()] * len(steps)
+    steps = add_waits(steps, layout.arena_nbytes, layout.slab_nbytes, extra)
+    cut = next((i for i, e in enumerate(entries) if e == Entry(Event.LAUNCH, prog.cut)), len(entries))
+    stays = _stays(prog, entries, layout)
+    return Schedule(graph, plan, steps, stays, cut, layout.arena_nbytes, layout.slab_nbytes, budget, host_budget)
+
+
+def floor_nbytes(graph: Graph, plan: Plan, costs: Costs) -> tuple[int, str]:
+    """The least device bytes at which `plan` has a schedule, and the step that sets them."""
+    prog = program(graph, plan)
+    needed = demand(prog)
+    if not needed.size:
+        return graph.fixed_nbytes, "no step"
+    entries = order(graph, prog, costs, int(needed.max()), sync=plan.sync)
+    layout = _lay_out(graph, prog, entries, cool_down=0)
+    return graph.fixed_nbytes + layout.arena_nbytes, _launch_name(graph, prog, int(needed.argmax()))
+
+
+def _launch_name(graph: Graph, prog: Program, index: int) -> str:
+    launch = prog.launches[index]
+    return f"{graph.passes[launch.pass_index].name} [{launch.start}, {launch.stop})"
+
+
+def _fit(
+    graph: Graph, plan: Plan, prog: Program, costs: Costs, room: int | None
+) -> tuple[tuple[Entry, ...], _Layout]:
+    """An order and its placement within `room`: where the bytes fit but their placement does not, the cap tightens."""
+    everything = sum(stay.nbytes for stay in prog.residencies)
+    cap = everything if room is None else room
+    floor = int(demand(prog).max(initial=0))
+    for _ in range(TIGHTEN_ATTEMPTS):
+        try:
+            entries = order(graph, prog, costs, cap, sync=plan.sync)
+        except CapacityError:
+            break
+        for cool_down in (COOL_DOWN, 0):
+            layout = _lay_out(graph, prog, entries, cool_down=cool_down)
+            if room is None or layout.arena_nbytes <= room:
+                return entries, layout
+        if cap == floor or not any(stay.fetched for stay in prog.residencies):
+            break
+        cap = max(floor, cap - max(layout.arena_nbytes - (room or 0), cap // 64))
+    raise _too_small(graph, plan, prog, costs, room or 0)
+
+
+def _too_small(graph: Graph, plan: Plan, prog: Program, costs: Costs, room: int) -> BudgetError:
+    floor, step = floor_nbytes(graph, plan, costs)
+    budget = graph.fixed_nbytes + room
+    floor = max(floor, budget + 1)
+    return BudgetError(
+        f"budget {format_bytes(budget)} is below the floor {format_bytes(floor)} ({floor:,} bytes) of {plan.policy}, "
+        f"set by {step}; raise the budget, lower chunk_size or the batch, or choose a policy that offloads more",
+        floor_nbytes=floor,
+        step=step,
+    )
+
+
+def _lay_out(graph: Graph, prog: Program, entries: Sequence[Entry], *, cool_down: int) -> _Layout:
+    begins, ends = _positions(prog, entries, cool_down)
+    arena, arena_nbytes = _place_arena(graph, prog, begins, ends)
+    slab, slab_nbytes = _place_slab(prog, entries)
+    return _Layout(arena, arena_nbytes, slab, slab_nbytes)
+
+
+def _positions(prog: Program, entries: Sequence[Entry], cool_down: int) -> tuple[list[int], list[int]]:
+    """Places in the order at which each residency begins and ends; a freed one rests for `cool_down` places more."""
+    at = {(entry.event, entry.number): index for index, entry in enumerate(entries)}
+    end = len(entries)
+    begins, ends = [], []
+    for number, stay in enumerate(prog.residencies):
+        first = (Event.PREFETCH, number) if stay.fetched else (Event.LAUNCH, stay.first)
+        last = (Event.OFFLOAD, number) if stay.leaves else (Event.LAUNCH, stay.last)
+        filled = stay.written < stay.first  # an input, there before its half of the step begins
+        begins.append(_half_start(prog, at, stay.first) if filled and not stay.fetched else at[first])
+        ends.append(min(end, at[last] + cool_down))
+    return begins, ends
+
+
+def _half_start(prog: Program, at: dict[tuple[Event, int], int], launch: int) -> int:
+    return at[Event.LAUNCH, prog.cut] if launch >= prog.cut else 0
+
+
+def _place_arena(
+    graph: Graph, prog: Program, begins: Sequence[int], ends: Sequence[int]
+) -> tuple[dict[int, int], int]:
+    groups = _side_by_side(prog)
+    extents, offsets = [], []
+    for members in groups:
+        buffer = graph.buffers[prog.residencies[members[0]].buffer]
+        rows = [buffer.bounds(prog.residencies[n].section)[0] for n in members]
+        offset = [(row - min(rows)) * buffer.row_nbytes for row in rows]
+        stays = (
+            Stay(off, prog.residencies[n].nbytes, begins[n], ends[n])
+            for off, n in zip(offset, members, strict=True)
+        )
+        extents.append(Extent(tuple(stays)))
+        offsets.append(offset)
+    bases, high_water = place(extents)
+    addresses = {}
+    for members, offset, base in zip(groups, offsets, bases, strict=True):
+        addresses |= {n: base + off for n, off in zip(members, offset, strict=True)}
+    return addresses, high_water
+
+
+def _side_by_side(prog: Program) -> list[list[int]]:
+    """Residencies grouped so that what one launch covers as a run lies in one group."""
+    leader = list(range(len(prog.residencies)))
+
+    def find(number: int) -> int:
+        while leader[number] != number:
+            leader[number] = leader[leader[number]]
+            number = leader[number]
+        return number
+
+    for uses in (*prog.reads, *prog.writes):
+        for run in uses:
+            root = find(run[0]) if run else 0
+            for number in run[1:]:
+                leader[find(number)] = root
+    groups: dict[int, list[int]] = {}
+    for number in range(len(leader)):
+        groups.setdefault(find(number), []).append(number)
+    return list(groups.values())
+
+
+def _place_slab(prog: Program, entries: Sequence[Entry]) -> tuple[dict[tuple[str, int, int], int], int]:
+    """Host addresses by (buffer, section, stay that left), each held from its offload to its prefetch."""
+    leaving: dict[tuple[str, int, int], int] = {}
+    extents, keys = [], []
+    for place_in_order, entry in enumerate(entries):
+        stay = prog.residencies[entry.number] if entry.event is not Event.LAUNCH else None
+        if stay is None:
+            continue
+        if entry.event is Event.OFFLOAD:
+            leaving[stay.buffer, stay.section, stay.stay] = place_in_order
+        if entry.event is Event.PREFETCH:
+            key = (stay.buffer, stay.section, stay.stay - 1)
+            extents.append(Extent((Stay(0, stay.nbytes, leaving[key], place_in_order),)))
+            keys.append(key)
+    bases, high_water = place(extents) if extents else ((), 0)
+    return dict(zip(keys, bases, strict=True)), high_water
+
+
+def _steps(graph: Graph, prog: Program, entries: Sequence[Entry], layout: _Layout) -> tuple[Step, ...]:
+    """The steps of the order, with addresses and without waits."""
+    return tuple(
+        _launch_step(graph, prog, entry.number, layout)
+        if entry.event is Event.LAUNCH
+        else _copy_step(graph, prog, entry, layout)
+        for entry in entries
+    )
+
+
+def _launch_step(graph: Graph, prog: Program, index: int, layout: _Layout) -> Step:
+    launch = prog.launches[index]
+
+    def operand(run: tuple[int, ...]) -> Operand:
+        first, last = prog.residencies[run[0]], prog.residencies[run[-1]]
+        buffer = graph.buffers[first.buffer]
+        start, stop = buffer.bounds(first.section)[0], buffer.bounds(last.section)[1]
+        nbytes = (stop - start) * buffer.row_nbytes
+        return Operand(first.buffer, start, stop, Space.ARENA, layout.arena[run[0]], nbytes)
+
+    reads = tuple(operand(run) for run in prog.reads[index])
+    writes = tuple(operand(run) for run in prog.writes[index])
+    where = (launch.slot, launch.pass_index, launch.start, launch.stop)
+    return Step(Lane.COMPUTE, Action.LAUNCH, *where, reads, writes, recompute=launch.recompute)
+
+
+def _copy_step(graph: Graph, prog: Program, entry: Entry, layout: _Layout) -> Step:
+    stay = prog.residencies[entry.number]
+    offload = entry.event is Event.OFFLOAD
+    start, stop = graph.buffers[stay.buffer].bounds(stay.section)
+    host = layout.slab[stay.buffer, stay.section, stay.stay if offload else stay.stay - 1]
+    device = Operand(stay.buffer, start, stop, Space.ARENA, layout.arena[entry.number], stay.nbytes)
+    away = Operand(stay.buffer, start, stop, Space.SLAB, host, stay.nbytes)
+    source, target = (device, away) if offload else (away, device)
+    lane = Lane.OFFLOAD if offload else Lane.PREFETCH
+    slot = prog.launches[stay.last if offload else stay.first].slot
+    return Step(lane, Action.COPY, slot, -1, start, stop, (source,), (target,))
+
+
+def _stays(prog: Program, entries: Sequence[Entry], layout: _Layout) -> tuple[Residency, ...]:
+    """Every residency with its address and the steps that use it."""
+    users: list[list[int]] = [[] for _ in prog.residencies]
+    for index, entry in enumerate(entries):
+        if entry.event is not Event.LAUNCH:
+            users[entry.number].append(index)
+            continue
+        uses = (*prog.reads[entry.number], *prog.writes[entry.number])
+        for number in {number for use in uses for number in use}:
+            users[number].append(index)
+    return tuple(
+        Residency(stay.buffer, stay.section, layout.arena[number], stay.nbytes, tuple(users[number]))
+        for number, stay in enumerate(prog.residencies)
+    )
+
+
+def _sync_waits(prog: Program, entries: Sequence[Entry]) -> list[tuple[int, ...]]:
+    """vDNN's end-of-layer synchronisation: segment and copies issued during it all end before the next segment starts."""
+    waits: list[tuple[int, ...]] = []
+    segment, barrier, running, copies = -1, -1, -1, [-1, -1]
+    for index, entry in enumerate(entries):
+        if entry.event is Event.LAUNCH:
+            launch = prog.launches[entry.number]
+            crosses = launch.segment != segment
+            waits.append(tuple(c for c in copies if c >= 0) if crosses else ())
+            if crosses:
+                segment, barrier = launch.segment, running
+            running = index
+        else:
+            waits.append((barrier,) if barrier >= 0 else ())
+            copies[entry.event is Event.PREFETCH] = index
+    return waits

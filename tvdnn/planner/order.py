@@ -1,0 +1,212 @@
+"""Order: launches and copies in one total order that keeps the arena's bytes under a cap at every point.
+
+A list scheduler over predicted time. Launches keep the plan's order. An offload takes its place where its copy would end,
+or earlier where a launch must wait for its bytes; a prefetch takes its place before the launch during which it would start,
+if every launch up to its own then still has the bytes that it cannot do without.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+
+from ..graph import Graph
+from .costs import Costs
+from .launches import Program
+
+
+class Event(Enum):
+    LAUNCH = 0
+    OFFLOAD = 1
+    PREFETCH = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One place in the order: a launch by its index, or the copy of a residency by its number."""
+
+    event: Event
+    number: int
+
+
+class CapacityError(Exception):
+    """The launch `launch` cannot have the `nbytes` that it must have at once under the cap."""
+
+    def __init__(self, launch: int, nbytes: int) -> None:
+        super().__init__(f"launch {launch} needs {nbytes} bytes at once")
+        self.launch = launch
+        self.nbytes = nbytes
+
+
+def demand(program: Program) -> npt.NDArray[np.int64]:
+    """Bytes that each launch must find on the device whatever the copies do; the largest is the floor in bytes."""
+    change = np.zeros(len(program.launches) + 1, np.int64)
+    for stay in program.residencies:
+        change[stay.first] += stay.nbytes
+        change[stay.last + 1] -= stay.nbytes
+    return np.cumsum(change)[:-1]
+
+
+def order(graph: Graph, program: Program, costs: Costs, cap: int, *, sync: bool = False) -> tuple[Entry, ...]:
+    """A total order of the program's launches and copies that holds at most `cap` bytes at every point.
+
+    Raises CapacityError where no order does.
+    """
+    needed = demand(program)
+    if needed.size and int(needed.max()) > cap:
+        raise CapacityError(int(needed.argmax()), int(needed.max()))
+    return tuple(_Scheduler(graph, program, costs, cap, needed, sync).run())
+
+
+class _Scheduler:
+    """Predicted clocks of the three lanes, the bytes on the device now, and those promised to later launches."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        program: Program,
+        costs: Costs,
+        cap: int,
+        needed: npt.NDArray[np.int64],
+        sync: bool,
+    ) -> None:
+        self._program = program
+        self._costs = costs
+        self._cap = cap
+        self._promised = needed
+        self._sync = sync
+        passes = graph.passes
+        self._seconds = [
+            costs.launch_s(passes[launch.pass_index], launch.stop - launch.start) for launch in program.launches
+        ]
+        self._ends = [0.0] * len(program.launches)
+        self._compute_s = self._offload_s = self._prefetch_s = 0.0
+        self._live = 0
+        self._pending: deque[tuple[float, int]] = deque()
+        self._arrival: dict[int, float] = {}
+        self._offloaded: set[tuple[str, int, int]] = set()
+        self._starting: list[list[int]] = [[] for _ in program.launches]
+        self._ending: list[list[int]] = [[] for _ in program.launches]
+        for number, stay in enumerate(program.residencies):
+            self._starting[stay.first].append(number)
+            self._ending[stay.last].append(number)
+        self._queue = deque(n for starting in self._starting for n in starting if program.residencies[n].fetched)
+
+    def run(self) -> Iterator[Entry]:
+        for index, launch in enumerate(self._program.launches):
+            boundary = index > 0 and launch.segment != self._program.launches[index - 1].segment
+            if index == self._program.cut or (self._sync and boundary):
+                yield from self._flush()
+            yield from self._retire()
+            yield from self._make_room(index)
+            yield from self._fetch_needed(index)
+            yield from self._fetch_ahead(index)
+            self._launch(index)
+            yield Entry(Event.LAUNCH, index)
+            self._release(index)
+        yield from self._flush()
+
+    def _flush(self) -> Iterator[Entry]:
+        """All copies in flight end here."""
+        while self._pending:
+            yield self._finish_oldest()
+        self._compute_s = max(self._compute_s, self._prefetch_s)
+
+    def _retire(self) -> Iterator[Entry]:
+        """Offloads that have ended by now free their bytes."""
+        while self._pending and self._pending[0][0] <= self._compute_s:
+            yield self._finish_oldest()
+
+    def _finish_oldest(self) -> Entry:
+        end_s, number = self._pending.popleft()
+        stay = self._program.residencies[number]
+        self._live -= stay.nbytes
+        self._compute_s = max(self._compute_s, end_s)
+        self._offloaded.add((stay.buffer, stay.section, stay.stay))
+        return Entry(Event.OFFLOAD, number)
+
+    def _new_bytes(self, index: int) -> int:
+        """Bytes that launch `index` adds: what starts with it and has not been fetched ahead."""
+        stays = self._program.residencies
+        return sum(stays[n].nbytes for n in self._starting[index] if n not in self._arrival)
+
+    def _make_room(self, index: int) -> Iterator[Entry]:
+        """Wait for offloads until the launch's bytes fit."""
+        wanted = self._new_bytes(index)
+        while self._live + wanted > self._cap:
+            if not self._pending:
+                raise CapacityError(index, self._live + wanted)
+            yield self._finish_oldest()
+        self._live += wanted
+
+    def _fetch_needed(self, index: int) -> Iterator[Entry]:
+        while self._queue and self._program.residencies[self._queue[0]].first <= index:
+            number = self._queue[0]
+            yield from self._wait_for_offload(number)
+            self._queue.popleft()
+            yield self._fetch(number)
+
+    def _wait_for_offload(self, number: int) -> Iterator[Entry]:
+        """A section can come back only after it left."""
+        while not self._has_left(number):
+            yield self._finish_oldest()
+
+    def _has_left(self, number: int) -> bool:
+        stay = self._program.residencies[number]
+        return (stay.buffer, stay.section, stay.stay - 1) in self._offloaded
+
+    def _fetch(self, number: int) -> Entry:
+        link, stay = self._costs.link, self._program.residencies[number]
+        busy = bool(self._pending)
+        rate = link.to_device_duplex if busy else link.to_device
+        self._prefetch_s = max(self._prefetch_s, self._compute_floor(number)) + link.latency_s + stay.nbytes / rate
+        self._arrival[number] = self._prefetch_s
+        return Entry(Event.PREFETCH, number)
+
+    def _compute_floor(self, number: int) -> float:
+        """No copy starts before the launch ahead of its window has ended."""
+        opens = self._program.residencies[number].opens
+        return self._ends[opens - 1] if opens > 0 else 0.0
+
+    def _fetch_ahead(self, index: int) -> Iterator[Entry]:
+        """Issue the prefetches that would start while launch `index` runs, as far as windows and bytes allow."""
+        end_s = self._start_s(index) + self._seconds[index]
+        while self._queue and self._prefetch_s < end_s:
+            number = self._queue[0]
+            stay = self._program.residencies[number]
+            if stay.opens > index or not self._has_left(number) or not self._fits(index, number):
+                return
+            self._queue.popleft()
+            self._live += stay.nbytes
+            self._promised[index : stay.first] += stay.nbytes
+            yield self._fetch(number)
+
+    def _fits(self, index: int, number: int) -> bool:
+        stay = self._program.residencies[number]
+        ahead = int(self._promised[index : stay.first].max(initial=0))
+        return max(self._live, ahead) + stay.nbytes <= self._cap
+
+    def _start_s(self, index: int) -> float:
+        """When launch `index` can start: compute is free and what it fetches has arrived."""
+        waits = (self._arrival.get(n, 0.0) for uses in self._program.reads[index] for n in uses)
+        return max(self._compute_s, max(waits, default=0.0))
+
+    def _launch(self, index: int) -> None:
+        self._compute_s = self._start_s(index) + self._seconds[index]
+        self._ends[index] = self._compute_s
+
+    def _release(self, index: int) -> None:
+        """Free what launch `index` used last, at once or by an offload."""
+        link = self._costs.link
+        for number in self._ending[index]:
+            stay = self._program.residencies[number]
+            if not stay.leaves:
+                self._live -= stay.nbytes
+                continue
+            ready_s = self._ends[stay.written] if stay.written >= 0 else 0.0
+            rate = link.to_host_duplex if self._prefetch_s > self._offload_s else link.to_host
+            self._offload_s = max(self._offload_s, ready_s) + link.latency_s + stay.nbytes / rate
+            self._pending.append((max(self._offload_s, self._compute_s), number))

@@ -1,0 +1,10 @@
+"""keep: every feature map stays on the device until its last use. The oracle that lossless policies must equal."""
+
+from ...graph import Graph
+from ..plan import Plan
+from ..segments import Variant, segments
+
+
+def keep(graph: Graph) -> Plan:
+    """The plan that moves nothing."""
+    return Plan("keep", segments(graph, {}, Variant.KEEP))

@@ -1,0 +1,101 @@
+"""vDNN (Rhu et al., MICRO 2016): offload layers' inputs during their forward, prefetch them in a sliding window.
+
+The unit is a layer's input X. `all` moves X of every feature-extraction layer, `conv` that of convolutions only; the
+classifier's maps never move. In backward, each layer looks back for the nearest map that is still away, no further than
+the next convolution, and fetches it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ...graph import Direction, Graph, Op
+from ..plan import Plan, Transfer
+from ..segments import Variant, segments
+
+ALL = frozenset({"conv2d", "max_pool2d", "local_response_norm"})
+CONV = frozenset({"conv2d"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Slots:
+    """The slots that touch each buffer forward and backward, and the first backward slot of each op."""
+
+    forward: Mapping[str, list[int]]
+    backward: Mapping[str, list[int]]
+    starts: Mapping[str, int]
+
+
+def vdnn(
+    graph: Graph,
+    kinds: frozenset[str],
+    *,
+    name: str,
+    default: Variant,
+    variants: Mapping[int, Variant] | None = None,
+    sync: bool = False,
+) -> Plan:
+    """The plan that offloads the inputs of ops of `kinds`."""
+    plan = Plan(name, segments(graph, variants or {}, default))
+    slots = _slots(graph, plan)
+    moved = moved_inputs(graph, kinds, slots)
+    opens = _windows(graph, moved, slots)
+    transfers = tuple(
+        Transfer(
+            buffer,
+            0,
+            graph.buffers[buffer].num_sections,
+            leave=slots.forward[buffer][-1],
+            back=slots.backward[buffer][0],
+            opens=opens.get(op, slots.backward[buffer][0]),
+        )
+        for op, buffer in moved.items()
+    )
+    reasons = {buffer: f"input of {op}" for op, buffer in moved.items()}
+    return Plan(name, plan.segments, transfers, sync=sync, reasons=reasons)
+
+
+def _slots(graph: Graph, plan: Plan) -> _Slots:
+    forward: dict[str, list[int]] = {}
+    backward: dict[str, list[int]] = {}
+    starts: dict[str, int] = {}
+    for number, slot in enumerate(plan.slots):
+        pass_ = graph.passes[slot.pass_index]
+        side = forward if pass_.direction is Direction.FORWARD else backward
+        if pass_.direction is Direction.BACKWARD:
+            starts.setdefault(pass_.op, number)
+        for use in (*pass_.reads, *pass_.writes):
+            side.setdefault(use.buffer, []).append(number)
+    return _Slots(forward, backward, starts)
+
+
+def moved_inputs(graph: Graph, kinds: frozenset[str], slots: _Slots) -> dict[str, str]:
+    """Buffers to move, by the op that offloads each: the last in program order that takes it as its input."""
+    owner: dict[str, str] = {}
+    for op in graph.network.ops:
+        buffer = input_buffer(graph, op)
+        if op.kind in kinds and buffer in slots.backward and buffer not in graph.outputs:
+            owner[buffer] = op.name
+    return {op: buffer for buffer, op in owner.items()}
+
+
+def input_buffer(graph: Graph, op: Op) -> str:
+    """The buffer that the op's forward pass reads first."""
+    reads = (pass_.reads for pass_ in graph.passes if pass_.op == op.name and pass_.role == "forward")
+    uses = next(reads, ())
+    return uses[0].buffer if uses else ""
+
+
+def _windows(graph: Graph, moved: Mapping[str, str], slots: _Slots) -> dict[str, int]:
+    """The slot at which each op's input may be fetched: vDNN's search back from the layer in progress."""
+    ops = graph.network.ops
+    opens: dict[str, int] = {}
+    for number in reversed(range(len(ops))):
+        if ops[number].name not in slots.starts:
+            continue
+        for candidate in reversed(ops[:number]):
+            if candidate.name in moved and candidate.name not in opens:
+                opens[candidate.name] = slots.starts[ops[number].name]
+                break
+            if candidate.kind == "conv2d":
+                break
+    return opens

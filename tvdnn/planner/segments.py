@@ -1,0 +1,80 @@
+"""Default segments: the passes of a layer, with the elementwise ops that work in place on its result, run block by block."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from ..graph import Graph, Kind, Pass, section_rows
+from .plan import Segment, Slot
+
+RUN_CHUNKS = 4  # chunks in a block of the performance-optimal variant: 64 MiB fill an H200 for some twelve waves
+KEEP_RUN_CHUNKS = 16  # where nothing moves, longer blocks save launches; partial sums bound them
+
+
+class Variant(Enum):
+    """How much workspace a layer's weight gradient gets: partial sums of one group, of a run, or of a long run."""
+
+    MEMORY = "m"
+    PERFORMANCE = "p"
+    KEEP = "keep"
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Consecutive passes that one segment runs block by block; `index` counts layers in program order."""
+
+    index: int
+    passes: tuple[int, ...]
+
+
+def layers(graph: Graph) -> tuple[Layer, ...]:
+    """The passes in program order, cut into layers."""
+    groups: list[list[int]] = []
+    for index, pass_ in enumerate(graph.passes):
+        if groups and _joins(graph, groups[-1], pass_) and index != graph.cut:
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+    return tuple(Layer(number, tuple(group)) for number, group in enumerate(groups))
+
+
+def _joins(graph: Graph, group: list[int], pass_: Pass) -> bool:
+    members = [graph.passes[index] for index in group]
+    first = members[0]
+    if not (pass_.splittable and first.splittable) or pass_.direction is not first.direction:
+        return False
+    return pass_.op == first.op or _in_place_on(members, pass_)
+
+
+def _in_place_on(members: Collection[Pass], pass_: Pass) -> bool:
+    """Whether the pass only changes, in place, what the members wrote."""
+    written = {use.buffer for member in members for use in member.writes}
+    read = {use.buffer for use in pass_.reads}
+    return all(use.buffer in written and use.buffer in read for use in pass_.writes)
+
+
+def segments(graph: Graph, variants: Mapping[int, Variant], default: Variant) -> tuple[Segment, ...]:
+    """One segment a layer, its block set by the layer's variant."""
+    return tuple(_segment(graph, layer, variants.get(layer.index, default)) for layer in layers(graph))
+
+
+def _segment(graph: Graph, layer: Layer, variant: Variant) -> Segment:
+    passes = [graph.passes[index] for index in layer.passes]
+    slots = tuple(Slot(index) for index in layer.passes)
+    unit = max(pass_.unit for pass_ in passes)
+    if unit >= passes[0].domain:
+        return Segment(slots)
+    if variant is Variant.MEMORY:
+        return Segment(slots, unit)
+    if variant is Variant.KEEP and not any(pass_.group for pass_ in passes):
+        return Segment(slots)
+    chunks = KEEP_RUN_CHUNKS if variant is Variant.KEEP else RUN_CHUNKS
+    return Segment(slots, max(unit, _run_rows(graph, passes, chunks * graph.chunk_size)))
+
+
+def _run_rows(graph: Graph, passes: Collection[Pass], nbytes: int) -> int:
+    """Samples whose largest map fits `nbytes`."""
+    names = {use.buffer for pass_ in passes for use in (*pass_.reads, *pass_.writes) if not use.whole}
+    kinds = (Kind.INPUT, Kind.MAP, Kind.GRAD)
+    row = max((graph.buffers[name].row_nbytes for name in names if graph.buffers[name].kind in kinds), default=1)
+    return section_rows(graph.batch, row, nbytes)

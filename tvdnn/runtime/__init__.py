@@ -1,0 +1,1 @@
+"""Where schedules run: executors, the pinned slab, streams and events, the profiler."""

@@ -1,0 +1,37 @@
+"""The arena: one device allocation, shared by the schedules of a network and grown between steps."""
+
+import torch
+
+from ..errors import DeviceError
+from ..units import format_bytes
+from .cpu import POISON
+
+
+class Arena:
+    """Bytes on `device`. `generation` counts growths: what was captured over older bytes must be captured again."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.generation = 0
+        self.bytes = torch.empty(0, dtype=torch.uint8, device=device)
+
+    def reserve(self, nbytes: int) -> None:
+        """Grow to at least `nbytes`; the old bytes are given back first, so that the two never add up."""
+        if nbytes <= self.bytes.numel():
+            return
+        self.close()
+        try:
+            self.bytes = torch.empty(nbytes, dtype=torch.uint8, device=self.device)
+        except torch.cuda.OutOfMemoryError as error:
+            free, _ = torch.cuda.mem_get_info(self.device)
+            raise DeviceError(
+                f"the arena needs {format_bytes(nbytes)} and the device has {format_bytes(free)} free; "
+                "pass a budget below that, or free device memory"
+            ) from error
+        if self.device.type == "cpu":
+            self.bytes.fill_(POISON)
+        self.generation += 1
+
+    def close(self) -> None:
+        """Give the bytes back."""
+        self.bytes = torch.empty(0, dtype=torch.uint8, device=self.device)

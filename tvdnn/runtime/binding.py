@@ -1,0 +1,153 @@
+"""Binding: a schedule's steps as calls on views of arena and slab."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import prod
+from types import SimpleNamespace
+
+import torch
+
+from ..graph import Buffer, Graph, Pass
+from ..ops.definition import Control, Launch
+from ..ops.expand import DTYPES
+from ..ops.registry import role
+from ..planner.schedule import Action, Operand, Schedule, Space, Step
+
+TORCH_DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "int64": torch.int64,
+    "uint8": torch.uint8,
+}
+Call = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """The tensors outside arena and slab that a graph names.
+
+    `params` by name; `updates` what a pass that consumes a parameter's gradient changes: the parameter and its
+    optimizer state (None without), or the kept sum of gradients.
+    """
+
+    params: Mapping[str, torch.Tensor]
+    updates: Mapping[str, tuple[torch.Tensor | None, ...]]
+    control: Control
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The device arena and the pinned slab, as bytes."""
+
+    arena: torch.Tensor
+    slab: torch.Tensor
+
+    def view(self, operand: Operand, buffer: Buffer) -> torch.Tensor:
+        """The operand's rows as a tensor of the buffer's type."""
+        space = self.arena if operand.space is Space.ARENA else self.slab
+        flat = space.narrow(0, operand.offset, operand.nbytes).view(TORCH_DTYPES[buffer.dtype])
+        return flat.view(operand.stop - operand.start, *buffer.shape[1:])
+
+    def raw(self, operand: Operand) -> torch.Tensor:
+        space = self.arena if operand.space is Space.ARENA else self.slab
+        return space.narrow(0, operand.offset, operand.nbytes)
+
+
+def bind(
+    schedule: Schedule, memory: Memory, tensors: Tensors, kernels: SimpleNamespace, *, by_unit: bool
+) -> list[Call]:
+    """A call per step. With `by_unit` a launch runs unit by unit, for kernels whose bits depend on the run's length."""
+    return [bind_step(schedule.graph, step, memory, tensors, kernels, by_unit=by_unit) for step in schedule.steps]
+
+
+def bind_step(
+    graph: Graph, step: Step, memory: Memory, tensors: Tensors, kernels: SimpleNamespace, *, by_unit: bool
+) -> Call:
+    """The call that runs one step."""
+    if step.action is Action.COPY:
+        source, target = memory.raw(step.reads[0]), memory.raw(step.writes[0])
+        return lambda: _copy(source, target)
+    pass_ = graph.passes[step.pass_index]
+    run = role(graph.ops[pass_.op].kind, pass_.role)
+    pieces = _units(pass_, step) if by_unit else [(step.start, step.stop)]
+    arguments = [_arguments(graph, pass_, step, piece, memory, tensors, kernels) for piece in pieces]
+    return lambda: _launch(run, arguments)
+
+
+def _copy(source: torch.Tensor, target: torch.Tensor) -> None:
+    target.copy_(source, non_blocking=True)
+
+
+def _launch(run: Callable[[Launch], None], arguments: list[Launch]) -> None:
+    for launch in arguments:
+        run(launch)
+
+
+def _units(pass_: Pass, step: Step) -> list[tuple[int, int]]:
+    return [(start, min(step.stop, start + pass_.unit)) for start in range(step.start, step.stop, pass_.unit)]
+
+
+def _arguments(
+    graph: Graph,
+    pass_: Pass,
+    step: Step,
+    piece: tuple[int, int],
+    memory: Memory,
+    tensors: Tensors,
+    kernels: SimpleNamespace,
+) -> Launch:
+    def views(uses: tuple, operands: tuple[Operand, ...]) -> tuple[torch.Tensor, ...]:
+        found = []
+        for use, operand in zip(uses, operands, strict=True):
+            buffer = graph.buffers[use.buffer]
+            start, stop = use.rows(*piece, buffer)
+            found.append(memory.view(operand, buffer)[start - operand.start : stop - operand.start])
+        return tuple(found)
+
+    attrs = dict(graph.ops[pass_.op].attrs)
+    if pass_.group:
+        attrs["group"] = pass_.group
+    return Launch(
+        kernels=kernels,
+        reads=views(pass_.reads, step.reads),
+        writes=views(pass_.writes, step.writes),
+        params=tuple(tensors.params[name] if name else None for name in pass_.params),
+        updates=tuple(tensor for name in pass_.updates for tensor in tensors.updates[name]),
+        attrs=attrs,
+        precision=DTYPES[graph.dtype][1],
+        start=piece[0],
+        stop=piece[1],
+        control=tensors.control,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Rows [start, stop) of a buffer at byte `offset` of the arena."""
+
+    start: int
+    stop: int
+    offset: int
+
+
+def input_places(schedule: Schedule, name: str) -> tuple[Place, ...]:
+    """Where the caller's rows of an input go before its half of the step: its sections' first stays."""
+    return _section_places(schedule, name, first=True)
+
+
+def output_places(schedule: Schedule, name: str) -> tuple[Place, ...]:
+    """Where the rows of an output lie at the end of its half of the step: its sections' last stays."""
+    return _section_places(schedule, name, first=False)
+
+
+def _section_places(schedule: Schedule, name: str, *, first: bool) -> tuple[Place, ...]:
+    buffer = schedule.graph.buffers[name]
+    stays = [stay for stay in schedule.residencies if stay.buffer == name]
+    chosen = {stay.section: stay for stay in (reversed(stays) if first else stays)}
+    return tuple(Place(*buffer.bounds(section), chosen[section].offset) for section in sorted(chosen))
+
+
+def place_view(memory: Memory, buffer: Buffer, place: Place) -> torch.Tensor:
+    """The rows of `place` as a tensor."""
+    nbytes = (place.stop - place.start) * prod(buffer.shape[1:]) * TORCH_DTYPES[buffer.dtype].itemsize
+    return memory.view(Operand(buffer.name, place.start, place.stop, Space.ARENA, place.offset, nbytes), buffer)

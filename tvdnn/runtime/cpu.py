@@ -1,0 +1,74 @@
+"""The CPU executor: runs a schedule's steps in a seeded random order over memory poisoned with NaN.
+
+The order respects the lanes and the waits and nothing else, so that a missing wait shows as a difference; bytes that no
+later step may read are overwritten with NaN as soon as their last step has run.
+"""
+
+import random
+from collections.abc import Sequence
+
+from ..planner.schedule import Lane, Schedule, Step
+from .binding import Call, Memory
+
+POISON = 0xFF  # every byte set: NaN in float32 and bfloat16
+
+
+class CpuExecutor:
+    """Runs the two halves of a schedule. `seed` fixes the order; None keeps the schedule's own."""
+
+    def __init__(self, schedule: Schedule, memory: Memory, calls: Sequence[Call], *, seed: int | None) -> None:
+        self._schedule = schedule
+        self._memory = memory
+        self._calls = calls
+        self._random = None if seed is None else random.Random(seed)
+        self._stays = _stays_by_step(schedule)
+
+    def run(self, first: int, end: int) -> None:
+        """Run steps [first, end)."""
+        users = [sum(first <= s < end for s in stay.steps) for stay in self._schedule.residencies]
+        for index in self._order(first, end):
+            self._calls[index]()
+            for number in self._stays[index]:
+                users[number] -= 1
+                if users[number] == 0:
+                    self._poison(number, end)
+
+    def _order(self, first: int, end: int) -> Sequence[int]:
+        if self._random is None:
+            return range(first, end)
+        return random_order(self._schedule.steps, first, end, self._random)
+
+    def _poison(self, number: int, end: int) -> None:
+        stay = self._schedule.residencies[number]
+        if stay.steps[-1] >= end or stay.buffer in self._schedule.graph.outputs:
+            return
+        self._memory.arena.narrow(0, stay.offset, stay.nbytes).fill_(POISON)
+
+
+def random_order(steps: Sequence[Step], first: int, end: int, rng: random.Random) -> list[int]:
+    """A random order of steps [first, end) that keeps each lane's order and every wait."""
+    lanes = [[i for i in range(first, end) if steps[i].lane is lane] for lane in Lane]
+    heads = [0] * len(lanes)
+    done: set[int] = set()
+    order: list[int] = []
+    while len(order) < end - first:
+        ready = [
+            k
+            for k, lane in enumerate(lanes)
+            if heads[k] < len(lane) and all(w < first or w in done for w in steps[lane[heads[k]]].waits)
+        ]
+        k = rng.choice(ready)
+        index = lanes[k][heads[k]]
+        heads[k] += 1
+        done.add(index)
+        order.append(index)
+    return order
+
+
+def _stays_by_step(schedule: Schedule) -> list[list[int]]:
+    stays: list[list[int]] = [[] for _ in schedule.steps]
+    for number, stay in enumerate(schedule.residencies):
+        for step in stay.steps:
+            stays[step].append(number)
+    return stays
+

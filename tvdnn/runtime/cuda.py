@@ -1,0 +1,133 @@
+"""The CUDA executor: three streams, an event for every wait, and each half of the step captured as one CUDA graph."""
+
+import random
+from collections.abc import Sequence
+
+import torch
+
+from ..planner.schedule import Action, Lane, Schedule
+from ..planner.timeline import Span, Timeline
+from .binding import Call
+
+MAX_DELAY_CYCLES = 2_000_000  # about a millisecond on an H200
+
+
+class CudaExecutor:
+    """Runs the two halves of a schedule on one device.
+
+    `delay_seed` puts a random delay before every step, so that a missing wait shows as a difference.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        calls: Sequence[Call],
+        *,
+        device: torch.device,
+        delay_seed: int | None = None,
+    ) -> None:
+        self._schedule = schedule
+        self._calls = calls
+        self._device = device
+        self._random = None if delay_seed is None else random.Random(delay_seed)
+        self._side = {lane: torch.cuda.Stream(device) for lane in (Lane.OFFLOAD, Lane.PREFETCH)}
+        self._main = torch.cuda.Stream(device)
+        self._waited = {wait for step in schedule.steps for wait in step.waits}
+        self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
+
+    def capture(self, first: int, end: int) -> None:
+        """Capture steps [first, end) as one CUDA graph. Every kernel must have run once before."""
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize(self._device)
+        with torch.cuda.graph(graph, stream=self._main, capture_error_mode="thread_local"):
+            self._issue(first, end, self._main, [])
+        self._graphs[first, end] = graph
+
+    def run(self, first: int, end: int) -> None:
+        """Replay steps [first, end) on the current stream."""
+        self._graphs[first, end].replay()
+
+    def run_eagerly(self, first: int, end: int, calls: Sequence[Call] | None = None) -> None:
+        """Issue steps [first, end) one by one on the current stream and the copy streams, with `calls` in their stead."""
+        self._issue(first, end, torch.cuda.current_stream(self._device), [], calls or self._calls)
+
+    def timeline(self, first: int, end: int) -> Timeline:
+        """Run steps [first, end) once with an event on both sides of each, and read when they ran."""
+        count = 2 * (end - first) + 1
+        events = [torch.cuda.Event(enable_timing=True, external=True) for _ in range(count)]
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize(self._device)
+        with torch.cuda.graph(graph, stream=self._main, capture_error_mode="thread_local"):
+            events[-1].record(self._main)
+            self._issue(first, end, self._main, events)
+        graph.replay()
+        torch.cuda.synchronize(self._device)
+        spans = tuple(
+            Span(
+                self._schedule.steps[first + index].lane,
+                first + index,
+                events[-1].elapsed_time(events[2 * index]) / 1e3,
+                events[-1].elapsed_time(events[2 * index + 1]) / 1e3,
+            )
+            for index in range(end - first)
+        )
+        return Timeline(spans, simulated=False, stall_s=stall_s(self._schedule, spans))
+
+    def _issue(
+        self,
+        first: int,
+        end: int,
+        main: torch.cuda.Stream,
+        events: Sequence[torch.cuda.Event],
+        calls: Sequence[Call] | None = None,
+    ) -> None:
+        streams = {Lane.COMPUTE: main, **self._side}
+        begun = torch.cuda.Event()
+        begun.record(main)
+        for stream in self._side.values():
+            stream.wait_event(begun)
+        done: dict[int, torch.cuda.Event] = {}
+        for index in range(first, end):
+            self._issue_step(index, first, streams, done, events, calls or self._calls)
+        for stream in self._side.values():
+            main.wait_stream(stream)
+
+    def _issue_step(
+        self,
+        index: int,
+        first: int,
+        streams: dict[Lane, torch.cuda.Stream],
+        done: dict[int, torch.cuda.Event],
+        events: Sequence[torch.cuda.Event],
+        calls: Sequence[Call],
+    ) -> None:
+        step = self._schedule.steps[index]
+        stream = streams[step.lane]
+        for wait in step.waits:
+            if wait >= first:
+                stream.wait_event(done[wait])
+        with torch.cuda.stream(stream):
+            if self._random is not None:
+                torch.cuda._sleep(self._random.randrange(MAX_DELAY_CYCLES))
+            if events:
+                events[2 * (index - first)].record(stream)
+            calls[index]()
+            if events:
+                events[2 * (index - first) + 1].record(stream)
+        if index in self._waited:
+            done[index] = torch.cuda.Event()
+            done[index].record(stream)
+
+
+def stall_s(schedule: Schedule, spans: Sequence[Span]) -> float:
+    """Seconds in which the next launch could have run but for the copies that it waits for."""
+    ends = {span.step: span.end_s for span in spans}
+    total, free = 0.0, 0.0
+    for span in spans:
+        if span.lane is not Lane.COMPUTE:
+            continue
+        copies = [w for w in schedule.steps[span.step].waits if schedule.steps[w].action is Action.COPY]
+        arrived = max((ends[w] for w in copies if w in ends), default=0.0)
+        total += max(0.0, arrived - free)
+        free = span.end_s
+    return total

@@ -1,0 +1,25 @@
+"""Kernel sets: the Triton launchers, or their references under the same names."""
+
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+
+from ..errors import InputError
+from ..kernels import activation, conv, conv_pack, dropout, layout, linear, loss, norm, optim, pool, reduce
+
+_MODULES = (activation, conv, conv_pack, dropout, layout, linear, loss, norm, optim, pool, reduce)
+_SUFFIX = "_reference"
+
+
+def kernel_set(name: str) -> SimpleNamespace:
+    """The kernels called `name`: "triton" or "torch"."""
+    if name not in ("triton", "torch"):
+        raise InputError(f"kernels {name!r} are not known; choose triton or torch")
+    found: dict[str, Callable[..., None]] = {}
+    for module in _MODULES:
+        found |= _launchers(module, reference=name == "torch")
+    return SimpleNamespace(**found)
+
+
+def _launchers(module: ModuleType, *, reference: bool) -> dict[str, Callable[..., None]]:
+    stems = [name.removesuffix(_SUFFIX) for name in vars(module) if name.endswith(_SUFFIX)]
+    return {stem: getattr(module, stem + (_SUFFIX if reference else "")) for stem in stems}

@@ -1,0 +1,226 @@
+"""The profiler: seconds of every pass on the present GPU, and the host link's rates, cached on disk."""
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from statistics import median
+
+import torch
+import triton
+
+from .. import kernels as kernel_package
+from ..graph import Graph, Kind, Pass, Use, section_rows
+from ..ops.definition import Control
+from ..planner.costs import Link, Profile
+from ..planner.schedule import Action, Lane, Operand, Space, Step
+from ..planner.segments import RUN_CHUNKS
+from .binding import Call, Memory, Tensors, bind_step
+from .kernels import kernel_set
+
+REPEATS = 8  # launches captured together, so that one launch's share of the graph's own start is small
+REPLAYS = 5
+LINK_NBYTES = 64 * 2**20
+SCRATCH_NBYTES = 3 * 2**30
+Samples = dict[str, tuple[tuple[int, float], ...]]
+
+
+def profile(
+    graph: Graph,
+    *,
+    device: torch.device,
+    kernels: str,
+    limit: int | None = None,
+    progress: Callable[[str, float], None] | None = None,
+) -> Profile:
+    """Measure every distinct pass of `graph` at one and several run lengths, on scratch bytes of at most `limit`.
+
+    Parameters and optimizer state are read or left alone, never written. Passes measured before on this GPU with these
+    versions and kernels come from the cache.
+    """
+    cache = _Cache(device, kernels)
+    samples: Samples = {}
+    scratch = _Scratch(graph, device, kernels, min(limit or SCRATCH_NBYTES, SCRATCH_NBYTES))
+    for index, pass_ in enumerate(graph.passes):
+        key = signature(graph, pass_)
+        if key not in cache.samples:
+            cache.samples[key] = tuple((rows, scratch.measure(index, rows)) for rows in scratch.row_counts(pass_))
+        samples[pass_.name] = cache.samples[key]
+        if progress is not None:
+            progress("profiling", (index + 1) / len(graph.passes))
+    if cache.link is None:
+        cache.link = measure_link(device, graph.chunk_size)
+    cache.save()
+    return Profile(torch.cuda.get_device_name(device), cache.link, samples)
+
+
+def signature(graph: Graph, pass_: Pass) -> str:
+    """What makes two passes cost the same: kind, role, settings, types and shapes."""
+    op = graph.ops[pass_.op]
+    attrs = sorted((name, value) for name, value in op.attrs.items() if name != "op_id")
+
+    def form(use: Use) -> tuple[object, ...]:
+        buffer = graph.buffers[use.buffer]
+        rows = buffer.rows if use.whole else use.per
+        return (rows, *buffer.shape[1:], buffer.dtype, use.whole)
+
+    uses = [form(use) for use in (*pass_.reads, *pass_.writes)]
+    params = [graph.network.params[name].shape for name in (*pass_.params, *pass_.updates) if name]
+    return repr((op.kind, pass_.role, graph.dtype, attrs, pass_.group, uses, params, min(pass_.domain, pass_.unit)))
+
+
+class _Scratch:
+    """Bytes on the device on which passes are launched for measurement, filled with random numbers."""
+
+    def __init__(self, graph: Graph, device: torch.device, kernels: str, limit: int) -> None:
+        self._graph, self._device, self._limit = graph, device, limit
+        self._kernels = kernel_set(kernels)
+        self._bytes = torch.empty(0, dtype=torch.uint8, device=device)
+        floats = torch.zeros(8, device=device)
+        seed = torch.zeros(1, dtype=torch.int64, device=device)
+        self._control = Control(floats, torch.ones(1, device=device), seed)
+
+    def row_counts(self, pass_: Pass) -> tuple[int, ...]:
+        """Rows to measure at: one unit, a run, and four runs, as far as the domain and the scratch bytes go."""
+        buffers = [self._graph.buffers[use.buffer] for use in (*pass_.reads, *pass_.writes) if not use.whole]
+        row = max((buffer.row_nbytes for buffer in buffers if buffer.kind is not Kind.PARTIAL), default=1)
+        run = max(pass_.unit, section_rows(pass_.domain, row, RUN_CHUNKS * self._graph.chunk_size))
+        wanted = {min(pass_.domain, rows) for rows in (pass_.unit, run, 4 * run)}
+        fits = [rows for rows in sorted(wanted) if self._nbytes(pass_, rows) <= self._limit]
+        return tuple(fits or [min(wanted)])
+
+    def measure(self, index: int, rows: int) -> float:
+        """Median seconds of one launch of pass `index` over `rows` rows."""
+        call = self._call(index, rows)
+        call()
+        stream = torch.cuda.Stream(self._device)
+        captured = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize(self._device)
+        with torch.cuda.graph(captured, stream=stream, capture_error_mode="thread_local"):
+            for _ in range(REPEATS):
+                call()
+        captured.replay()
+        return median(_timed(captured.replay) for _ in range(REPLAYS)) / REPEATS
+
+    def _nbytes(self, pass_: Pass, rows: int) -> int:
+        return sum(operand.nbytes + 512 for operand in self._operands(pass_, rows).values())
+
+    def _operands(self, pass_: Pass, rows: int) -> dict[str, Operand]:
+        """One operand a buffer, one behind the other."""
+        offset, found = 0, {}
+        for use in (*pass_.reads, *pass_.writes):
+            buffer = self._graph.buffers[use.buffer]
+            start, stop = use.rows(0, rows, buffer)
+            nbytes = (stop - start) * buffer.row_nbytes
+            if use.buffer not in found:
+                found[use.buffer] = Operand(use.buffer, start, stop, Space.ARENA, offset, nbytes)
+                offset += -(-nbytes // 512) * 512
+        return found
+
+    def _call(self, index: int, rows: int) -> Call:
+        pass_ = self._graph.passes[index]
+        operands = self._operands(pass_, rows)
+        self._reserve(self._nbytes(pass_, rows))
+        memory = Memory(self._bytes, torch.empty(0, dtype=torch.uint8))
+        self._fill(memory, operands)
+        reads = tuple(operands[use.buffer] for use in pass_.reads)
+        writes = tuple(operands[use.buffer] for use in pass_.writes)
+        step = Step(Lane.COMPUTE, Action.LAUNCH, 0, index, 0, rows, reads, writes)
+        return bind_step(self._graph, step, memory, self._tensors(pass_), self._kernels, by_unit=False)
+
+    def _reserve(self, nbytes: int) -> None:
+        if nbytes > self._bytes.numel():
+            self._bytes = torch.empty(0, dtype=torch.uint8, device=self._device)
+            self._bytes = torch.empty(nbytes, dtype=torch.uint8, device=self._device)
+
+    def _fill(self, memory: Memory, operands: Mapping[str, Operand]) -> None:
+        """Random numbers: matrix products run faster on zeros than on real data."""
+        for name, operand in operands.items():
+            view = memory.view(operand, self._graph.buffers[name])
+            if view.is_floating_point():
+                view.normal_()
+            else:
+                view.zero_()
+
+    def _tensors(self, pass_: Pass) -> Tensors:
+        """Parameters by random stand-ins, which live as long as one measurement."""
+        shapes = {name: self._graph.network.params[name].shape for name in (*pass_.params, *pass_.updates) if name}
+        stand_ins = {name: torch.randn(shape, device=self._device) for name, shape in shapes.items()}
+        states = {name: (stand_ins[name], torch.zeros_like(stand_ins[name])) for name in pass_.updates}
+        if pass_.role == "accumulate":
+            states = {name: (stand_ins[name],) for name in pass_.updates}
+        return Tensors(stand_ins, states, self._control)
+
+
+def measure_link(device: torch.device, chunk_size: int) -> Link:
+    """Rates of pinned copies in chunks of `chunk_size`, each way alone and both at once."""
+    count = max(1, LINK_NBYTES // chunk_size)
+    hosts = [torch.empty(chunk_size, dtype=torch.uint8).pin_memory() for _ in range(2)]
+    devices = [torch.zeros(chunk_size, dtype=torch.uint8, device=device) for _ in range(2)]
+    streams = [torch.cuda.Stream(device) for _ in range(2)]
+
+    def copies(*ways: int) -> Callable[[], None]:
+        def run() -> None:
+            for way in ways:
+                with torch.cuda.stream(streams[way]):
+                    target, source = (hosts[0], devices[0]) if way == 0 else (devices[1], hosts[1])
+                    for _ in range(count):
+                        target.copy_(source, non_blocking=True)
+            for way in ways:
+                torch.cuda.current_stream(device).wait_stream(streams[way])
+
+        return run
+
+    def rate(*ways: int) -> float:
+        run = copies(*ways)
+        run()
+        return count * chunk_size / median(_timed(run) for _ in range(REPLAYS))
+
+    both = rate(0, 1)
+    return Link(rate(0), rate(1), both, both, 0.0)
+
+
+def _timed(run: Callable[[], None]) -> float:
+    """Seconds of `run` on the device."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    begin.record()
+    run()
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end) / 1e3
+
+
+class _Cache:
+    """Measurements on disk, one file per GPU, versions and kernel sources; in `TVDNN_CACHE`, else the user's cache folder."""
+
+    def __init__(self, device: torch.device, kernels: str) -> None:
+        home = Path(os.environ.get("TVDNN_CACHE", Path.home() / ".cache" / "tvdnn"))
+        parts = (torch.cuda.get_device_name(device), torch.__version__, triton.__version__, kernels, _sources())
+        name = "-".join(str(part).replace(" ", "_") for part in (*parts, platform.machine()))
+        self._path = home / f"profile-{name}.json"
+        stored = json.loads(self._path.read_text()) if self._path.exists() else {"samples": {}, "link": None}
+        self.samples: Samples = {key: tuple((r, s) for r, s in rows) for key, rows in stored["samples"].items()}
+        self.link = Link(**stored["link"]) if stored["link"] else None
+
+    def save(self) -> None:
+        link = {name: getattr(self.link, name) for name in Link.__slots__} if self.link else None
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        partial = self._path.with_suffix(".tmp")
+        partial.write_text(json.dumps({"samples": self.samples, "link": link}))
+        partial.replace(self._path)
+
+
+def _sources() -> str:
+    """A short hash of the kernels' sources."""
+    digest = hashlib.sha256()
+    for path in _kernel_files():
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _kernel_files() -> Iterator[Path]:
+    for folder in kernel_package.__path__:
+        yield from sorted(Path(folder).glob("*.py"))

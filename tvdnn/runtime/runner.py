@@ -1,0 +1,140 @@
+"""Runner: a schedule made ready to run on one device: its arena, its share of the slab, its calls and its executor."""
+
+from collections.abc import Callable
+
+import torch
+
+from ..errors import DeviceError, EngineError, InputError
+from ..planner.schedule import Schedule
+from ..planner.timeline import Timeline
+from .arena import Arena
+from .binding import Call, Memory, Place, Tensors, bind, input_places, output_places, place_view
+from .cpu import CpuExecutor
+from .cuda import CudaExecutor
+from .kernels import kernel_set
+from .slab import Slab
+
+Progress = Callable[[str, float], None]
+
+
+class Runner:
+    """Runs a schedule's halves: fill its inputs, run, read its outputs.
+
+    On a GPU it runs every kernel once on scratch bytes and captures the halves as graphs, and does so again when arena or
+    slab have grown. `order_seed` randomizes the order of steps on the CPU, `delay_seed` delays them at random on a
+    GPU. After an exception in a step the runner is dead and says so.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        tensors: Tensors,
+        *,
+        kernels: str,
+        arena: Arena,
+        slab: Slab,
+        order_seed: int | None = None,
+        delay_seed: int | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.schedule = schedule
+        self._tensors = tensors
+        self._by_unit = kernels == "torch" and arena.device.type == "cpu"
+        self._kernels = kernel_set(kernels)
+        self._arena, self._slab = arena, slab
+        self._order_seed, self._delay_seed = order_seed, delay_seed
+        self._progress = progress
+        self._dead: str | None = None
+        self._places = {name: input_places(schedule, name) for name in schedule.graph.inputs}
+        arena.reserve(max(1, schedule.arena_nbytes))
+        slab.reserve(max(1, schedule.slab_nbytes))
+        self._prepare()
+
+    @property
+    def halves(self) -> tuple[tuple[int, int], ...]:
+        """Step ranges of the halves; one where the step is not cut."""
+        cut, end = self.schedule.cut, len(self.schedule.steps)
+        return ((0, cut), (cut, end)) if cut < end else ((0, end),)
+
+    def refresh(self) -> None:
+        """Bind and capture again if arena or slab have grown. Call before filling a step's inputs."""
+        if self._generations != (self._arena.generation, self._slab.generation):
+            self._prepare()
+
+    def fill(self, name: str, value: torch.Tensor) -> None:
+        """Write the caller's rows of an input: maps as torch has them (NCHW), cast and laid out on the way."""
+        buffer = self.schedule.graph.buffers[name]
+        if value.shape[0] != buffer.rows:
+            raise InputError(f"{name} has {value.shape[0]} samples, the plan {buffer.rows}; plan for this batch size")
+        for place in self._places[name]:
+            target = place_view(self._memory, buffer, place)
+            source = value[place.start : place.stop]
+            if buffer.dtype == "int64":
+                target.copy_(source)
+            else:
+                self._kernels.stage(source, target)
+
+    def run(self, half: int = 0) -> None:
+        """Run one half of the step on the current stream."""
+        if self._dead is not None:
+            raise EngineError(f"this engine stopped after a failed step ({self._dead}); make a new one")
+        try:
+            self._executor.run(*self.halves[half])
+        except BaseException as error:
+            self._dead = f"{type(error).__name__}: {error}"
+            raise
+
+    def outputs(self, name: str) -> list[tuple[Place, torch.Tensor]]:
+        """The rows of an output where they lie; valid until the next half runs."""
+        buffer = self.schedule.graph.buffers[name]
+        return [(place, place_view(self._memory, buffer, place)) for place in output_places(self.schedule, name)]
+
+    def timeline(self) -> Timeline:
+        """When each step of the whole step ran, measured on the GPU. It is a step like any other: it updates parameters."""
+        if not isinstance(self._executor, CudaExecutor):
+            raise DeviceError("a measured timeline needs a GPU; use the simulated one")
+        return self._executor.timeline(0, len(self.schedule.steps))
+
+    def close(self) -> None:
+        """Drop calls and graphs; arena and slab stay with their owners."""
+        self._dead = "closed"
+        self._executor = None
+
+    def _prepare(self) -> None:
+        self._generations = (self._arena.generation, self._slab.generation)
+        self._memory = Memory(self._arena.bytes, self._slab.bytes)
+        calls = bind(self.schedule, self._memory, self._tensors, self._kernels, by_unit=self._by_unit)
+        self._executor: CpuExecutor | CudaExecutor | None
+        if self._arena.device.type == "cuda":
+            self._executor = self._capture(calls)
+        else:
+            self._executor = CpuExecutor(self.schedule, self._memory, calls, seed=self._order_seed)
+
+    def _capture(self, calls: list[Call]) -> CudaExecutor:
+        """Run everything once on scratch bytes, so that every kernel is loaded, then capture."""
+        executor = CudaExecutor(self.schedule, calls, device=self._arena.device, delay_seed=self._delay_seed)
+        executor.run_eagerly(0, len(self.schedule.steps), self._rehearsal())
+        for number, half in enumerate(self.halves):
+            if self._progress is not None:
+                self._progress("capturing", number / len(self.halves))
+            executor.capture(*half)
+        if self._progress is not None:
+            self._progress("capturing", 1.0)
+        return executor
+
+    def _rehearsal(self) -> list[Call]:
+        """The calls of all steps, with parameters and optimizer state to be changed replaced by bytes of the arena."""
+        scratch = {name: self._stand_in(tensors) for name, tensors in self._tensors.updates.items()}
+        tensors = Tensors(self._tensors.params, scratch, self._tensors.control)
+        return bind(self.schedule, self._memory, tensors, self._kernels, by_unit=False)
+
+    def _stand_in(self, tensors: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...]:
+        return tuple(None if tensor is None else self._scratch_like(tensor) for tensor in tensors)
+
+    def _scratch_like(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor of the same shape and strides over the arena's first bytes, or of its own where it does not fit."""
+        nbytes = tensor.numel() * tensor.element_size()
+        if nbytes > self._arena.bytes.numel():
+            return torch.empty_like(tensor)
+        flat = self._arena.bytes.narrow(0, 0, nbytes).view(tensor.dtype)
+        return flat.as_strided(tensor.shape, tensor.stride())
