@@ -1,0 +1,20 @@
+"""Launches of loss.py to compile."""
+
+import torch
+from tvdnn.kernels import loss
+
+from tests.offline import Case
+
+
+def _cross_entropy() -> None:
+    logits = torch.empty(256, 1000, dtype=torch.bfloat16, device="meta")
+    target = torch.empty(256, dtype=torch.int64, device="meta")
+    losses = torch.empty(256, device="meta")
+    total = torch.empty(2, device="meta")
+    options = {"reduction": "mean", "ignore_index": -100}
+    loss.cross_entropy_rows(logits, target, losses, losses, ignore_index=-100)
+    loss.cross_entropy_total(losses, target, total, **options)
+    loss.cross_entropy_grad(logits, target, losses, total, total, logits, **options)
+
+
+CASES = [Case("cross-entropy", _cross_entropy)]
