@@ -1,7 +1,7 @@
 """What torch's calls mean as network ops: a translator a function, with torch's signature."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node
 from torch.nn import functional
 
-Ints = int | Sequence[int]
+Ints = int | list[int] | tuple[int, ...]
 Shape = tuple[int, ...]
 
 
@@ -42,12 +42,12 @@ def conv2d(
     dilation: Ints = 1,
     groups: int = 1,
 ) -> Call:
-    kernel = _pair(shape_of(weight)[2:])
+    kernel = pair(shape_of(weight)[2:])
     attrs = {
         "kernel": kernel,
-        "stride": _pair(stride),
-        "padding": _resolved_padding(padding, kernel, _pair(dilation)),
-        "dilation": _pair(dilation),
+        "stride": pair(stride),
+        "padding": _resolved_padding(padding, kernel, pair(dilation)),
+        "dilation": pair(dilation),
         "groups": groups,
     }
     return Call("conv2d", (x,), (weight, bias), attrs)
@@ -77,7 +77,7 @@ def max_pool2d(
 ) -> Call:
     if return_indices:
         raise UnsupportedCallError("max_pool2d with return_indices=True")
-    attrs = _window(kernel_size, stride, padding) | {"dilation": _pair(dilation)}
+    attrs = window(kernel_size, stride, padding) | {"dilation": pair(dilation)}
     return Call("max_pool2d", (x,), (), attrs)
 
 
@@ -91,11 +91,11 @@ def avg_pool2d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Call:
-    window = _window(kernel_size, stride, padding)
-    if window["kernel"] == window["stride"] == (1, 1) and divisor_override in (None, 1):
+    attrs = window(kernel_size, stride, padding)
+    if attrs["kernel"] == attrs["stride"] == (1, 1) and divisor_override in (None, 1):
         return Call("view", (x,))
     averaging = {"count_include_pad": count_include_pad, "divisor_override": divisor_override}
-    return Call("avg_pool2d", (x,), (), window | averaging)
+    return Call("avg_pool2d", (x,), (), attrs | averaging)
 
 
 def adaptive_avg_pool2d(out: Shape, x: Node, output_size: Any) -> Call:
@@ -163,19 +163,19 @@ SUPPORTED = (
 )
 
 
-def _pair(value: Ints) -> tuple[int, int]:
+def pair(value: Ints) -> tuple[int, int]:
     if isinstance(value, int):
         return value, value
     height, width = value if len(value) == 2 else (value[0], value[0])
     return int(height), int(width)
 
 
-def _window(kernel_size: Ints, stride: Ints | None, padding: Ints) -> dict[str, Any]:
+def window(kernel_size: Ints, stride: Ints | None, padding: Ints) -> dict[str, Any]:
     """A pooling window; no stride means that windows do not overlap."""
     return {
-        "kernel": _pair(kernel_size),
-        "stride": _pair(stride or kernel_size),
-        "padding": _pair(padding),
+        "kernel": pair(kernel_size),
+        "stride": pair(stride or kernel_size),
+        "padding": pair(padding),
     }
 
 
@@ -184,7 +184,7 @@ def _resolved_padding(
 ) -> tuple[int, int]:
     """The numbers behind "same" and "valid"."""
     if not isinstance(padding, str):
-        return _pair(padding)
+        return pair(padding)
     if padding == "valid":
         return 0, 0
     height, width = (d * (k - 1) for k, d in zip(kernel, dilation, strict=True))

@@ -1,0 +1,31 @@
+"""Layers: torch.nn.Module subclasses under torch's names, with its constructors and state_dicts.
+
+Alone they run with autograd, by Triton kernels on a GPU and their references elsewhere.
+"""
+
+from torch.nn import Flatten, Identity, Sequential
+
+from .activation import ReLU
+from .conv import Conv2d, LazyConv2d
+from .dropout import Dropout
+from .linear import LazyLinear, Linear
+from .loss import CrossEntropyLoss
+from .norm import LocalResponseNorm
+from .pool import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
+
+__all__ = [
+    "AdaptiveAvgPool2d",
+    "AvgPool2d",
+    "Conv2d",
+    "CrossEntropyLoss",
+    "Dropout",
+    "Flatten",
+    "Identity",
+    "LazyConv2d",
+    "LazyLinear",
+    "Linear",
+    "LocalResponseNorm",
+    "MaxPool2d",
+    "ReLU",
+    "Sequential",
+]

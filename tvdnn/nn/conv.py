@@ -1,0 +1,172 @@
+"""Convolution over the kernels."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+from torch.overrides import has_torch_function_variadic
+
+from ..kernels import conv as kernels
+from ..kernels import conv_pack, device, reduce
+from ..torch_calls import Ints, pair
+from .maps import apply, autocast, choose, nchw, nhwc, shape_only
+
+_SWITCH: Any = torch.backends.cudnn.conv  # type: ignore[attr-defined]
+WAVES = 2  # programs of a weight gradient's launch for each multiprocessor
+
+
+class Conv2d(torch.nn.Conv2d):
+    """torch.nn.Conv2d of maps [N, C, H, W], run by tvdnn's kernels in the input's type.
+
+    With a padding_mode other than "zeros" it is torch's own.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.padding_mode != "zeros":
+            return super().forward(x)
+        return conv2d(
+            x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups
+        )
+
+
+class LazyConv2d(torch.nn.LazyConv2d, Conv2d):  # type: ignore[misc]
+    """A Conv2d that takes its input channels from its first input."""
+
+    cls_to_become = Conv2d
+
+
+def conv2d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Ints = 1,
+    padding: Ints | str = 0,
+    dilation: Ints = 1,
+    groups: int = 1,
+) -> Tensor:
+    """torch.nn.functional.conv2d of maps [N, C, H, W]; weight and bias of any float type."""
+    if has_torch_function_variadic(x, weight):
+        return functional.conv2d(x, weight, bias, stride, padding, dilation, groups)
+    x = autocast(x)
+    if isinstance(padding, str):
+        x, padding = _padded(x, weight, padding, pair(dilation))
+    settings = _Settings(pair(stride), pair(padding), pair(dilation), groups)
+    with torch.autocast(x.device.type, enabled=False):
+        return apply(_Conv2d, x, weight, bias, settings)
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    groups: int
+
+
+def _padded(
+    x: Tensor, weight: Tensor, padding: str, dilation: tuple[int, int]
+) -> tuple[Tensor, tuple[int, int]]:
+    """The even part of "same" or "valid" padding, and `x` with the odd row and column added."""
+    if padding == "valid":
+        return x, (0, 0)
+    height, width = (d * (k - 1) for k, d in zip(weight.shape[2:], dilation, strict=True))
+    if height % 2 or width % 2:
+        x = functional.pad(x, (0, width % 2, 0, height % 2))
+    return x, (height // 2, width // 2)
+
+
+class _Conv2d(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, settings: _Settings
+    ) -> Tensor:
+        shape = _result_shape(x, weight, settings)
+        maps = nhwc(x)
+        packed = maps.new_empty(_packed_shape(weight))
+        pack = choose(x, conv_pack.pack_weight, conv_pack.pack_weight_reference)
+        pack(weight.float(), packed, groups=settings.groups)
+        y = maps.new_empty(shape[0], *shape[2:], shape[1])
+        launch = choose(x, kernels.conv2d, kernels.conv2d_reference)
+        added = None if bias is None else bias.float()
+        launch(maps, packed, added, y, **asdict(settings), precision=_precision())
+        ctx.save_for_backward(x, weight, bias)
+        ctx.settings = settings
+        return nchw(y, like=x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, bias = ctx.saved_tensors
+        wants_x, wants_weight, wants_bias, _ = ctx.needs_input_grad
+        grads = nhwc(dy)
+        return (
+            _grad_input(x, weight, grads, ctx.settings) if wants_x else None,
+            _grad_weight(x, weight, grads, ctx.settings) if wants_weight else None,
+            _grad_bias(bias, grads) if wants_bias else None,
+            None,
+        )
+
+
+def _result_shape(x: Tensor, weight: Tensor, settings: _Settings) -> torch.Size:
+    """What torch says of the result, which also checks the arguments."""
+    kernel = shape_only(weight).to(x.dtype)
+    return functional.conv2d(shape_only(x), kernel, None, **asdict(settings)).shape
+
+
+def _packed_shape(weight: Tensor) -> tuple[int, ...]:
+    out_channels, in_channels, height, width = weight.shape
+    return out_channels, height, width, in_channels
+
+
+def _grad_input(x: Tensor, weight: Tensor, grads: Tensor, settings: _Settings) -> Tensor:
+    out_channels, in_channels, height, width = weight.shape
+    groups = settings.groups
+    packed = grads.new_empty(in_channels * groups, height, width, out_channels // groups)
+    pack = choose(x, conv_pack.pack_weight_grad_input, conv_pack.pack_weight_grad_input_reference)
+    pack(weight.float(), packed, groups=groups)
+    samples, channels, *sides = x.shape
+    dx = grads.new_empty(samples, *sides, channels)
+    launch = choose(x, kernels.conv2d_grad_input, kernels.conv2d_grad_input_reference)
+    launch(grads, packed, dx, **asdict(settings), precision=_precision())
+    return dx.permute(0, 3, 1, 2)
+
+
+def _grad_weight(x: Tensor, weight: Tensor, grads: Tensor, settings: _Settings) -> Tensor:
+    group, splits = _partition(grads, weight, settings)
+    partials = grads.new_empty(
+        -(-len(grads) // group), splits, *_packed_shape(weight), dtype=torch.float32
+    )
+    launch = choose(x, kernels.conv2d_grad_weight, kernels.conv2d_grad_weight_reference)
+    cut = {"group": group, "splits": splits}
+    launch(nhwc(x), grads, partials, **cut, **asdict(settings), precision=_precision())
+    grad = torch.empty_like(weight, dtype=torch.float32)
+    choose(x, reduce.sum_partials, reduce.sum_partials_reference)(partials, grad, first=True)
+    return grad.to(weight.dtype)
+
+
+def _partition(grads: Tensor, weight: Tensor, settings: _Settings) -> tuple[int, int]:
+    """Samples of a partial sum, and the slices of one, that fill the GPU."""
+    samples = max(1, len(grads))
+    if not grads.is_cuda:
+        return samples, 1
+    shape = (*weight.shape, settings.groups)
+    tiles = kernels.grad_weight_tiles(*shape, grads.dtype, _precision())
+    parts = -(-WAVES * device.num_sms() // tiles)
+    return max(1, samples // parts), max(1, -(-parts // samples))
+
+
+def _grad_bias(bias: Tensor, grads: Tensor) -> Tensor:
+    partials = grads.new_empty(len(grads), grads.shape[-1], dtype=torch.float32)
+    launch = choose(grads, kernels.conv2d_grad_bias, kernels.conv2d_grad_bias_reference)
+    launch(grads, partials, group=1)
+    grad = torch.empty_like(bias, dtype=torch.float32)
+    choose(grads, reduce.sum_partials, reduce.sum_partials_reference)(partials, grad, first=True)
+    return grad.to(bias.dtype)
+
+
+def _precision() -> str:
+    """What torch's own switches ask of a float32 convolution on a GPU."""
+    return "tf32" if _SWITCH.fp32_precision == "tf32" else "ieee"
