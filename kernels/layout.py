@@ -48,7 +48,7 @@ def _add_kernel(a_ptr, b_ptr, out_ptr, numel, BLOCK: tl.constexpr):
         tl.store(out_ptr + offs, _sum(a, b), mask=mask)
 
 
-@triton.jit(do_not_specialize=["height", "width", "channels"])
+@triton.jit(do_not_specialize=["height"])
 def _permute_kernel(
     src_ptr,
     dst_ptr,
