@@ -1,0 +1,184 @@
+"""Convolution kernels that load by pointers: any filter, stride, padding, dilation, group, channels.
+
+They serve what the descriptor kernels of conv_tma.py do not: strided and grouped layers, few
+channels, and GPUs before Hopper. One sample of a map must hold fewer than 2^31 elements.
+"""
+
+import triton
+import triton.language as tl
+
+SIZES = ["num_samples", "in_h", "in_w", "out_h", "out_w", "pad_h", "pad_w", "dil_h", "dil_w"]
+
+
+@triton.jit
+def _first_tap(phase, pad, dil, UP: tl.constexpr, STEP: tl.constexpr):
+    """First tap in [0, STEP) that meets the input at outputs of this phase, STEP if none does."""
+    first = STEP
+    for tap in tl.static_range(STEP - 1, -1, -1):
+        first = tl.where((phase - pad + tap * dil) % UP == 0, tap, first)
+    return first
+
+
+@triton.jit
+def _tile_pixels(pid, height, width, BLOCK_P: tl.constexpr):
+    """Samples (int64), rows and columns of a tile of consecutive pixels."""
+    start = pid.to(tl.int64) * BLOCK_P
+    first = start // (height * width)
+    offs = (start - first * (height * width)).to(tl.int32) + tl.arange(0, BLOCK_P)
+    pixel = offs % (height * width)
+    return first + offs // (height * width), pixel // width, pixel % width
+
+
+@triton.jit(do_not_specialize=SIZES)
+def conv_kernel(
+    x_ptr, packed_ptr, bias_ptr, y_ptr,
+    num_samples, in_h, in_w, out_h, out_w, in_c, out_c, groups, pad_h, pad_w, dil_h, dil_w,
+    R: tl.constexpr, S: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
+    UP_H: tl.constexpr, UP_W: tl.constexpr, STEP_H: tl.constexpr, STEP_W: tl.constexpr,
+    HAS_BIAS: tl.constexpr, FLATTEN: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """Output (h, w) sums taps (r, s) of input (h * STRIDE - pad + r * dil) / UP, where that is whole.
+
+    UP is 1 in a forward convolution and the stride in a data gradient, whose outputs fall into
+    UP_H * UP_W phases; those of one phase meet every STEP-th tap only. in_c and out_c count the
+    channels of one group. FLATTEN joins taps and channels into one axis, for few channels.
+    """
+    tiles_k = tl.cdiv(out_c, BLOCK_K)
+    group = tl.program_id(1) // (UP_H * UP_W)
+    phase_h = tl.program_id(1) % (UP_H * UP_W) // UP_W
+    phase_w = tl.program_id(1) % UP_W
+    sample, row, column = _tile_pixels(
+        tl.program_id(0) // tiles_k, tl.cdiv(out_h, UP_H), tl.cdiv(out_w, UP_W), BLOCK_P
+    )
+    row = row * UP_H + phase_h
+    column = column * UP_W + phase_w
+    mask_p = (sample < num_samples) & (row < out_h) & (column < out_w)
+    offs_k = tl.program_id(0) % tiles_k * BLOCK_K + tl.arange(0, BLOCK_K)
+    mask_k = offs_k < out_c
+    offs_c = tl.arange(0, BLOCK_C)
+
+    in_row = row * STRIDE_H - pad_h
+    in_column = column * STRIDE_W - pad_w
+    x_ptrs = x_ptr + sample * in_h * in_w * groups * in_c + group * in_c  # [BLOCK_P]
+    packed_ptrs = packed_ptr + (group * out_c + offs_k).to(tl.int64) * (R * S * in_c)  # [BLOCK_K]
+    acc = tl.zeros((BLOCK_P, BLOCK_K), tl.float32)
+    if FLATTEN:
+        for start in range(0, R * S * in_c, BLOCK_C):
+            offs_e = start + offs_c
+            tap = offs_e // in_c
+            h = in_row[:, None] + (tap // S * dil_h)[None, :]
+            w = in_column[:, None] + (tap % S * dil_w)[None, :]
+            mask = mask_p[:, None] & (offs_e < R * S * in_c)[None, :] & (h % UP_H == 0) & (w % UP_W == 0)
+            mask &= (h >= 0) & (h < in_h * UP_H) & (w >= 0) & (w < in_w * UP_W)
+            offs_x = (h // UP_H * in_w + w // UP_W) * (groups * in_c) + (offs_e % in_c)[None, :]
+            x = tl.load(x_ptrs[:, None] + offs_x, mask=mask, other=0.0)  # [BLOCK_P, BLOCK_C]
+            mask = mask_k[:, None] & (offs_e < R * S * in_c)[None, :]
+            weight = tl.load(packed_ptrs[:, None] + offs_e[None, :], mask=mask, other=0.0)
+            acc = tl.dot(x, weight.T, acc, input_precision=PRECISION)
+    else:
+        first_r = _first_tap(phase_h, pad_h, dil_h, UP_H, STEP_H)
+        first_s = _first_tap(phase_w, pad_w, dil_w, UP_W, STEP_W)
+        num_r = tl.where(first_r < STEP_H, tl.cdiv(R - first_r, STEP_H), 0)
+        num_s = tl.where(first_s < STEP_W, tl.cdiv(S - first_s, STEP_W), 0)
+        tiles_c = tl.cdiv(in_c, BLOCK_C)
+        for step in range(num_r * num_s * tiles_c):
+            tap = step // tiles_c
+            r = first_r + tap // num_s * STEP_H
+            s = first_s + tap % num_s * STEP_W
+            c = step % tiles_c * BLOCK_C + offs_c
+            h = in_row + r * dil_h
+            w = in_column + s * dil_w
+            mask_x = mask_p & (h >= 0) & (h < in_h * UP_H) & (w >= 0) & (w < in_w * UP_W)
+            offs_x = (h // UP_H * in_w + w // UP_W) * (groups * in_c)
+            mask_c = c < in_c
+            x = tl.load(
+                (x_ptrs + offs_x)[:, None] + c[None, :],
+                mask=mask_x[:, None] & mask_c[None, :], other=0.0,
+            )  # [BLOCK_P, BLOCK_C]  # fmt: skip
+            weight = tl.load(
+                packed_ptrs[:, None] + ((r * S + s) * in_c + c)[None, :],
+                mask=mask_k[:, None] & mask_c[None, :], other=0.0,
+            )  # [BLOCK_K, BLOCK_C]  # fmt: skip
+            acc = tl.dot(x, weight.T, acc, input_precision=PRECISION)
+    if HAS_BIAS:
+        acc += tl.load(bias_ptr + group * out_c + offs_k, mask=mask_k, other=0.0)[None, :]
+    pixel = (sample * out_h + row) * out_w + column
+    y_ptrs = y_ptr + (pixel * groups + group)[:, None] * out_c + offs_k[None, :]
+    tl.store(y_ptrs, acc.to(y_ptr.dtype.element_ty), mask=mask_p[:, None] & mask_k[None, :])
+
+
+@triton.jit(do_not_specialize=[*SIZES, "group_size", "splits"])
+def grad_weight_kernel(
+    x_ptr, dy_ptr, partials_ptr,
+    num_samples, in_h, in_w, out_h, out_w, in_c, out_c, groups, pad_h, pad_w, dil_h, dil_w,
+    group_size, splits,
+    R: tl.constexpr, S: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
+    FLATTEN: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """Partial (g, j): sum over the j-th run of the output pixels of group g's samples, from zero.
+
+    A program takes [BLOCK_K, BLOCK_C] of the gradient: channels of one tap, or with FLATTEN taps
+    and channels joined into one axis.
+    """
+    tiles_k = tl.cdiv(out_c, BLOCK_K)
+    tiles_c = tl.cdiv(R * S * in_c, BLOCK_C) if FLATTEN else R * S * tl.cdiv(in_c, BLOCK_C)
+    pid = tl.program_id(0)
+    pid_c = pid % tiles_c
+    pid_k = pid // tiles_c % tiles_k
+    part = pid // (tiles_c * tiles_k * groups)
+    channel_group = pid // (tiles_c * tiles_k) % groups
+
+    offs_k = pid_k * BLOCK_K + tl.arange(0, BLOCK_K)
+    mask_k = offs_k < out_c
+    if FLATTEN:
+        offs_e = pid_c * BLOCK_C + tl.arange(0, BLOCK_C)
+        tap = offs_e // in_c
+        offs_c = offs_e % in_c
+        mask_c = offs_e < R * S * in_c
+    else:
+        tap = pid_c % (R * S)
+        offs_c = pid_c // (R * S) * BLOCK_C + tl.arange(0, BLOCK_C)
+        offs_e = tap * in_c + offs_c
+        mask_c = offs_c < in_c
+    shift_h = tap // S * dil_h - pad_h
+    shift_w = tap % S * dil_w - pad_w
+
+    first_sample = (part // splits).to(tl.int64) * group_size
+    samples = tl.minimum(group_size, num_samples - first_sample)
+    steps = tl.cdiv(group_size * out_h * out_w, BLOCK_P)
+    steps_each = tl.cdiv(steps, splits)
+    start = part % splits * steps_each
+    stop = tl.minimum(start + steps_each, tl.cdiv(samples * out_h * out_w, BLOCK_P).to(tl.int32))
+    x_ptr += first_sample * in_h * in_w * groups * in_c + channel_group * in_c
+    dy_ptr += first_sample * out_h * out_w * groups * out_c + channel_group * out_c
+    acc = tl.zeros((BLOCK_K, BLOCK_C), tl.float32)
+    for step in range(start, stop):
+        pixel = step * BLOCK_P + tl.arange(0, BLOCK_P)  # of the group
+        mask_p = pixel < samples * out_h * out_w
+        sample = (pixel // (out_h * out_w)).to(tl.int64)
+        h = pixel // out_w % out_h * STRIDE_H
+        w = pixel % out_w * STRIDE_W
+        dy = tl.load(
+            dy_ptr + pixel.to(tl.int64)[:, None] * (groups * out_c) + offs_k[None, :],
+            mask=mask_p[:, None] & mask_k[None, :], other=0.0,
+        )  # [BLOCK_P, BLOCK_K]  # fmt: skip
+        if FLATTEN:
+            h = h[:, None] + shift_h[None, :]
+            w = w[:, None] + shift_w[None, :]
+            mask_x = mask_p[:, None] & (h >= 0) & (h < in_h) & (w >= 0) & (w < in_w)
+            offs_x = (sample[:, None] * in_h + h) * in_w + w
+        else:
+            h += shift_h
+            w += shift_w
+            mask_x = (mask_p & (h >= 0) & (h < in_h) & (w >= 0) & (w < in_w))[:, None]
+            offs_x = ((sample * in_h + h) * in_w + w)[:, None]
+        x = tl.load(
+            x_ptr + offs_x * (groups * in_c) + offs_c[None, :],
+            mask=mask_x & mask_c[None, :], other=0.0,
+        )  # [BLOCK_P, BLOCK_C]  # fmt: skip
+        acc = tl.dot(dy.T, x, acc, input_precision=PRECISION)
+    row = part.to(tl.int64) * groups * out_c + channel_group * out_c + offs_k
+    offs = row[:, None] * (R * S * in_c) + offs_e[None, :]
+    tl.store(partials_ptr + offs, acc, mask=mask_k[:, None] & mask_c[None, :])
