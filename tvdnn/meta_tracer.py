@@ -197,7 +197,8 @@ class MetaTracer(fx.Tracer):
             return _function(node, self.root)(*args, **kwargs)
         except (RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError) as error:
             if _translator(node) is not None:
-                raise InputError(f"{node.meta['name']}: {error}") from error
+                shapes = [tuple(source.meta["value"].shape) for source in node.all_input_nodes]
+                raise InputError(f"{node.meta['name']} of shapes {shapes}: {error}") from error
             return None
         finally:
             self.evaluating = False

@@ -9,6 +9,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.overrides import has_torch_function_variadic
 
+from ..errors import InputError
 from ..kernels import conv as kernels
 from ..kernels import conv_pack, device, reduce
 from ..torch_calls import Ints, pair
@@ -50,6 +51,9 @@ def conv2d(
     """torch.nn.functional.conv2d of maps [N, C, H, W]; weight and bias of any float type."""
     if has_torch_function_variadic(x, weight):
         return functional.conv2d(x, weight, bias, stride, padding, dilation, groups)
+    if x.dim() == 4 and x.shape[1] != weight.shape[1] * groups:
+        shapes = f"shape {tuple(x.shape)}; weight is {tuple(weight.shape)} in {groups} groups"
+        raise InputError(f"the input has {shapes}")
     x = autocast(x)
     if isinstance(padding, str):
         x, padding = _padded(x, weight, padding, pair(dilation))

@@ -1,0 +1,329 @@
+"""The layers against their torch.nn twins in float64: results, gradients, layouts and refusals."""
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from tvdnn import nn
+from tvdnn.errors import InputError
+from tvdnn.nn.conv import conv2d
+from tvdnn.nn.loss import cross_entropy
+from tvdnn.nn.pool import max_pool2d
+
+TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 4e-3}
+
+LAYERS: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...]]] = {
+    "conv": (lambda: nn.Conv2d(3, 8, 3, padding=1), (2, 3, 9, 7)),
+    "conv one channel": (lambda: nn.Conv2d(1, 5, 5), (3, 1, 11, 8)),
+    "conv strided": (lambda: nn.Conv2d(4, 6, (5, 3), stride=(3, 2), padding=(2, 0)), (2, 4, 13, 8)),
+    "conv dilated": (lambda: nn.Conv2d(4, 6, 3, dilation=(2, 3), bias=False), (1, 4, 9, 12)),
+    "conv grouped": (lambda: nn.Conv2d(4, 6, 3, groups=2), (2, 4, 6, 6)),
+    "conv depthwise": (lambda: nn.Conv2d(4, 4, 3, groups=4, stride=2), (2, 4, 7, 7)),
+    "conv same": (lambda: nn.Conv2d(3, 4, 3, padding="same", dilation=2), (2, 3, 7, 6)),
+    "conv same, uneven": (lambda: nn.Conv2d(3, 4, (2, 4), padding="same"), (2, 3, 7, 6)),
+    "conv valid": (lambda: nn.Conv2d(3, 4, 2, padding="valid"), (2, 3, 7, 6)),
+    "conv reflect": (lambda: nn.Conv2d(3, 4, 3, padding=1, padding_mode="reflect"), (2, 3, 7, 6)),
+    "relu": (nn.ReLU, (2, 5, 3, 7)),
+    "relu of features": (nn.ReLU, (3, 11)),
+    "max pool": (lambda: nn.MaxPool2d(2), (2, 5, 7, 8)),
+    "max pool overlapping": (lambda: nn.MaxPool2d(3, stride=2, padding=1), (2, 5, 7, 8)),
+    "max pool ceil": (lambda: nn.MaxPool2d((2, 3), 2, ceil_mode=True, dilation=2), (2, 5, 8, 9)),
+    "avg pool": (lambda: nn.AvgPool2d(2), (2, 5, 7, 8)),
+    "avg pool padded": (lambda: nn.AvgPool2d(3, 2, 1, ceil_mode=True), (2, 5, 7, 8)),
+    "avg pool inside": (lambda: nn.AvgPool2d(3, 2, 1, count_include_pad=False), (2, 5, 7, 8)),
+    "avg pool divisor": (lambda: nn.AvgPool2d((2, 3), divisor_override=5), (2, 5, 7, 8)),
+    "adaptive pool": (lambda: nn.AdaptiveAvgPool2d((3, 2)), (2, 5, 7, 8)),
+    "adaptive pool, one side": (lambda: nn.AdaptiveAvgPool2d((None, 1)), (2, 5, 7, 8)),
+    "linear": (lambda: nn.Linear(7, 5), (3, 7)),
+    "linear of a sequence": (lambda: nn.Linear(7, 5, bias=False), (2, 3, 7)),
+    "response norm": (lambda: nn.LocalResponseNorm(5, alpha=0.5, beta=0.75, k=2.0), (2, 9, 3, 4)),
+    "response norm, even": (lambda: nn.LocalResponseNorm(2, alpha=0.5), (2, 3, 3, 4)),
+    "flatten": (nn.Flatten, (2, 3, 4, 5)),
+}
+
+
+@pytest.fixture(autouse=True)
+def exact_float32() -> Iterator[None]:
+    """No TF32 on a GPU: float32 results are held to float32's error."""
+    convolution, product = torch.backends.cudnn, torch.backends.cuda.matmul
+    before = convolution.allow_tf32, product.allow_tf32
+    convolution.allow_tf32 = product.allow_tf32 = False
+    yield
+    convolution.allow_tf32, product.allow_tf32 = before
+
+
+def error(ours: Tensor, exact: Tensor) -> float:
+    """RMS of the difference in units of the exact tensor's RMS."""
+    assert ours.shape == exact.shape
+    ours, exact = ours.detach().double(), exact.detach().double()
+    return float(((ours - exact).square().mean() / exact.square().mean()).sqrt())
+
+
+def twin_of(layer: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
+    """torch's layer in float64 with the weights as `dtype` sees them."""
+    twin = copy.deepcopy(layer)
+    if type(layer).__module__.startswith("tvdnn"):
+        twin.__class__ = type(layer).__mro__[1]
+    with torch.no_grad():
+        for name, param in twin.named_parameters():
+            param.data = (param.to(dtype) if name == "weight" else param).double()
+    return twin
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("name", LAYERS)
+def test_layer_matches_its_twin(
+    name: str,
+    dtype: torch.dtype,
+    memory_format: torch.memory_format,
+    device: torch.device,
+    generator: torch.Generator,
+) -> None:
+    make, shape = LAYERS[name]
+    if len(shape) != 4 and memory_format is torch.channels_last:
+        pytest.skip("channels_last is a format of maps")
+    if name == "conv reflect" and dtype is torch.bfloat16:
+        pytest.skip("torch's own convolution wants weights of the input's type")
+    layer = make().to(device)
+    twin = twin_of(layer, dtype)
+    x = torch.randn(shape, generator=generator, device=device, dtype=dtype)
+    x = x.contiguous(memory_format=memory_format).requires_grad_()
+    exact_x = x.detach().double().requires_grad_()
+
+    y, exact_y = layer(x), twin(exact_x)
+    dy = torch.randn(y.shape, generator=generator, device=device, dtype=dtype)
+    y.backward(dy)
+    exact_y.backward(dy.double())
+
+    assert y.dtype == dtype
+    assert x.grad is not None
+    assert exact_x.grad is not None
+    assert error(y, exact_y) <= TOLERANCE[dtype]
+    assert error(x.grad, exact_x.grad) <= TOLERANCE[dtype]
+    for param, exact in zip(layer.parameters(), twin.parameters(), strict=True):
+        assert param.grad is not None
+        assert exact.grad is not None
+        assert param.grad.dtype == torch.float32
+        assert error(param.grad, exact.grad) <= TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("name", [name for name in LAYERS if len(LAYERS[name][1]) == 4])
+def test_memory_format_is_kept(
+    name: str, memory_format: torch.memory_format, device: torch.device
+) -> None:
+    make, shape = LAYERS[name]
+    x = torch.randn(shape, device=device).contiguous(memory_format=memory_format)
+    y = make().to(device)(x)
+    kept = torch.contiguous_format if x.is_contiguous() else torch.channels_last
+    assert y.dim() == 2 or y.is_contiguous(memory_format=kept)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        nn.AdaptiveAvgPool2d,
+        nn.AvgPool2d,
+        nn.Conv2d,
+        nn.CrossEntropyLoss,
+        nn.Dropout,
+        nn.LazyConv2d,
+        nn.LazyLinear,
+        nn.Linear,
+        nn.LocalResponseNorm,
+        nn.MaxPool2d,
+        nn.ReLU,
+    ],
+)
+def test_constructor_is_torchs(kind: type[torch.nn.Module]) -> None:
+    twin = getattr(torch.nn, kind.__name__)
+    assert issubclass(kind, twin)
+    assert inspect.signature(kind) == inspect.signature(twin)
+
+
+def test_weights_start_as_torchs() -> None:
+    for kind, sizes in (("Conv2d", (3, 4, 3)), ("Linear", (5, 6))):
+        torch.manual_seed(3)
+        ours = getattr(nn, kind)(*sizes).state_dict()
+        torch.manual_seed(3)
+        twin = getattr(torch.nn, kind)(*sizes).state_dict()
+        assert list(ours) == list(twin)
+        assert all(torch.equal(ours[name], twin[name]) for name in twin)
+
+
+@pytest.mark.parametrize(
+    ("lazy", "shape", "kind"),
+    [
+        (lambda: nn.LazyLinear(4), (2, 6), nn.Linear),
+        (lambda: nn.LazyConv2d(4, 3), (2, 6, 5, 5), nn.Conv2d),
+    ],
+)
+def test_lazy_layers_become_tvdnns(
+    lazy: Callable[[], torch.nn.Module],
+    shape: tuple[int, ...],
+    kind: type[torch.nn.Module],
+    device: torch.device,
+) -> None:
+    layer = lazy().to(device)
+    x = torch.randn(shape, device=device)
+    y = layer(x)
+    assert type(layer) is kind
+    assert layer.weight.shape[1] == shape[1]
+    assert "tvdnn" not in type(twin_of(layer, torch.float32)).__module__
+    assert error(y, twin_of(layer, torch.float32)(x.double())) <= TOLERANCE[torch.float32]
+
+
+def test_inplace_relu_writes_its_input(device: torch.device) -> None:
+    x = torch.randn(2, 3, 4, 5, device=device)
+    expected = x.clamp(min=0)
+    y = nn.ReLU(inplace=True)(x)
+    assert y.data_ptr() == x.data_ptr()
+    assert torch.equal(x, expected)
+
+
+def test_inplace_relu_writes_through_a_slice(device: torch.device) -> None:
+    whole = torch.randn(4, 6, device=device)
+    expected = whole.clone()
+    expected[:, 1:4].clamp_(min=0)
+    nn.ReLU(inplace=True)(whole[:, 1:4])
+    assert torch.equal(whole, expected)
+
+
+def test_inplace_relu_in_a_graph(device: torch.device) -> None:
+    weight = torch.randn(3, 4, device=device, requires_grad=True)
+    nn.ReLU(inplace=True)(weight * 2).sum().backward()
+    assert weight.grad is not None
+    assert torch.equal(weight.grad, 2.0 * (weight > 0))
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("p", [0.25, 0.5, 1.0])
+def test_dropout_drops_and_scales(p: float, inplace: bool, device: torch.device) -> None:
+    torch.manual_seed(5)
+    x = torch.ones(64, 5, 8, 8, device=device, requires_grad=True)
+    y = nn.Dropout(p, inplace)(x * 1.0)
+    y.backward(torch.full_like(y, 3.0))
+    kept = y != 0
+    scale = 1 / (1 - p) if p < 1 else 0.0
+    assert x.grad is not None
+    assert abs(float(kept.float().mean()) - (1 - p)) < 5 * (p * (1 - p) / x.numel()) ** 0.5 + 1e-9
+    assert torch.equal(y, kept * scale)
+    assert torch.equal(x.grad, kept * 3.0 * scale)
+
+
+def test_dropout_follows_torchs_seed(device: torch.device) -> None:
+    layer, x = nn.Dropout(), torch.ones(4, 100, device=device)
+    draws = []
+    for seed in (7, 7, 8):
+        torch.manual_seed(seed)
+        draws.append(layer(x))
+    assert torch.equal(draws[0], draws[1])
+    assert not torch.equal(draws[0], draws[2])
+    assert layer.eval()(x) is x
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_cross_entropy_matches_its_twin(
+    reduction: str, dtype: torch.dtype, device: torch.device, generator: torch.Generator
+) -> None:
+    logits = torch.randn(9, 11, generator=generator, device=device).to(dtype).requires_grad_()
+    target = torch.randint(11, (9,), generator=generator, device=device)
+    target[3] = -7
+    exact_logits = logits.detach().double().requires_grad_()
+    settings = {"ignore_index": -7, "reduction": reduction}
+
+    loss = nn.CrossEntropyLoss(**settings)(logits, target)
+    exact = torch.nn.CrossEntropyLoss(**settings)(exact_logits, target)
+    dy = torch.randn(loss.shape, generator=generator, device=device, dtype=dtype)
+    loss.backward(dy)
+    exact.backward(dy.double())
+
+    assert loss.dtype == dtype
+    assert logits.grad is not None
+    assert exact_logits.grad is not None
+    assert error(loss, exact) <= TOLERANCE[dtype]
+    assert error(logits.grad, exact_logits.grad) <= TOLERANCE[dtype]
+
+
+def test_cross_entropy_with_weights_is_torchs(device: torch.device) -> None:
+    logits, weight = torch.randn(5, 3, device=device), torch.tensor([1.0, 2.0, 3.0], device=device)
+    target = torch.tensor([0, 1, 2, 1, 0], device=device)
+    for options in ({"weight": weight}, {"label_smoothing": 0.1}):
+        ours = nn.CrossEntropyLoss(**options)(logits, target)
+        assert torch.equal(ours, torch.nn.CrossEntropyLoss(**options)(logits, target))
+
+
+@pytest.mark.parametrize("name", ["conv", "conv grouped", "linear", "max pool", "relu"])
+def test_empty_batch(name: str, device: torch.device) -> None:
+    make, shape = LAYERS[name]
+    layer = make().to(device)
+    x = torch.randn(0, *shape[1:], device=device, requires_grad=True)
+    y = layer(x)
+    y.sum().backward()
+    assert y.shape == twin_of(layer, torch.float32)(x.double()).shape
+    assert x.grad is not None
+    assert all(not param.grad.any() for param in layer.parameters() if param.grad is not None)
+
+
+def test_frozen_weights_get_no_gradient(device: torch.device) -> None:
+    layer = nn.Conv2d(3, 4, 3).to(device)
+    layer.weight.requires_grad_(False)
+    layer(torch.randn(2, 3, 5, 5, device=device)).sum().backward()
+    assert layer.weight.grad is None
+    assert layer.bias is not None
+    assert torch.equal(layer.bias.grad, torch.full((4,), 18.0, device=device))
+
+
+def test_autocast_asks_for_bfloat16(device: torch.device) -> None:
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(36, 2)).to(device)
+    x = torch.randn(2, 3, 5, 5, device=device)
+    with torch.autocast(device.type, torch.bfloat16):
+        y = net(x)
+    assert y.dtype == torch.bfloat16
+    assert torch.equal(y, net(x.bfloat16()))
+
+
+def test_bfloat16_weights_have_bfloat16_gradients(device: torch.device) -> None:
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(36, 2)).to(device).bfloat16()
+    net(torch.randn(2, 3, 5, 5, device=device, dtype=torch.bfloat16)).sum().backward()
+    assert all(param.grad.dtype == torch.bfloat16 for param in net.parameters())
+
+
+def test_plain_fx_sees_torchs_functions(device: torch.device) -> None:
+    layers = [nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.LocalResponseNorm(3), nn.Flatten()]
+    net = nn.Sequential(*layers, nn.Linear(4, 2)).to(device)
+    x = torch.randn(2, 3, 4, 4, device=device)
+    assert error(torch.fx.symbolic_trace(net)(x), net(x)) <= TOLERANCE[torch.float32]
+
+
+def test_second_derivatives_are_refused(device: torch.device) -> None:
+    x = torch.randn(2, 3, 5, 5, device=device, requires_grad=True)
+    y = nn.Conv2d(3, 4, 3).to(device)(x)
+    (grad,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grad.sum().backward()
+
+
+def test_refusals_name_the_fault(device: torch.device) -> None:
+    x = torch.randn(3, 8, 8, device=device)
+    weight = torch.randn(4, 3, 3, 3, device=device)
+    with pytest.raises(InputError, match=r"shape \(3, 8, 8\); maps are \[N, C, H, W\]"):
+        conv2d(x, weight)
+    with pytest.raises(InputError, match=r"shape \(3, 8, 8\)"):
+        max_pool2d(x, 2)
+    with pytest.raises(InputError, match="the input is float16"):
+        conv2d(x[None].half(), weight)
+    with pytest.raises(InputError, match=r"shape \(2, 4\); weight is \(3, 5\)"):
+        nn.Linear(5, 3).to(device)(torch.randn(2, 4, device=device))
+    with pytest.raises(
+        InputError, match=r"shape \(1, 2, 8, 8\).* weight is \(4, 3, 3, 3\) in 1 group"
+    ):
+        conv2d(x[None, :2], weight)
+    with pytest.raises(ValueError, match="median"):
+        cross_entropy(x[0], torch.zeros(8, dtype=torch.int64, device=device), reduction="median")
