@@ -20,7 +20,9 @@ Builder = interpreter.InterpreterBuilder
 
 FLOAT8: Final = {tl.float8e4nv: torch.float8_e4m3fn, tl.float8e5: torch.float8_e5m2}
 FLOAT8_MAX: Final = {tl.float8e4nv: 448.0, tl.float8e5: 57344.0}
-LAUNCH_OPTIONS: Final = frozenset({"num_warps", "num_stages", "num_ctas", "maxnreg", "launch_pdl"})
+LAUNCH_OPTIONS: Final = frozenset(
+    {"num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion"}
+)
 LAUNCH_LOCK: Final = threading.RLock()
 
 STOCK_BINARY: Final = Builder.binary_op

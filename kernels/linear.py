@@ -107,7 +107,7 @@ def _tiles(dtype: torch.dtype, precision: str) -> Tiles:
 def _describable(matrix: Tensor) -> bool:
     """Whether the copy engine can read tiles of a row-major matrix."""
     stride_nbytes = matrix.shape[1] * matrix.element_size()
-    return matrix.data_ptr() % DESCRIPTOR_ALIGNMENT == 0 == stride_nbytes % DESCRIPTOR_ALIGNMENT
+    return (matrix.data_ptr() | stride_nbytes) % DESCRIPTOR_ALIGNMENT == 0
 
 
 def _uses_descriptors(a: Tensor, b: Tensor) -> bool:

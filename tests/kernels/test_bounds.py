@@ -1,0 +1,123 @@
+"""Launchers write all of their outputs and nothing beside them, where neighbours in an arena are."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from tvdnn.kernels import activation, dropout, layout, linear, loss, norm, optim, pool
+
+from tests.kernels.numerics import randn
+
+MARGIN = 4096
+SHAPE = (1, 5, 7, 19)
+DTYPES = [torch.float32, torch.bfloat16]
+Output = Callable[..., Tensor]
+Launch = Callable[[Tensor, Output], None]
+
+
+def _activation(x: Tensor, output: Output) -> None:
+    activation.relu(x, output(*SHAPE))
+    activation.relu_grad(x, x, output(*SHAPE))
+
+
+def _layout(x: Tensor, output: Output) -> None:
+    layout.stage(x, output(1, 7, 19, 5))
+    layout.unstage(x, output(1, 19, 5, 7))
+    layout.cast(x, output(*SHAPE))
+    layout.add(x, x, output(*SHAPE))
+
+
+def _dropout(x: Tensor, output: Output) -> None:
+    seed = torch.tensor([1], device=x.device)
+    dropout.dropout(x, output(*SHAPE), seed, p=0.5, op_id=1, first_sample=3)
+
+
+def _max_pool(x: Tensor, output: Output) -> None:
+    for kernel, stride, out in [
+        (2, 2, (1, 2, 3, 19)),
+        (3, 1, (1, 3, 5, 19)),
+        (2, 3, (1, 2, 2, 19)),
+    ]:
+        settings = {name: (size, size) for name, size in [("kernel", kernel), ("stride", stride)]}
+        settings |= {"padding": (0, 0), "dilation": (1, 1)}
+        pool.max_pool2d(x, output(*out), **settings)
+        dy = torch.ones(out, dtype=x.dtype, device=x.device)
+        pool.max_pool2d_grad(x, dy, output(*SHAPE), **settings)
+
+
+def _avg_pool(x: Tensor, output: Output) -> None:
+    settings = {"kernel": (2, 3), "stride": (2, 2), "padding": (1, 1)}
+    options = {"count_include_pad": False, "divisor_override": None}
+    pool.avg_pool2d(x, output(1, 3, 4, 19), **settings, **options)
+    dy = torch.ones(1, 3, 4, 19, dtype=x.dtype, device=x.device)
+    pool.avg_pool2d_grad(dy, output(*SHAPE), **settings, **options)
+    pool.adaptive_avg_pool2d(x, output(1, 2, 3, 19))
+    pool.adaptive_avg_pool2d_grad(dy[:, :2, :3].contiguous(), output(*SHAPE))
+
+
+def _linear(x: Tensor, output: Output) -> None:
+    for features in (19, 16):
+        rows = x.view(-1)[: 35 * features].view(35, features)
+        weight = rows[:7].contiguous()
+        linear.linear(rows, weight, None, output(35, 7), precision="ieee")
+        dy = x.view(-1)[: 35 * 7].view(35, 7)
+        linear.linear_grad_input(dy, weight, output(35, features), precision="ieee")
+        wide = {"dtype": torch.float32}
+        options = {"group": 16, "precision": "ieee"}
+        linear.linear_grad_weight(rows, dy, output(3, 7, features, **wide), **options)
+        linear.linear_grad_bias(dy, output(3, 7, **wide), group=16)
+
+
+def _norm(x: Tensor, output: Output) -> None:
+    settings = {"size": 5, "alpha": 0.1, "beta": 0.75, "k": 1.0}
+    norm.local_response_norm(x, output(*SHAPE), **settings)
+    norm.local_response_norm_grad(x, x, output(*SHAPE), **settings)
+
+
+def _loss(x: Tensor, output: Output) -> None:
+    logits = x.view(35, 19)
+    target = torch.arange(35, device=x.device) % 19
+    losses, lse, total = (output(size, dtype=torch.float32) for size in (35, 35, 2))
+    options = {"ignore_index": -100}
+    loss.cross_entropy_rows(logits, target, losses, lse, **options)
+    loss.cross_entropy_total(losses, target, total, reduction="mean", **options)
+    control = torch.ones(1, device=x.device)
+    dlogits = output(35, 19)
+    loss.cross_entropy_grad(
+        logits, target, lse, total, control, dlogits, reduction="mean", **options
+    )
+
+
+def _optim(x: Tensor, output: Output) -> None:
+    param, buffer = (output(665, dtype=torch.float32) for _ in range(2))
+    param.zero_()
+    control = torch.tensor([0.1, 0.9, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0], device=x.device)
+    grad = x.view(-1).float()
+    optim.sgd(param, grad, buffer, control, nesterov=False, maximize=False)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "launch",
+    [_activation, _layout, _dropout, _max_pool, _avg_pool, _linear, _norm, _loss, _optim],
+)
+def test_writes_its_outputs_alone(
+    launch: Launch, dtype: torch.dtype, generator: torch.Generator
+) -> None:
+    x = randn(SHAPE, dtype, generator)
+    buffers: list[tuple[Tensor, int]] = []
+
+    def output(*shape: int, dtype: torch.dtype = dtype) -> Tensor:
+        size = math.prod(shape)
+        buffer = torch.full((size + 2 * MARGIN,), math.nan, dtype=dtype, device=x.device)
+        buffers.append((buffer, size))
+        return buffer[MARGIN : MARGIN + size].view(shape)
+
+    launch(x, output)
+    assert buffers
+    for buffer, size in buffers:
+        assert buffer[MARGIN : MARGIN + size].isfinite().all()
+        assert buffer[:MARGIN].isnan().all()
+        assert buffer[MARGIN + size :].isnan().all()
