@@ -11,25 +11,21 @@ from torch import nn
 
 from ..errors import EngineError, InputError
 from ..graph import Graph
-from ..ops import Settings, expand
-from ..ops.definition import Control
-from ..ops.expand import CONTROL_NBYTES, Mode
+from ..ops import expand
+from ..ops.expand import Mode
 from ..optim import SGD
 from ..planner.costs import Costs
 from ..planner.plan import Plan
-from ..planner.planning import make_schedule
 from ..planner.schedule import Schedule
 from ..planner.simulate import simulate
 from ..planner.timeline import Timeline
-from ..runtime.arena import Arena
-from ..runtime.binding import Tensors
 from ..runtime.kernels import kernel_set
-from ..runtime.profiler import profile
 from ..runtime.runner import Runner
 from ..runtime.slab import Slab
 from ..trace import trace
 from ..units import parse_bytes
-from .graphs import Progress, check_trainable, default_costs, resolve_dtype, training_settings
+from .core import Core, Limits, Options, write_control
+from .graphs import Progress, check_trainable, resolve_dtype, training_settings
 
 
 class PlannedSGD(torch.optim.SGD):
@@ -76,39 +72,31 @@ class Trainer:
         progress: Progress | None = None,
     ) -> None:
         self.net = net
-        self._params = dict(net.named_parameters())
-        self.device = next(iter(self._params.values())).device if self._params else torch.device("cpu")
-        cuda = self.device.type == "cuda"
-        self._foreign_nbytes = self._measure_foreign() if cuda else 0
+        self._foreign_nbytes = _measure_foreign(net)
         self._spec = optimizer or SGD()
+        options = Options(kernels, order_seed, delay_seed, costs, slab, progress)
+        self._core = Core(net, Limits(policy, parse_bytes(budget), parse_bytes(host_budget)), options)
         dtype = resolve_dtype(dtype, self.device)
         self._settings = replace(
             training_settings(loss, self._spec, dtype, chunk_size, sections),
             reduction=reduction,
             ignore_index=ignore_index,
         )
-        self._policy = policy
-        self._budget, self._host_budget = parse_bytes(budget), parse_bytes(host_budget)
-        self._kernels = kernels or ("triton" if cuda else "torch")
-        self._progress = progress
-        self._seeds = {"order_seed": order_seed, "delay_seed": delay_seed}
-        self._arena, self._slab = Arena(self.device), slab or Slab(pinned=cuda)
-        self._owns_slab = slab is None
-        self._given_costs = costs
         self._seed, self._steps = seed, 0
         self._staging: dict[tuple[int, ...], torch.Tensor] = {}
-        self._runners: dict[tuple[tuple[int, ...], Mode], Runner] = {}
-        self._costs: dict[tuple[tuple[int, ...], Mode], Costs] = {}
         self._grads: dict[str, torch.Tensor] = {}
         self.optimizer = self._make_optimizer()
-        self._control_bytes, self._control = _make_control(self.device)
         self._first = (tuple(example_inputs.shape), Mode.TRAIN)
         self._runner(*self._first)
 
     @property
+    def device(self) -> torch.device:
+        return self._core.device
+
+    @property
     def schedule(self) -> Schedule:
         """The schedule for batches like the example."""
-        return self._runners[self._first].schedule
+        return self._core.runners[self._first].schedule
 
     @property
     def graph(self) -> Graph:
@@ -120,7 +108,7 @@ class Trainer:
 
     @property
     def costs(self) -> Costs:
-        return self._costs[self._first]
+        return self._core.costs[self._first]
 
     @property
     def predicted(self) -> Timeline:
@@ -193,16 +181,11 @@ class Trainer:
 
     def close(self) -> None:
         """Give back arena, graphs and, where the trainer made it, the slab."""
-        for runner in self._runners.values():
-            runner.close()
-        self._runners.clear()
-        self._arena.close()
-        if self._owns_slab:
-            self._slab.close()
+        self._core.close()
 
     def _make_optimizer(self) -> PlannedSGD:
         spec = self._spec
-        trained = [param for param in self._params.values() if param.requires_grad]
+        trained = [param for param in self._core.params.values() if param.requires_grad]
         if not trained:
             raise InputError("the network has no parameter with requires_grad; there is nothing to train")
         optimizer = PlannedSGD(
@@ -220,7 +203,7 @@ class Trainer:
         return optimizer
 
     def _check(self, x: torch.Tensor, y: torch.Tensor, accumulate: int) -> None:
-        if not self._runners:
+        if not self._core.runners:
             raise EngineError("this trainer is closed; make a new one")
         if accumulate < 1 or x.shape[0] % accumulate:
             raise InputError(f"accumulate={accumulate} does not divide the batch of {x.shape[0]}; choose a divisor")
@@ -253,17 +236,16 @@ class Trainer:
         return torch.stack(losses).mean()
 
     def _update(self) -> None:
-        kernels = kernel_set(self._kernels)
+        kernels = kernel_set(self._core.kernels)
         settings = {"nesterov": self._spec.nesterov, "maximize": self._spec.maximize}
         for name, grad in self._grads.items():
-            param = self._params[name].detach()
-            kernels.sgd(param, grad, self._momentum(name), self._control.sgd, **settings)
+            param = self._core.params[name].detach()
+            kernels.sgd(param, grad, self._momentum(name), self._core.control.sgd, **settings)
 
     def _momentum(self, name: str) -> torch.Tensor | None:
-        return self.optimizer.state[self._params[name]].get("momentum_buffer")
+        return self.optimizer.state[self._core.params[name]].get("momentum_buffer")
 
     def _fill(self, runner: Runner, x: torch.Tensor, y: torch.Tensor) -> None:
-        runner.refresh()
         inputs = runner.schedule.graph.network.inputs
         runner.fill(inputs[0], self._on_device(x))
         runner.fill("target", self._on_device(y))
@@ -279,77 +261,33 @@ class Trainer:
 
     def _runner(self, shape: tuple[int, ...], mode: Mode) -> Runner:
         """The runner for batches of `shape`, planned and captured when first asked for."""
-        key = (shape, mode)
-        if key not in self._runners:
-            graph = self._graph(shape, mode)
-            self._costs[key] = self._find_costs(graph)
-            schedule = make_schedule(
-                graph,
-                self._costs[key],
-                policy=self._policy,
-                budget=self._budget,
-                host_budget=self._host_budget,
-                progress=self._progress,
-            )
-            self._runners[key] = Runner(
-                schedule,
-                self._tensors(mode),
-                kernels=self._kernels,
-                arena=self._arena,
-                slab=self._slab,
-                progress=self._progress,
-                **self._seeds,
-            )
-        return self._runners[key]
+        return self._core.runner((shape, mode), lambda: self._graph(shape, mode), lambda: self._updates(mode))
 
     def _graph(self, shape: tuple[int, ...], mode: Mode) -> Graph:
-        self._report("tracing", 0.0)
-        example = torch.empty(shape, device="meta")
-        network = check_trainable(trace(self.net, (example,)))
-        settings: Settings = replace(self._settings, mode=mode)
-        self._report("tracing", 1.0)
-        return expand(network, settings)
+        self._core.report("tracing", 0.0)
+        network = check_trainable(trace(self.net, (torch.empty(shape, device="meta"),)))
+        self._core.report("tracing", 1.0)
+        return expand(network, replace(self._settings, mode=mode))
 
-    def _find_costs(self, graph: Graph) -> Costs:
-        if self._given_costs is not None:
-            return self._given_costs
-        if self.device.type != "cuda":
-            return default_costs(graph)
-        return profile(graph, device=self.device, kernels=self._kernels, progress=self._progress)
-
-    def _tensors(self, mode: Mode) -> Tensors:
-        params = {name: param.detach() for name, param in self._params.items()}
-        if mode is Mode.ACCUMULATE:
-            trained = {name: p for name, p in params.items() if self._params[name].requires_grad}
-            self._grads = self._grads or {name: torch.zeros_like(p) for name, p in trained.items()}
-            return Tensors(params, {name: (grad,) for name, grad in self._grads.items()}, self._control)
-        updates = {name: (params[name], self._momentum(name)) for name in params if self._params[name].requires_grad}
-        return Tensors(params, updates, self._control)
+    def _updates(self, mode: Mode) -> dict[str, tuple[torch.Tensor | None, ...]]:
+        """What the passes that consume gradients change: parameters and momentum, or kept sums of gradients."""
+        trained = {name: param.detach() for name, param in self._core.params.items() if param.requires_grad}
+        if mode is not Mode.ACCUMULATE:
+            return {name: (param, self._momentum(name)) for name, param in trained.items()}
+        self._grads = self._grads or {name: torch.zeros_like(param) for name, param in trained.items()}
+        return {name: (grad,) for name, grad in self._grads.items()}
 
     def _write_control(self, scale: float) -> None:
-        """Settings of this step, ordered on the stream before the replay that reads them."""
         group = self.optimizer.param_groups[0]
-        floats = [
-            group["lr"],
-            group["momentum"],
-            group["dampening"],
-            group["weight_decay"],
-            float(self._steps == 0),
-            1.0,
-            0.0,
-            0.0,
-            scale,
-            0.0,
-        ]
-        packed = torch.tensor(floats, dtype=torch.float32).view(torch.uint8)
-        seed = torch.tensor([self._seed + self._steps], dtype=torch.int64).view(torch.uint8)
-        self._control_bytes[:48].copy_(torch.cat((packed, seed)), non_blocking=True)
+        names = ("lr", "momentum", "dampening", "weight_decay")
+        sgd = (*(float(group[name]) for name in names), float(self._steps == 0), 1.0)
+        write_control(self._core.control_bytes, sgd, scale, self._seed + self._steps)
 
     def _snapshot(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Copies of what a failed step must leave alone. On a GPU a step is one launch that cannot stop half-way."""
         if self.device.type == "cuda":
             return []
-        tensors = [param.detach() for param in self._params.values()]
+        tensors = [param.detach() for param in self._core.params.values()]
         tensors += [entry["momentum_buffer"] for entry in self.optimizer.state.values() if entry]
         return [(tensor, tensor.clone()) for tensor in tensors]
 
@@ -357,26 +295,18 @@ class Trainer:
         for tensor, copy in before:
             tensor.copy_(copy)
 
-    def _measure_foreign(self) -> int:
-        """Device bytes that others hold: all but the network's parameters."""
-        torch.cuda.reset_peak_memory_stats(self.device)
-        own = sum(param.numel() * param.element_size() for param in self._params.values())
-        return torch.cuda.memory_allocated(self.device) - own
-
     def _synchronize(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def _report(self, stage: str, fraction: float) -> None:
-        if self._progress is not None:
-            self._progress(stage, fraction)
 
-
-def _make_control(device: torch.device) -> tuple[torch.Tensor, Control]:
-    """The control block's bytes, and its parts: 8 floats of the optimizer, the loss's scale, the seed."""
-    block = torch.zeros(CONTROL_NBYTES, dtype=torch.uint8, device=device)
-    floats = block[:40].view(torch.float32)
-    return block, Control(sgd=floats[:8], scale=floats[8:9], seed=block[40:48].view(torch.int64))
+def _measure_foreign(net: nn.Module) -> int:
+    """Device bytes that others hold: all but the network's parameters."""
+    own = [param for param in net.parameters() if param.device.type == "cuda"]
+    if not own:
+        return 0
+    torch.cuda.reset_peak_memory_stats(own[0].device)
+    return torch.cuda.memory_allocated(own[0].device) - sum(p.numel() * p.element_size() for p in own)
 
 
 def _loss(runner: Runner) -> torch.Tensor:

@@ -80,7 +80,7 @@ class Graph:
     """A training (or evaluation) step: passes in program order over buffers, with the network they come from.
 
     `inputs` maps each buffer that the caller fills before the step to the network value or target it holds,
-    `outputs` the buffers handed out after it. `cut` is the index of the first backward pass where the step is
+    `outputs` are the buffers handed out after it, `param_grads` the buffers of parameter gradients by parameter. `cut` is the index of the first backward pass where the step is
     run in two halves (autograd mode), else the number of passes. `fixed` are the bytes by purpose of what lies
     outside the arena: parameters, gradients, optimizer state, control block, staged inputs.
     """
@@ -91,6 +91,7 @@ class Graph:
     passes: tuple[Pass, ...]
     inputs: Mapping[str, str]
     outputs: tuple[str, ...]
+    param_grads: Mapping[str, tuple[str, ...]]
     cut: int
     fixed: Mapping[str, int]
     dtype: str

@@ -26,18 +26,15 @@ class Extent:
     """Stays at fixed distances from one base address: sections that launches want side by side."""
 
     stays: tuple[Stay, ...]
+    first: int
+    last: int
+    nbytes: int
 
-    @property
-    def first(self) -> int:
-        return min(stay.first for stay in self.stays)
-
-    @property
-    def last(self) -> int:
-        return max(stay.last for stay in self.stays)
-
-    @property
-    def nbytes(self) -> int:
-        return max(stay.offset + stay.nbytes for stay in self.stays)
+    @classmethod
+    def of(cls, stays: Sequence[Stay]) -> "Extent":
+        """The extent of `stays`, with the time and bytes that it spans."""
+        first, last = min(stay.first for stay in stays), max(stay.last for stay in stays)
+        return cls(tuple(stays), first, last, max(stay.offset + stay.nbytes for stay in stays))
 
 
 def place(extents: Sequence[Extent]) -> tuple[tuple[int, ...], int]:
@@ -96,20 +93,22 @@ class _Taken:
         near = rows[:, (rows[2] <= extent.last) & (rows[3] >= extent.first)]
         if near.shape[1] == 0:
             return 0
-        lows, highs = zip(*(_forbidden(near, stay) for stay in extent.stays), strict=True)
-        return _first_gap(np.concatenate(lows), np.concatenate(highs))
+        return _first_gap(*_forbidden(near, extent))
 
 
-def _forbidden(near: Array, stay: Stay) -> tuple[Array, Array]:
-    """Open intervals of base addresses at which `stay` would meet a stay in `near`."""
-    meets = near[:, (near[2] <= stay.last) & (near[3] >= stay.first)]
-    return meets[0] - stay.offset - stay.nbytes, meets[1] - stay.offset
+def _forbidden(near: Array, extent: Extent) -> tuple[Array, Array]:
+    """Open intervals of base addresses at which a stay of `extent` would meet a stay in `near`."""
+    stays = np.array([(s.offset, s.nbytes, s.first, s.last) for s in extent.stays], np.int64).T[:, :, None]
+    meets = (near[2] <= stays[3]) & (near[3] >= stays[2])  # [stays, near]
+    return (near[0] - stays[0] - stays[1])[meets], (near[1] - stays[0])[meets]
 
 
 def _first_gap(lows: Array, highs: Array) -> int:
     """The lowest multiple of the alignment inside none of the open intervals (low, high)."""
     order = np.argsort(lows, kind="stable")
     lows, highs = lows[order], np.maximum.accumulate(highs[order])
-    starts = np.concatenate(([0], np.maximum(0, -(-highs // ALIGNMENT) * ALIGNMENT)))
-    ends = np.concatenate((lows, [np.iinfo(np.int64).max]))
-    return int(starts[np.argmax(starts <= ends)])
+    starts = np.maximum(0, -(-highs // ALIGNMENT) * ALIGNMENT)
+    if lows.size == 0 or lows[0] >= 0:
+        return 0
+    free = starts[:-1] <= lows[1:]
+    return int(starts[np.argmax(free)] if free.any() else starts[-1])

@@ -13,8 +13,8 @@ RUN_CHUNKS = 4  # chunks that a launch covers at least, so that it fills the GPU
 class Builder:
     """State of the expansion of a network into passes.
 
-    `home` maps each value to the buffer that holds it, `grad_home` to the buffer that holds its gradient, and
-    `contributions` to the gradients that its consumers have written so far.
+    `home` maps each value to the buffer that holds it, `contributions` to the gradients that its consumers have
+    written so far, `param_grads` each parameter to those of its uses.
     """
 
     network: Network

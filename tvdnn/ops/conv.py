@@ -3,7 +3,7 @@
 from ..graph import Kind, Op, Use
 from ..kernels import conv as conv_kernels
 from .builder import RUN_CHUNKS, Builder, numel
-from .definition import Launch, OpDef
+from .definition import TORCH_DTYPES, Launch, OpDef
 
 TARGET_PROGRAMS = 512  # programs of a weight gradient's launch over one run: about four waves of an H200's 132 SMs
 MIN_SPLIT_PIXELS = 2048  # output pixels below which cutting a partial sum further no longer pays
@@ -73,7 +73,7 @@ def reduction_groups(b: Builder, op: Op) -> tuple[int, int]:
     """
     x, dy = b.buffers[b.home[op.inputs[0]]], b.buffers[b.grad_of(op)]
     k, c, r, s = b.network.params[op.params[0]].shape
-    tiles = conv_kernels.grad_weight_tiles(k, c, r, s, op.attrs["groups"], b.dtype, b.precision)
+    tiles = conv_kernels.grad_weight_tiles(k, c, r, s, op.attrs["groups"], TORCH_DTYPES[b.dtype], b.precision)
     unit = max(x.section, dy.section)
     fit = max(1, RUN_CHUNKS * b.chunk_size // max(x.row_nbytes, dy.row_nbytes))
     run = min(max(unit, 1 << (fit.bit_length() - 1)), 1 << max(0, b.batch - 1).bit_length())

@@ -9,6 +9,13 @@ import torch
 from ..graph import Op
 from .builder import Builder
 
+TORCH_DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "int64": torch.int64,
+    "uint8": torch.uint8,
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Control:

@@ -61,7 +61,7 @@ def expand(network: Network, settings: Settings) -> Graph:
         ops |= _backward(b, settings)
     if settings.mode is Mode.AUTOGRAD:
         outputs += tuple(grads[0] for grads in b.param_grads.values())
-        outputs += tuple(b.contributions[name][0] for name in sorted(settings.input_grads))
+        outputs += tuple(grads[0] for grads in (b.contributions[name] for name in sorted(settings.input_grads)))
     return Graph(
         network=network,
         ops=ops,
@@ -69,6 +69,7 @@ def expand(network: Network, settings: Settings) -> Graph:
         passes=tuple(b.passes),
         inputs=inputs,
         outputs=outputs,
+        param_grads={name: tuple(grads) for name, grads in b.param_grads.items()},
         cut=cut if settings.mode is Mode.AUTOGRAD else len(b.passes),
         fixed=_fixed_nbytes(network, settings),
         dtype=settings.dtype,

@@ -19,6 +19,8 @@ def backward(b: Builder, op: Op) -> None:
     x, dy = b.home[op.inputs[0]], b.grad_of(op)
     weight, bias = op.params
     batch = b.batch
+    if b.needs_grad(op.inputs[0]):  # first, so that the weight's copy and its gradient are never there together
+        _grad_input(b, op)
     if b.needs_param_grad(weight):
         grad = b.new_param_grad(weight)
         write = (Use(grad, whole=True),)
@@ -26,8 +28,6 @@ def backward(b: Builder, op: Op) -> None:
     if b.needs_param_grad(bias):
         grad = b.new_param_grad(bias)
         b.add_pass(op, "grad_bias", (Use(dy),), (Use(grad, whole=True),), unit=batch, reduction=True)
-    if b.needs_grad(op.inputs[0]):
-        _grad_input(b, op)
 
 
 def _grad_input(b: Builder, op: Op) -> None:

@@ -11,7 +11,6 @@ def add_param_grads(b: Builder, op: Op, param: str) -> str:
     for other in others:
         whole = (Use(first, whole=True), Use(other, whole=True))
         b.add_pass(op, "add_grad", whole, (Use(first, whole=True),))
-    b.param_grads[param] = [first]
     return first
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ..errors import BudgetError, HostMemoryError
 from ..graph import Graph
-from ..memory import Extent, Stay, place
+from ..memory import ALIGNMENT, Extent, Stay, place
 from ..units import format_bytes
 from .costs import Costs
 from .hazards import add_waits
@@ -84,7 +84,7 @@ def _fit(
             entries = order(graph, prog, costs, cap, sync=plan.sync)
         except CapacityError:
             break
-        for cool_down in (COOL_DOWN, 0):
+        for cool_down in (COOL_DOWN, 0) if plan.transfers else (0,):
             layout = _lay_out(graph, prog, entries, cool_down=cool_down)
             if room is None or layout.arena_nbytes <= room:
                 return entries, layout
@@ -108,9 +108,7 @@ def _too_small(graph: Graph, plan: Plan, prog: Program, costs: Costs, room: int)
 
 def _lay_out(graph: Graph, prog: Program, entries: Sequence[Entry], *, cool_down: int) -> _Layout:
     begins, ends = _positions(prog, entries, cool_down)
-    arena, arena_nbytes = _place_arena(graph, prog, begins, ends)
-    slab, slab_nbytes = _place_slab(prog, entries)
-    return _Layout(arena, arena_nbytes, slab, slab_nbytes)
+    return _Layout(*_place_arena(graph, prog, begins, ends), *_place_slab(prog, entries))
 
 
 def _positions(prog: Program, entries: Sequence[Entry], cool_down: int) -> tuple[list[int], list[int]]:
@@ -144,7 +142,7 @@ def _place_arena(
             Stay(off, prog.residencies[n].nbytes, begins[n], ends[n])
             for off, n in zip(offset, members, strict=True)
         )
-        extents.append(Extent(tuple(stays)))
+        extents.append(Extent.of(tuple(stays)))
         offsets.append(offset)
     bases, high_water = place(extents)
     addresses = {}
@@ -177,19 +175,28 @@ def _side_by_side(prog: Program) -> list[list[int]]:
 def _place_slab(prog: Program, entries: Sequence[Entry]) -> tuple[dict[tuple[str, int, int], int], int]:
     """Host addresses by (buffer, section, stay that left), each held from its offload to its prefetch."""
     leaving: dict[tuple[str, int, int], int] = {}
-    extents, keys = [], []
-    for place_in_order, entry in enumerate(entries):
-        stay = prog.residencies[entry.number] if entry.event is not Event.LAUNCH else None
-        if stay is None:
+    held: dict[tuple[str, int, int], Stay] = {}
+    for at, entry in enumerate(entries):
+        if entry.event is Event.LAUNCH:
             continue
+        stay = prog.residencies[entry.number]
         if entry.event is Event.OFFLOAD:
-            leaving[stay.buffer, stay.section, stay.stay] = place_in_order
-        if entry.event is Event.PREFETCH:
+            leaving[stay.buffer, stay.section, stay.stay] = at
+        else:
             key = (stay.buffer, stay.section, stay.stay - 1)
-            extents.append(Extent((Stay(0, stay.nbytes, leaving[key], place_in_order),)))
-            keys.append(key)
-    bases, high_water = place(extents) if extents else ((), 0)
-    return dict(zip(keys, bases, strict=True)), high_water
+            held[key] = Stay(0, stay.nbytes, leaving[key], at)
+    if held and max(s.first for s in held.values()) < min(s.last for s in held.values()):
+        return _stack(held)  # all are there at one time: nothing to share
+    bases, high_water = place([Extent.of((stay,)) for stay in held.values()]) if held else ((), 0)
+    return dict(zip(held, bases, strict=True)), high_water
+
+
+def _stack(held: dict[tuple[str, int, int], Stay]) -> tuple[dict[tuple[str, int, int], int], int]:
+    bases, top = {}, 0
+    for key, stay in held.items():
+        bases[key] = top
+        top += -(-stay.nbytes // ALIGNMENT) * ALIGNMENT
+    return bases, top
 
 
 def _steps(graph: Graph, prog: Program, entries: Sequence[Entry], layout: _Layout) -> tuple[Step, ...]:

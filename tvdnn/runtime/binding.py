@@ -7,18 +7,12 @@ from types import SimpleNamespace
 
 import torch
 
-from ..graph import Buffer, Graph, Pass
-from ..ops.definition import Control, Launch
+from ..graph import Buffer, Graph, Pass, Use
+from ..ops.definition import TORCH_DTYPES, Control, Launch
 from ..ops.expand import DTYPES
 from ..ops.registry import role
 from ..planner.schedule import Action, Operand, Schedule, Space, Step
 
-TORCH_DTYPES = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "int64": torch.int64,
-    "uint8": torch.uint8,
-}
 Call = Callable[[], None]
 
 
@@ -70,8 +64,16 @@ def bind_step(
     pass_ = graph.passes[step.pass_index]
     run = role(graph.ops[pass_.op].kind, pass_.role)
     pieces = _units(pass_, step) if by_unit else [(step.start, step.stop)]
-    arguments = [_arguments(graph, pass_, step, piece, memory, tensors, kernels) for piece in pieces]
+    strides = _grad_strides(graph, pass_, tensors)
+    arguments = [_arguments(graph, pass_, step, piece, memory, tensors, kernels, strides) for piece in pieces]
     return lambda: _launch(run, arguments)
+
+
+def _grad_strides(graph: Graph, pass_: Pass, tensors: Tensors) -> dict[str, tuple[int, ...]]:
+    """Gradients lie in memory as their parameters do (a channels_last weight's too), so that updates are elementwise."""
+    names = {use.buffer for use in (*pass_.reads, *pass_.writes)}
+    owners = {grad: param for param, grads in graph.param_grads.items() for grad in grads if grad in names}
+    return {grad: tensors.params[param].stride() for grad, param in owners.items() if param in tensors.params}
 
 
 def _copy(source: torch.Tensor, target: torch.Tensor) -> None:
@@ -95,14 +97,17 @@ def _arguments(
     memory: Memory,
     tensors: Tensors,
     kernels: SimpleNamespace,
+    strides: Mapping[str, tuple[int, ...]],
 ) -> Launch:
-    def views(uses: tuple, operands: tuple[Operand, ...]) -> tuple[torch.Tensor, ...]:
-        found = []
-        for use, operand in zip(uses, operands, strict=True):
-            buffer = graph.buffers[use.buffer]
-            start, stop = use.rows(*piece, buffer)
-            found.append(memory.view(operand, buffer)[start - operand.start : stop - operand.start])
-        return tuple(found)
+    def view(use: Use, operand: Operand) -> torch.Tensor:
+        buffer = graph.buffers[use.buffer]
+        if use.buffer in strides:
+            return memory.view(operand, buffer).as_strided(buffer.shape, strides[use.buffer])
+        start, stop = use.rows(*piece, buffer)
+        return memory.view(operand, buffer)[start - operand.start : stop - operand.start]
+
+    def views(uses: tuple[Use, ...], operands: tuple[Operand, ...]) -> tuple[torch.Tensor, ...]:
+        return tuple(view(use, operand) for use, operand in zip(uses, operands, strict=True))
 
     attrs = dict(graph.ops[pass_.op].attrs)
     if pass_.group:

@@ -1,0 +1,139 @@
+"""Core: what Trainer and virtualize share. One network's memory, and its schedules by shape, planned when first used."""
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from ..errors import InputError
+from ..graph import Graph
+from ..ops.definition import Control
+from ..ops.expand import CONTROL_NBYTES
+from ..planner.costs import Costs
+from ..planner.planning import make_schedule
+from ..runtime.arena import Arena
+from ..runtime.binding import Tensors
+from ..runtime.profiler import profile
+from ..runtime.runner import Runner
+from ..runtime.slab import Slab
+from .graphs import Progress, default_costs
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Under which policy and within which bytes to plan."""
+
+    policy: str
+    budget: int | None
+    host_budget: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How schedules run. `kernels` is "triton" or "torch"; seeds randomize order (CPU) or delays (GPU) for tests."""
+
+    kernels: str | None = None
+    order_seed: int | None = None
+    delay_seed: int | None = None
+    costs: Costs | None = None
+    slab: Slab | None = None
+    progress: Progress | None = None
+
+
+class Core:
+    """Arena, slab, control block and runners of one network. All its runners share the arena: one step at a time."""
+
+    def __init__(self, net: nn.Module, limits: Limits, options: Options) -> None:
+        self.params = dict(net.named_parameters())
+        self.device = one_device(self.params)
+        self.limits, self.options = limits, options
+        cuda = self.device.type == "cuda"
+        self.kernels = options.kernels or ("triton" if cuda else "torch")
+        self.arena = Arena(self.device)
+        self.slab = options.slab or Slab(pinned=cuda)
+        self.control_bytes, self.control = make_control(self.device)
+        self.costs: dict[Hashable, Costs] = {}
+        self.runners: dict[Hashable, Runner] = {}
+        self._addresses = self._data_ptrs()
+
+    def runner(
+        self, key: Hashable, graph: Callable[[], Graph], updates: Callable[[], Mapping[str, tuple[torch.Tensor | None, ...]]]
+    ) -> Runner:
+        """The runner for `key`, planned and captured when first asked for, and again when a parameter has moved."""
+        if self._addresses != self._data_ptrs():
+            self.runners.clear()
+            self._addresses = self._data_ptrs()
+        if key not in self.runners:
+            self.runners[key] = self._make(key, graph(), updates())
+        self.runners[key].refresh()
+        return self.runners[key]
+
+    def close(self) -> None:
+        """Give back arena and graphs, and the slab where it is the core's own."""
+        for runner in self.runners.values():
+            runner.close()
+        self.runners.clear()
+        self.arena.close()
+        if self.options.slab is None:
+            self.slab.close()
+
+    def report(self, stage: str, fraction: float) -> None:
+        if self.options.progress is not None:
+            self.options.progress(stage, fraction)
+
+    def _make(self, key: Hashable, graph: Graph, updates: Mapping[str, tuple[torch.Tensor | None, ...]]) -> Runner:
+        self.costs[key] = self._find_costs(graph)
+        limits, progress = self.limits, self.options.progress
+        schedule = make_schedule(
+            graph,
+            self.costs[key],
+            policy=limits.policy,
+            budget=limits.budget,
+            host_budget=limits.host_budget,
+            progress=progress,
+        )
+        params = {name: param.detach() for name, param in self.params.items()}
+        return Runner(
+            schedule,
+            Tensors(params, updates, self.control),
+            kernels=self.kernels,
+            arena=self.arena,
+            slab=self.slab,
+            order_seed=self.options.order_seed,
+            delay_seed=self.options.delay_seed,
+            progress=progress,
+        )
+
+    def _find_costs(self, graph: Graph) -> Costs:
+        if self.options.costs is not None:
+            return self.options.costs
+        if self.device.type != "cuda":
+            return default_costs(graph)
+        limit = None if self.limits.budget is None else self.limits.budget - graph.fixed_nbytes
+        return profile(graph, device=self.device, kernels=self.kernels, limit=limit, progress=self.options.progress)
+
+    def _data_ptrs(self) -> tuple[int, ...]:
+        return tuple(param.data_ptr() for param in self.params.values())
+
+
+def one_device(params: Mapping[str, torch.Tensor]) -> torch.device:
+    """The device of all parameters."""
+    devices = {param.device for param in params.values()}
+    if len(devices) > 1:
+        raise InputError(f"the parameters lie on {sorted(map(str, devices))}; move the network to one device")
+    return next(iter(devices), torch.device("cpu"))
+
+
+def make_control(device: torch.device) -> tuple[torch.Tensor, Control]:
+    """The control block's bytes, and its parts: 8 floats of the optimizer, the loss's scale, the seed."""
+    block = torch.zeros(CONTROL_NBYTES, dtype=torch.uint8, device=device)
+    floats = block[:40].view(torch.float32)
+    return block, Control(sgd=floats[:8], scale=floats[8:9], seed=block[40:48].view(torch.int64))
+
+
+def write_control(block: torch.Tensor, sgd: tuple[float, ...], scale: float, seed: int) -> None:
+    """Settings of the next step, ordered on the current stream before the replay that reads them."""
+    floats = torch.tensor((*sgd, *(0.0,) * (8 - len(sgd)), scale, 0.0), dtype=torch.float32)
+    packed = torch.cat((floats.view(torch.uint8), torch.tensor([seed], dtype=torch.int64).view(torch.uint8)))
+    block[:48].copy_(packed, non_blocking=True)
