@@ -1,4 +1,4 @@
-"""Launchers write all of their outputs and nothing beside them, where neighbours in an arena are."""
+"""Launchers write all of their outputs, and nothing beside them, where an arena has neighbours."""
 
 import math
 from collections.abc import Callable

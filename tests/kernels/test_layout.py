@@ -15,9 +15,13 @@ from tvdnn.kernels.layout import (
 
 from tests.kernels.numerics import assert_repeatable, poisoned, poisoned_like, randn
 
-SHAPES = [(2, 3, 5, 7), (1, 1, 1, 1), (2, 65, 9, 8), (1, 64, 33, 31), (5, 13), (0, 3, 4, 4), (0, 7)]
-OUTSIDE = [torch.float32, torch.float16, torch.bfloat16]
-INSIDE = [torch.float32, torch.bfloat16]
+SHAPES = [(2, 3, 5, 7), (1, 1, 1, 1), (1, 65, 5, 8), (1, 64, 33, 31), (5, 13), (0, 3, 4, 4), (0, 7)]
+DTYPES = [
+    (torch.float32, torch.float32),
+    (torch.float32, torch.bfloat16),
+    (torch.float16, torch.bfloat16),
+    (torch.bfloat16, torch.bfloat16),
+]
 STRIDES = ["contiguous", "channels_last", "sliced"]
 
 
@@ -37,8 +41,7 @@ def map_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("strides", STRIDES)
-@pytest.mark.parametrize("inside", INSIDE)
-@pytest.mark.parametrize("outside", OUTSIDE)
+@pytest.mark.parametrize(("outside", "inside"), DTYPES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_stage_and_unstage(
     shape: tuple[int, ...],
