@@ -66,7 +66,8 @@ def _matmul_kernel(
 ):  # fmt: skip
     """out[g] = A B over share g of the sum, `group` of its k_size terms; g is the second grid axis.
 
-    A is stored [m_size, k_size], or by K: [k_size, m_size]; B [n_size, k_size], or by K.
+    A is stored [m_size, k_size], or by K: [k_size, m_size]; B [n_size, k_size], or by K. More than
+    one share needs both by K: only rows end at a share's end.
     """
     tiles_m, tiles_n = tl.cdiv(m_size, BLOCK_M), tl.cdiv(n_size, BLOCK_N)
     pid_m, pid_n = _tile_place(tl.program_id(0), tiles_m, tiles_n, TILE_GROUP)

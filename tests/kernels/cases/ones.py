@@ -1,0 +1,63 @@
+"""Launches whose sizes are all 1, which Triton compiles in as constants, and of odd views."""
+
+from functools import partial
+
+import torch
+from tvdnn.kernels import activation, dropout, layout, linear, loss, norm, optim, pool
+
+from tests.offline import Case
+
+HOPPER = (90,)
+
+
+def _empty(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def _elementwise() -> None:
+    x, control = _empty(1, 1, 1, 1), _empty(8)
+    activation.relu(x, x)
+    activation.relu_grad(x, x, x)
+    layout.add(x, x, x)
+    layout.stage(_empty(1, 2, 2, 2)[:, :1, ::2, ::2], x)
+    dropout.dropout(x, x, _empty(1, dtype=torch.int64), p=0.5, op_id=1, first_sample=1)
+    optim.sgd(x, x, x, control, nesterov=False, maximize=False)
+
+
+def _maps() -> None:
+    x = _empty(1, 1, 1, 1)
+    window = {"kernel": (1, 1), "stride": (1, 1), "padding": (0, 0)}
+    pool.max_pool2d(x, x, **window, dilation=(1, 1))
+    pool.max_pool2d_grad(x, x, x, **window, dilation=(1, 1))
+    pool.avg_pool2d(x, x, **window, count_include_pad=True, divisor_override=None)
+    pool.avg_pool2d_grad(x, x, **window, count_include_pad=False, divisor_override=None)
+    pool.adaptive_avg_pool2d(x, x)
+    pool.adaptive_avg_pool2d_grad(x, x)
+    settings = {"size": 1, "alpha": 1e-4, "beta": 0.75, "k": 2.0}
+    norm.local_response_norm(x, x, **settings)
+    norm.local_response_norm_grad(x, x, x, **settings)
+
+
+def _products(dtype: torch.dtype) -> None:
+    x, partial_sum, bias = _empty(1, 1, dtype=dtype), _empty(1, 1, 1), _empty(1)
+    linear.linear(x, x, bias, x, precision="tf32")
+    linear.linear_grad_input(x, x, x, precision="tf32")
+    linear.linear_grad_weight(x, x, partial_sum, group=1, precision="tf32")
+    linear.linear_grad_bias(x, partial_sum, group=1)
+
+
+def _loss() -> None:
+    logits, target, losses = _empty(1, 1), _empty(1, dtype=torch.int64), _empty(1)
+    total, options = _empty(2), {"reduction": "sum", "ignore_index": 1}
+    loss.cross_entropy_rows(logits, target, losses, losses, ignore_index=1)
+    loss.cross_entropy_total(losses, target, total, **options)
+    loss.cross_entropy_grad(logits, target, losses, total, losses, logits, **options)
+
+
+CASES = [
+    Case("elementwise", _elementwise, archs=HOPPER),
+    Case("maps", _maps, archs=HOPPER),
+    Case("products", partial(_products, torch.float32), archs=HOPPER),
+    Case("bfloat16 products", partial(_products, torch.bfloat16), archs=HOPPER),
+    Case("loss", _loss, archs=HOPPER),
+]
