@@ -1,4 +1,4 @@
-"""The simulator: when the steps of a schedule run on a machine of given costs, and what is resident."""
+"""The simulator: when a schedule's steps run on a machine of given costs, and what is resident."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ def simulate(schedule: Schedule, costs: Costs) -> Timeline:
     """The timeline of `schedule`: a step starts once its lane is free and its waits have ended.
 
     A copy takes the link's latency, then moves its bytes at the duplex rate while the other copy
-    lane is busy, else at the rate of its way alone. The second half starts when the first has ended.
+    lane is busy, else at the rate of its way alone. The second half starts once the first ended.
     """
     simulation = _Simulation(schedule, costs)
     while simulation.start_ready():
@@ -123,11 +123,10 @@ class _Simulation:
 
 
 def average_nbytes(schedule: Schedule, timeline: Timeline) -> float:
-    """Device bytes averaged over the step: what is resident in the arena, and what lies outside it."""
-    held = sum(
-        nbytes * (end_s - start_s) for _, nbytes, start_s, end_s in _held(schedule, timeline)
-    )
-    return schedule.graph.fixed_nbytes + (held / timeline.step_s if timeline.step_s else 0.0)
+    """Device bytes averaged over the step: residents of the arena, and what lies outside it."""
+    stays = _held(schedule, timeline)
+    byte_seconds = sum(nbytes * (end_s - start_s) for _, nbytes, start_s, end_s in stays)
+    return schedule.graph.fixed_nbytes + byte_seconds / (timeline.step_s or 1.0)
 
 
 def memory_profile(schedule: Schedule, timeline: Timeline) -> MemoryProfile:
@@ -135,7 +134,9 @@ def memory_profile(schedule: Schedule, timeline: Timeline) -> MemoryProfile:
     stays = tuple(_held(schedule, timeline))
     kinds = [kind for kind in Kind if any(stay[0] is kind for stay in stays)]
     columns = np.array([kinds.index(stay[0]) for stay in stays], np.int64)
-    nbytes, starts_s, ends_s = (np.array([stay[i] for stay in stays]) for i in (1, 2, 3))
+    nbytes = np.array([stay[1] for stay in stays], np.int64)
+    starts_s = np.array([stay[2] for stay in stays], np.float64)
+    ends_s = np.array([stay[3] for stay in stays], np.float64)
     times_s = np.unique(np.concatenate((starts_s, ends_s)))
     levels = np.zeros((len(times_s), len(kinds)), np.int64)
     np.add.at(levels, (np.searchsorted(times_s, starts_s), columns), nbytes)
