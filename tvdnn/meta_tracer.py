@@ -38,6 +38,10 @@ LAYERS = (
 LAYER_PACKAGES = ("torch.nn.", "tvdnn.nn.")
 
 
+class UnknownShapeError(TraceError):
+    """The network asked for the shape of what a refused call yields."""
+
+
 class MapProxy(fx.Proxy):
     """A proxy whose sizes are known numbers."""
 
@@ -45,7 +49,7 @@ class MapProxy(fx.Proxy):
     def value(self) -> Tensor:
         value = self.node.meta["value"]
         if not isinstance(value, Tensor):
-            raise TraceError(f"the shape of {self.node.meta['name']} is not known")
+            raise UnknownShapeError(f"the shape of {self.node.meta['name']} is not known")
         return value
 
     @property
@@ -109,8 +113,10 @@ class MetaTracer(fx.Tracer):
         try:
             graph: fx.Graph = torch.func.functional_call(Root(self.net, self), state, ())
         except TraceError as error:
-            reason = f"{self._path() or type(self.net).__name__}: {error}"
-            raise unsupported(refusals(self.graph.nodes) or [reason]) from error
+            refused = refusals(self.graph.nodes)
+            if not isinstance(error, UnknownShapeError):
+                refused.append(f"{self._path() or type(self.net).__name__}: {error}")
+            raise unsupported(refused) from error
         return graph
 
     def placeholders(self) -> Iterator[fx.Proxy]:

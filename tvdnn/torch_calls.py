@@ -73,10 +73,8 @@ def max_pool2d(
     padding: Ints = 0,
     dilation: Ints = 1,
     ceil_mode: bool = False,
-    return_indices: bool = False,
+    return_indices: bool = False,  # with it torch calls another function
 ) -> Call:
-    if return_indices:
-        raise UnsupportedCallError("max_pool2d with return_indices=True")
     attrs = window(kernel_size, stride, padding) | {"dilation": pair(dilation)}
     return Call("max_pool2d", (x,), (), attrs)
 

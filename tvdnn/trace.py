@@ -53,16 +53,20 @@ def _meta_inputs(module: torch.nn.Module, example_inputs: Sequence[Tensor]) -> d
 
 
 def _argument_names(module: torch.nn.Module, example_inputs: Sequence[Tensor]) -> list[str]:
+    """The names of forward's arguments; those that share one name are numbered."""
+    signature = inspect.signature(module.forward)
     try:
-        bound = inspect.signature(module.forward).bind(*example_inputs)
+        arguments = signature.bind(*example_inputs).arguments
     except TypeError as error:
-        reason = (
-            f"{type(module).__name__}.forward does not take {len(example_inputs)} inputs: {error}"
-        )
-        raise InputError(reason) from error
-    names = list(bound.arguments)
-    extra = len(bound.args) - len(names)
-    return names if not extra else [*names[:-1], *(f"{names[-1]}{i}" for i in range(extra + 1))]
+        count = f"{len(example_inputs)} example inputs"
+        raise InputError(
+            f"{type(module).__name__}.forward does not take {count}: {error}"
+        ) from error
+    names: list[str] = []
+    for name, value in arguments.items():
+        many = signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
+        names += [f"{name}{index}" for index in range(len(value))] if many else [name]
+    return names
 
 
 def _check_input(name: str, tensor: Tensor, *, batch: torch.Size) -> None:
@@ -160,15 +164,16 @@ def _params(module: torch.nn.Module, ops: Sequence[Op]) -> dict[str, Param]:
 
 def _output_nodes(outputs: object, names: dict[fx.Node, str]) -> list[fx.Node]:
     nodes = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
-    if not nodes or any(node not in names for node in nodes if isinstance(node, fx.Node)):
+    others = [type(node).__name__ for node in nodes if not isinstance(node, fx.Node)]
+    if others or not nodes:
+        found = others[0].removeprefix("immutable_") if others else "no tensor"
+        raise UnsupportedOpError(
+            f"the network returns {found} where it may return a tensor, or a tuple or list of them"
+        )
+    known = [node for node in nodes if isinstance(node, fx.Node) and node in names]
+    if len(known) < len(nodes):
         raise UnsupportedOpError("the network returns a tensor that does not come from its inputs")
-    for node in nodes:
-        if not isinstance(node, fx.Node):
-            raise UnsupportedOpError(
-                f"the network returns a {type(outputs).__name__} with a {type(node).__name__};"
-                " it may return a tensor, or a tuple or list of tensors"
-            )
-    return [node for node in nodes if isinstance(node, fx.Node)]
+    return known
 
 
 def _stored_shape(node: fx.Node) -> tuple[int, ...]:

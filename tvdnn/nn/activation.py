@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
-from torch.overrides import has_torch_function_unary
 
 from ..kernels import activation as kernels
-from .maps import apply, checked, choose, dense, dense_like, flat
+from .maps import apply, checked, choose, dense, dense_like, flat, torchs_own
 
 
 class ReLU(torch.nn.ReLU):
@@ -21,7 +20,7 @@ class ReLU(torch.nn.ReLU):
 
 def relu(x: Tensor, inplace: bool = False) -> Tensor:
     """torch.nn.functional.relu, of float32 or bfloat16 of any shape."""
-    if has_torch_function_unary(x):
+    if torchs_own(x):
         return functional.relu(x, inplace)
     return apply(_ReLU, checked(x), inplace)
 

@@ -7,13 +7,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
-from torch.overrides import has_torch_function_variadic
 
 from ..errors import InputError
 from ..kernels import conv as kernels
 from ..kernels import conv_pack, device, reduce
 from ..torch_calls import Ints, pair
-from .maps import apply, autocast, choose, nchw, nhwc, shape_only
+from .maps import apply, autocast, choose, nchw, nhwc, shape_only, torchs_own
 
 _SWITCH: Any = torch.backends.cudnn.conv  # type: ignore[attr-defined]
 WAVES = 2  # programs of a weight gradient's launch for each multiprocessor
@@ -49,7 +48,7 @@ def conv2d(
     groups: int = 1,
 ) -> Tensor:
     """torch.nn.functional.conv2d of maps [N, C, H, W]; weight and bias of any float type."""
-    if has_torch_function_variadic(x, weight):
+    if torchs_own(x, weight):
         return functional.conv2d(x, weight, bias, stride, padding, dilation, groups)
     if x.dim() == 4 and x.shape[1] != weight.shape[1] * groups:
         shapes = f"shape {tuple(x.shape)}; weight is {tuple(weight.shape)} in {groups} groups"

@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
-from torch.overrides import has_torch_function_unary
 
 from ..kernels import dropout as kernels
-from .maps import apply, checked, choose, dense, dense_like, flat
+from .maps import apply, checked, choose, dense, dense_like, flat, torchs_own
 
 
 class Dropout(torch.nn.Dropout):
@@ -21,7 +20,7 @@ class Dropout(torch.nn.Dropout):
 
 def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """torch.nn.functional.dropout; each call draws its seed from torch's generator."""
-    if has_torch_function_unary(x):
+    if torchs_own(x):
         return functional.dropout(x, p, training, inplace)
     if not training or p == 0:
         return x

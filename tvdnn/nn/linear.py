@@ -6,11 +6,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
-from torch.overrides import has_torch_function_variadic
 
 from ..errors import InputError
 from ..kernels import linear as kernels
-from .maps import apply, autocast, choose
+from .maps import apply, autocast, choose, torchs_own
 
 
 class Linear(torch.nn.Linear):
@@ -28,7 +27,7 @@ class LazyLinear(torch.nn.LazyLinear, Linear):
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """torch.nn.functional.linear of x [..., F]; weight [O, F] and bias [O] of any float type."""
-    if has_torch_function_variadic(x, weight):
+    if torchs_own(x, weight):
         return functional.linear(x, weight, bias)
     if x.shape[-1:] != weight.shape[1:]:
         raise InputError(f"the input has shape {tuple(x.shape)}; weight is {tuple(weight.shape)}")

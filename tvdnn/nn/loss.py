@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
-from torch.overrides import has_torch_function_variadic
 
 from ..kernels import loss as kernels
-from .maps import apply, checked, choose, shape_only
+from .maps import apply, checked, choose, shape_only, torchs_own
 
 
 class CrossEntropyLoss(torch.nn.CrossEntropyLoss):
@@ -33,7 +32,7 @@ def cross_entropy(
     """torch.nn.functional.cross_entropy of logits [N, C] and class indices [N]."""
     settings = {"ignore_index": ignore_index, "reduction": reduction}
     operands = (logits, target)
-    if has_torch_function_variadic(*operands):
+    if torchs_own(*operands):
         return functional.cross_entropy(*operands, ignore_index=ignore_index, reduction=reduction)
     functional.cross_entropy(shape_only(logits), shape_only(target), reduction=reduction)
     return apply(_CrossEntropy, checked(logits).contiguous(), target.contiguous(), settings)

@@ -4,6 +4,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.overrides import has_torch_function
 
 from ..errors import InputError
 
@@ -15,6 +16,11 @@ def apply(function: type[torch.autograd.Function], *arguments: Any) -> Tensor:
     """The tensor that an autograd function yields."""
     y: Tensor = function.apply(*arguments)  # type: ignore[no-untyped-call]
     return y
+
+
+def torchs_own(*tensors: Tensor) -> bool:
+    """Whether a call is left to torch: on fx proxies, tensor subclasses and meta tensors."""
+    return has_torch_function(tensors) or any(tensor.is_meta for tensor in tensors)
 
 
 def choose(x: Tensor, kernel: Launcher, reference: Launcher) -> Launcher:

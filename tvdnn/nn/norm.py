@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
-from torch.overrides import has_torch_function_unary
 
 from ..kernels import norm as kernels
-from .maps import apply, checked, choose, nchw, nhwc
+from .maps import apply, checked, choose, nchw, nhwc, torchs_own
 
 
 class LocalResponseNorm(torch.nn.LocalResponseNorm):
@@ -23,7 +22,7 @@ def local_response_norm(
     x: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> Tensor:
     """torch.nn.functional.local_response_norm of maps [N, C, H, W]."""
-    if has_torch_function_unary(x):
+    if torchs_own(x):
         return functional.local_response_norm(x, size, alpha, beta, k)
     settings = {"size": size, "alpha": alpha, "beta": beta, "k": k}
     return apply(_LocalResponseNorm, checked(x), settings)

@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
-from torch.overrides import has_torch_function_unary
 
 from ..kernels import pool as kernels
 from ..torch_calls import Ints, pair, window
-from .maps import apply, checked, choose, nchw, nhwc, shape_only
+from .maps import apply, checked, choose, nchw, nhwc, shape_only, torchs_own
 
 
 class MaxPool2d(torch.nn.MaxPool2d):
@@ -58,7 +57,7 @@ def max_pool2d(
 ) -> Tensor:
     """torch.nn.functional.max_pool2d of maps [N, C, H, W]."""
     arguments = (kernel_size, stride, padding, dilation, ceil_mode)
-    if has_torch_function_unary(x):
+    if torchs_own(x):
         return functional.max_pool2d(x, *arguments)
     shape = functional.max_pool2d(shape_only(x), *arguments).shape
     settings = window(kernel_size, stride, padding) | {"dilation": pair(dilation)}
@@ -76,7 +75,7 @@ def avg_pool2d(
 ) -> Tensor:
     """torch.nn.functional.avg_pool2d of maps [N, C, H, W]."""
     arguments = (kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
-    if has_torch_function_unary(x):
+    if torchs_own(x):
         return functional.avg_pool2d(x, *arguments)
     shape = functional.avg_pool2d(shape_only(x), *arguments).shape
     averaging = {"count_include_pad": count_include_pad, "divisor_override": divisor_override}
@@ -85,7 +84,7 @@ def avg_pool2d(
 
 def adaptive_avg_pool2d(x: Tensor, output_size: Any) -> Tensor:
     """torch.nn.functional.adaptive_avg_pool2d of maps [N, C, H, W]."""
-    if has_torch_function_unary(x):
+    if torchs_own(x):
         return functional.adaptive_avg_pool2d(x, output_size)
     shape = functional.adaptive_avg_pool2d(shape_only(x), output_size).shape
     return _pooled(x, shape, _ADAPTIVE, {})

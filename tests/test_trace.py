@@ -1,0 +1,483 @@
+"""Tracing: what is recorded computes what the module computes; the rest is refused by name."""
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+import tvdnn.nn
+from tvdnn.errors import InputError, UnsupportedOpError
+from tvdnn.graph import Network, Op
+from tvdnn.trace import trace
+
+Maps = dict[str, Tensor]
+
+
+def run(network: Network, module: torch.nn.Module, inputs: Sequence[Tensor]) -> list[Tensor]:
+    """The network's outputs by torch's own functions, op by op over channels-last values."""
+    params = {"": None, **dict(module.named_parameters())}
+    values = dict(zip(network.inputs, map(stored, inputs), strict=True))
+    for op in network.ops:
+        sources = [values[name] for name in op.inputs]
+        y = run_op(op, sources[0], [params[name] for name in op.params], network)
+        assert y.shape == network.values[op.output].shape, op
+        values[op.output] = y
+    return [values[name] for name in network.outputs]
+
+
+def run_op(op: Op, x: Tensor, params: list[Any], network: Network) -> Tensor:
+    """One op; the output's shape decides ceil mode and the adaptive side."""
+    shape, attrs = network.values[op.output].shape, dict(op.attrs)
+    if op.kind == "view":
+        return x.reshape(shape)
+    if op.kind == "flatten":
+        return torch_layout(x).flatten(1)
+    if op.kind == "relu":
+        return x.clamp(min=0)
+    if op.kind == "linear":
+        return functional.linear(x, *params)
+    y = torch_layout(x)
+    if op.kind == "conv2d":
+        assert attrs.pop("kernel") == tuple(params[0].shape[2:])
+        return stored(functional.conv2d(y, *params, **attrs))
+    if op.kind == "adaptive_avg_pool2d":
+        return stored(functional.adaptive_avg_pool2d(y, shape[1:3]))
+    if op.kind in ("max_pool2d", "avg_pool2d"):
+        pool, kernel = getattr(functional, op.kind), attrs.pop("kernel")
+        results = [stored(pool(y, kernel, ceil_mode=ceil, **attrs)) for ceil in (False, True)]
+        return next(result for result in results if result.shape == shape)
+    return stored(getattr(functional, op.kind)(y, **attrs))
+
+
+def stored(x: Tensor) -> Tensor:
+    return x.permute(0, 2, 3, 1).contiguous() if x.dim() == 4 else x
+
+
+def torch_layout(x: Tensor) -> Tensor:
+    return x.permute(0, 3, 1, 2).contiguous()
+
+
+def kinds(network: Network) -> list[str]:
+    return [op.kind for op in network.ops]
+
+
+class Functional(torch.nn.Module):
+    """One network in torch's functional forms, methods and modules, plain and in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 8, 3, padding="same"), torch.nn.ReLU(True)
+        )
+        self.kernel = torch.nn.Parameter(torch.randn(6, 4, 3, 2))
+        self.shift = torch.nn.Parameter(torch.randn(6))
+        self.norm = tvdnn.nn.LocalResponseNorm(3, alpha=0.5)
+        self.fc = tvdnn.nn.Linear(6 * 2 * 3, 10)
+        self.square = torch.nn.Parameter(torch.randn(5, 10))
+
+    def forward(self, x: Tensor, scale: float | None = None) -> tuple[Tensor, Tensor]:
+        assert scale is None
+        x = self.stem(x)
+        x = functional.conv2d(x, self.kernel, self.shift, stride=(2, 1), groups=2, padding=1)
+        x = functional.relu_(functional.max_pool2d(x, 3, 2, ceil_mode=True))
+        x = torch.relu(self.norm(x)).relu()
+        x = functional.avg_pool2d(x, (2, 1), count_include_pad=False)
+        x = functional.dropout(x, 0.3, self.training)
+        wide = functional.adaptive_avg_pool2d(x, (2, 3))
+        y = wide.view(wide.size(0), -1)
+        y = functional.linear(y, self.fc.weight, bias=self.fc.bias).relu_()
+        if y.shape[1] > 8 and len(y) == y.size()[0] and y.dim() == y.ndim and y.numel():
+            y = functional.linear(input=y, weight=self.square)
+        return y.reshape(x.shape[0], -1), wide
+
+
+def test_functional_forms_compute_the_same() -> None:
+    torch.manual_seed(0)
+    module = Functional().eval()
+    x = torch.randn(2, 3, 12, 10)
+    network = trace(module, (x,), name="functional")
+    for ours, exact in zip(run(network, module, [x]), module(x), strict=True):
+        assert torch.allclose(ours, stored(exact), rtol=1e-5, atol=1e-6)
+    assert network.name == "functional"
+    assert network.inputs == ("x",)
+    assert network.returns_tuple
+    assert network.batch == 2
+    assert not network.training
+    assert [op.name for op in network.ops] == [
+        *("stem.0", "stem.1", "conv2d", "max_pool2d", "relu", "norm", "relu#2", "relu#3"),
+        *("avg_pool2d", "dropout", "adaptive_avg_pool2d", "view", "linear", "relu#4", "linear#2"),
+        "reshape",
+    ]
+    assert network.ops[2].params == ("kernel", "shift")
+    assert network.ops[14].params == ("square", "")
+    assert kinds(network)[9] == "view"
+
+
+def test_attributes_are_pairs() -> None:
+    module = torch.nn.Sequential(
+        torch.nn.Conv2d(4, 6, (3, 5), stride=2, padding=(1, 2), dilation=(1, 2), groups=2),
+        torch.nn.Conv2d(6, 6, 3, padding="same", dilation=2),
+        torch.nn.Conv2d(6, 6, 1, padding="valid", bias=False),
+        torch.nn.MaxPool2d(2, padding=1),
+        torch.nn.AvgPool2d(3, stride=1, divisor_override=4),
+        torch.nn.LocalResponseNorm(5),
+    )
+    ops = trace(module, (torch.empty(2, 4, 20, 20),)).ops
+    assert ops[0].attrs == {
+        "kernel": (3, 5),
+        "stride": (2, 2),
+        "padding": (1, 2),
+        "dilation": (1, 2),
+        "groups": 2,
+    }
+    assert ops[1].attrs["padding"] == (2, 2)
+    assert ops[2].attrs["padding"] == (0, 0)
+    assert ops[2].params == ("2.weight", "")
+    assert ops[3].attrs == {
+        "kernel": (2, 2),
+        "stride": (2, 2),
+        "padding": (1, 1),
+        "dilation": (1, 1),
+    }
+    assert ops[4].attrs == {
+        "kernel": (3, 3),
+        "stride": (1, 1),
+        "padding": (0, 0),
+        "count_include_pad": True,
+        "divisor_override": 4,
+    }
+    assert ops[5].attrs == {"size": 5, "alpha": 1e-4, "beta": 0.75, "k": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "kind"),
+    [
+        (torch.nn.Flatten(), (2, 3, 4, 5), "flatten"),
+        (torch.nn.Flatten(), (2, 3, 1, 1), "view"),
+        (torch.nn.Flatten(), (2, 1, 4, 5), "view"),
+        (torch.nn.Flatten(), (2, 7), "view"),
+        (torch.nn.AdaptiveAvgPool2d((4, 5)), (2, 3, 4, 5), "view"),
+        (torch.nn.AdaptiveAvgPool2d((None, 1)), (2, 3, 4, 5), "adaptive_avg_pool2d"),
+        (torch.nn.AvgPool2d(1), (2, 3, 4, 5), "view"),
+        (torch.nn.AvgPool2d(1, stride=2), (2, 3, 4, 5), "avg_pool2d"),
+        (torch.nn.AvgPool2d(1, divisor_override=2), (2, 3, 4, 5), "avg_pool2d"),
+        (torch.nn.Dropout(0.0), (2, 3, 4, 5), "view"),
+        (torch.nn.Dropout(0.5), (2, 3, 4, 5), "dropout"),
+        (torch.nn.Dropout(0.5).eval(), (2, 3, 4, 5), "view"),
+        (torch.nn.Identity(), (2, 3, 4, 5), None),
+    ],
+    ids=str,
+)
+def test_what_moves_no_bytes_is_a_view(
+    layer: torch.nn.Module, shape: tuple[int, ...], kind: str | None
+) -> None:
+    network = trace(torch.nn.Sequential(torch.nn.ReLU(), layer), (torch.empty(shape),))
+    assert kinds(network) == (["relu", kind] if kind else ["relu"])
+
+
+class Reshaped(torch.nn.Module):
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.shape = shape
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.relu().contiguous().view(self.shape)
+
+
+@pytest.mark.parametrize(
+    ("shape", "target", "kind"),
+    [
+        ((2, 3, 4, 5), (2, -1), "flatten"),
+        ((2, 3, 4, 5), (2, 60), "flatten"),
+        ((2, 3, 4, 5), (2, 3, 4, 5), "view"),
+        ((2, 6), (2, 6, 1, 1), "view"),
+        ((2, 6), (2, 1, 2, 3), "view"),
+        ((2, 6, 1, 1), (-1, 1, 2, 3), "view"),
+    ],
+)
+def test_reshapes(shape: tuple[int, ...], target: tuple[int, ...], kind: str) -> None:
+    module, x = Reshaped(*target), torch.randn(shape)
+    network = trace(module, [x])
+    assert kinds(network) == ["relu", "view", kind]
+    assert torch.equal(run(network, module, [x])[0], stored(module(x)))
+
+
+@pytest.mark.parametrize(
+    ("shape", "target"),
+    [
+        ((2, 3, 4, 5), (2, 12, 5)),
+        ((2, 3, 4, 5), (2, 15, 4, 1)),
+        ((2, 3, 4, 5), (6, 20)),
+        ((2, 6), (2, 3, 2, 1)),
+        ((2, 6), (4, 3)),
+    ],
+)
+def test_other_reshapes_are_refused(shape: tuple[int, ...], target: tuple[int, ...]) -> None:
+    with pytest.raises(UnsupportedOpError, match=r"Reshaped: reshape of \(2.*to \("):
+        trace(Reshaped(*target), (torch.empty(shape),))
+
+
+class Twice(torch.nn.Module):
+    """A layer that runs twice, and two layers that share a weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(4, 4)
+        self.second = torch.nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+        self.second.bias.requires_grad_(False)
+        self.unused = torch.nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        self.unused(x)
+        y = self.first(self.second(self.first(x)))
+        return [y, y, x]
+
+
+def test_shared_layers_and_weights() -> None:
+    module, x = Twice(), torch.randn(3, 4)
+    network = trace(module, (x,))
+    assert [op.name for op in network.ops] == ["first", "second", "first#2"]
+    assert [op.params[0] for op in network.ops] == ["first.weight"] * 3
+    assert list(network.params) == ["first.weight", "first.bias", "second.bias"]
+    assert [param.requires_grad for param in network.params.values()] == [True, True, False]
+    assert network.params["first.weight"].nbytes == 64
+    assert network.params["first.weight"].shape == (4, 4)
+    assert network.outputs == ("first#2", "first#2", "x")
+    assert network.returns_tuple
+    for ours, exact in zip(run(network, module, [x]), module(x), strict=True):
+        assert torch.allclose(ours, exact, rtol=1e-5, atol=1e-6)
+
+
+def test_dropouts_are_numbered_in_order() -> None:
+    module = torch.nn.Sequential(
+        torch.nn.Dropout(0.25), torch.nn.Dropout(0.0), torch.nn.Dropout(0.5, inplace=True)
+    )
+    network = trace(module, (torch.empty(2, 3),))
+    drops = [op.attrs for op in network.ops if op.kind == "dropout"]
+    assert network.training
+    assert drops == [{"p": 0.25, "op_id": 0}, {"p": 0.5, "op_id": 1}]
+    assert set(kinds(trace(module.eval(), (torch.empty(2, 3),)))) == {"view"}
+
+
+class Inputs(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = torch.nn.Linear(3, 2)
+
+    def forward(self, image: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+        return (image.relu(), *(self.fc(other) for other in others))
+
+
+def test_inputs_have_forwards_names() -> None:
+    shapes = ((2, 3, 4, 4), (2, 3), (2, 3))
+    network = trace(Inputs(), [torch.empty(shape) for shape in shapes])
+    assert network.inputs == ("image", "others0", "others1")
+    assert network.outputs == ("relu", "fc", "fc#2")
+    assert network.values["image"].shape == (2, 4, 4, 3)
+
+
+class Stale(torch.nn.Module):
+    """Reads a value by its old name after an in-place operation, as `way` says."""
+
+    def __init__(self, way: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 3, 1)
+        self.way = way
+
+    def forward(self, x: Tensor) -> Any:
+        return self.way(self.conv(x))
+
+
+def result_discarded(y: Tensor) -> Tensor:
+    y.relu_()
+    return torch.relu(y)
+
+
+def read_through_a_view(y: Tensor) -> Tensor:
+    flat = y.view(y.size(0), -1)
+    functional.relu(y, inplace=True)
+    return flat.relu()
+
+
+def returned_by_the_old_name(y: Tensor) -> Tensor:
+    functional.dropout(y, 0.5, True, inplace=True)
+    return y
+
+
+@pytest.mark.parametrize("way", [result_discarded, read_through_a_view, returned_by_the_old_name])
+def test_a_renamed_value_cannot_be_read(way: Callable[[Tensor], Any]) -> None:
+    with pytest.raises(UnsupportedOpError, match=r"Stale: \w+ reads (conv|view) after an in-place"):
+        trace(Stale(way), (torch.empty(2, 3, 4, 4),))
+
+
+def test_an_in_place_result_can_be_read() -> None:
+    network = trace(Stale(lambda y: torch.relu(y.relu_())), (torch.empty(2, 3, 4, 4),))
+    assert [op.inputs[0] for op in network.ops] == ["x", "conv", "relu"]
+
+
+class Counting(torch.nn.Module):
+    """Keeps count of its calls in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+        self.conv = tvdnn.nn.LazyConv2d(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.conv(x)
+
+
+def test_nothing_of_the_module_changes_but_lazy_layers() -> None:
+    module = Counting()
+    calls = module.calls
+    network = trace(module, (torch.ones(2, 3, 8, 8),))
+    assert module.calls is calls
+    assert calls == 0
+    assert type(module.conv) is tvdnn.nn.Conv2d
+    assert network.params["conv.weight"].shape == (4, 3, 3, 3)
+    assert module.conv.weight.device.type == "cpu"
+    before = copy.deepcopy(module.state_dict())
+    trace(module, (torch.ones(2, 3, 8, 8),))
+    assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
+    assert not any(hasattr(value, "node") for value in vars(module).values())
+
+
+def test_a_network_of_forty_gigabytes_has_no_bytes() -> None:
+    with torch.device("meta"):
+        module = torch.nn.Sequential(*(torch.nn.Linear(50_000, 50_000) for _ in range(4)))
+    network = trace(module, (torch.empty(64, 50_000, device="meta"),))
+    assert sum(param.nbytes for param in network.params.values()) == 4 * (50_000**2 + 50_000) * 4
+
+
+class Unsupported(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
+        self.reflect = torch.nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect")
+        self.act = torch.nn.Sequential(torch.nn.GELU(), torch.nn.ReLU())
+        self.rnn = torch.nn.LSTM(4, 4)
+        self.hooked = torch.nn.ReLU()
+        self.hooked.register_forward_hook(lambda module, args, output: None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.hooked(self.act(self.reflect(self.block(x))))
+        left, right = x.chunk(2, 1)
+        x = torch.cat([left, right * 2], 1) + x[:, :1]
+        x, _ = functional.max_pool2d(x, 2, return_indices=True)
+        x = functional.conv2d(x, self.reflect.weight * 2)
+        torch.softmax(x, 1)
+        return self.rnn(x.mean((2, 3)))[0]
+
+
+def test_everything_unsupported_is_listed_at_once() -> None:
+    module = Unsupported()
+    running = module.block[1].running_mean.clone()
+    with pytest.raises(UnsupportedOpError) as caught:
+        trace(module, (torch.ones(2, 3, 12, 12),))
+    assert str(caught.value).splitlines() == [
+        "tvdnn cannot trace this network:",
+        "  block.1: BatchNorm2d",
+        '  reflect: Conv2d with padding_mode="reflect"',
+        "  act.0: GELU",
+        "  hooked: ReLU with hooks, which would not run (remove them)",
+        "  Unsupported: chunk",
+        "  Unsupported: mul",
+        "  Unsupported: cat",
+        "  Unsupported: getitem",
+        "  Unsupported: add",
+        "  Unsupported: max_pool2d_with_indices",
+        "  Unsupported: conv2d with a weight or bias that is not a parameter",
+        "  Unsupported: mean",
+        "  rnn: LSTM",
+        "supported: Conv2d, Linear, ReLU, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, Dropout,"
+        " LocalResponseNorm, Flatten, Identity and Sequential, their functional forms, and view,"
+        " reshape and contiguous",
+    ]
+    assert torch.equal(module.block[1].running_mean, running)
+    assert module.block[1].num_batches_tracked == 0
+
+
+class Returns(torch.nn.Module):
+    """Returns what `way` makes of its input."""
+
+    def __init__(self, way: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(2, 4))
+        self.way = way
+
+    def forward(self, x: Tensor) -> Any:
+        return self.way(x)
+
+
+@pytest.mark.parametrize(
+    ("way", "message"),
+    [
+        (lambda x: {"logits": x}, "returns dict where it may"),
+        (lambda x: (x, None), "returns NoneType where"),
+        (lambda x: (x, (x, x)), "returns tuple where"),
+        (lambda x: (), "returns no tensor where"),
+        (lambda x: torch.ones(2), "does not come from its inputs"),
+        (lambda x: x if x.sum() > 0 else -x, "Returns: .*control flow"),
+        (lambda x: torch.relu(torch.ones(2, 4)) + x, "Returns: add"),
+        (lambda x: functional.linear(torch.ones(2, 4), x), "does not come from the inputs"),
+        (lambda x: functional.relu(x.view(2, 2, 2)), r"reshape of \(2, 4\) to \(2, 2, 2\)"),
+        (lambda x: functional.linear(x.unsqueeze(1), x), "Returns: unsqueeze"),
+        (lambda x: functional.dropout2d(x.view(2, 4, 1, 1)), "Returns: dropout2d"),
+        (lambda x: x.T, "Returns: T"),
+        (lambda x: x.half(), "Returns: half"),
+    ],
+)
+def test_what_cannot_be_traced_says_so(way: Callable[[Tensor], Any], message: str) -> None:
+    with pytest.raises(UnsupportedOpError, match=message):
+        trace(Returns(way), (torch.empty(2, 4),))
+
+
+def test_uneven_same_padding_is_refused() -> None:
+    with pytest.raises(UnsupportedOpError, match=r'kernel \(2, 3\) and padding="same".*unevenly'):
+        trace(torch.nn.Conv2d(3, 4, (2, 3), padding="same"), (torch.empty(2, 3, 4, 4),))
+
+
+def test_linear_of_maps_is_refused() -> None:
+    with pytest.raises(UnsupportedOpError, match="linear over an input of 4 dimensions"):
+        trace(torch.nn.Linear(5, 4), (torch.empty(2, 3, 4, 5),))
+
+
+def test_parameters_are_float32() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3).bfloat16())
+    with pytest.raises(InputError, match=r"parameter 1\.weight is bfloat16.*\.float\(\)"):
+        trace(module, (torch.empty(2, 3),))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ((torch.empty(3, 8, 8),), r"image of shape \(3, 8, 8\) has no batch; pass image.unsqueeze"),
+        ((torch.empty(2),), r"image has shape \(2,\); inputs are"),
+        (
+            (torch.empty(2, 3), torch.empty(3, 3)),
+            "others0 has a batch of 3 where the first input's is 2",
+        ),
+        ((torch.zeros(2, 3, dtype=torch.int64),), "image is int64"),
+        ((), "no example inputs"),
+    ],
+)
+def test_inputs_are_checked(inputs: tuple[Tensor, ...], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        trace(Inputs(), inputs)
+
+
+def test_too_many_inputs() -> None:
+    with pytest.raises(InputError, match="does not take 2 example inputs"):
+        trace(Twice(), (torch.empty(2, 4), torch.empty(2, 4)))
+
+
+def test_sizes_that_do_not_fit_name_the_layer() -> None:
+    module = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Linear(5, 2))
+    with pytest.raises(InputError, match=r"1 of shapes \[\(2, 4\), \(2, 5\)"):
+        trace(module, (torch.empty(2, 4),))
