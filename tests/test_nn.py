@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tvdnn import nn
 from tvdnn.errors import InputError
+from tvdnn.nn import activation, conv, dropout, linear, loss, norm, pool
 from tvdnn.nn.conv import conv2d
 from tvdnn.nn.loss import cross_entropy
 from tvdnn.nn.pool import max_pool2d
@@ -178,6 +179,38 @@ def test_lazy_layers_become_tvdnns(
     assert error(y, twin_of(layer, torch.float32)(x.double())) <= TOLERANCE[torch.float32]
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "conv",
+        "conv grouped",
+        "relu",
+        "max pool",
+        "avg pool",
+        "adaptive pool",
+        "linear",
+        "response norm",
+    ],
+)
+def test_triton_launchers_take_the_same_calls(
+    name: str, monkeypatch: pytest.MonkeyPatch, device: torch.device, generator: torch.Generator
+) -> None:
+    """In the interpreter where there is no GPU; with one, every test here runs them."""
+    for module in (activation, conv, linear, norm, pool):
+        monkeypatch.setattr(module, "choose", lambda x, kernel, reference: kernel)
+    test_layer_matches_its_twin(name, torch.float32, torch.contiguous_format, device, generator)
+
+
+def test_triton_launchers_of_dropout_and_loss(
+    monkeypatch: pytest.MonkeyPatch, device: torch.device, generator: torch.Generator
+) -> None:
+    for module in (dropout, loss):
+        monkeypatch.setattr(module, "choose", lambda x, kernel, reference: kernel)
+    test_dropout_drops_and_scales(0.5, False, device)
+    for reduction in ("mean", "none"):
+        test_cross_entropy_matches_its_twin(reduction, torch.float32, device, generator)
+
+
 def test_inplace_relu_writes_its_input(device: torch.device) -> None:
     x = torch.randn(2, 3, 4, 5, device=device)
     expected = x.clamp(min=0)
@@ -238,16 +271,16 @@ def test_cross_entropy_matches_its_twin(
     exact_logits = logits.detach().double().requires_grad_()
     settings = {"ignore_index": -7, "reduction": reduction}
 
-    loss = nn.CrossEntropyLoss(**settings)(logits, target)
+    ours = nn.CrossEntropyLoss(**settings)(logits, target)
     exact = torch.nn.CrossEntropyLoss(**settings)(exact_logits, target)
-    dy = torch.randn(loss.shape, generator=generator, device=device, dtype=dtype)
-    loss.backward(dy)
+    dy = torch.randn(ours.shape, generator=generator, device=device, dtype=dtype)
+    ours.backward(dy)
     exact.backward(dy.double())
 
-    assert loss.dtype == dtype
+    assert ours.dtype == dtype
     assert logits.grad is not None
     assert exact_logits.grad is not None
-    assert error(loss, exact) <= TOLERANCE[dtype]
+    assert error(ours, exact) <= TOLERANCE[dtype]
     assert error(logits.grad, exact_logits.grad) <= TOLERANCE[dtype]
 
 
