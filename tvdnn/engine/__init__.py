@@ -2,5 +2,6 @@
 
 from .graphs import training_graph
 from .trainer import Trainer
+from .virtualize import Virtualized, virtualize
 
-__all__ = ["Trainer", "training_graph"]
+__all__ = ["Trainer", "Virtualized", "training_graph", "virtualize"]

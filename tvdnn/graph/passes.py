@@ -80,7 +80,8 @@ class Graph:
     """A training (or evaluation) step: passes in program order over buffers, with the network they come from.
 
     `inputs` maps each buffer that the caller fills before the step to the network value or target it holds,
-    `outputs` are the buffers handed out after it, `param_grads` the buffers of parameter gradients by parameter. `cut` is the index of the first backward pass where the step is
+    `outputs` are the buffers handed out after it: those of the network's outputs in their order (`output_maps`), and
+    where asked for the gradients of inputs (`input_grads`) and of parameters (`param_grads`, the whole one first). `cut` is the index of the first backward pass where the step is
     run in two halves (autograd mode), else the number of passes. `fixed` are the bytes by purpose of what lies
     outside the arena: parameters, gradients, optimizer state, control block, staged inputs.
     """
@@ -91,6 +92,8 @@ class Graph:
     passes: tuple[Pass, ...]
     inputs: Mapping[str, str]
     outputs: tuple[str, ...]
+    output_maps: tuple[str, ...]
+    input_grads: Mapping[str, str]
     param_grads: Mapping[str, tuple[str, ...]]
     cut: int
     fixed: Mapping[str, int]

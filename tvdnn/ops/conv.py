@@ -6,6 +6,7 @@ from .builder import RUN_CHUNKS, Builder, numel
 from .definition import TORCH_DTYPES, Launch, OpDef
 
 TARGET_PROGRAMS = 512  # programs of a weight gradient's launch over one run: about four waves of an H200's 132 SMs
+BIAS_ROWS = 512  # pixels that one program sums for a bias: 1.6 GB then take thousands of programs, not one a section
 MIN_SPLIT_PIXELS = 2048  # output pixels below which cutting a partial sum further no longer pays
 
 
@@ -56,11 +57,14 @@ def _grad_weight(b: Builder, op: Op) -> None:
 
 
 def _grad_bias(b: Builder, op: Op) -> None:
-    dy = b.grad_of(op)
-    group = b.buffers[dy].section
+    dy = b.buffers[b.grad_of(op)]
+    group, channels = dy.section, b.shape(op.output)[-1]
     num_groups = -(-b.batch // group)
-    partial = b.add_partials(f"partial {op.params[1]} {op.name}", (num_groups, b.shape(op.output)[-1]))
-    b.add_pass(op, "grad_bias", (Use(dy),), (Use(partial, per=group),), unit=group, group=group)
+    splits = max(1, group * numel(dy.shape[1:3]) // BIAS_ROWS)
+    slices = b.add_partials(f"slices {op.params[1]} {op.name}", (num_groups, splits, channels))
+    partial = b.add_partials(f"partial {op.params[1]} {op.name}", (num_groups, channels))
+    writes = (Use(slices, per=group), Use(partial, per=group))
+    b.add_pass(op, "grad_bias", (Use(dy.name),), writes, unit=group, group=group)
     grad = b.new_param_grad(op.params[1])
     b.add_pass(op, "sum_bias", (Use(partial, per=group),), (Use(grad, whole=True),), unit=group, reduction=True)
 
@@ -116,7 +120,10 @@ def _run_grad_weight(a: Launch) -> None:
 
 
 def _run_grad_bias(a: Launch) -> None:
-    a.kernels.conv2d_grad_bias(a.reads[0], a.writes[0], group=a.attrs["group"])
+    """Sum slices of each group in parallel, then each group's slices into its partial."""
+    slices, partials = a.writes
+    a.kernels.conv2d_grad_bias(a.reads[0], slices, group=a.attrs["group"])
+    a.kernels.sum_rows(slices.view(-1, slices.shape[2]), partials, group=slices.shape[1])
 
 
 def run_sum(a: Launch) -> None:

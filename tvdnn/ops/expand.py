@@ -53,22 +53,25 @@ def expand(network: Network, settings: Settings) -> Graph:
     _forward(b)
     cut = len(b.passes)
     ops = {op.name: op for op in network.ops}
-    outputs = tuple(dict.fromkeys(b.home[name] for name in network.outputs))
+    output_maps = tuple(b.home[name] for name in network.outputs)
+    handed_out = list(output_maps)
     if settings.mode is not Mode.INFER:
         b.direction = Direction.BACKWARD
         if not training:
             inputs |= _add_output_grads(b)
         ops |= _backward(b, settings)
+    input_grads = {name: b.contributions[name][0] for name in settings.input_grads}
     if settings.mode is Mode.AUTOGRAD:
-        outputs += tuple(grads[0] for grads in b.param_grads.values())
-        outputs += tuple(grads[0] for grads in (b.contributions[name] for name in sorted(settings.input_grads)))
+        handed_out += [*(grads[0] for grads in b.param_grads.values()), *input_grads.values()]
     return Graph(
         network=network,
         ops=ops,
         buffers=b.buffers,
         passes=tuple(b.passes),
         inputs=inputs,
-        outputs=outputs,
+        outputs=tuple(dict.fromkeys(handed_out)),
+        output_maps=output_maps,
+        input_grads=input_grads,
         param_grads={name: tuple(grads) for name, grads in b.param_grads.items()},
         cut=cut if settings.mode is Mode.AUTOGRAD else len(b.passes),
         fixed=_fixed_nbytes(network, settings),

@@ -25,7 +25,8 @@ class Residency:
     """One stay of a section on the device, from launch `first` to launch `last`.
 
     `written` is the launch that wrote its bytes last. `fetched` stays began with a prefetch that `opens` no earlier than that
-    launch, `leaves` ones end with an offload. A section's stays are numbered by `stay`.
+    launch, `leaves` ones end with an offload, `held` ones last until their half of the step has ended. A section's
+    stays are numbered by `stay`.
     """
 
     buffer: str
@@ -37,6 +38,7 @@ class Residency:
     nbytes: int
     fetched: bool = False
     leaves: bool = False
+    held: bool = False
     opens: int = 0
 
 
@@ -173,3 +175,4 @@ class _Stays:
             if stay.buffer in outputs and not stay.leaves:
                 end = self._cut if stay.written < self._cut else len(self._launches)
                 stay.last = max(stay.last, end - 1)
+                stay.held = True

@@ -51,9 +51,8 @@ def lower(
     steps = _steps(graph, prog, entries, layout)
     extra = _sync_waits(prog, entries) if plan.sync else [()] * len(steps)
     steps = add_waits(steps, layout.arena_nbytes, layout.slab_nbytes, extra)
-    cut = next((i for i, e in enumerate(entries) if e == Entry(Event.LAUNCH, prog.cut)), len(entries))
     stays = _stays(prog, entries, layout)
-    return Schedule(graph, plan, steps, stays, cut, layout.arena_nbytes, layout.slab_nbytes, budget, host_budget)
+    return Schedule(graph, plan, steps, stays, _cut(prog, entries), layout.arena_nbytes, layout.slab_nbytes, budget, host_budget)
 
 
 def floor_nbytes(graph: Graph, plan: Plan, costs: Costs) -> tuple[int, str]:
@@ -114,19 +113,28 @@ def _lay_out(graph: Graph, prog: Program, entries: Sequence[Entry], *, cool_down
 def _positions(prog: Program, entries: Sequence[Entry], cool_down: int) -> tuple[list[int], list[int]]:
     """Places in the order at which each residency begins and ends; a freed one rests for `cool_down` places more."""
     at = {(entry.event, entry.number): index for index, entry in enumerate(entries)}
-    end = len(entries)
+    cut, end = _cut(prog, entries), len(entries)
     begins, ends = [], []
     for number, stay in enumerate(prog.residencies):
         first = (Event.PREFETCH, number) if stay.fetched else (Event.LAUNCH, stay.first)
         last = (Event.OFFLOAD, number) if stay.leaves else (Event.LAUNCH, stay.last)
-        filled = stay.written < stay.first  # an input, there before its half of the step begins
-        begins.append(_half_start(prog, at, stay.first) if filled and not stay.fetched else at[first])
-        ends.append(min(end, at[last] + cool_down))
+        filled = stay.written < stay.first and not stay.fetched  # an input, there before its half of the step begins
+        half = (0, cut - 1) if stay.first < prog.cut else (cut, end)
+        begins.append(half[0] if filled else at[first])
+        half = (0, cut - 1) if stay.last < prog.cut else (cut, end)
+        ends.append(half[1] if stay.held else min(end, at[last] + cool_down))
     return begins, ends
 
 
-def _half_start(prog: Program, at: dict[tuple[Event, int], int], launch: int) -> int:
-    return at[Event.LAUNCH, prog.cut] if launch >= prog.cut else 0
+def _cut(prog: Program, entries: Sequence[Entry]) -> int:
+    """Place in the order of the second half's first step (autograd mode), else the number of steps.
+
+    Before it all offloads of the first half have ended; prefetches ahead of its first launch belong to it.
+    """
+    if prog.cut == len(prog.launches):
+        return len(entries)
+    launch = entries.index(Entry(Event.LAUNCH, prog.cut))
+    return 1 + max((i for i in range(launch) if entries[i].event is not Event.PREFETCH), default=-1)
 
 
 def _place_arena(

@@ -84,6 +84,32 @@ class Runner:
             self._dead = f"{type(error).__name__}: {error}"
             raise
 
+    def read(self, name: str, dtype: torch.dtype) -> torch.Tensor:
+        """A fresh copy of a network output, as torch has it (NCHW)."""
+        graph = self.schedule.graph
+        index = graph.network.outputs.index(name)
+        return self._copy_out(graph.output_maps[index], graph.network.values[name].shape, dtype)
+
+    def read_grad(self, name: str, dtype: torch.dtype) -> torch.Tensor:
+        """A fresh copy of the gradient of a network input, as torch has it (NCHW)."""
+        graph = self.schedule.graph
+        return self._copy_out(graph.input_grads[name], graph.network.values[name].shape, dtype)
+
+    def read_param_grad(self, name: str, param: torch.Tensor) -> torch.Tensor | None:
+        """A fresh copy of a parameter's gradient, laid out as the parameter; None where no output depends on it."""
+        graph = self.schedule.graph
+        if name not in graph.param_grads:
+            return None
+        ((_, view),) = self.outputs(graph.param_grads[name][0])
+        return view.as_strided(param.shape, param.stride()).clone(memory_format=torch.preserve_format)
+
+    def _copy_out(self, buffer: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        nchw = (shape[0], shape[3], shape[1], shape[2]) if len(shape) == 4 else shape
+        result = torch.empty(nchw, dtype=dtype, device=self._arena.device)
+        for place, view in self.outputs(buffer):
+            self._kernels.unstage(view.view(-1, *shape[1:]), result[place.start : place.stop])
+        return result
+
     def outputs(self, name: str) -> list[tuple[Place, torch.Tensor]]:
         """The rows of an output where they lie; valid until the next half runs."""
         buffer = self.schedule.graph.buffers[name]

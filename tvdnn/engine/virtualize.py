@@ -1,0 +1,251 @@
+"""virtualize: a network under the user's own loop, its forward and backward run as the two halves of one schedule."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from ..errors import EngineError, InputError
+from ..graph import Graph
+from ..ops import Settings, expand
+from ..ops.expand import Mode
+from ..planner.plan import Plan
+from ..planner.planning import DEFAULT_CHUNK_SIZE
+from ..planner.schedule import Schedule
+from ..runtime.runner import Runner
+from ..trace import trace
+from ..units import parse_bytes
+from .core import Core, Limits, Options, one_device, write_control
+from .graphs import Progress, resolve_dtype
+
+REFUSED = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """What one schedule is made for."""
+
+    shapes: tuple[tuple[int, ...], ...]
+    mode: Mode
+    training: bool
+    input_grads: frozenset[int]
+
+
+def virtualize(
+    net: nn.Module,
+    example_inputs: Tensor | tuple[Tensor, ...],
+    *,
+    budget: int | str | None = None,
+    host_budget: int | str | None = None,
+    policy: str = "auto",
+    dtype: str | None = None,
+    chunk_size: int | str | None = None,
+    sections: int | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    reserve: int | str | None = None,
+    kernels: str | None = None,
+    order_seed: int | None = None,
+    delay_seed: int | None = None,
+    progress: Progress | None = None,
+) -> "Virtualized":
+    """`net` as a module of the same parameters and names whose training step stays inside `budget` device bytes.
+
+    The budget counts parameters, their gradients, maps, workspaces, and the state that `optimizer` keeps or `reserve` bytes
+    for what the engine cannot see. `example_inputs` ([N, ...] each) give the shapes that are planned at once;
+    others are planned when they first appear. `dtype` is "fp32", "tf32" or "bf16"; parameters stay float32.
+    Raises BudgetError with the floor where `policy` has no schedule inside the budget, UnsupportedOpError for an op that
+    tvdnn does not know.
+    """
+    _refuse_wrappers(net)
+    inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
+    device = one_device(dict(net.named_parameters()))
+    settings = Settings(
+        dtype=resolve_dtype(dtype, device),
+        chunk_size=parse_bytes(chunk_size) or DEFAULT_CHUNK_SIZE,
+        mode=Mode.AUTOGRAD,
+        sections=sections,
+        reserve=(parse_bytes(reserve) or 0) + _state_nbytes(net, optimizer),
+    )
+    limits = Limits(policy, parse_bytes(budget), parse_bytes(host_budget))
+    options = Options(kernels, order_seed, delay_seed, progress=progress)
+    virtualized = Virtualized(net, settings, limits, options)
+    virtualized.prepare(*inputs)
+    return virtualized
+
+
+class Virtualized(nn.Module):
+    """A network whose feature maps live in a planned arena. It shares the registries of the module that it was made from,
+    so parameters, buffers, submodules, their names and state_dict are that module's own.
+
+    One forward may be open at a time: its maps lie in the arena until its backward has run.
+    """
+
+    def __init__(self, net: nn.Module, settings: Settings, limits: Limits, options: Options) -> None:
+        super().__init__()
+        for registry in ("_parameters", "_buffers", "_modules"):
+            self.__dict__[registry] = net.__dict__[registry]
+        self.__dict__["_net"] = net
+        self.training = net.training
+        self._settings, self._limits, self._options = settings, limits, options
+        self._core: Core | None = None
+        self._last: _Key | None = None
+        self._open = 0
+        self._forwards = 0
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule that was used, or planned, last."""
+        if self._core is None or self._last is None:
+            raise EngineError("nothing is planned yet; call the module, or prepare(*inputs), first")
+        return self._core.runners[self._last].schedule
+
+    @property
+    def plan(self) -> Plan:
+        """What happens to every feature map, and why."""
+        return self.schedule.plan
+
+    def prepare(self, *inputs: Tensor) -> None:
+        """Plan and capture for inputs of these shapes."""
+        self._runner(self._key(inputs, graded=self._trains()))
+
+    def forward(self, *inputs: Tensor) -> Any:
+        """The network's outputs, copied out of the arena."""
+        if nn.parallel.DistributedDataParallel._active_ddp_module is not None:
+            raise EngineError("DistributedDataParallel around a virtualized network is not supported yet; train on one GPU")
+        graded = torch.is_grad_enabled() and (self._trains() or any(x.requires_grad for x in inputs))
+        key = self._key(inputs, graded=graded)
+        runner = self._runner(key)
+        params = [param for param in self._core_now().params.values() if param.requires_grad] if graded else []
+        outputs = _Step.apply(self, runner, key, len(inputs), *inputs, *params)
+        return outputs if runner.schedule.graph.network.returns_tuple else outputs[0]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Virtualized":
+        """A copy of the parameters with the same settings; it plans anew at its first call."""
+        return Virtualized(copy.deepcopy(self._net, memo), self._settings, self._limits, replace(self._options, slab=None))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        options = replace(self._options, slab=None, costs=None, progress=None)
+        return Virtualized, (self._net, self._settings, self._limits, options)
+
+    def train(self, mode: bool = True) -> "Virtualized":
+        super().train(mode)
+        self._net.training = mode
+        return self
+
+    def close(self) -> None:
+        """Give back arena, graphs and slab."""
+        if self._core is not None:
+            self._core.close()
+            self._core = None
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> "Virtualized":
+        """Moves and casts reach the network's parameters; plans for the old ones are dropped."""
+        self.close()
+        super()._apply(fn, recurse)
+        return self
+
+    def _trains(self) -> bool:
+        return any(param.requires_grad for param in self.parameters())
+
+    def _core_now(self) -> Core:
+        if self._core is None:
+            self._core = Core(self._net, self._limits, self._options)
+        return self._core
+
+    def _key(self, inputs: tuple[Tensor, ...], *, graded: bool) -> _Key:
+        wants = frozenset(i for i, x in enumerate(inputs) if graded and x.requires_grad)
+        mode = Mode.AUTOGRAD if graded else Mode.INFER
+        return _Key(tuple(tuple(x.shape) for x in inputs), mode, self.training, wants)
+
+    def _runner(self, key: _Key) -> Runner:
+        runner = self._core_now().runner(key, lambda: self._graph(key), dict)
+        self._last = key
+        return runner
+
+    def _graph(self, key: _Key) -> Graph:
+        core = self._core_now()
+        core.report("tracing", 0.0)
+        network = trace(self._net, tuple(torch.empty(shape, device="meta") for shape in key.shapes))
+        core.report("tracing", 1.0)
+        wanted = frozenset(network.inputs[i] for i in key.input_grads)
+        return expand(network, replace(self._settings, mode=key.mode, input_grads=wanted))
+
+    def _run_forward(self, runner: Runner, inputs: tuple[Tensor, ...]) -> tuple[int, tuple[Tensor, ...]]:
+        """Run the first half; returns this forward's number and its outputs."""
+        core = self._core_now()
+        seed = int(torch.randint(0, 2**31, ()).item())  # from torch's generator, as torch's own dropout would
+        write_control(core.control_bytes, (), 1.0, seed)
+        for name, value in zip(runner.schedule.graph.network.inputs, inputs, strict=True):
+            runner.fill(name, _checked(name, value, core.device))
+        self._forwards += 1
+        self._open = self._forwards
+        runner.run(0)
+        network = runner.schedule.graph.network
+        return self._open, tuple(runner.read(name, inputs[0].dtype) for name in network.outputs)
+
+    def _run_backward(self, runner: Runner, number: int, grads: tuple[Tensor, ...]) -> None:
+        """Run the second half, for the forward `number` if its maps are still there."""
+        if self._open != number:
+            raise EngineError(
+                "the maps of this forward are gone: another forward of this network ran after it, or its backward has "
+                "run already; call backward once after each forward, or virtualize a second copy (retain_graph cannot help)"
+            )
+        self._open = 0
+        graph = runner.schedule.graph
+        for buffer, value in graph.inputs.items():
+            if value.startswith("grad "):
+                place = graph.network.outputs.index(value.removeprefix("grad "))
+                runner.fill(buffer, grads[place])
+        runner.run(1)
+
+
+class _Step(torch.autograd.Function):
+    """The two halves of a schedule as one node of torch's graph; parameters are inputs, so hooks and accumulation work."""
+
+    @staticmethod
+    def forward(ctx: Any, owner: Virtualized, runner: Runner, key: _Key, num_inputs: int, *tensors: Tensor) -> Any:
+        ctx.owner, ctx.runner, ctx.key = owner, runner, key
+        ctx.inputs = [(tuple(x.shape), x.dtype) for x in tensors[:num_inputs]]
+        ctx.number, outputs = owner._run_forward(runner, tensors[:num_inputs])
+        return outputs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        runner, key = ctx.runner, ctx.key
+        ctx.owner._run_backward(runner, ctx.number, grads)
+        network = runner.schedule.graph.network
+        inputs = [
+            runner.read_grad(network.inputs[i], dtype) if i in key.input_grads else None
+            for i, (_, dtype) in enumerate(ctx.inputs)
+        ]
+        params = ctx.owner._core_now().params
+        trained = [name for name, param in params.items() if param.requires_grad]
+        return (None, None, None, None, *inputs, *(runner.read_param_grad(name, params[name]) for name in trained))
+
+
+def _checked(name: str, value: Tensor, device: torch.device) -> Tensor:
+    if value.device != device:
+        raise InputError(f"{name} lies on {value.device}, the network on {device}; move one of them")
+    return value.detach()
+
+
+def _refuse_wrappers(net: nn.Module) -> None:
+    for module in net.modules():
+        found = [base.__name__ for base in type(module).__mro__ if base.__name__ in REFUSED]
+        if found:
+            raise InputError(f"{found[0]} is not supported yet; pass the module inside it and train on one GPU")
+
+
+def _state_nbytes(net: nn.Module, optimizer: torch.optim.Optimizer | None) -> int:
+    """Bytes of optimizer state to reserve: two tensors a parameter for Adam's kin, one for SGD with momentum."""
+    if optimizer is None:
+        return 0
+    trained = sum(p.numel() * 4 for p in net.parameters() if p.requires_grad)
+    if any("betas" in group for group in optimizer.param_groups):
+        return 2 * trained
+    return trained if any(group.get("momentum", 0) for group in optimizer.param_groups) else 0
