@@ -193,9 +193,7 @@ class MetaTracer(fx.Tracer):
             return None
         if node.op in ("placeholder", "get_attr"):
             return (self.inputs if node.op == "placeholder" else self.twins)[str(node.target)]
-        if node.op == "output" or any(
-            source.meta["value"] is None for source in node.all_input_nodes
-        ):
+        if any(source.meta["value"] is None for source in node.all_input_nodes):
             return None
         args, kwargs = map_arg((node.args, node.kwargs), lambda source: source.meta["value"])
         self.evaluating = True
