@@ -9,7 +9,7 @@ same bits in whatever run it is computed. `precision` is "ieee" or "tf32", for f
 import contextlib
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 from typing import Final
 
@@ -31,7 +31,8 @@ Pair = tuple[int, int]
 FEW_CHANNELS: Final = 16  # below it, taps and channels are joined into one axis
 STEP_NBYTES: Final = 128  # of channels that one step of a sum takes: a line, and TMA's widest swizzle
 MOST_BOX_SAMPLES: Final = 64
-SMALL_MAP: Final = 28 * 28  # output pixels up to which a weight gradient runs over samples
+SMALL_MAP: Final = 16 * 16  # output pixels up to which a weight gradient runs over samples
+LONG_SUM: Final = 64  # steps of a sum from which tiles gain nothing by overlapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class Tile:
     in_channels: int
     num_warps: int
     num_stages: int
+    flatten: bool = True  # a persistent program's tiles and steps run as one loop
 
 
 def conv2d(
@@ -115,7 +117,7 @@ def conv2d_grad_weight(
     taps = Filter(
         (size_r, size_s), stride, padding, dilation, groups, in_channels, out_channels // groups
     )
-    if not _suits_descriptors(x, dy, taps, precision) or x.dtype == torch.float32:
+    if not _suits_descriptors(x, dy, taps, precision):
         _launch_grad_weight(x, dy, partials, taps, group, splits, precision)
     elif group % FEW_CHANNELS == 0 and dy.shape[1] * dy.shape[2] <= SMALL_MAP:
         _launch_grad_weight_samples(x, dy, partials, taps, group, splits, precision)
@@ -155,36 +157,67 @@ def _step_channels(dtype: torch.dtype) -> int:
     return STEP_NBYTES // dtype.itemsize
 
 
+def _fitting_stages(num_bytes: int, most: int) -> int:
+    """Stages of this many bytes that shared memory holds, at least 2."""
+    return max(2, min(most, shared_nbytes() // num_bytes))
+
+
 def _pointer_tile(taps: Filter, dtype: torch.dtype, precision: str) -> Tile:
     few = taps.in_channels < FEW_CHANNELS
     step = taps.num_taps * taps.in_channels if few else taps.in_channels
     if dtype == torch.float32 and precision == "ieee":
         return Tile(64, _block(taps.out_channels, 16, 64), _block(step, 16, 32), 8, 2)
     out_channels = _block(taps.out_channels, 16, 128)
-    num_warps = 8 if out_channels == 128 else 4
-    num_stages = 3 if shared_nbytes() >= 3 * (128 + out_channels) * STEP_NBYTES else 2
-    return Tile(128, out_channels, _block(step, 16, _step_channels(dtype)), num_warps, num_stages)
+    in_channels = _block(step, 16, _step_channels(dtype))
+    num_stages = _fitting_stages((128 + out_channels) * STEP_NBYTES, 3)
+    if few and step <= in_channels:
+        num_stages = 1
+    return Tile(128, out_channels, in_channels, 8 if out_channels == 128 else 4, num_stages)
 
 
 def _box_tile(taps: Filter, dtype: torch.dtype) -> Tile:
     widest = _step_channels(dtype)
     in_channels = widest if taps.in_channels % widest == 0 else widest // 2
     out_channels = _block(taps.out_channels, 64, 128)
-    if dtype == torch.float32:
-        return Tile(128, out_channels, in_channels, 8, 4)
-    return Tile(256, out_channels, in_channels, 8, 4 if out_channels == 64 else 3)
+    flatten = taps.num_taps * taps.in_channels < LONG_SUM * in_channels
+    num_stages = 3 if out_channels == 128 and dtype == torch.float32 else 4
+    return Tile(256, out_channels, in_channels, 8, num_stages, flatten)
 
 
 def _grad_weight_tile(
     out_channels: int, in_channels: int, num_taps: int, dtype: torch.dtype, precision: str
 ) -> Tile:
-    columns = num_taps * in_channels if in_channels < FEW_CHANNELS else in_channels
-    if dtype == torch.float32 and precision == "ieee":
-        return Tile(16, _block(out_channels, 16, 64), _block(columns, 16, 64), 8, 2)
+    """Set by the sizes alone, so that planning needs no device; times: VGG-16, H200, 2026-11."""
+    few = in_channels < FEW_CHANNELS
     block_k = _block(out_channels, 16, 128)
-    block_c = _block(columns, 16, 128)
-    pixels = _step_channels(dtype)
-    return Tile(pixels, block_k, block_c, 8 if block_k * block_c > 64 * 64 else 4, 3)
+    block_c = _block(num_taps * in_channels if few else in_channels, 16, 128)
+    if dtype == torch.float32 and precision == "ieee":
+        return Tile(16, min(block_k, 64), min(block_c, 64), 8, 2)
+    if few:
+        return Tile(_step_channels(dtype), block_k, block_c, 4, 3)
+    if dtype == torch.float32:
+        # Two warps keep to mma.sync: wgmma cannot transpose float32, and 128x128 with eight warps
+        # ran at 41 TFLOP/s where this runs at 137 (256->256 @56).
+        return Tile(32, min(block_k, 64), block_c, 2, 3)
+    if out_channels % 256 == 0 and in_channels % 256 == 0:
+        return Tile(64, 128, 256, 8, 4)
+    if out_channels % 256 == 0 and block_c == 128:
+        return Tile(64, 256, 128, 8, 4)
+    return Tile(128, block_k, block_c, 4, 3 if block_k == block_c == 128 else 4)
+
+
+def _grad_weight_pointer_tile(taps: Filter, dtype: torch.dtype, precision: str) -> Tile:
+    """The same part of the gradient, read by pointers."""
+    tile = _grad_weight_tile(
+        taps.out_channels, taps.in_channels, taps.num_taps, dtype, precision
+    )
+    if dtype == torch.float32 and precision == "ieee":
+        return tile
+    num_stages = _fitting_stages((tile.out_channels + tile.in_channels) * 32 * 4, 3)
+    num_warps = 8 if tile.out_channels * tile.in_channels > 64 * 64 else 4
+    return replace(
+        tile, pixels=_step_channels(dtype), num_warps=num_warps, num_stages=num_stages
+    )
 
 
 @functools.cache
@@ -204,6 +237,14 @@ def _box(height: int, width: int, pixels: int) -> tuple[int, int, int]:
         return covered, samples, rows + columns
 
     return min(boxes, key=cost)
+
+
+def _half(box: tuple[int, int, int]) -> tuple[int, int, int]:
+    """The first half of a box's pixels, itself a box."""
+    samples, rows, columns = box
+    if samples > 1:
+        return samples // 2, rows, columns
+    return (1, rows // 2, columns) if rows > 1 else (1, 1, columns // 2)
 
 
 # Which kernel
@@ -269,6 +310,7 @@ def _launch_box(
         box = (1, 1, tile.pixels)
     else:
         box = _box(y.shape[1], y.shape[2], tile.pixels)
+    half = _half(box) if tile.out_channels == 128 else box  # 64 would be halved between warps
     num_samples, height, width, _ = y.shape
     boxes = [triton.cdiv(side, step) for side, step in zip(y.shape, box, strict=False)]
     num_tiles = boxes[0] * boxes[1] * boxes[2] * triton.cdiv(taps.out_channels, tile.out_channels)
@@ -278,20 +320,21 @@ def _launch_box(
             packed.view(taps.out_channels, -1), [tile.out_channels, tile.in_channels]
         ),
         bias,
-        TensorDescriptor.from_tensor(y, [*box, tile.out_channels]),
+        TensorDescriptor.from_tensor(y, [*half, tile.out_channels]),
         num_samples, height, width, taps.in_channels, taps.out_channels,
         *taps.padding, *taps.dilation,
         R=taps.size[0], S=taps.size[1], HAS_BIAS=bias is not None, PRECISION=precision,
         BLOCK_N=box[0], BLOCK_H=box[1], BLOCK_W=box[2],
+        HALF_N=half[0], HALF_H=half[1], HALF_W=half[2],
         BLOCK_K=tile.out_channels, BLOCK_C=tile.in_channels,
-        STAGES=tile.num_stages, FLATTEN=True, num_warps=tile.num_warps,
+        STAGES=tile.num_stages, FLATTEN=tile.flatten, num_warps=tile.num_warps,
     )  # fmt: skip
 
 
 def _launch_grad_weight(
     x: Tensor, dy: Tensor, partials: Tensor, taps: Filter, group: int, splits: int, precision: str
 ) -> None:
-    tile = _tile_of(taps, x.dtype, precision)
+    tile = _grad_weight_pointer_tile(taps, x.dtype, precision)
     few = taps.in_channels < FEW_CHANNELS
     grad_weight_kernel[_grad_weight_grid(partials, taps, x.dtype, precision)](
         x, dy, partials,

@@ -15,12 +15,14 @@ def conv_box_kernel(
     num_samples, height, width, in_c, out_c, pad_h, pad_w, dil_h, dil_w,
     R: tl.constexpr, S: tl.constexpr, HAS_BIAS: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr,
+    HALF_N: tl.constexpr, HALF_H: tl.constexpr, HALF_W: tl.constexpr,
     BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr, FLATTEN: tl.constexpr,
 ):  # fmt: skip
     """Stride 1: a tile of outputs is a box of pixels, and a tap is the same box moved.
 
     The box is operand B of the products. As operand A its reshape goes through registers, which on
     triton 3.6 gave wrong sums that changed from run to run (error 1.5e-1, 128x256, H200, 2026-11).
+    Outputs leave by boxes HALF_N * HALF_H * HALF_W, which may be half a tile to save shared memory.
     """
     PIXELS: tl.constexpr = BLOCK_N * BLOCK_H * BLOCK_W
     tiles_h = tl.cdiv(height, BLOCK_H)
@@ -44,8 +46,15 @@ def conv_box_kernel(
         if HAS_BIAS:
             offs_k = k + tl.arange(0, BLOCK_K)
             acc += tl.load(bias_ptr + offs_k, mask=offs_k < out_c, other=0.0)[:, None]
-        y = acc.T.to(y_desc.dtype).reshape(BLOCK_N, BLOCK_H, BLOCK_W, BLOCK_K)
-        y_desc.store([n, h, w, k], y)
+        if HALF_N * HALF_H * HALF_W < PIXELS:
+            low, high = tl.split(acc.reshape(BLOCK_K, 2, PIXELS // 2).permute(0, 2, 1))
+            low = low.T.to(y_desc.dtype).reshape(HALF_N, HALF_H, HALF_W, BLOCK_K)
+            y_desc.store([n, h, w, k], low)
+            high = high.T.to(y_desc.dtype).reshape(HALF_N, HALF_H, HALF_W, BLOCK_K)
+            y_desc.store([n + BLOCK_N - HALF_N, h + BLOCK_H - HALF_H, w + BLOCK_W - HALF_W, k], high)
+        else:
+            y = acc.T.to(y_desc.dtype).reshape(BLOCK_N, BLOCK_H, BLOCK_W, BLOCK_K)
+            y_desc.store([n, h, w, k], y)
 
 
 @triton.jit

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-SUM_BLOCK: Final = 1024
+SUM_BLOCK: Final = 512
 ROWS_BLOCK: Final = (128, 64)  # [rows, columns]; 64 bfloat16 columns are one 128-byte line
 
 
