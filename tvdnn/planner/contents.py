@@ -84,10 +84,11 @@ def check_contents(schedule: Schedule, clocks: Sequence[Clock], order: Versions)
     cut, end = schedule.cut, len(schedule.steps)
     walk.fill_inputs(0, cut)
     walk.run(0, cut)
-    walk.take_outputs({}, order.half)
+    maps = schedule.graph.output_maps
+    walk.take_outputs(maps, order.half)
     walk.fill_inputs(cut, end)
     walk.run(cut, end)
-    walk.take_outputs(order.half, order.end)
+    walk.take_outputs([name for name in schedule.graph.outputs if name not in maps], order.end)
 
 
 class _Walk:
@@ -126,17 +127,15 @@ class _Walk:
                 cell = _cell(stay.buffer, origin, parts, Lane.COMPUTE, first - 1)
                 self._memory[Space.ARENA].put(stay.offset, stay.offset + stay.nbytes, cell)
 
-    def take_outputs(self, held: Mapping[str, Parts], made: Mapping[str, Parts]) -> None:
-        """Find the outputs that passes left as `made` and not as `held`, where they last lie."""
-        stays = _by_section(self._schedule.residencies, self._graph.outputs)
-        for name in self._graph.outputs:
-            if held.get(name) == made.get(name) or made[name][0].source == CALLER:
-                continue
+    def take_outputs(self, names: Collection[str], made: Mapping[str, Parts]) -> None:
+        """Find the outputs `names` as passes left them, where they last lie."""
+        stays = _by_section(self._schedule.residencies, names)
+        for name in names:
             buffer = self._graph.buffers[name]
             for section in range(buffer.num_sections):
                 if (name, section) not in stays:
                     raise ScheduleError(f"output {name} section {section} is never resident")
-                self._find_output(stays[name, section], buffer, made[name])
+                self._find_output(stays[name, section], buffer, made.get(name, ()))
 
     def _find_output(self, stay: Residency, buffer: Buffer, need: Parts) -> None:
         start, stop = buffer.bounds(stay.section)
