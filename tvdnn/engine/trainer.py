@@ -22,8 +22,9 @@ from ..planner.timeline import Timeline
 from ..runtime.kernels import kernel_set
 from ..runtime.runner import Runner
 from ..runtime.slab import Slab
+from ..runtime.staging import Staging
 from ..trace import trace
-from ..units import parse_bytes
+from ..units import format_bytes, parse_bytes
 from .core import Core, Limits, Options, write_control
 from .graphs import Progress, check_trainable, resolve_dtype, training_settings
 
@@ -77,13 +78,14 @@ class Trainer:
         options = Options(kernels, order_seed, delay_seed, costs, slab, progress)
         self._core = Core(net, Limits(policy, parse_bytes(budget), parse_bytes(host_budget)), options)
         dtype = resolve_dtype(dtype, self.device)
+        self._staging = Staging(self.device)
         self._settings = replace(
             training_settings(loss, self._spec, dtype, chunk_size, sections),
             reduction=reduction,
             ignore_index=ignore_index,
+            reserve=self._staging.nbytes_for(example_inputs),
         )
         self._seed, self._steps = seed, 0
-        self._staging: dict[tuple[int, ...], torch.Tensor] = {}
         self._grads: dict[str, torch.Tensor] = {}
         self.optimizer = self._make_optimizer()
         self._first = (tuple(example_inputs.shape), Mode.TRAIN)
@@ -246,18 +248,20 @@ class Trainer:
         return self.optimizer.state[self._core.params[name]].get("momentum_buffer")
 
     def _fill(self, runner: Runner, x: torch.Tensor, y: torch.Tensor) -> None:
-        inputs = runner.schedule.graph.network.inputs
-        runner.fill(inputs[0], self._on_device(x))
-        runner.fill("target", self._on_device(y))
+        self._check_staging(x, runner.schedule.peak_nbytes)
+        runner.fill(runner.schedule.graph.network.inputs[0], self._staging.put(x))
+        runner.fill("target", self._staging.put(y))
+        self._staging.release()
 
-    def _on_device(self, value: torch.Tensor) -> torch.Tensor:
-        """`value` on the device: through a staging tensor, planned for at first use, where it lies on the host."""
-        if value.device == self.device:
-            return value
-        key = (*value.shape, value.element_size())
-        if key not in self._staging:
-            self._staging[key] = torch.empty_like(value, device=self.device)
-        return self._staging[key].copy_(value, non_blocking=True)
+    def _check_staging(self, x: torch.Tensor, peak_nbytes: int) -> None:
+        """Host inputs need device bytes to arrive in: planned if the example lay on the host, else within the budget."""
+        nbytes = self._staging.nbytes_for(x)
+        budget = self._core.limits.budget
+        if nbytes > self._settings.reserve and budget is not None and peak_nbytes + nbytes > budget:
+            raise InputError(
+                f"x lies on the host and takes {format_bytes(nbytes)} of staging, which the budget {format_bytes(budget)} "
+                "has no room for; pass example_inputs on the host, so that it is planned, or x on the device"
+            )
 
     def _runner(self, shape: tuple[int, ...], mode: Mode) -> Runner:
         """The runner for batches of `shape`, planned and captured when first asked for."""

@@ -1,0 +1,58 @@
+"""Staging: host batches copied to the device through two buffers a kind, so that the next copy overlaps the present step."""
+
+from dataclasses import dataclass
+
+import torch
+
+BUFFERS = 2
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A device tensor, and the event after which it may be overwritten."""
+
+    tensor: torch.Tensor
+    free: torch.cuda.Event
+
+
+class Staging:
+    """Copies of host tensors on `device`, made on a stream of their own."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._slots: dict[tuple[object, ...], list[_Slot]] = {}
+        self._used: list[_Slot] = []
+
+    def nbytes_for(self, *values: torch.Tensor) -> int:
+        """Device bytes that staging these host tensors takes."""
+        away = [value for value in values if value.device != self._device]
+        return BUFFERS * sum(value.numel() * value.element_size() for value in away)
+
+    def put(self, value: torch.Tensor) -> torch.Tensor:
+        """`value` on the device, ready for work on the current stream; `release` when that work is issued."""
+        if value.device == self._device:
+            return value
+        slot = self._next_slot(value)
+        assert self._stream is not None
+        self._stream.wait_event(slot.free)
+        with torch.cuda.stream(self._stream):
+            slot.tensor.copy_(value, non_blocking=True)
+        torch.cuda.current_stream(self._device).wait_stream(self._stream)
+        self._used.append(slot)
+        return slot.tensor
+
+    def release(self) -> None:
+        """What was put may be overwritten once the work issued so far is done."""
+        for slot in self._used:
+            slot.free.record(torch.cuda.current_stream(self._device))
+        self._used.clear()
+
+    def _next_slot(self, value: torch.Tensor) -> _Slot:
+        key = (tuple(value.shape), value.stride(), value.dtype)
+        if key not in self._slots:
+            tensors = (torch.empty_like(value, device=self._device) for _ in range(BUFFERS))
+            self._slots[key] = [_Slot(tensor, torch.cuda.Event()) for tensor in tensors]
+        slots = self._slots[key]
+        slots.append(slots.pop(0))
+        return slots[-1]
