@@ -55,6 +55,7 @@ class Core:
         self.control_bytes, self.control = make_control(self.device)
         self.costs: dict[Hashable, Costs] = {}
         self.runners: dict[Hashable, Runner] = {}
+        self.closed = False
         self._addresses = self._data_ptrs()
 
     def runner(
@@ -69,12 +70,17 @@ class Core:
         self.runners[key].refresh()
         return self.runners[key]
 
-    def close(self) -> None:
-        """Give back arena and graphs, and the slab where it is the core's own."""
+    def drop(self) -> None:
+        """Forget all schedules and give back the arena; they are planned again when next used."""
         for runner in self.runners.values():
             runner.close()
         self.runners.clear()
         self.arena.close()
+
+    def close(self) -> None:
+        """Give back arena and graphs, and the slab where it is the core's own."""
+        self.drop()
+        self.closed = True
         if self.options.slab is None:
             self.slab.close()
 

@@ -98,7 +98,7 @@ class Trainer:
     @property
     def schedule(self) -> Schedule:
         """The schedule for batches like the example."""
-        return self._core.runners[self._first].schedule
+        return self._runner(*self._first).schedule
 
     @property
     def graph(self) -> Graph:
@@ -205,7 +205,7 @@ class Trainer:
         return optimizer
 
     def _check(self, x: torch.Tensor, y: torch.Tensor, accumulate: int) -> None:
-        if not self._core.runners:
+        if self._core.closed:
             raise EngineError("this trainer is closed; make a new one")
         if accumulate < 1 or x.shape[0] % accumulate:
             raise InputError(f"accumulate={accumulate} does not divide the batch of {x.shape[0]}; choose a divisor")
@@ -225,6 +225,7 @@ class Trainer:
     def _parts(self, x: torch.Tensor, y: torch.Tensor, accumulate: int) -> torch.Tensor:
         """Sum the gradients of the parts, then update."""
         rows = x.shape[0] // accumulate
+        self._make_grads()
         runner = self._runner((rows, *x.shape[1:]), Mode.ACCUMULATE)
         for grad in self._grads.values():
             grad.zero_()
@@ -271,15 +272,24 @@ class Trainer:
         self._core.report("tracing", 0.0)
         network = check_trainable(trace(self.net, (torch.empty(shape, device="meta"),)))
         self._core.report("tracing", 1.0)
-        return expand(network, replace(self._settings, mode=mode))
+        kept = sum(grad.numel() * grad.element_size() for grad in self._grads.values())
+        reserve = self._settings.reserve + (kept if mode is Mode.TRAIN else 0)
+        return expand(network, replace(self._settings, mode=mode, reserve=reserve))
 
     def _updates(self, mode: Mode) -> dict[str, tuple[torch.Tensor | None, ...]]:
         """What the passes that consume gradients change: parameters and momentum, or kept sums of gradients."""
         trained = {name: param.detach() for name, param in self._core.params.items() if param.requires_grad}
         if mode is not Mode.ACCUMULATE:
             return {name: (param, self._momentum(name)) for name, param in trained.items()}
-        self._grads = self._grads or {name: torch.zeros_like(param) for name, param in trained.items()}
         return {name: (grad,) for name, grad in self._grads.items()}
+
+    def _make_grads(self) -> None:
+        """Tensors that keep sums of gradients. What was planned without them is planned again, inside the same budget."""
+        if self._grads:
+            return
+        self._core.drop()
+        trained = {name: param for name, param in self._core.params.items() if param.requires_grad}
+        self._grads = {name: torch.zeros_like(param.detach()) for name, param in trained.items()}
 
     def _write_control(self, scale: float) -> None:
         group = self.optimizer.param_groups[0]
