@@ -1,8 +1,10 @@
-"""Schedules built by hand, and what running one does, found the slow way: oracles for the checker's tests."""
+"""Schedules built by hand, and what running one does found the slow way, to test the checker by."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from itertools import chain
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -83,7 +85,7 @@ def graph_of(
 
 @dataclass(slots=True)
 class ScheduleMaker:
-    """Collects steps in order; addresses come from `place`, waits from the bytes that steps share."""
+    """Collects steps in order; `place` gives addresses, the bytes that steps share the waits."""
 
     graph: Graph
     arena_nbytes: int
@@ -246,7 +248,7 @@ def conflicts(schedule: Schedule) -> list[tuple[int, int]]:
     ]
     step, writes, space, start, end = np.array(rows, np.int64).reshape(-1, 5).T[:, :, None]
     meets = (step < step.T) & (writes | writes.T).astype(bool) & (space == space.T)
-    meets &= (start < end.T) & (start.T < end)
+    meets &= (start < end.T) & (end > start.T)
     first, second = np.nonzero(meets)
     return sorted({(int(s), int(t)) for s, t in zip(step[first, 0], step[second, 0], strict=True)})
 
@@ -338,7 +340,7 @@ class _Machine:
 
 
 def story(*, partial_apart: bool = True) -> Schedule:
-    """A step of two convolutions with a map offloaded and back, every hazard in it; 8 rows, units of 2.
+    """A step of two convolutions with a map offloaded and back; 8 rows in units of 2.
 
     The map `a` leaves for the slab and returns over `x`, its bytes go to `gb`; `a` and `gb` are
     changed in place; partial sums share two places, or with `partial_apart` lie side by side.
@@ -371,6 +373,69 @@ def story(*, partial_apart: bool = True) -> Schedule:
         maker.launch("sum", 2 * section, 2 * section + 2)
     maker.launch("update", 0, 8)
     return maker.build(budget=2560 + FIXED_NBYTES, host_budget=512)
+
+
+def repeated(schedule: Schedule, times: int) -> Schedule:
+    """The schedule `times` over, each time with buffers, passes and places of its own."""
+    turns = [_turn(schedule, turn) for turn in range(times)]
+    graphs = [turn.graph for turn in turns]
+    everything = graph_of(
+        chain.from_iterable(graph.buffers.values() for graph in graphs),
+        chain.from_iterable(graph.passes for graph in graphs),
+        chain.from_iterable(graph.inputs for graph in graphs),
+        chain.from_iterable(graph.outputs for graph in graphs),
+    )
+    steps = tuple(step for turn in turns for step in turn.steps)
+    return replace(
+        schedule,
+        graph=everything,
+        steps=steps,
+        residencies=tuple(stay for turn in turns for stay in turn.residencies),
+        cut=len(steps),
+        arena_nbytes=times * schedule.arena_nbytes,
+        slab_nbytes=times * schedule.slab_nbytes,
+        budget_nbytes=None,
+        host_budget_nbytes=None,
+    )
+
+
+def _turn(schedule: Schedule, turn: int) -> Schedule:
+    """The schedule with names, places and step numbers of turn `turn`."""
+    graph, first = schedule.graph, turn * len(schedule.steps)
+    shifts = (turn * schedule.arena_nbytes, turn * schedule.slab_nbytes)
+
+    def named(item: Any) -> Any:
+        key = "name" if isinstance(item, Buffer) else "buffer"
+        return replace(item, **{key: f"{turn} {getattr(item, key)}"})
+
+    def moved(operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
+        return tuple(named(replace(o, offset=o.offset + shifts[o.space])) for o in operands)
+
+    def pass_of(pass_: Pass) -> Pass:
+        reads, writes = (tuple(map(named, uses)) for uses in (pass_.reads, pass_.writes))
+        return replace(pass_, reads=reads, writes=writes, params=(), updates=())
+
+    def step_of(step: Step) -> Step:
+        index = step.pass_index + turn * len(graph.passes)
+        waits = tuple(wait + first for wait in step.waits)
+        reads, writes = moved(step.reads), moved(step.writes)
+        return replace(step, pass_index=index, reads=reads, writes=writes, waits=waits)
+
+    def stay_of(stay: Residency) -> Residency:
+        steps = tuple(step + first for step in stay.steps)
+        return named(replace(stay, offset=stay.offset + shifts[Space.ARENA], steps=steps))
+
+    return replace(
+        schedule,
+        graph=graph_of(
+            map(named, graph.buffers.values()),
+            map(pass_of, graph.passes),
+            [f"{turn} {name}" for name in graph.inputs],
+            [f"{turn} {name}" for name in graph.outputs],
+        ),
+        steps=tuple(map(step_of, schedule.steps)),
+        residencies=tuple(map(stay_of, schedule.residencies)),
+    )
 
 
 def _story_graph() -> Graph:

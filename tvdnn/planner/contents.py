@@ -100,10 +100,11 @@ class _Walk:
         self._schedule, self._graph = schedule, schedule.graph
         self._clocks, self._versions = clocks, order
         self._memory = (Memory(schedule.arena_nbytes), Memory(schedule.slab_nbytes))  # by Space
-        self._closing: list[list[Residency]] = [[] for _ in schedule.steps]
+        self._closing: dict[int, list[Residency]] = {}
+        outputs = frozenset(self._graph.outputs)
         for stay in schedule.residencies:
-            if stay.buffer not in self._graph.outputs:
-                self._closing[stay.steps[-1]].append(stay)
+            if stay.buffer not in outputs:
+                self._closing.setdefault(stay.steps[-1], []).append(stay)
 
     def run(self, first: int, end: int) -> None:
         """Take steps [first, end)."""
@@ -113,7 +114,7 @@ class _Walk:
                 self._copy(index, step)
             else:
                 self._launch(index, step)
-            for stay in self._closing[index]:
+            for stay in self._closing.get(index, ()):
                 self._forget(stay)
 
     def fill_inputs(self, first: int, end: int) -> None:
@@ -129,7 +130,7 @@ class _Walk:
 
     def take_outputs(self, names: Collection[str], made: Mapping[str, Parts]) -> None:
         """Find the outputs `names` as passes left them, where they last lie."""
-        stays = _by_section(self._schedule.residencies, names)
+        stays = _by_section(self._schedule.residencies, frozenset(names))
         for name in names:
             buffer = self._graph.buffers[name]
             for section in range(buffer.num_sections):
@@ -254,7 +255,8 @@ class _Walk:
             return f"but {cell.buffer} is there"
         if cell.origin != self._origin(operand):
             return "but other rows of it are there"
-        return f"but finds it {self._state(cell.parts)}, not {self._state(need)}"
+        found = restricted(cell.parts, need)
+        return f"but finds it {self._state(found)}, not {self._state(need)}"
 
     def _state(self, parts: Parts) -> str:
         return " and ".join(self._source(part) for part in parts) or "unwritten"
