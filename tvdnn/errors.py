@@ -8,7 +8,8 @@ class TvdnnError(Exception):
 class BudgetError(TvdnnError):
     """No schedule fits the budget.
 
-    `floor_nbytes` is the least budget at which the policy has a schedule and `step` the step that sets it.
+    `floor_nbytes` is the least budget at which the policy has a schedule and `step` the step that
+    sets it.
     """
 
     def __init__(self, message: str, *, floor_nbytes: int, step: str) -> None:

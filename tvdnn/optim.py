@@ -7,7 +7,11 @@ from .errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class SGD:
-    """Stochastic gradient descent as torch.optim.SGD defines it; `lr` is the first learning rate and may change per step."""
+    """Stochastic gradient descent as torch.optim.SGD defines it.
+
+    `lr` is the first learning rate; it may change from step to step. Raises InputError where torch
+    would refuse a setting.
+    """
 
     lr: float = 1e-3
     momentum: float = 0.0

@@ -17,7 +17,9 @@ def parse_bytes(text: str | int | None) -> int | None:
         return None
     match = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([a-z]*)\s*", text.lower())
     if match is None or match[2] not in _UNITS:
-        raise InputError(f"{text!r} is not a number of bytes; write for example 4GiB, 512MiB or none")
+        raise InputError(
+            f"{text!r} is not a number of bytes; write for example 4GiB, 512MiB or none"
+        )
     return _positive(round(float(match[1]) * _UNITS[match[2]]), text)
 
 

@@ -1,10 +1,12 @@
 """What a training step computes, as pure data: the traced network, its buffers and its passes."""
 
-from .buffer import Buffer, Kind, section_rows
+from .buffer import DTYPE_NBYTES, RUN_CHUNKS, Buffer, Kind, section_rows
 from .network import Network, Op, Param, Value
 from .passes import Direction, Graph, Need, Pass, Use
 
 __all__ = [
+    "DTYPE_NBYTES",
+    "RUN_CHUNKS",
     "Buffer",
     "Direction",
     "Graph",

@@ -5,6 +5,7 @@ from enum import Enum
 from math import prod
 
 DTYPE_NBYTES = {"float32": 4, "bfloat16": 2, "int64": 8, "uint8": 1}
+RUN_CHUNKS = 4  # chunks of a run that fills the GPU: 64 MiB are some twelve waves on an H200
 
 
 class Kind(Enum):
@@ -23,9 +24,10 @@ class Kind(Enum):
 class Buffer:
     """A dense array whose first axis (samples, or reduction groups) is cut into sections.
 
-    `section` is the number of rows of the first axis in one section: the unit of residency and of copy.
-    `layout` is "nhwc", "ring" or "padded"; `codec` is the form in which an idle section rests ("raw").
-    `axis` is the sectioned axis and `halo` the boundary rows that a section of rows stores twice.
+    `section` is the number of rows of the first axis in one section: the unit of residency and of
+    copy. `layout` is "nhwc", "ring" or "padded"; `codec` is the form in which an idle section rests
+    ("raw"). `axis` is the sectioned axis and `halo` the boundary rows that a section of rows stores
+    twice.
     """
 
     name: str
@@ -68,6 +70,6 @@ class Buffer:
 
 
 def section_rows(rows: int, row_nbytes: int, chunk_size: int) -> int:
-    """Rows in a section: the largest power of two whose bytes fit `chunk_size`, at least one row."""
+    """Rows in a section: the largest power of two whose bytes fit `chunk_size`, at least one."""
     fit = max(1, chunk_size // max(1, row_nbytes))
     return min(1 << (fit.bit_length() - 1), 1 << max(0, rows - 1).bit_length())

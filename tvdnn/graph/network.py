@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """An op's input or output. `shape` is batch first and, for maps, channels last: [N, H, W, C]."""
+    """An op's input or output. `shape` is batch first and channels last: a map is [N, H, W, C]."""
 
     name: str
     shape: tuple[int, ...]
@@ -27,9 +27,9 @@ class Param:
 class Op:
     """A node of the network.
 
-    `name` is the module path (with a suffix where a module runs twice), `kind` the key of its definition in
-    `tvdnn.ops`, `params` the names of its parameters ("" where an optional one is absent), `attrs` its static
-    settings. A `view` op's output is its input's bytes.
+    `name` is the module path (with a suffix where a module runs twice), `kind` the key of its
+    definition in `tvdnn.ops`, `params` the names of its parameters ("" where an optional one is
+    absent), `attrs` its static settings. A `view` op's output is its input's bytes.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What tracing a module yields: ops in execution order, values by name, inputs and outputs by name.
+    """What tracing a module yields: ops in execution order; values, inputs and outputs by name.
 
     `returns_tuple` tells a module that returns a tuple or list from one that returns a tensor.
     """

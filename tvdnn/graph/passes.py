@@ -1,4 +1,4 @@
-"""Passes: the kernel-level stages of a step, each with the buffers that it reads and writes; and the Graph of them."""
+"""Passes: the kernel-level stages of a step over the buffers they use, and the Graph of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class Direction(Enum):
 
 
 class Need(Enum):
-    """What a pass takes from a buffer that it reads; it decides the forms in which the buffer may rest."""
+    """What a pass takes from a buffer that it reads: it decides in which forms that may rest."""
 
     VALUES = "values"
     SIGN = "sign"
@@ -26,8 +26,8 @@ class Need(Enum):
 class Use:
     """A pass's use of one buffer.
 
-    A launch over domain rows [a, b) touches buffer rows [a // per, ceil(b / per)), or every row if `whole`.
-    `channels` limits the use to a range of the last axis.
+    A launch over domain rows [a, b) touches buffer rows [a // per, ceil(b / per)), or every row if
+    `whole`. `channels` limits the use to a range of the last axis.
     """
 
     buffer: str
@@ -47,11 +47,13 @@ class Use:
 class Pass:
     """One kernel-level stage of an op's forward, backward or update.
 
-    Its domain is the batch, rows [0, domain). A launch covers [a, b) with a and b multiples of `unit` (or b the
-    domain's end); `unit` holds whole sections of every buffer used. A `reduction`'s launches go in index order and its
-    result is complete only after the last. `params` are read and `updates` written in place, both by name.
-    `flops` and `nbytes` (device-memory traffic) are those of the whole domain. `group` is the samples that one
-    partial sum covers (0: not a partial sum). `effects` marks state outside the buffers that recompute must not repeat.
+    Its domain is the batch, rows [0, domain). A launch covers [a, b) with a and b multiples of
+    `unit` (or b the domain's end); `unit` holds whole sections of every buffer used. A
+    `reduction`'s launches go in index order and its result is complete only after the last.
+    `params` are read and `updates` written in place, both by name. `flops` and `nbytes`
+    (device-memory traffic) are those of the whole domain. `group` is the samples that one partial
+    sum covers (0: not a partial sum). `effects` marks state outside the buffers that recompute must
+    not repeat.
     """
 
     name: str
@@ -77,13 +79,15 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A training (or evaluation) step: passes in program order over buffers, with the network they come from.
+    """A training (or evaluation) step of a network: passes in program order over buffers.
 
-    `inputs` maps each buffer that the caller fills before the step to the network value or target it holds,
-    `outputs` are the buffers handed out after it: those of the network's outputs in their order (`output_maps`), and
-    where asked for the gradients of inputs (`input_grads`) and of parameters (`param_grads`, the whole one first). `cut` is the index of the first backward pass where the step is
-    run in two halves (autograd mode), else the number of passes. `fixed` are the bytes by purpose of what lies
-    outside the arena: parameters, gradients, optimizer state, control block, staged inputs.
+    `inputs` maps each buffer that the caller fills before the step to the network value or target
+    it holds, `outputs` are the buffers handed out after it: those of the network's outputs in their
+    order (`output_maps`), and where asked for the gradients of inputs (`input_grads`) and of
+    parameters (`param_grads`, the whole one first). `cut` is the index of the first backward pass
+    where the step is run in two halves (autograd mode), else the number of passes. `fixed` are the
+    bytes by purpose of what lies outside the arena: parameters, gradients, optimizer state, control
+    block, staged inputs.
     """
 
     network: Network

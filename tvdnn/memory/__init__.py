@@ -1,4 +1,4 @@
-"""Where bytes lie, as integers: placement of residencies in the arena and of host copies in the slab."""
+"""Where bytes lie, as integers: residencies in the arena and host copies in the slab."""
 
 from .placement import ALIGNMENT, Extent, Stay, place
 

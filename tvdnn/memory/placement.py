@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,7 @@ Array = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """`nbytes` at `offset` within an extent, occupied from time `first` to time `last`, both included."""
+    """`nbytes` at `offset` in an extent, occupied from time `first` through `last`."""
 
     offset: int
     nbytes: int
@@ -40,8 +41,8 @@ class Extent:
 def place(extents: Sequence[Extent]) -> tuple[tuple[int, ...], int]:
     """Base addresses (multiples of 512) in the order of `extents`, and the high-water mark.
 
-    Two greedy orders are tried, by start and by size, each extent at the lowest address that its neighbours in time leave
-    free; the lower mark wins.
+    Two greedy orders are tried, by start and by size, each extent at the lowest address that its
+    neighbours in time leave free; the lower mark wins.
     """
     by_start = sorted(range(len(extents)), key=lambda i: (extents[i].first, -extents[i].nbytes))
     by_size = sorted(range(len(extents)), key=lambda i: (-extents[i].nbytes, extents[i].first))
@@ -52,7 +53,7 @@ def place(extents: Sequence[Extent]) -> tuple[tuple[int, ...], int]:
 def _place_in(extents: Sequence[Extent], order: Sequence[int]) -> tuple[tuple[int, ...], int]:
     bases = [0] * len(extents)
     taken = _Taken(sum(len(extent.stays) for extent in extents))
-    prune = all(extents[a].first <= extents[b].first for a, b in zip(order, order[1:], strict=False))
+    prune = all(extents[a].first <= extents[b].first for a, b in pairwise(order))
     for index in order:
         extent = extents[index]
         if prune:
@@ -89,6 +90,7 @@ class _Taken:
         self._next_prune = 2 * self._count + 256
 
     def lowest_base(self, extent: Extent) -> int:
+        """The lowest aligned base at which no stay of `extent` meets one placed before."""
         rows = self._rows[:, : self._count]
         near = rows[:, (rows[2] <= extent.last) & (rows[3] >= extent.first)]
         if near.shape[1] == 0:
@@ -98,7 +100,8 @@ class _Taken:
 
 def _forbidden(near: Array, extent: Extent) -> tuple[Array, Array]:
     """Open intervals of base addresses at which a stay of `extent` would meet a stay in `near`."""
-    stays = np.array([(s.offset, s.nbytes, s.first, s.last) for s in extent.stays], np.int64).T[:, :, None]
+    rows = [(stay.offset, stay.nbytes, stay.first, stay.last) for stay in extent.stays]
+    stays = np.array(rows, np.int64).T[:, :, None]  # [4, stays, 1]
     meets = (near[2] <= stays[3]) & (near[3] >= stays[2])  # [stays, near]
     return (near[0] - stays[0] - stays[1])[meets], (near[1] - stays[0])[meets]
 

@@ -1,4 +1,4 @@
-"""Op definitions: what each op of a network reads, writes and costs, as data, and which kernels its passes launch."""
+"""Op definitions: what each op reads, writes and costs, as data, and the kernels it launches."""
 
 from .expand import Settings, expand
 from .registry import DEFINITIONS, supported

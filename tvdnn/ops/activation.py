@@ -6,7 +6,7 @@ from .definition import Launch, OpDef
 
 
 def forward(b: Builder, op: Op) -> None:
-    b.add_pass(op, "forward", (Use(b.home[op.inputs[0]]),), (Use(b.home[op.output]),))
+    b.add_pass(op, "forward", (Use(b.input_of(op)),), (Use(b.home[op.output]),))
 
 
 def backward(b: Builder, op: Op) -> None:

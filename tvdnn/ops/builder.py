@@ -1,20 +1,17 @@
 """Builder: collects the buffers and passes of a step while op definitions declare them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import prod
 
-from ..graph import Buffer, Direction, Kind, Network, Op, Pass, Use, section_rows
-
-RUN_CHUNKS = 4  # chunks that a launch covers at least, so that it fills the GPU: 64 MiB took 12 waves on an H200
+from ..graph import RUN_CHUNKS, Buffer, Direction, Kind, Network, Op, Pass, Use, section_rows
 
 
 @dataclass(slots=True)
 class Builder:
     """State of the expansion of a network into passes.
 
-    `home` maps each value to the buffer that holds it, `contributions` to the gradients that its consumers have
-    written so far, `param_grads` each parameter to those of its uses.
+    `home` maps each value to the buffer that holds it, `contributions` to the gradients that its
+    consumers have written so far, `param_grads` each parameter to those of its uses.
     """
 
     network: Network
@@ -44,19 +41,23 @@ class Builder:
         return section_rows(self.batch, row_nbytes, self.chunk_size)
 
     def run_rows(self, *buffers: str) -> int:
-        """Samples that a launch over these buffers should cover: a power of two of whole sections."""
+        """Samples that a launch over `buffers` should cover: a power of two of whole sections."""
         row = max(self.buffers[name].row_nbytes for name in buffers)
         unit = max(self.buffers[name].section for name in buffers)
         return max(unit, section_rows(self.batch, row, RUN_CHUNKS * self.chunk_size))
 
-    def add_map(self, name: str, shape: tuple[int, ...], kind: Kind = Kind.MAP, dtype: str | None = None) -> str:
+    def add_map(
+        self, name: str, shape: tuple[int, ...], kind: Kind = Kind.MAP, dtype: str | None = None
+    ) -> str:
         """A buffer with one row a sample, in sections of the chunk size."""
         dtype = dtype or self.dtype
         row = Buffer(name, kind, (1, *shape[1:]), dtype, 1)
         self.buffers[name] = Buffer(name, kind, shape, dtype, self.rows_for(row.row_nbytes))
         return name
 
-    def add_whole(self, name: str, kind: Kind, shape: tuple[int, ...], dtype: str = "float32") -> str:
+    def add_whole(
+        self, name: str, kind: Kind, shape: tuple[int, ...], dtype: str = "float32"
+    ) -> str:
         """A buffer that is one section."""
         self.buffers[name] = Buffer(name, kind, shape, dtype, shape[0])
         return name
@@ -81,30 +82,36 @@ class Builder:
         group: int = 0,
         extra_nbytes: int = 0,
     ) -> None:
-        """Append a pass; its unit is the largest section it touches by sample, and the whole batch where there is none."""
+        """Append a pass over the batch.
+
+        Its unit is the largest section that it touches by sample, but at least `unit`; the whole
+        batch where it touches none. Its bytes are those of its buffers and `extra_nbytes`.
+        """
         uses = (*reads, *writes)
         rows = [self.buffers[use.buffer].section * use.per for use in uses if not use.whole]
         unit = min(self.batch, max([unit, *rows])) if unit or rows else self.batch
         nbytes = extra_nbytes + sum(self.buffers[use.buffer].nbytes for use in uses)
-        name = f"{op.name} {role}"
         self.passes.append(
             Pass(
-                name,
-                op.name,
-                role,
-                self.direction,
-                self.batch,
-                unit,
-                tuple(reads),
-                tuple(writes),
-                params,
-                updates,
-                reduction,
-                flops,
-                nbytes,
-                group,
+                name=f"{op.name} {role}",
+                op=op.name,
+                role=role,
+                direction=self.direction,
+                domain=self.batch,
+                unit=unit,
+                reads=tuple(reads),
+                writes=tuple(writes),
+                params=params,
+                updates=updates,
+                reduction=reduction,
+                flops=flops,
+                nbytes=nbytes,
+                group=group,
             )
         )
+
+    def param_shape(self, name: str) -> tuple[int, ...]:
+        return self.network.params[name].shape
 
     def param_nbytes(self, name: str) -> int:
         return self.network.params[name].nbytes if name else 0
@@ -115,6 +122,15 @@ class Builder:
     def needs_grad(self, value: str) -> bool:
         """Whether any parameter, or a wanted input, lies upstream of `value`."""
         return value in self.wanted
+
+    def input_of(self, op: Op) -> str:
+        """The buffer that holds the op's first input."""
+        return self.home[op.inputs[0]]
+
+    def new_output(self, op: Op) -> str:
+        """A map of its own for the op's output."""
+        self.home[op.output] = self.add_map(op.output, self.shape(op.output))
+        return self.home[op.output]
 
     def grad_of(self, op: Op) -> str:
         """The buffer that holds the complete gradient of the op's output."""
@@ -129,7 +145,7 @@ class Builder:
         return name
 
     def adopt_grad(self, value: str, buffer: str) -> str:
-        """Let `buffer`, the gradient of an op's output, become a contribution to the gradient of its input `value`."""
+        """Make `buffer`, the gradient of an op's output, a contribution to that of its input."""
         self.contributions.setdefault(value, []).append(buffer)
         return buffer
 
@@ -137,15 +153,12 @@ class Builder:
         """A float32 buffer in the parameter's shape for one op's contribution to its gradient."""
         earlier = self.param_grads.setdefault(param, [])
         suffix = f"#{len(earlier) + 1}" if earlier else ""
-        shape = self.network.params[param].shape or (1,)
+        shape = self.param_shape(param) or (1,)
         name = self.add_whole(f"grad {param}{suffix}", Kind.PARAM_GRAD, shape)
         earlier.append(name)
         return name
 
 
-def numel(shape: Sequence[int]) -> int:
-    return prod(shape)
-
-
-def attrs_of(op: Op, *names: str) -> Mapping[str, object]:
-    return {name: op.attrs[name] for name in names}
+def whole(buffer: str) -> Use:
+    """The use of every row of a buffer."""
+    return Use(buffer, whole=True)

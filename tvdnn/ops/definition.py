@@ -19,7 +19,7 @@ TORCH_DTYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """Device scalars written before each step: the optimizer's settings, the loss's scale and the dropout seed."""
+    """Device scalars written before each step: optimizer settings, the loss's scale, the seed."""
 
     sgd: torch.Tensor
     scale: torch.Tensor
@@ -30,9 +30,9 @@ class Control:
 class Launch:
     """One launch: views of the buffers and tensors that a pass uses over samples [start, stop).
 
-    `reads` and `writes` are in the order of the pass's uses, `params` and `updates` in that of its names (None where the
-    op has no such parameter; for an update, the parameter and then its optimizer state). `kernels` has the
-    launchers or their references under the same names.
+    `reads` and `writes` are in the order of the pass's uses, `params` and `updates` in that of its
+    names (None where the op has no such parameter; for an update, the parameter and then its
+    optimizer state). `kernels` has the launchers or their references under the same names.
     """
 
     kernels: Any
@@ -46,14 +46,18 @@ class Launch:
     stop: int
     control: Control
 
+    def settings(self, *names: str) -> dict[str, Any]:
+        """The op's static settings of these names, as keyword arguments of a launcher."""
+        return {name: self.attrs[name] for name in names}
+
 
 @dataclass(frozen=True, slots=True)
 class OpDef:
     """How one kind of op is declared and run.
 
-    `forward` and `backward` add the op's passes to a builder; `saves` names what its backward reads of its own
-    ("input", "output"); `elementwise` allows its output to take its input's bytes; `roles` maps the role of
-    each pass to what a launch of it does.
+    `forward` and `backward` add the op's passes to a builder; `saves` names what its backward reads
+    of its own ("input", "output"); `elementwise` allows its output to take its input's bytes;
+    `roles` maps the role of each pass to what a launch of it does.
     """
 
     kind: str

@@ -1,4 +1,4 @@
-"""dropout: the mask comes from the step's seed and the element's place in the batch, and is never stored."""
+"""dropout: the mask comes from the step's seed and the element's place, and is never stored."""
 
 from ..graph import Op, Use
 from .builder import Builder
@@ -6,7 +6,7 @@ from .definition import Launch, OpDef
 
 
 def forward(b: Builder, op: Op) -> None:
-    b.add_pass(op, "forward", (Use(b.home[op.inputs[0]]),), (Use(b.home[op.output]),))
+    b.add_pass(op, "forward", (Use(b.input_of(op)),), (Use(b.home[op.output]),))
 
 
 def backward(b: Builder, op: Op) -> None:
@@ -15,8 +15,8 @@ def backward(b: Builder, op: Op) -> None:
 
 
 def _run(a: Launch) -> None:
-    settings = {"p": a.attrs["p"], "op_id": a.attrs["op_id"], "first_sample": a.start}
-    a.kernels.dropout(a.reads[0], a.writes[0], a.control.seed, **settings)
+    settings = a.settings("p", "op_id")
+    a.kernels.dropout(a.reads[0], a.writes[0], a.control.seed, first_sample=a.start, **settings)
 
 
 DROPOUT = OpDef(

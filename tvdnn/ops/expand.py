@@ -1,4 +1,4 @@
-"""From the traced network to the Graph: every op's passes forward, then backward in reverse, then what becomes of gradients."""
+"""From the traced network to the Graph: passes forward, backward in reverse, and updates."""
 
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -15,7 +15,11 @@ DTYPES = {"fp32": ("float32", "ieee"), "tf32": ("float32", "tf32"), "bf16": ("bf
 
 
 class Mode(Enum):
-    """What a step does: train with the update inside, sum gradients for a later update, run under autograd, or infer."""
+    """What a step does.
+
+    TRAIN updates inside the step, ACCUMULATE sums gradients for a later update, AUTOGRAD hands them
+    to the caller, INFER has no backward.
+    """
 
     TRAIN = "train"
     ACCUMULATE = "accumulate"
@@ -27,8 +31,9 @@ class Mode(Enum):
 class Settings:
     """How a network is expanded into a step.
 
-    `dtype` is "fp32" (IEEE), "tf32" or "bf16"; `chunk_size` the bytes of a section, or `sections` their number per
-    map. `input_grads` are the network inputs whose gradient is wanted; `reserve` are device bytes of the caller's to count.
+    `dtype` is "fp32" (IEEE), "tf32" or "bf16"; `chunk_size` the bytes of a section, or `sections`
+    their number per map. `input_grads` are the network inputs whose gradient is wanted; `reserve`
+    are device bytes of the caller's to count.
     """
 
     dtype: str
@@ -47,7 +52,8 @@ def expand(network: Network, settings: Settings) -> Graph:
     training = settings.mode in (Mode.TRAIN, Mode.ACCUMULATE)
     network = _with_loss(network, settings) if training else network
     dtype, precision = DTYPES[settings.dtype]
-    wanted = _wanted(network, settings.input_grads) if settings.mode is not Mode.INFER else frozenset()
+    infers = settings.mode is Mode.INFER
+    wanted = frozenset[str]() if infers else _wanted(network, settings.input_grads)
     b = Builder(network, dtype, precision, settings.chunk_size, settings.sections, wanted)
     inputs = _add_inputs(b)
     _forward(b)
@@ -55,7 +61,7 @@ def expand(network: Network, settings: Settings) -> Graph:
     ops = {op.name: op for op in network.ops}
     output_maps = tuple(b.home[name] for name in network.outputs)
     handed_out = list(output_maps)
-    if settings.mode is not Mode.INFER:
+    if not infers:
         b.direction = Direction.BACKWARD
         if not training:
             inputs |= _add_output_grads(b)
@@ -84,7 +90,11 @@ def _with_loss(network: Network, settings: Settings) -> Network:
     logits = network.outputs[0]
     attrs = {"reduction": settings.reduction, "ignore_index": settings.ignore_index}
     loss = Op("loss", "cross_entropy", (logits, "target"), "loss", (), attrs)
-    values = {**network.values, "target": Value("target", (network.batch,)), "loss": Value("loss", (2,))}
+    values = {
+        **network.values,
+        "target": Value("target", (network.batch,)),
+        "loss": Value("loss", (2,)),
+    }
     return replace(
         network,
         values=values,
@@ -133,15 +143,19 @@ def _forward(b: Builder) -> None:
         definition.forward(b, op)
 
 
-def _place_elementwise(b: Builder, op: Op, consumers: dict[str, int], producers: dict[str, Op]) -> None:
-    """Give the op's output its input's bytes where nothing else reads them, else bytes of its own."""
+def _place_elementwise(
+    b: Builder, op: Op, consumers: dict[str, int], producers: dict[str, Op]
+) -> None:
+    """Give the op's output its input's bytes where nothing else reads them, else its own."""
     if _may_overwrite(b, op.inputs[0], consumers, producers):
-        b.home[op.output] = b.home[op.inputs[0]]
+        b.home[op.output] = b.input_of(op)
     else:
-        b.home[op.output] = b.add_map(op.output, b.shape(op.output))
+        b.new_output(op)
 
 
-def _may_overwrite(b: Builder, name: str, consumers: dict[str, int], producers: dict[str, Op]) -> bool:
+def _may_overwrite(
+    b: Builder, name: str, consumers: dict[str, int], producers: dict[str, Op]
+) -> bool:
     if consumers[name] > 1 or name in b.network.outputs or name in b.network.inputs:
         return False
     producer = producers[name]
@@ -151,7 +165,7 @@ def _may_overwrite(b: Builder, name: str, consumers: dict[str, int], producers: 
 
 
 def _backward(b: Builder, settings: Settings) -> dict[str, Op]:
-    """Passes backward, an update behind each gradient that is complete; returns the ops of the updates."""
+    """Passes backward, an update behind each complete gradient; returns the updates' ops."""
     updates: dict[str, Op] = {}
     uses: dict[str, int] = {}
     for op in b.network.ops:
@@ -165,10 +179,11 @@ def _backward(b: Builder, settings: Settings) -> dict[str, Op]:
         if not b.needs_grad(op.output) or op.output not in b.contributions:
             continue
         add_grads(b, op)
-        if not DEFINITIONS[op.kind].elementwise:  # an elementwise gradient stays beside the pass whose output it overwrites
+        definition = DEFINITIONS[op.kind]
+        if not definition.elementwise:  # whose gradient stays beside the pass that it overwrites
             updates |= _settle_all(b, settings, complete)
             complete = []
-        DEFINITIONS[op.kind].backward(b, op)
+        definition.backward(b, op)
         complete += [name for name in op.params if b.needs_param_grad(name) and uses[name] == 1]
     complete += [name for name, count in uses.items() if count > 1 and name in b.param_grads]
     updates |= _settle_all(b, settings, complete)

@@ -1,4 +1,4 @@
-"""Ops that move or rename bytes: view, flatten to torch's channel order, and the sum of a fork's gradients."""
+"""Ops that move or rename bytes: view, flatten to torch's order, and the sum of gradients."""
 
 from ..graph import Op, Use
 from .builder import Builder
@@ -6,7 +6,7 @@ from .definition import Launch, OpDef
 
 
 def view_forward(b: Builder, op: Op) -> None:
-    b.home[op.output] = b.home[op.inputs[0]]
+    b.home[op.output] = b.input_of(op)
 
 
 def view_backward(b: Builder, op: Op) -> None:
@@ -14,8 +14,7 @@ def view_backward(b: Builder, op: Op) -> None:
 
 
 def flatten_forward(b: Builder, op: Op) -> None:
-    y = b.home[op.output] = b.add_map(op.output, b.shape(op.output))
-    b.add_pass(op, "forward", (Use(b.home[op.inputs[0]]),), (Use(y),))
+    b.add_pass(op, "forward", (Use(b.input_of(op)),), (Use(b.new_output(op)),))
 
 
 def flatten_backward(b: Builder, op: Op) -> None:
@@ -24,7 +23,7 @@ def flatten_backward(b: Builder, op: Op) -> None:
 
 
 def add_grads(b: Builder, op: Op) -> None:
-    """Sum the contributions to the gradient of the op's output into the first, in the order of its consumers' backward."""
+    """Sum the contributions to the gradient of the op's output into the first, in their order."""
     first, *others = b.contributions[op.output]
     for other in others:
         b.add_pass(op, "add_grad", (Use(first), Use(other)), (Use(first),))

@@ -1,59 +1,75 @@
-"""linear: weights cast where the compute type is not float32; the weight gradient sums over the batch in one launch."""
+"""linear: weights cast where the type is not float32; the weight gradient is one launch."""
+
+from math import prod
 
 from ..graph import Kind, Op, Use
-from .builder import Builder, numel
+from .builder import Builder, whole
 from .definition import Launch, OpDef
 
 
 def forward(b: Builder, op: Op) -> None:
-    x, bias = b.home[op.inputs[0]], op.params[1]
-    y = b.home[op.output] = b.add_map(op.output, b.shape(op.output))
+    x, bias = b.input_of(op), op.params[1]
+    y = b.new_output(op)
     weight = _weight(b, op, "cast")
     if weight is None:
-        b.add_pass(op, "forward", (Use(x),), (Use(y),), params=op.params, **_work(b, op))
+        _add_product(b, op, "forward", (Use(x),), (Use(y),), op.params)
     else:
-        b.add_pass(op, "forward", (Use(x), Use(weight, whole=True)), (Use(y),), params=("", bias), flops=_flops(b, op))
+        reads = (Use(x), whole(weight))
+        b.add_pass(op, "forward", reads, (Use(y),), params=("", bias), flops=_flops(b, op))
 
 
 def backward(b: Builder, op: Op) -> None:
-    x, dy = b.home[op.inputs[0]], b.grad_of(op)
     weight, bias = op.params
-    batch = b.batch
-    if b.needs_grad(op.inputs[0]):  # first, so that the weight's copy and its gradient are never there together
+    if b.needs_grad(op.inputs[0]):  # first: the weight's copy and its gradient are never together
         _grad_input(b, op)
     if b.needs_param_grad(weight):
-        grad = b.new_param_grad(weight)
-        write = (Use(grad, whole=True),)
-        b.add_pass(op, "grad_weight", (Use(x), Use(dy)), write, unit=batch, reduction=True, flops=_flops(b, op))
+        reads, grad = (Use(b.input_of(op)), Use(b.grad_of(op))), b.new_param_grad(weight)
+        _add_batch_sum(b, op, "grad_weight", reads, grad, _flops(b, op))
     if b.needs_param_grad(bias):
-        grad = b.new_param_grad(bias)
-        b.add_pass(op, "grad_bias", (Use(dy),), (Use(grad, whole=True),), unit=batch, reduction=True)
+        _add_batch_sum(b, op, "grad_bias", (Use(b.grad_of(op)),), b.new_param_grad(bias), 0.0)
 
 
 def _grad_input(b: Builder, op: Op) -> None:
     cast = _weight(b, op, "cast_grad_input")
     dx = b.new_grad(op.inputs[0])
-    reads = (Use(b.grad_of(op)), *(() if cast is None else (Use(cast, whole=True),)))
+    reads = (Use(b.grad_of(op)), *(() if cast is None else (whole(cast),)))
     params = op.params[:1] if cast is None else ("",)
-    b.add_pass(op, "grad_input", reads, (Use(dx),), params=params, **_work(b, op))
+    _add_product(b, op, "grad_input", reads, (Use(dx),), params)
+
+
+def _add_product(
+    b: Builder,
+    op: Op,
+    role: str,
+    reads: tuple[Use, ...],
+    writes: tuple[Use, ...],
+    params: tuple[str, ...],
+) -> None:
+    """A product with the weight, which costs its operations and the weight's bytes."""
+    nbytes = b.param_nbytes(op.params[0])
+    b.add_pass(op, role, reads, writes, params=params, flops=_flops(b, op), extra_nbytes=nbytes)
+
+
+def _add_batch_sum(
+    b: Builder, op: Op, role: str, reads: tuple[Use, ...], grad: str, flops: float
+) -> None:
+    """A parameter's gradient, summed over the whole batch in one launch."""
+    b.add_pass(op, role, reads, (whole(grad),), unit=b.batch, reduction=True, flops=flops)
 
 
 def _weight(b: Builder, op: Op, role: str) -> str | None:
-    """The copy of the weight in the compute type, made by a pass `role`; None where the parameter serves itself."""
+    """The weight's copy in the compute type, made by a pass `role`; None where it needs none."""
     if b.dtype == "float32":
         return None
-    name = b.add_whole(f"{role} {op.name}", Kind.WEIGHT, b.network.params[op.params[0]].shape, b.dtype)
-    nbytes = b.param_nbytes(op.params[0])
-    b.add_pass(op, role, (), (Use(name, whole=True),), params=op.params[:1], extra_nbytes=nbytes)
+    param = op.params[0]
+    name = b.add_whole(f"{role} {op.name}", Kind.WEIGHT, b.param_shape(param), b.dtype)
+    nbytes = b.param_nbytes(param)
+    b.add_pass(op, role, (), (whole(name),), params=(param,), extra_nbytes=nbytes)
     return name
 
 
 def _flops(b: Builder, op: Op) -> float:
-    return 2.0 * b.batch * numel(b.network.params[op.params[0]].shape)
-
-
-def _work(b: Builder, op: Op) -> dict[str, float]:
-    return {"flops": _flops(b, op), "extra_nbytes": b.param_nbytes(op.params[0])}
+    return 2.0 * b.batch * prod(b.param_shape(op.params[0]))
 
 
 def _run_cast(a: Launch) -> None:
@@ -73,7 +89,9 @@ def _run_grad_input(a: Launch) -> None:
 def _run_grad_weight(a: Launch) -> None:
     partials = a.writes[0].unsqueeze(0)
     group = a.stop - a.start
-    a.kernels.linear_grad_weight(a.reads[0].flatten(1), a.reads[1], partials, group=group, precision=a.precision)
+    a.kernels.linear_grad_weight(
+        a.reads[0].flatten(1), a.reads[1], partials, group=group, precision=a.precision
+    )
 
 
 def _run_grad_bias(a: Launch) -> None:

@@ -1,29 +1,31 @@
-"""Softmax cross-entropy: per-sample rows, a fixed-order total over the batch, and the gradient of the logits."""
+"""Softmax cross-entropy: per-sample rows, a fixed-order total, and the gradient of the logits."""
 
 from ..graph import Kind, Op, Use
-from .builder import Builder
+from .builder import Builder, whole
 from .definition import Launch, OpDef
 
 
 def forward(b: Builder, op: Op) -> None:
     logits, target = (b.home[name] for name in op.inputs)
-    n = b.batch
-    losses = b.add_map(f"{op.name} rows", (n,), Kind.AUX, "float32")
-    lse = b.add_map(f"{op.name} logsumexp", (n,), Kind.AUX, "float32")
+    batch = b.batch
+    losses = b.add_map(f"{op.name} rows", (batch,), Kind.AUX, "float32")
+    lse = b.add_map(f"{op.name} logsumexp", (batch,), Kind.AUX, "float32")
     b.add_pass(op, "rows", (Use(logits), Use(target)), (Use(losses), Use(lse)))
     total = b.home[op.output] = b.add_whole(op.output, Kind.AUX, (2,))
-    b.add_pass(op, "total", (Use(losses), Use(target)), (Use(total, whole=True),), unit=n, reduction=True)
+    reads = (Use(losses), Use(target))
+    b.add_pass(op, "total", reads, (whole(total),), unit=batch, reduction=True)
 
 
 def backward(b: Builder, op: Op) -> None:
     logits, target = (b.home[name] for name in op.inputs)
     lse, total = f"{op.name} logsumexp", b.home[op.output]
     dx = b.new_grad(op.inputs[0])
-    b.add_pass(op, "grad_input", (Use(logits), Use(target), Use(lse), Use(total, whole=True)), (Use(dx),))
+    reads = (Use(logits), Use(target), Use(lse), whole(total))
+    b.add_pass(op, "grad_input", reads, (Use(dx),))
 
 
 def _run_rows(a: Launch) -> None:
-    a.kernels.cross_entropy_rows(*a.reads, *a.writes, ignore_index=a.attrs["ignore_index"])
+    a.kernels.cross_entropy_rows(*a.reads, *a.writes, **a.settings("ignore_index"))
 
 
 def _run_total(a: Launch) -> None:

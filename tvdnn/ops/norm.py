@@ -4,27 +4,24 @@ from ..graph import Op, Use
 from .builder import Builder
 from .definition import Launch, OpDef
 
+_SETTINGS = ("size", "alpha", "beta", "k")
+
 
 def forward(b: Builder, op: Op) -> None:
-    y = b.home[op.output] = b.add_map(op.output, b.shape(op.output))
-    b.add_pass(op, "forward", (Use(b.home[op.inputs[0]]),), (Use(y),))
+    b.add_pass(op, "forward", (Use(b.input_of(op)),), (Use(b.new_output(op)),))
 
 
 def backward(b: Builder, op: Op) -> None:
     dy, dx = b.grad_of(op), b.new_grad(op.inputs[0])
-    b.add_pass(op, "grad_input", (Use(b.home[op.inputs[0]]), Use(dy)), (Use(dx),))
-
-
-def _settings(a: Launch) -> dict[str, object]:
-    return {name: a.attrs[name] for name in ("size", "alpha", "beta", "k")}
+    b.add_pass(op, "grad_input", (Use(b.input_of(op)), Use(dy)), (Use(dx),))
 
 
 def _run_forward(a: Launch) -> None:
-    a.kernels.local_response_norm(a.reads[0], a.writes[0], **_settings(a))
+    a.kernels.local_response_norm(a.reads[0], a.writes[0], **a.settings(*_SETTINGS))
 
 
 def _run_grad_input(a: Launch) -> None:
-    a.kernels.local_response_norm_grad(*a.reads, a.writes[0], **_settings(a))
+    a.kernels.local_response_norm_grad(*a.reads, a.writes[0], **a.settings(*_SETTINGS))
 
 
 LOCAL_RESPONSE_NORM = OpDef(

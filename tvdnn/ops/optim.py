@@ -1,30 +1,30 @@
 """What becomes of a parameter's gradient: an update at once, or a sum kept for a later update."""
 
-from ..graph import Direction, Op, Use
-from .builder import Builder
+from ..graph import Direction, Op
+from .builder import Builder, whole
 from .definition import Launch, OpDef
 
 
 def add_param_grads(b: Builder, op: Op, param: str) -> str:
-    """The buffer with the whole gradient of a parameter, tied uses summed in the order of their backward."""
+    """The buffer with a parameter's whole gradient, tied uses summed in order of their backward."""
     first, *others = b.param_grads[param]
     for other in others:
-        whole = (Use(first, whole=True), Use(other, whole=True))
-        b.add_pass(op, "add_grad", whole, (Use(first, whole=True),))
+        b.add_pass(op, "add_grad", (whole(first), whole(other)), (whole(first),))
     return first
 
 
 def update(b: Builder, op: Op, param: str, role: str) -> None:
-    """Add a pass that consumes the gradient of `param`: `update` applies it, `accumulate` adds it to a kept sum."""
+    """Add a pass that consumes a parameter's gradient: "update" applies, "accumulate" sums it."""
     grad = add_param_grads(b, op, param)
     direction, b.direction = b.direction, Direction.UPDATE
-    b.add_pass(op, role, (Use(grad, whole=True),), (), updates=(param,), extra_nbytes=4 * b.param_nbytes(param))
+    traffic = 4 * b.param_nbytes(param)  # parameter and momentum, read and written
+    b.add_pass(op, role, (whole(grad),), (), updates=(param,), extra_nbytes=traffic)
     b.direction = direction
 
 
 def _run_update(a: Launch) -> None:
     param, momentum = a.updates
-    settings = {"nesterov": a.attrs["nesterov"], "maximize": a.attrs["maximize"]}
+    settings = a.settings("nesterov", "maximize")
     a.kernels.sgd(param, a.reads[0], momentum, a.control.sgd, **settings)
 
 

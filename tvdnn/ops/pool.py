@@ -1,4 +1,4 @@
-"""Max, average and adaptive average pooling; max pooling's gradient finds the argmax again in its input."""
+"""Max, average and adaptive average pooling; max's gradient finds the argmax again in its input."""
 
 from ..graph import Need, Op, Use
 from .builder import Builder
@@ -9,13 +9,12 @@ _AVG = ("kernel", "stride", "padding", "count_include_pad", "divisor_override")
 
 
 def forward(b: Builder, op: Op) -> None:
-    y = b.home[op.output] = b.add_map(op.output, b.shape(op.output))
-    b.add_pass(op, "forward", (Use(b.home[op.inputs[0]]),), (Use(y),))
+    b.add_pass(op, "forward", (Use(b.input_of(op)),), (Use(b.new_output(op)),))
 
 
 def max_backward(b: Builder, op: Op) -> None:
     dy, dx = b.grad_of(op), b.new_grad(op.inputs[0])
-    b.add_pass(op, "grad_input", (Use(b.home[op.inputs[0]], need=Need.ARGMAX), Use(dy)), (Use(dx),))
+    b.add_pass(op, "grad_input", (Use(b.input_of(op), need=Need.ARGMAX), Use(dy)), (Use(dx),))
 
 
 def avg_backward(b: Builder, op: Op) -> None:
@@ -24,19 +23,19 @@ def avg_backward(b: Builder, op: Op) -> None:
 
 
 def _run_max(a: Launch) -> None:
-    a.kernels.max_pool2d(a.reads[0], a.writes[0], **{name: a.attrs[name] for name in _MAX})
+    a.kernels.max_pool2d(a.reads[0], a.writes[0], **a.settings(*_MAX))
 
 
 def _run_max_grad(a: Launch) -> None:
-    a.kernels.max_pool2d_grad(*a.reads, a.writes[0], **{name: a.attrs[name] for name in _MAX})
+    a.kernels.max_pool2d_grad(*a.reads, a.writes[0], **a.settings(*_MAX))
 
 
 def _run_avg(a: Launch) -> None:
-    a.kernels.avg_pool2d(a.reads[0], a.writes[0], **{name: a.attrs[name] for name in _AVG})
+    a.kernels.avg_pool2d(a.reads[0], a.writes[0], **a.settings(*_AVG))
 
 
 def _run_avg_grad(a: Launch) -> None:
-    a.kernels.avg_pool2d_grad(a.reads[0], a.writes[0], **{name: a.attrs[name] for name in _AVG})
+    a.kernels.avg_pool2d_grad(a.reads[0], a.writes[0], **a.settings(*_AVG))
 
 
 def _run_adaptive(a: Launch) -> None:

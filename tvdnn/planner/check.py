@@ -5,8 +5,7 @@ keep: the order of each lane, the waits, and that the second half starts after t
 """
 
 from ..errors import ScheduleError
-from ..graph import Buffer, Graph, Pass
-from ..graph.buffer import DTYPE_NBYTES
+from ..graph import DTYPE_NBYTES, Buffer, Graph, Pass
 from ..units import format_bytes
 from .contents import Clock, check_contents, fault
 from .coverage import check_coverage

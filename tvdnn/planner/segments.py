@@ -4,10 +4,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from ..graph import Graph, Kind, Pass, section_rows
+from ..graph import RUN_CHUNKS, Graph, Kind, Pass, section_rows
 from .plan import Segment, Slot
 
-RUN_CHUNKS = 4  # chunks in a block of the performance-optimal variant: 64 MiB fill an H200 for some twelve waves
 KEEP_RUN_CHUNKS = 16  # where nothing moves, longer blocks save launches; partial sums bound them
 
 

@@ -12,11 +12,10 @@ import torch
 import triton
 
 from .. import kernels as kernel_package
-from ..graph import Graph, Kind, Pass, Use, section_rows
+from ..graph import RUN_CHUNKS, Graph, Kind, Pass, Use, section_rows
 from ..ops.definition import Control
 from ..planner.costs import Link, Profile
 from ..planner.schedule import Action, Lane, Operand, Space, Step
-from ..planner.segments import RUN_CHUNKS
 from .binding import Call, Memory, Tensors, bind_step
 from .kernels import kernel_set
 
