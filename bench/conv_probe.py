@@ -140,10 +140,16 @@ def own_calls(o: Operands, target: int) -> dict[str, Callable[[], Tensor]]:
     return {"forward": forward, "data gradient": grad_input, "weight gradient": grad_weight}
 
 
-def errors(layer: Layer, dtype: torch.dtype, target: int, kernels: tuple[str, ...]) -> dict[str, float]:
+def errors(
+    layer: Layer, dtype: torch.dtype, target: int, kernels: tuple[str, ...]
+) -> dict[str, float]:
     """RMS error of each pass against float32 cuDNN without TF32, on fresh inputs."""
     o = Operands(layer, CHECKED_SAMPLES, dtype)
-    own = {name: call().float().clone() for name, call in own_calls(o, target).items() if name in kernels}
+    own = {
+        name: call().float().clone()
+        for name, call in own_calls(o, target).items()
+        if name in kernels
+    }
     o.x, o.dy, o.native = o.x.float(), o.dy.float(), o.native.float()
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         exact = {name: cudnn_calls(o)[name]() for name in own}
@@ -158,18 +164,8 @@ def box_variants(dtype: torch.dtype) -> Tiles:
 def grad_weight_variants(layer: Layer, dtype: torch.dtype) -> Tiles:
     k, c = min(128, layer.out_channels), min(128, layer.in_channels)
     if dtype == torch.float32:
-        return {
-            "32x64x128 w2 s4": conv.Tile(32, 64, c, 2, 4),
-            "32x64x128 w2 s2": conv.Tile(32, 64, c, 2, 2),
-            "32x128x64 w2": conv.Tile(32, k, 64, 2, 3),
-            "16x64x128 w2 s4": conv.Tile(16, 64, c, 2, 4),
-            "64x64x128 w2 s2": conv.Tile(64, 64, c, 2, 2),
-        }
-    variants = {"128 s3": conv.Tile(128, k, c, 8, 3)}
-    if layer.in_channels >= 256:
-        variants["w4 s4"] = conv.Tile(64, k, c, 4, 4)
-        variants["256x128 s4"] = conv.Tile(64, 256, 128, 8, 4)
-    return variants
+        return {"32x128x64 w2": conv.Tile(32, k, min(64, c), 2, 3)}
+    return {"128 s3": conv.Tile(128, k, c, 8, 3)}
 
 
 @contextmanager
@@ -182,7 +178,9 @@ def tiled(kernel: str, tile: conv.Tile | None, small_map: int | None = None) -> 
         yield
 
 
-def variants_of(layer: Layer, dtype: torch.dtype, kernel: str) -> Iterator[tuple[str, conv.Tile | None, int | None, int]]:
+def variants_of(
+    layer: Layer, dtype: torch.dtype, kernel: str
+) -> Iterator[tuple[str, conv.Tile | None, int | None, int]]:
     """Names, tiles, limits of small maps and target waves to time."""
     if kernel != "weight gradient":
         if layer.in_channels > 3:
@@ -195,12 +193,8 @@ def variants_of(layer: Layer, dtype: torch.dtype, kernel: str) -> Iterator[tuple
     for name, tile in grad_weight_variants(layer, dtype).items():
         yield name, tile, None, 4
     if layer.side <= 28:
-        for name, tile in grad_weight_variants(layer, dtype).items():
-            yield f"flat {name}", tile, 0, 4
         yield "flat", None, 0, 4
-    yield "waves 3", None, None, 3
-    yield "waves 8", None, None, 8
-    yield "waves 16", None, None, 16
+    yield "waves 2", None, None, 2
 
 
 def measure(layer: Layer, samples: int, dtype_name: str, with_variants: bool) -> Iterator[Row]:
@@ -244,7 +238,9 @@ def totals(rows: list[Row]) -> Iterator[str]:
             chosen = [r for r in mine if r.variant == "chosen"]
             if not chosen:
                 continue
-            best = [min((r for r in mine if r.layer == c.layer), key=lambda r: r.ms) for c in chosen]
+            best = [
+                min((r for r in mine if r.layer == c.layer), key=lambda r: r.ms) for c in chosen
+            ]
             sums = [sum(r.count * r.ms for r in part) for part in (chosen, best)]
             cudnn = sum(r.count * r.cudnn_ms for r in chosen)
             yield f"{dtype} {kernel:15} {sums[0]:.2f} ms, best {sums[1]:.2f}, cuDNN {cudnn:.2f}"

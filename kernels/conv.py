@@ -29,9 +29,10 @@ from .reduce import sum_rows, sum_rows_reference
 Pair = tuple[int, int]
 
 FEW_CHANNELS: Final = 16  # below it, taps and channels are joined into one axis
-STEP_NBYTES: Final = 128  # of channels that one step of a sum takes: a line, and TMA's widest swizzle
+STEP_NBYTES: Final = 128  # of channels in one step of a sum: a line, and TMA's widest swizzle
 MOST_BOX_SAMPLES: Final = 64
 SMALL_MAP: Final = 16 * 16  # output pixels up to which a weight gradient runs over samples
+SHARED_BY: Final = 4  # programs of two warps that run on one multiprocessor at a time
 LONG_SUM: Final = 64  # steps of a sum from which tiles gain nothing by overlapping
 
 
@@ -68,7 +69,7 @@ def conv2d(
     x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor, *,
     stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
 ) -> None:  # fmt: skip
-    """y = x * weight + bias: x [N, H, W, C], packed [K, R, S, C/g], bias float32 [K], y [N, P, Q, K]."""
+    """y [N, P, Q, K] from x [N, H, W, C], packed [K, R, S, C/g] and bias, float32 [K] or None."""
     if y.numel() == 0:
         return
     out_channels, size_r, size_s, in_channels = packed.shape
@@ -136,14 +137,11 @@ def grad_weight_tiles(
     out_channels: int, in_channels: int, size_r: int, size_s: int, groups: int,
     dtype: torch.dtype, precision: str,
 ) -> int:  # fmt: skip
-    """Programs that one partial of `conv2d_grad_weight` takes; in_channels are those of one group."""
-    num_k = out_channels // groups
-    tile = _grad_weight_tile(num_k, in_channels, size_r * size_s, dtype, precision)
-    if in_channels < FEW_CHANNELS:
-        tiles_c = triton.cdiv(size_r * size_s * in_channels, tile.in_channels)
-    else:
-        tiles_c = size_r * size_s * triton.cdiv(in_channels, tile.in_channels)
-    return groups * tiles_c * triton.cdiv(num_k, tile.out_channels)
+    """Multiprocessors that one partial of `conv2d_grad_weight` fills; in_channels of one group."""
+    num_k, num_taps = out_channels // groups, size_r * size_s
+    programs = _grad_weight_programs(num_k, in_channels, num_taps, groups, dtype, precision)
+    tile = _grad_weight_tile(num_k, in_channels, num_taps, dtype, precision)
+    return triton.cdiv(programs, SHARED_BY if tile.num_warps == 2 else 1)
 
 
 # Tiles
@@ -206,18 +204,27 @@ def _grad_weight_tile(
     return Tile(128, block_k, block_c, 4, 3 if block_k == block_c == 128 else 4)
 
 
+def _grad_weight_programs(
+    out_channels: int, in_channels: int, num_taps: int, groups: int,
+    dtype: torch.dtype, precision: str,
+) -> int:  # fmt: skip
+    """Programs of one partial; channels are those of one group."""
+    tile = _grad_weight_tile(out_channels, in_channels, num_taps, dtype, precision)
+    if in_channels < FEW_CHANNELS:
+        tiles_c = triton.cdiv(num_taps * in_channels, tile.in_channels)
+    else:
+        tiles_c = num_taps * triton.cdiv(in_channels, tile.in_channels)
+    return groups * tiles_c * triton.cdiv(out_channels, tile.out_channels)
+
+
 def _grad_weight_pointer_tile(taps: Filter, dtype: torch.dtype, precision: str) -> Tile:
     """The same part of the gradient, read by pointers."""
-    tile = _grad_weight_tile(
-        taps.out_channels, taps.in_channels, taps.num_taps, dtype, precision
-    )
+    tile = _grad_weight_tile(taps.out_channels, taps.in_channels, taps.num_taps, dtype, precision)
     if dtype == torch.float32 and precision == "ieee":
         return tile
     num_stages = _fitting_stages((tile.out_channels + tile.in_channels) * 32 * 4, 3)
     num_warps = 8 if tile.out_channels * tile.in_channels > 64 * 64 else 4
-    return replace(
-        tile, pixels=_step_channels(dtype), num_warps=num_warps, num_stages=num_stages
-    )
+    return replace(tile, pixels=_step_channels(dtype), num_warps=num_warps, num_stages=num_stages)
 
 
 @functools.cache
@@ -267,7 +274,7 @@ def _suits_box(x: Tensor, y: Tensor, taps: Filter, precision: str) -> bool:
 
 
 def _is_flat(x: Tensor, dy: Tensor, taps: Filter) -> bool:
-    """Whether a tap is one offset in the flat map: stride 1, sides kept, and it moves less than a row."""
+    """Whether a tap is one offset in the flat map: stride 1, sides kept, moving under a row."""
     kept = x.shape[1:3] == dy.shape[1:3] and taps.stride == (1, 1)
     return kept and taps.dilation[1] * (taps.size[1] - 1) // 2 < x.shape[2]
 
@@ -276,8 +283,9 @@ def _is_flat(x: Tensor, dy: Tensor, taps: Filter) -> bool:
 
 
 def _launch_pointer(
-    x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor, taps: Filter, up: Pair, precision: str
-) -> None:
+    x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor,
+    taps: Filter, up: Pair, precision: str,
+) -> None:  # fmt: skip
     """`up` spreads x out: the stride of the convolution whose data gradient this is."""
     num_samples, out_h, out_w, _ = y.shape
     tile = _pointer_tile(taps, x.dtype, precision)
@@ -396,10 +404,10 @@ def _tile_of(taps: Filter, dtype: torch.dtype, precision: str) -> Tile:
 def _grad_weight_grid(
     partials: Tensor, taps: Filter, dtype: torch.dtype, precision: str
 ) -> tuple[int]:
-    tiles = grad_weight_tiles(
-        taps.out_channels * taps.groups, taps.in_channels, *taps.size, taps.groups, dtype, precision
+    programs = _grad_weight_programs(
+        taps.out_channels, taps.in_channels, taps.num_taps, taps.groups, dtype, precision
     )
-    return (partials.shape[0] * partials.shape[1] * tiles,)
+    return (partials.shape[0] * partials.shape[1] * programs,)
 
 
 # References
@@ -438,14 +446,15 @@ def conv2d_grad_weight_reference(
     x: Tensor, dy: Tensor, partials: Tensor, *, group: int, splits: int,
     stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
 ) -> None:  # fmt: skip
-    """Plain `conv2d_grad_weight`; slice j is an equal share of the rows of dy."""
+    """Plain `conv2d_grad_weight`, in float32; slice j is an equal share of the rows of dy."""
     size_r = partials.shape[3]
     size = [partials.shape[axis] for axis in (2, 5, 3, 4)]
     share = triton.cdiv(dy.shape[1], splits)
     with _rounding(precision):
         for index, start in enumerate(range(0, x.shape[0], group)):
-            padded = torch_pad(_channels_first(x[start : start + group]), (0, 0, padding[0], padding[0]))
-            grad = _channels_first(dy[start : start + group])
+            samples = x[start : start + group].float().permute(0, 3, 1, 2)
+            padded = torch_pad(samples, (0, 0, padding[0], padding[0]))
+            grad = dy[start : start + group].float().permute(0, 3, 1, 2)
             for j in range(splits):
                 rows = grad[:, :, j * share : (j + 1) * share]
                 if rows.shape[2] == 0:
@@ -484,5 +493,6 @@ def _runs(inputs: Tensor, outputs: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 @contextlib.contextmanager
 def _rounding(precision: str) -> Iterator[None]:
     """Let cuDNN round float32 operands to TF32, or not."""
-    with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=precision == "tf32"):
+    rounded = precision == "tf32"
+    with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=rounded):
         yield

@@ -2,7 +2,6 @@
 
 from typing import Final
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -14,8 +13,8 @@ BLOCK: Final = 1024
 def pack_kernel(
     weight_ptr, packed_ptr, numel, size_o, size_r, size_s, size_i,
     stride_g, stride_o, stride_r, stride_s, stride_i, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """packed[g * size_o + o, r, s, i] = weight at (g, o, r, s, i), whose strides may be negative."""
+) -> None:  # fmt: skip
+    """packed[g * size_o + o, r, s, i] = weight at (g, o, r, s, i); strides may be negative."""
     offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)  # [BLOCK]
     mask = offs < numel
     index_s = offs // size_i
@@ -40,7 +39,7 @@ def pack_weight(weight: Tensor, packed: Tensor, *, groups: int) -> None:
 
 
 def pack_weight_grad_input(weight: Tensor, packed: Tensor, *, groups: int) -> None:
-    """Weight [K, C/g, R, S] -> packed [C, R, S, K/g], the filter turned, for `conv2d_grad_input`."""
+    """Weight [K, C/g, R, S] -> packed [C, R, S, K/g], filter turned, for `conv2d_grad_input`."""
     out_channels, in_channels, size_r, size_s = weight.shape
     stride_k, stride_c, stride_r, stride_s = weight.stride()
     size_i = out_channels // groups

@@ -1,13 +1,17 @@
-"""Convolution kernels that load by pointers: any filter, stride, padding, dilation, group, channels.
+"""Convolution kernels that load by pointers: any filter, stride, padding, dilation and groups.
 
 They serve what the descriptor kernels of conv_tma.py do not: strided and grouped layers, few
 channels, and GPUs before Hopper. One sample of a map must hold fewer than 2^31 elements.
 """
 
+from typing import Final
+
 import triton
 import triton.language as tl
 
-SIZES = ["num_samples", "in_h", "in_w", "out_h", "out_w", "pad_h", "pad_w", "dil_h", "dil_w"]
+SIZES: Final = (
+    "num_samples", "in_h", "in_w", "out_h", "out_w", "pad_h", "pad_w", "dil_h", "dil_w",
+)  # fmt: skip
 
 
 @triton.jit
@@ -37,8 +41,8 @@ def conv_kernel(
     UP_H: tl.constexpr, UP_W: tl.constexpr, STEP_H: tl.constexpr, STEP_W: tl.constexpr,
     HAS_BIAS: tl.constexpr, FLATTEN: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
-):  # fmt: skip
-    """Output (h, w) sums taps (r, s) of input (h * STRIDE - pad + r * dil) / UP, where that is whole.
+) -> None:  # fmt: skip
+    """Output h sums taps r of input (h * STRIDE - pad + r * dil) / UP, where whole; w likewise.
 
     UP is 1 in a forward convolution and the stride in a data gradient, whose outputs fall into
     UP_H * UP_W phases; those of one phase meet every STEP-th tap only. in_c and out_c count the
@@ -69,7 +73,8 @@ def conv_kernel(
             tap = offs_e // in_c
             h = in_row[:, None] + (tap // S * dil_h)[None, :]
             w = in_column[:, None] + (tap % S * dil_w)[None, :]
-            mask = mask_p[:, None] & (offs_e < R * S * in_c)[None, :] & (h % UP_H == 0) & (w % UP_W == 0)
+            mask = mask_p[:, None] & (offs_e < R * S * in_c)[None, :]
+            mask &= (h % UP_H == 0) & (w % UP_W == 0)
             mask &= (h >= 0) & (h < in_h * UP_H) & (w >= 0) & (w < in_w * UP_W)
             offs_x = (h // UP_H * in_w + w // UP_W) * (groups * in_c) + (offs_e % in_c)[None, :]
             x = tl.load(x_ptrs[:, None] + offs_x, mask=mask, other=0.0)  # [BLOCK_P, BLOCK_C]
@@ -116,7 +121,7 @@ def grad_weight_kernel(
     R: tl.constexpr, S: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     FLATTEN: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
-):  # fmt: skip
+) -> None:  # fmt: skip
     """Partial (g, j): sum over the j-th run of the output pixels of group g's samples, from zero.
 
     A program takes [BLOCK_K, BLOCK_C] of the gradient: channels of one tap, or with FLATTEN taps

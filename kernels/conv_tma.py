@@ -1,15 +1,21 @@
-"""Convolution kernels that load by tensor descriptors (TMA on Hopper), for channels in multiples of 32.
+"""Convolution kernels that load by tensor descriptors: TMA on Hopper.
 
 Rows and columns outside a map are filled with zeros by the loads themselves.
 """
+
+from typing import Final
 
 import triton
 import triton.language as tl
 
 
-@triton.jit(
-    do_not_specialize=["num_samples", "height", "width", "pad_h", "pad_w", "dil_h", "dil_w", "width_s"]
-)
+SIZES: Final = (
+    "num_samples", "height", "width", "in_h", "in_w", "out_h", "out_w", "group_size", "splits",
+    "pad_h", "pad_w", "dil_h", "dil_w",
+)  # fmt: skip
+
+
+@triton.jit(do_not_specialize=SIZES)
 def conv_box_kernel(
     x_desc, packed_desc, bias_ptr, y_desc,
     num_samples, height, width, in_c, out_c, pad_h, pad_w, dil_h, dil_w,
@@ -17,7 +23,7 @@ def conv_box_kernel(
     BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr,
     HALF_N: tl.constexpr, HALF_H: tl.constexpr, HALF_W: tl.constexpr,
     BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr, FLATTEN: tl.constexpr,
-):  # fmt: skip
+) -> None:  # fmt: skip
     """Stride 1: a tile of outputs is a box of pixels, and a tap is the same box moved.
 
     The box is operand B of the products. As operand A its reshape goes through registers, which on
@@ -51,14 +57,20 @@ def conv_box_kernel(
             low = low.T.to(y_desc.dtype).reshape(HALF_N, HALF_H, HALF_W, BLOCK_K)
             y_desc.store([n, h, w, k], low)
             high = high.T.to(y_desc.dtype).reshape(HALF_N, HALF_H, HALF_W, BLOCK_K)
-            y_desc.store([n + BLOCK_N - HALF_N, h + BLOCK_H - HALF_H, w + BLOCK_W - HALF_W, k], high)
+            n += BLOCK_N - HALF_N
+            h += BLOCK_H - HALF_H
+            w += BLOCK_W - HALF_W
+            y_desc.store([n, h, w, k], high)
         else:
             y = acc.T.to(y_desc.dtype).reshape(BLOCK_N, BLOCK_H, BLOCK_W, BLOCK_K)
             y_desc.store([n, h, w, k], y)
 
 
 @triton.jit
-def _part_of(pid, tiles_k, tiles_c, NUM_TAPS: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr):
+def _part_of(
+    pid, tiles_k, tiles_c,
+    NUM_TAPS: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
     """First output channel, first input channel, tap and partial of a weight gradient's program."""
     tap = pid % NUM_TAPS
     c = pid // NUM_TAPS % tiles_c * BLOCK_C
@@ -86,18 +98,14 @@ def _store_partial(
     tl.store(partials_ptr + row[:, None] * in_c + offs_c[None, :], acc, mask=mask)
 
 
-@triton.jit(
-    do_not_specialize=[
-        "num_samples", "height", "width", "group_size", "splits", "pad_h", "pad_w", "dil_h", "dil_w"
-    ]
-)  # fmt: skip
+@triton.jit(do_not_specialize=SIZES)
 def grad_weight_flat_kernel(
     x_desc, dy_desc, x_edge_desc, dy_edge_desc, partials_ptr,
     num_samples, height, width, in_c, out_c, group_size, splits, pad_h, pad_w, dil_h, dil_w,
     R: tl.constexpr, S: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
     STAGES: tl.constexpr,
-):  # fmt: skip
+) -> None:  # fmt: skip
     """Stride 1, x and dy of one size: each sample is a flat row of pixels, and a tap is an offset.
 
     Where a tap moves a pixel over the left or right edge, its flat neighbour lies in the row above
@@ -149,12 +157,7 @@ def _valid_outputs(shift, in_size, out_size, STRIDE: tl.constexpr):
     return start, tl.maximum(start, stop)
 
 
-@triton.jit(
-    do_not_specialize=[
-        "num_samples", "in_h", "in_w", "out_h", "out_w", "group_size", "splits",
-        "pad_h", "pad_w", "dil_h", "dil_w",
-    ]
-)  # fmt: skip
+@triton.jit(do_not_specialize=SIZES)
 def grad_weight_samples_kernel(
     x_desc, dy_desc, partials_ptr,
     num_samples, in_h, in_w, out_h, out_w, in_c, out_c, group_size, splits,
@@ -162,8 +165,8 @@ def grad_weight_samples_kernel(
     R: tl.constexpr, S: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     PRECISION: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
-    """Small maps, many samples: a step takes one pixel of BLOCK_N samples, and skips the padding."""
+) -> None:  # fmt: skip
+    """Small maps, many samples: a step is one pixel of BLOCK_N samples; none is padding."""
     k, c, tap, part = _part_of(
         tl.program_id(0), tl.cdiv(out_c, BLOCK_K), tl.cdiv(in_c, BLOCK_C), R * S, BLOCK_K, BLOCK_C
     )

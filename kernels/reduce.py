@@ -5,7 +5,6 @@ Nothing here adds by atomics, so a sum has the same bits in whatever pieces its 
 
 from typing import Final
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -19,7 +18,7 @@ def sum_partials_kernel(
     partials_ptr, grad_ptr, num_partials, numel,
     size_1, size_2, size_3, stride_0, stride_1, stride_2, stride_3,
     FIRST: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+) -> None:  # fmt: skip
     """Add partials of shape [size_0, size_1, size_2, size_3] to a gradient of any strides."""
     offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)  # [BLOCK]
     mask = offs < numel
@@ -27,10 +26,7 @@ def sum_partials_kernel(
     index_1 = index_2 // size_2
     grad_ptrs = grad_ptr + (offs % size_3) * stride_3 + (index_2 % size_2) * stride_2
     grad_ptrs += (index_1 % size_1) * stride_1 + (index_1 // size_1) * stride_0
-    if FIRST:
-        total = tl.zeros((BLOCK,), tl.float32)
-    else:
-        total = tl.load(grad_ptrs, mask=mask, other=0.0)
+    total = tl.load(grad_ptrs, mask=mask & (not FIRST), other=0.0)
     partial_ptrs = partials_ptr + offs
     for _ in range(num_partials):
         total += tl.load(partial_ptrs, mask=mask, other=0.0)
@@ -42,7 +38,7 @@ def sum_partials_kernel(
 def sum_rows_kernel(
     rows_ptr, partials_ptr, num_rows, num_columns, group, slice_rows, splits,
     BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
-):  # fmt: skip
+) -> None:  # fmt: skip
     """Partial (g, j) of the columns' sums: over slice j of the rows of group g."""
     pid_partial = tl.program_id(1).to(tl.int64)
     start = pid_partial // splits * group + pid_partial % splits * slice_rows
@@ -53,10 +49,10 @@ def sum_rows_kernel(
     mask_c = offs_c < num_columns
     acc = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     for first in range(0, (stop - start).to(tl.int32), BLOCK_R):
-        tile_ptr = rows_ptr + (start + first) * num_columns
+        tile_ptrs = rows_ptr + (start + first) * num_columns
+        tile_ptrs += offs_r[:, None] * num_columns + offs_c[None, :]
         mask = (offs_r < stop - start - first)[:, None] & mask_c[None, :]
-        tile = tl.load(tile_ptr + offs_r[:, None] * num_columns + offs_c[None, :], mask=mask, other=0.0)
-        acc += tile.to(tl.float32)
+        acc += tl.load(tile_ptrs, mask=mask, other=0.0).to(tl.float32)
     tl.store(partials_ptr + pid_partial * num_columns + offs_c, tl.sum(acc, 0), mask=mask_c)
 
 
@@ -78,9 +74,9 @@ def sum_partials(partials: Tensor, grad: Tensor, *, first: bool) -> None:
 
 
 def sum_rows(rows: Tensor, partials: Tensor, *, group: int) -> None:
-    """Columns' sums of rows [M, F] into float32 partials [G, F] or [G, splits, F], G = ceil(M/group).
+    """Sums of the columns of rows [M, F] into float32 partials [G, F] or [G, splits, F].
 
-    Partial g sums the rows [g * group, (g + 1) * group), each of its slices an equal share of
+    Partial g of G = ceil(M / group) sums the rows [g * group, (g + 1) * group), each of its slices an equal share of
     ceil(group / splits) rows; the last may be short or empty.
     """
     num_rows, num_columns = rows.shape
@@ -121,7 +117,7 @@ def _splits(partials: Tensor) -> int:
 
 
 def _partial_view(grad: Tensor) -> Tensor:
-    """The gradient as [K, R, S, C/g], the order of a partial; fewer dimensions are filled with 1."""
+    """The gradient in the order of a partial, [K, R, S, C/g]; missing dimensions are 1."""
     if grad.dim() == 4:
         return grad.permute(0, 2, 3, 1)
     return grad[(..., *(None,) * (4 - grad.dim()))]

@@ -55,7 +55,9 @@ GENERAL = {
     "stride beyond filter": Shape((2, 9, 9), (16, 6), (2, 2), (3, 3), (0, 0)),
     "uneven": Shape((1, 10, 13), (16, 12), (1, 7), (2, 1), (0, 3)),
     "dilated": Shape((2, 9, 9), (18, 7), padding=(2, 2), dilation=(2, 2)),
-    "dilated and strided": Shape((2, 12, 11), (18, 7), stride=(2, 3), padding=(3, 1), dilation=(3, 2)),
+    "dilated and strided": Shape(
+        (2, 12, 11), (18, 7), stride=(2, 3), padding=(3, 1), dilation=(3, 2)
+    ),
     "padding beyond filter": Shape((1, 4, 4), (16, 4), padding=(4, 3)),
     "groups": Shape((2, 6, 6), (40, 12), groups=2),
     "depthwise": Shape((2, 6, 6), (9, 18), groups=9),
@@ -302,7 +304,9 @@ def test_repeats_to_the_bit(name: str, dtype: torch.dtype, generator: torch.Gene
     def launch() -> None:
         conv.conv2d(layer.x, packed, layer.bias, y, **settings)
         conv.conv2d_grad_input(layer.dy, packed_grad, dx, **settings)
-        conv.conv2d_grad_weight(layer.x, layer.dy, partials, group=shape.group, splits=shape.splits, **settings)
+        conv.conv2d_grad_weight(
+            layer.x, layer.dy, partials, group=shape.group, splits=shape.splits, **settings
+        )
 
     assert_repeatable(launch, y, dx, partials)
 
