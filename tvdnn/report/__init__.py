@@ -1,0 +1,1 @@
+"""Reports: rows, tables and small charts made from schedules, timelines and measurements."""

@@ -1,0 +1,64 @@
+"""Charts of a few characters: how busy each lane is, and how full the device, over a step."""
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from ..planner.schedule import Lane, Schedule
+from ..planner.simulate import memory_profile
+from ..planner.timeline import Span, Timeline
+from ..units import format_bytes, format_seconds
+
+LEVELS = " ▁▂▃▄▅▆▇█"
+CELLS = 60
+
+
+def lanes_chart(schedule: Schedule, timeline: Timeline, *, cells: int = CELLS) -> Table:
+    """A line a lane, each character as high as the lane is busy then; and one for memory."""
+    chart = Table.grid(padding=(0, 1))
+    for lane in Lane:
+        spans = [span for span in timeline.spans if span.lane is lane]
+        busy_s = sum(span.end_s - span.start_s for span in spans)
+        bar = bars(busy_shares(spans, timeline.step_s, cells))
+        chart.add_row(lane.name.lower(), bar, f"busy {format_seconds(busy_s)}")
+    levels = memory_levels(schedule, timeline, cells)
+    top = schedule.peak_nbytes or 1
+    bar = bars([level / top for level in levels])
+    chart.add_row("memory", bar, f"peak {format_bytes(schedule.peak_nbytes)}")
+    return chart
+
+
+def bars(shares: Sequence[float]) -> str:
+    """A character per share in [0, 1]; what is not nothing shows."""
+    top = len(LEVELS) - 1
+    heights = (0 if share <= 0 else max(1, round(min(1.0, share) * top)) for share in shares)
+    return "".join(LEVELS[height] for height in heights)
+
+
+def busy_shares(spans: Sequence[Span], step_s: float, cells: int) -> list[float]:
+    """Share of each of `cells` equal slices of [0, step_s) that the spans occupy."""
+    shares = [0.0] * cells
+    width_s = step_s / cells
+    for span in spans if width_s else ():
+        last = min(cells - 1, int(span.end_s / width_s))
+        for cell in range(min(cells - 1, int(span.start_s / width_s)), last + 1):
+            begin_s, end_s = cell * width_s, (cell + 1) * width_s
+            covered_s = min(span.end_s, end_s) - max(span.start_s, begin_s)
+            shares[cell] += max(0.0, covered_s) / width_s
+    return shares
+
+
+def memory_levels(schedule: Schedule, timeline: Timeline, cells: int) -> list[float]:
+    """The most device bytes in use in each of `cells` equal slices of the step."""
+    fixed = schedule.graph.fixed_nbytes
+    levels = [0.0] * cells
+    current = float(fixed)
+    reached = 0
+    for time_s, by_kind in memory_profile(schedule, timeline):
+        cell = min(cells - 1, int(time_s / timeline.step_s * cells)) if timeline.step_s else 0
+        for passed in range(reached, cell + 1):
+            levels[passed] = max(levels[passed], current)
+        current = fixed + sum(by_kind.values())
+        levels[cell] = max(levels[cell], current)
+        reached = cell
+    return [max(level, float(fixed)) for level in levels]

@@ -1,0 +1,104 @@
+"""Maps: what a plan does with every feature map, and why, as data for tables and JSON."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..graph import Buffer, Kind
+from ..planner.schedule import Schedule
+
+MAP_KINDS = frozenset({Kind.INPUT, Kind.MAP, Kind.AUX})
+
+
+@dataclass(frozen=True, slots=True)
+class MapRow:
+    """The decision for one feature map.
+
+    `decision` is "keep", "offload", "recompute" or "free" (no pass of the backward reads it);
+    `sections_away` counts the sections that leave the device.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+    sections: int
+    sections_away: int
+    codec: str
+    decision: str
+    why: str
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def map_rows(schedule: Schedule) -> tuple[MapRow, ...]:
+    """The decision for every feature map, input and auxiliary of the schedule, in program order."""
+    away: dict[str, int] = {}
+    for transfer in schedule.plan.transfers:
+        away[transfer.buffer] = away.get(transfer.buffer, 0) + transfer.count
+    recomputed = _recomputed(schedule)
+    last_reads = _last_reads(schedule)
+    rows = []
+    for name, buffer in schedule.graph.buffers.items():
+        if buffer.kind not in MAP_KINDS:
+            continue
+        last = last_reads.get(name)
+        decision = _decision(schedule, name, last, away, recomputed)
+        why = schedule.plan.reasons.get(name) or _why(schedule, decision, last)
+        rows.append(_row(schedule, buffer, decision, why, away.get(name, 0)))
+    return tuple(rows)
+
+
+def _row(schedule: Schedule, buffer: Buffer, decision: str, why: str, away: int) -> MapRow:
+    return MapRow(
+        name=buffer.name,
+        kind=buffer.kind.value,
+        shape=buffer.shape,
+        dtype=buffer.dtype,
+        nbytes=buffer.nbytes,
+        sections=buffer.num_sections,
+        sections_away=away,
+        codec=schedule.plan.codecs.get(buffer.name, buffer.codec),
+        decision=decision,
+        why=why,
+    )
+
+
+def _recomputed(schedule: Schedule) -> frozenset[str]:
+    passes = schedule.graph.passes
+    slots = (slot for slot in schedule.plan.slots if slot.recompute)
+    return frozenset(use.buffer for slot in slots for use in passes[slot.pass_index].writes)
+
+
+def _last_reads(schedule: Schedule) -> dict[str, int]:
+    """The index of the last pass that reads each buffer."""
+    passes = enumerate(schedule.graph.passes)
+    return {use.buffer: index for index, pass_ in passes for use in pass_.reads}
+
+
+def _decision(
+    schedule: Schedule,
+    name: str,
+    last: int | None,
+    away: dict[str, int],
+    recomputed: frozenset[str],
+) -> str:
+    if name in away:
+        return "offload"
+    if name in recomputed:
+        return "recompute"
+    return "free" if last is None or _is_forward(schedule, last) else "keep"
+
+
+def _is_forward(schedule: Schedule, index: int) -> bool:
+    return schedule.graph.passes[index].direction.value == "forward"
+
+
+def _why(schedule: Schedule, decision: str, last: int | None) -> str:
+    if last is None:
+        return "nothing reads it"
+    reader = schedule.graph.passes[last].name
+    if decision == "free":
+        return f"last read by {reader}"
+    return f"stays until {reader} has read it" if decision == "keep" else f"for {reader}"

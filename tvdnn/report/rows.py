@@ -1,0 +1,175 @@
+"""Rows: one line of a benchmark, simulated or measured, the same in tables and in JSON."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ..planner.schedule import Schedule
+from ..planner.simulate import average_nbytes
+from ..planner.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What a row is about: a network and its batch, and how it is planned.
+
+    `hardware` is the machine that runs it, or the profile that it is simulated on. `versions` names
+    the software, and the commit where it is known.
+    """
+
+    net: str
+    batch: int
+    image_size: int
+    dtype: str
+    policy: str
+    budget_bytes: int | None
+    chunk_size: int
+    hardware: str
+    versions: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """The least device bytes at which a policy has a schedule, and the step that sets them."""
+
+    nbytes: int
+    step: str
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What running a schedule showed. `timeline` is None where the device measures none (a CPU)."""
+
+    step_s: float
+    peak_nbytes: int
+    loss: float
+    timeline: Timeline | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a benchmark; its fields are the keys of its JSON. What does not apply is None."""
+
+    net: str
+    batch: int
+    image_size: int
+    dtype: str
+    policy: str
+    budget_bytes: int | None
+    chunk_size: int
+    hardware: str
+    simulated: bool
+    infeasible: bool
+    floor_bytes: int | None
+    floor_step: str | None
+    step_s: float | None
+    predicted_s: float | None
+    images_per_s: float | None
+    peak_bytes: int | None
+    planned_peak_bytes: int | None
+    avg_bytes: float | None
+    baseline_bytes: int
+    offloaded_bytes: int | None
+    host_bytes: int | None
+    stall_s: float | None
+    overlap: float | None
+    slowdown: float | None
+    loss: float | None
+    versions: Mapping[str, str | None]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def infeasible_row(case: Case, floor: Floor, *, baseline_nbytes: int, simulated: bool) -> Row:
+    """The row of a policy that has no schedule inside the budget."""
+    return Row(
+        **_subject(case),
+        simulated=simulated,
+        infeasible=True,
+        floor_bytes=floor.nbytes,
+        floor_step=floor.step,
+        step_s=None,
+        predicted_s=None,
+        images_per_s=None,
+        peak_bytes=None,
+        planned_peak_bytes=None,
+        avg_bytes=None,
+        baseline_bytes=baseline_nbytes,
+        offloaded_bytes=None,
+        host_bytes=None,
+        stall_s=None,
+        overlap=None,
+        slowdown=None,
+        loss=None,
+    )
+
+
+def simulated_row(case: Case, schedule: Schedule, timeline: Timeline, floor: Floor) -> Row:
+    """The row of a schedule that was simulated and not run."""
+    return replace(
+        _planned_row(case, schedule, floor, timeline),
+        simulated=True,
+        predicted_s=timeline.step_s,
+        images_per_s=case.batch / timeline.step_s,
+    )
+
+
+def measured_row(
+    case: Case,
+    schedule: Schedule,
+    measurement: Measurement,
+    floor: Floor,
+    *,
+    predicted_s: float | None,
+) -> Row:
+    """The row of a schedule that was run. `predicted_s` is None where no costs are known."""
+    return replace(
+        _planned_row(case, schedule, floor, measurement.timeline),
+        step_s=measurement.step_s,
+        predicted_s=predicted_s,
+        images_per_s=case.batch / measurement.step_s,
+        peak_bytes=measurement.peak_nbytes,
+        loss=measurement.loss,
+    )
+
+
+def with_slowdowns(rows: Sequence[Row]) -> tuple[Row, ...]:
+    """The rows, each with its step's time over that of `keep` on the same subject and machine."""
+    oracles = {
+        _peers(row): _seconds(row) for row in rows if row.policy == "keep" and not row.infeasible
+    }
+
+    def slowdown(row: Row) -> float | None:
+        seconds, oracle_s = _seconds(row), oracles.get(_peers(row))
+        return None if seconds is None or not oracle_s else seconds / oracle_s
+
+    return tuple(replace(row, slowdown=slowdown(row)) for row in rows)
+
+
+def _subject(case: Case) -> dict[str, Any]:
+    return asdict(case)
+
+
+def _planned_row(case: Case, schedule: Schedule, floor: Floor, timeline: Timeline | None) -> Row:
+    """What the schedule alone and its timeline say."""
+    return replace(
+        infeasible_row(
+            case, floor, baseline_nbytes=schedule.graph.baseline_nbytes, simulated=False
+        ),
+        infeasible=False,
+        planned_peak_bytes=schedule.peak_nbytes,
+        avg_bytes=None if timeline is None else average_nbytes(schedule, timeline),
+        offloaded_bytes=schedule.offloaded_nbytes,
+        host_bytes=schedule.slab_nbytes,
+        stall_s=None if timeline is None else timeline.stall_s,
+        overlap=None if timeline is None else timeline.overlap,
+    )
+
+
+def _peers(row: Row) -> tuple[object, ...]:
+    return row.net, row.batch, row.image_size, row.dtype, row.hardware, row.simulated
+
+
+def _seconds(row: Row) -> float | None:
+    return row.predicted_s if row.simulated else row.step_s

@@ -1,0 +1,118 @@
+"""Tables: benchmark rows and map decisions as rich tables."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from rich.table import Table
+
+from ..units import format_bytes
+from .maps import MapRow
+from .rows import Row
+
+FOLD_FROM = 60  # networks with more maps than this are folded to runs of one decision
+NONE = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the table of rows: its heading and what it shows of a row."""
+
+    heading: str
+    text: Callable[[Row], str]
+
+
+COLUMNS = (
+    Column("policy", lambda row: row.policy),
+    Column("budget", lambda row: format_bytes(row.budget_bytes)),
+    Column("step ms", lambda row: _milliseconds(row.step_s)),
+    Column("images/s", lambda row: _number(row.images_per_s, ",.0f")),
+    Column("planned peak", lambda row: _nbytes(row.planned_peak_bytes)),
+    Column("measured peak", lambda row: _nbytes(row.peak_bytes)),
+    Column("average", lambda row: _nbytes(row.avg_bytes)),
+    Column("baseline", lambda row: _nbytes(row.baseline_bytes)),
+    Column("offloaded", lambda row: _nbytes(row.offloaded_bytes)),
+    Column("stall ms", lambda row: _milliseconds(row.stall_s)),
+    Column("overlap", lambda row: _number(row.overlap, ".0%")),
+    Column("predicted ms", lambda row: _milliseconds(row.predicted_s)),
+    Column("slowdown", lambda row: _number(row.slowdown, ".2f")),
+)
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """The texts of a row under the headings of `COLUMNS`; an infeasible one says its floor."""
+    texts = [column.text(row) for column in COLUMNS]
+    if row.infeasible:
+        texts[2] = infeasible_text(row)
+    return tuple(texts)
+
+
+def infeasible_text(row: Row) -> str:
+    """That the row does not fit, and what would."""
+    where = f" ({row.floor_step})" if row.floor_step else ""
+    return f"infeasible: floor {_nbytes(row.floor_bytes)}{where}"
+
+
+def subject(row: Row) -> str:
+    """What a table of rows like this one is about, in a line."""
+    way = "simulated on" if row.simulated else "measured on"
+    size = f"{row.image_size}x{row.image_size}"
+    return f"{row.net}({row.batch}) {size} {row.dtype}, {way} {row.hardware}"
+
+
+def rows_table(rows: Sequence[Row], *, note: str | None = None) -> Table:
+    """One line a policy and budget. Rows of one table have one network, batch, type and machine."""
+    table = Table(title=subject(rows[0]), caption=note, title_justify="left")
+    for number, column in enumerate(COLUMNS):
+        table.add_column(column.heading, justify="left" if number == 0 else "right")
+    for row in rows:
+        table.add_row(*cells(row), style="dim" if row.infeasible else None)
+    return table
+
+
+def maps_table(maps: Sequence[MapRow]) -> Table:
+    """What happens to every map and why; a long network is folded to runs of one decision."""
+    folded = len(maps) > FOLD_FROM
+    title = "feature maps" + (f" ({len(maps)}, folded by decision)" if folded else "")
+    table = Table(title=title, title_justify="left")
+    for heading in ("map", "shape", "bytes", "sections", "decision", "why"):
+        table.add_column(heading, justify="right" if heading in ("bytes", "sections") else "left")
+    if folded:
+        for _, run in groupby(maps, key=lambda row: (row.decision, row.codec)):
+            table.add_row(*_folded_cells(tuple(run)))
+    else:
+        for row in maps:
+            table.add_row(*_map_cells(row))
+    return table
+
+
+def _map_cells(row: MapRow) -> tuple[str, ...]:
+    shape = "x".join(map(str, row.shape))
+    nbytes = format_bytes(row.nbytes)
+    return row.name, shape, nbytes, str(row.sections), _decision(row), row.why
+
+
+def _folded_cells(run: tuple[MapRow, ...]) -> tuple[str, ...]:
+    if len(run) == 1:
+        return _map_cells(run[0])
+    nbytes = format_bytes(sum(row.nbytes for row in run))
+    sections = str(sum(row.sections for row in run))
+    names = f"{run[0].name} .. {run[-1].name}"
+    return names, f"{len(run)} maps", nbytes, sections, _decision(run[0]), run[0].why + ", ..."
+
+
+def _decision(row: MapRow) -> str:
+    part = "" if row.sections_away in (0, row.sections) else f" {row.sections_away} sections"
+    return row.decision + part + ("" if row.codec == "raw" else f", as {row.codec}")
+
+
+def _nbytes(nbytes: float | None) -> str:
+    return NONE if nbytes is None else format_bytes(nbytes)
+
+
+def _number(value: float | None, form: str) -> str:
+    return NONE if value is None else format(value, form)
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return NONE if seconds is None else f"{seconds * 1e3:.1f}"
