@@ -156,14 +156,15 @@ def _held(schedule: Schedule, timeline: Timeline) -> Iterator[tuple[Kind, int, f
     """
     graph, spans = schedule.graph, timeline.spans
     halves = _halves(schedule, timeline)
+    inputs, outputs = frozenset(graph.inputs), frozenset(graph.outputs)
     filled: set[tuple[str, int]] = set()
     for stay in schedule.residencies:
         start_s = spans[stay.steps[0]].start_s
         end_s = max(spans[step].end_s for step in stay.steps)
-        if stay.buffer in graph.inputs and (stay.buffer, stay.section) not in filled:
+        if stay.buffer in inputs and (stay.buffer, stay.section) not in filled:
             filled.add((stay.buffer, stay.section))
             start_s = halves[stay.steps[0] >= schedule.cut][0]
-        if stay.buffer in graph.outputs:
+        if stay.buffer in outputs:
             end_s = halves[stay.steps[-1] >= schedule.cut][1]
         yield graph.buffers[stay.buffer].kind, stay.nbytes, start_s, end_s
 
