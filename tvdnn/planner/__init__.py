@@ -1,1 +1,1 @@
-"""From a Graph and its costs to a checked Schedule: plans, policies, lowering, the checker and the simulator."""
+"""From a Graph and costs to a checked Schedule: plans, policies, lowering, checker, simulator."""

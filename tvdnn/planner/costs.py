@@ -1,4 +1,4 @@
-"""Costs: seconds per launch and copy rates, from a hardware profile's roofline or from measurements."""
+"""Costs: seconds per launch and copy rates, from a hardware profile's roofline or measured."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from ..graph import Pass
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A host link: bytes per second each way alone and while both ways run, and seconds that a copy call costs."""
+    """A host link: bytes per second each way, alone and while both run, and seconds a copy call."""
 
     to_host: float
     to_device: float
@@ -19,7 +19,10 @@ class Link:
 
 
 class Costs(Protocol):
-    """What planner and simulator ask of a machine. `hardware` names it, `measured` tells a profile from a roofline."""
+    """What planner and simulator ask of a machine.
+
+    `hardware` names it, `measured` tells a profile from a roofline.
+    """
 
     @property
     def hardware(self) -> str: ...
@@ -34,9 +37,11 @@ class Costs(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """A machine from its data sheet. `flops` maps dtype ("bfloat16", "tf32", "float32") to peak FLOP/s.
+    """A machine from its data sheet.
 
-    `efficiency` is the share of peak assumed for compute and `memory_efficiency` that of memory bandwidth.
+    `flops` maps a compute type ("bf16", "tf32", "fp32") to peak FLOP/s, `bandwidth` is the device
+    memory's in bytes per second. `efficiency` is the share of peak assumed for compute and
+    `memory_efficiency` that of memory bandwidth.
     """
 
     name: str
@@ -52,7 +57,7 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Costs from a hardware profile: a launch takes the longer of its operations and its bytes, and a launch's overhead."""
+    """Costs from a hardware profile: a launch's overhead, and the longer of its work and bytes."""
 
     profile: Hardware
     dtype: str
@@ -78,7 +83,7 @@ class Roofline:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Costs measured on a GPU: per pass name, seconds at two or more numbers of rows, interpolated in between."""
+    """Costs measured on a GPU: by pass name, seconds at numbers of rows, interpolated between."""
 
     hardware: str
     link: Link

@@ -1,9 +1,10 @@
-"""Hardware profiles: machines that plans can be made for without being on them, as JSON files in the package."""
+"""Hardware profiles: JSON files of machines that plans can be made for without being on them."""
 
 import json
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from ..errors import InputError
 from .costs import Hardware, Link
@@ -34,6 +35,6 @@ def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def _hardware(fields: dict[str, object]) -> Hardware:
-    values = {**fields, "link": Link(**fields["link"]), "sources": tuple(fields["sources"])}  # type: ignore[arg-type, dict-item]
-    return Hardware(**values)  # type: ignore[arg-type]
+def _hardware(fields: dict[str, Any]) -> Hardware:
+    link, sources = Link(**fields["link"]), tuple(fields["sources"])
+    return Hardware(**{**fields, "link": link, "sources": sources})

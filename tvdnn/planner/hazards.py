@@ -1,4 +1,4 @@
-"""Hazards: the waits that order every pair of steps that touch the same bytes, derived by byte range."""
+"""Hazards: the waits that order all steps that touch the same bytes, derived by byte range."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ Clock = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Last:
-    """The step that wrote some bytes last (-1: none), and since then the last reader on each lane."""
+    """The step that wrote some bytes last (-1: none), and the last reader since on each lane."""
 
     writer: int
     readers: tuple[int, ...]
@@ -56,10 +56,13 @@ class _Ranges:
 def add_waits(
     steps: Sequence[Step], arena_nbytes: int, slab_nbytes: int, extra: Sequence[tuple[int, ...]]
 ) -> tuple[Step, ...]:
-    """`steps` with the fewest waits that order all hazards, and the `extra` waits (earlier steps) that a policy asks for."""
+    """`steps` with the fewest waits that order all hazards.
+
+    `extra` are by step the waits (earlier steps) that a policy asks for beside them.
+    """
     spaces = {Space.ARENA: _Ranges(arena_nbytes), Space.SLAB: _Ranges(slab_nbytes)}
     clocks: list[Clock] = []
-    ahead: dict[Lane, Clock] = {lane: (-1,) * NUM_LANES for lane in Lane}
+    ahead: dict[Lane, Clock] = dict.fromkeys(Lane, (-1,) * NUM_LANES)
     done = []
     for index, step in enumerate(steps):
         before = {*_conflicts(step, spaces), *extra[index]}
@@ -94,7 +97,7 @@ def _record(step: Step, index: int, spaces: dict[Space, _Ranges]) -> None:
 def _reduce(
     lane: Lane, before: set[int], steps: Sequence[Step], clocks: Sequence[Clock], clock: Clock
 ) -> tuple[tuple[int, ...], Clock]:
-    """The waits among `before` that neither the lane's order nor another wait implies, and the clock after them."""
+    """The waits among `before` that no lane's order or other wait implies, and the clock after."""
     waits = []
     for index in sorted(before, reverse=True):
         other = steps[index].lane if index >= 0 else lane

@@ -10,7 +10,7 @@ from .plan import Plan, Transfer
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One launch of a pass over domain rows [start, stop), in segment `segment` and slot `slot` of the plan."""
+    """One launch of a pass over domain rows [start, stop), in a segment and slot of the plan."""
 
     segment: int
     slot: int
@@ -24,9 +24,9 @@ class Launch:
 class Residency:
     """One stay of a section on the device, from launch `first` to launch `last`.
 
-    `written` is the launch that wrote its bytes last. `fetched` stays began with a prefetch that `opens` no earlier than that
-    launch, `leaves` ones end with an offload, `held` ones last until their half of the step has ended. A section's
-    stays are numbered by `stay`.
+    `written` is the launch that wrote its bytes last. `fetched` stays began with a prefetch that
+    `opens` no earlier than that launch, `leaves` ones end with an offload, `held` ones last until
+    their half of the step has ended. A section's stays are numbered by `stay`.
     """
 
     buffer: str
@@ -44,7 +44,11 @@ class Residency:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A plan's launches, the residencies that they imply, and for each launch the residencies it reads and writes by use."""
+    """A plan's launches and the residencies that they imply.
+
+    `cut` is the first launch of the second half (autograd mode), else the number of launches.
+    `reads` and `writes` are by launch and use the numbers of the residencies touched.
+    """
 
     launches: tuple[Launch, ...]
     cut: int
@@ -54,18 +58,18 @@ class Program:
 
 
 def unroll(graph: Graph, plan: Plan) -> Iterator[Launch]:
-    """The launches of a plan in order: segment by segment, block by block, slot by slot, run by run."""
+    """The launches of a plan in order: by segment, then block, then slot, then run."""
     slot_base = 0
     for index, segment in enumerate(plan.segments):
         domain = graph.passes[segment.slots[0].pass_index].domain
         block = segment.block or max(1, domain)
         for low in range(0, max(1, domain), block):
             high = min(domain, low + block)
-            for number, slot in enumerate(segment.slots):
+            for number, slot in enumerate(segment.slots, slot_base):
                 run = slot.run or block
                 for start in range(low, max(high, low + 1), run):
                     stop = min(high, start + run)
-                    yield Launch(index, slot_base + number, slot.pass_index, start, stop, slot.recompute)
+                    yield Launch(index, number, slot.pass_index, start, stop, slot.recompute)
         slot_base += len(segment.slots)
 
 
@@ -124,9 +128,10 @@ class _Stays:
         launch = self._launches[index]
         buffer = self._graph.buffers[use.buffer]
         start, stop = use.rows(launch.start, launch.stop, buffer)
+        visit = self._open if fresh else self._find
         touched = []
         for section in buffer.sections_of(start, stop):
-            number = self._open(index, use.buffer, section) if fresh else self._find(index, use.buffer, section)
+            number = visit(index, use.buffer, section)
             stay = self.all[number]
             stay.last = index
             if writes:
@@ -135,15 +140,17 @@ class _Stays:
         return tuple(touched)
 
     def _find(self, index: int, buffer: str, section: int) -> int:
-        """The section's present stay; a new one if it comes back from the host, or is an input's first."""
+        """The section's present stay; a new one if it comes back, or is an input's first."""
         key = (buffer, section)
         moves = self._moves.get(key)
         if moves and self._launches[index].slot >= moves[-1].back:
             return self._fetch(index, key, moves.pop())
         if key not in self._current:
             if buffer not in self._graph.inputs:
-                name = self._graph.passes[self._launches[index].pass_index].name
-                raise ScheduleError(f"the plan has {name} read {buffer} section {section}, which nothing wrote before")
+                raise ScheduleError(
+                    f"the plan has {self._pass_name(index)} read {buffer} section {section}, "
+                    "which nothing wrote before"
+                )
             number = self._open(index, buffer, section)
             self.all[number].first = self._cut if index >= self._cut else 0
             self.all[number].written = self.all[number].first - 1
@@ -152,13 +159,18 @@ class _Stays:
     def _fetch(self, index: int, key: tuple[str, int], move: Transfer) -> int:
         before = self.all[self._current[key]]
         if self._launches[before.last].slot > move.leave:
-            name = self._graph.passes[self._launches[before.last].pass_index].name
-            raise ScheduleError(f"the plan offloads {key[0]} after slot {move.leave}, but {name} still uses it")
+            raise ScheduleError(
+                f"the plan offloads {key[0]} after slot {move.leave}, "
+                f"but {self._pass_name(before.last)} still uses it"
+            )
         before.leaves = True
         number = self._open(index, *key)
         self.all[number].fetched = True
         self.all[number].opens = self._slot_start[move.opens]
         return number
+
+    def _pass_name(self, index: int) -> str:
+        return self._graph.passes[self._launches[index].pass_index].name
 
     def _open(self, index: int, buffer: str, section: int) -> int:
         key = (buffer, section)
@@ -169,7 +181,7 @@ class _Stays:
         return len(self.all) - 1
 
     def hold_outputs(self) -> None:
-        """Keep outputs until they are handed out: those of the first half at the cut, the others at the end."""
+        """Keep outputs until they are handed out: the first half's at the cut, others at the end."""
         outputs = set(self._graph.outputs)
         for stay in self.all:
             if stay.buffer in outputs and not stay.leaves:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from ..errors import BudgetError, HostMemoryError
 from ..graph import Graph
@@ -15,7 +16,11 @@ from .plan import Plan
 from .schedule import Action, Lane, Operand, Residency, Schedule, Space, Step
 
 TIGHTEN_ATTEMPTS = 10
-COOL_DOWN = 6  # places in the order for which freed bytes rest if there is room, so that a copy need not wait for the last launch
+# Places in the order for which freed bytes rest where there is room, so that a copy into them need
+# not wait for the last launch.
+COOL_DOWN = 6
+
+Visit: TypeAlias = tuple[str, int, int]  # buffer, section, and which of its stays
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +29,7 @@ class _Layout:
 
     arena: dict[int, int]
     arena_nbytes: int
-    slab: dict[tuple[str, int, int], int]
+    slab: dict[Visit, int]
     slab_nbytes: int
 
 
@@ -38,21 +43,32 @@ def lower(
 ) -> Schedule:
     """The schedule of `plan` inside `budget` device bytes and `host_budget` pinned bytes.
 
-    Raises BudgetError with the plan's floor where no order of its steps fits, HostMemoryError where its copies do not.
+    Raises BudgetError with the plan's floor where no order of its steps fits, HostMemoryError where
+    its copies do not.
     """
     prog = program(graph, plan)
     room = None if budget is None else budget - graph.fixed_nbytes
     entries, layout = _fit(graph, plan, prog, costs, room)
     if host_budget is not None and layout.slab_nbytes > host_budget:
         raise HostMemoryError(
-            f"{plan.policy} keeps {format_bytes(layout.slab_nbytes)} on the host, above the host budget "
-            f"{format_bytes(host_budget)}; raise host_budget, or give the device more memory so that less moves"
+            f"{plan.policy} keeps {format_bytes(layout.slab_nbytes)} on the host, above the host "
+            f"budget {format_bytes(host_budget)}; raise host_budget, or give the device more "
+            "memory so that less moves"
         )
     steps = _steps(graph, prog, entries, layout)
     extra = _sync_waits(prog, entries) if plan.sync else [()] * len(steps)
     steps = add_waits(steps, layout.arena_nbytes, layout.slab_nbytes, extra)
-    stays = _stays(prog, entries, layout)
-    return Schedule(graph, plan, steps, stays, _cut(prog, entries), layout.arena_nbytes, layout.slab_nbytes, budget, host_budget)
+    return Schedule(
+        graph=graph,
+        plan=plan,
+        steps=steps,
+        residencies=_stays(prog, entries, layout),
+        cut=_cut(prog, entries),
+        arena_nbytes=layout.arena_nbytes,
+        slab_nbytes=layout.slab_nbytes,
+        budget_nbytes=budget,
+        host_budget_nbytes=host_budget,
+    )
 
 
 def floor_nbytes(graph: Graph, plan: Plan, costs: Costs) -> tuple[int, str]:
@@ -74,7 +90,10 @@ def _launch_name(graph: Graph, prog: Program, index: int) -> str:
 def _fit(
     graph: Graph, plan: Plan, prog: Program, costs: Costs, room: int | None
 ) -> tuple[tuple[Entry, ...], _Layout]:
-    """An order and its placement within `room`: where the bytes fit but their placement does not, the cap tightens."""
+    """An order and its placement within `room`.
+
+    Where the bytes fit but their placement does not, the order is made again under a tighter cap.
+    """
     everything = sum(stay.nbytes for stay in prog.residencies)
     cap = everything if room is None else room
     floor = int(demand(prog).max(initial=0))
@@ -98,8 +117,9 @@ def _too_small(graph: Graph, plan: Plan, prog: Program, costs: Costs, room: int)
     budget = graph.fixed_nbytes + room
     floor = max(floor, budget + 1)
     return BudgetError(
-        f"budget {format_bytes(budget)} is below the floor {format_bytes(floor)} ({floor:,} bytes) of {plan.policy}, "
-        f"set by {step}; raise the budget, lower chunk_size or the batch, or choose a policy that offloads more",
+        f"budget {format_bytes(budget)} is below the floor {format_bytes(floor)} ({floor:,} bytes) "
+        f"of {plan.policy}, set by {step}; raise the budget, lower chunk_size or the batch, "
+        "or choose a policy that offloads more",
         floor_nbytes=floor,
         step=step,
     )
@@ -110,26 +130,32 @@ def _lay_out(graph: Graph, prog: Program, entries: Sequence[Entry], *, cool_down
     return _Layout(*_place_arena(graph, prog, begins, ends), *_place_slab(prog, entries))
 
 
-def _positions(prog: Program, entries: Sequence[Entry], cool_down: int) -> tuple[list[int], list[int]]:
-    """Places in the order at which each residency begins and ends; a freed one rests for `cool_down` places more."""
+def _positions(
+    prog: Program, entries: Sequence[Entry], cool_down: int
+) -> tuple[list[int], list[int]]:
+    """Places in the order at which each residency begins and ends.
+
+    A freed one rests for `cool_down` places more; an input is there before its half begins.
+    """
     at = {(entry.event, entry.number): index for index, entry in enumerate(entries)}
     cut, end = _cut(prog, entries), len(entries)
+    halves = ((0, cut - 1), (cut, end))
     begins, ends = [], []
     for number, stay in enumerate(prog.residencies):
         first = (Event.PREFETCH, number) if stay.fetched else (Event.LAUNCH, stay.first)
         last = (Event.OFFLOAD, number) if stay.leaves else (Event.LAUNCH, stay.last)
-        filled = stay.written < stay.first and not stay.fetched  # an input, there before its half of the step begins
-        half = (0, cut - 1) if stay.first < prog.cut else (cut, end)
-        begins.append(half[0] if filled else at[first])
-        half = (0, cut - 1) if stay.last < prog.cut else (cut, end)
-        ends.append(half[1] if stay.held else min(end, at[last] + cool_down))
+        is_input = stay.written < stay.first and not stay.fetched
+        begins.append(halves[stay.first >= prog.cut][0] if is_input else at[first])
+        held_until = halves[stay.last >= prog.cut][1]
+        ends.append(held_until if stay.held else min(end, at[last] + cool_down))
     return begins, ends
 
 
 def _cut(prog: Program, entries: Sequence[Entry]) -> int:
     """Place in the order of the second half's first step (autograd mode), else the number of steps.
 
-    Before it all offloads of the first half have ended; prefetches ahead of its first launch belong to it.
+    Before it all offloads of the first half have ended; prefetches ahead of its first launch belong
+    to it.
     """
     if prog.cut == len(prog.launches):
         return len(entries)
@@ -153,7 +179,7 @@ def _place_arena(
         extents.append(Extent.of(tuple(stays)))
         offsets.append(offset)
     bases, high_water = place(extents)
-    addresses = {}
+    addresses: dict[int, int] = {}
     for members, offset, base in zip(groups, offsets, bases, strict=True):
         addresses |= {n: base + off for n, off in zip(members, offset, strict=True)}
     return addresses, high_water
@@ -180,10 +206,10 @@ def _side_by_side(prog: Program) -> list[list[int]]:
     return list(groups.values())
 
 
-def _place_slab(prog: Program, entries: Sequence[Entry]) -> tuple[dict[tuple[str, int, int], int], int]:
-    """Host addresses by (buffer, section, stay that left), each held from its offload to its prefetch."""
-    leaving: dict[tuple[str, int, int], int] = {}
-    held: dict[tuple[str, int, int], Stay] = {}
+def _place_slab(prog: Program, entries: Sequence[Entry]) -> tuple[dict[Visit, int], int]:
+    """Host addresses by the stay that left, each held from its offload to its prefetch."""
+    leaving: dict[Visit, int] = {}
+    held: dict[Visit, Stay] = {}
     for at, entry in enumerate(entries):
         if entry.event is Event.LAUNCH:
             continue
@@ -199,7 +225,8 @@ def _place_slab(prog: Program, entries: Sequence[Entry]) -> tuple[dict[tuple[str
     return dict(zip(held, bases, strict=True)), high_water
 
 
-def _stack(held: dict[tuple[str, int, int], Stay]) -> tuple[dict[tuple[str, int, int], int], int]:
+def _stack(held: dict[Visit, Stay]) -> tuple[dict[Visit, int], int]:
+    """Addresses one after the other."""
     bases, top = {}, 0
     for key, stay in held.items():
         bases[key] = top
@@ -207,7 +234,9 @@ def _stack(held: dict[tuple[str, int, int], Stay]) -> tuple[dict[tuple[str, int,
     return bases, top
 
 
-def _steps(graph: Graph, prog: Program, entries: Sequence[Entry], layout: _Layout) -> tuple[Step, ...]:
+def _steps(
+    graph: Graph, prog: Program, entries: Sequence[Entry], layout: _Layout
+) -> tuple[Step, ...]:
     """The steps of the order, with addresses and without waits."""
     return tuple(
         _launch_step(graph, prog, entry.number, layout)
@@ -257,13 +286,13 @@ def _stays(prog: Program, entries: Sequence[Entry], layout: _Layout) -> tuple[Re
         for number in {number for use in uses for number in use}:
             users[number].append(index)
     return tuple(
-        Residency(stay.buffer, stay.section, layout.arena[number], stay.nbytes, tuple(users[number]))
-        for number, stay in enumerate(prog.residencies)
+        Residency(stay.buffer, stay.section, layout.arena[number], stay.nbytes, tuple(steps))
+        for number, (stay, steps) in enumerate(zip(prog.residencies, users, strict=True))
     )
 
 
 def _sync_waits(prog: Program, entries: Sequence[Entry]) -> list[tuple[int, ...]]:
-    """vDNN's end-of-layer synchronisation: segment and copies issued during it all end before the next segment starts."""
+    """vDNN's end-of-layer waits: a segment and the copies issued during it end before the next."""
     waits: list[tuple[int, ...]] = []
     segment, barrier, running, copies = -1, -1, -1, [-1, -1]
     for index, entry in enumerate(entries):

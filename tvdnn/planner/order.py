@@ -1,8 +1,9 @@
-"""Order: launches and copies in one total order that keeps the arena's bytes under a cap at every point.
+"""Order: launches and copies in one total order that keeps the arena's bytes under a cap.
 
-A list scheduler over predicted time. Launches keep the plan's order. An offload takes its place where its copy would end,
-or earlier where a launch must wait for its bytes; a prefetch takes its place before the launch during which it would start,
-if every launch up to its own then still has the bytes that it cannot do without.
+A list scheduler over predicted time. Launches keep the plan's order. An offload takes its place
+where its copy would end, or earlier where a launch must wait for its bytes; a prefetch takes its
+place before the launch during which it would start, if every launch up to its own then still has
+the bytes that it cannot do without.
 """
 
 from collections import deque
@@ -42,7 +43,7 @@ class CapacityError(Exception):
 
 
 def demand(program: Program) -> npt.NDArray[np.int64]:
-    """Bytes that each launch must find on the device whatever the copies do; the largest is the floor in bytes."""
+    """Bytes that each launch must find on the device whatever is copied; the most is the floor."""
     change = np.zeros(len(program.launches) + 1, np.int64)
     for stay in program.residencies:
         change[stay.first] += stay.nbytes
@@ -50,8 +51,10 @@ def demand(program: Program) -> npt.NDArray[np.int64]:
     return np.cumsum(change)[:-1]
 
 
-def order(graph: Graph, program: Program, costs: Costs, cap: int, *, sync: bool = False) -> tuple[Entry, ...]:
-    """A total order of the program's launches and copies that holds at most `cap` bytes at every point.
+def order(
+    graph: Graph, program: Program, costs: Costs, cap: int, *, sync: bool = False
+) -> tuple[Entry, ...]:
+    """A total order of the program's launches and copies, with at most `cap` bytes at every point.
 
     Raises CapacityError where no order does.
     """
@@ -62,7 +65,7 @@ def order(graph: Graph, program: Program, costs: Costs, cap: int, *, sync: bool 
 
 
 class _Scheduler:
-    """Predicted clocks of the three lanes, the bytes on the device now, and those promised to later launches."""
+    """Predicted clocks of the lanes, bytes on the device, and those promised to later launches."""
 
     def __init__(
         self,
@@ -78,9 +81,9 @@ class _Scheduler:
         self._cap = cap
         self._promised = needed
         self._sync = sync
-        passes = graph.passes
         self._seconds = [
-            costs.launch_s(passes[launch.pass_index], launch.stop - launch.start) for launch in program.launches
+            costs.launch_s(graph.passes[launch.pass_index], launch.stop - launch.start)
+            for launch in program.launches
         ]
         self._ends = [0.0] * len(program.launches)
         self._compute_s = self._offload_s = self._prefetch_s = 0.0
@@ -93,7 +96,8 @@ class _Scheduler:
         for number, stay in enumerate(program.residencies):
             self._starting[stay.first].append(number)
             self._ending[stay.last].append(number)
-        self._queue = deque(n for starting in self._starting for n in starting if program.residencies[n].fetched)
+        stays = program.residencies
+        self._queue = deque(n for ns in self._starting for n in ns if stays[n].fetched)
 
     def run(self) -> Iterator[Entry]:
         for index, launch in enumerate(self._program.launches):
@@ -160,9 +164,9 @@ class _Scheduler:
 
     def _fetch(self, number: int) -> Entry:
         link, stay = self._costs.link, self._program.residencies[number]
-        busy = bool(self._pending)
-        rate = link.to_device_duplex if busy else link.to_device
-        self._prefetch_s = max(self._prefetch_s, self._compute_floor(number)) + link.latency_s + stay.nbytes / rate
+        rate = link.to_device_duplex if self._pending else link.to_device
+        start_s = max(self._prefetch_s, self._compute_floor(number))
+        self._prefetch_s = start_s + link.latency_s + stay.nbytes / rate
         self._arrival[number] = self._prefetch_s
         return Entry(Event.PREFETCH, number)
 
@@ -172,7 +176,7 @@ class _Scheduler:
         return self._ends[opens - 1] if opens > 0 else 0.0
 
     def _fetch_ahead(self, index: int) -> Iterator[Entry]:
-        """Issue the prefetches that would start while launch `index` runs, as far as windows and bytes allow."""
+        """Issue prefetches that would start during launch `index`, if windows and bytes allow."""
         end_s = self._start_s(index) + self._seconds[index]
         while self._queue and self._prefetch_s < end_s:
             number = self._queue[0]

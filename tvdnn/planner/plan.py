@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One occurrence of a pass in the plan. A recomputed forward pass occurs again in the backward part.
+    """One occurrence of a pass in the plan; a recomputed forward pass occurs again in backward.
 
     `run` is the most domain rows that one launch covers; 0 means the whole block.
     """
@@ -18,9 +18,10 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Slots executed together: block after block, each block through all of the slots (section-major).
+    """Slots executed together: block after block, each through all of the slots (section-major).
 
-    `block` is the domain rows of one block; 0 means the whole domain, so that slots go one after the other (layer-major).
+    `block` is the domain rows of one block; 0 means the whole domain, so that slots go one after
+    the other (layer-major).
     """
 
     slots: tuple[Slot, ...]
@@ -31,9 +32,10 @@ class Segment:
 class Transfer:
     """Sections [first, first + count) of a buffer that leave the device and return.
 
-    Slots are numbered through all segments in order. A section leaves once the launch of slot `leave` that last
-    touches it has run (its copy may start as soon as its bytes are final), and is back before the first launch of a slot at or after `back`
-    touches it. Its prefetch is issued no earlier than the start of slot `opens`.
+    Slots are numbered through all segments in order. A section leaves once the launch of slot
+    `leave` that last touches it has run (its copy may start as soon as its bytes are final), and is
+    back before the first launch of a slot at or after `back` touches it. Its prefetch is issued no
+    earlier than the start of slot `opens`.
     """
 
     buffer: str
@@ -49,9 +51,9 @@ class Transfer:
 class Plan:
     """What happens to every buffer, and in which order the passes run.
 
-    `sync` keeps vDNN's end-of-layer synchronisation: the slot after one whose maps leave, or one during which
-    maps return, waits for those copies. `codecs` names the form in which a buffer rests where it is not raw.
-    `reasons` says per buffer why, for people.
+    `sync` keeps vDNN's end-of-layer synchronisation: the slot after one whose maps leave, or one
+    during which maps return, waits for those copies. `codecs` names the form in which a buffer
+    rests where it is not raw. `reasons` says per buffer why, for people.
     """
 
     policy: str

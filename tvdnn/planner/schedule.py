@@ -1,4 +1,4 @@
-"""Schedule: frozen steps on three lanes with static addresses and waits; the one object that all readers share."""
+"""Schedule: frozen steps on three lanes, with static addresses and waits, for all readers."""
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum
@@ -45,9 +45,9 @@ class Operand:
 class Step:
     """One launch of a pass over domain rows [start, stop), or one copy of a section.
 
-    Steps of a lane run in the order of the schedule. `waits` are indices of earlier steps on other lanes that must have
-    finished first. `reads` and `writes` are in the order of the pass's uses (for a copy: source and
-    destination); `slot` is the plan's slot that the step belongs to.
+    Steps of a lane run in the order of the schedule. `waits` are indices of earlier steps on other
+    lanes that must have finished first. `reads` and `writes` are in the order of the pass's uses
+    (for a copy: source and destination); `slot` is the plan's slot that the step belongs to.
     """
 
     lane: Lane
@@ -68,7 +68,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Residency:
-    """One stay of a section in the arena: `nbytes` at `offset`, used by `steps` in order and free after the last."""
+    """One stay of a section in the arena: used by `steps` in order, and free after the last."""
 
     buffer: str
     section: int
@@ -79,9 +79,10 @@ class Residency:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Steps in a valid total order, the sizes of arena and slab that they use, and the budgets they were made for.
+    """Steps in a valid total order, the arena and slab they use, the budgets they were made for.
 
-    `residencies` are the stays of all sections. `cut` is the index of the first step of the second half where the step is run in two halves (autograd mode), else the number of steps.
+    `residencies` are the stays of all sections. `cut` is the index of the first step of the second
+    half where the step is run in two halves (autograd mode), else the number of steps.
     """
 
     graph: Graph

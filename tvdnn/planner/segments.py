@@ -1,4 +1,4 @@
-"""Default segments: the passes of a layer, with the elementwise ops that work in place on its result, run block by block."""
+"""Default segments: a layer's passes, and those in place on its result, run block by block."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ KEEP_RUN_CHUNKS = 16  # where nothing moves, longer blocks save launches; partia
 
 
 class Variant(Enum):
-    """How much workspace a layer's weight gradient gets: partial sums of one group, of a run, or of a long run."""
+    """Room for partial sums of a layer's weight gradient: a group's, a run's, a long run's."""
 
     MEMORY = "m"
     PERFORMANCE = "p"
@@ -20,7 +20,7 @@ class Variant(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Consecutive passes that one segment runs block by block; `index` counts layers in program order."""
+    """Consecutive passes that one segment runs block by block; `index` is in program order."""
 
     index: int
     passes: tuple[int, ...]
@@ -52,9 +52,13 @@ def _in_place_on(members: Collection[Pass], pass_: Pass) -> bool:
     return all(use.buffer in written and use.buffer in read for use in pass_.writes)
 
 
-def segments(graph: Graph, variants: Mapping[int, Variant], default: Variant) -> tuple[Segment, ...]:
+def segments(
+    graph: Graph, variants: Mapping[int, Variant], default: Variant
+) -> tuple[Segment, ...]:
     """One segment a layer, its block set by the layer's variant."""
-    return tuple(_segment(graph, layer, variants.get(layer.index, default)) for layer in layers(graph))
+    return tuple(
+        _segment(graph, layer, variants.get(layer.index, default)) for layer in layers(graph)
+    )
 
 
 def _segment(graph: Graph, layer: Layer, variant: Variant) -> Segment:
@@ -73,7 +77,8 @@ def _segment(graph: Graph, layer: Layer, variant: Variant) -> Segment:
 
 def _run_rows(graph: Graph, passes: Collection[Pass], nbytes: int) -> int:
     """Samples whose largest map fits `nbytes`."""
-    names = {use.buffer for pass_ in passes for use in (*pass_.reads, *pass_.writes) if not use.whole}
+    uses = (use for pass_ in passes for use in (*pass_.reads, *pass_.writes) if not use.whole)
+    buffers = (graph.buffers[use.buffer] for use in uses)
     kinds = (Kind.INPUT, Kind.MAP, Kind.GRAD)
-    row = max((graph.buffers[name].row_nbytes for name in names if graph.buffers[name].kind in kinds), default=1)
+    row = max((buffer.row_nbytes for buffer in buffers if buffer.kind in kinds), default=1)
     return section_rows(graph.batch, row, nbytes)

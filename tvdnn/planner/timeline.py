@@ -1,4 +1,4 @@
-"""Timeline: when each step started and ended, predicted by the simulator or measured by the executor."""
+"""Timeline: when each step started and ended, as simulated or as measured."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Spans in the order of the schedule's steps. `stall_s` is the compute time lost waiting for copies."""
+    """Spans in the order of the schedule's steps; `stall_s` is compute time lost to copies."""
 
     spans: tuple[Span, ...]
     simulated: bool

@@ -1,4 +1,4 @@
-"""keep: every feature map stays on the device until its last use. The oracle that lossless policies must equal."""
+"""keep: every map stays on the device until its last use. What lossless policies must equal."""
 
 from ...graph import Graph
 from ..plan import Plan

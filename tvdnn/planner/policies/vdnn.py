@@ -1,8 +1,9 @@
-"""vDNN (Rhu et al., MICRO 2016): offload layers' inputs during their forward, prefetch them in a sliding window.
+"""vDNN (Rhu et al., MICRO 2016): offload layers' inputs, prefetch them in a sliding window.
 
-The unit is a layer's input X. `all` moves X of every feature-extraction layer, `conv` that of convolutions only; the
-classifier's maps never move. In backward, each layer looks back for the nearest map that is still away, no further than
-the next convolution, and fetches it.
+The unit is a layer's input X, offloaded during the layer's forward. `all` moves X of every
+feature-extraction layer, `conv` that of convolutions only; the classifier's maps never move. In
+backward, each layer looks back for the nearest map that is still away, no further than the next
+convolution, and fetches it.
 """
 
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ CONV = frozenset({"conv2d"})
 
 @dataclass(frozen=True, slots=True)
 class _Slots:
-    """The slots that touch each buffer forward and backward, and the first backward slot of each op."""
+    """The slots that touch each buffer forward and backward, and each op's first one backward."""
 
     forward: Mapping[str, list[int]]
     backward: Mapping[str, list[int]]
@@ -69,7 +70,7 @@ def _slots(graph: Graph, plan: Plan) -> _Slots:
 
 
 def moved_inputs(graph: Graph, kinds: frozenset[str], slots: _Slots) -> dict[str, str]:
-    """Buffers to move, by the op that offloads each: the last in program order that takes it as its input."""
+    """Buffers to move, by the op that offloads each: the last that takes it as its input."""
     owner: dict[str, str] = {}
     for op in graph.network.ops:
         buffer = input_buffer(graph, op)
@@ -80,13 +81,12 @@ def moved_inputs(graph: Graph, kinds: frozenset[str], slots: _Slots) -> dict[str
 
 def input_buffer(graph: Graph, op: Op) -> str:
     """The buffer that the op's forward pass reads first."""
-    reads = (pass_.reads for pass_ in graph.passes if pass_.op == op.name and pass_.role == "forward")
-    uses = next(reads, ())
-    return uses[0].buffer if uses else ""
+    passes = (p for p in graph.passes if p.op == op.name and p.role == "forward")
+    return next((pass_.reads[0].buffer for pass_ in passes if pass_.reads), "")
 
 
 def _windows(graph: Graph, moved: Mapping[str, str], slots: _Slots) -> dict[str, int]:
-    """The slot at which each op's input may be fetched: vDNN's search back from the layer in progress."""
+    """The slot at which each op's input may be fetched: vDNN's search back from a layer."""
     ops = graph.network.ops
     opens: dict[str, int] = {}
     for number in reversed(range(len(ops))):
