@@ -42,7 +42,7 @@ def name_of(source: Path) -> str:
 
 
 def imported(source: Path) -> Iterator[str]:
-    """Full names of all that a file imports; of `from a import b` both a and a.b: b may be either."""
+    """Full names of what a file imports; of `from a import b` both a and a.b: b may be either."""
     package = name_of(source).split(".")
     if source.name != "__init__.py":
         package = package[:-1]
