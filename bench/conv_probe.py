@@ -24,8 +24,10 @@ import triton
 from torch import Tensor
 from torch.nn.functional import conv2d as torch_conv2d
 from triton.testing import do_bench
-from tvdnn.kernels import conv
+
+from tvdnn.kernels import conv, conv_tiles
 from tvdnn.kernels.conv_pack import pack_weight, pack_weight_grad_input
+from tvdnn.kernels.conv_tiles import Tile
 from tvdnn.kernels.device import num_sms
 from tvdnn.kernels.reduce import sum_partials
 
@@ -70,7 +72,7 @@ LAYERS: Final = (
     Layer(56, 128, 256), Layer(56, 256, 256, 2), Layer(28, 256, 512), Layer(28, 512, 512, 2),
     Layer(14, 512, 512, 3),
 )  # fmt: skip
-Tiles = dict[str, conv.Tile]
+Tiles = dict[str, Tile]
 
 
 class Operands:
@@ -158,29 +160,33 @@ def errors(
 
 def box_variants(dtype: torch.dtype) -> Tiles:
     c = 128 // dtype.itemsize
-    return {"256x64 s3": conv.Tile(256, 64, c, 8, 3)}
+    return {"256x64 s3": Tile(256, 64, c, 8, 3)}
 
 
 def grad_weight_variants(layer: Layer, dtype: torch.dtype) -> Tiles:
     k, c = min(128, layer.out_channels), min(128, layer.in_channels)
     if dtype == torch.float32:
-        return {"32x128x64 w2": conv.Tile(32, k, min(64, c), 2, 3)}
-    return {"128 s3": conv.Tile(128, k, c, 8, 3)}
+        return {"32x128x64 w2": Tile(32, k, min(64, c), 2, 3)}
+    return {"128 s3": Tile(128, k, c, 8, 3)}
 
 
 @contextmanager
-def tiled(kernel: str, tile: conv.Tile | None, small_map: int | None = None) -> Iterator[None]:
+def tiled(kernel: str, tile: Tile | None, small_map: int | None = None) -> Iterator[None]:
     """Launches of this kernel take another tile."""
-    name = "_grad_weight_tile" if kernel == "weight gradient" else "_box_tile"
+    name = "grad_weight_tile" if kernel == "weight gradient" else "box_tile"
     chosen = getattr(conv, name) if tile is None else lambda *_: tile
     limit = conv.SMALL_MAP if small_map is None else small_map
-    with patch.object(conv, name, chosen), patch.object(conv, "SMALL_MAP", limit):
+    with (
+        patch.object(conv, name, chosen),
+        patch.object(conv_tiles, name, chosen),
+        patch.object(conv, "SMALL_MAP", limit),
+    ):
         yield
 
 
 def variants_of(
     layer: Layer, dtype: torch.dtype, kernel: str
-) -> Iterator[tuple[str, conv.Tile | None, int | None, int]]:
+) -> Iterator[tuple[str, Tile | None, int | None, int]]:
     """Names, tiles, limits of small maps and target waves to time."""
     if kernel != "weight gradient":
         if layer.in_channels > 3:
@@ -225,10 +231,9 @@ def timed(call: Callable[[], Tensor]) -> float:
 
 
 def line(row: Row) -> str:
-    return (
-        f"{row.dtype} {row.layer:14} {row.kernel:15} {row.variant:16} {row.ms:8.3f} ms {row.tflops:5.0f} "
-        f"TFLOP/s {row.cudnn_ms / row.ms:5.2f} of cuDNN, error {row.error:.1e}"
-    )
+    name = f"{row.dtype} {row.layer:14} {row.kernel:15} {row.variant:12}"
+    speed = f"{row.ms:8.3f} ms {row.tflops:5.0f} TFLOP/s {row.cudnn_ms / row.ms:5.2f} of cuDNN"
+    return f"{name} {speed}, error {row.error:.1e}"
 
 
 def totals(rows: list[Row]) -> Iterator[str]:

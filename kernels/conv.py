@@ -7,9 +7,7 @@ same bits in whatever run it is computed. `precision` is "ieee" or "tf32", for f
 """
 
 import contextlib
-import functools
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from math import gcd
 from typing import Final
 
@@ -22,47 +20,26 @@ from torch.nn.grad import conv2d_input, conv2d_weight
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .conv_pointer import conv_kernel, grad_weight_kernel
+from .conv_tiles import (
+    FEW_CHANNELS,
+    SHARED_BY,
+    STEP_NBYTES,
+    Filter,
+    Pair,
+    block_of,
+    box_of,
+    box_tile,
+    grad_weight_pointer_tile,
+    grad_weight_programs,
+    grad_weight_tile,
+    half_of,
+    pointer_tile,
+)
 from .conv_tma import conv_box_kernel, grad_weight_flat_kernel, grad_weight_samples_kernel
-from .device import capability, num_sms, shared_nbytes
+from .device import capability, num_sms
 from .reduce import sum_rows, sum_rows_reference
 
-Pair = tuple[int, int]
-
-FEW_CHANNELS: Final = 16  # below it, taps and channels are joined into one axis
-STEP_NBYTES: Final = 128  # of channels in one step of a sum: a line, and TMA's widest swizzle
-MOST_BOX_SAMPLES: Final = 64
 SMALL_MAP: Final = 16 * 16  # output pixels up to which a weight gradient runs over samples
-SHARED_BY: Final = 4  # programs of two warps that run on one multiprocessor at a time
-LONG_SUM: Final = 64  # steps of a sum from which tiles gain nothing by overlapping
-
-
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """Geometry of a convolution's taps, (h, w); channels are those of one group."""
-
-    size: Pair
-    stride: Pair
-    padding: Pair
-    dilation: Pair
-    groups: int
-    in_channels: int
-    out_channels: int
-
-    @property
-    def num_taps(self) -> int:
-        return self.size[0] * self.size[1]
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """Shape of a program's work, [pixels, output channels, input channels], and how it is run."""
-
-    pixels: int
-    out_channels: int
-    in_channels: int
-    num_warps: int
-    num_stages: int
-    flatten: bool = True  # a persistent program's tiles and steps run as one loop
 
 
 def conv2d(
@@ -138,120 +115,11 @@ def grad_weight_tiles(
     dtype: torch.dtype, precision: str,
 ) -> int:  # fmt: skip
     """Multiprocessors that one partial of `conv2d_grad_weight` fills; in_channels of one group."""
-    num_k, num_taps = out_channels // groups, size_r * size_s
-    programs = _grad_weight_programs(num_k, in_channels, num_taps, groups, dtype, precision)
-    tile = _grad_weight_tile(num_k, in_channels, num_taps, dtype, precision)
-    return triton.cdiv(programs, SHARED_BY if tile.num_warps == 2 else 1)
-
-
-# Tiles
-
-
-def _block(size: int, least: int, most: int) -> int:
-    return min(most, max(least, triton.next_power_of_2(size)))
-
-
-def _step_channels(dtype: torch.dtype) -> int:
-    return STEP_NBYTES // dtype.itemsize
-
-
-def _fitting_stages(num_bytes: int, most: int) -> int:
-    """Stages of this many bytes that shared memory holds, at least 2."""
-    return max(2, min(most, shared_nbytes() // num_bytes))
-
-
-def _pointer_tile(taps: Filter, dtype: torch.dtype, precision: str) -> Tile:
-    few = taps.in_channels < FEW_CHANNELS
-    step = taps.num_taps * taps.in_channels if few else taps.in_channels
-    if dtype == torch.float32 and precision == "ieee":
-        return Tile(64, _block(taps.out_channels, 16, 64), _block(step, 16, 32), 8, 2)
-    out_channels = _block(taps.out_channels, 16, 128)
-    in_channels = _block(step, 16, _step_channels(dtype))
-    num_stages = _fitting_stages((128 + out_channels) * STEP_NBYTES, 3)
-    if few and step <= in_channels:
-        num_stages = 1
-    return Tile(128, out_channels, in_channels, 8 if out_channels == 128 else 4, num_stages)
-
-
-def _box_tile(taps: Filter, dtype: torch.dtype) -> Tile:
-    widest = _step_channels(dtype)
-    in_channels = widest if taps.in_channels % widest == 0 else widest // 2
-    out_channels = _block(taps.out_channels, 64, 128)
-    flatten = taps.num_taps * taps.in_channels < LONG_SUM * in_channels
-    num_stages = 3 if out_channels == 128 and dtype == torch.float32 else 4
-    return Tile(256, out_channels, in_channels, 8, num_stages, flatten)
-
-
-def _grad_weight_tile(
-    out_channels: int, in_channels: int, num_taps: int, dtype: torch.dtype, precision: str
-) -> Tile:
-    """Set by the sizes alone, so that planning needs no device; times: VGG-16, H200, 2026-11."""
-    few = in_channels < FEW_CHANNELS
-    block_k = _block(out_channels, 16, 128)
-    block_c = _block(num_taps * in_channels if few else in_channels, 16, 128)
-    if dtype == torch.float32 and precision == "ieee":
-        return Tile(16, min(block_k, 64), min(block_c, 64), 8, 2)
-    if few:
-        return Tile(_step_channels(dtype), block_k, block_c, 4, 3)
-    if dtype == torch.float32:
-        # Two warps keep to mma.sync: wgmma cannot transpose float32, and 128x128 with eight warps
-        # ran at 41 TFLOP/s where this runs at 137 (256->256 @56).
-        return Tile(32, min(block_k, 64), block_c, 2, 3)
-    if out_channels % 256 == 0 and in_channels % 256 == 0:
-        return Tile(64, 128, 256, 8, 4)
-    if out_channels % 256 == 0 and block_c == 128:
-        return Tile(64, 256, 128, 8, 4)
-    return Tile(128, block_k, block_c, 4, 3 if block_k == block_c == 128 else 4)
-
-
-def _grad_weight_programs(
-    out_channels: int, in_channels: int, num_taps: int, groups: int,
-    dtype: torch.dtype, precision: str,
-) -> int:  # fmt: skip
-    """Programs of one partial; channels are those of one group."""
-    tile = _grad_weight_tile(out_channels, in_channels, num_taps, dtype, precision)
-    if in_channels < FEW_CHANNELS:
-        tiles_c = triton.cdiv(num_taps * in_channels, tile.in_channels)
-    else:
-        tiles_c = num_taps * triton.cdiv(in_channels, tile.in_channels)
-    return groups * tiles_c * triton.cdiv(out_channels, tile.out_channels)
-
-
-def _grad_weight_pointer_tile(taps: Filter, dtype: torch.dtype, precision: str) -> Tile:
-    """The same part of the gradient, read by pointers."""
-    tile = _grad_weight_tile(taps.out_channels, taps.in_channels, taps.num_taps, dtype, precision)
-    if dtype == torch.float32 and precision == "ieee":
-        return tile
-    num_stages = _fitting_stages((tile.out_channels + tile.in_channels) * 32 * 4, 3)
-    num_warps = 8 if tile.out_channels * tile.in_channels > 64 * 64 else 4
-    return replace(tile, pixels=_step_channels(dtype), num_warps=num_warps, num_stages=num_stages)
-
-
-@functools.cache
-def _box(height: int, width: int, pixels: int) -> tuple[int, int, int]:
-    """Samples, rows and columns of a box of pixels, powers of two, that overruns the map least."""
-    powers = [1 << exponent for exponent in range(pixels.bit_length())]
-    boxes = [
-        (pixels // (rows * columns), rows, columns)
-        for rows in powers
-        for columns in powers
-        if pixels // MOST_BOX_SAMPLES <= rows * columns <= pixels
-    ]
-
-    def cost(box: tuple[int, int, int]) -> tuple[int, int, int]:
-        samples, rows, columns = box
-        covered = triton.cdiv(height, rows) * rows * triton.cdiv(width, columns) * columns
-        return covered, samples, rows + columns
-
-    return min(boxes, key=cost)
-
-
-def _half(box: tuple[int, int, int]) -> tuple[int, int, int]:
-    """The first half of a box's pixels, itself a box."""
-    samples, rows, columns = box
-    if samples > 1:
-        return samples // 2, rows, columns
-    return (1, rows // 2, columns) if rows > 1 else (1, 1, columns // 2)
+    taps = Filter(
+        (size_r, size_s), (1, 1), (0, 0), (1, 1), groups, in_channels, out_channels // groups
+    )
+    shared_by = SHARED_BY if grad_weight_tile(taps, dtype, precision).num_warps == 2 else 1
+    return triton.cdiv(grad_weight_programs(taps, dtype, precision), shared_by)
 
 
 # Which kernel
@@ -288,7 +156,7 @@ def _launch_pointer(
 ) -> None:  # fmt: skip
     """`up` spreads x out: the stride of the convolution whose data gradient this is."""
     num_samples, out_h, out_w, _ = y.shape
-    tile = _pointer_tile(taps, x.dtype, precision)
+    tile = pointer_tile(taps, x.dtype, precision)
     few = taps.in_channels < FEW_CHANNELS
     pixels = num_samples * triton.cdiv(out_h, up[0]) * triton.cdiv(out_w, up[1])
     grid = (
@@ -311,14 +179,14 @@ def _launch_pointer(
 def _launch_box(
     x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor, taps: Filter, precision: str
 ) -> None:
-    tile = _box_tile(taps, x.dtype)
+    tile = box_tile(taps, x.dtype)
     if taps.size == (1, 1) and taps.padding == (0, 0):
         x = x.view(1, 1, -1, x.shape[3])
         y = y.view(1, 1, -1, y.shape[3])
         box = (1, 1, tile.pixels)
     else:
-        box = _box(y.shape[1], y.shape[2], tile.pixels)
-    half = _half(box) if tile.out_channels == 128 else box  # 64 would be halved between warps
+        box = box_of(y.shape[1], y.shape[2], tile.pixels)
+    half = half_of(box) if tile.out_channels == 128 else box  # 64 would be halved between warps
     num_samples, height, width, _ = y.shape
     boxes = [triton.cdiv(side, step) for side, step in zip(y.shape, box, strict=False)]
     num_tiles = boxes[0] * boxes[1] * boxes[2] * triton.cdiv(taps.out_channels, tile.out_channels)
@@ -342,7 +210,7 @@ def _launch_box(
 def _launch_grad_weight(
     x: Tensor, dy: Tensor, partials: Tensor, taps: Filter, group: int, splits: int, precision: str
 ) -> None:
-    tile = _grad_weight_pointer_tile(taps, x.dtype, precision)
+    tile = grad_weight_pointer_tile(taps, x.dtype, precision)
     few = taps.in_channels < FEW_CHANNELS
     grad_weight_kernel[_grad_weight_grid(partials, taps, x.dtype, precision)](
         x, dy, partials,
@@ -359,12 +227,12 @@ def _launch_grad_weight(
 def _launch_grad_weight_flat(
     x: Tensor, dy: Tensor, partials: Tensor, taps: Filter, group: int, splits: int, precision: str
 ) -> None:
-    tile = _tile_of(taps, x.dtype, precision)
+    tile = grad_weight_tile(taps, x.dtype, precision)
     num_samples, height, width, in_channels = x.shape
     out_channels = dy.shape[3]
     flat = (num_samples, height * width, -1)
     rows = (num_samples, height, -1)
-    edge = _block(height, 16, tile.pixels)
+    edge = block_of(height, 16, tile.pixels)
     grad_weight_flat_kernel[_grad_weight_grid(partials, taps, x.dtype, precision)](
         TensorDescriptor.from_tensor(x.view(flat), [1, tile.pixels, tile.in_channels]),
         TensorDescriptor.from_tensor(dy.view(flat), [1, tile.pixels, tile.out_channels]),
@@ -382,7 +250,7 @@ def _launch_grad_weight_flat(
 def _launch_grad_weight_samples(
     x: Tensor, dy: Tensor, partials: Tensor, taps: Filter, group: int, splits: int, precision: str
 ) -> None:
-    tile = _tile_of(taps, x.dtype, precision)
+    tile = grad_weight_tile(taps, x.dtype, precision)
     samples = gcd(group, tile.pixels)
     grad_weight_samples_kernel[_grad_weight_grid(partials, taps, x.dtype, precision)](
         TensorDescriptor.from_tensor(x.view(x.shape[0], -1), [samples, tile.in_channels]),
@@ -397,17 +265,11 @@ def _launch_grad_weight_samples(
     )  # fmt: skip
 
 
-def _tile_of(taps: Filter, dtype: torch.dtype, precision: str) -> Tile:
-    return _grad_weight_tile(taps.out_channels, taps.in_channels, taps.num_taps, dtype, precision)
-
-
 def _grad_weight_grid(
     partials: Tensor, taps: Filter, dtype: torch.dtype, precision: str
 ) -> tuple[int]:
-    programs = _grad_weight_programs(
-        taps.out_channels, taps.in_channels, taps.num_taps, taps.groups, dtype, precision
-    )
-    return (partials.shape[0] * partials.shape[1] * programs,)
+    num_partials = partials.shape[0] * partials.shape[1]
+    return (num_partials * grad_weight_programs(taps, dtype, precision),)
 
 
 # References
@@ -484,7 +346,7 @@ def _channels_first(nhwc: Tensor) -> Tensor:
 
 
 def _runs(inputs: Tensor, outputs: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """The whole maps on a GPU; on a CPU one sample at a time, whose bits then depend on it alone."""
+    """Whole maps on a GPU; on a CPU samples one by one, whose bits then depend on them alone."""
     if inputs.is_cuda:
         return iter([(inputs, outputs)] if len(inputs) else [])
     return zip(inputs.split(1), outputs.split(1), strict=True)

@@ -8,7 +8,6 @@ from typing import Final
 import triton
 import triton.language as tl
 
-
 SIZES: Final = (
     "num_samples", "height", "width", "in_h", "in_w", "out_h", "out_w", "group_size", "splits",
     "pad_h", "pad_w", "dil_h", "dil_w",

@@ -76,8 +76,8 @@ def sum_partials(partials: Tensor, grad: Tensor, *, first: bool) -> None:
 def sum_rows(rows: Tensor, partials: Tensor, *, group: int) -> None:
     """Sums of the columns of rows [M, F] into float32 partials [G, F] or [G, splits, F].
 
-    Partial g of G = ceil(M / group) sums the rows [g * group, (g + 1) * group), each of its slices an equal share of
-    ceil(group / splits) rows; the last may be short or empty.
+    Partial g of G = ceil(M / group) sums the rows [g * group, (g + 1) * group), each of its slices
+    an equal share of ceil(group / splits) rows; the last may be short or empty.
     """
     num_rows, num_columns = rows.shape
     if num_rows == 0:

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from tests.offline import Case
 from tvdnn.kernels.conv import (
     conv2d,
     conv2d_grad_bias,
@@ -14,8 +16,6 @@ from tvdnn.kernels.conv import (
 )
 from tvdnn.kernels.conv_pack import pack_weight, pack_weight_grad_input
 from tvdnn.kernels.reduce import sum_partials
-
-from tests.offline import Case
 
 UNIT = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1, "precision": "tf32"}
 
