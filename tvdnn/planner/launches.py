@@ -181,7 +181,7 @@ class _Stays:
         return len(self.all) - 1
 
     def hold_outputs(self) -> None:
-        """Keep outputs until they are handed out: the first half's at the cut, others at the end."""
+        """Keep outputs until handed out: those of the first half at the cut, others at the end."""
         outputs = set(self._graph.outputs)
         for stay in self.all:
             if stay.buffer in outputs and not stay.leaves:

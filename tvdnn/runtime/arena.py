@@ -1,4 +1,4 @@
-"""The arena: one device allocation, shared by the schedules of a network and grown between steps."""
+"""The arena: one device allocation for a network's schedules, grown between steps."""
 
 import torch
 
@@ -8,7 +8,10 @@ from .cpu import POISON
 
 
 class Arena:
-    """Bytes on `device`. `generation` counts growths: what was captured over older bytes must be captured again."""
+    """Bytes on `device`.
+
+    `generation` counts growths: what was captured over older bytes must be captured again.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -16,7 +19,10 @@ class Arena:
         self.bytes = torch.empty(0, dtype=torch.uint8, device=device)
 
     def reserve(self, nbytes: int) -> None:
-        """Grow to at least `nbytes`; the old bytes are given back first, so that the two never add up."""
+        """Grow to at least `nbytes`; the old bytes are given back first, so the two never add up.
+
+        Raises DeviceError where the device has not that many.
+        """
         if nbytes <= self.bytes.numel():
             return
         self.close()
@@ -25,8 +31,8 @@ class Arena:
         except torch.cuda.OutOfMemoryError as error:
             free, _ = torch.cuda.mem_get_info(self.device)
             raise DeviceError(
-                f"the arena needs {format_bytes(nbytes)} and the device has {format_bytes(free)} free; "
-                "pass a budget below that, or free device memory"
+                f"the arena needs {format_bytes(nbytes)} and the device has {format_bytes(free)} "
+                "free; pass a budget below that, or free device memory"
             ) from error
         if self.device.type == "cpu":
             self.bytes.fill_(POISON)

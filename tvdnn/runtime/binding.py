@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import prod
 from types import SimpleNamespace
 
 import torch
@@ -20,8 +19,8 @@ Call = Callable[[], None]
 class Tensors:
     """The tensors outside arena and slab that a graph names.
 
-    `params` by name; `updates` what a pass that consumes a parameter's gradient changes: the parameter and its
-    optimizer state (None without), or the kept sum of gradients.
+    `params` by name; `updates` what a pass that consumes a parameter's gradient changes: the
+    parameter and its optimizer state (None without), or the kept sum of gradients.
     """
 
     params: Mapping[str, torch.Tensor]
@@ -38,11 +37,11 @@ class Memory:
 
     def view(self, operand: Operand, buffer: Buffer) -> torch.Tensor:
         """The operand's rows as a tensor of the buffer's type."""
-        space = self.arena if operand.space is Space.ARENA else self.slab
-        flat = space.narrow(0, operand.offset, operand.nbytes).view(TORCH_DTYPES[buffer.dtype])
+        flat = self.raw(operand).view(TORCH_DTYPES[buffer.dtype])
         return flat.view(operand.stop - operand.start, *buffer.shape[1:])
 
     def raw(self, operand: Operand) -> torch.Tensor:
+        """The operand's bytes."""
         space = self.arena if operand.space is Space.ARENA else self.slab
         return space.narrow(0, operand.offset, operand.nbytes)
 
@@ -50,12 +49,24 @@ class Memory:
 def bind(
     schedule: Schedule, memory: Memory, tensors: Tensors, kernels: SimpleNamespace, *, by_unit: bool
 ) -> list[Call]:
-    """A call per step. With `by_unit` a launch runs unit by unit, for kernels whose bits depend on the run's length."""
-    return [bind_step(schedule.graph, step, memory, tensors, kernels, by_unit=by_unit) for step in schedule.steps]
+    """A call per step.
+
+    With `by_unit` a launch runs unit by unit, for kernels whose bits depend on the run's length.
+    """
+    return [
+        bind_step(schedule.graph, step, memory, tensors, kernels, by_unit=by_unit)
+        for step in schedule.steps
+    ]
 
 
 def bind_step(
-    graph: Graph, step: Step, memory: Memory, tensors: Tensors, kernels: SimpleNamespace, *, by_unit: bool
+    graph: Graph,
+    step: Step,
+    memory: Memory,
+    tensors: Tensors,
+    kernels: SimpleNamespace,
+    *,
+    by_unit: bool,
 ) -> Call:
     """The call that runs one step."""
     if step.action is Action.COPY:
@@ -65,15 +76,21 @@ def bind_step(
     run = role(graph.ops[pass_.op].kind, pass_.role)
     pieces = _units(pass_, step) if by_unit else [(step.start, step.stop)]
     strides = _grad_strides(graph, pass_, tensors)
-    arguments = [_arguments(graph, pass_, step, piece, memory, tensors, kernels, strides) for piece in pieces]
+    arguments = [
+        _arguments(graph, pass_, step, piece, memory, tensors, kernels, strides) for piece in pieces
+    ]
     return lambda: _launch(run, arguments)
 
 
 def _grad_strides(graph: Graph, pass_: Pass, tensors: Tensors) -> dict[str, tuple[int, ...]]:
-    """Gradients lie in memory as their parameters do (a channels_last weight's too), so that updates are elementwise."""
-    names = {use.buffer for use in (*pass_.reads, *pass_.writes)}
-    owners = {grad: param for param, grads in graph.param_grads.items() for grad in grads if grad in names}
-    return {grad: tensors.params[param].stride() for grad, param in owners.items() if param in tensors.params}
+    """Gradients lie as their parameters (channels_last too), so that updates are elementwise."""
+    used = {use.buffer for use in (*pass_.reads, *pass_.writes)}
+    return {
+        grad: tensors.params[param].stride()
+        for param, grads in graph.param_grads.items()
+        for grad in grads
+        if grad in used and param in tensors.params
+    }
 
 
 def _copy(source: torch.Tensor, target: torch.Tensor) -> None:
@@ -86,7 +103,8 @@ def _launch(run: Callable[[Launch], None], arguments: list[Launch]) -> None:
 
 
 def _units(pass_: Pass, step: Step) -> list[tuple[int, int]]:
-    return [(start, min(step.stop, start + pass_.unit)) for start in range(step.start, step.stop, pass_.unit)]
+    starts = range(step.start, step.stop, pass_.unit)
+    return [(start, min(step.stop, start + pass_.unit)) for start in starts]
 
 
 def _arguments(
@@ -136,12 +154,12 @@ class Place:
 
 
 def input_places(schedule: Schedule, name: str) -> tuple[Place, ...]:
-    """Where the caller's rows of an input go before its half of the step: its sections' first stays."""
+    """Where an input's rows go before its half of the step: its sections' first stays."""
     return _section_places(schedule, name, first=True)
 
 
 def output_places(schedule: Schedule, name: str) -> tuple[Place, ...]:
-    """Where the rows of an output lie at the end of its half of the step: its sections' last stays."""
+    """Where an output's rows lie after its half of the step: its sections' last stays."""
     return _section_places(schedule, name, first=False)
 
 
@@ -149,10 +167,11 @@ def _section_places(schedule: Schedule, name: str, *, first: bool) -> tuple[Plac
     buffer = schedule.graph.buffers[name]
     stays = [stay for stay in schedule.residencies if stay.buffer == name]
     chosen = {stay.section: stay for stay in (reversed(stays) if first else stays)}
-    return tuple(Place(*buffer.bounds(section), chosen[section].offset) for section in sorted(chosen))
+    return tuple(Place(*buffer.bounds(index), chosen[index].offset) for index in sorted(chosen))
 
 
 def place_view(memory: Memory, buffer: Buffer, place: Place) -> torch.Tensor:
     """The rows of `place` as a tensor."""
-    nbytes = (place.stop - place.start) * prod(buffer.shape[1:]) * TORCH_DTYPES[buffer.dtype].itemsize
-    return memory.view(Operand(buffer.name, place.start, place.stop, Space.ARENA, place.offset, nbytes), buffer)
+    start, stop = place.start, place.stop
+    nbytes = (stop - start) * buffer.row_nbytes
+    return memory.view(Operand(buffer.name, start, stop, Space.ARENA, place.offset, nbytes), buffer)

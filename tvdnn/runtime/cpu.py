@@ -1,10 +1,12 @@
 """The CPU executor: runs a schedule's steps in a seeded random order over memory poisoned with NaN.
 
-The order respects the lanes and the waits and nothing else, so that a missing wait shows as a difference; bytes that no
-later step may read are overwritten with NaN as soon as their last step has run.
+The order respects the lanes and the waits and nothing else, so that a missing wait shows as a
+difference; bytes that no later step may read are overwritten with NaN as soon as their last step
+has run.
 """
 
 import random
+from collections import deque
 from collections.abc import Sequence
 
 from ..planner.schedule import Lane, Schedule, Step
@@ -16,7 +18,9 @@ POISON = 0xFF  # every byte set: NaN in float32 and bfloat16
 class CpuExecutor:
     """Runs the two halves of a schedule. `seed` fixes the order; None keeps the schedule's own."""
 
-    def __init__(self, schedule: Schedule, memory: Memory, calls: Sequence[Call], *, seed: int | None) -> None:
+    def __init__(
+        self, schedule: Schedule, memory: Memory, calls: Sequence[Call], *, seed: int | None
+    ) -> None:
         self._schedule = schedule
         self._memory = memory
         self._calls = calls
@@ -47,28 +51,20 @@ class CpuExecutor:
 
 def random_order(steps: Sequence[Step], first: int, end: int, rng: random.Random) -> list[int]:
     """A random order of steps [first, end) that keeps each lane's order and every wait."""
-    lanes = [[i for i in range(first, end) if steps[i].lane is lane] for lane in Lane]
-    heads = [0] * len(lanes)
-    done: set[int] = set()
+    lanes = [deque(i for i in range(first, end) if steps[i].lane is lane) for lane in Lane]
+    done = set(range(first))
     order: list[int] = []
     while len(order) < end - first:
-        ready = [
-            k
-            for k, lane in enumerate(lanes)
-            if heads[k] < len(lane) and all(w < first or w in done for w in steps[lane[heads[k]]].waits)
-        ]
-        k = rng.choice(ready)
-        index = lanes[k][heads[k]]
-        heads[k] += 1
-        done.add(index)
-        order.append(index)
+        ready = [lane for lane in lanes if lane and done.issuperset(steps[lane[0]].waits)]
+        order.append(rng.choice(ready).popleft())
+        done.add(order[-1])
     return order
 
 
 def _stays_by_step(schedule: Schedule) -> list[list[int]]:
+    """The numbers of the residencies that each step uses."""
     stays: list[list[int]] = [[] for _ in schedule.steps]
     for number, stay in enumerate(schedule.residencies):
         for step in stay.steps:
             stays[step].append(number)
     return stays
-

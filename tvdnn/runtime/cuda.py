@@ -1,4 +1,4 @@
-"""The CUDA executor: three streams, an event for every wait, and each half of the step captured as one CUDA graph."""
+"""The CUDA executor: three streams, an event for every wait, each half of a step a CUDA graph."""
 
 import random
 from collections.abc import Sequence
@@ -15,7 +15,8 @@ MAX_DELAY_CYCLES = 2_000_000  # about a millisecond on an H200
 class CudaExecutor:
     """Runs the two halves of a schedule on one device.
 
-    `delay_seed` puts a random delay before every step, so that a missing wait shows as a difference.
+    `delay_seed` puts a random delay before every step, so that a missing wait shows as a
+    difference.
     """
 
     def __init__(
@@ -48,11 +49,11 @@ class CudaExecutor:
         self._graphs[first, end].replay()
 
     def run_eagerly(self, first: int, end: int, calls: Sequence[Call] | None = None) -> None:
-        """Issue steps [first, end) one by one on the current stream and the copy streams, with `calls` in their stead."""
+        """Issue steps [first, end) one by one from the current stream, with `calls` if given."""
         self._issue(first, end, torch.cuda.current_stream(self._device), [], calls or self._calls)
 
     def timeline(self, first: int, end: int) -> Timeline:
-        """Run steps [first, end) once with an event on both sides of each, and read when they ran."""
+        """Run steps [first, end) once, with an event on both sides of each, and read them."""
         count = 2 * (end - first) + 1
         events = [torch.cuda.Event(enable_timing=True, external=True) for _ in range(count)]
         graph = torch.cuda.CUDAGraph()
@@ -126,8 +127,9 @@ def stall_s(schedule: Schedule, spans: Sequence[Span]) -> float:
     for span in spans:
         if span.lane is not Lane.COMPUTE:
             continue
-        copies = [w for w in schedule.steps[span.step].waits if schedule.steps[w].action is Action.COPY]
-        arrived = max((ends[w] for w in copies if w in ends), default=0.0)
+        waits = schedule.steps[span.step].waits
+        copies = (w for w in waits if schedule.steps[w].action is Action.COPY and w in ends)
+        arrived = max((ends[w] for w in copies), default=0.0)
         total += max(0.0, arrived - free)
         free = span.end_s
     return total

@@ -4,7 +4,19 @@ from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 
 from ..errors import InputError
-from ..kernels import activation, conv, conv_pack, dropout, layout, linear, loss, norm, optim, pool, reduce
+from ..kernels import (
+    activation,
+    conv,
+    conv_pack,
+    dropout,
+    layout,
+    linear,
+    loss,
+    norm,
+    optim,
+    pool,
+    reduce,
+)
 
 _MODULES = (activation, conv, conv_pack, dropout, layout, linear, loss, norm, optim, pool, reduce)
 _SUFFIX = "_reference"

@@ -1,10 +1,11 @@
-"""The profiler: seconds of every pass on the present GPU, and the host link's rates, cached on disk."""
+"""The profiler: seconds of each pass on the present GPU and the link's rates, cached on disk."""
 
 import hashlib
 import json
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 
@@ -16,13 +17,14 @@ from ..graph import RUN_CHUNKS, Graph, Kind, Pass, Use, section_rows
 from ..ops.definition import Control
 from ..planner.costs import Link, Profile
 from ..planner.schedule import Action, Lane, Operand, Space, Step
+from ..units import GIB, MIB
 from .binding import Call, Memory, Tensors, bind_step
 from .kernels import kernel_set
 
-REPEATS = 8  # launches captured together, so that one launch's share of the graph's own start is small
+REPEATS = 8  # launches captured together: each one's share of the graph's own start is small
 REPLAYS = 5
-LINK_NBYTES = 64 * 2**20
-SCRATCH_NBYTES = 3 * 2**30
+LINK_NBYTES = 64 * MIB
+SCRATCH_NBYTES = 3 * GIB
 Samples = dict[str, tuple[tuple[int, float], ...]]
 
 
@@ -34,10 +36,10 @@ def profile(
     limit: int | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> Profile:
-    """Measure every distinct pass of `graph` at one and several run lengths, on scratch bytes of at most `limit`.
+    """Measure every distinct pass of `graph` at several run lengths, on at most `limit` bytes.
 
-    Parameters and optimizer state are read or left alone, never written. Passes measured before on this GPU with these
-    versions and kernels come from the cache.
+    Parameters and optimizer state are read or left alone, never written. Passes measured before on
+    this GPU with these versions and kernels come from the cache.
     """
     cache = _Cache(device, kernels)
     samples: Samples = {}
@@ -45,7 +47,9 @@ def profile(
     for index, pass_ in enumerate(graph.passes):
         key = signature(graph, pass_)
         if key not in cache.samples:
-            cache.samples[key] = tuple((rows, scratch.measure(index, rows)) for rows in scratch.row_counts(pass_))
+            cache.samples[key] = tuple(
+                (rows, scratch.measure(index, rows)) for rows in scratch.row_counts(pass_)
+            )
         samples[pass_.name] = cache.samples[key]
         if progress is not None:
             progress("profiling", (index + 1) / len(graph.passes))
@@ -60,18 +64,19 @@ def signature(graph: Graph, pass_: Pass) -> str:
     op = graph.ops[pass_.op]
     attrs = sorted((name, value) for name, value in op.attrs.items() if name != "op_id")
 
-    def form(use: Use) -> tuple[object, ...]:
+    def shape(use: Use) -> tuple[object, ...]:
         buffer = graph.buffers[use.buffer]
         rows = buffer.rows if use.whole else use.per
         return (rows, *buffer.shape[1:], buffer.dtype, use.whole)
 
-    uses = [form(use) for use in (*pass_.reads, *pass_.writes)]
+    uses = [shape(use) for use in (*pass_.reads, *pass_.writes)]
     params = [graph.network.params[name].shape for name in (*pass_.params, *pass_.updates) if name]
-    return repr((op.kind, pass_.role, graph.dtype, attrs, pass_.group, uses, params, min(pass_.domain, pass_.unit)))
+    form = (op.kind, pass_.role, graph.dtype, attrs, pass_.group)
+    return repr((*form, uses, params, min(pass_.domain, pass_.unit)))
 
 
 class _Scratch:
-    """Bytes on the device on which passes are launched for measurement, filled with random numbers."""
+    """Device bytes on which passes are launched to measure them, filled with random numbers."""
 
     def __init__(self, graph: Graph, device: torch.device, kernels: str, limit: int) -> None:
         self._graph, self._device, self._limit = graph, device, limit
@@ -82,9 +87,10 @@ class _Scratch:
         self._control = Control(floats, torch.ones(1, device=device), seed)
 
     def row_counts(self, pass_: Pass) -> tuple[int, ...]:
-        """Rows to measure at: one unit, a run, and four runs, as far as the domain and the scratch bytes go."""
-        buffers = [self._graph.buffers[use.buffer] for use in (*pass_.reads, *pass_.writes) if not use.whole]
-        row = max((buffer.row_nbytes for buffer in buffers if buffer.kind is not Kind.PARTIAL), default=1)
+        """Rows to measure at: a unit, a run and four runs, as domain and scratch bytes allow."""
+        uses = (use for use in (*pass_.reads, *pass_.writes) if not use.whole)
+        buffers = (self._graph.buffers[use.buffer] for use in uses)
+        row = max((b.row_nbytes for b in buffers if b.kind is not Kind.PARTIAL), default=1)
         run = max(pass_.unit, section_rows(pass_.domain, row, RUN_CHUNKS * self._graph.chunk_size))
         wanted = {min(pass_.domain, rows) for rows in (pass_.unit, run, 4 * run)}
         fits = [rows for rows in sorted(wanted) if self._nbytes(pass_, rows) <= self._limit]
@@ -127,7 +133,8 @@ class _Scratch:
         reads = tuple(operands[use.buffer] for use in pass_.reads)
         writes = tuple(operands[use.buffer] for use in pass_.writes)
         step = Step(Lane.COMPUTE, Action.LAUNCH, 0, index, 0, rows, reads, writes)
-        return bind_step(self._graph, step, memory, self._tensors(pass_), self._kernels, by_unit=False)
+        tensors = self._tensors(pass_)
+        return bind_step(self._graph, step, memory, tensors, self._kernels, by_unit=False)
 
     def _reserve(self, nbytes: int) -> None:
         if nbytes > self._bytes.numel():
@@ -145,11 +152,13 @@ class _Scratch:
 
     def _tensors(self, pass_: Pass) -> Tensors:
         """Parameters by random stand-ins, which live as long as one measurement."""
-        shapes = {name: self._graph.network.params[name].shape for name in (*pass_.params, *pass_.updates) if name}
-        stand_ins = {name: torch.randn(shape, device=self._device) for name, shape in shapes.items()}
-        states = {name: (stand_ins[name], torch.zeros_like(stand_ins[name])) for name in pass_.updates}
-        if pass_.role == "accumulate":
-            states = {name: (stand_ins[name],) for name in pass_.updates}
+        params = self._graph.network.params
+        names = [name for name in (*pass_.params, *pass_.updates) if name]
+        stand_ins = {name: torch.randn(params[name].shape, device=self._device) for name in names}
+        states: dict[str, tuple[torch.Tensor, ...]] = {}
+        for name in pass_.updates:
+            momentum = () if pass_.role == "accumulate" else (torch.zeros_like(stand_ins[name]),)
+            states[name] = (stand_ins[name], *momentum)
         return Tensors(stand_ins, states, self._control)
 
 
@@ -189,23 +198,30 @@ def _timed(run: Callable[[], None]) -> float:
     run()
     end.record()
     torch.cuda.synchronize()
-    return begin.elapsed_time(end) / 1e3
+    elapsed_ms: float = begin.elapsed_time(end)
+    return elapsed_ms / 1e3
 
 
 class _Cache:
-    """Measurements on disk, one file per GPU, versions and kernel sources; in `TVDNN_CACHE`, else the user's cache folder."""
+    """Measurements on disk, one file per GPU, versions and kernel sources.
+
+    The folder is `TVDNN_CACHE`, else tvdnn in the user's cache folder.
+    """
 
     def __init__(self, device: torch.device, kernels: str) -> None:
         home = Path(os.environ.get("TVDNN_CACHE", Path.home() / ".cache" / "tvdnn"))
-        parts = (torch.cuda.get_device_name(device), torch.__version__, triton.__version__, kernels, _sources())
-        name = "-".join(str(part).replace(" ", "_") for part in (*parts, platform.machine()))
+        versions = (torch.__version__, triton.__version__, kernels, _sources(), platform.machine())
+        parts = (torch.cuda.get_device_name(device), *versions)
+        name = "-".join(str(part).replace(" ", "_") for part in parts)
         self._path = home / f"profile-{name}.json"
-        stored = json.loads(self._path.read_text()) if self._path.exists() else {"samples": {}, "link": None}
-        self.samples: Samples = {key: tuple((r, s) for r, s in rows) for key, rows in stored["samples"].items()}
-        self.link = Link(**stored["link"]) if stored["link"] else None
+        stored = json.loads(self._path.read_text()) if self._path.exists() else {}
+        samples = stored.get("samples", {})
+        self.samples: Samples = {key: tuple(map(tuple, rows)) for key, rows in samples.items()}
+        self.link = Link(**stored["link"]) if stored.get("link") else None
 
     def save(self) -> None:
-        link = {name: getattr(self.link, name) for name in Link.__slots__} if self.link else None
+        """Write what was measured, in one go."""
+        link = None if self.link is None else asdict(self.link)
         self._path.parent.mkdir(parents=True, exist_ok=True)
         partial = self._path.with_suffix(".tmp")
         partial.write_text(json.dumps({"samples": self.samples, "link": link}))

@@ -1,4 +1,4 @@
-"""Runner: a schedule made ready to run on one device: its arena, its share of the slab, its calls and its executor."""
+"""Runner: a schedule made ready to run on one device, with its memory, calls and executor."""
 
 from collections.abc import Callable
 
@@ -20,9 +20,10 @@ Progress = Callable[[str, float], None]
 class Runner:
     """Runs a schedule's halves: fill its inputs, run, read its outputs.
 
-    On a GPU it runs every kernel once on scratch bytes and captures the halves as graphs, and does so again when arena or
-    slab have grown. `order_seed` randomizes the order of steps on the CPU, `delay_seed` delays them at random on a
-    GPU. After an exception in a step the runner is dead and says so.
+    On a GPU it runs every kernel once on scratch bytes and captures the halves as graphs, and does
+    so again when arena or slab have grown. `order_seed` randomizes the order of steps on the CPU,
+    `delay_seed` delays them at random on a GPU. After an exception in a step the runner is dead and
+    says so.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Runner:
         self._order_seed, self._delay_seed = order_seed, delay_seed
         self._progress = progress
         self._dead: str | None = None
+        self._executor: CpuExecutor | CudaExecutor | None = None
         self._places = {name: input_places(schedule, name) for name in schedule.graph.inputs}
         arena.reserve(max(1, schedule.arena_nbytes))
         slab.reserve(max(1, schedule.slab_nbytes))
@@ -57,15 +59,21 @@ class Runner:
         return ((0, cut), (cut, end)) if cut < end else ((0, end),)
 
     def refresh(self) -> None:
-        """Bind and capture again if arena or slab have grown. Call before filling a step's inputs."""
+        """Bind and capture again if arena or slab have grown; call before filling inputs."""
         if self._generations != (self._arena.generation, self._slab.generation):
             self._prepare()
 
     def fill(self, name: str, value: torch.Tensor) -> None:
-        """Write the caller's rows of an input: maps as torch has them (NCHW), cast and laid out on the way."""
+        """Write the caller's rows of an input, cast and laid out on the way.
+
+        Maps come as torch has them: [N, C, H, W]. Raises InputError for another number of samples.
+        """
         buffer = self.schedule.graph.buffers[name]
         if value.shape[0] != buffer.rows:
-            raise InputError(f"{name} has {value.shape[0]} samples, the plan {buffer.rows}; plan for this batch size")
+            raise InputError(
+                f"{name} has {value.shape[0]} samples, the plan {buffer.rows}; "
+                "plan for this batch size"
+            )
         for place in self._places[name]:
             target = place_view(self._memory, buffer, place)
             source = value[place.start : place.stop]
@@ -77,7 +85,10 @@ class Runner:
     def run(self, half: int = 0) -> None:
         """Run one half of the step on the current stream."""
         if self._dead is not None:
-            raise EngineError(f"this engine stopped after a failed step ({self._dead}); make a new one")
+            raise EngineError(
+                f"this engine stopped after a failed step ({self._dead}); make a new one"
+            )
+        assert self._executor is not None
         try:
             self._executor.run(*self.halves[half])
         except BaseException as error:
@@ -96,12 +107,16 @@ class Runner:
         return self._copy_out(graph.input_grads[name], graph.network.values[name].shape, dtype)
 
     def read_param_grad(self, name: str, param: torch.Tensor) -> torch.Tensor | None:
-        """A fresh copy of a parameter's gradient, laid out as the parameter; None where no output depends on it."""
+        """A fresh copy of a parameter's gradient, laid out as the parameter.
+
+        None where no output depends on the parameter.
+        """
         graph = self.schedule.graph
         if name not in graph.param_grads:
             return None
         ((_, view),) = self.outputs(graph.param_grads[name][0])
-        return view.as_strided(param.shape, param.stride()).clone(memory_format=torch.preserve_format)
+        grad = view.as_strided(param.shape, param.stride())
+        return grad.clone(memory_format=torch.preserve_format)
 
     def _copy_out(self, buffer: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         nchw = (shape[0], shape[3], shape[1], shape[2]) if len(shape) == 4 else shape
@@ -113,10 +128,14 @@ class Runner:
     def outputs(self, name: str) -> list[tuple[Place, torch.Tensor]]:
         """The rows of an output where they lie; valid until the next half runs."""
         buffer = self.schedule.graph.buffers[name]
-        return [(place, place_view(self._memory, buffer, place)) for place in output_places(self.schedule, name)]
+        places = output_places(self.schedule, name)
+        return [(place, place_view(self._memory, buffer, place)) for place in places]
 
     def timeline(self) -> Timeline:
-        """When each step of the whole step ran, measured on the GPU. It is a step like any other: it updates parameters."""
+        """Run the whole step, parameters' update and all, and measure when each of its steps ran.
+
+        Raises DeviceError on a CPU.
+        """
         if not isinstance(self._executor, CudaExecutor):
             raise DeviceError("a measured timeline needs a GPU; use the simulated one")
         return self._executor.timeline(0, len(self.schedule.steps))
@@ -129,8 +148,9 @@ class Runner:
     def _prepare(self) -> None:
         self._generations = (self._arena.generation, self._slab.generation)
         self._memory = Memory(self._arena.bytes, self._slab.bytes)
-        calls = bind(self.schedule, self._memory, self._tensors, self._kernels, by_unit=self._by_unit)
-        self._executor: CpuExecutor | CudaExecutor | None
+        calls = bind(
+            self.schedule, self._memory, self._tensors, self._kernels, by_unit=self._by_unit
+        )
         if self._arena.device.type == "cuda":
             self._executor = self._capture(calls)
         else:
@@ -138,7 +158,9 @@ class Runner:
 
     def _capture(self, calls: list[Call]) -> CudaExecutor:
         """Run everything once on scratch bytes, so that every kernel is loaded, then capture."""
-        executor = CudaExecutor(self.schedule, calls, device=self._arena.device, delay_seed=self._delay_seed)
+        executor = CudaExecutor(
+            self.schedule, calls, device=self._arena.device, delay_seed=self._delay_seed
+        )
         executor.run_eagerly(0, len(self.schedule.steps), self._rehearsal())
         for number, half in enumerate(self.halves):
             if self._progress is not None:
@@ -149,16 +171,18 @@ class Runner:
         return executor
 
     def _rehearsal(self) -> list[Call]:
-        """The calls of all steps, with parameters and optimizer state to be changed replaced by bytes of the arena."""
+        """The calls of all steps, but on stand-ins for what they would update."""
         scratch = {name: self._stand_in(tensors) for name, tensors in self._tensors.updates.items()}
         tensors = Tensors(self._tensors.params, scratch, self._tensors.control)
         return bind(self.schedule, self._memory, tensors, self._kernels, by_unit=False)
 
-    def _stand_in(self, tensors: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...]:
+    def _stand_in(
+        self, tensors: tuple[torch.Tensor | None, ...]
+    ) -> tuple[torch.Tensor | None, ...]:
         return tuple(None if tensor is None else self._scratch_like(tensor) for tensor in tensors)
 
     def _scratch_like(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor of the same shape and strides over the arena's first bytes, or of its own where it does not fit."""
+        """A tensor of this form over the arena's first bytes; its own where it does not fit."""
         nbytes = tensor.numel() * tensor.element_size()
         if nbytes > self._arena.bytes.numel():
             return torch.empty_like(tensor)

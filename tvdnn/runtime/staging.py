@@ -1,4 +1,4 @@
-"""Staging: host batches copied to the device through two buffers a kind, so that the next copy overlaps the present step."""
+"""Staging: host batches reach the device through two buffers each, copied beside the steps."""
 
 from dataclasses import dataclass
 
@@ -30,7 +30,7 @@ class Staging:
         return BUFFERS * sum(value.numel() * value.element_size() for value in away)
 
     def put(self, value: torch.Tensor) -> torch.Tensor:
-        """`value` on the device, ready for work on the current stream; `release` when that work is issued."""
+        """`value` on the device for the current stream's work; `release` when that is issued."""
         if value.device == self._device:
             return value
         slot = self._next_slot(value)
