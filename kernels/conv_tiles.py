@@ -88,6 +88,8 @@ def box_tile(taps: Filter, dtype: torch.dtype) -> Tile:
     out_channels = block_of(taps.out_channels, 64, 128)
     flatten = taps.num_taps * taps.in_channels < LONG_SUM * in_channels
     num_stages = 3 if out_channels == 128 and dtype == torch.float32 else 4
+    if capability() >= (10, 0):
+        num_stages -= 1  # its accumulators leave through shared memory as well
     return Tile(256, out_channels, in_channels, 8, num_stages, flatten)
 
 
