@@ -1,4 +1,4 @@
-"""The engine: Trainer, with loss and update inside the plan, and virtualize, under the user's own loop."""
+"""The engine: Trainer, with loss and update in the plan, and virtualize, under the user's loop."""
 
 from .graphs import training_graph
 from .trainer import Trainer

@@ -1,7 +1,8 @@
-"""Core: what Trainer and virtualize share. One network's memory, and its schedules by shape, planned when first used."""
+"""Core: what Trainer and virtualize share: one network's memory, and its schedules by shape."""
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import nn
@@ -19,6 +20,8 @@ from ..runtime.runner import Runner
 from ..runtime.slab import Slab
 from .graphs import Progress, default_costs
 
+Updates: TypeAlias = Mapping[str, tuple[torch.Tensor | None, ...]]
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -31,7 +34,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How schedules run. `kernels` is "triton" or "torch"; seeds randomize order (CPU) or delays (GPU) for tests."""
+    """How schedules run.
+
+    `kernels` is "triton" or "torch"; the seeds randomize order (CPU) or delays (GPU) for tests.
+    """
 
     kernels: str | None = None
     order_seed: int | None = None
@@ -42,7 +48,10 @@ class Options:
 
 
 class Core:
-    """Arena, slab, control block and runners of one network. All its runners share the arena: one step at a time."""
+    """Arena, slab, control block and runners of one network.
+
+    All its runners share the arena: one step at a time.
+    """
 
     def __init__(self, net: nn.Module, limits: Limits, options: Options) -> None:
         self.params = dict(net.named_parameters())
@@ -59,9 +68,12 @@ class Core:
         self._addresses = self._data_ptrs()
 
     def runner(
-        self, key: Hashable, graph: Callable[[], Graph], updates: Callable[[], Mapping[str, tuple[torch.Tensor | None, ...]]]
+        self,
+        key: Hashable,
+        graph: Callable[[], Graph],
+        updates: Callable[[], Updates],
     ) -> Runner:
-        """The runner for `key`, planned and captured when first asked for, and again when a parameter has moved."""
+        """The runner for `key`, made when first asked for, and again when a parameter has moved."""
         if self._addresses != self._data_ptrs():
             self.runners.clear()
             self._addresses = self._data_ptrs()
@@ -88,7 +100,7 @@ class Core:
         if self.options.progress is not None:
             self.options.progress(stage, fraction)
 
-    def _make(self, key: Hashable, graph: Graph, updates: Mapping[str, tuple[torch.Tensor | None, ...]]) -> Runner:
+    def _make(self, key: Hashable, graph: Graph, updates: Updates) -> Runner:
         self.costs[key] = self._find_costs(graph)
         limits, progress = self.limits, self.options.progress
         schedule = make_schedule(
@@ -117,29 +129,38 @@ class Core:
         if self.device.type != "cuda":
             return default_costs(graph)
         limit = None if self.limits.budget is None else self.limits.budget - graph.fixed_nbytes
-        return profile(graph, device=self.device, kernels=self.kernels, limit=limit, progress=self.options.progress)
+        return profile(
+            graph,
+            device=self.device,
+            kernels=self.kernels,
+            limit=limit,
+            progress=self.options.progress,
+        )
 
     def _data_ptrs(self) -> tuple[int, ...]:
         return tuple(param.data_ptr() for param in self.params.values())
 
 
 def one_device(params: Mapping[str, torch.Tensor]) -> torch.device:
-    """The device of all parameters."""
+    """The device of all parameters; raises InputError where they lie on several."""
     devices = {param.device for param in params.values()}
     if len(devices) > 1:
-        raise InputError(f"the parameters lie on {sorted(map(str, devices))}; move the network to one device")
+        raise InputError(
+            f"the parameters lie on {sorted(map(str, devices))}; move the network to one device"
+        )
     return next(iter(devices), torch.device("cpu"))
 
 
 def make_control(device: torch.device) -> tuple[torch.Tensor, Control]:
-    """The control block's bytes, and its parts: 8 floats of the optimizer, the loss's scale, the seed."""
+    """The control block's bytes, and its parts: the optimizer's 8 floats, the scale, the seed."""
     block = torch.zeros(CONTROL_NBYTES, dtype=torch.uint8, device=device)
     floats = block[:40].view(torch.float32)
     return block, Control(sgd=floats[:8], scale=floats[8:9], seed=block[40:48].view(torch.int64))
 
 
 def write_control(block: torch.Tensor, sgd: tuple[float, ...], scale: float, seed: int) -> None:
-    """Settings of the next step, ordered on the current stream before the replay that reads them."""
+    """Write the next step's settings, on the current stream before the replay that reads them."""
     floats = torch.tensor((*sgd, *(0.0,) * (8 - len(sgd)), scale, 0.0), dtype=torch.float32)
-    packed = torch.cat((floats.view(torch.uint8), torch.tensor([seed], dtype=torch.int64).view(torch.uint8)))
+    seeds = torch.tensor([seed], dtype=torch.int64)
+    packed = torch.cat((floats.view(torch.uint8), seeds.view(torch.uint8)))
     block[:48].copy_(packed, non_blocking=True)

@@ -1,4 +1,4 @@
-"""From a module, example inputs and settings to the Graph of a step and the costs to plan it with."""
+"""From a module, inputs and settings to the Graph of a step and the costs to plan it with."""
 
 from collections.abc import Callable
 
@@ -39,9 +39,10 @@ def training_graph(
     chunk_size: int | str | None = None,
     sections: int | None = None,
 ) -> Graph:
-    """The Graph of one training step of `module` on a batch like `x` ([N, ...]; a meta tensor will do).
+    """The Graph of one training step of `module` on a batch like `x`: [N, ...], on any device.
 
-    The loss is softmax cross-entropy over the module's one output; `chunk_size` is the bytes of a section.
+    The loss is softmax cross-entropy over the module's one output; `chunk_size` is the bytes of a
+    section.
     """
     settings = training_settings(loss, optimizer or SGD(), dtype, chunk_size, sections)
     return expand(check_trainable(trace(module, (x,))), settings)
@@ -52,7 +53,10 @@ def training_settings(
 ) -> Settings:
     """Settings of a training step; errors name what is not known."""
     if loss != "cross_entropy":
-        raise InputError(f"loss {loss!r} is not known; choose cross_entropy, or use virtualize with your own loss")
+        raise InputError(
+            f"loss {loss!r} is not known; "
+            "choose cross_entropy, or use virtualize with your own loss"
+        )
     if dtype not in DTYPES:
         raise InputError(f"dtype {dtype!r} is not known; choose one of {', '.join(DTYPES)}")
     chunk = parse_bytes(chunk_size) or DEFAULT_CHUNK_SIZE
@@ -63,11 +67,13 @@ def check_trainable(network: Network) -> Network:
     """The network, if it has one output of logits [N, classes] and something to train."""
     if len(network.outputs) != 1 or len(network.values[network.outputs[0]].shape) != 2:
         raise InputError(
-            f"cross_entropy needs a network with one output of shape [N, classes]; this one has {len(network.outputs)} "
-            "outputs or more dimensions: use virtualize with your own loss"
+            "cross_entropy needs a network with one output of shape [N, classes]; this one has "
+            f"{len(network.outputs)} outputs or more dimensions: use virtualize with your own loss"
         )
     if not any(param.requires_grad for param in network.params.values()):
-        raise InputError("the network has no parameter with requires_grad; there is nothing to train")
+        raise InputError(
+            "the network has no parameter with requires_grad; there is nothing to train"
+        )
     return network
 
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -25,12 +26,12 @@ from ..runtime.slab import Slab
 from ..runtime.staging import Staging
 from ..trace import trace
 from ..units import format_bytes, parse_bytes
-from .core import Core, Limits, Options, write_control
+from .core import Core, Limits, Options, Updates, write_control
 from .graphs import Progress, check_trainable, resolve_dtype, training_settings
 
 
 class PlannedSGD(torch.optim.SGD):
-    """The optimizer as torch's own classes see it: learning-rate schedulers and state_dict work on it.
+    """The optimizer as torch's own classes see it: learning-rate schedulers and state_dict work.
 
     The update itself runs inside the planned step, with the settings found here at that time.
     """
@@ -40,13 +41,14 @@ class PlannedSGD(torch.optim.SGD):
 
 
 class Trainer:
-    """Trains `net` by planned steps on batches like `example_inputs` ([N, C, H, W] or [N, F]; one tensor).
+    """Trains `net` by planned steps on batches like `example_inputs`: [N, C, H, W] or [N, F].
 
-    `budget` bounds the device bytes of parameters, optimizer state, workspaces and maps, `host_budget` the pinned bytes, both
-    as numbers or text ("4GiB"). `dtype` is "fp32", "tf32" or "bf16" (master weights stay float32). Raises
-    BudgetError with the floor where `policy` has no schedule inside the budget. Other batch sizes are planned when they
-    first appear and share the memory. `kernels` is "triton" or "torch" (references; outside the memory guarantee on a
-    GPU). Learning rates are changed on `trainer.optimizer`, which torch's schedulers take.
+    `budget` bounds the device bytes of parameters, optimizer state, workspaces and maps,
+    `host_budget` the pinned bytes, both as numbers or text ("4GiB"). `dtype` is "fp32", "tf32" or
+    "bf16" (master weights stay float32). Raises BudgetError with the floor where `policy` has no
+    schedule inside the budget. Other batch sizes are planned when they first appear and share the
+    memory. `kernels` is "triton" or "torch" (references; outside the memory guarantee on a GPU).
+    Learning rates are changed on `trainer.optimizer`, which torch's schedulers take.
     """
 
     def __init__(
@@ -76,7 +78,8 @@ class Trainer:
         self._foreign_nbytes = _measure_foreign(net)
         self._spec = optimizer or SGD()
         options = Options(kernels, order_seed, delay_seed, costs, slab, progress)
-        self._core = Core(net, Limits(policy, parse_bytes(budget), parse_bytes(host_budget)), options)
+        limits = Limits(policy, parse_bytes(budget), parse_bytes(host_budget))
+        self._core = Core(net, limits, options)
         dtype = resolve_dtype(dtype, self.device)
         self._staging = Staging(self.device)
         self._settings = replace(
@@ -120,8 +123,9 @@ class Trainer:
     def step(self, x: torch.Tensor, y: torch.Tensor, *, accumulate: int = 1) -> torch.Tensor:
         """One training step; returns the loss, a 0-d float32 tensor on the device.
 
-        `x` [N, ...] and `y` int64 [N] may lie on the device, or in pinned or pageable host memory. With `accumulate` = k the
-        batch runs as k parts of N / k samples whose gradients are summed before one update.
+        `x` [N, ...] and `y` int64 [N] may lie on the device, or in pinned or pageable host memory.
+        With `accumulate` = k the batch runs as k parts of N / k samples whose gradients are summed
+        before one update.
         """
         self._check(x, y, accumulate)
         self._write_control(1.0 / accumulate)
@@ -136,7 +140,7 @@ class Trainer:
         return loss
 
     def measure(self, x: torch.Tensor, y: torch.Tensor, steps: int = 20) -> float:
-        """Median seconds of a step, of `steps` after one to warm up. They are training steps like any other."""
+        """Median seconds of a step, of `steps` after one to warm up: training steps like any."""
         self.step(x, y)
         seconds = []
         for _ in range(steps):
@@ -157,7 +161,7 @@ class Trainer:
         return timeline
 
     def peak_nbytes(self) -> int:
-        """Most device bytes allocated since construction, less what was allocated before; on a CPU the planned bytes."""
+        """Most device bytes allocated since construction, less those before; planned on a CPU."""
         if self.device.type != "cuda":
             return self.schedule.peak_nbytes
         return torch.cuda.max_memory_allocated(self.device) - self._foreign_nbytes
@@ -189,7 +193,9 @@ class Trainer:
         spec = self._spec
         trained = [param for param in self._core.params.values() if param.requires_grad]
         if not trained:
-            raise InputError("the network has no parameter with requires_grad; there is nothing to train")
+            raise InputError(
+                "the network has no parameter with requires_grad; there is nothing to train"
+            )
         optimizer = PlannedSGD(
             trained,
             lr=spec.lr,
@@ -208,12 +214,18 @@ class Trainer:
         if self._core.closed:
             raise EngineError("this trainer is closed; make a new one")
         if accumulate < 1 or x.shape[0] % accumulate:
-            raise InputError(f"accumulate={accumulate} does not divide the batch of {x.shape[0]}; choose a divisor")
+            raise InputError(
+                f"accumulate={accumulate} does not divide the batch of {x.shape[0]}; "
+                "choose a divisor"
+            )
         if y.dtype != torch.int64 or y.shape != x.shape[:1]:
-            raise InputError(f"y is {y.dtype} {list(y.shape)}; it must be int64 of shape [{x.shape[0]}]")
+            raise InputError(
+                f"y is {y.dtype} {list(y.shape)}; it must be int64 of shape [{x.shape[0]}]"
+            )
         if tuple(x.shape[1:]) != self._first[0][1:]:
             raise InputError(
-                f"x has samples of shape {list(x.shape[1:])}, the example {list(self._first[0][1:])}; only the batch may vary"
+                f"x has samples of shape {list(x.shape[1:])}, the example "
+                f"{list(self._first[0][1:])}; only the batch may vary"
             )
 
     def _whole(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -246,7 +258,9 @@ class Trainer:
             kernels.sgd(param, grad, self._momentum(name), self._core.control.sgd, **settings)
 
     def _momentum(self, name: str) -> torch.Tensor | None:
-        return self.optimizer.state[self._core.params[name]].get("momentum_buffer")
+        state = self.optimizer.state[self._core.params[name]]
+        momentum: torch.Tensor | None = state.get("momentum_buffer")
+        return momentum
 
     def _fill(self, runner: Runner, x: torch.Tensor, y: torch.Tensor) -> None:
         self._check_staging(x, runner.schedule.peak_nbytes)
@@ -255,18 +269,20 @@ class Trainer:
         self._staging.release()
 
     def _check_staging(self, x: torch.Tensor, peak_nbytes: int) -> None:
-        """Host inputs need device bytes to arrive in: planned if the example lay on the host, else within the budget."""
+        """Host inputs need device bytes: planned for, or else there must be room in the budget."""
         nbytes = self._staging.nbytes_for(x)
         budget = self._core.limits.budget
         if nbytes > self._settings.reserve and budget is not None and peak_nbytes + nbytes > budget:
             raise InputError(
-                f"x lies on the host and takes {format_bytes(nbytes)} of staging, which the budget {format_bytes(budget)} "
-                "has no room for; pass example_inputs on the host, so that it is planned, or x on the device"
+                f"x lies on the host and takes {format_bytes(nbytes)} of staging, which the budget "
+                f"{format_bytes(budget)} has no room for; pass example_inputs on the host, so that "
+                "it is planned, or x on the device"
             )
 
     def _runner(self, shape: tuple[int, ...], mode: Mode) -> Runner:
         """The runner for batches of `shape`, planned and captured when first asked for."""
-        return self._core.runner((shape, mode), lambda: self._graph(shape, mode), lambda: self._updates(mode))
+        graph, updates = partial(self._graph, shape, mode), partial(self._updates, mode)
+        return self._core.runner((shape, mode), graph, updates)
 
     def _graph(self, shape: tuple[int, ...], mode: Mode) -> Graph:
         self._core.report("tracing", 0.0)
@@ -276,20 +292,22 @@ class Trainer:
         reserve = self._settings.reserve + (kept if mode is Mode.TRAIN else 0)
         return expand(network, replace(self._settings, mode=mode, reserve=reserve))
 
-    def _updates(self, mode: Mode) -> dict[str, tuple[torch.Tensor | None, ...]]:
-        """What the passes that consume gradients change: parameters and momentum, or kept sums of gradients."""
-        trained = {name: param.detach() for name, param in self._core.params.items() if param.requires_grad}
-        if mode is not Mode.ACCUMULATE:
-            return {name: (param, self._momentum(name)) for name, param in trained.items()}
-        return {name: (grad,) for name, grad in self._grads.items()}
+    def _updates(self, mode: Mode) -> Updates:
+        """What passes that consume gradients change: parameters and momentum, or kept sums."""
+        if mode is Mode.ACCUMULATE:
+            return {name: (grad,) for name, grad in self._grads.items()}
+        return {name: (param, self._momentum(name)) for name, param in self._trained().items()}
+
+    def _trained(self) -> dict[str, torch.Tensor]:
+        params = self._core.params
+        return {name: param.detach() for name, param in params.items() if param.requires_grad}
 
     def _make_grads(self) -> None:
-        """Tensors that keep sums of gradients. What was planned without them is planned again, inside the same budget."""
+        """Make tensors to sum gradients in; what was planned without them is planned again."""
         if self._grads:
             return
         self._core.drop()
-        trained = {name: param for name, param in self._core.params.items() if param.requires_grad}
-        self._grads = {name: torch.zeros_like(param.detach()) for name, param in trained.items()}
+        self._grads = {name: torch.zeros_like(param) for name, param in self._trained().items()}
 
     def _write_control(self, scale: float) -> None:
         group = self.optimizer.param_groups[0]
@@ -298,7 +316,7 @@ class Trainer:
         write_control(self._core.control_bytes, sgd, scale, self._seed + self._steps)
 
     def _snapshot(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Copies of what a failed step must leave alone. On a GPU a step is one launch that cannot stop half-way."""
+        """Copies of what a failed step must leave alone; on a GPU a step cannot stop half-way."""
         if self.device.type == "cuda":
             return []
         tensors = [param.detach() for param in self._core.params.values()]
@@ -320,7 +338,8 @@ def _measure_foreign(net: nn.Module) -> int:
     if not own:
         return 0
     torch.cuda.reset_peak_memory_stats(own[0].device)
-    return torch.cuda.memory_allocated(own[0].device) - sum(p.numel() * p.element_size() for p in own)
+    own_nbytes = sum(param.numel() * param.element_size() for param in own)
+    return torch.cuda.memory_allocated(own[0].device) - own_nbytes
 
 
 def _loss(runner: Runner) -> torch.Tensor:

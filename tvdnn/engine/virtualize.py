@@ -1,4 +1,4 @@
-"""virtualize: a network under the user's own loop, its forward and backward run as the two halves of one schedule."""
+"""virtualize: a network in the user's own loop, whose halves of a step run one schedule."""
 
 import copy
 from collections.abc import Callable
@@ -52,13 +52,14 @@ def virtualize(
     delay_seed: int | None = None,
     progress: Progress | None = None,
 ) -> "Virtualized":
-    """`net` as a module of the same parameters and names whose training step stays inside `budget` device bytes.
+    """`net` as a module of the same parameters whose steps stay inside `budget` device bytes.
 
-    The budget counts parameters, their gradients, maps, workspaces, and the state that `optimizer` keeps or `reserve` bytes
-    for what the engine cannot see. `example_inputs` ([N, ...] each) give the shapes that are planned at once;
-    others are planned when they first appear. `dtype` is "fp32", "tf32" or "bf16"; parameters stay float32.
-    Raises BudgetError with the floor where `policy` has no schedule inside the budget, UnsupportedOpError for an op that
-    tvdnn does not know.
+    The budget counts parameters, their gradients, maps, workspaces, and the state that `optimizer`
+    keeps or `reserve` bytes for what the engine cannot see. `example_inputs` ([N, ...] each) give
+    the shapes that are planned at once; others are planned when they first appear. `dtype` is
+    "fp32", "tf32" or "bf16"; parameters stay float32. Raises BudgetError with the floor where
+    `policy` has no schedule inside the budget, UnsupportedOpError for an op that tvdnn does not
+    know.
     """
     _refuse_wrappers(net)
     inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
@@ -78,13 +79,18 @@ def virtualize(
 
 
 class Virtualized(nn.Module):
-    """A network whose feature maps live in a planned arena. It shares the registries of the module that it was made from,
-    so parameters, buffers, submodules, their names and state_dict are that module's own.
+    """A network whose feature maps live in a planned arena.
 
+    It shares the registries of the module that it was made from, so that parameters, buffers,
+    submodules, their names and state_dict are that module's own.
     One forward may be open at a time: its maps lie in the arena until its backward has run.
     """
 
-    def __init__(self, net: nn.Module, settings: Settings, limits: Limits, options: Options) -> None:
+    _net: nn.Module
+
+    def __init__(
+        self, net: nn.Module, settings: Settings, limits: Limits, options: Options
+    ) -> None:
         super().__init__()
         for registry in ("_parameters", "_buffers", "_modules"):
             self.__dict__[registry] = net.__dict__[registry]
@@ -115,17 +121,23 @@ class Virtualized(nn.Module):
     def forward(self, *inputs: Tensor) -> Any:
         """The network's outputs, copied out of the arena."""
         if nn.parallel.DistributedDataParallel._active_ddp_module is not None:
-            raise EngineError("DistributedDataParallel around a virtualized network is not supported yet; train on one GPU")
-        graded = torch.is_grad_enabled() and (self._trains() or any(x.requires_grad for x in inputs))
+            raise EngineError(
+                "DistributedDataParallel around a virtualized network is not supported yet; "
+                "train on one GPU"
+            )
+        wanted = self._trains() or any(x.requires_grad for x in inputs)
+        graded = wanted and torch.is_grad_enabled()
         key = self._key(inputs, graded=graded)
         runner = self._runner(key)
-        params = [param for param in self._core_now().params.values() if param.requires_grad] if graded else []
-        outputs = _Step.apply(self, runner, key, len(inputs), *inputs, *params)
+        params = [p for p in self._core_now().params.values() if graded and p.requires_grad]
+        arguments = (self, runner, key, len(inputs), *inputs, *params)
+        outputs = _Step.apply(*arguments)  # type: ignore[no-untyped-call]
         return outputs if runner.schedule.graph.network.returns_tuple else outputs[0]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Virtualized":
         """A copy of the parameters with the same settings; it plans anew at its first call."""
-        return Virtualized(copy.deepcopy(self._net, memo), self._settings, self._limits, replace(self._options, slab=None))
+        options = replace(self._options, slab=None)
+        return Virtualized(copy.deepcopy(self._net, memo), self._settings, self._limits, options)
 
     def __reduce__(self) -> tuple[Any, ...]:
         options = replace(self._options, slab=None, costs=None, progress=None)
@@ -145,7 +157,7 @@ class Virtualized(nn.Module):
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> "Virtualized":
         """Moves and casts reach the network's parameters; plans for the old ones are dropped."""
         self.close()
-        super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
     def _trains(self) -> bool:
@@ -174,25 +186,28 @@ class Virtualized(nn.Module):
         wanted = frozenset(network.inputs[i] for i in key.input_grads)
         return expand(network, replace(self._settings, mode=key.mode, input_grads=wanted))
 
-    def _run_forward(self, runner: Runner, inputs: tuple[Tensor, ...]) -> tuple[int, tuple[Tensor, ...]]:
+    def _run_forward(
+        self, runner: Runner, inputs: tuple[Tensor, ...]
+    ) -> tuple[int, tuple[Tensor, ...]]:
         """Run the first half; returns this forward's number and its outputs."""
         core = self._core_now()
-        seed = int(torch.randint(0, 2**31, ()).item())  # from torch's generator, as torch's own dropout would
+        network = runner.schedule.graph.network
+        seed = int(torch.randint(0, 2**31, ()).item())  # torch's generator, as its dropout does
         write_control(core.control_bytes, (), 1.0, seed)
-        for name, value in zip(runner.schedule.graph.network.inputs, inputs, strict=True):
+        for name, value in zip(network.inputs, inputs, strict=True):
             runner.fill(name, _checked(name, value, core.device))
         self._forwards += 1
         self._open = self._forwards
         runner.run(0)
-        network = runner.schedule.graph.network
         return self._open, tuple(runner.read(name, inputs[0].dtype) for name in network.outputs)
 
     def _run_backward(self, runner: Runner, number: int, grads: tuple[Tensor, ...]) -> None:
         """Run the second half, for the forward `number` if its maps are still there."""
         if self._open != number:
             raise EngineError(
-                "the maps of this forward are gone: another forward of this network ran after it, or its backward has "
-                "run already; call backward once after each forward, or virtualize a second copy (retain_graph cannot help)"
+                "the maps of this forward are gone: another forward of this network ran after it, "
+                "or its backward has run already; call backward once after each forward, or "
+                "virtualize a second copy (retain_graph cannot help)"
             )
         self._open = 0
         graph = runner.schedule.graph
@@ -204,10 +219,15 @@ class Virtualized(nn.Module):
 
 
 class _Step(torch.autograd.Function):
-    """The two halves of a schedule as one node of torch's graph; parameters are inputs, so hooks and accumulation work."""
+    """The two halves of a schedule as one node of torch's graph.
+
+    Parameters are among its inputs, so that hooks and accumulation work.
+    """
 
     @staticmethod
-    def forward(ctx: Any, owner: Virtualized, runner: Runner, key: _Key, num_inputs: int, *tensors: Tensor) -> Any:
+    def forward(
+        ctx: Any, owner: Virtualized, runner: Runner, key: _Key, num_inputs: int, *tensors: Tensor
+    ) -> Any:
         ctx.owner, ctx.runner, ctx.key = owner, runner, key
         ctx.inputs = [(tuple(x.shape), x.dtype) for x in tensors[:num_inputs]]
         ctx.number, outputs = owner._run_forward(runner, tensors[:num_inputs])
@@ -225,12 +245,15 @@ class _Step(torch.autograd.Function):
         ]
         params = ctx.owner._core_now().params
         trained = [name for name, param in params.items() if param.requires_grad]
-        return (None, None, None, None, *inputs, *(runner.read_param_grad(name, params[name]) for name in trained))
+        grads_of_params = (runner.read_param_grad(name, params[name]) for name in trained)
+        return (None, None, None, None, *inputs, *grads_of_params)
 
 
 def _checked(name: str, value: Tensor, device: torch.device) -> Tensor:
     if value.device != device:
-        raise InputError(f"{name} lies on {value.device}, the network on {device}; move one of them")
+        raise InputError(
+            f"{name} lies on {value.device}, the network on {device}; move one of them"
+        )
     return value.detach()
 
 
@@ -238,11 +261,13 @@ def _refuse_wrappers(net: nn.Module) -> None:
     for module in net.modules():
         found = [base.__name__ for base in type(module).__mro__ if base.__name__ in REFUSED]
         if found:
-            raise InputError(f"{found[0]} is not supported yet; pass the module inside it and train on one GPU")
+            raise InputError(
+                f"{found[0]} is not supported yet; pass the module inside it and train on one GPU"
+            )
 
 
 def _state_nbytes(net: nn.Module, optimizer: torch.optim.Optimizer | None) -> int:
-    """Bytes of optimizer state to reserve: two tensors a parameter for Adam's kin, one for SGD with momentum."""
+    """Bytes of optimizer state: two tensors a parameter for Adam's kin, one for SGD's momentum."""
     if optimizer is None:
         return 0
     trained = sum(p.numel() * 4 for p in net.parameters() if p.requires_grad)

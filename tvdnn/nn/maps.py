@@ -14,7 +14,7 @@ Launcher = TypeVar("Launcher")
 
 def apply(function: type[torch.autograd.Function], *arguments: Any) -> Tensor:
     """The tensor that an autograd function yields."""
-    y: Tensor = function.apply(*arguments)  # type: ignore[no-untyped-call]
+    y: Tensor = function.apply(*arguments)
     return y
 
 
