@@ -1,4 +1,4 @@
-"""Small and large networks as pure data, for tests of planner and schedules that need no torch module."""
+"""Networks as pure data, for tests of planner and schedules that need no torch module."""
 
 from collections.abc import Sequence
 from math import prod
@@ -19,7 +19,13 @@ class NetworkMaker:
     def shape(self) -> tuple[int, ...]:
         return self.values[self.value].shape
 
-    def add(self, kind: str, shape: tuple[int, ...], params: Sequence[tuple[int, ...]] = (), **attrs: object) -> None:
+    def add(
+        self,
+        kind: str,
+        shape: tuple[int, ...],
+        params: Sequence[tuple[int, ...]] = (),
+        **attrs: object,
+    ) -> None:
         name = f"{kind}{len(self.ops)}"
         names = [f"{name}.weight", f"{name}.bias"][: len(params)]
         for param, size in zip(names, params, strict=True):
@@ -41,7 +47,8 @@ class NetworkMaker:
 
     def max_pool(self, kernel: int = 2) -> None:
         n, h, w, c = self.shape
-        attrs = {"kernel": (kernel,) * 2, "stride": (kernel,) * 2, "padding": (0, 0), "dilation": (1, 1)}
+        pair = {"kernel": kernel, "stride": kernel, "padding": 0, "dilation": 1}
+        attrs = {name: (value, value) for name, value in pair.items()}
         self.add("max_pool2d", (n, h // kernel, w // kernel, c), **attrs)
 
     def flatten(self) -> None:
@@ -59,7 +66,9 @@ class NetworkMaker:
         return Network(name, self.values, tuple(self.ops), self.params, ("x",), (self.value,), True)
 
 
-def vgg(batch: int, depths: Sequence[int] = (2, 2, 3, 3, 3), image: int = 224, classifier: int = 4096) -> Network:
+def vgg(
+    batch: int, depths: Sequence[int] = (2, 2, 3, 3, 3), image: int = 224, classifier: int = 4096
+) -> Network:
     """VGG with `depths` convolutions in its five groups."""
     maker = NetworkMaker((batch, image, image, 3))
     for channels, depth in zip((64, 128, 256, 512, 512), depths, strict=True):

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 from torch import Tensor
-from tvdnn.kernels.activation import relu, relu_grad, relu_grad_reference, relu_reference
 
 from tests.kernels.numerics import assert_repeatable, poisoned_like, randn
+from tvdnn.kernels.activation import relu, relu_grad, relu_grad_reference, relu_reference
 
 SHAPES = [(1,), (3, 5, 7, 11), (4097,), (2, 4, 8, 64), (0, 4, 4, 8)]
 DTYPES = [torch.float32, torch.bfloat16]

@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
-from tvdnn.kernels import activation, dropout, layout, linear, loss, norm, optim, pool
 
 from tests.kernels.numerics import randn
+from tvdnn.kernels import activation, dropout, layout, linear, loss, norm, optim, pool
 
 MARGIN = 4096
 SHAPE = (1, 5, 7, 19)

@@ -6,9 +6,9 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from tvdnn.kernels.dropout import _philox, _uniform, dropout, dropout_reference
 
 from tests.kernels.numerics import assert_repeatable, poisoned, poisoned_like, randn
+from tvdnn.kernels.dropout import _philox, _uniform, dropout, dropout_reference
 
 SHAPES = [(1, 1), (3, 5, 7, 11), (2, 4097), (2, 4096), (0, 8)]
 DTYPES = [torch.float32, torch.bfloat16]

@@ -6,10 +6,10 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from tvdnn.kernels import device as target
-from tvdnn.kernels import interpreter
 
 from tests.kernels.numerics import poisoned, poisoned_like, randn, rms_error
+from tvdnn.kernels import device as target
+from tvdnn.kernels import interpreter
 
 SIDE = 32
 

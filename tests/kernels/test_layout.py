@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+
+from tests.kernels.numerics import assert_repeatable, poisoned, poisoned_like, randn
 from tvdnn.kernels.layout import (
     add,
     add_reference,
@@ -12,8 +14,6 @@ from tvdnn.kernels.layout import (
     unstage,
     unstage_reference,
 )
-
-from tests.kernels.numerics import assert_repeatable, poisoned, poisoned_like, randn
 
 SHAPES = [(2, 3, 5, 7), (1, 1, 1, 1), (1, 65, 5, 8), (1, 64, 33, 31), (5, 13), (0, 3, 4, 4), (0, 7)]
 DTYPES = [

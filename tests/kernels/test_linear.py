@@ -3,9 +3,9 @@
 import pytest
 import torch
 from torch.nn import functional
-from tvdnn.kernels import linear
 
 from tests.kernels.numerics import assert_repeatable, poisoned, poisoned_like, randn, rms_error
+from tvdnn.kernels import linear
 
 TOLERANCE = {
     (torch.float32, "ieee"): 2e-6,

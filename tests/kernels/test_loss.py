@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
-from tvdnn.kernels import loss
 
 from tests.kernels.numerics import assert_repeatable, poisoned, poisoned_like, randn, rms_error
+from tvdnn.kernels import loss
 
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 4e-3}
 IGNORED = -100

@@ -3,9 +3,9 @@
 import pytest
 import torch
 from torch.nn import functional
-from tvdnn.kernels import norm
 
 from tests.kernels.numerics import assert_repeatable, poisoned_like, randn, rms_error
+from tvdnn.kernels import norm
 
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 4e-3}
 PAIRS = [

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from tvdnn.kernels.optim import sgd, sgd_reference
 
 from tests.kernels.numerics import assert_repeatable, poisoned_like, randn, rms_error
+from tvdnn.kernels.optim import sgd, sgd_reference
 
 TOLERANCE = 1e-6
 NUM_STEPS = 3

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
-from tvdnn.kernels import pool
 
 from tests.kernels.numerics import assert_repeatable, poisoned, poisoned_like, randn, rms_error
+from tvdnn.kernels import pool
 
 DTYPES = [torch.float32, torch.bfloat16]
 TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 4e-3}

@@ -1,9 +1,9 @@
 """Launches of activation.py to compile."""
 
 import torch
-from tvdnn.kernels.activation import relu, relu_grad
 
 from tests.offline import Case
+from tvdnn.kernels.activation import relu, relu_grad
 
 
 def _relu() -> None:

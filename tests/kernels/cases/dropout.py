@@ -1,9 +1,9 @@
 """Launches of dropout.py to compile."""
 
 import torch
-from tvdnn.kernels.dropout import dropout
 
 from tests.offline import Case
+from tvdnn.kernels.dropout import dropout
 
 
 def _dropout() -> None:

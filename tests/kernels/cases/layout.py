@@ -1,9 +1,9 @@
 """Launches of layout.py to compile."""
 
 import torch
-from tvdnn.kernels.layout import add, cast, stage, unstage
 
 from tests.offline import Case
+from tvdnn.kernels.layout import add, cast, stage, unstage
 
 
 def _flat() -> None:

@@ -3,9 +3,9 @@
 from functools import partial
 
 import torch
-from tvdnn.kernels import linear
 
 from tests.offline import Case
+from tvdnn.kernels import linear
 
 
 def _products(inputs: int, outputs: int, dtype: torch.dtype, precision: str) -> None:

@@ -1,9 +1,9 @@
 """Launches of loss.py to compile."""
 
 import torch
-from tvdnn.kernels import loss
 
 from tests.offline import Case
+from tvdnn.kernels import loss
 
 
 def _cross_entropy() -> None:

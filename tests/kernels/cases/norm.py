@@ -1,9 +1,9 @@
 """Launches of norm.py to compile."""
 
 import torch
-from tvdnn.kernels.norm import local_response_norm, local_response_norm_grad
 
 from tests.offline import Case
+from tvdnn.kernels.norm import local_response_norm, local_response_norm_grad
 
 
 def _normalize() -> None:

@@ -3,9 +3,9 @@
 from functools import partial
 
 import torch
-from tvdnn.kernels import activation, dropout, layout, linear, loss, norm, optim, pool
 
 from tests.offline import Case
+from tvdnn.kernels import activation, dropout, layout, linear, loss, norm, optim, pool
 
 HOPPER = (90,)
 

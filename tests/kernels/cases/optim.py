@@ -1,9 +1,9 @@
 """Launches of optim.py to compile."""
 
 import torch
-from tvdnn.kernels.optim import sgd
 
 from tests.offline import Case
+from tvdnn.kernels.optim import sgd
 
 
 def _sgd() -> None:

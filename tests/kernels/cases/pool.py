@@ -1,9 +1,9 @@
 """Launches of pool.py to compile."""
 
 import torch
-from tvdnn.kernels import pool
 
 from tests.offline import Case
+from tvdnn.kernels import pool
 
 HOPPER = (90,)
 
