@@ -98,7 +98,7 @@ def dropout_reference(
     span, within = index // (WORDS * LANES), index % (WORDS * LANES)
     words = _philox(span * LANES + within % LANES, op_id, seed)
     word = words.gather(0, (within // LANES)[None])[0]
-    keep = _uniform(word) >= torch.tensor(p, dtype=torch.float32, device=x.device)
+    keep = _uniform(word) >= torch.full_like(word, p, dtype=torch.float32)
     scaled = x.to(torch.float32) * _scale(p)
     y.copy_(torch.where(keep.view_as(x), scaled, torch.zeros_like(scaled)))
 

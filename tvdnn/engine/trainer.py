@@ -93,6 +93,9 @@ class Trainer:
         self.optimizer = self._make_optimizer()
         self._first = (tuple(example_inputs.shape), Mode.TRAIN)
         self._runner(*self._first)
+        self.construction_peak_nbytes = self.peak_nbytes()
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
 
     @property
     def device(self) -> torch.device:
@@ -161,7 +164,10 @@ class Trainer:
         return timeline
 
     def peak_nbytes(self) -> int:
-        """Most device bytes allocated since construction, less those before; planned on a CPU."""
+        """Most device bytes of the steps so far, without what others held before; planned on a CPU.
+
+        `construction_peak_nbytes` is the same for planning, profiling and capture.
+        """
         if self.device.type != "cuda":
             return self.schedule.peak_nbytes
         return torch.cuda.max_memory_allocated(self.device) - self._foreign_nbytes

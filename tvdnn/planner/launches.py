@@ -75,6 +75,8 @@ def unroll(graph: Graph, plan: Plan) -> Iterator[Launch]:
 
 def find_cut(graph: Graph, launches: tuple[Launch, ...]) -> int:
     """Index of the first launch of the second half (autograd mode), else the number of launches."""
+    if graph.cut == len(graph.passes):
+        return len(launches)
     for index, launch in enumerate(launches):
         if launch.recompute or launch.pass_index >= graph.cut:
             return index

@@ -10,7 +10,7 @@ from ..errors import ScheduleError
 from ..graph import Kind
 from .costs import Costs
 from .schedule import Action, Lane, Schedule
-from .timeline import Span, Timeline
+from .timeline import Span, Timeline, copy_waits
 
 COPY_LANES = (Lane.OFFLOAD, Lane.PREFETCH)
 
@@ -65,7 +65,7 @@ class _Simulation:
             self._queues[schedule.steps[index].lane].append(index)
         self._running: dict[Lane, _Running] = {}
         self._spans: dict[int, Span] = {}
-        self._now_s = self._free_s = self._stall_s = 0.0
+        self._now_s = 0.0
 
     def start_ready(self) -> bool:
         """Start what can start now; whether anything runs."""
@@ -85,14 +85,13 @@ class _Simulation:
         running = self._running.pop(lane)
         self._now_s = max(self._now_s, running.end_s)
         self._spans[running.step] = Span(lane, running.step, running.start_s, self._now_s)
-        if lane is Lane.COMPUTE:
-            self._free_s = self._now_s
-        else:
+        if lane is not Lane.COMPUTE:
             self._share_link()
 
     def timeline(self) -> Timeline:
         spans = tuple(self._spans[index] for index in range(len(self._spans)))
-        return Timeline(spans, simulated=True, stall_s=self._stall_s)
+        stall_s = sum(end - start for start, end in copy_waits(self._schedule, spans))
+        return Timeline(spans, simulated=True, stall_s=stall_s)
 
     def _ready(self, index: int) -> bool:
         cut = self._schedule.cut
@@ -111,7 +110,6 @@ class _Simulation:
         pass_ = self._schedule.graph.passes[step.pass_index]
         seconds = self._costs.launch_s(pass_, step.stop - step.start)
         self._running[lane] = _Running(index, now_s, now_s, seconds)
-        self._stall_s += now_s - self._free_s
 
     def _share_link(self) -> None:
         """Give each copy in progress the rate that it has from now on."""

@@ -1,8 +1,9 @@
 """Timeline: when each step started and ended, as simulated or as measured."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .schedule import Lane
+from .schedule import Action, Lane, Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +39,26 @@ class Timeline:
     def overlap(self) -> float | None:
         """Share of the copies' seconds that hides behind compute; None where nothing is copied."""
         return None if self.copy_s == 0 else max(0.0, 1.0 - self.stall_s / self.copy_s)
+
+
+def copy_waits(schedule: Schedule, spans: Sequence[Span]) -> tuple[tuple[float, float], ...]:
+    """Intervals in which the next launch could have run but for the copies that it waits for.
+
+    The first launch of the second half waits for all copies of the first.
+    """
+    ends = {span.step: span.end_s for span in spans}
+    waits: list[tuple[float, float]] = []
+    free_s, half = spans[0].start_s if spans else 0.0, 0
+    for span in spans:
+        if span.lane is not Lane.COMPUTE:
+            continue
+        before = list(schedule.steps[span.step].waits)
+        if half < schedule.cut <= span.step:
+            half = schedule.cut
+            before = [s.step for s in spans if s.step < half]
+        copies = (w for w in before if schedule.steps[w].action is Action.COPY and w in ends)
+        arrived_s = max((ends[w] for w in copies), default=0.0)
+        if arrived_s > free_s:
+            waits.append((free_s, arrived_s))
+        free_s = span.end_s
+    return tuple(waits)

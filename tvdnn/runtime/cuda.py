@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import torch
 
-from ..planner.schedule import Action, Lane, Schedule
-from ..planner.timeline import Span, Timeline
+from ..planner.schedule import Lane, Schedule
+from ..planner.timeline import Span, Timeline, copy_waits
 from .binding import Call
 
 MAX_DELAY_CYCLES = 2_000_000  # about a millisecond on an H200
@@ -72,7 +72,11 @@ class CudaExecutor:
             )
             for index in range(end - first)
         )
-        return Timeline(spans, simulated=False, stall_s=stall_s(self._schedule, spans))
+        return Timeline(
+            spans,
+            simulated=False,
+            stall_s=sum(end - start for start, end in copy_waits(self._schedule, spans)),
+        )
 
     def _issue(
         self,
@@ -118,18 +122,3 @@ class CudaExecutor:
         if index in self._waited:
             done[index] = torch.cuda.Event()
             done[index].record(stream)
-
-
-def stall_s(schedule: Schedule, spans: Sequence[Span]) -> float:
-    """Seconds in which the next launch could have run but for the copies that it waits for."""
-    ends = {span.step: span.end_s for span in spans}
-    total, free = 0.0, 0.0
-    for span in spans:
-        if span.lane is not Lane.COMPUTE:
-            continue
-        waits = schedule.steps[span.step].waits
-        copies = (w for w in waits if schedule.steps[w].action is Action.COPY and w in ends)
-        arrived = max((ends[w] for w in copies), default=0.0)
-        total += max(0.0, arrived - free)
-        free = span.end_s
-    return total

@@ -54,7 +54,7 @@ def profile(
         if progress is not None:
             progress("profiling", (index + 1) / len(graph.passes))
     if cache.link is None:
-        cache.link = measure_link(device, graph.chunk_size)
+        cache.link = measure_link(device)
     cache.save()
     return Profile(torch.cuda.get_device_name(device), cache.link, samples)
 
@@ -162,32 +162,30 @@ class _Scratch:
         return Tensors(stand_ins, states, self._control)
 
 
-def measure_link(device: torch.device, chunk_size: int) -> Link:
-    """Rates of pinned copies in chunks of `chunk_size`, each way alone and both at once."""
-    count = max(1, LINK_NBYTES // chunk_size)
-    hosts = [torch.empty(chunk_size, dtype=torch.uint8).pin_memory() for _ in range(2)]
-    devices = [torch.zeros(chunk_size, dtype=torch.uint8, device=device) for _ in range(2)]
+def measure_link(device: torch.device) -> Link:
+    """Rates of long pinned copies, each way alone and both at once, and what one more copy costs."""
+    hosts = [torch.empty(LINK_NBYTES, dtype=torch.uint8).pin_memory() for _ in range(2)]
+    devices = [torch.zeros(LINK_NBYTES, dtype=torch.uint8, device=device) for _ in range(2)]
     streams = [torch.cuda.Stream(device) for _ in range(2)]
 
-    def copies(*ways: int) -> Callable[[], None]:
-        def run() -> None:
-            for way in ways:
-                with torch.cuda.stream(streams[way]):
-                    target, source = (hosts[0], devices[0]) if way == 0 else (devices[1], hosts[1])
-                    for _ in range(count):
-                        target.copy_(source, non_blocking=True)
-            for way in ways:
-                torch.cuda.current_stream(device).wait_stream(streams[way])
+    def copies(ways: tuple[int, ...], nbytes: int, count: int) -> None:
+        main = torch.cuda.current_stream(device)
+        for way in ways:
+            target, source = (hosts[0], devices[0]) if way == 0 else (devices[1], hosts[1])
+            streams[way].wait_stream(main)
+            with torch.cuda.stream(streams[way]):
+                for _ in range(count):
+                    target[:nbytes].copy_(source[:nbytes], non_blocking=True)
+        for way in ways:
+            main.wait_stream(streams[way])
 
-        return run
+    def seconds(ways: tuple[int, ...], nbytes: int, count: int) -> float:
+        copies(ways, nbytes, count)
+        return median(_timed(lambda: copies(ways, nbytes, count)) for _ in range(REPLAYS)) / count
 
-    def rate(*ways: int) -> float:
-        run = copies(*ways)
-        run()
-        return count * chunk_size / median(_timed(run) for _ in range(REPLAYS))
-
-    both = rate(0, 1)
-    return Link(rate(0), rate(1), both, both, 0.0)
+    to_host, to_device, both = (LINK_NBYTES / seconds(ways, LINK_NBYTES, 4) for ways in WAYS)
+    short_s = seconds((0,), SHORT_NBYTES, 64)
+    return Link(to_host, to_device, both, both, max(0.0, short_s - SHORT_NBYTES / to_host))
 
 
 def _timed(run: Callable[[], None]) -> float:

@@ -1,6 +1,8 @@
 """The slab: one pinned host allocation of exact size, shared and grown between steps."""
 
 import mmap
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import SupportsInt
 
@@ -30,6 +32,7 @@ class Slab:
         self.bytes = torch.empty(0, dtype=torch.uint8)
         self.generation = 0
         self._pinned = pinned
+        self._unpin: Callable[[], object] | None = None
 
     @property
     def nbytes(self) -> int:
@@ -57,14 +60,21 @@ class Slab:
         if self._pinned:
             register = torch.cuda.cudart().cudaHostRegister
             _check(register(self.bytes.data_ptr(), self.nbytes, 0), "cudaHostRegister")
+            # A slab that is dropped without close must be unpinned before its mapping goes.
+            self._unpin = weakref.finalize(self, _unregister, self.bytes)
 
     def close(self) -> None:
         """Unpin and drop the memory."""
-        if self._pinned and self.nbytes:
-            torch.cuda.synchronize()
-            unregister = torch.cuda.cudart().cudaHostUnregister
-            _check(unregister(self.bytes.data_ptr()), "cudaHostUnregister")
+        if self._unpin is not None:
+            self._unpin()
+            self._unpin = None
         self.bytes = torch.empty(0, dtype=torch.uint8)
+
+
+def _unregister(pinned: torch.Tensor) -> None:
+    torch.cuda.synchronize()
+    unregister = torch.cuda.cudart().cudaHostUnregister
+    _check(unregister(pinned.data_ptr()), "cudaHostUnregister")
 
 
 def _check(result: SupportsInt, call: str) -> None:

@@ -1,0 +1,360 @@
+"""Whole training steps on a GPU: policies and budgets beside torch eager and torch.compile, and the promises they keep.
+
+    python bench/steps.py matrix --dtype bf16 -o bench/results/vgg16_bf16.json
+    python bench/steps.py deep -o bench/results/deep.json
+    python bench/steps.py soak -o bench/results/soak.json
+
+`matrix` trains VGG-16 (batch 256) under every vDNN policy at several budgets, `deep` VGG-416 (batch 32) and
+AlexNet (batch 7168) inside 12 GiB, `soak` runs 1,000 steps and repeats a run with random delays. Losses and weights
+after 20 steps are compared with keep's in the same run. Each file holds its rows as JSON.
+"""
+
+import argparse
+import gc
+import hashlib
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+import triton
+from torch import nn
+from torchvision import models as torch_models
+
+import tvdnn
+from tvdnn.errors import BudgetError
+from tvdnn.planner.schedule import Lane, Schedule
+from tvdnn.planner.timeline import Timeline, copy_waits
+from tvdnn.engine import training_graph
+from tvdnn.planner.planning import DEFAULT_CHUNK_SIZE
+from tvdnn.report.rows import Case, Run, infeasible_row, measured_row
+from tvdnn.runtime.slab import Slab, available_nbytes
+from tvdnn.units import GIB
+
+POLICIES = ("keep", "vdnn-all:m", "vdnn-all:p", "vdnn-conv:m", "vdnn-conv:p", "vdnn-dyn")
+BUDGETS = (None, 12, 6, 4)
+STEPS = 20
+SGD = tvdnn.optim.SGD(lr=1e-3, momentum=0.9)
+
+Rows = list[dict[str, Any]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("job", choices=("matrix", "deep", "soak"))
+    parser.add_argument("--dtype", choices=("bf16", "tf32"), default="bf16")
+    parser.add_argument("--policies", default=",".join(POLICIES))
+    parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    options = parser.parse_args()
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True
+    title, note, rows = {"matrix": matrix, "deep": deep, "soak": soak}[options.job](options)
+    keep = next((row["step_s"] for row in rows if row["policy"] == "keep" and row["step_s"]), None)
+    for row in rows:
+        if row.get("step_s") and keep and options.job != "deep":
+            row["slowdown"] = row["step_s"] / keep
+    document = {"title": title, "note": note, "environment": environment(), "rows": rows}
+    options.output.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def matrix(options: argparse.Namespace) -> tuple[str, str, Rows]:
+    """VGG-16, batch 256: peers, then every policy at every budget, over one slab."""
+    x, y = batch(256, 224)
+    rows = [] if options.no_peers else peers(torch_models.vgg16, x, y, options.dtype)
+    slab, oracle = Slab(pinned=True), Oracle()
+    for policy in options.policies.split(","):
+        for budget in BUDGETS:
+            rows.append(run("vgg16", policy, budget, x, y, options.dtype, slab, oracle))
+    note = f"{STEPS} steps each from the same weights; `equal` tells whether all losses and weights equal keep's bit for bit."
+    return f"VGG-16, batch 256, {options.dtype}", note, rows
+
+
+def deep(options: argparse.Namespace) -> tuple[str, str, Rows]:
+    """Networks whose maps are many times the budget: float32 storage, tf32 arithmetic."""
+    rows: Rows = []
+    slab = Slab(pinned=True)
+    for net, size in (("vgg416", 32), ("alexnet", 7168)):
+        x, y = batch(size, 224)
+        oracle = Oracle()
+        for policy, budget in (("keep", None), ("vdnn-all", 12), ("vdnn-dyn", 12)):
+            rows.append(run(net, policy, budget, x, y, "tf32", slab, oracle))
+        del x, y
+    return "VGG-416(32) and AlexNet(7168) inside 12 GiB, float32 storage, tf32", "", rows
+
+
+def soak(options: argparse.Namespace) -> tuple[str, str, Rows]:
+    """1,000 steps of VGG-16(256) under vdnn-conv at 6 GiB, then 20 steps with random delays."""
+    x, y = batch(256, 224)
+    slab, oracle = Slab(pinned=True), Oracle()
+    rows = [run("vgg16", "keep", None, x, y, options.dtype, slab, oracle)]
+    trainer, _ = prepare("vgg16", "vdnn-conv", 6, x, options.dtype, slab)
+    seconds, device, host = [], [], []
+    for index in range(1000):
+        seconds.append(timed(lambda: trainer.step(x, y)))
+        if index % 100 == 99:
+            device.append(torch.cuda.memory_allocated())
+            host.append(resident_nbytes())
+    first, last = median(seconds[:100]), median(seconds[-100:])
+    losses = tuple(trainer.step(x, y).item() for _ in range(2))
+    row = measured(
+        trainer, case("vgg16", "vdnn-conv", 6, x, options.dtype), median(seconds), losses
+    )
+    row |= {"first_100_s": first, "last_100_s": last}
+    row |= {"device_growth_bytes": device[-1] - device[0], "host_growth_bytes": host[-1] - host[0]}
+    rows.append(row)
+    release(trainer)
+    for policy, budget in (("vdnn-all", 6), ("vdnn-conv", 6)):
+        rows.append(
+            run("vgg16", policy, budget, x, y, options.dtype, slab, oracle, delay_seed=1)
+            | {"random_delays": True}
+        )
+    note = "1,000 steps under vdnn-conv, then runs in which every step of the schedule starts after a random delay."
+    return f"Endurance: VGG-16, batch 256, {options.dtype}", note, rows
+
+
+def batch(size: int, side: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator("cuda").manual_seed(0)
+    x = torch.randn(size, 3, side, side, device="cuda", generator=generator)
+    return x, torch.randint(0, 1000, (size,), device="cuda", generator=generator)
+
+
+class Oracle:
+    """What keep computed: losses and a digest of the weights after the same steps."""
+
+    def __init__(self) -> None:
+        self.losses: list[float] | None = None
+        self.weights = ""
+
+    def equals(self, losses: list[float], net: nn.Module) -> bool:
+        """Whether these equal the first ones seen, which are kept."""
+        weights = digest(net)
+        if self.losses is None:
+            self.losses, self.weights = losses, weights
+        return losses == self.losses and weights == self.weights
+
+
+def digest(net: nn.Module) -> str:
+    found = hashlib.sha256()
+    for param in net.parameters():
+        found.update(param.detach().cpu().numpy().tobytes())
+    return found.hexdigest()
+
+
+def prepare(
+    name: str,
+    policy: str,
+    budget: float | None,
+    x: torch.Tensor,
+    dtype: str,
+    slab: Slab,
+    **options: Any,
+) -> tuple[tvdnn.Trainer, nn.Module]:
+    torch.manual_seed(0)
+    net = tvdnn.models.by_name(name).cuda()
+    limit = None if budget is None else round(budget * GIB)
+    host = available_nbytes() + slab.nbytes
+    trainer = tvdnn.Trainer(
+        net,
+        x,
+        optimizer=SGD,
+        policy=policy,
+        budget=limit,
+        host_budget=host,
+        dtype=dtype,
+        slab=slab,
+        **options,
+    )
+    return trainer, net
+
+
+def run(
+    name: str,
+    policy: str,
+    budget: float | None,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    dtype: str,
+    slab: Slab,
+    oracle: Oracle,
+    **options: Any,
+) -> dict[str, Any]:
+    """A row: 20 steps of one policy at one budget."""
+    begin = time.perf_counter()
+    try:
+        trainer, net = prepare(name, policy, budget, x, dtype, slab, **options)
+    except BudgetError as error:
+        chosen = case(name, policy, budget, x, dtype)
+        graph = training_graph(
+            tvdnn.models.by_name(name).to("meta"), x.to("meta"), optimizer=SGD, dtype=dtype
+        )
+        row = infeasible_row(
+            chosen, graph, error, floor_nbytes=None, versions=environment()
+        ).to_json()
+        show(row)
+        return row | {"floor_step": error.step}
+    ready = time.perf_counter() - begin
+    losses, seconds = [], []
+    for _ in range(STEPS):
+        seconds.append(timed(lambda: losses.append(trainer.step(x, y).item())))
+    equal = oracle.equals(losses, net)
+    allocated = torch.cuda.max_memory_allocated()
+    row = measured(
+        trainer, case(name, policy, budget, x, dtype), median(seconds[2:]), tuple(losses), x, y
+    )
+    row |= {"equal": equal, "ready_s": ready, "max_memory_allocated": allocated}
+    row["construction_peak_bytes"] = trainer.construction_peak_nbytes
+    row["link_rate"] = min(trainer.costs.link.to_host, trainer.costs.link.to_device)
+    show(row)
+    release(trainer)
+    return row
+
+
+def case(name: str, policy: str, budget: float | None, x: torch.Tensor, dtype: str) -> Case:
+    limit = None if budget is None else round(budget * GIB)
+    gpu = torch.cuda.get_device_name()
+    return Case(name, x.shape[0], x.shape[2], dtype, policy, limit, DEFAULT_CHUNK_SIZE, gpu, False)
+
+
+def measured(
+    trainer: tvdnn.Trainer,
+    chosen: Case,
+    step_s: float,
+    losses: tuple[float, ...],
+    *batch: torch.Tensor,
+) -> dict[str, Any]:
+    """The row of a trainer that ran; with a batch given, one more step is run to measure its timeline."""
+    peak = trainer.peak_nbytes()
+    timeline = trainer.timeline(*batch) if batch else None
+    run = Run(step_s, losses, peak, timeline)
+    row = measured_row(
+        chosen, trainer.schedule, trainer.predicted, run, floor_nbytes=None, versions=environment()
+    ).to_json()
+    return row if timeline is None else row | {"wait_rate": wait_rate(trainer.schedule, timeline)}
+
+
+def environment() -> dict[str, str]:
+    """The machine, versions and commit of this run; the commit from `TVDNN_COMMIT` where there is no checkout."""
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    driver = subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
+    return {
+        "gpu": torch.cuda.get_device_name(),
+        "driver": driver,
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "tvdnn": tvdnn.__version__,
+        "commit": os.environ.get("TVDNN_COMMIT", "unknown"),
+    }
+
+
+def wait_rate(schedule: Schedule, timeline: Timeline) -> float | None:
+    """Bytes per second copied while compute waits for copies."""
+    waits = copy_waits(schedule, timeline.spans)
+    if not waits:
+        return None
+    copied = 0.0
+    for span in timeline.spans:
+        if span.lane is not Lane.COMPUTE:
+            shares = (min(end, span.end_s) - max(start, span.start_s) for start, end in waits)
+            shared_s = sum(share for share in shares if share > 0)
+            copied += (
+                schedule.steps[span.step].copied_nbytes * shared_s / (span.end_s - span.start_s)
+            )
+    return copied / sum(end - start for start, end in waits)
+
+
+def peers(make: Callable[[], nn.Module], x: torch.Tensor, y: torch.Tensor, dtype: str) -> Rows:
+    """The same training by torch: eager and compiled, channels_last, pure bf16 or float32 with tf32 arithmetic."""
+    rows = []
+    for policy in ("torch eager", "torch.compile"):
+        torch.manual_seed(0)
+        kind = torch.bfloat16 if dtype == "bf16" else torch.float32
+        net = make().cuda().to(memory_format=torch.channels_last, dtype=kind)
+        inputs = x.to(memory_format=torch.channels_last, dtype=kind)
+        optimizer = torch.optim.SGD(net.parameters(), lr=SGD.lr, momentum=SGD.momentum)
+        called = torch.compile(net) if policy == "torch.compile" else net
+        torch.cuda.reset_peak_memory_stats()
+
+        def step() -> None:
+            optimizer.zero_grad(set_to_none=True)
+            nn.functional.cross_entropy(called(inputs), y).backward()
+            optimizer.step()
+
+        for _ in range(4):
+            step()
+        step_s = median(timed(step) for _ in range(STEPS))
+        peak = torch.cuda.max_memory_allocated() - (x.numel() * 4 if inputs is not x else 0)
+        rows.append(
+            {
+                "net": "vgg16",
+                "batch": x.shape[0],
+                "image_size": x.shape[2],
+                "dtype": dtype,
+                "policy": policy,
+            }
+        )
+        rows[-1] |= {
+            "step_s": step_s,
+            "images_per_s": x.shape[0] / step_s,
+            "max_memory_allocated": peak,
+        }
+        rows[-1] |= {
+            "simulated": False,
+            "infeasible": False,
+            "hardware": torch.cuda.get_device_name(),
+        }
+        show(rows[-1])
+        del net, called, optimizer, inputs, step
+        torch._dynamo.reset()
+        gc.collect()
+        torch.cuda.empty_cache()
+    return rows
+
+
+def timed(run: Callable[[], object]) -> float:
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    run()
+    torch.cuda.synchronize()
+    return time.perf_counter() - begin
+
+
+def resident_nbytes() -> int:
+    """Host bytes of this process that lie in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def release(trainer: tvdnn.Trainer) -> None:
+    trainer.close()
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def show(row: dict[str, Any]) -> None:
+    keys = (
+        "net",
+        "policy",
+        "budget_bytes",
+        "step_s",
+        "predicted_s",
+        "planned_peak_bytes",
+        "peak_bytes",
+        "equal",
+        "floor_bytes",
+    )
+    print(
+        *(f"{key}={row[key]}" for key in keys if row.get(key) is not None),
+        f"wait={row.get('wait_rate')}",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""The engine on a GPU: policies bit-identical to keep, memory as planned, races provoked by delays, host inputs, autograd."""
+
+import gc
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import tvdnn
+from tvdnn.errors import BudgetError
+from tvdnn.planner.planning import floor_of
+from tvdnn.runtime.slab import Slab
+
+pytestmark = pytest.mark.gpu
+
+CHUNK = 256 * 1024
+BATCH = 24
+SGD = tvdnn.optim.SGD(lr=0.01, momentum=0.9, weight_decay=1e-4)
+
+
+def make_net() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return tvdnn.models.vgg11(width=0.25, num_classes=10).cuda()
+
+
+@pytest.fixture
+def batch() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator("cuda").manual_seed(1)
+    x = torch.randn(BATCH, 3, 64, 64, device="cuda", generator=generator)
+    return x, torch.randint(0, 10, (BATCH,), device="cuda", generator=generator)
+
+
+def train(batch: tuple[torch.Tensor, torch.Tensor], steps: int = 4, **options: object):
+    """Losses and weights after some steps, and the closed trainer's schedule."""
+    net = make_net()
+    trainer = tvdnn.Trainer(net, batch[0], optimizer=SGD, chunk_size=CHUNK, **options)
+    losses = [trainer.step(*batch).item() for _ in range(steps)]
+    schedule = trainer.schedule
+    peak = trainer.peak_nbytes()
+    trainer.close()
+    return losses, [param.detach().clone() for param in net.parameters()], schedule, peak
+
+
+def assert_equal(got: tuple, want: tuple) -> None:
+    assert got[0] == want[0]
+    assert all(torch.equal(a, b) for a, b in zip(got[1], want[1], strict=True))
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "tf32", "bf16"])
+def test_policies_equal_keep_bit_for_bit(batch, dtype: str) -> None:
+    want = train(batch, policy="keep", dtype=dtype)
+    for policy in ("vdnn-all:m", "vdnn-all:p", "vdnn-conv", "vdnn-all:p:sync"):
+        assert_equal(train(batch, policy=policy, dtype=dtype), want)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_delays_change_no_bit(batch, seed: int) -> None:
+    want = train(batch, policy="keep", dtype="bf16")
+    got = train(batch, policy="vdnn-all", dtype="bf16", delay_seed=seed)
+    assert_equal(got, want)
+
+
+def test_smallest_budget_holds_and_changes_no_bit(batch) -> None:
+    want = train(batch, policy="keep", dtype="bf16")
+    trainer = tvdnn.Trainer(make_net(), batch[0], optimizer=SGD, chunk_size=CHUNK, dtype="bf16")
+    floor, _ = floor_of(trainer.graph, trainer.costs, "vdnn-all:m")
+    trainer.close()
+    with pytest.raises(BudgetError):
+        train(batch, policy="vdnn-all:m", dtype="bf16", budget=floor // 2)
+    got = train(batch, policy="vdnn-all:m", dtype="bf16", budget=floor, delay_seed=0)
+    assert_equal(got, want)
+    assert got[2].peak_nbytes <= floor
+
+
+def test_peak_is_the_planned_one(batch) -> None:
+    net = tvdnn.models.vgg11(width=0.5, num_classes=10).cuda()
+    gc.collect()
+    trainer = tvdnn.Trainer(
+        net, batch[0], optimizer=SGD, chunk_size=CHUNK, policy="vdnn-all", dtype="bf16"
+    )
+    trainer.step(*batch)
+    assert (
+        abs(trainer.peak_nbytes() - trainer.schedule.peak_nbytes)
+        <= 0.01 * trainer.schedule.peak_nbytes + 2**20
+    )
+
+
+@pytest.mark.parametrize("place", ["pinned", "pageable"])
+def test_host_inputs_train_to_the_same_bits(batch, place: str) -> None:
+    want = train(batch, policy="vdnn-all", dtype="bf16")
+    host = tuple(value.cpu().pin_memory() if place == "pinned" else value.cpu() for value in batch)
+    assert_equal(train(host, policy="vdnn-all", dtype="bf16"), want)
+
+
+def test_accumulation_updates_once(batch) -> None:
+    net, twin = make_net(), make_net()
+    for module in (net, twin):
+        for child in module.modules():
+            if isinstance(child, torch.nn.Dropout):
+                child.p = 0.0
+    x, y = batch
+    trainer = tvdnn.Trainer(net, x, optimizer=SGD, chunk_size=CHUNK, dtype="fp32")
+    whole = tvdnn.Trainer(twin, x, optimizer=SGD, chunk_size=CHUNK, dtype="fp32")
+    for _ in range(3):
+        loss, want = trainer.step(x, y, accumulate=4), whole.step(x, y)
+        torch.testing.assert_close(loss, want, rtol=1e-4, atol=1e-5)
+    for a, b in zip(net.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+
+
+def test_autograd_matches_torch(batch) -> None:
+    x, y = batch
+    net, twin = make_net().eval(), make_net().eval()
+    virtual = tvdnn.virtualize(net, x, policy="vdnn-all", chunk_size=CHUNK, dtype="fp32")
+    for size in (BATCH, 7, 16):
+        mine, theirs = (x[:size].clone().requires_grad_() for _ in range(2))
+        F.cross_entropy(virtual(mine), y[:size]).backward()
+        F.cross_entropy(twin(theirs), y[:size]).backward()
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-3, atol=1e-6)
+    for a, b in zip(net.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=1e-4)
+
+
+def test_references_run_in_the_same_schedule(batch) -> None:
+    torch_losses = train(batch, policy="vdnn-all", dtype="fp32", kernels="torch")[0]
+    triton_losses = train(batch, policy="vdnn-all", dtype="fp32")[0]
+    assert torch_losses == pytest.approx(triton_losses, rel=1e-3)
+
+
+def test_slab_is_pinned_and_exact() -> None:
+    slab = Slab(pinned=True)
+    slab.reserve(5 * 2**20 + 3)
+    assert slab.bytes.is_pinned()
+    assert slab.nbytes == -(-(5 * 2**20 + 3) // 4096) * 4096
+    slab.close()
+
+
+def test_a_hundred_steps_grow_no_memory(batch) -> None:
+    net = make_net()
+    trainer = tvdnn.Trainer(
+        net, batch[0], optimizer=SGD, chunk_size=CHUNK, policy="vdnn-all", dtype="bf16"
+    )
+    trainer.step(*batch)
+    before = torch.cuda.memory_allocated()
+    for _ in range(100):
+        trainer.step(*batch)
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() <= before + 1024
