@@ -1,0 +1,139 @@
+"""`tvdnn bench`: a row for each policy and budget, measured here or simulated on a profile."""
+
+import itertools
+from collections.abc import Sequence
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+
+from ..data import random_batch
+from ..graph import Graph
+from ..planner.costs import Roofline
+from ..planner.hardware import load
+from ..report.rows import Row, with_slowdowns
+from ..report.tables import rows_table
+from ..units import GIB
+from .digits import train_digits
+from .measuring import Device, Measured, measured, present_device
+from .options import NET_HELP, Batch, ChunkSize, Dtype, HostBudget, ImageSize, JsonFile, Profile
+from .output import DONE, FAILED, messages, show, stages, write_json
+from .request import Request, make_graph, make_request, num_classes, parse_budgets, parse_policies
+from .simulating import simulated_rows
+
+HEADLINE = ("vgg16", 256, "bf16")
+HEADLINE_BUDGET = 6 * GIB
+HEADLINE_POLICIES = ("vdnn-conv", "vdnn-all", "vdnn-dyn")
+HEADLINE_PROFILE = "H200"
+
+Cases = Sequence[tuple[str, int | None]]
+
+
+def bench(
+    net: Annotated[str | None, typer.Argument(help=f"{NET_HELP} None: the main job.")] = None,
+    batch: Batch = 128,
+    image_size: ImageSize = None,
+    dtype: Dtype = None,
+    policy: Annotated[str, typer.Option(help="Policies by comma.")] = "keep,vdnn-all,vdnn-dyn",
+    budget: Annotated[str, typer.Option(help="Device bytes by comma: 6GiB,4GiB or none.")] = "none",
+    host_budget: HostBudget = None,
+    chunk_size: ChunkSize = None,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps of each policy.")] = 20,
+    kernels: Annotated[
+        str | None,
+        typer.Option(help="triton, or torch: references, outside the memory guarantee on a GPU."),
+    ] = None,
+    hardware: Profile = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Train under each policy and budget, and compare time, memory and copies.
+
+    Without NET the main job runs: VGG-16(256) in bf16 inside 6 GiB. Where there is no GPU, LeNet-5
+    is trained on the CPU instead, and VGG-16 simulated on the H200's profile.
+    """
+    console = messages()
+    if net is None:
+        rows = _main_job(console, steps, kernels, hardware)
+    else:
+        default = "bf16" if torch.cuda.is_available() or hardware else "fp32"
+        request = make_request(net, batch, image_size, dtype or default, chunk_size, host_budget)
+        cases = [(p, b) for b in parse_budgets(budget) for p in parse_policies(policy)]
+        rows = _bench(console, request, cases, steps, kernels, hardware)
+    _show(rows, json_file)
+    raise typer.Exit(FAILED if all(row.infeasible for row in rows) else DONE)
+
+
+def _main_job(console: Console, steps: int, kernels: str | None, hardware: str | None) -> list[Row]:
+    net, batch, dtype = HEADLINE
+    request = make_request(net, batch, None, dtype, None, None)
+    cases = [("keep", None), *((policy, HEADLINE_BUDGET) for policy in HEADLINE_POLICIES)]
+    if torch.cuda.is_available() or hardware is not None:
+        return _bench(console, request, cases, steps, kernels, hardware)
+    console.print(
+        "There is no GPU here. LeNet-5 is trained on this CPU through the whole engine; "
+        f"VGG-16({batch}) is simulated on the profile of an {HEADLINE_PROFILE}."
+    )
+    return [
+        *train_digits(console, kernels),
+        *_bench(console, request, cases, steps, kernels, HEADLINE_PROFILE),
+    ]
+
+
+def _bench(
+    console: Console,
+    request: Request,
+    cases: Cases,
+    steps: int,
+    kernels: str | None,
+    hardware: str | None,
+) -> list[Row]:
+    with stages(console, f"{request.net}({request.batch})") as report:
+        graph = make_graph(request, report)
+    if hardware is None:
+        return _measure(console, request, graph, cases, steps, present_device(kernels))
+    costs = Roofline(load(hardware), request.dtype)
+    rows = []
+    for policy, budget in cases:
+        with stages(console, policy) as report:
+            rows += simulated_rows(request, graph, costs, [(policy, budget)], report)
+    return list(with_slowdowns(rows))
+
+
+def _measure(
+    console: Console, request: Request, graph: Graph, cases: Cases, steps: int, device: Device
+) -> list[Row]:
+    batch = random_batch(request.batch, request.shape, num_classes(graph), device.device)
+    found = []
+    for policy, budget in cases:
+        with stages(console, policy) as report:
+            found.append(measured(request, graph, device, policy, budget, [batch] * steps, report))
+    device.slab.close()
+    _compare_losses(console, found)
+    return list(with_slowdowns([one.row for one in found]))
+
+
+def _compare_losses(console: Console, found: Sequence[Measured]) -> None:
+    """Say of every policy whether its losses are those of the first that ran, bit for bit."""
+    ran = [one for one in found if one.losses]
+    for one in ran[1:]:
+        same = "bit-identical to" if one.losses == ran[0].losses else "DIFFERENT from"
+        console.print(
+            f"{one.row.policy}: {len(one.losses)} losses {same} those of {ran[0].row.policy}"
+        )
+
+
+def _show(rows: Sequence[Row], json_file: str | None) -> None:
+    """A table for each subject among the rows; then the same as JSON."""
+    subjects = itertools.groupby(rows, key=lambda row: (row.net, row.hardware, row.simulated))
+    for _, group in subjects:
+        part = tuple(group)
+        show(rows_table(part, note=_note(part[0])), json_file=json_file)
+    write_json([row.to_json() for row in rows], json_file)
+
+
+def _note(row: Row) -> str | None:
+    if row.simulated:
+        return "Simulated from a hardware profile: nothing was run."
+    kernels = row.versions["kernels"]
+    return f"kernels: {kernels}" if kernels else None

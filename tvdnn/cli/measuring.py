@@ -1,0 +1,125 @@
+"""Measuring a request: train the network under a policy on this machine, and time the steps."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from platform import machine
+from statistics import median
+
+import torch
+from torch import Tensor, nn
+
+from .. import models
+from ..engine import Trainer
+from ..errors import BudgetError
+from ..graph import Graph
+from ..optim import SGD
+from ..report.rows import Case, Floor, Measurement, Row, infeasible_row, measured_row
+from ..runtime.slab import Slab
+from .output import StageReport
+from .request import OPTIMIZER, Request, find_floor, make_case, software
+
+SEED = 0
+UNGUARANTEED = "torch (outside the memory guarantee)"
+
+Batches = Sequence[tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Where requests are measured: the device, its kernels ("triton" or "torch"), a shared slab."""
+
+    device: torch.device
+    kernels: str | None
+    slab: Slab
+
+    @property
+    def name(self) -> str:
+        return device_name(self.device)
+
+    @property
+    def label(self) -> str:
+        """The kernels that run; the references on a GPU allocate memory that no plan counts."""
+        cuda = self.device.type == "cuda"
+        kernels = self.kernels or ("triton" if cuda else "torch")
+        return UNGUARANTEED if kernels == "torch" and cuda else kernels
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A row, the loss of every step, and the network as trained; nothing where infeasible."""
+
+    row: Row
+    losses: tuple[float, ...] = ()
+    net: nn.Module | None = None
+
+
+def device_name(device: torch.device) -> str:
+    """The GPU's name, or that a CPU computes."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU ({machine()})"
+
+
+def present_device(kernels: str | None) -> Device:
+    """The GPU if there is one, else the CPU."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return Device(device, kernels, Slab(pinned=device.type == "cuda"))
+
+
+def measured(
+    request: Request,
+    graph: Graph,
+    device: Device,
+    policy: str,
+    budget: int | None,
+    batches: Batches,
+    report: StageReport,
+    *,
+    optimizer: SGD = OPTIMIZER,
+) -> Measured:
+    """Train a fresh network of the same weights on these batches, under one policy and budget."""
+    case = make_case(request, policy, budget, device.name, software(device.label))
+    torch.manual_seed(SEED)
+    net = models.by_name(request.net).to(device.device)
+    try:
+        trainer = Trainer(
+            net,
+            batches[0][0],
+            optimizer=optimizer,
+            policy=policy,
+            budget=budget,
+            host_budget=request.host_budget,
+            chunk_size=request.chunk_size,
+            dtype=request.dtype,
+            kernels=device.kernels,
+            slab=device.slab,
+            progress=report,
+        )
+    except BudgetError as error:
+        floor = Floor(error.floor_nbytes, error.step)
+        baseline = graph.baseline_nbytes
+        return Measured(infeasible_row(case, floor, baseline_nbytes=baseline, simulated=False))
+    try:
+        return _run(case, trainer, batches, report)
+    finally:
+        trainer.close()
+
+
+def _run(case: Case, trainer: Trainer, batches: Batches, report: StageReport) -> Measured:
+    losses: list[float] = []
+    seconds: list[float] = []
+    for number, (x, y) in enumerate(batches):
+        begin = time.perf_counter()
+        losses.append(float(trainer.step(x, y)))
+        seconds.append(time.perf_counter() - begin)
+        report("running", (number + 1) / len(batches))
+    cuda = trainer.device.type == "cuda"
+    measurement = Measurement(
+        step_s=median(seconds),
+        peak_nbytes=trainer.peak_nbytes(),
+        loss=losses[-1],
+        timeline=trainer.timeline(x, y) if cuda else None,
+    )
+    floor = find_floor(trainer.graph, trainer.costs, case.policy)
+    predicted_s = trainer.predicted.step_s if trainer.costs.measured else None
+    row = measured_row(case, trainer.schedule, measurement, floor, predicted_s=predicted_s)
+    return Measured(row, tuple(losses), trainer.net)

@@ -1,0 +1,77 @@
+"""Output: results to standard output or a JSON file, progress and messages to standard error."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+DONE, FAILED, USAGE = 0, 1, 2
+PLAIN_WIDTH = 180  # characters a line where no terminal says how wide it is
+STDOUT = "-"
+
+StageReport = Callable[[str, float], None]
+
+
+def messages() -> Console:
+    """Standard error, for messages and progress."""
+    return Console(stderr=True)
+
+
+def show(*renderables: RenderableType, json_file: str | None) -> None:
+    """Print results; to standard error where standard output is to hold JSON alone."""
+    console = Console(stderr=json_file == STDOUT)
+    if not console.is_terminal:
+        console = Console(stderr=json_file == STDOUT, width=PLAIN_WIDTH)
+    for renderable in renderables:
+        console.print(renderable)
+
+
+def write_json(data: Any, json_file: str | None) -> None:
+    """Write `data` to the file, or to standard output for "-"; nowhere for None."""
+    if json_file is None:
+        return
+    text = json.dumps(data, indent=1) + "\n"
+    if json_file == STDOUT:
+        sys.stdout.write(text)
+    else:
+        Path(json_file).write_text(text)
+
+
+@contextmanager
+def stages(console: Console, label: str) -> Iterator[StageReport]:
+    """A report of stages and the fraction done: a live bar on a terminal, else a line a stage."""
+    if console.is_terminal:
+        with _live(console) as progress:
+            yield _bars(progress, label)
+    else:
+        yield _lines(console, label)
+
+
+def _live(console: Console) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+    return Progress(*columns, TimeElapsedColumn(), console=console, transient=True)
+
+
+def _bars(progress: Progress, label: str) -> StageReport:
+    task = progress.add_task(label, total=1.0)
+
+    def report(stage: str, fraction: float) -> None:
+        progress.update(task, description=f"{label}: {stage}", completed=fraction)
+
+    return report
+
+
+def _lines(console: Console, label: str) -> StageReport:
+    seen: set[str] = set()
+
+    def report(stage: str, fraction: float) -> None:
+        if stage not in seen:
+            seen.add(stage)
+            console.print(f"{label}: {stage}", markup=False, highlight=False)
+
+    return report

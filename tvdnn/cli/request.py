@@ -1,0 +1,163 @@
+"""Requests: what a command was asked to plan or run, checked, and the graph of it."""
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from platform import python_version
+
+import torch
+
+from .. import __version__, models
+from ..engine import training_graph
+from ..errors import InputError
+from ..graph import Graph
+from ..ops.expand import DTYPES
+from ..optim import SGD
+from ..planner.costs import Costs
+from ..planner.planning import DEFAULT_CHUNK_SIZE, POLICIES, floor_of
+from ..report.rows import Case, Floor
+from ..units import parse_bytes
+from .output import StageReport
+
+OPTIMIZER = SGD(lr=1e-3, momentum=0.9)
+DRIVER_FILE = Path("/proc/driver/nvidia/version")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A network, its batch and its numbers. `dtype` is "bf16", "tf32" or "fp32"."""
+
+    net: str
+    batch: int
+    image_size: int
+    dtype: str
+    chunk_size: int
+    host_budget: int | None
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The shape [C, H, W] of an image."""
+        return models.image_shape(self.net)[0], self.image_size, self.image_size
+
+
+def make_request(
+    net: str,
+    batch: int,
+    image_size: int | None,
+    dtype: str,
+    chunk_size: str | None,
+    host_budget: str | None,
+) -> Request:
+    """The request, with what was not given filled in. Raises InputError for what is not known."""
+    if dtype not in DTYPES:
+        raise InputError(f"dtype {dtype!r} is not known; choose one of {', '.join(DTYPES)}")
+    return Request(
+        net=net,
+        batch=batch,
+        image_size=image_size or models.image_size(net),
+        dtype=dtype,
+        chunk_size=parse_bytes(chunk_size) or DEFAULT_CHUNK_SIZE,
+        host_budget=parse_bytes(host_budget),
+    )
+
+
+def make_graph(request: Request, report: StageReport) -> Graph:
+    """The graph of a training step, traced without memory."""
+    report("tracing", 0.0)
+    with torch.device("meta"):
+        net = models.by_name(request.net)
+        x = torch.empty(request.batch, *request.shape)
+    graph = training_graph(
+        net, x, optimizer=OPTIMIZER, dtype=request.dtype, chunk_size=request.chunk_size
+    )
+    report("tracing", 1.0)
+    return graph
+
+
+def num_classes(graph: Graph) -> int:
+    """The classes that the network's logits tell apart."""
+    logits = graph.ops["loss"].inputs[0]
+    return graph.network.values[logits].shape[-1]
+
+
+def make_case(
+    request: Request,
+    policy: str,
+    budget: int | None,
+    hardware: str,
+    versions: Mapping[str, str | None],
+) -> Case:
+    """The subject of the row of one policy and budget."""
+    return Case(
+        net=request.net,
+        batch=request.batch,
+        image_size=request.image_size,
+        dtype=request.dtype,
+        policy=policy,
+        budget_bytes=budget,
+        chunk_size=request.chunk_size,
+        hardware=hardware,
+        versions=versions,
+    )
+
+
+def parse_policies(text: str) -> tuple[str, ...]:
+    """Policies by comma. Raises InputError for one that is not known."""
+    policies = tuple(part.strip() for part in text.split(","))
+    for policy in policies:
+        if policy not in POLICIES and policy.removesuffix(":sync") not in POLICIES:
+            raise InputError(f"policy {policy!r} is not known; choose from {', '.join(POLICIES)}")
+    return policies
+
+
+def parse_budgets(text: str) -> tuple[int | None, ...]:
+    """Budgets by comma: sizes, or none."""
+    return tuple(parse_bytes(part.strip()) for part in text.split(","))
+
+
+def find_floor(graph: Graph, costs: Costs, policy: str) -> Floor:
+    """The least budget of a policy, and the step that sets it."""
+    return Floor(*floor_of(graph, costs, policy))
+
+
+@cache
+def software(kernels: str | None = None) -> Mapping[str, str | None]:
+    """Versions of what runs, of the driver and the commit where they can be told."""
+    return {
+        "tvdnn": __version__,
+        "python": python_version(),
+        "torch": torch.__version__,
+        "triton": _installed("triton"),
+        "cuda": torch.version.cuda,
+        "driver": _driver(),
+        "commit": _commit(),
+        "kernels": kernels,
+    }
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _driver() -> str | None:
+    """The kernel driver's version, as its first line says it."""
+    if not DRIVER_FILE.exists():
+        return None
+    words = DRIVER_FILE.read_text().splitlines()[0].split()
+    return next((word for word in words if word.replace(".", "").isdigit()), None)
+
+
+def _commit() -> str | None:
+    """The checkout's commit, marked where files differ from it; None for an installed package."""
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    return found.stdout.strip() or None

@@ -1,0 +1,159 @@
+"""`tvdnn train`: train a network on real data inside a budget, with checkpoints and resume."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from torch import nn
+
+from .. import data, models
+from ..data import Dataset
+from ..engine import Trainer
+from ..errors import InputError
+from ..optim import SGD
+from ..units import format_bytes, parse_bytes
+from .options import NET_HELP, ChunkSize, Dtype, HostBudget, ImageSize, Policy
+from .output import messages, stages
+from .request import Request, make_request, parse_policies
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A training run: the trainer, its data, and where it saves."""
+
+    request: Request
+    trainer: Trainer
+    dataset: Dataset
+    epochs: int
+    seed: int
+    checkpoint: Path | None
+
+
+def train(
+    net: Annotated[str, typer.Argument(help=NET_HELP)],
+    source: Annotated[
+        str, typer.Option("--data", help="digits, a folder of class folders, or an .npz of x, y.")
+    ] = "digits",
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the data, in all.")] = 10,
+    batch: Annotated[int, typer.Option(min=1, help="Samples in a batch.")] = 64,
+    image_size: ImageSize = None,
+    lr: Annotated[float, typer.Option(help="Learning rate.")] = 0.05,
+    momentum: Annotated[float, typer.Option(help="Momentum.")] = 0.9,
+    weight_decay: Annotated[float, typer.Option(help="Weight decay.")] = 0.0,
+    dtype: Dtype = None,
+    policy: Policy = "auto",
+    budget: Annotated[str, typer.Option(help="Device bytes: 6GiB, ... or none.")] = "none",
+    host_budget: HostBudget = None,
+    chunk_size: ChunkSize = None,
+    seed: Annotated[int, typer.Option(help="Of weights, order and test part.")] = 0,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Save here after each epoch, whole or not at all.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the checkpoint, if it is there.")
+    ] = False,
+) -> None:
+    """Train NET by planned steps; print loss and test accuracy after each epoch.
+
+    The budget covers the training steps; accuracy is computed after them by the plain network on a
+    few images at a time.
+    """
+    console = messages()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    default = "bf16" if device.type == "cuda" else "fp32"
+    request = make_request(net, batch, image_size, dtype or default, chunk_size, host_budget)
+    parse_policies(policy)
+    limit = parse_bytes(budget)
+    if resume and checkpoint is None:
+        raise InputError("--resume needs --checkpoint FILE to go on from")
+    dataset = data.load(source, shape=request.shape, seed=seed)
+    if len(dataset.train) < batch:
+        raise InputError(
+            f"{source} has {len(dataset.train)} images to train on, fewer than a batch"
+        )
+    torch.manual_seed(seed)
+    module = models.by_name(net, num_classes=dataset.num_classes).to(device)
+    with stages(console, net) as report:
+        trainer = Trainer(
+            module,
+            torch.empty(batch, *request.shape),
+            optimizer=SGD(lr=lr, momentum=momentum, weight_decay=weight_decay),
+            policy=policy,
+            budget=limit,
+            host_budget=request.host_budget,
+            chunk_size=request.chunk_size,
+            dtype=request.dtype,
+            seed=seed,
+            progress=report,
+        )
+    run = Run(request, trainer, dataset, epochs, seed, checkpoint)
+    try:
+        _fit(console, run, _start(console, run, resume))
+    finally:
+        trainer.close()
+
+
+def _fit(console: Console, run: Run, start: int) -> None:
+    """Train the epochs from `start` on."""
+    left_over = len(run.dataset.train) % run.request.batch
+    if left_over:
+        console.print(f"each epoch leaves out {left_over} images, another few each time")
+    for epoch in range(start, run.epochs):
+        with stages(console, f"epoch {epoch + 1}/{run.epochs}") as report:
+            loss = _epoch(run, epoch, lambda share: report("running", share))
+        share = _accuracy(run.trainer.net, run)
+        _save(run, epoch + 1)
+        peak = format_bytes(run.trainer.peak_nbytes())
+        print_epoch(epoch + 1, loss, share, peak)
+
+
+def print_epoch(epoch: int, loss: float, accuracy: float, peak: str) -> None:
+    """The result of an epoch, on standard output."""
+    Console(highlight=False).print(
+        f"epoch {epoch}: loss {loss:.4f}, test accuracy {accuracy:.2%}, peak {peak}"
+    )
+
+
+def _epoch(run: Run, epoch: int, report: Callable[[float], None]) -> float:
+    """The mean loss of one pass over the data, in an order of its own."""
+    batch = run.request.batch
+    count = len(run.dataset.train) // batch
+    total = torch.zeros((), device=run.trainer.device)
+    for number, (x, y) in enumerate(data.batches(run.dataset.train, batch, seed=run.seed + epoch)):
+        total += run.trainer.step(x, y)
+        report((number + 1) / count)
+    return float(total) / count
+
+
+def _accuracy(net: nn.Module, run: Run) -> float:
+    net.eval()
+    share = data.accuracy(net, run.dataset.test, run.trainer.device)
+    net.train()
+    return share
+
+
+def _start(console: Console, run: Run, resume: bool) -> int:
+    """The epoch to begin with: 0, or where the checkpoint ended."""
+    path = run.checkpoint
+    if not resume or path is None:
+        return 0
+    if not path.exists():
+        console.print(f"no checkpoint {path} yet: starting from the beginning")
+        return 0
+    state: Mapping[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    run.trainer.load_state_dict(state["trainer"])
+    console.print(f"going on after epoch {state['epoch']} of {path}")
+    return int(state["epoch"])
+
+
+def _save(run: Run, epoch: int) -> None:
+    """Write the checkpoint beside its name, then move it there: it is never half written."""
+    if run.checkpoint is None:
+        return
+    partial = run.checkpoint.with_name(run.checkpoint.name + ".partial")
+    torch.save({"epoch": epoch, "trainer": run.trainer.state_dict()}, partial)
+    partial.replace(run.checkpoint)
