@@ -137,10 +137,14 @@ class Builder:
         return self.contributions[op.output][0]
 
     def new_grad(self, value: str) -> str:
-        """A fresh buffer for one more contribution to the gradient of `value`."""
+        """A fresh buffer for one more contribution to the gradient of `value`.
+
+        It has the shape of the buffer that holds `value`, which a view may have renamed.
+        """
         earlier = self.contributions.setdefault(value, [])
         suffix = f"#{len(earlier) + 1}" if earlier else ""
-        name = self.add_map(f"grad {value}{suffix}", self.shape(value), Kind.GRAD)
+        shape = self.buffers[self.home[value]].shape
+        name = self.add_map(f"grad {value}{suffix}", shape, Kind.GRAD)
         earlier.append(name)
         return name
 

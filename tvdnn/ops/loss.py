@@ -25,7 +25,8 @@ def backward(b: Builder, op: Op) -> None:
 
 
 def _run_rows(a: Launch) -> None:
-    a.kernels.cross_entropy_rows(*a.reads, *a.writes, **a.settings("ignore_index"))
+    logits, target = a.reads
+    a.kernels.cross_entropy_rows(logits.flatten(1), target, *a.writes, **a.settings("ignore_index"))
 
 
 def _run_total(a: Launch) -> None:
@@ -33,7 +34,9 @@ def _run_total(a: Launch) -> None:
 
 
 def _run_grad_input(a: Launch) -> None:
-    a.kernels.cross_entropy_grad(*a.reads, a.control.scale, a.writes[0], **a.attrs)
+    logits, *rest = a.reads
+    grad = a.writes[0].flatten(1)
+    a.kernels.cross_entropy_grad(logits.flatten(1), *rest, a.control.scale, grad, **a.attrs)
 
 
 CROSS_ENTROPY = OpDef(

@@ -80,7 +80,8 @@ class Runner:
             if buffer.dtype == "int64":
                 target.copy_(source)
             else:
-                self._kernels.stage(source, target)
+                flat = source.dim() == 2  # a view may have renamed maps of one pixel
+                self._kernels.stage(source, target.flatten(1) if flat else target)
 
     def run(self, half: int = 0) -> None:
         """Run one half of the step on the current stream."""
