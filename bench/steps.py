@@ -1,12 +1,13 @@
-"""Whole training steps on a GPU: policies and budgets beside torch eager and torch.compile, and the promises they keep.
+"""Whole training steps on a GPU: policies and budgets, beside torch eager and torch.compile.
 
     python bench/steps.py matrix --dtype bf16 -o bench/results/vgg16_bf16.json
     python bench/steps.py deep -o bench/results/deep.json
     python bench/steps.py soak -o bench/results/soak.json
 
-`matrix` trains VGG-16 (batch 256) under every vDNN policy at several budgets, `deep` VGG-416 (batch 32) and
-AlexNet (batch 7168) inside 12 GiB, `soak` runs 1,000 steps and repeats a run with random delays. Losses and weights
-after 20 steps are compared with keep's in the same run. Each file holds its rows as JSON.
+`matrix` trains VGG-16 (batch 256) under every vDNN policy at several budgets, `deep` VGG-416 (batch
+32) and AlexNet (batch 7168) inside 12 GiB, `soak` runs 1,000 steps and repeats a run with random
+delays. Losses and weights after 20 steps are compared with keep's in the same run. Each file holds
+its rows as JSON.
 """
 
 import argparse
@@ -27,12 +28,12 @@ from torch import nn
 from torchvision import models as torch_models
 
 import tvdnn
+from tvdnn.engine import training_graph
 from tvdnn.errors import BudgetError
+from tvdnn.planner.planning import DEFAULT_CHUNK_SIZE, floor_of
 from tvdnn.planner.schedule import Lane, Schedule
 from tvdnn.planner.timeline import Timeline, copy_waits
-from tvdnn.engine import training_graph
-from tvdnn.planner.planning import DEFAULT_CHUNK_SIZE
-from tvdnn.report.rows import Case, Run, infeasible_row, measured_row
+from tvdnn.report.rows import Case, Floor, Measurement, infeasible_row, measured_row
 from tvdnn.runtime.slab import Slab, available_nbytes
 from tvdnn.units import GIB
 
@@ -73,7 +74,7 @@ def matrix(options: argparse.Namespace) -> tuple[str, str, Rows]:
     for policy in options.policies.split(","):
         for budget in BUDGETS:
             rows.append(run("vgg16", policy, budget, x, y, options.dtype, slab, oracle))
-    note = f"{STEPS} steps each from the same weights; `equal` tells whether all losses and weights equal keep's bit for bit."
+    note = f"{STEPS} steps each from the same weights; `equal`: losses and weights as keep's."
     return f"VGG-16, batch 256, {options.dtype}", note, rows
 
 
@@ -116,7 +117,7 @@ def soak(options: argparse.Namespace) -> tuple[str, str, Rows]:
             run("vgg16", policy, budget, x, y, options.dtype, slab, oracle, delay_seed=1)
             | {"random_delays": True}
         )
-    note = "1,000 steps under vdnn-conv, then runs in which every step of the schedule starts after a random delay."
+    note = "1,000 steps under vdnn-conv, then runs whose every step starts after a random delay."
     return f"Endurance: VGG-16, batch 256, {options.dtype}", note, rows
 
 
@@ -195,11 +196,12 @@ def run(
         graph = training_graph(
             tvdnn.models.by_name(name).to("meta"), x.to("meta"), optimizer=SGD, dtype=dtype
         )
+        floor = Floor(error.floor_nbytes, error.step)
         row = infeasible_row(
-            chosen, graph, error, floor_nbytes=None, versions=environment()
+            chosen, floor, baseline_nbytes=graph.baseline_nbytes, simulated=False
         ).to_json()
         show(row)
-        return row | {"floor_step": error.step}
+        return row
     ready = time.perf_counter() - begin
     losses, seconds = [], []
     for _ in range(STEPS):
@@ -220,7 +222,8 @@ def run(
 def case(name: str, policy: str, budget: float | None, x: torch.Tensor, dtype: str) -> Case:
     limit = None if budget is None else round(budget * GIB)
     gpu = torch.cuda.get_device_name()
-    return Case(name, x.shape[0], x.shape[2], dtype, policy, limit, DEFAULT_CHUNK_SIZE, gpu, False)
+    size = (x.shape[0], x.shape[2])
+    return Case(name, *size, dtype, policy, limit, DEFAULT_CHUNK_SIZE, gpu, environment())
 
 
 def measured(
@@ -230,18 +233,22 @@ def measured(
     losses: tuple[float, ...],
     *batch: torch.Tensor,
 ) -> dict[str, Any]:
-    """The row of a trainer that ran; with a batch given, one more step is run to measure its timeline."""
+    """The row of a trainer that ran; a batch is for one more step, to measure its timeline."""
     peak = trainer.peak_nbytes()
     timeline = trainer.timeline(*batch) if batch else None
-    run = Run(step_s, losses, peak, timeline)
+    floor = Floor(*floor_of(trainer.graph, trainer.costs, chosen.policy))
     row = measured_row(
-        chosen, trainer.schedule, trainer.predicted, run, floor_nbytes=None, versions=environment()
-    ).to_json()
+        chosen,
+        trainer.schedule,
+        Measurement(step_s, peak, losses[-1], timeline),
+        floor,
+        predicted_s=trainer.predicted.step_s,
+    ).to_json() | {"losses": losses}
     return row if timeline is None else row | {"wait_rate": wait_rate(trainer.schedule, timeline)}
 
 
 def environment() -> dict[str, str]:
-    """The machine, versions and commit of this run; the commit from `TVDNN_COMMIT` where there is no checkout."""
+    """The machine, versions and commit of this run; the commit is that of `TVDNN_COMMIT`."""
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     driver = subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
     return {
@@ -271,51 +278,39 @@ def wait_rate(schedule: Schedule, timeline: Timeline) -> float | None:
 
 
 def peers(make: Callable[[], nn.Module], x: torch.Tensor, y: torch.Tensor, dtype: str) -> Rows:
-    """The same training by torch: eager and compiled, channels_last, pure bf16 or float32 with tf32 arithmetic."""
-    rows = []
-    for policy in ("torch eager", "torch.compile"):
-        torch.manual_seed(0)
-        kind = torch.bfloat16 if dtype == "bf16" else torch.float32
-        net = make().cuda().to(memory_format=torch.channels_last, dtype=kind)
-        inputs = x.to(memory_format=torch.channels_last, dtype=kind)
-        optimizer = torch.optim.SGD(net.parameters(), lr=SGD.lr, momentum=SGD.momentum)
-        called = torch.compile(net) if policy == "torch.compile" else net
-        torch.cuda.reset_peak_memory_stats()
+    """The same training by torch: channels_last, pure bf16 or float32 with tf32 arithmetic."""
+    return [peer(policy, make, x, y, dtype) for policy in ("torch eager", "torch.compile")]
 
-        def step() -> None:
-            optimizer.zero_grad(set_to_none=True)
-            nn.functional.cross_entropy(called(inputs), y).backward()
-            optimizer.step()
 
-        for _ in range(4):
-            step()
-        step_s = median(timed(step) for _ in range(STEPS))
-        peak = torch.cuda.max_memory_allocated() - (x.numel() * 4 if inputs is not x else 0)
-        rows.append(
-            {
-                "net": "vgg16",
-                "batch": x.shape[0],
-                "image_size": x.shape[2],
-                "dtype": dtype,
-                "policy": policy,
-            }
-        )
-        rows[-1] |= {
-            "step_s": step_s,
-            "images_per_s": x.shape[0] / step_s,
-            "max_memory_allocated": peak,
-        }
-        rows[-1] |= {
-            "simulated": False,
-            "infeasible": False,
-            "hardware": torch.cuda.get_device_name(),
-        }
-        show(rows[-1])
-        del net, called, optimizer, inputs, step
-        torch._dynamo.reset()
-        gc.collect()
-        torch.cuda.empty_cache()
-    return rows
+def peer(
+    policy: str, make: Callable[[], nn.Module], x: torch.Tensor, y: torch.Tensor, dtype: str
+) -> dict[str, Any]:
+    torch.manual_seed(0)
+    kind = torch.bfloat16 if dtype == "bf16" else torch.float32
+    net = make().cuda().to(memory_format=torch.channels_last, dtype=kind)
+    inputs = x.to(memory_format=torch.channels_last, dtype=kind)
+    optimizer = torch.optim.SGD(net.parameters(), lr=SGD.lr, momentum=SGD.momentum)
+    called = torch.compile(net) if policy == "torch.compile" else net
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        nn.functional.cross_entropy(called(inputs), y).backward()
+        optimizer.step()
+
+    torch.cuda.reset_peak_memory_stats()
+    for _ in range(4):
+        step()
+    step_s = median(timed(step) for _ in range(STEPS))
+    own_copy = 0 if inputs is x else x.numel() * x.element_size()
+    row = {"net": "vgg16", "batch": x.shape[0], "image_size": x.shape[2], "dtype": dtype}
+    row |= {"policy": policy, "step_s": step_s, "images_per_s": x.shape[0] / step_s}
+    row |= {"max_memory_allocated": torch.cuda.max_memory_allocated() - own_copy}
+    row |= {"simulated": False, "infeasible": False, "hardware": torch.cuda.get_device_name()}
+    show(row)
+    torch._dynamo.reset()
+    gc.collect()
+    torch.cuda.empty_cache()
+    return row
 
 
 def timed(run: Callable[[], object]) -> float:

@@ -8,7 +8,6 @@ import torch
 import typer
 from rich.table import Table
 
-from ..planner.planning import DEFAULT_CHUNK_SIZE
 from ..runtime.profiler import measure_link
 from ..runtime.slab import available_nbytes
 from ..units import format_bytes
@@ -88,7 +87,7 @@ def _device() -> Iterator[Finding]:
 
 
 def _copies(device: torch.device) -> Iterator[Finding]:
-    link = measure_link(device, DEFAULT_CHUNK_SIZE)
+    link = measure_link(device)
     alone = f"{link.to_host / GB:.1f} GB/s to host, {link.to_device / GB:.1f} GB/s to device"
     both = f"{link.to_host_duplex / GB:.1f} and {link.to_device_duplex / GB:.1f} GB/s"
     yield Finding("copies, one way at a time", alone)

@@ -24,6 +24,8 @@ from .kernels import kernel_set
 REPEATS = 8  # launches captured together: each one's share of the graph's own start is small
 REPLAYS = 5
 LINK_NBYTES = 64 * MIB
+SHORT_NBYTES = MIB
+WAYS = ((0,), (1,), (0, 1))  # to the host, to the device, both at once
 SCRATCH_NBYTES = 3 * GIB
 Samples = dict[str, tuple[tuple[int, float], ...]]
 
