@@ -1,10 +1,10 @@
-"""The engine on a GPU: policies bit-identical to keep, memory as planned, races provoked by delays, host inputs, autograd."""
+"""The engine on a GPU: bits as keep's, memory as planned, random delays, host inputs, autograd."""
 
 import gc
 
 import pytest
 import torch
-from torch.nn import functional as F
+from torch.nn import functional
 
 import tvdnn
 from tvdnn.errors import BudgetError
@@ -114,8 +114,8 @@ def test_autograd_matches_torch(batch) -> None:
     virtual = tvdnn.virtualize(net, x, policy="vdnn-all", chunk_size=CHUNK, dtype="fp32")
     for size in (BATCH, 7, 16):
         mine, theirs = (x[:size].clone().requires_grad_() for _ in range(2))
-        F.cross_entropy(virtual(mine), y[:size]).backward()
-        F.cross_entropy(twin(theirs), y[:size]).backward()
+        functional.cross_entropy(virtual(mine), y[:size]).backward()
+        functional.cross_entropy(twin(theirs), y[:size]).backward()
         torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-3, atol=1e-6)
     for a, b in zip(net.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=1e-4)

@@ -165,7 +165,7 @@ class _Scratch:
 
 
 def measure_link(device: torch.device) -> Link:
-    """Rates of long pinned copies, each way alone and both at once, and what one more copy costs."""
+    """Rates of long pinned copies, one way and both at once, and what one more copy costs."""
     hosts = [torch.empty(LINK_NBYTES, dtype=torch.uint8).pin_memory() for _ in range(2)]
     devices = [torch.zeros(LINK_NBYTES, dtype=torch.uint8, device=device) for _ in range(2)]
     streams = [torch.cuda.Stream(device) for _ in range(2)]
