@@ -1,0 +1,268 @@
+"""Write the README's figure and result tables from the files in bench/results.
+
+    python -m bench.tables
+
+Each file holds {"title", "note", "environment", "rows"}; a row has the keys of
+`tvdnn.report.rows.Row` and any of those that the extra columns below read.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from bench.figure import Line, draw
+from tvdnn.report.rows import Row
+from tvdnn.report.tables import COLUMNS, NONE, infeasible_text
+from tvdnn.units import format_bytes
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+RESULTS = ROOT / "bench" / "results"
+FIGURE = "overview.svg"
+KEEP = "keep"
+PEERS = "torch"  # how the policies begin that are torch's own training
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A row of a results file: its keys that every row has, and all of them."""
+
+    row: Row
+    values: Mapping[str, Any]
+
+    @property
+    def is_peer(self) -> bool:
+        return self.row.policy.startswith(PEERS)
+
+    @property
+    def allocated_nbytes(self) -> int | None:
+        """Most bytes by torch's own counter, the caller's x, y and outputs included."""
+        return self.values.get("max_memory_allocated", self.row.peak_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A results file."""
+
+    title: str
+    note: str
+    environment: Mapping[str, Any]
+    entries: tuple[Entry, ...]
+
+
+Text = Callable[[Entry], str]
+
+
+def read(folder: Path) -> tuple[Result, ...]:
+    """The results in a folder, in the order of their files' names."""
+    return tuple(_result(json.loads(path.read_text())) for path in sorted(folder.glob("*.json")))
+
+
+def _result(values: Mapping[str, Any]) -> Result:
+    entries = tuple(Entry(_row(row), row) for row in values["rows"])
+    return Result(
+        values["title"], values.get("note") or "", values.get("environment") or {}, entries
+    )
+
+
+def _row(values: Mapping[str, Any]) -> Row:
+    """The row in `values`; what a peer's row does not say is None."""
+    return Row(**{field.name: values.get(field.name) for field in fields(Row)})
+
+
+def _reported(heading: str) -> tuple[str, Text]:
+    """The column that reports have under this heading."""
+    text = next(column.text for column in COLUMNS if column.heading == heading)
+    return heading, lambda entry: text(entry.row)
+
+
+def _milliseconds(*keys: str) -> Text:
+    return _joined(lambda seconds: f"{seconds * 1e3:.1f}", keys)
+
+
+def _nbytes(*keys: str) -> Text:
+    return _joined(format_bytes, keys)
+
+
+def _joined(form: Callable[[float], str], keys: Sequence[str]) -> Text:
+    """The values under `keys` with slashes between; nothing where one is missing."""
+
+    def text(entry: Entry) -> str:
+        values = [entry.values.get(key) for key in keys]
+        return NONE if None in values else " / ".join(form(value) for value in values)
+
+    return text
+
+
+def _network(entry: Entry) -> str:
+    return f"{entry.row.net}({entry.row.batch})"
+
+
+def _time(entry: Entry) -> str:
+    if entry.row.infeasible:
+        return infeasible_text(entry.row)
+    return _milliseconds("step_s")(entry)
+
+
+def _prediction(entry: Entry) -> str:
+    """The predicted time, and how far it lies from the measured one."""
+    row = entry.row
+    if row.predicted_s is None or not row.step_s:
+        return NONE
+    return f"{row.predicted_s * 1e3:.1f} ({row.predicted_s / row.step_s - 1:+.1%})"
+
+
+def _wait_share(entry: Entry) -> str:
+    rate, link = entry.values.get("wait_rate"), entry.values.get("link_rate")
+    return f"{rate / link:.0%}" if rate and link else NONE
+
+
+def _equal(entry: Entry) -> str:
+    return {True: "yes", False: "NO"}.get(entry.values.get("equal"), NONE)
+
+
+TABLE: tuple[tuple[str, Text], ...] = (
+    ("network", _network),
+    _reported("policy"),
+    _reported("budget"),
+    ("step ms", _time),
+    _reported("images/s"),
+    ("predicted ms", _prediction),
+    _reported("slowdown"),
+    _reported("planned peak"),
+    _reported("measured peak"),
+    ("by torch's counter", _nbytes("max_memory_allocated")),
+    _reported("average"),
+    _reported("offloaded"),
+    _reported("stall ms"),
+    _reported("overlap"),
+    ("link used while waiting", _wait_share),
+    ("first / last 100 steps ms", _milliseconds("first_100_s", "last_100_s")),
+    ("device / host growth", _nbytes("device_growth_bytes", "host_growth_bytes")),
+    ("same bits as keep", _equal),
+)
+
+
+def table(result: Result) -> str:
+    """The rows as Markdown; columns in which no row has anything are left out."""
+    columns = [
+        (heading, [text(entry) for entry in result.entries])
+        for heading, text in TABLE
+        if heading != "network" or len({_network(entry) for entry in result.entries}) > 1
+    ]
+    shown = [(heading, cells) for heading, cells in columns if set(cells) != {NONE}]
+    lines = [
+        "| " + " | ".join(heading for heading, _ in shown) + " |",
+        "|---" + "|---:" * (len(shown) - 1) + "|",
+        *("| " + " | ".join(cells) + " |" for cells in zip(*(c for _, c in shown), strict=True)),
+    ]
+    return "\n".join(lines)
+
+
+def section(result: Result) -> str:
+    """Title, note, table and machine of a results file."""
+    machine = ", ".join(f"{key} {value}" for key, value in result.environment.items() if value)
+    parts = (f"### {result.title}", result.note, table(result), machine and f"<sub>{machine}</sub>")
+    return "\n\n".join(part for part in parts if part)
+
+
+def tables(results: Iterable[Result]) -> str:
+    """Every results file's section."""
+    return "\n\n".join(section(result) for result in results) or "No result is committed yet."
+
+
+def compared(results: Iterable[Result]) -> Result | None:
+    """The first results that hold torch's own training too, cut down to what the figure shows."""
+    for result in results:
+        if any(entry.is_peer for entry in result.entries):
+            return Result(result.title, result.note, result.environment, _highlights(result))
+    return None
+
+
+def _highlights(result: Result) -> tuple[Entry, ...]:
+    """Peers, keep without a budget, and at each budget the fastest of the other policies."""
+    ran = [entry for entry in result.entries if entry.row.step_s and not entry.row.infeasible]
+    peers = [entry for entry in ran if entry.is_peer]
+    own = [entry for entry in ran if not entry.is_peer]
+    kept = [e for e in own if e.row.policy == KEEP and e.row.budget_bytes is None]
+    budgets = {e.row.budget_bytes for e in own if e.row.budget_bytes and e.row.policy != KEEP}
+    fastest = [
+        min(
+            (e for e in own if e.row.budget_bytes == budget and e.row.policy != KEEP),
+            key=lambda entry: entry.row.step_s or 0.0,
+        )
+        for budget in sorted(budgets, reverse=True)
+    ]
+    return (*peers, *kept[:1], *fastest)
+
+
+def opening(result: Result | None) -> str:
+    """The figure and what it shows, in Markdown."""
+    if result is None:
+        return "No result is committed yet."
+    path = (RESULTS / FIGURE).relative_to(ROOT)
+    return f"![Device memory and time of a step: {result.title}]({path})\n\n{_caption(result)}"
+
+
+def _caption(result: Result) -> str:
+    peer = next(entry for entry in result.entries if entry.is_peer)
+    own = [entry for entry in result.entries if not entry.is_peer]
+    parts = [f"{peer.row.policy} takes {_measure(peer)}"]
+    if own and own[-1].row.budget_bytes:
+        last = own[-1]
+        parts.append(
+            f"tvdnn trains inside {format_bytes(last.row.budget_bytes)} at "
+            f"{_milliseconds('step_s')(last)} ms ({last.row.policy})"
+        )
+    if own and all(entry.values.get("equal") for entry in own):
+        parts.append("every policy with the same losses and weights, bit for bit")
+    gpu = result.environment.get("gpu")
+    return f"{result.title}{f', on one {gpu}' if gpu else ''}: " + "; ".join(parts) + "."
+
+
+def _measure(entry: Entry) -> str:
+    return f"{format_bytes(entry.allocated_nbytes)} and {_milliseconds('step_s')(entry)} ms a step"
+
+
+def figure(result: Result) -> str:
+    """The figure of what `compared` found, in SVG."""
+    return draw(result.title, [line(entry) for entry in result.entries])
+
+
+def line(entry: Entry) -> Line:
+    """The row as a line of the figure."""
+    row, allocated = entry.row, entry.allocated_nbytes or 0
+    counted = allocated if entry.is_peer else min(row.peak_bytes or allocated, allocated)
+    return Line(row.policy, entry.is_peer, counted, allocated, row.budget_bytes, row.step_s or 0.0)
+
+
+def fill(readme: str, results: Sequence[Result]) -> str:
+    """The README with what stands between its markers made anew."""
+    filled = _between(readme, "figure", opening(compared(results)))
+    return _between(filled, "results", tables(results))
+
+
+def _between(text: str, mark: str, body: str) -> str:
+    begin, end = f"<!-- {mark}: begin -->", f"<!-- {mark}: end -->"
+    pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.S)
+    filled, count = pattern.subn(lambda _: f"{begin}\n{body}\n{end}", text)
+    if count != 1:
+        raise ValueError(f"the text has {count} places between {begin} and {end}; it needs one")
+    return filled
+
+
+def main() -> None:
+    """Write the README and the figure."""
+    results = read(RESULTS)
+    README.write_text(fill(README.read_text(), results))
+    shown = compared(results)
+    if shown is not None:
+        (RESULTS / FIGURE).write_text(figure(shown))
+    print(f"{README.name}: {len(results)} results")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""The README's generated parts: tables and figure from rows worked out by hand, and up to date."""
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from bench import tables
+from bench.figure import Line, draw
+
+GIB = 2**30
+OWN = {"net": "vgg16", "batch": 256, "image_size": 224, "dtype": "bf16", "infeasible": False}
+ROWS = [
+    {**OWN, "policy": "torch eager", "step_s": 0.07, "max_memory_allocated": 12 * GIB},
+    {**OWN, "policy": "keep", "step_s": 0.08, "peak_bytes": 10 * GIB, "equal": True},
+    {
+        **OWN,
+        "policy": "vdnn-all",
+        "budget_bytes": 6 * GIB,
+        "step_s": 0.3,
+        "predicted_s": 0.285,
+        "images_per_s": 853.3,
+        "planned_peak_bytes": 6 * GIB - 512,
+        "peak_bytes": 6 * GIB - 512,
+        "max_memory_allocated": 6 * GIB + GIB // 8,
+        "offloaded_bytes": 7784103936,
+        "stall_s": 0.2,
+        "slowdown": 3.75,
+        "wait_rate": 48e9,
+        "link_rate": 50e9,
+        "equal": True,
+    },
+    {**OWN, "policy": "vdnn-conv", "budget_bytes": 6 * GIB, "step_s": 0.25, "equal": True},
+    {
+        **OWN,
+        "policy": "vdnn-conv",
+        "budget_bytes": 4 * GIB,
+        "infeasible": True,
+        "floor_bytes": 4 * GIB + GIB // 4,
+    },
+]
+FILE = {"title": "VGG-16", "note": "A note.", "environment": {"gpu": "H200"}, "rows": ROWS}
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> tuple[tables.Result, ...]:
+    (tmp_path / "vgg16.json").write_text(json.dumps(FILE))
+    return tables.read(tmp_path)
+
+
+def cells(table: str) -> list[dict[str, str]]:
+    """The rows of a Markdown table by heading."""
+    head, _, *body = (
+        [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()
+    )
+    return [dict(zip(head, line, strict=True)) for line in body]
+
+
+def test_a_row_says_what_was_measured(results: tuple[tables.Result, ...]) -> None:
+    assert cells(tables.table(results[0]))[2] == {
+        "policy": "vdnn-all",
+        "budget": "6.00 GiB",
+        "step ms": "300.0",
+        "images/s": "853",
+        "predicted ms": "285.0 (-5.0%)",
+        "slowdown": "3.75",
+        "planned peak": "6.00 GiB",
+        "measured peak": "6.00 GiB",
+        "by torch's counter": "6.12 GiB",
+        "offloaded": "7.25 GiB",
+        "stall ms": "200.0",
+        "link used while waiting": "96%",
+        "same bits as keep": "yes",
+    }
+
+
+def test_a_peer_and_an_infeasible_row_leave_blanks(results: tuple[tables.Result, ...]) -> None:
+    rows = cells(tables.table(results[0]))
+    assert rows[0]["by torch's counter"] == "12.00 GiB"
+    assert rows[0]["planned peak"] == "-"
+    assert rows[4]["step ms"].startswith("infeasible: floor 4.25 GiB")
+    assert rows[4]["images/s"] == "-"
+
+
+def test_different_bits_are_not_overlooked(tmp_path: Path) -> None:
+    rows = [ROWS[0], ROWS[1], {**ROWS[2], "equal": False}]
+    (tmp_path / "vgg16.json").write_text(json.dumps({**FILE, "rows": rows}))
+    results = tables.read(tmp_path)
+    assert [row["same bits as keep"] for row in cells(tables.table(results[0]))] == [
+        "-",
+        "yes",
+        "NO",
+    ]
+    assert "bit for bit" not in tables.opening(tables.compared(results))
+
+
+def test_several_networks_are_told_apart(tmp_path: Path) -> None:
+    rows = [ROWS[1], {**ROWS[1], "net": "alexnet", "batch": 7168}]
+    (tmp_path / "deep.json").write_text(json.dumps({**FILE, "rows": rows}))
+    found = cells(tables.table(tables.read(tmp_path)[0]))
+    assert [row["network"] for row in found] == ["vgg16(256)", "alexnet(7168)"]
+
+
+def test_the_figure_shows_peers_keep_and_the_fastest_at_each_budget(
+    results: tuple[tables.Result, ...],
+) -> None:
+    shown = tables.compared(results)
+    assert shown is not None
+    assert [(e.row.policy, e.row.budget_bytes) for e in shown.entries] == [
+        ("torch eager", None),
+        ("keep", None),
+        ("vdnn-conv", 6 * GIB),
+    ]
+    caption = tables.opening(shown)
+    assert "torch eager takes 12.00 GiB and 70.0 ms a step" in caption
+    assert "tvdnn trains inside 6.00 GiB at 250.0 ms (vdnn-conv)" in caption
+    assert "bit for bit" in caption
+
+
+def test_results_without_peers_make_no_figure(tmp_path: Path) -> None:
+    (tmp_path / "deep.json").write_text(json.dumps({**FILE, "rows": ROWS[1:]}))
+    assert tables.compared(tables.read(tmp_path)) is None
+    assert tables.compared(()) is None
+
+
+def test_bars_are_as_long_as_their_values() -> None:
+    lines = [
+        Line("eager & co", True, 12 * GIB, 12 * GIB, None, 0.1),
+        Line("vdnn-all", False, 3 * GIB, 6 * GIB, 4 * GIB, 0.4),
+    ]
+    root = ElementTree.fromstring(draw("VGG-16", lines))
+    bars = [
+        (bar.get("class"), float(bar.get("width", "nan")))
+        for bar in root.iter("{http://www.w3.org/2000/svg}rect")
+    ]
+    assert bars == [("peer", 220), ("peer", 55), ("own", 55), ("caller", 55), ("own", 220)]
+    texts = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts[3:] == [
+        *("eager & co", "12.00 GiB", "100.0 ms"),
+        *("vdnn-all, 4 GiB", "6.00 GiB", "400.0 ms"),
+    ]
+
+
+def test_a_readme_without_the_markers_is_refused() -> None:
+    with pytest.raises(ValueError, match="needs one"):
+        tables.fill("no marks", ())
+
+
+def test_the_readme_is_up_to_date() -> None:
+    results = tables.read(tables.RESULTS)
+    readme = tables.README.read_text()
+    assert tables.fill(readme, results) == readme, "run python -m bench.tables"
+    shown = tables.compared(results)
+    drawn = tables.RESULTS / tables.FIGURE
+    assert (drawn.read_text() if drawn.exists() else None) == (
+        tables.figure(shown) if shown else None
+    ), "run python -m bench.tables"
