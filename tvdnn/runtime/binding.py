@@ -1,7 +1,7 @@
 """Binding: a schedule's steps as calls on views of arena and slab."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import torch
@@ -51,7 +51,8 @@ def bind(
 ) -> list[Call]:
     """A call per step.
 
-    With `by_unit` a launch runs unit by unit, for kernels whose bits depend on the run's length.
+    With `by_unit` a launch runs unit by unit on copies of what it reads, for kernels whose bits
+    depend on the run's length and on addresses, as those of a CPU's matrix products do.
     """
     return [
         bind_step(schedule.graph, step, memory, tensors, kernels, by_unit=by_unit)
@@ -79,7 +80,8 @@ def bind_step(
     arguments = [
         _arguments(graph, pass_, step, piece, memory, tensors, kernels, strides) for piece in pieces
     ]
-    return lambda: _launch(run, arguments)
+    launch = _launch_on_copies if by_unit else _launch
+    return lambda: launch(run, arguments)
 
 
 def _grad_strides(graph: Graph, pass_: Pass, tensors: Tensors) -> dict[str, tuple[int, ...]]:
@@ -100,6 +102,11 @@ def _copy(source: torch.Tensor, target: torch.Tensor) -> None:
 def _launch(run: Callable[[Launch], None], arguments: list[Launch]) -> None:
     for launch in arguments:
         run(launch)
+
+
+def _launch_on_copies(run: Callable[[Launch], None], arguments: list[Launch]) -> None:
+    for launch in arguments:
+        run(replace(launch, reads=tuple(tensor.clone() for tensor in launch.reads)))
 
 
 def _units(pass_: Pass, step: Step) -> list[tuple[int, int]]:
