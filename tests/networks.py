@@ -1,9 +1,14 @@
-"""Networks as pure data, for tests of planner and schedules that need no torch module."""
+"""Networks for tests: pure data for the planner, and small random torch modules to train."""
 
-from collections.abc import Sequence
+import random
+from collections.abc import Iterator, Sequence
 from math import prod
 
+from torch import nn
+
 from tvdnn.graph import Network, Op, Param, Value
+
+MAX_CHANNELS = 8
 
 
 class NetworkMaker:
@@ -47,8 +52,8 @@ class NetworkMaker:
 
     def max_pool(self, kernel: int = 2) -> None:
         n, h, w, c = self.shape
-        pair = {"kernel": kernel, "stride": kernel, "padding": 0, "dilation": 1}
-        attrs = {name: (value, value) for name, value in pair.items()}
+        sizes = {"kernel": kernel, "stride": kernel, "padding": 0, "dilation": 1}
+        attrs = {name: (value, value) for name, value in sizes.items()}
         self.add("max_pool2d", (n, h // kernel, w // kernel, c), **attrs)
 
     def flatten(self) -> None:
@@ -67,7 +72,10 @@ class NetworkMaker:
 
 
 def vgg(
-    batch: int, depths: Sequence[int] = (2, 2, 3, 3, 3), image: int = 224, classifier: int = 4096
+    batch: int,
+    depths: Sequence[int] = (2, 2, 3, 3, 3),
+    image: int = 224,
+    classifier: int = 4096,
 ) -> Network:
     """VGG with `depths` convolutions in its five groups."""
     maker = NetworkMaker((batch, image, image, 3))
@@ -83,3 +91,82 @@ def vgg(
         maker.dropout()
     maker.linear(1000)
     return maker.build("vgg")
+
+
+def random_chain(rng: random.Random, channels: int, image: int, classes: int) -> nn.Sequential:
+    """A chain for maps [N, channels, image, image], of every kind of layer that a chain holds."""
+    shape = (channels, image, image)
+    features: list[nn.Module] = []
+    for _ in range(rng.randint(1, 6)):
+        layer, shape = _feature(rng, shape)
+        features.append(layer)
+    classifier = list(_classifier(rng, prod(shape), classes))
+    return nn.Sequential(*features, nn.Flatten(), *classifier)
+
+
+def _feature(
+    rng: random.Random, shape: tuple[int, int, int]
+) -> tuple[nn.Module, tuple[int, int, int]]:
+    """A layer over maps of `shape` [C, H, W], and the shape that it makes."""
+    kind = rng.choice(("conv", "conv", "conv", "relu", "max", "avg", "norm", "dropout"))
+    if kind == "conv":
+        return _conv(rng, shape)
+    if kind in ("max", "avg") and min(shape[1:]) >= 2:
+        return _pool(rng, kind, shape)
+    if kind == "norm":
+        return nn.LocalResponseNorm(rng.randint(1, 5), alpha=0.1), shape
+    if kind == "dropout":
+        return nn.Dropout(rng.choice((0.1, 0.5))), shape
+    return nn.ReLU(inplace=rng.random() < 0.5), shape
+
+
+def _conv(rng: random.Random, shape: tuple[int, ...]) -> tuple[nn.Conv2d, tuple[int, int, int]]:
+    channels, *sides = shape
+    out = rng.randint(1, MAX_CHANNELS)
+    groups = rng.choice([g for g in range(1, out + 1) if out % g == channels % g == 0])
+    kernel = [rng.randint(1, min(3, side)) for side in sides]
+    stride = [rng.randint(1, 2) for _ in sides]
+    padding = [rng.randint(0, size - 1) for size in kernel]
+    conv = nn.Conv2d(
+        channels,
+        out,
+        tuple(kernel),
+        stride=tuple(stride),
+        padding=tuple(padding),
+        groups=groups,
+        bias=rng.random() < 0.8,
+    )
+    return conv, (out, *_sides(sides, kernel, stride, padding))
+
+
+def _pool(
+    rng: random.Random, kind: str, shape: tuple[int, ...]
+) -> tuple[nn.Module, tuple[int, int, int]]:
+    channels, *sides = shape
+    kernel, stride = (rng.randint(2, min(3, *sides)) for _ in range(2))
+    padding = rng.randint(0, kernel // 2)
+    pool = nn.MaxPool2d if kind == "max" else nn.AvgPool2d
+    wide = _sides(sides, [kernel] * 2, [stride] * 2, [padding] * 2)
+    return pool(kernel, stride=stride, padding=padding), (channels, *wide)
+
+
+def _sides(
+    sides: Sequence[int], kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int]
+) -> tuple[int, int]:
+    height, width = (
+        (side + 2 * around - size) // step + 1
+        for side, size, step, around in zip(sides, kernel, stride, padding, strict=True)
+    )
+    return height, width
+
+
+def _classifier(rng: random.Random, width: int, classes: int) -> Iterator[nn.Module]:
+    for _ in range(rng.randint(0, 2)):
+        hidden = rng.randint(2, 12)
+        yield nn.Linear(width, hidden, bias=rng.random() < 0.8)
+        if rng.random() < 0.8:
+            yield nn.ReLU()
+        if rng.random() < 0.4:
+            yield nn.Dropout(0.3)
+        width = hidden
+    yield nn.Linear(width, classes)

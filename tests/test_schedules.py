@@ -1,0 +1,90 @@
+"""Random chains, plans, budgets and chunk sizes: checked, run in any order, identical to keep."""
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.networks import random_chain
+from tests.plans import random_plan
+from tests.running import random_batches, train
+from tvdnn.engine import training_graph
+from tvdnn.graph import Graph
+from tvdnn.optim import SGD
+from tvdnn.planner.check import check
+from tvdnn.planner.costs import Costs, Link, Roofline
+from tvdnn.planner.hardware import load
+from tvdnn.planner.lower import floor_nbytes, lower
+from tvdnn.planner.plan import Plan
+from tvdnn.planner.policies.keep import keep
+from tvdnn.planner.policies.vdnn import ALL, CONV, vdnn
+from tvdnn.planner.schedule import Schedule
+from tvdnn.planner.segments import Variant
+
+EXAMPLES = 200
+STEPS = 2
+CLASSES = 4
+LINKS = (1e5, 1e8, 1e12)  # bytes a second: copies dwarf compute, match it, or cost nothing
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def random_costs(rng: random.Random) -> Costs:
+    """Costs under which copies are slow or fast against compute, so that orders differ."""
+    rate = rng.choice(LINKS)
+    link = Link(rate, rate, rate / 2, rate / 2, 1e-6)
+    return Roofline(replace(load("H200"), link=link), "fp32")
+
+
+def drawn_plan(graph: Graph, rng: random.Random) -> Plan:
+    """A policy's plan, or one built at random."""
+    kind = rng.choice(("random", "random", "keep", "all", "conv"))
+    if kind == "random":
+        return random_plan(graph, rng)
+    if kind == "keep":
+        return keep(graph)
+    kinds = {"all": ALL, "conv": CONV}[kind]
+    variant = rng.choice((Variant.MEMORY, Variant.PERFORMANCE))
+    return vdnn(graph, kinds, name=kind, default=variant, sync=rng.random() < 0.3)
+
+
+def drawn_schedule(graph: Graph, rng: random.Random) -> Schedule:
+    """A schedule of a drawn plan, its budget anywhere from the floor to what it would take."""
+    plan, costs = drawn_plan(graph, rng), random_costs(rng)
+    least, _ = floor_nbytes(graph, plan, costs)
+    most = lower(graph, plan, costs).peak_nbytes
+    budget = least + round(rng.choice((0.0, rng.random(), 1.0)) * max(0, most - least))
+    return lower(graph, plan, costs, budget=budget)
+
+
+@settings(max_examples=EXAMPLES, derandomize=True, deadline=None, database=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    batch=st.integers(2, 9),
+    image=st.integers(6, 12),
+    channels=st.integers(2, 8),
+    chunk_size=st.integers(200, 20_000),
+)
+def test_any_plan_equals_keep(
+    seed: int, batch: int, image: int, channels: int, chunk_size: int
+) -> None:
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    net = random_chain(rng, channels, image, CLASSES)
+    batches = random_batches(STEPS, (batch, channels, image, image), CLASSES, seed)
+    optimizer = SGD(momentum=0.9)
+    graph = training_graph(net, batches[0][0], optimizer=optimizer, chunk_size=chunk_size)
+    kept = lower(graph, keep(graph), random_costs(rng))
+    schedule = drawn_schedule(graph, rng)
+    check(schedule)
+    result = train(net, schedule, batches, order_seed=seed)
+    assert result.equals(train(net, kept, batches))
+    assert result.touched_nbytes == schedule.arena_nbytes
+    assert schedule.peak_nbytes == graph.fixed_nbytes + schedule.arena_nbytes
+    assert schedule.peak_nbytes <= schedule.budget_nbytes
