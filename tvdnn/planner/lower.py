@@ -11,11 +11,12 @@ from ..units import format_bytes
 from .costs import Costs
 from .hazards import add_waits
 from .launches import Program, program
-from .order import CapacityError, Entry, Event, demand, order
+from .order import Entry, Event, demand, order
 from .plan import Plan
 from .schedule import Action, Lane, Operand, Residency, Schedule, Space, Step
 
-TIGHTEN_ATTEMPTS = 10
+TIGHTEN_ATTEMPTS = 6
+FLOOR_SLACKS = (1.0, 1.05, 1.2)  # caps that the floor tries, in demands: which packs best varies
 # Places in the order for which freed bytes rest where there is room, so that a copy into them need
 # not wait for the last launch.
 COOL_DOWN = 6
@@ -72,18 +73,24 @@ def lower(
 
 
 def floor_nbytes(graph: Graph, plan: Plan, costs: Costs) -> tuple[int, str]:
-    """The least device bytes at which `plan` has a schedule, and the step that sets them."""
+    """The device bytes from which on `plan` has a schedule, and the step that sets them."""
     prog = program(graph, plan)
+    _, layout = _tightest(graph, plan, prog, costs)
+    return graph.fixed_nbytes + layout.arena_nbytes, _tight_step(graph, prog)
+
+
+def demand_nbytes(graph: Graph, plan: Plan) -> tuple[int, str]:
+    """A bound from below of the plan's floor, its bytes without their placement, and its step."""
+    prog = program(graph, plan)
+    return graph.fixed_nbytes + int(demand(prog).max(initial=0)), _tight_step(graph, prog)
+
+
+def _tight_step(graph: Graph, prog: Program) -> str:
+    """The launch that needs the most bytes at once."""
     needed = demand(prog)
     if not needed.size:
-        return graph.fixed_nbytes, "no step"
-    entries = order(graph, prog, costs, int(needed.max()), sync=plan.sync)
-    layout = _lay_out(graph, prog, entries, cool_down=0)
-    return graph.fixed_nbytes + layout.arena_nbytes, _launch_name(graph, prog, int(needed.argmax()))
-
-
-def _launch_name(graph: Graph, prog: Program, index: int) -> str:
-    launch = prog.launches[index]
+        return "no step"
+    launch = prog.launches[int(needed.argmax())]
     return f"{graph.passes[launch.pass_index].name} [{launch.start}, {launch.stop})"
 
 
@@ -92,35 +99,50 @@ def _fit(
 ) -> tuple[tuple[Entry, ...], _Layout]:
     """An order and its placement within `room`.
 
-    Where the bytes fit but their placement does not, the order is made again under a tighter cap.
+    Where the bytes fit but their placement does not, the order is made again under a tighter cap,
+    at last under those that make the floor.
     """
-    everything = sum(stay.nbytes for stay in prog.residencies)
-    cap = everything if room is None else room
-    floor = int(demand(prog).max(initial=0))
+    if room is None:
+        room = sum(-(-stay.nbytes // ALIGNMENT) * ALIGNMENT for stay in prog.residencies)
+    cap, least = room, int(demand(prog).max(initial=0))
     for _ in range(TIGHTEN_ATTEMPTS):
-        try:
-            entries = order(graph, prog, costs, cap, sync=plan.sync)
-        except CapacityError:
+        if cap < least:
             break
+        entries = order(graph, prog, costs, cap, sync=plan.sync)
         for cool_down in (COOL_DOWN, 0) if plan.transfers else (0,):
             layout = _lay_out(graph, prog, entries, cool_down=cool_down)
-            if room is None or layout.arena_nbytes <= room:
+            if layout.arena_nbytes <= room:
                 return entries, layout
-        if cap == floor or not any(stay.fetched for stay in prog.residencies):
-            break
-        cap = max(floor, cap - max(layout.arena_nbytes - (room or 0), cap // 64))
-    raise _too_small(graph, plan, prog, costs, room or 0)
+        cap -= max(layout.arena_nbytes - room, cap // 64)
+    entries, layout = _tightest(graph, plan, prog, costs)
+    if layout.arena_nbytes > room:
+        nbytes = graph.fixed_nbytes + layout.arena_nbytes
+        budget = graph.fixed_nbytes + room
+        raise too_small(plan.policy, budget, (nbytes, _tight_step(graph, prog)))
+    return entries, layout
 
 
-def _too_small(graph: Graph, plan: Plan, prog: Program, costs: Costs, room: int) -> BudgetError:
-    floor, step = floor_nbytes(graph, plan, costs)
-    budget = graph.fixed_nbytes + room
-    floor = max(floor, budget + 1)
+def _tightest(
+    graph: Graph, plan: Plan, prog: Program, costs: Costs
+) -> tuple[tuple[Entry, ...], _Layout]:
+    """The order that takes the fewest bytes, of those under caps at and little above the demand."""
+    least = int(demand(prog).max(initial=0))
+    moves = any(stay.fetched for stay in prog.residencies)
+    caps = [round(least * slack) for slack in (FLOOR_SLACKS if moves else FLOOR_SLACKS[:1])]
+    orders = [order(graph, prog, costs, cap, sync=plan.sync) for cap in caps]
+    layouts = [_lay_out(graph, prog, entries, cool_down=0) for entries in orders]
+    best = min(range(len(caps)), key=lambda index: layouts[index].arena_nbytes)
+    return orders[best], layouts[best]
+
+
+def too_small(policy: str, budget: int, floor: tuple[int, str]) -> BudgetError:
+    """The error that `budget` is below the floor of `policy`, given as bytes and step."""
+    nbytes, step = floor
     return BudgetError(
-        f"budget {format_bytes(budget)} is below the floor {format_bytes(floor)} ({floor:,} bytes) "
-        f"of {plan.policy}, set by {step}; raise the budget, lower chunk_size or the batch, "
-        "or choose a policy that offloads more",
-        floor_nbytes=floor,
+        f"budget {format_bytes(budget)} is below the floor {format_bytes(nbytes)} "
+        f"({nbytes:,} bytes) of {policy}, set by {step}; raise the budget, lower chunk_size or "
+        "the batch, or choose a policy that offloads more",
+        floor_nbytes=nbytes,
         step=step,
     )
 

@@ -1,13 +1,13 @@
 """Planning: from a policy's name, a graph and a budget to a checked schedule."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from ..errors import BudgetError, InputError
+from ..errors import BudgetError, HostMemoryError, InputError
 from ..graph import Graph
 from ..units import MIB
 from .check import check
 from .costs import Costs
-from .lower import floor_nbytes, lower
+from .lower import demand_nbytes, floor_nbytes, lower, too_small
 from .plan import Plan
 from .policies.keep import keep
 from .policies.vdnn import ALL, CONV, vdnn
@@ -30,8 +30,6 @@ POLICIES = (
     "auto",
 )
 
-Maker = Callable[[Plan], Schedule]
-
 
 def make_schedule(
     graph: Graph,
@@ -48,27 +46,19 @@ def make_schedule(
     schedule that fits.
     """
 
-    def make(plan: Plan) -> Schedule:
-        if progress is not None:
-            progress("planning", 0.0)
-        return lower(graph, plan, costs, budget=budget, host_budget=host_budget)
-
-    schedule = _policy(graph, policy, make)
+    if progress is not None:
+        progress("planning", 0.0)
+    base, variant, sync = _parse(policy)
+    budgets = {"budget": budget, "host_budget": host_budget}
+    if base in ("auto", "vdnn-dyn"):
+        schedule = _first_that_fits(graph, costs, policy, _dynamic(graph, policy, sync), **budgets)
+    else:
+        plan = _static_plan(graph, policy, base, variant, sync)
+        schedule = lower(graph, plan, costs, **budgets)
     check(schedule)
     if progress is not None:
         progress("planning", 1.0)
     return schedule
-
-
-def _policy(graph: Graph, policy: str, make: Maker) -> Schedule:
-    base, variant, sync = _parse(policy)
-    if base == "keep":
-        return make(keep(graph))
-    if base == "auto":
-        return _auto(graph, make)
-    if base == "vdnn-dyn":
-        return _dyn(graph, make, sync)
-    return make(vdnn(graph, _STATIC[base], name=policy, default=variant, sync=sync))
 
 
 def _parse(policy: str) -> tuple[str, Variant, bool]:
@@ -80,51 +70,62 @@ def _parse(policy: str) -> tuple[str, Variant, bool]:
     return base, next(variants, Variant.PERFORMANCE), "sync" in suffixes
 
 
-def _auto(graph: Graph, make: Maker) -> Schedule:
-    """Keep everything where it fits, else vDNN's dynamic policy."""
-    try:
-        return make(keep(graph))
-    except BudgetError:
-        return _dyn(graph, make, sync=False)
+def _static_plan(graph: Graph, policy: str, base: str, variant: Variant, sync: bool) -> Plan:
+    if base == "keep":
+        return keep(graph)
+    return vdnn(graph, _STATIC[base], name=policy, default=variant, sync=sync)
 
 
-def _dyn(graph: Graph, make: Maker, sync: bool) -> Schedule:
-    """vDNN's dynamic policy: test trainability, then take the first that fits, fastest first."""
-    name = "vdnn-dyn:sync" if sync else "vdnn-dyn"
-
-    def static(kinds: frozenset[str], variant: Variant) -> Plan:
-        return vdnn(graph, kinds, name=name, default=variant, sync=sync)
-
-    smallest = make(static(ALL, Variant.MEMORY))
-    trials: tuple[Callable[[], Schedule], ...] = (
-        lambda: make(keep(graph)),
-        lambda: make(static(CONV, Variant.PERFORMANCE)),
-        lambda: make(static(ALL, Variant.PERFORMANCE)),
-        lambda: _downgrade(graph, CONV, name, make, sync),
-        lambda: _downgrade(graph, ALL, name, make, sync),
-        lambda: make(static(CONV, Variant.MEMORY)),
-    )
-    for trial in trials:
+def _first_that_fits(
+    graph: Graph,
+    costs: Costs,
+    policy: str,
+    plans: Iterable[Plan],
+    *,
+    budget: int | None,
+    host_budget: int | None,
+) -> Schedule:
+    """The schedule of the first plan that has one within both budgets."""
+    host_error: HostMemoryError | None = None
+    for plan in plans:
+        if budget is not None and demand_nbytes(graph, plan)[0] > budget:
+            continue
         try:
-            return trial()
+            return lower(graph, plan, costs, budget=budget, host_budget=host_budget)
         except BudgetError:
             continue
-    return smallest
+        except HostMemoryError as error:
+            host_error = error
+    raise host_error or too_small(policy, budget or 0, floor_of(graph, costs, policy))
 
 
-def _downgrade(graph: Graph, kinds: frozenset[str], name: str, make: Maker, sync: bool) -> Schedule:
-    """Give the layer that sets the floor less workspace, layer after layer, until the plan fits."""
+def _dynamic(graph: Graph, policy: str, sync: bool) -> Iterator[Plan]:
+    """vDNN's dynamic policy: its trials, fastest first, and what its test of trainability runs.
+
+    The paper makes that test first; whether it passes is the same when it comes last.
+    """
+    name = policy if policy != "auto" else "vdnn-dyn"
+    yield keep(graph)
+    for kinds in (CONV, ALL):
+        yield vdnn(graph, kinds, name=name, default=Variant.PERFORMANCE, sync=sync)
+    for kinds in (CONV, ALL):
+        yield from _downgrades(graph, kinds, name, sync)
+    for kinds in (CONV, ALL):
+        yield vdnn(graph, kinds, name=name, default=Variant.MEMORY, sync=sync)
+
+
+def _downgrades(graph: Graph, kinds: frozenset[str], name: str, sync: bool) -> Iterator[Plan]:
+    """Plans that give the layer which sets the floor less workspace, layer after layer."""
     members = layers(graph)
     default, variants = Variant.PERFORMANCE, dict[int, Variant]()
     while True:
         plan = vdnn(graph, kinds, name=name, default=default, variants=variants, sync=sync)
-        try:
-            return make(plan)
-        except BudgetError as error:
-            layer = _layer_of(graph, members, error.step)
-            if layer is None or layer.index in variants:
-                raise
-            variants[layer.index] = Variant.MEMORY
+        if variants:
+            yield plan
+        layer = _layer_of(graph, members, demand_nbytes(graph, plan)[1])
+        if layer is None or layer.index in variants:
+            return
+        variants[layer.index] = Variant.MEMORY
 
 
 def _layer_of(graph: Graph, members: Sequence[Layer], step: str) -> Layer | None:
@@ -134,14 +135,19 @@ def _layer_of(graph: Graph, members: Sequence[Layer], step: str) -> Layer | None
 
 
 def floor_of(graph: Graph, costs: Costs, policy: str) -> tuple[int, str]:
-    """The least device bytes at which `policy` has a schedule, and the step that sets them.
+    """The device bytes from which on `policy` has a schedule, and the step that sets them.
 
     Raises InputError for an unknown policy.
     """
-    base, variant, _ = _parse(policy)
-    if base == "keep":
-        return floor_nbytes(graph, keep(graph), costs)
-    if base in ("auto", "vdnn-dyn"):
-        variant = Variant.MEMORY
-    plan = vdnn(graph, _STATIC.get(base, ALL), name=policy, default=variant)
-    return floor_nbytes(graph, plan, costs)
+    base, variant, sync = _parse(policy)
+    if base not in ("auto", "vdnn-dyn"):
+        return floor_nbytes(graph, _static_plan(graph, policy, base, variant, sync), costs)
+    variants = ((ALL, Variant.MEMORY), (ALL, Variant.PERFORMANCE), (CONV, Variant.MEMORY))
+    moving = (vdnn(graph, kinds, name=policy, default=each, sync=sync) for kinds, each in variants)
+    floor: tuple[int, str] | None = None
+    for plan in (*moving, keep(graph)):
+        if floor is None or demand_nbytes(graph, plan)[0] < floor[0]:
+            found = floor_nbytes(graph, plan, costs)
+            floor = found if floor is None else min(floor, found)
+    assert floor is not None
+    return floor
