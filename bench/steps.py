@@ -158,6 +158,7 @@ def prepare(
     slab: Slab,
     **options: Any,
 ) -> tuple[tvdnn.Trainer, nn.Module]:
+    gc.collect()  # what others hold is measured as the trainer is made
     torch.manual_seed(0)
     net = tvdnn.models.by_name(name).cuda()
     limit = None if budget is None else round(budget * GIB)

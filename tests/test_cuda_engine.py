@@ -1,6 +1,7 @@
 """The engine on a GPU: bits as keep's, memory as planned, random delays, host inputs, autograd."""
 
 import gc
+from typing import Any, TypeAlias
 
 import pytest
 import torch
@@ -9,9 +10,13 @@ from torch.nn import functional
 import tvdnn
 from tvdnn.errors import BudgetError
 from tvdnn.planner.planning import floor_of
+from tvdnn.planner.schedule import Schedule
 from tvdnn.runtime.slab import Slab
 
 pytestmark = pytest.mark.gpu
+
+Batch: TypeAlias = tuple[torch.Tensor, torch.Tensor]
+Outcome: TypeAlias = tuple[list[float], list[torch.Tensor], Schedule, int]
 
 CHUNK = 256 * 1024
 BATCH = 24
@@ -24,13 +29,13 @@ def make_net() -> torch.nn.Module:
 
 
 @pytest.fixture
-def batch() -> tuple[torch.Tensor, torch.Tensor]:
+def batch() -> Batch:
     generator = torch.Generator("cuda").manual_seed(1)
     x = torch.randn(BATCH, 3, 64, 64, device="cuda", generator=generator)
     return x, torch.randint(0, 10, (BATCH,), device="cuda", generator=generator)
 
 
-def train(batch: tuple[torch.Tensor, torch.Tensor], steps: int = 4, **options: object):
+def train(batch: Batch, steps: int = 4, **options: Any) -> Outcome:
     """Losses and weights after some steps, and the closed trainer's schedule."""
     net = make_net()
     trainer = tvdnn.Trainer(net, batch[0], optimizer=SGD, chunk_size=CHUNK, **options)
@@ -41,26 +46,26 @@ def train(batch: tuple[torch.Tensor, torch.Tensor], steps: int = 4, **options: o
     return losses, [param.detach().clone() for param in net.parameters()], schedule, peak
 
 
-def assert_equal(got: tuple, want: tuple) -> None:
+def assert_equal(got: Outcome, want: Outcome) -> None:
     assert got[0] == want[0]
     assert all(torch.equal(a, b) for a, b in zip(got[1], want[1], strict=True))
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "tf32", "bf16"])
-def test_policies_equal_keep_bit_for_bit(batch, dtype: str) -> None:
+def test_policies_equal_keep_bit_for_bit(batch: Batch, dtype: str) -> None:
     want = train(batch, policy="keep", dtype=dtype)
     for policy in ("vdnn-all:m", "vdnn-all:p", "vdnn-conv", "vdnn-all:p:sync"):
         assert_equal(train(batch, policy=policy, dtype=dtype), want)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_random_delays_change_no_bit(batch, seed: int) -> None:
+def test_random_delays_change_no_bit(batch: Batch, seed: int) -> None:
     want = train(batch, policy="keep", dtype="bf16")
     got = train(batch, policy="vdnn-all", dtype="bf16", delay_seed=seed)
     assert_equal(got, want)
 
 
-def test_smallest_budget_holds_and_changes_no_bit(batch) -> None:
+def test_smallest_budget_holds_and_changes_no_bit(batch: Batch) -> None:
     want = train(batch, policy="keep", dtype="bf16")
     trainer = tvdnn.Trainer(make_net(), batch[0], optimizer=SGD, chunk_size=CHUNK, dtype="bf16")
     floor, _ = floor_of(trainer.graph, trainer.costs, "vdnn-all:m")
@@ -72,7 +77,7 @@ def test_smallest_budget_holds_and_changes_no_bit(batch) -> None:
     assert got[2].peak_nbytes <= floor
 
 
-def test_peak_is_the_planned_one(batch) -> None:
+def test_peak_is_the_planned_one(batch: Batch) -> None:
     net = tvdnn.models.vgg11(width=0.5, num_classes=10).cuda()
     gc.collect()
     trainer = tvdnn.Trainer(
@@ -86,13 +91,13 @@ def test_peak_is_the_planned_one(batch) -> None:
 
 
 @pytest.mark.parametrize("place", ["pinned", "pageable"])
-def test_host_inputs_train_to_the_same_bits(batch, place: str) -> None:
+def test_host_inputs_train_to_the_same_bits(batch: Batch, place: str) -> None:
     want = train(batch, policy="vdnn-all", dtype="bf16")
-    host = tuple(value.cpu().pin_memory() if place == "pinned" else value.cpu() for value in batch)
-    assert_equal(train(host, policy="vdnn-all", dtype="bf16"), want)
+    x, y = (value.cpu().pin_memory() if place == "pinned" else value.cpu() for value in batch)
+    assert_equal(train((x, y), policy="vdnn-all", dtype="bf16"), want)
 
 
-def test_accumulation_updates_once(batch) -> None:
+def test_accumulation_updates_once(batch: Batch) -> None:
     net, twin = make_net(), make_net()
     for module in (net, twin):
         for child in module.modules():
@@ -108,7 +113,8 @@ def test_accumulation_updates_once(batch) -> None:
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
 
 
-def test_autograd_matches_torch(batch) -> None:
+def test_autograd_matches_torch(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     x, y = batch
     net, twin = make_net().eval(), make_net().eval()
     virtual = tvdnn.virtualize(net, x, policy="vdnn-all", chunk_size=CHUNK, dtype="fp32")
@@ -121,7 +127,7 @@ def test_autograd_matches_torch(batch) -> None:
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=1e-4)
 
 
-def test_references_run_in_the_same_schedule(batch) -> None:
+def test_references_run_in_the_same_schedule(batch: Batch) -> None:
     torch_losses = train(batch, policy="vdnn-all", dtype="fp32", kernels="torch")[0]
     triton_losses = train(batch, policy="vdnn-all", dtype="fp32")[0]
     assert torch_losses == pytest.approx(triton_losses, rel=1e-3)
@@ -135,7 +141,7 @@ def test_slab_is_pinned_and_exact() -> None:
     slab.close()
 
 
-def test_a_hundred_steps_grow_no_memory(batch) -> None:
+def test_a_hundred_steps_grow_no_memory(batch: Batch) -> None:
     net = make_net()
     trainer = tvdnn.Trainer(
         net, batch[0], optimizer=SGD, chunk_size=CHUNK, policy="vdnn-all", dtype="bf16"
