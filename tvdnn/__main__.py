@@ -1,5 +1,7 @@
 """`python -m tvdnn`: the command line, from a bare checkout too."""
 
+import sys
+
 from tvdnn.cli import main
 
-main()
+sys.exit(main())

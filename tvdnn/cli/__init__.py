@@ -1,34 +1,30 @@
 """The command line: each command parses, calls, renders and returns a code."""
 
-import sys
 from collections.abc import Sequence
 
+import torch
 import typer
-from rich.console import Console
 
 from .. import __version__
 from ..errors import InputError, TvdnnError
 from .bench import bench
 from .doctor import doctor
-from .output import FAILED, USAGE, messages
+from .output import DONE, USAGE, fail
 from .plan import plan
 from .train import train
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command and exit with its code: 0 done, 1 infeasible or failed, 2 usage."""
-    console = messages()
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns its exit code: 0 done, 1 infeasible or failed, 2 usage."""
     try:
         _app()(args=arguments, prog_name="tvdnn")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else DONE
     except InputError as error:
-        sys.exit(_fail(console, error, USAGE))
-    except TvdnnError as error:
-        sys.exit(_fail(console, error, FAILED))
-
-
-def _fail(console: Console, error: TvdnnError, code: int) -> int:
-    console.print(f"tvdnn: {error}", style="red", markup=False, highlight=False)
-    return code
+        return fail(error, USAGE)
+    except (TvdnnError, torch.OutOfMemoryError) as error:
+        return fail(error)
+    return DONE
 
 
 def _app() -> typer.Typer:

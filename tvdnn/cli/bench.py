@@ -12,11 +12,11 @@ from ..data import random_batch
 from ..graph import Graph
 from ..planner.costs import Roofline
 from ..planner.hardware import load
-from ..report.rows import Row, with_slowdowns
+from ..report.rows import Row, against_keep
 from ..report.tables import rows_table
 from ..units import GIB
 from .digits import train_digits
-from .measuring import Device, Measured, measured, present_device
+from .measuring import Device, measured, present_device
 from .options import NET_HELP, Batch, ChunkSize, Dtype, HostBudget, ImageSize, JsonFile, Profile
 from .output import DONE, FAILED, messages, show, stages, write_json
 from .request import Request, make_graph, make_request, num_classes, parse_budgets, parse_policies
@@ -60,6 +60,7 @@ def bench(
         request = make_request(net, batch, image_size, dtype or default, chunk_size, host_budget)
         cases = [(p, b) for b in parse_budgets(budget) for p in parse_policies(policy)]
         rows = _bench(console, request, cases, steps, kernels, hardware)
+    _explain(console, rows)
     _show(rows, json_file)
     raise typer.Exit(FAILED if all(row.infeasible for row in rows) else DONE)
 
@@ -97,30 +98,27 @@ def _bench(
     for policy, budget in cases:
         with stages(console, policy) as report:
             rows += simulated_rows(request, graph, costs, [(policy, budget)], report)
-    return list(with_slowdowns(rows))
+    return list(against_keep(rows))
 
 
 def _measure(
     console: Console, request: Request, graph: Graph, cases: Cases, steps: int, device: Device
 ) -> list[Row]:
     batch = random_batch(request.batch, request.shape, num_classes(graph), device.device)
-    found = []
+    batches = [batch] * (steps + 1)
+    rows = []
     for policy, budget in cases:
         with stages(console, policy) as report:
-            found.append(measured(request, graph, device, policy, budget, [batch] * steps, report))
+            rows.append(measured(request, graph, device, policy, budget, batches, report).row)
     device.slab.close()
-    _compare_losses(console, found)
-    return list(with_slowdowns([one.row for one in found]))
+    return list(against_keep(rows))
 
 
-def _compare_losses(console: Console, found: Sequence[Measured]) -> None:
-    """Say of every policy whether its losses are those of the first that ran, bit for bit."""
-    ran = [one for one in found if one.losses]
-    for one in ran[1:]:
-        same = "bit-identical to" if one.losses == ran[0].losses else "DIFFERENT from"
-        console.print(
-            f"{one.row.policy}: {len(one.losses)} losses {same} those of {ran[0].row.policy}"
-        )
+def _explain(console: Console, rows: Sequence[Row]) -> None:
+    """Say why rows are infeasible."""
+    for row in rows:
+        if row.reason is not None:
+            console.print(f"{row.policy}: {row.reason}", style="yellow", markup=False)
 
 
 def _show(rows: Sequence[Row], json_file: str | None) -> None:

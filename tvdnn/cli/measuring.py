@@ -11,13 +11,20 @@ from torch import Tensor, nn
 
 from .. import models
 from ..engine import Trainer
-from ..errors import BudgetError
 from ..graph import Graph
 from ..optim import SGD
-from ..report.rows import Case, Floor, Measurement, Row, infeasible_row, measured_row
+from ..report.rows import Case, Measurement, Row, measured_row
 from ..runtime.slab import Slab
 from .output import StageReport
-from .request import OPTIMIZER, Request, find_floor, make_case, software
+from .request import (
+    OPTIMIZER,
+    REFUSALS,
+    Request,
+    find_floor,
+    make_case,
+    refused_row,
+    software,
+)
 
 SEED = 0
 UNGUARANTEED = "torch (outside the memory guarantee)"
@@ -47,10 +54,9 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A row, the loss of every step, and the network as trained; nothing where infeasible."""
+    """A row, and the network as trained; None where infeasible."""
 
     row: Row
-    losses: tuple[float, ...] = ()
     net: nn.Module | None = None
 
 
@@ -76,7 +82,11 @@ def measured(
     *,
     optimizer: SGD = OPTIMIZER,
 ) -> Measured:
-    """Train a fresh network of the same weights on these batches, under one policy and budget."""
+    """Train a fresh network of the same weights on these batches, under one policy and budget.
+
+    The first step warms up: it is not timed. What has no schedule within the limits, or none that
+    this machine can hold, yields an infeasible row.
+    """
     case = make_case(request, policy, budget, device.name, software(device.label))
     torch.manual_seed(SEED)
     net = models.by_name(request.net).to(device.device)
@@ -94,17 +104,15 @@ def measured(
             slab=device.slab,
             progress=report,
         )
-    except BudgetError as error:
-        floor = Floor(error.floor_nbytes, error.step)
-        baseline = graph.baseline_nbytes
-        return Measured(infeasible_row(case, floor, baseline_nbytes=baseline, simulated=False))
+    except REFUSALS as error:
+        return Measured(refused_row(case, graph, error, simulated=False))
     try:
-        return _run(case, trainer, batches, report)
+        return Measured(_run(case, trainer, batches, report), net)
     finally:
         trainer.close()
 
 
-def _run(case: Case, trainer: Trainer, batches: Batches, report: StageReport) -> Measured:
+def _run(case: Case, trainer: Trainer, batches: Batches, report: StageReport) -> Row:
     losses: list[float] = []
     seconds: list[float] = []
     for number, (x, y) in enumerate(batches):
@@ -114,12 +122,12 @@ def _run(case: Case, trainer: Trainer, batches: Batches, report: StageReport) ->
         report("running", (number + 1) / len(batches))
     cuda = trainer.device.type == "cuda"
     measurement = Measurement(
-        step_s=median(seconds),
+        step_s=median(seconds[1:]),
         peak_nbytes=trainer.peak_nbytes(),
         loss=losses[-1],
         timeline=trainer.timeline(x, y) if cuda else None,
+        losses=tuple(losses[1:]),
     )
     floor = find_floor(trainer.graph, trainer.costs, case.policy)
     predicted_s = trainer.predicted.step_s if trainer.costs.measured else None
-    row = measured_row(case, trainer.schedule, measurement, floor, predicted_s=predicted_s)
-    return Measured(row, tuple(losses), trainer.net)
+    return measured_row(case, trainer.schedule, measurement, floor, predicted_s=predicted_s)

@@ -19,14 +19,20 @@ StageReport = Callable[[str, float], None]
 
 def messages() -> Console:
     """Standard error, for messages and progress."""
-    return Console(stderr=True)
+    return Console(stderr=True, emoji=False, highlight=False, soft_wrap=True)
+
+
+def fail(error: object, code: int = FAILED) -> int:
+    """Say in one line what went wrong; returns the exit code."""
+    messages().print(f"error: {str(error).splitlines()[0]}", style="red", markup=False)
+    return code
 
 
 def show(*renderables: RenderableType, json_file: str | None) -> None:
     """Print results; to standard error where standard output is to hold JSON alone."""
-    console = Console(stderr=json_file == STDOUT)
+    console = Console(stderr=json_file == STDOUT, emoji=False, highlight=False)
     if not console.is_terminal:
-        console = Console(stderr=json_file == STDOUT, width=PLAIN_WIDTH)
+        console.width = PLAIN_WIDTH
     for renderable in renderables:
         console.print(renderable)
 
@@ -72,6 +78,6 @@ def _lines(console: Console, label: str) -> StageReport:
     def report(stage: str, fraction: float) -> None:
         if stage not in seen:
             seen.add(stage)
-            console.print(f"{label}: {stage}", markup=False, highlight=False)
+            console.print(f"{label}: {stage}", markup=False)
 
     return report

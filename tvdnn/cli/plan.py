@@ -8,7 +8,7 @@ from ..planner.costs import Roofline
 from ..planner.hardware import load
 from ..report.charts import lanes_chart
 from ..report.maps import map_rows
-from ..report.tables import infeasible_text, maps_table, rows_table
+from ..report.tables import maps_table, rows_table
 from ..units import parse_bytes
 from .options import (
     NET_HELP,
@@ -21,7 +21,7 @@ from .options import (
     Policy,
     Profile,
 )
-from .output import FAILED, messages, show, stages, write_json
+from .output import fail, messages, show, stages, write_json
 from .request import make_graph, make_request, parse_policies
 from .simulating import Simulated, simulated
 
@@ -50,8 +50,7 @@ def plan(
         found = simulated(request, graph, costs, policy, limit, report)
     _show(found, json_file)
     if found.schedule is None:
-        messages().print(f"tvdnn: {infeasible_text(found.row)}", style="red", highlight=False)
-        raise typer.Exit(FAILED)
+        raise typer.Exit(fail(found.row.reason))
 
 
 def _show(found: Simulated, json_file: str | None) -> None:
@@ -62,6 +61,6 @@ def _show(found: Simulated, json_file: str | None) -> None:
     data = {
         "row": found.row.to_json(),
         "maps": [row.to_json() for row in maps],
-        "floor_bytes": found.floor.nbytes,
+        "floor_bytes": found.row.floor_bytes,
     }
     write_json(data, json_file)

@@ -12,17 +12,19 @@ import torch
 
 from .. import __version__, models
 from ..engine import training_graph
-from ..errors import InputError
+from ..engine.graphs import default_costs
+from ..errors import BudgetError, DeviceError, HostMemoryError, InputError, TvdnnError
 from ..graph import Graph
 from ..ops.expand import DTYPES
 from ..optim import SGD
 from ..planner.costs import Costs
 from ..planner.planning import DEFAULT_CHUNK_SIZE, POLICIES, floor_of
-from ..report.rows import Case, Floor
+from ..report.rows import Case, Floor, Row, infeasible_row
 from ..units import parse_bytes
 from .output import StageReport
 
 OPTIMIZER = SGD(lr=1e-3, momentum=0.9)
+REFUSALS = (BudgetError, HostMemoryError, DeviceError)  # no room here; other cases may have it
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 
 
@@ -116,6 +118,21 @@ def parse_policies(text: str) -> tuple[str, ...]:
 def parse_budgets(text: str) -> tuple[int | None, ...]:
     """Budgets by comma: sizes, or none."""
     return tuple(parse_bytes(part.strip()) for part in text.split(","))
+
+
+def refused_row(case: Case, graph: Graph, error: TvdnnError, *, simulated: bool) -> Row:
+    """The row of a case that was refused with one of `REFUSALS`."""
+    if isinstance(error, BudgetError):
+        floor = Floor(error.floor_nbytes, error.step)
+    else:
+        floor = find_floor(graph, default_costs(graph), case.policy)
+    return infeasible_row(
+        case,
+        floor,
+        baseline_nbytes=graph.baseline_nbytes,
+        simulated=simulated,
+        reason=str(error),
+    )
 
 
 def find_floor(graph: Graph, costs: Costs, policy: str) -> Floor:

@@ -3,16 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..errors import BudgetError
 from ..graph import Graph
 from ..planner.costs import Costs
 from ..planner.planning import make_schedule
 from ..planner.schedule import Schedule
 from ..planner.simulate import simulate
 from ..planner.timeline import Timeline
-from ..report.rows import Floor, Row, infeasible_row, simulated_row
+from ..report.rows import Row, simulated_row
 from .output import StageReport
-from .request import Request, find_floor, make_case, software
+from .request import REFUSALS, Request, find_floor, make_case, refused_row, software
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +19,6 @@ class Simulated:
     """A row, and what it was made from; None where the policy is infeasible."""
 
     row: Row
-    floor: Floor
     schedule: Schedule | None = None
     timeline: Timeline | None = None
 
@@ -44,16 +42,11 @@ def simulated(
             host_budget=request.host_budget,
             progress=report,
         )
-    except BudgetError as error:
-        floor = Floor(error.floor_nbytes, error.step)
-        baseline = graph.baseline_nbytes
-        return Simulated(
-            infeasible_row(case, floor, baseline_nbytes=baseline, simulated=True), floor
-        )
+    except REFUSALS as error:
+        return Simulated(refused_row(case, graph, error, simulated=True))
     timeline = simulate(schedule, costs)
-    floor = find_floor(graph, costs, policy)
-    row = simulated_row(case, schedule, timeline, floor)
-    return Simulated(row, floor, schedule, timeline)
+    row = simulated_row(case, schedule, timeline, find_floor(graph, costs, policy))
+    return Simulated(row, schedule, timeline)
 
 
 def simulated_rows(

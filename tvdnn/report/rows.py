@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from struct import pack
 from typing import Any
 
 from ..planner.schedule import Schedule
@@ -38,17 +39,26 @@ class Floor:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What running a schedule showed. `timeline` is None where the device measures none (a CPU)."""
+    """What running a schedule showed: the median step, the peak and the last loss.
+
+    `losses` are those of all timed steps, where they were kept; `timeline` is None where the device
+    measures none (a CPU).
+    """
 
     step_s: float
     peak_nbytes: int
     loss: float
     timeline: Timeline | None = None
+    losses: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a benchmark; its fields are the keys of its JSON. What does not apply is None."""
+    """One line of a benchmark; its fields are the keys of its JSON. What does not apply is None.
+
+    `equal` tells whether the losses are those of `keep` bit for bit; `reason` is why it is
+    infeasible.
+    """
 
     net: str
     batch: int
@@ -75,14 +85,27 @@ class Row:
     overlap: float | None
     slowdown: float | None
     loss: float | None
+    losses: tuple[float, ...] | None
+    equal: bool | None
+    reason: str | None
     versions: Mapping[str, str | None]
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def infeasible_row(case: Case, floor: Floor, *, baseline_nbytes: int, simulated: bool) -> Row:
-    """The row of a policy that has no schedule inside the budget."""
+def infeasible_row(
+    case: Case,
+    floor: Floor,
+    *,
+    baseline_nbytes: int,
+    simulated: bool,
+    reason: str | None = None,
+) -> Row:
+    """The row of a policy that has no schedule inside the budgets, or none that the machine holds.
+
+    `reason` is None where the floor says it all.
+    """
     return Row(
         **_subject(case),
         simulated=simulated,
@@ -102,6 +125,9 @@ def infeasible_row(case: Case, floor: Floor, *, baseline_nbytes: int, simulated:
         overlap=None,
         slowdown=None,
         loss=None,
+        losses=None,
+        equal=None,
+        reason=reason,
     )
 
 
@@ -131,20 +157,34 @@ def measured_row(
         images_per_s=case.batch / measurement.step_s,
         peak_bytes=measurement.peak_nbytes,
         loss=measurement.loss,
+        losses=measurement.losses,
     )
 
 
-def with_slowdowns(rows: Sequence[Row]) -> tuple[Row, ...]:
-    """The rows, each with its step's time over that of `keep` on the same subject and machine."""
-    oracles = {
-        _peers(row): _seconds(row) for row in rows if row.policy == "keep" and not row.infeasible
-    }
+def against_keep(rows: Sequence[Row]) -> tuple[Row, ...]:
+    """The rows beside `keep` on the same subject and machine: how much slower, and the same losses.
 
-    def slowdown(row: Row) -> float | None:
-        seconds, oracle_s = _seconds(row), oracles.get(_peers(row))
-        return None if seconds is None or not oracle_s else seconds / oracle_s
+    Where `keep` ran in several budgets, the first is taken: it does the same in all.
+    """
+    oracles: dict[tuple[object, ...], Row] = {}
+    for row in rows:
+        if row.policy == "keep" and not row.infeasible:
+            oracles.setdefault(_peers(row), row)
+    return tuple(_beside(row, oracles.get(_peers(row))) for row in rows)
 
-    return tuple(replace(row, slowdown=slowdown(row)) for row in rows)
+
+def _beside(row: Row, oracle: Row | None) -> Row:
+    seconds, oracle_s = _seconds(row), None if oracle is None else _seconds(oracle)
+    if oracle is None or seconds is None or not oracle_s:
+        return row
+    return replace(row, slowdown=seconds / oracle_s, equal=_same(row.losses, oracle.losses))
+
+
+def _same(losses: Sequence[float] | None, others: Sequence[float] | None) -> bool | None:
+    """Whether two runs had the same losses bit for bit, also where they are not numbers."""
+    if losses is None or others is None:
+        return None
+    return pack(f"{len(losses)}d", *losses) == pack(f"{len(others)}d", *others)
 
 
 def _subject(case: Case) -> dict[str, Any]:
