@@ -109,11 +109,10 @@ def _fit(
         if cap < least:
             break
         entries = order(graph, prog, costs, cap, sync=plan.sync)
-        for cool_down in (COOL_DOWN, 0) if plan.transfers else (0,):
-            layout = _lay_out(graph, prog, entries, cool_down=cool_down)
-            if layout.arena_nbytes <= room:
-                return entries, layout
-        cap -= max(layout.arena_nbytes - room, cap // 64)
+        layout = _lay_out(graph, prog, entries, cool_down=COOL_DOWN if plan.transfers else 0)
+        if layout.arena_nbytes <= room:
+            return entries, layout
+        cap -= max(5 * (layout.arena_nbytes - room) // 4, cap // 64)
     entries, layout = _tightest(graph, plan, prog, costs)
     if layout.arena_nbytes > room:
         nbytes = graph.fixed_nbytes + layout.arena_nbytes
