@@ -1,0 +1,279 @@
+"""The policies: what they move and when, their floors, and how long planning takes."""
+
+import time
+from math import prod
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.networks import NetworkMaker, vgg
+from tvdnn.errors import BudgetError, HostMemoryError, InputError
+from tvdnn.graph import Direction, Graph, Kind
+from tvdnn.models.vgg import CONVS
+from tvdnn.ops import Settings, expand
+from tvdnn.optim import SGD
+from tvdnn.planner.check import check
+from tvdnn.planner.costs import Costs, Roofline
+from tvdnn.planner.hardware import load
+from tvdnn.planner.planning import POLICIES, floor_of, make_schedule
+from tvdnn.planner.schedule import Action, Lane, Schedule
+from tvdnn.planner.simulate import simulate
+from tvdnn.units import GIB, KIB, MIB
+
+VGG16_INPUTS_NBYTES = 7_784_103_936  # of 13 convolutions and 5 max poolings, batch 256, bf16
+
+
+def training(
+    network_batch: int, dtype: str = "fp32", chunk_size: int = 16 * MIB, **vgg_options: object
+) -> Graph:
+    options = Settings(dtype, chunk_size, optimizer=SGD(momentum=0.9))
+    return expand(vgg(network_batch, **vgg_options), options)
+
+
+def costs_of(graph: Graph) -> Costs:
+    return Roofline(load("H200"), graph.dtype)
+
+
+def planned(graph: Graph, policy: str, budget: int | None = None, **limits: int) -> Schedule:
+    return make_schedule(graph, costs_of(graph), policy=policy, budget=budget, **limits)
+
+
+@pytest.fixture(scope="module")
+def vgg16() -> Graph:
+    """VGG-16(256) in bfloat16."""
+    return training(256, "bf16")
+
+
+@pytest.fixture(scope="module")
+def small() -> Graph:
+    """A VGG for 32 x 32 with batch 8, in sections of one or two samples."""
+    return training(8, chunk_size=64 * KIB, depths=(1, 1, 1, 1, 1), image=32, classifier=64)
+
+
+def moved(schedule: Schedule) -> set[str]:
+    return {transfer.buffer for transfer in schedule.plan.transfers}
+
+
+def copied(schedule: Schedule, lane: Lane) -> int:
+    return sum(step.copied_nbytes for step in schedule.steps if step.lane is lane)
+
+
+def inputs_of(graph: Graph, kind: str) -> set[str]:
+    """The buffers that ops of `kind` read in their forward pass."""
+    ops = {op.name for op in graph.network.ops if op.kind == kind}
+    return {p.reads[0].buffer for p in graph.passes if p.op in ops and p.role == "forward"}
+
+
+@pytest.mark.parametrize("policy", ["vdnn-all", "vdnn-all:m", "vdnn-all:p:sync"])
+def test_vdnn_all_moves_the_inputs_of_convolutions_and_poolings_once(
+    vgg16: Graph, policy: str
+) -> None:
+    schedule = planned(vgg16, policy, 6 * GIB)
+    expected = inputs_of(vgg16, "conv2d") | inputs_of(vgg16, "max_pool2d")
+    assert len(expected) == 13 + 5
+    assert moved(schedule) == expected
+    assert copied(schedule, Lane.OFFLOAD) == copied(schedule, Lane.PREFETCH) == VGG16_INPUTS_NBYTES
+    assert schedule.offloaded_nbytes == VGG16_INPUTS_NBYTES
+
+
+def test_vdnn_conv_moves_the_inputs_of_convolutions(vgg16: Graph) -> None:
+    schedule = planned(vgg16, "vdnn-conv", 6 * GIB)
+    expected = inputs_of(vgg16, "conv2d")
+    assert moved(schedule) == expected
+    nbytes = sum(vgg16.buffers[name].nbytes for name in expected)
+    assert copied(schedule, Lane.OFFLOAD) == copied(schedule, Lane.PREFETCH) == nbytes
+
+
+@pytest.mark.parametrize("policy", ["vdnn-all", "vdnn-conv", "vdnn-dyn"])
+def test_the_classifier_never_moves(vgg16: Graph, policy: str) -> None:
+    first = next(op for op in vgg16.network.ops if op.kind == "flatten")
+    place = vgg16.network.ops.index(first)
+    classifier = {op.output for op in vgg16.network.ops[place:]} | {"target"}
+    assert not moved(planned(vgg16, policy, 6 * GIB)) & classifier
+
+
+def test_keep_moves_nothing_and_needs_no_host(vgg16: Graph) -> None:
+    schedule = planned(vgg16, "keep", host_budget=1)
+    assert not schedule.plan.transfers
+    assert schedule.slab_nbytes == schedule.offloaded_nbytes == 0
+    assert all(step.action is Action.LAUNCH for step in schedule.steps)
+
+
+def test_prefetch_looks_back_no_further_than_the_next_convolution() -> None:
+    """vDNN's search, worked out by hand for the operators
+
+        conv2d0 relu1 conv2d2 relu3 max_pool2d4 flatten5 linear6 loss
+
+    The loss finds the pooling, linear6 passes it and finds conv2d2, at which the next three stop;
+    conv2d2 finds conv2d0. Each fetches the input of what it finds.
+    """
+    maker = NetworkMaker((4, 8, 8, 3))
+    for _ in range(2):
+        maker.conv(4)
+        maker.relu()
+    maker.max_pool()
+    maker.flatten()
+    maker.linear(10)
+    schedule = planned(expand(maker.build(), Settings("fp32", 1 * KIB)), "vdnn-all")
+    begins: dict[str, int] = {}
+    for number, slot in enumerate(schedule.plan.slots):
+        pass_ = schedule.graph.passes[slot.pass_index]
+        if pass_.direction is Direction.BACKWARD:
+            begins.setdefault(pass_.op, number)
+    opens = {transfer.buffer: transfer.opens for transfer in schedule.plan.transfers}
+    finders = {"conv2d2": "loss", "conv2d0": "linear6", "x": "conv2d2"}
+    assert opens == {buffer: begins[op] for buffer, op in finders.items()}
+
+
+def test_no_prefetch_is_issued_before_its_window(small: Graph) -> None:
+    schedule = planned(small, "vdnn-all")
+    opens = {transfer.buffer: transfer.opens for transfer in schedule.plan.transfers}
+    last = -1
+    for step in schedule.steps:
+        if step.action is Action.LAUNCH:
+            last = step.slot
+        elif step.lane is Lane.PREFETCH:
+            assert last >= opens[step.reads[0].buffer] - 1
+
+
+def test_sync_makes_the_next_layer_wait_for_copies(small: Graph) -> None:
+    """With :sync no launch of a layer starts before the copies issued in the layer before end."""
+    plain, synced = (planned(small, f"vdnn-all:p{suffix}") for suffix in ("", ":sync"))
+    costs = costs_of(small)
+    assert simulate(synced, costs).step_s > simulate(plain, costs).step_s
+    timeline = simulate(synced, costs)
+    lengths = [len(segment.slots) for segment in synced.plan.segments]
+    bounds = [sum(lengths[:index]) for index in range(1, len(lengths))]
+    copies = [span for span in timeline.spans if span.lane is not Lane.COMPUTE]
+    for bound in bounds:
+        begins = min(
+            span.start_s
+            for span in timeline.spans
+            if span.lane is Lane.COMPUTE and synced.steps[span.step].slot >= bound
+        )
+        assert not any(span.start_s < begins < span.end_s for span in copies)
+
+
+def test_dyn_tries_the_fastest_first(vgg16: Graph) -> None:
+    """As the budget shrinks: nothing moves, then convolutions' inputs, all, then less workspace."""
+    most = planned(vgg16, "keep").peak_nbytes
+    conv = floor_of(vgg16, costs_of(vgg16), "vdnn-conv")[0]
+    every = floor_of(vgg16, costs_of(vgg16), "vdnn-all")[0]
+    floor = floor_of(vgg16, costs_of(vgg16), "vdnn-dyn")[0]
+    assert floor <= every < conv < most
+    assert planned(vgg16, "vdnn-dyn", most).plan == planned(vgg16, "keep").plan
+    for budget, policy in ((conv, "vdnn-conv"), (every, "vdnn-all")):
+        chosen, wanted = (
+            planned(vgg16, "vdnn-dyn", budget).plan,
+            planned(vgg16, policy, budget).plan,
+        )
+        assert chosen.transfers == wanted.transfers
+        assert chosen.segments == wanted.segments
+    least = planned(vgg16, "vdnn-dyn", floor)
+    assert least.peak_nbytes <= floor
+
+
+def test_dyn_takes_what_the_host_has_room_for(vgg16: Graph) -> None:
+    """A host too small for all inputs leaves those of the convolutions, or nothing, to move."""
+    conv = planned(vgg16, "vdnn-conv", 6 * GIB)
+    limit = conv.slab_nbytes
+    assert limit < planned(vgg16, "vdnn-all", 6 * GIB).slab_nbytes
+    assert (
+        planned(vgg16, "vdnn-dyn", 6 * GIB, host_budget=limit).plan.transfers == conv.plan.transfers
+    )
+    with pytest.raises(HostMemoryError, match="raise host_budget"):
+        planned(vgg16, "vdnn-dyn", 4 * GIB, host_budget=limit)
+    with pytest.raises(HostMemoryError, match="raise host_budget"):
+        planned(vgg16, "vdnn-all", 6 * GIB, host_budget=limit)
+
+
+def test_auto_keeps_where_that_fits(vgg16: Graph) -> None:
+    kept = planned(vgg16, "keep")
+    assert planned(vgg16, "auto").plan == kept.plan
+    assert planned(vgg16, "auto", kept.peak_nbytes).plan == kept.plan
+    less = planned(vgg16, "auto", kept.peak_nbytes - 512)
+    assert less.plan.transfers
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_floor_is_a_budget_that_works(small: Graph, policy: str) -> None:
+    floor, step = floor_of(small, costs_of(small), policy)
+    assert planned(small, policy, floor).peak_nbytes <= floor
+    with pytest.raises(BudgetError) as raised:
+        planned(small, policy, small.fixed_nbytes + 1)
+    error = raised.value
+    assert (error.floor_nbytes, error.step) == (floor, step)
+    assert f"{floor:,} bytes" in str(error)
+    assert any(step.startswith(p.name) for p in small.passes)
+
+
+@pytest.mark.parametrize("policy", ["keep", "vdnn-all", "vdnn-all:m", "vdnn-conv", "auto"])
+def test_every_budget_from_the_floor_up_works(policy: str) -> None:
+    """Twenty budgets from the floor to past the bytes of keep; the peak is inside each."""
+    graph = training(32, "bf16", chunk_size=4 * MIB, image=96)
+    costs = costs_of(graph)
+    floor, most = floor_of(graph, costs, policy)[0], planned(graph, "keep").peak_nbytes
+    for part in range(20):
+        budget = floor + (most - floor) * part // 15
+        schedule = make_schedule(graph, costs, policy=policy, budget=budget)
+        assert schedule.peak_nbytes <= budget
+        assert schedule.budget_nbytes == budget
+
+
+def test_less_budget_never_names_a_lower_floor(vgg16: Graph) -> None:
+    floors = []
+    for gib in (3.0, 2.5, 2.0, 1.0):
+        with pytest.raises(BudgetError) as raised:
+            planned(vgg16, "vdnn-conv", round(gib * GIB))
+        floors.append(raised.value.floor_nbytes)
+    assert len(set(floors)) == 1
+
+
+@settings(max_examples=40, derandomize=True, deadline=None)
+@given(
+    batch=st.integers(1, 40),
+    chunk_size=st.integers(1 * KIB, 4 * MIB),
+    share=st.floats(0, 1),
+    policy=st.sampled_from(POLICIES),
+)
+def test_any_batch_and_chunk_size_fit_from_the_floor_up(
+    batch: int, chunk_size: int, share: float, policy: str
+) -> None:
+    graph = training(batch, chunk_size=chunk_size, depths=(1, 0, 1, 0, 0), image=32, classifier=32)
+    floor = floor_of(graph, costs_of(graph), policy)[0]
+    budget = floor + round(share * planned(graph, "keep").arena_nbytes)
+    assert planned(graph, policy, budget).peak_nbytes <= budget
+
+
+def test_the_baseline_is_the_sum_of_all_buffers(vgg16: Graph) -> None:
+    nbytes = {"float32": 4, "bfloat16": 2, "int64": 8}
+    sizes = [prod(b.shape) * nbytes[b.dtype] for b in vgg16.buffers.values()]
+    fixed = sum(param.nbytes for param in vgg16.network.params.values())
+    assert fixed == 4 * 138_357_544
+    assert vgg16.baseline_nbytes == sum(sizes) + 2 * fixed + vgg16.fixed["control"]
+    assert planned(vgg16, "keep").peak_nbytes < vgg16.baseline_nbytes
+
+
+def test_sections_are_no_larger_than_the_chunk_size(vgg16: Graph) -> None:
+    for buffer in vgg16.buffers.values():
+        if buffer.kind in (Kind.MAP, Kind.GRAD, Kind.INPUT) and buffer.section > 1:
+            assert buffer.section_nbytes(0) <= vgg16.chunk_size
+
+
+def test_unknown_policies_are_named(small: Graph) -> None:
+    with pytest.raises(InputError, match="'vdnn-some' is not known; choose one of keep, vdnn-all"):
+        planned(small, "vdnn-some")
+
+
+@pytest.mark.parametrize("policy", ["vdnn-all", "auto"])
+def test_vgg416_is_planned_checked_and_simulated_in_five_seconds(policy: str) -> None:
+    graph = training(32, depths=CONVS[416])
+    begin = time.process_time()
+    schedule = planned(graph, policy, 12 * GIB)
+    check(schedule)
+    timeline = simulate(schedule, costs_of(graph))
+    seconds = time.process_time() - begin
+    assert schedule.offloaded_nbytes > 60e9
+    assert timeline.step_s > 0
+    assert seconds < 5.0
