@@ -99,6 +99,7 @@ def test_the_wheel_imports_without_the_checkout(wheel: Path, tmp_path: Path) -> 
     assert int(profiles) == len(list((ROOT / "tvdnn" / "hardware").glob("*.json")))
 
 
+@pytest.mark.filterwarnings("ignore:\\s*Editable installation")
 def test_an_editable_install_imports_the_checkout(source: Path, tmp_path: Path) -> None:
     installed = unpacked(source / build_meta.build_editable(str(source)), tmp_path / "installed")
     add = f"import site; site.addsitedir({str(installed)!r})"
