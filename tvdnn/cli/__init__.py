@@ -1,6 +1,7 @@
 """The command line: each command parses, calls, renders and returns a code."""
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
 import typer
@@ -41,12 +42,20 @@ def _app() -> typer.Typer:
     return app
 
 
-def _root(
-    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
-) -> None:
-    if version:
-        print(f"tvdnn {__version__}")  # noqa: T201  (a version is printed bare)
+def _say_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"tvdnn {__version__}")
         raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version and exit.", callback=_say_version, is_eager=True
+        ),
+    ] = False,
+) -> None: ...
 
 
 __all__ = ["main"]

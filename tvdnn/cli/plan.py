@@ -6,7 +6,7 @@ import typer
 
 from ..planner.costs import Roofline
 from ..planner.hardware import load
-from ..report.charts import lanes_chart
+from ..report.charts import lanes_chart, memory_table
 from ..report.maps import map_rows
 from ..report.tables import maps_table, rows_table
 from ..units import parse_bytes
@@ -56,7 +56,8 @@ def plan(
 def _show(found: Simulated, json_file: str | None) -> None:
     maps = () if found.schedule is None else map_rows(found.schedule)
     if found.schedule is not None and found.timeline is not None:
-        show(maps_table(maps), lanes_chart(found.schedule, found.timeline), json_file=json_file)
+        made = found.schedule, found.timeline
+        show(maps_table(maps), memory_table(*made), lanes_chart(*made), "", json_file=json_file)
     show(rows_table([found.row], note="Simulated: nothing was run."), json_file=json_file)
     data = {
         "row": found.row.to_json(),

@@ -8,6 +8,7 @@ from ..planner.schedule import Lane, Schedule
 from ..planner.simulate import memory_profile
 from ..planner.timeline import Span, Timeline
 from ..units import format_bytes, format_seconds
+from .tables import LOOK
 
 LEVELS = " ▁▂▃▄▅▆▇█"
 CELLS = 60
@@ -26,6 +27,28 @@ def lanes_chart(schedule: Schedule, timeline: Timeline, *, cells: int = CELLS) -
     bar = bars([level / top for level in levels])
     chart.add_row("memory", bar, f"peak {format_bytes(schedule.peak_nbytes)}")
     return chart
+
+
+def memory_table(schedule: Schedule, timeline: Timeline) -> Table:
+    """What fills the device at the fullest moment of the step, and what the arena has free then."""
+    held = fullest(schedule, timeline)
+    free = schedule.arena_nbytes - sum(held.values())
+    parts = {**schedule.graph.fixed, **held, "free in the arena": free}
+    table = Table(title="device memory at its fullest", **LOOK)
+    table.add_column("what")
+    for heading in ("bytes", "share"):
+        table.add_column(heading, justify="right")
+    for what, nbytes in parts.items():
+        if nbytes:
+            table.add_row(what, format_bytes(nbytes), f"{nbytes / schedule.peak_nbytes:.1%}")
+    return table
+
+
+def fullest(schedule: Schedule, timeline: Timeline) -> dict[str, int]:
+    """Bytes of the arena by kind at the moment when most are in use."""
+    moments = (by_kind for _, by_kind in memory_profile(schedule, timeline))
+    most = max(moments, key=lambda by_kind: sum(by_kind.values()), default={})
+    return {kind.value: nbytes for kind, nbytes in most.items()}
 
 
 def bars(shares: Sequence[float]) -> str:
@@ -51,11 +74,12 @@ def busy_shares(spans: Sequence[Span], step_s: float, cells: int) -> list[float]
 def memory_levels(schedule: Schedule, timeline: Timeline, cells: int) -> list[float]:
     """The most device bytes in use in each of `cells` equal slices of the step."""
     fixed = schedule.graph.fixed_nbytes
+    step_s = timeline.step_s  # a pass over all spans
     levels = [0.0] * cells
     current = float(fixed)
     reached = 0
     for time_s, by_kind in memory_profile(schedule, timeline):
-        cell = min(cells - 1, int(time_s / timeline.step_s * cells)) if timeline.step_s else 0
+        cell = min(cells - 1, int(time_s / step_s * cells)) if step_s else 0
         for passed in range(reached, cell + 1):
             levels[passed] = max(levels[passed], current)
         current = fixed + sum(by_kind.values())

@@ -3,15 +3,20 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any, Final
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from ..units import format_bytes
 from .maps import MapRow
 from .rows import Row
 
-FOLD_FROM = 60  # networks with more maps than this are folded to runs of one decision
+FOLD_FROM = 60  # more maps than this are folded: runs of one shape and decision share a line
 NONE = "-"
+INFEASIBLE = "infeasible"
+SAME_LOSSES = {True: "as keep", False: "DIFFER", None: NONE}
+LOOK: Final[Any] = {"box": SIMPLE_HEAD, "title_justify": "left", "caption_justify": "left"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +30,8 @@ class Column:
 COLUMNS = (
     Column("policy", lambda row: row.policy),
     Column("budget", lambda row: format_bytes(row.budget_bytes)),
-    Column("step ms", lambda row: _milliseconds(row.step_s)),
+    Column("floor", lambda row: _nbytes(row.floor_bytes)),
+    Column("step ms", lambda row: INFEASIBLE if row.infeasible else _milliseconds(row.step_s)),
     Column("images/s", lambda row: _number(row.images_per_s, ",.0f")),
     Column("planned peak", lambda row: _nbytes(row.planned_peak_bytes)),
     Column("measured peak", lambda row: _nbytes(row.peak_bytes)),
@@ -36,15 +42,9 @@ COLUMNS = (
     Column("overlap", lambda row: _number(row.overlap, ".0%")),
     Column("predicted ms", lambda row: _milliseconds(row.predicted_s)),
     Column("slowdown", lambda row: _number(row.slowdown, ".2f")),
+    Column("loss", lambda row: _number(row.loss, ".4f")),
+    Column("losses", lambda row: SAME_LOSSES[row.equal]),
 )
-
-
-def cells(row: Row) -> tuple[str, ...]:
-    """The texts of a row under the headings of `COLUMNS`; an infeasible one says its floor."""
-    texts = [column.text(row) for column in COLUMNS]
-    if row.infeasible:
-        texts[2] = infeasible_text(row)
-    return tuple(texts)
 
 
 def infeasible_text(row: Row) -> str:
@@ -61,24 +61,29 @@ def subject(row: Row) -> str:
 
 
 def rows_table(rows: Sequence[Row], *, note: str | None = None) -> Table:
-    """One line a policy and budget. Rows of one table have one network, batch, type and machine."""
-    table = Table(title=subject(rows[0]), caption=note, title_justify="left")
-    for number, column in enumerate(COLUMNS):
+    """One line a policy and budget. Rows of one table have one network, batch, type and machine.
+
+    Columns in which no row has anything are left out.
+    """
+    table = Table(title=subject(rows[0]), caption=note, **LOOK)
+    shown = [column for column in COLUMNS if any(column.text(row) != NONE for row in rows)]
+    for number, column in enumerate(shown):
         table.add_column(column.heading, justify="left" if number == 0 else "right")
     for row in rows:
-        table.add_row(*cells(row), style="dim" if row.infeasible else None)
+        texts = (column.text(row) for column in shown)
+        table.add_row(*texts, style="dim" if row.infeasible else None)
     return table
 
 
 def maps_table(maps: Sequence[MapRow]) -> Table:
-    """What happens to every map and why; a long network is folded to runs of one decision."""
+    """What happens to every map and why; runs of like maps of a long network share a line."""
     folded = len(maps) > FOLD_FROM
-    title = "feature maps" + (f" ({len(maps)}, folded by decision)" if folded else "")
-    table = Table(title=title, title_justify="left")
+    title = f"{len(maps)} feature maps"
+    table = Table(title=title, **LOOK)
     for heading in ("map", "shape", "bytes", "sections", "decision", "why"):
         table.add_column(heading, justify="right" if heading in ("bytes", "sections") else "left")
     if folded:
-        for _, run in groupby(maps, key=lambda row: (row.decision, row.codec)):
+        for _, run in groupby(maps, key=lambda row: (row.decision, row.codec, row.shape)):
             table.add_row(*_folded_cells(tuple(run)))
     else:
         for row in maps:
@@ -87,9 +92,12 @@ def maps_table(maps: Sequence[MapRow]) -> Table:
 
 
 def _map_cells(row: MapRow) -> tuple[str, ...]:
-    shape = "x".join(map(str, row.shape))
     nbytes = format_bytes(row.nbytes)
-    return row.name, shape, nbytes, str(row.sections), _decision(row), row.why
+    return row.name, _shape(row), nbytes, str(row.sections), _decision(row), row.why
+
+
+def _shape(row: MapRow) -> str:
+    return "x".join(map(str, row.shape))
 
 
 def _folded_cells(run: tuple[MapRow, ...]) -> tuple[str, ...]:
@@ -98,7 +106,8 @@ def _folded_cells(run: tuple[MapRow, ...]) -> tuple[str, ...]:
     nbytes = format_bytes(sum(row.nbytes for row in run))
     sections = str(sum(row.sections for row in run))
     names = f"{run[0].name} .. {run[-1].name}"
-    return names, f"{len(run)} maps", nbytes, sections, _decision(run[0]), run[0].why + ", ..."
+    shape = f"{len(run)} of {_shape(run[0])}"
+    return names, shape, nbytes, sections, _decision(run[0]), run[0].why + ", ..."
 
 
 def _decision(row: MapRow) -> str:
