@@ -1,13 +1,21 @@
 """`tvdnn doctor`: the GPU, versions, copy rates and pinnable memory, and what would not work."""
 
+import os
+import re
 import resource
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
 
 import torch
 import typer
 from rich.table import Table
 
+from ..report.tables import LOOK
 from ..runtime.profiler import measure_link
 from ..runtime.slab import available_nbytes
 from ..units import format_bytes
@@ -17,6 +25,15 @@ from .output import DONE, FAILED, messages, show, stages, write_json
 from .request import software
 
 LEAST_CAPABILITY = (8, 0)
+LEAST: Final[Mapping[str, tuple[int, int]]] = MappingProxyType({"torch": (2, 11), "triton": (3, 6)})
+EXTRAS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "sklearn": "tvdnn train --data digits: pip install 'tvdnn[demo]'",
+        "torchvision": "tvdnn train --data FOLDER: pip install torchvision",
+    }
+)
+COMPILERS = ("gcc", "clang", "cc")
+CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 GB = 1e9
 
 
@@ -34,7 +51,7 @@ def doctor(json_file: JsonFile = None) -> None:
     """Look at this machine: GPU, versions, copy rates, pinnable memory, and what would not work."""
     with stages(messages(), "doctor") as report:
         report("looking", 0.0)
-        findings = (*_versions(), *_device(), *_host())
+        findings = (*_versions(), *_extras(), *_device(), *_host())
         report("looking", 1.0)
     show(findings_table(findings), json_file=json_file)
     write_json([_json(finding) for finding in findings], json_file)
@@ -43,7 +60,7 @@ def doctor(json_file: JsonFile = None) -> None:
 
 def findings_table(findings: tuple[Finding, ...]) -> Table:
     """What was found, and what would not work and why."""
-    table = Table(title="this machine", title_justify="left")
+    table = Table(title="this machine", **LOOK)
     for heading in ("what", "found", "what would not work"):
         table.add_column(heading)
     for finding in findings:
@@ -62,24 +79,45 @@ def _json(finding: Finding) -> dict[str, str | bool | None]:
 
 
 def _versions() -> Iterator[Finding]:
+    """Versions of what runs, and those that are too old or absent."""
     for name, version in software().items():
-        if name == "kernels":
-            continue
-        cure = None
-        if name == "triton" and version is None:
-            cure = "the kernels: install triton>=3.6 (Linux)"
-        yield Finding(name, version or "none", cure)
+        least = LEAST.get(name)
+        old = least is not None and (version is None or _numbers(version) < least)
+        cure = f"kernels on a GPU: install {name}>={'.'.join(map(str, least or ()))}"
+        if name != "kernels":
+            yield Finding(name, version or "none", cure if old else None, fatal=old)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The leading numbers of a version: (2, 11) of "2.11.0+cu130"."""
+    return tuple(map(int, re.findall(r"\d+", version)[:2]))
+
+
+def _extras() -> Iterator[Finding]:
+    """Packages that some commands want, and the compiler that Triton builds its launchers with."""
+    for package, needed in EXTRAS.items():
+        found = find_spec(package) is not None
+        yield Finding(package, "installed" if found else "none", None if found else needed)
+    compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
+    cure = "kernels on a GPU: install a C compiler (gcc or clang), or name one in CC"
+    named = os.environ.get("CC") or compiler
+    yield Finding("C compiler", named or "none", None if named else cure)
 
 
 def _device() -> Iterator[Finding]:
     if not torch.cuda.is_available():
-        yield Finding("GPU", "none", "training on a GPU; plans are simulated, networks run on CPU")
+        mend = (
+            "install an NVIDIA driver"
+            if torch.version.cuda
+            else "this torch is built without CUDA: install one that is"
+        )
+        yield Finding("GPU", "none", f"training on a GPU ({mend}); small networks run on the CPU")
         return
     device = torch.device("cuda")
     capability = torch.cuda.get_device_capability(device)
     yield Finding("GPU", device_name(device))
     old = capability < LEAST_CAPABILITY
-    cure = "the Triton kernels: they need compute capability 8.0 or later" if old else None
+    cure = "the kernels: they need compute capability 8.0 (A100, RTX 30) or later" if old else None
     yield Finding("compute capability", ".".join(map(str, capability)), cure, fatal=old)
     free, total = torch.cuda.mem_get_info(device)
     yield Finding("device memory", f"{format_bytes(free)} free of {format_bytes(total)}")
@@ -95,7 +133,10 @@ def _copies(device: torch.device) -> Iterator[Finding]:
 
 
 def _host() -> Iterator[Finding]:
+    """What may be pinned: free memory, the container's limit on it, and the limit on locking."""
     yield Finding("host memory free", format_bytes(available_nbytes()))
+    if CONTAINER_LIMIT.exists() and CONTAINER_LIMIT.read_text().strip() != "max":
+        yield Finding("host memory limit", format_bytes(int(CONTAINER_LIMIT.read_text())))
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     limit = "no limit" if soft == resource.RLIM_INFINITY else format_bytes(soft)
     yield Finding("lockable memory (ulimit -l)", limit)

@@ -1,6 +1,7 @@
 """Options that several commands share."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -8,7 +9,16 @@ from .. import models
 from ..planner import hardware
 from ..planner.planning import POLICIES
 
+PathText = TypeVar("PathText", str, Path, None)
 BASE_POLICIES = ", ".join(policy for policy in POLICIES if ":" not in policy)
+
+
+def in_a_folder(path: PathText) -> PathText:
+    """`path`, if the folder that it lies in exists; found out before the work, not after it."""
+    if path is not None and not Path(path).absolute().parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {Path(path).parent} to write into")
+    return path
+
 
 Batch = Annotated[int, typer.Option(min=1, help="Samples in a batch.")]
 ImageSize = Annotated[
@@ -32,6 +42,11 @@ Profile = Annotated[
     typer.Option("--hardware", help=f"Simulate on a profile: {', '.join(hardware.names())}."),
 ]
 JsonFile = Annotated[
-    str | None, typer.Option("--json", help="Write the results to this file; - is standard output.")
+    str | None,
+    typer.Option(
+        "--json",
+        callback=in_a_folder,
+        help="Write the results to this file; - is standard output.",
+    ),
 ]
 NET_HELP = f"One of {', '.join(models.names())}."

@@ -16,7 +16,7 @@ from ..engine import Trainer
 from ..errors import InputError
 from ..optim import SGD
 from ..units import format_bytes, parse_bytes
-from .options import NET_HELP, ChunkSize, Dtype, HostBudget, ImageSize, Policy
+from .options import NET_HELP, ChunkSize, Dtype, HostBudget, ImageSize, Policy, in_a_folder
 from .output import messages, stages
 from .request import Request, make_request, parse_policies
 
@@ -51,7 +51,8 @@ def train(
     chunk_size: ChunkSize = None,
     seed: Annotated[int, typer.Option(help="Of weights, order and test part.")] = 0,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Save here after each epoch, whole or not at all.")
+        Path | None,
+        typer.Option(callback=in_a_folder, help="Save here after each epoch, whole or not at all."),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the checkpoint, if it is there.")
@@ -145,6 +146,11 @@ def _start(console: Console, run: Run, resume: bool) -> int:
         console.print(f"no checkpoint {path} yet: starting from the beginning")
         return 0
     state: Mapping[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    if state["net"] != run.request.net or state["classes"] != run.dataset.num_classes:
+        raise InputError(
+            f"{path} is of {state['net']} with {state['classes']} classes, not of "
+            f"{run.request.net} with {run.dataset.num_classes}; name another checkpoint"
+        )
     run.trainer.load_state_dict(state["trainer"])
     console.print(f"going on after epoch {state['epoch']} of {path}")
     return int(state["epoch"])
@@ -155,5 +161,11 @@ def _save(run: Run, epoch: int) -> None:
     if run.checkpoint is None:
         return
     partial = run.checkpoint.with_name(run.checkpoint.name + ".partial")
-    torch.save({"epoch": epoch, "trainer": run.trainer.state_dict()}, partial)
+    state = {
+        "net": run.request.net,
+        "classes": run.dataset.num_classes,
+        "epoch": epoch,
+        "trainer": run.trainer.state_dict(),
+    }
+    torch.save(state, partial)
     partial.replace(run.checkpoint)
