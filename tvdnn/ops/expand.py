@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from ..errors import InputError
 from ..graph import Direction, Graph, Kind, Network, Op, Value
 from ..optim import SGD
 from .builder import Builder
@@ -11,6 +12,7 @@ from .optim import add_param_grads, update
 from .registry import DEFINITIONS
 
 CONTROL_NBYTES = 512
+REDUCTIONS = ("mean", "sum")
 DTYPES = {"fp32": ("float32", "ieee"), "tf32": ("float32", "tf32"), "bf16": ("bfloat16", "ieee")}
 
 
@@ -48,7 +50,11 @@ class Settings:
 
 
 def expand(network: Network, settings: Settings) -> Graph:
-    """The passes and buffers of one step of `network`."""
+    """The passes and buffers of one step of `network`.
+
+    Raises InputError for an empty batch and for settings that make no sense.
+    """
+    _check(network, settings)
     training = settings.mode in (Mode.TRAIN, Mode.ACCUMULATE)
     network = _with_loss(network, settings) if training else network
     dtype, precision = DTYPES[settings.dtype]
@@ -84,6 +90,16 @@ def expand(network: Network, settings: Settings) -> Graph:
         dtype=settings.dtype,
         chunk_size=settings.chunk_size,
     )
+
+
+def _check(network: Network, settings: Settings) -> None:
+    if network.batch < 1:
+        raise InputError("the batch has no samples; give at least one")
+    if settings.sections is not None and settings.sections < 1:
+        raise InputError(f"sections is {settings.sections}; it must be at least 1")
+    if settings.reduction not in REDUCTIONS:
+        known = " or ".join(REDUCTIONS)
+        raise InputError(f"reduction {settings.reduction!r} is not known; choose {known}")
 
 
 def _with_loss(network: Network, settings: Settings) -> Network:
