@@ -85,7 +85,7 @@ def deep(options: argparse.Namespace) -> tuple[str, str, Rows]:
     for net, size in (("vgg416", 32), ("alexnet", 7168)):
         x, y = batch(size, 224)
         oracle = Oracle()
-        for policy, budget in (("keep", None), ("vdnn-all", 12), ("vdnn-dyn", 12)):
+        for policy, budget in (("keep", None), ("vdnn-all", 12)):
             rows.append(run(net, policy, budget, x, y, "tf32", slab, oracle))
         del x, y
     return "VGG-416(32) and AlexNet(7168) inside 12 GiB, float32 storage, tf32", "", rows
