@@ -24,6 +24,9 @@ RESULTS = ROOT / "bench" / "results"
 FIGURE = "overview.svg"
 KEEP = "keep"
 PEERS = "torch"  # how the policies begin that are torch's own training
+LEGEND = """\
+Grey is torch, blue is tvdnn, a red mark is the budget; the pale end is what the caller holds (inputs
+and outputs). Both sides are counted by `torch.cuda.max_memory_allocated`. All rows: [Results](#results)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,20 +186,23 @@ def compared(results: Iterable[Result]) -> Result | None:
 
 
 def _highlights(result: Result) -> tuple[Entry, ...]:
-    """Peers, keep without a budget, and at each budget the fastest of the other policies."""
+    """Peers, keep without a budget, and the fastest other policy at each budget too small for it."""
     ran = [entry for entry in result.entries if entry.row.step_s and not entry.row.infeasible]
     peers = [entry for entry in ran if entry.is_peer]
     own = [entry for entry in ran if not entry.is_peer]
-    kept = [e for e in own if e.row.policy == KEEP and e.row.budget_bytes is None]
-    budgets = {e.row.budget_bytes for e in own if e.row.budget_bytes and e.row.policy != KEEP}
+    kept = [e for e in own if e.row.policy == KEEP and e.row.budget_bytes is None][:1]
+    others = [e for e in own if e.row.policy != KEEP and e.row.budget_bytes]
+    roomy = min((e.row.peak_bytes for e in kept if e.row.peak_bytes), default=None)
+    budgets = {e.row.budget_bytes for e in others if e.row.budget_bytes}
     fastest = [
         min(
-            (e for e in own if e.row.budget_bytes == budget and e.row.policy != KEEP),
+            (e for e in others if e.row.budget_bytes == budget),
             key=lambda entry: entry.row.step_s or 0.0,
         )
         for budget in sorted(budgets, reverse=True)
+        if roomy is None or budget < roomy
     ]
-    return (*peers, *kept[:1], *fastest)
+    return (*peers, *kept, *fastest)
 
 
 def opening(result: Result | None) -> str:
@@ -204,7 +210,8 @@ def opening(result: Result | None) -> str:
     if result is None:
         return "No result is committed yet."
     path = (RESULTS / FIGURE).relative_to(ROOT)
-    return f"![Device memory and time of a step: {result.title}]({path})\n\n{_caption(result)}"
+    picture = f"![Device memory and time of a step: {result.title}]({path})"
+    return f"{picture}\n\n{_caption(result)}\n{LEGEND}"
 
 
 def _caption(result: Result) -> str:
