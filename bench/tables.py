@@ -25,8 +25,9 @@ FIGURE = "overview.svg"
 KEEP = "keep"
 PEERS = "torch"  # how the policies begin that are torch's own training
 LEGEND = """\
-Grey is torch, blue is tvdnn, a red mark is the budget; the pale end is what the caller holds (inputs
-and outputs). Both sides are counted by `torch.cuda.max_memory_allocated`. All rows: [Results](#results)."""
+Grey is torch, blue is tvdnn, a red mark is the budget; the pale end is what the caller holds
+(inputs and outputs). Both sides are counted by `torch.cuda.max_memory_allocated`. All rows:
+[Results](#results)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +187,7 @@ def compared(results: Iterable[Result]) -> Result | None:
 
 
 def _highlights(result: Result) -> tuple[Entry, ...]:
-    """Peers, keep without a budget, and the fastest other policy at each budget too small for it."""
+    """Peers, keep without a budget, and at each budget too small for it the fastest policy."""
     ran = [entry for entry in result.entries if entry.row.step_s and not entry.row.infeasible]
     peers = [entry for entry in ran if entry.is_peer]
     own = [entry for entry in ran if not entry.is_peer]
