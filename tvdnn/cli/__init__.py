@@ -8,11 +8,8 @@ import typer
 
 from .. import __version__
 from ..errors import InputError, TvdnnError
-from .bench import bench
-from .doctor import doctor
+from . import bench, doctor, plan, train
 from .output import DONE, USAGE, fail
-from .plan import plan
-from .train import train
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,7 +34,7 @@ def _app() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(_root)
-    for command in (bench, plan, train, doctor):
+    for command in (bench.bench, plan.plan, train.train, doctor.doctor):
         app.command()(command)
     return app
 
