@@ -226,7 +226,7 @@ def _caption(result: Result) -> str:
             f"{_milliseconds('step_s')(last)} ms ({last.row.policy})"
         )
     if own and all(entry.values.get("equal") for entry in own):
-        parts.append("every policy with the same losses and weights, bit for bit")
+        parts.append("all blue rows with the same losses and weights, bit for bit")
     gpu = result.environment.get("gpu")
     return f"{result.title}{f', on one {gpu}' if gpu else ''}: " + "; ".join(parts) + "."
 
