@@ -104,9 +104,8 @@ def test_a_users_loop_trains_as_with_torch(policy: str) -> None:
 def test_policies_give_the_bits_of_keep() -> None:
     net = Net()
     kept = virtual(copy.deepcopy(net), policy="keep")
-    floor = BATCH * 2**12
     with pytest.raises(BudgetError) as raised:
-        virtual(copy.deepcopy(net), budget=floor)
+        virtual(copy.deepcopy(net), budget="24KiB")
     tight = virtual(copy.deepcopy(net), budget=raised.value.floor_nbytes)
     for batch in batches_of(3):
         for each in (kept, tight):
@@ -198,7 +197,7 @@ def test_inputs_get_gradients_through_frozen_networks() -> None:
 
 def test_parameters_may_be_frozen_and_trained_again() -> None:
     net, twin = twins()
-    for trained in (True, False, True):
+    for trained in (False, True, False, True):
         for each in (net, twin):
             each.zero_grad()
             each.conv1.requires_grad_(trained)

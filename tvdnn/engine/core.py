@@ -65,7 +65,7 @@ class Core:
         self.costs: dict[Hashable, Costs] = {}
         self.runners: dict[Hashable, Runner] = {}
         self.closed = False
-        self._addresses = self._data_ptrs()
+        self._planned_for = self._parameters_now()
 
     def runner(
         self,
@@ -73,10 +73,13 @@ class Core:
         graph: Callable[[], Graph],
         updates: Callable[[], Updates],
     ) -> Runner:
-        """The runner for `key`, made when first asked for, and again when a parameter has moved."""
-        if self._addresses != self._data_ptrs():
+        """The runner for `key`, made when first asked for.
+
+        It is made again when a parameter has moved, or is trained now and was not, or the reverse.
+        """
+        if self._planned_for != self._parameters_now():
             self.runners.clear()
-            self._addresses = self._data_ptrs()
+            self._planned_for = self._parameters_now()
         if key not in self.runners:
             self.runners[key] = self._make(key, graph(), updates())
         self.runners[key].refresh()
@@ -137,8 +140,9 @@ class Core:
             progress=self.options.progress,
         )
 
-    def _data_ptrs(self) -> tuple[int, ...]:
-        return tuple(param.data_ptr() for param in self.params.values())
+    def _parameters_now(self) -> tuple[tuple[int, bool], ...]:
+        """Where each parameter lies and whether it is trained."""
+        return tuple((param.data_ptr(), param.requires_grad) for param in self.params.values())
 
 
 def one_device(params: Mapping[str, torch.Tensor]) -> torch.device:

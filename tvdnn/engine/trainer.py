@@ -93,6 +93,7 @@ class Trainer:
         self.optimizer = self._make_optimizer()
         self._first = (tuple(example_inputs.shape), Mode.TRAIN)
         self._runner(*self._first)
+        self._made_for = _modes(net)
         self.construction_peak_nbytes = self.peak_nbytes()
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
@@ -219,6 +220,11 @@ class Trainer:
     def _check(self, x: torch.Tensor, y: torch.Tensor, accumulate: int) -> None:
         if self._core.closed:
             raise EngineError("this trainer is closed; make a new one")
+        if _modes(self.net) != self._made_for:
+            raise InputError(
+                "a module's training mode or a parameter's requires_grad is not as when this "
+                "trainer was made; set it back (after evaluation: net.train()) or make a new one"
+            )
         if accumulate < 1 or x.shape[0] % accumulate:
             raise InputError(
                 f"accumulate={accumulate} does not divide the batch of {x.shape[0]}; "
@@ -346,6 +352,12 @@ def _measure_foreign(net: nn.Module) -> int:
     torch.cuda.reset_peak_memory_stats(own[0].device)
     own_nbytes = sum(param.numel() * param.element_size() for param in own)
     return torch.cuda.memory_allocated(own[0].device) - own_nbytes
+
+
+def _modes(net: nn.Module) -> tuple[bool, ...]:
+    """The training mode of every module, and which parameters are trained."""
+    trained = (param.requires_grad for param in net.parameters())
+    return (*(module.training for module in net.modules()), *trained)
 
 
 def _loss(runner: Runner) -> torch.Tensor:

@@ -31,7 +31,7 @@ class _Key:
 
     shapes: tuple[tuple[int, ...], ...]
     mode: Mode
-    training: bool
+    modes: tuple[bool, ...]
     input_grads: frozenset[int]
 
 
@@ -171,7 +171,8 @@ class Virtualized(nn.Module):
     def _key(self, inputs: tuple[Tensor, ...], *, graded: bool) -> _Key:
         wants = frozenset(i for i, x in enumerate(inputs) if graded and x.requires_grad)
         mode = Mode.AUTOGRAD if graded else Mode.INFER
-        return _Key(tuple(tuple(x.shape) for x in inputs), mode, self.training, wants)
+        modes = tuple(module.training for module in self._net.modules())
+        return _Key(tuple(tuple(x.shape) for x in inputs), mode, modes, wants)
 
     def _runner(self, key: _Key) -> Runner:
         runner = self._core_now().runner(key, lambda: self._graph(key), dict)
@@ -211,10 +212,13 @@ class Virtualized(nn.Module):
             )
         self._open = 0
         graph = runner.schedule.graph
+        totals: dict[str, Tensor] = {}
+        for output, grad in zip(graph.network.outputs, grads, strict=True):
+            name = f"grad {output}"  # an output may be returned twice
+            totals[name] = totals[name] + grad if name in totals else grad
         for buffer, value in graph.inputs.items():
-            if value.startswith("grad "):
-                place = graph.network.outputs.index(value.removeprefix("grad "))
-                runner.fill(buffer, grads[place])
+            if value in totals:
+                runner.fill(buffer, totals[value])
         runner.run(1)
 
 

@@ -140,7 +140,7 @@ def _add_inputs(b: Builder) -> dict[str, str]:
 def _add_output_grads(b: Builder) -> dict[str, str]:
     """Buffers that the caller fills with the outputs' gradients before the backward half."""
     given = {}
-    for name in b.network.outputs:
+    for name in dict.fromkeys(b.network.outputs):
         if b.needs_grad(name):
             given[b.new_grad(name)] = f"grad {name}"
     return given
