@@ -123,7 +123,7 @@ def _run(case: Case, trainer: Trainer, batches: Batches, report: StageReport) ->
     cuda = trainer.device.type == "cuda"
     measurement = Measurement(
         step_s=median(seconds[1:]),
-        peak_nbytes=trainer.peak_nbytes(),
+        peak_nbytes=trainer.peak_nbytes() if cuda else None,
         loss=losses[-1],
         timeline=trainer.timeline(x, y) if cuda else None,
         losses=tuple(losses[1:]),

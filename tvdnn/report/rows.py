@@ -41,12 +41,12 @@ class Floor:
 class Measurement:
     """What running a schedule showed: the median step, the peak and the last loss.
 
-    `losses` are those of all timed steps, where they were kept; `timeline` is None where the device
-    measures none (a CPU).
+    `losses` are those of all timed steps, where kept; `peak_nbytes` and `timeline` are None
+    where the device measures none (a CPU).
     """
 
     step_s: float
-    peak_nbytes: int
+    peak_nbytes: int | None
     loss: float
     timeline: Timeline | None = None
     losses: tuple[float, ...] | None = None
