@@ -1,0 +1,67 @@
+"""Accuracy on a GPU: gradients of VGG-16 against float64, beside torch eager in the same type."""
+
+import copy
+import gc
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import tvdnn
+
+pytestmark = pytest.mark.gpu
+
+BATCH = 8
+MOST = 1.25  # of torch eager's error, by relative RMS per gradient
+
+
+def gradients(net: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    net.zero_grad(set_to_none=True)
+    functional.cross_entropy(net(x).to(x.dtype), y).backward()
+    return {name: param.grad.detach().double() for name, param in net.named_parameters()}
+
+
+def torch_layers(net: nn.Module) -> nn.Module:
+    """A copy with every tvdnn layer as its torch namesake."""
+    twin = copy.deepcopy(net)
+    for module in twin.modules():
+        if type(module).__module__.startswith("tvdnn.nn"):
+            module.__class__ = type(module).__mro__[1]
+    return twin
+
+
+def errors(got: dict[str, Tensor], exact: dict[str, Tensor]) -> dict[str, float]:
+    return {
+        name: float(
+            ((got[name] - exact[name]).square().mean() / exact[name].square().mean()).sqrt()
+        )
+        for name in exact
+    }
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "tf32", "fp32"])
+def test_gradients_are_as_accurate_as_torch_eager(
+    dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", dtype == "tf32")
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", dtype == "tf32")
+    torch.manual_seed(0)
+    net = tvdnn.models.vgg16(num_classes=100).cuda().eval()  # no dropout
+    with torch.no_grad():
+        for param in net.parameters():
+            param.copy_(param.bfloat16())  # the same weights in every type
+    x = torch.randn(BATCH, 3, 224, 224, device="cuda").bfloat16().float()
+    y = torch.randint(0, 100, (BATCH,), device="cuda")
+
+    plain = torch_layers(net)
+    exact = gradients(copy.deepcopy(plain).double(), x.double(), y)
+    kind = torch.bfloat16 if dtype == "bf16" else torch.float32
+    eager = copy.deepcopy(plain).to(kind).to(memory_format=torch.channels_last)
+    theirs = errors(gradients(eager, x.to(kind), y), exact)
+    del eager
+    gc.collect()
+    virtual = tvdnn.virtualize(net, x, dtype=dtype, policy="vdnn-all")
+    ours = errors(gradients(virtual, x, y), exact)
+    ratios = {name: ours[name] / theirs[name] for name in exact}
+    assert max(ratios.values()) <= MOST, {name: r for name, r in ratios.items() if r > MOST}
