@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 DONE, FAILED, USAGE = 0, 1, 2
-PLAIN_WIDTH = 180  # characters a line where no terminal says how wide it is
+PLAIN_WIDTH = 200  # characters a line where no terminal says how wide it is
 STDOUT = "-"
 
 StageReport = Callable[[str, float], None]
