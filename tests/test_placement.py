@@ -1,0 +1,117 @@
+"""Placement in the arena: no two stays share a byte at one time, and known packings come out."""
+
+from collections.abc import Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tvdnn.memory import ALIGNMENT, Extent, Stay, place
+
+UNIT = ALIGNMENT
+
+
+def one(nbytes: int, first: int, last: int) -> Extent:
+    """An extent of one stay."""
+    return Extent.of((Stay(0, nbytes, first, last),))
+
+
+def placed(extents: Sequence[Extent]) -> list[Stay]:
+    """The stays at their addresses."""
+    bases, _ = place(extents)
+    return [
+        Stay(base + stay.offset, stay.nbytes, stay.first, stay.last)
+        for base, extent in zip(bases, extents, strict=True)
+        for stay in extent.stays
+    ]
+
+
+def share_bytes(one_: Stay, other: Stay) -> bool:
+    """Whether both are there at one time with a byte in common."""
+    meet = one_.first <= other.last and other.first <= one_.last
+    return (
+        meet
+        and one_.offset < other.offset + other.nbytes
+        and other.offset < one_.offset + one_.nbytes
+    )
+
+
+@st.composite
+def extents_of(draw: st.DrawFn) -> Extent:
+    """Up to four stays one behind the other, each with a time of its own."""
+    sizes = draw(st.lists(st.integers(1, 3000), min_size=1, max_size=4))
+    stays = []
+    for index, nbytes in enumerate(sizes):
+        first = draw(st.integers(0, 30))
+        last = first + draw(st.integers(0, 12))
+        stays.append(Stay(sum(sizes[:index]), nbytes, first, last))
+    return Extent.of(stays)
+
+
+@settings(max_examples=300, derandomize=True, deadline=None)
+@given(st.lists(extents_of(), max_size=30))
+def test_no_two_stays_share_a_byte_at_one_time(extents: list[Extent]) -> None:
+    bases, high_water = place(extents)
+    stays = placed(extents)
+    for index, stay in enumerate(stays):
+        assert not any(share_bytes(stay, other) for other in stays[:index])
+    assert all(base >= 0 and base % ALIGNMENT == 0 for base in bases)
+    assert high_water == max((stay.offset + stay.nbytes for stay in stays), default=0)
+
+
+@settings(max_examples=100, derandomize=True, deadline=None)
+@given(st.lists(extents_of(), min_size=1, max_size=30))
+def test_the_mark_is_at_least_what_lives_at_once(extents: list[Extent]) -> None:
+    stays = [stay for extent in extents for stay in extent.stays]
+    times = {stay.first for stay in stays}
+    live = max(sum(s.nbytes for s in stays if s.first <= time <= s.last) for time in times)
+    _, high_water = place(extents)
+    assert live <= high_water
+    assert high_water <= sum(extent.nbytes + ALIGNMENT for extent in extents)
+
+
+def test_nothing_takes_nothing() -> None:
+    assert place([]) == ((), 0)
+
+
+def test_what_follows_takes_the_same_bytes() -> None:
+    assert place([one(3 * UNIT, 0, 4), one(3 * UNIT, 5, 9)]) == ((0, 0), 3 * UNIT)
+
+
+def test_times_include_both_ends() -> None:
+    assert place([one(UNIT, 0, 4), one(UNIT, 4, 9)])[1] == 2 * UNIT
+
+
+def test_a_gap_is_filled_before_the_top() -> None:
+    """A long stay at the top, a hole below it: the newcomer takes the hole."""
+    extents = [one(2 * UNIT, 0, 2), one(UNIT, 0, 9), one(2 * UNIT, 3, 9)]
+    bases, high_water = place(extents)
+    assert high_water == 3 * UNIT
+    assert bases[0] == bases[2]
+
+
+def test_bases_are_aligned_and_marks_exact() -> None:
+    bases, high_water = place([one(1, 0, 5), one(10, 0, 5)])
+    assert sorted(bases) == [0, UNIT]
+    assert high_water in (UNIT + 1, UNIT + 10)
+
+
+def test_sections_side_by_side_free_their_bytes_one_by_one() -> None:
+    """A run of four sections that ends section after section makes room for another that begins so."""
+    leaving = Extent.of([Stay(UNIT * i, UNIT, 0, 10 + i) for i in range(4)])
+    coming = Extent.of([Stay(UNIT * i, UNIT, 11 + i, 20) for i in range(4)])
+    assert place([leaving, coming]) == ((0, 0), 4 * UNIT)
+
+
+def test_addresses_are_64_bit() -> None:
+    huge = 3 * 2**40
+    assert place([one(huge, 0, 1), one(huge, 0, 1)])[1] == 2 * huge
+
+
+def test_many_extents_are_placed_without_overlap() -> None:
+    """Above the number from which one order alone is tried, and old stays are forgotten."""
+    extents = [one(1 + 37 * (i % 91), i, i + i % 17) for i in range(4000)]
+    stays = sorted(placed(extents), key=lambda stay: stay.first)
+    for index, stay in enumerate(stays):
+        assert not any(share_bytes(stay, other) for other in stays[max(0, index - 40) : index])
+    live = max(sum(s.nbytes for s in stays if s.first <= t <= s.last) for t in range(0, 4000, 50))
+    assert max(s.offset + s.nbytes for s in stays) <= 2 * live
