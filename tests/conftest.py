@@ -23,6 +23,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Torch's operations are small here; waiting threads would take far longer."""
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="session")
 def device() -> torch.device:
     """The device on which kernels are tested."""

@@ -96,7 +96,7 @@ def test_bases_are_aligned_and_marks_exact() -> None:
 
 
 def test_sections_side_by_side_free_their_bytes_one_by_one() -> None:
-    """A run of four sections that ends section after section makes room for another that begins so."""
+    """A run of four sections that ends one by one makes room for another that begins so."""
     leaving = Extent.of([Stay(UNIT * i, UNIT, 0, 10 + i) for i in range(4)])
     coming = Extent.of([Stay(UNIT * i, UNIT, 11 + i, 20) for i in range(4)])
     assert place([leaving, coming]) == ((0, 0), 4 * UNIT)

@@ -3,7 +3,6 @@
 import random
 from dataclasses import replace
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,11 +27,6 @@ EXAMPLES = 200
 STEPS = 2
 CLASSES = 4
 LINKS = (1e5, 1e8, 1e12)  # bytes a second: copies dwarf compute, match it, or cost nothing
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 def random_costs(rng: random.Random) -> Costs:

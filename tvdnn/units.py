@@ -15,7 +15,7 @@ def parse_bytes(text: str | int | None) -> int | None:
         return _positive(text, text)
     if text.strip().lower() == "none":
         return None
-    match = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([a-z]*)\s*", text.lower())
+    match = re.fullmatch(r"\s*(\d+\.?\d*(?:e\d+)?)\s*([a-z]*)\s*", text.lower())
     if match is None or match[2] not in _UNITS:
         raise InputError(
             f"{text!r} is not a number of bytes; write for example 4GiB, 512MiB or none"
