@@ -4,7 +4,7 @@ import random
 from dataclasses import replace
 
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.networks import random_chain
@@ -65,6 +65,10 @@ def drawn_schedule(graph: Graph, rng: random.Random) -> Schedule:
     channels=st.integers(2, 8),
     chunk_size=st.integers(200, 20_000),
 )
+@example(seed=5, batch=6, image=7, channels=4, chunk_size=17923).via("recompute cut the step")
+@example(seed=15, batch=5, image=11, channels=2, chunk_size=1983).via("gradient behind a view")
+@example(seed=206, batch=3, image=11, channels=6, chunk_size=1905).via("bits hung on addresses")
+@example(seed=419, batch=9, image=10, channels=2, chunk_size=12666).via("the floor did not fit")
 def test_any_plan_equals_keep(
     seed: int, batch: int, image: int, channels: int, chunk_size: int
 ) -> None:
