@@ -465,8 +465,9 @@ def avg_pool2d_grad_reference(
     """What `avg_pool2d_grad` computes."""
     ceil = _any_ceil(dx, dy, kernel, stride, padding)
     settings = (kernel, stride, padding, ceil, count_include_pad, divisor_override)
-    like = torch.empty_like(_nchw(dx))
-    gradient = torch.ops.aten.avg_pool2d_backward(_nchw(dy), like, *settings)
+    # Contiguous: on CUDA, torch 2.11 errs where windows are padded and maps are channels_last.
+    like, given = _nchw(dx).contiguous(), _nchw(dy).contiguous()
+    gradient = torch.ops.aten.avg_pool2d_backward(given, like, *settings)
     dx.copy_(gradient.permute(0, 2, 3, 1))
 
 

@@ -67,7 +67,7 @@ ADAPTIVE = [
 
 
 def nchw(nhwc: Tensor) -> Tensor:
-    return nhwc.permute(0, 3, 1, 2).float()
+    return nhwc.permute(0, 3, 1, 2).float().contiguous()
 
 
 def nhwc(nchw: Tensor) -> Tensor:
