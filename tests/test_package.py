@@ -103,7 +103,7 @@ def test_the_wheel_imports_without_the_checkout(wheel: Path, tmp_path: Path) -> 
 def test_an_editable_install_imports_the_checkout(source: Path, tmp_path: Path) -> None:
     installed = unpacked(source / build_meta.build_editable(str(source)), tmp_path / "installed")
     add = f"import site; site.addsitedir({str(installed)!r})"
-    package, kernels, _ = run(add + TELL, folder=tmp_path)
+    package, kernels, _ = run(add + TELL, installed, folder=tmp_path)
     assert Path(package) == source / "tvdnn" / "__init__.py"
     assert Path(kernels) == source / "kernels" / "conv.py"
 
