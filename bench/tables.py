@@ -112,9 +112,9 @@ def _time(entry: Entry) -> str:
 
 
 def _prediction(entry: Entry) -> str:
-    """The predicted time, and how far it lies from the measured one."""
+    """The predicted time, and how far it lies from the measured one; no prediction has delays."""
     row = entry.row
-    if row.predicted_s is None or not row.step_s:
+    if row.predicted_s is None or not row.step_s or entry.values.get("random_delays"):
         return NONE
     return f"{row.predicted_s * 1e3:.1f} ({row.predicted_s / row.step_s - 1:+.1%})"
 
@@ -132,6 +132,7 @@ TABLE: tuple[tuple[str, Text], ...] = (
     ("network", _network),
     _reported("policy"),
     _reported("budget"),
+    ("random delays", lambda entry: "yes" if entry.values.get("random_delays") else NONE),
     ("step ms", _time),
     _reported("images/s"),
     ("predicted ms", _prediction),

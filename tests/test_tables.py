@@ -96,6 +96,14 @@ def test_different_bits_are_not_overlooked(tmp_path: Path) -> None:
     assert "bit for bit" not in tables.opening(tables.compared(results))
 
 
+def test_a_delayed_run_is_told_apart_and_held_to_no_prediction(tmp_path: Path) -> None:
+    rows = [ROWS[2], {**ROWS[2], "random_delays": True}]
+    (tmp_path / "soak.json").write_text(json.dumps({**FILE, "rows": rows}))
+    plain, delayed = cells(tables.table(tables.read(tmp_path)[0]))
+    assert (plain["random delays"], plain["predicted ms"]) == ("-", "285.0 (-5.0%)")
+    assert (delayed["random delays"], delayed["predicted ms"]) == ("yes", "-")
+
+
 def test_several_networks_are_told_apart(tmp_path: Path) -> None:
     rows = [ROWS[1], {**ROWS[1], "net": "alexnet", "batch": 7168}]
     (tmp_path / "deep.json").write_text(json.dumps({**FILE, "rows": rows}))
