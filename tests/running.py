@@ -55,6 +55,7 @@ def train(
     block, control = make_control(torch.device("cpu"))
     arena, slab = Arena(torch.device("cpu")), Slab(pinned=False)
     arena.reserve(schedule.arena_nbytes + BEYOND_NBYTES)
+    slab.reserve(max(1, schedule.slab_nbytes))
     detached = {name: param.detach() for name, param in params.items()}
     updates = {name: (param, momenta[name]) for name, param in detached.items()}
     runner = Runner(
@@ -65,6 +66,7 @@ def train(
         slab=slab,
         order_seed=order_seed,
     )
+    runner.refresh()
     losses, touched = [], 0
     for number, (x, y) in enumerate(batches):
         arena.bytes.fill_(POISON if number else SENTINEL)

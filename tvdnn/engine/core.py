@@ -1,6 +1,7 @@
 """Core: what Trainer and virtualize share: one network's memory, and its schedules by shape."""
 
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -13,6 +14,7 @@ from ..ops.definition import Control
 from ..ops.expand import CONTROL_NBYTES
 from ..planner.costs import Costs
 from ..planner.planning import make_schedule
+from ..planner.schedule import Schedule
 from ..runtime.arena import Arena
 from ..runtime.binding import Tensors
 from ..runtime.profiler import profile
@@ -82,8 +84,26 @@ class Core:
             self._planned_for = self._parameters_now()
         if key not in self.runners:
             self.runners[key] = self._make(key, graph(), updates())
-        self.runners[key].refresh()
+        self._fit(self.runners[key].schedule)
+        with self.on_device():
+            self.runners[key].refresh()
         return self.runners[key]
+
+    def on_device(self) -> AbstractContextManager[object]:
+        """Makes the network's GPU the present one, where it has one."""
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+
+    def _fit(self, schedule: Schedule) -> None:
+        """Grow arena and slab to what `schedule` takes, after all that hold on to the old ones."""
+        small = self.arena.nbytes < schedule.arena_nbytes or self.slab.nbytes < schedule.slab_nbytes
+        if small:
+            self._suspend()
+            self.arena.reserve(max(1, schedule.arena_nbytes))
+            self.slab.reserve(max(1, schedule.slab_nbytes))
+
+    def _suspend(self) -> None:
+        for runner in self.runners.values():
+            runner.suspend()
 
     def drop(self) -> None:
         """Forget all schedules and give back the arena; they are planned again when next used."""
@@ -131,14 +151,19 @@ class Core:
             return self.options.costs
         if self.device.type != "cuda":
             return default_costs(graph)
-        limit = None if self.limits.budget is None else self.limits.budget - graph.fixed_nbytes
-        return profile(
-            graph,
-            device=self.device,
-            kernels=self.kernels,
-            limit=limit,
-            progress=self.options.progress,
-        )
+        limit = None
+        if self.limits.budget is not None:  # the scratch bytes take the arena's place
+            limit = self.limits.budget - graph.fixed_nbytes
+            self._suspend()
+            self.arena.close()
+        with self.on_device():
+            return profile(
+                graph,
+                device=self.device,
+                kernels=self.kernels,
+                limit=limit,
+                progress=self.options.progress,
+            )
 
     def _parameters_now(self) -> tuple[tuple[int, bool], ...]:
         """Where each parameter lies and whether it is trained."""

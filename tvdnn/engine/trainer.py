@@ -135,7 +135,8 @@ class Trainer:
         self._write_control(1.0 / accumulate)
         before = self._snapshot()
         try:
-            loss = self._whole(x, y) if accumulate == 1 else self._parts(x, y, accumulate)
+            with self._core.on_device():
+                loss = self._whole(x, y) if accumulate == 1 else self._parts(x, y, accumulate)
         except BaseException:
             self._restore(before)
             raise
@@ -159,8 +160,9 @@ class Trainer:
         """The measured timeline of one training step on a GPU."""
         self._write_control(1.0)
         runner = self._runner(tuple(x.shape), Mode.TRAIN)
-        self._fill(runner, x, y)
-        timeline = runner.timeline()
+        with self._core.on_device():
+            self._fill(runner, x, y)
+            timeline = runner.timeline()
         self._steps += 1
         return timeline
 

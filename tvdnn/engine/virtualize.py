@@ -175,7 +175,11 @@ class Virtualized(nn.Module):
         return _Key(tuple(tuple(x.shape) for x in inputs), mode, modes, wants)
 
     def _runner(self, key: _Key) -> Runner:
-        runner = self._core_now().runner(key, lambda: self._graph(key), dict)
+        core = self._core_now()
+        moves = core.arena.generation
+        runner = core.runner(key, lambda: self._graph(key), dict)
+        if core.arena.generation != moves:
+            self._open = 0  # the maps of an open forward went with the old arena
         self._last = key
         return runner
 
@@ -195,12 +199,14 @@ class Virtualized(nn.Module):
         network = runner.schedule.graph.network
         seed = int(torch.randint(0, 2**31, ()).item())  # torch's generator, as its dropout does
         write_control(core.control_bytes, (), 1.0, seed)
-        for name, value in zip(network.inputs, inputs, strict=True):
-            runner.fill(name, _checked(name, value, core.device))
         self._forwards += 1
         self._open = self._forwards
-        runner.run(0)
-        return self._open, tuple(runner.read(name, inputs[0].dtype) for name in network.outputs)
+        with core.on_device():
+            for name, value in zip(network.inputs, inputs, strict=True):
+                runner.fill(name, _checked(name, value, core.device))
+            runner.run(0)
+            outputs = tuple(runner.read(name, inputs[0].dtype) for name in network.outputs)
+        return self._open, outputs
 
     def _run_backward(self, runner: Runner, number: int, grads: tuple[Tensor, ...]) -> None:
         """Run the second half, for the forward `number` if its maps are still there."""

@@ -10,7 +10,8 @@ from .cpu import POISON
 class Arena:
     """Bytes on `device`.
 
-    `generation` counts growths: what was captured over older bytes must be captured again.
+    `generation` counts moves: what was captured over older bytes must be captured again. Who holds
+    views of the bytes lets go of them first, or the old ones stay allocated beside the new.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -38,6 +39,11 @@ class Arena:
             self.bytes.fill_(POISON)
         self.generation += 1
 
+    @property
+    def nbytes(self) -> int:
+        return self.bytes.numel()
+
     def close(self) -> None:
         """Give the bytes back."""
+        self.generation += 1
         self.bytes = torch.empty(0, dtype=torch.uint8, device=self.device)

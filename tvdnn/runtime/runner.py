@@ -48,9 +48,7 @@ class Runner:
         self._dead: str | None = None
         self._executor: CpuExecutor | CudaExecutor | None = None
         self._places = {name: input_places(schedule, name) for name in schedule.graph.inputs}
-        arena.reserve(max(1, schedule.arena_nbytes))
-        slab.reserve(max(1, schedule.slab_nbytes))
-        self._prepare()
+        self.suspend()
 
     @property
     def halves(self) -> tuple[tuple[int, int], ...]:
@@ -58,8 +56,17 @@ class Runner:
         cut, end = self.schedule.cut, len(self.schedule.steps)
         return ((0, cut), (cut, end)) if cut < end else ((0, end),)
 
+    def suspend(self) -> None:
+        """Let go of arena and slab, so that they can move; `refresh` takes hold of them again."""
+        self._executor = None
+        self._memory = Memory(torch.empty(0, dtype=torch.uint8), torch.empty(0, dtype=torch.uint8))
+        self._generations = (-1, -1)
+
     def refresh(self) -> None:
-        """Bind and capture again if arena or slab have grown; call before filling inputs."""
+        """Bind and capture where that is due; call before filling inputs.
+
+        Arena and slab must be as large as the schedule takes.
+        """
         if self._generations != (self._arena.generation, self._slab.generation):
             self._prepare()
 
@@ -144,7 +151,7 @@ class Runner:
     def close(self) -> None:
         """Drop calls and graphs; arena and slab stay with their owners."""
         self._dead = "closed"
-        self._executor = None
+        self.suspend()
 
     def _prepare(self) -> None:
         self._generations = (self._arena.generation, self._slab.generation)
