@@ -277,3 +277,11 @@ def test_vgg416_is_planned_checked_and_simulated_in_five_seconds(policy: str) ->
     assert schedule.offloaded_nbytes > 60e9
     assert timeline.step_s > 0
     assert seconds < 5.0
+
+
+def test_a_plan_prints_what_moves_and_why() -> None:
+    graph = training(4, chunk_size=MIB, depths=(1, 1, 1, 1, 1), image=32, classifier=8)
+    assert str(planned(graph, "keep").plan) == "keep: no maps leave the device"
+    lines = str(planned(graph, "vdnn-conv").plan).splitlines()
+    assert lines[0] == "vdnn-conv: 5 maps leave the device"
+    assert lines[1] == "  x: sections 0 to 0 (input of conv2d0)"

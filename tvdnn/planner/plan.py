@@ -66,3 +66,12 @@ class Plan:
     @property
     def slots(self) -> tuple[Slot, ...]:
         return tuple(slot for segment in self.segments for slot in segment.slots)
+
+    def __str__(self) -> str:
+        """The policy, and a line for every map that moves: how much of it, and why."""
+        lines = [f"{self.policy}: {len(self.transfers) or 'no'} maps leave the device"]
+        for move in self.transfers:
+            reason = self.reasons.get(move.buffer, "planned so")
+            last = move.first + move.count - 1
+            lines.append(f"  {move.buffer}: sections {move.first} to {last} ({reason})")
+        return "\n".join(lines)
