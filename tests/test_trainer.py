@@ -428,3 +428,10 @@ def test_layers_of_tvdnn_train_like_torchs() -> None:
     )
     net(torch.zeros(1, *SHAPE))
     assert_same_training(net, batches_of(3), policy="vdnn-all")
+
+
+def test_lazy_layers_get_their_parameters() -> None:
+    net = nn.Sequential(nn.LazyConv2d(4, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(CLASSES))
+    losses = [trainer_of(net).step(*batch).item() for batch in batches_of(1)]
+    assert net[3].weight.shape == (CLASSES, 4 * 8 * 8)
+    assert all(torch.tensor(losses).isfinite())

@@ -451,3 +451,8 @@ def test_wrappers_for_many_gpus_are_refused_by_name() -> None:
     old = torch.distributed.fsdp.FullyShardedDataParallel(Net(), device_id=torch.device("cpu"))
     with pytest.raises(InputError, match="FullyShardedDataParallel is not supported yet"):
         virtual(old)
+
+
+def test_lazy_layers_get_their_parameters() -> None:
+    net = nn.Sequential(nn.Flatten(), nn.LazyLinear(3))
+    assert virtualize(net, torch.empty(2, 3, 4, 4))(torch.ones(2, 3, 4, 4)).shape == (2, 3)

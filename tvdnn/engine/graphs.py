@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from ..errors import InputError
 from ..graph import Graph, Network
@@ -27,6 +28,12 @@ def resolve_dtype(dtype: str | None, device: torch.device) -> str:
     if dtype not in DTYPES:
         raise InputError(f"dtype {dtype!r} is not known; choose one of {', '.join(DTYPES)}")
     return dtype
+
+
+def give_lazy_parameters(module: nn.Module, *inputs: torch.Tensor) -> None:
+    """Give lazy layers the parameters that a first call on inputs of these shapes would."""
+    if any(is_lazy(param) for param in module.parameters()):
+        trace(module, tuple(torch.empty(x.shape, device="meta") for x in inputs))
 
 
 def training_graph(

@@ -27,7 +27,13 @@ from ..runtime.staging import Staging
 from ..trace import trace
 from ..units import format_bytes, parse_bytes
 from .core import Core, Limits, Options, Updates, write_control
-from .graphs import Progress, check_trainable, resolve_dtype, training_settings
+from .graphs import (
+    Progress,
+    check_trainable,
+    give_lazy_parameters,
+    resolve_dtype,
+    training_settings,
+)
 
 
 class PlannedSGD(torch.optim.SGD):
@@ -75,6 +81,7 @@ class Trainer:
         progress: Progress | None = None,
     ) -> None:
         self.net = net
+        give_lazy_parameters(net, example_inputs)
         self._foreign_nbytes = _measure_foreign(net)
         self._spec = optimizer or SGD()
         options = Options(kernels, order_seed, delay_seed, costs, slab, progress)

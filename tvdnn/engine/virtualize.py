@@ -20,7 +20,7 @@ from ..runtime.runner import Runner
 from ..trace import trace
 from ..units import parse_bytes
 from .core import Core, Limits, Options, one_device, write_control
-from .graphs import Progress, resolve_dtype
+from .graphs import Progress, give_lazy_parameters, resolve_dtype
 
 REFUSED = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")
 
@@ -63,6 +63,7 @@ def virtualize(
     """
     _refuse_wrappers(net)
     inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
+    give_lazy_parameters(net, *inputs)
     device = one_device(dict(net.named_parameters()))
     settings = Settings(
         dtype=resolve_dtype(dtype, device),
