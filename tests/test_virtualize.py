@@ -456,3 +456,21 @@ def test_wrappers_for_many_gpus_are_refused_by_name() -> None:
 def test_lazy_layers_get_their_parameters() -> None:
     net = nn.Sequential(nn.Flatten(), nn.LazyLinear(3))
     assert virtualize(net, torch.empty(2, 3, 4, 4))(torch.ones(2, 3, 4, 4)).shape == (2, 3)
+
+
+def test_planning_another_shape_loses_an_open_forward() -> None:
+    net, _ = twins()
+    loss = loss_of(net, batches_of(1)[0])
+    net.prepare(batches_of(1, size=2)[0][0])
+    with pytest.raises(EngineError, match="maps of this forward are gone"):
+        loss.backward()
+
+
+def test_a_failed_preparation_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, _ = twins()
+    x, _ = batches_of(1, size=2)[0]
+    with monkeypatch.context() as patch:
+        patch.setattr("tvdnn.runtime.runner.bind", lambda *_, **__: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            net(x)
+    assert net(x).shape[0] == 2

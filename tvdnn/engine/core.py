@@ -67,6 +67,7 @@ class Core:
         self.costs: dict[Hashable, Costs] = {}
         self.runners: dict[Hashable, Runner] = {}
         self.closed = False
+        self.preparations = 0  # after each, what lay in the arena is gone
         self._planned_for = self._parameters_now()
 
     def runner(
@@ -80,13 +81,14 @@ class Core:
         It is made again when a parameter has moved, or is trained now and was not, or the reverse.
         """
         if self._planned_for != self._parameters_now():
+            self._suspend()
             self.runners.clear()
             self._planned_for = self._parameters_now()
         if key not in self.runners:
             self.runners[key] = self._make(key, graph(), updates())
-        self._fit(self.runners[key].schedule)
         with self.on_device():
-            self.runners[key].refresh()
+            self._fit(self.runners[key].schedule)
+            self.preparations += self.runners[key].refresh()
         return self.runners[key]
 
     def on_device(self) -> AbstractContextManager[object]:
@@ -117,7 +119,8 @@ class Core:
         self.drop()
         self.closed = True
         if self.options.slab is None:
-            self.slab.close()
+            with self.on_device():
+                self.slab.close()
 
     def report(self, stage: str, fraction: float) -> None:
         if self.options.progress is not None:

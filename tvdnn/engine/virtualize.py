@@ -106,7 +106,7 @@ class Virtualized(nn.Module):
     @property
     def schedule(self) -> Schedule:
         """The schedule that was used, or planned, last."""
-        if self._core is None or self._last is None:
+        if self._core is None or self._last not in self._core.runners:
             raise EngineError("nothing is planned yet; call the module, or prepare(*inputs), first")
         return self._core.runners[self._last].schedule
 
@@ -151,6 +151,7 @@ class Virtualized(nn.Module):
 
     def close(self) -> None:
         """Give back arena, graphs and slab."""
+        self._open = 0
         if self._core is not None:
             self._core.close()
             self._core = None
@@ -177,10 +178,11 @@ class Virtualized(nn.Module):
 
     def _runner(self, key: _Key) -> Runner:
         core = self._core_now()
-        moves = core.arena.generation
+        before, is_open = core.preparations, self._open
+        self._open = 0  # planning and capture take the arena, and with it an open forward's maps
         runner = core.runner(key, lambda: self._graph(key), dict)
-        if core.arena.generation != moves:
-            self._open = 0  # the maps of an open forward went with the old arena
+        if core.preparations == before:
+            self._open = is_open
         self._last = key
         return runner
 

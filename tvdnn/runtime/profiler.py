@@ -45,7 +45,8 @@ def profile(
     """
     cache = _Cache(device, kernels)
     samples: Samples = {}
-    scratch = _Scratch(graph, device, kernels, min(limit or SCRATCH_NBYTES, SCRATCH_NBYTES))
+    most = SCRATCH_NBYTES if limit is None else min(limit, SCRATCH_NBYTES)
+    scratch = _Scratch(graph, device, kernels, most)
     for index, pass_ in enumerate(graph.passes):
         key = signature(graph, pass_)
         if key not in cache.samples:
@@ -55,6 +56,7 @@ def profile(
         samples[pass_.name] = cache.samples[key]
         if progress is not None:
             progress("profiling", (index + 1) / len(graph.passes))
+    del scratch
     if cache.link is None:
         cache.link = measure_link(device)
     cache.save()
@@ -95,7 +97,8 @@ class _Scratch:
         row = max((b.row_nbytes for b in buffers if b.kind is not Kind.PARTIAL), default=1)
         run = max(pass_.unit, section_rows(pass_.domain, row, RUN_CHUNKS * self._graph.chunk_size))
         wanted = {min(pass_.domain, rows) for rows in (pass_.unit, run, 4 * run)}
-        fits = [rows for rows in sorted(wanted) if self._nbytes(pass_, rows) <= self._limit]
+        room = self._limit - self._stand_ins_nbytes(pass_)
+        fits = [rows for rows in sorted(wanted) if self._nbytes(pass_, rows) <= room]
         return tuple(fits or [min(wanted)])
 
     def measure(self, index: int, rows: int) -> float:
@@ -110,6 +113,11 @@ class _Scratch:
                 call()
         captured.replay()
         return median(_timed(captured.replay) for _ in range(REPLAYS)) / REPEATS
+
+    def _stand_ins_nbytes(self, pass_: Pass) -> int:
+        """Bytes of the stand-ins for parameters, and of optimizer state beside those updated."""
+        names = [name for name in (*pass_.params, *pass_.updates, *pass_.updates) if name]
+        return sum(self._graph.network.params[name].nbytes for name in names)
 
     def _nbytes(self, pass_: Pass, rows: int) -> int:
         return sum(operand.nbytes + 512 for operand in self._operands(pass_, rows).values())

@@ -62,13 +62,15 @@ class Runner:
         self._memory = Memory(torch.empty(0, dtype=torch.uint8), torch.empty(0, dtype=torch.uint8))
         self._generations = (-1, -1)
 
-    def refresh(self) -> None:
-        """Bind and capture where that is due; call before filling inputs.
+    def refresh(self) -> bool:
+        """Bind and capture where that is due, and tell whether it was; call before filling inputs.
 
-        Arena and slab must be as large as the schedule takes.
+        Arena and slab must be as large as the schedule takes. Capture overwrites the arena.
         """
-        if self._generations != (self._arena.generation, self._slab.generation):
+        due = self._generations != (self._arena.generation, self._slab.generation)
+        if due:
             self._prepare()
+        return due
 
     def fill(self, name: str, value: torch.Tensor) -> None:
         """Write the caller's rows of an input, cast and laid out on the way.
@@ -154,7 +156,6 @@ class Runner:
         self.suspend()
 
     def _prepare(self) -> None:
-        self._generations = (self._arena.generation, self._slab.generation)
         self._memory = Memory(self._arena.bytes, self._slab.bytes)
         calls = bind(
             self.schedule, self._memory, self._tensors, self._kernels, by_unit=self._by_unit
@@ -163,6 +164,7 @@ class Runner:
             self._executor = self._capture(calls)
         else:
             self._executor = CpuExecutor(self.schedule, self._memory, calls, seed=self._order_seed)
+        self._generations = (self._arena.generation, self._slab.generation)
 
     def _capture(self, calls: list[Call]) -> CudaExecutor:
         """Run everything once on scratch bytes, so that every kernel is loaded, then capture."""

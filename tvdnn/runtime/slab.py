@@ -54,14 +54,15 @@ class Slab:
                 "or give the host more memory"
             )
         mapping = mmap.mmap(-1, -(-nbytes // PAGE) * PAGE)
-        self.bytes = torch.frombuffer(mapping, dtype=torch.uint8)
-        self.bytes.zero_()
-        self.generation += 1
+        memory = torch.frombuffer(mapping, dtype=torch.uint8)
+        memory.zero_()
         if self._pinned:
             register = torch.cuda.cudart().cudaHostRegister
-            _check(register(self.bytes.data_ptr(), self.nbytes, 0), "cudaHostRegister")
+            _check(register(memory.data_ptr(), memory.numel(), 0), "cudaHostRegister")
             # A slab that is dropped without close must be unpinned before its mapping goes.
-            self._unpin = weakref.finalize(self, _unregister, self.bytes)
+            self._unpin = weakref.finalize(self, _unregister, memory)
+        self.bytes = memory
+        self.generation += 1
 
     def close(self) -> None:
         """Unpin and drop the memory."""

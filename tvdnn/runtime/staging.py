@@ -49,10 +49,13 @@ class Staging:
         self._used.clear()
 
     def _next_slot(self, value: torch.Tensor) -> _Slot:
-        key = (tuple(value.shape), value.stride(), value.dtype)
-        if key not in self._slots:
+        kind, form = (value.dtype, value.dim()), (tuple(value.shape), value.stride())
+        slots = self._slots.get(kind, [])
+        if not slots or (tuple(slots[0].tensor.shape), slots[0].tensor.stride()) != form:
+            slots = self._slots[kind] = []  # another shape takes the bytes of the last
             tensors = (torch.empty_like(value, device=self._device) for _ in range(BUFFERS))
-            self._slots[key] = [_Slot(tensor, torch.cuda.Event()) for tensor in tensors]
-        slots = self._slots[key]
+            slots += [_Slot(tensor, torch.cuda.Event()) for tensor in tensors]
+            assert self._stream is not None
+            self._stream.wait_stream(torch.cuda.current_stream(self._device))
         slots.append(slots.pop(0))
         return slots[-1]
