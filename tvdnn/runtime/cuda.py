@@ -53,7 +53,12 @@ class CudaExecutor:
         self._issue(first, end, torch.cuda.current_stream(self._device), [], calls or self._calls)
 
     def timeline(self, first: int, end: int) -> Timeline:
-        """Run steps [first, end) once, with an event on both sides of each, and read them."""
+        """Run steps [first, end) once, with an event on both sides of each, and read them.
+
+        The events take time of their lanes: between thousands of short launches stalls read low.
+        VGG-16(256) under vdnn-all:m (4,300 steps) showed 61 ms, under :p (2,300) 215 ms, at the
+        same 285 ms a step (H200, 2026-11-21).
+        """
         count = 2 * (end - first) + 1
         events = [torch.cuda.Event(enable_timing=True, external=True) for _ in range(count)]
         graph = torch.cuda.CUDAGraph()
