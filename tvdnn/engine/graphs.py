@@ -25,6 +25,10 @@ def resolve_dtype(dtype: str | None, device: torch.device) -> str:
     if dtype is None:
         allowed = device.type == "cuda" and torch.backends.cudnn.allow_tf32
         return "tf32" if allowed else "fp32"
+    return _known_dtype(dtype)
+
+
+def _known_dtype(dtype: str) -> str:
     if dtype not in DTYPES:
         raise InputError(f"dtype {dtype!r} is not known; choose one of {', '.join(DTYPES)}")
     return dtype
@@ -64,10 +68,8 @@ def training_settings(
             f"loss {loss!r} is not known; "
             "choose cross_entropy, or use virtualize with your own loss"
         )
-    if dtype not in DTYPES:
-        raise InputError(f"dtype {dtype!r} is not known; choose one of {', '.join(DTYPES)}")
     chunk = parse_bytes(chunk_size) or DEFAULT_CHUNK_SIZE
-    return Settings(dtype, chunk, Mode.TRAIN, sections, optimizer=optimizer)
+    return Settings(_known_dtype(dtype), chunk, Mode.TRAIN, sections, optimizer=optimizer)
 
 
 def check_trainable(network: Network) -> Network:

@@ -12,6 +12,11 @@ ALIGNMENT = 512
 Array = npt.NDArray[np.int64]
 
 
+def aligned(nbytes: int) -> int:
+    """`nbytes` rounded up to the alignment."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
 @dataclass(frozen=True, slots=True)
 class Stay:
     """`nbytes` at `offset` in an extent, occupied from time `first` through `last`."""

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from ..errors import BudgetError, HostMemoryError
 from ..graph import Graph
-from ..memory import ALIGNMENT, Extent, Stay, place
+from ..memory import Extent, Stay, aligned, place
 from ..units import format_bytes
 from .costs import Costs
 from .hazards import add_waits
@@ -103,7 +103,7 @@ def _fit(
     at last under those that make the floor.
     """
     if room is None:
-        room = sum(-(-stay.nbytes // ALIGNMENT) * ALIGNMENT for stay in prog.residencies)
+        room = sum(aligned(stay.nbytes) for stay in prog.residencies)
     cap, least = room, int(demand(prog).max(initial=0))
     for _ in range(TIGHTEN_ATTEMPTS):
         if cap < least:
@@ -251,7 +251,7 @@ def _stack(held: dict[Visit, Stay]) -> tuple[dict[Visit, int], int]:
     bases, top = {}, 0
     for key, stay in held.items():
         bases[key] = top
-        top += -(-stay.nbytes // ALIGNMENT) * ALIGNMENT
+        top += aligned(stay.nbytes)
     return bases, top
 
 

@@ -1,6 +1,6 @@
 """Binding: a schedule's steps as calls on views of arena and slab."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
@@ -10,7 +10,7 @@ from ..graph import Buffer, Graph, Pass, Use
 from ..ops.definition import TORCH_DTYPES, Control, Launch
 from ..ops.expand import DTYPES
 from ..ops.registry import role
-from ..planner.schedule import Action, Operand, Schedule, Space, Step
+from ..planner.schedule import Action, Operand, Residency, Schedule, Space, Step
 
 Call = Callable[[], None]
 
@@ -160,21 +160,31 @@ class Place:
     offset: int
 
 
-def input_places(schedule: Schedule, name: str) -> tuple[Place, ...]:
-    """Where an input's rows go before its half of the step: its sections' first stays."""
-    return _section_places(schedule, name, first=True)
+def input_places(schedule: Schedule) -> dict[str, tuple[Place, ...]]:
+    """Where the rows of each input go before its half of the step: its sections' first stays."""
+    return _places(schedule, schedule.graph.inputs, schedule.residencies[::-1])
 
 
-def output_places(schedule: Schedule, name: str) -> tuple[Place, ...]:
-    """Where an output's rows lie after its half of the step: its sections' last stays."""
-    return _section_places(schedule, name, first=False)
+def output_places(schedule: Schedule) -> dict[str, tuple[Place, ...]]:
+    """Where the rows of each output lie after its half of the step: its sections' last stays."""
+    return _places(schedule, schedule.graph.outputs, schedule.residencies)
 
 
-def _section_places(schedule: Schedule, name: str, *, first: bool) -> tuple[Place, ...]:
-    buffer = schedule.graph.buffers[name]
-    stays = [stay for stay in schedule.residencies if stay.buffer == name]
-    chosen = {stay.section: stay for stay in (reversed(stays) if first else stays)}
-    return tuple(Place(*buffer.bounds(index), chosen[index].offset) for index in sorted(chosen))
+def _places(
+    schedule: Schedule, names: Iterable[str], stays: Sequence[Residency]
+) -> dict[str, tuple[Place, ...]]:
+    """For each buffer named, the places of its sections' last stays among `stays`."""
+    offsets: dict[str, dict[int, int]] = {name: {} for name in names}
+    for stay in stays:
+        if stay.buffer in offsets:
+            offsets[stay.buffer][stay.section] = stay.offset
+    buffers = schedule.graph.buffers
+    return {
+        name: tuple(
+            Place(*buffers[name].bounds(section), found[section]) for section in sorted(found)
+        )
+        for name, found in offsets.items()
+    }
 
 
 def place_view(memory: Memory, buffer: Buffer, place: Place) -> torch.Tensor:

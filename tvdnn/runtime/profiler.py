@@ -14,6 +14,7 @@ import triton
 
 from .. import kernels as kernel_package
 from ..graph import RUN_CHUNKS, Graph, Kind, Pass, Use, section_rows
+from ..memory import aligned
 from ..ops.definition import Control
 from ..planner.costs import Link, Profile
 from ..planner.schedule import Action, Lane, Operand, Space, Step
@@ -120,7 +121,7 @@ class _Scratch:
         return sum(self._graph.network.params[name].nbytes for name in names)
 
     def _nbytes(self, pass_: Pass, rows: int) -> int:
-        return sum(operand.nbytes + 512 for operand in self._operands(pass_, rows).values())
+        return sum(aligned(operand.nbytes) for operand in self._operands(pass_, rows).values())
 
     def _operands(self, pass_: Pass, rows: int) -> dict[str, Operand]:
         """One operand a buffer, one behind the other."""
@@ -131,7 +132,7 @@ class _Scratch:
             nbytes = (stop - start) * buffer.row_nbytes
             if use.buffer not in found:
                 found[use.buffer] = Operand(use.buffer, start, stop, Space.ARENA, offset, nbytes)
-                offset += -(-nbytes // 512) * 512
+                offset += aligned(nbytes)
         return found
 
     def _call(self, index: int, rows: int) -> Call:

@@ -47,7 +47,7 @@ class Runner:
         self._progress = progress
         self._dead: str | None = None
         self._executor: CpuExecutor | CudaExecutor | None = None
-        self._places = {name: input_places(schedule, name) for name in schedule.graph.inputs}
+        self._inputs, self._outputs = input_places(schedule), output_places(schedule)
         self.suspend()
 
     @property
@@ -83,7 +83,7 @@ class Runner:
                 f"{name} has {value.shape[0]} samples, the plan {buffer.rows}; "
                 "plan for this batch size"
             )
-        for place in self._places[name]:
+        for place in self._inputs[name]:
             target = place_view(self._memory, buffer, place)
             source = value[place.start : place.stop]
             if buffer.dtype == "int64":
@@ -138,7 +138,7 @@ class Runner:
     def outputs(self, name: str) -> list[tuple[Place, torch.Tensor]]:
         """The rows of an output where they lie; valid until the next half runs."""
         buffer = self.schedule.graph.buffers[name]
-        places = output_places(self.schedule, name)
+        places = self._outputs[name]
         return [(place, place_view(self._memory, buffer, place)) for place in places]
 
     def timeline(self) -> Timeline:
