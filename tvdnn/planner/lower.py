@@ -25,6 +25,14 @@ Visit: TypeAlias = tuple[str, int, int]  # buffer, section, and which of its sta
 
 
 @dataclass(frozen=True, slots=True)
+class _Arena:
+    """The address of every residency on the device."""
+
+    addresses: dict[int, int]
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Layout:
     """Addresses of every residency on the device and of every offloaded one on the host."""
 
@@ -49,7 +57,8 @@ def lower(
     """
     prog = program(graph, plan)
     room = None if budget is None else budget - graph.fixed_nbytes
-    entries, layout = _fit(graph, plan, prog, costs, room)
+    entries, arena = _fit(graph, plan, prog, costs, room)
+    layout = _Layout(arena.addresses, arena.nbytes, *_place_slab(prog, entries))
     if host_budget is not None and layout.slab_nbytes > host_budget:
         raise HostMemoryError(
             f"{plan.policy} keeps {format_bytes(layout.slab_nbytes)} on the host, above the host "
@@ -75,8 +84,8 @@ def lower(
 def floor_nbytes(graph: Graph, plan: Plan, costs: Costs) -> tuple[int, str]:
     """The device bytes from which on `plan` has a schedule, and the step that sets them."""
     prog = program(graph, plan)
-    _, layout = _tightest(graph, plan, prog, costs)
-    return graph.fixed_nbytes + layout.arena_nbytes, _tight_step(graph, prog)
+    _, arena = _tightest(graph, plan, prog, costs)
+    return graph.fixed_nbytes + arena.nbytes, _tight_step(graph, prog)
 
 
 def demand_nbytes(graph: Graph, plan: Plan) -> tuple[int, str]:
@@ -96,7 +105,7 @@ def _tight_step(graph: Graph, prog: Program) -> str:
 
 def _fit(
     graph: Graph, plan: Plan, prog: Program, costs: Costs, room: int | None
-) -> tuple[tuple[Entry, ...], _Layout]:
+) -> tuple[tuple[Entry, ...], _Arena]:
     """An order and its placement within `room`.
 
     Where the bytes fit but their placement does not, the order is made again under a tighter cap,
@@ -109,29 +118,29 @@ def _fit(
         if cap < least:
             break
         entries = order(graph, prog, costs, cap, sync=plan.sync)
-        layout = _lay_out(graph, prog, entries, cool_down=COOL_DOWN if plan.transfers else 0)
-        if layout.arena_nbytes <= room:
-            return entries, layout
-        cap -= max(5 * (layout.arena_nbytes - room) // 4, cap // 64)
-    entries, layout = _tightest(graph, plan, prog, costs)
-    if layout.arena_nbytes > room:
-        nbytes = graph.fixed_nbytes + layout.arena_nbytes
+        arena = _place_arena(graph, prog, entries, cool_down=COOL_DOWN if plan.transfers else 0)
+        if arena.nbytes <= room:
+            return entries, arena
+        cap -= max(5 * (arena.nbytes - room) // 4, cap // 64)
+    entries, arena = _tightest(graph, plan, prog, costs)
+    if arena.nbytes > room:
+        nbytes = graph.fixed_nbytes + arena.nbytes
         budget = graph.fixed_nbytes + room
         raise too_small(plan.policy, budget, (nbytes, _tight_step(graph, prog)))
-    return entries, layout
+    return entries, arena
 
 
 def _tightest(
     graph: Graph, plan: Plan, prog: Program, costs: Costs
-) -> tuple[tuple[Entry, ...], _Layout]:
+) -> tuple[tuple[Entry, ...], _Arena]:
     """The order that takes the fewest bytes, of those under caps at and little above the demand."""
     least = int(demand(prog).max(initial=0))
     moves = any(stay.fetched for stay in prog.residencies)
     caps = [round(least * slack) for slack in (FLOOR_SLACKS if moves else FLOOR_SLACKS[:1])]
     orders = [order(graph, prog, costs, cap, sync=plan.sync) for cap in caps]
-    layouts = [_lay_out(graph, prog, entries, cool_down=0) for entries in orders]
-    best = min(range(len(caps)), key=lambda index: layouts[index].arena_nbytes)
-    return orders[best], layouts[best]
+    arenas = [_place_arena(graph, prog, entries, cool_down=0) for entries in orders]
+    best = min(range(len(caps)), key=lambda index: arenas[index].nbytes)
+    return orders[best], arenas[best]
 
 
 def too_small(policy: str, budget: int, floor: tuple[int, str]) -> BudgetError:
@@ -144,11 +153,6 @@ def too_small(policy: str, budget: int, floor: tuple[int, str]) -> BudgetError:
         floor_nbytes=nbytes,
         step=step,
     )
-
-
-def _lay_out(graph: Graph, prog: Program, entries: Sequence[Entry], *, cool_down: int) -> _Layout:
-    begins, ends = _positions(prog, entries, cool_down)
-    return _Layout(*_place_arena(graph, prog, begins, ends), *_place_slab(prog, entries))
 
 
 def _positions(
@@ -185,8 +189,9 @@ def _cut(prog: Program, entries: Sequence[Entry]) -> int:
 
 
 def _place_arena(
-    graph: Graph, prog: Program, begins: Sequence[int], ends: Sequence[int]
-) -> tuple[dict[int, int], int]:
+    graph: Graph, prog: Program, entries: Sequence[Entry], *, cool_down: int
+) -> _Arena:
+    begins, ends = _positions(prog, entries, cool_down)
     groups = _side_by_side(prog)
     extents, offsets = [], []
     for members in groups:
@@ -203,7 +208,7 @@ def _place_arena(
     addresses: dict[int, int] = {}
     for members, offset, base in zip(groups, offsets, bases, strict=True):
         addresses |= {n: base + off for n, off in zip(members, offset, strict=True)}
-    return addresses, high_water
+    return _Arena(addresses, high_water)
 
 
 def _side_by_side(prog: Program) -> list[list[int]]:
