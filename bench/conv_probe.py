@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn.functional import conv2d as torch_conv2d
 from triton.testing import do_bench
 
-from tvdnn.kernels import conv, conv_tiles
+from tvdnn.kernels import conv, conv_grad_weight, conv_grad_weight_tiles, conv_tiles
 from tvdnn.kernels.conv_pack import pack_weight, pack_weight_grad_input
 from tvdnn.kernels.conv_tiles import Tile
 from tvdnn.kernels.device import num_sms
@@ -95,7 +95,7 @@ class Operands:
     def partials(self, precision: str, target: int) -> tuple[Tensor, dict[str, int]]:
         samples, side = self.x.shape[:2]
         k, c = self.dy.shape[3], self.x.shape[3]
-        tiles = conv.grad_weight_tiles(k, c, 3, 3, 1, self.x.dtype, precision)
+        tiles = conv_grad_weight.grad_weight_tiles(k, c, 3, 3, 1, self.x.dtype, precision)
         group = min(64 if side <= 28 else 16, 1 << (samples - 1).bit_length())
         num_groups = ceil(samples / group)
         splits = max(1, round(target * num_sms() / (tiles * num_groups)))
@@ -135,7 +135,7 @@ def own_calls(o: Operands, target: int) -> dict[str, Callable[[], Tensor]]:
         return nchw(o.dx)
 
     def grad_weight() -> Tensor:
-        conv.conv2d_grad_weight(o.x, o.dy, partials, **cut, **settings)
+        conv_grad_weight.conv2d_grad_weight(o.x, o.dy, partials, **cut, **settings)
         sum_partials(partials, o.grad, first=True)
         return o.grad
 
@@ -173,13 +173,16 @@ def grad_weight_variants(layer: Layer, dtype: torch.dtype) -> Tiles:
 @contextmanager
 def tiled(kernel: str, tile: Tile | None, small_map: int | None = None) -> Iterator[None]:
     """Launches of this kernel take another tile."""
-    name = "grad_weight_tile" if kernel == "weight gradient" else "box_tile"
-    chosen = getattr(conv, name) if tile is None else lambda *_: tile
-    limit = conv.SMALL_MAP if small_map is None else small_map
+    of_weight = kernel == "weight gradient"
+    name = "grad_weight_tile" if of_weight else "box_tile"
+    launchers = conv_grad_weight if of_weight else conv
+    tiles = conv_grad_weight_tiles if of_weight else conv_tiles
+    chosen = getattr(tiles, name) if tile is None else lambda *_: tile
+    limit = conv_grad_weight.SMALL_MAP if small_map is None else small_map
     with (
-        patch.object(conv, name, chosen),
-        patch.object(conv_tiles, name, chosen),
-        patch.object(conv, "SMALL_MAP", limit),
+        patch.object(launchers, name, chosen),
+        patch.object(tiles, name, chosen),
+        patch.object(conv_grad_weight, "SMALL_MAP", limit),
     ):
         yield
 

@@ -1,15 +1,16 @@
-"""Tiles of the convolution kernels: what a program computes, and with how many warps and stages.
+"""Tiles of the forward and data-gradient kernels: what a program computes, and how it is run.
 
 They depend on a layer's sizes, dtype and precision and on the GPU, never on the number of samples.
 Times behind the choices: VGG-16's layers, H200, 2026-11.
 """
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import torch
 import triton
+from torch import Tensor
 
 from .device import capability, shared_nbytes
 
@@ -18,7 +19,6 @@ Pair = tuple[int, int]
 FEW_CHANNELS: Final = 16  # below it, taps and channels are joined into one axis
 STEP_NBYTES: Final = 128  # of channels in one step of a sum: a line, and TMA's widest swizzle
 MOST_BOX_SAMPLES: Final = 64
-SHARED_BY: Final = 4  # programs of two warps that run on one multiprocessor at a time
 LONG_SUM: Final = 64  # steps of a sum from which tiles gain nothing by overlapping
 
 
@@ -56,11 +56,11 @@ def block_of(size: int, least: int, most: int) -> int:
     return min(most, max(least, triton.next_power_of_2(size)))
 
 
-def _step_channels(dtype: torch.dtype) -> int:
+def step_channels(dtype: torch.dtype) -> int:
     return STEP_NBYTES // dtype.itemsize
 
 
-def _fitting_stages(num_bytes: int, most: int) -> int:
+def fitting_stages(num_bytes: int, most: int) -> int:
     """Stages of this many bytes that shared memory holds, at least 2."""
     return max(2, min(most, shared_nbytes() // num_bytes))
 
@@ -73,8 +73,8 @@ def pointer_tile(taps: Filter, dtype: torch.dtype, precision: str) -> Tile:
         return Tile(64, block_of(taps.out_channels, 16, 64), block_of(step, 16, 32), 8, 2)
     # ptxas serializes the products of a float32 tile of 128x128 by 8 warps (triton 3.6, sm_90a).
     out_channels = block_of(taps.out_channels, 16, 64 if dtype == torch.float32 else 128)
-    in_channels = block_of(step, 16, _step_channels(dtype))
-    num_stages = _fitting_stages((128 + out_channels) * STEP_NBYTES, 3)
+    in_channels = block_of(step, 16, step_channels(dtype))
+    num_stages = fitting_stages((128 + out_channels) * STEP_NBYTES, 3)
     if few and step <= in_channels:
         num_stages = 1
     wide = out_channels == 128 or (0, 0) < capability() < (9, 0)
@@ -83,7 +83,7 @@ def pointer_tile(taps: Filter, dtype: torch.dtype, precision: str) -> Tile:
 
 def box_tile(taps: Filter, dtype: torch.dtype) -> Tile:
     """For the forward pass and the data gradient by boxes."""
-    widest = _step_channels(dtype)
+    widest = step_channels(dtype)
     in_channels = widest if taps.in_channels % widest == 0 else widest // 2
     out_channels = block_of(taps.out_channels, 64, 128)
     flatten = taps.num_taps * taps.in_channels < LONG_SUM * in_channels
@@ -91,47 +91,6 @@ def box_tile(taps: Filter, dtype: torch.dtype) -> Tile:
     if capability() >= (10, 0):
         num_stages -= 1  # its accumulators leave through shared memory as well
     return Tile(256, out_channels, in_channels, 8, num_stages, flatten)
-
-
-def grad_weight_tile(taps: Filter, dtype: torch.dtype, precision: str) -> Tile:
-    """Set by the sizes alone, so that planning needs no device."""
-    few = taps.in_channels < FEW_CHANNELS
-    columns = taps.num_taps * taps.in_channels if few else taps.in_channels
-    block_k = block_of(taps.out_channels, 16, 128)
-    block_c = block_of(columns, 16, 128)
-    if dtype == torch.float32 and precision == "ieee":
-        return Tile(16, min(block_k, 64), min(block_c, 64), 8, 2)
-    if few:
-        return Tile(_step_channels(dtype), block_k, block_c, 4, 3)
-    if dtype == torch.float32:
-        # Two warps keep to mma.sync: wgmma cannot transpose float32, and 128x128 by eight warps ran
-        # at 41 TFLOP/s where this ran at 178 (256->256 @56).
-        return Tile(32, min(block_k, 64), block_c, 2, 3)
-    if taps.out_channels % 256 == 0 and taps.in_channels % 256 == 0:
-        return Tile(64, 128, 256, 8, 4)  # 655 TFLOP/s where 128x128 by 8 warps has 577, same layer
-    if taps.out_channels % 256 == 0 and block_c == 128:
-        return Tile(64, 256, 128, 8, 4)
-    return Tile(128, block_k, block_c, 4, 3 if block_k == block_c == 128 else 4)
-
-
-def grad_weight_pointer_tile(taps: Filter, dtype: torch.dtype, precision: str) -> Tile:
-    """The same part of the gradient, read by pointers."""
-    tile = grad_weight_tile(taps, dtype, precision)
-    if dtype == torch.float32 and precision == "ieee":
-        return tile
-    num_stages = _fitting_stages((tile.out_channels + tile.in_channels) * STEP_NBYTES, 3)
-    num_warps = 8 if tile.out_channels * tile.in_channels > 64 * 64 else 4
-    return replace(tile, pixels=_step_channels(dtype), num_warps=num_warps, num_stages=num_stages)
-
-
-def grad_weight_programs(taps: Filter, dtype: torch.dtype, precision: str) -> int:
-    """Programs of one partial weight gradient."""
-    tile = grad_weight_tile(taps, dtype, precision)
-    if taps.in_channels < FEW_CHANNELS:
-        tiles_c = triton.cdiv(taps.num_taps * taps.in_channels, tile.in_channels)
-    else:
-        tiles_c = taps.num_taps * triton.cdiv(taps.in_channels, tile.in_channels)
-    return taps.groups * tiles_c * triton.cdiv(taps.out_channels, tile.out_channels)
 
 
 @functools.cache
@@ -159,3 +118,14 @@ def half_of(box: tuple[int, int, int]) -> tuple[int, int, int]:
     if samples > 1:
         return samples // 2, rows, columns
     return (1, rows // 2, columns) if rows > 1 else (1, 1, columns // 2)
+
+
+def suits_descriptors(x: Tensor, y: Tensor, taps: Filter, precision: str) -> bool:
+    """Whether both maps can be read by TMA: Hopper on, whole 64-byte steps, 16-byte addresses."""
+    if (0, 0) < capability() < (9, 0) or taps.groups != 1:
+        return False
+    if x.dtype == torch.float32 and precision == "ieee":
+        return False
+    nbytes = taps.in_channels * x.dtype.itemsize, taps.out_channels * x.dtype.itemsize
+    aligned = x.data_ptr() % 16 == 0 and y.data_ptr() % 16 == 0
+    return aligned and nbytes[0] % (STEP_NBYTES // 2) == 0 and nbytes[1] % 16 == 0

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from ..errors import InputError
 from ..kernels import conv as kernels
+from ..kernels import conv_grad_weight as grad_kernels
 from ..kernels import conv_pack, device, reduce
 from ..torch_calls import Ints, pair
 from .maps import apply, autocast, choose, nchw, nhwc, shape_only, torchs_own
@@ -142,7 +143,7 @@ def _grad_weight(x: Tensor, weight: Tensor, grads: Tensor, settings: _Settings) 
     partials = grads.new_empty(
         -(-len(grads) // group), splits, *_packed_shape(weight), dtype=torch.float32
     )
-    launch = choose(x, kernels.conv2d_grad_weight, kernels.conv2d_grad_weight_reference)
+    launch = choose(x, grad_kernels.conv2d_grad_weight, grad_kernels.conv2d_grad_weight_reference)
     cut = {"group": group, "splits": splits}
     launch(nhwc(x), grads, partials, **cut, **asdict(settings), precision=_precision())
     grad = torch.empty_like(weight, dtype=torch.float32)
@@ -156,14 +157,14 @@ def _partition(grads: Tensor, weight: Tensor, settings: _Settings) -> tuple[int,
     if not grads.is_cuda:
         return samples, 1
     shape = (*weight.shape, settings.groups)
-    tiles = kernels.grad_weight_tiles(*shape, grads.dtype, _precision())
+    tiles = grad_kernels.grad_weight_tiles(*shape, grads.dtype, _precision())
     parts = -(-WAVES * device.num_sms() // tiles)
     return max(1, samples // parts), max(1, -(-parts // samples))
 
 
 def _grad_bias(bias: Tensor, grads: Tensor) -> Tensor:
     partials = grads.new_empty(len(grads), grads.shape[-1], dtype=torch.float32)
-    launch = choose(grads, kernels.conv2d_grad_bias, kernels.conv2d_grad_bias_reference)
+    launch = choose(grads, grad_kernels.conv2d_grad_bias, grad_kernels.conv2d_grad_bias_reference)
     launch(grads, partials, group=1)
     grad = torch.empty_like(bias, dtype=torch.float32)
     choose(grads, reduce.sum_partials, reduce.sum_partials_reference)(partials, grad, first=True)

@@ -4,7 +4,7 @@ from math import prod
 from typing import Any
 
 from ..graph import Kind, Op, Use
-from ..kernels import conv as conv_kernels
+from ..kernels.conv_grad_weight import grad_weight_tiles
 from .builder import Builder, whole
 from .definition import TORCH_DTYPES, Launch, OpDef
 
@@ -98,7 +98,7 @@ def _num_tiles(b: Builder, op: Op) -> int:
     """Programs that one partial sum of the weight gradient takes."""
     shape, groups = b.param_shape(op.params[0]), op.attrs["groups"]
     dtype = TORCH_DTYPES[b.dtype]
-    tiles: int = conv_kernels.grad_weight_tiles(*shape, groups, dtype, b.precision)
+    tiles: int = grad_weight_tiles(*shape, groups, dtype, b.precision)
     return tiles
 
 

@@ -7,6 +7,7 @@ from ..errors import InputError
 from ..kernels import (
     activation,
     conv,
+    conv_grad_weight,
     conv_pack,
     dropout,
     layout,
@@ -18,7 +19,10 @@ from ..kernels import (
     reduce,
 )
 
-_MODULES = (activation, conv, conv_pack, dropout, layout, linear, loss, norm, optim, pool, reduce)
+_MODULES = (
+    activation, conv, conv_grad_weight, conv_pack, dropout, layout, linear, loss, norm, optim, pool,
+    reduce,
+)  # fmt: skip
 _SUFFIX = "_reference"
 
 
