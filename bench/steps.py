@@ -1,8 +1,8 @@
 """Whole training steps on a GPU: policies and budgets, beside torch eager and torch.compile.
 
-    python bench/steps.py matrix --dtype bf16 -o bench/results/vgg16_bf16.json
-    python bench/steps.py deep -o bench/results/deep.json
-    python bench/steps.py soak -o bench/results/soak.json
+    python -m bench.steps matrix --dtype bf16 -o bench/results/vgg16_bf16.json
+    python -m bench.steps deep -o bench/results/deep.json
+    python -m bench.steps soak -o bench/results/soak.json
 
 `matrix` trains VGG-16 (batch 256) under every vDNN policy at several budgets, `deep` VGG-416 (batch
 32) and AlexNet (batch 7168) inside 12 GiB, `soak` runs 1,000 steps and repeats a run with random
@@ -14,8 +14,6 @@ import argparse
 import gc
 import hashlib
 import json
-import os
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,11 +21,11 @@ from statistics import median
 from typing import Any
 
 import torch
-import triton
 from torch import nn
 from torchvision import models as torch_models
 
 import tvdnn
+from bench.environment import environment
 from tvdnn.engine import training_graph
 from tvdnn.errors import BudgetError
 from tvdnn.planner.planning import DEFAULT_CHUNK_SIZE, floor_of
@@ -246,20 +244,6 @@ def measured(
         predicted_s=trainer.predicted.step_s,
     ).to_json() | {"losses": losses}
     return row if timeline is None else row | {"wait_rate": wait_rate(trainer.schedule, timeline)}
-
-
-def environment() -> dict[str, str]:
-    """The machine, versions and commit of this run; the commit is that of `TVDNN_COMMIT`."""
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    driver = subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
-    return {
-        "gpu": torch.cuda.get_device_name(),
-        "driver": driver,
-        "torch": torch.__version__,
-        "triton": triton.__version__,
-        "tvdnn": tvdnn.__version__,
-        "commit": os.environ.get("TVDNN_COMMIT", "unknown"),
-    }
 
 
 def wait_rate(schedule: Schedule, timeline: Timeline) -> float | None:

@@ -1,0 +1,251 @@
+"""Convolutions of VGG-16 and ResNet-50 beside cuDNN's: forward pass, data and weight gradients."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from math import ceil
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from bench.cases.case import Calls, Case
+from bench.timing import DTYPES
+from tvdnn.kernels import conv, conv_grad_weight
+from tvdnn.kernels.conv_pack import pack_weight, pack_weight_grad_input
+from tvdnn.kernels.device import num_sms
+from tvdnn.kernels.reduce import sum_partials
+
+SAMPLES: Final = 256
+EXACT_SAMPLES: Final = 2
+EXACT_CHANNELS: Final = 32
+EXACT_CHUNK: Final = 32  # samples whose float64 copies are in memory together
+WAVES: Final = 4
+convolution_backward = torch.ops.aten.convolution_backward
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A square convolution without groups, and how many of it a network has."""
+
+    side: int
+    in_channels: int
+    out_channels: int
+    size: int = 3
+    stride: int = 1
+    count: int = 1
+
+    @property
+    def name(self) -> str:
+        stride = f"/{self.stride}" if self.stride > 1 else ""
+        return (
+            f"{self.in_channels}->{self.out_channels} {self.size}x{self.size}{stride} @{self.side}"
+        )
+
+    @property
+    def padding(self) -> int:
+        return self.size // 2
+
+    @property
+    def out_side(self) -> int:
+        return (self.side + 2 * self.padding - self.size) // self.stride + 1
+
+    @property
+    def macs(self) -> int:
+        """Products that one sample takes."""
+        return self.out_side**2 * self.out_channels * self.in_channels * self.size**2
+
+
+VGG16: Final = (
+    Layer(224, 3, 64), Layer(224, 64, 64), Layer(112, 64, 128), Layer(112, 128, 128),
+    Layer(56, 128, 256), Layer(56, 256, 256, count=2), Layer(28, 256, 512),
+    Layer(28, 512, 512, count=2), Layer(14, 512, 512, count=3),
+)  # fmt: skip
+
+
+def _stage(side: int, inputs: int, width: int, blocks: int, stride: int) -> tuple[Layer, ...]:
+    """The convolutions of one stage of bottleneck blocks, the stride in its first 3x3."""
+    inner, wide = side // stride, 4 * width
+    strided = (Layer(side, width, width, stride=stride),) if stride > 1 else ()
+    return (
+        Layer(side, inputs, width, 1),
+        *strided,
+        Layer(inner, width, width, count=blocks - len(strided)),
+        Layer(inner, width, wide, 1, count=blocks + (stride == 1)),  # the shortcut has its shape
+        *((Layer(side, inputs, wide, 1, stride),) if stride > 1 else ()),
+        Layer(inner, wide, width, 1, count=blocks - 1),
+    )
+
+
+RESNET50: Final = (
+    Layer(224, 3, 64, 7, 2),
+    *_stage(56, 64, 64, 3, 1),
+    *_stage(56, 256, 128, 4, 2),
+    *_stage(28, 512, 256, 6, 2),
+    *_stage(14, 1024, 512, 3, 2),
+)
+
+
+class Operands:
+    """Random maps and weights of a layer, and room for what the kernels make of them."""
+
+    def __init__(self, layer: Layer, dtype: torch.dtype, samples: int) -> None:
+        side, out, c, k = layer.side, layer.out_side, layer.in_channels, layer.out_channels
+        size = layer.size
+        self.layer = layer
+        self.x = torch.randn(samples, side, side, c, dtype=dtype)
+        self.dy = torch.randn(samples, out, out, k, dtype=dtype)
+        self.weight = torch.randn(k, c, size, size) * (c * size**2) ** -0.5
+        self.packed = torch.empty(k, size, size, c, dtype=dtype)
+        self.packed_grad = torch.empty(c, size, size, k, dtype=dtype)
+        pack_weight(self.weight, self.packed, groups=1)
+        pack_weight_grad_input(self.weight, self.packed_grad, groups=1)
+        self.native = self.packed.permute(0, 3, 1, 2)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        pairs = {name: (getattr(self.layer, name),) * 2 for name in ("stride", "padding")}
+        return pairs | {"dilation": (1, 1), "groups": 1, "precision": "tf32"}
+
+
+def forward(o: Operands) -> Calls:
+    y, stride, padding = torch.full_like(o.dy, torch.nan), o.layer.stride, o.layer.padding
+
+    def own() -> Tensor:
+        conv.conv2d(o.x, o.packed, None, y, **o.settings)
+        return _nchw(y)
+
+    def product(x: Tensor, weight: Tensor) -> Tensor:
+        return functional.conv2d(x, weight, None, stride, padding)
+
+    return Calls(
+        own,
+        lambda: product(_nchw(o.x), o.native),
+        lambda: _exactly(product, _nchw(o.x)[:EXACT_SAMPLES], o.native),
+        _first_samples,
+    )
+
+
+def grad_input(o: Operands) -> Calls:
+    dx = torch.full_like(o.x, torch.nan)
+
+    def own() -> Tensor:
+        conv.conv2d_grad_input(o.dy, o.packed_grad, dx, **o.settings)
+        return _nchw(dx)
+
+    def gradient(dy: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        return _backward(o.layer, dy, x, weight, (True, False, False))[0]
+
+    few = slice(EXACT_SAMPLES)
+    return Calls(
+        own,
+        lambda: gradient(_nchw(o.dy), _nchw(o.x), o.native),
+        lambda: _exactly(gradient, _nchw(o.dy)[few], _nchw(o.x)[few], o.native),
+        _first_samples,
+    )
+
+
+def grad_weight(o: Operands) -> Calls:
+    """The sum over partials is part of the work."""
+    partials, cut = _partials(o)
+    grad = torch.full_like(o.weight, torch.nan)
+
+    def own() -> Tensor:
+        conv_grad_weight.conv2d_grad_weight(o.x, o.dy, partials, **cut, **o.settings)
+        sum_partials(partials, grad, first=True)
+        return grad
+
+    def peer() -> Tensor:
+        return _backward(o.layer, _nchw(o.dy), _nchw(o.x), o.native, (False, True, False))[1]
+
+    return Calls(
+        own,
+        peer,
+        lambda: exact_grad_weight(o.layer, o.x, o.dy),
+        lambda result: result[:EXACT_CHANNELS, :EXACT_CHANNELS],
+    )
+
+
+def _partials(o: Operands) -> tuple[Tensor, dict[str, int]]:
+    samples, (k, size, _, c) = o.x.shape[0], o.packed.shape
+    tiles = conv_grad_weight.grad_weight_tiles(k, c, size, size, 1, o.x.dtype, "tf32")
+    group = min(64 if o.layer.out_side <= 28 else 16, samples)
+    num_groups = ceil(samples / group)
+    splits = max(1, round(WAVES * num_sms() / (tiles * num_groups)))
+    partials = torch.full((num_groups, splits, k, size, size, c), torch.nan)
+    return partials, {"group": group, "splits": splits}
+
+
+def exact_grad_weight(layer: Layer, x: Tensor, dy: Tensor) -> Tensor:
+    """The weight gradient of the first channels [K, C, R, S] in float64: a product for each tap."""
+    c, k = (min(EXACT_CHANNELS, t.shape[3]) for t in (x, dy))
+    grad = torch.zeros(k, c, layer.size, layer.size, dtype=torch.float64, device=x.device)
+    reach = (layer.out_side - 1) * layer.stride + 1
+    for start in range(0, x.shape[0], EXACT_CHUNK):
+        samples = slice(start, start + EXACT_CHUNK)
+        padded = functional.pad(x[samples, ..., :c].double(), (0, 0, *(layer.padding,) * 4))
+        upper = dy[samples, ..., :k].double().reshape(-1, k)
+        for r in range(layer.size):
+            for s in range(layer.size):
+                tap = padded[:, r : r + reach : layer.stride, s : s + reach : layer.stride]
+                grad[:, :, r, s] += upper.T @ tap.reshape(-1, c)
+    return grad
+
+
+def _backward(
+    layer: Layer, dy: Tensor, x: Tensor, weight: Tensor, wanted: tuple[bool, bool, bool]
+) -> tuple[Tensor, Tensor, Tensor]:
+    stride, padding = (layer.stride,) * 2, (layer.padding,) * 2
+    geometry = (stride, padding, (1, 1), False, (0, 0), 1)
+    result: tuple[Tensor, Tensor, Tensor] = convolution_backward(
+        dy, x, weight, None, *geometry, wanted
+    )
+    return result
+
+
+def _exactly(compute: Callable[..., Tensor], *operands: Tensor) -> Tensor:
+    """In float64, without cuDNN's search for the fastest way."""
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False):
+        return compute(*(operand.double() for operand in operands))
+
+
+def _nchw(tensor: Tensor) -> Tensor:
+    return tensor.permute(0, 3, 1, 2)
+
+
+def _first_samples(result: Tensor) -> Tensor:
+    return result[:EXACT_SAMPLES]
+
+
+PASSES: Final = {
+    "conv2d": forward,
+    "conv2d_grad_input": grad_input,
+    "conv2d_grad_weight": grad_weight,
+}
+
+
+def cases(layers: tuple[Layer, ...], dtype: str, samples: int = SAMPLES) -> Iterator[Case]:
+    """Every pass of every layer; the first layer's data gradient is nowhere needed."""
+    for layer in layers:
+        for kernel, calls in PASSES.items():
+            if kernel == "conv2d_grad_input" and layer.in_channels == 3:
+                continue
+            yield Case(
+                kernel, f"{layer.name}", dtype, 2.0 * layer.macs * samples,
+                _nbytes(layer, samples, dtype), partial(_make, layer, DTYPES[dtype], calls),
+                samples, layer.count, "cuDNN",
+            )  # fmt: skip
+
+
+def _make(
+    layer: Layer, dtype: torch.dtype, calls: Callable[[Operands], Calls], samples: int
+) -> Calls:
+    return calls(Operands(layer, dtype, samples))
+
+
+def _nbytes(layer: Layer, samples: int, dtype: str) -> float:
+    x = samples * layer.side**2 * layer.in_channels
+    y = samples * layer.out_side**2 * layer.out_channels
+    weight = layer.in_channels * layer.out_channels * layer.size**2
+    return float((x + y + weight) * DTYPES[dtype].itemsize)

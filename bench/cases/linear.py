@@ -1,0 +1,82 @@
+"""The linear layers of VGG-16 beside cuBLAS's products: output, input and weight gradients."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from bench.cases.case import Calls, Case
+from bench.timing import DTYPES
+from tvdnn.kernels import linear
+
+SAMPLES: Final = 256
+SHAPES: Final = ((25088, 4096), (4096, 4096), (4096, 1000))  # inputs, outputs
+
+
+class Operands:
+    """Random matrices of a layer; weights as the products read them."""
+
+    def __init__(self, inputs: int, outputs: int, dtype: torch.dtype, samples: int) -> None:
+        self.x = torch.randn(samples, inputs, dtype=dtype)
+        self.dy = torch.randn(samples, outputs, dtype=dtype)
+        self.weight = torch.randn(outputs, inputs, dtype=dtype) * inputs**-0.5
+
+
+def forward(o: Operands) -> Calls:
+    y = torch.full_like(o.dy, torch.nan)
+
+    def own() -> Tensor:
+        linear.linear(o.x, o.weight, None, y, precision="tf32")
+        return y
+
+    return Calls(own, lambda: o.x @ o.weight.T, lambda: o.x.double() @ o.weight.double().T)
+
+
+def grad_input(o: Operands) -> Calls:
+    dx = torch.full_like(o.x, torch.nan)
+
+    def own() -> Tensor:
+        linear.linear_grad_input(o.dy, o.weight, dx, precision="tf32")
+        return dx
+
+    return Calls(own, lambda: o.dy @ o.weight, lambda: o.dy.double() @ o.weight.double())
+
+
+def grad_weight(o: Operands) -> Calls:
+    """A float32 gradient; torch's has the dtype of its operands."""
+    grad = torch.full_like(o.weight, torch.nan, dtype=torch.float32)
+
+    def own() -> Tensor:
+        linear.linear_grad_weight(o.x, o.dy, grad, group=o.x.shape[0], precision="tf32")
+        return grad
+
+    return Calls(own, lambda: o.dy.T @ o.x, lambda: o.dy.double().T @ o.x.double())
+
+
+PASSES: Final = {
+    "linear": forward,
+    "linear_grad_input": grad_input,
+    "linear_grad_weight": grad_weight,
+}
+
+
+def cases(dtype: str) -> Iterator[Case]:
+    for inputs, outputs in SHAPES:
+        numels = (SAMPLES * inputs, SAMPLES * outputs, inputs * outputs)
+        for kernel, calls in PASSES.items():
+            nbytes = [numel * DTYPES[dtype].itemsize for numel in numels]
+            if kernel == "linear_grad_weight":
+                nbytes[2] = 4 * numels[2]
+            yield Case(
+                kernel, f"{inputs}->{outputs}", dtype, 2.0 * SAMPLES * inputs * outputs,
+                float(sum(nbytes)), partial(_make, inputs, outputs, DTYPES[dtype], calls),
+                SAMPLES, peer="cuBLAS",
+            )  # fmt: skip
+
+
+def _make(
+    inputs: int, outputs: int, dtype: torch.dtype, calls: Callable[[Operands], Calls], samples: int
+) -> Calls:
+    return calls(Operands(inputs, outputs, dtype, samples))

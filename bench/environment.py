@@ -1,0 +1,24 @@
+"""What a measurement ran on: machine, versions and commit."""
+
+import os
+import subprocess
+
+import torch
+import triton
+
+import tvdnn
+
+
+def environment() -> dict[str, str]:
+    """The machine, versions and commit of this run; the commit is that of `TVDNN_COMMIT`."""
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    driver = subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
+    return {
+        "gpu": torch.cuda.get_device_name(),
+        "driver": driver,
+        "torch": torch.__version__,
+        "cudnn": str(torch.backends.cudnn.version()),
+        "triton": triton.__version__,
+        "tvdnn": tvdnn.__version__,
+        "commit": os.environ.get("TVDNN_COMMIT", "unknown"),
+    }

@@ -1,0 +1,100 @@
+"""Times of calls on the GPU, taken in turns, and what this GPU reaches at most."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Final
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from triton.runtime.jit import JITFunction
+
+FLUSH_NBYTES: Final = 256 << 20  # several times the L2 cache
+SLEEP_CYCLES: Final = 1_000_000  # half a millisecond in which the host queues a round
+MATMUL_SIDE: Final = 8192
+COPIED_NBYTES: Final = 2 << 30
+
+Call = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """Rates measured on this GPU: a large copy's bytes, read and written, and matrix products."""
+
+    bytes_per_s: float
+    flops_per_s: Mapping[str, float]
+
+    def least_s(self, flops: float, nbytes: float, dtype: str) -> float:
+        """Seconds under which work of this size cannot be done: its roofline."""
+        return max(flops / self.flops_per_s[dtype], nbytes / self.bytes_per_s)
+
+
+def in_turns(calls: Mapping[str, Call], rounds: int) -> dict[str, float]:
+    """Median seconds of each call over rounds of all of them, each with a cold L2 cache.
+
+    The GPU sleeps while the host queues a round, so that no launch waits for the host.
+    """
+    flushed = torch.empty(FLUSH_NBYTES, dtype=torch.uint8, device="cuda")
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        call()
+    for _ in range(rounds):
+        torch.cuda._sleep(SLEEP_CYCLES)
+        spans = {name: _span(call, flushed) for name, call in calls.items()}
+        torch.cuda.synchronize()
+        for name, (start, end) in spans.items():
+            times[name].append(start.elapsed_time(end) / 1e3)
+    return {name: median(values) for name, values in times.items()}
+
+
+def _span(call: Call, flushed: Tensor) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    flushed.zero_()
+    start.record()
+    call()
+    end.record()
+    return start, end
+
+
+def measure_ceilings() -> Ceilings:
+    """Rates on random data."""
+    source = torch.randn(COPIED_NBYTES // 4, device="cuda")
+    target = torch.empty_like(source)
+    copy_s = in_turns({"copy": lambda: target.copy_(source)}, 10)["copy"]
+    rates = {name: _matmul_rate(kind) for name, kind in DTYPES.items()}
+    return Ceilings(2 * COPIED_NBYTES / copy_s, rates)
+
+
+def _matmul_rate(dtype: torch.dtype) -> float:
+    a, b = (torch.randn(MATMUL_SIDE, MATMUL_SIDE, device="cuda").to(dtype) for _ in range(2))
+    return 2 * MATMUL_SIDE**3 / in_turns({"product": lambda: a @ b}, 10)["product"]
+
+
+DTYPES: Final = {"bf16": torch.bfloat16, "tf32": torch.float32}
+
+
+@contextmanager
+def recorded() -> Iterator[list[str]]:
+    """The Triton kernels launched meanwhile, each once, with its constants and warps."""
+    launched: list[str] = []
+    run = JITFunction.run
+
+    def recording(self: JITFunction, *arguments: Any, **settings: Any) -> Any:
+        kernel = run(self, *arguments, **settings)
+        text = f"{self.__name__}({_constants(settings)})"
+        if text not in launched:
+            launched.append(text)
+        return kernel
+
+    with patch.object(JITFunction, "run", recording):
+        yield launched
+
+
+def _constants(settings: Mapping[str, Any]) -> str:
+    """Tile sizes, stages and warps among a launch's settings."""
+    kept = ("BLOCK", "STAGES", "num_")
+    return ", ".join(
+        f"{name}={value}" for name, value in settings.items() if any(k in name for k in kept)
+    )
