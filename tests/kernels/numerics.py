@@ -18,9 +18,15 @@ def randn(
     return (values * scale).to(dtype)
 
 
+def poison(tensor: Tensor) -> Tensor:
+    """Fill a tensor with NaN, or the largest integer."""
+    wide = tensor.dtype.is_floating_point
+    return tensor.fill_(math.nan if wide else torch.iinfo(tensor.dtype).max)
+
+
 def poisoned(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """An output that holds NaN, so that what a kernel leaves unwritten shows."""
-    return torch.full(tuple(shape), math.nan, dtype=dtype, device=device)
+    """An output that holds NaN, or the largest integer, so that what is left unwritten shows."""
+    return poison(torch.empty(tuple(shape), dtype=dtype, device=device))
 
 
 def poisoned_like(tensor: Tensor) -> Tensor:
@@ -39,19 +45,37 @@ def rms_error(actual: Tensor, expected: Tensor) -> float:
 
 
 def assert_repeatable(launch: Callable[[], None], *outputs: Tensor) -> None:
-    """Launches give the same bits every time while copies run beside them; needs a GPU."""
+    """Launches give the same bits while copies, both ways, and products run beside them."""
     launch()
     expected = [output.clone() for output in outputs]
-    source = torch.empty(64 << 20, dtype=torch.uint8, device=outputs[0].device)
-    target = torch.empty(64 << 20, dtype=torch.uint8, pin_memory=True)
-    beside = torch.cuda.Stream()
+    beside = Beside(outputs[0].device)
     for _ in range(NUM_REPEATS):
         for output in outputs:
-            output.fill_(math.nan)
+            poison(output)
         torch.cuda.synchronize()
-        with torch.cuda.stream(beside):
-            target.copy_(source, non_blocking=True)
+        beside.start()
         launch()
         torch.cuda.synchronize()
         for output, first in zip(outputs, expected, strict=True):
             assert torch.equal(output, first)
+
+
+class Beside:
+    """Work on three other streams of a GPU: a copy each way, and matrix products."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.streams = [torch.cuda.Stream(device) for _ in range(3)]
+        self.device = [torch.ones(16 << 20, device=device) for _ in range(2)]
+        self.host = [torch.ones(16 << 20, pin_memory=True) for _ in range(2)]
+        self.factor = torch.ones(2048, 2048, dtype=torch.bfloat16, device=device)
+        self.product = torch.empty_like(self.factor)
+
+    def start(self) -> None:
+        out, back, compute = self.streams
+        with torch.cuda.stream(out):
+            self.host[0].copy_(self.device[0], non_blocking=True)
+        with torch.cuda.stream(back):
+            self.device[1].copy_(self.host[1], non_blocking=True)
+        with torch.cuda.stream(compute):
+            for _ in range(20):
+                torch.mm(self.factor, self.factor, out=self.product)

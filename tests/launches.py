@@ -1,0 +1,367 @@
+"""One launch of every kernel launcher, on random operands of any size."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from inspect import getmembers, isfunction
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.kernels.numerics import poisoned, randn
+from tvdnn.kernels import (
+    activation,
+    conv,
+    conv_grad_weight,
+    conv_pack,
+    dropout,
+    layout,
+    linear,
+    loss,
+    norm,
+    optim,
+    pool,
+    reduce,
+)
+
+KERNELS = Path(__file__).parents[1] / "kernels"
+REFERENCE = "_reference"
+BF16, F32 = torch.bfloat16, torch.float32
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Samples, rows and columns, and channels of the maps that are launched on."""
+
+    samples: int
+    side: int
+    channels: int
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A launch, which may be repeated, and all that it writes."""
+
+    run: Callable[[], None]
+    outputs: tuple[Tensor, ...]
+
+
+class Operands:
+    """Fresh tensors on the generator's device."""
+
+    def __init__(self, size: Size, generator: torch.Generator) -> None:
+        self.size, self.generator, self.device = size, generator, generator.device
+
+    def maps(self, dtype: torch.dtype = BF16, *, channels: int = 0, by: int = 1) -> Tensor:
+        """Random [N, H, W, C], the sides divided by `by`."""
+        side = self.size.side // by
+        shape = (self.size.samples, side, side, channels or self.size.channels)
+        return randn(shape, dtype, self.generator)
+
+    def random(self, *shape: int, dtype: torch.dtype = F32) -> Tensor:
+        return randn(shape, dtype, self.generator)
+
+    def empty(self, *shape: int, dtype: torch.dtype = F32) -> Tensor:
+        return poisoned(shape, dtype, self.device)
+
+    def like(self, tensor: Tensor) -> Tensor:
+        return poisoned(tensor.shape, tensor.dtype, self.device)
+
+    def classes(self, count: int) -> Tensor:
+        shape = (self.size.samples,)
+        return torch.randint(count, shape, generator=self.generator, device=self.device)
+
+
+Make = Callable[[Operands], Launch]
+
+
+def launchers() -> set[str]:
+    """Names of all functions of the kernel modules that have a reference."""
+    modules = (import_module(f"tvdnn.kernels.{path.stem}") for path in KERNELS.glob("*.py"))
+    named = {name for module in modules for name, _ in getmembers(module, isfunction)}
+    return {name.removesuffix(REFERENCE) for name in named if name.endswith(REFERENCE)}
+
+
+def launcher_of(name: str) -> str:
+    """The launcher of an entry of LAUNCHES; what follows a comma tells its entries apart."""
+    return name.split(",")[0]
+
+
+# Convolution
+
+
+def _settings(stride: int, padding: int, precision: str) -> dict[str, Any]:
+    geometry = {"stride": (stride,) * 2, "padding": (padding,) * 2, "dilation": (1, 1)}
+    return geometry | {"groups": 1, "precision": precision}
+
+
+def _convolution(
+    o: Operands, direction: str, dtype: torch.dtype, precision: str = "tf32",
+    channels: int = 0, stride: int = 1, taps: int = 3,
+) -> Launch:  # fmt: skip
+    """`channels`: of the input, by default those of the size."""
+    settings = _settings(stride, taps // 2, precision)
+    x = o.maps(dtype, channels=channels)
+    dy = o.maps(dtype, by=stride)
+    c, k = x.shape[3], dy.shape[3]
+    if direction == "forward":
+        y, packed, bias = o.like(dy), o.random(k, taps, taps, c, dtype=dtype), o.random(k)
+        return Launch(lambda: conv.conv2d(x, packed, bias, y, **settings), (y,))
+    if direction == "grad_input":
+        dx, packed = o.like(x), o.random(c, taps, taps, k, dtype=dtype)
+        return Launch(lambda: conv.conv2d_grad_input(dy, packed, dx, **settings), (dx,))
+    group = max(o.size.samples // 4, 1)
+    partials = o.empty(-(-o.size.samples // group), 2, k, taps, taps, c)
+    own = partial(conv_grad_weight.conv2d_grad_weight, group=group, splits=2, **settings)
+    return Launch(lambda: own(x, dy, partials), (partials,))
+
+
+def _convolutions() -> Iterator[tuple[str, Make]]:
+    names = {
+        "forward": "conv2d",
+        "grad_input": "conv2d_grad_input",
+        "grad_weight": "conv2d_grad_weight",
+    }
+    kinds: dict[str, dict[str, Any]] = {
+        "bf16": {"dtype": BF16},
+        "tf32": {"dtype": F32},
+        "fp32": {"dtype": F32, "precision": "ieee"},
+        "stride 2": {"dtype": BF16, "stride": 2},
+        "1x1": {"dtype": BF16, "taps": 1},
+        "few channels": {"dtype": BF16, "channels": 3},
+        "few channels, tf32": {"dtype": F32, "channels": 3},
+    }
+    for direction, name in names.items():
+        for kind, settings in kinds.items():
+            yield f"{name}, {kind}", partial(_convolution, direction=direction, **settings)
+
+
+def _grad_bias(o: Operands) -> Launch:
+    dy, partials = o.maps(), o.empty(o.size.samples, 4, o.size.channels)
+    return Launch(lambda: conv_grad_weight.conv2d_grad_bias(dy, partials, group=1), (partials,))
+
+
+def _pack(o: Operands) -> Launch:
+    weight = o.random(o.size.channels, 32, 3, 3)
+    packed = o.empty(o.size.channels, 3, 3, 32, dtype=BF16)
+    return Launch(lambda: conv_pack.pack_weight(weight, packed, groups=1), (packed,))
+
+
+def _pack_grad_input(o: Operands) -> Launch:
+    weight = o.random(o.size.channels, 32, 3, 3)
+    packed = o.empty(32, 3, 3, o.size.channels, dtype=BF16)
+    return Launch(lambda: conv_pack.pack_weight_grad_input(weight, packed, groups=1), (packed,))
+
+
+# Products
+
+
+def _product(
+    o: Operands, direction: str, dtype: torch.dtype = BF16, precision: str = "tf32"
+) -> Launch:
+    inputs, outputs = 4 * o.size.channels, o.size.channels
+    x = o.random(o.size.samples, inputs, dtype=dtype)
+    dy = o.random(o.size.samples, outputs, dtype=dtype)
+    weight = o.random(outputs, inputs, dtype=dtype)
+    if direction == "forward":
+        y, bias = o.like(dy), o.random(outputs)
+        return Launch(lambda: linear.linear(x, weight, bias, y, precision=precision), (y,))
+    if direction == "grad_input":
+        dx = o.like(x)
+        own = linear.linear_grad_input
+        return Launch(lambda: own(dy, weight, dx, precision=precision), (dx,))
+    grad, group = o.empty(outputs, inputs), o.size.samples
+    run = partial(linear.linear_grad_weight, group=group, precision=precision)
+    return Launch(lambda: run(x, dy, grad), (grad,))
+
+
+def _products() -> Iterator[tuple[str, Make]]:
+    names = {
+        "forward": "linear",
+        "grad_input": "linear_grad_input",
+        "grad_weight": "linear_grad_weight",
+    }
+    for direction, name in names.items():
+        yield f"{name}, bf16", partial(_product, direction=direction)
+        yield f"{name}, tf32", partial(_product, direction=direction, dtype=F32)
+        exact = {"dtype": F32, "precision": "ieee"}
+        yield f"{name}, fp32", partial(_product, direction=direction, **exact)
+
+
+def _linear_grad_bias(o: Operands) -> Launch:
+    dy, partials = o.random(o.size.samples, o.size.channels), o.empty(1, o.size.channels)
+    run = partial(linear.linear_grad_bias, group=o.size.samples)
+    return Launch(lambda: run(dy, partials), (partials,))
+
+
+# Maps
+
+
+def _relu(o: Operands) -> Launch:
+    x = o.maps()
+    y = o.like(x)
+    return Launch(lambda: activation.relu(x, y), (y,))
+
+
+def _relu_grad(o: Operands) -> Launch:
+    y, dy = o.maps(), o.maps()
+    dx = o.like(y)
+    return Launch(lambda: activation.relu_grad(y, dy, dx), (dx,))
+
+
+def _dropout(o: Operands) -> Launch:
+    x, seed = o.maps(), torch.ones(1, dtype=torch.int64, device=o.device)
+    y = o.like(x)
+    run = partial(dropout.dropout, p=0.5, op_id=1, first_sample=2)
+    return Launch(lambda: run(x, y, seed), (y,))
+
+
+LRN = {"size": 5, "alpha": 1e-4, "beta": 0.75, "k": 2.0}
+
+
+def _lrn(o: Operands) -> Launch:
+    x = o.maps()
+    y = o.like(x)
+    return Launch(lambda: norm.local_response_norm(x, y, **LRN), (y,))
+
+
+def _lrn_grad(o: Operands) -> Launch:
+    x, dy = o.maps(), o.maps()
+    dx = o.like(x)
+    return Launch(lambda: norm.local_response_norm_grad(x, dy, dx, **LRN), (dx,))
+
+
+HALVES = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0)}
+UNDILATED = {"dilation": (1, 1)}
+AVERAGES = {"count_include_pad": True, "divisor_override": None}
+
+
+def _pooling(o: Operands, launcher: Callable[..., None], **settings: Any) -> Launch:
+    x = o.maps()
+    y = o.like(o.maps(by=2))
+    return Launch(lambda: launcher(x, y, **settings), (y,))
+
+
+def _pooling_grad(o: Operands, launcher: Callable[..., None], **settings: Any) -> Launch:
+    dy = o.maps(by=2)
+    dx = o.like(o.maps())
+    return Launch(lambda: launcher(dy, dx, **settings), (dx,))
+
+
+def _max_pool_grad(o: Operands) -> Launch:
+    x, dy = o.maps(), o.maps(by=2)
+    dx = o.like(x)
+    return Launch(lambda: pool.max_pool2d_grad(x, dy, dx, **HALVES, **UNDILATED), (dx,))
+
+
+# Layout and sums
+
+
+def _stage(o: Operands) -> Launch:
+    y = o.like(o.maps(channels=3))
+    x = o.random(y.shape[0], 3, *y.shape[1:3])
+    return Launch(lambda: layout.stage(x, y), (y,))
+
+
+def _unstage(o: Operands) -> Launch:
+    y = o.maps()
+    x = o.empty(y.shape[0], y.shape[3], *y.shape[1:3])
+    return Launch(lambda: layout.unstage(y, x), (x,))
+
+
+def _cast(o: Operands) -> Launch:
+    wide = o.maps(F32)
+    narrow = o.empty(*wide.shape, dtype=BF16)
+    return Launch(lambda: layout.cast(wide, narrow), (narrow,))
+
+
+def _add(o: Operands) -> Launch:
+    a, b = o.maps(), o.maps()
+    out = o.like(a)
+    return Launch(lambda: layout.add(a, b, out), (out,))
+
+
+def _sum_rows(o: Operands) -> Launch:
+    rows = o.maps().flatten(0, 2)
+    partials = o.empty(o.size.samples, 3, rows.shape[1])
+    run = partial(reduce.sum_rows, group=o.size.side**2)
+    return Launch(lambda: run(rows, partials), (partials,))
+
+
+def _sum_partials(o: Operands) -> Launch:
+    channels = o.size.channels
+    partials, grad = o.random(5, channels, 3, 3, 32), o.empty(channels, 32, 3, 3)
+    return Launch(lambda: reduce.sum_partials(partials, grad, first=True), (grad,))
+
+
+# Loss and updates
+
+
+def _cross_entropy_rows(o: Operands) -> Launch:
+    logits, target = o.random(o.size.samples, 1000), o.classes(1000)
+    losses, lse = o.empty(o.size.samples), o.empty(o.size.samples)
+    run = partial(loss.cross_entropy_rows, ignore_index=-100)
+    return Launch(lambda: run(logits, target, losses, lse), (losses, lse))
+
+
+MEAN = {"reduction": "mean", "ignore_index": -100}
+
+
+def _cross_entropy_total(o: Operands) -> Launch:
+    losses, target, total = o.random(o.size.samples), o.classes(1000), o.empty(2)
+    return Launch(lambda: loss.cross_entropy_total(losses, target, total, **MEAN), (total,))
+
+
+def _cross_entropy_grad(o: Operands) -> Launch:
+    logits, target = o.random(o.size.samples, 1000), o.classes(1000)
+    lse, total, one = o.random(o.size.samples), torch.ones(2, device=o.device), o.random(1)
+    gradient = o.like(logits)
+    operands = (logits, target, lse, total, one, gradient)
+    return Launch(lambda: loss.cross_entropy_grad(*operands, **MEAN), (gradient,))
+
+
+def _sgd(o: Operands) -> Launch:
+    before, grad = o.random(1000, o.size.channels), o.random(1000, o.size.channels)
+    param, momentum = o.like(before), o.like(before)
+    control = torch.tensor([0.1, 0.9, 0.0, 1e-4, 0.0, 1.0, 0.0, 0.0], device=o.device)
+
+    def run() -> None:
+        param.copy_(before)
+        momentum.copy_(grad)
+        optim.sgd(param, grad, momentum, control, nesterov=True, maximize=False)
+
+    return Launch(run, (param, momentum))
+
+
+LAUNCHES: dict[str, Make] = {
+    **dict(_convolutions()),
+    "conv2d_grad_bias": _grad_bias,
+    "pack_weight": _pack,
+    "pack_weight_grad_input": _pack_grad_input,
+    **dict(_products()),
+    "linear_grad_bias": _linear_grad_bias,
+    "relu": _relu,
+    "relu_grad": _relu_grad,
+    "dropout": _dropout,
+    "local_response_norm": _lrn,
+    "local_response_norm_grad": _lrn_grad,
+    "max_pool2d": partial(_pooling, launcher=pool.max_pool2d, **HALVES, **UNDILATED),
+    "max_pool2d_grad": _max_pool_grad,
+    "avg_pool2d": partial(_pooling, launcher=pool.avg_pool2d, **HALVES, **AVERAGES),
+    "avg_pool2d_grad": partial(_pooling_grad, launcher=pool.avg_pool2d_grad, **HALVES, **AVERAGES),
+    "adaptive_avg_pool2d": partial(_pooling, launcher=pool.adaptive_avg_pool2d),
+    "adaptive_avg_pool2d_grad": partial(_pooling_grad, launcher=pool.adaptive_avg_pool2d_grad),
+    "stage": _stage,
+    "unstage": _unstage,
+    "cast": _cast,
+    "add": _add,
+    "sum_rows": _sum_rows,
+    "sum_partials": _sum_partials,
+    "cross_entropy_rows": _cross_entropy_rows,
+    "cross_entropy_total": _cross_entropy_total,
+    "cross_entropy_grad": _cross_entropy_grad,
+    "sgd": _sgd,
+}
