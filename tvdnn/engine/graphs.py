@@ -1,6 +1,7 @@
 """From a module, inputs and settings to the Graph of a step and the costs to plan it with."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -49,14 +50,15 @@ def training_graph(
     dtype: str = "fp32",
     chunk_size: int | str | None = None,
     sections: int | None = None,
+    fuse: bool = False,
 ) -> Graph:
     """The Graph of one training step of `module` on a batch like `x`: [N, ...], on any device.
 
     The loss is softmax cross-entropy over the module's one output; `chunk_size` is the bytes of a
-    section.
+    section, `fuse` joins ops that one kernel computes.
     """
     settings = training_settings(loss, optimizer or SGD(), dtype, chunk_size, sections)
-    return expand(check_trainable(trace(module, (x,))), settings)
+    return expand(check_trainable(trace(module, (x,))), replace(settings, fuse=fuse))
 
 
 def training_settings(

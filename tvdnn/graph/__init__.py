@@ -1,6 +1,7 @@
 """What a training step computes, as pure data: the traced network, its buffers and its passes."""
 
 from .buffer import DTYPE_NBYTES, RUN_CHUNKS, Buffer, Kind, section_rows
+from .fusion import channels_per_code_byte, fuse
 from .network import Network, Op, Param, Value
 from .passes import Direction, Graph, Need, Pass, Use
 
@@ -18,5 +19,7 @@ __all__ = [
     "Pass",
     "Use",
     "Value",
+    "channels_per_code_byte",
+    "fuse",
     "section_rows",
 ]

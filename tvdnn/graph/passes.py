@@ -1,8 +1,9 @@
 """Passes: the kernel-level stages of a step over the buffers they use, and the Graph of them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from .buffer import Buffer
 from .network import Network, Op
@@ -52,8 +53,8 @@ class Pass:
     `reduction`'s launches go in index order and its result is complete only after the last.
     `params` are read and `updates` written in place, both by name. `flops` and `nbytes`
     (device-memory traffic) are those of the whole domain. `group` is the samples that one partial
-    sum covers (0: not a partial sum). `effects` marks state outside the buffers that recompute must
-    not repeat.
+    sum covers (0: not a partial sum). `attrs` are static settings beside the op's. `effects` marks
+    state outside the buffers that recompute must not repeat.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Pass:
     flops: float = 0.0
     nbytes: float = 0.0
     group: int = 0
+    attrs: Mapping[str, Any] = field(default_factory=dict)
     effects: bool = False
 
     @property

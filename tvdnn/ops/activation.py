@@ -1,4 +1,8 @@
-"""relu, in place where nothing else reads its input; its gradient needs the output's sign alone."""
+"""relu, in place where nothing else reads its input; its gradient needs the output's sign alone.
+
+A ReLU inside a fused op takes its gradient masked: from the only reader of what it leaves, or else
+by a pass of the op's own.
+"""
 
 from ..graph import Need, Op, Use
 from .builder import Builder
@@ -15,11 +19,20 @@ def backward(b: Builder, op: Op) -> None:
     b.add_pass(op, "grad_input", (Use(b.home[op.output], need=Need.SIGN), Use(dy)), (Use(dx),))
 
 
+def behind_relu(b: Builder, op: Op) -> str:
+    """The buffer with the gradient of what the ReLU inside a fused op takes."""
+    dy = b.grad_of(op)
+    if op.output not in b.masked:
+        b.add_pass(op, "mask", (Use(b.home[op.output], need=Need.SIGN), Use(dy)), (Use(dy),))
+    return dy
+
+
 def _run_forward(a: Launch) -> None:
     a.kernels.relu(a.reads[0], a.writes[0])
 
 
-def _run_grad_input(a: Launch) -> None:
+def run_mask(a: Launch) -> None:
+    """Zero a gradient where the output is not above zero."""
     a.kernels.relu_grad(a.reads[0], a.reads[1], a.writes[0])
 
 
@@ -27,7 +40,7 @@ RELU = OpDef(
     kind="relu",
     forward=forward,
     backward=backward,
-    roles={"forward": _run_forward, "grad_input": _run_grad_input},
+    roles={"forward": _run_forward, "grad_input": run_mask},
     saves=frozenset({"output"}),
     elementwise=True,
 )

@@ -1,9 +1,11 @@
 """Builder: collects the buffers and passes of a step while op definitions declare them."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from ..graph import RUN_CHUNKS, Buffer, Direction, Kind, Network, Op, Pass, Use, section_rows
+from ..graph import RUN_CHUNKS, Buffer, Direction, Kind, Need, Network, Op, Pass, Use, section_rows
 
 
 @dataclass(slots=True)
@@ -11,7 +13,10 @@ class Builder:
     """State of the expansion of a network into passes.
 
     `home` maps each value to the buffer that holds it, `contributions` to the gradients that its
-    consumers have written so far, `param_grads` each parameter to those of its uses.
+    consumers have written so far, `param_grads` each parameter to those of its uses. `readers`
+    counts the ops that read each value. `rectified` are the values whose gradient counts only where
+    they are above zero, with the factor that it has there; `masked` are those of them whose reader
+    writes the gradient so.
     """
 
     network: Network
@@ -25,7 +30,13 @@ class Builder:
     home: dict[str, str] = field(default_factory=dict)
     contributions: dict[str, list[str]] = field(default_factory=dict)
     param_grads: dict[str, list[str]] = field(default_factory=dict)
+    rectified: dict[str, float] = field(default_factory=dict)
+    masked: set[str] = field(default_factory=set)
+    readers: Counter[str] = field(init=False)
     direction: Direction = Direction.FORWARD
+
+    def __post_init__(self) -> None:
+        self.readers = Counter(name for op in self.network.ops for name in op.inputs)
 
     @property
     def batch(self) -> int:
@@ -81,6 +92,7 @@ class Builder:
         unit: int = 0,
         group: int = 0,
         extra_nbytes: int = 0,
+        attrs: Mapping[str, Any] | None = None,
     ) -> None:
         """Append a pass over the batch.
 
@@ -107,6 +119,7 @@ class Builder:
                 flops=flops,
                 nbytes=nbytes,
                 group=group,
+                attrs=attrs or {},
             )
         )
 
@@ -152,6 +165,31 @@ class Builder:
         """Make `buffer`, the gradient of an op's output, a contribution to that of its input."""
         self.contributions.setdefault(value, []).append(buffer)
         return buffer
+
+    def passes_masks(self, op: Op) -> None:
+        """Declare that a mask of the op's output masks its input alike.
+
+        So it is where every element of the output is one of the input's and gives its gradient to
+        that alone.
+        """
+        value = op.inputs[0]
+        if value in self.rectified and self._has_one_reader(value):
+            self.rectified[op.output] = self.rectified[value]
+
+    def hand_mask_on(self, op: Op) -> None:
+        """Tell the maker of the op's input whether its gradient comes masked."""
+        if op.output in self.masked and op.inputs[0] in self.rectified:
+            self.masked.add(op.inputs[0])
+
+    def mask_of(self, value: str) -> tuple[Use, ...]:
+        """What the only reader of a rectified value masks the gradient by: the value; else ()."""
+        if value not in self.rectified or not self._has_one_reader(value):
+            return ()
+        self.masked.add(value)
+        return (Use(self.home[value], need=Need.SIGN),)
+
+    def _has_one_reader(self, value: str) -> bool:
+        return self.readers[value] == 1 and value not in self.network.outputs
 
     def new_param_grad(self, param: str) -> str:
         """A float32 buffer in the parameter's shape for one op's contribution to its gradient."""

@@ -14,7 +14,12 @@ def backward(b: Builder, op: Op) -> None:
     b.add_pass(op, "grad_input", (Use(dy),), (Use(b.adopt_grad(op.inputs[0], dy)),))
 
 
-def _run(a: Launch) -> None:
+def scale_of(p: float) -> float:
+    """The factor of what is kept where a share `p` is dropped."""
+    return 1.0 / (1.0 - p) if p < 1.0 else 0.0
+
+
+def run_dropout(a: Launch) -> None:
     settings = a.settings("p", "op_id")
     a.kernels.dropout(a.reads[0], a.writes[0], a.control.seed, first_sample=a.start, **settings)
 
@@ -23,6 +28,6 @@ DROPOUT = OpDef(
     kind="dropout",
     forward=forward,
     backward=backward,
-    roles={"forward": _run, "grad_input": _run},
+    roles={"forward": run_dropout, "grad_input": run_dropout},
     elementwise=True,
 )

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from ..errors import InputError
-from ..graph import Direction, Graph, Kind, Network, Op, Value
+from ..graph import Direction, Graph, Kind, Network, Op, Value, fuse
 from ..optim import SGD
 from .builder import Builder
 from .layout import add_grads
@@ -35,7 +35,8 @@ class Settings:
 
     `dtype` is "fp32" (IEEE), "tf32" or "bf16"; `chunk_size` the bytes of a section, or `sections`
     their number per map. `input_grads` are the network inputs whose gradient is wanted; `reserve`
-    are device bytes of the caller's to count.
+    are device bytes of the caller's to count. `fuse` joins ops that
+    one kernel computes.
     """
 
     dtype: str
@@ -47,6 +48,7 @@ class Settings:
     optimizer: SGD | None = None
     input_grads: frozenset[str] = frozenset()
     reserve: int = 0
+    fuse: bool = False
 
 
 def expand(network: Network, settings: Settings) -> Graph:
@@ -55,6 +57,7 @@ def expand(network: Network, settings: Settings) -> Graph:
     Raises InputError for an empty batch and for settings that make no sense.
     """
     _check(network, settings)
+    network = fuse(network) if settings.fuse else network
     training = settings.mode in (Mode.TRAIN, Mode.ACCUMULATE)
     network = _with_loss(network, settings) if training else network
     dtype, precision = DTYPES[settings.dtype]

@@ -7,17 +7,21 @@ from .definition import Launch, OpDef
 
 def view_forward(b: Builder, op: Op) -> None:
     b.home[op.output] = b.input_of(op)
+    b.passes_masks(op)
 
 
 def view_backward(b: Builder, op: Op) -> None:
+    b.hand_mask_on(op)
     b.adopt_grad(op.inputs[0], b.grad_of(op))
 
 
 def flatten_forward(b: Builder, op: Op) -> None:
     b.add_pass(op, "forward", (Use(b.input_of(op)),), (Use(b.new_output(op)),))
+    b.passes_masks(op)
 
 
 def flatten_backward(b: Builder, op: Op) -> None:
+    b.hand_mask_on(op)
     dy, dx = b.grad_of(op), b.new_grad(op.inputs[0])
     b.add_pass(op, "grad_input", (Use(dy),), (Use(dx),))
 

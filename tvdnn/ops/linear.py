@@ -1,10 +1,19 @@
-"""linear: weights cast where the type is not float32; the weight gradient is one launch."""
+"""linear: weights cast where the type is not float32; the weight gradient is one launch.
 
+Fused with a ReLU, and with dropout behind it, it takes its gradient masked and scaled.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from math import prod
+from typing import Any
 
 from ..graph import Kind, Op, Use
+from .activation import behind_relu, run_mask
 from .builder import Builder, whole
 from .definition import Launch, OpDef
+from .dropout import run_dropout, scale_of
 
 
 def forward(b: Builder, op: Op) -> None:
@@ -18,23 +27,46 @@ def forward(b: Builder, op: Op) -> None:
         b.add_pass(op, "forward", reads, (Use(y),), params=("", bias), flops=_flops(b, op))
 
 
+def forward_relu(b: Builder, op: Op) -> None:
+    forward(b, op)
+    b.rectified[op.output] = 1.0
+
+
+def forward_relu_dropout(b: Builder, op: Op) -> None:
+    forward(b, op)
+    b.rectified[op.output] = scale_of(op.attrs["p"])
+
+
 def backward(b: Builder, op: Op) -> None:
+    _gradients(b, op, b.grad_of)
+
+
+def backward_relu(b: Builder, op: Op) -> None:
+    _gradients(b, op, partial(behind_relu, b))
+
+
+def _gradients(b: Builder, op: Op, product_grad: Callable[[Op], str]) -> None:
+    """The passes behind the gradient of the product alone, which `product_grad` makes."""
     weight, bias = op.params
+    cast = _weight(b, op, "cast_grad_input") if b.needs_grad(op.inputs[0]) else None
+    dy = product_grad(op)
     if b.needs_grad(op.inputs[0]):  # first: the weight's copy and its gradient are never together
-        _grad_input(b, op)
+        _grad_input(b, op, dy, cast)
     if b.needs_param_grad(weight):
-        reads, grad = (Use(b.input_of(op)), Use(b.grad_of(op))), b.new_param_grad(weight)
+        reads, grad = (Use(b.input_of(op)), Use(dy)), b.new_param_grad(weight)
         _add_batch_sum(b, op, "grad_weight", reads, grad, _flops(b, op))
     if b.needs_param_grad(bias):
-        _add_batch_sum(b, op, "grad_bias", (Use(b.grad_of(op)),), b.new_param_grad(bias), 0.0)
+        _add_batch_sum(b, op, "grad_bias", (Use(dy),), b.new_param_grad(bias), 0.0)
 
 
-def _grad_input(b: Builder, op: Op) -> None:
-    cast = _weight(b, op, "cast_grad_input")
-    dx = b.new_grad(op.inputs[0])
-    reads = (Use(b.grad_of(op)), *(() if cast is None else (whole(cast),)))
+def _grad_input(b: Builder, op: Op, dy: str, cast: str | None) -> None:
+    value = op.inputs[0]
+    mask = b.mask_of(value)
+    attrs = {"mask_scale": b.rectified[value]} if mask else {}
+    reads = (Use(dy), *mask, *(() if cast is None else (whole(cast),)))
     params = op.params[:1] if cast is None else ("",)
-    _add_product(b, op, "grad_input", reads, (Use(dx),), params)
+    dx = b.new_grad(value)
+    _add_product(b, op, "grad_input", reads, (Use(dx),), params, attrs)
 
 
 def _add_product(
@@ -44,10 +76,13 @@ def _add_product(
     reads: tuple[Use, ...],
     writes: tuple[Use, ...],
     params: tuple[str, ...],
+    attrs: Mapping[str, Any] | None = None,
 ) -> None:
     """A product with the weight, which costs its operations and the weight's bytes."""
-    nbytes = b.param_nbytes(op.params[0])
-    b.add_pass(op, role, reads, writes, params=params, flops=_flops(b, op), extra_nbytes=nbytes)
+    nbytes, flops = b.param_nbytes(op.params[0]), _flops(b, op)
+    b.add_pass(
+        op, role, reads, writes, params=params, flops=flops, extra_nbytes=nbytes, attrs=attrs
+    )
 
 
 def _add_batch_sum(
@@ -77,13 +112,39 @@ def _run_cast(a: Launch) -> None:
 
 
 def _run_forward(a: Launch) -> None:
-    weight = a.params[0] if len(a.reads) == 1 else a.reads[1]
-    a.kernels.linear(a.reads[0].flatten(1), weight, a.params[1], a.writes[0], precision=a.precision)
+    _launch_forward(a)
+
+
+def _run_forward_relu(a: Launch) -> None:
+    _launch_forward(a, relu=True)
+
+
+def _run_forward_relu_dropout(a: Launch) -> None:
+    place = {"seed": a.control.seed, "op_id": a.attrs["op_id"], "first_sample": a.start}
+    _launch_forward(a, relu=True, dropout_p=a.attrs["p"], **place)
+
+
+def _launch_forward(a: Launch, **fused: Any) -> None:
+    x, *cast = a.reads
+    weight = cast[0] if cast else a.params[0]
+    bias, y = a.params[1], a.writes[0]
+    a.kernels.linear(x.flatten(1), weight, bias, y, precision=a.precision, **fused)
 
 
 def _run_grad_input(a: Launch) -> None:
-    weight = a.params[0] if len(a.reads) == 1 else a.reads[1]
-    a.kernels.linear_grad_input(a.reads[0], weight, a.writes[0].flatten(1), precision=a.precision)
+    dy, *reads = a.reads
+    by = {}
+    if "mask_scale" in a.attrs:
+        by = {"mask": reads.pop(0).flatten(1), "scale": a.attrs["mask_scale"]}
+    weight = reads[0] if reads else a.params[0]
+    a.kernels.linear_grad_input(dy, weight, a.writes[0].flatten(1), precision=a.precision, **by)
+
+
+def _run_mask_dropout(a: Launch) -> None:
+    """The gradients of dropout and of the ReLU before it, in place."""
+    y, dy = a.reads
+    run_dropout(replace(a, reads=(dy,)))
+    a.kernels.relu_grad(y, a.writes[0], a.writes[0])
 
 
 def _run_grad_weight(a: Launch) -> None:
@@ -98,17 +159,32 @@ def _run_grad_bias(a: Launch) -> None:
     a.kernels.linear_grad_bias(a.reads[0], a.writes[0].unsqueeze(0), group=a.stop - a.start)
 
 
+_ROLES: Mapping[str, Callable[[Launch], None]] = {
+    "cast": _run_cast,
+    "cast_grad_input": _run_cast,
+    "forward": _run_forward,
+    "grad_weight": _run_grad_weight,
+    "grad_bias": _run_grad_bias,
+    "grad_input": _run_grad_input,
+}
 LINEAR = OpDef(
     kind="linear",
     forward=forward,
     backward=backward,
-    roles={
-        "cast": _run_cast,
-        "cast_grad_input": _run_cast,
-        "forward": _run_forward,
-        "grad_weight": _run_grad_weight,
-        "grad_bias": _run_grad_bias,
-        "grad_input": _run_grad_input,
-    },
+    roles=_ROLES,
     saves=frozenset({"input"}),
+)
+LINEAR_RELU = OpDef(
+    kind="linear_relu",
+    forward=forward_relu,
+    backward=backward_relu,
+    roles={**_ROLES, "forward": _run_forward_relu, "mask": run_mask},
+    saves=frozenset({"input", "output"}),
+)
+LINEAR_RELU_DROPOUT = OpDef(
+    kind="linear_relu_dropout",
+    forward=forward_relu_dropout,
+    backward=backward_relu,
+    roles={**_ROLES, "forward": _run_forward_relu_dropout, "mask": _run_mask_dropout},
+    saves=frozenset({"input", "output"}),
 )

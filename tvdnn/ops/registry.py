@@ -3,17 +3,17 @@
 from collections.abc import Callable
 
 from .activation import RELU
-from .conv import CONV2D
+from .conv import CONV2D, CONV2D_RELU, CONV2D_RELU_MAX_POOL2D
 from .definition import Launch, OpDef
 from .dropout import DROPOUT
 from .layout import FLATTEN, VIEW, run_add
-from .linear import LINEAR
+from .linear import LINEAR, LINEAR_RELU, LINEAR_RELU_DROPOUT
 from .loss import CROSS_ENTROPY
 from .norm import LOCAL_RESPONSE_NORM
 from .optim import SGD_UPDATE
-from .pool import ADAPTIVE_AVG_POOL2D, AVG_POOL2D, MAX_POOL2D
+from .pool import ADAPTIVE_AVG_POOL2D, AVG_POOL2D, MAX_POOL2D, MAX_POOL2D_CODES
 
-_ALL = (
+_TRACED = (
     CONV2D,
     RELU,
     MAX_POOL2D,
@@ -24,15 +24,23 @@ _ALL = (
     LOCAL_RESPONSE_NORM,
     FLATTEN,
     VIEW,
-    CROSS_ENTROPY,
-    SGD_UPDATE,
 )
-DEFINITIONS: dict[str, OpDef] = {definition.kind: definition for definition in _ALL}
+_FUSED = (
+    CONV2D_RELU,
+    CONV2D_RELU_MAX_POOL2D,
+    LINEAR_RELU,
+    LINEAR_RELU_DROPOUT,
+    MAX_POOL2D_CODES,
+)
+_ADDED = (CROSS_ENTROPY, SGD_UPDATE)
+DEFINITIONS: dict[str, OpDef] = {
+    definition.kind: definition for definition in (*_TRACED, *_FUSED, *_ADDED)
+}
 
 
 def supported() -> tuple[str, ...]:
     """The kinds of op that a user's network may hold."""
-    return tuple(sorted(set(DEFINITIONS) - {"sgd", "cross_entropy"}))
+    return tuple(sorted(definition.kind for definition in _TRACED))
 
 
 def role(kind: str, name: str) -> Callable[[Launch], None]:

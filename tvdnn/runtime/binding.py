@@ -134,7 +134,7 @@ def _arguments(
     def views(uses: tuple[Use, ...], operands: tuple[Operand, ...]) -> tuple[torch.Tensor, ...]:
         return tuple(view(use, operand) for use, operand in zip(uses, operands, strict=True))
 
-    attrs = dict(graph.ops[pass_.op].attrs)
+    attrs = {**graph.ops[pass_.op].attrs, **pass_.attrs}
     if pass_.group:
         attrs["group"] = pass_.group
     return Launch(

@@ -67,7 +67,8 @@ def profile(
 def signature(graph: Graph, pass_: Pass) -> str:
     """What makes two passes cost the same: kind, role, settings, types and shapes."""
     op = graph.ops[pass_.op]
-    attrs = sorted((name, value) for name, value in op.attrs.items() if name != "op_id")
+    settings = {**op.attrs, **pass_.attrs}
+    attrs = sorted((name, value) for name, value in settings.items() if name != "op_id")
 
     def shape(use: Use) -> tuple[object, ...]:
         buffer = graph.buffers[use.buffer]

@@ -13,8 +13,8 @@ from ...graph import Direction, Graph, Op
 from ..plan import Plan, Transfer
 from ..segments import Variant, segments
 
-ALL = frozenset({"conv2d", "max_pool2d", "local_response_norm"})
-CONV = frozenset({"conv2d"})
+CONV = frozenset({"conv2d", "conv2d_relu", "conv2d_relu_max_pool2d"})
+ALL = CONV | {"max_pool2d", "max_pool2d_codes", "local_response_norm"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +96,6 @@ def _windows(graph: Graph, moved: Mapping[str, str], slots: _Slots) -> dict[str,
             if candidate.name in moved and candidate.name not in opens:
                 opens[candidate.name] = slots.starts[ops[number].name]
                 break
-            if candidate.kind == "conv2d":
+            if candidate.kind in CONV:
                 break
     return opens

@@ -1,0 +1,124 @@
+"""Fused ops: what the rewrites join, and what a fused step no longer does."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import nn
+
+from tests.networks import NetworkMaker, vgg
+from tvdnn.graph import Graph, Kind, Network, fuse
+from tvdnn.ops import Settings, expand
+from tvdnn.optim import SGD
+from tvdnn.planner.costs import Roofline
+from tvdnn.planner.hardware import load
+from tvdnn.planner.planning import make_schedule
+from tvdnn.trace import trace
+from tvdnn.units import MIB
+
+
+def kinds(network: Network) -> list[str]:
+    return [op.kind for op in network.ops]
+
+
+def chain(*layers: Sequence[object]) -> Network:
+    """A network of maps [2, 8, 8, 4]; each layer is a method of NetworkMaker and its arguments."""
+    maker = NetworkMaker((2, 8, 8, 4))
+    for name, *arguments in layers:
+        getattr(maker, name)(*arguments)
+    return maker.build()
+
+
+def test_conv2d_takes_relu_in() -> None:
+    plain = chain(("conv", 8), ("relu",), ("flatten",), ("linear", 3))
+    (conv, *_), (first, *_) = fuse(plain).ops, plain.ops
+    assert kinds(fuse(plain)) == ["conv2d_relu", "flatten", "linear"]
+    assert (conv.name, conv.inputs, conv.params) == (first.name, first.inputs, first.params)
+    assert conv.output == plain.ops[1].output
+    assert conv.attrs == first.attrs
+    assert set(fuse(plain).values) == set(plain.values) - {first.output}
+
+
+def test_conv2d_takes_relu_and_quartering_pools_in() -> None:
+    network = fuse(chain(("conv", 8), ("relu",), ("max_pool",), ("flatten",), ("linear", 3)))
+    assert kinds(network) == ["conv2d_relu_max_pool2d", "flatten", "linear"]
+    assert network.ops[0].attrs["sides"] == (8, 8)
+    assert network.values[network.ops[0].output].shape == (2, 4, 4, 8)
+
+
+@pytest.mark.parametrize(("channels", "kernel"), [(8, 3), (6, 2)])
+def test_other_pools_stay_apart(channels: int, kernel: int) -> None:
+    """Windows that are not 2x2, and channels that no whole byte of codes covers."""
+    network = fuse(chain(("conv", channels), ("relu",), ("max_pool", kernel), ("flatten",)))
+    coded = "max_pool2d_codes" if channels == 8 else "max_pool2d"
+    assert kinds(network) == ["conv2d_relu", coded, "flatten"]
+
+
+def test_linear_takes_relu_and_dropout_in() -> None:
+    plain = chain(("flatten",), ("linear", 5), ("relu",), ("dropout", 0.3), ("linear", 3))
+    network = fuse(plain)
+    assert kinds(network) == ["flatten", "linear_relu_dropout", "linear"]
+    assert network.ops[1].attrs == {"p": 0.3, "op_id": plain.ops[3].attrs["op_id"]}
+    assert kinds(fuse(chain(("flatten",), ("linear", 5), ("relu",)))) == ["flatten", "linear_relu"]
+
+
+def test_what_others_read_or_the_network_returns_stays() -> None:
+    class Branches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 1)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            y = self.conv(x)
+            z = nn.functional.relu(y)
+            return z, nn.functional.max_pool2d(z, 2), nn.functional.max_pool2d(y, 2)
+
+    network = fuse(trace(Branches(), (torch.empty(2, 3, 4, 4),)))
+    assert sorted(kinds(network)) == ["conv2d", "max_pool2d_codes", "max_pool2d_codes", "relu"]
+
+
+def vgg16(*, fuse: bool) -> Graph:
+    """A training step of VGG-16(256) in bfloat16."""
+    return expand(vgg(256), Settings("bf16", 16 * MIB, optimizer=SGD(momentum=0.9), fuse=fuse))
+
+
+def nbytes_of(graph: Graph, kind: Kind) -> int:
+    return sum(buffer.nbytes for buffer in graph.buffers.values() if buffer.kind is kind)
+
+
+def test_vgg16_has_no_elementwise_pass_left() -> None:
+    """Fifteen ReLUs, five poolings and two dropouts are in products, and every mask is too.
+
+    Also the last pooling's: the linear layer behind flatten reads the same elements.
+    """
+    graph = vgg16(fuse=True)
+    roles = Counter((graph.ops[pass_.op].kind, pass_.role) for pass_ in graph.passes)
+    assert {kind for kind, _ in roles} == {
+        "conv2d_relu",
+        "conv2d_relu_max_pool2d",
+        "flatten",
+        "linear_relu_dropout",
+        "linear",
+        "cross_entropy",
+        "sgd",
+    }
+    assert not [role for _, role in roles if role == "mask"]
+    assert roles["conv2d_relu_max_pool2d", "unpool"] == 5
+
+
+def test_pooled_maps_are_never_written() -> None:
+    """Of VGG-16's maps, 3.1 GB are those before its poolings; in their place are codes.
+
+    Two small ones more are those before dropout.
+    """
+    plain, fused = vgg16(fuse=False), vgg16(fuse=True)
+    sides = ((224, 64), (112, 128), (56, 256), (28, 512), (14, 512))
+    pooled = [256 * side**2 * channels for side, channels in sides]
+    dropped = 2 * 256 * 4096
+    gone = nbytes_of(plain, Kind.MAP) - nbytes_of(fused, Kind.MAP)
+    assert gone == 2 * (sum(pooled) + dropped)
+    assert nbytes_of(fused, Kind.AUX) - nbytes_of(plain, Kind.AUX) == sum(pooled) // 16
+    costs = Roofline(load("H200"), "bf16")
+    before, after = (make_schedule(graph, costs, policy="keep") for graph in (plain, fused))
+    assert after.peak_nbytes < before.peak_nbytes - 2_800_000_000
