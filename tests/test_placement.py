@@ -1,5 +1,6 @@
 """Placement in the arena: no two stays share a byte at one time, and known packings come out."""
 
+import random
 from collections.abc import Sequence
 
 from hypothesis import given, settings
@@ -115,3 +116,27 @@ def test_many_extents_are_placed_without_overlap() -> None:
         assert not any(share_bytes(stay, other) for other in stays[max(0, index - 40) : index])
     live = max(sum(s.nbytes for s in stays if s.first <= t <= s.last) for t in range(0, 4000, 50))
     assert max(s.offset + s.nbytes for s in stays) <= 2 * live
+
+
+@settings(max_examples=60, derandomize=True, deadline=None)
+@given(st.lists(extents_of(), min_size=1, max_size=20))
+def test_trials_keep_stays_apart_and_never_raise_the_mark(extents: list[Extent]) -> None:
+    (_, plain), (bases, mark) = place(extents, enough=0), place(extents, enough=0, trials=20)
+    assert mark <= plain
+    stays = [
+        Stay(base + stay.offset, stay.nbytes, stay.first, stay.last)
+        for base, extent in zip(bases, extents, strict=True)
+        for stay in extent.stays
+    ]
+    for index, stay in enumerate(stays):
+        assert not any(share_bytes(stay, other) for other in stays[:index])
+
+
+def test_trials_fill_what_orders_leave_open() -> None:
+    """Stays drawn at random: the orders leave a fiftieth of the bytes idle, trials nothing."""
+    rng = random.Random(4)
+    firsts = [rng.randrange(60) for _ in range(60)]
+    extents = [one(UNIT * rng.randint(1, 40), t, t + rng.randint(1, 25)) for t in firsts]
+    alive = max(sum(e.nbytes for e in extents if e.first <= t <= e.last) for t in range(90))
+    marks = [place(extents, enough=0, trials=trials)[1] / alive for trials in (0, 100)]
+    assert [round(mark, 2) for mark in marks] == [1.02, 1.0]

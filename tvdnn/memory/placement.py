@@ -1,15 +1,20 @@
 """Placement: a base address for every extent, so that no two stays share a byte at one time."""
 
-from collections.abc import Sequence
+import random
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 ALIGNMENT = 512
+LITTLE = 1.01  # above the bytes alive: where no room is set, less is not looked for
+MANY = 3000  # extents above which an order takes a third of a second: two are tried
 
 Array = npt.NDArray[np.int64]
+Placed: TypeAlias = tuple[tuple[int, ...], int]
 
 
 def aligned(nbytes: int) -> int:
@@ -43,19 +48,91 @@ class Extent:
         return cls(tuple(stays), first, last, max(stay.offset + stay.nbytes for stay in stays))
 
 
-def place(extents: Sequence[Extent]) -> tuple[tuple[int, ...], int]:
+def place(extents: Sequence[Extent], enough: int | None = None, trials: int = 0) -> Placed:
     """Base addresses (multiples of 512) in the order of `extents`, and the high-water mark.
 
-    Two greedy orders are tried, by start and by size, each extent at the lowest address that its
-    neighbours in time leave free; the lower mark wins.
+    Several orders are tried, each extent at the lowest address that its neighbours in time leave
+    free, until the mark is at most `enough` bytes (None: little above what lives at once).
+    Then, up to `trials` times, an extent that reaches the mark is placed earlier, to lower it.
     """
-    by_start = sorted(range(len(extents)), key=lambda i: (extents[i].first, -extents[i].nbytes))
-    by_size = sorted(range(len(extents)), key=lambda i: (-extents[i].nbytes, extents[i].first))
-    orders = (by_start, by_size) if len(extents) <= 3000 else (by_start,)
-    return min((_place_in(extents, order) for order in orders), key=lambda placed: placed[1])
+    content = round(LITTLE * _most_alive(extents)) if enough is None else enough
+    best: Sequence[int] = ()
+    found: Placed = ((), 0)
+    for order in _orders(extents):
+        placed = _place_in(extents, order, found[1] - 1 if best else None)
+        if placed is not None:
+            best, found = order, placed
+        if found[1] <= content:
+            return found
+    return _improved(extents, best, found, content, trials)
 
 
-def _place_in(extents: Sequence[Extent], order: Sequence[int]) -> tuple[tuple[int, ...], int]:
+def _orders(extents: Sequence[Extent]) -> Iterator[Sequence[int]]:
+    """Orders that pack well: by start, then those that place first what lives at the fullest time.
+
+    Of thirty schedules of VGG-16, (fullest, start) gave the tightest packing for seventeen.
+    """
+    numbers = range(len(extents))
+    yield sorted(numbers, key=lambda i: (extents[i].first, -extents[i].nbytes))
+    full = _fullest(extents)
+    yield sorted(numbers, key=lambda i: (-full[i], extents[i].first))
+    if len(extents) <= MANY:
+        yield sorted(numbers, key=lambda i: (-full[i], -extents[i].nbytes))
+        yield sorted(numbers, key=lambda i: (-extents[i].nbytes, extents[i].first))
+
+
+def _alive(extents: Sequence[Extent]) -> Array:
+    """Bytes alive at each time."""
+    stays = np.array(
+        [(s.first, s.last + 1, s.nbytes) for e in extents for s in e.stays], np.int64
+    ).reshape(-1, 3)
+    change = np.zeros(int(stays[:, 1].max(initial=0)) + 1, np.int64)
+    np.add.at(change, stays[:, 0], stays[:, 2])
+    np.subtract.at(change, stays[:, 1], stays[:, 2])
+    alive: Array = np.cumsum(change)
+    return alive
+
+
+def _most_alive(extents: Sequence[Extent]) -> int:
+    return int(_alive(extents).max(initial=0))
+
+
+def _fullest(extents: Sequence[Extent]) -> list[int]:
+    """By extent, the bytes alive at the fullest time of its span."""
+    alive = _alive(extents)
+    return [int(alive[extent.first : extent.last + 1].max()) for extent in extents]
+
+
+def _improved(
+    extents: Sequence[Extent], order: Sequence[int], found: Placed, enough: int, trials: int
+) -> Placed:
+    """`found`, or a lower mark by placing what reaches the mark ahead of one it meets in time."""
+    rng = random.Random(len(extents))
+    for _ in range(trials):
+        bases, mark = found
+        if mark <= enough:
+            break
+        top = next(i for i in order if bases[i] + extents[i].nbytes == mark)
+        at = order.index(top)
+        met = [place for place in range(at) if _meet(extents[order[place]], extents[top])]
+        if not met:
+            break
+        ahead = met[0] if rng.random() < 0.5 else rng.choice(met)
+        trial = (*order[:ahead], top, *order[ahead:at], *order[at + 1 :])
+        placed = _place_in(extents, trial, mark)
+        if placed is not None:
+            order, found = trial, placed
+    return found
+
+
+def _meet(one: Extent, other: Extent) -> bool:
+    return one.first <= other.last and other.first <= one.last
+
+
+def _place_in(
+    extents: Sequence[Extent], order: Sequence[int], limit: int | None = None
+) -> Placed | None:
+    """Bases and mark of the extents placed in `order`; None where the mark passes `limit`."""
     bases = [0] * len(extents)
     taken = _Taken(sum(len(extent.stays) for extent in extents))
     prune = all(extents[a].first <= extents[b].first for a, b in pairwise(order))
@@ -65,6 +142,8 @@ def _place_in(extents: Sequence[Extent], order: Sequence[int]) -> tuple[tuple[in
             taken.forget_before(extent.first)
         bases[index] = taken.lowest_base(extent)
         taken.add(extent, bases[index])
+        if limit is not None and taken.high_water > limit:
+            return None
     return tuple(bases), taken.high_water
 
 

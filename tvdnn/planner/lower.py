@@ -16,6 +16,8 @@ from .plan import Plan
 from .schedule import Action, Lane, Operand, Residency, Schedule, Space, Step
 
 TIGHTEN_ATTEMPTS = 6
+FEW_TRIALS, MANY_TRIALS = 6, 30  # of a placement, at 30 ms each for VGG-16
+FULL_EXTENTS = 3000  # up to which all trials are made: above, they take longer, and are fewer
 FLOOR_SLACKS = (1.0, 1.05, 1.2)  # caps that the floor tries, in demands: which packs best varies
 # Places in the order for which freed bytes rest where there is room, so that a copy into them need
 # not wait for the last launch.
@@ -111,6 +113,7 @@ def _fit(
     Where the bytes fit but their placement does not, the order is made again under a tighter cap,
     at last under those that make the floor.
     """
+    enough = room
     if room is None:
         room = sum(aligned(stay.nbytes) for stay in prog.residencies)
     cap, least = room, int(demand(prog).max(initial=0))
@@ -118,7 +121,8 @@ def _fit(
         if cap < least:
             break
         entries = order(graph, prog, costs, cap, sync=plan.sync)
-        arena = _place_arena(graph, prog, entries, cool_down=COOL_DOWN if plan.transfers else 0)
+        rest = COOL_DOWN if plan.transfers else 0
+        arena = _place_arena(graph, prog, entries, cool_down=rest, enough=enough, trials=FEW_TRIALS)
         if arena.nbytes <= room:
             return entries, arena
         cap -= max(5 * (arena.nbytes - room) // 4, cap // 64)
@@ -138,9 +142,9 @@ def _tightest(
     moves = any(stay.fetched for stay in prog.residencies)
     caps = [round(least * slack) for slack in (FLOOR_SLACKS if moves else FLOOR_SLACKS[:1])]
     orders = [order(graph, prog, costs, cap, sync=plan.sync) for cap in caps]
-    arenas = [_place_arena(graph, prog, entries, cool_down=0) for entries in orders]
-    best = min(range(len(caps)), key=lambda index: arenas[index].nbytes)
-    return orders[best], arenas[best]
+    arenas = [_place_arena(graph, prog, entries) for entries in orders]
+    entries = orders[min(range(len(caps)), key=lambda index: arenas[index].nbytes)]
+    return entries, _place_arena(graph, prog, entries, enough=0, trials=MANY_TRIALS)
 
 
 def too_small(policy: str, budget: int, floor: tuple[int, str]) -> BudgetError:
@@ -189,8 +193,15 @@ def _cut(prog: Program, entries: Sequence[Entry]) -> int:
 
 
 def _place_arena(
-    graph: Graph, prog: Program, entries: Sequence[Entry], *, cool_down: int
+    graph: Graph,
+    prog: Program,
+    entries: Sequence[Entry],
+    *,
+    cool_down: int = 0,
+    enough: int | None = None,
+    trials: int = 0,
 ) -> _Arena:
+    """The arena of the order, placed as tightly as `place` does for `enough` and `trials`."""
     begins, ends = _positions(prog, entries, cool_down)
     groups = _side_by_side(prog)
     extents, offsets = [], []
@@ -204,7 +215,8 @@ def _place_arena(
         )
         extents.append(Extent.of(tuple(stays)))
         offsets.append(offset)
-    bases, high_water = place(extents)
+    share = min(1, FULL_EXTENTS / max(1, len(extents))) ** 2
+    bases, high_water = place(extents, enough, int(trials * share))
     addresses: dict[int, int] = {}
     for members, offset, base in zip(groups, offsets, bases, strict=True):
         addresses |= {n: base + off for n, off in zip(members, offset, strict=True)}
