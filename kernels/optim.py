@@ -1,5 +1,6 @@
-"""Stochastic gradient descent over flat parameters, its settings read from the device."""
+"""SGD and AdamW over parameters, one or many a launch, their settings read from the device."""
 
+from collections.abc import Sequence
 from typing import Final
 
 import torch
@@ -7,80 +8,121 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .optim_rules import Rule, adamw_rule, apply_update, sgd_rule
+
 BLOCK: Final = 2048
 NUM_WARPS: Final = 8
+TENSORS: Final = 8  # that share a launch, at most
+SMALL: Final = 1 << 18  # elements of a parameter that shares a launch, at most
+
+Update = tuple[Tensor, Tensor, tuple[Tensor, ...]]  # a parameter, its gradient and its states
 
 
 @triton.jit
-def _sgd_kernel(
-    param_ptr, grad_ptr, momentum_ptr, control_ptr, numel,
-    HAS_MOMENTUM: tl.constexpr, NESTEROV: tl.constexpr, MAXIMIZE: tl.constexpr, BLOCK: tl.constexpr,
+def _update_kernel(
+    param_ptrs, grad_ptrs, states, sizes, control_ptr,
+    ADAMW: tl.constexpr, NESTEROV: tl.constexpr, MAXIMIZE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """Tuples of pointers, and of sizes; the grid's second axis is the place in them."""
     offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    mask = offs < numel
-    lr = tl.load(control_ptr)
-    weight_decay = tl.load(control_ptr + 3)
-    param = tl.load(param_ptr + offs, mask=mask, other=0.0)
-    grad = tl.load(grad_ptr + offs, mask=mask, other=0.0) * tl.load(control_ptr + 5)
-    if MAXIMIZE:
-        grad = -grad
-    grad += weight_decay * param
-    if HAS_MOMENTUM:
-        momentum = tl.load(control_ptr + 1)
-        dampening = tl.load(control_ptr + 2)
-        first = tl.load(control_ptr + 4) != 0.0
-        buffer = tl.load(momentum_ptr + offs, mask=mask, other=0.0)
-        buffer = tl.where(first, grad, buffer * momentum + (1.0 - dampening) * grad)
-        tl.store(momentum_ptr + offs, buffer, mask=mask)
-        if NESTEROV:
-            grad += momentum * buffer
-        else:
-            grad = buffer
-    tl.store(param_ptr + offs, param - lr * grad, mask=mask)
+    for i in tl.static_range(len(param_ptrs)):
+        if tl.program_id(1) == i:
+            mask = offs < sizes[i]
+            grad = tl.load(grad_ptrs[i] + offs, mask=mask, other=0.0)
+            apply_update(
+                param_ptrs[i], states[i], control_ptr, offs, mask, grad, ADAMW, NESTEROV, MAXIMIZE
+            )
+
+
+def _launch(updates: Sequence[Update], control: Tensor, rule: Rule) -> None:
+    """One launch for a few small parameters, or for one of any size."""
+    params, grads, states = zip(*updates, strict=True)
+    sizes = tuple(param.numel() for param in params)
+    grid = (triton.cdiv(max(sizes), BLOCK), len(sizes))
+    _update_kernel[grid](
+        params, grads, states, sizes, control, **rule.constants(), BLOCK=BLOCK, num_warps=NUM_WARPS
+    )
+
+
+def _launch_all(updates: Sequence[Update], control: Tensor, rule: Rule) -> None:
+    small = [update for update in updates if 0 < update[0].numel() <= SMALL]
+    for start in range(0, len(small), TENSORS):
+        _launch(small[start : start + TENSORS], control, rule)
+    for update in updates:
+        if update[0].numel() > SMALL:
+            _launch([update], control, rule)
 
 
 def sgd(
-    param: Tensor,
-    grad: Tensor,
-    momentum_buffer: Tensor | None,
-    control: Tensor,
-    *,
-    nesterov: bool,
-    maximize: bool,
-) -> None:
+    param: Tensor, grad: Tensor, momentum_buffer: Tensor | None, control: Tensor, *,
+    nesterov: bool, maximize: bool,
+) -> None:  # fmt: skip
     """One step of torch.optim.SGD on float32 tensors of one layout, in place.
 
     `control` float32 [8] on the device: lr, momentum, dampening, weight_decay, first (not 0 on the
     first step, when the buffer becomes the gradient), grad_scale (a factor of the gradient), 0, 0.
     Without a momentum buffer, momentum, dampening and nesterov play no part.
     """
-    numel = param.numel()
-    if numel == 0:
-        return
-    grid = (triton.cdiv(numel, BLOCK),)
-    _sgd_kernel[grid](
-        param,
-        grad,
-        momentum_buffer,
-        control,
-        numel,
-        HAS_MOMENTUM=momentum_buffer is not None,
-        NESTEROV=nesterov,
-        MAXIMIZE=maximize,
-        BLOCK=BLOCK,
-        num_warps=NUM_WARPS,
-    )
+    updates = [(param, grad, momentum_states(momentum_buffer))]
+    _launch_all(updates, control, sgd_rule(nesterov, maximize))
+
+
+def sgd_many(
+    params: Sequence[Tensor], grads: Sequence[Tensor], momentum_buffers: Sequence[Tensor | None],
+    control: Tensor, *, nesterov: bool, maximize: bool,
+) -> None:  # fmt: skip
+    """`sgd` of many parameters; small ones share launches. All have a momentum buffer, or none."""
+    states = map(momentum_states, momentum_buffers)
+    updates = list(zip(params, grads, states, strict=True))
+    _launch_all(updates, control, sgd_rule(nesterov, maximize))
+
+
+def adamw(
+    param: Tensor, grad: Tensor, mean: Tensor, square: Tensor, control: Tensor, *, maximize: bool
+) -> None:
+    """One step of torch.optim.AdamW on float32 tensors of one layout, in place.
+
+    `mean` and `square` are the running means of the gradient and of its square, at first 0.
+    `control` float32 [8] on the device: what `adamw_control` gives for the step.
+    """
+    _launch_all([(param, grad, (mean, square))], control, adamw_rule(maximize))
+
+
+def adamw_many(
+    params: Sequence[Tensor], grads: Sequence[Tensor], means: Sequence[Tensor],
+    squares: Sequence[Tensor], control: Tensor, *, maximize: bool,
+) -> None:  # fmt: skip
+    """`adamw` of many parameters; small ones share launches."""
+    states = zip(means, squares, strict=True)
+    updates = list(zip(params, grads, states, strict=True))
+    _launch_all(updates, control, adamw_rule(maximize))
+
+
+def adamw_control(
+    *, step: int, lr: float, betas: tuple[float, float], eps: float, weight_decay: float,
+    grad_scale: float = 1.0,
+) -> tuple[float, ...]:  # fmt: skip
+    """The control block of AdamW's step number `step`, from 1, each entry rounded but once.
+
+    They are: the factor that decays parameters, the share that a gradient and its square get in
+    their means, the step's size, the factor of the root of the mean square, eps, grad_scale, 0.
+    """
+    corrections = [1.0 - beta**step for beta in betas]
+    return (
+        1.0 - lr * weight_decay, 1.0 - betas[0], 1.0 - betas[1], lr / corrections[0],
+        corrections[1] ** -0.5, eps, grad_scale, 0.0,
+    )  # fmt: skip
+
+
+def momentum_states(momentum_buffer: Tensor | None) -> tuple[Tensor, ...]:
+    """The states of SGD."""
+    return () if momentum_buffer is None else (momentum_buffer,)
 
 
 def sgd_reference(
-    param: Tensor,
-    grad: Tensor,
-    momentum_buffer: Tensor | None,
-    control: Tensor,
-    *,
-    nesterov: bool,
-    maximize: bool,
-) -> None:
+    param: Tensor, grad: Tensor, momentum_buffer: Tensor | None, control: Tensor, *,
+    nesterov: bool, maximize: bool,
+) -> None:  # fmt: skip
     """What `sgd` computes."""
     lr, momentum, dampening, weight_decay, first, grad_scale = control[:6].unbind()
     step = grad * grad_scale
@@ -92,3 +134,32 @@ def sgd_reference(
         momentum_buffer.copy_(torch.where(first != 0.0, step, running))
         step = step + momentum * momentum_buffer if nesterov else momentum_buffer
     param.sub_(lr * step)
+
+
+def sgd_many_reference(
+    params: Sequence[Tensor], grads: Sequence[Tensor], momentum_buffers: Sequence[Tensor | None],
+    control: Tensor, *, nesterov: bool, maximize: bool,
+) -> None:  # fmt: skip
+    """What `sgd_many` computes."""
+    for operands in zip(params, grads, momentum_buffers, strict=True):
+        sgd_reference(*operands, control, nesterov=nesterov, maximize=maximize)
+
+
+def adamw_reference(
+    param: Tensor, grad: Tensor, mean: Tensor, square: Tensor, control: Tensor, *, maximize: bool
+) -> None:
+    """What `adamw` computes."""
+    decay, mean_share, square_share, rate, root_factor, eps, grad_scale = control[:7].unbind()
+    step = grad * (-grad_scale if maximize else grad_scale)
+    mean.add_((step - mean) * mean_share)
+    square.add_((step * step - square) * square_share)
+    param.mul_(decay).sub_(rate * mean / (square.sqrt() * root_factor + eps))
+
+
+def adamw_many_reference(
+    params: Sequence[Tensor], grads: Sequence[Tensor], means: Sequence[Tensor],
+    squares: Sequence[Tensor], control: Tensor, *, maximize: bool,
+) -> None:  # fmt: skip
+    """What `adamw_many` computes."""
+    for operands in zip(params, grads, means, squares, strict=True):
+        adamw_reference(*operands, control, maximize=maximize)

@@ -23,7 +23,9 @@ from tvdnn.kernels import (
     loss,
     norm,
     optim,
-    pool,
+    optim_partials,
+    pool_avg,
+    pool_max,
     reduce,
 )
 
@@ -69,6 +71,10 @@ class Operands:
 
     def like(self, tensor: Tensor) -> Tensor:
         return poisoned(tensor.shape, tensor.dtype, self.device)
+
+    def bytes(self, *shape: int) -> Tensor:
+        options = {"generator": self.generator, "device": self.device}
+        return torch.randint(256, shape, dtype=torch.uint8, **options)
 
     def classes(self, count: int) -> Tensor:
         shape = (self.size.samples,)
@@ -254,7 +260,21 @@ def _pooling_grad(o: Operands, launcher: Callable[..., None], **settings: Any) -
 def _max_pool_grad(o: Operands) -> Launch:
     x, dy = o.maps(), o.maps(by=2)
     dx = o.like(x)
-    return Launch(lambda: pool.max_pool2d_grad(x, dy, dx, **HALVES, **UNDILATED), (dx,))
+    return Launch(lambda: pool_max.max_pool2d_grad(x, dy, dx, **HALVES, **UNDILATED), (dx,))
+
+
+def _max_pool_codes(o: Operands) -> Launch:
+    x = o.maps()
+    y = o.like(o.maps(by=2))
+    codes = o.empty(*y.shape[:3], y.shape[3] // 4, dtype=torch.uint8)
+    run = pool_max.max_pool2d_codes
+    return Launch(lambda: run(x, y, codes, **HALVES, **UNDILATED), (y, codes))
+
+
+def _max_unpool(o: Operands) -> Launch:
+    dy = o.maps(by=2)
+    dx, codes = o.like(o.maps()), o.bytes(*dy.shape[:3], dy.shape[3] // 4)
+    return Launch(lambda: pool_max.max_unpool2d(dy, codes, dx, **HALVES), (dx,))
 
 
 # Layout and sums
@@ -323,18 +343,35 @@ def _cross_entropy_grad(o: Operands) -> Launch:
     return Launch(lambda: loss.cross_entropy_grad(*operands, **MEAN), (gradient,))
 
 
-def _sgd(o: Operands) -> Launch:
-    before, grad = o.random(1000, o.size.channels), o.random(1000, o.size.channels)
-    param, momentum = o.like(before), o.like(before)
-    control = torch.tensor([0.1, 0.9, 0.0, 1e-4, 0.0, 1.0, 0.0, 0.0], device=o.device)
+def _updating(
+    o: Operands, launcher: Callable[..., None], num_states: int, **switches: bool
+) -> Launch:
+    """`launcher` gets (parameter, gradient, *states, control), all of one shape."""
+    shape = (1000, o.size.channels)
+    before = [o.random(*shape).abs() for _ in range(1 + num_states)]
+    param, *states = after = [o.like(tensor) for tensor in before]
+    grad, control = o.random(*shape), torch.full((8,), 0.1, device=o.device)
 
     def run() -> None:
-        param.copy_(before)
-        momentum.copy_(grad)
-        optim.sgd(param, grad, momentum, control, nesterov=True, maximize=False)
+        for tensor, start in zip(after, before, strict=True):
+            tensor.copy_(start)
+        launcher(param, grad, *states, control, **switches)
 
-    return Launch(run, (param, momentum))
+    return Launch(run, tuple(after))
 
+
+def _many(launcher: Callable[..., None]) -> Callable[..., None]:
+    """`launcher` of many parameters as one of a single parameter, in pieces."""
+
+    def run(*operands: Tensor, **switches: bool) -> None:
+        *tensors, control = operands
+        launcher(*(tensor.split(300) for tensor in tensors), control, **switches)
+
+    return run
+
+
+SGD = {"nesterov": True, "maximize": False}
+ADAMW = {"maximize": False}
 
 LAUNCHES: dict[str, Make] = {
     **dict(_convolutions()),
@@ -348,12 +385,16 @@ LAUNCHES: dict[str, Make] = {
     "dropout": _dropout,
     "local_response_norm": _lrn,
     "local_response_norm_grad": _lrn_grad,
-    "max_pool2d": partial(_pooling, launcher=pool.max_pool2d, **HALVES, **UNDILATED),
+    "max_pool2d": partial(_pooling, launcher=pool_max.max_pool2d, **HALVES, **UNDILATED),
     "max_pool2d_grad": _max_pool_grad,
-    "avg_pool2d": partial(_pooling, launcher=pool.avg_pool2d, **HALVES, **AVERAGES),
-    "avg_pool2d_grad": partial(_pooling_grad, launcher=pool.avg_pool2d_grad, **HALVES, **AVERAGES),
-    "adaptive_avg_pool2d": partial(_pooling, launcher=pool.adaptive_avg_pool2d),
-    "adaptive_avg_pool2d_grad": partial(_pooling_grad, launcher=pool.adaptive_avg_pool2d_grad),
+    "max_pool2d_codes": _max_pool_codes,
+    "max_unpool2d": _max_unpool,
+    "avg_pool2d": partial(_pooling, launcher=pool_avg.avg_pool2d, **HALVES, **AVERAGES),
+    "avg_pool2d_grad": partial(
+        _pooling_grad, launcher=pool_avg.avg_pool2d_grad, **HALVES, **AVERAGES
+    ),
+    "adaptive_avg_pool2d": partial(_pooling, launcher=pool_avg.adaptive_avg_pool2d),
+    "adaptive_avg_pool2d_grad": partial(_pooling_grad, launcher=pool_avg.adaptive_avg_pool2d_grad),
     "stage": _stage,
     "unstage": _unstage,
     "cast": _cast,
@@ -363,5 +404,12 @@ LAUNCHES: dict[str, Make] = {
     "cross_entropy_rows": _cross_entropy_rows,
     "cross_entropy_total": _cross_entropy_total,
     "cross_entropy_grad": _cross_entropy_grad,
-    "sgd": _sgd,
+    "sgd": partial(_updating, launcher=optim.sgd, num_states=1, **SGD),
+    "sgd_many": partial(_updating, launcher=_many(optim.sgd_many), num_states=1, **SGD),
+    "sgd_partials": partial(_updating, launcher=optim_partials.sgd_partials, num_states=1, **SGD),
+    "adamw": partial(_updating, launcher=optim.adamw, num_states=2, **ADAMW),
+    "adamw_many": partial(_updating, launcher=_many(optim.adamw_many), num_states=2, **ADAMW),
+    "adamw_partials": partial(
+        _updating, launcher=optim_partials.adamw_partials, num_states=2, **ADAMW
+    ),
 }

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from bench.cases.case import Calls, Case
 from bench.timing import DTYPES
-from tvdnn.kernels import activation, dropout, layout, loss, norm, optim, pool, reduce
+from tvdnn.kernels import activation, dropout, layout, loss, norm, optim, pool_avg, pool_max, reduce
 
 FC6: Final = (4096, 25088)  # the largest weight of VGG-16
 EXACT_SAMPLES: Final = 2
@@ -109,7 +109,7 @@ def pooling(shape: Shape, kind: torch.dtype, window: dict[str, Any]) -> Calls:
     def pooled(maps: Tensor) -> Tensor:
         return functional.max_pool2d(maps, *window.values())
 
-    return _per_sample(lambda: pool.max_pool2d(x, y, **window), _nchw(y), pooled, _nchw(x))
+    return _per_sample(lambda: pool_max.max_pool2d(x, y, **window), _nchw(y), pooled, _nchw(x))
 
 
 def pooling_grad(shape: Shape, kind: torch.dtype, window: dict[str, Any]) -> Calls:
@@ -124,7 +124,7 @@ def pooling_grad(shape: Shape, kind: torch.dtype, window: dict[str, Any]) -> Cal
         return result
 
     return _per_sample(
-        lambda: pool.max_pool2d_grad(x, dy, dx, **window), _nchw(dx),
+        lambda: pool_max.max_pool2d_grad(x, dy, dx, **window), _nchw(dx),
         gradient, _nchw(dy), _nchw(x), indices,
     )  # fmt: skip
 
@@ -135,7 +135,7 @@ def adaptive(shape: Shape, kind: torch.dtype) -> Calls:
     def averages(maps: Tensor) -> Tensor:
         return functional.adaptive_avg_pool2d(maps, 7)
 
-    return _per_sample(lambda: pool.adaptive_avg_pool2d(x, y), _nchw(y), averages, _nchw(x))
+    return _per_sample(lambda: pool_avg.adaptive_avg_pool2d(x, y), _nchw(y), averages, _nchw(x))
 
 
 def _normalized(maps: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.kernels.numerics import randn
-from tvdnn.kernels import activation, dropout, layout, linear, loss, norm, optim, pool
+from tvdnn.kernels import activation, dropout, layout, linear, loss, norm, optim, pool_avg, pool_max
 
 MARGIN = 4096
 SHAPE = (1, 5, 7, 19)
@@ -42,19 +42,19 @@ def _max_pool(x: Tensor, output: Output) -> None:
     ]:
         settings = {name: (size, size) for name, size in [("kernel", kernel), ("stride", stride)]}
         settings |= {"padding": (0, 0), "dilation": (1, 1)}
-        pool.max_pool2d(x, output(*out), **settings)
+        pool_max.max_pool2d(x, output(*out), **settings)
         dy = torch.ones(out, dtype=x.dtype, device=x.device)
-        pool.max_pool2d_grad(x, dy, output(*SHAPE), **settings)
+        pool_max.max_pool2d_grad(x, dy, output(*SHAPE), **settings)
 
 
 def _avg_pool(x: Tensor, output: Output) -> None:
     settings = {"kernel": (2, 3), "stride": (2, 2), "padding": (1, 1)}
     options = {"count_include_pad": False, "divisor_override": None}
-    pool.avg_pool2d(x, output(1, 3, 4, 19), **settings, **options)
+    pool_avg.avg_pool2d(x, output(1, 3, 4, 19), **settings, **options)
     dy = torch.ones(1, 3, 4, 19, dtype=x.dtype, device=x.device)
-    pool.avg_pool2d_grad(dy, output(*SHAPE), **settings, **options)
-    pool.adaptive_avg_pool2d(x, output(1, 2, 3, 19))
-    pool.adaptive_avg_pool2d_grad(dy[:, :2, :3].contiguous(), output(*SHAPE))
+    pool_avg.avg_pool2d_grad(dy, output(*SHAPE), **settings, **options)
+    pool_avg.adaptive_avg_pool2d(x, output(1, 2, 3, 19))
+    pool_avg.adaptive_avg_pool2d_grad(dy[:, :2, :3].contiguous(), output(*SHAPE))
 
 
 def _linear(x: Tensor, output: Output) -> None:

@@ -1,4 +1,4 @@
-"""SGD against its reference, and both against torch.optim.SGD over several steps."""
+"""SGD and AdamW against their references, and these against torch.optim over several steps."""
 
 import itertools
 from collections.abc import Callable
@@ -7,7 +7,17 @@ import pytest
 import torch
 
 from tests.kernels.numerics import assert_repeatable, poisoned_like, randn, rms_error
-from tvdnn.kernels.optim import sgd, sgd_reference
+from tvdnn.kernels.optim import (
+    adamw,
+    adamw_control,
+    adamw_many,
+    adamw_many_reference,
+    adamw_reference,
+    sgd,
+    sgd_many,
+    sgd_many_reference,
+    sgd_reference,
+)
 
 TOLERANCE = 1e-6
 NUM_STEPS = 3
@@ -68,6 +78,67 @@ def test_equals_reference(length: int, generator: torch.Generator) -> None:
     sgd_reference(expected, grad, expected_buffer, control, nesterov=True, maximize=False)
     assert rms_error(param, expected) < TOLERANCE
     assert rms_error(buffer, expected_buffer) < TOLERANCE
+
+
+@pytest.mark.parametrize("launch", [adamw, adamw_reference])
+@pytest.mark.parametrize(("weight_decay", "maximize"), [(0.0, False), (0.1, False), (0.01, True)])
+def test_adamw_follows_torch(
+    launch: Callable[..., None], weight_decay: float, maximize: bool, generator: torch.Generator
+) -> None:
+    theirs = randn((33, 65), torch.float32, generator).requires_grad_()
+    ours = theirs.detach().clone()
+    mean, square = torch.zeros_like(ours), torch.zeros_like(ours)
+    settings = {"lr": 0.01, "betas": (0.8, 0.999), "eps": 1e-6, "weight_decay": weight_decay}
+    peer = torch.optim.AdamW([theirs], maximize=maximize, **settings)
+    for step in range(1, NUM_STEPS + 1):
+        theirs.grad = randn(theirs.shape, torch.float32, generator)
+        control = torch.tensor(adamw_control(step=step, grad_scale=0.25, **settings))
+        grad = theirs.grad * 4
+        launch(ours, grad, mean, square, control.to(ours.device), maximize=maximize)
+        peer.step()
+        assert rms_error(ours, theirs.detach()) < TOLERANCE
+    state = peer.state[theirs]
+    assert rms_error(mean, state["exp_avg"]) < TOLERANCE
+    assert rms_error(square, state["exp_avg_sq"]) < TOLERANCE
+
+
+@pytest.mark.parametrize(("one", "many"), [(sgd, sgd_many), (sgd_reference, sgd_many_reference)])
+@pytest.mark.parametrize("has_momentum", [False, True])
+def test_sgd_of_many(
+    one: Callable[..., None],
+    many: Callable[..., None],
+    has_momentum: bool,
+    generator: torch.Generator,
+) -> None:
+    sizes = [1, 64, 0, 2049, 10, 300, 7, 16, 4096, 5, (1 << 18) + 1]
+    params, grads = ([randn((n,), torch.float32, generator) for n in sizes] for _ in range(2))
+    momenta = [randn((n,), torch.float32, generator) if has_momentum else None for n in sizes]
+    expected = [param.clone() for param in params]
+    expected_momenta = [None if m is None else m.clone() for m in momenta]
+    control = control_of(grads[0].device, momentum=0.9, weight_decay=1e-3)
+    for operands in zip(expected, grads, expected_momenta, strict=True):
+        one(*operands, control, nesterov=False, maximize=True)
+    many(params, grads, momenta, control, nesterov=False, maximize=True)
+    assert all(map(torch.equal, params, expected))
+    if has_momentum:
+        assert all(map(torch.equal, momenta, expected_momenta))
+
+
+@pytest.mark.parametrize(
+    ("one", "many"), [(adamw, adamw_many), (adamw_reference, adamw_many_reference)]
+)
+def test_adamw_of_many(
+    one: Callable[..., None], many: Callable[..., None], generator: torch.Generator
+) -> None:
+    sizes = [48, 1000, 3]
+    tensors = [[randn((n,), torch.float32, generator).abs() for n in sizes] for _ in range(4)]
+    expected = [[tensor.clone() for tensor in kind] for kind in tensors]
+    control = torch.full((8,), 0.1, device=tensors[0][0].device)
+    for operands in zip(*expected, strict=True):
+        one(*operands, control, maximize=False)
+    many(*tensors, control, maximize=False)
+    for kind, others in zip(tensors, expected, strict=True):
+        assert all(map(torch.equal, kind, others))
 
 
 @pytest.mark.gpu

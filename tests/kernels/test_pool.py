@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tests.kernels.numerics import assert_repeatable, poisoned, poisoned_like, randn, rms_error
-from tvdnn.kernels import pool
+from tvdnn.kernels import pool_avg, pool_max
 
 DTYPES = [torch.float32, torch.bfloat16]
 TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 4e-3}
@@ -94,8 +94,8 @@ def test_max_pool2d(window: Window, dtype: torch.dtype, generator: torch.Generat
     dy = randn(window.out_shape(), dtype, generator)
     expected_y, expected_dx = maximum_and_gradient(window, x, dy)
     pairs = [
-        (pool.max_pool2d, pool.max_pool2d_grad),
-        (pool.max_pool2d_reference, pool.max_pool2d_grad_reference),
+        (pool_max.max_pool2d, pool_max.max_pool2d_grad),
+        (pool_max.max_pool2d_reference, pool_max.max_pool2d_grad_reference),
     ]
     for forward, backward in pairs:
         y, dx = poisoned_like(dy), poisoned_like(x)
@@ -103,6 +103,55 @@ def test_max_pool2d(window: Window, dtype: torch.dtype, generator: torch.Generat
         backward(x, dy, dx, **window.settings())
         assert torch.equal(y.float(), expected_y)
         assert rms_error(dx, expected_dx) <= TOLERANCE[dtype]
+
+
+CODED = [window for window in WINDOWS if window.shape[3] % 2 == 0]
+CODED += [
+    Window((2, 9, 11, 516), (2, 2), (2, 2)),
+    Window((1, 13, 12, 12), (4, 4), (3, 2), (1, 2)),
+    Window((1, 9, 8, 6), (3, 3), (1, 2), (1, 1), dilation=(2, 1)),
+]
+CODED = [w for w in CODED if math.prod(w.kernel) > 4 or w.shape[3] % 4 == 0]
+
+
+def codes_of(window: Window, device: torch.device) -> Tensor:
+    *pixels, channels = window.out_shape()
+    a_byte = 4 if math.prod(window.kernel) <= 4 else 2
+    return poisoned((*pixels, channels // a_byte), torch.uint8, device)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("window", CODED, ids=str)
+def test_codes_stand_for_the_map(
+    window: Window, dtype: torch.dtype, generator: torch.Generator
+) -> None:
+    x = tied(window.shape, dtype, generator)
+    x[torch.rand(x.shape, generator=generator, device=x.device) < 0.02] = -math.inf
+    dy = randn(window.out_shape(), dtype, generator)
+    settings = window.settings()
+    pools, gradient = poisoned_like(dy), poisoned_like(x)
+    pool_max.max_pool2d(x, pools, **settings)
+    pool_max.max_pool2d_grad(x, dy, gradient, **settings)
+    codes, expected = codes_of(window, x.device), codes_of(window, x.device)
+    y, dx, rows = poisoned_like(dy), poisoned_like(x), poisoned_like(x)
+    pool_max.max_pool2d_codes(x, y, codes, **settings)
+    pool_max.max_unpool2d(dy, codes, dx, **settings)
+    assert torch.equal(y, pools)
+    assert torch.equal(dx, gradient)
+    pool_max.max_pool2d_codes_reference(x, y.fill_(math.nan), expected, **settings)
+    pool_max.max_unpool2d_reference(dy, codes, rows, **settings)
+    assert torch.equal(y, pools)
+    assert torch.equal(codes, expected)
+    assert rms_error(rows, gradient) <= TOLERANCE[dtype]
+
+
+def test_codes_of_four_channels_share_a_byte(device: torch.device) -> None:
+    x = torch.zeros(1, 2, 2, 8, device=device)
+    for channel, tap in enumerate([3, 0, 2, 1, 1, 1, 0, 3]):
+        x[0, tap // 2, tap % 2, channel] = 1.0
+    y, codes = poisoned((1, 1, 1, 8), x.dtype, device), poisoned((1, 1, 1, 2), torch.uint8, device)
+    pool_max.max_pool2d_codes(x, y, codes, **Window(tuple(x.shape), (2, 2), (2, 2)).settings())
+    assert codes.flatten().tolist() == [0b01_10_00_11, 0b11_00_01_01]
 
 
 @pytest.mark.parametrize("window", WINDOWS[4:6], ids=str)
@@ -114,8 +163,8 @@ def test_max_pool2d_of_nan_and_infinities(window: Window, generator: torch.Gener
     dy = randn(window.out_shape(), torch.float32, generator)
     expected_y, expected_dx = maximum_and_gradient(window, x, dy)
     y, dx = poisoned_like(dy), poisoned_like(x)
-    pool.max_pool2d(x, y, **window.settings())
-    pool.max_pool2d_grad(x, dy, dx, **window.settings())
+    pool_max.max_pool2d(x, y, **window.settings())
+    pool_max.max_pool2d_grad(x, dy, dx, **window.settings())
     assert torch.equal(y.nan_to_num(7.0), expected_y.nan_to_num(7.0))
     assert rms_error(dx, expected_dx) <= TOLERANCE[torch.float32]
 
@@ -142,8 +191,8 @@ def test_avg_pool2d(
     ours = {name: getattr(window, name) for name in ("kernel", "stride", "padding")}
     ours |= {"count_include_pad": include, "divisor_override": divisor}
     pairs = [
-        (pool.avg_pool2d, pool.avg_pool2d_grad),
-        (pool.avg_pool2d_reference, pool.avg_pool2d_grad_reference),
+        (pool_avg.avg_pool2d, pool_avg.avg_pool2d_grad),
+        (pool_avg.avg_pool2d_reference, pool_avg.avg_pool2d_grad_reference),
     ]
     for forward, backward in pairs:
         y, dx = poisoned_like(dy), poisoned_like(x)
@@ -165,8 +214,8 @@ def test_adaptive_avg_pool2d(
     expected.backward(nchw(dy))
     assert leaf.grad is not None
     pairs = [
-        (pool.adaptive_avg_pool2d, pool.adaptive_avg_pool2d_grad),
-        (pool.adaptive_avg_pool2d_reference, pool.adaptive_avg_pool2d_grad_reference),
+        (pool_avg.adaptive_avg_pool2d, pool_avg.adaptive_avg_pool2d_grad),
+        (pool_avg.adaptive_avg_pool2d_reference, pool_avg.adaptive_avg_pool2d_grad_reference),
     ]
     for forward, backward in pairs:
         y, dx = poisoned_like(dy), poisoned_like(x)
@@ -183,8 +232,11 @@ def test_repeats(generator: torch.Generator) -> None:
     dy = randn(window.out_shape(), torch.bfloat16, generator)
     y, dx = poisoned_like(dy), poisoned_like(x)
     settings = window.settings()
-    assert_repeatable(lambda: pool.max_pool2d(x, y, **settings), y)
-    assert_repeatable(lambda: pool.max_pool2d_grad(x, dy, dx, **settings), dx)
+    assert_repeatable(lambda: pool_max.max_pool2d(x, y, **settings), y)
+    assert_repeatable(lambda: pool_max.max_pool2d_grad(x, dy, dx, **settings), dx)
+    codes = codes_of(window, x.device)
+    assert_repeatable(lambda: pool_max.max_pool2d_codes(x, y, codes, **settings), y, codes)
+    assert_repeatable(lambda: pool_max.max_unpool2d(dy, codes, dx, **settings), dx)
 
 
 @pytest.mark.gpu
@@ -193,11 +245,11 @@ def test_large_offsets(generator: torch.Generator) -> None:
     x = poisoned(window.shape, torch.bfloat16, generator.device)
     x[-1] = randn(window.shape[1:], torch.bfloat16, generator)
     y = poisoned(window.out_shape(), torch.bfloat16, generator.device)
-    pool.max_pool2d(x, y, **window.settings())
+    pool_max.max_pool2d(x, y, **window.settings())
     last, dx = poisoned_like(y[-1:]), poisoned_like(x[-1:])
-    pool.max_pool2d_reference(x[-1:], last, **window.settings())
+    pool_max.max_pool2d_reference(x[-1:], last, **window.settings())
     assert torch.equal(y[-1:], last)
-    pool.max_pool2d_grad_reference(x[-1:], last, dx, **window.settings())
+    pool_max.max_pool2d_grad_reference(x[-1:], last, dx, **window.settings())
     whole = poisoned_like(x)
-    pool.max_pool2d_grad(x, y, whole, **window.settings())
+    pool_max.max_pool2d_grad(x, y, whole, **window.settings())
     assert torch.equal(whole[-1:], dx)

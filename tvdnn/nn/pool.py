@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from ..kernels import pool as kernels
+from ..kernels import pool_avg, pool_max
 from ..torch_calls import Ints, pair, window
 from .maps import apply, checked, choose, nchw, nhwc, shape_only, torchs_own
 
@@ -100,17 +100,17 @@ class _Pooling:
 
 
 _MAX = _Pooling(
-    (kernels.max_pool2d, kernels.max_pool2d_reference),
-    (kernels.max_pool2d_grad, kernels.max_pool2d_grad_reference),
+    (pool_max.max_pool2d, pool_max.max_pool2d_reference),
+    (pool_max.max_pool2d_grad, pool_max.max_pool2d_grad_reference),
     grad_reads_input=True,
 )
 _AVG = _Pooling(
-    (kernels.avg_pool2d, kernels.avg_pool2d_reference),
-    (kernels.avg_pool2d_grad, kernels.avg_pool2d_grad_reference),
+    (pool_avg.avg_pool2d, pool_avg.avg_pool2d_reference),
+    (pool_avg.avg_pool2d_grad, pool_avg.avg_pool2d_grad_reference),
 )
 _ADAPTIVE = _Pooling(
-    (kernels.adaptive_avg_pool2d, kernels.adaptive_avg_pool2d_reference),
-    (kernels.adaptive_avg_pool2d_grad, kernels.adaptive_avg_pool2d_grad_reference),
+    (pool_avg.adaptive_avg_pool2d, pool_avg.adaptive_avg_pool2d_reference),
+    (pool_avg.adaptive_avg_pool2d_grad, pool_avg.adaptive_avg_pool2d_grad_reference),
 )
 
 

@@ -15,13 +15,15 @@ from ..kernels import (
     loss,
     norm,
     optim,
-    pool,
+    optim_partials,
+    pool_avg,
+    pool_max,
     reduce,
 )
 
 _MODULES = (
-    activation, conv, conv_grad_weight, conv_pack, dropout, layout, linear, loss, norm, optim, pool,
-    reduce,
+    activation, conv, conv_grad_weight, conv_pack, dropout, layout, linear, loss, norm, optim,
+    optim_partials, pool_avg, pool_max, reduce,
 )  # fmt: skip
 _SUFFIX = "_reference"
 

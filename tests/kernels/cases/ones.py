@@ -5,7 +5,18 @@ from functools import partial
 import torch
 
 from tests.offline import Case
-from tvdnn.kernels import activation, dropout, layout, linear, loss, norm, optim, pool
+from tvdnn.kernels import (
+    activation,
+    dropout,
+    layout,
+    linear,
+    loss,
+    norm,
+    optim,
+    optim_partials,
+    pool_avg,
+    pool_max,
+)
 
 HOPPER = (90,)
 
@@ -22,17 +33,20 @@ def _elementwise() -> None:
     layout.stage(_empty(1, 2, 2, 2)[:, :1, ::2, ::2], x)
     dropout.dropout(x, x, _empty(1, dtype=torch.int64), p=0.5, op_id=1, first_sample=1)
     optim.sgd(x, x, x, control, nesterov=False, maximize=False)
+    optim.adamw(x, x, x, x, control, maximize=False)
+    optim_partials.sgd_partials(x, x, x, control, nesterov=False, maximize=False)
+    optim_partials.adamw_partials(_empty(1), x, x[0, 0, 0], x[0, 0, 0], control, maximize=False)
 
 
 def _maps() -> None:
     x = _empty(1, 1, 1, 1)
     window = {"kernel": (1, 1), "stride": (1, 1), "padding": (0, 0)}
-    pool.max_pool2d(x, x, **window, dilation=(1, 1))
-    pool.max_pool2d_grad(x, x, x, **window, dilation=(1, 1))
-    pool.avg_pool2d(x, x, **window, count_include_pad=True, divisor_override=None)
-    pool.avg_pool2d_grad(x, x, **window, count_include_pad=False, divisor_override=None)
-    pool.adaptive_avg_pool2d(x, x)
-    pool.adaptive_avg_pool2d_grad(x, x)
+    pool_max.max_pool2d(x, x, **window, dilation=(1, 1))
+    pool_max.max_pool2d_grad(x, x, x, **window, dilation=(1, 1))
+    pool_avg.avg_pool2d(x, x, **window, count_include_pad=True, divisor_override=None)
+    pool_avg.avg_pool2d_grad(x, x, **window, count_include_pad=False, divisor_override=None)
+    pool_avg.adaptive_avg_pool2d(x, x)
+    pool_avg.adaptive_avg_pool2d_grad(x, x)
     settings = {"size": 1, "alpha": 1e-4, "beta": 0.75, "k": 2.0}
     norm.local_response_norm(x, x, **settings)
     norm.local_response_norm_grad(x, x, x, **settings)

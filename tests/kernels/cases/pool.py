@@ -1,9 +1,9 @@
-"""Launches of pool.py to compile."""
+"""Launches of pool_max.py and pool_avg.py to compile."""
 
 import torch
 
 from tests.offline import Case
-from tvdnn.kernels import pool
+from tvdnn.kernels import pool_avg, pool_max
 
 HOPPER = (90,)
 
@@ -16,21 +16,24 @@ def _maps(side: int, out_side: int, channels: int) -> tuple[torch.Tensor, torch.
 def _max(side: int, out_side: int, kernel: int, padding: int) -> None:
     x, y = _maps(side, out_side, 64)
     settings = {"kernel": (kernel, kernel), "padding": (padding, padding)}
-    pool.max_pool2d(x, y, **settings, stride=(2, 2), dilation=(1, 1))
-    pool.max_pool2d_grad(x, y, x, **settings, stride=(2, 2), dilation=(1, 1))
+    pool_max.max_pool2d(x, y, **settings, stride=(2, 2), dilation=(1, 1))
+    pool_max.max_pool2d_grad(x, y, x, **settings, stride=(2, 2), dilation=(1, 1))
+    codes = torch.empty(*y.shape[:3], 16 if kernel == 2 else 32, dtype=torch.uint8, device="meta")
+    pool_max.max_pool2d_codes(x, y, codes, **settings, stride=(2, 2), dilation=(1, 1))
+    pool_max.max_unpool2d(y, codes, x, **settings, stride=(2, 2))
 
 
 def _avg() -> None:
     x, y = _maps(57, 28, 64)
     settings = {"kernel": (3, 3), "stride": (2, 2), "padding": (0, 0)}
-    pool.avg_pool2d(x, y, **settings, count_include_pad=True, divisor_override=None)
-    pool.avg_pool2d_grad(y, x, **settings, count_include_pad=False, divisor_override=None)
+    pool_avg.avg_pool2d(x, y, **settings, count_include_pad=True, divisor_override=None)
+    pool_avg.avg_pool2d_grad(y, x, **settings, count_include_pad=False, divisor_override=None)
 
 
 def _adaptive() -> None:
     x, y = _maps(14, 7, 512)
-    pool.adaptive_avg_pool2d(x, y)
-    pool.adaptive_avg_pool2d_grad(y, x)
+    pool_avg.adaptive_avg_pool2d(x, y)
+    pool_avg.adaptive_avg_pool2d_grad(y, x)
 
 
 CASES = [

@@ -1,0 +1,258 @@
+"""Average pooling and adaptive average pooling of NHWC maps, with their gradients.
+
+Every gradient gathers, so that each element is one sum in a fixed order.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.nn import functional
+
+from .pool_tiles import LOOP_SIZES, Pair, any_ceil, launch, nchw, row, sides, tile_place, unroll
+
+
+@triton.jit
+def _divisor(
+    h, w, height, width,
+    KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr,
+    PADDING_H: tl.constexpr, PADDING_W: tl.constexpr,
+    COUNT_PADDING: tl.constexpr, DIVISOR: tl.constexpr,
+):  # fmt: skip
+    """What a window starting at (h, w) divides by: DIVISOR, or its size inside the (padded) map."""
+    if DIVISOR != 0:
+        size = h * 0 + w * 0 + DIVISOR
+    elif COUNT_PADDING:
+        size_h = tl.minimum(h + KERNEL_H, height + PADDING_H) - h
+        size = size_h * (tl.minimum(w + KERNEL_W, width + PADDING_W) - w)
+    else:
+        size_h = tl.minimum(h + KERNEL_H, height) - tl.maximum(h, 0)
+        size = size_h * (tl.minimum(w + KERNEL_W, width) - tl.maximum(w, 0))
+    return size.to(tl.float32)
+
+
+@triton.jit(do_not_specialize=LOOP_SIZES)
+def _avg_pool2d_kernel(
+    x_ptr, y_ptr, height, width, out_height, out_width, channels, tiles_w, tiles_c,
+    KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
+    PADDING_H: tl.constexpr, PADDING_W: tl.constexpr,
+    COUNT_PADDING: tl.constexpr, DIVISOR: tl.constexpr,
+    UNROLL: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    n, out_h, out_w, c = tile_place(tiles_w, tiles_c, out_height, BLOCK_W, BLOCK_C)
+    first_h, first_w = out_h * STRIDE_H - PADDING_H, out_w * STRIDE_W - PADDING_W
+    total = tl.zeros((BLOCK_W, BLOCK_C), tl.float32)
+    for tap in tl.range(0, KERNEL_H * KERNEL_W, loop_unroll_factor=UNROLL):
+        h, w = first_h + tap // KERNEL_W, first_w + tap % KERNEL_W
+        mask = (h >= 0) & (h < height) & (w >= 0) & (w < width) & (c < channels)
+        ptrs = row(x_ptr, n, h, height, width, channels) + (w * channels + c)
+        total += tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
+    size = _divisor(
+        first_h, first_w, height, width,
+        KERNEL_H, KERNEL_W, PADDING_H, PADDING_W, COUNT_PADDING, DIVISOR,
+    )  # fmt: skip
+    ptrs = row(y_ptr, n, out_h, out_height, out_width, channels) + (out_w * channels + c)
+    mask = (out_w < out_width) & (c < channels)
+    inside = (first_h < height) & (first_w < width)
+    y = tl.where(inside, total / size, 0.0)
+    tl.store(ptrs, y.to(y_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=LOOP_SIZES)
+def _avg_pool2d_grad_kernel(
+    dy_ptr, dx_ptr, height, width, out_height, out_width, channels, tiles_w, tiles_c,
+    KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
+    PADDING_H: tl.constexpr, PADDING_W: tl.constexpr,
+    COUNT_PADDING: tl.constexpr, DIVISOR: tl.constexpr,
+    WINDOWS_H: tl.constexpr, WINDOWS_W: tl.constexpr,
+    UNROLL: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    n, h, w, c = tile_place(tiles_w, tiles_c, height, BLOCK_W, BLOCK_C)
+    last_h, last_w = (h + PADDING_H) // STRIDE_H, (w + PADDING_W) // STRIDE_W
+    dx = tl.zeros((BLOCK_W, BLOCK_C), tl.float32)
+    for window in tl.range(0, WINDOWS_H * WINDOWS_W, loop_unroll_factor=UNROLL):
+        out_h = last_h - (WINDOWS_H - 1 - window // WINDOWS_W)
+        out_w = last_w - (WINDOWS_W - 1 - window % WINDOWS_W)
+        first_h, first_w = out_h * STRIDE_H - PADDING_H, out_w * STRIDE_W - PADDING_W
+        mask = (out_h >= 0) & (out_h < out_height) & (h < first_h + KERNEL_H)
+        mask = mask & (out_w >= 0) & (out_w < out_width) & (w < first_w + KERNEL_W)
+        mask = mask & (c < channels)
+        ptrs = row(dy_ptr, n, out_h, out_height, out_width, channels) + (out_w * channels + c)
+        dy = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
+        size = _divisor(
+            first_h, first_w, height, width,
+            KERNEL_H, KERNEL_W, PADDING_H, PADDING_W, COUNT_PADDING, DIVISOR,
+        )  # fmt: skip
+        dx += tl.where(mask, dy / size, 0.0)
+    ptrs = row(dx_ptr, n, h, height, width, channels) + (w * channels + c)
+    tl.store(ptrs, dx.to(dx_ptr.dtype.element_ty), mask=(w < width) & (c < channels))
+
+
+@triton.jit
+def _adaptive_start(i, size, out_size):
+    return i * size // out_size
+
+
+@triton.jit
+def _adaptive_stop(i, size, out_size):
+    return ((i + 1) * size + out_size - 1) // out_size
+
+
+@triton.jit(do_not_specialize=[*LOOP_SIZES, "most_w"])
+def _adaptive_avg_pool2d_kernel(
+    x_ptr, y_ptr, height, width, out_height, out_width, channels, tiles_w, tiles_c, most_w,
+    BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """`most_w`: columns of the widest window."""
+    n, out_h, out_w, c = tile_place(tiles_w, tiles_c, out_height, BLOCK_W, BLOCK_C)
+    start_h = _adaptive_start(out_h, height, out_height)
+    stop_h = _adaptive_stop(out_h, height, out_height)
+    start_w = _adaptive_start(out_w, width, out_width)
+    stop_w = tl.minimum(_adaptive_stop(out_w, width, out_width), width)
+    total = tl.zeros((BLOCK_W, BLOCK_C), tl.float32)
+    for h in range(start_h, stop_h):
+        x_row = row(x_ptr, n, h, height, width, channels)
+        for step in range(most_w):
+            w = start_w + step
+            mask = (w < stop_w) & (c < channels)
+            total += tl.load(x_row + (w * channels + c), mask=mask, other=0.0).to(tl.float32)
+    size = ((stop_h - start_h) * (stop_w - start_w)).to(tl.float32)
+    ptrs = row(y_ptr, n, out_h, out_height, out_width, channels) + (out_w * channels + c)
+    mask = (out_w < out_width) & (c < channels)
+    tl.store(ptrs, (total / size).to(y_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=[*LOOP_SIZES, "most_w"])
+def _adaptive_avg_pool2d_grad_kernel(
+    dy_ptr, dx_ptr, height, width, out_height, out_width, channels, tiles_w, tiles_c, most_w,
+    BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """`most_w`: the most windows, across, that share an element.
+
+    The windows that hold element i of `size` are the adaptive windows of `out_size` over `size`.
+    """
+    n, h, w, c = tile_place(tiles_w, tiles_c, height, BLOCK_W, BLOCK_C)
+    first_w = _adaptive_start(w, out_width, width)
+    end_w = tl.minimum(_adaptive_stop(w, out_width, width), out_width)
+    dx = tl.zeros((BLOCK_W, BLOCK_C), tl.float32)
+    first_h = _adaptive_start(h, out_height, height)
+    for out_h in range(first_h, _adaptive_stop(h, out_height, height)):
+        dy_row = row(dy_ptr, n, out_h, out_height, out_width, channels)
+        size_h = _adaptive_stop(out_h, height, out_height) - _adaptive_start(
+            out_h, height, out_height
+        )
+        for step in range(most_w):
+            out_w = first_w + step
+            mask = (out_w < end_w) & (c < channels)
+            dy = tl.load(dy_row + (out_w * channels + c), mask=mask, other=0.0).to(tl.float32)
+            size_w = _adaptive_stop(out_w, width, out_width)
+            size_w -= _adaptive_start(out_w, width, out_width)
+            dx += dy / (size_h * size_w).to(tl.float32)
+    ptrs = row(dx_ptr, n, h, height, width, channels) + (w * channels + c)
+    tl.store(ptrs, dx.to(dx_ptr.dtype.element_ty), mask=(w < width) & (c < channels))
+
+
+def _avg_constants(
+    kernel: Pair, stride: Pair, padding: Pair, count_include_pad: bool, divisor_override: int | None
+) -> dict[str, int]:
+    names = ("KERNEL", "STRIDE", "PADDING")
+    pairs = zip(names, (kernel, stride, padding), strict=True)
+    constants = {
+        f"{name}_{side}": n for name, pair in pairs for side, n in zip("HW", pair, strict=True)
+    }
+    return {**constants, "COUNT_PADDING": count_include_pad, "DIVISOR": divisor_override or 0}
+
+
+def avg_pool2d(
+    x: Tensor, y: Tensor, *, kernel: Pair, stride: Pair, padding: Pair,
+    count_include_pad: bool, divisor_override: int | None,
+) -> None:  # fmt: skip
+    """y [N, OH, OW, C] = mean of each window of x [N, H, W, C], with torch's divisors.
+
+    Windows are clipped at the padded map's edges, so that y's sides may be those of ceil mode.
+    """
+    samples, out_height, out_width, channels = y.shape
+    launch(
+        _avg_pool2d_kernel, (x, y, *sides(x, y)), samples * out_height, out_width, channels,
+        **_avg_constants(kernel, stride, padding, count_include_pad, divisor_override),
+        UNROLL=unroll(*kernel),
+    )  # fmt: skip
+
+
+def avg_pool2d_grad(
+    dy: Tensor, dx: Tensor, *, kernel: Pair, stride: Pair, padding: Pair,
+    count_include_pad: bool, divisor_override: int | None,
+) -> None:  # fmt: skip
+    """dx [N, H, W, C] = each element's share of dy [N, OH, OW, C]."""
+    samples, height, width, channels = dx.shape
+    windows = (triton.cdiv(kernel[0], stride[0]), triton.cdiv(kernel[1], stride[1]))
+    launch(
+        _avg_pool2d_grad_kernel, (dy, dx, *sides(dx, dy)), samples * height, width, channels,
+        **_avg_constants(kernel, stride, padding, count_include_pad, divisor_override),
+        WINDOWS_H=windows[0], WINDOWS_W=windows[1], UNROLL=unroll(*windows),
+    )  # fmt: skip
+
+
+def adaptive_avg_pool2d(x: Tensor, y: Tensor) -> None:
+    """y [N, OH, OW, C] = mean of x [N, H, W, C] over torch's adaptive windows."""
+    samples, out_height, out_width, channels = y.shape
+    most_w = _most_columns(x.shape[2], out_width)
+    operands = (x, y, *sides(x, y))
+    launch(
+        _adaptive_avg_pool2d_kernel,
+        operands,
+        samples * out_height,
+        out_width,
+        channels,
+        most_w=most_w,
+    )
+
+
+def adaptive_avg_pool2d_grad(dy: Tensor, dx: Tensor) -> None:
+    """dx [N, H, W, C] = each element's share of dy [N, OH, OW, C]."""
+    samples, height, width, channels = dx.shape
+    most_w = _most_columns(dy.shape[2], width)
+    operands = (dy, dx, *sides(dx, dy))
+    launch(
+        _adaptive_avg_pool2d_grad_kernel, operands, samples * height, width, channels, most_w=most_w
+    )
+
+
+def _most_columns(size: int, out_size: int) -> int:
+    """Columns of the widest adaptive window."""
+    return max(-(-(i + 1) * size // out_size) - i * size // out_size for i in range(out_size))
+
+
+def avg_pool2d_reference(
+    x: Tensor, y: Tensor, *, kernel: Pair, stride: Pair, padding: Pair,
+    count_include_pad: bool, divisor_override: int | None,
+) -> None:  # fmt: skip
+    """What `avg_pool2d` computes."""
+    ceil = any_ceil(x, y, kernel, stride, padding)
+    settings = (kernel, stride, padding, ceil, count_include_pad, divisor_override)
+    y.copy_(functional.avg_pool2d(nchw(x), *settings).permute(0, 2, 3, 1))
+
+
+def avg_pool2d_grad_reference(
+    dy: Tensor, dx: Tensor, *, kernel: Pair, stride: Pair, padding: Pair,
+    count_include_pad: bool, divisor_override: int | None,
+) -> None:  # fmt: skip
+    """What `avg_pool2d_grad` computes."""
+    ceil = any_ceil(dx, dy, kernel, stride, padding)
+    settings = (kernel, stride, padding, ceil, count_include_pad, divisor_override)
+    # Contiguous: on CUDA, torch 2.11 errs where windows are padded and maps are channels_last.
+    like, given = nchw(dx).contiguous(), nchw(dy).contiguous()
+    gradient = torch.ops.aten.avg_pool2d_backward(given, like, *settings)
+    dx.copy_(gradient.permute(0, 2, 3, 1))
+
+
+def adaptive_avg_pool2d_reference(x: Tensor, y: Tensor) -> None:
+    """What `adaptive_avg_pool2d` computes."""
+    y.copy_(functional.adaptive_avg_pool2d(nchw(x), y.shape[1:3]).permute(0, 2, 3, 1))
+
+
+def adaptive_avg_pool2d_grad_reference(dy: Tensor, dx: Tensor) -> None:
+    """What `adaptive_avg_pool2d_grad` computes."""
+    like = torch.empty_like(nchw(dx))
+    gradient = torch.ops.aten._adaptive_avg_pool2d_backward(nchw(dy), like)
+    dx.copy_(gradient.permute(0, 2, 3, 1))
