@@ -8,7 +8,8 @@ same bits in whatever run it is computed. `precision` is "ieee" or "tf32", for f
 
 import contextlib
 from collections.abc import Iterator
-from math import gcd
+from dataclasses import dataclass
+from math import gcd, prod
 
 import torch
 import triton
@@ -32,30 +33,56 @@ from .conv_tma import conv_box_kernel
 from .device import num_sms
 
 
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """What is done with the sums before they are stored."""
+
+    bias: Tensor | None = None
+    mask: Tensor | None = None
+    relu: bool = False
+    codes: Tensor | None = None  # with it, windows 2x2 leave their maximum
+
+
 def conv2d(
     x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor, *,
-    stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
+    stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str, relu: bool = False,
 ) -> None:  # fmt: skip
-    """y [N, P, Q, K] from x [N, H, W, C], packed [K, R, S, C/g] and bias, float32 [K] or None."""
+    """y [N, P, Q, K] from x [N, H, W, C], packed [K, R, S, C/g] and bias, float32 [K] or None.
+
+    With `relu` negative outputs are zero.
+    """
     if y.numel() == 0:
         return
-    out_channels, size_r, size_s, in_channels = packed.shape
-    taps = Filter(
-        (size_r, size_s), stride, padding, dilation, groups, in_channels, out_channels // groups
-    )
-    if _suits_box(x, y, taps, precision):
-        _launch_box(x, packed, bias, y, taps, precision)
-    else:
-        _launch_pointer(x, packed, bias, y, taps, (1, 1), precision)
+    taps = _forward_filter(packed, stride, padding, dilation, groups)
+    _launch_forward(x, packed, y, taps, Epilogue(bias, relu=relu), precision)
+
+
+def conv2d_max_pool(
+    x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor, codes: Tensor, *,
+    stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str, relu: bool = True,
+) -> None:  # fmt: skip
+    """Maxima y [N, P//2, Q//2, K] of the windows 2x2, at stride 2, of what `conv2d` gives.
+
+    codes, uint8 [N, P//2, Q//2, K//4], say where they lie: bits 2i and 2i+1 of byte j hold, for
+    channel 4j+i, twice the row plus the column of the first maximum, or of the last NaN. K/g must
+    be a multiple of 4.
+    """
+    if y.numel() == 0:
+        return
+    taps = _forward_filter(packed, stride, padding, dilation, groups)
+    assert taps.out_channels % 4 == 0, f"{taps.out_channels} channels of a group fill no bytes"
+    _launch_forward(x, packed, y, taps, Epilogue(bias, relu=relu, codes=codes), precision)
 
 
 def conv2d_grad_input(
     dy: Tensor, packed: Tensor, dx: Tensor, *,
     stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
+    mask: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Gradient dx [N, H, W, C] from dy [N, P, Q, K] and packed [C, R, S, K/g], the filter turned.
 
-    It is a convolution of dy spread out by the stride.
+    It is a convolution of dy spread out by the stride. Where `mask`, a map of dx's shape and type,
+    is zero or below, dx is zero: the gradient of a ReLU whose output is the mask.
     """
     if dx.numel() == 0:
         return
@@ -65,9 +92,18 @@ def conv2d_grad_input(
         (size_r, size_s), (1, 1), turned, dilation, groups, out_channels, in_channels // groups
     )
     if stride == (1, 1) and _suits_box(dy, dx, taps, precision):
-        _launch_box(dy, packed, None, dx, taps, precision)
+        _launch_box(dy, packed, dx, taps, Epilogue(mask=mask), precision)
     else:
-        _launch_pointer(dy, packed, None, dx, taps, stride, precision)
+        _launch_pointer(dy, packed, dx, taps, stride, Epilogue(mask=mask), precision)
+
+
+def _forward_filter(
+    packed: Tensor, stride: Pair, padding: Pair, dilation: Pair, groups: int
+) -> Filter:
+    out_channels, size_r, size_s, in_channels = packed.shape
+    return Filter(
+        (size_r, size_s), stride, padding, dilation, groups, in_channels, out_channels // groups
+    )
 
 
 # Which kernel
@@ -81,13 +117,21 @@ def _suits_box(x: Tensor, y: Tensor, taps: Filter, precision: str) -> bool:
 # Launches
 
 
+def _launch_forward(
+    x: Tensor, packed: Tensor, y: Tensor, taps: Filter, epilogue: Epilogue, precision: str
+) -> None:
+    if _suits_box(x, y, taps, precision):
+        _launch_box(x, packed, y, taps, epilogue, precision)
+    else:
+        _launch_pointer(x, packed, y, taps, (1, 1), epilogue, precision)
+
+
 def _launch_pointer(
-    x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor,
-    taps: Filter, up: Pair, precision: str,
-) -> None:  # fmt: skip
+    x: Tensor, packed: Tensor, y: Tensor, taps: Filter, up: Pair, epilogue: Epilogue, precision: str
+) -> None:
     """`up` spreads x out: the stride of the convolution whose data gradient this is."""
-    num_samples, out_h, out_w, _ = y.shape
-    tile = pointer_tile(taps, x.dtype, precision)
+    num_samples, out_h, out_w = _summed_sides(y, epilogue)
+    tile = pointer_tile(taps, x.dtype, precision, pooled=epilogue.codes is not None)
     few = taps.in_channels < FEW_CHANNELS
     pixels = num_samples * triton.cdiv(out_h, up[0]) * triton.cdiv(out_w, up[1])
     grid = (
@@ -95,42 +139,48 @@ def _launch_pointer(
         taps.groups * up[0] * up[1],
     )
     conv_kernel[grid](
-        x, packed, bias, y,
+        x, packed, epilogue.bias, epilogue.mask, y, epilogue.codes,
         num_samples, x.shape[1], x.shape[2], out_h, out_w,
         taps.in_channels, taps.out_channels, taps.groups, *taps.padding, *taps.dilation,
         R=taps.size[0], S=taps.size[1], STRIDE_H=taps.stride[0], STRIDE_W=taps.stride[1],
         UP_H=up[0], UP_W=up[1],
         STEP_H=up[0] // gcd(up[0], taps.dilation[0]), STEP_W=up[1] // gcd(up[1], taps.dilation[1]),
-        HAS_BIAS=bias is not None, FLATTEN=few, PRECISION=precision,
+        **_flags(epilogue), FLATTEN=few, PRECISION=precision,
         BLOCK_P=tile.pixels, BLOCK_K=tile.out_channels, BLOCK_C=tile.in_channels,
         num_warps=tile.num_warps, num_stages=tile.num_stages,
     )  # fmt: skip
 
 
 def _launch_box(
-    x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor, taps: Filter, precision: str
+    x: Tensor, packed: Tensor, y: Tensor, taps: Filter, epilogue: Epilogue, precision: str
 ) -> None:
-    tile = box_tile(taps, x.dtype)
-    if taps.size == (1, 1) and taps.padding == (0, 0):
-        x = x.view(1, 1, -1, x.shape[3])
-        y = y.view(1, 1, -1, y.shape[3])
+    mask, pooled = epilogue.mask, epilogue.codes is not None
+    tile = box_tile(taps, x.dtype, masked=mask is not None, pooled=pooled)
+    num_samples, height, width = _summed_sides(y, epilogue)
+    if taps.size == (1, 1) and taps.padding == (0, 0) and not pooled:
+        x, y = x.view(1, 1, -1, x.shape[3]), y.view(1, 1, -1, y.shape[3])
+        mask = mask if mask is None else mask.view(y.shape)
+        num_samples, height, width = 1, 1, y.shape[2]
         box = (1, 1, tile.pixels)
     else:
-        box = box_of(y.shape[1], y.shape[2], tile.pixels)
+        box = box_of(height, width, tile.pixels, 2 if pooled else 1)
     half = half_of(box) if tile.out_channels == 128 else box  # 64 would be halved between warps
-    num_samples, height, width, _ = y.shape
-    boxes = [triton.cdiv(side, step) for side, step in zip(y.shape, box, strict=False)]
-    num_tiles = boxes[0] * boxes[1] * boxes[2] * triton.cdiv(taps.out_channels, tile.out_channels)
+    stored = [*((box[0], box[1] // 2, box[2] // 2) if pooled else half), tile.out_channels]
+    sides = (num_samples, height, width)
+    boxes = prod(triton.cdiv(side, step) for side, step in zip(sides, box, strict=True))
+    num_tiles = boxes * triton.cdiv(taps.out_channels, tile.out_channels)
     conv_box_kernel[(min(num_tiles, num_sms()),)](
         TensorDescriptor.from_tensor(x, [*box, tile.in_channels]),
         TensorDescriptor.from_tensor(
             packed.view(taps.out_channels, -1), [tile.out_channels, tile.in_channels]
         ),
-        bias,
-        TensorDescriptor.from_tensor(y, [*half, tile.out_channels]),
+        epilogue.bias,
+        None if mask is None else TensorDescriptor.from_tensor(mask, stored),
+        TensorDescriptor.from_tensor(y, stored),
+        epilogue.codes,
         num_samples, height, width, taps.in_channels, taps.out_channels,
         *taps.padding, *taps.dilation,
-        R=taps.size[0], S=taps.size[1], HAS_BIAS=bias is not None, PRECISION=precision,
+        R=taps.size[0], S=taps.size[1], **_flags(epilogue), PRECISION=precision,
         BLOCK_N=box[0], BLOCK_H=box[1], BLOCK_W=box[2],
         HALF_N=half[0], HALF_H=half[1], HALF_W=half[2],
         BLOCK_K=tile.out_channels, BLOCK_C=tile.in_channels,
@@ -138,12 +188,27 @@ def _launch_box(
     )  # fmt: skip
 
 
+def _summed_sides(y: Tensor, epilogue: Epilogue) -> tuple[int, int, int]:
+    """Samples, rows and columns of the sums that y is made of."""
+    scale = 1 if epilogue.codes is None else 2
+    return y.shape[0], scale * y.shape[1], scale * y.shape[2]
+
+
+def _flags(epilogue: Epilogue) -> dict[str, bool]:
+    return {
+        "HAS_BIAS": epilogue.bias is not None,
+        "HAS_MASK": epilogue.mask is not None,
+        "RELU": epilogue.relu,
+        "POOL": epilogue.codes is not None,
+    }
+
+
 # References
 
 
 def conv2d_reference(
     x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor, *,
-    stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
+    stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str, relu: bool = False,
 ) -> None:  # fmt: skip
     """Plain `conv2d`."""
     weight = _computed(packed).permute(0, 3, 1, 2)
@@ -153,11 +218,37 @@ def conv2d_reference(
                 _channels_first(part), weight, None, stride, padding, dilation, groups
             ).permute(0, 2, 3, 1)
             out.copy_(result if bias is None else result.float() + bias)
+    if relu:
+        y.relu_()
+
+
+def conv2d_max_pool_reference(
+    x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor, codes: Tensor, *,
+    stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str, relu: bool = True,
+) -> None:  # fmt: skip
+    """Plain `conv2d_max_pool`, through the whole map."""
+    num_samples, height, width, channels = y.shape
+    reach = [step * (size - 1) + 1 for step, size in zip(dilation, packed.shape[1:3], strict=True)]
+    sides = [(x.shape[i + 1] + 2 * padding[i] - reach[i]) // stride[i] + 1 for i in (0, 1)]
+    whole = y.new_empty(num_samples, *sides, channels)
+    settings = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    conv2d_reference(x, packed, bias, whole, **settings, precision=precision, relu=relu)
+    windows = whole[:, : 2 * height, : 2 * width].unflatten(1, (-1, 2)).unflatten(3, (-1, 2))
+    values = windows.permute(0, 1, 3, 5, 2, 4).flatten(4)  # [N, P//2, Q//2, K, 4]
+    y.copy_(values[..., 0])
+    taps = torch.zeros(y.shape, dtype=torch.uint8, device=y.device)
+    for tap, value in enumerate(values.unbind(-1)):
+        replaces = (value > y) | value.isnan()
+        y.copy_(torch.where(replaces, value, y))
+        taps.masked_fill_(replaces, tap)
+    places = torch.arange(0, 8, 2, dtype=torch.uint8, device=y.device)
+    codes.copy_((taps.unflatten(3, (-1, 4)) << places).sum(-1))
 
 
 def conv2d_grad_input_reference(
     dy: Tensor, packed: Tensor, dx: Tensor, *,
     stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
+    mask: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Plain `conv2d_grad_input`."""
     grouped = _computed(packed).unflatten(0, (groups, -1)).flip(2, 3)  # [g, C/g, R, S, K/g]
@@ -168,6 +259,8 @@ def conv2d_grad_input_reference(
             grad = _channels_first(part)
             result = conv2d_input(size, weight, grad, stride, padding, dilation, groups)
             out.copy_(result.permute(0, 2, 3, 1))
+    if mask is not None:
+        dx.masked_fill_(mask <= 0, 0.0)
 
 
 def _computed(tensor: Tensor) -> Tensor:

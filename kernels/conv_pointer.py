@@ -9,6 +9,8 @@ from typing import Final
 import triton
 import triton.language as tl
 
+from .conv_epilogue import max_of_taps, packed_codes, rectified, where_positive
+
 SIZES: Final = (
     "num_samples", "in_h", "in_w", "out_h", "out_w", "pad_h", "pad_w", "dil_h", "dil_w",
 )  # fmt: skip
@@ -33,13 +35,46 @@ def _tile_pixels(pid, height, width, BLOCK_P: tl.constexpr):
     return first + offs // (height * width), pixel // width, pixel % width
 
 
+@triton.jit
+def _window_pixels(pid, height, width, BLOCK_P: tl.constexpr):
+    """As `_tile_pixels`, the four pixels of each window 2x2 in a run; sides counted in windows."""
+    start = pid.to(tl.int64) * (BLOCK_P // 4)
+    first = start // (height * width)
+    offs_p = tl.arange(0, BLOCK_P)
+    offs = (start - first * (height * width)).to(tl.int32) + offs_p // 4
+    window = offs % (height * width)
+    row = window // width * 2 + offs_p % 4 // 2
+    return first + offs // (height * width), row, window % width * 2 + offs_p % 2
+
+
+@triton.jit
+def _store_windows(
+    y_ptr, codes_ptr, y, pid, offs_k, num_windows, channels, out_c,
+    BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """Store maxima and codes of y [BLOCK_P, BLOCK_K], four rows a window, out_c of all channels."""
+    upper, lower = tl.split(y.reshape(BLOCK_P // 4, 2, 2, BLOCK_K).permute(0, 3, 2, 1))
+    first, second = tl.split(upper)
+    third, fourth = tl.split(lower)
+    largest, tap = max_of_taps(first, second, third, fourth)  # [BLOCK_P / 4, BLOCK_K]
+    window = pid.to(tl.int64) * (BLOCK_P // 4) + tl.arange(0, BLOCK_P // 4)
+    mask = (window < num_windows)[:, None]
+    ptrs = y_ptr + window[:, None] * channels + offs_k[None, :]
+    tl.store(ptrs, largest.to(y_ptr.dtype.element_ty), mask=mask & (offs_k < out_c)[None, :])
+    bytes_k = tl.min(offs_k) // 4 + tl.arange(0, BLOCK_K // 4)
+    ptrs = codes_ptr + window[:, None] * (channels // 4) + bytes_k[None, :]
+    codes = packed_codes(tap, BLOCK_P // 4, BLOCK_K)
+    tl.store(ptrs, codes, mask=mask & (bytes_k < out_c // 4)[None, :])
+
+
 @triton.jit(do_not_specialize=SIZES)
 def conv_kernel(
-    x_ptr, packed_ptr, bias_ptr, y_ptr,
+    x_ptr, packed_ptr, bias_ptr, mask_ptr, y_ptr, codes_ptr,
     num_samples, in_h, in_w, out_h, out_w, in_c, out_c, groups, pad_h, pad_w, dil_h, dil_w,
     R: tl.constexpr, S: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     UP_H: tl.constexpr, UP_W: tl.constexpr, STEP_H: tl.constexpr, STEP_W: tl.constexpr,
-    HAS_BIAS: tl.constexpr, FLATTEN: tl.constexpr, PRECISION: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_MASK: tl.constexpr, RELU: tl.constexpr, POOL: tl.constexpr,
+    FLATTEN: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
 ) -> None:  # fmt: skip
     """Output h sums taps r of input (h * STRIDE - pad + r * dil) / UP, where whole; w likewise.
@@ -52,11 +87,16 @@ def conv_kernel(
     group = tl.program_id(1) // (UP_H * UP_W)
     phase_h = tl.program_id(1) % (UP_H * UP_W) // UP_W
     phase_w = tl.program_id(1) % UP_W
-    sample, row, column = _tile_pixels(
-        tl.program_id(0) // tiles_k, tl.cdiv(out_h, UP_H), tl.cdiv(out_w, UP_W), BLOCK_P
-    )
-    row = row * UP_H + phase_h
-    column = column * UP_W + phase_w
+    if POOL:
+        sample, row, column = _window_pixels(
+            tl.program_id(0) // tiles_k, out_h // 2, out_w // 2, BLOCK_P
+        )
+    else:
+        sample, row, column = _tile_pixels(
+            tl.program_id(0) // tiles_k, tl.cdiv(out_h, UP_H), tl.cdiv(out_w, UP_W), BLOCK_P
+        )
+        row = row * UP_H + phase_h
+        column = column * UP_W + phase_w
     mask_p = (sample < num_samples) & (row < out_h) & (column < out_w)
     offs_k = tl.program_id(0) % tiles_k * BLOCK_K + tl.arange(0, BLOCK_K)
     mask_k = offs_k < out_c
@@ -108,6 +148,24 @@ def conv_kernel(
             acc = tl.dot(x, weight.T, acc, input_precision=PRECISION)
     if HAS_BIAS:
         acc += tl.load(bias_ptr + group * out_c + offs_k, mask=mask_k, other=0.0)[None, :]
-    pixel = (sample * out_h + row) * out_w + column
-    y_ptrs = y_ptr + (pixel * groups + group)[:, None] * out_c + offs_k[None, :]
-    tl.store(y_ptrs, acc.to(y_ptr.dtype.element_ty), mask=mask_p[:, None] & mask_k[None, :])
+    if RELU:
+        acc = rectified(acc)
+    if POOL:
+        num_windows = num_samples.to(tl.int64) * (out_h // 2) * (out_w // 2)
+        first_k = group * out_c
+        rounded = acc.to(y_ptr.dtype.element_ty).to(tl.float32)
+        _store_windows(
+            y_ptr + first_k, codes_ptr + first_k // 4, rounded,
+            tl.program_id(0) // tiles_k, offs_k, num_windows,
+            groups * out_c, out_c, BLOCK_P, BLOCK_K,
+        )  # fmt: skip
+    else:
+        pixel = (sample * out_h + row) * out_w + column
+        offs_y = (pixel * groups + group)[:, None] * out_c + offs_k[None, :]
+        mask = mask_p[:, None] & mask_k[None, :]
+        tl.store(y_ptr + offs_y, acc.to(y_ptr.dtype.element_ty), mask=mask)
+        if HAS_MASK:
+            # Read back: beside a masked accumulator ptxas serializes the products (triton 3.6).
+            y = tl.load(y_ptr + offs_y, mask=mask, other=0.0)
+            y = where_positive(tl.load(mask_ptr + offs_y, mask=mask, other=0.0), y)
+            tl.store(y_ptr + offs_y, y, mask=mask)

@@ -65,7 +65,7 @@ def fitting_stages(num_bytes: int, most: int) -> int:
     return max(2, min(most, shared_nbytes() // num_bytes))
 
 
-def pointer_tile(taps: Filter, dtype: torch.dtype, precision: str) -> Tile:
+def pointer_tile(taps: Filter, dtype: torch.dtype, precision: str, *, pooled: bool) -> Tile:
     """For the forward pass and the data gradient by pointers."""
     few = taps.in_channels < FEW_CHANNELS
     step = taps.num_taps * taps.in_channels if few else taps.in_channels
@@ -77,11 +77,11 @@ def pointer_tile(taps: Filter, dtype: torch.dtype, precision: str) -> Tile:
     num_stages = fitting_stages((128 + out_channels) * STEP_NBYTES, 3)
     if few and step <= in_channels:
         num_stages = 1
-    wide = out_channels == 128 or (0, 0) < capability() < (9, 0)
+    wide = (out_channels == 128 and not pooled) or (0, 0) < capability() < (9, 0)
     return Tile(128, out_channels, in_channels, 8 if wide else 4, num_stages)
 
 
-def box_tile(taps: Filter, dtype: torch.dtype) -> Tile:
+def box_tile(taps: Filter, dtype: torch.dtype, *, masked: bool, pooled: bool) -> Tile:
     """For the forward pass and the data gradient by boxes."""
     widest = step_channels(dtype)
     in_channels = widest if taps.in_channels % widest == 0 else widest // 2
@@ -90,13 +90,19 @@ def box_tile(taps: Filter, dtype: torch.dtype) -> Tile:
     num_stages = 3 if out_channels == 128 and dtype == torch.float32 else 4
     if capability() >= (10, 0):
         num_stages -= 1  # its accumulators leave through shared memory as well
-    return Tile(256, out_channels, in_channels, 8, num_stages, flatten)
+    if masked or pooled:
+        num_stages -= 1  # masks and taps pass through shared memory
+    pixels = 128 if pooled and dtype == torch.float32 else 256  # else registers spill
+    return Tile(pixels, out_channels, in_channels, 8, num_stages, flatten)
 
 
 @functools.cache
-def box_of(height: int, width: int, pixels: int) -> tuple[int, int, int]:
-    """Samples, rows and columns of a box of pixels, powers of two, that overruns the map least."""
-    powers = [1 << exponent for exponent in range(pixels.bit_length())]
+def box_of(height: int, width: int, pixels: int, least: int = 1) -> tuple[int, int, int]:
+    """Samples, rows and columns of a box of pixels, powers of two, that overruns the map least.
+
+    It has at least so many rows and columns.
+    """
+    powers = [1 << exponent for exponent in range(pixels.bit_length()) if 1 << exponent >= least]
     boxes = [
         (pixels // (rows * columns), rows, columns)
         for rows in powers

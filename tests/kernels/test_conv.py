@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
+from torch.nn.functional import max_pool2d
 
 from tvdnn.kernels import conv, conv_tiles
 from tvdnn.kernels.conv_pack import (
@@ -75,6 +77,75 @@ def test_pointers_take_every_shape(
     layer = make(replace(SHAPES[name], precision="ieee"), dtype, generator)
     test_forward(layer, dtype)
     test_grad_input(layer, dtype)
+
+
+FUSED = ["first layer", "stride 2", "groups", "box", "box, odd channels", "box, one by one"]
+
+
+@pytest.mark.parametrize("suffix", ["", "_reference"])
+@pytest.mark.parametrize("name", FUSED)
+def test_fused_relu_is_separate_relu(
+    name: str, suffix: str, dtype: torch.dtype, generator: torch.Generator
+) -> None:
+    layer = make(SHAPES[name], dtype, generator)
+    launch, packed = getattr(conv, "conv2d" + suffix), layer.packed(dtype)
+    separate, fused = poisoned_like(layer.dy), poisoned_like(layer.dy)
+    launch(layer.x, packed, layer.bias, separate, **layer.shape.settings)
+    launch(layer.x, packed, layer.bias, fused, relu=True, **layer.shape.settings)
+    assert (separate < 0).any()
+    assert torch.equal(fused, separate.relu())
+
+
+@pytest.mark.parametrize("suffix", ["", "_reference"])
+@pytest.mark.parametrize("name", FUSED)
+def test_fused_mask_is_separate_mask(
+    name: str, suffix: str, dtype: torch.dtype, generator: torch.Generator
+) -> None:
+    layer = make(SHAPES[name], dtype, generator)
+    mask = layer.x.relu()
+    launch, packed = getattr(conv, "conv2d_grad_input" + suffix), layer.packed_grad(dtype)
+    separate, fused = poisoned_like(layer.x), poisoned_like(layer.x)
+    launch(layer.dy, packed, separate, **layer.shape.settings)
+    launch(layer.dy, packed, fused, mask=mask, **layer.shape.settings)
+    assert torch.equal(fused, separate.masked_fill(mask <= 0, 0))
+
+
+def pooled(y: Tensor) -> tuple[Tensor, Tensor]:
+    """Maxima of windows 2x2 and their places by PyTorch's pooling, coded in 2 bits a channel."""
+    maxima, places = max_pool2d(y.float().permute(0, 3, 1, 2), 2, return_indices=True)
+    row, column = places // y.shape[2], places % y.shape[2]
+    taps = (row % 2 * 2 + column % 2).permute(0, 2, 3, 1).unflatten(3, (-1, 4))
+    codes = sum(taps[..., i] << 2 * i for i in range(4))
+    return maxima.permute(0, 2, 3, 1).to(y.dtype), codes.to(torch.uint8)
+
+
+def with_whole_bytes(shape: Shape) -> Shape:
+    """The shape with output channels whose codes fill bytes."""
+    c, k = shape.channels
+    step = 4 * shape.groups
+    return replace(shape, channels=(c, -(-k // step) * step))
+
+
+@pytest.mark.parametrize(
+    ("name", "relu"), [*((name, True) for name in FUSED), ("uneven", False), ("box", False)]
+)
+@pytest.mark.parametrize("suffix", ["", "_reference"])
+def test_fused_pooling_is_separate_pooling(
+    name: str, suffix: str, relu: bool, dtype: torch.dtype, generator: torch.Generator
+) -> None:
+    layer = make(with_whole_bytes(SHAPES[name]), dtype, generator)
+    layer.x[-1, -1, -1, 0] = torch.nan
+    packed, settings = layer.packed(dtype), layer.shape.settings
+    whole = poisoned_like(layer.dy)
+    launch = getattr(conv, "conv2d" + suffix)
+    launch(layer.x, packed, layer.bias, whole, relu=relu, **settings)
+    maxima, codes = pooled(whole)
+    y, y_codes = poisoned_like(maxima), torch.full_like(codes, 0xA5)
+    launch = getattr(conv, "conv2d_max_pool" + suffix)
+    launch(layer.x, packed, layer.bias, y, y_codes, relu=relu, **settings)
+    assert torch.equal(y.nan_to_num(), maxima.nan_to_num())
+    assert torch.equal(y.isnan(), maxima.isnan())
+    assert torch.equal(y_codes, codes)
 
 
 @pytest.mark.parametrize("groups", [1, 3])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.offline import Case
-from tvdnn.kernels.conv import conv2d, conv2d_grad_input
+from tvdnn.kernels.conv import conv2d, conv2d_grad_input, conv2d_max_pool
 from tvdnn.kernels.conv_pack import pack_weight, pack_weight_grad_input
 
 UNIT = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1, "precision": "tf32"}
@@ -24,7 +24,17 @@ def _forward(side: int, c: int, k: int, dtype: torch.dtype, **settings: Any) -> 
     x = empty(64, side, side, c, dtype=dtype)
     y = empty(64, out, out, k, dtype=dtype)
     packed = empty(k, 3, 3, c // settings["groups"], dtype=dtype)
-    conv2d(x, packed, empty(k), y, **settings)
+    conv2d(x, packed, empty(k), y, relu=True, **settings)
+
+
+def _max_pool(side: int, c: int, k: int, dtype: torch.dtype, **settings: Any) -> None:
+    settings = UNIT | settings
+    out = -(-side // settings["stride"][0])
+    x = empty(64, side, side, c, dtype=dtype)
+    y = empty(64, out // 2, out // 2, k, dtype=dtype)
+    codes = empty(64, out // 2, out // 2, k // 4, dtype=torch.uint8)
+    packed = empty(k, 3, 3, c // settings["groups"], dtype=dtype)
+    conv2d_max_pool(x, packed, empty(k), y, codes, **settings)
 
 
 def _grad_input(side: int, c: int, k: int, dtype: torch.dtype, **settings: Any) -> None:
@@ -33,7 +43,7 @@ def _grad_input(side: int, c: int, k: int, dtype: torch.dtype, **settings: Any) 
     dx = empty(64, side, side, c, dtype=dtype)
     dy = empty(64, out, out, k, dtype=dtype)
     packed = empty(c, 3, 3, k // settings["groups"], dtype=dtype)
-    conv2d_grad_input(dy, packed, dx, **settings)
+    conv2d_grad_input(dy, packed, dx, mask=torch.empty_like(dx), **settings)
 
 
 def _pack() -> None:
@@ -65,6 +75,10 @@ CASES = [
     case("forward, exact", _forward, 14, 64, 128, FLOAT32, precision="ieee"),
     case("forward, first layer, exact", _forward, 56, 3, 64, FLOAT32, precision="ieee"),
     case("forward, depthwise", _forward, 14, 64, 64, BFLOAT16, groups=64, wgmma=False),
+    case("pooled, box, 64 channels", _max_pool, 56, 64, 64, BFLOAT16),
+    case("pooled, box", _max_pool, 14, 128, 256, BFLOAT16),
+    case("pooled, box", _max_pool, 14, 128, 256, FLOAT32),
+    case("pooled, stride 2", _max_pool, 14, 64, 128, BFLOAT16, stride=(2, 2)),
     case("data gradient, box", _grad_input, 14, 128, 256, BFLOAT16),
     case("data gradient, first layer", _grad_input, 14, 3, 64, BFLOAT16),
     case("data gradient, stride 2", _grad_input, 14, 64, 128, BFLOAT16, stride=(2, 2)),
