@@ -1,183 +1,200 @@
 """Gradients of a convolution's weight and bias over NHWC maps: launchers and references.
 
-The kernels are in conv_grad_weight_pointer.py, for every shape, and in conv_grad_weight_tma.py,
-for maps whose channels suit tensor descriptors. `precision` is "ieee" or "tf32", for float32 maps.
+Both are running sums. A launch adds its samples to the partial sums that earlier launches left,
+split by split in the samples' order, and the bits do not depend on where a batch is cut.
 """
 
-from math import gcd
-from typing import Final
-
-import torch
 import triton
+import triton.language as tl
 from torch import Tensor
-from torch.nn.functional import pad as torch_pad
 from torch.nn.grad import conv2d_weight
+from triton import cdiv
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .conv import rounding
-from .conv_grad_weight_pointer import grad_weight_kernel
-from .conv_grad_weight_tiles import (
-    SHARED_BY,
-    grad_weight_pointer_tile,
-    grad_weight_programs,
-    grad_weight_tile,
+from .conv_grad_weight_flat import grad_weight_flat_kernel
+from .conv_grad_weight_gather import grad_weight_gather_kernel
+from .conv_grad_weight_parts import share_of, turns_of
+from .conv_grad_weight_plan import (
+    BIAS_BLOCK,
+    GradWeightPlan,
+    Layer,
+    Work,
+    bias_splits,
+    edge_block,
+    grad_weight_plan,
+    work_of,
 )
-from .conv_grad_weight_tma import grad_weight_flat_kernel, grad_weight_samples_kernel
-from .conv_tiles import FEW_CHANNELS, Filter, Pair, block_of, suits_descriptors
-from .reduce import sum_rows, sum_rows_reference
+from .conv_grad_weight_samples import grad_weight_samples_kernel
+from .conv_tiles import FEW_CHANNELS, Filter, Pair, Tile
 
-SMALL_MAP: Final = 16 * 16  # output pixels up to which a weight gradient runs over samples
+__all__ = [
+    "GradWeightPlan",
+    "conv2d_grad_bias",
+    "conv2d_grad_bias_reference",
+    "conv2d_grad_weight",
+    "conv2d_grad_weight_reference",
+    "grad_weight_plan",
+]
 
 
 def conv2d_grad_weight(
-    x: Tensor, dy: Tensor, partials: Tensor, *, group: int, splits: int,
+    x: Tensor, dy: Tensor, partials: Tensor, *, first: bool,
     stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
+    bias_partials: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """Partial weight gradients, float32 [ceil(N/group), splits, K, R, S, C/g], each from zero.
+    """Add to running sums, float32 [splits, K, R, S, C/g], of which `first` starts new ones.
 
-    Partial (g, j) sums the j-th slice of the output pixels of samples [g * group, (g + 1) * group).
-    Slices depend on the sizes of a map, `group` and `splits` alone; some may be empty.
+    x [N, H, W, C] and dy [N, P, Q, K] are aligned to 16 bytes. `grad_weight_plan` says how many
+    splits there are and at what samples a launch may start. `bias_partials`, [bias_splits, K],
+    are those of `conv2d_grad_bias`. `precision` is "ieee" or "tf32", for float32 maps.
     """
-    if partials.numel() == 0:
+    if bias_partials is not None:
+        conv2d_grad_bias(dy, bias_partials, first=first)
+    if partials.numel() == 0 or x.shape[0] == 0:
         return
-    _, _, out_channels, size_r, size_s, in_channels = partials.shape
+    _, out_channels, size_r, size_s, in_channels = partials.shape
     taps = Filter(
         (size_r, size_s), stride, padding, dilation, groups, in_channels, out_channels // groups
     )
-    if not suits_descriptors(x, dy, taps, precision):
-        _launch_grad_weight(x, dy, partials, taps, group, splits, precision)
-    elif group % FEW_CHANNELS == 0 and dy.shape[1] * dy.shape[2] <= SMALL_MAP:
-        _launch_grad_weight_samples(x, dy, partials, taps, group, splits, precision)
-    elif _is_flat(x, dy, taps):
-        _launch_grad_weight_flat(x, dy, partials, taps, group, splits, precision)
-    else:
-        _launch_grad_weight(x, dy, partials, taps, group, splits, precision)
-
-
-def conv2d_grad_bias(dy: Tensor, partials: Tensor, *, group: int) -> None:
-    """Sums of dy [N, P, Q, K] over groups of samples and their pixels, as `sum_rows` makes them."""
-    sum_rows(dy.view(-1, dy.shape[3]), partials, group=group * dy.shape[1] * dy.shape[2])
-
-
-def grad_weight_tiles(
-    out_channels: int, in_channels: int, size_r: int, size_s: int, groups: int,
-    dtype: torch.dtype, precision: str,
-) -> int:  # fmt: skip
-    """Multiprocessors that one partial of `conv2d_grad_weight` fills; in_channels of one group."""
-    taps = Filter(
-        (size_r, size_s), (1, 1), (0, 0), (1, 1), groups, in_channels, out_channels // groups
+    layer = Layer(_sides(x), _sides(dy), taps, x.dtype, precision)
+    work = work_of(layer)
+    {"flat": _launch_flat, "samples": _launch_samples, "gather": _launch_gather}[work.kernel](
+        x, dy, partials, first, layer, work
     )
-    shared_by = SHARED_BY if grad_weight_tile(taps, dtype, precision).num_warps == 2 else 1
-    return triton.cdiv(grad_weight_programs(taps, dtype, precision), shared_by)
 
 
-# Which kernel
+def conv2d_grad_bias(dy: Tensor, partials: Tensor, *, first: bool) -> None:
+    """Add the sums of dy [N, P, Q, K] to running ones, float32 [bias_splits, K]."""
+    if dy.numel() == 0:
+        return
+    num_samples, height, width, channels = dy.shape
+    splits, unit = bias_splits(height, width, channels)
+    block_p, block_k = BIAS_BLOCK
+    grad_bias_kernel[(cdiv(channels, block_k), splits)](
+        dy, partials, int(first), num_samples, height * width, channels, unit, splits,
+        BLOCK_P=block_p, BLOCK_K=block_k, STAGES=3, num_warps=4,
+    )  # fmt: skip
 
 
-def _is_flat(x: Tensor, dy: Tensor, taps: Filter) -> bool:
-    """Whether a tap is one offset in the flat map: stride 1, sides kept, moving under a row."""
-    kept = x.shape[1:3] == dy.shape[1:3] and taps.stride == (1, 1)
-    return kept and taps.dilation[1] * (taps.size[1] - 1) // 2 < x.shape[2]
+@triton.jit(do_not_specialize=["first", "num_samples", "pixels", "unit", "splits"])
+def grad_bias_kernel(
+    dy_ptr, partials_ptr, first, num_samples, pixels, channels, unit, splits,
+    BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
+) -> None:  # fmt: skip
+    """A step is a run of pixels of a unit of samples, summed before it is added."""
+    split = tl.program_id(1)
+    offs_k = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K)
+    mask_k = offs_k < channels
+    sum_ptrs = partials_ptr + split.to(tl.int64) * channels + offs_k
+    acc = tl.load(sum_ptrs, mask=mask_k & (first == 0), other=0.0)
+    start, share = share_of(split, splits, tl.cdiv(unit * pixels, BLOCK_P))
+    last = tl.cdiv(num_samples % unit * pixels, BLOCK_P)
+    rows = num_samples.to(tl.int64) * pixels
+    for turn in tl.range(0, turns_of(start, share, unit, num_samples, last), num_stages=STAGES):
+        offs_p = (start + turn % share) * BLOCK_P + tl.arange(0, BLOCK_P)  # of the unit
+        row = (turn // share * unit).to(tl.int64) * pixels + offs_p
+        mask = ((offs_p < unit * pixels) & (row < rows))[:, None] & mask_k[None, :]
+        dy = tl.load(dy_ptr + row[:, None] * channels + offs_k[None, :], mask=mask, other=0.0)
+        acc += tl.sum(dy.to(tl.float32), 0)
+    tl.store(sum_ptrs, acc, mask=mask_k)
 
 
 # Launches
 
 
-def _launch_grad_weight(
-    x: Tensor, dy: Tensor, partials: Tensor, taps: Filter, group: int, splits: int, precision: str
-) -> None:
-    tile = grad_weight_pointer_tile(taps, x.dtype, precision)
-    few = taps.in_channels < FEW_CHANNELS
-    grad_weight_kernel[_grad_weight_grid(partials, taps, x.dtype, precision)](
-        x, dy, partials,
-        x.shape[0], x.shape[1], x.shape[2], dy.shape[1], dy.shape[2],
-        taps.in_channels, taps.out_channels, taps.groups, *taps.padding, *taps.dilation,
-        group, splits,
-        R=taps.size[0], S=taps.size[1], STRIDE_H=taps.stride[0], STRIDE_W=taps.stride[1],
-        FLATTEN=few, PRECISION=precision,
-        BLOCK_P=tile.pixels, BLOCK_K=tile.out_channels, BLOCK_C=tile.in_channels,
-        num_warps=tile.num_warps, num_stages=tile.num_stages,
-    )  # fmt: skip
+def _sides(maps: Tensor) -> Pair:
+    return maps.shape[1], maps.shape[2]
 
 
-def _launch_grad_weight_flat(
-    x: Tensor, dy: Tensor, partials: Tensor, taps: Filter, group: int, splits: int, precision: str
+def _sums(partials: Tensor, tile: Tile) -> TensorDescriptor:
+    taps_joined = partials.view(*partials.shape[:2], -1, partials.shape[4])
+    return TensorDescriptor.from_tensor(taps_joined, [1, tile.out_channels, 1, tile.in_channels])
+
+
+def _launch_flat(
+    x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: Layer, work: Work
 ) -> None:
-    tile = grad_weight_tile(taps, x.dtype, precision)
+    tile, taps = work.tile, layer.taps
     num_samples, height, width, in_channels = x.shape
-    out_channels = dy.shape[3]
-    flat = (num_samples, height * width, -1)
-    rows = (num_samples, height, -1)
-    edge = block_of(height, 16, tile.pixels)
-    grad_weight_flat_kernel[_grad_weight_grid(partials, taps, x.dtype, precision)](
+    flat, rows = (num_samples, height * width, -1), (num_samples, height, -1)
+    edge = edge_block(layer, tile)
+    grad_weight_flat_kernel[(work.programs * (work.splits + work.edges),)](
         TensorDescriptor.from_tensor(x.view(flat), [1, tile.pixels, tile.in_channels]),
         TensorDescriptor.from_tensor(dy.view(flat), [1, tile.pixels, tile.out_channels]),
         TensorDescriptor.from_tensor(x.view(rows), [1, edge, tile.in_channels]),
         TensorDescriptor.from_tensor(dy.view(rows), [1, edge, tile.out_channels]),
-        partials,
-        num_samples, height, width, in_channels, out_channels, group, splits,
-        *taps.padding, *taps.dilation,
-        R=taps.size[0], S=taps.size[1], PRECISION=precision,
+        _sums(partials, tile), int(first),
+        num_samples, height, width, in_channels, taps.out_channels,
+        work.unit, work.splits, *taps.padding, *taps.dilation,
+        R=taps.size[0], S=taps.size[1], PRECISION=layer.precision,
         BLOCK_P=tile.pixels, BLOCK_E=edge, BLOCK_K=tile.out_channels, BLOCK_C=tile.in_channels,
         STAGES=tile.num_stages, num_warps=tile.num_warps,
     )  # fmt: skip
 
 
-def _launch_grad_weight_samples(
-    x: Tensor, dy: Tensor, partials: Tensor, taps: Filter, group: int, splits: int, precision: str
+def _launch_samples(
+    x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: Layer, work: Work
 ) -> None:
-    tile = grad_weight_tile(taps, x.dtype, precision)
-    samples = gcd(group, tile.pixels)
-    grad_weight_samples_kernel[_grad_weight_grid(partials, taps, x.dtype, precision)](
-        TensorDescriptor.from_tensor(x.view(x.shape[0], -1), [samples, tile.in_channels]),
-        TensorDescriptor.from_tensor(dy.view(dy.shape[0], -1), [samples, tile.out_channels]),
-        partials,
-        x.shape[0], x.shape[1], x.shape[2], dy.shape[1], dy.shape[2],
-        taps.in_channels, taps.out_channels, group, splits, *taps.padding, *taps.dilation,
+    tile, taps = work.tile, layer.taps
+    num_samples = x.shape[0]
+    grad_weight_samples_kernel[(work.programs * work.splits,)](
+        TensorDescriptor.from_tensor(x.view(num_samples, -1), [tile.pixels, tile.in_channels]),
+        TensorDescriptor.from_tensor(dy.view(num_samples, -1), [tile.pixels, tile.out_channels]),
+        _sums(partials, tile), int(first), num_samples, *layer.in_sides, *layer.out_sides,
+        taps.in_channels, taps.out_channels, work.splits, *taps.padding, *taps.dilation,
         R=taps.size[0], S=taps.size[1], STRIDE_H=taps.stride[0], STRIDE_W=taps.stride[1],
-        PRECISION=precision,
-        BLOCK_N=samples, BLOCK_K=tile.out_channels, BLOCK_C=tile.in_channels,
+        PRECISION=layer.precision,
+        BLOCK_N=tile.pixels, BLOCK_K=tile.out_channels, BLOCK_C=tile.in_channels,
         STAGES=tile.num_stages, num_warps=tile.num_warps,
     )  # fmt: skip
 
 
-def _grad_weight_grid(
-    partials: Tensor, taps: Filter, dtype: torch.dtype, precision: str
-) -> tuple[int]:
-    num_partials = partials.shape[0] * partials.shape[1]
-    return (num_partials * grad_weight_programs(taps, dtype, precision),)
+def _launch_gather(
+    x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: Layer, work: Work
+) -> None:
+    tile, taps = work.tile, layer.taps
+    grad_weight_gather_kernel[(work.programs * work.splits,)](
+        x, dy, partials, int(first), x.shape[0], *layer.in_sides, *layer.out_sides,
+        taps.in_channels, taps.out_channels, taps.groups, *taps.padding, *taps.dilation,
+        work.unit, work.splits,
+        R=taps.size[0], S=taps.size[1], STRIDE_H=taps.stride[0], STRIDE_W=taps.stride[1],
+        FLATTEN=taps.in_channels < FEW_CHANNELS, PRECISION=layer.precision,
+        BLOCK_P=tile.pixels, BLOCK_K=tile.out_channels, BLOCK_C=tile.in_channels,
+        num_warps=tile.num_warps, num_stages=tile.num_stages,
+    )  # fmt: skip
 
 
 # References
 
 
 def conv2d_grad_weight_reference(
-    x: Tensor, dy: Tensor, partials: Tensor, *, group: int, splits: int,
+    x: Tensor, dy: Tensor, partials: Tensor, *, first: bool,
     stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
+    bias_partials: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """Plain `conv2d_grad_weight`, in float32; slice j is an equal share of the rows of dy."""
-    size_r = partials.shape[3]
-    size = [partials.shape[axis] for axis in (2, 5, 3, 4)]
-    share = triton.cdiv(dy.shape[1], splits)
+    """Plain `conv2d_grad_weight`, in float32; its splits but the first hold zeros."""
+    if bias_partials is not None:
+        conv2d_grad_bias_reference(dy, bias_partials, first=first)
+    if first:
+        partials.zero_()
+    size = [partials.shape[axis] for axis in (1, 4, 2, 3)]
+    geometry = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    plan = grad_weight_plan(
+        _sides(x), _sides(dy), (size[0], size[1], size[2], size[3]),
+        **geometry, dtype=x.dtype, precision=precision,
+    )  # fmt: skip
     with rounding(precision):
-        for index, start in enumerate(range(0, x.shape[0], group)):
-            samples = x[start : start + group].float().permute(0, 3, 1, 2)
-            padded = torch_pad(samples, (0, 0, padding[0], padding[0]))
-            grad = dy[start : start + group].float().permute(0, 3, 1, 2)
-            for j in range(splits):
-                rows = grad[:, :, j * share : (j + 1) * share]
-                if rows.shape[2] == 0:
-                    partials[index, j].zero_()
-                    continue
-                top = j * share * stride[0]
-                reach = (rows.shape[2] - 1) * stride[0] + (size_r - 1) * dilation[0] + 1
-                result = conv2d_weight(
-                    padded[:, :, top : top + reach], size, rows,
-                    stride, (0, padding[1]), dilation, groups,
-                )  # fmt: skip
-                partials[index, j] = result.permute(0, 2, 3, 1)
+        for samples, grad in zip(x.split(plan.unit), dy.split(plan.unit), strict=True):
+            partials[0] += conv2d_weight(
+                samples.float().permute(0, 3, 1, 2), size, grad.float().permute(0, 3, 1, 2),
+                **geometry,
+            ).permute(0, 2, 3, 1)  # fmt: skip
 
 
-def conv2d_grad_bias_reference(dy: Tensor, partials: Tensor, *, group: int) -> None:
-    """Plain `conv2d_grad_bias`."""
-    sum_rows_reference(dy.view(-1, dy.shape[3]), partials, group=group * dy.shape[1] * dy.shape[2])
+def conv2d_grad_bias_reference(dy: Tensor, partials: Tensor, *, first: bool) -> None:
+    """Plain `conv2d_grad_bias`; its splits but the first hold zeros."""
+    if first:
+        partials.zero_()
+    for sample in dy:
+        partials[0] += sample.float().sum((0, 1))

@@ -8,6 +8,7 @@ from triton.runtime import driver
 
 INTERPRETED_SMS: Final = 4
 INTERPRETED_SHARED_NBYTES: Final = 232448
+ABSENT: Final = {"multiprocessor_count": 132, "max_shared_mem": 232448}  # an H200
 
 
 def interpreted() -> bool:
@@ -19,21 +20,37 @@ def capability() -> tuple[int, int]:
     """Compute capability of the current device, (9, 0) for Hopper; (0, 0) in the interpreter."""
     if interpreted():
         return (0, 0)
-    return _capability(driver.active, driver.active.get_current_device())
+    if (active := _driver()) is None:
+        return (9, 0)
+    return _capability(active, active.get_current_device())
 
 
 def num_sms() -> int:
     """Streaming multiprocessors of the current device."""
     if interpreted():
         return INTERPRETED_SMS
-    return _property(driver.active, driver.active.get_current_device(), "multiprocessor_count")
+    return _property("multiprocessor_count")
 
 
 def shared_nbytes() -> int:
     """Bytes of shared memory that one program may use on the current device."""
     if interpreted():
         return INTERPRETED_SHARED_NBYTES
-    return _property(driver.active, driver.active.get_current_device(), "max_shared_mem")
+    return _property("max_shared_mem")
+
+
+def _driver() -> Any:
+    """Triton's driver of the GPU, or None where there is no GPU: plans then assume an H200."""
+    try:
+        return driver.active
+    except RuntimeError:
+        return None
+
+
+def _property(name: str) -> int:
+    if (active := _driver()) is None:
+        return ABSENT[name]
+    return _queried(active, active.get_current_device(), name)
 
 
 @functools.cache
@@ -43,5 +60,5 @@ def _capability(active: Any, device: int) -> tuple[int, int]:
 
 
 @functools.cache
-def _property(active: Any, device: int, name: str) -> int:
+def _queried(active: Any, device: int, name: str) -> int:
     return int(active.utils.get_device_properties(device)[name])

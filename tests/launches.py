@@ -16,6 +16,7 @@ from tvdnn.kernels import (
     activation,
     conv,
     conv_grad_weight,
+    conv_grad_weight_groups,
     conv_pack,
     dropout,
     layout,
@@ -119,10 +120,18 @@ def _convolution(
     if direction == "grad_input":
         dx, packed = o.like(x), o.random(c, taps, taps, k, dtype=dtype)
         return Launch(lambda: conv.conv2d_grad_input(dy, packed, dx, **settings), (dx,))
-    group = max(o.size.samples // 4, 1)
-    partials = o.empty(-(-o.size.samples // group), 2, k, taps, taps, c)
-    own = partial(conv_grad_weight.conv2d_grad_weight, group=group, splits=2, **settings)
-    return Launch(lambda: own(x, dy, partials), (partials,))
+    plan = _plan(x, dy, taps, settings)
+    sums = o.empty(plan.splits, k, taps, taps, c), o.empty(plan.bias_splits, k)
+    own = partial(conv_grad_weight.conv2d_grad_weight, first=True, **settings)
+    return Launch(lambda: own(x, dy, sums[0], bias_partials=sums[1]), sums)
+
+
+def _plan(
+    x: Tensor, dy: Tensor, taps: int, settings: dict[str, Any]
+) -> conv_grad_weight.GradWeightPlan:
+    shape = (dy.shape[3], x.shape[3], taps, taps)
+    sides = (x.shape[1], x.shape[2]), (dy.shape[1], dy.shape[2])
+    return conv_grad_weight.grad_weight_plan(*sides, shape, **settings, dtype=x.dtype)
 
 
 def _convolutions() -> Iterator[tuple[str, Make]]:
@@ -146,8 +155,10 @@ def _convolutions() -> Iterator[tuple[str, Make]]:
 
 
 def _grad_bias(o: Operands) -> Launch:
-    dy, partials = o.maps(), o.empty(o.size.samples, 4, o.size.channels)
-    return Launch(lambda: conv_grad_weight.conv2d_grad_bias(dy, partials, group=1), (partials,))
+    dy = o.maps()
+    plan = _plan(dy, dy, 3, _settings(1, 1, "tf32"))
+    partials = o.empty(plan.bias_splits, dy.shape[3])
+    return Launch(lambda: conv_grad_weight.conv2d_grad_bias(dy, partials, first=True), (partials,))
 
 
 def _pack(o: Operands) -> Launch:
@@ -373,8 +384,26 @@ def _many(launcher: Callable[..., None]) -> Callable[..., None]:
 SGD = {"nesterov": True, "maximize": False}
 ADAMW = {"maximize": False}
 
+
+def _grad_groups(o: Operands, name: str) -> Launch:
+    x, dy = o.maps(), o.maps()
+    settings = {"group": 1, **_settings(1, 1, "tf32"), "splits": 2}
+    partials = o.empty(o.size.samples, 2, dy.shape[3], 3, 3, x.shape[3])
+    if name == "bias":
+        sums = o.empty(o.size.samples, 2, dy.shape[3])
+        return Launch(
+            lambda: conv_grad_weight_groups.conv2d_grad_bias_groups(dy, sums, group=1), (sums,)
+        )
+    return Launch(
+        lambda: conv_grad_weight_groups.conv2d_grad_weight_groups(x, dy, partials, **settings),
+        (partials,),
+    )
+
+
 LAUNCHES: dict[str, Make] = {
     **dict(_convolutions()),
+    "conv2d_grad_weight_groups": partial(_grad_groups, name="weight"),
+    "conv2d_grad_bias_groups": partial(_grad_groups, name="bias"),
     "conv2d_grad_bias": _grad_bias,
     "pack_weight": _pack,
     "pack_weight_grad_input": _pack_grad_input,

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from math import ceil
 from typing import Any, Final
 
 import torch
@@ -14,14 +13,12 @@ from bench.cases.case import Calls, Case
 from bench.timing import DTYPES
 from tvdnn.kernels import conv, conv_grad_weight
 from tvdnn.kernels.conv_pack import pack_weight, pack_weight_grad_input
-from tvdnn.kernels.device import num_sms
 from tvdnn.kernels.reduce import sum_partials
 
 SAMPLES: Final = 256
 EXACT_SAMPLES: Final = 2
 EXACT_CHANNELS: Final = 32
 EXACT_CHUNK: Final = 32  # samples whose float64 copies are in memory together
-WAVES: Final = 4
 convolution_backward = torch.ops.aten.convolution_backward
 
 
@@ -148,11 +145,11 @@ def grad_input(o: Operands) -> Calls:
 
 def grad_weight(o: Operands) -> Calls:
     """The sum over partials is part of the work."""
-    partials, cut = _partials(o)
+    partials = _partials(o)
     grad = torch.full_like(o.weight, torch.nan)
 
     def own() -> Tensor:
-        conv_grad_weight.conv2d_grad_weight(o.x, o.dy, partials, **cut, **o.settings)
+        conv_grad_weight.conv2d_grad_weight(o.x, o.dy, partials, first=True, **o.settings)
         sum_partials(partials, grad, first=True)
         return grad
 
@@ -167,14 +164,13 @@ def grad_weight(o: Operands) -> Calls:
     )
 
 
-def _partials(o: Operands) -> tuple[Tensor, dict[str, int]]:
-    samples, (k, size, _, c) = o.x.shape[0], o.packed.shape
-    tiles = conv_grad_weight.grad_weight_tiles(k, c, size, size, 1, o.x.dtype, "tf32")
-    group = min(64 if o.layer.out_side <= 28 else 16, samples)
-    num_groups = ceil(samples / group)
-    splits = max(1, round(WAVES * num_sms() / (tiles * num_groups)))
-    partials = torch.full((num_groups, splits, k, size, size, c), torch.nan)
-    return partials, {"group": group, "splits": splits}
+def _partials(o: Operands) -> Tensor:
+    k, size, _, c = o.packed.shape
+    sides = (o.layer.side,) * 2, (o.layer.out_side,) * 2
+    plan = conv_grad_weight.grad_weight_plan(
+        *sides, (k, c, size, size), **o.settings, dtype=o.x.dtype
+    )
+    return torch.full((plan.splits, k, size, size, c), torch.nan)
 
 
 def exact_grad_weight(layer: Layer, x: Tensor, dy: Tensor) -> Tensor:

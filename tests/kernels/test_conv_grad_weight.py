@@ -1,17 +1,18 @@
 """Weight and bias gradients of convolutions against references, and these against autograd."""
 
-from dataclasses import replace
-from math import ceil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from torch import Tensor
 
-from tvdnn.kernels import conv_grad_weight, conv_tiles
+from tvdnn.kernels import conv_grad_weight, conv_grad_weight_plan
+from tvdnn.kernels.conv_grad_weight_plan import GradWeightPlan, grad_weight_plan
 
 from .conv_layers import (
     DTYPES,
     PARTIAL_TOLERANCE,
-    RUNS,
     SHAPES,
     TOLERANCE,
     Layer,
@@ -19,7 +20,59 @@ from .conv_layers import (
     gradients,
     make,
 )
-from .numerics import assert_repeatable, poisoned, poisoned_like, rms_error
+from .numerics import assert_repeatable, poisoned, rms_error
+
+FLAT = ("box", "box, odd channels", "box, large filter", "box, dilated", "box, one by one")
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """The running sums of a layer, poisoned, and its plan."""
+
+    plan: GradWeightPlan
+    weight: Tensor
+    bias: Tensor
+
+
+def sums_of(layer: Layer) -> Sums:
+    k, c, r, s = layer.weight.shape
+    plan = grad_weight_plan(
+        tuple(layer.x.shape[1:3]), tuple(layer.dy.shape[1:3]), (k, c, r, s),
+        **layer.shape.settings, dtype=layer.x.dtype,
+    )  # fmt: skip
+    device = layer.x.device
+    return Sums(
+        plan,
+        poisoned((plan.splits, k, r, s, c), torch.float32, device),
+        poisoned((plan.bias_splits, k), torch.float32, device),
+    )
+
+
+def launch(layer: Layer, sums: Sums, *, suffix: str = "", runs: tuple[int, ...] = ()) -> Sums:
+    """The sums after launches over runs of these many units, and one over what then remains."""
+    start, kernel = 0, getattr(conv_grad_weight, "conv2d_grad_weight" + suffix)
+    for units in (*runs, len(layer.x)):
+        stop = start + units * sums.plan.unit
+        kernel(
+            layer.x[start:stop], layer.dy[start:stop], sums.weight,
+            first=start == 0, bias_partials=sums.bias, **layer.shape.settings,
+        )  # fmt: skip
+        start = stop
+    return sums
+
+
+def planned(monkeypatch: pytest.MonkeyPatch, **constants: int) -> None:
+    """Plans follow from these constants for a while."""
+    for name, value in constants.items():
+        monkeypatch.setattr(conv_grad_weight_plan, name, value)
+    conv_grad_weight_plan.forget()
+
+
+@pytest.fixture(autouse=True)
+def own_plans() -> Iterator[None]:
+    """Plans made under a test's constants end with it."""
+    yield
+    conv_grad_weight_plan.forget()
 
 
 @pytest.fixture(params=DTYPES, ids=["float32", "bfloat16"])
@@ -37,84 +90,83 @@ def layer(request: pytest.FixtureRequest, dtype: torch.dtype, generator: torch.G
 
 def test_references_match_autograd(layer: Layer, dtype: torch.dtype) -> None:
     _, _, dweight, dbias = gradients(layer)
-    shape, partials = layer.shape, layer.partials()
-    conv_grad_weight.conv2d_grad_weight_reference(
-        layer.x, layer.dy, partials, group=shape.group, splits=shape.splits, **shape.settings
-    )
-    bias_partials = poisoned((len(partials), len(dbias)), torch.float32, dbias.device)
-    conv_grad_weight.conv2d_grad_bias_reference(layer.dy, bias_partials, group=shape.group)
-    assert rms_error(partials.sum((0, 1)).permute(0, 3, 1, 2), dweight) < TOLERANCE[dtype]
-    assert rms_error(bias_partials.sum(0), dbias) < TOLERANCE[dtype]
+    sums = launch(layer, sums_of(layer), suffix="_reference")
+    assert rms_error(sums.weight.sum(0).permute(0, 3, 1, 2), dweight) < TOLERANCE[dtype]
+    assert rms_error(sums.bias.sum(0), dbias) < TOLERANCE[dtype]
 
 
-def test_grad_weight(layer: Layer) -> None:
-    out, expected = layer.partials(), layer.partials()
-    cut = {"group": layer.shape.group, "splits": layer.shape.splits}
-    conv_grad_weight.conv2d_grad_weight(layer.x, layer.dy, out, **cut, **layer.shape.settings)
-    conv_grad_weight.conv2d_grad_weight_reference(
-        layer.x, layer.dy, expected, **cut, **layer.shape.settings
-    )
-    assert rms_error(out.sum(1), expected.sum(1)) < PARTIAL_TOLERANCE
+def test_gradients(layer: Layer) -> None:
+    sums = launch(layer, sums_of(layer))
+    expected = launch(layer, sums_of(layer), suffix="_reference")
+    assert rms_error(sums.weight.sum(0), expected.weight.sum(0)) < PARTIAL_TOLERANCE
+    assert rms_error(sums.bias.sum(0), expected.bias.sum(0)) < PARTIAL_TOLERANCE
+
+
+@pytest.mark.parametrize("name", FLAT)
+def test_large_maps_are_flat(
+    name: str, dtype: torch.dtype, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned(monkeypatch, SMALL_MAP=1)
+    test_gradients(make(SHAPES[name], dtype, generator))
 
 
 @pytest.mark.parametrize("name", ["box", "box, odd channels", "box, dilated"])
 def test_pointers_take_every_shape(
     name: str, dtype: torch.dtype, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conv_tiles, "capability", lambda: (8, 0))
-    test_grad_weight(make(replace(SHAPES[name], precision="ieee"), dtype, generator))
+    monkeypatch.setattr(conv_grad_weight_plan, "capability", lambda: (8, 0))
+    test_gradients(make(replace(SHAPES[name], precision="ieee"), dtype, generator))
 
 
-def test_grad_bias(layer: Layer) -> None:
-    group = layer.shape.group
-    num_groups, splits = ceil(len(layer.x) / group), layer.shape.splits
-    out = poisoned((num_groups, splits, layer.dy.shape[3]), torch.float32, layer.dy.device)
-    expected = poisoned_like(out)
-    conv_grad_weight.conv2d_grad_bias(layer.dy, out, group=group)
-    conv_grad_weight.conv2d_grad_bias_reference(layer.dy, expected, group=group)
-    assert rms_error(out, expected) < PARTIAL_TOLERANCE
+RUNS = {
+    "first layer": replace(SHAPES["first layer"], x=(5, 5, 7)),
+    "stride 2": replace(SHAPES["stride 2"], x=(5, 6, 8)),
+    "groups": replace(SHAPES["groups"], x=(5, 6, 6)),
+    "flat": replace(SHAPES["box"], x=(5, 6, 5)),
+    "samples": replace(SHAPES["samples"], x=(150, 2, 3)),
+}
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("case", RUNS)
 @pytest.mark.parametrize("suffix", ["", "_reference"])
 def test_runs_have_the_bits_of_the_whole(
-    name: str, suffix: str, dtype: torch.dtype, generator: torch.Generator
-) -> None:
-    """Partials of samples [group, N), computed alone, are what a launch over all makes of them."""
-    layer = make(RUNS[name], dtype, generator)
-    group = layer.shape.group
-    whole = layer.partials()
-    part = poisoned_like(whole[1:])
-    launch = getattr(conv_grad_weight, "conv2d_grad_weight" + suffix)
-    cut = {"group": group, "splits": layer.shape.splits}
-    launch(layer.x, layer.dy, whole, **cut, **layer.shape.settings)
-    launch(layer.x[group:], layer.dy[group:], part, **cut, **layer.shape.settings)
-    assert torch.equal(whole[1:], part)
+    case: str, suffix: str, dtype: torch.dtype, generator: torch.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Wherever a batch is cut between units, the sums have the same bits."""
+    small_map = 1 if case == "flat" else 28 * 28
+    planned(monkeypatch, UNIT_STEPS=1, SUMMED_PIXELS=1, SMALL_MAP=small_map)
+    layer = make(RUNS[case], dtype, generator)
+    whole = launch(layer, sums_of(layer), suffix=suffix)
+    assert whole.plan.unit * 2 < len(layer.x)
+    for runs in ((1,), (1, 1), (2,)):
+        cut = launch(layer, sums_of(layer), suffix=suffix, runs=runs)
+        assert torch.equal(whole.weight, cut.weight)
+        assert torch.equal(whole.bias, cut.bias)
 
 
 @pytest.mark.parametrize("name", ["first layer", "box"])
-def test_empty_batch(name: str, dtype: torch.dtype, generator: torch.Generator) -> None:
+@pytest.mark.parametrize("suffix", ["", "_reference"])
+def test_no_samples_leave_sums_as_they_are(
+    name: str, suffix: str, dtype: torch.dtype, generator: torch.Generator
+) -> None:
     layer = make(replace(SHAPES[name], x=(0, *SHAPES[name].x[1:])), dtype, generator)
-    for suffix in ("", "_reference"):
-        getattr(conv_grad_weight, "conv2d_grad_weight" + suffix)(
-            layer.x, layer.dy, layer.partials(), group=2, splits=1, **layer.shape.settings
-        )
+    sums = sums_of(layer)
+    sums.weight.fill_(1.0)
+    getattr(conv_grad_weight, "conv2d_grad_weight" + suffix)(
+        layer.x, layer.dy, sums.weight, first=False, **layer.shape.settings
+    )
+    assert (sums.weight == 1.0).all()
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["large", "small", "few channels"])
 def test_repeats_to_the_bit(name: str, dtype: torch.dtype, generator: torch.Generator) -> None:
     shape = {
-        "large": Shape((16, 56, 56), (128, 256), group=4, splits=4, precision="tf32"),
-        "small": Shape((64, 14, 14), (256, 256), group=64, splits=8, precision="tf32"),
-        "few channels": Shape((8, 112, 112), (3, 64), group=4, splits=4, precision="tf32"),
+        "large": Shape((16, 56, 56), (128, 256), precision="tf32"),
+        "small": Shape((64, 14, 14), (256, 256), precision="tf32"),
+        "few channels": Shape((8, 112, 112), (3, 64), precision="tf32"),
     }[name]
     layer = make(shape, dtype, generator)
-    partials = layer.partials()
-
-    def launch() -> None:
-        conv_grad_weight.conv2d_grad_weight(
-            layer.x, layer.dy, partials, group=shape.group, splits=shape.splits, **shape.settings
-        )
-
-    assert_repeatable(launch, partials)
+    sums = sums_of(layer)
+    assert_repeatable(lambda: launch(layer, sums), sums.weight, sums.bias)

@@ -11,12 +11,11 @@ from torch.nn import functional
 from ..errors import InputError
 from ..kernels import conv as kernels
 from ..kernels import conv_grad_weight as grad_kernels
-from ..kernels import conv_pack, device, reduce
+from ..kernels import conv_pack, reduce
 from ..torch_calls import Ints, pair
 from .maps import apply, autocast, choose, nchw, nhwc, shape_only, torchs_own
 
 _SWITCH: Any = torch.backends.cudnn.conv  # type: ignore[attr-defined]
-WAVES = 2  # programs of a weight gradient's launch for each multiprocessor
 
 
 class Conv2d(torch.nn.Conv2d):
@@ -109,7 +108,7 @@ class _Conv2d(torch.autograd.Function):
         return (
             _grad_input(x, weight, grads, ctx.settings) if wants_x else None,
             _grad_weight(x, weight, grads, ctx.settings) if wants_weight else None,
-            _grad_bias(bias, grads) if wants_bias else None,
+            _grad_bias(x, weight, bias, grads, ctx.settings) if wants_bias else None,
             None,
         )
 
@@ -139,36 +138,34 @@ def _grad_input(x: Tensor, weight: Tensor, grads: Tensor, settings: _Settings) -
 
 
 def _grad_weight(x: Tensor, weight: Tensor, grads: Tensor, settings: _Settings) -> Tensor:
-    group, splits = _partition(grads, weight, settings)
-    partials = grads.new_empty(
-        -(-len(grads) // group), splits, *_packed_shape(weight), dtype=torch.float32
-    )
+    splits = _plan(x, weight, grads, settings).splits
+    partials = grads.new_zeros(splits, *_packed_shape(weight), dtype=torch.float32)
     launch = choose(x, grad_kernels.conv2d_grad_weight, grad_kernels.conv2d_grad_weight_reference)
-    cut = {"group": group, "splits": splits}
-    launch(nhwc(x), grads, partials, **cut, **asdict(settings), precision=_precision())
-    grad = torch.empty_like(weight, dtype=torch.float32)
-    choose(x, reduce.sum_partials, reduce.sum_partials_reference)(partials, grad, first=True)
-    return grad.to(weight.dtype)
+    launch(nhwc(x), grads, partials, first=True, **asdict(settings), precision=_precision())
+    return _summed(partials, weight)
 
 
-def _partition(grads: Tensor, weight: Tensor, settings: _Settings) -> tuple[int, int]:
-    """Samples of a partial sum, and the slices of one, that fill the GPU."""
-    samples = max(1, len(grads))
-    if not grads.is_cuda:
-        return samples, 1
-    shape = (*weight.shape, settings.groups)
-    tiles = grad_kernels.grad_weight_tiles(*shape, grads.dtype, _precision())
-    parts = -(-WAVES * device.num_sms() // tiles)
-    return max(1, samples // parts), max(1, -(-parts // samples))
-
-
-def _grad_bias(bias: Tensor, grads: Tensor) -> Tensor:
-    partials = grads.new_empty(len(grads), grads.shape[-1], dtype=torch.float32)
+def _grad_bias(x: Tensor, weight: Tensor, bias: Tensor, grads: Tensor, by: _Settings) -> Tensor:
+    splits = _plan(x, weight, grads, by).bias_splits
+    partials = grads.new_zeros(splits, grads.shape[-1], dtype=torch.float32)
     launch = choose(grads, grad_kernels.conv2d_grad_bias, grad_kernels.conv2d_grad_bias_reference)
-    launch(grads, partials, group=1)
-    grad = torch.empty_like(bias, dtype=torch.float32)
-    choose(grads, reduce.sum_partials, reduce.sum_partials_reference)(partials, grad, first=True)
-    return grad.to(bias.dtype)
+    launch(grads, partials, first=True)
+    return _summed(partials, bias)
+
+
+def _plan(
+    x: Tensor, weight: Tensor, grads: Tensor, settings: _Settings
+) -> grad_kernels.GradWeightPlan:
+    sides = (x.shape[2], x.shape[3]), (grads.shape[1], grads.shape[2])
+    k, c, r, s = weight.shape
+    arithmetic = {"dtype": grads.dtype, "precision": _precision()}
+    return grad_kernels.grad_weight_plan(*sides, (k, c, r, s), **asdict(settings), **arithmetic)
+
+
+def _summed(partials: Tensor, param: Tensor) -> Tensor:
+    grad = torch.empty_like(param, dtype=torch.float32)
+    choose(partials, reduce.sum_partials, reduce.sum_partials_reference)(partials, grad, first=True)
+    return grad.to(param.dtype)
 
 
 def _precision() -> str:

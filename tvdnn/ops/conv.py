@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 from ..graph import Kind, Op, Use
-from ..kernels.conv_grad_weight import grad_weight_tiles
+from ..kernels.conv_grad_weight_groups import grad_weight_tiles
 from .activation import behind_relu, run_mask
 from .builder import Builder, whole
 from .definition import TORCH_DTYPES, Launch, OpDef
@@ -199,7 +199,7 @@ def _run_grad_input(a: Launch) -> None:
 def _run_grad_weight(a: Launch) -> None:
     partials = a.writes[0]
     group, splits = a.attrs["group"], partials.shape[1]
-    a.kernels.conv2d_grad_weight(
+    a.kernels.conv2d_grad_weight_groups(
         a.reads[0], a.reads[1], partials, group=group, splits=splits, **_settings(a)
     )
 
@@ -207,7 +207,7 @@ def _run_grad_weight(a: Launch) -> None:
 def _run_grad_bias(a: Launch) -> None:
     """Sum slices of each group in parallel, then each group's slices into its partial."""
     slices, partials = a.writes
-    a.kernels.conv2d_grad_bias(a.reads[0], slices, group=a.attrs["group"])
+    a.kernels.conv2d_grad_bias_groups(a.reads[0], slices, group=a.attrs["group"])
     a.kernels.sum_rows(slices.view(-1, slices.shape[2]), partials, group=slices.shape[1])
 
 

@@ -1,0 +1,247 @@
+"""How a weight gradient is summed: by which kernel, in what tiles, over how many splits.
+
+All of it follows from a layer's sizes, dtype and precision and from the GPU, never from the number
+of samples: a split sums the same pixels of the same samples however a batch is cut into launches.
+"""
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import torch
+from triton import cdiv
+
+from .conv_tiles import (
+    FEW_CHANNELS,
+    STEP_NBYTES,
+    Filter,
+    Pair,
+    Tile,
+    block_of,
+    fitting_stages,
+    step_channels,
+)
+from .device import capability, num_sms, shared_nbytes
+
+SMALL_MAP: Final = 28 * 28  # output pixels up to which a sum runs over samples
+UNIT_STEPS: Final = 512  # of pixels in a unit, at least, where UNIT_SAMPLES allow
+UNIT_SAMPLES: Final = 64
+MOST_NBYTES: Final = 128 << 20  # of a layer's partial sums
+TOLERATED_LOSS: Final = 0.03  # of a launch's time, for fewer splits
+SUMMED_PIXELS: Final = 16384  # of a bias gradient's unit, at least, where UNIT_SAMPLES allow
+BIAS_BLOCK: Final = (128, 64)  # [pixels, channels]; 64 bfloat16 channels are one 128-byte line
+BIAS_PROGRAMS: Final = 528  # four for each of an H200's multiprocessors
+
+
+@dataclass(frozen=True, slots=True)
+class GradWeightPlan:
+    """Shapes of the running sums: partials [splits, K, R, S, C/g] and [bias_splits, K], float32.
+
+    A launch after the first of a batch starts at a multiple of `unit` samples.
+    """
+
+    splits: int
+    bias_splits: int
+    unit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A convolution as its weight gradient sees it: sides of x and dy, taps, arithmetic."""
+
+    in_sides: Pair
+    out_sides: Pair
+    taps: Filter
+    dtype: torch.dtype
+    precision: str
+
+    @property
+    def out_pixels(self) -> int:
+        return self.out_sides[0] * self.out_sides[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A layer's kernel, its tile, and its parts; `edges` splits more sum wrapped products."""
+
+    kernel: Literal["flat", "samples", "gather"]
+    tile: Tile
+    programs: int
+    unit: int
+    splits: int
+    edges: int
+
+
+def grad_weight_plan(
+    in_sides: Pair, out_sides: Pair, weight_shape: tuple[int, int, int, int], *,
+    stride: Pair, padding: Pair, dilation: Pair, groups: int, dtype: torch.dtype, precision: str,
+) -> GradWeightPlan:  # fmt: skip
+    """For maps x and dy of these sides (h, w) and a weight [K, C/g, R, S]."""
+    out_channels, in_channels, *size = weight_shape
+    taps = Filter(
+        (size[0], size[1]), stride, padding, dilation, groups, in_channels, out_channels // groups
+    )
+    work = work_of(Layer(in_sides, out_sides, taps, dtype, precision))
+    splits, unit = bias_splits(*out_sides, out_channels)
+    return GradWeightPlan(work.splits + work.edges, splits, max(work.unit, unit))
+
+
+@functools.cache
+def bias_splits(height: int, width: int, channels: int) -> tuple[int, int]:
+    """Splits of a bias gradient, and the samples of a unit."""
+    unit = _unit_of(height * width, SUMMED_PIXELS)
+    blocks = cdiv(unit * height * width, BIAS_BLOCK[0])
+    return min(blocks, cdiv(BIAS_PROGRAMS, cdiv(channels, BIAS_BLOCK[1]))), unit
+
+
+def work_of(layer: Layer) -> Work:
+    """The way that a layer's weight gradient is summed on the present GPU."""
+    return _work_of(layer, capability(), num_sms(), shared_nbytes())
+
+
+@functools.cache
+def _work_of(layer: Layer, capability: Pair, sms: int, shared: int) -> Work:
+    """The arguments after the first are what else the work follows from."""
+    kernel = _kernel_of(layer, capability)
+    tile = _gather_tile(layer) if kernel == "gather" else _tile(layer)
+    runs = cdiv(layer.out_pixels, tile.pixels)
+    if kernel == "samples":
+        unit, steps = tile.pixels, layer.out_pixels
+    else:
+        unit = _unit_of(runs, UNIT_STEPS)
+        steps = unit * runs if kernel == "flat" else cdiv(unit * layer.out_pixels, tile.pixels)
+    programs = _programs(layer.taps, tile)
+    edge = unit * edge_steps(layer, tile) if kernel == "flat" else 0
+    slots = sms * _residents(tile, layer.dtype, shared)
+    splits = _splits(programs, steps, edge, slots, _weight_nbytes(layer.taps))
+    return Work(kernel, tile, programs, unit, splits, int(edge > 0))
+
+
+def _unit_of(amount: int, least: int) -> int:
+    """Samples of this amount each, a power of two, that together make at least so much."""
+    return block_of(cdiv(least, max(1, amount)), 1, UNIT_SAMPLES)
+
+
+def _weight_nbytes(taps: Filter) -> int:
+    return 4 * taps.groups * taps.out_channels * taps.num_taps * taps.in_channels
+
+
+def forget() -> None:
+    """Work out plans anew: their constants were changed."""
+    _work_of.cache_clear()
+    bias_splits.cache_clear()
+
+
+# Which kernel
+
+
+def _kernel_of(layer: Layer, capability: Pair) -> Literal["flat", "samples", "gather"]:
+    if not _suits_descriptors(layer, capability):
+        return "gather"
+    if layer.out_pixels <= SMALL_MAP:
+        return "samples"
+    return "flat" if _is_flat(layer) else "gather"
+
+
+def _suits_descriptors(layer: Layer, capability: Pair) -> bool:
+    """Whether both maps can be read by TMA: Hopper on, whole 64-byte steps of channels."""
+    if (0, 0) < capability < (9, 0) or layer.taps.groups != 1:
+        return False
+    if layer.dtype == torch.float32 and layer.precision == "ieee":
+        return False
+    itemsize = layer.dtype.itemsize
+    whole = layer.taps.in_channels * itemsize % (STEP_NBYTES // 2) == 0
+    return whole and layer.taps.out_channels * itemsize % 16 == 0
+
+
+def _is_flat(layer: Layer) -> bool:
+    """Whether a tap is one offset in the flat map: stride 1, sides kept, moving under a row."""
+    taps = layer.taps
+    kept = layer.in_sides == layer.out_sides and taps.stride == (1, 1)
+    return kept and taps.dilation[1] * (taps.size[1] - 1) // 2 < layer.in_sides[1]
+
+
+# Tiles
+
+
+def _tile(layer: Layer) -> Tile:
+    """For the kernels that load by descriptors."""
+    taps = layer.taps
+    block_k = block_of(taps.out_channels, 16, 128)
+    block_c = block_of(taps.in_channels, 16, 128)
+    if layer.dtype == torch.float32:
+        # Two warps keep to mma.sync: wgmma cannot transpose float32, and 128x128 by eight warps ran
+        # at 41 TFLOP/s where this ran at 178 (256->256 @56).
+        return Tile(32, min(block_k, 64), block_c, 2, 3)
+    if taps.out_channels % 256 == 0 and taps.in_channels % 256 == 0:
+        return Tile(64, 128, 256, 8, 4)  # 655 TFLOP/s where 128x128 by 8 warps has 577, same layer
+    if taps.out_channels % 256 == 0 and block_c == 128:
+        return Tile(64, 256, 128, 8, 4)
+    return Tile(64, block_k, block_c, 4, 3 if block_k == block_c == 128 else 4)
+
+
+def _gather_tile(layer: Layer) -> Tile:
+    """For the kernel that loads by pointers."""
+    taps, dtype = layer.taps, layer.dtype
+    few = taps.in_channels < FEW_CHANNELS
+    block_k = block_of(taps.out_channels, 16, 128)
+    block_c = block_of(taps.num_taps * taps.in_channels if few else taps.in_channels, 16, 128)
+    if dtype == torch.float32 and layer.precision == "ieee":
+        return Tile(16, min(block_k, 64), min(block_c, 64), 8, 2)
+    if dtype == torch.float32:
+        block_k = min(block_k, 64)
+    num_stages = fitting_stages((block_k + block_c) * STEP_NBYTES, 3)
+    return Tile(
+        step_channels(dtype), block_k, block_c, 8 if block_k * block_c > 64 * 64 else 4, num_stages
+    )
+
+
+def edge_block(layer: Layer, tile: Tile) -> int:
+    """Pixels of a step down a map's edge."""
+    return block_of(layer.out_sides[0], 16, tile.pixels)
+
+
+def edge_steps(layer: Layer, tile: Tile) -> int:
+    """Steps down a map's edge of the tap that wraps most."""
+    taps = layer.taps
+    wrapped = max(taps.padding[1], (taps.size[1] - 1) * taps.dilation[1] - taps.padding[1])
+    return wrapped * cdiv(layer.out_sides[0], edge_block(layer, tile))
+
+
+def _programs(taps: Filter, tile: Tile) -> int:
+    """Programs of one split."""
+    if taps.in_channels < FEW_CHANNELS:
+        tiles_c = cdiv(taps.num_taps * taps.in_channels, tile.in_channels)
+    else:
+        tiles_c = taps.num_taps * cdiv(taps.in_channels, tile.in_channels)
+    return taps.groups * tiles_c * cdiv(taps.out_channels, tile.out_channels)
+
+
+def _residents(tile: Tile, dtype: torch.dtype, shared: int) -> int:
+    """Programs that one multiprocessor holds at a time."""
+    staged = tile.num_stages * tile.pixels * (tile.out_channels + tile.in_channels) * dtype.itemsize
+    threads = 32 * tile.num_warps
+    registers = threads * 64 + tile.out_channels * tile.in_channels
+    return max(1, min(shared // (staged + 1024), 65536 // registers))
+
+
+# Splits
+
+
+def _splits(programs: int, steps: int, edge: int, slots: int, nbytes: int) -> int:
+    """The fewest splits that lose little time to a last round of programs that is not full."""
+    most = max(1, min(steps, MOST_NBYTES // max(1, nbytes)))
+    losses = list(_losses(programs, steps, edge, slots, most))
+    tolerated = min(losses) + TOLERATED_LOSS
+    return next(splits for splits, loss in enumerate(losses, 1) if loss <= tolerated)
+
+
+def _losses(programs: int, steps: int, edge: int, slots: int, most: int) -> Iterator[float]:
+    """By 1, 2, ... splits: the steps that the slots take, over those that the work needs."""
+    least = programs * (steps + edge) / slots
+    for splits in range(1, most + 1):
+        rounds, share = cdiv(programs * splits, slots), cdiv(steps, splits)
+        free = rounds * slots - programs * splits
+        added = edge if edge and free * (share // edge) < programs else 0
+        yield (rounds * share + added) / least
