@@ -40,5 +40,11 @@ def kernel_set(name: str) -> SimpleNamespace:
 
 
 def _launchers(module: ModuleType, *, reference: bool) -> dict[str, Callable[..., None]]:
-    stems = [name.removesuffix(_SUFFIX) for name in vars(module) if name.endswith(_SUFFIX)]
+    own = [name for name, value in vars(module).items() if _is_own(module, value)]
+    stems = [name.removesuffix(_SUFFIX) for name in own if name.endswith(_SUFFIX)]
     return {stem: getattr(module, stem + (_SUFFIX if reference else "")) for stem in stems}
+
+
+def _is_own(module: ModuleType, value: object) -> bool:
+    """Whether the module defines the value, and does not import it."""
+    return getattr(value, "__module__", None) == module.__name__
