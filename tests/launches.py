@@ -21,6 +21,7 @@ from tvdnn.kernels import (
     dropout,
     layout,
     linear,
+    linear_update,
     loss,
     norm,
     optim,
@@ -355,10 +356,10 @@ def _cross_entropy_grad(o: Operands) -> Launch:
 
 
 def _updating(
-    o: Operands, launcher: Callable[..., None], num_states: int, **switches: bool
-) -> Launch:
+    o: Operands, launcher: Callable[..., None], num_states: int,
+    shape: tuple[int, int] = (1000, 96), **switches: bool,
+) -> Launch:  # fmt: skip
     """`launcher` gets (parameter, gradient, *states, control), all of one shape."""
-    shape = (1000, o.size.channels)
     before = [o.random(*shape).abs() for _ in range(1 + num_states)]
     param, *states = after = [o.like(tensor) for tensor in before]
     grad, control = o.random(*shape), torch.full((8,), 0.1, device=o.device)
@@ -379,6 +380,18 @@ def _many(launcher: Callable[..., None]) -> Callable[..., None]:
         launcher(*(tensor.split(300) for tensor in tensors), control, **switches)
 
     return run
+
+
+def _product_update(
+    o: Operands, launcher: Callable[..., None], num_states: int, **switches: bool
+) -> Launch:
+    inputs, outputs = 4 * o.size.channels, o.size.channels
+    x, dy = (o.random(o.size.samples, size, dtype=BF16) for size in (inputs, outputs))
+
+    def update(param: Tensor, grad: Tensor, *operands: Tensor, **switches: bool) -> None:
+        launcher(x, dy, param, *operands, precision="ieee", **switches)
+
+    return _updating(o, update, num_states, shape=(outputs, inputs), **switches)
 
 
 SGD = {"nesterov": True, "maximize": False}
@@ -433,6 +446,12 @@ LAUNCHES: dict[str, Make] = {
     "cross_entropy_rows": _cross_entropy_rows,
     "cross_entropy_total": _cross_entropy_total,
     "cross_entropy_grad": _cross_entropy_grad,
+    "linear_grad_weight_sgd": partial(
+        _product_update, launcher=linear_update.linear_grad_weight_sgd, num_states=1, **SGD
+    ),
+    "linear_grad_weight_adamw": partial(
+        _product_update, launcher=linear_update.linear_grad_weight_adamw, num_states=2, **ADAMW
+    ),
     "sgd": partial(_updating, launcher=optim.sgd, num_states=1, **SGD),
     "sgd_many": partial(_updating, launcher=_many(optim.sgd_many), num_states=1, **SGD),
     "sgd_partials": partial(_updating, launcher=optim_partials.sgd_partials, num_states=1, **SGD),

@@ -1,11 +1,14 @@
 """Fully connected products against their references, and the references against autograd."""
 
+import math
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch.nn import functional
 
 from tests.kernels.numerics import assert_repeatable, poisoned, poisoned_like, randn, rms_error
-from tvdnn.kernels import linear
+from tvdnn.kernels import activation, dropout, linear
 
 TOLERANCE = {
     (torch.float32, "ieee"): 2e-6,
@@ -113,6 +116,72 @@ def test_bits_do_not_depend_on_the_run(
         own = poisoned_like(groups)
         linear.linear_grad_weight(x[part], dy[part], own, group=2, precision=precision)
         assert torch.equal(groups, own)
+
+
+PASSES = [
+    (linear.linear, activation.relu, dropout.dropout),
+    (linear.linear_reference, activation.relu_reference, dropout.dropout_reference),
+]
+
+
+@pytest.mark.parametrize(("dtype", "precision"), SETTINGS, ids=str)
+@pytest.mark.parametrize("shape", [(3, 10, 84), (131, 24, 40)])
+@pytest.mark.parametrize(("product", "relu", "drop"), PASSES)
+def test_fused_output_is_that_of_passes(
+    product: Callable[..., None],
+    relu: Callable[..., None],
+    drop: Callable[..., None],
+    shape: tuple[int, int, int],
+    dtype: torch.dtype,
+    precision: str,
+    generator: torch.Generator,
+) -> None:
+    x, weight, bias, dy = operands(shape, dtype, generator)
+    x[0, 0] = math.nan
+    seed, place = torch.tensor([7], device=x.device), {"op_id": 3, "first_sample": 5}
+    y, expected = poisoned_like(dy), poisoned_like(dy)
+    for p in (0.0, 0.3):
+        product(x, weight, bias, expected, precision=precision)
+        relu(expected, expected)
+        drop(expected, expected, seed, p=p, **place)
+        fused = {"relu": True, "dropout_p": p, "seed": seed if p else None}
+        product(x, weight, bias, y, precision=precision, **fused, **place)
+        assert torch.equal(y[1:], expected[1:])
+        assert torch.equal(y[0].isnan(), expected[0].isnan())
+
+
+GRADIENT_PASSES = [
+    (linear.linear_grad_input, activation.relu_grad, dropout.dropout),
+    (linear.linear_grad_input_reference, activation.relu_grad_reference, dropout.dropout_reference),
+]
+
+
+@pytest.mark.parametrize(("dtype", "precision"), SETTINGS, ids=str)
+@pytest.mark.parametrize("shape", [(3, 10, 84), (131, 24, 40)])
+@pytest.mark.parametrize(("product", "relu_grad", "drop"), GRADIENT_PASSES)
+def test_masked_gradient_is_that_of_passes(
+    product: Callable[..., None],
+    relu_grad: Callable[..., None],
+    drop: Callable[..., None],
+    shape: tuple[int, int, int],
+    dtype: torch.dtype,
+    precision: str,
+    generator: torch.Generator,
+) -> None:
+    x, weight, _, dy = operands(shape, dtype, generator)
+    seed, p, place = torch.tensor([7], device=x.device), 0.3, {"op_id": 3, "first_sample": 5}
+    rectified, mask = x.relu(), poisoned_like(x)
+    drop(rectified, mask, seed, p=p, **place)
+    dx, expected = poisoned_like(x), poisoned_like(x)
+    product(dy, weight, expected, precision=precision)
+    drop(expected, expected, seed, p=p, **place)
+    relu_grad(rectified, expected, expected)
+    product(dy, weight, dx, precision=precision, mask=mask, scale=1 / (1 - p))
+    assert torch.equal(dx, expected)
+    product(dy, weight, expected, precision=precision)
+    relu_grad(rectified, expected, expected)
+    product(dy, weight, dx, precision=precision, mask=rectified)
+    assert torch.equal(dx, expected)
 
 
 @pytest.mark.gpu

@@ -13,6 +13,7 @@ from ..kernels import (
     dropout,
     layout,
     linear,
+    linear_update,
     loss,
     norm,
     optim,
@@ -24,7 +25,7 @@ from ..kernels import (
 
 _MODULES = (
     activation, conv, conv_grad_weight, conv_grad_weight_groups, conv_pack, dropout, layout, linear,
-    loss, norm, optim, optim_partials, pool_avg, pool_max, reduce,
+    linear_update, loss, norm, optim, optim_partials, pool_avg, pool_max, reduce,
 )  # fmt: skip
 _SUFFIX = "_reference"
 

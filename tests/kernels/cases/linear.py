@@ -5,7 +5,7 @@ from functools import partial
 import torch
 
 from tests.offline import Case
-from tvdnn.kernels import linear
+from tvdnn.kernels import linear, linear_update
 
 
 def _products(inputs: int, outputs: int, dtype: torch.dtype, precision: str) -> None:
@@ -19,10 +19,28 @@ def _products(inputs: int, outputs: int, dtype: torch.dtype, precision: str) -> 
     linear.linear_grad_weight(x, dy, gradient, group=256, precision=precision)
 
 
+def _fused(inputs: int, outputs: int, dtype: torch.dtype, precision: str) -> None:
+    x = torch.empty(256, inputs, dtype=dtype, device="meta")
+    dy = torch.empty(256, outputs, dtype=dtype, device="meta")
+    weight = torch.empty(outputs, inputs, dtype=dtype, device="meta")
+    bias = torch.empty(outputs, device="meta")
+    linear.linear(x, weight, bias, dy, precision=precision, relu=True)
+    linear.linear_grad_input(dy, weight, x, precision=precision, mask=x, scale=2.0)
+    param, control = torch.empty(outputs, inputs, device="meta"), torch.empty(8, device="meta")
+    linear_update.linear_grad_weight_sgd(
+        x, dy, param, param, control, nesterov=True, maximize=False, precision=precision
+    )
+    linear_update.linear_grad_weight_adamw(
+        x, dy, param, param, param, control, maximize=False, precision=precision
+    )
+
+
 BF16, F32 = torch.bfloat16, torch.float32
 CASES = [
     Case("bf16", partial(_products, 25088, 4096, BF16, "ieee"), wgmma=True),
     Case("bf16, unaligned", partial(_products, 84, 10, BF16, "ieee"), wgmma=True, archs=(90,)),
     Case("tf32", partial(_products, 4096, 1000, F32, "tf32")),
+    Case("fused, bf16", partial(_fused, 25088, 4096, BF16, "ieee"), wgmma=True, archs=(80, 90)),
+    Case("fused, tf32", partial(_fused, 4096, 1000, F32, "tf32"), archs=(80, 90)),
     Case("ieee", partial(_products, 4096, 1000, F32, "ieee"), archs=(80, 90)),
 ]

@@ -10,6 +10,7 @@ from tvdnn.kernels import (
     dropout,
     layout,
     linear,
+    linear_update,
     loss,
     norm,
     optim,
@@ -58,6 +59,8 @@ def _products(dtype: torch.dtype) -> None:
     linear.linear_grad_input(x, x, x, precision="tf32")
     linear.linear_grad_weight(x, x, partial_sum, group=1, precision="tf32")
     linear.linear_grad_bias(x, partial_sum, group=1)
+    param, settings = _empty(1, 1), {"maximize": False, "precision": "tf32"}
+    linear_update.linear_grad_weight_adamw(x, x, param, param, param, _empty(8), **settings)
 
 
 def _loss() -> None:

@@ -1,0 +1,216 @@
+"""The tiled matrix product under all passes of a fully connected layer.
+
+A tile's shape and its order of sums depend on the layer, never on the number of samples.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from . import device
+
+TILE_GROUP: Final = 8  # rows of tiles that walk the columns together, to meet in the L2 cache
+DESCRIPTOR_ALIGNMENT: Final = 16  # bytes, of a descriptor's base and row stride
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Rows and columns of an output tile, summed in steps of `depth`."""
+
+    rows: int
+    columns: int
+    depth: int
+    num_warps: int
+    num_stages: int
+
+
+PLAIN_TILES: Final = Tiles(64, 64, 16, 4, 2)
+UNDESCRIBED_TILES: Final = Tiles(64, 64, 32, 4, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A B over K: A is stored [M, K], or by K: [K, M]; B [N, K], or by K.
+
+    The sum may be cut into shares of `group` terms; more than one need both stored by K, since only
+    rows end at a share's end.
+    """
+
+    a: Tensor
+    b: Tensor
+    a_by_k: bool
+    b_by_k: bool
+    precision: str
+    group: int | None = None
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """M, N and K."""
+        k_size, m_size = self.a.shape if self.a_by_k else self.a.shape[::-1]
+        return m_size, self.b.shape[1] if self.b_by_k else self.b.shape[0], k_size
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Programs: output tiles, and shares of the sum."""
+        tiles, (m_size, n_size, k_size) = self._tiles(), self.sizes
+        num_tiles = triton.cdiv(m_size, tiles.rows) * triton.cdiv(n_size, tiles.columns)
+        return num_tiles, 1 if self.group is None else triton.cdiv(k_size, self.group)
+
+    def operands(self) -> tuple[Any, ...]:
+        """A kernel's leading arguments: a, b, m_size, n_size, k_size, group."""
+        group = self.sizes[2] if self.group is None else self.group
+        if not self._by_descriptors():
+            return self.a, self.b, *self.sizes, group
+        tiles = self._tiles()
+        blocks = ([tiles.rows, tiles.depth], [tiles.columns, tiles.depth])
+        by_k = (self.a_by_k, self.b_by_k)
+        described = [
+            TensorDescriptor.from_tensor(matrix, block[::-1] if reverse else block)
+            for matrix, block, reverse in zip((self.a, self.b), blocks, by_k, strict=True)
+        ]
+        return *described, *self.sizes, group
+
+    def constants(self) -> dict[str, Any]:
+        """A kernel's compile-time arguments and launch options."""
+        tiles = self._tiles()
+        return {
+            "A_BY_K": self.a_by_k,
+            "B_BY_K": self.b_by_k,
+            "DESCRIPTORS": self._by_descriptors(),
+            "PRECISION": self.precision if self.a.dtype == torch.float32 else "ieee",
+            "BLOCK_M": tiles.rows,
+            "BLOCK_N": tiles.columns,
+            "BLOCK_K": tiles.depth,
+            "TILE_GROUP": TILE_GROUP,
+            "NUM_STAGES": tiles.num_stages,
+            "num_warps": tiles.num_warps,
+        }
+
+    def _tiles(self) -> Tiles:
+        """Tiles by what multiplies: tensor cores on bfloat16 or TF32, or plain FMA.
+
+        Those of a weight gradient are narrow, which leaves registers to an update's operands.
+        """
+        columns = 64 if self.a_by_k else 128
+        if self.a.dtype == torch.float32:
+            return Tiles(128, columns, 32, 8, 3) if self.precision == "tf32" else PLAIN_TILES
+        if device.capability()[0] < 9 and not device.interpreted():
+            return Tiles(128, columns, 32, 8, 3)
+        return Tiles(128, columns, 64, 8, 4) if self._describable() else UNDESCRIBED_TILES
+
+    def _by_descriptors(self) -> bool:
+        """Whether tiles come by the copy engine: bfloat16, whose tiles need no transposing copy."""
+        has_engine = device.capability()[0] >= 9 or device.interpreted()
+        whole = self.group is None or self.group % self._tiles().depth == 0
+        return has_engine and whole and self.a.dtype == torch.bfloat16 and self._describable()
+
+    def _describable(self) -> bool:
+        return _describable(self.a) and _describable(self.b)
+
+
+def _describable(matrix: Tensor) -> bool:
+    """Whether the copy engine can read tiles of a row-major matrix."""
+    stride_nbytes = matrix.shape[1] * matrix.element_size()
+    return (matrix.data_ptr() | stride_nbytes) % DESCRIPTOR_ALIGNMENT == 0
+
+
+@triton.jit
+def _load_tile(
+    source, row, column, end_row, num_columns,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DESCRIPTOR: tl.constexpr,
+):  # fmt: skip
+    """Tile [ROWS, COLUMNS] at (row, column) of a row-major matrix, zero from `end_row` on."""
+    if DESCRIPTOR:
+        tile = source.load([row, column])
+    else:
+        offs_r = row + tl.arange(0, ROWS)[:, None]
+        offs_c = column + tl.arange(0, COLUMNS)[None, :]
+        mask = (offs_r < end_row) & (offs_c < num_columns)
+        tile = tl.load(source + (offs_r.to(tl.int64) * num_columns + offs_c), mask=mask, other=0.0)
+    return tile
+
+
+@triton.jit
+def tile_start(
+    m_size, n_size, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TILE_GROUP: tl.constexpr
+) -> tl.tuple:
+    """Row and column where this program's tile starts.
+
+    TILE_GROUP rows of tiles at a time, a column of them after the other.
+    """
+    pid = tl.program_id(0)
+    tiles_m, tiles_n = tl.cdiv(m_size, BLOCK_M), tl.cdiv(n_size, BLOCK_N)
+    per_group = TILE_GROUP * tiles_n
+    first_m = pid // per_group * TILE_GROUP
+    rows = tl.minimum(tiles_m - first_m, TILE_GROUP)
+    return (first_m + pid % per_group % rows) * BLOCK_M, pid % per_group // rows * BLOCK_N
+
+
+@triton.jit
+def product_tile(
+    a, b, m, n, m_size, n_size, k_size, start_k, end_k,
+    A_BY_K: tl.constexpr, B_BY_K: tl.constexpr, DESCRIPTORS: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """The sum over the terms [start_k, end_k) of the tile at (m, n): float32 [BLOCK_M, BLOCK_N]."""
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for k in tl.range(start_k, end_k, BLOCK_K, num_stages=NUM_STAGES):
+        if A_BY_K:
+            left = _load_tile(a, k, m, end_k, m_size, BLOCK_K, BLOCK_M, DESCRIPTORS).T
+        else:
+            left = _load_tile(a, m, k, m_size, k_size, BLOCK_M, BLOCK_K, DESCRIPTORS)
+        if B_BY_K:
+            right = _load_tile(b, k, n, end_k, n_size, BLOCK_K, BLOCK_N, DESCRIPTORS)
+        else:
+            right = _load_tile(b, n, k, n_size, k_size, BLOCK_N, BLOCK_K, DESCRIPTORS).T
+        acc = tl.dot(left, right, acc, input_precision=PRECISION)
+    return acc
+
+
+@triton.jit
+def _product_kernel(
+    a, b, m_size, n_size, k_size, group, bias_ptr, mask_ptr, out_ptr, scale,
+    RELU: tl.constexpr, A_BY_K: tl.constexpr, B_BY_K: tl.constexpr, DESCRIPTORS: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    TILE_GROUP: tl.constexpr, NUM_STAGES: tl.constexpr,
+):  # fmt: skip
+    """out[g] = A B over share g of the sum; g is the second grid axis.
+
+    The product is rounded where a pass of its own would take over from it: before the mask's scale.
+    """
+    m, n = tile_start(m_size, n_size, BLOCK_M, BLOCK_N, TILE_GROUP)
+    share = tl.program_id(1)
+    acc = product_tile(
+        a, b, m, n, m_size, n_size, k_size,
+        share * group, tl.minimum(share * group + group, k_size),
+        A_BY_K, B_BY_K, DESCRIPTORS, PRECISION, BLOCK_M, BLOCK_N, BLOCK_K, NUM_STAGES,
+    )  # fmt: skip
+    offs_m, offs_n = m + tl.arange(0, BLOCK_M), n + tl.arange(0, BLOCK_N)
+    inside = (offs_m < m_size)[:, None] & (offs_n < n_size)[None, :]
+    rows = share.to(tl.int64) * m_size + offs_m
+    offs = rows[:, None] * n_size + offs_n[None, :]
+    if bias_ptr is not None:
+        acc += tl.load(bias_ptr + offs_n, mask=offs_n < n_size, other=0.0)[None, :]
+    out = acc.to(out_ptr.dtype.element_ty)
+    if RELU:
+        out = tl.where(out <= 0, 0.0, out)  # keeps NaN
+    if mask_ptr is not None:
+        out = (out.to(tl.float32) * scale).to(out.dtype)
+        out = tl.where(tl.load(mask_ptr + offs, mask=inside, other=0.0) <= 0, 0.0, out)
+    tl.store(out_ptr + offs, out.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+def multiply(
+    product: Product, out: Tensor, *, bias: Tensor | None = None, relu: bool = False,
+    mask: Tensor | None = None, scale: float = 1.0,
+) -> None:  # fmt: skip
+    """out [..., M, N] = the product plus the bias [N], then with ReLU, or masked and scaled."""
+    _product_kernel[product.grid](
+        *product.operands(), bias, mask, out, scale, RELU=relu, **product.constants()
+    )
