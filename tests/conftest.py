@@ -1,6 +1,7 @@
 """Where the tests run: on the GPU if there is one, else with Triton's interpreter on the CPU."""
 
 import os
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read by triton.jit as kernel modules are imported
 
 from tvdnn.kernels import interpreter
+from tvdnn.kernels.conv_grad_weight import GradWeightPlan
+from tvdnn.ops import conv
 
 if not torch.cuda.is_available():
     interpreter.install()
@@ -39,3 +42,16 @@ def device() -> torch.device:
 def generator(device: torch.device) -> torch.Generator:
     """A seeded source of random inputs, fresh for every test."""
     return torch.Generator(device).manual_seed(20)
+
+
+@pytest.fixture(scope="module")
+def units_of_one() -> Iterator[None]:
+    """Weight gradients are two sums whose launches may start at any sample, as for maps of size.
+
+    For maps as small as those of tests a unit holds a whole batch, and there are sums by dozens.
+    For the references alone, which run unit by unit.
+    """
+    plan = GradWeightPlan(splits=2, bias_splits=2, unit=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(conv, "grad_weight_plan", lambda *_, **__: plan)
+        yield

@@ -11,7 +11,7 @@ from itertools import pairwise
 from random import Random
 
 from tests.schedules import races, results
-from tvdnn.graph import Graph, Use
+from tvdnn.graph import Graph, Kind, Use
 from tvdnn.planner.schedule import Action, Lane, Operand, Residency, Schedule, Space, Step
 
 Mutations = Callable[[Schedule, Random], Iterator[Schedule]]
@@ -350,16 +350,19 @@ def copies_crossed(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
 
 
 def partial_overwritten_early(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
-    """A partial sum before the sum of what lay at its place, or at the place of another."""
-    groups = {i for i, pass_ in enumerate(schedule.graph.passes) if pass_.group}
+    """Partial sums before what they sum is there, or at the place of others."""
+    buffers = schedule.graph.buffers
     launches = [
-        i for i in _shuffled(schedule, rng, Action.LAUNCH) if schedule.steps[i].pass_index in groups
+        i
+        for i in _shuffled(schedule, rng, Action.LAUNCH)
+        if any(buffers[o.buffer].kind is Kind.PARTIAL for o in schedule.steps[i].writes)
     ]
     for index in launches:
         writes = schedule.steps[index].writes
         for other in launches:
             target = schedule.steps[other].writes[0]
-            if other < index and writes[0].end - writes[0].offset <= target.nbytes:
+            elsewhere = target.offset != writes[0].offset
+            if other < index and elsewhere and writes[0].nbytes <= target.nbytes:
                 yield _changed(schedule, index, writes=_at(writes, 0, offset=target.offset))
         for place in range(max(0, index - 4), index):
             yield _moved(schedule, index, place)

@@ -33,7 +33,6 @@ def launchable(
     params: tuple[str, ...] = (),
     updates: tuple[str, ...] = (),
     reduction: bool = False,
-    group: int = 0,
     effects: bool = False,
 ) -> Pass:
     """A pass whose op and role do not matter."""
@@ -49,7 +48,6 @@ def launchable(
         params=params,
         updates=updates,
         reduction=reduction,
-        group=group,
         effects=effects,
     )
 
@@ -458,7 +456,7 @@ def _story_graph() -> Graph:
         launchable("conv2", 8, 2, (a, whole["w"]), (b,)),
         launchable("loss", 8, 2, (b,), (whole["loss"],), reduction=True),
         launchable("loss_grad", 8, 2, (b, whole["loss"]), (gb,), back),
-        launchable("grad_weight", 8, 2, (a, gb), (partial,), back, group=2),
+        launchable("grad_weight", 8, 2, (a, gb), (partial,), back),
         launchable("relu_grad", 8, 2, (a, gb), (gb,), back),
         launchable("sum", 8, 2, (partial,), (whole["gw"],), back, reduction=True),
         launchable("update", 8, 8, (whole["gw"],), (), Direction.UPDATE, updates=("weight",)),

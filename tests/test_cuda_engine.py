@@ -67,7 +67,8 @@ def test_random_delays_change_no_bit(batch: Batch, seed: int) -> None:
 
 def test_smallest_budget_holds_and_changes_no_bit(batch: Batch) -> None:
     want = train(batch, policy="keep", dtype="bf16")
-    trainer = tvdnn.Trainer(make_net(), batch[0], optimizer=SGD, chunk_size=CHUNK, dtype="bf16")
+    options = {"optimizer": SGD, "chunk_size": CHUNK, "dtype": "bf16"}
+    trainer = tvdnn.Trainer(make_net(), batch[0], policy="vdnn-all:m", **options)
     floor, _ = floor_of(trainer.graph, trainer.costs, "vdnn-all:m")
     trainer.close()
     with pytest.raises(BudgetError):

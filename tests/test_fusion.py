@@ -1,21 +1,34 @@
-"""Fused ops: what the rewrites join, and what a fused step no longer does."""
+"""Fused ops: what the rewrites join, and that a fused step has the bits of the plain one."""
 
+import random
 from collections import Counter
 from collections.abc import Sequence
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
-from tests.networks import NetworkMaker, vgg
+from tests.networks import NetworkMaker, random_chain, vgg
+from tests.running import random_batches, train
+from tvdnn import models
+from tvdnn.engine import training_graph
 from tvdnn.graph import Graph, Kind, Network, fuse
 from tvdnn.ops import Settings, expand
 from tvdnn.optim import SGD
+from tvdnn.planner.check import check
 from tvdnn.planner.costs import Roofline
 from tvdnn.planner.hardware import load
 from tvdnn.planner.planning import make_schedule
+from tvdnn.planner.schedule import Schedule
 from tvdnn.trace import trace
 from tvdnn.units import MIB
+
+STEPS = 2
+CLASSES = 4
+
+pytestmark = pytest.mark.usefixtures("units_of_one")
 
 
 def kinds(network: Network) -> list[str]:
@@ -87,8 +100,8 @@ def nbytes_of(graph: Graph, kind: Kind) -> int:
     return sum(buffer.nbytes for buffer in graph.buffers.values() if buffer.kind is kind)
 
 
-def test_vgg16_has_no_elementwise_pass_left() -> None:
-    """Fifteen ReLUs, five poolings and two dropouts are in products, and every mask is too.
+def test_vgg16_has_no_elementwise_pass_left_but_behind_dropout() -> None:
+    """Fifteen ReLUs, five poolings and two dropouts are in products, and the ReLUs' masks too.
 
     Also the last pooling's: the linear layer behind flatten reads the same elements.
     """
@@ -101,9 +114,8 @@ def test_vgg16_has_no_elementwise_pass_left() -> None:
         "linear_relu_dropout",
         "linear",
         "cross_entropy",
-        "sgd",
     }
-    assert not [role for _, role in roles if role == "mask"]
+    assert [kind for kind, role in roles if role == "mask"] == ["linear_relu_dropout"]
     assert roles["conv2d_relu_max_pool2d", "unpool"] == 5
 
 
@@ -122,3 +134,59 @@ def test_pooled_maps_are_never_written() -> None:
     costs = Roofline(load("H200"), "bf16")
     before, after = (make_schedule(graph, costs, policy="keep") for graph in (plain, fused))
     assert after.peak_nbytes < before.peak_nbytes - 2_800_000_000
+
+
+def planned(
+    net: nn.Module, x: torch.Tensor, *, fuse: bool, policy: str, dtype: str, chunk_size: int
+) -> Schedule:
+    graph = training_graph(
+        net, x, optimizer=SGD(momentum=0.9), dtype=dtype, chunk_size=chunk_size, fuse=fuse
+    )
+    schedule = make_schedule(graph, Roofline(load("H200"), dtype), policy=policy)
+    check(schedule)
+    return schedule
+
+
+def same_bits(
+    net: nn.Module, shape: tuple[int, ...], *, dtype: str, chunk_size: int, seed: int = 0
+) -> None:
+    """Train plain, fused, and fused in another order, and compare all losses and weights."""
+    batches = random_batches(STEPS, shape, CLASSES, seed)
+    options = {"dtype": dtype, "chunk_size": chunk_size}
+    x = batches[0][0]
+    plain = train(net, planned(net, x, fuse=False, policy="keep", **options), batches)
+    for policy in ("keep", "vdnn-all:m"):
+        schedule = planned(net, x, fuse=True, policy=policy, **options)
+        assert train(net, schedule, batches, order_seed=seed).equals(plain)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", ["lenet5", "alexnet", "vgg"])
+def test_fused_steps_have_the_bits_of_plain_ones(name: str, dtype: str) -> None:
+    torch.manual_seed(1)
+    if name == "lenet5":
+        net, shape = models.lenet5(num_classes=CLASSES), (5, 1, 32, 32)
+    elif name == "alexnet":
+        net, shape = models.alexnet(width=0.125, num_classes=CLASSES), (3, 3, 96, 96)
+    else:
+        net, shape = models.vgg11(width=0.125, num_classes=CLASSES), (3, 3, 32, 32)
+    same_bits(net, shape, dtype=dtype, chunk_size=4096)
+
+
+@settings(max_examples=60, derandomize=True, deadline=None, database=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    batch=st.integers(1, 7),
+    image=st.integers(6, 12),
+    channels=st.integers(1, 8),
+    chunk_size=st.integers(200, 20_000),
+    dtype=st.sampled_from(["fp32", "bf16"]),
+)
+def test_any_fused_chain_has_the_bits_of_the_plain_one(
+    seed: int, batch: int, image: int, channels: int, chunk_size: int, dtype: str
+) -> None:
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    net = random_chain(rng, channels, image, CLASSES)
+    shape = (batch, channels, image, image)
+    same_bits(net, shape, dtype=dtype, chunk_size=chunk_size, seed=seed)

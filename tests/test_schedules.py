@@ -3,6 +3,7 @@
 import random
 from dataclasses import replace
 
+import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -22,6 +23,8 @@ from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.policies.vdnn import ALL, CONV, vdnn
 from tvdnn.planner.schedule import Schedule
 from tvdnn.planner.segments import Variant
+
+pytestmark = pytest.mark.usefixtures("units_of_one")
 
 EXAMPLES = 200
 STEPS = 2

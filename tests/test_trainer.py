@@ -3,6 +3,7 @@
 import copy
 import io
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -15,19 +16,25 @@ from tests.running import Batch, random_batches
 from tvdnn.engine import Trainer
 from tvdnn.errors import BudgetError, EngineError, HostMemoryError, InputError
 from tvdnn.kernels import activation
-from tvdnn.optim import SGD
+from tvdnn.optim import SGD, AdamW
 from tvdnn.planner.planning import POLICIES, floor_of
+
+pytestmark = pytest.mark.usefixtures("units_of_one")
 
 RTOL, ATOL = 1e-4, 1e-6  # of parameters after four steps, relative to fp32's 1.2e-7 a rounding
 BATCH, SHAPE, CLASSES = 6, (3, 10, 10), 5
+MOMENTUM = SGD(lr=0.05, momentum=0.9)
 CHUNK_SIZE = 3000  # bytes: one to four samples a section
 OPTIMIZERS = {
-    "plain": {},
-    "momentum": {"momentum": 0.9},
-    "dampening": {"momentum": 0.9, "dampening": 0.3},
-    "nesterov": {"momentum": 0.9, "nesterov": True},
-    "decay": {"momentum": 0.5, "weight_decay": 0.1},
-    "maximize": {"momentum": 0.5, "maximize": True},
+    "plain": SGD(0.05),
+    "momentum": SGD(0.05, momentum=0.9),
+    "dampening": SGD(0.05, momentum=0.9, dampening=0.3),
+    "nesterov": SGD(0.05, momentum=0.9, nesterov=True),
+    "decay": SGD(0.05, momentum=0.5, weight_decay=0.1),
+    "maximize": SGD(0.05, momentum=0.5, maximize=True),
+    "adamw": AdamW(0.01),
+    "adamw, other settings": AdamW(0.002, (0.8, 0.95), 1e-6, weight_decay=0.3),
+    "adamw, maximize": AdamW(0.002, maximize=True),
 }
 
 
@@ -54,7 +61,7 @@ def batches_of(count: int, size: int = BATCH, seed: int = 1) -> list[Batch]:
 
 
 def trainer_of(net: nn.Module, **options: Any) -> Trainer:
-    options = {"optimizer": SGD(lr=0.05, momentum=0.9), "chunk_size": CHUNK_SIZE} | options
+    options = {"optimizer": MOMENTUM, "chunk_size": CHUNK_SIZE} | options
     return Trainer(net, torch.empty(BATCH, *SHAPE), **options)
 
 
@@ -68,14 +75,18 @@ def torch_step(
     return value.detach()
 
 
+def torch_optimizer(spec: SGD | AdamW, net: nn.Module) -> torch.optim.Optimizer:
+    kind = torch.optim.SGD if isinstance(spec, SGD) else torch.optim.AdamW
+    return kind([p for p in net.parameters() if p.requires_grad], **asdict(spec))
+
+
 def assert_same_training(
-    net: nn.Module, batches: Sequence[Batch], settings: dict[str, Any] | None = None, **options: Any
+    net: nn.Module, batches: Sequence[Batch], spec: SGD | AdamW = MOMENTUM, **options: Any
 ) -> None:
     """Train `net` by a Trainer and a copy by torch; losses and parameters agree to rounding."""
-    settings = {"lr": 0.05, "momentum": 0.9} if settings is None else settings
     twin = copy.deepcopy(net)
-    optimizer = torch.optim.SGD([p for p in twin.parameters() if p.requires_grad], **settings)
-    trainer = trainer_of(net, optimizer=SGD(**settings), **options)
+    optimizer = torch_optimizer(spec, twin)
+    trainer = trainer_of(net, optimizer=spec, **options)
     for x, y in batches:
         expected = torch_step(twin, optimizer, x, y)
         torch.testing.assert_close(trainer.step(x, y), expected, rtol=RTOL, atol=ATOL)
@@ -94,8 +105,7 @@ def bits_equal(first: nn.Module, second: nn.Module) -> bool:
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_steps_are_those_of_torch(name: str) -> None:
-    settings = {"lr": 0.05} | OPTIMIZERS[name]
-    assert_same_training(make_net(), batches_of(4), settings, policy="vdnn-all")
+    assert_same_training(make_net(), batches_of(4), OPTIMIZERS[name], policy="vdnn-all")
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
@@ -118,7 +128,8 @@ def test_policies_train_to_the_bits_of_keep(policy: str) -> None:
     for dtype in ("fp32", "bf16"):
         nets = [nn.Sequential(*make_net()[:-1], nn.Dropout(), make_net()[-1]) for _ in range(2)]
         kept = trainer_of(nets[0], policy="keep", dtype=dtype)
-        floor, _ = floor_of(kept.graph, kept.costs, policy)
+        roomy = trainer_of(nets[1], policy=policy, dtype=dtype)
+        floor, _ = floor_of(roomy.graph, roomy.costs, policy)
         tight = trainer_of(nets[1], policy=policy, dtype=dtype, budget=floor, order_seed=11)
         assert tight.schedule.peak_nbytes <= floor
         for x, y in batches_of(3):
@@ -126,11 +137,12 @@ def test_policies_train_to_the_bits_of_keep(policy: str) -> None:
         assert bits_equal(*nets)
 
 
-def test_learning_rates_follow_torchs_schedulers() -> None:
+@pytest.mark.parametrize("spec", [SGD(lr=0.1, momentum=0.9), AdamW(lr=0.01)])
+def test_learning_rates_follow_torchs_schedulers(spec: SGD | AdamW) -> None:
     net = make_net()
     twin = copy.deepcopy(net)
-    optimizer = torch.optim.SGD(twin.parameters(), lr=0.1, momentum=0.9)
-    trainer = trainer_of(net, optimizer=SGD(lr=0.1, momentum=0.9))
+    optimizer = torch_optimizer(spec, twin)
+    trainer = trainer_of(net, optimizer=spec)
     schedules = [
         torch.optim.lr_scheduler.SequentialLR(
             each,
@@ -147,16 +159,17 @@ def test_learning_rates_follow_torchs_schedulers() -> None:
         trainer.step(x, y)
         for schedule in schedules:
             schedule.step()
-    assert trainer.optimizer.param_groups[0]["lr"] == optimizer.param_groups[0]["lr"] < 0.1
+    assert trainer.optimizer.param_groups[0]["lr"] == optimizer.param_groups[0]["lr"] < spec.lr
     assert_same_parameters(net, twin)
 
 
+@pytest.mark.parametrize("spec", [MOMENTUM, AdamW(lr=0.01)])
 @pytest.mark.parametrize("parts", [2, 3, 6])
-def test_accumulated_parts_make_one_update(parts: int) -> None:
+def test_accumulated_parts_make_one_update(parts: int, spec: SGD | AdamW) -> None:
     net = make_net()
     twin = copy.deepcopy(net)
-    optimizer = torch.optim.SGD(twin.parameters(), lr=0.05, momentum=0.9)
-    trainer = trainer_of(net)
+    optimizer = torch_optimizer(spec, twin)
+    trainer = trainer_of(net, optimizer=spec)
     for number, (x, y) in enumerate(batches_of(4)):
         expected = torch_step(twin, optimizer, x, y)
         found = trainer.step(x, y, accumulate=parts if number else 1)
@@ -179,10 +192,11 @@ def test_batches_of_other_sizes_are_planned_and_kept() -> None:
     assert_same_training(make_net(), batches, policy="vdnn-all")
 
 
-def test_saved_state_resumes_to_the_bit() -> None:
+@pytest.mark.parametrize("spec", [MOMENTUM, AdamW(lr=0.01)])
+def test_saved_state_resumes_to_the_bit(spec: SGD | AdamW) -> None:
     def made() -> tuple[nn.Module, Trainer]:
         net = nn.Sequential(*make_net()[:-1], nn.Dropout(), make_net()[-1])
-        return net, trainer_of(net, seed=4)
+        return net, trainer_of(net, seed=4, optimizer=spec)
 
     (whole, one), (first, two), (second, three) = made(), made(), made()
     batches = batches_of(6)
@@ -198,6 +212,23 @@ def test_saved_state_resumes_to_the_bit() -> None:
     assert torch.equal(torch.stack(resumed), torch.stack(losses[3:]))
     assert bits_equal(whole, second)
     assert not bits_equal(whole, first)
+
+
+def test_adamw_state_is_torchs() -> None:
+    """What is saved continues under torch.optim.AdamW as if it had run from the start."""
+    net = make_net()
+    twin = copy.deepcopy(net)
+    spec, batches = AdamW(lr=0.01), batches_of(4)
+    optimizer, trainer = torch_optimizer(spec, twin), trainer_of(net, optimizer=spec)
+    for x, y in batches[:2]:
+        torch_step(twin, optimizer, x, y)
+        trainer.step(x, y)
+    optimizer.load_state_dict(copy.deepcopy(trainer.state_dict()["optimizer"]))
+    twin.load_state_dict(net.state_dict())
+    for x, y in batches[2:]:
+        torch_step(twin, optimizer, x, y)
+        trainer.step(x, y)
+    assert_same_parameters(net, twin)
 
 
 @pytest.mark.parametrize("policy", ["keep", "vdnn-all"])

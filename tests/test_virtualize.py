@@ -17,6 +17,8 @@ from tests.running import Batch, random_batches
 from tvdnn.engine import Virtualized, virtualize
 from tvdnn.errors import BudgetError, EngineError, HostMemoryError, InputError, UnsupportedOpError
 
+pytestmark = pytest.mark.usefixtures("units_of_one")
+
 RTOL, ATOL = 1e-4, 1e-6  # of gradients, relative to fp32's 1.2e-7 a rounding
 BATCH, SHAPE, CLASSES = 6, (3, 8, 8), 4
 CHUNK_SIZE = 3000

@@ -1,8 +1,25 @@
 """Optimizers that Trainer plans into the step."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar, Protocol
 
 from .errors import InputError
+
+
+class Optimizer(Protocol):
+    """What the engine asks of an optimizer.
+
+    `kind` names its kernels, `switches` are their static arguments, `states` the tensors of a
+    parameter's shape that it keeps beside it, by torch's names.
+    """
+
+    kind: ClassVar[str]
+
+    @property
+    def switches(self) -> Mapping[str, bool]: ...
+    @property
+    def states(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,6 +29,8 @@ class SGD:
     `lr` is the first learning rate; it may change from step to step. Raises InputError where torch
     would refuse a setting.
     """
+
+    kind: ClassVar[str] = "sgd"
 
     lr: float = 1e-3
     momentum: float = 0.0
@@ -28,6 +47,45 @@ class SGD:
             raise InputError("SGD with nesterov needs a momentum above 0 and no dampening")
 
     @property
-    def num_states(self) -> int:
-        """Tensors of a parameter's shape that the optimizer keeps beside it."""
-        return 1 if self.momentum else 0
+    def switches(self) -> Mapping[str, bool]:
+        """What is fixed when kernels are compiled."""
+        return {"nesterov": self.nesterov, "maximize": self.maximize}
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """Tensors of a parameter's shape that are kept beside it, by torch's names."""
+        return ("momentum_buffer",) if self.momentum else ()
+
+
+@dataclass(frozen=True, slots=True)
+class AdamW:
+    """Adam with decoupled weight decay as torch.optim.AdamW defines it.
+
+    `lr` is the first learning rate; it may change from step to step. Raises InputError where torch
+    would refuse a setting.
+    """
+
+    kind: ClassVar[str] = "adamw"
+
+    lr: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 1e-2
+    maximize: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("lr", "eps", "weight_decay"):
+            if getattr(self, name) < 0.0:
+                raise InputError(f"AdamW {name} is {getattr(self, name)}; it must be at least 0")
+        if not all(0.0 <= beta < 1.0 for beta in self.betas):
+            raise InputError(f"AdamW betas are {self.betas}; each must be at least 0 and below 1")
+
+    @property
+    def switches(self) -> Mapping[str, bool]:
+        """What is fixed when kernels are compiled."""
+        return {"maximize": self.maximize}
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """Tensors of a parameter's shape that are kept beside it, by torch's names."""
+        return ("exp_avg", "exp_avg_sq")

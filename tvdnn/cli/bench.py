@@ -9,7 +9,6 @@ import typer
 from rich.console import Console
 
 from ..data import random_batch
-from ..graph import Graph
 from ..planner.costs import Roofline
 from ..planner.hardware import load
 from ..report.rows import Row, against_keep
@@ -89,27 +88,27 @@ def _bench(
     kernels: str | None,
     hardware: str | None,
 ) -> list[Row]:
-    with stages(console, f"{request.net}({request.batch})") as report:
-        graph = make_graph(request, report)
     if hardware is None:
-        return _measure(console, request, graph, cases, steps, present_device(kernels))
+        return _measure(console, request, cases, steps, present_device(kernels))
     costs = Roofline(load(hardware), request.dtype)
     rows = []
     for policy, budget in cases:
         with stages(console, policy) as report:
-            rows += simulated_rows(request, graph, costs, [(policy, budget)], report)
+            rows += simulated_rows(request, costs, [(policy, budget)], report)
     return list(against_keep(rows))
 
 
 def _measure(
-    console: Console, request: Request, graph: Graph, cases: Cases, steps: int, device: Device
+    console: Console, request: Request, cases: Cases, steps: int, device: Device
 ) -> list[Row]:
+    with stages(console, f"{request.net}({request.batch})") as report:
+        graph = make_graph(request, "keep", report)
     batch = random_batch(request.batch, request.shape, num_classes(graph), device.device)
     batches = [batch] * (steps + 1)
     rows = []
     for policy, budget in cases:
         with stages(console, policy) as report:
-            rows.append(measured(request, graph, device, policy, budget, batches, report).row)
+            rows.append(measured(request, device, policy, budget, batches, report).row)
     device.slab.close()
     return list(against_keep(rows))
 

@@ -33,14 +33,14 @@ def train_digits(console: Console, kernels: str | None) -> list[Row]:
     torch.set_num_threads(1)  # maps this small are no faster with more: 31 ms a step with 1 and 2
     device = present_device(kernels)
     with stages(console, "lenet5") as report:
-        graph = make_graph(REQUEST, report)
+        graph = make_graph(REQUEST, POLICY, report)
     floor = find_floor(graph, Roofline(load("H200"), REQUEST.dtype), POLICY)
     cases = (("keep", None), (POLICY, int(floor.nbytes * SLACK)))
     found = []
     for policy, budget in cases:
         with stages(console, policy) as report:
             found.append(
-                measured(REQUEST, graph, device, policy, budget, steps, report, optimizer=OPTIMIZER)
+                measured(REQUEST, device, policy, budget, steps, report, optimizer=OPTIMIZER)
             )
     device.slab.close()
     _compare(console, found, data)

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from .. import models
 from ..engine import Trainer
-from ..graph import Graph
 from ..optim import SGD
 from ..report.rows import Case, Measurement, Row, measured_row
 from ..runtime.slab import Slab
@@ -22,6 +21,7 @@ from .request import (
     Request,
     find_floor,
     make_case,
+    make_graph,
     refused_row,
     software,
 )
@@ -73,7 +73,6 @@ def present_device(kernels: str | None) -> Device:
 
 def measured(
     request: Request,
-    graph: Graph,
     device: Device,
     policy: str,
     budget: int | None,
@@ -105,6 +104,7 @@ def measured(
             progress=report,
         )
     except REFUSALS as error:
+        graph = make_graph(request, policy, report)
         return Measured(refused_row(case, graph, error, simulated=False))
     try:
         return Measured(_run(case, trainer, batches, report), net)

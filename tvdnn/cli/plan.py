@@ -22,7 +22,7 @@ from .options import (
     Profile,
 )
 from .output import fail, messages, show, stages, write_json
-from .request import make_graph, make_request, parse_policies
+from .request import make_request, parse_policies
 from .simulating import Simulated, simulated
 
 DEFAULT_PROFILE = "H200"
@@ -46,8 +46,7 @@ def plan(
     limit = parse_bytes(budget)
     costs = Roofline(load(hardware or DEFAULT_PROFILE), request.dtype)
     with stages(messages(), f"{net}({batch})") as report:
-        graph = make_graph(request, report)
-        found = simulated(request, graph, costs, policy, limit, report)
+        found = simulated(request, costs, policy, limit, report)
     _show(found, json_file)
     if found.schedule is None:
         raise typer.Exit(fail(found.row.reason))

@@ -18,7 +18,7 @@ from ..graph import Graph
 from ..ops.expand import DTYPES
 from ..optim import SGD
 from ..planner.costs import Costs
-from ..planner.planning import DEFAULT_CHUNK_SIZE, POLICIES, floor_of
+from ..planner.planning import DEFAULT_CHUNK_SIZE, POLICIES, floor_of, fuses
 from ..report.rows import Case, Floor, Row, infeasible_row
 from ..units import parse_bytes
 from .output import StageReport
@@ -66,17 +66,22 @@ def make_request(
     )
 
 
-def make_graph(request: Request, report: StageReport) -> Graph:
-    """The graph of a training step, traced without memory."""
+def make_graph(request: Request, policy: str, report: StageReport) -> Graph:
+    """The graph of a training step as `policy` plans it, traced without memory."""
     report("tracing", 0.0)
+    graph = _graph(request, fuse=fuses(policy))
+    report("tracing", 1.0)
+    return graph
+
+
+@cache
+def _graph(request: Request, *, fuse: bool) -> Graph:
     with torch.device("meta"):
         net = models.by_name(request.net)
         x = torch.empty(request.batch, *request.shape)
-    graph = training_graph(
-        net, x, optimizer=OPTIMIZER, dtype=request.dtype, chunk_size=request.chunk_size
+    return training_graph(
+        net, x, optimizer=OPTIMIZER, dtype=request.dtype, chunk_size=request.chunk_size, fuse=fuse
     )
-    report("tracing", 1.0)
-    return graph
 
 
 def num_classes(graph: Graph) -> int:

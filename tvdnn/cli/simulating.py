@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..graph import Graph
 from ..planner.costs import Costs
 from ..planner.planning import make_schedule
 from ..planner.schedule import Schedule
@@ -11,7 +10,7 @@ from ..planner.simulate import simulate
 from ..planner.timeline import Timeline
 from ..report.rows import Row, simulated_row
 from .output import StageReport
-from .request import REFUSALS, Request, find_floor, make_case, refused_row, software
+from .request import REFUSALS, Request, find_floor, make_case, make_graph, refused_row, software
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +24,6 @@ class Simulated:
 
 def simulated(
     request: Request,
-    graph: Graph,
     costs: Costs,
     policy: str,
     budget: int | None,
@@ -33,6 +31,7 @@ def simulated(
 ) -> Simulated:
     """One policy inside one budget, on the machine that `costs` describe."""
     case = make_case(request, policy, budget, costs.hardware, software())
+    graph = make_graph(request, policy, report)
     try:
         schedule = make_schedule(
             graph,
@@ -51,12 +50,9 @@ def simulated(
 
 def simulated_rows(
     request: Request,
-    graph: Graph,
     costs: Costs,
     cases: Sequence[tuple[str, int | None]],
     report: StageReport,
 ) -> list[Row]:
     """A row for each policy and budget."""
-    return [
-        simulated(request, graph, costs, policy, budget, report).row for policy, budget in cases
-    ]
+    return [simulated(request, costs, policy, budget, report).row for policy, budget in cases]

@@ -187,12 +187,16 @@ def make_control(device: torch.device) -> tuple[torch.Tensor, Control]:
     """The control block's bytes, and its parts: the optimizer's 8 floats, the scale, the seed."""
     block = torch.zeros(CONTROL_NBYTES, dtype=torch.uint8, device=device)
     floats = block[:40].view(torch.float32)
-    return block, Control(sgd=floats[:8], scale=floats[8:9], seed=block[40:48].view(torch.int64))
+    seed = block[40:48].view(torch.int64)
+    return block, Control(optimizer=floats[:8], scale=floats[8:9], seed=seed)
 
 
-def write_control(block: torch.Tensor, sgd: tuple[float, ...], scale: float, seed: int) -> None:
+def write_control(
+    block: torch.Tensor, settings: tuple[float, ...], scale: float, seed: int
+) -> None:
     """Write the next step's settings, on the current stream before the replay that reads them."""
-    floats = torch.tensor((*sgd, *(0.0,) * (8 - len(sgd)), scale, 0.0), dtype=torch.float32)
+    padding = (0.0,) * (8 - len(settings))
+    floats = torch.tensor((*settings, *padding, scale, 0.0), dtype=torch.float32)
     seeds = torch.tensor([seed], dtype=torch.int64)
     packed = torch.cat((floats.view(torch.uint8), seeds.view(torch.uint8)))
     block[:48].copy_(packed, non_blocking=True)

@@ -11,7 +11,7 @@ from ..errors import InputError
 from ..graph import Graph, Network
 from ..ops import Settings, expand
 from ..ops.expand import DTYPES, Mode
-from ..optim import SGD
+from ..optim import SGD, Optimizer
 from ..planner.costs import Costs, Roofline
 from ..planner.hardware import load
 from ..planner.planning import DEFAULT_CHUNK_SIZE
@@ -46,7 +46,7 @@ def training_graph(
     x: torch.Tensor,
     *,
     loss: str = "cross_entropy",
-    optimizer: SGD | None = None,
+    optimizer: Optimizer | None = None,
     dtype: str = "fp32",
     chunk_size: int | str | None = None,
     sections: int | None = None,
@@ -62,7 +62,7 @@ def training_graph(
 
 
 def training_settings(
-    loss: str, optimizer: SGD, dtype: str, chunk_size: int | str | None, sections: int | None
+    loss: str, optimizer: Optimizer, dtype: str, chunk_size: int | str | None, sections: int | None
 ) -> Settings:
     """Settings of a training step; errors name what is not known."""
     if loss != "cross_entropy":

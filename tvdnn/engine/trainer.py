@@ -17,6 +17,7 @@ from ..ops.expand import Mode
 from ..optim import SGD
 from ..planner.costs import Costs
 from ..planner.plan import Plan
+from ..planner.planning import fuses
 from ..planner.schedule import Schedule
 from ..planner.simulate import simulate
 from ..planner.timeline import Timeline
@@ -34,16 +35,7 @@ from .graphs import (
     resolve_dtype,
     training_settings,
 )
-
-
-class PlannedSGD(torch.optim.SGD):
-    """The optimizer as torch's own classes see it: learning-rate schedulers and state_dict work.
-
-    The update itself runs inside the planned step, with the settings found here at that time.
-    """
-
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Nothing: the planned step has updated the parameters."""
+from .optimizers import Planned, Spec, control_of, load_state, plan_optimizer, states_of
 
 
 class Trainer:
@@ -63,7 +55,7 @@ class Trainer:
         example_inputs: torch.Tensor,
         *,
         loss: str = "cross_entropy",
-        optimizer: SGD | None = None,
+        optimizer: Spec | None = None,
         policy: str = "auto",
         budget: int | str | None = None,
         host_budget: int | str | None = None,
@@ -83,7 +75,7 @@ class Trainer:
         self.net = net
         give_lazy_parameters(net, example_inputs)
         self._foreign_nbytes = _measure_foreign(net)
-        self._spec = optimizer or SGD()
+        self._spec: Spec = optimizer or SGD()
         options = Options(kernels, order_seed, delay_seed, costs, slab, progress)
         limits = Limits(policy, parse_bytes(budget), parse_bytes(host_budget))
         self._core = Core(net, limits, options)
@@ -94,6 +86,7 @@ class Trainer:
             reduction=reduction,
             ignore_index=ignore_index,
             reserve=self._staging.nbytes_for(example_inputs),
+            fuse=fuses(policy),
         )
         self._seed, self._steps = seed, 0
         self._grads: dict[str, torch.Tensor] = {}
@@ -194,37 +187,20 @@ class Trainer:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` saved, in place."""
         self.net.load_state_dict(state["model"])
-        momentum = {id(p): s["momentum_buffer"] for p, s in self.optimizer.state.items() if s}
-        self.optimizer.load_state_dict(state["optimizer"])
-        for param, entry in self.optimizer.state.items():
-            if id(param) in momentum:
-                entry["momentum_buffer"] = momentum[id(param)].copy_(entry["momentum_buffer"])
+        load_state(self.optimizer, self._spec, state["optimizer"])
         self._steps, self._seed = state["steps"], state["seed"]
 
     def close(self) -> None:
         """Give back arena, graphs and, where the trainer made it, the slab."""
         self._core.close()
 
-    def _make_optimizer(self) -> PlannedSGD:
-        spec = self._spec
+    def _make_optimizer(self) -> Planned:
         trained = [param for param in self._core.params.values() if param.requires_grad]
         if not trained:
             raise InputError(
                 "the network has no parameter with requires_grad; there is nothing to train"
             )
-        optimizer = PlannedSGD(
-            trained,
-            lr=spec.lr,
-            momentum=spec.momentum,
-            dampening=spec.dampening,
-            weight_decay=spec.weight_decay,
-            nesterov=spec.nesterov,
-            maximize=spec.maximize,
-        )
-        if spec.num_states:
-            for param in trained:
-                optimizer.state[param]["momentum_buffer"] = torch.zeros_like(param)
-        return optimizer
+        return plan_optimizer(self._spec, trained)
 
     def _check(self, x: torch.Tensor, y: torch.Tensor, accumulate: int) -> None:
         if self._core.closed:
@@ -272,16 +248,16 @@ class Trainer:
         return torch.stack(losses).mean()
 
     def _update(self) -> None:
-        kernels = kernel_set(self._core.kernels)
-        settings = {"nesterov": self._spec.nesterov, "maximize": self._spec.maximize}
+        update = getattr(kernel_set(self._core.kernels), self._spec.kind)
+        control, switches = self._core.control.optimizer, self._spec.switches
         for name, grad in self._grads.items():
-            param = self._core.params[name].detach()
-            kernels.sgd(param, grad, self._momentum(name), self._core.control.sgd, **settings)
+            param, *states = self._updated(name)
+            update(param, grad, *states, control, **switches)
 
-    def _momentum(self, name: str) -> torch.Tensor | None:
-        state = self.optimizer.state[self._core.params[name]]
-        momentum: torch.Tensor | None = state.get("momentum_buffer")
-        return momentum
+    def _updated(self, name: str) -> tuple[torch.Tensor | None, ...]:
+        """What an update of the parameter `name` changes: itself, and its optimizer state."""
+        param = self._core.params[name]
+        return param.detach(), *states_of(self.optimizer, self._spec, param)
 
     def _fill(self, runner: Runner, x: torch.Tensor, y: torch.Tensor) -> None:
         self._check_staging(x, runner.schedule.peak_nbytes)
@@ -314,10 +290,10 @@ class Trainer:
         return expand(network, replace(self._settings, mode=mode, reserve=reserve))
 
     def _updates(self, mode: Mode) -> Updates:
-        """What passes that consume gradients change: parameters and momentum, or kept sums."""
+        """What passes that consume gradients change: parameters and state, or kept sums."""
         if mode is Mode.ACCUMULATE:
             return {name: (grad,) for name, grad in self._grads.items()}
-        return {name: (param, self._momentum(name)) for name, param in self._trained().items()}
+        return {name: self._updated(name) for name in self._trained()}
 
     def _trained(self) -> dict[str, torch.Tensor]:
         params = self._core.params
@@ -331,17 +307,16 @@ class Trainer:
         self._grads = {name: torch.zeros_like(param) for name, param in self._trained().items()}
 
     def _write_control(self, scale: float) -> None:
-        group = self.optimizer.param_groups[0]
-        names = ("lr", "momentum", "dampening", "weight_decay")
-        sgd = (*(float(group[name]) for name in names), float(self._steps == 0), 1.0)
-        write_control(self._core.control_bytes, sgd, scale, self._seed + self._steps)
+        settings = control_of(self.optimizer, self._steps)
+        write_control(self._core.control_bytes, settings, scale, self._seed + self._steps)
 
     def _snapshot(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Copies of what a failed step must leave alone; on a GPU a step cannot stop half-way."""
         if self.device.type == "cuda":
             return []
-        tensors = [param.detach() for param in self._core.params.values()]
-        tensors += [entry["momentum_buffer"] for entry in self.optimizer.state.values() if entry]
+        frozen = [param for param in self._core.params.values() if not param.requires_grad]
+        trained = [tensor for name in self._trained() for tensor in self._updated(name)]
+        tensors = [tensor.detach() for tensor in (*frozen, *trained) if tensor is not None]
         return [(tensor, tensor.clone()) for tensor in tensors]
 
     def _restore(self, before: list[tuple[torch.Tensor, torch.Tensor]]) -> None:

@@ -14,7 +14,7 @@ from ..graph import Graph
 from ..ops import Settings, expand
 from ..ops.expand import Mode
 from ..planner.plan import Plan
-from ..planner.planning import DEFAULT_CHUNK_SIZE
+from ..planner.planning import DEFAULT_CHUNK_SIZE, fuses
 from ..planner.schedule import Schedule
 from ..runtime.runner import Runner
 from ..trace import trace
@@ -71,6 +71,7 @@ def virtualize(
         mode=Mode.AUTOGRAD,
         sections=sections,
         reserve=(parse_bytes(reserve) or 0) + _state_nbytes(net, optimizer),
+        fuse=fuses(policy),
     )
     limits = Limits(policy, parse_bytes(budget), parse_bytes(host_budget))
     options = Options(kernels, order_seed, delay_seed, progress=progress)

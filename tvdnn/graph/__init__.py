@@ -1,12 +1,13 @@
 """What a training step computes, as pure data: the traced network, its buffers and its passes."""
 
 from .buffer import DTYPE_NBYTES, RUN_CHUNKS, Buffer, Kind, section_rows
-from .fusion import channels_per_code_byte, fuse
+from .fusion import QUARTER, channels_per_code_byte, fuse
 from .network import Network, Op, Param, Value
 from .passes import Direction, Graph, Need, Pass, Use
 
 __all__ = [
     "DTYPE_NBYTES",
+    "QUARTER",
     "RUN_CHUNKS",
     "Buffer",
     "Direction",

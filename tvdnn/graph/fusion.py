@@ -140,8 +140,7 @@ def _may_code(network: Network, pool: Op) -> bool:
     """Whether codes of two or four bits, whole bytes a pixel, name the maxima of the windows."""
     taps = pool.attrs["kernel"][0] * pool.attrs["kernel"][1]
     channels = network.values[pool.output].shape[-1]
-    whole_bytes = channels % channels_per_code_byte(taps) == 0
-    return taps <= CODED_TAPS and whole_bytes and pool.attrs["dilation"] == (1, 1)
+    return taps <= CODED_TAPS and channels % channels_per_code_byte(taps) == 0
 
 
 def channels_per_code_byte(taps: int) -> int:

@@ -52,9 +52,8 @@ class Pass:
     `unit` (or b the domain's end); `unit` holds whole sections of every buffer used. A
     `reduction`'s launches go in index order and its result is complete only after the last.
     `params` are read and `updates` written in place, both by name. `flops` and `nbytes`
-    (device-memory traffic) are those of the whole domain. `group` is the samples that one partial
-    sum covers (0: not a partial sum). `attrs` are static settings beside the op's. `effects` marks
-    state outside the buffers that recompute must not repeat.
+    (device-memory traffic) are those of the whole domain. `attrs` are static settings beside the
+    op's. `effects` marks state outside the buffers that recompute must not repeat.
     """
 
     name: str
@@ -70,7 +69,6 @@ class Pass:
     reduction: bool = False
     flops: float = 0.0
     nbytes: float = 0.0
-    group: int = 0
     attrs: Mapping[str, Any] = field(default_factory=dict)
     effects: bool = False
 

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..graph import RUN_CHUNKS, Buffer, Direction, Kind, Need, Network, Op, Pass, Use, section_rows
+from ..graph import Buffer, Direction, Kind, Need, Network, Op, Pass, Use, section_rows
+from ..optim import Optimizer
 
 
 @dataclass(slots=True)
@@ -14,9 +15,12 @@ class Builder:
 
     `home` maps each value to the buffer that holds it, `contributions` to the gradients that its
     consumers have written so far, `param_grads` each parameter to those of its uses. `readers`
-    counts the ops that read each value. `rectified` are the values whose gradient counts only where
-    they are above zero, with the factor that it has there; `masked` are those of them whose reader
-    writes the gradient so.
+    counts the ops that read each value, `uses` those that use each parameter. `rectified` are the
+    values whose gradient counts only where they are above zero, with the factor that it has there;
+    `masked` are those of them whose reader writes the gradient so. `partials` are the sums that ops
+    have left of parameters' gradients. `optimizer` updates the parameters `at_once` from what makes
+    their gradient; `takes` is the role of the passes that take other whole gradients, "" where they
+    are handed out. `added` are ops beside the network's.
     """
 
     network: Network
@@ -25,18 +29,28 @@ class Builder:
     chunk_size: int
     sections: int | None
     wanted: frozenset[str]
+    optimizer: Optimizer
+    takes: str
     buffers: dict[str, Buffer] = field(default_factory=dict)
     passes: list[Pass] = field(default_factory=list)
     home: dict[str, str] = field(default_factory=dict)
     contributions: dict[str, list[str]] = field(default_factory=dict)
     param_grads: dict[str, list[str]] = field(default_factory=dict)
+    partials: dict[str, list[str]] = field(default_factory=dict)
+    added: dict[str, Op] = field(default_factory=dict)
     rectified: dict[str, float] = field(default_factory=dict)
     masked: set[str] = field(default_factory=set)
     readers: Counter[str] = field(init=False)
+    uses: Counter[str] = field(init=False)
+    at_once: frozenset[str] = field(init=False)
     direction: Direction = Direction.FORWARD
 
     def __post_init__(self) -> None:
-        self.readers = Counter(name for op in self.network.ops for name in op.inputs)
+        ops = self.network.ops
+        self.readers = Counter(name for op in ops for name in op.inputs)
+        self.uses = Counter(name for op in ops for name in op.params)
+        once = {name for name, count in self.uses.items() if count == 1}
+        self.at_once = frozenset(once if self.takes == "update" else ())
 
     @property
     def batch(self) -> int:
@@ -50,12 +64,6 @@ class Builder:
         if self.sections is not None:
             return 1 << max(0, -(-self.batch // self.sections) - 1).bit_length()
         return section_rows(self.batch, row_nbytes, self.chunk_size)
-
-    def run_rows(self, *buffers: str) -> int:
-        """Samples that a launch over `buffers` should cover: a power of two of whole sections."""
-        row = max(self.buffers[name].row_nbytes for name in buffers)
-        unit = max(self.buffers[name].section for name in buffers)
-        return max(unit, section_rows(self.batch, row, RUN_CHUNKS * self.chunk_size))
 
     def add_map(
         self, name: str, shape: tuple[int, ...], kind: Kind = Kind.MAP, dtype: str | None = None
@@ -73,9 +81,10 @@ class Builder:
         self.buffers[name] = Buffer(name, kind, shape, dtype, shape[0])
         return name
 
-    def add_partials(self, name: str, shape: tuple[int, ...]) -> str:
-        """A float32 buffer with one section per reduction group."""
-        self.buffers[name] = Buffer(name, Kind.PARTIAL, shape, "float32", 1)
+    def add_partials(self, op: Op, param: str, shape: tuple[int, ...]) -> str:
+        """A float32 buffer for the splits of an op's contribution to a parameter's gradient."""
+        name = self.add_whole(f"partial {param} {op.name}", Kind.PARTIAL, shape)
+        self.partials.setdefault(param, []).append(name)
         return name
 
     def add_pass(
@@ -90,7 +99,6 @@ class Builder:
         reduction: bool = False,
         flops: float = 0.0,
         unit: int = 0,
-        group: int = 0,
         extra_nbytes: int = 0,
         attrs: Mapping[str, Any] | None = None,
     ) -> None:
@@ -118,7 +126,6 @@ class Builder:
                 reduction=reduction,
                 flops=flops,
                 nbytes=nbytes,
-                group=group,
                 attrs=attrs or {},
             )
         )
@@ -190,6 +197,21 @@ class Builder:
 
     def _has_one_reader(self, value: str) -> bool:
         return self.readers[value] == 1 and value not in self.network.outputs
+
+    @property
+    def update_attrs(self) -> Mapping[str, Any]:
+        """What a pass that updates says of the optimizer.
+
+        The name of its kernels, how many tensors it keeps for a parameter, and its switches.
+        """
+        optimizer = self.optimizer
+        states = len(optimizer.states)
+        return {"optimizer": optimizer.kind, "states": states, "switches": optimizer.switches}
+
+    def add_op(self, op: Op) -> Op:
+        """Note an op of passes that are none of the network's ops."""
+        self.added[op.name] = op
+        return op
 
     def new_param_grad(self, param: str) -> str:
         """A float32 buffer in the parameter's shape for one op's contribution to its gradient."""

@@ -1,4 +1,4 @@
-"""conv2d: packed weights, per-sample forward and data gradient, weight gradient in partial sums.
+"""conv2d: packed weights, per-sample forward and data gradient, weight gradient in running sums.
 
 Fused with a ReLU it takes its gradient masked; with pooling besides, it un-pools the gradient of
 what it kept into a map that lives as long as the block of samples that its layer is at.
@@ -9,17 +9,15 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from ..graph import Kind, Op, Use
-from ..kernels.conv_grad_weight_groups import grad_weight_tiles
+from ..graph import QUARTER, Kind, Op, Use
+from ..kernels.conv_grad_weight import GradWeightPlan, grad_weight_plan
 from .activation import behind_relu, run_mask
 from .builder import Builder, whole
 from .definition import TORCH_DTYPES, Launch, OpDef
+from .optim import run_update_at_once
 from .pool import add_codes, codes_of
 
-TARGET_PROGRAMS = 512  # of a weight gradient's launch over a run: four waves of an H200's 132 SMs
-BIAS_ROWS = 512  # pixels that a program sums for a bias: 1.6 GB take thousands, not one a section
-POOL: Mapping[str, Any] = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0)}
-MIN_SPLIT_PIXELS = 2048  # output pixels below which cutting a partial sum further no longer pays
+GEOMETRY = ("stride", "padding", "dilation", "groups")
 
 
 def forward(b: Builder, op: Op) -> None:
@@ -32,7 +30,7 @@ def forward_relu(b: Builder, op: Op) -> None:
 
 
 def forward_relu_max_pool2d(b: Builder, op: Op) -> None:
-    _product(b, op, b.new_output(op), add_codes(b, op, prod(POOL["kernel"])))
+    _product(b, op, b.new_output(op), add_codes(b, op, prod(QUARTER["kernel"])))
     b.rectified[op.output] = 1.0
 
 
@@ -62,10 +60,7 @@ def _gradients(b: Builder, op: Op, product_grad: Callable[[Op], str]) -> None:
     """The passes behind the gradient of the convolution alone, which `product_grad` makes."""
     packed = _pack_grad_input(b, op) if b.needs_grad(op.inputs[0]) else None
     dy = product_grad(op)
-    if b.needs_param_grad(op.params[0]):
-        _grad_weight(b, op, dy)
-    if b.needs_param_grad(op.params[1]):
-        _grad_bias(b, op, dy)
+    _param_grads(b, op, dy)
     if packed is not None:
         mask = b.mask_of(op.inputs[0])
         reads, dx = (Use(dy), whole(packed), *mask), b.new_grad(op.inputs[0])
@@ -102,56 +97,35 @@ def _pack(b: Builder, op: Op, role: str, name: str, shape: tuple[int, ...]) -> s
     return name
 
 
-def _grad_weight(b: Builder, op: Op, dy: str) -> None:
-    weight = op.params[0]
+def _param_grads(b: Builder, op: Op, dy: str) -> None:
+    """Running sums of what parameters need, one for each split of the work on a map's pixels."""
+    weight, bias = op.params
     k, c, r, s = b.param_shape(weight)
-    group, splits = reduction_groups(b, op, dy)
-    shape = (-(-b.batch // group), splits, k, r, s, c)
-    partial = Use(b.add_partials(f"partial {weight} {op.name}", shape), per=group)
-    reads = (Use(b.input_of(op)), Use(dy))
-    flops = _flops(b, op)
-    b.add_pass(op, "grad_weight", reads, (partial,), flops=flops, unit=group, group=group)
-    _sum_partials(b, op, "sum_weight", partial, weight)
+    plan = _plan(b, op, dy)
+    sums = []
+    if b.needs_param_grad(weight):
+        sums.append(b.add_partials(op, weight, (plan.splits, k, r, s, c)))
+    if b.needs_param_grad(bias):
+        sums.append(b.add_partials(op, bias, (plan.bias_splits, k)))
+    if not sums:
+        return
+    role = "grad_weight" if b.needs_param_grad(weight) else "grad_bias"
+    reads = (Use(dy), *((Use(b.input_of(op)),) if role == "grad_weight" else ()))
+    flops = _flops(b, op) if role == "grad_weight" else 0.0
+    writes = tuple(whole(name) for name in sums)
+    b.add_pass(op, role, reads, writes, unit=plan.unit, reduction=True, flops=flops)
 
 
-def _grad_bias(b: Builder, op: Op, grad: str) -> None:
-    bias, dy = op.params[1], b.buffers[grad]
-    group, channels = dy.section, b.shape(op.output)[-1]
-    num_groups = -(-b.batch // group)
-    splits = max(1, group * prod(dy.shape[1:3]) // BIAS_ROWS)
-    slices = b.add_partials(f"slices {bias} {op.name}", (num_groups, splits, channels))
-    partial = b.add_partials(f"partial {bias} {op.name}", (num_groups, channels))
-    writes = (Use(slices, per=group), Use(partial, per=group))
-    b.add_pass(op, "grad_bias", (Use(dy.name),), writes, unit=group, group=group)
-    _sum_partials(b, op, "sum_bias", writes[1], bias)
-
-
-def _sum_partials(b: Builder, op: Op, role: str, partial: Use, param: str) -> None:
-    grad = whole(b.new_param_grad(param))
-    b.add_pass(op, role, (partial,), (grad,), unit=partial.per, reduction=True)
-
-
-def reduction_groups(b: Builder, op: Op, grad: str) -> tuple[int, int]:
-    """Samples of one partial sum of the weight gradient, and the slices that it is cut into.
-
-    Fixed by shape, type and chunk size alone: groups are as large as lets a launch over one run
-    start `TARGET_PROGRAMS` programs.
-    """
-    x, dy = b.buffers[b.input_of(op)], b.buffers[grad]
-    run = b.run_rows(x.name, dy.name)
-    parts = 1 << max(0, -(-TARGET_PROGRAMS // _num_tiles(b, op)) - 1).bit_length()
-    group = min(max(x.section, dy.section, run // parts), run)
-    pixels = prod(dy.shape[1:3]) * group
-    splits = min(max(1, parts // (run // group)), max(1, pixels // MIN_SPLIT_PIXELS))
-    return group, splits
-
-
-def _num_tiles(b: Builder, op: Op) -> int:
-    """Programs that one partial sum of the weight gradient takes."""
-    shape, groups = b.param_shape(op.params[0]), op.attrs["groups"]
-    dtype = TORCH_DTYPES[b.dtype]
-    tiles: int = grad_weight_tiles(*shape, groups, dtype, b.precision)
-    return tiles
+def _plan(b: Builder, op: Op, dy: str) -> GradWeightPlan:
+    sides = (b.buffers[name].shape[1:3] for name in (b.input_of(op), dy))
+    settings = {name: op.attrs[name] for name in GEOMETRY}
+    return grad_weight_plan(
+        *sides,
+        b.param_shape(op.params[0]),
+        **settings,
+        dtype=TORCH_DTYPES[b.dtype],
+        precision=b.precision,
+    )
 
 
 def _flops(b: Builder, op: Op) -> float:
@@ -160,7 +134,7 @@ def _flops(b: Builder, op: Op) -> float:
 
 
 def _settings(a: Launch) -> dict[str, Any]:
-    settings = a.settings("stride", "padding", "dilation", "groups")
+    settings = a.settings(*GEOMETRY)
     return settings | {"precision": a.precision}
 
 
@@ -187,7 +161,7 @@ def _run_forward_relu_max_pool2d(a: Launch) -> None:
 
 
 def _run_unpool(a: Launch) -> None:
-    a.kernels.max_unpool2d(*a.reads, a.writes[0], **POOL)
+    a.kernels.max_unpool2d(*a.reads, a.writes[0], **QUARTER)
 
 
 def _run_grad_input(a: Launch) -> None:
@@ -197,23 +171,14 @@ def _run_grad_input(a: Launch) -> None:
 
 
 def _run_grad_weight(a: Launch) -> None:
-    partials = a.writes[0]
-    group, splits = a.attrs["group"], partials.shape[1]
-    a.kernels.conv2d_grad_weight_groups(
-        a.reads[0], a.reads[1], partials, group=group, splits=splits, **_settings(a)
-    )
+    dy, x = a.reads
+    partials, *bias = a.writes
+    also = {"bias_partials": bias[0]} if bias else {}
+    a.kernels.conv2d_grad_weight(x, dy, partials, first=a.start == 0, **also, **_settings(a))
 
 
 def _run_grad_bias(a: Launch) -> None:
-    """Sum slices of each group in parallel, then each group's slices into its partial."""
-    slices, partials = a.writes
-    a.kernels.conv2d_grad_bias_groups(a.reads[0], slices, group=a.attrs["group"])
-    a.kernels.sum_rows(slices.view(-1, slices.shape[2]), partials, group=slices.shape[1])
-
-
-def _run_sum(a: Launch) -> None:
-    """Add partial sums in index order to a gradient, which the launch with the first one starts."""
-    a.kernels.sum_partials(a.reads[0], a.writes[0], first=a.start == 0)
+    a.kernels.conv2d_grad_bias(a.reads[0], a.writes[0], first=a.start == 0)
 
 
 _ROLES: Mapping[str, Callable[[Launch], None]] = {
@@ -221,9 +186,8 @@ _ROLES: Mapping[str, Callable[[Launch], None]] = {
     "forward": _run_forward,
     "pack_grad_input": _run_pack_grad_input,
     "grad_weight": _run_grad_weight,
-    "sum_weight": _run_sum,
     "grad_bias": _run_grad_bias,
-    "sum_bias": _run_sum,
+    "update": run_update_at_once,
     "grad_input": _run_grad_input,
 }
 CONV2D = OpDef(

@@ -21,7 +21,7 @@ TORCH_DTYPES = {
 class Control:
     """Device scalars written before each step: optimizer settings, the loss's scale, the seed."""
 
-    sgd: torch.Tensor
+    optimizer: torch.Tensor
     scale: torch.Tensor
     seed: torch.Tensor
 
@@ -31,15 +31,15 @@ class Launch:
     """One launch: views of the buffers and tensors that a pass uses over samples [start, stop).
 
     `reads` and `writes` are in the order of the pass's uses, `params` and `updates` in that of its
-    names (None where the op has no such parameter; for an update, the parameter and then its
-    optimizer state). `kernels` has the launchers or their references under the same names.
+    names (None where the op has no such parameter; for an update, by name the parameter and then
+    its optimizer state). `kernels` has the launchers or their references under the same names.
     """
 
     kernels: Any
     reads: tuple[torch.Tensor, ...]
     writes: tuple[torch.Tensor, ...]
     params: tuple[torch.Tensor | None, ...]
-    updates: tuple[torch.Tensor | None, ...]
+    updates: tuple[tuple[torch.Tensor | None, ...], ...]
     attrs: Mapping[str, Any]
     precision: str
     start: int

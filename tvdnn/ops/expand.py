@@ -5,10 +5,10 @@ from enum import Enum
 
 from ..errors import InputError
 from ..graph import Direction, Graph, Kind, Network, Op, Value, fuse
-from ..optim import SGD
+from ..optim import SGD, Optimizer
 from .builder import Builder
 from .layout import add_grads
-from .optim import add_param_grads, update
+from .optim import settle, take
 from .registry import DEFINITIONS
 
 CONTROL_NBYTES = 512
@@ -29,6 +29,9 @@ class Mode(Enum):
     INFER = "infer"
 
 
+TAKES = {Mode.TRAIN: "update", Mode.ACCUMULATE: "accumulate", Mode.AUTOGRAD: "", Mode.INFER: ""}
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """How a network is expanded into a step.
@@ -45,7 +48,7 @@ class Settings:
     sections: int | None = None
     reduction: str = "mean"
     ignore_index: int = -100
-    optimizer: SGD | None = None
+    optimizer: Optimizer | None = None
     input_grads: frozenset[str] = frozenset()
     reserve: int = 0
     fuse: bool = False
@@ -63,24 +66,32 @@ def expand(network: Network, settings: Settings) -> Graph:
     dtype, precision = DTYPES[settings.dtype]
     infers = settings.mode is Mode.INFER
     wanted = frozenset[str]() if infers else _wanted(network, settings.input_grads)
-    b = Builder(network, dtype, precision, settings.chunk_size, settings.sections, wanted)
+    b = Builder(
+        network,
+        dtype,
+        precision,
+        settings.chunk_size,
+        settings.sections,
+        wanted,
+        optimizer=settings.optimizer or SGD(),
+        takes=TAKES[settings.mode],
+    )
     inputs = _add_inputs(b)
     _forward(b)
     cut = len(b.passes)
-    ops = {op.name: op for op in network.ops}
     output_maps = tuple(b.home[name] for name in network.outputs)
     handed_out = list(output_maps)
     if not infers:
         b.direction = Direction.BACKWARD
         if not training:
             inputs |= _add_output_grads(b)
-        ops |= _backward(b, settings)
+        _backward(b, settings)
     input_grads = {name: b.contributions[name][0] for name in settings.input_grads}
     if settings.mode is Mode.AUTOGRAD:
         handed_out += [*(grads[0] for grads in b.param_grads.values()), *input_grads.values()]
     return Graph(
         network=network,
-        ops=ops,
+        ops={op.name: op for op in network.ops} | b.added,
         buffers=b.buffers,
         passes=tuple(b.passes),
         inputs=inputs,
@@ -183,14 +194,9 @@ def _may_overwrite(
     return "output" not in DEFINITIONS[producer.kind].saves
 
 
-def _backward(b: Builder, settings: Settings) -> dict[str, Op]:
-    """Passes backward, an update behind each complete gradient; returns the updates' ops."""
-    updates: dict[str, Op] = {}
-    uses: dict[str, int] = {}
-    for op in b.network.ops:
-        for name in op.params:
-            uses[name] = uses.get(name, 0) + 1
-    complete: list[str] = []
+def _backward(b: Builder, settings: Settings) -> None:
+    """Passes backward, and behind each op's those that consume its parameters' gradients."""
+    unsettled: list[Op] = []
     for op in reversed(b.network.ops):
         if op.kind == "cross_entropy":
             DEFINITIONS[op.kind].backward(b, op)
@@ -200,41 +206,27 @@ def _backward(b: Builder, settings: Settings) -> dict[str, Op]:
         add_grads(b, op)
         definition = DEFINITIONS[op.kind]
         if not definition.elementwise:  # whose gradient stays beside the pass that it overwrites
-            updates |= _settle_all(b, settings, complete)
-            complete = []
+            _settle_all(b, unsettled)
         definition.backward(b, op)
-        complete += [name for name in op.params if b.needs_param_grad(name) and uses[name] == 1]
-    complete += [name for name, count in uses.items() if count > 1 and name in b.param_grads]
-    updates |= _settle_all(b, settings, complete)
+        unsettled.append(op)
+    _settle_all(b, unsettled)
+    for name, count in b.uses.items():
+        if count > 1 and name in b.param_grads:
+            take(b, name)
     for name in sorted(settings.input_grads):
         add_grads(b, Op(name, "view", (), name, (), {}))
-    return updates
 
 
-def _settle_all(b: Builder, settings: Settings, params: list[str]) -> dict[str, Op]:
-    updates: dict[str, Op] = {}
-    for name in params:
-        updates |= _settle(b, settings, name)
-    return updates
-
-
-def _settle(b: Builder, settings: Settings, param: str) -> dict[str, Op]:
-    """What becomes of a complete gradient."""
-    optimizer = settings.optimizer or SGD()
-    attrs = {"nesterov": optimizer.nesterov, "maximize": optimizer.maximize}
-    op = Op(param, "sgd", (), "", (param,), attrs)
-    if settings.mode is Mode.AUTOGRAD:
-        add_param_grads(b, op, param)
-    else:
-        update(b, op, param, "update" if settings.mode is Mode.TRAIN else "accumulate")
-    return {param: op}
+def _settle_all(b: Builder, ops: list[Op]) -> None:
+    while ops:
+        settle(b, ops.pop(0))
 
 
 def _fixed_nbytes(network: Network, settings: Settings) -> dict[str, int]:
     """Bytes outside the arena, by purpose."""
     params = sum(param.nbytes for param in network.params.values())
     trained = sum(param.nbytes for param in network.params.values() if param.requires_grad)
-    states = settings.optimizer.num_states if settings.optimizer else 0
+    states = len(settings.optimizer.states) if settings.optimizer else 0
     keeps_grads = settings.mode in (Mode.ACCUMULATE, Mode.AUTOGRAD)
     fixed = {
         "parameters": params,

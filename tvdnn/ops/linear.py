@@ -14,6 +14,7 @@ from .activation import behind_relu, run_mask
 from .builder import Builder, whole
 from .definition import Launch, OpDef
 from .dropout import run_dropout, scale_of
+from .optim import run_update_at_once
 
 
 def forward(b: Builder, op: Op) -> None:
@@ -53,16 +54,33 @@ def _gradients(b: Builder, op: Op, product_grad: Callable[[Op], str]) -> None:
     if b.needs_grad(op.inputs[0]):  # first: the weight's copy and its gradient are never together
         _grad_input(b, op, dy, cast)
     if b.needs_param_grad(weight):
-        reads, grad = (Use(b.input_of(op)), Use(dy)), b.new_param_grad(weight)
-        _add_batch_sum(b, op, "grad_weight", reads, grad, _flops(b, op))
+        _grad_weight(b, op, dy)
     if b.needs_param_grad(bias):
-        _add_batch_sum(b, op, "grad_bias", (Use(dy),), b.new_param_grad(bias), 0.0)
+        _grad_bias(b, op, dy)
+
+
+def _grad_weight(b: Builder, op: Op, dy: str) -> None:
+    reads, writes = (Use(b.input_of(op)), Use(dy)), (whole(_new_sum(b, op, op.params[0])),)
+    flops = _flops(b, op)
+    b.add_pass(op, "grad_weight", reads, writes, unit=b.batch, reduction=True, flops=flops)
+
+
+def _grad_bias(b: Builder, op: Op, dy: str) -> None:
+    writes = (whole(_new_sum(b, op, op.params[1])),)
+    b.add_pass(op, "grad_bias", (Use(dy),), writes, unit=b.batch, reduction=True)
+
+
+def _new_sum(b: Builder, op: Op, param: str) -> str:
+    """A buffer for a gradient that one launch sums over the whole batch."""
+    if param in b.at_once:
+        return b.add_partials(op, param, (1, *b.param_shape(param)))
+    return b.new_param_grad(param)
 
 
 def _grad_input(b: Builder, op: Op, dy: str, cast: str | None) -> None:
     value = op.inputs[0]
-    mask = b.mask_of(value)
-    attrs = {"mask_scale": b.rectified[value]} if mask else {}
+    mask = b.mask_of(value) if b.rectified.get(value) == 1.0 else ()
+    attrs = {"masked": True} if mask else {}
     reads = (Use(dy), *mask, *(() if cast is None else (whole(cast),)))
     params = op.params[:1] if cast is None else ("",)
     dx = b.new_grad(value)
@@ -85,13 +103,6 @@ def _add_product(
     )
 
 
-def _add_batch_sum(
-    b: Builder, op: Op, role: str, reads: tuple[Use, ...], grad: str, flops: float
-) -> None:
-    """A parameter's gradient, summed over the whole batch in one launch."""
-    b.add_pass(op, role, reads, (whole(grad),), unit=b.batch, reduction=True, flops=flops)
-
-
 def _weight(b: Builder, op: Op, role: str) -> str | None:
     """The weight's copy in the compute type, made by a pass `role`; None where it needs none."""
     if b.dtype == "float32":
@@ -112,32 +123,28 @@ def _run_cast(a: Launch) -> None:
 
 
 def _run_forward(a: Launch) -> None:
-    _launch_forward(a)
+    x, *cast = a.reads
+    weight = cast[0] if cast else a.params[0]
+    a.kernels.linear(x.flatten(1), weight, a.params[1], a.writes[0], precision=a.precision)
 
 
 def _run_forward_relu(a: Launch) -> None:
-    _launch_forward(a, relu=True)
+    _run_forward(a)
+    a.kernels.relu(a.writes[0], a.writes[0])
 
 
 def _run_forward_relu_dropout(a: Launch) -> None:
-    place = {"seed": a.control.seed, "op_id": a.attrs["op_id"], "first_sample": a.start}
-    _launch_forward(a, relu=True, dropout_p=a.attrs["p"], **place)
-
-
-def _launch_forward(a: Launch, **fused: Any) -> None:
-    x, *cast = a.reads
-    weight = cast[0] if cast else a.params[0]
-    bias, y = a.params[1], a.writes[0]
-    a.kernels.linear(x.flatten(1), weight, bias, y, precision=a.precision, **fused)
+    _run_forward_relu(a)
+    run_dropout(replace(a, reads=a.writes))
 
 
 def _run_grad_input(a: Launch) -> None:
     dy, *reads = a.reads
-    by = {}
-    if "mask_scale" in a.attrs:
-        by = {"mask": reads.pop(0).flatten(1), "scale": a.attrs["mask_scale"]}
-    weight = reads[0] if reads else a.params[0]
-    a.kernels.linear_grad_input(dy, weight, a.writes[0].flatten(1), precision=a.precision, **by)
+    mask = reads.pop(0).flatten(1) if "masked" in a.attrs else None
+    weight, dx = reads[0] if reads else a.params[0], a.writes[0].flatten(1)
+    a.kernels.linear_grad_input(dy, weight, dx, precision=a.precision)
+    if mask is not None:
+        a.kernels.relu_grad(mask, dx, dx)
 
 
 def _run_mask_dropout(a: Launch) -> None:
@@ -148,15 +155,15 @@ def _run_mask_dropout(a: Launch) -> None:
 
 
 def _run_grad_weight(a: Launch) -> None:
-    partials = a.writes[0].unsqueeze(0)
+    x, dy = a.reads
+    grad = a.writes[0].view(1, dy.shape[1], -1)
     group = a.stop - a.start
-    a.kernels.linear_grad_weight(
-        a.reads[0].flatten(1), a.reads[1], partials, group=group, precision=a.precision
-    )
+    a.kernels.linear_grad_weight(x.flatten(1), dy, grad, group=group, precision=a.precision)
 
 
 def _run_grad_bias(a: Launch) -> None:
-    a.kernels.linear_grad_bias(a.reads[0], a.writes[0].unsqueeze(0), group=a.stop - a.start)
+    dy, grad = a.reads[0], a.writes[0]
+    a.kernels.linear_grad_bias(dy, grad.view(1, -1), group=a.stop - a.start)
 
 
 _ROLES: Mapping[str, Callable[[Launch], None]] = {
@@ -165,6 +172,7 @@ _ROLES: Mapping[str, Callable[[Launch], None]] = {
     "forward": _run_forward,
     "grad_weight": _run_grad_weight,
     "grad_bias": _run_grad_bias,
+    "update": run_update_at_once,
     "grad_input": _run_grad_input,
 }
 LINEAR = OpDef(

@@ -1,45 +1,98 @@
-"""What becomes of a parameter's gradient: an update at once, or a sum kept for a later update."""
+"""What becomes of parameters' gradients: updates in place of them, or sums for a later update.
 
-from ..graph import Direction, Op
+A gradient arrives as partial sums, or whole. Where a parameter is updated at once, partial sums go
+straight into the update, and the gradient never exists.
+"""
+
+from ..graph import Direction, Op, Use
 from .builder import Builder, whole
 from .definition import Launch, OpDef
 
+PARAM = "parameter"
 
-def add_param_grads(b: Builder, op: Op, param: str) -> str:
-    """The buffer with a parameter's whole gradient, tied uses summed in order of their backward."""
-    first, *others = b.param_grads[param]
+
+def settle(b: Builder, op: Op) -> None:
+    """Consume the partial sums that the op's backward has left of its parameters' gradients."""
+    ours = [name for name in dict.fromkeys(op.params) if name in b.partials]
+    at_once = [name for name in ours if name in b.at_once]
+    if at_once:
+        _update_at_once(b, op, at_once)
+    for param in ours:
+        if param not in b.at_once:
+            _sum(b, param)
+    for param in dict.fromkeys(op.params):
+        if param in b.param_grads and b.uses[param] == 1:
+            take(b, param)
+
+
+def take(b: Builder, param: str) -> None:
+    """Consume a parameter's whole gradient, tied uses summed in the order of their backward."""
+    op = b.add_op(Op(param, PARAM, (), "", (param,), {}))
+    first, *others = (whole(name) for name in b.param_grads[param])
     for other in others:
-        b.add_pass(op, "add_grad", (whole(first), whole(other)), (whole(first),))
-    return first
+        b.add_pass(op, "add_grad", (first, other), (first,))
+    if b.takes:
+        _add_update(b, op, b.takes, (first,), (param,))
 
 
-def update(b: Builder, op: Op, param: str, role: str) -> None:
-    """Add a pass that consumes a parameter's gradient: "update" applies, "accumulate" sums it."""
-    grad = add_param_grads(b, op, param)
+def _update_at_once(b: Builder, op: Op, params: list[str]) -> None:
+    """One pass that updates parameters of one op from their partial sums."""
+    reads = tuple(whole(name) for param in params for name in b.partials.pop(param))
+    _add_update(b, op, "update", reads, tuple(params))
+
+
+def _add_update(
+    b: Builder, op: Op, role: str, reads: tuple[Use, ...], params: tuple[str, ...]
+) -> None:
     direction, b.direction = b.direction, Direction.UPDATE
-    traffic = 4 * b.param_nbytes(param)  # parameter and momentum, read and written
-    b.add_pass(op, role, (whole(grad),), (), updates=(param,), extra_nbytes=traffic)
+    nbytes = sum(_update_nbytes(b, param) for param in params)
+    b.add_pass(op, role, reads, (), updates=params, extra_nbytes=nbytes, attrs=b.update_attrs)
     b.direction = direction
 
 
+def _update_nbytes(b: Builder, param: str) -> int:
+    """Bytes that an update moves: parameter and state, read and written."""
+    return 2 * (1 + len(b.optimizer.states)) * b.param_nbytes(param)
+
+
+def _sum(b: Builder, param: str) -> None:
+    """Sum the splits of one contribution to a gradient that is wanted whole."""
+    (partials,) = b.partials.pop(param)
+    grad = b.new_param_grad(param)
+    op = b.add_op(Op(grad, PARAM, (), "", (param,), {}))
+    b.add_pass(op, "sum", (whole(partials),), (whole(grad),))
+
+
+def run_update_at_once(a: Launch) -> None:
+    """Update each parameter by its partial sums."""
+    run = getattr(a.kernels, f"{a.attrs['optimizer']}_partials")
+    for partials, (param, *state) in zip(a.reads, a.updates, strict=True):
+        run(param, partials, *state, a.control.optimizer, **a.attrs["switches"])
+
+
 def _run_update(a: Launch) -> None:
-    param, momentum = a.updates
-    settings = a.settings("nesterov", "maximize")
-    a.kernels.sgd(param, a.reads[0], momentum, a.control.sgd, **settings)
+    ((param, *state),) = a.updates
+    run = getattr(a.kernels, a.attrs["optimizer"])
+    run(param, a.reads[0], *state, a.control.optimizer, **a.attrs["switches"])
 
 
 def _run_accumulate(a: Launch) -> None:
-    total = a.updates[0]
+    ((total,),) = a.updates
     a.kernels.add(total, a.reads[0], total)
 
 
+def _run_sum(a: Launch) -> None:
+    """Add partial sums in index order to a gradient."""
+    a.kernels.sum_partials(a.reads[0], a.writes[0], first=True)
+
+
 def _nothing(b: Builder, op: Op) -> None:
-    """Updates are added by `update`, not by an op of the network."""
+    """Passes on a parameter's gradient are added when that is complete."""
 
 
-SGD_UPDATE = OpDef(
-    kind="sgd",
+PARAMETER = OpDef(
+    kind=PARAM,
     forward=_nothing,
     backward=_nothing,
-    roles={"update": _run_update, "accumulate": _run_accumulate},
+    roles={"sum": _run_sum, "update": _run_update, "accumulate": _run_accumulate},
 )

@@ -64,7 +64,7 @@ def _run_max_codes(a: Launch) -> None:
 
 
 def _run_unpool(a: Launch) -> None:
-    a.kernels.max_unpool2d(*a.reads, a.writes[0], **a.settings("kernel", "stride", "padding"))
+    a.kernels.max_unpool2d(*a.reads, a.writes[0], **a.settings(*_MAX))
 
 
 def _run_avg(a: Launch) -> None:

@@ -10,7 +10,7 @@ from .layout import FLATTEN, VIEW, run_add
 from .linear import LINEAR, LINEAR_RELU, LINEAR_RELU_DROPOUT
 from .loss import CROSS_ENTROPY
 from .norm import LOCAL_RESPONSE_NORM
-from .optim import SGD_UPDATE
+from .optim import PARAMETER
 from .pool import ADAPTIVE_AVG_POOL2D, AVG_POOL2D, MAX_POOL2D, MAX_POOL2D_CODES
 
 _TRACED = (
@@ -32,7 +32,7 @@ _FUSED = (
     LINEAR_RELU_DROPOUT,
     MAX_POOL2D_CODES,
 )
-_ADDED = (CROSS_ENTROPY, SGD_UPDATE)
+_ADDED = (CROSS_ENTROPY, PARAMETER)
 DEFINITIONS: dict[str, OpDef] = {
     definition.kind: definition for definition in (*_TRACED, *_FUSED, *_ADDED)
 }

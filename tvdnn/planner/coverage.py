@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ..errors import ScheduleError
-from ..graph import Direction, Graph, Pass
+from ..graph import Direction, Graph
 from .contents import fault
 from .schedule import Action, Schedule, Step
 from .versions import CALLER, Versions
@@ -104,11 +104,7 @@ def _awaited(graph: Graph, order: Versions) -> Iterator[tuple[int, ...]]:
     """By pass, the reductions over the whole batch that make what it reads."""
     for index, needs in enumerate(order.needs):
         sources = {part.source for parts in needs for part in parts} - {CALLER, index}
-        yield tuple(sorted(s for s in sources if _over_batch(graph.passes[s])))
-
-
-def _over_batch(pass_: Pass) -> bool:
-    return pass_.reduction and not pass_.group
+        yield tuple(sorted(s for s in sources if graph.passes[s].reduction))
 
 
 def _param_sources(graph: Graph) -> Iterator[tuple[tuple[str, int], ...]]:

@@ -31,6 +31,14 @@ POLICIES = (
 )
 
 
+def fuses(policy: str) -> bool:
+    """Whether `policy` plans over fused ops; vDNN's go by the layers of its paper.
+
+    Raises InputError for an unknown policy.
+    """
+    return _parse(policy)[0] in ("keep", "auto")
+
+
 def make_schedule(
     graph: Graph,
     costs: Costs,

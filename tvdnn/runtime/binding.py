@@ -1,6 +1,6 @@
 """Binding: a schedule's steps as calls on views of arena and slab."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
@@ -134,16 +134,13 @@ def _arguments(
     def views(uses: tuple[Use, ...], operands: tuple[Operand, ...]) -> tuple[torch.Tensor, ...]:
         return tuple(view(use, operand) for use, operand in zip(uses, operands, strict=True))
 
-    attrs = {**graph.ops[pass_.op].attrs, **pass_.attrs}
-    if pass_.group:
-        attrs["group"] = pass_.group
     return Launch(
         kernels=kernels,
         reads=views(pass_.reads, step.reads),
         writes=views(pass_.writes, step.writes),
         params=tuple(tensors.params[name] if name else None for name in pass_.params),
-        updates=tuple(tensor for name in pass_.updates for tensor in tensors.updates[name]),
-        attrs=attrs,
+        updates=tuple(tensors.updates[name] for name in pass_.updates),
+        attrs={**graph.ops[pass_.op].attrs, **pass_.attrs},
         precision=DTYPES[graph.dtype][1],
         start=piece[0],
         stop=piece[1],
@@ -158,6 +155,9 @@ class Place:
     start: int
     stop: int
     offset: int
+
+    def nbytes(self, buffer: Buffer) -> int:
+        return (self.stop - self.start) * buffer.row_nbytes
 
 
 def input_places(schedule: Schedule) -> dict[str, tuple[Place, ...]]:
@@ -179,16 +179,26 @@ def _places(
         if stay.buffer in offsets:
             offsets[stay.buffer][stay.section] = stay.offset
     buffers = schedule.graph.buffers
-    return {
-        name: tuple(
-            Place(*buffers[name].bounds(section), found[section]) for section in sorted(found)
-        )
-        for name, found in offsets.items()
-    }
+    return {name: tuple(_joined(buffers[name], found)) for name, found in offsets.items()}
+
+
+def _joined(buffer: Buffer, offsets: Mapping[int, int]) -> Iterator[Place]:
+    """Places of a buffer's sections, those that lie end to end as one."""
+    place: Place | None = None
+    for section in sorted(offsets):
+        start, stop = buffer.bounds(section)
+        if place is not None and offsets[section] == place.offset + place.nbytes(buffer):
+            place = replace(place, stop=stop)
+            continue
+        if place is not None:
+            yield place
+        place = Place(start, stop, offsets[section])
+    if place is not None:
+        yield place
 
 
 def place_view(memory: Memory, buffer: Buffer, place: Place) -> torch.Tensor:
     """The rows of `place` as a tensor."""
-    start, stop = place.start, place.stop
-    nbytes = (stop - start) * buffer.row_nbytes
-    return memory.view(Operand(buffer.name, start, stop, Space.ARENA, place.offset, nbytes), buffer)
+    rows = (place.start, place.stop)
+    nbytes = place.nbytes(buffer)
+    return memory.view(Operand(buffer.name, *rows, Space.ARENA, place.offset, nbytes), buffer)

@@ -13,7 +13,7 @@ import torch
 import triton
 
 from .. import kernels as kernel_package
-from ..graph import RUN_CHUNKS, Graph, Kind, Pass, Use, section_rows
+from ..graph import RUN_CHUNKS, Graph, Pass, Use, section_rows
 from ..memory import aligned
 from ..ops.definition import Control
 from ..planner.costs import Link, Profile
@@ -77,7 +77,7 @@ def signature(graph: Graph, pass_: Pass) -> str:
 
     uses = [shape(use) for use in (*pass_.reads, *pass_.writes)]
     params = [graph.network.params[name].shape for name in (*pass_.params, *pass_.updates) if name]
-    form = (op.kind, pass_.role, graph.dtype, attrs, pass_.group)
+    form = (op.kind, pass_.role, graph.dtype, attrs)
     return repr((*form, uses, params, min(pass_.domain, pass_.unit)))
 
 
@@ -95,8 +95,7 @@ class _Scratch:
     def row_counts(self, pass_: Pass) -> tuple[int, ...]:
         """Rows to measure at: a unit, a run and four runs, as domain and scratch bytes allow."""
         uses = (use for use in (*pass_.reads, *pass_.writes) if not use.whole)
-        buffers = (self._graph.buffers[use.buffer] for use in uses)
-        row = max((b.row_nbytes for b in buffers if b.kind is not Kind.PARTIAL), default=1)
+        row = max((self._graph.buffers[use.buffer].row_nbytes for use in uses), default=1)
         run = max(pass_.unit, section_rows(pass_.domain, row, RUN_CHUNKS * self._graph.chunk_size))
         wanted = {min(pass_.domain, rows) for rows in (pass_.unit, run, 4 * run)}
         room = self._limit - self._stand_ins_nbytes(pass_)
@@ -167,10 +166,11 @@ class _Scratch:
         params = self._graph.network.params
         names = [name for name in (*pass_.params, *pass_.updates) if name]
         stand_ins = {name: torch.randn(params[name].shape, device=self._device) for name in names}
-        states: dict[str, tuple[torch.Tensor, ...]] = {}
+        states: dict[str, tuple[torch.Tensor | None, ...]] = {}
         for name in pass_.updates:
-            momentum = () if pass_.role == "accumulate" else (torch.zeros_like(stand_ins[name]),)
-            states[name] = (stand_ins[name], *momentum)
+            kept = (torch.zeros_like(stand_ins[name]) for _ in range(pass_.attrs.get("states", 0)))
+            none = (None,) if pass_.attrs.get("states") == 0 else ()
+            states[name] = (stand_ins[name], *kept, *none)
         return Tensors(stand_ins, states, self._control)
 
 
