@@ -157,13 +157,13 @@ def test_sections_leave_and_return_inside_segments(net: nn.Sequential, graph: Gr
     whole = 2 * BATCH * INNER_SECTION_NBYTES
     assert schedule.offloaded_nbytes == schedule.slab_nbytes == whole == 32_768
     assert most_resident(schedule, INNER) == 5 * INNER_SECTION_NBYTES
-    assert floor - graph.fixed_nbytes == schedule.arena_nbytes == 29_696
+    assert floor - graph.fixed_nbytes == schedule.arena_nbytes == 30_216
     launches = [i for i, step in enumerate(schedule.steps) if step.action is Action.LAUNCH]
     offloads = [i for i, step in enumerate(schedule.steps) if step.lane is Lane.OFFLOAD]
     forward_end = max(
         i for i in launches if graph.passes[schedule.steps[i].pass_index].name == "4 forward"
     )
-    assert sum(i < forward_end for i in offloads) == BATCH  # half, while the segment runs
+    assert sum(i < forward_end for i in offloads) == 12  # of 16, while the segment runs
     same_as_keep(net, graph, schedule)
 
 

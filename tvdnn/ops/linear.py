@@ -14,7 +14,7 @@ from .activation import behind_relu, run_mask
 from .builder import Builder, whole
 from .definition import Launch, OpDef
 from .dropout import run_dropout, scale_of
-from .optim import run_update_at_once
+from .optim import run_update_at_once, update_by, update_nbytes
 
 
 def forward(b: Builder, op: Op) -> None:
@@ -60,27 +60,33 @@ def _gradients(b: Builder, op: Op, product_grad: Callable[[Op], str]) -> None:
 
 
 def _grad_weight(b: Builder, op: Op, dy: str) -> None:
-    reads, writes = (Use(b.input_of(op)), Use(dy)), (whole(_new_sum(b, op, op.params[0])),)
-    flops = _flops(b, op)
-    b.add_pass(op, "grad_weight", reads, writes, unit=b.batch, reduction=True, flops=flops)
+    """The gradient, or in its place the update that the product's epilogue applies."""
+    weight, reads = op.params[0], (Use(b.input_of(op)), Use(dy))
+    if weight in b.at_once:
+        b.add_pass(
+            op, "update_weight", reads, (), updates=(weight,), unit=b.batch, reduction=True,
+            flops=_flops(b, op), extra_nbytes=update_nbytes(b, weight),
+            attrs=b.update_attrs,
+        )  # fmt: skip
+    else:
+        grad = whole(b.new_param_grad(weight))
+        flops = _flops(b, op)
+        b.add_pass(op, "grad_weight", reads, (grad,), unit=b.batch, reduction=True, flops=flops)
 
 
 def _grad_bias(b: Builder, op: Op, dy: str) -> None:
-    writes = (whole(_new_sum(b, op, op.params[1])),)
-    b.add_pass(op, "grad_bias", (Use(dy),), writes, unit=b.batch, reduction=True)
-
-
-def _new_sum(b: Builder, op: Op, param: str) -> str:
-    """A buffer for a gradient that one launch sums over the whole batch."""
-    if param in b.at_once:
-        return b.add_partials(op, param, (1, *b.param_shape(param)))
-    return b.new_param_grad(param)
+    bias = op.params[1]
+    if bias in b.at_once:
+        grad = b.add_partials(op, bias, (1, *b.param_shape(bias)))
+    else:
+        grad = b.new_param_grad(bias)
+    b.add_pass(op, "grad_bias", (Use(dy),), (whole(grad),), unit=b.batch, reduction=True)
 
 
 def _grad_input(b: Builder, op: Op, dy: str, cast: str | None) -> None:
     value = op.inputs[0]
-    mask = b.mask_of(value) if b.rectified.get(value) == 1.0 else ()
-    attrs = {"masked": True} if mask else {}
+    mask = b.mask_of(value)
+    attrs = {"mask_scale": b.rectified[value]} if mask else {}
     reads = (Use(dy), *mask, *(() if cast is None else (whole(cast),)))
     params = op.params[:1] if cast is None else ("",)
     dx = b.new_grad(value)
@@ -123,28 +129,32 @@ def _run_cast(a: Launch) -> None:
 
 
 def _run_forward(a: Launch) -> None:
-    x, *cast = a.reads
-    weight = cast[0] if cast else a.params[0]
-    a.kernels.linear(x.flatten(1), weight, a.params[1], a.writes[0], precision=a.precision)
+    _launch_forward(a)
 
 
 def _run_forward_relu(a: Launch) -> None:
-    _run_forward(a)
-    a.kernels.relu(a.writes[0], a.writes[0])
+    _launch_forward(a, relu=True)
 
 
 def _run_forward_relu_dropout(a: Launch) -> None:
-    _run_forward_relu(a)
-    run_dropout(replace(a, reads=a.writes))
+    place = {"seed": a.control.seed, "op_id": a.attrs["op_id"], "first_sample": a.start}
+    _launch_forward(a, relu=True, dropout_p=a.attrs["p"], **place)
+
+
+def _launch_forward(a: Launch, **fused: Any) -> None:
+    x, *cast = a.reads
+    weight = cast[0] if cast else a.params[0]
+    bias, y = a.params[1], a.writes[0]
+    a.kernels.linear(x.flatten(1), weight, bias, y, precision=a.precision, **fused)
 
 
 def _run_grad_input(a: Launch) -> None:
     dy, *reads = a.reads
-    mask = reads.pop(0).flatten(1) if "masked" in a.attrs else None
-    weight, dx = reads[0] if reads else a.params[0], a.writes[0].flatten(1)
-    a.kernels.linear_grad_input(dy, weight, dx, precision=a.precision)
-    if mask is not None:
-        a.kernels.relu_grad(mask, dx, dx)
+    by = {}
+    if "mask_scale" in a.attrs:
+        by = {"mask": reads.pop(0).flatten(1), "scale": a.attrs["mask_scale"]}
+    weight = reads[0] if reads else a.params[0]
+    a.kernels.linear_grad_input(dy, weight, a.writes[0].flatten(1), precision=a.precision, **by)
 
 
 def _run_mask_dropout(a: Launch) -> None:
@@ -155,10 +165,16 @@ def _run_mask_dropout(a: Launch) -> None:
 
 
 def _run_grad_weight(a: Launch) -> None:
-    x, dy = a.reads
-    grad = a.writes[0].view(1, dy.shape[1], -1)
+    partials = a.writes[0].unsqueeze(0)
     group = a.stop - a.start
-    a.kernels.linear_grad_weight(x.flatten(1), dy, grad, group=group, precision=a.precision)
+    a.kernels.linear_grad_weight(
+        a.reads[0].flatten(1), a.reads[1], partials, group=group, precision=a.precision
+    )
+
+
+def _run_update_weight(a: Launch) -> None:
+    x, dy = a.reads
+    update_by(a, "linear_grad_weight_", x.flatten(1), dy, precision=a.precision)
 
 
 def _run_grad_bias(a: Launch) -> None:
@@ -171,6 +187,7 @@ _ROLES: Mapping[str, Callable[[Launch], None]] = {
     "cast_grad_input": _run_cast,
     "forward": _run_forward,
     "grad_weight": _run_grad_weight,
+    "update_weight": _run_update_weight,
     "grad_bias": _run_grad_bias,
     "update": run_update_at_once,
     "grad_input": _run_grad_input,

@@ -4,6 +4,8 @@ A gradient arrives as partial sums, or whole. Where a parameter is updated at on
 straight into the update, and the gradient never exists.
 """
 
+from typing import Any
+
 from ..graph import Direction, Op, Use
 from .builder import Builder, whole
 from .definition import Launch, OpDef
@@ -45,12 +47,12 @@ def _add_update(
     b: Builder, op: Op, role: str, reads: tuple[Use, ...], params: tuple[str, ...]
 ) -> None:
     direction, b.direction = b.direction, Direction.UPDATE
-    nbytes = sum(_update_nbytes(b, param) for param in params)
+    nbytes = sum(update_nbytes(b, param) for param in params)
     b.add_pass(op, role, reads, (), updates=params, extra_nbytes=nbytes, attrs=b.update_attrs)
     b.direction = direction
 
 
-def _update_nbytes(b: Builder, param: str) -> int:
+def update_nbytes(b: Builder, param: str) -> int:
     """Bytes that an update moves: parameter and state, read and written."""
     return 2 * (1 + len(b.optimizer.states)) * b.param_nbytes(param)
 
@@ -61,6 +63,13 @@ def _sum(b: Builder, param: str) -> None:
     grad = b.new_param_grad(param)
     op = b.add_op(Op(grad, PARAM, (), "", (param,), {}))
     b.add_pass(op, "sum", (whole(partials),), (whole(grad),))
+
+
+def update_by(a: Launch, kernel: str, *gradient: Any, **settings: Any) -> None:
+    """Launch the optimizer's form of `kernel` on what makes the gradient of the one parameter."""
+    ((param, *state),) = a.updates
+    run = getattr(a.kernels, kernel + a.attrs["optimizer"])
+    run(*gradient, param, *state, a.control.optimizer, **a.attrs["switches"], **settings)
 
 
 def run_update_at_once(a: Launch) -> None:

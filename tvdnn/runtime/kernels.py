@@ -41,11 +41,9 @@ def kernel_set(name: str) -> SimpleNamespace:
 
 
 def _launchers(module: ModuleType, *, reference: bool) -> dict[str, Callable[..., None]]:
-    own = [name for name, value in vars(module).items() if _is_own(module, value)]
-    stems = [name.removesuffix(_SUFFIX) for name in own if name.endswith(_SUFFIX)]
-    return {stem: getattr(module, stem + (_SUFFIX if reference else "")) for stem in stems}
-
-
-def _is_own(module: ModuleType, value: object) -> bool:
-    """Whether the module defines the value, and does not import it."""
-    return getattr(value, "__module__", None) == module.__name__
+    stems = [name.removesuffix(_SUFFIX) for name in vars(module) if name.endswith(_SUFFIX)]
+    return {
+        stem: getattr(module, stem + (_SUFFIX if reference else ""))
+        for stem in stems
+        if hasattr(module, stem)  # an imported reference may come without its launcher
+    }
