@@ -31,6 +31,7 @@ from .conv_tiles import (
 )
 from .conv_tma import conv_box_kernel
 from .device import num_sms
+from .rounding import stored_reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +218,8 @@ def conv2d_reference(
             result = torch_conv2d(
                 _channels_first(part), weight, None, stride, padding, dilation, groups
             ).permute(0, 2, 3, 1)
-            out.copy_(result if bias is None else result.float() + bias)
+            wide = result if bias is None else result.float() + bias
+            out.copy_(stored_reference(wide, out.dtype, precision))
     if relu:
         y.relu_()
 
@@ -258,7 +260,8 @@ def conv2d_grad_input_reference(
             size = (out.shape[0], out.shape[3], *out.shape[1:3])
             grad = _channels_first(part)
             result = conv2d_input(size, weight, grad, stride, padding, dilation, groups)
-            out.copy_(result.permute(0, 2, 3, 1))
+            rounded = stored_reference(result, out.dtype, precision)
+            out.copy_(rounded.permute(0, 2, 3, 1))
     if mask is not None:
         dx.masked_fill_(mask <= 0, 0.0)
 

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from .conv_epilogue import max_of_taps, packed_codes, rectified, where_positive
+from .rounding import stored
 
 SIZES: Final = (
     "num_samples", "in_h", "in_w", "out_h", "out_w", "pad_h", "pad_w", "dil_h", "dil_w",
@@ -153,7 +154,7 @@ def conv_kernel(
     if POOL:
         num_windows = num_samples.to(tl.int64) * (out_h // 2) * (out_w // 2)
         first_k = group * out_c
-        rounded = acc.to(y_ptr.dtype.element_ty).to(tl.float32)
+        rounded = stored(acc, y_ptr.dtype.element_ty, PRECISION).to(tl.float32)
         _store_windows(
             y_ptr + first_k, codes_ptr + first_k // 4, rounded,
             tl.program_id(0) // tiles_k, offs_k, num_windows,
@@ -163,7 +164,8 @@ def conv_kernel(
         pixel = (sample * out_h + row) * out_w + column
         offs_y = (pixel * groups + group)[:, None] * out_c + offs_k[None, :]
         mask = mask_p[:, None] & mask_k[None, :]
-        tl.store(y_ptr + offs_y, acc.to(y_ptr.dtype.element_ty), mask=mask)
+        y = stored(acc, y_ptr.dtype.element_ty, PRECISION)
+        tl.store(y_ptr + offs_y, y, mask=mask)
         if HAS_MASK:
             # Read back: beside a masked accumulator ptxas serializes the products (triton 3.6).
             y = tl.load(y_ptr + offs_y, mask=mask, other=0.0)

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from .conv_epilogue import max_of_taps, packed_codes, rectified, where_positive
+from .rounding import stored
 
 SIZES: Final = ("num_samples", "height", "width", "pad_h", "pad_w", "dil_h", "dil_w")
 
@@ -42,12 +43,12 @@ def _store_codes(
 
 
 @triton.jit
-def _store_part(y_desc, mask_desc, y, n, h, w, k, HAS_MASK: tl.constexpr):
+def _store_part(y_desc, mask_desc, y, n, h, w, k, HAS_MASK: tl.constexpr, PRECISION: tl.constexpr):
     """Store y [channels, pixels] as the box at (n, h, w), where the mask's box lets it pass."""
     y = y.T.reshape(y_desc.block_shape)
     if HAS_MASK:
         y = where_positive(mask_desc.load([n, h, w, k]), y)
-    y_desc.store([n, h, w, k], y.to(y_desc.dtype))
+    y_desc.store([n, h, w, k], stored(y, y_desc.dtype, PRECISION))
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -93,19 +94,19 @@ def conv_box_kernel(
         if RELU:
             acc = rectified(acc)
         if POOL:
-            rounded = acc.to(y_desc.dtype).to(tl.float32)
+            rounded = stored(acc, y_desc.dtype, PRECISION).to(tl.float32)
             largest, tap = _max_of_windows(rounded, BLOCK_K, BLOCK_N * BLOCK_H, BLOCK_W)
-            _store_part(y_desc, mask_desc, largest, n, h // 2, w // 2, k, False)
+            _store_part(y_desc, mask_desc, largest, n, h // 2, w // 2, k, False, "ieee")
             _store_codes(
                 codes_ptr, tap, n, h // 2, w // 2, k, num_samples, height // 2, width // 2, out_c,
                 BLOCK_N, BLOCK_H // 2, BLOCK_W // 2, BLOCK_K,
             )  # fmt: skip
         elif HALF_N * HALF_H * HALF_W < PIXELS:
             low, high = tl.split(acc.reshape(BLOCK_K, 2, PIXELS // 2).permute(0, 2, 1))
-            _store_part(y_desc, mask_desc, low, n, h, w, k, HAS_MASK)
+            _store_part(y_desc, mask_desc, low, n, h, w, k, HAS_MASK, PRECISION)
             n += BLOCK_N - HALF_N
             h += BLOCK_H - HALF_H
             w += BLOCK_W - HALF_W
-            _store_part(y_desc, mask_desc, high, n, h, w, k, HAS_MASK)
+            _store_part(y_desc, mask_desc, high, n, h, w, k, HAS_MASK, PRECISION)
         else:
-            _store_part(y_desc, mask_desc, acc, n, h, w, k, HAS_MASK)
+            _store_part(y_desc, mask_desc, acc, n, h, w, k, HAS_MASK, PRECISION)

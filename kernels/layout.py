@@ -1,4 +1,7 @@
-"""Copies between the caller's tensors and maps, between dtypes, and the sum of two maps."""
+"""Copies between the caller's tensors and maps, between dtypes, and the sum of two maps.
+
+Under `precision` "tf32" what arrives in float32 is rounded to TF32.
+"""
 
 from typing import Final
 
@@ -7,6 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .rounding import stored, stored_reference
+
 BLOCK: Final = 4096
 NUM_WARPS: Final = 8
 TILE: Final = 4096
@@ -14,17 +19,18 @@ TILE_CHANNELS: Final = 64
 
 
 @triton.jit(do_not_specialize=["numel"])
-def _cast_kernel(src_ptr, dst_ptr, numel, BLOCK: tl.constexpr):
+def _cast_kernel(src_ptr, dst_ptr, numel, PRECISION: tl.constexpr, BLOCK: tl.constexpr):
     start = tl.program_id(0).to(tl.int64) * BLOCK
     offs = tl.arange(0, BLOCK)
     src_ptr += start
     dst_ptr += start
     if start + BLOCK <= numel:
-        tl.store(dst_ptr + offs, tl.load(src_ptr + offs).to(dst_ptr.dtype.element_ty))
+        values = tl.load(src_ptr + offs)
+        tl.store(dst_ptr + offs, stored(values, dst_ptr.dtype.element_ty, PRECISION))
     else:
         mask = offs < numel - start
         values = tl.load(src_ptr + offs, mask=mask, other=0.0)
-        tl.store(dst_ptr + offs, values.to(dst_ptr.dtype.element_ty), mask=mask)
+        tl.store(dst_ptr + offs, stored(values, dst_ptr.dtype.element_ty, PRECISION), mask=mask)
 
 
 @triton.jit
@@ -63,6 +69,7 @@ def _permute_kernel(
     dst_stride_h,
     dst_stride_w,
     dst_stride_c,
+    PRECISION: tl.constexpr,
     BLOCK_W: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
@@ -78,7 +85,7 @@ def _permute_kernel(
     src_offs = offs_w * src_stride_w + offs_c * src_stride_c
     dst_offs = offs_w * dst_stride_w + offs_c * dst_stride_c
     tile = tl.load(src_ptr + src_offs, mask=mask, other=0.0)  # [BLOCK_W, BLOCK_C]
-    tl.store(dst_ptr + dst_offs, tile.to(dst_ptr.dtype.element_ty), mask=mask)
+    tl.store(dst_ptr + dst_offs, stored(tile, dst_ptr.dtype.element_ty, PRECISION), mask=mask)
 
 
 def _as_nhwc(nchw: Tensor) -> Tensor:
@@ -96,10 +103,10 @@ def _rows_joined(src: Tensor, dst: Tensor) -> tuple[Tensor, Tensor]:
     return src.flatten(1, 2)[:, None], dst.flatten(1, 2)[:, None]
 
 
-def _permute(src: Tensor, dst: Tensor) -> None:
+def _permute(src: Tensor, dst: Tensor, precision: str) -> None:
     """dst = src, both [N, H, W, C] of any strides."""
     if src.is_contiguous() and dst.is_contiguous():
-        cast(src, dst)
+        cast(src, dst, precision=precision)
         return
     if src.numel() == 0:
         return
@@ -116,29 +123,30 @@ def _permute(src: Tensor, dst: Tensor) -> None:
         channels,
         *src.stride(),
         *dst.stride(),
+        PRECISION=precision,
         BLOCK_W=block_w,
         BLOCK_C=block_c,
         num_warps=NUM_WARPS,
     )
 
 
-def stage(x: Tensor, y: Tensor) -> None:
+def stage(x: Tensor, y: Tensor, *, precision: str = "ieee") -> None:
     """y [N, H, W, C] = x [N, C, H, W] of any strides and float dtype; or both [N, F]."""
-    _permute(_as_nhwc(x), y if y.dim() == 4 else y[None, None])
+    _permute(_as_nhwc(x), y if y.dim() == 4 else y[None, None], precision)
 
 
 def unstage(y: Tensor, x: Tensor) -> None:
     """x [N, C, H, W] of any strides and float dtype = y [N, H, W, C]; or both [N, F]."""
-    _permute(y if y.dim() == 4 else y[None, None], _as_nhwc(x))
+    _permute(y if y.dim() == 4 else y[None, None], _as_nhwc(x), "ieee")
 
 
-def cast(src: Tensor, dst: Tensor) -> None:
+def cast(src: Tensor, dst: Tensor, *, precision: str = "ieee") -> None:
     """dst = src rounded to dst's dtype; contiguous, the same number of elements."""
     numel = src.numel()
     if numel == 0:
         return
     grid = (triton.cdiv(numel, BLOCK),)
-    _cast_kernel[grid](src, dst, numel, BLOCK=BLOCK, num_warps=NUM_WARPS)
+    _cast_kernel[grid](src, dst, numel, PRECISION=precision, BLOCK=BLOCK, num_warps=NUM_WARPS)
 
 
 def add(a: Tensor, b: Tensor, out: Tensor) -> None:
@@ -150,9 +158,10 @@ def add(a: Tensor, b: Tensor, out: Tensor) -> None:
     _add_kernel[grid](a, b, out, numel, BLOCK=BLOCK, num_warps=NUM_WARPS)
 
 
-def stage_reference(x: Tensor, y: Tensor) -> None:
+def stage_reference(x: Tensor, y: Tensor, *, precision: str = "ieee") -> None:
     """What `stage` computes."""
-    y.copy_(x if x.dim() == 2 else x.permute(0, 2, 3, 1))
+    rounded = stored_reference(x, y.dtype, precision)
+    y.copy_(rounded if x.dim() == 2 else rounded.permute(0, 2, 3, 1))
 
 
 def unstage_reference(y: Tensor, x: Tensor) -> None:
@@ -160,9 +169,9 @@ def unstage_reference(y: Tensor, x: Tensor) -> None:
     x.copy_(y if y.dim() == 2 else y.permute(0, 3, 1, 2))
 
 
-def cast_reference(src: Tensor, dst: Tensor) -> None:
+def cast_reference(src: Tensor, dst: Tensor, *, precision: str = "ieee") -> None:
     """What `cast` computes."""
-    dst.view(-1).copy_(src.view(-1))
+    dst.view(-1).copy_(stored_reference(src, dst.dtype, precision).view(-1))
 
 
 def add_reference(a: Tensor, b: Tensor, out: Tensor) -> None:

@@ -7,6 +7,7 @@ from torch.nn import functional
 from .dropout import dropout, dropout_reference
 from .linear_product import Product, multiply
 from .reduce import sum_rows, sum_rows_reference
+from .rounding import stored_reference
 
 
 def linear(
@@ -72,7 +73,8 @@ def linear_reference(
 ) -> None:  # fmt: skip
     """What `linear` computes; `precision` is torch's own setting."""
     product = functional.linear(_wide(x), _wide(weight)).float()
-    y.copy_(product if bias is None else product + bias)
+    wide = product if bias is None else product + bias
+    y.copy_(stored_reference(wide, y.dtype, precision))
     if relu:
         y.copy_(torch.relu(y))
     if dropout_p > 0.0:
@@ -85,7 +87,7 @@ def linear_grad_input_reference(
     scale: float = 1.0,
 ) -> None:  # fmt: skip
     """What `linear_grad_input` computes; `precision` is torch's own setting."""
-    dx.copy_(_wide(dy) @ _wide(weight))
+    dx.copy_(stored_reference(_wide(dy) @ _wide(weight), dx.dtype, precision))
     if mask is not None:
         dx.copy_((dx.float() * scale).masked_fill(mask <= 0, 0.0))
 

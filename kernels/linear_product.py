@@ -13,6 +13,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from . import device
+from .rounding import stored
 
 TILE_GROUP: Final = 8  # rows of tiles that walk the columns together, to meet in the L2 cache
 DESCRIPTOR_ALIGNMENT: Final = 16  # bytes, of a descriptor's base and row stride
@@ -176,13 +177,15 @@ def product_tile(
 @triton.jit
 def _product_kernel(
     a, b, m_size, n_size, k_size, group, bias_ptr, mask_ptr, out_ptr, scale,
-    RELU: tl.constexpr, A_BY_K: tl.constexpr, B_BY_K: tl.constexpr, DESCRIPTORS: tl.constexpr,
+    RELU: tl.constexpr, OUT_PRECISION: tl.constexpr,
+    A_BY_K: tl.constexpr, B_BY_K: tl.constexpr, DESCRIPTORS: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TILE_GROUP: tl.constexpr, NUM_STAGES: tl.constexpr,
 ):  # fmt: skip
     """out[g] = A B over share g of the sum; g is the second grid axis.
 
     The product is rounded where a pass of its own would take over from it: before the mask's scale.
+    OUT_PRECISION is that of the products that read it.
     """
     m, n = tile_start(m_size, n_size, BLOCK_M, BLOCK_N, TILE_GROUP)
     share = tl.program_id(1)
@@ -197,7 +200,7 @@ def _product_kernel(
     offs = rows[:, None] * n_size + offs_n[None, :]
     if bias_ptr is not None:
         acc += tl.load(bias_ptr + offs_n, mask=offs_n < n_size, other=0.0)[None, :]
-    out = acc.to(out_ptr.dtype.element_ty)
+    out = stored(acc, out_ptr.dtype.element_ty, OUT_PRECISION)
     if RELU:
         out = tl.where(out <= 0, 0.0, out)  # keeps NaN
     if mask_ptr is not None:
@@ -212,5 +215,7 @@ def multiply(
 ) -> None:  # fmt: skip
     """out [..., M, N] = the product plus the bias [N], then with ReLU, or masked and scaled."""
     _product_kernel[product.grid](
-        *product.operands(), bias, mask, out, scale, RELU=relu, **product.constants()
-    )
+        *product.operands(), bias, mask, out, scale, RELU=relu,
+        OUT_PRECISION=product.precision if product.group is None else "ieee",
+        **product.constants(),
+    )  # fmt: skip

@@ -90,7 +90,7 @@ def launchers() -> set[str]:
     """Names of all functions of the kernel modules that have a reference."""
     modules = (import_module(f"tvdnn.kernels.{path.stem}") for path in KERNELS.glob("*.py"))
     named = {name for module in modules for name, _ in getmembers(module, isfunction)}
-    return {name.removesuffix(REFERENCE) for name in named if name.endswith(REFERENCE)}
+    return {name for name in named if name + REFERENCE in named}
 
 
 def launcher_of(name: str) -> str:

@@ -12,6 +12,7 @@ from tvdnn.kernels.conv_pack import pack_weight_grad_input_reference, pack_weigh
 from .numerics import poisoned, randn
 
 TOLERANCE = {torch.float32: 5e-6, torch.bfloat16: 4e-3}
+TF32_TOLERANCE = 4.9e-4  # maps are rounded to 10 bits, by half of 2**-10 at most
 PARTIAL_TOLERANCE = 5e-6  # weight gradients add float32 products of the same rounded operands
 DTYPES = [torch.float32, torch.bfloat16]
 Pair = tuple[int, int]
@@ -36,6 +37,12 @@ class Shape:
     def settings(self) -> dict[str, object]:
         names = ("stride", "padding", "dilation", "groups", "precision")
         return {name: getattr(self, name) for name in names}
+
+
+def tolerance_of(shape: Shape, dtype: torch.dtype) -> float:
+    """Relative error that the maps of a layer may have."""
+    tf32 = shape.precision == "tf32" and dtype == torch.float32
+    return TF32_TOLERANCE if tf32 else TOLERANCE[dtype]
 
 
 GENERAL = {

@@ -20,11 +20,11 @@ from .conv_layers import (
     DTYPES,
     RUNS,
     SHAPES,
-    TOLERANCE,
     Layer,
     Shape,
     gradients,
     make,
+    tolerance_of,
 )
 from .numerics import assert_repeatable, poisoned, poisoned_like, randn, rms_error
 
@@ -48,8 +48,9 @@ def test_references_match_autograd(layer: Layer, dtype: torch.dtype) -> None:
     out, dx_out = poisoned_like(layer.dy), poisoned_like(layer.x)
     conv.conv2d_reference(layer.x, layer.packed(dtype), layer.bias, out, **settings)
     conv.conv2d_grad_input_reference(layer.dy, layer.packed_grad(dtype), dx_out, **settings)
-    assert rms_error(out, y) < TOLERANCE[dtype]
-    assert rms_error(dx_out, dx) < TOLERANCE[dtype]
+    tolerance = tolerance_of(layer.shape, dtype)
+    assert rms_error(out, y) < tolerance
+    assert rms_error(dx_out, dx) < tolerance
 
 
 def test_forward(layer: Layer, dtype: torch.dtype) -> None:
@@ -58,7 +59,7 @@ def test_forward(layer: Layer, dtype: torch.dtype) -> None:
         out, expected = poisoned_like(layer.dy), poisoned_like(layer.dy)
         conv.conv2d(layer.x, packed, bias, out, **layer.shape.settings)
         conv.conv2d_reference(layer.x, packed, bias, expected, **layer.shape.settings)
-        assert rms_error(out, expected) < TOLERANCE[dtype]
+        assert rms_error(out, expected) < tolerance_of(layer.shape, dtype)
 
 
 def test_grad_input(layer: Layer, dtype: torch.dtype) -> None:
@@ -66,7 +67,7 @@ def test_grad_input(layer: Layer, dtype: torch.dtype) -> None:
     out, expected = poisoned_like(layer.x), poisoned_like(layer.x)
     conv.conv2d_grad_input(layer.dy, packed, out, **layer.shape.settings)
     conv.conv2d_grad_input_reference(layer.dy, packed, expected, **layer.shape.settings)
-    assert rms_error(out, expected) < TOLERANCE[dtype]
+    assert rms_error(out, expected) < tolerance_of(layer.shape, dtype)
 
 
 @pytest.mark.parametrize("name", ["box", "box, odd channels", "box, dilated"])

@@ -90,11 +90,11 @@ class _Conv2d(torch.autograd.Function):
         maps = nhwc(x)
         packed = maps.new_empty(_packed_shape(weight))
         pack = choose(x, conv_pack.pack_weight, conv_pack.pack_weight_reference)
-        pack(weight.float(), packed, groups=settings.groups)
+        pack(weight.float(), packed, groups=settings.groups, precision=_precision(x))
         y = maps.new_empty(shape[0], *shape[2:], shape[1])
         launch = choose(x, kernels.conv2d, kernels.conv2d_reference)
         added = None if bias is None else bias.float()
-        launch(maps, packed, added, y, **asdict(settings), precision=_precision())
+        launch(maps, packed, added, y, **asdict(settings), precision=_precision(x))
         ctx.save_for_backward(x, weight, bias)
         ctx.settings = settings
         return nchw(y, like=x)
@@ -129,11 +129,11 @@ def _grad_input(x: Tensor, weight: Tensor, grads: Tensor, settings: _Settings) -
     groups = settings.groups
     packed = grads.new_empty(in_channels * groups, height, width, out_channels // groups)
     pack = choose(x, conv_pack.pack_weight_grad_input, conv_pack.pack_weight_grad_input_reference)
-    pack(weight.float(), packed, groups=groups)
+    pack(weight.float(), packed, groups=groups, precision=_precision(x))
     samples, channels, *sides = x.shape
     dx = grads.new_empty(samples, *sides, channels)
     launch = choose(x, kernels.conv2d_grad_input, kernels.conv2d_grad_input_reference)
-    launch(grads, packed, dx, **asdict(settings), precision=_precision())
+    launch(grads, packed, dx, **asdict(settings), precision=_precision(x))
     return dx.permute(0, 3, 1, 2)
 
 
@@ -141,7 +141,7 @@ def _grad_weight(x: Tensor, weight: Tensor, grads: Tensor, settings: _Settings) 
     splits = _plan(x, weight, grads, settings).splits
     partials = grads.new_zeros(splits, *_packed_shape(weight), dtype=torch.float32)
     launch = choose(x, grad_kernels.conv2d_grad_weight, grad_kernels.conv2d_grad_weight_reference)
-    launch(nhwc(x), grads, partials, first=True, **asdict(settings), precision=_precision())
+    launch(nhwc(x), grads, partials, first=True, **asdict(settings), precision=_precision(x))
     return _summed(partials, weight)
 
 
@@ -158,7 +158,7 @@ def _plan(
 ) -> grad_kernels.GradWeightPlan:
     sides = (x.shape[2], x.shape[3]), (grads.shape[1], grads.shape[2])
     k, c, r, s = weight.shape
-    arithmetic = {"dtype": grads.dtype, "precision": _precision()}
+    arithmetic = {"dtype": grads.dtype, "precision": _precision(grads)}
     return grad_kernels.grad_weight_plan(*sides, (k, c, r, s), **asdict(settings), **arithmetic)
 
 
@@ -168,6 +168,6 @@ def _summed(partials: Tensor, param: Tensor) -> Tensor:
     return grad.to(param.dtype)
 
 
-def _precision() -> str:
-    """What torch's own switches ask of a float32 convolution on a GPU."""
-    return "tf32" if _SWITCH.fp32_precision == "tf32" else "ieee"
+def _precision(x: Tensor) -> str:
+    """What torch's own switches ask of a float32 convolution; the CPU knows no TF32."""
+    return "tf32" if x.is_cuda and _SWITCH.fp32_precision == "tf32" else "ieee"

@@ -8,6 +8,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from ..errors import InputError
+from ..kernels import layout
 from ..kernels import linear as kernels
 from .maps import apply, autocast, choose, torchs_own
 
@@ -43,8 +44,8 @@ class _Linear(torch.autograd.Function):
         x = x.contiguous()
         y = x.new_empty(x.shape[0], weight.shape[0])
         launch = choose(x, kernels.linear, kernels.linear_reference)
-        cast = weight.to(x.dtype).contiguous()
-        launch(x, cast, None if bias is None else bias.float(), y, precision=_precision())
+        cast = _operand(weight, x)
+        launch(x, cast, None if bias is None else bias.float(), y, precision=_precision(x))
         ctx.save_for_backward(x, weight, bias)
         return y
 
@@ -61,10 +62,20 @@ class _Linear(torch.autograd.Function):
         )
 
 
+def _operand(weight: Tensor, other: Tensor) -> Tensor:
+    """The weight as a product with `other` reads it."""
+    weight = weight.to(other.dtype).contiguous()
+    if other.dtype != torch.float32 or _precision(other) == "ieee":
+        return weight
+    rounded = torch.empty_like(weight)
+    choose(other, layout.cast, layout.cast_reference)(weight, rounded, precision="tf32")
+    return rounded
+
+
 def _grad_input(dy: Tensor, weight: Tensor) -> Tensor:
     dx = dy.new_empty(dy.shape[0], weight.shape[1])
     launch = choose(dy, kernels.linear_grad_input, kernels.linear_grad_input_reference)
-    launch(dy, weight.to(dy.dtype).contiguous(), dx, precision=_precision())
+    launch(dy, _operand(weight, dy), dx, precision=_precision(dy))
     return dx
 
 
@@ -73,7 +84,7 @@ def _grad_weight(x: Tensor, dy: Tensor) -> Tensor:
         return x.new_zeros(dy.shape[1], x.shape[1])
     grad = torch.empty(dy.shape[1], x.shape[1], dtype=torch.float32, device=x.device)
     launch = choose(x, kernels.linear_grad_weight, kernels.linear_grad_weight_reference)
-    launch(x, dy, grad, group=len(x), precision=_precision())
+    launch(x, dy, grad, group=len(x), precision=_precision(x))
     return grad
 
 
@@ -86,6 +97,7 @@ def _grad_bias(dy: Tensor) -> Tensor:
     return grad
 
 
-def _precision() -> str:
-    """What torch's own switches ask of a float32 matrix product on a GPU."""
-    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
+def _precision(x: Tensor) -> str:
+    """What torch's own switches ask of a float32 matrix product; the CPU knows no TF32."""
+    allowed = torch.backends.cuda.matmul.fp32_precision == "tf32"
+    return "tf32" if x.is_cuda and allowed else "ieee"

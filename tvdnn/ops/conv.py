@@ -138,12 +138,16 @@ def _settings(a: Launch) -> dict[str, Any]:
     return settings | {"precision": a.precision}
 
 
+def _pack_settings(a: Launch) -> dict[str, Any]:
+    return a.settings("groups") | {"precision": a.precision}
+
+
 def _run_pack(a: Launch) -> None:
-    a.kernels.pack_weight(a.params[0], a.writes[0], **a.settings("groups"))
+    a.kernels.pack_weight(a.params[0], a.writes[0], **_pack_settings(a))
 
 
 def _run_pack_grad_input(a: Launch) -> None:
-    a.kernels.pack_weight_grad_input(a.params[0], a.writes[0], **a.settings("groups"))
+    a.kernels.pack_weight_grad_input(a.params[0], a.writes[0], **_pack_settings(a))
 
 
 def _run_forward(a: Launch) -> None:

@@ -110,8 +110,8 @@ def _add_product(
 
 
 def _weight(b: Builder, op: Op, role: str) -> str | None:
-    """The weight's copy in the compute type, made by a pass `role`; None where it needs none."""
-    if b.dtype == "float32":
+    """The weight's copy as products read it, made by a pass `role`; None where it needs none."""
+    if b.dtype == "float32" and b.precision == "ieee":
         return None
     param = op.params[0]
     name = b.add_whole(f"{role} {op.name}", Kind.WEIGHT, b.param_shape(param), b.dtype)
@@ -125,7 +125,7 @@ def _flops(b: Builder, op: Op) -> float:
 
 
 def _run_cast(a: Launch) -> None:
-    a.kernels.cast(a.params[0], a.writes[0])
+    a.kernels.cast(a.params[0], a.writes[0], precision=a.precision)
 
 
 def _run_forward(a: Launch) -> None:

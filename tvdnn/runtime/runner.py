@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 
 from ..errors import DeviceError, EngineError, InputError
+from ..ops.expand import DTYPES
 from ..planner.schedule import Schedule
 from ..planner.timeline import Timeline
 from .arena import Arena
@@ -42,6 +43,7 @@ class Runner:
         self._tensors = tensors
         self._by_unit = kernels == "torch" and arena.device.type == "cpu"
         self._kernels = kernel_set(kernels)
+        self._precision = DTYPES[schedule.graph.dtype][1]
         self._arena, self._slab = arena, slab
         self._order_seed, self._delay_seed = order_seed, delay_seed
         self._progress = progress
@@ -90,7 +92,8 @@ class Runner:
                 target.copy_(source)
             else:
                 flat = source.dim() == 2  # a view may have renamed maps of one pixel
-                self._kernels.stage(source, target.flatten(1) if flat else target)
+                target = target.flatten(1) if flat else target
+                self._kernels.stage(source, target, precision=self._precision)
 
     def run(self, half: int = 0) -> None:
         """Run one half of the step on the current stream."""

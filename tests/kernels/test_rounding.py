@@ -1,0 +1,72 @@
+"""Rounding to TF32: nearest values, 13 bits of zeros, signs, infinities and NaN."""
+
+import math
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from tvdnn.kernels.conv_pack import pack_weight, pack_weight_grad_input
+from tvdnn.kernels.layout import cast, stage
+from tvdnn.kernels.rounding import stored, stored_reference
+
+
+@triton.jit
+def _stored_kernel(
+    x_ptr: torch.Tensor, y_ptr: torch.Tensor, PRECISION: tl.constexpr, BLOCK: tl.constexpr
+) -> None:
+    offs = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offs)
+    tl.store(y_ptr + offs, stored(x, y_ptr.dtype.element_ty, PRECISION))
+
+
+def launched(x: torch.Tensor, dtype: torch.dtype, precision: str) -> torch.Tensor:
+    y = torch.empty_like(x, dtype=dtype)
+    _stored_kernel[(1,)](x, y, PRECISION=precision, BLOCK=x.numel())
+    return y
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("precision", ["tf32", "ieee"])
+def test_equals_its_reference(
+    dtype: torch.dtype, precision: str, generator: torch.Generator, device: torch.device
+) -> None:
+    x = torch.randn(1024, generator=generator, device=device)
+    got = launched(x, dtype, precision)
+    assert torch.equal(got, stored_reference(x, dtype, precision))
+
+
+def test_keeps_ten_bits_and_takes_the_nearest(generator: torch.Generator) -> None:
+    x = torch.randn(4096, generator=generator, device=generator.device)
+    y = stored_reference(x, torch.float32, "tf32")
+    assert not (y.view(torch.int32) & 0x1FFF).any()
+    _, exponent = torch.frexp(x)
+    half_step = torch.ldexp(torch.ones_like(x), exponent - 12)  # 2^-11 of the leading power
+    assert ((y - x).abs() <= half_step).all()
+    assert abs(((y - x) / x).mean()) < 2e-5  # cut toward zero it would be -3.5e-4
+
+
+def test_special_values(device: torch.device) -> None:
+    values = [0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, -1.0, 1 + 2**-11]
+    x = torch.tensor(values, device=device)
+    x[4:5].view(torch.int32).fill_(0x7FFFFFFF)  # the NaN of a GPU's arithmetic
+    got = launched(x, torch.float32, "tf32").tolist()
+    assert got[:4] + got[5:] == [0.0, 0.0, math.inf, -math.inf, 1.0, -1.0, 1 + 2**-10]
+    assert math.copysign(1, got[1]) == -1
+    assert math.isnan(got[4])
+
+
+def test_copies_of_inputs_and_weights_are_rounded(generator: torch.Generator) -> None:
+    weight = torch.randn(8, 4, 3, 3, generator=generator, device=generator.device)
+    packed, turned = weight.new_empty(8, 3, 3, 4), weight.new_empty(4, 3, 3, 8)
+    maps, copied = weight.new_empty(8, 3, 3, 4), torch.empty_like(weight)
+    pack_weight(weight, packed, groups=1, precision="tf32")
+    pack_weight_grad_input(weight, turned, groups=1, precision="tf32")
+    stage(weight, maps, precision="tf32")
+    cast(weight, copied, precision="tf32")
+    want = stored_reference(weight, torch.float32, "tf32")
+    assert torch.equal(copied, want)
+    for made in (packed, maps):
+        assert torch.equal(made, want.permute(0, 2, 3, 1))
+    assert torch.equal(turned, want.flip(2, 3).permute(1, 2, 3, 0))
