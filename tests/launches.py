@@ -118,9 +118,17 @@ def _convolution(
     if direction == "forward":
         y, packed, bias = o.like(dy), o.random(k, taps, taps, c, dtype=dtype), o.random(k)
         return Launch(lambda: conv.conv2d(x, packed, bias, y, **settings), (y,))
+    if direction == "max_pool":
+        y = o.like(o.maps(dtype, by=2))
+        packed, bias = o.random(k, taps, taps, c, dtype=dtype), o.random(k)
+        codes = o.empty(*y.shape[:3], k // 4, dtype=torch.uint8)
+        launch = partial(conv.conv2d_max_pool, **settings)
+        return Launch(lambda: launch(x, packed, bias, y, codes), (y, codes))
     if direction == "grad_input":
-        dx, packed = o.like(x), o.random(c, taps, taps, k, dtype=dtype)
-        return Launch(lambda: conv.conv2d_grad_input(dy, packed, dx, **settings), (dx,))
+        dx, mask = o.like(x), o.maps(dtype, channels=c)
+        packed = o.random(c, taps, taps, k, dtype=dtype)
+        launch = partial(conv.conv2d_grad_input, mask=mask, **settings)
+        return Launch(lambda: launch(dy, packed, dx), (dx,))
     plan = _plan(x, dy, taps, settings)
     sums = o.empty(plan.splits, k, taps, taps, c), o.empty(plan.bias_splits, k)
     own = partial(conv_grad_weight.conv2d_grad_weight, first=True, **settings)
@@ -150,6 +158,9 @@ def _convolutions() -> Iterator[tuple[str, Make]]:
         "few channels": {"dtype": BF16, "channels": 3},
         "few channels, tf32": {"dtype": F32, "channels": 3},
     }
+    pooled = {"direction": "max_pool", "dtype": BF16}
+    yield "conv2d_max_pool, bf16", partial(_convolution, **pooled)
+    yield "conv2d_max_pool, few channels", partial(_convolution, **pooled, channels=3)
     for direction, name in names.items():
         for kind, settings in kinds.items():
             yield f"{name}, {kind}", partial(_convolution, direction=direction, **settings)
