@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from .conv_epilogue import max_of_taps, packed_codes, rectified, where_positive
-from .rounding import stored
+from .rounding import add_product, stored
 
 SIZES: Final = (
     "num_samples", "in_h", "in_w", "out_h", "out_w", "pad_h", "pad_w", "dil_h", "dil_w",
@@ -121,7 +121,7 @@ def conv_kernel(
             x = tl.load(x_ptrs[:, None] + offs_x, mask=mask, other=0.0)  # [BLOCK_P, BLOCK_C]
             mask = mask_k[:, None] & (offs_e < R * S * in_c)[None, :]
             weight = tl.load(packed_ptrs[:, None] + offs_e[None, :], mask=mask, other=0.0)
-            acc = tl.dot(x, weight.T, acc, input_precision=PRECISION)
+            acc = add_product(acc, x, weight.T, PRECISION)
     else:
         first_r = _first_tap(phase_h, pad_h, dil_h, UP_H, STEP_H)
         first_s = _first_tap(phase_w, pad_w, dil_w, UP_W, STEP_W)
@@ -146,7 +146,7 @@ def conv_kernel(
                 packed_ptrs[:, None] + ((r * S + s) * in_c + c)[None, :],
                 mask=mask_k[:, None] & mask_c[None, :], other=0.0,
             )  # [BLOCK_K, BLOCK_C]  # fmt: skip
-            acc = tl.dot(x, weight.T, acc, input_precision=PRECISION)
+            acc = add_product(acc, x, weight.T, PRECISION)
     if HAS_BIAS:
         acc += tl.load(bias_ptr + group * out_c + offs_k, mask=mask_k, other=0.0)[None, :]
     if RELU:

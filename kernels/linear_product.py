@@ -13,7 +13,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from . import device
-from .rounding import stored
+from .rounding import add_product, stored
 
 TILE_GROUP: Final = 8  # rows of tiles that walk the columns together, to meet in the L2 cache
 DESCRIPTOR_ALIGNMENT: Final = 16  # bytes, of a descriptor's base and row stride
@@ -170,7 +170,7 @@ def product_tile(
             right = _load_tile(b, k, n, end_k, n_size, BLOCK_K, BLOCK_N, DESCRIPTORS)
         else:
             right = _load_tile(b, n, k, n_size, k_size, BLOCK_N, BLOCK_K, DESCRIPTORS).T
-        acc = tl.dot(left, right, acc, input_precision=PRECISION)
+        acc = add_product(acc, left, right, PRECISION)
     return acc
 
 

@@ -20,7 +20,10 @@ def test_layers_are_those_of_the_networks() -> None:
     assert macs == [VGG16_MACS, RESNET50_MACS]
 
 
-CONVOLUTIONS = tuple(conv.cases(SMALL, "tf32", samples=3))
+CONVOLUTIONS = (
+    *conv.cases(SMALL, "tf32", samples=3),
+    *conv.cases(SMALL[1:], "tf32", samples=3, passes={"masked": conv.masked_grad_input}),
+)
 F32, BF16 = torch.float32, torch.bfloat16
 MAPS, WIDE = (3, 9, 9, 16), (4, 40)
 ELEMENTWISE: dict[str, Callable[[], Calls]] = {

@@ -1,6 +1,6 @@
 """Convolutions of VGG-16 and ResNet-50 beside cuDNN's: forward pass, data and weight gradients."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -14,6 +14,7 @@ from bench.timing import DTYPES
 from tvdnn.kernels import conv, conv_grad_weight
 from tvdnn.kernels.conv_pack import pack_weight, pack_weight_grad_input
 from tvdnn.kernels.reduce import sum_partials
+from tvdnn.kernels.rounding import stored_reference
 
 SAMPLES: Final = 256
 EXACT_SAMPLES: Final = 2
@@ -85,7 +86,11 @@ RESNET50: Final = (
 
 
 class Operands:
-    """Random maps and weights of a layer, and room for what the kernels make of them."""
+    """Random maps and weights of a layer.
+
+    Our kernels find theirs rounded to TF32, as the kernels before them leave maps; `x`, `dy` and
+    `native` are the operands before that, for the peer and for float64.
+    """
 
     def __init__(self, layer: Layer, dtype: torch.dtype, samples: int) -> None:
         side, out, c, k = layer.side, layer.out_side, layer.in_channels, layer.out_channels
@@ -96,9 +101,12 @@ class Operands:
         self.weight = torch.randn(k, c, size, size) * (c * size**2) ** -0.5
         self.packed = torch.empty(k, size, size, c, dtype=dtype)
         self.packed_grad = torch.empty(c, size, size, k, dtype=dtype)
-        pack_weight(self.weight, self.packed, groups=1)
-        pack_weight_grad_input(self.weight, self.packed_grad, groups=1)
-        self.native = self.packed.permute(0, 3, 1, 2)
+        self.bias = torch.randn(k)
+        pack_weight(self.weight, self.packed, groups=1, precision="tf32")
+        pack_weight_grad_input(self.weight, self.packed_grad, groups=1, precision="tf32")
+        self.rounded_x = stored_reference(self.x, dtype, "tf32")
+        self.rounded_dy = stored_reference(self.dy, dtype, "tf32")
+        self.native = self.weight.to(dtype, memory_format=torch.channels_last)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -110,7 +118,7 @@ def forward(o: Operands) -> Calls:
     y, stride, padding = torch.full_like(o.dy, torch.nan), o.layer.stride, o.layer.padding
 
     def own() -> Tensor:
-        conv.conv2d(o.x, o.packed, None, y, **o.settings)
+        conv.conv2d(o.rounded_x, o.packed, None, y, **o.settings)
         return _nchw(y)
 
     def product(x: Tensor, weight: Tensor) -> Tensor:
@@ -128,7 +136,7 @@ def grad_input(o: Operands) -> Calls:
     dx = torch.full_like(o.x, torch.nan)
 
     def own() -> Tensor:
-        conv.conv2d_grad_input(o.dy, o.packed_grad, dx, **o.settings)
+        conv.conv2d_grad_input(o.rounded_dy, o.packed_grad, dx, **o.settings)
         return _nchw(dx)
 
     def gradient(dy: Tensor, x: Tensor, weight: Tensor) -> Tensor:
@@ -147,9 +155,10 @@ def grad_weight(o: Operands) -> Calls:
     """The sum over partials is part of the work."""
     partials = _partials(o)
     grad = torch.full_like(o.weight, torch.nan)
+    launch = conv_grad_weight.conv2d_grad_weight
 
     def own() -> Tensor:
-        conv_grad_weight.conv2d_grad_weight(o.x, o.dy, partials, first=True, **o.settings)
+        launch(o.rounded_x, o.rounded_dy, partials, first=True, **o.settings)
         sum_partials(partials, grad, first=True)
         return grad
 
@@ -214,18 +223,87 @@ def _first_samples(result: Tensor) -> Tensor:
     return result[:EXACT_SAMPLES]
 
 
+def forward_relu(o: Operands) -> Calls:
+    """Bias and ReLU in the epilogue; cuDNN has that too."""
+    y = torch.full_like(o.dy, torch.nan)
+
+    def own() -> Tensor:
+        conv.conv2d(o.rounded_x, o.packed, o.bias, y, relu=True, **o.settings)
+        return _nchw(y)
+
+    return Calls(own, lambda: _cudnn_relu(o), lambda: _exact_relu(o), _first_samples)
+
+
+def forward_pool(o: Operands) -> Calls:
+    """Bias, ReLU and pooling 2x2 in the epilogue; cuDNN, then torch's pooling."""
+    samples, side, _, channels = o.dy.shape
+    y = torch.full((samples, side // 2, side // 2, channels), torch.nan, dtype=o.dy.dtype)
+    codes = torch.zeros(*y.shape[:3], channels // 4, dtype=torch.uint8)
+
+    def own() -> Tensor:
+        conv.conv2d_max_pool(o.rounded_x, o.packed, o.bias, y, codes, **o.settings)
+        return _nchw(y)
+
+    return Calls(
+        own,
+        lambda: functional.max_pool2d(_cudnn_relu(o), 2),
+        lambda: functional.max_pool2d(_exact_relu(o), 2),
+        _first_samples,
+    )
+
+
+def masked_grad_input(o: Operands) -> Calls:
+    """The mask of the ReLU before in the epilogue; cuDNN, then torch's gradient of ReLU."""
+    dx, mask = torch.full_like(o.x, torch.nan), o.rounded_x
+    plain = grad_input(o)
+
+    def own() -> Tensor:
+        conv.conv2d_grad_input(o.rounded_dy, o.packed_grad, dx, mask=mask, **o.settings)
+        return _nchw(dx)
+
+    def masked(gradient: Tensor) -> Tensor:
+        shown = _nchw(mask)[: len(gradient)].to(gradient.dtype)
+        result: Tensor = torch.ops.aten.threshold_backward(gradient, shown, 0)
+        return result
+
+    return Calls(own, lambda: masked(plain.peer()), lambda: masked(plain.exact()), _first_samples)
+
+
+def _cudnn_relu(o: Operands) -> Tensor:
+    bias, geometry = o.bias.to(o.x.dtype), ((o.layer.stride,) * 2, (o.layer.padding,) * 2, (1, 1))
+    result: Tensor = torch.cudnn_convolution_relu(_nchw(o.x), o.native, bias, *geometry, 1)
+    return result
+
+
+def _exact_relu(o: Operands) -> Tensor:
+    def compute(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return functional.conv2d(x, weight, bias, o.layer.stride, o.layer.padding).relu()
+
+    return _exactly(compute, _nchw(o.x)[:EXACT_SAMPLES], o.native, o.bias)
+
+
 PASSES: Final = {
     "conv2d": forward,
     "conv2d_grad_input": grad_input,
     "conv2d_grad_weight": grad_weight,
 }
+FUSED: Final = {
+    "conv2d, ReLU": forward_relu,
+    "conv2d_max_pool": forward_pool,
+    "conv2d_grad_input, mask": masked_grad_input,
+}
 
 
-def cases(layers: tuple[Layer, ...], dtype: str, samples: int = SAMPLES) -> Iterator[Case]:
+def cases(
+    layers: tuple[Layer, ...],
+    dtype: str,
+    samples: int = SAMPLES,
+    passes: Mapping[str, Callable[[Operands], Calls]] = PASSES,
+) -> Iterator[Case]:
     """Every pass of every layer; the first layer's data gradient is nowhere needed."""
     for layer in layers:
-        for kernel, calls in PASSES.items():
-            if kernel == "conv2d_grad_input" and layer.in_channels == 3:
+        for kernel, calls in passes.items():
+            if "grad_input" in kernel and layer.in_channels == 3:
                 continue
             yield Case(
                 kernel, f"{layer.name}", dtype, 2.0 * layer.macs * samples,

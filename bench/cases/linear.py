@@ -10,35 +10,37 @@ from torch import Tensor
 from bench.cases.case import Calls, Case
 from bench.timing import DTYPES
 from tvdnn.kernels import linear
+from tvdnn.kernels.rounding import stored_reference
 
 SAMPLES: Final = 256
 SHAPES: Final = ((25088, 4096), (4096, 4096), (4096, 1000))  # inputs, outputs
 
 
 class Operands:
-    """Random matrices of a layer; weights as the products read them."""
+    """Random matrices of a layer, and `rounded` to TF32, as our kernels find them."""
 
     def __init__(self, inputs: int, outputs: int, dtype: torch.dtype, samples: int) -> None:
         self.x = torch.randn(samples, inputs, dtype=dtype)
         self.dy = torch.randn(samples, outputs, dtype=dtype)
         self.weight = torch.randn(outputs, inputs, dtype=dtype) * inputs**-0.5
+        self.rounded = [stored_reference(t, dtype, "tf32") for t in (self.x, self.dy, self.weight)]
 
 
 def forward(o: Operands) -> Calls:
-    y = torch.full_like(o.dy, torch.nan)
+    (x, _, weight), y = o.rounded, torch.full_like(o.dy, torch.nan)
 
     def own() -> Tensor:
-        linear.linear(o.x, o.weight, None, y, precision="tf32")
+        linear.linear(x, weight, None, y, precision="tf32")
         return y
 
     return Calls(own, lambda: o.x @ o.weight.T, lambda: o.x.double() @ o.weight.double().T)
 
 
 def grad_input(o: Operands) -> Calls:
-    dx = torch.full_like(o.x, torch.nan)
+    (_, dy, weight), dx = o.rounded, torch.full_like(o.x, torch.nan)
 
     def own() -> Tensor:
-        linear.linear_grad_input(o.dy, o.weight, dx, precision="tf32")
+        linear.linear_grad_input(dy, weight, dx, precision="tf32")
         return dx
 
     return Calls(own, lambda: o.dy @ o.weight, lambda: o.dy.double() @ o.weight.double())
@@ -46,10 +48,10 @@ def grad_input(o: Operands) -> Calls:
 
 def grad_weight(o: Operands) -> Calls:
     """A float32 gradient; torch's has the dtype of its operands."""
-    grad = torch.full_like(o.weight, torch.nan, dtype=torch.float32)
+    (x, dy, _), grad = o.rounded, torch.full_like(o.weight, torch.nan, dtype=torch.float32)
 
     def own() -> Tensor:
-        linear.linear_grad_weight(o.x, o.dy, grad, group=o.x.shape[0], precision="tf32")
+        linear.linear_grad_weight(x, dy, grad, group=x.shape[0], precision="tf32")
         return grad
 
     return Calls(own, lambda: o.dy.T @ o.x, lambda: o.dy.double().T @ o.x.double())
