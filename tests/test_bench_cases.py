@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from bench.cases import conv, elementwise, linear
+from bench.cases import conv, linear, maps, params, rows
 from bench.cases.case import Calls
 from bench.kernels import errors
 
@@ -27,21 +27,25 @@ CONVOLUTIONS = (
 F32, BF16 = torch.float32, torch.bfloat16
 MAPS, WIDE = (3, 9, 9, 16), (4, 40)
 ELEMENTWISE: dict[str, Callable[[], Calls]] = {
-    "relu": lambda: elementwise.relu(MAPS, BF16),
-    "relu_grad": lambda: elementwise.relu_grad(MAPS, BF16),
-    "max_pool2d": lambda: elementwise.pooling(MAPS, BF16, elementwise.windows(3)),
-    "max_pool2d_grad": lambda: elementwise.pooling_grad(MAPS, F32, elementwise.windows(3)),
-    "adaptive_avg_pool2d": lambda: elementwise.adaptive((2, 14, 14, 8), F32),
-    "local_response_norm": lambda: elementwise.lrn(MAPS, F32),
-    "local_response_norm_grad": lambda: elementwise.lrn_grad(MAPS, F32),
-    "add": lambda: elementwise.sum_of_two(MAPS, F32),
-    "stage": lambda: elementwise.stage(MAPS, BF16),
-    "bias gradient": lambda: elementwise.bias_grad(MAPS, F32),
-    "dropout": lambda: elementwise.dropped(WIDE, F32),
-    "cross_entropy": lambda: elementwise.cross_entropy(WIDE, F32),
-    "sgd": lambda: elementwise.sgd(WIDE),
-    "cast": lambda: elementwise.cast(WIDE),
-    "sum_partials": lambda: elementwise.sum_partials((3, 8, 3, 3, 4)),
+    "relu": lambda: maps.relu(MAPS, BF16),
+    "relu_grad": lambda: maps.relu_grad(MAPS, BF16),
+    "max_pool2d": lambda: maps.pooling(MAPS, BF16, maps.windows(3)),
+    "max_pool2d_grad": lambda: maps.pooling_grad(MAPS, F32, maps.windows(3)),
+    "max_pool2d_codes": lambda: maps.pooling_codes(MAPS, F32, maps.windows(2)),
+    "max_unpool2d": lambda: maps.unpooling(MAPS, F32, maps.windows(3)),
+    "adaptive_avg_pool2d": lambda: maps.adaptive((2, 14, 14, 8), F32),
+    "local_response_norm": lambda: maps.lrn(MAPS, F32),
+    "local_response_norm_grad": lambda: maps.lrn_grad(MAPS, F32),
+    "add": lambda: maps.sum_of_two(MAPS, F32),
+    "stage": lambda: maps.stage(MAPS, BF16),
+    "bias gradient": lambda: maps.bias_grad(MAPS, F32),
+    "dropout": lambda: rows.dropped(WIDE, F32),
+    "cross_entropy": lambda: rows.cross_entropy(WIDE, F32),
+    "sgd": lambda: params.sgd(WIDE),
+    "adamw": lambda: params.adamw(WIDE),
+    "sgd_partials": lambda: params.sgd_partials((3, 8, 3, 3, 4)),
+    "cast": lambda: params.cast(WIDE),
+    "sum_partials": lambda: params.sum_partials((3, 8, 3, 3, 4)),
 }
 LINEAR = {
     "linear": linear.forward,
