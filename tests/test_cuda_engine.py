@@ -38,7 +38,7 @@ def batch() -> Batch:
 def train(batch: Batch, steps: int = 4, **options: Any) -> Outcome:
     """Losses and weights after some steps, and the closed trainer's schedule."""
     net = make_net()
-    trainer = tvdnn.Trainer(net, batch[0], optimizer=SGD, chunk_size=CHUNK, **options)
+    trainer = tvdnn.Trainer(net, batch[0], **({"optimizer": SGD, "chunk_size": CHUNK} | options))
     losses = [trainer.step(*batch).item() for _ in range(steps)]
     schedule = trainer.schedule
     peak = trainer.peak_nbytes()
@@ -56,6 +56,13 @@ def test_policies_equal_keep_bit_for_bit(batch: Batch, dtype: str) -> None:
     want = train(batch, policy="keep", dtype=dtype)
     for policy in ("vdnn-all:m", "vdnn-all:p", "vdnn-conv", "vdnn-all:p:sync"):
         assert_equal(train(batch, policy=policy, dtype=dtype), want)
+
+
+def test_policies_equal_keep_bit_for_bit_under_adamw(batch: Batch) -> None:
+    options = {"dtype": "bf16", "optimizer": tvdnn.optim.AdamW(lr=1e-3)}
+    want = train(batch, policy="keep", **options)
+    assert_equal(train(batch, policy="vdnn-all:m", **options), want)
+    assert want[0][-1] < want[0][0]
 
 
 @pytest.mark.parametrize("seed", range(4))

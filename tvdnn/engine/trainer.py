@@ -93,7 +93,8 @@ class Trainer:
         self.optimizer = self._make_optimizer()
         self._first = (tuple(example_inputs.shape), Mode.TRAIN)
         self._runner(*self._first)
-        self._made_for = _modes(net)
+        self._modules = tuple(net.modules())
+        self._made_for = self._modes()
         self.construction_peak_nbytes = self.peak_nbytes()
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
@@ -205,7 +206,7 @@ class Trainer:
     def _check(self, x: torch.Tensor, y: torch.Tensor, accumulate: int) -> None:
         if self._core.closed:
             raise EngineError("this trainer is closed; make a new one")
-        if _modes(self.net) != self._made_for:
+        if self._modes() != self._made_for:
             raise InputError(
                 "a module's training mode or a parameter's requires_grad is not as when this "
                 "trainer was made; set it back (after evaluation: net.train()) or make a new one"
@@ -224,6 +225,15 @@ class Trainer:
                 f"x has samples of shape {list(x.shape[1:])}, the example "
                 f"{list(self._first[0][1:])}; only the batch may vary"
             )
+
+    def _modes(self) -> tuple[bool, ...]:
+        """The training mode of every module, and which parameters are trained.
+
+        The modules are those that were there at first: to find them anew takes as long as the rest
+        of a step's host work.
+        """
+        trained = (param.requires_grad for param in self._core.params.values())
+        return (*(module.training for module in self._modules), *trained)
 
     def _whole(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         runner = self._runner(tuple(x.shape), Mode.TRAIN)
@@ -336,12 +346,6 @@ def _measure_foreign(net: nn.Module) -> int:
     torch.cuda.reset_peak_memory_stats(own[0].device)
     own_nbytes = sum(param.numel() * param.element_size() for param in own)
     return torch.cuda.memory_allocated(own[0].device) - own_nbytes
-
-
-def _modes(net: nn.Module) -> tuple[bool, ...]:
-    """The training mode of every module, and which parameters are trained."""
-    trained = (param.requires_grad for param in net.parameters())
-    return (*(module.training for module in net.modules()), *trained)
 
 
 def _loss(runner: Runner) -> torch.Tensor:
