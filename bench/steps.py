@@ -1,13 +1,15 @@
 """Whole training steps on a GPU: policies and budgets, beside torch eager and torch.compile.
 
+    python -m bench.steps compare --inside 2.5 -o bench/results/compare_vgg16_bf16.json
     python -m bench.steps matrix --dtype bf16 -o bench/results/vgg16_bf16.json
     python -m bench.steps deep -o bench/results/deep.json
     python -m bench.steps soak -o bench/results/soak.json
 
-`matrix` trains VGG-16 (batch 256) under every vDNN policy at several budgets, `deep` VGG-416 (batch
-32) and AlexNet (batch 7168) inside 12 GiB, `soak` runs 1,000 steps and repeats a run with random
-delays. Losses and weights after 20 steps are compared with keep's in the same run. Each file holds
-its rows as JSON.
+`compare` trains a network by torch eager, torch.compile, that with the batch in `--parts` whose
+gradients add up, keep, and auto `--inside` GiB that hold the caller's tensors too. `matrix` trains
+VGG-16 (batch 256) under every vDNN policy at several budgets, `deep` VGG-416 (batch 32) and AlexNet
+(batch 7168) inside 12 GiB, `soak` runs 1,000 steps and repeats a run with random delays. Losses and
+weights after 20 steps are compared with keep's in the same run. Each file holds its rows as JSON.
 """
 
 import argparse
@@ -15,13 +17,14 @@ import gc
 import hashlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
 from torch import nn
+from torch.profiler import ProfilerActivity, profile
 from torchvision import models as torch_models
 
 import tvdnn
@@ -38,6 +41,8 @@ from tvdnn.units import GIB
 POLICIES = ("keep", "vdnn-all:m", "vdnn-all:p", "vdnn-conv:m", "vdnn-conv:p", "vdnn-dyn")
 BUDGETS = (None, 12, 6, 4)
 STEPS = 20
+BUSY_STEPS = 5
+TITLES = {"vgg16": "VGG-16", "alexnet": "AlexNet"}
 SGD = tvdnn.optim.SGD(lr=1e-3, momentum=0.9)
 
 Rows = list[dict[str, Any]]
@@ -47,7 +52,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("job", choices=("matrix", "deep", "soak"))
+    parser.add_argument("job", choices=("compare", "matrix", "deep", "soak"))
+    parser.add_argument("--net", choices=("vgg16", "alexnet"), default="vgg16")
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--parts", type=int, nargs="*", default=(4, 8, 16))
+    parser.add_argument("--inside", type=float, nargs="*", default=())
     parser.add_argument("--dtype", choices=("bf16", "tf32"), default="bf16")
     parser.add_argument("--policies", default=",".join(POLICIES))
     parser.add_argument("--no-peers", action="store_true")
@@ -55,7 +64,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True
-    title, note, rows = {"matrix": matrix, "deep": deep, "soak": soak}[options.job](options)
+    title, note, rows = JOBS[options.job](options)
     keep = next((row["step_s"] for row in rows if row["policy"] == "keep" and row["step_s"]), None)
     for row in rows:
         if row.get("step_s") and keep and options.job != "deep":
@@ -64,10 +73,30 @@ def main() -> None:
     options.output.write_text(json.dumps(document, indent=1) + "\n")
 
 
+def compare(options: argparse.Namespace) -> tuple[str, str, Rows]:
+    """One network by torch and by tvdnn, all memory counted by torch with the caller's tensors."""
+    x, y = batch(options.batch, 224)
+    rows: Rows = []
+    if not options.no_peers:
+        make = getattr(torch_models, options.net)
+        rows += peers(options.net, make, x, y, options.dtype, options.parts)
+    slab, oracle = Slab(pinned=True), Oracle()
+    held = sum(value.numel() * value.element_size() for value in (x, y))
+    rows.append(run(options.net, "keep", None, x, y, options.dtype, slab, oracle))
+    for inside in options.inside:
+        budget = inside - held / GIB
+        row = run(options.net, "auto", budget, x, y, options.dtype, slab, oracle)
+        rows.append(row | {"inside_bytes": round(inside * GIB)})
+    note = (
+        "Memory by torch's counter, with the caller's x and y; `parts`: gradients of them add up."
+    )
+    return f"{TITLES[options.net]}, batch {options.batch}, {options.dtype}", note, rows
+
+
 def matrix(options: argparse.Namespace) -> tuple[str, str, Rows]:
     """VGG-16, batch 256: peers, then every policy at every budget, over one slab."""
     x, y = batch(256, 224)
-    rows = [] if options.no_peers else peers(torch_models.vgg16, x, y, options.dtype)
+    rows = [] if options.no_peers else peers("vgg16", torch_models.vgg16, x, y, options.dtype)
     slab, oracle = Slab(pinned=True), Oracle()
     for policy in options.policies.split(","):
         for budget in BUDGETS:
@@ -117,6 +146,9 @@ def soak(options: argparse.Namespace) -> tuple[str, str, Rows]:
         )
     note = "1,000 steps under vdnn-conv, then runs whose every step starts after a random delay."
     return f"Endurance: VGG-16, batch 256, {options.dtype}", note, rows
+
+
+JOBS = {"compare": compare, "matrix": matrix, "deep": deep, "soak": soak}
 
 
 def batch(size: int, side: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -212,6 +244,8 @@ def run(
     )
     row |= {"equal": equal, "ready_s": ready, "max_memory_allocated": allocated}
     row["construction_peak_bytes"] = trainer.construction_peak_nbytes
+    if policy == "keep":
+        row["busy_share"] = busy_share(lambda: trainer.step(x, y))
     row["link_rate"] = min(trainer.costs.link.to_host, trainer.costs.link.to_device)
     show(row)
     release(trainer)
@@ -262,14 +296,44 @@ def wait_rate(schedule: Schedule, timeline: Timeline) -> float | None:
     return copied / sum(end - start for start, end in waits)
 
 
-def peers(make: Callable[[], nn.Module], x: torch.Tensor, y: torch.Tensor, dtype: str) -> Rows:
+def busy_share(step: Callable[[], object]) -> float:
+    """Share of the time of some steps in which a kernel runs, from the first one on."""
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        for _ in range(BUSY_STEPS):
+            step()
+        torch.cuda.synchronize()
+    kernels = (e for e in profiled.events() if not e.name.startswith(("Memcpy", "Memset")))
+    spans = sorted((e.time_range.start, e.time_range.end) for e in kernels)
+    busy, reached = 0.0, spans[0][0]
+    for start, end in spans:
+        busy += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return busy / (reached - spans[0][0])
+
+
+def peers(
+    name: str,
+    make: Callable[[], nn.Module],
+    x: torch.Tensor,
+    y: torch.Tensor,
+    dtype: str,
+    parts: Sequence[int] = (),
+) -> Rows:
     """The same training by torch: channels_last, pure bf16 or float32 with tf32 arithmetic."""
-    return [peer(policy, make, x, y, dtype) for policy in ("torch eager", "torch.compile")]
+    ways = [("torch eager", 1), ("torch.compile", 1), *(("torch.compile", n) for n in parts)]
+    return [peer(name, policy, count, make, x, y, dtype) for policy, count in ways]
 
 
 def peer(
-    policy: str, make: Callable[[], nn.Module], x: torch.Tensor, y: torch.Tensor, dtype: str
+    name: str,
+    policy: str,
+    parts: int,
+    make: Callable[[], nn.Module],
+    x: torch.Tensor,
+    y: torch.Tensor,
+    dtype: str,
 ) -> dict[str, Any]:
+    """A row; the batch goes through in `parts`, whose gradients add up."""
     torch.manual_seed(0)
     kind = torch.bfloat16 if dtype == "bf16" else torch.float32
     net = make().cuda().to(memory_format=torch.channels_last, dtype=kind)
@@ -279,7 +343,8 @@ def peer(
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
-        nn.functional.cross_entropy(called(inputs), y).backward()
+        for part, target in zip(inputs.chunk(parts), y.chunk(parts), strict=True):
+            (nn.functional.cross_entropy(called(part), target) / parts).backward()
         optimizer.step()
 
     for _ in range(4):
@@ -288,7 +353,8 @@ def peer(
     torch.cuda.reset_peak_memory_stats()  # without the search for algorithms in the first steps
     step_s = median(timed(step) for _ in range(STEPS))
     own_copy = 0 if inputs is x else x.numel() * x.element_size()
-    row = {"net": "vgg16", "batch": x.shape[0], "image_size": x.shape[2], "dtype": dtype}
+    policy += f", {parts} parts" if parts > 1 else ""
+    row = {"net": name, "batch": x.shape[0], "image_size": x.shape[2], "dtype": dtype}
     row |= {"policy": policy, "step_s": step_s, "images_per_s": x.shape[0] / step_s}
     row |= {"max_memory_allocated": torch.cuda.max_memory_allocated() - own_copy}
     row |= {"simulated": False, "infeasible": False, "hardware": torch.cuda.get_device_name()}
@@ -328,6 +394,8 @@ def show(row: dict[str, Any]) -> None:
         "planned_peak_bytes",
         "peak_bytes",
         "equal",
+        "busy_share",
+        "max_memory_allocated",
         "floor_bytes",
     )
     print(

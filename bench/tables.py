@@ -101,6 +101,10 @@ def _joined(form: Callable[[float], str], keys: Sequence[str]) -> Text:
     return text
 
 
+def _share(key: str) -> Text:
+    return _joined(lambda share: f"{share:.1%}", (key,))
+
+
 def _network(entry: Entry) -> str:
     return f"{entry.row.net}({entry.row.batch})"
 
@@ -132,6 +136,7 @@ TABLE: tuple[tuple[str, Text], ...] = (
     ("network", _network),
     _reported("policy"),
     _reported("budget"),
+    ("inside", _nbytes("inside_bytes")),
     ("random delays", lambda entry: "yes" if entry.values.get("random_delays") else NONE),
     ("step ms", _time),
     _reported("images/s"),
@@ -147,6 +152,7 @@ TABLE: tuple[tuple[str, Text], ...] = (
     ("link used while waiting", _wait_share),
     ("first / last 100 steps ms", _milliseconds("first_100_s", "last_100_s")),
     ("device / host growth", _nbytes("device_growth_bytes", "host_growth_bytes")),
+    ("kernels run", _share("busy_share")),
     ("same bits as keep", _equal),
 )
 
