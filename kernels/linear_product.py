@@ -30,7 +30,8 @@ class Tiles:
     num_stages: int
 
 
-PLAIN_TILES: Final = Tiles(64, 64, 16, 4, 2)
+PLAIN_TILES: Final = Tiles(64, 64, 32, 4, 2)
+PLAIN_SUM_TILES: Final = Tiles(64, 64, 16, 4, 2)  # of both by K, where deeper ones spill
 UNDESCRIBED_TILES: Final = Tiles(64, 64, 32, 4, 3)
 
 
@@ -99,7 +100,9 @@ class Product:
         """
         columns = 64 if self.a_by_k else 128
         if self.a.dtype == torch.float32:
-            return Tiles(128, columns, 32, 8, 3) if self.precision == "tf32" else PLAIN_TILES
+            if self.precision == "tf32":
+                return Tiles(128, columns, 32, 8, 3)
+            return PLAIN_SUM_TILES if self.a_by_k else PLAIN_TILES
         if device.capability()[0] < 9 and not device.interpreted():
             return Tiles(128, columns, 32, 8, 3)
         return Tiles(128, columns, 64, 8, 4) if self._describable() else UNDESCRIBED_TILES

@@ -10,8 +10,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .rounding import stored, stored_reference
-
 ROW_BLOCK: Final = 4096
 SUM_BLOCK: Final = 1024
 NUM_WARPS: Final = 4
@@ -69,7 +67,7 @@ def _total_kernel(
 @triton.jit(do_not_specialize=["ignore_index"])
 def _grad_kernel(
     logits_ptr, target_ptr, lse_ptr, total_ptr, control_ptr, dlogits_ptr, num_classes, ignore_index,
-    PRECISION: tl.constexpr, BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0).to(tl.int64)
     start = tl.program_id(1) * BLOCK
@@ -83,8 +81,7 @@ def _grad_kernel(
     gradient *= tl.load(control_ptr) / tl.load(total_ptr + 1)
     gradient = tl.where(is_class, gradient, float("nan"))
     gradient = tl.where(target == ignore_index, 0.0, gradient)
-    gradient = stored(gradient, dlogits_ptr.dtype.element_ty, PRECISION)
-    tl.store(dlogits_ptr + row + offs, gradient, mask=mask)
+    tl.store(dlogits_ptr + row + offs, gradient.to(dlogits_ptr.dtype.element_ty), mask=mask)
 
 
 def cross_entropy_rows(
@@ -118,13 +115,12 @@ def cross_entropy_total(
 
 def cross_entropy_grad(
     logits: Tensor, target: Tensor, lse: Tensor, total: Tensor, control: Tensor, dlogits: Tensor, *,
-    reduction: str, ignore_index: int, precision: str = "ieee",
+    reduction: str, ignore_index: int,
 ) -> None:  # fmt: skip
     """dlogits = (softmax - one hot) * control[0] / total[1]; rows that are ignored get 0.
 
     `control` float32 [1] on the device: the gradient of the loss, or a loss scale. With "sum" the
-    divisor that `cross_entropy_total` left in total[1] is 1. `precision` is of products that
-    read a float32 gradient.
+    divisor that `cross_entropy_total` left in total[1] is 1.
     """
     samples, classes = logits.shape
     if samples == 0:
@@ -132,7 +128,7 @@ def cross_entropy_grad(
     block = _row_block(classes)
     _grad_kernel[(samples, triton.cdiv(classes, block))](
         logits, target, lse, total, control, dlogits, classes, ignore_index,
-        PRECISION=precision, BLOCK=block, num_warps=NUM_WARPS,
+        BLOCK=block, num_warps=NUM_WARPS,
     )  # fmt: skip
 
 
@@ -167,7 +163,7 @@ def cross_entropy_total_reference(
 
 def cross_entropy_grad_reference(
     logits: Tensor, target: Tensor, lse: Tensor, total: Tensor, control: Tensor, dlogits: Tensor, *,
-    reduction: str, ignore_index: int, precision: str = "ieee",
+    reduction: str, ignore_index: int,
 ) -> None:  # fmt: skip
     """What `cross_entropy_grad` computes."""
     wide = logits.float()
@@ -176,5 +172,4 @@ def cross_entropy_grad_reference(
     gradient -= (classes == target[:, None]).float()
     gradient *= control / total[1]
     gradient.masked_fill_(~_is_class(target, wide.shape[1])[:, None], torch.nan)
-    gradient.masked_fill_((target == ignore_index)[:, None], 0.0)
-    dlogits.copy_(stored_reference(gradient, dlogits.dtype, precision))
+    dlogits.copy_(gradient.masked_fill_((target == ignore_index)[:, None], 0.0))

@@ -51,12 +51,22 @@ def _gradients(b: Builder, op: Op, product_grad: Callable[[Op], str]) -> None:
     weight, bias = op.params
     cast = _weight(b, op, "cast_grad_input") if b.needs_grad(op.inputs[0]) else None
     dy = product_grad(op)
+    rounded = _rounded(b, op, dy)
     if b.needs_grad(op.inputs[0]):  # first: the weight's copy and its gradient are never together
-        _grad_input(b, op, dy, cast)
+        _grad_input(b, op, rounded, cast)
     if b.needs_param_grad(weight):
-        _grad_weight(b, op, dy)
+        _grad_weight(b, op, rounded)
     if b.needs_param_grad(bias):
         _grad_bias(b, op, dy)
+
+
+def _rounded(b: Builder, op: Op, dy: str) -> str:
+    """The gradient as products read it; that of the bias is the sum of what arrived."""
+    if b.precision == "ieee":
+        return dy
+    name = b.add_map(f"rounded {dy}", b.shape(op.output), Kind.AUX, b.dtype)
+    b.add_pass(op, "round", (Use(dy),), (Use(name),))
+    return name
 
 
 def _grad_weight(b: Builder, op: Op, dy: str) -> None:
@@ -128,6 +138,10 @@ def _run_cast(a: Launch) -> None:
     a.kernels.cast(a.params[0], a.writes[0], precision=a.precision)
 
 
+def _run_round(a: Launch) -> None:
+    a.kernels.cast(a.reads[0], a.writes[0], precision=a.precision)
+
+
 def _run_forward(a: Launch) -> None:
     _launch_forward(a)
 
@@ -186,6 +200,7 @@ _ROLES: Mapping[str, Callable[[Launch], None]] = {
     "cast": _run_cast,
     "cast_grad_input": _run_cast,
     "forward": _run_forward,
+    "round": _run_round,
     "grad_weight": _run_grad_weight,
     "update_weight": _run_update_weight,
     "grad_bias": _run_grad_bias,

@@ -35,8 +35,8 @@ def _run_total(a: Launch) -> None:
 
 def _run_grad_input(a: Launch) -> None:
     logits, *rest = a.reads
-    grad, settings = a.writes[0].flatten(1), {**a.attrs, "precision": a.precision}
-    a.kernels.cross_entropy_grad(logits.flatten(1), *rest, a.control.scale, grad, **settings)
+    grad = a.writes[0].flatten(1)
+    a.kernels.cross_entropy_grad(logits.flatten(1), *rest, a.control.scale, grad, **a.attrs)
 
 
 CROSS_ENTROPY = OpDef(

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 
 from ..errors import DeviceError, EngineError, InputError
+from ..graph import Kind
 from ..ops.expand import DTYPES
 from ..planner.schedule import Schedule
 from ..planner.timeline import Timeline
@@ -92,8 +93,11 @@ class Runner:
                 target.copy_(source)
             else:
                 flat = source.dim() == 2  # a view may have renamed maps of one pixel
+                # Of a matrix's gradient the linear layer rounds a copy.
+                kept = flat and buffer.kind is Kind.GRAD
                 target = target.flatten(1) if flat else target
-                self._kernels.stage(source, target, precision=self._precision)
+                precision = "ieee" if kept else self._precision
+                self._kernels.stage(source, target, precision=precision)
 
     def run(self, half: int = 0) -> None:
         """Run one half of the step on the current stream."""
