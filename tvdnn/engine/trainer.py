@@ -258,11 +258,11 @@ class Trainer:
         return torch.stack(losses).mean()
 
     def _update(self) -> None:
-        update = getattr(kernel_set(self._core.kernels), self._spec.kind)
-        control, switches = self._core.control.optimizer, self._spec.switches
-        for name, grad in self._grads.items():
-            param, *states = self._updated(name)
-            update(param, grad, *states, control, **switches)
+        """Update all parameters by the kept sums; small ones share launches."""
+        update = getattr(kernel_set(self._core.kernels), f"{self._spec.kind}_many")
+        params, *states = zip(*map(self._updated, self._grads), strict=True)
+        grads, control = tuple(self._grads.values()), self._core.control.optimizer
+        update(params, grads, *states, control, **self._spec.switches)
 
     def _updated(self, name: str) -> tuple[torch.Tensor | None, ...]:
         """What an update of the parameter `name` changes: itself, and its optimizer state."""
