@@ -18,14 +18,19 @@ from torch.nn.functional import conv2d as torch_conv2d
 from torch.nn.grad import conv2d_input
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from .conv_joined import conv_joined_kernel
 from .conv_pointer import conv_kernel
 from .conv_tiles import (
     FEW_CHANNELS,
+    Box,
     Filter,
     Pair,
+    Tile,
     box_of,
     box_tile,
-    half_of,
+    has_descriptors,
+    joined_tile,
+    part_of,
     pointer_tile,
     suits_descriptors,
 )
@@ -110,6 +115,13 @@ def _forward_filter(
 # Which kernel
 
 
+def _suits_joined(y: Tensor, taps: Filter, precision: str) -> bool:
+    """Few channels, and an output that can leave by TMA."""
+    few = taps.in_channels < FEW_CHANNELS and taps.groups == 1
+    exact = y.dtype == torch.float32 and precision == "ieee"
+    return few and not exact and has_descriptors(y)
+
+
 def _suits_box(x: Tensor, y: Tensor, taps: Filter, precision: str) -> bool:
     few = taps.out_channels < 2 * FEW_CHANNELS
     return taps.stride == (1, 1) and not few and suits_descriptors(x, y, taps, precision)
@@ -123,6 +135,8 @@ def _launch_forward(
 ) -> None:
     if _suits_box(x, y, taps, precision):
         _launch_box(x, packed, y, taps, epilogue, precision)
+    elif _suits_joined(y, taps, precision):
+        _launch_joined(x, packed, y, taps, epilogue, precision)
     else:
         _launch_pointer(x, packed, y, taps, (1, 1), epilogue, precision)
 
@@ -165,12 +179,9 @@ def _launch_box(
         box = (1, 1, tile.pixels)
     else:
         box = box_of(height, width, tile.pixels, 2 if pooled else 1)
-    half = half_of(box) if tile.out_channels == 128 else box  # 64 would be halved between warps
-    stored = [*((box[0], box[1] // 2, box[2] // 2) if pooled else half), tile.out_channels]
-    sides = (num_samples, height, width)
-    boxes = prod(triton.cdiv(side, step) for side, step in zip(sides, box, strict=True))
-    num_tiles = boxes * triton.cdiv(taps.out_channels, tile.out_channels)
-    conv_box_kernel[(min(num_tiles, num_sms()),)](
+    stored = _stored_box(box, tile, pooled)
+    num_tiles = _num_tiles((num_samples, height, width), box, taps, tile)
+    conv_box_kernel[(min(num_tiles, tile.residents * num_sms()),)](
         TensorDescriptor.from_tensor(x, [*box, tile.in_channels]),
         TensorDescriptor.from_tensor(
             packed.view(taps.out_channels, -1), [tile.out_channels, tile.in_channels]
@@ -183,10 +194,43 @@ def _launch_box(
         *taps.padding, *taps.dilation,
         R=taps.size[0], S=taps.size[1], **_flags(epilogue), PRECISION=precision,
         BLOCK_N=box[0], BLOCK_H=box[1], BLOCK_W=box[2],
-        HALF_N=half[0], HALF_H=half[1], HALF_W=half[2],
         BLOCK_K=tile.out_channels, BLOCK_C=tile.in_channels,
-        STAGES=tile.num_stages, FLATTEN=tile.flatten, num_warps=tile.num_warps,
+        PARTS=tile.parts, STAGES=tile.num_stages, FLATTEN=tile.flatten, num_warps=tile.num_warps,
     )  # fmt: skip
+
+
+def _launch_joined(
+    x: Tensor, packed: Tensor, y: Tensor, taps: Filter, epilogue: Epilogue, precision: str
+) -> None:
+    pooled = epilogue.codes is not None
+    num_samples, height, width = _summed_sides(y, epilogue)
+    tile = joined_tile(taps)
+    box = box_of(height, width, tile.pixels, 2 if pooled else 1)
+    conv_joined_kernel[(_num_tiles((num_samples, height, width), box, taps, tile),)](
+        x, packed, epilogue.bias,
+        TensorDescriptor.from_tensor(y, _stored_box(box, tile, pooled)),
+        epilogue.codes,
+        num_samples, x.shape[1], x.shape[2], height, width, taps.out_channels,
+        *taps.padding, *taps.dilation,
+        R=taps.size[0], S=taps.size[1], IN_C=taps.in_channels,
+        STRIDE_H=taps.stride[0], STRIDE_W=taps.stride[1],
+        HAS_BIAS=epilogue.bias is not None, RELU=epilogue.relu, POOL=pooled, PRECISION=precision,
+        BLOCK_N=box[0], BLOCK_H=box[1], BLOCK_W=box[2],
+        BLOCK_K=tile.out_channels, BLOCK_E=tile.in_channels, PARTS=tile.parts,
+        num_warps=tile.num_warps,
+    )  # fmt: skip
+
+
+def _num_tiles(sides: tuple[int, int, int], box: Box, taps: Filter, tile: Tile) -> int:
+    boxes = prod(triton.cdiv(side, step) for side, step in zip(sides, box, strict=True))
+    return boxes * triton.cdiv(taps.out_channels, tile.out_channels)
+
+
+def _stored_box(box: Box, tile: Tile, pooled: bool) -> list[int]:
+    """The block by which a box of sums leaves."""
+    if pooled:
+        return [box[0], box[1] // 2, box[2] // 2, tile.out_channels]
+    return [*part_of(box, tile.parts), tile.out_channels]
 
 
 def _summed_sides(y: Tensor, epilogue: Epilogue) -> tuple[int, int, int]:
