@@ -121,7 +121,7 @@ def test_many_extents_are_placed_without_overlap() -> None:
 @settings(max_examples=60, derandomize=True, deadline=None)
 @given(st.lists(extents_of(), min_size=1, max_size=20))
 def test_trials_keep_stays_apart_and_never_raise_the_mark(extents: list[Extent]) -> None:
-    (_, plain), (bases, mark) = place(extents, enough=0), place(extents, enough=0, trials=20)
+    (_, plain), (bases, mark) = place(extents), place(extents, trials=20)
     assert mark <= plain
     stays = [
         Stay(base + stay.offset, stay.nbytes, stay.first, stay.last)
@@ -138,5 +138,5 @@ def test_trials_fill_what_orders_leave_open() -> None:
     firsts = [rng.randrange(60) for _ in range(60)]
     extents = [one(UNIT * rng.randint(1, 40), t, t + rng.randint(1, 25)) for t in firsts]
     alive = max(sum(e.nbytes for e in extents if e.first <= t <= e.last) for t in range(90))
-    marks = [place(extents, enough=0, trials=trials)[1] / alive for trials in (0, 100)]
+    marks = [place(extents, trials=trials)[1] / alive for trials in (0, 100)]
     assert [round(mark, 2) for mark in marks] == [1.02, 1.0]

@@ -52,17 +52,19 @@ def place(extents: Sequence[Extent], enough: int | None = None, trials: int = 0)
     """Base addresses (multiples of 512) in the order of `extents`, and the high-water mark.
 
     Several orders are tried, each extent at the lowest address that its neighbours in time leave
-    free, until the mark is at most `enough` bytes (None: little above what lives at once).
-    Then, up to `trials` times, an extent that reaches the mark is placed earlier, to lower it.
+    free, until the mark is at most `enough` bytes (None: what lives at once, or little above it
+    where there are no trials). Then, up to `trials` times, an extent that reaches the mark is
+    placed earlier, to lower it. Where more than `enough` lives at once, one order is all.
     """
-    content = round(LITTLE * _most_alive(extents)) if enough is None else enough
+    alive = _most_alive(extents)
+    content = round(alive if trials else LITTLE * alive) if enough is None else enough
     best: Sequence[int] = ()
     found: Placed = ((), 0)
     for order in _orders(extents):
         placed = _place_in(extents, order, found[1] - 1 if best else None)
         if placed is not None:
             best, found = order, placed
-        if found[1] <= content:
+        if found[1] <= content or content < alive:
             return found
     return _improved(extents, best, found, content, trials)
 

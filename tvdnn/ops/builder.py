@@ -66,12 +66,22 @@ class Builder:
         return section_rows(self.batch, row_nbytes, self.chunk_size)
 
     def add_map(
-        self, name: str, shape: tuple[int, ...], kind: Kind = Kind.MAP, dtype: str | None = None
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        kind: Kind = Kind.MAP,
+        dtype: str | None = None,
+        most_rows: int | None = None,
     ) -> str:
-        """A buffer with one row a sample, in sections of the chunk size."""
+        """A buffer with one row a sample, in sections of the chunk size.
+
+        They hold at most `most_rows`: a pass goes by whole sections of all that it uses.
+        """
         dtype = dtype or self.dtype
         row = Buffer(name, kind, (1, *shape[1:]), dtype, 1)
-        self.buffers[name] = Buffer(name, kind, shape, dtype, self.rows_for(row.row_nbytes))
+        rows = self.rows_for(row.row_nbytes)
+        section = rows if most_rows is None else min(rows, most_rows)
+        self.buffers[name] = Buffer(name, kind, shape, dtype, section)
         return name
 
     def add_whole(

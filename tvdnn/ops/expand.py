@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass, replace
 from enum import Enum
+from math import prod
 
 from ..errors import InputError
-from ..graph import Direction, Graph, Kind, Network, Op, Value, fuse
+from ..graph import DTYPE_NBYTES, RUN_CHUNKS, Direction, Graph, Kind, Network, Op, Value, fuse
 from ..optim import SGD, Optimizer
 from .builder import Builder
 from .layout import add_grads
@@ -147,8 +148,16 @@ def _wanted(network: Network, input_grads: frozenset[str]) -> frozenset[str]:
 def _add_inputs(b: Builder) -> dict[str, str]:
     for name in b.network.inputs:
         dtype = "int64" if name == "target" else b.dtype
-        b.home[name] = b.add_map(name, b.shape(name), Kind.INPUT, dtype)
+        rows = _run_of_readers(b, name)
+        b.home[name] = b.add_map(name, b.shape(name), Kind.INPUT, dtype, rows)
     return {name: name for name in b.network.inputs}
+
+
+def _run_of_readers(b: Builder, name: str) -> int:
+    """Samples in a run of the largest map that is made of the value: its blocks can be as short."""
+    made = (b.shape(op.output) for op in b.network.ops if name in op.inputs)
+    row_nbytes = max((prod(shape[1:]) for shape in made), default=1) * DTYPE_NBYTES[b.dtype]
+    return RUN_CHUNKS * b.rows_for(row_nbytes)
 
 
 def _add_output_grads(b: Builder) -> dict[str, str]:

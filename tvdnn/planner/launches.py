@@ -110,6 +110,10 @@ class _Stays:
         for transfer in sorted(plan.transfers, key=lambda t: t.back, reverse=True):
             for section in range(transfer.first, transfer.first + transfer.count):
                 self._moves.setdefault((transfer.buffer, section), []).append(transfer)
+        self._nbytes = {
+            name: [buffer.section_nbytes(section) for section in range(buffer.num_sections)]
+            for name, buffer in graph.buffers.items()
+        }
         self._slot_start: dict[int, int] = {}
         for index, launch in enumerate(launches):
             self._slot_start.setdefault(launch.slot, index)
@@ -177,7 +181,7 @@ class _Stays:
     def _open(self, index: int, buffer: str, section: int) -> int:
         key = (buffer, section)
         stay = self.all[self._current[key]].stay + 1 if key in self._current else 0
-        nbytes = self._graph.buffers[buffer].section_nbytes(section)
+        nbytes = self._nbytes[buffer][section]
         self.all.append(Residency(buffer, section, stay, index, index, index, nbytes))
         self._current[key] = len(self.all) - 1
         return len(self.all) - 1

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import TypeAlias
 
 from ..errors import BudgetError, HostMemoryError
@@ -11,7 +12,7 @@ from ..units import format_bytes
 from .costs import Costs
 from .hazards import add_waits
 from .launches import Program, program
-from .order import Entry, Event, demand, order
+from .order import CapacityError, Entry, Event, demand, order, timed_order
 from .plan import Plan
 from .schedule import Action, Lane, Operand, Residency, Schedule, Space, Step
 
@@ -51,15 +52,16 @@ def lower(
     *,
     budget: int | None = None,
     host_budget: int | None = None,
+    cap: int | None = None,
 ) -> Schedule:
     """The schedule of `plan` inside `budget` device bytes and `host_budget` pinned bytes.
 
-    Raises BudgetError with the plan's floor where no order of its steps fits, HostMemoryError where
-    its copies do not.
+    `cap` are the bytes of arena under which orders are tried first. Raises BudgetError with the
+    plan's floor where no order of its steps fits, HostMemoryError where its copies do not.
     """
     prog = program(graph, plan)
     room = None if budget is None else budget - graph.fixed_nbytes
-    entries, arena = _fit(graph, plan, prog, costs, room)
+    entries, arena = _fit(graph, plan, prog, costs, room, cap)
     layout = _Layout(arena.addresses, arena.nbytes, *_place_slab(prog, entries))
     if host_budget is not None and layout.slab_nbytes > host_budget:
         raise HostMemoryError(
@@ -81,6 +83,24 @@ def lower(
         budget_nbytes=budget,
         host_budget_nbytes=host_budget,
     )
+
+
+def estimate(
+    graph: Graph, plan: Plan, costs: Costs, cap: int, *, room: int, below_s: float = inf
+) -> tuple[float, int] | None:
+    """Seconds of a step, and bytes of arena, of the order of `plan` under `cap`.
+
+    Bytes are placed more tightly only until they fit `room`, and not at all where the step does not
+    take less than `below_s`: then there is no estimate, nor where no order keeps under `cap`.
+    """
+    prog = program(graph, plan)
+    try:
+        entries, seconds = timed_order(graph, prog, costs, cap, sync=plan.sync)
+    except CapacityError:
+        return None
+    if seconds >= below_s:
+        return None
+    return seconds, _place_arena(graph, prog, entries, enough=room).nbytes
 
 
 def floor_nbytes(graph: Graph, plan: Plan, costs: Costs) -> tuple[int, str]:
@@ -106,7 +126,7 @@ def _tight_step(graph: Graph, prog: Program) -> str:
 
 
 def _fit(
-    graph: Graph, plan: Plan, prog: Program, costs: Costs, room: int | None
+    graph: Graph, plan: Plan, prog: Program, costs: Costs, room: int | None, cap: int | None
 ) -> tuple[tuple[Entry, ...], _Arena]:
     """An order and its placement within `room`.
 
@@ -116,16 +136,18 @@ def _fit(
     enough = room
     if room is None:
         room = sum(aligned(stay.nbytes) for stay in prog.residencies)
-    cap, least = room, int(demand(prog).max(initial=0))
+    cap, least = room if cap is None else cap, int(demand(prog).max(initial=0))
     for _ in range(TIGHTEN_ATTEMPTS):
         if cap < least:
             break
         entries = order(graph, prog, costs, cap, sync=plan.sync)
-        rest = COOL_DOWN if plan.transfers else 0
-        arena = _place_arena(graph, prog, entries, cool_down=rest, enough=enough, trials=FEW_TRIALS)
-        if arena.nbytes <= room:
-            return entries, arena
-        cap -= max(5 * (arena.nbytes - room) // 4, cap // 64)
+        for rest in (COOL_DOWN, 0) if plan.transfers else (0,):
+            arena = _place_arena(
+                graph, prog, entries, cool_down=rest, enough=enough, trials=FEW_TRIALS
+            )
+            if arena.nbytes <= room:
+                return entries, arena
+        cap -= max((arena.nbytes - room) // 2, cap // 64)
     entries, arena = _tightest(graph, plan, prog, costs)
     if arena.nbytes > room:
         nbytes = graph.fixed_nbytes + arena.nbytes
@@ -144,7 +166,7 @@ def _tightest(
     orders = [order(graph, prog, costs, cap, sync=plan.sync) for cap in caps]
     arenas = [_place_arena(graph, prog, entries) for entries in orders]
     entries = orders[min(range(len(caps)), key=lambda index: arenas[index].nbytes)]
-    return entries, _place_arena(graph, prog, entries, enough=0, trials=MANY_TRIALS)
+    return entries, _place_arena(graph, prog, entries, trials=MANY_TRIALS)
 
 
 def too_small(policy: str, budget: int, floor: tuple[int, str]) -> BudgetError:

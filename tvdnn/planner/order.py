@@ -58,10 +58,19 @@ def order(
 
     Raises CapacityError where no order does.
     """
+    return timed_order(graph, program, costs, cap, sync=sync)[0]
+
+
+def timed_order(
+    graph: Graph, program: Program, costs: Costs, cap: int, *, sync: bool = False
+) -> tuple[tuple[Entry, ...], float]:
+    """The order under `cap`, and the seconds that it predicts for the step."""
     needed = demand(program)
     if needed.size and int(needed.max()) > cap:
         raise CapacityError(int(needed.argmax()), int(needed.max()))
-    return tuple(_Scheduler(graph, program, costs, cap, needed, sync).run())
+    scheduler = _Scheduler(graph, program, costs, cap, needed, sync)
+    entries = tuple(scheduler.run())
+    return entries, scheduler.end_s
 
 
 class _Scheduler:
@@ -112,6 +121,11 @@ class _Scheduler:
             yield Entry(Event.LAUNCH, index)
             self._release(index)
         yield from self._flush()
+
+    @property
+    def end_s(self) -> float:
+        """When the last launch and the last copy end."""
+        return max(self._compute_s, self._offload_s, self._prefetch_s)
 
     def _flush(self) -> Iterator[Entry]:
         """All copies in flight end here."""

@@ -5,14 +5,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from ..errors import BudgetError, HostMemoryError, InputError
 from ..graph import Graph
 from ..units import MIB
+from .chains import chains
 from .check import check
 from .costs import Costs
-from .lower import demand_nbytes, floor_nbytes, lower, too_small
+from .lower import demand_nbytes, estimate, floor_nbytes, lower, too_small
 from .plan import Plan
+from .policies.auto import leanest
 from .policies.keep import keep
 from .policies.vdnn import ALL, CONV, vdnn
 from .schedule import Schedule
+from .search import search
 from .segments import Layer, Variant, layers
+from .simulate import simulate
 
 DEFAULT_CHUNK_SIZE = 16 * MIB  # copies of it reach 54.9 of an H200 link's 55.4 GB/s, of 4 MiB 53.9
 
@@ -58,11 +62,13 @@ def make_schedule(
         progress("planning", 0.0)
     base, variant, sync = _parse(policy)
     budgets = {"budget": budget, "host_budget": host_budget}
-    if base in ("auto", "vdnn-dyn"):
+    if base == "auto":
+        schedule = _searched(graph, costs, **budgets)
+    elif base == "vdnn-dyn":
         schedule = _first_that_fits(graph, costs, policy, _dynamic(graph, policy, sync), **budgets)
     else:
         plan = _static_plan(graph, policy, base, variant, sync)
-        schedule = lower(graph, plan, costs, **budgets)
+        schedule = lower(graph, plan, costs, budget=budget, host_budget=host_budget)
     check(schedule)
     if progress is not None:
         progress("planning", 1.0)
@@ -105,6 +111,47 @@ def _first_that_fits(
         except HostMemoryError as error:
             host_error = error
     raise host_error or too_small(policy, budget or 0, floor_of(graph, costs, policy))
+
+
+def _searched(
+    graph: Graph, costs: Costs, *, budget: int | None, host_budget: int | None
+) -> Schedule:
+    """keep's schedule where it fits, else the fastest of what search finds and of vDNN's trials."""
+    if budget is None:
+        return lower(graph, keep(graph), costs)
+    budgets = {"budget": budget, "host_budget": host_budget}
+    kept = _lowered(graph, keep(graph), costs, **budgets)
+    if kept is not None:
+        return kept
+    best = search(graph, costs, budget=budget, host_budget=host_budget)
+    if best is None:
+        plans = (*leanest(graph, chains(graph, costs)), *_dynamic(graph, "auto", False))
+        return _first_that_fits(graph, costs, "auto", plans, **budgets)
+    for kinds in (CONV, ALL):
+        plan = vdnn(graph, kinds, name="auto", default=Variant.PERFORMANCE)
+        if _may_beat(graph, plan, costs, budget, best):
+            other = _lowered(graph, plan, costs, **budgets)
+            best = min(filter(None, (best, other)), key=lambda s: simulate(s, costs).step_s)
+    return best
+
+
+def _may_beat(graph: Graph, plan: Plan, costs: Costs, budget: int, best: Schedule) -> bool:
+    """Whether the plan's order is predicted to take less time than `best`."""
+    room = budget - graph.fixed_nbytes
+    below_s = simulate(best, costs).step_s
+    return estimate(graph, plan, costs, room, room=room, below_s=below_s) is not None
+
+
+def _lowered(
+    graph: Graph, plan: Plan, costs: Costs, *, budget: int | None, host_budget: int | None
+) -> Schedule | None:
+    """The plan's schedule, None where it has none within both budgets."""
+    if budget is not None and demand_nbytes(graph, plan)[0] > budget:
+        return None
+    try:
+        return lower(graph, plan, costs, budget=budget, host_budget=host_budget)
+    except (BudgetError, HostMemoryError):
+        return None
 
 
 def _dynamic(graph: Graph, policy: str, sync: bool) -> Iterator[Plan]:
@@ -151,9 +198,10 @@ def floor_of(graph: Graph, costs: Costs, policy: str) -> tuple[int, str]:
     if base not in ("auto", "vdnn-dyn"):
         return floor_nbytes(graph, _static_plan(graph, policy, base, variant, sync), costs)
     variants = ((ALL, Variant.MEMORY), (ALL, Variant.PERFORMANCE), (CONV, Variant.MEMORY))
+    lean = leanest(graph, chains(graph, costs)) if base == "auto" else ()
     moving = (vdnn(graph, kinds, name=policy, default=each, sync=sync) for kinds, each in variants)
     floor: tuple[int, str] | None = None
-    for plan in (*moving, keep(graph)):
+    for plan in (*lean, *moving, keep(graph)):
         if floor is None or demand_nbytes(graph, plan)[0] < floor[0]:
             found = floor_nbytes(graph, plan, costs)
             floor = found if floor is None else min(floor, found)

@@ -1,0 +1,141 @@
+"""auto: what it makes again, moves and keeps; never worse than vDNN; to keep's bits."""
+
+import random
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.networks import random_chain, vgg
+from tests.running import random_batches, train
+from tests.test_schedules import random_costs
+from tvdnn.engine import training_graph
+from tvdnn.graph import Graph
+from tvdnn.ops import Settings, expand
+from tvdnn.optim import SGD
+from tvdnn.planner.chains import again, chains
+from tvdnn.planner.check import check
+from tvdnn.planner.costs import Costs, Roofline
+from tvdnn.planner.hardware import load
+from tvdnn.planner.lower import lower
+from tvdnn.planner.planning import floor_of, make_schedule
+from tvdnn.planner.policies.keep import keep
+from tvdnn.planner.schedule import Schedule
+from tvdnn.planner.simulate import simulate
+from tvdnn.units import MIB
+
+CLASSES = 4
+STEPS = 2
+
+
+def vgg16(batch: int, dtype: str, *, image: int = 224, fuse: bool = True) -> Graph:
+    options = Settings(dtype, 16 * MIB, optimizer=SGD(momentum=0.9), fuse=fuse)
+    return expand(vgg(batch, image=image), options)
+
+
+def h200(graph: Graph) -> Costs:
+    return Roofline(load("H200"), graph.dtype)
+
+
+def planned(graph: Graph, policy: str, budget: int | None) -> Schedule:
+    return make_schedule(graph, h200(graph), policy=policy, budget=budget)
+
+
+def step_s(schedule: Schedule) -> float:
+    return simulate(schedule, h200(schedule.graph)).step_s
+
+
+def remade(schedule: Schedule) -> set[str]:
+    """The maps that are made again."""
+    passes = (schedule.graph.passes[s.pass_index] for s in schedule.plan.slots if s.recompute)
+    return {use.buffer for pass_ in passes for use in pass_.writes if not use.whole}
+
+
+@pytest.fixture(scope="module")
+def big() -> Graph:
+    """VGG-16(256) in bfloat16, its ops fused."""
+    return vgg16(256, "bf16")
+
+
+def test_chains_end_where_maps_are_narrow(big: Graph) -> None:
+    found = chains(big, h200(big))
+    groups = [[0, 2], [5, 7], [10, 12, 14], [17, 19, 21], [24, 26, 28]]
+    assert [list(chain.ops) for chain in found] == [[f"conv2d{n}" for n in g] for g in groups]
+    assert {name for chain in found for r in chain.remakes for name in r.buffers} == {
+        f"relu{n}" for n in (1, 6, 11, 13, 18, 20, 25)
+    }
+
+
+def test_making_a_map_again_takes_its_convolution_and_packed_weight(big: Graph) -> None:
+    third = chains(big, h200(big))[2]
+    made = again(big, third, frozenset({"relu13"}))
+    assert [big.passes[i].name for i in made.packs] == ["conv2d12 pack"]
+    assert [big.passes[i].name for i in made.members] == ["conv2d12 forward"]
+    made = again(big, third, frozenset({"relu11", "relu13"}))
+    assert [big.passes[i].name for i in made.members] == ["conv2d10 forward", "conv2d12 forward"]
+
+
+def test_vgg16_in_two_and_a_half_gigabytes(big: Graph) -> None:
+    """The first maps are made again and the first pooled one leaves, for 9% of the time."""
+    kept, schedule = planned(big, "keep", None), planned(big, "auto", 2_530_000_000)
+    assert schedule.peak_nbytes <= 2_530_000_000
+    assert remade(schedule) == {"relu1", "relu6", "relu11", "relu13"}
+    assert {move.buffer for move in schedule.plan.transfers} >= {"x", "max_pool2d4"}
+    assert schedule.offloaded_nbytes < 1e9
+    assert round(kept.peak_nbytes / 1e9, 1) == 6.1
+    assert step_s(schedule) < 1.12 * step_s(kept)
+
+
+def test_auto_without_a_budget_keeps(big: Graph) -> None:
+    assert planned(big, "auto", None).plan == keep(big)
+
+
+def test_more_budget_is_not_slower_and_less_than_vdnn_never() -> None:
+    """Ten budgets from the floor up, on a VGG-16 of which all runs are short."""
+    graph = vgg16(64, "bf16", image=96, fuse=False)
+    floor = floor_of(graph, h200(graph), "auto")[0]
+    most = planned(graph, "keep", None).peak_nbytes
+    budgets = [floor + (most - floor) * part // 8 for part in range(9)]
+    seconds = [step_s(planned(graph, "auto", budget)) for budget in budgets]
+    assert all(more <= 1.02 * less for less, more in pairwise(seconds))
+    vdnn_floor = floor_of(graph, h200(graph), "vdnn-dyn")[0]
+    assert floor <= vdnn_floor
+    for budget, mine in zip(budgets, seconds, strict=True):
+        if budget >= vdnn_floor:
+            assert mine <= step_s(planned(graph, "vdnn-dyn", budget))
+
+
+@pytest.mark.usefixtures("units_of_one")
+@settings(max_examples=60, derandomize=True, deadline=None, database=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    batch=st.integers(2, 9),
+    image=st.integers(6, 12),
+    channels=st.integers(2, 8),
+    chunk_size=st.integers(200, 20_000),
+    share=st.floats(0, 1),
+    fuse=st.booleans(),
+)
+def test_any_chain_has_the_bits_of_keep(
+    seed: int, batch: int, image: int, channels: int, chunk_size: int, share: float, fuse: bool
+) -> None:
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    net = random_chain(rng, channels, image, CLASSES)
+    batches = random_batches(STEPS, (batch, channels, image, image), CLASSES, seed)
+    optimizer = SGD(momentum=0.9)
+    graph = training_graph(
+        net, batches[0][0], optimizer=optimizer, chunk_size=chunk_size, fuse=fuse
+    )
+    costs = random_costs(rng)
+    floor, _ = floor_of(graph, costs, "auto")
+    kept = lower(graph, keep(graph), costs)
+    budget = floor + round(share * max(0, kept.peak_nbytes - floor))
+    schedule = make_schedule(graph, costs, policy="auto", budget=budget)
+    check(schedule)
+    assert schedule.peak_nbytes <= budget
+    result = train(net, schedule, batches, order_seed=seed)
+    assert result.equals(train(net, kept, batches))
+    assert result.touched_nbytes <= schedule.arena_nbytes

@@ -1,0 +1,223 @@
+"""auto: what a choice of recompute, blocks and offloads looks like as a plan.
+
+Chains of ops whose maps are made again go section-major in both directions: these maps exist for
+the samples of one block at a time. What must leave the device besides is offloaded, outermost maps
+first: they are away for longest.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from math import lcm
+
+from ...graph import RUN_CHUNKS, Direction, Graph, Kind, section_rows
+from ...units import format_bytes
+from ..chains import Again, Chain, Region, again
+from ..launches import Program, program
+from ..order import demand
+from ..plan import Plan, Segment, Slot, Transfer
+from ..segments import KEEP_RUN_CHUNKS, Variant, segments
+
+MOVED_KINDS = (Kind.INPUT, Kind.MAP, Kind.AUX)
+CHUNKS = {Variant.PERFORMANCE: RUN_CHUNKS, Variant.KEEP: KEEP_RUN_CHUNKS}
+NOTHING = Again((), ())
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What is decided by search; the rest follows.
+
+    `rest` sets the blocks of layers in no chain. By chain, `blocks` sets those of its segments
+    (None: its ops go layer by layer), and `remade` names the maps that backward makes again.
+    """
+
+    rest: Variant
+    blocks: tuple[Variant | None, ...]
+    remade: tuple[frozenset[str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Gap:
+    """A section's time away if it moves: after launch `last` and before launch `back`.
+
+    These are in the slots `leave` and `returns`; it comes no earlier than in the slot `opens`.
+    """
+
+    buffer: str
+    section: int
+    nbytes: int
+    last: int
+    back: int
+    leave: int
+    returns: int
+    opens: int
+
+
+def auto(graph: Graph, chains: Sequence[Chain], choice: Choice, room: int) -> Plan | None:
+    """The plan of `choice` whose launches find their bytes in `room`; None where they cannot."""
+    parts = tuple(_segments(graph, chains, choice))
+    prog = program(graph, Plan("auto", parts))
+    moved = _moved(graph, prog, room)
+    return None if moved is None else _plan(graph, chains, choice, parts, moved)
+
+
+def leanest(graph: Graph, chains: Sequence[Chain]) -> Iterator[Plan]:
+    """Plans with the least blocks that move all that is idle, besides making all again or none."""
+    blocks = (Variant.MEMORY,) * len(chains)
+    for remakes in (True, False):
+        names = ((name for r in chain.remakes if remakes for name in r.buffers) for chain in chains)
+        choice = Choice(Variant.MEMORY, blocks, tuple(map(frozenset, names)))
+        parts = tuple(_segments(graph, chains, choice))
+        prog = program(graph, Plan("auto", parts))
+        gaps = [gap for section in _gaps(graph, prog).values() for gap in section]
+        yield _plan(graph, chains, choice, parts, gaps)
+
+
+def _segments(graph: Graph, chains: Sequence[Chain], choice: Choice) -> Iterator[Segment]:
+    """The passes in program order, those of chains as section-major segments."""
+    starts: dict[int, list[Segment]] = {}
+    taken: set[int] = set()
+    for chain, block, remade in zip(chains, choice.blocks, choice.remade, strict=True):
+        if block is None:
+            continue
+        made = again(graph, chain, remade) if remade else NOTHING
+        regions = ((chain.forward, NOTHING), (chain.backward, made))
+        for region, first in regions if remade else regions[1:]:
+            starts[region.passes[0]] = _region_segments(graph, region, first, block)
+            taken |= set(region.passes)
+    for segment in segments(graph, {}, choice.rest):
+        for slot in segment.slots:
+            yield from starts.get(slot.pass_index, ())
+        left = tuple(slot for slot in segment.slots if slot.pass_index not in taken)
+        if left:
+            yield replace(segment, slots=left)
+
+
+def _region_segments(graph: Graph, region: Region, first: Again, block: Variant) -> list[Segment]:
+    """A region behind what is made again for it, and around it what goes with neither by block."""
+    ahead = [Segment((Slot(index, recompute=True),)) for index in first.packs]
+    ahead += [Segment((Slot(index),)) for index in region.before]
+    again_slots = tuple(Slot(index, recompute=True) for index in first.members)
+    slots = (*again_slots, *(Slot(index) for index in region.members))
+    behind = [Segment((Slot(index),)) for index in region.after]
+    return [*ahead, Segment(slots, _block_rows(graph, slots, block)), *behind]
+
+
+def _block_rows(graph: Graph, slots: Iterable[Slot], block: Variant) -> int:
+    """Samples of a block: the slots' common unit, or as many of it as fit a run."""
+    passes = [graph.passes[slot.pass_index] for slot in slots]
+    unit = lcm(*(pass_.unit for pass_ in passes))
+    if block is Variant.MEMORY:
+        return min(unit, graph.batch)
+    uses = (use for pass_ in passes for use in (*pass_.reads, *pass_.writes) if not use.whole)
+    row = max(graph.buffers[use.buffer].row_nbytes for use in uses)
+    rows = section_rows(graph.batch, row, CHUNKS[block] * graph.chunk_size)
+    return min(-(-rows // unit) * unit, graph.batch)
+
+
+def _turn(graph: Graph, prog: Program) -> int:
+    """The first launch that is not forward, else the number of launches."""
+    return next(
+        (
+            index
+            for index, launch in enumerate(prog.launches)
+            if graph.passes[launch.pass_index].direction is not Direction.FORWARD
+            or launch.recompute
+        ),
+        len(prog.launches),
+    )
+
+
+def _moved(graph: Graph, prog: Program, room: int) -> list[_Gap] | None:
+    """The sections to move so that every launch finds its bytes in `room`; None if none suffice."""
+    needed, moved = demand(prog), list[_Gap]()
+    gaps = _gaps(graph, prog) if int(needed.max(initial=0)) > room else {}
+    while needed.size and int(needed.max()) > room:
+        fullest = int(needed.argmax())
+        excess = int(needed[fullest]) - room
+        chosen = _covering(gaps, fullest, excess)
+        if not chosen:
+            return None
+        for gap in chosen:
+            needed[gap.last + 1 : gap.back] -= gap.nbytes
+            gaps[gap.buffer].remove(gap)
+        moved += chosen
+    return moved
+
+
+def _gaps(graph: Graph, prog: Program) -> dict[str, list[_Gap]]:
+    """By buffer, outermost first, the gaps between forward and backward uses of its sections."""
+    turn = _turn(graph, prog)
+    last: dict[int, int] = {}
+    back: dict[int, int] = {}
+    for index, uses in enumerate(zip(prog.reads, prog.writes, strict=True)):
+        for number in (number for runs in uses for run in runs for number in run):
+            if index < turn:
+                last[number] = index
+            else:
+                back.setdefault(number, index)
+    gaps: dict[str, list[_Gap]] = {}
+    for number in sorted(last.keys() & back.keys()):
+        stay = prog.residencies[number]
+        if graph.buffers[stay.buffer].kind in MOVED_KINDS and not stay.held:
+            ends = last[number], back[number]
+            slots = (prog.launches[index].slot for index in (*ends, turn))
+            gap = _Gap(stay.buffer, stay.section, stay.nbytes, *ends, *slots)
+            gaps.setdefault(stay.buffer, []).append(gap)
+    return gaps
+
+
+def _covering(gaps: Mapping[str, list[_Gap]], launch: int, excess: int) -> list[_Gap]:
+    """Sections of the outermost map that is idle at `launch`, the last first, up to `excess`."""
+    for sections in gaps.values():
+        idle = [gap for gap in reversed(sections) if gap.last < launch < gap.back]
+        chosen, nbytes = list[_Gap](), 0
+        while idle and nbytes < excess:
+            chosen.append(idle.pop(0))
+            nbytes += chosen[-1].nbytes
+        if chosen:
+            return chosen
+    return []
+
+
+def _plan(
+    graph: Graph,
+    chains: Sequence[Chain],
+    choice: Choice,
+    parts: tuple[Segment, ...],
+    moved: Sequence[_Gap],
+) -> Plan:
+    reasons = _reasons(graph, chains, choice, moved)
+    return Plan("auto", parts, tuple(_transfers(moved)), reasons=reasons)
+
+
+def _reasons(
+    graph: Graph, chains: Sequence[Chain], choice: Choice, moved: Iterable[_Gap]
+) -> dict[str, str]:
+    """Why each map is made again or leaves, in words."""
+    reasons: dict[str, str] = {}
+    for chain, remade in zip(chains, choice.remade, strict=True):
+        for remake in chain.remakes:
+            if remake.buffers <= remade:
+                cost = f"{1e3 * remake.seconds:.2f} ms to make again"
+                gain = f"{format_bytes(remake.nbytes)} that need not stay"
+                reasons |= dict.fromkeys(remake.buffers, f"{cost} for {gain}")
+    away = Counter(gap.buffer for gap in moved)
+    for name, count in away.items():
+        reasons[name] = f"idle longest; {count} of {graph.buffers[name].num_sections} sections go"
+    return reasons
+
+
+def _transfers(moved: Iterable[_Gap]) -> Iterator[Transfer]:
+    """Neighbouring sections that leave and return in the same slots, as one transfer."""
+    ordered = sorted(moved, key=lambda gap: (gap.buffer, gap.section))
+
+    def run(item: tuple[int, _Gap]) -> tuple[str, int, int, int]:
+        place, gap = item
+        return gap.buffer, gap.section - place, gap.leave, gap.returns
+
+    for _, items in groupby(enumerate(ordered), key=run):
+        first, *rest = (gap for _, gap in items)
+        where = first.buffer, first.section, 1 + len(rest)
+        yield Transfer(*where, first.leave, first.returns, min(first.opens, first.returns))
