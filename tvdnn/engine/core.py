@@ -3,6 +3,7 @@
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from struct import Struct
 from typing import TypeAlias
 
 import torch
@@ -22,6 +23,7 @@ from ..runtime.runner import Runner
 from ..runtime.slab import Slab
 from .graphs import Progress, default_costs
 
+_CONTROL = Struct("=10fq")  # the optimizer's 8 floats, the scale, a gap, the seed
 Updates: TypeAlias = Mapping[str, tuple[torch.Tensor | None, ...]]
 
 
@@ -196,7 +198,5 @@ def write_control(
 ) -> None:
     """Write the next step's settings, on the current stream before the replay that reads them."""
     padding = (0.0,) * (8 - len(settings))
-    floats = torch.tensor((*settings, *padding, scale, 0.0), dtype=torch.float32)
-    seeds = torch.tensor([seed], dtype=torch.int64)
-    packed = torch.cat((floats.view(torch.uint8), seeds.view(torch.uint8)))
-    block[:48].copy_(packed, non_blocking=True)
+    packed = bytearray(_CONTROL.pack(*settings, *padding, scale, 0.0, seed))
+    block[: _CONTROL.size].copy_(torch.frombuffer(packed, dtype=torch.uint8), non_blocking=True)

@@ -66,8 +66,9 @@ def control_of(optimizer: Planned, steps: int) -> tuple[float, ...]:
     if isinstance(optimizer, PlannedSGD):
         names = ("lr", "momentum", "dampening", "weight_decay")
         return (*(float(group[name]) for name in names), float(steps == 0), 1.0)
-    settings = {name: group[name] for name in ("lr", "betas", "eps", "weight_decay")}
-    control: tuple[float, ...] = adamw_control(step=steps + 1, **settings)
+    settings = {name: group[name] for name in ("betas", "eps", "weight_decay")}
+    lr = float(group["lr"])
+    control: tuple[float, ...] = adamw_control(step=steps + 1, lr=lr, **settings)
     return control
 
 
