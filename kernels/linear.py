@@ -13,16 +13,20 @@ from .rounding import stored_reference
 def linear(
     x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, *, precision: str,
     relu: bool = False, dropout_p: float = 0.0, seed: Tensor | None = None, op_id: int = 0,
-    first_sample: int = 0,
+    first_sample: int = 0, out_precision: str | None = None,
 ) -> None:  # fmt: skip
     """y [N, O] = x [N, F] weight^T + bias; weight [O, F] in x's dtype, bias float32 [O].
 
     Then ReLU, where asked for, and `dropout` with probability `dropout_p` by the seed and place
-    given, each with the bits of a pass of its own.
+    given, each with the bits of a pass of its own. `out_precision` is that of the products which
+    read y, by default the same.
     """
     if x.shape[0] == 0:
         return
-    multiply(Product(x, weight, False, False, precision), y, bias=bias, relu=relu)
+    multiply(
+        Product(x, weight, False, False, precision), y, bias=bias, relu=relu,
+        out_precision=out_precision or precision,
+    )  # fmt: skip
     if dropout_p > 0.0:
         assert seed is not None
         # By itself: in the product, where a thread holds one of the four words that Philox draws
@@ -41,7 +45,8 @@ def linear_grad_input(
     """
     if dy.shape[0] == 0:
         return
-    multiply(Product(dy, weight, False, True, precision), dx, mask=mask, scale=scale)
+    product = Product(dy, weight, False, True, precision)
+    multiply(product, dx, mask=mask, scale=scale, out_precision=precision)
 
 
 def linear_grad_weight(
@@ -69,12 +74,12 @@ def _wide(tensor: Tensor) -> Tensor:
 def linear_reference(
     x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, *, precision: str,
     relu: bool = False, dropout_p: float = 0.0, seed: Tensor | None = None, op_id: int = 0,
-    first_sample: int = 0,
+    first_sample: int = 0, out_precision: str | None = None,
 ) -> None:  # fmt: skip
     """What `linear` computes; `precision` is torch's own setting."""
     product = functional.linear(_wide(x), _wide(weight)).float()
     wide = product if bias is None else product + bias
-    y.copy_(stored_reference(wide, y.dtype, precision))
+    y.copy_(stored_reference(wide, y.dtype, out_precision or precision))
     if relu:
         y.copy_(torch.relu(y))
     if dropout_p > 0.0:

@@ -188,7 +188,6 @@ def _product_kernel(
     """out[g] = A B over share g of the sum; g is the second grid axis.
 
     The product is rounded where a pass of its own would take over from it: before the mask's scale.
-    OUT_PRECISION is that of the products that read it.
     """
     m, n = tile_start(m_size, n_size, BLOCK_M, BLOCK_N, TILE_GROUP)
     share = tl.program_id(1)
@@ -214,11 +213,13 @@ def _product_kernel(
 
 def multiply(
     product: Product, out: Tensor, *, bias: Tensor | None = None, relu: bool = False,
-    mask: Tensor | None = None, scale: float = 1.0,
+    mask: Tensor | None = None, scale: float = 1.0, out_precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """out [..., M, N] = the product plus the bias [N], then with ReLU, or masked and scaled."""
+    """out [..., M, N] = the product plus the bias [N], then with ReLU, or masked and scaled.
+
+    `out_precision` is that of the products which read a float32 `out`.
+    """
     _product_kernel[product.grid](
         *product.operands(), bias, mask, out, scale, RELU=relu,
-        OUT_PRECISION=product.precision if product.group is None else "ieee",
-        **product.constants(),
+        OUT_PRECISION=out_precision, **product.constants(),
     )  # fmt: skip

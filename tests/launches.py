@@ -18,7 +18,6 @@ from tvdnn.kernels import (
     conv_grad_weight,
     conv_grad_weight_groups,
     conv_pack,
-    copy,
     dropout,
     layout,
     linear,
@@ -328,13 +327,6 @@ def _add(o: Operands) -> Launch:
     return Launch(lambda: layout.add(a, b, out), (out,))
 
 
-def _copy(o: Operands) -> Launch:
-    """To pinned host memory, where there is such."""
-    source = o.maps()
-    target = torch.empty_like(source, device="cpu", pin_memory=source.is_cuda)
-    return Launch(lambda: copy.copy(source, target), (target,))
-
-
 def _sum_rows(o: Operands) -> Launch:
     rows = o.maps().flatten(0, 2)
     partials = o.empty(o.size.samples, 3, rows.shape[1])
@@ -460,7 +452,6 @@ LAUNCHES: dict[str, Make] = {
     "unstage": _unstage,
     "cast": _cast,
     "add": _add,
-    "copy": _copy,
     "sum_rows": _sum_rows,
     "sum_partials": _sum_partials,
     "cross_entropy_rows": _cross_entropy_rows,

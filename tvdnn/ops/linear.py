@@ -24,8 +24,15 @@ def forward(b: Builder, op: Op) -> None:
     if weight is None:
         _add_product(b, op, "forward", (Use(x),), (Use(y),), op.params)
     else:
-        reads = (Use(x), whole(weight))
-        b.add_pass(op, "forward", reads, (Use(y),), params=("", bias), flops=_flops(b, op))
+        reads, attrs = (Use(x), whole(weight)), _out_precision(b, op)
+        flops = _flops(b, op)
+        b.add_pass(op, "forward", reads, (Use(y),), params=("", bias), flops=flops, attrs=attrs)
+
+
+def _out_precision(b: Builder, op: Op) -> dict[str, str]:
+    """What products read the output in: where only a loss does, or the caller, none do."""
+    readers = [reader.kind for reader in b.network.ops if op.output in reader.inputs]
+    return {} if any(kind != "cross_entropy" for kind in readers) else {"out_precision": "ieee"}
 
 
 def forward_relu(b: Builder, op: Op) -> None:
@@ -159,6 +166,7 @@ def _launch_forward(a: Launch, **fused: Any) -> None:
     x, *cast = a.reads
     weight = cast[0] if cast else a.params[0]
     bias, y = a.params[1], a.writes[0]
+    fused["out_precision"] = a.attrs.get("out_precision", a.precision)
     a.kernels.linear(x.flatten(1), weight, bias, y, precision=a.precision, **fused)
 
 
