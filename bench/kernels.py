@@ -13,7 +13,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import inf
 from pathlib import Path
 from typing import Final
@@ -24,6 +24,7 @@ from torch import Tensor
 from bench.cases import conv, elementwise, linear
 from bench.cases.case import Calls, Case
 from bench.environment import environment
+from bench.kernel_rows import Row, sums
 from bench.timing import DTYPES, Ceilings, in_turns, measure_ceilings, recorded
 
 SETS: Final[dict[str, Callable[[str], Iterator[Case]]]] = {
@@ -36,32 +37,6 @@ SETS: Final[dict[str, Callable[[str], Iterator[Case]]]] = {
 COMPILE_SAMPLES: Final = 16
 COMPILE_THREADS: Final = 8
 TURNS_S: Final = 0.04  # of both sides together, for a case
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One kernel on one shape, measured; rates are of what its arithmetic and operands need."""
-
-    set: str
-    kernel: str
-    shape: str
-    samples: int
-    count: int
-    dtype: str
-    ms: float
-    peer: str
-    peer_ms: float
-    tflops: float
-    gbytes_per_s: float
-    roofline_share: float
-    error: float
-    peer_error: float | None
-    config: str
-
-    @property
-    def ratio(self) -> float:
-        """Our time over the peer's."""
-        return self.ms / self.peer_ms
 
 
 def main() -> None:
@@ -168,19 +143,12 @@ def line(row: Row) -> str:
 
 def totals(rows: Sequence[Row]) -> Iterator[str]:
     """Sums over a network's layers, by kernel and of all."""
-    for name, dtype in dict.fromkeys((row.set, row.dtype) for row in rows if row.tflops):
-        mine = [row for row in rows if (row.set, row.dtype) == (name, dtype)]
-        for kernel in (*dict.fromkeys(row.kernel for row in mine), ""):
-            summed = [row for row in mine if kernel in ("", row.kernel)]
-            own, peer = (
-                sum(row.count * value for row, value in zip(summed, values, strict=True))
-                for values in ([r.ms for r in summed], [r.peer_ms for r in summed])
-            )
-            worst = max(summed, key=lambda row: row.ratio)
-            yield (
-                f"{name} {dtype} {kernel or 'sum':20} {own:7.2f} ms, {worst.peer} {peer:7.2f}, "
-                f"ratio {own / peer:.3f}, worst {worst.ratio:.2f} ({worst.kernel} {worst.shape})"
-            )
+    for each in sums(rows):
+        worst = f"worst {each.worst.ratio:.2f} ({each.worst.kernel} {each.worst.shape})"
+        yield (
+            f"{each.set} {each.dtype} {each.kernel:24} {each.ms:7.2f} ms, {each.peer} "
+            f"{each.peer_ms:7.2f}, ratio {each.ms / each.peer_ms:.3f}, {worst}"
+        )
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from bench import kernel_rows
 from bench.figure import Line, draw
 from tvdnn.report.rows import Row
 from tvdnn.report.tables import COLUMNS, NONE, infeasible_text
@@ -21,6 +22,7 @@ from tvdnn.units import format_bytes
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 RESULTS = ROOT / "bench" / "results"
+KERNELS = RESULTS / "kernels"
 FIGURE = "overview.svg"
 KEEP = "keep"
 PEERS = "torch"  # how the policies begin that are torch's own training
@@ -257,6 +259,7 @@ def line(entry: Entry) -> Line:
 def fill(readme: str, results: Sequence[Result]) -> str:
     """The README with what stands between its markers made anew."""
     filled = _between(readme, "figure", opening(compared(results)))
+    filled = _between(filled, "kernels", kernel_rows.markdown(KERNELS))
     return _between(filled, "results", tables(results))
 
 

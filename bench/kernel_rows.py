@@ -1,0 +1,123 @@
+"""Measured kernels beside their peers: rows, sums over a network, and their Markdown."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SETS = {
+    "vgg16": "VGG-16's convolutions, N = 256",
+    "resnet50": "ResNet-50's convolutions, N = 256",
+    "fused": "VGG-16's convolutions, fused, N = 256",
+    "linear": "VGG-16's linear layers, N = 256",
+    "elementwise": "Elementwise, over 100 MB",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One kernel on one shape, measured; rates are of what its arithmetic and operands need."""
+
+    set: str
+    kernel: str
+    shape: str
+    samples: int
+    count: int
+    dtype: str
+    ms: float
+    peer: str
+    peer_ms: float
+    tflops: float
+    gbytes_per_s: float
+    roofline_share: float
+    error: float
+    peer_error: float | None
+    config: str
+
+    @property
+    def ratio(self) -> float:
+        """Our time over the peer's."""
+        return self.ms / self.peer_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """A network's layers together: of one kernel, or of all."""
+
+    set: str
+    dtype: str
+    kernel: str
+    peer: str
+    ms: float
+    peer_ms: float
+    worst: Row
+
+
+def sums(rows: Sequence[Row]) -> Iterator[Sum]:
+    """By kernel, then of all, of every set that has arithmetic."""
+    for name, dtype in dict.fromkeys((row.set, row.dtype) for row in rows if row.tflops):
+        mine = [row for row in rows if (row.set, row.dtype) == (name, dtype)]
+        kernels = [*dict.fromkeys(row.kernel for row in mine), "all"]
+        for kernel in kernels:
+            summed = [row for row in mine if kernel in ("all", row.kernel)]
+            ms = sum(row.count * row.ms for row in summed)
+            peer_ms = sum(row.count * row.peer_ms for row in summed)
+            worst = max(summed, key=lambda row: row.ratio)
+            yield Sum(name, dtype, kernel, worst.peer, ms, peer_ms, worst)
+
+
+def read(folder: Path) -> list[tuple[Mapping[str, Any], list[Row]]]:
+    """Environment and rows of each file, in the order of their names."""
+    documents = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    return [(each["environment"], [Row(**row) for row in each["rows"]]) for each in documents]
+
+
+def markdown(folder: Path) -> str:
+    """Sums, then every row folded away, of each file."""
+    parts = [_section(environment, rows) for environment, rows in read(folder)]
+    return "\n\n".join(parts) or "No kernel is measured yet."
+
+
+def _section(environment: Mapping[str, Any], rows: Sequence[Row]) -> str:
+    machine = ", ".join(f"{key} {value}" for key, value in environment.items() if value)
+    parts = [_sums_table(rows), *_rows_tables(rows), f"<sub>{machine}</sub>"]
+    return "\n\n".join(parts)
+
+
+def _sums_table(rows: Sequence[Row]) -> str:
+    cells = [
+        (
+            SETS[each.set], each.dtype, each.kernel, f"{each.ms:.2f}",
+            f"{each.peer} {each.peer_ms:.2f}", f"{each.ms / each.peer_ms:.2f}",
+            f"{each.worst.ratio:.2f} ({each.worst.shape})",
+        )
+        for each in sums(rows)
+    ]  # fmt: skip
+    heads = ("of", "type", "kernel", "ms", "peer's ms", "ratio", "worst ratio")
+    return _table(heads, cells)
+
+
+def _rows_tables(rows: Sequence[Row]) -> Iterator[str]:
+    """A folded table for each set and type."""
+    for name, dtype in dict.fromkeys((row.set, row.dtype) for row in rows):
+        mine = [row for row in rows if (row.set, row.dtype) == (name, dtype)]
+        heads = ("kernel", "shape", "ms", "rate", "of roofline", "of the peer's time", "error")
+        table = _table(heads, [_cells(row) for row in mine])
+        title = f"{SETS[name]}, {dtype}"
+        yield f"<details><summary>{title}: every kernel</summary>\n\n{table}\n\n</details>"
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    rate = f"{row.tflops:.0f} TFLOP/s" if row.tflops else f"{row.gbytes_per_s:.0f} GB/s"
+    times = f"{row.count} x " if row.count > 1 else ""
+    peer_error = "-" if row.peer_error is None else f"{row.peer_error:.1e}"
+    return (
+        row.kernel, times + row.shape, f"{row.ms:.3f}", rate, f"{row.roofline_share:.0%}",
+        f"{row.ratio:.2f} ({row.peer})", f"{row.error:.1e} / {peer_error}",
+    )  # fmt: skip
+
+
+def _table(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
+    lines = [heads, ["---"] + ["---:"] * (len(heads) - 1), *cells]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
