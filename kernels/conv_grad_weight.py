@@ -4,6 +4,9 @@ Both are running sums. A launch adds its samples to the partial sums that earlie
 split by split in the samples' order, and the bits do not depend on where a batch is cut.
 """
 
+from collections.abc import Callable
+from typing import Final
+
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -12,7 +15,8 @@ from triton import cdiv
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .conv import rounding
-from .conv_grad_weight_flat import grad_weight_flat_kernel
+from .conv_grad_weight_few import grad_weight_few_kernel
+from .conv_grad_weight_flat import grad_weight_flat_kernel, grad_weight_taps_kernel
 from .conv_grad_weight_gather import grad_weight_gather_kernel
 from .conv_grad_weight_parts import share_of, turns_of
 from .conv_grad_weight_plan import (
@@ -59,9 +63,7 @@ def conv2d_grad_weight(
     )
     layer = Layer(_sides(x), _sides(dy), taps, x.dtype, precision)
     work = work_of(layer)
-    {"flat": _launch_flat, "samples": _launch_samples, "gather": _launch_gather}[work.kernel](
-        x, dy, partials, first, layer, work
-    )
+    _LAUNCHES[work.kernel](x, dy, partials, first, layer, work)
 
 
 def conv2d_grad_bias(dy: Tensor, partials: Tensor, *, first: bool) -> None:
@@ -119,17 +121,17 @@ def _launch_flat(
     num_samples, height, width, in_channels = x.shape
     flat, rows = (num_samples, height * width, -1), (num_samples, height, -1)
     edge = edge_block(layer, tile)
-    grad_weight_flat_kernel[(work.programs * (work.splits + work.edges),)](
+    kernel = grad_weight_taps_kernel if work.kernel == "taps" else grad_weight_flat_kernel
+    kernel[(work.programs * (work.splits + work.edges),)](
         TensorDescriptor.from_tensor(x.view(flat), [1, tile.pixels, tile.in_channels]),
         TensorDescriptor.from_tensor(dy.view(flat), [1, tile.pixels, tile.out_channels]),
         TensorDescriptor.from_tensor(x.view(rows), [1, edge, tile.in_channels]),
         TensorDescriptor.from_tensor(dy.view(rows), [1, edge, tile.out_channels]),
-        _sums(partials, tile), int(first),
-        num_samples, height, width, in_channels, taps.out_channels,
-        work.unit, work.splits, *taps.padding, *taps.dilation,
-        R=taps.size[0], S=taps.size[1], PRECISION=layer.precision,
+        _sums(partials, tile), num_samples, height, width, in_channels, taps.out_channels,
+        work.unit, work.splits, work.edges, *taps.padding, *taps.dilation,
+        FIRST=first, R=taps.size[0], S=taps.size[1], PRECISION=layer.precision,
         BLOCK_P=tile.pixels, BLOCK_E=edge, BLOCK_K=tile.out_channels, BLOCK_C=tile.in_channels,
-        STAGES=tile.num_stages, num_warps=tile.num_warps,
+        SWAP=tile.out_channels > tile.in_channels, STAGES=tile.num_stages, num_warps=tile.num_warps,
     )  # fmt: skip
 
 
@@ -141,12 +143,13 @@ def _launch_samples(
     grad_weight_samples_kernel[(work.programs * work.splits,)](
         TensorDescriptor.from_tensor(x.view(num_samples, -1), [tile.pixels, tile.in_channels]),
         TensorDescriptor.from_tensor(dy.view(num_samples, -1), [tile.pixels, tile.out_channels]),
-        _sums(partials, tile), int(first), num_samples, *layer.in_sides, *layer.out_sides,
+        _sums(partials, tile), num_samples, *layer.in_sides, *layer.out_sides,
         taps.in_channels, taps.out_channels, work.splits, *taps.padding, *taps.dilation,
+        FIRST=first,
         R=taps.size[0], S=taps.size[1], STRIDE_H=taps.stride[0], STRIDE_W=taps.stride[1],
         PRECISION=layer.precision,
         BLOCK_N=tile.pixels, BLOCK_K=tile.out_channels, BLOCK_C=tile.in_channels,
-        STAGES=tile.num_stages, num_warps=tile.num_warps,
+        SWAP=tile.out_channels > tile.in_channels, STAGES=tile.num_stages, num_warps=tile.num_warps,
     )  # fmt: skip
 
 
@@ -163,6 +166,31 @@ def _launch_gather(
         BLOCK_P=tile.pixels, BLOCK_K=tile.out_channels, BLOCK_C=tile.in_channels,
         num_warps=tile.num_warps, num_stages=tile.num_stages,
     )  # fmt: skip
+
+
+def _launch_few(
+    x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: Layer, work: Work
+) -> None:
+    tile, taps = work.tile, layer.taps
+    flat = dy.view(dy.shape[0], -1, dy.shape[3])
+    grad_weight_few_kernel[(work.programs * work.splits,)](
+        x, TensorDescriptor.from_tensor(flat, [1, tile.pixels, tile.out_channels]), partials,
+        x.shape[0], *layer.in_sides, *layer.out_sides, taps.out_channels,
+        work.unit, work.splits, *taps.padding, *taps.dilation,
+        FIRST=first, R=taps.size[0], S=taps.size[1], C=taps.in_channels,
+        STRIDE_H=taps.stride[0], STRIDE_W=taps.stride[1], PRECISION=layer.precision,
+        BLOCK_P=tile.pixels, BLOCK_K=tile.out_channels, BLOCK_E=tile.in_channels,
+        STAGES=tile.num_stages, num_warps=tile.num_warps,
+    )  # fmt: skip
+
+
+_LAUNCHES: Final[dict[str, Callable[[Tensor, Tensor, Tensor, bool, Layer, Work], None]]] = {
+    "flat": _launch_flat,
+    "taps": _launch_flat,
+    "samples": _launch_samples,
+    "few": _launch_few,
+    "gather": _launch_gather,
+}
 
 
 # References

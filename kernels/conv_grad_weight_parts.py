@@ -34,17 +34,52 @@ def turns_of(start, share, unit, num_samples, last) -> tl.tensor:
 
 
 @triton.jit
+def next_run(
+    n, pixel, home, left, num_pixels, first_n, first_pixel, unit, share, BLOCK_P: tl.constexpr
+) -> tuple[tl.tensor, ...]:  # fmt: skip
+    """The run of pixels after this one: of the same share, or of the next unit's."""
+    pixel += BLOCK_P
+    n = tl.where(pixel < num_pixels, n, n + 1)
+    pixel = tl.where(pixel < num_pixels, pixel, 0)
+    left -= 1
+    home = tl.where(left == 0, home + unit, home)
+    n = tl.where(left == 0, home, n)
+    pixel = tl.where(left == 0, first_pixel, pixel)
+    return n, pixel, home, tl.where(left == 0, share, left)
+
+
+@triton.jit
 def load_sum(
-    sums_desc, split, k, tap, c, first, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr
+    sums_desc, split, k, tap, c, FIRST: tl.constexpr, SWAP: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """The sum that earlier launches left, [BLOCK_K, BLOCK_C]; the first finds zeros, outside."""
-    split = tl.where(first != 0, -1, split)
-    return sums_desc.load([split, k, tap, c]).reshape(BLOCK_K, BLOCK_C)
+    """The sum that earlier launches left, [BLOCK_K, BLOCK_C], or with SWAP its transpose."""
+    if FIRST:
+        acc = tl.zeros((BLOCK_K, BLOCK_C), tl.float32)
+    else:
+        acc = sums_desc.load([split, k, tap, c]).reshape(BLOCK_K, BLOCK_C)
+    return acc.T if SWAP else acc
 
 
 @triton.jit
 def store_sum(
-    sums_desc, acc, split, k, tap, c, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr
+    sums_desc, acc, split, k, tap, c, SWAP: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
 ) -> None:  # fmt: skip
     """Leave the sum to the next launch."""
+    acc = acc.T if SWAP else acc
     sums_desc.store([split, k, tap, c], acc.reshape(1, BLOCK_K, 1, BLOCK_C))
+
+
+@triton.jit
+def add_products(acc, dy, x, SWAP: tl.constexpr, PRECISION: tl.constexpr) -> tl.tensor:
+    """acc + dy^T x over pixels, dy [BLOCK_P, BLOCK_K] and x [BLOCK_P, BLOCK_C].
+
+    The second operand should be the wider one: products of 64 x 128 read three quarters of the
+    shared memory that those of 128 x 64 read.
+    """
+    if SWAP:
+        acc = tl.dot(x.T, dy, acc, input_precision=PRECISION)
+    else:
+        acc = tl.dot(dy.T, x, acc, input_precision=PRECISION)
+    return acc

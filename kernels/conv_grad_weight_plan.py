@@ -5,7 +5,6 @@ of samples: a split sums the same pixels of the same samples however a batch is 
 """
 
 import functools
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -24,11 +23,16 @@ from .conv_tiles import (
 )
 from .device import capability, num_sms, shared_nbytes
 
+Kernel = Literal["flat", "taps", "samples", "few", "gather"]
+
 SMALL_MAP: Final = 28 * 28  # output pixels up to which a sum runs over samples
 UNIT_STEPS: Final = 512  # of pixels in a unit, at least, where UNIT_SAMPLES allow
 UNIT_SAMPLES: Final = 64
 MOST_NBYTES: Final = 128 << 20  # of a layer's partial sums
-TOLERATED_LOSS: Final = 0.03  # of a launch's time, for fewer splits
+EDGE_SPLITS: Final = (1, 2, 4)
+IDLE_COST: Final = 0.5  # of the time that programs idle: the others run faster meanwhile
+NBYTES_COST: Final = 1e-9  # of a launch's time, for each byte of sums: they are written and read
+SPLIT_COST: Final = 2e-4  # of a launch's time: a parameter's splits are added one by one
 SUMMED_PIXELS: Final = 16384  # of a bias gradient's unit, at least, where UNIT_SAMPLES allow
 BIAS_BLOCK: Final = (128, 64)  # [pixels, channels]; 64 bfloat16 channels are one 128-byte line
 BIAS_PROGRAMS: Final = 528  # four for each of an H200's multiprocessors
@@ -65,7 +69,7 @@ class Layer:
 class Work:
     """A layer's kernel, its tile, and its parts; `edges` splits more sum wrapped products."""
 
-    kernel: Literal["flat", "samples", "gather"]
+    kernel: Kernel
     tile: Tile
     programs: int
     unit: int
@@ -104,18 +108,20 @@ def work_of(layer: Layer) -> Work:
 def _work_of(layer: Layer, capability: Pair, sms: int, shared: int) -> Work:
     """The arguments after the first are what else the work follows from."""
     kernel = _kernel_of(layer, capability)
-    tile = _gather_tile(layer) if kernel == "gather" else _tile(layer)
+    tile = _gather_tile(layer) if kernel in ("few", "gather") else _tile(layer)
+    sums = 3 if kernel == "taps" else 1
     runs = cdiv(layer.out_pixels, tile.pixels)
     if kernel == "samples":
         unit, steps = tile.pixels, layer.out_pixels
     else:
         unit = _unit_of(runs, UNIT_STEPS)
-        steps = unit * runs if kernel == "flat" else cdiv(unit * layer.out_pixels, tile.pixels)
-    programs = _programs(layer.taps, tile)
-    edge = unit * edge_steps(layer, tile) if kernel == "flat" else 0
-    slots = sms * _residents(tile, layer.dtype, shared)
-    splits = _splits(programs, steps, edge, slots, _weight_nbytes(layer.taps))
-    return Work(kernel, tile, programs, unit, splits, int(edge > 0))
+        joined = kernel == "gather"
+        steps = cdiv(unit * layer.out_pixels, tile.pixels) if joined else unit * runs
+    edge = sums * unit * _edge_steps(layer, tile) if kernel in ("flat", "taps") else 0
+    programs = _programs(layer.taps, tile) // sums
+    slots = sms * _residents(tile, sums, layer.dtype, shared)
+    splits, edges = _splits(programs, steps, edge, slots, _weight_nbytes(layer.taps))
+    return Work(kernel, tile, programs, unit, splits, edges)
 
 
 def _unit_of(amount: int, least: int) -> int:
@@ -136,22 +142,27 @@ def forget() -> None:
 # Which kernel
 
 
-def _kernel_of(layer: Layer, capability: Pair) -> Literal["flat", "samples", "gather"]:
+def _kernel_of(layer: Layer, capability: Pair) -> Kernel:
     if not _suits_descriptors(layer, capability):
         return "gather"
+    if layer.taps.in_channels < FEW_CHANNELS:
+        return "few"
     if layer.out_pixels <= SMALL_MAP:
         return "samples"
-    return "flat" if _is_flat(layer) else "gather"
+    if not _is_flat(layer):
+        return "gather"
+    return "taps" if _shares_taps(layer) else "flat"
 
 
 def _suits_descriptors(layer: Layer, capability: Pair) -> bool:
-    """Whether both maps can be read by TMA: Hopper on, whole 64-byte steps of channels."""
+    """Whether maps can be read by TMA: Hopper on, whole 64-byte steps of channels or few."""
     if (0, 0) < capability < (9, 0) or layer.taps.groups != 1:
         return False
     if layer.dtype == torch.float32 and layer.precision == "ieee":
         return False
     itemsize = layer.dtype.itemsize
-    whole = layer.taps.in_channels * itemsize % (STEP_NBYTES // 2) == 0
+    few = layer.taps.in_channels < FEW_CHANNELS
+    whole = few or layer.taps.in_channels * itemsize % (STEP_NBYTES // 2) == 0
     return whole and layer.taps.out_channels * itemsize % 16 == 0
 
 
@@ -160,6 +171,13 @@ def _is_flat(layer: Layer) -> bool:
     taps = layer.taps
     kept = layer.in_sides == layer.out_sides and taps.stride == (1, 1)
     return kept and taps.dilation[1] * (taps.size[1] - 1) // 2 < layer.in_sides[1]
+
+
+def _shares_taps(layer: Layer) -> bool:
+    """Whether loads would bound a sum tap by tap: 64->128 @112 takes 0.73 ms, 0.80 otherwise."""
+    taps = layer.taps
+    few = taps.in_channels <= 64 < taps.out_channels
+    return few and taps.size[1] == 3 and layer.dtype == torch.bfloat16
 
 
 # Tiles
@@ -175,10 +193,12 @@ def _tile(layer: Layer) -> Tile:
         # at 41 TFLOP/s where this ran at 178 (256->256 @56).
         return Tile(32, min(block_k, 64), block_c, 2, 3)
     if taps.out_channels % 256 == 0 and taps.in_channels % 256 == 0:
-        return Tile(64, 128, 256, 8, 4)  # 655 TFLOP/s where 128x128 by 8 warps has 577, same layer
+        return Tile(64, 128, 256, 8, 4)
     if taps.out_channels % 256 == 0 and block_c == 128:
         return Tile(64, 256, 128, 8, 4)
-    return Tile(64, block_k, block_c, 4, 3 if block_k == block_c == 128 else 4)
+    if block_k * block_c <= 64 * 64 and layer.out_pixels > SMALL_MAP:
+        return Tile(128, block_k, block_c, 4, 3)  # 64->64 @224: 1.88 ms, by 64 pixels 2.64
+    return Tile(64, block_k, block_c, 4, 3)
 
 
 def _gather_tile(layer: Layer) -> Tile:
@@ -202,7 +222,7 @@ def edge_block(layer: Layer, tile: Tile) -> int:
     return block_of(layer.out_sides[0], 16, tile.pixels)
 
 
-def edge_steps(layer: Layer, tile: Tile) -> int:
+def _edge_steps(layer: Layer, tile: Tile) -> int:
     """Steps down a map's edge of the tap that wraps most."""
     taps = layer.taps
     wrapped = max(taps.padding[1], (taps.size[1] - 1) * taps.dilation[1] - taps.padding[1])
@@ -218,30 +238,39 @@ def _programs(taps: Filter, tile: Tile) -> int:
     return taps.groups * tiles_c * cdiv(taps.out_channels, tile.out_channels)
 
 
-def _residents(tile: Tile, dtype: torch.dtype, shared: int) -> int:
-    """Programs that one multiprocessor holds at a time."""
-    staged = tile.num_stages * tile.pixels * (tile.out_channels + tile.in_channels) * dtype.itemsize
-    threads = 32 * tile.num_warps
-    registers = threads * 64 + tile.out_channels * tile.in_channels
-    return max(1, min(shared // (staged + 1024), 65536 // registers))
+def _residents(tile: Tile, sums: int, dtype: torch.dtype, shared: int) -> int:
+    """Programs of so many sums of a tile that one multiprocessor holds at a time."""
+    staged = tile.pixels * (tile.out_channels + sums * tile.in_channels) * dtype.itemsize
+    registers = 32 * tile.num_warps * 64 + sums * tile.out_channels * tile.in_channels
+    return max(1, min(shared // (tile.num_stages * staged + 1024), 65536 // registers))
 
 
 # Splits
 
 
-def _splits(programs: int, steps: int, edge: int, slots: int, nbytes: int) -> int:
-    """The fewest splits that lose little time to a last round of programs that is not full."""
+def _splits(programs: int, steps: int, edge: int, slots: int, nbytes: int) -> tuple[int, int]:
+    """Splits of the pixels and of the edges: those of least cost."""
     most = max(1, min(steps, MOST_NBYTES // max(1, nbytes)))
-    losses = list(_losses(programs, steps, edge, slots, most))
-    tolerated = min(losses) + TOLERATED_LOSS
-    return next(splits for splits, loss in enumerate(losses, 1) if loss <= tolerated)
-
-
-def _losses(programs: int, steps: int, edge: int, slots: int, most: int) -> Iterator[float]:
-    """By 1, 2, ... splits: the steps that the slots take, over those that the work needs."""
+    ways = [
+        (splits, edges)
+        for splits in range(1, most + 1)
+        for edges in (EDGE_SPLITS if edge else (0,))
+    ]
     least = programs * (steps + edge) / slots
-    for splits in range(1, most + 1):
-        rounds, share = cdiv(programs * splits, slots), cdiv(steps, splits)
-        free = rounds * slots - programs * splits
-        added = edge if edge and free * (share // edge) < programs else 0
-        yield (rounds * share + added) / least
+
+    def cost(way: tuple[int, int]) -> float:
+        idle = _rounds(programs, steps, edge, slots, way) / least - 1
+        return IDLE_COST * idle + (NBYTES_COST * nbytes + SPLIT_COST) * sum(way)
+
+    return min(ways, key=cost)
+
+
+def _rounds(programs: int, steps: int, edge: int, slots: int, way: tuple[int, int]) -> int:
+    """Steps that pass until the last program ends; edges go where the last round leaves room."""
+    splits, edges = way
+    rounds, share = cdiv(programs * splits, slots), cdiv(steps, splits)
+    if edges == 0:
+        return rounds * share
+    edge_share = cdiv(edge, edges)
+    room = (rounds * slots - programs * splits) * (share // edge_share)
+    return rounds * share + (0 if room >= programs * edges else edge_share)

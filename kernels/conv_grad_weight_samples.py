@@ -5,10 +5,10 @@ from typing import Final
 import triton
 import triton.language as tl
 
-from .conv_grad_weight_parts import load_sum, part_of, share_of, store_sum
+from .conv_grad_weight_parts import add_products, load_sum, part_of, share_of, store_sum
 
 SIZES: Final = (
-    "first", "num_samples", "in_h", "in_w", "out_h", "out_w", "in_c", "out_c", "splits",
+    "num_samples", "in_h", "in_w", "out_h", "out_w", "in_c", "out_c", "splits",
     "pad_h", "pad_w", "dil_h", "dil_w",
 )  # fmt: skip
 
@@ -23,11 +23,12 @@ def _valid_outputs(shift, in_size, out_size, STRIDE: tl.constexpr):
 
 @triton.jit(do_not_specialize=SIZES)
 def grad_weight_samples_kernel(
-    x_desc, dy_desc, sums_desc, first,
+    x_desc, dy_desc, sums_desc,
     num_samples, in_h, in_w, out_h, out_w, in_c, out_c, splits, pad_h, pad_w, dil_h, dil_w,
-    R: tl.constexpr, S: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
-    PRECISION: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
+    FIRST: tl.constexpr, R: tl.constexpr, S: tl.constexpr,
+    STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
+    SWAP: tl.constexpr, STAGES: tl.constexpr,
 ) -> None:  # fmt: skip
     """A unit is BLOCK_N samples, its steps are the outputs that a tap reaches."""
     k, c, tap, split = part_of(
@@ -38,14 +39,20 @@ def grad_weight_samples_kernel(
     first_h, num_h = _valid_outputs(shift_h, in_h, out_h, STRIDE_H)
     first_w, num_w = _valid_outputs(shift_w, in_w, out_w, STRIDE_W)
     start, share = share_of(split, splits, num_h * num_w)
-    acc = load_sum(sums_desc, split, k, tap, c, first, BLOCK_K, BLOCK_C)
-    for turn in tl.range(0, tl.cdiv(num_samples, BLOCK_N) * share, num_stages=STAGES):
-        step = start + turn % share
-        n = turn // share * BLOCK_N
-        h = first_h + step // num_w
-        w = first_w + step % num_w
+    home_h, home_w = first_h + start // tl.maximum(num_w, 1), first_w + start % tl.maximum(num_w, 1)
+    n, h, w, left = 0, home_h, home_w, share
+    acc = load_sum(sums_desc, split, k, tap, c, FIRST, SWAP, BLOCK_K, BLOCK_C)
+    for _ in tl.range(0, tl.cdiv(num_samples, BLOCK_N) * share, num_stages=STAGES):
         x_pixel = (h * STRIDE_H + shift_h) * in_w + w * STRIDE_W + shift_w
         dy = dy_desc.load([n, (h * out_w + w) * out_c + k])
         x = x_desc.load([n, x_pixel * in_c + c])
-        acc = tl.dot(dy.T, x, acc, input_precision=PRECISION)
-    store_sum(sums_desc, acc, split, k, tap, c, BLOCK_K, BLOCK_C)
+        acc = add_products(acc, dy, x, SWAP, PRECISION)
+        w += 1
+        h = tl.where(w < first_w + num_w, h, h + 1)
+        w = tl.where(w < first_w + num_w, w, first_w)
+        left -= 1
+        n = tl.where(left == 0, n + BLOCK_N, n)
+        h = tl.where(left == 0, home_h, h)
+        w = tl.where(left == 0, home_w, w)
+        left = tl.where(left == 0, share, left)
+    store_sum(sums_desc, acc, split, k, tap, c, SWAP, BLOCK_K, BLOCK_C)

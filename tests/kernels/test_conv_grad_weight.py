@@ -22,7 +22,11 @@ from .conv_layers import (
 )
 from .numerics import assert_repeatable, poisoned, rms_error
 
-FLAT = ("box", "box, odd channels", "box, large filter", "box, dilated", "box, one by one")
+FLAT = {name: SHAPES[name] for name in SHAPES if name.startswith("box")}
+TAPS = {
+    "taps": Shape((3, 6, 5), (32, 72), precision="tf32"),
+    "taps, dilated": Shape((2, 7, 7), (64, 128), padding=(2, 2), dilation=(2, 2), precision="tf32"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +106,12 @@ def test_gradients(layer: Layer) -> None:
     assert rms_error(sums.bias.sum(0), expected.bias.sum(0)) < PARTIAL_TOLERANCE
 
 
-@pytest.mark.parametrize("name", FLAT)
+@pytest.mark.parametrize("shape", (FLAT | TAPS).values(), ids=FLAT | TAPS)
 def test_large_maps_are_flat(
-    name: str, dtype: torch.dtype, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+    shape: Shape, dtype: torch.dtype, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planned(monkeypatch, SMALL_MAP=1)
-    test_gradients(make(SHAPES[name], dtype, generator))
+    test_gradients(make(shape, dtype, generator))
 
 
 @pytest.mark.parametrize("name", ["box", "box, odd channels", "box, dilated"])
@@ -123,6 +127,7 @@ RUNS = {
     "stride 2": replace(SHAPES["stride 2"], x=(5, 6, 8)),
     "groups": replace(SHAPES["groups"], x=(5, 6, 6)),
     "flat": replace(SHAPES["box"], x=(5, 6, 5)),
+    "taps": replace(TAPS["taps"], x=(5, 6, 5)),
     "samples": replace(SHAPES["samples"], x=(150, 2, 3)),
 }
 
@@ -134,7 +139,7 @@ def test_runs_have_the_bits_of_the_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Wherever a batch is cut between units, the sums have the same bits."""
-    small_map = 1 if case == "flat" else 28 * 28
+    small_map = 1 if case in ("flat", "taps") else 28 * 28
     planned(monkeypatch, UNIT_STEPS=1, SUMMED_PIXELS=1, SMALL_MAP=small_map)
     layer = make(RUNS[case], dtype, generator)
     whole = launch(layer, sums_of(layer), suffix=suffix)

@@ -6,7 +6,11 @@ import torch
 
 from tests.kernels.cases.conv import BFLOAT16, FLOAT32, UNIT, case, empty
 from tests.offline import Case
-from tvdnn.kernels.conv_grad_weight import conv2d_grad_weight, grad_weight_plan
+from tvdnn.kernels.conv_grad_weight import (
+    conv2d_grad_bias,
+    conv2d_grad_weight,
+    grad_weight_plan,
+)
 from tvdnn.kernels.reduce import sum_partials
 
 
@@ -18,11 +22,13 @@ def _grad_weight(side: int, c: int, k: int, dtype: torch.dtype, **settings: Any)
     shape = (k, c // settings["groups"], 3, 3)
     plan = grad_weight_plan((side, side), (out, out), shape, **settings, dtype=dtype)
     partials = empty(plan.splits, k, 3, 3, shape[1])
-    sums = empty(plan.bias_splits, k)
-    conv2d_grad_weight(x, dy, partials, first=True, bias_partials=sums, **settings)
+    for first in (True, False):
+        conv2d_grad_weight(x, dy, partials, first=first, **settings)
 
 
 def _reduce() -> None:
+    dy = empty(8, 14, 14, 64, dtype=torch.bfloat16)
+    conv2d_grad_bias(dy, empty(4, 64), first=True)
     sum_partials(empty(4, 2, 64, 3, 3, 64), empty(64, 64, 3, 3), first=True)
 
 
@@ -31,6 +37,7 @@ CASES = [
     case("weight gradient, first layer", _grad_weight, 56, 3, 64, BFLOAT16),
     case("weight gradient, first layer", _grad_weight, 56, 3, 64, FLOAT32),
     case("weight gradient, flat, 64 channels", _grad_weight, 56, 64, 64, BFLOAT16),
+    case("weight gradient, taps", _grad_weight, 56, 64, 128, BFLOAT16),
     case("weight gradient, flat, 128 channels", _grad_weight, 56, 128, 128, BFLOAT16),
     case("weight gradient, flat, 256 channels", _grad_weight, 56, 128, 256, BFLOAT16),
     case("weight gradient, flat, wide", _grad_weight, 56, 256, 256, BFLOAT16),
