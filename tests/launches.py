@@ -16,7 +16,6 @@ from tvdnn.kernels import (
     activation,
     conv,
     conv_grad_weight,
-    conv_grad_weight_groups,
     conv_pack,
     dropout,
     layout,
@@ -409,25 +408,8 @@ SGD = {"nesterov": True, "maximize": False}
 ADAMW = {"maximize": False}
 
 
-def _grad_groups(o: Operands, name: str) -> Launch:
-    x, dy = o.maps(), o.maps()
-    settings = {"group": 1, **_settings(1, 1, "tf32"), "splits": 2}
-    partials = o.empty(o.size.samples, 2, dy.shape[3], 3, 3, x.shape[3])
-    if name == "bias":
-        sums = o.empty(o.size.samples, 2, dy.shape[3])
-        return Launch(
-            lambda: conv_grad_weight_groups.conv2d_grad_bias_groups(dy, sums, group=1), (sums,)
-        )
-    return Launch(
-        lambda: conv_grad_weight_groups.conv2d_grad_weight_groups(x, dy, partials, **settings),
-        (partials,),
-    )
-
-
 LAUNCHES: dict[str, Make] = {
     **dict(_convolutions()),
-    "conv2d_grad_weight_groups": partial(_grad_groups, name="weight"),
-    "conv2d_grad_bias_groups": partial(_grad_groups, name="bias"),
     "conv2d_grad_bias": _grad_bias,
     "pack_weight": _pack,
     "pack_weight_grad_input": _pack_grad_input,

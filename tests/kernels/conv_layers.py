@@ -1,7 +1,6 @@
 """Layers that the convolution kernels are tested on, and their gradients by autograd."""
 
 from dataclasses import dataclass, replace
-from math import ceil
 
 import torch
 from torch import Tensor
@@ -30,7 +29,6 @@ class Shape:
     dilation: Pair = (1, 1)
     groups: int = 1
     group: int = 2
-    splits: int = 1
     precision: str = "ieee"
 
     @property
@@ -47,10 +45,10 @@ def tolerance_of(shape: Shape, dtype: torch.dtype) -> float:
 
 GENERAL = {
     "first layer": Shape((2, 9, 7), (3, 20)),
-    "one channel each way": Shape((3, 5, 5), (1, 1), splits=2),
+    "one channel each way": Shape((3, 5, 5), (1, 1)),
     "one by one": Shape((2, 6, 5), (17, 33), (1, 1), padding=(0, 0)),
     "one by one, stride 2": Shape((3, 7, 7), (16, 16), (1, 1), (2, 2), (0, 0)),
-    "stride 2": Shape((3, 11, 8), (19, 10), stride=(2, 2), splits=3),
+    "stride 2": Shape((3, 11, 8), (19, 10), stride=(2, 2)),
     "stride 2, few channels": Shape((2, 11, 8), (5, 6), stride=(2, 2)),
     "stride 4, filter 11": Shape((1, 19, 15), (3, 8), (11, 11), (4, 4), (2, 2)),
     "stride beyond filter": Shape((2, 9, 9), (16, 6), (2, 2), (3, 3), (0, 0)),
@@ -65,13 +63,13 @@ GENERAL = {
     "one past a block": Shape((1, 3, 43), (33, 129)),
 }
 DESCRIPTOR = {
-    "box": Shape((3, 6, 5), (64, 64), splits=3, precision="tf32"),
+    "box": Shape((3, 6, 5), (64, 64), precision="tf32"),
     "box, odd channels": Shape((2, 5, 9), (32, 40), precision="tf32"),
     "box, large filter": Shape((2, 7, 7), (32, 32), (5, 5), padding=(2, 2), precision="tf32"),
     "box, no padding": Shape((2, 6, 7), (32, 32), (2, 3), padding=(0, 0), precision="tf32"),
     "box, dilated": Shape((1, 9, 9), (32, 64), padding=(2, 2), dilation=(2, 2), precision="tf32"),
     "box, one by one": Shape((3, 5, 5), (64, 32), (1, 1), padding=(0, 0), precision="tf32"),
-    "samples": Shape((19, 3, 4), (32, 32), group=16, splits=3, precision="tf32"),
+    "samples": Shape((19, 3, 4), (32, 32), group=16, precision="tf32"),
     "samples, stride 2": Shape((18, 5, 4), (64, 32), stride=(2, 2), group=16, precision="tf32"),
 }
 SHAPES = GENERAL | DESCRIPTOR
@@ -105,12 +103,6 @@ class Layer:
         packed = poisoned((c * groups, r, s, k // groups), dtype, self.weight.device)
         pack_weight_grad_input_reference(self.weight, packed, groups=groups)
         return packed
-
-    def partials(self) -> Tensor:
-        k, c, r, s = self.weight.shape
-        num_groups = ceil(len(self.x) / self.shape.group)
-        shape = (num_groups, self.shape.splits, k, r, s, c)
-        return poisoned(shape, torch.float32, self.weight.device)
 
 
 def side(size: int, axis: int, shape: Shape) -> int:

@@ -8,7 +8,6 @@ from ..kernels import (
     activation,
     conv,
     conv_grad_weight,
-    conv_grad_weight_groups,
     conv_pack,
     dropout,
     layout,
@@ -24,8 +23,8 @@ from ..kernels import (
 )
 
 _MODULES = (
-    activation, conv, conv_grad_weight, conv_grad_weight_groups, conv_pack, dropout, layout, linear,
-    linear_update, loss, norm, optim, optim_partials, pool_avg, pool_max, reduce,
+    activation, conv, conv_grad_weight, conv_pack, dropout, layout, linear, linear_update, loss,
+    norm, optim, optim_partials, pool_avg, pool_max, reduce,
 )  # fmt: skip
 _SUFFIX = "_reference"
 
