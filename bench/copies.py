@@ -163,20 +163,23 @@ def beside_a_product() -> Iterator[dict[str, Any]]:
         for _ in range(PRODUCTS):
             torch.mm(a, b, out=out)
 
-    alone = seconds(products)
-    ends = Ends(16 * MIB, 48)
-    for name, way in WAYS.items():
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-
-        def timed_products(start: torch.cuda.Event = start, end: torch.cuda.Event = end) -> None:
-            start.record()
-            products()
-            end.record()
-
-        beside(timed_products, ends.to_host(way), ends.to_device(way))()
-        torch.cuda.synchronize()
-        slowdown = start.elapsed_time(end) / 1e3 / alone
+    ends, times = Ends(16 * MIB, 48), dict[str, list[float]]()
+    lanes = {name: (ends.to_host(way), ends.to_device(way)) for name, way in WAYS.items()}
+    for _ in range(REPEATS):  # in turns: the clock falls as the GPU warms
+        for name, busy in {"alone": (), **lanes}.items():
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            beside(lambda a=start, b=end: _between(a, products, b), *busy)()
+            torch.cuda.synchronize()
+            times.setdefault(name, []).append(start.elapsed_time(end))
+    for name in lanes:
+        slowdown = median(times[name]) / median(times["alone"])
         yield show({"measured": "product beside", "way": name, "slowdown": round(slowdown, 3)})
+
+
+def _between(start: torch.cuda.Event, run: Callable[[], None], end: torch.cuda.Event) -> None:
+    start.record()
+    run()
+    end.record()
 
 
 @triton.jit

@@ -1,9 +1,11 @@
 """Accuracy on a GPU: VGG-16 against float64, beside torch eager in the same type, over five seeds.
 
 In float32 hardly an element of 40 million changes sign, but each that does moves the gradients
-before it a thousand times more than rounding: features.28.bias, 8e-3 with one such element, 4e-7
-with none. Which of two runs meets one is chance. There errors are taken on the piece of the network
-that the run itself took; in tf32 and bf16, where thousands change sign, against the plain network.
+before it ten thousand times more than rounding: features.28.bias, 3e-3 with one such element in
+five seeds, 4e-7 with none (batch 8, H200, 2026-11-21). Which of two runs meets one is chance. There
+errors are taken on the piece of the network that the run itself took; in tf32 and bf16, where
+thousands change sign, against the plain network. cuBLAS multiplies very small batches without TF32,
+so the batch is not one.
 """
 
 import copy
@@ -30,7 +32,7 @@ from tests.accuracy import (
 pytestmark = pytest.mark.gpu
 
 SEEDS = range(5)
-BATCH, SIDE, CLASSES = 8, 112, 100
+BATCH, SIDE, CLASSES = 32, 112, 100
 STEPS = 20
 MOST = 1.25  # of torch eager's error
 LR, MOMENTUM = 0.01, 0.9
