@@ -88,6 +88,13 @@ def test_vgg16_in_two_and_a_half_gigabytes(big: Graph) -> None:
     assert step_s(schedule) < 1.12 * step_s(kept)
 
 
+def test_a_plan_says_what_is_made_again_and_what_leaves(big: Graph) -> None:
+    lines = str(planned(big, "auto", 2_530_000_000).plan).splitlines()
+    assert lines[0] == "auto: 4 maps leave the device"
+    assert "  x: sections 0 to 31 (idle from conv2d0 forward to conv2d0 forward again)" in lines
+    assert "  relu1: made again (0.43 ms for 1.53 GiB)" in lines
+
+
 def test_auto_without_a_budget_keeps(big: Graph) -> None:
     assert planned(big, "auto", None).plan == keep(big)
 

@@ -68,10 +68,13 @@ class Plan:
         return tuple(slot for segment in self.segments for slot in segment.slots)
 
     def __str__(self) -> str:
-        """The policy, and a line for every map that moves: how much of it, and why."""
-        lines = [f"{self.policy}: {len(self.transfers) or 'no'} maps leave the device"]
+        """The policy, and a line for every map that moves or is made again: how much, and why."""
+        away = dict.fromkeys(move.buffer for move in self.transfers)
+        lines = [f"{self.policy}: {len(away) or 'no'} maps leave the device"]
         for move in self.transfers:
             reason = self.reasons.get(move.buffer, "planned so")
             last = move.first + move.count - 1
             lines.append(f"  {move.buffer}: sections {move.first} to {last} ({reason})")
+        again = (name for name in self.reasons if name not in away)
+        lines += [f"  {name}: made again ({self.reasons[name]})" for name in again]
         return "\n".join(lines)

@@ -5,7 +5,6 @@ the samples of one block at a time. What must leave the device besides is offloa
 first: they are away for longest.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -188,25 +187,15 @@ def _plan(
     parts: tuple[Segment, ...],
     moved: Sequence[_Gap],
 ) -> Plan:
-    reasons = _reasons(graph, chains, choice, moved)
-    return Plan("auto", parts, tuple(_transfers(moved)), reasons=reasons)
-
-
-def _reasons(
-    graph: Graph, chains: Sequence[Chain], choice: Choice, moved: Iterable[_Gap]
-) -> dict[str, str]:
-    """Why each map is made again or leaves, in words."""
-    reasons: dict[str, str] = {}
+    slots = [slot for part in parts for slot in part.slots]
+    names = [graph.passes[s.pass_index].name + " again" * s.recompute for s in slots]
+    reasons = {gap.buffer: f"idle from {names[gap.leave]} to {names[gap.returns]}" for gap in moved}
     for chain, remade in zip(chains, choice.remade, strict=True):
         for remake in chain.remakes:
             if remake.buffers <= remade:
-                cost = f"{1e3 * remake.seconds:.2f} ms to make again"
-                gain = f"{format_bytes(remake.nbytes)} that need not stay"
-                reasons |= dict.fromkeys(remake.buffers, f"{cost} for {gain}")
-    away = Counter(gap.buffer for gap in moved)
-    for name, count in away.items():
-        reasons[name] = f"idle longest; {count} of {graph.buffers[name].num_sections} sections go"
-    return reasons
+                price = f"{1e3 * remake.seconds:.2f} ms for {format_bytes(remake.nbytes)}"
+                reasons |= dict.fromkeys(sorted(remake.buffers), price)
+    return Plan("auto", parts, tuple(_transfers(moved)), reasons=reasons)
 
 
 def _transfers(moved: Iterable[_Gap]) -> Iterator[Transfer]:
