@@ -7,8 +7,10 @@ import torch
 import triton
 import triton.language as tl
 
+from tvdnn.kernels.conv import conv2d, conv2d_grad_input, conv2d_max_pool
 from tvdnn.kernels.conv_pack import pack_weight, pack_weight_grad_input
 from tvdnn.kernels.layout import cast, stage
+from tvdnn.kernels.linear import linear, linear_grad_input
 from tvdnn.kernels.rounding import stored, stored_reference
 
 
@@ -70,3 +72,39 @@ def test_copies_of_inputs_and_weights_are_rounded(generator: torch.Generator) ->
     for made in (packed, maps):
         assert torch.equal(made, want.permute(0, 2, 3, 1))
     assert torch.equal(turned, want.flip(2, 3).permute(1, 2, 3, 0))
+
+
+def is_tf32(values: torch.Tensor) -> bool:
+    return not (values.contiguous().view(torch.int32) & 0x1FFF).any()
+
+
+@pytest.mark.parametrize("channels", [3, 32])  # by pointers, by boxes
+def test_maps_of_convolutions_are_rounded(channels: int, generator: torch.Generator) -> None:
+    x = torch.randn(2, 6, 6, channels, generator=generator, device=generator.device)
+    weight = torch.randn(32, channels, 3, 3, generator=generator, device=generator.device)
+    packed, turned = weight.new_empty(32, 3, 3, channels), weight.new_empty(channels, 3, 3, 32)
+    pack_weight(weight, packed, groups=1)
+    pack_weight_grad_input(weight, turned, groups=1)
+    settings = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
+    y, pooled, dx = x.new_empty(2, 6, 6, 32), x.new_empty(2, 3, 3, 32), torch.empty_like(x)
+    codes = torch.empty(2, 3, 3, 8, dtype=torch.uint8, device=x.device)
+    conv2d(x, packed, None, y, **settings, precision="tf32", relu=True)
+    conv2d_max_pool(x, packed, None, pooled, codes, **settings, precision="tf32")
+    conv2d_grad_input(y, turned, dx, **settings, precision="tf32", mask=x)
+    assert is_tf32(y)
+    assert is_tf32(pooled)
+    assert is_tf32(dx)
+    conv2d(x, packed, None, y, **settings, precision="ieee")
+    assert not is_tf32(y)
+
+
+def test_outputs_of_linear_layers_are_rounded_for_products(generator: torch.Generator) -> None:
+    x = torch.randn(5, 40, generator=generator, device=generator.device)
+    weight = torch.randn(24, 40, generator=generator, device=generator.device)
+    y, dx = x.new_empty(5, 24), torch.empty_like(x)
+    linear(x, weight, None, y, precision="tf32")
+    linear_grad_input(y, weight, dx, precision="tf32")
+    assert is_tf32(y)
+    assert is_tf32(dx)
+    linear(x, weight, None, y, precision="tf32", out_precision="ieee")
+    assert not is_tf32(y)
