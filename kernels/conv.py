@@ -8,7 +8,7 @@ same bits in whatever run it is computed. `precision` is "ieee" or "tf32", for f
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd, prod
 
 import torch
@@ -20,6 +20,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .conv_joined import conv_joined_kernel
 from .conv_pointer import conv_kernel
+from .conv_specialized import conv_specialized_kernel, swizzled
 from .conv_tiles import (
     FEW_CHANNELS,
     Box,
@@ -32,7 +33,9 @@ from .conv_tiles import (
     joined_tile,
     part_of,
     pointer_tile,
+    specialized_tile,
     suits_descriptors,
+    suits_specialized,
 )
 from .conv_tma import conv_box_kernel
 from .device import num_sms
@@ -169,16 +172,50 @@ def _launch_pointer(
 def _launch_box(
     x: Tensor, packed: Tensor, y: Tensor, taps: Filter, epilogue: Epilogue, precision: str
 ) -> None:
+    pooled = epilogue.codes is not None
+    if taps.size == (1, 1) and taps.padding == (0, 0) and not pooled:
+        mask = None if epilogue.mask is None else _as_row(epilogue.mask)
+        x, y, epilogue = _as_row(x), _as_row(y), replace(epilogue, mask=mask)
+    if suits_specialized(taps, x.dtype, masked=epilogue.mask is not None, pooled=pooled):
+        _launch_specialized(x, packed, y, taps, epilogue)
+    else:
+        _launch_plain_box(x, packed, y, taps, epilogue, precision)
+
+
+def _as_row(nhwc: Tensor) -> Tensor:
+    """All pixels as one row of one sample."""
+    return nhwc.view(1, 1, -1, nhwc.shape[3])
+
+
+def _launch_specialized(
+    x: Tensor, packed: Tensor, y: Tensor, taps: Filter, epilogue: Epilogue
+) -> None:
+    tile = specialized_tile(taps, x.dtype)
+    num_samples, height, width, _ = y.shape
+    box = box_of(height, width, tile.pixels)
+    num_tiles = _num_tiles((num_samples, height, width), box, taps, tile)
+    flags = _flags(epilogue)
+    del flags["POOL"]
+    conv_specialized_kernel[(min(num_tiles, num_sms()),)](
+        swizzled(x, [*box, tile.in_channels]),
+        swizzled(packed.view(taps.out_channels, -1), [tile.out_channels, tile.in_channels]),
+        epilogue.bias,
+        None if epilogue.mask is None else swizzled(epilogue.mask, [*box, tile.out_channels]),
+        swizzled(y, [*box, tile.out_channels]),
+        num_samples, height, width, taps.in_channels, taps.out_channels,
+        *taps.padding, *taps.dilation,
+        R=taps.size[0], S=taps.size[1], **flags, ROUND=y.dtype == torch.float32,
+        STAGES=tile.num_stages, num_warps=tile.num_warps,
+    )  # fmt: skip
+
+
+def _launch_plain_box(
+    x: Tensor, packed: Tensor, y: Tensor, taps: Filter, epilogue: Epilogue, precision: str
+) -> None:
     mask, pooled = epilogue.mask, epilogue.codes is not None
     tile = box_tile(taps, x.dtype, masked=mask is not None, pooled=pooled)
     num_samples, height, width = _summed_sides(y, epilogue)
-    if taps.size == (1, 1) and taps.padding == (0, 0) and not pooled:
-        x, y = x.view(1, 1, -1, x.shape[3]), y.view(1, 1, -1, y.shape[3])
-        mask = mask if mask is None else mask.view(y.shape)
-        num_samples, height, width = 1, 1, y.shape[2]
-        box = (1, 1, tile.pixels)
-    else:
-        box = box_of(height, width, tile.pixels, 2 if pooled else 1)
+    box = box_of(height, width, tile.pixels, 2 if pooled else 1)
     stored = _stored_box(box, tile, pooled)
     num_tiles = _num_tiles((num_samples, height, width), box, taps, tile)
     conv_box_kernel[(min(num_tiles, tile.residents * num_sms()),)](

@@ -232,6 +232,31 @@ def test_repeats_to_the_bit(name: str, dtype: torch.dtype, generator: torch.Gene
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("channels", [(64, 64), (64, 192), (128, 128)])
+@pytest.mark.parametrize("side", [56, 13, 7])
+def test_specialized_warps_change_no_bit(
+    channels: tuple[int, int],
+    side: int,
+    dtype: torch.dtype,
+    generator: torch.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    layer = make(Shape((67, side, side), channels, precision="tf32"), dtype, generator)
+    settings, mask = layer.shape.settings, layer.x.relu()
+    packed, packed_grad = layer.packed(dtype), layer.packed_grad(dtype)
+    outputs = []
+    for _ in range(2):
+        y, dx, masked = poisoned_like(layer.dy), poisoned_like(layer.x), poisoned_like(layer.x)
+        conv.conv2d(layer.x, packed, layer.bias, y, relu=True, **settings)
+        conv.conv2d_grad_input(layer.dy, packed_grad, dx, **settings)
+        conv.conv2d_grad_input(layer.dy, packed_grad, masked, mask=mask, **settings)
+        outputs.append((y, dx, masked))
+        monkeypatch.setattr(conv, "suits_specialized", lambda *_, **__: False)
+    for specialized, plain in zip(*outputs, strict=True):
+        assert torch.equal(specialized, plain)
+
+
+@pytest.mark.gpu
 def test_offsets_beyond_32_bits(generator: torch.Generator) -> None:
     """The last sample of a map of over 2^31 elements is what it is alone."""
     samples = (1 << 31) // (224 * 224 * 64) + 2
