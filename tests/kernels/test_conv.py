@@ -215,9 +215,9 @@ def test_boxes_waste_little() -> None:
 @pytest.mark.parametrize("name", ["large", "small", "few channels"])
 def test_repeats_to_the_bit(name: str, dtype: torch.dtype, generator: torch.Generator) -> None:
     shape = {
-        "large": Shape((16, 56, 56), (128, 256), group=4, splits=4, precision="tf32"),
-        "small": Shape((64, 14, 14), (256, 256), group=64, splits=8, precision="tf32"),
-        "few channels": Shape((8, 112, 112), (3, 64), group=4, splits=4, precision="tf32"),
+        "large": Shape((16, 56, 56), (128, 256), precision="tf32"),
+        "small": Shape((64, 14, 14), (256, 256), precision="tf32"),
+        "few channels": Shape((8, 112, 112), (3, 64), precision="tf32"),
     }[name]
     layer = make(shape, dtype, generator)
     settings = shape.settings
