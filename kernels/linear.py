@@ -6,6 +6,7 @@ from torch.nn import functional
 
 from .dropout import dropout, dropout_reference
 from .linear_product import Product, multiply
+from .linear_resident import resident_gradient, suits_residence
 from .reduce import sum_rows, sum_rows_reference
 from .rounding import stored_reference
 
@@ -58,7 +59,10 @@ def linear_grad_weight(
     """
     if x.shape[0] == 0:
         return
-    multiply(Product(dy, x, True, True, precision, group), partials)
+    if x.shape[0] <= group and suits_residence(x, dy):
+        resident_gradient(x, dy, partials)
+    else:
+        multiply(Product(dy, x, True, True, precision, group), partials)
 
 
 def linear_grad_bias(dy: Tensor, partials: Tensor, *, group: int) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .linear import linear_grad_weight_reference
 from .linear_product import Product, product_tile, tile_start
+from .linear_resident import resident_update, suits_residence
 from .optim import adamw_reference, momentum_states, sgd_reference
 from .optim_rules import Rule, adamw_rule, apply_update, sgd_rule
 
@@ -38,6 +39,9 @@ def _launch(
     x: Tensor, dy: Tensor, param: Tensor, states: tuple[Tensor, ...], control: Tensor, rule: Rule,
     precision: str,
 ) -> None:  # fmt: skip
+    if suits_residence(x, dy):
+        resident_update(x, dy, param, states, control, rule)
+        return
     product = Product(dy, x, True, True, precision)
     _update_kernel[product.grid](
         *product.operands(), param, states, control, **rule.constants(), **product.constants()

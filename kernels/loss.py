@@ -10,36 +10,73 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-ROW_BLOCK: Final = 4096
+ROWS_TILE: Final = 2048  # logits of a program of one warp, whose maxima need no shared memory
+GRAD_TILE: Final = 1024
+GRAD_WARPS: Final = 2
+MOST_ROWS: Final = 64
+LOG2_E: Final = tl.constexpr(1.4426950408889634)
+ALIGNMENT: Final = 16  # elements, of the widest load
 SUM_BLOCK: Final = 1024
 NUM_WARPS: Final = 4
 
 
-@triton.jit(do_not_specialize=["ignore_index"])
-def _rows_kernel(
-    logits_ptr, target_ptr, losses_ptr, lse_ptr, num_classes, ignore_index, BLOCK: tl.constexpr
-):  # fmt: skip
-    n = tl.program_id(0).to(tl.int64)
-    logits_ptr += n * num_classes
+@triton.jit
+def _logits(row_ptrs, start, offs, num_classes, known):
+    """Logits [ROWS, BLOCK] from class `start` on as float32, -inf where there are none."""
+    mask = (offs < num_classes - start)[None, :] & known[:, None]
+    ptrs = row_ptrs[:, None] + (start + offs)[None, :]
+    return tl.load(ptrs, mask=mask, other=float("-inf")).to(tl.float32)
+
+
+@triton.jit
+def _exponentials(x, top):
+    """exp(x - top) of rows [ROWS, BLOCK], as a power of two of one multiply-add."""
+    shift = tl.where(top == float("-inf"), 0.0, top * -LOG2_E)
+    return tl.exp2(tl.fma(x, LOG2_E, shift[:, None]))
+
+
+@triton.jit
+def _top_and_total(
+    row_ptrs, num_classes, known, ROWS: tl.constexpr, BLOCK: tl.constexpr, ONE: tl.constexpr
+):
+    """Of each row its largest logit, and the sum of the exponentials of what is left of the others.
+
+    `ONE`: a block holds a whole row.
+    """
     offs = tl.arange(0, BLOCK)
-    largest = tl.full((BLOCK,), float("-inf"), tl.float32)
-    for start in range(0, num_classes, BLOCK):
-        mask = offs < num_classes - start
-        x = tl.load(logits_ptr + start + offs, mask=mask, other=float("-inf")).to(tl.float32)
-        largest = tl.maximum(largest, x)
-    top = tl.max(largest, 0)
-    total = tl.zeros((BLOCK,), tl.float32)
-    for start in range(0, num_classes, BLOCK):
-        mask = offs < num_classes - start
-        x = tl.load(logits_ptr + start + offs, mask=mask, other=float("-inf")).to(tl.float32)
-        total += tl.where(mask, tl.exp(x - top), 0.0)
-    log_total = tl.log(tl.sum(total, 0))
-    target = tl.load(target_ptr + n)
+    if ONE:
+        x = _logits(row_ptrs, 0, offs, num_classes, known)
+        top = tl.max(x, 1)
+        total = _exponentials(x, top)
+    else:
+        largest = tl.full((ROWS, BLOCK), float("-inf"), tl.float32)
+        for start in range(0, num_classes, BLOCK):
+            largest = tl.maximum(largest, _logits(row_ptrs, start, offs, num_classes, known))
+        top = tl.max(largest, 1)
+        total = tl.zeros((ROWS, BLOCK), tl.float32)
+        for start in range(0, num_classes, BLOCK):
+            total += _exponentials(_logits(row_ptrs, start, offs, num_classes, known), top)
+    return top, tl.sum(total, 1)
+
+
+@triton.jit(do_not_specialize=["num_samples", "ignore_index"])
+def _rows_kernel(
+    logits_ptr, target_ptr, losses_ptr, lse_ptr, num_samples, num_classes, ignore_index,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, ONE: tl.constexpr, DIVISOR: tl.constexpr,
+):  # fmt: skip
+    """DIVISOR divides num_classes, which tells the compiler how rows are aligned."""
+    num_classes = num_classes // DIVISOR * DIVISOR
+    n = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    known = n < num_samples
+    row_ptrs = logits_ptr + n * num_classes
+    top, total = _top_and_total(row_ptrs, num_classes, known, ROWS, BLOCK, ONE)
+    log_total = tl.log(total)
+    target = tl.load(target_ptr + n, mask=known, other=0)
     is_class = (target >= 0) & (target < num_classes)
-    chosen = tl.load(logits_ptr + target, mask=is_class, other=0.0).to(tl.float32)
+    chosen = tl.load(row_ptrs + target, mask=known & is_class, other=0.0).to(tl.float32)
     loss = tl.where(is_class, log_total + (top - chosen), float("nan"))
-    tl.store(losses_ptr + n, tl.where(target == ignore_index, 0.0, loss))
-    tl.store(lse_ptr + n, top + log_total)
+    tl.store(losses_ptr + n, tl.where(target == ignore_index, 0.0, loss), mask=known)
+    tl.store(lse_ptr + n, top + log_total, mask=known)
 
 
 @triton.jit(do_not_specialize=["num_samples", "ignore_index"])
@@ -64,24 +101,28 @@ def _total_kernel(
     tl.store(total_ptr + 1, divisor)
 
 
-@triton.jit(do_not_specialize=["ignore_index"])
+@triton.jit(do_not_specialize=["num_samples", "ignore_index"])
 def _grad_kernel(
-    logits_ptr, target_ptr, lse_ptr, total_ptr, control_ptr, dlogits_ptr, num_classes, ignore_index,
-    BLOCK: tl.constexpr,
+    logits_ptr, target_ptr, lse_ptr, total_ptr, control_ptr, dlogits_ptr,
+    num_samples, num_classes, ignore_index,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, DIVISOR: tl.constexpr,
 ):  # fmt: skip
-    n = tl.program_id(0).to(tl.int64)
-    start = tl.program_id(1) * BLOCK
-    offs = tl.arange(0, BLOCK)
-    mask = offs < num_classes - start
-    row = n * num_classes + start
-    x = tl.load(logits_ptr + row + offs, mask=mask, other=0.0).to(tl.float32)
-    target = tl.load(target_ptr + n)
+    """DIVISOR divides num_classes, which tells the compiler how rows are aligned."""
+    num_classes = num_classes // DIVISOR * DIVISOR
+    n = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    known = n < num_samples
+    classes = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    mask = known[:, None] & (classes < num_classes)[None, :]
+    offs = (n * num_classes)[:, None] + classes[None, :]
+    x = tl.load(logits_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+    target = tl.load(target_ptr + n, mask=known, other=0)
+    lse = tl.load(lse_ptr + n, mask=known, other=0.0)
     is_class = (target >= 0) & (target < num_classes)
-    gradient = tl.exp(x - tl.load(lse_ptr + n)) - (start + offs == target).to(tl.float32)
+    gradient = tl.exp(x - lse[:, None]) - (classes[None, :] == target[:, None]).to(tl.float32)
     gradient *= tl.load(control_ptr) / tl.load(total_ptr + 1)
-    gradient = tl.where(is_class, gradient, float("nan"))
-    gradient = tl.where(target == ignore_index, 0.0, gradient)
-    tl.store(dlogits_ptr + row + offs, gradient.to(dlogits_ptr.dtype.element_ty), mask=mask)
+    gradient = tl.where(is_class[:, None], gradient, float("nan"))
+    gradient = tl.where((target == ignore_index)[:, None], 0.0, gradient)
+    tl.store(dlogits_ptr + offs, gradient.to(dlogits_ptr.dtype.element_ty), mask=mask)
 
 
 def cross_entropy_rows(
@@ -94,9 +135,10 @@ def cross_entropy_rows(
     samples, classes = logits.shape
     if samples == 0:
         return
-    _rows_kernel[(samples,)](
-        logits, target, losses, lse, classes, ignore_index,
-        BLOCK=_row_block(classes), num_warps=NUM_WARPS,
+    tile = _tile(classes, ROWS_TILE)
+    _rows_kernel[(triton.cdiv(samples, tile["ROWS"]),)](
+        logits, target, losses, lse, samples, classes, ignore_index,
+        **tile, ONE=classes <= tile["BLOCK"], num_warps=1,
     )  # fmt: skip
 
 
@@ -125,15 +167,18 @@ def cross_entropy_grad(
     samples, classes = logits.shape
     if samples == 0:
         return
-    block = _row_block(classes)
-    _grad_kernel[(samples, triton.cdiv(classes, block))](
-        logits, target, lse, total, control, dlogits, classes, ignore_index,
-        BLOCK=block, num_warps=NUM_WARPS,
+    tile = _tile(classes, GRAD_TILE)
+    _grad_kernel[(triton.cdiv(samples, tile["ROWS"]), triton.cdiv(classes, tile["BLOCK"]))](
+        logits, target, lse, total, control, dlogits, samples, classes, ignore_index,
+        **tile, num_warps=GRAD_WARPS,
     )  # fmt: skip
 
 
-def _row_block(classes: int) -> int:
-    return min(triton.next_power_of_2(classes), ROW_BLOCK)
+def _tile(classes: int, tile: int) -> dict[str, int]:
+    """Rows and classes of a program, and the largest power of two that divides the classes."""
+    block = min(triton.next_power_of_2(classes), tile)
+    divisor = min(classes & -classes, ALIGNMENT)
+    return {"ROWS": min(tile // block, MOST_ROWS), "BLOCK": block, "DIVISOR": divisor}
 
 
 def _is_class(target: Tensor, classes: int) -> Tensor:

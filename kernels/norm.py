@@ -11,8 +11,9 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional
 
-TILE: Final = 512  # two elements a thread: neighbours one element apart coalesce
-NUM_WARPS: Final = 8
+TILE: Final = 2048
+GRAD_TILE: Final = 512
+NUM_WARPS: Final = 4
 
 
 @triton.jit
@@ -61,28 +62,36 @@ def _lrn_grad_kernel(
 ):  # fmt: skip
     """dx = dy s^-beta - 2 share beta x * (sum of dy x s^(-beta - 1) over windows that hold x)."""
     rows, c, in_map = _place(num_pixels, channels, BLOCK_P, BLOCK_C)
+    x = ()  # of the channels that any of those windows holds
+    for step in tl.static_range(2 * SIZE - 1):
+        neighbour = c + (step - (SIZE - 1))
+        mask = in_map & (neighbour >= 0) & (neighbour < channels)
+        x += (tl.load(x_ptr + rows + neighbour, mask=mask, other=0.0).to(tl.float32),)
     total = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
-    for step in range(SIZE):
+    dx = total
+    for step in tl.static_range(SIZE):
         centre = c + (step - (SIZE - 1) // 2)
         mask = in_map & (centre >= 0) & (centre < channels)
-        x = tl.load(x_ptr + rows + centre, mask=mask, other=0.0).to(tl.float32)
         dy = tl.load(dy_ptr + rows + centre, mask=mask, other=0.0).to(tl.float32)
-        scale = _scale(x_ptr + rows, centre, mask, channels, share, k, SIZE)
-        total += tl.where(mask, dy * x * _power(scale, -beta - 1.0), 0.0)
-    x = tl.load(x_ptr + rows + c, mask=in_map, other=0.0).to(tl.float32)
-    dy = tl.load(dy_ptr + rows + c, mask=in_map, other=0.0).to(tl.float32)
-    scale = _scale(x_ptr + rows, c, in_map, channels, share, k, SIZE)
-    dx = dy * _power(scale, -beta) - 2.0 * share * beta * x * total
+        squares = total * 0.0
+        for place in tl.static_range(SIZE):
+            squares += x[step + place] * x[step + place]
+        scale = k + share * squares
+        upper = dy * _power(scale, -beta)
+        total += tl.where(mask, upper * x[step + SIZE // 2] / scale, 0.0)
+        if step == (SIZE - 1) // 2:
+            dx = upper
+    dx -= 2.0 * share * beta * x[SIZE - 1] * total
     tl.store(dx_ptr + rows + c, dx.to(dx_ptr.dtype.element_ty), mask=in_map)
 
 
 def _launch(
-    kernel: triton.JITFunction, tensors: tuple[Tensor, ...], size: int, *settings: float
+    kernel: triton.JITFunction, tensors: tuple[Tensor, ...], tile: int, size: int, *settings: float
 ) -> None:
     channels = tensors[0].shape[-1]
     num_pixels = tensors[0].numel() // channels
-    block_c = min(triton.next_power_of_2(channels), TILE)
-    block_p = TILE // block_c
+    block_c = min(triton.next_power_of_2(channels), tile)
+    block_p = tile // block_c
     grid = (triton.cdiv(num_pixels, block_p) * triton.cdiv(channels, block_c),)
     if num_pixels == 0:
         return
@@ -96,14 +105,14 @@ def local_response_norm(
     x: Tensor, y: Tensor, *, size: int, alpha: float, beta: float, k: float
 ) -> None:
     """y = x / s^beta as torch.nn.LocalResponseNorm has it; maps [..., C]."""
-    _launch(_lrn_kernel, (x, y), size, alpha / size, beta, k)
+    _launch(_lrn_kernel, (x, y), TILE, size, alpha / size, beta, k)
 
 
 def local_response_norm_grad(
     x: Tensor, dy: Tensor, dx: Tensor, *, size: int, alpha: float, beta: float, k: float
 ) -> None:
     """dx of `local_response_norm`, from its input alone; dx must be neither x nor dy."""
-    _launch(_lrn_grad_kernel, (x, dy, dx), size, alpha / size, beta, k)
+    _launch(_lrn_grad_kernel, (x, dy, dx), GRAD_TILE, size, alpha / size, beta, k)
 
 
 def _window_sum(values: Tensor, before: int, after: int) -> Tensor:

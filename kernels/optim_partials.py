@@ -15,8 +15,8 @@ from .optim import adamw_reference, momentum_states, sgd_reference
 from .optim_rules import Rule, adamw_rule, apply_update, sgd_rule
 from .reduce import sum_partials_reference
 
-TILE: Final = 2048
-NUM_WARPS: Final = 8
+TILE: Final = 1024
+NUM_WARPS: Final = 2
 LOADS: Final = 4  # partials in flight together
 
 

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from .pool_tiles import (
     LOOP_SIZES,
-    TILE,
+    NUM_WARPS,
     Pair,
     any_ceil,
     launch,
@@ -26,7 +26,7 @@ from .pool_tiles import (
     unroll,
 )
 
-GRAD_TILE: Final = 4096
+GRAD_TILE: Final = 2048
 
 
 @triton.jit
@@ -187,7 +187,7 @@ def _pool(x: Tensor, y: Tensor, codes: Tensor | None, a_byte: int, **window: Pai
     samples, out_height, out_width, channels = y.shape
     launch(
         _max_pool2d_kernel, (x, y, codes, *sides(x, y)), samples * out_height, out_width, channels,
-        **_max_constants(**window), A_BYTE=a_byte,
+        **_max_constants(**window), A_BYTE=a_byte, num_warps=1 if a_byte == 4 else NUM_WARPS,
     )  # fmt: skip
 
 
@@ -222,7 +222,7 @@ def _pool_grad(source: Tensor, dy: Tensor, dx: Tensor, a_byte: int, **window: Pa
     extent = _extent(kernel, window["dilation"])
     launch(
         _max_pool2d_grad_kernel, (source, dy, dx, *sides(dx, dy)), samples * cells_h, cells_w,
-        channels, tile=max(min(TILE, GRAD_TILE // cell), 1),
+        channels, tile=max(GRAD_TILE // cell, 1), num_warps=2 if a_byte == 0 else 1,
         **_max_constants(**window), cells_h=cells_h, CELL=cell, A_BYTE=a_byte,
         WINDOWS_H=triton.cdiv(extent[0], stride[0]), WINDOWS_W=triton.cdiv(extent[1], stride[1]),
     )  # fmt: skip

@@ -8,7 +8,7 @@ from torch import Tensor
 
 Pair = tuple[int, int]
 
-TILE: Final = 2048
+TILE: Final = 1024
 TILE_CHANNELS: Final = 256
 NUM_WARPS: Final = 4
 UNROLLED_TAPS: Final = 16
@@ -38,6 +38,7 @@ def launch(
     width: int,
     channels: int,
     tile: int = TILE,
+    num_warps: int = NUM_WARPS,
     **constants: int,
 ) -> None:
     """One program for each tile of `tile` elements of `rows` rows; 16-byte vectors of channels."""
@@ -48,7 +49,7 @@ def launch(
         return
     kernel[(rows * tiles_w * tiles_c,)](
         *operands, channels, tiles_w, tiles_c,
-        **constants, BLOCK_W=block_w, BLOCK_C=block_c, num_warps=NUM_WARPS,
+        **constants, BLOCK_W=block_w, BLOCK_C=block_c, num_warps=num_warps,
     )  # fmt: skip
 
 
