@@ -16,10 +16,11 @@ from ..chains import Again, Chain, Region, again
 from ..launches import Program, program
 from ..order import demand
 from ..plan import Plan, Segment, Slot, Transfer
-from ..segments import KEEP_RUN_CHUNKS, Variant, segments
+from ..segments import Variant, segments
 
 MOVED_KINDS = (Kind.INPUT, Kind.MAP, Kind.AUX)
-CHUNKS = {Variant.PERFORMANCE: RUN_CHUNKS, Variant.KEEP: KEEP_RUN_CHUNKS}
+LONG_RUN_CHUNKS = 16  # where little moves, longer blocks save launches
+CHUNKS = {Variant.PERFORMANCE: RUN_CHUNKS, Variant.KEEP: LONG_RUN_CHUNKS}
 NOTHING = Again((), ())
 
 
