@@ -1,12 +1,14 @@
 """auto: what it makes again, moves and keeps; never worse than vDNN; to keep's bits."""
 
 import random
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from tests.networks import random_chain, vgg
 from tests.running import random_batches, train
@@ -15,14 +17,16 @@ from tvdnn.engine import training_graph
 from tvdnn.graph import Graph
 from tvdnn.ops import Settings, expand
 from tvdnn.optim import SGD
-from tvdnn.planner.chains import again, chains
+from tvdnn.planner.chains import Chain, again, chains
 from tvdnn.planner.check import check
 from tvdnn.planner.costs import Costs, Roofline
 from tvdnn.planner.hardware import load
 from tvdnn.planner.lower import lower
 from tvdnn.planner.planning import floor_of, make_schedule
+from tvdnn.planner.policies.auto import Choice, auto
 from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.schedule import Schedule
+from tvdnn.planner.segments import Variant
 from tvdnn.planner.simulate import simulate
 from tvdnn.units import MIB
 
@@ -146,3 +150,60 @@ def test_any_chain_has_the_bits_of_keep(
     result = train(net, schedule, batches, order_seed=seed)
     assert result.equals(train(net, kept, batches))
     assert result.touched_nbytes <= schedule.arena_nbytes
+
+
+def stacked(rng: random.Random, channels: int) -> nn.Sequential:
+    """Two or three stages of convolutions, ReLUs and other layers, each ended by a pooling."""
+    layers: list[nn.Module] = []
+    for _ in range(rng.randint(2, 3)):
+        for _ in range(rng.randint(1, 3)):
+            width = 4 * rng.randint(1, 2)
+            layers.append(nn.Conv2d(channels, width, 3, padding=1, bias=rng.random() < 0.7))
+            layers += [nn.ReLU()] * (rng.random() < 0.8)
+            layers += [nn.LocalResponseNorm(3)] * (rng.random() < 0.2)
+            layers += [nn.Dropout(0.3)] * (rng.random() < 0.2)
+            channels = width
+        layers.append(nn.MaxPool2d(2))
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 4))
+
+
+def drawn_choice(rng: random.Random, found: Sequence[Chain]) -> Choice:
+    """Any of what can be made again, in any blocks."""
+    drawn = [
+        frozenset(name for r in chain.remakes if rng.random() < 0.6 for name in r.buffers)
+        for chain in found
+    ]
+    plain = (None, *Variant)
+    blocks = tuple(rng.choice(tuple(Variant) if names else plain) for names in drawn)
+    return Choice(rng.choice(tuple(Variant)), blocks, tuple(drawn))
+
+
+@pytest.mark.usefixtures("units_of_one")
+@settings(max_examples=30, derandomize=True, deadline=None, database=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    batch=st.integers(2, 9),
+    sections=st.integers(2, 9),
+    share=st.floats(0, 1),
+    fuse=st.booleans(),
+)
+def test_any_choice_has_the_bits_of_keep(
+    seed: int, batch: int, sections: int, share: float, fuse: bool
+) -> None:
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    net = stacked(rng, 3)
+    batches = random_batches(STEPS, (batch, 3, 12, 12), CLASSES, seed)
+    graph = training_graph(
+        net, batches[0][0], optimizer=SGD(momentum=0.9), sections=sections, fuse=fuse
+    )
+    costs = random_costs(rng)
+    found = chains(graph, costs)
+    choice = drawn_choice(rng, found)
+    kept = lower(graph, keep(graph), costs)
+    plan = auto(graph, found, choice, round(share * kept.arena_nbytes))
+    schedule = lower(graph, plan or auto(graph, found, choice, 2 * kept.arena_nbytes), costs)
+    check(schedule)
+    assert remade(schedule) >= frozenset().union(*choice.remade)
+    result = train(net, schedule, batches, order_seed=seed)
+    assert result.equals(train(net, kept, batches))

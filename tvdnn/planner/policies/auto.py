@@ -87,11 +87,21 @@ def _segments(graph: Graph, chains: Sequence[Chain], choice: Choice) -> Iterator
             starts[region.passes[0]] = _region_segments(graph, region, first, block)
             taken |= set(region.passes)
     for segment in segments(graph, {}, choice.rest):
+        left: list[Slot] = []
         for slot in segment.slots:
-            yield from starts.get(slot.pass_index, ())
-        left = tuple(slot for slot in segment.slots if slot.pass_index not in taken)
-        if left:
-            yield replace(segment, slots=left)
+            if slot.pass_index in starts:
+                yield from _others(segment, left)
+                yield from starts[slot.pass_index]
+                left = []
+            elif slot.pass_index not in taken:
+                left.append(slot)
+        yield from _others(segment, left)
+
+
+def _others(segment: Segment, slots: Sequence[Slot]) -> Iterator[Segment]:
+    """The segment with those of its slots alone that no chain took, if there are any."""
+    if slots:
+        yield replace(segment, slots=tuple(slots))
 
 
 def _region_segments(graph: Graph, region: Region, first: Again, block: Variant) -> list[Segment]:
