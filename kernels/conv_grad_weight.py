@@ -24,7 +24,7 @@ from .conv_grad_weight_plan import (
     GradWeightPlan,
     Layer,
     Work,
-    bias_splits,
+    bias_unit,
     edge_block,
     grad_weight_plan,
     work_of,
@@ -71,8 +71,8 @@ def conv2d_grad_bias(dy: Tensor, partials: Tensor, *, first: bool) -> None:
     if dy.numel() == 0:
         return
     num_samples, height, width, channels = dy.shape
-    splits, unit = bias_splits(height, width, channels)
-    block_p, block_k = BIAS_BLOCK
+    splits, (block_p, block_k) = partials.shape[0], BIAS_BLOCK
+    unit = bias_unit(height * width)
     grad_bias_kernel[(cdiv(channels, block_k), splits)](
         dy, partials, int(first), num_samples, height * width, channels, unit, splits,
         BLOCK_P=block_p, BLOCK_K=block_k, STAGES=3, num_warps=4,
@@ -184,7 +184,8 @@ def _launch_few(
     )  # fmt: skip
 
 
-_LAUNCHES: Final[dict[str, Callable[[Tensor, Tensor, Tensor, bool, Layer, Work], None]]] = {
+Launch = Callable[[Tensor, Tensor, Tensor, bool, Layer, Work], None]
+_LAUNCHES: Final[dict[str, Launch]] = {
     "flat": _launch_flat,
     "taps": _launch_flat,
     "samples": _launch_samples,

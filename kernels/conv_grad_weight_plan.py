@@ -5,6 +5,8 @@ of samples: a split sums the same pixels of the same samples however a batch is 
 """
 
 import functools
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -31,11 +33,14 @@ UNIT_SAMPLES: Final = 64
 MOST_NBYTES: Final = 128 << 20  # of a layer's partial sums
 EDGE_SPLITS: Final = (1, 2, 4)
 IDLE_COST: Final = 0.5  # of the time that programs idle: the others run faster meanwhile
-NBYTES_COST: Final = 1e-9  # of a launch's time, for each byte of sums: they are written and read
-SPLIT_COST: Final = 2e-4  # of a launch's time: a parameter's splits are added one by one
+SAMPLES: Final = 256  # of the launch that splits are chosen for, at these rates of an H200:
+FLOPS_RATE: Final = 7e14
+NBYTES_RATE: Final = 4e12
+SUM_PASSES: Final = 3  # over the sums, written and read by a batch's runs
+SPLIT_S: Final = 1e-7  # to add a split, besides its bytes
 SUMMED_PIXELS: Final = 16384  # of a bias gradient's unit, at least, where UNIT_SAMPLES allow
 BIAS_BLOCK: Final = (128, 64)  # [pixels, channels]; 64 bfloat16 channels are one 128-byte line
-BIAS_PROGRAMS: Final = 528  # four for each of an H200's multiprocessors
+BIAS_PROGRAMS: Final = 1056  # eight for each of an H200's multiprocessors
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +92,20 @@ def grad_weight_plan(
         (size[0], size[1]), stride, padding, dilation, groups, in_channels, out_channels // groups
     )
     work = work_of(Layer(in_sides, out_sides, taps, dtype, precision))
-    splits, unit = bias_splits(*out_sides, out_channels)
-    return GradWeightPlan(work.splits + work.edges, splits, max(work.unit, unit))
+    pixels = out_sides[0] * out_sides[1]
+    splits = work.splits + work.edges
+    unit = max(work.unit, bias_unit(pixels))
+    return GradWeightPlan(splits, _bias_splits(pixels, out_channels), unit)
 
 
-@functools.cache
-def bias_splits(height: int, width: int, channels: int) -> tuple[int, int]:
-    """Splits of a bias gradient, and the samples of a unit."""
-    unit = _unit_of(height * width, SUMMED_PIXELS)
-    blocks = cdiv(unit * height * width, BIAS_BLOCK[0])
-    return min(blocks, cdiv(BIAS_PROGRAMS, cdiv(channels, BIAS_BLOCK[1]))), unit
+def bias_unit(pixels: int) -> int:
+    """Samples of a unit of a bias gradient that is summed alone."""
+    return _unit_of(pixels, SUMMED_PIXELS)
+
+
+def _bias_splits(pixels: int, channels: int) -> int:
+    blocks = cdiv(bias_unit(pixels) * pixels, BIAS_BLOCK[0])
+    return min(blocks, cdiv(BIAS_PROGRAMS, cdiv(channels, BIAS_BLOCK[1])))
 
 
 def work_of(layer: Layer) -> Work:
@@ -108,7 +117,7 @@ def work_of(layer: Layer) -> Work:
 def _work_of(layer: Layer, capability: Pair, sms: int, shared: int) -> Work:
     """The arguments after the first are what else the work follows from."""
     kernel = _kernel_of(layer, capability)
-    tile = _gather_tile(layer) if kernel in ("few", "gather") else _tile(layer)
+    tile = _TILES.get(kernel, _tile)(layer)
     sums = 3 if kernel == "taps" else 1
     runs = cdiv(layer.out_pixels, tile.pixels)
     if kernel == "samples":
@@ -120,7 +129,7 @@ def _work_of(layer: Layer, capability: Pair, sms: int, shared: int) -> Work:
     edge = sums * unit * _edge_steps(layer, tile) if kernel in ("flat", "taps") else 0
     programs = _programs(layer.taps, tile) // sums
     slots = sms * _residents(tile, sums, layer.dtype, shared)
-    splits, edges = _splits(programs, steps, edge, slots, _weight_nbytes(layer.taps))
+    splits, edges = _splits(programs, steps, edge, slots, layer)
     return Work(kernel, tile, programs, unit, splits, edges)
 
 
@@ -136,7 +145,6 @@ def _weight_nbytes(taps: Filter) -> int:
 def forget() -> None:
     """Work out plans anew: their constants were changed."""
     _work_of.cache_clear()
-    bias_splits.cache_clear()
 
 
 # Which kernel
@@ -198,6 +206,8 @@ def _tile(layer: Layer) -> Tile:
         return Tile(64, 256, 128, 8, 4)
     if block_k * block_c <= 64 * 64 and layer.out_pixels > SMALL_MAP:
         return Tile(128, block_k, block_c, 4, 3)  # 64->64 @224: 1.88 ms, by 64 pixels 2.64
+    if block_k == block_c == 128 and layer.out_pixels > SMALL_MAP:
+        return Tile(32, 128, 128, 4, 6)  # 128->128 @112: 1.25 ms, by 64 pixels 1.31
     return Tile(64, block_k, block_c, 4, 3)
 
 
@@ -215,6 +225,19 @@ def _gather_tile(layer: Layer) -> Tile:
     return Tile(
         step_channels(dtype), block_k, block_c, 8 if block_k * block_c > 64 * 64 else 4, num_stages
     )
+
+
+def _few_tile(layer: Layer) -> Tile:
+    """For the kernel of few channels."""
+    columns = layer.taps.num_taps * layer.taps.in_channels
+    block_k, block_c = block_of(layer.taps.out_channels, 16, 64), block_of(columns, 16, 128)
+    step = step_channels(layer.dtype)
+    if block_c > 64:
+        return Tile(step, block_k, block_c, 8, 3)
+    return Tile(2 * step, block_k, block_c, 4, 3)  # 3->64 @224: 0.38 ms, by 64 pixels 0.44
+
+
+_TILES: Final[dict[str, Callable[[Layer], Tile]]] = {"few": _few_tile, "gather": _gather_tile}
 
 
 def edge_block(layer: Layer, tile: Tile) -> int:
@@ -248,21 +271,29 @@ def _residents(tile: Tile, sums: int, dtype: torch.dtype, shared: int) -> int:
 # Splits
 
 
-def _splits(programs: int, steps: int, edge: int, slots: int, nbytes: int) -> tuple[int, int]:
-    """Splits of the pixels and of the edges: those of least cost."""
-    most = max(1, min(steps, MOST_NBYTES // max(1, nbytes)))
-    ways = [
-        (splits, edges)
-        for splits in range(1, most + 1)
-        for edges in (EDGE_SPLITS if edge else (0,))
-    ]
+def _splits(programs: int, steps: int, edge: int, slots: int, layer: Layer) -> tuple[int, int]:
+    """Splits of the pixels and of the edges: those of least cost in idle slots and sums."""
+    nbytes = _weight_nbytes(layer.taps)
+    added = (SUM_PASSES * nbytes / NBYTES_RATE + SPLIT_S) / _launch_s(layer)
     least = programs * (steps + edge) / slots
 
     def cost(way: tuple[int, int]) -> float:
         idle = _rounds(programs, steps, edge, slots, way) / least - 1
-        return IDLE_COST * idle + (NBYTES_COST * nbytes + SPLIT_COST) * sum(way)
+        return IDLE_COST * idle + added * sum(way)
 
-    return min(ways, key=cost)
+    most = max(1, min(steps, MOST_NBYTES // max(1, nbytes)))
+    edge_splits = EDGE_SPLITS if edge else (0,)
+    return min(itertools.product(range(1, most + 1), edge_splits), key=cost)
+
+
+def _launch_s(layer: Layer) -> float:
+    """Seconds that a launch over SAMPLES takes at least."""
+    taps, out_channels = layer.taps, layer.taps.groups * layer.taps.out_channels
+    in_pixels = layer.in_sides[0] * layer.in_sides[1]
+    flops = 2.0 * layer.out_pixels * out_channels * taps.num_taps * taps.in_channels
+    values = layer.out_pixels * out_channels + in_pixels * taps.groups * taps.in_channels
+    nbytes = values * layer.dtype.itemsize
+    return SAMPLES * max(flops / FLOPS_RATE, nbytes / NBYTES_RATE, 1e-12)
 
 
 def _rounds(programs: int, steps: int, edge: int, slots: int, way: tuple[int, int]) -> int:

@@ -9,7 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-SUM_BLOCK: Final = 512
+SUM_BLOCK: Final = 128
+SUM_UNROLL: Final = 8  # loads under way at a time
 ROWS_BLOCK: Final = (128, 64)  # [rows, columns]; 64 bfloat16 columns are one 128-byte line
 
 
@@ -17,7 +18,7 @@ ROWS_BLOCK: Final = (128, 64)  # [rows, columns]; 64 bfloat16 columns are one 12
 def sum_partials_kernel(
     partials_ptr, grad_ptr, num_partials, numel,
     size_1, size_2, size_3, stride_0, stride_1, stride_2, stride_3,
-    FIRST: tl.constexpr, BLOCK: tl.constexpr,
+    FIRST: tl.constexpr, UNROLL: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     """Add partials of shape [size_0, size_1, size_2, size_3] to a gradient of any strides."""
     offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)  # [BLOCK]
@@ -28,7 +29,7 @@ def sum_partials_kernel(
     grad_ptrs += (index_1 % size_1) * stride_1 + (index_1 // size_1) * stride_0
     total = tl.load(grad_ptrs, mask=mask & (not FIRST), other=0.0)
     partial_ptrs = partials_ptr + offs
-    for _ in range(num_partials):
+    for _ in tl.range(0, num_partials, loop_unroll_factor=UNROLL):
         total += tl.load(partial_ptrs, mask=mask, other=0.0)
         partial_ptrs += numel
     tl.store(grad_ptrs, total, mask=mask)
@@ -69,7 +70,7 @@ def sum_partials(partials: Tensor, grad: Tensor, *, first: bool) -> None:
     numel = grad.numel()
     sum_partials_kernel[(triton.cdiv(numel, SUM_BLOCK),)](
         partials, grad, partials.numel() // numel, numel, *view.shape[1:], *view.stride(),
-        FIRST=first, BLOCK=SUM_BLOCK,
+        FIRST=first, UNROLL=SUM_UNROLL, BLOCK=SUM_BLOCK, num_warps=SUM_BLOCK // 32,
     )  # fmt: skip
 
 

@@ -164,6 +164,34 @@ def test_no_samples_leave_sums_as_they_are(
     assert (sums.weight == 1.0).all()
 
 
+@pytest.mark.parametrize(
+    ("side", "channels", "splits"),
+    [
+        (224, (3, 64), 392),
+        (224, (64, 64), 29),
+        (112, (64, 128), 44),
+        (56, (256, 256), 8),
+        (28, (512, 512), 7),
+        (14, (512, 512), 5),
+    ],
+)
+def test_plans_fill_an_h200(
+    side: int, channels: tuple[int, int], splits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sums stay under 128 MiB; the tiles of 64->64 take 28 splits of two to each SM, and one
+    that sums what wraps around the edges."""
+    h200 = {"capability": (9, 0), "num_sms": 132, "shared_nbytes": 232448}
+    for name, value in h200.items():
+        monkeypatch.setattr(conv_grad_weight_plan, name, lambda value=value: value)
+    shape = (channels[1], channels[0], 3, 3)
+    geometry = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
+    arithmetic = {"dtype": torch.bfloat16, "precision": "tf32"}
+    plan = grad_weight_plan((side, side), (side, side), shape, **geometry, **arithmetic)
+    assert plan.splits == splits
+    assert plan.splits * channels[0] * channels[1] * 36 <= 128 << 20
+    assert plan.unit <= 64
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["large", "small", "few channels"])
 def test_repeats_to_the_bit(name: str, dtype: torch.dtype, generator: torch.Generator) -> None:
