@@ -1,14 +1,11 @@
 """ReLU and its gradient, element by element over maps of any shape."""
 
-from typing import Final
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK: Final = 4096
-NUM_WARPS: Final = 8
+from .elementwise import launch
 
 
 @triton.jit
@@ -56,20 +53,12 @@ def _relu_grad_kernel(y_ptr, dy_ptr, dx_ptr, numel, BLOCK: tl.constexpr):
 
 def relu(x: Tensor, y: Tensor) -> None:
     """y = max(x, 0), NaN kept; contiguous, same shape and dtype; y may be x."""
-    numel = x.numel()
-    if numel == 0:
-        return
-    grid = (triton.cdiv(numel, BLOCK),)
-    _relu_kernel[grid](x, y, numel, BLOCK=BLOCK, num_warps=NUM_WARPS)
+    launch(_relu_kernel, x, y)
 
 
 def relu_grad(y: Tensor, dy: Tensor, dx: Tensor) -> None:
     """dx = dy where the output y is above zero (or NaN), else 0; dx may be dy."""
-    numel = y.numel()
-    if numel == 0:
-        return
-    grid = (triton.cdiv(numel, BLOCK),)
-    _relu_grad_kernel[grid](y, dy, dx, numel, BLOCK=BLOCK, num_warps=NUM_WARPS)
+    launch(_relu_grad_kernel, y, dy, dx)
 
 
 def relu_reference(x: Tensor, y: Tensor) -> None:

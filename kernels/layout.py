@@ -10,9 +10,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .elementwise import launch
 from .rounding import stored, stored_reference
 
-BLOCK: Final = 4096
 NUM_WARPS: Final = 8
 TILE: Final = 4096
 TILE_CHANNELS: Final = 64
@@ -142,20 +142,12 @@ def unstage(y: Tensor, x: Tensor) -> None:
 
 def cast(src: Tensor, dst: Tensor, *, precision: str = "ieee") -> None:
     """dst = src rounded to dst's dtype; contiguous, the same number of elements."""
-    numel = src.numel()
-    if numel == 0:
-        return
-    grid = (triton.cdiv(numel, BLOCK),)
-    _cast_kernel[grid](src, dst, numel, PRECISION=precision, BLOCK=BLOCK, num_warps=NUM_WARPS)
+    launch(_cast_kernel, src, dst, PRECISION=precision)
 
 
 def add(a: Tensor, b: Tensor, out: Tensor) -> None:
     """out = a + b, rounded once; contiguous, same shape and dtype; out may be a or b."""
-    numel = a.numel()
-    if numel == 0:
-        return
-    grid = (triton.cdiv(numel, BLOCK),)
-    _add_kernel[grid](a, b, out, numel, BLOCK=BLOCK, num_warps=NUM_WARPS)
+    launch(_add_kernel, a, b, out)
 
 
 def stage_reference(x: Tensor, y: Tensor, *, precision: str = "ieee") -> None:
