@@ -1,7 +1,7 @@
 """Kernel sets: the Triton launchers, or their references under the same names."""
 
 from collections.abc import Callable
-from types import ModuleType, SimpleNamespace
+from types import FunctionType, ModuleType, SimpleNamespace
 
 from ..errors import InputError
 from ..kernels import (
@@ -44,5 +44,5 @@ def _launchers(module: ModuleType, *, reference: bool) -> dict[str, Callable[...
     return {
         stem: getattr(module, stem + (_SUFFIX if reference else ""))
         for stem in stems
-        if hasattr(module, stem)  # an imported reference may come without its launcher
+        if isinstance(vars(module).get(stem), FunctionType)  # neither missing nor a part of kernels
     }
