@@ -1,6 +1,7 @@
 """auto: what it makes again, moves and keeps; never worse than vDNN; to keep's bits."""
 
 import random
+import time
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -83,7 +84,10 @@ def test_making_a_map_again_takes_its_convolution_and_packed_weight(big: Graph) 
 
 def test_vgg16_in_two_and_a_half_gigabytes(big: Graph) -> None:
     """The first maps are made again and the first pooled one leaves, for 9% of the time."""
-    kept, schedule = planned(big, "keep", None), planned(big, "auto", 2_530_000_000)
+    kept = planned(big, "keep", None)
+    begin = time.process_time()
+    schedule = planned(big, "auto", 2_530_000_000)
+    assert time.process_time() - begin < 15.0
     assert schedule.peak_nbytes <= 2_530_000_000
     assert remade(schedule) == {"relu1", "relu6", "relu11", "relu13"}
     assert {move.buffer for move in schedule.plan.transfers} >= {"x", "max_pool2d4"}

@@ -21,7 +21,7 @@ from .schedule import Schedule
 from .segments import Variant
 from .simulate import simulate
 
-WORK = 120_000  # sections of maps in all plans that are tried: 80 of VGG-16, a few seconds
+WORK = 120_000  # sections of maps in all plans that are tried: 100 of VGG-16, four seconds
 LEAST_TRIALS = 3
 CAPS = (0.97, 0.9, 0.82)  # shares of the arena that bytes at once may take, placement the rest
 MOST_PREFIXES = 12
