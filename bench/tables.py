@@ -188,9 +188,10 @@ def tables(results: Iterable[Result]) -> str:
 
 
 def compared(results: Iterable[Result]) -> Result | None:
-    """The first results that hold torch's own training too, cut down to what the figure shows."""
+    """The first results with torch's own training and a budget, cut to what the figure shows."""
     for result in results:
-        if any(entry.is_peer for entry in result.entries):
+        limited = any(entry.row.budget_bytes for entry in result.entries)
+        if limited and any(entry.is_peer for entry in result.entries):
             return Result(result.title, result.note, result.environment, _highlights(result))
     return None
 
@@ -225,7 +226,8 @@ def opening(result: Result | None) -> str:
 
 
 def _caption(result: Result) -> str:
-    peer = next(entry for entry in result.entries if entry.is_peer)
+    peers = [entry for entry in result.entries if entry.is_peer]
+    peer = min(peers, key=lambda entry: entry.row.step_s or 0.0)
     own = [entry for entry in result.entries if not entry.is_peer]
     parts = [f"{peer.row.policy} takes {_measure(peer)}"]
     if own and own[-1].row.budget_bytes:

@@ -86,7 +86,7 @@ def _run_update(a: Launch) -> None:
 
 
 def _run_accumulate(a: Launch) -> None:
-    ((total,),) = a.updates
+    total = a.updates[0][0]
     a.kernels.add(total, a.reads[0], total)
 
 
