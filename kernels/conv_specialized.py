@@ -3,6 +3,9 @@
 One warp loads. Two groups of four warps take tiles in turns, so that one group's tile leaves, and
 the mask of its next one comes, while the other group's products run. It is written in Gluon, which
 the interpreter does not run; its sums are those of conv_tma.py to the bit.
+
+On triton 3.6 a loop loses a variable that began as another one's value, and the kernel hangs: each
+that a loop changes starts from a number.
 """
 
 from typing import Final

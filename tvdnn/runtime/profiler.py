@@ -47,7 +47,7 @@ def profile(
     cache = _Cache(device, kernels)
     samples: Samples = {}
     most = SCRATCH_NBYTES if limit is None else min(limit, SCRATCH_NBYTES)
-    scratch = _Scratch(graph, device, kernels, most)
+    scratch = Scratch(graph, device, kernels, most)
     for index, pass_ in enumerate(graph.passes):
         key = signature(graph, pass_)
         if key not in cache.samples:
@@ -81,7 +81,7 @@ def signature(graph: Graph, pass_: Pass) -> str:
     return repr((*form, uses, params, min(pass_.domain, pass_.unit)))
 
 
-class _Scratch:
+class Scratch:
     """Device bytes on which passes are launched to measure them, filled with random numbers."""
 
     def __init__(self, graph: Graph, device: torch.device, kernels: str, limit: int) -> None:
@@ -104,7 +104,7 @@ class _Scratch:
 
     def measure(self, index: int, rows: int) -> float:
         """Median seconds of one launch of pass `index` over `rows` rows."""
-        call = self._call(index, rows)
+        call = self.call(index, rows)
         call()
         stream = torch.cuda.Stream(self._device)
         captured = torch.cuda.CUDAGraph()
@@ -135,7 +135,8 @@ class _Scratch:
                 offset += aligned(nbytes)
         return found
 
-    def _call(self, index: int, rows: int) -> Call:
+    def call(self, index: int, rows: int) -> Call:
+        """A launch of pass `index` over its first `rows` rows, ready to run."""
         pass_ = self._graph.passes[index]
         operands = self._operands(pass_, rows)
         self._reserve(self._nbytes(pass_, rows))

@@ -1,0 +1,50 @@
+"""The profiler's launches: every pass of every kind of step runs on its stand-ins."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.networks import NetworkMaker
+from tvdnn.graph import Network
+from tvdnn.ops import Settings, expand
+from tvdnn.ops.expand import Mode
+from tvdnn.optim import SGD, AdamW, Optimizer
+from tvdnn.runtime.profiler import Scratch
+from tvdnn.units import KIB, MIB
+
+OPTIMIZERS = (SGD(), SGD(momentum=0.9), AdamW())
+
+
+def network() -> Network:
+    """Two convolutions, of which pooling follows one, and two linear layers with dropout."""
+    maker = NetworkMaker((4, 16, 16, 4))
+    maker.conv(8)
+    maker.relu()
+    maker.max_pool()
+    maker.conv(8)
+    maker.relu()
+    maker.flatten()
+    maker.linear(16)
+    maker.relu()
+    maker.dropout()
+    maker.linear(4)
+    return maker.build()
+
+
+@pytest.mark.parametrize("fuse", [True, False], ids=["fused", "plain"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=["sgd", "momentum", "adamw"])
+@pytest.mark.parametrize("mode", Mode)
+def test_every_pass_runs_on_stand_ins(mode: Mode, optimizer: Optimizer, fuse: bool) -> None:
+    settings = Settings("fp32", 16 * KIB, mode=mode, optimizer=optimizer, fuse=fuse)
+    traced = network()
+    if mode is Mode.INFER:
+        traced = replace(traced, training=False)
+    graph = expand(traced, settings)
+    scratch = Scratch(graph, torch.device("cpu"), "torch", 64 * MIB)
+    for index, pass_ in enumerate(graph.passes):
+        counts = scratch.row_counts(pass_)
+        assert counts, pass_.name
+        assert all(0 < rows <= pass_.domain for rows in counts), pass_.name
+        for rows in counts:
+            scratch.call(index, rows)()
