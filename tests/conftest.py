@@ -17,6 +17,11 @@ if not torch.cuda.is_available():
     interpreter.install()
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """A worker a core; beside a GPU none, as tests look at its memory."""
+    return 0 if torch.cuda.is_available() else os.cpu_count() or 1
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip the tests marked `gpu` where there is none."""
     if torch.cuda.is_available():
