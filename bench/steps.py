@@ -90,6 +90,8 @@ def compare(options: argparse.Namespace) -> tuple[str, str, Rows]:
     note = (
         "Memory by torch's counter, with the caller's x and y; `parts`: gradients of them add up."
     )
+    if options.dtype == "bf16":
+        note += " torch's parameters and momentum are bf16 too, tvdnn's are float32."
     return f"{TITLES[options.net]}, batch {options.batch}, {options.dtype}", note, rows
 
 
