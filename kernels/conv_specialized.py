@@ -22,6 +22,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+# Triton 3.8 has other names for both, and 3.9 no longer takes the first ones.
+load_box = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
+store_box = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+
 SIZES: Final = ("num_samples", "height", "width", "pad_h", "pad_w", "dil_h", "dil_w")
 
 
@@ -56,10 +60,8 @@ def _load(
             mbarrier.expect(bar, x_desc.block_type.nbytes + packed_desc.block_type.nbytes)
             row = h - pad_h + tap // S * dil_h
             column = w - pad_w + tap % S * dil_w
-            tma.async_copy_global_to_shared(x_desc, [n, row, column, c], bar, x_bufs.index(stage))
-            tma.async_copy_global_to_shared(
-                packed_desc, [k, tap * in_c + c], bar, packed_bufs.index(stage)
-            )
+            load_box(x_desc, [n, row, column, c], bar, x_bufs.index(stage))
+            load_box(packed_desc, [k, tap * in_c + c], bar, packed_bufs.index(stage))
             stage += 1
             if stage == STAGES:
                 stage = 0
@@ -97,7 +99,7 @@ def _compute(
         if HAS_MASK:
             tma.store_wait(0)
             mbarrier.expect(masked, mask_desc.block_type.nbytes)
-            tma.async_copy_global_to_shared(mask_desc, [n, h, w, k], masked, y_buf)
+            load_box(mask_desc, [n, h, w, k], masked, y_buf)
         acc = gl.zeros([BLOCK_K, PIXELS], gl.float32, SUMS)
         stage = count % STAGES
         phase = count // STAGES & 1
@@ -138,7 +140,7 @@ def _compute(
             tma.store_wait(0)
         y_buf.store(y)
         fence_async_shared()
-        tma.async_copy_shared_to_global(y_desc, [n, h, w, k], y_buf)
+        store_box(y_desc, [n, h, w, k], y_buf)
     tma.store_wait(0)
 
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from triton import knobs
 from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import get_ptxas
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
@@ -114,14 +114,20 @@ def compiled_kernels() -> Iterator[list[Any]]:
 
 def assemble(ptx: str, arch: int) -> str:
     """What ptxas has to say of a kernel's registers, spills and warpgroup products."""
-    ptxas = knobs.nvidia.ptxas_blackwell if arch >= 100 else knobs.nvidia.ptxas
     target = re.search(r"\.target (sm_\w+)", ptx)
     assert target is not None
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "kernel.ptx")
         source.write_text(ptx)
         output = Path(folder, "kernel.cubin")
-        command = [ptxas.path, "-v", f"--gpu-name={target[1]}", str(source), "-o", str(output)]
+        command = [
+            get_ptxas(arch).path,
+            "-v",
+            f"--gpu-name={target[1]}",
+            str(source),
+            "-o",
+            str(output),
+        ]
         return subprocess.run(command, capture_output=True, text=True, check=True).stderr
 
 
