@@ -48,7 +48,8 @@ def _add_update(
 ) -> None:
     direction, b.direction = b.direction, Direction.UPDATE
     nbytes = sum(update_nbytes(b, param) for param in params)
-    b.add_pass(op, role, reads, (), updates=params, extra_nbytes=nbytes, attrs=b.update_attrs)
+    attrs = b.update_attrs if role == "update" else {}  # a kept sum has no state beside it
+    b.add_pass(op, role, reads, (), updates=params, extra_nbytes=nbytes, attrs=attrs)
     b.direction = direction
 
 
@@ -86,7 +87,7 @@ def _run_update(a: Launch) -> None:
 
 
 def _run_accumulate(a: Launch) -> None:
-    total = a.updates[0][0]
+    ((total,),) = a.updates
     a.kernels.add(total, a.reads[0], total)
 
 
