@@ -33,6 +33,7 @@ from .conv_tiles import (
     joined_tile,
     part_of,
     pointer_tile,
+    shares_rows,
     specialized_tile,
     suits_descriptors,
     suits_specialized,
@@ -176,8 +177,10 @@ def _launch_box(
     if taps.size == (1, 1) and taps.padding == (0, 0) and not pooled:
         mask = None if epilogue.mask is None else _as_row(epilogue.mask)
         x, y, epilogue = _as_row(x), _as_row(y), replace(epilogue, mask=mask)
-    if suits_specialized(taps, x.dtype, masked=epilogue.mask is not None, pooled=pooled):
-        _launch_specialized(x, packed, y, taps, epilogue)
+    specialized = specialized_tile(taps, x.dtype)
+    box = box_of(*_summed_sides(y, epilogue)[1:], specialized.pixels, 2 if pooled else 1)
+    if suits_specialized(taps, x.dtype, box, masked=epilogue.mask is not None, pooled=pooled):
+        _launch_specialized(x, packed, y, taps, epilogue, box)
     else:
         _launch_plain_box(x, packed, y, taps, epilogue, precision)
 
@@ -188,24 +191,28 @@ def _as_row(nhwc: Tensor) -> Tensor:
 
 
 def _launch_specialized(
-    x: Tensor, packed: Tensor, y: Tensor, taps: Filter, epilogue: Epilogue
+    x: Tensor, packed: Tensor, y: Tensor, taps: Filter, epilogue: Epilogue, box: Box
 ) -> None:
     tile = specialized_tile(taps, x.dtype)
-    num_samples, height, width, _ = y.shape
-    box = box_of(height, width, tile.pixels)
+    shared = shares_rows(taps, x.dtype, box)
+    stored = _stored_box(box, tile, epilogue.codes is not None)
+    num_samples, height, width = _summed_sides(y, epilogue)
     num_tiles = _num_tiles((num_samples, height, width), box, taps, tile)
-    flags = _flags(epilogue)
-    del flags["POOL"]
     conv_specialized_kernel[(min(num_tiles, num_sms()),)](
         swizzled(x, [*box, tile.in_channels]),
+        swizzled(x, [1, taps.size[0] - 1, box[2], tile.in_channels]) if shared else None,
         swizzled(packed.view(taps.out_channels, -1), [tile.out_channels, tile.in_channels]),
         epilogue.bias,
-        None if epilogue.mask is None else swizzled(epilogue.mask, [*box, tile.out_channels]),
-        swizzled(y, [*box, tile.out_channels]),
+        None if epilogue.mask is None else swizzled(epilogue.mask, stored),
+        swizzled(y, stored),
+        epilogue.codes,
         num_samples, height, width, taps.in_channels, taps.out_channels,
         *taps.padding, *taps.dilation,
-        R=taps.size[0], S=taps.size[1], **flags, ROUND=y.dtype == torch.float32,
-        STAGES=tile.num_stages, num_warps=tile.num_warps,
+        R=taps.size[0], S=taps.size[1], **_flags(epilogue), ROUND=y.dtype == torch.float32,
+        ROWS=taps.size[0] if shared else 1,
+        BLOCK_N=box[0], BLOCK_H=box[1], BLOCK_W=box[2], BLOCK_K=tile.out_channels,
+        STAGES=3 if shared else tile.num_stages, PACKED_STAGES=2 if shared else tile.num_stages,
+        num_warps=tile.num_warps,
     )  # fmt: skip
 
 

@@ -22,6 +22,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from .conv_epilogue import max_of_taps
+
 # Triton 3.8 has other names for both, and 3.9 no longer takes the first ones.
 load_box = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 store_box = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
@@ -39,9 +41,9 @@ def _place_of(tile, tiles_h, tiles_w, tiles_k, block):
 
 
 @gluon.jit
-def _load(
-    x_desc, packed_desc, x_bufs, packed_bufs, full, empty, tiles, in_c, steps_c, offsets, steps,
-    S: gl.constexpr, BLOCK: gl.constexpr,
+def _load_boxes(
+    x_desc, packed_desc, x_bufs, packed_bufs, full, empty, tiles, in_c, steps_c, offsets,
+    R: gl.constexpr, S: gl.constexpr, BLOCK: gl.constexpr,
 ):  # fmt: skip
     """Fill the ring of stages, step by step and tile by tile."""
     STAGES: gl.constexpr = x_bufs.shape[0]
@@ -52,20 +54,135 @@ def _load(
     phase = 1
     for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
         n, h, w, k = _place_of(tile, tiles_h, tiles_w, tiles_k, BLOCK)
-        for step in range(steps):
-            tap = step // steps_c
-            c = step % steps_c * BLOCK_C
+        for step in range(R * S * steps_c):
+            r = step % R
+            s = step // R // steps_c
+            c = step // R % steps_c * BLOCK_C
             mbarrier.wait(empty.index(stage), phase)
             bar = full.index(stage)
             mbarrier.expect(bar, x_desc.block_type.nbytes + packed_desc.block_type.nbytes)
-            row = h - pad_h + tap // S * dil_h
-            column = w - pad_w + tap % S * dil_w
+            row = h - pad_h + r * dil_h
+            column = w - pad_w + s * dil_w
             load_box(x_desc, [n, row, column, c], bar, x_bufs.index(stage))
-            load_box(packed_desc, [k, tap * in_c + c], bar, packed_bufs.index(stage))
+            load_box(packed_desc, [k, (r * S + s) * in_c + c], bar, packed_bufs.index(stage))
             stage += 1
             if stage == STAGES:
                 stage = 0
                 phase ^= 1
+
+
+@gluon.jit
+def _load_rows(
+    x_desc, edge_desc, packed_desc, x_rows, packed_bufs, full, empty, packed_full, packed_empty,
+    tiles, in_c, steps_c, offsets, R: gl.constexpr, S: gl.constexpr, BLOCK: gl.constexpr,
+):  # fmt: skip
+    """As `_load_boxes`, but a stage holds rows enough for the R taps of a column, and R weights."""
+    BLOCK_C: gl.constexpr = x_rows.shape[2]
+    HEIGHT: gl.constexpr = BLOCK[1] + R - 1
+    BOX: gl.constexpr = x_desc.block_type.shape
+    EDGE: gl.constexpr = edge_desc.block_type.shape
+    num_tiles, tiles_h, tiles_w, tiles_k = tiles
+    pad_h, pad_w, _, dil_w = offsets
+    count = 0
+    for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
+        n, h, w, k = _place_of(tile, tiles_h, tiles_w, tiles_k, BLOCK)
+        for step in range(S * steps_c):
+            column = w - pad_w + step // steps_c * dil_w
+            c = step % steps_c * BLOCK_C
+            stage = count % full.shape[0]
+            mbarrier.wait(empty.index(stage), count // full.shape[0] & 1 ^ 1)
+            bar = full.index(stage)
+            mbarrier.expect(bar, x_desc.block_type.nbytes + edge_desc.block_type.nbytes)
+            rows = x_rows.index(stage * HEIGHT)._reinterpret(x_desc.dtype, BOX, x_desc.layout)
+            load_box(x_desc, [n, h - pad_h, column, c], bar, rows)
+            rows = x_rows.index(stage * HEIGHT + BLOCK[1])
+            rows = rows._reinterpret(x_desc.dtype, EDGE, edge_desc.layout)
+            row = h - pad_h + BLOCK[1]
+            load_box(edge_desc, [n, row, column, c], bar, rows)
+
+            stage = count % packed_full.shape[0]
+            mbarrier.wait(packed_empty.index(stage), count // packed_full.shape[0] & 1 ^ 1)
+            bar = packed_full.index(stage)
+            mbarrier.expect(bar, R * packed_desc.block_type.nbytes)
+            for r in gl.static_range(R):
+                place = [k, (r * S + step // steps_c) * in_c + c]
+                buf = packed_bufs.index(stage * R + r)
+                load_box(packed_desc, place, bar, buf)
+            count += 1
+
+
+@gluon.jit
+def _load(
+    x_desc, edge_desc, packed_desc, x_bufs, packed_bufs, full, empty, packed_full, packed_empty,
+    tiles, in_c, steps_c, offsets,
+    R: gl.constexpr, S: gl.constexpr, BLOCK: gl.constexpr, ROWS: gl.constexpr,
+):  # fmt: skip
+    if ROWS > 1:
+        _load_rows(
+            x_desc, edge_desc, packed_desc, x_bufs, packed_bufs, full, empty, packed_full,
+            packed_empty, tiles, in_c, steps_c, offsets, R, S, BLOCK,
+        )  # fmt: skip
+    else:
+        _load_boxes(
+            x_desc, packed_desc, x_bufs, packed_bufs, full, empty, tiles, in_c, steps_c, offsets,
+            R, S, BLOCK,
+        )  # fmt: skip
+
+
+@gluon.jit
+def _sum_boxes(acc, x_bufs, packed_bufs, full, empty, turn, count, steps):
+    """Products of a tile whose steps start with the ring's `count`; then it is the other's turn."""
+    STAGES: gl.constexpr = x_bufs.shape[0]
+    BOX: gl.constexpr = [acc.shape[1], x_bufs.shape[4]]
+    stage = count % STAGES
+    phase = count // STAGES & 1
+    last = 0  # a name that started as the stage's would never change (triton 3.6)
+    for step in range(steps):
+        mbarrier.wait(full.index(stage), phase)
+        box = x_bufs.index(stage).reshape(BOX).permute([1, 0])
+        acc = warpgroup_mma(packed_bufs.index(stage), box, acc, is_async=True)
+        acc = warpgroup_mma_wait(1, deps=[acc])
+        mbarrier.arrive(empty.index(last), pred=step > 0)
+        last = stage
+        stage += 1
+        if stage == STAGES:
+            stage = 0
+            phase ^= 1
+    mbarrier.arrive(turn)
+    acc = warpgroup_mma_wait(0, deps=[acc])
+    mbarrier.arrive(empty.index(last))
+    return acc
+
+
+@gluon.jit
+def _sum_rows(
+    acc, x_rows, packed_bufs, full, empty, packed_full, packed_empty, turn, count, steps,
+    R: gl.constexpr, BLOCK: gl.constexpr,
+):  # fmt: skip
+    """As `_sum_boxes`, of stages that `_load_rows` fills."""
+    BOX: gl.constexpr = [BLOCK[1] * BLOCK[2], x_rows.shape[2]]
+    HEIGHT: gl.constexpr = BLOCK[1] + R - 1
+    for step in range(count, count + steps):
+        stage = step % full.shape[0]
+        packed_stage = step % packed_full.shape[0]
+        mbarrier.wait(full.index(stage), step // full.shape[0] & 1)
+        mbarrier.wait(packed_full.index(packed_stage), step // packed_full.shape[0] & 1)
+        for r in gl.static_range(R):
+            box = x_rows.index(stage * HEIGHT + r)
+            box = box._reinterpret(x_rows.dtype, BOX, x_rows.layout).permute([1, 0])
+            acc = warpgroup_mma(packed_bufs.index(packed_stage * R + r), box, acc, is_async=True)
+            acc = warpgroup_mma_wait(1, deps=[acc])
+            if r == 0:
+                last = gl.maximum(step - 1, 0)
+                mbarrier.arrive(empty.index(last % full.shape[0]), pred=step > count)
+                last = last % packed_full.shape[0]
+                mbarrier.arrive(packed_empty.index(last), pred=step > count)
+    mbarrier.arrive(turn)
+    acc = warpgroup_mma_wait(0, deps=[acc])
+    last = count + steps - 1
+    mbarrier.arrive(empty.index(last % full.shape[0]))
+    mbarrier.arrive(packed_empty.index(last % packed_full.shape[0]))
+    return acc
 
 
 @gluon.jit
@@ -77,16 +194,15 @@ def _rounded(x):
 
 @gluon.jit
 def _compute(
-    bias_ptr, mask_desc, y_desc, x_bufs, packed_bufs, y_buf, full, empty, masked, turns,
-    tiles, out_c, steps,
+    bias_ptr, mask_desc, y_desc, codes_ptr, x_bufs, packed_bufs, y_buf, full, empty, packed_full,
+    packed_empty, masked, turns, tiles, sides, out_c, steps,
     TURN: gl.constexpr, BLOCK: gl.constexpr, HAS_BIAS: gl.constexpr, HAS_MASK: gl.constexpr,
-    RELU: gl.constexpr, ROUND: gl.constexpr,
+    RELU: gl.constexpr, POOL: gl.constexpr, ROUND: gl.constexpr, ROWS: gl.constexpr,
 ):  # fmt: skip
     """Take every second tile, from TURN on: products, then what leaves."""
-    STAGES: gl.constexpr = x_bufs.shape[0]
-    BLOCK_C: gl.constexpr = x_bufs.shape[4]
     PIXELS: gl.constexpr = BLOCK[0] * BLOCK[1] * BLOCK[2]
     BLOCK_K: gl.constexpr = BLOCK[3]
+    STORED: gl.constexpr = y_desc.block_type.shape
     DEPTH: gl.constexpr = 256 // x_bufs.dtype.primitive_bitwidth
     SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, PIXELS, DEPTH])
     num_tiles, tiles_h, tiles_w, tiles_k = tiles
@@ -101,26 +217,16 @@ def _compute(
             mbarrier.expect(masked, mask_desc.block_type.nbytes)
             load_box(mask_desc, [n, h, w, k], masked, y_buf)
         acc = gl.zeros([BLOCK_K, PIXELS], gl.float32, SUMS)
-        stage = count % STAGES
-        phase = count // STAGES & 1
-        last = 0  # a name that started as the stage's would never change (triton 3.6)
         mbarrier.wait(turns.index(TURN), turn_phase)
         turn_phase ^= 1
-        for step in range(steps):
-            mbarrier.wait(full.index(stage), phase)
-            box = x_bufs.index(stage).reshape([PIXELS, BLOCK_C])
-            box = box.permute([1, 0])
-            acc = warpgroup_mma(packed_bufs.index(stage), box, acc, is_async=True)
-            acc = warpgroup_mma_wait(1, deps=[acc])
-            mbarrier.arrive(empty.index(last), pred=step > 0)
-            last = stage
-            stage += 1
-            if stage == STAGES:
-                stage = 0
-                phase ^= 1
-        mbarrier.arrive(turns.index(1 - TURN))
-        acc = warpgroup_mma_wait(0, deps=[acc])
-        mbarrier.arrive(empty.index(last))
+        other = turns.index(1 - TURN)
+        if ROWS > 1:
+            acc = _sum_rows(
+                acc, x_bufs, packed_bufs, full, empty, packed_full, packed_empty, other,
+                count, steps, ROWS, BLOCK,
+            )  # fmt: skip
+        else:
+            acc = _sum_boxes(acc, x_bufs, packed_bufs, full, empty, other, count, steps)
         count += 2 * steps
         if HAS_BIAS:
             offs_k = k + gl.arange(0, BLOCK_K, gl.SliceLayout(1, SUMS))
@@ -130,7 +236,12 @@ def _compute(
             acc = gl.where(acc <= 0, 0.0, acc)
         if ROUND:
             acc = _rounded(acc)
-        y = acc.permute([1, 0]).reshape(BLOCK).to(y_desc.dtype)
+        if POOL:
+            acc, tap = _max_of_windows(acc.to(y_desc.dtype).to(gl.float32), BLOCK)
+            h = h // 2
+            w = w // 2
+            _store_codes(codes_ptr, tap, n, h, w, k, sides, out_c, STORED)
+        y = acc.permute([1, 0]).reshape(STORED).to(y_desc.dtype)
         if HAS_MASK:
             mbarrier.wait(masked, mask_phase)
             mask_phase ^= 1
@@ -145,10 +256,51 @@ def _compute(
 
 
 @gluon.jit
+def _max_of_windows(y, BLOCK: gl.constexpr):
+    """Maxima and their taps of windows 2x2 of y [channels, pixels of a box]."""
+    WINDOWS: gl.constexpr = BLOCK[0] * BLOCK[1] * BLOCK[2] // 4
+    SHAPE: gl.constexpr = [BLOCK[3], BLOCK[0] * BLOCK[1] // 2, 2, BLOCK[2] // 2, 2]
+    left, right = gl.split(y.reshape(SHAPE))
+    first, third = gl.split(left.permute([0, 1, 3, 2]))
+    second, fourth = gl.split(right.permute([0, 1, 3, 2]))
+    largest, tap = max_of_taps(first, second, third, fourth)
+    return largest.reshape([BLOCK[3], WINDOWS]), tap.reshape([BLOCK[3], WINDOWS])
+
+
+@gluon.jit
+def _store_codes(codes_ptr, tap, n, h, w, k, sides, out_c, BLOCK: gl.constexpr):
+    """Pack and store the taps [channels, windows] of a box of windows that starts at (n, h, w)."""
+    num_samples, height, width = sides
+    WINDOWS: gl.constexpr = BLOCK[0] * BLOCK[1] * BLOCK[2]
+    fours = tap.reshape([BLOCK[3] // 4, 4, WINDOWS])
+    COLUMN: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(2, fours.type.layout))
+    places = gl.expand_dims(gl.expand_dims(2 * gl.arange(0, 4, COLUMN), 0), 2)
+    codes = gl.sum(fours << places, axis=1)  # [channels / 4, windows]
+    byte = k // 4 + gl.arange(0, BLOCK[3] // 4, gl.SliceLayout(1, codes.type.layout))
+    window = gl.arange(0, WINDOWS, gl.SliceLayout(0, codes.type.layout))
+    sample = n + window // (BLOCK[1] * BLOCK[2])
+    row = h + window // BLOCK[2] % BLOCK[1]
+    column = w + window % BLOCK[2]
+    offs = ((sample.to(gl.int64) * height + row) * width + column) * (out_c // 4)
+    mask_w = (sample < num_samples) & (row < height) & (column < width)
+    mask = gl.expand_dims(byte < out_c // 4, 1) & gl.expand_dims(mask_w, 0)
+    ptrs = codes_ptr + gl.expand_dims(offs, 0) + gl.expand_dims(byte, 1)
+    gl.store(ptrs, codes.to(gl.uint8), mask=mask)
+
+
+@gluon.jit
 def _buffers(desc, COUNT: gl.constexpr):
     """Shared memory for so many of a descriptor's blocks."""
     shape: gl.constexpr = [COUNT] + desc.block_type.shape  # noqa: RUF005 (no stars in Gluon)
     return gl.allocate_shared_memory(desc.dtype, shape, desc.layout)
+
+
+@gluon.jit
+def _rows(x_desc, COUNT: gl.constexpr):
+    """Shared memory for so many rows of pixels, one after the other."""
+    shape: gl.constexpr = [COUNT, x_desc.block_type.shape[2], x_desc.block_type.shape[3]]
+    layout: gl.constexpr = gl.NVMMASharedLayout(128, x_desc.dtype.primitive_bitwidth, 2)
+    return gl.allocate_shared_memory(x_desc.dtype, shape, layout)
 
 
 @gluon.jit
@@ -162,42 +314,57 @@ def _barriers(COUNT: gl.constexpr):
 
 @gluon.jit(do_not_specialize=SIZES)
 def conv_specialized_kernel(
-    x_desc, packed_desc, bias_ptr, mask_desc, y_desc,
+    x_desc, edge_desc, packed_desc, bias_ptr, mask_desc, y_desc, codes_ptr,
     num_samples, height, width, in_c, out_c, pad_h, pad_w, dil_h, dil_w,
     R: gl.constexpr, S: gl.constexpr, HAS_BIAS: gl.constexpr, HAS_MASK: gl.constexpr,
-    RELU: gl.constexpr, ROUND: gl.constexpr, STAGES: gl.constexpr,
+    RELU: gl.constexpr, POOL: gl.constexpr, ROUND: gl.constexpr, ROWS: gl.constexpr,
+    BLOCK_N: gl.constexpr, BLOCK_H: gl.constexpr, BLOCK_W: gl.constexpr, BLOCK_K: gl.constexpr,
+    STAGES: gl.constexpr, PACKED_STAGES: gl.constexpr,
 ) -> None:  # fmt: skip
-    """Stride 1: a tile of outputs is a box of pixels, and a tap is the same box moved."""
-    BLOCK: gl.constexpr = y_desc.block_type.shape
+    """Stride 1: a tile of outputs is a box of pixels, and a tap is the same box moved.
+
+    With POOL the maxima of windows 2x2 leave, and height and width count the rows and columns that
+    lie in one; boxes then are 8 columns wide or more, whose windows no two threads share.
+    """
+    BLOCK: gl.constexpr = [BLOCK_N, BLOCK_H, BLOCK_W, BLOCK_K]
+    sides = (num_samples, height // 2, width // 2)
     tiles_h = gl.cdiv(height, BLOCK[1])
     tiles_w = gl.cdiv(width, BLOCK[2])
     tiles_k = gl.cdiv(out_c, BLOCK[3])
     num_tiles = gl.cdiv(num_samples, BLOCK[0]) * tiles_h * tiles_w * tiles_k
     tiles = (num_tiles, tiles_h, tiles_w, tiles_k)
     steps_c = gl.cdiv(in_c, x_desc.block_type.shape[3])
-    steps = R * S * steps_c
-    x_bufs = _buffers(x_desc, STAGES)
-    packed_bufs = _buffers(packed_desc, STAGES)
+    steps = R * S * steps_c // ROWS
+    if ROWS > 1:  # noqa: SIM108 (the shapes differ)
+        x_bufs = _rows(x_desc, STAGES * (BLOCK_H + ROWS - 1))
+    else:
+        x_bufs = _buffers(x_desc, STAGES)
+    packed_bufs = _buffers(packed_desc, PACKED_STAGES * ROWS)
     y_bufs = _buffers(y_desc, 2)
     full = _barriers(STAGES)
     empty = _barriers(STAGES)
+    packed_full = _barriers(PACKED_STAGES)
+    packed_empty = _barriers(PACKED_STAGES)
     masked = _barriers(2)
     turns = _barriers(2)
     gl.warp_specialize(
         [
             (_compute, (
-                bias_ptr, mask_desc, y_desc, x_bufs, packed_bufs, y_bufs.index(0),
-                full, empty, masked.index(0), turns, tiles, out_c, steps,
-                0, BLOCK, HAS_BIAS, HAS_MASK, RELU, ROUND,
+                bias_ptr, mask_desc, y_desc, codes_ptr, x_bufs, packed_bufs, y_bufs.index(0),
+                full, empty, packed_full, packed_empty, masked.index(0), turns,
+                tiles, sides, out_c, steps,
+                0, BLOCK, HAS_BIAS, HAS_MASK, RELU, POOL, ROUND, ROWS,
             )),
             (_compute, (
-                bias_ptr, mask_desc, y_desc, x_bufs, packed_bufs, y_bufs.index(1),
-                full, empty, masked.index(1), turns, tiles, out_c, steps,
-                1, BLOCK, HAS_BIAS, HAS_MASK, RELU, ROUND,
+                bias_ptr, mask_desc, y_desc, codes_ptr, x_bufs, packed_bufs, y_bufs.index(1),
+                full, empty, packed_full, packed_empty, masked.index(1), turns,
+                tiles, sides, out_c, steps,
+                1, BLOCK, HAS_BIAS, HAS_MASK, RELU, POOL, ROUND, ROWS,
             )),
             (_load, (
-                x_desc, packed_desc, x_bufs, packed_bufs, full, empty, tiles, in_c, steps_c,
-                (pad_h, pad_w, dil_h, dil_w), steps, S, BLOCK,
+                x_desc, edge_desc, packed_desc, x_bufs, packed_bufs,
+                full, empty, packed_full, packed_empty, tiles, in_c, steps_c,
+                (pad_h, pad_w, dil_h, dil_w), R, S, BLOCK, ROWS,
             )),
         ],
         [4, 1],

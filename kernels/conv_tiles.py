@@ -20,6 +20,7 @@ Box = tuple[int, int, int]
 FEW_CHANNELS: Final = 16  # below it, taps and channels are joined into one axis
 STEP_NBYTES: Final = 128  # of channels in one step of a sum: a line, and TMA's widest swizzle
 MOST_BOX_SAMPLES: Final = 64
+SINGLE_THREAD_COLUMNS: Final = 8  # of a box, from which a thread holds whole windows 2x2
 MOST_JOINED: Final = 32  # taps and channels in one step: more take too many registers
 LONG_SUM: Final = 36  # steps of a sum from which tiles gain nothing by overlapping
 LONG_FLOAT32_SUM: Final = 128  # from which one large tile beats two on a multiprocessor
@@ -130,15 +131,25 @@ def _float32_box_tile(in_channels: int, wide: bool, steps: int, masked: bool, po
     return Tile(256, 128, in_channels, 8, 3, False, parts=2)
 
 
-def suits_specialized(taps: Filter, dtype: torch.dtype, *, masked: bool, pooled: bool) -> bool:
+def suits_specialized(
+    taps: Filter, dtype: torch.dtype, box: Box, *, masked: bool, pooled: bool
+) -> bool:
     """Whether boxes are computed by specialised warps: on Hopper, in whole steps of 128 bytes.
 
     float32 tiles fill shared memory, so that few stages are left: 256->256 @56 takes 2.90 ms, else
-    2.60. With masks, 64->64 @224, it is 4.71 against 5.21.
+    2.60. With masks, 64->64 @224, it is 4.71 against 5.21. Windows must lie in single threads.
     """
-    if capability()[0] != 9 or pooled or taps.in_channels % step_channels(dtype) != 0:
+    if capability()[0] != 9 or taps.in_channels % step_channels(dtype) != 0:
         return False
-    return dtype != torch.float32 or (masked and taps.out_channels <= 64)
+    if dtype == torch.float32:
+        return masked and taps.out_channels <= 64
+    return not pooled or box[2] >= SINGLE_THREAD_COLUMNS
+
+
+def shares_rows(taps: Filter, dtype: torch.dtype, box: Box) -> bool:
+    """Whether the taps of a column read the rows of one load: 3 rows of one sample's box."""
+    whole = box[0] == 1 and box[2] % SINGLE_THREAD_COLUMNS == 0
+    return dtype != torch.float32 and taps.size[0] == 3 and taps.dilation[0] == 1 and whole
 
 
 def specialized_tile(taps: Filter, dtype: torch.dtype) -> Tile:

@@ -42,10 +42,11 @@ def conv_box_kernel(
         n = box // (tiles_w * tiles_h) * BLOCK_N
         acc = tl.zeros((BLOCK_K, PIXELS), tl.float32)
         for step in tl.range(0, R * S * tiles_c, num_stages=STAGES):
-            tap = step // tiles_c
-            c = step % tiles_c * BLOCK_C
-            x = x_desc.load([n, h - pad_h + tap // S * dil_h, w - pad_w + tap % S * dil_w, c])
-            weight = packed_desc.load([k, tap * in_c + c])
+            r = step % R
+            s = step // R // tiles_c
+            c = step // R % tiles_c * BLOCK_C
+            x = x_desc.load([n, h - pad_h + r * dil_h, w - pad_w + s * dil_w, c])
+            weight = packed_desc.load([k, (r * S + s) * in_c + c])
             acc = tl.dot(weight, x.reshape(PIXELS, BLOCK_C).T, acc, input_precision=PRECISION)
         leave_box(
             acc, bias_ptr, mask_desc, y_desc, codes_ptr,

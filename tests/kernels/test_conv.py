@@ -233,7 +233,7 @@ def test_repeats_to_the_bit(name: str, dtype: torch.dtype, generator: torch.Gene
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("channels", [(64, 64), (64, 192), (128, 128)])
-@pytest.mark.parametrize("side", [56, 13, 7])
+@pytest.mark.parametrize("side", [112, 30, 13, 7])
 def test_specialized_warps_change_no_bit(
     channels: tuple[int, int],
     side: int,
@@ -241,19 +241,25 @@ def test_specialized_warps_change_no_bit(
     generator: torch.Generator,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    layer = make(Shape((67, side, side), channels, precision="tf32"), dtype, generator)
-    settings, mask = layer.shape.settings, layer.x.relu()
+    layer = make(Shape((35, side, side), channels, precision="tf32"), dtype, generator)
+    specialized = outputs_of(layer)
+    monkeypatch.setattr(conv, "suits_specialized", lambda *_, **__: False)
+    for one, other in zip(specialized, outputs_of(layer), strict=True):
+        assert torch.equal(one, other)
+
+
+def outputs_of(layer: Layer) -> list[Tensor]:
+    """What the launchers make of a layer, with each of the epilogues."""
+    settings, mask, dtype = layer.shape.settings, layer.x.relu(), layer.x.dtype
     packed, packed_grad = layer.packed(dtype), layer.packed_grad(dtype)
-    outputs = []
-    for _ in range(2):
-        y, dx, masked = poisoned_like(layer.dy), poisoned_like(layer.x), poisoned_like(layer.x)
-        conv.conv2d(layer.x, packed, layer.bias, y, relu=True, **settings)
-        conv.conv2d_grad_input(layer.dy, packed_grad, dx, **settings)
-        conv.conv2d_grad_input(layer.dy, packed_grad, masked, mask=mask, **settings)
-        outputs.append((y, dx, masked))
-        monkeypatch.setattr(conv, "suits_specialized", lambda *_, **__: False)
-    for specialized, plain in zip(*outputs, strict=True):
-        assert torch.equal(specialized, plain)
+    y, dx, masked = poisoned_like(layer.dy), poisoned_like(layer.x), poisoned_like(layer.x)
+    conv.conv2d(layer.x, packed, layer.bias, y, relu=True, **settings)
+    conv.conv2d_grad_input(layer.dy, packed_grad, dx, **settings)
+    conv.conv2d_grad_input(layer.dy, packed_grad, masked, mask=mask, **settings)
+    maxima = poisoned_like(y[:, 1::2, 1::2])
+    codes = torch.zeros(*maxima.shape[:3], y.shape[3] // 4, dtype=torch.uint8, device=y.device)
+    conv.conv2d_max_pool(layer.x, packed, layer.bias, maxima, codes, **settings)
+    return [y, dx, masked, maxima, codes]
 
 
 @pytest.mark.gpu
