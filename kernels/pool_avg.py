@@ -1,6 +1,7 @@
 """Average pooling and adaptive average pooling of NHWC maps, with their gradients.
 
-Every gradient gathers, so that each element is one sum in a fixed order.
+Every gradient gathers, so that each element is one sum in a fixed order. What is written is rounded
+as products of `precision` will read it.
 """
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from .pool_tiles import LOOP_SIZES, Pair, any_ceil, launch, nchw, row, sides, tile_place, unroll
+from .rounding import stored, stored_reference
 
 
 @triton.jit
@@ -37,7 +39,8 @@ def _avg_pool2d_kernel(
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     PADDING_H: tl.constexpr, PADDING_W: tl.constexpr,
     COUNT_PADDING: tl.constexpr, DIVISOR: tl.constexpr,
-    UNROLL: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
+    UNROLL: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     n, out_h, out_w, c = tile_place(tiles_w, tiles_c, out_height, BLOCK_W, BLOCK_C)
     first_h, first_w = out_h * STRIDE_H - PADDING_H, out_w * STRIDE_W - PADDING_W
@@ -55,7 +58,7 @@ def _avg_pool2d_kernel(
     mask = (out_w < out_width) & (c < channels)
     inside = (first_h < height) & (first_w < width)
     y = tl.where(inside, total / size, 0.0)
-    tl.store(ptrs, y.to(y_ptr.dtype.element_ty), mask=mask)
+    tl.store(ptrs, stored(y, y_ptr.dtype.element_ty, PRECISION), mask=mask)
 
 
 @triton.jit(do_not_specialize=LOOP_SIZES)
@@ -65,7 +68,8 @@ def _avg_pool2d_grad_kernel(
     PADDING_H: tl.constexpr, PADDING_W: tl.constexpr,
     COUNT_PADDING: tl.constexpr, DIVISOR: tl.constexpr,
     WINDOWS_H: tl.constexpr, WINDOWS_W: tl.constexpr,
-    UNROLL: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
+    UNROLL: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     n, h, w, c = tile_place(tiles_w, tiles_c, height, BLOCK_W, BLOCK_C)
     last_h, last_w = (h + PADDING_H) // STRIDE_H, (w + PADDING_W) // STRIDE_W
@@ -85,7 +89,8 @@ def _avg_pool2d_grad_kernel(
         )  # fmt: skip
         dx += tl.where(mask, dy / size, 0.0)
     ptrs = row(dx_ptr, n, h, height, width, channels) + (w * channels + c)
-    tl.store(ptrs, dx.to(dx_ptr.dtype.element_ty), mask=(w < width) & (c < channels))
+    mask = (w < width) & (c < channels)
+    tl.store(ptrs, stored(dx, dx_ptr.dtype.element_ty, PRECISION), mask=mask)
 
 
 @triton.jit
@@ -101,7 +106,7 @@ def _adaptive_stop(i, size, out_size):
 @triton.jit(do_not_specialize=[*LOOP_SIZES, "most_w"])
 def _adaptive_avg_pool2d_kernel(
     x_ptr, y_ptr, height, width, out_height, out_width, channels, tiles_w, tiles_c, most_w,
-    BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """`most_w`: columns of the widest window."""
     n, out_h, out_w, c = tile_place(tiles_w, tiles_c, out_height, BLOCK_W, BLOCK_C)
@@ -119,13 +124,13 @@ def _adaptive_avg_pool2d_kernel(
     size = ((stop_h - start_h) * (stop_w - start_w)).to(tl.float32)
     ptrs = row(y_ptr, n, out_h, out_height, out_width, channels) + (out_w * channels + c)
     mask = (out_w < out_width) & (c < channels)
-    tl.store(ptrs, (total / size).to(y_ptr.dtype.element_ty), mask=mask)
+    tl.store(ptrs, stored(total / size, y_ptr.dtype.element_ty, PRECISION), mask=mask)
 
 
 @triton.jit(do_not_specialize=[*LOOP_SIZES, "most_w"])
 def _adaptive_avg_pool2d_grad_kernel(
     dy_ptr, dx_ptr, height, width, out_height, out_width, channels, tiles_w, tiles_c, most_w,
-    BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """`most_w`: the most windows, across, that share an element.
 
@@ -149,7 +154,8 @@ def _adaptive_avg_pool2d_grad_kernel(
             size_w -= _adaptive_start(out_w, width, out_width)
             dx += dy / (size_h * size_w).to(tl.float32)
     ptrs = row(dx_ptr, n, h, height, width, channels) + (w * channels + c)
-    tl.store(ptrs, dx.to(dx_ptr.dtype.element_ty), mask=(w < width) & (c < channels))
+    mask = (w < width) & (c < channels)
+    tl.store(ptrs, stored(dx, dx_ptr.dtype.element_ty, PRECISION), mask=mask)
 
 
 def _avg_constants(
@@ -165,7 +171,7 @@ def _avg_constants(
 
 def avg_pool2d(
     x: Tensor, y: Tensor, *, kernel: Pair, stride: Pair, padding: Pair,
-    count_include_pad: bool, divisor_override: int | None,
+    count_include_pad: bool, divisor_override: int | None, precision: str = "ieee",
 ) -> None:  # fmt: skip
     """y [N, OH, OW, C] = mean of each window of x [N, H, W, C], with torch's divisors.
 
@@ -175,13 +181,13 @@ def avg_pool2d(
     launch(
         _avg_pool2d_kernel, (x, y, *sides(x, y)), samples * out_height, out_width, channels,
         **_avg_constants(kernel, stride, padding, count_include_pad, divisor_override),
-        UNROLL=unroll(*kernel),
+        UNROLL=unroll(*kernel), PRECISION=precision,
     )  # fmt: skip
 
 
 def avg_pool2d_grad(
     dy: Tensor, dx: Tensor, *, kernel: Pair, stride: Pair, padding: Pair,
-    count_include_pad: bool, divisor_override: int | None,
+    count_include_pad: bool, divisor_override: int | None, precision: str = "ieee",
 ) -> None:  # fmt: skip
     """dx [N, H, W, C] = each element's share of dy [N, OH, OW, C]."""
     samples, height, width, channels = dx.shape
@@ -190,10 +196,11 @@ def avg_pool2d_grad(
         _avg_pool2d_grad_kernel, (dy, dx, *sides(dx, dy)), samples * height, width, channels,
         **_avg_constants(kernel, stride, padding, count_include_pad, divisor_override),
         WINDOWS_H=windows[0], WINDOWS_W=windows[1], UNROLL=unroll(*windows),
+        PRECISION=precision,
     )  # fmt: skip
 
 
-def adaptive_avg_pool2d(x: Tensor, y: Tensor) -> None:
+def adaptive_avg_pool2d(x: Tensor, y: Tensor, *, precision: str = "ieee") -> None:
     """y [N, OH, OW, C] = mean of x [N, H, W, C] over torch's adaptive windows."""
     samples, out_height, out_width, channels = y.shape
     most_w = _most_columns(x.shape[2], out_width)
@@ -205,16 +212,23 @@ def adaptive_avg_pool2d(x: Tensor, y: Tensor) -> None:
         out_width,
         channels,
         most_w=most_w,
+        PRECISION=precision,
     )
 
 
-def adaptive_avg_pool2d_grad(dy: Tensor, dx: Tensor) -> None:
+def adaptive_avg_pool2d_grad(dy: Tensor, dx: Tensor, *, precision: str = "ieee") -> None:
     """dx [N, H, W, C] = each element's share of dy [N, OH, OW, C]."""
     samples, height, width, channels = dx.shape
     most_w = _most_columns(dy.shape[2], width)
     operands = (dy, dx, *sides(dx, dy))
     launch(
-        _adaptive_avg_pool2d_grad_kernel, operands, samples * height, width, channels, most_w=most_w
+        _adaptive_avg_pool2d_grad_kernel,
+        operands,
+        samples * height,
+        width,
+        channels,
+        most_w=most_w,
+        PRECISION=precision,
     )
 
 
@@ -225,17 +239,17 @@ def _most_columns(size: int, out_size: int) -> int:
 
 def avg_pool2d_reference(
     x: Tensor, y: Tensor, *, kernel: Pair, stride: Pair, padding: Pair,
-    count_include_pad: bool, divisor_override: int | None,
+    count_include_pad: bool, divisor_override: int | None, precision: str = "ieee",
 ) -> None:  # fmt: skip
     """What `avg_pool2d` computes."""
     ceil = any_ceil(x, y, kernel, stride, padding)
     settings = (kernel, stride, padding, ceil, count_include_pad, divisor_override)
-    y.copy_(functional.avg_pool2d(nchw(x), *settings).permute(0, 2, 3, 1))
+    _leave(functional.avg_pool2d(nchw(x), *settings), y, precision)
 
 
 def avg_pool2d_grad_reference(
     dy: Tensor, dx: Tensor, *, kernel: Pair, stride: Pair, padding: Pair,
-    count_include_pad: bool, divisor_override: int | None,
+    count_include_pad: bool, divisor_override: int | None, precision: str = "ieee",
 ) -> None:  # fmt: skip
     """What `avg_pool2d_grad` computes."""
     ceil = any_ceil(dx, dy, kernel, stride, padding)
@@ -243,16 +257,21 @@ def avg_pool2d_grad_reference(
     # Contiguous: on CUDA, torch 2.11 errs where windows are padded and maps are channels_last.
     like, given = nchw(dx).contiguous(), nchw(dy).contiguous()
     gradient = torch.ops.aten.avg_pool2d_backward(given, like, *settings)
-    dx.copy_(gradient.permute(0, 2, 3, 1))
+    _leave(gradient, dx, precision)
 
 
-def adaptive_avg_pool2d_reference(x: Tensor, y: Tensor) -> None:
+def adaptive_avg_pool2d_reference(x: Tensor, y: Tensor, *, precision: str = "ieee") -> None:
     """What `adaptive_avg_pool2d` computes."""
-    y.copy_(functional.adaptive_avg_pool2d(nchw(x), y.shape[1:3]).permute(0, 2, 3, 1))
+    _leave(functional.adaptive_avg_pool2d(nchw(x), y.shape[1:3]), y, precision)
 
 
-def adaptive_avg_pool2d_grad_reference(dy: Tensor, dx: Tensor) -> None:
+def adaptive_avg_pool2d_grad_reference(dy: Tensor, dx: Tensor, *, precision: str = "ieee") -> None:
     """What `adaptive_avg_pool2d_grad` computes."""
     like = torch.empty_like(nchw(dx))
     gradient = torch.ops.aten._adaptive_avg_pool2d_backward(nchw(dy), like)
-    dx.copy_(gradient.permute(0, 2, 3, 1))
+    _leave(gradient, dx, precision)
+
+
+def _leave(found: Tensor, out: Tensor, precision: str) -> None:
+    """Write a map [N, C, H, W] into one [N, H, W, C], rounded."""
+    out.copy_(stored_reference(found, out.dtype, precision).permute(0, 2, 3, 1))

@@ -39,7 +39,7 @@ def launch(
     channels: int,
     tile: int = TILE,
     num_warps: int = NUM_WARPS,
-    **constants: int,
+    **constants: int | str,
 ) -> None:
     """One program for each tile of `tile` elements of `rows` rows; 16-byte vectors of channels."""
     block_c = min(triton.next_power_of_2(channels), TILE_CHANNELS)

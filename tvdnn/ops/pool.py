@@ -69,19 +69,19 @@ def _run_unpool(a: Launch) -> None:
 
 
 def _run_avg(a: Launch) -> None:
-    a.kernels.avg_pool2d(a.reads[0], a.writes[0], **a.settings(*_AVG))
+    a.kernels.avg_pool2d(a.reads[0], a.writes[0], **a.settings(*_AVG), precision=a.precision)
 
 
 def _run_avg_grad(a: Launch) -> None:
-    a.kernels.avg_pool2d_grad(a.reads[0], a.writes[0], **a.settings(*_AVG))
+    a.kernels.avg_pool2d_grad(a.reads[0], a.writes[0], **a.settings(*_AVG), precision=a.precision)
 
 
 def _run_adaptive(a: Launch) -> None:
-    a.kernels.adaptive_avg_pool2d(a.reads[0], a.writes[0])
+    a.kernels.adaptive_avg_pool2d(a.reads[0], a.writes[0], precision=a.precision)
 
 
 def _run_adaptive_grad(a: Launch) -> None:
-    a.kernels.adaptive_avg_pool2d_grad(a.reads[0], a.writes[0])
+    a.kernels.adaptive_avg_pool2d_grad(a.reads[0], a.writes[0], precision=a.precision)
 
 
 MAX_POOL2D = OpDef(
