@@ -1,9 +1,10 @@
 """Dropout without a stored mask: Philox (Salmon et al. 2011), keyed by a counter, gives it again.
 
 Each element draws by its index in the whole batch, so a mask is the same whatever run of samples a
-launch covers. Elements come in aligned spans of 8 * LANES: one Philox call yields four words, and
-half j of lane l's words belongs to element j * LANES + l of its span. So p is a multiple of 2**-16:
-with a word an element the draws, not the bytes, set the pace (79% of a copy's; H200, 2026-11-21).
+launch covers. Elements come in aligned spans of 8 * LANES. One Philox call yields four words, whose
+halves belong to the 16-byte vector that its lane loads, or to two: a thread draws for what it loads
+and no draw changes hands. So p is a multiple of 2**-16: with a word an element the draws, not the
+bytes, set the pace (79% of a copy's; H200, 2026-11-21).
 """
 
 from typing import Final
@@ -15,7 +16,7 @@ from torch import Tensor
 
 LANES: Final = 256
 DRAWS: Final = 8  # of one Philox call
-NUM_WARPS: Final = 2
+NUM_WARPS: Final = 8
 ROUNDS: Final = 7  # the fewest that pass BigCrush, by the paper
 UINT32: Final = 0xFFFFFFFF
 ROUND_A: Final = 0xD2511F53
@@ -25,46 +26,57 @@ KEY_B: Final = 0xBB67AE85
 
 
 @triton.jit
-def _drop(x_ptr, y_ptr, offs, numel, draw, least, scale, WHOLE: tl.constexpr):
-    keep = draw.to(tl.int32) >= least
-    if WHOLE:
-        x = tl.load(x_ptr + offs)
-        y = tl.where(keep, x.to(tl.float32) * scale, 0.0)
-        tl.store(y_ptr + offs, y.to(x.dtype))
-    else:
-        mask = (offs >= 0) & (offs < numel)
-        x = tl.load(x_ptr + offs, mask=mask, other=0.0)
-        y = tl.where(keep, x.to(tl.float32) * scale, 0.0)
-        tl.store(y_ptr + offs, y.to(x.dtype), mask=mask)
+def _halves(first, second):
+    """The halves of words [..., N] in order: [..., N, word, half]."""
+    words = tl.join(first, second)
+    return tl.join(words & 0xFFFF, words >> 16)
 
 
 @triton.jit
-def _drop_span(x_ptr, y_ptr, offs, numel, words, least, scale, WHOLE: tl.constexpr):
-    LANES: tl.constexpr = offs.shape[0]
-    for j in tl.static_range(4):
-        low, high = words[j] & 0xFFFF, words[j] >> 16
-        _drop(x_ptr, y_ptr, offs + 2 * j * LANES, numel, low, least, scale, WHOLE)
-        _drop(x_ptr, y_ptr, offs + (2 * j + 1) * LANES, numel, high, least, scale, WHOLE)
+def _drop(x_ptr, y_ptr, offs, numel, draws, least, scale, WHOLE: tl.constexpr):
+    mask = None if WHOLE else (offs >= 0) & (offs < numel)
+    x = tl.load(x_ptr + offs, mask=mask, other=None if WHOLE else 0.0)
+    keep = draws.reshape(offs.shape).to(tl.int32) >= least
+    y = tl.where(keep, x.to(tl.float32) * scale, 0.0)
+    tl.store(y_ptr + offs, y.to(x.dtype), mask=mask)
+
+
+@triton.jit
+def _drop_span(
+    x_ptr, y_ptr, start, numel, words, least, scale, VECTOR: tl.constexpr, WHOLE: tl.constexpr
+):
+    LANES: tl.constexpr = words[0].shape[0]
+    offs = start + tl.arange(0, VECTOR * LANES)
+    if VECTOR == 8:
+        even, odd = tl.join(words[0], words[2]), tl.join(words[1], words[3])
+        _drop(x_ptr, y_ptr, offs, numel, _halves(even, odd), least, scale, WHOLE)
+    else:
+        first, second = _halves(words[0], words[1]), _halves(words[2], words[3])
+        _drop(x_ptr, y_ptr, offs, numel, first, least, scale, WHOLE)
+        _drop(x_ptr, y_ptr, offs + VECTOR * LANES, numel, second, least, scale, WHOLE)
 
 
 @triton.jit(do_not_specialize=["numel", "op_id", "least"])
 def _dropout_kernel(
     x_ptr, y_ptr, seed_ptr, numel, first, op_id, least, scale,
-    LANES: tl.constexpr, ROUNDS: tl.constexpr,
+    VECTOR: tl.constexpr, LANES: tl.constexpr, ROUNDS: tl.constexpr,
 ):  # fmt: skip
     span = first // (8 * LANES) + tl.program_id(0).to(tl.int64)
-    lanes = tl.arange(0, LANES)
-    counter = span * LANES + lanes
+    counter = span * LANES + tl.arange(0, LANES)
     low = counter.to(tl.uint32)
     high = (counter >> 32).to(tl.uint32)
     stream = tl.full((LANES,), op_id, tl.uint32)
     words = tl.philox(tl.load(seed_ptr), low, high, stream, tl.zeros((LANES,), tl.uint32), ROUNDS)
     start = span * (8 * LANES) - first
-    offs = start + lanes
     if (start >= 0) & (start + 8 * LANES <= numel):
-        _drop_span(x_ptr, y_ptr, offs, numel, words, least, scale, True)
+        _drop_span(x_ptr, y_ptr, start, numel, words, least, scale, VECTOR, True)
     else:
-        _drop_span(x_ptr, y_ptr, offs, numel, words, least, scale, False)
+        _drop_span(x_ptr, y_ptr, start, numel, words, least, scale, VECTOR, False)
+
+
+def _vector(x: Tensor) -> int:
+    """Elements of a 16-byte load."""
+    return 16 // x.element_size()
 
 
 def _first_element(x: Tensor, first_sample: int) -> int:
@@ -94,7 +106,7 @@ def dropout(x: Tensor, y: Tensor, seed: Tensor, *, p: float, op_id: int, first_s
     grid = (triton.cdiv(first + numel, span) - first // span,)
     _dropout_kernel[grid](
         x, y, seed, numel, first, op_id, _least_kept(p), _scale(p),
-        LANES=LANES, ROUNDS=ROUNDS, num_warps=NUM_WARPS,
+        VECTOR=_vector(x), LANES=LANES, ROUNDS=ROUNDS, num_warps=NUM_WARPS,
     )  # fmt: skip
 
 
@@ -105,8 +117,9 @@ def dropout_reference(
     first = _first_element(x, first_sample)
     index = torch.arange(first, first + x.numel(), dtype=torch.int64, device=x.device)
     span, within = index // (DRAWS * LANES), index % (DRAWS * LANES)
-    words = _philox(span * LANES + within % LANES, op_id, seed)
-    draw = within // LANES
+    vector = _vector(x)
+    words = _philox(span * LANES + within // vector % LANES, op_id, seed)
+    draw = within // (vector * LANES) * vector + within % vector
     word = words.gather(0, (draw // 2)[None])[0]
     keep = (word >> 16 * (draw % 2) & 0xFFFF) >= _least_kept(p)
     scaled = x.to(torch.float32) * _scale(p)
