@@ -15,7 +15,6 @@ from torch.nn import functional
 
 from .pool_tiles import (
     LOOP_SIZES,
-    NUM_WARPS,
     Pair,
     any_ceil,
     launch,
@@ -26,34 +25,82 @@ from .pool_tiles import (
     unroll,
 )
 
-GRAD_TILE: Final = 2048
+GRAD_TILE: Final = 1024
+ROWS: Final = 9  # of pools in a program whose windows share their rows
+PROGRAMS: Final = 1024  # that a launch has at least, where its maps have as many rows
+
+
+@triton.jit
+def _wide(x):
+    """x as float32; bfloat16 by its bits, which keeps the compiler from comparing in bfloat16."""
+    if x.dtype == tl.bfloat16:
+        wide = (x.to(tl.int16, bitcast=True).to(tl.int32) << 16).to(tl.float32, bitcast=True)
+    else:
+        wide = x.to(tl.float32)
+    return wide
+
+
+@triton.jit
+def _larger(largest, place, x, place_of_x):
+    """The larger of two values and its place: the first's in a tie, the last's of NaN."""
+    place = tl.where((x > largest) | (x != x), place_of_x, place)
+    return tl.maximum(largest, x, propagate_nan=tl.PropagateNan.ALL), place
+
+
+@triton.jit
+def _load_column(x_row, in_row, w, c, width, channels):
+    """Columns w of a row, -inf outside of the map: [BLOCK_W, BLOCK_C]."""
+    mask = in_row & (w >= 0) & (w < width)
+    return _wide(tl.load(x_row + (w * channels + c), mask=mask, other=float("-inf")))
+
+
+@triton.jit
+def _row_max(
+    x_ptr, n, h, first_w, c, height, width, channels,
+    KERNEL_W: tl.constexpr, DILATION_W: tl.constexpr, UNROLL: tl.constexpr,
+):  # fmt: skip
+    """Largest of row h in each window that starts at columns `first_w`, and its column in there."""
+    x_row = row(x_ptr, n, h, height, width, channels)
+    in_row = (h >= 0) & (h < height) & (c < channels)
+    largest = _load_column(x_row, in_row, first_w, c, width, channels)
+    column = tl.zeros(largest.shape, tl.int32)
+    for tap in tl.range(1, KERNEL_W, loop_unroll_factor=UNROLL):
+        x = _load_column(x_row, in_row, first_w + tap * DILATION_W, c, width, channels)
+        largest, column = _larger(largest, column, x, tap)
+    return largest, column
+
+
+@triton.jit
+def _first_tap(
+    first_h, first_w, KERNEL_W: tl.constexpr, DILATION_H: tl.constexpr, DILATION_W: tl.constexpr
+):
+    """The first tap that lies in the map, which is taken where all is -inf."""
+    skipped_h = tl.maximum((DILATION_H - 1 - first_h) // DILATION_H, 0)
+    skipped_w = tl.maximum((DILATION_W - 1 - first_w) // DILATION_W, 0)
+    return skipped_h * KERNEL_W + skipped_w
 
 
 @triton.jit
 def _window_max(
-    x_ptr, n, first_h, first_w, c, height, width, channels,
+    largest, column, x_ptr, n, first_h, first_w, c, height, width, channels,
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr,
-    DILATION_H: tl.constexpr, DILATION_W: tl.constexpr, UNROLL: tl.constexpr,
+    DILATION_H: tl.constexpr, DILATION_W: tl.constexpr,
+    UNROLL_H: tl.constexpr, UNROLL_W: tl.constexpr,
 ):  # fmt: skip
     """Largest value of each window, and the index of its tap: the first such, or the last NaN.
 
-    Windows start at row `first_h` and columns `first_w`; where all is -inf, the first tap that lies
-    in the map is taken.
+    Windows start at row `first_h`, whose maxima are given, and at columns `first_w`. The maxima of
+    their last row come third and fourth.
     """
-    skipped_h = tl.maximum((DILATION_H - 1 - first_h) // DILATION_H, 0)
-    skipped_w = tl.maximum((DILATION_W - 1 - first_w) // DILATION_W, 0)
-    tap_of_max = skipped_h * KERNEL_W + skipped_w + c * 0  # [BLOCK_W, BLOCK_C]
-    largest = tl.full(tap_of_max.shape, float("-inf"), tl.float32)
-    for tap in tl.range(0, KERNEL_H * KERNEL_W, loop_unroll_factor=UNROLL):
-        h = first_h + tap // KERNEL_W * DILATION_H
-        w = first_w + tap % KERNEL_W * DILATION_W
-        mask = (h >= 0) & (h < height) & (w >= 0) & (w < width) & (c < channels)
-        ptrs = row(x_ptr, n, h, height, width, channels) + (w * channels + c)
-        x = tl.load(ptrs, mask=mask, other=float("-inf")).to(tl.float32)
-        replaces = (x > largest) | (x != x)
-        largest = tl.where(replaces, x, largest)
-        tap_of_max = tl.where(replaces, tap, tap_of_max)
-    return largest, tap_of_max
+    first_tap = _first_tap(first_h, first_w, KERNEL_W, DILATION_H, DILATION_W)
+    total, tap_of_max = largest, tl.where(largest == float("-inf"), first_tap, column)
+    for tap in tl.range(1, KERNEL_H, loop_unroll_factor=UNROLL_H):
+        largest, column = _row_max(
+            x_ptr, n, first_h + tap * DILATION_H, first_w, c, height, width, channels,
+            KERNEL_W, DILATION_W, UNROLL_W,
+        )  # fmt: skip
+        total, tap_of_max = _larger(total, tap_of_max, largest, tap * KERNEL_W + column)
+    return total, tap_of_max, largest, column
 
 
 @triton.jit
@@ -79,28 +126,41 @@ def _unpacked(packed, A_BYTE: tl.constexpr):
     return members.reshape(packed.shape[0], packed.shape[1] * A_BYTE)
 
 
-@triton.jit(do_not_specialize=LOOP_SIZES)
+@triton.jit(do_not_specialize=[*LOOP_SIZES, "blocks_h", "block_h"])
 def _max_pool2d_kernel(
     x_ptr, y_ptr, codes_ptr, height, width, out_height, out_width, channels, tiles_w, tiles_c,
+    blocks_h, block_h,
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     PADDING_H: tl.constexpr, PADDING_W: tl.constexpr,
     DILATION_H: tl.constexpr, DILATION_W: tl.constexpr,
-    UNROLL: tl.constexpr, A_BYTE: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
+    UNROLL_H: tl.constexpr, UNROLL_W: tl.constexpr, A_BYTE: tl.constexpr,
+    BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """A_BYTE: channels whose codes share a byte, 0 where codes are not wanted."""
-    n, h, w, c = tile_place(tiles_w, tiles_c, out_height, BLOCK_W, BLOCK_C)
-    largest, tap_of_max = _window_max(
-        x_ptr, n, h * STRIDE_H - PADDING_H, w * STRIDE_W - PADDING_W, c, height, width, channels,
-        KERNEL_H, KERNEL_W, DILATION_H, DILATION_W, UNROLL,
+    """A program pools `block_h` rows, more than one only where windows share the row they meet in.
+
+    A_BYTE: channels whose codes share a byte, 0 where codes are not wanted.
+    """
+    n, block, w, c = tile_place(tiles_w, tiles_c, blocks_h, BLOCK_W, BLOCK_C)
+    first_w = w * STRIDE_W - PADDING_W
+    start = block * block_h
+    largest, column = _row_max(
+        x_ptr, n, start * STRIDE_H - PADDING_H, first_w, c, height, width, channels,
+        KERNEL_W, DILATION_W, UNROLL_W,
     )  # fmt: skip
-    ptrs = row(y_ptr, n, h, out_height, out_width, channels) + (w * channels + c)
-    tl.store(ptrs, largest.to(y_ptr.dtype.element_ty), mask=(w < out_width) & (c < channels))
-    if A_BYTE > 0:
-        num_bytes = channels // A_BYTE
-        place = _bytes_of_row(tiles_c, BLOCK_C, A_BYTE)
-        ptrs = row(codes_ptr, n, h, out_height, out_width, num_bytes) + (w * num_bytes + place)
-        mask = (w < out_width) & (place < num_bytes)
-        tl.store(ptrs, _packed(tap_of_max, A_BYTE), mask=mask)
+    for h in range(start, tl.minimum(start + block_h, out_height)):
+        y, tap_of_max, largest, column = _window_max(
+            largest, column, x_ptr, n, h * STRIDE_H - PADDING_H, first_w, c,
+            height, width, channels,
+            KERNEL_H, KERNEL_W, DILATION_H, DILATION_W, UNROLL_H, UNROLL_W,
+        )  # fmt: skip
+        ptrs = row(y_ptr, n, h, out_height, out_width, channels) + (w * channels + c)
+        tl.store(ptrs, y.to(y_ptr.dtype.element_ty), mask=(w < out_width) & (c < channels))
+        if A_BYTE > 0:
+            num_bytes = channels // A_BYTE
+            place = _bytes_of_row(tiles_c, BLOCK_C, A_BYTE)
+            ptrs = row(codes_ptr, n, h, out_height, out_width, num_bytes) + (w * num_bytes + place)
+            mask = (w < out_width) & (place < num_bytes)
+            tl.store(ptrs, _packed(tap_of_max, A_BYTE), mask=mask)
 
 
 @triton.jit
@@ -108,7 +168,8 @@ def _tap_of_max(
     source_ptr, n, h, w, c, height, width, out_height, out_width, channels, tiles_c,
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     PADDING_H: tl.constexpr, PADDING_W: tl.constexpr,
-    DILATION_H: tl.constexpr, DILATION_W: tl.constexpr, UNROLL: tl.constexpr, A_BYTE: tl.constexpr,
+    DILATION_H: tl.constexpr, DILATION_W: tl.constexpr,
+    UNROLL_H: tl.constexpr, UNROLL_W: tl.constexpr, A_BYTE: tl.constexpr,
 ):  # fmt: skip
     """Taps of the maxima of windows (h, w): read from codes, or found in the map if A_BYTE is 0."""
     if A_BYTE > 0:
@@ -118,9 +179,14 @@ def _tap_of_max(
         ptrs = row(source_ptr, n, h, out_height, out_width, num_bytes) + (w * num_bytes + place)
         tap_of_max = _unpacked(tl.load(ptrs, mask=mask, other=0), A_BYTE)
     else:
-        _, tap_of_max = _window_max(
-            source_ptr, n, h * STRIDE_H - PADDING_H, w * STRIDE_W - PADDING_W, c,
-            height, width, channels, KERNEL_H, KERNEL_W, DILATION_H, DILATION_W, UNROLL,
+        first_h, first_w = h * STRIDE_H - PADDING_H, w * STRIDE_W - PADDING_W
+        largest, column = _row_max(
+            source_ptr, n, first_h, first_w, c, height, width, channels,
+            KERNEL_W, DILATION_W, UNROLL_W,
+        )  # fmt: skip
+        _, tap_of_max, _, _ = _window_max(
+            largest, column, source_ptr, n, first_h, first_w, c, height, width, channels,
+            KERNEL_H, KERNEL_W, DILATION_H, DILATION_W, UNROLL_H, UNROLL_W,
         )  # fmt: skip
     return tap_of_max
 
@@ -132,18 +198,17 @@ def _max_pool2d_grad_kernel(
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     PADDING_H: tl.constexpr, PADDING_W: tl.constexpr,
     DILATION_H: tl.constexpr, DILATION_W: tl.constexpr,
-    WINDOWS_H: tl.constexpr, WINDOWS_W: tl.constexpr, CELL: tl.constexpr,
-    UNROLL: tl.constexpr, A_BYTE: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
+    WINDOWS_H: tl.constexpr, WINDOWS_W: tl.constexpr, UNROLL: tl.constexpr,
+    UNROLL_H: tl.constexpr, UNROLL_W: tl.constexpr, A_BYTE: tl.constexpr,
+    BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """Cells of STRIDE_H x STRIDE_W elements tile the padded map; window i starts with cell i.
 
     A cell gathers from the WINDOWS_H x WINDOWS_W windows that may reach it, the earliest first.
     """
     n, cell_h, cell_w, c = tile_place(tiles_w, tiles_c, cells_h, BLOCK_W, BLOCK_C)
-    place = tl.arange(0, CELL)[:, None, None]  # [CELL, 1, 1]
-    place_h, place_w = place // STRIDE_W, place % STRIDE_W
-    dx = tl.zeros((CELL, BLOCK_W, BLOCK_C), tl.float32)
-    for window in range(WINDOWS_H * WINDOWS_W):
+    dx = (tl.zeros((BLOCK_W, BLOCK_C), tl.float32),) * (STRIDE_H * STRIDE_W)
+    for window in tl.range(0, WINDOWS_H * WINDOWS_W, loop_unroll_factor=UNROLL):
         back_h = WINDOWS_H - 1 - window // WINDOWS_W
         back_w = WINDOWS_W - 1 - window % WINDOWS_W
         h, w = cell_h - back_h, cell_w - back_w
@@ -153,20 +218,23 @@ def _max_pool2d_grad_kernel(
         tap_of_max = _tap_of_max(
             source_ptr, n, h, w, c, height, width, out_height, out_width, channels, tiles_c,
             KERNEL_H, KERNEL_W, STRIDE_H, STRIDE_W, PADDING_H, PADDING_W, DILATION_H, DILATION_W,
-            UNROLL, A_BYTE,
+            UNROLL_H, UNROLL_W, A_BYTE,
         )  # fmt: skip
-        offset_h, offset_w = place_h + back_h * STRIDE_H, place_w + back_w * STRIDE_W
-        is_tap = (offset_h % DILATION_H == 0) & (offset_w % DILATION_W == 0)
-        is_tap &= (offset_h // DILATION_H < KERNEL_H) & (offset_w // DILATION_W < KERNEL_W)
-        tap = offset_h // DILATION_H * KERNEL_W + offset_w // DILATION_W
-        dx += tl.where(is_tap & (tap == tap_of_max[None]), dy[None], 0.0)
-    h = cell_h * STRIDE_H - PADDING_H + place_h
-    w = (cell_w * STRIDE_W - PADDING_W)[None] + place_w
-    mask = (h >= 0) & (h < height) & (w >= 0) & (w < width) & (c < channels)[None]
-    mask &= place < STRIDE_H * STRIDE_W
-    ptrs = row(dx_ptr, n, cell_h * STRIDE_H - PADDING_H, height, width, channels)
-    ptrs += (place_h * width + w) * channels + c[None]
-    tl.store(ptrs, dx.to(dx_ptr.dtype.element_ty), mask=mask)
+        total = ()
+        for place in tl.static_range(STRIDE_H * STRIDE_W):
+            offset_h = place // STRIDE_W + back_h * STRIDE_H
+            offset_w = place % STRIDE_W + back_w * STRIDE_W
+            is_tap = (offset_h % DILATION_H == 0) & (offset_w % DILATION_W == 0)
+            is_tap &= (offset_h // DILATION_H < KERNEL_H) & (offset_w // DILATION_W < KERNEL_W)
+            tap = offset_h // DILATION_H * KERNEL_W + offset_w // DILATION_W
+            total += (dx[place] + tl.where(is_tap & (tap == tap_of_max), dy, 0.0),)
+        dx = total
+    for place in tl.static_range(STRIDE_H * STRIDE_W):
+        h = cell_h * STRIDE_H - PADDING_H + place // STRIDE_W
+        w = cell_w * STRIDE_W - PADDING_W + place % STRIDE_W
+        mask = (h >= 0) & (h < height) & (w >= 0) & (w < width) & (c < channels)
+        ptrs = row(dx_ptr, n, h, height, width, channels) + (w * channels + c)
+        tl.store(ptrs, dx[place].to(dx_ptr.dtype.element_ty), mask=mask)
 
 
 def _max_constants(kernel: Pair, stride: Pair, padding: Pair, dilation: Pair) -> dict[str, int]:
@@ -175,7 +243,8 @@ def _max_constants(kernel: Pair, stride: Pair, padding: Pair, dilation: Pair) ->
     constants = {
         f"{name}_{side}": n for name, pair in pairs for side, n in zip("HW", pair, strict=True)
     }
-    return {**constants, "UNROLL": unroll(*kernel)}
+    unroll_w = unroll(1, kernel[1])
+    return {**constants, "UNROLL_H": unroll(kernel[0], unroll_w) // unroll_w, "UNROLL_W": unroll_w}
 
 
 def _channels_a_byte(kernel: Pair) -> int:
@@ -185,9 +254,13 @@ def _channels_a_byte(kernel: Pair) -> int:
 
 def _pool(x: Tensor, y: Tensor, codes: Tensor | None, a_byte: int, **window: Pair) -> None:
     samples, out_height, out_width, channels = y.shape
+    extent = _extent(window["kernel"], window["dilation"])
+    shared = extent[0] - 1 == window["stride"][0]
+    block_h = max(min(ROWS, samples * out_height // PROGRAMS), 1) if shared else 1
+    blocks_h = triton.cdiv(out_height, block_h)
     launch(
-        _max_pool2d_kernel, (x, y, codes, *sides(x, y)), samples * out_height, out_width, channels,
-        **_max_constants(**window), A_BYTE=a_byte, num_warps=1 if a_byte == 4 else NUM_WARPS,
+        _max_pool2d_kernel, (x, y, codes, *sides(x, y)), samples * blocks_h, out_width, channels,
+        **_max_constants(**window), blocks_h=blocks_h, block_h=block_h, A_BYTE=a_byte,
     )  # fmt: skip
 
 
@@ -218,13 +291,12 @@ def _pool_grad(source: Tensor, dy: Tensor, dx: Tensor, a_byte: int, **window: Pa
     samples, height, width, channels = dx.shape
     cells_h = triton.cdiv(height + padding[0], stride[0])
     cells_w = triton.cdiv(width + padding[1], stride[1])
-    cell = triton.next_power_of_2(stride[0] * stride[1])
     extent = _extent(kernel, window["dilation"])
+    windows = [triton.cdiv(*each) for each in zip(extent, stride, strict=True)]
     launch(
         _max_pool2d_grad_kernel, (source, dy, dx, *sides(dx, dy)), samples * cells_h, cells_w,
-        channels, tile=max(GRAD_TILE // cell, 1), num_warps=2 if a_byte == 0 else 1,
-        **_max_constants(**window), cells_h=cells_h, CELL=cell, A_BYTE=a_byte,
-        WINDOWS_H=triton.cdiv(extent[0], stride[0]), WINDOWS_W=triton.cdiv(extent[1], stride[1]),
+        channels, tile=GRAD_TILE, **_max_constants(**window), cells_h=cells_h, A_BYTE=a_byte,
+        WINDOWS_H=windows[0], WINDOWS_W=windows[1], UNROLL=unroll(*windows),
     )  # fmt: skip
 
 
