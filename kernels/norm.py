@@ -1,7 +1,8 @@
 """Local response normalization across the channels of NHWC maps (Krizhevsky et al. 2012).
 
 y = x / s^beta with s = k + alpha / size * (sum of x^2 over a window of `size` channels). The
-gradient computes s again, from x. Windows reach their neighbours through the cache.
+gradient computes s again, from x. A thread holds 16 bytes of channels and as many on either side,
+so that windows slide within its registers.
 """
 
 from typing import Final
@@ -11,93 +12,150 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional
 
-TILE: Final = 2048
-GRAD_TILE: Final = 512
+VECTORS: Final = 128  # of 16 bytes, of a program
 NUM_WARPS: Final = 4
 
 
 @triton.jit
-def _scale(x_ptr, c, in_map, channels, share, k, SIZE: tl.constexpr):
-    """Scales s at channels c of rows that begin at x_ptr; `share` is alpha / SIZE."""
-    total = c * 0.0
-    for step in tl.static_range(SIZE):
-        neighbour = c + (step - SIZE // 2)
-        mask = in_map & (neighbour >= 0) & (neighbour < channels)
-        x = tl.load(x_ptr + neighbour, mask=mask, other=0.0).to(tl.float32)
-        total += x * x
+def _split(vectors) -> tl.tuple:
+    """The elements of vectors [P, G, 4 or 8], each [P, G]."""
+    if vectors.shape[2] == 8:
+        even, odd = tl.split(vectors.reshape(vectors.shape[0], vectors.shape[1], 4, 2))
+        e, o = _split(even), _split(odd)
+        elements = (e[0], o[0], e[1], o[1], e[2], o[2], e[3], o[3])
+    else:
+        even, odd = tl.split(vectors.reshape(vectors.shape[0], vectors.shape[1], 2, 2))
+        e, o = tl.split(even), tl.split(odd)
+        elements = (e[0], o[0], e[1], o[1])
+    return elements
+
+
+@triton.jit
+def _joined(elements) -> tl.tensor:
+    """What `_split` split."""
+    if len(elements) == 8:
+        even = _joined((elements[0], elements[2], elements[4], elements[6]))
+        odd = _joined((elements[1], elements[3], elements[5], elements[7]))
+    else:
+        even = tl.join(elements[0], elements[2])
+        odd = tl.join(elements[1], elements[3])
+    pairs = tl.join(even, odd)
+    return pairs.reshape(pairs.shape[0], pairs.shape[1], len(elements))
+
+
+@triton.jit
+def _place(num_pixels, channels, PIXELS: tl.constexpr, GROUPS: tl.constexpr, VECTOR: tl.constexpr):
+    """Offsets of this program's pixels [PIXELS, 1, 1], its channels [1, GROUPS, VECTOR], a mask."""
+    tiles = tl.cdiv(channels, GROUPS * VECTOR)
+    pid = tl.program_id(0).to(tl.int64)
+    pixels = pid // tiles * PIXELS + tl.arange(0, PIXELS)[:, None, None]
+    group = (pid % tiles).to(tl.int32) * GROUPS + tl.arange(0, GROUPS)[None, :, None]
+    c = group * VECTOR + tl.arange(0, VECTOR)[None, None, :]
+    return pixels * channels, c, pixels < num_pixels
+
+
+@triton.jit
+def _around(ptrs, c, in_map, channels, SIDE: tl.constexpr) -> tl.tuple:
+    """Channels c and the SIDE vectors before and behind, as float32 [PIXELS, GROUPS] each."""
+    elements = ()
+    for i in tl.static_range(2 * SIDE + 1):
+        near = c + (i - SIDE) * c.shape[2]
+        vectors = tl.load(ptrs + near, mask=in_map & (near >= 0) & (near < channels), other=0.0)
+        elements += _split(vectors.to(tl.float32))
+    return elements
+
+
+@triton.jit
+def _scale(squares, share, k, FIRST: tl.constexpr, SIZE: tl.constexpr):
+    """The scale s of a window that begins with element FIRST; `share` is alpha / SIZE."""
+    total = squares[FIRST]
+    for i in tl.static_range(1, SIZE):
+        total += squares[FIRST + i]
     return k + share * total
 
 
 @triton.jit
-def _power(base, exponent):
-    return tl.exp2(exponent * tl.log2(base))
+def _powers(scale, BETA: tl.constexpr):
+    """s^-beta and 1 / s; two approximate roots, instead of a precise logarithm, where they do."""
+    if BETA == 0.75:
+        root = tl.rsqrt(scale)
+        power, inverse = root * tl.sqrt(root), root * root
+    else:
+        power, inverse = tl.exp2(-BETA * tl.log2(scale)), 1.0 / scale
+    return power, inverse
 
 
 @triton.jit
-def _place(num_pixels, channels, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr):
-    """Offset of this program's pixel rows [BLOCK_P, 1], its channels, and what lies in the map."""
-    tiles_c = tl.cdiv(channels, BLOCK_C)
-    pid = tl.program_id(0).to(tl.int64)
-    pixels = pid // tiles_c * BLOCK_P + tl.arange(0, BLOCK_P)[:, None]
-    c = (pid % tiles_c).to(tl.int32) * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]
-    return pixels * channels, c, (pixels < num_pixels) & (c < channels)
+def _squares(x) -> tl.tuple:
+    squares = ()
+    for i in tl.static_range(len(x)):
+        squares += (x[i] * x[i],)
+    return squares
 
 
 @triton.jit(do_not_specialize=["num_pixels"])
 def _lrn_kernel(
-    x_ptr, y_ptr, num_pixels, channels, share, beta, k,
-    SIZE: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
+    x_ptr, y_ptr, num_pixels, channels, share, k, BETA: tl.constexpr, SIZE: tl.constexpr,
+    SIDE: tl.constexpr, PIXELS: tl.constexpr, GROUPS: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    rows, c, in_map = _place(num_pixels, channels, BLOCK_P, BLOCK_C)
-    x = tl.load(x_ptr + rows + c, mask=in_map, other=0.0).to(tl.float32)
-    scale = _scale(x_ptr + rows, c, in_map, channels, share, k, SIZE)
-    y = x * _power(scale, -beta)
-    tl.store(y_ptr + rows + c, y.to(y_ptr.dtype.element_ty), mask=in_map)
+    rows, c, in_map = _place(num_pixels, channels, PIXELS, GROUPS, VECTOR)
+    x = _around(x_ptr + rows, c, in_map, channels, SIDE)
+    squares = _squares(x)
+    y = ()
+    for i in tl.static_range(SIDE * VECTOR, SIDE * VECTOR + VECTOR):
+        power, _ = _powers(_scale(squares, share, k, i - SIZE // 2, SIZE), BETA)
+        y += (x[i] * power,)
+    y = _joined(y).to(y_ptr.dtype.element_ty)
+    tl.store(y_ptr + rows + c, y, mask=in_map & (c < channels))
 
 
 @triton.jit(do_not_specialize=["num_pixels"])
 def _lrn_grad_kernel(
-    x_ptr, dy_ptr, dx_ptr, num_pixels, channels, share, beta, k,
-    SIZE: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
+    x_ptr, dy_ptr, dx_ptr, num_pixels, channels, share, k, BETA: tl.constexpr, SIZE: tl.constexpr,
+    SIDE: tl.constexpr, PIXELS: tl.constexpr, GROUPS: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
     """dx = dy s^-beta - 2 share beta x * (sum of dy x s^(-beta - 1) over windows that hold x)."""
-    rows, c, in_map = _place(num_pixels, channels, BLOCK_P, BLOCK_C)
-    x = ()  # of the channels that any of those windows holds
-    for step in tl.static_range(2 * SIZE - 1):
-        neighbour = c + (step - (SIZE - 1))
-        mask = in_map & (neighbour >= 0) & (neighbour < channels)
-        x += (tl.load(x_ptr + rows + neighbour, mask=mask, other=0.0).to(tl.float32),)
-    total = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
-    dx = total
-    for step in tl.static_range(SIZE):
-        centre = c + (step - (SIZE - 1) // 2)
-        mask = in_map & (centre >= 0) & (centre < channels)
-        dy = tl.load(dy_ptr + rows + centre, mask=mask, other=0.0).to(tl.float32)
-        squares = total * 0.0
-        for place in tl.static_range(SIZE):
-            squares += x[step + place] * x[step + place]
-        scale = k + share * squares
-        upper = dy * _power(scale, -beta)
-        total += tl.where(mask, upper * x[step + SIZE // 2] / scale, 0.0)
-        if step == (SIZE - 1) // 2:
-            dx = upper
-    dx -= 2.0 * share * beta * x[SIZE - 1] * total
-    tl.store(dx_ptr + rows + c, dx.to(dx_ptr.dtype.element_ty), mask=in_map)
+    BEFORE: tl.constexpr = (SIZE - 1) // 2  # centres of windows that hold a channel
+    OWN: tl.constexpr = SIDE * VECTOR
+    rows, c, in_map = _place(num_pixels, channels, PIXELS, GROUPS, VECTOR)
+    x = _around(x_ptr + rows, c, in_map, channels, SIDE)
+    dy = _around(dy_ptr + rows, c, in_map, channels, SIDE)
+    squares = _squares(x)
+    first_c = _split(c)[0]  # [1, GROUPS]
+    upper, terms = (), ()  # of the channels from OWN - BEFORE on
+    for i in tl.static_range(OWN - BEFORE, OWN + VECTOR + SIZE // 2):
+        power, inverse = _powers(_scale(squares, share, k, i - SIZE // 2, SIZE), BETA)
+        centre = first_c + (i - OWN)
+        upper += (dy[i] * power,)
+        term = dy[i] * power * x[i] * inverse
+        terms += (tl.where((centre >= 0) & (centre < channels), term, 0.0),)
+    dx = ()
+    for i in tl.static_range(VECTOR):
+        total = terms[i]
+        for j in tl.static_range(1, SIZE):
+            total += terms[i + j]
+        dx += (upper[i + BEFORE] - 2.0 * share * BETA * x[OWN + i] * total,)
+    dx = _joined(dx).to(dx_ptr.dtype.element_ty)
+    tl.store(dx_ptr + rows + c, dx, mask=in_map & (c < channels))
 
 
 def _launch(
-    kernel: triton.JITFunction, tensors: tuple[Tensor, ...], tile: int, size: int, *settings: float
-) -> None:
+    kernel: triton.JITFunction, tensors: tuple[Tensor, ...], size: int, reach: int,
+    alpha: float, beta: float, k: float,
+) -> None:  # fmt: skip
+    """`reach`: the channels on one side that a channel's result depends on, at most."""
     channels = tensors[0].shape[-1]
     num_pixels = tensors[0].numel() // channels
-    block_c = min(triton.next_power_of_2(channels), tile)
-    block_p = tile // block_c
-    grid = (triton.cdiv(num_pixels, block_p) * triton.cdiv(channels, block_c),)
     if num_pixels == 0:
         return
+    vector = 16 // tensors[0].element_size()
+    groups = min(triton.next_power_of_2(triton.cdiv(channels, vector)), VECTORS)
+    pixels = VECTORS // groups
+    grid = (triton.cdiv(num_pixels, pixels) * triton.cdiv(channels, groups * vector),)
     kernel[grid](
-        *tensors, num_pixels, channels, *settings,
-        SIZE=size, BLOCK_P=block_p, BLOCK_C=block_c, num_warps=NUM_WARPS,
+        *tensors, num_pixels, channels, alpha / size, k, BETA=beta, SIZE=size,
+        SIDE=triton.cdiv(reach, vector), PIXELS=pixels, GROUPS=groups, VECTOR=vector,
+        num_warps=NUM_WARPS,
     )  # fmt: skip
 
 
@@ -105,14 +163,14 @@ def local_response_norm(
     x: Tensor, y: Tensor, *, size: int, alpha: float, beta: float, k: float
 ) -> None:
     """y = x / s^beta as torch.nn.LocalResponseNorm has it; maps [..., C]."""
-    _launch(_lrn_kernel, (x, y), TILE, size, alpha / size, beta, k)
+    _launch(_lrn_kernel, (x, y), size, size // 2, alpha, beta, k)
 
 
 def local_response_norm_grad(
     x: Tensor, dy: Tensor, dx: Tensor, *, size: int, alpha: float, beta: float, k: float
 ) -> None:
     """dx of `local_response_norm`, from its input alone; dx must be neither x nor dy."""
-    _launch(_lrn_grad_kernel, (x, dy, dx), GRAD_TILE, size, alpha / size, beta, k)
+    _launch(_lrn_grad_kernel, (x, dy, dx), size, size - 1, alpha, beta, k)
 
 
 def _window_sum(values: Tensor, before: int, after: int) -> Tensor:
