@@ -179,7 +179,7 @@ def _launch_box(
         x, y, epilogue = _as_row(x), _as_row(y), replace(epilogue, mask=mask)
     specialized = specialized_tile(taps, x.dtype)
     box = box_of(*_summed_sides(y, epilogue)[1:], specialized.pixels, 2 if pooled else 1)
-    if suits_specialized(taps, x.dtype, box, masked=epilogue.mask is not None, pooled=pooled):
+    if suits_specialized(taps, x.dtype, box, pooled=pooled):
         _launch_specialized(x, packed, y, taps, epilogue, box)
     else:
         _launch_plain_box(x, packed, y, taps, epilogue, precision)
@@ -194,7 +194,7 @@ def _launch_specialized(
     x: Tensor, packed: Tensor, y: Tensor, taps: Filter, epilogue: Epilogue, box: Box
 ) -> None:
     tile = specialized_tile(taps, x.dtype)
-    shared = shares_rows(taps, x.dtype, box)
+    shared = shares_rows(taps, box)
     stored = _stored_box(box, tile, epilogue.codes is not None)
     num_samples, height, width = _summed_sides(y, epilogue)
     num_tiles = _num_tiles((num_samples, height, width), box, taps, tile)

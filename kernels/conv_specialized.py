@@ -212,10 +212,7 @@ def _compute(
     first = gl.program_id(0) + TURN * gl.num_programs(0)
     for tile in range(first, num_tiles, 2 * gl.num_programs(0)):
         n, h, w, k = _place_of(tile, tiles_h, tiles_w, tiles_k, BLOCK)
-        if HAS_MASK:
-            tma.store_wait(0)
-            mbarrier.expect(masked, mask_desc.block_type.nbytes)
-            load_box(mask_desc, [n, h, w, k], masked, y_buf)
+        _fetch_mask(mask_desc, y_buf, masked, [n, h, w, k], HAS_MASK)
         acc = gl.zeros([BLOCK_K, PIXELS], gl.float32, SUMS)
         mbarrier.wait(turns.index(TURN), turn_phase)
         turn_phase ^= 1
@@ -241,18 +238,42 @@ def _compute(
             h = h // 2
             w = w // 2
             _store_codes(codes_ptr, tap, n, h, w, k, sides, out_c, STORED)
-        y = acc.permute([1, 0]).reshape(STORED).to(y_desc.dtype)
-        if HAS_MASK:
-            mbarrier.wait(masked, mask_phase)
-            mask_phase ^= 1
-            mask = y_buf.load(y.type.layout)
-            y = gl.where(mask.to(gl.float32) <= 0, gl.zeros_like(y), y)
+        if STORED[1] * 2 == BLOCK[1] and not POOL:
+            upper, lower = gl.split(acc.reshape([BLOCK_K, 2, PIXELS // 2]).permute([0, 2, 1]))
+            place = [n, h, w, k]
+            _leave(upper, mask_desc, y_desc, y_buf, masked, mask_phase, place, HAS_MASK)
+            place = [n, h + STORED[1], w, k]
+            _fetch_mask(mask_desc, y_buf, masked, place, HAS_MASK)
+            _leave(lower, mask_desc, y_desc, y_buf, masked, mask_phase ^ 1, place, HAS_MASK)
         else:
-            tma.store_wait(0)
-        y_buf.store(y)
-        fence_async_shared()
-        store_box(y_desc, [n, h, w, k], y_buf)
+            place = [n, h, w, k]
+            _leave(acc, mask_desc, y_desc, y_buf, masked, mask_phase, place, HAS_MASK)
+            mask_phase ^= 1
     tma.store_wait(0)
+
+
+@gluon.jit
+def _fetch_mask(mask_desc, y_buf, masked, place, HAS_MASK: gl.constexpr):
+    """Start the load of the mask of what leaves next, to where it will leave from."""
+    if HAS_MASK:
+        tma.store_wait(0)
+        mbarrier.expect(masked, mask_desc.block_type.nbytes)
+        load_box(mask_desc, place, masked, y_buf)
+
+
+@gluon.jit
+def _leave(acc, mask_desc, y_desc, y_buf, masked, mask_phase, place, HAS_MASK: gl.constexpr):
+    """Store sums [channels, pixels], masked."""
+    y = acc.permute([1, 0]).reshape(y_desc.block_type.shape).to(y_desc.dtype)
+    if HAS_MASK:
+        mbarrier.wait(masked, mask_phase)
+        mask = y_buf.load(y.type.layout)
+        y = gl.where(mask.to(gl.float32) <= 0, gl.zeros_like(y), y)
+    else:
+        tma.store_wait(0)
+    y_buf.store(y)
+    fence_async_shared()
+    store_box(y_desc, place, y_buf)
 
 
 @gluon.jit

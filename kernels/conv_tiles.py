@@ -131,25 +131,26 @@ def _float32_box_tile(in_channels: int, wide: bool, steps: int, masked: bool, po
     return Tile(256, 128, in_channels, 8, 3, False, parts=2)
 
 
-def suits_specialized(
-    taps: Filter, dtype: torch.dtype, box: Box, *, masked: bool, pooled: bool
-) -> bool:
+def suits_specialized(taps: Filter, dtype: torch.dtype, box: Box, *, pooled: bool) -> bool:
     """Whether boxes are computed by specialised warps: on Hopper, in whole steps of 128 bytes.
 
-    float32 tiles fill shared memory, so that few stages are left: 256->256 @56 takes 2.90 ms, else
-    2.60. With masks, 64->64 @224, it is 4.71 against 5.21. Windows must lie in single threads.
+    float32 tiles leave too little shared memory for stages that hold a tap each: 256->256 @56 takes
+    2.90 ms, else 2.60. Windows must lie in single threads.
     """
     if capability()[0] != 9 or taps.in_channels % step_channels(dtype) != 0:
         return False
-    if dtype == torch.float32:
-        return masked and taps.out_channels <= 64
+    if dtype == torch.float32 and not shares_rows(taps, box):
+        return False
     return not pooled or box[2] >= SINGLE_THREAD_COLUMNS
 
 
-def shares_rows(taps: Filter, dtype: torch.dtype, box: Box) -> bool:
-    """Whether the taps of a column read the rows of one load: 3 rows of one sample's box."""
-    whole = box[0] == 1 and box[2] % SINGLE_THREAD_COLUMNS == 0
-    return dtype != torch.float32 and taps.size[0] == 3 and taps.dilation[0] == 1 and whole
+def shares_rows(taps: Filter, box: Box) -> bool:
+    """Whether the taps of a column read the rows of one load: 3 rows of one sample's box.
+
+    64->64 @224, N = 256, bf16: 1.33 ms, and 1.98 with a load for each tap.
+    """
+    whole = box[0] == 1 and box[1] > 1 and box[2] % SINGLE_THREAD_COLUMNS == 0
+    return taps.size[0] == 3 and taps.dilation[0] == 1 and whole
 
 
 def specialized_tile(taps: Filter, dtype: torch.dtype) -> Tile:
@@ -157,12 +158,10 @@ def specialized_tile(taps: Filter, dtype: torch.dtype) -> Tile:
 
     128->128 @112, N = 256, with a mask: 1.41 ms where the best of `box_tile` takes 1.77.
     """
-    in_channels = step_channels(dtype)
-    if dtype == torch.float32:
-        return Tile(128, 64, in_channels, 4, 6)
+    parts = 2 if dtype == torch.float32 else 1
     if taps.out_channels <= 64:
-        return Tile(256, 64, in_channels, 4, 4)
-    return Tile(128, 128, in_channels, 4, 5)
+        return Tile(256, 64, step_channels(dtype), 4, 4, parts=parts)
+    return Tile(128, 128, step_channels(dtype), 4, 5, parts=parts)
 
 
 def joined_tile(taps: Filter) -> Tile:
