@@ -4,6 +4,8 @@ Every gradient gathers, so that each element is one sum in a fixed order. What i
 as products of `precision` will read it.
 """
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -78,19 +80,47 @@ def _avg_pool2d_grad_kernel(
         out_h = last_h - (WINDOWS_H - 1 - window // WINDOWS_W)
         out_w = last_w - (WINDOWS_W - 1 - window % WINDOWS_W)
         first_h, first_w = out_h * STRIDE_H - PADDING_H, out_w * STRIDE_W - PADDING_W
-        mask = (out_h >= 0) & (out_h < out_height) & (h < first_h + KERNEL_H)
-        mask = mask & (out_w >= 0) & (out_w < out_width) & (w < first_w + KERNEL_W)
-        mask = mask & (c < channels)
+        in_window = (out_h >= 0) & (out_h < out_height) & (h < first_h + KERNEL_H)
+        in_window = in_window & (out_w >= 0) & (out_w < out_width) & (w < first_w + KERNEL_W)
         ptrs = row(dy_ptr, n, out_h, out_height, out_width, channels) + (out_w * channels + c)
-        dy = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
+        dy = tl.load(ptrs, mask=in_window & (c < channels), other=0.0).to(tl.float32)
         size = _divisor(
             first_h, first_w, height, width,
             KERNEL_H, KERNEL_W, PADDING_H, PADDING_W, COUNT_PADDING, DIVISOR,
         )  # fmt: skip
-        dx += tl.where(mask, dy / size, 0.0)
+        share = tl.where(in_window, 1.0 / size, 0.0)  # [BLOCK_W, 1]
+        dx += dy * share
     ptrs = row(dx_ptr, n, h, height, width, channels) + (w * channels + c)
     mask = (w < width) & (c < channels)
     tl.store(ptrs, stored(dx, dx_ptr.dtype.element_ty, PRECISION), mask=mask)
+
+
+@triton.jit(do_not_specialize=[*LOOP_SIZES, "cells_h"])
+def _avg_pool2d_spread_kernel(
+    dy_ptr, dx_ptr, height, width, out_height, out_width, channels, tiles_w, tiles_c, cells_h,
+    KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
+    PADDING_H: tl.constexpr, PADDING_W: tl.constexpr,
+    COUNT_PADDING: tl.constexpr, DIVISOR: tl.constexpr,
+    UNROLL: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """The gradient of windows apart: cells of STRIDE_H x STRIDE_W, each of one window or none."""
+    n, cell_h, cell_w, c = tile_place(tiles_w, tiles_c, cells_h, BLOCK_W, BLOCK_C)
+    first_h, first_w = cell_h * STRIDE_H - PADDING_H, cell_w * STRIDE_W - PADDING_W
+    is_window = (cell_h < out_height) & (cell_w < out_width)
+    ptrs = row(dy_ptr, n, cell_h, out_height, out_width, channels) + (cell_w * channels + c)
+    dy = tl.load(ptrs, mask=is_window & (c < channels), other=0.0).to(tl.float32)
+    size = _divisor(
+        first_h, first_w, height, width,
+        KERNEL_H, KERNEL_W, PADDING_H, PADDING_W, COUNT_PADDING, DIVISOR,
+    )  # fmt: skip
+    dx = stored(tl.where(is_window, dy / size, 0.0), dx_ptr.dtype.element_ty, PRECISION)
+    for place in tl.range(0, STRIDE_H * STRIDE_W, loop_unroll_factor=UNROLL):
+        in_window = (place // STRIDE_W < KERNEL_H) & (place % STRIDE_W < KERNEL_W)
+        h, w = first_h + place // STRIDE_W, first_w + place % STRIDE_W
+        mask = (h >= 0) & (h < height) & (w >= 0) & (w < width) & (c < channels)
+        ptrs = row(dx_ptr, n, h, height, width, channels) + (w * channels + c)
+        tl.store(ptrs, tl.where(in_window, dx, 0.0), mask=mask)
 
 
 @triton.jit
@@ -191,17 +221,28 @@ def avg_pool2d_grad(
 ) -> None:  # fmt: skip
     """dx [N, H, W, C] = each element's share of dy [N, OH, OW, C]."""
     samples, height, width, channels = dx.shape
+    constants = _avg_constants(kernel, stride, padding, count_include_pad, divisor_override)
+    operands = (dy, dx, *sides(dx, dy))
     windows = (triton.cdiv(kernel[0], stride[0]), triton.cdiv(kernel[1], stride[1]))
+    if windows == (1, 1):
+        cells_h = triton.cdiv(height + padding[0], stride[0])
+        cells_w = triton.cdiv(width + padding[1], stride[1])
+        launch(
+            _avg_pool2d_spread_kernel, operands, samples * cells_h, cells_w, channels,
+            **constants, cells_h=cells_h, UNROLL=unroll(*stride), PRECISION=precision,
+        )  # fmt: skip
+        return
     launch(
-        _avg_pool2d_grad_kernel, (dy, dx, *sides(dx, dy)), samples * height, width, channels,
-        **_avg_constants(kernel, stride, padding, count_include_pad, divisor_override),
-        WINDOWS_H=windows[0], WINDOWS_W=windows[1], UNROLL=unroll(*windows),
-        PRECISION=precision,
+        _avg_pool2d_grad_kernel, operands, samples * height, width, channels, **constants,
+        WINDOWS_H=windows[0], WINDOWS_W=windows[1], UNROLL=unroll(*windows), PRECISION=precision,
     )  # fmt: skip
 
 
 def adaptive_avg_pool2d(x: Tensor, y: Tensor, *, precision: str = "ieee") -> None:
     """y [N, OH, OW, C] = mean of x [N, H, W, C] over torch's adaptive windows."""
+    if (window := _even_window(x, y)) is not None:
+        avg_pool2d(x, y, **window, precision=precision)
+        return
     samples, out_height, out_width, channels = y.shape
     most_w = _most_columns(x.shape[2], out_width)
     operands = (x, y, *sides(x, y))
@@ -218,6 +259,9 @@ def adaptive_avg_pool2d(x: Tensor, y: Tensor, *, precision: str = "ieee") -> Non
 
 def adaptive_avg_pool2d_grad(dy: Tensor, dx: Tensor, *, precision: str = "ieee") -> None:
     """dx [N, H, W, C] = each element's share of dy [N, OH, OW, C]."""
+    if (window := _even_window(dx, dy)) is not None:
+        avg_pool2d_grad(dy, dx, **window, precision=precision)
+        return
     samples, height, width, channels = dx.shape
     most_w = _most_columns(dy.shape[2], width)
     operands = (dy, dx, *sides(dx, dy))
@@ -230,6 +274,15 @@ def adaptive_avg_pool2d_grad(dy: Tensor, dx: Tensor, *, precision: str = "ieee")
         most_w=most_w,
         PRECISION=precision,
     )
+
+
+def _even_window(x: Tensor, y: Tensor) -> dict[str, Any] | None:
+    """Settings of `avg_pool2d` where adaptive windows are all of one size and apart, else None."""
+    if x.shape[1] % y.shape[1] or x.shape[2] % y.shape[2]:
+        return None
+    size = (x.shape[1] // y.shape[1], x.shape[2] // y.shape[2])
+    settings = {"kernel": size, "stride": size, "padding": (0, 0)}
+    return {**settings, "count_include_pad": True, "divisor_override": None}
 
 
 def _most_columns(size: int, out_size: int) -> int:

@@ -10,7 +10,8 @@ Pair = tuple[int, int]
 
 TILE: Final = 1024
 TILE_CHANNELS: Final = 256
-NUM_WARPS: Final = 4
+NUM_WARPS: Final = 4  # at most
+WARP_TILE: Final = 256  # elements of a warp
 UNROLLED_TAPS: Final = 16
 LOOP_SIZES: Final = ["height", "width", "out_height", "out_width", "tiles_w", "tiles_c"]
 
@@ -18,11 +19,11 @@ LOOP_SIZES: Final = ["height", "width", "out_height", "out_width", "tiles_w", "t
 @triton.jit
 def tile_place(tiles_w, tiles_c, height, BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr) -> tl.tuple:
     """Sample, row, columns [BLOCK_W, 1] and channels [1, BLOCK_C] of this program's tile."""
-    pid = tl.program_id(0).to(tl.int64)
-    c = (pid % tiles_c).to(tl.int32) * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]
-    w = (pid // tiles_c % tiles_w).to(tl.int32) * BLOCK_W + tl.arange(0, BLOCK_W)[:, None]
+    pid = tl.program_id(0)
+    c = pid % tiles_c * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]
+    w = pid // tiles_c % tiles_w * BLOCK_W + tl.arange(0, BLOCK_W)[:, None]
     row = pid // tiles_c // tiles_w
-    return row // height, (row % height).to(tl.int32), w, c
+    return (row // height).to(tl.int64), row % height, w, c
 
 
 @triton.jit
@@ -38,7 +39,6 @@ def launch(
     width: int,
     channels: int,
     tile: int = TILE,
-    num_warps: int = NUM_WARPS,
     **constants: int | str,
 ) -> None:
     """One program for each tile of `tile` elements of `rows` rows; 16-byte vectors of channels."""
@@ -49,7 +49,8 @@ def launch(
         return
     kernel[(rows * tiles_w * tiles_c,)](
         *operands, channels, tiles_w, tiles_c,
-        **constants, BLOCK_W=block_w, BLOCK_C=block_c, num_warps=num_warps,
+        **constants, BLOCK_W=block_w, BLOCK_C=block_c,
+        num_warps=max(min(block_w * block_c // WARP_TILE, NUM_WARPS), 1),
     )  # fmt: skip
 
 
