@@ -14,6 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .rounding import stored, stored_reference
+
 LANES: Final = 256
 DRAWS: Final = 8  # of one Philox call
 NUM_WARPS: Final = 8
@@ -33,33 +35,36 @@ def _halves(first, second):
 
 
 @triton.jit
-def _drop(x_ptr, y_ptr, offs, numel, draws, least, scale, WHOLE: tl.constexpr):
+def _drop(
+    x_ptr, y_ptr, offs, numel, draws, least, scale, PRECISION: tl.constexpr, WHOLE: tl.constexpr
+):
     mask = None if WHOLE else (offs >= 0) & (offs < numel)
     x = tl.load(x_ptr + offs, mask=mask, other=None if WHOLE else 0.0)
     keep = draws.reshape(offs.shape).to(tl.int32) >= least
     y = tl.where(keep, x.to(tl.float32) * scale, 0.0)
-    tl.store(y_ptr + offs, y.to(x.dtype), mask=mask)
+    tl.store(y_ptr + offs, stored(y, x.dtype, PRECISION), mask=mask)
 
 
 @triton.jit
 def _drop_span(
-    x_ptr, y_ptr, start, numel, words, least, scale, VECTOR: tl.constexpr, WHOLE: tl.constexpr
-):
+    x_ptr, y_ptr, start, numel, words, least, scale,
+    VECTOR: tl.constexpr, PRECISION: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
     LANES: tl.constexpr = words[0].shape[0]
     offs = start + tl.arange(0, VECTOR * LANES)
     if VECTOR == 8:
         even, odd = tl.join(words[0], words[2]), tl.join(words[1], words[3])
-        _drop(x_ptr, y_ptr, offs, numel, _halves(even, odd), least, scale, WHOLE)
+        _drop(x_ptr, y_ptr, offs, numel, _halves(even, odd), least, scale, PRECISION, WHOLE)
     else:
         first, second = _halves(words[0], words[1]), _halves(words[2], words[3])
-        _drop(x_ptr, y_ptr, offs, numel, first, least, scale, WHOLE)
-        _drop(x_ptr, y_ptr, offs + VECTOR * LANES, numel, second, least, scale, WHOLE)
+        _drop(x_ptr, y_ptr, offs, numel, first, least, scale, PRECISION, WHOLE)
+        _drop(x_ptr, y_ptr, offs + VECTOR * LANES, numel, second, least, scale, PRECISION, WHOLE)
 
 
 @triton.jit(do_not_specialize=["numel", "op_id", "least"])
 def _dropout_kernel(
     x_ptr, y_ptr, seed_ptr, numel, first, op_id, least, scale,
-    VECTOR: tl.constexpr, LANES: tl.constexpr, ROUNDS: tl.constexpr,
+    VECTOR: tl.constexpr, PRECISION: tl.constexpr, LANES: tl.constexpr, ROUNDS: tl.constexpr,
 ):  # fmt: skip
     span = first // (8 * LANES) + tl.program_id(0).to(tl.int64)
     counter = span * LANES + tl.arange(0, LANES)
@@ -69,9 +74,9 @@ def _dropout_kernel(
     words = tl.philox(tl.load(seed_ptr), low, high, stream, tl.zeros((LANES,), tl.uint32), ROUNDS)
     start = span * (8 * LANES) - first
     if (start >= 0) & (start + 8 * LANES <= numel):
-        _drop_span(x_ptr, y_ptr, start, numel, words, least, scale, VECTOR, True)
+        _drop_span(x_ptr, y_ptr, start, numel, words, least, scale, VECTOR, PRECISION, True)
     else:
-        _drop_span(x_ptr, y_ptr, start, numel, words, least, scale, VECTOR, False)
+        _drop_span(x_ptr, y_ptr, start, numel, words, least, scale, VECTOR, PRECISION, False)
 
 
 def _vector(x: Tensor) -> int:
@@ -92,11 +97,15 @@ def _least_kept(p: float) -> int:
     return round(p * (1 << 16))
 
 
-def dropout(x: Tensor, y: Tensor, seed: Tensor, *, p: float, op_id: int, first_sample: int) -> None:
+def dropout(
+    x: Tensor, y: Tensor, seed: Tensor, *,
+    p: float, op_id: int, first_sample: int, precision: str = "ieee",
+) -> None:  # fmt: skip
     """y = x / (1 - p) where kept, 0 with probability p; the same call on dy gives dx; y may be x.
 
     `seed` is an int64 tensor [1] on the device; `op_id` (below 2**31) gives every op its own stream
-    of numbers; `first_sample` is the index in the batch of the first sample of x.
+    of numbers; `first_sample` is the index in the batch of the first sample of x. y is rounded as
+    products of `precision` will read it.
     """
     numel = x.numel()
     if numel == 0:
@@ -106,13 +115,14 @@ def dropout(x: Tensor, y: Tensor, seed: Tensor, *, p: float, op_id: int, first_s
     grid = (triton.cdiv(first + numel, span) - first // span,)
     _dropout_kernel[grid](
         x, y, seed, numel, first, op_id, _least_kept(p), _scale(p),
-        VECTOR=_vector(x), LANES=LANES, ROUNDS=ROUNDS, num_warps=NUM_WARPS,
+        VECTOR=_vector(x), PRECISION=precision, LANES=LANES, ROUNDS=ROUNDS, num_warps=NUM_WARPS,
     )  # fmt: skip
 
 
 def dropout_reference(
-    x: Tensor, y: Tensor, seed: Tensor, *, p: float, op_id: int, first_sample: int
-) -> None:
+    x: Tensor, y: Tensor, seed: Tensor, *,
+    p: float, op_id: int, first_sample: int, precision: str = "ieee",
+) -> None:  # fmt: skip
     """What `dropout` computes, mask and all."""
     first = _first_element(x, first_sample)
     index = torch.arange(first, first + x.numel(), dtype=torch.int64, device=x.device)
@@ -123,11 +133,12 @@ def dropout_reference(
     word = words.gather(0, (draw // 2)[None])[0]
     keep = (word >> 16 * (draw % 2) & 0xFFFF) >= _least_kept(p)
     scaled = x.to(torch.float32) * _scale(p)
-    y.copy_(torch.where(keep.view_as(x), scaled, torch.zeros_like(scaled)))
+    dropped = torch.where(keep.view_as(x), scaled, torch.zeros_like(scaled))
+    y.copy_(stored_reference(dropped, y.dtype, precision))
 
 
 def _philox(counter: Tensor, op_id: int, seed: Tensor) -> Tensor:
-    """Philox 4x32-10 of (counter, op_id) under `seed`: [4, *counter.shape], words below 2**32."""
+    """Philox 4x32 of (counter, op_id) under `seed`: [4, *counter.shape], words below 2**32."""
     c0, c1 = counter & UINT32, counter >> 32
     c2, c3 = torch.full_like(counter, op_id), torch.zeros_like(counter)
     k0, k1 = seed & UINT32, (seed >> 32) & UINT32

@@ -32,7 +32,8 @@ def linear(
         assert seed is not None
         # By itself: in the product, where a thread holds one of the four words that Philox draws
         # at once, the 1M elements of VGG-16's fc6 take four times the draws.
-        dropout(y, y, seed, p=dropout_p, op_id=op_id, first_sample=first_sample)
+        place = {"op_id": op_id, "first_sample": first_sample}
+        dropout(y, y, seed, p=dropout_p, precision=out_precision or precision, **place)
 
 
 def linear_grad_input(
@@ -88,7 +89,8 @@ def linear_reference(
         y.copy_(torch.relu(y))
     if dropout_p > 0.0:
         assert seed is not None
-        dropout_reference(y, y, seed, p=dropout_p, op_id=op_id, first_sample=first_sample)
+        place = {"op_id": op_id, "first_sample": first_sample}
+        dropout_reference(y, y, seed, p=dropout_p, precision=out_precision or precision, **place)
 
 
 def linear_grad_input_reference(
@@ -98,7 +100,8 @@ def linear_grad_input_reference(
     """What `linear_grad_input` computes; `precision` is torch's own setting."""
     dx.copy_(stored_reference(_wide(dy) @ _wide(weight), dx.dtype, precision))
     if mask is not None:
-        dx.copy_((dx.float() * scale).masked_fill(mask <= 0, 0.0))
+        scaled = stored_reference(dx.float() * scale, dx.dtype, precision)
+        dx.copy_(scaled.masked_fill(mask <= 0, 0.0))
 
 
 def linear_grad_weight_reference(

@@ -233,7 +233,7 @@ def _product_kernel(
     if RELU:
         out = tl.where(out <= 0, 0.0, out)  # keeps NaN
     if mask_ptr is not None:
-        out = (out.to(tl.float32) * scale).to(out.dtype)
+        out = stored(out.to(tl.float32) * scale, out.dtype, OUT_PRECISION)
         out = tl.where(tl.load(mask_ptr + offs, mask=inside, other=0.0) <= 0, 0.0, out)
     tl.store(out_ptr + offs, out.to(out_ptr.dtype.element_ty), mask=inside)
 

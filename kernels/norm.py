@@ -2,7 +2,8 @@
 
 y = x / s^beta with s = k + alpha / size * (sum of x^2 over a window of `size` channels). The
 gradient computes s again, from x. A thread holds 16 bytes of channels and as many on either side,
-so that windows slide within its registers.
+so that windows slide within its registers. What is written is rounded as products of `precision`
+will read it.
 """
 
 from typing import Final
@@ -11,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from torch.nn import functional
+
+from .rounding import stored, stored_reference
 
 VECTORS: Final = 128  # of 16 bytes, of a program
 NUM_WARPS: Final = 4
@@ -96,7 +99,8 @@ def _squares(x) -> tl.tuple:
 @triton.jit(do_not_specialize=["num_pixels"])
 def _lrn_kernel(
     x_ptr, y_ptr, num_pixels, channels, share, k, BETA: tl.constexpr, SIZE: tl.constexpr,
-    SIDE: tl.constexpr, PIXELS: tl.constexpr, GROUPS: tl.constexpr, VECTOR: tl.constexpr,
+    SIDE: tl.constexpr, PRECISION: tl.constexpr,
+    PIXELS: tl.constexpr, GROUPS: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
     rows, c, in_map = _place(num_pixels, channels, PIXELS, GROUPS, VECTOR)
     x = _around(x_ptr + rows, c, in_map, channels, SIDE)
@@ -105,14 +109,15 @@ def _lrn_kernel(
     for i in tl.static_range(SIDE * VECTOR, SIDE * VECTOR + VECTOR):
         power, _ = _powers(_scale(squares, share, k, i - SIZE // 2, SIZE), BETA)
         y += (x[i] * power,)
-    y = _joined(y).to(y_ptr.dtype.element_ty)
+    y = stored(_joined(y), y_ptr.dtype.element_ty, PRECISION)
     tl.store(y_ptr + rows + c, y, mask=in_map & (c < channels))
 
 
 @triton.jit(do_not_specialize=["num_pixels"])
 def _lrn_grad_kernel(
     x_ptr, dy_ptr, dx_ptr, num_pixels, channels, share, k, BETA: tl.constexpr, SIZE: tl.constexpr,
-    SIDE: tl.constexpr, PIXELS: tl.constexpr, GROUPS: tl.constexpr, VECTOR: tl.constexpr,
+    SIDE: tl.constexpr, PRECISION: tl.constexpr,
+    PIXELS: tl.constexpr, GROUPS: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
     """dx = dy s^-beta - 2 share beta x * (sum of dy x s^(-beta - 1) over windows that hold x)."""
     BEFORE: tl.constexpr = (SIZE - 1) // 2  # centres of windows that hold a channel
@@ -135,13 +140,13 @@ def _lrn_grad_kernel(
         for j in tl.static_range(1, SIZE):
             total += terms[i + j]
         dx += (upper[i + BEFORE] - 2.0 * share * BETA * x[OWN + i] * total,)
-    dx = _joined(dx).to(dx_ptr.dtype.element_ty)
+    dx = stored(_joined(dx), dx_ptr.dtype.element_ty, PRECISION)
     tl.store(dx_ptr + rows + c, dx, mask=in_map & (c < channels))
 
 
 def _launch(
     kernel: triton.JITFunction, tensors: tuple[Tensor, ...], size: int, reach: int,
-    alpha: float, beta: float, k: float,
+    alpha: float, beta: float, k: float, precision: str,
 ) -> None:  # fmt: skip
     """`reach`: the channels on one side that a channel's result depends on, at most."""
     channels = tensors[0].shape[-1]
@@ -154,23 +159,24 @@ def _launch(
     grid = (triton.cdiv(num_pixels, pixels) * triton.cdiv(channels, groups * vector),)
     kernel[grid](
         *tensors, num_pixels, channels, alpha / size, k, BETA=beta, SIZE=size,
-        SIDE=triton.cdiv(reach, vector), PIXELS=pixels, GROUPS=groups, VECTOR=vector,
-        num_warps=NUM_WARPS,
+        SIDE=triton.cdiv(reach, vector), PRECISION=precision,
+        PIXELS=pixels, GROUPS=groups, VECTOR=vector, num_warps=NUM_WARPS,
     )  # fmt: skip
 
 
 def local_response_norm(
-    x: Tensor, y: Tensor, *, size: int, alpha: float, beta: float, k: float
+    x: Tensor, y: Tensor, *, size: int, alpha: float, beta: float, k: float, precision: str = "ieee"
 ) -> None:
     """y = x / s^beta as torch.nn.LocalResponseNorm has it; maps [..., C]."""
-    _launch(_lrn_kernel, (x, y), size, size // 2, alpha, beta, k)
+    _launch(_lrn_kernel, (x, y), size, size // 2, alpha, beta, k, precision)
 
 
 def local_response_norm_grad(
-    x: Tensor, dy: Tensor, dx: Tensor, *, size: int, alpha: float, beta: float, k: float
-) -> None:
+    x: Tensor, dy: Tensor, dx: Tensor, *,
+    size: int, alpha: float, beta: float, k: float, precision: str = "ieee",
+) -> None:  # fmt: skip
     """dx of `local_response_norm`, from its input alone; dx must be neither x nor dy."""
-    _launch(_lrn_grad_kernel, (x, dy, dx), size, size - 1, alpha, beta, k)
+    _launch(_lrn_grad_kernel, (x, dy, dx), size, size - 1, alpha, beta, k, precision)
 
 
 def _window_sum(values: Tensor, before: int, after: int) -> Tensor:
@@ -183,18 +189,21 @@ def _scale_of(x: Tensor, size: int, alpha: float, k: float) -> Tensor:
 
 
 def local_response_norm_reference(
-    x: Tensor, y: Tensor, *, size: int, alpha: float, beta: float, k: float
+    x: Tensor, y: Tensor, *, size: int, alpha: float, beta: float, k: float, precision: str = "ieee"
 ) -> None:
     """What `local_response_norm` computes."""
     wide = x.float()
-    y.copy_(wide * _scale_of(wide, size, alpha, k).pow(-beta))
+    normed = wide * _scale_of(wide, size, alpha, k).pow(-beta)
+    y.copy_(stored_reference(normed, y.dtype, precision))
 
 
 def local_response_norm_grad_reference(
-    x: Tensor, dy: Tensor, dx: Tensor, *, size: int, alpha: float, beta: float, k: float
-) -> None:
+    x: Tensor, dy: Tensor, dx: Tensor, *,
+    size: int, alpha: float, beta: float, k: float, precision: str = "ieee",
+) -> None:  # fmt: skip
     """What `local_response_norm_grad` computes."""
     wide, upper = x.float(), dy.float()
     scale = _scale_of(wide, size, alpha, k)
     products = _window_sum(upper * wide * scale.pow(-beta - 1), (size - 1) // 2, size // 2)
-    dx.copy_(upper * scale.pow(-beta) - 2 * alpha / size * beta * wide * products)
+    gradient = upper * scale.pow(-beta) - 2 * alpha / size * beta * wide * products
+    dx.copy_(stored_reference(gradient, dx.dtype, precision))

@@ -24,6 +24,7 @@ from .pool_tiles import (
     tile_place,
     unroll,
 )
+from .rounding import stored, stored_reference
 
 GRAD_TILE: Final = 1024
 ROWS: Final = 9  # of pools in a program whose windows share their rows
@@ -200,7 +201,7 @@ def _max_pool2d_grad_kernel(
     DILATION_H: tl.constexpr, DILATION_W: tl.constexpr,
     WINDOWS_H: tl.constexpr, WINDOWS_W: tl.constexpr, UNROLL: tl.constexpr,
     UNROLL_H: tl.constexpr, UNROLL_W: tl.constexpr, A_BYTE: tl.constexpr,
-    BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """Cells of STRIDE_H x STRIDE_W elements tile the padded map; window i starts with cell i.
 
@@ -234,7 +235,7 @@ def _max_pool2d_grad_kernel(
         w = cell_w * STRIDE_W - PADDING_W + place % STRIDE_W
         mask = (h >= 0) & (h < height) & (w >= 0) & (w < width) & (c < channels)
         ptrs = row(dx_ptr, n, h, height, width, channels) + (w * channels + c)
-        tl.store(ptrs, dx[place].to(dx_ptr.dtype.element_ty), mask=mask)
+        tl.store(ptrs, stored(dx[place], dx_ptr.dtype.element_ty, PRECISION), mask=mask)
 
 
 def _max_constants(kernel: Pair, stride: Pair, padding: Pair, dilation: Pair) -> dict[str, int]:
@@ -286,7 +287,9 @@ def max_pool2d_codes(
     _pool(x, y, codes, _channels_a_byte(kernel), **window)
 
 
-def _pool_grad(source: Tensor, dy: Tensor, dx: Tensor, a_byte: int, **window: Pair) -> None:
+def _pool_grad(
+    source: Tensor, dy: Tensor, dx: Tensor, a_byte: int, precision: str, **window: Pair
+) -> None:
     kernel, stride, padding = window["kernel"], window["stride"], window["padding"]
     samples, height, width, channels = dx.shape
     cells_h = triton.cdiv(height + padding[0], stride[0])
@@ -296,25 +299,29 @@ def _pool_grad(source: Tensor, dy: Tensor, dx: Tensor, a_byte: int, **window: Pa
     launch(
         _max_pool2d_grad_kernel, (source, dy, dx, *sides(dx, dy)), samples * cells_h, cells_w,
         channels, tile=GRAD_TILE, **_max_constants(**window), cells_h=cells_h, A_BYTE=a_byte,
-        WINDOWS_H=windows[0], WINDOWS_W=windows[1], UNROLL=unroll(*windows),
+        WINDOWS_H=windows[0], WINDOWS_W=windows[1], UNROLL=unroll(*windows), PRECISION=precision,
     )  # fmt: skip
 
 
 def max_pool2d_grad(
-    x: Tensor, dy: Tensor, dx: Tensor, *, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
-) -> None:
-    """dx [N, H, W, C] = dy of the windows whose maximum an element of x is, the first in a tie."""
+    x: Tensor, dy: Tensor, dx: Tensor, *, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair,
+    precision: str = "ieee",
+) -> None:  # fmt: skip
+    """dx [N, H, W, C] = dy of the windows whose maximum an element of x is, the first in a tie.
+
+    It is rounded as products of `precision` will read it.
+    """
     window = {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation}
-    _pool_grad(x, dy, dx, 0, **window)
+    _pool_grad(x, dy, dx, 0, precision, **window)
 
 
 def max_unpool2d(
     dy: Tensor, codes: Tensor, dx: Tensor, *, kernel: Pair = (2, 2), stride: Pair = (2, 2),
-    padding: Pair = (0, 0), dilation: Pair = (1, 1),
+    padding: Pair = (0, 0), dilation: Pair = (1, 1), precision: str = "ieee",
 ) -> None:  # fmt: skip
     """`max_pool2d_grad`, to the same bits, from the codes that `max_pool2d_codes` left."""
     window = {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation}
-    _pool_grad(codes, dy, dx, _channels_a_byte(kernel), **window)
+    _pool_grad(codes, dy, dx, _channels_a_byte(kernel), precision, **window)
 
 
 def _extent(kernel: Pair, dilation: Pair) -> Pair:
@@ -340,11 +347,12 @@ def _first_places(out_sides: tuple[int, ...], like: Tensor, stride: Pair, paddin
     return torch.stack(torch.meshgrid(rows, columns, indexing="ij"))
 
 
-def _scatter(dy: Tensor, places: Tensor, dx: Tensor) -> None:
+def _scatter(dy: Tensor, places: Tensor, dx: Tensor, precision: str) -> None:
     """dx = dy, each added at its place [N, C, OH, OW] of the map."""
     total = torch.zeros(dx.shape[0], dx.shape[3], dx.shape[1] * dx.shape[2], device=dx.device)
     total.scatter_add_(2, places.flatten(2), nchw(dy).flatten(2))
-    dx.copy_(total.unflatten(2, dx.shape[1:3]).permute(0, 2, 3, 1))
+    rounded = stored_reference(total, dx.dtype, precision)
+    dx.copy_(rounded.unflatten(2, dx.shape[1:3]).permute(0, 2, 3, 1))
 
 
 def max_pool2d_reference(
@@ -370,23 +378,24 @@ def max_pool2d_codes_reference(
 
 
 def max_pool2d_grad_reference(
-    x: Tensor, dy: Tensor, dx: Tensor, *, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
-) -> None:
+    x: Tensor, dy: Tensor, dx: Tensor, *, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair,
+    precision: str = "ieee",
+) -> None:  # fmt: skip
     """What `max_pool2d_grad` computes."""
     window = {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation}
-    _scatter(dy, _pool_of(x, dy, **window)[1], dx)
+    _scatter(dy, _pool_of(x, dy, **window)[1], dx, precision)
 
 
 def max_unpool2d_reference(
     dy: Tensor, codes: Tensor, dx: Tensor, *, kernel: Pair = (2, 2), stride: Pair = (2, 2),
-    padding: Pair = (0, 0), dilation: Pair = (1, 1),
+    padding: Pair = (0, 0), dilation: Pair = (1, 1), precision: str = "ieee",
 ) -> None:  # fmt: skip
     """What `max_unpool2d` computes."""
     tap = _unpack(codes, _channels_a_byte(kernel)).permute(0, 3, 1, 2)
     first_h, first_w = _first_places(dy.shape[1:3], dy, stride, padding)
     h = first_h + tap // kernel[1] * dilation[0]
     w = first_w + tap % kernel[1] * dilation[1]
-    _scatter(dy, h * dx.shape[2] + w, dx)
+    _scatter(dy, h * dx.shape[2] + w, dx, precision)
 
 
 def _pack(codes: Tensor, a_byte: int) -> Tensor:

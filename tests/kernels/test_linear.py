@@ -143,7 +143,7 @@ def test_fused_output_is_that_of_passes(
     for p in (0.0, 0.3):
         product(x, weight, bias, expected, precision=precision)
         relu(expected, expected)
-        drop(expected, expected, seed, p=p, **place)
+        drop(expected, expected, seed, p=p, **place, precision=precision)
         fused = {"relu": True, "dropout_p": p, "seed": seed if p else None}
         product(x, weight, bias, y, precision=precision, **fused, **place)
         assert torch.equal(y[1:], expected[1:])
@@ -171,10 +171,10 @@ def test_masked_gradient_is_that_of_passes(
     x, weight, _, dy = operands(shape, dtype, generator)
     seed, p, place = torch.tensor([7], device=x.device), 0.3, {"op_id": 3, "first_sample": 5}
     rectified, mask = x.relu(), poisoned_like(x)
-    drop(rectified, mask, seed, p=p, **place)
+    drop(rectified, mask, seed, p=p, **place, precision=precision)
     dx, expected = poisoned_like(x), poisoned_like(x)
     product(dy, weight, expected, precision=precision)
-    drop(expected, expected, seed, p=p, **place)
+    drop(expected, expected, seed, p=p, **place, precision=precision)
     relu_grad(rectified, expected, expected)
     product(dy, weight, dx, precision=precision, mask=mask, scale=1 / (1 - p))
     assert torch.equal(dx, expected)

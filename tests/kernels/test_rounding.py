@@ -1,12 +1,14 @@
 """Rounding to TF32: nearest values, 13 bits of zeros, signs, infinities and NaN."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
 import triton
 import triton.language as tl
 
+from tvdnn.kernels import dropout, norm, pool_avg, pool_max
 from tvdnn.kernels.conv import conv2d, conv2d_grad_input, conv2d_max_pool
 from tvdnn.kernels.conv_pack import pack_weight, pack_weight_grad_input
 from tvdnn.kernels.layout import cast, stage
@@ -108,3 +110,49 @@ def test_outputs_of_linear_layers_are_rounded_for_products(generator: torch.Gene
     assert is_tf32(dx)
     linear(x, weight, None, y, precision="tf32", out_precision="ieee")
     assert not is_tf32(y)
+
+
+WINDOW = {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1)}
+MEANS = {"count_include_pad": True, "divisor_override": None}
+NORM = {"size": 5, "alpha": 0.1, "beta": 0.75, "k": 2.0}
+SOURCES = [  # sides of what is read and of what is written: maps of 7 x 7, pooled 4 x 4
+    (pool_avg, "avg_pool2d", 7, 4, WINDOW | MEANS),
+    (pool_avg, "avg_pool2d_grad", 4, 7, WINDOW | MEANS),
+    (pool_avg, "adaptive_avg_pool2d", 7, 4, {}),
+    (pool_avg, "adaptive_avg_pool2d_grad", 4, 7, {}),
+    (pool_max, "max_pool2d_grad", 4, 7, WINDOW | {"dilation": (1, 1)}),
+    (pool_max, "max_unpool2d", 4, 7, WINDOW | {"dilation": (1, 1)}),
+    (norm, "local_response_norm", 7, 7, NORM),
+    (norm, "local_response_norm_grad", 7, 7, NORM),
+    (dropout, "dropout", 7, 7, {"p": 0.3, "op_id": 1, "first_sample": 0}),
+]
+
+
+@pytest.mark.parametrize("suffix", ["", "_reference"])
+@pytest.mark.parametrize(("module", "name", "side", "left", "settings"), SOURCES)
+def test_whatever_products_read_is_rounded(
+    module: Any,
+    name: str,
+    side: int,
+    left: int,
+    settings: dict[str, Any],
+    suffix: str,
+    generator: torch.Generator,
+) -> None:
+    device = generator.device
+    given = torch.randn(2, side, side, 24, generator=generator, device=device)
+    like = torch.randn(2, left, left, 24, generator=generator, device=device)
+    codes = torch.full((2, side, side, 12), 0x44, dtype=torch.uint8, device=device)  # the centres
+    operands = {
+        "max_pool2d_grad": (like, given),
+        "max_unpool2d": (given, codes),
+        "local_response_norm_grad": (like, given),
+    }
+    read = operands.get(name, (given,))
+    behind = (torch.tensor([7], device=device),) if name == "dropout" else ()
+    exact, rounded = torch.empty_like(like), torch.empty_like(like)
+    launch = getattr(module, name + suffix)
+    launch(*read, exact, *behind, **settings)
+    launch(*read, rounded, *behind, **settings, precision="tf32")
+    assert torch.equal(rounded, stored_reference(exact, torch.float32, "tf32"))
+    assert not torch.equal(rounded, exact)

@@ -20,7 +20,7 @@ def scale_of(p: float) -> float:
 
 
 def run_dropout(a: Launch) -> None:
-    settings = a.settings("p", "op_id")
+    settings = a.settings("p", "op_id") | {"precision": a.precision}
     a.kernels.dropout(a.reads[0], a.writes[0], a.control.seed, first_sample=a.start, **settings)
 
 

@@ -17,11 +17,13 @@ def backward(b: Builder, op: Op) -> None:
 
 
 def _run_forward(a: Launch) -> None:
-    a.kernels.local_response_norm(a.reads[0], a.writes[0], **a.settings(*_SETTINGS))
+    settings = a.settings(*_SETTINGS)
+    a.kernels.local_response_norm(a.reads[0], a.writes[0], **settings, precision=a.precision)
 
 
 def _run_grad_input(a: Launch) -> None:
-    a.kernels.local_response_norm_grad(*a.reads, a.writes[0], **a.settings(*_SETTINGS))
+    settings = a.settings(*_SETTINGS)
+    a.kernels.local_response_norm_grad(*a.reads, a.writes[0], **settings, precision=a.precision)
 
 
 LOCAL_RESPONSE_NORM = OpDef(

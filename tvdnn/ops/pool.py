@@ -57,7 +57,7 @@ def _run_max(a: Launch) -> None:
 
 
 def _run_max_grad(a: Launch) -> None:
-    a.kernels.max_pool2d_grad(*a.reads, a.writes[0], **a.settings(*_MAX))
+    a.kernels.max_pool2d_grad(*a.reads, a.writes[0], **a.settings(*_MAX), precision=a.precision)
 
 
 def _run_max_codes(a: Launch) -> None:
@@ -65,7 +65,7 @@ def _run_max_codes(a: Launch) -> None:
 
 
 def _run_unpool(a: Launch) -> None:
-    a.kernels.max_unpool2d(*a.reads, a.writes[0], **a.settings(*_MAX))
+    a.kernels.max_unpool2d(*a.reads, a.writes[0], **a.settings(*_MAX), precision=a.precision)
 
 
 def _run_avg(a: Launch) -> None:
