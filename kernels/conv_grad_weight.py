@@ -27,9 +27,12 @@ from .conv_grad_weight_plan import (
     bias_unit,
     edge_block,
     grad_weight_plan,
+    turned_row,
     work_of,
 )
 from .conv_grad_weight_samples import grad_weight_samples_kernel
+from .conv_grad_weight_turned import grad_weight_turned_kernel
+from .conv_specialized import swizzled
 from .conv_tiles import FEW_CHANNELS, Filter, Pair, Tile
 
 __all__ = [
@@ -114,6 +117,21 @@ def _sums(partials: Tensor, tile: Tile) -> TensorDescriptor:
     return TensorDescriptor.from_tensor(taps_joined, [1, tile.out_channels, 1, tile.in_channels])
 
 
+def _launch_turned(
+    x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: Layer, work: Work
+) -> None:
+    tile, taps = work.tile, layer.taps
+    samples, columns = turned_row(layer.out_sides[1])
+    splits = work.splits // tile.parts
+    grad_weight_turned_kernel[(work.programs * splits,)](
+        swizzled(x, [samples, 1, columns, tile.in_channels]),
+        swizzled(dy, [samples, 1, columns, tile.out_channels]),
+        partials, int(first), x.shape[0], *layer.out_sides, taps.in_channels, taps.out_channels,
+        work.unit, splits, *taps.padding,
+        S=taps.size[1], X_STAGES=3, DY_STAGES=tile.num_stages, num_warps=tile.num_warps,
+    )  # fmt: skip
+
+
 def _launch_flat(
     x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: Layer, work: Work
 ) -> None:
@@ -186,6 +204,7 @@ def _launch_few(
 
 Launch = Callable[[Tensor, Tensor, Tensor, bool, Layer, Work], None]
 _LAUNCHES: Final[dict[str, Launch]] = {
+    "turned": _launch_turned,
     "flat": _launch_flat,
     "taps": _launch_flat,
     "samples": _launch_samples,

@@ -25,12 +25,14 @@ from .conv_tiles import (
 )
 from .device import capability, num_sms, shared_nbytes
 
-Kernel = Literal["flat", "taps", "samples", "few", "gather"]
+Kernel = Literal["turned", "flat", "taps", "samples", "few", "gather"]
 
 SMALL_MAP: Final = 28 * 28  # output pixels up to which a sum runs over samples
 UNIT_STEPS: Final = 512  # of pixels in a unit, at least, where UNIT_SAMPLES allow
+TURNED_UNIT_STEPS: Final = 2048  # 64->64 @224: 3.83 ms, by 512 steps 3.98
 UNIT_SAMPLES: Final = 64
 MOST_NBYTES: Final = 128 << 20  # of a layer's partial sums
+TURNED_PIXELS: Final = 32  # of a step of the kernel that turns x
 EDGE_SPLITS: Final = (1, 2, 4)
 IDLE_COST: Final = 0.5  # of the time that programs idle: the others run faster meanwhile
 SAMPLES: Final = 256  # of the launch that splits are chosen for, at these rates of an H200:
@@ -118,9 +120,11 @@ def _work_of(layer: Layer, capability: Pair, sms: int, shared: int) -> Work:
     """The arguments after the first are what else the work follows from."""
     kernel = _kernel_of(layer, capability)
     tile = _TILES.get(kernel, _tile)(layer)
-    sums = 3 if kernel == "taps" else 1
+    sums = 3 if kernel in ("taps", "turned") else 1
     runs = cdiv(layer.out_pixels, tile.pixels)
-    if kernel == "samples":
+    if kernel == "turned":
+        unit, steps = _turned_unit(layer)
+    elif kernel == "samples":
         unit, steps = tile.pixels, layer.out_pixels
     else:
         unit = _unit_of(runs, UNIT_STEPS)
@@ -128,9 +132,9 @@ def _work_of(layer: Layer, capability: Pair, sms: int, shared: int) -> Work:
         steps = cdiv(unit * layer.out_pixels, tile.pixels) if joined else unit * runs
     edge = sums * unit * _edge_steps(layer, tile) if kernel in ("flat", "taps") else 0
     programs = _programs(layer.taps, tile) // sums
-    slots = sms * _residents(tile, sums, layer.dtype, shared)
+    slots = sms * (1 if kernel == "turned" else _residents(tile, sums, layer.dtype, shared))
     splits, edges = _splits(programs, steps, edge, slots, layer)
-    return Work(kernel, tile, programs, unit, splits, edges)
+    return Work(kernel, tile, programs, unit, splits * tile.parts, edges)
 
 
 def _unit_of(amount: int, least: int) -> int:
@@ -155,6 +159,8 @@ def _kernel_of(layer: Layer, capability: Pair) -> Kernel:
         return "gather"
     if layer.taps.in_channels < FEW_CHANNELS:
         return "few"
+    if _suits_turning(layer, capability):
+        return "turned"
     if layer.out_pixels <= SMALL_MAP:
         return "samples"
     if not _is_flat(layer):
@@ -172,6 +178,13 @@ def _suits_descriptors(layer: Layer, capability: Pair) -> bool:
     few = layer.taps.in_channels < FEW_CHANNELS
     whole = few or layer.taps.in_channels * itemsize % (STEP_NBYTES // 2) == 0
     return whole and layer.taps.out_channels * itemsize % 16 == 0
+
+
+def _suits_turning(layer: Layer, capability: Pair) -> bool:
+    """Whether TF32's products read turned maps: on Hopper, columns of three taps at stride 1."""
+    taps = layer.taps
+    dense = taps.size[0] == 3 and taps.stride == taps.dilation == (1, 1)
+    return capability[0] == 9 and layer.dtype == torch.float32 and dense
 
 
 def _is_flat(layer: Layer) -> bool:
@@ -237,7 +250,33 @@ def _few_tile(layer: Layer) -> Tile:
     return Tile(2 * step, block_k, block_c, 4, 3)  # 3->64 @224: 0.38 ms, by 64 pixels 0.44
 
 
-_TILES: Final[dict[str, Callable[[Layer], Tile]]] = {"few": _few_tile, "gather": _gather_tile}
+def _turned_tile(layer: Layer) -> Tile:
+    """For the kernel that turns x; of 64 channels it leaves two sums."""
+    block_k = block_of(layer.taps.out_channels, 64, 128)
+    return Tile(TURNED_PIXELS, block_k, 64, 4, 6, parts=128 // block_k)
+
+
+def turned_row(width: int) -> Pair:
+    """Samples and columns of a step's pixels, such that rows of maps are overrun least."""
+    columns = [TURNED_PIXELS >> shift for shift in range(TURNED_PIXELS.bit_length())]
+    least = min(columns, key=lambda step: cdiv(width, step) * step)
+    return TURNED_PIXELS // least, least
+
+
+def _turned_unit(layer: Layer) -> tuple[int, int]:
+    """Samples of a unit, and its steps."""
+    height, width = layer.out_sides
+    samples, columns = turned_row(width)
+    steps = height * cdiv(width, columns)  # of so many samples
+    unit = max(samples, _unit_of(cdiv(steps, samples), TURNED_UNIT_STEPS))
+    return unit, unit // samples * steps
+
+
+_TILES: Final[dict[str, Callable[[Layer], Tile]]] = {
+    "few": _few_tile,
+    "gather": _gather_tile,
+    "turned": _turned_tile,
+}
 
 
 def edge_block(layer: Layer, tile: Tile) -> int:

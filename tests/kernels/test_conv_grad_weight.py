@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from tvdnn.kernels import conv_grad_weight, conv_grad_weight_plan
-from tvdnn.kernels.conv_grad_weight_plan import GradWeightPlan, grad_weight_plan
+from tvdnn.kernels.conv_grad_weight_plan import GradWeightPlan, grad_weight_plan, turned_row
+from tvdnn.kernels.device import capability
+from tvdnn.kernels.rounding import stored_reference
 
 from .conv_layers import (
     DTYPES,
@@ -27,6 +29,15 @@ TAPS = {
     "taps": Shape((3, 6, 5), (32, 72), precision="tf32"),
     "taps, dilated": Shape((2, 7, 7), (64, 128), padding=(2, 2), dilation=(2, 2), precision="tf32"),
 }
+TURNED = {
+    "one sample a row": Shape((3, 30, 32), (48, 200), precision="tf32"),
+    "samples share rows": Shape((37, 7, 7), (64, 96), precision="tf32"),
+    "two sums": Shape((9, 13, 24), (32, 64), precision="tf32"),
+    "two columns, no padding": Shape(
+        (5, 9, 33), (64, 64), (3, 2), padding=(2, 0), precision="tf32"
+    ),
+}
+H200 = {"capability": (9, 0), "num_sms": 132, "shared_nbytes": 232448}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +76,12 @@ def launch(layer: Layer, sums: Sums, *, suffix: str = "", runs: tuple[int, ...] 
     return sums
 
 
-def planned(monkeypatch: pytest.MonkeyPatch, **constants: int) -> None:
-    """Plans follow from these constants for a while."""
+def planned(monkeypatch: pytest.MonkeyPatch, *, turned: bool = False, **constants: int) -> None:
+    """Plans follow from these constants for a while, and turn no maps unless told."""
     for name, value in constants.items():
         monkeypatch.setattr(conv_grad_weight_plan, name, value)
+    if not turned:
+        monkeypatch.setattr(conv_grad_weight_plan, "_suits_turning", lambda *_: False)
     conv_grad_weight_plan.forget()
 
 
@@ -146,10 +159,34 @@ def test_runs_have_the_bits_of_the_whole(
     layer = make(RUNS[case], dtype, generator)
     whole = launch(layer, sums_of(layer), suffix=suffix)
     assert whole.plan.unit * 2 < len(layer.x)
+    assert_runs_equal(layer, whole, suffix)
+
+
+def assert_runs_equal(layer: Layer, whole: Sums, suffix: str = "") -> None:
     for runs in ((1,), (1, 1), (2,)):
         cut = launch(layer, sums_of(layer), suffix=suffix, runs=runs)
         assert torch.equal(whole.weight, cut.weight)
         assert torch.equal(whole.bias, cut.bias)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", TURNED)
+def test_turned_maps(
+    name: str, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TF32 on Hopper, against float64; wherever a batch is cut, the sums have the same bits."""
+    if capability()[0] != 9:
+        pytest.skip("maps are turned on Hopper")
+    planned(monkeypatch, turned=True, TURNED_UNIT_STEPS=1, SUMMED_PIXELS=1)
+    layer = make(TURNED[name], torch.float32, generator)
+    x, dy = (stored_reference(maps, torch.float32, "tf32") for maps in (layer.x, layer.dy))
+    layer = replace(layer, x=x, dy=dy)
+    whole = launch(layer, sums_of(layer))
+    assert (
+        rms_error(whole.weight.sum(0).permute(0, 3, 1, 2), gradients(layer)[2]) < PARTIAL_TOLERANCE
+    )
+    assert whole.plan.unit < len(layer.x)
+    assert_runs_equal(layer, whole)
 
 
 @pytest.mark.parametrize("name", ["first layer", "box"])
@@ -182,16 +219,48 @@ def test_plans_fill_an_h200(
 ) -> None:
     """The sums stay under 128 MiB; the tiles of 64->64 take 28 splits of two to each SM, and one
     that sums what wraps around the edges."""
-    h200 = {"capability": (9, 0), "num_sms": 132, "shared_nbytes": 232448}
-    for name, value in h200.items():
-        monkeypatch.setattr(conv_grad_weight_plan, name, lambda value=value: value)
-    shape = (channels[1], channels[0], 3, 3)
-    geometry = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
-    arithmetic = {"dtype": torch.bfloat16, "precision": "tf32"}
-    plan = grad_weight_plan((side, side), (side, side), shape, **geometry, **arithmetic)
+    plan = plan_on_h200(side, channels, torch.bfloat16, monkeypatch)
     assert plan.splits == splits
     assert plan.splits * channels[0] * channels[1] * 36 <= 128 << 20
     assert plan.unit <= 64
+
+
+@pytest.mark.parametrize(
+    ("side", "channels", "splits", "unit"),
+    [
+        (224, (64, 64), 88, 2),
+        (112, (64, 128), 44, 8),
+        (56, (256, 256), 11, 32),
+        (28, (512, 512), 4, 64),
+        (14, (512, 512), 4, 64),
+    ],
+)
+def test_plans_of_turned_maps_fill_an_h200(
+    side: int, channels: tuple[int, int], splits: int, unit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Programs of 128 x 3 x 64 sums, one to each SM; of 64 output channels each leaves two."""
+    plan = plan_on_h200(side, channels, torch.float32, monkeypatch)
+    assert (plan.splits, plan.unit) == (splits, unit)
+
+
+def plan_on_h200(
+    side: int, channels: tuple[int, int], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> GradWeightPlan:
+    """Of a convolution 3x3 that keeps its sides."""
+    for name, value in H200.items():
+        monkeypatch.setattr(conv_grad_weight_plan, name, lambda value=value: value)
+    geometry = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
+    shape = (channels[1], channels[0], 3, 3)
+    return grad_weight_plan(
+        (side, side), (side, side), shape, **geometry, dtype=dtype, precision="tf32"
+    )
+
+
+@pytest.mark.parametrize(
+    ("width", "row"), [(224, (1, 32)), (112, (2, 16)), (56, (4, 8)), (14, (16, 2)), (13, (32, 1))]
+)
+def test_rows_of_turned_maps_overrun_none(width: int, row: tuple[int, int]) -> None:
+    assert turned_row(width) == row
 
 
 @pytest.mark.gpu

@@ -45,7 +45,21 @@ CASES = [
     case("weight gradient, samples, wide", _grad_weight, 14, 512, 512, BFLOAT16),
     case("weight gradient, samples, stride 2", _grad_weight, 28, 64, 128, BFLOAT16, stride=(2, 2)),
     case("weight gradient, stride 2", _grad_weight, 112, 64, 128, BFLOAT16, stride=(2, 2)),
-    case("weight gradient, flat", _grad_weight, 56, 128, 256, FLOAT32, wgmma=False),
-    case("weight gradient, samples", _grad_weight, 14, 128, 256, FLOAT32, wgmma=False),
+    case("weight gradient, turned", _grad_weight, 56, 128, 256, FLOAT32),
+    case("weight gradient, turned, 64 channels", _grad_weight, 224, 64, 64, FLOAT32),
+    case(
+        "weight gradient, flat",
+        _grad_weight,
+        56,
+        128,
+        256,
+        FLOAT32,
+        padding=(2, 2),
+        dilation=(2, 2),
+        wgmma=False,
+    ),
+    case(
+        "weight gradient, samples", _grad_weight, 28, 128, 256, FLOAT32, stride=(2, 2), wgmma=False
+    ),
     case("weight gradient, exact", _grad_weight, 56, 128, 256, FLOAT32, precision="ieee"),
 ]
