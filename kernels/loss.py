@@ -13,8 +13,9 @@ from torch import Tensor
 ROWS_TILE: Final = 2048  # logits of a program of one warp, whose maxima need no shared memory
 LANES: Final = 128  # threads that share a row of more logits
 LOADS: Final = 16  # logits of a thread that are in flight together
-GRAD_TILE: Final = 2048
-GRAD_WARPS: Final = 8
+GRAD_ROWS_TILE: Final = 2048
+GRAD_TILE: Final = 1024
+GRAD_WARPS: Final = 4
 MOST_ROWS: Final = 64
 LOG2_E: Final = tl.constexpr(1.4426950408889634)
 ALIGNMENT: Final = 16  # elements, of the widest load
@@ -51,10 +52,11 @@ def _top_and_total_of_row(row_ptr, num_classes, LOADS: tl.constexpr, BLOCK: tl.c
     top = tl.full((BLOCK,), float("-inf"), tl.float32)
     total = tl.zeros((BLOCK,), tl.float32)
     offs = tl.arange(0, LOADS)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]  # [LOADS, BLOCK]
-    whole = num_classes // (LOADS * BLOCK) * (LOADS * BLOCK)
-    for start in range(0, whole, LOADS * BLOCK):
-        top, total = _with_logits(top, total, tl.load(row_ptr + start + offs).to(tl.float32))
-    rest = tl.load(row_ptr + whole + offs, mask=offs < num_classes - whole, other=float("-inf"))
+    for _ in range(num_classes // (LOADS * BLOCK)):
+        top, total = _with_logits(top, total, tl.load(row_ptr + offs).to(tl.float32))
+        row_ptr += LOADS * BLOCK
+    mask = offs < num_classes % (LOADS * BLOCK)
+    rest = tl.load(row_ptr + offs, mask=mask, other=float("-inf"))
     top, total = _with_logits(top, total, rest.to(tl.float32))
     highest = tl.max(top, 0)
     return highest, tl.sum(total * _exponentials(top, _shift(highest)), 0)
@@ -255,11 +257,11 @@ def cross_entropy_grad(
     if samples == 0:
         return
     operands = (logits, target, lse, total, control, dlogits, samples, classes, ignore_index)
-    if classes > GRAD_TILE:
+    if classes > GRAD_ROWS_TILE:
         grid = (triton.cdiv(samples * classes, GRAD_TILE),)
         _grad_kernel[grid](*operands, BLOCK=GRAD_TILE, num_warps=GRAD_WARPS)
         return
-    tile = _tile(classes, GRAD_TILE)
+    tile = _tile(classes, GRAD_ROWS_TILE)
     _grad_rows_kernel[(triton.cdiv(samples, tile["ROWS"]),)](
         *operands, **tile, DIVISOR=min(classes & -classes, ALIGNMENT), num_warps=GRAD_WARPS
     )

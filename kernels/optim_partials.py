@@ -15,8 +15,8 @@ from .optim import adamw_reference, momentum_states, sgd_reference
 from .optim_rules import Rule, adamw_rule, apply_update, sgd_rule
 from .reduce import sum_partials_reference
 
-TILE: Final = 1024
-NUM_WARPS: Final = 4
+TILE: Final = 512
+NUM_WARPS: Final = 1
 LOADS: Final = 8  # partials in flight together
 
 

@@ -5,6 +5,7 @@ for up to 16. Channel j of a byte's channels has the bits from 2 j, or from 4 j,
 gather, so that each element is one sum in a fixed order.
 """
 
+from math import prod
 from typing import Final
 
 import torch
@@ -15,6 +16,7 @@ from torch.nn import functional
 
 from .pool_tiles import (
     LOOP_SIZES,
+    UNROLLED_TAPS,
     Pair,
     any_ceil,
     launch,
@@ -22,86 +24,14 @@ from .pool_tiles import (
     row,
     sides,
     tile_place,
-    unroll,
 )
+from .pool_window import row_max, window_max
 from .rounding import stored, stored_reference
 
-GRAD_TILE: Final = 1024
-ROWS: Final = 9  # of pools in a program whose windows share their rows
+# Windows 3x3 of stride 2 with codes, over 1024x55x55x64 in bfloat16 (H200, 2026-11-21):
+ROWS: Final = 9  # of pools in a program whose windows share rows: 69% of a copy's speed, 1 row 51%
+GRAD_ROWS: Final = 4  # of cells in a program that share windows: 80%, 1 row 62%
 PROGRAMS: Final = 1024  # that a launch has at least, where its maps have as many rows
-
-
-@triton.jit
-def _wide(x):
-    """x as float32; bfloat16 by its bits, which keeps the compiler from comparing in bfloat16."""
-    if x.dtype == tl.bfloat16:
-        wide = (x.to(tl.int16, bitcast=True).to(tl.int32) << 16).to(tl.float32, bitcast=True)
-    else:
-        wide = x.to(tl.float32)
-    return wide
-
-
-@triton.jit
-def _larger(largest, place, x, place_of_x):
-    """The larger of two values and its place: the first's in a tie, the last's of NaN."""
-    place = tl.where((x > largest) | (x != x), place_of_x, place)
-    return tl.maximum(largest, x, propagate_nan=tl.PropagateNan.ALL), place
-
-
-@triton.jit
-def _load_column(x_row, in_row, w, c, width, channels):
-    """Columns w of a row, -inf outside of the map: [BLOCK_W, BLOCK_C]."""
-    mask = in_row & (w >= 0) & (w < width)
-    return _wide(tl.load(x_row + (w * channels + c), mask=mask, other=float("-inf")))
-
-
-@triton.jit
-def _row_max(
-    x_ptr, n, h, first_w, c, height, width, channels,
-    KERNEL_W: tl.constexpr, DILATION_W: tl.constexpr, UNROLL: tl.constexpr,
-):  # fmt: skip
-    """Largest of row h in each window that starts at columns `first_w`, and its column in there."""
-    x_row = row(x_ptr, n, h, height, width, channels)
-    in_row = (h >= 0) & (h < height) & (c < channels)
-    largest = _load_column(x_row, in_row, first_w, c, width, channels)
-    column = tl.zeros(largest.shape, tl.int32)
-    for tap in tl.range(1, KERNEL_W, loop_unroll_factor=UNROLL):
-        x = _load_column(x_row, in_row, first_w + tap * DILATION_W, c, width, channels)
-        largest, column = _larger(largest, column, x, tap)
-    return largest, column
-
-
-@triton.jit
-def _first_tap(
-    first_h, first_w, KERNEL_W: tl.constexpr, DILATION_H: tl.constexpr, DILATION_W: tl.constexpr
-):
-    """The first tap that lies in the map, which is taken where all is -inf."""
-    skipped_h = tl.maximum((DILATION_H - 1 - first_h) // DILATION_H, 0)
-    skipped_w = tl.maximum((DILATION_W - 1 - first_w) // DILATION_W, 0)
-    return skipped_h * KERNEL_W + skipped_w
-
-
-@triton.jit
-def _window_max(
-    largest, column, x_ptr, n, first_h, first_w, c, height, width, channels,
-    KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr,
-    DILATION_H: tl.constexpr, DILATION_W: tl.constexpr,
-    UNROLL_H: tl.constexpr, UNROLL_W: tl.constexpr,
-):  # fmt: skip
-    """Largest value of each window, and the index of its tap: the first such, or the last NaN.
-
-    Windows start at row `first_h`, whose maxima are given, and at columns `first_w`. The maxima of
-    their last row come third and fourth.
-    """
-    first_tap = _first_tap(first_h, first_w, KERNEL_W, DILATION_H, DILATION_W)
-    total, tap_of_max = largest, tl.where(largest == float("-inf"), first_tap, column)
-    for tap in tl.range(1, KERNEL_H, loop_unroll_factor=UNROLL_H):
-        largest, column = _row_max(
-            x_ptr, n, first_h + tap * DILATION_H, first_w, c, height, width, channels,
-            KERNEL_W, DILATION_W, UNROLL_W,
-        )  # fmt: skip
-        total, tap_of_max = _larger(total, tap_of_max, largest, tap * KERNEL_W + column)
-    return total, tap_of_max, largest, column
 
 
 @triton.jit
@@ -120,11 +50,13 @@ def _packed(codes, A_BYTE: tl.constexpr):
 
 
 @triton.jit
-def _unpacked(packed, A_BYTE: tl.constexpr):
-    """The codes [W, C] in bytes [W, C // A_BYTE]."""
+def _is_code(packed, code, A_BYTE: tl.constexpr):
+    """Where bytes [W, C // A_BYTE] hold a code: [W, C]."""
     shifts = tl.arange(0, A_BYTE) * (8 // A_BYTE)
-    members = (packed.to(tl.int32)[:, :, None] >> shifts[None, None, :]) & ((1 << 8 // A_BYTE) - 1)
-    return members.reshape(packed.shape[0], packed.shape[1] * A_BYTE)
+    everywhere = code * (0x11 if A_BYTE == 2 else 0x55)
+    differing = (packed.to(tl.int32) ^ everywhere)[:, :, None]
+    members = differing & (((1 << 8 // A_BYTE) - 1) << shifts)[None, None, :]
+    return (members == 0).reshape(packed.shape[0], packed.shape[1] * A_BYTE)
 
 
 @triton.jit(do_not_specialize=[*LOOP_SIZES, "blocks_h", "block_h"])
@@ -134,7 +66,7 @@ def _max_pool2d_kernel(
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     PADDING_H: tl.constexpr, PADDING_W: tl.constexpr,
     DILATION_H: tl.constexpr, DILATION_W: tl.constexpr,
-    UNROLL_H: tl.constexpr, UNROLL_W: tl.constexpr, A_BYTE: tl.constexpr,
+    A_BYTE: tl.constexpr,
     BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """A program pools `block_h` rows, more than one only where windows share the row they meet in.
@@ -144,15 +76,15 @@ def _max_pool2d_kernel(
     n, block, w, c = tile_place(tiles_w, tiles_c, blocks_h, BLOCK_W, BLOCK_C)
     first_w = w * STRIDE_W - PADDING_W
     start = block * block_h
-    largest, column = _row_max(
+    largest, column = row_max(
         x_ptr, n, start * STRIDE_H - PADDING_H, first_w, c, height, width, channels,
-        KERNEL_W, DILATION_W, UNROLL_W,
+        KERNEL_W, DILATION_W,
     )  # fmt: skip
     for h in range(start, tl.minimum(start + block_h, out_height)):
-        y, tap_of_max, largest, column = _window_max(
+        y, tap_of_max, largest, column = window_max(
             largest, column, x_ptr, n, h * STRIDE_H - PADDING_H, first_w, c,
             height, width, channels,
-            KERNEL_H, KERNEL_W, DILATION_H, DILATION_W, UNROLL_H, UNROLL_W,
+            KERNEL_H, KERNEL_W, DILATION_H, DILATION_W,
         )  # fmt: skip
         ptrs = row(y_ptr, n, h, out_height, out_width, channels) + (w * channels + c)
         tl.store(ptrs, y.to(y_ptr.dtype.element_ty), mask=(w < out_width) & (c < channels))
@@ -165,87 +97,191 @@ def _max_pool2d_kernel(
 
 
 @triton.jit
-def _tap_of_max(
-    source_ptr, n, h, w, c, height, width, out_height, out_width, channels, tiles_c,
+def _argmax(
+    x_ptr, n, h, w, c, height, width, channels,
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     PADDING_H: tl.constexpr, PADDING_W: tl.constexpr,
     DILATION_H: tl.constexpr, DILATION_W: tl.constexpr,
-    UNROLL_H: tl.constexpr, UNROLL_W: tl.constexpr, A_BYTE: tl.constexpr,
 ):  # fmt: skip
-    """Taps of the maxima of windows (h, w): read from codes, or found in the map if A_BYTE is 0."""
-    if A_BYTE > 0:
-        num_bytes = channels // A_BYTE
-        place = _bytes_of_row(tiles_c, c.shape[1], A_BYTE)
-        mask = (h >= 0) & (h < out_height) & (w >= 0) & (w < out_width) & (place < num_bytes)
-        ptrs = row(source_ptr, n, h, out_height, out_width, num_bytes) + (w * num_bytes + place)
-        tap_of_max = _unpacked(tl.load(ptrs, mask=mask, other=0), A_BYTE)
-    else:
-        first_h, first_w = h * STRIDE_H - PADDING_H, w * STRIDE_W - PADDING_W
-        largest, column = _row_max(
-            source_ptr, n, first_h, first_w, c, height, width, channels,
-            KERNEL_W, DILATION_W, UNROLL_W,
-        )  # fmt: skip
-        _, tap_of_max, _, _ = _window_max(
-            largest, column, source_ptr, n, first_h, first_w, c, height, width, channels,
-            KERNEL_H, KERNEL_W, DILATION_H, DILATION_W, UNROLL_H, UNROLL_W,
-        )  # fmt: skip
+    """Taps of the maxima of windows (h, w)."""
+    first_h, first_w = h * STRIDE_H - PADDING_H, w * STRIDE_W - PADDING_W
+    largest, column = row_max(
+        x_ptr, n, first_h, first_w, c, height, width, channels, KERNEL_W, DILATION_W
+    )
+    _, tap_of_max, _, _ = window_max(
+        largest, column, x_ptr, n, first_h, first_w, c, height, width, channels,
+        KERNEL_H, KERNEL_W, DILATION_H, DILATION_W,
+    )  # fmt: skip
     return tap_of_max
 
 
-@triton.jit(do_not_specialize=[*LOOP_SIZES, "cells_h"])
-def _max_pool2d_grad_kernel(
-    source_ptr, dy_ptr, dx_ptr,
-    height, width, out_height, out_width, channels, tiles_w, tiles_c, cells_h,
+@triton.jit
+def _load_grad(dy_ptr, n, h, w, c, out_height, out_width, channels):
+    mask = (h >= 0) & (h < out_height) & (w >= 0) & (w < out_width) & (c < channels)
+    ptrs = row(dy_ptr, n, h, out_height, out_width, channels) + (w * channels + c)
+    return tl.load(ptrs, mask=mask, other=0.0)
+
+
+@triton.jit
+def _load_codes(
+    codes_ptr, n, h, w, out_height, out_width, channels, tiles_c,
+    A_BYTE: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    num_bytes = channels // A_BYTE
+    place = _bytes_of_row(tiles_c, BLOCK_C, A_BYTE)
+    mask = (h >= 0) & (h < out_height) & (w >= 0) & (w < out_width) & (place < num_bytes)
+    ptrs = row(codes_ptr, n, h, out_height, out_width, num_bytes) + (w * num_bytes + place)
+    return tl.load(ptrs, mask=mask, other=0)
+
+
+@triton.jit
+def _window_row(
+    source_ptr, dy_ptr, n, h, cell_w, c, height, width, out_height, out_width, channels, tiles_c,
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     PADDING_H: tl.constexpr, PADDING_W: tl.constexpr,
     DILATION_H: tl.constexpr, DILATION_W: tl.constexpr,
-    WINDOWS_H: tl.constexpr, WINDOWS_W: tl.constexpr, UNROLL: tl.constexpr,
-    UNROLL_H: tl.constexpr, UNROLL_W: tl.constexpr, A_BYTE: tl.constexpr,
+    WINDOWS_W: tl.constexpr, A_BYTE: tl.constexpr,
+) -> tl.tuple:  # fmt: skip
+    """Of the windows of row h that may reach the cells: dy, and codes or taps, of one by one."""
+    windows = ()
+    for i in tl.static_range(WINDOWS_W):
+        w = cell_w - (WINDOWS_W - 1 - i)
+        windows += (_load_grad(dy_ptr, n, h, w, c, out_height, out_width, channels),)
+        if A_BYTE > 0:
+            windows += (
+                _load_codes(
+                    source_ptr, n, h, w, out_height, out_width, channels, tiles_c,
+                    A_BYTE, c.shape[1],
+                ),
+            )  # fmt: skip
+        else:
+            windows += (
+                _argmax(
+                    source_ptr, n, h, w, c, height, width, channels, KERNEL_H, KERNEL_W,
+                    STRIDE_H, STRIDE_W, PADDING_H, PADDING_W, DILATION_H, DILATION_W,
+                ),
+            )  # fmt: skip
+    return windows
+
+
+@triton.jit
+def _with_window(
+    dx, dy, source, OFFSET_H: tl.constexpr, OFFSET_W: tl.constexpr,
+    KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr,
+    DILATION_H: tl.constexpr, DILATION_W: tl.constexpr, A_BYTE: tl.constexpr,
+):  # fmt: skip
+    """The gradient of elements so far into a window, with what the window gives them."""
+    TAP_H: tl.constexpr = OFFSET_H // DILATION_H
+    TAP_W: tl.constexpr = OFFSET_W // DILATION_W
+    ON_TAP: tl.constexpr = TAP_H * DILATION_H == OFFSET_H and TAP_W * DILATION_W == OFFSET_W
+    if ON_TAP and TAP_H < KERNEL_H and TAP_W < KERNEL_W:
+        if A_BYTE > 0:
+            is_max = _is_code(source, TAP_H * KERNEL_W + TAP_W, A_BYTE)
+        else:
+            is_max = source == TAP_H * KERNEL_W + TAP_W
+        dx += tl.where(is_max, dy.to(tl.float32), 0.0)
+    return dx
+
+
+@triton.jit
+def _gathered(
+    windows, PLACE_H: tl.constexpr, PLACE_W: tl.constexpr,
+    KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
+    DILATION_H: tl.constexpr, DILATION_W: tl.constexpr,
+    WINDOWS_H: tl.constexpr, WINDOWS_W: tl.constexpr, A_BYTE: tl.constexpr,
+):  # fmt: skip
+    """The gradient of the elements at a place of their cells, from windows, the earliest first."""
+    dx = tl.zeros(windows[0].shape, tl.float32)
+    for i in tl.static_range(WINDOWS_H * WINDOWS_W):
+        dx = _with_window(
+            dx, windows[2 * i], windows[2 * i + 1],
+            PLACE_H + (WINDOWS_H - 1 - i // WINDOWS_W) * STRIDE_H,
+            PLACE_W + (WINDOWS_W - 1 - i % WINDOWS_W) * STRIDE_W,
+            KERNEL_H, KERNEL_W, DILATION_H, DILATION_W, A_BYTE,
+        )  # fmt: skip
+    return dx
+
+
+@triton.jit
+def _store_grad(dx_ptr, dx, n, h, w, c, height, width, channels, PRECISION: tl.constexpr):
+    mask = (h >= 0) & (h < height) & (w >= 0) & (w < width) & (c < channels)
+    ptrs = row(dx_ptr, n, h, height, width, channels) + (w * channels + c)
+    tl.store(ptrs, stored(dx, dx_ptr.dtype.element_ty, PRECISION), mask=mask)
+
+
+@triton.jit(do_not_specialize=[*LOOP_SIZES, "cells_h", "blocks_h", "block_h"])
+def _max_pool2d_grad_kernel(
+    source_ptr, dy_ptr, dx_ptr,
+    height, width, out_height, out_width, channels, tiles_w, tiles_c, cells_h, blocks_h, block_h,
+    KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
+    PADDING_H: tl.constexpr, PADDING_W: tl.constexpr,
+    DILATION_H: tl.constexpr, DILATION_W: tl.constexpr,
+    WINDOWS_H: tl.constexpr, WINDOWS_W: tl.constexpr, A_BYTE: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """Cells of STRIDE_H x STRIDE_W elements tile the padded map; window i starts with cell i.
 
-    A cell gathers from the WINDOWS_H x WINDOWS_W windows that may reach it, the earliest first.
+    A cell gathers from the WINDOWS_H x WINDOWS_W windows that may reach it. A program has `block_h`
+    rows of cells, and keeps the windows that reach its next row as well.
     """
-    n, cell_h, cell_w, c = tile_place(tiles_w, tiles_c, cells_h, BLOCK_W, BLOCK_C)
-    dx = (tl.zeros((BLOCK_W, BLOCK_C), tl.float32),) * (STRIDE_H * STRIDE_W)
-    for window in tl.range(0, WINDOWS_H * WINDOWS_W, loop_unroll_factor=UNROLL):
-        back_h = WINDOWS_H - 1 - window // WINDOWS_W
-        back_w = WINDOWS_W - 1 - window % WINDOWS_W
-        h, w = cell_h - back_h, cell_w - back_w
-        mask = (h >= 0) & (h < out_height) & (w >= 0) & (w < out_width) & (c < channels)
-        ptrs = row(dy_ptr, n, h, out_height, out_width, channels) + (w * channels + c)
-        dy = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
-        tap_of_max = _tap_of_max(
-            source_ptr, n, h, w, c, height, width, out_height, out_width, channels, tiles_c,
+    n, block, cell_w, c = tile_place(tiles_w, tiles_c, blocks_h, BLOCK_W, BLOCK_C)
+    start = block * block_h
+    kept = ()
+    for back in tl.static_range(1, WINDOWS_H):
+        kept += _window_row(
+            source_ptr, dy_ptr, n, start - (WINDOWS_H - back), cell_w, c,
+            height, width, out_height, out_width, channels, tiles_c,
             KERNEL_H, KERNEL_W, STRIDE_H, STRIDE_W, PADDING_H, PADDING_W, DILATION_H, DILATION_W,
-            UNROLL_H, UNROLL_W, A_BYTE,
+            WINDOWS_W, A_BYTE,
         )  # fmt: skip
-        total = ()
+    for cell_h in range(start, tl.minimum(start + block_h, cells_h)):
+        windows = kept + _window_row(
+            source_ptr, dy_ptr, n, cell_h, cell_w, c,
+            height, width, out_height, out_width, channels, tiles_c,
+            KERNEL_H, KERNEL_W, STRIDE_H, STRIDE_W, PADDING_H, PADDING_W, DILATION_H, DILATION_W,
+            WINDOWS_W, A_BYTE,
+        )  # fmt: skip
         for place in tl.static_range(STRIDE_H * STRIDE_W):
-            offset_h = place // STRIDE_W + back_h * STRIDE_H
-            offset_w = place % STRIDE_W + back_w * STRIDE_W
-            is_tap = (offset_h % DILATION_H == 0) & (offset_w % DILATION_W == 0)
-            is_tap &= (offset_h // DILATION_H < KERNEL_H) & (offset_w // DILATION_W < KERNEL_W)
-            tap = offset_h // DILATION_H * KERNEL_W + offset_w // DILATION_W
-            total += (dx[place] + tl.where(is_tap & (tap == tap_of_max), dy, 0.0),)
-        dx = total
-    for place in tl.static_range(STRIDE_H * STRIDE_W):
-        h = cell_h * STRIDE_H - PADDING_H + place // STRIDE_W
-        w = cell_w * STRIDE_W - PADDING_W + place % STRIDE_W
-        mask = (h >= 0) & (h < height) & (w >= 0) & (w < width) & (c < channels)
-        ptrs = row(dx_ptr, n, h, height, width, channels) + (w * channels + c)
-        tl.store(ptrs, stored(dx[place], dx_ptr.dtype.element_ty, PRECISION), mask=mask)
+            dx = _gathered(
+                windows, place // STRIDE_W, place % STRIDE_W, KERNEL_H, KERNEL_W,
+                STRIDE_H, STRIDE_W, DILATION_H, DILATION_W, WINDOWS_H, WINDOWS_W, A_BYTE,
+            )  # fmt: skip
+            h = cell_h * STRIDE_H - PADDING_H + place // STRIDE_W
+            w = cell_w * STRIDE_W - PADDING_W + place % STRIDE_W
+            _store_grad(dx_ptr, dx, n, h, w, c, height, width, channels, PRECISION)
+        kept = windows[2 * WINDOWS_W :]
+
+
+@triton.jit(do_not_specialize=LOOP_SIZES)
+def _max_pool2d_grad_loop_kernel(
+    x_ptr, dy_ptr, dx_ptr, height, width, out_height, out_width, channels, tiles_w, tiles_c,
+    KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
+    PADDING_H: tl.constexpr, PADDING_W: tl.constexpr,
+    DILATION_H: tl.constexpr, DILATION_W: tl.constexpr,
+    WINDOWS_H: tl.constexpr, WINDOWS_W: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """An element gathers from any number of windows, the earliest first."""
+    n, h, w, c = tile_place(tiles_w, tiles_c, height, BLOCK_W, BLOCK_C)
+    dx = tl.zeros((BLOCK_W, BLOCK_C), tl.float32)
+    for window in range(WINDOWS_H * WINDOWS_W):
+        out_h = (h + PADDING_H) // STRIDE_H - (WINDOWS_H - 1 - window // WINDOWS_W)
+        out_w = (w + PADDING_W) // STRIDE_W - (WINDOWS_W - 1 - window % WINDOWS_W)
+        dy = _load_grad(dy_ptr, n, out_h, out_w, c, out_height, out_width, channels)
+        tap_of_max = _argmax(
+            x_ptr, n, out_h, out_w, c, height, width, channels, KERNEL_H, KERNEL_W,
+            STRIDE_H, STRIDE_W, PADDING_H, PADDING_W, DILATION_H, DILATION_W,
+        )  # fmt: skip
+        is_max = h == out_h * STRIDE_H - PADDING_H + tap_of_max // KERNEL_W * DILATION_H
+        is_max &= w == out_w * STRIDE_W - PADDING_W + tap_of_max % KERNEL_W * DILATION_W
+        dx += tl.where(is_max, dy.to(tl.float32), 0.0)
+    _store_grad(dx_ptr, dx, n, h, w, c, height, width, channels, PRECISION)
 
 
 def _max_constants(kernel: Pair, stride: Pair, padding: Pair, dilation: Pair) -> dict[str, int]:
     names = ("KERNEL", "STRIDE", "PADDING", "DILATION")
     pairs = zip(names, (kernel, stride, padding, dilation), strict=True)
-    constants = {
-        f"{name}_{side}": n for name, pair in pairs for side, n in zip("HW", pair, strict=True)
-    }
-    unroll_w = unroll(1, kernel[1])
-    return {**constants, "UNROLL_H": unroll(kernel[0], unroll_w) // unroll_w, "UNROLL_W": unroll_w}
+    return {f"{name}_{side}": n for name, pair in pairs for side, n in zip("HW", pair, strict=True)}
 
 
 def _channels_a_byte(kernel: Pair) -> int:
@@ -253,11 +289,15 @@ def _channels_a_byte(kernel: Pair) -> int:
     return 4 if kernel[0] * kernel[1] <= 4 else 2
 
 
+def _rows_a_program(rows: int, samples: int, most: int) -> int:
+    """Rows of a map's pools, or of its cells, in a program: fewer where a launch has few."""
+    return max(min(most, samples * rows // PROGRAMS), 1)
+
+
 def _pool(x: Tensor, y: Tensor, codes: Tensor | None, a_byte: int, **window: Pair) -> None:
     samples, out_height, out_width, channels = y.shape
-    extent = _extent(window["kernel"], window["dilation"])
-    shared = extent[0] - 1 == window["stride"][0]
-    block_h = max(min(ROWS, samples * out_height // PROGRAMS), 1) if shared else 1
+    shared = _extent(window["kernel"], window["dilation"])[0] - 1 == window["stride"][0]
+    block_h = _rows_a_program(out_height, samples, ROWS if shared else 1)
     blocks_h = triton.cdiv(out_height, block_h)
     launch(
         _max_pool2d_kernel, (x, y, codes, *sides(x, y)), samples * blocks_h, out_width, channels,
@@ -292,14 +332,22 @@ def _pool_grad(
 ) -> None:
     kernel, stride, padding = window["kernel"], window["stride"], window["padding"]
     samples, height, width, channels = dx.shape
-    cells_h = triton.cdiv(height + padding[0], stride[0])
-    cells_w = triton.cdiv(width + padding[1], stride[1])
+    operands = (source, dy, dx, *sides(dx, dy))
     extent = _extent(kernel, window["dilation"])
     windows = [triton.cdiv(*each) for each in zip(extent, stride, strict=True)]
+    constants: dict[str, int | str] = {"WINDOWS_H": windows[0], "WINDOWS_W": windows[1]}
+    constants |= _max_constants(**window) | {"PRECISION": precision}
+    if prod(windows) > UNROLLED_TAPS:
+        rows = samples * height
+        launch(_max_pool2d_grad_loop_kernel, operands, rows, width, channels, **constants)
+        return
+    cells_h = triton.cdiv(height + padding[0], stride[0])
+    cells_w = triton.cdiv(width + padding[1], stride[1])
+    block_h = _rows_a_program(cells_h, samples, GRAD_ROWS if windows[0] > 1 else 1)
+    blocks_h = triton.cdiv(cells_h, block_h)
     launch(
-        _max_pool2d_grad_kernel, (source, dy, dx, *sides(dx, dy)), samples * cells_h, cells_w,
-        channels, tile=GRAD_TILE, **_max_constants(**window), cells_h=cells_h, A_BYTE=a_byte,
-        WINDOWS_H=windows[0], WINDOWS_W=windows[1], UNROLL=unroll(*windows), PRECISION=precision,
+        _max_pool2d_grad_kernel, operands, samples * blocks_h, cells_w, channels, **constants,
+        cells_h=cells_h, blocks_h=blocks_h, block_h=block_h, A_BYTE=a_byte,
     )  # fmt: skip
 
 

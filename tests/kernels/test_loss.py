@@ -110,8 +110,12 @@ def test_unknown_class_and_infinite_logits(launchers: tuple, generator: torch.Ge
     assert dlogits[2:].isfinite().all()
 
 
-def test_bits_do_not_depend_on_the_run(generator: torch.Generator) -> None:
-    logits, target = inputs((5, 1000), torch.float32, generator)
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize("classes", [1000, 4099])
+def test_bits_do_not_depend_on_the_run(
+    classes: int, dtype: torch.dtype, generator: torch.Generator
+) -> None:
+    logits, target = inputs((5, classes), dtype, generator)
     control = torch.ones(1, device=logits.device)
     whole = run(LAUNCHERS[0], logits, target, control, "sum")
     part = run(LAUNCHERS[0], logits[2:4], target[2:4], control, "sum")

@@ -145,6 +145,30 @@ def test_codes_stand_for_the_map(
     assert rms_error(rows, gradient) <= TOLERANCE[dtype]
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("window", [CODED[1], CODED[4]], ids=str)
+def test_rows_of_a_program_change_no_bits(
+    window: Window,
+    dtype: torch.dtype,
+    generator: torch.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x = tied(window.shape, dtype, generator)
+    dy = randn(window.out_shape(), dtype, generator)
+    results = []
+    for programs in (1, 1 << 30):
+        monkeypatch.setattr(pool_max, "PROGRAMS", programs)
+        y, codes, plain = poisoned_like(dy), codes_of(window, x.device), poisoned_like(dy)
+        gathered, found = poisoned_like(x), poisoned_like(x)
+        pool_max.max_pool2d_codes(x, y, codes, **window.settings())
+        pool_max.max_pool2d(x, plain, **window.settings())
+        pool_max.max_unpool2d(dy, codes, gathered, **window.settings())
+        pool_max.max_pool2d_grad(x, dy, found, **window.settings())
+        results.append((y, codes, plain, gathered, found))
+    for some, one in zip(*results, strict=True):
+        assert torch.equal(some, one)
+
+
 def test_codes_of_four_channels_share_a_byte(device: torch.device) -> None:
     x = torch.zeros(1, 2, 2, 8, device=device)
     for channel, tap in enumerate([3, 0, 2, 1, 1, 1, 0, 3]):
