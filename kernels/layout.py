@@ -1,11 +1,10 @@
 """Copies between the caller's tensors and maps, between dtypes, and the sum of two maps.
 
-Under `precision` "tf32" what arrives in float32 is rounded to TF32.
+Under `precision` "tf32" what is written in float32 is rounded to TF32.
 """
 
 from typing import Final
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -34,24 +33,27 @@ def _cast_kernel(src_ptr, dst_ptr, numel, PRECISION: tl.constexpr, BLOCK: tl.con
 
 
 @triton.jit
-def _sum(a, b):
-    return (a.to(tl.float32) + b.to(tl.float32)).to(a.dtype)
+def _sum(a, b, PRECISION: tl.constexpr):
+    return stored(a.to(tl.float32) + b.to(tl.float32), a.dtype, PRECISION)
 
 
 @triton.jit(do_not_specialize=["numel"])
-def _add_kernel(a_ptr, b_ptr, out_ptr, numel, BLOCK: tl.constexpr):
+def _add_kernel(
+    a_ptr, b_ptr, out_ptr, numel, PRECISION: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
     start = tl.program_id(0).to(tl.int64) * BLOCK
     offs = tl.arange(0, BLOCK)
     a_ptr += start
     b_ptr += start
     out_ptr += start
     if start + BLOCK <= numel:
-        tl.store(out_ptr + offs, _sum(tl.load(a_ptr + offs), tl.load(b_ptr + offs)))
+        total = _sum(tl.load(a_ptr + offs), tl.load(b_ptr + offs), PRECISION)
+        tl.store(out_ptr + offs, total)
     else:
         mask = offs < numel - start
         a = tl.load(a_ptr + offs, mask=mask, other=0.0)
         b = tl.load(b_ptr + offs, mask=mask, other=0.0)
-        tl.store(out_ptr + offs, _sum(a, b), mask=mask)
+        tl.store(out_ptr + offs, _sum(a, b, PRECISION), mask=mask)
 
 
 @triton.jit(do_not_specialize=["height"])
@@ -145,9 +147,9 @@ def cast(src: Tensor, dst: Tensor, *, precision: str = "ieee") -> None:
     launch(_cast_kernel, src, dst, PRECISION=precision)
 
 
-def add(a: Tensor, b: Tensor, out: Tensor) -> None:
+def add(a: Tensor, b: Tensor, out: Tensor, *, precision: str = "ieee") -> None:
     """out = a + b, rounded once; contiguous, same shape and dtype; out may be a or b."""
-    launch(_add_kernel, a, b, out)
+    launch(_add_kernel, a, b, out, PRECISION=precision)
 
 
 def stage_reference(x: Tensor, y: Tensor, *, precision: str = "ieee") -> None:
@@ -166,6 +168,6 @@ def cast_reference(src: Tensor, dst: Tensor, *, precision: str = "ieee") -> None
     dst.view(-1).copy_(stored_reference(src, dst.dtype, precision).view(-1))
 
 
-def add_reference(a: Tensor, b: Tensor, out: Tensor) -> None:
+def add_reference(a: Tensor, b: Tensor, out: Tensor, *, precision: str = "ieee") -> None:
     """What `add` computes."""
-    torch.add(a, b, out=out)
+    out.copy_(stored_reference(a.float() + b.float(), out.dtype, precision))

@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator, Sequence
 from math import prod
 
-from torch import nn
+from torch import Tensor, nn
 
 from tvdnn.graph import Network, Op, Param, Value
 
@@ -93,13 +93,36 @@ def vgg(
     return maker.build("vgg")
 
 
-def random_chain(rng: random.Random, channels: int, image: int, classes: int) -> nn.Sequential:
-    """A chain for maps [N, channels, image, image], of every kind of layer that a chain holds."""
+class Sum(nn.Module):
+    """The sum of what each branch makes of the input; some add to the first in place."""
+
+    def __init__(self, branches: Sequence[nn.Module], inplace: bool) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(branches)
+        self.inplace = inplace
+
+    def forward(self, x: Tensor) -> Tensor:
+        total, *others = (branch(x) for branch in self.branches)
+        for other in others:
+            total = total.add_(other) if self.inplace else total + other
+        return total
+
+
+def random_chain(
+    rng: random.Random, channels: int, image: int, classes: int, *, forks: bool = False
+) -> nn.Sequential:
+    """A chain for maps [N, channels, image, image], of every kind of layer that a chain holds.
+
+    With `forks`, some of its features are sums of branches.
+    """
     shape = (channels, image, image)
     features: list[nn.Module] = []
     for _ in range(rng.randint(1, 6)):
-        layer, shape = _feature(rng, shape)
-        features.append(layer)
+        if forks and rng.random() < 0.5:
+            features.append(_sum(rng, shape))
+        else:
+            layer, shape = _feature(rng, shape)
+            features.append(layer)
     classifier = list(_classifier(rng, prod(shape), classes))
     return nn.Sequential(*features, nn.Flatten(), *classifier)
 
@@ -118,6 +141,26 @@ def _feature(
     if kind == "dropout":
         return nn.Dropout(rng.choice((0.1, 0.5))), shape
     return nn.ReLU(inplace=rng.random() < 0.5), shape
+
+
+def _sum(rng: random.Random, shape: tuple[int, int, int]) -> Sum:
+    """Branches from and to maps of `shape`; sums lie within sums, and a branch may be the input."""
+    branches = [list(_branch(rng, shape)) for _ in range(rng.randint(2, 3))]
+    inplace = rng.random() < 0.5 and bool(branches[0]) and isinstance(branches[0][-1], nn.Conv2d)
+    return Sum([nn.Sequential(*layers) for layers in branches], inplace)
+
+
+def _branch(rng: random.Random, shape: tuple[int, int, int]) -> Iterator[nn.Module]:
+    for _ in range(rng.randint(0, 2)):
+        kind = rng.choice(("conv", "conv", "relu", "dropout", "sum"))
+        if kind == "conv":
+            yield nn.Conv2d(shape[0], shape[0], 3, padding=1)
+        elif kind == "relu":
+            yield nn.ReLU()
+        elif kind == "dropout":
+            yield nn.Dropout(0.3)
+        else:
+            yield _sum(rng, shape)
 
 
 def _conv(rng: random.Random, shape: tuple[int, ...]) -> tuple[nn.Conv2d, tuple[int, int, int]]:

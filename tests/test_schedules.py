@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from tests.networks import random_chain
 from tests.plans import random_plan
@@ -78,7 +79,27 @@ def test_any_plan_equals_keep(
     rng = random.Random(seed)
     torch.manual_seed(seed)
     net = random_chain(rng, channels, image, CLASSES)
-    batches = random_batches(STEPS, (batch, channels, image, image), CLASSES, seed)
+    assert_equals_keep(net, rng, (batch, channels, image, image), chunk_size, seed)
+
+
+@settings(max_examples=EXAMPLES // 2, derandomize=True, deadline=None, database=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    batch=st.integers(2, 7),
+    chunk_size=st.integers(200, 10_000),
+)
+def test_any_plan_of_forks_and_joins_equals_keep(seed: int, batch: int, chunk_size: int) -> None:
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    net = random_chain(rng, 3, 7, CLASSES, forks=True)
+    assert_equals_keep(net, rng, (batch, 3, 7, 7), chunk_size, seed)
+
+
+def assert_equals_keep(
+    net: nn.Module, rng: random.Random, shape: tuple[int, ...], chunk_size: int, seed: int
+) -> None:
+    """A drawn plan is sound, and run in any order trains to keep's bits inside its peak."""
+    batches = random_batches(STEPS, shape, CLASSES, seed)
     optimizer = SGD(momentum=0.9)
     graph = training_graph(net, batches[0][0], optimizer=optimizer, chunk_size=chunk_size)
     kept = lower(graph, keep(graph), random_costs(rng))

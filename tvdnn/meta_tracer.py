@@ -153,7 +153,7 @@ class MetaTracer(fx.Tracer):
         if not isinstance(a, Tensor):
             return super().create_arg(a)
         name = self.twin_names.get(id(a), f"tensor {id(a)}")
-        self.twins.setdefault(name, a)
+        self.twins.setdefault(name, a.to("meta"))
         return self.create_node("get_attr", name, (), {})
 
     def create_node(

@@ -1,6 +1,7 @@
 """What torch's calls mean as network ops: a translator a function, with torch's signature."""
 
 import math
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,6 +64,18 @@ def linear(out: Shape, x: Node, weight: Node, bias: Node | None = None) -> Call:
 
 def relu(out: Shape, x: Node, inplace: bool = False) -> Call:
     return Call("relu", (x,))
+
+
+def add(out: Shape, x: Any, other: Any, alpha: float = 1) -> Call:
+    if not isinstance(x, Node) or not isinstance(other, Node):
+        raise UnsupportedCallError("add of a number (it takes two maps of one shape)")
+    shapes = shape_of(x), shape_of(other)
+    if shapes[0] != shapes[1] or alpha != 1:
+        scaled = "" if alpha == 1 else f" times {alpha}"
+        raise UnsupportedCallError(
+            f"add of {shapes[0]} and {shapes[1]}{scaled} (it takes two maps of one shape)"
+        )
+    return Call("add", (x, other))
 
 
 def max_pool2d(
@@ -136,6 +149,9 @@ FUNCTIONS: Mapping[Any, Callable[..., Call]] = {
     functional.relu_: relu,
     torch.relu: relu,
     torch.relu_: relu,
+    operator.add: add,
+    operator.iadd: add,
+    torch.add: add,
     functional.max_pool2d: max_pool2d,
     torch.max_pool2d: max_pool2d,
     functional.avg_pool2d: avg_pool2d,
@@ -149,6 +165,8 @@ FUNCTIONS: Mapping[Any, Callable[..., Call]] = {
 METHODS: Mapping[str, Callable[..., Call]] = {
     "relu": relu,
     "relu_": relu,
+    "add": add,
+    "add_": add,
     "flatten": reshape,
     "view": reshape,
     "reshape": reshape,
@@ -157,7 +175,8 @@ METHODS: Mapping[str, Callable[..., Call]] = {
 
 SUPPORTED = (
     "Conv2d, Linear, ReLU, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, Dropout, LocalResponseNorm,"
-    " Flatten, Identity and Sequential, their functional forms, and view, reshape and contiguous"
+    " Flatten, Identity and Sequential, their functional forms, view, reshape and contiguous, and"
+    " sums of two maps"
 )
 
 

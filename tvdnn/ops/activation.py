@@ -4,7 +4,7 @@ A ReLU inside a fused op takes its gradient masked: from the only reader of what
 by a pass of the op's own.
 """
 
-from ..graph import Need, Op, Use
+from ..graph import Kind, Need, Op, Use
 from .builder import Builder
 from .definition import Launch, OpDef
 
@@ -14,17 +14,18 @@ def forward(b: Builder, op: Op) -> None:
 
 
 def backward(b: Builder, op: Op) -> None:
-    dy = b.grad_of(op)
-    dx = b.adopt_grad(op.inputs[0], dy)
-    b.add_pass(op, "grad_input", (Use(b.home[op.output], need=Need.SIGN), Use(dy)), (Use(dx),))
+    reads = (Use(b.home[op.output], need=Need.SIGN), Use(b.grad_of(op)))
+    b.add_pass(op, "grad_input", reads, (Use(b.next_grad(op)),))
 
 
 def behind_relu(b: Builder, op: Op) -> str:
     """The buffer with the gradient of what the ReLU inside a fused op takes."""
     dy = b.grad_of(op)
-    if op.output not in b.masked:
-        b.add_pass(op, "mask", (Use(b.home[op.output], need=Need.SIGN), Use(dy)), (Use(dy),))
-    return dy
+    if op.output in b.masked:
+        return dy
+    masked = dy if not b.is_shared(dy) else b.add_map(f"masked {dy}", b.shape(op.output), Kind.GRAD)
+    b.add_pass(op, "mask", (Use(b.home[op.output], need=Need.SIGN), Use(dy)), (Use(masked),))
+    return masked
 
 
 def _run_forward(a: Launch) -> None:

@@ -14,7 +14,8 @@ class Builder:
     """State of the expansion of a network into passes.
 
     `home` maps each value to the buffer that holds it, `contributions` to the gradients that its
-    consumers have written so far, `param_grads` each parameter to those of its uses. `readers`
+    consumers have written so far, `holders` each gradient's buffer to how many values it is still a
+    contribution of, `param_grads` each parameter to those of its uses. `readers`
     counts the ops that read each value, `uses` those that use each parameter. `rectified` are the
     values whose gradient counts only where they are above zero, with the factor that it has there;
     `masked` are those of them whose reader writes the gradient so. `partials` are the sums that ops
@@ -35,6 +36,7 @@ class Builder:
     passes: list[Pass] = field(default_factory=list)
     home: dict[str, str] = field(default_factory=dict)
     contributions: dict[str, list[str]] = field(default_factory=dict)
+    holders: Counter[str] = field(default_factory=Counter)
     param_grads: dict[str, list[str]] = field(default_factory=dict)
     partials: dict[str, list[str]] = field(default_factory=dict)
     added: dict[str, Op] = field(default_factory=dict)
@@ -174,14 +176,29 @@ class Builder:
         earlier = self.contributions.setdefault(value, [])
         suffix = f"#{len(earlier) + 1}" if earlier else ""
         shape = self.buffers[self.home[value]].shape
-        name = self.add_map(f"grad {value}{suffix}", shape, Kind.GRAD)
-        earlier.append(name)
-        return name
+        return self.adopt_grad(value, self.add_map(f"grad {value}{suffix}", shape, Kind.GRAD))
 
     def adopt_grad(self, value: str, buffer: str) -> str:
         """Make `buffer`, the gradient of an op's output, a contribution to that of its input."""
         self.contributions.setdefault(value, []).append(buffer)
+        self.holders[buffer] += 1
         return buffer
+
+    def next_grad(self, op: Op) -> str:
+        """Where the gradient of the op's input is made of that of its output, element by element.
+
+        It is in place, unless another value's gradient lies there too.
+        """
+        dy, value = self.grad_of(op), op.inputs[0]
+        return self.new_grad(value) if self.is_shared(dy) else self.adopt_grad(value, dy)
+
+    def is_shared(self, grad: str) -> bool:
+        """Whether more than one value has a contribution to its gradient in this buffer."""
+        return self.holders[grad] > 1
+
+    def drop_grads(self, value: str) -> None:
+        """Note that nothing more reads the gradient of `value`."""
+        self.holders.subtract(self.contributions[value])
 
     def passes_masks(self, op: Op) -> None:
         """Declare that a mask of the op's output masks its input alike.

@@ -10,8 +10,7 @@ def forward(b: Builder, op: Op) -> None:
 
 
 def backward(b: Builder, op: Op) -> None:
-    dy = b.grad_of(op)
-    b.add_pass(op, "grad_input", (Use(dy),), (Use(b.adopt_grad(op.inputs[0], dy)),))
+    b.add_pass(op, "grad_input", (Use(b.grad_of(op)),), (Use(b.next_grad(op)),))
 
 
 def scale_of(p: float) -> float:

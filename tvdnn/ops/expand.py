@@ -185,11 +185,12 @@ def _forward(b: Builder) -> None:
 def _place_elementwise(
     b: Builder, op: Op, consumers: dict[str, int], producers: dict[str, Op]
 ) -> None:
-    """Give the op's output its input's bytes where nothing else reads them, else its own."""
-    if _may_overwrite(b, op.inputs[0], consumers, producers):
-        b.home[op.output] = b.input_of(op)
-    else:
-        b.new_output(op)
+    """Give the op's output an input's bytes where nothing else reads them, else its own."""
+    for name in op.inputs:
+        if _may_overwrite(b, name, consumers, producers):
+            b.home[op.output] = b.home[name]
+            return
+    b.new_output(op)
 
 
 def _may_overwrite(
@@ -217,13 +218,14 @@ def _backward(b: Builder, settings: Settings) -> None:
         if not definition.elementwise:  # whose gradient stays beside the pass that it overwrites
             _settle_all(b, unsettled)
         definition.backward(b, op)
+        b.drop_grads(op.output)
         unsettled.append(op)
     _settle_all(b, unsettled)
     for name, count in b.uses.items():
         if count > 1 and name in b.param_grads:
             take(b, name)
     for name in sorted(settings.input_grads):
-        add_grads(b, Op(name, "view", (), name, (), {}))
+        add_grads(b, b.add_op(Op(name, "view", (), name, (), {})))
 
 
 def _settle_all(b: Builder, ops: list[Op]) -> None:

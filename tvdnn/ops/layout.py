@@ -1,6 +1,6 @@
-"""Ops that move or rename bytes: view, flatten to torch's order, and the sum of gradients."""
+"""Ops that move, rename or add bytes: view, flatten to torch's order, add, sums of gradients."""
 
-from ..graph import Op, Use
+from ..graph import Kind, Op, Use
 from .builder import Builder
 from .definition import Launch, OpDef
 
@@ -27,11 +27,32 @@ def flatten_backward(b: Builder, op: Op) -> None:
 
 
 def add_grads(b: Builder, op: Op) -> None:
-    """Sum the contributions to the gradient of the op's output into the first, in their order."""
+    """Sum the contributions to the gradient of the op's output, in their order.
+
+    They add up in the first, or in a map of their own where that is shared.
+    """
     first, *others = b.contributions[op.output]
+    total = first
+    if others and b.is_shared(first):
+        total = b.add_map(f"grad {op.output} total", b.buffers[first].shape, Kind.GRAD)
     for other in others:
-        b.add_pass(op, "add_grad", (Use(first), Use(other)), (Use(first),))
-    b.contributions[op.output] = [first]
+        b.add_pass(op, "add_grad", (Use(first), Use(other)), (Use(total),))
+        first = total
+    b.drop_grads(op.output)
+    del b.contributions[op.output]
+    b.adopt_grad(op.output, total)
+
+
+def add_forward(b: Builder, op: Op) -> None:
+    reads = tuple(Use(b.home[name]) for name in op.inputs)
+    b.add_pass(op, "forward", reads, (Use(b.home[op.output]),))
+
+
+def add_backward(b: Builder, op: Op) -> None:
+    """The gradient of a sum is that of each of its terms, where it lies."""
+    for name in op.inputs:
+        if b.needs_grad(name):
+            b.adopt_grad(name, b.grad_of(op))
 
 
 def _run_flatten(a: Launch) -> None:
@@ -47,7 +68,8 @@ def _run_unflatten(a: Launch) -> None:
 
 
 def run_add(a: Launch) -> None:
-    a.kernels.add(a.reads[0], a.reads[1], a.writes[0])
+    x, y = (read.view_as(a.writes[0]) for read in a.reads)
+    a.kernels.add(x, y, a.writes[0], precision=a.precision)
 
 
 VIEW = OpDef(kind="view", forward=view_forward, backward=view_backward, roles={})
@@ -56,4 +78,11 @@ FLATTEN = OpDef(
     forward=flatten_forward,
     backward=flatten_backward,
     roles={"forward": _run_flatten, "grad_input": _run_unflatten},
+)
+ADD = OpDef(
+    kind="add",
+    forward=add_forward,
+    backward=add_backward,
+    roles={"forward": run_add},
+    elementwise=True,
 )

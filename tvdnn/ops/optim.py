@@ -86,6 +86,11 @@ def _run_update(a: Launch) -> None:
     run(param, a.reads[0], *state, a.control.optimizer, **a.attrs["switches"])
 
 
+def _run_add(a: Launch) -> None:
+    """Add two contributions to a gradient, which no product will read."""
+    a.kernels.add(*a.reads, a.writes[0])
+
+
 def _run_accumulate(a: Launch) -> None:
     ((total,),) = a.updates
     a.kernels.add(total, a.reads[0], total)
@@ -104,5 +109,10 @@ PARAMETER = OpDef(
     kind=PARAM,
     forward=_nothing,
     backward=_nothing,
-    roles={"sum": _run_sum, "update": _run_update, "accumulate": _run_accumulate},
+    roles={
+        "sum": _run_sum,
+        "add_grad": _run_add,
+        "update": _run_update,
+        "accumulate": _run_accumulate,
+    },
 )

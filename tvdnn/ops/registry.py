@@ -6,7 +6,7 @@ from .activation import RELU
 from .conv import CONV2D, CONV2D_RELU, CONV2D_RELU_MAX_POOL2D
 from .definition import Launch, OpDef
 from .dropout import DROPOUT
-from .layout import FLATTEN, VIEW, run_add
+from .layout import ADD, FLATTEN, VIEW, run_add
 from .linear import LINEAR, LINEAR_RELU, LINEAR_RELU_DROPOUT
 from .loss import CROSS_ENTROPY
 from .norm import LOCAL_RESPONSE_NORM
@@ -24,6 +24,7 @@ _TRACED = (
     LOCAL_RESPONSE_NORM,
     FLATTEN,
     VIEW,
+    ADD,
 )
 _FUSED = (
     CONV2D_RELU,
@@ -33,6 +34,7 @@ _FUSED = (
     MAX_POOL2D_CODES,
 )
 _ADDED = (CROSS_ENTROPY, PARAMETER)
+_EVERY_OPS = {"add_grad": run_add}
 DEFINITIONS: dict[str, OpDef] = {
     definition.kind: definition for definition in (*_TRACED, *_FUSED, *_ADDED)
 }
@@ -45,4 +47,4 @@ def supported() -> tuple[str, ...]:
 
 def role(kind: str, name: str) -> Callable[[Launch], None]:
     """What a launch of the pass `name` of an op of `kind` does."""
-    return run_add if name == "add_grad" else DEFINITIONS[kind].roles[name]
+    return {**_EVERY_OPS, **DEFINITIONS[kind].roles}[name]

@@ -1,0 +1,101 @@
+"""Networks with forks and joins: gradients as torch's, one map for all that read it, no copies."""
+
+import copy
+import random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tests.networks import random_chain
+from tests.running import random_batches
+from tvdnn.engine import training_graph, virtualize
+from tvdnn.errors import UnsupportedOpError
+from tvdnn.graph import Kind
+from tvdnn.trace import trace
+
+SHAPE, CLASSES = (3, 7, 7), 4
+
+
+def plain(net: nn.Module) -> nn.Module:
+    """The network without dropout, whose draws are not torch's, and safe for leaves."""
+    for module in net.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if isinstance(module, nn.ReLU):
+            module.inplace = False
+    return net
+
+
+@settings(max_examples=60, derandomize=True, deadline=None, database=None)
+@given(seed=st.integers(0, 2**32 - 1), batch=st.integers(1, 5))
+def test_gradients_are_torchs(seed: int, batch: int) -> None:
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    net = plain(random_chain(rng, 3, 7, CLASSES, forks=True))
+    twin = copy.deepcopy(net).double()
+    ((x, y),) = random_batches(1, (batch, *SHAPE), CLASSES, seed)
+    policy = rng.choice(("keep", "vdnn-all:m", "vdnn-all:p", "vdnn-conv"))
+    virtual = virtualize(net, x, policy=policy, chunk_size=1500, dtype="fp32", order_seed=seed)
+    inputs = (x.clone().requires_grad_(), x.double().requires_grad_())
+    for each, given_x in ((virtual, inputs[0]), (twin, inputs[1])):
+        functional.cross_entropy(each(given_x), y).backward()
+    pairs = [(inputs[0], inputs[1]), *zip(net.parameters(), twin.parameters(), strict=True)]
+    for mine, theirs in pairs:
+        if theirs.grad is None:
+            assert mine.grad is None
+        else:
+            torch.testing.assert_close(mine.grad.double(), theirs.grad, rtol=1e-3, atol=1e-5)
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 3, 3, padding=1)
+        self.head = nn.Linear(147, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.conv(x))
+        total = torch.relu(self.conv(torch.relu(self.conv(x))) + x)
+        return self.head(total.flatten(1))
+
+
+def test_a_sum_takes_no_map_of_its_own_where_a_term_is_read_no_more() -> None:
+    graph = training_graph(Residual(), torch.empty(2, *SHAPE))
+    (adding,) = (each for each in graph.passes if each.op == "add" and each.role == "forward")
+    (written,) = adding.writes
+    assert written.buffer in {use.buffer for use in adding.reads}
+
+
+def test_one_map_serves_all_its_readers() -> None:
+    """A ReLU's output that a convolution and a sum read is one map; so is the gradient of a sum."""
+    graph = training_graph(Residual(), torch.empty(2, *SHAPE))
+    of_this_shape = [each for each in graph.buffers.values() if each.shape == (2, 7, 7, 3)]
+    assert sum(each.kind is Kind.MAP for each in of_this_shape) == 3  # one for each convolution
+    (summed,) = (each for each in graph.passes if each.name == "relu add_grad")
+    assert summed.writes[0].buffer in {use.buffer for use in summed.reads}
+
+
+class Adding(nn.Module):
+    def __init__(self, other: object, **settings: float) -> None:
+        super().__init__()
+        self.other, self.settings = other, settings
+
+    def forward(self, x: Tensor) -> Tensor:
+        other = x[:, :1] if self.other is None else self.other
+        return torch.add(x, x if self.other == "x" else other, **self.settings)
+
+
+@pytest.mark.parametrize(
+    ("net", "message"),
+    [
+        (Adding(2.0), "add of a number"),
+        (Adding("x", alpha=3), r"add of \(2, 3, 7, 7\) and \(2, 3, 7, 7\) times 3"),
+    ],
+)
+def test_other_sums_are_refused(net: nn.Module, message: str) -> None:
+    with pytest.raises(UnsupportedOpError, match=message):
+        trace(net, [torch.empty(2, *SHAPE)])
