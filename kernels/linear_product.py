@@ -1,6 +1,7 @@
 """The tiled matrix product under all passes of a fully connected layer.
 
-A tile's shape and its order of sums depend on the layer, never on the number of samples.
+A tile's shape and its order of sums depend on the layer, never on the number of samples. A sum that
+is cut leaves `partials` behind, which a kernel of its own adds in their order.
 """
 
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from .rounding import add_product, stored
 
 TILE_GROUP: Final = 8  # rows of tiles that walk the columns together, to meet in the L2 cache
 DESCRIPTOR_ALIGNMENT: Final = 16  # bytes, of a descriptor's base and row stride
+SUM_BLOCK: Final = 1024
+SUM_WARPS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,7 @@ class Tiles:
 
 MOST_DEPTH: Final = 64
 WIDE: Final = 8192
+NARROW: Final = 1024
 PLAIN_TILES: Final = Tiles(64, 64, 32, 4, 2)
 PLAIN_SUM_TILES: Final = Tiles(64, 64, 16, 4, 2)  # of both by K, where deeper ones spill
 UNDESCRIBED_TILES: Final = Tiles(64, 64, 32, 4, 3)
@@ -41,8 +45,9 @@ UNDESCRIBED_TILES: Final = Tiles(64, 64, 32, 4, 3)
 class Product:
     """A B over K: A is stored [M, K], or by K: [K, M]; B [N, K], or by K.
 
-    The sum may be cut into shares of `group` terms; more than one need both stored by K, since only
-    rows end at a share's end.
+    The sum may be cut into shares of `group` terms; where not both are stored by K, a group of more
+    than one share holds whole steps of every tile's depth, since only rows end at a share's end.
+    `narrow` tiles leave registers to what follows the sum.
     """
 
     a: Tensor
@@ -51,6 +56,7 @@ class Product:
     b_by_k: bool
     precision: str
     group: int | None = None
+    narrow: bool = False
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -106,30 +112,37 @@ class Product:
         return self._bfloat16_tiles() if self._describable() else UNDESCRIBED_TILES
 
     def _bfloat16_tiles(self) -> Tiles:
-        """Few columns ask for small tiles, which occupy all SMs; many or long sums for large ones.
+        """Few columns ask for small tiles, which occupy all SMs; many, or shares, for large ones.
 
         A weight gradient's are narrow, which leaves registers to an update's operands. On an H200
-        (2026-11-21) VGG-16's 4096 -> 4096 layer takes 24 us by 64 x 64 tiles, 33 by 128 x 128.
+        (2026-11-21) VGG-16's 4096 -> 4096 layer takes 24 us by 64 x 64 tiles, 33 by 128 x 128; its
+        4096 -> 1000 layer 14 us by 64 x 32, 18 by 64 x 64, and the input's gradient 10.4 by
+        64 x 128, 12.1 by 64 x 64.
         """
         if self.a_by_k:
             return Tiles(128, 64, 64, 8, 4)
+        if self.group is not None:
+            return Tiles(128, 256, 64, 8, 4)
         _, columns, depth = self.sizes
         if columns > WIDE:
             return Tiles(128, 128, 64, 8, 4)
-        return Tiles(64, 128, 64, 4, 5) if depth > WIDE else Tiles(64, 64, 64, 4, 6)
+        if self.b_by_k:
+            return Tiles(64, 64 if depth > NARROW else 128, 64, 4, 6 if depth > NARROW else 5)
+        return Tiles(64, 64, 64, 4, 6) if columns > NARROW else Tiles(64, 32, 128, 4, 5)
 
     def _tf32_tiles(self) -> Tiles:
         """Hopper's warpgroup products read TF32 operands by row alone.
 
         Where one is stored by K, two warps, or half of their 64 rows, choose the products before
-        them, which need no transposed copy: 336 us, not 654, for the input gradient of VGG-16's
-        first such layer, and 708, not 1425, for its weight's (H200, 2026-11-21).
+        them, which need no transposed copy.
         """
         if self.a_by_k:
             return Tiles(32, 128, 32, 4, 4)
         if self.b_by_k:
             return Tiles(64, 64, 32, 2, 4)
-        return Tiles(64, 128 if self.sizes[1] > 1024 else 64, 32, 4, 6)
+        if self.narrow or device.interpreted() or not self._describable():
+            return Tiles(64, 64, 32, 4, 4)  # NumPy's products have other bits in other shapes
+        return Tiles(128, 128, 32, 4, 3)
 
     def _by_descriptors(self) -> bool:
         """Whether tiles come by the copy engine: those that need no transposing copy."""
@@ -142,6 +155,11 @@ class Product:
 
     def _describable(self) -> bool:
         return describable(self.a) and describable(self.b)
+
+
+def share_of(terms: int, shares: int) -> int:
+    """Terms of each share of a sum but the last one, in whole steps of any tile."""
+    return triton.cdiv(triton.cdiv(terms, shares), MOST_DEPTH) * MOST_DEPTH
 
 
 def describable(matrix: Tensor) -> bool:
@@ -205,17 +223,34 @@ def product_tile(
 
 
 @triton.jit
-def _product_kernel(
-    a, b, m_size, n_size, k_size, group, bias_ptr, mask_ptr, out_ptr, scale,
+def finish(
+    acc, bias_ptr, mask_ptr, offs, offs_n, inside, inside_n, scale, dtype: tl.constexpr,
     RELU: tl.constexpr, OUT_PRECISION: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """What a product [rows, columns] leaves as: with the bias, then with ReLU or masked and scaled.
+
+    It is rounded where a pass of its own would take over from it: before the mask's scale.
+    """
+    if bias_ptr is not None:
+        acc += tl.load(bias_ptr + offs_n, mask=inside_n, other=0.0)[None, :]
+    out = stored(acc, dtype, OUT_PRECISION)
+    if RELU:
+        out = tl.where(out <= 0, 0.0, out)  # keeps NaN
+    if mask_ptr is not None:
+        out = stored(out.to(tl.float32) * scale, out.dtype, OUT_PRECISION)
+        out = tl.where(tl.load(mask_ptr + offs, mask=inside, other=0.0) <= 0, 0.0, out)
+    return out.to(dtype)
+
+
+@triton.jit
+def _product_kernel(
+    a, b, m_size, n_size, k_size, group, bias_ptr, mask_ptr, out_ptr, row_stride, share_stride,
+    scale, RELU: tl.constexpr, OUT_PRECISION: tl.constexpr,
     A_BY_K: tl.constexpr, B_BY_K: tl.constexpr, DESCRIPTORS: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TILE_GROUP: tl.constexpr, NUM_STAGES: tl.constexpr,
 ):  # fmt: skip
-    """out[g] = A B over share g of the sum; g is the second grid axis.
-
-    The product is rounded where a pass of its own would take over from it: before the mask's scale.
-    """
+    """A B over a share of the sum, the second grid axis, to its place in `out`."""
     m, n = tile_start(m_size, n_size, BLOCK_M, BLOCK_N, TILE_GROUP)
     share = tl.program_id(1)
     acc = product_tile(
@@ -224,29 +259,80 @@ def _product_kernel(
         A_BY_K, B_BY_K, DESCRIPTORS, PRECISION, BLOCK_M, BLOCK_N, BLOCK_K, NUM_STAGES,
     )  # fmt: skip
     offs_m, offs_n = m + tl.arange(0, BLOCK_M), n + tl.arange(0, BLOCK_N)
-    inside = (offs_m < m_size)[:, None] & (offs_n < n_size)[None, :]
-    rows = share.to(tl.int64) * m_size + offs_m
-    offs = rows[:, None] * n_size + offs_n[None, :]
-    if bias_ptr is not None:
-        acc += tl.load(bias_ptr + offs_n, mask=offs_n < n_size, other=0.0)[None, :]
-    out = stored(acc, out_ptr.dtype.element_ty, OUT_PRECISION)
-    if RELU:
-        out = tl.where(out <= 0, 0.0, out)  # keeps NaN
-    if mask_ptr is not None:
-        out = stored(out.to(tl.float32) * scale, out.dtype, OUT_PRECISION)
-        out = tl.where(tl.load(mask_ptr + offs, mask=inside, other=0.0) <= 0, 0.0, out)
-    tl.store(out_ptr + offs, out.to(out_ptr.dtype.element_ty), mask=inside)
+    inside_n = offs_n < n_size
+    inside = (offs_m < m_size)[:, None] & inside_n[None, :]
+    offs = offs_m.to(tl.int64)[:, None] * row_stride + offs_n[None, :]
+    out = finish(
+        acc, bias_ptr, mask_ptr, offs, offs_n, inside, inside_n, scale, out_ptr.dtype.element_ty,
+        RELU, OUT_PRECISION,
+    )  # fmt: skip
+    tl.store(out_ptr + share.to(tl.int64) * share_stride + offs, out, mask=inside)
 
 
-def multiply(
-    product: Product, out: Tensor, *, bias: Tensor | None = None, relu: bool = False,
-    mask: Tensor | None = None, scale: float = 1.0, out_precision: str = "ieee",
-) -> None:  # fmt: skip
-    """out [..., M, N] = the product plus the bias [N], then with ReLU, or masked and scaled.
+@triton.jit
+def _sum_kernel(
+    partials_ptr, bias_ptr, mask_ptr, out_ptr, num_shares, n_size, scale,
+    RELU: tl.constexpr, OUT_PRECISION: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """out[row] = the shares of partials[row], added from the first on, and then as in `finish`."""
+    row = tl.program_id(0).to(tl.int64)
+    offs_n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside_n = offs_n < n_size
+    inside = inside_n[None, :]
+    acc = tl.zeros((1, BLOCK), tl.float32)
+    for share in tl.range(num_shares, loop_unroll_factor=4):
+        offs = (row * num_shares + share) * n_size + offs_n[None, :]
+        acc += tl.load(partials_ptr + offs, mask=inside, other=0.0)
+    offs = row * n_size + offs_n[None, :]
+    out = finish(
+        acc, bias_ptr, mask_ptr, offs, offs_n, inside, inside_n, scale, out_ptr.dtype.element_ty,
+        RELU, OUT_PRECISION,
+    )  # fmt: skip
+    tl.store(out_ptr + offs, out, mask=inside)
 
-    `out_precision` is that of the products which read a float32 `out`.
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What becomes of a product: the bias [N] is added, then ReLU, or it is masked and scaled.
+
+    `out_precision` is that of the products which read a float32 output.
     """
+
+    bias: Tensor | None = None
+    relu: bool = False
+    mask: Tensor | None = None
+    scale: float = 1.0
+    out_precision: str = "ieee"
+
+    def constants(self) -> dict[str, Any]:
+        """A kernel's compile-time arguments."""
+        return {"RELU": self.relu, "OUT_PRECISION": self.out_precision}
+
+
+def multiply(product: Product, out: Tensor, ending: Ending) -> None:
+    """out [..., M, N] = the product and its ending."""
+    m_size, n_size, _ = product.sizes
+    _launch(product, out, (n_size, m_size * n_size), ending)
+
+
+def multiply_split(product: Product, partials: Tensor, out: Tensor, ending: Ending) -> None:
+    """As `multiply`, by sums of the product's shares in float32 `partials` [M, shares, N]."""
+    n_size = product.sizes[1]
+    _launch(product, partials, (product.grid[1] * n_size, n_size), Ending())
+    sum_shares(partials, out, ending)
+
+
+def _launch(product: Product, out: Tensor, strides: tuple[int, int], ending: Ending) -> None:
     _product_kernel[product.grid](
-        *product.operands(), bias, mask, out, scale, RELU=relu,
-        OUT_PRECISION=out_precision, **product.constants(),
+        *product.operands(), ending.bias, ending.mask, out, *strides, ending.scale,
+        **ending.constants(), **product.constants(),
+    )  # fmt: skip
+
+
+def sum_shares(partials: Tensor, out: Tensor, ending: Ending) -> None:
+    """out [M, N] = partials [M, shares, N] added over the shares in their order, and the ending."""
+    m_size, shares, n_size = partials.shape
+    _sum_kernel[(m_size, triton.cdiv(n_size, SUM_BLOCK))](
+        partials, ending.bias, ending.mask, out, shares, n_size, ending.scale,
+        **ending.constants(), BLOCK=SUM_BLOCK, num_warps=SUM_WARPS,
     )  # fmt: skip

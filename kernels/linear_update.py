@@ -11,6 +11,7 @@ from torch import Tensor
 from .linear import linear_grad_weight_reference
 from .linear_product import Product, product_tile, tile_start
 from .linear_resident import resident_update, suits_residence
+from .linear_turned import Turned, turned_product
 from .optim import adamw_reference, momentum_states, sgd_reference
 from .optim_rules import Rule, adamw_rule, apply_update, sgd_rule
 
@@ -37,12 +38,15 @@ def _update_kernel(
 
 def _launch(
     x: Tensor, dy: Tensor, param: Tensor, states: tuple[Tensor, ...], control: Tensor, rule: Rule,
-    precision: str,
+    precision: str, turned: Turned | None,
 ) -> None:  # fmt: skip
-    if suits_residence(x, dy):
+    if turned is not None:
+        product = turned_product(x, dy, turned, precision, narrow=True)
+    elif suits_residence(x, dy):
         resident_update(x, dy, param, states, control, rule)
         return
-    product = Product(dy, x, True, True, precision)
+    else:
+        product = Product(dy, x, True, True, precision)
     _update_kernel[product.grid](
         *product.operands(), param, states, control, **rule.constants(), **product.constants()
     )
@@ -51,23 +55,26 @@ def _launch(
 def linear_grad_weight_sgd(
     x: Tensor, dy: Tensor, param: Tensor, momentum_buffer: Tensor | None, control: Tensor, *,
     nesterov: bool, maximize: bool, precision: str,
+    turned: Turned | None = None,
 ) -> None:  # fmt: skip
     """`linear_grad_weight` of all samples, and `sgd` by it of the parameter [O, F]."""
     states, rule = momentum_states(momentum_buffer), sgd_rule(nesterov, maximize)
-    _launch(x, dy, param, states, control, rule, precision)
+    _launch(x, dy, param, states, control, rule, precision, turned)
 
 
 def linear_grad_weight_adamw(
     x: Tensor, dy: Tensor, param: Tensor, mean: Tensor, square: Tensor, control: Tensor, *,
     maximize: bool, precision: str,
+    turned: Turned | None = None,
 ) -> None:  # fmt: skip
     """`linear_grad_weight` of all samples, and `adamw` by it of the parameter [O, F]."""
-    _launch(x, dy, param, (mean, square), control, adamw_rule(maximize), precision)
+    _launch(x, dy, param, (mean, square), control, adamw_rule(maximize), precision, turned)
 
 
 def linear_grad_weight_sgd_reference(
     x: Tensor, dy: Tensor, param: Tensor, momentum_buffer: Tensor | None, control: Tensor, *,
     nesterov: bool, maximize: bool, precision: str,
+    turned: Turned | None = None,
 ) -> None:  # fmt: skip
     """What `linear_grad_weight_sgd` computes."""
     grad = _grad_weight(x, dy, precision)
@@ -77,6 +84,7 @@ def linear_grad_weight_sgd_reference(
 def linear_grad_weight_adamw_reference(
     x: Tensor, dy: Tensor, param: Tensor, mean: Tensor, square: Tensor, control: Tensor, *,
     maximize: bool, precision: str,
+    turned: Turned | None = None,
 ) -> None:  # fmt: skip
     """What `linear_grad_weight_adamw` computes."""
     grad = _grad_weight(x, dy, precision)

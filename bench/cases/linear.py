@@ -10,6 +10,7 @@ from torch import Tensor
 from bench.cases.case import Calls, Case
 from bench.timing import DTYPES
 from tvdnn.kernels import linear
+from tvdnn.kernels.linear_turned import turns
 from tvdnn.kernels.rounding import stored_reference
 
 SAMPLES: Final = 256
@@ -26,11 +27,18 @@ class Operands:
         self.rounded = [stored_reference(t, dtype, "tf32") for t in (self.x, self.dy, self.weight)]
 
 
+def _partials(y: Tensor, terms: int) -> Tensor | None:
+    """Where a product of so many terms leaves the sums of its shares."""
+    shares = linear.linear_shares(y.shape[1], terms, y.dtype, "tf32")
+    return None if shares == 1 else torch.empty(len(y), shares, y.shape[1])
+
+
 def forward(o: Operands) -> Calls:
     (x, _, weight), y = o.rounded, torch.full_like(o.dy, torch.nan)
+    partials = _partials(y, x.shape[1])
 
     def own() -> Tensor:
-        linear.linear(x, weight, None, y, precision="tf32")
+        linear.linear(x, weight, None, y, precision="tf32", partials=partials)
         return y
 
     return Calls(own, lambda: o.x @ o.weight.T, lambda: o.x.double() @ o.weight.double().T)
@@ -38,9 +46,10 @@ def forward(o: Operands) -> Calls:
 
 def grad_input(o: Operands) -> Calls:
     (_, dy, weight), dx = o.rounded, torch.full_like(o.x, torch.nan)
+    partials = _partials(dx, dy.shape[1])
 
     def own() -> Tensor:
-        linear.linear_grad_input(dy, weight, dx, precision="tf32")
+        linear.linear_grad_input(dy, weight, dx, precision="tf32", partials=partials)
         return dx
 
     return Calls(own, lambda: o.dy @ o.weight, lambda: o.dy.double() @ o.weight.double())
@@ -49,9 +58,13 @@ def grad_input(o: Operands) -> Calls:
 def grad_weight(o: Operands) -> Calls:
     """A float32 gradient; torch's has the dtype of its operands."""
     (x, dy, _), grad = o.rounded, torch.full_like(o.weight, torch.nan, dtype=torch.float32)
+    turned = None
+    if turns(len(x), x.dtype, "tf32"):
+        turned = [torch.empty(matrix.shape[::-1]) for matrix in (x, dy)]
+    options = {"group": len(x), "precision": "tf32", "turned": turned}
 
     def own() -> Tensor:
-        linear.linear_grad_weight(x, dy, grad, group=x.shape[0], precision="tf32")
+        linear.linear_grad_weight(x, dy, grad, **options)
         return grad
 
     return Calls(own, lambda: o.dy.T @ o.x, lambda: o.dy.double().T @ o.x.double())

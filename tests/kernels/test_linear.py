@@ -9,6 +9,9 @@ from torch.nn import functional
 
 from tests.kernels.numerics import assert_repeatable, poisoned, poisoned_like, randn, rms_error
 from tvdnn.kernels import activation, dropout, linear
+from tvdnn.kernels.linear_product import Ending, share_of
+from tvdnn.kernels.linear_wide import multiply_wide
+from tvdnn.kernels.rounding import stored_reference
 
 TOLERANCE = {
     (torch.float32, "ieee"): 2e-6,
@@ -50,6 +53,72 @@ def test_output_and_input_gradient(
     linear.linear_grad_input(dy, weight, dx, precision=precision)
     linear.linear_grad_input_reference(dy, weight, expected, precision=precision)
     assert rms_error(dx, expected) <= tolerance
+
+
+@pytest.mark.parametrize(("dtype", "precision"), SETTINGS, ids=str)
+@pytest.mark.parametrize("shape", [(3, 24, 200), (5, 17, 129), (1, 8, 1096)])
+@pytest.mark.parametrize("shares", [2, 5])
+def test_products_in_shares(
+    shares: int,
+    shape: tuple[int, int, int],
+    dtype: torch.dtype,
+    precision: str,
+    generator: torch.Generator,
+) -> None:
+    x, weight, bias, dy = operands(shape, dtype, generator)
+    shares = -(-shape[2] // share_of(shape[2], shares))
+    partials = poisoned((shape[0], shares, shape[1]), torch.float32, x.device)
+    options = {"precision": precision, "partials": partials}
+    y, expected = poisoned_like(dy), poisoned_like(dy)
+    linear.linear(x, weight, bias, y, **options)
+    linear.linear_reference(x, weight, bias, expected, **options)
+    assert rms_error(y, expected) <= TOLERANCE[dtype, precision]
+    last = poisoned_like(dy[-1:])
+    options["partials"] = poisoned_like(partials[-1:])
+    linear.linear(x[-1:], weight, bias, last, **options)
+    assert torch.equal(y[-1:], last)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shares", [1, 4])
+def test_weight_is_rounded_in_registers(shares: int, generator: torch.Generator) -> None:
+    x, weight, bias, dy = operands((200, 1000, 1032), torch.float32, generator)
+    x, dy, rounded = (stored_reference(t, t.dtype, "tf32") for t in (x, dy, weight))
+    for terms, like, launch in (
+        (1032, dy, lambda w, out, **by: linear.linear(x, w, bias, out, relu=True, **by)),
+        (1000, x, lambda w, out, **by: linear.linear_grad_input(dy, w, out, mask=x, **by)),
+    ):
+        assert -(-terms // share_of(terms, shares)) == shares
+        outputs = [poisoned_like(like) for _ in range(2)]
+        for out, kept in zip(outputs, (weight, rounded), strict=True):
+            partials = poisoned((200, shares, like.shape[1]), torch.float32, x.device)
+            launch(kept, out, precision="tf32", partials=partials if shares > 1 else None)
+        assert torch.equal(*outputs)
+        assert outputs[0].isfinite().all()
+
+
+@pytest.mark.parametrize("shape", [(3, 72, 136), (131, 24, 400)])
+def test_wide_tiles(shape: tuple[int, int, int], generator: torch.Generator) -> None:
+    x, weight, _, dy = operands(shape, torch.bfloat16, generator)
+    dx, expected = poisoned_like(x), poisoned_like(x)
+    masked = {"mask": x, "scale": 1.25}
+    multiply_wide(dy, weight, dx, Ending(**masked))
+    linear.linear_grad_input_reference(dy, weight, expected, precision="ieee", **masked)
+    assert rms_error(dx, expected) <= TOLERANCE[torch.bfloat16, "ieee"]
+
+
+@pytest.mark.parametrize("shape", [(4, 10, 84), (132, 24, 40)])
+def test_turned_weight_gradient(shape: tuple[int, int, int], generator: torch.Generator) -> None:
+    samples, outputs, inputs = shape
+    x, _, _, dy = operands(shape, torch.float32, generator)
+    turned = [poisoned((size, samples), torch.float32, x.device) for size in (inputs, outputs)]
+    grad, expected = (poisoned((outputs, inputs), torch.float32, x.device) for _ in range(2))
+    options = {"group": samples, "precision": "tf32"}
+    linear.linear_grad_weight(x, dy, grad, turned=turned, **options)
+    linear.linear_grad_weight_reference(x, dy, expected, **options)
+    assert torch.equal(turned[0], x.T)
+    assert torch.equal(turned[1], dy.T)
+    assert rms_error(grad, expected) <= TOLERANCE[torch.float32, "tf32"]
 
 
 @pytest.mark.parametrize(("dtype", "precision"), SETTINGS, ids=str)

@@ -25,7 +25,11 @@ def operands(
     return x, dy, tensors, control
 
 
-@pytest.mark.parametrize(("dtype", "precision"), SETTINGS, ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "precision", "turns"),
+    [*((*setting, False) for setting in SETTINGS), (torch.float32, "tf32", True)],
+    ids=str,
+)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("suffix", ["", "_reference"])
 def test_equals_gradient_and_update(
@@ -33,12 +37,15 @@ def test_equals_gradient_and_update(
     shape: tuple[int, int, int],
     dtype: torch.dtype,
     precision: str,
+    turns: bool,
     generator: torch.Generator,
 ) -> None:
     x, dy, tensors, control = operands(shape, dtype, generator)
     grad = poisoned(tensors[0].shape, torch.float32, x.device)
-    options = {"group": shape[0], "precision": precision}
-    getattr(linear, f"linear_grad_weight{suffix}")(x, dy, grad, **options)
+    options = {"precision": precision, "turned": None}
+    if turns:
+        options["turned"] = [x.new_empty(matrix.shape[::-1]) for matrix in (x, dy)]
+    getattr(linear, f"linear_grad_weight{suffix}")(x, dy, grad, group=shape[0], **options)
     cases: list[tuple[str, int, dict[str, Any]]] = [
         ("sgd", 2, SGD), ("sgd", 1, SGD), ("adamw", 3, {"maximize": True})
     ]  # fmt: skip
@@ -48,7 +55,7 @@ def test_equals_gradient_and_update(
         update = getattr(optim, rule + suffix)
         update(expected[0], grad, *others, control, **switches)
         fused = getattr(linear_update, f"linear_grad_weight_{rule}{suffix}")
-        fused(x, dy, ours[0], *states, control, **switches, precision=precision)
+        fused(x, dy, ours[0], *states, control, **switches, **options)
         assert all(map(torch.equal, ours, expected))
         assert ours[0].isfinite().all()
 

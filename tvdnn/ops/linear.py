@@ -1,4 +1,4 @@
-"""linear: weights cast where the type is not float32; the weight gradient is one launch.
+"""linear: weights cast where products cannot; the weight gradient is one launch.
 
 Fused with a ReLU, and with dropout behind it, it takes its gradient masked and scaled.
 """
@@ -10,9 +10,12 @@ from math import prod
 from typing import Any
 
 from ..graph import Kind, Op, Use
+from ..kernels.linear import linear_shares
+from ..kernels.linear_turned import turns
+from ..kernels.linear_weight import keeps_weight
 from .activation import behind_relu, run_mask
 from .builder import Builder, whole
-from .definition import Launch, OpDef
+from .definition import TORCH_DTYPES, Launch, OpDef
 from .dropout import run_dropout, scale_of
 from .optim import run_update_at_once, update_by, update_nbytes
 
@@ -21,12 +24,25 @@ def forward(b: Builder, op: Op) -> None:
     x, bias = b.input_of(op), op.params[1]
     y = b.new_output(op)
     weight = _weight(b, op, "cast")
+    x_use, params, attrs = Use(x), ("", bias), _out_precision(b, op)
+    outputs, inputs = b.param_shape(op.params[0])
+    writes = (Use(y), *_partials(b, y, outputs, inputs))
     if weight is None:
-        _add_product(b, op, "forward", (Use(x),), (Use(y),), op.params)
+        _add_product(b, op, "forward", (x_use,), writes, op.params, attrs)
     else:
-        reads, attrs = (Use(x), whole(weight)), _out_precision(b, op)
         flops = _flops(b, op)
-        b.add_pass(op, "forward", reads, (Use(y),), params=("", bias), flops=flops, attrs=attrs)
+        b.add_pass(
+            op, "forward", (x_use, whole(weight)), writes, params=params, flops=flops, attrs=attrs
+        )
+
+
+def _partials(b: Builder, name: str, outputs: int, terms: int) -> tuple[Use, ...]:
+    """Where a product leaves the sums of its shares, if it has more than one."""
+    shares = linear_shares(outputs, terms, TORCH_DTYPES[b.dtype], b.precision)
+    if shares == 1:
+        return ()
+    shape = (b.batch, shares, outputs)
+    return (Use(b.add_map(f"shares {name}", shape, Kind.PARTIAL, "float32")),)
 
 
 def _out_precision(b: Builder, op: Op) -> dict[str, str]:
@@ -79,16 +95,30 @@ def _rounded(b: Builder, op: Op, dy: str) -> str:
 def _grad_weight(b: Builder, op: Op, dy: str) -> None:
     """The gradient, or in its place the update that the product's epilogue applies."""
     weight, reads = op.params[0], (Use(b.input_of(op)), Use(dy))
+    turned = _turned(b, op)
     if weight in b.at_once:
         b.add_pass(
-            op, "update_weight", reads, (), updates=(weight,), unit=b.batch, reduction=True,
+            op, "update_weight", reads, turned, updates=(weight,), unit=b.batch, reduction=True,
             flops=_flops(b, op), extra_nbytes=update_nbytes(b, weight),
             attrs=b.update_attrs,
         )  # fmt: skip
     else:
         grad = whole(b.new_param_grad(weight))
         flops = _flops(b, op)
-        b.add_pass(op, "grad_weight", reads, (grad,), unit=b.batch, reduction=True, flops=flops)
+        b.add_pass(
+            op, "grad_weight", reads, (grad, *turned), unit=b.batch, reduction=True, flops=flops
+        )
+
+
+def _turned(b: Builder, op: Op) -> tuple[Use, ...]:
+    """Where the product's operands lie turned, if it takes them so: x, then the gradient."""
+    if not turns(b.batch, TORCH_DTYPES[b.dtype], b.precision):
+        return ()
+    shapes = [(size, b.batch) for size in reversed(b.param_shape(op.params[0]))]
+    return tuple(
+        whole(b.add_whole(f"turned {name} {op.name}", Kind.PARTIAL, shape, b.dtype))
+        for name, shape in zip(("input", "gradient"), shapes, strict=True)
+    )
 
 
 def _grad_bias(b: Builder, op: Op, dy: str) -> None:
@@ -107,7 +137,9 @@ def _grad_input(b: Builder, op: Op, dy: str, cast: str | None) -> None:
     reads = (Use(dy), *mask, *(() if cast is None else (whole(cast),)))
     params = op.params[:1] if cast is None else ("",)
     dx = b.new_grad(value)
-    _add_product(b, op, "grad_input", reads, (Use(dx),), params, attrs)
+    outputs, inputs = b.param_shape(op.params[0])
+    writes = (Use(dx), *_partials(b, dx, inputs, outputs))
+    _add_product(b, op, "grad_input", reads, writes, params, attrs)
 
 
 def _add_product(
@@ -128,9 +160,10 @@ def _add_product(
 
 def _weight(b: Builder, op: Op, role: str) -> str | None:
     """The weight's copy as products read it, made by a pass `role`; None where it needs none."""
-    if b.dtype == "float32" and b.precision == "ieee":
-        return None
     param = op.params[0]
+    exact = b.dtype == "float32" and b.precision == "ieee"
+    if exact or keeps_weight(b.param_shape(param), TORCH_DTYPES[b.dtype], b.precision):
+        return None
     name = b.add_whole(f"{role} {op.name}", Kind.WEIGHT, b.param_shape(param), b.dtype)
     nbytes = b.param_nbytes(param)
     b.add_pass(op, role, (), (whole(name),), params=(param,), extra_nbytes=nbytes)
@@ -165,18 +198,20 @@ def _run_forward_relu_dropout(a: Launch) -> None:
 def _launch_forward(a: Launch, **fused: Any) -> None:
     x, *cast = a.reads
     weight = cast[0] if cast else a.params[0]
-    bias, y = a.params[1], a.writes[0]
+    bias, (y, *partials) = a.params[1], a.writes
     fused["out_precision"] = a.attrs.get("out_precision", a.precision)
+    fused["partials"] = partials[0] if partials else None
     a.kernels.linear(x.flatten(1), weight, bias, y, precision=a.precision, **fused)
 
 
 def _run_grad_input(a: Launch) -> None:
     dy, *reads = a.reads
-    by = {}
+    dx, *partials = a.writes
+    by: dict[str, Any] = {"partials": partials[0] if partials else None}
     if "mask_scale" in a.attrs:
-        by = {"mask": reads.pop(0).flatten(1), "scale": a.attrs["mask_scale"]}
+        by |= {"mask": reads.pop(0).flatten(1), "scale": a.attrs["mask_scale"]}
     weight = reads[0] if reads else a.params[0]
-    a.kernels.linear_grad_input(dy, weight, a.writes[0].flatten(1), precision=a.precision, **by)
+    a.kernels.linear_grad_input(dy, weight, dx.flatten(1), precision=a.precision, **by)
 
 
 def _run_mask_dropout(a: Launch) -> None:
@@ -187,16 +222,18 @@ def _run_mask_dropout(a: Launch) -> None:
 
 
 def _run_grad_weight(a: Launch) -> None:
-    partials = a.writes[0].unsqueeze(0)
-    group = a.stop - a.start
+    x, dy = a.reads
+    grad, *turned = a.writes
     a.kernels.linear_grad_weight(
-        a.reads[0].flatten(1), a.reads[1], partials, group=group, precision=a.precision
-    )
+        x.flatten(1), dy, grad.unsqueeze(0), group=a.stop - a.start, precision=a.precision,
+        turned=turned or None,
+    )  # fmt: skip
 
 
 def _run_update_weight(a: Launch) -> None:
     x, dy = a.reads
-    update_by(a, "linear_grad_weight_", x.flatten(1), dy, precision=a.precision)
+    settings = {"precision": a.precision, "turned": a.writes or None}
+    update_by(a, "linear_grad_weight_", x.flatten(1), dy, **settings)
 
 
 def _run_grad_bias(a: Launch) -> None:

@@ -5,7 +5,27 @@ from functools import partial
 import torch
 
 from tests.offline import Case
-from tvdnn.kernels import linear, linear_update
+from tvdnn.kernels import linear, linear_turned, linear_update
+
+
+def _shares(inputs: int, outputs: int, dtype: torch.dtype, precision: str) -> None:
+    x = torch.empty(256, inputs, dtype=dtype, device="meta")
+    dy = torch.empty(256, outputs, dtype=dtype, device="meta")
+    weight = torch.empty(outputs, inputs, dtype=dtype, device="meta")
+    bias = torch.empty(outputs, device="meta")
+    partials = torch.empty(256, 4, outputs, device="meta")
+    linear.linear(x, weight, bias, dy, precision=precision, relu=True, partials=partials)
+    partials = torch.empty(256, 4, inputs, device="meta")
+    masked = {"mask": x, "scale": 2.0, "partials": partials}
+    linear.linear_grad_input(dy, weight, x, precision=precision, **masked)
+
+
+def _turned(
+    inputs: int, outputs: int, dtype: torch.dtype, precision: str
+) -> list[torch.Tensor] | None:
+    if not linear_turned.turns(256, dtype, precision):
+        return None
+    return [torch.empty(size, 256, dtype=dtype, device="meta") for size in (inputs, outputs)]
 
 
 def _products(inputs: int, outputs: int, dtype: torch.dtype, precision: str) -> None:
@@ -16,7 +36,8 @@ def _products(inputs: int, outputs: int, dtype: torch.dtype, precision: str) -> 
     bias = torch.empty(outputs, device="meta")
     linear.linear(x, weight, bias, dy, precision=precision)
     linear.linear_grad_input(dy, weight, x, precision=precision)
-    linear.linear_grad_weight(x, dy, gradient, group=256, precision=precision)
+    turned = _turned(inputs, outputs, dtype, precision)
+    linear.linear_grad_weight(x, dy, gradient, group=256, precision=precision, turned=turned)
 
 
 def _fused(inputs: int, outputs: int, dtype: torch.dtype, precision: str) -> None:
@@ -27,11 +48,12 @@ def _fused(inputs: int, outputs: int, dtype: torch.dtype, precision: str) -> Non
     linear.linear(x, weight, bias, dy, precision=precision, relu=True)
     linear.linear_grad_input(dy, weight, x, precision=precision, mask=x, scale=2.0)
     param, control = torch.empty(outputs, inputs, device="meta"), torch.empty(8, device="meta")
+    settings = {"precision": precision, "turned": _turned(inputs, outputs, dtype, precision)}
     linear_update.linear_grad_weight_sgd(
-        x, dy, param, param, control, nesterov=True, maximize=False, precision=precision
+        x, dy, param, param, control, nesterov=True, maximize=False, **settings
     )
     linear_update.linear_grad_weight_adamw(
-        x, dy, param, param, param, control, maximize=False, precision=precision
+        x, dy, param, param, param, control, maximize=False, **settings
     )
 
 
@@ -40,7 +62,11 @@ CASES = [
     Case("bf16", partial(_products, 25088, 4096, BF16, "ieee"), wgmma=True),
     Case("bf16, unaligned", partial(_products, 84, 10, BF16, "ieee"), wgmma=True, archs=(90,)),
     Case("tf32", partial(_products, 4096, 1000, F32, "tf32")),
+    Case("tf32, wide", partial(_products, 25088, 4096, F32, "tf32"), archs=(90,)),
+    Case("tf32, unaligned", partial(_products, 85, 10, F32, "tf32"), archs=(90,)),
     Case("fused, bf16", partial(_fused, 25088, 4096, BF16, "ieee"), wgmma=True, archs=(80, 90)),
     Case("fused, tf32", partial(_fused, 4096, 1000, F32, "tf32"), archs=(80, 90)),
+    Case("in shares, bf16", partial(_shares, 25088, 4096, BF16, "ieee"), archs=(80, 90)),
+    Case("in shares, tf32", partial(_shares, 4096, 1000, F32, "tf32"), archs=(80, 90)),
     Case("ieee", partial(_products, 4096, 1000, F32, "ieee"), archs=(80, 90)),
 ]
