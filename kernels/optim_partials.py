@@ -15,9 +15,9 @@ from .optim import adamw_reference, momentum_states, sgd_reference
 from .optim_rules import Rule, adamw_rule, apply_update, sgd_rule
 from .reduce import sum_partials_reference
 
-TILE: Final = 512
-NUM_WARPS: Final = 1
-LOADS: Final = 8  # partials in flight together
+TILE: Final = 1024
+NUM_WARPS: Final = 2
+LOADS: Final = 4  # partials in flight together
 
 
 @triton.jit(do_not_specialize=["num_partials", "tiles_c"])
@@ -35,10 +35,9 @@ def _update_partials_kernel(
     mask = (c < channels) & (tap < taps)
     ptrs = partials_ptr + k * taps * channels + (tap * channels + c)
     grad = tl.zeros((BLOCK_C, BLOCK_T), tl.float32)
-    for first in range(0, num_partials, LOADS):
-        for i in tl.static_range(LOADS):
-            grad += tl.load(ptrs, mask=mask & (first + i < num_partials), other=0.0)
-            ptrs += numel
+    for _ in tl.range(0, num_partials, loop_unroll_factor=LOADS):
+        grad += tl.load(ptrs, mask=mask, other=0.0)
+        ptrs += numel
     offs = k * stride_k + (c.to(tl.int64) * stride_c + tap * stride_tap)
     apply_update(param_ptr, states, control_ptr, offs, mask, grad, ADAMW, NESTEROV, MAXIMIZE)
 
