@@ -27,6 +27,7 @@ from tvdnn.kernels import (
     optim_partials,
     pool_avg,
     pool_max,
+    pool_max_grad,
     reduce,
 )
 
@@ -282,7 +283,7 @@ def _pooling_grad(o: Operands, launcher: Callable[..., None], **settings: Any) -
 def _max_pool_grad(o: Operands) -> Launch:
     x, dy = o.maps(), o.maps(by=2)
     dx = o.like(x)
-    return Launch(lambda: pool_max.max_pool2d_grad(x, dy, dx, **HALVES, **UNDILATED), (dx,))
+    return Launch(lambda: pool_max_grad.max_pool2d_grad(x, dy, dx, **HALVES, **UNDILATED), (dx,))
 
 
 def _max_pool_codes(o: Operands) -> Launch:
@@ -296,7 +297,7 @@ def _max_pool_codes(o: Operands) -> Launch:
 def _max_unpool(o: Operands) -> Launch:
     dy = o.maps(by=2)
     dx, codes = o.like(o.maps()), o.bytes(*dy.shape[:3], dy.shape[3] // 4)
-    return Launch(lambda: pool_max.max_unpool2d(dy, codes, dx, **HALVES), (dx,))
+    return Launch(lambda: pool_max_grad.max_unpool2d(dy, codes, dx, **HALVES), (dx,))
 
 
 # Layout and sums

@@ -9,7 +9,16 @@ from torch.nn import functional
 
 from bench.cases.case import Calls
 from bench.cases.tensors import EXACT_SAMPLES, Shape, few, nchw, per_sample, poisoned, randn
-from tvdnn.kernels import activation, conv_grad_weight, layout, norm, pool_avg, pool_max, reduce
+from tvdnn.kernels import (
+    activation,
+    conv_grad_weight,
+    layout,
+    norm,
+    pool_avg,
+    pool_max,
+    pool_max_grad,
+    reduce,
+)
 
 LRN: Final = {"size": 5, "alpha": 1e-4, "beta": 0.75, "k": 2.0}
 
@@ -50,7 +59,7 @@ def pooling(shape: Shape, kind: torch.dtype, window: dict[str, Any]) -> Calls:
 def pooling_grad(shape: Shape, kind: torch.dtype, window: dict[str, Any]) -> Calls:
     x, dx = randn(shape, kind), poisoned(shape, kind)
     dy = randn(pooled(shape, window), kind)
-    own = partial(pool_max.max_pool2d_grad, x, dy, dx, **window)
+    own = partial(pool_max_grad.max_pool2d_grad, x, dy, dx, **window)
     return per_sample(own, nchw(dx), *_gradient(x, dy, window))
 
 
@@ -84,7 +93,7 @@ def unpooling(shape: Shape, kind: torch.dtype, window: dict[str, Any]) -> Calls:
     y, dy = (randn(pooled(shape, window), kind) for _ in range(2))
     codes = _codes(y, window)
     pool_max.max_pool2d_codes(x, y, codes, **window)
-    own = partial(pool_max.max_unpool2d, dy, codes, dx, **window)
+    own = partial(pool_max_grad.max_unpool2d, dy, codes, dx, **window)
     return per_sample(own, nchw(dx), *_gradient(x, dy, window))
 
 

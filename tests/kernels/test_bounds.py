@@ -8,7 +8,18 @@ import torch
 from torch import Tensor
 
 from tests.kernels.numerics import randn
-from tvdnn.kernels import activation, dropout, layout, linear, loss, norm, optim, pool_avg, pool_max
+from tvdnn.kernels import (
+    activation,
+    dropout,
+    layout,
+    linear,
+    loss,
+    norm,
+    optim,
+    pool_avg,
+    pool_max,
+    pool_max_grad,
+)
 
 MARGIN = 4096
 SHAPE = (1, 5, 7, 19)
@@ -44,7 +55,7 @@ def _max_pool(x: Tensor, output: Output) -> None:
         settings |= {"padding": (0, 0), "dilation": (1, 1)}
         pool_max.max_pool2d(x, output(*out), **settings)
         dy = torch.ones(out, dtype=x.dtype, device=x.device)
-        pool_max.max_pool2d_grad(x, dy, output(*SHAPE), **settings)
+        pool_max_grad.max_pool2d_grad(x, dy, output(*SHAPE), **settings)
 
 
 def _avg_pool(x: Tensor, output: Output) -> None:

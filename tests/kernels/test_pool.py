@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tests.kernels.numerics import assert_repeatable, poisoned, poisoned_like, randn, rms_error
-from tvdnn.kernels import pool_avg, pool_max
+from tvdnn.kernels import pool_avg, pool_max, pool_max_grad
 
 DTYPES = [torch.float32, torch.bfloat16]
 TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 4e-3}
@@ -94,8 +94,8 @@ def test_max_pool2d(window: Window, dtype: torch.dtype, generator: torch.Generat
     dy = randn(window.out_shape(), dtype, generator)
     expected_y, expected_dx = maximum_and_gradient(window, x, dy)
     pairs = [
-        (pool_max.max_pool2d, pool_max.max_pool2d_grad),
-        (pool_max.max_pool2d_reference, pool_max.max_pool2d_grad_reference),
+        (pool_max.max_pool2d, pool_max_grad.max_pool2d_grad),
+        (pool_max.max_pool2d_reference, pool_max_grad.max_pool2d_grad_reference),
     ]
     for forward, backward in pairs:
         y, dx = poisoned_like(dy), poisoned_like(x)
@@ -131,15 +131,15 @@ def test_codes_stand_for_the_map(
     settings = window.settings()
     pools, gradient = poisoned_like(dy), poisoned_like(x)
     pool_max.max_pool2d(x, pools, **settings)
-    pool_max.max_pool2d_grad(x, dy, gradient, **settings)
+    pool_max_grad.max_pool2d_grad(x, dy, gradient, **settings)
     codes, expected = codes_of(window, x.device), codes_of(window, x.device)
     y, dx, rows = poisoned_like(dy), poisoned_like(x), poisoned_like(x)
     pool_max.max_pool2d_codes(x, y, codes, **settings)
-    pool_max.max_unpool2d(dy, codes, dx, **settings)
+    pool_max_grad.max_unpool2d(dy, codes, dx, **settings)
     assert torch.equal(y, pools)
     assert torch.equal(dx, gradient)
     pool_max.max_pool2d_codes_reference(x, y.fill_(math.nan), expected, **settings)
-    pool_max.max_unpool2d_reference(dy, codes, rows, **settings)
+    pool_max_grad.max_unpool2d_reference(dy, codes, rows, **settings)
     assert torch.equal(y, pools)
     assert torch.equal(codes, expected)
     assert rms_error(rows, gradient) <= TOLERANCE[dtype]
@@ -162,8 +162,8 @@ def test_rows_of_a_program_change_no_bits(
         gathered, found = poisoned_like(x), poisoned_like(x)
         pool_max.max_pool2d_codes(x, y, codes, **window.settings())
         pool_max.max_pool2d(x, plain, **window.settings())
-        pool_max.max_unpool2d(dy, codes, gathered, **window.settings())
-        pool_max.max_pool2d_grad(x, dy, found, **window.settings())
+        pool_max_grad.max_unpool2d(dy, codes, gathered, **window.settings())
+        pool_max_grad.max_pool2d_grad(x, dy, found, **window.settings())
         results.append((y, codes, plain, gathered, found))
     for some, one in zip(*results, strict=True):
         assert torch.equal(some, one)
@@ -188,7 +188,7 @@ def test_max_pool2d_of_nan_and_infinities(window: Window, generator: torch.Gener
     expected_y, expected_dx = maximum_and_gradient(window, x, dy)
     y, dx = poisoned_like(dy), poisoned_like(x)
     pool_max.max_pool2d(x, y, **window.settings())
-    pool_max.max_pool2d_grad(x, dy, dx, **window.settings())
+    pool_max_grad.max_pool2d_grad(x, dy, dx, **window.settings())
     assert torch.equal(y.nan_to_num(7.0), expected_y.nan_to_num(7.0))
     assert rms_error(dx, expected_dx) <= TOLERANCE[torch.float32]
 
@@ -257,10 +257,10 @@ def test_repeats(generator: torch.Generator) -> None:
     y, dx = poisoned_like(dy), poisoned_like(x)
     settings = window.settings()
     assert_repeatable(lambda: pool_max.max_pool2d(x, y, **settings), y)
-    assert_repeatable(lambda: pool_max.max_pool2d_grad(x, dy, dx, **settings), dx)
+    assert_repeatable(lambda: pool_max_grad.max_pool2d_grad(x, dy, dx, **settings), dx)
     codes = codes_of(window, x.device)
     assert_repeatable(lambda: pool_max.max_pool2d_codes(x, y, codes, **settings), y, codes)
-    assert_repeatable(lambda: pool_max.max_unpool2d(dy, codes, dx, **settings), dx)
+    assert_repeatable(lambda: pool_max_grad.max_unpool2d(dy, codes, dx, **settings), dx)
 
 
 @pytest.mark.gpu
@@ -273,7 +273,7 @@ def test_large_offsets(generator: torch.Generator) -> None:
     last, dx = poisoned_like(y[-1:]), poisoned_like(x[-1:])
     pool_max.max_pool2d_reference(x[-1:], last, **window.settings())
     assert torch.equal(y[-1:], last)
-    pool_max.max_pool2d_grad_reference(x[-1:], last, dx, **window.settings())
+    pool_max_grad.max_pool2d_grad_reference(x[-1:], last, dx, **window.settings())
     whole = poisoned_like(x)
-    pool_max.max_pool2d_grad(x, y, whole, **window.settings())
+    pool_max_grad.max_pool2d_grad(x, y, whole, **window.settings())
     assert torch.equal(whole[-1:], dx)

@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tvdnn.kernels import dropout, layout, norm, pool_avg, pool_max
+from tvdnn.kernels import dropout, layout, norm, pool_avg, pool_max_grad
 from tvdnn.kernels.conv import conv2d, conv2d_grad_input, conv2d_max_pool
 from tvdnn.kernels.conv_pack import pack_weight, pack_weight_grad_input
 from tvdnn.kernels.layout import cast, stage
@@ -120,8 +120,8 @@ SOURCES = [  # sides of what is read and of what is written: maps of 7 x 7, pool
     (pool_avg, "avg_pool2d_grad", 4, 7, WINDOW | MEANS),
     (pool_avg, "adaptive_avg_pool2d", 7, 4, {}),
     (pool_avg, "adaptive_avg_pool2d_grad", 4, 7, {}),
-    (pool_max, "max_pool2d_grad", 4, 7, WINDOW | {"dilation": (1, 1)}),
-    (pool_max, "max_unpool2d", 4, 7, WINDOW | {"dilation": (1, 1)}),
+    (pool_max_grad, "max_pool2d_grad", 4, 7, WINDOW | {"dilation": (1, 1)}),
+    (pool_max_grad, "max_unpool2d", 4, 7, WINDOW | {"dilation": (1, 1)}),
     (layout, "add", 7, 7, {}),
     (norm, "local_response_norm", 7, 7, NORM),
     (norm, "local_response_norm_grad", 7, 7, NORM),

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from ..kernels import pool_avg, pool_max
+from ..kernels import pool_avg, pool_max, pool_max_grad
 from ..torch_calls import Ints, pair, window
 from .maps import apply, checked, choose, nchw, nhwc, shape_only, torchs_own
 
@@ -101,7 +101,7 @@ class _Pooling:
 
 _MAX = _Pooling(
     (pool_max.max_pool2d, pool_max.max_pool2d_reference),
-    (pool_max.max_pool2d_grad, pool_max.max_pool2d_grad_reference),
+    (pool_max_grad.max_pool2d_grad, pool_max_grad.max_pool2d_grad_reference),
     grad_reads_input=True,
 )
 _AVG = _Pooling(

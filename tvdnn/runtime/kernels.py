@@ -19,12 +19,13 @@ from ..kernels import (
     optim_partials,
     pool_avg,
     pool_max,
+    pool_max_grad,
     reduce,
 )
 
 _MODULES = (
     activation, conv, conv_grad_weight, conv_pack, dropout, layout, linear, linear_update, loss,
-    norm, optim, optim_partials, pool_avg, pool_max, reduce,
+    norm, optim, optim_partials, pool_avg, pool_max, pool_max_grad, reduce,
 )  # fmt: skip
 _SUFFIX = "_reference"
 

@@ -17,6 +17,7 @@ from tvdnn.kernels import (
     optim_partials,
     pool_avg,
     pool_max,
+    pool_max_grad,
 )
 
 HOPPER = (90,)
@@ -43,7 +44,7 @@ def _maps() -> None:
     x = _empty(1, 1, 1, 1)
     window = {"kernel": (1, 1), "stride": (1, 1), "padding": (0, 0)}
     pool_max.max_pool2d(x, x, **window, dilation=(1, 1))
-    pool_max.max_pool2d_grad(x, x, x, **window, dilation=(1, 1))
+    pool_max_grad.max_pool2d_grad(x, x, x, **window, dilation=(1, 1))
     pool_avg.avg_pool2d(x, x, **window, count_include_pad=True, divisor_override=None)
     pool_avg.avg_pool2d_grad(x, x, **window, count_include_pad=False, divisor_override=None)
     pool_avg.adaptive_avg_pool2d(x, x)

@@ -1,9 +1,9 @@
-"""Launches of pool_max.py and pool_avg.py to compile."""
+"""Launches of pool_max.py, pool_max_grad.py and pool_avg.py to compile."""
 
 import torch
 
 from tests.offline import Case
-from tvdnn.kernels import pool_avg, pool_max
+from tvdnn.kernels import pool_avg, pool_max, pool_max_grad
 
 HOPPER = (90,)
 
@@ -17,10 +17,10 @@ def _max(side: int, out_side: int, kernel: int, padding: int) -> None:
     x, y = _maps(side, out_side, 64)
     settings = {"kernel": (kernel, kernel), "padding": (padding, padding)}
     pool_max.max_pool2d(x, y, **settings, stride=(2, 2), dilation=(1, 1))
-    pool_max.max_pool2d_grad(x, y, x, **settings, stride=(2, 2), dilation=(1, 1))
+    pool_max_grad.max_pool2d_grad(x, y, x, **settings, stride=(2, 2), dilation=(1, 1))
     codes = torch.empty(*y.shape[:3], 16 if kernel == 2 else 32, dtype=torch.uint8, device="meta")
     pool_max.max_pool2d_codes(x, y, codes, **settings, stride=(2, 2), dilation=(1, 1))
-    pool_max.max_unpool2d(y, codes, x, **settings, stride=(2, 2))
+    pool_max_grad.max_unpool2d(y, codes, x, **settings, stride=(2, 2))
 
 
 def _avg() -> None:
