@@ -1,11 +1,26 @@
-"""ReLU and its gradient, element by element over maps of any shape."""
+"""Activation functions and their gradients, element by element over maps of any shape.
+
+ReLU moves values as they are. Other functions are computed in float32 and rounded once, as products
+of `precision` will read them. The gradient reads the output where that says enough. It does not of
+ELU, of which alpha would cancel, nor of Hardsigmoid: bfloat16 has 1 from 2.98 on, not 3.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn import functional
 
+from .activation_rules import activated, grad_by_input, grad_by_output
 from .elementwise import launch
+from .rounding import stored, stored_reference
+
+BY_OUTPUT: Final = ("leaky_relu", "sigmoid", "tanh", "relu6")
+BY_INPUT: Final = ("elu", "silu", "gelu", "gelu_tanh", "hardswish", "hardsigmoid")
+FUNCTIONS: Final = (*BY_OUTPUT, *BY_INPUT)
 
 
 @triton.jit
@@ -51,6 +66,52 @@ def _relu_grad_kernel(y_ptr, dy_ptr, dx_ptr, numel, BLOCK: tl.constexpr):
         tl.store(dx_ptr + offs, dx.to(dy.dtype), mask=mask)
 
 
+@triton.jit
+def _load(ptrs, mask, is_whole):
+    """What lies at the pointers: of a whole block by loads of 16 bytes."""
+    values = tl.load(ptrs) if is_whole else tl.load(ptrs, mask=mask, other=0.0)
+    return values.to(tl.float32)
+
+
+@triton.jit
+def _store(ptrs, values, mask, is_whole, PRECISION: tl.constexpr):
+    values = stored(values, ptrs.dtype.element_ty, PRECISION)
+    if is_whole:
+        tl.store(ptrs, values)
+    else:
+        tl.store(ptrs, values, mask=mask)
+
+
+@triton.jit(do_not_specialize=["numel"])
+def _activate_kernel(
+    x_ptr, y_ptr, numel, coefficient,
+    FUNCTION: tl.constexpr, PRECISION: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    offs = tl.arange(0, BLOCK)
+    mask, is_whole = offs < numel - start, start + BLOCK <= numel
+    x = _load(x_ptr + start + offs, mask, is_whole)
+    y = activated(x, coefficient, FUNCTION)
+    _store(y_ptr + start + offs, y, mask, is_whole, PRECISION)
+
+
+@triton.jit(do_not_specialize=["numel"])
+def _activate_grad_kernel(
+    map_ptr, dy_ptr, dx_ptr, numel, coefficient, FUNCTION: tl.constexpr, BY_OUTPUT: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    offs = tl.arange(0, BLOCK)
+    mask, is_whole = offs < numel - start, start + BLOCK <= numel
+    values = _load(map_ptr + start + offs, mask, is_whole)
+    dy = _load(dy_ptr + start + offs, mask, is_whole)
+    if BY_OUTPUT:
+        dx = grad_by_output(values, dy, coefficient, FUNCTION)
+    else:
+        dx = grad_by_input(values, dy, coefficient, FUNCTION)
+    _store(dx_ptr + start + offs, dx, mask, is_whole, PRECISION)
+
+
 def relu(x: Tensor, y: Tensor) -> None:
     """y = max(x, 0), NaN kept; contiguous, same shape and dtype; y may be x."""
     launch(_relu_kernel, x, y)
@@ -61,6 +122,29 @@ def relu_grad(y: Tensor, dy: Tensor, dx: Tensor) -> None:
     launch(_relu_grad_kernel, y, dy, dx)
 
 
+def activate(
+    x: Tensor, y: Tensor, *, function: str, coefficient: float = 0.0, precision: str = "ieee"
+) -> None:
+    """y = function(x), by torch's name of it; contiguous, same shape and dtype; y may be x.
+
+    `coefficient` is the slope of leaky_relu below zero, not negative, or the alpha of elu.
+    """
+    constants = {"FUNCTION": function, "PRECISION": precision}
+    launch(_activate_kernel, x, y, coefficient=float(coefficient), **constants)
+
+
+def activate_grad(
+    values: Tensor, dy: Tensor, dx: Tensor, *,
+    function: str, coefficient: float = 0.0, precision: str = "ieee",
+) -> None:  # fmt: skip
+    """dx of `activate`, from its output where BY_OUTPUT has the function, else from its input.
+
+    dx may be dy.
+    """
+    constants = {"FUNCTION": function, "BY_OUTPUT": function in BY_OUTPUT, "PRECISION": precision}
+    launch(_activate_grad_kernel, values, dy, dx, coefficient=float(coefficient), **constants)
+
+
 def relu_reference(x: Tensor, y: Tensor) -> None:
     """What `relu` computes."""
     y.copy_(torch.relu(x))
@@ -69,3 +153,51 @@ def relu_reference(x: Tensor, y: Tensor) -> None:
 def relu_grad_reference(y: Tensor, dy: Tensor, dx: Tensor) -> None:
     """What `relu_grad` computes."""
     dx.copy_(dy.masked_fill(y <= 0, 0.0))
+
+
+_aten: Final = torch.ops.aten
+_VALUES: Final[Mapping[str, Callable[[Tensor, float], Tensor]]] = {
+    "leaky_relu": functional.leaky_relu,
+    "elu": functional.elu,
+    "silu": lambda x, _: functional.silu(x),
+    "gelu": lambda x, _: functional.gelu(x),
+    "gelu_tanh": lambda x, _: functional.gelu(x, approximate="tanh"),
+    "sigmoid": lambda x, _: torch.sigmoid(x),
+    "tanh": lambda x, _: torch.tanh(x),
+    "hardswish": lambda x, _: functional.hardswish(x),
+    "hardsigmoid": lambda x, _: functional.hardsigmoid(x),
+    "relu6": lambda x, _: functional.relu6(x),
+}
+_GRADIENTS: Final[Mapping[str, Callable[[Tensor, Tensor, float], Tensor]]] = {
+    "leaky_relu": lambda y, dy, slope: _aten.leaky_relu_backward(dy, y, slope, True),
+    "elu": lambda x, dy, alpha: _aten.elu_backward(dy, alpha, 1.0, 1.0, False, x),
+    "silu": lambda x, dy, _: _aten.silu_backward(dy, x),
+    "gelu": lambda x, dy, _: _aten.gelu_backward(dy, x),
+    "gelu_tanh": lambda x, dy, _: _aten.gelu_backward(dy, x, approximate="tanh"),
+    "sigmoid": lambda y, dy, _: _aten.sigmoid_backward(dy, y),
+    "tanh": lambda y, dy, _: _aten.tanh_backward(dy, y),
+    "hardswish": lambda x, dy, _: _aten.hardswish_backward(dy, x),
+    "hardsigmoid": lambda x, dy, _: _aten.hardsigmoid_backward(dy, x),
+    "relu6": lambda y, dy, _: dy.masked_fill((y <= 0) | (y >= 6), 0.0),
+}
+
+
+def activate_reference(
+    x: Tensor, y: Tensor, *, function: str, coefficient: float = 0.0, precision: str = "ieee"
+) -> None:
+    """What `activate` computes.
+
+    In float64: in float32, on the CPU, the last elements of a loop have other bits than the same
+    values before them, and a result would depend on where launches are cut.
+    """
+    exact = _VALUES[function](x.double(), coefficient)
+    y.copy_(stored_reference(exact.float(), y.dtype, precision))
+
+
+def activate_grad_reference(
+    values: Tensor, dy: Tensor, dx: Tensor, *,
+    function: str, coefficient: float = 0.0, precision: str = "ieee",
+) -> None:  # fmt: skip
+    """What `activate_grad` computes; in float64, as `activate_reference`."""
+    exact = _GRADIENTS[function](values.double(), dy.double(), coefficient)
+    dx.copy_(stored_reference(exact.float(), dx.dtype, precision))

@@ -9,7 +9,7 @@ BLOCK: Final = 4096
 NUM_WARPS: Final = 8
 
 
-def launch(kernel: triton.JITFunction, *tensors: Tensor, **constants: str) -> None:
+def launch(kernel: triton.JITFunction, *tensors: Tensor, **constants: str | float) -> None:
     """Launch over tensors of as many elements each; `kernel` takes their number behind them."""
     numel = tensors[0].numel()
     if numel == 0:

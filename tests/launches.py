@@ -241,6 +241,26 @@ def _relu_grad(o: Operands) -> Launch:
     return Launch(lambda: activation.relu_grad(y, dy, dx), (dx,))
 
 
+def _activate(o: Operands, function: str) -> Launch:
+    x = o.maps()
+    y = o.like(x)
+    run = partial(activation.activate, function=function, coefficient=0.1)
+    return Launch(lambda: run(x, y), (y,))
+
+
+def _activate_grad(o: Operands, function: str) -> Launch:
+    values, dy = o.maps(), o.maps()
+    dx = o.like(dy)
+    run = partial(activation.activate_grad, function=function, coefficient=0.1)
+    return Launch(lambda: run(values, dy, dx), (dx,))
+
+
+def _activations() -> Iterator[tuple[str, Make]]:
+    for function in activation.FUNCTIONS:
+        yield f"activate, {function}", partial(_activate, function=function)
+        yield f"activate_grad, {function}", partial(_activate_grad, function=function)
+
+
 def _dropout(o: Operands) -> Launch:
     x, seed = o.maps(), torch.ones(1, dtype=torch.int64, device=o.device)
     y = o.like(x)
@@ -418,6 +438,7 @@ LAUNCHES: dict[str, Make] = {
     "linear_grad_bias": _linear_grad_bias,
     "relu": _relu,
     "relu_grad": _relu_grad,
+    **dict(_activations()),
     "dropout": _dropout,
     "local_response_norm": _lrn,
     "local_response_norm_grad": _lrn_grad,

@@ -108,6 +108,13 @@ class Sum(nn.Module):
         return total
 
 
+def activations() -> list[nn.Module]:
+    """Every activation function but ReLU, a layer each; in place where torch has that."""
+    inplace = (nn.LeakyReLU, nn.ReLU6, nn.ELU, nn.SiLU, nn.Hardswish, nn.Hardsigmoid)
+    layers = [kind(inplace=True) for kind in inplace]
+    return [*layers, nn.GELU(), nn.GELU("tanh"), nn.Sigmoid(), nn.Tanh()]
+
+
 def random_chain(
     rng: random.Random, channels: int, image: int, classes: int, *, forks: bool = False
 ) -> nn.Sequential:

@@ -30,6 +30,17 @@ LAYERS: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...]]] = {
     "conv reflect": (lambda: nn.Conv2d(3, 4, 3, padding=1, padding_mode="reflect"), (2, 3, 7, 6)),
     "relu": (nn.ReLU, (2, 5, 3, 7)),
     "relu of features": (nn.ReLU, (3, 11)),
+    "leaky relu": (lambda: nn.LeakyReLU(0.2), (2, 5, 3, 7)),
+    "leaky relu, falling": (lambda: nn.LeakyReLU(-0.2), (2, 5, 3, 7)),
+    "relu6": (nn.ReLU6, (2, 5, 3, 7)),
+    "elu": (lambda: nn.ELU(0.7), (2, 5, 3, 7)),
+    "silu": (nn.SiLU, (2, 5, 3, 7)),
+    "gelu": (nn.GELU, (2, 5, 3, 7)),
+    "gelu by tanh": (lambda: nn.GELU("tanh"), (3, 11)),
+    "sigmoid": (nn.Sigmoid, (2, 5, 3, 7)),
+    "tanh": (nn.Tanh, (2, 5, 3, 7)),
+    "hardswish": (nn.Hardswish, (2, 5, 3, 7)),
+    "hardsigmoid": (nn.Hardsigmoid, (2, 5, 3, 7)),
     "max pool": (lambda: nn.MaxPool2d(2), (2, 5, 7, 8)),
     "max pool overlapping": (lambda: nn.MaxPool2d(3, stride=2, padding=1), (2, 5, 7, 8)),
     "max pool ceil": (lambda: nn.MaxPool2d((2, 3), 2, ceil_mode=True, dilation=2), (2, 5, 8, 9)),
@@ -137,12 +148,21 @@ def test_memory_format_is_kept(
         nn.Conv2d,
         nn.CrossEntropyLoss,
         nn.Dropout,
+        nn.ELU,
+        nn.GELU,
+        nn.Hardsigmoid,
+        nn.Hardswish,
         nn.LazyConv2d,
         nn.LazyLinear,
+        nn.LeakyReLU,
         nn.Linear,
         nn.LocalResponseNorm,
         nn.MaxPool2d,
         nn.ReLU,
+        nn.ReLU6,
+        nn.SiLU,
+        nn.Sigmoid,
+        nn.Tanh,
     ],
 )
 def test_constructor_is_torchs(kind: type[torch.nn.Module]) -> None:
@@ -189,6 +209,8 @@ def test_lazy_layers_become_tvdnns(
         "conv",
         "conv grouped",
         "relu",
+        "leaky relu",
+        "gelu",
         "max pool",
         "avg pool",
         "adaptive pool",
@@ -236,6 +258,26 @@ def test_inplace_relu_in_a_graph(device: torch.device) -> None:
     nn.ReLU(inplace=True)(weight * 2).sum().backward()
     assert weight.grad is not None
     assert torch.equal(weight.grad, 2.0 * (weight > 0))
+
+
+INPLACE = (nn.LeakyReLU, nn.ReLU6, nn.ELU, nn.SiLU, nn.Hardswish, nn.Hardsigmoid)
+
+
+@pytest.mark.parametrize("kind", INPLACE)
+def test_inplace_activations_have_the_same_results(
+    kind: type[torch.nn.Module], device: torch.device
+) -> None:
+    """Of a slice too, written through; and gradients do not read the input that is gone."""
+    weight = torch.randn(4, 6, device=device, requires_grad=True)
+    results = []
+    for inplace in (False, True):
+        whole = weight * 3
+        y = kind(inplace=inplace)(whole[:, 1:4])
+        assert inplace == torch.equal(whole[:, 1:4], y)
+        (grad,) = torch.autograd.grad(y.square().sum(), weight)
+        results += [y, grad]
+    assert torch.equal(results[0], results[2])
+    assert torch.equal(results[1], results[3])
 
 
 @pytest.mark.parametrize("inplace", [False, True])
@@ -296,7 +338,7 @@ def test_cross_entropy_with_weights_is_torchs(device: torch.device) -> None:
         assert torch.equal(ours, torch.nn.CrossEntropyLoss(**options)(logits, target))
 
 
-@pytest.mark.parametrize("name", ["conv", "conv grouped", "linear", "max pool", "relu"])
+@pytest.mark.parametrize("name", ["conv", "conv grouped", "linear", "max pool", "relu", "silu"])
 def test_empty_batch(name: str, device: torch.device) -> None:
     make, shape = LAYERS[name]
     layer = make().to(device)

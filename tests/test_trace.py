@@ -180,6 +180,44 @@ def test_what_moves_no_bytes_is_a_view(
     assert kinds(network) == (["relu", kind] if kind else ["relu"])
 
 
+ACTIVATIONS: list[tuple[Any, str, dict[str, float]]] = [
+    (torch.nn.LeakyReLU(0.2), "leaky_relu", {"coefficient": 0.2}),
+    (torch.nn.LeakyReLU(0, inplace=True), "leaky_relu", {"coefficient": 0.0}),
+    (lambda x: functional.leaky_relu_(x, 0.3), "leaky_relu", {"coefficient": 0.3}),
+    (torch.nn.ReLU6(inplace=True), "relu6", {}),
+    (functional.relu6, "relu6", {}),
+    (lambda x: functional.hardtanh_(x, 0, 6), "relu6", {}),
+    (torch.nn.ELU(), "elu", {"coefficient": 1.0}),
+    (lambda x: functional.elu(x, alpha=2, inplace=True), "elu", {"coefficient": 2.0}),
+    (functional.elu_, "elu", {"coefficient": 1.0}),
+    (tvdnn.nn.SiLU(inplace=True), "silu", {}),
+    (functional.silu, "silu", {}),
+    (torch.nn.GELU(), "gelu", {}),
+    (tvdnn.nn.GELU("tanh"), "gelu_tanh", {}),
+    (lambda x: functional.gelu(x, approximate="tanh"), "gelu_tanh", {}),
+    (torch.nn.Sigmoid(), "sigmoid", {}),
+    (functional.sigmoid, "sigmoid", {}),
+    (torch.sigmoid_, "sigmoid", {}),
+    (lambda x: x.sigmoid(), "sigmoid", {}),
+    (lambda x: x.sigmoid_(), "sigmoid", {}),
+    (tvdnn.nn.Tanh(), "tanh", {}),
+    (functional.tanh, "tanh", {}),
+    (torch.tanh_, "tanh", {}),
+    (lambda x: x.tanh(), "tanh", {}),
+    (lambda x: x.tanh_(), "tanh", {}),
+    (torch.nn.Hardswish(inplace=True), "hardswish", {}),
+    (functional.hardswish, "hardswish", {}),
+    (tvdnn.nn.Hardsigmoid(), "hardsigmoid", {}),
+    (functional.hardsigmoid, "hardsigmoid", {}),
+]
+
+
+@pytest.mark.parametrize(("function", "kind", "attrs"), ACTIVATIONS)
+def test_activation_functions(function: Any, kind: str, attrs: dict[str, float]) -> None:
+    op = trace(Stale(function), (torch.empty(2, 3, 4, 4),)).ops[-1]
+    assert (op.kind, op.attrs) == (kind, attrs)
+
+
 class Reshaped(torch.nn.Module):
     def __init__(self, *shape: int) -> None:
         super().__init__()
@@ -361,7 +399,7 @@ class Unsupported(torch.nn.Module):
         super().__init__()
         self.block = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
         self.reflect = torch.nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect")
-        self.act = torch.nn.Sequential(torch.nn.GELU(), torch.nn.ReLU())
+        self.act = torch.nn.Sequential(torch.nn.Softplus(), torch.nn.ReLU())
         self.rnn = torch.nn.LSTM(4, 4)
         self.hooked = torch.nn.ReLU()
         self.hooked.register_forward_hook(lambda module, args, output: None)
@@ -385,7 +423,7 @@ def test_everything_unsupported_is_listed_at_once() -> None:
         "tvdnn cannot trace this network:",
         "  block.1: BatchNorm2d",
         '  reflect: Conv2d with padding_mode="reflect"',
-        "  act.0: GELU",
+        "  act.0: Softplus",
         "  hooked: ReLU with hooks, which would not run (remove them)",
         "  Unsupported: chunk",
         "  Unsupported: mul",
@@ -428,6 +466,8 @@ class Returns(torch.nn.Module):
         (lambda x: functional.relu(x.view(2, 2, 2)), r"reshape of \(2, 4\) to \(2, 2, 2\)"),
         (lambda x: functional.linear(x.unsqueeze(1), x), "Returns: unsqueeze"),
         (lambda x: functional.dropout2d(x.view(2, 4, 1, 1)), "Returns: dropout2d"),
+        (lambda x: functional.leaky_relu(x, -0.1), "leaky_relu with a slope of -0.1"),
+        (lambda x: functional.hardtanh(x), "hardtanh from -1.0 to 1.0 .it takes 0 to 6"),
         (lambda x: x.T, "Returns: T"),
         (lambda x: x.half(), "Returns: half"),
     ],

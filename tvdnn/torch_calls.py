@@ -66,6 +66,55 @@ def relu(out: Shape, x: Node, inplace: bool = False) -> Call:
     return Call("relu", (x,))
 
 
+def leaky_relu(out: Shape, x: Node, negative_slope: float = 0.01, inplace: bool = False) -> Call:
+    if negative_slope < 0:
+        raise UnsupportedCallError(
+            f"leaky_relu with a slope of {negative_slope} (it takes one that is not negative)"
+        )
+    return Call("leaky_relu", (x,), (), {"coefficient": float(negative_slope)})
+
+
+def elu(out: Shape, x: Node, alpha: float = 1.0, inplace: bool = False) -> Call:
+    return Call("elu", (x,), (), {"coefficient": float(alpha)})
+
+
+def gelu(out: Shape, x: Node, approximate: str = "none") -> Call:
+    return Call("gelu" if approximate == "none" else "gelu_tanh", (x,))
+
+
+def silu(out: Shape, x: Node, inplace: bool = False) -> Call:
+    return Call("silu", (x,))
+
+
+def sigmoid(out: Shape, x: Node) -> Call:
+    return Call("sigmoid", (x,))
+
+
+def tanh(out: Shape, x: Node) -> Call:
+    return Call("tanh", (x,))
+
+
+def hardswish(out: Shape, x: Node, inplace: bool = False) -> Call:
+    return Call("hardswish", (x,))
+
+
+def hardsigmoid(out: Shape, x: Node, inplace: bool = False) -> Call:
+    return Call("hardsigmoid", (x,))
+
+
+def relu6(out: Shape, x: Node, inplace: bool = False) -> Call:
+    return Call("relu6", (x,))
+
+
+def hardtanh(
+    out: Shape, x: Node, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
+) -> Call:
+    """What torch's ReLU6 calls."""
+    if (min_val, max_val) != (0, 6):
+        raise UnsupportedCallError(f"hardtanh from {min_val} to {max_val} (it takes 0 to 6)")
+    return Call("relu6", (x,))
+
+
 def add(out: Shape, x: Any, other: Any, alpha: float = 1) -> Call:
     if not isinstance(x, Node) or not isinstance(other, Node):
         raise UnsupportedCallError("add of a number (it takes two maps of one shape)")
@@ -149,6 +198,21 @@ FUNCTIONS: Mapping[Any, Callable[..., Call]] = {
     functional.relu_: relu,
     torch.relu: relu,
     torch.relu_: relu,
+    functional.leaky_relu: leaky_relu,
+    functional.leaky_relu_: leaky_relu,
+    functional.elu: elu,
+    functional.elu_: elu,
+    functional.gelu: gelu,
+    functional.silu: silu,
+    torch.sigmoid: sigmoid,
+    torch.sigmoid_: sigmoid,
+    torch.tanh: tanh,
+    torch.tanh_: tanh,
+    functional.hardswish: hardswish,
+    functional.hardsigmoid: hardsigmoid,
+    functional.relu6: relu6,
+    functional.hardtanh: hardtanh,
+    functional.hardtanh_: hardtanh,
     operator.add: add,
     operator.iadd: add,
     torch.add: add,
@@ -165,6 +229,10 @@ FUNCTIONS: Mapping[Any, Callable[..., Call]] = {
 METHODS: Mapping[str, Callable[..., Call]] = {
     "relu": relu,
     "relu_": relu,
+    "sigmoid": sigmoid,
+    "sigmoid_": sigmoid,
+    "tanh": tanh,
+    "tanh_": tanh,
     "add": add,
     "add_": add,
     "flatten": reshape,
@@ -174,9 +242,10 @@ METHODS: Mapping[str, Callable[..., Call]] = {
 }
 
 SUPPORTED = (
-    "Conv2d, Linear, ReLU, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, Dropout, LocalResponseNorm,"
-    " Flatten, Identity and Sequential, their functional forms, view, reshape and contiguous, and"
-    " sums of two maps"
+    "Conv2d, Linear, ReLU, LeakyReLU, ReLU6, ELU, SiLU, GELU, Sigmoid, Tanh, Hardswish,"
+    " Hardsigmoid, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, Dropout, LocalResponseNorm, Flatten,"
+    " Identity and Sequential, their functional forms, view, reshape and contiguous, and sums of"
+    " two maps"
 )
 
 

@@ -31,6 +31,9 @@ Launch = Callable[[Tensor, Output], None]
 def _activation(x: Tensor, output: Output) -> None:
     activation.relu(x, output(*SHAPE))
     activation.relu_grad(x, x, output(*SHAPE))
+    for function in activation.FUNCTIONS:
+        activation.activate(x, output(*SHAPE), function=function)
+        activation.activate_grad(x, x, output(*SHAPE), function=function)
 
 
 def _layout(x: Tensor, output: Output) -> None:

@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tvdnn.kernels import dropout, layout, norm, pool_avg, pool_max_grad
+from tvdnn.kernels import activation, dropout, layout, norm, pool_avg, pool_max_grad
 from tvdnn.kernels.conv import conv2d, conv2d_grad_input, conv2d_max_pool
 from tvdnn.kernels.conv_pack import pack_weight, pack_weight_grad_input
 from tvdnn.kernels.layout import cast, stage
@@ -125,6 +125,9 @@ SOURCES = [  # sides of what is read and of what is written: maps of 7 x 7, pool
     (layout, "add", 7, 7, {}),
     (norm, "local_response_norm", 7, 7, NORM),
     (norm, "local_response_norm_grad", 7, 7, NORM),
+    (activation, "activate", 7, 7, {"function": "silu"}),
+    (activation, "activate_grad", 7, 7, {"function": "silu"}),
+    (activation, "activate_grad", 7, 7, {"function": "sigmoid"}),
     (dropout, "dropout", 7, 7, {"p": 0.3, "op_id": 1, "first_sample": 0}),
 ]
 
@@ -146,6 +149,7 @@ def test_whatever_products_read_is_rounded(
     codes = torch.full((2, side, side, 12), 0x44, dtype=torch.uint8, device=device)  # the centres
     operands = {
         "add": (like, given),
+        "activate_grad": (like, given),
         "max_pool2d_grad": (like, given),
         "max_unpool2d": (given, codes),
         "local_response_norm_grad": (like, given),

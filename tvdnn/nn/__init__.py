@@ -5,7 +5,18 @@ Alone they run with autograd, by Triton kernels on a GPU and their references el
 
 from torch.nn import Flatten, Identity, Sequential
 
-from .activation import ReLU
+from .activation import (
+    ELU,
+    GELU,
+    Hardsigmoid,
+    Hardswish,
+    LeakyReLU,
+    ReLU,
+    ReLU6,
+    Sigmoid,
+    SiLU,
+    Tanh,
+)
 from .conv import Conv2d, LazyConv2d
 from .dropout import Dropout
 from .linear import LazyLinear, Linear
@@ -14,18 +25,27 @@ from .norm import LocalResponseNorm
 from .pool import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 
 __all__ = [
+    "ELU",
+    "GELU",
     "AdaptiveAvgPool2d",
     "AvgPool2d",
     "Conv2d",
     "CrossEntropyLoss",
     "Dropout",
     "Flatten",
+    "Hardsigmoid",
+    "Hardswish",
     "Identity",
     "LazyConv2d",
     "LazyLinear",
+    "LeakyReLU",
     "Linear",
     "LocalResponseNorm",
     "MaxPool2d",
     "ReLU",
+    "ReLU6",
     "Sequential",
+    "SiLU",
+    "Sigmoid",
+    "Tanh",
 ]

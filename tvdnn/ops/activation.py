@@ -1,10 +1,15 @@
-"""relu, in place where nothing else reads its input; its gradient needs the output's sign alone.
+"""Activation functions: those whose gradient needs the output alone, and those that keep the input.
 
-A ReLU inside a fused op takes its gradient masked: from the only reader of what it leaves, or else
-by a pass of the op's own.
+The former run in place where nothing else reads their input; ReLU's gradient needs the output's
+sign. A ReLU inside a fused op takes its gradient masked: from the only reader of what it leaves, or
+else by a pass of the op's own.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 from ..graph import Kind, Need, Op, Use
+from ..kernels.activation import BY_INPUT, BY_OUTPUT
 from .builder import Builder
 from .definition import Launch, OpDef
 
@@ -15,6 +20,20 @@ def forward(b: Builder, op: Op) -> None:
 
 def backward(b: Builder, op: Op) -> None:
     reads = (Use(b.home[op.output], need=Need.SIGN), Use(b.grad_of(op)))
+    b.add_pass(op, "grad_input", reads, (Use(b.next_grad(op)),))
+
+
+def by_output_backward(b: Builder, op: Op) -> None:
+    reads = (Use(b.home[op.output]), Use(b.grad_of(op)))
+    b.add_pass(op, "grad_input", reads, (Use(b.next_grad(op)),))
+
+
+def by_input_forward(b: Builder, op: Op) -> None:
+    b.add_pass(op, "forward", (Use(b.input_of(op)),), (Use(b.new_output(op)),))
+
+
+def by_input_backward(b: Builder, op: Op) -> None:
+    reads = (Use(b.input_of(op)), Use(b.grad_of(op)))
     b.add_pass(op, "grad_input", reads, (Use(b.next_grad(op)),))
 
 
@@ -37,6 +56,44 @@ def run_mask(a: Launch) -> None:
     a.kernels.relu_grad(a.reads[0], a.reads[1], a.writes[0])
 
 
+def _run_activate(function: str, a: Launch) -> None:
+    settings = {"function": function, "precision": a.precision, **a.attrs}
+    a.kernels.activate(a.reads[0], a.writes[0], **settings)
+
+
+def _run_activate_grad(function: str, a: Launch) -> None:
+    settings = {"function": function, "precision": a.precision, **a.attrs}
+    a.kernels.activate_grad(*a.reads, a.writes[0], **settings)
+
+
+def _by_output(function: str) -> OpDef:
+    return OpDef(
+        kind=function,
+        forward=forward,
+        backward=by_output_backward,
+        roles=_roles(function),
+        saves=frozenset({"output"}),
+        elementwise=True,
+    )
+
+
+def _by_input(function: str) -> OpDef:
+    return OpDef(
+        kind=function,
+        forward=by_input_forward,
+        backward=by_input_backward,
+        roles=_roles(function),
+        saves=frozenset({"input"}),
+    )
+
+
+def _roles(function: str) -> dict[str, Callable[[Launch], None]]:
+    return {
+        "forward": partial(_run_activate, function),
+        "grad_input": partial(_run_activate_grad, function),
+    }
+
+
 RELU = OpDef(
     kind="relu",
     forward=forward,
@@ -45,3 +102,4 @@ RELU = OpDef(
     saves=frozenset({"output"}),
     elementwise=True,
 )
+ACTIVATIONS = (*map(_by_output, BY_OUTPUT), *map(_by_input, BY_INPUT))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from .activation import RELU
+from .activation import ACTIVATIONS, RELU
 from .conv import CONV2D, CONV2D_RELU, CONV2D_RELU_MAX_POOL2D
 from .definition import Launch, OpDef
 from .dropout import DROPOUT
@@ -16,6 +16,7 @@ from .pool import ADAPTIVE_AVG_POOL2D, AVG_POOL2D, MAX_POOL2D, MAX_POOL2D_CODES
 _TRACED = (
     CONV2D,
     RELU,
+    *ACTIVATIONS,
     MAX_POOL2D,
     AVG_POOL2D,
     ADAPTIVE_AVG_POOL2D,

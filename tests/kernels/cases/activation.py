@@ -1,9 +1,11 @@
 """Launches of activation.py to compile."""
 
+from functools import partial
+
 import torch
 
 from tests.offline import Case
-from tvdnn.kernels.activation import relu, relu_grad
+from tvdnn.kernels.activation import FUNCTIONS, activate, activate_grad, relu, relu_grad
 
 
 def _relu() -> None:
@@ -12,4 +14,14 @@ def _relu() -> None:
     relu_grad(x, x, x)
 
 
-CASES = [Case("relu and its gradient", _relu)]
+def _activate(function: str) -> None:
+    for dtype, precision in ((torch.bfloat16, "ieee"), (torch.float32, "tf32")):
+        x = torch.empty(2, 9, 9, 64, dtype=dtype, device="meta")
+        activate(x, x, function=function, coefficient=0.1, precision=precision)
+        activate_grad(x, x, x, function=function, coefficient=0.1, precision=precision)
+
+
+CASES = [
+    Case("relu and its gradient", _relu),
+    *(Case(f"{name} and its gradient", partial(_activate, name)) for name in FUNCTIONS),
+]

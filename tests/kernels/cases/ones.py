@@ -31,6 +31,8 @@ def _elementwise() -> None:
     x, control = _empty(1, 1, 1, 1), _empty(8)
     activation.relu(x, x)
     activation.relu_grad(x, x, x)
+    activation.activate(x, x, function="elu", coefficient=1)
+    activation.activate_grad(x, x, x, function="elu", coefficient=1)
     layout.add(x, x, x)
     layout.stage(_empty(1, 2, 2, 2)[:, :1, ::2, ::2], x)
     dropout.dropout(x, x, _empty(1, dtype=torch.int64), p=0.5, op_id=1, first_sample=1)

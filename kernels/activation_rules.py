@@ -1,0 +1,133 @@
+"""The arithmetic of activation functions and of their gradients, in float32, by name.
+
+Products that feed a sum are written as fused multiply-adds, so that a rule has the same bits in
+whatever kernel it is compiled into. Comparisons are turned so that NaN goes where torch lets it.
+"""
+
+from typing import Final
+
+import triton
+import triton.language as tl
+
+SIXTH: Final = tl.constexpr(1 / 6)
+ROOT_HALF: Final = tl.constexpr(0.5**0.5)
+DENSITY: Final = tl.constexpr(0.3989422804014327)  # 1 / sqrt(2 pi)
+CUBIC: Final = tl.constexpr(0.044715)
+TWICE_ROOT: Final = tl.constexpr(1.5957691216057308)  # 2 sqrt(2 / pi)
+
+
+@triton.jit
+def _expm1(x):
+    """e^x - 1, by its series where the difference would cancel."""
+    series = tl.fma(x, 1 / 40320, 1 / 5040)
+    series = tl.fma(series, x, 1 / 720)
+    series = tl.fma(series, x, 1 / 120)
+    series = tl.fma(series, x, 1 / 24)
+    series = tl.fma(series, x, 1 / 6)
+    series = tl.fma(series, x, 0.5)
+    return tl.where(tl.abs(x) < 0.5, tl.fma(series, x * x, x), tl.exp(x) - 1.0)
+
+
+@triton.jit
+def _sigmoid(x):
+    return 1.0 / (1.0 + tl.exp(-x))
+
+
+@triton.jit
+def _shares(x):
+    """The sigmoids of x and of -x, whose sum is 1: neither is a difference."""
+    less = tl.exp(-tl.abs(x))
+    large = 1.0 / (1.0 + less)
+    small = less * large
+    return tl.where(x < 0, small, large), tl.where(x < 0, large, small)
+
+
+@triton.jit
+def _tanh(x):
+    """-t / (t + 2) for t = e^(-2 |x|) - 1, which neither cancels nor overflows, with x's sign."""
+    t = _expm1(-2.0 * tl.abs(x))
+    size = -t / (t + 2.0)
+    return tl.where(x < 0, -size, size)
+
+
+@triton.jit
+def _normal(x):
+    """The share of a normal distribution that lies below x."""
+    return tl.fma(tl.erf(x * ROOT_HALF), 0.5, 0.5)
+
+
+@triton.jit
+def _cubic(x):
+    """2 sqrt(2 / pi) (x + 0.044715 x^3): its sigmoid is nearly the share of `_normal`."""
+    return TWICE_ROOT * x * tl.fma(CUBIC * x, x, 1.0)
+
+
+@triton.jit
+def _to_six(x):
+    """x between 0 and 6; keeps NaN."""
+    return tl.where(x <= 0, 0.0, tl.where(x >= 6, 6.0, x))
+
+
+@triton.jit
+def activated(x, coefficient, FUNCTION: tl.constexpr) -> tl.tensor:
+    """The function of x."""
+    if FUNCTION == "leaky_relu":
+        y = tl.where(x > 0, x, coefficient * x)
+    elif FUNCTION == "elu":
+        y = tl.where(x > 0, x, coefficient * _expm1(x))
+    elif FUNCTION == "silu":
+        y = x / (1.0 + tl.exp(-x))
+    elif FUNCTION == "gelu":
+        y = x * _normal(x)
+    elif FUNCTION == "gelu_tanh":
+        y = x / (1.0 + tl.exp(-_cubic(x)))  # (1 + tanh(z)) / 2 is a sigmoid of 2 z
+    elif FUNCTION == "sigmoid":
+        y = _sigmoid(x)
+    elif FUNCTION == "tanh":
+        y = _tanh(x)
+    elif FUNCTION == "hardswish":
+        y = x * _to_six(x + 3.0) * SIXTH
+    elif FUNCTION == "hardsigmoid":
+        y = _to_six(x + 3.0) * SIXTH
+    else:
+        tl.static_assert(FUNCTION == "relu6")
+        y = _to_six(x)
+    return y
+
+
+@triton.jit
+def grad_by_output(y, dy, coefficient, FUNCTION: tl.constexpr) -> tl.tensor:
+    """The gradient of the input of a function whose output is y."""
+    if FUNCTION == "leaky_relu":
+        dx = tl.where(y > 0, dy, coefficient * dy)
+    elif FUNCTION == "sigmoid":
+        dx = dy * (1.0 - y) * y
+    elif FUNCTION == "tanh":
+        dx = dy * tl.fma(-y, y, 1.0)
+    else:
+        tl.static_assert(FUNCTION == "relu6")
+        dx = tl.where((y <= 0) | (y >= 6), 0.0, dy)
+    return dx
+
+
+@triton.jit
+def grad_by_input(x, dy, coefficient, FUNCTION: tl.constexpr) -> tl.tensor:
+    """The gradient of the input x of a function."""
+    if FUNCTION == "elu":
+        dx = tl.where(x <= 0, dy * coefficient * tl.exp(x), dy)
+    elif FUNCTION == "silu":
+        share, rest = _shares(x)
+        dx = dy * share * tl.fma(x, rest, 1.0)
+    elif FUNCTION == "gelu":
+        dx = dy * tl.fma(x, DENSITY * tl.exp(-0.5 * x * x), _normal(x))
+    elif FUNCTION == "gelu_tanh":
+        share, rest = _shares(_cubic(x))
+        steepness = TWICE_ROOT * tl.fma(3 * CUBIC * x, x, 1.0)
+        dx = dy * share * tl.fma(x * steepness, rest, 1.0)
+    elif FUNCTION == "hardswish":
+        inside = dy * tl.fma(x, 1 / 3, 0.5)
+        dx = tl.where(x <= -3, 0.0, tl.where(x < 3, inside, dy))
+    else:
+        tl.static_assert(FUNCTION == "hardsigmoid")
+        dx = tl.where((x > -3) & (x < 3), dy * SIXTH, 0.0)
+    return dx

@@ -1,0 +1,78 @@
+"""Networks of every activation function: the bits of keep under any plan, gradients as torch's."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tests.networks import activations
+from tests.running import random_batches
+from tvdnn.engine import Trainer, training_graph, virtualize
+from tvdnn.graph import Graph, Kind
+from tvdnn.optim import SGD
+
+BATCH, SHAPE, CLASSES = 5, (3, 6, 6), 4
+CHUNK_SIZE = 600  # bytes: a sample a section
+
+
+def make_net() -> nn.Sequential:
+    """Each function behind a convolution, which it may overwrite, and one behind the input."""
+    torch.manual_seed(4)
+    blocks = [layer for each in activations() for layer in (nn.Conv2d(4, 4, 3, padding=1), each)]
+    return nn.Sequential(nn.SiLU(), nn.Conv2d(3, 4, 1), *blocks, nn.Flatten(), nn.Linear(144, 4))
+
+
+def trained(kernels: str, policy: str, dtype: str, device: torch.device) -> list[Tensor]:
+    """The losses of two steps, and the parameters after them."""
+    net = make_net().to(device)
+    batches = random_batches(2, (BATCH, *SHAPE), CLASSES, seed=5)
+    options = {"optimizer": SGD(lr=0.1), "policy": policy, "dtype": dtype, "kernels": kernels}
+    trainer = Trainer(net, batches[0][0].to(device), chunk_size=CHUNK_SIZE, **options)
+    losses = [trainer.step(x.to(device), y.to(device)).clone() for x, y in batches]
+    trainer.close()
+    return [*losses, *(param.detach() for param in net.parameters())]
+
+
+@pytest.mark.parametrize(
+    ("kernels", "dtype"), [("torch", "fp32"), ("torch", "bf16"), ("triton", "tf32")]
+)
+def test_every_policy_trains_to_the_same_bits(
+    kernels: str, dtype: str, device: torch.device
+) -> None:
+    kept, moved = (trained(kernels, policy, dtype, device) for policy in ("keep", "vdnn-all:m"))
+    assert all(torch.equal(one, other) for one, other in zip(kept, moved, strict=True))
+    assert all(torch.isfinite(value).all() for value in kept)
+
+
+@pytest.mark.parametrize("policy", ["keep", "vdnn-all:m"])
+def test_gradients_are_torchs(policy: str) -> None:
+    net = make_net()
+    twin = copy.deepcopy(net).double()
+    ((x, y),) = random_batches(1, (BATCH, *SHAPE), CLASSES, seed=6)
+    virtual = virtualize(net, x, policy=policy, chunk_size=CHUNK_SIZE, dtype="fp32", order_seed=1)
+    inputs = (x.clone().requires_grad_(), x.double().requires_grad_())
+    for each, given in ((virtual, inputs[0]), (twin, inputs[1])):
+        functional.cross_entropy(each(given), y).backward()
+    for mine, theirs in (inputs, *zip(net.parameters(), twin.parameters(), strict=True)):
+        assert mine.grad is not None
+        assert theirs.grad is not None
+        torch.testing.assert_close(mine.grad.double(), theirs.grad, rtol=1e-4, atol=1e-7)
+
+
+def maps_of(layer: nn.Module) -> list[str]:
+    """The maps of a step over a convolution, `layer` and another convolution."""
+    net = nn.Sequential(nn.Conv2d(3, 3, 1), layer, nn.Conv2d(3, 3, 1), nn.Flatten())
+    graph: Graph = training_graph(net, torch.empty(2, 3, 4, 4))
+    return [name for name, buffer in graph.buffers.items() if buffer.kind is Kind.MAP]
+
+
+@pytest.mark.parametrize("layer", [nn.LeakyReLU(), nn.ReLU6(), nn.Sigmoid(), nn.Tanh()])
+def test_what_needs_its_output_alone_runs_in_place(layer: nn.Module) -> None:
+    assert len(maps_of(layer)) == len(maps_of(nn.ReLU()))
+
+
+@pytest.mark.parametrize("layer", [nn.SiLU(inplace=True), nn.GELU(), nn.Hardswish(inplace=True)])
+def test_what_needs_its_input_keeps_it(layer: nn.Module) -> None:
+    assert len(maps_of(layer)) == len(maps_of(nn.ReLU())) + 1
