@@ -20,7 +20,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .conv_joined import conv_joined_kernel
 from .conv_pointer import conv_kernel
-from .conv_specialized import conv_specialized_kernel, swizzled
+from .conv_specialized import conv_specialized_kernel
 from .conv_tiles import (
     FEW_CHANNELS,
     Box,
@@ -40,6 +40,7 @@ from .conv_tiles import (
 )
 from .conv_tma import conv_box_kernel
 from .device import num_sms
+from .hopper import swizzled
 from .rounding import stored_reference
 
 

@@ -32,8 +32,8 @@ from .conv_grad_weight_plan import (
 )
 from .conv_grad_weight_samples import grad_weight_samples_kernel
 from .conv_grad_weight_turned import grad_weight_turned_kernel
-from .conv_specialized import swizzled
 from .conv_tiles import FEW_CHANNELS, Filter, Pair, Tile
+from .hopper import swizzled
 
 __all__ = [
     "GradWeightPlan",

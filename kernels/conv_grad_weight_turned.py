@@ -20,7 +20,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from .conv_specialized import load_box
+from .hopper import barriers, buffers, load_box
 
 SIZES: Final = ("first", "num_samples", "out_h", "out_w", "unit", "splits", "pad_h", "pad_w")
 
@@ -299,22 +299,6 @@ def _sum(
     _store_sum(ptrs + 2 * below, lower, mask)
 
 
-@gluon.jit
-def _buffers(desc, COUNT: gl.constexpr):
-    """Shared memory for so many of a descriptor's blocks."""
-    shape: gl.constexpr = [COUNT] + desc.block_type.shape  # noqa: RUF005 (no stars in Gluon)
-    return gl.allocate_shared_memory(desc.dtype, shape, desc.layout)
-
-
-@gluon.jit
-def _barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
-    """So many barriers, each for so many arrivals."""
-    barriers = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(COUNT):
-        mbarrier.init(barriers.index(i), count=ARRIVALS)
-    return barriers
-
-
 @gluon.jit(do_not_specialize=SIZES)
 def grad_weight_turned_kernel(
     x_desc, dy_desc, partials_ptr,
@@ -328,15 +312,15 @@ def grad_weight_turned_kernel(
     ROW: gl.constexpr = dy_desc.block_type.shape
     BLOCK: gl.constexpr = (ROW[0], ROW[2], ROW[3])
     TURNED: gl.constexpr = gl.NVMMASharedLayout(128, 32, 2)
-    x_bufs = _buffers(x_desc, X_STAGES)
-    dy_bufs = _buffers(dy_desc, DY_STAGES)
+    x_bufs = buffers(x_desc, X_STAGES)
+    dy_bufs = buffers(dy_desc, DY_STAGES)
     turned = gl.allocate_shared_memory(gl.float32, [ROWS, CHANNELS, PIXELS], TURNED)
-    x_full = _barriers(X_STAGES, 1)
-    x_empty = _barriers(X_STAGES, 1)
-    dy_full = _barriers(DY_STAGES, 1)
-    dy_empty = _barriers(DY_STAGES, BLOCK[2] // CHANNELS)
-    turned_full = _barriers(ROWS, 1)
-    turned_empty = _barriers(ROWS, 2)
+    x_full = barriers(X_STAGES, 1)
+    x_empty = barriers(X_STAGES, 1)
+    dy_full = barriers(DY_STAGES, 1)
+    dy_empty = barriers(DY_STAGES, BLOCK[2] // CHANNELS)
+    turned_full = barriers(ROWS, 1)
+    turned_empty = barriers(ROWS, 2)
     channels = (in_c, out_c)
     cut = (num_samples, out_h, out_w, unit, splits)
     gl.warp_specialize(

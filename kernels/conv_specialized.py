@@ -10,7 +10,6 @@ that a loop changes starts from a number.
 
 from typing import Final
 
-from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -20,13 +19,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from .conv_epilogue import max_of_taps
-
-# Triton 3.8 has other names for both, and 3.9 no longer takes the first ones.
-load_box = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
-store_box = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+from .hopper import barriers, buffers, load_box, rounded, store_box
 
 SIZES: Final = ("num_samples", "height", "width", "pad_h", "pad_w", "dil_h", "dil_w")
 
@@ -186,13 +181,6 @@ def _sum_rows(
 
 
 @gluon.jit
-def _rounded(x):
-    """What rounding.round_tf32 computes."""
-    bits = (x.to(gl.int32, bitcast=True) + 4096) & -8192
-    return gl.where(x == x, bits.to(gl.float32, bitcast=True), x)
-
-
-@gluon.jit
 def _compute(
     bias_ptr, mask_desc, y_desc, codes_ptr, x_bufs, packed_bufs, y_buf, full, empty, packed_full,
     packed_empty, masked, turns, tiles, sides, out_c, steps,
@@ -232,7 +220,7 @@ def _compute(
         if RELU:
             acc = gl.where(acc <= 0, 0.0, acc)
         if ROUND:
-            acc = _rounded(acc)
+            acc = rounded(acc)
         if POOL:
             acc, tap = _max_of_windows(acc.to(y_desc.dtype).to(gl.float32), BLOCK)
             h = h // 2
@@ -310,27 +298,11 @@ def _store_codes(codes_ptr, tap, n, h, w, k, sides, out_c, BLOCK: gl.constexpr):
 
 
 @gluon.jit
-def _buffers(desc, COUNT: gl.constexpr):
-    """Shared memory for so many of a descriptor's blocks."""
-    shape: gl.constexpr = [COUNT] + desc.block_type.shape  # noqa: RUF005 (no stars in Gluon)
-    return gl.allocate_shared_memory(desc.dtype, shape, desc.layout)
-
-
-@gluon.jit
 def _rows(x_desc, COUNT: gl.constexpr):
     """Shared memory for so many rows of pixels, one after the other."""
     shape: gl.constexpr = [COUNT, x_desc.block_type.shape[2], x_desc.block_type.shape[3]]
     layout: gl.constexpr = gl.NVMMASharedLayout(128, x_desc.dtype.primitive_bitwidth, 2)
     return gl.allocate_shared_memory(x_desc.dtype, shape, layout)
-
-
-@gluon.jit
-def _barriers(COUNT: gl.constexpr):
-    """So many barriers, each for one arrival."""
-    barriers = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(COUNT):
-        mbarrier.init(barriers.index(i), count=1)
-    return barriers
 
 
 @gluon.jit(do_not_specialize=SIZES)
@@ -359,15 +331,15 @@ def conv_specialized_kernel(
     if ROWS > 1:  # noqa: SIM108 (the shapes differ)
         x_bufs = _rows(x_desc, STAGES * (BLOCK_H + ROWS - 1))
     else:
-        x_bufs = _buffers(x_desc, STAGES)
-    packed_bufs = _buffers(packed_desc, PACKED_STAGES * ROWS)
-    y_bufs = _buffers(y_desc, 2)
-    full = _barriers(STAGES)
-    empty = _barriers(STAGES)
-    packed_full = _barriers(PACKED_STAGES)
-    packed_empty = _barriers(PACKED_STAGES)
-    masked = _barriers(2)
-    turns = _barriers(2)
+        x_bufs = buffers(x_desc, STAGES)
+    packed_bufs = buffers(packed_desc, PACKED_STAGES * ROWS)
+    y_bufs = buffers(y_desc, 2)
+    full = barriers(STAGES, 1)
+    empty = barriers(STAGES, 1)
+    packed_full = barriers(PACKED_STAGES, 1)
+    packed_empty = barriers(PACKED_STAGES, 1)
+    masked = barriers(2, 1)
+    turns = barriers(2, 1)
     gl.warp_specialize(
         [
             (_compute, (
@@ -391,9 +363,3 @@ def conv_specialized_kernel(
         [4, 1],
         [232, 40],
     )  # fmt: skip
-
-
-def swizzled(tensor: Tensor, block: list[int]) -> TensorDescriptor:
-    """A descriptor whose blocks lie in shared memory as products read them."""
-    layout = gl.NVMMASharedLayout(128, 8 * tensor.dtype.itemsize, len(block))
-    return TensorDescriptor.from_tensor(tensor, block, layout)

@@ -22,25 +22,16 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from . import device
-from .conv_specialized import load_box, swizzled
+from .hopper import barriers, buffers, load_box, rounded, swizzled
 from .linear_product import DESCRIPTOR_ALIGNMENT, Ending, describable, share_of, sum_shares
 
-FEATURES: Final = gl.constexpr(
-    64
-)  # those of a group of warps, whose sums take 128 registers a thread
+FEATURES: Final = gl.constexpr(64)  # of a group of warps: their sums take 128 registers a thread
 GROUPS: Final = gl.constexpr(2)
 PART: Final = gl.constexpr(32)  # samples whose addresses are in registers at once
 COLUMNS: Final = GROUPS.value * FEATURES.value
 BLOCK_S: Final = 256
 BLOCK_K: Final = 32
 STAGES: Final = 4
-
-
-@gluon.jit
-def _rounded(x):
-    """What rounding.round_tf32 computes."""
-    bits = (x.to(gl.int32, bitcast=True) + 4096) & -8192
-    return gl.where(x == x, bits.to(gl.float32, bitcast=True), x)
 
 
 @gluon.jit
@@ -89,7 +80,7 @@ def _compute(
         else:
             left = kept.load(LEFT)
         right = xs.index(stage).permute([1, 0])
-        acc = warpgroup_mma(_rounded(left), right, acc, is_async=True)
+        acc = warpgroup_mma(rounded(left), right, acc, is_async=True)
         acc = warpgroup_mma_wait(0, deps=[acc])
         mbarrier.arrive(empty.index(stage))
         stage += 1
@@ -135,7 +126,7 @@ def _store(
     if RELU:
         acc = gl.where(acc <= 0, 0.0, acc)
     if ROUND:
-        acc = _rounded(acc)
+        acc = rounded(acc)
     offs_f = f + gl.arange(0, acc.shape[0], gl.SliceLayout(1, acc.type.layout))
     offs_s = s + gl.arange(0, acc.shape[1], gl.SliceLayout(0, acc.type.layout))
     inside = gl.expand_dims(offs_f < features, 1) & gl.expand_dims(offs_s < num_samples, 0)
@@ -144,25 +135,9 @@ def _store(
         kept = gl.load(mask_ptr + offs, mask=inside, other=0.0)
         acc = acc * scale
         if ROUND:
-            acc = _rounded(acc)
+            acc = rounded(acc)
         acc = gl.where(kept <= 0, 0.0, acc)
     gl.store(out_ptr + offs, acc, mask=inside)
-
-
-@gluon.jit
-def _barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
-    """So many barriers, each for so many arrivals."""
-    made = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(COUNT):
-        mbarrier.init(made.index(i), count=ARRIVALS)
-    return made
-
-
-@gluon.jit
-def _buffers(desc, COUNT: gl.constexpr):
-    """Shared memory for so many of a descriptor's blocks."""
-    shape: gl.constexpr = [COUNT] + desc.block_type.shape  # noqa: RUF005 (no stars in Gluon)
-    return gl.allocate_shared_memory(desc.dtype, shape, desc.layout)
 
 
 @gluon.jit
@@ -177,10 +152,10 @@ def _weight_kernel(
     start = gl.program_id(2) * group
     end = gl.minimum(start + group, terms)
     out_ptr += gl.program_id(2).to(gl.int64) * share_stride
-    weights = _buffers(weight_desc, STAGES * GROUPS)
-    xs = _buffers(x_desc, STAGES)
-    full = _barriers(STAGES, 1)
-    empty = _barriers(STAGES, GROUPS)
+    weights = buffers(weight_desc, STAGES * GROUPS)
+    xs = buffers(x_desc, STAGES)
+    full = barriers(STAGES, 1)
+    empty = barriers(STAGES, GROUPS)
     gl.warp_specialize(
         [
             (_compute, (
