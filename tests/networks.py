@@ -138,7 +138,7 @@ def _feature(
     rng: random.Random, shape: tuple[int, int, int]
 ) -> tuple[nn.Module, tuple[int, int, int]]:
     """A layer over maps of `shape` [C, H, W], and the shape that it makes."""
-    kind = rng.choice(("conv", "conv", "conv", "relu", "max", "avg", "norm", "dropout"))
+    kind = rng.choice(("conv", "conv", "conv", "activation", "max", "avg", "norm", "dropout"))
     if kind == "conv":
         return _conv(rng, shape)
     if kind in ("max", "avg") and min(shape[1:]) >= 2:
@@ -147,7 +147,7 @@ def _feature(
         return nn.LocalResponseNorm(rng.randint(1, 5), alpha=0.1), shape
     if kind == "dropout":
         return nn.Dropout(rng.choice((0.1, 0.5))), shape
-    return nn.ReLU(inplace=rng.random() < 0.5), shape
+    return _activation(rng, inplace=rng.random() < 0.5), shape
 
 
 def _sum(rng: random.Random, shape: tuple[int, int, int]) -> Sum:
@@ -159,15 +159,23 @@ def _sum(rng: random.Random, shape: tuple[int, int, int]) -> Sum:
 
 def _branch(rng: random.Random, shape: tuple[int, int, int]) -> Iterator[nn.Module]:
     for _ in range(rng.randint(0, 2)):
-        kind = rng.choice(("conv", "conv", "relu", "dropout", "sum"))
+        kind = rng.choice(("conv", "conv", "activation", "dropout", "sum"))
         if kind == "conv":
             yield nn.Conv2d(shape[0], shape[0], 3, padding=1)
-        elif kind == "relu":
-            yield nn.ReLU()
+        elif kind == "activation":
+            yield _activation(rng, inplace=False)
         elif kind == "dropout":
             yield nn.Dropout(0.3)
         else:
             yield _sum(rng, shape)
+
+
+def _activation(rng: random.Random, *, inplace: bool) -> nn.Module:
+    """ReLU, or as often another function; in place where told so and torch has that."""
+    layer = nn.ReLU() if rng.random() < 0.5 else rng.choice(activations())
+    if hasattr(layer, "inplace"):
+        layer.inplace = inplace
+    return layer
 
 
 def _conv(rng: random.Random, shape: tuple[int, ...]) -> tuple[nn.Conv2d, tuple[int, int, int]]:
