@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.networks import NetworkMaker, vgg
 from tvdnn.errors import BudgetError, HostMemoryError, InputError
 from tvdnn.graph import Direction, Graph, Kind
+from tvdnn.memory.blocks import block_nbytes, rounded
 from tvdnn.models.vgg import CONVS
 from tvdnn.ops import Settings, expand
 from tvdnn.optim import SGD
@@ -251,7 +252,11 @@ def test_the_baseline_is_the_sum_of_all_buffers(vgg16: Graph) -> None:
     sizes = [prod(b.shape) * nbytes[b.dtype] for b in vgg16.buffers.values()]
     fixed = sum(param.nbytes for param in vgg16.network.params.values())
     assert fixed == 4 * 138_357_544
-    assert vgg16.baseline_nbytes == sum(sizes) + 2 * fixed + vgg16.fixed["control"]
+    assert vgg16.fixed["optimizer state"] == block_nbytes(
+        sum(rounded(param.nbytes) for param in vgg16.network.params.values())
+    )
+    assert vgg16.fixed["parameters"] == fixed
+    assert vgg16.baseline_nbytes == sum(sizes) + sum(vgg16.fixed.values())
     assert planned(vgg16, "keep").peak_nbytes < vgg16.baseline_nbytes
 
 

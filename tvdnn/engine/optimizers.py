@@ -4,7 +4,7 @@ Learning-rate schedulers and state_dict work on them as on torch's; the update i
 the planned step, with the settings found here at that time.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypeAlias
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..kernels.optim import adamw_control
+from ..memory.blocks import rounded
 from ..optim import SGD, AdamW
 
 Spec: TypeAlias = SGD | AdamW
@@ -44,14 +45,26 @@ def plan_optimizer(spec: Spec, params: Sequence[Tensor]) -> Planned:
 
 
 def _with_state(
-    optimizer: Planned, spec: Spec, params: Iterable[Tensor], scalars: Mapping[str, float]
+    optimizer: Planned, spec: Spec, params: Sequence[Tensor], scalars: Mapping[str, float]
 ) -> Planned:
+    states = _zeros_beside([param for param in params for _ in spec.states])
     for param in params:
         for name in spec.states:
-            optimizer.state[param][name] = torch.zeros_like(param)
+            optimizer.state[param][name] = next(states)
         for name, value in scalars.items():
             optimizer.state[param][name] = torch.tensor(value)
     return optimizer
+
+
+def _zeros_beside(params: Sequence[Tensor]) -> Iterator[Tensor]:
+    """A tensor of zeros for each parameter, laid out as it is, all of them in one allocation."""
+    if not params:
+        return
+    spans = [rounded(param.numel() * param.element_size()) for param in params]
+    block = torch.zeros(sum(spans), dtype=torch.uint8, device=params[0].device)
+    for param, piece in zip(params, block.split(spans), strict=True):
+        strides = torch.empty_like(param, device="meta").stride()
+        yield piece.view(param.dtype).as_strided(param.shape, strides)
 
 
 def states_of(optimizer: Planned, spec: Spec, param: Tensor) -> tuple[Tensor | None, ...]:

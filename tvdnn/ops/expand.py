@@ -6,6 +6,7 @@ from math import prod
 
 from ..errors import InputError
 from ..graph import DTYPE_NBYTES, RUN_CHUNKS, Direction, Graph, Kind, Network, Op, Value, fuse
+from ..memory.blocks import block_nbytes, rounded
 from ..optim import SGD, Optimizer
 from .builder import Builder
 from .layout import add_grads
@@ -13,6 +14,7 @@ from .optim import settle, take
 from .registry import DEFINITIONS
 
 CONTROL_NBYTES = 512
+HANDED_OUT_NBYTES = 3 * 512  # blocks of losses that the caller holds
 REDUCTIONS = ("mean", "sum")
 DTYPES = {"fp32": ("float32", "ieee"), "tf32": ("float32", "tf32"), "bf16": ("bfloat16", "ieee")}
 
@@ -236,14 +238,14 @@ def _settle_all(b: Builder, ops: list[Op]) -> None:
 def _fixed_nbytes(network: Network, settings: Settings) -> dict[str, int]:
     """Bytes outside the arena, by purpose."""
     params = sum(param.nbytes for param in network.params.values())
-    trained = sum(param.nbytes for param in network.params.values() if param.requires_grad)
+    trained = [rounded(p.nbytes) for p in network.params.values() if p.requires_grad]
     states = len(settings.optimizer.states) if settings.optimizer else 0
     keeps_grads = settings.mode in (Mode.ACCUMULATE, Mode.AUTOGRAD)
     fixed = {
         "parameters": params,
-        "optimizer state": states * trained,
-        "parameter gradients": trained if keeps_grads else 0,
-        "control": CONTROL_NBYTES,
+        "optimizer state": block_nbytes(states * sum(trained)),
+        "parameter gradients": sum(map(block_nbytes, trained)) if keeps_grads else 0,
+        "control": CONTROL_NBYTES + HANDED_OUT_NBYTES,
         "reserve": settings.reserve,
     }
     return {name: nbytes for name, nbytes in fixed.items() if nbytes}

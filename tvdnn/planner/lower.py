@@ -8,6 +8,7 @@ from typing import TypeAlias
 from ..errors import BudgetError, HostMemoryError
 from ..graph import Graph
 from ..memory import Extent, Stay, aligned, place
+from ..memory.blocks import block_nbytes, usable_nbytes
 from ..units import format_bytes
 from .costs import Costs
 from .hazards import add_waits
@@ -238,11 +239,12 @@ def _place_arena(
         extents.append(Extent.of(tuple(stays)))
         offsets.append(offset)
     share = min(1, FULL_EXTENTS / max(1, len(extents))) ** 2
+    enough = None if enough is None else usable_nbytes(enough)
     bases, high_water = place(extents, enough, int(trials * share))
     addresses: dict[int, int] = {}
     for members, offset, base in zip(groups, offsets, bases, strict=True):
         addresses |= {n: base + off for n, off in zip(members, offset, strict=True)}
-    return _Arena(addresses, high_water)
+    return _Arena(addresses, block_nbytes(high_water))
 
 
 def _side_by_side(prog: Program) -> list[list[int]]:
