@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tvdnn
-from tvdnn.memory.blocks import LARGE_NBYTES, block_nbytes, rounded, usable_nbytes
+from tvdnn.memory import aligned
+from tvdnn.memory.blocks import LARGE_NBYTES, block_nbytes, usable_nbytes
 from tvdnn.units import GIB, MIB
 
 SIZES = st.integers(0, 64 * MIB)
@@ -16,7 +17,7 @@ SIZES = st.integers(0, 64 * MIB)
 def test_blocks_of_what_is_usable_fit(nbytes: int, room: int) -> None:
     usable = usable_nbytes(room)
     assert usable <= room
-    assert nbytes <= block_nbytes(nbytes) <= rounded(nbytes) + MIB
+    assert nbytes <= block_nbytes(nbytes) <= aligned(nbytes) + MIB
     assert block_nbytes(min(nbytes, usable)) <= room
 
 
@@ -34,7 +35,7 @@ def test_blocks_are_torchs(nbytes: int) -> None:
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated()
     tensor = torch.empty(nbytes, dtype=torch.uint8, device="cuda")
-    assert torch.cuda.memory_allocated() - before == rounded(block_nbytes(nbytes))
+    assert torch.cuda.memory_allocated() - before == aligned(block_nbytes(nbytes))
     del tensor
 
 

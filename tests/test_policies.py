@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tests.networks import NetworkMaker, vgg
 from tvdnn.errors import BudgetError, HostMemoryError, InputError
 from tvdnn.graph import Direction, Graph, Kind
-from tvdnn.memory.blocks import block_nbytes, rounded
+from tvdnn.memory import aligned
+from tvdnn.memory.blocks import block_nbytes
 from tvdnn.models.vgg import CONVS
 from tvdnn.ops import Settings, expand
 from tvdnn.optim import SGD
@@ -253,7 +254,7 @@ def test_the_baseline_is_the_sum_of_all_buffers(vgg16: Graph) -> None:
     fixed = sum(param.nbytes for param in vgg16.network.params.values())
     assert fixed == 4 * 138_357_544
     assert vgg16.fixed["optimizer state"] == block_nbytes(
-        sum(rounded(param.nbytes) for param in vgg16.network.params.values())
+        sum(aligned(param.nbytes) for param in vgg16.network.params.values())
     )
     assert vgg16.fixed["parameters"] == fixed
     assert vgg16.baseline_nbytes == sum(sizes) + sum(vgg16.fixed.values())

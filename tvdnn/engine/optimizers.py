@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..kernels.optim import adamw_control
-from ..memory.blocks import rounded
+from ..memory import aligned
 from ..optim import SGD, AdamW
 
 Spec: TypeAlias = SGD | AdamW
@@ -60,7 +60,7 @@ def _zeros_beside(params: Sequence[Tensor]) -> Iterator[Tensor]:
     """A tensor of zeros for each parameter, laid out as it is, all of them in one allocation."""
     if not params:
         return
-    spans = [rounded(param.numel() * param.element_size()) for param in params]
+    spans = [aligned(param.numel() * param.element_size()) for param in params]
     block = torch.zeros(sum(spans), dtype=torch.uint8, device=params[0].device)
     for param, piece in zip(params, block.split(spans), strict=True):
         strides = torch.empty_like(param, device="meta").stride()

@@ -5,23 +5,18 @@ at most 1 MiB stays with it (c10/cuda/CUDACachingAllocator.cpp).
 """
 
 from ..units import MIB
+from .placement import ALIGNMENT, aligned
 
-ROUNDING = 512
 LARGE_NBYTES = 10 * MIB
 STEP_NBYTES = 2 * MIB
 LEAST_REST_NBYTES = MIB
-
-
-def rounded(nbytes: int, step: int = ROUNDING) -> int:
-    """The multiple of `step` at or above `nbytes`."""
-    return -(-nbytes // step) * step
 
 
 def block_nbytes(nbytes: int) -> int:
     """Bytes of a fresh block for a request; a small one gets what it asks, but for rounding."""
     if nbytes < LARGE_NBYTES:
         return nbytes
-    exact, block = rounded(nbytes), rounded(nbytes, STEP_NBYTES)
+    exact, block = aligned(nbytes), -(-nbytes // STEP_NBYTES) * STEP_NBYTES
     return block if block - exact <= LEAST_REST_NBYTES else exact
 
 
@@ -30,6 +25,5 @@ def usable_nbytes(room: int) -> int:
     if room < LARGE_NBYTES:
         return room
     whole = room // STEP_NBYTES * STEP_NBYTES
-    return (
-        whole + min(room - whole, STEP_NBYTES - LEAST_REST_NBYTES - ROUNDING) // ROUNDING * ROUNDING
-    )
+    rest = min(room - whole, STEP_NBYTES - LEAST_REST_NBYTES - ALIGNMENT)
+    return whole + rest // ALIGNMENT * ALIGNMENT

@@ -6,7 +6,8 @@ from math import prod
 
 from ..errors import InputError
 from ..graph import DTYPE_NBYTES, RUN_CHUNKS, Direction, Graph, Kind, Network, Op, Value, fuse
-from ..memory.blocks import block_nbytes, rounded
+from ..memory import aligned
+from ..memory.blocks import block_nbytes
 from ..optim import SGD, Optimizer
 from .builder import Builder
 from .layout import add_grads
@@ -238,7 +239,7 @@ def _settle_all(b: Builder, ops: list[Op]) -> None:
 def _fixed_nbytes(network: Network, settings: Settings) -> dict[str, int]:
     """Bytes outside the arena, by purpose."""
     params = sum(param.nbytes for param in network.params.values())
-    trained = [rounded(p.nbytes) for p in network.params.values() if p.requires_grad]
+    trained = [aligned(p.nbytes) for p in network.params.values() if p.requires_grad]
     states = len(settings.optimizer.states) if settings.optimizer else 0
     keeps_grads = settings.mode in (Mode.ACCUMULATE, Mode.AUTOGRAD)
     fixed = {
