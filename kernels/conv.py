@@ -18,6 +18,7 @@ from torch.nn.functional import conv2d as torch_conv2d
 from torch.nn.grad import conv2d_input
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from .conv_grad_bias import side_of, sum_cells, sum_cells_reference
 from .conv_joined import conv_joined_kernel
 from .conv_pointer import conv_kernel
 from .conv_specialized import conv_specialized_kernel
@@ -52,6 +53,7 @@ class Epilogue:
     mask: Tensor | None = None
     relu: bool = False
     codes: Tensor | None = None  # with it, windows 2x2 leave their maximum
+    sums: Tensor | None = None  # of the cells of what is stored
 
 
 def conv2d(
@@ -88,12 +90,13 @@ def conv2d_max_pool(
 def conv2d_grad_input(
     dy: Tensor, packed: Tensor, dx: Tensor, *,
     stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
-    mask: Tensor | None = None,
+    mask: Tensor | None = None, sums: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Gradient dx [N, H, W, C] from dy [N, P, Q, K] and packed [C, R, S, K/g], the filter turned.
 
     It is a convolution of dy spread out by the stride. Where `mask`, a map of dx's shape and type,
-    is zero or below, dx is zero: the gradient of a ReLU whose output is the mask.
+    is zero or below, dx is zero: the gradient of a ReLU whose output is the mask. `sums` are those
+    that `sum_cells` makes of dx.
     """
     if dx.numel() == 0:
         return
@@ -102,10 +105,12 @@ def conv2d_grad_input(
     taps = Filter(
         (size_r, size_s), (1, 1), turned, dilation, groups, out_channels, in_channels // groups
     )
+    epilogue = Epilogue(mask=mask, sums=sums)
     if stride == (1, 1) and _suits_box(dy, dx, taps, precision):
-        _launch_box(dy, packed, dx, taps, Epilogue(mask=mask), precision)
+        _launch_box(dy, packed, dx, taps, epilogue, precision)
     else:
-        _launch_pointer(dy, packed, dx, taps, stride, Epilogue(mask=mask), precision)
+        _launch_pointer(dy, packed, dx, taps, stride, epilogue, precision)
+        _sum_apart(dx, epilogue)
 
 
 def _forward_filter(
@@ -175,7 +180,8 @@ def _launch_box(
     x: Tensor, packed: Tensor, y: Tensor, taps: Filter, epilogue: Epilogue, precision: str
 ) -> None:
     pooled = epilogue.codes is not None
-    if taps.size == (1, 1) and taps.padding == (0, 0) and not pooled:
+    one_by_one = taps.size == (1, 1) and taps.padding == (0, 0)
+    if one_by_one and not pooled and epilogue.sums is None:
         mask = None if epilogue.mask is None else _as_row(epilogue.mask)
         x, y, epilogue = _as_row(x), _as_row(y), replace(epilogue, mask=mask)
     specialized = specialized_tile(taps, x.dtype)
@@ -184,6 +190,20 @@ def _launch_box(
         _launch_specialized(x, packed, y, taps, epilogue, box)
     else:
         _launch_plain_box(x, packed, y, taps, epilogue, precision)
+        _sum_apart(y, epilogue)
+
+
+def _cell_within(stored: list[int], y: Tensor, epilogue: Epilogue) -> int:
+    """Side of the cells whose sums leave with stored boxes, each whole in one; 0 if none do."""
+    cell = 0 if epilogue.sums is None else side_of(y, epilogue.sums)
+    whole = cell > 0 and stored[1] % cell == 0 and stored[2] % cell == 0
+    return cell if whole else 0
+
+
+def _sum_apart(y: Tensor, epilogue: Epilogue) -> None:
+    """Sum the cells of a map that its kernel has left no sums of."""
+    if epilogue.sums is not None:
+        sum_cells(y, epilogue.sums)
 
 
 def _as_row(nhwc: Tensor) -> Tensor:
@@ -199,6 +219,7 @@ def _launch_specialized(
     stored = _stored_box(box, tile, epilogue.codes is not None)
     num_samples, height, width = _summed_sides(y, epilogue)
     num_tiles = _num_tiles((num_samples, height, width), box, taps, tile)
+    cell = _cell_within(stored, y, epilogue)
     conv_specialized_kernel[(min(num_tiles, num_sms()),)](
         swizzled(x, [*box, tile.in_channels]),
         swizzled(x, [1, taps.size[0] - 1, box[2], tile.in_channels]) if shared else None,
@@ -206,15 +227,17 @@ def _launch_specialized(
         epilogue.bias,
         None if epilogue.mask is None else swizzled(epilogue.mask, stored),
         swizzled(y, stored),
-        epilogue.codes,
+        epilogue.codes, epilogue.sums,
         num_samples, height, width, taps.in_channels, taps.out_channels,
         *taps.padding, *taps.dilation,
         R=taps.size[0], S=taps.size[1], **_flags(epilogue), ROUND=y.dtype == torch.float32,
-        ROWS=taps.size[0] if shared else 1,
+        CELL=cell, ROWS=taps.size[0] if shared else 1,
         BLOCK_N=box[0], BLOCK_H=box[1], BLOCK_W=box[2], BLOCK_K=tile.out_channels,
         STAGES=3 if shared else tile.num_stages, PACKED_STAGES=2 if shared else tile.num_stages,
         num_warps=tile.num_warps,
     )  # fmt: skip
+    if cell == 0:
+        _sum_apart(y, epilogue)
 
 
 def _launch_plain_box(
@@ -339,7 +362,7 @@ def conv2d_max_pool_reference(
 def conv2d_grad_input_reference(
     dy: Tensor, packed: Tensor, dx: Tensor, *,
     stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
-    mask: Tensor | None = None,
+    mask: Tensor | None = None, sums: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Plain `conv2d_grad_input`."""
     grouped = _computed(packed).unflatten(0, (groups, -1)).flip(2, 3)  # [g, C/g, R, S, K/g]
@@ -353,6 +376,8 @@ def conv2d_grad_input_reference(
             out.copy_(rounded.permute(0, 2, 3, 1))
     if mask is not None:
         dx.masked_fill_(mask <= 0, 0.0)
+    if sums is not None:
+        sum_cells_reference(dx, sums)
 
 
 def _computed(tensor: Tensor) -> Tensor:

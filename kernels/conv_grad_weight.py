@@ -1,30 +1,24 @@
-"""Gradients of a convolution's weight and bias over NHWC maps: launchers and references.
+"""Gradient of a convolution's weight over NHWC maps: launchers and a reference.
 
-Both are running sums. A launch adds its samples to the partial sums that earlier launches left,
+It is in running sums. A launch adds its samples to the partial sums that earlier launches left,
 split by split in the samples' order, and the bits do not depend on where a batch is cut.
 """
 
 from collections.abc import Callable
 from typing import Final
 
-import triton
-import triton.language as tl
 from torch import Tensor
 from torch.nn.grad import conv2d_weight
-from triton import cdiv
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .conv import rounding
 from .conv_grad_weight_few import grad_weight_few_kernel
 from .conv_grad_weight_flat import grad_weight_flat_kernel, grad_weight_taps_kernel
 from .conv_grad_weight_gather import grad_weight_gather_kernel
-from .conv_grad_weight_parts import share_of, turns_of
 from .conv_grad_weight_plan import (
-    BIAS_BLOCK,
     GradWeightPlan,
     Layer,
     Work,
-    bias_unit,
     edge_block,
     grad_weight_plan,
     turned_row,
@@ -37,8 +31,6 @@ from .hopper import swizzled
 
 __all__ = [
     "GradWeightPlan",
-    "conv2d_grad_bias",
-    "conv2d_grad_bias_reference",
     "conv2d_grad_weight",
     "conv2d_grad_weight_reference",
     "grad_weight_plan",
@@ -48,16 +40,13 @@ __all__ = [
 def conv2d_grad_weight(
     x: Tensor, dy: Tensor, partials: Tensor, *, first: bool,
     stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
-    bias_partials: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Add to running sums, float32 [splits, K, R, S, C/g], of which `first` starts new ones.
 
     x [N, H, W, C] and dy [N, P, Q, K] are aligned to 16 bytes. `grad_weight_plan` says how many
-    splits there are and at what samples a launch may start. `bias_partials`, [bias_splits, K],
-    are those of `conv2d_grad_bias`. `precision` is "ieee" or "tf32", for float32 maps.
+    splits there are and at what samples a launch may start. `precision` is "ieee" or "tf32", for
+    float32 maps.
     """
-    if bias_partials is not None:
-        conv2d_grad_bias(dy, bias_partials, first=first)
     if partials.numel() == 0 or x.shape[0] == 0:
         return
     _, out_channels, size_r, size_s, in_channels = partials.shape
@@ -67,42 +56,6 @@ def conv2d_grad_weight(
     layer = Layer(_sides(x), _sides(dy), taps, x.dtype, precision)
     work = work_of(layer)
     _LAUNCHES[work.kernel](x, dy, partials, first, layer, work)
-
-
-def conv2d_grad_bias(dy: Tensor, partials: Tensor, *, first: bool) -> None:
-    """Add the sums of dy [N, P, Q, K] to running ones, float32 [bias_splits, K]."""
-    if dy.numel() == 0:
-        return
-    num_samples, height, width, channels = dy.shape
-    splits, (block_p, block_k) = partials.shape[0], BIAS_BLOCK
-    unit = bias_unit(height * width)
-    grad_bias_kernel[(cdiv(channels, block_k), splits)](
-        dy, partials, int(first), num_samples, height * width, channels, unit, splits,
-        BLOCK_P=block_p, BLOCK_K=block_k, STAGES=3, num_warps=4,
-    )  # fmt: skip
-
-
-@triton.jit(do_not_specialize=["first", "num_samples", "pixels", "unit", "splits"])
-def grad_bias_kernel(
-    dy_ptr, partials_ptr, first, num_samples, pixels, channels, unit, splits,
-    BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
-) -> None:  # fmt: skip
-    """A step is a run of pixels of a unit of samples, summed before it is added."""
-    split = tl.program_id(1)
-    offs_k = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K)
-    mask_k = offs_k < channels
-    sum_ptrs = partials_ptr + split.to(tl.int64) * channels + offs_k
-    acc = tl.load(sum_ptrs, mask=mask_k & (first == 0), other=0.0)
-    start, share = share_of(split, splits, tl.cdiv(unit * pixels, BLOCK_P))
-    last = tl.cdiv(num_samples % unit * pixels, BLOCK_P)
-    rows = num_samples.to(tl.int64) * pixels
-    for turn in tl.range(0, turns_of(start, share, unit, num_samples, last), num_stages=STAGES):
-        offs_p = (start + turn % share) * BLOCK_P + tl.arange(0, BLOCK_P)  # of the unit
-        row = (turn // share * unit).to(tl.int64) * pixels + offs_p
-        mask = ((offs_p < unit * pixels) & (row < rows))[:, None] & mask_k[None, :]
-        dy = tl.load(dy_ptr + row[:, None] * channels + offs_k[None, :], mask=mask, other=0.0)
-        acc += tl.sum(dy.to(tl.float32), 0)
-    tl.store(sum_ptrs, acc, mask=mask_k)
 
 
 # Launches
@@ -219,11 +172,8 @@ _LAUNCHES: Final[dict[str, Launch]] = {
 def conv2d_grad_weight_reference(
     x: Tensor, dy: Tensor, partials: Tensor, *, first: bool,
     stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
-    bias_partials: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Plain `conv2d_grad_weight`, in float32; its splits but the first hold zeros."""
-    if bias_partials is not None:
-        conv2d_grad_bias_reference(dy, bias_partials, first=first)
     if first:
         partials.zero_()
     size = [partials.shape[axis] for axis in (1, 4, 2, 3)]
@@ -238,11 +188,3 @@ def conv2d_grad_weight_reference(
                 samples.float().permute(0, 3, 1, 2), size, grad.float().permute(0, 3, 1, 2),
                 **geometry,
             ).permute(0, 2, 3, 1)  # fmt: skip
-
-
-def conv2d_grad_bias_reference(dy: Tensor, partials: Tensor, *, first: bool) -> None:
-    """Plain `conv2d_grad_bias`; its splits but the first hold zeros."""
-    if first:
-        partials.zero_()
-    for sample in dy:
-        partials[0] += sample.float().sum((0, 1))

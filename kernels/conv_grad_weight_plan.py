@@ -40,20 +40,16 @@ FLOPS_RATE: Final = 7e14
 NBYTES_RATE: Final = 4e12
 SUM_PASSES: Final = 3  # over the sums, written and read by a batch's runs
 SPLIT_S: Final = 1e-7  # to add a split, besides its bytes
-SUMMED_PIXELS: Final = 16384  # of a bias gradient's unit, at least, where UNIT_SAMPLES allow
-BIAS_BLOCK: Final = (128, 64)  # [pixels, channels]; 64 bfloat16 channels are one 128-byte line
-BIAS_PROGRAMS: Final = 1056  # eight for each of an H200's multiprocessors: 3.8 TB/s, four 3.3
 
 
 @dataclass(frozen=True, slots=True)
 class GradWeightPlan:
-    """Shapes of the running sums: partials [splits, K, R, S, C/g] and [bias_splits, K], float32.
+    """Running sums [splits, K, R, S, C/g], float32.
 
     A launch after the first of a batch starts at a multiple of `unit` samples.
     """
 
     splits: int
-    bias_splits: int
     unit: int
 
 
@@ -94,20 +90,7 @@ def grad_weight_plan(
         (size[0], size[1]), stride, padding, dilation, groups, in_channels, out_channels // groups
     )
     work = work_of(Layer(in_sides, out_sides, taps, dtype, precision))
-    pixels = out_sides[0] * out_sides[1]
-    splits = work.splits + work.edges
-    unit = max(work.unit, bias_unit(pixels))
-    return GradWeightPlan(splits, _bias_splits(pixels, out_channels), unit)
-
-
-def bias_unit(pixels: int) -> int:
-    """Samples of a unit of a bias gradient that is summed alone."""
-    return _unit_of(pixels, SUMMED_PIXELS)
-
-
-def _bias_splits(pixels: int, channels: int) -> int:
-    blocks = cdiv(bias_unit(pixels) * pixels, BIAS_BLOCK[0])
-    return min(blocks, cdiv(BIAS_PROGRAMS, cdiv(channels, BIAS_BLOCK[1])))
+    return GradWeightPlan(work.splits + work.edges, work.unit)
 
 
 def work_of(layer: Layer) -> Work:

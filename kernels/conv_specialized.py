@@ -182,10 +182,11 @@ def _sum_rows(
 
 @gluon.jit
 def _compute(
-    bias_ptr, mask_desc, y_desc, codes_ptr, x_bufs, packed_bufs, y_buf, full, empty, packed_full,
-    packed_empty, masked, turns, tiles, sides, out_c, steps,
+    bias_ptr, mask_desc, y_desc, codes_ptr, sums_ptr, x_bufs, packed_bufs, y_buf, full, empty,
+    packed_full, packed_empty, masked, turns, tiles, sides, out_c, steps,
     TURN: gl.constexpr, BLOCK: gl.constexpr, HAS_BIAS: gl.constexpr, HAS_MASK: gl.constexpr,
-    RELU: gl.constexpr, POOL: gl.constexpr, ROUND: gl.constexpr, ROWS: gl.constexpr,
+    RELU: gl.constexpr, POOL: gl.constexpr, ROUND: gl.constexpr, CELL: gl.constexpr,
+    ROWS: gl.constexpr,
 ):  # fmt: skip
     """Take every second tile, from TURN on: products, then what leaves."""
     PIXELS: gl.constexpr = BLOCK[0] * BLOCK[1] * BLOCK[2]
@@ -229,13 +230,22 @@ def _compute(
         if STORED[1] * 2 == BLOCK[1] and not POOL:
             upper, lower = gl.split(acc.reshape([BLOCK_K, 2, PIXELS // 2]).permute([0, 2, 1]))
             place = [n, h, w, k]
-            _leave(upper, mask_desc, y_desc, y_buf, masked, mask_phase, place, HAS_MASK)
+            _leave(
+                upper, mask_desc, y_desc, sums_ptr, y_buf, masked, mask_phase,
+                place, sides, out_c, HAS_MASK, CELL,
+            )  # fmt: skip
             place = [n, h + STORED[1], w, k]
             _fetch_mask(mask_desc, y_buf, masked, place, HAS_MASK)
-            _leave(lower, mask_desc, y_desc, y_buf, masked, mask_phase ^ 1, place, HAS_MASK)
+            _leave(
+                lower, mask_desc, y_desc, sums_ptr, y_buf, masked, mask_phase ^ 1,
+                place, sides, out_c, HAS_MASK, CELL,
+            )  # fmt: skip
         else:
             place = [n, h, w, k]
-            _leave(acc, mask_desc, y_desc, y_buf, masked, mask_phase, place, HAS_MASK)
+            _leave(
+                acc, mask_desc, y_desc, sums_ptr, y_buf, masked, mask_phase,
+                place, sides, out_c, HAS_MASK, CELL,
+            )  # fmt: skip
             mask_phase ^= 1
     tma.store_wait(0)
 
@@ -250,8 +260,11 @@ def _fetch_mask(mask_desc, y_buf, masked, place, HAS_MASK: gl.constexpr):
 
 
 @gluon.jit
-def _leave(acc, mask_desc, y_desc, y_buf, masked, mask_phase, place, HAS_MASK: gl.constexpr):
-    """Store sums [channels, pixels], masked."""
+def _leave(
+    acc, mask_desc, y_desc, sums_ptr, y_buf, masked, mask_phase, place, sides, out_c,
+    HAS_MASK: gl.constexpr, CELL: gl.constexpr,
+):  # fmt: skip
+    """Store sums [channels, pixels], masked, and the sums of their cells."""
     y = acc.permute([1, 0]).reshape(y_desc.block_type.shape).to(y_desc.dtype)
     if HAS_MASK:
         mbarrier.wait(masked, mask_phase)
@@ -262,6 +275,8 @@ def _leave(acc, mask_desc, y_desc, y_buf, masked, mask_phase, place, HAS_MASK: g
     y_buf.store(y)
     fence_async_shared()
     store_box(y_desc, place, y_buf)
+    if CELL > 0:
+        _store_cell_sums(sums_ptr, y, place, sides, out_c, CELL)
 
 
 @gluon.jit
@@ -298,6 +313,40 @@ def _store_codes(codes_ptr, tap, n, h, w, k, sides, out_c, BLOCK: gl.constexpr):
 
 
 @gluon.jit
+def _store_cell_sums(sums_ptr, y, place, sides, out_c, CELL: gl.constexpr):
+    """Sum as conv_grad_bias.py does, and store, the cells of a box y that starts at `place`."""
+    n, h, w, k = place
+    num_samples, height, width = sides
+    ROWS: gl.constexpr = y.shape[1] // CELL
+    COLUMNS: gl.constexpr = y.shape[2] // CELL
+    sums = _quarters(y.to(gl.float32).reshape([y.shape[0] * y.shape[1], y.shape[2], y.shape[3]]))
+    if CELL >= 4:
+        sums = _quarters(sums)
+    if CELL >= 8:
+        sums = _quarters(sums)
+    sums = sums.reshape([sums.shape[0] * COLUMNS, y.shape[3]])
+    cell = gl.arange(0, sums.shape[0], gl.SliceLayout(1, sums.type.layout))
+    offs_k = k + gl.arange(0, sums.shape[1], gl.SliceLayout(0, sums.type.layout))
+    sample = n + cell // (ROWS * COLUMNS)
+    row = h // CELL + cell // COLUMNS % ROWS
+    column = w // CELL + cell % COLUMNS
+    offs = ((sample.to(gl.int64) * height + row) * width + column) * out_c
+    mask_n = (sample < num_samples) & (row < height) & (column < width)
+    mask = gl.expand_dims(mask_n, 1) & gl.expand_dims(offs_k < out_c, 0)
+    gl.store(sums_ptr + gl.expand_dims(offs, 1) + gl.expand_dims(offs_k, 0), sums, mask=mask)
+
+
+@gluon.jit
+def _quarters(x):
+    """Sums of 2x2 neighbours of x [rows, columns, channels]."""
+    ROWS: gl.constexpr = x.shape[0] // 2
+    COLUMNS: gl.constexpr = x.shape[1] // 2
+    CHANNELS: gl.constexpr = x.shape[2]
+    pairs = gl.sum(x.reshape([2 * ROWS, COLUMNS, 2, CHANNELS]), axis=2)
+    return gl.sum(pairs.reshape([ROWS, 2, COLUMNS, CHANNELS]), axis=1)
+
+
+@gluon.jit
 def _rows(x_desc, COUNT: gl.constexpr):
     """Shared memory for so many rows of pixels, one after the other."""
     shape: gl.constexpr = [COUNT, x_desc.block_type.shape[2], x_desc.block_type.shape[3]]
@@ -307,20 +356,23 @@ def _rows(x_desc, COUNT: gl.constexpr):
 
 @gluon.jit(do_not_specialize=SIZES)
 def conv_specialized_kernel(
-    x_desc, edge_desc, packed_desc, bias_ptr, mask_desc, y_desc, codes_ptr,
+    x_desc, edge_desc, packed_desc, bias_ptr, mask_desc, y_desc, codes_ptr, sums_ptr,
     num_samples, height, width, in_c, out_c, pad_h, pad_w, dil_h, dil_w,
     R: gl.constexpr, S: gl.constexpr, HAS_BIAS: gl.constexpr, HAS_MASK: gl.constexpr,
-    RELU: gl.constexpr, POOL: gl.constexpr, ROUND: gl.constexpr, ROWS: gl.constexpr,
+    RELU: gl.constexpr, POOL: gl.constexpr, ROUND: gl.constexpr, CELL: gl.constexpr,
+    ROWS: gl.constexpr,
     BLOCK_N: gl.constexpr, BLOCK_H: gl.constexpr, BLOCK_W: gl.constexpr, BLOCK_K: gl.constexpr,
     STAGES: gl.constexpr, PACKED_STAGES: gl.constexpr,
 ) -> None:  # fmt: skip
     """Stride 1: a tile of outputs is a box of pixels, and a tap is the same box moved.
 
     With POOL the maxima of windows 2x2 leave, and height and width count the rows and columns that
-    lie in one; boxes then are 8 columns wide or more, whose windows no two threads share.
+    lie in one; boxes then are 8 columns wide or more, whose windows no two threads share. With CELL
+    also the sums of cells of so many rows and columns of what is stored leave.
     """
     BLOCK: gl.constexpr = [BLOCK_N, BLOCK_H, BLOCK_W, BLOCK_K]
-    sides = (num_samples, height // 2, width // 2)
+    LEFT: gl.constexpr = CELL if CELL > 0 else 2  # rows that codes or sums have one of
+    sides = (num_samples, height // LEFT, width // LEFT)
     tiles_h = gl.cdiv(height, BLOCK[1])
     tiles_w = gl.cdiv(width, BLOCK[2])
     tiles_k = gl.cdiv(out_c, BLOCK[3])
@@ -343,16 +395,16 @@ def conv_specialized_kernel(
     gl.warp_specialize(
         [
             (_compute, (
-                bias_ptr, mask_desc, y_desc, codes_ptr, x_bufs, packed_bufs, y_bufs.index(0),
-                full, empty, packed_full, packed_empty, masked.index(0), turns,
+                bias_ptr, mask_desc, y_desc, codes_ptr, sums_ptr, x_bufs, packed_bufs,
+                y_bufs.index(0), full, empty, packed_full, packed_empty, masked.index(0), turns,
                 tiles, sides, out_c, steps,
-                0, BLOCK, HAS_BIAS, HAS_MASK, RELU, POOL, ROUND, ROWS,
+                0, BLOCK, HAS_BIAS, HAS_MASK, RELU, POOL, ROUND, CELL, ROWS,
             )),
             (_compute, (
-                bias_ptr, mask_desc, y_desc, codes_ptr, x_bufs, packed_bufs, y_bufs.index(1),
-                full, empty, packed_full, packed_empty, masked.index(1), turns,
+                bias_ptr, mask_desc, y_desc, codes_ptr, sums_ptr, x_bufs, packed_bufs,
+                y_bufs.index(1), full, empty, packed_full, packed_empty, masked.index(1), turns,
                 tiles, sides, out_c, steps,
-                1, BLOCK, HAS_BIAS, HAS_MASK, RELU, POOL, ROUND, ROWS,
+                1, BLOCK, HAS_BIAS, HAS_MASK, RELU, POOL, ROUND, CELL, ROWS,
             )),
             (_load, (
                 x_desc, edge_desc, packed_desc, x_bufs, packed_bufs,

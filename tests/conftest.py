@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read by triton.jit as kernel modules are imported
 
 from tvdnn.kernels import interpreter
+from tvdnn.kernels.conv_grad_bias import GradBiasPlan, grad_bias_plan
 from tvdnn.kernels.conv_grad_weight import GradWeightPlan
 from tvdnn.ops import conv
 
@@ -51,12 +53,17 @@ def generator(device: torch.device) -> torch.Generator:
 
 @pytest.fixture(scope="module")
 def units_of_one() -> Iterator[None]:
-    """Weight gradients are two sums whose launches may start at any sample, as for maps of size.
+    """Parameter gradients are two sums whose launches may start at any sample, as for large maps.
 
     For maps as small as those of tests a unit holds a whole batch, and there are sums by dozens.
     For the references alone, which run unit by unit.
     """
-    plan = GradWeightPlan(splits=2, bias_splits=2, unit=1)
+    plan = GradWeightPlan(splits=2, unit=1)
+
+    def bias_plan(sides: tuple[int, int], channels: int) -> GradBiasPlan:
+        return replace(grad_bias_plan(sides, channels), splits=2, unit=1)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(conv, "grad_weight_plan", lambda *_, **__: plan)
+        patch.setattr(conv, "grad_bias_plan", bias_plan)
         yield

@@ -15,6 +15,7 @@ from tests.kernels.numerics import poisoned, randn
 from tvdnn.kernels import (
     activation,
     conv,
+    conv_grad_bias,
     conv_grad_weight,
     conv_pack,
     dropout,
@@ -34,6 +35,7 @@ from tvdnn.kernels import (
 KERNELS = Path(__file__).parents[1] / "kernels"
 REFERENCE = "_reference"
 BF16, F32 = torch.bfloat16, torch.float32
+CELL = 4  # rows and columns that are summed, a divisor of every side
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +127,14 @@ def _convolution(
         launch = partial(conv.conv2d_max_pool, **settings)
         return Launch(lambda: launch(x, packed, bias, y, codes), (y, codes))
     if direction == "grad_input":
-        dx, mask = o.like(x), o.maps(dtype, channels=c)
+        dx, mask, sums = o.like(x), o.maps(dtype, channels=c), _sums_of_cells(o, x)
         packed = o.random(c, taps, taps, k, dtype=dtype)
-        launch = partial(conv.conv2d_grad_input, mask=mask, **settings)
-        return Launch(lambda: launch(dy, packed, dx), (dx,))
+        launch = partial(conv.conv2d_grad_input, mask=mask, sums=sums, **settings)
+        return Launch(lambda: launch(dy, packed, dx), (dx, sums))
     plan = _plan(x, dy, taps, settings)
-    sums = o.empty(plan.splits, k, taps, taps, c), o.empty(plan.bias_splits, k)
+    sums = o.empty(plan.splits, k, taps, taps, c)
     own = partial(conv_grad_weight.conv2d_grad_weight, first=True, **settings)
-    return Launch(lambda: own(x, dy, sums[0], bias_partials=sums[1]), sums)
+    return Launch(lambda: own(x, dy, sums), (sums,))
 
 
 def _plan(
@@ -166,11 +168,23 @@ def _convolutions() -> Iterator[tuple[str, Make]]:
             yield f"{name}, {kind}", partial(_convolution, direction=direction, **settings)
 
 
-def _grad_bias(o: Operands) -> Launch:
-    dy = o.maps()
-    plan = _plan(dy, dy, 3, _settings(1, 1, "tf32"))
-    partials = o.empty(plan.bias_splits, dy.shape[3])
-    return Launch(lambda: conv_grad_weight.conv2d_grad_bias(dy, partials, first=True), (partials,))
+def _sums_of_cells(o: Operands, maps: Tensor) -> Tensor:
+    side = maps.shape[1] // CELL
+    return o.empty(maps.shape[0], side, side, maps.shape[3])
+
+
+def _sum_cells(o: Operands) -> Launch:
+    maps = o.maps()
+    sums = _sums_of_cells(o, maps)
+    return Launch(lambda: conv_grad_bias.sum_cells(maps, sums), (sums,))
+
+
+def _grad_bias(o: Operands, cell: int) -> Launch:
+    dy = o.maps() if cell == 1 else _sums_of_cells(o, o.maps()).normal_(generator=o.generator)
+    plan = conv_grad_bias.grad_bias_plan((o.size.side, o.size.side), o.size.channels)
+    partials = o.empty(plan.splits, dy.shape[3])
+    launch = partial(conv_grad_bias.conv2d_grad_bias, first=True, cell=cell)
+    return Launch(lambda: launch(dy, partials), (partials,))
 
 
 def _pack(o: Operands) -> Launch:
@@ -431,7 +445,9 @@ ADAMW = {"maximize": False}
 
 LAUNCHES: dict[str, Make] = {
     **dict(_convolutions()),
-    "conv2d_grad_bias": _grad_bias,
+    "sum_cells": _sum_cells,
+    "conv2d_grad_bias, pixels": partial(_grad_bias, cell=1),
+    "conv2d_grad_bias, cells": partial(_grad_bias, cell=CELL),
     "pack_weight": _pack,
     "pack_weight_grad_input": _pack_grad_input,
     **dict(_products()),

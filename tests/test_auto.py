@@ -92,7 +92,7 @@ def test_vgg16_in_two_and_a_half_gigabytes(big: Graph) -> None:
     assert remade(schedule) == {"relu1", "relu6", "relu11", "relu13"}
     assert {move.buffer for move in schedule.plan.transfers} >= {"x", "max_pool2d4"}
     assert schedule.offloaded_nbytes < 1e9
-    assert round(kept.peak_nbytes / 1e9, 1) == 6.1
+    assert round(kept.peak_nbytes / 1e9, 1) == 6.2
     assert step_s(schedule) < 1.12 * step_s(kept)
 
 

@@ -103,7 +103,8 @@ def nbytes_of(graph: Graph, kind: Kind) -> int:
 def test_vgg16_has_no_elementwise_pass_left() -> None:
     """Fifteen ReLUs, five poolings and two dropouts are in products, and their masks too.
 
-    Also the last pooling's: the linear layer behind flatten reads the same elements.
+    Also the last pooling's: the linear layer behind flatten reads the same elements. The sums over
+    cells, that biases need, all leave with data gradients.
     """
     graph = vgg16(fuse=True)
     roles = Counter((graph.ops[pass_.op].kind, pass_.role) for pass_ in graph.passes)
@@ -116,6 +117,7 @@ def test_vgg16_has_no_elementwise_pass_left() -> None:
         "cross_entropy",
     }
     assert not [role for _, role in roles if role == "mask"]
+    assert all(len(p.writes) == 1 for p in graph.passes if p.role == "grad_bias")
     assert roles["conv2d_relu_max_pool2d", "unpool"] == 5
 
 

@@ -11,7 +11,7 @@ from bench.cases.case import Calls
 from bench.cases.tensors import EXACT_SAMPLES, Shape, few, nchw, per_sample, poisoned, randn
 from tvdnn.kernels import (
     activation,
-    conv_grad_weight,
+    conv_grad_bias,
     layout,
     norm,
     pool_avg,
@@ -155,19 +155,21 @@ def stage(shape: Shape, kind: torch.dtype) -> Calls:
 
 
 def bias_grad(shape: Shape, kind: torch.dtype) -> Calls:
-    """The sum over the partials is part of the work."""
+    """The sums over cells and over the partials are part of the work."""
     dy = randn(shape, kind)
-    plan = conv_grad_weight.grad_weight_plan(
-        shape[1:3], shape[1:3], (shape[3], shape[3], 3, 3), stride=(1, 1), padding=(1, 1),
-        dilation=(1, 1), groups=1, dtype=kind, precision="tf32",
-    )  # fmt: skip
-    partials = torch.full((plan.bias_splits, shape[3]), torch.nan)
-    sums = torch.full((shape[3],), torch.nan)
+    samples, height, width, channels = shape
+    plan = conv_grad_bias.grad_bias_plan((height, width), channels)
+    partials = torch.full((plan.splits, channels), torch.nan)
+    cells = torch.full((samples, height // plan.cell, width // plan.cell, channels), torch.nan)
+    sums = torch.full((channels,), torch.nan)
 
     def own() -> Tensor:
-        conv_grad_weight.conv2d_grad_bias(dy, partials, first=True)
+        if plan.cell > 1:
+            conv_grad_bias.sum_cells(dy, cells)
+        added = cells if plan.cell > 1 else dy
+        conv_grad_bias.conv2d_grad_bias(added, partials, first=True, cell=plan.cell)
         reduce.sum_partials(partials, sums, first=True)
         return sums
 
-    rows = dy.view(-1, shape[3])
+    rows = dy.view(-1, channels)
     return Calls(own, lambda: rows.sum(0), lambda: rows.sum(0, dtype=torch.float64))

@@ -174,9 +174,9 @@ def test_functions_end_as_torchs(
         forward(x, y, **settings_of(function))
         backward(y if function in BY_OUTPUT else x, dy, dx, **settings_of(function))
         assert y[0].isnan()
-        options = {"rtol": 2 * torch.finfo(dtype).eps, "atol": 1e-6, "equal_nan": True}
-        torch.testing.assert_close(y[sure], torchs_y[sure], **options)
-        torch.testing.assert_close(dx[sure], torchs_dx[sure], **options)
+        options = {"rtol": 2 * torch.finfo(dtype).eps, "equal_nan": True}
+        torch.testing.assert_close(y[sure], torchs_y[sure], atol=1e-6, **options)
+        torch.testing.assert_close(dx[sure], torchs_dx[sure], atol=3.0 * 1e-6, **options)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)

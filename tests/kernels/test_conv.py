@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import max_pool2d
 
 from tvdnn.kernels import conv, conv_tiles
+from tvdnn.kernels.conv_grad_bias import grad_bias_plan, sum_cells_reference
 from tvdnn.kernels.conv_pack import (
     pack_weight,
     pack_weight_grad_input,
@@ -109,6 +110,24 @@ def test_fused_mask_is_separate_mask(
     launch(layer.dy, packed, separate, **layer.shape.settings)
     launch(layer.dy, packed, fused, mask=mask, **layer.shape.settings)
     assert torch.equal(fused, separate.masked_fill(mask <= 0, 0))
+
+
+@pytest.mark.parametrize("suffix", ["", "_reference"])
+@pytest.mark.parametrize("name", ["stride 2", "box", "box, odd channels", "box, one by one"])
+def test_sums_of_cells_are_those_of_what_is_stored(
+    name: str, suffix: str, dtype: torch.dtype, generator: torch.Generator
+) -> None:
+    layer = make(replace(SHAPES[name], x=(2, 8, 16)), dtype, generator)
+    launch, packed = getattr(conv, "conv2d_grad_input" + suffix), layer.packed_grad(dtype)
+    plain, dx = poisoned_like(layer.x), poisoned_like(layer.x)
+    launch(layer.dy, packed, plain, mask=layer.x, **layer.shape.settings)
+    for cell in (2, 4, 8):
+        shape = (2, 8 // cell, 16 // cell, dx.shape[3])
+        sums, expected = (poisoned(shape, torch.float32, dx.device) for _ in range(2))
+        launch(layer.dy, packed, dx, mask=layer.x, sums=sums, **layer.shape.settings)
+        sum_cells_reference(plain, expected)
+        assert torch.equal(dx, plain)
+        assert torch.equal(sums, expected)
 
 
 def pooled(y: Tensor) -> tuple[Tensor, Tensor]:
@@ -233,7 +252,7 @@ def test_repeats_to_the_bit(name: str, dtype: torch.dtype, generator: torch.Gene
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("channels", [(64, 64), (64, 192), (128, 128)])
-@pytest.mark.parametrize("side", [112, 30, 13, 7])
+@pytest.mark.parametrize("side", [112, 28, 30, 13, 7])
 def test_specialized_warps_change_no_bit(
     channels: tuple[int, int],
     side: int,
@@ -256,10 +275,15 @@ def outputs_of(layer: Layer) -> list[Tensor]:
     conv.conv2d(layer.x, packed, layer.bias, y, relu=True, **settings)
     conv.conv2d_grad_input(layer.dy, packed_grad, dx, **settings)
     conv.conv2d_grad_input(layer.dy, packed_grad, masked, mask=mask, **settings)
+    cell = grad_bias_plan(layer.shape.x[1:], 1).cell
+    sums = poisoned_like(dx[:, cell - 1 :: cell, cell - 1 :: cell].float())
+    again = poisoned_like(layer.x)
+    by = {"mask": mask, "sums": sums if cell > 1 else None}
+    conv.conv2d_grad_input(layer.dy, packed_grad, again, **by, **settings)
     maxima = poisoned_like(y[:, 1::2, 1::2])
     codes = torch.zeros(*maxima.shape[:3], y.shape[3] // 4, dtype=torch.uint8, device=y.device)
     conv.conv2d_max_pool(layer.x, packed, layer.bias, maxima, codes, **settings)
-    return [y, dx, masked, maxima, codes]
+    return [y, dx, masked, again, *([sums] if cell > 1 else []), maxima, codes]
 
 
 @pytest.mark.gpu

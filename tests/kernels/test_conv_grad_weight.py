@@ -1,4 +1,4 @@
-"""Weight and bias gradients of convolutions against references, and these against autograd."""
+"""Weight gradients of convolutions against references, and these against autograd."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -46,7 +46,6 @@ class Sums:
 
     plan: GradWeightPlan
     weight: Tensor
-    bias: Tensor
 
 
 def sums_of(layer: Layer) -> Sums:
@@ -56,11 +55,7 @@ def sums_of(layer: Layer) -> Sums:
         **layer.shape.settings, dtype=layer.x.dtype,
     )  # fmt: skip
     device = layer.x.device
-    return Sums(
-        plan,
-        poisoned((plan.splits, k, r, s, c), torch.float32, device),
-        poisoned((plan.bias_splits, k), torch.float32, device),
-    )
+    return Sums(plan, poisoned((plan.splits, k, r, s, c), torch.float32, device))
 
 
 def launch(layer: Layer, sums: Sums, *, suffix: str = "", runs: tuple[int, ...] = ()) -> Sums:
@@ -70,7 +65,7 @@ def launch(layer: Layer, sums: Sums, *, suffix: str = "", runs: tuple[int, ...] 
         stop = start + units * sums.plan.unit
         kernel(
             layer.x[start:stop], layer.dy[start:stop], sums.weight,
-            first=start == 0, bias_partials=sums.bias, **layer.shape.settings,
+            first=start == 0, **layer.shape.settings,
         )  # fmt: skip
         start = stop
     return sums
@@ -106,17 +101,15 @@ def layer(request: pytest.FixtureRequest, dtype: torch.dtype, generator: torch.G
 
 
 def test_references_match_autograd(layer: Layer, dtype: torch.dtype) -> None:
-    _, _, dweight, dbias = gradients(layer)
+    _, _, dweight, _ = gradients(layer)
     sums = launch(layer, sums_of(layer), suffix="_reference")
     assert rms_error(sums.weight.sum(0).permute(0, 3, 1, 2), dweight) < TOLERANCE[dtype]
-    assert rms_error(sums.bias.sum(0), dbias) < TOLERANCE[dtype]
 
 
 def test_gradients(layer: Layer) -> None:
     sums = launch(layer, sums_of(layer))
     expected = launch(layer, sums_of(layer), suffix="_reference")
     assert rms_error(sums.weight.sum(0), expected.weight.sum(0)) < PARTIAL_TOLERANCE
-    assert rms_error(sums.bias.sum(0), expected.bias.sum(0)) < PARTIAL_TOLERANCE
 
 
 @pytest.mark.parametrize("shape", (FLAT | TAPS).values(), ids=FLAT | TAPS)
@@ -155,7 +148,7 @@ def test_runs_have_the_bits_of_the_whole(
 ) -> None:  # fmt: skip
     """Wherever a batch is cut between units, the sums have the same bits."""
     small_map = 1 if case in ("flat", "taps") else 28 * 28
-    planned(monkeypatch, UNIT_STEPS=1, SUMMED_PIXELS=1, SMALL_MAP=small_map)
+    planned(monkeypatch, UNIT_STEPS=1, SMALL_MAP=small_map)
     layer = make(RUNS[case], dtype, generator)
     whole = launch(layer, sums_of(layer), suffix=suffix)
     assert whole.plan.unit * 2 < len(layer.x)
@@ -166,7 +159,6 @@ def assert_runs_equal(layer: Layer, whole: Sums, suffix: str = "") -> None:
     for runs in ((1,), (1, 1), (2,)):
         cut = launch(layer, sums_of(layer), suffix=suffix, runs=runs)
         assert torch.equal(whole.weight, cut.weight)
-        assert torch.equal(whole.bias, cut.bias)
 
 
 @pytest.mark.gpu
@@ -177,7 +169,7 @@ def test_turned_maps(
     """TF32 on Hopper, against float64; wherever a batch is cut, the sums have the same bits."""
     if capability()[0] != 9:
         pytest.skip("maps are turned on Hopper")
-    planned(monkeypatch, turned=True, TURNED_UNIT_STEPS=1, SUMMED_PIXELS=1)
+    planned(monkeypatch, turned=True, TURNED_UNIT_STEPS=1)
     layer = make(TURNED[name], torch.float32, generator)
     x, dy = (stored_reference(maps, torch.float32, "tf32") for maps in (layer.x, layer.dy))
     layer = replace(layer, x=x, dy=dy)
@@ -273,4 +265,4 @@ def test_repeats_to_the_bit(name: str, dtype: torch.dtype, generator: torch.Gene
     }[name]
     layer = make(shape, dtype, generator)
     sums = sums_of(layer)
-    assert_repeatable(lambda: launch(layer, sums), sums.weight, sums.bias)
+    assert_repeatable(lambda: launch(layer, sums), sums.weight)

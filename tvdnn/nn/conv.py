@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from ..errors import InputError
 from ..kernels import conv as kernels
+from ..kernels import conv_grad_bias as bias_kernels
 from ..kernels import conv_grad_weight as grad_kernels
 from ..kernels import conv_pack, reduce
 from ..torch_calls import Ints, pair
@@ -108,7 +109,7 @@ class _Conv2d(torch.autograd.Function):
         return (
             _grad_input(x, weight, grads, ctx.settings) if wants_x else None,
             _grad_weight(x, weight, grads, ctx.settings) if wants_weight else None,
-            _grad_bias(x, weight, bias, grads, ctx.settings) if wants_bias else None,
+            _grad_bias(bias, grads) if wants_bias else None,
             None,
         )
 
@@ -138,28 +139,32 @@ def _grad_input(x: Tensor, weight: Tensor, grads: Tensor, settings: _Settings) -
 
 
 def _grad_weight(x: Tensor, weight: Tensor, grads: Tensor, settings: _Settings) -> Tensor:
-    splits = _plan(x, weight, grads, settings).splits
-    partials = grads.new_zeros(splits, *_packed_shape(weight), dtype=torch.float32)
+    sides = (x.shape[2], x.shape[3]), (grads.shape[1], grads.shape[2])
+    k, c, r, s = weight.shape
+    arithmetic = {"precision": _precision(x)} | asdict(settings)
+    plan = grad_kernels.grad_weight_plan(*sides, (k, c, r, s), **arithmetic, dtype=grads.dtype)
+    partials = grads.new_zeros(plan.splits, *_packed_shape(weight), dtype=torch.float32)
     launch = choose(x, grad_kernels.conv2d_grad_weight, grad_kernels.conv2d_grad_weight_reference)
-    launch(nhwc(x), grads, partials, first=True, **asdict(settings), precision=_precision(x))
+    launch(nhwc(x), grads, partials, first=True, **arithmetic)
     return _summed(partials, weight)
 
 
-def _grad_bias(x: Tensor, weight: Tensor, bias: Tensor, grads: Tensor, by: _Settings) -> Tensor:
-    splits = _plan(x, weight, grads, by).bias_splits
-    partials = grads.new_zeros(splits, grads.shape[-1], dtype=torch.float32)
-    launch = choose(grads, grad_kernels.conv2d_grad_bias, grad_kernels.conv2d_grad_bias_reference)
-    launch(grads, partials, first=True)
+def _grad_bias(bias: Tensor, grads: Tensor) -> Tensor:
+    _, height, width, channels = grads.shape
+    plan = bias_kernels.grad_bias_plan((height, width), channels)
+    partials = grads.new_zeros(plan.splits, channels, dtype=torch.float32)
+    launch = choose(grads, bias_kernels.conv2d_grad_bias, bias_kernels.conv2d_grad_bias_reference)
+    launch(_cell_sums(grads, plan.cell), partials, first=True, cell=plan.cell)
     return _summed(partials, bias)
 
 
-def _plan(
-    x: Tensor, weight: Tensor, grads: Tensor, settings: _Settings
-) -> grad_kernels.GradWeightPlan:
-    sides = (x.shape[2], x.shape[3]), (grads.shape[1], grads.shape[2])
-    k, c, r, s = weight.shape
-    arithmetic = {"dtype": grads.dtype, "precision": _precision(grads)}
-    return grad_kernels.grad_weight_plan(*sides, (k, c, r, s), **asdict(settings), **arithmetic)
+def _cell_sums(grads: Tensor, cell: int) -> Tensor:
+    if cell == 1:
+        return grads
+    samples, height, width, channels = grads.shape
+    sums = grads.new_empty(samples, height // cell, width // cell, channels, dtype=torch.float32)
+    choose(grads, bias_kernels.sum_cells, bias_kernels.sum_cells_reference)(grads, sums)
+    return sums
 
 
 def _summed(partials: Tensor, param: Tensor) -> Tensor:

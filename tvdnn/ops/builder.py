@@ -18,7 +18,9 @@ class Builder:
     contribution of, `param_grads` each parameter to those of its uses. `readers`
     counts the ops that read each value, `uses` those that use each parameter. `rectified` are the
     values whose gradient counts only where they are above zero, with the factor that it has there;
-    `masked` are those of them whose reader writes the gradient so. `partials` are the sums that ops
+    `masked` are those of them whose reader writes the gradient so. `cells` are the rectified values
+    of whose gradient sums over cells of so many rows and columns are wanted, and `cell_sums` the
+    buffers where the reader that masks it left them. `partials` are the sums that ops
     have left of parameters' gradients. `optimizer` updates the parameters `at_once` from what makes
     their gradient; `takes` is the role of the passes that take other whole gradients, "" where they
     are handed out. `added` are ops beside the network's.
@@ -42,6 +44,8 @@ class Builder:
     added: dict[str, Op] = field(default_factory=dict)
     rectified: dict[str, float] = field(default_factory=dict)
     masked: set[str] = field(default_factory=set)
+    cells: dict[str, int] = field(default_factory=dict)
+    cell_sums: dict[str, str] = field(default_factory=dict)
     readers: Counter[str] = field(init=False)
     uses: Counter[str] = field(init=False)
     at_once: frozenset[str] = field(init=False)
@@ -221,6 +225,12 @@ class Builder:
             return ()
         self.masked.add(value)
         return (Use(self.home[value], need=Need.SIGN),)
+
+    def add_cell_sums(self, grad: str, cell: int) -> str:
+        """A buffer for the sums over the cells of a gradient map, in sections as long as its."""
+        samples, height, width, channels = self.buffers[grad].shape
+        shape, rows = (samples, height // cell, width // cell, channels), self.buffers[grad].section
+        return self.add_map(f"sums of {grad}", shape, Kind.GRAD, "float32", rows)
 
     def _has_one_reader(self, value: str) -> bool:
         return self.readers[value] == 1 and value not in self.network.outputs

@@ -1,7 +1,8 @@
-"""conv2d: packed weights, per-sample forward and data gradient, weight gradient in running sums.
+"""conv2d: packed weights, per-sample forward and data gradient, parameters' in running sums.
 
 Fused with a ReLU it takes its gradient masked; with pooling besides, it un-pools the gradient of
-what it kept into a map that lives as long as the block of samples that its layer is at.
+what it kept into a map that lives as long as the block of samples that its layer is at. Its bias
+needs of the gradient the sums over cells, which a convolution that writes the gradient leaves.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,6 +11,7 @@ from math import prod
 from typing import Any
 
 from ..graph import QUARTER, Kind, Op, Use
+from ..kernels.conv_grad_bias import GradBiasPlan, grad_bias_plan
 from ..kernels.conv_grad_weight import GradWeightPlan, grad_weight_plan
 from .activation import behind_relu, run_mask
 from .builder import Builder, whole
@@ -26,12 +28,19 @@ def forward(b: Builder, op: Op) -> None:
 
 def forward_relu(b: Builder, op: Op) -> None:
     forward(b, op)
-    b.rectified[op.output] = 1.0
+    _rectify(b, op)
 
 
 def forward_relu_max_pool2d(b: Builder, op: Op) -> None:
     _product(b, op, b.new_output(op), add_codes(b, op, prod(QUARTER["kernel"])))
+    _rectify(b, op)
+
+
+def _rectify(b: Builder, op: Op) -> None:
+    """Declare what the op wants of its output's gradient."""
     b.rectified[op.output] = 1.0
+    if b.needs_param_grad(op.params[1]) and _bias_plan(b, op).cell > 1:
+        b.cells[op.output] = _cell_behind(b, op)
 
 
 def _product(b: Builder, op: Op, *written: str) -> None:
@@ -52,26 +61,38 @@ def backward_relu(b: Builder, op: Op) -> None:
     _gradients(b, op, partial(behind_relu, b))
 
 
-def backward_relu_max_pool2d(b: Builder, op: Op) -> None:
-    _gradients(b, op, partial(_unpooled, b))
-
-
-def _gradients(b: Builder, op: Op, product_grad: Callable[[Op], str]) -> None:
-    """The passes behind the gradient of the convolution alone, which `product_grad` makes."""
+def _gradients(b: Builder, op: Op, inner_grad: Callable[[Op], str]) -> None:
+    """The passes behind the gradient of what a ReLU takes, if any, which `inner_grad` makes."""
     packed = _pack_grad_input(b, op) if b.needs_grad(op.inputs[0]) else None
-    dy = product_grad(op)
-    _param_grads(b, op, dy)
+    grad = inner_grad(op)
+    dy = _unpooled(b, op, grad) if _pools(op) else grad
+    _grad_weight(b, op, dy)
+    _grad_bias(b, op, grad, dy)
     if packed is not None:
-        mask = b.mask_of(op.inputs[0])
-        reads, dx = (Use(dy), whole(packed), *mask), b.new_grad(op.inputs[0])
-        b.add_pass(op, "grad_input", reads, (Use(dx),), flops=_flops(b, op))
+        _grad_input(b, op, dy, packed)
 
 
-def _unpooled(b: Builder, op: Op) -> str:
+def _grad_input(b: Builder, op: Op, dy: str, packed: str) -> None:
+    """The data gradient; masked for the op that made the input, with the sums that this wants."""
+    value = op.inputs[0]
+    mask = b.mask_of(value)
+    dx = b.new_grad(value)
+    writes = [Use(dx)]
+    if mask and value in b.cells:
+        b.cell_sums[value] = b.add_cell_sums(dx, b.cells[value])
+        writes.append(Use(b.cell_sums[value]))
+    reads = (Use(dy), whole(packed), *mask)
+    b.add_pass(op, "grad_input", reads, writes, flops=_flops(b, op))
+
+
+def _pools(op: Op) -> bool:
+    return "sides" in op.attrs
+
+
+def _unpooled(b: Builder, op: Op, grad: str) -> str:
     """The gradient of the map that is pooled."""
-    dy = behind_relu(b, op)
     name = b.add_map(f"grad {op.name}", _map_shape(b, op), Kind.GRAD)
-    b.add_pass(op, "unpool", (Use(dy), Use(codes_of(op))), (Use(name),))
+    b.add_pass(op, "unpool", (Use(grad), Use(codes_of(op))), (Use(name),))
     return name
 
 
@@ -97,27 +118,39 @@ def _pack(b: Builder, op: Op, role: str, name: str, shape: tuple[int, ...]) -> s
     return name
 
 
-def _param_grads(b: Builder, op: Op, dy: str) -> None:
-    """Running sums of what parameters need, one for each split of the work on a map's pixels."""
-    weight, bias = op.params
-    k, c, r, s = b.param_shape(weight)
-    plan = _plan(b, op, dy)
-    sums = []
-    if b.needs_param_grad(weight):
-        sums.append(b.add_partials(op, weight, (plan.splits, k, r, s, c)))
-    if b.needs_param_grad(bias):
-        sums.append(b.add_partials(op, bias, (plan.bias_splits, k)))
-    if not sums:
+def _grad_weight(b: Builder, op: Op, dy: str) -> None:
+    """Running sums of the weight's gradient, one for each split of the work on a map's pixels."""
+    weight = op.params[0]
+    if not b.needs_param_grad(weight):
         return
-    role = "grad_weight" if b.needs_param_grad(weight) else "grad_bias"
-    reads = (Use(dy), *((Use(b.input_of(op)),) if role == "grad_weight" else ()))
-    flops = _flops(b, op) if role == "grad_weight" else 0.0
-    writes = tuple(whole(name) for name in sums)
-    b.add_pass(op, role, reads, writes, unit=plan.unit, reduction=True, flops=flops)
+    k, c, r, s = b.param_shape(weight)
+    plan = _weight_plan(b, op)
+    sums = whole(b.add_partials(op, weight, (plan.splits, k, r, s, c)))
+    reads = (Use(dy), Use(b.input_of(op)))
+    flops = _flops(b, op)
+    b.add_pass(op, "grad_weight", reads, (sums,), unit=plan.unit, reduction=True, flops=flops)
 
 
-def _plan(b: Builder, op: Op, dy: str) -> GradWeightPlan:
-    sides = (b.buffers[name].shape[1:3] for name in (b.input_of(op), dy))
+def _grad_bias(b: Builder, op: Op, grad: str, dy: str) -> None:
+    """Running sums of the bias's gradient, in between over cells where these are to be made."""
+    bias = op.params[1]
+    if not b.needs_param_grad(bias):
+        return
+    plan = _bias_plan(b, op)
+    sums = [whole(b.add_partials(op, bias, (plan.splits, *b.param_shape(bias))))]
+    if plan.cell == 1:
+        rows = dy
+    elif op.output in b.cell_sums:
+        rows = b.cell_sums[op.output]
+    else:
+        rows = grad
+        sums.append(Use(b.add_cell_sums(grad, _cell_behind(b, op))))
+    attrs = {"cell": plan.cell}
+    b.add_pass(op, "grad_bias", (Use(rows),), sums, unit=plan.unit, reduction=True, attrs=attrs)
+
+
+def _weight_plan(b: Builder, op: Op) -> GradWeightPlan:
+    sides = b.buffers[b.input_of(op)].shape[1:3], _map_shape(b, op)[1:3]
     settings = {name: op.attrs[name] for name in GEOMETRY}
     return grad_weight_plan(
         *sides,
@@ -126,6 +159,17 @@ def _plan(b: Builder, op: Op, dy: str) -> GradWeightPlan:
         dtype=TORCH_DTYPES[b.dtype],
         precision=b.precision,
     )
+
+
+def _bias_plan(b: Builder, op: Op) -> GradBiasPlan:
+    _, height, width, channels = _map_shape(b, op)
+    return grad_bias_plan((height, width), channels)
+
+
+def _cell_behind(b: Builder, op: Op) -> int:
+    """The side of a cell in what the op keeps of its map."""
+    cell: int = _bias_plan(b, op).cell
+    return cell // 2 if _pools(op) else cell
 
 
 def _flops(b: Builder, op: Op) -> float:
@@ -170,19 +214,22 @@ def _run_unpool(a: Launch) -> None:
 
 def _run_grad_input(a: Launch) -> None:
     dy, packed, *mask = a.reads
-    by = {"mask": mask[0]} if mask else {}
-    a.kernels.conv2d_grad_input(dy, packed, a.writes[0], **by, **_settings(a))
+    dx, *sums = a.writes
+    by = {"mask": mask[0] if mask else None, "sums": sums[0] if sums else None}
+    a.kernels.conv2d_grad_input(dy, packed, dx, **by, **_settings(a))
 
 
 def _run_grad_weight(a: Launch) -> None:
     dy, x = a.reads
-    partials, *bias = a.writes
-    also = {"bias_partials": bias[0]} if bias else {}
-    a.kernels.conv2d_grad_weight(x, dy, partials, first=a.start == 0, **also, **_settings(a))
+    a.kernels.conv2d_grad_weight(x, dy, a.writes[0], first=a.start == 0, **_settings(a))
 
 
 def _run_grad_bias(a: Launch) -> None:
-    a.kernels.conv2d_grad_bias(a.reads[0], a.writes[0], first=a.start == 0)
+    rows, (partials, *sums) = a.reads[0], a.writes
+    if sums:
+        a.kernels.sum_cells(rows, sums[0])
+        rows = sums[0]
+    a.kernels.conv2d_grad_bias(rows, partials, first=a.start == 0, **a.settings("cell"))
 
 
 _ROLES: Mapping[str, Callable[[Launch], None]] = {
@@ -211,7 +258,7 @@ CONV2D_RELU = OpDef(
 CONV2D_RELU_MAX_POOL2D = OpDef(
     kind="conv2d_relu_max_pool2d",
     forward=forward_relu_max_pool2d,
-    backward=backward_relu_max_pool2d,
+    backward=backward_relu,
     roles={
         **_ROLES,
         "forward": _run_forward_relu_max_pool2d,

@@ -126,8 +126,9 @@ class _Stays:
         reads = tuple(self._touch(index, use, fresh=False, writes=False) for use in pass_.reads)
         writes = []
         for use in pass_.writes:
-            continues = use.buffer in read_names or (pass_.reduction and launch.start > 0)
-            writes.append(self._touch(index, use, fresh=not continues, writes=True))
+            adds = pass_.reduction and use.whole and launch.start > 0
+            fresh = not adds and use.buffer not in read_names
+            writes.append(self._touch(index, use, fresh=fresh, writes=True))
         return reads, tuple(writes)
 
     def _touch(self, index: int, use: Use, *, fresh: bool, writes: bool) -> tuple[int, ...]:

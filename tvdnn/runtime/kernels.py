@@ -7,6 +7,7 @@ from ..errors import InputError
 from ..kernels import (
     activation,
     conv,
+    conv_grad_bias,
     conv_grad_weight,
     conv_pack,
     dropout,
@@ -24,8 +25,8 @@ from ..kernels import (
 )
 
 _MODULES = (
-    activation, conv, conv_grad_weight, conv_pack, dropout, layout, linear, linear_update, loss,
-    norm, optim, optim_partials, pool_avg, pool_max, pool_max_grad, reduce,
+    activation, conv, conv_grad_bias, conv_grad_weight, conv_pack, dropout, layout, linear,
+    linear_update, loss, norm, optim, optim_partials, pool_avg, pool_max, pool_max_grad, reduce,
 )  # fmt: skip
 _SUFFIX = "_reference"
 

@@ -37,13 +37,16 @@ def _max_pool(side: int, c: int, k: int, dtype: torch.dtype, **settings: Any) ->
     conv2d_max_pool(x, packed, empty(k), y, codes, **settings)
 
 
-def _grad_input(side: int, c: int, k: int, dtype: torch.dtype, **settings: Any) -> None:
+def _grad_input(
+    side: int, c: int, k: int, dtype: torch.dtype, *, cell: int = 0, **settings: Any
+) -> None:
     settings = UNIT | settings
     out = -(-side // settings["stride"][0])
     dx = empty(64, side, side, c, dtype=dtype)
     dy = empty(64, out, out, k, dtype=dtype)
     packed = empty(c, 3, 3, k // settings["groups"], dtype=dtype)
-    conv2d_grad_input(dy, packed, dx, mask=torch.empty_like(dx), **settings)
+    sums = empty(64, side // cell, side // cell, c) if cell else None
+    conv2d_grad_input(dy, packed, dx, mask=torch.empty_like(dx), sums=sums, **settings)
 
 
 def _pack() -> None:
@@ -86,6 +89,12 @@ CASES = [
     case("data gradient, shared rows", _grad_input, 224, 64, 64, FLOAT32),
     case("pooled, shared rows", _max_pool, 224, 64, 64, FLOAT32),
     case("data gradient, box", _grad_input, 14, 128, 256, BFLOAT16),
+    case("data gradient, cells of 8", _grad_input, 224, 64, 64, BFLOAT16, cell=8),
+    case("data gradient, cells of 8", _grad_input, 56, 256, 256, BFLOAT16, cell=8),
+    case("data gradient, cells of 4", _grad_input, 112, 64, 128, BFLOAT16, cell=4),
+    case("data gradient, cells of 4", _grad_input, 28, 512, 512, BFLOAT16, cell=4),
+    case("data gradient, cells of 2", _grad_input, 14, 512, 512, BFLOAT16, cell=2),
+    case("data gradient, cells of 8", _grad_input, 112, 64, 64, FLOAT32, cell=8),
     case("data gradient, first layer", _grad_input, 14, 3, 64, BFLOAT16),
     case("data gradient, stride 2", _grad_input, 14, 64, 128, BFLOAT16, stride=(2, 2)),
     case("data gradient, stride 2", _grad_input, 14, 64, 128, FLOAT32, stride=(2, 2)),

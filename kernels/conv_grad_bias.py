@@ -1,0 +1,171 @@
+"""Gradient of a convolution's bias: sums over squares of pixels, and running sums of these.
+
+A map whose sides are whole numbers of 8 or 4 pixels is cut into cells. A cell's sum adds quarter by
+quarter: of every 2x2 values the pairs in a row, then the two pairs, and the same again of what that
+gives. So a sum has the same bits wherever it is taken: in the epilogue that writes the map, or from
+the gradient behind a 2x2 pooling, of whose windows each holds one value and three zeros.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton import cdiv
+
+from .conv_grad_weight_parts import share_of, turns_of
+from .conv_tiles import Pair, block_of
+
+CELLS: Final = (8, 4)  # rows and columns; a sum of 16 bfloat16 pixels has an eighth of their bytes
+SUMMED_PIXELS: Final = 16384  # of a unit, at least, where UNIT_SAMPLES allow
+UNIT_SAMPLES: Final = 64
+PROGRAMS: Final = 1056  # eight for each of an H200's multiprocessors: 3.8 TB/s, four 3.3
+BLOCK_K: Final = 64  # 64 bfloat16 channels are one 128-byte line
+BLOCK_PIXELS: Final = 128
+BLOCK_CELLS: Final = 16  # cells are few: so a map of 224x224 pixels makes 49 splits
+STAGES: Final = {BLOCK_PIXELS: 3, BLOCK_CELLS: 8}
+SUMMED_AT_ONCE: Final = 64  # pixels of a program that sums cells
+
+
+@dataclass(frozen=True, slots=True)
+class GradBiasPlan:
+    """Running sums [splits, K], float32, of a map or of the sums over its cells.
+
+    `cell` are the rows and columns of a cell, 1 where pixels are added. A launch after the first of
+    a batch starts at a multiple of `unit` samples.
+    """
+
+    splits: int
+    unit: int
+    cell: int
+
+
+def grad_bias_plan(sides: Pair, channels: int) -> GradBiasPlan:
+    """For a gradient map of these sides (h, w)."""
+    cell = next((cell for cell in CELLS if all(side % cell == 0 for side in sides)), 1)
+    unit = _unit_of(sides[0] * sides[1])
+    rows = unit * sides[0] * sides[1] // cell**2
+    most = cdiv(PROGRAMS, cdiv(channels, BLOCK_K))
+    return GradBiasPlan(min(cdiv(rows, _block_of(cell)), most), unit, cell)
+
+
+def _unit_of(pixels: int) -> int:
+    return block_of(cdiv(SUMMED_PIXELS, max(1, pixels)), 1, UNIT_SAMPLES)
+
+
+def _block_of(cell: int) -> int:
+    return BLOCK_PIXELS if cell == 1 else BLOCK_CELLS
+
+
+@triton.jit
+def _quarters(x):
+    """Sums of 2x2 neighbours of x [B, H, W, C]."""
+    ROWS: tl.constexpr = x.shape[1] // 2
+    COLUMNS: tl.constexpr = x.shape[2] // 2
+    pairs = tl.sum(x.reshape(x.shape[0], x.shape[1], COLUMNS, 2, x.shape[3]), 3)
+    return tl.sum(pairs.reshape(x.shape[0], ROWS, 2, COLUMNS, x.shape[3]), 2)
+
+
+@triton.jit(do_not_specialize=["num_cells", "cells_h", "cells_w"])
+def sum_cells_kernel(
+    map_ptr, sums_ptr, num_cells, cells_h, cells_w, channels,
+    SIDE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+) -> None:  # fmt: skip
+    """Sums of BLOCK_N cells of SIDE x SIDE pixels."""
+    cell = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    offs_k = tl.program_id(1) * BLOCK_K + tl.arange(0, BLOCK_K)
+    pixel = tl.arange(0, SIDE * SIDE)
+    first = (cell // cells_w * SIDE * cells_w + cell % cells_w) * SIDE  # a cell's first pixel
+    place = first[:, None] + (pixel // SIDE * cells_w * SIDE + pixel % SIDE)[None, :]
+    mask = (cell < num_cells)[:, None, None] & (offs_k < channels)[None, None, :]
+    ptrs = map_ptr + place[:, :, None] * channels + offs_k[None, None, :]
+    x = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
+    x = x.reshape(BLOCK_N, SIDE, SIDE, BLOCK_K)
+    x = _quarters(x)
+    if SIDE >= 4:
+        x = _quarters(x)
+    if SIDE >= 8:
+        x = _quarters(x)
+    mask = (cell < num_cells)[:, None] & (offs_k < channels)[None, :]
+    ptrs = sums_ptr + cell[:, None] * channels + offs_k[None, :]
+    tl.store(ptrs, x.reshape(BLOCK_N, BLOCK_K), mask=mask)
+
+
+@triton.jit(do_not_specialize=["first", "num_samples", "pixels", "unit", "splits"])
+def grad_bias_kernel(
+    dy_ptr, partials_ptr, first, num_samples, pixels, channels, unit, splits,
+    BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
+) -> None:  # fmt: skip
+    """A step is a run of pixels of a unit of samples, summed before it is added."""
+    split = tl.program_id(1)
+    offs_k = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K)
+    mask_k = offs_k < channels
+    sum_ptrs = partials_ptr + split.to(tl.int64) * channels + offs_k
+    acc = tl.load(sum_ptrs, mask=mask_k & (first == 0), other=0.0)
+    start, share = share_of(split, splits, tl.cdiv(unit * pixels, BLOCK_P))
+    last = tl.cdiv(num_samples % unit * pixels, BLOCK_P)
+    rows = num_samples.to(tl.int64) * pixels
+    for turn in tl.range(0, turns_of(start, share, unit, num_samples, last), num_stages=STAGES):
+        offs_p = (start + turn % share) * BLOCK_P + tl.arange(0, BLOCK_P)  # of the unit
+        row = (turn // share * unit).to(tl.int64) * pixels + offs_p
+        mask = ((offs_p < unit * pixels) & (row < rows))[:, None] & mask_k[None, :]
+        dy = tl.load(dy_ptr + row[:, None] * channels + offs_k[None, :], mask=mask, other=0.0)
+        acc += tl.sum(dy.to(tl.float32), 0)
+    tl.store(sum_ptrs, acc, mask=mask_k)
+
+
+def sum_cells(maps: Tensor, sums: Tensor) -> None:
+    """Sums [N, P, Q, K], float32, of the cells of maps [N, P * side, Q * side, K].
+
+    A cell has 2, 4 or 8 rows and as many columns.
+    """
+    if sums.numel() == 0:
+        return
+    num_samples, cells_h, cells_w, channels = sums.shape
+    side, num_cells = side_of(maps, sums), num_samples * cells_h * cells_w
+    block_n = SUMMED_AT_ONCE // side**2
+    sum_cells_kernel[(cdiv(num_cells, block_n), cdiv(channels, BLOCK_K))](
+        maps, sums, num_cells, cells_h, cells_w, channels,
+        SIDE=side, BLOCK_N=block_n, BLOCK_K=BLOCK_K, num_warps=4,
+    )  # fmt: skip
+
+
+def conv2d_grad_bias(rows: Tensor, partials: Tensor, *, first: bool, cell: int) -> None:
+    """Add the sums of rows [N, P, Q, K] to running ones, float32 [splits, K].
+
+    `rows` are a gradient map, or the sums over its cells. `first` starts new sums.
+    """
+    if rows.numel() == 0:
+        return
+    num_samples, height, width, channels = rows.shape
+    splits, block_p = partials.shape[0], _block_of(cell)
+    unit = _unit_of(height * width * cell**2)
+    grad_bias_kernel[(cdiv(channels, BLOCK_K), splits)](
+        rows, partials, int(first), num_samples, height * width, channels, unit, splits,
+        BLOCK_P=block_p, BLOCK_K=BLOCK_K, STAGES=STAGES[block_p], num_warps=4,
+    )  # fmt: skip
+
+
+def sum_cells_reference(maps: Tensor, sums: Tensor) -> None:
+    """Plain `sum_cells`, to the same bits."""
+    total = maps.float()
+    while total.shape != sums.shape:
+        pairs = total[:, :, 0::2] + total[:, :, 1::2]
+        total = pairs[:, 0::2] + pairs[:, 1::2]
+    sums.copy_(total)
+
+
+def conv2d_grad_bias_reference(rows: Tensor, partials: Tensor, *, first: bool, cell: int) -> None:
+    """Plain `conv2d_grad_bias`; its splits but the first hold zeros."""
+    if first:
+        partials.zero_()
+    for sample in rows:
+        partials[0] += sample.float().sum((0, 1))
+
+
+def side_of(maps: Tensor, sums: Tensor) -> int:
+    """Rows and columns of the cells that sums are of."""
+    side = maps.shape[1] // sums.shape[1]
+    assert maps.shape[1:3] == (side * sums.shape[1], side * sums.shape[2])
+    return side
