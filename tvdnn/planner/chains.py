@@ -9,8 +9,10 @@ from .costs import Costs
 
 MOST_PRODUCTS = 4  # of a chain: more would hold more sums of weight gradients at one time
 MAPS = (Kind.MAP, Kind.AUX)
+HANDED_OUT = -1  # the caller, among the passes that use a buffer
 
 Spans: TypeAlias = Mapping[tuple[str, Direction], range]
+Users: TypeAlias = Mapping[str, frozenset[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +68,8 @@ class Chain:
 
 def chains(graph: Graph, costs: Costs) -> tuple[Chain, ...]:
     """Ops of the graph in chains that end where maps are narrow."""
-    spans = _spans(graph)
-    found = (_chain(graph, costs, stage, spans) for stage in _stages(graph, spans))
+    spans, users = _spans(graph), _users(graph)
+    found = (_chain(graph, costs, stage, spans, users) for stage in _stages(graph, spans))
     return tuple(chain for chain in found if chain is not None)
 
 
@@ -101,6 +103,15 @@ def _spans(graph: Graph) -> Spans:
         key = (pass_.op, pass_.direction)
         spans[key] = range(spans[key].start if key in spans else index, index + 1)
     return spans
+
+
+def _users(graph: Graph) -> Users:
+    """By buffer, the passes that use it, and the caller where it is handed out."""
+    users: dict[str, set[int]] = {name: {HANDED_OUT} for name in graph.outputs}
+    for index, pass_ in enumerate(graph.passes):
+        for use in (*pass_.reads, *pass_.writes):
+            users.setdefault(use.buffer, set()).add(index)
+    return {name: frozenset(indices) for name, indices in users.items()}
 
 
 def _stages(graph: Graph, spans: Spans) -> Iterator[list[Op]]:
@@ -143,13 +154,15 @@ def _is_product(graph: Graph, spans: Spans, op: Op) -> bool:
     return any(pass_.flops > 0 for pass_ in _forward(graph, spans, op))
 
 
-def _chain(graph: Graph, costs: Costs, stage: Sequence[Op], spans: Spans) -> Chain | None:
+def _chain(
+    graph: Graph, costs: Costs, stage: Sequence[Op], spans: Spans, users: Users
+) -> Chain | None:
     """The stage as a chain; None where its passes cannot go together."""
     regions = [_region(graph, stage, spans, way) for way in (Direction.FORWARD, Direction.BACKWARD)]
     forward, backward = regions
     if len(stage) < 2 or forward is None or backward is None:
         return None
-    inner = _inner(graph, forward, backward)
+    inner = _inner(graph, forward, backward, users)
     used = (read(graph.passes[i]) | written(graph.passes[i]) for i in backward.members)
     stored = inner & frozenset(name for names in used for name in names)
     names = tuple(op.name for op in stage)
@@ -194,15 +207,12 @@ def _meet_whole(first: Pass, second: Pass) -> bool:
     return bool(ours & (read(second) | written(second)) or theirs & (read(first) | written(first)))
 
 
-def _inner(graph: Graph, forward: Region, backward: Region) -> frozenset[str]:
+def _inner(graph: Graph, forward: Region, backward: Region, users: Users) -> frozenset[str]:
     """Maps that the forward members write and that no pass but the members uses."""
     members = frozenset((*forward.members, *backward.members))
-    made = frozenset(name for index in forward.members for name in written(graph.passes[index]))
-    outside = set(graph.outputs)
-    for index, pass_ in enumerate(graph.passes):
-        if index not in members:
-            outside |= read(pass_) | written(pass_)
-    return frozenset(name for name in made - outside if graph.buffers[name].kind in MAPS)
+    made = {name for index in forward.members for name in written(graph.passes[index])}
+    maps = (name for name in made if graph.buffers[name].kind in MAPS)
+    return frozenset(name for name in maps if users[name] <= members)
 
 
 def _remakes(graph: Graph, costs: Costs, chain: Chain) -> Iterator[Remake]:

@@ -5,10 +5,12 @@ the samples of one block at a time. What must leave the device besides is offloa
 first: they are away for longest.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from math import lcm
+
+import numpy as np
 
 from ...graph import RUN_CHUNKS, Direction, Graph, Kind, section_rows
 from ...units import format_bytes
@@ -52,6 +54,30 @@ class _Gap:
     leave: int
     returns: int
     opens: int
+
+
+class _Gaps:
+    """The gaps that are not taken yet, those of the outermost maps first."""
+
+    def __init__(self, gaps: Iterable[_Gap]) -> None:
+        self._gaps = tuple(gaps)
+        maps: dict[str, int] = {}
+        rows = [(g.last, g.back, maps.setdefault(g.buffer, len(maps))) for g in self._gaps]
+        self._last, self._back, self._map = np.array(rows, np.int64).reshape(-1, 3).T.copy()
+
+    def take(self, launch: int, excess: int) -> list[_Gap]:
+        """Sections of the outermost map that is idle at `launch`, the last first, up to `excess`.
+
+        A gap that is taken ends before it began, so that it is idle at no launch.
+        """
+        idle = np.flatnonzero((self._last < launch) & (launch < self._back))
+        chosen, nbytes = list[_Gap](), 0
+        for index in reversed(idle[self._map[idle] == self._map[idle[:1]]].tolist()):
+            if nbytes < excess:
+                chosen.append(self._gaps[index])
+                nbytes += chosen[-1].nbytes
+                self._back[index] = -1
+        return chosen
 
 
 def auto(graph: Graph, chains: Sequence[Chain], choice: Choice, room: int) -> Plan | None:
@@ -142,17 +168,18 @@ def _turn(graph: Graph, prog: Program) -> int:
 def _moved(graph: Graph, prog: Program, room: int) -> list[_Gap] | None:
     """The sections to move so that every launch finds its bytes in `room`; None if none suffice."""
     needed, moved = demand(prog), list[_Gap]()
-    gaps = _gaps(graph, prog) if int(needed.max(initial=0)) > room else {}
-    while needed.size and int(needed.max()) > room:
-        fullest = int(needed.argmax())
-        excess = int(needed[fullest]) - room
-        chosen = _covering(gaps, fullest, excess)
+    if int(needed.max(initial=0)) <= room:
+        return moved
+    gaps = _Gaps(gap for sections in _gaps(graph, prog).values() for gap in sections)
+    fullest = int(needed.argmax())
+    while int(needed[fullest]) > room:
+        chosen = gaps.take(fullest, int(needed[fullest]) - room)
         if not chosen:
             return None
         for gap in chosen:
             needed[gap.last + 1 : gap.back] -= gap.nbytes
-            gaps[gap.buffer].remove(gap)
         moved += chosen
+        fullest = int(needed.argmax())
     return moved
 
 
@@ -176,19 +203,6 @@ def _gaps(graph: Graph, prog: Program) -> dict[str, list[_Gap]]:
             gap = _Gap(stay.buffer, stay.section, stay.nbytes, *ends, *slots)
             gaps.setdefault(stay.buffer, []).append(gap)
     return gaps
-
-
-def _covering(gaps: Mapping[str, list[_Gap]], launch: int, excess: int) -> list[_Gap]:
-    """Sections of the outermost map that is idle at `launch`, the last first, up to `excess`."""
-    for sections in gaps.values():
-        idle = [gap for gap in reversed(sections) if gap.last < launch < gap.back]
-        chosen, nbytes = list[_Gap](), 0
-        while idle and nbytes < excess:
-            chosen.append(idle.pop(0))
-            nbytes += chosen[-1].nbytes
-        if chosen:
-            return chosen
-    return []
 
 
 def _plan(

@@ -9,7 +9,7 @@ convolution, and fetches it.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...graph import Direction, Graph, Op
+from ...graph import Direction, Graph
 from ..plan import Plan, Transfer
 from ..segments import Variant, segments
 
@@ -71,18 +71,22 @@ def _slots(graph: Graph, plan: Plan) -> _Slots:
 
 def moved_inputs(graph: Graph, kinds: frozenset[str], slots: _Slots) -> dict[str, str]:
     """Buffers to move, by the op that offloads each: the last that takes it as its input."""
+    inputs, outputs = input_buffers(graph), frozenset(graph.outputs)
     owner: dict[str, str] = {}
     for op in graph.network.ops:
-        buffer = input_buffer(graph, op)
-        if op.kind in kinds and buffer in slots.backward and buffer not in graph.outputs:
+        buffer = inputs.get(op.name, "")
+        if op.kind in kinds and buffer in slots.backward and buffer not in outputs:
             owner[buffer] = op.name
     return {op: buffer for buffer, op in owner.items()}
 
 
-def input_buffer(graph: Graph, op: Op) -> str:
-    """The buffer that the op's forward pass reads first."""
-    passes = (p for p in graph.passes if p.op == op.name and p.role == "forward")
-    return next((pass_.reads[0].buffer for pass_ in passes if pass_.reads), "")
+def input_buffers(graph: Graph) -> dict[str, str]:
+    """By op, the buffer that its forward pass reads first."""
+    reading = (p for p in graph.passes if p.role == "forward" and p.reads)
+    inputs: dict[str, str] = {}
+    for pass_ in reading:
+        inputs.setdefault(pass_.op, pass_.reads[0].buffer)
+    return inputs
 
 
 def _windows(graph: Graph, moved: Mapping[str, str], slots: _Slots) -> dict[str, int]:
