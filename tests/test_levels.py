@@ -14,6 +14,7 @@ LEVELS = {
     "tvdnn.memory": 2,
     "tvdnn.planner": 3,
     "tvdnn.meta_tracer": 4,
+    "tvdnn.refusals": 1,
     "tvdnn.nn": 4,
     "tvdnn.ops": 4,
     "tvdnn.optim": 4,

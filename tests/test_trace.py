@@ -1,7 +1,9 @@
 """Tracing: what is recorded computes what the module computes; the rest is refused by name."""
 
 import copy
+import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -414,16 +416,23 @@ class Unsupported(torch.nn.Module):
         return self.rnn(x.mean((2, 3)))[0]
 
 
+def without_place(line: str) -> str:
+    return re.sub(rf" at \S*{Path(__file__).name}:\d+$", "", line)
+
+
 def test_everything_unsupported_is_listed_at_once() -> None:
     module = Unsupported()
     running = module.block[1].running_mean.clone()
     with pytest.raises(UnsupportedOpError) as caught:
         trace(module, (torch.ones(2, 3, 12, 12),))
-    assert str(caught.value).splitlines() == [
+    lines = str(caught.value).splitlines()
+    here = Path(__file__).relative_to(Path.cwd())
+    assert re.fullmatch(rf"  act\.0: Softplus .* at {here}:\d+", lines[3])
+    assert [without_place(line) for line in lines] == [
         "tvdnn cannot trace this network:",
         "  block.1: BatchNorm2d",
         '  reflect: Conv2d with padding_mode="reflect"',
-        "  act.0: Softplus",
+        "  act.0: Softplus (tvdnn.nn.ELU, tvdnn.nn.SiLU)",
         "  hooked: ReLU with hooks, which would not run (remove them)",
         "  Unsupported: chunk",
         "  Unsupported: mul",
@@ -438,6 +447,51 @@ def test_everything_unsupported_is_listed_at_once() -> None:
     ]
     assert torch.equal(module.block[1].running_mean, running)
     assert module.block[1].num_batches_tracked == 0
+
+
+class Deciding(torch.nn.Module):
+    """Its course and the sizes of its maps hang on values, in branches, loops and a block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = Counted()
+        self.gate = torch.nn.PReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.amax() > 1:
+            x = x.relu()
+        while x.amin() < 0:
+            x = x.tanh()
+        x = self.block(x)
+        x = self.gate(x)
+        return x.view(int(x.argmax()), -1).cos()
+
+
+class Counted(torch.nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        x = x[x > 0]
+        return x.view(x.shape[0], 1)
+
+
+def test_control_flow_and_dynamic_shapes_are_listed_with_all_else() -> None:
+    with pytest.raises(UnsupportedOpError) as caught:
+        trace(Deciding(), (torch.ones(2, 3),))
+    values = "by which control flow or a shape would hang on the values of a tensor"
+    lines = str(caught.value).splitlines()
+    assert [without_place(line) for line in lines] == [
+        "tvdnn cannot trace this network:",
+        "  Deciding: amax",
+        f"  Deciding: gt as a condition, {values}",
+        "  Deciding: amin",
+        f"  Deciding: lt as a condition, {values}",
+        "  block: gt",
+        "  block: getitem",
+        "  gate: PReLU (tvdnn.nn.LeakyReLU has a fixed slope)",
+        f"  Deciding: argmax as a number, {values}",
+        "  Deciding: cos",
+        f"supported: {SUPPORTED}",
+    ]
+    assert all(without_place(line) != line for line in lines[1:-1])
 
 
 class Returns(torch.nn.Module):

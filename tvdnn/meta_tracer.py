@@ -4,12 +4,14 @@ While a module's forward runs once over fx proxies, every proxy carries a tensor
 So sizes are plain numbers to the module's own code, no data is touched, and torch's version
 counters show a read of a value that an in-place operation has renamed. Each node's `meta` holds
 `name` (the module's path, and the function's name in a module of the user's), `value` (the meta
-tensor), `version` (of it, when made), `call` (the op) and `refusal` (why there is none).
+tensor), `version` (of it, when made), `call` (the op), `refusal` (why there is none) and `decides`
+(whether the network's course hangs on its values).
 """
 
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +22,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 
 from .errors import InputError, UnsupportedOpError
+from .refusals import instead, place
 from .torch_calls import FUNCTIONS, METHODS, SUPPORTED, Call, UnsupportedCallError
 
 LAYERS = (
@@ -48,7 +51,11 @@ LAYER_PACKAGES = ("torch.nn.", "tvdnn.nn.")
 
 
 class UnknownShapeError(TraceError):
-    """The network asked for the shape of what a refused call yields."""
+    """The network asked for the shape of `proxy`, which a refused call yields."""
+
+    def __init__(self, proxy: "MapProxy") -> None:
+        super().__init__(f"the shape of {proxy.node.meta['name']} is not known")
+        self.proxy = proxy
 
 
 class MapProxy(fx.Proxy):
@@ -58,7 +65,7 @@ class MapProxy(fx.Proxy):
     def value(self) -> Tensor:
         value = self.node.meta["value"]
         if not isinstance(value, Tensor):
-            raise UnknownShapeError(f"the shape of {self.node.meta['name']} is not known")
+            raise UnknownShapeError(self)
         return value
 
     @property
@@ -84,6 +91,16 @@ class MapProxy(fx.Proxy):
 
     def __len__(self) -> int:
         return len(self.value)
+
+    def __int__(self) -> int:
+        assert isinstance(self.tracer, MetaTracer)
+        return self.tracer.decide(self, "a number")
+
+    def __index__(self) -> int:
+        return int(self)
+
+    def __float__(self) -> float:
+        return float(int(self))
 
 
 class Root(torch.nn.Module):
@@ -113,6 +130,7 @@ class MetaTracer(fx.Tracer):
         self.twins: dict[str, Tensor] = {}
         self.twin_names: dict[int, str] = {}
         self.active: list[torch.nn.Module] = [net]
+        self.decided: set[str] = set()
         self.evaluating = False
 
     def trace_net(self) -> fx.Graph:
@@ -124,7 +142,7 @@ class MetaTracer(fx.Tracer):
         except TraceError as error:
             refused = refusals(self.graph.nodes)
             if not isinstance(error, UnknownShapeError):
-                refused.append(f"{self._path() or type(self.net).__name__}: {error}")
+                refused.append(self._refusal(str(error)))
             raise unsupported(refused) from error
         return graph
 
@@ -149,9 +167,31 @@ class MetaTracer(fx.Tracer):
         if isinstance(m, LazyModuleMixin) and m.has_uninitialized_params():
             self._initialize(m, args)
         self.active.append(m)
-        result = super().call_module(m, forward, args, kwargs)
+        result = super().call_module(m, partial(_as_far_as_known, forward), args, kwargs)
         self.active.pop()
         return result
+
+    def to_bool(self, obj: fx.Proxy) -> bool:
+        return bool(self.decide(obj, "a condition"))
+
+    def iter(self, obj: fx.Proxy) -> Iterator[fx.Proxy]:
+        assert isinstance(obj, MapProxy)
+        return (operator.getitem(obj, index) for index in range(len(obj)))
+
+    def decide(self, proxy: fx.Proxy, what: str) -> int:
+        """An answer where the network's course hangs on a tensor, which is refused.
+
+        It is 1 the first time that a line asks, then 0, so that loops end.
+        """
+        at = place()
+        proxy.node.meta["decides"] = True
+        proxy.node.meta["refusal"] = self._refusal(
+            f"{_torch_name(proxy.node)} as {what}, by which control flow or a shape would hang on"
+            " the values of a tensor"
+        )
+        first = at not in self.decided
+        self.decided.add(at)
+        return int(first)
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, fx.Proxy]) -> Any:
         """A module's attribute as it is; `create_arg` names parameters where a call takes them."""
@@ -174,11 +214,16 @@ class MetaTracer(fx.Tracer):
         node.meta["value"] = value = self._value(node)
         node.meta["version"] = value._version if isinstance(value, Tensor) else 0
         node.meta["call"] = node.meta["refusal"] = None
+        node.meta["decides"] = False
         try:
             node.meta["call"] = self._call(node, stale)
         except UnsupportedCallError as reason:
-            node.meta["refusal"] = f"{self._path() or type(self.net).__name__}: {reason}"
+            node.meta["refusal"] = self._refusal(f"{reason}{instead(str(reason))}")
         return node
+
+    def _refusal(self, reason: str) -> str:
+        """The reason behind the running module's path and before the line that runs."""
+        return f"{self._path() or type(self.net).__name__}: {reason}{place()}"
 
     def _call(self, node: fx.Node, stale: fx.Node | None) -> Call | None:
         """The op that a node stands for; None for what is not an op."""
@@ -246,6 +291,14 @@ class MetaTracer(fx.Tracer):
         module._infer_parameters(module, tuple(arg.value for arg in args))
         path = self.path_of_module(module).removeprefix("net").removeprefix(".")
         self._add_twins(module, prefix=f"{path}." if path else "")
+
+
+def _as_far_as_known(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What `forward` returns, or what it asks the unknown shape of: more may be refused after."""
+    try:
+        return forward(*args, **kwargs)
+    except UnknownShapeError as error:
+        return error.proxy
 
 
 def module_refusal(module: torch.nn.Module) -> str | None:

@@ -20,7 +20,8 @@ def trace(
 
     Inputs and parameters may be on any device, the meta device included. Lazy layers get their
     parameters, as a first call would give them; nothing else of the module changes. Parameters that
-    no output depends on are left out. UnsupportedOpError lists every operation that tvdnn has not.
+    no output depends on are left out. UnsupportedOpError lists all that cannot be traced,
+    operations that tvdnn has not and control flow by values, each by its module and line.
     """
     _check_parameters(module)
     inputs = _meta_inputs(module, example_inputs)
@@ -90,10 +91,11 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _live_nodes(graph: fx.Graph) -> list[fx.Node]:
-    """The inputs and what the output depends on, in the order of the calls."""
+    """The inputs and what the output or the network's course depends on, in the calls' order."""
     live: dict[fx.Node, None] = {}
     for node in reversed(graph.nodes):
-        if node.op in ("output", "placeholder") or any(user in live for user in node.users):
+        kept = node.op in ("output", "placeholder") or node.meta["decides"]
+        if kept or any(user in live for user in node.users):
             live[node] = None
     return list(reversed(live))
 

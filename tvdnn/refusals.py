@@ -1,0 +1,71 @@
+"""What a refusal says beside its reason: the line, and what could stand there instead."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
+
+INNER = ("torch.", "tvdnn.nn.", "tvdnn.meta_tracer", "tvdnn.refusals")  # no lines of the user's
+BY_VALUES = "the size of the result hangs on the values of maps"
+LOGITS = "tvdnn.nn.CrossEntropyLoss takes logits"
+PADDING = "convolutions and pooling have padding of their own"
+INSTEAD: Mapping[str, str] = {
+    "Conv1d": "tvdnn.nn.Conv2d takes maps of one row, [N, C, 1, L]",
+    "MaxPool1d": "tvdnn.nn.MaxPool2d takes maps of one row, [N, C, 1, L]",
+    "AvgPool1d": "tvdnn.nn.AvgPool2d takes maps of one row, [N, C, 1, L]",
+    "AdaptiveMaxPool2d": "tvdnn.nn.MaxPool2d with a kernel of the map's size",
+    "LPPool2d": "tvdnn.nn.AvgPool2d",
+    "PReLU": "tvdnn.nn.LeakyReLU has a fixed slope",
+    "RReLU": "tvdnn.nn.LeakyReLU has a fixed slope",
+    "CELU": "tvdnn.nn.ELU",
+    "SELU": "tvdnn.nn.ELU",
+    "Softplus": "tvdnn.nn.ELU, tvdnn.nn.SiLU",
+    "Mish": "tvdnn.nn.SiLU",
+    "Softsign": "tvdnn.nn.Tanh",
+    "LogSigmoid": "tvdnn.nn.Sigmoid",
+    "AlphaDropout": "tvdnn.nn.Dropout",
+    "LogSoftmax": LOGITS,
+    "log_softmax": LOGITS,
+    "ZeroPad2d": PADDING,
+    "pad": PADDING,
+    "SyncBatchNorm": "tvdnn.nn.BatchNorm2d, whose statistics are those of the whole batch",
+    "PixelShuffle": "tvdnn.nn.ConvTranspose2d",
+    "matmul": "tvdnn.nn.Linear multiplies by a parameter",
+    "mm": "tvdnn.nn.Linear multiplies by a parameter",
+    "nonzero": BY_VALUES,
+    "masked_select": BY_VALUES,
+    "unique": BY_VALUES,
+    "item": "no number of Python's is known before a step runs",
+    "tolist": "no number of Python's is known before a step runs",
+}
+
+
+def instead(reason: str) -> str:
+    """What to say of an alternative to the layer or function that the reason begins with."""
+    hint = INSTEAD.get(reason)
+    return f" ({hint})" if hint else ""
+
+
+def place() -> str:
+    """The line that runs outside torch's code and the layers', as " at file:line"; "" for none.
+
+    It is looked for up to the call of the traced module.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not _is_entry(frame):
+        if not str(frame.f_globals.get("__name__", "")).startswith(INNER):
+            return f" at {_shown(frame.f_code.co_filename)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def _is_entry(frame: FrameType) -> bool:
+    """Whether the frame is of the call by which tracing begins."""
+    return frame.f_code.co_name == "traced" and frame.f_globals["__name__"] == "tvdnn.meta_tracer"
+
+
+def _shown(filename: str) -> str:
+    """The file's path, from the present folder where it is below it."""
+    path = Path(filename)
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
