@@ -14,6 +14,7 @@ from torch import Tensor
 from tests.kernels.numerics import poisoned, randn
 from tvdnn.kernels import (
     activation,
+    concat,
     conv,
     conv_grad_bias,
     conv_grad_weight,
@@ -361,6 +362,17 @@ def _add(o: Operands) -> Launch:
     return Launch(lambda: layout.add(a, b, out), (out,))
 
 
+def _copy_channels(o: Operands) -> Launch:
+    x, y = o.maps(), o.maps(channels=3 * o.size.channels)
+    middle = y[..., o.size.channels : 2 * o.size.channels]
+    return Launch(lambda: concat.copy_channels(x, middle), (y,))
+
+
+def _zero_channels(o: Operands) -> Launch:
+    y = o.maps()
+    return Launch(lambda: concat.zero_channels(y[..., 8:]), (y[..., 8:],))
+
+
 def _sum_rows(o: Operands) -> Launch:
     rows = o.maps().flatten(0, 2)
     partials = o.empty(o.size.samples, 3, rows.shape[1])
@@ -472,6 +484,8 @@ LAUNCHES: dict[str, Make] = {
     "unstage": _unstage,
     "cast": _cast,
     "add": _add,
+    "copy_channels": _copy_channels,
+    "zero_channels": _zero_channels,
     "sum_rows": _sum_rows,
     "sum_partials": _sum_partials,
     "cross_entropy_rows": _cross_entropy_rows,

@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterator, Sequence
 from math import prod
 
+import torch
 from torch import Tensor, nn
 
 from tvdnn.graph import Network, Op, Param, Value
@@ -108,6 +109,19 @@ class Sum(nn.Module):
         return total
 
 
+class Concat(nn.Module):
+    """What branches make of the input, side by side, each reading some of its channels."""
+
+    def __init__(self, branches: Sequence[nn.Module], ranges: Sequence[tuple[int, int]]) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(branches)
+        self.ranges = ranges
+
+    def forward(self, x: Tensor) -> Tensor:
+        pairs = zip(self.branches, self.ranges, strict=True)
+        return torch.cat([branch(x[:, start:stop]) for branch, (start, stop) in pairs], 1)
+
+
 def activations() -> list[nn.Module]:
     """Every activation function but ReLU, a layer each; in place where torch has that."""
     inplace = (nn.LeakyReLU, nn.ReLU6, nn.ELU, nn.SiLU, nn.Hardswish, nn.Hardsigmoid)
@@ -120,16 +134,18 @@ def random_chain(
 ) -> nn.Sequential:
     """A chain for maps [N, channels, image, image], of every kind of layer that a chain holds.
 
-    With `forks`, some of its features are sums of branches.
+    With `forks`, some of its features are sums or concatenations of branches.
     """
     shape = (channels, image, image)
     features: list[nn.Module] = []
     for _ in range(rng.randint(1, 6)):
-        if forks and rng.random() < 0.5:
-            features.append(_sum(rng, shape))
-        else:
+        if not forks or rng.random() < 0.4:
             layer, shape = _feature(rng, shape)
-            features.append(layer)
+        elif rng.random() < 0.5:
+            layer = _sum(rng, shape)
+        else:
+            layer, shape = _concat(rng, shape)
+        features.append(layer)
     classifier = list(_classifier(rng, prod(shape), classes))
     return nn.Sequential(*features, nn.Flatten(), *classifier)
 
@@ -155,6 +171,18 @@ def _sum(rng: random.Random, shape: tuple[int, int, int]) -> Sum:
     branches = [list(_branch(rng, shape)) for _ in range(rng.randint(2, 3))]
     inplace = rng.random() < 0.5 and bool(branches[0]) and isinstance(branches[0][-1], nn.Conv2d)
     return Sum([nn.Sequential(*layers) for layers in branches], inplace)
+
+
+def _concat(rng: random.Random, shape: tuple[int, int, int]) -> tuple[Concat, tuple[int, int, int]]:
+    """Two or three branches from and to maps as wide and high as those of `shape`."""
+    branches, ranges, total = [], [], 0
+    for _ in range(rng.randint(2, 3)):
+        start = rng.randrange(shape[0])
+        stop = rng.randint(start + 1, shape[0]) if rng.random() < 0.5 else shape[0]
+        branches.append(nn.Sequential(*_branch(rng, (stop - start, *shape[1:]))))
+        ranges.append((start, stop))
+        total += stop - start
+    return Concat(branches, ranges), (total, *shape[1:])
 
 
 def _branch(rng: random.Random, shape: tuple[int, int, int]) -> Iterator[nn.Module]:

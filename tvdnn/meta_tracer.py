@@ -23,7 +23,7 @@ from torch.nn.parameter import is_lazy
 
 from .errors import InputError, UnsupportedOpError
 from .refusals import instead, place
-from .torch_calls import FUNCTIONS, METHODS, SUPPORTED, Call, UnsupportedCallError
+from .torch_calls import FUNCTIONS, METHODS, SUPPORTED, Call, UnsupportedCallError, split
 
 LAYERS = (
     torch.nn.Conv2d,
@@ -90,7 +90,13 @@ class MapProxy(fx.Proxy):
         return self.value.numel()
 
     def __len__(self) -> int:
-        return len(self.value)
+        parts = self.node.meta["value"]
+        return len(parts if isinstance(parts, tuple) else self.value)
+
+    def __iter__(self) -> Iterator[fx.Proxy]:
+        if isinstance(self.node.meta["value"], tuple):
+            return (operator.getitem(self, index) for index in range(len(self)))
+        return super().__iter__()
 
     def __int__(self) -> int:
         assert isinstance(self.tracer, MetaTracer)
@@ -337,17 +343,29 @@ def _takes_apart(node: fx.Node) -> bool:
     """Whether a node picks an element of what a refused call yields."""
     if node.target is not operator.getitem:
         return False
-    return not any(isinstance(source.meta["value"], Tensor) for source in node.all_input_nodes)
+    return not any(
+        isinstance(source.meta["value"], Tensor) or _is_split(source)
+        for source in node.all_input_nodes
+    )
 
 
-def _translated(node: fx.Node, translator: Callable[..., Call]) -> Call:
+def _is_split(node: fx.Node) -> bool:
+    """Whether a node yields the parts of a map."""
+    return _translator(node) is split and node.meta["refusal"] is None
+
+
+def _translated(node: fx.Node, translator: Callable[..., Call | None]) -> Call | None:
     """A supported call's op, if it reads maps as maps and parameters as parameters."""
     name = _torch_name(node)
     settings = {"x" if key == "input" else key: value for key, value in node.kwargs.items()}
+    value = node.meta["value"]
+    shape = tuple(value.shape) if isinstance(value, Tensor) else ()
     try:
-        call = translator(tuple(node.meta["value"].shape), *node.args, **settings)
+        call = translator(shape, *node.args, **settings)
     except TypeError as error:
         raise UnsupportedCallError(f"{name}: {error}") from error
+    if call is None:
+        return None
     if any(_is_constant(source) for source in call.inputs):
         raise UnsupportedCallError(f"{name} of a tensor that does not come from the inputs")
     if not all(param is None or _is_parameter(param) for param in call.params):
@@ -363,10 +381,17 @@ def _is_parameter(source: Any) -> bool:
     return _is_constant(source) and isinstance(source.meta["value"], torch.nn.Parameter)
 
 
-def _translator(node: fx.Node) -> Callable[..., Call] | None:
+def _translator(node: fx.Node) -> Callable[..., Call | None] | None:
     if node.op == "call_method":
         return METHODS.get(str(node.target))
-    return FUNCTIONS.get(node.target) if node.op == "call_function" else None
+    if node.op != "call_function" or _indexes_by_values(node):
+        return None
+    return FUNCTIONS.get(node.target)
+
+
+def _indexes_by_values(node: fx.Node) -> bool:
+    """Whether a node takes of a map what another map names."""
+    return node.target is operator.getitem and len(node.all_input_nodes) > 1
 
 
 def _function(node: fx.Node, root: torch.nn.Module) -> Callable[..., Any]:

@@ -2,7 +2,7 @@
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -127,6 +127,56 @@ def add(out: Shape, x: Any, other: Any, alpha: float = 1) -> Call:
     return Call("add", (x, other))
 
 
+def cat(out: Shape, tensors: Sequence[Node], dim: int = 0) -> Call:
+    _check_channels(out, dim)
+    return Call("view" if len(tensors) == 1 else "concat", tuple(tensors))
+
+
+def split(out: Shape, x: Node, sizes: Any = None, dim: int = 0, **named_sizes: Any) -> None:
+    """split and chunk by themselves are no ops: those who take the parts make them."""
+    _check_channels(shape_of(x), dim)
+
+
+def narrow(out: Shape, x: Node, dim: int, start: int, length: int) -> Call:
+    _check_channels(out, dim)
+    return _channels(x, start % shape_of(x)[1], length)
+
+
+def getitem(out: Shape, x: Node, index: Any) -> Call:
+    """A range of channels by slices, or a part of what split or chunk makes of a map."""
+    parts = x.meta["value"]
+    if isinstance(parts, tuple):
+        (source,) = x.all_input_nodes
+        before = parts[: index % len(parts)]
+        return _channels(source, sum(part.shape[1] for part in before), out[1])
+    return _channels(x, _first_channel(out, shape_of(x), index), out[1])
+
+
+def _first_channel(out: Shape, source: Shape, index: Any) -> int:
+    """Where the slices `index` of a map begin, if channels are all that they leave out."""
+    slices = index if isinstance(index, tuple) else (index,)
+    plain = all(isinstance(each, slice) and each.step in (None, 1) for each in slices)
+    if not plain or (out[0], *out[2:]) != (source[0], *source[2:]) or len(source) not in (2, 4):
+        raise UnsupportedCallError(
+            f"a slice of {source} that gives {out} (it takes channels, x[:, a:b])"
+        )
+    return int(slices[1].indices(source[1])[0]) if len(slices) > 1 else 0
+
+
+def _channels(x: Node, start: int, length: int) -> Call:
+    """A range of the channels of `x`."""
+    if length == shape_of(x)[1]:
+        return Call("view", (x,))
+    return Call("narrow", (x,), (), {"channels": (start, start + length)})
+
+
+def _check_channels(shape: Shape, dim: int) -> None:
+    if len(shape) not in (2, 4) or dim not in (1, 1 - len(shape)):
+        raise UnsupportedCallError(
+            f"cat, split or narrow of {len(shape)} dimensions along {dim} (channels are 1)"
+        )
+
+
 def max_pool2d(
     out: Shape,
     x: Node,
@@ -191,7 +241,7 @@ def reshape(out: Shape, x: Node, *args: Any, **kwargs: Any) -> Call:
     )
 
 
-FUNCTIONS: Mapping[Any, Callable[..., Call]] = {
+FUNCTIONS: Mapping[Any, Callable[..., Call | None]] = {
     functional.conv2d: conv2d,
     functional.linear: linear,
     functional.relu: relu,
@@ -216,6 +266,13 @@ FUNCTIONS: Mapping[Any, Callable[..., Call]] = {
     operator.add: add,
     operator.iadd: add,
     torch.add: add,
+    torch.cat: cat,
+    torch.concat: cat,
+    torch.concatenate: cat,
+    torch.split: split,
+    torch.chunk: split,
+    torch.narrow: narrow,
+    operator.getitem: getitem,
     functional.max_pool2d: max_pool2d,
     torch.max_pool2d: max_pool2d,
     functional.avg_pool2d: avg_pool2d,
@@ -226,7 +283,7 @@ FUNCTIONS: Mapping[Any, Callable[..., Call]] = {
     torch.reshape: reshape,
 }
 
-METHODS: Mapping[str, Callable[..., Call]] = {
+METHODS: Mapping[str, Callable[..., Call | None]] = {
     "relu": relu,
     "relu_": relu,
     "sigmoid": sigmoid,
@@ -235,6 +292,9 @@ METHODS: Mapping[str, Callable[..., Call]] = {
     "tanh_": tanh,
     "add": add,
     "add_": add,
+    "split": split,
+    "chunk": split,
+    "narrow": narrow,
     "flatten": reshape,
     "view": reshape,
     "reshape": reshape,
@@ -244,8 +304,8 @@ METHODS: Mapping[str, Callable[..., Call]] = {
 SUPPORTED = (
     "Conv2d, Linear, ReLU, LeakyReLU, ReLU6, ELU, SiLU, GELU, Sigmoid, Tanh, Hardswish,"
     " Hardsigmoid, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, Dropout, LocalResponseNorm, Flatten,"
-    " Identity and Sequential, their functional forms, view, reshape and contiguous, and sums of"
-    " two maps"
+    " Identity and Sequential, their functional forms, view, reshape and contiguous, sums of two"
+    " maps, and cat, split, chunk, narrow and slices of channels"
 )
 
 

@@ -104,7 +104,9 @@ def _network(module: torch.nn.Module, nodes: Sequence[fx.Node], name: str) -> Ne
     refused = refusals(nodes)
     if refused:
         raise unsupported(refused)
-    names = _value_names(node for node in nodes if node.op not in ("get_attr", "output"))
+    names = _value_names(
+        node for node in nodes if node.op == "placeholder" or node.meta["call"] is not None
+    )
     ops = _ops(nodes, names)
     outputs = nodes[-1].args[0]
     return Network(

@@ -3,7 +3,7 @@
 from .buffer import DTYPE_NBYTES, RUN_CHUNKS, Buffer, Kind, section_rows
 from .fusion import QUARTER, channels_per_code_byte, fuse
 from .network import Network, Op, Param, Value
-from .passes import Direction, Graph, Need, Pass, Use
+from .passes import Direction, Graph, Need, Pass, Use, meet
 
 __all__ = [
     "DTYPE_NBYTES",
@@ -22,5 +22,6 @@ __all__ = [
     "Value",
     "channels_per_code_byte",
     "fuse",
+    "meet",
     "section_rows",
 ]

@@ -43,6 +43,18 @@ class Use:
             return 0, buffer.rows
         return start // self.per, -(-stop // self.per)
 
+    def nbytes(self, buffer: Buffer) -> int:
+        """Bytes of the buffer that the use may touch."""
+        if self.channels is None:
+            return buffer.nbytes
+        start, stop = self.channels
+        return buffer.nbytes // buffer.shape[-1] * (stop - start)
+
+
+def meet(first: tuple[int, int], second: tuple[int, int]) -> bool:
+    """Whether two ranges of channels have one in common."""
+    return first[0] < second[1] and second[0] < first[1]
+
 
 @dataclass(frozen=True, slots=True)
 class Pass:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..graph import Buffer, Direction, Kind, Need, Network, Op, Pass, Use, section_rows
+from ..graph import Buffer, Direction, Kind, Need, Network, Op, Pass, Use, meet, section_rows
 from ..optim import Optimizer
 
 
@@ -15,7 +15,8 @@ class Builder:
 
     `home` maps each value to the buffer that holds it, `contributions` to the gradients that its
     consumers have written so far, `holders` each gradient's buffer to how many values it is still a
-    contribution of, `param_grads` each parameter to those of its uses. `readers`
+    contribution of, `param_grads` each parameter to those of its uses, `filled` each gradient that
+    is written range by range to the channels that are. `readers`
     counts the ops that read each value, `uses` those that use each parameter. `rectified` are the
     values whose gradient counts only where they are above zero, with the factor that it has there;
     `masked` are those of them whose reader writes the gradient so. `cells` are the rectified values
@@ -40,6 +41,7 @@ class Builder:
     contributions: dict[str, list[str]] = field(default_factory=dict)
     holders: Counter[str] = field(default_factory=Counter)
     param_grads: dict[str, list[str]] = field(default_factory=dict)
+    filled: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     partials: dict[str, list[str]] = field(default_factory=dict)
     added: dict[str, Op] = field(default_factory=dict)
     rectified: dict[str, float] = field(default_factory=dict)
@@ -126,7 +128,7 @@ class Builder:
         uses = (*reads, *writes)
         rows = [self.buffers[use.buffer].section * use.per for use in uses if not use.whole]
         unit = min(self.batch, max([unit, *rows])) if unit or rows else self.batch
-        nbytes = extra_nbytes + sum(self.buffers[use.buffer].nbytes for use in uses)
+        nbytes = extra_nbytes + sum(use.nbytes(self.buffers[use.buffer]) for use in uses)
         self.passes.append(
             Pass(
                 name=f"{op.name} {role}",
@@ -178,7 +180,7 @@ class Builder:
         It has the shape of the buffer that holds `value`, which a view may have renamed.
         """
         earlier = self.contributions.setdefault(value, [])
-        suffix = f"#{len(earlier) + 1}" if earlier else ""
+        suffix = f" part {len(earlier) + 1}" if earlier else ""  # `#2` ends names of values
         shape = self.buffers[self.home[value]].shape
         return self.adopt_grad(value, self.add_map(f"grad {value}{suffix}", shape, Kind.GRAD))
 
@@ -187,6 +189,25 @@ class Builder:
         self.contributions.setdefault(value, []).append(buffer)
         self.holders[buffer] += 1
         return buffer
+
+    def grad_with_room(self, value: str, channels: tuple[int, int]) -> str:
+        """A contribution to the gradient of `value` of which nobody else writes `channels`."""
+        for name in self.contributions.get(value, ()):
+            ranges = self.filled.get(name)
+            if ranges is not None and not any(meet(channels, other) for other in ranges):
+                ranges.append(channels)
+                return name
+        name = self.new_grad(value)
+        self.filled[name] = [channels]
+        return name
+
+    def close_gaps(self, grad: str) -> list[tuple[int, int]]:
+        """The channels that nobody writes of a gradient written range by range, now complete."""
+        width = self.buffers[grad].shape[-1]
+        filled = sorted(self.filled.pop(grad, [(0, width)]))
+        starts, stops = (stop for _, stop in filled), (start for start, _ in filled)
+        gaps = zip((0, *starts), (*stops, width), strict=True)
+        return [(start, stop) for start, stop in gaps if start < stop]
 
     def next_grad(self, op: Op) -> str:
         """Where the gradient of the op's input is made of that of its output, element by element.

@@ -29,8 +29,13 @@ def flatten_backward(b: Builder, op: Op) -> None:
 def add_grads(b: Builder, op: Op) -> None:
     """Sum the contributions to the gradient of the op's output, in their order.
 
-    They add up in the first, or in a map of their own where that is shared.
+    They add up in the first, or in a map of their own where that is shared. Channels that nobody
+    wrote are cleared before.
     """
+    for name in b.contributions[op.output]:
+        gaps = tuple(Use(name, channels=gap) for gap in b.close_gaps(name))
+        if gaps:
+            b.add_pass(op, "zero_grad", (), gaps)
     first, *others = b.contributions[op.output]
     total = first
     if others and b.is_shared(first):

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from .activation import ACTIVATIONS, RELU
+from .concat import CONCAT, NARROW, run_zeros
 from .conv import CONV2D, CONV2D_RELU, CONV2D_RELU_MAX_POOL2D
 from .definition import Launch, OpDef
 from .dropout import DROPOUT
@@ -26,6 +27,8 @@ _TRACED = (
     FLATTEN,
     VIEW,
     ADD,
+    CONCAT,
+    NARROW,
 )
 _FUSED = (
     CONV2D_RELU,
@@ -35,7 +38,7 @@ _FUSED = (
     MAX_POOL2D_CODES,
 )
 _ADDED = (CROSS_ENTROPY, PARAMETER)
-_EVERY_OPS = {"add_grad": run_add}
+_EVERY_OPS = {"add_grad": run_add, "zero_grad": run_zeros}
 DEFINITIONS: dict[str, OpDef] = {
     definition.kind: definition for definition in (*_TRACED, *_FUSED, *_ADDED)
 }

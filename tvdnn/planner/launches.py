@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from ..errors import ScheduleError
-from ..graph import Graph, Use
+from ..graph import Graph, Use, meet
 from .plan import Plan, Transfer
+
+Channels: TypeAlias = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,10 @@ def program(graph: Graph, plan: Plan) -> Program:
 
 
 class _Stays:
-    """Walks the launches in order and opens, extends and closes the stays of sections."""
+    """Walks the launches in order and opens, extends and closes the stays of sections.
+
+    What writes channels that a stay has not yet been given fills the stay, and opens none.
+    """
 
     def __init__(self, graph: Graph, plan: Plan, launches: tuple[Launch, ...], cut: int) -> None:
         self.all: list[Residency] = []
@@ -106,6 +112,7 @@ class _Stays:
         self._launches = launches
         self._cut = cut
         self._current: dict[tuple[str, int], int] = {}
+        self._filled: dict[int, tuple[Channels, ...]] = {}
         self._moves: dict[tuple[str, int], list[Transfer]] = {}
         for transfer in sorted(plan.transfers, key=lambda t: t.back, reverse=True):
             for section in range(transfer.first, transfer.first + transfer.count):
@@ -135,16 +142,25 @@ class _Stays:
         launch = self._launches[index]
         buffer = self._graph.buffers[use.buffer]
         start, stop = use.rows(launch.start, launch.stop, buffer)
-        visit = self._open if fresh else self._find
         touched = []
         for section in buffer.sections_of(start, stop):
-            number = visit(index, use.buffer, section)
+            opens = fresh and not self._has_room(use, section)
+            number = (self._open if opens else self._find)(index, use.buffer, section)
             stay = self.all[number]
             stay.last = index
             if writes:
                 stay.written = index
+            if writes and use.channels is not None:
+                self._filled[number] = (*self._filled.get(number, ()), use.channels)
             touched.append(number)
         return tuple(touched)
+
+    def _has_room(self, use: Use, section: int) -> bool:
+        """Whether the section's present stay has been given channels, but none of the use's."""
+        number = self._current.get((use.buffer, section))
+        if number is None or use.channels is None or number not in self._filled:
+            return False
+        return not any(meet(use.channels, other) for other in self._filled[number])
 
     def _find(self, index: int, buffer: str, section: int) -> int:
         """The section's present stay; a new one if it comes back, or is an input's first."""
@@ -171,7 +187,10 @@ class _Stays:
                 f"but {self._pass_name(before.last)} still uses it"
             )
         before.leaves = True
+        filled = self._filled.get(self._current[key])
         number = self._open(index, *key)
+        if filled is not None:
+            self._filled[number] = filled
         self.all[number].fetched = True
         self.all[number].opens = self._slot_start[move.opens]
         return number

@@ -129,7 +129,8 @@ def _arguments(
         if use.buffer in strides:
             return memory.view(operand, buffer).as_strided(buffer.shape, strides[use.buffer])
         start, stop = use.rows(*piece, buffer)
-        return memory.view(operand, buffer)[start - operand.start : stop - operand.start]
+        rows = memory.view(operand, buffer)[start - operand.start : stop - operand.start]
+        return rows if use.channels is None else rows[..., slice(*use.channels)]
 
     def views(uses: tuple[Use, ...], operands: tuple[Operand, ...]) -> tuple[torch.Tensor, ...]:
         return tuple(view(use, operand) for use, operand in zip(uses, operands, strict=True))

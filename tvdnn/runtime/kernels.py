@@ -6,6 +6,7 @@ from types import FunctionType, ModuleType, SimpleNamespace
 from ..errors import InputError
 from ..kernels import (
     activation,
+    concat,
     conv,
     conv_grad_bias,
     conv_grad_weight,
@@ -25,9 +26,25 @@ from ..kernels import (
 )
 
 _MODULES = (
-    activation, conv, conv_grad_bias, conv_grad_weight, conv_pack, dropout, layout, linear,
-    linear_update, loss, norm, optim, optim_partials, pool_avg, pool_max, pool_max_grad, reduce,
-)  # fmt: skip
+    activation,
+    concat,
+    conv,
+    conv_grad_bias,
+    conv_grad_weight,
+    conv_pack,
+    dropout,
+    layout,
+    linear,
+    linear_update,
+    loss,
+    norm,
+    optim,
+    optim_partials,
+    pool_avg,
+    pool_max,
+    pool_max_grad,
+    reduce,
+)
 _SUFFIX = "_reference"
 
 

@@ -1,0 +1,203 @@
+"""Networks that concatenate and split maps: keep's bits under any plan, gradients as torch's."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tests.running import random_batches
+from tvdnn.engine import Trainer, training_graph, virtualize
+from tvdnn.errors import UnsupportedOpError
+from tvdnn.graph import Network
+from tvdnn.optim import SGD
+from tvdnn.trace import trace
+
+BATCH, SHAPE, CLASSES = 5, (3, 6, 6), 4
+CHUNK_SIZE = 600  # bytes: a sample a section
+
+
+class Inception(nn.Module):
+    """GoogLeNet's block: branches over one map side by side, rectified; the last is pooled."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.left = nn.Conv2d(channels, 3, 1)
+        self.middle = nn.Sequential(nn.Conv2d(channels, 2, 1), nn.ReLU(), nn.Conv2d(2, 5, 3, 1, 1))
+        self.right = nn.Sequential(nn.MaxPool2d(3, 1, 1), nn.Conv2d(channels, 2, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        branches = (self.left(x), self.middle(x), self.right(x))
+        return torch.cat([torch.relu(branch) for branch in branches], 1)
+
+
+class Dense(nn.Module):
+    """DenseNet's block: every layer reads what all before it made."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        sizes = [channels + 2 * layer for layer in range(4)]
+        self.layers = nn.ModuleList(nn.Conv2d(size, 2, 3, padding=1) for size in sizes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = [x]
+        for layer in self.layers:
+            features.append(layer(functional.silu(torch.cat(features, 1))))
+        return torch.cat(features, 1)
+
+
+class Skip(nn.Module):
+    """U-Net's skip, without its scales: what comes back joins the map that went down."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.down = nn.Conv2d(channels, 4, 3, padding=1)
+        self.up = nn.Sequential(nn.MaxPool2d(3, 1, 1), nn.Conv2d(4, 4, 3, padding=1), nn.ReLU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        skip = torch.relu(self.down(x))
+        return torch.cat((skip, self.up(skip)), dim=1)
+
+
+class Shuffle(nn.Module):
+    """ShuffleNet's unit: half of the channels pass by, the others go through; ranges overlap."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels - channels // 2, 3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        left, right = x.split([x.shape[1] // 2, x.shape[1] - x.shape[1] // 2], 1)
+        return torch.cat((left, self.conv(right), x[:, 1:], x.narrow(1, 0, 2), left), 1)
+
+
+def make_net(*, short: bool = False) -> nn.Sequential:
+    """One block behind the other, or the last; the first reads the network's input."""
+    torch.manual_seed(7)
+    blocks = (Shuffle(3),) if short else (Inception(3), Dense(10), Skip(18), Shuffle(8))
+    head = (nn.Conv2d(9 if short else 20, 4, 1), nn.Flatten(), nn.Linear(144, CLASSES))
+    return nn.Sequential(*blocks, *head)
+
+
+def trained(kernels: str, policy: str, dtype: str, device: torch.device) -> list[Tensor]:
+    """The losses of two steps, and the parameters after them, at the policy's floor."""
+    net = make_net(short=kernels == "triton").to(device)
+    batches = random_batches(2, (BATCH, *SHAPE), CLASSES, seed=5)
+    options = {"optimizer": SGD(lr=0.1), "policy": policy, "dtype": dtype, "kernels": kernels}
+    trainer = Trainer(net, batches[0][0].to(device), chunk_size=CHUNK_SIZE, **options)
+    losses = [trainer.step(x.to(device), y.to(device)).clone() for x, y in batches]
+    trainer.close()
+    return [*losses, *(param.detach() for param in net.parameters())]
+
+
+@pytest.mark.parametrize(
+    ("kernels", "dtype", "policies"),
+    [
+        ("torch", "fp32", ("vdnn-all:m", "vdnn-dyn", "vdnn-conv:p")),
+        ("torch", "bf16", ("vdnn-all:m", "auto")),
+        ("triton", "tf32", ("vdnn-all:m",)),
+    ],
+)
+def test_every_policy_trains_to_the_same_bits(
+    kernels: str, dtype: str, policies: tuple[str, ...], device: torch.device
+) -> None:
+    kept = trained(kernels, "keep", dtype, device)
+    assert all(torch.isfinite(value).all() for value in kept)
+    for policy in policies:
+        moved = trained(kernels, policy, dtype, device)
+        assert all(torch.equal(one, other) for one, other in zip(kept, moved, strict=True))
+
+
+@pytest.mark.parametrize("policy", ["keep", "vdnn-all:m"])
+def test_gradients_are_torchs(policy: str) -> None:
+    net = make_net()
+    twin = copy.deepcopy(net).double()
+    ((x, y),) = random_batches(1, (BATCH, *SHAPE), CLASSES, seed=6)
+    virtual = virtualize(net, x, policy=policy, chunk_size=CHUNK_SIZE, dtype="fp32", order_seed=1)
+    inputs = (x.clone().requires_grad_(), x.double().requires_grad_())
+    for each, given in ((virtual, inputs[0]), (twin, inputs[1])):
+        functional.cross_entropy(each(given), y).backward()
+    for mine, theirs in (inputs, *zip(net.parameters(), twin.parameters(), strict=True)):
+        assert mine.grad is not None
+        assert theirs.grad is not None
+        torch.testing.assert_close(mine.grad.double(), theirs.grad, rtol=1e-4, atol=1e-7)
+
+
+class Returns(nn.Module):
+    """Returns what `way` makes of a convolution's map of six channels."""
+
+    def __init__(self, way: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 6, 1)
+        self.way = way
+
+    def forward(self, x: Tensor) -> Any:
+        return self.way(self.conv(x))
+
+
+def traced(way: Callable[[Tensor], Any]) -> Network:
+    return trace(Returns(way), [torch.empty(2, *SHAPE)])
+
+
+@pytest.mark.parametrize(
+    ("way", "ranges"),
+    [
+        (lambda x: x[:, 2:5], [(2, 5)]),
+        (lambda x: x[:, -2:, :, :], [(4, 6)]),
+        (lambda x: x.narrow(-3, -4, 3), [(2, 5)]),
+        (lambda x: torch.narrow(x, 1, 0, 1), [(0, 1)]),
+        (lambda x: tuple(x.chunk(4, 1)), [(0, 2), (2, 4), (4, 6)]),
+        (lambda x: torch.chunk(input=x, chunks=2, dim=1)[-1], [(3, 6)]),
+        (lambda x: list(torch.split(x, 4, dim=1)), [(0, 4), (4, 6)]),
+        (lambda x: [part[:, 1:] for part in x.split((3, 3), 1)], [(0, 3), (1, 3), (3, 6), (1, 3)]),
+        (lambda x: x.flatten(1)[:, :100], [(0, 100)]),
+        (lambda x: torch.cat([x[:, :], x.narrow(1, 0, 6)], 1), []),
+    ],
+)
+def test_channels_are_taken_by_ranges(
+    way: Callable[[Tensor], Any], ranges: list[tuple[int, int]]
+) -> None:
+    narrows = [op for op in traced(way).ops if op.kind == "narrow"]
+    assert [op.attrs["channels"] for op in narrows] == ranges
+
+
+@pytest.mark.parametrize("name", ["cat", "concat", "concatenate"])
+def test_names_of_concatenation(name: str) -> None:
+    network = traced(lambda x: getattr(torch, name)([x, x, x[:, :1]], dim=-3))
+    concat = network.ops[-1]
+    assert (concat.kind, concat.inputs) == ("concat", ("conv", "conv", "getitem"))
+    assert network.values[concat.output].shape == (2, 6, 6, 13)
+    assert traced(lambda x: torch.cat([x], 1)).ops[-1].kind == "view"
+
+
+@pytest.mark.parametrize(
+    ("way", "message"),
+    [
+        (lambda x: torch.cat([x, x]), "cat, split or narrow of 4 dimensions along 0"),
+        (lambda x: torch.cat([x, x], 2), "cat, split or narrow of 4 dimensions along 2"),
+        (lambda x: x.chunk(2)[0], "narrow of 4 dimensions along 0"),
+        (lambda x: x.split(3, 3)[0], "narrow of 4 dimensions along 3"),
+        (lambda x: x.narrow(0, 0, 1), "narrow of 4 dimensions along 0"),
+        (lambda x: x[:1], r"a slice of \(2, 6, 6, 6\) that gives \(1, 6, 6, 6\)"),
+        (lambda x: x[:, ::2], r"that gives \(2, 3, 6, 6\) .it takes channels, x\[:, a:b\]"),
+        (lambda x: x[:, 0], "a slice of"),
+        (lambda x: x[:, :, 1:], "a slice of"),
+    ],
+)
+def test_other_parts_are_refused(way: Callable[[Tensor], Any], message: str) -> None:
+    with pytest.raises(UnsupportedOpError, match=message):
+        traced(way)
+
+
+def test_ranges_of_a_gradient_lie_in_one_map() -> None:
+    """Parts of one map fill one gradient; only channels that no part covers are cleared."""
+    net = nn.Sequential(Returns(lambda x: torch.cat((x[:, 3:], x[:, 1:3]), 1)), nn.Flatten())
+    graph = training_graph(net, torch.empty(2, *SHAPE))
+    (cleared,) = (each for each in graph.passes if each.role == "zero_grad")
+    assert [use.channels for use in cleared.writes] == [(0, 1)]
+    filling = [each for each in graph.passes if each.op.startswith("0.getitem")]
+    written = {use.buffer for each in filling for use in each.writes if use.channels}
+    assert written == {cleared.writes[0].buffer}
