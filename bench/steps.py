@@ -42,6 +42,7 @@ POLICIES = ("keep", "vdnn-all:m", "vdnn-all:p", "vdnn-conv:m", "vdnn-conv:p", "v
 BUDGETS = (None, 12, 6, 4)
 STEPS = 20
 BUSY_STEPS = 5
+AUTOCAST = "torch.compile, autocast"
 TITLES = {"vgg16": "VGG-16", "alexnet": "AlexNet"}
 SGD = tvdnn.optim.SGD(lr=1e-3, momentum=0.9)
 
@@ -91,7 +92,7 @@ def compare(options: argparse.Namespace) -> tuple[str, str, Rows]:
         "Memory by torch's counter, with the caller's x and y; `parts`: gradients of them add up."
     )
     if options.dtype == "bf16":
-        note += " torch's parameters and momentum are bf16 too, tvdnn's are float32."
+        note += " torch's parameters and momentum are bf16 except by autocast, tvdnn's are float32."
     return f"{TITLES[options.net]}, batch {options.batch}, {options.dtype}", note, rows
 
 
@@ -321,8 +322,12 @@ def peers(
     dtype: str,
     parts: Sequence[int] = (),
 ) -> Rows:
-    """The same training by torch: channels_last, pure bf16 or float32 with tf32 arithmetic."""
+    """The same training by torch: channels_last, pure bf16 or float32 with tf32 arithmetic.
+
+    Compiled once more in bf16 with float32 parameters, as tvdnn's are, under autocast.
+    """
     ways = [("torch eager", 1), ("torch.compile", 1), *(("torch.compile", n) for n in parts)]
+    ways += [(AUTOCAST, 1)] if dtype == "bf16" else []
     return [peer(name, policy, count, make, x, y, dtype) for policy, count in ways]
 
 
@@ -337,16 +342,18 @@ def peer(
 ) -> dict[str, Any]:
     """A row; the batch goes through in `parts`, whose gradients add up."""
     torch.manual_seed(0)
-    kind = torch.bfloat16 if dtype == "bf16" else torch.float32
+    kind = torch.bfloat16 if dtype == "bf16" and policy != AUTOCAST else torch.float32
     net = make().cuda().to(memory_format=torch.channels_last, dtype=kind)
     inputs = x.to(memory_format=torch.channels_last, dtype=kind)
     optimizer = torch.optim.SGD(net.parameters(), lr=SGD.lr, momentum=SGD.momentum)
-    called = torch.compile(net) if policy == "torch.compile" else net
+    called = net if policy == "torch eager" else torch.compile(net)
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
         for part, target in zip(inputs.chunk(parts), y.chunk(parts), strict=True):
-            (nn.functional.cross_entropy(called(part), target) / parts).backward()
+            with torch.autocast("cuda", torch.bfloat16, enabled=policy == AUTOCAST):
+                loss = nn.functional.cross_entropy(called(part), target) / parts
+            loss.backward()
         optimizer.step()
 
     for _ in range(4):
@@ -362,6 +369,7 @@ def peer(
     row |= {"simulated": False, "infeasible": False, "hardware": torch.cuda.get_device_name()}
     show(row)
     torch._dynamo.reset()
+    torch._C._cuda_clearCublasWorkspaces()
     gc.collect()
     torch.cuda.empty_cache()
     return row

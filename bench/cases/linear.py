@@ -56,7 +56,7 @@ def grad_input(o: Operands) -> Calls:
 
 
 def grad_weight(o: Operands) -> Calls:
-    """A float32 gradient; torch's has the dtype of its operands."""
+    """A float32 gradient, on both sides."""
     (x, dy, _), grad = o.rounded, torch.full_like(o.weight, torch.nan, dtype=torch.float32)
     turned = None
     if turns(len(x), x.dtype, "tf32"):
@@ -67,7 +67,14 @@ def grad_weight(o: Operands) -> Calls:
         linear.linear_grad_weight(x, dy, grad, **options)
         return grad
 
-    return Calls(own, lambda: o.dy.T @ o.x, lambda: o.dy.double().T @ o.x.double())
+    return Calls(own, lambda: _product(o.dy.T, o.x), lambda: o.dy.double().T @ o.x.double())
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    """Torch's, in float32."""
+    if left.dtype == torch.float32:
+        return left @ right
+    return torch.mm(left, right, out_dtype=torch.float32)
 
 
 PASSES: Final = {
