@@ -1,6 +1,9 @@
-"""Cross-entropy of logits [N, K] against class indices: per sample, in total, and its gradient.
+"""Cross-entropy of logits against class indices: of rows [N, C] and of the pixels of maps.
 
-A target that is neither a class nor `ignore_index` makes its sample's loss and gradient NaN.
+A target that is neither a class nor `ignore_index` makes its row's loss and gradient NaN. Classes
+may have weights, and targets may be smoothed (Szegedy et al. 2016): a share `smoothing` of each is
+spread evenly over all classes. Every loss leaves partial sums of pairs, the loss and what its mean
+divides by, which `loss_total` adds in a fixed order.
 """
 
 from typing import Final
@@ -13,12 +16,13 @@ from torch import Tensor
 ROWS_TILE: Final = 2048  # logits of a program of one warp, whose maxima need no shared memory
 LANES: Final = 128  # threads that share a row of more logits
 LOADS: Final = 16  # logits of a thread that are in flight together
-GRAD_ROWS_TILE: Final = 2048
-GRAD_TILE: Final = 1024
-GRAD_WARPS: Final = 4
 MOST_ROWS: Final = 64
 LOG2_E: Final = tl.constexpr(1.4426950408889634)
 ALIGNMENT: Final = 16  # elements, of the widest load
+PIXELS_TILE: Final = 2048  # logits of a step over pixels
+PIXEL_STEPS: Final = 8  # of a program
+PIXEL_WARPS: Final = 4
+MOST_CLASSES: Final = PIXELS_TILE  # of pixels
 SUM_BLOCK: Final = 4096
 SUM_WARPS: Final = 16
 
@@ -63,31 +67,74 @@ def _top_and_total_of_row(row_ptr, num_classes, LOADS: tl.constexpr, BLOCK: tl.c
 
 
 @triton.jit
-def _top_and_total_of_rows(row_ptrs, num_classes, known, BLOCK: tl.constexpr):
-    """The same of rows that a block holds whole: [ROWS]."""
-    offs = tl.arange(0, BLOCK)
-    mask = (offs < num_classes)[None, :] & known[:, None]
-    x = tl.load(row_ptrs[:, None] + offs[None, :], mask=mask, other=float("-inf")).to(tl.float32)
-    top = tl.max(x, 1)
-    return top, tl.sum(_exponentials(x, _shift(top)[:, None]), 1)
+def _spread_of_row(
+    row_ptr, weight_ptr, num_classes, top, log_total,
+    WEIGHTED: tl.constexpr, LOADS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The sum over all classes of a row of their weighted losses."""
+    offs = tl.arange(0, LOADS)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]  # [LOADS, BLOCK]
+    total = tl.zeros((LOADS, BLOCK), tl.float32)
+    for start in range(0, num_classes, LOADS * BLOCK):
+        mask = offs < num_classes - start
+        x = tl.load(row_ptr + start + offs, mask=mask, other=0.0).to(tl.float32)
+        losses = log_total + (top - x)
+        if WEIGHTED:
+            losses *= tl.load(weight_ptr + start + offs, mask=mask, other=0.0)
+        total += tl.where(mask, losses, 0.0)
+    return tl.sum(tl.sum(total, 0), 0)
 
 
 @triton.jit
-def _store_rows(
-    losses_ptr, lse_ptr, n, known, target_ptr, row_ptrs, top, total, num_classes, ignore_index
-):
-    log_total = tl.log(total)
+def load_logits(row_ptrs, classes, known, num_classes) -> tl.tensor:
+    """Whole rows: [ROWS, BLOCK], -inf beside them."""
+    mask = (classes < num_classes)[None, :] & known[:, None]
+    ptrs = row_ptrs[:, None] + classes[None, :]
+    return tl.load(ptrs, mask=mask, other=float("-inf")).to(tl.float32)
+
+
+@triton.jit
+def top_and_log_total(x) -> tuple[tl.tensor, tl.tensor]:
+    """Of rows [ROWS, BLOCK]: the largest logit, and log(sum exp(x - largest))."""
+    top = tl.max(x, 1)
+    return top, tl.log(tl.sum(_exponentials(x, _shift(top)[:, None]), 1))
+
+
+@triton.jit
+def _spread_of_rows(
+    x, weight_ptr, classes, num_classes, top, log_total, WEIGHTED: tl.constexpr
+):  # fmt: skip
+    """The sum over all classes of their weighted losses: [ROWS]."""
+    losses = log_total[:, None] + (top[:, None] - x)
+    if WEIGHTED:
+        losses *= tl.load(weight_ptr + classes, mask=classes < num_classes, other=0.0)[None, :]
+    return tl.sum(tl.where((classes < num_classes)[None, :], losses, 0.0), 1)
+
+
+@triton.jit
+def _terms(
+    n, known, target_ptr, weight_ptr, row_ptrs, top, log_total, spread, num_classes, ignore_index,
+    smoothing, WEIGHTED: tl.constexpr, SMOOTHED: tl.constexpr,
+):  # fmt: skip
+    """Of rows n: their losses, and their shares of what the mean divides by."""
     target = tl.load(target_ptr + n, mask=known, other=0)
-    is_class = (target >= 0) & (target < num_classes)
-    chosen = tl.load(row_ptrs + target, mask=known & is_class, other=0.0).to(tl.float32)
-    loss = tl.where(is_class, log_total + (top - chosen), float("nan"))
-    tl.store(losses_ptr + n, tl.where(target == ignore_index, 0.0, loss), mask=known)
-    tl.store(lse_ptr + n, top + log_total, mask=known)
+    is_class = known & (target >= 0) & (target < num_classes)
+    chosen = tl.load(row_ptrs + target, mask=is_class, other=0.0).to(tl.float32)
+    loss = log_total + (top - chosen)
+    weight = loss * 0.0 + 1.0
+    if WEIGHTED:
+        weight = tl.load(weight_ptr + target, mask=is_class, other=1.0)
+        loss *= weight
+    if SMOOTHED:
+        loss = loss * (1.0 - smoothing) + spread * (smoothing / num_classes)
+    loss = tl.where(is_class, loss, float("nan"))
+    counts = known & (target != ignore_index)
+    return tl.where(counts, loss, 0.0), tl.where(counts, weight, 0.0)
 
 
 @triton.jit(do_not_specialize=["ignore_index"])
 def _row_kernel(
-    logits_ptr, target_ptr, losses_ptr, lse_ptr, num_classes, ignore_index,
+    logits_ptr, target_ptr, weight_ptr, terms_ptr, lse_ptr, num_classes, ignore_index, smoothing,
+    WEIGHTED: tl.constexpr, SMOOTHED: tl.constexpr,
     LOADS: tl.constexpr, BLOCK: tl.constexpr, DIVISOR: tl.constexpr,
 ):  # fmt: skip
     """A row a program. DIVISOR divides num_classes, which tells the compiler how rows lie."""
@@ -95,218 +142,237 @@ def _row_kernel(
     n = tl.program_id(0).to(tl.int64)
     row_ptr = logits_ptr + n * num_classes
     top, total = _top_and_total_of_row(row_ptr, num_classes, LOADS, BLOCK)
-    _store_rows(
-        losses_ptr, lse_ptr, n, True, target_ptr, row_ptr, top, total, num_classes, ignore_index
-    )
+    log_total, spread = tl.log(total), 0.0
+    if SMOOTHED:
+        spread = _spread_of_row(
+            row_ptr, weight_ptr, num_classes, top, log_total, WEIGHTED, LOADS, BLOCK
+        )
+    loss, divisor = _terms(
+        n, True, target_ptr, weight_ptr, row_ptr, top, log_total, spread, num_classes,
+        ignore_index, smoothing, WEIGHTED, SMOOTHED,
+    )  # fmt: skip
+    tl.store(terms_ptr + 2 * n, loss)
+    tl.store(terms_ptr + 2 * n + 1, divisor)
+    tl.store(lse_ptr + n, top + log_total)
+
+
+@triton.jit
+def _terms_of_rows(
+    logits_ptr, target_ptr, weight_ptr, n, known, num_classes, ignore_index, smoothing,
+    WEIGHTED: tl.constexpr, SMOOTHED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Of rows n, each in one block: losses, divisors, and the logarithms of sums: [ROWS]."""
+    row_ptrs, classes = logits_ptr + n * num_classes, tl.arange(0, BLOCK)
+    x = load_logits(row_ptrs, classes, known, num_classes)
+    top, log_total = top_and_log_total(x)
+    spread = 0.0
+    if SMOOTHED:
+        spread = _spread_of_rows(x, weight_ptr, classes, num_classes, top, log_total, WEIGHTED)
+    loss, divisor = _terms(
+        n, known, target_ptr, weight_ptr, row_ptrs, top, log_total, spread, num_classes,
+        ignore_index, smoothing, WEIGHTED, SMOOTHED,
+    )  # fmt: skip
+    return loss, divisor, top + log_total
 
 
 @triton.jit(do_not_specialize=["num_samples", "ignore_index"])
 def _rows_kernel(
-    logits_ptr, target_ptr, losses_ptr, lse_ptr, num_samples, num_classes, ignore_index,
+    logits_ptr, target_ptr, weight_ptr, terms_ptr, lse_ptr, num_samples, num_classes,
+    ignore_index, smoothing, WEIGHTED: tl.constexpr, SMOOTHED: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, DIVISOR: tl.constexpr,
 ):  # fmt: skip
     """ROWS rows a program, each in one block."""
     num_classes = num_classes // DIVISOR * DIVISOR
     n = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     known = n < num_samples
-    row_ptrs = logits_ptr + n * num_classes
-    top, total = _top_and_total_of_rows(row_ptrs, num_classes, known, BLOCK)
-    _store_rows(
-        losses_ptr, lse_ptr, n, known, target_ptr, row_ptrs, top, total, num_classes, ignore_index
-    )
+    loss, divisor, lse = _terms_of_rows(
+        logits_ptr, target_ptr, weight_ptr, n, known, num_classes, ignore_index, smoothing,
+        WEIGHTED, SMOOTHED, BLOCK,
+    )  # fmt: skip
+    tl.store(terms_ptr + 2 * n, loss, mask=known)
+    tl.store(terms_ptr + 2 * n + 1, divisor, mask=known)
+    tl.store(lse_ptr + n, lse, mask=known)
 
 
-@triton.jit(do_not_specialize=["num_samples", "ignore_index"])
-def _total_kernel(
-    losses_ptr, target_ptr, total_ptr, num_samples, ignore_index,
-    MEAN: tl.constexpr, BLOCK: tl.constexpr,
+@triton.jit(do_not_specialize=["num_pixels", "ignore_index", "splits"])
+def _pixels_kernel(
+    logits_ptr, target_ptr, weight_ptr, partials_ptr, num_pixels, num_classes, splits,
+    ignore_index, smoothing, WEIGHTED: tl.constexpr, SMOOTHED: tl.constexpr,
+    STEPS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, DIVISOR: tl.constexpr,
 ):  # fmt: skip
-    """One program: each lane sums every BLOCK-th loss, in index order."""
+    """STEPS times ROWS pixels of one sample a program, each in one block."""
+    num_classes = num_classes // DIVISOR * DIVISOR
+    sample, split = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    first = split * (STEPS * ROWS)
+    losses = tl.zeros((ROWS,), tl.float32)
+    divisors = tl.zeros((ROWS,), tl.float32)
+    for start in range(first, tl.minimum(first + STEPS * ROWS, num_pixels), ROWS):
+        pixels = start + tl.arange(0, ROWS)
+        loss, divisor, _ = _terms_of_rows(
+            logits_ptr, target_ptr, weight_ptr, sample * num_pixels + pixels, pixels < num_pixels,
+            num_classes, ignore_index, smoothing, WEIGHTED, SMOOTHED, BLOCK,
+        )  # fmt: skip
+        losses += loss
+        divisors += divisor
+    partials_ptr += 2 * (sample * splits + split)
+    tl.store(partials_ptr, tl.sum(losses, 0))
+    tl.store(partials_ptr + 1, tl.sum(divisors, 0))
+
+
+@triton.jit(do_not_specialize=["num_partials"])
+def _total_kernel(
+    partials_ptr, before_ptr, total_ptr, num_partials, share,
+    MEAN: tl.constexpr, ADDED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One program: each lane sums every BLOCK-th pair, in index order."""
     offs = tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.float32)
-    counted = tl.zeros((BLOCK,), tl.int32)
-    for start in range(0, num_samples, BLOCK):
-        mask = offs < num_samples - start
-        total += tl.load(losses_ptr + start + offs, mask=mask, other=0.0)
-        target = tl.load(target_ptr + start + offs, mask=mask, other=0)
-        counted += (mask & (target != ignore_index)).to(tl.int32)
+    counted = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, num_partials, BLOCK):
+        mask = offs < num_partials - start
+        ptrs = partials_ptr + 2 * (start + offs)
+        total += tl.load(ptrs, mask=mask, other=0.0)
+        counted += tl.load(ptrs + 1, mask=mask, other=0.0)
     loss = tl.sum(total, 0)
     divisor = 1.0
     if MEAN:
-        divisor = tl.sum(counted, 0).to(tl.float32)
-    tl.store(total_ptr, loss / divisor)
-    tl.store(total_ptr + 1, divisor)
-
-
-@triton.jit
-def _load_rows(target_ptr, lse_ptr, n, known, num_classes, ignore_index):
-    """Of rows n: their class, -1 if it is none, lse, and whether the target is ignored."""
-    target = tl.load(target_ptr + n, mask=known, other=0)
-    lse = tl.load(lse_ptr + n, mask=known, other=0.0)
-    is_class = (target >= 0) & (target < num_classes)
-    return tl.where(is_class, target, -1).to(tl.int32), lse, target == ignore_index
-
-
-@triton.jit
-def _gradient(x, classes, target, lse, ignored, scale):
-    """scale * (softmax - one hot): 0 where the target is ignored, NaN where it is no class."""
-    hot = tl.where(classes == target, -scale, 0.0)
-    fill = tl.where(ignored, 0.0, float("nan"))
-    return tl.where((target >= 0) & (ignored == 0), tl.fma(tl.exp(x - lse), scale, hot), fill)
-
-
-@triton.jit(do_not_specialize=["num_samples", "ignore_index"])
-def _grad_rows_kernel(
-    logits_ptr, target_ptr, lse_ptr, total_ptr, control_ptr, dlogits_ptr,
-    num_samples, num_classes, ignore_index,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr, DIVISOR: tl.constexpr,
-):  # fmt: skip
-    """ROWS rows a program, each in one block."""
-    num_classes = num_classes // DIVISOR * DIVISOR
-    n = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    known = n < num_samples
-    classes = tl.arange(0, BLOCK)[None, :]
-    mask = known[:, None] & (classes < num_classes)
-    offs = (n * num_classes)[:, None] + classes
-    x = tl.load(logits_ptr + offs, mask=mask, other=0.0).to(tl.float32)
-    target, lse, ignored = _load_rows(target_ptr, lse_ptr, n, known, num_classes, ignore_index)
-    scale = tl.load(control_ptr) / tl.load(total_ptr + 1)
-    dx = _gradient(x, classes, target[:, None], lse[:, None], ignored[:, None], scale)
-    tl.store(dlogits_ptr + offs, dx.to(dlogits_ptr.dtype.element_ty), mask=mask)
-
-
-@triton.jit(do_not_specialize=["num_samples", "num_classes", "ignore_index"])
-def _grad_kernel(
-    logits_ptr, target_ptr, lse_ptr, total_ptr, control_ptr, dlogits_ptr,
-    num_samples, num_classes, ignore_index, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """BLOCK logits a program, of one row or of two, wherever in memory rows begin."""
-    start = tl.program_id(0).to(tl.int64) * BLOCK
-    n = start // num_classes
-    first = (start - n * num_classes).to(tl.int32)
-    offs = tl.arange(0, BLOCK)
-    logits_ptr += start
-    dlogits_ptr += start
-    scale = tl.load(control_ptr) / tl.load(total_ptr + 1)
-    kind = dlogits_ptr.dtype.element_ty
-    if first + BLOCK <= num_classes:
-        x = tl.load(logits_ptr + offs).to(tl.float32)
-        row = _load_rows(target_ptr, lse_ptr, n, True, num_classes, ignore_index)
-        dx = _gradient(x, first + offs, row[0], row[1], row[2], scale)
-        tl.store(dlogits_ptr + offs, dx.to(kind))
-    else:
-        for _ in range(2):
-            mask = (first + offs >= 0) & (first + offs < num_classes) & (n < num_samples)
-            x = tl.load(logits_ptr + offs, mask=mask, other=0.0).to(tl.float32)
-            row = _load_rows(target_ptr, lse_ptr, n, n < num_samples, num_classes, ignore_index)
-            dx = _gradient(x, first + offs, row[0], row[1], row[2], scale)
-            tl.store(dlogits_ptr + offs, dx.to(kind), mask=mask)
-            n += 1
-            first -= num_classes
+        divisor = tl.sum(counted, 0)
+    loss = loss / divisor * share
+    if ADDED:
+        loss += tl.load(before_ptr)
+    tl.store(total_ptr, loss)
+    tl.store(total_ptr + 1, divisor / share)
 
 
 def cross_entropy_rows(
-    logits: Tensor, target: Tensor, losses: Tensor, lse: Tensor, *, ignore_index: int
-) -> None:
-    """losses[n] = lse[n] - logits[n, target[n]], or 0 where ignored; lse[n] = log sum exp of a row.
+    logits: Tensor, target: Tensor, weight: Tensor | None, terms: Tensor, lse: Tensor, *,
+    ignore_index: int, smoothing: float,
+) -> None:  # fmt: skip
+    """The loss of each row of logits [N, C], and lse [N], the log of its summed exponentials.
 
-    `target` int64 [N], `losses` and `lse` float32 [N].
+    terms [N, 2] get w * ((1 - smoothing) * (lse - logit of the target) + smoothing * the classes'
+    mean) and w, both 0 where the target is ignored; w is 1, or with `weight` (of `with_sum`, whose
+    classes weigh in the mean too) the target's. `target` is int64 [N], all else float32.
     """
     samples, classes = logits.shape
     if samples == 0:
         return
     divisor = min(classes & -classes, ALIGNMENT)
+    flags = _flags(weight, smoothing)
     if classes > ROWS_TILE:
         vector = min(divisor, 16 // logits.element_size())
         _row_kernel[(samples,)](
-            logits, target, losses, lse, classes, ignore_index,
+            logits, target, weight, terms, lse, classes, ignore_index, smoothing, **flags,
             LOADS=max(LOADS // vector, 2), BLOCK=LANES * vector, DIVISOR=divisor,
             num_warps=LANES // 32,
         )  # fmt: skip
         return
-    tile = _tile(classes, ROWS_TILE)
-    _rows_kernel[(triton.cdiv(samples, tile["ROWS"]),)](
-        logits, target, losses, lse, samples, classes, ignore_index,
-        **tile, DIVISOR=divisor, num_warps=1,
+    block = triton.next_power_of_2(classes)
+    rows = min(ROWS_TILE // block, MOST_ROWS)
+    _rows_kernel[(triton.cdiv(samples, rows),)](
+        logits, target, weight, terms, lse, samples, classes, ignore_index, smoothing,
+        **flags, ROWS=rows, BLOCK=block, DIVISOR=divisor, num_warps=1,
     )  # fmt: skip
 
 
-def cross_entropy_total(
-    losses: Tensor, target: Tensor, total: Tensor, *, reduction: str, ignore_index: int
-) -> None:
-    """total = (loss, divisor) float32 [2]: the "sum" of the losses, or their "mean".
-
-    The mean divides by the number of targets that are not ignored; with none of them it is NaN.
-    """
-    _total_kernel[(1,)](
-        losses, target, total, losses.shape[0], ignore_index,
-        MEAN=reduction == "mean", BLOCK=SUM_BLOCK, num_warps=SUM_WARPS,
-    )  # fmt: skip
-
-
-def cross_entropy_grad(
-    logits: Tensor, target: Tensor, lse: Tensor, total: Tensor, control: Tensor, dlogits: Tensor, *,
-    reduction: str, ignore_index: int,
+def cross_entropy_pixels(
+    logits: Tensor, target: Tensor, weight: Tensor | None, partials: Tensor, *,
+    ignore_index: int, smoothing: float,
 ) -> None:  # fmt: skip
-    """dlogits = (softmax - one hot) * control[0] / total[1]; rows that are ignored get 0.
+    """Sums of what `cross_entropy_rows` finds for pixels: logits [N, P, C], target [N, P].
 
-    `control` float32 [1] on the device: the gradient of the loss, or a loss scale. With "sum" the
-    divisor that `cross_entropy_total` left in total[1] is 1.
+    Partial j of a sample in `partials` [N, pixel_splits(P, C), 2] sums its j-th equal share of
+    pixels. C is at most MOST_CLASSES.
     """
-    samples, classes = logits.shape
+    samples, pixels, classes = logits.shape
     if samples == 0:
         return
-    operands = (logits, target, lse, total, control, dlogits, samples, classes, ignore_index)
-    if classes > GRAD_ROWS_TILE:
-        grid = (triton.cdiv(samples * classes, GRAD_TILE),)
-        _grad_kernel[grid](*operands, BLOCK=GRAD_TILE, num_warps=GRAD_WARPS)
-        return
-    tile = _tile(classes, GRAD_ROWS_TILE)
-    _grad_rows_kernel[(triton.cdiv(samples, tile["ROWS"]),)](
-        *operands, **tile, DIVISOR=min(classes & -classes, ALIGNMENT), num_warps=GRAD_WARPS
-    )
+    splits = pixel_splits(pixels, classes)
+    _pixels_kernel[(samples, splits)](
+        logits, target, weight, partials, pixels, classes, splits, ignore_index, smoothing,
+        **_flags(weight, smoothing), STEPS=PIXEL_STEPS, ROWS=_pixel_rows(classes),
+        BLOCK=triton.next_power_of_2(classes), DIVISOR=min(classes & -classes, ALIGNMENT),
+        num_warps=PIXEL_WARPS,
+    )  # fmt: skip
 
 
-def _tile(classes: int, tile: int) -> dict[str, int]:
-    """Rows and classes of a program whose blocks hold whole rows."""
-    block = triton.next_power_of_2(classes)
-    return {"ROWS": min(tile // block, MOST_ROWS), "BLOCK": block}
+def loss_total(
+    partials: Tensor, before: Tensor | None, total: Tensor, *, mean: bool, share: float
+) -> None:
+    """total [2] = (`share` of the loss, its divisor / share) from partial sums of pairs [..., 2].
+
+    The loss is the sum of the first of each pair; the `mean` divides it by the sum of the second,
+    and is NaN where that is 0. The loss `before` is added. All float32.
+    """
+    _total_kernel[(1,)](
+        partials, before, total, partials.numel() // 2, share,
+        MEAN=mean, ADDED=before is not None, BLOCK=SUM_BLOCK, num_warps=SUM_WARPS,
+    )  # fmt: skip
 
 
-def _is_class(target: Tensor, classes: int) -> Tensor:
-    return (target >= 0) & (target < classes)
+def pixel_splits(pixels: int, classes: int) -> int:
+    """Partial sums of a sample of `pixels`."""
+    return triton.cdiv(pixels, PIXEL_STEPS * _pixel_rows(classes))
+
+
+def with_sum(weight: Tensor) -> Tensor:
+    """Class weights [C] as kernels read them: float32, and behind them their sum."""
+    weight = weight.detach().float()
+    return torch.cat([weight, weight.sum(0, keepdim=True)])
+
+
+def _pixel_rows(classes: int) -> int:
+    """Pixels of a step of a program."""
+    return PIXELS_TILE // triton.next_power_of_2(classes)
+
+
+def _flags(weight: Tensor | None, smoothing: float) -> dict[str, bool]:
+    return {"WEIGHTED": weight is not None, "SMOOTHED": smoothing != 0}
 
 
 def cross_entropy_rows_reference(
-    logits: Tensor, target: Tensor, losses: Tensor, lse: Tensor, *, ignore_index: int
-) -> None:
+    logits: Tensor, target: Tensor, weight: Tensor | None, terms: Tensor, lse: Tensor, *,
+    ignore_index: int, smoothing: float,
+) -> None:  # fmt: skip
     """What `cross_entropy_rows` computes."""
-    wide = logits.float()
+    wide = logits.double()
     classes = wide.shape[1]
-    chosen = wide.log_softmax(1).gather(1, target.clamp(0, classes - 1)[:, None])[:, 0]
-    known = torch.where(_is_class(target, classes), -chosen, torch.nan)
-    losses.copy_(known.masked_fill(target == ignore_index, 0.0))
+    weights = wide.new_ones(classes) if weight is None else weight[:classes].double()
+    chosen = target.clamp(0, classes - 1)
+    log_shares = wide.log_softmax(1)
+    losses = -weights[chosen] * log_shares.gather(1, chosen[:, None])[:, 0]
+    if smoothing:
+        spread = -(weights * log_shares).sum(1)
+        losses = losses * (1 - smoothing) + spread * (smoothing / classes)
+    is_class = (target >= 0) & (target < classes)
+    pair = torch.stack([losses.where(is_class, torch.nan), weights[chosen]], 1)
+    pair[:, 1].masked_fill_(~is_class, 1.0)
+    terms.copy_(pair.masked_fill((target == ignore_index)[:, None], 0.0))
     lse.copy_(wide.logsumexp(1))
 
 
-def cross_entropy_total_reference(
-    losses: Tensor, target: Tensor, total: Tensor, *, reduction: str, ignore_index: int
-) -> None:
-    """What `cross_entropy_total` computes."""
-    counted = (target != ignore_index).sum().float()
-    total[1] = counted if reduction == "mean" else 1.0
-    total[0] = losses.sum() / total[1]
-
-
-def cross_entropy_grad_reference(
-    logits: Tensor, target: Tensor, lse: Tensor, total: Tensor, control: Tensor, dlogits: Tensor, *,
-    reduction: str, ignore_index: int,
+def cross_entropy_pixels_reference(
+    logits: Tensor, target: Tensor, weight: Tensor | None, partials: Tensor, *,
+    ignore_index: int, smoothing: float,
 ) -> None:  # fmt: skip
-    """What `cross_entropy_grad` computes."""
-    wide = logits.float()
-    gradient = (wide - lse[:, None]).exp()
-    classes = torch.arange(wide.shape[1], device=wide.device)
-    gradient -= (classes == target[:, None]).float()
-    gradient *= control / total[1]
-    gradient.masked_fill_(~_is_class(target, wide.shape[1])[:, None], torch.nan)
-    dlogits.copy_(gradient.masked_fill_((target == ignore_index)[:, None], 0.0))
+    """What `cross_entropy_pixels` computes."""
+    samples, pixels, classes = logits.shape
+    terms = partials.new_empty(samples, pixels, 2)
+    settings = {"ignore_index": ignore_index, "smoothing": smoothing}
+    rows, lse = logits.reshape(-1, classes), terms.new_empty(samples * pixels)
+    cross_entropy_rows_reference(
+        rows, target.reshape(-1), weight, terms.view(-1, 2), lse, **settings
+    )
+    shares = terms.double().split(PIXEL_STEPS * _pixel_rows(classes), 1)
+    for split, share in enumerate(shares):
+        partials[:, split] = share.sum(1)
+
+
+def loss_total_reference(
+    partials: Tensor, before: Tensor | None, total: Tensor, *, mean: bool, share: float
+) -> None:
+    """What `loss_total` computes."""
+    loss, counted = partials.view(-1, 2).double().sum(0)
+    divisor = counted if mean else torch.ones_like(counted)
+    total[0] = loss / divisor * share + (0.0 if before is None else before[0])
+    total[1] = divisor / share

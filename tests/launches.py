@@ -24,6 +24,8 @@ from tvdnn.kernels import (
     linear,
     linear_update,
     loss,
+    loss_elements,
+    loss_grad,
     norm,
     optim,
     optim_partials,
@@ -389,27 +391,50 @@ def _sum_partials(o: Operands) -> Launch:
 # Loss and updates
 
 
+OF_ROWS = {"ignore_index": -100, "smoothing": 0.1}
+
+
 def _cross_entropy_rows(o: Operands) -> Launch:
     logits, target = o.random(o.size.samples, 1000), o.classes(1000)
-    losses, lse = o.empty(o.size.samples), o.empty(o.size.samples)
-    run = partial(loss.cross_entropy_rows, ignore_index=-100)
-    return Launch(lambda: run(logits, target, losses, lse), (losses, lse))
+    terms, lse = o.empty(o.size.samples, 2), o.empty(o.size.samples)
+    run = partial(loss.cross_entropy_rows, **OF_ROWS)
+    return Launch(lambda: run(logits, target, None, terms, lse), (terms, lse))
 
 
-MEAN = {"reduction": "mean", "ignore_index": -100}
+def _cross_entropy_pixels(o: Operands) -> Launch:
+    logits = o.maps(channels=21).flatten(1, 2)
+    target = logits.argmax(-1)
+    partials = o.empty(o.size.samples, loss.pixel_splits(*logits.shape[1:]), 2)
+    run = partial(loss.cross_entropy_pixels, **OF_ROWS)
+    return Launch(lambda: run(logits, target, None, partials), (partials,))
 
 
-def _cross_entropy_total(o: Operands) -> Launch:
-    losses, target, total = o.random(o.size.samples), o.classes(1000), o.empty(2)
-    return Launch(lambda: loss.cross_entropy_total(losses, target, total, **MEAN), (total,))
+def _loss_total(o: Operands) -> Launch:
+    partials, total = o.random(o.size.samples, 100, 2), o.empty(2)
+    run = partial(loss.loss_total, mean=True, share=0.3)
+    return Launch(lambda: run(partials, partials, total), (total,))
 
 
 def _cross_entropy_grad(o: Operands) -> Launch:
     logits, target = o.random(o.size.samples, 1000), o.classes(1000)
     lse, total, one = o.random(o.size.samples), torch.ones(2, device=o.device), o.random(1)
     gradient = o.like(logits)
-    operands = (logits, target, lse, total, one, gradient)
-    return Launch(lambda: loss.cross_entropy_grad(*operands, **MEAN), (gradient,))
+    operands = (logits, target, None, lse, total, one, gradient)
+    return Launch(lambda: loss_grad.cross_entropy_grad(*operands, **OF_ROWS), (gradient,))
+
+
+def _element_loss(o: Operands) -> Launch:
+    x, target = o.maps(), o.maps(F32)
+    partials = o.empty(o.size.samples, loss_elements.element_splits(x[0].numel()), 2)
+    run = partial(loss_elements.element_loss, function="bce_with_logits")
+    return Launch(lambda: run(x, target, None, None, partials), (partials,))
+
+
+def _element_loss_grad(o: Operands) -> Launch:
+    x, target, ones = o.maps(), o.maps(F32), torch.ones(2, device=o.device)
+    dx = o.like(x)
+    run = partial(loss_elements.element_loss_grad, function="bce_with_logits")
+    return Launch(lambda: run(x, target, None, None, ones, ones, dx), (dx,))
 
 
 def _updating(
@@ -489,8 +514,11 @@ LAUNCHES: dict[str, Make] = {
     "sum_rows": _sum_rows,
     "sum_partials": _sum_partials,
     "cross_entropy_rows": _cross_entropy_rows,
-    "cross_entropy_total": _cross_entropy_total,
+    "cross_entropy_pixels": _cross_entropy_pixels,
+    "loss_total": _loss_total,
     "cross_entropy_grad": _cross_entropy_grad,
+    "element_loss": _element_loss,
+    "element_loss_grad": _element_loss_grad,
     "linear_grad_weight_sgd": partial(
         _product_update, launcher=linear_update.linear_grad_weight_sgd, num_states=1, **SGD
     ),

@@ -145,6 +145,7 @@ def test_memory_format_is_kept(
     [
         nn.AdaptiveAvgPool2d,
         nn.AvgPool2d,
+        nn.BCEWithLogitsLoss,
         nn.Conv2d,
         nn.CrossEntropyLoss,
         nn.Dropout,
@@ -157,6 +158,7 @@ def test_memory_format_is_kept(
         nn.LeakyReLU,
         nn.Linear,
         nn.LocalResponseNorm,
+        nn.MSELoss,
         nn.MaxPool2d,
         nn.ReLU,
         nn.ReLU6,
@@ -235,6 +237,8 @@ def test_triton_launchers_of_dropout_and_loss(
     test_dropout_drops_and_scales(0.5, False, device)
     for reduction in ("mean", "none"):
         test_cross_entropy_matches_its_twin(reduction, torch.float32, device, generator)
+    for name in ("each", "pixels, all", "squares", "binary, weighted"):
+        test_losses_match_their_twins(name, torch.float32, device, generator)
 
 
 def test_inplace_relu_writes_its_input(device: torch.device) -> None:
@@ -330,12 +334,70 @@ def test_cross_entropy_matches_its_twin(
     assert error(logits.grad, exact_logits.grad) <= TOLERANCE[dtype]
 
 
-def test_cross_entropy_with_weights_is_torchs(device: torch.device) -> None:
-    logits, weight = torch.randn(5, 3, device=device), torch.tensor([1.0, 2.0, 3.0], device=device)
-    target = torch.tensor([0, 1, 2, 1, 0], device=device)
-    for options in ({"weight": weight}, {"label_smoothing": 0.1}):
-        ours = nn.CrossEntropyLoss(**options)(logits, target)
-        assert torch.equal(ours, torch.nn.CrossEntropyLoss(**options)(logits, target))
+MAPS, PIXELS = (3, 5, 7, 4), (3, 7, 4)
+LOSSES: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...], tuple[int, ...] | None]] = {
+    "smoothed": (lambda: nn.CrossEntropyLoss(label_smoothing=0.1), (9, 11), (9,)),
+    "weighted": (lambda: nn.CrossEntropyLoss(torch.arange(1.0, 12.0)), (9, 11), (9,)),
+    "each": (
+        lambda: nn.CrossEntropyLoss(torch.arange(1.0, 6.0), reduction="none", label_smoothing=0.2),
+        *(MAPS, PIXELS),
+    ),
+    "pixels": (nn.CrossEntropyLoss, MAPS, PIXELS),
+    "pixels, all": (
+        lambda: nn.CrossEntropyLoss(torch.arange(1.0, 6.0), label_smoothing=0.1, ignore_index=2),
+        *(MAPS, PIXELS),
+    ),
+    "squares": (nn.MSELoss, MAPS, None),
+    "sum of squares": (lambda: nn.MSELoss(reduction="sum"), (9, 11), None),
+    "binary": (nn.BCEWithLogitsLoss, (9, 11), None),
+    "binary, weighted": (
+        lambda: nn.BCEWithLogitsLoss(
+            torch.tensor(3.0), pos_weight=torch.arange(1.0, 6)[:, None, None]
+        ),
+        *(MAPS, None),
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_match_their_twins(
+    name: str, dtype: torch.dtype, device: torch.device, generator: torch.Generator
+) -> None:
+    make, shape, classes = LOSSES[name]
+    layer = make().to(device)
+    x = torch.randn(shape, generator=generator, device=device).to(dtype).requires_grad_()
+    given = {"generator": generator, "device": device}
+    target = torch.rand(shape, **given) if classes is None else torch.randint(5, classes, **given)
+    exact_x, twin = x.detach().double().requires_grad_(), copy.deepcopy(layer).double()
+    twin.__class__ = type(layer).__mro__[1]
+
+    ours = layer(x, target)
+    exact = twin(exact_x, target if classes else target.double())
+    dy = torch.randn(ours.shape, **given).to(dtype)
+    ours.backward(dy)
+    exact.backward(dy.double())
+
+    assert ours.dtype == dtype
+    assert x.grad is not None
+    assert exact_x.grad is not None
+    assert error(ours, exact) <= TOLERANCE[dtype]
+    assert error(x.grad, exact_x.grad) <= TOLERANCE[dtype]
+
+
+def test_other_losses_are_torchs(device: torch.device) -> None:
+    """Of elements, of sequences, of probabilities, and with weights that are not by channel."""
+    x, shares = torch.randn(5, 3, device=device), torch.rand(5, 3, device=device).softmax(1)
+    lines = torch.randn(5, 3, 4, device=device)
+    weight = torch.arange(1.0, 6.0, device=device)[:, None]
+    for name, options, operands in (
+        ("MSELoss", {"reduction": "none"}, (x, shares)),
+        ("CrossEntropyLoss", {}, (x, shares)),
+        ("CrossEntropyLoss", {}, (lines, lines.argmax(1))),
+        ("BCEWithLogitsLoss", {"weight": weight}, (x, shares)),
+    ):
+        ours, twin = (getattr(package, name)(**options) for package in (nn, torch.nn))
+        assert torch.equal(ours(*operands), twin(*operands))
 
 
 @pytest.mark.parametrize("name", ["conv", "conv grouped", "linear", "max pool", "relu", "silu"])

@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from bench.cases.case import Calls
 from bench.cases.tensors import EXACT_SAMPLES, Shape, few, poisoned, randn
-from tvdnn.kernels import dropout, loss
+from tvdnn.kernels import dropout, loss, loss_grad
 
 
 def dropped(shape: Shape, kind: torch.dtype) -> Calls:
@@ -34,14 +34,15 @@ def cross_entropy(shape: Shape, kind: torch.dtype) -> Calls:
     """The mean loss, and its gradient, which is compared."""
     logits, gradient = randn(shape, kind), poisoned(shape, kind)
     target = torch.randint(0, shape[1], shape[:1])
-    losses, lse, total = (torch.empty(size) for size in (shape[0], shape[0], 2))
-    one, options = torch.ones(1), {"reduction": "mean", "ignore_index": -100}
+    terms, lse, total = torch.empty(shape[0], 2), torch.empty(shape[0]), torch.empty(2)
+    one, options = torch.ones(1), {"ignore_index": -100, "smoothing": 0.0}
     leaf = logits.detach().requires_grad_()
 
     def own() -> Tensor:
-        loss.cross_entropy_rows(logits, target, losses, lse, ignore_index=-100)
-        loss.cross_entropy_total(losses, target, total, **options)
-        loss.cross_entropy_grad(logits, target, lse, total, one, gradient, **options)
+        loss.cross_entropy_rows(logits, target, None, terms, lse, **options)
+        loss.loss_total(terms, None, total, mean=True, share=1.0)
+        operands = (logits, target, None, lse, total, one)
+        loss_grad.cross_entropy_grad(*operands, gradient, **options)
         return gradient
 
     def peer() -> Tensor:

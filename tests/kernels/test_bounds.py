@@ -14,6 +14,8 @@ from tvdnn.kernels import (
     layout,
     linear,
     loss,
+    loss_elements,
+    loss_grad,
     norm,
     optim,
     pool_avg,
@@ -93,15 +95,19 @@ def _norm(x: Tensor, output: Output) -> None:
 def _loss(x: Tensor, output: Output) -> None:
     logits = x.view(35, 19)
     target = torch.arange(35, device=x.device) % 19
-    losses, lse, total = (output(size, dtype=torch.float32) for size in (35, 35, 2))
-    options = {"ignore_index": -100}
-    loss.cross_entropy_rows(logits, target, losses, lse, **options)
-    loss.cross_entropy_total(losses, target, total, reduction="mean", **options)
+    wide = {"dtype": torch.float32}
+    terms, lse, total = output(35, 2, **wide), output(35, **wide), output(2, **wide)
+    options = {"ignore_index": -100, "smoothing": 0.1}
+    loss.cross_entropy_rows(logits, target, None, terms, lse, **options)
+    loss.cross_entropy_pixels(logits[None], target[None], None, output(1, 1, 2, **wide), **options)
+    loss.loss_total(terms, None, total, mean=True, share=1.0)
     control = torch.ones(1, device=x.device)
-    dlogits = output(35, 19)
-    loss.cross_entropy_grad(
-        logits, target, lse, total, control, dlogits, reduction="mean", **options
-    )
+    operands = (logits, target, None, lse, total, control)
+    loss_grad.cross_entropy_grad(*operands, output(35, 19), **options)
+    targets, function = x.float(), {"function": "mse"}
+    loss_elements.element_loss(x, targets, None, None, output(1, 1, 2, **wide), **function)
+    operands = (x, targets, None, None, total, control)
+    loss_elements.element_loss_grad(*operands, output(*SHAPE), **function)
 
 
 def _optim(x: Tensor, output: Output) -> None:

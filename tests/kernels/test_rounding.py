@@ -8,7 +8,15 @@ import torch
 import triton
 import triton.language as tl
 
-from tvdnn.kernels import activation, dropout, layout, norm, pool_avg, pool_max_grad
+from tvdnn.kernels import (
+    activation,
+    dropout,
+    layout,
+    loss_elements,
+    norm,
+    pool_avg,
+    pool_max_grad,
+)
 from tvdnn.kernels.conv import conv2d, conv2d_grad_input, conv2d_max_pool
 from tvdnn.kernels.conv_pack import pack_weight, pack_weight_grad_input
 from tvdnn.kernels.layout import cast, stage
@@ -128,6 +136,7 @@ SOURCES = [  # sides of what is read and of what is written: maps of 7 x 7, pool
     (activation, "activate", 7, 7, {"function": "silu"}),
     (activation, "activate_grad", 7, 7, {"function": "silu"}),
     (activation, "activate_grad", 7, 7, {"function": "sigmoid"}),
+    (loss_elements, "element_loss_grad", 7, 7, {"function": "mse"}),
     (dropout, "dropout", 7, 7, {"p": 0.3, "op_id": 1, "first_sample": 0}),
 ]
 
@@ -153,6 +162,7 @@ def test_whatever_products_read_is_rounded(
         "max_pool2d_grad": (like, given),
         "max_unpool2d": (given, codes),
         "local_response_norm_grad": (like, given),
+        "element_loss_grad": (given, like, None, None, *(torch.ones(2, device=device),) * 2),
     }
     read = operands.get(name, (given,))
     behind = (torch.tensor([7], device=device),) if name == "dropout" else ()

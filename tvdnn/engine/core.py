@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from struct import Struct
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import torch
 from torch import nn
@@ -24,6 +24,7 @@ from ..runtime.slab import Slab
 from .graphs import Progress, default_costs
 
 _CONTROL = Struct("=10fq")  # the optimizer's 8 floats, the scale, a gap, the seed
+EMPTY: Final[Mapping[str, torch.Tensor]] = {}
 Updates: TypeAlias = Mapping[str, tuple[torch.Tensor | None, ...]]
 
 
@@ -54,11 +55,19 @@ class Options:
 class Core:
     """Arena, slab, control block and runners of one network.
 
-    All its runners share the arena: one step at a time.
+    All its runners share the arena: one step at a time. `constants` are tensors, beside the
+    parameters, that passes read by name.
     """
 
-    def __init__(self, net: nn.Module, limits: Limits, options: Options) -> None:
+    def __init__(
+        self,
+        net: nn.Module,
+        limits: Limits,
+        options: Options,
+        constants: Mapping[str, torch.Tensor] = EMPTY,
+    ) -> None:
         self.params = dict(net.named_parameters())
+        self._constants = constants
         self.device = one_device(self.params)
         self.limits, self.options = limits, options
         cuda = self.device.type == "cuda"
@@ -140,6 +149,7 @@ class Core:
             progress=progress,
         )
         params = {name: param.detach() for name, param in self.params.items()}
+        params |= self._constants
         return Runner(
             schedule,
             Tensors(params, updates, self.control),

@@ -1,6 +1,6 @@
 """From a module, inputs and settings to the Graph of a step and the costs to plan it with."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -11,12 +11,14 @@ from ..errors import InputError
 from ..graph import Graph, Network
 from ..ops import Settings, expand
 from ..ops.expand import DTYPES, Mode
+from ..ops.loss import Loss
 from ..optim import SGD, Optimizer
 from ..planner.costs import Costs, Roofline
 from ..planner.hardware import load
 from ..planner.planning import DEFAULT_CHUNK_SIZE
 from ..trace import trace
 from ..units import parse_bytes
+from .losses import LossLike, check_losses, losses_of
 
 Progress = Callable[[str, float], None]
 
@@ -45,7 +47,8 @@ def training_graph(
     module: nn.Module,
     x: torch.Tensor,
     *,
-    loss: str = "cross_entropy",
+    loss: LossLike | Sequence[LossLike] = "cross_entropy",
+    loss_weights: Sequence[float] | None = None,
     optimizer: Optimizer | None = None,
     dtype: str = "fp32",
     chunk_size: int | str | None = None,
@@ -54,33 +57,30 @@ def training_graph(
 ) -> Graph:
     """The Graph of one training step of `module` on a batch like `x`: [N, ...], on any device.
 
-    The loss is softmax cross-entropy over the module's one output; `chunk_size` is the bytes of a
-    section, `fuse` joins ops that one kernel computes.
+    `loss` and `loss_weights` are as Trainer's; `chunk_size` is the bytes of a section, `fuse` joins
+    ops that one kernel computes.
     """
-    settings = training_settings(loss, optimizer or SGD(), dtype, chunk_size, sections)
-    return expand(check_trainable(trace(module, (x,))), replace(settings, fuse=fuse))
+    losses = losses_of(loss, loss_weights, torch.device("meta")).each
+    settings = training_settings(losses, optimizer or SGD(), dtype, chunk_size, sections)
+    network = check_trainable(trace(module, (x,)), losses)
+    return expand(network, replace(settings, fuse=fuse))
 
 
 def training_settings(
-    loss: str, optimizer: Optimizer, dtype: str, chunk_size: int | str | None, sections: int | None
+    losses: tuple[Loss, ...],
+    optimizer: Optimizer,
+    dtype: str,
+    chunk_size: int | str | None,
+    sections: int | None,
 ) -> Settings:
     """Settings of a training step; errors name what is not known."""
-    if loss != "cross_entropy":
-        raise InputError(
-            f"loss {loss!r} is not known; "
-            "choose cross_entropy, or use virtualize with your own loss"
-        )
     chunk = parse_bytes(chunk_size) or DEFAULT_CHUNK_SIZE
-    return Settings(_known_dtype(dtype), chunk, Mode.TRAIN, sections, optimizer=optimizer)
+    return Settings(_known_dtype(dtype), chunk, Mode.TRAIN, sections, losses, optimizer)
 
 
-def check_trainable(network: Network) -> Network:
-    """The network, if it has one output of logits [N, classes] and something to train."""
-    if len(network.outputs) != 1 or len(network.values[network.outputs[0]].shape) != 2:
-        raise InputError(
-            "cross_entropy needs a network with one output of shape [N, classes]; this one has "
-            f"{len(network.outputs)} outputs or more dimensions: use virtualize with your own loss"
-        )
+def check_trainable(network: Network, losses: Sequence[Loss]) -> Network:
+    """The network, if it has outputs that the losses take and something to train."""
+    check_losses(network, losses)
     if not any(param.requires_grad for param in network.params.values()):
         raise InputError(
             "the network has no parameter with requires_grad; there is nothing to train"

@@ -1,7 +1,7 @@
 """Trainer: forward, loss, backward and update planned as one step, run inside a device budget."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import median
@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 from ..errors import EngineError, InputError
-from ..graph import Graph
+from ..graph import Graph, Network
 from ..ops import expand
 from ..ops.expand import Mode
+from ..ops.loss import TARGET
 from ..optim import SGD
 from ..planner.costs import Costs
 from ..planner.plan import Plan
@@ -24,7 +25,7 @@ from ..planner.timeline import Timeline
 from ..runtime.kernels import kernel_set
 from ..runtime.runner import Runner
 from ..runtime.slab import Slab
-from ..runtime.staging import Staging
+from ..runtime.staging import BUFFERS, Staging
 from ..trace import trace
 from ..units import format_bytes, parse_bytes
 from .core import Core, Limits, Options, Updates, write_control
@@ -35,12 +36,16 @@ from .graphs import (
     resolve_dtype,
     training_settings,
 )
+from .losses import LossLike, losses_of, target_nbytes, target_shape
 from .optimizers import Planned, Spec, control_of, load_state, plan_optimizer, states_of
 
 
 class Trainer:
     """Trains `net` by planned steps on batches like `example_inputs`: [N, C, H, W] or [N, F].
 
+    `loss` is "cross_entropy", "bce_with_logits" or "mse", or a torch.nn.CrossEntropyLoss (of rows
+    or pixels), BCEWithLogitsLoss or MSELoss with its settings; for a network of several outputs a
+    list of one each, or `loss_weights`, the factors with which their losses are added.
     `budget` bounds the device bytes of parameters, optimizer state, workspaces and maps,
     `host_budget` the pinned bytes, both as numbers or text ("4GiB"). `dtype` is "fp32", "tf32" or
     "bf16" (master weights stay float32). Raises BudgetError with the floor where `policy` has no
@@ -54,7 +59,8 @@ class Trainer:
         net: nn.Module,
         example_inputs: torch.Tensor,
         *,
-        loss: str = "cross_entropy",
+        loss: LossLike | Sequence[LossLike] = "cross_entropy",
+        loss_weights: Sequence[float] | None = None,
         optimizer: Spec | None = None,
         policy: str = "auto",
         budget: int | str | None = None,
@@ -62,8 +68,6 @@ class Trainer:
         chunk_size: int | str | None = None,
         sections: int | None = None,
         dtype: str | None = None,
-        reduction: str = "mean",
-        ignore_index: int = -100,
         kernels: str | None = None,
         seed: int = 0,
         costs: Costs | None = None,
@@ -78,13 +82,12 @@ class Trainer:
         self._spec: Spec = optimizer or SGD()
         options = Options(kernels, order_seed, delay_seed, costs, slab, progress)
         limits = Limits(policy, parse_bytes(budget), parse_bytes(host_budget))
-        self._core = Core(net, limits, options)
+        losses = losses_of(loss, loss_weights, next(net.parameters(), torch.empty(0)).device)
+        self._core = Core(net, limits, options, losses.tensors)
         dtype = resolve_dtype(dtype, self.device)
         self._staging = Staging(self.device)
         self._settings = replace(
-            training_settings(loss, self._spec, dtype, chunk_size, sections),
-            reduction=reduction,
-            ignore_index=ignore_index,
+            training_settings(losses.each, self._spec, dtype, chunk_size, sections),
             reserve=self._staging.nbytes_for(example_inputs),
             fuse=fuses(policy),
         )
@@ -93,6 +96,7 @@ class Trainer:
         self.optimizer = self._make_optimizer()
         self._first = (tuple(example_inputs.shape), Mode.TRAIN)
         self._runner(*self._first)
+        self._target_shape = target_shape(self.graph.network)
         self._modules = tuple(net.modules())
         self._made_for = self._modes()
         self.construction_peak_nbytes = self.peak_nbytes()
@@ -128,7 +132,8 @@ class Trainer:
     def step(self, x: torch.Tensor, y: torch.Tensor, *, accumulate: int = 1) -> torch.Tensor:
         """One training step; returns the loss, a 0-d float32 tensor on the device.
 
-        `x` [N, ...] and `y` int64 [N] may lie on the device, or in pinned or pageable host memory.
+        `x` [N, ...] and `y`, classes int64 [N] or [N, H, W] or else floats in the output's shape,
+        may lie on the device, or in pinned or pageable host memory.
         With `accumulate` = k the batch runs as k parts of N / k samples whose gradients are summed
         before one update.
         """
@@ -216,14 +221,16 @@ class Trainer:
                 f"accumulate={accumulate} does not divide the batch of {x.shape[0]}; "
                 "choose a divisor"
             )
-        if y.dtype != torch.int64 or y.shape != x.shape[:1]:
-            raise InputError(
-                f"y is {y.dtype} {list(y.shape)}; it must be int64 of shape [{x.shape[0]}]"
-            )
         if tuple(x.shape[1:]) != self._first[0][1:]:
             raise InputError(
                 f"x has samples of shape {list(x.shape[1:])}, the example "
                 f"{list(self._first[0][1:])}; only the batch may vary"
+            )
+        dtype = self._settings.losses[0].target_dtype
+        wanted = [x.shape[0], *self._target_shape[1:]]
+        if y.is_floating_point() != (dtype != "int64") or list(y.shape) != wanted:
+            raise InputError(
+                f"y is {y.dtype} {list(y.shape)}; it must be {dtype} of shape {wanted}"
             )
 
     def _modes(self) -> tuple[bool, ...]:
@@ -271,8 +278,9 @@ class Trainer:
 
     def _fill(self, runner: Runner, x: torch.Tensor, y: torch.Tensor) -> None:
         self._check_staging(x, runner.schedule.peak_nbytes)
-        runner.fill(runner.schedule.graph.network.inputs[0], self._staging.put(x))
-        runner.fill("target", self._staging.put(y))
+        name = runner.schedule.graph.network.inputs[0]
+        runner.fill(name, self._staging.put(x, name))
+        runner.fill(TARGET, self._staging.put(y, TARGET))
         self._staging.release()
 
     def _check_staging(self, x: torch.Tensor, peak_nbytes: int) -> None:
@@ -293,11 +301,17 @@ class Trainer:
 
     def _graph(self, shape: tuple[int, ...], mode: Mode) -> Graph:
         self._core.report("tracing", 0.0)
-        network = check_trainable(trace(self.net, (torch.empty(shape, device="meta"),)))
+        network = self._trace(shape)
         self._core.report("tracing", 1.0)
         kept = sum(grad.numel() * grad.element_size() for grad in self._grads.values())
         reserve = self._settings.reserve + (kept if mode is Mode.TRAIN else 0)
+        if self._settings.reserve:  # where inputs are staged, so are targets
+            reserve += BUFFERS * target_nbytes(network, self._settings.losses)
         return expand(network, replace(self._settings, mode=mode, reserve=reserve))
+
+    def _trace(self, shape: tuple[int, ...]) -> Network:
+        network = trace(self.net, (torch.empty(shape, device="meta"),))
+        return check_trainable(network, self._settings.losses)
 
     def _updates(self, mode: Mode) -> Updates:
         """What passes that consume gradients change: parameters and state, or kept sums."""

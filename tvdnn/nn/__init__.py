@@ -20,7 +20,7 @@ from .activation import (
 from .conv import Conv2d, LazyConv2d
 from .dropout import Dropout
 from .linear import LazyLinear, Linear
-from .loss import CrossEntropyLoss
+from .loss import BCEWithLogitsLoss, CrossEntropyLoss, MSELoss
 from .norm import LocalResponseNorm
 from .pool import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 
@@ -29,6 +29,7 @@ __all__ = [
     "GELU",
     "AdaptiveAvgPool2d",
     "AvgPool2d",
+    "BCEWithLogitsLoss",
     "Conv2d",
     "CrossEntropyLoss",
     "Dropout",
@@ -41,6 +42,7 @@ __all__ = [
     "LeakyReLU",
     "Linear",
     "LocalResponseNorm",
+    "MSELoss",
     "MaxPool2d",
     "ReLU",
     "ReLU6",

@@ -11,12 +11,12 @@ from ..memory.blocks import block_nbytes
 from ..optim import SGD, Optimizer
 from .builder import Builder
 from .layout import add_grads
+from .loss import LOSSES, TARGET, Loss
 from .optim import settle, take
 from .registry import DEFINITIONS
 
 CONTROL_NBYTES = 512
 HANDED_OUT_NBYTES = 3 * 512  # blocks of losses that the caller holds
-REDUCTIONS = ("mean", "sum")
 DTYPES = {"fp32": ("float32", "ieee"), "tf32": ("float32", "tf32"), "bf16": ("bfloat16", "ieee")}
 
 
@@ -42,16 +42,15 @@ class Settings:
 
     `dtype` is "fp32" (IEEE), "tf32" or "bf16"; `chunk_size` the bytes of a section, or `sections`
     their number per map. `input_grads` are the network inputs whose gradient is wanted; `reserve`
-    are device bytes of the caller's to count. `fuse` joins ops that
-    one kernel computes.
+    are device bytes of the caller's to count. `losses` are those of the outputs, in their order.
+    `fuse` joins ops that one kernel computes.
     """
 
     dtype: str
     chunk_size: int
     mode: Mode = Mode.TRAIN
     sections: int | None = None
-    reduction: str = "mean"
-    ignore_index: int = -100
+    losses: tuple[Loss, ...] = (Loss(),)
     optimizer: Optimizer | None = None
     input_grads: frozenset[str] = frozenset()
     reserve: int = 0
@@ -66,7 +65,7 @@ def expand(network: Network, settings: Settings) -> Graph:
     _check(network, settings)
     network = fuse(network) if settings.fuse else network
     training = settings.mode in (Mode.TRAIN, Mode.ACCUMULATE)
-    network = _with_loss(network, settings) if training else network
+    network = _with_losses(network, settings.losses) if training else network
     dtype, precision = DTYPES[settings.dtype]
     infers = settings.mode is Mode.INFER
     wanted = frozenset[str]() if infers else _wanted(network, settings.input_grads)
@@ -80,7 +79,7 @@ def expand(network: Network, settings: Settings) -> Graph:
         optimizer=settings.optimizer or SGD(),
         takes=TAKES[settings.mode],
     )
-    inputs = _add_inputs(b)
+    inputs = _add_inputs(b, settings)
     _forward(b)
     cut = len(b.passes)
     output_maps = tuple(b.home[name] for name in network.outputs)
@@ -115,25 +114,28 @@ def _check(network: Network, settings: Settings) -> None:
         raise InputError("the batch has no samples; give at least one")
     if settings.sections is not None and settings.sections < 1:
         raise InputError(f"sections is {settings.sections}; it must be at least 1")
-    if settings.reduction not in REDUCTIONS:
-        known = " or ".join(REDUCTIONS)
-        raise InputError(f"reduction {settings.reduction!r} is not known; choose {known}")
 
 
-def _with_loss(network: Network, settings: Settings) -> Network:
-    logits = network.outputs[0]
-    attrs = {"reduction": settings.reduction, "ignore_index": settings.ignore_index}
-    loss = Op("loss", "cross_entropy", (logits, "target"), "loss", (), attrs)
-    values = {
-        **network.values,
-        "target": Value("target", (network.batch,)),
-        "loss": Value("loss", (2,)),
-    }
+def _with_losses(network: Network, losses: tuple[Loss, ...]) -> Network:
+    """The network with a loss for each output, the last of which holds their sum."""
+    shape = losses[0].target_shape(network.values[network.outputs[0]].shape)
+    values = {**network.values, TARGET: Value(TARGET, shape)}
+    ops, params = list(network.ops), dict(network.params)
+    before: tuple[str, ...] = ()
+    for number, (loss, output) in enumerate(zip(losses, network.outputs, strict=True), 1):
+        name = "loss" if number == len(losses) else f"loss {number}"
+        attrs = {**loss.attrs, "mean": loss.mean, "share": loss.share}
+        names = tuple("" if param is None else param.name for param in loss.params)
+        ops.append(Op(name, loss.kind, (output, TARGET, *before), name, names, attrs))
+        params |= {param.name: param for param in loss.params if param is not None}
+        values[name] = Value(name, (2,))
+        before = (name,)
     return replace(
         network,
         values=values,
-        ops=(*network.ops, loss),
-        inputs=(*network.inputs, "target"),
+        ops=tuple(ops),
+        params=params,
+        inputs=(*network.inputs, TARGET),
         outputs=("loss",),
     )
 
@@ -148,9 +150,9 @@ def _wanted(network: Network, input_grads: frozenset[str]) -> frozenset[str]:
     return frozenset(wanted)
 
 
-def _add_inputs(b: Builder) -> dict[str, str]:
+def _add_inputs(b: Builder, settings: Settings) -> dict[str, str]:
     for name in b.network.inputs:
-        dtype = "int64" if name == "target" else b.dtype
+        dtype = settings.losses[0].target_dtype if name == TARGET else b.dtype
         rows = _run_of_readers(b, name)
         b.home[name] = b.add_map(name, b.shape(name), Kind.INPUT, dtype, rows)
     return {name: name for name in b.network.inputs}
@@ -211,7 +213,7 @@ def _backward(b: Builder, settings: Settings) -> None:
     """Passes backward, and behind each op's those that consume its parameters' gradients."""
     unsettled: list[Op] = []
     for op in reversed(b.network.ops):
-        if op.kind == "cross_entropy":
+        if op.kind in LOSSES:
             DEFINITIONS[op.kind].backward(b, op)
             continue
         if not b.needs_grad(op.output) or op.output not in b.contributions:

@@ -17,6 +17,7 @@ from .activation import behind_relu, run_mask
 from .builder import Builder, whole
 from .definition import TORCH_DTYPES, Launch, OpDef
 from .dropout import run_dropout, scale_of
+from .loss import LOSSES
 from .optim import run_update_at_once, update_by, update_nbytes
 
 
@@ -48,7 +49,7 @@ def _partials(b: Builder, name: str, outputs: int, terms: int) -> tuple[Use, ...
 def _out_precision(b: Builder, op: Op) -> dict[str, str]:
     """What products read the output in: where only a loss does, or the caller, none do."""
     readers = [reader.kind for reader in b.network.ops if op.output in reader.inputs]
-    return {} if any(kind != "cross_entropy" for kind in readers) else {"out_precision": "ieee"}
+    return {} if any(kind not in LOSSES for kind in readers) else {"out_precision": "ieee"}
 
 
 def forward_relu(b: Builder, op: Op) -> None:

@@ -1,48 +1,154 @@
-"""Softmax cross-entropy: per-sample rows, a fixed-order total, and the gradient of the logits."""
+"""Losses over a network's outputs: partial sums by sample, a fixed-order total, the gradient.
 
-from ..graph import Kind, Op, Use
+Each adds its total to that of the loss before it, so that the last holds the loss of the step.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from math import prod
+from typing import Any, Final
+
+from ..graph import Kind, Op, Param, Use
+from ..kernels.loss import pixel_splits
+from ..kernels.loss_elements import FUNCTIONS, element_splits
 from .builder import Builder, whole
 from .definition import Launch, OpDef
 
+TARGET: Final = "target"
+LOSSES: Final = ("cross_entropy", *FUNCTIONS)
+CLASSES: Final[Mapping[str, Any]] = {"ignore_index": -100, "smoothing": 0.0}
+_ROW = ("ignore_index", "smoothing")
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What is computed of one output and the target, and its share in the loss of the step.
+
+    `attrs` are the kernels' settings, `params` the tensors of weights that they read: of classes
+    (behind them their sum), or of channels and of positive targets; "" for none.
+    """
+
+    kind: str = "cross_entropy"
+    attrs: Mapping[str, Any] = field(default_factory=lambda: CLASSES)
+    mean: bool = True
+    share: float = 1.0
+    params: tuple[Param | None, ...] = (None,)
+
+    def target_shape(self, output: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of targets for an output of this shape: of classes, one a row or pixel."""
+        return output[:-1] if self.kind == "cross_entropy" else output
+
+    @property
+    def target_dtype(self) -> str:
+        return "int64" if self.kind == "cross_entropy" else "float32"
+
 
 def forward(b: Builder, op: Op) -> None:
-    logits, target = (b.home[name] for name in op.inputs)
-    batch = b.batch
-    losses = b.add_map(f"{op.name} rows", (batch,), Kind.AUX, "float32")
-    lse = b.add_map(f"{op.name} logsumexp", (batch,), Kind.AUX, "float32")
-    b.add_pass(op, "rows", (Use(logits), Use(target)), (Use(losses), Use(lse)))
+    logits, target = (b.home[name] for name in op.inputs[:2])
+    if len(b.shape(op.inputs[0])) > 2:
+        splits = pixel_splits(prod(b.shape(op.inputs[0])[1:-1]), b.shape(op.inputs[0])[-1])
+        sums = b.add_map(f"{op.name} sums", (b.batch, splits, 2), Kind.AUX, "float32")
+        b.add_pass(op, "pixels", (Use(logits), Use(target)), (Use(sums),), params=op.params)
+    else:
+        sums = b.add_map(f"{op.name} rows", (b.batch, 2), Kind.AUX, "float32")
+        lse = b.add_map(_lse(op), (b.batch,), Kind.AUX, "float32")
+        reads, writes = (Use(logits), Use(target)), (Use(sums), Use(lse))
+        b.add_pass(op, "rows", reads, writes, params=op.params)
+    _add_total(b, op, sums)
+
+
+def elements_forward(b: Builder, op: Op) -> None:
+    shape = (b.batch, element_splits(prod(b.shape(op.inputs[0])[1:])), 2)
+    sums = b.add_map(f"{op.name} sums", shape, Kind.AUX, "float32")
+    reads = tuple(Use(b.home[name]) for name in op.inputs[:2])
+    b.add_pass(op, "forward", reads, (Use(sums),), params=op.params)
+    _add_total(b, op, sums)
+
+
+def _add_total(b: Builder, op: Op, sums: str) -> None:
     total = b.home[op.output] = b.add_whole(op.output, Kind.AUX, (2,))
-    reads = (Use(losses), Use(target))
-    b.add_pass(op, "total", reads, (whole(total),), unit=batch, reduction=True)
+    reads = (Use(sums), *(whole(b.home[name]) for name in op.inputs[2:]))
+    b.add_pass(op, "total", reads, (whole(total),), unit=b.batch, reduction=True)
 
 
 def backward(b: Builder, op: Op) -> None:
-    logits, target = (b.home[name] for name in op.inputs)
-    lse, total = f"{op.name} logsumexp", b.home[op.output]
-    dx = b.new_grad(op.inputs[0])
-    reads = (Use(logits), Use(target), Use(lse), whole(total))
-    b.add_pass(op, "grad_input", reads, (Use(dx),))
+    if not b.needs_grad(op.inputs[0]):
+        return
+    logits, target = (b.home[name] for name in op.inputs[:2])
+    lse = (Use(_lse(op)),) if _lse(op) in b.buffers else ()
+    reads = (Use(logits), Use(target), whole(b.home[op.output]), *lse)
+    b.add_pass(op, "grad_input", reads, (Use(b.new_grad(op.inputs[0])),), params=op.params)
+
+
+def _lse(op: Op) -> str:
+    return f"{op.name} logsumexp"
 
 
 def _run_rows(a: Launch) -> None:
     logits, target = a.reads
-    a.kernels.cross_entropy_rows(logits.flatten(1), target, *a.writes, **a.settings("ignore_index"))
+    operands = (logits.flatten(1), target, a.params[0])
+    a.kernels.cross_entropy_rows(*operands, *a.writes, **a.settings(*_ROW))
+
+
+def _run_pixels(a: Launch) -> None:
+    logits, target = a.reads
+    operands = (logits.flatten(1, -2), target.flatten(1), a.params[0])
+    a.kernels.cross_entropy_pixels(*operands, a.writes[0], **a.settings(*_ROW))
 
 
 def _run_total(a: Launch) -> None:
-    a.kernels.cross_entropy_total(*a.reads, a.writes[0], **a.attrs)
+    sums, *before = a.reads
+    settings = a.settings("mean", "share")
+    a.kernels.loss_total(sums, before[0] if before else None, a.writes[0], **settings)
 
 
 def _run_grad_input(a: Launch) -> None:
-    logits, *rest = a.reads
-    grad = a.writes[0].flatten(1)
-    a.kernels.cross_entropy_grad(logits.flatten(1), *rest, a.control.scale, grad, **a.attrs)
+    logits, target, total, *lse = a.reads
+    rows = logits.flatten(1) if lse else logits.flatten(0, -2)
+    known = (rows, target.flatten(), a.params[0], lse[0] if lse else None, total)
+    precision = "ieee" if lse else a.precision  # of a matrix the linear layer rounds a copy
+    operands = (*known, a.control.scale, a.writes[0].view_as(rows))
+    a.kernels.cross_entropy_grad(*operands, **a.settings(*_ROW), precision=precision)
+
+
+def _run_elements(function: str, a: Launch) -> None:
+    x, target = a.reads
+    a.kernels.element_loss(x.view_as(target), target, *a.params, a.writes[0], function=function)
+
+
+def _run_elements_grad(function: str, a: Launch) -> None:
+    x, target, total = a.reads
+    known = (x.view_as(target), target, *a.params, total, a.control.scale)
+    precision = "ieee" if target.dim() == 2 else a.precision  # as of cross-entropy
+    operands = (*known, a.writes[0].view_as(target))
+    a.kernels.element_loss_grad(*operands, function=function, precision=precision)
+
+
+def _of_elements(function: str) -> OpDef:
+    return OpDef(
+        kind=function,
+        forward=elements_forward,
+        backward=backward,
+        roles={
+            "forward": partial(_run_elements, function),
+            "total": _run_total,
+            "grad_input": partial(_run_elements_grad, function),
+        },
+        saves=frozenset({"input"}),
+    )
 
 
 CROSS_ENTROPY = OpDef(
     kind="cross_entropy",
     forward=forward,
     backward=backward,
-    roles={"rows": _run_rows, "total": _run_total, "grad_input": _run_grad_input},
+    roles={
+        "rows": _run_rows,
+        "pixels": _run_pixels,
+        "total": _run_total,
+        "grad_input": _run_grad_input,
+    },
     saves=frozenset({"input"}),
 )
+ELEMENT_LOSSES = tuple(map(_of_elements, FUNCTIONS))

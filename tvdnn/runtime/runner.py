@@ -7,6 +7,7 @@ import torch
 from ..errors import DeviceError, EngineError, InputError
 from ..graph import Kind
 from ..ops.expand import DTYPES
+from ..ops.loss import TARGET
 from ..planner.schedule import Schedule
 from ..planner.timeline import Timeline
 from .arena import Arena
@@ -93,8 +94,8 @@ class Runner:
                 target.copy_(source)
             else:
                 flat = source.dim() == 2  # a view may have renamed maps of one pixel
-                # Of a matrix's gradient the linear layer rounds a copy.
-                kept = flat and buffer.kind is Kind.GRAD
+                # Of a matrix's gradient the linear layer rounds a copy; losses read targets.
+                kept = (flat and buffer.kind is Kind.GRAD) or name == TARGET
                 target = target.flatten(1) if flat else target
                 precision = "ieee" if kept else self._precision
                 self._kernels.stage(source, target, precision=precision)

@@ -29,11 +29,14 @@ class Staging:
         away = [value for value in values if value.device != self._device]
         return BUFFERS * sum(value.numel() * value.element_size() for value in away)
 
-    def put(self, value: torch.Tensor) -> torch.Tensor:
-        """`value` on the device for the current stream's work; `release` when that is issued."""
+    def put(self, value: torch.Tensor, name: str) -> torch.Tensor:
+        """`value` on the device for the current stream's work; `release` when that is issued.
+
+        Values of one `name` take turns in its buffers.
+        """
         if value.device == self._device:
             return value
-        slot = self._next_slot(value)
+        slot = self._next_slot(value, name)
         assert self._stream is not None
         self._stream.wait_event(slot.free)
         with torch.cuda.stream(self._stream):
@@ -48,8 +51,8 @@ class Staging:
             slot.free.record(torch.cuda.current_stream(self._device))
         self._used.clear()
 
-    def _next_slot(self, value: torch.Tensor) -> _Slot:
-        kind, form = (value.dtype, value.dim()), (tuple(value.shape), value.stride())
+    def _next_slot(self, value: torch.Tensor, name: str) -> _Slot:
+        kind, form = (name, value.dtype), (tuple(value.shape), value.stride())
         slots = self._slots.get(kind, [])
         if not slots or (tuple(slots[0].tensor.shape), slots[0].tensor.stride()) != form:
             slots = self._slots[kind] = []  # another shape takes the bytes of the last

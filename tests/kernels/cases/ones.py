@@ -12,6 +12,8 @@ from tvdnn.kernels import (
     linear,
     linear_update,
     loss,
+    loss_elements,
+    loss_grad,
     norm,
     optim,
     optim_partials,
@@ -67,11 +69,15 @@ def _products(dtype: torch.dtype) -> None:
 
 
 def _loss() -> None:
-    logits, target, losses = _empty(1, 1), _empty(1, dtype=torch.int64), _empty(1)
-    total, options = _empty(2), {"reduction": "sum", "ignore_index": 1}
-    loss.cross_entropy_rows(logits, target, losses, losses, ignore_index=1)
-    loss.cross_entropy_total(losses, target, total, **options)
-    loss.cross_entropy_grad(logits, target, losses, total, losses, logits, **options)
+    logits, target, lse = _empty(1, 1), _empty(1, dtype=torch.int64), _empty(1)
+    total, options = _empty(2), {"ignore_index": 1, "smoothing": 1}
+    loss.cross_entropy_rows(logits, target, total, total, lse, **options)
+    loss.cross_entropy_pixels(logits[None], target[None], total, total[None, None], **options)
+    loss.loss_total(total, total, total, mean=False, share=1)
+    loss_grad.cross_entropy_grad(logits, target, total, lse, total, lse, logits, **options)
+    operands = (logits, logits, lse, lse)
+    loss_elements.element_loss(*operands, total[None, None], function="mse")
+    loss_elements.element_loss_grad(*operands, total, lse, logits, function="bce_with_logits")
 
 
 CASES = [

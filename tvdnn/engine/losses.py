@@ -1,0 +1,143 @@
+"""What a user gives as a loss, as data for the planner and tensors for the kernels."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any, Final, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InputError
+from ..graph import DTYPE_NBYTES, Network, Param
+from ..kernels.loss import MOST_CLASSES, with_sum
+from ..meta_tracer import LAYER_PACKAGES
+from ..ops.loss import TARGET, Loss
+
+LossLike: TypeAlias = str | nn.Module
+REDUCTIONS: Final = ("mean", "sum")
+NAMES: Final[Mapping[str, type[nn.Module]]] = {
+    "cross_entropy": nn.CrossEntropyLoss,
+    "bce_with_logits": nn.BCEWithLogitsLoss,
+    "mse": nn.MSELoss,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """The losses of a network's outputs, in order, and the weights that they read, by name."""
+
+    each: tuple[Loss, ...]
+    tensors: Mapping[str, Tensor]
+
+
+def losses_of(
+    loss: LossLike | Sequence[LossLike], weights: Sequence[float] | None, device: torch.device
+) -> Losses:
+    """The losses that names and modules of torch.nn or tvdnn.nn stand for.
+
+    `weights` are the factors of the outputs' losses, all of `loss` if that is one. Raises
+    InputError for losses that are not known or of settings that tvdnn has not.
+    """
+    given = [loss] if isinstance(loss, (str, nn.Module)) else list(loss)
+    shares = [1.0] * len(given) if weights is None else [float(weight) for weight in weights]
+    given = given * len(shares) if isinstance(loss, (str, nn.Module)) else given
+    if not given or len(shares) != len(given):
+        raise InputError(
+            f"there are {len(given)} losses and {len(shares)} loss_weights; give one an output"
+        )
+    tensors: dict[str, Tensor] = {}
+    each = [
+        replace(_loss(module, number, tensors, device), share=share)
+        for number, (module, share) in enumerate(zip(given, shares, strict=True))
+    ]
+    if len({known.target_dtype for known in each}) > 1:
+        raise InputError("the losses take different targets; all outputs are given one")
+    return Losses(tuple(each), tensors)
+
+
+def check_losses(network: Network, losses: Sequence[Loss]) -> None:
+    """Refuse a network unless it has an output for each loss, all for the same targets."""
+    outputs = [network.values[name].shape for name in network.outputs]
+    if len(outputs) != len(losses):
+        raise InputError(
+            f"the network has {len(outputs)} outputs, and losses for {len(losses)}; give a list of"
+            " losses or loss_weights, one for each output"
+        )
+    targets = {loss.target_shape(out) for loss, out in zip(losses, outputs, strict=True)}
+    if len(targets) > 1:
+        raise InputError(f"the outputs want targets of different shapes: {sorted(targets)}")
+    for loss, shape in zip(losses, outputs, strict=True):
+        _check_weights(loss, shape)
+
+
+def target_nbytes(network: Network, losses: Sequence[Loss]) -> int:
+    """Bytes of the targets of the network's outputs."""
+    shape = losses[0].target_shape(network.values[network.outputs[0]].shape)
+    return prod(shape) * DTYPE_NBYTES[losses[0].target_dtype]
+
+
+def target_shape(network: Network) -> tuple[int, ...]:
+    """The shape, as torch has it, of the targets of a network with losses."""
+    shape = network.values[TARGET].shape
+    return (shape[0], shape[3], *shape[1:3]) if len(shape) == 4 else shape
+
+
+def _check_weights(loss: Loss, shape: tuple[int, ...]) -> None:
+    """Weights are of classes, or one for all or each channel, as torch broadcasts them."""
+    channels, of_classes = shape[-1], loss.kind == "cross_entropy"
+    for param in loss.params:
+        if param is None or (prod(param.shape) == 1 and not of_classes):
+            continue
+        wanted = (channels + 1,) if of_classes else (channels, *(1,) * (len(shape) - 2))
+        if param.shape != wanted:
+            raise InputError(
+                f"{param.name} of the loss does not fit an output of {channels} channels; give"
+                f" {channels} values" + ("" if of_classes else f" of shape {list(wanted)}, or one")
+            )
+    if of_classes and len(shape) > 2 and channels > MOST_CLASSES:
+        raise InputError(
+            f"the output has {channels} classes a pixel; cross_entropy takes up to {MOST_CLASSES}"
+        )
+
+
+def _loss(given: LossLike, number: int, tensors: dict[str, Tensor], device: torch.device) -> Loss:
+    """The loss of output `number`, whose weights join `tensors`."""
+    kind, module = _known(given)
+    if module.reduction not in REDUCTIONS:
+        known = " or ".join(REDUCTIONS)
+        raise InputError(f"reduction {module.reduction!r} is not known; choose {known}")
+    mean, attrs = module.reduction == "mean", {}
+    weights: list[Tensor | None] = [None, None]
+    if isinstance(module, nn.CrossEntropyLoss):
+        attrs = {"ignore_index": module.ignore_index, "smoothing": module.label_smoothing}
+        weights = [None if module.weight is None else with_sum(module.weight)]
+    elif isinstance(module, nn.BCEWithLogitsLoss):
+        weights = [module.weight, module.pos_weight]
+    names = [f"loss{number or ''}.{name}" for name in ("weight", "pos_weight")]
+    params: list[Param | None] = []
+    for name, weight in zip(names, weights, strict=False):
+        params.append(None if weight is None else _constant(name, weight))
+        if weight is not None:
+            tensors[name] = weight.detach().to(device, torch.float32).flatten().clone()
+    return Loss(kind, attrs, mean, params=tuple(params))
+
+
+def _constant(name: str, weight: Tensor) -> Param:
+    nbytes = weight.numel() * DTYPE_NBYTES["float32"]
+    return Param(name, tuple(weight.shape), nbytes, requires_grad=False)
+
+
+def _known(given: LossLike) -> tuple[str, Any]:
+    """The name of a loss that tvdnn has, and the module that says its settings."""
+    if isinstance(given, str) and given in NAMES:
+        return given, NAMES[given]()
+    if isinstance(given, nn.Module) and type(given).__module__.startswith(LAYER_PACKAGES):
+        for name, kind in NAMES.items():
+            if isinstance(given, kind):
+                return name, given
+    called = repr(given) if isinstance(given, str) else type(given).__name__
+    raise InputError(
+        f"loss {called} is not known; choose {', '.join(NAMES)}, such a module of torch.nn, or"
+        " virtualize with your own loss"
+    )
