@@ -16,6 +16,7 @@ LEVELS = {
     "tvdnn.meta_tracer": 4,
     "tvdnn.refusals": 1,
     "tvdnn.nn": 4,
+    "tvdnn.opaque_calls": 4,
     "tvdnn.ops": 4,
     "tvdnn.optim": 4,
     "tvdnn.torch_calls": 4,

@@ -4,8 +4,9 @@ While a module's forward runs once over fx proxies, every proxy carries a tensor
 So sizes are plain numbers to the module's own code, no data is touched, and torch's version
 counters show a read of a value that an in-place operation has renamed. Each node's `meta` holds
 `name` (the module's path, and the function's name in a module of the user's), `value` (the meta
-tensor), `version` (of it, when made), `call` (the op), `refusal` (why there is none) and `decides`
-(whether the network's course hangs on its values).
+tensor), `version` (of it, when made), `call` (the op), `refusal` (why there is none), `within` (the
+path of the module that makes the call) and `decides` (whether the network's course hangs on its
+values).
 """
 
 import itertools
@@ -22,6 +23,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 
 from .errors import InputError, UnsupportedOpError
+from .opaque_calls import Effects, opaque_call
 from .refusals import instead, place
 from .torch_calls import FUNCTIONS, METHODS, SUPPORTED, Call, UnsupportedCallError, split
 
@@ -93,11 +95,6 @@ class MapProxy(fx.Proxy):
         parts = self.node.meta["value"]
         return len(parts if isinstance(parts, tuple) else self.value)
 
-    def __iter__(self) -> Iterator[fx.Proxy]:
-        if isinstance(self.node.meta["value"], tuple):
-            return (operator.getitem(self, index) for index in range(len(self)))
-        return super().__iter__()
-
     def __int__(self) -> int:
         assert isinstance(self.tracer, MetaTracer)
         return self.tracer.decide(self, "a number")
@@ -125,32 +122,43 @@ class Root(torch.nn.Module):
 
 
 class MetaTracer(fx.Tracer):
-    """Traces one call of `net`; `inputs` are meta tensors by the names of the placeholders."""
+    """Traces one call of `net`; `inputs` are meta tensors by the names of the placeholders.
+
+    The submodules at the paths `opaque` are ops as they are, which run torch's own code.
+    """
 
     traced_func_name = "traced"
 
-    def __init__(self, net: torch.nn.Module, inputs: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self,
+        net: torch.nn.Module,
+        inputs: Mapping[str, Tensor],
+        opaque: frozenset[str] = frozenset(),
+    ) -> None:
         super().__init__()
         self.net = net
         self.inputs = inputs
+        self.opaque = opaque
+        self.stopped: str | None = None
         self.twins: dict[str, Tensor] = {}
         self.twin_names: dict[int, str] = {}
         self.active: list[torch.nn.Module] = [net]
         self.decided: set[str] = set()
         self.evaluating = False
+        self.effects: str | None = None
 
     def trace_net(self) -> fx.Graph:
-        """The graph of one call, with meta twins in the place of parameters and buffers."""
+        """The graph of one call, with meta twins in the place of parameters and buffers.
+
+        Where the call could not be followed to its end, `stopped` says why.
+        """
         self._add_twins(self.net, prefix="")
         state = {f"net.{name}": twin for name, twin in self.twins.items()}
         try:
-            graph: fx.Graph = torch.func.functional_call(Root(self.net, self), state, ())
+            torch.func.functional_call(Root(self.net, self), state, ())
         except TraceError as error:
-            refused = refusals(self.graph.nodes)
-            if not isinstance(error, UnknownShapeError):
-                refused.append(self._refusal(str(error)))
-            raise unsupported(refused) from error
-        return graph
+            self.stopped = self._refusal(str(error))
+        return self.graph
 
     def placeholders(self) -> Iterator[fx.Proxy]:
         return (self.create_proxy("placeholder", name, (), {}) for name in self.inputs)
@@ -159,7 +167,8 @@ class MetaTracer(fx.Tracer):
         return MapProxy(node, self)
 
     def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
-        return module_refusal(m) is not None
+        path = module_qualified_name.removeprefix("net").removeprefix(".")
+        return path in self.opaque or module_refusal(m) is not None
 
     def call_module(
         self,
@@ -220,7 +229,7 @@ class MetaTracer(fx.Tracer):
         node.meta["value"] = value = self._value(node)
         node.meta["version"] = value._version if isinstance(value, Tensor) else 0
         node.meta["call"] = node.meta["refusal"] = None
-        node.meta["decides"] = False
+        node.meta["decides"], node.meta["within"] = False, self._path()
         try:
             node.meta["call"] = self._call(node, stale)
         except UnsupportedCallError as reason:
@@ -240,12 +249,24 @@ class MetaTracer(fx.Tracer):
             )
         if node.op in ("placeholder", "get_attr", "output") or _takes_apart(node):
             return None
+        if node.op == "call_module" and self._path() in self.opaque:
+            return self._opaque_call(node)
         if node.op == "call_module":
             raise UnsupportedCallError(module_refusal(self.active[-1]) or "")
         translator = _translator(node)
         if translator is None:
             raise UnsupportedCallError(_torch_name(node))
         return None if node.meta["value"] is None else _translated(node, translator)
+
+    def _opaque_call(self, node: fx.Node) -> Call:
+        """The op of a submodule that runs as it is: what it reads, its parameters and itself."""
+        module = self.active[-1]
+        names = dict(module.named_parameters())
+        params = (
+            self.create_node("get_attr", self.twin_names[id(p)], (), {}) for p in names.values()
+        )
+        attrs = {"module": module, "names": tuple(names)}
+        return opaque_call(node, tuple(params), attrs, self.effects)
 
     def _value(self, node: fx.Node) -> Any:
         """What a node yields on the meta device; None where that is unknown."""
@@ -258,7 +279,10 @@ class MetaTracer(fx.Tracer):
         args, kwargs = map_arg((node.args, node.kwargs), lambda source: source.meta["value"])
         self.evaluating = True
         try:
-            return _function(node, self.root)(*args, **kwargs)
+            function = _function(node, self.root)
+            if node.op == "call_module":
+                return self._run_module(function, args, kwargs)
+            return function(*args, **kwargs)
         except (RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError) as error:
             if _translator(node) is not None:
                 shapes = [tuple(source.meta["value"].shape) for source in node.all_input_nodes]
@@ -266,6 +290,13 @@ class MetaTracer(fx.Tracer):
             return None
         finally:
             self.evaluating = False
+
+    def _run_module(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """What a refused or opaque module yields, its effects noted."""
+        with Effects(self.active[-1]) as effects:
+            value = forward(*args, **kwargs)
+        self.effects = effects.found()
+        return value
 
     def _path(self) -> str:
         """The running module's path below the traced one."""
@@ -276,6 +307,8 @@ class MetaTracer(fx.Tracer):
         if node.op in ("placeholder", "get_attr"):
             return str(node.target)
         path, function = self._path(), _torch_name(node).rstrip("_")
+        if node.op == "call_module":
+            return path or type(self.net).__name__
         if path and type(self.active[-1]).__module__.startswith(LAYER_PACKAGES):
             return path
         return f"{path}.{function}" if path else function

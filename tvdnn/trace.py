@@ -14,21 +14,46 @@ FLOAT32_NBYTES = 4
 
 
 def trace(
-    module: torch.nn.Module, example_inputs: Sequence[Tensor], *, name: str | None = None
+    module: torch.nn.Module,
+    example_inputs: Sequence[Tensor],
+    *,
+    name: str | None = None,
+    opaque: bool = False,
 ) -> Network:
     """The network that `module` computes on inputs of these shapes, in its mode (train or eval).
 
     Inputs and parameters may be on any device, the meta device included. Lazy layers get their
     parameters, as a first call would give them; nothing else of the module changes. Parameters that
     no output depends on are left out. UnsupportedOpError lists all that cannot be traced,
-    operations that tvdnn has not and control flow by values, each by its module and line.
+    operations that tvdnn has not and control flow by values, each by its module and line. With
+    `opaque` the submodules that hold them are ops as they are, where they read and make one tensor,
+    draw no random numbers and change no buffers.
     """
     _check_parameters(module)
     inputs = _meta_inputs(module, example_inputs)
-    tracer = MetaTracer(module, inputs)
-    with torch.inference_mode(False), torch.no_grad():
-        graph = tracer.trace_net()
-    return _network(module, _live_nodes(graph), name or type(module).__name__)
+    paths, found = frozenset[str](), frozenset[str]()
+    while True:
+        tracer = MetaTracer(module, inputs, paths)
+        with torch.inference_mode(False), torch.no_grad():
+            graph = tracer.trace_net()
+        nodes = list(graph.nodes) if tracer.stopped else _live_nodes(graph)
+        found = _refusing(nodes) - paths if opaque else frozenset()
+        if not found:
+            _check_supported(nodes, tracer.stopped)
+            return _network(module, nodes, name or type(module).__name__)
+        paths |= found
+
+
+def _refusing(nodes: Sequence[fx.Node]) -> frozenset[str]:
+    """The paths of the submodules that make calls which are no ops."""
+    refused = (node for node in nodes if node.meta["refusal"] is not None)
+    return frozenset(node.meta["within"] for node in refused) - {""}
+
+
+def _check_supported(nodes: Sequence[fx.Node], stopped: str | None) -> None:
+    refused = [*refusals(nodes), *([stopped] if stopped else [])]
+    if refused:
+        raise unsupported(refused)
 
 
 def _check_parameters(module: torch.nn.Module) -> None:
@@ -101,9 +126,6 @@ def _live_nodes(graph: fx.Graph) -> list[fx.Node]:
 
 
 def _network(module: torch.nn.Module, nodes: Sequence[fx.Node], name: str) -> Network:
-    refused = refusals(nodes)
-    if refused:
-        raise unsupported(refused)
     names = _value_names(
         node for node in nodes if node.op == "placeholder" or node.meta["call"] is not None
     )

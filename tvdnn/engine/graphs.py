@@ -37,10 +37,10 @@ def _known_dtype(dtype: str) -> str:
     return dtype
 
 
-def give_lazy_parameters(module: nn.Module, *inputs: torch.Tensor) -> None:
+def give_lazy_parameters(module: nn.Module, *inputs: torch.Tensor, opaque: bool = False) -> None:
     """Give lazy layers the parameters that a first call on inputs of these shapes would."""
     if any(is_lazy(param) for param in module.parameters()):
-        trace(module, tuple(torch.empty(x.shape, device="meta") for x in inputs))
+        trace(module, tuple(torch.empty(x.shape, device="meta") for x in inputs), opaque=opaque)
 
 
 def training_graph(

@@ -13,6 +13,7 @@ from ..errors import EngineError, InputError
 from ..graph import Graph
 from ..ops import Settings, expand
 from ..ops.expand import Mode
+from ..ops.opaque import opaque_nbytes
 from ..planner.plan import Plan
 from ..planner.planning import DEFAULT_CHUNK_SIZE, fuses
 from ..planner.schedule import Schedule
@@ -47,6 +48,7 @@ def virtualize(
     sections: int | None = None,
     optimizer: torch.optim.Optimizer | None = None,
     reserve: int | str | None = None,
+    opaque: bool = False,
     kernels: str | None = None,
     order_seed: int | None = None,
     delay_seed: int | None = None,
@@ -60,10 +62,15 @@ def virtualize(
     "fp32", "tf32" or "bf16"; parameters stay float32. Raises BudgetError with the floor where
     `policy` has no schedule inside the budget, UnsupportedOpError for an op that tvdnn does not
     know.
+
+    With `opaque` a submodule that holds such an op runs as it is, by torch's autograd and in
+    float32, if it reads and makes one tensor, draws no random numbers and changes no buffers. Its
+    input is kept and it runs again in backward. What torch allocates for it is measured and
+    counted, but not held to the budget; the plan names it.
     """
     _refuse_wrappers(net)
     inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
-    give_lazy_parameters(net, *inputs)
+    give_lazy_parameters(net, *inputs, opaque=opaque)
     device = one_device(dict(net.named_parameters()))
     settings = Settings(
         dtype=resolve_dtype(dtype, device),
@@ -75,7 +82,7 @@ def virtualize(
     )
     limits = Limits(policy, parse_bytes(budget), parse_bytes(host_budget))
     options = Options(kernels, order_seed, delay_seed, progress=progress)
-    virtualized = Virtualized(net, settings, limits, options)
+    virtualized = Virtualized(net, settings, limits, options, opaque=opaque)
     virtualized.prepare(*inputs)
     return virtualized
 
@@ -91,7 +98,12 @@ class Virtualized(nn.Module):
     _net: nn.Module
 
     def __init__(
-        self, net: nn.Module, settings: Settings, limits: Limits, options: Options
+        self,
+        net: nn.Module,
+        settings: Settings,
+        limits: Limits,
+        options: Options,
+        opaque: bool = False,
     ) -> None:
         super().__init__()
         for registry in ("_parameters", "_buffers", "_modules"):
@@ -99,6 +111,7 @@ class Virtualized(nn.Module):
         self.__dict__["_net"] = net
         self.training = net.training
         self._settings, self._limits, self._options = settings, limits, options
+        self._opaque = opaque
         self._core: Core | None = None
         self._last: _Key | None = None
         self._open = 0
@@ -139,11 +152,12 @@ class Virtualized(nn.Module):
     def __deepcopy__(self, memo: dict[int, Any]) -> "Virtualized":
         """A copy of the parameters with the same settings; it plans anew at its first call."""
         options = replace(self._options, slab=None)
-        return Virtualized(copy.deepcopy(self._net, memo), self._settings, self._limits, options)
+        net = copy.deepcopy(self._net, memo)
+        return Virtualized(net, self._settings, self._limits, options, self._opaque)
 
     def __reduce__(self) -> tuple[Any, ...]:
         options = replace(self._options, slab=None, costs=None, progress=None)
-        return Virtualized, (self._net, self._settings, self._limits, options)
+        return Virtualized, (self._net, self._settings, self._limits, options, self._opaque)
 
     def train(self, mode: bool = True) -> "Virtualized":
         super().train(mode)
@@ -190,10 +204,16 @@ class Virtualized(nn.Module):
     def _graph(self, key: _Key) -> Graph:
         core = self._core_now()
         core.report("tracing", 0.0)
-        network = trace(self._net, tuple(torch.empty(shape, device="meta") for shape in key.shapes))
+        inputs = tuple(torch.empty(shape, device="meta") for shape in key.shapes)
+        network = trace(self._net, inputs, opaque=self._opaque)
         core.report("tracing", 1.0)
-        wanted = frozenset(network.inputs[i] for i in key.input_grads)
-        return expand(network, replace(self._settings, mode=key.mode, input_grads=wanted))
+        settings = replace(
+            self._settings,
+            mode=key.mode,
+            input_grads=frozenset(network.inputs[i] for i in key.input_grads),
+            opaque_nbytes=opaque_nbytes(network, core.device),
+        )
+        return expand(network, settings)
 
     def _run_forward(
         self, runner: Runner, inputs: tuple[Tensor, ...]

@@ -42,7 +42,8 @@ class Settings:
 
     `dtype` is "fp32" (IEEE), "tf32" or "bf16"; `chunk_size` the bytes of a section, or `sections`
     their number per map. `input_grads` are the network inputs whose gradient is wanted; `reserve`
-    are device bytes of the caller's to count. `losses` are those of the outputs, in their order.
+    are device bytes of the caller's to count, `opaque_nbytes` those that opaque ops allocate.
+    `losses` are those of the outputs, in their order.
     `fuse` joins ops that one kernel computes.
     """
 
@@ -54,6 +55,7 @@ class Settings:
     optimizer: Optimizer | None = None
     input_grads: frozenset[str] = frozenset()
     reserve: int = 0
+    opaque_nbytes: int = 0
     fuse: bool = False
 
 
@@ -250,5 +252,6 @@ def _fixed_nbytes(network: Network, settings: Settings) -> dict[str, int]:
         "parameter gradients": sum(map(block_nbytes, trained)) if keeps_grads else 0,
         "control": CONTROL_NBYTES + HANDED_OUT_NBYTES,
         "reserve": settings.reserve,
+        "opaque ops": settings.opaque_nbytes,
     }
     return {name: nbytes for name, nbytes in fixed.items() if nbytes}

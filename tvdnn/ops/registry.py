@@ -11,6 +11,7 @@ from .layout import ADD, FLATTEN, VIEW, run_add
 from .linear import LINEAR, LINEAR_RELU, LINEAR_RELU_DROPOUT
 from .loss import CROSS_ENTROPY, ELEMENT_LOSSES
 from .norm import LOCAL_RESPONSE_NORM
+from .opaque import OPAQUE
 from .optim import PARAMETER
 from .pool import ADAPTIVE_AVG_POOL2D, AVG_POOL2D, MAX_POOL2D, MAX_POOL2D_CODES
 
@@ -37,7 +38,7 @@ _FUSED = (
     LINEAR_RELU_DROPOUT,
     MAX_POOL2D_CODES,
 )
-_ADDED = (CROSS_ENTROPY, *ELEMENT_LOSSES, PARAMETER)
+_ADDED = (CROSS_ENTROPY, *ELEMENT_LOSSES, PARAMETER, OPAQUE)
 _EVERY_OPS = {"add_grad": run_add, "zero_grad": run_zeros}
 DEFINITIONS: dict[str, OpDef] = {
     definition.kind: definition for definition in (*_TRACED, *_FUSED, *_ADDED)

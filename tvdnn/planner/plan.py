@@ -53,7 +53,8 @@ class Plan:
 
     `sync` keeps vDNN's end-of-layer synchronisation: the slot after one whose maps leave, or one
     during which maps return, waits for those copies. `codecs` names the form in which a buffer
-    rests where it is not raw. `reasons` says per buffer why, for people.
+    rests where it is not raw. `reasons` says per buffer why, for people. `outside` names the ops
+    that run as they are, whose bytes are counted but not held to the budget.
     """
 
     policy: str
@@ -62,6 +63,7 @@ class Plan:
     sync: bool = False
     codecs: Mapping[str, str] = field(default_factory=dict)
     reasons: Mapping[str, str] = field(default_factory=dict)
+    outside: tuple[str, ...] = ()
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -77,4 +79,5 @@ class Plan:
             lines.append(f"  {move.buffer}: sections {move.first} to {last} ({reason})")
         again = (name for name in self.reasons if name not in away)
         lines += [f"  {name}: made again ({self.reasons[name]})" for name in again]
+        lines += [f"  {name}: run by torch, outside the memory guarantee" for name in self.outside]
         return "\n".join(lines)

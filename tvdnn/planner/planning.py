@@ -1,6 +1,7 @@
 """Planning: from a policy's name, a graph and a budget to a checked schedule."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from ..errors import BudgetError, HostMemoryError, InputError
 from ..graph import Graph
@@ -72,7 +73,8 @@ def make_schedule(
     check(schedule)
     if progress is not None:
         progress("planning", 1.0)
-    return schedule
+    outside = tuple(op.name for op in graph.network.ops if op.kind == "opaque")
+    return replace(schedule, plan=replace(schedule.plan, outside=outside)) if outside else schedule
 
 
 def _parse(policy: str) -> tuple[str, Variant, bool]:

@@ -41,12 +41,15 @@ class CudaExecutor:
         self._main = torch.cuda.Stream(device)
         self._waited = {wait for step in schedule.steps for wait in step.waits}
         self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
+        self._pool = torch.cuda.graph_pool_handle()  # of what opaque ops allocate, in either half
 
     def capture(self, first: int, end: int) -> None:
         """Capture steps [first, end) as one CUDA graph. Every kernel must have run once before."""
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize(self._device)
-        with torch.cuda.graph(graph, stream=self._main, capture_error_mode="thread_local"):
+        with torch.cuda.graph(
+            graph, pool=self._pool, stream=self._main, capture_error_mode="thread_local"
+        ):
             self._issue(first, end, self._main, [])
         self._graphs[first, end] = graph
 

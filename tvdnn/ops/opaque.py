@@ -1,0 +1,167 @@
+"""Opaque ops: submodules that run torch's own code and autograd inside the schedule.
+
+Forward keeps nothing but its input; backward runs the submodule again and takes gradients. The
+whole batch goes at once, in float32. What torch allocates on the way lies outside the arena; its
+peak is measured beforehand and counted in the budget.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ..graph import Network, Op, Use
+from .builder import Builder, whole
+from .definition import Launch, OpDef
+
+Params = Sequence[Tensor]
+
+
+def forward(b: Builder, op: Op) -> None:
+    x, y = b.input_of(op), b.new_output(op)
+    b.add_pass(op, "forward", (Use(x),), (Use(y),), params=op.params, unit=b.batch)
+
+
+def backward(b: Builder, op: Op) -> None:
+    """One pass makes the gradients of the input, where it is wanted, and of parameters."""
+    reads = (Use(b.input_of(op)), Use(b.grad_of(op)))
+    wants_input = b.needs_grad(op.inputs[0])
+    dx = (Use(b.new_grad(op.inputs[0])),) if wants_input else ()
+    trained = tuple(b.needs_param_grad(name) for name in op.params)
+    names = (name for name, trains in zip(op.params, trained, strict=True) if trains)
+    grads = tuple(whole(b.new_param_grad(name)) for name in names)
+    attrs = {"wants_input": wants_input, "trained": trained}
+    writes = (*dx, *grads)
+    b.add_pass(op, "grad", reads, writes, params=op.params, unit=b.batch, attrs=attrs)
+
+
+def _run_forward(a: Launch) -> None:
+    _give(a, _forward(a.attrs, _params(a), _taken(a, a.reads[0], "takes")), a.writes[0])
+
+
+def _run_grad(a: Launch) -> None:
+    x, dy = _taken(a, a.reads[0], "takes"), _taken(a, a.reads[1], "makes")
+    dx, grads = _gradients(a.attrs, _params(a), a.attrs["trained"], x, dy)
+    writes = list(a.writes)
+    if a.attrs["wants_input"]:
+        _give(a, dx, writes.pop(0))
+    for target, grad in zip(writes, grads, strict=True):
+        target.copy_(grad)
+
+
+def _params(a: Launch) -> Params:
+    return [param for param in a.params if param is not None]  # an opaque op's are all there
+
+
+def _taken(a: Launch, stored: Tensor, name: str) -> Tensor:
+    """A float32 copy of a map in the shape that the setting `name` has, which is torch's."""
+    x = torch.empty(a.attrs[name], device=stored.device)
+    a.kernels.unstage(_stored_as(stored, x), x if x.dim() == 4 else x.flatten(1))
+    return x
+
+
+def _give(a: Launch, value: Tensor, target: Tensor) -> None:
+    """Write a tensor as torch has it to a map."""
+    source = value if value.dim() == 4 else value.flatten(1)
+    a.kernels.stage(source, _stored_as(target, value), precision=a.precision)
+
+
+def _stored_as(stored: Tensor, x: Tensor) -> Tensor:
+    """The map, whose shape a view may have changed, as what holds `x`."""
+    if x.dim() != 4:
+        return stored.view(x.shape[0], -1)
+    samples, channels, height, width = x.shape
+    return stored.view(samples, height, width, channels)
+
+
+def _forward(attrs: Mapping[str, Any], params: Params, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        return _call(attrs, params, x)
+
+
+def _gradients(
+    attrs: Mapping[str, Any], params: Params, trained: Sequence[bool], x: Tensor, dy: Tensor
+) -> tuple[Tensor, list[Tensor]]:
+    """Gradients of the input and of the trained parameters, zero where the result needs none."""
+    x.requires_grad_()
+    leaves = [p.detach().requires_grad_(trains) for p, trains in zip(params, trained, strict=True)]
+    wanted = [x, *(leaf for leaf in leaves if leaf.requires_grad)]
+    with torch.enable_grad():
+        y = _call(attrs, leaves, x)
+        grads = torch.autograd.grad(y, wanted, dy, materialize_grads=True)
+    return grads[0], list(grads[1:])
+
+
+def _call(attrs: Mapping[str, Any], params: Params, x: Tensor) -> Tensor:
+    """What the submodule makes of a copy of `x`, which it may write over."""
+    named = dict(zip(attrs["names"], params, strict=True))
+    with torch.autocast(x.device.type, enabled=False):
+        y: Tensor = functional_call(attrs["module"], named, (x.clone(),))
+    return y
+
+
+def opaque_nbytes(network: Network, device: torch.device) -> int:
+    """The most bytes that torch has allocated at once while an opaque op of the network runs.
+
+    Each one runs once, forward and backward. On a GPU its allocator counts them; elsewhere they are
+    those of the tensors that operations make.
+    """
+    ops = (op for op in network.ops if op.kind == "opaque")
+    return max((_peak_nbytes(op.attrs, device) for op in ops), default=0)
+
+
+def _peak_nbytes(attrs: Mapping[str, Any], device: torch.device) -> int:
+    if device.type != "cuda":
+        with _Living() as living:
+            _run_once(attrs, device)
+        return living.peak_nbytes
+    torch.cuda.synchronize(device)
+    before: int = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    _run_once(attrs, device)
+    return int(torch.cuda.max_memory_allocated(device)) - before
+
+
+def _run_once(attrs: Mapping[str, Any], device: torch.device) -> None:
+    params = [param.detach() for param in attrs["module"].parameters()]
+    x = torch.zeros(attrs["takes"], device=device)
+    dy = torch.zeros_like(_forward(attrs, params, x))
+    _gradients(attrs, params, [param.is_floating_point() for param in params], x, dy)
+
+
+class _Living(TorchDispatchMode):
+    """Counts the bytes of all tensors that operations have made and that are still there."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.peak_nbytes = 0
+        self._made: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in _tensors(result):
+            storage = tensor.untyped_storage()
+            self._made[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+        self._made = {key: made for key, made in self._made.items() if not made[0].expired()}
+        self.peak_nbytes = max(self.peak_nbytes, sum(nbytes for _, nbytes in self._made.values()))
+        return result
+
+
+def _tensors(result: Any) -> Iterator[Tensor]:
+    return (leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
+
+
+OPAQUE = OpDef(
+    kind="opaque",
+    forward=forward,
+    backward=backward,
+    roles={"forward": _run_forward, "grad": _run_grad},
+    saves=frozenset({"input"}),
+)
