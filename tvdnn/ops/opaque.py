@@ -117,7 +117,8 @@ def opaque_nbytes(network: Network, device: torch.device) -> int:
 
 def _peak_nbytes(attrs: Mapping[str, Any], device: torch.device) -> int:
     if device.type != "cuda":
-        with _Living() as living:
+        living = _Living()
+        with living:
             _run_once(attrs, device)
         return living.peak_nbytes
     torch.cuda.synchronize(device)
