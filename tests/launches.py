@@ -20,6 +20,7 @@ from tvdnn.kernels import (
     conv_grad_weight,
     conv_pack,
     dropout,
+    layer_norm,
     layout,
     linear,
     linear_update,
@@ -33,6 +34,7 @@ from tvdnn.kernels import (
     pool_max,
     pool_max_grad,
     reduce,
+    sample_sums,
 )
 
 KERNELS = Path(__file__).parents[1] / "kernels"
@@ -300,6 +302,26 @@ def _lrn_grad(o: Operands) -> Launch:
     return Launch(lambda: norm.local_response_norm_grad(x, dy, dx, **LRN), (dx,))
 
 
+def _layer_norm(o: Operands) -> Launch:
+    x, weight, bias = o.maps(), o.random(o.size.channels), o.random(o.size.channels)
+    y = o.like(x)
+    return Launch(lambda: layer_norm.layer_norm(x, weight, bias, y, eps=1e-6), (y,))
+
+
+def _layer_norm_grad(o: Operands) -> Launch:
+    x, dy, weight = o.maps(), o.maps(), o.random(o.size.channels)
+    chunks = layer_norm.layer_norm_chunks(o.size.side**2, o.size.channels)
+    dx, sums = o.like(x), o.empty(o.size.samples, chunks, 2, o.size.channels)
+    run = partial(layer_norm.layer_norm_grad, eps=1e-6)
+    return Launch(lambda: run(x, dy, weight, dx, sums), (dx, sums))
+
+
+def _add_sample_sums(o: Operands) -> Launch:
+    sums, running = o.random(o.size.samples, 20, 2, o.size.channels), o.empty(16, o.size.channels)
+    run = partial(sample_sums.add_sample_sums, kind=1, first=True)
+    return Launch(lambda: run(sums, running), (running,))
+
+
 HALVES = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0)}
 UNDILATED = {"dilation": (1, 1)}
 AVERAGES = {"count_include_pad": True, "divisor_override": None}
@@ -495,6 +517,9 @@ LAUNCHES: dict[str, Make] = {
     "dropout": _dropout,
     "local_response_norm": _lrn,
     "local_response_norm_grad": _lrn_grad,
+    "layer_norm": _layer_norm,
+    "layer_norm_grad": _layer_norm_grad,
+    "add_sample_sums": _add_sample_sums,
     "max_pool2d": partial(_pooling, launcher=pool_max.max_pool2d, **HALVES, **UNDILATED),
     "max_pool2d_grad": _max_pool_grad,
     "max_pool2d_codes": _max_pool_codes,

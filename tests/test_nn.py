@@ -10,12 +10,20 @@ from torch import Tensor
 
 from tvdnn import nn
 from tvdnn.errors import InputError
-from tvdnn.nn import activation, conv, dropout, linear, loss, norm, pool
+from tvdnn.nn import activation, conv, dropout, layer_norm, linear, loss, norm, pool
 from tvdnn.nn.conv import conv2d
 from tvdnn.nn.loss import cross_entropy
 from tvdnn.nn.pool import max_pool2d
 
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 4e-3}
+
+
+def shifted(layer: torch.nn.Module) -> torch.nn.Module:
+    """The layer with parameters that are neither ones nor zeros."""
+    for param in layer.parameters():
+        torch.nn.init.normal_(param, 0.5)
+    return layer
+
 
 LAYERS: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...]]] = {
     "conv": (lambda: nn.Conv2d(3, 8, 3, padding=1), (2, 3, 9, 7)),
@@ -54,6 +62,10 @@ LAYERS: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...]]] = {
     "linear of a sequence": (lambda: nn.Linear(7, 5, bias=False), (2, 3, 7)),
     "response norm": (lambda: nn.LocalResponseNorm(5, alpha=0.5, beta=0.75, k=2.0), (2, 9, 3, 4)),
     "response norm, even": (lambda: nn.LocalResponseNorm(2, alpha=0.5), (2, 3, 3, 4)),
+    "layer norm": (lambda: shifted(nn.LayerNorm(7)), (2, 5, 3, 7)),
+    "layer norm of features": (lambda: shifted(nn.LayerNorm(11, bias=False)), (3, 11)),
+    "layer norm of samples": (lambda: shifted(nn.LayerNorm((5, 3, 7), eps=1e-3)), (2, 5, 3, 7)),
+    "layer norm alone": (lambda: nn.LayerNorm((3, 7), elementwise_affine=False), (2, 5, 3, 7)),
     "flatten": (nn.Flatten, (2, 3, 4, 5)),
 }
 
@@ -153,6 +165,7 @@ def test_memory_format_is_kept(
         nn.GELU,
         nn.Hardsigmoid,
         nn.Hardswish,
+        nn.LayerNorm,
         nn.LazyConv2d,
         nn.LazyLinear,
         nn.LeakyReLU,
@@ -218,13 +231,14 @@ def test_lazy_layers_become_tvdnns(
         "adaptive pool",
         "linear",
         "response norm",
+        "layer norm",
     ],
 )
 def test_triton_launchers_take_the_same_calls(
     name: str, monkeypatch: pytest.MonkeyPatch, device: torch.device, generator: torch.Generator
 ) -> None:
     """In the interpreter where there is no GPU; with one, every test here runs them."""
-    for module in (activation, conv, linear, norm, pool):
+    for module in (activation, conv, layer_norm, linear, norm, pool):
         monkeypatch.setattr(module, "choose", lambda x, kernel, reference: kernel)
     test_layer_matches_its_twin(name, torch.float32, torch.contiguous_format, device, generator)
 
@@ -466,5 +480,7 @@ def test_refusals_name_the_fault(device: torch.device) -> None:
         InputError, match=r"shape \(1, 2, 8, 8\).* weight is \(4, 3, 3, 3\) in 1 group"
     ):
         conv2d(x[None, :2], weight)
+    with pytest.raises(InputError, match=r"shape \(3, 8, 8\); normalized_shape is \(7,\)"):
+        nn.LayerNorm(7)(x)
     with pytest.raises(ValueError, match="median"):
         cross_entropy(x[0], torch.zeros(8, dtype=torch.int64, device=device), reduction="median")

@@ -41,12 +41,15 @@ def run_op(op: Op, x: Tensor, params: list[Any], network: Network) -> Tensor:
         return torch_layout(x).flatten(1)
     if op.kind == "relu":
         return x.clamp(min=0)
+    if op.kind == "layer_norm":
+        return functional.layer_norm(x, x.shape[-1:], *params, **attrs)
     if op.kind == "linear":
         return functional.linear(x, *params)
     y = torch_layout(x)
     if op.kind == "conv2d":
-        assert attrs.pop("kernel") == tuple(params[0].shape[2:])
-        return stored(functional.conv2d(y, *params, **attrs))
+        weight = params[0] if params[0].dim() == 4 else params[0][:, :, None, None]
+        assert attrs.pop("kernel") == tuple(weight.shape[2:])
+        return stored(functional.conv2d(y, weight, params[1], **attrs))
     if op.kind == "adaptive_avg_pool2d":
         return stored(functional.adaptive_avg_pool2d(y, shape[1:3]))
     if op.kind in ("max_pool2d", "avg_pool2d"):
@@ -531,6 +534,59 @@ def test_what_cannot_be_traced_says_so(way: Callable[[Tensor], Any], message: st
 def test_uneven_same_padding_is_refused() -> None:
     with pytest.raises(UnsupportedOpError, match=r'kernel \(2, 3\) and padding="same".*unevenly'):
         trace(torch.nn.Conv2d(3, 4, (2, 3), padding="same"), (torch.empty(2, 3, 4, 4),))
+
+
+class Permuted(torch.nn.Module):
+    """Layers over the channels of maps whose channels are last, and ways to make such maps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(3, eps=1e-3)
+        self.fc = tvdnn.nn.Linear(3, 5)
+        self.out = tvdnn.nn.LayerNorm(100, elementwise_affine=False)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        y = self.fc(self.norm(torch.permute(x, (0, 2, 3, 1))))
+        y = functional.dropout(functional.relu(y), 0.0)
+        back = torch.transpose(y.transpose(1, -1), 2, 3)
+        turned = functional.linear(x.permute([0, 3, 2, 1]).transpose(1, 2), self.fc.weight)
+        return self.out(y.flatten(1)), back.reshape(2, -1), functional.max_pool2d(back, 2), turned
+
+
+def test_permuted_maps_are_the_same_bytes() -> None:
+    module, x = Permuted(), torch.randn(2, 3, 4, 5)
+    network = trace(module, [x])
+    found = dict(zip(network.outputs, run(network, module, [x]), strict=True))
+    for name, exact in zip(network.outputs, module(x), strict=True):
+        value = network.values[name]
+        ours = found[name].permute(value.torch_axes)
+        torch.testing.assert_close(ours, exact, rtol=1e-5, atol=1e-6)
+    assert kinds(network) == [
+        *("view", "layer_norm", "conv2d", "relu", "view", "view", "view", "view", "view"),
+        *("conv2d", "view", "layer_norm", "flatten", "max_pool2d"),
+    ]
+
+
+def square(x: Tensor) -> Tensor:
+    """Maps of three channels, rows and columns."""
+    return functional.avg_pool2d(x, (2, 3), 1)
+
+
+@pytest.mark.parametrize(
+    ("way", "message"),
+    [
+        (lambda x: functional.layer_norm(x, (5,)), r"layer_norm of \(2, 3, 4, 5\) over \(5,\)"),
+        (lambda x: functional.max_pool2d(x.permute(0, 2, 3, 1), 2), "max_pool2d of permuted maps"),
+        (lambda x: square(x) + square(x).transpose(1, 2), "add of permuted maps"),
+        (lambda x: x.transpose(0, 1), "permute of the batch"),
+        (lambda x: x.transpose(1, 2).reshape(2, 60), "reshape of permuted maps"),
+    ],
+)
+def test_what_would_move_permuted_bytes_is_refused(
+    way: Callable[[Tensor], Any], message: str
+) -> None:
+    with pytest.raises(UnsupportedOpError, match=message):
+        trace(Returns(way), (torch.empty(2, 3, 4, 5),))
 
 
 def test_linear_of_maps_is_refused() -> None:

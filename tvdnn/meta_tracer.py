@@ -4,9 +4,9 @@ While a module's forward runs once over fx proxies, every proxy carries a tensor
 So sizes are plain numbers to the module's own code, no data is touched, and torch's version
 counters show a read of a value that an in-place operation has renamed. Each node's `meta` holds
 `name` (the module's path, and the function's name in a module of the user's), `value` (the meta
-tensor), `version` (of it, when made), `call` (the op), `refusal` (why there is none), `within` (the
-path of the module that makes the call) and `decides` (whether the network's course hangs on its
-values).
+tensor), `version` (of it, when made), `axes` (where its dimensions are stored), `call` (the op),
+`refusal` (why there is none), `within` (the path of the module that makes the call) and `decides`
+(whether the network's course hangs on its values).
 """
 
 import itertools
@@ -23,9 +23,18 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 
 from .errors import InputError, UnsupportedOpError
+from .graph.network import channels_last_axes
 from .opaque_calls import Effects, opaque_call
 from .refusals import instead, place
-from .torch_calls import FUNCTIONS, METHODS, SUPPORTED, Call, UnsupportedCallError, split
+from .torch_calls import (
+    FUNCTIONS,
+    METHODS,
+    SUPPORTED,
+    Call,
+    UnsupportedCallError,
+    result_axes,
+    split,
+)
 
 LAYERS = (
     torch.nn.Conv2d,
@@ -45,6 +54,7 @@ LAYERS = (
     torch.nn.AdaptiveAvgPool2d,
     torch.nn.Dropout,
     torch.nn.LocalResponseNorm,
+    torch.nn.LayerNorm,
     torch.nn.Flatten,
     torch.nn.Identity,
     torch.nn.Sequential,
@@ -230,8 +240,11 @@ class MetaTracer(fx.Tracer):
         node.meta["version"] = value._version if isinstance(value, Tensor) else 0
         node.meta["call"] = node.meta["refusal"] = None
         node.meta["decides"], node.meta["within"] = False, self._path()
+        node.meta["axes"] = channels_last_axes(value.dim() if isinstance(value, Tensor) else 0)
         try:
-            node.meta["call"] = self._call(node, stale)
+            node.meta["call"] = call = self._call(node, stale)
+            if call is not None:
+                node.meta["axes"] = result_axes(_torch_name(node), call, tuple(value.shape))
         except UnsupportedCallError as reason:
             node.meta["refusal"] = self._refusal(f"{reason}{instead(str(reason))}")
         return node

@@ -10,18 +10,34 @@ import torch
 from torch.fx import Node
 from torch.nn import functional
 
+from .graph.network import channels_last_axes
+from .kernels.activation import FUNCTIONS as ACTIVATIONS
+
 Ints = int | list[int] | tuple[int, ...]
 Shape = tuple[int, ...]
+POINTWISE: Mapping[str, Any] = {
+    "kernel": (1, 1),
+    "stride": (1, 1),
+    "padding": (0, 0),
+    "dilation": (1, 1),
+    "groups": 1,
+}
+ELEMENTWISE = frozenset({"relu", *ACTIVATIONS, "add", "dropout", "view"})
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An op in the making: the nodes that it reads, its parameters' nodes and its settings."""
+    """An op in the making: the nodes that it reads, its parameters' nodes and its settings.
+
+    `axes` say where the dimensions of its result are stored, if it minds the order of its input's.
+    Other ops take maps [N, C, H, W] and make such, but for those of ELEMENTWISE, which keep any.
+    """
 
     kind: str
     inputs: tuple[Node, ...]
     params: tuple[Node | None, ...] = ()
     attrs: Mapping[str, Any] = field(default_factory=dict)
+    axes: Shape | None = None
 
 
 class UnsupportedCallError(Exception):
@@ -31,6 +47,24 @@ class UnsupportedCallError(Exception):
 def shape_of(node: Node) -> Shape:
     """Torch's shape of what `node` yields."""
     return tuple(node.meta["value"].shape)
+
+
+def axes_of(node: Node) -> Shape:
+    """Of each dimension of what `node` yields, the axis where that is stored."""
+    axes: Shape = node.meta["axes"]
+    return axes
+
+
+def result_axes(name: str, call: Call, out: Shape) -> Shape:
+    """Of each dimension of a call's result, the axis where that is stored."""
+    if call.axes is not None:
+        return call.axes
+    orders = {axes_of(x) for x in call.inputs}
+    if call.kind in ELEMENTWISE and len(orders) == 1:
+        return orders.pop()
+    if any(order != channels_last_axes(len(order)) for order in orders):
+        raise UnsupportedCallError(f"{name} of permuted maps (permute them back to [N, C, H, W])")
+    return channels_last_axes(len(out))
 
 
 def conv2d(
@@ -55,11 +89,14 @@ def conv2d(
 
 
 def linear(out: Shape, x: Node, weight: Node, bias: Node | None = None) -> Call:
-    if len(out) != 2:
+    if len(out) == 2:
+        return Call("linear", (x,), (weight, bias))
+    if len(out) != 4 or axes_of(x)[-1] != 3:
         raise UnsupportedCallError(
-            f"linear over an input of {len(out)} dimensions (it takes [N, F])"
+            f"linear over an input of {len(out)} dimensions"
+            " (it takes [N, F], or maps permuted to [N, H, W, C])"
         )
-    return Call("linear", (x,), (weight, bias))
+    return Call("conv2d", (x,), (weight, bias), POINTWISE, axes_of(x))
 
 
 def relu(out: Shape, x: Node, inplace: bool = False) -> Call:
@@ -230,15 +267,52 @@ def local_response_norm(
 def reshape(out: Shape, x: Node, *args: Any, **kwargs: Any) -> Call:
     """flatten, view, reshape and contiguous, by their effect: the target `out` says all."""
     source = shape_of(x)
-    if out == source or (
-        out[0] == source[0] and _is_channel_major(out) and _is_channel_major(source)
-    ):
+    flattens = out == (source[0], math.prod(source[1:]))
+    if out == source:
         return Call("view", (x,))
-    if out == (source[0], math.prod(source[1:])):
+    if flattens and axes_of(x) == tuple(range(len(source))):
+        return Call("view", (x,), axes=(0, 1))
+    if out[0] == source[0] and _is_channel_major(out) and _is_channel_major(source):
+        return Call("view", (x,), axes=channels_last_axes(len(out)))
+    if flattens:
         return Call("flatten", (x,))
     raise UnsupportedCallError(
         f"reshape of {source} to {out} (it may only flatten all but the batch)"
     )
+
+
+def permute(out: Shape, x: Node, *dims: Any, **named: Any) -> Call:
+    """The same bytes under another order of dimensions."""
+    (order,) = named.values() if named else ((dims[0] if len(dims) == 1 else dims),)
+    return _reordered(x, [dim % len(out) for dim in order])
+
+
+def transpose(out: Shape, x: Node, dim0: int, dim1: int) -> Call:
+    order = list(range(len(out)))
+    order[dim0], order[dim1] = order[dim1], order[dim0]
+    return _reordered(x, order)
+
+
+def _reordered(x: Node, order: Sequence[int]) -> Call:
+    if order[0] != 0:
+        raise UnsupportedCallError("permute of the batch (it must stay the first dimension)")
+    return Call("view", (x,), axes=tuple(axes_of(x)[dim] for dim in order))
+
+
+def layer_norm(
+    out: Shape,
+    x: Node,
+    normalized_shape: Sequence[int],
+    weight: Node | None = None,
+    bias: Node | None = None,
+    eps: float = 1e-5,
+) -> Call:
+    if len(normalized_shape) != 1 or axes_of(x)[-1] != len(out) - 1:
+        raise UnsupportedCallError(
+            f"layer_norm of {shape_of(x)} over {tuple(normalized_shape)}"
+            " (it takes [N, F], or maps permuted to [N, H, W, C], over the last dimension)"
+        )
+    return Call("layer_norm", (x,), (weight, bias), {"eps": float(eps)}, axes_of(x))
 
 
 FUNCTIONS: Mapping[Any, Callable[..., Call | None]] = {
@@ -279,8 +353,12 @@ FUNCTIONS: Mapping[Any, Callable[..., Call | None]] = {
     functional.adaptive_avg_pool2d: adaptive_avg_pool2d,
     functional.dropout: dropout,
     functional.local_response_norm: local_response_norm,
+    functional.layer_norm: layer_norm,
+    torch.layer_norm: layer_norm,
     torch.flatten: reshape,
     torch.reshape: reshape,
+    torch.permute: permute,
+    torch.transpose: transpose,
 }
 
 METHODS: Mapping[str, Callable[..., Call | None]] = {
@@ -299,13 +377,15 @@ METHODS: Mapping[str, Callable[..., Call | None]] = {
     "view": reshape,
     "reshape": reshape,
     "contiguous": reshape,
+    "permute": permute,
+    "transpose": transpose,
 }
 
 SUPPORTED = (
     "Conv2d, Linear, ReLU, LeakyReLU, ReLU6, ELU, SiLU, GELU, Sigmoid, Tanh, Hardswish,"
-    " Hardsigmoid, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, Dropout, LocalResponseNorm, Flatten,"
-    " Identity and Sequential, their functional forms, view, reshape and contiguous, sums of two"
-    " maps, and cat, split, chunk, narrow and slices of channels"
+    " Hardsigmoid, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, Dropout, LocalResponseNorm, LayerNorm,"
+    " Flatten, Identity and Sequential, their functional forms, view, reshape, contiguous, permute"
+    " and transpose, sums of two maps, and cat, split, chunk, narrow and slices of channels"
 )
 
 

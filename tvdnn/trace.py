@@ -133,7 +133,7 @@ def _network(module: torch.nn.Module, nodes: Sequence[fx.Node], name: str) -> Ne
     outputs = nodes[-1].args[0]
     return Network(
         name=name,
-        values={value: Value(value, _stored_shape(node)) for node, value in names.items()},
+        values={name: _value(name, node) for node, name in names.items()},
         ops=ops,
         params=_params(module, ops),
         inputs=tuple(names[node] for node in nodes if node.op == "placeholder"),
@@ -202,7 +202,8 @@ def _output_nodes(outputs: object, names: dict[fx.Node, str]) -> list[fx.Node]:
     return known
 
 
-def _stored_shape(node: fx.Node) -> tuple[int, ...]:
-    """A value's shape as it is stored: maps with their channels last."""
-    shape = tuple(node.meta["value"].shape)
-    return (shape[0], *shape[2:], shape[1]) if len(shape) == 4 else shape
+def _value(name: str, node: fx.Node) -> Value:
+    """A value of the shape in which it is stored: maps with their channels last."""
+    shape, axes = node.meta["value"].shape, node.meta["axes"]
+    stored = tuple(shape[axes.index(axis)] for axis in range(len(axes)))
+    return Value(name, stored, axes)

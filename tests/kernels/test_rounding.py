@@ -11,6 +11,7 @@ import triton.language as tl
 from tvdnn.kernels import (
     activation,
     dropout,
+    layer_norm,
     layout,
     loss_elements,
     norm,
@@ -133,6 +134,8 @@ SOURCES = [  # sides of what is read and of what is written: maps of 7 x 7, pool
     (layout, "add", 7, 7, {}),
     (norm, "local_response_norm", 7, 7, NORM),
     (norm, "local_response_norm_grad", 7, 7, NORM),
+    (layer_norm, "layer_norm", 7, 7, {"eps": 1e-3}),
+    (layer_norm, "layer_norm_grad", 7, 7, {"eps": 1e-3}),
     (activation, "activate", 7, 7, {"function": "silu"}),
     (activation, "activate_grad", 7, 7, {"function": "silu"}),
     (activation, "activate_grad", 7, 7, {"function": "sigmoid"}),
@@ -159,13 +162,16 @@ def test_whatever_products_read_is_rounded(
     operands = {
         "add": (like, given),
         "activate_grad": (like, given),
+        "layer_norm": (given, None, None),
+        "layer_norm_grad": (like, given, None),
         "max_pool2d_grad": (like, given),
         "max_unpool2d": (given, codes),
         "local_response_norm_grad": (like, given),
         "element_loss_grad": (given, like, None, None, *(torch.ones(2, device=device),) * 2),
     }
     read = operands.get(name, (given,))
-    behind = (torch.tensor([7], device=device),) if name == "dropout" else ()
+    seed, none = torch.tensor([7], device=device), (None,)
+    behind = {"dropout": (seed,), "layer_norm_grad": none}.get(name, ())
     exact, rounded = torch.empty_like(like), torch.empty_like(like)
     launch = getattr(module, name + suffix)
     launch(*read, exact, *behind, **settings)

@@ -7,10 +7,25 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """An op's input or output. `shape` is batch first and channels last: a map is [N, H, W, C]."""
+    """An op's input or output. `shape` is batch first and channels last: a map is [N, H, W, C].
+
+    `axes` says of each of torch's dimensions which of `shape` it is, by default (0, 3, 1, 2) of a
+    map and what that is of others.
+    """
 
     name: str
     shape: tuple[int, ...]
+    axes: tuple[int, ...] = ()
+
+    @property
+    def torch_axes(self) -> tuple[int, ...]:
+        """`axes`, in full."""
+        return self.axes or channels_last_axes(len(self.shape))
+
+
+def channels_last_axes(dims: int) -> tuple[int, ...]:
+    """By dimension of a value as torch has it, batch and channels first, the axis of its shape."""
+    return (0, dims - 1, *range(1, dims - 1)) if dims > 1 else tuple(range(dims))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from .activation import (
 )
 from .conv import Conv2d, LazyConv2d
 from .dropout import Dropout
+from .layer_norm import LayerNorm
 from .linear import LazyLinear, Linear
 from .loss import BCEWithLogitsLoss, CrossEntropyLoss, MSELoss
 from .norm import LocalResponseNorm
@@ -37,6 +38,7 @@ __all__ = [
     "Hardsigmoid",
     "Hardswish",
     "Identity",
+    "LayerNorm",
     "LazyConv2d",
     "LazyLinear",
     "LeakyReLU",

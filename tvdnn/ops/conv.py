@@ -10,6 +10,8 @@ from functools import partial
 from math import prod
 from typing import Any
 
+import torch
+
 from ..graph import QUARTER, Kind, Op, Use
 from ..kernels.conv_grad_bias import GradBiasPlan, grad_bias_plan
 from ..kernels.conv_grad_weight import GradWeightPlan, grad_weight_plan
@@ -45,8 +47,8 @@ def _rectify(b: Builder, op: Op) -> None:
 
 def _product(b: Builder, op: Op, *written: str) -> None:
     """The convolution, and what is fused with it."""
-    x, (weight, bias) = b.input_of(op), op.params
-    k, c, r, s = b.param_shape(weight)
+    x, bias = b.input_of(op), op.params[1]
+    k, c, r, s = _filter_shape(b, op)
     packed = _pack(b, op, "pack", f"packed {op.name}", (k, r, s, c))
     writes = tuple(Use(name) for name in written)
     reads = (Use(x), whole(packed))
@@ -103,7 +105,7 @@ def _map_shape(b: Builder, op: Op) -> tuple[int, ...]:
 
 
 def _pack_grad_input(b: Builder, op: Op) -> str:
-    k, c, r, s = b.param_shape(op.params[0])
+    k, c, r, s = _filter_shape(b, op)
     groups = op.attrs["groups"]
     shape = (c * groups, r, s, k // groups)
     return _pack(b, op, "pack_grad_input", f"packed grad {op.name}", shape)
@@ -123,7 +125,7 @@ def _grad_weight(b: Builder, op: Op, dy: str) -> None:
     weight = op.params[0]
     if not b.needs_param_grad(weight):
         return
-    k, c, r, s = b.param_shape(weight)
+    k, c, r, s = _filter_shape(b, op)
     plan = _weight_plan(b, op)
     sums = whole(b.add_partials(op, weight, (plan.splits, k, r, s, c)))
     reads = (Use(dy), Use(b.input_of(op)))
@@ -154,7 +156,7 @@ def _weight_plan(b: Builder, op: Op) -> GradWeightPlan:
     settings = {name: op.attrs[name] for name in GEOMETRY}
     return grad_weight_plan(
         *sides,
-        b.param_shape(op.params[0]),
+        _filter_shape(b, op),
         **settings,
         dtype=TORCH_DTYPES[b.dtype],
         precision=b.precision,
@@ -172,8 +174,15 @@ def _cell_behind(b: Builder, op: Op) -> int:
     return cell // 2 if _pools(op) else cell
 
 
+def _filter_shape(b: Builder, op: Op) -> tuple[int, int, int, int]:
+    """[K, C/g, R, S]; of a matrix, the weight of a linear layer over pixels, one tap."""
+    k, c, *taps = b.param_shape(op.params[0])
+    r, s = taps or (1, 1)
+    return k, c, r, s
+
+
 def _flops(b: Builder, op: Op) -> float:
-    _, c, r, s = b.param_shape(op.params[0])
+    _, c, r, s = _filter_shape(b, op)
     return 2.0 * prod(_map_shape(b, op)) * c * r * s
 
 
@@ -186,12 +195,19 @@ def _pack_settings(a: Launch) -> dict[str, Any]:
     return a.settings("groups") | {"precision": a.precision}
 
 
+def _filter(a: Launch) -> torch.Tensor:
+    """The weight [K, C/g, R, S]; a matrix with one tap."""
+    weight = a.params[0]
+    assert weight is not None
+    return weight if weight.dim() == 4 else weight[:, :, None, None]
+
+
 def _run_pack(a: Launch) -> None:
-    a.kernels.pack_weight(a.params[0], a.writes[0], **_pack_settings(a))
+    a.kernels.pack_weight(_filter(a), a.writes[0], **_pack_settings(a))
 
 
 def _run_pack_grad_input(a: Launch) -> None:
-    a.kernels.pack_weight_grad_input(a.params[0], a.writes[0], **_pack_settings(a))
+    a.kernels.pack_weight_grad_input(_filter(a), a.writes[0], **_pack_settings(a))
 
 
 def _run_forward(a: Launch) -> None:

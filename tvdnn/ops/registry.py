@@ -7,6 +7,7 @@ from .concat import CONCAT, NARROW, run_zeros
 from .conv import CONV2D, CONV2D_RELU, CONV2D_RELU_MAX_POOL2D
 from .definition import Launch, OpDef
 from .dropout import DROPOUT
+from .layer_norm import LAYER_NORM
 from .layout import ADD, FLATTEN, VIEW, run_add
 from .linear import LINEAR, LINEAR_RELU, LINEAR_RELU_DROPOUT
 from .loss import CROSS_ENTROPY, ELEMENT_LOSSES
@@ -25,6 +26,7 @@ _TRACED = (
     LINEAR,
     DROPOUT,
     LOCAL_RESPONSE_NORM,
+    LAYER_NORM,
     FLATTEN,
     VIEW,
     ADD,

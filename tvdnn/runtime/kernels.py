@@ -12,6 +12,7 @@ from ..kernels import (
     conv_grad_weight,
     conv_pack,
     dropout,
+    layer_norm,
     layout,
     linear,
     linear_update,
@@ -25,6 +26,7 @@ from ..kernels import (
     pool_max,
     pool_max_grad,
     reduce,
+    sample_sums,
 )
 
 _MODULES = (
@@ -35,6 +37,7 @@ _MODULES = (
     conv_grad_weight,
     conv_pack,
     dropout,
+    layer_norm,
     layout,
     linear,
     linear_update,
@@ -48,6 +51,7 @@ _MODULES = (
     pool_max,
     pool_max_grad,
     reduce,
+    sample_sums,
 )
 _SUFFIX = "_reference"
 

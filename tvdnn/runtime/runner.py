@@ -5,7 +5,8 @@ from collections.abc import Callable
 import torch
 
 from ..errors import DeviceError, EngineError, InputError
-from ..graph import Kind
+from ..graph import Kind, Value
+from ..graph.network import channels_last_axes
 from ..ops.expand import DTYPES
 from ..ops.loss import TARGET
 from ..planner.schedule import Schedule
@@ -79,7 +80,8 @@ class Runner:
     def fill(self, name: str, value: torch.Tensor) -> None:
         """Write the caller's rows of an input, cast and laid out on the way.
 
-        Maps come as torch has them: [N, C, H, W]. Raises InputError for another number of samples.
+        Maps come as torch has them: [N, C, H, W], unless the network permutes them. Raises
+        InputError for another number of samples.
         """
         buffer = self.schedule.graph.buffers[name]
         if value.shape[0] != buffer.rows:
@@ -93,12 +95,18 @@ class Runner:
             if buffer.dtype == "int64":
                 target.copy_(source)
             else:
+                source = _channels_first(source, self._value_of(name))
                 flat = source.dim() == 2  # a view may have renamed maps of one pixel
                 # Of a matrix's gradient the linear layer rounds a copy; losses read targets.
                 kept = (flat and buffer.kind is Kind.GRAD) or name == TARGET
                 target = target.flatten(1) if flat else target
                 precision = "ieee" if kept else self._precision
                 self._kernels.stage(source, target, precision=precision)
+
+    def _value_of(self, name: str) -> Value:
+        """The network's value that an input is, or is the gradient of."""
+        graph = self.schedule.graph
+        return graph.network.values[graph.inputs[name].removeprefix("grad ")]
 
     def run(self, half: int = 0) -> None:
         """Run one half of the step on the current stream."""
@@ -114,15 +122,15 @@ class Runner:
             raise
 
     def read(self, name: str, dtype: torch.dtype) -> torch.Tensor:
-        """A fresh copy of a network output, as torch has it (NCHW)."""
+        """A fresh copy of a network output, as torch has it."""
         graph = self.schedule.graph
         index = graph.network.outputs.index(name)
-        return self._copy_out(graph.output_maps[index], graph.network.values[name].shape, dtype)
+        return self._copy_out(graph.output_maps[index], graph.network.values[name], dtype)
 
     def read_grad(self, name: str, dtype: torch.dtype) -> torch.Tensor:
         """A fresh copy of the gradient of a network input, as torch has it (NCHW)."""
         graph = self.schedule.graph
-        return self._copy_out(graph.input_grads[name], graph.network.values[name].shape, dtype)
+        return self._copy_out(graph.input_grads[name], graph.network.values[name], dtype)
 
     def read_param_grad(self, name: str, param: torch.Tensor) -> torch.Tensor | None:
         """A fresh copy of a parameter's gradient, laid out as the parameter.
@@ -136,11 +144,12 @@ class Runner:
         grad = view.as_strided(param.shape, param.stride())
         return grad.clone(memory_format=torch.preserve_format)
 
-    def _copy_out(self, buffer: str, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        nchw = (shape[0], shape[3], shape[1], shape[2]) if len(shape) == 4 else shape
-        result = torch.empty(nchw, dtype=dtype, device=self._arena.device)
+    def _copy_out(self, buffer: str, value: Value, dtype: torch.dtype) -> torch.Tensor:
+        shape = [value.shape[axis] for axis in value.torch_axes]
+        result = torch.empty(shape, dtype=dtype, device=self._arena.device)
+        target = _channels_first(result, value)
         for place, view in self.outputs(buffer):
-            self._kernels.unstage(view.view(-1, *shape[1:]), result[place.start : place.stop])
+            self._kernels.unstage(view.view(-1, *value.shape[1:]), target[place.start : place.stop])
         return result
 
     def outputs(self, name: str) -> list[tuple[Place, torch.Tensor]]:
@@ -206,3 +215,9 @@ class Runner:
             return torch.empty_like(tensor)
         flat = self._arena.bytes.narrow(0, 0, nbytes).view(tensor.dtype)
         return flat.as_strided(tensor.shape, tensor.stride())
+
+
+def _channels_first(x: torch.Tensor, value: Value) -> torch.Tensor:
+    """A tensor as torch has the network's value, with its dimensions as torch has maps."""
+    stored = x.permute([value.torch_axes.index(axis) for axis in range(x.dim())])
+    return stored.permute(channels_last_axes(x.dim()))
