@@ -12,7 +12,7 @@ from torch.nn import functional
 from tests.running import random_batches
 from tvdnn.engine import Trainer, training_graph, virtualize
 from tvdnn.errors import UnsupportedOpError
-from tvdnn.graph import Network
+from tvdnn.graph import Kind, Network
 from tvdnn.optim import SGD
 from tvdnn.trace import trace
 
@@ -49,6 +49,22 @@ class Dense(nn.Module):
         return torch.cat(features, 1)
 
 
+class Recent(nn.Module):
+    """A dense block whose layers take the newest channels, so that ranges are all that is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Conv2d(size, size, 3, padding=1) for size in (2, 3, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = [x[:, 1:]]
+        for layer in self.layers:
+            joined = torch.cat(features, 1)
+            newest = joined[:, -layer.in_channels :]
+            features.append(layer(newest) + newest)
+        return torch.cat(features, 1)
+
+
 class Skip(nn.Module):
     """U-Net's skip, without its scales: what comes back joins the map that went down."""
 
@@ -77,8 +93,10 @@ class Shuffle(nn.Module):
 def make_net(*, short: bool = False) -> nn.Sequential:
     """One block behind the other, or the last; the first reads the network's input."""
     torch.manual_seed(7)
-    blocks = (Shuffle(3),) if short else (Inception(3), Dense(10), Skip(18), Shuffle(8))
-    head = (nn.Conv2d(9 if short else 20, 4, 1), nn.Flatten(), nn.Linear(144, CLASSES))
+    blocks: tuple[nn.Module, ...] = (Shuffle(3), Recent())
+    if not short:
+        blocks = (Inception(3), Dense(10), Skip(18), Shuffle(8), Recent())
+    head = (nn.Conv2d(15 if short else 26, 4, 1), nn.Flatten(), nn.Linear(144, CLASSES))
     return nn.Sequential(*blocks, *head)
 
 
@@ -198,6 +216,39 @@ def test_ranges_of_a_gradient_lie_in_one_map() -> None:
     graph = training_graph(net, torch.empty(2, *SHAPE))
     (cleared,) = (each for each in graph.passes if each.role == "zero_grad")
     assert [use.channels for use in cleared.writes] == [(0, 1)]
-    filling = [each for each in graph.passes if each.op.startswith("0.getitem")]
-    written = {use.buffer for each in filling for use in each.writes if use.channels}
+    filling = [each for each in graph.passes if each.role == "grad_input" and "getitem" in each.op]
+    written = {use.buffer for each in filling for use in each.writes}
     assert written == {cleared.writes[0].buffer}
+
+
+def test_the_features_of_a_block_are_one_map() -> None:
+    """Every concatenation of a block is a range of the last, and its gradients add up in one."""
+    net = nn.Sequential(nn.Conv2d(3, 4, 1), Recent(), nn.Flatten())
+    graph = training_graph(net, torch.empty(2, *SHAPE))
+    maps = [each for each in graph.buffers.values() if each.kind is Kind.MAP]
+    (container,) = (each.name for each in maps if len(each.shape) == 4 and each.shape[-1] > 4)
+    uses = [use for each in graph.passes for use in each.writes if use.buffer == container]
+    assert [use.channels for use in uses] == [(0, 3), (3, 5), (5, 8), (8, 10)]
+    added = [each.writes[0] for each in graph.passes if each.name.endswith("cat#3 add_grad")]
+    assert [(use.buffer, use.channels) for use in added] == [(f"grad {container}", (0, 8))]
+    assert not any(each.role == "forward" and each.op.startswith("1.cat") for each in graph.passes)
+
+
+class Halves(nn.Module):
+    """Concatenates three parts; a convolution reads the second of them, and the third's maker."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(2, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = x[:, :1], x[:, 1:]
+        return torch.cat((first, second, self.conv(second)), 1)
+
+
+def test_what_a_convolution_reads_or_makes_is_copied_into_its_range() -> None:
+    graph = training_graph(nn.Sequential(Halves(), nn.Flatten()), torch.empty(2, *SHAPE))
+    (copied,) = (each for each in graph.passes if each.op == "0.cat" and each.role == "forward")
+    assert [use.channels for use in copied.writes] == [(1, 3), (3, 5)]
+    (taken,) = (each for each in graph.passes if each.role == "copy_grad")
+    assert (taken.op, taken.reads[0].channels) == ("0.conv", (3, 5))

@@ -76,6 +76,28 @@ def test_cast_and_add(length: int, generator: torch.Generator) -> None:
             assert torch.equal(out, left + right)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("shape", "first"), [((2, 5, 3, 24), 8), ((7, 13), 1), ((3, 1, 9, 200), 4)]
+)
+def test_add_of_ranges(
+    shape: tuple[int, ...], first: int, dtype: torch.dtype, generator: torch.Generator
+) -> None:
+    """A range and a whole map add up in the range, and nothing beside it changes."""
+    channels = slice(first, first + shape[-1])
+    wide = randn((*shape[:-1], shape[-1] + 2 * first), dtype, generator)
+    b = randn(shape, dtype, generator)
+    expected = wide.clone()
+    expected[..., channels] += b
+    for adder in (add, add_reference):
+        given = wide.clone()
+        adder(given[..., channels], b, given[..., channels])
+        assert torch.equal(given, expected)
+        out = poisoned_like(b)
+        adder(b, wide[..., channels], out)
+        assert torch.equal(out, expected[..., channels])
+
+
 @pytest.mark.gpu
 def test_repeats_and_large_offsets(generator: torch.Generator) -> None:
     x = randn((3, 65, 37, 41), torch.float32, generator)

@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..graph import Buffer, Direction, Kind, Need, Network, Op, Pass, Use, meet, section_rows
 from ..optim import Optimizer
+from .containers import Channels, Place
 
 
 @dataclass(slots=True)
@@ -16,7 +17,10 @@ class Builder:
     `home` maps each value to the buffer that holds it, `contributions` to the gradients that its
     consumers have written so far, `holders` each gradient's buffer to how many values it is still a
     contribution of, `param_grads` each parameter to those of its uses, `filled` each gradient that
-    is written range by range to the channels that are. `readers`
+    is written range by range to the channels that are. `ranges` maps the names of ranges, which
+    stand for buffers until passes use them, to the buffer and the channels; `places` tells which
+    values lie in a range of which others; `copied` are the ranges that values were copied to.
+    `readers`
     counts the ops that read each value, `uses` those that use each parameter. `rectified` are the
     values whose gradient counts only where they are above zero, with the factor that it has there;
     `masked` are those of them whose reader writes the gradient so. `cells` are the rectified values
@@ -41,7 +45,10 @@ class Builder:
     contributions: dict[str, list[str]] = field(default_factory=dict)
     holders: Counter[str] = field(default_factory=Counter)
     param_grads: dict[str, list[str]] = field(default_factory=dict)
-    filled: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    filled: dict[str, list[Channels]] = field(default_factory=dict)
+    ranges: dict[str, tuple[str, Channels]] = field(default_factory=dict)
+    places: Mapping[str, Place] = field(default_factory=dict)
+    copied: set[Use] = field(default_factory=set)
     partials: dict[str, list[str]] = field(default_factory=dict)
     added: dict[str, Op] = field(default_factory=dict)
     rectified: dict[str, float] = field(default_factory=dict)
@@ -125,6 +132,7 @@ class Builder:
         Its unit is the largest section that it touches by sample, but at least `unit`; the whole
         batch where it touches none. Its bytes are those of its buffers and `extra_nbytes`.
         """
+        reads, writes = ([self.resolved(use) for use in uses] for uses in (reads, writes))
         uses = (*reads, *writes)
         rows = [self.buffers[use.buffer].section * use.per for use in uses if not use.whole]
         unit = min(self.batch, max([unit, *rows])) if unit or rows else self.batch
@@ -166,9 +174,35 @@ class Builder:
         return self.home[op.inputs[0]]
 
     def new_output(self, op: Op) -> str:
-        """A map of its own for the op's output."""
-        self.home[op.output] = self.add_map(op.output, self.shape(op.output))
-        return self.home[op.output]
+        """A map of its own for the op's output, or its range of another."""
+        return self.home_of(op.output)
+
+    def home_of(self, value: str) -> str:
+        """What holds the value, made where there is none yet."""
+        if value not in self.home:
+            place = self.places.get(value)
+            self.home[value] = (
+                self.add_map(value, self.shape(value))
+                if place is None
+                else self.add_range(self.home_of(place.container), place.channels)
+            )
+        return self.home[value]
+
+    def add_range(self, buffer: str, channels: Channels) -> str:
+        """A name for some of the channels of a buffer, or of a range."""
+        within, name = self.buffers[buffer], f"{buffer} {channels}"
+        shape = (*within.shape[:-1], channels[1] - channels[0])
+        self.buffers[name] = replace(within, name=name, shape=shape)
+        self.ranges[name] = buffer, channels
+        return name
+
+    def resolved(self, use: Use) -> Use:
+        """The use, of a buffer where it names a range."""
+        if use.buffer not in self.ranges:
+            return use
+        buffer, (start, stop) = self.ranges[use.buffer]
+        first, last = use.channels or (0, stop - start)
+        return self.resolved(replace(use, buffer=buffer, channels=(start + first, start + last)))
 
     def grad_of(self, op: Op) -> str:
         """The buffer that holds the complete gradient of the op's output."""
@@ -190,7 +224,7 @@ class Builder:
         self.holders[buffer] += 1
         return buffer
 
-    def grad_with_room(self, value: str, channels: tuple[int, int]) -> str:
+    def grad_with_room(self, value: str, channels: Channels) -> str:
         """A contribution to the gradient of `value` of which nobody else writes `channels`."""
         for name in self.contributions.get(value, ()):
             ranges = self.filled.get(name)
@@ -201,7 +235,7 @@ class Builder:
         self.filled[name] = [channels]
         return name
 
-    def close_gaps(self, grad: str) -> list[tuple[int, int]]:
+    def close_gaps(self, grad: str) -> list[Channels]:
         """The channels that nobody writes of a gradient written range by range, now complete."""
         width = self.buffers[grad].shape[-1]
         filled = sorted(self.filled.pop(grad, [(0, width)]))

@@ -1,27 +1,59 @@
-"""Concatenation and ranges of channels: copies into and out of channel ranges of one map."""
+"""Concatenation and ranges of channels: what does not lie in its range of a map is copied there.
 
-from itertools import accumulate, pairwise
+The gradients of branches are ranges of the container's.
+"""
+
+from itertools import pairwise
 
 from ..graph import Op, Use
 from .builder import Builder
-from .definition import Launch, OpDef
-
-Range = tuple[int, int]
+from .containers import ranges_of
+from .definition import PITCHED, Launch, OpDef
 
 
 def concat_forward(b: Builder, op: Op) -> None:
     y = b.new_output(op)
-    reads = tuple(Use(b.home[name]) for name in op.inputs)
-    writes = tuple(Use(y, channels=channels) for channels in _ranges(b, op))
-    b.add_pass(op, "forward", reads, writes)
+    away = []
+    for name, channels in zip(op.inputs, ranges_of(b.network, op), strict=True):
+        source, target = (b.resolved(use) for use in (Use(b.home[name]), Use(y, channels=channels)))
+        if target not in (source, *b.copied):
+            away.append((source, target))
+    if away:
+        reads, writes = zip(*away, strict=True)
+        b.add_pass(op, "forward", reads, writes)
+        b.copied.update(writes)
 
 
 def concat_backward(b: Builder, op: Op) -> None:
-    dy, parts = b.grad_of(op), zip(op.inputs, _ranges(b, op), strict=True)
-    wanted = [(name, channels) for name, channels in parts if b.needs_grad(name)]
-    reads = tuple(Use(dy, channels=channels) for _, channels in wanted)
-    writes = tuple(Use(b.new_grad(name)) for name, _ in wanted)
-    b.add_pass(op, "grad_input", reads, writes)
+    """Give each branch its range of the gradient, or add that to ranges which they have."""
+    dy, total = b.grad_of(op), _range_of_all(b, op)
+    if total is not None:
+        b.add_pass(op, "add_grad", (total, Use(dy)), (total,))
+        return
+    for name, channels in zip(op.inputs, ranges_of(b.network, op), strict=True):
+        if not b.needs_grad(name):
+            continue
+        if b.is_shared(dy):
+            part = Use(dy, channels=channels)
+            b.add_pass(op, "grad_input", (part,), (Use(b.new_grad(name)),))
+        else:
+            b.adopt_grad(name, b.add_range(dy, channels))
+
+
+def _range_of_all(b: Builder, op: Op) -> Use | None:
+    """The range in which all branches have a gradient, the only one as yet, side by side.
+
+    A later concatenation of the same neighbours left it. None where there is no such range.
+    """
+    grads = [b.contributions.get(name, []) for name in op.inputs]
+    if any(len(each) != 1 or b.is_shared(each[0]) for each in grads):
+        return None
+    uses = [b.resolved(Use(name)) for (name,) in grads]
+    spans = [use.channels for use in uses if use.channels is not None]
+    apart = any(first[1] != second[0] for first, second in pairwise(spans))
+    if apart or len(spans) < len(uses) or len({use.buffer for use in uses}) > 1:
+        return None
+    return Use(uses[0].buffer, channels=(spans[0][0], spans[-1][1]))
 
 
 def narrow_forward(b: Builder, op: Op) -> None:
@@ -36,16 +68,13 @@ def narrow_backward(b: Builder, op: Op) -> None:
     b.add_pass(op, "grad_input", (Use(b.grad_of(op)),), (Use(dx, channels=channels),))
 
 
-def _ranges(b: Builder, op: Op) -> list[Range]:
-    """The channels of the output that each input fills."""
-    widths = (b.shape(name)[-1] for name in op.inputs)
-    return list(pairwise(accumulate(widths, initial=0)))
-
-
 def run_copies(a: Launch) -> None:
     """Copy each read to the write of its place."""
     for src, dst in zip(a.reads, a.writes, strict=True):
-        a.kernels.copy_channels(src.view_as(dst) if src.is_contiguous() else src, dst)
+        if src.is_contiguous():
+            a.kernels.copy_channels(src.view_as(dst), dst)
+        else:
+            a.kernels.copy_channels(src, dst.view_as(src))
 
 
 def run_zeros(a: Launch) -> None:
@@ -59,10 +88,12 @@ CONCAT = OpDef(
     forward=concat_forward,
     backward=concat_backward,
     roles={"forward": run_copies, "grad_input": run_copies},
+    pitched=PITCHED,
 )
 NARROW = OpDef(
     kind="narrow",
     forward=narrow_forward,
     backward=narrow_backward,
     roles={"forward": run_copies, "grad_input": run_copies},
+    pitched=PITCHED,
 )

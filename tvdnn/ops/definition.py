@@ -15,6 +15,7 @@ TORCH_DTYPES = {
     "int64": torch.int64,
     "uint8": torch.uint8,
 }
+PITCHED = frozenset({"input", "output", "gradient"})  # what a definition may say that it takes so
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,9 @@ class OpDef:
 
     `forward` and `backward` add the op's passes to a builder; `saves` names what its backward reads
     of its own ("input", "output"); `elementwise` allows its output to take its input's bytes;
-    `roles` maps the role of each pass to what a launch of it does.
+    `roles` maps the role of each pass to what a launch of it does. `pitched` names what its passes
+    take at a pitch, as a range of the channels of a wider map: all uses of an "input", of the
+    "output", and of the output's "gradient".
     """
 
     kind: str
@@ -66,3 +69,4 @@ class OpDef:
     roles: Mapping[str, Callable[[Launch], None]]
     saves: frozenset[str] = field(default_factory=frozenset)
     elementwise: bool = False
+    pitched: frozenset[str] = frozenset()

@@ -10,6 +10,7 @@ from ..memory import aligned
 from ..memory.blocks import block_nbytes
 from ..optim import SGD, Optimizer
 from .builder import Builder
+from .containers import places
 from .layout import add_grads
 from .loss import LOSSES, TARGET, Loss
 from .optim import settle, take
@@ -80,6 +81,7 @@ def expand(network: Network, settings: Settings) -> Graph:
         wanted,
         optimizer=settings.optimizer or SGD(),
         takes=TAKES[settings.mode],
+        places=places(network, {kind: each.pitched for kind, each in DEFINITIONS.items()}),
     )
     inputs = _add_inputs(b, settings)
     _forward(b)
@@ -97,7 +99,7 @@ def expand(network: Network, settings: Settings) -> Graph:
     return Graph(
         network=network,
         ops={op.name: op for op in network.ops} | b.added,
-        buffers=b.buffers,
+        buffers={name: each for name, each in b.buffers.items() if name not in b.ranges},
         passes=tuple(b.passes),
         inputs=inputs,
         outputs=tuple(dict.fromkeys(handed_out)),
@@ -193,7 +195,7 @@ def _place_elementwise(
     b: Builder, op: Op, consumers: dict[str, int], producers: dict[str, Op]
 ) -> None:
     """Give the op's output an input's bytes where nothing else reads them, else its own."""
-    for name in op.inputs:
+    for name in op.inputs if op.output not in b.places else ():
         if _may_overwrite(b, name, consumers, producers):
             b.home[op.output] = b.home[name]
             return
@@ -208,7 +210,14 @@ def _may_overwrite(
     producer = producers[name]
     if producer.kind == "view":
         return _may_overwrite(b, producer.inputs[0], consumers, producers)
+    if name in b.places or _holds_others(b, producer):
+        return False
     return "output" not in DEFINITIONS[producer.kind].saves
+
+
+def _holds_others(b: Builder, op: Op) -> bool:
+    """Whether other values lie in ranges of the op's output."""
+    return op.kind == "concat" and any(name in b.places for name in op.inputs)
 
 
 def _backward(b: Builder, settings: Settings) -> None:
@@ -220,8 +229,8 @@ def _backward(b: Builder, settings: Settings) -> None:
             continue
         if not b.needs_grad(op.output) or op.output not in b.contributions:
             continue
-        add_grads(b, op)
         definition = DEFINITIONS[op.kind]
+        add_grads(b, op, pitched="gradient" in definition.pitched)
         if not definition.elementwise:  # whose gradient stays beside the pass that it overwrites
             _settle_all(b, unsettled)
         definition.backward(b, op)
@@ -232,7 +241,7 @@ def _backward(b: Builder, settings: Settings) -> None:
         if count > 1 and name in b.param_grads:
             take(b, name)
     for name in sorted(settings.input_grads):
-        add_grads(b, b.add_op(Op(name, "view", (), name, (), {})))
+        add_grads(b, b.add_op(Op(name, "view", (), name, (), {})), pitched=False)
 
 
 def _settle_all(b: Builder, ops: list[Op]) -> None:

@@ -2,7 +2,7 @@
 
 from ..graph import Kind, Op, Use
 from .builder import Builder
-from .definition import Launch, OpDef
+from .definition import PITCHED, Launch, OpDef
 
 
 def view_forward(b: Builder, op: Op) -> None:
@@ -26,20 +26,23 @@ def flatten_backward(b: Builder, op: Op) -> None:
     b.add_pass(op, "grad_input", (Use(dy),), (Use(dx),))
 
 
-def add_grads(b: Builder, op: Op) -> None:
+def add_grads(b: Builder, op: Op, *, pitched: bool) -> None:
     """Sum the contributions to the gradient of the op's output, in their order.
 
-    They add up in the first, or in a map of their own where that is shared. Channels that nobody
-    wrote are cleared before.
+    They add up in the first, or in a map of their own where that is shared, or is a range and the
+    op's passes are not `pitched`. Channels that nobody wrote are cleared before.
     """
     for name in b.contributions[op.output]:
         gaps = tuple(Use(name, channels=gap) for gap in b.close_gaps(name))
         if gaps:
             b.add_pass(op, "zero_grad", (), gaps)
     first, *others = b.contributions[op.output]
-    total = first
-    if others and b.is_shared(first):
-        total = b.add_map(f"grad {op.output} total", b.buffers[first].shape, Kind.GRAD)
+    total, leaves = first, first in b.ranges and not pitched
+    if leaves or (others and b.is_shared(first)):
+        shape = b.buffers[b.home[op.output]].shape
+        total = b.add_map(f"grad {op.output} total", shape, Kind.GRAD)
+    if leaves and not others:
+        b.add_pass(op, "copy_grad", (Use(first),), (Use(total),))
     for other in others:
         b.add_pass(op, "add_grad", (Use(first), Use(other)), (Use(total),))
         first = total
@@ -77,12 +80,19 @@ def run_add(a: Launch) -> None:
     a.kernels.add(x, y, a.writes[0], precision=a.precision)
 
 
-VIEW = OpDef(kind="view", forward=view_forward, backward=view_backward, roles={})
+VIEW = OpDef(
+    kind="view",
+    forward=view_forward,
+    backward=view_backward,
+    roles={},
+    pitched=frozenset({"gradient"}),
+)
 FLATTEN = OpDef(
     kind="flatten",
     forward=flatten_forward,
     backward=flatten_backward,
     roles={"forward": _run_flatten, "grad_input": _run_unflatten},
+    pitched=PITCHED,
 )
 ADD = OpDef(
     kind="add",
@@ -90,4 +100,5 @@ ADD = OpDef(
     backward=add_backward,
     roles={"forward": run_add},
     elementwise=True,
+    pitched=PITCHED,
 )

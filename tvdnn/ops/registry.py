@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from .activation import ACTIVATIONS, RELU
-from .concat import CONCAT, NARROW, run_zeros
+from .concat import CONCAT, NARROW, run_copies, run_zeros
 from .conv import CONV2D, CONV2D_RELU, CONV2D_RELU_MAX_POOL2D
 from .definition import Launch, OpDef
 from .dropout import DROPOUT
@@ -41,7 +41,7 @@ _FUSED = (
     MAX_POOL2D_CODES,
 )
 _ADDED = (CROSS_ENTROPY, *ELEMENT_LOSSES, PARAMETER, OPAQUE)
-_EVERY_OPS = {"add_grad": run_add, "zero_grad": run_zeros}
+_EVERY_OPS = {"add_grad": run_add, "copy_grad": run_copies, "zero_grad": run_zeros}
 DEFINITIONS: dict[str, OpDef] = {
     definition.kind: definition for definition in (*_TRACED, *_FUSED, *_ADDED)
 }

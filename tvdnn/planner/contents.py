@@ -8,7 +8,7 @@ from typing import TypeAlias
 from ..errors import ScheduleError
 from ..graph import Buffer
 from .schedule import Action, Lane, Operand, Residency, Schedule, Space, Step
-from .versions import CALLER, Part, Parts, Versions, covered, overlay, restricted, span
+from .versions import CALLER, Part, Parts, Versions, overlay, restricted, span
 
 Clock: TypeAlias = tuple[int, int, int]
 
@@ -180,9 +180,8 @@ class _Walk:
         self._read(index, step.lane, source, None)
         cells = self._memory[source.space].between(source.offset, source.end)
         parts = cells[0].parts
-        width = self._graph.buffers[source.buffer].shape[-1]
-        if any(cell.parts != parts for cell in cells) or covered(parts) != width:
-            text = f"moves {_place(source)}, but it is written only in part"
+        if any(cell.parts != parts for cell in cells):
+            text = f"moves {_place(source)}, of which not all rows are written alike"
             raise fault(self._schedule, index, text)
         self._write(index, step.lane, target, parts, partly=False)
 

@@ -80,8 +80,3 @@ def overlay(parts: Parts, part: Part) -> Parts:
 def restricted(parts: Parts, need: Parts) -> Parts:
     """`parts` within the channels that `need` speaks of."""
     return within(parts, need[0].start, need[-1].stop) if need else ()
-
-
-def covered(parts: Parts) -> int:
-    """Channels that are written, whoever wrote them."""
-    return sum(part.stop - part.start for part in parts)

@@ -13,6 +13,14 @@ def _flat() -> None:
     add(narrow, narrow, narrow)
 
 
+def _ranges() -> None:
+    for dtype in (torch.bfloat16, torch.float32):
+        for channels in (29, 32, 256):
+            whole = torch.empty(2, 28, 28, 4 * channels, dtype=dtype, device="meta")
+            part = torch.empty(2, 28, 28, channels, dtype=dtype, device="meta")
+            add(whole[..., channels : 2 * channels], part, whole[..., channels : 2 * channels])
+
+
 def _stage() -> None:
     for channels in (3, 64):
         image = torch.empty(2, channels, 224, 224, device="meta")
@@ -21,4 +29,8 @@ def _stage() -> None:
         unstage(inside, image)
 
 
-CASES = [Case("cast and add", _flat), Case("stage and unstage", _stage)]
+CASES = [
+    Case("cast and add", _flat),
+    Case("add of ranges", _ranges),
+    Case("stage and unstage", _stage),
+]
