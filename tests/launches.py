@@ -14,6 +14,8 @@ from torch import Tensor
 from tests.kernels.numerics import poisoned, randn
 from tvdnn.kernels import (
     activation,
+    batch_norm,
+    batch_norm_grad,
     concat,
     conv,
     conv_grad_bias,
@@ -36,6 +38,7 @@ from tvdnn.kernels import (
     reduce,
     sample_sums,
 )
+from tvdnn.kernels.batch_norm_tiles import BatchNormPlan, batch_norm_plan
 
 KERNELS = Path(__file__).parents[1] / "kernels"
 REFERENCE = "_reference"
@@ -322,6 +325,74 @@ def _add_sample_sums(o: Operands) -> Launch:
     return Launch(lambda: run(sums, running), (running,))
 
 
+def _slices(o: Operands) -> tuple[BatchNormPlan, tuple[int, ...]]:
+    """How batch normalization cuts the maps, and the shape of the sums of all slices."""
+    plan = batch_norm_plan(o.maps().shape)
+    return plan, plan.partials_shape(o.size.samples, o.size.channels)
+
+
+def _moments(o: Operands) -> Launch:
+    x, (plan, shape) = o.maps(), _slices(o)
+    partials = o.empty(*shape)
+    run = partial(batch_norm.batch_norm_moments, group=plan.group)
+    return Launch(lambda: run(x, partials), (partials,))
+
+
+def _statistics(o: Operands) -> Launch:
+    plan, shape = _slices(o)
+    partials, statistics = o.random(*shape).abs(), o.empty(3, o.size.channels)
+    running = [o.empty(o.size.channels) for _ in range(2)]
+    count = torch.zeros(1, dtype=torch.int64, device=o.device)
+    settings = {"shape": o.maps().shape, "group": plan.group, "momentum": None, "eps": 1e-5}
+
+    def run() -> None:
+        for tensor in (*running, count):
+            tensor.fill_(1)
+        batch_norm.batch_norm_statistics(partials, statistics, *running, count, **settings)
+
+    return Launch(run, (statistics, *running, count))
+
+
+def _recall(o: Operands) -> Launch:
+    mean, variance = o.random(o.size.channels), o.random(o.size.channels).abs()
+    statistics = o.empty(3, o.size.channels)
+    run = partial(batch_norm.batch_norm_recall, eps=1e-5)
+    return Launch(lambda: run(mean, variance, statistics), (statistics,))
+
+
+def _normalizing(o: Operands) -> tuple[Tensor, Tensor, Tensor]:
+    """Statistics, weight and bias."""
+    return o.random(3, o.size.channels), o.random(o.size.channels), o.random(o.size.channels)
+
+
+def _batch_norm(o: Operands) -> Launch:
+    x, residual = o.maps(), o.maps()
+    operands, y = (*_normalizing(o), residual), o.like(x)
+    run = partial(batch_norm.batch_norm, relu=True)
+    return Launch(lambda: run(x, *operands, y), (y,))
+
+
+def _batch_norm_grad_sums(o: Operands) -> Launch:
+    x, dy, y, (plan, shape) = o.maps(), o.maps(), o.maps(), _slices(o)
+    operands, partials, masked = (*_normalizing(o), y), o.empty(*shape), o.like(dy)
+    run = partial(batch_norm_grad.batch_norm_grad_sums, group=plan.group, relu=True)
+    return Launch(lambda: run(x, dy, *operands, partials, masked), (partials, masked))
+
+
+def _batch_norm_grad_params(o: Operands) -> Launch:
+    partials, (statistics, *_) = o.random(*_slices(o)[1]), _normalizing(o)
+    dweight, dbias = o.empty(o.size.channels), o.empty(o.size.channels)
+    run = batch_norm_grad.batch_norm_grad_params
+    return Launch(lambda: run(partials, statistics, dweight, dbias), (dweight, dbias))
+
+
+def _batch_norm_grad_input(o: Operands) -> Launch:
+    x, dy, operands = o.maps(), o.maps(), _normalizing(o)
+    sums, dx = (o.random(o.size.channels), o.random(o.size.channels)), o.like(x)
+    run = partial(batch_norm_grad.batch_norm_grad_input, rows=1000, relu=True)
+    return Launch(lambda: run(x, dy, *operands, *sums, dx), (dx,))
+
+
 HALVES = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0)}
 UNDILATED = {"dilation": (1, 1)}
 AVERAGES = {"count_include_pad": True, "divisor_override": None}
@@ -520,6 +591,13 @@ LAUNCHES: dict[str, Make] = {
     "layer_norm": _layer_norm,
     "layer_norm_grad": _layer_norm_grad,
     "add_sample_sums": _add_sample_sums,
+    "batch_norm_moments": _moments,
+    "batch_norm_statistics": _statistics,
+    "batch_norm_recall": _recall,
+    "batch_norm": _batch_norm,
+    "batch_norm_grad_sums": _batch_norm_grad_sums,
+    "batch_norm_grad_params": _batch_norm_grad_params,
+    "batch_norm_grad_input": _batch_norm_grad_input,
     "max_pool2d": partial(_pooling, launcher=pool_max.max_pool2d, **HALVES, **UNDILATED),
     "max_pool2d_grad": _max_pool_grad,
     "max_pool2d_codes": _max_pool_codes,

@@ -23,7 +23,7 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The losses of the steps, the parameters after them, and how far the arena was touched."""
+    """The losses of the steps, parameters and buffers after them, how far the arena was touched."""
 
     losses: tuple[Tensor, ...]
     params: tuple[Tensor, ...]
@@ -50,7 +50,8 @@ def train(
     net: nn.Module, schedule: Schedule, batches: Sequence[Batch], *, order_seed: int | None = None
 ) -> Outcome:
     """Train a copy of `net` by SGD with momentum, a step a batch, over memory poisoned before."""
-    params = dict(copy.deepcopy(net).named_parameters())
+    net = copy.deepcopy(net)
+    params, buffers = dict(net.named_parameters()), dict(net.named_buffers())
     momenta = {name: torch.zeros_like(param) for name, param in params.items()}
     block, control = make_control(torch.device("cpu"))
     arena, slab = Arena(torch.device("cpu")), Slab(pinned=False)
@@ -58,9 +59,10 @@ def train(
     slab.reserve(max(1, schedule.slab_nbytes))
     detached = {name: param.detach() for name, param in params.items()}
     updates = {name: (param, momenta[name]) for name, param in detached.items()}
+    updates |= {name: (buffer,) for name, buffer in buffers.items()}
     runner = Runner(
         schedule,
-        Tensors(detached, updates, control),
+        Tensors(detached | buffers, updates, control),
         kernels="torch",
         arena=arena,
         slab=slab,
@@ -78,7 +80,7 @@ def train(
         runner.run()
         losses.append(runner.outputs("loss")[0][1][0].clone())
         touched = touched or _high_water(arena.bytes)
-    return Outcome(tuple(losses), tuple(detached.values()), touched)
+    return Outcome(tuple(losses), (*detached.values(), *buffers.values()), touched)
 
 
 def _high_water(memory: Tensor) -> int:

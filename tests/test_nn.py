@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tvdnn import nn
 from tvdnn.errors import InputError
-from tvdnn.nn import activation, conv, dropout, layer_norm, linear, loss, norm, pool
+from tvdnn.nn import activation, batch_norm, conv, dropout, layer_norm, linear, loss, norm, pool
 from tvdnn.nn.conv import conv2d
 from tvdnn.nn.loss import cross_entropy
 from tvdnn.nn.pool import max_pool2d
@@ -66,6 +66,15 @@ LAYERS: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...]]] = {
     "layer norm of features": (lambda: shifted(nn.LayerNorm(11, bias=False)), (3, 11)),
     "layer norm of samples": (lambda: shifted(nn.LayerNorm((5, 3, 7), eps=1e-3)), (2, 5, 3, 7)),
     "layer norm alone": (lambda: nn.LayerNorm((3, 7), elementwise_affine=False), (2, 5, 3, 7)),
+    "batch norm": (lambda: nn.BatchNorm2d(9), (2, 9, 3, 4)),
+    "batch norm, as it was": (lambda: nn.BatchNorm2d(9).eval(), (2, 9, 3, 4)),
+    "batch norm, cumulative": (lambda: nn.BatchNorm2d(9, momentum=None), (2, 9, 3, 4)),
+    "batch norm, bare": (
+        lambda: nn.BatchNorm2d(9, affine=False, track_running_stats=False).eval(),
+        (2, 9, 3, 4),
+    ),
+    "batch norm of features": (lambda: nn.BatchNorm1d(7), (5, 7)),
+    "batch norm of sequences": (lambda: nn.BatchNorm1d(7, eps=0.1), (5, 7, 3)),
     "flatten": (nn.Flatten, (2, 3, 4, 5)),
 }
 
@@ -95,6 +104,8 @@ def twin_of(layer: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
     with torch.no_grad():
         for name, param in twin.named_parameters():
             param.data = (param.to(dtype) if name == "weight" else param).double()
+        for buffer in twin.buffers():
+            buffer.data = buffer.double() if buffer.is_floating_point() else buffer
     return twin
 
 
@@ -136,6 +147,8 @@ def test_layer_matches_its_twin(
         assert exact.grad is not None
         assert param.grad.dtype == torch.float32
         assert error(param.grad, exact.grad) <= TOLERANCE[dtype]
+    for buffer, exact in zip(layer.buffers(), twin.buffers(), strict=True):
+        torch.testing.assert_close(buffer.cpu().to(exact.dtype), exact, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
@@ -158,6 +171,8 @@ def test_memory_format_is_kept(
         nn.AdaptiveAvgPool2d,
         nn.AvgPool2d,
         nn.BCEWithLogitsLoss,
+        nn.BatchNorm1d,
+        nn.BatchNorm2d,
         nn.Conv2d,
         nn.CrossEntropyLoss,
         nn.Dropout,
@@ -232,13 +247,16 @@ def test_lazy_layers_become_tvdnns(
         "linear",
         "response norm",
         "layer norm",
+        "batch norm",
+        "batch norm, as it was",
+        "batch norm of features",
     ],
 )
 def test_triton_launchers_take_the_same_calls(
     name: str, monkeypatch: pytest.MonkeyPatch, device: torch.device, generator: torch.Generator
 ) -> None:
     """In the interpreter where there is no GPU; with one, every test here runs them."""
-    for module in (activation, conv, layer_norm, linear, norm, pool):
+    for module in (activation, batch_norm, conv, layer_norm, linear, norm, pool):
         monkeypatch.setattr(module, "choose", lambda x, kernel, reference: kernel)
     test_layer_matches_its_twin(name, torch.float32, torch.contiguous_format, device, generator)
 
@@ -446,13 +464,14 @@ def test_autocast_asks_for_bfloat16(device: torch.device) -> None:
 
 def test_bfloat16_weights_have_bfloat16_gradients(device: torch.device) -> None:
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(36, 2)).to(device).bfloat16()
+    net.insert(1, nn.BatchNorm2d(4).to(device).bfloat16())
     net(torch.randn(2, 3, 5, 5, device=device, dtype=torch.bfloat16)).sum().backward()
     assert all(param.grad.dtype == torch.bfloat16 for param in net.parameters())
 
 
 def test_plain_fx_sees_torchs_functions(device: torch.device) -> None:
     layers = [nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.LocalResponseNorm(3), nn.Flatten()]
-    net = nn.Sequential(*layers, nn.Linear(4, 2)).to(device)
+    net = nn.Sequential(nn.BatchNorm2d(3), *layers, nn.Linear(4, 2)).to(device)
     x = torch.randn(2, 3, 4, 4, device=device)
     assert error(torch.fx.symbolic_trace(net)(x), net(x)) <= TOLERANCE[torch.float32]
 

@@ -35,6 +35,8 @@ def make_net() -> nn.Sequential:
         *(nn.Conv2d(3, 16, 3, padding=1), nn.LocalResponseNorm(3), nn.MaxPool2d(3, 1, 1)),
         *(nn.Conv2d(16, 16, 3), nn.AvgPool2d(3, 1), nn.Conv2d(16, 16, 1), nn.Dropout(0.3)),
         *(nn.Conv2d(16, 16, 1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 16, 1)),
+        *(nn.BatchNorm2d(16), nn.Conv2d(16, 16, 1), nn.BatchNorm2d(16), nn.ReLU()),
+        nn.Conv2d(16, 16, 1),
         *(module for each in activations() for module in (each, nn.Conv2d(16, 16, 1))),
         *(nn.AdaptiveAvgPool2d(3), nn.Flatten(), nn.Linear(144, 16), nn.ReLU(), nn.Dropout(0.3)),
         *(nn.LayerNorm(16), nn.Linear(16, 16)),

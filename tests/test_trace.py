@@ -22,7 +22,7 @@ Maps = dict[str, Tensor]
 
 def run(network: Network, module: torch.nn.Module, inputs: Sequence[Tensor]) -> list[Tensor]:
     """The network's outputs by torch's own functions, op by op over channels-last values."""
-    params = {"": None, **dict(module.named_parameters())}
+    params = {"": None, **dict(module.named_parameters()), **dict(module.named_buffers())}
     values = dict(zip(network.inputs, map(stored, inputs), strict=True))
     for op in network.ops:
         sources = [values[name] for name in op.inputs]
@@ -46,6 +46,10 @@ def run_op(op: Op, x: Tensor, params: list[Any], network: Network) -> Tensor:
     if op.kind == "linear":
         return functional.linear(x, *params)
     y = torch_layout(x)
+    if op.kind == "batch_norm":
+        weight, bias, mean, variance, count = params
+        assert count is None
+        return stored(functional.batch_norm(y, mean, variance, weight, bias, **attrs))
     if op.kind == "conv2d":
         weight = params[0] if params[0].dim() == 4 else params[0][:, :, None, None]
         assert attrs.pop("kernel") == tuple(weight.shape[2:])
@@ -82,6 +86,7 @@ class Functional(torch.nn.Module):
         self.kernel = torch.nn.Parameter(torch.randn(6, 4, 3, 2))
         self.shift = torch.nn.Parameter(torch.randn(6))
         self.norm = tvdnn.nn.LocalResponseNorm(3, alpha=0.5)
+        self.batch = torch.nn.BatchNorm2d(6, momentum=None)
         self.fc = tvdnn.nn.Linear(6 * 2 * 3, 10)
         self.square = torch.nn.Parameter(torch.randn(5, 10))
 
@@ -91,6 +96,8 @@ class Functional(torch.nn.Module):
         x = functional.conv2d(x, self.kernel, self.shift, stride=(2, 1), groups=2, padding=1)
         x = functional.relu_(functional.max_pool2d(x, 3, 2, ceil_mode=True))
         x = torch.relu(self.norm(x)).relu()
+        batch = self.batch
+        x = functional.batch_norm(batch(x), batch.running_mean, batch.running_var, batch.weight)
         x = functional.avg_pool2d(x, (2, 1), count_include_pad=False)
         x = functional.dropout(x, 0.3, self.training)
         wide = functional.adaptive_avg_pool2d(x, (2, 3))
@@ -115,12 +122,19 @@ def test_functional_forms_compute_the_same() -> None:
     assert not network.training
     assert [op.name for op in network.ops] == [
         *("stem.0", "stem.1", "conv2d", "max_pool2d", "relu", "norm", "relu#2", "relu#3"),
-        *("avg_pool2d", "dropout", "adaptive_avg_pool2d", "view", "linear", "relu#4", "linear#2"),
-        "reshape",
+        *("batch", "batch_norm", "avg_pool2d", "dropout", "adaptive_avg_pool2d", "view", "linear"),
+        *("relu#4", "linear#2", "reshape"),
     ]
     assert network.ops[2].params == ("kernel", "shift")
-    assert network.ops[14].params == ("square", "")
-    assert kinds(network)[9] == "view"
+    assert network.ops[9].params == (
+        "batch.weight",
+        "",
+        "batch.running_mean",
+        "batch.running_var",
+        "",
+    )
+    assert network.ops[16].params == ("square", "")
+    assert kinds(network)[11] == "view"
 
 
 def test_attributes_are_pairs() -> None:
@@ -402,7 +416,7 @@ def test_a_network_of_forty_gigabytes_has_no_bytes() -> None:
 class Unsupported(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.block = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
+        self.block = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.SyncBatchNorm(4))
         self.reflect = torch.nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect")
         self.act = torch.nn.Sequential(torch.nn.Softplus(), torch.nn.ReLU())
         self.rnn = torch.nn.LSTM(4, 4)
@@ -433,7 +447,8 @@ def test_everything_unsupported_is_listed_at_once() -> None:
     assert re.fullmatch(rf"  act\.0: Softplus .* at {here}:\d+", lines[3])
     assert [without_place(line) for line in lines] == [
         "tvdnn cannot trace this network:",
-        "  block.1: BatchNorm2d",
+        "  block.1: SyncBatchNorm (tvdnn.nn.BatchNorm2d, whose statistics are those of the whole"
+        " batch)",
         '  reflect: Conv2d with padding_mode="reflect"',
         "  act.0: Softplus (tvdnn.nn.ELU, tvdnn.nn.SiLU)",
         "  hooked: ReLU with hooks, which would not run (remove them)",

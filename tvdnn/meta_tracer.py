@@ -19,11 +19,13 @@ import torch
 from torch import Tensor, fx
 from torch.fx.node import map_arg
 from torch.fx.proxy import TraceError
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 
 from .errors import InputError, UnsupportedOpError
 from .graph.network import channels_last_axes
+from .nn.batch_norm import normalize_batch
 from .opaque_calls import Effects, opaque_call
 from .refusals import instead, place
 from .torch_calls import (
@@ -52,6 +54,10 @@ LAYERS = (
     torch.nn.MaxPool2d,
     torch.nn.AvgPool2d,
     torch.nn.AdaptiveAvgPool2d,
+    torch.nn.BatchNorm1d,
+    torch.nn.BatchNorm2d,
+    torch.nn.LazyBatchNorm1d,
+    torch.nn.LazyBatchNorm2d,
     torch.nn.Dropout,
     torch.nn.LocalResponseNorm,
     torch.nn.LayerNorm,
@@ -60,6 +66,7 @@ LAYERS = (
     torch.nn.Sequential,
 )
 LAYER_PACKAGES = ("torch.nn.", "tvdnn.nn.")
+UNNAMED = "tensor "  # before the id of a tensor that is no parameter or buffer of the network
 
 
 class UnknownShapeError(TraceError):
@@ -191,6 +198,8 @@ class MetaTracer(fx.Tracer):
             return forward(*args, **kwargs)
         if isinstance(m, LazyModuleMixin) and m.has_uninitialized_params():
             self._initialize(m, args)
+        if isinstance(m, _BatchNorm) and type(m).forward is _BatchNorm.forward:
+            forward = partial(normalize_batch, m)  # torch's computes with a buffer's value
         self.active.append(m)
         result = super().call_module(m, partial(_as_far_as_known, forward), args, kwargs)
         self.active.pop()
@@ -226,7 +235,7 @@ class MetaTracer(fx.Tracer):
         """Parameters become reads by name; so do other tensors, which no op accepts."""
         if not isinstance(a, Tensor):
             return super().create_arg(a)
-        name = self.twin_names.get(id(a), f"tensor {id(a)}")
+        name = self.twin_names.get(id(a), f"{UNNAMED}{id(a)}")
         self.twins.setdefault(name, a.to("meta"))
         return self.create_node("get_attr", name, (), {})
 
@@ -416,6 +425,8 @@ def _translated(node: fx.Node, translator: Callable[..., Call | None]) -> Call |
         raise UnsupportedCallError(f"{name} of a tensor that does not come from the inputs")
     if not all(param is None or _is_parameter(param) for param in call.params):
         raise UnsupportedCallError(f"{name} with a weight or bias that is not a parameter")
+    if not all(buffer is None or _is_buffer(buffer) for buffer in call.state):
+        raise UnsupportedCallError(f"{name} with statistics that are not the module's buffers")
     return call
 
 
@@ -425,6 +436,10 @@ def _is_constant(source: Any) -> bool:
 
 def _is_parameter(source: Any) -> bool:
     return _is_constant(source) and isinstance(source.meta["value"], torch.nn.Parameter)
+
+
+def _is_buffer(source: Any) -> bool:
+    return _is_constant(source) and not str(source.target).startswith(UNNAMED)
 
 
 def _translator(node: fx.Node) -> Callable[..., Call | None] | None:

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.fx import Node
 from torch.nn import functional
+from torch.overrides import handle_torch_function, has_torch_function
 
 from .graph.network import channels_last_axes
 from .kernels.activation import FUNCTIONS as ACTIVATIONS
@@ -29,6 +31,7 @@ ELEMENTWISE = frozenset({"relu", *ACTIVATIONS, "add", "dropout", "view"})
 class Call:
     """An op in the making: the nodes that it reads, its parameters' nodes and its settings.
 
+    `state` are the nodes of the module's buffers that it reads or changes.
     `axes` say where the dimensions of its result are stored, if it minds the order of its input's.
     Other ops take maps [N, C, H, W] and make such, but for those of ELEMENTWISE, which keep any.
     """
@@ -38,6 +41,7 @@ class Call:
     params: tuple[Node | None, ...] = ()
     attrs: Mapping[str, Any] = field(default_factory=dict)
     axes: Shape | None = None
+    state: tuple[Node | None, ...] = ()
 
 
 class UnsupportedCallError(Exception):
@@ -264,6 +268,25 @@ def local_response_norm(
     return Call("local_response_norm", (x,), (), attrs)
 
 
+def batch_norm(
+    out: Shape,
+    x: Node,
+    running_mean: Node | None,
+    running_var: Node | None,
+    weight: Node | None = None,
+    bias: Node | None = None,
+    training: bool = False,
+    momentum: float | None = 0.1,
+    eps: float = 1e-5,
+    num_batches_tracked: Node | None = None,
+) -> Call:
+    if len(out) == 3:
+        raise UnsupportedCallError("batch_norm over [N, C, L] (it takes [N, C] and [N, C, H, W])")
+    attrs = {"training": training, "momentum": momentum, "eps": float(eps)}
+    state = (running_mean, running_var, num_batches_tracked if training else None)
+    return Call("batch_norm", (x,), (weight, bias), attrs, state=state)
+
+
 def reshape(out: Shape, x: Node, *args: Any, **kwargs: Any) -> Call:
     """flatten, view, reshape and contiguous, by their effect: the target `out` says all."""
     source = shape_of(x)
@@ -315,6 +338,34 @@ def layer_norm(
     return Call("layer_norm", (x,), (weight, bias), {"eps": float(eps)}, axes_of(x))
 
 
+def counted_batch_norm(
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    training: bool,
+    momentum: float | None,
+    eps: float,
+    num_batches_tracked: Tensor | None,
+) -> Tensor:
+    """What a layer asks of torch's function, which does not know the number of batches.
+
+    Without a momentum the running statistics become the mean over all batches.
+    """
+    state, affine = (running_mean, running_var), (weight, bias)
+    if has_torch_function((x,)):
+        given = (x, *state, *affine, training, momentum, eps, num_batches_tracked)
+        handle: Any = handle_torch_function
+        result: Tensor = handle(counted_batch_norm, (x,), *given)
+        return result
+    if num_batches_tracked is not None:
+        num_batches_tracked += 1
+        if momentum is None and not x.is_meta:
+            momentum = 1.0 / float(num_batches_tracked)
+    return functional.batch_norm(x, *state, *affine, training, momentum or 0.0, eps)
+
+
 FUNCTIONS: Mapping[Any, Callable[..., Call | None]] = {
     functional.conv2d: conv2d,
     functional.linear: linear,
@@ -355,6 +406,8 @@ FUNCTIONS: Mapping[Any, Callable[..., Call | None]] = {
     functional.local_response_norm: local_response_norm,
     functional.layer_norm: layer_norm,
     torch.layer_norm: layer_norm,
+    functional.batch_norm: batch_norm,
+    counted_batch_norm: batch_norm,
     torch.flatten: reshape,
     torch.reshape: reshape,
     torch.permute: permute,
@@ -383,9 +436,10 @@ METHODS: Mapping[str, Callable[..., Call | None]] = {
 
 SUPPORTED = (
     "Conv2d, Linear, ReLU, LeakyReLU, ReLU6, ELU, SiLU, GELU, Sigmoid, Tanh, Hardswish,"
-    " Hardsigmoid, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, Dropout, LocalResponseNorm, LayerNorm,"
-    " Flatten, Identity and Sequential, their functional forms, view, reshape, contiguous, permute"
-    " and transpose, sums of two maps, and cat, split, chunk, narrow and slices of channels"
+    " Hardsigmoid, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, BatchNorm1d, BatchNorm2d, Dropout,"
+    " LocalResponseNorm, LayerNorm, Flatten, Identity and Sequential, their functional forms, view,"
+    " reshape, contiguous, permute and transpose, sums of two maps, and cat, split, chunk, narrow"
+    " and slices of channels"
 )
 
 

@@ -10,8 +10,6 @@ from .errors import InputError, UnsupportedOpError
 from .graph.network import Network, Op, Param, Value
 from .meta_tracer import MetaTracer, refusals, unsupported
 
-FLOAT32_NBYTES = 4
-
 
 def trace(
     module: torch.nn.Module,
@@ -168,21 +166,23 @@ def _ops(nodes: Sequence[fx.Node], names: dict[fx.Node, str]) -> tuple[Op, ...]:
             attrs["op_id"] = num_dropouts
             num_dropouts += 1
         inputs = tuple(names[source] for source in call.inputs)
-        params = tuple("" if param is None else str(param.target) for param in call.params)
+        given = (*call.params, *call.state)
+        params = tuple("" if param is None else str(param.target) for param in given)
         ops.append(Op(names[node], call.kind, inputs, names[node], params, attrs))
     return tuple(ops)
 
 
 def _params(module: torch.nn.Module, ops: Sequence[Op]) -> dict[str, Param]:
-    """The parameters that ops use, in the order of first use."""
-    tensors = dict(module.named_parameters())
+    """The parameters and buffers that ops use, in the order of first use."""
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     used = dict.fromkeys(name for op in ops for name in op.params if name)
     return {
         name: Param(
             name,
             tuple(tensors[name].shape),
-            tensors[name].numel() * FLOAT32_NBYTES,
+            tensors[name].numel() * tensors[name].element_size(),
             tensors[name].requires_grad,
+            _name(tensors[name].dtype),
         )
         for name in used
     }

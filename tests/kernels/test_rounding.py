@@ -10,6 +10,8 @@ import triton.language as tl
 
 from tvdnn.kernels import (
     activation,
+    batch_norm,
+    batch_norm_grad,
     dropout,
     layer_norm,
     layout,
@@ -140,6 +142,8 @@ SOURCES = [  # sides of what is read and of what is written: maps of 7 x 7, pool
     (activation, "activate_grad", 7, 7, {"function": "silu"}),
     (activation, "activate_grad", 7, 7, {"function": "sigmoid"}),
     (loss_elements, "element_loss_grad", 7, 7, {"function": "mse"}),
+    (batch_norm, "batch_norm", 7, 7, {"relu": False}),
+    (batch_norm_grad, "batch_norm_grad_input", 7, 7, {"rows": 98, "relu": False}),
     (dropout, "dropout", 7, 7, {"p": 0.3, "op_id": 1, "first_sample": 0}),
 ]
 
@@ -159,7 +163,10 @@ def test_whatever_products_read_is_rounded(
     given = torch.randn(2, side, side, 24, generator=generator, device=device)
     like = torch.randn(2, left, left, 24, generator=generator, device=device)
     codes = torch.full((2, side, side, 12), 0x44, dtype=torch.uint8, device=device)  # the centres
+    statistics = torch.rand(3, 24, generator=generator, device=device) + 0.5
     operands = {
+        "batch_norm": (given, statistics, None, None, None),
+        "batch_norm_grad_input": (given, like, statistics, None, None, None, None),
         "add": (like, given),
         "activate_grad": (like, given),
         "layer_norm": (given, None, None),

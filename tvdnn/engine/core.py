@@ -68,6 +68,7 @@ class Core:
     ) -> None:
         self.params = dict(net.named_parameters())
         self._constants = constants
+        self.buffers = dict(net.named_buffers())
         self.device = one_device(self.params)
         self.limits, self.options = limits, options
         cuda = self.device.type == "cuda"
@@ -150,9 +151,10 @@ class Core:
         )
         params = {name: param.detach() for name, param in self.params.items()}
         params |= self._constants
+        tracked = {name: (buffer,) for name, buffer in self.buffers.items()}
         return Runner(
             schedule,
-            Tensors(params, updates, self.control),
+            Tensors(params | self.buffers, {**updates, **tracked}, self.control),
             kernels=self.kernels,
             arena=self.arena,
             slab=self.slab,
@@ -181,8 +183,9 @@ class Core:
             )
 
     def _parameters_now(self) -> tuple[tuple[int, bool], ...]:
-        """Where each parameter lies and whether it is trained."""
-        return tuple((param.data_ptr(), param.requires_grad) for param in self.params.values())
+        """Where each parameter and buffer lies, and whether it is trained."""
+        tensors = (*self.params.values(), *self.buffers.values())
+        return tuple((tensor.data_ptr(), tensor.requires_grad) for tensor in tensors)
 
 
 def one_device(params: Mapping[str, torch.Tensor]) -> torch.device:

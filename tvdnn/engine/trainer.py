@@ -340,7 +340,8 @@ class Trainer:
             return []
         frozen = [param for param in self._core.params.values() if not param.requires_grad]
         trained = [tensor for name in self._trained() for tensor in self._updated(name)]
-        tensors = [tensor.detach() for tensor in (*frozen, *trained) if tensor is not None]
+        given = (*frozen, *trained, *self._core.buffers.values())
+        tensors = [tensor.detach() for tensor in given if tensor is not None]
         return [(tensor, tensor.clone()) for tensor in tensors]
 
     def _restore(self, before: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
@@ -353,12 +354,12 @@ class Trainer:
 
 
 def _measure_foreign(net: nn.Module) -> int:
-    """Device bytes that others hold: all but the network's parameters."""
-    own = [param for param in net.parameters() if param.device.type == "cuda"]
+    """Device bytes that others hold: all but the network's parameters and buffers."""
+    own = [each for each in (*net.parameters(), *net.buffers()) if each.device.type == "cuda"]
     if not own:
         return 0
     torch.cuda.reset_peak_memory_stats(own[0].device)
-    own_nbytes = sum(param.numel() * param.element_size() for param in own)
+    own_nbytes = sum(each.numel() * each.element_size() for each in own)
     return torch.cuda.memory_allocated(own[0].device) - own_nbytes
 
 

@@ -30,12 +30,13 @@ def channels_last_axes(dims: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A parameter of the user's module, by its state_dict name. `shape` is torch's."""
+    """A parameter or buffer of the user's module, by its state_dict name. `shape` is torch's."""
 
     name: str
     shape: tuple[int, ...]
     nbytes: int
     requires_grad: bool = True
+    dtype: str = "float32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +44,9 @@ class Op:
     """A node of the network.
 
     `name` is the module path (with a suffix where a module runs twice), `kind` the key of its
-    definition in `tvdnn.ops`, `params` the names of its parameters ("" where an optional one is
-    absent), `attrs` its static settings. A `view` op's output is its input's bytes.
+    definition in `tvdnn.ops`, `params` the names of its parameters and of the module's buffers that
+    it uses ("" where an optional one is absent), `attrs` its static settings. A `view` op's output
+    is its input's bytes.
     """
 
     name: str

@@ -17,6 +17,7 @@ from .activation import (
     SiLU,
     Tanh,
 )
+from .batch_norm import BatchNorm1d, BatchNorm2d
 from .conv import Conv2d, LazyConv2d
 from .dropout import Dropout
 from .layer_norm import LayerNorm
@@ -31,6 +32,8 @@ __all__ = [
     "AdaptiveAvgPool2d",
     "AvgPool2d",
     "BCEWithLogitsLoss",
+    "BatchNorm1d",
+    "BatchNorm2d",
     "Conv2d",
     "CrossEntropyLoss",
     "Dropout",

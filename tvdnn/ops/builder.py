@@ -106,6 +106,15 @@ class Builder:
         self.buffers[name] = Buffer(name, kind, shape, dtype, shape[0])
         return name
 
+    def add_groups(self, name: str, shape: tuple[int, ...], group: int, like: str) -> str:
+        """A float32 buffer with one row for every `group` samples.
+
+        Its sections are those of the map `like`, or of one row where these have fewer samples.
+        """
+        section = max(1, self.buffers[like].section // group)
+        self.buffers[name] = Buffer(name, Kind.PARTIAL, shape, "float32", section)
+        return name
+
     def add_partials(self, op: Op, param: str, shape: tuple[int, ...]) -> str:
         """A float32 buffer for the splits of an op's contribution to a parameter's gradient."""
         name = self.add_whole(f"partial {param} {op.name}", Kind.PARTIAL, shape)
@@ -126,6 +135,7 @@ class Builder:
         unit: int = 0,
         extra_nbytes: int = 0,
         attrs: Mapping[str, Any] | None = None,
+        effects: bool = False,
     ) -> None:
         """Append a pass over the batch.
 
@@ -153,6 +163,7 @@ class Builder:
                 flops=flops,
                 nbytes=nbytes,
                 attrs=attrs or {},
+                effects=effects,
             )
         )
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from .activation import ACTIVATIONS, RELU
+from .batch_norm import BATCH_NORM
 from .concat import CONCAT, NARROW, run_copies, run_zeros
 from .conv import CONV2D, CONV2D_RELU, CONV2D_RELU_MAX_POOL2D
 from .definition import Launch, OpDef
@@ -27,6 +28,7 @@ _TRACED = (
     DROPOUT,
     LOCAL_RESPONSE_NORM,
     LAYER_NORM,
+    BATCH_NORM,
     FLATTEN,
     VIEW,
     ADD,

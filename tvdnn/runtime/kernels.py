@@ -6,6 +6,8 @@ from types import FunctionType, ModuleType, SimpleNamespace
 from ..errors import InputError
 from ..kernels import (
     activation,
+    batch_norm,
+    batch_norm_grad,
     concat,
     conv,
     conv_grad_bias,
@@ -31,6 +33,8 @@ from ..kernels import (
 
 _MODULES = (
     activation,
+    batch_norm,
+    batch_norm_grad,
     concat,
     conv,
     conv_grad_bias,

@@ -13,9 +13,9 @@ import torch
 import triton
 
 from .. import kernels as kernel_package
-from ..graph import RUN_CHUNKS, Graph, Pass, Use, section_rows
+from ..graph import RUN_CHUNKS, Graph, Param, Pass, Use, section_rows
 from ..memory import aligned
-from ..ops.definition import Control
+from ..ops.definition import TORCH_DTYPES, Control
 from ..planner.costs import Link, Profile
 from ..planner.schedule import Action, Lane, Operand, Space, Step
 from ..units import GIB, MIB
@@ -166,13 +166,17 @@ class Scratch:
         """Parameters by random stand-ins, which live as long as one measurement."""
         params = self._graph.network.params
         names = [name for name in (*pass_.params, *pass_.updates) if name]
-        stand_ins = {name: torch.randn(params[name].shape, device=self._device) for name in names}
+        stand_ins = {name: self._stand_in(params[name]) for name in names}
         states: dict[str, tuple[torch.Tensor | None, ...]] = {}
         for name in pass_.updates:
             kept = (torch.zeros_like(stand_ins[name]) for _ in range(pass_.attrs.get("states", 0)))
             none = (None,) if pass_.attrs.get("states") == 0 else ()
             states[name] = (stand_ins[name], *kept, *none)
         return Tensors(stand_ins, states, self._control)
+
+    def _stand_in(self, param: Param) -> torch.Tensor:
+        values = torch.randn(param.shape, device=self._device)
+        return values.to(TORCH_DTYPES[param.dtype])
 
 
 def measure_link(device: torch.device) -> Link:

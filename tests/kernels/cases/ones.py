@@ -7,6 +7,8 @@ import torch
 from tests.offline import Case
 from tvdnn.kernels import (
     activation,
+    batch_norm,
+    batch_norm_grad,
     dropout,
     layout,
     linear,
@@ -58,6 +60,23 @@ def _maps() -> None:
     norm.local_response_norm_grad(x, x, x, **settings)
 
 
+def _batch_norm() -> None:
+    x, partials, statistics, one = _empty(1, 1, 1, 1), _empty(1, 1, 2, 1), _empty(3, 1), _empty(1)
+    count = _empty(1, dtype=torch.int64)
+    merge = {"shape": (1, 1, 1, 1), "group": 1, "momentum": 1.0, "eps": 1.0}
+    batch_norm.batch_norm_moments(x, partials, group=1)
+    batch_norm.batch_norm_statistics(partials, statistics, one, one, count, **merge)
+    batch_norm.batch_norm_statistics(partials, statistics, None, None, None, **merge)
+    batch_norm.batch_norm_recall(one, one, statistics, eps=1e-5)
+    batch_norm.batch_norm(x, statistics, one, None, None, x, relu=False)
+    sums = batch_norm_grad.batch_norm_grad_sums
+    sums(x, x, statistics, None, one, None, partials, None, group=1, relu=False)
+    batch_norm_grad.batch_norm_grad_params(partials, statistics, one, one)
+    grad = batch_norm_grad.batch_norm_grad_input
+    grad(x, x, statistics, one, None, one, one, x, rows=1, relu=False)
+    grad(None, x, statistics, one, None, None, None, x, rows=1, relu=False)
+
+
 def _products(dtype: torch.dtype) -> None:
     x, partial_sum, bias = _empty(1, 1, dtype=dtype), _empty(1, 1, 1), _empty(1)
     linear.linear(x, x, bias, x, precision="tf32")
@@ -83,6 +102,7 @@ def _loss() -> None:
 CASES = [
     Case("elementwise", _elementwise, archs=HOPPER),
     Case("maps", _maps, archs=HOPPER),
+    Case("batch norm", _batch_norm, archs=HOPPER),
     Case("products", partial(_products, torch.float32), archs=HOPPER),
     Case("bfloat16 products", partial(_products, torch.bfloat16), archs=HOPPER),
     Case("loss", _loss, archs=HOPPER),

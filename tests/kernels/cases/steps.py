@@ -8,8 +8,8 @@ import torch
 from tests.offline import Case
 from tvdnn import models
 from tvdnn.engine import training_graph
-from tvdnn.graph import Graph, Pass
-from tvdnn.ops.definition import Control
+from tvdnn.graph import Graph, Param, Pass
+from tvdnn.ops.definition import TORCH_DTYPES, Control
 from tvdnn.optim import SGD
 from tvdnn.planner.schedule import Action, Lane, Operand, Space, Step
 from tvdnn.runtime.binding import Memory, Tensors, bind_step
@@ -48,13 +48,15 @@ def launch(graph: Graph, index: int) -> None:
 
 def _tensors(graph: Graph, pass_: Pass) -> Tensors:
     params = {
-        name: torch.empty(graph.network.params[name].shape, device="meta")
-        for name in (*pass_.params, *pass_.updates)
-        if name
+        name: _empty(graph.network.params[name]) for name in (*pass_.params, *pass_.updates) if name
     }
     updates = {name: (params[name], torch.empty_like(params[name])) for name in pass_.updates}
     floats, seed = torch.empty(8, device="meta"), torch.empty(1, dtype=torch.int64, device="meta")
     return Tensors(params, updates, Control(floats, floats[:1], seed))
+
+
+def _empty(param: Param) -> torch.Tensor:
+    return torch.empty(param.shape, dtype=TORCH_DTYPES[param.dtype], device="meta")
 
 
 def cases(name: str, dtype: str, *, fuse: bool) -> Iterator[Case]:

@@ -1,0 +1,298 @@
+"""Batch normalization of maps [N, ..., C] (Ioffe and Szegedy 2015): statistics, and what they make.
+
+In training the moments of slices of rows (mean, and sum of squares about it) merge, in a fixed
+order, to those of the batch. Sums are taken about the mean of a slice's first rows: of n rows, of
+which it is that of f, the deviation of the slice's own mean is at most sqrt(n / f) of the standard
+one, so that nothing cancels. Statistics are float32 [3, C]: the mean, 1 / sqrt(variance + eps), and
+the variance without bias, which running statistics take.
+"""
+
+from typing import Final
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .batch_norm_tiles import (
+    MERGED,
+    normalized,
+    normalizing,
+    place_of,
+    slice_at,
+    slice_ranges,
+    slices_of,
+    summing,
+    tile_of,
+    writing,
+)
+from .rounding import stored, stored_reference
+
+RECALLED: Final = 128  # channels of a program
+
+
+@triton.jit
+def _about(values, weights, total):
+    """The mean over rows of values [R, C] of these weights, which add up to `total`."""
+    return tl.sum(values * weights, 0) / tl.maximum(total, 1.0)
+
+
+@triton.jit(do_not_specialize=["num_rows", "group_rows", "slice_rows", "splits"])
+def _moments_kernel(
+    x_ptr, partials_ptr, num_rows, channels, group_rows, slice_rows, splits,
+    ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Mean, and sum of squares about it, of BLOCK_C channels of one slice."""
+    channels = channels // ALIGN * ALIGN  # tells the compiler
+    part, c, mask_c = place_of(tl.program_id(0), channels, BLOCK_C)
+    start, count = slice_at(part, num_rows, group_rows, slice_rows, splits)
+    offs, mask = tile_of(start, 0, count, c, mask_c, channels, BLOCK_R)
+    x = tl.load(x_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+    about = _about(x, mask.to(tl.float32), tl.minimum(count, BLOCK_R).to(tl.float32))
+    off = tl.where(mask, x - about[None, :], 0.0)
+    sums, squares = off, off * off
+    for first in tl.range(BLOCK_R, count, BLOCK_R, num_stages=STAGES):
+        offs, mask = tile_of(start, first, count, c, mask_c, channels, BLOCK_R)
+        x = tl.load(x_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+        off = tl.where(mask, x - about[None, :], 0.0)
+        sums += off
+        squares = tl.fma(off, off, squares)
+    off = tl.sum(sums, 0) / tl.maximum(count, 1).to(tl.float32)
+    square = tl.sum(squares, 0) - off * off * count
+    ptrs = partials_ptr + part * 2 * channels + c
+    tl.store(ptrs, about + off, mask=mask_c)
+    tl.store(ptrs + channels, tl.maximum(square, 0.0), mask=mask_c)
+
+
+@triton.jit
+def _load_moments(
+    partials_ptr, p, c, mask_c, count, num_rows, group_rows, slice_rows, splits, channels
+) -> tl.tuple:
+    """Rows, means and squares of slices p, [BLOCK_P, 1] and [BLOCK_P, BLOCK_C]."""
+    _, rows = slice_at(p.to(tl.int64), num_rows, group_rows, slice_rows, splits)
+    rows = tl.where(p < count, rows, 0).to(tl.float32)[:, None]
+    mask = (p < count)[:, None] & mask_c[None, :]
+    ptrs = partials_ptr + p[:, None] * 2 * channels + c[None, :]
+    means = tl.load(ptrs, mask=mask, other=0.0)
+    return rows, means, tl.load(ptrs + channels, mask=mask, other=0.0)
+
+
+@triton.jit
+def _track(ptr, value, factor, c, mask_c):
+    """Move a running statistic toward the value of this batch."""
+    running = tl.load(ptr + c, mask=mask_c, other=0.0)
+    tl.store(ptr + c, tl.fma(factor, value, (1.0 - factor) * running), mask=mask_c)
+
+
+@triton.jit
+def _count_kernel(num_batches_ptr):
+    tl.store(num_batches_ptr, tl.load(num_batches_ptr) + 1)
+
+
+@triton.jit(do_not_specialize=["count", "num_rows", "group_rows", "slice_rows", "splits"])
+def _statistics_kernel(
+    partials_ptr, statistics_ptr, running_mean_ptr, running_var_ptr, num_batches_ptr,
+    count, num_rows, channels, group_rows, slice_rows, splits, eps, momentum,
+    CUMULATIVE: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Merge the moments of all slices: those of the first tile give what sums are taken about."""
+    c = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    mask_c = c < channels
+    p = tl.arange(0, BLOCK_P)
+    rows, means, squares = _load_moments(
+        partials_ptr, p, c, mask_c, count, num_rows, group_rows, slice_rows, splits, channels
+    )
+    about = _about(means, rows, tl.sum(rows, 0))
+    off = means - about[None, :]
+    sums = rows * off
+    squares = tl.fma(sums, off, squares)
+    for first in tl.range(BLOCK_P, count, BLOCK_P, num_stages=STAGES):
+        rows, means, more = _load_moments(
+            partials_ptr, first + p, c, mask_c, count,
+            num_rows, group_rows, slice_rows, splits, channels,
+        )  # fmt: skip
+        off = means - about[None, :]
+        sums = tl.fma(rows, off, sums)
+        squares += tl.fma(rows * off, off, more)
+    total = num_rows.to(tl.float32)
+    off = tl.sum(sums, 0) / total
+    mean = about + off
+    square = tl.maximum(tl.sum(squares, 0) - off * off * total, 0.0)
+    variance = square / tl.maximum(total - 1.0, 1.0)
+    ptrs = statistics_ptr + c
+    tl.store(ptrs, mean, mask=mask_c)
+    tl.store(ptrs + channels, 1.0 / tl.sqrt_rn(square / total + eps), mask=mask_c)
+    tl.store(ptrs + 2 * channels, variance, mask=mask_c)
+    if running_mean_ptr is not None:
+        factor = momentum
+        if CUMULATIVE:
+            factor = 1.0 / tl.load(num_batches_ptr).to(tl.float32)
+        _track(running_mean_ptr, mean, factor, c, mask_c)
+        _track(running_var_ptr, variance, factor, c, mask_c)
+
+
+@triton.jit
+def _recall_kernel(
+    running_mean_ptr, running_var_ptr, statistics_ptr, channels, eps, BLOCK_C: tl.constexpr
+):
+    c = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    mask = c < channels
+    variance = tl.load(running_var_ptr + c, mask=mask, other=0.0)
+    tl.store(statistics_ptr + c, tl.load(running_mean_ptr + c, mask=mask, other=0.0), mask=mask)
+    tl.store(statistics_ptr + channels + c, 1.0 / tl.sqrt_rn(variance + eps), mask=mask)
+    tl.store(statistics_ptr + 2 * channels + c, variance, mask=mask)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _normalize_kernel(
+    x_ptr, statistics_ptr, weight_ptr, bias_ptr, residual_ptr, y_ptr, num_rows, channels,
+    RELU: tl.constexpr, PRECISION: tl.constexpr, ALIGN: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    channels = channels // ALIGN * ALIGN  # tells the compiler
+    tile, c, mask_c = place_of(tl.program_id(0), channels, BLOCK_C)
+    start = tile * BLOCK_R
+    count = tl.minimum(num_rows - start, BLOCK_R).to(tl.int32)
+    offs, mask = tile_of(start, 0, count, c, mask_c, channels, BLOCK_R)
+    x = tl.load(x_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+    at = normalizing(statistics_ptr, weight_ptr, bias_ptr, c, mask_c, channels)
+    y = stored(normalized(x, *at), y_ptr.dtype.element_ty, PRECISION)
+    if residual_ptr is not None:
+        total = y.to(tl.float32) + tl.load(residual_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+        y = stored(total, y_ptr.dtype.element_ty, PRECISION)
+    if RELU:
+        y = tl.where(y <= 0, 0.0, y).to(y_ptr.dtype.element_ty)
+    tl.store(y_ptr + offs, y, mask=mask)
+
+
+def batch_norm_moments(x: Tensor, partials: Tensor, *, group: int) -> None:
+    """Of each slice of the rows of x [n, ..., C] its mean and the sum of squares about it.
+
+    partials are float32 [ceil(n / group), splits, 2, C]; x starts at a group's first sample. Moves
+    x once.
+    """
+    cut = slices_of(x.shape, partials, group)
+    channels = x.shape[-1]
+    tile = summing(channels)
+    grid = (cut.count * triton.cdiv(channels, tile["BLOCK_C"]),)
+    _moments_kernel[grid](
+        x, partials, cut.rows, channels, cut.group_rows, cut.slice_rows, cut.splits, **tile,
+    )  # fmt: skip
+
+
+def batch_norm_statistics(
+    partials: Tensor, statistics: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
+    num_batches: Tensor | None, *,
+    shape: tuple[int, ...], group: int, momentum: float | None, eps: float,
+) -> None:  # fmt: skip
+    """The statistics of a batch of maps of `shape`, and one step of the running ones, if given.
+
+    A running statistic r becomes (1 - momentum) r + momentum s, where s is this batch's; without a
+    momentum it is the mean over all batches, of which num_batches (int64, one element, here raised
+    by 1) tells the number.
+    """
+    cut = slices_of(shape, partials, group)
+    channels = shape[-1]
+    if num_batches is not None:
+        _count_kernel[(1,)](num_batches)
+    _statistics_kernel[(triton.cdiv(channels, MERGED["BLOCK_C"]),)](
+        partials, statistics, running_mean, running_var, num_batches,
+        cut.count, cut.rows, channels, cut.group_rows, cut.slice_rows, cut.splits,
+        float(eps), 0.0 if momentum is None else float(momentum), CUMULATIVE=momentum is None,
+        **MERGED,
+    )  # fmt: skip
+
+
+def batch_norm_recall(
+    running_mean: Tensor, running_var: Tensor, statistics: Tensor, *, eps: float
+) -> None:
+    """The statistics that running ones stand for."""
+    channels, block_c = statistics.shape[1], RECALLED
+    _recall_kernel[(triton.cdiv(channels, block_c),)](
+        running_mean, running_var, statistics, channels, float(eps), BLOCK_C=block_c, num_warps=1
+    )
+
+
+def batch_norm(
+    x: Tensor, statistics: Tensor, weight: Tensor | None, bias: Tensor | None,
+    residual: Tensor | None, y: Tensor, *, relu: bool, precision: str = "ieee",
+) -> None:  # fmt: skip
+    """y = (x - mean) / sqrt(variance + eps) * weight + bias, then + residual, then ReLU.
+
+    Rounded after the normalization, and after the sum, as ops apart would. y may be the residual.
+    Moves each map once.
+    """
+    if x.numel() == 0:
+        return
+    channels = x.shape[-1]
+    num_rows, tile = x.numel() // channels, writing(channels)
+    grid = (triton.cdiv(num_rows, tile["BLOCK_R"]) * triton.cdiv(channels, tile["BLOCK_C"]),)
+    _normalize_kernel[grid](
+        x, statistics, weight, bias, residual, y, num_rows, channels,
+        RELU=relu, PRECISION=precision, **tile,
+    )  # fmt: skip
+
+
+def batch_norm_moments_reference(x: Tensor, partials: Tensor, *, group: int) -> None:
+    """What `batch_norm_moments` computes."""
+    rows = x.reshape(-1, x.shape[-1]).double()
+    found = partials.view(-1, *partials.shape[2:])
+    for (start, stop), (mean, square) in zip(
+        slice_ranges(x.shape, partials, group), found, strict=True
+    ):
+        members = rows[start:stop]
+        exact = members.sum(0) / max(1, stop - start)
+        mean.copy_(exact)
+        square.copy_((members - exact).square().sum(0))
+
+
+def batch_norm_statistics_reference(
+    partials: Tensor, statistics: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
+    num_batches: Tensor | None, *,
+    shape: tuple[int, ...], group: int, momentum: float | None, eps: float,
+) -> None:  # fmt: skip
+    """What `batch_norm_statistics` computes."""
+    ranges = torch.tensor(slice_ranges(shape, partials, group), device=partials.device)
+    rows = (ranges[:, 1] - ranges[:, 0]).double()[:, None]
+    means, squares = partials.view(-1, *partials.shape[2:]).double().unbind(1)
+    total = float(rows.sum())
+    mean = (rows * means).sum(0) / total
+    square = (squares + rows * (means - mean).square()).sum(0)
+    statistics[0], statistics[1] = mean, (square / total + eps).rsqrt()
+    statistics[2] = square / max(1.0, total - 1.0)
+    if num_batches is not None:
+        num_batches += 1
+    if running_mean is None or running_var is None:
+        return
+    factor = 1.0 / float(num_batches) if momentum is None else momentum
+    for running, value in ((running_mean, statistics[0]), (running_var, statistics[2])):
+        running.mul_(1.0 - factor).add_(value, alpha=factor)
+
+
+def batch_norm_recall_reference(
+    running_mean: Tensor, running_var: Tensor, statistics: Tensor, *, eps: float
+) -> None:
+    """What `batch_norm_recall` computes."""
+    statistics[0], statistics[2] = running_mean, running_var
+    statistics[1] = (running_var.double() + eps).rsqrt()
+
+
+def batch_norm_reference(
+    x: Tensor, statistics: Tensor, weight: Tensor | None, bias: Tensor | None,
+    residual: Tensor | None, y: Tensor, *, relu: bool, precision: str = "ieee",
+) -> None:  # fmt: skip
+    """What `batch_norm` computes."""
+    total = normalized_reference(x, statistics, weight, bias, y.dtype, precision)
+    if residual is not None:
+        total = stored_reference(total.float() + residual.float(), y.dtype, precision)
+    y.copy_(torch.relu(total) if relu else total)
+
+
+def normalized_reference(
+    x: Tensor, statistics: Tensor, weight: Tensor | None, bias: Tensor | None,
+    dtype: torch.dtype, precision: str,
+) -> Tensor:  # fmt: skip
+    """The normalized map as it is stored; computed in float64, so that no bit depends on places."""
+    y = (x.double() - statistics[0]) * (statistics[1] if weight is None else statistics[1] * weight)
+    y = y if bias is None else y + bias
+    return stored_reference(y.float(), dtype, precision)

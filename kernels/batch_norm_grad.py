@@ -1,0 +1,221 @@
+"""Gradients of batch normalization, in two passes over its maps.
+
+With xhat = (x - mean) rstd of N rows, the sums of dy and of dy xhat over them are the gradients of
+bias and weight, and dx = weight rstd (dy - dbias / N - xhat dweight / N). Where a ReLU follows, dy
+counts only where its output is above zero: found again from x by the forward's own arithmetic, or
+by the output where a residual was added in between, and then the masked gradient, which is the
+residual's, is written as it is summed.
+"""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .batch_norm import normalized_reference
+from .batch_norm_tiles import (
+    MERGED,
+    normalized,
+    normalizing,
+    place_of,
+    slice_at,
+    slice_ranges,
+    slices_of,
+    summing,
+    tile_of,
+    writing,
+)
+from .rounding import stored, stored_reference
+
+
+@triton.jit
+def _passed(x, dy, mean, scale, shift, dtype: tl.constexpr, PRECISION: tl.constexpr):
+    """dy where the ReLU of the normalized x passes: where what was stored is above zero, or NaN."""
+    y = stored(normalized(x, mean, scale, shift), dtype, PRECISION)
+    return tl.where(y <= 0, 0.0, dy)
+
+
+@triton.jit(do_not_specialize=["num_rows", "group_rows", "slice_rows", "splits"])
+def _sums_kernel(
+    x_ptr, dy_ptr, statistics_ptr, weight_ptr, bias_ptr, y_ptr, partials_ptr, masked_ptr,
+    num_rows, channels, group_rows, slice_rows, splits,
+    RELU: tl.constexpr, PRECISION: tl.constexpr,
+    ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Sums of dy and of dy (x - mean) of BLOCK_C channels of one slice."""
+    channels = channels // ALIGN * ALIGN  # tells the compiler
+    part, c, mask_c = place_of(tl.program_id(0), channels, BLOCK_C)
+    start, count = slice_at(part, num_rows, group_rows, slice_rows, splits)
+    mean, scale, shift = normalizing(statistics_ptr, weight_ptr, bias_ptr, c, mask_c, channels)
+    sums = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
+    products = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
+    for first in tl.range(0, count, BLOCK_R, num_stages=STAGES):
+        offs, mask = tile_of(start, first, count, c, mask_c, channels, BLOCK_R)
+        x = tl.load(x_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+        dy = tl.load(dy_ptr + offs, mask=mask, other=0.0)
+        if masked_ptr is not None:
+            y = tl.load(y_ptr + offs, mask=mask, other=0.0)
+            dy = tl.where(y <= 0, 0.0, dy).to(dy_ptr.dtype.element_ty)
+            tl.store(masked_ptr + offs, dy, mask=mask)
+        dy = dy.to(tl.float32)
+        if RELU:
+            dy = _passed(x, dy, mean, scale, shift, x_ptr.dtype.element_ty, PRECISION)
+        sums += dy
+        products = tl.fma(dy, x - mean, products)
+    ptrs = partials_ptr + part * 2 * channels + c
+    tl.store(ptrs, tl.sum(sums, 0), mask=mask_c)
+    tl.store(ptrs + channels, tl.sum(products, 0), mask=mask_c)
+
+
+@triton.jit(do_not_specialize=["count"])
+def _params_kernel(
+    partials_ptr, statistics_ptr, dweight_ptr, dbias_ptr, count, channels,
+    BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    c = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    mask_c = c < channels
+    sums = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
+    products = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
+    for first in tl.range(0, count, BLOCK_P, num_stages=STAGES):
+        p = first + tl.arange(0, BLOCK_P)
+        mask = (p < count)[:, None] & mask_c[None, :]
+        ptrs = partials_ptr + p[:, None] * 2 * channels + c[None, :]
+        sums += tl.load(ptrs, mask=mask, other=0.0)
+        products += tl.load(ptrs + channels, mask=mask, other=0.0)
+    rstd = tl.load(statistics_ptr + channels + c, mask=mask_c, other=0.0)
+    tl.store(dbias_ptr + c, tl.sum(sums, 0), mask=mask_c)
+    tl.store(dweight_ptr + c, tl.sum(products, 0) * rstd, mask=mask_c)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _grad_input_kernel(
+    x_ptr, dy_ptr, statistics_ptr, weight_ptr, bias_ptr, dweight_ptr, dbias_ptr, dx_ptr,
+    num_rows, channels, share,
+    RELU: tl.constexpr, PRECISION: tl.constexpr, ALIGN: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    channels = channels // ALIGN * ALIGN  # tells the compiler
+    tile, c, mask_c = place_of(tl.program_id(0), channels, BLOCK_C)
+    start = tile * BLOCK_R
+    count = tl.minimum(num_rows - start, BLOCK_R).to(tl.int32)
+    offs, mask = tile_of(start, 0, count, c, mask_c, channels, BLOCK_R)
+    dx = tl.load(dy_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+    mean, scale, shift = normalizing(statistics_ptr, weight_ptr, bias_ptr, c, mask_c, channels)
+    if RELU or dbias_ptr is not None:
+        x = tl.load(x_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+        if RELU:
+            dx = _passed(x, dx, mean, scale, shift, x_ptr.dtype.element_ty, PRECISION)
+        if dbias_ptr is not None:
+            rstd = tl.load(statistics_ptr + channels + c, mask=mask_c, other=0.0)
+            dbias = tl.load(dbias_ptr + c, mask=mask_c, other=0.0) * share
+            slope = tl.load(dweight_ptr + c, mask=mask_c, other=0.0) * rstd * share
+            dx = tl.fma(mean - x, slope[None, :], dx - dbias[None, :])
+    tl.store(dx_ptr + offs, stored(dx * scale, dx_ptr.dtype.element_ty, PRECISION), mask=mask)
+
+
+def batch_norm_grad_sums(
+    x: Tensor, dy: Tensor, statistics: Tensor, weight: Tensor | None, bias: Tensor | None,
+    y: Tensor | None, partials: Tensor, masked: Tensor | None, *,
+    group: int, relu: bool, precision: str = "ieee",
+) -> None:  # fmt: skip
+    """Sums of dy and of dy (x - mean) over each slice, as `batch_norm_moments` cuts them.
+
+    With `masked`, which may be dy, it gets dy where the output y is above zero, and 0 elsewhere;
+    that is summed. With `relu` (and no `masked`) dy counts where the ReLU of the normalized x
+    passes. Moves each map once.
+    """
+    assert (y is None) == (masked is None)
+    cut = slices_of(x.shape, partials, group)
+    channels = x.shape[-1]
+    tile = summing(channels)
+    grid = (cut.count * triton.cdiv(channels, tile["BLOCK_C"]),)
+    _sums_kernel[grid](
+        x, dy, statistics, weight, bias, y, partials, masked,
+        cut.rows, channels, cut.group_rows, cut.slice_rows, cut.splits,
+        RELU=relu and masked is None, PRECISION=precision, **tile,
+    )  # fmt: skip
+
+
+def batch_norm_grad_params(
+    partials: Tensor, statistics: Tensor, dweight: Tensor, dbias: Tensor
+) -> None:
+    """Gradients of weight and bias, float32 [C], from the sums of all slices."""
+    channels = statistics.shape[1]
+    _params_kernel[(triton.cdiv(channels, MERGED["BLOCK_C"]),)](
+        partials, statistics, dweight, dbias, partials.shape[0] * partials.shape[1], channels,
+        **MERGED,
+    )  # fmt: skip
+
+
+def batch_norm_grad_input(
+    x: Tensor | None, dy: Tensor, statistics: Tensor, weight: Tensor | None, bias: Tensor | None,
+    dweight: Tensor | None, dbias: Tensor | None, dx: Tensor, *,
+    rows: int, relu: bool, precision: str = "ieee",
+) -> None:  # fmt: skip
+    """dx from dy, and from the gradients of weight and bias where x was normalized by itself.
+
+    `rows` are those of the whole batch; dx may be dy. `relu` as in `batch_norm_grad_sums`; without
+    it and those gradients there is no need of x. Moves each map once.
+    """
+    if dx.numel() == 0:
+        return
+    channels = dx.shape[-1]
+    num_rows, tile = dx.numel() // channels, writing(channels)
+    grid = (triton.cdiv(num_rows, tile["BLOCK_R"]) * triton.cdiv(channels, tile["BLOCK_C"]),)
+    _grad_input_kernel[grid](
+        x, dy, statistics, weight, bias, dweight, dbias, dx, num_rows, channels, 1.0 / rows,
+        RELU=relu, PRECISION=precision, **tile,
+    )  # fmt: skip
+
+
+def batch_norm_grad_sums_reference(
+    x: Tensor, dy: Tensor, statistics: Tensor, weight: Tensor | None, bias: Tensor | None,
+    y: Tensor | None, partials: Tensor, masked: Tensor | None, *,
+    group: int, relu: bool, precision: str = "ieee",
+) -> None:  # fmt: skip
+    """What `batch_norm_grad_sums` computes."""
+    if masked is not None and y is not None:
+        masked.copy_(dy.masked_fill(y <= 0, 0.0))
+        dy = masked
+    elif relu:
+        dy = _passed_reference(x, dy, statistics, weight, bias, precision)
+    channels = x.shape[-1]
+    off, grad = ((t.reshape(-1, channels).double()) for t in (x - statistics[0].double(), dy))
+    found = partials.view(-1, *partials.shape[2:])
+    for (start, stop), (total, product) in zip(
+        slice_ranges(x.shape, partials, group), found, strict=True
+    ):
+        total.copy_(grad[start:stop].sum(0))
+        product.copy_((grad[start:stop] * off[start:stop]).sum(0))
+
+
+def batch_norm_grad_params_reference(
+    partials: Tensor, statistics: Tensor, dweight: Tensor, dbias: Tensor
+) -> None:
+    """What `batch_norm_grad_params` computes."""
+    totals = partials.double().sum((0, 1))
+    dbias.copy_(totals[0])
+    dweight.copy_(totals[1] * statistics[1])
+
+
+def batch_norm_grad_input_reference(
+    x: Tensor | None, dy: Tensor, statistics: Tensor, weight: Tensor | None, bias: Tensor | None,
+    dweight: Tensor | None, dbias: Tensor | None, dx: Tensor, *,
+    rows: int, relu: bool, precision: str = "ieee",
+) -> None:  # fmt: skip
+    """What `batch_norm_grad_input` computes."""
+    grad = dy.double()
+    if relu and x is not None:
+        grad = _passed_reference(x, dy, statistics, weight, bias, precision).double()
+    mean, rstd = statistics[0].double(), statistics[1].double()
+    if dbias is not None and dweight is not None and x is not None:
+        grad = grad - (dbias + (x.double() - mean) * rstd * dweight) / rows
+    grad = grad * (rstd if weight is None else rstd * weight)
+    dx.copy_(stored_reference(grad.float(), dx.dtype, precision))
+
+
+def _passed_reference(
+    x: Tensor, dy: Tensor, statistics: Tensor, weight: Tensor | None, bias: Tensor | None,
+    precision: str,
+) -> Tensor:  # fmt: skip
+    y = normalized_reference(x, statistics, weight, bias, x.dtype, precision)
+    return dy.masked_fill(y <= 0, 0.0)

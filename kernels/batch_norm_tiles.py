@@ -1,0 +1,139 @@
+"""How batch normalization's kernels cut maps: slices of rows whose sums add up, tiles of channels.
+
+A map is rows of pixels by channels. What is summed over all rows is first summed over slices of
+them, whose bounds follow from the shape of the batch alone: so a sum has the same bits wherever
+launches are cut.
+"""
+
+from dataclasses import dataclass
+from math import gcd, prod
+from typing import Final
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+LEAST_ROWS: Final = 256  # of a group: its sums have 1.6% of the bytes of bfloat16 rows, or less
+SLICE_ROWS: Final = 512
+MOST_SLICES: Final = 2048  # of a batch, where its samples are fewer
+TILE_CHANNELS: Final = (64, 32, 16)  # 64 bfloat16 channels are one 128-byte line
+SUMMED: Final = 2048  # elements of a tile that is summed, by 4 warps
+WRITTEN: Final = 8192  # elements of a tile that is written, by 8 warps
+MERGED: Final = {"BLOCK_P": 256, "BLOCK_C": 16, "STAGES": 2, "num_warps": 8}  # slices, channels
+
+
+@dataclass(frozen=True, slots=True)
+class BatchNormPlan:
+    """Groups of `group` samples, a power of two, each in `splits` slices of consecutive rows."""
+
+    group: int
+    splits: int
+
+    def partials_shape(self, samples: int, channels: int) -> tuple[int, int, int, int]:
+        """Of two sums for every slice and channel: [groups, splits, 2, C]."""
+        return triton.cdiv(samples, self.group), self.splits, 2, channels
+
+
+def batch_norm_plan(shape: tuple[int, ...]) -> BatchNormPlan:
+    """For maps [N, ..., C]."""
+    samples, pixels = shape[0], prod(shape[1:-1])
+    wanted = triton.next_power_of_2(triton.cdiv(LEAST_ROWS, max(1, pixels)))
+    most = max(1, MOST_SLICES // max(1, samples))
+    splits = max(1, min(pixels // SLICE_ROWS, most))
+    return BatchNormPlan(min(wanted, triton.next_power_of_2(max(1, samples))), splits)
+
+
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """The slices of a launch: so many, of `slice_rows` rows each, `splits` in `group_rows`."""
+
+    count: int
+    rows: int
+    group_rows: int
+    slice_rows: int
+    splits: int
+
+
+def slices_of(shape: tuple[int, ...], partials: Tensor, group: int) -> Slices:
+    """Those of maps [n, ..., C] whose first sample starts a group of `group` samples."""
+    pixels = prod(shape[1:-1])
+    groups, splits = partials.shape[:2]
+    assert groups == triton.cdiv(shape[0], group)
+    group_rows = group * pixels
+    slice_rows = triton.cdiv(group_rows, splits)
+    return Slices(groups * splits, shape[0] * pixels, group_rows, slice_rows, splits)
+
+
+def slice_ranges(shape: tuple[int, ...], partials: Tensor, group: int) -> list[tuple[int, int]]:
+    """The rows [start, stop) of every slice."""
+    cut = slices_of(shape, partials, group)
+    found = []
+    for index in range(cut.count):
+        number, part = divmod(index, cut.splits)
+        start = number * cut.group_rows + part * cut.slice_rows
+        stop = min(start + cut.slice_rows, (number + 1) * cut.group_rows, cut.rows)
+        found.append((start, max(start, stop)))
+    return found
+
+
+def summing(channels: int) -> dict[str, int]:
+    """Constants of a launch that sums rows of so many channels."""
+    tile = _tile(channels, SUMMED)
+    return tile | {"STAGES": 4 if tile["ALIGN"] >= 8 else 1, "num_warps": 4}
+
+
+def writing(channels: int) -> dict[str, int]:
+    """Constants of a launch that writes rows of so many channels."""
+    return _tile(channels, WRITTEN) | {"num_warps": 8}
+
+
+def _tile(channels: int, elements: int) -> dict[str, int]:
+    """The block of channels that leaves the fewest idle, and as many rows as there is room for.
+
+    ALIGN divides the channels: loads of 16 bytes ask for 8 bfloat16 elements.
+    """
+    block_c = min(TILE_CHANNELS, key=lambda block: triton.cdiv(channels, block) * block)
+    return {"ALIGN": gcd(channels, 16), "BLOCK_R": elements // block_c, "BLOCK_C": block_c}
+
+
+@triton.jit
+def place_of(pid, channels, BLOCK_C: tl.constexpr) -> tl.tuple:
+    """Which tile of rows (int64) a program takes, its channels [BLOCK_C] and their mask."""
+    tiles_c = tl.cdiv(channels, BLOCK_C)
+    c = pid % tiles_c * BLOCK_C + tl.arange(0, BLOCK_C)
+    return (pid // tiles_c).to(tl.int64), c, c < channels
+
+
+@triton.jit
+def slice_at(part, num_rows, group_rows, slice_rows, splits) -> tl.tuple:
+    """The first row, and the number of rows, of slice `part` (int64)."""
+    start = part // splits * group_rows + part % splits * slice_rows
+    stop = tl.minimum(start + slice_rows, (part // splits + 1) * group_rows)
+    return start, tl.maximum(tl.minimum(stop, num_rows) - start, 0).to(tl.int32)
+
+
+@triton.jit
+def tile_of(start, first, count, c, mask_c, channels, BLOCK_R: tl.constexpr) -> tl.tuple:
+    """Offsets [BLOCK_R, BLOCK_C] from row `first` on of `count` rows at `start`, and a mask."""
+    r = tl.arange(0, BLOCK_R)
+    offs = (start + first) * channels + (r[:, None] * channels + c[None, :])
+    return offs, (r < count - first)[:, None] & mask_c[None, :]
+
+
+@triton.jit
+def normalizing(statistics_ptr, weight_ptr, bias_ptr, c, mask_c, channels) -> tl.tuple:
+    """Mean, factor and summand of the normalization of channels c, [1, BLOCK_C] each."""
+    mean = tl.load(statistics_ptr + c, mask=mask_c, other=0.0)
+    scale = tl.load(statistics_ptr + channels + c, mask=mask_c, other=0.0)
+    shift = tl.zeros_like(scale)
+    if weight_ptr is not None:
+        scale *= tl.load(weight_ptr + c, mask=mask_c, other=0.0)
+    if bias_ptr is not None:
+        shift = tl.load(bias_ptr + c, mask=mask_c, other=0.0)
+    return mean[None, :], scale[None, :], shift[None, :]
+
+
+@triton.jit
+def normalized(x, mean, scale, shift) -> tl.tensor:
+    """The mean is taken off before the product: so large means cost no digits."""
+    return tl.fma(x - mean, scale, shift)

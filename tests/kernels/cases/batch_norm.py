@@ -1,0 +1,41 @@
+"""Launches of batch_norm.py and batch_norm_grad.py to compile."""
+
+from functools import partial
+
+import torch
+
+from tests.offline import Case
+from tvdnn.kernels import batch_norm, batch_norm_grad
+from tvdnn.kernels.batch_norm_tiles import batch_norm_plan
+
+HOPPER = (90,)
+
+
+def _launch(shape: tuple[int, ...], dtype: torch.dtype, precision: str) -> None:
+    plan, channels = batch_norm_plan(shape), shape[-1]
+    x = torch.empty(shape, dtype=dtype, device="meta")
+    partials = torch.empty(plan.partials_shape(shape[0], channels), device="meta")
+    statistics = torch.empty(3, channels, device="meta")
+    one, count = statistics[0], torch.empty(1, dtype=torch.int64, device="meta")
+    cut = {"shape": shape, "group": plan.group, "eps": 1e-5}
+    batch_norm.batch_norm_moments(x, partials, group=plan.group)
+    for momentum in (0.1, None):
+        merge = partial(batch_norm.batch_norm_statistics, momentum=momentum, **cut)
+        merge(partials, statistics, one, one, count)
+    batch_norm.batch_norm_recall(one, one, statistics, eps=1e-5)
+    for residual, relu in ((None, False), (None, True), (x, True)):
+        settings = {"relu": relu, "precision": precision}
+        batch_norm.batch_norm(x, statistics, one, one, residual, x, **settings)
+        sums = partial(batch_norm_grad.batch_norm_grad_sums, group=plan.group, **settings)
+        sums(x, x, statistics, one, one, residual, partials, residual)
+        grad = partial(batch_norm_grad.batch_norm_grad_input, rows=8, **settings)
+        grad(x, x, statistics, one, one, one, one, x)
+    batch_norm_grad.batch_norm_grad_params(partials, statistics, one, one)
+
+
+CASES = [
+    Case("wide", partial(_launch, (64, 56, 56, 256), torch.bfloat16, "ieee"), archs=HOPPER),
+    Case("tf32", partial(_launch, (64, 56, 56, 256), torch.float32, "tf32"), archs=HOPPER),
+    Case("odd", partial(_launch, (64, 7, 7, 17), torch.float32, "ieee"), archs=HOPPER),
+    Case("features", partial(_launch, (64, 1000), torch.bfloat16, "ieee"), archs=HOPPER),
+]

@@ -1,0 +1,216 @@
+"""Batch normalization's kernels against their references, and these against torch in float64."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from tests.kernels.numerics import poisoned, poisoned_like, randn, rms_error
+from tvdnn.kernels import batch_norm, batch_norm_grad
+from tvdnn.kernels.batch_norm_tiles import batch_norm_plan, slice_ranges
+
+TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 4e-3}
+SHAPES = [(3, 5, 7, 12), (40, 3, 3, 7), (700, 70), (2, 36, 36, 20), (7, 1, 1, 1)]
+EPS, MOMENTUM = 1e-3, 0.3
+Launcher = Callable[..., None]
+
+
+def launchers(suffix: str) -> Mapping[str, Launcher]:
+    """The kernels or, by their suffix, the references."""
+    names = ("batch_norm", *(f"batch_norm_{name}" for name in ("moments", "statistics", "recall")))
+    found = {name: getattr(batch_norm, name + suffix) for name in names}
+    for name in ("grad_sums", "grad_params", "grad_input"):
+        found[name] = getattr(batch_norm_grad, f"batch_norm_{name}{suffix}")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is normalized, and how."""
+
+    x: Tensor
+    dy: Tensor
+    weight: Tensor | None
+    bias: Tensor | None
+    residual: Tensor | None
+    relu: bool
+
+
+def make_case(
+    shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator, **how: bool
+) -> Case:
+    """Maps whose mean is a hundred times their deviation in the first channel."""
+    channels = shape[-1]
+    x = randn(shape, torch.float32, generator, 2.0)
+    x[..., 0] += 200.0 if dtype == torch.float32 else 4.0
+    weight, bias = (randn((channels,), torch.float32, generator) for _ in range(2))
+    return Case(
+        x.to(dtype),
+        randn(shape, dtype, generator),
+        weight if how.get("affine") else None,
+        bias if how.get("affine") else None,
+        randn(shape, dtype, generator) if how.get("residual") else None,
+        how.get("relu", False),
+    )
+
+
+def run(case: Case, suffix: str) -> dict[str, Tensor]:
+    """All that the kernels, or the references, make of the case in training."""
+    kernels, x = launchers(suffix), case.x
+    plan, channels = batch_norm_plan(x.shape), x.shape[-1]
+    partials = poisoned(plan.partials_shape(x.shape[0], channels), torch.float32, x.device)
+    statistics = poisoned((3, channels), torch.float32, x.device)
+    running = torch.zeros(channels, device=x.device), torch.ones(channels, device=x.device)
+    count = torch.tensor(4, device=x.device)
+    cut = {"group": plan.group}
+    kernels["batch_norm_moments"](x, partials, **cut)
+    settings: dict[str, Any] = {"shape": tuple(x.shape), "momentum": MOMENTUM, "eps": EPS, **cut}
+    kernels["batch_norm_statistics"](partials, statistics, *running, count, **settings)
+    affine, y = (case.weight, case.bias), poisoned_like(x)
+    kernels["batch_norm"](x, statistics, *affine, case.residual, y, relu=case.relu)
+    masked = None if case.residual is None else poisoned_like(x)
+    by = None if masked is None else y
+    sums = (x, case.dy, statistics, *affine, by, partials, masked)
+    kernels["grad_sums"](*sums, relu=case.relu, **cut)
+    dweight, dbias = (poisoned((channels,), torch.float32, x.device) for _ in range(2))
+    kernels["grad_params"](partials, statistics, dweight, dbias)
+    dx, dy = poisoned_like(x), case.dy if masked is None else masked
+    how = {"rows": x.numel() // channels, "relu": case.relu and masked is None}
+    kernels["grad_input"](x, dy, statistics, *affine, dweight, dbias, dx, **how)
+    found = {"y": y, "dx": dx, "dweight": dweight, "dbias": dbias, "count": count}
+    found |= {"mean": running[0], "variance": running[1]}
+    return found if masked is None else found | {"residual": masked}
+
+
+def exact(case: Case, passed: Tensor) -> dict[str, Tensor]:
+    """What torch makes of it in float64, its ReLU passing the elements `passed`."""
+    x, dy = case.x.double().requires_grad_(), case.dy.double()
+    channels = x.shape[-1]
+    ones = torch.ones(channels, dtype=torch.float64, device=x.device)
+    weight = ones.clone() if case.weight is None else case.weight.double()
+    bias = 0 * ones if case.bias is None else case.bias.double()
+    running = 0 * ones, ones.clone()
+    affine = weight.requires_grad_(), bias.requires_grad_()
+    rows = (x.reshape(-1, channels), *running, *affine)
+    y = functional.batch_norm(*rows, True, MOMENTUM, EPS).view_as(x)
+    found = {}
+    if case.residual is not None:
+        residual = case.residual.double().requires_grad_()
+        found["residual"] = residual
+        y = y + residual
+    y = y * passed if case.relu else y
+    y.backward(dy)
+    found = {name: leaf.grad for name, leaf in found.items()}
+    found |= {"y": y.detach(), "dx": x.grad, "dweight": weight.grad, "dbias": bias.grad}
+    count = torch.tensor(5, device=x.device)
+    return found | {"mean": running[0], "variance": running[1], "count": count}
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"affine": True}, {"affine": True, "relu": True}, {"residual": True, "relu": True}],
+    ids=lambda how: "+".join(how) or "plain",
+)
+def test_follows_torch(
+    shape: tuple[int, ...], dtype: torch.dtype, how: dict[str, bool], generator: torch.Generator
+) -> None:
+    case = make_case(shape, dtype, generator, **how)
+    for suffix in ("", "_reference"):
+        found = run(case, suffix)
+        expected = exact(case, found["y"] > 0)
+        for name, value in found.items():
+            assert rms_error(value, expected[name]) <= TOLERANCE[dtype], (suffix, name)
+
+
+@pytest.mark.parametrize("how", [{"affine": True, "relu": True}, {"residual": True, "relu": True}])
+def test_kernels_equal_references(how: dict[str, bool], generator: torch.Generator) -> None:
+    case = make_case((5, 6, 6, 40), torch.bfloat16, generator, **how)
+    ours, wanted = run(case, ""), run(case, "_reference")
+    for name, value in ours.items():
+        assert rms_error(value, wanted[name]) <= TOLERANCE[torch.bfloat16], name
+
+
+def test_slices_cover_every_row_once() -> None:
+    for shape in [*SHAPES, (9, 60, 60, 4), (5000, 3), (300, 40, 40, 8)]:
+        plan = batch_norm_plan(shape)
+        partials = torch.empty(plan.partials_shape(shape[0], shape[-1]), device="meta")
+        ranges = slice_ranges(shape, partials, plan.group)
+        rows = [row for start, stop in ranges for row in range(start, stop)]
+        assert rows == list(range(len(rows)))
+        assert len(rows) * shape[-1] == torch.empty(shape, device="meta").numel()
+
+
+@pytest.mark.parametrize("suffix", ["", "_reference"])
+def test_cuts_do_not_show(suffix: str, generator: torch.Generator) -> None:
+    """A launch over some groups makes the sums that one over all of them makes."""
+    x = randn((10, 6, 6, 24), torch.float32, generator)
+    plan = batch_norm_plan(x.shape)
+    assert plan.group == 8
+    whole = poisoned(plan.partials_shape(10, 24), torch.float32, x.device)
+    parts = poisoned_like(whole)
+    moments = launchers(suffix)["batch_norm_moments"]
+    moments(x, whole, group=plan.group)
+    moments(x[:8], parts[:1], group=plan.group)
+    moments(x[8:], parts[1:], group=plan.group)
+    assert torch.equal(whole, parts)
+
+
+@pytest.mark.parametrize("suffix", ["", "_reference"])
+def test_running_statistics_without_momentum_are_means(
+    suffix: str, generator: torch.Generator
+) -> None:
+    layer = torch.nn.BatchNorm1d(6, momentum=None).to(generator.device)
+    running = torch.zeros(6, device=generator.device), torch.ones(6, device=generator.device)
+    count = torch.tensor(0, device=generator.device)
+    kernels = launchers(suffix)
+    for _ in range(3):
+        x = randn((9, 6), torch.float32, generator)
+        plan = batch_norm_plan(x.shape)
+        partials = poisoned(plan.partials_shape(9, 6), torch.float32, x.device)
+        statistics = poisoned((3, 6), torch.float32, x.device)
+        kernels["batch_norm_moments"](x, partials, group=plan.group)
+        how: dict[str, Any] = {"shape": (9, 6), "group": plan.group, "momentum": None, "eps": EPS}
+        kernels["batch_norm_statistics"](partials, statistics, *running, count, **how)
+        layer(x)
+    torch.testing.assert_close(running[0], layer.running_mean)
+    torch.testing.assert_close(running[1], layer.running_var)
+    assert count == layer.num_batches_tracked
+
+
+@pytest.mark.parametrize("suffix", ["", "_reference"])
+def test_recalled_statistics(suffix: str, generator: torch.Generator) -> None:
+    """By running statistics dx takes neither x nor sums."""
+    x, dy = (randn((4, 3, 3, 5), torch.float32, generator) for _ in range(2))
+    mean, variance = (randn((5,), torch.float32, generator).abs() for _ in range(2))
+    kernels, statistics = launchers(suffix), poisoned((3, 5), torch.float32, x.device)
+    kernels["batch_norm_recall"](mean, variance, statistics, eps=EPS)
+    y, dx = poisoned_like(x), poisoned_like(x)
+    kernels["batch_norm"](x, statistics, None, None, None, y, relu=False)
+    kernels["grad_input"](None, dy, statistics, None, None, None, None, dx, rows=36, relu=False)
+    scale = (variance.double() + EPS).rsqrt()
+    assert rms_error(y, (x.double() - mean) * scale) <= TOLERANCE[torch.float32]
+    assert rms_error(dx, dy.double() * scale) <= TOLERANCE[torch.float32]
+
+
+@pytest.mark.gpu
+def test_large_offsets(generator: torch.Generator) -> None:
+    large = torch.ones((1 << 20) + 1, 6, 6, 64, dtype=torch.bfloat16, device=generator.device)
+    large[-1] = randn((6, 6, 64), torch.bfloat16, generator, 3.0)
+    statistics = torch.rand(3, 64, generator=generator, device=large.device)
+    y, last = poisoned_like(large), poisoned_like(large[-1:])
+    batch_norm.batch_norm(large, statistics, None, None, None, y, relu=True)
+    batch_norm.batch_norm(large[-1:].clone(), statistics, None, None, None, last, relu=True)
+    assert torch.equal(y[-1:], last)
+    plan = batch_norm_plan(large.shape)
+    partials = poisoned(plan.partials_shape(len(large), 64), torch.float32, large.device)
+    batch_norm.batch_norm_moments(large, partials, group=plan.group)
+    group = len(large) % plan.group
+    alone = poisoned_like(partials[-1:])
+    batch_norm.batch_norm_moments(large[-group:].clone(), alone, group=plan.group)
+    assert torch.equal(partials[-1:], alone)

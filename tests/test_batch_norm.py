@@ -1,0 +1,221 @@
+"""Networks with batch normalization: statistics of the whole batch, tracked as torch does."""
+
+import copy
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tests.running import Batch, random_batches
+from tvdnn.engine import Trainer, training_graph, virtualize
+from tvdnn.errors import InputError, UnsupportedOpError
+from tvdnn.optim import SGD
+from tvdnn.trace import trace
+
+BATCH, SHAPE, CLASSES = 5, (3, 6, 6), 4
+CHUNK_SIZE = 600  # bytes: a sample a section
+STEPS = 5
+
+
+class Residual(nn.Module):
+    """Normalization before a ReLU, into a sum, of both of its terms, and of features."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1, bias=False)
+        self.first = nn.BatchNorm2d(8, **settings)
+        self.conv = nn.Conv2d(8, 8, 3, padding=1, bias=False)
+        self.second = nn.BatchNorm2d(8, **settings)
+        self.down = nn.Conv2d(8, 8, 1, bias=False)
+        self.side = nn.BatchNorm2d(8, **settings)
+        self.last = nn.BatchNorm2d(8, **settings)
+        self.features = nn.Linear(288, 10)
+        self.norm = nn.BatchNorm1d(10, **settings)
+        self.head = nn.Linear(10, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = functional.relu(self.first(self.stem(x)))
+        x = functional.relu(self.second(self.conv(x)) + self.side(self.down(x)))
+        x = functional.relu(self.last(self.conv(x)) + x)
+        return self.head(self.norm(self.features(x.flatten(1))))
+
+
+def make_net(**settings: Any) -> Residual:
+    torch.manual_seed(7)
+    net = Residual(**settings)
+    for param in net.parameters():
+        if param.dim() == 1:
+            nn.init.uniform_(param, 0.5, 1.5)
+    return net
+
+
+def batches() -> list[Batch]:
+    return random_batches(STEPS, (BATCH, *SHAPE), CLASSES, seed=8)
+
+
+def trained(
+    net: nn.Module, policy: str, device: torch.device, steps: int = STEPS, **options: Any
+) -> list[Tensor]:
+    """The losses of the steps, and parameters and running statistics after them."""
+    net = copy.deepcopy(net).to(device)
+    given = [(x.to(device), y.to(device)) for x, y in batches()[:steps]]
+    how = {"dtype": "fp32", "chunk_size": CHUNK_SIZE} | options
+    trainer = Trainer(net, given[0][0], optimizer=SGD(lr=0.1), policy=policy, **how)
+    losses = [trainer.step(x, y).clone() for x, y in given]
+    trainer.close()
+    return [*losses, *net.state_dict().values()]
+
+
+def by_torch(net: nn.Module) -> list[Tensor]:
+    """The same of torch's autograd and optimizer, in float64."""
+    net = copy.deepcopy(net).double()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    losses = []
+    for x, y in batches():
+        optimizer.zero_grad()
+        losses.append(functional.cross_entropy(net(x.double()), y))
+        losses[-1].backward()
+        optimizer.step()
+    return [*(loss.detach() for loss in losses), *net.state_dict().values()]
+
+
+def close(ours: list[Tensor], exact: list[Tensor]) -> None:
+    for mine, theirs in zip(ours, exact, strict=True):
+        torch.testing.assert_close(mine.cpu().to(theirs.dtype), theirs, rtol=1e-4, atol=3e-5)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"momentum": None}, {"affine": False}, {"track_running_stats": False}],
+    ids=lambda settings: "".join(settings) or "plain",
+)
+def test_training_follows_torch(settings: dict[str, Any], device: torch.device) -> None:
+    net = make_net(**settings)
+    close(trained(net, "keep", device), by_torch(net))
+
+
+@pytest.mark.parametrize(("kernels", "dtype"), [("torch", "fp32"), ("torch", "bf16")])
+def test_every_policy_trains_to_the_same_bits(
+    kernels: str, dtype: str, device: torch.device
+) -> None:
+    options = {"kernels": kernels, "dtype": dtype, "order_seed": 3}
+    kept, *others = (
+        trained(make_net(), policy, device, **options)
+        for policy in ("vdnn-all:p", "vdnn-all:m", "keep", "auto")
+    )
+    assert all(value.isfinite().all() for value in kept)
+    for other in others:
+        assert all(torch.equal(one, another) for one, another in zip(kept, other, strict=True))
+
+
+def test_kernels_train_to_the_same_bits_where_maps_move(device: torch.device) -> None:
+    net = nn.Sequential(nn.Conv2d(3, 8, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten())
+    net.append(nn.Linear(288, CLASSES))
+    options = {"kernels": "triton", "steps": 1, "chunk_size": 2400}
+    kept, moved = (trained(net, policy, device, **options) for policy in ("keep", "vdnn-all:m"))
+    assert all(torch.equal(one, other) for one, other in zip(kept, moved, strict=True))
+
+
+def test_sections_do_not_show(device: torch.device) -> None:
+    """Outputs, gradients and running statistics have the same bits however maps are cut."""
+    found = []
+    x = torch.randn(9, 3, 6, 6, device=device)
+    for sections in (1, 2, 4, 9):
+        torch.manual_seed(1)
+        net = nn.Sequential(nn.BatchNorm2d(3), nn.ReLU(), nn.BatchNorm2d(3), nn.MaxPool2d(2))
+        net = net.to(device)
+        virtual = virtualize(net, x, sections=sections, policy="vdnn-all:m", dtype="fp32")
+        leaf = x.clone().requires_grad_()
+        y = virtual(leaf)
+        y.square().sum().backward()
+        assert leaf.grad is not None
+        grads = [param.grad for param in net.parameters() if param.grad is not None]
+        found.append([y.detach(), leaf.grad, *grads, *net.buffers()])
+    for one, other in pairwise(found):
+        assert len(one) == 12
+        assert all(torch.equal(mine, theirs) for mine, theirs in zip(one, other, strict=True))
+
+
+def test_modes_and_gradients_are_torchs(device: torch.device) -> None:
+    """Forwards without gradients count, evaluation does not; frozen layers hand gradients on."""
+    net = make_net().to(device)
+    net.side.eval()
+    net.second.requires_grad_(False)
+    twin = copy.deepcopy(net).double()
+    ((x, y), *_) = [(x.to(device), y.to(device)) for x, y in batches()]
+    virtual = virtualize(net, x, policy="vdnn-all:m", chunk_size=CHUNK_SIZE, dtype="fp32")
+    with torch.no_grad():
+        virtual(x)
+        twin(x.double())
+    leaves = (x.clone().requires_grad_(), x.double().requires_grad_())
+    for each, leaf in zip((virtual, twin), leaves, strict=True):
+        functional.cross_entropy(each(leaf), y).backward()
+    assert net.first.num_batches_tracked == 2
+    assert net.side.num_batches_tracked == 0
+    close([leaves[0].grad], [leaves[1].grad])
+    for mine, theirs in zip(net.parameters(), twin.parameters(), strict=True):
+        assert (mine.grad is None) == (theirs.grad is None)
+        if mine.grad is not None and theirs.grad is not None:
+            close([mine.grad], [theirs.grad])
+    for each in (virtual, twin):
+        each.eval()
+    close([virtual(x).detach()], [twin(x.double()).detach()])
+    close(list(net.buffers()), list(twin.buffers()))
+    assert net.first.num_batches_tracked == 2
+
+
+def test_accumulated_parts_track_each(device: torch.device) -> None:
+    net = make_net().to(device)
+    twin = copy.deepcopy(net).double()
+    x, y = random_batches(1, (6, *SHAPE), CLASSES, seed=2)[0]
+    x, y = x.to(device), y.to(device)
+    trainer = Trainer(net, x[:3], optimizer=SGD(lr=0.1), dtype="fp32", policy="vdnn-all:m")
+    trainer.step(x, y, accumulate=2)
+    trainer.close()
+    optimizer = torch.optim.SGD(twin.parameters(), lr=0.1)
+    for part in (slice(0, 3), slice(3, 6)):
+        (functional.cross_entropy(twin(x[part].double()), y[part]) / 2).backward()
+    optimizer.step()
+    close(list(net.state_dict().values()), list(twin.state_dict().values()))
+    assert net.first.num_batches_tracked == 2
+
+
+def test_statistics_move_and_load_with_the_network(device: torch.device) -> None:
+    """state_dict is torch's; statistics that were loaded are those that are tracked on."""
+    net = make_net().to(device)
+    ((x, y), *_) = [(x.to(device), y.to(device)) for x, y in batches()]
+    trainer = Trainer(net, x, policy="keep", dtype="fp32", chunk_size=CHUNK_SIZE)
+    before = copy.deepcopy(net.state_dict())
+    assert list(before) == list(Residual().state_dict())
+    trainer.step(x, y)
+    first = copy.deepcopy(net.state_dict())
+    net.load_state_dict(before)
+    trainer.step(x, y)
+    trainer.close()
+    statistics = [name for name in before if "running" in name or "tracked" in name]
+    assert all(torch.equal(net.state_dict()[name], first[name]) for name in statistics)
+
+
+def test_statistics_are_in_the_budget() -> None:
+    graph = training_graph(make_net(), torch.empty(BATCH, *SHAPE))
+    bare = training_graph(make_net(track_running_stats=False), torch.empty(BATCH, *SHAPE))
+    tracked = 4 * (2 * 4 * 8 + 8) + (2 * 4 * 10 + 8)
+    assert graph.fixed_nbytes == bare.fixed_nbytes + tracked
+    tracking = [each for each in graph.passes if each.effects]
+    assert len(tracking) == 5
+    assert not [each for each in bare.passes if each.effects]
+
+
+def test_one_value_a_channel_and_sequences_are_refused() -> None:
+    with pytest.raises(InputError, match="more than 1 value per channel"):
+        trace(nn.BatchNorm1d(4), (torch.empty(1, 4),))
+
+    class Sequences(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return functional.batch_norm(x[:, None], None, None, training=True)
+
+    with pytest.raises(UnsupportedOpError, match=r"batch_norm over \[N, C, L\]"):
+        trace(Sequences(), (torch.empty(4, 6),))
