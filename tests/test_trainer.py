@@ -382,6 +382,11 @@ def test_settings_that_make_no_sense_are_named(options: dict[str, Any], message:
         trainer_of(make_net(), **options)
 
 
+def test_a_trainer_keeps_float32_weights() -> None:
+    with pytest.raises(InputError, match=r"parameter \S+ is bfloat16, not float32; call .float"):
+        trainer_of(make_net().bfloat16())
+
+
 @pytest.mark.parametrize(
     ("x", "y", "accumulate", "message"),
     [

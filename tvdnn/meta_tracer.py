@@ -336,11 +336,12 @@ class MetaTracer(fx.Tracer):
         return f"{path}.{function}" if path else function
 
     def _add_twins(self, module: torch.nn.Module, *, prefix: str) -> None:
-        """Makes a meta tensor for each parameter and buffer that has a shape."""
+        """Makes a meta tensor, float32 for floats, for each parameter and buffer with a shape."""
         for name, tensor in itertools.chain(module.named_parameters(), module.named_buffers()):
             if is_lazy(tensor):
                 continue
-            twin = torch.empty_like(tensor, device="meta")
+            dtype = torch.float32 if tensor.is_floating_point() else tensor.dtype
+            twin = torch.empty_like(tensor, device="meta", dtype=dtype)
             if isinstance(tensor, torch.nn.Parameter):
                 twin = torch.nn.Parameter(twin, requires_grad=tensor.requires_grad)
             self.twins[prefix + name] = twin

@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.fx import Node
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .torch_calls import Call, UnsupportedCallError
+from .graph.network import channels_last_axes
+from .torch_calls import Call, UnsupportedCallError, axes_of
 
 
 class Effects(TorchDispatchMode):
@@ -59,7 +60,8 @@ def opaque_call(
 ) -> Call:
     """The op of a submodule's call on one tensor that yields one.
 
-    Its forward runs again in backward, so it may have no effects.
+    Its forward runs again in backward, so it may have no effects. Its settings add torch's shapes
+    of what it takes and makes, and where the dimensions of these are stored.
     """
     module = type(attrs["module"]).__name__
     inputs = [*node.args, *node.kwargs.values()]
@@ -73,5 +75,7 @@ def opaque_call(
         raise UnsupportedCallError(f"{module} that makes no floating-point tensor of the batch")
     if effects is not None:
         raise UnsupportedCallError(f"{module} that {effects}, which would happen a second time")
-    shapes = {"takes": tuple(value.shape), "makes": tuple(result.shape)}
-    return Call("opaque", (source,), params, {**attrs, **shapes})
+    axes = channels_last_axes(4) if result.dim() == 4 else tuple(range(result.dim()))
+    takes = {"takes": tuple(value.shape), "takes_axes": axes_of(source)}
+    makes = {"makes": tuple(result.shape), "makes_axes": axes}
+    return Call("opaque", (source,), params, {**attrs, **takes, **makes}, axes)

@@ -10,6 +10,8 @@ from .errors import InputError, UnsupportedOpError
 from .graph.network import Network, Op, Param, Value
 from .meta_tracer import MetaTracer, refusals, unsupported
 
+PARAM_DTYPES = (torch.float32, torch.bfloat16)  # the latter by float32 copies
+
 
 def trace(
     module: torch.nn.Module,
@@ -56,10 +58,10 @@ def _check_supported(nodes: Sequence[fx.Node], stopped: str | None) -> None:
 
 def _check_parameters(module: torch.nn.Module) -> None:
     for name, param in module.named_parameters():
-        if param.dtype != torch.float32:
+        if param.dtype not in PARAM_DTYPES:
             raise InputError(
-                f"parameter {name} is {_name(param.dtype)}, not float32; call .float() on"
-                " the module (the dtype of the computation is chosen apart)"
+                f"parameter {name} is {_name(param.dtype)}, neither float32 nor bfloat16; call"
+                " .float() on the module (the dtype of the computation is chosen apart)"
             )
 
 
@@ -173,18 +175,20 @@ def _ops(nodes: Sequence[fx.Node], names: dict[fx.Node, str]) -> tuple[Op, ...]:
 
 
 def _params(module: torch.nn.Module, ops: Sequence[Op]) -> dict[str, Param]:
-    """The parameters and buffers that ops use, in the order of first use."""
-    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    """The parameters, as float32, and buffers that ops use, in the order of first use."""
+    trained = dict(module.named_parameters())
+    tensors = {**dict(module.named_buffers()), **trained}
     used = dict.fromkeys(name for op in ops for name in op.params if name)
+    dtypes = {name: torch.float32 if name in trained else tensors[name].dtype for name in used}
     return {
         name: Param(
             name,
             tuple(tensors[name].shape),
-            tensors[name].numel() * tensors[name].element_size(),
+            tensors[name].numel() * dtype.itemsize,
             tensors[name].requires_grad,
-            _name(tensors[name].dtype),
+            _name(dtype),
         )
-        for name in used
+        for name, dtype in dtypes.items()
     }
 
 

@@ -21,7 +21,7 @@ from ..runtime.binding import Tensors
 from ..runtime.profiler import profile
 from ..runtime.runner import Runner
 from ..runtime.slab import Slab
-from .graphs import Progress, default_costs
+from .graphs import Progress, autocast_dtype, default_costs, resolve_dtype
 
 _CONTROL = Struct("=10fq")  # the optimizer's 8 floats, the scale, a gap, the seed
 EMPTY: Final[Mapping[str, torch.Tensor]] = {}
@@ -70,6 +70,11 @@ class Core:
         self._constants = constants
         self.buffers = dict(net.named_buffers())
         self.device = one_device(self.params)
+        self._copies = {
+            name: torch.empty_like(param, dtype=torch.float32, requires_grad=False)
+            for name, param in self.params.items()
+            if param.dtype != torch.float32
+        }
         self.limits, self.options = limits, options
         cuda = self.device.type == "cuda"
         self.kernels = options.kernels or ("triton" if cuda else "torch")
@@ -102,6 +107,21 @@ class Core:
             self._fit(self.runners[key].schedule)
             self.preparations += self.runners[key].refresh()
         return self.runners[key]
+
+    def dtype_now(self, asked: str | None) -> str:
+        """The compute type of a call: as asked, else of the autocast region or the parameters."""
+        kind = self.device.type
+        if asked is None and torch.is_autocast_enabled(kind):
+            return autocast_dtype(torch.get_autocast_dtype(kind))
+        if asked is None and self._copies:
+            return "bf16"
+        return resolve_dtype(asked, self.device)
+
+    def copy_params(self) -> None:
+        """Bring the float32 copies of parameters of another type up to date."""
+        if self._copies:
+            given = [self.params[name].detach() for name in self._copies]
+            torch._foreach_copy_(list(self._copies.values()), given)
 
     def on_device(self) -> AbstractContextManager[object]:
         """Makes the network's GPU the present one, where it has one."""
@@ -149,7 +169,7 @@ class Core:
             host_budget=limits.host_budget,
             progress=progress,
         )
-        params = {name: param.detach() for name, param in self.params.items()}
+        params = {n: self._copies.get(n, param.detach()) for n, param in self.params.items()}
         params |= self._constants
         tracked = {name: (buffer,) for name, buffer in self.buffers.items()}
         return Runner(

@@ -31,6 +31,14 @@ def resolve_dtype(dtype: str | None, device: torch.device) -> str:
     return _known_dtype(dtype)
 
 
+def autocast_dtype(dtype: torch.dtype) -> str:
+    """The compute type of an autocast region."""
+    if dtype != torch.bfloat16:
+        name = str(dtype).removeprefix("torch.")
+        raise InputError(f"autocast to {name} is not supported; ask it for torch.bfloat16")
+    return "bf16"
+
+
 def _known_dtype(dtype: str) -> str:
     if dtype not in DTYPES:
         raise InputError(f"dtype {dtype!r} is not known; choose one of {', '.join(DTYPES)}")
@@ -86,6 +94,17 @@ def check_trainable(network: Network, losses: Sequence[Loss]) -> Network:
             "the network has no parameter with requires_grad; there is nothing to train"
         )
     return network
+
+
+def check_master_weights(module: nn.Module) -> None:
+    """Raise InputError unless all parameters are float32, as a trainer's updates are."""
+    for name, param in module.named_parameters():
+        if not is_lazy(param) and param.dtype != torch.float32:
+            found = str(param.dtype).removeprefix("torch.")
+            raise InputError(
+                f"parameter {name} is {found}, not float32; call .float() on the module"
+                " (the dtype of the computation is chosen apart)"
+            )
 
 
 def default_costs(graph: Graph) -> Costs:

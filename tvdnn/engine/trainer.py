@@ -31,6 +31,7 @@ from ..units import format_bytes, parse_bytes
 from .core import Core, Limits, Options, Updates, write_control
 from .graphs import (
     Progress,
+    check_master_weights,
     check_trainable,
     give_lazy_parameters,
     resolve_dtype,
@@ -77,6 +78,7 @@ class Trainer:
         progress: Progress | None = None,
     ) -> None:
         self.net = net
+        check_master_weights(net)
         give_lazy_parameters(net, example_inputs)
         self._foreign_nbytes = _measure_foreign(net)
         self._spec: Spec = optimizer or SGD()

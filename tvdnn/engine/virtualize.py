@@ -34,6 +34,15 @@ class _Key:
     mode: Mode
     modes: tuple[bool, ...]
     input_grads: frozenset[int]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the caller asked of every plan: a compute type (None: torch's own), opaque ops."""
+
+    dtype: str | None
+    opaque: bool
 
 
 def virtualize(
@@ -59,9 +68,10 @@ def virtualize(
     The budget counts parameters, their gradients, maps, workspaces, and the state that `optimizer`
     keeps or `reserve` bytes for what the engine cannot see. `example_inputs` ([N, ...] each) give
     the shapes that are planned at once; others are planned when they first appear. `dtype` is
-    "fp32", "tf32" or "bf16"; parameters stay float32. Raises BudgetError with the floor where
-    `policy` has no schedule inside the budget, UnsupportedOpError for an op that tvdnn does not
-    know.
+    "fp32", "tf32" or "bf16"; without it calls follow torch: the type of an autocast region, else
+    bf16 where the parameters are bfloat16 (their float32 copies are counted), else what torch's
+    switches allow of TF32. Raises BudgetError with the floor where `policy` has no schedule inside
+    the budget, UnsupportedOpError for an op that tvdnn does not know.
 
     With `opaque` a submodule that holds such an op runs as it is, by torch's autograd and in
     float32, if it reads and makes one tensor, draws no random numbers and changes no buffers. Its
@@ -77,12 +87,12 @@ def virtualize(
         chunk_size=parse_bytes(chunk_size) or DEFAULT_CHUNK_SIZE,
         mode=Mode.AUTOGRAD,
         sections=sections,
-        reserve=(parse_bytes(reserve) or 0) + _state_nbytes(net, optimizer),
+        reserve=(parse_bytes(reserve) or 0) + _state_nbytes(net, optimizer) + _given_nbytes(net),
         fuse=fuses(policy),
     )
     limits = Limits(policy, parse_bytes(budget), parse_bytes(host_budget))
     options = Options(kernels, order_seed, delay_seed, progress=progress)
-    virtualized = Virtualized(net, settings, limits, options, opaque=opaque)
+    virtualized = Virtualized(net, settings, limits, options, Asked(dtype, opaque))
     virtualized.prepare(*inputs)
     return virtualized
 
@@ -103,7 +113,7 @@ class Virtualized(nn.Module):
         settings: Settings,
         limits: Limits,
         options: Options,
-        opaque: bool = False,
+        asked: Asked,
     ) -> None:
         super().__init__()
         for registry in ("_parameters", "_buffers", "_modules"):
@@ -111,7 +121,7 @@ class Virtualized(nn.Module):
         self.__dict__["_net"] = net
         self.training = net.training
         self._settings, self._limits, self._options = settings, limits, options
-        self._opaque = opaque
+        self._asked = asked
         self._core: Core | None = None
         self._last: _Key | None = None
         self._open = 0
@@ -153,11 +163,11 @@ class Virtualized(nn.Module):
         """A copy of the parameters with the same settings; it plans anew at its first call."""
         options = replace(self._options, slab=None)
         net = copy.deepcopy(self._net, memo)
-        return Virtualized(net, self._settings, self._limits, options, self._opaque)
+        return Virtualized(net, self._settings, self._limits, options, self._asked)
 
     def __reduce__(self) -> tuple[Any, ...]:
         options = replace(self._options, slab=None, costs=None, progress=None)
-        return Virtualized, (self._net, self._settings, self._limits, options, self._opaque)
+        return Virtualized, (self._net, self._settings, self._limits, options, self._asked)
 
     def train(self, mode: bool = True) -> "Virtualized":
         super().train(mode)
@@ -189,7 +199,8 @@ class Virtualized(nn.Module):
         wants = frozenset(i for i, x in enumerate(inputs) if graded and x.requires_grad)
         mode = Mode.AUTOGRAD if graded else Mode.INFER
         modes = tuple(module.training for module in self._net.modules())
-        return _Key(tuple(tuple(x.shape) for x in inputs), mode, modes, wants)
+        shapes = tuple(tuple(x.shape) for x in inputs)
+        return _Key(shapes, mode, modes, wants, self._core_now().dtype_now(self._asked.dtype))
 
     def _runner(self, key: _Key) -> Runner:
         core = self._core_now()
@@ -205,10 +216,11 @@ class Virtualized(nn.Module):
         core = self._core_now()
         core.report("tracing", 0.0)
         inputs = tuple(torch.empty(shape, device="meta") for shape in key.shapes)
-        network = trace(self._net, inputs, opaque=self._opaque)
+        network = trace(self._net, inputs, opaque=self._asked.opaque)
         core.report("tracing", 1.0)
         settings = replace(
             self._settings,
+            dtype=key.dtype,
             mode=key.mode,
             input_grads=frozenset(network.inputs[i] for i in key.input_grads),
             opaque_nbytes=opaque_nbytes(network, core.device),
@@ -223,13 +235,15 @@ class Virtualized(nn.Module):
         network = runner.schedule.graph.network
         seed = int(torch.randint(0, 2**31, ()).item())  # torch's generator, as its dropout does
         write_control(core.control_bytes, (), 1.0, seed)
+        core.copy_params()
         self._forwards += 1
         self._open = self._forwards
         with core.on_device():
             for name, value in zip(network.inputs, inputs, strict=True):
                 runner.fill(name, _checked(name, value, core.device))
             runner.run(0)
-            outputs = tuple(runner.read(name, inputs[0].dtype) for name in network.outputs)
+            form = _output_form(inputs[0])
+            outputs = tuple(runner.read(name, **form) for name in network.outputs)
         return self._open, outputs
 
     def _run_backward(self, runner: Runner, number: int, grads: tuple[Tensor, ...]) -> None:
@@ -291,6 +305,18 @@ def _checked(name: str, value: Tensor, device: torch.device) -> Tensor:
     return value.detach()
 
 
+def _output_form(x: Tensor) -> dict[str, Any]:
+    """Type and memory format of outputs: the input's, under autocast the region's type."""
+    kind = x.device.type
+    autocast = torch.is_autocast_enabled(kind)
+    last = x.dim() == 4 and not x.is_contiguous()
+    last = last and x.is_contiguous(memory_format=torch.channels_last)
+    return {
+        "dtype": torch.get_autocast_dtype(kind) if autocast else x.dtype,
+        "memory_format": torch.channels_last if last else torch.contiguous_format,
+    }
+
+
 def _refuse_wrappers(net: nn.Module) -> None:
     for module in net.modules():
         found = [base.__name__ for base in type(module).__mro__ if base.__name__ in REFUSED]
@@ -308,3 +334,9 @@ def _state_nbytes(net: nn.Module, optimizer: torch.optim.Optimizer | None) -> in
     if any("betas" in group for group in optimizer.param_groups):
         return 2 * trained
     return trained if any(group.get("momentum", 0) for group in optimizer.param_groups) else 0
+
+
+def _given_nbytes(net: nn.Module) -> int:
+    """Bytes of parameters that are not float32, beside the copies that are."""
+    given = (param for param in net.parameters() if param.dtype != torch.float32)
+    return sum(param.numel() * param.element_size() for param in given)

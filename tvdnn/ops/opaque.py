@@ -41,7 +41,8 @@ def backward(b: Builder, op: Op) -> None:
 
 
 def _run_forward(a: Launch) -> None:
-    _give(a, _forward(a.attrs, _params(a), _taken(a, a.reads[0], "takes")), a.writes[0])
+    y = _forward(a.attrs, _params(a), _taken(a, a.reads[0], "takes"))
+    _give(a, y, a.writes[0], "makes")
 
 
 def _run_grad(a: Launch) -> None:
@@ -49,7 +50,7 @@ def _run_grad(a: Launch) -> None:
     dx, grads = _gradients(a.attrs, _params(a), a.attrs["trained"], x, dy)
     writes = list(a.writes)
     if a.attrs["wants_input"]:
-        _give(a, dx, writes.pop(0))
+        _give(a, dx, writes.pop(0), "takes")
     for target, grad in zip(writes, grads, strict=True):
         target.copy_(grad)
 
@@ -59,24 +60,21 @@ def _params(a: Launch) -> Params:
 
 
 def _taken(a: Launch, stored: Tensor, name: str) -> Tensor:
-    """A float32 copy of a map in the shape that the setting `name` has, which is torch's."""
+    """A float32 copy, as torch has it, of the map that the settings `name` describe."""
     x = torch.empty(a.attrs[name], device=stored.device)
-    a.kernels.unstage(_stored_as(stored, x), x if x.dim() == 4 else x.flatten(1))
-    return x
+    return x.copy_(_as_torch_has(stored, *a.settings(name, f"{name}_axes").values()))
 
 
-def _give(a: Launch, value: Tensor, target: Tensor) -> None:
-    """Write a tensor as torch has it to a map."""
-    source = value if value.dim() == 4 else value.flatten(1)
-    a.kernels.stage(source, _stored_as(target, value), precision=a.precision)
+def _give(a: Launch, value: Tensor, target: Tensor, name: str) -> None:
+    """Write a tensor that torch has made to the map that the settings `name` describe."""
+    source = torch.empty(target.shape, device=target.device)
+    _as_torch_has(source, *a.settings(name, f"{name}_axes").values()).copy_(value)
+    a.kernels.cast(source, target, precision=a.precision)
 
 
-def _stored_as(stored: Tensor, x: Tensor) -> Tensor:
-    """The map, whose shape a view may have changed, as what holds `x`."""
-    if x.dim() != 4:
-        return stored.view(x.shape[0], -1)
-    samples, channels, height, width = x.shape
-    return stored.view(samples, height, width, channels)
+def _as_torch_has(stored: Tensor, shape: Sequence[int], axes: Sequence[int]) -> Tensor:
+    """A map, whose shape a view may have changed, seen in torch's order of dimensions."""
+    return stored.view([shape[axes.index(axis)] for axis in range(len(axes))]).permute(*axes)
 
 
 def _forward(attrs: Mapping[str, Any], params: Params, x: Tensor) -> Tensor:

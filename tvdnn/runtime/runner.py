@@ -121,11 +121,16 @@ class Runner:
             self._dead = f"{type(error).__name__}: {error}"
             raise
 
-    def read(self, name: str, dtype: torch.dtype) -> torch.Tensor:
-        """A fresh copy of a network output, as torch has it."""
+    def read(
+        self,
+        name: str,
+        dtype: torch.dtype,
+        memory_format: torch.memory_format = torch.contiguous_format,
+    ) -> torch.Tensor:
+        """A fresh copy of a network output, as torch has it; maps in `memory_format`."""
         graph = self.schedule.graph
-        index = graph.network.outputs.index(name)
-        return self._copy_out(graph.output_maps[index], graph.network.values[name], dtype)
+        buffer = graph.output_maps[graph.network.outputs.index(name)]
+        return self._copy_out(buffer, graph.network.values[name], dtype, memory_format)
 
     def read_grad(self, name: str, dtype: torch.dtype) -> torch.Tensor:
         """A fresh copy of the gradient of a network input, as torch has it (NCHW)."""
@@ -142,11 +147,18 @@ class Runner:
             return None
         ((_, view),) = self.outputs(graph.param_grads[name][0])
         grad = view.as_strided(param.shape, param.stride())
-        return grad.clone(memory_format=torch.preserve_format)
+        return grad.to(param.dtype, copy=True)
 
-    def _copy_out(self, buffer: str, value: Value, dtype: torch.dtype) -> torch.Tensor:
+    def _copy_out(
+        self,
+        buffer: str,
+        value: Value,
+        dtype: torch.dtype,
+        memory_format: torch.memory_format = torch.contiguous_format,
+    ) -> torch.Tensor:
         shape = [value.shape[axis] for axis in value.torch_axes]
-        result = torch.empty(shape, dtype=dtype, device=self._arena.device)
+        form = memory_format if len(shape) == 4 else torch.contiguous_format
+        result = torch.empty(shape, dtype=dtype, device=self._arena.device, memory_format=form)
         target = _channels_first(result, value)
         for place, view in self.outputs(buffer):
             self._kernels.unstage(view.view(-1, *value.shape[1:]), target[place.start : place.stop])
