@@ -37,7 +37,8 @@ def _divisor(
 
 @triton.jit(do_not_specialize=LOOP_SIZES)
 def _avg_pool2d_kernel(
-    x_ptr, y_ptr, height, width, out_height, out_width, channels, tiles_w, tiles_c,
+    x_ptr, y_ptr, height, width, out_height, out_width, x_pitch, y_pitch,
+    channels, tiles_w, tiles_c,
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     PADDING_H: tl.constexpr, PADDING_W: tl.constexpr,
     COUNT_PADDING: tl.constexpr, DIVISOR: tl.constexpr,
@@ -50,13 +51,13 @@ def _avg_pool2d_kernel(
     for tap in tl.range(0, KERNEL_H * KERNEL_W, loop_unroll_factor=UNROLL):
         h, w = first_h + tap // KERNEL_W, first_w + tap % KERNEL_W
         mask = (h >= 0) & (h < height) & (w >= 0) & (w < width) & (c < channels)
-        ptrs = row(x_ptr, n, h, height, width, channels) + (w * channels + c)
+        ptrs = row(x_ptr, n, h, height, width, x_pitch) + (w * x_pitch + c)
         total += tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
     size = _divisor(
         first_h, first_w, height, width,
         KERNEL_H, KERNEL_W, PADDING_H, PADDING_W, COUNT_PADDING, DIVISOR,
     )  # fmt: skip
-    ptrs = row(y_ptr, n, out_h, out_height, out_width, channels) + (out_w * channels + c)
+    ptrs = row(y_ptr, n, out_h, out_height, out_width, y_pitch) + (out_w * y_pitch + c)
     mask = (out_w < out_width) & (c < channels)
     inside = (first_h < height) & (first_w < width)
     y = tl.where(inside, total / size, 0.0)
@@ -65,7 +66,8 @@ def _avg_pool2d_kernel(
 
 @triton.jit(do_not_specialize=LOOP_SIZES)
 def _avg_pool2d_grad_kernel(
-    dy_ptr, dx_ptr, height, width, out_height, out_width, channels, tiles_w, tiles_c,
+    dy_ptr, dx_ptr, height, width, out_height, out_width, x_pitch, y_pitch,
+    channels, tiles_w, tiles_c,
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     PADDING_H: tl.constexpr, PADDING_W: tl.constexpr,
     COUNT_PADDING: tl.constexpr, DIVISOR: tl.constexpr,
@@ -82,7 +84,7 @@ def _avg_pool2d_grad_kernel(
         first_h, first_w = out_h * STRIDE_H - PADDING_H, out_w * STRIDE_W - PADDING_W
         in_window = (out_h >= 0) & (out_h < out_height) & (h < first_h + KERNEL_H)
         in_window = in_window & (out_w >= 0) & (out_w < out_width) & (w < first_w + KERNEL_W)
-        ptrs = row(dy_ptr, n, out_h, out_height, out_width, channels) + (out_w * channels + c)
+        ptrs = row(dy_ptr, n, out_h, out_height, out_width, y_pitch) + (out_w * y_pitch + c)
         dy = tl.load(ptrs, mask=in_window & (c < channels), other=0.0).to(tl.float32)
         size = _divisor(
             first_h, first_w, height, width,
@@ -90,14 +92,15 @@ def _avg_pool2d_grad_kernel(
         )  # fmt: skip
         share = tl.where(in_window, 1.0 / size, 0.0)  # [BLOCK_W, 1]
         dx += dy * share
-    ptrs = row(dx_ptr, n, h, height, width, channels) + (w * channels + c)
+    ptrs = row(dx_ptr, n, h, height, width, x_pitch) + (w * x_pitch + c)
     mask = (w < width) & (c < channels)
     tl.store(ptrs, stored(dx, dx_ptr.dtype.element_ty, PRECISION), mask=mask)
 
 
 @triton.jit(do_not_specialize=[*LOOP_SIZES, "cells_h"])
 def _avg_pool2d_spread_kernel(
-    dy_ptr, dx_ptr, height, width, out_height, out_width, channels, tiles_w, tiles_c, cells_h,
+    dy_ptr, dx_ptr, height, width, out_height, out_width, x_pitch, y_pitch,
+    channels, tiles_w, tiles_c, cells_h,
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     PADDING_H: tl.constexpr, PADDING_W: tl.constexpr,
     COUNT_PADDING: tl.constexpr, DIVISOR: tl.constexpr,
@@ -108,7 +111,7 @@ def _avg_pool2d_spread_kernel(
     n, cell_h, cell_w, c = tile_place(tiles_w, tiles_c, cells_h, BLOCK_W, BLOCK_C)
     first_h, first_w = cell_h * STRIDE_H - PADDING_H, cell_w * STRIDE_W - PADDING_W
     is_window = (cell_h < out_height) & (cell_w < out_width)
-    ptrs = row(dy_ptr, n, cell_h, out_height, out_width, channels) + (cell_w * channels + c)
+    ptrs = row(dy_ptr, n, cell_h, out_height, out_width, y_pitch) + (cell_w * y_pitch + c)
     dy = tl.load(ptrs, mask=is_window & (c < channels), other=0.0).to(tl.float32)
     size = _divisor(
         first_h, first_w, height, width,
@@ -119,7 +122,7 @@ def _avg_pool2d_spread_kernel(
         in_window = (place // STRIDE_W < KERNEL_H) & (place % STRIDE_W < KERNEL_W)
         h, w = first_h + place // STRIDE_W, first_w + place % STRIDE_W
         mask = (h >= 0) & (h < height) & (w >= 0) & (w < width) & (c < channels)
-        ptrs = row(dx_ptr, n, h, height, width, channels) + (w * channels + c)
+        ptrs = row(dx_ptr, n, h, height, width, x_pitch) + (w * x_pitch + c)
         tl.store(ptrs, tl.where(in_window, dx, 0.0), mask=mask)
 
 
@@ -135,7 +138,8 @@ def _adaptive_stop(i, size, out_size):
 
 @triton.jit(do_not_specialize=[*LOOP_SIZES, "most_w"])
 def _adaptive_avg_pool2d_kernel(
-    x_ptr, y_ptr, height, width, out_height, out_width, channels, tiles_w, tiles_c, most_w,
+    x_ptr, y_ptr, height, width, out_height, out_width, x_pitch, y_pitch,
+    channels, tiles_w, tiles_c, most_w,
     PRECISION: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """`most_w`: columns of the widest window."""
@@ -146,20 +150,21 @@ def _adaptive_avg_pool2d_kernel(
     stop_w = tl.minimum(_adaptive_stop(out_w, width, out_width), width)
     total = tl.zeros((BLOCK_W, BLOCK_C), tl.float32)
     for h in range(start_h, stop_h):
-        x_row = row(x_ptr, n, h, height, width, channels)
+        x_row = row(x_ptr, n, h, height, width, x_pitch)
         for step in range(most_w):
             w = start_w + step
             mask = (w < stop_w) & (c < channels)
-            total += tl.load(x_row + (w * channels + c), mask=mask, other=0.0).to(tl.float32)
+            total += tl.load(x_row + (w * x_pitch + c), mask=mask, other=0.0).to(tl.float32)
     size = ((stop_h - start_h) * (stop_w - start_w)).to(tl.float32)
-    ptrs = row(y_ptr, n, out_h, out_height, out_width, channels) + (out_w * channels + c)
+    ptrs = row(y_ptr, n, out_h, out_height, out_width, y_pitch) + (out_w * y_pitch + c)
     mask = (out_w < out_width) & (c < channels)
     tl.store(ptrs, stored(total / size, y_ptr.dtype.element_ty, PRECISION), mask=mask)
 
 
 @triton.jit(do_not_specialize=[*LOOP_SIZES, "most_w"])
 def _adaptive_avg_pool2d_grad_kernel(
-    dy_ptr, dx_ptr, height, width, out_height, out_width, channels, tiles_w, tiles_c, most_w,
+    dy_ptr, dx_ptr, height, width, out_height, out_width, x_pitch, y_pitch,
+    channels, tiles_w, tiles_c, most_w,
     PRECISION: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """`most_w`: the most windows, across, that share an element.
@@ -172,18 +177,18 @@ def _adaptive_avg_pool2d_grad_kernel(
     dx = tl.zeros((BLOCK_W, BLOCK_C), tl.float32)
     first_h = _adaptive_start(h, out_height, height)
     for out_h in range(first_h, _adaptive_stop(h, out_height, height)):
-        dy_row = row(dy_ptr, n, out_h, out_height, out_width, channels)
+        dy_row = row(dy_ptr, n, out_h, out_height, out_width, y_pitch)
         size_h = _adaptive_stop(out_h, height, out_height) - _adaptive_start(
             out_h, height, out_height
         )
         for step in range(most_w):
             out_w = first_w + step
             mask = (out_w < end_w) & (c < channels)
-            dy = tl.load(dy_row + (out_w * channels + c), mask=mask, other=0.0).to(tl.float32)
+            dy = tl.load(dy_row + (out_w * y_pitch + c), mask=mask, other=0.0).to(tl.float32)
             size_w = _adaptive_stop(out_w, width, out_width)
             size_w -= _adaptive_start(out_w, width, out_width)
             dx += dy / (size_h * size_w).to(tl.float32)
-    ptrs = row(dx_ptr, n, h, height, width, channels) + (w * channels + c)
+    ptrs = row(dx_ptr, n, h, height, width, x_pitch) + (w * x_pitch + c)
     mask = (w < width) & (c < channels)
     tl.store(ptrs, stored(dx, dx_ptr.dtype.element_ty, PRECISION), mask=mask)
 

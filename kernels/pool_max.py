@@ -19,8 +19,8 @@ PROGRAMS: Final = 1024  # that a launch has at least, where its maps have as man
 
 @triton.jit(do_not_specialize=[*LOOP_SIZES, "blocks_h", "block_h"])
 def _max_pool2d_kernel(
-    x_ptr, y_ptr, codes_ptr, height, width, out_height, out_width, channels, tiles_w, tiles_c,
-    blocks_h, block_h,
+    x_ptr, y_ptr, codes_ptr, height, width, out_height, out_width, x_pitch, y_pitch,
+    channels, tiles_w, tiles_c, blocks_h, block_h,
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     PADDING_H: tl.constexpr, PADDING_W: tl.constexpr,
     DILATION_H: tl.constexpr, DILATION_W: tl.constexpr,
@@ -36,15 +36,15 @@ def _max_pool2d_kernel(
     start = block * block_h
     largest, column = row_max(
         x_ptr, n, start * STRIDE_H - PADDING_H, first_w, c, height, width, channels,
-        KERNEL_W, DILATION_W,
+        x_pitch, KERNEL_W, DILATION_W,
     )  # fmt: skip
     for h in range(start, tl.minimum(start + block_h, out_height)):
         y, tap_of_max, largest, column = window_max(
             largest, column, x_ptr, n, h * STRIDE_H - PADDING_H, first_w, c,
-            height, width, channels,
+            height, width, channels, x_pitch,
             KERNEL_H, KERNEL_W, DILATION_H, DILATION_W,
         )  # fmt: skip
-        ptrs = row(y_ptr, n, h, out_height, out_width, channels) + (w * channels + c)
+        ptrs = row(y_ptr, n, h, out_height, out_width, y_pitch) + (w * y_pitch + c)
         tl.store(ptrs, y.to(y_ptr.dtype.element_ty), mask=(w < out_width) & (c < channels))
         if A_BYTE > 0:
             num_bytes = channels // A_BYTE
@@ -81,6 +81,7 @@ def max_pool2d(
 ) -> None:
     """y [N, OH, OW, C] = largest of each window of x [N, H, W, C]; NaN counts as the largest.
 
+    Both may be ranges of the channels of wider maps.
     Windows are clipped at the map's edges, so that y's sides may be those of floor or ceil mode.
     """
     _pool(x, y, None, 0, kernel=kernel, stride=stride, padding=padding, dilation=dilation)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .pool_codes import bytes_of_row, channels_a_byte, is_code, unpack
 from .pool_max import extent_of, first_places, max_constants, pool_of, rows_a_program
-from .pool_tiles import LOOP_SIZES, UNROLLED_TAPS, Pair, launch, nchw, row, sides, tile_place
+from .pool_tiles import LOOP_SIZES, UNROLLED_TAPS, Pair, launch, nchw, pitch, row, sides, tile_place
 from .pool_window import row_max, window_max
 from .rounding import stored, stored_reference
 
@@ -24,7 +24,7 @@ ROWS: Final = 4
 
 @triton.jit
 def _argmax(
-    x_ptr, n, h, w, c, height, width, channels,
+    x_ptr, n, h, w, c, height, width, channels, x_pitch,
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     PADDING_H: tl.constexpr, PADDING_W: tl.constexpr,
     DILATION_H: tl.constexpr, DILATION_W: tl.constexpr,
@@ -32,19 +32,19 @@ def _argmax(
     """Taps of the maxima of windows (h, w)."""
     first_h, first_w = h * STRIDE_H - PADDING_H, w * STRIDE_W - PADDING_W
     largest, column = row_max(
-        x_ptr, n, first_h, first_w, c, height, width, channels, KERNEL_W, DILATION_W
+        x_ptr, n, first_h, first_w, c, height, width, channels, x_pitch, KERNEL_W, DILATION_W
     )
     _, tap_of_max, _, _ = window_max(
-        largest, column, x_ptr, n, first_h, first_w, c, height, width, channels,
+        largest, column, x_ptr, n, first_h, first_w, c, height, width, channels, x_pitch,
         KERNEL_H, KERNEL_W, DILATION_H, DILATION_W,
     )  # fmt: skip
     return tap_of_max
 
 
 @triton.jit
-def _load_grad(dy_ptr, n, h, w, c, out_height, out_width, channels):
+def _load_grad(dy_ptr, n, h, w, c, out_height, out_width, channels, pitch):
     mask = (h >= 0) & (h < out_height) & (w >= 0) & (w < out_width) & (c < channels)
-    ptrs = row(dy_ptr, n, h, out_height, out_width, channels) + (w * channels + c)
+    ptrs = row(dy_ptr, n, h, out_height, out_width, pitch) + (w * pitch + c)
     return tl.load(ptrs, mask=mask, other=0.0)
 
 
@@ -62,7 +62,8 @@ def _load_codes(
 
 @triton.jit
 def _window_row(
-    source_ptr, dy_ptr, n, h, cell_w, c, height, width, out_height, out_width, channels, tiles_c,
+    source_ptr, dy_ptr, n, h, cell_w, c,
+    height, width, out_height, out_width, source_pitch, y_pitch, channels, tiles_c,
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     PADDING_H: tl.constexpr, PADDING_W: tl.constexpr,
     DILATION_H: tl.constexpr, DILATION_W: tl.constexpr,
@@ -72,7 +73,7 @@ def _window_row(
     windows = ()
     for i in tl.static_range(WINDOWS_W):
         w = cell_w - (WINDOWS_W - 1 - i)
-        windows += (_load_grad(dy_ptr, n, h, w, c, out_height, out_width, channels),)
+        windows += (_load_grad(dy_ptr, n, h, w, c, out_height, out_width, channels, y_pitch),)
         if A_BYTE > 0:
             windows += (
                 _load_codes(
@@ -83,8 +84,9 @@ def _window_row(
         else:
             windows += (
                 _argmax(
-                    source_ptr, n, h, w, c, height, width, channels, KERNEL_H, KERNEL_W,
-                    STRIDE_H, STRIDE_W, PADDING_H, PADDING_W, DILATION_H, DILATION_W,
+                    source_ptr, n, h, w, c, height, width, channels, source_pitch,
+                    KERNEL_H, KERNEL_W, STRIDE_H, STRIDE_W, PADDING_H, PADDING_W,
+                    DILATION_H, DILATION_W,
                 ),
             )  # fmt: skip
     return windows
@@ -129,16 +131,17 @@ def _gathered(
 
 
 @triton.jit
-def _store_grad(dx_ptr, dx, n, h, w, c, height, width, channels, PRECISION: tl.constexpr):
+def _store_grad(dx_ptr, dx, n, h, w, c, height, width, channels, pitch, PRECISION: tl.constexpr):
     mask = (h >= 0) & (h < height) & (w >= 0) & (w < width) & (c < channels)
-    ptrs = row(dx_ptr, n, h, height, width, channels) + (w * channels + c)
+    ptrs = row(dx_ptr, n, h, height, width, pitch) + (w * pitch + c)
     tl.store(ptrs, stored(dx, dx_ptr.dtype.element_ty, PRECISION), mask=mask)
 
 
 @triton.jit(do_not_specialize=[*LOOP_SIZES, "cells_h", "blocks_h", "block_h"])
 def _max_pool2d_grad_kernel(
     source_ptr, dy_ptr, dx_ptr,
-    height, width, out_height, out_width, channels, tiles_w, tiles_c, cells_h, blocks_h, block_h,
+    height, width, out_height, out_width, x_pitch, y_pitch, channels, tiles_w, tiles_c,
+    source_pitch, cells_h, blocks_h, block_h,
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     PADDING_H: tl.constexpr, PADDING_W: tl.constexpr,
     DILATION_H: tl.constexpr, DILATION_W: tl.constexpr,
@@ -156,14 +159,14 @@ def _max_pool2d_grad_kernel(
     for back in tl.static_range(1, WINDOWS_H):
         kept += _window_row(
             source_ptr, dy_ptr, n, start - (WINDOWS_H - back), cell_w, c,
-            height, width, out_height, out_width, channels, tiles_c,
+            height, width, out_height, out_width, source_pitch, y_pitch, channels, tiles_c,
             KERNEL_H, KERNEL_W, STRIDE_H, STRIDE_W, PADDING_H, PADDING_W, DILATION_H, DILATION_W,
             WINDOWS_W, A_BYTE,
         )  # fmt: skip
     for cell_h in range(start, tl.minimum(start + block_h, cells_h)):
         windows = kept + _window_row(
             source_ptr, dy_ptr, n, cell_h, cell_w, c,
-            height, width, out_height, out_width, channels, tiles_c,
+            height, width, out_height, out_width, source_pitch, y_pitch, channels, tiles_c,
             KERNEL_H, KERNEL_W, STRIDE_H, STRIDE_W, PADDING_H, PADDING_W, DILATION_H, DILATION_W,
             WINDOWS_W, A_BYTE,
         )  # fmt: skip
@@ -174,13 +177,14 @@ def _max_pool2d_grad_kernel(
             )  # fmt: skip
             h = cell_h * STRIDE_H - PADDING_H + place // STRIDE_W
             w = cell_w * STRIDE_W - PADDING_W + place % STRIDE_W
-            _store_grad(dx_ptr, dx, n, h, w, c, height, width, channels, PRECISION)
+            _store_grad(dx_ptr, dx, n, h, w, c, height, width, channels, x_pitch, PRECISION)
         kept = windows[2 * WINDOWS_W :]
 
 
 @triton.jit(do_not_specialize=LOOP_SIZES)
 def _max_pool2d_grad_loop_kernel(
-    x_ptr, dy_ptr, dx_ptr, height, width, out_height, out_width, channels, tiles_w, tiles_c,
+    x_ptr, dy_ptr, dx_ptr, height, width, out_height, out_width, x_pitch, y_pitch,
+    channels, tiles_w, tiles_c, source_pitch,
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     PADDING_H: tl.constexpr, PADDING_W: tl.constexpr,
     DILATION_H: tl.constexpr, DILATION_W: tl.constexpr,
@@ -193,15 +197,15 @@ def _max_pool2d_grad_loop_kernel(
     for window in range(WINDOWS_H * WINDOWS_W):
         out_h = (h + PADDING_H) // STRIDE_H - (WINDOWS_H - 1 - window // WINDOWS_W)
         out_w = (w + PADDING_W) // STRIDE_W - (WINDOWS_W - 1 - window % WINDOWS_W)
-        dy = _load_grad(dy_ptr, n, out_h, out_w, c, out_height, out_width, channels)
+        dy = _load_grad(dy_ptr, n, out_h, out_w, c, out_height, out_width, channels, y_pitch)
         tap_of_max = _argmax(
-            x_ptr, n, out_h, out_w, c, height, width, channels, KERNEL_H, KERNEL_W,
+            x_ptr, n, out_h, out_w, c, height, width, channels, source_pitch, KERNEL_H, KERNEL_W,
             STRIDE_H, STRIDE_W, PADDING_H, PADDING_W, DILATION_H, DILATION_W,
         )  # fmt: skip
         is_max = h == out_h * STRIDE_H - PADDING_H + tap_of_max // KERNEL_W * DILATION_H
         is_max &= w == out_w * STRIDE_W - PADDING_W + tap_of_max % KERNEL_W * DILATION_W
         dx += tl.where(is_max, dy.to(tl.float32), 0.0)
-    _store_grad(dx_ptr, dx, n, h, w, c, height, width, channels, PRECISION)
+    _store_grad(dx_ptr, dx, n, h, w, c, height, width, channels, x_pitch, PRECISION)
 
 
 def _pool_grad(
@@ -213,7 +217,7 @@ def _pool_grad(
     extent = extent_of(kernel, window["dilation"])
     windows = [triton.cdiv(*each) for each in zip(extent, stride, strict=True)]
     constants: dict[str, int | str] = {"WINDOWS_H": windows[0], "WINDOWS_W": windows[1]}
-    constants |= max_constants(**window) | {"PRECISION": precision}
+    constants |= max_constants(**window) | {"source_pitch": pitch(source), "PRECISION": precision}
     if prod(windows) > UNROLLED_TAPS:
         rows = samples * height
         launch(_max_pool2d_grad_loop_kernel, operands, rows, width, channels, **constants)
@@ -234,7 +238,8 @@ def max_pool2d_grad(
 ) -> None:  # fmt: skip
     """dx [N, H, W, C] = dy of the windows whose maximum an element of x is, the first in a tie.
 
-    It is rounded as products of `precision` will read it.
+    Each may be a range of the channels of a wider map. dx is rounded as products of `precision`
+    will read it.
     """
     window = {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation}
     _pool_grad(x, dy, dx, 0, precision, **window)

@@ -27,9 +27,9 @@ def tile_place(tiles_w, tiles_c, height, BLOCK_W: tl.constexpr, BLOCK_C: tl.cons
 
 
 @triton.jit
-def row(ptr, n, h, height, width, channels) -> tl.tensor:
+def row(ptr, n, h, height, width, pitch) -> tl.tensor:
     """Pointer to row h of sample n; any h, also outside of the map."""
-    return ptr + (n * height + h) * width * channels
+    return ptr + (n * height + h) * width * pitch
 
 
 def launch(
@@ -55,8 +55,13 @@ def launch(
 
 
 def sides(x: Tensor, y: Tensor) -> tuple[int, ...]:
-    """Height and width of the pooled map and of its pools."""
-    return (*x.shape[1:3], *y.shape[1:3])
+    """Height and width of the pooled map and of its pools, and the pitches of both."""
+    return (*x.shape[1:3], *y.shape[1:3], pitch(x), pitch(y))
+
+
+def pitch(maps: Tensor) -> int:
+    """Channels from one pixel to the next: those of a wider map, of which `maps` may be a range."""
+    return maps.shape[3] if maps.is_contiguous() else maps.stride(2)
 
 
 def unroll(taps_h: int, taps_w: int) -> int:

@@ -27,16 +27,16 @@ def _larger(largest, place, x, place_of_x):
 
 @triton.jit
 def _columns(
-    x_ptr, n, h, first_w, c, height, width, channels,
+    x_ptr, n, h, first_w, c, height, width, channels, pitch,
     NUM: tl.constexpr, DILATION_W: tl.constexpr,
 ) -> tl.tuple:  # fmt: skip
     """NUM columns of row h from `first_w` on, -inf outside of the map: [BLOCK_W, BLOCK_C] each."""
-    x_row = row(x_ptr, n, h, height, width, channels)
+    x_row = row(x_ptr, n, h, height, width, pitch)
     columns = ()
     for tap in tl.static_range(NUM):
         w = first_w + tap * DILATION_W
         mask = (h >= 0) & (h < height) & (c < channels) & (w >= 0) & (w < width)
-        columns += (tl.load(x_row + (w * channels + c), mask=mask, other=float("-inf")),)
+        columns += (tl.load(x_row + (w * pitch + c), mask=mask, other=float("-inf")),)
     return columns
 
 
@@ -52,19 +52,21 @@ def _max_of(columns, FIRST: tl.constexpr, NUM: tl.constexpr):
 
 @triton.jit
 def row_max(
-    x_ptr, n, h, first_w, c, height, width, channels,
+    x_ptr, n, h, first_w, c, height, width, channels, pitch,
     KERNEL_W: tl.constexpr, DILATION_W: tl.constexpr,
 ) -> tl.tuple:  # fmt: skip
     """Largest of row h in each window that starts at columns `first_w`, and its column in there."""
     if KERNEL_W <= UNROLLED:
-        columns = _columns(x_ptr, n, h, first_w, c, height, width, channels, KERNEL_W, DILATION_W)
+        columns = _columns(
+            x_ptr, n, h, first_w, c, height, width, channels, pitch, KERNEL_W, DILATION_W
+        )
         largest, place = _max_of(columns, 0, KERNEL_W)
     else:
-        columns = _columns(x_ptr, n, h, first_w, c, height, width, channels, 1, DILATION_W)
+        columns = _columns(x_ptr, n, h, first_w, c, height, width, channels, pitch, 1, DILATION_W)
         largest, place = _max_of(columns, 0, 1)
         for tap in range(1, KERNEL_W):
             w = first_w + tap * DILATION_W
-            columns = _columns(x_ptr, n, h, w, c, height, width, channels, 1, DILATION_W)
+            columns = _columns(x_ptr, n, h, w, c, height, width, channels, pitch, 1, DILATION_W)
             largest, place = _larger(largest, place, _wide(columns[0]), tap)
     return largest, place
 
@@ -81,7 +83,7 @@ def _first_tap(
 
 @triton.jit
 def window_max(
-    largest, column, x_ptr, n, first_h, first_w, c, height, width, channels,
+    largest, column, x_ptr, n, first_h, first_w, c, height, width, channels, pitch,
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr,
     DILATION_H: tl.constexpr, DILATION_W: tl.constexpr,
 ) -> tl.tuple:  # fmt: skip
@@ -97,7 +99,7 @@ def window_max(
         for tap in tl.static_range(1, KERNEL_H):
             h = first_h + tap * DILATION_H
             columns += _columns(
-                x_ptr, n, h, first_w, c, height, width, channels, KERNEL_W, DILATION_W
+                x_ptr, n, h, first_w, c, height, width, channels, pitch, KERNEL_W, DILATION_W
             )
         for tap in tl.static_range(1, KERNEL_H):
             largest, column = _max_of(columns, (tap - 1) * KERNEL_W, KERNEL_W)
@@ -106,7 +108,7 @@ def window_max(
         for tap in range(1, KERNEL_H):
             h = first_h + tap * DILATION_H
             largest, column = row_max(
-                x_ptr, n, h, first_w, c, height, width, channels, KERNEL_W, DILATION_W
+                x_ptr, n, h, first_w, c, height, width, channels, pitch, KERNEL_W, DILATION_W
             )
             total, tap_of_max = _larger(total, tap_of_max, largest, tap * KERNEL_W + column)
     return total, tap_of_max, largest, column

@@ -1,7 +1,9 @@
 """Pooling against its references, and the references against torch.nn.functional and autograd."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -247,6 +249,40 @@ def test_adaptive_avg_pool2d(
         backward(dy, dx)
         assert rms_error(y, nhwc(expected.detach())) <= TOLERANCE[dtype]
         assert rms_error(dx, nhwc(leaf.grad)) <= TOLERANCE[dtype]
+
+
+def in_ranges(*maps: Tensor) -> list[Tensor]:
+    """The same values as ranges of the channels of wider maps, each at a pitch of its own."""
+    found = []
+    for number, values in enumerate(maps, 1):
+        channels = values.shape[-1]
+        wide = poisoned((*values.shape[:-1], channels + 3 * number), values.dtype, values.device)
+        found.append(wide[..., number : number + channels].copy_(values))
+    return found
+
+
+@pytest.mark.parametrize("window", [WINDOWS[1], WINDOWS[4], WINDOWS[10]])
+def test_ranges_of_wider_maps(window: Window, generator: torch.Generator) -> None:
+    """Pooling a range, and its gradient, into ranges: to the bits of maps of their own."""
+    x = tied(window.shape, torch.bfloat16, generator)
+    dy = randn(window.out_shape(), torch.bfloat16, generator)
+    averages = window.settings() | {"count_include_pad": True, "divisor_override": None}
+    del averages["dilation"]
+    maxima = window.settings()
+    calls: list[tuple[Callable[..., None], list[Tensor], Tensor, dict[str, Any]]] = [
+        (pool_max.max_pool2d, [x], dy, maxima),
+        (pool_max_grad.max_pool2d_grad, [x, dy], x, maxima),
+        (pool_avg.avg_pool2d, [x], dy, averages),
+        (pool_avg.avg_pool2d_grad, [dy], x, averages),
+        (pool_avg.adaptive_avg_pool2d, [x], dy, {}),
+        (pool_avg.adaptive_avg_pool2d_grad, [dy], x, {}),
+    ]
+    for launch, reads, like, settings in calls:
+        expected = poisoned_like(like)
+        launch(*reads, expected, **settings)
+        *ranges, out = in_ranges(*reads, poisoned_like(like))
+        launch(*ranges, out, **settings)
+        assert torch.equal(out, expected)
 
 
 @pytest.mark.gpu

@@ -7,7 +7,7 @@ from math import prod
 
 from ..graph import Kind, Need, Op, Use, channels_per_code_byte
 from .builder import Builder
-from .definition import Launch, OpDef
+from .definition import PITCHED, Launch, OpDef
 
 _MAX = ("kernel", "stride", "padding", "dilation")
 _AVG = ("kernel", "stride", "padding", "count_include_pad", "divisor_override")
@@ -90,22 +90,26 @@ MAX_POOL2D = OpDef(
     backward=max_backward,
     roles={"forward": _run_max, "grad_input": _run_max_grad},
     saves=frozenset({"input"}),
+    pitched=PITCHED,
 )
 MAX_POOL2D_CODES = OpDef(
     kind="max_pool2d_codes",
     forward=codes_forward,
     backward=codes_backward,
     roles={"forward": _run_max_codes, "grad_input": _run_unpool},
+    pitched=PITCHED,
 )
 AVG_POOL2D = OpDef(
     kind="avg_pool2d",
     forward=forward,
     backward=avg_backward,
     roles={"forward": _run_avg, "grad_input": _run_avg_grad},
+    pitched=PITCHED,
 )
 ADAPTIVE_AVG_POOL2D = OpDef(
     kind="adaptive_avg_pool2d",
     forward=forward,
     backward=avg_backward,
     roles={"forward": _run_adaptive, "grad_input": _run_adaptive_grad},
+    pitched=PITCHED,
 )
