@@ -14,6 +14,7 @@ from torch import Tensor
 from tests.kernels.numerics import poisoned, randn
 from tvdnn.kernels import (
     activation,
+    arithmetic,
     batch_norm,
     batch_norm_grad,
     concat,
@@ -22,6 +23,7 @@ from tvdnn.kernels import (
     conv_grad_weight,
     conv_pack,
     dropout,
+    gate,
     layer_norm,
     layout,
     linear,
@@ -502,6 +504,44 @@ def _cross_entropy_pixels(o: Operands) -> Launch:
     return Launch(lambda: run(logits, target, None, partials), (partials,))
 
 
+def _arithmetic() -> Iterator[tuple[str, Make]]:
+    """Launches whose last operand, or last two, are written."""
+    for name, reads, settings in (
+        ("affine", 1, {"scale": 0.5, "shift": 1.0}),
+        ("add_multiple", 2, {"scale": 0.5}),
+        ("multiply", 2, {}),
+        ("multiply_grad", 3, {}),
+    ):
+        yield name, partial(_pointwise, getattr(arithmetic, name), reads, settings)
+
+
+def _pointwise(
+    launcher: Callable[..., None], reads: int, settings: dict[str, float], o: Operands
+) -> Launch:
+    read = [o.maps() for _ in range(reads)]
+    written = [o.like(read[0]) for _ in range(2 if reads == 3 else 1)]
+    return Launch(lambda: launcher(*read, *written, **settings), tuple(written))
+
+
+def _gate(o: Operands) -> Launch:
+    x, gates = o.maps().flatten(1, 2), o.random(o.size.samples, o.size.channels, dtype=BF16)
+    y = o.like(x)
+    return Launch(lambda: gate.gate(x, gates, y), (y,))
+
+
+def _gate_grad(o: Operands) -> Launch:
+    x, dy = (o.maps().flatten(1, 2) for _ in range(2))
+    gates, dx = o.random(o.size.samples, o.size.channels, dtype=BF16), o.like(x)
+    sums = o.empty(o.size.samples, gate.gate_slices(*x.shape[1:]), o.size.channels)
+    return Launch(lambda: gate.gate_grad(x, gates, dy, dx, sums), (dx, sums))
+
+
+def _sum_slices(o: Operands) -> Launch:
+    sums = o.random(o.size.samples, 9, o.size.channels)
+    gates = o.empty(o.size.samples, o.size.channels, dtype=BF16)
+    return Launch(lambda: gate.sum_slices(sums, gates), (gates,))
+
+
 def _loss_total(o: Operands) -> Launch:
     partials, total = o.random(o.size.samples, 100, 2), o.empty(2)
     run = partial(loss.loss_total, mean=True, share=0.3)
@@ -608,6 +648,10 @@ LAUNCHES: dict[str, Make] = {
     ),
     "adaptive_avg_pool2d": partial(_pooling, launcher=pool_avg.adaptive_avg_pool2d),
     "adaptive_avg_pool2d_grad": partial(_pooling_grad, launcher=pool_avg.adaptive_avg_pool2d_grad),
+    **dict(_arithmetic()),
+    "gate": _gate,
+    "gate_grad": _gate_grad,
+    "sum_slices": _sum_slices,
     "stage": _stage,
     "unstage": _unstage,
     "cast": _cast,

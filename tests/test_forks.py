@@ -3,7 +3,6 @@
 import copy
 import random
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,9 +12,7 @@ from torch.nn import functional
 from tests.networks import Sum, random_chain
 from tests.running import random_batches
 from tvdnn.engine import training_graph, virtualize
-from tvdnn.errors import UnsupportedOpError
 from tvdnn.graph import Kind
-from tvdnn.trace import trace
 
 SHAPE, CLASSES = (3, 7, 7), 4
 
@@ -77,25 +74,3 @@ def test_one_map_serves_all_its_readers() -> None:
     assert sum(each.kind is Kind.MAP for each in of_this_shape) == 3  # one for each convolution
     (summed,) = (each for each in graph.passes if each.name == "relu add_grad")
     assert summed.writes[0].buffer in {use.buffer for use in summed.reads}
-
-
-class Adding(nn.Module):
-    def __init__(self, other: object, **settings: float) -> None:
-        super().__init__()
-        self.other, self.settings = other, settings
-
-    def forward(self, x: Tensor) -> Tensor:
-        other = x[:, :1] if self.other is None else self.other
-        return torch.add(x, x if self.other == "x" else other, **self.settings)
-
-
-@pytest.mark.parametrize(
-    ("net", "message"),
-    [
-        (Adding(2.0), "add of a number"),
-        (Adding("x", alpha=3), r"add of \(2, 3, 7, 7\) and \(2, 3, 7, 7\) times 3"),
-    ],
-)
-def test_other_sums_are_refused(net: nn.Module, message: str) -> None:
-    with pytest.raises(UnsupportedOpError, match=message):
-        trace(net, [torch.empty(2, *SHAPE)])

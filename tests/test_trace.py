@@ -426,11 +426,11 @@ class Unsupported(torch.nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.hooked(self.act(self.reflect(self.block(x))))
         left, right = x.chunk(2, 1)
-        x = torch.cat([left, right * 2], 1) + x[:, :1]
+        x = torch.cat([left, right.cumsum(1)], 1) + x[:, :1]
         x, _ = functional.max_pool2d(x, 2, return_indices=True)
         x = functional.conv2d(x, self.reflect.weight * 2)
         torch.softmax(x, 1)
-        return self.rnn(x.mean((2, 3)))[0]
+        return self.rnn(x.std((2, 3)))[0]
 
 
 def without_place(line: str) -> str:
@@ -452,11 +452,12 @@ def test_everything_unsupported_is_listed_at_once() -> None:
         '  reflect: Conv2d with padding_mode="reflect"',
         "  act.0: Softplus (tvdnn.nn.ELU, tvdnn.nn.SiLU)",
         "  hooked: ReLU with hooks, which would not run (remove them)",
-        "  Unsupported: mul",
-        "  Unsupported: add of (2, 4, 10, 10) and (2, 1, 10, 10) (it takes two maps of one shape)",
+        "  Unsupported: cumsum",
+        "  Unsupported: add of (2, 4, 10, 10) and (2, 1, 10, 10) (it takes two maps of one shape,"
+        " or a map [N, C, H, W] and [N, C, 1, 1])",
         "  Unsupported: max_pool2d_with_indices",
         "  Unsupported: conv2d with a weight or bias that is not a parameter",
-        "  Unsupported: mean",
+        "  Unsupported: std",
         "  rnn: LSTM",
         f"supported: {SUPPORTED}",
     ]

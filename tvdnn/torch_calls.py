@@ -157,15 +157,61 @@ def hardtanh(
 
 
 def add(out: Shape, x: Any, other: Any, alpha: float = 1) -> Call:
-    if not isinstance(x, Node) or not isinstance(other, Node):
-        raise UnsupportedCallError("add of a number (it takes two maps of one shape)")
+    if not isinstance(x, Node):
+        return _affine(other, alpha, x)
+    if not isinstance(other, Node):
+        return _affine(x, 1, alpha * other)
+    if shape_of(x) == shape_of(other):
+        return Call("add" if alpha == 1 else "add_multiple", (x, other), (), _scale(alpha))
+    if alpha == 1:
+        return _gated("add", x, other)
+    shapes = f"{shape_of(x)} and {shape_of(other)} times {alpha}"
+    raise UnsupportedCallError(f"add of {shapes} (it takes two maps of one shape)")
+
+
+def sub(out: Shape, x: Any, other: Any, alpha: float = 1) -> Call:
+    return add(out, x, other, -alpha)
+
+
+def mul(out: Shape, x: Any, other: Any) -> Call:
+    if not isinstance(x, Node):
+        return _affine(other, x)
+    if not isinstance(other, Node):
+        return _affine(x, other)
+    if shape_of(x) == shape_of(other):
+        return Call("multiply", (x, other))
+    return _gated("mul", x, other)
+
+
+def div(out: Shape, x: Any, other: Any) -> Call:
+    if isinstance(other, Node) or not isinstance(x, Node):
+        raise UnsupportedCallError("div by a tensor (it takes a map and a number)")
+    return _affine(x, 1 / other)
+
+
+def neg(out: Shape, x: Node) -> Call:
+    return _affine(x, -1)
+
+
+def _affine(x: Node, scale: float, shift: float = 0) -> Call:
+    return Call("affine", (x,), (), {"scale": float(scale), "shift": float(shift)})
+
+
+def _scale(alpha: float) -> dict[str, float]:
+    return {} if alpha == 1 else {"scale": float(alpha)}
+
+
+def _gated(function: str, x: Node, other: Node) -> Call:
+    """A map and one value a channel, in either order."""
     shapes = shape_of(x), shape_of(other)
-    if shapes[0] != shapes[1] or alpha != 1:
-        scaled = "" if alpha == 1 else f" times {alpha}"
-        raise UnsupportedCallError(
-            f"add of {shapes[0]} and {shapes[1]}{scaled} (it takes two maps of one shape)"
-        )
-    return Call("add", (x, other))
+    for maps, gates in ((x, other), (other, x)):
+        samples, channels, *sides = shape_of(maps)
+        if len(sides) == 2 and shape_of(gates) == (samples, channels, 1, 1):
+            return Call("gate_multiply" if function == "mul" else "gate_add", (maps, gates))
+    raise UnsupportedCallError(
+        f"{function} of {shapes[0]} and {shapes[1]} (it takes two maps of one shape, or a map"
+        " [N, C, H, W] and [N, C, 1, 1])"
+    )
 
 
 def cat(out: Shape, tensors: Sequence[Node], dim: int = 0) -> Call:
@@ -391,6 +437,17 @@ FUNCTIONS: Mapping[Any, Callable[..., Call | None]] = {
     operator.add: add,
     operator.iadd: add,
     torch.add: add,
+    operator.sub: sub,
+    operator.isub: sub,
+    torch.sub: sub,
+    operator.mul: mul,
+    operator.imul: mul,
+    torch.mul: mul,
+    operator.truediv: div,
+    operator.itruediv: div,
+    torch.div: div,
+    operator.neg: neg,
+    torch.neg: neg,
     torch.cat: cat,
     torch.concat: cat,
     torch.concatenate: cat,
@@ -423,6 +480,14 @@ METHODS: Mapping[str, Callable[..., Call | None]] = {
     "tanh_": tanh,
     "add": add,
     "add_": add,
+    "sub": sub,
+    "sub_": sub,
+    "mul": mul,
+    "mul_": mul,
+    "div": div,
+    "div_": div,
+    "neg": neg,
+    "neg_": neg,
     "split": split,
     "chunk": split,
     "narrow": narrow,
@@ -438,8 +503,8 @@ SUPPORTED = (
     "Conv2d, Linear, ReLU, LeakyReLU, ReLU6, ELU, SiLU, GELU, Sigmoid, Tanh, Hardswish,"
     " Hardsigmoid, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, BatchNorm1d, BatchNorm2d, Dropout,"
     " LocalResponseNorm, LayerNorm, Flatten, Identity and Sequential, their functional forms, view,"
-    " reshape, contiguous, permute and transpose, sums of two maps, and cat, split, chunk, narrow"
-    " and slices of channels"
+    " reshape, contiguous, permute and transpose, sums and products of maps,"
+    " numbers and [N, C, 1, 1], and cat, split, chunk, narrow and slices of channels"
 )
 
 

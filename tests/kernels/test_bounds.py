@@ -10,7 +10,9 @@ from torch import Tensor
 from tests.kernels.numerics import randn
 from tvdnn.kernels import (
     activation,
+    arithmetic,
     dropout,
+    gate,
     layout,
     linear,
     loss,
@@ -43,6 +45,24 @@ def _layout(x: Tensor, output: Output) -> None:
     layout.unstage(x, output(1, 19, 5, 7))
     layout.cast(x, output(*SHAPE))
     layout.add(x, x, output(*SHAPE))
+
+
+def _arithmetic(x: Tensor, output: Output) -> None:
+    arithmetic.affine(x, output(*SHAPE), scale=2.0)
+    arithmetic.add_multiple(x, x, output(*SHAPE), scale=2.0)
+    arithmetic.multiply(x, x, output(*SHAPE))
+    arithmetic.multiply_grad(x, x, x, output(*SHAPE), output(*SHAPE))
+
+
+def _gate(x: Tensor, output: Output) -> None:
+    x, gates, sums = (
+        x.flatten(1, 2),
+        x[0, 0, :1].contiguous(),
+        output(1, 1, 19, dtype=torch.float32),
+    )
+    gate.gate(x, gates, output(1, 35, 19))
+    gate.gate_grad(x, gates, x, output(1, 35, 19), sums)
+    gate.sum_slices(sums, output(1, 19))
 
 
 def _dropout(x: Tensor, output: Output) -> None:
@@ -121,7 +141,19 @@ def _optim(x: Tensor, output: Output) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     "launch",
-    [_activation, _layout, _dropout, _max_pool, _avg_pool, _linear, _norm, _loss, _optim],
+    [
+        _activation,
+        _layout,
+        _arithmetic,
+        _gate,
+        _dropout,
+        _max_pool,
+        _avg_pool,
+        _linear,
+        _norm,
+        _loss,
+        _optim,
+    ],
 )
 def test_writes_its_outputs_alone(
     launch: Launch, dtype: torch.dtype, generator: torch.Generator

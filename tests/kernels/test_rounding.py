@@ -10,6 +10,7 @@ import triton.language as tl
 
 from tvdnn.kernels import (
     activation,
+    arithmetic,
     batch_norm,
     batch_norm_grad,
     dropout,
@@ -134,6 +135,9 @@ SOURCES = [  # sides of what is read and of what is written: maps of 7 x 7, pool
     (pool_max_grad, "max_pool2d_grad", 4, 7, WINDOW | {"dilation": (1, 1)}),
     (pool_max_grad, "max_unpool2d", 4, 7, WINDOW | {"dilation": (1, 1)}),
     (layout, "add", 7, 7, {}),
+    (arithmetic, "affine", 7, 7, {"scale": 0.3, "shift": 0.1}),
+    (arithmetic, "add_multiple", 7, 7, {"scale": 0.3}),
+    (arithmetic, "multiply", 7, 7, {}),
     (norm, "local_response_norm", 7, 7, NORM),
     (norm, "local_response_norm_grad", 7, 7, NORM),
     (layer_norm, "layer_norm", 7, 7, {"eps": 1e-3}),
@@ -163,18 +167,21 @@ def test_whatever_products_read_is_rounded(
     given = torch.randn(2, side, side, 24, generator=generator, device=device)
     like = torch.randn(2, left, left, 24, generator=generator, device=device)
     codes = torch.full((2, side, side, 12), 0x44, dtype=torch.uint8, device=device)  # the centres
+    ones = torch.ones(2, device=device)
     statistics = torch.rand(3, 24, generator=generator, device=device) + 0.5
     operands = {
         "batch_norm": (given, statistics, None, None, None),
         "batch_norm_grad_input": (given, like, statistics, None, None, None, None),
         "add": (like, given),
+        "add_multiple": (like, given),
+        "multiply": (like, given),
         "activate_grad": (like, given),
         "layer_norm": (given, None, None),
         "layer_norm_grad": (like, given, None),
         "max_pool2d_grad": (like, given),
         "max_unpool2d": (given, codes),
         "local_response_norm_grad": (like, given),
-        "element_loss_grad": (given, like, None, None, *(torch.ones(2, device=device),) * 2),
+        "element_loss_grad": (given, like, None, None, ones, ones[:1]),
     }
     read = operands.get(name, (given,))
     seed, none = torch.tensor([7], device=device), (None,)

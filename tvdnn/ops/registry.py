@@ -3,11 +3,13 @@
 from collections.abc import Callable
 
 from .activation import ACTIVATIONS, RELU
+from .arithmetic import ADD_MULTIPLE, AFFINE, MULTIPLY
 from .batch_norm import BATCH_NORM
 from .concat import CONCAT, NARROW, run_copies, run_zeros
 from .conv import CONV2D, CONV2D_RELU, CONV2D_RELU_MAX_POOL2D
 from .definition import Launch, OpDef
 from .dropout import DROPOUT
+from .gate import GATE_ADD, GATE_MULTIPLY
 from .layer_norm import LAYER_NORM
 from .layout import ADD, FLATTEN, VIEW, run_add
 from .linear import LINEAR, LINEAR_RELU, LINEAR_RELU_DROPOUT
@@ -32,6 +34,11 @@ _TRACED = (
     FLATTEN,
     VIEW,
     ADD,
+    ADD_MULTIPLE,
+    AFFINE,
+    MULTIPLY,
+    GATE_ADD,
+    GATE_MULTIPLY,
     CONCAT,
     NARROW,
 )

@@ -6,6 +6,7 @@ from types import FunctionType, ModuleType, SimpleNamespace
 from ..errors import InputError
 from ..kernels import (
     activation,
+    arithmetic,
     batch_norm,
     batch_norm_grad,
     concat,
@@ -14,6 +15,7 @@ from ..kernels import (
     conv_grad_weight,
     conv_pack,
     dropout,
+    gate,
     layer_norm,
     layout,
     linear,
@@ -33,6 +35,7 @@ from ..kernels import (
 
 _MODULES = (
     activation,
+    arithmetic,
     batch_norm,
     batch_norm_grad,
     concat,
@@ -41,6 +44,7 @@ _MODULES = (
     conv_grad_weight,
     conv_pack,
     dropout,
+    gate,
     layer_norm,
     layout,
     linear,

@@ -1,0 +1,99 @@
+"""Multiples, sums and products of maps of one shape; products keep both factors for backward."""
+
+from ..graph import Op, Use
+from .builder import Builder
+from .definition import Launch, OpDef
+
+
+def affine_forward(b: Builder, op: Op) -> None:
+    b.add_pass(op, "forward", (Use(b.input_of(op)),), (Use(b.home[op.output]),))
+
+
+def affine_backward(b: Builder, op: Op) -> None:
+    """A multiple of the gradient; where only a number was added, the gradient itself."""
+    if op.attrs["scale"] == 1:
+        b.adopt_grad(op.inputs[0], b.grad_of(op))
+    else:
+        b.add_pass(op, "grad_input", (Use(b.grad_of(op)),), (Use(b.next_grad(op)),))
+
+
+def add_multiple_forward(b: Builder, op: Op) -> None:
+    reads = tuple(Use(b.home[name]) for name in op.inputs)
+    b.add_pass(op, "forward", reads, (Use(b.home[op.output]),))
+
+
+def add_multiple_backward(b: Builder, op: Op) -> None:
+    """The first term's gradient is the sum's, where it lies."""
+    first, second = op.inputs
+    if b.needs_grad(first):
+        b.adopt_grad(first, b.grad_of(op))
+    if b.needs_grad(second):
+        b.add_pass(op, "grad_input", (Use(b.grad_of(op)),), (Use(b.new_grad(second)),))
+
+
+def multiply_forward(b: Builder, op: Op) -> None:
+    reads = tuple(Use(b.home[name]) for name in op.inputs)
+    b.add_pass(op, "forward", reads, (Use(b.new_output(op)),))
+
+
+def multiply_backward(b: Builder, op: Op) -> None:
+    factors = tuple(Use(b.home[name]) for name in op.inputs)
+    dy, wanted = Use(b.grad_of(op)), [b.needs_grad(name) for name in op.inputs]
+    if all(wanted):
+        grads = (Use(b.next_grad(op)), Use(b.new_grad(op.inputs[1])))
+        b.add_pass(op, "grad_inputs", (*factors, dy), grads)
+    else:
+        value, factor = op.inputs[wanted.index(True)], factors[wanted.index(False)]
+        b.add_pass(op, "grad_input", (factor, dy), (Use(b.new_grad(value)),))
+
+
+def _run_affine(a: Launch) -> None:
+    settings = a.settings("scale", "shift") | {"precision": a.precision}
+    a.kernels.affine(a.reads[0], a.writes[0], **settings)
+
+
+def _run_scale(a: Launch) -> None:
+    a.kernels.affine(a.reads[0], a.writes[0], scale=a.attrs["scale"], precision=a.precision)
+
+
+def _run_add_multiple(a: Launch) -> None:
+    x, y = (read.view_as(a.writes[0]) for read in a.reads)
+    a.kernels.add_multiple(x, y, a.writes[0], scale=a.attrs["scale"], precision=a.precision)
+
+
+def _run_multiply(a: Launch) -> None:
+    x, y = (read.view_as(a.writes[0]) for read in a.reads)
+    a.kernels.multiply(x, y, a.writes[0], precision=a.precision)
+
+
+def _run_multiply_grad(a: Launch) -> None:
+    shape = a.writes[0].shape
+    operands = (tensor.view(shape) for tensor in (*a.reads, *a.writes))
+    a.kernels.multiply_grad(*operands, precision=a.precision)
+
+
+AFFINE = OpDef(
+    kind="affine",
+    forward=affine_forward,
+    backward=affine_backward,
+    roles={"forward": _run_affine, "grad_input": _run_scale},
+    elementwise=True,
+)
+ADD_MULTIPLE = OpDef(
+    kind="add_multiple",
+    forward=add_multiple_forward,
+    backward=add_multiple_backward,
+    roles={"forward": _run_add_multiple, "grad_input": _run_scale},
+    elementwise=True,
+)
+MULTIPLY = OpDef(
+    kind="multiply",
+    forward=multiply_forward,
+    backward=multiply_backward,
+    roles={
+        "forward": _run_multiply,
+        "grad_input": _run_multiply,
+        "grad_inputs": _run_multiply_grad,
+    },
+    saves=frozenset({"input"}),
+)
