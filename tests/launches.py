@@ -24,6 +24,7 @@ from tvdnn.kernels import (
     conv_pack,
     dropout,
     gate,
+    group_norm,
     layer_norm,
     layout,
     linear,
@@ -319,6 +320,22 @@ def _layer_norm_grad(o: Operands) -> Launch:
     dx, sums = o.like(x), o.empty(o.size.samples, chunks, 2, o.size.channels)
     run = partial(layer_norm.layer_norm_grad, eps=1e-6)
     return Launch(lambda: run(x, dy, weight, dx, sums), (dx, sums))
+
+
+def _group_norm(o: Operands, backward: bool) -> Launch:
+    x, dy = (o.maps().flatten(1, 2) for _ in range(2))
+    weight, bias = o.random(o.size.channels), o.random(o.size.channels)
+    samples, pixels, channels = x.shape
+    chunks = group_norm.group_norm_chunks(pixels, channels)
+    partials, slopes = o.empty(samples, chunks, 2, channels), o.empty(samples, 8, 2)
+    if not backward:
+        y, moments = o.like(x), o.empty(samples, 8, 2)
+        run = partial(group_norm.group_norm, groups=8, eps=1e-6)
+        return Launch(lambda: run(x, weight, bias, y, moments, partials), (y, moments, partials))
+    dx, moments = o.like(x), o.random(samples, 8, 2)
+    run = partial(group_norm.group_norm_grad, groups=8)
+    operands = (x, dy, weight, moments, dx, partials, slopes)
+    return Launch(lambda: run(*operands), operands[4:])
 
 
 def _add_sample_sums(o: Operands) -> Launch:
@@ -628,6 +645,8 @@ LAUNCHES: dict[str, Make] = {
     "dropout": _dropout,
     "local_response_norm": _lrn,
     "local_response_norm_grad": _lrn_grad,
+    "group_norm": partial(_group_norm, backward=False),
+    "group_norm_grad": partial(_group_norm, backward=True),
     "layer_norm": _layer_norm,
     "layer_norm_grad": _layer_norm_grad,
     "add_sample_sums": _add_sample_sums,

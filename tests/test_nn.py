@@ -10,7 +10,18 @@ from torch import Tensor
 
 from tvdnn import nn
 from tvdnn.errors import InputError
-from tvdnn.nn import activation, batch_norm, conv, dropout, layer_norm, linear, loss, norm, pool
+from tvdnn.nn import (
+    activation,
+    batch_norm,
+    conv,
+    dropout,
+    group_norm,
+    layer_norm,
+    linear,
+    loss,
+    norm,
+    pool,
+)
 from tvdnn.nn.conv import conv2d
 from tvdnn.nn.loss import cross_entropy
 from tvdnn.nn.pool import max_pool2d
@@ -62,6 +73,11 @@ LAYERS: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...]]] = {
     "linear of a sequence": (lambda: nn.Linear(7, 5, bias=False), (2, 3, 7)),
     "response norm": (lambda: nn.LocalResponseNorm(5, alpha=0.5, beta=0.75, k=2.0), (2, 9, 3, 4)),
     "response norm, even": (lambda: nn.LocalResponseNorm(2, alpha=0.5), (2, 3, 3, 4)),
+    "group norm": (lambda: shifted(nn.GroupNorm(3, 6)), (2, 6, 3, 7)),
+    "group norm of features": (lambda: shifted(nn.GroupNorm(3, 12, eps=1e-3)), (3, 12)),
+    "group norm alone": (lambda: nn.GroupNorm(1, 5, affine=False), (2, 5, 3, 7)),
+    "instance norm": (lambda: shifted(nn.InstanceNorm2d(5, affine=True)), (2, 5, 3, 7)),
+    "instance norm of rows": (lambda: nn.InstanceNorm1d(5), (2, 5, 7)),
     "layer norm": (lambda: shifted(nn.LayerNorm(7)), (2, 5, 3, 7)),
     "layer norm of features": (lambda: shifted(nn.LayerNorm(11, bias=False)), (3, 11)),
     "layer norm of samples": (lambda: shifted(nn.LayerNorm((5, 3, 7), eps=1e-3)), (2, 5, 3, 7)),
@@ -180,6 +196,9 @@ def test_memory_format_is_kept(
         nn.GELU,
         nn.Hardsigmoid,
         nn.Hardswish,
+        nn.GroupNorm,
+        nn.InstanceNorm1d,
+        nn.InstanceNorm2d,
         nn.LayerNorm,
         nn.LazyConv2d,
         nn.LazyLinear,
@@ -250,13 +269,14 @@ def test_lazy_layers_become_tvdnns(
         "batch norm",
         "batch norm, as it was",
         "batch norm of features",
+        "group norm",
     ],
 )
 def test_triton_launchers_take_the_same_calls(
     name: str, monkeypatch: pytest.MonkeyPatch, device: torch.device, generator: torch.Generator
 ) -> None:
     """In the interpreter where there is no GPU; with one, every test here runs them."""
-    for module in (activation, batch_norm, conv, layer_norm, linear, norm, pool):
+    for module in (activation, batch_norm, conv, group_norm, layer_norm, linear, norm, pool):
         monkeypatch.setattr(module, "choose", lambda x, kernel, reference: kernel)
     test_layer_matches_its_twin(name, torch.float32, torch.contiguous_format, device, generator)
 
@@ -271,6 +291,16 @@ def test_triton_launchers_of_dropout_and_loss(
         test_cross_entropy_matches_its_twin(reduction, torch.float32, device, generator)
     for name in ("each", "pixels, all", "squares", "binary, weighted"):
         test_losses_match_their_twins(name, torch.float32, device, generator)
+
+
+def test_instance_norm_with_running_statistics_is_torchs(device: torch.device) -> None:
+    x = torch.randn(2, 5, 3, 4, device=device)
+    ours, twin = (
+        kind.InstanceNorm2d(5, track_running_stats=True).to(device) for kind in (nn, torch.nn)
+    )
+    assert torch.equal(ours(x), twin(x))
+    assert torch.equal(ours.running_mean, twin.running_mean)
+    assert torch.equal(ours(x[0]), twin(x[0]))
 
 
 def test_inplace_relu_writes_its_input(device: torch.device) -> None:

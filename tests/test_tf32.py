@@ -39,7 +39,7 @@ def make_net() -> nn.Sequential:
         nn.Conv2d(16, 16, 1),
         *(module for each in activations() for module in (each, nn.Conv2d(16, 16, 1))),
         *(nn.AdaptiveAvgPool2d(3), nn.Flatten(), nn.Linear(144, 16), nn.ReLU(), nn.Dropout(0.3)),
-        *(nn.LayerNorm(16), nn.Linear(16, 16)),
+        *(nn.LayerNorm(16), nn.Linear(16, 16), nn.GroupNorm(4, 16), nn.Linear(16, 16)),
         *(nn.Linear(16, 8), nn.Dropout(0.3), nn.Linear(8, CLASSES)),
     )
 

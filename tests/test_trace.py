@@ -43,6 +43,9 @@ def run_op(op: Op, x: Tensor, params: list[Any], network: Network) -> Tensor:
         return x.clamp(min=0)
     if op.kind == "layer_norm":
         return functional.layer_norm(x, x.shape[-1:], *params, **attrs)
+    if op.kind == "group_norm":
+        y = torch_layout(x) if x.dim() == 4 else x
+        return stored(functional.group_norm(y, attrs["groups"], *params, attrs["eps"]))
     if op.kind == "linear":
         return functional.linear(x, *params)
     y = torch_layout(x)
@@ -550,6 +553,30 @@ def test_what_cannot_be_traced_says_so(way: Callable[[Tensor], Any], message: st
 def test_uneven_same_padding_is_refused() -> None:
     with pytest.raises(UnsupportedOpError, match=r'kernel \(2, 3\) and padding="same".*unevenly'):
         trace(torch.nn.Conv2d(3, 4, (2, 3), padding="same"), (torch.empty(2, 3, 4, 4),))
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "attrs"),
+    [
+        (torch.nn.GroupNorm(2, 6, eps=1e-3), (2, 6, 4, 3), {"groups": 2, "eps": 1e-3}),
+        (tvdnn.nn.GroupNorm(3, 12, affine=False), (3, 12), {"groups": 3, "eps": 1e-5}),
+        (tvdnn.nn.InstanceNorm2d(3), (2, 3, 4, 3), {"groups": 3, "eps": 1e-5}),
+        (torch.nn.InstanceNorm2d(3, affine=True), (2, 3, 4, 3), {"groups": 3, "eps": 1e-5}),
+    ],
+)
+def test_norms_of_groups(
+    layer: torch.nn.Module, shape: tuple[int, ...], attrs: dict[str, float]
+) -> None:
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(3))
+    network = trace(layer, [x])
+    assert [(op.kind, op.attrs) for op in network.ops] == [("group_norm", attrs)]
+    torch.testing.assert_close(run(network, layer, [x])[0], stored(layer(x)), rtol=1e-5, atol=1e-6)
+
+
+def test_running_statistics_of_instances_are_refused() -> None:
+    layer = torch.nn.InstanceNorm2d(3, track_running_stats=True)
+    with pytest.raises(UnsupportedOpError, match="instance_norm with running statistics"):
+        trace(layer, [torch.empty(2, 3, 4, 4)])
 
 
 class Permuted(torch.nn.Module):

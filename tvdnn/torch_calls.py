@@ -24,7 +24,9 @@ POINTWISE: Mapping[str, Any] = {
     "dilation": (1, 1),
     "groups": 1,
 }
-ELEMENTWISE = frozenset({"relu", *ACTIVATIONS, "add", "dropout", "view"})
+ELEMENTWISE = frozenset(
+    {"relu", *ACTIVATIONS, "add", "add_multiple", "multiply", "affine", "dropout", "view"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,6 +414,35 @@ def counted_batch_norm(
     return functional.batch_norm(x, *state, *affine, training, momentum or 0.0, eps)
 
 
+def group_norm(
+    out: Shape,
+    x: Node,
+    num_groups: int,
+    weight: Node | None = None,
+    bias: Node | None = None,
+    eps: float = 1e-5,
+) -> Call:
+    return Call("group_norm", (x,), (weight, bias), {"groups": num_groups, "eps": float(eps)})
+
+
+def instance_norm(
+    out: Shape,
+    x: Node,
+    running_mean: Node | None = None,
+    running_var: Node | None = None,
+    weight: Node | None = None,
+    bias: Node | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Call:
+    if running_mean is not None or not use_input_stats:
+        raise UnsupportedCallError(
+            "instance_norm with running statistics (it takes track_running_stats=False)"
+        )
+    return group_norm(out, x, out[1], weight, bias, eps)
+
+
 FUNCTIONS: Mapping[Any, Callable[..., Call | None]] = {
     functional.conv2d: conv2d,
     functional.linear: linear,
@@ -465,6 +496,9 @@ FUNCTIONS: Mapping[Any, Callable[..., Call | None]] = {
     torch.layer_norm: layer_norm,
     functional.batch_norm: batch_norm,
     counted_batch_norm: batch_norm,
+    functional.group_norm: group_norm,
+    torch.group_norm: group_norm,
+    functional.instance_norm: instance_norm,
     torch.flatten: reshape,
     torch.reshape: reshape,
     torch.permute: permute,
@@ -502,9 +536,10 @@ METHODS: Mapping[str, Callable[..., Call | None]] = {
 SUPPORTED = (
     "Conv2d, Linear, ReLU, LeakyReLU, ReLU6, ELU, SiLU, GELU, Sigmoid, Tanh, Hardswish,"
     " Hardsigmoid, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, BatchNorm1d, BatchNorm2d, Dropout,"
-    " LocalResponseNorm, LayerNorm, Flatten, Identity and Sequential, their functional forms, view,"
-    " reshape, contiguous, permute and transpose, sums and products of maps,"
-    " numbers and [N, C, 1, 1], and cat, split, chunk, narrow and slices of channels"
+    " LocalResponseNorm, LayerNorm, GroupNorm, InstanceNorm1d, InstanceNorm2d, Flatten, Identity"
+    " and Sequential, their functional forms, view, reshape, contiguous, permute and transpose,"
+    " sums and products of maps, numbers and [N, C, 1, 1], and cat, split, chunk, narrow and"
+    " slices of channels"
 )
 
 

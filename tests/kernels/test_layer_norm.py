@@ -31,8 +31,7 @@ def sums_of(x: Tensor) -> Tensor:
     return poisoned((x.shape[0], chunks, 2, x.shape[-1]), torch.float32, x.device)
 
 
-@pytest.mark.parametrize("affine", [True, False])
-@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize(("dtype", "affine"), [(torch.float32, True), (torch.bfloat16, False)])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_follows_torch(
     shape: tuple[int, ...], dtype: torch.dtype, affine: bool, generator: torch.Generator

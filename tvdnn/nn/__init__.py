@@ -20,6 +20,7 @@ from .activation import (
 from .batch_norm import BatchNorm1d, BatchNorm2d
 from .conv import Conv2d, LazyConv2d
 from .dropout import Dropout
+from .group_norm import GroupNorm, InstanceNorm1d, InstanceNorm2d
 from .layer_norm import LayerNorm
 from .linear import LazyLinear, Linear
 from .loss import BCEWithLogitsLoss, CrossEntropyLoss, MSELoss
@@ -38,9 +39,12 @@ __all__ = [
     "CrossEntropyLoss",
     "Dropout",
     "Flatten",
+    "GroupNorm",
     "Hardsigmoid",
     "Hardswish",
     "Identity",
+    "InstanceNorm1d",
+    "InstanceNorm2d",
     "LayerNorm",
     "LazyConv2d",
     "LazyLinear",

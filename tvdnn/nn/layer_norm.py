@@ -45,7 +45,7 @@ class _LayerNorm(torch.autograd.Function):
         rows = _rows(x, dims)
         y = torch.empty_like(rows)
         launch = choose(x, kernels.layer_norm, kernels.layer_norm_reference)
-        launch(rows, _flat(weight), _flat(bias), y, eps=eps)
+        launch(rows, flat(weight), flat(bias), y, eps=eps)
         ctx.save_for_backward(x, weight, bias)
         ctx.dims, ctx.eps = dims, eps
         return _like(y, x)
@@ -60,7 +60,7 @@ class _LayerNorm(torch.autograd.Function):
             chunks = kernels.layer_norm_chunks(rows.shape[1], rows.shape[2])
             sums = rows.new_empty(1, chunks, 2, rows.shape[2], dtype=torch.float32)
         launch = choose(x, kernels.layer_norm_grad, kernels.layer_norm_grad_reference)
-        launch(rows, upper, _flat(weight), dx, sums, eps=ctx.eps)
+        launch(rows, upper, flat(weight), dx, sums, eps=ctx.eps)
         return (_like(dx, x), None, *param_grads(sums, weight, bias), None)
 
 
@@ -92,5 +92,6 @@ def _like(rows: Tensor, x: Tensor) -> Tensor:
     return y if x.is_contiguous() else torch.empty_like(x).copy_(y)
 
 
-def _flat(param: Tensor | None) -> Tensor | None:
+def flat(param: Tensor | None) -> Tensor | None:
+    """A parameter as the kernels read it."""
     return None if param is None else param.float().contiguous().view(-1)

@@ -10,6 +10,7 @@ from .conv import CONV2D, CONV2D_RELU, CONV2D_RELU_MAX_POOL2D
 from .definition import Launch, OpDef
 from .dropout import DROPOUT
 from .gate import GATE_ADD, GATE_MULTIPLY
+from .group_norm import GROUP_NORM
 from .layer_norm import LAYER_NORM
 from .layout import ADD, FLATTEN, VIEW, run_add
 from .linear import LINEAR, LINEAR_RELU, LINEAR_RELU_DROPOUT
@@ -31,6 +32,7 @@ _TRACED = (
     LOCAL_RESPONSE_NORM,
     LAYER_NORM,
     BATCH_NORM,
+    GROUP_NORM,
     FLATTEN,
     VIEW,
     ADD,
