@@ -13,11 +13,10 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional
 
+from .chunks import chunk_of, chunk_place, launch_chunks, num_chunks
 from .rounding import stored, stored_reference
 
-TILE: Final = 4096  # elements of a map that a program holds
-BLOCK_C: Final = 64  # 64 bfloat16 channels are one 128-byte line
-MOST_CHUNKS: Final = 256  # of a sample
+GROUPED: Final = 64  # channels of a program that joins groups
 JOINED: Final = 2048  # values of chunks that are joined at a time
 
 
@@ -36,14 +35,6 @@ def _param(ptr, c, channels, ABSENT: tl.constexpr):
 
 
 @triton.jit
-def _chunk(pixels, chunks, chunk):
-    """The sample of a program, and the first pixel and the one behind the last of its chunk."""
-    pid = tl.program_id(0)
-    start = pid % chunks * chunk
-    return (pid // chunks).to(tl.int64), start, tl.minimum(start + chunk, pixels)
-
-
-@triton.jit
 def _moments_of(moments_ptr, sample, c, channels, groups):
     """Means and inverse deviations of the groups of channels c [1, C]."""
     ptrs = moments_ptr + (sample * groups + c // (channels // groups)) * 2
@@ -57,7 +48,7 @@ def _chunk_moments_kernel(
     PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """Means and sums of squared deviations of a chunk's channels, about the first tile's means."""
-    sample, start, stop = _chunk(pixels, chunks, chunk)
+    sample, start, stop = chunk_place(pixels, chunks, chunk)
     c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)[None, :]
     p = tl.arange(0, PIXELS)[:, None]
     x_ptrs = x_ptr + (sample * pixels + start + p) * channels + c
@@ -129,7 +120,7 @@ def _group_norm_kernel(
     x_ptr, weight_ptr, bias_ptr, moments_ptr, y_ptr, pixels, channels, groups, chunks, chunk,
     PRECISION: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    sample, start, stop = _chunk(pixels, chunks, chunk)
+    sample, start, stop = chunk_place(pixels, chunks, chunk)
     c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)[None, :]
     p = tl.arange(0, PIXELS)[:, None]
     mean, rstd = _moments_of(moments_ptr, sample, c, channels, groups)
@@ -148,7 +139,7 @@ def _grad_sums_kernel(
     PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """Sums over a chunk, by channel, of dy * normed and of dy."""
-    sample, start, stop = _chunk(pixels, chunks, chunk)
+    sample, start, stop = chunk_place(pixels, chunks, chunk)
     c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)[None, :]
     p = tl.arange(0, PIXELS)[:, None]
     mean, rstd = _moments_of(moments_ptr, sample, c, channels, groups)
@@ -194,7 +185,7 @@ def _group_norm_grad_kernel(
     pixels, channels, groups, chunks, chunk,
     PRECISION: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    sample, start, stop = _chunk(pixels, chunks, chunk)
+    sample, start, stop = chunk_place(pixels, chunks, chunk)
     c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)[None, :]
     p = tl.arange(0, PIXELS)[:, None]
     mean, rstd = _moments_of(moments_ptr, sample, c, channels, groups)
@@ -208,42 +199,10 @@ def _group_norm_grad_kernel(
         tl.store(dx_ptr + offs, stored(dx, dx_ptr.dtype.element_ty, PRECISION), mask=mask)
 
 
-def _tile_of(pixels: int, channels: int) -> tuple[int, int]:
-    """Pixels and channels of a program's tile."""
-    block_c = min(triton.next_power_of_2(channels), BLOCK_C)
-    return min(triton.next_power_of_2(pixels), TILE // block_c), block_c
-
-
-def _chunk_of(pixels: int, channels: int) -> int:
-    """Pixels of a chunk: whole tiles."""
-    block_p, _ = _tile_of(pixels, channels)
-    return block_p * triton.next_power_of_2(triton.cdiv(pixels, block_p * MOST_CHUNKS))
-
-
-def group_norm_chunks(pixels: int, channels: int) -> int:
-    """Chunks of a sample, of whose channels `group_norm` and its gradient leave sums."""
-    return triton.cdiv(pixels, _chunk_of(pixels, channels))
-
-
-def _launch_chunks(
-    kernel: triton.JITFunction, x: Tensor, tensors: tuple[Tensor | None, ...],
-    *sizes: int, **constants: str,
-) -> None:  # fmt: skip
-    """Launch over chunks of x [N, P, C]; `sizes` stand before the number of chunks."""
-    samples, pixels, channels = x.shape
-    chunk = _chunk_of(pixels, channels)
-    chunks = triton.cdiv(pixels, chunk)
-    block_p, block_c = _tile_of(pixels, channels)
-    kernel[(samples * chunks, triton.cdiv(channels, block_c))](
-        *tensors, pixels, channels, *sizes, chunks, chunk, **constants,
-        PIXELS=block_p, CHANNELS=block_c, num_warps=max(1, block_p * block_c // 512),
-    )  # fmt: skip
-
-
 def _joining(channels: int, groups: int) -> tuple[tuple[int], dict[str, int]]:
     """Programs that join the chunks of a sample, and the block that one takes."""
     width = triton.next_power_of_2(channels // groups)
-    block_g = min(triton.next_power_of_2(groups), max(1, BLOCK_C // width))
+    block_g = min(triton.next_power_of_2(groups), max(1, GROUPED // width))
     block = {"CHUNKS": max(1, JOINED // (block_g * width)), "GROUPS": block_g, "WIDTH": width}
     return (triton.cdiv(groups, block_g),), block
 
@@ -255,19 +214,19 @@ def group_norm(
     """y = x [N, P, C] normalized over groups of channels, times weight, plus bias, float32 [C].
 
     moments, float32 [N, groups, 2], get means and inverse deviations; partials, float32 [N, chunks,
-    2, C] as `group_norm_chunks` has it, those sums by which they come about.
+    2, C] as `num_chunks` has it, those sums by which they come about.
     """
     if x.numel() == 0:
         return
     samples, pixels, channels = x.shape
-    chunk, chunks = _chunk_of(pixels, channels), group_norm_chunks(pixels, channels)
-    _launch_chunks(_chunk_moments_kernel, x, (x, partials))
+    chunk, chunks = chunk_of(pixels, channels), num_chunks(pixels, channels)
+    launch_chunks(_chunk_moments_kernel, x, (x, partials))
     programs, block = _joining(channels, groups)
     _group_moments_kernel[(samples, *programs)](
         partials, moments, pixels, channels, groups, chunks, chunk, eps, **block, num_warps=4
     )
     operands = (x, weight, bias, moments, y)
-    _launch_chunks(_group_norm_kernel, x, operands, groups, PRECISION=precision)
+    launch_chunks(_group_norm_kernel, x, operands, groups, PRECISION=precision)
 
 
 def group_norm_grad(
@@ -282,16 +241,16 @@ def group_norm_grad(
     if x.numel() == 0:
         return
     samples, pixels, channels = x.shape
-    _launch_chunks(_grad_sums_kernel, x, (x, dy, moments, sums), groups)
+    launch_chunks(_grad_sums_kernel, x, (x, dy, moments, sums), groups)
     if dx is None:
         return
     programs, block = _joining(channels, groups)
     _group_slopes_kernel[(samples, *programs)](
-        sums, weight, slopes, pixels, channels, groups, group_norm_chunks(pixels, channels),
+        sums, weight, slopes, pixels, channels, groups, num_chunks(pixels, channels),
         **block, num_warps=4,
     )  # fmt: skip
     operands = (x, dy, weight, moments, slopes, dx)
-    _launch_chunks(_group_norm_grad_kernel, x, operands, groups, PRECISION=precision)
+    launch_chunks(_group_norm_grad_kernel, x, operands, groups, PRECISION=precision)
 
 
 def group_norm_reference(
@@ -319,7 +278,7 @@ def group_norm_grad_reference(
     upper = dy.double().unflatten(2, (groups, -1))  # [N, P, G, C/G]
     mean, rstd = moments.double()[:, None, :, None].unbind(-1)
     normed = (x.double().unflatten(2, (groups, -1)) - mean) * rstd
-    chunk = _chunk_of(*x.shape[1:])
+    chunk = chunk_of(*x.shape[1:])
     for kind, values in enumerate((upper * normed, upper)):
         for number, piece in enumerate(values.flatten(2).split(chunk, 1)):
             sums[:, number, kind] = piece.sum(1)

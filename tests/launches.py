@@ -17,6 +17,7 @@ from tvdnn.kernels import (
     arithmetic,
     batch_norm,
     batch_norm_grad,
+    channel_scale,
     concat,
     conv,
     conv_grad_bias,
@@ -42,6 +43,7 @@ from tvdnn.kernels import (
     sample_sums,
 )
 from tvdnn.kernels.batch_norm_tiles import BatchNormPlan, batch_norm_plan
+from tvdnn.kernels.chunks import num_chunks
 
 KERNELS = Path(__file__).parents[1] / "kernels"
 REFERENCE = "_reference"
@@ -326,8 +328,8 @@ def _group_norm(o: Operands, backward: bool) -> Launch:
     x, dy = (o.maps().flatten(1, 2) for _ in range(2))
     weight, bias = o.random(o.size.channels), o.random(o.size.channels)
     samples, pixels, channels = x.shape
-    chunks = group_norm.group_norm_chunks(pixels, channels)
-    partials, slopes = o.empty(samples, chunks, 2, channels), o.empty(samples, 8, 2)
+    sums = (samples, num_chunks(pixels, channels), 2, channels)
+    partials, slopes = o.empty(*sums), o.empty(samples, 8, 2)
     if not backward:
         y, moments = o.like(x), o.empty(samples, 8, 2)
         run = partial(group_norm.group_norm, groups=8, eps=1e-6)
@@ -336,6 +338,20 @@ def _group_norm(o: Operands, backward: bool) -> Launch:
     run = partial(group_norm.group_norm_grad, groups=8)
     operands = (x, dy, weight, moments, dx, partials, slopes)
     return Launch(lambda: run(*operands), operands[4:])
+
+
+def _scale_channels(o: Operands) -> Launch:
+    x, scale = o.maps().flatten(1, 2), o.random(o.size.channels)
+    y = o.like(x)
+    return Launch(lambda: channel_scale.scale_channels(x, scale, y), (y,))
+
+
+def _scale_channels_grad(o: Operands) -> Launch:
+    x, dy = (o.maps().flatten(1, 2) for _ in range(2))
+    scale, dx = o.random(o.size.channels), o.like(x)
+    sums = o.empty(x.shape[0], num_chunks(*x.shape[1:]), 1, x.shape[2])
+    run = channel_scale.scale_channels_grad
+    return Launch(lambda: run(x, dy, scale, dx, sums), (dx, sums))
 
 
 def _add_sample_sums(o: Operands) -> Launch:
@@ -647,6 +663,8 @@ LAUNCHES: dict[str, Make] = {
     "local_response_norm_grad": _lrn_grad,
     "group_norm": partial(_group_norm, backward=False),
     "group_norm_grad": partial(_group_norm, backward=True),
+    "scale_channels": _scale_channels,
+    "scale_channels_grad": _scale_channels_grad,
     "layer_norm": _layer_norm,
     "layer_norm_grad": _layer_norm_grad,
     "add_sample_sums": _add_sample_sums,

@@ -35,11 +35,12 @@ class Block(nn.Module):
         self.norm = nn.LayerNorm(channels, eps=1e-6)
         self.wide = nn.Linear(channels, 4 * channels)
         self.narrow = nn.Linear(4 * channels, channels, bias=False)
+        self.scale = nn.Parameter(torch.full((channels, 1, 1), 0.5))
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm(self.depthwise(x).permute(0, 2, 3, 1))
         y = self.narrow(functional.gelu(self.wide(y)))
-        return x + y.permute(0, 3, 1, 2)
+        return x + self.scale * y.permute(0, 3, 1, 2)
 
 
 def make_net() -> nn.Sequential:

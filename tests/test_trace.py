@@ -46,6 +46,8 @@ def run_op(op: Op, x: Tensor, params: list[Any], network: Network) -> Tensor:
     if op.kind == "group_norm":
         y = torch_layout(x) if x.dim() == 4 else x
         return stored(functional.group_norm(y, attrs["groups"], *params, attrs["eps"]))
+    if op.kind == "scale_channels":
+        return x * params[0].flatten()
     if op.kind == "linear":
         return functional.linear(x, *params)
     y = torch_layout(x)
@@ -577,6 +579,33 @@ def test_running_statistics_of_instances_are_refused() -> None:
     layer = torch.nn.InstanceNorm2d(3, track_running_stats=True)
     with pytest.raises(UnsupportedOpError, match="instance_norm with running statistics"):
         trace(layer, [torch.empty(2, 3, 4, 4)])
+
+
+class Scaled(torch.nn.Module):
+    """Maps in two orders, and features, times a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        sizes = {"maps": (3, 1, 1), "whole": (1, 3, 1, 1), "last": (3,), "features": (60,)}
+        self.scales = torch.nn.ParameterDict({name: torch.rand(n) for name, n in sizes.items()})
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = (self.scales["maps"] * x).mul(self.scales["whole"])
+        last = torch.mul(x.permute(0, 2, 3, 1), self.scales["last"])
+        return x.flatten(1) * self.scales["features"], last
+
+
+def test_parameters_scale_channels() -> None:
+    module, x = Scaled(), torch.randn(2, 3, 4, 5)
+    network = trace(module, [x])
+    flat, last = run(network, module, [x])
+    torch.testing.assert_close(flat, module(x)[0])
+    torch.testing.assert_close(last, module(x)[1])
+    assert sorted(kinds(network)) == ["flatten", *["scale_channels"] * 4, "view"]
+    assert [op.params for op in network.ops if op.params][2:] == [
+        ("scales.last",),
+        ("scales.features",),
+    ]
 
 
 class Permuted(torch.nn.Module):

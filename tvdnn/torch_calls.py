@@ -180,9 +180,21 @@ def mul(out: Shape, x: Any, other: Any) -> Call:
         return _affine(other, x)
     if not isinstance(other, Node):
         return _affine(x, other)
+    for maps, param in ((x, other), (other, x)):
+        if param.op == "get_attr" and _is_by_channel(maps, shape_of(param)):
+            return Call("scale_channels", (maps,), (param,), axes=axes_of(maps))
     if shape_of(x) == shape_of(other):
         return Call("multiply", (x, other))
     return _gated("mul", x, other)
+
+
+def _is_by_channel(maps: Node, shape: Shape) -> bool:
+    """Whether a parameter of this shape has a value for each channel of maps, and none besides."""
+    channel = axes_of(maps).index(len(axes_of(maps)) - 1)
+    wanted = [1] * len(axes_of(maps))
+    wanted[channel] = shape_of(maps)[channel]
+    ahead = len(wanted) - len(shape)
+    return ahead >= 0 and (*wanted[:ahead], *shape) == tuple(wanted)
 
 
 def div(out: Shape, x: Any, other: Any) -> Call:

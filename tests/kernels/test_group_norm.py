@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tests.kernels.numerics import poisoned, poisoned_like, randn, rms_error
+from tvdnn.kernels import chunks
 from tvdnn.kernels import group_norm as own
 from tvdnn.kernels.rounding import stored_reference
 
@@ -26,7 +27,7 @@ CASES = [
 def room(x: Tensor, groups: int) -> tuple[Tensor, Tensor]:
     """Poisoned values by group, and sums by chunk."""
     samples, pixels, channels = x.shape
-    sums = (samples, own.group_norm_chunks(pixels, channels), 2, channels)
+    sums = (samples, chunks.num_chunks(pixels, channels), 2, channels)
     shapes = (samples, groups, 2), sums
     by_group, by_chunk = (poisoned(shape, torch.float32, x.device) for shape in shapes)
     return by_group, by_chunk
@@ -61,12 +62,12 @@ def test_follows_torch(
 
 def test_chunks_of_many_tiles(generator: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Means far from zero and drifting over the pixels; chunks of several tiles, the last short."""
-    monkeypatch.setattr(own, "TILE", 128)
-    monkeypatch.setattr(own, "MOST_CHUNKS", 4)
+    monkeypatch.setattr(chunks, "TILE", 128)
+    monkeypatch.setattr(chunks, "MOST_CHUNKS", 4)
     x = randn((2, 333, 5), torch.float32, generator) + torch.linspace(90, 110, 333)[:, None].to(
         generator.device
     )
-    assert own.group_norm_chunks(333, 5) == 3
+    assert chunks.num_chunks(333, 5) == 3
     dy, weight = randn(x.shape, torch.float32, generator), randn((5,), torch.float32, generator)
     results = []
     for forward, backward in PAIRS:

@@ -8,6 +8,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from ..kernels import group_norm as kernels
+from ..kernels.chunks import num_chunks
 from .layer_norm import flat, param_grads
 from .maps import apply, checked, choose, torchs_own
 
@@ -104,5 +105,5 @@ def _by_group(pixels: Tensor, groups: int) -> Tensor:
 
 def _by_chunk(pixels: Tensor) -> Tensor:
     samples, count, channels = pixels.shape
-    chunks = kernels.group_norm_chunks(count, channels)
+    chunks = num_chunks(count, channels)
     return pixels.new_empty(samples, chunks, 2, channels, dtype=torch.float32)

@@ -9,7 +9,7 @@ from math import prod
 import torch
 
 from ..graph import Kind, Op, Use
-from ..kernels.group_norm import group_norm_chunks
+from ..kernels.chunks import num_chunks
 from .builder import Builder
 from .definition import Launch, OpDef
 from .optim import run_update_at_once
@@ -66,7 +66,7 @@ def _by_group(b: Builder, op: Op, name: str, beside: str) -> str:
 def _by_chunk(b: Builder, op: Op, name: str, beside: str) -> str:
     """Two values by chunk of a sample and channel."""
     _, *sides, channels = b.shape(op.output)
-    shape = (b.batch, group_norm_chunks(prod(sides), channels), 2, channels)
+    shape = (b.batch, num_chunks(prod(sides), channels), 2, channels)
     return b.add_map(name, shape, Kind.PARTIAL, "float32", b.buffers[beside].section)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from .activation import ACTIVATIONS, RELU
 from .arithmetic import ADD_MULTIPLE, AFFINE, MULTIPLY
 from .batch_norm import BATCH_NORM
+from .channel_scale import SCALE_CHANNELS
 from .concat import CONCAT, NARROW, run_copies, run_zeros
 from .conv import CONV2D, CONV2D_RELU, CONV2D_RELU_MAX_POOL2D
 from .definition import Launch, OpDef
@@ -33,6 +34,7 @@ _TRACED = (
     LAYER_NORM,
     BATCH_NORM,
     GROUP_NORM,
+    SCALE_CHANNELS,
     FLATTEN,
     VIEW,
     ADD,
