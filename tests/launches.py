@@ -41,6 +41,7 @@ from tvdnn.kernels import (
     pool_max_grad,
     reduce,
     sample_sums,
+    softmax,
 )
 from tvdnn.kernels.batch_norm_tiles import BatchNormPlan, batch_norm_plan
 from tvdnn.kernels.chunks import num_chunks
@@ -556,6 +557,18 @@ def _pointwise(
     return Launch(lambda: launcher(*read, *written, **settings), tuple(written))
 
 
+def _softmax(o: Operands) -> Launch:
+    x = o.maps().flatten(0, 2)
+    y = o.like(x)
+    return Launch(lambda: softmax.softmax(x, y, function="softmax"), (y,))
+
+
+def _softmax_grad(o: Operands) -> Launch:
+    y, dy = (o.maps().flatten(0, 2) for _ in range(2))
+    dx = o.like(y)
+    return Launch(lambda: softmax.softmax_grad(y, dy, dx, function="log_softmax"), (dx,))
+
+
 def _gate(o: Operands) -> Launch:
     x, gates = o.maps().flatten(1, 2), o.random(o.size.samples, o.size.channels, dtype=BF16)
     y = o.like(x)
@@ -686,6 +699,8 @@ LAUNCHES: dict[str, Make] = {
     "adaptive_avg_pool2d": partial(_pooling, launcher=pool_avg.adaptive_avg_pool2d),
     "adaptive_avg_pool2d_grad": partial(_pooling_grad, launcher=pool_avg.adaptive_avg_pool2d_grad),
     **dict(_arithmetic()),
+    "softmax": _softmax,
+    "softmax_grad": _softmax_grad,
     "gate": _gate,
     "gate_grad": _gate_grad,
     "sum_slices": _sum_slices,

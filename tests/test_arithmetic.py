@@ -27,6 +27,8 @@ class Excited(nn.Module):
         self.first, self.second = nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(6, 6, 3, padding=1)
         self.squeeze, self.excite = nn.Conv2d(6, 2, 1), nn.Conv2d(2, 6, 1)
         self.shift, self.head = nn.Conv2d(6, 6, 1), nn.Linear(6 * 36, CLASSES)
+        self.scale, self.bias = (nn.Parameter(torch.rand(6, 1, 1)) for _ in range(2))
+        self.weights, self.levels = nn.Linear(6, CLASSES), nn.Parameter(torch.rand(CLASSES))
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.first(x * 0.5 - 0.1)
@@ -37,7 +39,10 @@ class Excited(nn.Module):
         x = torch.sub(y, x, alpha=0.3) * torch.tanh(y)
         x = x.mul_(2).add_(1)
         x = x - (-x / 3) - y * y
-        return self.head((1 - x).flatten(1))
+        x = self.bias + torch.softmax(self.scale * (1 - x), 1)
+        weights = functional.log_softmax(self.weights(x.mean([2, 3])), 1)
+        pooled = x.mean((-2, -1), keepdim=True).squeeze(-1).squeeze(-1)
+        return self.head(x.flatten(1)) * self.levels + weights * self.weights(pooled)
 
 
 def make_net() -> nn.Module:
@@ -100,6 +105,9 @@ def test_multiples_run_in_place(function: Callable[[Tensor], Tensor]) -> None:
         (lambda x: torch.add(x, functional.adaptive_avg_pool2d(x, 1), alpha=3), "times 3"),
         (lambda x: x * functional.adaptive_avg_pool2d(x, (6, 1)), "two maps of one shape, or a"),
         (lambda x: x * torch.ones(2, 3, 6, 6), "does not come from the inputs"),
+        (lambda x: x + torch.ones(3, 1, 1), "not a parameter"),
+        (lambda x: x.mean(1), r"mean of \(2, 3, 6, 6\) over 1"),
+        (lambda x: x.softmax(2), "over 2 .it takes channels"),
     ],
 )
 def test_other_arithmetic_is_refused(function: Callable[[Tensor], Tensor], message: str) -> None:

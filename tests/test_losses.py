@@ -130,6 +130,14 @@ def test_a_head_without_share_learns_nothing(generator: torch.Generator) -> None
     assert torch.equal(net.side.weight, before)
 
 
+class Permuted(nn.Conv2d):
+    def __init__(self) -> None:
+        super().__init__(3, CLASSES, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).permute(0, 2, 3, 1)
+
+
 class Halved(nn.CrossEntropyLoss):
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         return super().forward(logits, target) / 2
@@ -148,6 +156,7 @@ class Halved(nn.CrossEntropyLoss):
         (classifier, {"loss": nn.CrossEntropyLoss(torch.ones(3))}, "does not fit an output of 7"),
         (segmenter, {"loss": nn.BCEWithLogitsLoss(WEIGHT)}, r"7 values of shape \[7, 1, 1\]"),
         (lambda: nn.Conv2d(3, 2049, 3), {}, "2049 classes a pixel"),
+        (Permuted, {}, "is permuted; a loss takes"),
     ],
 )
 def test_losses_that_make_no_sense_are_named(

@@ -21,6 +21,7 @@ from tvdnn.nn import (
     loss,
     norm,
     pool,
+    softmax,
 )
 from tvdnn.nn.conv import conv2d
 from tvdnn.nn.loss import cross_entropy
@@ -91,6 +92,9 @@ LAYERS: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...]]] = {
     ),
     "batch norm of features": (lambda: nn.BatchNorm1d(7), (5, 7)),
     "batch norm of sequences": (lambda: nn.BatchNorm1d(7, eps=0.1), (5, 7, 3)),
+    "softmax": (lambda: nn.Softmax(1), (3, 11)),
+    "softmax of pixels": (lambda: nn.Softmax(-3), (2, 5, 3, 7)),
+    "log softmax": (lambda: nn.LogSoftmax(1), (2, 5, 3, 7)),
     "flatten": (nn.Flatten, (2, 3, 4, 5)),
 }
 
@@ -205,12 +209,14 @@ def test_memory_format_is_kept(
         nn.LeakyReLU,
         nn.Linear,
         nn.LocalResponseNorm,
+        nn.LogSoftmax,
         nn.MSELoss,
         nn.MaxPool2d,
         nn.ReLU,
         nn.ReLU6,
         nn.SiLU,
         nn.Sigmoid,
+        nn.Softmax,
         nn.Tanh,
     ],
 )
@@ -276,7 +282,17 @@ def test_triton_launchers_take_the_same_calls(
     name: str, monkeypatch: pytest.MonkeyPatch, device: torch.device, generator: torch.Generator
 ) -> None:
     """In the interpreter where there is no GPU; with one, every test here runs them."""
-    for module in (activation, batch_norm, conv, group_norm, layer_norm, linear, norm, pool):
+    for module in (
+        activation,
+        batch_norm,
+        conv,
+        group_norm,
+        layer_norm,
+        linear,
+        norm,
+        pool,
+        softmax,
+    ):
         monkeypatch.setattr(module, "choose", lambda x, kernel, reference: kernel)
     test_layer_matches_its_twin(name, torch.float32, torch.contiguous_format, device, generator)
 
@@ -460,6 +476,13 @@ def test_other_losses_are_torchs(device: torch.device) -> None:
     ):
         ours, twin = (getattr(package, name)(**options) for package in (nn, torch.nn))
         assert torch.equal(ours(*operands), twin(*operands))
+
+
+def test_softmax_over_rows_is_torchs(device: torch.device) -> None:
+    x = torch.randn(2, 5, 3, 7, device=device)
+    for kind in ("Softmax", "LogSoftmax"):
+        ours, twin = (getattr(package, kind)(2) for package in (nn, torch.nn))
+        assert torch.equal(ours(x), twin(x))
 
 
 @pytest.mark.parametrize("name", ["conv", "conv grouped", "linear", "max pool", "relu", "silu"])

@@ -539,7 +539,7 @@ class Returns(torch.nn.Module):
         (lambda x: torch.relu(torch.ones(2, 4)) + x, "Returns: add of a tensor that does not come"),
         (lambda x: functional.linear(torch.ones(2, 4), x), "does not come from the inputs"),
         (lambda x: functional.relu(x.view(2, 2, 2)), r"reshape of \(2, 4\) to \(2, 2, 2\)"),
-        (lambda x: functional.linear(x.unsqueeze(1), x), "Returns: unsqueeze"),
+        (lambda x: functional.linear(x.unsqueeze(1), x), "linear over an input of 3"),
         (lambda x: functional.dropout2d(x.view(2, 4, 1, 1)), "Returns: dropout2d"),
         (lambda x: functional.leaky_relu(x, -0.1), "leaky_relu with a slope of -0.1"),
         (lambda x: functional.hardtanh(x), "hardtanh from -1.0 to 1.0 .it takes 0 to 6"),

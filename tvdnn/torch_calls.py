@@ -14,6 +14,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from .graph.network import channels_last_axes
 from .kernels.activation import FUNCTIONS as ACTIVATIONS
+from .kernels.softmax import MOST_CHANNELS
 
 Ints = int | list[int] | tuple[int, ...]
 Shape = tuple[int, ...]
@@ -24,9 +25,8 @@ POINTWISE: Mapping[str, Any] = {
     "dilation": (1, 1),
     "groups": 1,
 }
-ELEMENTWISE = frozenset(
-    {"relu", *ACTIVATIONS, "add", "add_multiple", "multiply", "affine", "dropout", "view"}
-)
+ARITHMETIC = ("add", "add_multiple", "affine", "multiply")
+ELEMENTWISE = frozenset({"relu", *ACTIVATIONS, *ARITHMETIC, "dropout", "view"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +163,8 @@ def add(out: Shape, x: Any, other: Any, alpha: float = 1) -> Call:
         return _affine(other, alpha, x)
     if not isinstance(other, Node):
         return _affine(x, 1, alpha * other)
+    if alpha == 1 and (call := _by_channel("channel_add", x, other)):
+        return call
     if shape_of(x) == shape_of(other):
         return Call("add" if alpha == 1 else "add_multiple", (x, other), (), _scale(alpha))
     if alpha == 1:
@@ -180,12 +182,19 @@ def mul(out: Shape, x: Any, other: Any) -> Call:
         return _affine(other, x)
     if not isinstance(other, Node):
         return _affine(x, other)
-    for maps, param in ((x, other), (other, x)):
-        if param.op == "get_attr" and _is_by_channel(maps, shape_of(param)):
-            return Call("scale_channels", (maps,), (param,), axes=axes_of(maps))
+    if call := _by_channel("scale_channels", x, other):
+        return call
     if shape_of(x) == shape_of(other):
         return Call("multiply", (x, other))
     return _gated("mul", x, other)
+
+
+def _by_channel(kind: str, x: Node, other: Node) -> Call | None:
+    """The op of a map and a parameter of its channels, in either order; None of other nodes."""
+    for maps, param in ((x, other), (other, x)):
+        if param.op == "get_attr" and _is_by_channel(maps, shape_of(param)):
+            return Call(kind, (maps,), (param,), axes=axes_of(maps))
+    return None
 
 
 def _is_by_channel(maps: Node, shape: Shape) -> bool:
@@ -311,6 +320,35 @@ def avg_pool2d(
 
 def adaptive_avg_pool2d(out: Shape, x: Node, output_size: Any) -> Call:
     return Call("view" if out == shape_of(x) else "adaptive_avg_pool2d", (x,))
+
+
+def mean(out: Shape, x: Node, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Call:
+    dims = () if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
+    rank = len(shape_of(x))
+    if rank != 4 or sorted(each % rank for each in dims) != [2, 3] or dtype is not None:
+        raise UnsupportedCallError(f"mean of {shape_of(x)} over {dim} (it takes [2, 3], pixels)")
+    return Call("adaptive_avg_pool2d", (x,))
+
+
+def softmax(
+    out: Shape, x: Node, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None
+) -> Call:
+    return _over_channels("softmax", x, dim, dtype)
+
+
+def log_softmax(
+    out: Shape, x: Node, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None
+) -> Call:
+    return _over_channels("log_softmax", x, dim, dtype)
+
+
+def _over_channels(function: str, x: Node, dim: int | None, dtype: Any) -> Call:
+    shape, axes = shape_of(x), axes_of(x)
+    if dim is None or axes[dim] != len(shape) - 1 or shape[dim] > MOST_CHANNELS or dtype:
+        raise UnsupportedCallError(
+            f"{function} of {shape} over {dim} (it takes channels, up to {MOST_CHANNELS})"
+        )
+    return Call(function, (x,), (), {"channels": shape[dim]}, axes)
 
 
 def dropout(
@@ -511,6 +549,13 @@ FUNCTIONS: Mapping[Any, Callable[..., Call | None]] = {
     functional.group_norm: group_norm,
     torch.group_norm: group_norm,
     functional.instance_norm: instance_norm,
+    torch.mean: mean,
+    functional.softmax: softmax,
+    torch.softmax: softmax,
+    functional.log_softmax: log_softmax,
+    torch.log_softmax: log_softmax,
+    torch.squeeze: reshape,
+    torch.unsqueeze: reshape,
     torch.flatten: reshape,
     torch.reshape: reshape,
     torch.permute: permute,
@@ -537,6 +582,11 @@ METHODS: Mapping[str, Callable[..., Call | None]] = {
     "split": split,
     "chunk": split,
     "narrow": narrow,
+    "mean": mean,
+    "softmax": softmax,
+    "log_softmax": log_softmax,
+    "squeeze": reshape,
+    "unsqueeze": reshape,
     "flatten": reshape,
     "view": reshape,
     "reshape": reshape,
@@ -550,7 +600,8 @@ SUPPORTED = (
     " Hardsigmoid, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, BatchNorm1d, BatchNorm2d, Dropout,"
     " LocalResponseNorm, LayerNorm, GroupNorm, InstanceNorm1d, InstanceNorm2d, Flatten, Identity"
     " and Sequential, their functional forms, view, reshape, contiguous, permute and transpose,"
-    " sums and products of maps, numbers and [N, C, 1, 1], and cat, split, chunk, narrow and"
+    " Softmax and LogSoftmax, mean of pixels, squeeze and unsqueeze, sums and products of maps,"
+    " numbers, parameters of channels and [N, C, 1, 1], and cat, split, chunk, narrow and"
     " slices of channels"
 )
 
@@ -589,4 +640,5 @@ def _resolved_padding(
 
 def _is_channel_major(shape: Shape) -> bool:
     """Whether a sample's bytes are the same channels first and channels last."""
-    return len(shape) == 2 or (len(shape) == 4 and (shape[1] == 1 or shape[2] == shape[3] == 1))
+    sides = shape[2:]
+    return all(side == 1 for side in sides) or (len(sides) == 2 and shape[1] == 1)

@@ -8,6 +8,7 @@ import torch
 from tests.kernels.numerics import assert_repeatable, poisoned, poisoned_like, randn, rms_error
 from tvdnn.kernels import gate as kernels
 from tvdnn.kernels.gate import FUNCTIONS, gate_slices
+from tvdnn.kernels.rounding import stored_reference
 
 SHAPES = [(1, 1, 1), (3, 35, 11), (2, 1031, 96), (2, 700, 64), (5, 49, 130), (0, 9, 8)]
 TOLERANCE = {torch.float32: 5e-7, torch.bfloat16: 4e-3}
@@ -74,3 +75,22 @@ def test_repeats_and_large_offsets(generator: torch.Generator) -> None:
     parts = tuple(each.view(-1)[: 2 * 12544 * 96].view(2, 12544, 96) for each in (x, y))
     run = kernels.gate_grad
     assert_repeatable(lambda: run(parts[0], None, parts[1], None, sums), sums)
+
+
+@pytest.mark.parametrize("suffix", ["", "_reference"])
+def test_results_are_rounded_for_products(suffix: str, generator: torch.Generator) -> None:
+    gate, gate_grad, sum_slices = (
+        getattr(kernels, name + suffix) for name in ("gate", "gate_grad", "sum_slices")
+    )
+    x, gates = (randn(shape, torch.float32, generator) for shape in ((2, 35, 24), (2, 24)))
+    for launch, read, written in (
+        (gate, (x, gates), (x,)),
+        (gate_grad, (None, gates, x), (x, None)),
+        (sum_slices, (x,), (gates,)),
+    ):
+        results = []
+        for precision in ("ieee", "tf32"):
+            outputs = [None if each is None else poisoned_like(each) for each in written]
+            launch(*read, *outputs, precision=precision)
+            results.append(outputs[0])
+        assert torch.equal(results[1], stored_reference(results[0], torch.float32, "tf32"))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 from ..graph import DTYPE_NBYTES, Network, Param
+from ..graph.network import channels_last_axes
 from ..kernels.loss import MOST_CLASSES, with_sum
 from ..meta_tracer import LAYER_PACKAGES
 from ..ops.loss import TARGET, Loss
@@ -67,6 +68,10 @@ def check_losses(network: Network, losses: Sequence[Loss]) -> None:
     targets = {loss.target_shape(out) for loss, out in zip(losses, outputs, strict=True)}
     if len(targets) > 1:
         raise InputError(f"the outputs want targets of different shapes: {sorted(targets)}")
+    for name in network.outputs:
+        axes = network.values[name].torch_axes
+        if axes != channels_last_axes(len(axes)):
+            raise InputError(f"output {name} is permuted; a loss takes [N, C] or [N, C, H, W]")
     for loss, shape in zip(losses, outputs, strict=True):
         _check_weights(loss, shape)
 

@@ -26,6 +26,7 @@ from .linear import LazyLinear, Linear
 from .loss import BCEWithLogitsLoss, CrossEntropyLoss, MSELoss
 from .norm import LocalResponseNorm
 from .pool import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
+from .softmax import LogSoftmax, Softmax
 
 __all__ = [
     "ELU",
@@ -51,6 +52,7 @@ __all__ = [
     "LeakyReLU",
     "Linear",
     "LocalResponseNorm",
+    "LogSoftmax",
     "MSELoss",
     "MaxPool2d",
     "ReLU",
@@ -58,5 +60,6 @@ __all__ = [
     "Sequential",
     "SiLU",
     "Sigmoid",
+    "Softmax",
     "Tanh",
 ]

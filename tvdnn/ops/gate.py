@@ -1,4 +1,4 @@
-"""Gates: maps times, or plus, a value for each channel that another map has one pixel of.
+"""Gates: maps times, or plus, a value for each channel: a parameter, or another map of one pixel.
 
 One pass makes the map's gradient and, of every sample, what the gate's adds up from.
 """
@@ -11,6 +11,8 @@ from ..graph import Kind, Op, Use
 from ..kernels.gate import gate_slices
 from .builder import Builder
 from .definition import Launch, OpDef
+from .optim import run_update_at_once
+from .sample_sums import add_param_grads, run_param_grad
 
 
 def forward(b: Builder, op: Op) -> None:
@@ -46,9 +48,25 @@ def add_backward(b: Builder, op: Op) -> None:
         _add_gate_grad(b, op, sums)
 
 
-def _add_sums(b: Builder, op: Op) -> str:
+def channel_forward(b: Builder, op: Op) -> None:
+    writes = (Use(b.new_output(op)),)
+    b.add_pass(op, "forward", (Use(b.input_of(op)),), writes, params=op.params, attrs=_sizes(b, op))
+
+
+def channel_add_backward(b: Builder, op: Op) -> None:
+    """The map's gradient is the sum's, where it lies."""
+    if b.needs_param_grad(op.params[0]):
+        sums = _add_sums(b, op, 1)
+        reads, attrs = (Use(b.grad_of(op)),), _sizes(b, op)
+        b.add_pass(op, "slices", reads, (Use(sums),), attrs=attrs)
+        add_param_grads(b, op, sums)
+    if b.needs_grad(op.inputs[0]):
+        b.adopt_grad(op.inputs[0], b.grad_of(op))
+
+
+def _add_sums(b: Builder, op: Op, *kinds: int) -> str:
     samples, *sides, channels = b.shape(op.output)
-    shape = (samples, gate_slices(prod(sides), channels), channels)
+    shape = (samples, gate_slices(prod(sides), channels), *kinds, channels)
     rows = b.buffers[b.grad_of(op)].section
     return b.add_map(f"sums {op.name}", shape, Kind.AUX, "float32", rows)
 
@@ -67,9 +85,10 @@ def _by_pixel(a: Launch, maps: torch.Tensor) -> torch.Tensor:
 
 
 def _run(function: str, a: Launch) -> None:
-    (x, gates), (y,) = a.reads, a.writes
-    settings = {"function": function, "precision": a.precision}
-    a.kernels.gate(_by_pixel(a, x), gates.flatten(1), _by_pixel(a, y), **settings)
+    x, gates = (*a.reads, *(each for each in a.params if each is not None))
+    (y,) = a.writes
+    operands = (_by_pixel(a, x), gates.view(-1, a.attrs["channels"]), _by_pixel(a, y))
+    a.kernels.gate(*operands, function=function, precision=a.precision)
 
 
 def _run_multiply(a: Launch) -> None:
@@ -91,7 +110,8 @@ def _run_grad_input(a: Launch) -> None:
 
 
 def _run_slices(a: Launch) -> None:
-    a.kernels.gate_grad(None, None, _by_pixel(a, a.reads[0]), None, a.writes[0])
+    sums = a.writes[0].flatten(1, -2)
+    a.kernels.gate_grad(None, None, _by_pixel(a, a.reads[0]), None, sums)
 
 
 def _run_grad_gate(a: Launch) -> None:
@@ -114,4 +134,15 @@ GATE_ADD = OpDef(
     forward=forward,
     backward=add_backward,
     roles={"forward": _run_add, "slices": _run_slices, "grad_gate": _run_grad_gate},
+)
+CHANNEL_ADD = OpDef(
+    kind="channel_add",
+    forward=channel_forward,
+    backward=channel_add_backward,
+    roles={
+        "forward": _run_add,
+        "slices": _run_slices,
+        "grad_weight": run_param_grad,
+        "update": run_update_at_once,
+    },
 )

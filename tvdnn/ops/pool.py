@@ -5,6 +5,8 @@ Max pooling's gradient finds the argmax again in its input, or reads the codes t
 
 from math import prod
 
+import torch
+
 from ..graph import Kind, Need, Op, Use, channels_per_code_byte
 from .builder import Builder
 from .definition import PITCHED, Launch, OpDef
@@ -76,12 +78,19 @@ def _run_avg_grad(a: Launch) -> None:
     a.kernels.avg_pool2d_grad(a.reads[0], a.writes[0], **a.settings(*_AVG), precision=a.precision)
 
 
+def _as_maps(pools: torch.Tensor) -> torch.Tensor:
+    """Pools [N, H, W, C]; means over all pixels may be [N, C]."""
+    return pools if pools.dim() == 4 else pools[:, None, None]
+
+
 def _run_adaptive(a: Launch) -> None:
-    a.kernels.adaptive_avg_pool2d(a.reads[0], a.writes[0], precision=a.precision)
+    x, y = map(_as_maps, (a.reads[0], a.writes[0]))
+    a.kernels.adaptive_avg_pool2d(x, y, precision=a.precision)
 
 
 def _run_adaptive_grad(a: Launch) -> None:
-    a.kernels.adaptive_avg_pool2d_grad(a.reads[0], a.writes[0], precision=a.precision)
+    dy, dx = map(_as_maps, (a.reads[0], a.writes[0]))
+    a.kernels.adaptive_avg_pool2d_grad(dy, dx, precision=a.precision)
 
 
 MAX_POOL2D = OpDef(

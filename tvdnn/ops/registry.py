@@ -10,7 +10,7 @@ from .concat import CONCAT, NARROW, run_copies, run_zeros
 from .conv import CONV2D, CONV2D_RELU, CONV2D_RELU_MAX_POOL2D
 from .definition import Launch, OpDef
 from .dropout import DROPOUT
-from .gate import GATE_ADD, GATE_MULTIPLY
+from .gate import CHANNEL_ADD, GATE_ADD, GATE_MULTIPLY
 from .group_norm import GROUP_NORM
 from .layer_norm import LAYER_NORM
 from .layout import ADD, FLATTEN, VIEW, run_add
@@ -20,6 +20,7 @@ from .norm import LOCAL_RESPONSE_NORM
 from .opaque import OPAQUE
 from .optim import PARAMETER
 from .pool import ADAPTIVE_AVG_POOL2D, AVG_POOL2D, MAX_POOL2D, MAX_POOL2D_CODES
+from .softmax import SOFTMAXES
 
 _TRACED = (
     CONV2D,
@@ -43,6 +44,8 @@ _TRACED = (
     MULTIPLY,
     GATE_ADD,
     GATE_MULTIPLY,
+    CHANNEL_ADD,
+    *SOFTMAXES,
     CONCAT,
     NARROW,
 )

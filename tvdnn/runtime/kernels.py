@@ -33,6 +33,7 @@ from ..kernels import (
     pool_max_grad,
     reduce,
     sample_sums,
+    softmax,
 )
 
 _MODULES = (
@@ -64,6 +65,7 @@ _MODULES = (
     pool_max_grad,
     reduce,
     sample_sums,
+    softmax,
 )
 _SUFFIX = "_reference"
 

@@ -1,4 +1,4 @@
-"""Launches of arithmetic.py and gate.py to compile."""
+"""Launches of arithmetic.py, gate.py and softmax.py to compile."""
 
 from functools import partial
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tests.offline import Case
-from tvdnn.kernels import arithmetic, gate
+from tvdnn.kernels import arithmetic, gate, softmax
 
 HOPPER = (90,)
 KINDS = ((torch.bfloat16, "ieee"), (torch.float32, "tf32"))
@@ -36,8 +36,19 @@ def _gates(channels: int) -> None:
         gate.sum_slices(sums, gates, precision=precision)
 
 
+def _softmax(channels: int) -> None:
+    for dtype, precision in KINDS:
+        x = _empty(784, channels, dtype=dtype)
+        for function in softmax.FUNCTIONS:
+            settings = {"function": function, "precision": precision}
+            softmax.softmax(x, x, **settings)
+            softmax.softmax_grad(x, x, x, **settings)
+
+
 CASES = [
     Case("arithmetic", _arithmetic, archs=HOPPER),
     Case("gates", partial(_gates, 96), archs=(80, 90)),
+    Case("softmax", partial(_softmax, 21), archs=HOPPER),
+    Case("softmax of many", partial(_softmax, 16384), archs=HOPPER),
     Case("gates of odd channels", partial(_gates, 63), archs=HOPPER),
 ]
