@@ -16,14 +16,16 @@ from torch import Tensor
 
 from .batch_norm_tiles import (
     MERGED,
+    in_tile,
     normalized,
     normalizing,
+    offsets,
+    pitch_of,
     place_of,
     slice_at,
     slice_ranges,
     slices_of,
     summing,
-    tile_of,
     writing,
 )
 from .rounding import stored, stored_reference
@@ -39,21 +41,22 @@ def _about(values, weights, total):
 
 @triton.jit(do_not_specialize=["num_rows", "group_rows", "slice_rows", "splits"])
 def _moments_kernel(
-    x_ptr, partials_ptr, num_rows, channels, group_rows, slice_rows, splits,
+    x_ptr, partials_ptr, num_rows, channels, pitch, group_rows, slice_rows, splits,
     ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Mean, and sum of squares about it, of BLOCK_C channels of one slice."""
-    channels = channels // ALIGN * ALIGN  # tells the compiler
-    part, c, mask_c = place_of(tl.program_id(0), channels, BLOCK_C)
+    part, c, mask_c = place_of(tl.program_id(0), channels, ALIGN, BLOCK_C)
     start, count = slice_at(part, num_rows, group_rows, slice_rows, splits)
-    offs, mask = tile_of(start, 0, count, c, mask_c, channels, BLOCK_R)
-    x = tl.load(x_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+    mask = in_tile(count, mask_c, BLOCK_R)
+    ptrs = x_ptr + offsets(start, c, pitch, ALIGN, BLOCK_R)
+    x = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
     about = _about(x, mask.to(tl.float32), tl.minimum(count, BLOCK_R).to(tl.float32))
     off = tl.where(mask, x - about[None, :], 0.0)
     sums, squares = off, off * off
     for first in tl.range(BLOCK_R, count, BLOCK_R, num_stages=STAGES):
-        offs, mask = tile_of(start, first, count, c, mask_c, channels, BLOCK_R)
-        x = tl.load(x_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+        mask = in_tile(count - first, mask_c, BLOCK_R)
+        ptrs = x_ptr + offsets(start + first, c, pitch, ALIGN, BLOCK_R)
+        x = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
         off = tl.where(mask, x - about[None, :], 0.0)
         sums += off
         squares = tl.fma(off, off, squares)
@@ -146,37 +149,38 @@ def _recall_kernel(
 @triton.jit(do_not_specialize=["num_rows"])
 def _normalize_kernel(
     x_ptr, statistics_ptr, weight_ptr, bias_ptr, residual_ptr, y_ptr, num_rows, channels,
-    RELU: tl.constexpr, PRECISION: tl.constexpr, ALIGN: tl.constexpr,
-    BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+    x_pitch, residual_pitch, y_pitch, RELU: tl.constexpr, PRECISION: tl.constexpr,
+    ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    channels = channels // ALIGN * ALIGN  # tells the compiler
-    tile, c, mask_c = place_of(tl.program_id(0), channels, BLOCK_C)
+    tile, c, mask_c = place_of(tl.program_id(0), channels, ALIGN, BLOCK_C)
     start = tile * BLOCK_R
-    count = tl.minimum(num_rows - start, BLOCK_R).to(tl.int32)
-    offs, mask = tile_of(start, 0, count, c, mask_c, channels, BLOCK_R)
-    x = tl.load(x_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+    mask = in_tile(num_rows - start, mask_c, BLOCK_R)
+    ptrs = x_ptr + offsets(start, c, x_pitch, ALIGN, BLOCK_R)
+    x = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
     at = normalizing(statistics_ptr, weight_ptr, bias_ptr, c, mask_c, channels)
     y = stored(normalized(x, *at), y_ptr.dtype.element_ty, PRECISION)
     if residual_ptr is not None:
-        total = y.to(tl.float32) + tl.load(residual_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+        ptrs = residual_ptr + offsets(start, c, residual_pitch, ALIGN, BLOCK_R)
+        total = y.to(tl.float32) + tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
         y = stored(total, y_ptr.dtype.element_ty, PRECISION)
     if RELU:
         y = tl.where(y <= 0, 0.0, y).to(y_ptr.dtype.element_ty)
-    tl.store(y_ptr + offs, y, mask=mask)
+    tl.store(y_ptr + offsets(start, c, y_pitch, ALIGN, BLOCK_R), y, mask=mask)
 
 
 def batch_norm_moments(x: Tensor, partials: Tensor, *, group: int) -> None:
     """Of each slice of the rows of x [n, ..., C] its mean and the sum of squares about it.
 
-    partials are float32 [ceil(n / group), splits, 2, C]; x starts at a group's first sample. Moves
-    x once.
+    partials are float32 [ceil(n / group), splits, 2, C]; x starts at a group's first sample. Maps
+    here and below may be ranges of channels of wider ones. Moves x once.
     """
     cut = slices_of(x.shape, partials, group)
     channels = x.shape[-1]
-    tile = summing(channels)
+    tile = summing(x)
     grid = (cut.count * triton.cdiv(channels, tile["BLOCK_C"]),)
     _moments_kernel[grid](
-        x, partials, cut.rows, channels, cut.group_rows, cut.slice_rows, cut.splits, **tile,
+        x, partials, cut.rows, channels, pitch_of(x), cut.group_rows, cut.slice_rows, cut.splits,
+        **tile,
     )  # fmt: skip
 
 
@@ -225,11 +229,11 @@ def batch_norm(
     if x.numel() == 0:
         return
     channels = x.shape[-1]
-    num_rows, tile = x.numel() // channels, writing(channels)
+    num_rows, tile = x.numel() // channels, writing(x, residual, y)
     grid = (triton.cdiv(num_rows, tile["BLOCK_R"]) * triton.cdiv(channels, tile["BLOCK_C"]),)
     _normalize_kernel[grid](
         x, statistics, weight, bias, residual, y, num_rows, channels,
-        RELU=relu, PRECISION=precision, **tile,
+        pitch_of(x), pitch_of(residual), pitch_of(y), RELU=relu, PRECISION=precision, **tile,
     )  # fmt: skip
 
 

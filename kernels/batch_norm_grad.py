@@ -14,14 +14,16 @@ from torch import Tensor
 from .batch_norm import normalized_reference
 from .batch_norm_tiles import (
     MERGED,
+    in_tile,
     normalized,
     normalizing,
+    offsets,
+    pitch_of,
     place_of,
     slice_at,
     slice_ranges,
     slices_of,
     summing,
-    tile_of,
     writing,
 )
 from .rounding import stored, stored_reference
@@ -37,25 +39,28 @@ def _passed(x, dy, mean, scale, shift, dtype: tl.constexpr, PRECISION: tl.conste
 @triton.jit(do_not_specialize=["num_rows", "group_rows", "slice_rows", "splits"])
 def _sums_kernel(
     x_ptr, dy_ptr, statistics_ptr, weight_ptr, bias_ptr, y_ptr, partials_ptr, masked_ptr,
-    num_rows, channels, group_rows, slice_rows, splits,
+    num_rows, channels, x_pitch, dy_pitch, y_pitch, masked_pitch, group_rows, slice_rows, splits,
     RELU: tl.constexpr, PRECISION: tl.constexpr,
     ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Sums of dy and of dy (x - mean) of BLOCK_C channels of one slice."""
-    channels = channels // ALIGN * ALIGN  # tells the compiler
-    part, c, mask_c = place_of(tl.program_id(0), channels, BLOCK_C)
+    part, c, mask_c = place_of(tl.program_id(0), channels, ALIGN, BLOCK_C)
     start, count = slice_at(part, num_rows, group_rows, slice_rows, splits)
     mean, scale, shift = normalizing(statistics_ptr, weight_ptr, bias_ptr, c, mask_c, channels)
     sums = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     products = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     for first in tl.range(0, count, BLOCK_R, num_stages=STAGES):
-        offs, mask = tile_of(start, first, count, c, mask_c, channels, BLOCK_R)
-        x = tl.load(x_ptr + offs, mask=mask, other=0.0).to(tl.float32)
-        dy = tl.load(dy_ptr + offs, mask=mask, other=0.0)
+        mask = in_tile(count - first, mask_c, BLOCK_R)
+        ptrs = x_ptr + offsets(start + first, c, x_pitch, ALIGN, BLOCK_R)
+        x = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
+        ptrs = dy_ptr + offsets(start + first, c, dy_pitch, ALIGN, BLOCK_R)
+        dy = tl.load(ptrs, mask=mask, other=0.0)
         if masked_ptr is not None:
-            y = tl.load(y_ptr + offs, mask=mask, other=0.0)
+            ptrs = y_ptr + offsets(start + first, c, y_pitch, ALIGN, BLOCK_R)
+            y = tl.load(ptrs, mask=mask, other=0.0)
             dy = tl.where(y <= 0, 0.0, dy).to(dy_ptr.dtype.element_ty)
-            tl.store(masked_ptr + offs, dy, mask=mask)
+            ptrs = masked_ptr + offsets(start + first, c, masked_pitch, ALIGN, BLOCK_R)
+            tl.store(ptrs, dy, mask=mask)
         dy = dy.to(tl.float32)
         if RELU:
             dy = _passed(x, dy, mean, scale, shift, x_ptr.dtype.element_ty, PRECISION)
@@ -89,19 +94,19 @@ def _params_kernel(
 @triton.jit(do_not_specialize=["num_rows"])
 def _grad_input_kernel(
     x_ptr, dy_ptr, statistics_ptr, weight_ptr, bias_ptr, dweight_ptr, dbias_ptr, dx_ptr,
-    num_rows, channels, share,
-    RELU: tl.constexpr, PRECISION: tl.constexpr, ALIGN: tl.constexpr,
-    BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+    num_rows, channels, x_pitch, dy_pitch, dx_pitch, share,
+    RELU: tl.constexpr, PRECISION: tl.constexpr,
+    ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    channels = channels // ALIGN * ALIGN  # tells the compiler
-    tile, c, mask_c = place_of(tl.program_id(0), channels, BLOCK_C)
+    tile, c, mask_c = place_of(tl.program_id(0), channels, ALIGN, BLOCK_C)
     start = tile * BLOCK_R
-    count = tl.minimum(num_rows - start, BLOCK_R).to(tl.int32)
-    offs, mask = tile_of(start, 0, count, c, mask_c, channels, BLOCK_R)
-    dx = tl.load(dy_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+    mask = in_tile(num_rows - start, mask_c, BLOCK_R)
+    ptrs = dy_ptr + offsets(start, c, dy_pitch, ALIGN, BLOCK_R)
+    dx = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
     mean, scale, shift = normalizing(statistics_ptr, weight_ptr, bias_ptr, c, mask_c, channels)
     if RELU or dbias_ptr is not None:
-        x = tl.load(x_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+        ptrs = x_ptr + offsets(start, c, x_pitch, ALIGN, BLOCK_R)
+        x = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
         if RELU:
             dx = _passed(x, dx, mean, scale, shift, x_ptr.dtype.element_ty, PRECISION)
         if dbias_ptr is not None:
@@ -109,7 +114,8 @@ def _grad_input_kernel(
             dbias = tl.load(dbias_ptr + c, mask=mask_c, other=0.0) * share
             slope = tl.load(dweight_ptr + c, mask=mask_c, other=0.0) * rstd * share
             dx = tl.fma(mean - x, slope[None, :], dx - dbias[None, :])
-    tl.store(dx_ptr + offs, stored(dx * scale, dx_ptr.dtype.element_ty, PRECISION), mask=mask)
+    dx = stored(dx * scale, dx_ptr.dtype.element_ty, PRECISION)
+    tl.store(dx_ptr + offsets(start, c, dx_pitch, ALIGN, BLOCK_R), dx, mask=mask)
 
 
 def batch_norm_grad_sums(
@@ -126,11 +132,12 @@ def batch_norm_grad_sums(
     assert (y is None) == (masked is None)
     cut = slices_of(x.shape, partials, group)
     channels = x.shape[-1]
-    tile = summing(channels)
+    tile = summing(x, dy, y, masked)
     grid = (cut.count * triton.cdiv(channels, tile["BLOCK_C"]),)
     _sums_kernel[grid](
         x, dy, statistics, weight, bias, y, partials, masked,
-        cut.rows, channels, cut.group_rows, cut.slice_rows, cut.splits,
+        cut.rows, channels, pitch_of(x), pitch_of(dy), pitch_of(y), pitch_of(masked),
+        cut.group_rows, cut.slice_rows, cut.splits,
         RELU=relu and masked is None, PRECISION=precision, **tile,
     )  # fmt: skip
 
@@ -159,10 +166,11 @@ def batch_norm_grad_input(
     if dx.numel() == 0:
         return
     channels = dx.shape[-1]
-    num_rows, tile = dx.numel() // channels, writing(channels)
+    num_rows, tile = dx.numel() // channels, writing(dx, dy, x)
     grid = (triton.cdiv(num_rows, tile["BLOCK_R"]) * triton.cdiv(channels, tile["BLOCK_C"]),)
     _grad_input_kernel[grid](
-        x, dy, statistics, weight, bias, dweight, dbias, dx, num_rows, channels, 1.0 / rows,
+        x, dy, statistics, weight, bias, dweight, dbias, dx, num_rows, channels,
+        pitch_of(x), pitch_of(dy), pitch_of(dx), 1.0 / rows,
         RELU=relu, PRECISION=precision, **tile,
     )  # fmt: skip
 

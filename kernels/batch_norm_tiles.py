@@ -17,7 +17,7 @@ LEAST_ROWS: Final = 256  # of a group: its sums have 1.6% of the bytes of bfloat
 SLICE_ROWS: Final = 512
 MOST_SLICES: Final = 2048  # of a batch, where its samples are fewer
 TILE_CHANNELS: Final = (64, 32, 16)  # 64 bfloat16 channels are one 128-byte line
-SUMMED: Final = 2048  # elements of a tile that is summed, by 4 warps
+SUMMED: Final = 2048  # elements of a tile that is summed
 WRITTEN: Final = 8192  # elements of a tile that is written, by 8 warps
 MERGED: Final = {"BLOCK_P": 256, "BLOCK_C": 16, "STAGES": 2, "num_warps": 8}  # slices, channels
 
@@ -76,32 +76,41 @@ def slice_ranges(shape: tuple[int, ...], partials: Tensor, group: int) -> list[t
     return found
 
 
-def summing(channels: int) -> dict[str, int]:
-    """Constants of a launch that sums rows of so many channels."""
-    tile = _tile(channels, SUMMED)
-    return tile | {"STAGES": 4 if tile["ALIGN"] >= 8 else 1, "num_warps": 4}
+def summing(*maps: Tensor | None) -> dict[str, int]:
+    """Constants of a launch that sums rows of the maps."""
+    tile = _tile(maps, SUMMED)
+    aligned = tile["ALIGN"] >= 8
+    return tile | ({"STAGES": 4, "num_warps": 4} if aligned else {"STAGES": 1, "num_warps": 8})
 
 
-def writing(channels: int) -> dict[str, int]:
-    """Constants of a launch that writes rows of so many channels."""
-    return _tile(channels, WRITTEN) | {"num_warps": 8}
+def writing(*maps: Tensor | None) -> dict[str, int]:
+    """Constants of a launch that writes rows of maps like these."""
+    return _tile(maps, WRITTEN) | {"num_warps": 8}
 
 
-def _tile(channels: int, elements: int) -> dict[str, int]:
+def _tile(maps: tuple[Tensor | None, ...], elements: int) -> dict[str, int]:
     """The block of channels that leaves the fewest idle, and as many rows as there is room for.
 
-    ALIGN divides the channels: loads of 16 bytes ask for 8 bfloat16 elements.
+    ALIGN divides channels and pitches: loads of 16 bytes ask for 8 bfloat16 elements.
     """
+    given = [each for each in maps if each is not None]
+    channels = given[0].shape[-1]
     block_c = min(TILE_CHANNELS, key=lambda block: triton.cdiv(channels, block) * block)
-    return {"ALIGN": gcd(channels, 16), "BLOCK_R": elements // block_c, "BLOCK_C": block_c}
+    align = gcd(16, channels, *map(pitch_of, given))
+    return {"ALIGN": align, "BLOCK_R": elements // block_c, "BLOCK_C": block_c}
+
+
+def pitch_of(maps: Tensor | None) -> int:
+    """Elements from one row of a map to the next: more than its channels in a range of a wider."""
+    return 0 if maps is None else maps.stride(-2)
 
 
 @triton.jit
-def place_of(pid, channels, BLOCK_C: tl.constexpr) -> tl.tuple:
+def place_of(pid, channels, ALIGN: tl.constexpr, BLOCK_C: tl.constexpr) -> tl.tuple:
     """Which tile of rows (int64) a program takes, its channels [BLOCK_C] and their mask."""
     tiles_c = tl.cdiv(channels, BLOCK_C)
     c = pid % tiles_c * BLOCK_C + tl.arange(0, BLOCK_C)
-    return (pid // tiles_c).to(tl.int64), c, c < channels
+    return (pid // tiles_c).to(tl.int64), c, c < channels // ALIGN * ALIGN
 
 
 @triton.jit
@@ -113,11 +122,19 @@ def slice_at(part, num_rows, group_rows, slice_rows, splits) -> tl.tuple:
 
 
 @triton.jit
-def tile_of(start, first, count, c, mask_c, channels, BLOCK_R: tl.constexpr) -> tl.tuple:
-    """Offsets [BLOCK_R, BLOCK_C] from row `first` on of `count` rows at `start`, and a mask."""
-    r = tl.arange(0, BLOCK_R)
-    offs = (start + first) * channels + (r[:, None] * channels + c[None, :])
-    return offs, (r < count - first)[:, None] & mask_c[None, :]
+def in_tile(count, mask_c, BLOCK_R: tl.constexpr) -> tl.tensor:
+    """The mask [BLOCK_R, BLOCK_C] of the first `count` rows of a tile."""
+    return (tl.arange(0, BLOCK_R) < count)[:, None] & mask_c[None, :]
+
+
+@triton.jit
+def offsets(start, c, pitch, ALIGN: tl.constexpr, BLOCK_R: tl.constexpr) -> tl.tensor:
+    """Those of channels c of the rows from `start` (int64) on, [BLOCK_R, BLOCK_C].
+
+    That the pitch is a multiple of ALIGN is for the compiler to know.
+    """
+    pitch = pitch // ALIGN * ALIGN
+    return start * pitch + (tl.arange(0, BLOCK_R)[:, None] * pitch + c[None, :])
 
 
 @triton.jit

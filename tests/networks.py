@@ -154,13 +154,16 @@ def _feature(
     rng: random.Random, shape: tuple[int, int, int]
 ) -> tuple[nn.Module, tuple[int, int, int]]:
     """A layer over maps of `shape` [C, H, W], and the shape that it makes."""
-    kind = rng.choice(("conv", "conv", "conv", "activation", "max", "avg", "norm", "dropout"))
+    kinds = ("conv", "conv", "conv", "activation", "max", "avg", "norm", "batch", "dropout")
+    kind = rng.choice(kinds)
     if kind == "conv":
         return _conv(rng, shape)
     if kind in ("max", "avg") and min(shape[1:]) >= 2:
         return _pool(rng, kind, shape)
     if kind == "norm":
         return nn.LocalResponseNorm(rng.randint(1, 5), alpha=0.1), shape
+    if kind == "batch" and min(shape[1:]) >= 2:
+        return _batch_norm(rng, shape), shape
     if kind == "dropout":
         return nn.Dropout(rng.choice((0.1, 0.5))), shape
     return _activation(rng, inplace=rng.random() < 0.5), shape
@@ -187,15 +190,23 @@ def _concat(rng: random.Random, shape: tuple[int, int, int]) -> tuple[Concat, tu
 
 def _branch(rng: random.Random, shape: tuple[int, int, int]) -> Iterator[nn.Module]:
     for _ in range(rng.randint(0, 2)):
-        kind = rng.choice(("conv", "conv", "activation", "dropout", "sum"))
+        kind = rng.choice(("conv", "conv", "activation", "batch", "dropout", "sum"))
         if kind == "conv":
             yield nn.Conv2d(shape[0], shape[0], 3, padding=1)
         elif kind == "activation":
             yield _activation(rng, inplace=False)
+        elif kind == "batch" and min(shape[1:]) >= 2:
+            yield _batch_norm(rng, shape)
         elif kind == "dropout":
             yield nn.Dropout(0.3)
         else:
             yield _sum(rng, shape)
+
+
+def _batch_norm(rng: random.Random, shape: tuple[int, ...]) -> nn.BatchNorm2d:
+    """In training or, one of four, in evaluation; eps keeps few values' deviations from zero."""
+    layer = nn.BatchNorm2d(shape[0], eps=0.1, affine=rng.random() < 0.7)
+    return layer.train(rng.random() < 0.75)
 
 
 def _activation(rng: random.Random, *, inplace: bool) -> nn.Module:

@@ -1,6 +1,7 @@
 """Networks with batch normalization: statistics of the whole batch, tracked as torch does."""
 
 import copy
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.nn import functional
 from tests.running import Batch, random_batches
 from tvdnn.engine import Trainer, training_graph, virtualize
 from tvdnn.errors import InputError, UnsupportedOpError
+from tvdnn.graph import Kind
 from tvdnn.optim import SGD
 from tvdnn.trace import trace
 
@@ -97,18 +99,98 @@ def test_training_follows_torch(settings: dict[str, Any], device: torch.device) 
     close(trained(net, "keep", device), by_torch(net))
 
 
-@pytest.mark.parametrize(("kernels", "dtype"), [("torch", "fp32"), ("torch", "bf16")])
-def test_every_policy_trains_to_the_same_bits(
-    kernels: str, dtype: str, device: torch.device
-) -> None:
-    options = {"kernels": kernels, "dtype": dtype, "order_seed": 3}
+class Dense(nn.Module):
+    """Normalization of what is concatenated, and between the terms of another concatenation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 1)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(channels) for channels in (8, 12, 16))
+        self.convs = nn.ModuleList(nn.Conv2d(channels, 4, 3, padding=1) for channels in (8, 12, 16))
+        self.last = nn.BatchNorm2d(4)
+        self.head = nn.Linear(8 * 36, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        maps = [self.stem(x)]
+        for norm, conv in zip(self.norms, self.convs, strict=True):
+            maps.append(conv(functional.relu(norm(torch.cat(maps, 1)))))
+        *_, first, second = maps
+        joined = torch.cat([self.last(first), functional.relu(self.last(second))], 1)
+        return self.head(joined.flatten(1))
+
+
+def frozen(net: Residual) -> Residual:
+    """With layers in evaluation: one that trains yet, and one that does not."""
+    net.side.eval()
+    net.last.eval().requires_grad_(False)
+    return net
+
+
+NETS: dict[str, Callable[[], nn.Module]] = {
+    "residual": make_net,
+    "frozen": lambda: frozen(make_net()),
+    "dense": Dense,
+}
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", NETS)
+def test_every_policy_trains_to_the_same_bits(name: str, dtype: str, device: torch.device) -> None:
+    """Also those that fuse normalization with residuals and ReLUs, and those that do not."""
+    torch.manual_seed(9)
+    net, options = NETS[name](), {"kernels": "torch", "dtype": dtype, "order_seed": 3, "steps": 2}
     kept, *others = (
-        trained(make_net(), policy, device, **options)
+        trained(net, policy, device, **options)
         for policy in ("vdnn-all:p", "vdnn-all:m", "keep", "auto")
     )
     assert all(value.isfinite().all() for value in kept)
     for other in others:
         assert all(torch.equal(one, another) for one, another in zip(kept, other, strict=True))
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_fused_gradients_are_torchs(name: str, device: torch.device) -> None:
+    torch.manual_seed(9)
+    net = NETS[name]().to(device)
+    twin = copy.deepcopy(net).double()
+    ((x, y), *_) = [(x.to(device), y.to(device)) for x, y in batches()]
+    virtual = virtualize(net, x, policy="keep", chunk_size=CHUNK_SIZE, dtype="fp32", order_seed=1)
+    leaves = (x.clone().requires_grad_(), x.double().requires_grad_())
+    for each, leaf in zip((virtual, twin), leaves, strict=True):
+        functional.cross_entropy(each(leaf), y).backward()
+    pairs = [leaves, *zip(net.parameters(), twin.parameters(), strict=True)]
+    for mine, theirs in pairs:
+        assert (mine.grad is None) == (theirs.grad is None)
+        if mine.grad is not None and theirs.grad is not None:
+            close([mine.grad], [theirs.grad])
+
+
+def test_residuals_and_relus_are_taken_in() -> None:
+    """Of a sum's two normalizations the later takes the other's result, and overwrites it."""
+    graph = training_graph(make_net(), torch.empty(BATCH, *SHAPE), fuse=True)
+    kinds = [op.kind for op in graph.network.ops if op.kind.startswith("batch_norm")]
+    joined = "batch_norm_add_relu"
+    assert kinds == ["batch_norm_relu", "batch_norm", joined, joined, "batch_norm"]
+    assert not any(op.kind in ("add", "relu") for op in graph.network.ops)
+    (side,) = (each for each in graph.passes if each.name == "side forward")
+    assert side.writes[0].buffer == side.reads[2].buffer == "second"
+
+
+def test_what_is_normalized_is_the_only_other_map_that_is_kept() -> None:
+    """Backward reads inputs of convolutions and what they make, but nothing in between."""
+    graph = training_graph(make_net(), torch.empty(BATCH, *SHAPE), fuse=True)
+    maps = {name for name, each in graph.buffers.items() if each.kind is Kind.MAP}
+    wide = {name for name in maps if graph.buffers[name].shape == (BATCH, 6, 6, 8)}
+    assert wide == {"stem", "relu", "conv", "down", "second", "conv#2", "relu#3"}
+
+
+def test_ranges_of_concatenations_are_normalized_in_place() -> None:
+    """The features of a dense block are one map: no range of it is copied to be normalized."""
+    graph = training_graph(Dense(), torch.empty(BATCH, *SHAPE), fuse=True)
+    norms = ("norms.1 forward", "norms.2 forward")
+    reads = [each.reads[0] for each in graph.passes if each.name in norms]
+    assert len({read.buffer for read in reads}) == 1
+    assert [read.channels for read in reads] == [(0, 12), None]
 
 
 def test_kernels_train_to_the_same_bits_where_maps_move(device: torch.device) -> None:

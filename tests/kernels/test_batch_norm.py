@@ -15,6 +15,12 @@ from tvdnn.kernels.batch_norm_tiles import batch_norm_plan, slice_ranges
 
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 4e-3}
 SHAPES = [(3, 5, 7, 12), (40, 3, 3, 7), (700, 70), (2, 36, 36, 20), (7, 1, 1, 1)]
+HOWS = {
+    "plain": {},
+    "affine": {"affine": True},
+    "relu": {"affine": True, "relu": True},
+    "residual": {"residual": True, "relu": True},
+}
 EPS, MOMENTUM = 1e-3, 0.3
 Launcher = Callable[..., None]
 
@@ -111,16 +117,13 @@ def exact(case: Case, passed: Tensor) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
-@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(
-    "how",
-    [{}, {"affine": True}, {"affine": True, "relu": True}, {"residual": True, "relu": True}],
-    ids=lambda how: "+".join(how) or "plain",
+    ("shape", "how"), [*zip(SHAPES, [*HOWS, "relu"], strict=True), ((4, 3, 3, 40), "residual")]
 )
 def test_follows_torch(
-    shape: tuple[int, ...], dtype: torch.dtype, how: dict[str, bool], generator: torch.Generator
+    shape: tuple[int, ...], dtype: torch.dtype, how: str, generator: torch.Generator
 ) -> None:
-    case = make_case(shape, dtype, generator, **how)
+    case = make_case(shape, dtype, generator, **HOWS[how])
     for suffix in ("", "_reference"):
         found = run(case, suffix)
         expected = exact(case, found["y"] > 0)
@@ -128,12 +131,43 @@ def test_follows_torch(
             assert rms_error(value, expected[name]) <= TOLERANCE[dtype], (suffix, name)
 
 
-@pytest.mark.parametrize("how", [{"affine": True, "relu": True}, {"residual": True, "relu": True}])
-def test_kernels_equal_references(how: dict[str, bool], generator: torch.Generator) -> None:
-    case = make_case((5, 6, 6, 40), torch.bfloat16, generator, **how)
+@pytest.mark.parametrize("how", ["relu", "residual"])
+def test_kernels_equal_references(how: str, generator: torch.Generator) -> None:
+    case = make_case((5, 6, 6, 40), torch.bfloat16, generator, **HOWS[how])
     ours, wanted = run(case, ""), run(case, "_reference")
     for name, value in ours.items():
         assert rms_error(value, wanted[name]) <= TOLERANCE[torch.bfloat16], name
+
+
+@pytest.mark.parametrize("suffix", ["", "_reference"])
+def test_ranges_of_wider_maps(suffix: str, generator: torch.Generator) -> None:
+    """Maps at a pitch make what contiguous ones make, and nothing beside the range is written."""
+    case = make_case((5, 3, 3, 24), torch.bfloat16, generator, **HOWS["residual"])
+    statistics = torch.rand(3, 24, generator=generator, device=case.x.device)
+    kernels, plan = launchers(suffix), batch_norm_plan(case.x.shape)
+
+    def wide(narrow: Tensor) -> Tensor:
+        maps = poisoned((5, 3, 3, 40), narrow.dtype, narrow.device)[..., 8:32]
+        return maps.copy_(narrow)
+
+    def run_on(place: Callable[[Tensor], Tensor]) -> list[Tensor]:
+        x, dy, residual = (place(each) for each in (case.x, case.dy, case.residual))
+        y, masked, dx = (place(poisoned_like(case.x)) for _ in range(3))
+        partials = poisoned((*plan.partials_shape(5, 24),), torch.float32, x.device)
+        affine = (statistics[0], statistics[1])
+        kernels["batch_norm"](x, statistics, *affine, residual, y, relu=True)
+        sums = (x, dy, statistics, *affine, y, partials, masked)
+        kernels["grad_sums"](*sums, group=plan.group, relu=True)
+        how = {"rows": 45, "relu": False}
+        kernels["grad_input"](x, masked, statistics, *affine, *affine, dx, **how)
+        return [partials, y, masked, dx]
+
+    for ours, theirs in zip(run_on(wide), run_on(lambda narrow: narrow), strict=True):
+        assert torch.equal(ours, theirs)
+        if ours.dim() == 4 and ours.dtype == torch.bfloat16:
+            around = ours.as_strided((5, 3, 3, 40), (360, 120, 40, 1), 0)
+            assert around[..., :8].isnan().all()
+            assert around[..., 32:].isnan().all()
 
 
 def test_slices_cover_every_row_once() -> None:

@@ -66,6 +66,39 @@ def linear_relu_dropout(network: Network) -> Network:
     return _joined(network, Join("linear_relu", "dropout", "linear_relu_dropout", attrs=attrs))
 
 
+def batch_norm_add(network: Network) -> Network:
+    """A normalization adds a residual to what it writes; where both terms are such, the later."""
+    readers, places = _only_readers(network), {op.name: n for n, op in enumerate(network.ops)}
+    makers = {op.output: op for op in network.ops if op.kind == "batch_norm"}
+    fused: dict[str, Op] = {}
+    taken: set[str] = set()
+    for op in network.ops:
+        terms = [makers[name] for name in op.inputs if name in makers and name in readers]
+        if op.kind != "add" or not terms:
+            continue
+        norm = max(terms, key=lambda term: places[term.name])
+        (residual,) = (name for name in op.inputs if name != norm.output)
+        inputs = (*norm.inputs, residual)
+        fused[op.name] = replace(norm, kind="batch_norm_add", inputs=inputs, output=op.output)
+        taken.add(norm.name)
+    gone = {op.output for op in network.ops if op.name in taken}
+    return replace(
+        network,
+        values={name: value for name, value in network.values.items() if name not in gone},
+        ops=tuple(fused.get(op.name, op) for op in network.ops if op.name not in taken),
+    )
+
+
+def batch_norm_relu(network: Network) -> Network:
+    """A normalization keeps what its ReLU leaves of it."""
+    return _joined(network, Join("batch_norm", "relu", "batch_norm_relu"))
+
+
+def batch_norm_add_relu(network: Network) -> Network:
+    """So it does with a residual."""
+    return _joined(network, Join("batch_norm_add", "relu", "batch_norm_add_relu"))
+
+
 def max_pool2d_codes(network: Network) -> Network:
     """A max pooling notes where its maxima are, so that backward need not read its input."""
 
@@ -82,6 +115,9 @@ REWRITES: tuple[Callable[[Network], Network], ...] = (
     conv2d_relu_max_pool2d,
     linear_relu,
     linear_relu_dropout,
+    batch_norm_add,
+    batch_norm_relu,
+    batch_norm_add_relu,
     max_pool2d_codes,
 )
 

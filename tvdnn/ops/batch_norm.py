@@ -1,41 +1,63 @@
 """Batch normalization: moments of groups of samples, their merge, then the map; backward likewise.
 
-Statistics are the whole batch's, whatever its sections. Backward finds the normalized map again
-from the input, and with it the mask of a ReLU that is fused.
+Statistics are the whole batch's, whatever its sections. A residual may be added to what is
+normalized, and a ReLU follow, in the same passes. Backward finds the normalized map again from the
+input, and with it the mask of the ReLU; behind a residual the output has that, and what is masked
+by it is the gradient of the residual.
 """
 
+from functools import partial
 from math import prod
 from typing import Any
 
 from torch import Tensor
 
-from ..graph import Kind, Op, Use
+from ..graph import Kind, Need, Op, Use
 from ..kernels.batch_norm_tiles import BatchNormPlan, batch_norm_plan
 from .builder import Builder, whole
-from .definition import Launch, OpDef
+from .definition import PITCHED, Launch, OpDef
 
 
-def forward(b: Builder, op: Op) -> None:
-    weight, bias = op.params[:2]
+def forward(b: Builder, op: Op, *, relu: bool) -> None:
     statistics = whole(_statistics(b, op))
-    reads = (Use(b.input_of(op)), statistics)
-    b.add_pass(op, "forward", reads, (Use(b.new_output(op)),), params=(weight, bias))
+    reads = (Use(b.input_of(op)), statistics, *(Use(b.home[name]) for name in op.inputs[1:]))
+    y = b.home.get(op.output) or b.new_output(op)
+    b.add_pass(op, "forward", reads, (Use(y),), params=op.params[:2], attrs={"relu": relu})
 
 
-def backward(b: Builder, op: Op) -> None:
-    weight, bias = op.params[:2]
-    statistics, training = whole(_name(op)), op.attrs["training"]
-    sums: tuple[Use, ...] = ()
-    if training or b.needs_param_grad(weight) or b.needs_param_grad(bias):
-        sums = _sums(b, op)
-    if not b.needs_grad(op.inputs[0]):
+def backward(b: Builder, op: Op, *, relu: bool) -> None:
+    """The passes backward; the gradient that the residual has lies still after them."""
+    dy, (value, *residual) = b.grad_of(op), op.inputs
+    masks = relu and bool(residual)
+    grad = _masked(b, op) if masks else dy
+    sums = _sums(b, op, grad, relu=relu) if masks or _needs_sums(b, op) else ()
+    kept = bool(residual) and b.needs_grad(residual[0])
+    if kept:
+        b.adopt_grad(residual[0], grad)
+    if not b.needs_grad(value):
         return
-    reads = [Use(b.grad_of(op)), statistics]
-    if training:
-        reads += [Use(b.input_of(op)), *sums]
-    attrs = {"rows": prod(b.shape(op.inputs[0])[:-1])}
-    writes = (Use(b.next_grad(op)),)
-    b.add_pass(op, "grad_input", reads, writes, params=(weight, bias), attrs=attrs)
+    kept |= grad == dy and b.is_shared(dy)
+    dx = b.new_grad(value) if kept else b.adopt_grad(value, grad)
+    reads = [Use(grad), whole(_name(op))]
+    again = relu and not masks
+    if again or op.attrs["training"]:
+        reads.append(Use(b.input_of(op)))
+    if op.attrs["training"]:
+        reads += sums
+    attrs = {"rows": prod(b.shape(value)[:-1]), "relu": again}
+    b.add_pass(op, "grad_input", reads, (Use(dx),), params=op.params[:2], attrs=attrs)
+
+
+def _masked(b: Builder, op: Op) -> str:
+    """The buffer for the masked gradient of the output: in place, unless that is another's too."""
+    dy = b.grad_of(op)
+    if not b.is_shared(dy):
+        return dy
+    return b.add_map(f"masked {dy}", b.buffers[b.home[op.output]].shape, Kind.GRAD)
+
+
+def _needs_sums(b: Builder, op: Op) -> bool:
+    return op.attrs["training"] or any(b.needs_param_grad(name) for name in op.params[:2])
 
 
 def _name(op: Op) -> str:
@@ -66,15 +88,17 @@ def _statistics(b: Builder, op: Op) -> str:
     return statistics
 
 
-def _sums(b: Builder, op: Op) -> tuple[Use, Use]:
-    """The gradients of weight and bias, wanted or not."""
+def _sums(b: Builder, op: Op, grad: str, *, relu: bool) -> tuple[Use, Use]:
+    """The gradients of weight and bias, wanted or not; behind a residual `grad` is masked first."""
     weight, bias = op.params[:2]
-    statistics = whole(_name(op))
-    plan = batch_norm_plan(b.shape(op.inputs[0]))
+    statistics, plan = whole(_name(op)), batch_norm_plan(b.shape(op.inputs[0]))
     partials = _add_groups(b, op, "grad sums", plan)
-    reads = (Use(b.input_of(op)), Use(b.grad_of(op)), statistics)
-    attrs = {"group": plan.group}
-    b.add_pass(op, "grad_sums", reads, (partials,), params=(weight, bias), attrs=attrs)
+    reads, writes = [Use(b.input_of(op)), Use(b.grad_of(op)), statistics], [partials]
+    if relu and len(op.inputs) > 1:
+        reads.append(Use(b.home[op.output], need=Need.SIGN))
+        writes.append(Use(grad))
+    attrs = {"group": plan.group, "relu": relu}
+    b.add_pass(op, "grad_sums", reads, writes, params=(weight, bias), attrs=attrs)
     sums = (whole(_param_grad(b, op, weight, "scale")), whole(_param_grad(b, op, bias, "shift")))
     b.add_pass(op, "grad_params", (whole(partials.buffer), statistics), sums)
     return sums
@@ -95,21 +119,15 @@ def _add_groups(b: Builder, op: Op, name: str, plan: BatchNormPlan) -> Use:
     return Use(groups, per=plan.group)
 
 
-def _rows(maps: Tensor, statistics: Tensor) -> Tensor:
-    """Maps as [N, pixels, C]; a view may have renamed them."""
-    return maps.view(maps.shape[0], -1, statistics.shape[1])
-
-
-def _group(a: Launch) -> int:
-    """Samples that share sums."""
-    group: int = a.attrs["group"]
-    return group
+def _rows(maps: Tensor, channels: int) -> Tensor:
+    """Maps, which may be ranges of wider ones, as [N, pixels, C]: a view may have renamed them."""
+    return maps.view(maps.shape[0], -1, channels)
 
 
 def _run_moments(a: Launch) -> None:
     x, moments = a.reads[0], a.writes[0]
-    rows = x.view(x.shape[0], -1, moments.shape[-1])
-    a.kernels.batch_norm_moments(rows, moments, group=_group(a))
+    rows = _rows(x, moments.shape[-1])
+    a.kernels.batch_norm_moments(rows, moments, **a.settings("group"))
 
 
 def _run_statistics(a: Launch) -> None:
@@ -124,18 +142,21 @@ def _run_recall(a: Launch) -> None:
 
 
 def _run_forward(a: Launch) -> None:
-    x, statistics = a.reads
-    x, y = (_rows(maps, statistics) for maps in (x, a.writes[0]))
-    a.kernels.batch_norm(x, statistics, *a.params, None, y, relu=False, precision=a.precision)
+    x, statistics, *residual = a.reads
+    rows = partial(_rows, channels=statistics.shape[1])
+    other = rows(residual[0]) if residual else None
+    settings: dict[str, Any] = {**a.settings("relu"), "precision": a.precision}
+    a.kernels.batch_norm(rows(x), statistics, *a.params, other, rows(a.writes[0]), **settings)
 
 
 def _run_grad_sums(a: Launch) -> None:
-    x, dy, statistics = a.reads
-    x, dy = (_rows(maps, statistics) for maps in (x, dy))
-    settings: dict[str, Any] = {"group": _group(a), "relu": False, "precision": a.precision}
-    a.kernels.batch_norm_grad_sums(
-        x, dy, statistics, *a.params, None, a.writes[0], None, **settings
-    )
+    x, dy, statistics, *outputs = a.reads
+    partials, *masked = a.writes
+    rows = partial(_rows, channels=statistics.shape[1])
+    y, mask = (rows(outputs[0]), rows(masked[0])) if masked else (None, None)
+    settings: dict[str, Any] = {**a.settings("group", "relu"), "precision": a.precision}
+    operands = (rows(x), rows(dy), statistics, *a.params, y, partials, mask)
+    a.kernels.batch_norm_grad_sums(*operands, **settings)
 
 
 def _run_grad_params(a: Launch) -> None:
@@ -143,25 +164,36 @@ def _run_grad_params(a: Launch) -> None:
 
 
 def _run_grad_input(a: Launch) -> None:
-    dy, statistics, *rest = a.reads
-    x, dweight, dbias = (_rows(rest[0], statistics), *rest[1:]) if rest else (None, None, None)
-    dy, dx = (_rows(maps, statistics) for maps in (dy, a.writes[0]))
-    settings = {"rows": a.attrs["rows"], "relu": False, "precision": a.precision}
-    a.kernels.batch_norm_grad_input(x, dy, statistics, *a.params, dweight, dbias, dx, **settings)
+    dy, statistics, *others = a.reads
+    rows = partial(_rows, channels=statistics.shape[1])
+    x = rows(others[0]) if others else None
+    dweight, dbias = others[1:] or (None, None)
+    settings: dict[str, Any] = {**a.settings("rows", "relu"), "precision": a.precision}
+    operands = (x, rows(dy), statistics, *a.params, dweight, dbias, rows(a.writes[0]))
+    a.kernels.batch_norm_grad_input(*operands, **settings)
 
 
-BATCH_NORM = OpDef(
-    kind="batch_norm",
-    forward=forward,
-    backward=backward,
-    roles={
-        "moments": _run_moments,
-        "statistics": _run_statistics,
-        "recall": _run_recall,
-        "forward": _run_forward,
-        "grad_sums": _run_grad_sums,
-        "grad_params": _run_grad_params,
-        "grad_input": _run_grad_input,
-    },
-    saves=frozenset({"input"}),
-)
+def _definition(kind: str, *, relu: bool, adds: bool = False) -> OpDef:
+    return OpDef(
+        kind=kind,
+        forward=partial(forward, relu=relu),
+        backward=partial(backward, relu=relu),
+        roles={
+            "moments": _run_moments,
+            "statistics": _run_statistics,
+            "recall": _run_recall,
+            "forward": _run_forward,
+            "grad_sums": _run_grad_sums,
+            "grad_params": _run_grad_params,
+            "grad_input": _run_grad_input,
+        },
+        saves=frozenset({"input", "output"} if relu and adds else {"input"}),
+        elementwise=adds,
+        pitched=PITCHED,
+    )
+
+
+BATCH_NORM = _definition("batch_norm", relu=False)
+BATCH_NORM_RELU = _definition("batch_norm_relu", relu=True)
+BATCH_NORM_ADD = _definition("batch_norm_add", relu=False, adds=True)
+BATCH_NORM_ADD_RELU = _definition("batch_norm_add_relu", relu=True, adds=True)

@@ -194,8 +194,12 @@ def _forward(b: Builder) -> None:
 def _place_elementwise(
     b: Builder, op: Op, consumers: dict[str, int], producers: dict[str, Op]
 ) -> None:
-    """Give the op's output an input's bytes where nothing else reads them, else its own."""
-    for name in op.inputs if op.output not in b.places else ():
+    """Give the op's output an input's bytes where nothing else reads them, else its own.
+
+    The first input's are not to take where the op's backward reads it.
+    """
+    first = int("input" in DEFINITIONS[op.kind].saves)
+    for name in op.inputs[first:] if op.output not in b.places else ():
         if _may_overwrite(b, name, consumers, producers):
             b.home[op.output] = b.home[name]
             return

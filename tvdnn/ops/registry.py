@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from .activation import ACTIVATIONS, RELU
 from .arithmetic import ADD_MULTIPLE, AFFINE, MULTIPLY
-from .batch_norm import BATCH_NORM
+from .batch_norm import BATCH_NORM, BATCH_NORM_ADD, BATCH_NORM_ADD_RELU, BATCH_NORM_RELU
 from .channel_scale import SCALE_CHANNELS
 from .concat import CONCAT, NARROW, run_copies, run_zeros
 from .conv import CONV2D, CONV2D_RELU, CONV2D_RELU_MAX_POOL2D
@@ -55,6 +55,9 @@ _FUSED = (
     LINEAR_RELU,
     LINEAR_RELU_DROPOUT,
     MAX_POOL2D_CODES,
+    BATCH_NORM_RELU,
+    BATCH_NORM_ADD,
+    BATCH_NORM_ADD_RELU,
 )
 _ADDED = (CROSS_ENTROPY, *ELEMENT_LOSSES, PARAMETER, OPAQUE)
 _EVERY_OPS = {"add_grad": run_add, "copy_grad": run_copies, "zero_grad": run_zeros}

@@ -14,7 +14,7 @@ from ..plan import Plan, Transfer
 from ..segments import Variant, segments
 
 CONV = frozenset({"conv2d", "conv2d_relu", "conv2d_relu_max_pool2d"})
-ALL = CONV | {"max_pool2d", "max_pool2d_codes", "local_response_norm"}
+ALL = CONV | {"max_pool2d", "max_pool2d_codes", "local_response_norm", "batch_norm"}
 
 
 @dataclass(frozen=True, slots=True)
