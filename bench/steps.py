@@ -43,7 +43,7 @@ BUDGETS = (None, 12, 6, 4)
 STEPS = 20
 BUSY_STEPS = 5
 AUTOCAST = "torch.compile, autocast"
-TITLES = {"vgg16": "VGG-16", "alexnet": "AlexNet"}
+TITLES = {"vgg16": "VGG-16", "alexnet": "AlexNet", "resnet50": "ResNet-50"}
 SGD = tvdnn.optim.SGD(lr=1e-3, momentum=0.9)
 
 Rows = list[dict[str, Any]]
@@ -54,7 +54,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("job", choices=("compare", "matrix", "deep", "soak"))
-    parser.add_argument("--net", choices=("vgg16", "alexnet"), default="vgg16")
+    parser.add_argument("--net", default="vgg16", help="any of torchvision's classifiers")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--parts", type=int, nargs="*", default=(4, 8, 16))
     parser.add_argument("--inside", type=float, nargs="*", default=())
@@ -79,8 +79,7 @@ def compare(options: argparse.Namespace) -> tuple[str, str, Rows]:
     x, y = batch(options.batch, 224)
     rows: Rows = []
     if not options.no_peers:
-        make = getattr(torch_models, options.net)
-        rows += peers(options.net, make, x, y, options.dtype, options.parts)
+        rows += peers(options.net, x, y, options.dtype, options.parts)
     slab, oracle = Slab(pinned=True), Oracle()
     held = sum(value.numel() * value.element_size() for value in (x, y))
     rows.append(run(options.net, "keep", None, x, y, options.dtype, slab, oracle))
@@ -93,13 +92,17 @@ def compare(options: argparse.Namespace) -> tuple[str, str, Rows]:
     )
     if options.dtype == "bf16":
         note += " torch's parameters and momentum are bf16 except by autocast, tvdnn's are float32."
-    return f"{TITLES[options.net]}, batch {options.batch}, {options.dtype}", note, rows
+    return (
+        f"{TITLES.get(options.net, options.net)}, batch {options.batch}, {options.dtype}",
+        note,
+        rows,
+    )
 
 
 def matrix(options: argparse.Namespace) -> tuple[str, str, Rows]:
     """VGG-16, batch 256: peers, then every policy at every budget, over one slab."""
     x, y = batch(256, 224)
-    rows = [] if options.no_peers else peers("vgg16", torch_models.vgg16, x, y, options.dtype)
+    rows = [] if options.no_peers else peers("vgg16", x, y, options.dtype)
     slab, oracle = Slab(pinned=True), Oracle()
     for policy in options.policies.split(","):
         for budget in BUDGETS:
@@ -160,6 +163,12 @@ def batch(size: int, side: int) -> tuple[torch.Tensor, torch.Tensor]:
     return x, torch.randint(0, 1000, (size,), device="cuda", generator=generator)
 
 
+def network(name: str) -> nn.Module:
+    """Torchvision's network of this name, unchanged; ours where it has none."""
+    make = getattr(torch_models, name, None)
+    return make() if make else tvdnn.models.by_name(name)
+
+
 class Oracle:
     """What keep computed: losses and a digest of the weights after the same steps."""
 
@@ -193,7 +202,7 @@ def prepare(
 ) -> tuple[tvdnn.Trainer, nn.Module]:
     gc.collect()  # what others hold is measured as the trainer is made
     torch.manual_seed(0)
-    net = tvdnn.models.by_name(name).cuda()
+    net = network(name).cuda()
     limit = None if budget is None else round(budget * GIB)
     host = available_nbytes() + slab.nbytes
     trainer = tvdnn.Trainer(
@@ -227,9 +236,7 @@ def run(
         trainer, net = prepare(name, policy, budget, x, dtype, slab, **options)
     except BudgetError as error:
         chosen = case(name, policy, budget, x, dtype)
-        graph = training_graph(
-            tvdnn.models.by_name(name).to("meta"), x.to("meta"), optimizer=SGD, dtype=dtype
-        )
+        graph = training_graph(network(name).to("meta"), x.to("meta"), optimizer=SGD, dtype=dtype)
         floor = Floor(error.floor_nbytes, error.step)
         row = infeasible_row(
             chosen, floor, baseline_nbytes=graph.baseline_nbytes, simulated=False
@@ -316,7 +323,6 @@ def busy_share(step: Callable[[], object]) -> float:
 
 def peers(
     name: str,
-    make: Callable[[], nn.Module],
     x: torch.Tensor,
     y: torch.Tensor,
     dtype: str,
@@ -328,14 +334,13 @@ def peers(
     """
     ways = [("torch eager", 1), ("torch.compile", 1), *(("torch.compile", n) for n in parts)]
     ways += [(AUTOCAST, 1)] if dtype == "bf16" else []
-    return [peer(name, policy, count, make, x, y, dtype) for policy, count in ways]
+    return [peer(name, policy, count, x, y, dtype) for policy, count in ways]
 
 
 def peer(
     name: str,
     policy: str,
     parts: int,
-    make: Callable[[], nn.Module],
     x: torch.Tensor,
     y: torch.Tensor,
     dtype: str,
@@ -343,7 +348,7 @@ def peer(
     """A row; the batch goes through in `parts`, whose gradients add up."""
     torch.manual_seed(0)
     kind = torch.bfloat16 if dtype == "bf16" and policy != AUTOCAST else torch.float32
-    net = make().cuda().to(memory_format=torch.channels_last, dtype=kind)
+    net = network(name).cuda().to(memory_format=torch.channels_last, dtype=kind)
     inputs = x.to(memory_format=torch.channels_last, dtype=kind)
     optimizer = torch.optim.SGD(net.parameters(), lr=SGD.lr, momentum=SGD.momentum)
     called = net if policy == "torch eager" else torch.compile(net)
