@@ -2,7 +2,6 @@
 
 import random
 import time
-from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -11,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from tests.networks import random_chain, vgg
+from tests.networks import Sum, random_chain, vgg
 from tests.running import random_batches, train
 from tests.test_schedules import random_costs
 from tvdnn.engine import training_graph
 from tvdnn.graph import Graph
 from tvdnn.ops import Settings, expand
 from tvdnn.optim import SGD
-from tvdnn.planner.chains import Chain, again, chains
+from tvdnn.planner.chains import again, chains
 from tvdnn.planner.check import check
 from tvdnn.planner.costs import Costs, Roofline
 from tvdnn.planner.hardware import load
@@ -26,6 +25,7 @@ from tvdnn.planner.lower import lower
 from tvdnn.planner.planning import floor_of, make_schedule
 from tvdnn.planner.policies.auto import Choice, auto
 from tvdnn.planner.policies.keep import keep
+from tvdnn.planner.recipes import Recipes, recipes
 from tvdnn.planner.schedule import Schedule
 from tvdnn.planner.segments import Variant
 from tvdnn.planner.simulate import simulate
@@ -157,13 +157,18 @@ def test_any_chain_has_the_bits_of_keep(
 
 
 def stacked(rng: random.Random, channels: int) -> nn.Sequential:
-    """Two or three stages of convolutions, ReLUs and other layers, each ended by a pooling."""
+    """Two or three stages of convolutions, ReLUs and other layers, each ended by a pooling.
+
+    Some are normalized by the batch, or take the sum of a branch.
+    """
     layers: list[nn.Module] = []
     for _ in range(rng.randint(2, 3)):
         for _ in range(rng.randint(1, 3)):
             width = 4 * rng.randint(1, 2)
             layers.append(nn.Conv2d(channels, width, 3, padding=1, bias=rng.random() < 0.7))
+            layers += [nn.BatchNorm2d(width)] * (rng.random() < 0.3)
             layers += [nn.ReLU()] * (rng.random() < 0.8)
+            layers += [residual(width)] * (rng.random() < 0.3)
             layers += [nn.LocalResponseNorm(3)] * (rng.random() < 0.2)
             layers += [nn.Dropout(0.3)] * (rng.random() < 0.2)
             channels = width
@@ -171,15 +176,21 @@ def stacked(rng: random.Random, channels: int) -> nn.Sequential:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 4))
 
 
-def drawn_choice(rng: random.Random, found: Sequence[Chain]) -> Choice:
+def residual(channels: int) -> Sum:
+    conv = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+    return Sum([nn.Sequential(conv, nn.BatchNorm2d(channels)), nn.Identity()], inplace=False)
+
+
+def drawn_choice(rng: random.Random, found: Recipes) -> Choice:
     """Any of what can be made again, in any blocks."""
     drawn = [
         frozenset(name for r in chain.remakes if rng.random() < 0.6 for name in r.buffers)
-        for chain in found
+        for chain in found.chains
     ]
+    wholes = frozenset(n for n in range(len(found.wholes)) if rng.random() < 0.6)
     plain = (None, *Variant)
     blocks = tuple(rng.choice(tuple(Variant) if names else plain) for names in drawn)
-    return Choice(rng.choice(tuple(Variant)), blocks, tuple(drawn))
+    return Choice(rng.choice(tuple(Variant)), blocks, tuple(drawn), wholes)
 
 
 @pytest.mark.usefixtures("units_of_one")
@@ -202,12 +213,13 @@ def test_any_choice_has_the_bits_of_keep(
         net, batches[0][0], optimizer=SGD(momentum=0.9), sections=sections, fuse=fuse
     )
     costs = random_costs(rng)
-    found = chains(graph, costs)
+    found = recipes(graph, costs)
     choice = drawn_choice(rng, found)
     kept = lower(graph, keep(graph), costs)
     plan = auto(graph, found, choice, round(share * kept.arena_nbytes))
     schedule = lower(graph, plan or auto(graph, found, choice, 2 * kept.arena_nbytes), costs)
     check(schedule)
-    assert remade(schedule) >= frozenset().union(*choice.remade)
+    wholes = (found.wholes[number].remake.buffers for number in choice.wholes)
+    assert remade(schedule) >= frozenset().union(*choice.remade, *wholes)
     result = train(net, schedule, batches, order_seed=seed)
     assert result.equals(train(net, kept, batches))

@@ -6,7 +6,6 @@ from dataclasses import replace
 from ..errors import BudgetError, HostMemoryError, InputError
 from ..graph import Graph
 from ..units import MIB
-from .chains import chains
 from .check import check
 from .costs import Costs
 from .lower import demand_nbytes, estimate, floor_nbytes, lower, too_small
@@ -14,6 +13,7 @@ from .plan import Plan
 from .policies.auto import leanest
 from .policies.keep import keep
 from .policies.vdnn import ALL, CONV, vdnn
+from .recipes import recipes
 from .schedule import Schedule
 from .search import search
 from .segments import Layer, Variant, layers
@@ -127,7 +127,7 @@ def _searched(
         return kept
     best = search(graph, costs, budget=budget, host_budget=host_budget)
     if best is None:
-        plans = (*leanest(graph, chains(graph, costs)), *_dynamic(graph, "auto", False))
+        plans = (*leanest(graph, recipes(graph, costs)), *_dynamic(graph, "auto", False))
         return _first_that_fits(graph, costs, "auto", plans, **budgets)
     for kinds in (CONV, ALL):
         plan = vdnn(graph, kinds, name="auto", default=Variant.PERFORMANCE)
@@ -200,7 +200,7 @@ def floor_of(graph: Graph, costs: Costs, policy: str) -> tuple[int, str]:
     if base not in ("auto", "vdnn-dyn"):
         return floor_nbytes(graph, _static_plan(graph, policy, base, variant, sync), costs)
     variants = ((ALL, Variant.MEMORY), (ALL, Variant.PERFORMANCE), (CONV, Variant.MEMORY))
-    lean = leanest(graph, chains(graph, costs)) if base == "auto" else ()
+    lean = leanest(graph, recipes(graph, costs)) if base == "auto" else ()
     moving = (vdnn(graph, kinds, name=policy, default=each, sync=sync) for kinds, each in variants)
     floor: tuple[int, str] | None = None
     for plan in (*lean, *moving, keep(graph)):

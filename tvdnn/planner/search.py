@@ -5,18 +5,18 @@ are tried that make the best bargains again, from none to all of them; then sing
 best one are changed as long as that helps. The order of its steps predicts the time of each.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TypeVar
 
 from ..errors import BudgetError, HostMemoryError
 from ..graph import Graph
-from .chains import Chain, Remake, chains
 from .costs import Costs
 from .lower import estimate, lower
 from .plan import Plan
 from .policies.auto import Choice, auto
+from .recipes import Recipes, recipes
 from .schedule import Schedule
 from .segments import Variant
 from .simulate import simulate
@@ -45,7 +45,7 @@ class _Trials:
     """The choices tried so far, those that were better than all before, and how many are left."""
 
     graph: Graph
-    chains: Sequence[Chain]
+    recipes: Recipes
     costs: Costs
     room: int
     host_budget: int | None
@@ -74,7 +74,7 @@ class _Trials:
         """
         for share in CAPS:
             cap = round(share * self.room)
-            plan = auto(self.graph, self.chains, choice, cap)
+            plan = auto(self.graph, self.recipes, choice, cap)
             if plan is None or self._overflows(plan):
                 return None
             below_s = self.best.seconds if self.best else inf
@@ -103,12 +103,12 @@ def search(
     room = budget - graph.fixed_nbytes
     sections = sum(buffer.num_sections for buffer in graph.buffers.values())
     most = max(LEAST_TRIALS, WORK // sections)
-    trials = _Trials(graph, chains(graph, costs), costs, room, host_budget, most)
-    trials.take(_prefixes(trials.chains))
+    trials = _Trials(graph, recipes(graph, costs), costs, room, host_budget, most)
+    trials.take(_prefixes(trials.recipes))
     best = None
     while trials.best is not None and trials.best is not best:
         best = trials.best
-        trials.take(_neighbours(trials.chains, best.choice))
+        trials.take(_neighbours(trials.recipes, best.choice))
     finalists = trials.found[-1 - most // TRIALS_A_FINALIST :]
     schedules = [_placed(trials, candidate, budget) for candidate in finalists]
     return min(filter(None, schedules), key=lambda s: simulate(s, costs).step_s, default=None)
@@ -128,15 +128,46 @@ def _placed(trials: _Trials, candidate: Candidate, budget: int) -> Schedule | No
         return None
 
 
-def _prefixes(chains: Sequence[Chain]) -> Iterator[Choice]:
+def _prefixes(known: Recipes) -> Iterator[Choice]:
     """The best bargains made again, from none to all, each with long, short and least blocks."""
-    bargains = [(number, remake) for number, chain in enumerate(chains) for remake in chain.remakes]
-    bargains.sort(key=lambda item: item[1].seconds / item[1].nbytes)
+    bargains = [*_bargains_of_chains(known), *_bargains_of_wholes(known)]
+    bargains.sort(key=lambda bargain: bargain.price)
     steps = min(len(bargains), MOST_PREFIXES)
     counts = {len(bargains) * step // max(1, steps) for step in range(steps + 1)}
     for block in (Variant.PERFORMANCE, Variant.KEEP, Variant.MEMORY):
         for count in sorted(counts, key=lambda count: _halvings(count, len(bargains))):
-            yield _choice(chains, bargains[:count], block)
+            number = len(known.chains)
+            choice = Choice(block, (block,) * number, (frozenset(),) * number)
+            for bargain in bargains[:count]:
+                choice = bargain.flipped(choice)
+            yield choice
+
+
+@dataclass(frozen=True, slots=True)
+class _Bargain:
+    """One thing to make again or not: some maps of a chain, or else the recipe of such number."""
+
+    price: float
+    number: int
+    buffers: frozenset[str] | None = None
+
+    def flipped(self, choice: Choice) -> Choice:
+        """The choice with this decision changed."""
+        if self.buffers is None:
+            return replace(choice, wholes=choice.wholes ^ {self.number})
+        changed = choice.remade[self.number] ^ self.buffers
+        return replace(choice, remade=_with(choice.remade, self.number, changed))
+
+
+def _bargains_of_chains(known: Recipes) -> Iterator[_Bargain]:
+    for number, chain in enumerate(known.chains):
+        for remake in chain.remakes:
+            yield _Bargain(remake.seconds / remake.nbytes, number, remake.buffers)
+
+
+def _bargains_of_wholes(known: Recipes) -> Iterator[_Bargain]:
+    for number, whole in enumerate(known.wholes):
+        yield _Bargain(whole.remake.seconds / whole.remake.nbytes, number)
 
 
 def _halvings(count: int, most: int) -> tuple[int, int]:
@@ -149,27 +180,19 @@ def _halvings(count: int, most: int) -> tuple[int, int]:
     return turn, -count
 
 
-def _choice(
-    chains: Sequence[Chain], bargains: Sequence[tuple[int, Remake]], block: Variant
-) -> Choice:
-    remade = [frozenset[str]()] * len(chains)
-    for number, remake in bargains:
-        remade[number] |= remake.buffers
-    return Choice(block, (block,) * len(chains), tuple(remade))
-
-
-def _neighbours(chains: Sequence[Chain], choice: Choice) -> Iterator[Choice]:
+def _neighbours(known: Recipes, choice: Choice) -> Iterator[Choice]:
     """Choices that differ in one map made again or not, or in the blocks of one part."""
-    for number, chain in enumerate(chains):
-        for remake in chain.remakes:
-            changed = choice.remade[number] ^ remake.buffers
-            block = choice.blocks[number] or Variant.PERFORMANCE
-            blocks = _with(choice.blocks, number, block)
-            yield replace(choice, blocks=blocks, remade=_with(choice.remade, number, changed))
+    for bargain in _bargains_of_chains(known):
+        block = choice.blocks[bargain.number] or Variant.PERFORMANCE
+        blocks = _with(choice.blocks, bargain.number, block)
+        yield replace(bargain.flipped(choice), blocks=blocks)
+    for number in range(len(known.chains)):
         for other in (*Variant, *(() if choice.remade[number] else (None,))):
             yield replace(choice, blocks=_with(choice.blocks, number, other))
     for rest in Variant:
         yield replace(choice, rest=rest)
+    for bargain in _bargains_of_wholes(known):
+        yield bargain.flipped(choice)
 
 
 def _with(items: tuple[Item, ...], index: int, item: Item) -> tuple[Item, ...]:

@@ -1,8 +1,8 @@
 """auto: what a choice of recompute, blocks and offloads looks like as a plan.
 
 Chains of ops whose maps are made again go section-major in both directions: these maps exist for
-the samples of one block at a time. What must leave the device besides is offloaded, outermost maps
-first: they are away for longest.
+the samples of one block at a time. Maps outside chains are made again whole. What must leave the
+device besides is offloaded, outermost maps first: they are away for longest.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,6 +18,7 @@ from ..chains import Again, Chain, Region, again
 from ..launches import Program, program
 from ..order import demand
 from ..plan import Plan, Segment, Slot, Transfer
+from ..recipes import Recipes, with_remade
 from ..segments import Variant, segments
 
 MOVED_KINDS = (Kind.INPUT, Kind.MAP, Kind.AUX)
@@ -32,11 +33,13 @@ class Choice:
 
     `rest` sets the blocks of layers in no chain. By chain, `blocks` sets those of its segments
     (None: its ops go layer by layer), and `remade` names the maps that backward makes again.
+    `wholes` are the numbers of the recipes by which it makes whole maps again.
     """
 
     rest: Variant
     blocks: tuple[Variant | None, ...]
     remade: tuple[frozenset[str], ...]
+    wholes: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,24 +83,32 @@ class _Gaps:
         return chosen
 
 
-def auto(graph: Graph, chains: Sequence[Chain], choice: Choice, room: int) -> Plan | None:
+def auto(graph: Graph, recipes: Recipes, choice: Choice, room: int) -> Plan | None:
     """The plan of `choice` whose launches find their bytes in `room`; None where they cannot."""
-    parts = tuple(_segments(graph, chains, choice))
+    parts = _parts(graph, recipes, choice)
     prog = program(graph, Plan("auto", parts))
     moved = _moved(graph, prog, room)
-    return None if moved is None else _plan(graph, chains, choice, parts, moved)
+    return None if moved is None else _plan(graph, recipes, choice, parts, moved)
 
 
-def leanest(graph: Graph, chains: Sequence[Chain]) -> Iterator[Plan]:
+def leanest(graph: Graph, recipes: Recipes) -> Iterator[Plan]:
     """Plans with the least blocks that move all that is idle, besides making all again or none."""
+    chains = recipes.chains
     blocks = (Variant.MEMORY,) * len(chains)
     for remakes in (True, False):
         names = ((name for r in chain.remakes if remakes for name in r.buffers) for chain in chains)
-        choice = Choice(Variant.MEMORY, blocks, tuple(map(frozenset, names)))
-        parts = tuple(_segments(graph, chains, choice))
+        wholes = frozenset(range(len(recipes.wholes))) if remakes else frozenset[int]()
+        choice = Choice(Variant.MEMORY, blocks, tuple(map(frozenset, names)), wholes)
+        parts = _parts(graph, recipes, choice)
         prog = program(graph, Plan("auto", parts))
         gaps = [gap for section in _gaps(graph, prog).values() for gap in section]
-        yield _plan(graph, chains, choice, parts, gaps)
+        yield _plan(graph, recipes, choice, parts, gaps)
+
+
+def _parts(graph: Graph, recipes: Recipes, choice: Choice) -> tuple[Segment, ...]:
+    """The segments of a choice."""
+    wholes = [recipes.wholes[number] for number in sorted(choice.wholes)]
+    return tuple(with_remade(graph, _segments(graph, recipes.chains, choice), wholes))
 
 
 def _segments(graph: Graph, chains: Sequence[Chain], choice: Choice) -> Iterator[Segment]:
@@ -207,7 +218,7 @@ def _gaps(graph: Graph, prog: Program) -> dict[str, list[_Gap]]:
 
 def _plan(
     graph: Graph,
-    chains: Sequence[Chain],
+    recipes: Recipes,
     choice: Choice,
     parts: tuple[Segment, ...],
     moved: Sequence[_Gap],
@@ -215,11 +226,16 @@ def _plan(
     slots = [slot for part in parts for slot in part.slots]
     names = [graph.passes[s.pass_index].name + " again" * s.recompute for s in slots]
     reasons = {gap.buffer: f"idle from {names[gap.leave]} to {names[gap.returns]}" for gap in moved}
-    for chain, remade in zip(chains, choice.remade, strict=True):
-        for remake in chain.remakes:
-            if remake.buffers <= remade:
-                price = f"{1e3 * remake.seconds:.2f} ms for {format_bytes(remake.nbytes)}"
-                reasons |= dict.fromkeys(sorted(remake.buffers), price)
+    remakes = [
+        remake
+        for chain, remade in zip(recipes.chains, choice.remade, strict=True)
+        for remake in chain.remakes
+        if remake.buffers <= remade
+    ]
+    remakes += [recipes.wholes[number].remake for number in sorted(choice.wholes)]
+    for remake in remakes:
+        price = f"{1e3 * remake.seconds:.2f} ms for {format_bytes(remake.nbytes)}"
+        reasons |= dict.fromkeys(sorted(remake.buffers), price)
     return Plan("auto", parts, tuple(_transfers(moved)), reasons=reasons)
 
 

@@ -1,0 +1,159 @@
+"""Recipes: all that backward may make again, block by block in chains or as whole maps."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..graph import Direction, Graph, Kind, Pass
+from .chains import MAPS, Chain, Remake, chains, read, written
+from .costs import Costs
+from .plan import Segment, Slot
+
+INGREDIENTS = (*MAPS, Kind.INPUT, Kind.WEIGHT)
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """Maps that the passes `makers` make again, all samples of them, before backward reads them.
+
+    So does every network of batch normalization, whose layers no block of samples goes through:
+    Chen et al. 2016, SuperNeurons (Wang et al. 2018).
+    """
+
+    remake: Remake
+    makers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipes:
+    """The chains of a graph, and maps outside them, the best bargain first."""
+
+    chains: tuple[Chain, ...]
+    wholes: tuple[Whole, ...]
+
+
+def recipes(graph: Graph, costs: Costs) -> Recipes:
+    """What the graph's backward passes may make again."""
+    found = chains(graph, costs)
+    wholes = sorted(_wholes(graph, costs, found), key=_price)
+    return Recipes(found, tuple(wholes))
+
+
+def with_remade(
+    graph: Graph, parts: Iterable[Segment], wholes: Iterable[Whole]
+) -> Iterator[Segment]:
+    """The segments, and before each of backward those that make again the maps that it reads."""
+    makers = {name: whole.makers for whole in wholes for name in whole.remake.buffers}
+    packs = {
+        name: index
+        for index, pass_ in enumerate(graph.passes)
+        for name in written(pass_)
+        if graph.buffers[name].kind is Kind.WEIGHT and pass_.direction is Direction.FORWARD
+    }
+    made: set[str] = set()
+    for part in parts:
+        passes = [graph.passes[slot.pass_index] for slot in part.slots]
+        if any(_is_backward(pass_) for pass_ in passes):
+            wanted = [name for pass_ in passes for name in sorted(read(pass_))]
+            yield from _making(graph, wanted, makers, packs, made)
+        yield part
+
+
+def _making(
+    graph: Graph,
+    wanted: Sequence[str],
+    makers: Mapping[str, tuple[int, ...]],
+    packs: Mapping[str, int],
+    made: set[str],
+) -> Iterator[Segment]:
+    """Segments that make again those of the wanted maps that can be, behind what these read."""
+    for name in wanted:
+        if name not in makers or name in made:
+            continue
+        made |= {other for other, same in makers.items() if same == makers[name]}
+        for index in makers[name]:
+            taken = sorted(read(graph.passes[index]))
+            yield from _making(graph, taken, makers, packs, made)
+            for packed in (packs[other] for other in taken if other in packs):
+                yield Segment((Slot(packed, recompute=True),))
+            yield Segment((Slot(index, recompute=True),))
+
+
+def _wholes(graph: Graph, costs: Costs, found: Sequence[Chain]) -> Iterator[Whole]:
+    """Each group of maps outside chains that some forward passes write together."""
+    uses = _Uses(graph)
+    inner = frozenset(name for chain in found for name in chain.inner)
+    for buffers, makers in _groups(graph, uses):
+        wanted = frozenset(name for name in buffers if name in uses.read_back)
+        if wanted and _can_make(graph, uses, buffers, makers, inner):
+            nbytes = sum(graph.buffers[name].nbytes for name in wanted)
+            passes = (graph.passes[index] for index in makers)
+            seconds = sum(costs.launch_s(pass_, pass_.domain) for pass_ in passes)
+            yield Whole(Remake(buffers, nbytes, seconds), makers)
+
+
+class _Uses:
+    """By buffer, the forward passes that write and read it; and what backward reads."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.writers: dict[str, list[int]] = {}
+        self.readers: dict[str, list[int]] = {}
+        self.read_back: set[str] = set()
+        for index, pass_ in enumerate(graph.passes):
+            if pass_.direction is Direction.FORWARD:
+                for name in written(pass_):
+                    self.writers.setdefault(name, []).append(index)
+                for name in read(pass_):
+                    self.readers.setdefault(name, []).append(index)
+            else:
+                self.read_back |= read(pass_)
+
+
+def _groups(graph: Graph, uses: _Uses) -> Iterator[tuple[frozenset[str], tuple[int, ...]]]:
+    """Maps with all passes that write them, joined where one pass writes several."""
+    seen: set[str] = set()
+    for name in uses.writers:
+        if name in seen or graph.buffers[name].kind not in MAPS:
+            continue
+        buffers, makers = {name}, set(uses.writers[name])
+        while (
+            more := {other for index in makers for other in written(graph.passes[index])} - buffers
+        ):
+            buffers |= more
+            makers |= {index for other in more for index in uses.writers[other]}
+        seen |= buffers
+        yield frozenset(buffers), tuple(sorted(makers))
+
+
+def _can_make(
+    graph: Graph,
+    uses: _Uses,
+    buffers: frozenset[str],
+    makers: Sequence[int],
+    inner: frozenset[str],
+) -> bool:
+    """Whether the makers, run again one after the other, find all that they read and leave no more.
+
+    So no forward pass may use a half-made map, and none may change later what a maker reads.
+    """
+    passes = [graph.passes[index] for index in makers]
+    taken = frozenset(name for pass_ in passes for name in read(pass_)) - buffers
+    if any(pass_.effects or pass_.updates for pass_ in passes):
+        return False
+    if buffers & (inner | set(graph.outputs)) or taken & inner:
+        return False
+    if any(graph.buffers[name].kind not in MAPS for name in buffers):
+        return False
+    if any(graph.buffers[name].kind not in INGREDIENTS for name in taken):
+        return False
+    early = (i for name in buffers for i in uses.readers.get(name, ()) if i not in makers)
+    if any(index < makers[-1] for index in early):
+        return False
+    return all(index < makers[0] for name in taken for index in uses.writers.get(name, ()))
+
+
+def _is_backward(pass_: Pass) -> bool:
+    return pass_.direction is not Direction.FORWARD
+
+
+def _price(whole: Whole) -> float:
+    return whole.remake.seconds / whole.remake.nbytes
