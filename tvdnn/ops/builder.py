@@ -20,9 +20,8 @@ class Builder:
     is written range by range to the channels that are. `ranges` maps the names of ranges, which
     stand for buffers until passes use them, to the buffer and the channels; `places` tells which
     values lie in a range of which others; `copied` are the ranges that values were copied to.
-    `readers`
-    counts the ops that read each value, `uses` those that use each parameter. `rectified` are the
-    values whose gradient counts only where they are above zero, with the factor that it has there;
+    `makers` are the ops that make each value, `readers` counts the ops that read it, `uses` those
+    that use each parameter. `rectified` are the values whose gradient counts only where they are above zero, with the factor that it has there;
     `masked` are those of them whose reader writes the gradient so. `cells` are the rectified values
     of whose gradient sums over cells of so many rows and columns are wanted, and `cell_sums` the
     buffers where the reader that masks it left them. `partials` are the sums that ops
@@ -55,6 +54,7 @@ class Builder:
     masked: set[str] = field(default_factory=set)
     cells: dict[str, int] = field(default_factory=dict)
     cell_sums: dict[str, str] = field(default_factory=dict)
+    makers: dict[str, Op] = field(init=False)
     readers: Counter[str] = field(init=False)
     uses: Counter[str] = field(init=False)
     at_once: frozenset[str] = field(init=False)
@@ -62,6 +62,7 @@ class Builder:
 
     def __post_init__(self) -> None:
         ops = self.network.ops
+        self.makers = {op.output: op for op in ops}
         self.readers = Counter(name for op in ops for name in op.inputs)
         self.uses = Counter(name for op in ops for name in op.params)
         once = {name for name, count in self.uses.items() if count == 1}
@@ -277,7 +278,7 @@ class Builder:
         that alone.
         """
         value = op.inputs[0]
-        if value in self.rectified and self._has_one_reader(value):
+        if value in self.rectified and self.has_one_reader(value):
             self.rectified[op.output] = self.rectified[value]
 
     def hand_mask_on(self, op: Op) -> None:
@@ -287,7 +288,7 @@ class Builder:
 
     def mask_of(self, value: str) -> tuple[Use, ...]:
         """What the only reader of a rectified value masks the gradient by: the value; else ()."""
-        if value not in self.rectified or not self._has_one_reader(value):
+        if value not in self.rectified or not self.has_one_reader(value):
             return ()
         self.masked.add(value)
         return (Use(self.home[value], need=Need.SIGN),)
@@ -298,7 +299,7 @@ class Builder:
         shape, rows = (samples, height // cell, width // cell, channels), self.buffers[grad].section
         return self.add_map(f"sums of {grad}", shape, Kind.GRAD, "float32", rows)
 
-    def _has_one_reader(self, value: str) -> bool:
+    def has_one_reader(self, value: str) -> bool:
         return self.readers[value] == 1 and value not in self.network.outputs
 
     @property

@@ -3,12 +3,11 @@
 The gradients of branches are ranges of the container's.
 """
 
-from itertools import pairwise
-
 from ..graph import Op, Use
 from .builder import Builder
 from .containers import ranges_of
 from .definition import PITCHED, Launch, OpDef
+from .sums import range_of_all
 
 
 def concat_forward(b: Builder, op: Op) -> None:
@@ -26,7 +25,7 @@ def concat_forward(b: Builder, op: Op) -> None:
 
 def concat_backward(b: Builder, op: Op) -> None:
     """Give each branch its range of the gradient, or add that to ranges which they have."""
-    dy, total = b.grad_of(op), _range_of_all(b, op)
+    dy, total = b.grad_of(op), range_of_all(b, op)
     if total is not None:
         b.add_pass(op, "add_grad", (total, Use(dy)), (total,))
         return
@@ -38,22 +37,6 @@ def concat_backward(b: Builder, op: Op) -> None:
             b.add_pass(op, "grad_input", (part,), (Use(b.new_grad(name)),))
         else:
             b.adopt_grad(name, b.add_range(dy, channels))
-
-
-def _range_of_all(b: Builder, op: Op) -> Use | None:
-    """The range in which all branches have a gradient, the only one as yet, side by side.
-
-    A later concatenation of the same neighbours left it. None where there is no such range.
-    """
-    grads = [b.contributions.get(name, []) for name in op.inputs]
-    if any(len(each) != 1 or b.is_shared(each[0]) for each in grads):
-        return None
-    uses = [b.resolved(Use(name)) for (name,) in grads]
-    spans = [use.channels for use in uses if use.channels is not None]
-    apart = any(first[1] != second[0] for first, second in pairwise(spans))
-    if apart or len(spans) < len(uses) or len({use.buffer for use in uses}) > 1:
-        return None
-    return Use(uses[0].buffer, channels=(spans[0][0], spans[-1][1]))
 
 
 def narrow_forward(b: Builder, op: Op) -> None:

@@ -11,10 +11,10 @@ from ..memory.blocks import block_nbytes
 from ..optim import SGD, Optimizer
 from .builder import Builder
 from .containers import places
-from .layout import add_grads
 from .loss import LOSSES, TARGET, Loss
 from .optim import settle, take
 from .registry import DEFINITIONS
+from .sums import add_grads
 
 CONTROL_NBYTES = 512
 HANDED_OUT_NBYTES = 3 * 512  # blocks of losses that the caller holds

@@ -1,6 +1,6 @@
-"""Ops that move, rename or add bytes: view, flatten to torch's order, add, sums of gradients."""
+"""Ops that move, rename or add bytes: view, flatten to torch's order, add."""
 
-from ..graph import Kind, Op, Use
+from ..graph import Op, Use
 from .builder import Builder
 from .definition import PITCHED, Launch, OpDef
 
@@ -24,31 +24,6 @@ def flatten_backward(b: Builder, op: Op) -> None:
     b.hand_mask_on(op)
     dy, dx = b.grad_of(op), b.new_grad(op.inputs[0])
     b.add_pass(op, "grad_input", (Use(dy),), (Use(dx),))
-
-
-def add_grads(b: Builder, op: Op, *, pitched: bool) -> None:
-    """Sum the contributions to the gradient of the op's output, in their order.
-
-    They add up in the first, or in a map of their own where that is shared, or is a range and the
-    op's passes are not `pitched`. Channels that nobody wrote are cleared before.
-    """
-    for name in b.contributions[op.output]:
-        gaps = tuple(Use(name, channels=gap) for gap in b.close_gaps(name))
-        if gaps:
-            b.add_pass(op, "zero_grad", (), gaps)
-    first, *others = b.contributions[op.output]
-    total, leaves = first, first in b.ranges and not pitched
-    if leaves or (others and b.is_shared(first)):
-        shape = b.buffers[b.home[op.output]].shape
-        total = b.add_map(f"grad {op.output} total", shape, Kind.GRAD)
-    if leaves and not others:
-        b.add_pass(op, "copy_grad", (Use(first),), (Use(total),))
-    for other in others:
-        b.add_pass(op, "add_grad", (Use(first), Use(other)), (Use(total),))
-        first = total
-    b.drop_grads(op.output)
-    del b.contributions[op.output]
-    b.adopt_grad(op.output, total)
 
 
 def add_forward(b: Builder, op: Op) -> None:
