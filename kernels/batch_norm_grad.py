@@ -93,8 +93,8 @@ def _params_kernel(
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _grad_input_kernel(
-    x_ptr, dy_ptr, statistics_ptr, weight_ptr, bias_ptr, dweight_ptr, dbias_ptr, dx_ptr,
-    num_rows, channels, x_pitch, dy_pitch, dx_pitch, share,
+    x_ptr, dy_ptr, statistics_ptr, weight_ptr, bias_ptr, dweight_ptr, dbias_ptr, added_ptr, dx_ptr,
+    num_rows, channels, x_pitch, dy_pitch, added_pitch, dx_pitch, share,
     RELU: tl.constexpr, PRECISION: tl.constexpr,
     ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
@@ -115,6 +115,10 @@ def _grad_input_kernel(
             slope = tl.load(dweight_ptr + c, mask=mask_c, other=0.0) * rstd * share
             dx = tl.fma(mean - x, slope[None, :], dx - dbias[None, :])
     dx = stored(dx * scale, dx_ptr.dtype.element_ty, PRECISION)
+    if added_ptr is not None:
+        ptrs = added_ptr + offsets(start, c, added_pitch, ALIGN, BLOCK_R)
+        total = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32) + dx.to(tl.float32)
+        dx = stored(total, dx_ptr.dtype.element_ty, PRECISION)
     tl.store(dx_ptr + offsets(start, c, dx_pitch, ALIGN, BLOCK_R), dx, mask=mask)
 
 
@@ -156,21 +160,22 @@ def batch_norm_grad_params(
 def batch_norm_grad_input(
     x: Tensor | None, dy: Tensor, statistics: Tensor, weight: Tensor | None, bias: Tensor | None,
     dweight: Tensor | None, dbias: Tensor | None, dx: Tensor, *,
-    rows: int, relu: bool, precision: str = "ieee",
+    rows: int, relu: bool, added: Tensor | None = None, precision: str = "ieee",
 ) -> None:  # fmt: skip
     """dx from dy, and from the gradients of weight and bias where x was normalized by itself.
 
     `rows` are those of the whole batch; dx may be dy. `relu` as in `batch_norm_grad_sums`; without
-    it and those gradients there is no need of x. Moves each map once.
+    it and those gradients there is no need of x. `added`, which may be dx, counts besides: a
+    gradient that adds to dx as it is stored. Moves each map once.
     """
     if dx.numel() == 0:
         return
     channels = dx.shape[-1]
-    num_rows, tile = dx.numel() // channels, writing(dx, dy, x)
+    num_rows, tile = dx.numel() // channels, writing(dx, dy, x, added)
     grid = (triton.cdiv(num_rows, tile["BLOCK_R"]) * triton.cdiv(channels, tile["BLOCK_C"]),)
     _grad_input_kernel[grid](
-        x, dy, statistics, weight, bias, dweight, dbias, dx, num_rows, channels,
-        pitch_of(x), pitch_of(dy), pitch_of(dx), 1.0 / rows,
+        x, dy, statistics, weight, bias, dweight, dbias, added, dx, num_rows, channels,
+        pitch_of(x), pitch_of(dy), pitch_of(added), pitch_of(dx), 1.0 / rows,
         RELU=relu, PRECISION=precision, **tile,
     )  # fmt: skip
 
@@ -208,7 +213,7 @@ def batch_norm_grad_params_reference(
 def batch_norm_grad_input_reference(
     x: Tensor | None, dy: Tensor, statistics: Tensor, weight: Tensor | None, bias: Tensor | None,
     dweight: Tensor | None, dbias: Tensor | None, dx: Tensor, *,
-    rows: int, relu: bool, precision: str = "ieee",
+    rows: int, relu: bool, added: Tensor | None = None, precision: str = "ieee",
 ) -> None:  # fmt: skip
     """What `batch_norm_grad_input` computes."""
     grad = dy.double()
@@ -218,7 +223,10 @@ def batch_norm_grad_input_reference(
     if dbias is not None and dweight is not None and x is not None:
         grad = grad - (dbias + (x.double() - mean) * rstd * dweight) / rows
     grad = grad * (rstd if weight is None else rstd * weight)
-    dx.copy_(stored_reference(grad.float(), dx.dtype, precision))
+    total = stored_reference(grad.float(), dx.dtype, precision)
+    if added is not None:
+        total = stored_reference(added.float() + total.float(), dx.dtype, precision)
+    dx.copy_(total)
 
 
 def _passed_reference(

@@ -122,6 +122,24 @@ class Concat(nn.Module):
         return torch.cat([branch(x[:, start:stop]) for branch, (start, stop) in pairs], 1)
 
 
+class Dense(nn.Module):
+    """A dense block (DenseNet): each layer reads all channels that there are, and adds a few."""
+
+    def __init__(self, channels: int, growth: int, layers: int) -> None:
+        super().__init__()
+        sizes = [channels + growth * number for number in range(layers)]
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.BatchNorm2d(size, eps=0.1), nn.ReLU(), nn.Conv2d(size, growth, 1))
+            for size in sizes
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = [x]
+        for layer in self.layers:
+            features.append(layer(torch.cat(features, 1)))
+        return torch.cat(features, 1)
+
+
 def activations() -> list[nn.Module]:
     """Every activation function but ReLU, a layer each; in place where torch has that."""
     inplace = (nn.LeakyReLU, nn.ReLU6, nn.ELU, nn.SiLU, nn.Hardswish, nn.Hardsigmoid)
@@ -134,7 +152,7 @@ def random_chain(
 ) -> nn.Sequential:
     """A chain for maps [N, channels, image, image], of every kind of layer that a chain holds.
 
-    With `forks`, some of its features are sums or concatenations of branches.
+    With `forks`, some of its features are sums or concatenations of branches, or dense.
     """
     shape = (channels, image, image)
     features: list[nn.Module] = []
@@ -143,8 +161,10 @@ def random_chain(
             layer, shape = _feature(rng, shape)
         elif rng.random() < 0.5:
             layer = _sum(rng, shape)
-        else:
+        elif rng.random() < 0.7 or min(shape[1:]) < 2:
             layer, shape = _concat(rng, shape)
+        else:
+            layer, shape = _dense(rng, shape)
         features.append(layer)
     classifier = list(_classifier(rng, prod(shape), classes))
     return nn.Sequential(*features, nn.Flatten(), *classifier)
@@ -186,6 +206,11 @@ def _concat(rng: random.Random, shape: tuple[int, int, int]) -> tuple[Concat, tu
         ranges.append((start, stop))
         total += stop - start
     return Concat(branches, ranges), (total, *shape[1:])
+
+
+def _dense(rng: random.Random, shape: tuple[int, int, int]) -> tuple[Dense, tuple[int, int, int]]:
+    growth, layers = rng.randint(1, 3), rng.randint(1, 3)
+    return Dense(shape[0], growth, layers), (shape[0] + growth * layers, *shape[1:])
 
 
 def _branch(rng: random.Random, shape: tuple[int, int, int]) -> Iterator[nn.Module]:

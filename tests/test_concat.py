@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tests.networks import Dense
 from tests.running import random_batches
 from tvdnn.engine import Trainer, training_graph, virtualize
 from tvdnn.errors import UnsupportedOpError
@@ -32,21 +33,6 @@ class Inception(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         branches = (self.left(x), self.middle(x), self.right(x))
         return torch.cat([torch.relu(branch) for branch in branches], 1)
-
-
-class Dense(nn.Module):
-    """DenseNet's block: every layer reads what all before it made."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        sizes = [channels + 2 * layer for layer in range(4)]
-        self.layers = nn.ModuleList(nn.Conv2d(size, 2, 3, padding=1) for size in sizes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        features = [x]
-        for layer in self.layers:
-            features.append(layer(functional.silu(torch.cat(features, 1))))
-        return torch.cat(features, 1)
 
 
 class Recent(nn.Module):
@@ -95,8 +81,8 @@ def make_net(*, short: bool = False) -> nn.Sequential:
     torch.manual_seed(7)
     blocks: tuple[nn.Module, ...] = (Shuffle(3), Recent())
     if not short:
-        blocks = (Inception(3), Dense(10), Skip(18), Shuffle(8), Recent())
-    head = (nn.Conv2d(15 if short else 26, 4, 1), nn.Flatten(), nn.Linear(144, CLASSES))
+        blocks = (Inception(3), Dense(10, 2, 4), Skip(18), Shuffle(8), Recent())
+    head = (nn.Conv2d(9 if short else 26, 4, 1), nn.Flatten(), nn.Linear(144, CLASSES))
     return nn.Sequential(*blocks, *head)
 
 
@@ -232,6 +218,19 @@ def test_the_features_of_a_block_are_one_map() -> None:
     added = [each.writes[0] for each in graph.passes if each.name.endswith("cat#3 add_grad")]
     assert [(use.buffer, use.channels) for use in added] == [(f"grad {container}", (0, 8))]
     assert not any(each.role == "forward" and each.op.startswith("1.cat") for each in graph.passes)
+
+
+def test_normalizations_of_a_block_copy_and_add_nothing() -> None:
+    """They read ranges, and their gradients add up in one map as they are made."""
+    net = nn.Sequential(nn.Conv2d(3, 4, 1), Dense(4, 3, 3), nn.BatchNorm2d(13), nn.Flatten())
+    graph = training_graph(net, torch.empty(2, *SHAPE))
+    read = [each.reads[0] for each in graph.passes if each.role == "moments"]
+    assert [use.channels for use in read] == [None, (0, 7), (0, 10), None]
+    assert len({use.buffer for use in read[1:]}) == 1
+    made = [each for each in graph.passes if each.role == "grad_input" and ".0 " in each.name]
+    assert [each.writes[0].channels for each in made] == [(0, 10), (0, 7), (0, 4)]
+    assert len({each.writes[0].buffer for each in made}) == 1
+    assert not any(each.role == "add_grad" for each in graph.passes)
 
 
 class Halves(nn.Module):

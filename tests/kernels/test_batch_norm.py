@@ -170,6 +170,24 @@ def test_ranges_of_wider_maps(suffix: str, generator: torch.Generator) -> None:
             assert around[..., 32:].isnan().all()
 
 
+@pytest.mark.parametrize("suffix", ["", "_reference"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_adds_to_a_gradient_in_place(
+    dtype: torch.dtype, suffix: str, generator: torch.Generator
+) -> None:
+    """In a range of a wider map, to the bits of a sum behind it."""
+    x, dy = (randn((3, 5, 7, 12), dtype, generator) for _ in range(2))
+    statistics, affine = (torch.rand(3, 12, generator=generator, device=x.device) for _ in range(2))
+    wide = randn((3, 5, 7, 20), dtype, generator)
+    operands = (x, dy, statistics, affine[0], None, affine[1], affine[2])
+    dx, expected = poisoned_like(x), wide.clone()
+    kernels = launchers(suffix)
+    kernels["grad_input"](*operands, dx, rows=105, relu=False)
+    expected[..., 4:16] += dx
+    kernels["grad_input"](*operands, wide[..., 4:16], rows=105, relu=False, added=wide[..., 4:16])
+    assert torch.equal(wide, expected)
+
+
 def test_slices_cover_every_row_once() -> None:
     for shape in [*SHAPES, (9, 60, 60, 4), (5000, 3), (300, 40, 40, 8)]:
         plan = batch_norm_plan(shape)

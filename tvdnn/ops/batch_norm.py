@@ -16,6 +16,7 @@ from ..graph import Kind, Need, Op, Use
 from ..kernels.batch_norm_tiles import BatchNormPlan, batch_norm_plan
 from .builder import Builder, whole
 from .definition import PITCHED, Launch, OpDef
+from .sums import sum_so_far
 
 
 def forward(b: Builder, op: Op, *, relu: bool) -> None:
@@ -26,7 +27,10 @@ def forward(b: Builder, op: Op, *, relu: bool) -> None:
 
 
 def backward(b: Builder, op: Op, *, relu: bool) -> None:
-    """The passes backward; the gradient that the residual has lies still after them."""
+    """The passes backward; the gradient that the residual has lies still after them.
+
+    What the input gets is added to what there is of its gradient where that can be in place.
+    """
     dy, (value, *residual) = b.grad_of(op), op.inputs
     masks = relu and bool(residual)
     grad = _masked(b, op) if masks else dy
@@ -37,15 +41,16 @@ def backward(b: Builder, op: Op, *, relu: bool) -> None:
     if not b.needs_grad(value):
         return
     kept |= grad == dy and b.is_shared(dy)
-    dx = b.new_grad(value) if kept else b.adopt_grad(value, grad)
-    reads = [Use(grad), whole(_name(op))]
+    total = sum_so_far(b, value)
+    dx = total or Use(b.new_grad(value) if kept else b.adopt_grad(value, grad))
+    reads = [Use(grad), whole(_name(op))] if total is None else [total, Use(grad), whole(_name(op))]
     again = relu and not masks
     if again or op.attrs["training"]:
         reads.append(Use(b.input_of(op)))
     if op.attrs["training"]:
         reads += sums
-    attrs = {"rows": prod(b.shape(value)[:-1]), "relu": again}
-    b.add_pass(op, "grad_input", reads, (Use(dx),), params=op.params[:2], attrs=attrs)
+    attrs = {"rows": prod(b.shape(value)[:-1]), "relu": again, "adds": total is not None}
+    b.add_pass(op, "grad_input", reads, (dx,), params=op.params[:2], attrs=attrs)
 
 
 def _masked(b: Builder, op: Op) -> str:
@@ -164,11 +169,13 @@ def _run_grad_params(a: Launch) -> None:
 
 
 def _run_grad_input(a: Launch) -> None:
-    dy, statistics, *others = a.reads
+    adds = a.attrs["adds"]
+    dy, statistics, *others = a.reads[1:] if adds else a.reads
     rows = partial(_rows, channels=statistics.shape[1])
     x = rows(others[0]) if others else None
     dweight, dbias = others[1:] or (None, None)
     settings: dict[str, Any] = {**a.settings("rows", "relu"), "precision": a.precision}
+    settings["added"] = rows(a.reads[0]) if adds else None
     operands = (x, rows(dy), statistics, *a.params, dweight, dbias, rows(a.writes[0]))
     a.kernels.batch_norm_grad_input(*operands, **settings)
 

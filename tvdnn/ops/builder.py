@@ -21,13 +21,13 @@ class Builder:
     stand for buffers until passes use them, to the buffer and the channels; `places` tells which
     values lie in a range of which others; `copied` are the ranges that values were copied to.
     `makers` are the ops that make each value, `readers` counts the ops that read it, `uses` those
-    that use each parameter. `rectified` are the values whose gradient counts only where they are above zero, with the factor that it has there;
-    `masked` are those of them whose reader writes the gradient so. `cells` are the rectified values
-    of whose gradient sums over cells of so many rows and columns are wanted, and `cell_sums` the
-    buffers where the reader that masks it left them. `partials` are the sums that ops
-    have left of parameters' gradients. `optimizer` updates the parameters `at_once` from what makes
-    their gradient; `takes` is the role of the passes that take other whole gradients, "" where they
-    are handed out. `added` are ops beside the network's.
+    that use each parameter. `rectified` are the values whose gradient counts only where they are
+    above zero, with the factor that it has there; `masked` are those of them whose reader writes
+    the gradient so. `cells` are the rectified values of whose gradient sums over cells of so many
+    rows and columns are wanted, and `cell_sums` the buffers where the reader that masks it left
+    them. `partials` are the sums that ops have left of parameters' gradients. `optimizer` updates
+    the parameters `at_once` from what makes their gradient; `takes` is the role of the passes that
+    take other whole gradients, "" where they are handed out. `added` are ops beside the network's.
     """
 
     network: Network

@@ -179,44 +179,35 @@ def _add_output_grads(b: Builder) -> dict[str, str]:
 
 
 def _forward(b: Builder) -> None:
-    consumers: dict[str, int] = {}
-    for op in b.network.ops:
-        for name in op.inputs:
-            consumers[name] = consumers.get(name, 0) + 1
-    producers = {op.output: op for op in b.network.ops}
     for op in b.network.ops:
         definition = DEFINITIONS[op.kind]
         if definition.elementwise:
-            _place_elementwise(b, op, consumers, producers)
+            _place_elementwise(b, op)
         definition.forward(b, op)
 
 
-def _place_elementwise(
-    b: Builder, op: Op, consumers: dict[str, int], producers: dict[str, Op]
-) -> None:
+def _place_elementwise(b: Builder, op: Op) -> None:
     """Give the op's output an input's bytes where nothing else reads them, else its own.
 
     The first input's are not to take where the op's backward reads it.
     """
     first = int("input" in DEFINITIONS[op.kind].saves)
     for name in op.inputs[first:] if op.output not in b.places else ():
-        if _may_overwrite(b, name, consumers, producers):
+        if _may_overwrite(b, name):
             b.home[op.output] = b.home[name]
             return
     b.new_output(op)
 
 
-def _may_overwrite(
-    b: Builder, name: str, consumers: dict[str, int], producers: dict[str, Op]
-) -> bool:
-    if consumers[name] > 1 or name in b.network.outputs or name in b.network.inputs:
+def _may_overwrite(b: Builder, name: str) -> bool:
+    if name not in b.makers or not b.has_one_reader(name):
         return False
-    producer = producers[name]
-    if producer.kind == "view":
-        return _may_overwrite(b, producer.inputs[0], consumers, producers)
-    if name in b.places or _holds_others(b, producer):
+    maker = b.makers[name]
+    if maker.kind == "view":
+        return _may_overwrite(b, maker.inputs[0])
+    if name in b.places or _holds_others(b, maker):
         return False
-    return "output" not in DEFINITIONS[producer.kind].saves
+    return "output" not in DEFINITIONS[maker.kind].saves
 
 
 def _holds_others(b: Builder, op: Op) -> bool:
