@@ -90,13 +90,14 @@ def conv2d_max_pool(
 def conv2d_grad_input(
     dy: Tensor, packed: Tensor, dx: Tensor, *,
     stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
-    mask: Tensor | None = None, sums: Tensor | None = None,
+    bias: Tensor | None = None, mask: Tensor | None = None, sums: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Gradient dx [N, H, W, C] from dy [N, P, Q, K] and packed [C, R, S, K/g], the filter turned.
 
-    It is a convolution of dy spread out by the stride. Where `mask`, a map of dx's shape and type,
-    is zero or below, dx is zero: the gradient of a ReLU whose output is the mask. `sums` are those
-    that `sum_cells` makes of dx.
+    It is a convolution of dy spread out by the stride, and with `bias`, float32 [C], a transposed
+    convolution; dx may then have rows and columns that no window reached. Where `mask`, a map of
+    dx's shape and type, is zero or below, dx is zero: the gradient of a ReLU whose output is the
+    mask. `sums` are those that `sum_cells` makes of dx.
     """
     if dx.numel() == 0:
         return
@@ -105,7 +106,7 @@ def conv2d_grad_input(
     taps = Filter(
         (size_r, size_s), (1, 1), turned, dilation, groups, out_channels, in_channels // groups
     )
-    epilogue = Epilogue(mask=mask, sums=sums)
+    epilogue = Epilogue(bias, mask=mask, sums=sums)
     if stride == (1, 1) and _suits_box(dy, dx, taps, precision):
         _launch_box(dy, packed, dx, taps, epilogue, precision)
     else:
@@ -362,7 +363,7 @@ def conv2d_max_pool_reference(
 def conv2d_grad_input_reference(
     dy: Tensor, packed: Tensor, dx: Tensor, *,
     stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
-    mask: Tensor | None = None, sums: Tensor | None = None,
+    bias: Tensor | None = None, mask: Tensor | None = None, sums: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Plain `conv2d_grad_input`."""
     grouped = _computed(packed).unflatten(0, (groups, -1)).flip(2, 3)  # [g, C/g, R, S, K/g]
@@ -372,8 +373,9 @@ def conv2d_grad_input_reference(
             size = (out.shape[0], out.shape[3], *out.shape[1:3])
             grad = _channels_first(part)
             result = conv2d_input(size, weight, grad, stride, padding, dilation, groups)
-            rounded = stored_reference(result, out.dtype, precision)
-            out.copy_(rounded.permute(0, 2, 3, 1))
+            result = result.permute(0, 2, 3, 1)
+            wide = result if bias is None else result.float() + bias
+            out.copy_(stored_reference(wide, out.dtype, precision))
     if mask is not None:
         dx.masked_fill_(mask <= 0, 0.0)
     if sums is not None:

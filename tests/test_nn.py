@@ -14,6 +14,7 @@ from tvdnn.nn import (
     activation,
     batch_norm,
     conv,
+    conv_transpose,
     dropout,
     group_norm,
     layer_norm,
@@ -48,6 +49,15 @@ LAYERS: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...]]] = {
     "conv same, uneven": (lambda: nn.Conv2d(3, 4, (2, 4), padding="same"), (2, 3, 7, 6)),
     "conv valid": (lambda: nn.Conv2d(3, 4, 2, padding="valid"), (2, 3, 7, 6)),
     "conv reflect": (lambda: nn.Conv2d(3, 4, 3, padding=1, padding_mode="reflect"), (2, 3, 7, 6)),
+    "conv transposed": (lambda: nn.ConvTranspose2d(4, 6, 3), (2, 4, 5, 7)),
+    "conv transposed, strided": (
+        lambda: nn.ConvTranspose2d(4, 6, (3, 2), stride=2, padding=(1, 0), output_padding=(1, 0)),
+        (2, 4, 5, 7),
+    ),
+    "conv transposed, grouped": (
+        lambda: nn.ConvTranspose2d(4, 6, 3, stride=3, groups=2, dilation=2, bias=False),
+        (2, 4, 5, 3),
+    ),
     "relu": (nn.ReLU, (2, 5, 3, 7)),
     "relu of features": (nn.ReLU, (3, 11)),
     "leaky relu": (lambda: nn.LeakyReLU(0.2), (2, 5, 3, 7)),
@@ -194,6 +204,7 @@ def test_memory_format_is_kept(
         nn.BatchNorm1d,
         nn.BatchNorm2d,
         nn.Conv2d,
+        nn.ConvTranspose2d,
         nn.CrossEntropyLoss,
         nn.Dropout,
         nn.ELU,
@@ -263,6 +274,7 @@ def test_lazy_layers_become_tvdnns(
     [
         "conv",
         "conv grouped",
+        "conv transposed, strided",
         "relu",
         "leaky relu",
         "gelu",
@@ -286,6 +298,7 @@ def test_triton_launchers_take_the_same_calls(
         activation,
         batch_norm,
         conv,
+        conv_transpose,
         group_norm,
         layer_norm,
         linear,
@@ -317,6 +330,14 @@ def test_instance_norm_with_running_statistics_is_torchs(device: torch.device) -
     assert torch.equal(ours(x), twin(x))
     assert torch.equal(ours.running_mean, twin.running_mean)
     assert torch.equal(ours(x[0]), twin(x[0]))
+
+
+def test_transposed_convolutions_take_an_output_size(device: torch.device) -> None:
+    x, layer = torch.randn(2, 3, 5, 4, device=device), nn.ConvTranspose2d(3, 4, 3, 2).to(device)
+    y = layer(x, output_size=(12, 9))
+    assert error(y, twin_of(layer, torch.float32)(x.double(), (12, 9))) <= TOLERANCE[torch.float32]
+    with pytest.raises(InputError, match=r"shape \(2, 2, 5, 4\); weight is \(3, 4, 3, 3\)"):
+        layer(x[:, :2])
 
 
 def test_inplace_relu_writes_its_input(device: torch.device) -> None:

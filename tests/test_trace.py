@@ -59,6 +59,17 @@ def run_op(op: Op, x: Tensor, params: list[Any], network: Network) -> Tensor:
         weight = params[0] if params[0].dim() == 4 else params[0][:, :, None, None]
         assert attrs.pop("kernel") == tuple(weight.shape[2:])
         return stored(functional.conv2d(y, weight, params[1], **attrs))
+    if op.kind == "conv_transpose2d":
+        steps, padding = attrs["stride"], attrs["padding"]
+        least = functional.conv_transpose2d(
+            y, *params, steps, padding, 0, attrs["groups"], attrs["dilation"]
+        )
+        more = (shape[1] - least.shape[2], shape[2] - least.shape[3])
+        return stored(
+            functional.conv_transpose2d(
+                y, *params, steps, padding, more, attrs["groups"], attrs["dilation"]
+            )
+        )
     if op.kind == "adaptive_avg_pool2d":
         return stored(functional.adaptive_avg_pool2d(y, shape[1:3]))
     if op.kind in ("max_pool2d", "avg_pool2d"):
@@ -579,6 +590,20 @@ def test_running_statistics_of_instances_are_refused() -> None:
     layer = torch.nn.InstanceNorm2d(3, track_running_stats=True)
     with pytest.raises(UnsupportedOpError, match="instance_norm with running statistics"):
         trace(layer, [torch.empty(2, 3, 4, 4)])
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        torch.nn.ConvTranspose2d(4, 6, 2, stride=2),
+        tvdnn.nn.ConvTranspose2d(4, 6, (3, 2), 3, (1, 0), (2, 1), groups=2, bias=False, dilation=2),
+    ],
+)
+def test_transposed_convolutions(layer: torch.nn.Module) -> None:
+    x = torch.randn(2, 4, 5, 7)
+    network = trace(layer, [x])
+    assert kinds(network) == ["conv_transpose2d"]
+    torch.testing.assert_close(run(network, layer, [x])[0], stored(layer(x)), rtol=1e-5, atol=1e-6)
 
 
 class Scaled(torch.nn.Module):

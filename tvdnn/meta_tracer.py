@@ -40,6 +40,7 @@ from .torch_calls import (
 
 LAYERS = (
     torch.nn.Conv2d,
+    torch.nn.ConvTranspose2d,
     torch.nn.Linear,
     torch.nn.ReLU,
     torch.nn.LeakyReLU,

@@ -94,6 +94,28 @@ def conv2d(
     return Call("conv2d", (x,), (weight, bias), attrs)
 
 
+def conv_transpose2d(
+    out: Shape,
+    x: Node,
+    weight: Node,
+    bias: Node | None = None,
+    stride: Ints = 1,
+    padding: Ints = 0,
+    output_padding: Ints = 0,
+    groups: int = 1,
+    dilation: Ints = 1,
+) -> Call:
+    """The padding of the output shows in its shape."""
+    attrs = {
+        "kernel": pair(shape_of(weight)[2:]),
+        "stride": pair(stride),
+        "padding": pair(padding),
+        "dilation": pair(dilation),
+        "groups": groups,
+    }
+    return Call("conv_transpose2d", (x,), (weight, bias), attrs)
+
+
 def linear(out: Shape, x: Node, weight: Node, bias: Node | None = None) -> Call:
     if len(out) == 2:
         return Call("linear", (x,), (weight, bias))
@@ -495,6 +517,7 @@ def instance_norm(
 
 FUNCTIONS: Mapping[Any, Callable[..., Call | None]] = {
     functional.conv2d: conv2d,
+    functional.conv_transpose2d: conv_transpose2d,
     functional.linear: linear,
     functional.relu: relu,
     functional.relu_: relu,
@@ -596,12 +619,12 @@ METHODS: Mapping[str, Callable[..., Call | None]] = {
 }
 
 SUPPORTED = (
-    "Conv2d, Linear, ReLU, LeakyReLU, ReLU6, ELU, SiLU, GELU, Sigmoid, Tanh, Hardswish,"
-    " Hardsigmoid, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, BatchNorm1d, BatchNorm2d, Dropout,"
-    " LocalResponseNorm, LayerNorm, GroupNorm, InstanceNorm1d, InstanceNorm2d, Flatten, Identity"
-    " and Sequential, their functional forms, view, reshape, contiguous, permute and transpose,"
-    " Softmax and LogSoftmax, mean of pixels, squeeze and unsqueeze, sums and products of maps,"
-    " numbers, parameters of channels and [N, C, 1, 1], and cat, split, chunk, narrow and"
+    "Conv2d, ConvTranspose2d, Linear, ReLU, LeakyReLU, ReLU6, ELU, SiLU, GELU, Sigmoid, Tanh,"
+    " Hardswish, Hardsigmoid, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, BatchNorm1d, BatchNorm2d,"
+    " Dropout, LocalResponseNorm, LayerNorm, GroupNorm, InstanceNorm1d, InstanceNorm2d, Flatten,"
+    " Identity and Sequential, their functional forms, view, reshape, contiguous, permute and"
+    " transpose, Softmax and LogSoftmax, mean of pixels, squeeze and unsqueeze, sums and products"
+    " of maps, numbers, parameters of channels and [N, C, 1, 1], and cat, split, chunk, narrow and"
     " slices of channels"
 )
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import max_pool2d
+from torch.nn.functional import conv_transpose2d, max_pool2d
 
 from tvdnn.kernels import conv, conv_tiles
 from tvdnn.kernels.conv_grad_bias import grad_bias_plan, sum_cells_reference
@@ -69,6 +69,22 @@ def test_grad_input(layer: Layer, dtype: torch.dtype) -> None:
     conv.conv2d_grad_input(layer.dy, packed, out, **layer.shape.settings)
     conv.conv2d_grad_input_reference(layer.dy, packed, expected, **layer.shape.settings)
     assert rms_error(out, expected) < tolerance_of(layer.shape, dtype)
+
+
+@pytest.mark.parametrize("name", ["stride 2", "stride beyond filter", "groups", "box"])
+def test_transposed_with_a_bias(name: str, dtype: torch.dtype, generator: torch.Generator) -> None:
+    """Of torch's transposed convolution, with a row and a column that its windows may not reach."""
+    layer = make(replace(SHAPES[name], precision="ieee"), dtype, generator)
+    shape, samples = layer.shape, len(layer.x)
+    geometry = (shape.stride, shape.padding, (shape.stride[0] - 1,) * 2, shape.groups)
+    dy, channels = layer.dy.double().permute(0, 3, 1, 2), layer.x.shape[3]
+    bias = randn((channels,), torch.float32, generator)
+    exact = conv_transpose2d(dy, layer.weight.double(), bias.double(), *geometry, shape.dilation)
+    wanted = exact.permute(0, 2, 3, 1)
+    for launch in (conv.conv2d_grad_input, conv.conv2d_grad_input_reference):
+        out = poisoned((samples, *wanted.shape[1:]), dtype, wanted.device)
+        launch(layer.dy, layer.packed_grad(dtype), out, bias=bias, **shape.settings)
+        assert rms_error(out, wanted) < tolerance_of(shape, dtype)
 
 
 @pytest.mark.parametrize("name", ["box", "box, odd channels", "box, dilated"])

@@ -19,6 +19,7 @@ from .activation import (
 )
 from .batch_norm import BatchNorm1d, BatchNorm2d
 from .conv import Conv2d, LazyConv2d
+from .conv_transpose import ConvTranspose2d
 from .dropout import Dropout
 from .group_norm import GroupNorm, InstanceNorm1d, InstanceNorm2d
 from .layer_norm import LayerNorm
@@ -37,6 +38,7 @@ __all__ = [
     "BatchNorm1d",
     "BatchNorm2d",
     "Conv2d",
+    "ConvTranspose2d",
     "CrossEntropyLoss",
     "Dropout",
     "Flatten",

@@ -57,13 +57,15 @@ def conv2d(
     x = autocast(x)
     if isinstance(padding, str):
         x, padding = _padded(x, weight, padding, pair(dilation))
-    settings = _Settings(pair(stride), pair(padding), pair(dilation), groups)
+    settings = Settings(pair(stride), pair(padding), pair(dilation), groups)
     with torch.autocast(x.device.type, enabled=False):
         return apply(_Conv2d, x, weight, bias, settings)
 
 
 @dataclass(frozen=True, slots=True)
-class _Settings:
+class Settings:
+    """The geometry of a convolution."""
+
     stride: tuple[int, int]
     padding: tuple[int, int]
     dilation: tuple[int, int]
@@ -85,17 +87,17 @@ def _padded(
 class _Conv2d(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, settings: _Settings
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, settings: Settings
     ) -> Tensor:
         shape = _result_shape(x, weight, settings)
         maps = nhwc(x)
-        packed = maps.new_empty(_packed_shape(weight))
+        packed = maps.new_empty(packed_shape(weight))
         pack = choose(x, conv_pack.pack_weight, conv_pack.pack_weight_reference)
-        pack(weight.float(), packed, groups=settings.groups, precision=_precision(x))
+        pack(weight.float(), packed, groups=settings.groups, precision=precision_of(x))
         y = maps.new_empty(shape[0], *shape[2:], shape[1])
         launch = choose(x, kernels.conv2d, kernels.conv2d_reference)
         added = None if bias is None else bias.float()
-        launch(maps, packed, added, y, **asdict(settings), precision=_precision(x))
+        launch(maps, packed, added, y, **asdict(settings), precision=precision_of(x))
         ctx.save_for_backward(x, weight, bias)
         ctx.settings = settings
         return nchw(y, like=x)
@@ -108,48 +110,51 @@ class _Conv2d(torch.autograd.Function):
         grads = nhwc(dy)
         return (
             _grad_input(x, weight, grads, ctx.settings) if wants_x else None,
-            _grad_weight(x, weight, grads, ctx.settings) if wants_weight else None,
-            _grad_bias(bias, grads) if wants_bias else None,
+            grad_weight(x, weight, grads, ctx.settings) if wants_weight else None,
+            grad_bias(bias, grads) if wants_bias else None,
             None,
         )
 
 
-def _result_shape(x: Tensor, weight: Tensor, settings: _Settings) -> torch.Size:
+def _result_shape(x: Tensor, weight: Tensor, settings: Settings) -> torch.Size:
     """What torch says of the result, which also checks the arguments."""
     kernel = shape_only(weight).to(x.dtype)
     return functional.conv2d(shape_only(x), kernel, None, **asdict(settings)).shape
 
 
-def _packed_shape(weight: Tensor) -> tuple[int, ...]:
+def packed_shape(weight: Tensor) -> tuple[int, ...]:
+    """Of a copy of the weight that a forward pass reads."""
     out_channels, in_channels, height, width = weight.shape
     return out_channels, height, width, in_channels
 
 
-def _grad_input(x: Tensor, weight: Tensor, grads: Tensor, settings: _Settings) -> Tensor:
+def _grad_input(x: Tensor, weight: Tensor, grads: Tensor, settings: Settings) -> Tensor:
     out_channels, in_channels, height, width = weight.shape
     groups = settings.groups
     packed = grads.new_empty(in_channels * groups, height, width, out_channels // groups)
     pack = choose(x, conv_pack.pack_weight_grad_input, conv_pack.pack_weight_grad_input_reference)
-    pack(weight.float(), packed, groups=groups, precision=_precision(x))
+    pack(weight.float(), packed, groups=groups, precision=precision_of(x))
     samples, channels, *sides = x.shape
     dx = grads.new_empty(samples, *sides, channels)
     launch = choose(x, kernels.conv2d_grad_input, kernels.conv2d_grad_input_reference)
-    launch(grads, packed, dx, **asdict(settings), precision=_precision(x))
+    launch(grads, packed, dx, **asdict(settings), precision=precision_of(x))
     return dx.permute(0, 3, 1, 2)
 
 
-def _grad_weight(x: Tensor, weight: Tensor, grads: Tensor, settings: _Settings) -> Tensor:
+def grad_weight(x: Tensor, weight: Tensor, grads: Tensor, settings: Settings) -> Tensor:
+    """The weight's gradient; `grads` are maps [N, P, Q, K]."""
     sides = (x.shape[2], x.shape[3]), (grads.shape[1], grads.shape[2])
     k, c, r, s = weight.shape
-    arithmetic = {"precision": _precision(x)} | asdict(settings)
+    arithmetic = {"precision": precision_of(x)} | asdict(settings)
     plan = grad_kernels.grad_weight_plan(*sides, (k, c, r, s), **arithmetic, dtype=grads.dtype)
-    partials = grads.new_zeros(plan.splits, *_packed_shape(weight), dtype=torch.float32)
+    partials = grads.new_zeros(plan.splits, *packed_shape(weight), dtype=torch.float32)
     launch = choose(x, grad_kernels.conv2d_grad_weight, grad_kernels.conv2d_grad_weight_reference)
     launch(nhwc(x), grads, partials, first=True, **arithmetic)
     return _summed(partials, weight)
 
 
-def _grad_bias(bias: Tensor, grads: Tensor) -> Tensor:
+def grad_bias(bias: Tensor, grads: Tensor) -> Tensor:
+    """The bias's gradient; `grads` are maps [N, P, Q, K]."""
     _, height, width, channels = grads.shape
     plan = bias_kernels.grad_bias_plan((height, width), channels)
     partials = grads.new_zeros(plan.splits, channels, dtype=torch.float32)
@@ -173,6 +178,6 @@ def _summed(partials: Tensor, param: Tensor) -> Tensor:
     return grad.to(param.dtype)
 
 
-def _precision(x: Tensor) -> str:
+def precision_of(x: Tensor) -> str:
     """What torch's own switches ask of a float32 convolution; the CPU knows no TF32."""
     return "tf32" if x.is_cuda and _SWITCH.fp32_precision == "tf32" else "ieee"

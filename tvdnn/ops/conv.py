@@ -48,8 +48,8 @@ def _rectify(b: Builder, op: Op) -> None:
 def _product(b: Builder, op: Op, *written: str) -> None:
     """The convolution, and what is fused with it."""
     x, bias = b.input_of(op), op.params[1]
-    k, c, r, s = _filter_shape(b, op)
-    packed = _pack(b, op, "pack", f"packed {op.name}", (k, r, s, c))
+    k, c, r, s = filter_shape(b, op)
+    packed = pack(b, op, "pack", f"packed {op.name}", (k, r, s, c))
     writes = tuple(Use(name) for name in written)
     reads = (Use(x), whole(packed))
     b.add_pass(op, "forward", reads, writes, params=(bias,), flops=_flops(b, op))
@@ -65,11 +65,11 @@ def backward_relu(b: Builder, op: Op) -> None:
 
 def _gradients(b: Builder, op: Op, inner_grad: Callable[[Op], str]) -> None:
     """The passes behind the gradient of what a ReLU takes, if any, which `inner_grad` makes."""
-    packed = _pack_grad_input(b, op) if b.needs_grad(op.inputs[0]) else None
+    packed = pack_grad_input(b, op) if b.needs_grad(op.inputs[0]) else None
     grad = inner_grad(op)
     dy = _unpooled(b, op, grad) if _pools(op) else grad
     _grad_weight(b, op, dy)
-    _grad_bias(b, op, grad, dy)
+    add_grad_bias(b, op, grad, dy)
     if packed is not None:
         _grad_input(b, op, dy, packed)
 
@@ -104,14 +104,15 @@ def _map_shape(b: Builder, op: Op) -> tuple[int, ...]:
     return (n, *op.attrs.get("sides", (p, q)), k)
 
 
-def _pack_grad_input(b: Builder, op: Op) -> str:
-    k, c, r, s = _filter_shape(b, op)
+def pack_grad_input(b: Builder, op: Op) -> str:
+    """The copy of the weight that a data gradient wants."""
+    k, c, r, s = filter_shape(b, op)
     groups = op.attrs["groups"]
     shape = (c * groups, r, s, k // groups)
-    return _pack(b, op, "pack_grad_input", f"packed grad {op.name}", shape)
+    return pack(b, op, "pack_grad_input", f"packed grad {op.name}", shape)
 
 
-def _pack(b: Builder, op: Op, role: str, name: str, shape: tuple[int, ...]) -> str:
+def pack(b: Builder, op: Op, role: str, name: str, shape: tuple[int, ...]) -> str:
     """A copy of the weight in the compute type and the order that a product wants."""
     packed = whole(b.add_whole(name, Kind.WEIGHT, shape, b.dtype))
     weight = op.params[0]
@@ -125,7 +126,7 @@ def _grad_weight(b: Builder, op: Op, dy: str) -> None:
     weight = op.params[0]
     if not b.needs_param_grad(weight):
         return
-    k, c, r, s = _filter_shape(b, op)
+    k, c, r, s = filter_shape(b, op)
     plan = _weight_plan(b, op)
     sums = whole(b.add_partials(op, weight, (plan.splits, k, r, s, c)))
     reads = (Use(dy), Use(b.input_of(op)))
@@ -133,7 +134,7 @@ def _grad_weight(b: Builder, op: Op, dy: str) -> None:
     b.add_pass(op, "grad_weight", reads, (sums,), unit=plan.unit, reduction=True, flops=flops)
 
 
-def _grad_bias(b: Builder, op: Op, grad: str, dy: str) -> None:
+def add_grad_bias(b: Builder, op: Op, grad: str, dy: str) -> None:
     """Running sums of the bias's gradient, in between over cells where these are to be made."""
     bias = op.params[1]
     if not b.needs_param_grad(bias):
@@ -156,7 +157,7 @@ def _weight_plan(b: Builder, op: Op) -> GradWeightPlan:
     settings = {name: op.attrs[name] for name in GEOMETRY}
     return grad_weight_plan(
         *sides,
-        _filter_shape(b, op),
+        filter_shape(b, op),
         **settings,
         dtype=TORCH_DTYPES[b.dtype],
         precision=b.precision,
@@ -174,7 +175,7 @@ def _cell_behind(b: Builder, op: Op) -> int:
     return cell // 2 if _pools(op) else cell
 
 
-def _filter_shape(b: Builder, op: Op) -> tuple[int, int, int, int]:
+def filter_shape(b: Builder, op: Op) -> tuple[int, int, int, int]:
     """[K, C/g, R, S]; of a matrix, the weight of a linear layer over pixels, one tap."""
     k, c, *taps = b.param_shape(op.params[0])
     r, s = taps or (1, 1)
@@ -182,11 +183,12 @@ def _filter_shape(b: Builder, op: Op) -> tuple[int, int, int, int]:
 
 
 def _flops(b: Builder, op: Op) -> float:
-    _, c, r, s = _filter_shape(b, op)
+    _, c, r, s = filter_shape(b, op)
     return 2.0 * prod(_map_shape(b, op)) * c * r * s
 
 
-def _settings(a: Launch) -> dict[str, Any]:
+def settings_of(a: Launch) -> dict[str, Any]:
+    """The geometry and the precision of a launch."""
     settings = a.settings(*GEOMETRY)
     return settings | {"precision": a.precision}
 
@@ -211,17 +213,17 @@ def _run_pack_grad_input(a: Launch) -> None:
 
 
 def _run_forward(a: Launch) -> None:
-    a.kernels.conv2d(a.reads[0], a.reads[1], a.params[0], a.writes[0], **_settings(a))
+    a.kernels.conv2d(a.reads[0], a.reads[1], a.params[0], a.writes[0], **settings_of(a))
 
 
 def _run_forward_relu(a: Launch) -> None:
     x, packed = a.reads
-    a.kernels.conv2d(x, packed, a.params[0], a.writes[0], relu=True, **_settings(a))
+    a.kernels.conv2d(x, packed, a.params[0], a.writes[0], relu=True, **settings_of(a))
 
 
 def _run_forward_relu_max_pool2d(a: Launch) -> None:
     x, packed = a.reads
-    a.kernels.conv2d_max_pool(x, packed, a.params[0], *a.writes, relu=True, **_settings(a))
+    a.kernels.conv2d_max_pool(x, packed, a.params[0], *a.writes, relu=True, **settings_of(a))
 
 
 def _run_unpool(a: Launch) -> None:
@@ -232,12 +234,12 @@ def _run_grad_input(a: Launch) -> None:
     dy, packed, *mask = a.reads
     dx, *sums = a.writes
     by = {"mask": mask[0] if mask else None, "sums": sums[0] if sums else None}
-    a.kernels.conv2d_grad_input(dy, packed, dx, **by, **_settings(a))
+    a.kernels.conv2d_grad_input(dy, packed, dx, **by, **settings_of(a))
 
 
 def _run_grad_weight(a: Launch) -> None:
     dy, x = a.reads
-    a.kernels.conv2d_grad_weight(x, dy, a.writes[0], first=a.start == 0, **_settings(a))
+    a.kernels.conv2d_grad_weight(x, dy, a.writes[0], first=a.start == 0, **settings_of(a))
 
 
 def _run_grad_bias(a: Launch) -> None:
@@ -248,7 +250,7 @@ def _run_grad_bias(a: Launch) -> None:
     a.kernels.conv2d_grad_bias(rows, partials, first=a.start == 0, **a.settings("cell"))
 
 
-_ROLES: Mapping[str, Callable[[Launch], None]] = {
+ROLES: Mapping[str, Callable[[Launch], None]] = {
     "pack": _run_pack,
     "forward": _run_forward,
     "pack_grad_input": _run_pack_grad_input,
@@ -261,14 +263,14 @@ CONV2D = OpDef(
     kind="conv2d",
     forward=forward,
     backward=backward,
-    roles=_ROLES,
+    roles=ROLES,
     saves=frozenset({"input"}),
 )
 CONV2D_RELU = OpDef(
     kind="conv2d_relu",
     forward=forward_relu,
     backward=backward_relu,
-    roles={**_ROLES, "forward": _run_forward_relu, "mask": run_mask},
+    roles={**ROLES, "forward": _run_forward_relu, "mask": run_mask},
     saves=frozenset({"input", "output"}),
 )
 CONV2D_RELU_MAX_POOL2D = OpDef(
@@ -276,7 +278,7 @@ CONV2D_RELU_MAX_POOL2D = OpDef(
     forward=forward_relu_max_pool2d,
     backward=backward_relu,
     roles={
-        **_ROLES,
+        **ROLES,
         "forward": _run_forward_relu_max_pool2d,
         "mask": run_mask,
         "unpool": _run_unpool,

@@ -8,6 +8,7 @@ from .batch_norm import BATCH_NORM, BATCH_NORM_ADD, BATCH_NORM_ADD_RELU, BATCH_N
 from .channel_scale import SCALE_CHANNELS
 from .concat import CONCAT, NARROW, run_copies, run_zeros
 from .conv import CONV2D, CONV2D_RELU, CONV2D_RELU_MAX_POOL2D
+from .conv_transpose import CONV_TRANSPOSE2D
 from .definition import Launch, OpDef
 from .dropout import DROPOUT
 from .gate import CHANNEL_ADD, GATE_ADD, GATE_MULTIPLY
@@ -24,6 +25,7 @@ from .softmax import SOFTMAXES
 
 _TRACED = (
     CONV2D,
+    CONV_TRANSPOSE2D,
     RELU,
     *ACTIVATIONS,
     MAX_POOL2D,

@@ -49,6 +49,13 @@ def _grad_input(
     conv2d_grad_input(dy, packed, dx, mask=torch.empty_like(dx), sums=sums, **settings)
 
 
+def _transposed(side: int, c: int, k: int, dtype: torch.dtype, **settings: Any) -> None:
+    """A decoder's, by windows of 2x2 side by side."""
+    settings = UNIT | {"padding": (0, 0), "stride": (2, 2)} | settings
+    x, y = empty(64, side, side, k, dtype=dtype), empty(64, 2 * side, 2 * side, c, dtype=dtype)
+    conv2d_grad_input(x, empty(c, 2, 2, k, dtype=dtype), y, bias=empty(c), **settings)
+
+
 def _pack() -> None:
     weight = empty(64, 64, 3, 3)
     packed = empty(64, 3, 3, 64, dtype=torch.bfloat16)
@@ -98,4 +105,6 @@ CASES = [
     case("data gradient, first layer", _grad_input, 14, 3, 64, BFLOAT16),
     case("data gradient, stride 2", _grad_input, 14, 64, 128, BFLOAT16, stride=(2, 2)),
     case("data gradient, stride 2", _grad_input, 14, 64, 128, FLOAT32, stride=(2, 2)),
+    case("transposed, stride 2", _transposed, 64, 256, 512, BFLOAT16),
+    case("transposed, stride 2", _transposed, 64, 256, 512, FLOAT32),
 ]
