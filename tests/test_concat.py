@@ -79,7 +79,7 @@ class Shuffle(nn.Module):
 def make_net(*, short: bool = False) -> nn.Sequential:
     """One block behind the other, or the last; the first reads the network's input."""
     torch.manual_seed(7)
-    blocks: tuple[nn.Module, ...] = (Shuffle(3), Recent())
+    blocks: tuple[nn.Module, ...] = (Recent(),)
     if not short:
         blocks = (Inception(3), Dense(10, 2, 4), Skip(18), Shuffle(8), Recent())
     head = (nn.Conv2d(9 if short else 26, 4, 1), nn.Flatten(), nn.Linear(144, CLASSES))
