@@ -44,6 +44,6 @@ def conv_relu(
     return [conv, nn.ReLU(inplace=True)]
 
 
-def scaled(channels: int, width: float, *, multiple: int = 1) -> int:
+def scaled(channels: float, width: float, *, multiple: int = 1) -> int:
     """`channels` times `width`, rounded to a positive multiple of `multiple`."""
     return max(1, round(channels * width / multiple)) * multiple

@@ -31,14 +31,19 @@ def vgg(
     in_channels: int = 3,
     dropout: float = 0.5,
     width: float = 1.0,
+    batch_norm: bool = False,
 ) -> ConvNet:
-    """VGG with `depth` weight layers, for maps of 224 x 224; `width` scales every hidden layer."""
+    """VGG with `depth` weight layers, for maps of 224 x 224; `width` scales every hidden layer.
+
+    With `batch_norm` every convolution is normalized.
+    """
     features: list[torch.nn.Module] = []
     channels = in_channels
     for count, out_channels in zip(CONVS[depth], CHANNELS, strict=True):
         for _ in range(count):
-            features += conv_relu(channels, scaled(out_channels, width), 3, padding=1)
+            conv, relu = conv_relu(channels, scaled(out_channels, width), 3, padding=1)
             channels = scaled(out_channels, width)
+            features += [conv, nn.BatchNorm2d(channels), relu] if batch_norm else [conv, relu]
         features.append(nn.MaxPool2d(2, stride=2))
     hidden = scaled(4096, width)
     classifier = [
@@ -75,3 +80,7 @@ vgg116 = partial(vgg, 116)
 vgg216 = partial(vgg, 216)
 vgg316 = partial(vgg, 316)
 vgg416 = partial(vgg, 416)
+vgg11_bn = partial(vgg, 11, batch_norm=True)
+vgg13_bn = partial(vgg, 13, batch_norm=True)
+vgg16_bn = partial(vgg, 16, batch_norm=True)
+vgg19_bn = partial(vgg, 19, batch_norm=True)

@@ -1,0 +1,113 @@
+"""The zoo's networks at small width: they train as by torch, and alike wherever their maps are."""
+
+import copy
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import tvdnn
+from tests.running import random_batches
+from tvdnn import models
+from tvdnn.engine import training_graph
+from tvdnn.engine.graphs import default_costs
+from tvdnn.models.densenet import DenseNet
+from tvdnn.models.resnet import BasicBlock, Bottleneck, ResNet
+from tvdnn.planner import planning
+
+pytestmark = pytest.mark.usefixtures("units_of_one")
+
+CLASSES, BATCH, STEPS = 4, 4, 5
+LEARNING_RATE, MOMENTUM = 0.001, 0.9
+NOISE = 3e-7  # of float32, relative
+SGD = tvdnn.optim.SGD(lr=LEARNING_RATE, momentum=MOMENTUM)
+CHUNK_SIZE = "128KiB"
+Make = Callable[..., nn.Module]
+NETS: dict[str, tuple[Make, int]] = {
+    "nin": (partial(models.nin, width=1 / 16, dropout=0.0), 67),
+    "vgg11_bn": (partial(models.vgg11_bn, width=1 / 32, dropout=0.0), 32),
+    "resnet": (partial(ResNet, BasicBlock, (1, 1, 1, 1), width=1 / 16), 32),
+    "resnext": (partial(ResNet, Bottleneck, (1, 2, 1, 1), width=1 / 16, groups=2, inner=2.0), 32),
+    "densenet": (partial(DenseNet, (2, 2, 2, 2), 8, 16, width=0.5), 32),
+    "googlenet": (partial(models.googlenet, width=1 / 16, dropout=0.0), 64),
+    "inception_v3": (partial(models.inception_v3, width=1 / 32, dropout=0.0), 107),
+}
+# Through a hundred layers statistics of few values make torch's own rounding too large to compare.
+EVALUATED = ("inception_v3",)
+
+
+def network(name: str) -> nn.Module:
+    """The network with weights that keep the size of maps, so that rounding stays small."""
+    torch.manual_seed(0)
+    net = NETS[name][0](num_classes=CLASSES)
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight)
+    return net.eval() if name in EVALUATED else net
+
+
+def with_torchs_functions(net: nn.Module) -> nn.Module:
+    """A copy of the network in which torch computes every layer."""
+    return torch.fx.symbolic_trace(copy.deepcopy(net))
+
+
+def trained(name: str, policy: str, budget: int | None = None) -> tuple[list[Tensor], nn.Module]:
+    """The losses of some steps, and the network after them."""
+    net, batches = network(name), batches_of(name)
+    options = {"optimizer": SGD, "policy": policy, "budget": budget, "chunk_size": CHUNK_SIZE}
+    trainer = tvdnn.Trainer(net, batches[0][0], order_seed=1, **options)
+    return [trainer.step(*batch) for batch in batches], net
+
+
+def trained_by_torch(name: str, dtype: torch.dtype) -> tuple[list[Tensor], nn.Module]:
+    net = with_torchs_functions(network(name)).to(dtype)
+    optimizer = torch.optim.SGD(net.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+    losses = []
+    for x, y in batches_of(name):
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(net(x.to(dtype)), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return losses, net
+
+
+def batches_of(name: str) -> list[tuple[Tensor, Tensor]]:
+    side = NETS[name][1]
+    return random_batches(STEPS, (BATCH, 3, side, side), CLASSES, seed=3)
+
+
+def floor_of(name: str, policy: str) -> int:
+    x = batches_of(name)[0][0]
+    graph = training_graph(network(name), x, optimizer=SGD, chunk_size=CHUNK_SIZE)
+    return planning.floor_of(graph, default_costs(graph), policy)[0]
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_steps_follow_torch_wherever_maps_are(name: str) -> None:
+    """At the floor of vdnn-all:m as when all is kept, and no further from float64 than torch."""
+    losses, net = trained(name, "keep")
+    budget = floor_of(name, "vdnn-all:m") * 101 // 100
+    moved_losses, moved = trained(name, "vdnn-all:m", budget)
+    assert [loss.item() for loss in losses] == [loss.item() for loss in moved_losses]
+    state, moved_state = net.state_dict(), moved.state_dict()
+    assert all(torch.equal(state[key], moved_state[key]) for key in state)
+    torchs_losses, torchs = trained_by_torch(name, torch.float32)
+    true_losses, true = trained_by_torch(name, torch.float64)
+    assert deviation(losses, true_losses) <= 3 * deviation(torchs_losses, true_losses) + NOISE
+    theirs, exact = torchs.state_dict(), true.state_dict()
+    kinds = {"parameters": net.named_parameters(), "statistics": net.named_buffers()}
+    for kind, tensors in kinds.items():
+        keys = [key for key, tensor in tensors if tensor.is_floating_point()]
+        ours, torchs_own, wanted = ([each[key] for key in keys] for each in (state, theirs, exact))
+        assert deviation(ours, wanted) <= 3 * deviation(torchs_own, wanted) + NOISE, kind
+
+
+def deviation(found: list[Tensor], exact: list[Tensor]) -> float:
+    """The error of all tensors together, as a share of what they should be."""
+    pairs = [(mine.double(), true.double()) for mine, true in zip(found, exact, strict=True)]
+    error = sum(float((mine - true).square().sum()) for mine, true in pairs)
+    return (error / (sum(float(true.square().sum()) for _, true in pairs) or 1.0)) ** 0.5
