@@ -42,7 +42,7 @@ def num_chunks(pixels: int, channels: int) -> int:
 
 def launch_chunks(
     kernel: triton.JITFunction, x: Tensor, tensors: tuple[Tensor | None, ...],
-    *sizes: int, **constants: str,
+    *sizes: float, **constants: str | int,
 ) -> None:  # fmt: skip
     """Launch over the chunks of x [N, P, C]; `sizes` stand before their number."""
     samples, pixels, channels = x.shape

@@ -88,7 +88,8 @@ def _first_element(x: Tensor, first_sample: int) -> int:
     return first_sample * x[:1].numel()
 
 
-def _scale(p: float) -> float:
+def scale_of(p: float) -> float:
+    """The factor of what is kept where a share `p` is dropped."""
     return 1.0 / (1.0 - p) if p < 1.0 else 0.0
 
 
@@ -114,7 +115,7 @@ def dropout(
     span = DRAWS * LANES
     grid = (triton.cdiv(first + numel, span) - first // span,)
     _dropout_kernel[grid](
-        x, y, seed, numel, first, op_id, _least_kept(p), _scale(p),
+        x, y, seed, numel, first, op_id, _least_kept(p), scale_of(p),
         VECTOR=_vector(x), PRECISION=precision, LANES=LANES, ROUNDS=ROUNDS, num_warps=NUM_WARPS,
     )  # fmt: skip
 
@@ -128,16 +129,16 @@ def dropout_reference(
     index = torch.arange(first, first + x.numel(), dtype=torch.int64, device=x.device)
     span, within = index // (DRAWS * LANES), index % (DRAWS * LANES)
     vector = _vector(x)
-    words = _philox(span * LANES + within // vector % LANES, op_id, seed)
+    words = philox(span * LANES + within // vector % LANES, op_id, seed)
     draw = within // (vector * LANES) * vector + within % vector
     word = words.gather(0, (draw // 2)[None])[0]
     keep = (word >> 16 * (draw % 2) & 0xFFFF) >= _least_kept(p)
-    scaled = x.to(torch.float32) * _scale(p)
+    scaled = x.to(torch.float32) * scale_of(p)
     dropped = torch.where(keep.view_as(x), scaled, torch.zeros_like(scaled))
     y.copy_(stored_reference(dropped, y.dtype, precision))
 
 
-def _philox(counter: Tensor, op_id: int, seed: Tensor) -> Tensor:
+def philox(counter: Tensor, op_id: int, seed: Tensor) -> Tensor:
     """Philox 4x32 of (counter, op_id) under `seed`: [4, *counter.shape], words below 2**32."""
     c0, c1 = counter & UINT32, counter >> 32
     c2, c3 = torch.full_like(counter, op_id), torch.zeros_like(counter)

@@ -24,6 +24,7 @@ from tvdnn.kernels import (
     conv_grad_weight,
     conv_pack,
     dropout,
+    dropout_parts,
     gate,
     group_norm,
     layer_norm,
@@ -569,6 +570,12 @@ def _softmax_grad(o: Operands) -> Launch:
     return Launch(lambda: softmax.softmax_grad(y, dy, dx, function="log_softmax"), (dx,))
 
 
+def _dropout_parts(o: Operands) -> Launch:
+    x, seed = o.maps().flatten(1, 2), torch.tensor([7], device=o.device)
+    y, settings = o.like(x), {"part": "channel", "p": 0.3, "op_id": 1, "first_sample": 2}
+    return Launch(lambda: dropout_parts.dropout_parts(x, y, seed, **settings), (y,))
+
+
 def _gate(o: Operands) -> Launch:
     x, gates = o.maps().flatten(1, 2), o.random(o.size.samples, o.size.channels, dtype=BF16)
     y = o.like(x)
@@ -672,6 +679,7 @@ LAUNCHES: dict[str, Make] = {
     "relu_grad": _relu_grad,
     **dict(_activations()),
     "dropout": _dropout,
+    "dropout_parts": _dropout_parts,
     "local_response_norm": _lrn,
     "local_response_norm_grad": _lrn_grad,
     "group_norm": partial(_group_norm, backward=False),

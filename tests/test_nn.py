@@ -207,6 +207,7 @@ def test_memory_format_is_kept(
         nn.ConvTranspose2d,
         nn.CrossEntropyLoss,
         nn.Dropout,
+        nn.Dropout2d,
         nn.ELU,
         nn.GELU,
         nn.Hardsigmoid,
@@ -396,6 +397,38 @@ def test_dropout_drops_and_scales(p: float, inplace: bool, device: torch.device)
     assert abs(float(kept.float().mean()) - (1 - p)) < 5 * (p * (1 - p) / x.numel()) ** 0.5 + 1e-9
     assert torch.equal(y, kept * scale)
     assert torch.equal(x.grad, kept * 3.0 * scale)
+
+
+@pytest.mark.parametrize(
+    ("layer", "dims"),
+    [
+        (nn.Dropout2d(0.4), (2, 3)),
+        (nn.StochasticDepth(0.4, "row"), (1, 2, 3)),
+        (nn.StochasticDepth(0.4, "batch"), (0, 1, 2, 3)),
+    ],
+)
+def test_parts_drop_whole_and_scale(
+    layer: torch.nn.Module, dims: tuple[int, ...], device: torch.device
+) -> None:
+    x, kinds = torch.rand(64, 5, 3, 2, device=device, requires_grad=True), set()
+    for seed in range(6):
+        torch.manual_seed(seed)
+        y = layer(x)
+        (dx,) = torch.autograd.grad(y, x, torch.full_like(y, 3.0))
+        kept = (y != 0).float().amax(dims, keepdim=True)
+        kinds |= set(kept.unique().tolist())
+        torch.testing.assert_close(y, x * kept / 0.6)
+        torch.testing.assert_close(dx, (3.0 * kept / 0.6).expand_as(x))
+    assert kinds == {0.0, 1.0}
+    assert layer.eval()(x) is x
+
+
+def test_stochastic_depth_of_features(device: torch.device) -> None:
+    y = nn.StochasticDepth(0.5, "row")(torch.ones(50, 4, device=device))
+    assert set(y.unique().tolist()) == {0.0, 2.0}
+    assert torch.equal(y, y[:, :1].expand_as(y))
+    with pytest.raises(InputError, match="p is 2 and mode 'row'"):
+        nn.StochasticDepth(2, "row")
 
 
 def test_dropout_follows_torchs_seed(device: torch.device) -> None:

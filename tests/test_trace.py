@@ -551,7 +551,7 @@ class Returns(torch.nn.Module):
         (lambda x: functional.linear(torch.ones(2, 4), x), "does not come from the inputs"),
         (lambda x: functional.relu(x.view(2, 2, 2)), r"reshape of \(2, 4\) to \(2, 2, 2\)"),
         (lambda x: functional.linear(x.unsqueeze(1), x), "linear over an input of 3"),
-        (lambda x: functional.dropout2d(x.view(2, 4, 1, 1)), "Returns: dropout2d"),
+        (lambda x: functional.dropout2d(x), "dropout2d of"),
         (lambda x: functional.leaky_relu(x, -0.1), "leaky_relu with a slope of -0.1"),
         (lambda x: functional.hardtanh(x), "hardtanh from -1.0 to 1.0 .it takes 0 to 6"),
         (lambda x: x.T, "Returns: T"),

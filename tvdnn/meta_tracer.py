@@ -26,6 +26,7 @@ from torch.nn.parameter import is_lazy
 from .errors import InputError, UnsupportedOpError
 from .graph.network import channels_last_axes
 from .nn.batch_norm import normalize_batch
+from .nn.dropout import StochasticDepth, drop_branch
 from .opaque_calls import Effects, opaque_call
 from .refusals import instead, place
 from .torch_calls import (
@@ -63,6 +64,8 @@ LAYERS = (
     torch.nn.LazyBatchNorm1d,
     torch.nn.LazyBatchNorm2d,
     torch.nn.Dropout,
+    torch.nn.Dropout2d,
+    StochasticDepth,
     torch.nn.LocalResponseNorm,
     torch.nn.LayerNorm,
     torch.nn.GroupNorm,
@@ -71,6 +74,10 @@ LAYERS = (
     torch.nn.Flatten,
     torch.nn.Identity,
     torch.nn.Sequential,
+)
+BRANCH_DROPPERS = (
+    "torchvision.ops.stochastic_depth.StochasticDepth",
+    "timm.layers.drop.DropPath",
 )
 LAYER_PACKAGES = ("torch.nn.", "tvdnn.nn.")
 UNNAMED = "tensor "  # before the id of a tensor that is no parameter or buffer of the network
@@ -207,6 +214,8 @@ class MetaTracer(fx.Tracer):
             self._initialize(m, args)
         if isinstance(m, _BatchNorm) and type(m).forward is _BatchNorm.forward:
             forward = partial(normalize_batch, m)  # torch's computes with a buffer's value
+        if f"{type(m).__module__}.{type(m).__name__}" in BRANCH_DROPPERS:
+            forward = partial(drop_branch, m)  # theirs draw by torch
         self.active.append(m)
         result = super().call_module(m, partial(_as_far_as_known, forward), args, kwargs)
         self.active.pop()

@@ -381,6 +381,40 @@ def dropout(
     return Call("dropout", (x,), (), {"p": float(p)})
 
 
+def dropout2d(
+    out: Shape, x: Node, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> Call:
+    if not training or p == 0:
+        return Call("view", (x,))
+    if len(out) != 4:
+        raise UnsupportedCallError(f"dropout2d of {out} (it takes maps [N, C, H, W])")
+    return Call("dropout_parts", (x,), (), _parts("channel", p, out[1]))
+
+
+def torch_stochastic_depth(x: Tensor, p: float, mode: str, training: bool = True) -> Tensor:
+    """Maps of which samples, or by mode "batch" all, are dropped, by torch's own functions."""
+    if has_torch_function((x,)):
+        handle: Any = handle_torch_function
+        result: Tensor = handle(torch_stochastic_depth, (x,), x, p, mode, training)
+        return result
+    if not training or p == 0:
+        return x
+    shape = (len(x) if mode == "row" else 1, *(1,) * (x.dim() - 1))
+    kept = (torch.rand(shape, device=x.device) >= p).to(x.dtype)
+    return x * (kept / (1 - p) if p < 1 else kept)
+
+
+def stochastic_depth(out: Shape, x: Node, p: float, mode: str, training: bool = True) -> Call:
+    if not training or p == 0:
+        return Call("view", (x,))
+    channels = out[axes_of(x).index(len(out) - 1)]
+    return Call("dropout_parts", (x,), (), _parts(mode, p, channels), axes_of(x))
+
+
+def _parts(part: str, p: float, channels: int) -> dict[str, Any]:
+    return {"part": part, "p": float(p), "channels": channels}
+
+
 def local_response_norm(
     out: Shape, x: Node, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> Call:
@@ -564,6 +598,8 @@ FUNCTIONS: Mapping[Any, Callable[..., Call | None]] = {
     functional.avg_pool2d: avg_pool2d,
     functional.adaptive_avg_pool2d: adaptive_avg_pool2d,
     functional.dropout: dropout,
+    functional.dropout2d: dropout2d,
+    torch_stochastic_depth: stochastic_depth,
     functional.local_response_norm: local_response_norm,
     functional.layer_norm: layer_norm,
     torch.layer_norm: layer_norm,
@@ -621,11 +657,11 @@ METHODS: Mapping[str, Callable[..., Call | None]] = {
 SUPPORTED = (
     "Conv2d, ConvTranspose2d, Linear, ReLU, LeakyReLU, ReLU6, ELU, SiLU, GELU, Sigmoid, Tanh,"
     " Hardswish, Hardsigmoid, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, BatchNorm1d, BatchNorm2d,"
-    " Dropout, LocalResponseNorm, LayerNorm, GroupNorm, InstanceNorm1d, InstanceNorm2d, Flatten,"
-    " Identity and Sequential, their functional forms, view, reshape, contiguous, permute and"
-    " transpose, Softmax and LogSoftmax, mean of pixels, squeeze and unsqueeze, sums and products"
-    " of maps, numbers, parameters of channels and [N, C, 1, 1], and cat, split, chunk, narrow and"
-    " slices of channels"
+    " Dropout, Dropout2d, StochasticDepth, LocalResponseNorm, LayerNorm, GroupNorm, InstanceNorm1d,"
+    " InstanceNorm2d, Flatten, Identity and Sequential, their functional forms, view, reshape,"
+    " contiguous, permute and transpose, Softmax and LogSoftmax, mean of pixels, squeeze and"
+    " unsqueeze, sums and products of maps, numbers, parameters of channels and [N, C, 1, 1], and"
+    " cat, split, chunk, narrow and slices of channels"
 )
 
 

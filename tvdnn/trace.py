@@ -12,6 +12,8 @@ from .meta_tracer import MetaTracer, refusals, unsupported
 
 PARAM_DTYPES = (torch.float32, torch.bfloat16)  # the latter by float32 copies
 
+DROPOUTS = ("dropout", "dropout_parts")  # ops that draw numbers of their own
+
 
 def trace(
     module: torch.nn.Module,
@@ -164,7 +166,7 @@ def _ops(nodes: Sequence[fx.Node], names: dict[fx.Node, str]) -> tuple[Op, ...]:
         if call is None:
             continue
         attrs = dict(call.attrs)
-        if call.kind == "dropout":
+        if call.kind in DROPOUTS:
             attrs["op_id"] = num_dropouts
             num_dropouts += 1
         inputs = tuple(names[source] for source in call.inputs)

@@ -20,7 +20,7 @@ from .activation import (
 from .batch_norm import BatchNorm1d, BatchNorm2d
 from .conv import Conv2d, LazyConv2d
 from .conv_transpose import ConvTranspose2d
-from .dropout import Dropout
+from .dropout import Dropout, Dropout2d, StochasticDepth
 from .group_norm import GroupNorm, InstanceNorm1d, InstanceNorm2d
 from .layer_norm import LayerNorm
 from .linear import LazyLinear, Linear
@@ -41,6 +41,7 @@ __all__ = [
     "ConvTranspose2d",
     "CrossEntropyLoss",
     "Dropout",
+    "Dropout2d",
     "Flatten",
     "GroupNorm",
     "Hardsigmoid",
@@ -63,5 +64,6 @@ __all__ = [
     "SiLU",
     "Sigmoid",
     "Softmax",
+    "StochasticDepth",
     "Tanh",
 ]

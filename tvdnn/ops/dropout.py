@@ -1,4 +1,4 @@
-"""dropout: the mask comes from the step's seed and the element's place, and is never stored."""
+"""dropout of elements and of parts: masks come from seed and place, and are never stored."""
 
 from ..graph import Op, Use
 from .builder import Builder
@@ -13,14 +13,15 @@ def backward(b: Builder, op: Op) -> None:
     b.add_pass(op, "grad_input", (Use(b.grad_of(op)),), (Use(b.next_grad(op)),))
 
 
-def scale_of(p: float) -> float:
-    """The factor of what is kept where a share `p` is dropped."""
-    return 1.0 / (1.0 - p) if p < 1.0 else 0.0
-
-
 def run_dropout(a: Launch) -> None:
     settings = a.settings("p", "op_id") | {"precision": a.precision}
     a.kernels.dropout(a.reads[0], a.writes[0], a.control.seed, first_sample=a.start, **settings)
+
+
+def _run_parts(a: Launch) -> None:
+    x, y = (maps.view(len(maps), -1, a.attrs["channels"]) for maps in (a.reads[0], a.writes[0]))
+    settings = a.settings("part", "p", "op_id") | {"precision": a.precision}
+    a.kernels.dropout_parts(x, y, a.control.seed, first_sample=a.start, **settings)
 
 
 DROPOUT = OpDef(
@@ -28,5 +29,12 @@ DROPOUT = OpDef(
     forward=forward,
     backward=backward,
     roles={"forward": run_dropout, "grad_input": run_dropout},
+    elementwise=True,
+)
+DROPOUT_PARTS = OpDef(
+    kind="dropout_parts",
+    forward=forward,
+    backward=backward,
+    roles={"forward": _run_parts, "grad_input": _run_parts},
     elementwise=True,
 )

@@ -10,13 +10,14 @@ from math import prod
 from typing import Any
 
 from ..graph import Kind, Op, Use
+from ..kernels.dropout import scale_of
 from ..kernels.linear import linear_shares
 from ..kernels.linear_turned import turns
 from ..kernels.linear_weight import keeps_weight
 from .activation import behind_relu, run_mask
 from .builder import Builder, whole
 from .definition import TORCH_DTYPES, Launch, OpDef
-from .dropout import run_dropout, scale_of
+from .dropout import run_dropout
 from .loss import LOSSES
 from .optim import run_update_at_once, update_by, update_nbytes
 

@@ -10,7 +10,7 @@ from .concat import CONCAT, NARROW, run_copies, run_zeros
 from .conv import CONV2D, CONV2D_RELU, CONV2D_RELU_MAX_POOL2D
 from .conv_transpose import CONV_TRANSPOSE2D
 from .definition import Launch, OpDef
-from .dropout import DROPOUT
+from .dropout import DROPOUT, DROPOUT_PARTS
 from .gate import CHANNEL_ADD, GATE_ADD, GATE_MULTIPLY
 from .group_norm import GROUP_NORM
 from .layer_norm import LAYER_NORM
@@ -33,6 +33,7 @@ _TRACED = (
     ADAPTIVE_AVG_POOL2D,
     LINEAR,
     DROPOUT,
+    DROPOUT_PARTS,
     LOCAL_RESPONSE_NORM,
     LAYER_NORM,
     BATCH_NORM,

@@ -1,9 +1,10 @@
-"""Launches of dropout.py to compile."""
+"""Launches of dropout.py and dropout_parts.py to compile."""
 
 import torch
 
 from tests.offline import Case
 from tvdnn.kernels.dropout import dropout
+from tvdnn.kernels.dropout_parts import PARTS, dropout_parts
 
 
 def _dropout() -> None:
@@ -12,4 +13,13 @@ def _dropout() -> None:
     dropout(x, x, seed, p=0.5, op_id=2, first_sample=256)
 
 
-CASES = [Case("dropout", _dropout)]
+def _dropout_parts() -> None:
+    seed = torch.empty(1, dtype=torch.int64, device="meta")
+    for dtype, precision in ((torch.bfloat16, "ieee"), (torch.float32, "tf32")):
+        x = torch.empty(2, 784, 96, dtype=dtype, device="meta")
+        for part in PARTS:
+            settings = {"part": part, "precision": precision}
+            dropout_parts(x, x, seed, p=0.5, op_id=2, first_sample=256, **settings)
+
+
+CASES = [Case("dropout", _dropout), Case("dropout of parts", _dropout_parts, archs=(90,))]
