@@ -126,10 +126,12 @@ def _statistics_kernel(
     tl.store(ptrs, mean, mask=mask_c)
     tl.store(ptrs + channels, 1.0 / tl.sqrt_rn(square / total + eps), mask=mask_c)
     tl.store(ptrs + 2 * channels, variance, mask=mask_c)
+    factor = momentum
+    if CUMULATIVE:
+        factor = 1.0 / tl.load(num_batches_ptr).to(tl.float32)
+    elif num_batches_ptr is not None and tl.program_id(0) == 0:
+        tl.store(num_batches_ptr, tl.load(num_batches_ptr) + 1)
     if running_mean_ptr is not None:
-        factor = momentum
-        if CUMULATIVE:
-            factor = 1.0 / tl.load(num_batches_ptr).to(tl.float32)
         _track(running_mean_ptr, mean, factor, c, mask_c)
         _track(running_var_ptr, variance, factor, c, mask_c)
 
@@ -197,7 +199,7 @@ def batch_norm_statistics(
     """
     cut = slices_of(shape, partials, group)
     channels = shape[-1]
-    if num_batches is not None:
+    if momentum is None:  # all programs read the count
         _count_kernel[(1,)](num_batches)
     _statistics_kernel[(triton.cdiv(channels, MERGED["BLOCK_C"]),)](
         partials, statistics, running_mean, running_var, num_batches,

@@ -3,8 +3,8 @@
 With xhat = (x - mean) rstd of N rows, the sums of dy and of dy xhat over them are the gradients of
 bias and weight, and dx = weight rstd (dy - dbias / N - xhat dweight / N). Where a ReLU follows, dy
 counts only where its output is above zero: found again from x by the forward's own arithmetic, or
-by the output where a residual was added in between, and then the masked gradient, which is the
-residual's, is written as it is summed.
+by the output where a residual was added in between. Then the masked gradient, which is the
+residual's, is written as it is summed; so is a gradient that comes in two terms.
 """
 
 import triton
@@ -38,8 +38,9 @@ def _passed(x, dy, mean, scale, shift, dtype: tl.constexpr, PRECISION: tl.conste
 
 @triton.jit(do_not_specialize=["num_rows", "group_rows", "slice_rows", "splits"])
 def _sums_kernel(
-    x_ptr, dy_ptr, statistics_ptr, weight_ptr, bias_ptr, y_ptr, partials_ptr, masked_ptr,
-    num_rows, channels, x_pitch, dy_pitch, y_pitch, masked_pitch, group_rows, slice_rows, splits,
+    x_ptr, dy_ptr, term_ptr, statistics_ptr, weight_ptr, bias_ptr, y_ptr, partials_ptr, grad_ptr,
+    num_rows, channels, x_pitch, dy_pitch, term_pitch, y_pitch, grad_pitch,
+    group_rows, slice_rows, splits,
     RELU: tl.constexpr, PRECISION: tl.constexpr,
     ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -55,15 +56,19 @@ def _sums_kernel(
         x = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
         ptrs = dy_ptr + offsets(start + first, c, dy_pitch, ALIGN, BLOCK_R)
         dy = tl.load(ptrs, mask=mask, other=0.0)
-        if masked_ptr is not None:
-            ptrs = y_ptr + offsets(start + first, c, y_pitch, ALIGN, BLOCK_R)
-            y = tl.load(ptrs, mask=mask, other=0.0)
-            dy = tl.where(y <= 0, 0.0, dy).to(dy_ptr.dtype.element_ty)
-            ptrs = masked_ptr + offsets(start + first, c, masked_pitch, ALIGN, BLOCK_R)
-            tl.store(ptrs, dy, mask=mask)
+        if term_ptr is not None:
+            ptrs = term_ptr + offsets(start + first, c, term_pitch, ALIGN, BLOCK_R)
+            total = dy.to(tl.float32) + tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
+            dy = stored(total, dy_ptr.dtype.element_ty, PRECISION)
         dy = dy.to(tl.float32)
-        if RELU:
+        if y_ptr is not None:
+            ptrs = y_ptr + offsets(start + first, c, y_pitch, ALIGN, BLOCK_R)
+            dy = tl.where(tl.load(ptrs, mask=mask, other=0.0) <= 0, 0.0, dy)
+        elif RELU:
             dy = _passed(x, dy, mean, scale, shift, x_ptr.dtype.element_ty, PRECISION)
+        if grad_ptr is not None:
+            ptrs = grad_ptr + offsets(start + first, c, grad_pitch, ALIGN, BLOCK_R)
+            tl.store(ptrs, dy.to(grad_ptr.dtype.element_ty), mask=mask)
         sums += dy
         products = tl.fma(dy, x - mean, products)
     ptrs = partials_ptr + part * 2 * channels + c
@@ -123,26 +128,25 @@ def _grad_input_kernel(
 
 
 def batch_norm_grad_sums(
-    x: Tensor, dy: Tensor, statistics: Tensor, weight: Tensor | None, bias: Tensor | None,
-    y: Tensor | None, partials: Tensor, masked: Tensor | None, *,
-    group: int, relu: bool, precision: str = "ieee",
+    x: Tensor, dy: Tensor, term: Tensor | None, statistics: Tensor,
+    weight: Tensor | None, bias: Tensor | None, y: Tensor | None,
+    partials: Tensor, grad: Tensor | None, *, group: int, relu: bool, precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """Sums of dy and of dy (x - mean) over each slice, as `batch_norm_moments` cuts them.
+    """Sums of g and of g (x - mean) over each slice, as `batch_norm_moments` cuts them.
 
-    With `masked`, which may be dy, it gets dy where the output y is above zero, and 0 elsewhere;
-    that is summed. With `relu` (and no `masked`) dy counts where the ReLU of the normalized x
-    passes. Moves each map once.
+    g is dy, or dy + term, rounded as a sum of maps is. With `relu` it is zero where the output y is
+    not above zero or, without y, where the ReLU of the normalized x does not pass. It is written to
+    `grad`, if given, which may be dy. Moves each map once.
     """
-    assert (y is None) == (masked is None)
     cut = slices_of(x.shape, partials, group)
     channels = x.shape[-1]
-    tile = summing(x, dy, y, masked)
+    tile = summing(x, dy, term, y, grad)
     grid = (cut.count * triton.cdiv(channels, tile["BLOCK_C"]),)
     _sums_kernel[grid](
-        x, dy, statistics, weight, bias, y, partials, masked,
-        cut.rows, channels, pitch_of(x), pitch_of(dy), pitch_of(y), pitch_of(masked),
+        x, dy, term, statistics, weight, bias, y, partials, grad, cut.rows, channels,
+        pitch_of(x), pitch_of(dy), pitch_of(term), pitch_of(y), pitch_of(grad),
         cut.group_rows, cut.slice_rows, cut.splits,
-        RELU=relu and masked is None, PRECISION=precision, **tile,
+        RELU=relu, PRECISION=precision, **tile,
     )  # fmt: skip
 
 
@@ -181,24 +185,27 @@ def batch_norm_grad_input(
 
 
 def batch_norm_grad_sums_reference(
-    x: Tensor, dy: Tensor, statistics: Tensor, weight: Tensor | None, bias: Tensor | None,
-    y: Tensor | None, partials: Tensor, masked: Tensor | None, *,
-    group: int, relu: bool, precision: str = "ieee",
+    x: Tensor, dy: Tensor, term: Tensor | None, statistics: Tensor,
+    weight: Tensor | None, bias: Tensor | None, y: Tensor | None,
+    partials: Tensor, grad: Tensor | None, *, group: int, relu: bool, precision: str = "ieee",
 ) -> None:  # fmt: skip
     """What `batch_norm_grad_sums` computes."""
-    if masked is not None and y is not None:
-        masked.copy_(dy.masked_fill(y <= 0, 0.0))
-        dy = masked
+    if term is not None:
+        dy = stored_reference(dy.float() + term.float(), dy.dtype, precision)
+    if y is not None:
+        dy = dy.masked_fill(y <= 0, 0.0)
     elif relu:
         dy = _passed_reference(x, dy, statistics, weight, bias, precision)
+    if grad is not None:
+        grad.copy_(dy)
     channels = x.shape[-1]
-    off, grad = ((t.reshape(-1, channels).double()) for t in (x - statistics[0].double(), dy))
+    off, terms = ((t.reshape(-1, channels).double()) for t in (x - statistics[0].double(), dy))
     found = partials.view(-1, *partials.shape[2:])
     for (start, stop), (total, product) in zip(
         slice_ranges(x.shape, partials, group), found, strict=True
     ):
-        total.copy_(grad[start:stop].sum(0))
-        product.copy_((grad[start:stop] * off[start:stop]).sum(0))
+        total.copy_(terms[start:stop].sum(0))
+        product.copy_((terms[start:stop] * off[start:stop]).sum(0))
 
 
 def batch_norm_grad_params_reference(

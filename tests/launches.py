@@ -410,10 +410,10 @@ def _batch_norm(o: Operands) -> Launch:
 
 
 def _batch_norm_grad_sums(o: Operands) -> Launch:
-    x, dy, y, (plan, shape) = o.maps(), o.maps(), o.maps(), _slices(o)
-    operands, partials, masked = (*_normalizing(o), y), o.empty(*shape), o.like(dy)
+    x, dy, term, y, (plan, shape) = o.maps(), o.maps(), o.maps(), o.maps(), _slices(o)
+    operands, partials, grad = (*_normalizing(o), y), o.empty(*shape), o.like(dy)
     run = partial(batch_norm_grad.batch_norm_grad_sums, group=plan.group, relu=True)
-    return Launch(lambda: run(x, dy, *operands, partials, masked), (partials, masked))
+    return Launch(lambda: run(x, dy, term, *operands, partials, grad), (partials, grad))
 
 
 def _batch_norm_grad_params(o: Operands) -> Launch:

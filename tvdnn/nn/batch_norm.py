@@ -153,7 +153,7 @@ def _sums(
     add = choose(
         rows, grad_kernels.batch_norm_grad_sums, grad_kernels.batch_norm_grad_sums_reference
     )
-    given = (rows, dy, statistics, weight, bias, None, partials, None)
+    given = (rows, dy, None, statistics, weight, bias, None, partials, None)
     add(*given, group=plan.group, relu=False)
     dweight, dbias = torch.empty_like(statistics[0]), torch.empty_like(statistics[0])
     merge = choose(

@@ -31,34 +31,37 @@ def backward(b: Builder, op: Op, *, relu: bool) -> None:
 
     What the input gets is added to what there is of its gradient where that can be in place.
     """
-    dy, (value, *residual) = b.grad_of(op), op.inputs
-    masks = relu and bool(residual)
-    grad = _masked(b, op) if masks else dy
-    sums = _sums(b, op, grad, relu=relu) if masks or _needs_sums(b, op) else ()
+    (dy, *term), (value, *residual) = b.contributions[op.output], op.inputs
+    writes = bool(term) or (relu and bool(residual))
+    grad = _total(b, op) if writes else dy
+    sums = _sums(b, op, grad, relu=relu) if writes or _needs_sums(b, op) else ()
     kept = bool(residual) and b.needs_grad(residual[0])
     if kept:
         b.adopt_grad(residual[0], grad)
     if not b.needs_grad(value):
         return
     kept |= grad == dy and b.is_shared(dy)
-    total = sum_so_far(b, value)
-    dx = total or Use(b.new_grad(value) if kept else b.adopt_grad(value, grad))
-    reads = [Use(grad), whole(_name(op))] if total is None else [total, Use(grad), whole(_name(op))]
-    again = relu and not masks
+    so_far = sum_so_far(b, value)
+    dx = so_far or Use(b.new_grad(value) if kept else b.adopt_grad(value, grad))
+    reads = [*([so_far] if so_far else []), Use(grad), whole(_name(op))]
+    again = relu and not writes
     if again or op.attrs["training"]:
         reads.append(Use(b.input_of(op)))
     if op.attrs["training"]:
         reads += sums
-    attrs = {"rows": prod(b.shape(value)[:-1]), "relu": again, "adds": total is not None}
+    attrs = {"rows": prod(b.shape(value)[:-1]), "relu": again, "adds": so_far is not None}
     b.add_pass(op, "grad_input", reads, (dx,), params=op.params[:2], attrs=attrs)
 
 
-def _masked(b: Builder, op: Op) -> str:
-    """The buffer for the masked gradient of the output: in place, unless that is another's too."""
+def _total(b: Builder, op: Op) -> str:
+    """The buffer for the gradient of what a ReLU takes, or of two terms.
+
+    It is the first term's, unless that is another value's too.
+    """
     dy = b.grad_of(op)
     if not b.is_shared(dy):
         return dy
-    return b.add_map(f"masked {dy}", b.buffers[b.home[op.output]].shape, Kind.GRAD)
+    return b.add_map(f"total {dy}", b.buffers[b.home[op.output]].shape, Kind.GRAD)
 
 
 def _needs_sums(b: Builder, op: Op) -> bool:
@@ -94,15 +97,18 @@ def _statistics(b: Builder, op: Op) -> str:
 
 
 def _sums(b: Builder, op: Op, grad: str, *, relu: bool) -> tuple[Use, Use]:
-    """The gradients of weight and bias, wanted or not; behind a residual `grad` is masked first."""
+    """The gradients of weight and bias, wanted or not.
+
+    The sum of two terms, and what a ReLU behind a residual masks, is left in `grad`.
+    """
     weight, bias = op.params[:2]
     statistics, plan = whole(_name(op)), batch_norm_plan(b.shape(op.inputs[0]))
     partials = _add_groups(b, op, "grad sums", plan)
-    reads, writes = [Use(b.input_of(op)), Use(b.grad_of(op)), statistics], [partials]
-    if relu and len(op.inputs) > 1:
-        reads.append(Use(b.home[op.output], need=Need.SIGN))
-        writes.append(Use(grad))
-    attrs = {"group": plan.group, "relu": relu}
+    dy, *term = b.contributions[op.output]
+    sign = [Use(b.home[op.output], need=Need.SIGN)] if relu and len(op.inputs) > 1 else []
+    reads = (Use(b.input_of(op)), statistics, Use(dy), *map(Use, term), *sign)
+    writes = (partials, *((Use(grad),) if term or sign else ()))
+    attrs = {"group": plan.group, "relu": relu, "terms": 1 + len(term)}
     b.add_pass(op, "grad_sums", reads, writes, params=(weight, bias), attrs=attrs)
     sums = (whole(_param_grad(b, op, weight, "scale")), whole(_param_grad(b, op, bias, "shift")))
     b.add_pass(op, "grad_params", (whole(partials.buffer), statistics), sums)
@@ -155,12 +161,14 @@ def _run_forward(a: Launch) -> None:
 
 
 def _run_grad_sums(a: Launch) -> None:
-    x, dy, statistics, *outputs = a.reads
-    partials, *masked = a.writes
+    x, statistics, *maps = a.reads
+    partials, *grad = a.writes
     rows = partial(_rows, channels=statistics.shape[1])
-    y, mask = (rows(outputs[0]), rows(masked[0])) if masked else (None, None)
+    dy, *others = map(rows, maps)
+    term = others.pop(0) if a.attrs["terms"] > 1 else None
+    y, total = others[0] if others else None, rows(grad[0]) if grad else None
     settings: dict[str, Any] = {**a.settings("group", "relu"), "precision": a.precision}
-    operands = (rows(x), rows(dy), statistics, *a.params, y, partials, mask)
+    operands = (rows(x), dy, term, statistics, *a.params, y, partials, total)
     a.kernels.batch_norm_grad_sums(*operands, **settings)
 
 
@@ -196,6 +204,7 @@ def _definition(kind: str, *, relu: bool, adds: bool = False) -> OpDef:
         },
         saves=frozenset({"input", "output"} if relu and adds else {"input"}),
         elementwise=adds,
+        adds_grads=True,
         pitched=PITCHED,
     )
 

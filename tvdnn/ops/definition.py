@@ -58,6 +58,7 @@ class OpDef:
 
     `forward` and `backward` add the op's passes to a builder; `saves` names what its backward reads
     of its own ("input", "output"); `elementwise` allows its output to take its input's bytes;
+    `adds_grads` tells that its backward takes the gradient of its output as a sum of two terms.
     `roles` maps the role of each pass to what a launch of it does. `pitched` names what its passes
     take at a pitch, as a range of the channels of a wider map: all uses of an "input", of the
     "output", and of the output's "gradient".
@@ -69,4 +70,5 @@ class OpDef:
     roles: Mapping[str, Callable[[Launch], None]]
     saves: frozenset[str] = field(default_factory=frozenset)
     elementwise: bool = False
+    adds_grads: bool = False
     pitched: frozenset[str] = frozenset()

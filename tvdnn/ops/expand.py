@@ -225,7 +225,7 @@ def _backward(b: Builder, settings: Settings) -> None:
         if not b.needs_grad(op.output) or op.output not in b.contributions:
             continue
         definition = DEFINITIONS[op.kind]
-        add_grads(b, op, pitched="gradient" in definition.pitched)
+        add_grads(b, op, definition)
         if not definition.elementwise:  # whose gradient stays beside the pass that it overwrites
             _settle_all(b, unsettled)
         definition.backward(b, op)
@@ -236,7 +236,7 @@ def _backward(b: Builder, settings: Settings) -> None:
         if count > 1 and name in b.param_grads:
             take(b, name)
     for name in sorted(settings.input_grads):
-        add_grads(b, b.add_op(Op(name, "view", (), name, (), {})), pitched=False)
+        add_grads(b, b.add_op(Op(name, "view", (), name, (), {})))
 
 
 def _settle_all(b: Builder, ops: list[Op]) -> None:

@@ -4,19 +4,23 @@ from itertools import pairwise
 
 from ..graph import Kind, Op, Use
 from .builder import Builder
+from .definition import OpDef
 
 
-def add_grads(b: Builder, op: Op, *, pitched: bool) -> None:
+def add_grads(b: Builder, op: Op, reader: OpDef | None = None) -> None:
     """Sum the contributions to the gradient of the op's output, in their order.
 
     They add up in the first, or in a map of their own where that is shared, or is a range and the
-    op's passes are not `pitched`. Channels that nobody wrote are cleared before.
+    `reader`, the op's definition, takes none. Channels that nobody wrote are cleared before. A
+    reader that adds gradients is left the last two.
     """
     for name in b.contributions[op.output]:
         gaps = tuple(Use(name, channels=gap) for gap in b.close_gaps(name))
         if gaps:
             b.add_pass(op, "zero_grad", (), gaps)
     first, *others = b.contributions[op.output]
+    last = [others.pop()] if others and reader is not None and reader.adds_grads else []
+    pitched = reader is not None and "gradient" in reader.pitched
     total, leaves = first, first in b.ranges and not pitched
     if leaves or (others and b.is_shared(first)):
         shape = b.buffers[b.home[op.output]].shape
@@ -28,7 +32,8 @@ def add_grads(b: Builder, op: Op, *, pitched: bool) -> None:
         first = total
     b.drop_grads(op.output)
     del b.contributions[op.output]
-    b.adopt_grad(op.output, total)
+    for grad in (total, *last):
+        b.adopt_grad(op.output, grad)
 
 
 def range_of_all(b: Builder, op: Op) -> Use | None:

@@ -27,7 +27,7 @@ def _launch(shape: tuple[int, ...], dtype: torch.dtype, precision: str) -> None:
         settings = {"relu": relu, "precision": precision}
         batch_norm.batch_norm(x, statistics, one, one, residual, x, **settings)
         sums = partial(batch_norm_grad.batch_norm_grad_sums, group=plan.group, **settings)
-        sums(x, x, statistics, one, one, residual, partials, residual)
+        sums(x, x, residual, statistics, one, one, residual, partials, residual)
         grad = partial(batch_norm_grad.batch_norm_grad_input, rows=8, **settings)
         grad(x, x, statistics, one, one, one, one, x)
     batch_norm_grad.batch_norm_grad_params(partials, statistics, one, one)
