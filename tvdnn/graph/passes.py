@@ -43,12 +43,14 @@ class Use:
             return 0, buffer.rows
         return start // self.per, -(-stop // self.per)
 
+    def width(self, buffer: Buffer) -> int:
+        """Channels of the buffer that the use may touch."""
+        start, stop = self.channels or (0, buffer.shape[-1])
+        return stop - start
+
     def nbytes(self, buffer: Buffer) -> int:
         """Bytes of the buffer that the use may touch."""
-        if self.channels is None:
-            return buffer.nbytes
-        start, stop = self.channels
-        return buffer.nbytes // buffer.shape[-1] * (stop - start)
+        return buffer.nbytes // buffer.shape[-1] * self.width(buffer)
 
 
 def meet(first: tuple[int, int], second: tuple[int, int]) -> bool:
