@@ -233,6 +233,31 @@ def test_normalizations_of_a_block_copy_and_add_nothing() -> None:
     assert not any(each.role == "add_grad" for each in graph.passes)
 
 
+class Branches(nn.Module):
+    """Two normalized and rectified convolutions side by side, and what pooling makes of both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Conv2d(3, size, 1) for size in (2, 5))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(size) for size in (2, 5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        pairs = zip(self.convs, self.norms, strict=True)
+        left, right = (torch.relu(norm(conv(x))) for conv, norm in pairs)
+        return torch.cat((left, right, functional.max_pool2d(right, 3, 1, 1)), 1)
+
+
+def test_branches_of_fused_normalizations_are_never_copied() -> None:
+    """Nor are their gradients: the normalization takes a range, and makes a map of its own."""
+    net = nn.Sequential(Branches(), nn.Conv2d(12, 4, 1), nn.Flatten())
+    graph = training_graph(net, torch.empty(2, *SHAPE), fuse=True)
+    assert not any(graph.ops[each.op].kind == "concat" for each in graph.passes)
+    assert not any(each.role == "copy_grad" for each in graph.passes)
+    norms = [each for each in graph.passes if graph.ops[each.op].kind == "batch_norm_relu"]
+    made = [each.writes[0].channels for each in norms if each.role in ("forward", "grad_input")]
+    assert made == [(0, 2), (2, 7), None, None]
+
+
 class Halves(nn.Module):
     """Concatenates three parts; a convolution reads the second of them, and the third's maker."""
 

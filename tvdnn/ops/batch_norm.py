@@ -40,7 +40,7 @@ def backward(b: Builder, op: Op, *, relu: bool) -> None:
         b.adopt_grad(residual[0], grad)
     if not b.needs_grad(value):
         return
-    kept |= grad == dy and b.is_shared(dy)
+    kept |= not b.may_hand_on(grad, value)
     so_far = sum_so_far(b, value)
     dx = so_far or Use(b.new_grad(value) if kept else b.adopt_grad(value, grad))
     reads = [*([so_far] if so_far else []), Use(grad), whole(_name(op))]

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..graph import Buffer, Direction, Kind, Need, Network, Op, Pass, Use, meet, section_rows
 from ..optim import Optimizer
-from .containers import Channels, Place
+from .containers import Channels, Place, places
 
 
 @dataclass(slots=True)
@@ -18,8 +18,9 @@ class Builder:
     consumers have written so far, `holders` each gradient's buffer to how many values it is still a
     contribution of, `param_grads` each parameter to those of its uses, `filled` each gradient that
     is written range by range to the channels that are. `ranges` maps the names of ranges, which
-    stand for buffers until passes use them, to the buffer and the channels; `places` tells which
-    values lie in a range of which others; `copied` are the ranges that values were copied to.
+    stand for buffers until passes use them, to the buffer and the channels; `pitched` tells of each
+    kind of op what its passes take as ranges, `places` which values lie in a range of which others;
+    `copied` are the ranges that values were copied to.
     `makers` are the ops that make each value, `readers` counts the ops that read it, `uses` those
     that use each parameter. `rectified` are the values whose gradient counts only where they are
     above zero, with the factor that it has there; `masked` are those of them whose reader writes
@@ -46,7 +47,8 @@ class Builder:
     param_grads: dict[str, list[str]] = field(default_factory=dict)
     filled: dict[str, list[Channels]] = field(default_factory=dict)
     ranges: dict[str, tuple[str, Channels]] = field(default_factory=dict)
-    places: Mapping[str, Place] = field(default_factory=dict)
+    pitched: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    places: Mapping[str, Place] = field(init=False)
     copied: set[Use] = field(default_factory=set)
     partials: dict[str, list[str]] = field(default_factory=dict)
     added: dict[str, Op] = field(default_factory=dict)
@@ -62,6 +64,7 @@ class Builder:
 
     def __post_init__(self) -> None:
         ops = self.network.ops
+        self.places = places(self.network, self.pitched)
         self.makers = {op.output: op for op in ops}
         self.readers = Counter(name for op in ops for name in op.inputs)
         self.uses = Counter(name for op in ops for name in op.params)
@@ -258,10 +261,20 @@ class Builder:
     def next_grad(self, op: Op) -> str:
         """Where the gradient of the op's input is made of that of its output, element by element.
 
-        It is in place, unless another value's gradient lies there too.
+        It is in place where that may be handed on.
         """
         dy, value = self.grad_of(op), op.inputs[0]
-        return self.new_grad(value) if self.is_shared(dy) else self.adopt_grad(value, dy)
+        return self.adopt_grad(value, dy) if self.may_hand_on(dy, value) else self.new_grad(value)
+
+    def may_hand_on(self, grad: str, value: str) -> bool:
+        """Whether what is made in place of a gradient may be that of `value`.
+
+        Not where another value's gradient lies there too; nor in a range, where the value's maker
+        takes whole maps and would have it copied.
+        """
+        maker = self.makers.get(value)
+        takes = maker is not None and "gradient" in self.pitched[maker.kind]
+        return not self.is_shared(grad) and (takes or grad not in self.ranges)
 
     def is_shared(self, grad: str) -> bool:
         """Whether more than one value has a contribution to its gradient in this buffer."""

@@ -10,7 +10,6 @@ from ..memory import aligned
 from ..memory.blocks import block_nbytes
 from ..optim import SGD, Optimizer
 from .builder import Builder
-from .containers import places
 from .loss import LOSSES, TARGET, Loss
 from .optim import settle, take
 from .registry import DEFINITIONS
@@ -81,7 +80,7 @@ def expand(network: Network, settings: Settings) -> Graph:
         wanted,
         optimizer=settings.optimizer or SGD(),
         takes=TAKES[settings.mode],
-        places=places(network, {kind: each.pitched for kind, each in DEFINITIONS.items()}),
+        pitched={kind: each.pitched for kind, each in DEFINITIONS.items()},
     )
     inputs = _add_inputs(b, settings)
     _forward(b)
