@@ -40,11 +40,15 @@ def _load_boxes(
     x_desc, packed_desc, x_bufs, packed_bufs, full, empty, tiles, in_c, steps_c, offsets,
     R: gl.constexpr, S: gl.constexpr, BLOCK: gl.constexpr,
 ):  # fmt: skip
-    """Fill the ring of stages, step by step and tile by tile."""
+    """Fill the ring of stages, step by step and tile by tile.
+
+    A map of 5 axes [samples, rows / 2, 2, columns / 2, 2 * channels] is read at stride 2.
+    """
     STAGES: gl.constexpr = x_bufs.shape[0]
-    BLOCK_C: gl.constexpr = x_bufs.shape[4]
+    AXES: gl.constexpr = len(x_desc.block_type.shape)
+    BLOCK_C: gl.constexpr = x_desc.block_type.shape[AXES - 1]
     num_tiles, tiles_h, tiles_w, tiles_k = tiles
-    pad_h, pad_w, dil_h, dil_w = offsets
+    pad_h, pad_w, dil_h, dil_w, packed_h, packed_w = offsets
     stage = 0
     phase = 1
     for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
@@ -56,10 +60,15 @@ def _load_boxes(
             mbarrier.wait(empty.index(stage), phase)
             bar = full.index(stage)
             mbarrier.expect(bar, x_desc.block_type.nbytes + packed_desc.block_type.nbytes)
-            row = h - pad_h + r * dil_h
-            column = w - pad_w + s * dil_w
-            load_box(x_desc, [n, row, column, c], bar, x_bufs.index(stage))
-            load_box(packed_desc, [k, (r * S + s) * in_c + c], bar, packed_bufs.index(stage))
+            row = r * dil_h - pad_h
+            column = s * dil_w - pad_w
+            if AXES == 5:
+                place = [n, h + (row >> 1), row & 1, w + (column >> 1), (column & 1) * in_c + c]
+            else:
+                place = [n, h + row, w + column, c]
+            load_box(x_desc, place, bar, x_bufs.index(stage))
+            place = [k, r * packed_h + s * packed_w + c]
+            load_box(packed_desc, place, bar, packed_bufs.index(stage))
             stage += 1
             if stage == STAGES:
                 stage = 0
@@ -69,7 +78,7 @@ def _load_boxes(
 @gluon.jit
 def _load_rows(
     x_desc, edge_desc, packed_desc, x_rows, packed_bufs, full, empty, packed_full, packed_empty,
-    tiles, in_c, steps_c, offsets, R: gl.constexpr, S: gl.constexpr, BLOCK: gl.constexpr,
+    tiles, steps_c, offsets, R: gl.constexpr, S: gl.constexpr, BLOCK: gl.constexpr,
 ):  # fmt: skip
     """As `_load_boxes`, but a stage holds rows enough for the R taps of a column, and R weights."""
     BLOCK_C: gl.constexpr = x_rows.shape[2]
@@ -77,7 +86,7 @@ def _load_rows(
     BOX: gl.constexpr = x_desc.block_type.shape
     EDGE: gl.constexpr = edge_desc.block_type.shape
     num_tiles, tiles_h, tiles_w, tiles_k = tiles
-    pad_h, pad_w, _, dil_w = offsets
+    pad_h, pad_w, _, dil_w, packed_h, packed_w = offsets
     count = 0
     for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
         n, h, w, k = _place_of(tile, tiles_h, tiles_w, tiles_k, BLOCK)
@@ -100,7 +109,7 @@ def _load_rows(
             bar = packed_full.index(stage)
             mbarrier.expect(bar, R * packed_desc.block_type.nbytes)
             for r in gl.static_range(R):
-                place = [k, (r * S + step // steps_c) * in_c + c]
+                place = [k, r * packed_h + step // steps_c * packed_w + c]
                 buf = packed_bufs.index(stage * R + r)
                 load_box(packed_desc, place, bar, buf)
             count += 1
@@ -115,7 +124,7 @@ def _load(
     if ROWS > 1:
         _load_rows(
             x_desc, edge_desc, packed_desc, x_bufs, packed_bufs, full, empty, packed_full,
-            packed_empty, tiles, in_c, steps_c, offsets, R, S, BLOCK,
+            packed_empty, tiles, steps_c, offsets, R, S, BLOCK,
         )  # fmt: skip
     else:
         _load_boxes(
@@ -128,7 +137,7 @@ def _load(
 def _sum_boxes(acc, x_bufs, packed_bufs, full, empty, turn, count, steps):
     """Products of a tile whose steps start with the ring's `count`; then it is the other's turn."""
     STAGES: gl.constexpr = x_bufs.shape[0]
-    BOX: gl.constexpr = [acc.shape[1], x_bufs.shape[4]]
+    BOX: gl.constexpr = [acc.shape[1], packed_bufs.shape[2]]
     stage = count % STAGES
     phase = count // STAGES & 1
     last = 0  # a name that started as the stage's would never change (triton 3.6)
@@ -357,18 +366,20 @@ def _rows(x_desc, COUNT: gl.constexpr):
 @gluon.jit(do_not_specialize=SIZES)
 def conv_specialized_kernel(
     x_desc, edge_desc, packed_desc, bias_ptr, mask_desc, y_desc, codes_ptr, sums_ptr,
-    num_samples, height, width, in_c, out_c, pad_h, pad_w, dil_h, dil_w,
+    num_samples, height, width, in_c, out_c, pad_h, pad_w, dil_h, dil_w, packed_h, packed_w,
     R: gl.constexpr, S: gl.constexpr, HAS_BIAS: gl.constexpr, HAS_MASK: gl.constexpr,
     RELU: gl.constexpr, POOL: gl.constexpr, ROUND: gl.constexpr, CELL: gl.constexpr,
     ROWS: gl.constexpr,
     BLOCK_N: gl.constexpr, BLOCK_H: gl.constexpr, BLOCK_W: gl.constexpr, BLOCK_K: gl.constexpr,
     STAGES: gl.constexpr, PACKED_STAGES: gl.constexpr,
 ) -> None:  # fmt: skip
-    """Stride 1: a tile of outputs is a box of pixels, and a tap is the same box moved.
+    """A tile of outputs is a box of pixels, and a tap is the same box moved.
 
-    With POOL the maxima of windows 2x2 leave, and height and width count the rows and columns that
-    lie in one; boxes then are 8 columns wide or more, whose windows no two threads share. With CELL
-    also the sums of cells of so many rows and columns of what is stored leave.
+    At stride 2 it moves in one of the four maps that every second row and column make. Taps are
+    packed_h and packed_w weights apart. With POOL the maxima of windows 2x2 leave, and height and
+    width count the rows and columns that lie in one; boxes then are 8 columns wide or more, whose
+    windows no two threads share. With CELL also the sums of cells of so many rows and columns of
+    what is stored leave.
     """
     BLOCK: gl.constexpr = [BLOCK_N, BLOCK_H, BLOCK_W, BLOCK_K]
     LEFT: gl.constexpr = CELL if CELL > 0 else 2  # rows that codes or sums have one of
@@ -378,7 +389,7 @@ def conv_specialized_kernel(
     tiles_k = gl.cdiv(out_c, BLOCK[3])
     num_tiles = gl.cdiv(num_samples, BLOCK[0]) * tiles_h * tiles_w * tiles_k
     tiles = (num_tiles, tiles_h, tiles_w, tiles_k)
-    steps_c = gl.cdiv(in_c, x_desc.block_type.shape[3])
+    steps_c = gl.cdiv(in_c, packed_desc.block_type.shape[1])
     steps = R * S * steps_c // ROWS
     if ROWS > 1:  # noqa: SIM108 (the shapes differ)
         x_bufs = _rows(x_desc, STAGES * (BLOCK_H + ROWS - 1))
@@ -409,7 +420,7 @@ def conv_specialized_kernel(
             (_load, (
                 x_desc, edge_desc, packed_desc, x_bufs, packed_bufs,
                 full, empty, packed_full, packed_empty, tiles, in_c, steps_c,
-                (pad_h, pad_w, dil_h, dil_w), R, S, BLOCK, ROWS,
+                (pad_h, pad_w, dil_h, dil_w, packed_h, packed_w), R, S, BLOCK, ROWS,
             )),
         ],
         [4, 1],

@@ -16,7 +16,7 @@ SIZES: Final = ("num_samples", "height", "width", "pad_h", "pad_w", "dil_h", "di
 @triton.jit(do_not_specialize=SIZES)
 def conv_box_kernel(
     x_desc, packed_desc, bias_ptr, mask_desc, y_desc, codes_ptr,
-    num_samples, height, width, in_c, out_c, pad_h, pad_w, dil_h, dil_w,
+    num_samples, height, width, in_c, out_c, pad_h, pad_w, dil_h, dil_w, packed_h, packed_w,
     R: tl.constexpr, S: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_MASK: tl.constexpr,
     RELU: tl.constexpr, POOL: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr,
@@ -25,8 +25,9 @@ def conv_box_kernel(
 ) -> None:  # fmt: skip
     """Stride 1: a tile of outputs is a box of pixels, and a tap is the same box moved.
 
-    The box is operand B of the products. As operand A its reshape goes through registers, which on
-    triton 3.6 gave wrong sums that changed from run to run (error 1.5e-1, 128x256, H200, 2026-11).
+    Taps are packed_h and packed_w weights apart. The box is operand B of the products. As operand A
+    its reshape goes through registers, which on triton 3.6 gave wrong sums that changed from run to
+    run (error 1.5e-1, 128x256, H200, 2026-11).
     """
     PIXELS: tl.constexpr = BLOCK_N * BLOCK_H * BLOCK_W
     tiles_h = tl.cdiv(height, BLOCK_H)
@@ -46,7 +47,7 @@ def conv_box_kernel(
             s = step // R // tiles_c
             c = step // R % tiles_c * BLOCK_C
             x = x_desc.load([n, h - pad_h + r * dil_h, w - pad_w + s * dil_w, c])
-            weight = packed_desc.load([k, (r * S + s) * in_c + c])
+            weight = packed_desc.load([k, r * packed_h + s * packed_w + c])
             acc = tl.dot(weight, x.reshape(PIXELS, BLOCK_C).T, acc, input_precision=PRECISION)
         leave_box(
             acc, bias_ptr, mask_desc, y_desc, codes_ptr,

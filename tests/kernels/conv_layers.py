@@ -69,6 +69,12 @@ DESCRIPTOR = {
     "box, no padding": Shape((2, 6, 7), (32, 32), (2, 3), padding=(0, 0), precision="tf32"),
     "box, dilated": Shape((1, 9, 9), (32, 64), padding=(2, 2), dilation=(2, 2), precision="tf32"),
     "box, one by one": Shape((3, 5, 5), (64, 32), (1, 1), padding=(0, 0), precision="tf32"),
+    "box, stride 2": Shape((2, 8, 6), (64, 64), stride=(2, 2), precision="tf32"),
+    "box, stride 2, odd sides": Shape((2, 7, 5), (64, 32), stride=(2, 2), precision="tf32"),
+    "box, stride 3": Shape((2, 7, 10), (32, 32), (2, 5), (3, 3), padding=(0, 2), precision="tf32"),
+    "box, one by one, stride 2": Shape(
+        (3, 6, 5), (64, 32), (1, 1), (2, 2), padding=(0, 0), precision="tf32"
+    ),
     "samples": Shape((19, 3, 4), (32, 32), group=16, precision="tf32"),
     "samples, stride 2": Shape((18, 5, 4), (64, 32), stride=(2, 2), group=16, precision="tf32"),
 }

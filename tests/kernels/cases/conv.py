@@ -70,6 +70,7 @@ def case(name: str, launch: Callable[..., None], *arguments: Any, **settings: An
     return Case(name, partial(launch, *arguments, **settings), wgmma=products)
 
 
+EVERY_2 = {"stride": (2, 2), "dilation": (2, 2)}
 BFLOAT16, FLOAT32 = torch.bfloat16, torch.float32
 CASES = [
     Case("pack", _pack),
@@ -107,4 +108,7 @@ CASES = [
     case("data gradient, stride 2", _grad_input, 14, 64, 128, FLOAT32, stride=(2, 2)),
     case("transposed, stride 2", _transposed, 64, 256, 512, BFLOAT16),
     case("transposed, stride 2", _transposed, 64, 256, 512, FLOAT32),
+    case("forward, stride 2, odd channels", _forward, 14, 24, 128, BFLOAT16, stride=(2, 2)),
+    case("data gradient, every 2", _grad_input, 14, 64, 128, BFLOAT16, **EVERY_2),
+    case("data gradient, every 2", _grad_input, 14, 64, 128, FLOAT32, **EVERY_2),
 ]
