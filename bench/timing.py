@@ -12,7 +12,7 @@ from torch import Tensor
 from triton.runtime.jit import JITFunction
 
 FLUSH_NBYTES: Final = 256 << 20  # several times the L2 cache
-SLEEP_CYCLES: Final = 1_000_000  # half a millisecond in which the host queues a round
+SLEEP_CYCLES: Final = 4_000_000  # two milliseconds in which the host queues a round
 MATMUL_SIDE: Final = 8192
 COPIED_NBYTES: Final = 2 << 30
 

@@ -133,7 +133,14 @@ def test_follows_torch(
         found = run(case, suffix)
         expected = exact(case, found["y"] > 0)
         for name, value in found.items():
-            assert rms_error(value, expected[name]) <= TOLERANCE[dtype], (suffix, name)
+            tolerance = TOLERANCE[dtype] + rounding_of_means(case.x)
+            assert rms_error(value, expected[name]) <= tolerance, (suffix, name)
+
+
+def rounding_of_means(x: Tensor) -> float:
+    """What float32 means may be off by, in deviations: all there is to a single channel."""
+    rows = x.double().flatten(0, -2)
+    return 2.0**-24 * float((rows.mean(0).abs() / rows.std(0)).max())
 
 
 @pytest.mark.parametrize("how", ["relu", "term of a residual"])
