@@ -10,7 +10,8 @@ from tvdnn.graph import Network
 from tvdnn.ops import Settings, expand
 from tvdnn.ops.expand import Mode
 from tvdnn.optim import SGD, AdamW, Optimizer
-from tvdnn.runtime.profiler import Scratch
+from tvdnn.runtime.binding import Call
+from tvdnn.runtime.profiler import Scratch, compile_together
 from tvdnn.units import KIB, MIB
 
 OPTIMIZERS = (SGD(), SGD(momentum=0.9), AdamW())
@@ -48,3 +49,22 @@ def test_every_pass_runs_on_stand_ins(mode: Mode, optimizer: Optimizer, fuse: bo
         assert all(0 < rows <= pass_.domain for rows in counts), pass_.name
         for rows in counts:
             scratch.call(index, rows)()
+
+
+def test_passes_compile_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is launched once, but for those that are too large for a share of the bytes."""
+    graph = expand(network(), Settings("fp32", 16 * KIB, optimizer=SGD()))
+    launched = list[int]()
+    call = Scratch.call
+
+    def counted(self: Scratch, index: int, rows: int) -> Call:
+        launched.append(index)
+        return call(self, index, rows)
+
+    monkeypatch.setattr(Scratch, "call", counted)
+    every = range(len(graph.passes))
+    compile_together(graph, every, torch.device("cpu"), "torch", 64 * MIB)
+    assert sorted(launched) == list(every)
+    launched.clear()
+    compile_together(graph, every, torch.device("cpu"), "torch", 64 * KIB)
+    assert 0 < len(launched) < len(every)
