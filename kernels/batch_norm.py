@@ -14,6 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .activation import activate_reference
+from .activation_rules import activated
 from .batch_norm_tiles import (
     MERGED,
     in_tile,
@@ -148,10 +150,16 @@ def _recall_kernel(
     tl.store(statistics_ptr + 2 * channels + c, variance, mask=mask)
 
 
+@triton.jit
+def function_of(y, coefficient, FUNCTION: tl.constexpr) -> tl.tensor:
+    """ReLU of y, or another function."""
+    return tl.where(y <= 0, 0.0, y) if FUNCTION == "relu" else activated(y, coefficient, FUNCTION)
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def _normalize_kernel(
     x_ptr, statistics_ptr, weight_ptr, bias_ptr, residual_ptr, y_ptr, num_rows, channels,
-    x_pitch, residual_pitch, y_pitch, RELU: tl.constexpr, PRECISION: tl.constexpr,
+    x_pitch, residual_pitch, y_pitch, coefficient, FUNCTION: tl.constexpr, PRECISION: tl.constexpr,
     ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     tile, c, mask_c = place_of(tl.program_id(0), channels, ALIGN, BLOCK_C)
@@ -165,8 +173,9 @@ def _normalize_kernel(
         ptrs = residual_ptr + offsets(start, c, residual_pitch, ALIGN, BLOCK_R)
         total = y.to(tl.float32) + tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
         y = stored(total, y_ptr.dtype.element_ty, PRECISION)
-    if RELU:
-        y = tl.where(y <= 0, 0.0, y).to(y_ptr.dtype.element_ty)
+    if FUNCTION != "":
+        y = function_of(y.to(tl.float32), coefficient, FUNCTION)
+        y = stored(y, y_ptr.dtype.element_ty, PRECISION)
     tl.store(y_ptr + offsets(start, c, y_pitch, ALIGN, BLOCK_R), y, mask=mask)
 
 
@@ -221,12 +230,13 @@ def batch_norm_recall(
 
 def batch_norm(
     x: Tensor, statistics: Tensor, weight: Tensor | None, bias: Tensor | None,
-    residual: Tensor | None, y: Tensor, *, relu: bool, precision: str = "ieee",
+    residual: Tensor | None, y: Tensor, *,
+    function: str = "", coefficient: float = 0.0, precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """y = (x - mean) / sqrt(variance + eps) * weight + bias, then + residual, then ReLU.
+    """y = (x - mean) / sqrt(variance + eps) * weight + bias, then + residual, then its function.
 
-    Rounded after the normalization, and after the sum, as ops apart would. y may be the residual.
-    Moves each map once.
+    That is "relu", one of activation.py's with its coefficient, or "" for none. Rounded after each,
+    as ops apart would. y may be the residual. Moves each map once.
     """
     if x.numel() == 0:
         return
@@ -235,7 +245,8 @@ def batch_norm(
     grid = (triton.cdiv(num_rows, tile["BLOCK_R"]) * triton.cdiv(channels, tile["BLOCK_C"]),)
     _normalize_kernel[grid](
         x, statistics, weight, bias, residual, y, num_rows, channels,
-        pitch_of(x), pitch_of(residual), pitch_of(y), RELU=relu, PRECISION=precision, **tile,
+        pitch_of(x), pitch_of(residual), pitch_of(y), float(coefficient),
+        FUNCTION=function, PRECISION=precision, **tile,
     )  # fmt: skip
 
 
@@ -285,13 +296,20 @@ def batch_norm_recall_reference(
 
 def batch_norm_reference(
     x: Tensor, statistics: Tensor, weight: Tensor | None, bias: Tensor | None,
-    residual: Tensor | None, y: Tensor, *, relu: bool, precision: str = "ieee",
+    residual: Tensor | None, y: Tensor, *,
+    function: str = "", coefficient: float = 0.0, precision: str = "ieee",
 ) -> None:  # fmt: skip
     """What `batch_norm` computes."""
     total = normalized_reference(x, statistics, weight, bias, y.dtype, precision)
     if residual is not None:
         total = stored_reference(total.float() + residual.float(), y.dtype, precision)
-    y.copy_(torch.relu(total) if relu else total)
+    if function == "relu":
+        y.copy_(torch.relu(total))
+    elif function:
+        settings = {"function": function, "coefficient": coefficient, "precision": precision}
+        activate_reference(total, y, **settings)
+    else:
+        y.copy_(total)
 
 
 def normalized_reference(

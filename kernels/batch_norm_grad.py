@@ -4,13 +4,17 @@ With xhat = (x - mean) rstd of N rows, the sums of dy and of dy xhat over them a
 bias and weight, and dx = weight rstd (dy - dbias / N - xhat dweight / N). Where a ReLU follows, dy
 counts only where its output is above zero: found again from x by the forward's own arithmetic, or
 by the output where a residual was added in between. Then the masked gradient, which is the
-residual's, is written as it is summed; so is a gradient that comes in two terms.
+residual's, is written as it is summed; so is a gradient that comes in two terms. The gradient of
+another function is found again from x likewise.
 """
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from .activation import BY_OUTPUT, activate_grad_reference, activate_reference
+from .activation_rules import activated, grad_by_input, grad_by_output
 from .batch_norm import normalized_reference
 from .batch_norm_tiles import (
     MERGED,
@@ -30,18 +34,28 @@ from .rounding import stored, stored_reference
 
 
 @triton.jit
-def _passed(x, dy, mean, scale, shift, dtype: tl.constexpr, PRECISION: tl.constexpr):
-    """dy where the ReLU of the normalized x passes: where what was stored is above zero, or NaN."""
-    y = stored(normalized(x, mean, scale, shift), dtype, PRECISION)
-    return tl.where(y <= 0, 0.0, dy)
+def _behind(
+    x, dy, mean, scale, shift, coefficient, dtype: tl.constexpr, FUNCTION: tl.constexpr,
+    BY_OUTPUT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The gradient of the normalized x, of what was stored of it, from that of its function."""
+    z = stored(normalized(x, mean, scale, shift), dtype, PRECISION).to(tl.float32)
+    if FUNCTION == "relu":
+        dz = tl.where(z <= 0, 0.0, dy)
+    elif BY_OUTPUT:
+        y = stored(activated(z, coefficient, FUNCTION), dtype, PRECISION).to(tl.float32)
+        dz = grad_by_output(y, dy, coefficient, FUNCTION)
+    else:
+        dz = grad_by_input(z, dy, coefficient, FUNCTION)
+    return stored(dz, dtype, PRECISION).to(tl.float32)
 
 
 @triton.jit(do_not_specialize=["num_rows", "group_rows", "slice_rows", "splits"])
 def _sums_kernel(
     x_ptr, dy_ptr, term_ptr, statistics_ptr, weight_ptr, bias_ptr, y_ptr, partials_ptr, grad_ptr,
     num_rows, channels, x_pitch, dy_pitch, term_pitch, y_pitch, grad_pitch,
-    group_rows, slice_rows, splits,
-    RELU: tl.constexpr, PRECISION: tl.constexpr,
+    group_rows, slice_rows, splits, coefficient,
+    FUNCTION: tl.constexpr, BY_OUTPUT: tl.constexpr, PRECISION: tl.constexpr,
     ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Sums of dy and of dy (x - mean) of BLOCK_C channels of one slice."""
@@ -64,8 +78,11 @@ def _sums_kernel(
         if y_ptr is not None:
             ptrs = y_ptr + offsets(start + first, c, y_pitch, ALIGN, BLOCK_R)
             dy = tl.where(tl.load(ptrs, mask=mask, other=0.0) <= 0, 0.0, dy)
-        elif RELU:
-            dy = _passed(x, dy, mean, scale, shift, x_ptr.dtype.element_ty, PRECISION)
+        elif FUNCTION != "":
+            dy = _behind(
+                x, dy, mean, scale, shift, coefficient, x_ptr.dtype.element_ty,
+                FUNCTION, BY_OUTPUT, PRECISION,
+            )  # fmt: skip
         if grad_ptr is not None:
             ptrs = grad_ptr + offsets(start + first, c, grad_pitch, ALIGN, BLOCK_R)
             tl.store(ptrs, dy.to(grad_ptr.dtype.element_ty), mask=mask)
@@ -99,8 +116,8 @@ def _params_kernel(
 @triton.jit(do_not_specialize=["num_rows"])
 def _grad_input_kernel(
     x_ptr, dy_ptr, statistics_ptr, weight_ptr, bias_ptr, dweight_ptr, dbias_ptr, added_ptr, dx_ptr,
-    num_rows, channels, x_pitch, dy_pitch, added_pitch, dx_pitch, share,
-    RELU: tl.constexpr, PRECISION: tl.constexpr,
+    num_rows, channels, x_pitch, dy_pitch, added_pitch, dx_pitch, share, coefficient,
+    FUNCTION: tl.constexpr, BY_OUTPUT: tl.constexpr, PRECISION: tl.constexpr,
     ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     tile, c, mask_c = place_of(tl.program_id(0), channels, ALIGN, BLOCK_C)
@@ -109,11 +126,14 @@ def _grad_input_kernel(
     ptrs = dy_ptr + offsets(start, c, dy_pitch, ALIGN, BLOCK_R)
     dx = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
     mean, scale, shift = normalizing(statistics_ptr, weight_ptr, bias_ptr, c, mask_c, channels)
-    if RELU or dbias_ptr is not None:
+    if (FUNCTION != "") or (dbias_ptr is not None):
         ptrs = x_ptr + offsets(start, c, x_pitch, ALIGN, BLOCK_R)
         x = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
-        if RELU:
-            dx = _passed(x, dx, mean, scale, shift, x_ptr.dtype.element_ty, PRECISION)
+        if FUNCTION != "":
+            dx = _behind(
+                x, dx, mean, scale, shift, coefficient, x_ptr.dtype.element_ty,
+                FUNCTION, BY_OUTPUT, PRECISION,
+            )  # fmt: skip
         if dbias_ptr is not None:
             rstd = tl.load(statistics_ptr + channels + c, mask=mask_c, other=0.0)
             dbias = tl.load(dbias_ptr + c, mask=mask_c, other=0.0) * share
@@ -130,13 +150,14 @@ def _grad_input_kernel(
 def batch_norm_grad_sums(
     x: Tensor, dy: Tensor, term: Tensor | None, statistics: Tensor,
     weight: Tensor | None, bias: Tensor | None, y: Tensor | None,
-    partials: Tensor, grad: Tensor | None, *, group: int, relu: bool, precision: str = "ieee",
+    partials: Tensor, grad: Tensor | None, *, group: int,
+    function: str = "", coefficient: float = 0.0, precision: str = "ieee",
 ) -> None:  # fmt: skip
     """Sums of g and of g (x - mean) over each slice, as `batch_norm_moments` cuts them.
 
-    g is dy, or dy + term, rounded as a sum of maps is. With `relu` it is zero where the output y is
-    not above zero or, without y, where the ReLU of the normalized x does not pass. It is written to
-    `grad`, if given, which may be dy. Moves each map once.
+    g is dy, or dy + term, rounded as a sum of maps is; zero where y, the output of a ReLU, is not
+    above zero. Without y it is the gradient behind `function` of the normalized x, as `batch_norm`
+    has it. It is written to `grad`, if given, which may be dy. Moves each map once.
     """
     cut = slices_of(x.shape, partials, group)
     channels = x.shape[-1]
@@ -145,8 +166,8 @@ def batch_norm_grad_sums(
     _sums_kernel[grid](
         x, dy, term, statistics, weight, bias, y, partials, grad, cut.rows, channels,
         pitch_of(x), pitch_of(dy), pitch_of(term), pitch_of(y), pitch_of(grad),
-        cut.group_rows, cut.slice_rows, cut.splits,
-        RELU=relu, PRECISION=precision, **tile,
+        cut.group_rows, cut.slice_rows, cut.splits, float(coefficient),
+        FUNCTION=function, BY_OUTPUT=function in BY_OUTPUT, PRECISION=precision, **tile,
     )  # fmt: skip
 
 
@@ -164,13 +185,14 @@ def batch_norm_grad_params(
 def batch_norm_grad_input(
     x: Tensor | None, dy: Tensor, statistics: Tensor, weight: Tensor | None, bias: Tensor | None,
     dweight: Tensor | None, dbias: Tensor | None, dx: Tensor, *,
-    rows: int, relu: bool, added: Tensor | None = None, precision: str = "ieee",
+    rows: int, added: Tensor | None = None,
+    function: str = "", coefficient: float = 0.0, precision: str = "ieee",
 ) -> None:  # fmt: skip
     """dx from dy, and from the gradients of weight and bias where x was normalized by itself.
 
-    `rows` are those of the whole batch; dx may be dy. `relu` as in `batch_norm_grad_sums`; without
-    it and those gradients there is no need of x. `added`, which may be dx, counts besides: a
-    gradient that adds to dx as it is stored. Moves each map once.
+    `rows` are those of the whole batch; dx may be dy. `function` is as for `batch_norm_grad_sums`;
+    without it and those gradients there is no need of x. `added`, which may be dx, counts besides:
+    a gradient that adds to dx as it is stored. Moves each map once.
     """
     if dx.numel() == 0:
         return
@@ -179,23 +201,25 @@ def batch_norm_grad_input(
     grid = (triton.cdiv(num_rows, tile["BLOCK_R"]) * triton.cdiv(channels, tile["BLOCK_C"]),)
     _grad_input_kernel[grid](
         x, dy, statistics, weight, bias, dweight, dbias, added, dx, num_rows, channels,
-        pitch_of(x), pitch_of(dy), pitch_of(added), pitch_of(dx), 1.0 / rows,
-        RELU=relu, PRECISION=precision, **tile,
+        pitch_of(x), pitch_of(dy), pitch_of(added), pitch_of(dx), 1.0 / rows, float(coefficient),
+        FUNCTION=function, BY_OUTPUT=function in BY_OUTPUT, PRECISION=precision, **tile,
     )  # fmt: skip
 
 
 def batch_norm_grad_sums_reference(
     x: Tensor, dy: Tensor, term: Tensor | None, statistics: Tensor,
     weight: Tensor | None, bias: Tensor | None, y: Tensor | None,
-    partials: Tensor, grad: Tensor | None, *, group: int, relu: bool, precision: str = "ieee",
+    partials: Tensor, grad: Tensor | None, *, group: int,
+    function: str = "", coefficient: float = 0.0, precision: str = "ieee",
 ) -> None:  # fmt: skip
     """What `batch_norm_grad_sums` computes."""
     if term is not None:
         dy = stored_reference(dy.float() + term.float(), dy.dtype, precision)
     if y is not None:
         dy = dy.masked_fill(y <= 0, 0.0)
-    elif relu:
-        dy = _passed_reference(x, dy, statistics, weight, bias, precision)
+    elif function:
+        settings = {"function": function, "coefficient": coefficient, "precision": precision}
+        dy = _behind_reference(x, dy, statistics, weight, bias, **settings)
     if grad is not None:
         grad.copy_(dy)
     channels = x.shape[-1]
@@ -220,12 +244,14 @@ def batch_norm_grad_params_reference(
 def batch_norm_grad_input_reference(
     x: Tensor | None, dy: Tensor, statistics: Tensor, weight: Tensor | None, bias: Tensor | None,
     dweight: Tensor | None, dbias: Tensor | None, dx: Tensor, *,
-    rows: int, relu: bool, added: Tensor | None = None, precision: str = "ieee",
+    rows: int, added: Tensor | None = None,
+    function: str = "", coefficient: float = 0.0, precision: str = "ieee",
 ) -> None:  # fmt: skip
     """What `batch_norm_grad_input` computes."""
     grad = dy.double()
-    if relu and x is not None:
-        grad = _passed_reference(x, dy, statistics, weight, bias, precision).double()
+    if function and x is not None:
+        settings = {"function": function, "coefficient": coefficient, "precision": precision}
+        grad = _behind_reference(x, dy, statistics, weight, bias, **settings).double()
     mean, rstd = statistics[0].double(), statistics[1].double()
     if dbias is not None and dweight is not None and x is not None:
         grad = grad - (dbias + (x.double() - mean) * rstd * dweight) / rows
@@ -236,9 +262,16 @@ def batch_norm_grad_input_reference(
     dx.copy_(total)
 
 
-def _passed_reference(
-    x: Tensor, dy: Tensor, statistics: Tensor, weight: Tensor | None, bias: Tensor | None,
-    precision: str,
+def _behind_reference(
+    x: Tensor, dy: Tensor, statistics: Tensor, weight: Tensor | None, bias: Tensor | None, *,
+    function: str, coefficient: float, precision: str,
 ) -> Tensor:  # fmt: skip
-    y = normalized_reference(x, statistics, weight, bias, x.dtype, precision)
-    return dy.masked_fill(y <= 0, 0.0)
+    z = normalized_reference(x, statistics, weight, bias, x.dtype, precision)
+    if function == "relu":
+        return dy.masked_fill(z <= 0, 0.0)
+    settings = {"function": function, "coefficient": coefficient, "precision": precision}
+    if function in BY_OUTPUT:
+        activate_reference(z, z, **settings)
+    dz = torch.empty_like(z)
+    activate_grad_reference(z, dy, dz, **settings)
+    return dz

@@ -405,14 +405,14 @@ def _normalizing(o: Operands) -> tuple[Tensor, Tensor, Tensor]:
 def _batch_norm(o: Operands) -> Launch:
     x, residual = o.maps(), o.maps()
     operands, y = (*_normalizing(o), residual), o.like(x)
-    run = partial(batch_norm.batch_norm, relu=True)
+    run = partial(batch_norm.batch_norm, function="relu")
     return Launch(lambda: run(x, *operands, y), (y,))
 
 
 def _batch_norm_grad_sums(o: Operands) -> Launch:
     x, dy, term, y, (plan, shape) = o.maps(), o.maps(), o.maps(), o.maps(), _slices(o)
     operands, partials, grad = (*_normalizing(o), y), o.empty(*shape), o.like(dy)
-    run = partial(batch_norm_grad.batch_norm_grad_sums, group=plan.group, relu=True)
+    run = partial(batch_norm_grad.batch_norm_grad_sums, group=plan.group, function="relu")
     return Launch(lambda: run(x, dy, term, *operands, partials, grad), (partials, grad))
 
 
@@ -426,7 +426,7 @@ def _batch_norm_grad_params(o: Operands) -> Launch:
 def _batch_norm_grad_input(o: Operands) -> Launch:
     x, dy, operands = o.maps(), o.maps(), _normalizing(o)
     sums, dx = (o.random(o.size.channels), o.random(o.size.channels)), o.like(x)
-    run = partial(batch_norm_grad.batch_norm_grad_input, rows=1000, relu=True)
+    run = partial(batch_norm_grad.batch_norm_grad_input, rows=1000, function="relu")
     return Launch(lambda: run(x, dy, *operands, *sums, dx), (dx,))
 
 

@@ -10,10 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tests.networks import activations
 from tests.running import Batch, random_batches
 from tvdnn.engine import Trainer, training_graph, virtualize
 from tvdnn.errors import InputError, UnsupportedOpError
 from tvdnn.graph import Kind
+from tvdnn.graph.fusion import ACTIVATIONS
+from tvdnn.kernels.activation import FUNCTIONS
 from tvdnn.optim import SGD
 from tvdnn.trace import trace
 
@@ -126,10 +129,18 @@ def frozen(net: Residual) -> Residual:
     return net
 
 
+def activated() -> nn.Sequential:
+    """Every activation function behind a normalization."""
+    blocks = [(nn.Conv2d(4, 4, 1, bias=False), nn.BatchNorm2d(4), each) for each in activations()]
+    layers = (nn.Conv2d(3, 4, 1), *(layer for block in blocks for layer in block))
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(144, CLASSES))
+
+
 NETS: dict[str, Callable[[], nn.Module]] = {
     "residual": make_net,
     "frozen": lambda: frozen(make_net()),
     "dense": Dense,
+    "activated": activated,
 }
 
 
@@ -174,6 +185,14 @@ def test_residuals_and_relus_are_taken_in() -> None:
     assert not any(op.kind in ("add", "relu") for op in graph.network.ops)
     (side,) = (each for each in graph.passes if each.name == "side forward")
     assert side.writes[0].buffer == side.reads[2].buffer == "second"
+
+
+def test_functions_are_taken_in() -> None:
+    assert set(ACTIVATIONS) == set(FUNCTIONS)
+    graph = training_graph(activated(), torch.empty(BATCH, *SHAPE), fuse=True)
+    taken = [op.attrs["function"] for op in graph.network.ops if "function" in op.attrs]
+    assert sorted(taken) == sorted(FUNCTIONS)
+    assert not any(op.kind in FUNCTIONS for op in graph.network.ops)
 
 
 def test_what_is_normalized_is_the_only_other_map_that_is_kept() -> None:

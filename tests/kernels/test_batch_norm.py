@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tests.kernels.numerics import poisoned, poisoned_like, randn, rms_error
-from tvdnn.kernels import batch_norm, batch_norm_grad
+from tvdnn.kernels import activation, batch_norm, batch_norm_grad
 from tvdnn.kernels.batch_norm_tiles import batch_norm_plan, slice_ranges
 
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 4e-3}
@@ -18,10 +19,10 @@ SHAPES = [(3, 5, 7, 12), (40, 3, 3, 7), (700, 70), (2, 36, 36, 20), (7, 1, 1, 1)
 HOWS = {
     "plain": {},
     "affine": {"affine": True},
-    "relu": {"affine": True, "relu": True},
-    "residual": {"residual": True, "relu": True},
-    "term": {"term": True, "relu": True},
-    "term of a residual": {"residual": True, "term": True, "relu": True},
+    "relu": {"affine": True, "function": "relu"},
+    "residual": {"residual": True, "function": "relu"},
+    "term": {"term": True, "function": "relu"},
+    "term of a residual": {"residual": True, "term": True, "function": "relu"},
 }
 EPS, MOMENTUM = 1e-3, 0.3
 Launcher = Callable[..., None]
@@ -46,11 +47,11 @@ class Case:
     bias: Tensor | None
     residual: Tensor | None
     term: Tensor | None
-    relu: bool
+    function: str
 
 
 def make_case(
-    shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator, **how: bool
+    shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator, **how: Any
 ) -> Case:
     """Maps whose mean is a hundred times their deviation in the first channel."""
     channels = shape[-1]
@@ -64,7 +65,7 @@ def make_case(
         bias if how.get("affine") else None,
         randn(shape, dtype, generator) if how.get("residual") else None,
         randn(shape, dtype, generator) if how.get("term") else None,
-        how.get("relu", False),
+        how.get("function", ""),
     )
 
 
@@ -81,15 +82,15 @@ def run(case: Case, suffix: str) -> dict[str, Tensor]:
     settings: dict[str, Any] = {"shape": tuple(x.shape), "momentum": MOMENTUM, "eps": EPS, **cut}
     kernels["batch_norm_statistics"](partials, statistics, *running, count, **settings)
     affine, y = (case.weight, case.bias), poisoned_like(x)
-    kernels["batch_norm"](x, statistics, *affine, case.residual, y, relu=case.relu)
+    kernels["batch_norm"](x, statistics, *affine, case.residual, y, function=case.function)
     masked = None if case.residual is None and case.term is None else poisoned_like(x)
     by = None if case.residual is None else y
     sums = (x, case.dy, case.term, statistics, *affine, by, partials, masked)
-    kernels["grad_sums"](*sums, relu=case.relu, **cut)
+    kernels["grad_sums"](*sums, function=case.function, **cut)
     dweight, dbias = (poisoned((channels,), torch.float32, x.device) for _ in range(2))
     kernels["grad_params"](partials, statistics, dweight, dbias)
     dx, dy = poisoned_like(x), case.dy if masked is None else masked
-    how = {"rows": x.numel() // channels, "relu": case.relu and masked is None}
+    how = {"rows": x.numel() // channels, "function": case.function if masked is None else ""}
     kernels["grad_input"](x, dy, statistics, *affine, dweight, dbias, dx, **how)
     found = {"y": y, "dx": dx, "dweight": dweight, "dbias": dbias, "count": count}
     found |= {"mean": running[0], "variance": running[1]}
@@ -113,7 +114,7 @@ def exact(case: Case, passed: Tensor) -> dict[str, Tensor]:
         residual = case.residual.double().requires_grad_()
         found["residual"] = residual
         y = y + residual
-    y = y * passed if case.relu else y
+    y = y * passed if case.function else y
     y.backward(dy)
     found = {name: leaf.grad for name, leaf in found.items()}
     found |= {"y": y.detach(), "dx": x.grad, "dweight": weight.grad, "dbias": bias.grad}
@@ -167,11 +168,10 @@ def test_ranges_of_wider_maps(suffix: str, generator: torch.Generator) -> None:
         y, masked, dx = (place(poisoned_like(case.x)) for _ in range(3))
         partials = poisoned((*plan.partials_shape(5, 24),), torch.float32, x.device)
         affine = (statistics[0], statistics[1])
-        kernels["batch_norm"](x, statistics, *affine, residual, y, relu=True)
+        kernels["batch_norm"](x, statistics, *affine, residual, y, function="relu")
         sums = (x, dy, residual, statistics, *affine, y, partials, masked)
-        kernels["grad_sums"](*sums, group=plan.group, relu=True)
-        how = {"rows": 45, "relu": False}
-        kernels["grad_input"](x, masked, statistics, *affine, *affine, dx, **how)
+        kernels["grad_sums"](*sums, group=plan.group, function="relu")
+        kernels["grad_input"](x, masked, statistics, *affine, *affine, dx, rows=45)
         return [partials, y, masked, dx]
 
     for ours, theirs in zip(run_on(wide), run_on(lambda narrow: narrow), strict=True):
@@ -194,10 +194,42 @@ def test_adds_to_a_gradient_in_place(
     operands = (x, dy, statistics, affine[0], None, affine[1], affine[2])
     dx, expected = poisoned_like(x), wide.clone()
     kernels = launchers(suffix)
-    kernels["grad_input"](*operands, dx, rows=105, relu=False)
+    kernels["grad_input"](*operands, dx, rows=105)
     expected[..., 4:16] += dx
-    kernels["grad_input"](*operands, wide[..., 4:16], rows=105, relu=False, added=wide[..., 4:16])
+    kernels["grad_input"](*operands, wide[..., 4:16], rows=105, added=wide[..., 4:16])
     assert torch.equal(wide, expected)
+
+
+@pytest.mark.parametrize("function", activation.FUNCTIONS)
+@pytest.mark.parametrize("suffix", ["", "_reference"])
+def test_functions_have_the_bits_that_they_have_apart(
+    suffix: str, function: str, generator: torch.Generator
+) -> None:
+    """Of what is normalized, forward; and backward, where it is found again."""
+    case = make_case((4, 3, 3, 24), torch.bfloat16, generator, affine=True)
+    statistics = torch.rand(3, 24, generator=generator, device=case.x.device) + 0.5
+    operands, kernels = (statistics, case.weight, case.bias), launchers(suffix)
+    how: dict[str, Any] = {"function": function, "coefficient": 0.3}
+    z, apart, joined = (poisoned_like(case.x) for _ in range(3))
+    kernels["batch_norm"](case.x, *operands, None, z)
+    getattr(activation, f"activate{suffix}")(z, apart, **how)
+    kernels["batch_norm"](case.x, *operands, None, joined, **how)
+    assert torch.equal(joined, apart)
+    dz, total = poisoned_like(z), poisoned_like(z)
+    read = apart if function in activation.BY_OUTPUT else z
+    getattr(activation, f"activate_grad{suffix}")(read, case.dy, dz, **how)
+    plan = batch_norm_plan(z.shape)
+    sums = [poisoned(plan.partials_shape(4, 24), torch.float32, z.device) for _ in range(2)]
+    add = partial(kernels["grad_sums"], group=plan.group)
+    add(case.x, dz, None, *operands, None, sums[0], None)
+    add(case.x, case.dy, None, *operands, None, sums[1], total, **how)
+    assert torch.equal(total, dz)
+    assert torch.equal(*sums)
+    ways = [poisoned_like(z) for _ in range(2)]
+    behind = (*operands, *statistics[1:])
+    kernels["grad_input"](case.x, dz, *behind, ways[0], rows=36)
+    kernels["grad_input"](case.x, case.dy, *behind, ways[1], rows=36, **how)
+    assert torch.equal(*ways)
 
 
 def test_slices_cover_every_row_once() -> None:
@@ -255,8 +287,8 @@ def test_recalled_statistics(suffix: str, generator: torch.Generator) -> None:
     kernels, statistics = launchers(suffix), poisoned((3, 5), torch.float32, x.device)
     kernels["batch_norm_recall"](mean, variance, statistics, eps=EPS)
     y, dx = poisoned_like(x), poisoned_like(x)
-    kernels["batch_norm"](x, statistics, None, None, None, y, relu=False)
-    kernels["grad_input"](None, dy, statistics, None, None, None, None, dx, rows=36, relu=False)
+    kernels["batch_norm"](x, statistics, None, None, None, y)
+    kernels["grad_input"](None, dy, statistics, None, None, None, None, dx, rows=36)
     scale = (variance.double() + EPS).rsqrt()
     assert rms_error(y, (x.double() - mean) * scale) <= TOLERANCE[torch.float32]
     assert rms_error(dx, dy.double() * scale) <= TOLERANCE[torch.float32]
@@ -268,8 +300,8 @@ def test_large_offsets(generator: torch.Generator) -> None:
     large[-1] = randn((6, 6, 64), torch.bfloat16, generator, 3.0)
     statistics = torch.rand(3, 64, generator=generator, device=large.device)
     y, last = poisoned_like(large), poisoned_like(large[-1:])
-    batch_norm.batch_norm(large, statistics, None, None, None, y, relu=True)
-    batch_norm.batch_norm(large[-1:].clone(), statistics, None, None, None, last, relu=True)
+    batch_norm.batch_norm(large, statistics, None, None, None, y, function="relu")
+    batch_norm.batch_norm(large[-1:].clone(), statistics, None, None, None, last, function="relu")
     assert torch.equal(y[-1:], last)
     plan = batch_norm_plan(large.shape)
     partials = poisoned(plan.partials_shape(len(large), 64), torch.float32, large.device)

@@ -146,8 +146,8 @@ SOURCES = [  # sides of what is read and of what is written: maps of 7 x 7, pool
     (activation, "activate_grad", 7, 7, {"function": "silu"}),
     (activation, "activate_grad", 7, 7, {"function": "sigmoid"}),
     (loss_elements, "element_loss_grad", 7, 7, {"function": "mse"}),
-    (batch_norm, "batch_norm", 7, 7, {"relu": False}),
-    (batch_norm_grad, "batch_norm_grad_input", 7, 7, {"rows": 98, "relu": False}),
+    (batch_norm, "batch_norm", 7, 7, {}),
+    (batch_norm_grad, "batch_norm_grad_input", 7, 7, {"rows": 98}),
     (dropout, "dropout", 7, 7, {"p": 0.3, "op_id": 1, "first_sample": 0}),
 ]
 

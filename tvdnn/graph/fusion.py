@@ -11,6 +11,10 @@ from typing import Any
 from .network import Network, Op
 
 CODED_TAPS = 16  # taps of a window whose maximum a code of four bits can name
+ACTIVATIONS = (
+    *("leaky_relu", "sigmoid", "tanh", "relu6"),
+    *("elu", "silu", "gelu", "gelu_tanh", "hardswish", "hardsigmoid"),
+)
 QUARTER: Mapping[str, Any] = {
     "kernel": (2, 2),
     "stride": (2, 2),
@@ -91,12 +95,20 @@ def batch_norm_add(network: Network) -> Network:
 
 def batch_norm_relu(network: Network) -> Network:
     """A normalization keeps what its ReLU leaves of it."""
-    return _joined(network, Join("batch_norm", "relu", "batch_norm_relu"))
+    return _joined(network, Join("batch_norm", "relu", "batch_norm_relu", attrs=_function))
+
+
+def batch_norm_activation(network: Network) -> Network:
+    """Or another function: what it was of is found again from the normalization's input."""
+    for name in ACTIVATIONS:
+        join = Join("batch_norm", name, "batch_norm_activation", attrs=_function)
+        network = _joined(network, join)
+    return network
 
 
 def batch_norm_add_relu(network: Network) -> Network:
     """So it does with a residual."""
-    return _joined(network, Join("batch_norm_add", "relu", "batch_norm_add_relu"))
+    return _joined(network, Join("batch_norm_add", "relu", "batch_norm_add_relu", attrs=_function))
 
 
 def max_pool2d_codes(network: Network) -> Network:
@@ -117,6 +129,7 @@ REWRITES: tuple[Callable[[Network], Network], ...] = (
     linear_relu_dropout,
     batch_norm_add,
     batch_norm_relu,
+    batch_norm_activation,
     batch_norm_add_relu,
     max_pool2d_codes,
 )
@@ -165,6 +178,11 @@ def _pools_quarters(network: Network, conv: Op, pool: Op) -> bool:
         and pooled == (rows // 2, columns // 2)
         and channels % 4 == 0
     )
+
+
+def _function(_: Network, __: Op, activation: Op) -> Mapping[str, Any]:
+    """The activation function, and its coefficient if it has one."""
+    return {**activation.attrs, "function": activation.kind}
 
 
 def _inner_map(network: Network, conv: Op, _: Op) -> Mapping[str, Any]:

@@ -95,7 +95,7 @@ class _BatchNorm2d(torch.autograd.Function):
         statistics = _statistics(rows, state, settings)
         y = torch.empty_like(rows)
         launch = choose(x, kernels.batch_norm, kernels.batch_norm_reference)
-        launch(rows, statistics, weight, bias, None, y, relu=False)
+        launch(rows, statistics, weight, bias, None, y)
         ctx.save_for_backward(x, weight, bias, statistics)
         ctx.training = settings["training"]
         return _like(y, x)
@@ -112,7 +112,7 @@ class _BatchNorm2d(torch.autograd.Function):
             x, grad_kernels.batch_norm_grad_input, grad_kernels.batch_norm_grad_input_reference
         )
         num_rows = prod(rows.shape[:2])
-        launch(rows, dy, statistics, weight, bias, *merged, dx, rows=num_rows, relu=False)
+        launch(rows, dy, statistics, weight, bias, *merged, dx, rows=num_rows)
         grads = (
             None if param is None else grad.to(param.dtype)
             for param, grad in ((weight, dweight), (bias, dbias))
@@ -154,7 +154,7 @@ def _sums(
         rows, grad_kernels.batch_norm_grad_sums, grad_kernels.batch_norm_grad_sums_reference
     )
     given = (rows, dy, None, statistics, weight, bias, None, partials, None)
-    add(*given, group=plan.group, relu=False)
+    add(*given, group=plan.group)
     dweight, dbias = torch.empty_like(statistics[0]), torch.empty_like(statistics[0])
     merge = choose(
         rows, grad_kernels.batch_norm_grad_params, grad_kernels.batch_norm_grad_params_reference

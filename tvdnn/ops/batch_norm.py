@@ -1,9 +1,9 @@
 """Batch normalization: moments of groups of samples, their merge, then the map; backward likewise.
 
 Statistics are the whole batch's, whatever its sections. A residual may be added to what is
-normalized, and a ReLU follow, in the same passes. Backward finds the normalized map again from the
-input, and with it the mask of the ReLU; behind a residual the output has that, and what is masked
-by it is the gradient of the residual.
+normalized, and an activation function follow, in the same passes. Backward finds the normalized map
+again from the input, and with it the function's gradient; of a ReLU behind a residual the output
+has the mask, and what is masked by it is the gradient of the residual.
 """
 
 from functools import partial
@@ -19,22 +19,22 @@ from .definition import PITCHED, Launch, OpDef
 from .sums import sum_so_far
 
 
-def forward(b: Builder, op: Op, *, relu: bool) -> None:
+def forward(b: Builder, op: Op) -> None:
     statistics = whole(_statistics(b, op))
     reads = (Use(b.input_of(op)), statistics, *(Use(b.home[name]) for name in op.inputs[1:]))
     y = b.home.get(op.output) or b.new_output(op)
-    b.add_pass(op, "forward", reads, (Use(y),), params=op.params[:2], attrs={"relu": relu})
+    b.add_pass(op, "forward", reads, (Use(y),), params=op.params[:2])
 
 
-def backward(b: Builder, op: Op, *, relu: bool) -> None:
+def backward(b: Builder, op: Op) -> None:
     """The passes backward; the gradient that the residual has lies still after them.
 
     What the input gets is added to what there is of its gradient where that can be in place.
     """
     (dy, *term), (value, *residual) = b.contributions[op.output], op.inputs
-    writes = bool(term) or (relu and bool(residual))
+    writes = bool(term) or _masks(op)
     grad = _total(b, op) if writes else dy
-    sums = _sums(b, op, grad, relu=relu) if writes or _needs_sums(b, op) else ()
+    sums = _sums(b, op, grad) if writes or _needs_sums(b, op) else ()
     kept = bool(residual) and b.needs_grad(residual[0])
     if kept:
         b.adopt_grad(residual[0], grad)
@@ -44,12 +44,12 @@ def backward(b: Builder, op: Op, *, relu: bool) -> None:
     so_far = sum_so_far(b, value)
     dx = so_far or Use(b.new_grad(value) if kept else b.adopt_grad(value, grad))
     reads = [*([so_far] if so_far else []), Use(grad), whole(_name(op))]
-    again = relu and not writes
+    again = "" if writes else op.attrs.get("function", "")
     if again or op.attrs["training"]:
         reads.append(Use(b.input_of(op)))
     if op.attrs["training"]:
         reads += sums
-    attrs = {"rows": prod(b.shape(value)[:-1]), "relu": again, "adds": so_far is not None}
+    attrs = {"rows": prod(b.shape(value)[:-1]), "function": again, "adds": so_far is not None}
     b.add_pass(op, "grad_input", reads, (dx,), params=op.params[:2], attrs=attrs)
 
 
@@ -62,6 +62,11 @@ def _total(b: Builder, op: Op) -> str:
     if not b.is_shared(dy):
         return dy
     return b.add_map(f"total {dy}", b.buffers[b.home[op.output]].shape, Kind.GRAD)
+
+
+def _masks(op: Op) -> bool:
+    """Whether the output tells what of a gradient a ReLU behind a residual passes."""
+    return "function" in op.attrs and len(op.inputs) > 1
 
 
 def _needs_sums(b: Builder, op: Op) -> bool:
@@ -96,7 +101,7 @@ def _statistics(b: Builder, op: Op) -> str:
     return statistics
 
 
-def _sums(b: Builder, op: Op, grad: str, *, relu: bool) -> tuple[Use, Use]:
+def _sums(b: Builder, op: Op, grad: str) -> tuple[Use, Use]:
     """The gradients of weight and bias, wanted or not.
 
     The sum of two terms, and what a ReLU behind a residual masks, is left in `grad`.
@@ -105,10 +110,10 @@ def _sums(b: Builder, op: Op, grad: str, *, relu: bool) -> tuple[Use, Use]:
     statistics, plan = whole(_name(op)), batch_norm_plan(b.shape(op.inputs[0]))
     partials = _add_groups(b, op, "grad sums", plan)
     dy, *term = b.contributions[op.output]
-    sign = [Use(b.home[op.output], need=Need.SIGN)] if relu and len(op.inputs) > 1 else []
+    sign = [Use(b.home[op.output], need=Need.SIGN)] if _masks(op) else []
     reads = (Use(b.input_of(op)), statistics, Use(dy), *map(Use, term), *sign)
     writes = (partials, *((Use(grad),) if term or sign else ()))
-    attrs = {"group": plan.group, "relu": relu, "terms": 1 + len(term)}
+    attrs = {"group": plan.group, "terms": 1 + len(term)}
     b.add_pass(op, "grad_sums", reads, writes, params=(weight, bias), attrs=attrs)
     sums = (whole(_param_grad(b, op, weight, "scale")), whole(_param_grad(b, op, bias, "shift")))
     b.add_pass(op, "grad_params", (whole(partials.buffer), statistics), sums)
@@ -135,6 +140,12 @@ def _rows(maps: Tensor, channels: int) -> Tensor:
     return maps.view(maps.shape[0], -1, channels)
 
 
+def _function(a: Launch) -> dict[str, Any]:
+    """What follows the normalization, and the precision."""
+    names = [name for name in ("function", "coefficient") if name in a.attrs]
+    return a.settings(*names) | {"precision": a.precision}
+
+
 def _run_moments(a: Launch) -> None:
     x, moments = a.reads[0], a.writes[0]
     rows = _rows(x, moments.shape[-1])
@@ -156,7 +167,7 @@ def _run_forward(a: Launch) -> None:
     x, statistics, *residual = a.reads
     rows = partial(_rows, channels=statistics.shape[1])
     other = rows(residual[0]) if residual else None
-    settings: dict[str, Any] = {**a.settings("relu"), "precision": a.precision}
+    settings: dict[str, Any] = _function(a)
     a.kernels.batch_norm(rows(x), statistics, *a.params, other, rows(a.writes[0]), **settings)
 
 
@@ -167,7 +178,7 @@ def _run_grad_sums(a: Launch) -> None:
     dy, *others = map(rows, maps)
     term = others.pop(0) if a.attrs["terms"] > 1 else None
     y, total = others[0] if others else None, rows(grad[0]) if grad else None
-    settings: dict[str, Any] = {**a.settings("group", "relu"), "precision": a.precision}
+    settings: dict[str, Any] = a.settings("group") | _function(a)
     operands = (rows(x), dy, term, statistics, *a.params, y, partials, total)
     a.kernels.batch_norm_grad_sums(*operands, **settings)
 
@@ -182,17 +193,17 @@ def _run_grad_input(a: Launch) -> None:
     rows = partial(_rows, channels=statistics.shape[1])
     x = rows(others[0]) if others else None
     dweight, dbias = others[1:] or (None, None)
-    settings: dict[str, Any] = {**a.settings("rows", "relu"), "precision": a.precision}
+    settings: dict[str, Any] = a.settings("rows") | _function(a)
     settings["added"] = rows(a.reads[0]) if adds else None
     operands = (x, rows(dy), statistics, *a.params, dweight, dbias, rows(a.writes[0]))
     a.kernels.batch_norm_grad_input(*operands, **settings)
 
 
-def _definition(kind: str, *, relu: bool, adds: bool = False) -> OpDef:
+def _definition(kind: str, *, adds: bool = False, saves: str = "input") -> OpDef:
     return OpDef(
         kind=kind,
-        forward=partial(forward, relu=relu),
-        backward=partial(backward, relu=relu),
+        forward=forward,
+        backward=backward,
         roles={
             "moments": _run_moments,
             "statistics": _run_statistics,
@@ -202,14 +213,15 @@ def _definition(kind: str, *, relu: bool, adds: bool = False) -> OpDef:
             "grad_params": _run_grad_params,
             "grad_input": _run_grad_input,
         },
-        saves=frozenset({"input", "output"} if relu and adds else {"input"}),
+        saves=frozenset({"input", saves}),
         elementwise=adds,
         adds_grads=True,
         pitched=PITCHED,
     )
 
 
-BATCH_NORM = _definition("batch_norm", relu=False)
-BATCH_NORM_RELU = _definition("batch_norm_relu", relu=True)
-BATCH_NORM_ADD = _definition("batch_norm_add", relu=False, adds=True)
-BATCH_NORM_ADD_RELU = _definition("batch_norm_add_relu", relu=True, adds=True)
+BATCH_NORM = _definition("batch_norm")
+BATCH_NORM_RELU = _definition("batch_norm_relu")
+BATCH_NORM_ACTIVATION = _definition("batch_norm_activation")
+BATCH_NORM_ADD = _definition("batch_norm_add", adds=True)
+BATCH_NORM_ADD_RELU = _definition("batch_norm_add_relu", adds=True, saves="output")

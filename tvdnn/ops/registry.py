@@ -4,7 +4,13 @@ from collections.abc import Callable
 
 from .activation import ACTIVATIONS, RELU
 from .arithmetic import ADD_MULTIPLE, AFFINE, MULTIPLY
-from .batch_norm import BATCH_NORM, BATCH_NORM_ADD, BATCH_NORM_ADD_RELU, BATCH_NORM_RELU
+from .batch_norm import (
+    BATCH_NORM,
+    BATCH_NORM_ACTIVATION,
+    BATCH_NORM_ADD,
+    BATCH_NORM_ADD_RELU,
+    BATCH_NORM_RELU,
+)
 from .channel_scale import SCALE_CHANNELS
 from .concat import CONCAT, NARROW, run_copies, run_zeros
 from .conv import CONV2D, CONV2D_RELU, CONV2D_RELU_MAX_POOL2D
@@ -59,6 +65,7 @@ _FUSED = (
     LINEAR_RELU_DROPOUT,
     MAX_POOL2D_CODES,
     BATCH_NORM_RELU,
+    BATCH_NORM_ACTIVATION,
     BATCH_NORM_ADD,
     BATCH_NORM_ADD_RELU,
 )

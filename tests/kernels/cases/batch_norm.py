@@ -23,8 +23,8 @@ def _launch(shape: tuple[int, ...], dtype: torch.dtype, precision: str) -> None:
         merge = partial(batch_norm.batch_norm_statistics, momentum=momentum, **cut)
         merge(partials, statistics, one, one, count)
     batch_norm.batch_norm_recall(one, one, statistics, eps=1e-5)
-    for residual, relu in ((None, False), (None, True), (x, True)):
-        settings = {"relu": relu, "precision": precision}
+    for residual, function in ((None, ""), (None, "relu"), (x, "relu"), (None, "silu")):
+        settings = {"function": function, "precision": precision}
         batch_norm.batch_norm(x, statistics, one, one, residual, x, **settings)
         sums = partial(batch_norm_grad.batch_norm_grad_sums, group=plan.group, **settings)
         sums(x, x, residual, statistics, one, one, residual, partials, residual)

@@ -68,13 +68,13 @@ def _batch_norm() -> None:
     batch_norm.batch_norm_statistics(partials, statistics, one, one, count, **merge)
     batch_norm.batch_norm_statistics(partials, statistics, None, None, None, **merge)
     batch_norm.batch_norm_recall(one, one, statistics, eps=1e-5)
-    batch_norm.batch_norm(x, statistics, one, None, None, x, relu=False)
+    batch_norm.batch_norm(x, statistics, one, None, None, x)
     sums = batch_norm_grad.batch_norm_grad_sums
-    sums(x, x, None, statistics, None, one, None, partials, None, group=1, relu=False)
+    sums(x, x, None, statistics, None, one, None, partials, None, group=1)
     batch_norm_grad.batch_norm_grad_params(partials, statistics, one, one)
     grad = batch_norm_grad.batch_norm_grad_input
-    grad(x, x, statistics, one, None, one, one, x, rows=1, relu=False)
-    grad(None, x, statistics, one, None, None, None, x, rows=1, relu=False)
+    grad(x, x, statistics, one, None, one, one, x, rows=1)
+    grad(None, x, statistics, one, None, None, None, x, rows=1)
 
 
 def _products(dtype: torch.dtype) -> None:
