@@ -34,7 +34,7 @@ def row(ptr, n, h, height, width, pitch) -> tl.tensor:
 
 def launch(
     kernel: triton.JITFunction,
-    operands: tuple[Tensor | int, ...],
+    operands: tuple[Tensor | float, ...],
     rows: int,
     width: int,
     channels: int,

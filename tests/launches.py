@@ -41,6 +41,7 @@ from tvdnn.kernels import (
     pool_max,
     pool_max_grad,
     reduce,
+    resize,
     sample_sums,
     softmax,
 )
@@ -576,6 +577,17 @@ def _dropout_parts(o: Operands) -> Launch:
     return Launch(lambda: dropout_parts.dropout_parts(x, y, seed, **settings), (y,))
 
 
+def _resize(o: Operands, *, gradient: bool) -> Launch:
+    """Maps of half the sides made as large as the others, or the gradient of that."""
+    small, large = o.maps(by=2), o.maps()
+    settings = {"mode": "bilinear", "scales": (0.5, 0.5)}
+    launcher, read, like = (
+        (resize.resize_grad, large, small) if gradient else (resize.resize, small, large)
+    )
+    written = o.like(like)
+    return Launch(lambda: launcher(read, written, **settings), (written,))
+
+
 def _gate(o: Operands) -> Launch:
     x, gates = o.maps().flatten(1, 2), o.random(o.size.samples, o.size.channels, dtype=BF16)
     y = o.like(x)
@@ -709,6 +721,8 @@ LAUNCHES: dict[str, Make] = {
     **dict(_arithmetic()),
     "softmax": _softmax,
     "softmax_grad": _softmax_grad,
+    "resize": partial(_resize, gradient=False),
+    "resize_grad": partial(_resize, gradient=True),
     "gate": _gate,
     "gate_grad": _gate_grad,
     "sum_slices": _sum_slices,

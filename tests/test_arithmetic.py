@@ -42,6 +42,7 @@ class Excited(nn.Module):
         x = self.bias + torch.softmax(self.scale * (1 - x), 1)
         weights = functional.log_softmax(self.weights(x.mean([2, 3])), 1)
         pooled = x.mean((-2, -1), keepdim=True).squeeze(-1).squeeze(-1)
+        pooled = torch.cat([y.mean([2, 3]), pooled], 1)[:, 3:9]
         return self.head(x.flatten(1)) * self.levels + weights * self.weights(pooled)
 
 

@@ -105,6 +105,12 @@ LAYERS: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...]]] = {
     "softmax": (lambda: nn.Softmax(1), (3, 11)),
     "softmax of pixels": (lambda: nn.Softmax(-3), (2, 5, 3, 7)),
     "log softmax": (lambda: nn.LogSoftmax(1), (2, 5, 3, 7)),
+    "upsample": (lambda: nn.Upsample(scale_factor=2), (2, 5, 3, 7)),
+    "upsample bilinear": (lambda: nn.Upsample((7, 9), mode="bilinear"), (2, 5, 3, 7)),
+    "upsample corners": (
+        lambda: nn.Upsample(scale_factor=1.5, mode="bilinear", align_corners=True),
+        (2, 5, 4, 7),
+    ),
     "flatten": (nn.Flatten, (2, 3, 4, 5)),
 }
 
@@ -230,6 +236,7 @@ def test_memory_format_is_kept(
         nn.Sigmoid,
         nn.Softmax,
         nn.Tanh,
+        nn.Upsample,
     ],
 )
 def test_constructor_is_torchs(kind: type[torch.nn.Module]) -> None:

@@ -415,6 +415,40 @@ def _parts(part: str, p: float, channels: int) -> dict[str, Any]:
     return {"part": part, "p": float(p), "channels": channels}
 
 
+def interpolate(out: Shape, x: Node, *args: Any, **kwargs: Any) -> Call:
+    """What torch's Upsample calls."""
+    if len(out) != 4:
+        raise UnsupportedCallError(f"interpolate of {len(out)} dimensions (it takes maps)")
+    settings = resizing(out, shape_of(x), *args, **kwargs)
+    same = out == shape_of(x) and settings["scales"] == (1, 1)
+    return Call("view", (x,)) if same else Call("resize", (x,), (), settings)
+
+
+def resizing(
+    out: Shape,
+    source: Shape,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> dict[str, Any]:
+    """The settings of a resizing of maps, as kernels/resize.py has them."""
+    if mode not in ("nearest", "bilinear") or antialias:
+        blurred = " with antialias" if antialias else ""
+        raise UnsupportedCallError(f"interpolate by {mode}{blurred} (by nearest or bilinear)")
+    sides = zip(source[2:], out[2:], strict=True)
+    if align_corners:
+        scales = [(side - 1) / (made - 1) if made > 1 else 0.0 for side, made in sides]
+        return {"mode": "corners", "scales": tuple(scales)}
+    scales = [side / made for side, made in sides]
+    if scale_factor is not None and not recompute_scale_factor:
+        factors = scale_factor if isinstance(scale_factor, (tuple, list)) else (scale_factor,) * 2
+        scales = [1 / factor for factor in factors]
+    return {"mode": mode, "scales": tuple(scales)}
+
+
 def local_response_norm(
     out: Shape, x: Node, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> Call:
@@ -599,6 +633,7 @@ FUNCTIONS: Mapping[Any, Callable[..., Call | None]] = {
     functional.adaptive_avg_pool2d: adaptive_avg_pool2d,
     functional.dropout: dropout,
     functional.dropout2d: dropout2d,
+    functional.interpolate: interpolate,
     torch_stochastic_depth: stochastic_depth,
     functional.local_response_norm: local_response_norm,
     functional.layer_norm: layer_norm,
@@ -657,11 +692,11 @@ METHODS: Mapping[str, Callable[..., Call | None]] = {
 SUPPORTED = (
     "Conv2d, ConvTranspose2d, Linear, ReLU, LeakyReLU, ReLU6, ELU, SiLU, GELU, Sigmoid, Tanh,"
     " Hardswish, Hardsigmoid, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, BatchNorm1d, BatchNorm2d,"
-    " Dropout, Dropout2d, StochasticDepth, LocalResponseNorm, LayerNorm, GroupNorm, InstanceNorm1d,"
-    " InstanceNorm2d, Flatten, Identity and Sequential, their functional forms, view, reshape,"
-    " contiguous, permute and transpose, Softmax and LogSoftmax, mean of pixels, squeeze and"
-    " unsqueeze, sums and products of maps, numbers, parameters of channels and [N, C, 1, 1], and"
-    " cat, split, chunk, narrow and slices of channels"
+    " Dropout, Dropout2d, StochasticDepth, Upsample, LocalResponseNorm, LayerNorm, GroupNorm,"
+    " InstanceNorm1d, InstanceNorm2d, Flatten, Identity and Sequential, their functional forms,"
+    " view, reshape, contiguous, permute and transpose, Softmax and LogSoftmax, mean of pixels,"
+    " squeeze and unsqueeze, sums and products of maps, numbers, parameters of channels and [N, C,"
+    " 1, 1], and cat, split, chunk, narrow and slices of channels"
 )
 
 

@@ -28,6 +28,7 @@ from .loss import BCEWithLogitsLoss, CrossEntropyLoss, MSELoss
 from .norm import LocalResponseNorm
 from .pool import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from .softmax import LogSoftmax, Softmax
+from .upsample import Upsample
 
 __all__ = [
     "ELU",
@@ -66,4 +67,5 @@ __all__ = [
     "Softmax",
     "StochasticDepth",
     "Tanh",
+    "Upsample",
 ]

@@ -80,7 +80,10 @@ def _run_avg_grad(a: Launch) -> None:
 
 def _as_maps(pools: torch.Tensor) -> torch.Tensor:
     """Pools [N, H, W, C]; means over all pixels may be [N, C]."""
-    return pools if pools.dim() == 4 else pools[:, None, None]
+    if pools.dim() == 4:
+        return pools
+    (samples, channels), pitch = pools.shape, pools.stride(0)
+    return pools.as_strided((samples, 1, 1, channels), (pitch, pitch, pitch, 1))
 
 
 def _run_adaptive(a: Launch) -> None:

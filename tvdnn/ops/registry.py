@@ -27,6 +27,7 @@ from .norm import LOCAL_RESPONSE_NORM
 from .opaque import OPAQUE
 from .optim import PARAMETER
 from .pool import ADAPTIVE_AVG_POOL2D, AVG_POOL2D, MAX_POOL2D, MAX_POOL2D_CODES
+from .resize import RESIZE
 from .softmax import SOFTMAXES
 
 _TRACED = (
@@ -55,6 +56,7 @@ _TRACED = (
     GATE_MULTIPLY,
     CHANNEL_ADD,
     *SOFTMAXES,
+    RESIZE,
     CONCAT,
     NARROW,
 )

@@ -33,6 +33,7 @@ from ..kernels import (
     pool_max,
     pool_max_grad,
     reduce,
+    resize,
     sample_sums,
     softmax,
 )
@@ -66,6 +67,7 @@ _MODULES = (
     pool_max,
     pool_max_grad,
     reduce,
+    resize,
     sample_sums,
     softmax,
 )
