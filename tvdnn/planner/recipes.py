@@ -9,18 +9,26 @@ from .costs import Costs
 from .plan import Segment, Slot
 
 INGREDIENTS = (*MAPS, Kind.INPUT, Kind.WEIGHT)
+NEAR_OPS = 3  # backward, within which a map may well be made ahead of its own use
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
     """Maps that the passes `makers` make again, all samples of them, before backward reads them.
 
-    So does every network of batch normalization, whose layers no block of samples goes through:
-    Chen et al. 2016, SuperNeurons (Wang et al. 2018).
+    `early` are maps that these read long before backward does: made again as well, they would fill
+    the memory meanwhile, as would those that they take, and so on to the first layers. Networks of
+    batch normalization are recomputed so, since no block of samples goes through their layers: Chen
+    et al. 2016, SuperNeurons (Wang et al. 2018).
     """
 
     remake: Remake
     makers: tuple[int, ...]
+    early: frozenset[str]
+
+    def conflicts(self, other: "Whole") -> bool:
+        """Whether one is better not made again where the other is."""
+        return bool(self.early & other.remake.buffers or other.early & self.remake.buffers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,24 +96,33 @@ def _wholes(graph: Graph, costs: Costs, found: Sequence[Chain]) -> Iterator[Whol
             nbytes = sum(graph.buffers[name].nbytes for name in wanted)
             passes = (graph.passes[index] for index in makers)
             seconds = sum(costs.launch_s(pass_, pass_.domain) for pass_ in passes)
-            yield Whole(Remake(buffers, nbytes, seconds), makers)
+            last = min(uses.read_back[name] for name in wanted) + NEAR_OPS
+            taken = frozenset(name for index in makers for name in read(graph.passes[index]))
+            early = frozenset(name for name in taken if uses.read_back.get(name, 0) > last)
+            yield Whole(Remake(buffers, nbytes, seconds), makers, early)
 
 
 class _Uses:
-    """By buffer, the forward passes that write and read it; and what backward reads."""
+    """By buffer, the forward passes that write and read it, and the first op backward that does.
+
+    Ops are numbered in the order of their backward passes.
+    """
 
     def __init__(self, graph: Graph) -> None:
         self.writers: dict[str, list[int]] = {}
         self.readers: dict[str, list[int]] = {}
-        self.read_back: set[str] = set()
+        self.read_back: dict[str, int] = {}
+        ops: dict[str, int] = {}
         for index, pass_ in enumerate(graph.passes):
             if pass_.direction is Direction.FORWARD:
                 for name in written(pass_):
                     self.writers.setdefault(name, []).append(index)
                 for name in read(pass_):
                     self.readers.setdefault(name, []).append(index)
-            else:
-                self.read_back |= read(pass_)
+            elif pass_.direction is Direction.BACKWARD:
+                number = ops.setdefault(pass_.op, len(ops))
+                for name in read(pass_):
+                    self.read_back.setdefault(name, number)
 
 
 def _groups(graph: Graph, uses: _Uses) -> Iterator[tuple[frozenset[str], tuple[int, ...]]]:

@@ -129,7 +129,10 @@ def _placed(trials: _Trials, candidate: Candidate, budget: int) -> Schedule | No
 
 
 def _prefixes(known: Recipes) -> Iterator[Choice]:
-    """The best bargains made again, from none to all, each with long, short and least blocks."""
+    """The best bargains made again, from none to all, each with long, short and least blocks.
+
+    Of those that conflict the better one is.
+    """
     bargains = [*_bargains_of_chains(known), *_bargains_of_wholes(known)]
     bargains.sort(key=lambda bargain: bargain.price)
     steps = min(len(bargains), MOST_PREFIXES)
@@ -139,7 +142,8 @@ def _prefixes(known: Recipes) -> Iterator[Choice]:
             number = len(known.chains)
             choice = Choice(block, (block,) * number, (frozenset(),) * number)
             for bargain in bargains[:count]:
-                choice = bargain.flipped(choice)
+                if not bargain.conflicts(known, choice):
+                    choice = bargain.flipped(choice)
             yield choice
 
 
@@ -157,6 +161,13 @@ class _Bargain:
             return replace(choice, wholes=choice.wholes ^ {self.number})
         changed = choice.remade[self.number] ^ self.buffers
         return replace(choice, remade=_with(choice.remade, self.number, changed))
+
+    def conflicts(self, known: Recipes, choice: Choice) -> bool:
+        """Whether it is a recipe that conflicts with one that is chosen."""
+        if self.buffers is not None:
+            return False
+        whole = known.wholes[self.number]
+        return any(whole.conflicts(known.wholes[number]) for number in choice.wholes)
 
 
 def _bargains_of_chains(known: Recipes) -> Iterator[_Bargain]:
