@@ -61,6 +61,7 @@ def main() -> None:
     parser.add_argument("--dtype", choices=("bf16", "tf32"), default="bf16")
     parser.add_argument("--policies", default=",".join(POLICIES))
     parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--autocast", action="store_true", help="a peer with float32 parameters")
     parser.add_argument("-o", "--output", type=Path, required=True)
     options = parser.parse_args()
     torch.backends.cudnn.benchmark = True
@@ -79,7 +80,9 @@ def compare(options: argparse.Namespace) -> tuple[str, str, Rows]:
     x, y = batch(options.batch, 224)
     rows: Rows = []
     if not options.no_peers:
-        rows += peers(options.net, x, y, options.dtype, options.parts)
+        ways = [("torch.compile", count) for count in options.parts]
+        ways += [(AUTOCAST, 1)] if options.autocast else []
+        rows += peers(options.net, x, y, options.dtype, ways)
     slab, oracle = Slab(pinned=True), Oracle()
     held = sum(value.numel() * value.element_size() for value in (x, y))
     rows.append(run(options.net, "keep", None, x, y, options.dtype, slab, oracle))
@@ -326,14 +329,14 @@ def peers(
     x: torch.Tensor,
     y: torch.Tensor,
     dtype: str,
-    parts: Sequence[int] = (),
+    others: Sequence[tuple[str, int]] = (),
 ) -> Rows:
     """The same training by torch: channels_last, pure bf16 or float32 with tf32 arithmetic.
 
-    Compiled once more in bf16 with float32 parameters, as tvdnn's are, under autocast.
+    Behind eager and compiled training come other ways, each in so many parts: AUTOCAST has float32
+    parameters, as tvdnn has.
     """
-    ways = [("torch eager", 1), ("torch.compile", 1), *(("torch.compile", n) for n in parts)]
-    ways += [(AUTOCAST, 1)] if dtype == "bf16" else []
+    ways = [("torch eager", 1), ("torch.compile", 1), *others]
     return [peer(name, policy, count, x, y, dtype) for policy, count in ways]
 
 
