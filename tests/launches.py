@@ -20,6 +20,7 @@ from tvdnn.kernels import (
     channel_scale,
     concat,
     conv,
+    conv_depthwise,
     conv_grad_bias,
     conv_grad_weight,
     conv_pack,
@@ -182,6 +183,37 @@ def _convolutions() -> Iterator[tuple[str, Make]]:
     for direction, name in names.items():
         for kind, settings in kinds.items():
             yield f"{name}, {kind}", partial(_convolution, direction=direction, **settings)
+
+
+def _depthwise(o: Operands, direction: str, taps: int, stride: int = 1) -> Launch:
+    pair, around = (stride, stride), (taps // 2, taps // 2)
+    settings = {"stride": pair, "padding": around, "dilation": (1, 1)}
+    x, dy = o.maps(), o.maps(by=stride)
+    channels = o.size.channels
+    packed = o.random(taps, taps, channels, dtype=BF16)
+    if direction == "forward":
+        y, bias = o.like(dy), o.random(channels)
+        run = partial(conv_depthwise.depthwise_conv2d, precision="ieee", **settings)
+        return Launch(lambda: run(x, packed, bias, y), (y,))
+    if direction == "grad_input":
+        dx = o.like(x)
+        run = partial(conv_depthwise.depthwise_conv2d_grad_input, precision="ieee", **settings)
+        return Launch(lambda: run(dy, packed, dx), (dx,))
+    plan = conv_depthwise.depthwise_plan((dy.shape[1], dy.shape[2]), channels, (taps, taps))
+    sums = o.empty(plan.splits, channels, taps, taps, 1)
+    run = partial(conv_depthwise.depthwise_conv2d_grad_weight, first=True, **settings)
+    return Launch(lambda: run(x, dy, sums), (sums,))
+
+
+def _depthwises() -> Iterator[tuple[str, Make]]:
+    names = {
+        "forward": "depthwise_conv2d",
+        "grad_input": "depthwise_conv2d_grad_input",
+        "grad_weight": "depthwise_conv2d_grad_weight",
+    }
+    for direction, name in names.items():
+        yield f"{name}, 7x7", partial(_depthwise, direction=direction, taps=7)
+        yield f"{name}, 3x3 by 2", partial(_depthwise, direction=direction, taps=3, stride=2)
 
 
 def _sums_of_cells(o: Operands, maps: Tensor) -> Tensor:
@@ -680,6 +712,7 @@ ADAMW = {"maximize": False}
 
 LAUNCHES: dict[str, Make] = {
     **dict(_convolutions()),
+    **dict(_depthwises()),
     "sum_cells": _sum_cells,
     "conv2d_grad_bias, pixels": partial(_grad_bias, cell=1),
     "conv2d_grad_bias, cells": partial(_grad_bias, cell=CELL),

@@ -55,7 +55,7 @@ def run_op(op: Op, x: Tensor, params: list[Any], network: Network) -> Tensor:
         weight, bias, mean, variance, count = params
         assert count is None
         return stored(functional.batch_norm(y, mean, variance, weight, bias, **attrs))
-    if op.kind == "conv2d":
+    if op.kind.startswith("conv2d"):
         weight = params[0] if params[0].dim() == 4 else params[0][:, :, None, None]
         assert attrs.pop("kernel") == tuple(weight.shape[2:])
         return stored(functional.conv2d(y, weight, params[1], **attrs))
@@ -590,6 +590,22 @@ def test_running_statistics_of_instances_are_refused() -> None:
     layer = torch.nn.InstanceNorm2d(3, track_running_stats=True)
     with pytest.raises(UnsupportedOpError, match="instance_norm with running statistics"):
         trace(layer, [torch.empty(2, 3, 4, 4)])
+
+
+@pytest.mark.parametrize(
+    ("layer", "kind"),
+    [
+        (torch.nn.Conv2d(8, 8, 3, groups=8), "conv2d_depthwise"),
+        (torch.nn.Conv2d(16, 16, (7, 5), 2, "valid", groups=16, bias=False), "conv2d_depthwise"),
+        (torch.nn.Conv2d(8, 16, 3, groups=8), "conv2d"),
+        (torch.nn.Conv2d(6, 6, 3, groups=6), "conv2d"),
+    ],
+)
+def test_filters_of_single_channels(layer: torch.nn.Conv2d, kind: str) -> None:
+    x = torch.randn(2, layer.in_channels, 9, 10)
+    network = trace(layer, [x])
+    assert kinds(network) == [kind]
+    torch.testing.assert_close(run(network, layer, [x])[0], stored(layer(x)), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(

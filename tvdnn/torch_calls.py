@@ -14,6 +14,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from .graph.network import channels_last_axes
 from .kernels.activation import FUNCTIONS as ACTIVATIONS
+from .kernels.conv_depthwise import suits_depthwise
 from .kernels.softmax import MOST_CHANNELS
 
 Ints = int | list[int] | tuple[int, ...]
@@ -91,7 +92,8 @@ def conv2d(
         "dilation": pair(dilation),
         "groups": groups,
     }
-    return Call("conv2d", (x,), (weight, bias), attrs)
+    depthwise = suits_depthwise(shape_of(x)[1], out[1], groups, kernel)
+    return Call("conv2d_depthwise" if depthwise else "conv2d", (x,), (weight, bias), attrs)
 
 
 def conv_transpose2d(

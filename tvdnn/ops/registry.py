@@ -14,6 +14,7 @@ from .batch_norm import (
 from .channel_scale import SCALE_CHANNELS
 from .concat import CONCAT, NARROW, run_copies, run_zeros
 from .conv import CONV2D, CONV2D_RELU, CONV2D_RELU_MAX_POOL2D
+from .conv_depthwise import CONV2D_DEPTHWISE
 from .conv_transpose import CONV_TRANSPOSE2D
 from .definition import Launch, OpDef
 from .dropout import DROPOUT, DROPOUT_PARTS
@@ -32,6 +33,7 @@ from .softmax import SOFTMAXES
 
 _TRACED = (
     CONV2D,
+    CONV2D_DEPTHWISE,
     CONV_TRANSPOSE2D,
     RELU,
     *ACTIVATIONS,

@@ -13,7 +13,9 @@ from ...graph import Direction, Graph
 from ..plan import Plan, Transfer
 from ..segments import Variant, segments
 
-CONV = frozenset({"conv2d", "conv2d_relu", "conv2d_relu_max_pool2d"})
+CONV = frozenset(
+    {"conv2d", "conv2d_relu", "conv2d_relu_max_pool2d", "conv2d_depthwise", "conv_transpose2d"}
+)
 ALL = CONV | {"max_pool2d", "max_pool2d_codes", "local_response_norm", "batch_norm"}
 
 
