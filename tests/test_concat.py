@@ -188,6 +188,7 @@ def test_names_of_concatenation(name: str) -> None:
         (lambda x: x[:1], r"a slice of \(2, 6, 6, 6\) that gives \(1, 6, 6, 6\)"),
         (lambda x: x[:, ::2], r"that gives \(2, 3, 6, 6\) .it takes channels, x\[:, a:b\]"),
         (lambda x: x[:, 0], "a slice of"),
+        (lambda x: x[:, :1].flatten(1)[:, :9], r"a range of \(2, 36\), the pixels of maps of one"),
         (lambda x: x[:, :, 1:], "a slice of"),
     ],
 )

@@ -301,7 +301,18 @@ def _channels(x: Node, start: int, length: int) -> Call:
     """A range of the channels of `x`."""
     if length == shape_of(x)[1]:
         return Call("view", (x,))
+    if _is_stored_otherwise(x):
+        raise UnsupportedCallError(f"a range of {shape_of(x)}, the pixels of maps of one channel")
     return Call("narrow", (x,), (), {"channels": (start, start + length)})
+
+
+def _is_stored_otherwise(x: Node) -> bool:
+    """Whether `x` is a view of values whose last axis is another than its own."""
+    call = x.meta["call"]
+    if call is None or call.kind != "view":
+        return False
+    (source,) = call.inputs
+    return shape_of(source)[1] != shape_of(x)[1] or _is_stored_otherwise(source)
 
 
 def _check_channels(shape: Shape, dim: int) -> None:
