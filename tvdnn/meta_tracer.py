@@ -35,6 +35,7 @@ from .torch_calls import (
     SUPPORTED,
     Call,
     UnsupportedCallError,
+    counted_batch_norm,
     result_axes,
     split,
 )
@@ -323,6 +324,8 @@ class MetaTracer(fx.Tracer):
             function = _function(node, self.root)
             if node.op == "call_module":
                 return self._run_module(function, args, kwargs)
+            if _is_batch_norm(function, *args, **kwargs):
+                return torch.empty_like(args[0])  # type: ignore[arg-type]
             return function(*args, **kwargs)
         except (RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError) as error:
             if _translator(node) is not None:
@@ -372,6 +375,18 @@ class MetaTracer(fx.Tracer):
         module._infer_parameters(module, tuple(arg.value for arg in args))
         path = self.path_of_module(module).removeprefix("net").removeprefix(".")
         self._add_twins(module, prefix=f"{path}." if path else "")
+
+
+def _is_batch_norm(function: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
+    """Whether a call normalizes a batch and its sizes fit.
+
+    Torch takes 2 ms for one on the meta device, and a network may have thousands.
+    """
+    if function not in (torch.nn.functional.batch_norm, counted_batch_norm) or not args:
+        return False
+    x, *rest = (arg for arg in (*args, *kwargs.values()) if isinstance(arg, Tensor))
+    fits = all(tensor.shape == x.shape[1:2] for tensor in rest if tensor.dim() > 0)
+    return fits and x.numel() > x.shape[1]  # with one value a channel torch may refuse
 
 
 def _as_far_as_known(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

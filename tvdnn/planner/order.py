@@ -9,7 +9,7 @@ the bytes that it cannot do without.
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum
+from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from .costs import Costs
 from .launches import Program
 
 
-class Event(Enum):
+class Event(IntEnum):
     LAUNCH = 0
     OFFLOAD = 1
     PREFETCH = 2

@@ -1,6 +1,8 @@
 """Planning: from a policy's name, a graph and a budget to a checked schedule."""
 
+import gc
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from ..errors import BudgetError, HostMemoryError, InputError
@@ -61,20 +63,41 @@ def make_schedule(
 
     if progress is not None:
         progress("planning", 0.0)
-    base, variant, sync = _parse(policy)
-    budgets = {"budget": budget, "host_budget": host_budget}
-    if base == "auto":
-        schedule = _searched(graph, costs, **budgets)
-    elif base == "vdnn-dyn":
-        schedule = _first_that_fits(graph, costs, policy, _dynamic(graph, policy, sync), **budgets)
-    else:
-        plan = _static_plan(graph, policy, base, variant, sync)
-        schedule = lower(graph, plan, costs, budget=budget, host_budget=host_budget)
-    check(schedule)
+    with _without_collection():
+        schedule = _schedule(graph, costs, policy, budget, host_budget)
+        check(schedule)
     if progress is not None:
         progress("planning", 1.0)
     outside = tuple(op.name for op in graph.network.ops if op.kind == "opaque")
     return replace(schedule, plan=replace(schedule.plan, outside=outside)) if outside else schedule
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Without the search for cycles, of which planning makes none.
+
+    Through the records of ten thousand layers it takes two fifths of the time.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _schedule(
+    graph: Graph, costs: Costs, policy: str, budget: int | None, host_budget: int | None
+) -> Schedule:
+    """The schedule of `policy`, not checked yet."""
+    base, variant, sync = _parse(policy)
+    budgets = {"budget": budget, "host_budget": host_budget}
+    if base == "auto":
+        return _searched(graph, costs, **budgets)
+    if base == "vdnn-dyn":
+        return _first_that_fits(graph, costs, policy, _dynamic(graph, policy, sync), **budgets)
+    return lower(graph, _static_plan(graph, policy, base, variant, sync), costs, **budgets)
 
 
 def _parse(policy: str) -> tuple[str, Variant, bool]:

@@ -26,10 +26,6 @@ class Whole:
     makers: tuple[int, ...]
     early: frozenset[str]
 
-    def conflicts(self, other: "Whole") -> bool:
-        """Whether one is better not made again where the other is."""
-        return bool(self.early & other.remake.buffers or other.early & self.remake.buffers)
-
 
 @dataclass(frozen=True, slots=True)
 class Recipes:
@@ -50,7 +46,7 @@ def with_remade(
     graph: Graph, parts: Iterable[Segment], wholes: Iterable[Whole]
 ) -> Iterator[Segment]:
     """The segments, and before each of backward those that make again the maps that it reads."""
-    makers = {name: whole.makers for whole in wholes for name in whole.remake.buffers}
+    makers = {name: whole for whole in wholes for name in whole.remake.buffers}
     packs = {
         name: index
         for index, pass_ in enumerate(graph.passes)
@@ -69,21 +65,23 @@ def with_remade(
 def _making(
     graph: Graph,
     wanted: Sequence[str],
-    makers: Mapping[str, tuple[int, ...]],
+    makers: Mapping[str, Whole],
     packs: Mapping[str, int],
     made: set[str],
 ) -> Iterator[Segment]:
     """Segments that make again those of the wanted maps that can be, behind what these read."""
-    for name in wanted:
-        if name not in makers or name in made:
-            continue
-        made |= {other for other, same in makers.items() if same == makers[name]}
-        for index in makers[name]:
-            taken = sorted(read(graph.passes[index]))
-            yield from _making(graph, taken, makers, packs, made)
-            for packed in (packs[other] for other in taken if other in packs):
+    due: list[str | int] = [*reversed(wanted)]  # maps to make, and passes once what they read is
+    while due:
+        item = due.pop()
+        if isinstance(item, int):
+            taken = sorted(read(graph.passes[item]))
+            for packed in (packs[name] for name in taken if name in packs):
                 yield Segment((Slot(packed, recompute=True),))
-            yield Segment((Slot(index, recompute=True),))
+            yield Segment((Slot(item, recompute=True),))
+        elif item in makers and item not in made:
+            made |= makers[item].remake.buffers
+            for index in reversed(makers[item].makers):
+                due += [index, *sorted(read(graph.passes[index]), reverse=True)]
 
 
 def _wholes(graph: Graph, costs: Costs, found: Sequence[Chain]) -> Iterator[Whole]:

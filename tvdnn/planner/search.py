@@ -21,7 +21,7 @@ from .schedule import Schedule
 from .segments import Variant
 from .simulate import simulate
 
-WORK = 120_000  # sections of maps in all plans that are tried: 100 of VGG-16, four seconds
+WORK = 130_000  # sections of maps and passes in all plans that are tried: 100 of VGG-16, 4 s
 LEAST_TRIALS = 3
 CAPS = (0.97, 0.9, 0.82)  # shares of the arena that bytes at once may take, placement the rest
 MOST_PREFIXES = 12
@@ -60,7 +60,9 @@ class _Trials:
     def take(self, choices: Iterable[Choice]) -> None:
         """Try the choices that were not tried before, as long as trials are left."""
         for choice in choices:
-            if choice not in self.tried and self.left > 0:
+            if self.left == 0:
+                return
+            if choice not in self.tried:
                 self.tried.add(choice)
                 self.left -= 1
                 candidate = self._try(choice)
@@ -102,7 +104,7 @@ def search(
     """The fastest schedule found within both budgets, as simulated; None where none is found."""
     room = budget - graph.fixed_nbytes
     sections = sum(buffer.num_sections for buffer in graph.buffers.values())
-    most = max(LEAST_TRIALS, WORK // sections)
+    most = max(LEAST_TRIALS, WORK // (sections + len(graph.passes)))
     trials = _Trials(graph, recipes(graph, costs), costs, room, host_budget, most)
     trials.take(_prefixes(trials.recipes))
     best = None
@@ -139,12 +141,23 @@ def _prefixes(known: Recipes) -> Iterator[Choice]:
     counts = {len(bargains) * step // max(1, steps) for step in range(steps + 1)}
     for block in (Variant.PERFORMANCE, Variant.KEEP, Variant.MEMORY):
         for count in sorted(counts, key=lambda count: _halvings(count, len(bargains))):
-            number = len(known.chains)
-            choice = Choice(block, (block,) * number, (frozenset(),) * number)
-            for bargain in bargains[:count]:
-                if not bargain.conflicts(known, choice):
-                    choice = bargain.flipped(choice)
-            yield choice
+            yield _choice(known, block, bargains[:count])
+
+
+def _choice(known: Recipes, block: Variant, bargains: Iterable["_Bargain"]) -> Choice:
+    """The choice to make these bargains, the first of those that conflict, and no others."""
+    remade, wholes = [frozenset[str]()] * len(known.chains), set[int]()
+    made, early = set[str](), set[str]()
+    for bargain in bargains:
+        if bargain.buffers is not None:
+            remade[bargain.number] |= bargain.buffers
+            continue
+        whole = known.wholes[bargain.number]
+        if made.isdisjoint(whole.early) and early.isdisjoint(whole.remake.buffers):
+            wholes.add(bargain.number)
+            made |= whole.remake.buffers
+            early |= whole.early
+    return Choice(block, (block,) * len(remade), tuple(remade), frozenset(wholes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +174,6 @@ class _Bargain:
             return replace(choice, wholes=choice.wholes ^ {self.number})
         changed = choice.remade[self.number] ^ self.buffers
         return replace(choice, remade=_with(choice.remade, self.number, changed))
-
-    def conflicts(self, known: Recipes, choice: Choice) -> bool:
-        """Whether it is a recipe that conflicts with one that is chosen."""
-        if self.buffers is not None:
-            return False
-        whole = known.wholes[self.number]
-        return any(whole.conflicts(known.wholes[number]) for number in choice.wholes)
 
 
 def _bargains_of_chains(known: Recipes) -> Iterator[_Bargain]:
