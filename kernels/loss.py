@@ -120,7 +120,7 @@ def _terms(
     is_class = known & (target >= 0) & (target < num_classes)
     chosen = tl.load(row_ptrs + target, mask=is_class, other=0.0).to(tl.float32)
     loss = log_total + (top - chosen)
-    weight = loss * 0.0 + 1.0
+    weight = (target == target).to(tl.float32)  # 1 for each
     if WEIGHTED:
         weight = tl.load(weight_ptr + target, mask=is_class, other=1.0)
         loss *= weight

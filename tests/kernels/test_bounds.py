@@ -12,6 +12,7 @@ from tvdnn.kernels import (
     activation,
     arithmetic,
     dropout,
+    dropout_parts,
     gate,
     layout,
     linear,
@@ -23,6 +24,8 @@ from tvdnn.kernels import (
     pool_avg,
     pool_max,
     pool_max_grad,
+    resize,
+    softmax,
 )
 
 MARGIN = 4096
@@ -67,7 +70,21 @@ def _gate(x: Tensor, output: Output) -> None:
 
 def _dropout(x: Tensor, output: Output) -> None:
     seed = torch.tensor([1], device=x.device)
-    dropout.dropout(x, output(*SHAPE), seed, p=0.5, op_id=1, first_sample=3)
+    place = {"p": 0.5, "op_id": 1, "first_sample": 3}
+    dropout.dropout(x, output(*SHAPE), seed, **place)
+    dropout_parts.dropout_parts(x.flatten(1, 2), output(1, 35, 19), seed, part="row", **place)
+
+
+def _softmax(x: Tensor, output: Output) -> None:
+    rows = x.view(35, 19)
+    softmax.softmax(rows, output(35, 19), function="softmax")
+    softmax.softmax_grad(rows, rows, output(35, 19), function="log_softmax")
+
+
+def _resize(x: Tensor, output: Output) -> None:
+    settings = {"mode": "bilinear", "scales": (0.5, 1.0)}
+    resize.resize(x, output(1, 10, 7, 19), **settings)
+    resize.resize_grad(x, output(1, 3, 7, 19), mode="nearest", scales=(0.6, 1.0))
 
 
 def _max_pool(x: Tensor, output: Output) -> None:
@@ -146,6 +163,8 @@ def _optim(x: Tensor, output: Output) -> None:
         _layout,
         _arithmetic,
         _gate,
+        _softmax,
+        _resize,
         _dropout,
         _max_pool,
         _avg_pool,

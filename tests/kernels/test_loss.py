@@ -206,6 +206,7 @@ def test_infinite_logits(launchers: Launchers, generator: torch.Generator) -> No
     target = torch.tensor([2, 3], device=logits.device)
     found = run(launchers, logits, target, torch.ones(1, device=logits.device), Settings("sum"))
     assert found.sums[0, 0] == math.inf
+    assert found.sums[:, 1].eq(1).all()
     assert found.sums[1, 0].isfinite()
     assert found.dlogits.isfinite().all()
 

@@ -7,9 +7,12 @@ import torch
 from tests.offline import Case
 from tvdnn.kernels import (
     activation,
+    arithmetic,
     batch_norm,
     batch_norm_grad,
     dropout,
+    dropout_parts,
+    gate,
     layout,
     linear,
     linear_update,
@@ -22,9 +25,12 @@ from tvdnn.kernels import (
     pool_avg,
     pool_max,
     pool_max_grad,
+    resize,
+    softmax,
 )
 
 HOPPER = (90,)
+PARTED = {"part": "channel", "p": 1.0, "op_id": 1, "first_sample": 1}
 
 
 def _empty(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -40,6 +46,13 @@ def _elementwise() -> None:
     layout.add(x, x, x)
     layout.stage(_empty(1, 2, 2, 2)[:, :1, ::2, ::2], x)
     dropout.dropout(x, x, _empty(1, dtype=torch.int64), p=0.5, op_id=1, first_sample=1)
+    arithmetic.affine(x, x, scale=1, shift=1)
+    arithmetic.add_multiple(x, x, x, scale=1)
+    arithmetic.multiply_grad(x, x, x, x, x)
+    one = x[0, 0]
+    dropout_parts.dropout_parts(one[None], one[None], _empty(1, dtype=torch.int64), **PARTED)
+    softmax.softmax(one, one, function="softmax")
+    softmax.softmax_grad(one, one, one, function="log_softmax")
     optim.sgd(x, x, x, control, nesterov=False, maximize=False)
     optim.adamw(x, x, x, x, control, maximize=False)
     optim_partials.sgd_partials(x, x, x, control, nesterov=False, maximize=False)
@@ -55,6 +68,11 @@ def _maps() -> None:
     pool_avg.avg_pool2d_grad(x, x, **window, count_include_pad=False, divisor_override=None)
     pool_avg.adaptive_avg_pool2d(x, x)
     pool_avg.adaptive_avg_pool2d_grad(x, x)
+    resize.resize(x, x, mode="bilinear", scales=(1, 1))
+    resize.resize_grad(x, x, mode="nearest", scales=(1, 1))
+    gate.gate(x[0], x[0, 0], x[0])
+    gate.gate_grad(x[0], x[0, 0], x[0], x[0], x[0])
+    gate.sum_slices(x[0], x[0, 0])
     settings = {"size": 1, "alpha": 1e-4, "beta": 0.75, "k": 2.0}
     norm.local_response_norm(x, x, **settings)
     norm.local_response_norm_grad(x, x, x, **settings)
