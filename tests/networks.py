@@ -140,6 +140,31 @@ class Dense(nn.Module):
         return torch.cat(features, 1)
 
 
+class Gated(nn.Module):
+    """Squeeze and excitation (Hu et al. 2018) in its simplest form, and a shift by channel."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.excite = nn.Conv2d(channels, channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gates = self.excite(x.mean([2, 3], keepdim=True))
+        return x * torch.sigmoid(gates) + gates
+
+
+class Computed(nn.Module):
+    """Products, differences and multiples of maps, one of them a softmax."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.rand(channels, 1, 1))
+        self.bias = nn.Parameter(torch.rand(channels, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        shares = torch.softmax(0.5 * x, 1)
+        return (1 - x) * shares - (self.scale * x + self.bias) / 2
+
+
 def activations() -> list[nn.Module]:
     """Every activation function but ReLU, a layer each; in place where torch has that."""
     inplace = (nn.LeakyReLU, nn.ReLU6, nn.ELU, nn.SiLU, nn.Hardswish, nn.Hardsigmoid)
@@ -215,7 +240,8 @@ def _dense(rng: random.Random, shape: tuple[int, int, int]) -> tuple[Dense, tupl
 
 def _branch(rng: random.Random, shape: tuple[int, int, int]) -> Iterator[nn.Module]:
     for _ in range(rng.randint(0, 2)):
-        kind = rng.choice(("conv", "conv", "activation", "batch", "dropout", "sum"))
+        kinds = ("conv", "conv", "activation", "batch", "dropout", "sum", "gated", "computed")
+        kind = rng.choice((*kinds, "resized"))
         if kind == "conv":
             yield nn.Conv2d(shape[0], shape[0], 3, padding=1)
         elif kind == "activation":
@@ -223,9 +249,23 @@ def _branch(rng: random.Random, shape: tuple[int, int, int]) -> Iterator[nn.Modu
         elif kind == "batch" and min(shape[1:]) >= 2:
             yield _batch_norm(rng, shape)
         elif kind == "dropout":
-            yield nn.Dropout(0.3)
+            yield rng.choice((nn.Dropout, nn.Dropout2d))(0.3)
+        elif kind == "gated":
+            yield Gated(shape[0])
+        elif kind == "computed":
+            yield Computed(shape[0])
+        elif kind == "resized":
+            yield _resized(rng, shape)
         else:
             yield _sum(rng, shape)
+
+
+def _resized(rng: random.Random, shape: tuple[int, ...]) -> nn.Sequential:
+    """Made another size, and back."""
+    sides = tuple(rng.randint(1, 2 * side) for side in shape[1:])
+    modes = [rng.choice(("nearest", "bilinear")) for _ in range(2)]
+    there, back = zip((sides, shape[1:]), modes, strict=True)
+    return nn.Sequential(nn.Upsample(there[0], mode=there[1]), nn.Upsample(back[0], mode=back[1]))
 
 
 def _batch_norm(rng: random.Random, shape: tuple[int, ...]) -> nn.BatchNorm2d:

@@ -20,7 +20,7 @@ SHAPE, CLASSES = (3, 7, 7), 4
 def plain(net: nn.Module) -> nn.Module:
     """The network without dropout, whose draws are not torch's, and safe for leaves."""
     for module in net.modules():
-        if isinstance(module, nn.Dropout):
+        if isinstance(module, (nn.Dropout, nn.Dropout2d)):
             module.p = 0.0
         if hasattr(module, "inplace") and not isinstance(module, Sum):
             module.inplace = False
