@@ -24,6 +24,7 @@ NUM_PARAMS = {
     "googlenet": 6_624_904,
     "inception_v3": 23_834_568,
     "inception_v4": 42_679_816,
+    "unet": 31_037_698,
 }
 
 # Of torchvision's networks: their parameters, and a digest of the names and shapes of their state,
@@ -84,13 +85,16 @@ def on_meta(name: str, **options: object) -> torch.nn.Module:
         return models.by_name(name, **options)
 
 
-@pytest.mark.parametrize("name", KINDS)
+LOGITS = {"lenet5": (2, 10), "unet": (2, 512, 512, 2)}
+
+
+@pytest.mark.parametrize("name", [*KINDS, "unet"])
 def test_logits_of_default_images(name: str) -> None:
     net = on_meta(name)
     x = torch.empty(2, *models.image_shape(name), device="meta")
     network = trace(net, (x,), name=name)
     (output,) = network.outputs
-    assert network.values[output].shape == (2, 10 if name == "lenet5" else 1000)
+    assert network.values[output].shape == LOGITS.get(name, (2, 1000))
     assert not network.returns_tuple
     assert set(network.params) == set(net.state_dict())
 
@@ -135,6 +139,12 @@ def test_deep_resnets_have_superneurons_counts(depth: int, third: int) -> None:
     assert [len(layer) for layer in layers] == [6, 32, third, 6]
     convs = [m for name, m in net.named_modules() if ".conv" in name]
     assert depth <= len(convs) + 2 < depth + 3
+
+
+@pytest.mark.parametrize("upsample", [False, True])
+def test_unets_logits_are_of_pixels(upsample: bool) -> None:
+    net = on_meta("unet", width=0.1, num_classes=7, in_channels=2, upsample=upsample)
+    assert net(torch.empty(1, 2, 64, 32, device="meta")).shape == (1, 7, 64, 32)
 
 
 def test_heads_give_logits_while_training() -> None:

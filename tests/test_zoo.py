@@ -33,6 +33,8 @@ NETS: dict[str, tuple[Make, int]] = {
     "resnext": (partial(ResNet, Bottleneck, (1, 2, 1, 1), width=1 / 16, groups=2, inner=2.0), 32),
     "densenet": (partial(DenseNet, (2, 2, 2, 2), 8, 16, width=0.5), 32),
     "googlenet": (partial(models.googlenet, width=1 / 16, dropout=0.0), 64),
+    "unet": (partial(models.unet, width=1 / 32), 32),
+    "upsampling unet": (partial(models.unet, width=1 / 32, upsample=True), 32),
     "inception_v3": (partial(models.inception_v3, width=1 / 32, dropout=0.0), 107),
 }
 # Through a hundred layers statistics of few values make torch's own rounding too large to compare.
@@ -76,8 +78,12 @@ def trained_by_torch(name: str, dtype: torch.dtype) -> tuple[list[Tensor], nn.Mo
 
 
 def batches_of(name: str) -> list[tuple[Tensor, Tensor]]:
+    """Images and their classes, or a class a pixel."""
     side = NETS[name][1]
-    return random_batches(STEPS, (BATCH, 3, side, side), CLASSES, seed=3)
+    batches = random_batches(STEPS, (BATCH, 3, side, side), CLASSES, seed=3)
+    if "unet" not in name:
+        return batches
+    return [(x, x.mean(1).mul(9).long().remainder(CLASSES)) for x, _ in batches]
 
 
 def floor_of(name: str, policy: str) -> int:

@@ -32,6 +32,7 @@ from .resnet import (
     wide_resnet50_2,
     wide_resnet101_2,
 )
+from .unet import unet
 from .vgg import (
     vgg11,
     vgg11_bn,
@@ -74,6 +75,7 @@ __all__ = [
     "resnet2500",
     "resnext50_32x4d",
     "resnext101_32x8d",
+    "unet",
     "vgg11",
     "vgg11_bn",
     "vgg13",
@@ -130,6 +132,7 @@ _MODELS: Final[Mapping[str, _Model]] = MappingProxyType(
         "densenet161": (densenet161, 3, 224),
         "densenet169": (densenet169, 3, 224),
         "densenet201": (densenet201, 3, 224),
+        "unet": (unet, 3, 512),
     }
 )
 
