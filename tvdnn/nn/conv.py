@@ -14,6 +14,7 @@ from ..kernels import conv_grad_bias as bias_kernels
 from ..kernels import conv_grad_weight as grad_kernels
 from ..kernels import conv_pack, reduce
 from ..torch_calls import Ints, pair
+from . import conv_depthwise
 from .maps import apply, autocast, choose, nchw, nhwc, shape_only, torchs_own
 
 _SWITCH: Any = torch.backends.cudnn.conv  # type: ignore[attr-defined]
@@ -71,6 +72,11 @@ class Settings:
     dilation: tuple[int, int]
     groups: int
 
+    @property
+    def geometry(self) -> dict[str, tuple[int, int]]:
+        """All but the groups."""
+        return {"stride": self.stride, "padding": self.padding, "dilation": self.dilation}
+
 
 def _padded(
     x: Tensor, weight: Tensor, padding: str, dilation: tuple[int, int]
@@ -91,13 +97,8 @@ class _Conv2d(torch.autograd.Function):
     ) -> Tensor:
         shape = _result_shape(x, weight, settings)
         maps = nhwc(x)
-        packed = maps.new_empty(packed_shape(weight))
-        pack = choose(x, conv_pack.pack_weight, conv_pack.pack_weight_reference)
-        pack(weight.float(), packed, groups=settings.groups, precision=precision_of(x))
         y = maps.new_empty(shape[0], *shape[2:], shape[1])
-        launch = choose(x, kernels.conv2d, kernels.conv2d_reference)
-        added = None if bias is None else bias.float()
-        launch(maps, packed, added, y, **asdict(settings), precision=precision_of(x))
+        _launch_forward(maps, weight, bias, y, settings)
         ctx.save_for_backward(x, weight, bias)
         ctx.settings = settings
         return nchw(y, like=x)
@@ -116,6 +117,21 @@ class _Conv2d(torch.autograd.Function):
         )
 
 
+def _launch_forward(
+    x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, settings: Settings
+) -> None:
+    precision = precision_of(x)
+    if conv_depthwise.is_depthwise(weight, settings.groups):
+        conv_depthwise.forward(x, weight, bias, y, **settings.geometry, precision=precision)
+        return
+    packed = x.new_empty(packed_shape(weight))
+    pack = choose(x, conv_pack.pack_weight, conv_pack.pack_weight_reference)
+    pack(weight.float(), packed, groups=settings.groups, precision=precision)
+    launch = choose(x, kernels.conv2d, kernels.conv2d_reference)
+    added = None if bias is None else bias.float()
+    launch(x, packed, added, y, **asdict(settings), precision=precision)
+
+
 def _result_shape(x: Tensor, weight: Tensor, settings: Settings) -> torch.Size:
     """What torch says of the result, which also checks the arguments."""
     kernel = shape_only(weight).to(x.dtype)
@@ -129,20 +145,26 @@ def packed_shape(weight: Tensor) -> tuple[int, ...]:
 
 
 def _grad_input(x: Tensor, weight: Tensor, grads: Tensor, settings: Settings) -> Tensor:
+    samples, channels, *sides = x.shape
+    dx, precision = grads.new_empty(samples, *sides, channels), precision_of(x)
+    if conv_depthwise.is_depthwise(weight, settings.groups):
+        conv_depthwise.grad_input(grads, weight, dx, **settings.geometry, precision=precision)
+        return dx.permute(0, 3, 1, 2)
     out_channels, in_channels, height, width = weight.shape
     groups = settings.groups
     packed = grads.new_empty(in_channels * groups, height, width, out_channels // groups)
     pack = choose(x, conv_pack.pack_weight_grad_input, conv_pack.pack_weight_grad_input_reference)
-    pack(weight.float(), packed, groups=groups, precision=precision_of(x))
-    samples, channels, *sides = x.shape
-    dx = grads.new_empty(samples, *sides, channels)
+    pack(weight.float(), packed, groups=groups, precision=precision)
     launch = choose(x, kernels.conv2d_grad_input, kernels.conv2d_grad_input_reference)
-    launch(grads, packed, dx, **asdict(settings), precision=precision_of(x))
+    launch(grads, packed, dx, **asdict(settings), precision=precision)
     return dx.permute(0, 3, 1, 2)
 
 
 def grad_weight(x: Tensor, weight: Tensor, grads: Tensor, settings: Settings) -> Tensor:
     """The weight's gradient; `grads` are maps [N, P, Q, K]."""
+    if conv_depthwise.is_depthwise(weight, settings.groups):
+        partials = conv_depthwise.weight_partials(nhwc(x), grads, weight, **settings.geometry)
+        return _summed(partials, weight)
     sides = (x.shape[2], x.shape[3]), (grads.shape[1], grads.shape[2])
     k, c, r, s = weight.shape
     arithmetic = {"precision": precision_of(x)} | asdict(settings)
