@@ -22,9 +22,12 @@ def settle(b: Builder, op: Op) -> None:
     for param in ours:
         if param not in b.at_once:
             _sum(b, param)
-    for param in dict.fromkeys(op.params):
-        if param in b.param_grads and b.uses[param] == 1:
-            take(b, param)
+    complete = [p for p in dict.fromkeys(op.params) if p in b.param_grads and b.uses[p] == 1]
+    if b.takes == "update" and len(complete) > 1:
+        _update_together(b, op, complete)
+        return
+    for param in complete:
+        take(b, param)
 
 
 def take(b: Builder, param: str) -> None:
@@ -35,6 +38,13 @@ def take(b: Builder, param: str) -> None:
         b.add_pass(op, "add_grad", (first, other), (first,))
     if b.takes:
         _add_update(b, op, b.takes, (first,), (param,))
+
+
+def _update_together(b: Builder, op: Op, params: list[str]) -> None:
+    """One pass that updates parameters of one op from their whole gradients."""
+    ours = b.add_op(Op(f"{op.name} parameters", PARAM, (), "", tuple(params), {}))
+    reads = tuple(whole(name) for param in params for name in b.param_grads[param])
+    _add_update(b, ours, "update", reads, tuple(params))
 
 
 def _update_at_once(b: Builder, op: Op, params: list[str]) -> None:
@@ -81,9 +91,9 @@ def run_update_at_once(a: Launch) -> None:
 
 
 def _run_update(a: Launch) -> None:
-    ((param, *state),) = a.updates
-    run = getattr(a.kernels, a.attrs["optimizer"])
-    run(param, a.reads[0], *state, a.control.optimizer, **a.attrs["switches"])
+    params, *states = zip(*a.updates, strict=True)
+    run = getattr(a.kernels, f"{a.attrs['optimizer']}_many")
+    run(params, a.reads, *states, a.control.optimizer, **a.attrs["switches"])
 
 
 def _run_add(a: Launch) -> None:
