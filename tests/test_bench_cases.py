@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from bench.cases import conv, linear, maps, params, rows
+from bench.cases import conv, linear, maps, params, pointwise, rows
 from bench.cases.case import Calls
 from bench.kernels import errors
 
@@ -25,7 +25,7 @@ CONVOLUTIONS = (
     *conv.cases(SMALL[1:], "tf32", samples=3, passes={"masked": conv.masked_grad_input}),
 )
 F32, BF16 = torch.float32, torch.bfloat16
-MAPS, WIDE = (3, 9, 9, 16), (4, 40)
+MAPS, SMALLEST, WIDE = (3, 9, 9, 16), (2, 3, 3, 16), (4, 40)
 ELEMENTWISE: dict[str, Callable[[], Calls]] = {
     "relu": lambda: maps.relu(MAPS, BF16),
     "relu_grad": lambda: maps.relu_grad(MAPS, BF16),
@@ -39,6 +39,14 @@ ELEMENTWISE: dict[str, Callable[[], Calls]] = {
     "add": lambda: maps.sum_of_two(MAPS, F32),
     "stage": lambda: maps.stage(MAPS, BF16),
     "bias gradient": lambda: maps.bias_grad(MAPS, F32),
+    "multiply": lambda: pointwise.multiply(MAPS, F32),
+    "gate": lambda: pointwise.gated(MAPS, BF16),
+    "gate_grad": lambda: pointwise.gate_grad(MAPS, F32),
+    "softmax": lambda: pointwise.softmaxed(MAPS, F32),
+    "resize nearest": lambda: pointwise.doubled(MAPS, F32, "nearest"),
+    "resize bilinear": lambda: pointwise.doubled(SMALLEST, F32, "bilinear"),
+    "resize_grad nearest": lambda: pointwise.doubled_grad(SMALLEST, F32, "nearest"),
+    "resize_grad bilinear": lambda: pointwise.doubled_grad(SMALLEST, F32, "bilinear"),
     "dropout": lambda: rows.dropped(WIDE, F32),
     "cross_entropy": lambda: rows.cross_entropy(WIDE, F32),
     "sgd": lambda: params.sgd(WIDE),

@@ -7,7 +7,6 @@ from types import FrameType
 
 INNER = ("torch.", "tvdnn.nn.", "tvdnn.meta_tracer", "tvdnn.refusals", "tvdnn.torch_calls")
 BY_VALUES = "the size of the result hangs on the values of maps"
-LOGITS = "tvdnn.nn.CrossEntropyLoss takes logits"
 PADDING = "convolutions and pooling have padding of their own"
 INSTEAD: Mapping[str, str] = {
     "Conv1d": "tvdnn.nn.Conv2d takes maps of one row, [N, C, 1, L]",
@@ -24,8 +23,6 @@ INSTEAD: Mapping[str, str] = {
     "Softsign": "tvdnn.nn.Tanh",
     "LogSigmoid": "tvdnn.nn.Sigmoid",
     "AlphaDropout": "tvdnn.nn.Dropout",
-    "LogSoftmax": LOGITS,
-    "log_softmax": LOGITS,
     "ZeroPad2d": PADDING,
     "pad": PADDING,
     "SyncBatchNorm": "tvdnn.nn.BatchNorm2d, whose statistics are those of the whole batch",

@@ -7,7 +7,7 @@ from typing import Final
 
 import torch
 
-from bench.cases import maps, params, rows
+from bench.cases import maps, params, pointwise, rows
 from bench.cases.case import Calls, Case
 from bench.cases.tensors import Shape
 from bench.timing import DTYPES
@@ -15,6 +15,9 @@ from bench.timing import DTYPES
 FIRST: Final = (256, 224, 224, 64)  # VGG-16's largest map
 ALEXNET: Final = (1024, 55, 55, 64)
 LAST: Final = (1024, 14, 14, 512)
+GATED: Final = (256, 112, 112, 96)
+PIXELS: Final = (64, 256, 256, 21)
+INNER: Final = (64, 64, 64, 256)
 IMAGES: Final = (256, 3, 224, 224)
 FC6: Final = (4096, 25088)  # VGG-16's largest weight
 PARTIALS: Final = (11, 512, 3, 3, 512)
@@ -24,7 +27,13 @@ Listed = Iterator[tuple[str, Shape, float, Callable[[], Calls]]]
 def cases(dtype: str) -> Iterator[Case]:
     """All of them; maps in `dtype`."""
     kind = DTYPES[dtype]
-    for kernel, shape, nbytes, make in (*_maps(kind), *_pools(kind), *_rows(kind), *_parameters()):
+    for kernel, shape, nbytes, make in (
+        *_maps(kind),
+        *_pools(kind),
+        *_pointwise(kind),
+        *_rows(kind),
+        *_parameters(),
+    ):
         text = "x".join(str(size) for size in shape)
         yield Case(kernel, text, dtype, 0.0, nbytes, lambda _, make=make: make(), shape[0])
 
@@ -59,6 +68,23 @@ def _pools(kind: torch.dtype) -> Listed:
             ("max_unpool2d", moved + pooled * bits / 8, maps.unpooling),
         ):
             yield f"{kernel} {size}x{size}", shape, nbytes, partial(make, shape, kind, window)
+
+
+def _pointwise(kind: torch.dtype) -> Listed:
+    """Arithmetic, gates (EfficientNet's widest maps), softmax of pixels, U-Net's upsampling."""
+    moved: tuple[tuple[str, Shape, float, Callable[..., Calls]], ...] = (
+        ("multiply", FIRST, 3, pointwise.multiply),
+        ("gate", GATED, 2, pointwise.gated),
+        ("gate_grad", GATED, 3, pointwise.gate_grad),
+        ("softmax", PIXELS, 2, pointwise.softmaxed),
+    )
+    for kernel, shape, count, make in moved:
+        yield kernel, shape, count * kind.itemsize * prod(shape), partial(make, shape, kind)
+    resizing = (("resize", pointwise.doubled), ("resize_grad", pointwise.doubled_grad))
+    for kernel, resized in resizing:
+        for mode in ("nearest", "bilinear"):
+            nbytes = 5 * kind.itemsize * prod(INNER)
+            yield f"{kernel} {mode}", INNER, nbytes, partial(resized, INNER, kind, mode)
 
 
 def _rows(kind: torch.dtype) -> Listed:
