@@ -11,9 +11,13 @@ from tests.kernels.numerics import randn
 from tvdnn.kernels import (
     activation,
     arithmetic,
+    channel_scale,
+    conv_depthwise,
     dropout,
     dropout_parts,
     gate,
+    group_norm,
+    layer_norm,
     layout,
     linear,
     loss,
@@ -25,6 +29,7 @@ from tvdnn.kernels import (
     pool_max,
     pool_max_grad,
     resize,
+    sample_sums,
     softmax,
 )
 
@@ -129,6 +134,35 @@ def _norm(x: Tensor, output: Output) -> None:
     norm.local_response_norm_grad(x, x, output(*SHAPE), **settings)
 
 
+def _statistics(x: Tensor, output: Output) -> None:
+    """Normalizations by row and by group, and scales, whose gradients leave sums by sample."""
+    rows, weight = x.view(1, 35, 19), torch.ones(19, device=x.device)
+    sums = [output(1, 1, kinds, 19, dtype=torch.float32) for kinds in (2, 2, 2, 1)]
+    moments, slopes = (output(1, 19, 2, dtype=torch.float32) for _ in range(2))
+    layer_norm.layer_norm(rows, weight, weight, output(1, 35, 19), eps=1e-5)
+    layer_norm.layer_norm_grad(rows, rows, weight, output(1, 35, 19), sums[0], eps=1e-5)
+    settings = {"groups": 19, "eps": 1e-5}
+    group_norm.group_norm(rows, weight, None, output(1, 35, 19), moments, sums[1], **settings)
+    operands = (rows, rows, weight, moments, output(1, 35, 19), sums[2], slopes)
+    group_norm.group_norm_grad(*operands, groups=19)
+    channel_scale.scale_channels(rows, weight, output(1, 35, 19))
+    channel_scale.scale_channels_grad(rows, rows, weight, output(1, 35, 19), sums[3])
+    running = output(1, 19, dtype=torch.float32)
+    sample_sums.add_sample_sums(sums[3], running, kind=0, first=True)
+
+
+def _depthwise(x: Tensor, output: Output) -> None:
+    maps = x.view(-1)[: 35 * 16].view(1, 5, 7, 16)
+    taps = maps[0, 0, 0].expand(3, 3, 16).contiguous()
+    settings = {"stride": (1, 2), "padding": (1, 1), "dilation": (1, 1)}
+    precise = settings | {"precision": "ieee"}
+    conv_depthwise.depthwise_conv2d(maps, taps, None, output(1, 5, 4, 16), **precise)
+    dy = maps[:, :, :4].contiguous()
+    conv_depthwise.depthwise_conv2d_grad_input(dy, taps, output(1, 5, 7, 16), **precise)
+    sums = output(2, 16, 3, 3, 1, dtype=torch.float32)
+    conv_depthwise.depthwise_conv2d_grad_weight(maps, dy, sums, first=True, **settings)
+
+
 def _loss(x: Tensor, output: Output) -> None:
     logits = x.view(35, 19)
     target = torch.arange(35, device=x.device) % 19
@@ -170,6 +204,8 @@ def _optim(x: Tensor, output: Output) -> None:
         _avg_pool,
         _linear,
         _norm,
+        _statistics,
+        _depthwise,
         _loss,
         _optim,
     ],

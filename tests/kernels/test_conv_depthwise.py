@@ -119,3 +119,16 @@ def test_which_layers_suit() -> None:
     assert not own.suits_depthwise(96, 96, 48, (3, 3))
     assert not own.suits_depthwise(30, 30, 30, (3, 3))
     assert not own.suits_depthwise(96, 96, 96, (3, 9))
+
+
+@pytest.mark.gpu
+def test_large_offsets(generator: torch.Generator) -> None:
+    x = torch.ones(33, 1024, 1024, 64, dtype=torch.bfloat16, device=generator.device)
+    x[-1] = randn(x.shape[1:], x.dtype, generator)
+    taps = randn((3, 3, 64), x.dtype, generator)
+    settings = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "precision": "ieee"}
+    for launch, rest in ((own.depthwise_conv2d, (None,)), (own.depthwise_conv2d_grad_input, ())):
+        y, last = poisoned_like(x), poisoned_like(x[-1:])
+        launch(x, taps, *rest, y, **settings)
+        launch(x[-1:].clone(), taps, *rest, last, **settings)
+        assert torch.equal(y[-1:], last)

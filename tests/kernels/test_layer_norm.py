@@ -114,3 +114,13 @@ def test_sums_of_samples(
         add(sums[GROUP:], pieces, kind=1, first=False)
         assert torch.equal(pieces, running)
         assert rms_error(running.sum(0), sums[:, :, 1].double().sum((0, 1))) <= 2e-6
+
+
+@pytest.mark.gpu
+def test_large_offsets(generator: torch.Generator) -> None:
+    x = torch.ones(1, (1 << 25) + 1, 64, dtype=torch.bfloat16, device=generator.device)
+    x[:, -1] = randn((64,), x.dtype, generator, 3.0)
+    y, last = poisoned_like(x), poisoned_like(x[:, -1:])
+    own.layer_norm(x, None, None, y, eps=EPS)
+    own.layer_norm(x[:, -1:].clone(), None, None, last, eps=EPS)
+    assert torch.equal(y[:, -1:], last)
