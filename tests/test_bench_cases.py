@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from bench.cases import conv, linear, maps, params, pointwise, rows
+from bench.cases import batch_norm, conv, linear, maps, params, pointwise, rows
 from bench.cases.case import Calls
 from bench.kernels import errors
 
@@ -34,6 +34,8 @@ ELEMENTWISE: dict[str, Callable[[], Calls]] = {
     "max_pool2d_codes": lambda: maps.pooling_codes(MAPS, F32, maps.windows(2)),
     "max_unpool2d": lambda: maps.unpooling(MAPS, F32, maps.windows(3)),
     "adaptive_avg_pool2d": lambda: maps.adaptive((2, 14, 14, 8), F32),
+    "batch_norm": lambda: batch_norm.normalized(MAPS, F32),
+    "batch_norm_grad": lambda: batch_norm.gradient(MAPS, F32),
     "local_response_norm": lambda: maps.lrn(MAPS, F32),
     "local_response_norm_grad": lambda: maps.lrn_grad(MAPS, F32),
     "add": lambda: maps.sum_of_two(MAPS, F32),

@@ -7,7 +7,7 @@ from typing import Final
 
 import torch
 
-from bench.cases import maps, params, pointwise, rows
+from bench.cases import batch_norm, maps, params, pointwise, rows
 from bench.cases.case import Calls, Case
 from bench.cases.tensors import Shape
 from bench.timing import DTYPES
@@ -18,6 +18,8 @@ LAST: Final = (1024, 14, 14, 512)
 GATED: Final = (256, 112, 112, 96)
 PIXELS: Final = (64, 256, 256, 21)
 INNER: Final = (64, 64, 64, 256)
+WIDE: Final = (256, 56, 56, 256)  # ResNet-50's widest map, and its first
+STEM: Final = (256, 112, 112, 64)
 IMAGES: Final = (256, 3, 224, 224)
 FC6: Final = (4096, 25088)  # VGG-16's largest weight
 PARTIALS: Final = (11, 512, 3, 3, 512)
@@ -46,6 +48,10 @@ def _maps(kind: torch.dtype) -> Listed:
         ("add", FIRST, 3, maps.sum_of_two),
         ("conv2d_grad_bias", FIRST, 1, maps.bias_grad),
         ("adaptive_avg_pool2d", LAST, 1.25, maps.adaptive),
+        ("batch_norm", WIDE, 3, batch_norm.normalized),
+        ("batch_norm", STEM, 3, batch_norm.normalized),
+        ("batch_norm_grad", WIDE, 5, batch_norm.gradient),
+        ("batch_norm_grad", STEM, 5, batch_norm.gradient),
         ("local_response_norm", ALEXNET, 2, maps.lrn),
         ("local_response_norm_grad", ALEXNET, 3, maps.lrn_grad),
     )
