@@ -95,7 +95,7 @@ def test_logits_of_default_images(name: str) -> None:
     network = trace(net, (x,), name=name)
     (output,) = network.outputs
     assert network.values[output].shape == LOGITS.get(name, (2, 1000))
-    assert not network.returns_tuple
+    assert network.gather([output]) == output
     assert set(network.params) == set(net.state_dict())
 
 

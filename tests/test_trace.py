@@ -133,7 +133,7 @@ def test_functional_forms_compute_the_same() -> None:
         assert torch.allclose(ours, stored(exact), rtol=1e-5, atol=1e-6)
     assert network.name == "functional"
     assert network.inputs == ("x",)
-    assert network.returns_tuple
+    assert network.gather is tuple
     assert network.batch == 2
     assert not network.training
     assert [op.name for op in network.ops] == [
@@ -322,7 +322,7 @@ def test_shared_layers_and_weights() -> None:
     assert network.params["first.weight"].nbytes == 64
     assert network.params["first.weight"].shape == (4, 4)
     assert network.outputs == ("first#2", "first#2", "x")
-    assert network.returns_tuple
+    assert network.gather is tuple
     for ours, exact in zip(run(network, module, [x]), module(x), strict=True):
         assert torch.allclose(ours, exact, rtol=1e-5, atol=1e-6)
 
@@ -541,7 +541,7 @@ class Returns(torch.nn.Module):
 @pytest.mark.parametrize(
     ("way", "message"),
     [
-        (lambda x: {"logits": x}, "returns dict where it may"),
+        (lambda x: {"logits": {"main": x}}, "returns dict where it may"),
         (lambda x: (x, None), "returns NoneType where"),
         (lambda x: (x, (x, x)), "returns tuple where"),
         (lambda x: (), "returns no tensor where"),

@@ -3,9 +3,9 @@
 import copy
 import io
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -541,3 +541,34 @@ def test_outputs_have_the_inputs_memory_format() -> None:
         for mine, theirs in zip(net(given), twin(given), strict=True):
             assert mine.stride() == theirs.stride()
             assert_close(mine, theirs)
+
+
+class Outputs(NamedTuple):
+    logits: Tensor
+    inner: Tensor
+
+
+class Returning(Pair):
+    """Returns its outputs in another form."""
+
+    def __init__(self, form: Callable[..., Any]) -> None:
+        super().__init__()
+        self.form = form
+
+    def forward(self, x: Tensor) -> Any:
+        inner, logits = super().forward(x)
+        return self.form(logits=logits, inner=inner)
+
+
+@pytest.mark.parametrize("form", [Outputs, dict])
+def test_outputs_have_the_networks_form(form: Callable[..., Any]) -> None:
+    net, twin = virtual(Returning(form)), Pair()
+    x = batches_of(1)[0][0]
+    mine, (inner, logits) = net(x), twin(x)
+    assert type(mine) is form
+    found = mine if isinstance(mine, dict) else mine._asdict()
+    assert list(found) == ["logits", "inner"]
+    assert_close(found["logits"], logits)
+    assert_close(found["inner"], inner)
+    found["logits"].sum().backward()
+    assert net.fc2.weight.grad is not None

@@ -11,7 +11,7 @@ tensor), `version` (of it, when made), `axes` (where its dimensions are stored),
 
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -153,7 +153,21 @@ class Root(torch.nn.Module):
         return self.tracer.trace(self)
 
     def traced(self) -> Any:
-        return self.net(*self.tracer.placeholders())
+        self.tracer.gather, outputs = _taken_apart(self.net(*self.tracer.placeholders()))
+        return outputs
+
+
+def _taken_apart(outputs: Any) -> tuple[Callable[[Sequence[Any]], Any], Any]:
+    """What makes of its parts what a module returns, and these parts."""
+    if isinstance(outputs, Mapping):
+        return partial(_named, tuple(outputs)), tuple(outputs.values())
+    if isinstance(outputs, tuple) and hasattr(outputs, "_make"):
+        return type(outputs)._make, tuple(outputs)
+    return (tuple if isinstance(outputs, (tuple, list)) else operator.itemgetter(0)), outputs
+
+
+def _named(names: tuple[str, ...], parts: Sequence[Any]) -> dict[str, Any]:
+    return dict(zip(names, parts, strict=True))
 
 
 class MetaTracer(fx.Tracer):
@@ -175,6 +189,7 @@ class MetaTracer(fx.Tracer):
         self.inputs = inputs
         self.opaque = opaque
         self.stopped: str | None = None
+        self.gather: Callable[[Sequence[Any]], Any] = operator.itemgetter(0)
         self.twins: dict[str, Tensor] = {}
         self.twin_names: dict[int, str] = {}
         self.active: list[torch.nn.Module] = [net]

@@ -58,7 +58,7 @@ def place() -> str:
 
 def _is_entry(frame: FrameType) -> bool:
     """Whether the frame is of the call by which tracing begins."""
-    return frame.f_code.co_name == "traced" and frame.f_globals["__name__"] == "tvdnn.meta_tracer"
+    return bool(frame.f_globals.get("__name__") == "tvdnn.trace")
 
 
 def _shown(filename: str) -> str:

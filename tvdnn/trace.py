@@ -1,7 +1,7 @@
 """trace: from a torch module and example inputs to a Network; no kernel runs, no weight is read."""
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor, fx
@@ -42,7 +42,7 @@ def trace(
         found = _refusing(nodes) - paths if opaque else frozenset()
         if not found:
             _check_supported(nodes, tracer.stopped)
-            return _network(module, nodes, name or type(module).__name__)
+            return _network(module, nodes, name or type(module).__name__, tracer.gather)
         paths |= found
 
 
@@ -127,7 +127,12 @@ def _live_nodes(graph: fx.Graph) -> list[fx.Node]:
     return list(reversed(live))
 
 
-def _network(module: torch.nn.Module, nodes: Sequence[fx.Node], name: str) -> Network:
+def _network(
+    module: torch.nn.Module,
+    nodes: Sequence[fx.Node],
+    name: str,
+    gather: Callable[[Sequence[object]], object],
+) -> Network:
     names = _value_names(
         node for node in nodes if node.op == "placeholder" or node.meta["call"] is not None
     )
@@ -141,7 +146,7 @@ def _network(module: torch.nn.Module, nodes: Sequence[fx.Node], name: str) -> Ne
         inputs=tuple(names[node] for node in nodes if node.op == "placeholder"),
         outputs=tuple(names[node] for node in _output_nodes(outputs, names)),
         training=module.training,
-        returns_tuple=not isinstance(outputs, fx.Node),
+        gather=gather,
     )
 
 
@@ -200,7 +205,8 @@ def _output_nodes(outputs: object, names: dict[fx.Node, str]) -> list[fx.Node]:
     if others or not nodes:
         found = others[0].removeprefix("immutable_") if others else "no tensor"
         raise UnsupportedOpError(
-            f"the network returns {found} where it may return a tensor, or a tuple or list of them"
+            f"the network returns {found} where it may return a tensor, or a tuple, list or dict of"
+            " them"
         )
     known = [node for node in nodes if isinstance(node, fx.Node) and node in names]
     if len(known) < len(nodes):

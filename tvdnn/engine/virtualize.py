@@ -157,7 +157,7 @@ class Virtualized(nn.Module):
         params = [p for p in self._core_now().params.values() if graded and p.requires_grad]
         arguments = (self, runner, key, len(inputs), *inputs, *params)
         outputs = _Step.apply(*arguments)  # type: ignore[no-untyped-call]
-        return outputs if runner.schedule.graph.network.returns_tuple else outputs[0]
+        return runner.schedule.graph.network.gather(outputs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Virtualized":
         """A copy of the parameters with the same settings; it plans anew at its first call."""

@@ -1,7 +1,8 @@
 """The traced network: ops over named values, with static shapes and no torch."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 
@@ -61,7 +62,8 @@ class Op:
 class Network:
     """What tracing a module yields: ops in execution order; values, inputs and outputs by name.
 
-    `returns_tuple` tells a module that returns a tuple or list from one that returns a tensor.
+    `gather` makes of the outputs what the module returns: a tensor, a tuple, a named tuple or a
+    dict.
     """
 
     name: str
@@ -71,7 +73,7 @@ class Network:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     training: bool
-    returns_tuple: bool = False
+    gather: Callable[[Sequence[Any]], Any] = itemgetter(0)
 
     @property
     def batch(self) -> int:
