@@ -212,7 +212,7 @@ def _depthwises() -> Iterator[tuple[str, Make]]:
         "grad_weight": "depthwise_conv2d_grad_weight",
     }
     for direction, name in names.items():
-        yield f"{name}, 7x7", partial(_depthwise, direction=direction, taps=7)
+        yield f"{name}, 5x5", partial(_depthwise, direction=direction, taps=5)
         yield f"{name}, 3x3 by 2", partial(_depthwise, direction=direction, taps=3, stride=2)
 
 
