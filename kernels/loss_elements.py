@@ -64,6 +64,13 @@ def _of_channels(values_ptr, offs, count, mask, GIVEN: tl.constexpr):
     return values
 
 
+@triton.jit
+def _load(ptrs, mask, is_whole):
+    """What lies at the pointers: of a whole block by loads of 16 bytes."""
+    values = tl.load(ptrs) if is_whole else tl.load(ptrs, mask=mask, other=0.0)
+    return values.to(tl.float32)
+
+
 @triton.jit(do_not_specialize=["splits"])
 def _sums_kernel(
     x_ptr, target_ptr, weight_ptr, positive_ptr, partials_ptr, size, weights, positives, splits,
@@ -97,15 +104,20 @@ def _grad_kernel(
     FUNCTION: tl.constexpr, WEIGHTED: tl.constexpr, POSITIVE: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    mask = offs < numel
-    x = tl.load(x_ptr + offs, mask=mask, other=0.0).to(tl.float32)
-    target = tl.load(target_ptr + offs, mask=mask, other=0.0)
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    offs = start + tl.arange(0, BLOCK)
+    mask, is_whole = offs < numel, start + BLOCK <= numel
+    x = _load(x_ptr + offs, mask, is_whole)
+    target = _load(target_ptr + offs, mask, is_whole)
     positive = _of_channels(positive_ptr, offs, positives, mask, POSITIVE)
     slope = _slope(x, target, positive, FUNCTION)
     slope *= _of_channels(weight_ptr, offs, weights, mask, WEIGHTED)
     dx = slope * (tl.load(control_ptr) / tl.load(total_ptr + 1))
-    tl.store(dx_ptr + offs, stored(dx, dx_ptr.dtype.element_ty, PRECISION), mask=mask)
+    dx = stored(dx, dx_ptr.dtype.element_ty, PRECISION)
+    if is_whole:
+        tl.store(dx_ptr + offs, dx)
+    else:
+        tl.store(dx_ptr + offs, dx, mask=mask)
 
 
 def element_loss(
