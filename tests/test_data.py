@@ -149,3 +149,15 @@ def test_accuracy_counts_the_last_short_part() -> None:
 
     assert data.accuracy(always_one, split, torch.device("cpu")) == 0.5
     assert data.accuracy(right, split, torch.device("cpu")) == 1.0
+
+
+def test_random_labels_are_of_images_or_of_pixels() -> None:
+    cpu = torch.device("cpu")
+    for sides in ((), (4, 5)):
+        x, y = data.random_batch(3, (2, 4, 5), 7, cpu, sides=sides)
+        assert (x.shape, y.shape) == ((3, 2, 4, 5), (3, *sides))
+        assert y.dtype == torch.int64
+        assert 0 <= y.min() <= y.max() < 7
+        again = data.random_batch(3, (2, 4, 5), 7, cpu, sides=sides)
+        assert torch.equal(x, again[0])
+        assert torch.equal(y, again[1])

@@ -132,12 +132,16 @@ def random_batch(
     num_classes: int,
     device: torch.device,
     *,
+    sides: tuple[int, ...] = (),
     seed: int = 0,
 ) -> tuple[Tensor, Tensor]:
-    """Normal images [batch, C, H, W] and uniform labels [batch], the same for the same seed."""
+    """Normal images [batch, C, H, W] and uniform labels, the same for the same seed.
+
+    They are one an image, [batch], or one a pixel of maps with `sides`.
+    """
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(batch, *shape, generator=generator)
-    y = torch.randint(0, num_classes, (batch,), generator=generator)
+    y = torch.randint(0, num_classes, (batch, *sides), generator=generator)
     return x.to(device), y.to(device)
 
 

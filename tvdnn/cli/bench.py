@@ -8,7 +8,6 @@ import torch
 import typer
 from rich.console import Console
 
-from ..data import random_batch
 from ..planner.costs import Roofline
 from ..planner.hardware import load
 from ..report.rows import Row, against_keep
@@ -18,7 +17,14 @@ from .digits import train_digits
 from .measuring import Device, measured, present_device
 from .options import NET_HELP, Batch, ChunkSize, Dtype, HostBudget, ImageSize, JsonFile, Profile
 from .output import DONE, FAILED, messages, show, stages, write_json
-from .request import Request, make_graph, make_request, num_classes, parse_budgets, parse_policies
+from .request import (
+    Request,
+    make_graph,
+    make_request,
+    parse_budgets,
+    parse_policies,
+    random_labelled,
+)
 from .simulating import simulated_rows
 
 Cases = Sequence[tuple[str, int | None]]
@@ -107,7 +113,7 @@ def _measure(
 ) -> list[Row]:
     with stages(console, f"{request.net}({request.batch})") as report:
         graph = make_graph(request, "keep", report)
-    batch = random_batch(request.batch, request.shape, num_classes(graph), device.device)
+    batch = random_labelled(request, graph, device.device)
     batches = [batch] * (steps + 1)
     rows = []
     for policy, budget in cases:

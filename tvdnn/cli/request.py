@@ -9,8 +9,10 @@ from pathlib import Path
 from platform import python_version
 
 import torch
+from torch import Tensor
 
 from .. import __version__, models
+from ..data import random_batch
 from ..engine import training_graph
 from ..engine.graphs import default_costs
 from ..errors import BudgetError, DeviceError, HostMemoryError, InputError, TvdnnError
@@ -84,10 +86,11 @@ def _graph(request: Request, *, fuse: bool) -> Graph:
     )
 
 
-def num_classes(graph: Graph) -> int:
-    """The classes that the network's logits tell apart."""
+def random_labelled(request: Request, graph: Graph, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Images and labels as the graph's loss takes them: a class an image, or a pixel."""
     logits = graph.ops["loss"].inputs[0]
-    return graph.network.values[logits].shape[-1]
+    _, *sides, classes = graph.network.values[logits].shape
+    return random_batch(request.batch, request.shape, classes, device, sides=tuple(sides))
 
 
 def make_case(
