@@ -35,7 +35,7 @@ NETS: dict[str, tuple[Make, int]] = {
     "googlenet": (partial(models.googlenet, width=1 / 16, dropout=0.0), 64),
     "unet": (partial(models.unet, width=1 / 32), 32),
     "upsampling unet": (partial(models.unet, width=1 / 32, upsample=True), 32),
-    "inception_v3": (partial(models.inception_v3, width=1 / 32, dropout=0.0), 107),
+    "inception_v3": (partial(models.inception_v3, width=1 / 32, dropout=0.0), 75),
 }
 # Through a hundred layers statistics of few values make torch's own rounding too large to compare.
 EVALUATED = ("inception_v3",)
