@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn import functional
 
 import tvdnn.nn
+from tvdnn.calls.tables import SUPPORTED
 from tvdnn.errors import InputError, UnsupportedOpError
 from tvdnn.graph import Network, Op
-from tvdnn.torch_calls import SUPPORTED
 from tvdnn.trace import trace
 
 Maps = dict[str, Tensor]

@@ -23,22 +23,16 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 
+from .calls.batch_norm import counted_batch_norm
+from .calls.call import Call, UnsupportedCallError, result_axes
+from .calls.concat import split
+from .calls.tables import FUNCTIONS, METHODS, SUPPORTED
 from .errors import InputError, UnsupportedOpError
 from .graph.network import channels_last_axes
 from .nn.batch_norm import normalize_batch
 from .nn.dropout import StochasticDepth, drop_branch
 from .opaque_calls import Effects, opaque_call
 from .refusals import instead, place
-from .torch_calls import (
-    FUNCTIONS,
-    METHODS,
-    SUPPORTED,
-    Call,
-    UnsupportedCallError,
-    counted_batch_norm,
-    result_axes,
-    split,
-)
 
 LAYERS = (
     torch.nn.Conv2d,

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.fx import Node
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .calls.call import Call, UnsupportedCallError, axes_of
 from .graph.network import channels_last_axes
-from .torch_calls import Call, UnsupportedCallError, axes_of
 
 
 class Effects(TorchDispatchMode):

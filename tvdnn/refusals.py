@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 
-INNER = ("torch.", "tvdnn.nn.", "tvdnn.meta_tracer", "tvdnn.refusals", "tvdnn.torch_calls")
+INNER = ("torch.", "tvdnn.nn.", "tvdnn.calls.", "tvdnn.meta_tracer", "tvdnn.refusals")
 BY_VALUES = "the size of the result hangs on the values of maps"
 PADDING = "convolutions and pooling have padding of their own"
 INSTEAD: Mapping[str, str] = {

@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from tests.kernels.numerics import assert_repeatable, poisoned, poisoned_like, randn, rms_error
+from tvdnn.calls.resize import resizing
 from tvdnn.kernels import resize as kernels
 from tvdnn.kernels.rounding import stored_reference
-from tvdnn.torch_calls import resizing
 
 TOLERANCE = {torch.float32: 3e-6, torch.bfloat16: 4e-3}
 DTYPES = list(TOLERANCE)

@@ -8,12 +8,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from ..calls.call import Ints, pair
 from ..errors import InputError
 from ..kernels import conv as kernels
 from ..kernels import conv_grad_bias as bias_kernels
 from ..kernels import conv_grad_weight as grad_kernels
 from ..kernels import conv_pack, reduce
-from ..torch_calls import Ints, pair
 from . import conv_depthwise
 from .maps import apply, autocast, choose, nchw, nhwc, shape_only, torchs_own
 

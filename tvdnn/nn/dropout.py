@@ -7,10 +7,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from ..calls.dropout import torch_stochastic_depth
 from ..errors import InputError
 from ..kernels import dropout as kernels
 from ..kernels import dropout_parts as part_kernels
-from ..torch_calls import torch_stochastic_depth
 from .maps import apply, checked, choose, dense, dense_like, flat, nchw, nhwc, torchs_own
 
 

@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from ..calls.call import Ints, pair
+from ..calls.pool import window
 from ..kernels import pool_avg, pool_max, pool_max_grad
-from ..torch_calls import Ints, pair, window
 from .maps import apply, checked, choose, nchw, nhwc, shape_only, torchs_own
 
 

@@ -7,8 +7,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from ..calls.call import UnsupportedCallError
+from ..calls.resize import resizing
 from ..kernels import resize as kernels
-from ..torch_calls import UnsupportedCallError, resizing
 from .maps import apply, checked, choose, nchw, nhwc, torchs_own
 
 

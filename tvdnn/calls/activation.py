@@ -1,0 +1,58 @@
+"""Calls of activations."""
+
+from torch.fx import Node
+
+from .call import Call, Shape, UnsupportedCallError
+
+
+def relu(out: Shape, x: Node, inplace: bool = False) -> Call:
+    return Call("relu", (x,))
+
+
+def leaky_relu(out: Shape, x: Node, negative_slope: float = 0.01, inplace: bool = False) -> Call:
+    if negative_slope < 0:
+        raise UnsupportedCallError(
+            f"leaky_relu with a slope of {negative_slope} (it takes one that is not negative)"
+        )
+    return Call("leaky_relu", (x,), (), {"coefficient": float(negative_slope)})
+
+
+def elu(out: Shape, x: Node, alpha: float = 1.0, inplace: bool = False) -> Call:
+    return Call("elu", (x,), (), {"coefficient": float(alpha)})
+
+
+def gelu(out: Shape, x: Node, approximate: str = "none") -> Call:
+    return Call("gelu" if approximate == "none" else "gelu_tanh", (x,))
+
+
+def silu(out: Shape, x: Node, inplace: bool = False) -> Call:
+    return Call("silu", (x,))
+
+
+def sigmoid(out: Shape, x: Node) -> Call:
+    return Call("sigmoid", (x,))
+
+
+def tanh(out: Shape, x: Node) -> Call:
+    return Call("tanh", (x,))
+
+
+def hardswish(out: Shape, x: Node, inplace: bool = False) -> Call:
+    return Call("hardswish", (x,))
+
+
+def hardsigmoid(out: Shape, x: Node, inplace: bool = False) -> Call:
+    return Call("hardsigmoid", (x,))
+
+
+def relu6(out: Shape, x: Node, inplace: bool = False) -> Call:
+    return Call("relu6", (x,))
+
+
+def hardtanh(
+    out: Shape, x: Node, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
+) -> Call:
+    """What torch's ReLU6 calls."""
+    if (min_val, max_val) != (0, 6):
+        raise UnsupportedCallError(f"hardtanh from {min_val} to {max_val} (it takes 0 to 6)")
+    return Call("relu6", (x,))

@@ -1,0 +1,66 @@
+"""An op in the making, and what translators ask of the nodes and settings of a call."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch.fx import Node
+
+from ..graph.network import channels_last_axes
+from ..kernels.activation import FUNCTIONS as ACTIVATIONS
+
+Ints = int | list[int] | tuple[int, ...]
+Shape = tuple[int, ...]
+ARITHMETIC = ("add", "add_multiple", "affine", "multiply")
+ELEMENTWISE = frozenset({"relu", *ACTIVATIONS, *ARITHMETIC, "dropout", "view"})
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An op in the making: the nodes that it reads, its parameters' nodes and its settings.
+
+    `state` are the nodes of the module's buffers that it reads or changes.
+    `axes` say where the dimensions of its result are stored, if it minds the order of its input's.
+    Other ops take maps [N, C, H, W] and make such, but for those of ELEMENTWISE, which keep any.
+    """
+
+    kind: str
+    inputs: tuple[Node, ...]
+    params: tuple[Node | None, ...] = ()
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    axes: Shape | None = None
+    state: tuple[Node | None, ...] = ()
+
+
+class UnsupportedCallError(Exception):
+    """A torch call that is no op of tvdnn; the message names it, or which use of it."""
+
+
+def shape_of(node: Node) -> Shape:
+    """Torch's shape of what `node` yields."""
+    return tuple(node.meta["value"].shape)
+
+
+def axes_of(node: Node) -> Shape:
+    """Of each dimension of what `node` yields, the axis where that is stored."""
+    axes: Shape = node.meta["axes"]
+    return axes
+
+
+def result_axes(name: str, call: Call, out: Shape) -> Shape:
+    """Of each dimension of a call's result, the axis where that is stored."""
+    if call.axes is not None:
+        return call.axes
+    orders = {axes_of(x) for x in call.inputs}
+    if call.kind in ELEMENTWISE and len(orders) == 1:
+        return orders.pop()
+    if any(order != channels_last_axes(len(order)) for order in orders):
+        raise UnsupportedCallError(f"{name} of permuted maps (permute them back to [N, C, H, W])")
+    return channels_last_axes(len(out))
+
+
+def pair(value: Ints) -> tuple[int, int]:
+    if isinstance(value, int):
+        return value, value
+    height, width = value if len(value) == 2 else (value[0], value[0])
+    return int(height), int(width)

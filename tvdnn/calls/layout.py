@@ -1,0 +1,51 @@
+"""Calls that give maps another shape or another order of dimensions."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from torch.fx import Node
+
+from ..graph.network import channels_last_axes
+from .call import Call, Shape, UnsupportedCallError, axes_of, shape_of
+
+
+def reshape(out: Shape, x: Node, *args: Any, **kwargs: Any) -> Call:
+    """flatten, view, reshape and contiguous, by their effect: the target `out` says all."""
+    source = shape_of(x)
+    flattens = out == (source[0], math.prod(source[1:]))
+    if out == source:
+        return Call("view", (x,))
+    if flattens and axes_of(x) == tuple(range(len(source))):
+        return Call("view", (x,), axes=(0, 1))
+    if out[0] == source[0] and _is_channel_major(out) and _is_channel_major(source):
+        return Call("view", (x,), axes=channels_last_axes(len(out)))
+    if flattens:
+        return Call("flatten", (x,))
+    raise UnsupportedCallError(
+        f"reshape of {source} to {out} (it may only flatten all but the batch)"
+    )
+
+
+def permute(out: Shape, x: Node, *dims: Any, **named: Any) -> Call:
+    """The same bytes under another order of dimensions."""
+    (order,) = named.values() if named else ((dims[0] if len(dims) == 1 else dims),)
+    return _reordered(x, [dim % len(out) for dim in order])
+
+
+def transpose(out: Shape, x: Node, dim0: int, dim1: int) -> Call:
+    order = list(range(len(out)))
+    order[dim0], order[dim1] = order[dim1], order[dim0]
+    return _reordered(x, order)
+
+
+def _reordered(x: Node, order: Sequence[int]) -> Call:
+    if order[0] != 0:
+        raise UnsupportedCallError("permute of the batch (it must stay the first dimension)")
+    return Call("view", (x,), axes=tuple(axes_of(x)[dim] for dim in order))
+
+
+def _is_channel_major(shape: Shape) -> bool:
+    """Whether a sample's bytes are the same channels first and channels last."""
+    sides = shape[2:]
+    return all(side == 1 for side in sides) or (len(sides) == 2 and shape[1] == 1)

@@ -1,0 +1,59 @@
+"""Calls of max, average and adaptive average pooling, and of means over pixels."""
+
+from typing import Any
+
+from torch.fx import Node
+
+from .call import Call, Ints, Shape, UnsupportedCallError, pair, shape_of
+
+
+def max_pool2d(
+    out: Shape,
+    x: Node,
+    kernel_size: Ints,
+    stride: Ints | None = None,
+    padding: Ints = 0,
+    dilation: Ints = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,  # with it torch calls another function
+) -> Call:
+    attrs = window(kernel_size, stride, padding) | {"dilation": pair(dilation)}
+    return Call("max_pool2d", (x,), (), attrs)
+
+
+def avg_pool2d(
+    out: Shape,
+    x: Node,
+    kernel_size: Ints,
+    stride: Ints | None = None,
+    padding: Ints = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Call:
+    attrs = window(kernel_size, stride, padding)
+    if attrs["kernel"] == attrs["stride"] == (1, 1) and divisor_override in (None, 1):
+        return Call("view", (x,))
+    averaging = {"count_include_pad": count_include_pad, "divisor_override": divisor_override}
+    return Call("avg_pool2d", (x,), (), attrs | averaging)
+
+
+def adaptive_avg_pool2d(out: Shape, x: Node, output_size: Any) -> Call:
+    return Call("view" if out == shape_of(x) else "adaptive_avg_pool2d", (x,))
+
+
+def mean(out: Shape, x: Node, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Call:
+    dims = () if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
+    rank = len(shape_of(x))
+    if rank != 4 or sorted(each % rank for each in dims) != [2, 3] or dtype is not None:
+        raise UnsupportedCallError(f"mean of {shape_of(x)} over {dim} (it takes [2, 3], pixels)")
+    return Call("adaptive_avg_pool2d", (x,))
+
+
+def window(kernel_size: Ints, stride: Ints | None, padding: Ints) -> dict[str, Any]:
+    """A pooling window; no stride means that windows do not overlap."""
+    return {
+        "kernel": pair(kernel_size),
+        "stride": pair(stride or kernel_size),
+        "padding": pair(padding),
+    }

@@ -1,0 +1,41 @@
+"""Calls of resizing, by nearest pixels or bilinear."""
+
+from typing import Any
+
+from torch.fx import Node
+
+from .call import Call, Shape, UnsupportedCallError, shape_of
+
+
+def interpolate(out: Shape, x: Node, *args: Any, **kwargs: Any) -> Call:
+    """What torch's Upsample calls."""
+    if len(out) != 4:
+        raise UnsupportedCallError(f"interpolate of {len(out)} dimensions (it takes maps)")
+    settings = resizing(out, shape_of(x), *args, **kwargs)
+    same = out == shape_of(x) and settings["scales"] == (1, 1)
+    return Call("view", (x,)) if same else Call("resize", (x,), (), settings)
+
+
+def resizing(
+    out: Shape,
+    source: Shape,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> dict[str, Any]:
+    """The settings of a resizing of maps, as kernels/resize.py has them."""
+    if mode not in ("nearest", "bilinear") or antialias:
+        blurred = " with antialias" if antialias else ""
+        raise UnsupportedCallError(f"interpolate by {mode}{blurred} (by nearest or bilinear)")
+    sides = zip(source[2:], out[2:], strict=True)
+    if align_corners:
+        scales = [(side - 1) / (made - 1) if made > 1 else 0.0 for side, made in sides]
+        return {"mode": "corners", "scales": tuple(scales)}
+    scales = [side / made for side, made in sides]
+    if scale_factor is not None and not recompute_scale_factor:
+        factors = scale_factor if isinstance(scale_factor, (tuple, list)) else (scale_factor,) * 2
+        scales = [1 / factor for factor in factors]
+    return {"mode": mode, "scales": tuple(scales)}
