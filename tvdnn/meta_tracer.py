@@ -11,7 +11,7 @@ tensor), `version` (of it, when made), `axes` (where its dimensions are stored),
 
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,60 +25,22 @@ from torch.nn.parameter import is_lazy
 
 from .calls.batch_norm import counted_batch_norm
 from .calls.call import Call, UnsupportedCallError, result_axes
-from .calls.concat import split
-from .calls.tables import FUNCTIONS, METHODS, SUPPORTED
-from .errors import InputError, UnsupportedOpError
+from .calls.translation import (
+    UNNAMED,
+    function_of,
+    stale_source,
+    takes_apart,
+    torch_name,
+    translated,
+    translator_of,
+)
+from .errors import InputError
 from .graph.network import channels_last_axes
 from .nn.batch_norm import normalize_batch
-from .nn.dropout import StochasticDepth, drop_branch
+from .nn.dropout import drop_branch
 from .opaque_calls import Effects, opaque_call
 from .refusals import instead, place
-
-LAYERS = (
-    torch.nn.Conv2d,
-    torch.nn.ConvTranspose2d,
-    torch.nn.Linear,
-    torch.nn.ReLU,
-    torch.nn.LeakyReLU,
-    torch.nn.ReLU6,
-    torch.nn.ELU,
-    torch.nn.SiLU,
-    torch.nn.GELU,
-    torch.nn.Sigmoid,
-    torch.nn.Tanh,
-    torch.nn.Hardswish,
-    torch.nn.Hardsigmoid,
-    torch.nn.Softmax,
-    torch.nn.Softmax2d,
-    torch.nn.LogSoftmax,
-    torch.nn.MaxPool2d,
-    torch.nn.AvgPool2d,
-    torch.nn.AdaptiveAvgPool2d,
-    torch.nn.BatchNorm1d,
-    torch.nn.BatchNorm2d,
-    torch.nn.LazyBatchNorm1d,
-    torch.nn.LazyBatchNorm2d,
-    torch.nn.Upsample,
-    torch.nn.UpsamplingNearest2d,
-    torch.nn.UpsamplingBilinear2d,
-    torch.nn.Dropout,
-    torch.nn.Dropout2d,
-    StochasticDepth,
-    torch.nn.LocalResponseNorm,
-    torch.nn.LayerNorm,
-    torch.nn.GroupNorm,
-    torch.nn.InstanceNorm1d,
-    torch.nn.InstanceNorm2d,
-    torch.nn.Flatten,
-    torch.nn.Identity,
-    torch.nn.Sequential,
-)
-BRANCH_DROPPERS = (
-    "torchvision.ops.stochastic_depth.StochasticDepth",
-    "timm.layers.drop.DropPath",
-)
-LAYER_PACKAGES = ("torch.nn.", "tvdnn.nn.")
-UNNAMED = "tensor "  # before the id of a tensor that is no parameter or buffer of the network
+from .traced_modules import BRANCH_DROPPERS, LAYER_PACKAGES, module_refusal
 
 
 class UnknownShapeError(TraceError):
@@ -249,7 +211,7 @@ class MetaTracer(fx.Tracer):
         at = place()
         proxy.node.meta["decides"] = True
         proxy.node.meta["refusal"] = self._refusal(
-            f"{_torch_name(proxy.node)} as {what}, by which control flow or a shape would hang on"
+            f"{torch_name(proxy.node)} as {what}, by which control flow or a shape would hang on"
             " the values of a tensor"
         )
         first = at not in self.decided
@@ -273,7 +235,7 @@ class MetaTracer(fx.Tracer):
     ) -> fx.Node:
         node = super().create_node(kind, target, args, kwargs, *rest, **options)
         node.meta["name"] = self._name(node)
-        stale = _stale_source(node)  # asked before the call itself moves the version on
+        stale = stale_source(node)  # asked before the call itself moves the version on
         node.meta["value"] = value = self._value(node)
         node.meta["version"] = value._version if isinstance(value, Tensor) else 0
         node.meta["call"] = node.meta["refusal"] = None
@@ -282,7 +244,7 @@ class MetaTracer(fx.Tracer):
         try:
             node.meta["call"] = call = self._call(node, stale)
             if call is not None:
-                node.meta["axes"] = result_axes(_torch_name(node), call, tuple(value.shape))
+                node.meta["axes"] = result_axes(torch_name(node), call, tuple(value.shape))
         except UnsupportedCallError as reason:
             node.meta["refusal"] = self._refusal(f"{reason}{instead(str(reason))}")
         return node
@@ -295,19 +257,19 @@ class MetaTracer(fx.Tracer):
         """The op that a node stands for; None for what is not an op."""
         if stale is not None:
             raise UnsupportedCallError(
-                f"{_torch_name(node)} reads {stale.meta['name']} after an in-place operation"
+                f"{torch_name(node)} reads {stale.meta['name']} after an in-place operation"
                 " renamed it (read the operation's result)"
             )
-        if node.op in ("placeholder", "get_attr", "output") or _takes_apart(node):
+        if node.op in ("placeholder", "get_attr", "output") or takes_apart(node):
             return None
         if node.op == "call_module" and self._path() in self.opaque:
             return self._opaque_call(node)
         if node.op == "call_module":
             raise UnsupportedCallError(module_refusal(self.active[-1]) or "")
-        translator = _translator(node)
+        translator = translator_of(node)
         if translator is None:
-            raise UnsupportedCallError(_torch_name(node))
-        return None if node.meta["value"] is None else _translated(node, translator)
+            raise UnsupportedCallError(torch_name(node))
+        return None if node.meta["value"] is None else translated(node, translator)
 
     def _opaque_call(self, node: fx.Node) -> Call:
         """The op of a submodule that runs as it is: what it reads, its parameters and itself."""
@@ -330,14 +292,14 @@ class MetaTracer(fx.Tracer):
         args, kwargs = map_arg((node.args, node.kwargs), lambda source: source.meta["value"])
         self.evaluating = True
         try:
-            function = _function(node, self.root)
+            function = function_of(node, self.root)
             if node.op == "call_module":
                 return self._run_module(function, args, kwargs)
             if _is_batch_norm(function, *args, **kwargs):
                 return torch.empty_like(args[0])  # type: ignore[arg-type]
             return function(*args, **kwargs)
         except (RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError) as error:
-            if _translator(node) is not None:
+            if translator_of(node) is not None:
                 shapes = [tuple(source.meta["value"].shape) for source in node.all_input_nodes]
                 raise InputError(f"{node.meta['name']} of shapes {shapes}: {error}") from error
             return None
@@ -359,7 +321,7 @@ class MetaTracer(fx.Tracer):
         """A layer's path; for a call in a module of the user's, path and function."""
         if node.op in ("placeholder", "get_attr"):
             return str(node.target)
-        path, function = self._path(), _torch_name(node).rstrip("_")
+        path, function = self._path(), torch_name(node).rstrip("_")
         if node.op == "call_module":
             return path or type(self.net).__name__
         if path and type(self.active[-1]).__module__.startswith(LAYER_PACKAGES):
@@ -404,114 +366,3 @@ def _as_far_as_known(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> 
         return forward(*args, **kwargs)
     except UnknownShapeError as error:
         return error.proxy
-
-
-def module_refusal(module: torch.nn.Module) -> str | None:
-    """Why a module cannot be traced; None where it can."""
-    kind = type(module).__name__
-    if any((module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)):
-        return f"{kind} with hooks, which would not run (remove them)"
-    if type(module).__module__.startswith(LAYER_PACKAGES) and not isinstance(module, LAYERS):
-        return kind
-    if isinstance(module, torch.nn.Conv2d) and module.padding_mode != "zeros":
-        return f'{kind} with padding_mode="{module.padding_mode}"'
-    return None
-
-
-def unsupported(refused: Iterable[str]) -> UnsupportedOpError:
-    """The error that names every operation that cannot be had, and those that can."""
-    lines = "".join(f"\n  {line}" for line in dict.fromkeys(refused))
-    return UnsupportedOpError(f"tvdnn cannot trace this network:{lines}\nsupported: {SUPPORTED}")
-
-
-def refusals(nodes: Iterable[fx.Node]) -> list[str]:
-    """Why nodes are no ops, one line each, in the order of the calls."""
-    return [node.meta["refusal"] for node in nodes if node.meta["refusal"] is not None]
-
-
-def _stale_source(node: fx.Node) -> fx.Node | None:
-    """A node that is read though an in-place operation has renamed it; None where there is none."""
-    for source in node.all_input_nodes:
-        value = source.meta["value"]
-        if isinstance(value, Tensor) and value._version != source.meta["version"]:
-            return source
-    return None
-
-
-def _takes_apart(node: fx.Node) -> bool:
-    """Whether a node picks an element of what a refused call yields."""
-    if node.target is not operator.getitem:
-        return False
-    return not any(
-        isinstance(source.meta["value"], Tensor) or _is_split(source)
-        for source in node.all_input_nodes
-    )
-
-
-def _is_split(node: fx.Node) -> bool:
-    """Whether a node yields the parts of a map."""
-    return _translator(node) is split and node.meta["refusal"] is None
-
-
-def _translated(node: fx.Node, translator: Callable[..., Call | None]) -> Call | None:
-    """A supported call's op, if it reads maps as maps and parameters as parameters."""
-    name = _torch_name(node)
-    settings = {"x" if key == "input" else key: value for key, value in node.kwargs.items()}
-    value = node.meta["value"]
-    shape = tuple(value.shape) if isinstance(value, Tensor) else ()
-    try:
-        call = translator(shape, *node.args, **settings)
-    except TypeError as error:
-        raise UnsupportedCallError(f"{name}: {error}") from error
-    if call is None:
-        return None
-    if any(_is_constant(source) for source in call.inputs):
-        raise UnsupportedCallError(f"{name} of a tensor that does not come from the inputs")
-    if not all(param is None or _is_parameter(param) for param in call.params):
-        raise UnsupportedCallError(f"{name} with a weight or bias that is not a parameter")
-    if not all(buffer is None or _is_buffer(buffer) for buffer in call.state):
-        raise UnsupportedCallError(f"{name} with statistics that are not the module's buffers")
-    return call
-
-
-def _is_constant(source: Any) -> bool:
-    return not isinstance(source, fx.Node) or source.op == "get_attr"
-
-
-def _is_parameter(source: Any) -> bool:
-    return _is_constant(source) and isinstance(source.meta["value"], torch.nn.Parameter)
-
-
-def _is_buffer(source: Any) -> bool:
-    return _is_constant(source) and not str(source.target).startswith(UNNAMED)
-
-
-def _translator(node: fx.Node) -> Callable[..., Call | None] | None:
-    if node.op == "call_method":
-        return METHODS.get(str(node.target))
-    if node.op != "call_function" or _indexes_by_values(node):
-        return None
-    return FUNCTIONS.get(node.target)
-
-
-def _indexes_by_values(node: fx.Node) -> bool:
-    """Whether a node takes of a map what another map names."""
-    return node.target is operator.getitem and len(node.all_input_nodes) > 1
-
-
-def _function(node: fx.Node, root: torch.nn.Module) -> Callable[..., Any]:
-    """What to call for a node's value."""
-    function: Callable[..., Any]
-    if node.op == "call_function":
-        function = node.target  # type: ignore[assignment]
-    elif node.op == "call_method":
-        function = getattr(torch.Tensor, str(node.target))
-    else:
-        function = root.get_submodule(str(node.target)).forward
-    return function
-
-
-def _torch_name(node: fx.Node) -> str:
-    if node.target is getattr:
-        return str(node.args[1])
-    return getattr(node.target, "__name__", str(node.target))

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor, fx
 
+from .calls.tables import SUPPORTED
 from .errors import InputError, UnsupportedOpError
 from .graph.network import Network, Op, Param, Value
-from .meta_tracer import MetaTracer, refusals, unsupported
+from .meta_tracer import MetaTracer
 
 PARAM_DTYPES = (torch.float32, torch.bfloat16)  # the latter by float32 copies
 
@@ -53,9 +54,20 @@ def _refusing(nodes: Sequence[fx.Node]) -> frozenset[str]:
 
 
 def _check_supported(nodes: Sequence[fx.Node], stopped: str | None) -> None:
-    refused = [*refusals(nodes), *([stopped] if stopped else [])]
+    refused = [*_refusals(nodes), *([stopped] if stopped else [])]
     if refused:
-        raise unsupported(refused)
+        raise _unsupported(refused)
+
+
+def _refusals(nodes: Iterable[fx.Node]) -> list[str]:
+    """Why nodes are no ops, one line each, in the order of the calls."""
+    return [node.meta["refusal"] for node in nodes if node.meta["refusal"] is not None]
+
+
+def _unsupported(refused: Iterable[str]) -> UnsupportedOpError:
+    """The error that names every operation that cannot be had, and those that can."""
+    lines = "".join(f"\n  {line}" for line in dict.fromkeys(refused))
+    return UnsupportedOpError(f"tvdnn cannot trace this network:{lines}\nsupported: {SUPPORTED}")
 
 
 def _check_parameters(module: torch.nn.Module) -> None:

@@ -12,8 +12,8 @@ from ..errors import InputError
 from ..graph import DTYPE_NBYTES, Network, Param
 from ..graph.network import channels_last_axes
 from ..kernels.loss import MOST_CLASSES, with_sum
-from ..meta_tracer import LAYER_PACKAGES
 from ..ops.loss import TARGET, Loss
+from ..traced_modules import LAYER_PACKAGES
 
 LossLike: TypeAlias = str | nn.Module
 REDUCTIONS: Final = ("mean", "sum")

@@ -1,0 +1,102 @@
+"""From a node of the traced graph to the op that its call stands for."""
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from .call import Call, UnsupportedCallError
+from .concat import split
+from .tables import FUNCTIONS, METHODS
+
+UNNAMED = "tensor "  # before the id of a tensor that is no parameter or buffer of the network
+
+
+def translated(node: fx.Node, translator: Callable[..., Call | None]) -> Call | None:
+    """A supported call's op, if it reads maps as maps and parameters as parameters."""
+    name = torch_name(node)
+    settings = {"x" if key == "input" else key: value for key, value in node.kwargs.items()}
+    value = node.meta["value"]
+    shape = tuple(value.shape) if isinstance(value, Tensor) else ()
+    try:
+        call = translator(shape, *node.args, **settings)
+    except TypeError as error:
+        raise UnsupportedCallError(f"{name}: {error}") from error
+    if call is None:
+        return None
+    if any(_is_constant(source) for source in call.inputs):
+        raise UnsupportedCallError(f"{name} of a tensor that does not come from the inputs")
+    if not all(param is None or _is_parameter(param) for param in call.params):
+        raise UnsupportedCallError(f"{name} with a weight or bias that is not a parameter")
+    if not all(buffer is None or _is_buffer(buffer) for buffer in call.state):
+        raise UnsupportedCallError(f"{name} with statistics that are not the module's buffers")
+    return call
+
+
+def _is_constant(source: Any) -> bool:
+    return not isinstance(source, fx.Node) or source.op == "get_attr"
+
+
+def _is_parameter(source: Any) -> bool:
+    return _is_constant(source) and isinstance(source.meta["value"], torch.nn.Parameter)
+
+
+def _is_buffer(source: Any) -> bool:
+    return _is_constant(source) and not str(source.target).startswith(UNNAMED)
+
+
+def translator_of(node: fx.Node) -> Callable[..., Call | None] | None:
+    if node.op == "call_method":
+        return METHODS.get(str(node.target))
+    if node.op != "call_function" or _indexes_by_values(node):
+        return None
+    return FUNCTIONS.get(node.target)
+
+
+def _indexes_by_values(node: fx.Node) -> bool:
+    """Whether a node takes of a map what another map names."""
+    return node.target is operator.getitem and len(node.all_input_nodes) > 1
+
+
+def takes_apart(node: fx.Node) -> bool:
+    """Whether a node picks an element of what a refused call yields."""
+    if node.target is not operator.getitem:
+        return False
+    return not any(
+        isinstance(source.meta["value"], Tensor) or _is_split(source)
+        for source in node.all_input_nodes
+    )
+
+
+def _is_split(node: fx.Node) -> bool:
+    """Whether a node yields the parts of a map."""
+    return translator_of(node) is split and node.meta["refusal"] is None
+
+
+def stale_source(node: fx.Node) -> fx.Node | None:
+    """A node that is read though an in-place operation has renamed it; None where there is none."""
+    for source in node.all_input_nodes:
+        value = source.meta["value"]
+        if isinstance(value, Tensor) and value._version != source.meta["version"]:
+            return source
+    return None
+
+
+def function_of(node: fx.Node, root: torch.nn.Module) -> Callable[..., Any]:
+    """What to call for a node's value."""
+    function: Callable[..., Any]
+    if node.op == "call_function":
+        function = node.target  # type: ignore[assignment]
+    elif node.op == "call_method":
+        function = getattr(torch.Tensor, str(node.target))
+    else:
+        function = root.get_submodule(str(node.target)).forward
+    return function
+
+
+def torch_name(node: fx.Node) -> str:
+    if node.target is getattr:
+        return str(node.args[1])
+    return getattr(node.target, "__name__", str(node.target))

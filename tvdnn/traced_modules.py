@@ -1,0 +1,62 @@
+"""Modules as the tracer meets them: whose forward it follows, and why others are refused."""
+
+import torch
+
+from .nn.dropout import StochasticDepth
+
+LAYERS = (
+    torch.nn.Conv2d,
+    torch.nn.ConvTranspose2d,
+    torch.nn.Linear,
+    torch.nn.ReLU,
+    torch.nn.LeakyReLU,
+    torch.nn.ReLU6,
+    torch.nn.ELU,
+    torch.nn.SiLU,
+    torch.nn.GELU,
+    torch.nn.Sigmoid,
+    torch.nn.Tanh,
+    torch.nn.Hardswish,
+    torch.nn.Hardsigmoid,
+    torch.nn.Softmax,
+    torch.nn.Softmax2d,
+    torch.nn.LogSoftmax,
+    torch.nn.MaxPool2d,
+    torch.nn.AvgPool2d,
+    torch.nn.AdaptiveAvgPool2d,
+    torch.nn.BatchNorm1d,
+    torch.nn.BatchNorm2d,
+    torch.nn.LazyBatchNorm1d,
+    torch.nn.LazyBatchNorm2d,
+    torch.nn.Upsample,
+    torch.nn.UpsamplingNearest2d,
+    torch.nn.UpsamplingBilinear2d,
+    torch.nn.Dropout,
+    torch.nn.Dropout2d,
+    StochasticDepth,
+    torch.nn.LocalResponseNorm,
+    torch.nn.LayerNorm,
+    torch.nn.GroupNorm,
+    torch.nn.InstanceNorm1d,
+    torch.nn.InstanceNorm2d,
+    torch.nn.Flatten,
+    torch.nn.Identity,
+    torch.nn.Sequential,
+)
+BRANCH_DROPPERS = (
+    "torchvision.ops.stochastic_depth.StochasticDepth",
+    "timm.layers.drop.DropPath",
+)
+LAYER_PACKAGES = ("torch.nn.", "tvdnn.nn.")
+
+
+def module_refusal(module: torch.nn.Module) -> str | None:
+    """Why a module cannot be traced; None where it can."""
+    kind = type(module).__name__
+    if any((module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)):
+        return f"{kind} with hooks, which would not run (remove them)"
+    if type(module).__module__.startswith(LAYER_PACKAGES) and not isinstance(module, LAYERS):
+        return kind
+    if isinstance(module, torch.nn.Conv2d) and module.padding_mode != "zeros":
+        return f'{kind} with padding_mode="{module.padding_mode}"'
+    return None
