@@ -14,6 +14,7 @@ from tvdnn.graph import Graph, Kind
 from tvdnn.optim import SGD
 
 BATCH, SHAPE, CLASSES = 5, (3, 6, 6), 4
+STEPS = {"torch": (2, BATCH), "triton": (1, 2)}  # of so many samples: the interpreter takes long
 CHUNK_SIZE = 600  # bytes: a sample a section
 
 
@@ -25,9 +26,10 @@ def make_net() -> nn.Sequential:
 
 
 def trained(kernels: str, policy: str, dtype: str, device: torch.device) -> list[Tensor]:
-    """The losses of two steps, and the parameters after them."""
+    """The losses of some steps, and the parameters after them."""
     net = make_net().to(device)
-    batches = random_batches(2, (BATCH, *SHAPE), CLASSES, seed=5)
+    steps, samples = STEPS[kernels]
+    batches = random_batches(steps, (samples, *SHAPE), CLASSES, seed=5)
     options = {"optimizer": SGD(lr=0.1), "policy": policy, "dtype": dtype, "kernels": kernels}
     trainer = Trainer(net, batches[0][0].to(device), chunk_size=CHUNK_SIZE, **options)
     losses = [trainer.step(x.to(device), y.to(device)).clone() for x, y in batches]

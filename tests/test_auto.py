@@ -123,7 +123,7 @@ def test_more_budget_is_not_slower_and_less_than_vdnn_never() -> None:
 
 
 @pytest.mark.usefixtures("units_of_one")
-@settings(max_examples=60, derandomize=True, deadline=None, database=None)
+@settings(max_examples=40, derandomize=True, deadline=None, database=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     batch=st.integers(2, 9),

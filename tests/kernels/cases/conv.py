@@ -66,45 +66,47 @@ def _pack() -> None:
 def case(name: str, launch: Callable[..., None], *arguments: Any, **settings: Any) -> Case:
     dtype = arguments[-1]
     name = f"{name} {str(dtype).removeprefix('torch.')}"
+    archs = settings.pop("archs", GENERATIONS)
     products = settings.get("precision") != "ieee" and settings.pop("wgmma", True)
-    return Case(name, partial(launch, *arguments, **settings), wgmma=products)
+    return Case(name, partial(launch, *arguments, **settings), wgmma=products, archs=archs)
 
 
+GENERATIONS, ALL, HOPPER = (80, 90, 100), (80, 86, 89, 90, 100), (90,)
 EVERY_2 = {"stride": (2, 2), "dilation": (2, 2)}
 BFLOAT16, FLOAT32 = torch.bfloat16, torch.float32
 CASES = [
     Case("pack", _pack),
-    case("forward, first layer", _forward, 56, 3, 64, BFLOAT16),
+    case("forward, first layer", _forward, 56, 3, 64, BFLOAT16, archs=ALL),
     case("forward, first layer", _forward, 56, 3, 64, FLOAT32),
     case("forward, box, 64 channels", _forward, 56, 64, 64, BFLOAT16),
-    case("forward, box", _forward, 14, 128, 256, BFLOAT16),
+    case("forward, box", _forward, 14, 128, 256, BFLOAT16, archs=ALL),
     case("forward, box, 64 channels", _forward, 56, 64, 64, FLOAT32),
     case("forward, box", _forward, 14, 128, 256, FLOAT32),
     case("forward, box, odd channels", _forward, 14, 96, 40, BFLOAT16),
-    case("forward, stride 2", _forward, 14, 64, 128, BFLOAT16, stride=(2, 2)),
+    case("forward, stride 2", _forward, 14, 64, 128, BFLOAT16, stride=(2, 2), archs=ALL),
     case("forward, stride 2", _forward, 14, 64, 128, FLOAT32, stride=(2, 2)),
-    case("forward, exact", _forward, 14, 64, 128, FLOAT32, precision="ieee"),
+    case("forward, exact", _forward, 14, 64, 128, FLOAT32, precision="ieee", archs=ALL),
     case("forward, first layer, exact", _forward, 56, 3, 64, FLOAT32, precision="ieee"),
     case("forward, depthwise", _forward, 14, 64, 64, BFLOAT16, groups=64, wgmma=False),
     case("pooled, box, 64 channels", _max_pool, 56, 64, 64, BFLOAT16),
-    case("pooled, box", _max_pool, 14, 128, 256, BFLOAT16),
+    case("pooled, box", _max_pool, 14, 128, 256, BFLOAT16, archs=ALL),
     case("pooled, wide box", _max_pool, 56, 128, 256, BFLOAT16),
     case("pooled, box", _max_pool, 14, 128, 256, FLOAT32),
     case("pooled, stride 2", _max_pool, 14, 64, 128, BFLOAT16, stride=(2, 2)),
-    case("forward, shared rows", _forward, 112, 128, 256, BFLOAT16),
-    case("forward, shared rows", _forward, 112, 128, 256, FLOAT32),
-    case("data gradient, shared rows", _grad_input, 224, 64, 64, BFLOAT16),
-    case("data gradient, shared rows", _grad_input, 224, 64, 64, FLOAT32),
-    case("pooled, shared rows", _max_pool, 224, 64, 64, FLOAT32),
-    case("data gradient, box", _grad_input, 14, 128, 256, BFLOAT16),
-    case("data gradient, cells of 8", _grad_input, 224, 64, 64, BFLOAT16, cell=8),
-    case("data gradient, cells of 8", _grad_input, 56, 256, 256, BFLOAT16, cell=8),
-    case("data gradient, cells of 4", _grad_input, 112, 64, 128, BFLOAT16, cell=4),
-    case("data gradient, cells of 4", _grad_input, 28, 512, 512, BFLOAT16, cell=4),
-    case("data gradient, cells of 2", _grad_input, 14, 512, 512, BFLOAT16, cell=2),
-    case("data gradient, cells of 8", _grad_input, 112, 64, 64, FLOAT32, cell=8),
+    case("forward, shared rows", _forward, 112, 128, 256, BFLOAT16, archs=HOPPER),
+    case("forward, shared rows", _forward, 112, 128, 256, FLOAT32, archs=HOPPER),
+    case("data gradient, shared rows", _grad_input, 224, 64, 64, BFLOAT16, archs=HOPPER),
+    case("data gradient, shared rows", _grad_input, 224, 64, 64, FLOAT32, archs=HOPPER),
+    case("pooled, shared rows", _max_pool, 224, 64, 64, FLOAT32, archs=HOPPER),
+    case("data gradient, box", _grad_input, 14, 128, 256, BFLOAT16, archs=ALL),
+    case("data gradient, cells of 8", _grad_input, 224, 64, 64, BFLOAT16, cell=8, archs=HOPPER),
+    case("data gradient, cells of 8", _grad_input, 56, 256, 256, BFLOAT16, cell=8, archs=HOPPER),
+    case("data gradient, cells of 4", _grad_input, 112, 64, 128, BFLOAT16, cell=4, archs=HOPPER),
+    case("data gradient, cells of 4", _grad_input, 28, 512, 512, BFLOAT16, cell=4, archs=HOPPER),
+    case("data gradient, cells of 2", _grad_input, 14, 512, 512, BFLOAT16, cell=2, archs=HOPPER),
+    case("data gradient, cells of 8", _grad_input, 112, 64, 64, FLOAT32, cell=8, archs=HOPPER),
     case("data gradient, first layer", _grad_input, 14, 3, 64, BFLOAT16),
-    case("data gradient, stride 2", _grad_input, 14, 64, 128, BFLOAT16, stride=(2, 2)),
+    case("data gradient, stride 2", _grad_input, 14, 64, 128, BFLOAT16, stride=(2, 2), archs=ALL),
     case("data gradient, stride 2", _grad_input, 14, 64, 128, FLOAT32, stride=(2, 2)),
     case("transposed, stride 2", _transposed, 64, 256, 512, BFLOAT16),
     case("transposed, stride 2", _transposed, 64, 256, 512, FLOAT32),
