@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv_transpose2d, max_pool2d
 
-from tvdnn.kernels import conv, conv_tiles
+from tvdnn.kernels import conv, conv_launch, conv_tiles
 from tvdnn.kernels.conv_grad_bias import grad_bias_plan, sum_cells_reference
 from tvdnn.kernels.conv_pack import (
     pack_weight,
@@ -278,7 +278,8 @@ def test_specialized_warps_change_no_bit(
 ) -> None:
     layer = make(Shape((35, side, side), channels, precision="tf32"), dtype, generator)
     specialized = outputs_of(layer)
-    monkeypatch.setattr(conv, "suits_specialized", lambda *_, **__: False)
+    for module in (conv, conv_launch):
+        monkeypatch.setattr(module, "suits_specialized", lambda *_, **__: False)
     for one, other in zip(specialized, outputs_of(layer), strict=True):
         assert torch.equal(one, other)
 
