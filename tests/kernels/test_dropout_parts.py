@@ -9,7 +9,7 @@ from tests.kernels.numerics import poisoned_like, randn
 from tvdnn.kernels.dropout_parts import PARTS, dropout_parts, dropout_parts_reference
 from tvdnn.kernels.rounding import stored_reference
 
-SHAPES = [(1, 1, 1), (3, 35, 11), (2, 700, 96), (0, 4, 8)]
+SHAPES = [(1, 1, 1), (3, 35, 11), (2, 150, 96), (0, 4, 8)]
 PLACE = {"op_id": 5, "first_sample": 3}
 
 

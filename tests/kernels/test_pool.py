@@ -109,9 +109,9 @@ def test_max_pool2d(window: Window, dtype: torch.dtype, generator: torch.Generat
 
 CODED = [window for window in WINDOWS if window.shape[3] % 2 == 0]
 CODED += [
-    Window((2, 9, 11, 516), (2, 2), (2, 2)),
-    Window((1, 13, 12, 12), (4, 4), (3, 2), (1, 2)),
-    Window((1, 9, 8, 6), (3, 3), (1, 2), (1, 1), dilation=(2, 1)),
+    Window((1, 5, 7, 516), (2, 2), (2, 2)),
+    Window((1, 8, 9, 12), (4, 4), (3, 2), (1, 2)),
+    Window((1, 7, 6, 6), (3, 3), (1, 2), (1, 1), dilation=(2, 1)),
 ]
 CODED = [w for w in CODED if math.prod(w.kernel) > 4 or w.shape[3] % 4 == 0]
 
@@ -147,16 +147,12 @@ def test_codes_stand_for_the_map(
     assert rms_error(rows, gradient) <= TOLERANCE[dtype]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("window", [CODED[1], CODED[4]], ids=str)
 def test_rows_of_a_program_change_no_bits(
-    window: Window,
-    dtype: torch.dtype,
-    generator: torch.Generator,
-    monkeypatch: pytest.MonkeyPatch,
+    window: Window, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    x = tied(window.shape, dtype, generator)
-    dy = randn(window.out_shape(), dtype, generator)
+    x = tied(window.shape, torch.bfloat16, generator)
+    dy = randn(window.out_shape(), torch.bfloat16, generator)
     results = []
     for programs in (1, 1 << 30):
         monkeypatch.setattr(pool_max, "PROGRAMS", programs)

@@ -9,6 +9,7 @@ from .costs import Costs
 from .plan import Segment, Slot
 
 INGREDIENTS = (*MAPS, Kind.INPUT, Kind.WEIGHT)
+LEAST_SHARE = 0.01  # of the largest map's bytes: less is not worth a trial of the search
 NEAR_OPS = 3  # backward, within which a map may well be made ahead of its own use
 
 
@@ -85,13 +86,15 @@ def _making(
 
 
 def _wholes(graph: Graph, costs: Costs, found: Sequence[Chain]) -> Iterator[Whole]:
-    """Each group of maps outside chains that some forward passes write together."""
+    """Each group of maps outside chains that some forward passes write together, if it is large."""
+    maps = (buffer.nbytes for buffer in graph.buffers.values() if buffer.kind in MAPS)
+    least = LEAST_SHARE * max(maps, default=0)
     uses = _Uses(graph)
     inner = frozenset(name for chain in found for name in chain.inner)
     for buffers, makers in _groups(graph, uses):
         wanted = frozenset(name for name in buffers if name in uses.read_back)
-        if wanted and _can_make(graph, uses, buffers, makers, inner):
-            nbytes = sum(graph.buffers[name].nbytes for name in wanted)
+        nbytes = sum(graph.buffers[name].nbytes for name in wanted)
+        if wanted and nbytes >= least and _can_make(graph, uses, buffers, makers, inner):
             passes = (graph.passes[index] for index in makers)
             seconds = sum(costs.launch_s(pass_, pass_.domain) for pass_ in passes)
             last = min(uses.read_back[name] for name in wanted) + NEAR_OPS
