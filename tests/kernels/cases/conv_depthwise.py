@@ -38,7 +38,7 @@ CASES = [
     Case(
         f"{size}x{size} of {channels} channels by {stride}, {dtype}",
         partial(_layer, side, channels, size, stride, dtype),
-        archs=(80, 90) if size == 3 else (90,),
+        archs=(86, 90) if size == 3 else (90,),
     )
     for side, channels, size, stride, dtype in LAYERS
 ]

@@ -2,7 +2,7 @@
 
 import torch
 
-from tests.offline import Case
+from tests.offline import ALL, Case
 from tvdnn.kernels.layout import add, cast, stage, unstage
 
 
@@ -30,7 +30,7 @@ def _stage() -> None:
 
 
 CASES = [
-    Case("cast and add", _flat),
+    Case("cast and add", _flat, archs=ALL),
     Case("add of ranges", _ranges),
     Case("stage and unstage", _stage),
 ]
