@@ -1,17 +1,15 @@
 """Networks of every activation function: the bits of keep under any plan, gradients as torch's."""
 
-import copy
-
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
+from tests import twins
 from tests.networks import activations
 from tests.running import random_batches
-from tvdnn.engine import Trainer, training_graph, virtualize
+from tests.twins import assert_gradients_are_torchs
+from tvdnn.engine import training_graph
 from tvdnn.graph import Graph, Kind
-from tvdnn.optim import SGD
 
 BATCH, SHAPE, CLASSES = 5, (3, 6, 6), 4
 STEPS = {"torch": (2, BATCH), "triton": (1, 2)}  # of so many samples: the interpreter takes long
@@ -27,14 +25,11 @@ def make_net() -> nn.Sequential:
 
 def trained(kernels: str, policy: str, dtype: str, device: torch.device) -> list[Tensor]:
     """The losses of some steps, and the parameters after them."""
-    net = make_net().to(device)
+    net = make_net()
     steps, samples = STEPS[kernels]
     batches = random_batches(steps, (samples, *SHAPE), CLASSES, seed=5)
-    options = {"optimizer": SGD(lr=0.1), "policy": policy, "dtype": dtype, "kernels": kernels}
-    trainer = Trainer(net, batches[0][0].to(device), chunk_size=CHUNK_SIZE, **options)
-    losses = [trainer.step(x.to(device), y.to(device)).clone() for x, y in batches]
-    trainer.close()
-    return [*losses, *(param.detach() for param in net.parameters())]
+    options = {"policy": policy, "dtype": dtype, "kernels": kernels}
+    return twins.trained(net, batches, device, chunk_size=CHUNK_SIZE, **options)
 
 
 @pytest.mark.parametrize(
@@ -50,17 +45,10 @@ def test_every_policy_trains_to_the_same_bits(
 
 @pytest.mark.parametrize("policy", ["keep", "vdnn-all:m"])
 def test_gradients_are_torchs(policy: str) -> None:
-    net = make_net()
-    twin = copy.deepcopy(net).double()
-    ((x, y),) = random_batches(1, (BATCH, *SHAPE), CLASSES, seed=6)
-    virtual = virtualize(net, x, policy=policy, chunk_size=CHUNK_SIZE, dtype="fp32", order_seed=1)
-    inputs = (x.clone().requires_grad_(), x.double().requires_grad_())
-    for each, given in ((virtual, inputs[0]), (twin, inputs[1])):
-        functional.cross_entropy(each(given), y).backward()
-    for mine, theirs in (inputs, *zip(net.parameters(), twin.parameters(), strict=True)):
-        assert mine.grad is not None
-        assert theirs.grad is not None
-        torch.testing.assert_close(mine.grad.double(), theirs.grad, rtol=1e-4, atol=1e-7)
+    (batch,) = random_batches(1, (BATCH, *SHAPE), CLASSES, seed=6)
+    assert_gradients_are_torchs(
+        make_net(), batch, policy=policy, chunk_size=CHUNK_SIZE, order_seed=1
+    )
 
 
 def maps_of(layer: nn.Module) -> list[str]:

@@ -1,6 +1,5 @@
 """Networks that compute with maps: gradients as torch's, the bits of keep, what is refused."""
 
-import copy
 from collections.abc import Callable
 
 import pytest
@@ -9,7 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tests.running import random_batches
-from tvdnn.engine import Trainer, training_graph, virtualize
+from tests.twins import assert_gradients_are_torchs
+from tvdnn.engine import Trainer, training_graph
 from tvdnn.errors import UnsupportedOpError
 from tvdnn.graph import Kind
 from tvdnn.optim import SGD
@@ -66,16 +66,10 @@ def test_trains_to_the_bits_of_keep(dtype: str) -> None:
 
 
 def test_gradients_are_torchs() -> None:
-    net = make_net()
-    twin = copy.deepcopy(net).double()
-    ((x, y),) = random_batches(1, (BATCH, *SHAPE), CLASSES, seed=2)
-    virtual = virtualize(net, x, policy="vdnn-all:m", chunk_size=CHUNK_SIZE, dtype="fp32")
-    inputs = (x.clone().requires_grad_(), x.double().requires_grad_())
-    for each, given in ((virtual, inputs[0]), (twin, inputs[1])):
-        functional.cross_entropy(each(given), y).backward()
-    pairs = [inputs, *zip(net.parameters(), twin.parameters(), strict=True)]
-    for mine, theirs in pairs:
-        torch.testing.assert_close(mine.grad.double(), theirs.grad, rtol=1e-4, atol=1e-6)
+    (batch,) = random_batches(1, (BATCH, *SHAPE), CLASSES, seed=2)
+    assert_gradients_are_torchs(
+        make_net(), batch, policy="vdnn-all:m", chunk_size=CHUNK_SIZE, atol=1e-6
+    )
 
 
 class Calls(nn.Module):

@@ -1,6 +1,5 @@
 """Networks that concatenate and split maps: keep's bits under any plan, gradients as torch's."""
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -9,12 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tests import twins
 from tests.networks import Dense
 from tests.running import random_batches
-from tvdnn.engine import Trainer, training_graph, virtualize
+from tests.twins import assert_gradients_are_torchs
+from tvdnn.engine import training_graph
 from tvdnn.errors import UnsupportedOpError
 from tvdnn.graph import Kind, Network
-from tvdnn.optim import SGD
 from tvdnn.trace import trace
 
 BATCH, SHAPE, CLASSES = 5, (3, 6, 6), 4
@@ -88,13 +88,10 @@ def make_net(*, short: bool = False) -> nn.Sequential:
 
 def trained(kernels: str, policy: str, dtype: str, device: torch.device) -> list[Tensor]:
     """The losses of two steps, and the parameters after them, at the policy's floor."""
-    net = make_net(short=kernels == "triton").to(device)
+    net = make_net(short=kernels == "triton")
     batches = random_batches(2, (BATCH, *SHAPE), CLASSES, seed=5)
-    options = {"optimizer": SGD(lr=0.1), "policy": policy, "dtype": dtype, "kernels": kernels}
-    trainer = Trainer(net, batches[0][0].to(device), chunk_size=CHUNK_SIZE, **options)
-    losses = [trainer.step(x.to(device), y.to(device)).clone() for x, y in batches]
-    trainer.close()
-    return [*losses, *(param.detach() for param in net.parameters())]
+    options = {"policy": policy, "dtype": dtype, "kernels": kernels}
+    return twins.trained(net, batches, device, chunk_size=CHUNK_SIZE, **options)
 
 
 @pytest.mark.parametrize(
@@ -117,17 +114,10 @@ def test_every_policy_trains_to_the_same_bits(
 
 @pytest.mark.parametrize("policy", ["keep", "vdnn-all:m"])
 def test_gradients_are_torchs(policy: str) -> None:
-    net = make_net()
-    twin = copy.deepcopy(net).double()
-    ((x, y),) = random_batches(1, (BATCH, *SHAPE), CLASSES, seed=6)
-    virtual = virtualize(net, x, policy=policy, chunk_size=CHUNK_SIZE, dtype="fp32", order_seed=1)
-    inputs = (x.clone().requires_grad_(), x.double().requires_grad_())
-    for each, given in ((virtual, inputs[0]), (twin, inputs[1])):
-        functional.cross_entropy(each(given), y).backward()
-    for mine, theirs in (inputs, *zip(net.parameters(), twin.parameters(), strict=True)):
-        assert mine.grad is not None
-        assert theirs.grad is not None
-        torch.testing.assert_close(mine.grad.double(), theirs.grad, rtol=1e-4, atol=1e-7)
+    (batch,) = random_batches(1, (BATCH, *SHAPE), CLASSES, seed=6)
+    assert_gradients_are_torchs(
+        make_net(), batch, policy=policy, chunk_size=CHUNK_SIZE, order_seed=1
+    )
 
 
 class Returns(nn.Module):

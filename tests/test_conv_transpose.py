@@ -1,15 +1,12 @@
 """A network of transposed convolutions: the bits of keep under any plan, gradients as torch's."""
 
-import copy
-
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
+from tests import twins
 from tests.running import random_batches
-from tvdnn.engine import Trainer, virtualize
-from tvdnn.optim import SGD
+from tests.twins import assert_gradients_are_torchs
 
 BATCH, SHAPE, CLASSES = 5, (3, 6, 5), 4
 CHUNK_SIZE = 1200
@@ -28,11 +25,8 @@ def make_net() -> nn.Sequential:
 def trained(policy: str, dtype: str) -> list[Tensor]:
     """The losses of two steps, and the parameters after them."""
     net, batches = make_net(), random_batches(2, (BATCH, *SHAPE), CLASSES, seed=5)
-    options = {"optimizer": SGD(lr=0.1), "policy": policy, "dtype": dtype, "kernels": "torch"}
-    trainer = Trainer(net, batches[0][0], chunk_size=CHUNK_SIZE, **options)
-    losses = [trainer.step(x, y).clone() for x, y in batches]
-    trainer.close()
-    return [*losses, *(param.detach() for param in net.parameters())]
+    options = {"policy": policy, "dtype": dtype, "kernels": "torch"}
+    return twins.trained(net, batches, chunk_size=CHUNK_SIZE, **options)
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
@@ -45,14 +39,7 @@ def test_every_policy_trains_to_the_same_bits(dtype: str) -> None:
 
 @pytest.mark.parametrize("policy", ["keep", "vdnn-all:m"])
 def test_gradients_are_torchs(policy: str) -> None:
-    net = make_net()
-    twin = copy.deepcopy(net).double()
-    ((x, y),) = random_batches(1, (BATCH, *SHAPE), CLASSES, seed=6)
-    virtual = virtualize(net, x, policy=policy, chunk_size=CHUNK_SIZE, dtype="fp32", order_seed=1)
-    inputs = (x.clone().requires_grad_(), x.double().requires_grad_())
-    for each, given in ((virtual, inputs[0]), (twin, inputs[1])):
-        functional.cross_entropy(each(given), y).backward()
-    for mine, theirs in (inputs, *zip(net.parameters(), twin.parameters(), strict=True)):
-        assert mine.grad is not None
-        assert theirs.grad is not None
-        torch.testing.assert_close(mine.grad.double(), theirs.grad, rtol=1e-4, atol=1e-7)
+    (batch,) = random_batches(1, (BATCH, *SHAPE), CLASSES, seed=6)
+    assert_gradients_are_torchs(
+        make_net(), batch, policy=policy, chunk_size=CHUNK_SIZE, order_seed=1
+    )

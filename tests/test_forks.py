@@ -1,17 +1,16 @@
 """Networks with forks and joins: gradients as torch's, one map for all that read it, no copies."""
 
-import copy
 import random
 
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.nn import functional
 
 from tests.networks import Sum, random_chain
 from tests.running import random_batches
-from tvdnn.engine import training_graph, virtualize
+from tests.twins import gradients
+from tvdnn.engine import training_graph
 from tvdnn.graph import Kind
 
 SHAPE, CLASSES = (3, 7, 7), 4
@@ -33,19 +32,15 @@ def test_gradients_are_torchs(seed: int, batch: int) -> None:
     rng = random.Random(seed)
     torch.manual_seed(seed)
     net = plain(random_chain(rng, 3, 7, CLASSES, forks=True))
-    twin = copy.deepcopy(net).double()
-    ((x, y),) = random_batches(1, (batch, *SHAPE), CLASSES, seed)
+    (drawn,) = random_batches(1, (batch, *SHAPE), CLASSES, seed)
     policy = rng.choice(("keep", "vdnn-all:m", "vdnn-all:p", "vdnn-conv"))
-    virtual = virtualize(net, x, policy=policy, chunk_size=1500, dtype="fp32", order_seed=seed)
-    inputs = (x.clone().requires_grad_(), x.double().requires_grad_())
-    for each, given_x in ((virtual, inputs[0]), (twin, inputs[1])):
-        functional.cross_entropy(each(given_x), y).backward()
-    pairs = [(inputs[0], inputs[1]), *zip(net.parameters(), twin.parameters(), strict=True)]
-    for mine, theirs in pairs:
-        if theirs.grad is None:
-            assert mine.grad is None
+    options = {"policy": policy, "chunk_size": 1500, "order_seed": seed}
+    for mine, theirs in gradients(net, drawn, **options):
+        if theirs is None:
+            assert mine is None
         else:
-            torch.testing.assert_close(mine.grad.double(), theirs.grad, rtol=1e-3, atol=1e-5)
+            assert mine is not None
+            torch.testing.assert_close(mine.double(), theirs, rtol=1e-3, atol=1e-5)
 
 
 class Residual(nn.Module):

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tests import twins
 from tests.running import random_batches
-from tvdnn.engine import Trainer, virtualize
+from tests.twins import assert_gradients_are_torchs
+from tvdnn.engine import virtualize
 from tvdnn.kernels import conv_depthwise
-from tvdnn.optim import SGD
 
 SHAPE, CLASSES = (3, 6, 6), 4
 BATCH = 19  # more than a group of samples whose sums add up
@@ -64,13 +65,10 @@ def trained(
     kernels: str, policy: str, dtype: str, batch: int, device: torch.device
 ) -> list[Tensor]:
     """The losses of steps, two on full batches, and the parameters after them."""
-    net = make_net().to(device)
+    net = make_net()
     batches = random_batches(1 + (batch == BATCH), (batch, *SHAPE), CLASSES, seed=5)
-    options = {"optimizer": SGD(lr=0.1), "policy": policy, "dtype": dtype, "kernels": kernels}
-    trainer = Trainer(net, batches[0][0].to(device), chunk_size=CHUNK_SIZE, **options)
-    losses = [trainer.step(x.to(device), y.to(device)).clone() for x, y in batches]
-    trainer.close()
-    return [*losses, *(param.detach() for param in net.parameters())]
+    options = {"policy": policy, "dtype": dtype, "kernels": kernels}
+    return twins.trained(net, batches, device, chunk_size=CHUNK_SIZE, **options)
 
 
 @pytest.mark.parametrize(
@@ -93,17 +91,10 @@ def test_every_policy_trains_to_the_same_bits(
 
 @pytest.mark.parametrize("policy", ["keep", "vdnn-all:m"])
 def test_gradients_are_torchs(policy: str) -> None:
-    net = make_net()
-    twin = copy.deepcopy(net).double()
-    ((x, y),) = random_batches(1, (BATCH, *SHAPE), CLASSES, seed=6)
-    virtual = virtualize(net, x, policy=policy, chunk_size=CHUNK_SIZE, dtype="fp32", order_seed=1)
-    inputs = (x.clone().requires_grad_(), x.double().requires_grad_())
-    for each, given in ((virtual, inputs[0]), (twin, inputs[1])):
-        functional.cross_entropy(each(given), y).backward()
-    for mine, theirs in (inputs, *zip(net.parameters(), twin.parameters(), strict=True)):
-        assert mine.grad is not None
-        assert theirs.grad is not None
-        torch.testing.assert_close(mine.grad.double(), theirs.grad, rtol=1e-4, atol=1e-7)
+    (batch,) = random_batches(1, (BATCH, *SHAPE), CLASSES, seed=6)
+    assert_gradients_are_torchs(
+        make_net(), batch, policy=policy, chunk_size=CHUNK_SIZE, order_seed=1
+    )
 
 
 class Permuting(nn.Module):

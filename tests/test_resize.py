@@ -1,6 +1,5 @@
 """Networks that resize maps, beside their skips: the bits of keep, gradients as torch's."""
 
-import copy
 from collections.abc import Callable
 
 import pytest
@@ -9,7 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tests.running import random_batches
-from tvdnn.engine import Trainer, training_graph, virtualize
+from tests.twins import assert_gradients_are_torchs
+from tvdnn.engine import Trainer, training_graph
 from tvdnn.errors import UnsupportedOpError
 from tvdnn.graph import Kind
 from tvdnn.optim import SGD
@@ -64,14 +64,8 @@ def test_trains_to_the_bits_of_keep(dtype: str) -> None:
 
 
 def test_gradients_are_torchs() -> None:
-    net, (x, y) = make_net(), batch(2)
-    twin = copy.deepcopy(net).double()
-    virtual = virtualize(net, x, policy="vdnn-all:m", chunk_size=CHUNK_SIZE, dtype="fp32")
-    inputs = (x.clone().requires_grad_(), x.double().requires_grad_())
-    for each, given in ((virtual, inputs[0]), (twin, inputs[1])):
-        functional.cross_entropy(each(given), y).backward()
-    for mine, theirs in [inputs, *zip(net.parameters(), twin.parameters(), strict=True)]:
-        torch.testing.assert_close(mine.grad.double(), theirs.grad, rtol=1e-4, atol=1e-7)
+    options = {"policy": "vdnn-all:m", "chunk_size": CHUNK_SIZE}
+    assert_gradients_are_torchs(make_net(), batch(2), **options)
 
 
 def test_what_is_resized_is_not_kept() -> None:
