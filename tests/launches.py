@@ -530,7 +530,7 @@ def _add(o: Operands) -> Launch:
 def _copy_channels(o: Operands) -> Launch:
     x, y = o.maps(), o.maps(channels=3 * o.size.channels)
     middle = y[..., o.size.channels : 2 * o.size.channels]
-    return Launch(lambda: concat.copy_channels(x, middle), (y,))
+    return Launch(lambda: concat.copy_channels(x, middle), (middle,))
 
 
 def _zero_channels(o: Operands) -> Launch:

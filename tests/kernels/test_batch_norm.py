@@ -187,7 +187,7 @@ def test_ranges_of_wider_maps(suffix: str, generator: torch.Generator) -> None:
 def test_adds_to_a_gradient_in_place(
     dtype: torch.dtype, suffix: str, generator: torch.Generator
 ) -> None:
-    """In a range of a wider map, to the bits of a sum behind it."""
+    """In a range of a wider map, as a sum behind it but for a fused addition of float32."""
     x, dy = (randn((3, 5, 7, 12), dtype, generator) for _ in range(2))
     statistics, affine = (torch.rand(3, 12, generator=generator, device=x.device) for _ in range(2))
     wide = randn((3, 5, 7, 20), dtype, generator)
@@ -197,7 +197,10 @@ def test_adds_to_a_gradient_in_place(
     kernels["grad_input"](*operands, dx, rows=105)
     expected[..., 4:16] += dx
     kernels["grad_input"](*operands, wide[..., 4:16], rows=105, added=wide[..., 4:16])
-    assert torch.equal(wide, expected)
+    assert torch.equal(wide[..., :4], expected[..., :4])
+    assert torch.equal(wide[..., 16:], expected[..., 16:])
+    rounding = torch.finfo(torch.float32).eps if dtype == torch.float32 else 0
+    assert rms_error(wide[..., 4:16], expected[..., 4:16]) <= rounding
 
 
 @pytest.mark.parametrize("function", activation.FUNCTIONS)

@@ -75,8 +75,8 @@ def test_all_follow_autograd(layer: Layer) -> None:
 def test_a_batch_may_be_cut(generator: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between units for the weight's gradient, which has several here; anywhere for the others."""
     monkeypatch.setattr(own, "STEPS", 2)
-    monkeypatch.setattr(own, "TILE", 64)
-    shape = replace(SHAPES["3x3, stride 2"], x=(5, 5, 6), channels=(8, 8), groups=8)
+    monkeypatch.setattr(own, "TILE", 128)
+    shape = replace(SHAPES["3x3, stride 2"], x=(5, 9, 6), channels=(8, 8), groups=8)
     layer = make(shape, torch.float32, generator)
     settings, unit = geometry(layer), plan_of(layer).unit
     assert 1 <= unit < 5
