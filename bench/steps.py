@@ -25,10 +25,10 @@ from typing import Any
 import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
-from torchvision import models as torch_models
 
 import tvdnn
 from bench.environment import environment
+from bench.nets import batch, loss_of, net_of, network
 from tvdnn.engine import training_graph
 from tvdnn.errors import BudgetError
 from tvdnn.planner.planning import DEFAULT_CHUNK_SIZE, floor_of
@@ -43,7 +43,6 @@ BUDGETS = (None, 12, 6, 4)
 STEPS = 20
 BUSY_STEPS = 5
 AUTOCAST = "torch.compile, autocast"
-TITLES = {"vgg16": "VGG-16", "alexnet": "AlexNet", "resnet50": "ResNet-50"}
 SGD = tvdnn.optim.SGD(lr=1e-3, momentum=0.9)
 
 Rows = list[dict[str, Any]]
@@ -54,8 +53,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("job", choices=("compare", "matrix", "deep", "soak"))
-    parser.add_argument("--net", default="vgg16", help="any of torchvision's classifiers")
+    parser.add_argument("--net", default="vgg16", help="any of torchvision's or ours")
     parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--image-size", type=int, help="the network's own unless given")
     parser.add_argument("--parts", type=int, nargs="*", default=(4, 8, 16))
     parser.add_argument("--inside", type=float, nargs="*", default=())
     parser.add_argument("--dtype", choices=("bf16", "tf32"), default="bf16")
@@ -77,7 +77,7 @@ def main() -> None:
 
 def compare(options: argparse.Namespace) -> tuple[str, str, Rows]:
     """One network by torch and by tvdnn, all memory counted by torch with the caller's tensors."""
-    x, y = batch(options.batch, 224)
+    x, y = batch(options.net, options.batch, options.image_size)
     rows: Rows = []
     if not options.no_peers:
         ways = [("torch.compile", count) for count in options.parts]
@@ -96,7 +96,7 @@ def compare(options: argparse.Namespace) -> tuple[str, str, Rows]:
     if options.dtype == "bf16":
         note += " torch's parameters and momentum are bf16 except by autocast, tvdnn's are float32."
     return (
-        f"{TITLES.get(options.net, options.net)}, batch {options.batch}, {options.dtype}",
+        f"{net_of(options.net).title}, batch {options.batch}, {options.dtype}",
         note,
         rows,
     )
@@ -104,7 +104,7 @@ def compare(options: argparse.Namespace) -> tuple[str, str, Rows]:
 
 def matrix(options: argparse.Namespace) -> tuple[str, str, Rows]:
     """VGG-16, batch 256: peers, then every policy at every budget, over one slab."""
-    x, y = batch(256, 224)
+    x, y = batch("vgg16", 256)
     rows = [] if options.no_peers else peers("vgg16", x, y, options.dtype)
     slab, oracle = Slab(pinned=True), Oracle()
     for policy in options.policies.split(","):
@@ -119,7 +119,7 @@ def deep(options: argparse.Namespace) -> tuple[str, str, Rows]:
     rows: Rows = []
     slab = Slab(pinned=True)
     for net, size in (("vgg416", 32), ("alexnet", 7168)):
-        x, y = batch(size, 224)
+        x, y = batch(net, size)
         oracle = Oracle()
         for policy, budget in (("keep", None), ("vdnn-all", 12)):
             rows.append(run(net, policy, budget, x, y, "tf32", slab, oracle))
@@ -129,7 +129,7 @@ def deep(options: argparse.Namespace) -> tuple[str, str, Rows]:
 
 def soak(options: argparse.Namespace) -> tuple[str, str, Rows]:
     """1,000 steps of VGG-16(256) under vdnn-conv at 6 GiB, then 20 steps with random delays."""
-    x, y = batch(256, 224)
+    x, y = batch("vgg16", 256)
     slab, oracle = Slab(pinned=True), Oracle()
     rows = [run("vgg16", "keep", None, x, y, options.dtype, slab, oracle)]
     trainer, _ = prepare("vgg16", "vdnn-conv", 6, x, options.dtype, slab)
@@ -158,18 +158,6 @@ def soak(options: argparse.Namespace) -> tuple[str, str, Rows]:
 
 
 JOBS = {"compare": compare, "matrix": matrix, "deep": deep, "soak": soak}
-
-
-def batch(size: int, side: int) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator("cuda").manual_seed(0)
-    x = torch.randn(size, 3, side, side, device="cuda", generator=generator)
-    return x, torch.randint(0, 1000, (size,), device="cuda", generator=generator)
-
-
-def network(name: str) -> nn.Module:
-    """Torchvision's network of this name, unchanged; ours where it has none."""
-    make = getattr(torch_models, name, None)
-    return make() if make else tvdnn.models.by_name(name)
 
 
 class Oracle:
@@ -212,6 +200,7 @@ def prepare(
         net,
         x,
         optimizer=SGD,
+        loss_weights=net_of(name).weights,
         policy=policy,
         budget=limit,
         host_budget=host,
@@ -239,7 +228,13 @@ def run(
         trainer, net = prepare(name, policy, budget, x, dtype, slab, **options)
     except BudgetError as error:
         chosen = case(name, policy, budget, x, dtype)
-        graph = training_graph(network(name).to("meta"), x.to("meta"), optimizer=SGD, dtype=dtype)
+        graph = training_graph(
+            network(name).to("meta"),
+            x.to("meta"),
+            optimizer=SGD,
+            loss_weights=net_of(name).weights,
+            dtype=dtype,
+        )
         floor = Floor(error.floor_nbytes, error.step)
         row = infeasible_row(
             chosen, floor, baseline_nbytes=graph.baseline_nbytes, simulated=False
@@ -360,8 +355,8 @@ def peer(
         optimizer.zero_grad(set_to_none=True)
         for part, target in zip(inputs.chunk(parts), y.chunk(parts), strict=True):
             with torch.autocast("cuda", torch.bfloat16, enabled=policy == AUTOCAST):
-                loss = nn.functional.cross_entropy(called(part), target) / parts
-            loss.backward()
+                loss = loss_of(name, called(part), target)
+            (loss / parts).backward()
         optimizer.step()
 
     for _ in range(4):

@@ -1,0 +1,87 @@
+"""The networks that whole steps are measured on: torchvision's, unchanged, or ours by name."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torchvision import models
+
+import tvdnn
+
+
+@dataclass(frozen=True, slots=True)
+class Net:
+    """What a network is called, takes and gives.
+
+    Its images have `side` rows and columns; of several outputs the losses are added with `weights`;
+    targets are classes of images, or with `per_pixel` of pixels.
+    """
+
+    title: str
+    side: int = 224
+    classes: int = 1000
+    weights: tuple[float, ...] = (1.0,)
+    per_pixel: bool = False
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+QUICK: Final = {"init_weights": False}  # truncated normal values take torchvision a minute
+NETS: Final[Mapping[str, Net]] = {
+    "alexnet": Net("AlexNet"),
+    "vgg16": Net("VGG-16"),
+    "vgg416": Net("VGG-416"),
+    "resnet50": Net("ResNet-50"),
+    "resnet152": Net("ResNet-152"),
+    "resnet1920": Net("ResNet-1920"),
+    "resnet2500": Net("ResNet-2500"),
+    "densenet121": Net("DenseNet-121"),
+    "googlenet": Net("GoogLeNet", weights=(1.0, 0.3, 0.3), settings=QUICK),
+    "inception_v3": Net("Inception-v3", side=299, weights=(1.0, 0.4), settings=QUICK),
+    "inception_v4": Net("Inception-v4", side=299),
+    "convnext_tiny": Net("ConvNeXt-T"),
+    "efficientnet_b0": Net("EfficientNet-B0"),
+    "fcn_resnet50": Net(
+        "FCN-ResNet-50", classes=21, per_pixel=True, settings={"weights_backbone": None}
+    ),
+    "unet": Net("U-Net", side=1024, classes=2, per_pixel=True),
+}
+
+
+def net_of(name: str) -> Net:
+    """What is known of a network; of others that it classifies images of 224 x 224."""
+    return NETS.get(name, Net(name))
+
+
+def network(name: str) -> nn.Module:
+    """Torchvision's network of this name, unchanged; ours where it has none."""
+    makers = (getattr(package, name, None) for package in (models, models.segmentation))
+    make = next(filter(None, makers), None)
+    return make(**net_of(name).settings) if make else tvdnn.models.by_name(name)
+
+
+def batch(name: str, size: int, side: int | None = None) -> tuple[Tensor, Tensor]:
+    """Random images on the GPU and their targets."""
+    net = net_of(name)
+    side = side or net.side
+    generator = torch.Generator("cuda").manual_seed(0)
+    x = torch.randn(size, 3, side, side, device="cuda", generator=generator)
+    shape = (size, side, side) if net.per_pixel else (size,)
+    return x, torch.randint(0, net.classes, shape, device="cuda", generator=generator)
+
+
+def loss_of(name: str, outputs: Any, y: Tensor) -> Tensor:
+    """The cross-entropies of a network's outputs, weighted and added."""
+    weights = net_of(name).weights
+    losses = [functional.cross_entropy(output, y) for output in _each(outputs)]
+    return sum(
+        (weight * loss for weight, loss in zip(weights, losses, strict=True)), y.new_zeros(())
+    )
+
+
+def _each(outputs: Any) -> Sequence[Tensor]:
+    if isinstance(outputs, Tensor):
+        return [outputs]
+    return list(outputs.values() if isinstance(outputs, Mapping) else outputs)
