@@ -43,7 +43,8 @@ def _about(values, weights, total):
 
 @triton.jit(do_not_specialize=["num_rows", "group_rows", "slice_rows", "splits"])
 def _moments_kernel(
-    x_ptr, partials_ptr, num_rows, channels, pitch, group_rows, slice_rows, splits,
+    x_ptr, partials_ptr, num_rows, channels, pitch, partials_pitch,
+    group_rows, slice_rows, splits,
     ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Mean, and sum of squares about it, of BLOCK_C channels of one slice."""
@@ -64,22 +65,22 @@ def _moments_kernel(
         squares = tl.fma(off, off, squares)
     off = tl.sum(sums, 0) / tl.maximum(count, 1).to(tl.float32)
     square = tl.sum(squares, 0) - off * off * count
-    ptrs = partials_ptr + part * 2 * channels + c
+    ptrs = partials_ptr + part * 2 * partials_pitch + c
     tl.store(ptrs, about + off, mask=mask_c)
-    tl.store(ptrs + channels, tl.maximum(square, 0.0), mask=mask_c)
+    tl.store(ptrs + partials_pitch, tl.maximum(square, 0.0), mask=mask_c)
 
 
 @triton.jit
 def _load_moments(
-    partials_ptr, p, c, mask_c, count, num_rows, group_rows, slice_rows, splits, channels
+    partials_ptr, p, c, mask_c, count, num_rows, group_rows, slice_rows, splits, pitch
 ) -> tl.tuple:
     """Rows, means and squares of slices p, [BLOCK_P, 1] and [BLOCK_P, BLOCK_C]."""
     _, rows = slice_at(p.to(tl.int64), num_rows, group_rows, slice_rows, splits)
     rows = tl.where(p < count, rows, 0).to(tl.float32)[:, None]
     mask = (p < count)[:, None] & mask_c[None, :]
-    ptrs = partials_ptr + p[:, None] * 2 * channels + c[None, :]
+    ptrs = partials_ptr + p[:, None] * 2 * pitch + c[None, :]
     means = tl.load(ptrs, mask=mask, other=0.0)
-    return rows, means, tl.load(ptrs + channels, mask=mask, other=0.0)
+    return rows, means, tl.load(ptrs + pitch, mask=mask, other=0.0)
 
 
 @triton.jit
@@ -97,7 +98,7 @@ def _count_kernel(num_batches_ptr):
 @triton.jit(do_not_specialize=["count", "num_rows", "group_rows", "slice_rows", "splits"])
 def _statistics_kernel(
     partials_ptr, statistics_ptr, running_mean_ptr, running_var_ptr, num_batches_ptr,
-    count, num_rows, channels, group_rows, slice_rows, splits, eps, momentum,
+    count, num_rows, channels, pitch, group_rows, slice_rows, splits, eps, momentum,
     CUMULATIVE: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Merge the moments of all slices: those of the first tile give what sums are taken about."""
@@ -105,7 +106,7 @@ def _statistics_kernel(
     mask_c = c < channels
     p = tl.arange(0, BLOCK_P)
     rows, means, squares = _load_moments(
-        partials_ptr, p, c, mask_c, count, num_rows, group_rows, slice_rows, splits, channels
+        partials_ptr, p, c, mask_c, count, num_rows, group_rows, slice_rows, splits, pitch
     )
     about = _about(means, rows, tl.sum(rows, 0))
     off = means - about[None, :]
@@ -114,7 +115,7 @@ def _statistics_kernel(
     for first in tl.range(BLOCK_P, count, BLOCK_P, num_stages=STAGES):
         rows, means, more = _load_moments(
             partials_ptr, first + p, c, mask_c, count,
-            num_rows, group_rows, slice_rows, splits, channels,
+            num_rows, group_rows, slice_rows, splits, pitch,
         )  # fmt: skip
         off = means - about[None, :]
         sums = tl.fma(rows, off, sums)
@@ -183,15 +184,15 @@ def batch_norm_moments(x: Tensor, partials: Tensor, *, group: int) -> None:
     """Of each slice of the rows of x [n, ..., C] its mean and the sum of squares about it.
 
     partials are float32 [ceil(n / group), splits, 2, C]; x starts at a group's first sample. Maps
-    here and below may be ranges of channels of wider ones. Moves x once.
+    here and below, and these moments, may be ranges of channels of wider ones. Moves x once.
     """
     cut = slices_of(x.shape, partials, group)
     channels = x.shape[-1]
     tile = summing(x)
     grid = (cut.count * triton.cdiv(channels, tile["BLOCK_C"]),)
     _moments_kernel[grid](
-        x, partials, cut.rows, channels, pitch_of(x), cut.group_rows, cut.slice_rows, cut.splits,
-        **tile,
+        x, partials, cut.rows, channels, pitch_of(x), pitch_of(partials),
+        cut.group_rows, cut.slice_rows, cut.splits, **tile,
     )  # fmt: skip
 
 
@@ -212,7 +213,8 @@ def batch_norm_statistics(
         _count_kernel[(1,)](num_batches)
     _statistics_kernel[(triton.cdiv(channels, MERGED["BLOCK_C"]),)](
         partials, statistics, running_mean, running_var, num_batches,
-        cut.count, cut.rows, channels, cut.group_rows, cut.slice_rows, cut.splits,
+        cut.count, cut.rows, channels, pitch_of(partials),
+        cut.group_rows, cut.slice_rows, cut.splits,
         float(eps), 0.0 if momentum is None else float(momentum), CUMULATIVE=momentum is None,
         **MERGED,
     )  # fmt: skip

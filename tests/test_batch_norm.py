@@ -102,6 +102,31 @@ def test_training_follows_torch(settings: dict[str, Any], device: torch.device) 
     close(trained(net, "keep", device), by_torch(net))
 
 
+class Twice(nn.Module):
+    """Normalizes a map twice, and the features of it viewed as others are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 1, 3)
+        self.norms = nn.ModuleList((nn.BatchNorm2d(1), nn.BatchNorm2d(1, eps=0.1, momentum=0.5)))
+        self.features = nn.BatchNorm1d(16)
+        self.head = nn.Linear(16, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x)
+        first, second = (norm(x) for norm in self.norms)
+        return self.head((first + 2 * second).flatten(1) + self.features(x.flatten(1)))
+
+
+def test_moments_of_a_map_are_made_once(device: torch.device) -> None:
+    torch.manual_seed(3)
+    net = Twice()
+    graph = training_graph(net, batches()[0][0], chunk_size=CHUNK_SIZE)
+    made = [each.op for each in graph.passes if each.role == "moments"]
+    assert made == ["norms.0", "features"]
+    close(trained(net, "keep", device), by_torch(net))
+
+
 class Dense(nn.Module):
     """Normalization of what is concatenated, and between the terms of another concatenation."""
 

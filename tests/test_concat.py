@@ -212,12 +212,18 @@ def test_the_features_of_a_block_are_one_map() -> None:
 
 
 def test_normalizations_of_a_block_copy_and_add_nothing() -> None:
-    """They read ranges, and their gradients add up in one map as they are made."""
+    """They read ranges, and their gradients add up in one map as they are made.
+
+    The moments of a range are made once, for all that normalize it.
+    """
     net = nn.Sequential(nn.Conv2d(3, 4, 1), Dense(4, 3, 3), nn.BatchNorm2d(13), nn.Flatten())
     graph = training_graph(net, torch.empty(2, *SHAPE))
     read = [each.reads[0] for each in graph.passes if each.role == "moments"]
-    assert [use.channels for use in read] == [None, (0, 7), (0, 10), None]
+    assert [use.channels for use in read] == [None, (0, 7), (7, 10), (10, 13)]
     assert len({use.buffer for use in read[1:]}) == 1
+    merged = [each.reads[0] for each in graph.passes if each.role == "statistics"]
+    assert [use.channels for use in merged] == [None, (0, 7), (0, 10), None]
+    assert len({use.buffer for use in merged[1:]}) == 1
     made = [each for each in graph.passes if each.role == "grad_input" and ".0 " in each.name]
     assert [each.writes[0].channels for each in made] == [(0, 10), (0, 7), (0, 4)]
     assert len({each.writes[0].buffer for each in made}) == 1

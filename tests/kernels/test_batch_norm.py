@@ -261,6 +261,25 @@ def test_cuts_do_not_show(suffix: str, generator: torch.Generator) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["", "_reference"])
+def test_moments_lie_in_ranges(suffix: str, generator: torch.Generator) -> None:
+    """Statistics of channels are those of ranges of them, whose moments were made apart."""
+    x = randn((4, 20, 20, 24), torch.float32, generator)
+    plan, channels = batch_norm_plan(x.shape), 20
+    kernels = launchers(suffix)
+    wide = poisoned(plan.partials_shape(4, 24), torch.float32, x.device)
+    for part in (slice(0, 16), slice(16, channels)):
+        kernels["batch_norm_moments"](x[..., part], wide[..., part], group=plan.group)
+    assert wide[..., channels:].isnan().all()
+    statistics = poisoned((3, channels), torch.float32, x.device)
+    how: dict[str, Any] = {"group": plan.group, "momentum": MOMENTUM, "eps": EPS}
+    merge = partial(kernels["batch_norm_statistics"], shape=(4, 20, 20, channels), **how)
+    merge(wide[..., :channels], statistics, None, None, None)
+    rows = x[..., :channels].flatten(0, 2).double()
+    assert rms_error(statistics[0], rows.mean(0)) <= TOLERANCE[torch.float32]
+    assert rms_error(statistics[2], rows.var(0)) <= TOLERANCE[torch.float32]
+
+
+@pytest.mark.parametrize("suffix", ["", "_reference"])
 def test_running_statistics_without_momentum_are_means(
     suffix: str, generator: torch.Generator
 ) -> None:

@@ -16,6 +16,7 @@ from ..graph import Kind, Need, Op, Use
 from ..kernels.batch_norm_tiles import BatchNormPlan, batch_norm_plan
 from .builder import Builder, whole
 from .definition import PITCHED, Launch, OpDef
+from .moments import moments_of, run_moments
 from .sums import sum_so_far
 
 
@@ -86,16 +87,13 @@ def _statistics(b: Builder, op: Op) -> str:
         b.add_pass(op, "recall", (), (whole(statistics),), params=tracked)
         return statistics
     plan = batch_norm_plan(shape)
-    moments = _add_groups(b, op, "moments", plan)
-    attrs = {"group": plan.group}
-    b.add_pass(op, "moments", (Use(b.input_of(op)),), (moments,), attrs=attrs)
     b.add_pass(
         op,
         "statistics",
-        (whole(moments.buffer),),
+        (moments_of(b, op, plan),),
         (whole(statistics),),
         updates=tracked,
-        attrs=attrs | {"shape": shape},
+        attrs={"group": plan.group, "shape": shape},
         effects=bool(tracked),
     )
     return statistics
@@ -144,12 +142,6 @@ def _function(a: Launch) -> dict[str, Any]:
     """What follows the normalization, and the precision."""
     names = [name for name in ("function", "coefficient") if name in a.attrs]
     return a.settings(*names) | {"precision": a.precision}
-
-
-def _run_moments(a: Launch) -> None:
-    x, moments = a.reads[0], a.writes[0]
-    rows = _rows(x, moments.shape[-1])
-    a.kernels.batch_norm_moments(rows, moments, **a.settings("group"))
 
 
 def _run_statistics(a: Launch) -> None:
@@ -205,7 +197,7 @@ def _definition(kind: str, *, adds: bool = False, saves: str = "input") -> OpDef
         forward=forward,
         backward=backward,
         roles={
-            "moments": _run_moments,
+            "moments": run_moments,
             "statistics": _run_statistics,
             "recall": _run_recall,
             "forward": _run_forward,

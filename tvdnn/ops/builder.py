@@ -7,7 +7,7 @@ from typing import Any
 
 from ..graph import Buffer, Direction, Kind, Need, Network, Op, Pass, Use, meet, section_rows
 from ..optim import Optimizer
-from .containers import Channels, Place, places
+from .containers import Channels, Place, gaps_between, places
 
 
 @dataclass(slots=True)
@@ -26,9 +26,10 @@ class Builder:
     above zero, with the factor that it has there; `masked` are those of them whose reader writes
     the gradient so. `cells` are the rectified values of whose gradient sums over cells of so many
     rows and columns are wanted, and `cell_sums` the buffers where the reader that masks it left
-    them. `partials` are the sums that ops have left of parameters' gradients. `optimizer` updates
-    the parameters `at_once` from what makes their gradient; `takes` is the role of the passes that
-    take other whole gradients, "" where they are handed out. `added` are ops beside the network's.
+    them. `moments` are by buffer of moments the channels that it has them of. `partials` are the
+    sums that ops have left of parameters' gradients. `optimizer` updates the parameters `at_once`
+    from what makes their gradient; `takes` is the role of the passes that take other whole
+    gradients, "" where they are handed out. `added` are ops beside the network's.
     """
 
     network: Network
@@ -56,6 +57,7 @@ class Builder:
     masked: set[str] = field(default_factory=set)
     cells: dict[str, int] = field(default_factory=dict)
     cell_sums: dict[str, str] = field(default_factory=dict)
+    moments: dict[str, list[Channels]] = field(default_factory=dict)
     makers: dict[str, Op] = field(init=False)
     readers: Counter[str] = field(init=False)
     uses: Counter[str] = field(init=False)
@@ -253,10 +255,7 @@ class Builder:
     def close_gaps(self, grad: str) -> list[Channels]:
         """The channels that nobody writes of a gradient written range by range, now complete."""
         width = self.buffers[grad].shape[-1]
-        filled = sorted(self.filled.pop(grad, [(0, width)]))
-        starts, stops = (stop for _, stop in filled), (start for start, _ in filled)
-        gaps = zip((0, *starts), (*stops, width), strict=True)
-        return [(start, stop) for start, stop in gaps if start < stop]
+        return gaps_between(self.filled.pop(grad, [(0, width)]), (0, width))
 
     def next_grad(self, op: Op) -> str:
         """Where the gradient of the op's input is made of that of its output, element by element.

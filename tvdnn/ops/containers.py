@@ -5,11 +5,11 @@ from the start. An earlier concatenation of some of the same neighbours is a ran
 features of a dense block are one container, whatever its layers concatenate.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from ..graph import Network, Op
+from ..graph import Network, Op, meet
 
 Channels = tuple[int, int]
 
@@ -26,6 +26,16 @@ def ranges_of(network: Network, concat: Op) -> list[Channels]:
     """The channels of its output that each input of a concatenation fills."""
     widths = (network.values[name].shape[-1] for name in concat.inputs)
     return list(pairwise(accumulate(widths, initial=0)))
+
+
+def gaps_between(ranges: Iterable[Channels], within: Channels) -> list[Channels]:
+    """The channels of `within` that are in none of `ranges`, of which no two meet."""
+    start, stop = within
+    inside = sorted(each for each in ranges if meet(each, within))
+    bounds = zip(
+        (start, *(last for _, last in inside)), (*(first for first, _ in inside), stop), strict=True
+    )
+    return [gap for gap in bounds if gap[0] < gap[1]]
 
 
 def places(network: Network, pitched: Mapping[str, frozenset[str]]) -> dict[str, Place]:
