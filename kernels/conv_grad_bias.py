@@ -25,7 +25,7 @@ BLOCK_K: Final = 64  # 64 bfloat16 channels are one 128-byte line
 BLOCK_PIXELS: Final = 128
 BLOCK_CELLS: Final = 16  # cells are few: so a map of 224x224 pixels makes 49 splits
 STAGES: Final = {BLOCK_PIXELS: 3, BLOCK_CELLS: 8}
-SUMMED_AT_ONCE: Final = 64  # pixels of a program that sums cells
+SUMMED_NBYTES: Final = 32  # of a channel in a program that sums cells: 16 bytes a thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,37 +59,54 @@ def _block_of(cell: int) -> int:
 
 
 @triton.jit
-def _quarters(x):
-    """Sums of 2x2 neighbours of x [B, H, W, C]."""
-    ROWS: tl.constexpr = x.shape[1] // 2
-    COLUMNS: tl.constexpr = x.shape[2] // 2
-    pairs = tl.sum(x.reshape(x.shape[0], x.shape[1], COLUMNS, 2, x.shape[3]), 3)
-    return tl.sum(pairs.reshape(x.shape[0], ROWS, 2, COLUMNS, x.shape[3]), 2)
+def _pixel(ptrs, mask):
+    return tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
 
 
-@triton.jit(do_not_specialize=["num_cells", "cells_h", "cells_w"])
+@triton.jit
+def _sum_of_2x2(ptrs, mask, row, column):
+    top = _pixel(ptrs, mask) + _pixel(ptrs + column, mask)
+    return top + (_pixel(ptrs + row, mask) + _pixel(ptrs + row + column, mask))
+
+
+@triton.jit
+def _sum_of_4x4(ptrs, mask, row, column):
+    top = _sum_of_2x2(ptrs, mask, row, column) + _sum_of_2x2(ptrs + 2 * column, mask, row, column)
+    ptrs += 2 * row
+    return top + (
+        _sum_of_2x2(ptrs, mask, row, column) + _sum_of_2x2(ptrs + 2 * column, mask, row, column)
+    )
+
+
+@triton.jit(do_not_specialize=["num_cells", "cells_h", "cells_w", "halves"])
 def sum_cells_kernel(
-    map_ptr, sums_ptr, num_cells, cells_h, cells_w, channels,
+    map_ptr, sums_ptr, num_cells, cells_h, cells_w, channels, halves,
     SIDE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Sums of BLOCK_N cells of SIDE x SIDE pixels."""
+    """Sums of BLOCK_N cells of SIDE x SIDE pixels, each cell's in threads of its own.
+
+    `halves` are 2: of an unrolled loop the loads would all come first, and registers spill.
+    """
     cell = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
     offs_k = tl.program_id(1) * BLOCK_K + tl.arange(0, BLOCK_K)
-    pixel = tl.arange(0, SIDE * SIDE)
     first = (cell // cells_w * SIDE * cells_w + cell % cells_w) * SIDE  # a cell's first pixel
-    place = first[:, None] + (pixel // SIDE * cells_w * SIDE + pixel % SIDE)[None, :]
-    mask = (cell < num_cells)[:, None, None] & (offs_k < channels)[None, None, :]
-    ptrs = map_ptr + place[:, :, None] * channels + offs_k[None, None, :]
-    x = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
-    x = x.reshape(BLOCK_N, SIDE, SIDE, BLOCK_K)
-    x = _quarters(x)
-    if SIDE >= 4:
-        x = _quarters(x)
-    if SIDE >= 8:
-        x = _quarters(x)
     mask = (cell < num_cells)[:, None] & (offs_k < channels)[None, :]
-    ptrs = sums_ptr + cell[:, None] * channels + offs_k[None, :]
-    tl.store(ptrs, x.reshape(BLOCK_N, BLOCK_K), mask=mask)
+    ptrs = map_ptr + first[:, None] * channels + offs_k[None, :]
+    row = cells_w * SIDE * channels
+    sums = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
+    for _ in range(halves):
+        beside = ptrs + SIDE // 2 * channels
+        if SIDE == 8:
+            pair = _sum_of_4x4(ptrs, mask, row, channels)
+            pair += _sum_of_4x4(beside, mask, row, channels)
+        elif SIDE == 4:
+            pair = _sum_of_2x2(ptrs, mask, row, channels)
+            pair += _sum_of_2x2(beside, mask, row, channels)
+        else:
+            pair = _pixel(ptrs, mask) + _pixel(beside, mask)
+        sums += pair
+        ptrs += SIDE // 2 * row
+    tl.store(sums_ptr + cell[:, None] * channels + offs_k[None, :], sums, mask=mask)
 
 
 @triton.jit(do_not_specialize=["first", "num_samples", "pixels", "unit", "splits"])
@@ -123,11 +140,10 @@ def sum_cells(maps: Tensor, sums: Tensor) -> None:
     if sums.numel() == 0:
         return
     num_samples, cells_h, cells_w, channels = sums.shape
-    side, num_cells = side_of(maps, sums), num_samples * cells_h * cells_w
-    block_n = SUMMED_AT_ONCE // side**2
+    num_cells, block_n = num_samples * cells_h * cells_w, SUMMED_NBYTES // maps.element_size()
     sum_cells_kernel[(cdiv(num_cells, block_n), cdiv(channels, BLOCK_K))](
-        maps, sums, num_cells, cells_h, cells_w, channels,
-        SIDE=side, BLOCK_N=block_n, BLOCK_K=BLOCK_K, num_warps=4,
+        maps, sums, num_cells, cells_h, cells_w, channels, 2,
+        SIDE=side_of(maps, sums), BLOCK_N=block_n, BLOCK_K=BLOCK_K, num_warps=4,
     )  # fmt: skip
 
 
