@@ -62,20 +62,22 @@ def network(name: str) -> nn.Module:
     return make(**net_of(name).settings) if make else tvdnn.models.by_name(name)
 
 
-def batch(name: str, size: int, side: int | None = None) -> tuple[Tensor, Tensor]:
+def batch(name: str, size: int, side: int | None = None, *, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Random images on the GPU and their targets."""
     net = net_of(name)
     side = side or net.side
-    generator = torch.Generator("cuda").manual_seed(0)
+    generator = torch.Generator("cuda").manual_seed(seed)
     x = torch.randn(size, 3, side, side, device="cuda", generator=generator)
     shape = (size, side, side) if net.per_pixel else (size,)
     return x, torch.randint(0, net.classes, shape, device="cuda", generator=generator)
 
 
-def loss_of(name: str, outputs: Any, y: Tensor) -> Tensor:
-    """The cross-entropies of a network's outputs, weighted and added."""
+def loss_of(name: str, outputs: Any, y: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """The cross-entropies of a network's outputs, of this type if one is given; weighted, added."""
     weights = net_of(name).weights
-    losses = [functional.cross_entropy(output, y) for output in _each(outputs)]
+    losses = [
+        functional.cross_entropy(output.to(dtype or output.dtype), y) for output in _each(outputs)
+    ]
     return sum(
         (weight * loss for weight, loss in zip(weights, losses, strict=True)), y.new_zeros(())
     )

@@ -131,6 +131,14 @@ def _wait_share(entry: Entry) -> str:
     return f"{rate / link:.0%}" if rate and link else NONE
 
 
+def _ratio(key: str) -> Text:
+    return _joined(lambda ratio: f"{ratio:.2f}", (key,))
+
+
+def _text(key: str) -> Text:
+    return lambda entry: entry.values.get(key) or NONE
+
+
 def _equal(entry: Entry) -> str:
     return {True: "yes", False: "NO"}.get(entry.values.get("equal"), NONE)
 
@@ -156,7 +164,12 @@ TABLE: tuple[tuple[str, Text], ...] = (
     ("first / last 100 steps ms", _milliseconds("first_100_s", "last_100_s")),
     ("device / host growth", _nbytes("device_growth_bytes", "host_growth_bytes")),
     ("kernels run", _share("busy_share")),
+    ("ready s", _joined(lambda seconds: f"{seconds:.1f}", ("ready_s",))),
     ("same bits as keep", _equal),
+    ("losses' error", _ratio("loss_ratio")),
+    ("gradients' error, median", _ratio("gradient_ratio")),
+    ("largest", _ratio("worst_gradient_ratio")),
+    ("of", _text("worst_gradient")),
 )
 
 

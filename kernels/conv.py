@@ -11,6 +11,7 @@ import contextlib
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -288,7 +289,11 @@ def _runs(inputs: Tensor, outputs: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 @contextlib.contextmanager
 def rounding(precision: str) -> Iterator[None]:
-    """Let cuDNN round float32 operands to TF32, or not."""
-    rounded = precision == "tf32"
-    with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=rounded):
+    """Let cuDNN round float32 operands to TF32, or not, and give the same bits every time."""
+    cudnn: Any = torch.backends.cudnn
+    before = cudnn.conv.fp32_precision, cudnn.deterministic
+    cudnn.conv.fp32_precision, cudnn.deterministic = precision, True
+    try:
         yield
+    finally:
+        cudnn.conv.fp32_precision, cudnn.deterministic = before

@@ -8,9 +8,12 @@ import pytest
 import torch
 from torch import nn
 
+from tests.accuracy import torchs_precision
 from tests.networks import activations
 from tests.running import random_batches
 from tvdnn.engine import Trainer
+from tvdnn.engine.graphs import resolve_dtype
+from tvdnn.kernels.conv import rounding
 from tvdnn.kernels.rounding import stored_reference
 from tvdnn.runtime import runner
 from tvdnn.runtime.kernels import kernel_set
@@ -68,3 +71,16 @@ def test_products_read_what_tf32_holds(policy: str, monkeypatch: pytest.MonkeyPa
     trainer.step(x, y)
     trainer.close()
     assert {"conv2d", "conv2d_grad_input", "conv2d_grad_weight", "linear"} <= seen
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "tf32"])
+def test_torchs_switch_of_convolutions_alone_is_followed_and_left(dtype: str) -> None:
+    """Where that of recurrent layers differs, torch refuses to say what cuDNN as a whole does."""
+    with torchs_precision(dtype):
+        asked = torch.backends.cudnn.conv.fp32_precision
+        for precision in ("ieee", "tf32"):
+            with rounding(precision):
+                assert torch.backends.cudnn.conv.fp32_precision == precision
+        assert torch.backends.cudnn.conv.fp32_precision == asked
+        assert resolve_dtype(None, torch.device("cuda")) == dtype
+    assert resolve_dtype(None, torch.device("cpu")) == "fp32"

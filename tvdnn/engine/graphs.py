@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -26,8 +27,8 @@ Progress = Callable[[str, float], None]
 def resolve_dtype(dtype: str | None, device: torch.device) -> str:
     """The compute type: as asked, else float32 in the precision that torch's own switches allow."""
     if dtype is None:
-        allowed = device.type == "cuda" and torch.backends.cudnn.allow_tf32
-        return "tf32" if allowed else "fp32"
+        switch: Any = torch.backends.cudnn.conv  # type: ignore[attr-defined]
+        return "tf32" if device.type == "cuda" and switch.fp32_precision == "tf32" else "fp32"
     return _known_dtype(dtype)
 
 
