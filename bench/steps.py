@@ -16,10 +16,13 @@ import argparse
 import gc
 import hashlib
 import json
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -61,7 +64,9 @@ def main() -> None:
     parser.add_argument("--dtype", choices=("bf16", "tf32"), default="bf16")
     parser.add_argument("--policies", default=",".join(POLICIES))
     parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--eager-only", action="store_true", help="no torch.compile as a peer")
     parser.add_argument("--autocast", action="store_true", help="a peer with float32 parameters")
+    parser.add_argument("--cold", action="store_true", help="start with empty caches")
     parser.add_argument("-o", "--output", type=Path, required=True)
     options = parser.parse_args()
     torch.backends.cudnn.benchmark = True
@@ -80,12 +85,15 @@ def compare(options: argparse.Namespace) -> tuple[str, str, Rows]:
     x, y = batch(options.net, options.batch, options.image_size)
     rows: Rows = []
     if not options.no_peers:
-        ways = [("torch.compile", count) for count in options.parts]
+        compiled = [] if options.eager_only else [("torch.compile", 1)]
+        ways = [*compiled, *(("torch.compile", count) for count in options.parts)]
         ways += [(AUTOCAST, 1)] if options.autocast else []
         rows += peers(options.net, x, y, options.dtype, ways)
     slab, oracle = Slab(pinned=True), Oracle()
     held = sum(value.numel() * value.element_size() for value in (x, y))
-    rows.append(run(options.net, "keep", None, x, y, options.dtype, slab, oracle))
+    with empty_caches() if options.cold else nullcontext():
+        kept = run(options.net, "keep", None, x, y, options.dtype, slab, oracle)
+        rows.append(kept | ({"cold_s": kept["first_step_s"]} if options.cold else {}))
     for inside in options.inside:
         budget = inside - held / GIB
         row = run(options.net, "auto", budget, x, y, options.dtype, slab, oracle)
@@ -105,7 +113,7 @@ def compare(options: argparse.Namespace) -> tuple[str, str, Rows]:
 def matrix(options: argparse.Namespace) -> tuple[str, str, Rows]:
     """VGG-16, batch 256: peers, then every policy at every budget, over one slab."""
     x, y = batch("vgg16", 256)
-    rows = [] if options.no_peers else peers("vgg16", x, y, options.dtype)
+    rows = [] if options.no_peers else peers("vgg16", x, y, options.dtype, [("torch.compile", 1)])
     slab, oracle = Slab(pinned=True), Oracle()
     for policy in options.policies.split(","):
         for budget in BUDGETS:
@@ -182,6 +190,21 @@ def digest(net: nn.Module) -> str:
     return found.hexdigest()
 
 
+@contextmanager
+def empty_caches() -> Iterator[None]:
+    """Nothing compiled or measured before is found within."""
+    with TemporaryDirectory() as folder:
+        homes = {"TRITON_CACHE_DIR": f"{folder}/triton", "TVDNN_CACHE": f"{folder}/tvdnn"}
+        before = {name: os.environ.get(name) for name in homes}
+        os.environ |= homes
+        yield
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
 def prepare(
     name: str,
     policy: str,
@@ -250,7 +273,8 @@ def run(
     row = measured(
         trainer, case(name, policy, budget, x, dtype), median(seconds[2:]), tuple(losses), x, y
     )
-    row |= {"equal": equal, "ready_s": ready, "max_memory_allocated": allocated}
+    row |= {"equal": equal, "max_memory_allocated": allocated}
+    row |= {"ready_s": ready, "first_step_s": ready + seconds[0]}
     row["construction_peak_bytes"] = trainer.construction_peak_nbytes
     if policy == "keep":
         row["busy_share"] = busy_share(lambda: trainer.step(x, y))
@@ -324,14 +348,14 @@ def peers(
     x: torch.Tensor,
     y: torch.Tensor,
     dtype: str,
-    others: Sequence[tuple[str, int]] = (),
+    others: Sequence[tuple[str, int]],
 ) -> Rows:
     """The same training by torch: channels_last, pure bf16 or float32 with tf32 arithmetic.
 
-    Behind eager and compiled training come other ways, each in so many parts: AUTOCAST has float32
-    parameters, as tvdnn has.
+    Behind eager training come other ways, each in so many parts: AUTOCAST has float32 parameters,
+    as tvdnn has.
     """
-    ways = [("torch eager", 1), ("torch.compile", 1), *others]
+    ways = [("torch eager", 1), *others]
     return [peer(name, policy, count, x, y, dtype) for policy, count in ways]
 
 

@@ -164,7 +164,7 @@ TABLE: tuple[tuple[str, Text], ...] = (
     ("first / last 100 steps ms", _milliseconds("first_100_s", "last_100_s")),
     ("device / host growth", _nbytes("device_growth_bytes", "host_growth_bytes")),
     ("kernels run", _share("busy_share")),
-    ("ready s", _joined(lambda seconds: f"{seconds:.1f}", ("ready_s",))),
+    ("first step s, caches empty", _joined(lambda seconds: f"{seconds:.1f}", ("cold_s",))),
     ("same bits as keep", _equal),
     ("losses' error", _ratio("loss_ratio")),
     ("gradients' error, median", _ratio("gradient_ratio")),
