@@ -15,12 +15,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from .activation_rules import activated, grad_by_input, grad_by_output
-from .elementwise import launch
+from .elementwise import are_whole, block_channels, block_ptrs, launch, launch_ranges
 from .rounding import stored, stored_reference
 
 BY_OUTPUT: Final = ("leaky_relu", "sigmoid", "tanh", "relu6")
 BY_INPUT: Final = ("elu", "silu", "gelu", "gelu_tanh", "hardswish", "hardsigmoid")
 FUNCTIONS: Final = (*BY_OUTPUT, *BY_INPUT)
+_MOVED: Final = {"FUNCTION": "relu", "PRECISION": "ieee", "coefficient": 0.0}
 
 
 @triton.jit
@@ -112,25 +113,73 @@ def _activate_grad_kernel(
     _store(dx_ptr + start + offs, dx, mask, is_whole, PRECISION)
 
 
+@triton.jit(do_not_specialize=["pixels", "lanes", "x_lanes", "y_lanes"])
+def _activate_ranges_kernel(
+    x_ptr, y_ptr, pixels, lanes, x_lanes, y_lanes, coefficient,
+    FUNCTION: tl.constexpr, PRECISION: tl.constexpr,
+    LANE: tl.constexpr, BLOCK_PIXELS: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    c, mask = block_channels(pixels, lanes, LANE, BLOCK_PIXELS, BLOCK_C)
+    x = tl.load(block_ptrs(x_ptr, c, x_lanes, LANE, BLOCK_PIXELS), mask=mask, other=0.0)
+    if FUNCTION == "relu":
+        y = _relu(x).to(x.dtype)
+    else:
+        y = stored(activated(x.to(tl.float32), coefficient, FUNCTION), x.dtype, PRECISION)
+    tl.store(block_ptrs(y_ptr, c, y_lanes, LANE, BLOCK_PIXELS), y, mask=mask)
+
+
+@triton.jit(do_not_specialize=["pixels", "lanes", "map_lanes", "dy_lanes", "dx_lanes"])
+def _activate_grad_ranges_kernel(
+    map_ptr, dy_ptr, dx_ptr, pixels, lanes, map_lanes, dy_lanes, dx_lanes, coefficient,
+    FUNCTION: tl.constexpr, BY_OUTPUT: tl.constexpr, PRECISION: tl.constexpr,
+    LANE: tl.constexpr, BLOCK_PIXELS: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    c, mask = block_channels(pixels, lanes, LANE, BLOCK_PIXELS, BLOCK_C)
+    values = tl.load(block_ptrs(map_ptr, c, map_lanes, LANE, BLOCK_PIXELS), mask=mask, other=0.0)
+    dy = tl.load(block_ptrs(dy_ptr, c, dy_lanes, LANE, BLOCK_PIXELS), mask=mask, other=0.0)
+    if FUNCTION == "relu":
+        dx = _masked_gradient(values, dy).to(dy.dtype)
+    else:
+        wide = values.to(tl.float32), dy.to(tl.float32)
+        if BY_OUTPUT:
+            wide_dx = grad_by_output(wide[0], wide[1], coefficient, FUNCTION)
+        else:
+            wide_dx = grad_by_input(wide[0], wide[1], coefficient, FUNCTION)
+        dx = stored(wide_dx, dy.dtype, PRECISION)
+    tl.store(block_ptrs(dx_ptr, c, dx_lanes, LANE, BLOCK_PIXELS), dx, mask=mask)
+
+
 def relu(x: Tensor, y: Tensor) -> None:
-    """y = max(x, 0), NaN kept; contiguous, same shape and dtype; y may be x."""
-    launch(_relu_kernel, x, y)
+    """y = max(x, 0), NaN kept; same shape and dtype; y may be x.
+
+    Maps here and below are contiguous or ranges of the channels of contiguous ones.
+    """
+    if are_whole(x, y):
+        launch(_relu_kernel, x, y)
+    else:
+        launch_ranges(_activate_ranges_kernel, x, y, **_MOVED)
 
 
 def relu_grad(y: Tensor, dy: Tensor, dx: Tensor) -> None:
     """dx = dy where the output y is above zero (or NaN), else 0; dx may be dy."""
-    launch(_relu_grad_kernel, y, dy, dx)
+    if are_whole(y, dy, dx):
+        launch(_relu_grad_kernel, y, dy, dx)
+    else:
+        launch_ranges(_activate_grad_ranges_kernel, y, dy, dx, BY_OUTPUT=True, **_MOVED)
 
 
 def activate(
     x: Tensor, y: Tensor, *, function: str, coefficient: float = 0.0, precision: str = "ieee"
 ) -> None:
-    """y = function(x), by torch's name of it; contiguous, same shape and dtype; y may be x.
+    """y = function(x), by torch's name of it; same shape and dtype; y may be x.
 
     `coefficient` is the slope of leaky_relu below zero, not negative, or the alpha of elu.
     """
     constants = {"FUNCTION": function, "PRECISION": precision}
-    launch(_activate_kernel, x, y, coefficient=float(coefficient), **constants)
+    if are_whole(x, y):
+        launch(_activate_kernel, x, y, coefficient=float(coefficient), **constants)
+    else:
+        launch_ranges(_activate_ranges_kernel, x, y, coefficient=float(coefficient), **constants)
 
 
 def activate_grad(
@@ -141,8 +190,12 @@ def activate_grad(
 
     dx may be dy.
     """
-    constants = {"FUNCTION": function, "BY_OUTPUT": function in BY_OUTPUT, "PRECISION": precision}
-    launch(_activate_grad_kernel, values, dy, dx, coefficient=float(coefficient), **constants)
+    constants: dict[str, str | float] = {"FUNCTION": function, "PRECISION": precision}
+    constants |= {"BY_OUTPUT": function in BY_OUTPUT, "coefficient": float(coefficient)}
+    if are_whole(values, dy, dx):
+        launch(_activate_grad_kernel, values, dy, dx, **constants)
+    else:
+        launch_ranges(_activate_grad_ranges_kernel, values, dy, dx, **constants)
 
 
 def relu_reference(x: Tensor, y: Tensor) -> None:

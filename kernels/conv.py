@@ -37,6 +37,7 @@ from .conv_tiles import (
     suits_descriptors,
     suits_specialized,
 )
+from .ranges import halves_of
 from .rounding import stored_reference
 
 
@@ -136,7 +137,7 @@ def _launch_forward(
         launch_box(read, weights_of(packed), y, box_taps, epilogue, precision)
     elif _suits_halves(x, y, taps, epilogue, precision):
         box = specialized_box(y, taps, epilogue)
-        launch_specialized(_halves(x), weights_of(packed), y, taps, epilogue, box)
+        launch_specialized(halves_of(x), weights_of(packed), y, taps, epilogue, box)
     elif _suits_joined(y, taps, precision):
         launch_joined(x, packed, y, taps, epilogue, precision)
     else:
@@ -162,12 +163,6 @@ def _suits_halves(x: Tensor, y: Tensor, taps: Filter, epilogue: Epilogue, precis
     return taps.out_channels >= 2 * FEW_CHANNELS and suits_specialized(
         taps, x.dtype, box, pooled=pooled
     )
-
-
-def _halves(x: Tensor) -> Tensor:
-    """x with pairs of rows and of columns as axes of their own: [N, H/2, 2, W/2, 2 * C]."""
-    samples, height, width, channels = x.shape
-    return x.view(samples, height // 2, 2, width // 2, 2 * channels)
 
 
 def _has_phases(taps: Filter, up: Pair, epilogue: Epilogue) -> bool:

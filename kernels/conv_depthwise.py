@@ -19,6 +19,7 @@ from .conv import conv2d_grad_input_reference, conv2d_reference
 from .conv_grad_weight import conv2d_grad_weight_reference
 from .conv_grad_weight_parts import share_of
 from .conv_tiles import Pair
+from .ranges import pitch_of
 from .rounding import stored
 
 WIDEST: Final = 7  # columns of a filter whose weights a thread holds
@@ -78,20 +79,19 @@ def _group_of(size: Pair) -> int:
 
 
 @triton.jit
-def _loaded(
-    ptrs, column, width, channels, mask, FIRST: tl.constexpr, COUNT: tl.constexpr
-) -> tl.tuple:
+def _loaded(ptrs, column, width, pitch, mask, FIRST: tl.constexpr, COUNT: tl.constexpr) -> tl.tuple:
     """Columns FIRST and on, beside column `column`, to which the pointers are; float32."""
     columns = ()
     for j in tl.static_range(FIRST, FIRST + COUNT):
         inside = mask & (column + j >= 0) & (column + j < width)
-        columns += (tl.load(ptrs + j * channels, mask=inside, other=0.0).to(tl.float32),)
+        columns += (tl.load(ptrs + j * pitch, mask=inside, other=0.0).to(tl.float32),)
     return columns
 
 
 @triton.jit(do_not_specialize=["num_rows", "in_h", "in_w", "out_h", "out_w", "pad_h", "dil_h"])
 def _depthwise_kernel(
-    x_ptr, packed_ptr, bias_ptr, y_ptr, num_rows, in_h, in_w, out_h, out_w, eighths, pad_h, dil_h,
+    x_ptr, packed_ptr, bias_ptr, y_ptr, num_rows, in_h, in_w, out_h, out_w,
+    eighths, x_eighths, y_eighths, pad_h, dil_h,
     R: tl.constexpr, S: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     UP_H: tl.constexpr, UP_W: tl.constexpr, PAD_W: tl.constexpr, DIL_W: tl.constexpr,
     TURNED: tl.constexpr, FIRST: tl.constexpr, COUNT: tl.constexpr, PRECISION: tl.constexpr,
@@ -99,6 +99,7 @@ def _depthwise_kernel(
 ):  # fmt: skip
     """Output h sums taps r of input (h * STRIDE - pad + r * dil) / UP, where whole; w likewise."""
     channels = eighths * 8  # which loads of 16 bytes divide
+    x_pitch, y_pitch = x_eighths * 8, y_eighths * 8
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     first = tl.program_id(1) * COLUMNS
     c = tl.program_id(2) * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]
@@ -112,8 +113,8 @@ def _depthwise_kernel(
     for r in range(R):
         up = h * STRIDE_H + r * dil_h - pad_h
         inside = mask & (up >= 0) & (up % UP_H == 0) & (up // UP_H < in_h)
-        x_ptrs = x_ptr + ((sample * in_h + up // UP_H) * in_w + column) * channels + c
-        x = _loaded(x_ptrs, column, in_w, channels, inside, FIRST, COUNT)
+        x_ptrs = x_ptr + ((sample * in_h + up // UP_H) * in_w + column) * x_pitch + c
+        x = _loaded(x_ptrs, column, in_w, x_pitch, inside, FIRST, COUNT)
         tap_row = R - 1 - r if TURNED else r
         weights = ()
         for s in tl.static_range(S):
@@ -132,10 +133,10 @@ def _depthwise_kernel(
     bias = tl.zeros((ROWS, BLOCK_C), tl.float32)
     if bias_ptr is not None:
         bias = tl.load(bias_ptr + c, mask=c < channels, other=0.0)
-    y_ptrs = y_ptr + (row * out_w + first) * channels + c
+    y_ptrs = y_ptr + (row * out_w + first) * y_pitch + c
     for t in tl.static_range(COLUMNS):
         y = stored(sums[t] + bias, y_ptr.dtype.element_ty, PRECISION)
-        tl.store(y_ptrs + t * channels, y, mask=mask & (first + t < out_w))
+        tl.store(y_ptrs + t * y_pitch, y, mask=mask & (first + t < out_w))
 
 
 @triton.jit(
@@ -144,14 +145,15 @@ def _depthwise_kernel(
     ]
 )  # fmt: skip
 def _depthwise_grad_weight_kernel(
-    x_ptr, dy_ptr, partials_ptr, first, num_samples, in_h, in_w, out_h, out_w, eighths,
-    pad_h, dil_h, unit, splits,
+    x_ptr, dy_ptr, partials_ptr, first, num_samples, in_h, in_w, out_h, out_w,
+    eighths, x_eighths, dy_eighths, pad_h, dil_h, unit, splits,
     R: tl.constexpr, S: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     PAD_W: tl.constexpr, DIL_W: tl.constexpr, FIRST: tl.constexpr, COUNT: tl.constexpr,
     GROUP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """Sums of GROUP rows of the filters; those of a unit add up before they are added."""
     channels = eighths * 8
+    x_pitch, dy_pitch = x_eighths * 8, dy_eighths * 8
     split, tiles_c = tl.program_id(0), tl.cdiv(channels, BLOCK_C)
     first_r = tl.program_id(1) // tiles_c * GROUP
     c = tl.program_id(1) % tiles_c * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -168,15 +170,15 @@ def _depthwise_grad_weight_kernel(
             q = step % runs * COLUMNS
             mask = (row < rows) & (c < channels)[None, :]
             sample, p = (unit_start + row // out_h).to(tl.int64), row % out_h
-            dy_ptrs = dy_ptr + ((sample * out_h + p) * out_w + q) * channels + c[None, :]
-            dy = _loaded(dy_ptrs, q, out_w, channels, mask, 0, COLUMNS)
+            dy_ptrs = dy_ptr + ((sample * out_h + p) * out_w + q) * dy_pitch + c[None, :]
+            dy = _loaded(dy_ptrs, q, out_w, dy_pitch, mask, 0, COLUMNS)
             column = q * STRIDE_W
             added = ()
             for i in tl.static_range(GROUP):
                 h = p * STRIDE_H + (first_r + i) * dil_h - pad_h
                 inside = mask & (h >= 0) & (h < in_h)
-                x_ptrs = x_ptr + ((sample * in_h + h) * in_w + column) * channels + c[None, :]
-                x = _loaded(x_ptrs, column, in_w, channels, inside, FIRST, COUNT)
+                x_ptrs = x_ptr + ((sample * in_h + h) * in_w + column) * x_pitch + c[None, :]
+                x = _loaded(x_ptrs, column, in_w, x_pitch, inside, FIRST, COUNT)
                 for s in tl.static_range(S):
                     total = sums[i * S + s]
                     for t in tl.static_range(COLUMNS):
@@ -225,8 +227,9 @@ def _launch(
     first, last = _reach(size_s, columns, stride[1], up[1], padding[1], dilation[1])
     grid = (cdiv(samples * out_h, rows), cdiv(out_w, columns), cdiv(channels, block_c))
     _depthwise_kernel[grid](
-        x, packed, bias, y, samples * out_h, x.shape[1], x.shape[2], out_h, out_w, channels // 8,
-        padding[0], dilation[0], R=size_r, S=size_s, STRIDE_H=stride[0], STRIDE_W=stride[1],
+        x, packed, bias, y, samples * out_h, x.shape[1], x.shape[2], out_h, out_w,
+        channels // 8, pitch_of(x) // 8, pitch_of(y) // 8, padding[0], dilation[0],
+        R=size_r, S=size_s, STRIDE_H=stride[0], STRIDE_W=stride[1],
         UP_H=up[0], UP_W=up[1], PAD_W=padding[1], DIL_W=dilation[1], TURNED=turned,
         FIRST=first, COUNT=last - first + 1, PRECISION=precision,
         ROWS=rows, COLUMNS=columns, BLOCK_C=block_c, num_warps=_num_warps(x),
@@ -262,8 +265,9 @@ def depthwise_conv2d_grad_weight(
     start, last = _reach(size_s, columns, stride[1], 1, padding[1], dilation[1])
     block_c = min(triton.next_power_of_2(channels), BLOCK_C)
     _depthwise_grad_weight_kernel[(splits, cdiv(size_r, group) * cdiv(channels, block_c))](
-        x, dy, partials, int(first), x.shape[0], x.shape[1], x.shape[2], *sides, channels // 8,
-        padding[0], dilation[0], plan.unit, splits,
+        x, dy, partials, int(first), x.shape[0], x.shape[1], x.shape[2], *sides,
+        channels // 8, pitch_of(x) // 8, pitch_of(dy) // 8, padding[0], dilation[0],
+        plan.unit, splits,
         R=size_r, S=size_s, STRIDE_H=stride[0], STRIDE_W=stride[1], PAD_W=padding[1],
         DIL_W=dilation[1], FIRST=start, COUNT=last - start + 1, GROUP=group,
         ROWS=TILE // block_c, COLUMNS=columns, BLOCK_C=block_c, num_warps=8,

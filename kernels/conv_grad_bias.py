@@ -16,6 +16,7 @@ from triton import cdiv
 
 from .conv_grad_weight_parts import share_of, turns_of
 from .conv_tiles import Pair, block_of
+from .ranges import pitch_of
 
 CELLS: Final = (8, 4)  # rows and columns; a sum of 16 bfloat16 pixels has an eighth of their bytes
 SUMMED_PIXELS: Final = 16384  # of a unit, at least, where UNIT_SAMPLES allow
@@ -80,7 +81,7 @@ def _sum_of_4x4(ptrs, mask, row, column):
 
 @triton.jit(do_not_specialize=["num_cells", "cells_h", "cells_w", "halves"])
 def sum_cells_kernel(
-    map_ptr, sums_ptr, num_cells, cells_h, cells_w, channels, halves,
+    map_ptr, sums_ptr, num_cells, cells_h, cells_w, channels, pitch, halves,
     SIDE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ) -> None:  # fmt: skip
     """Sums of BLOCK_N cells of SIDE x SIDE pixels, each cell's in threads of its own.
@@ -91,17 +92,17 @@ def sum_cells_kernel(
     offs_k = tl.program_id(1) * BLOCK_K + tl.arange(0, BLOCK_K)
     first = (cell // cells_w * SIDE * cells_w + cell % cells_w) * SIDE  # a cell's first pixel
     mask = (cell < num_cells)[:, None] & (offs_k < channels)[None, :]
-    ptrs = map_ptr + first[:, None] * channels + offs_k[None, :]
-    row = cells_w * SIDE * channels
+    ptrs = map_ptr + first[:, None] * pitch + offs_k[None, :]
+    row = cells_w * SIDE * pitch
     sums = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
     for _ in range(halves):
-        beside = ptrs + SIDE // 2 * channels
+        beside = ptrs + SIDE // 2 * pitch
         if SIDE == 8:
-            pair = _sum_of_4x4(ptrs, mask, row, channels)
-            pair += _sum_of_4x4(beside, mask, row, channels)
+            pair = _sum_of_4x4(ptrs, mask, row, pitch)
+            pair += _sum_of_4x4(beside, mask, row, pitch)
         elif SIDE == 4:
-            pair = _sum_of_2x2(ptrs, mask, row, channels)
-            pair += _sum_of_2x2(beside, mask, row, channels)
+            pair = _sum_of_2x2(ptrs, mask, row, pitch)
+            pair += _sum_of_2x2(beside, mask, row, pitch)
         else:
             pair = _pixel(ptrs, mask) + _pixel(beside, mask)
         sums += pair
@@ -111,7 +112,7 @@ def sum_cells_kernel(
 
 @triton.jit(do_not_specialize=["first", "num_samples", "pixels", "unit", "splits"])
 def grad_bias_kernel(
-    dy_ptr, partials_ptr, first, num_samples, pixels, channels, unit, splits,
+    dy_ptr, partials_ptr, first, num_samples, pixels, channels, pitch, unit, splits,
     BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
 ) -> None:  # fmt: skip
     """A step is a run of pixels of a unit of samples, summed before it is added."""
@@ -127,7 +128,7 @@ def grad_bias_kernel(
         offs_p = (start + turn % share) * BLOCK_P + tl.arange(0, BLOCK_P)  # of the unit
         row = (turn // share * unit).to(tl.int64) * pixels + offs_p
         mask = ((offs_p < unit * pixels) & (row < rows))[:, None] & mask_k[None, :]
-        dy = tl.load(dy_ptr + row[:, None] * channels + offs_k[None, :], mask=mask, other=0.0)
+        dy = tl.load(dy_ptr + row[:, None] * pitch + offs_k[None, :], mask=mask, other=0.0)
         acc += tl.sum(dy.to(tl.float32), 0)
     tl.store(sum_ptrs, acc, mask=mask_k)
 
@@ -142,7 +143,7 @@ def sum_cells(maps: Tensor, sums: Tensor) -> None:
     num_samples, cells_h, cells_w, channels = sums.shape
     num_cells, block_n = num_samples * cells_h * cells_w, SUMMED_NBYTES // maps.element_size()
     sum_cells_kernel[(cdiv(num_cells, block_n), cdiv(channels, BLOCK_K))](
-        maps, sums, num_cells, cells_h, cells_w, channels, 2,
+        maps, sums, num_cells, cells_h, cells_w, channels, pitch_of(maps), 2,
         SIDE=side_of(maps, sums), BLOCK_N=block_n, BLOCK_K=BLOCK_K, num_warps=4,
     )  # fmt: skip
 
@@ -158,8 +159,8 @@ def conv2d_grad_bias(rows: Tensor, partials: Tensor, *, first: bool, cell: int) 
     splits, block_p = partials.shape[0], _block_of(cell)
     unit = _unit_of(height * width * cell**2)
     grad_bias_kernel[(cdiv(channels, BLOCK_K), splits)](
-        rows, partials, int(first), num_samples, height * width, channels, unit, splits,
-        BLOCK_P=block_p, BLOCK_K=BLOCK_K, STAGES=STAGES[block_p], num_warps=4,
+        rows, partials, int(first), num_samples, height * width, channels, pitch_of(rows),
+        unit, splits, BLOCK_P=block_p, BLOCK_K=BLOCK_K, STAGES=STAGES[block_p], num_warps=4,
     )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ from .conv_grad_weight_samples import grad_weight_samples_kernel
 from .conv_grad_weight_turned import grad_weight_turned_kernel
 from .conv_tiles import FEW_CHANNELS, Filter, Pair, Tile
 from .hopper import swizzled
+from .ranges import flat_rows, flat_samples, pitch_of
 
 __all__ = [
     "GradWeightPlan",
@@ -90,16 +91,16 @@ def _launch_flat(
 ) -> None:
     tile, taps = work.tile, layer.taps
     num_samples, height, width, in_channels = x.shape
-    flat, rows = (num_samples, height * width, -1), (num_samples, height, -1)
     edge = edge_block(layer, tile)
     kernel = grad_weight_taps_kernel if work.kernel == "taps" else grad_weight_flat_kernel
     kernel[(work.programs * (work.splits + work.edges),)](
-        TensorDescriptor.from_tensor(x.view(flat), [1, tile.pixels, tile.in_channels]),
-        TensorDescriptor.from_tensor(dy.view(flat), [1, tile.pixels, tile.out_channels]),
-        TensorDescriptor.from_tensor(x.view(rows), [1, edge, tile.in_channels]),
-        TensorDescriptor.from_tensor(dy.view(rows), [1, edge, tile.out_channels]),
+        TensorDescriptor.from_tensor(x.flatten(1, 2), [1, tile.pixels, tile.in_channels]),
+        TensorDescriptor.from_tensor(dy.flatten(1, 2), [1, tile.pixels, tile.out_channels]),
+        TensorDescriptor.from_tensor(flat_rows(x), [1, edge, tile.in_channels]),
+        TensorDescriptor.from_tensor(flat_rows(dy), [1, edge, tile.out_channels]),
         _sums(partials, tile), num_samples, height, width, in_channels, taps.out_channels,
-        work.unit, work.splits, work.edges, *taps.padding, *taps.dilation,
+        pitch_of(x), pitch_of(dy), work.unit, work.splits, work.edges,
+        *taps.padding, *taps.dilation,
         FIRST=first, R=taps.size[0], S=taps.size[1], PRECISION=layer.precision,
         BLOCK_P=tile.pixels, BLOCK_E=edge, BLOCK_K=tile.out_channels, BLOCK_C=tile.in_channels,
         SWAP=tile.out_channels > tile.in_channels, STAGES=tile.num_stages, num_warps=tile.num_warps,
@@ -112,10 +113,11 @@ def _launch_samples(
     tile, taps = work.tile, layer.taps
     num_samples = x.shape[0]
     grad_weight_samples_kernel[(work.programs * work.splits,)](
-        TensorDescriptor.from_tensor(x.view(num_samples, -1), [tile.pixels, tile.in_channels]),
-        TensorDescriptor.from_tensor(dy.view(num_samples, -1), [tile.pixels, tile.out_channels]),
+        TensorDescriptor.from_tensor(flat_samples(x), [tile.pixels, tile.in_channels]),
+        TensorDescriptor.from_tensor(flat_samples(dy), [tile.pixels, tile.out_channels]),
         _sums(partials, tile), num_samples, *layer.in_sides, *layer.out_sides,
-        taps.in_channels, taps.out_channels, work.splits, *taps.padding, *taps.dilation,
+        taps.in_channels, taps.out_channels, pitch_of(x), pitch_of(dy), work.splits,
+        *taps.padding, *taps.dilation,
         FIRST=first,
         R=taps.size[0], S=taps.size[1], STRIDE_H=taps.stride[0], STRIDE_W=taps.stride[1],
         PRECISION=layer.precision,
@@ -131,7 +133,7 @@ def _launch_gather(
     grad_weight_gather_kernel[(work.programs * work.splits,)](
         x, dy, partials, int(first), x.shape[0], *layer.in_sides, *layer.out_sides,
         taps.in_channels, taps.out_channels, taps.groups, *taps.padding, *taps.dilation,
-        work.unit, work.splits,
+        pitch_of(x), pitch_of(dy), work.unit, work.splits,
         R=taps.size[0], S=taps.size[1], STRIDE_H=taps.stride[0], STRIDE_W=taps.stride[1],
         FLATTEN=taps.in_channels < FEW_CHANNELS, PRECISION=layer.precision,
         BLOCK_P=tile.pixels, BLOCK_K=tile.out_channels, BLOCK_C=tile.in_channels,
@@ -143,13 +145,13 @@ def _launch_few(
     x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: Layer, work: Work
 ) -> None:
     tile, taps = work.tile, layer.taps
-    flat = dy.view(dy.shape[0], -1, dy.shape[3])
     grad_weight_few_kernel[(work.programs * work.splits,)](
-        x, TensorDescriptor.from_tensor(flat, [1, tile.pixels, tile.out_channels]), partials,
-        x.shape[0], *layer.in_sides, *layer.out_sides, taps.out_channels,
+        x, TensorDescriptor.from_tensor(dy.flatten(1, 2), [1, tile.pixels, tile.out_channels]),
+        partials, x.shape[0], *layer.in_sides, *layer.out_sides, taps.out_channels,
         work.unit, work.splits, *taps.padding, *taps.dilation,
         FIRST=first, R=taps.size[0], S=taps.size[1], C=taps.in_channels,
-        STRIDE_H=taps.stride[0], STRIDE_W=taps.stride[1], PRECISION=layer.precision,
+        PITCH=pitch_of(x), STRIDE_H=taps.stride[0], STRIDE_W=taps.stride[1],
+        PRECISION=layer.precision,
         BLOCK_P=tile.pixels, BLOCK_K=tile.out_channels, BLOCK_E=tile.in_channels,
         STAGES=tile.num_stages, num_warps=tile.num_warps,
     )  # fmt: skip

@@ -16,7 +16,7 @@ SIZES: Final = (
 @triton.jit
 def _gathered(
     x_ptr, n, pixel, tap_h, tap_w, offs_e, mask_e, in_h, in_w, out_h, out_w,
-    C: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr, BLOCK_P: tl.constexpr,
+    PITCH: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr, BLOCK_P: tl.constexpr,
 ):  # fmt: skip
     """What each output pixel of a run meets of its sample, [BLOCK_P, BLOCK_E]; 32-bit offsets."""
     offs_p = pixel + tl.arange(0, BLOCK_P)
@@ -25,8 +25,8 @@ def _gathered(
     inside_h = (h[:, None] + tap_h[None, :]).to(tl.uint32) < in_h.to(tl.uint32)
     inside_w = (w[:, None] + tap_w[None, :]).to(tl.uint32) < in_w.to(tl.uint32)
     mask = inside_h & inside_w & mask_e[None, :] & (offs_p < out_h * out_w)[:, None]
-    sample_ptr = x_ptr + n.to(tl.int64) * in_h * in_w * C
-    return tl.load(sample_ptr + ((h * in_w + w) * C)[:, None] + offs_e[None, :], mask, other=0.0)
+    pixel_ptrs = x_ptr + n.to(tl.int64) * in_h * in_w * PITCH + (h * in_w + w) * PITCH
+    return tl.load(pixel_ptrs[:, None] + offs_e[None, :], mask, other=0.0)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -34,7 +34,7 @@ def grad_weight_few_kernel(
     x_ptr, dy_desc, partials_ptr,
     num_samples, in_h, in_w, out_h, out_w, out_c, unit, splits, pad_h, pad_w, dil_h, dil_w,
     FIRST: tl.constexpr, R: tl.constexpr, S: tl.constexpr, C: tl.constexpr,
-    STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr, PRECISION: tl.constexpr,
+    PITCH: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_E: tl.constexpr, STAGES: tl.constexpr,
 ) -> None:  # fmt: skip
     """A step is a run of output pixels of one sample; x is read a step ahead, into registers."""
@@ -54,7 +54,7 @@ def grad_weight_few_kernel(
 
     tap_h = e // (S * C) * dil_h - pad_h
     tap_w = e // C % S * dil_w - pad_w
-    offs_e = (tap_h * in_w + tap_w) * C + e % C
+    offs_e = (tap_h * in_w + tap_w) * PITCH + e % C
     pixels = out_h * out_w
     runs = tl.cdiv(pixels, BLOCK_P)
     start, share = share_of(split, splits, unit * runs)
@@ -63,7 +63,7 @@ def grad_weight_few_kernel(
     turns = turns_of(start, share, unit, num_samples, num_samples % unit * runs)
     x = _gathered(
         x_ptr, n, pixel, tap_h, tap_w, offs_e, mask_e & (turns > 0), in_h, in_w, out_h, out_w,
-        C, STRIDE_H, STRIDE_W, BLOCK_P,
+        PITCH, STRIDE_H, STRIDE_W, BLOCK_P,
     )  # fmt: skip
     for turn in tl.range(0, turns, num_stages=STAGES):
         dy = dy_desc.load([n, pixel, k]).reshape(BLOCK_P, BLOCK_K)
@@ -72,7 +72,7 @@ def grad_weight_few_kernel(
         )
         ahead = _gathered(
             x_ptr, n, pixel, tap_h, tap_w, offs_e, mask_e & (turn + 1 < turns),
-            in_h, in_w, out_h, out_w, C, STRIDE_H, STRIDE_W, BLOCK_P,
+            in_h, in_w, out_h, out_w, PITCH, STRIDE_H, STRIDE_W, BLOCK_P,
         )  # fmt: skip
         acc = tl.dot(dy.T, x, acc, input_precision=PRECISION)
         x = ahead

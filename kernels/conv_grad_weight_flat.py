@@ -20,15 +20,16 @@ from .conv_grad_weight_parts import (
 )
 
 SIZES: Final = (
-    "num_samples", "height", "width", "in_c", "out_c", "unit", "splits", "edges",
-    "pad_h", "pad_w", "dil_h", "dil_w",
+    "num_samples", "height", "width", "in_c", "out_c", "x_pitch", "dy_pitch",
+    "unit", "splits", "edges", "pad_h", "pad_w", "dil_h", "dil_w",
 )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=SIZES)
 def grad_weight_flat_kernel(
     x_desc, dy_desc, x_edge_desc, dy_edge_desc, sums_desc,
-    num_samples, height, width, in_c, out_c, unit, splits, edges, pad_h, pad_w, dil_h, dil_w,
+    num_samples, height, width, in_c, out_c, x_pitch, dy_pitch, unit, splits, edges,
+    pad_h, pad_w, dil_h, dil_w,
     FIRST: tl.constexpr, R: tl.constexpr, S: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
     SWAP: tl.constexpr, STAGES: tl.constexpr,
@@ -57,8 +58,8 @@ def grad_weight_flat_kernel(
             n = turn // share * unit + step // (wrapped * runs)
             column = edge + step // runs % wrapped
             h = step % runs * BLOCK_E
-            dy = dy_edge_desc.load([n, h, column * out_c + k]).reshape(BLOCK_E, BLOCK_K)
-            x_column = (column + shift_w + side * width) * in_c + c
+            dy = dy_edge_desc.load([n, h, column * dy_pitch + k]).reshape(BLOCK_E, BLOCK_K)
+            x_column = (column + shift_w + side * width) * x_pitch + c
             x = x_edge_desc.load([n, h + shift_h - side, x_column]).reshape(BLOCK_E, BLOCK_C)
             acc = add_products(acc, dy, x, SWAP, PRECISION)
         store_sum(sums_desc, -acc, split, k, tap, c, SWAP, BLOCK_K, BLOCK_C)
@@ -83,7 +84,8 @@ def grad_weight_flat_kernel(
 @triton.jit(do_not_specialize=SIZES)
 def grad_weight_taps_kernel(
     x_desc, dy_desc, x_edge_desc, dy_edge_desc, sums_desc,
-    num_samples, height, width, in_c, out_c, unit, splits, edges, pad_h, pad_w, dil_h, dil_w,
+    num_samples, height, width, in_c, out_c, x_pitch, dy_pitch, unit, splits, edges,
+    pad_h, pad_w, dil_h, dil_w,
     FIRST: tl.constexpr, R: tl.constexpr, S: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
     SWAP: tl.constexpr, STAGES: tl.constexpr,
@@ -111,8 +113,8 @@ def grad_weight_taps_kernel(
             n = turn // share * unit + step // (pad_w * runs)
             column = step // runs % pad_w
             h = step % runs * BLOCK_E
-            dy = dy_edge_desc.load([n, h, column * out_c + k]).reshape(BLOCK_E, BLOCK_K)
-            x_column = (column - pad_w + width) * in_c + c
+            dy = dy_edge_desc.load([n, h, column * dy_pitch + k]).reshape(BLOCK_E, BLOCK_K)
+            x_column = (column - pad_w + width) * x_pitch + c
             x = x_edge_desc.load([n, h + shift_h - 1, x_column]).reshape(BLOCK_E, BLOCK_C)
             left_sum = add_products(left_sum, dy, x, SWAP, PRECISION)
         for turn in tl.range(0, turns, num_stages=STAGES):
@@ -120,9 +122,10 @@ def grad_weight_taps_kernel(
             n = turn // share * unit + step // (pad_w * runs)
             column = step // runs % pad_w
             h = step % runs * BLOCK_E
-            dy_column = (width - pad_w + column) * out_c + k
+            dy_column = (width - pad_w + column) * dy_pitch + k
             dy = dy_edge_desc.load([n, h, dy_column]).reshape(BLOCK_E, BLOCK_K)
-            x = x_edge_desc.load([n, h + shift_h + 1, column * in_c + c]).reshape(BLOCK_E, BLOCK_C)
+            x_column = column * x_pitch + c
+            x = x_edge_desc.load([n, h + shift_h + 1, x_column]).reshape(BLOCK_E, BLOCK_C)
             right_sum = add_products(right_sum, dy, x, SWAP, PRECISION)
         store_sum(sums_desc, -left_sum, split, k, 3 * r, c, SWAP, BLOCK_K, BLOCK_C)
         store_sum(sums_desc, mid_sum, split, k, 3 * r + 1, c, SWAP, BLOCK_K, BLOCK_C)

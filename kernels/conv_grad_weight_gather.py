@@ -20,7 +20,7 @@ SIZES: Final = (
 def grad_weight_gather_kernel(
     x_ptr, dy_ptr, partials_ptr, first,
     num_samples, in_h, in_w, out_h, out_w, in_c, out_c, groups, pad_h, pad_w, dil_h, dil_w,
-    unit, splits,
+    x_pitch, dy_pitch, unit, splits,
     R: tl.constexpr, S: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     FLATTEN: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
@@ -70,7 +70,7 @@ def grad_weight_gather_kernel(
         h = pixel // out_w % out_h * STRIDE_H
         w = pixel % out_w * STRIDE_W
         dy = tl.load(
-            dy_ptr + (first_sample * pixels + pixel)[:, None] * (groups * out_c) + offs_k[None, :],
+            dy_ptr + (first_sample * pixels + pixel)[:, None] * dy_pitch + offs_k[None, :],
             mask=mask_p[:, None] & mask_k[None, :], other=0.0,
         )  # [BLOCK_P, BLOCK_K]  # fmt: skip
         if FLATTEN:
@@ -84,7 +84,7 @@ def grad_weight_gather_kernel(
             mask_x = (mask_p & (h >= 0) & (h < in_h) & (w >= 0) & (w < in_w))[:, None]
             offs_x = ((sample * in_h + h) * in_w + w)[:, None]
         x = tl.load(
-            x_ptr + offs_x * (groups * in_c) + offs_c[None, :],
+            x_ptr + offs_x * x_pitch + offs_c[None, :],
             mask=mask_x & mask_c[None, :], other=0.0,
         )  # [BLOCK_P, BLOCK_C]  # fmt: skip
         acc = tl.dot(dy.T, x, acc, input_precision=PRECISION)

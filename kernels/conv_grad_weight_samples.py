@@ -8,8 +8,8 @@ import triton.language as tl
 from .conv_grad_weight_parts import add_products, load_sum, part_of, share_of, store_sum
 
 SIZES: Final = (
-    "num_samples", "in_h", "in_w", "out_h", "out_w", "in_c", "out_c", "splits",
-    "pad_h", "pad_w", "dil_h", "dil_w",
+    "num_samples", "in_h", "in_w", "out_h", "out_w", "in_c", "out_c", "x_pitch", "dy_pitch",
+    "splits",     "pad_h", "pad_w", "dil_h", "dil_w",
 )  # fmt: skip
 
 
@@ -24,7 +24,8 @@ def _valid_outputs(shift, in_size, out_size, STRIDE: tl.constexpr):
 @triton.jit(do_not_specialize=SIZES)
 def grad_weight_samples_kernel(
     x_desc, dy_desc, sums_desc,
-    num_samples, in_h, in_w, out_h, out_w, in_c, out_c, splits, pad_h, pad_w, dil_h, dil_w,
+    num_samples, in_h, in_w, out_h, out_w, in_c, out_c, x_pitch, dy_pitch,
+    splits, pad_h, pad_w, dil_h, dil_w,
     FIRST: tl.constexpr, R: tl.constexpr, S: tl.constexpr,
     STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
@@ -44,8 +45,8 @@ def grad_weight_samples_kernel(
     acc = load_sum(sums_desc, split, k, tap, c, FIRST, SWAP, BLOCK_K, BLOCK_C)
     for _ in tl.range(0, tl.cdiv(num_samples, BLOCK_N) * share, num_stages=STAGES):
         x_pixel = (h * STRIDE_H + shift_h) * in_w + w * STRIDE_W + shift_w
-        dy = dy_desc.load([n, (h * out_w + w) * out_c + k])
-        x = x_desc.load([n, x_pixel * in_c + c])
+        dy = dy_desc.load([n, (h * out_w + w) * dy_pitch + k])
+        x = x_desc.load([n, x_pixel * x_pitch + c])
         acc = add_products(acc, dy, x, SWAP, PRECISION)
         w += 1
         h = tl.where(w < first_w + num_w, h, h + 1)

@@ -19,7 +19,7 @@ SIZES: Final = (
 def conv_joined_kernel(
     x_ptr, packed_ptr, bias_ptr, y_desc, codes_ptr,
     num_samples, in_h, in_w, height, width, out_c, pad_h, pad_w, dil_h, dil_w,
-    R: tl.constexpr, S: tl.constexpr, IN_C: tl.constexpr,
+    R: tl.constexpr, S: tl.constexpr, IN_C: tl.constexpr, PITCH: tl.constexpr,
     STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     HAS_BIAS: tl.constexpr, RELU: tl.constexpr, POOL: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr,
@@ -45,7 +45,7 @@ def conv_joined_kernel(
     in_column = (w + pixel % BLOCK_W) * STRIDE_W - pad_w
     mask_p = n + sample < num_samples
     offs_p = (sample * in_h + in_row) * in_w + in_column  # [PIXELS], in pixels of the input
-    x_ptr += n.to(tl.int64) * in_h * in_w * IN_C
+    x_ptr += n.to(tl.int64) * in_h * in_w * PITCH
     offs_k = k + tl.arange(0, BLOCK_K)
     packed_ptrs = packed_ptr + offs_k[:, None] * (R * S * IN_C)
     acc = tl.zeros((BLOCK_K, PIXELS), tl.float32)
@@ -57,7 +57,7 @@ def conv_joined_kernel(
         row = in_row[:, None] + r[None, :]
         column = in_column[:, None] + s[None, :]
         mask = (row >= 0) & (row < in_h) & (column >= 0) & (column < in_w)
-        offs_x = offs_p[:, None] * IN_C + ((r * in_w + s) * IN_C + offs_e % IN_C)[None, :]
+        offs_x = offs_p[:, None] * PITCH + ((r * in_w + s) * PITCH + offs_e % IN_C)[None, :]
         x = tl.load(x_ptr + offs_x, mask=mask & mask_p[:, None] & mask_e[None, :], other=0.0)
         mask = (offs_k < out_c)[:, None] & mask_e[None, :]
         weight = tl.load(packed_ptrs + offs_e[None, :], mask=mask, other=0.0)

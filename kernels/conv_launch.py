@@ -30,6 +30,7 @@ from .conv_tiles import (
 from .conv_tma import conv_box_kernel
 from .device import num_sms
 from .hopper import swizzled
+from .ranges import is_range, pitch_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ def launch_pointer(
         x, packed, epilogue.bias, epilogue.mask, y, epilogue.codes,
         num_samples, x.shape[1], x.shape[2], out_h, out_w,
         taps.in_channels, taps.out_channels, taps.groups, *taps.padding, *taps.dilation,
+        pitch_of(x), 0 if epilogue.mask is None else pitch_of(epilogue.mask), pitch_of(y),
         R=taps.size[0], S=taps.size[1], STRIDE_H=taps.stride[0], STRIDE_W=taps.stride[1],
         UP_H=up[0], UP_W=up[1],
         STEP_H=up[0] // gcd(up[0], taps.dilation[0]), STEP_W=up[1] // gcd(up[1], taps.dilation[1]),
@@ -89,8 +91,8 @@ def launch_box(
     """By boxes of pixels, at stride 1: specialised warps where these suit the layer."""
     pooled = epilogue.codes is not None
     one_by_one = taps.size == (1, 1) and taps.padding == (0, 0)
-    dense = x.is_contiguous() and y.is_contiguous()
-    if one_by_one and dense and not pooled and epilogue.sums is None:
+    joined = is_range(x) and is_range(y)
+    if one_by_one and joined and not pooled and epilogue.sums is None:
         mask = None if epilogue.mask is None else _as_row(epilogue.mask)
         x, y, epilogue = _as_row(x), _as_row(y), replace(epilogue, mask=mask)
     box = specialized_box(y, taps, epilogue)
@@ -128,8 +130,10 @@ def _as_row(nhwc: Tensor) -> Tensor:
 def launch_specialized(
     x: Tensor, weights: Weights, y: Tensor, taps: Filter, epilogue: Epilogue, box: Box
 ) -> None:
-    """x is [N, H, W, C], or its `_halves` at stride 2."""
-    block = box if x.dim() == 4 else (*box[:2], 1, box[2])
+    """x is [N, H, W, C], or its `halves_of` at stride 2."""
+    halved = x.dim() == 5
+    block = (*box[:2], 1, box[2]) if halved else box
+    pitch = x.stride(3) // 2 if halved else 0
     tile = specialized_tile(taps, x.dtype)
     shared = shares_rows(taps, box)
     stored = _stored_box(box, tile, epilogue.codes is not None)
@@ -144,7 +148,7 @@ def launch_specialized(
         None if epilogue.mask is None else swizzled(epilogue.mask, stored),
         swizzled(y, stored),
         epilogue.codes, epilogue.sums,
-        num_samples, height, width, taps.in_channels, taps.out_channels,
+        num_samples, height, width, taps.in_channels, taps.out_channels, pitch,
         *taps.padding, *taps.dilation, *weights.strides,
         R=taps.size[0], S=taps.size[1], **_flags(epilogue), ROUND=y.dtype == torch.float32,
         CELL=cell, ROWS=taps.size[0] if shared else 1,
@@ -195,7 +199,7 @@ def launch_joined(
         epilogue.codes,
         num_samples, x.shape[1], x.shape[2], height, width, taps.out_channels,
         *taps.padding, *taps.dilation,
-        R=taps.size[0], S=taps.size[1], IN_C=taps.in_channels,
+        R=taps.size[0], S=taps.size[1], IN_C=taps.in_channels, PITCH=pitch_of(x),
         STRIDE_H=taps.stride[0], STRIDE_W=taps.stride[1],
         HAS_BIAS=epilogue.bias is not None, RELU=epilogue.relu, POOL=pooled, PRECISION=precision,
         BLOCK_N=box[0], BLOCK_H=box[1], BLOCK_W=box[2],

@@ -50,7 +50,7 @@ def _window_pixels(pid, height, width, BLOCK_P: tl.constexpr):
 
 @triton.jit
 def _store_windows(
-    y_ptr, codes_ptr, y, pid, offs_k, num_windows, channels, out_c,
+    y_ptr, codes_ptr, y, pid, offs_k, num_windows, channels, out_c, y_pitch,
     BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """Store maxima and codes of y [BLOCK_P, BLOCK_K], four rows a window, out_c of all channels."""
@@ -60,7 +60,7 @@ def _store_windows(
     largest, tap = max_of_taps(first, second, third, fourth)  # [BLOCK_P / 4, BLOCK_K]
     window = pid.to(tl.int64) * (BLOCK_P // 4) + tl.arange(0, BLOCK_P // 4)
     mask = (window < num_windows)[:, None]
-    ptrs = y_ptr + window[:, None] * channels + offs_k[None, :]
+    ptrs = y_ptr + window[:, None] * y_pitch + offs_k[None, :]
     tl.store(ptrs, largest.to(y_ptr.dtype.element_ty), mask=mask & (offs_k < out_c)[None, :])
     bytes_k = tl.min(offs_k) // 4 + tl.arange(0, BLOCK_K // 4)
     ptrs = codes_ptr + window[:, None] * (channels // 4) + bytes_k[None, :]
@@ -72,6 +72,7 @@ def _store_windows(
 def conv_kernel(
     x_ptr, packed_ptr, bias_ptr, mask_ptr, y_ptr, codes_ptr,
     num_samples, in_h, in_w, out_h, out_w, in_c, out_c, groups, pad_h, pad_w, dil_h, dil_w,
+    x_pitch, mask_pitch, y_pitch,
     R: tl.constexpr, S: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     UP_H: tl.constexpr, UP_W: tl.constexpr, STEP_H: tl.constexpr, STEP_W: tl.constexpr,
     HAS_BIAS: tl.constexpr, HAS_MASK: tl.constexpr, RELU: tl.constexpr, POOL: tl.constexpr,
@@ -105,7 +106,7 @@ def conv_kernel(
 
     in_row = row * STRIDE_H - pad_h
     in_column = column * STRIDE_W - pad_w
-    x_ptrs = x_ptr + sample * in_h * in_w * groups * in_c + group * in_c  # [BLOCK_P]
+    x_ptrs = x_ptr + sample * in_h * in_w * x_pitch + group * in_c  # [BLOCK_P]
     packed_ptrs = packed_ptr + (group * out_c + offs_k).to(tl.int64) * (R * S * in_c)  # [BLOCK_K]
     acc = tl.zeros((BLOCK_P, BLOCK_K), tl.float32)
     if FLATTEN:
@@ -117,7 +118,7 @@ def conv_kernel(
             mask = mask_p[:, None] & (offs_e < R * S * in_c)[None, :]
             mask &= (h % UP_H == 0) & (w % UP_W == 0)
             mask &= (h >= 0) & (h < in_h * UP_H) & (w >= 0) & (w < in_w * UP_W)
-            offs_x = (h // UP_H * in_w + w // UP_W) * (groups * in_c) + (offs_e % in_c)[None, :]
+            offs_x = (h // UP_H * in_w + w // UP_W) * x_pitch + (offs_e % in_c)[None, :]
             x = tl.load(x_ptrs[:, None] + offs_x, mask=mask, other=0.0)  # [BLOCK_P, BLOCK_C]
             mask = mask_k[:, None] & (offs_e < R * S * in_c)[None, :]
             weight = tl.load(packed_ptrs[:, None] + offs_e[None, :], mask=mask, other=0.0)
@@ -136,7 +137,7 @@ def conv_kernel(
             h = in_row + r * dil_h
             w = in_column + s * dil_w
             mask_x = mask_p & (h >= 0) & (h < in_h * UP_H) & (w >= 0) & (w < in_w * UP_W)
-            offs_x = (h // UP_H * in_w + w // UP_W) * (groups * in_c)
+            offs_x = (h // UP_H * in_w + w // UP_W) * x_pitch
             mask_c = c < in_c
             x = tl.load(
                 (x_ptrs + offs_x)[:, None] + c[None, :],
@@ -158,16 +159,18 @@ def conv_kernel(
         _store_windows(
             y_ptr + first_k, codes_ptr + first_k // 4, rounded,
             tl.program_id(0) // tiles_k, offs_k, num_windows,
-            groups * out_c, out_c, BLOCK_P, BLOCK_K,
+            groups * out_c, out_c, y_pitch, BLOCK_P, BLOCK_K,
         )  # fmt: skip
     else:
         pixel = (sample * out_h + row) * out_w + column
-        offs_y = (pixel * groups + group)[:, None] * out_c + offs_k[None, :]
+        offs_k += group * out_c
+        y_ptrs = y_ptr + pixel[:, None] * y_pitch + offs_k[None, :]
         mask = mask_p[:, None] & mask_k[None, :]
         y = stored(acc, y_ptr.dtype.element_ty, PRECISION)
-        tl.store(y_ptr + offs_y, y, mask=mask)
+        tl.store(y_ptrs, y, mask=mask)
         if HAS_MASK:
             # Read back: beside a masked accumulator ptxas serializes the products (triton 3.6).
-            y = tl.load(y_ptr + offs_y, mask=mask, other=0.0)
-            y = where_positive(tl.load(mask_ptr + offs_y, mask=mask, other=0.0), y)
-            tl.store(y_ptr + offs_y, y, mask=mask)
+            mask_ptrs = mask_ptr + pixel[:, None] * mask_pitch + offs_k[None, :]
+            y = tl.load(y_ptrs, mask=mask, other=0.0)
+            y = where_positive(tl.load(mask_ptrs, mask=mask, other=0.0), y)
+            tl.store(y_ptrs, y, mask=mask)

@@ -23,7 +23,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from .conv_epilogue import max_of_taps
 from .hopper import barriers, buffers, load_box, rounded, store_box
 
-SIZES: Final = ("num_samples", "height", "width", "pad_h", "pad_w", "dil_h", "dil_w")
+SIZES: Final = ("num_samples", "height", "width", "pitch", "pad_h", "pad_w", "dil_h", "dil_w")
 
 
 @gluon.jit
@@ -37,12 +37,12 @@ def _place_of(tile, tiles_h, tiles_w, tiles_k, block):
 
 @gluon.jit
 def _load_boxes(
-    x_desc, packed_desc, x_bufs, packed_bufs, full, empty, tiles, in_c, steps_c, offsets,
+    x_desc, packed_desc, x_bufs, packed_bufs, full, empty, tiles, pitch, steps_c, offsets,
     R: gl.constexpr, S: gl.constexpr, BLOCK: gl.constexpr,
 ):  # fmt: skip
     """Fill the ring of stages, step by step and tile by tile.
 
-    A map of 5 axes [samples, rows / 2, 2, columns / 2, 2 * channels] is read at stride 2.
+    A map of 5 axes [samples, rows / 2, 2, columns / 2, pitch + channels] is read at stride 2.
     """
     STAGES: gl.constexpr = x_bufs.shape[0]
     AXES: gl.constexpr = len(x_desc.block_type.shape)
@@ -63,7 +63,7 @@ def _load_boxes(
             row = r * dil_h - pad_h
             column = s * dil_w - pad_w
             if AXES == 5:
-                place = [n, h + (row >> 1), row & 1, w + (column >> 1), (column & 1) * in_c + c]
+                place = [n, h + (row >> 1), row & 1, w + (column >> 1), (column & 1) * pitch + c]
             else:
                 place = [n, h + row, w + column, c]
             load_box(x_desc, place, bar, x_bufs.index(stage))
@@ -118,7 +118,7 @@ def _load_rows(
 @gluon.jit
 def _load(
     x_desc, edge_desc, packed_desc, x_bufs, packed_bufs, full, empty, packed_full, packed_empty,
-    tiles, in_c, steps_c, offsets,
+    tiles, pitch, steps_c, offsets,
     R: gl.constexpr, S: gl.constexpr, BLOCK: gl.constexpr, ROWS: gl.constexpr,
 ):  # fmt: skip
     if ROWS > 1:
@@ -128,7 +128,7 @@ def _load(
         )  # fmt: skip
     else:
         _load_boxes(
-            x_desc, packed_desc, x_bufs, packed_bufs, full, empty, tiles, in_c, steps_c, offsets,
+            x_desc, packed_desc, x_bufs, packed_bufs, full, empty, tiles, pitch, steps_c, offsets,
             R, S, BLOCK,
         )  # fmt: skip
 
@@ -366,7 +366,7 @@ def _rows(x_desc, COUNT: gl.constexpr):
 @gluon.jit(do_not_specialize=SIZES)
 def conv_specialized_kernel(
     x_desc, edge_desc, packed_desc, bias_ptr, mask_desc, y_desc, codes_ptr, sums_ptr,
-    num_samples, height, width, in_c, out_c, pad_h, pad_w, dil_h, dil_w, packed_h, packed_w,
+    num_samples, height, width, in_c, out_c, pitch, pad_h, pad_w, dil_h, dil_w, packed_h, packed_w,
     R: gl.constexpr, S: gl.constexpr, HAS_BIAS: gl.constexpr, HAS_MASK: gl.constexpr,
     RELU: gl.constexpr, POOL: gl.constexpr, ROUND: gl.constexpr, CELL: gl.constexpr,
     ROWS: gl.constexpr,
@@ -419,7 +419,7 @@ def conv_specialized_kernel(
             )),
             (_load, (
                 x_desc, edge_desc, packed_desc, x_bufs, packed_bufs,
-                full, empty, packed_full, packed_empty, tiles, in_c, steps_c,
+                full, empty, packed_full, packed_empty, tiles, pitch, steps_c,
                 (pad_h, pad_w, dil_h, dil_w, packed_h, packed_w), R, S, BLOCK, ROWS,
             )),
         ],

@@ -13,6 +13,7 @@ import triton
 from torch import Tensor
 
 from .device import capability, shared_nbytes
+from .ranges import pitch_of
 
 Pair = tuple[int, int]
 Box = tuple[int, int, int]
@@ -208,10 +209,14 @@ def part_of(box: Box, parts: int) -> Box:
 
 
 def has_descriptors(nhwc: Tensor) -> bool:
-    """Whether a map can be moved by TMA: Hopper on, multiples of 16 bytes."""
+    """Whether a map can be moved by TMA: Hopper on, multiples of 16 bytes.
+
+    A range of channels is moved as the wider map, if it alone could be too.
+    """
     if (0, 0) < capability() < (9, 0):
         return False
-    return nhwc.data_ptr() % 16 == 0 and nhwc.shape[3] * nhwc.dtype.itemsize % 16 == 0
+    lengths = (nhwc.shape[3] * nhwc.dtype.itemsize, pitch_of(nhwc) * nhwc.dtype.itemsize)
+    return nhwc.data_ptr() % 16 == 0 and all(length % 16 == 0 for length in lengths)
 
 
 def suits_descriptors(x: Tensor, y: Tensor, taps: Filter, precision: str) -> bool:

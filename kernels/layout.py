@@ -3,20 +3,18 @@
 Under `precision` "tf32" what is written in float32 is rounded to TF32.
 """
 
-import math
 from typing import Final
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from .elementwise import launch
+from .elementwise import are_whole, block_channels, block_ptrs, launch, launch_ranges
 from .rounding import stored, stored_reference
 
 NUM_WARPS: Final = 8
 TILE: Final = 4096
 TILE_CHANNELS: Final = 64
-LOAD_NBYTES: Final = 16
 
 
 @triton.jit(do_not_specialize=["numel"])
@@ -63,17 +61,11 @@ def _add_ranges_kernel(
     a_ptr, b_ptr, out_ptr, pixels, lanes, a_lanes, b_lanes, out_lanes, PRECISION: tl.constexpr,
     LANE: tl.constexpr, BLOCK_PIXELS: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """The channels and pitches are so many lanes, of LANE channels that one load takes."""
-    start = tl.program_id(0).to(tl.int64) * BLOCK_PIXELS
-    p = tl.arange(0, BLOCK_PIXELS)[:, None]  # [BLOCK_PIXELS, 1]
-    c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]  # [1, BLOCK_C]
-    mask = (p < pixels - start) & (c < lanes * LANE)
-    a_ptr += start * (a_lanes * LANE)
-    b_ptr += start * (b_lanes * LANE)
-    out_ptr += start * (out_lanes * LANE)
-    a = tl.load(a_ptr + (p * (a_lanes * LANE) + c), mask=mask, other=0.0)
-    b = tl.load(b_ptr + (p * (b_lanes * LANE) + c), mask=mask, other=0.0)
-    tl.store(out_ptr + (p * (out_lanes * LANE) + c), _sum(a, b, PRECISION), mask=mask)
+    c, mask = block_channels(pixels, lanes, LANE, BLOCK_PIXELS, BLOCK_C)
+    a = tl.load(block_ptrs(a_ptr, c, a_lanes, LANE, BLOCK_PIXELS), mask=mask, other=0.0)
+    b = tl.load(block_ptrs(b_ptr, c, b_lanes, LANE, BLOCK_PIXELS), mask=mask, other=0.0)
+    out_ptrs = block_ptrs(out_ptr, c, out_lanes, LANE, BLOCK_PIXELS)
+    tl.store(out_ptrs, _sum(a, b, PRECISION), mask=mask)
 
 
 @triton.jit(do_not_specialize=["height"])
@@ -172,28 +164,10 @@ def add(a: Tensor, b: Tensor, out: Tensor, *, precision: str = "ieee") -> None:
 
     Each is contiguous or a range of the channels of a contiguous map.
     """
-    if all(each.is_contiguous() for each in (a, b, out)):
+    if are_whole(a, b, out):
         launch(_add_kernel, a, b, out, PRECISION=precision)
     else:
-        _add_ranges(*(each.flatten(0, -2) for each in (a, b, out)), precision)
-
-
-def _add_ranges(a: Tensor, b: Tensor, out: Tensor, precision: str) -> None:
-    """`add` of rows [pixels, C] at a pitch each."""
-    pixels, channels = a.shape
-    if a.numel() == 0:
-        return
-    rows = (a, b, out)
-    lengths = (channels, *(n for each in rows for n in (each.stride(0), each.storage_offset())))
-    lane = math.gcd(LOAD_NBYTES // a.element_size(), *lengths)
-    block_c = min(triton.next_power_of_2(channels), TILE_CHANNELS)
-    block_pixels = TILE // block_c
-    grid = (triton.cdiv(pixels, block_pixels), triton.cdiv(channels, block_c))
-    pitches = (each.stride(0) // lane for each in rows)
-    _add_ranges_kernel[grid](
-        *rows, pixels, channels // lane, *pitches, PRECISION=precision,
-        LANE=lane, BLOCK_PIXELS=block_pixels, BLOCK_C=block_c, num_warps=NUM_WARPS,
-    )  # fmt: skip
+        launch_ranges(_add_ranges_kernel, a, b, out, PRECISION=precision)
 
 
 def stage_reference(x: Tensor, y: Tensor, *, precision: str = "ieee") -> None:

@@ -14,7 +14,8 @@ from tests.running import random_batches
 from tests.twins import assert_gradients_are_torchs
 from tvdnn.engine import training_graph
 from tvdnn.errors import UnsupportedOpError
-from tvdnn.graph import Kind, Network
+from tvdnn.graph import Graph, Kind, Network
+from tvdnn.ops import builder
 from tvdnn.trace import trace
 
 BATCH, SHAPE, CLASSES = 5, (3, 6, 6), 4
@@ -255,6 +256,84 @@ def test_branches_of_fused_normalizations_are_never_copied() -> None:
     assert made == [(0, 2), (2, 7), None, None]
 
 
+class Wide(nn.Module):
+    """Branches of eight channels, as convolutions take them in ranges: SqueezeNet's and U-Net's.
+
+    A convolution reads what lies in a range, another is one's maker; both are plain and rectified.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU())
+        self.down = nn.Conv2d(8, 16, 2, 2)
+        self.up = nn.ConvTranspose2d(16, 8, 2, 2, output_padding=1)
+        self.own = nn.Conv2d(8, 8, 3, padding=1, groups=8)
+        self.last = nn.Conv2d(24, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        left = self.first(x)
+        right = self.up(torch.relu(self.down(left)))
+        y: Tensor = self.last(torch.cat((left, right, self.own(left)), 1))
+        return y
+
+
+def make_wide_net() -> nn.Sequential:
+    torch.manual_seed(9)
+    return nn.Sequential(Wide(), nn.Flatten(), nn.Linear(36, CLASSES))
+
+
+def copies_of(graph: Graph) -> list[str]:
+    roles = {each.role for each in graph.passes if graph.ops[each.op].kind in ("concat", "narrow")}
+    return [*roles, *(each.role for each in graph.passes if each.role == "copy_grad")]
+
+
+@pytest.mark.parametrize(("kernels", "dtype"), [("torch", "fp32"), ("triton", "bf16")])
+def test_convolutions_in_ranges_have_the_bits_of_copies(
+    kernels: str, dtype: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = random_batches(2, (BATCH, *SHAPE), CLASSES, seed=5)
+    options = {"dtype": dtype, "kernels": kernels, "chunk_size": CHUNK_SIZE}
+    results = [
+        twins.trained(make_wide_net(), batches, device, policy=policy, **options)
+        for policy in ("keep", "vdnn-all:m")
+    ]
+    assert copies_of(training_graph(make_wide_net(), torch.empty(2, *SHAPE), fuse=True)) == []
+    monkeypatch.setattr(builder, "places", lambda *_: {})
+    monkeypatch.setattr(builder.Builder, "takes_grad", lambda *_: False)
+    assert copies_of(training_graph(make_wide_net(), torch.empty(2, *SHAPE), fuse=True))
+    results.append(twins.trained(make_wide_net(), batches, device, policy="keep", **options))
+    for other in results[1:]:
+        assert all(torch.equal(one, two) for one, two in zip(results[0], other, strict=True))
+
+
+def test_gradients_of_convolutions_in_ranges_are_torchs() -> None:
+    (batch,) = random_batches(1, (BATCH, *SHAPE), CLASSES, seed=6)
+    net = make_wide_net()
+    assert_gradients_are_torchs(net, batch, policy="keep", chunk_size=CHUNK_SIZE, order_seed=1)
+
+
+class Flat(nn.Module):
+    """Concatenates the pixels of maps that a convolution, a normalization and pooling make."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 6)
+        self.norm = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8))
+        self.pool = nn.Sequential(nn.Conv2d(3, 8, 1), nn.AdaptiveAvgPool2d(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        maps = (self.conv(x), self.norm(x).permute(0, 2, 3, 1), self.pool(x))
+        return torch.cat([each.flatten(1) for each in maps], 1)
+
+
+def test_gradients_of_flattened_maps_are_torchs() -> None:
+    """Their ranges of the gradient are no ranges of channels."""
+    torch.manual_seed(9)
+    net = nn.Sequential(Flat(), nn.Linear(88, CLASSES))
+    (batch,) = random_batches(1, (BATCH, *SHAPE), CLASSES, seed=6)
+    assert_gradients_are_torchs(net, batch, policy="keep", chunk_size=CHUNK_SIZE, atol=1e-6)
+
+
 class Halves(nn.Module):
     """Concatenates three parts; a convolution reads the second of them, and the third's maker."""
 
@@ -267,7 +346,7 @@ class Halves(nn.Module):
         return torch.cat((first, second, self.conv(second)), 1)
 
 
-def test_what_a_convolution_reads_or_makes_is_copied_into_its_range() -> None:
+def test_what_lies_across_the_loads_of_a_convolution_is_copied_into_its_range() -> None:
     graph = training_graph(nn.Sequential(Halves(), nn.Flatten()), torch.empty(2, *SHAPE))
     (copied,) = (each for each in graph.passes if each.op == "0.cat" and each.role == "forward")
     assert [use.channels for use in copied.writes] == [(1, 3), (3, 5)]

@@ -34,6 +34,22 @@ def poisoned_like(tensor: Tensor) -> Tensor:
     return poisoned(tensor.shape, tensor.dtype, tensor.device)
 
 
+def as_range(values: Tensor, *, before: int = 8, after: int = 16) -> Tensor:
+    """A copy of maps as a range of the channels of wider ones, which are poisoned beside it."""
+    channels = values.shape[-1]
+    shape = (*values.shape[:-1], before + channels + after)
+    wide = poisoned(shape, values.dtype, values.device)
+    return wide[..., before : before + channels].copy_(values)
+
+
+def is_poisoned_beside(part: Tensor) -> bool:
+    """Whether what `as_range` made holds nothing beside the range still."""
+    pitch, channels, start = part.stride(-2), part.shape[-1], part.storage_offset()
+    wide = part.as_strided((*part.shape[:-1], pitch), part.stride(), 0)
+    around = torch.cat((wide[..., :start], wide[..., start + channels :]), -1)
+    return bool(torch.equal(around.isnan(), torch.ones_like(around, dtype=torch.bool)))
+
+
 def rms_error(actual: Tensor, expected: Tensor) -> float:
     """RMS of the difference over RMS of what is expected; NaN if anything is; 0 if both are 0."""
     assert actual.shape == expected.shape

@@ -2,13 +2,21 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tests.kernels.numerics import assert_repeatable, poisoned_like, randn, rms_error
+from tests.kernels.numerics import (
+    as_range,
+    assert_repeatable,
+    is_poisoned_beside,
+    poisoned_like,
+    randn,
+    rms_error,
+)
 from tvdnn.kernels.activation import (
     BY_OUTPUT,
     FUNCTIONS,
@@ -27,6 +35,7 @@ DTYPES = [torch.float32, torch.bfloat16]
 ULP = 2.0**-23
 TOLERANCE = {torch.float32: 3 * ULP, torch.bfloat16: 4e-3}
 COEFFICIENT = 0.3
+SOME = ("leaky_relu", "silu")  # by output and by input
 UNSURE = ("relu6", "gelu")  # at NaN and infinity torch's differ between CPUs and GPUs
 LAUNCHERS = [(activate, activate_grad), (activate_reference, activate_grad_reference)]
 TORCHS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -193,6 +202,37 @@ def test_bits_do_not_depend_on_where_launches_are_cut(
             backward(x[rows], dy[rows], part_dx[rows], **settings_of(function))
         assert torch.equal(y, part_y)
         assert torch.equal(dx, part_dx)
+
+
+@pytest.mark.parametrize(("before", "after"), [(8, 16), (1, 2)])
+@pytest.mark.parametrize(
+    ("forward", "backward"),
+    [
+        (relu, relu_grad),
+        *((partial(activate, function=f), partial(activate_grad, function=f)) for f in SOME),
+    ],
+    ids=["relu", *SOME],
+)
+def test_ranges_of_wider_maps(
+    forward: Callable[..., None],
+    backward: Callable[..., None],
+    before: int,
+    after: int,
+    generator: torch.Generator,
+) -> None:
+    """To the bits of maps of their own; what lies beside a range is neither read nor written."""
+    x, dy = (randn((3, 5, 7, 72), torch.bfloat16, generator) for _ in range(2))
+    y, dx = poisoned_like(x), poisoned_like(x)
+    wide = {"before": before, "after": after}
+    part, other, part_y, part_dx = (as_range(each, **wide) for each in (x, dy, y, dx))
+    for maps, made in (((x, dy), (y, dx)), ((part, dy), (part_y, part_dx))):
+        forward(maps[0], made[0])
+        backward(maps[0], maps[1], made[1])
+    backward(x, other, other)
+    assert torch.equal(part_y, y)
+    for gradient in (part_dx, other):
+        assert torch.equal(gradient, dx)
+        assert is_poisoned_beside(gradient)
 
 
 @pytest.mark.gpu

@@ -1,5 +1,6 @@
 """Forward and data-gradient convolution kernels against references, and these against autograd."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -27,7 +28,15 @@ from .conv_layers import (
     make,
     tolerance_of,
 )
-from .numerics import assert_repeatable, poisoned, poisoned_like, randn, rms_error
+from .numerics import (
+    as_range,
+    assert_repeatable,
+    is_poisoned_beside,
+    poisoned,
+    poisoned_like,
+    randn,
+    rms_error,
+)
 
 
 @pytest.fixture(params=DTYPES, ids=["float32", "bfloat16"])
@@ -199,6 +208,41 @@ def test_packing_is_exact(groups: int, dtype: torch.dtype, generator: torch.Gene
         pack_weight_grad_input(source, packed, groups=groups)
         pack_weight_grad_input_reference(source, expected, groups=groups)
         assert torch.equal(packed, expected)
+
+
+RANGES = {
+    "few channels": Shape((2, 9, 8), (5, 16), stride=(2, 2), precision="tf32"),
+    "groups": Shape((2, 6, 6), (40, 16), groups=2),
+    "stride 2": Shape((3, 11, 8), (19, 12), stride=(2, 2)),
+    **{name: SHAPES[name] for name in ("box", "box, odd channels", "box, stride 2")},
+    **{name: SHAPES[name] for name in ("box, one by one", "box, one by one, stride 2")},
+}
+
+
+def in_and_out_of(layer: Layer, place: Callable[[Tensor], Tensor]) -> tuple[list[Tensor], Tensor]:
+    """What the launchers make of maps that lie where `place` lays them, and codes."""
+    settings, like_x, like_y = layer.shape.settings, poisoned_like(layer.x), poisoned_like(layer.dy)
+    x, dy, mask = (place(maps) for maps in (layer.x, layer.dy, layer.x.relu()))
+    y, dx, maxima = (place(maps) for maps in (like_y, like_x, like_y[:, 1::2, 1::2]))
+    packed, bias = layer.packed(x.dtype), layer.bias
+    codes = torch.zeros(*maxima.shape[:3], y.shape[3] // 4, dtype=torch.uint8, device=y.device)
+    conv.conv2d(x, packed, bias, y, relu=True, **settings)
+    conv.conv2d_max_pool(x, packed, bias, maxima, codes, **settings)
+    conv.conv2d_grad_input(dy, layer.packed_grad(x.dtype), dx, mask=mask, **settings)
+    return [y, dx, maxima], codes
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_ranges_of_wider_maps(name: str, generator: torch.Generator) -> None:
+    """To the bits of maps of their own; what lies beside a range is neither read nor written."""
+    shape = RANGES[name]
+    layer = make(replace(shape, x=(1, *shape.x[1:])), torch.bfloat16, generator)
+    expected, expected_codes = in_and_out_of(layer, torch.clone)
+    made, codes = in_and_out_of(layer, as_range)
+    assert torch.equal(codes, expected_codes)
+    for part, whole in zip(made, expected, strict=True):
+        assert torch.equal(part, whole)
+        assert is_poisoned_beside(part)
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -9,7 +9,7 @@ from torch import Tensor
 from tvdnn.kernels import conv_depthwise as own
 
 from .conv_layers import PARTIAL_TOLERANCE, Layer, Shape, gradients, make, tolerance_of
-from .numerics import poisoned, poisoned_like, randn, rms_error
+from .numerics import as_range, is_poisoned_beside, poisoned, poisoned_like, randn, rms_error
 
 SHAPES = {
     "7x7": Shape((2, 5, 9), (24, 24), (7, 7), padding=(3, 3), groups=24),
@@ -97,6 +97,21 @@ def test_a_batch_may_be_cut(generator: torch.Generator, monkeypatch: pytest.Monk
         own.depthwise_conv2d_grad_input(dy, packed(layer), some_dx, **settings, precision="ieee")
         assert torch.equal(some_y, y[part])
         assert torch.equal(some_dx, dx[part])
+
+
+def test_ranges_of_wider_maps(generator: torch.Generator) -> None:
+    """To the bits of maps of their own; what lies beside a range is neither read nor written."""
+    layer = make(SHAPES["3x3, stride 2"], torch.bfloat16, generator)
+    settings, results = geometry(layer), []
+    for place in (torch.clone, as_range):
+        x, dy = place(layer.x), place(layer.dy)
+        y, dx, sums = place(poisoned_like(dy)), place(poisoned_like(x)), sums_of(layer)
+        own.depthwise_conv2d(x, packed(layer), layer.bias, y, precision="ieee", **settings)
+        own.depthwise_conv2d_grad_input(dy, packed(layer), dx, precision="ieee", **settings)
+        own.depthwise_conv2d_grad_weight(x, dy, sums, first=True, **settings)
+        results.append((y, dx, sums))
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+    assert all(is_poisoned_beside(part) for part in results[1][:2])
 
 
 @pytest.mark.parametrize("suffix", ["", "_reference"])

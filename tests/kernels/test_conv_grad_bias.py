@@ -8,7 +8,7 @@ from tvdnn.kernels import conv_grad_bias
 from tvdnn.kernels.conv_grad_bias import GradBiasPlan, grad_bias_plan
 
 from .conv_layers import DTYPES
-from .numerics import assert_repeatable, poisoned, randn, rms_error
+from .numerics import as_range, assert_repeatable, poisoned, randn, rms_error
 
 TOLERANCE = 2e-6
 Shape = tuple[int, int, int, int]
@@ -97,6 +97,12 @@ def test_runs_have_the_bits_of_the_whole(
     whole = launch(dy, suffix=suffix)
     for runs in ((1,), (1, 1), (2,)):
         assert torch.equal(launch(dy, suffix=suffix, runs=runs), whole)
+
+
+@pytest.mark.parametrize("name", ["cells of 4", "pixels"])
+def test_ranges_of_wider_maps(name: str, generator: torch.Generator) -> None:
+    dy = randn(SHAPES[name], torch.bfloat16, generator)
+    assert torch.equal(launch(as_range(dy)), launch(dy))
 
 
 @pytest.mark.parametrize("suffix", ["", "_reference"])

@@ -22,7 +22,7 @@ from .conv_layers import (
     gradients,
     make,
 )
-from .numerics import assert_repeatable, poisoned, rms_error
+from .numerics import as_range, assert_repeatable, poisoned, rms_error
 
 FLAT = {name: SHAPES[name] for name in SHAPES if name.startswith("box")}
 TAPS = {
@@ -153,6 +153,19 @@ def test_runs_have_the_bits_of_the_whole(
     whole = launch(layer, sums_of(layer), suffix=suffix)
     assert whole.plan.unit * 2 < len(layer.x)
     assert_runs_equal(layer, whole, suffix)
+
+
+@pytest.mark.parametrize("case", RUNS)
+def test_ranges_of_wider_maps(
+    case: str, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the bits of maps of their own."""
+    planned(monkeypatch, SMALL_MAP=1 if case in ("flat", "taps") else 28 * 28)
+    shape = replace(RUNS[case], precision="tf32")
+    layer = make(replace(shape, x=(2, *shape.x[1:])), torch.bfloat16, generator)
+    ranges = replace(layer, x=as_range(layer.x), dy=as_range(layer.dy))
+    whole, part = (launch(each, sums_of(each)).weight for each in (layer, ranges))
+    assert torch.equal(whole, part)
 
 
 def assert_runs_equal(layer: Layer, whole: Sums, suffix: str = "") -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from ..graph import Kind, Need, Op, Use
 from ..kernels.activation import BY_INPUT, BY_OUTPUT
 from .builder import Builder
-from .definition import Launch, OpDef
+from .definition import PITCHED, Launch, OpDef
 
 
 def forward(b: Builder, op: Op) -> None:
@@ -74,6 +74,7 @@ def _by_output(function: str) -> OpDef:
         roles=_roles(function),
         saves=frozenset({"output"}),
         elementwise=True,
+        pitched=PITCHED,
     )
 
 
@@ -84,6 +85,7 @@ def _by_input(function: str) -> OpDef:
         backward=by_input_backward,
         roles=_roles(function),
         saves=frozenset({"input"}),
+        pitched=PITCHED,
     )
 
 
@@ -101,5 +103,6 @@ RELU = OpDef(
     roles={"forward": _run_forward, "grad_input": run_mask},
     saves=frozenset({"output"}),
     elementwise=True,
+    pitched=PITCHED,
 )
 ACTIVATIONS = (*map(_by_output, BY_OUTPUT), *map(_by_input, BY_INPUT))

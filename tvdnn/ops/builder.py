@@ -7,7 +7,7 @@ from typing import Any
 
 from ..graph import Buffer, Direction, Kind, Need, Network, Op, Pass, Use, meet, section_rows
 from ..optim import Optimizer
-from .containers import Channels, Place, gaps_between, places
+from .containers import Channels, Place, Ranges, gaps_between, places
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class Builder:
     param_grads: dict[str, list[str]] = field(default_factory=dict)
     filled: dict[str, list[Channels]] = field(default_factory=dict)
     ranges: dict[str, tuple[str, Channels]] = field(default_factory=dict)
-    pitched: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    pitched: Mapping[str, Ranges] = field(default_factory=dict)
     places: Mapping[str, Place] = field(init=False)
     copied: set[Use] = field(default_factory=set)
     partials: dict[str, list[str]] = field(default_factory=dict)
@@ -268,12 +268,24 @@ class Builder:
     def may_hand_on(self, grad: str, value: str) -> bool:
         """Whether what is made in place of a gradient may be that of `value`.
 
-        Not where another value's gradient lies there too; nor in a range, where the value's maker
-        takes whole maps and would have it copied.
+        Not where another value's gradient lies there too; nor in a range that the value's maker
+        does not take and would have copied.
         """
         maker = self.makers.get(value)
-        takes = maker is not None and "gradient" in self.pitched[maker.kind]
-        return not self.is_shared(grad) and (takes or grad not in self.ranges)
+        taken = maker is not None and self.takes_grad(maker, grad)
+        return not self.is_shared(grad) and (taken or grad not in self.ranges)
+
+    def takes_grad(self, op: Op, grad: str) -> bool:
+        """Whether the op takes the gradient of its output where it lies, if it is a range there.
+
+        A view of other pixels may have taken it apart from maps that are none of its own.
+        """
+        use = self.resolved(Use(grad))
+        if use.channels is None:
+            return True
+        pitch, shape = self.buffers[use.buffer].shape[-1], self.buffers[self.home[op.output]].shape
+        taken = self.pitched[op.kind].take("gradient", use.channels[0], pitch)
+        return taken and self.buffers[grad].shape == shape
 
     def is_shared(self, grad: str) -> bool:
         """Whether more than one value has a contribution to its gradient in this buffer."""

@@ -1,8 +1,9 @@
 """Containers: the output of a concatenation as the place of its branches, which is then no copy.
 
 What a branch's maker writes at a pitch, and all who read it read so, lies in the container's range
-from the start. An earlier concatenation of some of the same neighbours is a range itself: the
-features of a dense block are one container, whatever its layers concatenate.
+from the start, if it begins where they can take it. An earlier concatenation of some of the same
+neighbours is a range itself: the features of a dense block are one container, whatever its layers
+concatenate.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,6 +13,23 @@ from itertools import accumulate, pairwise
 from ..graph import Network, Op, meet
 
 Channels = tuple[int, int]
+
+WORD = 8  # channels that one load of 16 bytes takes in bfloat16
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """What an op's passes take at a pitch, as ranges of the channels of wider maps.
+
+    `uses` may be all those of an "input", of the "output", and of the output's "gradient". A range
+    must start, and a map be wide, at whole multiples of `word` channels.
+    """
+
+    uses: frozenset[str] = frozenset()
+    word: int = 1
+
+    def take(self, use: str, start: int, pitch: int) -> bool:
+        return use in self.uses and start % self.word == 0 and pitch % self.word == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +56,7 @@ def gaps_between(ranges: Iterable[Channels], within: Channels) -> list[Channels]
     return [gap for gap in bounds if gap[0] < gap[1]]
 
 
-def places(network: Network, pitched: Mapping[str, frozenset[str]]) -> dict[str, Place]:
+def places(network: Network, pitched: Mapping[str, Ranges]) -> dict[str, Place]:
     """By value, the range of a concatenation's output that holds it from the start.
 
     `pitched` tells of each kind of op what its passes take at a pitch.
@@ -49,17 +67,27 @@ def places(network: Network, pitched: Mapping[str, frozenset[str]]) -> dict[str,
     while concats:
         container = concats.pop()
         ranges = ranges_of(network, container)
-        for name, channels in zip(container.inputs, ranges, strict=True):
-            if name not in found and values.may_lie_in_a_range(name):
-                found[name] = Place(container.output, channels)
+        before, pitch = _extent(network, found, container.output)
+        for name, (start, stop) in zip(container.inputs, ranges, strict=True):
+            if name not in found and values.may_lie_at(name, before + start, pitch):
+                found[name] = Place(container.output, (start, stop))
         for earlier in concats:
             first = _position(earlier.inputs, container.inputs)
-            if first is None or earlier.output in found or not values.is_read_so(earlier.output):
+            if first is None or earlier.output in found:
                 continue
-            last = first + len(earlier.inputs) - 1
-            channels = ranges[first][0], ranges[last][1]
-            found[earlier.output] = Place(container.output, channels)
+            start, stop = ranges[first][0], ranges[first + len(earlier.inputs) - 1][1]
+            if values.is_read_at(earlier.output, before + start, pitch):
+                found[earlier.output] = Place(container.output, (start, stop))
     return found
+
+
+def _extent(network: Network, found: Mapping[str, Place], value: str) -> tuple[int, int]:
+    """First channel of a value in the widest map that holds it, and the channels of that."""
+    start = 0
+    while value in found:
+        start += found[value].channels[0]
+        value = found[value].container
+    return start, network.values[value].shape[-1]
 
 
 def _position(part: tuple[str, ...], whole: tuple[str, ...]) -> int | None:
@@ -73,7 +101,7 @@ def _position(part: tuple[str, ...], whole: tuple[str, ...]) -> int | None:
 class _Values:
     """Who makes and who reads each value, and whether they do so at a pitch."""
 
-    def __init__(self, network: Network, pitched: Mapping[str, frozenset[str]]) -> None:
+    def __init__(self, network: Network, pitched: Mapping[str, Ranges]) -> None:
         self._network, self._pitched = network, pitched
         self._makers = {op.output: op for op in network.ops}
         self._readers: dict[str, list[Op]] = {}
@@ -81,21 +109,21 @@ class _Values:
             for name in dict.fromkeys(op.inputs):
                 self._readers.setdefault(name, []).append(op)
 
-    def may_lie_in_a_range(self, name: str) -> bool:
+    def may_lie_at(self, name: str, start: int, pitch: int) -> bool:
+        """Whether the value may be written from there on in a map so wide, and read so."""
         maker = self._makers.get(name)
-        return maker is not None and self._does(maker, "output") and self.is_read_so(name)
+        makes = maker is not None and self._pitched[maker.kind].take("output", start, pitch)
+        return makes and self.is_read_at(name, start, pitch)
 
-    def is_read_so(self, name: str) -> bool:
-        """Whether the step alone reads the value, and all of it at a pitch."""
+    def is_read_at(self, name: str, start: int, pitch: int) -> bool:
+        """Whether the step alone reads the value, and all of it may lie there."""
         if name in self._network.outputs:
             return False
-        return all(self._reads_so(reader, name) for reader in self._readers.get(name, ()))
+        readers = self._readers.get(name, ())
+        return all(self._reads_at(reader, name, start, pitch) for reader in readers)
 
-    def _reads_so(self, reader: Op, name: str) -> bool:
+    def _reads_at(self, reader: Op, name: str, start: int, pitch: int) -> bool:
         if reader.kind != "view":
-            return self._does(reader, "input")
+            return self._pitched[reader.kind].take("input", start, pitch)
         shapes = (self._network.values[each].shape for each in (name, reader.output))
-        return len(set(shapes)) == 1 and self.is_read_so(reader.output)
-
-    def _does(self, op: Op, what: str) -> bool:
-        return what in self._pitched[op.kind]
+        return len(set(shapes)) == 1 and self.is_read_at(reader.output, start, pitch)

@@ -17,7 +17,7 @@ from ..kernels.conv_grad_bias import GradBiasPlan, grad_bias_plan
 from ..kernels.conv_grad_weight import GradWeightPlan, grad_weight_plan
 from .activation import behind_relu, run_mask
 from .builder import Builder, whole
-from .definition import TORCH_DTYPES, Launch, OpDef
+from .definition import PITCHED_BY_WORDS, TORCH_DTYPES, Launch, OpDef
 from .optim import run_update_at_once
 from .pool import add_codes, codes_of
 
@@ -265,6 +265,7 @@ CONV2D = OpDef(
     backward=backward,
     roles=ROLES,
     saves=frozenset({"input"}),
+    pitched=PITCHED_BY_WORDS,
 )
 CONV2D_RELU = OpDef(
     kind="conv2d_relu",
@@ -272,6 +273,7 @@ CONV2D_RELU = OpDef(
     backward=backward_relu,
     roles={**ROLES, "forward": _run_forward_relu, "mask": run_mask},
     saves=frozenset({"input", "output"}),
+    pitched=PITCHED_BY_WORDS,
 )
 CONV2D_RELU_MAX_POOL2D = OpDef(
     kind="conv2d_relu_max_pool2d",
@@ -284,4 +286,5 @@ CONV2D_RELU_MAX_POOL2D = OpDef(
         "unpool": _run_unpool,
     },
     saves=frozenset({"input", "output"}),
+    pitched=PITCHED_BY_WORDS,
 )

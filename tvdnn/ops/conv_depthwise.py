@@ -10,7 +10,7 @@ from ..graph import Kind, Op, Use
 from ..kernels.conv_depthwise import depthwise_plan
 from .builder import Builder, whole
 from .conv import ROLES, add_grad_bias, filter_shape
-from .definition import Launch, OpDef
+from .definition import PITCHED_BY_WORDS, Launch, OpDef
 
 GEOMETRY = ("stride", "padding", "dilation")
 
@@ -90,4 +90,5 @@ CONV2D_DEPTHWISE = OpDef(
         "grad_weight": _run_grad_weight,
     },
     saves=frozenset({"input"}),
+    pitched=PITCHED_BY_WORDS,
 )

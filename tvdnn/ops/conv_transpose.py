@@ -9,7 +9,7 @@ from ..graph import Op, Use
 from ..kernels.conv_grad_weight import grad_weight_plan
 from .builder import Builder, whole
 from .conv import GEOMETRY, ROLES, add_grad_bias, filter_shape, pack, pack_grad_input, settings_of
-from .definition import TORCH_DTYPES, Launch, OpDef
+from .definition import PITCHED_BY_WORDS, TORCH_DTYPES, Launch, OpDef
 
 
 def forward(b: Builder, op: Op) -> None:
@@ -74,4 +74,5 @@ CONV_TRANSPOSE2D = OpDef(
         "grad_weight": _run_grad_weight,
     },
     saves=frozenset({"input"}),
+    pitched=PITCHED_BY_WORDS,
 )

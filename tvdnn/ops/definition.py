@@ -8,6 +8,7 @@ import torch
 
 from ..graph import Op
 from .builder import Builder
+from .containers import WORD, Ranges
 
 TORCH_DTYPES = {
     "float32": torch.float32,
@@ -15,7 +16,9 @@ TORCH_DTYPES = {
     "int64": torch.int64,
     "uint8": torch.uint8,
 }
-PITCHED = frozenset({"input", "output", "gradient"})  # what a definition may say that it takes so
+UNPITCHED = Ranges()
+PITCHED = Ranges(frozenset({"input", "output", "gradient"}))
+PITCHED_BY_WORDS = Ranges(PITCHED.uses, WORD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +62,8 @@ class OpDef:
     `forward` and `backward` add the op's passes to a builder; `saves` names what its backward reads
     of its own ("input", "output"); `elementwise` allows its output to take its input's bytes;
     `adds_grads` tells that its backward takes the gradient of its output as a sum of two terms.
-    `roles` maps the role of each pass to what a launch of it does. `pitched` names what its passes
-    take at a pitch, as a range of the channels of a wider map: all uses of an "input", of the
-    "output", and of the output's "gradient".
+    `roles` maps the role of each pass to what a launch of it does. `pitched` tells what these take
+    as ranges of the channels of wider maps.
     """
 
     kind: str
@@ -71,4 +73,4 @@ class OpDef:
     saves: frozenset[str] = field(default_factory=frozenset)
     elementwise: bool = False
     adds_grads: bool = False
-    pitched: frozenset[str] = frozenset()
+    pitched: Ranges = UNPITCHED

@@ -2,6 +2,7 @@
 
 from ..graph import Op, Use
 from .builder import Builder
+from .containers import Ranges
 from .definition import PITCHED, Launch, OpDef
 
 
@@ -60,7 +61,7 @@ VIEW = OpDef(
     forward=view_forward,
     backward=view_backward,
     roles={},
-    pitched=frozenset({"gradient"}),
+    pitched=Ranges(frozenset({"gradient"})),
 )
 FLATTEN = OpDef(
     kind="flatten",

@@ -10,9 +10,9 @@ from .definition import OpDef
 def add_grads(b: Builder, op: Op, reader: OpDef | None = None) -> None:
     """Sum the contributions to the gradient of the op's output, in their order.
 
-    They add up in the first, or in a map of their own where that is shared, or is a range and the
-    `reader`, the op's definition, takes none. Channels that nobody wrote are cleared before. A
-    reader that adds gradients is left the last two.
+    They add up in the first, or in a map of their own where that is shared, or is a range that the
+    op, of which `reader` is the definition, does not take. Channels that nobody wrote are cleared
+    before. A reader that adds gradients is left the last two.
     """
     for name in b.contributions[op.output]:
         gaps = tuple(Use(name, channels=gap) for gap in b.close_gaps(name))
@@ -20,8 +20,8 @@ def add_grads(b: Builder, op: Op, reader: OpDef | None = None) -> None:
             b.add_pass(op, "zero_grad", (), gaps)
     first, *others = b.contributions[op.output]
     last = [others.pop()] if others and reader is not None and reader.adds_grads else []
-    pitched = reader is not None and "gradient" in reader.pitched
-    total, leaves = first, first in b.ranges and not pitched
+    leaves = first in b.ranges and (reader is None or not b.takes_grad(op, first))
+    total = first
     if leaves or (others and b.is_shared(first)):
         shape = b.buffers[b.home[op.output]].shape
         total = b.add_map(f"grad {op.output} total", shape, Kind.GRAD)

@@ -12,6 +12,9 @@ def _relu() -> None:
     x = torch.empty(2, 9, 9, 64, dtype=torch.bfloat16, device="meta")
     relu(x, x)
     relu_grad(x, x, x)
+    part = torch.empty(2, 9, 9, 160, dtype=torch.bfloat16, device="meta")[..., 32:96]
+    relu(x, part)
+    relu_grad(part, x, part)
 
 
 def _activate(function: str) -> None:
