@@ -76,7 +76,8 @@ def trained(net: nn.Module, x: Tensor) -> list[Tensor]:
 
 
 def virtual(x: Tensor, policy: str, **options: Any) -> Virtualized:
-    return tvdnn.virtualize(network(), x, policy=policy, chunk_size="2KiB", opaque=True, **options)
+    net = network().to(x.device)
+    return tvdnn.virtualize(net, x, policy=policy, chunk_size="2KiB", opaque=True, **options)
 
 
 def test_a_network_with_odd_layers_trains_as_with_torch() -> None:
@@ -87,6 +88,18 @@ def test_a_network_with_odd_layers_trains_as_with_torch() -> None:
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(kept, moved, strict=True))
     for mine, theirs in zip(kept, exact, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.gpu
+def test_odd_layers_train_within_the_graphs_of_a_gpu(device: torch.device) -> None:
+    x = torch.randn(8, 3, 8, 8, device=device)
+    exact = trained(network().double().to(device), x.double())
+    kept, moved = (
+        trained(virtual(x, policy, dtype="fp32"), x) for policy in ("keep", "vdnn-all:m")
+    )
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(kept, moved, strict=True))
+    for mine, theirs in zip(kept, exact, strict=True):
+        torch.testing.assert_close(mine.double(), theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_an_eval_network_and_frozen_inputs() -> None:
