@@ -287,15 +287,23 @@ def copies_of(graph: Graph) -> list[str]:
     return [*roles, *(each.role for each in graph.passes if each.role == "copy_grad")]
 
 
-@pytest.mark.parametrize(("kernels", "dtype"), [("torch", "fp32"), ("triton", "bf16")])
+@pytest.mark.parametrize(
+    ("kernels", "dtype", "samples", "policies"),
+    [("torch", "fp32", BATCH, ("keep", "vdnn-all:m")), ("triton", "bf16", 2, ("keep",))],
+)
 def test_convolutions_in_ranges_have_the_bits_of_copies(
-    kernels: str, dtype: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
+    kernels: str,
+    dtype: str,
+    samples: int,
+    policies: tuple[str, ...],
+    device: torch.device,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    batches = random_batches(2, (BATCH, *SHAPE), CLASSES, seed=5)
+    batches = random_batches(1, (samples, *SHAPE), CLASSES, seed=5)
     options = {"dtype": dtype, "kernels": kernels, "chunk_size": CHUNK_SIZE}
     results = [
         twins.trained(make_wide_net(), batches, device, policy=policy, **options)
-        for policy in ("keep", "vdnn-all:m")
+        for policy in policies
     ]
     assert copies_of(training_graph(make_wide_net(), torch.empty(2, *SHAPE), fuse=True)) == []
     monkeypatch.setattr(builder, "places", lambda *_: {})
@@ -306,9 +314,54 @@ def test_convolutions_in_ranges_have_the_bits_of_copies(
         assert all(torch.equal(one, two) for one, two in zip(results[0], other, strict=True))
 
 
-def test_gradients_of_convolutions_in_ranges_are_torchs() -> None:
+class Split(nn.Module):
+    """Res2Net's block: parts of a map go through convolutions of their own, one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(3, 24, 1), nn.ReLU())
+        self.convs = nn.ModuleList(nn.Conv2d(8, 8, 3, padding=1) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        left, middle, right = self.first(x).chunk(3, 1)
+        y = torch.relu(self.convs[0](middle))
+        return torch.cat((functional.max_pool2d(left, 3, 1, 1), y, self.convs[1](right) + y), 1)
+
+
+def make_split_net() -> nn.Sequential:
+    torch.manual_seed(9)
+    return nn.Sequential(Split(), nn.Conv2d(24, 2, 1), nn.Flatten(), nn.Linear(72, CLASSES))
+
+
+def test_parts_of_a_map_are_read_where_they_lie() -> None:
+    graph = training_graph(make_split_net(), torch.empty(2, *SHAPE), fuse=True)
+    assert copies_of(graph) == []
+    assert not any(each.role == "zero_grad" for each in graph.passes)
+
+
+def test_parts_train_to_the_same_bits(device: torch.device) -> None:
+    batches = random_batches(2, (BATCH, *SHAPE), CLASSES, seed=5)
+    kept, moved = (
+        twins.trained(
+            make_split_net(), batches, device,
+            dtype="fp32", kernels="torch", chunk_size=CHUNK_SIZE, policy=policy,
+        )
+        for policy in ("keep", "vdnn-all:m")
+    )  # fmt: skip
+    assert all(torch.equal(one, other) for one, other in zip(kept, moved, strict=True))
+
+
+def test_a_part_alone_is_copied() -> None:
+    """Else backward would keep the rest of the map for it."""
+    net = nn.Sequential(Returns(lambda x: functional.max_pool2d(x[:, 2:], 2)), nn.Flatten())
+    graph = training_graph(net, torch.empty(2, *SHAPE))
+    assert copies_of(graph) != []
+
+
+@pytest.mark.parametrize("make", [make_wide_net, make_split_net])
+def test_gradients_of_convolutions_in_ranges_are_torchs(make: Callable[[], nn.Module]) -> None:
     (batch,) = random_batches(1, (BATCH, *SHAPE), CLASSES, seed=6)
-    net = make_wide_net()
+    net = make()
     assert_gradients_are_torchs(net, batch, policy="keep", chunk_size=CHUNK_SIZE, order_seed=1)
 
 

@@ -228,12 +228,21 @@ class Builder:
     def new_grad(self, value: str) -> str:
         """A fresh buffer for one more contribution to the gradient of `value`.
 
-        It has the shape of the buffer that holds `value`, which a view may have renamed.
+        It has the shape of the buffer that holds `value`, which a view may have renamed. The first
+        to that of a part, which lies in the map split, lies in that map's gradient.
         """
         earlier = self.contributions.setdefault(value, [])
+        if self._is_part(value) and not earlier:
+            part = self.places[value]
+            grad = self.grad_with_room(part.container, part.channels)
+            return self.adopt_grad(value, self.add_range(grad, part.channels))
         suffix = f" part {len(earlier) + 1}" if earlier else ""  # `#2` ends names of values
         shape = self.buffers[self.home[value]].shape
         return self.adopt_grad(value, self.add_map(f"grad {value}{suffix}", shape, Kind.GRAD))
+
+    def _is_part(self, value: str) -> bool:
+        """Whether the value lies in the map that it is a range of."""
+        return value in self.places and self.places[value].container in self.makers[value].inputs
 
     def adopt_grad(self, value: str, buffer: str) -> str:
         """Make `buffer`, the gradient of an op's output, a contribution to that of its input."""

@@ -41,12 +41,16 @@ def concat_backward(b: Builder, op: Op) -> None:
 
 def narrow_forward(b: Builder, op: Op) -> None:
     x = Use(b.input_of(op), channels=op.attrs["channels"])
-    b.add_pass(op, "forward", (x,), (Use(b.new_output(op)),))
+    y = Use(b.new_output(op))
+    if b.resolved(x) != b.resolved(y):
+        b.add_pass(op, "forward", (x,), (y,))
 
 
 def narrow_backward(b: Builder, op: Op) -> None:
-    """The gradient fills its range of one that others may fill elsewhere."""
-    value, channels = op.inputs[0], op.attrs["channels"]
+    """The gradient fills its range of one that others may fill elsewhere, if it does not yet."""
+    value, channels, dy = op.inputs[0], op.attrs["channels"], b.resolved(Use(b.grad_of(op)))
+    if any(b.resolved(Use(dx, channels=channels)) == dy for dx in b.contributions.get(value, ())):
+        return
     dx = b.grad_with_room(value, channels)
     b.add_pass(op, "grad_input", (Use(b.grad_of(op)),), (Use(dx, channels=channels),))
 

@@ -3,7 +3,7 @@
 What a branch's maker writes at a pitch, and all who read it read so, lies in the container's range
 from the start, if it begins where they can take it. An earlier concatenation of some of the same
 neighbours is a range itself: the features of a dense block are one container, whatever its layers
-concatenate.
+concatenate. Parts that a map is split into lie in it where backward keeps no more for it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -57,7 +57,7 @@ def gaps_between(ranges: Iterable[Channels], within: Channels) -> list[Channels]
 
 
 def places(network: Network, pitched: Mapping[str, Ranges]) -> dict[str, Place]:
-    """By value, the range of a concatenation's output that holds it from the start.
+    """By value, the range of a concatenation's output, or of a map split, that holds it.
 
     `pitched` tells of each kind of op what its passes take at a pitch.
     """
@@ -78,7 +78,30 @@ def places(network: Network, pitched: Mapping[str, Ranges]) -> dict[str, Place]:
             start, stop = ranges[first][0], ranges[first + len(earlier.inputs) - 1][1]
             if values.is_read_at(earlier.output, before + start, pitch):
                 found[earlier.output] = Place(container.output, (start, stop))
+    _add_parts(network, found, values)
     return found
+
+
+def _add_parts(network: Network, found: dict[str, Place], values: "_Values") -> None:
+    """Find the parts of maps that may be read where they lie.
+
+    One part alone would keep alive what it leaves out: the parts are all of the map, or it is read
+    besides.
+    """
+    narrows = [op for op in network.ops if op.kind == "narrow" and op.output not in found]
+    for value in dict.fromkeys(op.inputs[0] for op in narrows):
+        before, pitch = _extent(network, found, value)
+        width = network.values[value].shape[-1]
+        parts = {
+            op.output: Place(value, op.attrs["channels"])
+            for op in narrows
+            if op.inputs[0] == value
+            and values.is_read_at(op.output, before + op.attrs["channels"][0], pitch)
+            and values.is_read_at(op.output, op.attrs["channels"][0], width)
+        }
+        covered = {c for place in parts.values() for c in range(*place.channels)}
+        if values.has_own_shape(value) and (len(covered) == width or values.is_read_whole(value)):
+            found |= parts
 
 
 def _extent(network: Network, found: Mapping[str, Place], value: str) -> tuple[int, int]:
@@ -108,6 +131,17 @@ class _Values:
         for op in network.ops:
             for name in dict.fromkeys(op.inputs):
                 self._readers.setdefault(name, []).append(op)
+
+    def has_own_shape(self, name: str) -> bool:
+        """Whether what holds the value has its shape: no view has given it another."""
+        maker = self._makers.get(name)
+        if maker is None or maker.kind != "view":
+            return True
+        shapes = (self._network.values[each].shape for each in (name, maker.inputs[0]))
+        return len(set(shapes)) == 1 and self.has_own_shape(maker.inputs[0])
+
+    def is_read_whole(self, name: str) -> bool:
+        return any(reader.kind != "narrow" for reader in self._readers.get(name, ()))
 
     def may_lie_at(self, name: str, start: int, pitch: int) -> bool:
         """Whether the value may be written from there on in a map so wide, and read so."""
