@@ -34,7 +34,7 @@ from bench.environment import environment
 from bench.nets import batch, loss_of, net_of, network
 from tvdnn.engine import training_graph
 from tvdnn.errors import BudgetError
-from tvdnn.planner.planning import DEFAULT_CHUNK_SIZE, floor_of
+from tvdnn.planner.planning import DEFAULT_CHUNK_SIZE, bound_of, floor_of
 from tvdnn.planner.schedule import Lane, Schedule
 from tvdnn.planner.timeline import Timeline, copy_waits
 from tvdnn.report.rows import Case, Floor, Measurement, infeasible_row, measured_row
@@ -301,13 +301,16 @@ def measured(
     """The row of a trainer that ran; a batch is for one more step, to measure its timeline."""
     peak = trainer.peak_nbytes()
     timeline = trainer.timeline(*batch) if batch else None
-    floor = Floor(*floor_of(trainer.graph, trainer.costs, chosen.policy))
+    costs, budget = trainer.costs, chosen.budget_bytes
+    floor = Floor(*floor_of(trainer.graph, costs, chosen.policy))
+    least = bound_of(trainer.graph, costs, chosen.policy, budget=budget)
     row = measured_row(
         chosen,
         trainer.schedule,
         Measurement(step_s, peak, losses[-1], timeline),
         floor,
         predicted_s=trainer.predicted.step_s,
+        bound_s=None if least is None else least.step_s,
     ).to_json() | {"losses": losses}
     return row if timeline is None else row | {"wait_rate": wait_rate(trainer.schedule, timeline)}
 

@@ -152,6 +152,7 @@ TABLE: tuple[tuple[str, Text], ...] = (
     ("step ms", _time),
     _reported("images/s"),
     ("predicted ms", _prediction),
+    _reported("bound ms"),
     _reported("slowdown"),
     _reported("planned peak"),
     _reported("measured peak"),

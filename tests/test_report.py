@@ -36,7 +36,14 @@ KEYS = frozenset(
     {
         *("net", "batch", "image_size", "dtype", "policy", "budget_bytes", "chunk_size"),
         *("hardware", "simulated", "infeasible", "floor_bytes", "step_s", "predicted_s"),
-        *("images_per_s", "peak_bytes", "planned_peak_bytes", "avg_bytes", "baseline_bytes"),
+        *(
+            "bound_s",
+            "images_per_s",
+            "peak_bytes",
+            "planned_peak_bytes",
+            "avg_bytes",
+            "baseline_bytes",
+        ),
         *("offloaded_bytes", "host_bytes", "stall_s", "overlap", "slowdown", "loss", "versions"),
     }
 )
@@ -69,7 +76,7 @@ def kept() -> Schedule:
 def measured(schedule: Schedule, policy: str, losses: tuple[float, ...], step_s: float) -> Row:
     measurement = Measurement(step_s, 2_900_000, losses[-1], losses=losses)
     case = replace(CASE, policy=policy)
-    return measured_row(case, schedule, measurement, FLOOR, predicted_s=0.002)
+    return measured_row(case, schedule, measurement, FLOOR, predicted_s=0.002, bound_s=0.001)
 
 
 def text(renderable: RenderableType, width: int = 200) -> list[str]:
@@ -86,9 +93,9 @@ def text(renderable: RenderableType, width: int = 200) -> list[str]:
 
 def test_a_simulated_row_says_what_the_schedule_and_its_timeline_do(moved: Schedule) -> None:
     timeline = simulate(moved, COSTS)
-    row = simulated_row(CASE, moved, timeline, FLOOR)
+    row = simulated_row(CASE, moved, timeline, FLOOR, bound_s=0.001)
     assert (row.simulated, row.infeasible, row.step_s, row.peak_bytes) == (True, False, None, None)
-    assert row.predicted_s == timeline.step_s
+    assert (row.predicted_s, row.bound_s) == (timeline.step_s, 0.001)
     assert row.images_per_s == 64 / timeline.step_s
     assert row.offloaded_bytes == LENET_MOVED
     assert (row.floor_bytes, row.floor_step) == (FLOOR.nbytes, FLOOR.step)
@@ -100,12 +107,8 @@ def test_a_simulated_row_says_what_the_schedule_and_its_timeline_do(moved: Sched
 
 def test_a_measured_row_without_a_timeline_leaves_out_what_only_that_tells(moved: Schedule) -> None:
     row = measured(moved, "vdnn-all", (0.75, 0.5), step_s=0.016)
-    assert (row.simulated, row.step_s, row.predicted_s, row.images_per_s) == (
-        False,
-        0.016,
-        0.002,
-        4000.0,
-    )
+    assert (row.simulated, row.step_s, row.images_per_s) == (False, 0.016, 4000.0)
+    assert (row.predicted_s, row.bound_s) == (0.002, 0.001)
     assert (row.loss, row.losses, row.peak_bytes) == (0.5, (0.75, 0.5), 2_900_000)
     assert (row.stall_s, row.overlap, row.avg_bytes) == (None, None, None)
 
@@ -114,7 +117,7 @@ def test_a_measured_timeline_gives_stall_and_overlap(moved: Schedule) -> None:
     spans = simulate(moved, COSTS).spans
     timeline = Timeline(spans, simulated=False, stall_s=0.25e-3)
     measurement = Measurement(0.01, 1, 0.5, timeline)
-    row = measured_row(CASE, moved, measurement, FLOOR, predicted_s=None)
+    row = measured_row(CASE, moved, measurement, FLOOR, predicted_s=None, bound_s=None)
     assert (row.stall_s, row.predicted_s) == (0.25e-3, None)
     assert row.overlap == pytest.approx(1 - 0.25e-3 / timeline.copy_s)
 
@@ -123,8 +126,16 @@ def test_an_infeasible_row_has_its_floor_and_nothing_else() -> None:
     row = infeasible_row(CASE, FLOOR, baseline_nbytes=7, simulated=False, reason="too small")
     values = row.to_json()
     assert {key for key in values if values[key] is None} == {
-        *("step_s", "predicted_s", "images_per_s", "peak_bytes", "planned_peak_bytes"),
-        *("avg_bytes", "offloaded_bytes", "host_bytes", "stall_s", "overlap", "slowdown"),
+        *("step_s", "predicted_s", "bound_s", "images_per_s", "peak_bytes"),
+        *(
+            "planned_peak_bytes",
+            "avg_bytes",
+            "offloaded_bytes",
+            "host_bytes",
+            "stall_s",
+            "overlap",
+            "slowdown",
+        ),
         *("loss", "losses", "equal"),
     }
     assert (values["infeasible"], values["floor_bytes"], values["baseline_bytes"]) == (
@@ -172,7 +183,8 @@ def test_a_row_is_only_set_against_keep_on_the_same_subject(
     kept: Schedule, moved: Schedule
 ) -> None:
     other = replace(measured(kept, "keep", (0.5,), step_s=0.01), batch=32)
-    simulated = simulated_row(replace(CASE, policy="keep"), kept, simulate(kept, COSTS), FLOOR)
+    case, timeline = replace(CASE, policy="keep"), simulate(kept, COSTS)
+    simulated = simulated_row(case, kept, timeline, FLOOR, bound_s=None)
     row = against_keep([other, simulated, measured(moved, "vdnn-all", (0.5,), step_s=0.01)])[-1]
     assert (row.slowdown, row.equal) == (None, None)
 
@@ -208,11 +220,11 @@ def test_the_table_leaves_out_columns_without_content(moved: Schedule) -> None:
     assert lines[0] == "lenet5(64) 32x32 fp32, measured on H200"
     assert lines[1] == (
         "policy budget floor step ms images/s planned peak measured peak baseline offloaded "
-        "predicted ms loss"
+        "predicted ms bound ms loss"
     )
     peak = f"{moved.peak_nbytes / MIB:.2f} MiB"
     assert lines[3].startswith(f"vdnn-all 3.00 MiB 2.00 MiB 16.0 4,000 {peak} 2.77 MiB ")
-    assert lines[3].endswith(" 2.08 MiB 2.0 0.5000")
+    assert lines[3].endswith(" 2.08 MiB 2.0 1.0 0.5000")
     assert lines[-1] == "A note."
 
 

@@ -36,6 +36,9 @@ class HandCosts:
     def launch_s(self, pass_: Pass, rows: int) -> float:
         return rows * self.row_s.get(pass_.name, 1.0)
 
+    def least_s(self, pass_: Pass) -> float:
+        return self.launch_s(pass_, pass_.domain)
+
 
 EVEN = HandCosts(Link(64, 64, 32, 32, 0.0), {})
 UNEVEN = HandCosts(Link(64, 128, 32, 64, 0.25), {})

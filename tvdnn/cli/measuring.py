@@ -19,6 +19,7 @@ from .request import (
     OPTIMIZER,
     REFUSALS,
     Request,
+    find_bound,
     find_floor,
     make_case,
     make_graph,
@@ -129,5 +130,12 @@ def _run(case: Case, trainer: Trainer, batches: Batches, report: StageReport) ->
         losses=tuple(losses[1:]),
     )
     floor = find_floor(trainer.graph, trainer.costs, case.policy)
-    predicted_s = trainer.predicted.step_s if trainer.costs.measured else None
-    return measured_row(case, trainer.schedule, measurement, floor, predicted_s=predicted_s)
+    known = trainer.costs.measured
+    return measured_row(
+        case,
+        trainer.schedule,
+        measurement,
+        floor,
+        predicted_s=trainer.predicted.step_s if known else None,
+        bound_s=find_bound(trainer.graph, trainer.costs, case) if known else None,
+    )

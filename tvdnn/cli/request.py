@@ -20,7 +20,7 @@ from ..graph import Graph
 from ..ops.expand import DTYPES
 from ..optim import SGD
 from ..planner.costs import Costs
-from ..planner.planning import DEFAULT_CHUNK_SIZE, POLICIES, floor_of, fuses
+from ..planner.planning import DEFAULT_CHUNK_SIZE, POLICIES, bound_of, floor_of, fuses
 from ..report.rows import Case, Floor, Row, infeasible_row
 from ..units import parse_bytes
 from .output import StageReport
@@ -186,3 +186,11 @@ def _commit() -> str | None:
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     return found.stdout.strip() or None
+
+
+def find_bound(
+    graph: Graph, costs: Costs, case: Case, host_budget: int | None = None
+) -> float | None:
+    """Seconds that no schedule by the means of the case's policy beats inside its budgets."""
+    found = bound_of(graph, costs, case.policy, budget=case.budget_bytes, host_budget=host_budget)
+    return None if found is None else found.step_s

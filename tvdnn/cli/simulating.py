@@ -10,7 +10,16 @@ from ..planner.simulate import simulate
 from ..planner.timeline import Timeline
 from ..report.rows import Row, simulated_row
 from .output import StageReport
-from .request import REFUSALS, Request, find_floor, make_case, make_graph, refused_row, software
+from .request import (
+    REFUSALS,
+    Request,
+    find_bound,
+    find_floor,
+    make_case,
+    make_graph,
+    refused_row,
+    software,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +53,9 @@ def simulated(
     except REFUSALS as error:
         return Simulated(refused_row(case, graph, error, simulated=True))
     timeline = simulate(schedule, costs)
-    row = simulated_row(case, schedule, timeline, find_floor(graph, costs, policy))
+    floor = find_floor(graph, costs, policy)
+    bound_s = find_bound(graph, costs, case, request.host_budget)
+    row = simulated_row(case, schedule, timeline, floor, bound_s=bound_s)
     return Simulated(row, schedule, timeline)
 
 

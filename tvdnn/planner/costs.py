@@ -34,6 +34,10 @@ class Costs(Protocol):
         """Seconds of one launch of `pass_` over `rows` rows of its domain."""
         ...
 
+    def least_s(self, pass_: Pass) -> float:
+        """Seconds of `pass_` over its domain, in whatever launches it takes least."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
@@ -80,6 +84,9 @@ class Roofline:
         bytes_s = pass_.nbytes * share / (self.profile.bandwidth * self.profile.memory_efficiency)
         return self.profile.launch_s + max(flops_s, bytes_s)
 
+    def least_s(self, pass_: Pass) -> float:
+        return self.launch_s(pass_, pass_.domain)
+
 
 @dataclass(frozen=True, slots=True)
 class Profile:
@@ -101,3 +108,8 @@ class Profile:
             return below[1] * rows / below[0]
         slope = (above[1] - below[1]) / (above[0] - below[0])
         return below[1] + slope * (rows - below[0])
+
+    def least_s(self, pass_: Pass) -> float:
+        """The least seconds a row are at a sample: between two they lie between theirs."""
+        a_row = (seconds / rows for rows, seconds in self.samples[pass_.name])
+        return pass_.domain * min(a_row)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from ..errors import BudgetError, HostMemoryError, InputError
 from ..graph import Graph
 from ..units import MIB
+from .bound import Bound, bound
 from .check import check
 from .costs import Costs
 from .lower import demand_nbytes, estimate, floor_nbytes, lower, too_small
@@ -232,3 +233,19 @@ def floor_of(graph: Graph, costs: Costs, policy: str) -> tuple[int, str]:
             floor = found if floor is None else min(floor, found)
     assert floor is not None
     return floor
+
+
+def bound_of(
+    graph: Graph,
+    costs: Costs,
+    policy: str,
+    *,
+    budget: int | None = None,
+    host_budget: int | None = None,
+) -> Bound | None:
+    """What no schedule by the means of `policy` beats: only `auto` makes maps again.
+
+    Raises InputError for an unknown policy.
+    """
+    remakes = _parse(policy)[0] == "auto"
+    return bound(graph, costs, budget=budget, host_budget=host_budget, remakes=remakes)

@@ -56,6 +56,7 @@ class Measurement:
 class Row:
     """One line of a benchmark; its fields are the keys of its JSON. What does not apply is None.
 
+    `bound_s` is what no schedule by the policy's means beats inside the budgets (`planner.bound`);
     `equal` tells whether the losses are those of `keep` bit for bit; `reason` is why it is
     infeasible.
     """
@@ -74,6 +75,7 @@ class Row:
     floor_step: str | None
     step_s: float | None
     predicted_s: float | None
+    bound_s: float | None
     images_per_s: float | None
     peak_bytes: int | None
     planned_peak_bytes: int | None
@@ -114,6 +116,7 @@ def infeasible_row(
         floor_step=floor.step,
         step_s=None,
         predicted_s=None,
+        bound_s=None,
         images_per_s=None,
         peak_bytes=None,
         planned_peak_bytes=None,
@@ -131,12 +134,15 @@ def infeasible_row(
     )
 
 
-def simulated_row(case: Case, schedule: Schedule, timeline: Timeline, floor: Floor) -> Row:
+def simulated_row(
+    case: Case, schedule: Schedule, timeline: Timeline, floor: Floor, *, bound_s: float | None
+) -> Row:
     """The row of a schedule that was simulated and not run."""
     return replace(
         _planned_row(case, schedule, floor, timeline),
         simulated=True,
         predicted_s=timeline.step_s,
+        bound_s=bound_s,
         images_per_s=case.batch / timeline.step_s,
     )
 
@@ -148,12 +154,14 @@ def measured_row(
     floor: Floor,
     *,
     predicted_s: float | None,
+    bound_s: float | None,
 ) -> Row:
-    """The row of a schedule that was run. `predicted_s` is None where no costs are known."""
+    """The row of a schedule that was run. What costs tell is None where no costs are known."""
     return replace(
         _planned_row(case, schedule, floor, measurement.timeline),
         step_s=measurement.step_s,
         predicted_s=predicted_s,
+        bound_s=bound_s,
         images_per_s=case.batch / measurement.step_s,
         peak_bytes=measurement.peak_nbytes,
         loss=measurement.loss,

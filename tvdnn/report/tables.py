@@ -41,6 +41,7 @@ COLUMNS = (
     Column("stall ms", lambda row: _milliseconds(row.stall_s)),
     Column("overlap", lambda row: _number(row.overlap, ".0%")),
     Column("predicted ms", lambda row: _milliseconds(row.predicted_s)),
+    Column("bound ms", lambda row: _milliseconds(row.bound_s)),
     Column("slowdown", lambda row: _number(row.slowdown, ".2f")),
     Column("loss", lambda row: _number(row.loss, ".4f")),
     Column("losses", lambda row: SAME_LOSSES[row.equal]),
