@@ -14,7 +14,7 @@ from tests.networks import Sum, random_chain, vgg
 from tests.running import random_batches, train
 from tests.test_schedules import random_costs
 from tvdnn.engine import training_graph
-from tvdnn.graph import Graph
+from tvdnn.graph import Graph, Kind
 from tvdnn.ops import Settings, expand
 from tvdnn.optim import SGD
 from tvdnn.planner.chains import again, chains
@@ -216,10 +216,29 @@ def test_any_choice_has_the_bits_of_keep(
     found = recipes(graph, costs)
     choice = drawn_choice(rng, found)
     kept = lower(graph, keep(graph), costs)
-    plan = auto(graph, found, choice, round(share * kept.arena_nbytes))
-    schedule = lower(graph, plan or auto(graph, found, choice, 2 * kept.arena_nbytes), costs)
+    draft = auto(graph, found, choice)
+    plan = draft.plan(round(share * kept.arena_nbytes)) or draft.plan(2 * kept.arena_nbytes)
+    schedule = lower(graph, plan, costs)
     check(schedule)
     wholes = (found.wholes[number].remake.buffers for number in choice.wholes)
     assert remade(schedule) >= frozenset().union(*choice.remade, *wholes)
     result = train(net, schedule, batches, order_seed=seed)
     assert result.equals(train(net, kept, batches))
+
+
+@pytest.mark.usefixtures("units_of_one")
+def test_a_normalized_sum_trains_in_less_than_two_of_its_three_maps() -> None:
+    """Passes over the whole batch leave between them what they write, gradients among it."""
+    torch.manual_seed(0)
+    net = nn.Sequential(residual(8), nn.ReLU(), residual(8), nn.Flatten(), nn.Linear(8 * 64, 4))
+    batches = random_batches(STEPS, (32, 8, 8, 8), CLASSES, 0)
+    graph = training_graph(net, batches[0][0], optimizer=SGD(momentum=0.9), sections=32, fuse=True)
+    floor, _ = floor_of(graph, h200(graph), "auto")
+    schedule = planned(graph, "auto", floor)
+    check(schedule)
+    kinds = {graph.buffers[move.buffer].kind for move in schedule.plan.transfers}
+    assert kinds >= {Kind.MAP, Kind.GRAD}
+    maps = (buffer.nbytes for buffer in graph.buffers.values() if buffer.kind is Kind.MAP)
+    assert schedule.arena_nbytes < 2 * max(maps)
+    kept = planned(graph, "keep", None)
+    assert train(net, schedule, batches, order_seed=0).equals(train(net, kept, batches))

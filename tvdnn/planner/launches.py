@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from ..errors import ScheduleError
 from ..graph import Graph, Use, meet
@@ -11,8 +11,7 @@ from .plan import Plan, Transfer
 Channels: TypeAlias = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(NamedTuple):
     """One launch of a pass over domain rows [start, stop), in a segment and slot of the plan."""
 
     segment: int
@@ -117,10 +116,7 @@ class _Stays:
         for transfer in sorted(plan.transfers, key=lambda t: t.back, reverse=True):
             for section in range(transfer.first, transfer.first + transfer.count):
                 self._moves.setdefault((transfer.buffer, section), []).append(transfer)
-        self._nbytes = {
-            name: [buffer.section_nbytes(section) for section in range(buffer.num_sections)]
-            for name, buffer in graph.buffers.items()
-        }
+        self._row_nbytes = {name: buffer.row_nbytes for name, buffer in graph.buffers.items()}
         self._slot_start: dict[int, int] = {}
         for index, launch in enumerate(launches):
             self._slot_start.setdefault(launch.slot, index)
@@ -129,43 +125,47 @@ class _Stays:
         """Residencies that launch `index` reads and writes, per use of its pass."""
         launch = self._launches[index]
         pass_ = self._graph.passes[launch.pass_index]
-        read_names = {use.buffer for use in pass_.reads}
-        reads = tuple(self._touch(index, use, fresh=False, writes=False) for use in pass_.reads)
+        read_names = [use.buffer for use in pass_.reads]
+        reads = [self._touch(index, launch, use, fresh=False) for use in pass_.reads]
         writes = []
         for use in pass_.writes:
             adds = pass_.reduction and use.whole and launch.start > 0
             fresh = not adds and use.buffer not in read_names
-            writes.append(self._touch(index, use, fresh=fresh, writes=True))
-        return reads, tuple(writes)
+            touched = self._touch(index, launch, use, fresh=fresh)
+            self._write(index, use, touched)
+            writes.append(touched)
+        return tuple(reads), tuple(writes)
 
-    def _touch(self, index: int, use: Use, *, fresh: bool, writes: bool) -> tuple[int, ...]:
-        launch = self._launches[index]
+    def _touch(self, index: int, launch: Launch, use: Use, *, fresh: bool) -> tuple[int, ...]:
         buffer = self._graph.buffers[use.buffer]
         start, stop = use.rows(launch.start, launch.stop, buffer)
         touched = []
         for section in buffer.sections_of(start, stop):
             opens = fresh and not self._has_room(use, section)
             number = (self._open if opens else self._find)(index, use.buffer, section)
-            stay = self.all[number]
-            stay.last = index
-            if writes:
-                stay.written = index
-            if writes and use.channels is not None:
-                self._filled[number] = (*self._filled.get(number, ()), use.channels)
+            self.all[number].last = index
             touched.append(number)
         return tuple(touched)
 
+    def _write(self, index: int, use: Use, touched: tuple[int, ...]) -> None:
+        for number in touched:
+            self.all[number].written = index
+            if use.channels is not None:
+                self._filled[number] = (*self._filled.get(number, ()), use.channels)
+
     def _has_room(self, use: Use, section: int) -> bool:
         """Whether the section's present stay has been given channels, but none of the use's."""
+        if use.channels is None:
+            return False
         number = self._current.get((use.buffer, section))
-        if number is None or use.channels is None or number not in self._filled:
+        if number is None or number not in self._filled:
             return False
         return not any(meet(use.channels, other) for other in self._filled[number])
 
     def _find(self, index: int, buffer: str, section: int) -> int:
         """The section's present stay; a new one if it comes back, or is an input's first."""
         key = (buffer, section)
-        moves = self._moves.get(key)
+        moves = self._moves.get(key) if self._moves else None
         if moves and self._launches[index].slot >= moves[-1].back:
             return self._fetch(index, key, moves.pop())
         if key not in self._current:
@@ -199,12 +199,13 @@ class _Stays:
         return self._graph.passes[self._launches[index].pass_index].name
 
     def _open(self, index: int, buffer: str, section: int) -> int:
-        key = (buffer, section)
+        key, number = (buffer, section), len(self.all)
         stay = self.all[self._current[key]].stay + 1 if key in self._current else 0
-        nbytes = self._nbytes[buffer][section]
+        start, stop = self._graph.buffers[buffer].bounds(section)
+        nbytes = (stop - start) * self._row_nbytes[buffer]
         self.all.append(Residency(buffer, section, stay, index, index, index, nbytes))
-        self._current[key] = len(self.all) - 1
-        return len(self.all) - 1
+        self._current[key] = number
+        return number
 
     def hold_outputs(self) -> None:
         """Keep outputs until handed out: those of the first half at the cut, others at the end."""

@@ -20,12 +20,25 @@ from .schedule import Action, Lane, Operand, Residency, Schedule, Space, Step
 TIGHTEN_ATTEMPTS = 6
 FEW_TRIALS, MANY_TRIALS = 6, 30  # of a placement, at 30 ms each for VGG-16
 FULL_EXTENTS = 3000  # up to which all trials are made: above, they take longer, and are fewer
+LITTLE_WAIT = 0.005  # of the time of all launches, up to which a step counts as never waiting
 FLOOR_SLACKS = (1.0, 1.05, 1.2)  # caps that the floor tries, in demands: which packs best varies
 # Places in the order for which freed bytes rest where there is room, so that a copy into them need
 # not wait for the last launch.
 COOL_DOWN = 6
 
 Visit: TypeAlias = tuple[str, int, int]  # buffer, section, and which of its stays
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Predicted seconds of a step, and whether it waits for copies.
+
+    `fits` tells that it takes less time and fewer bytes than were asked for.
+    """
+
+    seconds: float
+    waits: bool
+    fits: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,20 +101,19 @@ def lower(
 
 def estimate(
     graph: Graph, plan: Plan, costs: Costs, cap: int, *, room: int, below_s: float = inf
-) -> tuple[float, int] | None:
-    """Seconds of a step, and bytes of arena, of the order of `plan` under `cap`.
+) -> Estimate | None:
+    """What the order of `plan` under `cap` takes; None where no order keeps under it.
 
     Bytes are placed more tightly only until they fit `room`, and not at all where the step does not
-    take less than `below_s`: then there is no estimate, nor where no order keeps under `cap`.
+    take less than `below_s`.
     """
     prog = program(graph, plan)
     try:
-        entries, seconds = timed_order(graph, prog, costs, cap, sync=plan.sync)
+        entries, seconds, compute_s = timed_order(graph, prog, costs, cap, sync=plan.sync)
     except CapacityError:
         return None
-    if seconds >= below_s:
-        return None
-    return seconds, _place_arena(graph, prog, entries, enough=room).nbytes
+    fits = seconds < below_s and _place_arena(graph, prog, entries, enough=room).nbytes <= room
+    return Estimate(seconds, seconds > (1 + LITTLE_WAIT) * compute_s, fits)
 
 
 def floor_nbytes(graph: Graph, plan: Plan, costs: Costs) -> tuple[int, str]:
@@ -187,12 +199,14 @@ def _positions(
 ) -> tuple[list[int], list[int]]:
     """Places in the order at which each residency begins and ends.
 
-    A freed one rests for `cool_down` places more; an input is there before its half begins.
+    A freed one rests for `cool_down` places more, or until its section comes back; an input is
+    there before its half begins.
     """
     at = {(entry.event, entry.number): index for index, entry in enumerate(entries)}
     cut, end = _cut(prog, entries), len(entries)
     halves = ((0, cut - 1), (cut, end))
     begins, ends = [], []
+    before: dict[tuple[str, int], int] = {}
     for number, stay in enumerate(prog.residencies):
         first = (Event.PREFETCH, number) if stay.fetched else (Event.LAUNCH, stay.first)
         last = (Event.OFFLOAD, number) if stay.leaves else (Event.LAUNCH, stay.last)
@@ -200,6 +214,10 @@ def _positions(
         begins.append(halves[stay.first >= prog.cut][0] if is_input else at[first])
         held_until = halves[stay.last >= prog.cut][1]
         ends.append(held_until if stay.held else min(end, at[last] + cool_down))
+        section = stay.buffer, stay.section
+        if section in before:
+            ends[before[section]] = min(ends[before[section]], begins[number] - 1)
+        before[section] = number
     return begins, ends
 
 

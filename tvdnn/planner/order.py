@@ -63,14 +63,14 @@ def order(
 
 def timed_order(
     graph: Graph, program: Program, costs: Costs, cap: int, *, sync: bool = False
-) -> tuple[tuple[Entry, ...], float]:
-    """The order under `cap`, and the seconds that it predicts for the step."""
+) -> tuple[tuple[Entry, ...], float, float]:
+    """The order under `cap`, and the seconds that it predicts for the step and for its launches."""
     needed = demand(program)
     if needed.size and int(needed.max()) > cap:
         raise CapacityError(int(needed.argmax()), int(needed.max()))
     scheduler = _Scheduler(graph, program, costs, cap, needed, sync)
     entries = tuple(scheduler.run())
-    return entries, scheduler.end_s
+    return entries, scheduler.end_s, scheduler.compute_s
 
 
 class _Scheduler:
@@ -126,6 +126,11 @@ class _Scheduler:
     def end_s(self) -> float:
         """When the last launch and the last copy end."""
         return max(self._compute_s, self._offload_s, self._prefetch_s)
+
+    @property
+    def compute_s(self) -> float:
+        """What the launches take."""
+        return sum(self._seconds)
 
     def _flush(self) -> Iterator[Entry]:
         """All copies in flight end here."""

@@ -165,7 +165,8 @@ def _may_beat(graph: Graph, plan: Plan, costs: Costs, budget: int, best: Schedul
     """Whether the plan's order is predicted to take less time than `best`."""
     room = budget - graph.fixed_nbytes
     below_s = simulate(best, costs).step_s
-    return estimate(graph, plan, costs, room, room=room, below_s=below_s) is not None
+    found = estimate(graph, plan, costs, room, room=room, below_s=below_s)
+    return found is not None and found.seconds < below_s
 
 
 def _lowered(

@@ -7,6 +7,7 @@ from ..graph import Direction, Graph, Kind, Pass
 from .chains import MAPS, Chain, Remake, chains, read, written
 from .costs import Costs
 from .plan import Segment, Slot
+from .segments import Variant, in_blocks
 
 INGREDIENTS = (*MAPS, Kind.INPUT, Kind.WEIGHT)
 LEAST_SHARE = 0.01  # of the largest map's bytes: less is not worth a trial of the search
@@ -44,9 +45,12 @@ def recipes(graph: Graph, costs: Costs) -> Recipes:
 
 
 def with_remade(
-    graph: Graph, parts: Iterable[Segment], wholes: Iterable[Whole]
+    graph: Graph, parts: Iterable[Segment], wholes: Iterable[Whole], block: Variant
 ) -> Iterator[Segment]:
-    """The segments, and before each of backward those that make again the maps that it reads."""
+    """The segments, and before each of backward those that make again the maps that it reads.
+
+    `block` sets the blocks in which these are made.
+    """
     makers = {name: whole for whole in wholes for name in whole.remake.buffers}
     packs = {
         name: index
@@ -59,7 +63,8 @@ def with_remade(
         passes = [graph.passes[slot.pass_index] for slot in part.slots]
         if any(_is_backward(pass_) for pass_ in passes):
             wanted = [name for pass_ in passes for name in sorted(read(pass_))]
-            yield from _making(graph, wanted, makers, packs, made)
+            for index in _making(graph, wanted, makers, packs, made):
+                yield in_blocks(graph, [Slot(index, recompute=True)], block)
         yield part
 
 
@@ -69,16 +74,15 @@ def _making(
     makers: Mapping[str, Whole],
     packs: Mapping[str, int],
     made: set[str],
-) -> Iterator[Segment]:
-    """Segments that make again those of the wanted maps that can be, behind what these read."""
+) -> Iterator[int]:
+    """The passes that make again those of the wanted maps that can be, behind what these read."""
     due: list[str | int] = [*reversed(wanted)]  # maps to make, and passes once what they read is
     while due:
         item = due.pop()
         if isinstance(item, int):
             taken = sorted(read(graph.passes[item]))
-            for packed in (packs[name] for name in taken if name in packs):
-                yield Segment((Slot(packed, recompute=True),))
-            yield Segment((Slot(item, recompute=True),))
+            yield from (packs[name] for name in taken if name in packs)
+            yield item
         elif item in makers and item not in made:
             made |= makers[item].remake.buffers
             for index in reversed(makers[item].makers):

@@ -5,8 +5,10 @@ are tried that make the best bargains again, from none to all of them; then sing
 best one are changed as long as that helps. The order of its steps predicts the time of each.
 """
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from math import inf
 from typing import TypeVar
 
@@ -22,9 +24,8 @@ from .segments import Variant
 from .simulate import simulate
 
 WORK = 130_000  # sections of maps and passes in all plans that are tried: 100 of VGG-16, 4 s
-LEAST_TRIALS = 3
+LEAST_TRIALS = 5
 CAPS = (0.97, 0.9, 0.82)  # shares of the arena that bytes at once may take, placement the rest
-MOST_PREFIXES = 12
 TRIALS_A_FINALIST = 20  # one more schedule is made and simulated, which takes as long as eight
 
 Item = TypeVar("Item")
@@ -57,45 +58,53 @@ class _Trials:
     def best(self) -> Candidate | None:
         return self.found[-1] if self.found else None
 
+    @property
+    def choice(self) -> Choice:
+        """The choice of the best plan, where one is found."""
+        return self.found[-1].choice
+
     def take(self, choices: Iterable[Choice]) -> None:
         """Try the choices that were not tried before, as long as trials are left."""
         for choice in choices:
             if self.left == 0:
                 return
             if choice not in self.tried:
-                self.tried.add(choice)
-                self.left -= 1
-                candidate = self._try(choice)
-                if candidate is not None:
-                    self.found.append(candidate)
+                self.waits(choice)
 
-    def _try(self, choice: Choice) -> Candidate | None:
-        """The choice under the largest cap that leaves placement enough; None if it is no better.
-
-        Less under the cap is more offloaded.
-        """
+    def waits(self, choice: Choice) -> bool:
+        """Try the choice; whether its step waits for copies, or has no room."""
+        self.tried.add(choice)
+        self.left -= 1
+        below_s = self.best.seconds if self.best else inf
+        draft = auto(self.graph, self.recipes, choice)
+        if draft.compute_s(self.costs) >= below_s:
+            return False
         for share in CAPS:
             cap = round(share * self.room)
-            plan = auto(self.graph, self.recipes, choice, cap)
+            plan = draft.plan(cap)
             if plan is None or self._overflows(plan):
-                return None
-            below_s = self.best.seconds if self.best else inf
+                return True
             found = estimate(self.graph, plan, self.costs, cap, room=self.room, below_s=below_s)
             if found is None:
-                return None
-            if found[1] <= self.room:
-                return Candidate(plan, choice, cap, found[0])
-        return None
+                return True
+            if found.fits:
+                self.found.append(Candidate(plan, choice, cap, found.seconds))
+            if found.fits or found.seconds >= below_s:
+                return found.waits
+        return True
 
     def _overflows(self, plan: Plan) -> bool:
-        """Whether more leaves than the host has room for."""
-        buffers = self.graph.buffers
-        nbytes = (
-            buffers[move.buffer].section_nbytes(section)
-            for move in plan.transfers
-            for section in range(move.first, move.first + move.count)
-        )
-        return self.host_budget is not None and sum(nbytes) > self.host_budget
+        """Whether more is away at one time than the host has room for."""
+        if self.host_budget is None:
+            return False
+        change: Counter[int] = Counter()
+        for move in plan.transfers:
+            buffer = self.graph.buffers[move.buffer]
+            rows = buffer.bounds(move.first)[0], buffer.bounds(move.first + move.count - 1)[1]
+            nbytes = (rows[1] - rows[0]) * buffer.row_nbytes
+            change.update({move.leave: nbytes, move.back: -nbytes})
+        away = accumulate(change[slot] for slot in sorted(change))
+        return max(away, default=0) > self.host_budget
 
 
 def search(
@@ -106,14 +115,27 @@ def search(
     sections = sum(buffer.num_sections for buffer in graph.buffers.values())
     most = max(LEAST_TRIALS, WORK // (sections + len(graph.passes)))
     trials = _Trials(graph, recipes(graph, costs), costs, room, host_budget, most)
-    trials.take(_prefixes(trials.recipes))
+    bargains = _bargains(trials.recipes)
+    for block in (Variant.PERFORMANCE, Variant.KEEP, Variant.MEMORY):
+        _halve(trials, bargains, block)
     best = None
-    while trials.best is not None and trials.best is not best:
+    while trials.best is not best:  # None where nothing is found
         best = trials.best
-        trials.take(_neighbours(trials.recipes, best.choice))
+        trials.take(_neighbours(trials, bargains))
     finalists = trials.found[-1 - most // TRIALS_A_FINALIST :]
     schedules = [_placed(trials, candidate, budget) for candidate in finalists]
     return min(filter(None, schedules), key=lambda s: simulate(s, costs).step_s, default=None)
+
+
+def _halve(trials: _Trials, bargains: Sequence["_Bargain"], block: Variant) -> None:
+    """Try to make the best bargains: more where the step waits for copies, fewer where not."""
+    low, high = 0, len(bargains)
+    while low <= high and trials.left:
+        count = (low + high) // 2
+        if trials.waits(_choice(trials.recipes, block, bargains[:count])):
+            low = count + 1
+        else:
+            high = count - 1
 
 
 def _placed(trials: _Trials, candidate: Candidate, budget: int) -> Schedule | None:
@@ -128,20 +150,6 @@ def _placed(trials: _Trials, candidate: Candidate, budget: int) -> Schedule | No
         )
     except (BudgetError, HostMemoryError):
         return None
-
-
-def _prefixes(known: Recipes) -> Iterator[Choice]:
-    """The best bargains made again, from none to all, each with long, short and least blocks.
-
-    Of those that conflict the better one is.
-    """
-    bargains = [*_bargains_of_chains(known), *_bargains_of_wholes(known)]
-    bargains.sort(key=lambda bargain: bargain.price)
-    steps = min(len(bargains), MOST_PREFIXES)
-    counts = {len(bargains) * step // max(1, steps) for step in range(steps + 1)}
-    for block in (Variant.PERFORMANCE, Variant.KEEP, Variant.MEMORY):
-        for count in sorted(counts, key=lambda count: _halvings(count, len(bargains))):
-            yield _choice(known, block, bargains[:count])
 
 
 def _choice(known: Recipes, block: Variant, bargains: Iterable["_Bargain"]) -> Choice:
@@ -173,43 +181,37 @@ class _Bargain:
         if self.buffers is None:
             return replace(choice, wholes=choice.wholes ^ {self.number})
         changed = choice.remade[self.number] ^ self.buffers
-        return replace(choice, remade=_with(choice.remade, self.number, changed))
+        block = choice.blocks[self.number] or Variant.PERFORMANCE
+        return replace(
+            choice,
+            remade=_with(choice.remade, self.number, changed),
+            blocks=_with(choice.blocks, self.number, block),
+        )
 
 
-def _bargains_of_chains(known: Recipes) -> Iterator[_Bargain]:
-    for number, chain in enumerate(known.chains):
-        for remake in chain.remakes:
-            yield _Bargain(remake.seconds / remake.nbytes, number, remake.buffers)
-
-
-def _bargains_of_wholes(known: Recipes) -> Iterator[_Bargain]:
+def _bargains(known: Recipes) -> list[_Bargain]:
+    """All that can be made again, the best bargain first."""
+    bargains = [
+        _Bargain(remake.seconds / remake.nbytes, number, remake.buffers)
+        for number, chain in enumerate(known.chains)
+        for remake in chain.remakes
+    ]
     for number, whole in enumerate(known.wholes):
-        yield _Bargain(whole.remake.seconds / whole.remake.nbytes, number)
+        bargains.append(_Bargain(whole.remake.seconds / whole.remake.nbytes, number))
+    return sorted(bargains, key=lambda bargain: bargain.price)
 
 
-def _halvings(count: int, most: int) -> tuple[int, int]:
-    """Where `count` comes if first all, then none, then middles of what is left are tried."""
-    low, high, turn = 0, most, 1
-    while count not in (low, high):
-        middle = (low + high) // 2
-        low, high = (low, middle) if count <= middle else (middle, high)
-        turn += 1
-    return turn, -count
-
-
-def _neighbours(known: Recipes, choice: Choice) -> Iterator[Choice]:
-    """Choices that differ in one map made again or not, or in the blocks of one part."""
-    for bargain in _bargains_of_chains(known):
-        block = choice.blocks[bargain.number] or Variant.PERFORMANCE
-        blocks = _with(choice.blocks, bargain.number, block)
-        yield replace(bargain.flipped(choice), blocks=blocks)
-    for number in range(len(known.chains)):
-        for other in (*Variant, *(() if choice.remade[number] else (None,))):
-            yield replace(choice, blocks=_with(choice.blocks, number, other))
+def _neighbours(trials: _Trials, bargains: Sequence[_Bargain]) -> Iterator[Choice]:
+    """Choices that differ from the best so far in one map made again or not, or in some blocks."""
+    for bargain in bargains:
+        yield bargain.flipped(trials.choice)
+    for number in range(len(trials.recipes.chains)):
+        for other in (*Variant, None):
+            choice = trials.choice
+            if other or not choice.remade[number]:
+                yield replace(choice, blocks=_with(choice.blocks, number, other))
     for rest in Variant:
-        yield replace(choice, rest=rest)
-    for bargain in _bargains_of_wholes(known):
-        yield bargain.flipped(choice)
+        yield replace(trials.choice, rest=rest)
 
 
 def _with(items: tuple[Item, ...], index: int, item: Item) -> tuple[Item, ...]:

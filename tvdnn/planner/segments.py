@@ -1,6 +1,6 @@
 """Default segments: a layer's passes, and those in place on its result, run block by block."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import lcm
@@ -61,20 +61,21 @@ def segments(
 ) -> tuple[Segment, ...]:
     """One segment a layer, its block set by the layer's variant."""
     return tuple(
-        _segment(graph, layer, variants.get(layer.index, default)) for layer in layers(graph)
+        in_blocks(graph, [Slot(i) for i in layer.passes], variants.get(layer.index, default))
+        for layer in layers(graph)
     )
 
 
-def _segment(graph: Graph, layer: Layer, variant: Variant) -> Segment:
-    passes = [graph.passes[index] for index in layer.passes]
-    slots = tuple(Slot(index) for index in layer.passes)
+def in_blocks(graph: Graph, slots: Sequence[Slot], variant: Variant) -> Segment:
+    """The slots as one segment, in the blocks of the variant."""
+    passes = [graph.passes[slot.pass_index] for slot in slots]
     unit = lcm(*(pass_.unit for pass_ in passes))
     if unit >= passes[0].domain or variant is Variant.KEEP:
-        return Segment(slots)
+        return Segment(tuple(slots))
     if variant is Variant.MEMORY:
-        return Segment(slots, unit)
+        return Segment(tuple(slots), unit)
     rows = _run_rows(graph, passes, RUN_CHUNKS * graph.chunk_size)
-    return Segment(slots, -(-rows // unit) * unit)
+    return Segment(tuple(slots), -(-rows // unit) * unit)
 
 
 def _run_rows(graph: Graph, passes: Collection[Pass], nbytes: int) -> int:

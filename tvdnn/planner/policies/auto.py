@@ -5,9 +5,10 @@ the samples of one block at a time. Maps outside chains are made again whole. Wh
 device besides is offloaded, outermost maps first: they are away for longest.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, pairwise
 from math import lcm
 
 import numpy as np
@@ -15,13 +16,15 @@ import numpy as np
 from ...graph import RUN_CHUNKS, Direction, Graph, Kind, section_rows
 from ...units import format_bytes
 from ..chains import Again, Chain, Region, again
-from ..launches import Program, program
+from ..costs import Costs
+from ..launches import Program, Residency, program
 from ..order import demand
 from ..plan import Plan, Segment, Slot, Transfer
 from ..recipes import Recipes, with_remade
 from ..segments import Variant, segments
 
 MOVED_KINDS = (Kind.INPUT, Kind.MAP, Kind.AUX)
+STREAMED_KINDS = (*MOVED_KINDS, Kind.GRAD)  # between any two uses, where nothing else helps
 LONG_RUN_CHUNKS = 16  # where little moves, longer blocks save launches
 CHUNKS = {Variant.PERFORMANCE: RUN_CHUNKS, Variant.KEEP: LONG_RUN_CHUNKS}
 NOTHING = Again((), ())
@@ -83,12 +86,45 @@ class _Gaps:
         return chosen
 
 
-def auto(graph: Graph, recipes: Recipes, choice: Choice, room: int) -> Plan | None:
-    """The plan of `choice` whose launches find their bytes in `room`; None where they cannot."""
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A choice as segments and the program of these, in which nothing moves yet."""
+
+    graph: Graph
+    recipes: Recipes
+    choice: Choice
+    parts: tuple[Segment, ...]
+    program: Program
+
+    def plan(self, room: int) -> Plan | None:
+        """The plan whose launches find their bytes in `room`; None where they cannot."""
+        moved = _moved(self.graph, self.program, room)
+        return None if moved is None else self._moving(moved)
+
+    def compute_s(self, costs: Costs) -> float:
+        """What the launches take."""
+        passes = self.graph.passes
+        launches = self.program.launches
+        return sum(costs.launch_s(passes[at.pass_index], at.stop - at.start) for at in launches)
+
+    def leanest(self) -> Plan:
+        """The plan in which all moves that is idle."""
+        gaps, pauses = _gaps(self.graph, self.program), _pauses(self.graph, self.program)
+        return self._moving([*gaps, *pauses])
+
+    def _moving(self, moved: Sequence[_Gap]) -> Plan:
+        return Plan(
+            "auto",
+            self.parts,
+            tuple(_transfers(moved)),
+            reasons=_reasons(self.graph, self.recipes, self.choice, self.parts, moved),
+        )
+
+
+def auto(graph: Graph, recipes: Recipes, choice: Choice) -> Draft:
+    """The draft of `choice`."""
     parts = _parts(graph, recipes, choice)
-    prog = program(graph, Plan("auto", parts))
-    moved = _moved(graph, prog, room)
-    return None if moved is None else _plan(graph, recipes, choice, parts, moved)
+    return Draft(graph, recipes, choice, parts, program(graph, Plan("auto", parts)))
 
 
 def leanest(graph: Graph, recipes: Recipes) -> Iterator[Plan]:
@@ -99,16 +135,14 @@ def leanest(graph: Graph, recipes: Recipes) -> Iterator[Plan]:
         names = ((name for r in chain.remakes if remakes for name in r.buffers) for chain in chains)
         wholes = frozenset(range(len(recipes.wholes))) if remakes else frozenset[int]()
         choice = Choice(Variant.MEMORY, blocks, tuple(map(frozenset, names)), wholes)
-        parts = _parts(graph, recipes, choice)
-        prog = program(graph, Plan("auto", parts))
-        gaps = [gap for section in _gaps(graph, prog).values() for gap in section]
-        yield _plan(graph, recipes, choice, parts, gaps)
+        yield auto(graph, recipes, choice).leanest()
 
 
 def _parts(graph: Graph, recipes: Recipes, choice: Choice) -> tuple[Segment, ...]:
     """The segments of a choice."""
     wholes = [recipes.wholes[number] for number in sorted(choice.wholes)]
-    return tuple(with_remade(graph, _segments(graph, recipes.chains, choice), wholes))
+    parts = _segments(graph, recipes.chains, choice)
+    return tuple(with_remade(graph, parts, wholes, choice.rest))
 
 
 def _segments(graph: Graph, chains: Sequence[Chain], choice: Choice) -> Iterator[Segment]:
@@ -181,10 +215,14 @@ def _moved(graph: Graph, prog: Program, room: int) -> list[_Gap] | None:
     needed, moved = demand(prog), list[_Gap]()
     if int(needed.max(initial=0)) <= room:
         return moved
-    gaps = _Gaps(gap for sections in _gaps(graph, prog).values() for gap in sections)
+    gaps, pauses = _Gaps(_gaps(graph, prog)), None
     fullest = int(needed.argmax())
     while int(needed[fullest]) > room:
-        chosen = gaps.take(fullest, int(needed[fullest]) - room)
+        excess = int(needed[fullest]) - room
+        chosen = gaps.take(fullest, excess)
+        if not chosen:
+            pauses = pauses or _Gaps(_pauses(graph, prog))
+            chosen = pauses.take(fullest, excess)
         if not chosen:
             return None
         for gap in chosen:
@@ -194,35 +232,63 @@ def _moved(graph: Graph, prog: Program, room: int) -> list[_Gap] | None:
     return moved
 
 
-def _gaps(graph: Graph, prog: Program) -> dict[str, list[_Gap]]:
-    """By buffer, outermost first, the gaps between forward and backward uses of its sections."""
+def _gaps(graph: Graph, prog: Program) -> list[_Gap]:
+    """Gaps between forward and backward uses, outermost maps first."""
     turn = _turn(graph, prog)
-    last: dict[int, int] = {}
-    back: dict[int, int] = {}
-    for index, uses in enumerate(zip(prog.reads, prog.writes, strict=True)):
-        for number in (number for runs in uses for run in runs for number in run):
-            if index < turn:
-                last[number] = index
-            else:
-                back.setdefault(number, index)
+    slots = [launch.slot for launch in prog.launches]
     gaps: dict[str, list[_Gap]] = {}
-    for number in sorted(last.keys() & back.keys()):
+    for number, uses in enumerate(_uses(prog)):
         stay = prog.residencies[number]
-        if graph.buffers[stay.buffer].kind in MOVED_KINDS and not stay.held:
-            ends = last[number], back[number]
-            slots = (prog.launches[index].slot for index in (*ends, turn))
-            gap = _Gap(stay.buffer, stay.section, stay.nbytes, *ends, *slots)
+        if not uses or graph.buffers[stay.buffer].kind not in MOVED_KINDS or stay.held:
+            continue
+        at = bisect_left(uses, turn)
+        if 0 < at < len(uses):
+            last, back = uses[at - 1], uses[at]
+            gap = _Gap(*_what(stay), last, back, slots[last], slots[back], slots[turn])
             gaps.setdefault(stay.buffer, []).append(gap)
-    return gaps
+    return [gap for sections in gaps.values() for gap in sections]
 
 
-def _plan(
+def _pauses(graph: Graph, prog: Program) -> list[_Gap]:
+    """All other gaps of what one slot uses after the other, the longest first."""
+    turn = _turn(graph, prog)
+    slots = [launch.slot for launch in prog.launches]
+    gaps: list[_Gap] = []
+    for number, uses in enumerate(_uses(prog)):
+        stay = prog.residencies[number]
+        if graph.buffers[stay.buffer].kind not in STREAMED_KINDS or stay.held:
+            continue
+        ends = [(last, back) for last, back in pairwise(uses) if slots[last] != slots[back]]
+        if all(slots[last] < slots[back] for last, back in ends):
+            gaps += (
+                _Gap(*_what(stay), last, back, slots[last], slots[back], slots[last] + 1)
+                for last, back in ends
+                if last + 1 < back and not last < turn <= back
+            )
+    return sorted(gaps, key=lambda gap: gap.last - gap.back)
+
+
+def _what(stay: Residency) -> tuple[str, int, int]:
+    return stay.buffer, stay.section, stay.nbytes
+
+
+def _uses(prog: Program) -> list[list[int]]:
+    """By residency, the launches that use it."""
+    uses: list[list[int]] = [[] for _ in prog.residencies]
+    for index, touched in enumerate(zip(prog.reads, prog.writes, strict=True)):
+        for number in {number for runs in touched for run in runs for number in run}:
+            uses[number].append(index)
+    return uses
+
+
+def _reasons(
     graph: Graph,
     recipes: Recipes,
     choice: Choice,
     parts: tuple[Segment, ...],
     moved: Sequence[_Gap],
-) -> Plan:
+) -> Mapping[str, str]:
+    """Why maps move or are made again, in words."""
     slots = [slot for part in parts for slot in part.slots]
     names = [graph.passes[s.pass_index].name + " again" * s.recompute for s in slots]
     reasons = {gap.buffer: f"idle from {names[gap.leave]} to {names[gap.returns]}" for gap in moved}
@@ -236,7 +302,7 @@ def _plan(
     for remake in remakes:
         price = f"{1e3 * remake.seconds:.2f} ms for {format_bytes(remake.nbytes)}"
         reasons |= dict.fromkeys(sorted(remake.buffers), price)
-    return Plan("auto", parts, tuple(_transfers(moved)), reasons=reasons)
+    return reasons
 
 
 def _transfers(moved: Iterable[_Gap]) -> Iterator[Transfer]:
