@@ -54,7 +54,9 @@ def test_help_and_version_are_done(capsys: Captured) -> None:
     assert run(capsys, "--version")[:2] == (0, "tvdnn 0.1.0\n")
     code, out, _ = run(capsys, "--help")
     assert code == 0
-    assert all(re.search(rf"\b{name}\b", out) for name in ("bench", "plan", "train", "doctor"))
+    assert all(
+        re.search(rf"\b{name}\b", out) for name in ("bench", "plan", "trace", "train", "doctor")
+    )
 
 
 @pytest.mark.parametrize(

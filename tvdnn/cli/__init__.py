@@ -8,7 +8,7 @@ import typer
 
 from .. import __version__
 from ..errors import InputError, TvdnnError
-from . import bench, doctor, plan, train
+from . import bench, doctor, plan, trace, train
 from .output import DONE, USAGE, fail
 
 
@@ -34,7 +34,7 @@ def _app() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(_root)
-    for command in (bench.bench, plan.plan, train.train, doctor.doctor):
+    for command in (bench.bench, plan.plan, trace.trace, train.train, doctor.doctor):
         app.command()(command)
     return app
 

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from .. import models
 from ..engine import Trainer
 from ..optim import SGD
+from ..planner.schedule import Schedule
+from ..planner.timeline import Timeline
 from ..report.rows import Case, Measurement, Row, measured_row
 from ..runtime.slab import Slab
 from .output import StageReport
@@ -55,10 +57,15 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A row, and the network as trained; None where infeasible."""
+    """A row, the network as trained, its schedule and, of a GPU, the timeline of a step.
+
+    None where infeasible.
+    """
 
     row: Row
     net: nn.Module | None = None
+    schedule: Schedule | None = None
+    timeline: Timeline | None = None
 
 
 def device_name(device: torch.device) -> str:
@@ -108,12 +115,14 @@ def measured(
         graph = make_graph(request, policy, report)
         return Measured(refused_row(case, graph, error, simulated=False))
     try:
-        return Measured(_run(case, trainer, batches, report), net)
+        measurement = _run(trainer, batches, report)
+        row = _row(case, trainer, measurement)
+        return Measured(row, net, trainer.schedule, measurement.timeline)
     finally:
         trainer.close()
 
 
-def _run(case: Case, trainer: Trainer, batches: Batches, report: StageReport) -> Row:
+def _run(trainer: Trainer, batches: Batches, report: StageReport) -> Measurement:
     losses: list[float] = []
     seconds: list[float] = []
     for number, (x, y) in enumerate(batches):
@@ -122,13 +131,16 @@ def _run(case: Case, trainer: Trainer, batches: Batches, report: StageReport) ->
         seconds.append(time.perf_counter() - begin)
         report("running", (number + 1) / len(batches))
     cuda = trainer.device.type == "cuda"
-    measurement = Measurement(
+    return Measurement(
         step_s=median(seconds[1:]),
         peak_nbytes=trainer.peak_nbytes() if cuda else None,
         loss=losses[-1],
         timeline=trainer.timeline(x, y) if cuda else None,
         losses=tuple(losses[1:]),
     )
+
+
+def _row(case: Case, trainer: Trainer, measurement: Measurement) -> Row:
     floor = find_floor(trainer.graph, trainer.costs, case.policy)
     known = trainer.costs.measured
     return measured_row(

@@ -1,19 +1,20 @@
 """The simulator: when a schedule's steps run on a machine of given costs, and what is resident."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
 from ..errors import ScheduleError
 from ..graph import Kind
 from .costs import Costs
-from .schedule import Action, Lane, Schedule
+from .schedule import Action, Lane, Residency, Schedule
 from .timeline import Span, Timeline, copy_waits
 
 COPY_LANES = (Lane.OFFLOAD, Lane.PREFETCH)
 
+Label = TypeVar("Label", bound=Hashable)
 MemoryProfile: TypeAlias = tuple[tuple[float, Mapping[Kind, int]], ...]
 
 
@@ -123,31 +124,46 @@ class _Simulation:
 def average_nbytes(schedule: Schedule, timeline: Timeline) -> float:
     """Device bytes averaged over the step: residents of the arena, and what lies outside it."""
     stays = _held(schedule, timeline)
-    byte_seconds = sum(nbytes * (end_s - start_s) for _, nbytes, start_s, end_s in stays)
+    byte_seconds = sum(stay.nbytes * (end_s - start_s) for stay, start_s, end_s in stays)
     return schedule.graph.fixed_nbytes + byte_seconds / (timeline.step_s or 1.0)
 
 
 def memory_profile(schedule: Schedule, timeline: Timeline) -> MemoryProfile:
     """Bytes resident in the arena by kind, from each time on at which they change."""
+    buffers = schedule.graph.buffers
+    return profile_by(schedule, timeline, lambda stay: buffers[stay.buffer].kind, Kind)
+
+
+def profile_by(
+    schedule: Schedule,
+    timeline: Timeline,
+    label: Callable[[Residency], Label],
+    labels: Iterable[Label],
+) -> tuple[tuple[float, dict[Label, int]], ...]:
+    """Bytes resident in the arena, from each time on at which they change.
+
+    They are told by the label of each stay, which is one of `labels`; what none has is left out.
+    """
     stays = tuple(_held(schedule, timeline))
-    kinds = [kind for kind in Kind if any(stay[0] is kind for stay in stays)]
-    columns = np.array([kinds.index(stay[0]) for stay in stays], np.int64)
-    nbytes = np.array([stay[1] for stay in stays], np.int64)
-    starts_s = np.array([stay[2] for stay in stays], np.float64)
-    ends_s = np.array([stay[3] for stay in stays], np.float64)
+    found = [label(stay) for stay, _, _ in stays]
+    shown = [each for each in labels if each in found]
+    columns = np.array([shown.index(each) for each in found], np.int64)
+    nbytes = np.array([stay.nbytes for stay, _, _ in stays], np.int64)
+    starts_s = np.array([start_s for _, start_s, _ in stays], np.float64)
+    ends_s = np.array([end_s for _, _, end_s in stays], np.float64)
     times_s = np.unique(np.concatenate((starts_s, ends_s)))
-    levels = np.zeros((len(times_s), len(kinds)), np.int64)
+    levels = np.zeros((len(times_s), len(shown)), np.int64)
     np.add.at(levels, (np.searchsorted(times_s, starts_s), columns), nbytes)
     np.subtract.at(levels, (np.searchsorted(times_s, ends_s), columns), nbytes)
     rows = np.cumsum(levels, axis=0).tolist()
     return tuple(
-        (time_s, dict(zip(kinds, row, strict=True)))
+        (time_s, dict(zip(shown, row, strict=True)))
         for time_s, row in zip(times_s.tolist(), rows, strict=True)
     )
 
 
-def _held(schedule: Schedule, timeline: Timeline) -> Iterator[tuple[Kind, int, float, float]]:
-    """Kind, bytes, start and end of every residency.
+def _held(schedule: Schedule, timeline: Timeline) -> Iterator[tuple[Residency, float, float]]:
+    """Every residency, its start and its end.
 
     It lasts from the start of its first step to the end of its last; an input is there from the
     start of its half of the step, an output until the end of it.
@@ -164,7 +180,7 @@ def _held(schedule: Schedule, timeline: Timeline) -> Iterator[tuple[Kind, int, f
             start_s = halves[stay.steps[0] >= schedule.cut][0]
         if stay.buffer in outputs:
             end_s = halves[stay.steps[-1] >= schedule.cut][1]
-        yield graph.buffers[stay.buffer].kind, stay.nbytes, start_s, end_s
+        yield stay, start_s, end_s
 
 
 def _halves(schedule: Schedule, timeline: Timeline) -> tuple[tuple[float, float], ...]:

@@ -1,0 +1,99 @@
+"""`tvdnn trace`: one training step, predicted or measured, as a trace for a viewer or a figure."""
+
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from ..planner.costs import Roofline
+from ..planner.hardware import load
+from ..planner.planning import make_schedule
+from ..planner.schedule import Schedule
+from ..planner.timeline import Timeline
+from ..report import figures
+from ..report.tables import rows_table, subject
+from ..report.traces import chrome_trace
+from ..units import parse_bytes
+from .measuring import measured, present_device
+from .options import (
+    NET_HELP,
+    Batch,
+    ChunkSize,
+    Dtype,
+    HostBudget,
+    ImageSize,
+    Policy,
+    Profile,
+    in_a_folder,
+)
+from .output import StageReport, fail, messages, show, stages, write_json
+from .plan import DEFAULT_PROFILE
+from .request import Request, make_graph, make_request, parse_policies, random_labelled
+from .simulating import Simulated, simulated
+
+JSON = ".json"
+STEPS = 3
+
+
+def _known_form(path: Path) -> Path:
+    if path.suffix not in (JSON, *figures.SUFFIXES):
+        known = ", ".join((JSON, *figures.SUFFIXES))
+        raise typer.BadParameter(f"{path} ends in none of {known}")
+    return in_a_folder(path)
+
+
+def trace(
+    net: Annotated[str, typer.Argument(help=NET_HELP)],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            callback=_known_form,
+            help="FILE.json for ui.perfetto.dev, FILE.png or FILE.svg for a figure.",
+        ),
+    ],
+    batch: Batch = 128,
+    image_size: ImageSize = None,
+    dtype: Dtype = None,
+    policy: Policy = "auto",
+    budget: Annotated[str, typer.Option(help="Device bytes: 6GiB, ... or none.")] = "none",
+    host_budget: HostBudget = None,
+    chunk_size: ChunkSize = None,
+    hardware: Profile = None,
+) -> None:
+    """Trace one step: when each launch and copy runs, and what the device holds meanwhile.
+
+    Measured on the GPU; simulated with --hardware, and on the H200's profile where there is no GPU.
+    """
+    request = make_request(net, batch, image_size, dtype or "bf16", chunk_size, host_budget)
+    parse_policies(policy)
+    limit = parse_bytes(budget)
+    with stages(messages(), f"{net}({batch})") as report:
+        if hardware is None and torch.cuda.is_available():
+            found = _measured(request, policy, limit, report)
+        else:
+            costs = Roofline(load(hardware or DEFAULT_PROFILE), request.dtype)
+            found = simulated(request, costs, policy, limit, report)
+    show(rows_table([found.row]), json_file=None)
+    if found.schedule is None or found.timeline is None:
+        raise typer.Exit(fail(found.row.reason))
+    _write(output, found.schedule, found.timeline, f"{subject(found.row)}, {policy}")
+
+
+def _measured(request: Request, policy: str, budget: int | None, report: StageReport) -> Simulated:
+    device = present_device(None)
+    batch = random_labelled(request, make_graph(request, policy, report), device.device)
+    found = measured(request, device, policy, budget, [batch] * STEPS, report)
+    device.slab.close()
+    return Simulated(found.row, found.schedule, found.timeline)
+
+
+def _write(output: Path, schedule: Schedule, timeline: Timeline, title: str) -> None:
+    if output.suffix == JSON:
+        write_json(chrome_trace(schedule, timeline, title=title), str(output))
+        return
+    costs = Roofline(load(DEFAULT_PROFILE), schedule.graph.dtype)
+    kept = make_schedule(schedule.graph, costs, policy="keep")
+    figures.draw(schedule, timeline, output, title=title, kept_nbytes=kept.peak_nbytes)

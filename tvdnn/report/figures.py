@@ -1,0 +1,98 @@
+"""A step as a figure: its three lanes, stalls marked, over the device memory that it holds."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ..errors import InputError
+from ..planner.schedule import Lane, Schedule
+from ..planner.timeline import Timeline, copy_waits
+from ..units import GIB, format_bytes
+from .traces import Moment, Work, moments, work_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SUFFIXES: Final = (".png", ".svg")
+COLORS: Final = {
+    Work.FORWARD: "#2f81f7",
+    Work.BACKWARD: "#8957e5",
+    Work.UPDATE: "#6e7781",
+    Work.AGAIN: "#bf8700",
+    Work.OFFLOAD: "#1a7f37",
+    Work.PREFETCH: "#57ab5a",
+    Work.STALL: "#d1242f",
+}
+SHADES: Final = (
+    "#6e7781",
+    "#8c959f",
+    "#afb8c1",
+    "#d0d7de",
+    "#8957e5",
+    "#bf8700",
+    "#2f81f7",
+    "#57ab5a",
+)
+MILLISECONDS: Final = 1e3
+SIZE: Final = (11.0, 6.5)  # inches
+
+
+def draw(
+    schedule: Schedule, timeline: Timeline, path: Path, *, title: str, kept_nbytes: int | None
+) -> None:
+    """Write the figure to `path`, which ends in one of SUFFIXES.
+
+    `kept_nbytes` is the peak of keeping everything, a line beside that of the budget. Raises
+    InputError for another suffix, and where matplotlib is missing.
+    """
+    if path.suffix not in SUFFIXES:
+        raise InputError(f"{path} ends in neither {' nor '.join(SUFFIXES)}")
+    try:
+        from matplotlib.figure import Figure  # noqa: PLC0415
+    except ImportError:
+        raise InputError('figures need matplotlib: pip install "tvdnn[plot]"') from None
+    figure = Figure(figsize=SIZE, layout="constrained")
+    lanes, memory = figure.subplots(2, sharex=True, height_ratios=(1, 2))
+    lanes.set_title(title)
+    _draw_lanes(lanes, schedule, timeline)
+    _draw_memory(memory, tuple(moments(schedule, timeline)), timeline)
+    _draw_limits(memory, {"budget": schedule.budget_nbytes, "keep's peak": kept_nbytes})
+    memory.legend(loc="upper left", bbox_to_anchor=(1, 1))
+    figure.savefig(path)
+
+
+def _draw_lanes(axes: "Axes", schedule: Schedule, timeline: Timeline) -> None:
+    """A row a lane from the top, and in that of compute the waits for copies."""
+    bars: dict[Work, list[tuple[float, float]]] = {work: [] for work in Work}
+    for span in timeline.spans:
+        work = work_of(schedule.graph, schedule.steps[span.step])
+        bars[work].append((span.start_s, span.end_s))
+    bars[Work.STALL] += copy_waits(schedule, timeline.spans)
+    rows = {Work.OFFLOAD: Lane.OFFLOAD, Work.PREFETCH: Lane.PREFETCH}
+    for work, spans in bars.items():
+        if spans:
+            row = len(Lane) - 1 - list(Lane).index(rows.get(work, Lane.COMPUTE))
+            extents = [(s * MILLISECONDS, (e - s) * MILLISECONDS) for s, e in spans]
+            axes.broken_barh(extents, (row + 0.1, 0.8), color=COLORS[work], label=work.value)
+    names = [lane.name.lower() for lane in reversed(Lane)]
+    axes.set_yticks([row + 0.5 for row in range(len(names))], names)
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
+
+
+def _draw_memory(axes: "Axes", found: Sequence[Moment], timeline: Timeline) -> None:
+    """Bytes stacked by purpose, level from one moment to the next."""
+    purposes = [name for name in found[0].nbytes if any(m.nbytes[name] for m in found)]
+    end_s = max(span.end_s for span in timeline.spans)
+    times: list[Any] = [m.time_s * MILLISECONDS for m in found] + [end_s * MILLISECONDS]
+    levels = [[m.nbytes[name] / GIB for m in (*found, found[-1])] for name in purposes]
+    axes.stackplot(times, levels, step="post", labels=purposes, colors=SHADES)
+    axes.set_xlabel("ms" if not timeline.simulated else "ms, simulated")
+    axes.set_ylabel("device GiB")
+    axes.set_xlim(times[0], times[-1])
+
+
+def _draw_limits(axes: "Axes", limits: dict[str, int | None]) -> None:
+    for style, (name, nbytes) in zip(("-", "--"), limits.items(), strict=True):
+        if nbytes is not None:
+            label = f"{name}: {format_bytes(nbytes)}"
+            axes.axhline(nbytes / GIB, color=COLORS[Work.STALL], linestyle=style, label=label)

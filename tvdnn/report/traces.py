@@ -1,0 +1,114 @@
+"""Traces of a step, predicted or measured: what a viewer of Chrome's trace format shows of it."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from ..graph import Direction, Graph, Kind
+from ..planner.schedule import Action, Lane, Residency, Schedule, Step
+from ..planner.simulate import profile_by
+from ..planner.timeline import Span, Timeline, copy_waits
+
+MICROSECONDS: Final = 1e6  # a second has, the format's unit
+
+
+class Held(Enum):
+    """What bytes of the arena are for; a map that a copy brings or takes is in flight."""
+
+    GRADIENTS = "gradients"
+    WORKSPACE = "workspace"
+    MAPS_KEPT = "maps kept"
+    MAPS_IN_FLIGHT = "maps in flight"
+
+
+class Work(Enum):
+    """What a span does."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    UPDATE = "update"
+    AGAIN = "made again"
+    OFFLOAD = "offload"
+    PREFETCH = "prefetch"
+    STALL = "stall"
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Device bytes by purpose from `time_s` on, what lies outside the arena first."""
+
+    time_s: float
+    nbytes: Mapping[str, int]
+
+
+def chrome_trace(schedule: Schedule, timeline: Timeline, *, title: str) -> dict[str, Any]:
+    """The step as JSON for ui.perfetto.dev or chrome://tracing.
+
+    A thread a lane, stalls in that of compute, and a counter of device memory by purpose. Format:
+    Google's "Trace Event Format".
+    """
+    events = [
+        {"ph": "M", "pid": 0, "name": "process_name", "args": {"name": title}},
+        *(
+            {"ph": "M", "pid": 0, "tid": lane.value, "name": "thread_name", "args": {"name": name}}
+            for lane, name in ((lane, lane.name.lower()) for lane in Lane)
+        ),
+        *(_event(schedule, span) for span in timeline.spans),
+        *(_stall(wait) for wait in copy_waits(schedule, timeline.spans)),
+        *(_counter(moment) for moment in moments(schedule, timeline)),
+    ]
+    predicted = "predicted" if timeline.simulated else "measured"
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"times": predicted}}
+
+
+def work_of(graph: Graph, step: Step) -> Work:
+    """What a step of a graph's schedule does."""
+    if step.action is Action.COPY:
+        return Work[step.lane.name]
+    direction = graph.passes[step.pass_index].direction
+    again = step.recompute and direction is Direction.FORWARD
+    return Work.AGAIN if again else Work[direction.name]
+
+
+def moments(schedule: Schedule, timeline: Timeline) -> Iterator[Moment]:
+    """Device memory by purpose, from each time on at which it changes."""
+    graph = schedule.graph
+    for time_s, held in profile_by(schedule, timeline, lambda stay: purpose(schedule, stay), Held):
+        arena = {what.value: held.get(what, 0) for what in Held}
+        yield Moment(time_s, {**graph.fixed, **arena})
+
+
+def purpose(schedule: Schedule, stay: Residency) -> Held:
+    """What the bytes of a residency are for."""
+    kind = schedule.graph.buffers[stay.buffer].kind
+    if kind in (Kind.GRAD, Kind.PARAM_GRAD):
+        return Held.GRADIENTS
+    if kind in (Kind.WEIGHT, Kind.PARTIAL):
+        return Held.WORKSPACE
+    copied = any(schedule.steps[step].action is Action.COPY for step in stay.steps)
+    return Held.MAPS_IN_FLIGHT if copied else Held.MAPS_KEPT
+
+
+def _event(schedule: Schedule, span: Span) -> dict[str, Any]:
+    step = schedule.steps[span.step]
+    args = {"step": span.step, "rows": f"[{step.start}, {step.stop})"}
+    if step.action is Action.COPY:
+        args["bytes"] = step.copied_nbytes
+    work = work_of(schedule.graph, step)
+    name = schedule.step_name(span.step) + (" again" if work is Work.AGAIN else "")
+    return _complete(name, work, span.lane, span.start_s, span.end_s) | {"args": args}
+
+
+def _stall(wait: tuple[float, float]) -> dict[str, Any]:
+    return _complete("waits for a copy", Work.STALL, Lane.COMPUTE, *wait)
+
+
+def _complete(name: str, work: Work, lane: Lane, start_s: float, end_s: float) -> dict[str, Any]:
+    times = {"ts": start_s * MICROSECONDS, "dur": (end_s - start_s) * MICROSECONDS}
+    return {"ph": "X", "pid": 0, "tid": lane.value, "name": name, "cat": work.value} | times
+
+
+def _counter(moment: Moment) -> dict[str, Any]:
+    when = {"ts": moment.time_s * MICROSECONDS, "args": dict(moment.nbytes)}
+    return {"ph": "C", "pid": 0, "name": "device memory"} | when
