@@ -1,6 +1,6 @@
 """Every kernel beside cuDNN's, cuBLAS's or torch's own, and beside its roofline.
 
-    python -m bench.kernels [--sets vgg16 resnet50 fused linear elementwise] [--dtypes bf16] -o F
+    python -m bench.kernels [--sets vgg16 resnet50 fused moments linear ...] [--dtypes bf16] -o F
 
 Both sides run in turns in one process on random data, each time with a cold L2 cache; times are
 medians. Errors are relative RMS against float64 in the same run. The roofline is what a large copy
@@ -31,6 +31,7 @@ SETS: Final[dict[str, Callable[[str], Iterator[Case]]]] = {
     "vgg16": lambda dtype: conv.cases(conv.VGG16, dtype),
     "resnet50": lambda dtype: conv.cases(conv.RESNET50, dtype),
     "fused": lambda dtype: conv.cases(conv.VGG16, dtype, passes=conv.FUSED),
+    "moments": lambda dtype: conv.moment_cases(conv.RESNET50, dtype),
     "linear": linear.cases,
     "elementwise": elementwise.cases,
 }

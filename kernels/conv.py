@@ -29,6 +29,7 @@ from .conv_launch import (
     sum_apart,
     weights_of,
 )
+from .conv_moments import MomentCells, cell_moments, cell_moments_reference
 from .conv_tiles import (
     FEW_CHANNELS,
     Filter,
@@ -44,15 +45,18 @@ from .rounding import stored_reference
 def conv2d(
     x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor, *,
     stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str, relu: bool = False,
+    moments: Tensor | None = None, cells: MomentCells | None = None,
 ) -> None:  # fmt: skip
     """y [N, P, Q, K] from x [N, H, W, C], packed [K, R, S, C/g] and bias, float32 [K] or None.
 
-    With `relu` negative outputs are zero.
+    With `relu` negative outputs are zero. `moments` are those that `cell_moments` finds of the
+    `cells` of y; the first sample is the first of one.
     """
     if y.numel() == 0:
         return
     taps = _forward_filter(packed, stride, padding, dilation, groups)
-    _launch_forward(x, packed, y, taps, Epilogue(bias, relu=relu), precision)
+    epilogue = Epilogue(bias, relu=relu, moments=moments, cells=cells)
+    _launch_forward(x, packed, y, taps, epilogue, precision)
 
 
 def conv2d_max_pool(
@@ -133,15 +137,18 @@ def _launch_forward(
     x: Tensor, packed: Tensor, y: Tensor, taps: Filter, epilogue: Epilogue, precision: str
 ) -> None:
     read, box_taps = _at_stride_1(x, taps)
+    left = False
     if _suits_box(read, y, box_taps, precision):
-        launch_box(read, weights_of(packed), y, box_taps, epilogue, precision)
+        left = launch_box(read, weights_of(packed), y, box_taps, epilogue, precision)
     elif _suits_halves(x, y, taps, epilogue, precision):
         box = specialized_box(y, taps, epilogue)
-        launch_specialized(halves_of(x), weights_of(packed), y, taps, epilogue, box)
+        left = launch_specialized(halves_of(x), weights_of(packed), y, taps, epilogue, box)
     elif _suits_joined(y, taps, precision):
-        launch_joined(x, packed, y, taps, epilogue, precision)
+        left = launch_joined(x, packed, y, taps, epilogue, precision)
     else:
         launch_pointer(x, packed, y, taps, (1, 1), epilogue, precision)
+    if epilogue.moments is not None and epilogue.cells is not None and not left:
+        cell_moments(y, epilogue.moments, cells=epilogue.cells)
 
 
 def _at_stride_1(x: Tensor, taps: Filter) -> tuple[Tensor, Filter]:
@@ -207,6 +214,7 @@ def _launch_phases(
 def conv2d_reference(
     x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor, *,
     stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str, relu: bool = False,
+    moments: Tensor | None = None, cells: MomentCells | None = None,
 ) -> None:  # fmt: skip
     """Plain `conv2d`."""
     weight = _computed(packed).permute(0, 3, 1, 2)
@@ -219,6 +227,8 @@ def conv2d_reference(
             out.copy_(stored_reference(wide, out.dtype, precision))
     if relu:
         y.relu_()
+    if moments is not None and cells is not None:
+        cell_moments_reference(y, moments, cells=cells)
 
 
 def conv2d_max_pool_reference(

@@ -6,6 +6,7 @@ Each rounds where separate kernels would, so that fused and separate layers have
 import triton
 import triton.language as tl
 
+from .conv_moments import inside_box, pixels_inside
 from .rounding import stored
 
 
@@ -43,7 +44,7 @@ def packed_codes(tap, ROWS: tl.constexpr, COLUMNS: tl.constexpr) -> tl.tensor:
 
 @triton.jit
 def leave_box(
-    acc, bias_ptr, mask_desc, y_desc, codes_ptr,
+    acc, bias_ptr, mask_desc, y_desc, codes_ptr, moments_ptr,
     n, h, w, k, num_samples, height, width, out_c,
     HAS_BIAS: tl.constexpr, HAS_MASK: tl.constexpr, RELU: tl.constexpr, POOL: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -54,6 +55,7 @@ def leave_box(
 
     They leave in PARTS, 1, 2 or 4 boxes of y_desc's shape, which saves shared memory. With POOL the
     maxima of windows 2x2 leave in one, and height and width count the rows and columns in windows.
+    Of each stored box its moments leave as well, if `moments_ptr` is given.
     """
     if HAS_BIAS:
         offs_k = k + tl.arange(0, BLOCK_K)
@@ -70,21 +72,29 @@ def leave_box(
             BLOCK_N, BLOCK_H // 2, BLOCK_W // 2, BLOCK_K,
         )  # fmt: skip
     elif PARTS == 1:
-        _store_part(y_desc, mask_desc, acc, n, h, w, k, HAS_MASK, PRECISION, BLOCK_H, BLOCK_W, 0)
+        _store_part(
+            y_desc, mask_desc, moments_ptr, acc, n, h, w, k, num_samples, height, width, out_c,
+            HAS_MASK, PRECISION, BLOCK_H, BLOCK_W, 0,
+        )  # fmt: skip
     elif PARTS == 2:
         low, high = _halves(acc)
         _store_halves(
-            y_desc, mask_desc, low, high, n, h, w, k, HAS_MASK, PRECISION, BLOCK_H, BLOCK_W, 0
-        )
+            y_desc, mask_desc, moments_ptr, low, high,
+            n, h, w, k, num_samples, height, width, out_c,
+            HAS_MASK, PRECISION, BLOCK_H, BLOCK_W, 0,
+        )  # fmt: skip
     else:
         low, high = _halves(acc)
         first, second = _halves(low)
         third, fourth = _halves(high)
         _store_halves(
-            y_desc, mask_desc, first, second, n, h, w, k, HAS_MASK, PRECISION, BLOCK_H, BLOCK_W, 0
-        )
+            y_desc, mask_desc, moments_ptr, first, second,
+            n, h, w, k, num_samples, height, width, out_c,
+            HAS_MASK, PRECISION, BLOCK_H, BLOCK_W, 0,
+        )  # fmt: skip
         _store_halves(
-            y_desc, mask_desc, third, fourth, n, h, w, k,
+            y_desc, mask_desc, moments_ptr, third, fourth,
+            n, h, w, k, num_samples, height, width, out_c,
             HAS_MASK, PRECISION, BLOCK_H, BLOCK_W, third.shape[1] + fourth.shape[1],
         )  # fmt: skip
 
@@ -97,20 +107,25 @@ def _halves(acc):
 
 @triton.jit
 def _store_halves(
-    y_desc, mask_desc, low, high, n, h, w, k, HAS_MASK: tl.constexpr, PRECISION: tl.constexpr,
+    y_desc, mask_desc, moments_ptr, low, high, n, h, w, k, num_samples, height, width, out_c,
+    HAS_MASK: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr, START: tl.constexpr,
 ):  # fmt: skip
     """Store two neighbouring parts, the first from pixel START on."""
-    _store_part(y_desc, mask_desc, low, n, h, w, k, HAS_MASK, PRECISION, BLOCK_H, BLOCK_W, START)
     _store_part(
-        y_desc, mask_desc, high, n, h, w, k,
+        y_desc, mask_desc, moments_ptr, low, n, h, w, k, num_samples, height, width, out_c,
+        HAS_MASK, PRECISION, BLOCK_H, BLOCK_W, START,
+    )  # fmt: skip
+    _store_part(
+        y_desc, mask_desc, moments_ptr, high, n, h, w, k, num_samples, height, width, out_c,
         HAS_MASK, PRECISION, BLOCK_H, BLOCK_W, START + low.shape[1],
     )  # fmt: skip
 
 
 @triton.jit
 def _store_part(
-    y_desc, mask_desc, part, n, h, w, k, HAS_MASK: tl.constexpr, PRECISION: tl.constexpr,
+    y_desc, mask_desc, moments_ptr, part, n, h, w, k, num_samples, height, width, out_c,
+    HAS_MASK: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr, START: tl.constexpr,
 ):  # fmt: skip
     """Store the part [channels, pixels] that starts with pixel START of the box at (n, h, w)."""
@@ -121,6 +136,38 @@ def _store_part(
     if HAS_MASK:
         y = where_positive(mask_desc.load([n, h, w, k]), y)
     y_desc.store([n, h, w, k], stored(y, y_desc.dtype, PRECISION))
+    if moments_ptr is not None:
+        _store_moments(
+            moments_ptr, stored(part, y_desc.dtype, PRECISION).to(tl.float32),
+            n, h, w, k, num_samples, height, width, out_c,
+            y_desc.block_shape[0], y_desc.block_shape[1], y_desc.block_shape[2],
+        )  # fmt: skip
+
+
+@triton.jit
+def _store_moments(
+    moments_ptr, y, n, h, w, k, num_samples, height, width, out_c,
+    BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr,
+):  # fmt: skip
+    """Of y [channels, pixels], the box at (n, h, w), means and the squares about them."""
+    PIXELS: tl.constexpr = BLOCK_N * BLOCK_H * BLOCK_W
+    count = pixels_inside(n, h, w, num_samples, height, width, BLOCK_N, BLOCK_H, BLOCK_W)
+    if count == PIXELS:
+        mean = tl.sum(y, 1) / PIXELS
+        off = y - mean[:, None]
+        squares = tl.sum(off * off, 1)
+    else:
+        inside = inside_box(n, h, w, num_samples, height, width, BLOCK_N, BLOCK_H, BLOCK_W)[None, :]
+        mean = tl.sum(tl.where(inside, y, 0.0), 1) / count.to(tl.float32)
+        off = tl.where(inside, y - mean[:, None], 0.0)
+        squares = tl.sum(off * off, 1)
+    tiles_h, tiles_w = tl.cdiv(height, BLOCK_H), tl.cdiv(width, BLOCK_W)
+    cell = (n // BLOCK_N * tiles_h + h // BLOCK_H) * tiles_w + w // BLOCK_W
+    offs_k = k + tl.arange(0, y.shape[0])
+    mask = (offs_k < out_c) & (count > 0)
+    ptrs = moments_ptr + cell.to(tl.int64) * 2 * out_c + offs_k
+    tl.store(ptrs, mean, mask=mask)
+    tl.store(ptrs + out_c, squares, mask=mask)
 
 
 @triton.jit

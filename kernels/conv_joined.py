@@ -17,7 +17,7 @@ SIZES: Final = (
 
 @triton.jit(do_not_specialize=SIZES)
 def conv_joined_kernel(
-    x_ptr, packed_ptr, bias_ptr, y_desc, codes_ptr,
+    x_ptr, packed_ptr, bias_ptr, y_desc, codes_ptr, moments_ptr,
     num_samples, in_h, in_w, height, width, out_c, pad_h, pad_w, dil_h, dil_w,
     R: tl.constexpr, S: tl.constexpr, IN_C: tl.constexpr, PITCH: tl.constexpr,
     STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
@@ -63,6 +63,7 @@ def conv_joined_kernel(
         weight = tl.load(packed_ptrs + offs_e[None, :], mask=mask, other=0.0)
         acc = tl.dot(weight, x.T, acc, input_precision=PRECISION)
     leave_box(
-        acc, bias_ptr, None, y_desc, codes_ptr, n, h, w, k, num_samples, height, width, out_c,
+        acc, bias_ptr, None, y_desc, codes_ptr, moments_ptr,
+        n, h, w, k, num_samples, height, width, out_c,
         HAS_BIAS, False, RELU, POOL, PRECISION, BLOCK_N, BLOCK_H, BLOCK_W, BLOCK_K, PARTS,
     )  # fmt: skip

@@ -10,6 +10,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .conv_grad_bias import side_of, sum_cells
 from .conv_joined import conv_joined_kernel
+from .conv_moments import MomentCells
 from .conv_pointer import conv_kernel
 from .conv_specialized import conv_specialized_kernel
 from .conv_tiles import (
@@ -42,6 +43,13 @@ class Epilogue:
     relu: bool = False
     codes: Tensor | None = None  # with it, windows 2x2 leave their maximum
     sums: Tensor | None = None  # of the cells of what is stored
+    moments: Tensor | None = None  # of `cells` of what is stored
+    cells: MomentCells | None = None
+
+    def moments_by(self, box: Box, *, flat: bool = False) -> Tensor | None:
+        """The moments, where these boxes are the cells."""
+        fits = self.cells is not None and (self.cells.box, self.cells.flat) == (box, flat)
+        return self.moments if fits else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,20 +95,25 @@ def launch_pointer(
 
 def launch_box(
     x: Tensor, weights: Weights, y: Tensor, taps: Filter, epilogue: Epilogue, precision: str
-) -> None:
-    """By boxes of pixels, at stride 1: specialised warps where these suit the layer."""
+) -> bool:
+    """By boxes of pixels, at stride 1: specialised warps where these suit the layer.
+
+    Returns whether moments left, as the launchers below do.
+    """
     pooled = epilogue.codes is not None
     one_by_one = taps.size == (1, 1) and taps.padding == (0, 0)
     joined = is_range(x) and is_range(y)
-    if one_by_one and joined and not pooled and epilogue.sums is None:
+    flat = one_by_one and joined and not pooled and epilogue.sums is None
+    if flat:
         mask = None if epilogue.mask is None else _as_row(epilogue.mask)
         x, y, epilogue = _as_row(x), _as_row(y), replace(epilogue, mask=mask)
-    box = specialized_box(y, taps, epilogue)
+    tile = specialized_tile(taps, x.dtype)
+    box = (1, 1, tile.pixels) if flat else specialized_box(y, taps, epilogue)
     if suits_specialized(taps, x.dtype, box, pooled=pooled):
-        launch_specialized(x, weights, y, taps, epilogue, box)
-    else:
-        _launch_plain_box(x, weights, y, taps, epilogue, precision)
-        sum_apart(y, epilogue)
+        return launch_specialized(x, weights, y, taps, epilogue, box, flat=flat)
+    left = _launch_plain_box(x, weights, y, taps, epilogue, precision, flat=flat)
+    sum_apart(y, epilogue)
+    return left
 
 
 def specialized_box(y: Tensor, taps: Filter, epilogue: Epilogue) -> Box:
@@ -128,8 +141,9 @@ def _as_row(nhwc: Tensor) -> Tensor:
 
 
 def launch_specialized(
-    x: Tensor, weights: Weights, y: Tensor, taps: Filter, epilogue: Epilogue, box: Box
-) -> None:
+    x: Tensor, weights: Weights, y: Tensor, taps: Filter, epilogue: Epilogue, box: Box, *,
+    flat: bool = False,
+) -> bool:  # fmt: skip
     """x is [N, H, W, C], or its `halves_of` at stride 2."""
     halved = x.dim() == 5
     block = (*box[:2], 1, box[2]) if halved else box
@@ -139,7 +153,7 @@ def launch_specialized(
     stored = _stored_box(box, tile, epilogue.codes is not None)
     num_samples, height, width = _summed_sides(y, epilogue)
     num_tiles = _num_tiles((num_samples, height, width), box, taps, tile)
-    cell = _cell_within(stored, y, epilogue)
+    cell, moments = _cell_within(stored, y, epilogue), epilogue.moments_by(box, flat=flat)
     conv_specialized_kernel[(min(num_tiles, num_sms()),)](
         swizzled(x, [*block, tile.in_channels]),
         swizzled(x, [1, taps.size[0] - 1, box[2], tile.in_channels]) if shared else None,
@@ -147,27 +161,30 @@ def launch_specialized(
         epilogue.bias,
         None if epilogue.mask is None else swizzled(epilogue.mask, stored),
         swizzled(y, stored),
-        epilogue.codes, epilogue.sums,
+        epilogue.codes, epilogue.sums, moments,
         num_samples, height, width, taps.in_channels, taps.out_channels, pitch,
         *taps.padding, *taps.dilation, *weights.strides,
         R=taps.size[0], S=taps.size[1], **_flags(epilogue), ROUND=y.dtype == torch.float32,
-        CELL=cell, ROWS=taps.size[0] if shared else 1,
+        CELL=cell, MOMENTS=moments is not None, ROWS=taps.size[0] if shared else 1,
         BLOCK_N=box[0], BLOCK_H=box[1], BLOCK_W=box[2], BLOCK_K=tile.out_channels,
         STAGES=3 if shared else tile.num_stages, PACKED_STAGES=2 if shared else tile.num_stages,
         num_warps=tile.num_warps,
     )  # fmt: skip
     if cell == 0:
         sum_apart(y, epilogue)
+    return moments is not None
 
 
 def _launch_plain_box(
-    x: Tensor, weights: Weights, y: Tensor, taps: Filter, epilogue: Epilogue, precision: str
-) -> None:
+    x: Tensor, weights: Weights, y: Tensor, taps: Filter, epilogue: Epilogue, precision: str, *,
+    flat: bool,
+) -> bool:  # fmt: skip
     mask, pooled = epilogue.mask, epilogue.codes is not None
     tile = box_tile(taps, x.dtype, masked=mask is not None, pooled=pooled)
     num_samples, height, width = _summed_sides(y, epilogue)
-    box = box_of(height, width, tile.pixels, 2 if pooled else 1)
+    box = (1, 1, tile.pixels) if flat else box_of(height, width, tile.pixels, 2 if pooled else 1)
     stored = _stored_box(box, tile, pooled)
+    moments = epilogue.moments_by(part_of(box, tile.parts), flat=flat)
     num_tiles = _num_tiles((num_samples, height, width), box, taps, tile)
     conv_box_kernel[(min(num_tiles, tile.residents * num_sms()),)](
         TensorDescriptor.from_tensor(x, [*box, tile.in_channels]),
@@ -175,7 +192,7 @@ def _launch_plain_box(
         epilogue.bias,
         None if mask is None else TensorDescriptor.from_tensor(mask, stored),
         TensorDescriptor.from_tensor(y, stored),
-        epilogue.codes,
+        epilogue.codes, moments,
         num_samples, height, width, taps.in_channels, taps.out_channels,
         *taps.padding, *taps.dilation, *weights.strides,
         R=taps.size[0], S=taps.size[1], **_flags(epilogue), PRECISION=precision,
@@ -183,20 +200,22 @@ def _launch_plain_box(
         BLOCK_K=tile.out_channels, BLOCK_C=tile.in_channels,
         PARTS=tile.parts, STAGES=tile.num_stages, FLATTEN=tile.flatten, num_warps=tile.num_warps,
     )  # fmt: skip
+    return moments is not None
 
 
 def launch_joined(
     x: Tensor, packed: Tensor, y: Tensor, taps: Filter, epilogue: Epilogue, precision: str
-) -> None:
+) -> bool:
     """Of few channels: taps and channels are one axis, and the outputs leave as a box."""
     pooled = epilogue.codes is not None
     num_samples, height, width = _summed_sides(y, epilogue)
     tile = joined_tile(taps)
     box = box_of(height, width, tile.pixels, 2 if pooled else 1)
+    moments = epilogue.moments_by(part_of(box, tile.parts))
     conv_joined_kernel[(_num_tiles((num_samples, height, width), box, taps, tile),)](
         x, packed, epilogue.bias,
         TensorDescriptor.from_tensor(y, _stored_box(box, tile, pooled)),
-        epilogue.codes,
+        epilogue.codes, moments,
         num_samples, x.shape[1], x.shape[2], height, width, taps.out_channels,
         *taps.padding, *taps.dilation,
         R=taps.size[0], S=taps.size[1], IN_C=taps.in_channels, PITCH=pitch_of(x),
@@ -206,6 +225,7 @@ def launch_joined(
         BLOCK_K=tile.out_channels, BLOCK_E=tile.in_channels, PARTS=tile.parts,
         num_warps=tile.num_warps,
     )  # fmt: skip
+    return moments is not None
 
 
 def _num_tiles(sides: tuple[int, int, int], box: Box, taps: Filter, tile: Tile) -> int:

@@ -191,11 +191,11 @@ def _sum_rows(
 
 @gluon.jit
 def _compute(
-    bias_ptr, mask_desc, y_desc, codes_ptr, sums_ptr, x_bufs, packed_bufs, y_buf, full, empty,
-    packed_full, packed_empty, masked, turns, tiles, sides, out_c, steps,
+    bias_ptr, mask_desc, y_desc, codes_ptr, sums_ptr, moments_ptr, x_bufs, packed_bufs, y_buf,
+    full, empty, packed_full, packed_empty, masked, turns, tiles, sides, out_c, steps,
     TURN: gl.constexpr, BLOCK: gl.constexpr, HAS_BIAS: gl.constexpr, HAS_MASK: gl.constexpr,
     RELU: gl.constexpr, POOL: gl.constexpr, ROUND: gl.constexpr, CELL: gl.constexpr,
-    ROWS: gl.constexpr,
+    MOMENTS: gl.constexpr, ROWS: gl.constexpr,
 ):  # fmt: skip
     """Take every second tile, from TURN on: products, then what leaves."""
     PIXELS: gl.constexpr = BLOCK[0] * BLOCK[1] * BLOCK[2]
@@ -256,6 +256,9 @@ def _compute(
                 place, sides, out_c, HAS_MASK, CELL,
             )  # fmt: skip
             mask_phase ^= 1
+        if MOMENTS:
+            y = acc.to(y_desc.dtype).to(gl.float32)
+            _store_moments(moments_ptr, y, tile // tiles_k, [n, h, w, k], sides, out_c, BLOCK)
     tma.store_wait(0)
 
 
@@ -346,6 +349,32 @@ def _store_cell_sums(sums_ptr, y, place, sides, out_c, CELL: gl.constexpr):
 
 
 @gluon.jit
+def _store_moments(moments_ptr, y, cell, place, sides, out_c, BLOCK: gl.constexpr):
+    """Of y [channels, pixels], the box at `place`: means and the squares about them."""
+    n, h, w, k = place
+    num_samples, height, width = sides
+    PIXELS: gl.constexpr = y.shape[1]
+    rows = gl.minimum(height - h, BLOCK[1]) * gl.minimum(width - w, BLOCK[2])
+    count = gl.minimum(num_samples - n, BLOCK[0]) * rows
+    if count == PIXELS:
+        mean = gl.sum(y, 1) / PIXELS
+        off = y - gl.expand_dims(mean, 1)
+        squares = gl.sum(off * off, 1)
+    else:
+        pixel = gl.arange(0, PIXELS, gl.SliceLayout(0, y.type.layout))
+        inside = n + pixel // (BLOCK[1] * BLOCK[2]) < num_samples
+        inside &= h + pixel // BLOCK[2] % BLOCK[1] < height
+        inside = gl.expand_dims(inside & (w + pixel % BLOCK[2] < width), 0)
+        mean = gl.sum(gl.where(inside, y, 0.0), 1) / count.to(gl.float32)
+        off = gl.where(inside, y - gl.expand_dims(mean, 1), 0.0)
+        squares = gl.sum(off * off, 1)
+    offs_k = k + gl.arange(0, BLOCK[3], gl.SliceLayout(1, y.type.layout))
+    ptrs = moments_ptr + cell.to(gl.int64) * 2 * out_c + offs_k
+    gl.store(ptrs, mean, mask=offs_k < out_c)
+    gl.store(ptrs + out_c, squares, mask=offs_k < out_c)
+
+
+@gluon.jit
 def _quarters(x):
     """Sums of 2x2 neighbours of x [rows, columns, channels]."""
     ROWS: gl.constexpr = x.shape[0] // 2
@@ -365,11 +394,11 @@ def _rows(x_desc, COUNT: gl.constexpr):
 
 @gluon.jit(do_not_specialize=SIZES)
 def conv_specialized_kernel(
-    x_desc, edge_desc, packed_desc, bias_ptr, mask_desc, y_desc, codes_ptr, sums_ptr,
+    x_desc, edge_desc, packed_desc, bias_ptr, mask_desc, y_desc, codes_ptr, sums_ptr, moments_ptr,
     num_samples, height, width, in_c, out_c, pitch, pad_h, pad_w, dil_h, dil_w, packed_h, packed_w,
     R: gl.constexpr, S: gl.constexpr, HAS_BIAS: gl.constexpr, HAS_MASK: gl.constexpr,
     RELU: gl.constexpr, POOL: gl.constexpr, ROUND: gl.constexpr, CELL: gl.constexpr,
-    ROWS: gl.constexpr,
+    MOMENTS: gl.constexpr, ROWS: gl.constexpr,
     BLOCK_N: gl.constexpr, BLOCK_H: gl.constexpr, BLOCK_W: gl.constexpr, BLOCK_K: gl.constexpr,
     STAGES: gl.constexpr, PACKED_STAGES: gl.constexpr,
 ) -> None:  # fmt: skip
@@ -379,10 +408,10 @@ def conv_specialized_kernel(
     packed_h and packed_w weights apart. With POOL the maxima of windows 2x2 leave, and height and
     width count the rows and columns that lie in one; boxes then are 8 columns wide or more, whose
     windows no two threads share. With CELL also the sums of cells of so many rows and columns of
-    what is stored leave.
+    what is stored leave, with MOMENTS those of each box: its means and the squares about them.
     """
     BLOCK: gl.constexpr = [BLOCK_N, BLOCK_H, BLOCK_W, BLOCK_K]
-    LEFT: gl.constexpr = CELL if CELL > 0 else 2  # rows that codes or sums have one of
+    LEFT: gl.constexpr = CELL if CELL > 0 else 2 if POOL else 1  # rows that what leaves has one of
     sides = (num_samples, height // LEFT, width // LEFT)
     tiles_h = gl.cdiv(height, BLOCK[1])
     tiles_w = gl.cdiv(width, BLOCK[2])
@@ -406,16 +435,16 @@ def conv_specialized_kernel(
     gl.warp_specialize(
         [
             (_compute, (
-                bias_ptr, mask_desc, y_desc, codes_ptr, sums_ptr, x_bufs, packed_bufs,
+                bias_ptr, mask_desc, y_desc, codes_ptr, sums_ptr, moments_ptr, x_bufs, packed_bufs,
                 y_bufs.index(0), full, empty, packed_full, packed_empty, masked.index(0), turns,
                 tiles, sides, out_c, steps,
-                0, BLOCK, HAS_BIAS, HAS_MASK, RELU, POOL, ROUND, CELL, ROWS,
+                0, BLOCK, HAS_BIAS, HAS_MASK, RELU, POOL, ROUND, CELL, MOMENTS, ROWS,
             )),
             (_compute, (
-                bias_ptr, mask_desc, y_desc, codes_ptr, sums_ptr, x_bufs, packed_bufs,
+                bias_ptr, mask_desc, y_desc, codes_ptr, sums_ptr, moments_ptr, x_bufs, packed_bufs,
                 y_bufs.index(1), full, empty, packed_full, packed_empty, masked.index(1), turns,
                 tiles, sides, out_c, steps,
-                1, BLOCK, HAS_BIAS, HAS_MASK, RELU, POOL, ROUND, CELL, ROWS,
+                1, BLOCK, HAS_BIAS, HAS_MASK, RELU, POOL, ROUND, CELL, MOMENTS, ROWS,
             )),
             (_load, (
                 x_desc, edge_desc, packed_desc, x_bufs, packed_bufs,

@@ -133,12 +133,17 @@ def _float32_box_tile(in_channels: int, wide: bool, steps: int, masked: bool, po
 
 
 def suits_specialized(taps: Filter, dtype: torch.dtype, box: Box, *, pooled: bool) -> bool:
-    """Whether boxes are computed by specialised warps: on Hopper, in whole steps of 128 bytes.
+    """Whether boxes are computed by specialised warps: on Hopper, where they fit."""
+    return capability()[0] == 9 and fits_specialized(taps, dtype, box, pooled=pooled)
+
+
+def fits_specialized(taps: Filter, dtype: torch.dtype, box: Box, *, pooled: bool) -> bool:
+    """Whether sums go in whole steps of 128 bytes, and boxes fit specialised warps.
 
     float32 tiles leave too little shared memory for stages that hold a tap each: 256->256 @56 takes
     2.90 ms, else 2.60. Windows must lie in single threads.
     """
-    if capability()[0] != 9 or taps.in_channels % step_channels(dtype) != 0:
+    if taps.in_channels % step_channels(dtype) != 0:
         return False
     if dtype == torch.float32 and not shares_rows(taps, box):
         return False

@@ -15,7 +15,7 @@ SIZES: Final = ("num_samples", "height", "width", "pad_h", "pad_w", "dil_h", "di
 
 @triton.jit(do_not_specialize=SIZES)
 def conv_box_kernel(
-    x_desc, packed_desc, bias_ptr, mask_desc, y_desc, codes_ptr,
+    x_desc, packed_desc, bias_ptr, mask_desc, y_desc, codes_ptr, moments_ptr,
     num_samples, height, width, in_c, out_c, pad_h, pad_w, dil_h, dil_w, packed_h, packed_w,
     R: tl.constexpr, S: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_MASK: tl.constexpr,
     RELU: tl.constexpr, POOL: tl.constexpr, PRECISION: tl.constexpr,
@@ -50,7 +50,7 @@ def conv_box_kernel(
             weight = packed_desc.load([k, r * packed_h + s * packed_w + c])
             acc = tl.dot(weight, x.reshape(PIXELS, BLOCK_C).T, acc, input_precision=PRECISION)
         leave_box(
-            acc, bias_ptr, mask_desc, y_desc, codes_ptr,
+            acc, bias_ptr, mask_desc, y_desc, codes_ptr, moments_ptr,
             n, h, w, k, num_samples, height, width, out_c,
             HAS_BIAS, HAS_MASK, RELU, POOL, PRECISION, BLOCK_N, BLOCK_H, BLOCK_W, BLOCK_K, PARTS,
         )  # fmt: skip

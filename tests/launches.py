@@ -1,6 +1,6 @@
 """One launch of every kernel launcher, on random operands of any size."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -23,6 +23,7 @@ from tvdnn.kernels import (
     conv_depthwise,
     conv_grad_bias,
     conv_grad_weight,
+    conv_moments,
     conv_pack,
     dropout,
     dropout_parts,
@@ -136,7 +137,9 @@ def _convolution(
     c, k = x.shape[3], dy.shape[3]
     if direction == "forward":
         y, packed, bias = o.like(dy), o.random(k, taps, taps, c, dtype=dtype), o.random(k)
-        return Launch(lambda: conv.conv2d(x, packed, bias, y, **settings), (y,))
+        left, moments = _moments_of_cells(o, x, y, taps, settings)
+        launch = partial(conv.conv2d, **settings, **left)
+        return Launch(lambda: launch(x, packed, bias, y), (y, *moments))
     if direction == "max_pool":
         y = o.like(o.maps(dtype, by=2))
         packed, bias = o.random(k, taps, taps, c, dtype=dtype), o.random(k)
@@ -152,6 +155,39 @@ def _convolution(
     sums = o.empty(plan.splits, k, taps, taps, c)
     own = partial(conv_grad_weight.conv2d_grad_weight, first=True, **settings)
     return Launch(lambda: own(x, dy, sums), (sums,))
+
+
+def _moments_of_cells(
+    o: Operands, x: Tensor, y: Tensor, taps: int, settings: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[Tensor]]:
+    """What a forward convolution that leaves moments is told of them, and their place."""
+    shape = (y.shape[3], x.shape[3], taps, taps)
+    sides = [(maps.shape[1], maps.shape[2]) for maps in (x, y)]
+    cells = conv_moments.moment_cells(*sides, shape, **settings, dtype=x.dtype)
+    if cells is None:
+        return {}, []
+    moments = o.empty(*cells.shape(*y.shape[::3])).zero_()
+    return {"moments": moments, "cells": cells}, [moments]
+
+
+def _cells(o: Operands) -> tuple[conv_moments.MomentCells, tuple[int, ...]]:
+    """Runs of pixels, and the shape of the moments of the maps'."""
+    samples, height, width, channels = o.maps().shape
+    cells = conv_moments.MomentCells((height, width), (1, 1, 128), flat=True)
+    return cells, cells.shape(samples, channels)
+
+
+def _cell_moments(o: Operands) -> Launch:
+    maps, (cells, shape) = o.maps(), _cells(o)
+    moments = o.empty(*shape).zero_()
+    return Launch(lambda: conv_moments.cell_moments(maps, moments, cells=cells), (moments,))
+
+
+def _merge_cells(o: Operands) -> Launch:
+    cells, shape = _cells(o)
+    moments, partials = o.random(*shape).abs(), o.empty(shape[0], 1, *shape[2:])
+    run = partial(conv_moments.merge_cells, samples=o.size.samples, cells=cells)
+    return Launch(lambda: run(moments, partials), (partials,))
 
 
 def _plan(
@@ -713,6 +749,8 @@ ADAMW = {"maximize": False}
 LAUNCHES: dict[str, Make] = {
     **dict(_convolutions()),
     **dict(_depthwises()),
+    "cell_moments": _cell_moments,
+    "merge_cells": _merge_cells,
     "sum_cells": _sum_cells,
     "conv2d_grad_bias, pixels": partial(_grad_bias, cell=1),
     "conv2d_grad_bias, cells": partial(_grad_bias, cell=CELL),

@@ -23,6 +23,7 @@ def test_layers_are_those_of_the_networks() -> None:
 CONVOLUTIONS = (
     *conv.cases(SMALL, "tf32", samples=3),
     *conv.cases(SMALL[1:], "tf32", samples=3, passes={"masked": conv.masked_grad_input}),
+    *conv.moment_cases((conv.Layer(9, 3, 32, 7, 2), conv.Layer(6, 32, 40, 1)), "tf32", samples=3),
 )
 F32, BF16 = torch.float32, torch.bfloat16
 MAPS, SMALLEST, WIDE = (3, 9, 9, 16), (2, 3, 3, 16), (4, 40)

@@ -1,7 +1,7 @@
 """Convolutions of VGG-16 and ResNet-50 beside cuDNN's: forward pass, data and weight gradients."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
@@ -11,7 +11,9 @@ from torch.nn import functional
 
 from bench.cases.case import Calls, Case
 from bench.timing import DTYPES
-from tvdnn.kernels import conv, conv_grad_weight
+from tvdnn.kernels import conv, conv_grad_weight, conv_moments
+from tvdnn.kernels.batch_norm import batch_norm_moments, batch_norm_statistics
+from tvdnn.kernels.batch_norm_tiles import batch_norm_plan
 from tvdnn.kernels.conv_pack import pack_weight, pack_weight_grad_input
 from tvdnn.kernels.reduce import sum_partials
 from tvdnn.kernels.rounding import stored_reference
@@ -19,6 +21,7 @@ from tvdnn.kernels.rounding import stored_reference
 SAMPLES: Final = 256
 EXACT_SAMPLES: Final = 2
 EXACT_CHANNELS: Final = 32
+EPS: Final = 1e-5
 EXACT_CHUNK: Final = 32  # samples whose float64 copies are in memory together
 convolution_backward = torch.ops.aten.convolution_backward
 
@@ -85,6 +88,11 @@ RESNET50: Final = (
 )
 
 
+def settings_of(layer: Layer) -> dict[str, Any]:
+    pairs = {name: (getattr(layer, name),) * 2 for name in ("stride", "padding")}
+    return pairs | {"dilation": (1, 1), "groups": 1, "precision": "tf32"}
+
+
 class Operands:
     """Random maps and weights of a layer.
 
@@ -110,8 +118,7 @@ class Operands:
 
     @property
     def settings(self) -> dict[str, Any]:
-        pairs = {name: (getattr(self.layer, name),) * 2 for name in ("stride", "padding")}
-        return pairs | {"dilation": (1, 1), "groups": 1, "precision": "tf32"}
+        return settings_of(self.layer)
 
 
 def forward(o: Operands) -> Calls:
@@ -234,6 +241,69 @@ def forward_relu(o: Operands) -> Calls:
     return Calls(own, lambda: _cudnn_relu(o), lambda: _exact_relu(o), _first_samples)
 
 
+def forward_moments(o: Operands) -> Calls:
+    """The moments of what is stored in the epilogue, for batch normalization; without them."""
+    y, (cells, moments), alone = torch.full_like(o.dy, torch.nan), _moments(o), forward(o)
+
+    def own() -> Tensor:
+        left = {"moments": moments, "cells": cells}
+        conv.conv2d(o.rounded_x, o.packed, None, y, **o.settings, **left)
+        return _nchw(y)
+
+    return replace(alone, own=own, peer=alone.own)
+
+
+def merged_moments(o: Operands) -> Calls:
+    """Statistics from the moments of cells that the epilogue left; from the map itself."""
+    y, (cells, moments) = o.rounded_dy, _moments(o)
+    conv_moments.cell_moments(y, moments, cells=cells)
+    slices, channels = batch_norm_plan(y.shape), y.shape[3]
+    merged = torch.empty(moments.shape[0], 1, 2, channels)
+    partials = torch.empty(slices.partials_shape(len(y), channels))
+    settings = {"shape": tuple(y.shape), "momentum": 0.1, "eps": EPS}
+    statistics = partial(batch_norm_statistics, **settings)
+
+    def own() -> Tensor:
+        found = torch.empty(3, channels)
+        conv_moments.merge_cells(moments, merged, samples=len(y), cells=cells)
+        statistics(merged, found, None, None, None, group=cells.group)
+        return found
+
+    def peer() -> Tensor:
+        found = torch.empty(3, channels)
+        batch_norm_moments(y, partials, group=slices.group)
+        statistics(partials, found, None, None, None, group=slices.group)
+        return found
+
+    def exact() -> Tensor:
+        parts = zip(*(_exact_moments(part) for part in y.split(1, 3)), strict=True)
+        mean, variance = map(torch.stack, parts)
+        rows = y.numel() // channels
+        return torch.stack((mean, (variance + EPS).rsqrt(), variance * (rows / (rows - 1))))
+
+    return Calls(own, peer, exact)
+
+
+def _exact_moments(part: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of one channel."""
+    wide = part.double()
+    return wide.mean(), wide.var(correction=0)
+
+
+def _moments(o: Operands) -> tuple[conv_moments.MomentCells, Tensor]:
+    """The cells of the layer's outputs, and a place for their moments."""
+    cells = cells_of(o.layer, o.x.dtype)
+    assert cells is not None
+    return cells, torch.empty(cells.shape(len(o.dy), o.layer.out_channels))
+
+
+def cells_of(layer: Layer, dtype: torch.dtype) -> conv_moments.MomentCells | None:
+    """Those whose moments its forward pass leaves, if any."""
+    sides, shape = ((side, side) for side in (layer.side, layer.out_side)), (layer.size,) * 2
+    shape = (layer.out_channels, layer.in_channels, *shape)
+    return conv_moments.moment_cells(*sides, shape, **settings_of(layer), dtype=dtype)
+
+
 def forward_pool(o: Operands) -> Calls:
     """Bias, ReLU and pooling 2x2 in the epilogue; cuDNN, then torch's pooling."""
     samples, side, _, channels = o.dy.shape
@@ -292,6 +362,16 @@ FUSED: Final = {
     "conv2d_max_pool": forward_pool,
     "conv2d_grad_input, mask": masked_grad_input,
 }
+
+
+MOMENTS: Final = {"conv2d, moments": forward_moments, "merge_cells": merged_moments}
+
+
+def moment_cases(layers: tuple[Layer, ...], dtype: str, samples: int = SAMPLES) -> Iterator[Case]:
+    """Forward passes that leave moments beside the same without, and their merge beside a pass."""
+    fitting = tuple(layer for layer in layers if cells_of(layer, DTYPES[dtype]) is not None)
+    found = cases(fitting, dtype, samples, MOMENTS)
+    return (replace(case, peer="own, apart") for case in found)
 
 
 def cases(

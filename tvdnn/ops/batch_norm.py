@@ -16,7 +16,7 @@ from ..graph import Kind, Need, Op, Use
 from ..kernels.batch_norm_tiles import BatchNormPlan, batch_norm_plan
 from .builder import Builder, whole
 from .definition import PITCHED, Launch, OpDef
-from .moments import moments_of, run_moments
+from .moments import moments_of, run_merge_cells, run_moments, slices_for
 from .sums import sum_so_far
 
 
@@ -86,14 +86,13 @@ def _statistics(b: Builder, op: Op) -> str:
     if not op.attrs["training"]:
         b.add_pass(op, "recall", (), (whole(statistics),), params=tracked)
         return statistics
-    plan = batch_norm_plan(shape)
     b.add_pass(
         op,
         "statistics",
-        (moments_of(b, op, plan),),
+        (moments_of(b, op),),
         (whole(statistics),),
         updates=tracked,
-        attrs={"group": plan.group, "shape": shape},
+        attrs={"group": slices_for(b, op).group, "shape": shape},
         effects=bool(tracked),
     )
     return statistics
@@ -198,6 +197,7 @@ def _definition(kind: str, *, adds: bool = False, saves: str = "input") -> OpDef
         backward=backward,
         roles={
             "moments": run_moments,
+            "merge_cells": run_merge_cells,
             "statistics": _run_statistics,
             "recall": _run_recall,
             "forward": _run_forward,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..graph import Buffer, Direction, Kind, Need, Network, Op, Pass, Use, meet, section_rows
+from ..kernels.conv_moments import MomentCells
 from ..optim import Optimizer
 from .containers import Channels, Place, Ranges, gaps_between, places
 
@@ -26,10 +27,12 @@ class Builder:
     above zero, with the factor that it has there; `masked` are those of them whose reader writes
     the gradient so. `cells` are the rectified values of whose gradient sums over cells of so many
     rows and columns are wanted, and `cell_sums` the buffers where the reader that masks it left
-    them. `moments` are by buffer of moments the channels that it has them of. `partials` are the
-    sums that ops have left of parameters' gradients. `optimizer` updates the parameters `at_once`
-    from what makes their gradient; `takes` is the role of the passes that take other whole
-    gradients, "" where they are handed out. `added` are ops beside the network's.
+    them. `normalized` are the values that ops normalize by their own moments; `moments` are by
+    buffer of moments the channels that it has them of, `moment_cells` by map the cells whose
+    moments its maker leaves. `partials` are the sums that ops have left of parameters' gradients.
+    `optimizer` updates the parameters `at_once` from what makes their gradient; `takes` is the role
+    of the passes that take other whole gradients, "" where they are handed out. `added` are ops
+    beside the network's.
     """
 
     network: Network
@@ -58,6 +61,8 @@ class Builder:
     cells: dict[str, int] = field(default_factory=dict)
     cell_sums: dict[str, str] = field(default_factory=dict)
     moments: dict[str, list[Channels]] = field(default_factory=dict)
+    moment_cells: dict[str, MomentCells] = field(default_factory=dict)
+    normalized: frozenset[str] = field(init=False)
     makers: dict[str, Op] = field(init=False)
     readers: Counter[str] = field(init=False)
     uses: Counter[str] = field(init=False)
@@ -69,6 +74,7 @@ class Builder:
         self.places = places(self.network, self.pitched)
         self.makers = {op.output: op for op in ops}
         self.readers = Counter(name for op in ops for name in op.inputs)
+        self.normalized = frozenset(op.inputs[0] for op in ops if op.attrs.get("training"))
         self.uses = Counter(name for op in ops for name in op.params)
         once = {name for name, count in self.uses.items() if count == 1}
         self.at_once = frozenset(once if self.takes == "update" else ())
@@ -112,13 +118,20 @@ class Builder:
         self.buffers[name] = Buffer(name, kind, shape, dtype, shape[0])
         return name
 
-    def add_groups(self, name: str, shape: tuple[int, ...], group: int, like: str) -> str:
+    def add_groups(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        group: int,
+        like: str,
+        kind: Kind = Kind.PARTIAL,
+    ) -> str:
         """A float32 buffer with one row for every `group` samples.
 
         Its sections are those of the map `like`, or of one row where these have fewer samples.
         """
         section = max(1, self.buffers[like].section // group)
-        self.buffers[name] = Buffer(name, Kind.PARTIAL, shape, "float32", section)
+        self.buffers[name] = Buffer(name, kind, shape, "float32", section)
         return name
 
     def add_partials(self, op: Op, param: str, shape: tuple[int, ...]) -> str:

@@ -15,9 +15,12 @@ import torch
 from ..graph import QUARTER, Kind, Op, Use
 from ..kernels.conv_grad_bias import GradBiasPlan, grad_bias_plan
 from ..kernels.conv_grad_weight import GradWeightPlan, grad_weight_plan
+from ..kernels.conv_moments import MomentCells, moment_cells
+from ..kernels.conv_tiles import Pair
 from .activation import behind_relu, run_mask
 from .builder import Builder, whole
 from .definition import PITCHED_BY_WORDS, TORCH_DTYPES, Launch, OpDef
+from .moments import add_cells
 from .optim import run_update_at_once
 from .pool import add_codes, codes_of
 
@@ -25,16 +28,24 @@ GEOMETRY = ("stride", "padding", "dilation", "groups")
 
 
 def forward(b: Builder, op: Op) -> None:
-    _product(b, op, b.new_output(op))
+    """The output, and its moments by cell where they are wanted and the kernel leaves them."""
+    y = Use(b.new_output(op))
+    cells = _moment_cells(b, op) if op.output in b.normalized else None
+    moments = None if cells is None else add_cells(b, op, cells)
+    if moments is None:
+        _product(b, op, y)
+    else:
+        _product(b, op, y, moments, attrs={"cells": cells})
 
 
 def forward_relu(b: Builder, op: Op) -> None:
-    forward(b, op)
+    _product(b, op, Use(b.new_output(op)))
     _rectify(b, op)
 
 
 def forward_relu_max_pool2d(b: Builder, op: Op) -> None:
-    _product(b, op, b.new_output(op), add_codes(b, op, prod(QUARTER["kernel"])))
+    y = b.new_output(op)
+    _product(b, op, Use(y), Use(add_codes(b, op, prod(QUARTER["kernel"]))))
     _rectify(b, op)
 
 
@@ -45,14 +56,13 @@ def _rectify(b: Builder, op: Op) -> None:
         b.cells[op.output] = _cell_behind(b, op)
 
 
-def _product(b: Builder, op: Op, *written: str) -> None:
+def _product(b: Builder, op: Op, *writes: Use, attrs: Mapping[str, Any] | None = None) -> None:
     """The convolution, and what is fused with it."""
     x, bias = b.input_of(op), op.params[1]
     k, c, r, s = filter_shape(b, op)
     packed = pack(b, op, "pack", f"packed {op.name}", (k, r, s, c))
-    writes = tuple(Use(name) for name in written)
-    reads = (Use(x), whole(packed))
-    b.add_pass(op, "forward", reads, writes, params=(bias,), flops=_flops(b, op))
+    reads, flops = (Use(x), whole(packed)), _flops(b, op)
+    b.add_pass(op, "forward", reads, writes, params=(bias,), flops=flops, attrs=attrs)
 
 
 def backward(b: Builder, op: Op) -> None:
@@ -153,15 +163,24 @@ def add_grad_bias(b: Builder, op: Op, grad: str, dy: str) -> None:
 
 
 def _weight_plan(b: Builder, op: Op) -> GradWeightPlan:
-    sides = b.buffers[b.input_of(op)].shape[1:3], _map_shape(b, op)[1:3]
+    return grad_weight_plan(*_sizes(b, op), **_settings(b, op))
+
+
+def _moment_cells(b: Builder, op: Op) -> MomentCells | None:
+    return moment_cells(*_sizes(b, op), **_settings(b, op))
+
+
+def _sizes(b: Builder, op: Op) -> tuple[Pair, Pair, tuple[int, int, int, int]]:
+    """The sides of the maps, and the filter's shape."""
+    height, width = b.buffers[b.input_of(op)].shape[1:3]
+    out_height, out_width = _map_shape(b, op)[1:3]
+    return (height, width), (out_height, out_width), filter_shape(b, op)
+
+
+def _settings(b: Builder, op: Op) -> dict[str, Any]:
+    """What else a plan of the op's kernels depends on."""
     settings = {name: op.attrs[name] for name in GEOMETRY}
-    return grad_weight_plan(
-        *sides,
-        filter_shape(b, op),
-        **settings,
-        dtype=TORCH_DTYPES[b.dtype],
-        precision=b.precision,
-    )
+    return settings | {"dtype": TORCH_DTYPES[b.dtype], "precision": b.precision}
 
 
 def _bias_plan(b: Builder, op: Op) -> GradBiasPlan:
@@ -213,7 +232,9 @@ def _run_pack_grad_input(a: Launch) -> None:
 
 
 def _run_forward(a: Launch) -> None:
-    a.kernels.conv2d(a.reads[0], a.reads[1], a.params[0], a.writes[0], **settings_of(a))
+    y, *moments = a.writes
+    left = {"moments": moments[0], "cells": a.attrs["cells"]} if moments else {}
+    a.kernels.conv2d(a.reads[0], a.reads[1], a.params[0], y, **left, **settings_of(a))
 
 
 def _run_forward_relu(a: Launch) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tests.offline import ALL, Case
 from tvdnn.kernels.conv import conv2d, conv2d_grad_input, conv2d_max_pool
+from tvdnn.kernels.conv_moments import cell_moments, merge_cells, moment_cells
 from tvdnn.kernels.conv_pack import pack_weight, pack_weight_grad_input
 
 UNIT = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1, "precision": "tf32"}
@@ -25,6 +26,32 @@ def _forward(side: int, c: int, k: int, dtype: torch.dtype, **settings: Any) -> 
     y = empty(64, out, out, k, dtype=dtype)
     packed = empty(k, 3, 3, c // settings["groups"], dtype=dtype)
     conv2d(x, packed, empty(k), y, relu=True, **settings)
+
+
+def _moments(
+    side: int, c: int, k: int, dtype: torch.dtype, *, size: int = 3, stride: int = 1
+) -> None:
+    """With the moments of what is stored, in the kernel's own cells, and their merge."""
+    geometry: dict[str, Any] = {"stride": (stride, stride), "padding": (size // 2, size // 2)}
+    out = -(-side // stride)
+    settings = UNIT | geometry
+    sides = (side, side), (out, out)
+    cells = moment_cells(*sides, (k, c, size, size), **settings, dtype=dtype)
+    assert cells is not None
+    x, y = empty(64, side, side, c, dtype=dtype), empty(64, out, out, k, dtype=dtype)
+    packed, moments = empty(k, size, size, c, dtype=dtype), empty(*cells.shape(64, k))
+    conv2d(x, packed, None, y, **settings, moments=moments, cells=cells)
+
+
+def _merge_cells(side: int, c: int) -> None:
+    shape = (1, 1)
+    cells = moment_cells((side, side), (side, side), (c, c, *shape), **UNIT | {"padding": (0, 0)},
+                         dtype=torch.bfloat16)  # fmt: skip
+    assert cells is not None
+    moments, maps = empty(*cells.shape(64, c)), empty(64, side, side, c, dtype=torch.bfloat16)
+    cell_moments(maps, moments, cells=cells)
+    partials = empty(len(moments), 1, 2, c)
+    merge_cells(moments, partials, samples=64, cells=cells)
 
 
 def _max_pool(side: int, c: int, k: int, dtype: torch.dtype, **settings: Any) -> None:
@@ -89,6 +116,16 @@ CASES = [
     case("forward, exact", _forward, 14, 64, 128, FLOAT32, precision="ieee"),
     case("forward, first layer, exact", _forward, 56, 3, 64, FLOAT32, precision="ieee"),
     case("forward, depthwise", _forward, 14, 64, 64, BFLOAT16, groups=64, wgmma=False),
+    case("moments, first layer", _moments, 224, 3, 64, BFLOAT16, size=7, stride=2, archs=HOPPER),
+    case("moments, one by one", _moments, 56, 64, 256, BFLOAT16, size=1, archs=HOPPER),
+    case("moments, one by one, 64 outputs", _moments, 56, 256, 64, BFLOAT16, size=1, archs=HOPPER),
+    case("moments, 64 channels", _moments, 56, 64, 64, BFLOAT16, archs=HOPPER),
+    case("moments, half boxes", _moments, 7, 512, 512, BFLOAT16, archs=HOPPER),
+    case("moments, stride 2", _moments, 56, 128, 128, BFLOAT16, stride=2, archs=HOPPER),
+    case("moments, odd channels", _moments, 56, 96, 128, BFLOAT16, size=1, archs=HOPPER),
+    case("moments, shared rows", _moments, 112, 128, 128, FLOAT32, archs=HOPPER),
+    case("moments, one by one", _moments, 56, 64, 256, FLOAT32, size=1, archs=HOPPER),
+    Case("moments of cells", partial(_merge_cells, 56, 256), archs=HOPPER),
     case("pooled, box, 64 channels", _max_pool, 56, 64, 64, BFLOAT16),
     case("pooled, box", _max_pool, 14, 128, 256, BFLOAT16),
     case("pooled, wide box", _max_pool, 56, 128, 256, BFLOAT16),
