@@ -1,4 +1,4 @@
-"""Copies between the caller's tensors and maps, between dtypes, and the sum of two maps.
+"""Copies between the caller's tensors and maps, and between dtypes; sums of maps; shuffles.
 
 Under `precision` "tf32" what is written in float32 is rounded to TF32.
 """
@@ -154,6 +154,19 @@ def unstage(y: Tensor, x: Tensor) -> None:
     _permute(y if y.dim() == 4 else y[None, None], _as_nhwc(x), "ieee")
 
 
+def shuffle_channels(x: Tensor, y: Tensor, *, groups: int) -> None:
+    """y = x, the channels of `groups` runs taking turns; [N, H, W, C], which may be ranges.
+
+    Back they go by as many groups as a run has channels.
+    """
+    channels = x.shape[3] // groups
+    src = x.flatten(1, 2).unflatten(2, (groups, channels))  # [N, pixels, groups, channels]
+    dst = y.flatten(1, 2).unflatten(2, (channels, groups)).transpose(2, 3)
+    if groups > channels:  # the longer axis is that of tiles
+        src, dst = src.transpose(2, 3), dst.transpose(2, 3)
+    _permute(src.transpose(1, 2), dst.transpose(1, 2), "ieee")
+
+
 def cast(src: Tensor, dst: Tensor, *, precision: str = "ieee") -> None:
     """dst = src rounded to dst's dtype; contiguous, the same number of elements."""
     launch(_cast_kernel, src, dst, PRECISION=precision)
@@ -179,6 +192,11 @@ def stage_reference(x: Tensor, y: Tensor, *, precision: str = "ieee") -> None:
 def unstage_reference(y: Tensor, x: Tensor) -> None:
     """What `unstage` computes."""
     x.copy_(y if y.dim() == 2 else y.permute(0, 3, 1, 2))
+
+
+def shuffle_channels_reference(x: Tensor, y: Tensor, *, groups: int) -> None:
+    """What `shuffle_channels` computes."""
+    y.copy_(x.unflatten(-1, (groups, -1)).transpose(-1, -2).flatten(-2))
 
 
 def cast_reference(src: Tensor, dst: Tensor, *, precision: str = "ieee") -> None:

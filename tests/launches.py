@@ -551,6 +551,12 @@ def _unstage(o: Operands) -> Launch:
     return Launch(lambda: layout.unstage(y, x), (x,))
 
 
+def _shuffle_channels(o: Operands) -> Launch:
+    x = o.maps()
+    y = o.like(x)
+    return Launch(lambda: layout.shuffle_channels(x, y, groups=4), (y,))
+
+
 def _cast(o: Operands) -> Launch:
     wide = o.maps(F32)
     narrow = o.empty(*wide.shape, dtype=BF16)
@@ -799,6 +805,7 @@ LAUNCHES: dict[str, Make] = {
     "sum_slices": _sum_slices,
     "stage": _stage,
     "unstage": _unstage,
+    "shuffle_channels": _shuffle_channels,
     "cast": _cast,
     "add": _add,
     "copy_channels": _copy_channels,

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+import tvdnn.nn
 from tests import twins
 from tests.networks import Dense
 from tests.running import random_batches
@@ -159,6 +160,28 @@ def test_channels_are_taken_by_ranges(
     assert [op.attrs["channels"] for op in narrows] == ranges
 
 
+@pytest.mark.parametrize(
+    "way",
+    [
+        nn.ChannelShuffle(2),
+        tvdnn.nn.ChannelShuffle(2),
+        lambda x: functional.channel_shuffle(x, 2),
+        lambda x: x.view(2, 2, 3, 6, 6).transpose(1, 2).contiguous().view(2, -1, 6, 6),
+        lambda x: x.reshape(-1, 2, 3, 6, 6).permute(0, 2, 1, 3, 4).flatten(1, 2),
+    ],
+)
+def test_channels_are_shuffled(way: Callable[[Tensor], Tensor]) -> None:
+    network = traced(way)
+    (shuffle,) = (op for op in network.ops if op.kind not in ("conv2d", "view"))
+    assert (shuffle.kind, shuffle.attrs) == ("shuffle_channels", {"groups": 2})
+    assert network.values[network.outputs[0]].shape == (2, 6, 6, 6)
+
+
+def test_groups_joined_again_are_a_view() -> None:
+    kinds = {op.kind for op in traced(lambda x: x.view(2, 3, 2, 6, 6).flatten(1, 2)).ops}
+    assert kinds == {"conv2d", "view"}
+
+
 @pytest.mark.parametrize("name", ["cat", "concat", "concatenate"])
 def test_names_of_concatenation(name: str) -> None:
     network = traced(lambda x: getattr(torch, name)([x, x, x[:, :1]], dim=-3))
@@ -178,7 +201,7 @@ def test_names_of_concatenation(name: str) -> None:
         (lambda x: x.narrow(0, 0, 1), "narrow of 4 dimensions along 0"),
         (lambda x: x[:1], r"a slice of \(2, 6, 6, 6\) that gives \(1, 6, 6, 6\)"),
         (lambda x: x[:, ::2], r"that gives \(2, 3, 6, 6\) .it takes channels, x\[:, a:b\]"),
-        (lambda x: x[:, 0], "a slice of"),
+        (lambda x: x[:, None], "a slice of"),
         (lambda x: x[:, :1].flatten(1)[:, :9], r"a range of \(2, 36\), the pixels of maps of one"),
         (lambda x: x[:, :, 1:], "a slice of"),
     ],

@@ -107,6 +107,7 @@ LAYERS: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...]]] = {
     ),
     "batch norm of features": (lambda: nn.BatchNorm1d(7), (5, 7)),
     "batch norm of sequences": (lambda: nn.BatchNorm1d(7, eps=0.1), (5, 7, 3)),
+    "channel shuffle": (lambda: nn.ChannelShuffle(3), (2, 12, 3, 7)),
     "softmax": (lambda: nn.Softmax(1), (3, 11)),
     "softmax of pixels": (lambda: nn.Softmax(-3), (2, 5, 3, 7)),
     "log softmax": (lambda: nn.LogSoftmax(1), (2, 5, 3, 7)),

@@ -31,6 +31,7 @@ LAYERS = (
     torch.nn.Upsample,
     torch.nn.UpsamplingNearest2d,
     torch.nn.UpsamplingBilinear2d,
+    torch.nn.ChannelShuffle,
     torch.nn.Dropout,
     torch.nn.Dropout2d,
     StochasticDepth,

@@ -5,7 +5,8 @@ from typing import Any
 
 from torch.fx import Node
 
-from .call import Call, Shape, UnsupportedCallError, shape_of
+from ..graph.network import channels_last_axes
+from .call import Call, Shape, UnsupportedCallError, axes_of, shape_of
 
 
 def cat(out: Shape, tensors: Sequence[Node], dim: int = 0) -> Call:
@@ -24,13 +25,28 @@ def narrow(out: Shape, x: Node, dim: int, start: int, length: int) -> Call:
 
 
 def getitem(out: Shape, x: Node, index: Any) -> Call:
-    """A range of channels by slices, or a part of what split or chunk makes of a map."""
+    """A range of channels by slices, one by its number, or a part that split or chunk makes."""
     parts = x.meta["value"]
     if isinstance(parts, tuple):
         (source,) = x.all_input_nodes
         before = parts[: index % len(parts)]
         return _channels(source, sum(part.shape[1] for part in before), out[1])
+    if len(shape_of(x)) == 4 and _is_number(index):
+        return _one_channel(x, index[1] % shape_of(x)[1])
     return _channels(x, _first_channel(out, shape_of(x), index), out[1])
+
+
+def _is_number(index: Any) -> bool:
+    """Whether x[:, i] is asked for."""
+    pair = isinstance(index, tuple) and len(index) == 2 and index[0] == slice(None)
+    return pair and isinstance(index[1], int) and not isinstance(index[1], bool)
+
+
+def _one_channel(x: Node, channel: int) -> Call:
+    """The pixels [N, H, W] of one channel."""
+    if axes_of(x) != channels_last_axes(4) or _is_stored_otherwise(x):
+        raise UnsupportedCallError(f"a channel of {shape_of(x)}, maps that are permuted or viewed")
+    return Call("narrow", (x,), (), {"channels": (channel, channel + 1)}, axes=(0, 1, 2))
 
 
 def _first_channel(out: Shape, source: Shape, index: Any) -> int:

@@ -1,4 +1,4 @@
-"""Calls that give maps another shape or another order of dimensions."""
+"""Calls that give maps another shape or another order of dimensions or channels."""
 
 import math
 from collections.abc import Sequence
@@ -8,6 +8,9 @@ from torch.fx import Node
 
 from ..graph.network import channels_last_axes
 from .call import Call, Shape, UnsupportedCallError, axes_of, shape_of
+
+GROUPED = (0, 3, 4, 1, 2)  # axes of [N, groups, channels, H, W], stored channels last
+TURNED = (0, 4, 3, 1, 2)  # of [N, channels, groups, H, W], stored alike
 
 
 def reshape(out: Shape, x: Node, *args: Any, **kwargs: Any) -> Call:
@@ -20,11 +23,38 @@ def reshape(out: Shape, x: Node, *args: Any, **kwargs: Any) -> Call:
         return Call("view", (x,), axes=(0, 1))
     if out[0] == source[0] and _is_channel_major(out) and _is_channel_major(source):
         return Call("view", (x,), axes=channels_last_axes(len(out)))
+    if out[0] == source[0] and _is_channel_major(out) and axes_of(x) == tuple(range(len(source))):
+        return Call("view", (x,), axes=channels_last_axes(len(out)))
     if flattens:
         return Call("flatten", (x,))
+    if (call := _regrouped(out, x)) is not None:
+        return call
     raise UnsupportedCallError(
-        f"reshape of {source} to {out} (it may only flatten all but the batch)"
+        f"reshape of {source} to {out} (it may flatten all but the batch, or split channels into"
+        " groups and join them again)"
     )
+
+
+def channel_shuffle(out: Shape, x: Node, groups: int) -> Call:
+    if len(out) != 4:
+        raise UnsupportedCallError(f"channel_shuffle of {len(out)} dimensions (it takes maps)")
+    return Call("shuffle_channels", (x,), (), {"groups": groups})
+
+
+def _regrouped(out: Shape, x: Node) -> Call | None:
+    """Channels split into groups; or groups joined, whose dimensions may have changed places."""
+    source, axes = shape_of(x), axes_of(x)
+    if (len(source), len(out)) == (4, 5) and axes == channels_last_axes(4):
+        splits = (out[0], out[1] * out[2], *out[3:]) == source
+        return Call("view", (x,), axes=GROUPED) if splits else None
+    if (len(source), len(out)) != (5, 4) or out != (source[0], source[1] * source[2], *source[3:]):
+        return None
+    if axes == GROUPED:
+        return Call("view", (x,), axes=channels_last_axes(4))
+    if axes == TURNED:
+        settings = {"groups": source[2]}
+        return Call("shuffle_channels", (x,), (), settings, channels_last_axes(4))
+    return None
 
 
 def permute(out: Shape, x: Node, *dims: Any, **named: Any) -> Call:

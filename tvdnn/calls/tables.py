@@ -29,7 +29,7 @@ from .conv_transpose import conv_transpose2d
 from .dropout import dropout, dropout2d, stochastic_depth, torch_stochastic_depth
 from .group_norm import group_norm, instance_norm
 from .layer_norm import layer_norm
-from .layout import permute, reshape, transpose
+from .layout import channel_shuffle, permute, reshape, transpose
 from .linear import linear
 from .norm import local_response_norm
 from .pool import adaptive_avg_pool2d, avg_pool2d, max_pool2d, mean
@@ -107,6 +107,7 @@ FUNCTIONS: Mapping[Any, Callable[..., Call | None]] = {
     torch.reshape: reshape,
     torch.permute: permute,
     torch.transpose: transpose,
+    torch.channel_shuffle: channel_shuffle,
 }
 
 METHODS: Mapping[str, Callable[..., Call | None]] = {
@@ -145,9 +146,9 @@ METHODS: Mapping[str, Callable[..., Call | None]] = {
 SUPPORTED = (
     "Conv2d, ConvTranspose2d, Linear, ReLU, LeakyReLU, ReLU6, ELU, SiLU, GELU, Sigmoid, Tanh,"
     " Hardswish, Hardsigmoid, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, BatchNorm1d, BatchNorm2d,"
-    " Dropout, Dropout2d, StochasticDepth, Upsample, LocalResponseNorm, LayerNorm, GroupNorm,"
-    " InstanceNorm1d, InstanceNorm2d, Flatten, Identity and Sequential, their functional forms,"
-    " view, reshape, contiguous, permute and transpose, Softmax and LogSoftmax, mean of pixels,"
-    " squeeze and unsqueeze, sums and products of maps, numbers, parameters of channels and [N, C,"
-    " 1, 1], and cat, split, chunk, narrow and slices of channels"
+    " Dropout, Dropout2d, StochasticDepth, Upsample, ChannelShuffle, LocalResponseNorm, LayerNorm,"
+    " GroupNorm, InstanceNorm1d, InstanceNorm2d, Flatten, Identity and Sequential, their functional"
+    " forms, view, reshape, contiguous, permute and transpose, Softmax and LogSoftmax, mean of"
+    " pixels, squeeze and unsqueeze, sums and products of maps, numbers, parameters of channels and"
+    " [N, C, 1, 1], and cat, split, chunk, narrow and slices of channels"
 )

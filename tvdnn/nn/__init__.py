@@ -18,6 +18,7 @@ from .activation import (
     Tanh,
 )
 from .batch_norm import BatchNorm1d, BatchNorm2d
+from .channel_shuffle import ChannelShuffle
 from .conv import Conv2d, LazyConv2d
 from .conv_transpose import ConvTranspose2d
 from .dropout import Dropout, Dropout2d, StochasticDepth
@@ -38,6 +39,7 @@ __all__ = [
     "BCEWithLogitsLoss",
     "BatchNorm1d",
     "BatchNorm2d",
+    "ChannelShuffle",
     "Conv2d",
     "ConvTranspose2d",
     "CrossEntropyLoss",

@@ -96,6 +96,7 @@ def _add_parts(network: Network, found: dict[str, Place], values: "_Values") -> 
             op.output: Place(value, op.attrs["channels"])
             for op in narrows
             if op.inputs[0] == value
+            and len(network.values[op.output].shape) == len(network.values[value].shape)
             and values.is_read_at(op.output, before + op.attrs["channels"][0], pitch)
             and values.is_read_at(op.output, op.attrs["channels"][0], width)
         }

@@ -1,4 +1,4 @@
-"""Ops that move, rename or add bytes: view, flatten to torch's order, add."""
+"""Ops that move, rename or add bytes: view, flatten to torch's order, shuffle, add."""
 
 from ..graph import Op, Use
 from .builder import Builder
@@ -16,12 +16,12 @@ def view_backward(b: Builder, op: Op) -> None:
     b.adopt_grad(op.inputs[0], b.grad_of(op))
 
 
-def flatten_forward(b: Builder, op: Op) -> None:
+def moving_forward(b: Builder, op: Op) -> None:
     b.add_pass(op, "forward", (Use(b.input_of(op)),), (Use(b.new_output(op)),))
     b.passes_masks(op)
 
 
-def flatten_backward(b: Builder, op: Op) -> None:
+def moving_backward(b: Builder, op: Op) -> None:
     b.hand_mask_on(op)
     dy, dx = b.grad_of(op), b.new_grad(op.inputs[0])
     b.add_pass(op, "grad_input", (Use(dy),), (Use(dx),))
@@ -51,6 +51,17 @@ def _run_unflatten(a: Launch) -> None:
     a.kernels.stage(dy.view(n, c, h, w), dx)
 
 
+def _run_shuffle(a: Launch) -> None:
+    x, y = a.reads[0], a.writes[0]
+    a.kernels.shuffle_channels(x.view(y.shape), y, **a.settings("groups"))
+
+
+def _run_unshuffle(a: Launch) -> None:
+    dy, dx = a.reads[0], a.writes[0]
+    groups = dy.shape[3] // a.attrs["groups"]
+    a.kernels.shuffle_channels(dy, dx.view(dy.shape), groups=groups)
+
+
 def run_add(a: Launch) -> None:
     x, y = (read.view_as(a.writes[0]) for read in a.reads)
     a.kernels.add(x, y, a.writes[0], precision=a.precision)
@@ -65,9 +76,16 @@ VIEW = OpDef(
 )
 FLATTEN = OpDef(
     kind="flatten",
-    forward=flatten_forward,
-    backward=flatten_backward,
+    forward=moving_forward,
+    backward=moving_backward,
     roles={"forward": _run_flatten, "grad_input": _run_unflatten},
+    pitched=PITCHED,
+)
+SHUFFLE_CHANNELS = OpDef(
+    kind="shuffle_channels",
+    forward=moving_forward,
+    backward=moving_backward,
+    roles={"forward": _run_shuffle, "grad_input": _run_unshuffle},
     pitched=PITCHED,
 )
 ADD = OpDef(

@@ -21,7 +21,7 @@ from .dropout import DROPOUT, DROPOUT_PARTS
 from .gate import CHANNEL_ADD, GATE_ADD, GATE_MULTIPLY
 from .group_norm import GROUP_NORM
 from .layer_norm import LAYER_NORM
-from .layout import ADD, FLATTEN, VIEW, run_add
+from .layout import ADD, FLATTEN, SHUFFLE_CHANNELS, VIEW, run_add
 from .linear import LINEAR, LINEAR_RELU, LINEAR_RELU_DROPOUT
 from .loss import CROSS_ENTROPY, ELEMENT_LOSSES
 from .norm import LOCAL_RESPONSE_NORM
@@ -49,6 +49,7 @@ _TRACED = (
     GROUP_NORM,
     SCALE_CHANNELS,
     FLATTEN,
+    SHUFFLE_CHANNELS,
     VIEW,
     ADD,
     ADD_MULTIPLE,

@@ -3,7 +3,7 @@
 import torch
 
 from tests.offline import ALL, Case
-from tvdnn.kernels.layout import add, cast, stage, unstage
+from tvdnn.kernels.layout import add, cast, shuffle_channels, stage, unstage
 
 
 def _flat() -> None:
@@ -29,8 +29,15 @@ def _stage() -> None:
         unstage(inside, image)
 
 
+def _shuffle() -> None:
+    for groups in (2, 58):
+        x = torch.empty(2, 28, 28, 116, dtype=torch.bfloat16, device="meta")
+        shuffle_channels(x, torch.empty_like(x), groups=groups)
+
+
 CASES = [
     Case("cast and add", _flat, archs=ALL),
     Case("add of ranges", _ranges),
     Case("stage and unstage", _stage),
+    Case("shuffles of channels", _shuffle),
 ]
