@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tests.offline import ALL, Case
 from tvdnn.kernels.conv import conv2d, conv2d_grad_input, conv2d_max_pool
-from tvdnn.kernels.conv_moments import cell_moments, merge_cells, moment_cells
+from tvdnn.kernels.conv_moments import MomentCells, cell_moments, merge_cells, moment_cells
 from tvdnn.kernels.conv_pack import pack_weight, pack_weight_grad_input
 
 UNIT = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1, "precision": "tf32"}
@@ -44,14 +44,10 @@ def _moments(
 
 
 def _merge_cells(side: int, c: int) -> None:
-    shape = (1, 1)
-    cells = moment_cells((side, side), (side, side), (c, c, *shape), **UNIT | {"padding": (0, 0)},
-                         dtype=torch.bfloat16)  # fmt: skip
-    assert cells is not None
-    moments, maps = empty(*cells.shape(64, c)), empty(64, side, side, c, dtype=torch.bfloat16)
+    cells = MomentCells((side, side), (1, 1, 128), flat=True)
+    moments, maps = empty(*cells.shape(64, c)), empty(64, side, side, c, dtype=BFLOAT16)
     cell_moments(maps, moments, cells=cells)
-    partials = empty(len(moments), 1, 2, c)
-    merge_cells(moments, partials, samples=64, cells=cells)
+    merge_cells(moments, empty(len(moments), 1, 2, c), samples=64, cells=cells)
 
 
 def _max_pool(side: int, c: int, k: int, dtype: torch.dtype, **settings: Any) -> None:
@@ -118,10 +114,7 @@ CASES = [
     case("forward, depthwise", _forward, 14, 64, 64, BFLOAT16, groups=64, wgmma=False),
     case("moments, first layer", _moments, 224, 3, 64, BFLOAT16, size=7, stride=2, archs=HOPPER),
     case("moments, one by one", _moments, 56, 64, 256, BFLOAT16, size=1, archs=HOPPER),
-    case("moments, one by one, 64 outputs", _moments, 56, 256, 64, BFLOAT16, size=1, archs=HOPPER),
     case("moments, 64 channels", _moments, 56, 64, 64, BFLOAT16, archs=HOPPER),
-    case("moments, half boxes", _moments, 7, 512, 512, BFLOAT16, archs=HOPPER),
-    case("moments, stride 2", _moments, 56, 128, 128, BFLOAT16, stride=2, archs=HOPPER),
     case("moments, odd channels", _moments, 56, 96, 128, BFLOAT16, size=1, archs=HOPPER),
     case("moments, shared rows", _moments, 112, 128, 128, FLOAT32, archs=HOPPER),
     case("moments, one by one", _moments, 56, 64, 256, FLOAT32, size=1, archs=HOPPER),
