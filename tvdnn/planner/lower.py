@@ -116,6 +116,15 @@ def estimate(
     return Estimate(seconds, seconds > (1 + LITTLE_WAIT) * compute_s, fits)
 
 
+def copied_nbytes(graph: Graph, plan: Plan) -> int:
+    """Bytes that leave the device in a step, and as many come back."""
+    return sum(
+        graph.buffers[move.buffer].section_nbytes(section)
+        for move in plan.transfers
+        for section in range(move.first, move.first + move.count)
+    )
+
+
 def floor_nbytes(graph: Graph, plan: Plan, costs: Costs) -> tuple[int, str]:
     """The device bytes from which on `plan` has a schedule, and the step that sets them."""
     prog = program(graph, plan)
@@ -245,24 +254,34 @@ def _place_arena(
     """The arena of the order, placed as tightly as `place` does for `enough` and `trials`."""
     begins, ends = _positions(prog, entries, cool_down)
     groups = _side_by_side(prog)
-    extents, offsets = [], []
-    for members in groups:
-        buffer = graph.buffers[prog.residencies[members[0]].buffer]
-        rows = [buffer.bounds(prog.residencies[n].section)[0] for n in members]
-        offset = [(row - min(rows)) * buffer.row_nbytes for row in rows]
-        stays = (
-            Stay(off, prog.residencies[n].nbytes, begins[n], ends[n])
-            for off, n in zip(offset, members, strict=True)
-        )
-        extents.append(Extent.of(tuple(stays)))
-        offsets.append(offset)
+    extents = [_extent(graph, prog, members, begins, ends) for members in groups]
     share = min(1, FULL_EXTENTS / max(1, len(extents))) ** 2
     enough = None if enough is None else usable_nbytes(enough)
     bases, high_water = place(extents, enough, int(trials * share))
     addresses: dict[int, int] = {}
-    for members, offset, base in zip(groups, offsets, bases, strict=True):
-        addresses |= {n: base + off for n, off in zip(members, offset, strict=True)}
+    for members, extent, base in zip(groups, extents, bases, strict=True):
+        for number, stay in zip(members, extent.stays, strict=True):
+            addresses[number] = base + stay.offset
     return _Arena(addresses, block_nbytes(high_water))
+
+
+def _extent(
+    graph: Graph, prog: Program, members: Sequence[int], begins: Sequence[int], ends: Sequence[int]
+) -> Extent:
+    """The residencies `members` of one buffer, as far apart as their sections."""
+    if len(members) == 1:
+        number = members[0]
+        stay = Stay(0, prog.residencies[number].nbytes, begins[number], ends[number])
+        return Extent.of((stay,))
+    stays = [prog.residencies[number] for number in members]
+    buffer, first = graph.buffers[stays[0].buffer], min(stay.section for stay in stays)
+    pitch = buffer.section * buffer.row_nbytes
+    return Extent.of(
+        [
+            Stay((stay.section - first) * pitch, stay.nbytes, begins[number], ends[number])
+            for number, stay in zip(members, stays, strict=True)
+        ]
+    )
 
 
 def _side_by_side(prog: Program) -> list[list[int]]:
@@ -277,9 +296,10 @@ def _side_by_side(prog: Program) -> list[list[int]]:
 
     for uses in (*prog.reads, *prog.writes):
         for run in uses:
-            root = find(run[0]) if run else 0
-            for number in run[1:]:
-                leader[find(number)] = root
+            if len(run) > 1:
+                root = find(run[0])
+                for number in run[1:]:
+                    leader[find(number)] = root
     groups: dict[int, list[int]] = {}
     for number in range(len(leader)):
         groups.setdefault(find(number), []).append(number)

@@ -11,7 +11,7 @@ from ..units import MIB
 from .bound import Bound, bound
 from .check import check
 from .costs import Costs
-from .lower import demand_nbytes, estimate, floor_nbytes, lower, too_small
+from .lower import copied_nbytes, demand_nbytes, estimate, floor_nbytes, lower, too_small
 from .plan import Plan
 from .policies.auto import leanest
 from .policies.keep import keep
@@ -153,18 +153,22 @@ def _searched(
     if best is None:
         plans = (*leanest(graph, recipes(graph, costs)), *_dynamic(graph, "auto", False))
         return _first_that_fits(graph, costs, "auto", plans, **budgets)
+    best_s = simulate(best, costs).step_s
     for kinds in (CONV, ALL):
         plan = vdnn(graph, kinds, name="auto", default=Variant.PERFORMANCE)
-        if _may_beat(graph, plan, costs, budget, best):
+        if _may_take_less(graph, plan, costs, budget, best_s):
             other = _lowered(graph, plan, costs, **budgets)
-            best = min(filter(None, (best, other)), key=lambda s: simulate(s, costs).step_s)
+            other_s = simulate(other, costs).step_s if other else best_s
+            if other and other_s < best_s:
+                best, best_s = other, other_s
     return best
 
 
-def _may_beat(graph: Graph, plan: Plan, costs: Costs, budget: int, best: Schedule) -> bool:
-    """Whether the plan's order is predicted to take less time than `best`."""
+def _may_take_less(graph: Graph, plan: Plan, costs: Costs, budget: int, below_s: float) -> bool:
+    """Whether the plan's order is predicted to take less than so many seconds."""
+    if copied_nbytes(graph, plan) / costs.link.to_host >= below_s:
+        return False
     room = budget - graph.fixed_nbytes
-    below_s = simulate(best, costs).step_s
     found = estimate(graph, plan, costs, room, room=room, below_s=below_s)
     return found is not None and found.seconds < below_s
 

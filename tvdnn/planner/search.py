@@ -13,9 +13,10 @@ from math import inf
 from typing import TypeVar
 
 from ..errors import BudgetError, HostMemoryError
-from ..graph import Graph
+from ..graph import Direction, Graph
+from .chains import MAPS, Remake
 from .costs import Costs
-from .lower import estimate, lower
+from .lower import copied_nbytes, estimate, lower
 from .plan import Plan
 from .policies.auto import Choice, auto
 from .recipes import Recipes, recipes
@@ -24,8 +25,11 @@ from .segments import Variant
 from .simulate import simulate
 
 WORK = 130_000  # sections of maps and passes in all plans that are tried: 100 of VGG-16, 4 s
-LEAST_TRIALS = 5
+LEAST_TRIALS = 4
+LITTLE_GAIN = 0.02  # of a step, for which closing in on the number of bargains ends
+STEPS = 16  # shares of all bargains by which it starts
 CAPS = (0.97, 0.9, 0.82)  # shares of the arena that bytes at once may take, placement the rest
+PARTS = 6  # of all bargains, by whose numbers plans are compared where none hides its copies
 TRIALS_A_FINALIST = 20  # one more schedule is made and simulated, which takes as long as eight
 
 Item = TypeVar("Item")
@@ -33,12 +37,16 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A plan that fits under `cap`, the choice behind it, and the predicted seconds of a step."""
+    """A plan that fits under `cap`, the choice behind it, and the predicted seconds of a step.
+
+    `waits` tells whether it waits for copies.
+    """
 
     plan: Plan
     choice: Choice
     cap: int
     seconds: float
+    waits: bool
 
 
 @dataclass(slots=True)
@@ -66,7 +74,7 @@ class _Trials:
     def take(self, choices: Iterable[Choice]) -> None:
         """Try the choices that were not tried before, as long as trials are left."""
         for choice in choices:
-            if self.left == 0:
+            if self.left <= 0:
                 return
             if choice not in self.tried:
                 self.waits(choice)
@@ -74,7 +82,6 @@ class _Trials:
     def waits(self, choice: Choice) -> bool:
         """Try the choice; whether its step waits for copies, or has no room."""
         self.tried.add(choice)
-        self.left -= 1
         below_s = self.best.seconds if self.best else inf
         draft = auto(self.graph, self.recipes, choice)
         if draft.compute_s(self.costs) >= below_s:
@@ -84,11 +91,12 @@ class _Trials:
             plan = draft.plan(cap)
             if plan is None or self._overflows(plan):
                 return True
+            self.left -= 1
             found = estimate(self.graph, plan, self.costs, cap, room=self.room, below_s=below_s)
             if found is None:
                 return True
             if found.fits:
-                self.found.append(Candidate(plan, choice, cap, found.seconds))
+                self.found.append(Candidate(plan, choice, cap, found.seconds, found.waits))
             if found.fits or found.seconds >= below_s:
                 return found.waits
         return True
@@ -116,26 +124,70 @@ def search(
     most = max(LEAST_TRIALS, WORK // (sections + len(graph.passes)))
     trials = _Trials(graph, recipes(graph, costs), costs, room, host_budget, most)
     bargains = _bargains(trials.recipes)
+    together = tuple(_together(trials.recipes, bargains))
+    count = _most_hidden(trials, together)
     for block in (Variant.PERFORMANCE, Variant.KEEP, Variant.MEMORY):
-        _halve(trials, bargains, block)
+        count = _close_in(trials, together, block, count)
+    if trials.best is None or trials.best.waits:
+        trials.waits(_least_copied(trials, together))
     best = None
     while trials.best is not best:  # None where nothing is found
         best = trials.best
         trials.take(_neighbours(trials, bargains))
     finalists = trials.found[-1 - most // TRIALS_A_FINALIST :]
-    schedules = [_placed(trials, candidate, budget) for candidate in finalists]
-    return min(filter(None, schedules), key=lambda s: simulate(s, costs).step_s, default=None)
+    schedules = [s for s in (_placed(trials, each, budget) for each in finalists) if s]
+    if len(schedules) < 2:
+        return next(iter(schedules), None)
+    return min(schedules, key=lambda s: simulate(s, costs).step_s)
 
 
-def _halve(trials: _Trials, bargains: Sequence["_Bargain"], block: Variant) -> None:
-    """Try to make the best bargains: more where the step waits for copies, fewer where not."""
-    low, high = 0, len(bargains)
-    while low <= high and trials.left:
-        count = (low + high) // 2
-        if trials.waits(_choice(trials.recipes, block, bargains[:count])):
-            low = count + 1
-        else:
-            high = count - 1
+def _most_hidden(trials: _Trials, bargains: Sequence["_Bargain"]) -> int:
+    """How many of the best bargains leave no more to copy than forward may well hide."""
+    graph, costs = trials.graph, trials.costs
+    forward = (pass_ for pass_ in graph.passes if pass_.direction is Direction.FORWARD)
+    hidden = costs.link.to_host * sum(costs.launch_s(pass_, pass_.domain) for pass_ in forward)
+    maps = sum(buffer.nbytes for buffer in graph.buffers.values() if buffer.kind in MAPS)
+    left = accumulate((-bargain.remake.nbytes for bargain in bargains), initial=maps)
+    return sum(nbytes > trials.room + hidden for nbytes in left)
+
+
+def _close_in(trials: _Trials, bargains: Sequence["_Bargain"], block: Variant, count: int) -> int:
+    """Try to make so many of the best bargains, more where the step waits for copies, else fewer.
+
+    Steps get longer until one is too many, then half as long until those between are worth little.
+    Returns the last number.
+    """
+    low, high, step = 0, len(bargains), 1 + len(bargains) // STEPS
+    seen: set[bool] = set()
+    while low <= high and trials.left > 0:
+        between_s = sum(bargain.remake.seconds for bargain in bargains[low : high + 1])
+        if len(seen) == 2 and trials.best and between_s < LITTLE_GAIN * trials.best.seconds:
+            break
+        count = (low + high) // 2 if len(seen) == 2 else min(max(low, count), high)
+        waits = trials.waits(_choice(trials.recipes, block, bargains[:count]))
+        low, high = (count + 1, high) if waits else (low, count - 1)
+        count += step if waits else -step
+        step *= 2
+        seen.add(waits)
+    return low
+
+
+def _least_copied(trials: _Trials, bargains: Sequence["_Bargain"]) -> Choice:
+    """Of some numbers of the best bargains, what copies least.
+
+    Where copies are not hidden that counts; what is made again too early fills the memory.
+    """
+    graph, room = trials.graph, round(CAPS[0] * trials.room)
+
+    def copied(choice: Choice) -> float:
+        plan = auto(graph, trials.recipes, choice).plan(room)
+        return inf if plan is None else copied_nbytes(graph, plan)
+
+    counts = {len(bargains) * part // PARTS for part in range(PARTS + 1)}
+    choices = [
+        _choice(trials.recipes, Variant.PERFORMANCE, bargains[:count]) for count in sorted(counts)
+    ]
+    return min(choices, key=copied)
 
 
 def _placed(trials: _Trials, candidate: Candidate, budget: int) -> Schedule | None:
@@ -153,34 +205,47 @@ def _placed(trials: _Trials, candidate: Candidate, budget: int) -> Schedule | No
 
 
 def _choice(known: Recipes, block: Variant, bargains: Iterable["_Bargain"]) -> Choice:
-    """The choice to make these bargains, the first of those that conflict, and no others."""
+    """The choice to make these bargains and no others."""
     remade, wholes = [frozenset[str]()] * len(known.chains), set[int]()
+    for bargain in bargains:
+        if bargain.of_chain:
+            remade[bargain.number] |= bargain.remake.buffers
+        else:
+            wholes.add(bargain.number)
+    return Choice(block, (block,) * len(remade), tuple(remade), frozenset(wholes))
+
+
+def _together(known: Recipes, bargains: Iterable["_Bargain"]) -> Iterator["_Bargain"]:
+    """Of those bargains that conflict, the first: maps that whole ones take early are stored."""
     made, early = set[str](), set[str]()
     for bargain in bargains:
-        if bargain.buffers is not None:
-            remade[bargain.number] |= bargain.buffers
-            continue
-        whole = known.wholes[bargain.number]
-        if made.isdisjoint(whole.early) and early.isdisjoint(whole.remake.buffers):
-            wholes.add(bargain.number)
-            made |= whole.remake.buffers
-            early |= whole.early
-    return Choice(block, (block,) * len(remade), tuple(remade), frozenset(wholes))
+        if not bargain.of_chain:
+            taken = known.wholes[bargain.number].early
+            if made & taken or early & bargain.remake.buffers:
+                continue
+            made |= bargain.remake.buffers
+            early |= taken
+        yield bargain
 
 
 @dataclass(frozen=True, slots=True)
 class _Bargain:
     """One thing to make again or not: some maps of a chain, or else the recipe of such number."""
 
-    price: float
+    remake: Remake
     number: int
-    buffers: frozenset[str] | None = None
+    of_chain: bool
+
+    @property
+    def price(self) -> float:
+        """Seconds a byte."""
+        return self.remake.seconds / self.remake.nbytes
 
     def flipped(self, choice: Choice) -> Choice:
         """The choice with this decision changed."""
-        if self.buffers is None:
+        if not self.of_chain:
             return replace(choice, wholes=choice.wholes ^ {self.number})
-        changed = choice.remade[self.number] ^ self.buffers
+        changed = choice.remade[self.number] ^ self.remake.buffers
         block = choice.blocks[self.number] or Variant.PERFORMANCE
         return replace(
             choice,
@@ -192,12 +257,9 @@ class _Bargain:
 def _bargains(known: Recipes) -> list[_Bargain]:
     """All that can be made again, the best bargain first."""
     bargains = [
-        _Bargain(remake.seconds / remake.nbytes, number, remake.buffers)
-        for number, chain in enumerate(known.chains)
-        for remake in chain.remakes
+        *(_Bargain(remake, n, True) for n, c in enumerate(known.chains) for remake in c.remakes),
+        *(_Bargain(whole.remake, number, False) for number, whole in enumerate(known.wholes)),
     ]
-    for number, whole in enumerate(known.wholes):
-        bargains.append(_Bargain(whole.remake.seconds / whole.remake.nbytes, number))
     return sorted(bargains, key=lambda bargain: bargain.price)
 
 
