@@ -12,7 +12,9 @@ from tvdnn.kernels import (
     activation,
     arithmetic,
     channel_scale,
+    conv,
     conv_depthwise,
+    conv_moments,
     dropout,
     dropout_parts,
     gate,
@@ -163,6 +165,20 @@ def _depthwise(x: Tensor, output: Output) -> None:
     conv_depthwise.depthwise_conv2d_grad_weight(maps, dy, sums, first=True, **settings)
 
 
+def _moments(x: Tensor, output: Output) -> None:
+    cells, wide = conv_moments.MomentCells((5, 7), (1, 2, 8), flat=False), {"dtype": torch.float32}
+    moments = output(*cells.shape(1, 19), **wide)
+    conv_moments.cell_moments(x, moments, cells=cells)
+    conv_moments.merge_cells(moments, output(1, 1, 2, 19, **wide), samples=1, cells=cells)
+    few, packed = x.view(-1)[: 35 * 3].view(1, 5, 7, 3), x.view(-1)[: 40 * 3].view(40, 1, 1, 3)
+    geometry = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1}
+    settings = geometry | {"precision": "tf32"}
+    left = conv_moments.moment_cells((5, 7), (5, 7), (40, 3, 1, 1), **settings, dtype=x.dtype)
+    assert left is not None
+    by_cell = {"moments": output(*left.shape(1, 40), **wide), "cells": left}
+    conv.conv2d(few, packed, None, output(1, 5, 7, 40), **settings, **by_cell)
+
+
 def _loss(x: Tensor, output: Output) -> None:
     logits = x.view(35, 19)
     target = torch.arange(35, device=x.device) % 19
@@ -206,6 +222,7 @@ def _optim(x: Tensor, output: Output) -> None:
         _norm,
         _statistics,
         _depthwise,
+        _moments,
         _loss,
         _optim,
     ],
