@@ -33,6 +33,9 @@ from .ranges import pitch_of
 
 MERGED: Final = {"BLOCK_P": 64, "BLOCK_C": 32, "num_warps": 4}  # cells, channels
 BLOCK_C: Final = 32  # channels whose moments a program finds in a map that is stored
+SIZES: Final = (
+    "num_samples", "height", "width", "tiles_h", "tiles_w", "block_n", "block_h", "block_w",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,17 +132,14 @@ def inside_box(
 
 
 @triton.jit
-def pixels_inside(
-    n, h, w, num_samples, height, width,
-    BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr,
-) -> tl.tensor:  # fmt: skip
+def pixels_inside(n, h, w, num_samples, height, width, block_n, block_h, block_w) -> tl.tensor:
     """How many they are."""
-    rows = tl.minimum(tl.maximum(height - h, 0), BLOCK_H)
-    columns = tl.minimum(tl.maximum(width - w, 0), BLOCK_W)
-    return tl.minimum(tl.maximum(num_samples - n, 0), BLOCK_N) * rows * columns
+    rows = tl.minimum(tl.maximum(height - h, 0), block_h)
+    columns = tl.minimum(tl.maximum(width - w, 0), block_w)
+    return tl.minimum(tl.maximum(num_samples - n, 0), block_n) * rows * columns
 
 
-@triton.jit(do_not_specialize=["num_samples", "height", "width", "tiles_h", "tiles_w"])
+@triton.jit(do_not_specialize=SIZES[:5])
 def cell_moments_kernel(
     map_ptr, moments_ptr, num_samples, height, width, tiles_h, tiles_w, channels, pitch,
     BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
@@ -166,14 +166,14 @@ def cell_moments_kernel(
 
 @triton.jit
 def _load_cells(
-    moments_ptr, p, last, c, num_samples, height, width, tiles_h, tiles_w, channels,
-    BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr,
+    moments_ptr, p, last, c, channels,
+    num_samples, height, width, tiles_h, tiles_w, block_n, block_h, block_w,
 ):  # fmt: skip
     """Pixels, means and squares of cells p before `last`, [BLOCK_P, 1] and [BLOCK_P, BLOCK_C]."""
-    n = p // (tiles_w * tiles_h) * BLOCK_N
-    h = p // tiles_w % tiles_h * BLOCK_H
-    w = p % tiles_w * BLOCK_W
-    count = pixels_inside(n, h, w, num_samples, height, width, BLOCK_N, BLOCK_H, BLOCK_W)
+    n = p // (tiles_w * tiles_h) * block_n
+    h = p // tiles_w % tiles_h * block_h
+    w = p % tiles_w * block_w
+    count = pixels_inside(n, h, w, num_samples, height, width, block_n, block_h, block_w)
     count = tl.where(p < last, count, 0).to(tl.float32)[:, None]
     mask = (p < last)[:, None] & (c < channels)[None, :]
     ptrs = moments_ptr + p.to(tl.int64)[:, None] * 2 * channels + c[None, :]
@@ -181,13 +181,10 @@ def _load_cells(
     return count, means, tl.load(ptrs + channels, mask=mask, other=0.0)
 
 
-@triton.jit(
-    do_not_specialize=["num_samples", "height", "width", "tiles_h", "tiles_w", "cells", "per_group"]
-)
+@triton.jit(do_not_specialize=[*SIZES, "cells", "per_group"])
 def merge_cells_kernel(
-    moments_ptr, partials_ptr, num_samples, height, width, tiles_h, tiles_w, cells, per_group,
-    channels, pitch,
-    BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr,
+    moments_ptr, partials_ptr, cells, per_group, channels, pitch,
+    num_samples, height, width, tiles_h, tiles_w, block_n, block_h, block_w,
     BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
 ) -> None:  # fmt: skip
     """A program merges the cells of one group: those of its first give what sums are about."""
@@ -196,8 +193,8 @@ def merge_cells_kernel(
     p = group * per_group + tl.arange(0, BLOCK_P)
     last = tl.minimum(cells, (group + 1) * per_group)
     count, means, squares = _load_cells(
-        moments_ptr, p, last, c, num_samples, height, width, tiles_h, tiles_w, channels,
-        BLOCK_N, BLOCK_H, BLOCK_W,
+        moments_ptr, p, last, c, channels,
+        num_samples, height, width, tiles_h, tiles_w, block_n, block_h, block_w,
     )  # fmt: skip
     about = tl.sum(means * count, 0) / tl.sum(count)
     off = means - about[None, :]
@@ -206,8 +203,8 @@ def merge_cells_kernel(
     counts = count
     for first in range(BLOCK_P, per_group, BLOCK_P):
         count, means, more = _load_cells(
-            moments_ptr, first + p, last, c, num_samples, height, width, tiles_h, tiles_w, channels,
-            BLOCK_N, BLOCK_H, BLOCK_W,
+            moments_ptr, first + p, last, c, channels,
+            num_samples, height, width, tiles_h, tiles_w, block_n, block_h, block_w,
         )  # fmt: skip
         off = means - about[None, :]
         sums = tl.fma(count, off, sums)
@@ -232,7 +229,8 @@ def cell_moments(maps: Tensor, moments: Tensor, *, cells: MomentCells) -> None:
     samples, channels = maps.shape[0], maps.shape[3]
     cell_moments_kernel[(cells.count(samples), cdiv(channels, BLOCK_C))](
         maps, moments, *cells.extent(samples), *cells.tiles(samples)[1:], channels, pitch_of(maps),
-        **_blocks(cells), BLOCK_C=BLOCK_C, num_warps=8,
+        BLOCK_N=cells.box[0], BLOCK_H=cells.box[1], BLOCK_W=cells.box[2],
+        BLOCK_C=BLOCK_C, num_warps=8,
     )  # fmt: skip
 
 
@@ -243,13 +241,9 @@ def merge_cells(moments: Tensor, partials: Tensor, *, samples: int, cells: Momen
     """
     groups, per_group, _, channels = moments.shape
     merge_cells_kernel[(groups, cdiv(channels, MERGED["BLOCK_C"]))](
-        moments, partials, *cells.extent(samples), *cells.tiles(samples)[1:],
-        cells.count(samples), per_group, channels, partials.stride(2), **_blocks(cells), **MERGED,
+        moments, partials, cells.count(samples), per_group, channels, partials.stride(2),
+        *cells.extent(samples), *cells.tiles(samples)[1:], *cells.box, **MERGED,
     )  # fmt: skip
-
-
-def _blocks(cells: MomentCells) -> dict[str, int]:
-    return dict(zip(("BLOCK_N", "BLOCK_H", "BLOCK_W"), cells.box, strict=True))
 
 
 def cell_moments_reference(maps: Tensor, moments: Tensor, *, cells: MomentCells) -> None:
