@@ -115,3 +115,39 @@ def test_the_command_writes_a_trace(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "simulated on H200" in capsys.readouterr().out
     assert cli.main([*asked, "-o", str(tmp_path / "step.txt")]) == 2
     assert cli.main([*asked, "--budget", "1KiB", "-o", str(path)]) == 1
+
+
+def test_a_sweep_never_takes_longer_in_more_memory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, figure = tmp_path / "rows.json", tmp_path / "sweep.svg"
+    asked = ["plan", "lenet5", "--batch", "64", "--chunk-size", "64KiB", "--dtype", "fp32"]
+    policies = ("auto", "vdnn-dyn")
+    swept = [*asked, "--policy", ",".join(policies), "--sweep", "6"]
+    assert cli.main([*swept, "-o", str(figure), "--json", str(path)]) == 0
+    assert b"</svg>" in figure.read_bytes()
+    out = capsys.readouterr().out
+    assert "lenet5(64) 32x32 fp32, simulated on H200" in out
+    rows = json.loads(path.read_text())
+    assert [row["policy"] for row in rows] == [policy for policy in policies for _ in range(6)]
+    for policy in policies:
+        found = [row for row in rows if row["policy"] == policy]
+        budgets = [row["budget_bytes"] for row in found]
+        assert budgets == sorted(budgets)
+        feasible = [row for row in found if not row["infeasible"]]
+        assert feasible == found[-len(feasible) :]
+        assert all(row["planned_peak_bytes"] <= row["budget_bytes"] for row in feasible)
+        times = [row["predicted_s"] for row in feasible]
+        assert times == sorted(times, reverse=True)
+        assert all(row["bound_s"] <= row["predicted_s"] * (1 + 1e-6) for row in feasible)
+    assert not rows[0]["infeasible"]
+
+
+def test_a_sweep_and_its_figure_are_asked_for_together(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["plan", "lenet5", "-o", str(tmp_path / "a.svg")]) == 2
+    assert "-o, are for --sweep" in capsys.readouterr().err
+    assert cli.main(["plan", "lenet5", "--policy", "keep,auto"]) == 2
+    assert cli.main(["plan", "lenet5", "--sweep", "1"]) == 2
+    assert cli.main(["plan", "lenet5", "--sweep", "2", "-o", str(tmp_path / "a.gif")]) == 2

@@ -1,14 +1,18 @@
 """`tvdnn plan`: what happens to every feature map, and the time and memory that it predicts."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ..planner.costs import Roofline
+from ..errors import InputError
+from ..planner.costs import Costs, Roofline
 from ..planner.hardware import load
+from ..report import figures
 from ..report.charts import lanes_chart, memory_table
 from ..report.maps import map_rows
-from ..report.tables import maps_table, rows_table
+from ..report.tables import maps_table, rows_table, subject, sweep_table
 from ..units import parse_bytes
 from .options import (
     NET_HELP,
@@ -20,12 +24,22 @@ from .options import (
     JsonFile,
     Policy,
     Profile,
+    in_a_folder,
 )
 from .output import fail, messages, show, stages, write_json
-from .request import make_request, parse_policies
+from .request import Request, make_request, parse_policies
 from .simulating import Simulated, simulated
+from .sweeping import swept_rows
 
 DEFAULT_PROFILE = "H200"
+
+
+def _drawn(path: Path | None) -> Path | None:
+    if path is None:
+        return None
+    if path.suffix not in figures.SUFFIXES:
+        raise typer.BadParameter(f"{path} ends in neither {' nor '.join(figures.SUFFIXES)}")
+    return in_a_folder(path)
 
 
 def plan(
@@ -38,18 +52,50 @@ def plan(
     host_budget: HostBudget = None,
     chunk_size: ChunkSize = None,
     hardware: Profile = None,
+    sweep: Annotated[
+        int | None,
+        typer.Option(help="Plan for so many budgets instead, from the floor to keep's peak."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", callback=_drawn, help="With --sweep: FILE.png or FILE.svg."),
+    ] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Plan a training step on a hardware profile, without a GPU: the decision for every map."""
+    """Plan a training step on a hardware profile, without a GPU: the decision for every map.
+
+    With --sweep the step times of policies, by comma, over budgets: a table and, with -o, a figure.
+    """
     request = make_request(net, batch, image_size, dtype or "bf16", chunk_size, host_budget)
-    parse_policies(policy)
+    policies = parse_policies(policy)
     limit = parse_bytes(budget)
     costs = Roofline(load(hardware or DEFAULT_PROFILE), request.dtype)
+    if sweep is not None:
+        _sweep(request, costs, policies, sweep, output, json_file)
+        return
+    if len(policies) > 1 or output is not None:
+        raise InputError("several policies, and -o, are for --sweep; plan shows one policy's maps")
     with stages(messages(), f"{net}({batch})") as report:
         found = simulated(request, costs, policy, limit, report)
     _show(found, json_file)
     if found.schedule is None:
         raise typer.Exit(fail(found.row.reason))
+
+
+def _sweep(
+    request: Request,
+    costs: Costs,
+    policies: Sequence[str],
+    count: int,
+    output: Path | None,
+    json_file: str | None,
+) -> None:
+    with stages(messages(), f"{request.net}({request.batch})") as report:
+        rows = swept_rows(request, costs, policies, count, report)
+    show(sweep_table(rows), json_file=json_file)
+    write_json([row.to_json() for row in rows], json_file)
+    if output is not None:
+        figures.draw_sweep(rows, output, title=subject(rows[0]))
 
 
 def _show(found: Simulated, json_file: str | None) -> None:

@@ -1,4 +1,4 @@
-"""A step as a figure: its three lanes, stalls marked, over the device memory that it holds."""
+"""Figures: a step's lanes over the memory that it holds, and times of steps over budgets."""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -9,6 +9,7 @@ from ..errors import InputError
 from ..planner.schedule import Lane, Schedule
 from ..planner.timeline import Timeline, copy_waits
 from ..units import GIB, format_bytes
+from .rows import Row
 from .traces import Moment, Work, moments, work_of
 
 if TYPE_CHECKING:
@@ -46,13 +47,7 @@ def draw(
     `kept_nbytes` is the peak of keeping everything, a line beside that of the budget. Raises
     InputError for another suffix, and where matplotlib is missing.
     """
-    if path.suffix not in SUFFIXES:
-        raise InputError(f"{path} ends in neither {' nor '.join(SUFFIXES)}")
-    try:
-        pictures: Any = import_module("matplotlib.figure")
-    except ImportError:
-        raise InputError('figures need matplotlib: pip install "tvdnn[plot]"') from None
-    figure = pictures.Figure(figsize=SIZE, layout="constrained")
+    figure = _figure(path)
     lanes, memory = figure.subplots(2, sharex=True, height_ratios=(1, 2))
     lanes.set_title(title)
     _draw_lanes(lanes, schedule, timeline)
@@ -60,6 +55,38 @@ def draw(
     _draw_limits(memory, {"budget": schedule.budget_nbytes, "keep's peak": kept_nbytes})
     memory.legend(loc="upper left", bbox_to_anchor=(1, 1))
     figure.savefig(path)
+
+
+def draw_sweep(rows: Sequence[Row], path: Path, *, title: str) -> None:
+    """Write the step times of each policy over its budgets to `path`, with what bounds them.
+
+    Raises InputError as `draw` does.
+    """
+    figure = _figure(path)
+    axes = figure.subplots()
+    for policy in dict.fromkeys(row.policy for row in rows):
+        feasible = [row for row in rows if row.policy == policy and not row.infeasible]
+        budgets = [(row.budget_bytes or 0) / GIB for row in feasible]
+        times = [(row.predicted_s or 0.0) * MILLISECONDS for row in feasible]
+        bounds = [(row.bound_s or 0.0) * MILLISECONDS for row in feasible]
+        (line,) = axes.plot(budgets, times, marker="o", label=policy)
+        axes.plot(budgets, bounds, linestyle=":", color=line.get_color())
+    axes.set_title(f"{title}; dotted: no schedule takes less")
+    axes.set_xlabel("budget, GiB")
+    axes.set_ylabel("ms a step")
+    axes.set_ylim(bottom=0)
+    axes.legend()
+    figure.savefig(path)
+
+
+def _figure(path: Path) -> Any:
+    if path.suffix not in SUFFIXES:
+        raise InputError(f"{path} ends in neither {' nor '.join(SUFFIXES)}")
+    try:
+        pictures: Any = import_module("matplotlib.figure")
+    except ImportError:
+        raise InputError('figures need matplotlib: pip install "tvdnn[plot]"') from None
+    return pictures.Figure(figsize=SIZE, layout="constrained")
 
 
 def _draw_lanes(axes: "Axes", schedule: Schedule, timeline: Timeline) -> None:

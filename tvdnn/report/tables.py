@@ -76,6 +76,24 @@ def rows_table(rows: Sequence[Row], *, note: str | None = None) -> Table:
     return table
 
 
+def sweep_table(rows: Sequence[Row]) -> Table:
+    """A line a budget, the milliseconds of each policy and their bound side by side."""
+    table = Table(title=subject(rows[0]), **LOOK)
+    policies = list(dict.fromkeys(row.policy for row in rows))
+    for heading in ("budget", *(text for policy in policies for text in (f"{policy} ms", "bound"))):
+        table.add_column(heading, justify="right")
+    for budget in sorted({row.budget_bytes or 0 for row in rows}):
+        at = {row.policy: row for row in rows if row.budget_bytes == budget}
+        cells = (at[policy] for policy in policies)
+        texts = (text for row in cells for text in (_step(row), _milliseconds(row.bound_s)))
+        table.add_row(format_bytes(budget), *texts)
+    return table
+
+
+def _step(row: Row) -> str:
+    return INFEASIBLE if row.infeasible else _milliseconds(row.predicted_s)
+
+
 def maps_table(maps: Sequence[MapRow]) -> Table:
     """What happens to every map and why; runs of like maps of a long network share a line."""
     folded = len(maps) > FOLD_FROM
