@@ -7,6 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 LEVELS = {
+    "tvdnn.collection": 0,
     "tvdnn.errors": 0,
     "tvdnn.units": 0,
     "tvdnn.kernels": 1,
@@ -31,7 +32,14 @@ LEVELS = {
     "tvdnn.__main__": 7,
     "tvdnn": 7,
 }
-PURE = ("tvdnn.errors", "tvdnn.units", "tvdnn.graph", "tvdnn.memory", "tvdnn.planner")
+PURE = (
+    "tvdnn.collection",
+    "tvdnn.errors",
+    "tvdnn.units",
+    "tvdnn.graph",
+    "tvdnn.memory",
+    "tvdnn.planner",
+)
 IMPURE = {"rich", "torch", "triton", "typer"}
 SOURCES = sorted([*ROOT.glob("tvdnn/**/*.py"), *ROOT.glob("kernels/*.py")])
 SCRIPTS = sorted([*ROOT.glob("bench/**/*.py"), *ROOT.glob("tests/**/*.py")])

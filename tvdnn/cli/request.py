@@ -1,15 +1,17 @@
 """Requests: what a command was asked to plan or run, checked, and the graph of it."""
 
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from platform import python_version
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from .. import __version__, models
 from ..data import random_batch
@@ -25,9 +27,19 @@ from ..report.rows import Case, Floor, Row, infeasible_row
 from ..units import parse_bytes
 from .output import StageReport
 
+DRAWS = (Tensor.normal_, Tensor.uniform_)
 OPTIMIZER = SGD(lr=1e-3, momentum=0.9)
 REFUSALS = (BudgetError, HostMemoryError, DeviceError)  # no room here; other cases may have it
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
+
+
+class Unfilled(TorchFunctionMode):
+    """Fills no tensor with random numbers: without memory there is nothing to fill."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        return args[0] if func in DRAWS else func(*args, **(kwargs or {}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +90,7 @@ def make_graph(request: Request, policy: str, report: StageReport) -> Graph:
 
 @cache
 def _graph(request: Request, *, fuse: bool) -> Graph:
-    with torch.device("meta"):
+    with torch.device("meta"), Unfilled():
         net = models.by_name(request.net)
         x = torch.empty(request.batch, *request.shape)
     return training_graph(

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from math import prod
 
+from ..collection import without_collection
 from ..errors import InputError
 from ..graph import DTYPE_NBYTES, RUN_CHUNKS, Direction, Graph, Kind, Network, Op, Value, fuse
 from ..memory import aligned
@@ -59,6 +60,7 @@ class Settings:
     fuse: bool = False
 
 
+@without_collection()
 def expand(network: Network, settings: Settings) -> Graph:
     """The passes and buffers of one step of `network`.
 
