@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn import functional
 
 from tests.networks import Sum, random_chain, vgg
 from tests.running import random_batches, train
@@ -242,3 +243,32 @@ def test_a_normalized_sum_trains_in_less_than_two_of_its_three_maps() -> None:
     assert schedule.arena_nbytes < 2 * max(maps)
     kept = planned(graph, "keep", None)
     assert train(net, schedule, batches, order_seed=0).equals(train(net, kept, batches))
+
+
+class Held(nn.Module):
+    """Two convolutions side by side, and with `between` a function of the first before the last."""
+
+    def __init__(self, *, between: bool) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Conv2d(8, 8, 1) for _ in range(2))
+        self.between = between
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first = self.convs[0](x)
+        parts = [first, *([functional.silu(first)] if self.between else []), self.convs[1](x)]
+        y = torch.cat(parts, 1)
+        return functional.avg_pool2d(y, 2) if self.between else y
+
+
+@pytest.mark.parametrize("between", [False, True])
+def test_concatenated_maps_are_made_again_while_the_weights_last(between: bool) -> None:
+    """Backward reads the map of all when the last convolution's weight has been updated, or not."""
+    channels, pixels = (24, 16) if between else (16, 64)
+    features = (nn.Conv2d(3, 8, 1), Held(between=between), nn.BatchNorm2d(channels), nn.Flatten())
+    net = nn.Sequential(*features, nn.Linear(channels * pixels, 4))
+    graph = training_graph(net, torch.empty(4, 3, 8, 8), chunk_size=1024)
+    costs = Roofline(load("H200"), graph.dtype)
+    made = {name for whole in recipes(graph, costs).wholes for name in whole.remake.buffers}
+    assert ("1.cat" in made) is not between
+    floor, _ = floor_of(graph, costs, "auto")
+    check(make_schedule(graph, costs, policy="auto", budget=floor))

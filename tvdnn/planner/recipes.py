@@ -110,13 +110,16 @@ def _wholes(graph: Graph, costs: Costs, found: Sequence[Chain]) -> Iterator[Whol
 class _Uses:
     """By buffer, the forward passes that write and read it, and the first op backward that does.
 
-    Ops are numbered in the order of their backward passes.
+    Ops are numbered in the order of their backward passes. `first_read` are these passes, `changed`
+    the first that change each parameter.
     """
 
     def __init__(self, graph: Graph) -> None:
         self.writers: dict[str, list[int]] = {}
         self.readers: dict[str, list[int]] = {}
         self.read_back: dict[str, int] = {}
+        self.first_read: dict[str, int] = {}
+        self.changed: dict[str, int] = {}
         ops: dict[str, int] = {}
         for index, pass_ in enumerate(graph.passes):
             if pass_.direction is Direction.FORWARD:
@@ -128,6 +131,9 @@ class _Uses:
                 number = ops.setdefault(pass_.op, len(ops))
                 for name in read(pass_):
                     self.read_back.setdefault(name, number)
+                    self.first_read.setdefault(name, index)
+            for name in pass_.updates:
+                self.changed.setdefault(name, index)
 
 
 def _groups(graph: Graph, uses: _Uses) -> Iterator[tuple[frozenset[str], tuple[int, ...]]]:
@@ -155,7 +161,8 @@ def _can_make(
 ) -> bool:
     """Whether the makers, run again one after the other, find all that they read and leave no more.
 
-    So no forward pass may use a half-made map, and none may change later what a maker reads.
+    So no forward pass may use a half-made map, and none may change what a maker reads before it
+    runs again; copies of weights are made for it anew.
     """
     passes = [graph.passes[index] for index in makers]
     taken = frozenset(name for pass_ in passes for name in read(pass_)) - buffers
@@ -170,7 +177,14 @@ def _can_make(
     early = (i for name in buffers for i in uses.readers.get(name, ()) if i not in makers)
     if any(index < makers[-1] for index in early):
         return False
-    return all(index < makers[0] for name in taken for index in uses.writers.get(name, ()))
+    weights = {name for name in taken if graph.buffers[name].kind is Kind.WEIGHT}
+    packs = [graph.passes[index] for name in weights for index in uses.writers[name]]
+    first = min(uses.first_read[name] for name in buffers if name in uses.first_read)
+    params = (name for pass_ in (*passes, *packs) for name in pass_.params)
+    if any(uses.changed.get(name, first) < first for name in params):
+        return False
+    made = (index for name in taken - weights for index in uses.writers.get(name, ()))
+    return all(index < makers[0] for index in made)
 
 
 def _is_backward(pass_: Pass) -> bool:
