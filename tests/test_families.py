@@ -14,7 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tests.running import random_batches
+from tests.twins import assert_gradients_are_torchs
 from tvdnn.engine import virtualize
+from tvdnn.errors import UnsupportedOpError
+from tvdnn.trace import trace
 
 SHAPE = (5, 3, 6, 6)
 CHUNK_SIZE = 600  # bytes: a sample a section
@@ -215,6 +219,17 @@ class TimmBlock(nn.Module):
         return y
 
 
+class Way(nn.Module):
+    """Returns what `way` makes of its input."""
+
+    def __init__(self, way: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.way = way
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.way(x)
+
+
 def squares(outputs: Any) -> Tensor:
     """The sum of the squares of what a network returns."""
     parts = outputs.values() if isinstance(outputs, dict) else [outputs]
@@ -241,3 +256,59 @@ def test_gradients_are_torchs(make: Callable[[], nn.Module], policy: str) -> Non
         squares(made).backward()
     for mine, theirs in zip(net.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(mine.grad.double(), theirs.grad, rtol=RTOL, atol=ATOL)
+
+
+class Flat(nn.Module):
+    """Elementwise functions of one pixel's channels behind a view: read once, and read twice."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor], *, pools: bool) -> None:
+        super().__init__()
+        one_pixel = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1))
+        self.maps = one_pixel if pools else nn.Conv2d(3, 8, 6)
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.maps(x).flatten(1)
+        return self.function(self.function(y) + 2 * y)
+
+
+@pytest.mark.parametrize("pools", [False, True])
+@pytest.mark.parametrize("function", [torch.relu, functional.silu, torch.tanh])
+def test_functions_of_a_pixel_behind_a_view(
+    function: Callable[[Tensor], Tensor], pools: bool
+) -> None:
+    torch.manual_seed(11)
+    net = nn.Sequential(Flat(function, pools=pools), nn.Linear(8, 4))
+    (batch,) = random_batches(1, SHAPE, 4, seed=6)
+    assert_gradients_are_torchs(net, batch, policy="keep", chunk_size=CHUNK_SIZE, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        lambda x: x.view(x.size(0), x.size(1), -1).mean(dim=2),
+        lambda x: x.flatten(2).transpose(1, 2).mean(1),
+        lambda x: x.permute(0, 2, 3, 1).mean((1, 2)),
+        lambda x: x.mean((-1, -2), keepdim=True).flatten(1),
+    ],
+)
+def test_means_of_all_pixels(way: Callable[[Tensor], Tensor]) -> None:
+    network = trace(Way(way), [torch.empty(SHAPE)])
+    assert [op.kind for op in network.ops if op.kind != "view"] == ["adaptive_avg_pool2d"]
+    assert network.values[network.outputs[0]].shape == (5, 3)
+
+
+@pytest.mark.parametrize(
+    ("way", "message"),
+    [
+        (lambda x: torch.relu(x.flatten(2)).mean(2), "relu of 3 dimensions"),
+        (lambda x: functional.max_pool2d(x.flatten(2), 2).flatten(1), "max_pool2d of 3 dimensions"),
+        (lambda x: torch.relu(x[:, 0]).flatten(1), "relu of 3 dimensions"),
+        (lambda x: x[:, 0], r"returns a tensor of shape \(5, 6, 6\) where it may return"),
+        (lambda x: x.flatten(2), r"returns a tensor of shape \(5, 3, 36\)"),
+        (lambda x: x.mean(1), r"mean of \(5, 3, 6, 6\) over 1 .it takes all pixels"),
+    ],
+)
+def test_other_uses_of_pixels_are_refused(way: Callable[[Tensor], Tensor], message: str) -> None:
+    with pytest.raises(UnsupportedOpError, match=message):
+        trace(Way(way), [torch.empty(SHAPE)])

@@ -223,6 +223,13 @@ def _output_nodes(outputs: object, names: dict[fx.Node, str]) -> list[fx.Node]:
     known = [node for node in nodes if isinstance(node, fx.Node) and node in names]
     if len(known) < len(nodes):
         raise UnsupportedOpError("the network returns a tensor that does not come from its inputs")
+    for node in known:
+        shape = tuple(node.meta["value"].shape)
+        if len(shape) not in (2, 4):
+            raise UnsupportedOpError(
+                f"the network returns a tensor of shape {shape} where it may return [N, C, H, W]"
+                " and [N, F]"
+            )
     return known
 
 

@@ -179,7 +179,7 @@ def assert_runs_equal(layer: Layer, whole: Sums, suffix: str = "") -> None:
 def test_turned_maps(
     name: str, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """TF32 on Hopper, against float64; wherever a batch is cut, the sums have the same bits."""
+    """TF32 on Hopper, against float64; cut anywhere, or of ranges, the sums have the same bits."""
     if capability()[0] != 9:
         pytest.skip("maps are turned on Hopper")
     planned(monkeypatch, turned=True, TURNED_UNIT_STEPS=1)
@@ -192,6 +192,8 @@ def test_turned_maps(
     )
     assert whole.plan.unit < len(layer.x)
     assert_runs_equal(layer, whole)
+    ranges = replace(layer, x=as_range(layer.x), dy=as_range(layer.dy))
+    assert torch.equal(launch(ranges, sums_of(ranges)).weight, whole.weight)
 
 
 @pytest.mark.parametrize("name", ["first layer", "box"])

@@ -13,6 +13,7 @@ Ints = int | list[int] | tuple[int, ...]
 Shape = tuple[int, ...]
 ARITHMETIC = ("add", "add_multiple", "affine", "multiply")
 ELEMENTWISE = frozenset({"relu", *ACTIVATIONS, *ARITHMETIC, "dropout", "view"})
+OF_PIXELS = ("view", "flatten", "adaptive_avg_pool2d")  # maps whose pixels are counted as one axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,8 @@ class Call:
 
     `state` are the nodes of the module's buffers that it reads or changes.
     `axes` say where the dimensions of its result are stored, if it minds the order of its input's.
-    Other ops take maps [N, C, H, W] and make such, but for those of ELEMENTWISE, which keep any.
+    Other ops take maps [N, C, H, W] and make such, but for those of ELEMENTWISE, which keep any,
+    and those OF_PIXELS, which take [N, C, L] as well.
     """
 
     kind: str
@@ -49,6 +51,8 @@ def axes_of(node: Node) -> Shape:
 
 def result_axes(name: str, call: Call, out: Shape) -> Shape:
     """Of each dimension of a call's result, the axis where that is stored."""
+    if any(len(shape_of(x)) == 3 and not _takes_rows(call, x) for x in call.inputs):
+        raise UnsupportedCallError(f"{name} of 3 dimensions (it takes maps [N, C, H, W])")
     if call.axes is not None:
         return call.axes
     orders = {axes_of(x) for x in call.inputs}
@@ -57,6 +61,16 @@ def result_axes(name: str, call: Call, out: Shape) -> Shape:
     if any(order != channels_last_axes(len(order)) for order in orders):
         raise UnsupportedCallError(f"{name} of permuted maps (permute them back to [N, C, H, W])")
     return channels_last_axes(len(out))
+
+
+def _takes_rows(call: Call, x: Node) -> bool:
+    """Whether a call takes three dimensions: the pixels of a map, or what opaque ops make."""
+    maker = x.meta["call"]
+    if maker is None:  # which is refused itself
+        return True
+    if maker.kind == "view":
+        return call.kind in (*OF_PIXELS, "opaque")
+    return maker.kind != "narrow" and call.kind in (*ELEMENTWISE, "opaque")
 
 
 def pair(value: Ints) -> tuple[int, int]:

@@ -23,15 +23,18 @@ def reshape(out: Shape, x: Node, *args: Any, **kwargs: Any) -> Call:
         return Call("view", (x,), axes=(0, 1))
     if out[0] == source[0] and _is_channel_major(out) and _is_channel_major(source):
         return Call("view", (x,), axes=channels_last_axes(len(out)))
-    if out[0] == source[0] and _is_channel_major(out) and axes_of(x) == tuple(range(len(source))):
-        return Call("view", (x,), axes=channels_last_axes(len(out)))
+    plane = x.meta["call"]
+    if plane is not None and plane.kind == "narrow" and out == (source[0], 1, *source[1:]):
+        return Call("narrow", plane.inputs, (), plane.attrs)  # x[:, i].unsqueeze(1)
     if flattens:
         return Call("flatten", (x,))
+    if out[:2] == source[:2] and axes_of(x) == channels_last_axes(len(source)):
+        return Call("view", (x,), axes=channels_last_axes(len(out)))  # pixels counted otherwise
     if (call := _regrouped(out, x)) is not None:
         return call
     raise UnsupportedCallError(
-        f"reshape of {source} to {out} (it may flatten all but the batch, or split channels into"
-        " groups and join them again)"
+        f"reshape of {source} to {out} (it may flatten all but the batch, or the pixels, or split"
+        " channels into groups and join them again)"
     )
 
 

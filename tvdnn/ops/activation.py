@@ -48,22 +48,22 @@ def behind_relu(b: Builder, op: Op) -> str:
 
 
 def _run_forward(a: Launch) -> None:
-    a.kernels.relu(a.reads[0], a.writes[0])
+    a.kernels.relu(*a.reads_alike(), a.writes[0])
 
 
 def run_mask(a: Launch) -> None:
     """Zero a gradient where the output is not above zero."""
-    a.kernels.relu_grad(a.reads[0], a.reads[1], a.writes[0])
+    a.kernels.relu_grad(*a.reads_alike(), a.writes[0])
 
 
 def _run_activate(function: str, a: Launch) -> None:
     settings = {"function": function, "precision": a.precision, **a.attrs}
-    a.kernels.activate(a.reads[0], a.writes[0], **settings)
+    a.kernels.activate(*a.reads_alike(), a.writes[0], **settings)
 
 
 def _run_activate_grad(function: str, a: Launch) -> None:
     settings = {"function": function, "precision": a.precision, **a.attrs}
-    a.kernels.activate_grad(*a.reads, a.writes[0], **settings)
+    a.kernels.activate_grad(*a.reads_alike(), a.writes[0], **settings)
 
 
 def _by_output(function: str) -> OpDef:

@@ -49,21 +49,21 @@ def multiply_backward(b: Builder, op: Op) -> None:
 
 def _run_affine(a: Launch) -> None:
     settings = a.settings("scale", "shift") | {"precision": a.precision}
-    a.kernels.affine(a.reads[0], a.writes[0], **settings)
+    a.kernels.affine(*a.reads_alike(), a.writes[0], **settings)
 
 
 def _run_scale(a: Launch) -> None:
-    a.kernels.affine(a.reads[0], a.writes[0], scale=a.attrs["scale"], precision=a.precision)
+    a.kernels.affine(*a.reads_alike(), a.writes[0], scale=a.attrs["scale"], precision=a.precision)
 
 
 def _run_add_multiple(a: Launch) -> None:
-    x, y = (read.view_as(a.writes[0]) for read in a.reads)
-    a.kernels.add_multiple(x, y, a.writes[0], scale=a.attrs["scale"], precision=a.precision)
+    a.kernels.add_multiple(
+        *a.reads_alike(), a.writes[0], scale=a.attrs["scale"], precision=a.precision
+    )
 
 
 def _run_multiply(a: Launch) -> None:
-    x, y = (read.view_as(a.writes[0]) for read in a.reads)
-    a.kernels.multiply(x, y, a.writes[0], precision=a.precision)
+    a.kernels.multiply(*a.reads_alike(), a.writes[0], precision=a.precision)
 
 
 def _run_multiply_grad(a: Launch) -> None:

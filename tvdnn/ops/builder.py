@@ -290,24 +290,24 @@ class Builder:
     def may_hand_on(self, grad: str, value: str) -> bool:
         """Whether what is made in place of a gradient may be that of `value`.
 
-        Not where another value's gradient lies there too; nor in a range that the value's maker
-        does not take and would have copied.
+        Not where another value's gradient lies there too, nor where the value's maker does not take
+        it and would have it copied.
         """
         maker = self.makers.get(value)
-        taken = maker is not None and self.takes_grad(maker, grad)
-        return not self.is_shared(grad) and (taken or grad not in self.ranges)
+        taken = grad not in self.ranges if maker is None else self.takes_grad(maker, grad)
+        return taken and not self.is_shared(grad)
 
     def takes_grad(self, op: Op, grad: str) -> bool:
-        """Whether the op takes the gradient of its output where it lies, if it is a range there.
+        """Whether the op takes the gradient of its output where it lies.
 
-        A view of other pixels may have taken it apart from maps that are none of its own.
+        Not where pixels are counted otherwise there, behind a view; and of ranges, those it can.
         """
+        if self.buffers[grad].shape != self.buffers[self.home[op.output]].shape:
+            return False
         use = self.resolved(Use(grad))
-        if use.channels is None:
-            return True
-        pitch, shape = self.buffers[use.buffer].shape[-1], self.buffers[self.home[op.output]].shape
-        taken = self.pitched[op.kind].take("gradient", use.channels[0], pitch)
-        return taken and self.buffers[grad].shape == shape
+        pitch = self.buffers[use.buffer].shape[-1]
+        pitched = self.pitched[op.kind]
+        return use.channels is None or pitched.take("gradient", use.channels[0], pitch)
 
     def is_shared(self, grad: str) -> bool:
         """Whether more than one value has a contribution to its gradient in this buffer."""

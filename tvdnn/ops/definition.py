@@ -50,6 +50,10 @@ class Launch:
     stop: int
     control: Control
 
+    def reads_alike(self) -> tuple[torch.Tensor, ...]:
+        """The reads in the shape of what is written: views may have renamed them."""
+        return tuple(read.view_as(self.writes[0]) for read in self.reads)
+
     def settings(self, *names: str) -> dict[str, Any]:
         """The op's static settings of these names, as keyword arguments of a launcher."""
         return {name: self.attrs[name] for name in names}

@@ -63,8 +63,7 @@ def _run_unshuffle(a: Launch) -> None:
 
 
 def run_add(a: Launch) -> None:
-    x, y = (read.view_as(a.writes[0]) for read in a.reads)
-    a.kernels.add(x, y, a.writes[0], precision=a.precision)
+    a.kernels.add(*a.reads_alike(), a.writes[0], precision=a.precision)
 
 
 VIEW = OpDef(

@@ -10,8 +10,8 @@ from .definition import OpDef
 def add_grads(b: Builder, op: Op, reader: OpDef | None = None) -> None:
     """Sum the contributions to the gradient of the op's output, in their order.
 
-    They add up in the first, or in a map of their own where that is shared, or is a range that the
-    op, of which `reader` is the definition, does not take. Channels that nobody wrote are cleared
+    They add up in the first, or in a map of their own where that is shared, or the op, of which
+    `reader` is the definition, does not take it there. Channels that nobody wrote are cleared
     before. A reader that adds gradients is left the last two.
     """
     for name in b.contributions[op.output]:
@@ -20,7 +20,7 @@ def add_grads(b: Builder, op: Op, reader: OpDef | None = None) -> None:
             b.add_pass(op, "zero_grad", (), gaps)
     first, *others = b.contributions[op.output]
     last = [others.pop()] if others and reader is not None and reader.adds_grads else []
-    leaves = first in b.ranges and (reader is None or not b.takes_grad(op, first))
+    leaves = first in b.ranges if reader is None else not b.takes_grad(op, first)
     total = first
     if leaves or (others and b.is_shared(first)):
         shape = b.buffers[b.home[op.output]].shape
