@@ -296,7 +296,7 @@ class MetaTracer(fx.Tracer):
             if node.op == "call_module":
                 return self._run_module(function, args, kwargs)
             if _is_batch_norm(function, *args, **kwargs):
-                return torch.empty_like(args[0])  # type: ignore[arg-type]
+                return _like(args[0], args[0].dtype)  # type: ignore[union-attr, arg-type]
             return function(*args, **kwargs)
         except (RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError) as error:
             if translator_of(node) is not None:
@@ -334,7 +334,7 @@ class MetaTracer(fx.Tracer):
             if is_lazy(tensor):
                 continue
             dtype = torch.float32 if tensor.is_floating_point() else tensor.dtype
-            twin = torch.empty_like(tensor, device="meta", dtype=dtype)
+            twin = _like(tensor, dtype)
             if isinstance(tensor, torch.nn.Parameter):
                 twin = torch.nn.Parameter(twin, requires_grad=tensor.requires_grad)
             self.twins[prefix + name] = twin
@@ -358,6 +358,11 @@ def _is_batch_norm(function: Callable[..., Any], *args: Any, **kwargs: Any) -> b
     x, *rest = (arg for arg in (*args, *kwargs.values()) if isinstance(arg, Tensor))
     fits = all(tensor.shape == x.shape[1:2] for tensor in rest if tensor.dim() > 0)
     return fits and x.numel() > x.shape[1]  # with one value a channel torch may refuse
+
+
+def _like(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """A meta tensor laid out as another; torch.empty_like takes 0.1 ms where that one is meta."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype, device="meta")
 
 
 def _as_far_as_known(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -24,7 +24,7 @@ from .schedule import Schedule
 from .segments import Variant
 from .simulate import simulate
 
-WORK = 130_000  # sections of maps and passes in all plans that are tried: 100 of VGG-16, 4 s
+WORK = 60_000  # sections of maps and passes in all plans that are tried: 45 of VGG-16, 2 s
 LEAST_TRIALS = 4
 LITTLE_GAIN = 0.02  # of a step, for which closing in on the number of bargains ends
 STEPS = 16  # shares of all bargains by which it starts
