@@ -32,6 +32,7 @@ from torch.profiler import ProfilerActivity, profile
 import tvdnn
 from bench.environment import environment
 from bench.nets import batch, loss_of, net_of, network
+from tests.accuracy import torch_layers
 from tvdnn.engine import training_graph
 from tvdnn.errors import BudgetError
 from tvdnn.planner.planning import DEFAULT_CHUNK_SIZE, bound_of, floor_of
@@ -373,7 +374,7 @@ def peer(
     """A row; the batch goes through in `parts`, whose gradients add up."""
     torch.manual_seed(0)
     kind = torch.bfloat16 if dtype == "bf16" and policy != AUTOCAST else torch.float32
-    net = network(name).cuda().to(memory_format=torch.channels_last, dtype=kind)
+    net = torch_layers(network(name)).cuda().to(memory_format=torch.channels_last, dtype=kind)
     inputs = x.to(memory_format=torch.channels_last, dtype=kind)
     optimizer = torch.optim.SGD(net.parameters(), lr=SGD.lr, momentum=SGD.momentum)
     called = net if policy == "torch eager" else torch.compile(net)

@@ -120,6 +120,8 @@ LAYERS: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...]]] = {
     "flatten": (nn.Flatten, (2, 3, 4, 5)),
 }
 
+KEEP_OUTPUT = ("leaky relu", "relu6")  # for backward, where torch's keep their input
+
 
 @pytest.fixture(autouse=True)
 def exact_float32() -> Iterator[None]:
@@ -191,6 +193,43 @@ def test_layer_matches_its_twin(
         assert error(param.grad, exact.grad) <= TOLERANCE[dtype]
     for buffer, exact in zip(layer.buffers(), twin.buffers(), strict=True):
         torch.testing.assert_close(buffer.cpu().to(exact.dtype), exact, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("name", LAYERS)
+def test_what_follows_may_work_in_place(
+    name: str, memory_format: torch.memory_format, device: torch.device
+) -> None:
+    """In a layer's own output, with torch's gradients; refused if these read what that was."""
+    make, shape = LAYERS[name]
+    torch.manual_seed(3)
+    layer = make().to(device)
+    twin = twin_of(layer, torch.float32).to(device)
+    x = torch.randn(shape, device=device)
+    x = x.contiguous(memory_format=memory_format) if len(shape) == 4 else x
+    found = [
+        grad_behind_a_change(each, x.to(dtype))
+        for each, dtype in ((twin, torch.float64), (layer, torch.float32))
+    ]
+    exact, ours = found
+    if exact is None or name in KEEP_OUTPUT:
+        assert ours is None
+    else:
+        assert ours is not None
+        assert error(ours, exact) <= TOLERANCE[torch.float32]
+
+
+def grad_behind_a_change(layer: torch.nn.Module, x: Tensor) -> Tensor | None:
+    """The gradient of x where the layer's output is doubled in place; None if that is refused."""
+    x = x.detach().requires_grad_()
+    y = layer(x * 1)
+    weights = torch.linspace(-1, 2, y.numel(), dtype=y.dtype, device=y.device).view(y.shape)
+    try:
+        y *= 2
+        (y * weights).sum().backward()
+    except RuntimeError:
+        return None
+    return x.grad
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])

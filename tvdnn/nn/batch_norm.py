@@ -12,7 +12,7 @@ from ..calls.batch_norm import counted_batch_norm
 from ..kernels import batch_norm as kernels
 from ..kernels import batch_norm_grad as grad_kernels
 from ..kernels.batch_norm_tiles import batch_norm_plan
-from .maps import apply, checked, choose, torchs_own
+from .maps import apply, checked, choose, owned, torchs_own
 
 Statistic = Tensor | None
 
@@ -78,7 +78,7 @@ def _rows(x: Tensor) -> Tensor:
 def _like(rows: Tensor, x: Tensor) -> Tensor:
     """Rows [N, pixels, C] in the shape of x, and in its memory format."""
     y = rows.view(x.shape[0], *x.shape[2:], x.shape[1]).movedim(-1, 1)
-    return y.contiguous() if x.is_contiguous() else y
+    return owned(y.contiguous() if x.is_contiguous() else y)
 
 
 class _BatchNorm2d(torch.autograd.Function):

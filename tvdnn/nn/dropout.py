@@ -11,7 +11,7 @@ from ..calls.dropout import torch_stochastic_depth
 from ..errors import InputError
 from ..kernels import dropout as kernels
 from ..kernels import dropout_parts as part_kernels
-from .maps import apply, checked, choose, dense, dense_like, flat, nchw, nhwc, torchs_own
+from .maps import apply, checked, choose, dense, dense_like, flat, nchw, nhwc, owned, torchs_own
 
 
 class Dropout(torch.nn.Dropout):
@@ -134,5 +134,5 @@ def _drop_parts(x: Tensor, seed: Tensor, p: float, part: str) -> Tensor:
     launch = choose(x, part_kernels.dropout_parts, part_kernels.dropout_parts_reference)
     launch(maps, y, seed, part=part, p=p, op_id=0, first_sample=0)
     if x.dim() == 2:
-        return y[:, 0]
+        return owned(y[:, 0])
     return nchw(y.unflatten(1, x.shape[2:]), like=x)

@@ -11,7 +11,7 @@ from torch.nn import functional
 from ..errors import InputError
 from ..kernels import layer_norm as kernels
 from ..kernels import reduce, sample_sums
-from .maps import apply, checked, choose, torchs_own
+from .maps import apply, checked, choose, owned, torchs_own
 
 
 class LayerNorm(torch.nn.LayerNorm):
@@ -89,7 +89,7 @@ def _rows(x: Tensor, dims: int) -> Tensor:
 def _like(rows: Tensor, x: Tensor) -> Tensor:
     """Rows in the shape of `x` and in its memory format."""
     y = rows.view(x.shape)
-    return y if x.is_contiguous() else torch.empty_like(x).copy_(y)
+    return owned(y) if x.is_contiguous() else torch.empty_like(x).copy_(y)
 
 
 def flat(param: Tensor | None) -> Tensor | None:

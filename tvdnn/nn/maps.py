@@ -52,7 +52,16 @@ def nhwc(x: Tensor) -> Tensor:
 def nchw(y: Tensor, *, like: Tensor) -> Tensor:
     """A map [N, H, W, C] as torch's [N, C, H, W], in the memory format of `like`."""
     y = y.permute(0, 3, 1, 2)
-    return y.contiguous() if like.is_contiguous() else y
+    return y.contiguous() if like.is_contiguous() else owned(y)
+
+
+def owned(view: Tensor) -> Tensor:
+    """The same elements as a tensor that is no view.
+
+    For what an autograd function makes and returns: torch lets nobody write in place into a view.
+    """
+    whole = view.new_empty(0)
+    return whole.set_(view.untyped_storage(), view.storage_offset(), view.shape, view.stride())
 
 
 def dense(x: Tensor) -> Tensor:

@@ -51,14 +51,15 @@ class _Softmax(torch.autograd.Function):
         y = torch.empty_like(rows)
         launch = choose(x, kernels.softmax, kernels.softmax_reference)
         launch(rows.flatten(0, -2), y.flatten(0, -2), function=function)
-        ctx.save_for_backward(y)
         ctx.function = function
-        return y if x.dim() == 2 else nchw(y, like=x)
+        y = y if x.dim() == 2 else nchw(y, like=x)
+        ctx.save_for_backward(y)
+        return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
-        (y,) = ctx.saved_tensors
+        y = _rows(ctx.saved_tensors[0])
         dx = torch.empty_like(y)
         launch = choose(y, kernels.softmax_grad, kernels.softmax_grad_reference)
         maps = (each.flatten(0, -2) for each in (y, _rows(dy), dx))
