@@ -50,7 +50,10 @@ def _writers(graph: Graph, name: str) -> list[int]:
 
 
 def _with_recompute(graph: Graph, slots: list[Slot], name: str) -> list[Slot]:
-    """The slots with the forward passes that write `name` again before its first later reader."""
+    """The slots with the forward passes that write `name` again before its first later reader.
+
+    As they are where a parameter of these has been updated by then.
+    """
     makers = [
         index
         for index in _writers(graph, name)
@@ -59,6 +62,9 @@ def _with_recompute(graph: Graph, slots: list[Slot], name: str) -> list[Slot]:
     for place, slot in enumerate(slots):
         backward = slot.recompute or graph.passes[slot.pass_index].direction is Direction.BACKWARD
         if backward and any(use.buffer == name for use in graph.passes[slot.pass_index].reads):
+            updated = {n for each in slots[:place] for n in graph.passes[each.pass_index].updates}
+            if any(param in updated for index in makers for param in graph.passes[index].params):
+                return slots
             again = [Slot(index, recompute=True) for index in makers]
             return [*slots[:place], *again, *slots[place:]]
     return slots

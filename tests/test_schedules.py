@@ -14,6 +14,7 @@ from tests.plans import random_plan
 from tests.running import random_batches, train
 from tvdnn.engine import training_graph
 from tvdnn.graph import Graph
+from tvdnn.ops import containers
 from tvdnn.optim import SGD
 from tvdnn.planner.check import check
 from tvdnn.planner.costs import Costs, Link, Roofline
@@ -93,6 +94,17 @@ def test_any_plan_of_forks_and_joins_equals_keep(seed: int, batch: int, chunk_si
     torch.manual_seed(seed)
     net = random_chain(rng, 3, 7, CLASSES, forks=True)
     assert_equals_keep(net, rng, (batch, 3, 7, 7), chunk_size, seed)
+
+
+def test_any_plan_of_ranges_equals_keep() -> None:
+    """References take ranges of any channels: branches are never copied."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(containers.Ranges, "take", lambda self, use, *_: use in self.uses)
+        for seed in range(EXAMPLES // 20):
+            rng = random.Random(seed)
+            torch.manual_seed(seed)
+            net = random_chain(rng, 3, 7, CLASSES, forks=True)
+            assert_equals_keep(net, rng, (rng.randint(2, 7), 3, 7, 7), rng.randint(200, 9000), seed)
 
 
 def assert_equals_keep(
