@@ -119,10 +119,11 @@ def _kept(graph: Graph) -> Mapping[str, int]:
             before |= {use.buffer for use in pass_.writes}
         else:
             after |= {use.buffer for use in pass_.reads}
+    both = before & after
     return {
         name: buffer.nbytes
         for name, buffer in graph.buffers.items()
-        if name in before & after and buffer.kind in MAPS
+        if name in both and buffer.kind in MAPS
     }
 
 

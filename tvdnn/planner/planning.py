@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from operator import itemgetter
 
 from ..collection import without_collection
 from ..errors import BudgetError, HostMemoryError, InputError
@@ -204,6 +205,7 @@ def _layer_of(graph: Graph, members: Sequence[Layer], step: str) -> Layer | None
     return next((m for m in members if any(graph.passes[i].name == name for i in m.passes)), None)
 
 
+@without_collection()
 def floor_of(graph: Graph, costs: Costs, policy: str) -> tuple[int, str]:
     """The device bytes from which on `policy` has a schedule, and the step that sets them.
 
@@ -215,9 +217,10 @@ def floor_of(graph: Graph, costs: Costs, policy: str) -> tuple[int, str]:
     variants = ((ALL, Variant.MEMORY), (ALL, Variant.PERFORMANCE), (CONV, Variant.MEMORY))
     lean = leanest(graph, recipes(graph, costs)) if base == "auto" else ()
     moving = (vdnn(graph, kinds, name=policy, default=each, sync=sync) for kinds, each in variants)
+    demands = [(demand_nbytes(graph, plan)[0], plan) for plan in (*lean, *moving, keep(graph))]
     floor: tuple[int, str] | None = None
-    for plan in (*lean, *moving, keep(graph)):
-        if floor is None or demand_nbytes(graph, plan)[0] < floor[0]:
+    for nbytes, plan in sorted(demands, key=itemgetter(0)):
+        if floor is None or nbytes < floor[0]:
             found = floor_nbytes(graph, plan, costs)
             floor = found if floor is None else min(floor, found)
     assert floor is not None
