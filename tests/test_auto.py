@@ -16,6 +16,7 @@ from tests.running import random_batches, train
 from tests.test_schedules import random_costs
 from tvdnn.engine import training_graph
 from tvdnn.graph import Graph, Kind
+from tvdnn.models import resnet50
 from tvdnn.ops import Settings, expand
 from tvdnn.optim import SGD
 from tvdnn.planner.chains import again, chains
@@ -95,6 +96,17 @@ def test_vgg16_in_two_and_a_half_gigabytes(big: Graph) -> None:
     assert schedule.offloaded_nbytes < 1e9
     assert round(kept.peak_nbytes / 1e9, 1) == 6.2
     assert step_s(schedule) < 1.12 * step_s(kept)
+
+
+def test_resnet50_where_copies_bind() -> None:
+    """At a quarter of what it keeps no number of bargains hides all copies; few are left."""
+    with torch.device("meta"):
+        net, x = resnet50(), torch.empty(256, 3, 224, 224)
+    graph = training_graph(net, x, optimizer=SGD(momentum=0.9), dtype="bf16", fuse=True)
+    budget = 2560 * MIB
+    kept, schedule = planned(graph, "keep", None), planned(graph, "auto", budget)
+    assert schedule.peak_nbytes <= budget < 0.3 * kept.peak_nbytes
+    assert step_s(schedule) < 2 * step_s(kept)
 
 
 def test_a_plan_says_what_is_made_again_and_what_leaves(big: Graph) -> None:
