@@ -37,21 +37,20 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A plan that fits under `cap`, the choice behind it, and the predicted seconds of a step.
-
-    `waits` tells whether it waits for copies.
-    """
+    """A plan that fits under `cap`, the choice behind it, and the predicted seconds of a step."""
 
     plan: Plan
     choice: Choice
     cap: int
     seconds: float
-    waits: bool
 
 
 @dataclass(slots=True)
 class _Trials:
-    """The choices tried so far, those that were better than all before, and how many are left."""
+    """The choices tried so far, those that were better than all before, and how many are left.
+
+    `hides` tells whether some number of bargains was found that left no copy to wait for.
+    """
 
     graph: Graph
     recipes: Recipes
@@ -59,6 +58,7 @@ class _Trials:
     room: int
     host_budget: int | None
     left: int
+    hides: bool = False
     tried: set[Choice] = field(default_factory=set)
     found: list[Candidate] = field(default_factory=list)
 
@@ -96,7 +96,7 @@ class _Trials:
             if found is None:
                 return True
             if found.fits:
-                self.found.append(Candidate(plan, choice, cap, found.seconds, found.waits))
+                self.found.append(Candidate(plan, choice, cap, found.seconds))
             if found.fits or found.seconds >= below_s:
                 return found.waits
         return True
@@ -128,7 +128,7 @@ def search(
     count = _most_hidden(trials, together)
     for block in (Variant.PERFORMANCE, Variant.KEEP, Variant.MEMORY):
         count = _close_in(trials, together, block, count)
-    if trials.best is None or trials.best.waits:
+    if trials.best is None or not trials.hides:
         trials.waits(_least_copied(trials, together))
     best = None
     while trials.best is not best:  # None where nothing is found
@@ -169,6 +169,7 @@ def _close_in(trials: _Trials, bargains: Sequence["_Bargain"], block: Variant, c
         count += step if waits else -step
         step *= 2
         seen.add(waits)
+        trials.hides |= not waits
     return low
 
 
