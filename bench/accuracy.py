@@ -26,6 +26,7 @@ from bench.environment import environment
 from bench.nets import batch, loss_of, net_of, network
 from tests.accuracy import (
     Gradients,
+    eager,
     pooled_rms,
     relative_errors,
     torch_layers,
@@ -149,10 +150,6 @@ def gradients(name: str, net: nn.Module, x: Tensor, y: Tensor) -> Gradients:
 def wide(x: Tensor) -> torch.dtype:
     """The type of losses: of bfloat16 they would have three digits."""
     return torch.promote_types(x.dtype, torch.float32)
-
-
-def eager(net: nn.Module, kind: torch.dtype) -> nn.Module:
-    return torch_layers(net).to(dtype=kind, memory_format=torch.channels_last)
 
 
 def loss_errors(

@@ -24,6 +24,7 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -32,7 +33,7 @@ from torch.profiler import ProfilerActivity, profile
 import tvdnn
 from bench.environment import environment
 from bench.nets import batch, loss_of, net_of, network
-from tests.accuracy import torch_layers
+from tests.accuracy import eager
 from tvdnn.engine import training_graph
 from tvdnn.errors import BudgetError
 from tvdnn.planner.planning import DEFAULT_CHUNK_SIZE, bound_of, floor_of
@@ -196,14 +197,8 @@ def empty_caches() -> Iterator[None]:
     """Nothing compiled or measured before is found within."""
     with TemporaryDirectory() as folder:
         homes = {"TRITON_CACHE_DIR": f"{folder}/triton", "TVDNN_CACHE": f"{folder}/tvdnn"}
-        before = {name: os.environ.get(name) for name in homes}
-        os.environ |= homes
-        yield
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        with patch.dict(os.environ, homes):
+            yield
 
 
 def prepare(
@@ -374,7 +369,7 @@ def peer(
     """A row; the batch goes through in `parts`, whose gradients add up."""
     torch.manual_seed(0)
     kind = torch.bfloat16 if dtype == "bf16" and policy != AUTOCAST else torch.float32
-    net = torch_layers(network(name)).cuda().to(memory_format=torch.channels_last, dtype=kind)
+    net = eager(network(name), kind).cuda()
     inputs = x.to(memory_format=torch.channels_last, dtype=kind)
     optimizer = torch.optim.SGD(net.parameters(), lr=SGD.lr, momentum=SGD.momentum)
     called = net if policy == "torch eager" else torch.compile(net)

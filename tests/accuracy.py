@@ -21,6 +21,11 @@ def torch_layers(net: nn.Module) -> nn.Module:
     return twin
 
 
+def eager(net: nn.Module, kind: torch.dtype) -> nn.Module:
+    """A copy of this type that torch runs, layer by layer, with maps in channels_last."""
+    return torch_layers(net).to(dtype=kind, memory_format=torch.channels_last)
+
+
 def gradients(net: nn.Module, x: Tensor, y: Tensor) -> Gradients:
     """Of the parameters, in float64, by their names in the network itself."""
     net.zero_grad(set_to_none=True)

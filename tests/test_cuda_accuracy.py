@@ -22,6 +22,7 @@ from torch.nn import functional
 import tvdnn
 from tests.accuracy import (
     Gradients,
+    eager,
     gradients,
     pooled_rms,
     recorded,
@@ -51,10 +52,6 @@ def make(seed: int, side: int, batch: int) -> tuple[nn.Module, Batch]:
             param.copy_(param.bfloat16())
     x = torch.randn(batch, 3, side, side, device="cuda").bfloat16().float()
     return net, (x, torch.randint(0, CLASSES, (batch,), device="cuda"))
-
-
-def eager(net: nn.Module, kind: torch.dtype) -> nn.Module:
-    return torch_layers(net).to(dtype=kind, memory_format=torch.channels_last)
 
 
 def in_its_own_piece(net: nn.Module, layers: nn.Module, x: Tensor, y: Tensor) -> dict[str, float]:

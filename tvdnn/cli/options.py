@@ -1,5 +1,6 @@
 """Options that several commands share."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -18,6 +19,19 @@ def in_a_folder(path: PathText) -> PathText:
     if path is not None and not Path(path).absolute().parent.is_dir():
         raise typer.BadParameter(f"there is no folder {Path(path).parent} to write into")
     return path
+
+
+def written_as(*suffixes: str) -> Callable[[Path | None], Path | None]:
+    """The check that a path, if there is one, ends in one of these and lies `in_a_folder`."""
+
+    def known(path: Path | None) -> Path | None:
+        if path is None:
+            return None
+        if path.suffix not in suffixes:
+            raise typer.BadParameter(f"{path} ends in none of {', '.join(suffixes)}")
+        return in_a_folder(path)
+
+    return known
 
 
 Batch = Annotated[int, typer.Option(min=1, help="Samples in a batch.")]

@@ -24,7 +24,7 @@ from .options import (
     JsonFile,
     Policy,
     Profile,
-    in_a_folder,
+    written_as,
 )
 from .output import fail, messages, show, stages, write_json
 from .request import Request, make_request, parse_policies
@@ -32,14 +32,6 @@ from .simulating import Simulated, simulated
 from .sweeping import swept_rows
 
 DEFAULT_PROFILE = "H200"
-
-
-def _drawn(path: Path | None) -> Path | None:
-    if path is None:
-        return None
-    if path.suffix not in figures.SUFFIXES:
-        raise typer.BadParameter(f"{path} ends in neither {' nor '.join(figures.SUFFIXES)}")
-    return in_a_folder(path)
 
 
 def plan(
@@ -58,7 +50,12 @@ def plan(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", callback=_drawn, help="With --sweep: FILE.png or FILE.svg."),
+        typer.Option(
+            "--output",
+            "-o",
+            callback=written_as(*figures.SUFFIXES),
+            help="With --sweep: FILE.png or FILE.svg.",
+        ),
     ] = None,
     json_file: JsonFile = None,
 ) -> None:

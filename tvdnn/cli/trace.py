@@ -25,7 +25,7 @@ from .options import (
     ImageSize,
     Policy,
     Profile,
-    in_a_folder,
+    written_as,
 )
 from .output import StageReport, fail, messages, show, stages, write_json
 from .plan import DEFAULT_PROFILE
@@ -36,13 +36,6 @@ JSON = ".json"
 STEPS = 3
 
 
-def _known_form(path: Path) -> Path:
-    if path.suffix not in (JSON, *figures.SUFFIXES):
-        known = ", ".join((JSON, *figures.SUFFIXES))
-        raise typer.BadParameter(f"{path} ends in none of {known}")
-    return in_a_folder(path)
-
-
 def trace(
     net: Annotated[str, typer.Argument(help=NET_HELP)],
     output: Annotated[
@@ -50,7 +43,7 @@ def trace(
         typer.Option(
             "--output",
             "-o",
-            callback=_known_form,
+            callback=written_as(JSON, *figures.SUFFIXES),
             help="FILE.json for ui.perfetto.dev, FILE.png or FILE.svg for a figure.",
         ),
     ],

@@ -14,7 +14,7 @@ from .costs import Costs
 from .hazards import add_waits
 from .launches import Program, program
 from .order import CapacityError, Entry, Event, demand, order, timed_order
-from .plan import Plan
+from .plan import Plan, Transfer
 from .schedule import Action, Lane, Operand, Residency, Schedule, Space, Step
 
 TIGHTEN_ATTEMPTS = 6
@@ -118,11 +118,14 @@ def estimate(
 
 def copied_nbytes(graph: Graph, plan: Plan) -> int:
     """Bytes that leave the device in a step, and as many come back."""
-    return sum(
-        graph.buffers[move.buffer].section_nbytes(section)
-        for move in plan.transfers
-        for section in range(move.first, move.first + move.count)
-    )
+    return sum(moved_nbytes(graph, move) for move in plan.transfers)
+
+
+def moved_nbytes(graph: Graph, move: Transfer) -> int:
+    """Bytes of the sections of a transfer."""
+    buffer = graph.buffers[move.buffer]
+    start, stop = buffer.bounds(move.first)[0], buffer.bounds(move.first + move.count - 1)[1]
+    return (stop - start) * buffer.row_nbytes
 
 
 def floor_nbytes(graph: Graph, plan: Plan, costs: Costs) -> tuple[int, str]:

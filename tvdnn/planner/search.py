@@ -16,7 +16,7 @@ from ..errors import BudgetError, HostMemoryError
 from ..graph import Direction, Graph
 from .chains import MAPS, Remake
 from .costs import Costs
-from .lower import copied_nbytes, estimate, lower
+from .lower import copied_nbytes, estimate, lower, moved_nbytes
 from .plan import Plan
 from .policies.auto import Choice, auto
 from .recipes import Recipes, recipes
@@ -107,9 +107,7 @@ class _Trials:
             return False
         change: Counter[int] = Counter()
         for move in plan.transfers:
-            buffer = self.graph.buffers[move.buffer]
-            rows = buffer.bounds(move.first)[0], buffer.bounds(move.first + move.count - 1)[1]
-            nbytes = (rows[1] - rows[0]) * buffer.row_nbytes
+            nbytes = moved_nbytes(self.graph, move)
             change.update({move.leave: nbytes, move.back: -nbytes})
         away = accumulate(change[slot] for slot in sorted(change))
         return max(away, default=0) > self.host_budget
