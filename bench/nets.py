@@ -34,6 +34,7 @@ NETS: Final[Mapping[str, Net]] = {
     "vgg16": Net("VGG-16"),
     "vgg416": Net("VGG-416"),
     "resnet50": Net("ResNet-50"),
+    "resnet101": Net("ResNet-101"),
     "resnet152": Net("ResNet-152"),
     "resnet1920": Net("ResNet-1920"),
     "resnet2500": Net("ResNet-2500"),

@@ -3,12 +3,14 @@
     python -m bench.steps compare --inside 2.5 -o bench/results/compare_vgg16_bf16.json
     python -m bench.steps matrix --dtype bf16 -o bench/results/vgg16_bf16.json
     python -m bench.steps deep -o bench/results/deep.json
+    python -m bench.steps largest -o bench/results/largest.json
     python -m bench.steps soak -o bench/results/soak.json
 
 `compare` trains a network by torch eager, torch.compile, that with the batch in `--parts` whose
 gradients add up, keep, and auto `--inside` GiB that hold the caller's tensors too. `matrix` trains
 VGG-16 (batch 256) under every vDNN policy at several budgets, `deep` VGG-416 (batch 32) and AlexNet
-(batch 7168) inside 12 GiB, `soak` runs 1,000 steps and repeats a run with random delays. Losses and
+(batch 7168) inside 12 GiB, `largest` four times the batches that SuperNeurons reaches inside 12 GiB,
+`soak` runs 1,000 steps and repeats a run with random delays. Losses and
 weights after 20 steps are compared with keep's in the same run. Each file holds its rows as JSON.
 """
 
@@ -36,6 +38,7 @@ from bench.nets import batch, loss_of, net_of, network
 from tests.accuracy import eager
 from tvdnn.engine import training_graph
 from tvdnn.errors import BudgetError
+from tvdnn.planner.costs import Link
 from tvdnn.planner.planning import DEFAULT_CHUNK_SIZE, bound_of, floor_of
 from tvdnn.planner.schedule import Lane, Schedule
 from tvdnn.planner.timeline import Timeline, copy_waits
@@ -47,6 +50,15 @@ POLICIES = ("keep", "vdnn-all:m", "vdnn-all:p", "vdnn-conv:m", "vdnn-conv:p", "v
 BUDGETS = (None, 12, 6, 4)
 STEPS = 20
 BUSY_STEPS = 5
+SUPERNEURONS = {  # largest batches in 12 GB: Wang et al., PPoPP 2018, table 5
+    "alexnet": 1792,
+    "vgg16": 224,
+    "inception_v4": 240,
+    "resnet50": 384,
+    "resnet101": 256,
+    "resnet152": 176,
+}
+HOST_CAP = 110 * GIB
 AUTOCAST = "torch.compile, autocast"
 SGD = tvdnn.optim.SGD(lr=1e-3, momentum=0.9)
 
@@ -57,9 +69,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("job", choices=("compare", "matrix", "deep", "soak"))
+    parser.add_argument("job", choices=JOBS)
     parser.add_argument("--net", default="vgg16", help="any of torchvision's or ours")
     parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--nets", nargs="+", default=tuple(SUPERNEURONS), help="of `largest`")
     parser.add_argument("--image-size", type=int, help="the network's own unless given")
     parser.add_argument("--parts", type=int, nargs="*", default=(4, 8, 16))
     parser.add_argument("--inside", type=float, nargs="*", default=())
@@ -76,7 +89,7 @@ def main() -> None:
     title, note, rows = JOBS[options.job](options)
     keep = next((row["step_s"] for row in rows if row["policy"] == "keep" and row["step_s"]), None)
     for row in rows:
-        if row.get("step_s") and keep and options.job != "deep":
+        if row.get("step_s") and keep and options.job not in ("deep", "largest"):
             row["slowdown"] = row["step_s"] / keep
     document = {"title": title, "note": note, "environment": environment(), "rows": rows}
     options.output.write_text(json.dumps(document, indent=1) + "\n")
@@ -137,6 +150,23 @@ def deep(options: argparse.Namespace) -> tuple[str, str, Rows]:
     return "VGG-416(32) and AlexNet(7168) inside 12 GiB, float32 storage, tf32", "", rows
 
 
+def largest(options: argparse.Namespace) -> tuple[str, str, Rows]:
+    """Four times SuperNeurons' batches inside 12 GiB, and keep at theirs without a budget."""
+    rows: Rows = []
+    slab = Slab(pinned=True)
+    for net in options.nets:
+        size = SUPERNEURONS[net]
+        for policy, budget, count in (("keep", None, size), ("auto", 12, 4 * size)):
+            x, y = batch(net, count)
+            rows.append(run(net, policy, budget, x, y, "tf32", slab, Oracle()) | {"equal": None})
+            del x, y
+    note = (
+        "Float32 storage. auto has four times the batch that SuperNeurons reaches in 12 GB, keep "
+        f"that batch itself and no budget; host memory up to {HOST_CAP // GIB} GiB."
+    )
+    return "Largest batches inside 12 GiB, tf32", note, rows
+
+
 def soak(options: argparse.Namespace) -> tuple[str, str, Rows]:
     """1,000 steps of VGG-16(256) under vdnn-conv at 6 GiB, then 20 steps with random delays."""
     x, y = batch("vgg16", 256)
@@ -167,7 +197,7 @@ def soak(options: argparse.Namespace) -> tuple[str, str, Rows]:
     return f"Endurance: VGG-16, batch 256, {options.dtype}", note, rows
 
 
-JOBS = {"compare": compare, "matrix": matrix, "deep": deep, "soak": soak}
+JOBS = {"compare": compare, "matrix": matrix, "deep": deep, "largest": largest, "soak": soak}
 
 
 class Oracle:
@@ -214,7 +244,7 @@ def prepare(
     torch.manual_seed(0)
     net = network(name).cuda()
     limit = None if budget is None else round(budget * GIB)
-    host = available_nbytes() + slab.nbytes
+    host = min(available_nbytes() + slab.nbytes, HOST_CAP)
     trainer = tvdnn.Trainer(
         net,
         x,
@@ -308,7 +338,20 @@ def measured(
         predicted_s=trainer.predicted.step_s,
         bound_s=None if least is None else least.step_s,
     ).to_json() | {"losses": losses}
-    return row if timeline is None else row | {"wait_rate": wait_rate(trainer.schedule, timeline)}
+    if timeline is None:
+        return row
+    computed = sum(s.end_s - s.start_s for s in timeline.spans if s.lane is Lane.COMPUTE)
+    row |= {"compute_s": computed, "link_s": link_s(trainer.schedule, costs.link)}
+    return row | {"wait_rate": wait_rate(trainer.schedule, timeline)}
+
+
+def link_s(schedule: Schedule, link: Link) -> float:
+    """Seconds that the bytes copied take at the link's measured rates, each way by itself."""
+    rates = {Lane.OFFLOAD: link.to_host, Lane.PREFETCH: link.to_device}
+    return max(
+        sum(step.copied_nbytes for step in schedule.steps if step.lane is lane) / rate
+        for lane, rate in rates.items()
+    )
 
 
 def wait_rate(schedule: Schedule, timeline: Timeline) -> float | None:

@@ -161,6 +161,7 @@ TABLE: tuple[tuple[str, Text], ...] = (
     _reported("offloaded"),
     _reported("stall ms"),
     _reported("overlap"),
+    ("computing / link ms", _milliseconds("compute_s", "link_s")),
     ("link used while waiting", _wait_share),
     ("first / last 100 steps ms", _milliseconds("first_100_s", "last_100_s")),
     ("device / host growth", _nbytes("device_growth_bytes", "host_growth_bytes")),
