@@ -9,9 +9,9 @@
 `compare` trains a network by torch eager, torch.compile, that with the batch in `--parts` whose
 gradients add up, keep, and auto `--inside` GiB that hold the caller's tensors too. `matrix` trains
 VGG-16 (batch 256) under every vDNN policy at several budgets, `deep` VGG-416 (batch 32) and AlexNet
-(batch 7168) inside 12 GiB, `largest` four times the batches that SuperNeurons reaches inside 12 GiB,
-`soak` runs 1,000 steps and repeats a run with random delays. Losses and
-weights after 20 steps are compared with keep's in the same run. Each file holds its rows as JSON.
+(batch 7168) inside 12 GiB, `largest` four times the batches that SuperNeurons reaches in as much,
+`soak` runs 1,000 steps and repeats a run with random delays. Losses and weights after 20 steps are
+compared with keep's in the same run. Each file holds its rows as JSON.
 """
 
 import argparse
