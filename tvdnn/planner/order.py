@@ -185,7 +185,8 @@ class _Scheduler:
         link, stay = self._costs.link, self._program.residencies[number]
         rate = link.to_device_duplex if self._pending else link.to_device
         start_s = max(self._prefetch_s, self._compute_floor(number))
-        self._prefetch_s = start_s + link.latency_s + stay.nbytes / rate
+        copy_s = stay.nbytes / min(rate, link.to_device_busy)
+        self._prefetch_s = start_s + link.latency_s + copy_s
         self._arrival[number] = self._prefetch_s
         return Entry(Event.PREFETCH, number)
 
@@ -231,5 +232,6 @@ class _Scheduler:
                 continue
             ready_s = self._ends[stay.written] if stay.written >= 0 else 0.0
             rate = link.to_host_duplex if self._prefetch_s > self._offload_s else link.to_host
-            self._offload_s = max(self._offload_s, ready_s) + link.latency_s + stay.nbytes / rate
+            copy_s = stay.nbytes / min(rate, link.to_host_busy)
+            self._offload_s = max(self._offload_s, ready_s) + link.latency_s + copy_s
             self._pending.append((max(self._offload_s, self._compute_s), number))

@@ -22,7 +22,8 @@ def simulate(schedule: Schedule, costs: Costs) -> Timeline:
     """The timeline of `schedule`: a step starts once its lane is free and its waits have ended.
 
     A copy takes the link's latency, then moves its bytes at the duplex rate while the other copy
-    lane is busy, else at the rate of its way alone. The second half starts once the first ended.
+    lane is busy, else at the rate of its way alone; while a launch runs at most at the busy rate.
+    The second half starts once the first ended.
     """
     simulation = _Simulation(schedule, costs)
     while simulation.start_ready():
@@ -61,6 +62,7 @@ class _Simulation:
         self._schedule, self._costs = schedule, costs
         self._alone = {Lane.OFFLOAD: link.to_host, Lane.PREFETCH: link.to_device}
         self._duplex = {Lane.OFFLOAD: link.to_host_duplex, Lane.PREFETCH: link.to_device_duplex}
+        self._busy = {Lane.OFFLOAD: link.to_host_busy, Lane.PREFETCH: link.to_device_busy}
         self._queues: dict[Lane, list[int]] = {lane: [] for lane in Lane}
         for index in reversed(range(len(schedule.steps))):
             self._queues[schedule.steps[index].lane].append(index)
@@ -73,6 +75,7 @@ class _Simulation:
         for lane, queue in self._queues.items():
             if queue and lane not in self._running and self._ready(queue[-1]):
                 self._start(lane, queue.pop())
+        self._share_link()
         waiting = [queue[-1] for queue in self._queues.values() if queue]
         if waiting and not self._running:
             raise ScheduleError(
@@ -86,8 +89,6 @@ class _Simulation:
         running = self._running.pop(lane)
         self._now_s = max(self._now_s, running.end_s)
         self._spans[running.step] = Span(lane, running.step, running.start_s, self._now_s)
-        if lane is not Lane.COMPUTE:
-            self._share_link()
 
     def timeline(self) -> Timeline:
         spans = tuple(self._spans[index] for index in range(len(self._spans)))
@@ -104,9 +105,7 @@ class _Simulation:
         step, now_s = self._schedule.steps[index], self._now_s
         if step.action is Action.COPY:
             latency_s, nbytes = self._costs.link.latency_s, step.copied_nbytes
-            running = _Running(index, now_s, now_s, latency_s, nbytes, self._alone[lane])
-            self._running[lane] = running
-            self._share_link()
+            self._running[lane] = _Running(index, now_s, now_s, latency_s, nbytes)
             return
         pass_ = self._schedule.graph.passes[step.pass_index]
         seconds = self._costs.launch_s(pass_, step.stop - step.start)
@@ -117,8 +116,10 @@ class _Simulation:
         copies = [lane for lane in COPY_LANES if lane in self._running]
         rates = self._duplex if len(copies) == len(COPY_LANES) else self._alone
         for lane in copies:
-            if self._running[lane].rate != rates[lane]:
-                self._running[lane].change_rate(self._now_s, rates[lane])
+            busy = Lane.COMPUTE in self._running
+            rate = min(rates[lane], self._busy[lane]) if busy else rates[lane]
+            if self._running[lane].rate != rate:
+                self._running[lane].change_rate(self._now_s, rate)
 
 
 def average_nbytes(schedule: Schedule, timeline: Timeline) -> float:

@@ -8,9 +8,10 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from statistics import median
+from tempfile import NamedTemporaryFile
 
 import torch
 import triton
@@ -29,6 +30,8 @@ REPEATS = 8  # launches captured together: each one's share of the graph's own s
 REPLAYS = 5
 LINK_NBYTES = 64 * MIB
 SHORT_NBYTES = MIB
+BUSY_COPIES = 2
+BUSY_LAUNCHES = 96  # of 256 MiB each: 6 ms on an H200, where the copies take 3
 WAYS = ((0,), (1,), (0, 1))  # to the host, to the device, both at once
 SCRATCH_NBYTES = 3 * GIB
 COMPILE_THREADS = 12
@@ -214,7 +217,10 @@ class Scratch:
 
 
 def measure_link(device: torch.device) -> Link:
-    """Rates of long pinned copies, one way and both at once, and what one more copy costs."""
+    """Rates of long pinned copies, and what one more copy costs.
+
+    They run one way, both ways at once, and each while a kernel reads and writes the memory.
+    """
     hosts = [torch.empty(LINK_NBYTES, dtype=torch.uint8).pin_memory() for _ in range(2)]
     devices = [torch.zeros(LINK_NBYTES, dtype=torch.uint8, device=device) for _ in range(2)]
     streams = [torch.cuda.Stream(device) for _ in range(2)]
@@ -234,9 +240,27 @@ def measure_link(device: torch.device) -> Link:
         copies(ways, nbytes, count)
         return median(_timed(lambda: copies(ways, nbytes, count)) for _ in range(REPLAYS)) / count
 
+    def busy_rate(way: int) -> float:
+        """Bytes per second of copies that end while the kernels still run."""
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        target, source = (hosts[0], devices[0]) if way == 0 else (devices[1], hosts[1])
+        streams[way].wait_stream(torch.cuda.current_stream(device))
+        for _ in range(BUSY_LAUNCHES):
+            traffic.neg_()
+        with torch.cuda.stream(streams[way]):
+            begin.record()
+            for _ in range(BUSY_COPIES):
+                target.copy_(source, non_blocking=True)
+            end.record()
+        torch.cuda.synchronize(device)
+        elapsed_ms: float = begin.elapsed_time(end)
+        return BUSY_COPIES * LINK_NBYTES / (elapsed_ms / 1e3)
+
     to_host, to_device, both = (LINK_NBYTES / seconds(ways, LINK_NBYTES, 4) for ways in WAYS)
     short_s = seconds((0,), SHORT_NBYTES, 64)
-    return Link(to_host, to_device, both, both, max(0.0, short_s - SHORT_NBYTES / to_host))
+    traffic = torch.zeros(2 * LINK_NBYTES // 4, device=device)  # more than a cache holds
+    busy = (median(busy_rate(way) for _ in range(REPLAYS)) for way in (0, 1))
+    return Link(to_host, to_device, both, both, max(0.0, short_s - SHORT_NBYTES / to_host), *busy)
 
 
 def _timed(run: Callable[[], None]) -> float:
@@ -266,15 +290,17 @@ class _Cache:
         stored = json.loads(self._path.read_text()) if self._path.exists() else {}
         samples = stored.get("samples", {})
         self.samples: Samples = {key: tuple(map(tuple, rows)) for key, rows in samples.items()}
-        self.link = Link(**stored["link"]) if stored.get("link") else None
+        link = stored.get("link") or {}
+        self.link = Link(**link) if link.keys() == {field.name for field in fields(Link)} else None
 
     def save(self) -> None:
         """Write what was measured, in one go."""
         link = None if self.link is None else asdict(self.link)
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self._path.with_suffix(".tmp")
-        partial.write_text(json.dumps({"samples": self.samples, "link": link}))
-        partial.replace(self._path)
+        text = json.dumps({"samples": self.samples, "link": link})
+        with NamedTemporaryFile("w", dir=self._path.parent, delete=False) as partial:
+            partial.write(text)
+        Path(partial.name).replace(self._path)
 
 
 def _sources() -> str:
