@@ -31,8 +31,9 @@ class Builder:
     buffer of moments the channels that it has them of, `moment_cells` by map the cells whose
     moments its maker leaves. `partials` are the sums that ops have left of parameters' gradients.
     `optimizer` updates the parameters `at_once` from what makes their gradient; `takes` is the role
-    of the passes that take other whole gradients, "" where they are handed out. `added` are ops
-    beside the network's.
+    of the passes that take other whole gradients, "" where they are handed out; `waiting` are the
+    parameters whose update waits for others to share a launch. `added` are ops beside the
+    network's.
     """
 
     network: Network
@@ -55,6 +56,7 @@ class Builder:
     places: Mapping[str, Place] = field(init=False)
     copied: set[Use] = field(default_factory=set)
     partials: dict[str, list[str]] = field(default_factory=dict)
+    waiting: list[str] = field(default_factory=list)
     added: dict[str, Op] = field(default_factory=dict)
     rectified: dict[str, float] = field(default_factory=dict)
     masked: set[str] = field(default_factory=set)

@@ -12,7 +12,7 @@ from ..memory.blocks import block_nbytes
 from ..optim import SGD, Optimizer
 from .builder import Builder
 from .loss import LOSSES, TARGET, Loss
-from .optim import settle, take
+from .optim import settle, take, update_waiting
 from .registry import DEFINITIONS
 from .sums import add_grads
 
@@ -233,6 +233,7 @@ def _backward(b: Builder, settings: Settings) -> None:
         b.drop_grads(op.output)
         unsettled.append(op)
     _settle_all(b, unsettled)
+    update_waiting(b)
     for name, count in b.uses.items():
         if count > 1 and name in b.param_grads:
             take(b, name)
