@@ -16,7 +16,7 @@ import typer
 from rich.table import Table
 
 from ..report.tables import LOOK
-from ..runtime.profiler import measure_link
+from ..runtime.link import measure_link
 from ..runtime.slab import available_nbytes
 from ..units import format_bytes
 from .measuring import device_name
@@ -129,9 +129,7 @@ def _copies(device: torch.device) -> Iterator[Finding]:
     alone = f"{link.to_host / GB:.1f} GB/s to host, {link.to_device / GB:.1f} GB/s to device"
     both = f"{link.to_host_duplex / GB:.1f} and {link.to_device_duplex / GB:.1f} GB/s"
     yield Finding("copies, one way at a time", alone)
-    busy = f"{link.to_host_busy / GB:.1f} and {link.to_device_busy / GB:.1f} GB/s"
     yield Finding("copies, both ways at once", both)
-    yield Finding("copies, beside a kernel that uses the memory", busy)
 
 
 def _host() -> Iterator[Finding]:

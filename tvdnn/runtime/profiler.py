@@ -5,10 +5,11 @@ import json
 import os
 import platform
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import asdict, fields
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
 from tempfile import NamedTemporaryFile
@@ -17,22 +18,19 @@ import torch
 import triton
 
 from .. import kernels as kernel_package
-from ..graph import RUN_CHUNKS, Graph, Param, Pass, Use, section_rows
+from ..graph import RUN_CHUNKS, Direction, Graph, Param, Pass, Use, section_rows
 from ..memory import aligned
 from ..ops.definition import TORCH_DTYPES, Control
 from ..planner.costs import Link, Profile
 from ..planner.schedule import Action, Lane, Operand, Space, Step
-from ..units import GIB, MIB
+from ..units import GIB
 from .binding import Call, Memory, Tensors, bind_step
 from .kernels import kernel_set
+from .link import BUSY, ENDS_NBYTES, busy_rates, measure_link, timed
 
 REPEATS = 8  # launches captured together: each one's share of the graph's own start is small
 REPLAYS = 5
-LINK_NBYTES = 64 * MIB
-SHORT_NBYTES = MIB
-BUSY_COPIES = 2
-BUSY_LAUNCHES = 96  # of 256 MiB each: 6 ms on an H200, where the copies take 3
-WAYS = ((0,), (1,), (0, 1))  # to the host, to the device, both at once
+HEAVIEST = 8  # passes that stand for the network where copies are measured beside it
 SCRATCH_NBYTES = 3 * GIB
 COMPILE_THREADS = 12
 Samples = dict[str, tuple[tuple[int, float], ...]]
@@ -69,8 +67,28 @@ def profile(
     del scratch
     if cache.link is None:
         cache.link = measure_link(device)
+    network = hashlib.sha256(repr(sorted(set(keys))).encode()).hexdigest()
+    if network not in cache.busy:
+        scratch = Scratch(graph, device, kernels, most - ENDS_NBYTES)
+        launches, seconds = scratch.heaviest(_by_seconds(graph, keys, samples))
+        cache.busy[network] = busy_rates(launches, seconds, cache.link, device)
     cache.save()
-    return Profile(torch.cuda.get_device_name(device), cache.link, samples)
+    busy = dict(zip(BUSY, cache.busy[network], strict=True))
+    return Profile(torch.cuda.get_device_name(device), replace(cache.link, **busy), samples)
+
+
+def _by_seconds(
+    graph: Graph, keys: Sequence[str], samples: Mapping[str, Sequence[tuple[int, float]]]
+) -> list[tuple[int, int, float]]:
+    """Index, most rows measured and their seconds of distinct passes forward, heaviest first."""
+    total: defaultdict[str, float] = defaultdict(float)
+    found: dict[str, tuple[int, int, float]] = {}
+    for index, (pass_, key) in enumerate(zip(graph.passes, keys, strict=True)):
+        if pass_.direction is Direction.FORWARD:
+            rows, seconds = samples[pass_.name][-1]
+            total[key] += seconds / rows * pass_.domain
+            found[key] = (index, rows, seconds)
+    return [found[key] for key in sorted(total, key=total.__getitem__, reverse=True)]
 
 
 def compile_together(
@@ -150,7 +168,28 @@ class Scratch:
             for _ in range(REPEATS):
                 call()
         captured.replay()
-        return median(_timed(captured.replay) for _ in range(REPLAYS)) / REPEATS
+        return median(timed(captured.replay) for _ in range(REPLAYS)) / REPEATS
+
+    def heaviest(self, passes: Iterable[tuple[int, int, float]]) -> tuple[list[Call], float]:
+        """Launches of the first few of these passes that fit together, and their seconds.
+
+        A pass is its index, rows and seconds. Those that read whole numbers, which say where they
+        read and write, are left out.
+        """
+        chosen: list[tuple[int, int, float]] = []
+        kept = most = 0
+        for index, rows, seconds in passes:
+            pass_ = self._graph.passes[index]
+            kept_too, nbytes = self._stand_ins_nbytes(pass_), self._nbytes(pass_, rows)
+            buffers = (self._graph.buffers[use.buffer] for use in (*pass_.reads, *pass_.writes))
+            floats = all(TORCH_DTYPES[each.dtype].is_floating_point for each in buffers)
+            if floats and max(most, nbytes) + kept + kept_too <= self._limit:
+                chosen.append((index, rows, seconds))
+                kept, most = kept + kept_too, max(most, nbytes)
+            if len(chosen) == HEAVIEST:
+                break
+        self._reserve(most)
+        return [self.call(index, rows) for index, rows, _ in chosen], sum(s for *_, s in chosen)
 
     def _stand_ins_nbytes(self, pass_: Pass) -> int:
         """Bytes of the stand-ins for parameters, and of optimizer state beside those updated."""
@@ -216,65 +255,6 @@ class Scratch:
         return values.to(TORCH_DTYPES[param.dtype])
 
 
-def measure_link(device: torch.device) -> Link:
-    """Rates of long pinned copies, and what one more copy costs.
-
-    They run one way, both ways at once, and each while a kernel reads and writes the memory.
-    """
-    hosts = [torch.empty(LINK_NBYTES, dtype=torch.uint8).pin_memory() for _ in range(2)]
-    devices = [torch.zeros(LINK_NBYTES, dtype=torch.uint8, device=device) for _ in range(2)]
-    streams = [torch.cuda.Stream(device) for _ in range(2)]
-
-    def copies(ways: tuple[int, ...], nbytes: int, count: int) -> None:
-        main = torch.cuda.current_stream(device)
-        for way in ways:
-            target, source = (hosts[0], devices[0]) if way == 0 else (devices[1], hosts[1])
-            streams[way].wait_stream(main)
-            with torch.cuda.stream(streams[way]):
-                for _ in range(count):
-                    target[:nbytes].copy_(source[:nbytes], non_blocking=True)
-        for way in ways:
-            main.wait_stream(streams[way])
-
-    def seconds(ways: tuple[int, ...], nbytes: int, count: int) -> float:
-        copies(ways, nbytes, count)
-        return median(_timed(lambda: copies(ways, nbytes, count)) for _ in range(REPLAYS)) / count
-
-    def busy_rate(way: int) -> float:
-        """Bytes per second of copies that end while the kernels still run."""
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        target, source = (hosts[0], devices[0]) if way == 0 else (devices[1], hosts[1])
-        streams[way].wait_stream(torch.cuda.current_stream(device))
-        for _ in range(BUSY_LAUNCHES):
-            traffic.neg_()
-        with torch.cuda.stream(streams[way]):
-            begin.record()
-            for _ in range(BUSY_COPIES):
-                target.copy_(source, non_blocking=True)
-            end.record()
-        torch.cuda.synchronize(device)
-        elapsed_ms: float = begin.elapsed_time(end)
-        return BUSY_COPIES * LINK_NBYTES / (elapsed_ms / 1e3)
-
-    to_host, to_device, both = (LINK_NBYTES / seconds(ways, LINK_NBYTES, 4) for ways in WAYS)
-    short_s = seconds((0,), SHORT_NBYTES, 64)
-    traffic = torch.zeros(2 * LINK_NBYTES // 4, device=device)  # more than a cache holds
-    busy = (median(busy_rate(way) for _ in range(REPLAYS)) for way in (0, 1))
-    return Link(to_host, to_device, both, both, max(0.0, short_s - SHORT_NBYTES / to_host), *busy)
-
-
-def _timed(run: Callable[[], None]) -> float:
-    """Seconds of `run` on the device."""
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda.synchronize()
-    begin.record()
-    run()
-    end.record()
-    torch.cuda.synchronize()
-    elapsed_ms: float = begin.elapsed_time(end)
-    return elapsed_ms / 1e3
-
-
 class _Cache:
     """Measurements on disk, one file per GPU, versions and kernel sources.
 
@@ -290,14 +270,14 @@ class _Cache:
         stored = json.loads(self._path.read_text()) if self._path.exists() else {}
         samples = stored.get("samples", {})
         self.samples: Samples = {key: tuple(map(tuple, rows)) for key, rows in samples.items()}
-        link = stored.get("link") or {}
-        self.link = Link(**link) if link.keys() == {field.name for field in fields(Link)} else None
+        self.link = Link(**stored["link"]) if stored.get("link") else None
+        self.busy: dict[str, list[float]] = stored.get("busy", {})
 
     def save(self) -> None:
         """Write what was measured, in one go."""
         link = None if self.link is None else asdict(self.link)
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"samples": self.samples, "link": link})
+        text = json.dumps({"samples": self.samples, "link": link, "busy": self.busy})
         with NamedTemporaryFile("w", dir=self._path.parent, delete=False) as partial:
             partial.write(text)
         Path(partial.name).replace(self._path)
