@@ -21,7 +21,7 @@ from .rounding import stored, stored_reference
 BY_OUTPUT: Final = ("leaky_relu", "sigmoid", "tanh", "relu6")
 BY_INPUT: Final = ("elu", "silu", "gelu", "gelu_tanh", "hardswish", "hardsigmoid")
 FUNCTIONS: Final = (*BY_OUTPUT, *BY_INPUT)
-_MOVED: Final = {"FUNCTION": "relu", "PRECISION": "ieee", "coefficient": 0.0}
+_RELU: Final = {"FUNCTION": "relu", "coefficient": 0.0}
 
 
 @triton.jit
@@ -35,22 +35,22 @@ def _masked_gradient(y, dy):
 
 
 @triton.jit(do_not_specialize=["numel"])
-def _relu_kernel(x_ptr, y_ptr, numel, BLOCK: tl.constexpr):
+def _relu_kernel(x_ptr, y_ptr, numel, PRECISION: tl.constexpr, BLOCK: tl.constexpr):
     start = tl.program_id(0).to(tl.int64) * BLOCK
     offs = tl.arange(0, BLOCK)
     x_ptr += start
     y_ptr += start
     if start + BLOCK <= numel:
         x = tl.load(x_ptr + offs)
-        tl.store(y_ptr + offs, _relu(x).to(x.dtype))
+        tl.store(y_ptr + offs, stored(_relu(x), x.dtype, PRECISION))
     else:
         mask = offs < numel - start
         x = tl.load(x_ptr + offs, mask=mask, other=0.0)
-        tl.store(y_ptr + offs, _relu(x).to(x.dtype), mask=mask)
+        tl.store(y_ptr + offs, stored(_relu(x), x.dtype, PRECISION), mask=mask)
 
 
 @triton.jit(do_not_specialize=["numel"])
-def _relu_grad_kernel(y_ptr, dy_ptr, dx_ptr, numel, BLOCK: tl.constexpr):
+def _relu_grad_kernel(y_ptr, dy_ptr, dx_ptr, numel, PRECISION: tl.constexpr, BLOCK: tl.constexpr):
     start = tl.program_id(0).to(tl.int64) * BLOCK
     offs = tl.arange(0, BLOCK)
     y_ptr += start
@@ -59,12 +59,12 @@ def _relu_grad_kernel(y_ptr, dy_ptr, dx_ptr, numel, BLOCK: tl.constexpr):
     if start + BLOCK <= numel:
         dy = tl.load(dy_ptr + offs)
         dx = _masked_gradient(tl.load(y_ptr + offs), dy)
-        tl.store(dx_ptr + offs, dx.to(dy.dtype))
+        tl.store(dx_ptr + offs, stored(dx, dy.dtype, PRECISION))
     else:
         mask = offs < numel - start
         dy = tl.load(dy_ptr + offs, mask=mask, other=0.0)
         dx = _masked_gradient(tl.load(y_ptr + offs, mask=mask, other=0.0), dy)
-        tl.store(dx_ptr + offs, dx.to(dy.dtype), mask=mask)
+        tl.store(dx_ptr + offs, stored(dx, dy.dtype, PRECISION), mask=mask)
 
 
 @triton.jit
@@ -122,7 +122,7 @@ def _activate_ranges_kernel(
     c, mask = block_channels(pixels, lanes, LANE, BLOCK_PIXELS, BLOCK_C)
     x = tl.load(block_ptrs(x_ptr, c, x_lanes, LANE, BLOCK_PIXELS), mask=mask, other=0.0)
     if FUNCTION == "relu":
-        y = _relu(x).to(x.dtype)
+        y = stored(_relu(x), x.dtype, PRECISION)
     else:
         y = stored(activated(x.to(tl.float32), coefficient, FUNCTION), x.dtype, PRECISION)
     tl.store(block_ptrs(y_ptr, c, y_lanes, LANE, BLOCK_PIXELS), y, mask=mask)
@@ -138,7 +138,7 @@ def _activate_grad_ranges_kernel(
     values = tl.load(block_ptrs(map_ptr, c, map_lanes, LANE, BLOCK_PIXELS), mask=mask, other=0.0)
     dy = tl.load(block_ptrs(dy_ptr, c, dy_lanes, LANE, BLOCK_PIXELS), mask=mask, other=0.0)
     if FUNCTION == "relu":
-        dx = _masked_gradient(values, dy).to(dy.dtype)
+        dx = stored(_masked_gradient(values, dy), dy.dtype, PRECISION)
     else:
         wide = values.to(tl.float32), dy.to(tl.float32)
         if BY_OUTPUT:
@@ -149,23 +149,24 @@ def _activate_grad_ranges_kernel(
     tl.store(block_ptrs(dx_ptr, c, dx_lanes, LANE, BLOCK_PIXELS), dx, mask=mask)
 
 
-def relu(x: Tensor, y: Tensor) -> None:
+def relu(x: Tensor, y: Tensor, *, precision: str = "ieee") -> None:
     """y = max(x, 0), NaN kept; same shape and dtype; y may be x.
 
     Maps here and below are contiguous or ranges of the channels of contiguous ones.
     """
     if are_whole(x, y):
-        launch(_relu_kernel, x, y)
+        launch(_relu_kernel, x, y, PRECISION=precision)
     else:
-        launch_ranges(_activate_ranges_kernel, x, y, **_MOVED)
+        launch_ranges(_activate_ranges_kernel, x, y, PRECISION=precision, **_RELU)
 
 
-def relu_grad(y: Tensor, dy: Tensor, dx: Tensor) -> None:
+def relu_grad(y: Tensor, dy: Tensor, dx: Tensor, *, precision: str = "ieee") -> None:
     """dx = dy where the output y is above zero (or NaN), else 0; dx may be dy."""
     if are_whole(y, dy, dx):
-        launch(_relu_grad_kernel, y, dy, dx)
+        launch(_relu_grad_kernel, y, dy, dx, PRECISION=precision)
     else:
-        launch_ranges(_activate_grad_ranges_kernel, y, dy, dx, BY_OUTPUT=True, **_MOVED)
+        settings = {"BY_OUTPUT": True, "PRECISION": precision, **_RELU}
+        launch_ranges(_activate_grad_ranges_kernel, y, dy, dx, **settings)
 
 
 def activate(
@@ -198,14 +199,14 @@ def activate_grad(
         launch_ranges(_activate_grad_ranges_kernel, values, dy, dx, **constants)
 
 
-def relu_reference(x: Tensor, y: Tensor) -> None:
+def relu_reference(x: Tensor, y: Tensor, *, precision: str = "ieee") -> None:
     """What `relu` computes."""
-    y.copy_(torch.relu(x))
+    y.copy_(stored_reference(torch.relu(x), y.dtype, precision))
 
 
-def relu_grad_reference(y: Tensor, dy: Tensor, dx: Tensor) -> None:
+def relu_grad_reference(y: Tensor, dy: Tensor, dx: Tensor, *, precision: str = "ieee") -> None:
     """What `relu_grad` computes."""
-    dx.copy_(dy.masked_fill(y <= 0, 0.0))
+    dx.copy_(stored_reference(dy.masked_fill(y <= 0, 0.0), dx.dtype, precision))
 
 
 _aten: Final = torch.ops.aten

@@ -169,14 +169,14 @@ def _normalize_kernel(
     ptrs = x_ptr + offsets(start, c, x_pitch, ALIGN, BLOCK_R)
     x = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
     at = normalizing(statistics_ptr, weight_ptr, bias_ptr, c, mask_c, channels)
-    y = stored(normalized(x, *at), y_ptr.dtype.element_ty, PRECISION)
+    y = normalized(x, *at).to(y_ptr.dtype.element_ty)
     if residual_ptr is not None:
         ptrs = residual_ptr + offsets(start, c, residual_pitch, ALIGN, BLOCK_R)
         total = y.to(tl.float32) + tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
-        y = stored(total, y_ptr.dtype.element_ty, PRECISION)
+        y = total.to(y_ptr.dtype.element_ty)
     if FUNCTION != "":
-        y = function_of(y.to(tl.float32), coefficient, FUNCTION)
-        y = stored(y, y_ptr.dtype.element_ty, PRECISION)
+        y = function_of(y.to(tl.float32), coefficient, FUNCTION).to(y_ptr.dtype.element_ty)
+    y = stored(y, y_ptr.dtype.element_ty, PRECISION)
     tl.store(y_ptr + offsets(start, c, y_pitch, ALIGN, BLOCK_R), y, mask=mask)
 
 
@@ -237,8 +237,9 @@ def batch_norm(
 ) -> None:  # fmt: skip
     """y = (x - mean) / sqrt(variance + eps) * weight + bias, then + residual, then its function.
 
-    That is "relu", one of activation.py's with its coefficient, or "" for none. Rounded after each,
-    as ops apart would. y may be the residual. Moves each map once.
+    That is "relu", one of activation.py's with its coefficient, or "" for none. Rounded to y's type
+    after each, as ops apart would, and last as products of `precision` read it. y may be the
+    residual. Moves each map once.
     """
     if x.numel() == 0:
         return
@@ -302,23 +303,20 @@ def batch_norm_reference(
     function: str = "", coefficient: float = 0.0, precision: str = "ieee",
 ) -> None:  # fmt: skip
     """What `batch_norm` computes."""
-    total = normalized_reference(x, statistics, weight, bias, y.dtype, precision)
+    total = normalized_reference(x, statistics, weight, bias, y.dtype)
     if residual is not None:
-        total = stored_reference(total.float() + residual.float(), y.dtype, precision)
+        total = (total.float() + residual.float()).to(y.dtype)
     if function == "relu":
-        y.copy_(torch.relu(total))
+        total = torch.relu(total)
     elif function:
-        settings = {"function": function, "coefficient": coefficient, "precision": precision}
-        activate_reference(total, y, **settings)
-    else:
-        y.copy_(total)
+        activate_reference(total, total, function=function, coefficient=coefficient)
+    y.copy_(stored_reference(total, y.dtype, precision))
 
 
 def normalized_reference(
-    x: Tensor, statistics: Tensor, weight: Tensor | None, bias: Tensor | None,
-    dtype: torch.dtype, precision: str,
-) -> Tensor:  # fmt: skip
-    """The normalized map as it is stored; computed in float64, so that no bit depends on places."""
+    x: Tensor, statistics: Tensor, weight: Tensor | None, bias: Tensor | None, dtype: torch.dtype
+) -> Tensor:
+    """The normalized map; computed in float64, so that no bit depends on places."""
     y = (x.double() - statistics[0]) * (statistics[1] if weight is None else statistics[1] * weight)
     y = y if bias is None else y + bias
-    return stored_reference(y.float(), dtype, precision)
+    return y.float().to(dtype)

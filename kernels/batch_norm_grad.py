@@ -36,18 +36,18 @@ from .rounding import stored, stored_reference
 @triton.jit
 def _behind(
     x, dy, mean, scale, shift, coefficient, dtype: tl.constexpr, FUNCTION: tl.constexpr,
-    BY_OUTPUT: tl.constexpr, PRECISION: tl.constexpr,
+    BY_OUTPUT: tl.constexpr, OUT_PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of the normalized x, of what was stored of it, from that of its function."""
-    z = stored(normalized(x, mean, scale, shift), dtype, PRECISION).to(tl.float32)
+    """The gradient of the normalized x, as a map holds it, from that of its function."""
+    z = normalized(x, mean, scale, shift).to(dtype).to(tl.float32)
     if FUNCTION == "relu":
         dz = tl.where(z <= 0, 0.0, dy)
     elif BY_OUTPUT:
-        y = stored(activated(z, coefficient, FUNCTION), dtype, PRECISION).to(tl.float32)
+        y = stored(activated(z, coefficient, FUNCTION), dtype, OUT_PRECISION).to(tl.float32)
         dz = grad_by_output(y, dy, coefficient, FUNCTION)
     else:
         dz = grad_by_input(z, dy, coefficient, FUNCTION)
-    return stored(dz, dtype, PRECISION).to(tl.float32)
+    return dz.to(dtype).to(tl.float32)
 
 
 @triton.jit(do_not_specialize=["num_rows", "group_rows", "slice_rows", "splits"])
@@ -55,8 +55,9 @@ def _sums_kernel(
     x_ptr, dy_ptr, term_ptr, statistics_ptr, weight_ptr, bias_ptr, y_ptr, partials_ptr, grad_ptr,
     num_rows, channels, x_pitch, dy_pitch, term_pitch, y_pitch, grad_pitch,
     group_rows, slice_rows, splits, coefficient,
-    FUNCTION: tl.constexpr, BY_OUTPUT: tl.constexpr, PRECISION: tl.constexpr,
-    ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
+    FUNCTION: tl.constexpr, BY_OUTPUT: tl.constexpr, OUT_PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+    STAGES: tl.constexpr,
 ):  # fmt: skip
     """Sums of dy and of dy (x - mean) of BLOCK_C channels of one slice."""
     part, c, mask_c = place_of(tl.program_id(0), channels, ALIGN, BLOCK_C)
@@ -73,7 +74,7 @@ def _sums_kernel(
         if term_ptr is not None:
             ptrs = term_ptr + offsets(start + first, c, term_pitch, ALIGN, BLOCK_R)
             total = dy.to(tl.float32) + tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
-            dy = stored(total, dy_ptr.dtype.element_ty, PRECISION)
+            dy = total.to(dy_ptr.dtype.element_ty)
         dy = dy.to(tl.float32)
         if y_ptr is not None:
             ptrs = y_ptr + offsets(start + first, c, y_pitch, ALIGN, BLOCK_R)
@@ -81,9 +82,10 @@ def _sums_kernel(
         elif FUNCTION != "":
             dy = _behind(
                 x, dy, mean, scale, shift, coefficient, x_ptr.dtype.element_ty,
-                FUNCTION, BY_OUTPUT, PRECISION,
+                FUNCTION, BY_OUTPUT, OUT_PRECISION,
             )  # fmt: skip
         if grad_ptr is not None:
+            dy = stored(dy, tl.float32, PRECISION)
             ptrs = grad_ptr + offsets(start + first, c, grad_pitch, ALIGN, BLOCK_R)
             tl.store(ptrs, dy.to(grad_ptr.dtype.element_ty), mask=mask)
         sums += dy
@@ -113,12 +115,12 @@ def _params_kernel(
     tl.store(dweight_ptr + c, tl.sum(products, 0) * rstd, mask=mask_c)
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+@triton.jit(do_not_specialize=["num_rows", "rounded_from"])
 def _grad_input_kernel(
     x_ptr, dy_ptr, statistics_ptr, weight_ptr, bias_ptr, dweight_ptr, dbias_ptr, added_ptr, dx_ptr,
-    num_rows, channels, x_pitch, dy_pitch, added_pitch, dx_pitch, share, coefficient,
-    FUNCTION: tl.constexpr, BY_OUTPUT: tl.constexpr, PRECISION: tl.constexpr,
-    ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+    num_rows, channels, x_pitch, dy_pitch, added_pitch, dx_pitch, rounded_from, share, coefficient,
+    FUNCTION: tl.constexpr, BY_OUTPUT: tl.constexpr, OUT_PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     tile, c, mask_c = place_of(tl.program_id(0), channels, ALIGN, BLOCK_C)
     start = tile * BLOCK_R
@@ -132,32 +134,37 @@ def _grad_input_kernel(
         if FUNCTION != "":
             dx = _behind(
                 x, dx, mean, scale, shift, coefficient, x_ptr.dtype.element_ty,
-                FUNCTION, BY_OUTPUT, PRECISION,
+                FUNCTION, BY_OUTPUT, OUT_PRECISION,
             )  # fmt: skip
         if dbias_ptr is not None:
             rstd = tl.load(statistics_ptr + channels + c, mask=mask_c, other=0.0)
             dbias = tl.load(dbias_ptr + c, mask=mask_c, other=0.0) * share
             slope = tl.load(dweight_ptr + c, mask=mask_c, other=0.0) * rstd * share
             dx = tl.fma(mean - x, slope[None, :], dx - dbias[None, :])
-    dx = stored(dx * scale, dx_ptr.dtype.element_ty, PRECISION)
+    dx = (dx * scale).to(dx_ptr.dtype.element_ty)
     if added_ptr is not None:
         ptrs = added_ptr + offsets(start, c, added_pitch, ALIGN, BLOCK_R)
         total = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32) + dx.to(tl.float32)
-        dx = stored(total, dx_ptr.dtype.element_ty, PRECISION)
-    tl.store(dx_ptr + offsets(start, c, dx_pitch, ALIGN, BLOCK_R), dx, mask=mask)
+        dx = total.to(dx_ptr.dtype.element_ty)
+    last = stored(dx, dx_ptr.dtype.element_ty, PRECISION)
+    if rounded_from is not None:
+        last = tl.where((c >= rounded_from)[None, :], last, dx)
+    tl.store(dx_ptr + offsets(start, c, dx_pitch, ALIGN, BLOCK_R), last, mask=mask)
 
 
 def batch_norm_grad_sums(
     x: Tensor, dy: Tensor, term: Tensor | None, statistics: Tensor,
     weight: Tensor | None, bias: Tensor | None, y: Tensor | None,
     partials: Tensor, grad: Tensor | None, *, group: int,
-    function: str = "", coefficient: float = 0.0, precision: str = "ieee",
+    function: str = "", coefficient: float = 0.0, out_precision: str = "ieee",
+    precision: str = "ieee",
 ) -> None:  # fmt: skip
     """Sums of g and of g (x - mean) over each slice, as `batch_norm_moments` cuts them.
 
-    g is dy, or dy + term, rounded as a sum of maps is; zero where y, the output of a ReLU, is not
-    above zero. Without y it is the gradient behind `function` of the normalized x, as `batch_norm`
-    has it. It is written to `grad`, if given, which may be dy. Moves each map once.
+    g is dy, or dy + term in its type; zero where y, the output of a ReLU, is not above zero.
+    Without y it is the gradient behind `function` of the normalized x, as `batch_norm` has it with
+    the precision `out_precision`. It is written to `grad`, if given, which may be dy, as products
+    of `precision` read it. Moves each map once.
     """
     cut = slices_of(x.shape, partials, group)
     channels = x.shape[-1]
@@ -167,8 +174,15 @@ def batch_norm_grad_sums(
         x, dy, term, statistics, weight, bias, y, partials, grad, cut.rows, channels,
         pitch_of(x), pitch_of(dy), pitch_of(term), pitch_of(y), pitch_of(grad),
         cut.group_rows, cut.slice_rows, cut.splits, float(coefficient),
-        FUNCTION=function, BY_OUTPUT=function in BY_OUTPUT, PRECISION=precision, **tile,
+        **_behind_constants(function, out_precision), PRECISION=precision, **tile,
     )  # fmt: skip
+
+
+def _behind_constants(function: str, out_precision: str) -> dict[str, str | bool]:
+    """Compile-time arguments of `_behind`: only gradients by the output ask how that was stored."""
+    by_output = function in BY_OUTPUT
+    rounded = out_precision if by_output else "ieee"
+    return {"FUNCTION": function, "BY_OUTPUT": by_output, "OUT_PRECISION": rounded}
 
 
 def batch_norm_grad_params(
@@ -185,14 +199,16 @@ def batch_norm_grad_params(
 def batch_norm_grad_input(
     x: Tensor | None, dy: Tensor, statistics: Tensor, weight: Tensor | None, bias: Tensor | None,
     dweight: Tensor | None, dbias: Tensor | None, dx: Tensor, *,
-    rows: int, added: Tensor | None = None,
-    function: str = "", coefficient: float = 0.0, precision: str = "ieee",
+    rows: int, added: Tensor | None = None, rounded_from: int | None = None,
+    function: str = "", coefficient: float = 0.0, out_precision: str = "ieee",
+    precision: str = "ieee",
 ) -> None:  # fmt: skip
     """dx from dy, and from the gradients of weight and bias where x was normalized by itself.
 
     `rows` are those of the whole batch; dx may be dy. `function` is as for `batch_norm_grad_sums`;
     without it and those gradients there is no need of x. `added`, which may be dx, counts besides:
-    a gradient that adds to dx as it is stored. Moves each map once.
+    a gradient that adds to dx. Products of `precision` read dx, or its channels from
+    `rounded_from` on. Moves each map once.
     """
     if dx.numel() == 0:
         return
@@ -201,8 +217,9 @@ def batch_norm_grad_input(
     grid = (triton.cdiv(num_rows, tile["BLOCK_R"]) * triton.cdiv(channels, tile["BLOCK_C"]),)
     _grad_input_kernel[grid](
         x, dy, statistics, weight, bias, dweight, dbias, added, dx, num_rows, channels,
-        pitch_of(x), pitch_of(dy), pitch_of(added), pitch_of(dx), 1.0 / rows, float(coefficient),
-        FUNCTION=function, BY_OUTPUT=function in BY_OUTPUT, PRECISION=precision, **tile,
+        pitch_of(x), pitch_of(dy), pitch_of(added), pitch_of(dx), rounded_from,
+        1.0 / rows, float(coefficient),
+        **_behind_constants(function, out_precision), PRECISION=precision, **tile,
     )  # fmt: skip
 
 
@@ -210,17 +227,19 @@ def batch_norm_grad_sums_reference(
     x: Tensor, dy: Tensor, term: Tensor | None, statistics: Tensor,
     weight: Tensor | None, bias: Tensor | None, y: Tensor | None,
     partials: Tensor, grad: Tensor | None, *, group: int,
-    function: str = "", coefficient: float = 0.0, precision: str = "ieee",
+    function: str = "", coefficient: float = 0.0, out_precision: str = "ieee",
+    precision: str = "ieee",
 ) -> None:  # fmt: skip
     """What `batch_norm_grad_sums` computes."""
     if term is not None:
-        dy = stored_reference(dy.float() + term.float(), dy.dtype, precision)
+        dy = (dy.float() + term.float()).to(dy.dtype)
     if y is not None:
         dy = dy.masked_fill(y <= 0, 0.0)
     elif function:
-        settings = {"function": function, "coefficient": coefficient, "precision": precision}
+        settings = {"function": function, "coefficient": coefficient, "precision": out_precision}
         dy = _behind_reference(x, dy, statistics, weight, bias, **settings)
     if grad is not None:
+        dy = stored_reference(dy, grad.dtype, precision)
         grad.copy_(dy)
     channels = x.shape[-1]
     off, terms = ((t.reshape(-1, channels).double()) for t in (x - statistics[0].double(), dy))
@@ -244,34 +263,37 @@ def batch_norm_grad_params_reference(
 def batch_norm_grad_input_reference(
     x: Tensor | None, dy: Tensor, statistics: Tensor, weight: Tensor | None, bias: Tensor | None,
     dweight: Tensor | None, dbias: Tensor | None, dx: Tensor, *,
-    rows: int, added: Tensor | None = None,
-    function: str = "", coefficient: float = 0.0, precision: str = "ieee",
+    rows: int, added: Tensor | None = None, rounded_from: int | None = None,
+    function: str = "", coefficient: float = 0.0, out_precision: str = "ieee",
+    precision: str = "ieee",
 ) -> None:  # fmt: skip
     """What `batch_norm_grad_input` computes."""
     grad = dy.double()
     if function and x is not None:
-        settings = {"function": function, "coefficient": coefficient, "precision": precision}
+        settings = {"function": function, "coefficient": coefficient, "precision": out_precision}
         grad = _behind_reference(x, dy, statistics, weight, bias, **settings).double()
     mean, rstd = statistics[0].double(), statistics[1].double()
     if dbias is not None and dweight is not None and x is not None:
         grad = grad - (dbias + (x.double() - mean) * rstd * dweight) / rows
     grad = grad * (rstd if weight is None else rstd * weight)
-    total = stored_reference(grad.float(), dx.dtype, precision)
+    total = grad.float().to(dx.dtype)
     if added is not None:
-        total = stored_reference(added.float() + total.float(), dx.dtype, precision)
+        total = (added.float() + total.float()).to(dx.dtype)
     dx.copy_(total)
+    last = slice(rounded_from, None)
+    dx[..., last] = stored_reference(total[..., last], dx.dtype, precision)
 
 
 def _behind_reference(
     x: Tensor, dy: Tensor, statistics: Tensor, weight: Tensor | None, bias: Tensor | None, *,
     function: str, coefficient: float, precision: str,
 ) -> Tensor:  # fmt: skip
-    z = normalized_reference(x, statistics, weight, bias, x.dtype, precision)
+    z = normalized_reference(x, statistics, weight, bias, x.dtype)
     if function == "relu":
         return dy.masked_fill(z <= 0, 0.0)
-    settings = {"function": function, "coefficient": coefficient, "precision": precision}
+    settings = {"function": function, "coefficient": coefficient}
     if function in BY_OUTPUT:
-        activate_reference(z, z, **settings)
+        activate_reference(z, z, **settings, precision=precision)
     dz = torch.empty_like(z)
     activate_grad_reference(z, dy, dz, **settings)
     return dz

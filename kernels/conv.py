@@ -44,24 +44,28 @@ from .rounding import stored_reference
 
 def conv2d(
     x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor, *,
-    stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str, relu: bool = False,
+    stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
+    out_precision: str | None = None, relu: bool = False,
     moments: Tensor | None = None, cells: MomentCells | None = None,
 ) -> None:  # fmt: skip
     """y [N, P, Q, K] from x [N, H, W, C], packed [K, R, S, C/g] and bias, float32 [K] or None.
 
-    With `relu` negative outputs are zero. `moments` are those that `cell_moments` finds of the
-    `cells` of y; the first sample is the first of one.
+    `out_precision` is that of the products which read y, by default the same. With `relu` negative
+    outputs are zero. `moments` are those that `cell_moments` finds of the `cells` of y; the first
+    sample is the first of one.
     """
     if y.numel() == 0:
         return
     taps = _forward_filter(packed, stride, padding, dilation, groups)
-    epilogue = Epilogue(bias, relu=relu, moments=moments, cells=cells)
+    left_as = out_precision or precision
+    epilogue = Epilogue(bias, relu=relu, moments=moments, cells=cells, out_precision=left_as)
     _launch_forward(x, packed, y, taps, epilogue, precision)
 
 
 def conv2d_max_pool(
     x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor, codes: Tensor, *,
-    stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str, relu: bool = True,
+    stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
+    out_precision: str | None = None, relu: bool = True,
 ) -> None:  # fmt: skip
     """Maxima y [N, P//2, Q//2, K] of the windows 2x2, at stride 2, of what `conv2d` gives.
 
@@ -73,20 +77,23 @@ def conv2d_max_pool(
         return
     taps = _forward_filter(packed, stride, padding, dilation, groups)
     assert taps.out_channels % 4 == 0, f"{taps.out_channels} channels of a group fill no bytes"
-    _launch_forward(x, packed, y, taps, Epilogue(bias, relu=relu, codes=codes), precision)
+    left_as = out_precision or precision
+    epilogue = Epilogue(bias, relu=relu, codes=codes, out_precision=left_as)
+    _launch_forward(x, packed, y, taps, epilogue, precision)
 
 
 def conv2d_grad_input(
     dy: Tensor, packed: Tensor, dx: Tensor, *,
     stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
-    bias: Tensor | None = None, mask: Tensor | None = None, sums: Tensor | None = None,
+    out_precision: str | None = None, bias: Tensor | None = None, mask: Tensor | None = None,
+    sums: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Gradient dx [N, H, W, C] from dy [N, P, Q, K] and packed [C, R, S, K/g], the filter turned.
 
     It is a convolution of dy spread out by the stride, and with `bias`, float32 [C], a transposed
     convolution; dx may then have rows and columns that no window reached. Where `mask`, a map of
     dx's shape and type, is zero or below, dx is zero: the gradient of a ReLU whose output is the
-    mask. `sums` are those that `sum_cells` makes of dx.
+    mask. `sums` are those that `sum_cells` makes of dx; `out_precision` is as for `conv2d`.
     """
     if dx.numel() == 0:
         return
@@ -95,7 +102,8 @@ def conv2d_grad_input(
     taps = Filter(
         (size_r, size_s), (1, 1), turned, dilation, groups, out_channels, in_channels // groups
     )
-    epilogue = Epilogue(bias, mask=mask, sums=sums)
+    left_as = out_precision or precision
+    epilogue = Epilogue(bias, mask=mask, sums=sums, out_precision=left_as)
     if not _suits_box(dy, dx, taps, precision) or not _has_phases(taps, stride, epilogue):
         launch_pointer(dy, packed, dx, taps, stride, epilogue, precision)
         sum_apart(dx, epilogue)
@@ -212,7 +220,8 @@ def _launch_phases(
 
 def conv2d_reference(
     x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor, *,
-    stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str, relu: bool = False,
+    stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
+    out_precision: str | None = None, relu: bool = False,
     moments: Tensor | None = None, cells: MomentCells | None = None,
 ) -> None:  # fmt: skip
     """Plain `conv2d`."""
@@ -223,7 +232,7 @@ def conv2d_reference(
                 _channels_first(part), weight, None, stride, padding, dilation, groups
             ).permute(0, 2, 3, 1)
             wide = result if bias is None else result.float() + bias
-            out.copy_(stored_reference(wide, out.dtype, precision))
+            out.copy_(stored_reference(wide, out.dtype, out_precision or precision))
     if relu:
         y.relu_()
     if moments is not None and cells is not None:
@@ -232,7 +241,8 @@ def conv2d_reference(
 
 def conv2d_max_pool_reference(
     x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor, codes: Tensor, *,
-    stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str, relu: bool = True,
+    stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
+    out_precision: str | None = None, relu: bool = True,
 ) -> None:  # fmt: skip
     """Plain `conv2d_max_pool`, through the whole map."""
     num_samples, height, width, channels = y.shape
@@ -240,7 +250,8 @@ def conv2d_max_pool_reference(
     sides = [(x.shape[i + 1] + 2 * padding[i] - reach[i]) // stride[i] + 1 for i in (0, 1)]
     whole = y.new_empty(num_samples, *sides, channels)
     settings = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-    conv2d_reference(x, packed, bias, whole, **settings, precision=precision, relu=relu)
+    rounding_of = {"precision": precision, "out_precision": out_precision}
+    conv2d_reference(x, packed, bias, whole, **settings, **rounding_of, relu=relu)
     windows = whole[:, : 2 * height, : 2 * width].unflatten(1, (-1, 2)).unflatten(3, (-1, 2))
     values = windows.permute(0, 1, 3, 5, 2, 4).flatten(4)  # [N, P//2, Q//2, K, 4]
     y.copy_(values[..., 0])
@@ -256,7 +267,8 @@ def conv2d_max_pool_reference(
 def conv2d_grad_input_reference(
     dy: Tensor, packed: Tensor, dx: Tensor, *,
     stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
-    bias: Tensor | None = None, mask: Tensor | None = None, sums: Tensor | None = None,
+    out_precision: str | None = None, bias: Tensor | None = None, mask: Tensor | None = None,
+    sums: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Plain `conv2d_grad_input`."""
     grouped = _computed(packed).unflatten(0, (groups, -1)).flip(2, 3)  # [g, C/g, R, S, K/g]
@@ -268,7 +280,7 @@ def conv2d_grad_input_reference(
             result = conv2d_input(size, weight, grad, stride, padding, dilation, groups)
             result = result.permute(0, 2, 3, 1)
             wide = result if bias is None else result.float() + bias
-            out.copy_(stored_reference(wide, out.dtype, precision))
+            out.copy_(stored_reference(wide, out.dtype, out_precision or precision))
     if mask is not None:
         dx.masked_fill_(mask <= 0, 0.0)
     if sums is not None:

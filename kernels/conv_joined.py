@@ -21,7 +21,8 @@ def conv_joined_kernel(
     num_samples, in_h, in_w, height, width, out_c, pad_h, pad_w, dil_h, dil_w,
     R: tl.constexpr, S: tl.constexpr, IN_C: tl.constexpr, PITCH: tl.constexpr,
     STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
-    HAS_BIAS: tl.constexpr, RELU: tl.constexpr, POOL: tl.constexpr, PRECISION: tl.constexpr,
+    HAS_BIAS: tl.constexpr, RELU: tl.constexpr, POOL: tl.constexpr,
+    PRECISION: tl.constexpr, OUT_PRECISION: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr,
     BLOCK_K: tl.constexpr, BLOCK_E: tl.constexpr, PARTS: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -65,5 +66,5 @@ def conv_joined_kernel(
     leave_box(
         acc, bias_ptr, None, y_desc, codes_ptr, moments_ptr,
         n, h, w, k, num_samples, height, width, out_c,
-        HAS_BIAS, False, RELU, POOL, PRECISION, BLOCK_N, BLOCK_H, BLOCK_W, BLOCK_K, PARTS,
+        HAS_BIAS, False, RELU, POOL, OUT_PRECISION, BLOCK_N, BLOCK_H, BLOCK_W, BLOCK_K, PARTS,
     )  # fmt: skip

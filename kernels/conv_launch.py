@@ -45,6 +45,7 @@ class Epilogue:
     sums: Tensor | None = None  # of the cells of what is stored
     moments: Tensor | None = None  # of `cells` of what is stored
     cells: MomentCells | None = None
+    out_precision: str = "ieee"  # of the products that read a float32 output
 
     def moments_by(self, box: Box, *, flat: bool = False) -> Tensor | None:
         """The moments, where these boxes are the cells."""
@@ -87,7 +88,7 @@ def launch_pointer(
         R=taps.size[0], S=taps.size[1], STRIDE_H=taps.stride[0], STRIDE_W=taps.stride[1],
         UP_H=up[0], UP_W=up[1],
         STEP_H=up[0] // gcd(up[0], taps.dilation[0]), STEP_W=up[1] // gcd(up[1], taps.dilation[1]),
-        **_flags(epilogue), FLATTEN=few, PRECISION=precision,
+        **_flags(epilogue), FLATTEN=few, PRECISION=precision, OUT_PRECISION=epilogue.out_precision,
         BLOCK_P=tile.pixels, BLOCK_K=tile.out_channels, BLOCK_C=tile.in_channels,
         num_warps=tile.num_warps, num_stages=tile.num_stages,
     )  # fmt: skip
@@ -164,7 +165,8 @@ def launch_specialized(
         epilogue.codes, epilogue.sums, moments,
         num_samples, height, width, taps.in_channels, taps.out_channels, pitch,
         *taps.padding, *taps.dilation, *weights.strides,
-        R=taps.size[0], S=taps.size[1], **_flags(epilogue), ROUND=y.dtype == torch.float32,
+        R=taps.size[0], S=taps.size[1], **_flags(epilogue),
+        ROUND=y.dtype == torch.float32 and epilogue.out_precision == "tf32",
         CELL=cell, MOMENTS=moments is not None, ROWS=taps.size[0] if shared else 1,
         BLOCK_N=box[0], BLOCK_H=box[1], BLOCK_W=box[2], BLOCK_K=tile.out_channels,
         STAGES=3 if shared else tile.num_stages, PACKED_STAGES=2 if shared else tile.num_stages,
@@ -195,7 +197,8 @@ def _launch_plain_box(
         epilogue.codes, moments,
         num_samples, height, width, taps.in_channels, taps.out_channels,
         *taps.padding, *taps.dilation, *weights.strides,
-        R=taps.size[0], S=taps.size[1], **_flags(epilogue), PRECISION=precision,
+        R=taps.size[0], S=taps.size[1], **_flags(epilogue),
+        PRECISION=precision, OUT_PRECISION=epilogue.out_precision,
         BLOCK_N=box[0], BLOCK_H=box[1], BLOCK_W=box[2],
         BLOCK_K=tile.out_channels, BLOCK_C=tile.in_channels,
         PARTS=tile.parts, STAGES=tile.num_stages, FLATTEN=tile.flatten, num_warps=tile.num_warps,
@@ -220,7 +223,8 @@ def launch_joined(
         *taps.padding, *taps.dilation,
         R=taps.size[0], S=taps.size[1], IN_C=taps.in_channels, PITCH=pitch_of(x),
         STRIDE_H=taps.stride[0], STRIDE_W=taps.stride[1],
-        HAS_BIAS=epilogue.bias is not None, RELU=epilogue.relu, POOL=pooled, PRECISION=precision,
+        HAS_BIAS=epilogue.bias is not None, RELU=epilogue.relu, POOL=pooled,
+        PRECISION=precision, OUT_PRECISION=epilogue.out_precision,
         BLOCK_N=box[0], BLOCK_H=box[1], BLOCK_W=box[2],
         BLOCK_K=tile.out_channels, BLOCK_E=tile.in_channels, PARTS=tile.parts,
         num_warps=tile.num_warps,

@@ -76,7 +76,7 @@ def conv_kernel(
     R: tl.constexpr, S: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     UP_H: tl.constexpr, UP_W: tl.constexpr, STEP_H: tl.constexpr, STEP_W: tl.constexpr,
     HAS_BIAS: tl.constexpr, HAS_MASK: tl.constexpr, RELU: tl.constexpr, POOL: tl.constexpr,
-    FLATTEN: tl.constexpr, PRECISION: tl.constexpr,
+    FLATTEN: tl.constexpr, PRECISION: tl.constexpr, OUT_PRECISION: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
 ) -> None:  # fmt: skip
     """Output h sums taps r of input (h * STRIDE - pad + r * dil) / UP, where whole; w likewise.
@@ -155,7 +155,7 @@ def conv_kernel(
     if POOL:
         num_windows = num_samples.to(tl.int64) * (out_h // 2) * (out_w // 2)
         first_k = group * out_c
-        rounded = stored(acc, y_ptr.dtype.element_ty, PRECISION).to(tl.float32)
+        rounded = stored(acc, y_ptr.dtype.element_ty, OUT_PRECISION).to(tl.float32)
         _store_windows(
             y_ptr + first_k, codes_ptr + first_k // 4, rounded,
             tl.program_id(0) // tiles_k, offs_k, num_windows,
@@ -166,7 +166,7 @@ def conv_kernel(
         offs_k += group * out_c
         y_ptrs = y_ptr + pixel[:, None] * y_pitch + offs_k[None, :]
         mask = mask_p[:, None] & mask_k[None, :]
-        y = stored(acc, y_ptr.dtype.element_ty, PRECISION)
+        y = stored(acc, y_ptr.dtype.element_ty, OUT_PRECISION)
         tl.store(y_ptrs, y, mask=mask)
         if HAS_MASK:
             # Read back: beside a masked accumulator ptxas serializes the products (triton 3.6).

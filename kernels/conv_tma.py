@@ -18,7 +18,7 @@ def conv_box_kernel(
     x_desc, packed_desc, bias_ptr, mask_desc, y_desc, codes_ptr, moments_ptr,
     num_samples, height, width, in_c, out_c, pad_h, pad_w, dil_h, dil_w, packed_h, packed_w,
     R: tl.constexpr, S: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_MASK: tl.constexpr,
-    RELU: tl.constexpr, POOL: tl.constexpr, PRECISION: tl.constexpr,
+    RELU: tl.constexpr, POOL: tl.constexpr, PRECISION: tl.constexpr, OUT_PRECISION: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr,
     BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
     PARTS: tl.constexpr, STAGES: tl.constexpr, FLATTEN: tl.constexpr,
@@ -52,5 +52,6 @@ def conv_box_kernel(
         leave_box(
             acc, bias_ptr, mask_desc, y_desc, codes_ptr, moments_ptr,
             n, h, w, k, num_samples, height, width, out_c,
-            HAS_BIAS, HAS_MASK, RELU, POOL, PRECISION, BLOCK_N, BLOCK_H, BLOCK_W, BLOCK_K, PARTS,
+            HAS_BIAS, HAS_MASK, RELU, POOL, OUT_PRECISION,
+            BLOCK_N, BLOCK_H, BLOCK_W, BLOCK_K, PARTS,
         )  # fmt: skip

@@ -42,12 +42,13 @@ def linear(
 
     Then ReLU, where asked for, and `dropout` with probability `dropout_p` by the seed and place
     given, each with the bits of a pass of its own. `out_precision` is that of the products which
-    read y, by default the same. `partials` float32 [N, shares, O] holds sums of `linear_shares`.
-    A weight that `keeps_weight` speaks of may come as it is kept, not rounded to TF32.
+    read what leaves, by default the same. `partials` float32 [N, shares, O] holds sums of
+    `linear_shares`. A weight that `keeps_weight` speaks of may come as it is kept, not rounded.
     """
     if x.shape[0] == 0:
         return
-    ending = Ending(bias=bias, relu=relu, out_precision=out_precision or precision)
+    left_as = out_precision or precision
+    ending = Ending(bias=bias, relu=relu, out_precision="ieee" if dropout_p > 0.0 else left_as)
     if suits_weight(x, weight, precision):
         multiply_weight(x, weight, partials, y, ending, by_k=False)
     elif partials is None:
@@ -60,22 +61,22 @@ def linear(
         # By itself: in the product, where a thread holds one of the four words that Philox draws
         # at once, the 1M elements of VGG-16's fc6 take four times the draws.
         place = {"op_id": op_id, "first_sample": first_sample}
-        dropout(y, y, seed, p=dropout_p, precision=out_precision or precision, **place)
+        dropout(y, y, seed, p=dropout_p, precision=left_as, **place)
 
 
 def linear_grad_input(
     dy: Tensor, weight: Tensor, dx: Tensor, *, precision: str, mask: Tensor | None = None,
-    scale: float = 1.0, partials: Tensor | None = None,
+    scale: float = 1.0, out_precision: str | None = None, partials: Tensor | None = None,
 ) -> None:  # fmt: skip
     """dx [N, F] = dy [N, O] weight; weight [O, F] in dy's dtype.
 
-    With `mask` [N, F], the output of a ReLU or of dropout after one: dx is rounded, multiplied by
-    `scale` and rounded again, and 0 where the mask is not above zero (or NaN). `partials` float32
-    [N, shares, F] holds sums of `linear_shares`.
+    With `mask` [N, F], the output of a ReLU or of dropout after one: what a map of dx's type holds
+    of it is multiplied by `scale`, and 0 where the mask is not above zero (or NaN). `out_precision`
+    is as for `linear`; `partials` float32 [N, shares, F] holds sums of `linear_shares`.
     """
     if dy.shape[0] == 0:
         return
-    ending = Ending(mask=mask, scale=scale, out_precision=precision)
+    ending = Ending(mask=mask, scale=scale, out_precision=out_precision or precision)
     if suits_weight(dy, weight, precision):
         multiply_weight(dy, weight, partials, dx, ending, by_k=True)
     elif suits_width(dy, weight):
@@ -122,25 +123,26 @@ def linear_reference(
     weight = stored_reference(weight, weight.dtype, precision)
     product = functional.linear(_wide(x), _wide(weight)).float()
     wide = product if bias is None else product + bias
-    y.copy_(stored_reference(wide, y.dtype, out_precision or precision))
+    left_as = out_precision or precision
+    y.copy_(stored_reference(wide, y.dtype, "ieee" if dropout_p > 0.0 else left_as))
     if relu:
         y.copy_(torch.relu(y))
     if dropout_p > 0.0:
         assert seed is not None
         place = {"op_id": op_id, "first_sample": first_sample}
-        dropout_reference(y, y, seed, p=dropout_p, precision=out_precision or precision, **place)
+        dropout_reference(y, y, seed, p=dropout_p, precision=left_as, **place)
 
 
 def linear_grad_input_reference(
     dy: Tensor, weight: Tensor, dx: Tensor, *, precision: str, mask: Tensor | None = None,
-    scale: float = 1.0, partials: Tensor | None = None,
+    scale: float = 1.0, out_precision: str | None = None, partials: Tensor | None = None,
 ) -> None:  # fmt: skip
     """What `linear_grad_input` computes; `precision` is torch's own setting."""
     weight = stored_reference(weight, weight.dtype, precision)
-    dx.copy_(stored_reference(_wide(dy) @ _wide(weight), dx.dtype, precision))
+    product = (_wide(dy) @ _wide(weight)).to(dx.dtype)
     if mask is not None:
-        scaled = stored_reference(dx.float() * scale, dx.dtype, precision)
-        dx.copy_(scaled.masked_fill(mask <= 0, 0.0))
+        product = (product.float() * scale).masked_fill(mask <= 0, 0.0)
+    dx.copy_(stored_reference(product, dx.dtype, out_precision or precision))
 
 
 def linear_grad_weight_reference(

@@ -229,17 +229,18 @@ def finish(
 ) -> tl.tensor:  # fmt: skip
     """What a product [rows, columns] leaves as: with the bias, then with ReLU or masked and scaled.
 
-    It is rounded where a pass of its own would take over from it: before the mask's scale.
+    To the type it is rounded where a pass of its own would take over from it: before the mask's
+    scale; for products that read it, last.
     """
     if bias_ptr is not None:
         acc += tl.load(bias_ptr + offs_n, mask=inside_n, other=0.0)[None, :]
-    out = stored(acc, dtype, OUT_PRECISION)
+    out = acc.to(dtype)
     if RELU:
         out = tl.where(out <= 0, 0.0, out)  # keeps NaN
     if mask_ptr is not None:
-        out = stored(out.to(tl.float32) * scale, out.dtype, OUT_PRECISION)
+        out = (out.to(tl.float32) * scale).to(dtype)
         out = tl.where(tl.load(mask_ptr + offs, mask=inside, other=0.0) <= 0, 0.0, out)
-    return out.to(dtype)
+    return stored(out, dtype, OUT_PRECISION)
 
 
 @triton.jit

@@ -125,7 +125,7 @@ def _store(
 ):  # fmt: skip
     if RELU:
         acc = gl.where(acc <= 0, 0.0, acc)
-    if ROUND:
+    if ROUND and mask_ptr is None:
         acc = rounded(acc)
     offs_f = f + gl.arange(0, acc.shape[0], gl.SliceLayout(1, acc.type.layout))
     offs_s = s + gl.arange(0, acc.shape[1], gl.SliceLayout(0, acc.type.layout))
@@ -133,10 +133,9 @@ def _store(
     offs = gl.expand_dims(offs_s.to(gl.int64) * row_stride, 0) + gl.expand_dims(offs_f, 1)
     if mask_ptr is not None:
         kept = gl.load(mask_ptr + offs, mask=inside, other=0.0)
-        acc = acc * scale
+        acc = gl.where(kept <= 0, 0.0, acc * scale)
         if ROUND:
             acc = rounded(acc)
-        acc = gl.where(kept <= 0, 0.0, acc)
     gl.store(out_ptr + offs, acc, mask=inside)
 
 

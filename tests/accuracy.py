@@ -1,12 +1,17 @@
 """Gradients and losses of a network in several types, and their errors against float64."""
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
+
+from tvdnn.kernels.rounding import stored_reference
 
 Gradients = Mapping[str, Tensor]
 Taken = dict[str, Tensor]  # of ReLUs, which elements passed; of max pooling, which were largest
@@ -47,6 +52,53 @@ def torchs_precision(dtype: str) -> Iterator[None]:
     yield
     for switch, value in zip(switches, before, strict=True):
         switch.fp32_precision = value
+
+
+def eager_tf32(net: nn.Module) -> nn.Module:
+    """A float32 copy that torch runs on the CPU as on tensor cores, products by products of TF32.
+
+    Depthwise convolutions, which take none, stay exact.
+    """
+    twin = torch_layers(net)
+    for module in twin.modules():
+        if type(module) is nn.Linear or (type(module) is nn.Conv2d and module.groups == 1):
+            module.forward = functools.partial(_product_forward, module)
+    return twin
+
+
+def _product_forward(module: nn.Conv2d | nn.Linear, x: Tensor) -> Tensor:
+    def product(x: Tensor, weight: Tensor) -> Tensor:
+        if isinstance(module, nn.Linear):
+            return functional.linear(x, weight)
+        sizes = (module.stride, module.padding, module.dilation)
+        return functional.conv2d(x, weight, None, *sizes)
+
+    y: Tensor = _Product.apply(x, module.weight, product)
+    if module.bias is None:
+        return y
+    return y + (module.bias if isinstance(module, nn.Linear) else module.bias[:, None, None])
+
+
+class _Product(torch.autograd.Function):
+    """A product, and those that are its gradients, of operands rounded to TF32."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, product: Callable[..., Tensor]) -> Tensor:
+        operands = [_rounded(each).requires_grad_() for each in (x, weight)]
+        with torch.enable_grad():
+            y = product(*operands)
+        ctx.operands, ctx.y = operands, y
+        return y.detach()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, None]:
+        dx, dweight = torch.autograd.grad(ctx.y, ctx.operands, _rounded(dy))
+        return dx, dweight, None
+
+
+def _rounded(x: Tensor) -> Tensor:
+    return stored_reference(x.detach().contiguous(), torch.float32, "tf32")
 
 
 @contextmanager

@@ -162,7 +162,7 @@ def same_bits(
         assert train(net, schedule, batches, order_seed=seed).equals(plain)
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("dtype", ["fp32", "tf32", "bf16"])
 @pytest.mark.parametrize("name", ["lenet5", "alexnet", "vgg"])
 def test_fused_steps_have_the_bits_of_plain_ones(name: str, dtype: str) -> None:
     torch.manual_seed(1)
@@ -182,7 +182,7 @@ def test_fused_steps_have_the_bits_of_plain_ones(name: str, dtype: str) -> None:
     image=st.integers(6, 12),
     channels=st.integers(1, 8),
     chunk_size=st.integers(200, 20_000),
-    dtype=st.sampled_from(["fp32", "bf16"]),
+    dtype=st.sampled_from(["fp32", "tf32", "bf16"]),
 )
 def test_any_fused_chain_has_the_bits_of_the_plain_one(
     seed: int, batch: int, image: int, channels: int, chunk_size: int, dtype: str

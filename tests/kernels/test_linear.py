@@ -210,7 +210,7 @@ def test_fused_output_is_that_of_passes(
     seed, place = torch.tensor([7], device=x.device), {"op_id": 3, "first_sample": 5}
     y, expected = poisoned_like(dy), poisoned_like(dy)
     for p in (0.0, 0.3):
-        product(x, weight, bias, expected, precision=precision)
+        product(x, weight, bias, expected, precision=precision, out_precision="ieee")
         relu(expected, expected)
         drop(expected, expected, seed, p=p, **place, precision=precision)
         fused = {"relu": True, "dropout_p": p, "seed": seed if p else None}
@@ -242,13 +242,13 @@ def test_masked_gradient_is_that_of_passes(
     rectified, mask = x.relu(), poisoned_like(x)
     drop(rectified, mask, seed, p=p, **place, precision=precision)
     dx, expected = poisoned_like(x), poisoned_like(x)
-    product(dy, weight, expected, precision=precision)
-    drop(expected, expected, seed, p=p, **place, precision=precision)
-    relu_grad(rectified, expected, expected)
+    product(dy, weight, expected, precision=precision, out_precision="ieee")
+    drop(expected, expected, seed, p=p, **place)
+    relu_grad(rectified, expected, expected, precision=precision)
     product(dy, weight, dx, precision=precision, mask=mask, scale=1 / (1 - p))
     assert torch.equal(dx, expected)
-    product(dy, weight, expected, precision=precision)
-    relu_grad(rectified, expected, expected)
+    product(dy, weight, expected, precision=precision, out_precision="ieee")
+    relu_grad(rectified, expected, expected, precision=precision)
     product(dy, weight, dx, precision=precision, mask=rectified)
     assert torch.equal(dx, expected)
 

@@ -110,6 +110,11 @@ def test_maps_of_convolutions_are_rounded(channels: int, generator: torch.Genera
     assert is_tf32(dx)
     conv2d(x, packed, None, y, **settings, precision="ieee")
     assert not is_tf32(y)
+    stored_exactly = {"precision": "tf32", "out_precision": "ieee"}
+    conv2d(x, packed, None, y, **settings, **stored_exactly)
+    conv2d_max_pool(x, packed, None, pooled, codes, **settings, **stored_exactly)
+    conv2d_grad_input(y, turned, dx, **settings, **stored_exactly)
+    assert not any(map(is_tf32, (y, pooled, dx)))
 
 
 def test_outputs_of_linear_layers_are_rounded_for_products(generator: torch.Generator) -> None:
@@ -121,7 +126,9 @@ def test_outputs_of_linear_layers_are_rounded_for_products(generator: torch.Gene
     assert is_tf32(y)
     assert is_tf32(dx)
     linear(x, weight, None, y, precision="tf32", out_precision="ieee")
+    linear_grad_input(y, weight, dx, precision="tf32", out_precision="ieee")
     assert not is_tf32(y)
+    assert not is_tf32(dx)
 
 
 WINDOW = {"kernel": (3, 3), "stride": (2, 2), "padding": (1, 1)}
@@ -142,6 +149,8 @@ SOURCES = [  # sides of what is read and of what is written: maps of 7 x 7, pool
     (norm, "local_response_norm_grad", 7, 7, NORM),
     (layer_norm, "layer_norm", 7, 7, {"eps": 1e-3}),
     (layer_norm, "layer_norm_grad", 7, 7, {"eps": 1e-3}),
+    (activation, "relu", 7, 7, {}),
+    (activation, "relu_grad", 7, 7, {}),
     (activation, "activate", 7, 7, {"function": "silu"}),
     (activation, "activate_grad", 7, 7, {"function": "silu"}),
     (activation, "activate_grad", 7, 7, {"function": "sigmoid"}),
@@ -175,6 +184,7 @@ def test_whatever_products_read_is_rounded(
         "add": (like, given),
         "add_multiple": (like, given),
         "multiply": (like, given),
+        "relu_grad": (like, given),
         "activate_grad": (like, given),
         "layer_norm": (given, None, None),
         "layer_norm_grad": (like, given, None),
@@ -192,3 +202,47 @@ def test_whatever_products_read_is_rounded(
     launch(*read, rounded, *behind, **settings, precision="tf32")
     assert torch.equal(rounded, stored_reference(exact, torch.float32, "tf32"))
     assert not torch.equal(rounded, exact)
+
+
+@pytest.mark.parametrize("suffix", ["", "_reference"])
+def test_a_gradient_that_is_added_to_is_rounded_from_a_channel_on(
+    suffix: str, generator: torch.Generator
+) -> None:
+    device = generator.device
+    x, dy, so_far = torch.randn(3, 2, 49, 24, generator=generator, device=device)
+    statistics = torch.rand(3, 24, generator=generator, device=device) + 0.5
+    exact, rounded = torch.empty_like(x), torch.empty_like(x)
+    launch = getattr(batch_norm_grad, f"batch_norm_grad_input{suffix}")
+    for out, precision in ((exact, "ieee"), (rounded, "tf32")):
+        settings = {"rows": 98, "added": so_far, "rounded_from": 16, "precision": precision}
+        launch(x, dy, statistics, None, None, None, None, out, **settings)
+    want = stored_reference(exact[..., 16:], torch.float32, "tf32")
+    assert torch.equal(rounded[..., :16], exact[..., :16])
+    assert torch.equal(rounded[..., 16:], want)
+    assert not torch.equal(exact[..., 16:], want)
+
+
+@pytest.mark.parametrize("suffix", ["", "_reference"])
+@pytest.mark.parametrize("function", ["sigmoid", "silu"])
+def test_a_fused_function_is_rounded_as_one_apart(
+    function: str, suffix: str, generator: torch.Generator
+) -> None:
+    """Between a normalization and its function nothing is: its gradient knows what was stored."""
+    device = generator.device
+    x, dy = torch.randn(2, 2, 49, 24, generator=generator, device=device)
+    statistics = torch.rand(3, 24, generator=generator, device=device) + 0.5
+    none = (statistics, None, None)
+    z, y, fused, dz, dx, fused_dx = (torch.empty_like(x) for _ in range(6))
+    apply = getattr(activation, f"activate{suffix}")
+    apply_grad = getattr(activation, f"activate_grad{suffix}")
+    normalize = getattr(batch_norm, f"batch_norm{suffix}")
+    normalize_grad = getattr(batch_norm_grad, f"batch_norm_grad_input{suffix}")
+    normalize(x, *none, None, z)
+    apply(z, y, function=function, precision="tf32")
+    normalize(x, *none, None, fused, function=function, precision="tf32")
+    assert torch.equal(fused, y)
+    apply_grad(y if function == "sigmoid" else z, dy, dz, function=function)
+    normalize_grad(x, dz, *none, None, None, dx, rows=98)
+    settings = {"rows": 98, "function": function, "out_precision": "tf32"}
+    normalize_grad(x, dy, *none, None, None, fused_dx, **settings)
+    assert torch.equal(fused_dx, dx)

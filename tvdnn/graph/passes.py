@@ -67,7 +67,8 @@ class Pass:
     `reduction`'s launches go in index order and its result is complete only after the last.
     `params` are read and `updates` written in place, both by name. `flops` and `nbytes`
     (device-memory traffic) are those of the whole domain. `attrs` are static settings beside the
-    op's. `effects` marks state outside the buffers that recompute must not repeat.
+    op's. `effects` marks state outside the buffers that recompute must not repeat. `rounded` are by
+    write the channels that are rounded to TF32, None for none; () where no products read TF32.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Pass:
     nbytes: float = 0.0
     attrs: Mapping[str, Any] = field(default_factory=dict)
     effects: bool = False
+    rounded: tuple[tuple[int, int] | None, ...] = ()
 
     @property
     def splittable(self) -> bool:
@@ -101,7 +103,8 @@ class Graph:
     parameters (`param_grads`, the whole one first). `cut` is the index of the first backward pass
     where the step is run in two halves (autograd mode), else the number of passes. `fixed` are the
     bytes by purpose of what lies outside the arena: parameters, gradients, optimizer state, control
-    block, staged inputs.
+    block, staged inputs. `rounded_inputs` and `rounded_ops` are the inputs, and the ops whose
+    outputs, are rounded to TF32.
     """
 
     network: Network
@@ -117,6 +120,8 @@ class Graph:
     fixed: Mapping[str, int]
     dtype: str
     chunk_size: int
+    rounded_inputs: frozenset[str] = frozenset()
+    rounded_ops: frozenset[str] = frozenset()
 
     @property
     def batch(self) -> int:

@@ -48,21 +48,21 @@ def behind_relu(b: Builder, op: Op) -> str:
 
 
 def _run_forward(a: Launch) -> None:
-    a.kernels.relu(*a.reads_alike(), a.writes[0])
+    a.kernels.relu(*a.reads_alike(), a.writes[0], precision=a.stored)
 
 
 def run_mask(a: Launch) -> None:
     """Zero a gradient where the output is not above zero."""
-    a.kernels.relu_grad(*a.reads_alike(), a.writes[0])
+    a.kernels.relu_grad(*a.reads_alike(), a.writes[0], precision=a.stored)
 
 
 def _run_activate(function: str, a: Launch) -> None:
-    settings = {"function": function, "precision": a.precision, **a.attrs}
+    settings = {"function": function, "precision": a.stored, **a.attrs}
     a.kernels.activate(*a.reads_alike(), a.writes[0], **settings)
 
 
 def _run_activate_grad(function: str, a: Launch) -> None:
-    settings = {"function": function, "precision": a.precision, **a.attrs}
+    settings = {"function": function, "precision": a.stored, **a.attrs}
     a.kernels.activate_grad(*a.reads_alike(), a.writes[0], **settings)
 
 

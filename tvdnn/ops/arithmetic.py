@@ -48,28 +48,28 @@ def multiply_backward(b: Builder, op: Op) -> None:
 
 
 def _run_affine(a: Launch) -> None:
-    settings = a.settings("scale", "shift") | {"precision": a.precision}
+    settings = a.settings("scale", "shift") | {"precision": a.stored}
     a.kernels.affine(*a.reads_alike(), a.writes[0], **settings)
 
 
 def _run_scale(a: Launch) -> None:
-    a.kernels.affine(*a.reads_alike(), a.writes[0], scale=a.attrs["scale"], precision=a.precision)
+    a.kernels.affine(*a.reads_alike(), a.writes[0], scale=a.attrs["scale"], precision=a.stored)
 
 
 def _run_add_multiple(a: Launch) -> None:
     a.kernels.add_multiple(
-        *a.reads_alike(), a.writes[0], scale=a.attrs["scale"], precision=a.precision
+        *a.reads_alike(), a.writes[0], scale=a.attrs["scale"], precision=a.stored
     )
 
 
 def _run_multiply(a: Launch) -> None:
-    a.kernels.multiply(*a.reads_alike(), a.writes[0], precision=a.precision)
+    a.kernels.multiply(*a.reads_alike(), a.writes[0], precision=a.stored)
 
 
 def _run_multiply_grad(a: Launch) -> None:
     shape = a.writes[0].shape
     operands = (tensor.view(shape) for tensor in (*a.reads, *a.writes))
-    a.kernels.multiply_grad(*operands, precision=a.precision)
+    a.kernels.multiply_grad(*operands, precision=a.stored)
 
 
 AFFINE = OpDef(

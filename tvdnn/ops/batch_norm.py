@@ -140,7 +140,7 @@ def _rows(maps: Tensor, channels: int) -> Tensor:
 def _function(a: Launch) -> dict[str, Any]:
     """What follows the normalization, and the precision."""
     names = [name for name in ("function", "coefficient") if name in a.attrs]
-    return a.settings(*names) | {"precision": a.precision}
+    return a.settings(*names) | {"precision": a.stored}
 
 
 def _run_statistics(a: Launch) -> None:
@@ -170,6 +170,7 @@ def _run_grad_sums(a: Launch) -> None:
     term = others.pop(0) if a.attrs["terms"] > 1 else None
     y, total = others[0] if others else None, rows(grad[0]) if grad else None
     settings: dict[str, Any] = a.settings("group") | _function(a)
+    settings["out_precision"] = a.output_stored
     operands = (rows(x), dy, term, statistics, *a.params, y, partials, total)
     a.kernels.batch_norm_grad_sums(*operands, **settings)
 
@@ -185,6 +186,7 @@ def _run_grad_input(a: Launch) -> None:
     x = rows(others[0]) if others else None
     dweight, dbias = others[1:] or (None, None)
     settings: dict[str, Any] = a.settings("rows") | _function(a)
+    settings |= {"out_precision": a.output_stored, "rounded_from": a.rounded_from}
     settings["added"] = rows(a.reads[0]) if adds else None
     operands = (x, rows(dy), statistics, *a.params, dweight, dbias, rows(a.writes[0]))
     a.kernels.batch_norm_grad_input(*operands, **settings)

@@ -43,14 +43,14 @@ def _scale_of(a: Launch) -> torch.Tensor:
 
 def _run_scale(a: Launch) -> None:
     x, y = (_by_pixel(a, maps) for maps in (*a.reads, *a.writes))
-    a.kernels.scale_channels(x, _scale_of(a), y, precision=a.precision)
+    a.kernels.scale_channels(x, _scale_of(a), y, precision=a.stored)
 
 
 def _run_grad_sums(a: Launch) -> None:
     x, dy = (_by_pixel(a, maps) for maps in a.reads)
     sums, *written = a.writes
     dx = _by_pixel(a, written[0]) if written else None
-    a.kernels.scale_channels_grad(x, dy, _scale_of(a), dx, sums, precision=a.precision)
+    a.kernels.scale_channels_grad(x, dy, _scale_of(a), dx, sums, precision=a.stored)
 
 
 SCALE_CHANNELS = OpDef(

@@ -75,6 +75,7 @@ CONCAT = OpDef(
     forward=concat_forward,
     backward=concat_backward,
     roles={"forward": run_copies, "grad_input": run_copies},
+    moves=frozenset({"forward", "grad_input"}),
     pitched=PITCHED,
 )
 NARROW = OpDef(
@@ -82,5 +83,6 @@ NARROW = OpDef(
     forward=narrow_forward,
     backward=narrow_backward,
     roles={"forward": run_copies, "grad_input": run_copies},
+    moves=frozenset({"forward", "grad_input"}),
     pitched=PITCHED,
 )

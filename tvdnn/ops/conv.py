@@ -23,6 +23,7 @@ from .definition import PITCHED_BY_WORDS, TORCH_DTYPES, Launch, OpDef
 from .moments import add_cells
 from .optim import run_update_at_once
 from .pool import add_codes, codes_of
+from .rounding import round_in_place, run_round
 
 GEOMETRY = ("stride", "padding", "dilation", "groups")
 
@@ -78,10 +79,34 @@ def _gradients(b: Builder, op: Op, inner_grad: Callable[[Op], str]) -> None:
     packed = pack_grad_input(b, op) if b.needs_grad(op.inputs[0]) else None
     grad = inner_grad(op)
     dy = _unpooled(b, op, grad) if _pools(op) else grad
-    _grad_weight(b, op, dy)
-    add_grad_bias(b, op, grad, dy)
+    dy = add_param_grads(b, op, grad, dy, _grad_weight)
     if packed is not None:
         _grad_input(b, op, dy, packed)
+
+
+def add_param_grads(
+    b: Builder, op: Op, grad: str, dy: str, add_grad_weight: Callable[[Builder, Op, str], None]
+) -> str:
+    """The passes of weight and bias; what they return of `dy` is rounded for products."""
+    if not _sums_exactly(b, op):
+        add_grad_weight(b, op, dy)
+        add_grad_bias(b, op, grad, dy)
+        return dy
+    add_grad_bias(b, op, grad, dy)
+    rounded = round_in_place(b, op, dy)
+    add_grad_weight(b, op, rounded)
+    return rounded
+
+
+def _sums_exactly(b: Builder, op: Op) -> bool:
+    """Whether the bias's gradient is the sum of what is not yet rounded for products.
+
+    Not of ranges, nor behind a ReLU: the product that makes the gradient masks and may sum it.
+    """
+    if b.precision == "ieee" or not b.needs_param_grad(op.params[1]) or b.grad_of(op) in b.ranges:
+        return False
+    readers = [each.kind for each in b.network.ops if op.output in each.inputs]
+    return op.output not in b.rectified and readers != ["relu"]
 
 
 def _grad_input(b: Builder, op: Op, dy: str, packed: str) -> None:
@@ -212,8 +237,13 @@ def settings_of(a: Launch) -> dict[str, Any]:
     return settings | {"precision": a.precision}
 
 
+def storing_of(a: Launch) -> dict[str, Any]:
+    """Also that of the products which read what it writes."""
+    return settings_of(a) | {"out_precision": a.stored}
+
+
 def _pack_settings(a: Launch) -> dict[str, Any]:
-    return a.settings("groups") | {"precision": a.precision}
+    return a.settings("groups") | {"precision": a.stored}
 
 
 def _filter(a: Launch) -> torch.Tensor:
@@ -234,17 +264,17 @@ def _run_pack_grad_input(a: Launch) -> None:
 def _run_forward(a: Launch) -> None:
     y, *moments = a.writes
     left = {"moments": moments[0], "cells": a.attrs["cells"]} if moments else {}
-    a.kernels.conv2d(a.reads[0], a.reads[1], a.params[0], y, **left, **settings_of(a))
+    a.kernels.conv2d(a.reads[0], a.reads[1], a.params[0], y, **left, **storing_of(a))
 
 
 def _run_forward_relu(a: Launch) -> None:
     x, packed = a.reads
-    a.kernels.conv2d(x, packed, a.params[0], a.writes[0], relu=True, **settings_of(a))
+    a.kernels.conv2d(x, packed, a.params[0], a.writes[0], relu=True, **storing_of(a))
 
 
 def _run_forward_relu_max_pool2d(a: Launch) -> None:
     x, packed = a.reads
-    a.kernels.conv2d_max_pool(x, packed, a.params[0], *a.writes, relu=True, **settings_of(a))
+    a.kernels.conv2d_max_pool(x, packed, a.params[0], *a.writes, relu=True, **storing_of(a))
 
 
 def _run_unpool(a: Launch) -> None:
@@ -255,7 +285,7 @@ def _run_grad_input(a: Launch) -> None:
     dy, packed, *mask = a.reads
     dx, *sums = a.writes
     by = {"mask": mask[0] if mask else None, "sums": sums[0] if sums else None}
-    a.kernels.conv2d_grad_input(dy, packed, dx, **by, **settings_of(a))
+    a.kernels.conv2d_grad_input(dy, packed, dx, **by, **storing_of(a))
 
 
 def _run_grad_weight(a: Launch) -> None:
@@ -277,15 +307,18 @@ ROLES: Mapping[str, Callable[[Launch], None]] = {
     "pack_grad_input": _run_pack_grad_input,
     "grad_weight": _run_grad_weight,
     "grad_bias": _run_grad_bias,
+    "round": run_round,
     "update": run_update_at_once,
     "grad_input": _run_grad_input,
 }
+PRODUCTS = frozenset({"forward", "grad_input", "grad_weight"})
 CONV2D = OpDef(
     kind="conv2d",
     forward=forward,
     backward=backward,
     roles=ROLES,
     saves=frozenset({"input"}),
+    products=PRODUCTS,
     pitched=PITCHED_BY_WORDS,
 )
 CONV2D_RELU = OpDef(
@@ -294,6 +327,7 @@ CONV2D_RELU = OpDef(
     backward=backward_relu,
     roles={**ROLES, "forward": _run_forward_relu, "mask": run_mask},
     saves=frozenset({"input", "output"}),
+    products=PRODUCTS,
     pitched=PITCHED_BY_WORDS,
 )
 CONV2D_RELU_MAX_POOL2D = OpDef(
@@ -307,5 +341,7 @@ CONV2D_RELU_MAX_POOL2D = OpDef(
         "unpool": _run_unpool,
     },
     saves=frozenset({"input", "output"}),
+    products=PRODUCTS,
+    moves=frozenset({"unpool"}),
     pitched=PITCHED_BY_WORDS,
 )

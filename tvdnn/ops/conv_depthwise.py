@@ -64,12 +64,12 @@ def _run_pack(a: Launch) -> None:
 
 
 def _run_forward(a: Launch) -> None:
-    settings = a.settings(*GEOMETRY) | {"precision": a.precision}
+    settings = a.settings(*GEOMETRY) | {"precision": a.stored}
     a.kernels.depthwise_conv2d(*a.reads, a.params[0], a.writes[0], **settings)
 
 
 def _run_grad_input(a: Launch) -> None:
-    settings = a.settings(*GEOMETRY) | {"precision": a.precision}
+    settings = a.settings(*GEOMETRY) | {"precision": a.stored}
     a.kernels.depthwise_conv2d_grad_input(*a.reads, a.writes[0], **settings)
 
 

@@ -8,7 +8,17 @@ from math import prod
 from ..graph import Op, Use
 from ..kernels.conv_grad_weight import grad_weight_plan
 from .builder import Builder, whole
-from .conv import GEOMETRY, ROLES, add_grad_bias, filter_shape, pack, pack_grad_input, settings_of
+from .conv import (
+    GEOMETRY,
+    PRODUCTS,
+    ROLES,
+    add_param_grads,
+    filter_shape,
+    pack,
+    pack_grad_input,
+    settings_of,
+    storing_of,
+)
 from .definition import PITCHED_BY_WORDS, TORCH_DTYPES, Launch, OpDef
 
 
@@ -20,8 +30,7 @@ def forward(b: Builder, op: Op) -> None:
 
 def backward(b: Builder, op: Op) -> None:
     dy, value = b.grad_of(op), op.inputs[0]
-    _grad_weight(b, op, dy)
-    add_grad_bias(b, op, dy, dy)
+    dy = add_param_grads(b, op, dy, dy, _grad_weight)
     if b.needs_grad(value):
         k, c, r, s = filter_shape(b, op)
         packed = pack(b, op, "pack", f"packed {op.name}", (k, r, s, c))
@@ -51,11 +60,11 @@ def _flops(b: Builder, op: Op) -> float:
 
 def _run_forward(a: Launch) -> None:
     x, packed = a.reads
-    a.kernels.conv2d_grad_input(x, packed, a.writes[0], bias=a.params[0], **settings_of(a))
+    a.kernels.conv2d_grad_input(x, packed, a.writes[0], bias=a.params[0], **storing_of(a))
 
 
 def _run_grad_input(a: Launch) -> None:
-    a.kernels.conv2d(*a.reads, None, a.writes[0], **settings_of(a))
+    a.kernels.conv2d(*a.reads, None, a.writes[0], **storing_of(a))
 
 
 def _run_grad_weight(a: Launch) -> None:
@@ -74,5 +83,6 @@ CONV_TRANSPOSE2D = OpDef(
         "grad_weight": _run_grad_weight,
     },
     saves=frozenset({"input"}),
+    products=PRODUCTS,
     pitched=PITCHED_BY_WORDS,
 )

@@ -8,7 +8,7 @@ import torch
 
 from ..graph import Op
 from .builder import Builder
-from .containers import WORD, Ranges
+from .containers import WORD, Channels, Ranges
 
 TORCH_DTYPES = {
     "float32": torch.float32,
@@ -37,6 +37,8 @@ class Launch:
     `reads` and `writes` are in the order of the pass's uses, `params` and `updates` in that of its
     names (None where the op has no such parameter; for an update, by name the parameter and then
     its optimizer state). `kernels` has the launchers or their references under the same names.
+    `precision` is that of products, `rounded` the channels of each write that are such's operands;
+    `output_stored` is what `stored` was in the op's forward pass.
     """
 
     kernels: Any
@@ -46,9 +48,22 @@ class Launch:
     updates: tuple[tuple[torch.Tensor | None, ...], ...]
     attrs: Mapping[str, Any]
     precision: str
+    rounded: tuple[Channels | None, ...]
+    output_stored: str
     start: int
     stop: int
     control: Control
+
+    @property
+    def stored(self) -> str:
+        """The precision of the products that read what is written."""
+        return self.precision if any(self.rounded) else "ieee"
+
+    @property
+    def rounded_from(self) -> int | None:
+        """The first channel of the first write that products read; None where that is the first."""
+        first = self.rounded[0] if self.rounded else None
+        return first[0] or None if first else None
 
     def reads_alike(self) -> tuple[torch.Tensor, ...]:
         """The reads in the shape of what is written: views may have renamed them."""
@@ -66,8 +81,10 @@ class OpDef:
     `forward` and `backward` add the op's passes to a builder; `saves` names what its backward reads
     of its own ("input", "output"); `elementwise` allows its output to take its input's bytes;
     `adds_grads` tells that its backward takes the gradient of its output as a sum of two terms.
-    `roles` maps the role of each pass to what a launch of it does. `pitched` tells what these take
-    as ranges of the channels of wider maps.
+    `roles` maps the role of each pass to what a launch of it does. `products` are the roles whose
+    passes multiply the values that they read on tensor cores, `moves` those whose passes write no
+    other values than they read. `pitched` tells what these take as ranges of the channels of wider
+    maps.
     """
 
     kind: str
@@ -77,4 +94,6 @@ class OpDef:
     saves: frozenset[str] = field(default_factory=frozenset)
     elementwise: bool = False
     adds_grads: bool = False
+    products: frozenset[str] = frozenset()
+    moves: frozenset[str] = frozenset()
     pitched: Ranges = UNPITCHED

@@ -14,13 +14,13 @@ def backward(b: Builder, op: Op) -> None:
 
 
 def run_dropout(a: Launch) -> None:
-    settings = a.settings("p", "op_id") | {"precision": a.precision}
+    settings = a.settings("p", "op_id") | {"precision": a.stored}
     a.kernels.dropout(a.reads[0], a.writes[0], a.control.seed, first_sample=a.start, **settings)
 
 
 def _run_parts(a: Launch) -> None:
     x, y = (maps.view(len(maps), -1, a.attrs["channels"]) for maps in (a.reads[0], a.writes[0]))
-    settings = a.settings("part", "p", "op_id") | {"precision": a.precision}
+    settings = a.settings("part", "p", "op_id") | {"precision": a.stored}
     a.kernels.dropout_parts(x, y, a.control.seed, first_sample=a.start, **settings)
 
 

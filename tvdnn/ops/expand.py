@@ -12,6 +12,7 @@ from ..memory.blocks import block_nbytes
 from ..optim import SGD, Optimizer
 from .builder import Builder
 from .loss import LOSSES, TARGET, Loss
+from .operands import with_rounding
 from .optim import settle, take, update_waiting
 from .registry import DEFINITIONS
 from .sums import add_grads
@@ -97,11 +98,13 @@ def expand(network: Network, settings: Settings) -> Graph:
     input_grads = {name: b.contributions[name][0] for name in settings.input_grads}
     if settings.mode is Mode.AUTOGRAD:
         handed_out += [*(grads[0] for grads in b.param_grads.values()), *input_grads.values()]
+    ops = {op.name: op for op in network.ops} | b.added
+    rounding = with_rounding(b.passes if precision == "tf32" else (), ops, b.buffers)
     return Graph(
         network=network,
-        ops={op.name: op for op in network.ops} | b.added,
+        ops=ops,
         buffers={name: each for name, each in b.buffers.items() if name not in b.ranges},
-        passes=tuple(b.passes),
+        passes=rounding.passes or tuple(b.passes),
         inputs=inputs,
         outputs=tuple(dict.fromkeys(handed_out)),
         output_maps=output_maps,
@@ -111,6 +114,8 @@ def expand(network: Network, settings: Settings) -> Graph:
         fixed=_fixed_nbytes(network, settings),
         dtype=settings.dtype,
         chunk_size=settings.chunk_size,
+        rounded_inputs=rounding.inputs,
+        rounded_ops=rounding.ops,
     )
 
 

@@ -88,7 +88,7 @@ def _run(function: str, a: Launch) -> None:
     x, gates = (*a.reads, *(each for each in a.params if each is not None))
     (y,) = a.writes
     operands = (_by_pixel(a, x), gates.view(-1, a.attrs["channels"]), _by_pixel(a, y))
-    a.kernels.gate(*operands, function=function, precision=a.precision)
+    a.kernels.gate(*operands, function=function, precision=a.stored)
 
 
 def _run_multiply(a: Launch) -> None:
@@ -106,7 +106,7 @@ def _run_grad_input(a: Launch) -> None:
     x = _by_pixel(a, read[0]) if read else None
     dx = _by_pixel(a, written[0]) if written else None
     operands = (x, gates.flatten(1), _by_pixel(a, dy), dx, sums)
-    a.kernels.gate_grad(*operands, precision=a.precision)
+    a.kernels.gate_grad(*operands, precision=a.stored)
 
 
 def _run_slices(a: Launch) -> None:
@@ -115,7 +115,7 @@ def _run_slices(a: Launch) -> None:
 
 
 def _run_grad_gate(a: Launch) -> None:
-    a.kernels.sum_slices(a.reads[0], a.writes[0].flatten(1), precision=a.precision)
+    a.kernels.sum_slices(a.reads[0], a.writes[0].flatten(1), precision=a.stored)
 
 
 GATE_MULTIPLY = OpDef(

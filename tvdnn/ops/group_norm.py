@@ -77,7 +77,7 @@ def _by_pixel(a: Launch, maps: torch.Tensor) -> torch.Tensor:
 
 def _run_forward(a: Launch) -> None:
     y, *sums = a.writes
-    settings = a.settings("groups", "eps") | {"precision": a.precision}
+    settings = a.settings("groups", "eps") | {"precision": a.stored}
     operands = (*a.params, _by_pixel(a, y), *sums)
     a.kernels.group_norm(_by_pixel(a, a.reads[0]), *operands, **settings)
 
@@ -86,7 +86,7 @@ def _run_grad_input(a: Launch) -> None:
     x, dy, moments = a.reads
     sums, *written = a.writes
     dx, slopes = written or (None, None)
-    settings = a.settings("groups") | {"precision": a.precision}
+    settings = a.settings("groups") | {"precision": a.stored}
     a.kernels.group_norm_grad(
         _by_pixel(a, x), _by_pixel(a, dy), a.params[0], moments,
         None if dx is None else _by_pixel(a, dx), sums, slopes, **settings,

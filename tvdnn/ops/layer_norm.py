@@ -49,7 +49,7 @@ def _by_row(a: Launch, maps: torch.Tensor) -> torch.Tensor:
 
 def _run_forward(a: Launch) -> None:
     x, y = (_by_row(a, maps) for maps in (*a.reads, *a.writes))
-    a.kernels.layer_norm(x, *a.params, y, **a.settings("eps"), precision=a.precision)
+    a.kernels.layer_norm(x, *a.params, y, **a.settings("eps"), precision=a.stored)
 
 
 def _run_grad_input(a: Launch) -> None:
@@ -57,7 +57,7 @@ def _run_grad_input(a: Launch) -> None:
     written = list(a.writes)
     sums = written.pop(0) if a.attrs["leaves_sums"] else None
     dx = _by_row(a, written[0]) if written else None
-    settings = a.settings("eps") | {"precision": a.precision}
+    settings = a.settings("eps") | {"precision": a.stored}
     a.kernels.layer_norm_grad(x, dy, a.params[0], dx, sums, **settings)
 
 

@@ -63,7 +63,7 @@ def _run_unshuffle(a: Launch) -> None:
 
 
 def run_add(a: Launch) -> None:
-    a.kernels.add(*a.reads_alike(), a.writes[0], precision=a.precision)
+    a.kernels.add(*a.reads_alike(), a.writes[0], precision=a.stored)
 
 
 VIEW = OpDef(
@@ -78,6 +78,7 @@ FLATTEN = OpDef(
     forward=moving_forward,
     backward=moving_backward,
     roles={"forward": _run_flatten, "grad_input": _run_unflatten},
+    moves=frozenset({"forward", "grad_input"}),
     pitched=PITCHED,
 )
 SHUFFLE_CHANNELS = OpDef(
@@ -85,6 +86,7 @@ SHUFFLE_CHANNELS = OpDef(
     forward=moving_forward,
     backward=moving_backward,
     roles={"forward": _run_shuffle, "grad_input": _run_unshuffle},
+    moves=frozenset({"forward", "grad_input"}),
     pitched=PITCHED,
 )
 ADD = OpDef(

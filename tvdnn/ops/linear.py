@@ -18,24 +18,22 @@ from .activation import behind_relu, run_mask
 from .builder import Builder, whole
 from .definition import TORCH_DTYPES, Launch, OpDef
 from .dropout import run_dropout
-from .loss import LOSSES
 from .optim import run_update_at_once, update_by, update_nbytes
+from .rounding import rounded_copy, run_round
 
 
 def forward(b: Builder, op: Op) -> None:
     x, bias = b.input_of(op), op.params[1]
     y = b.new_output(op)
     weight = _weight(b, op, "cast")
-    x_use, params, attrs = Use(x), ("", bias), _out_precision(b, op)
+    x_use, params = Use(x), ("", bias)
     outputs, inputs = b.param_shape(op.params[0])
     writes = (Use(y), *_partials(b, y, outputs, inputs))
     if weight is None:
-        _add_product(b, op, "forward", (x_use,), writes, op.params, attrs)
+        _add_product(b, op, "forward", (x_use,), writes, op.params)
     else:
-        flops = _flops(b, op)
-        b.add_pass(
-            op, "forward", (x_use, whole(weight)), writes, params=params, flops=flops, attrs=attrs
-        )
+        reads, flops = (x_use, whole(weight)), _flops(b, op)
+        b.add_pass(op, "forward", reads, writes, params=params, flops=flops)
 
 
 def _partials(b: Builder, name: str, outputs: int, terms: int) -> tuple[Use, ...]:
@@ -45,12 +43,6 @@ def _partials(b: Builder, name: str, outputs: int, terms: int) -> tuple[Use, ...
         return ()
     shape = (b.batch, shares, outputs)
     return (Use(b.add_map(f"shares {name}", shape, Kind.PARTIAL, "float32")),)
-
-
-def _out_precision(b: Builder, op: Op) -> dict[str, str]:
-    """What products read the output in: where only a loss does, or the caller, none do."""
-    readers = [reader.kind for reader in b.network.ops if op.output in reader.inputs]
-    return {} if any(kind not in LOSSES for kind in readers) else {"out_precision": "ieee"}
 
 
 def forward_relu(b: Builder, op: Op) -> None:
@@ -76,22 +68,13 @@ def _gradients(b: Builder, op: Op, product_grad: Callable[[Op], str]) -> None:
     weight, bias = op.params
     cast = _weight(b, op, "cast_grad_input") if b.needs_grad(op.inputs[0]) else None
     dy = product_grad(op)
-    rounded = _rounded(b, op, dy)
+    rounded = dy if b.precision == "ieee" else rounded_copy(b, op, dy)
     if b.needs_grad(op.inputs[0]):  # first: the weight's copy and its gradient are never together
         _grad_input(b, op, rounded, cast)
     if b.needs_param_grad(weight):
         _grad_weight(b, op, rounded)
     if b.needs_param_grad(bias):
         _grad_bias(b, op, dy)
-
-
-def _rounded(b: Builder, op: Op, dy: str) -> str:
-    """The gradient as products read it; that of the bias is the sum of what arrived."""
-    if b.precision == "ieee":
-        return dy
-    name = b.add_map(f"rounded {dy}", b.shape(op.output), Kind.AUX, b.dtype)
-    b.add_pass(op, "round", (Use(dy),), (Use(name),))
-    return name
 
 
 def _grad_weight(b: Builder, op: Op, dy: str) -> None:
@@ -177,11 +160,7 @@ def _flops(b: Builder, op: Op) -> float:
 
 
 def _run_cast(a: Launch) -> None:
-    a.kernels.cast(a.params[0], a.writes[0], precision=a.precision)
-
-
-def _run_round(a: Launch) -> None:
-    a.kernels.cast(a.reads[0], a.writes[0], precision=a.precision)
+    a.kernels.cast(a.params[0], a.writes[0], precision=a.stored)
 
 
 def _run_forward(a: Launch) -> None:
@@ -201,7 +180,7 @@ def _launch_forward(a: Launch, **fused: Any) -> None:
     x, *cast = a.reads
     weight = cast[0] if cast else a.params[0]
     bias, (y, *partials) = a.params[1], a.writes
-    fused["out_precision"] = a.attrs.get("out_precision", a.precision)
+    fused["out_precision"] = a.stored
     fused["partials"] = partials[0] if partials else None
     a.kernels.linear(x.flatten(1), weight, bias, y, precision=a.precision, **fused)
 
@@ -209,7 +188,7 @@ def _launch_forward(a: Launch, **fused: Any) -> None:
 def _run_grad_input(a: Launch) -> None:
     dy, *reads = a.reads
     dx, *partials = a.writes
-    by: dict[str, Any] = {"partials": partials[0] if partials else None}
+    by: dict[str, Any] = {"out_precision": a.stored, "partials": partials[0] if partials else None}
     if "mask_scale" in a.attrs:
         by |= {"mask": reads.pop(0).flatten(1), "scale": a.attrs["mask_scale"]}
     weight = reads[0] if reads else a.params[0]
@@ -220,7 +199,7 @@ def _run_mask_dropout(a: Launch) -> None:
     """The gradients of dropout and of the ReLU before it, in place."""
     y, dy = a.reads
     run_dropout(replace(a, reads=(dy,)))
-    a.kernels.relu_grad(y, a.writes[0], a.writes[0])
+    a.kernels.relu_grad(y, a.writes[0], a.writes[0], precision=a.stored)
 
 
 def _run_grad_weight(a: Launch) -> None:
@@ -247,19 +226,21 @@ _ROLES: Mapping[str, Callable[[Launch], None]] = {
     "cast": _run_cast,
     "cast_grad_input": _run_cast,
     "forward": _run_forward,
-    "round": _run_round,
+    "round": run_round,
     "grad_weight": _run_grad_weight,
     "update_weight": _run_update_weight,
     "grad_bias": _run_grad_bias,
     "update": run_update_at_once,
     "grad_input": _run_grad_input,
 }
+_PRODUCTS = frozenset({"forward", "grad_input", "grad_weight", "update_weight"})
 LINEAR = OpDef(
     kind="linear",
     forward=forward,
     backward=backward,
     roles=_ROLES,
     saves=frozenset({"input"}),
+    products=_PRODUCTS,
 )
 LINEAR_RELU = OpDef(
     kind="linear_relu",
@@ -267,6 +248,7 @@ LINEAR_RELU = OpDef(
     backward=backward_relu,
     roles={**_ROLES, "forward": _run_forward_relu, "mask": run_mask},
     saves=frozenset({"input", "output"}),
+    products=_PRODUCTS,
 )
 LINEAR_RELU_DROPOUT = OpDef(
     kind="linear_relu_dropout",
@@ -274,4 +256,5 @@ LINEAR_RELU_DROPOUT = OpDef(
     backward=backward_relu,
     roles={**_ROLES, "forward": _run_forward_relu_dropout, "mask": _run_mask_dropout},
     saves=frozenset({"input", "output"}),
+    products=_PRODUCTS,
 )

@@ -107,9 +107,8 @@ def _run_grad_input(a: Launch) -> None:
     logits, target, total, *lse = a.reads
     rows = logits.flatten(1) if lse else logits.flatten(0, -2)
     known = (rows, target.flatten(), a.params[0], lse[0] if lse else None, total)
-    precision = "ieee" if lse else a.precision  # of a matrix the linear layer rounds a copy
     operands = (*known, a.control.scale, a.writes[0].view_as(rows))
-    a.kernels.cross_entropy_grad(*operands, **a.settings(*_ROW), precision=precision)
+    a.kernels.cross_entropy_grad(*operands, **a.settings(*_ROW), precision=a.stored)
 
 
 def _run_elements(function: str, a: Launch) -> None:
@@ -120,9 +119,8 @@ def _run_elements(function: str, a: Launch) -> None:
 def _run_elements_grad(function: str, a: Launch) -> None:
     x, target, total = a.reads
     known = (x.view_as(target), target, *a.params, total, a.control.scale)
-    precision = "ieee" if target.dim() == 2 else a.precision  # as of cross-entropy
     operands = (*known, a.writes[0].view_as(target))
-    a.kernels.element_loss_grad(*operands, function=function, precision=precision)
+    a.kernels.element_loss_grad(*operands, function=function, precision=a.stored)
 
 
 def _of_elements(function: str) -> OpDef:

@@ -18,12 +18,12 @@ def backward(b: Builder, op: Op) -> None:
 
 def _run_forward(a: Launch) -> None:
     settings = a.settings(*_SETTINGS)
-    a.kernels.local_response_norm(a.reads[0], a.writes[0], **settings, precision=a.precision)
+    a.kernels.local_response_norm(a.reads[0], a.writes[0], **settings, precision=a.stored)
 
 
 def _run_grad_input(a: Launch) -> None:
     settings = a.settings(*_SETTINGS)
-    a.kernels.local_response_norm_grad(*a.reads, a.writes[0], **settings, precision=a.precision)
+    a.kernels.local_response_norm_grad(*a.reads, a.writes[0], **settings, precision=a.stored)
 
 
 LOCAL_RESPONSE_NORM = OpDef(

@@ -69,7 +69,7 @@ def _give(a: Launch, value: Tensor, target: Tensor, name: str) -> None:
     """Write a tensor that torch has made to the map that the settings `name` describe."""
     source = torch.empty(target.shape, device=target.device)
     _as_torch_has(source, *a.settings(name, f"{name}_axes").values()).copy_(value)
-    a.kernels.cast(source, target, precision=a.precision)
+    a.kernels.cast(source, target, precision=a.stored)
 
 
 def _as_torch_has(stored: Tensor, shape: Sequence[int], axes: Sequence[int]) -> Tensor:

@@ -59,7 +59,7 @@ def _run_max(a: Launch) -> None:
 
 
 def _run_max_grad(a: Launch) -> None:
-    a.kernels.max_pool2d_grad(*a.reads, a.writes[0], **a.settings(*_MAX), precision=a.precision)
+    a.kernels.max_pool2d_grad(*a.reads, a.writes[0], **a.settings(*_MAX), precision=a.stored)
 
 
 def _run_max_codes(a: Launch) -> None:
@@ -67,15 +67,15 @@ def _run_max_codes(a: Launch) -> None:
 
 
 def _run_unpool(a: Launch) -> None:
-    a.kernels.max_unpool2d(*a.reads, a.writes[0], **a.settings(*_MAX), precision=a.precision)
+    a.kernels.max_unpool2d(*a.reads, a.writes[0], **a.settings(*_MAX), precision=a.stored)
 
 
 def _run_avg(a: Launch) -> None:
-    a.kernels.avg_pool2d(a.reads[0], a.writes[0], **a.settings(*_AVG), precision=a.precision)
+    a.kernels.avg_pool2d(a.reads[0], a.writes[0], **a.settings(*_AVG), precision=a.stored)
 
 
 def _run_avg_grad(a: Launch) -> None:
-    a.kernels.avg_pool2d_grad(a.reads[0], a.writes[0], **a.settings(*_AVG), precision=a.precision)
+    a.kernels.avg_pool2d_grad(a.reads[0], a.writes[0], **a.settings(*_AVG), precision=a.stored)
 
 
 def _as_maps(pools: torch.Tensor) -> torch.Tensor:
@@ -88,12 +88,12 @@ def _as_maps(pools: torch.Tensor) -> torch.Tensor:
 
 def _run_adaptive(a: Launch) -> None:
     x, y = map(_as_maps, (a.reads[0], a.writes[0]))
-    a.kernels.adaptive_avg_pool2d(x, y, precision=a.precision)
+    a.kernels.adaptive_avg_pool2d(x, y, precision=a.stored)
 
 
 def _run_adaptive_grad(a: Launch) -> None:
     dy, dx = map(_as_maps, (a.reads[0], a.writes[0]))
-    a.kernels.adaptive_avg_pool2d_grad(dy, dx, precision=a.precision)
+    a.kernels.adaptive_avg_pool2d_grad(dy, dx, precision=a.stored)
 
 
 MAX_POOL2D = OpDef(
@@ -101,6 +101,7 @@ MAX_POOL2D = OpDef(
     forward=forward,
     backward=max_backward,
     roles={"forward": _run_max, "grad_input": _run_max_grad},
+    moves=frozenset({"forward"}),
     saves=frozenset({"input"}),
     pitched=PITCHED,
 )
@@ -109,6 +110,7 @@ MAX_POOL2D_CODES = OpDef(
     forward=codes_forward,
     backward=codes_backward,
     roles={"forward": _run_max_codes, "grad_input": _run_unpool},
+    moves=frozenset({"forward"}),
     pitched=PITCHED,
 )
 AVG_POOL2D = OpDef(

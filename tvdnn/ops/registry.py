@@ -75,6 +75,7 @@ _FUSED = (
     BATCH_NORM_ADD_RELU,
 )
 _ADDED = (CROSS_ENTROPY, *ELEMENT_LOSSES, PARAMETER, OPAQUE)
+_EVERY_OPS_MOVES = frozenset({"copy_grad"})
 _EVERY_OPS = {"add_grad": run_add, "copy_grad": run_copies, "zero_grad": run_zeros}
 DEFINITIONS: dict[str, OpDef] = {
     definition.kind: definition for definition in (*_TRACED, *_FUSED, *_ADDED)
@@ -89,3 +90,13 @@ def supported() -> tuple[str, ...]:
 def role(kind: str, name: str) -> Callable[[Launch], None]:
     """What a launch of the pass `name` of an op of `kind` does."""
     return {**_EVERY_OPS, **DEFINITIONS[kind].roles}[name]
+
+
+def multiplies(kind: str, name: str) -> bool:
+    """Whether the pass `name` of an op of `kind` multiplies what it reads on tensor cores."""
+    return name in DEFINITIONS[kind].products
+
+
+def moves(kind: str, name: str) -> bool:
+    """Whether the pass writes no other values than it reads: each write those of one read."""
+    return name in DEFINITIONS[kind].moves | _EVERY_OPS_MOVES

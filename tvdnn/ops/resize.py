@@ -17,11 +17,11 @@ def backward(b: Builder, op: Op) -> None:
 
 
 def _run_forward(a: Launch) -> None:
-    a.kernels.resize(a.reads[0], a.writes[0], **a.settings(*_SETTINGS), precision=a.precision)
+    a.kernels.resize(a.reads[0], a.writes[0], **a.settings(*_SETTINGS), precision=a.stored)
 
 
 def _run_grad_input(a: Launch) -> None:
-    a.kernels.resize_grad(a.reads[0], a.writes[0], **a.settings(*_SETTINGS), precision=a.precision)
+    a.kernels.resize_grad(a.reads[0], a.writes[0], **a.settings(*_SETTINGS), precision=a.stored)
 
 
 RESIZE = OpDef(

@@ -16,12 +16,12 @@ def _rows(a: Launch, maps: torch.Tensor) -> torch.Tensor:
 
 def _run(function: str, a: Launch) -> None:
     x, y = (_rows(a, maps) for maps in (*a.reads, *a.writes))
-    a.kernels.softmax(x, y, function=function, precision=a.precision)
+    a.kernels.softmax(x, y, function=function, precision=a.stored)
 
 
 def _run_grad(function: str, a: Launch) -> None:
     maps = (_rows(a, each) for each in (*a.reads, *a.writes))
-    a.kernels.softmax_grad(*maps, function=function, precision=a.precision)
+    a.kernels.softmax_grad(*maps, function=function, precision=a.stored)
 
 
 def _definition(function: str) -> OpDef:

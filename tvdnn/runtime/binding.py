@@ -135,6 +135,7 @@ def _arguments(
     def views(uses: tuple[Use, ...], operands: tuple[Operand, ...]) -> tuple[torch.Tensor, ...]:
         return tuple(view(use, operand) for use, operand in zip(uses, operands, strict=True))
 
+    precision = DTYPES[graph.dtype][1]
     return Launch(
         kernels=kernels,
         reads=views(pass_.reads, step.reads),
@@ -142,7 +143,9 @@ def _arguments(
         params=tuple(tensors.params[name] if name else None for name in pass_.params),
         updates=tuple(tensors.updates[name] for name in pass_.updates),
         attrs={**graph.ops[pass_.op].attrs, **pass_.attrs},
-        precision=DTYPES[graph.dtype][1],
+        precision=precision,
+        rounded=pass_.rounded,
+        output_stored=precision if pass_.op in graph.rounded_ops else "ieee",
         start=piece[0],
         stop=piece[1],
         control=tensors.control,

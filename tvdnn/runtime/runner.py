@@ -5,10 +5,9 @@ from collections.abc import Callable
 import torch
 
 from ..errors import DeviceError, EngineError, InputError
-from ..graph import Kind, Value
+from ..graph import Value
 from ..graph.network import channels_last_axes
 from ..ops.expand import DTYPES
-from ..ops.loss import TARGET
 from ..planner.schedule import Schedule
 from ..planner.timeline import Timeline
 from .arena import Arena
@@ -83,7 +82,8 @@ class Runner:
         Maps come as torch has them: [N, C, H, W], unless the network permutes them. Raises
         InputError for another number of samples.
         """
-        buffer = self.schedule.graph.buffers[name]
+        graph = self.schedule.graph
+        buffer = graph.buffers[name]
         if value.shape[0] != buffer.rows:
             raise InputError(
                 f"{name} has {value.shape[0]} samples, the plan {buffer.rows}; "
@@ -97,10 +97,8 @@ class Runner:
             else:
                 source = _channels_first(source, self._value_of(name))
                 flat = source.dim() == 2  # a view may have renamed maps of one pixel
-                # Of a matrix's gradient the linear layer rounds a copy; losses read targets.
-                kept = (flat and buffer.kind is Kind.GRAD) or name == TARGET
                 target = target.flatten(1) if flat else target
-                precision = "ieee" if kept else self._precision
+                precision = self._precision if name in graph.rounded_inputs else "ieee"
                 self._kernels.stage(source, target, precision=precision)
 
     def _value_of(self, name: str) -> Value:

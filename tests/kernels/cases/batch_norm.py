@@ -30,6 +30,7 @@ def _launch(shape: tuple[int, ...], dtype: torch.dtype, precision: str) -> None:
         sums(x, x, residual, statistics, one, one, residual, partials, residual)
         grad = partial(batch_norm_grad.batch_norm_grad_input, rows=8, **settings)
         grad(x, x, statistics, one, one, one, one, x)
+    grad(x, x, statistics, one, one, one, one, x, added=x, rounded_from=channels // 2)
     batch_norm_grad.batch_norm_grad_params(partials, statistics, one, one)
 
 

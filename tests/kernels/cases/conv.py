@@ -40,7 +40,8 @@ def _moments(
     assert cells is not None
     x, y = empty(64, side, side, c, dtype=dtype), empty(64, out, out, k, dtype=dtype)
     packed, moments = empty(k, size, size, c, dtype=dtype), empty(*cells.shape(64, k))
-    conv2d(x, packed, None, y, **settings, moments=moments, cells=cells)
+    left = {"out_precision": "ieee", "moments": moments, "cells": cells}
+    conv2d(x, packed, None, y, **settings, **left)
 
 
 def _merge_cells(side: int, c: int) -> None:
