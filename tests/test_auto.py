@@ -103,7 +103,7 @@ def test_resnet50_where_copies_bind() -> None:
     with torch.device("meta"):
         net, x = resnet50(), torch.empty(256, 3, 224, 224)
     graph = training_graph(net, x, optimizer=SGD(momentum=0.9), dtype="bf16", fuse=True)
-    budget = 2560 * MIB
+    budget = 2624 * MIB
     kept, schedule = planned(graph, "keep", None), planned(graph, "auto", budget)
     assert schedule.peak_nbytes <= budget < 0.3 * kept.peak_nbytes
     assert step_s(schedule) < 2 * step_s(kept)

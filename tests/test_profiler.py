@@ -11,7 +11,7 @@ from tvdnn.ops import Settings, expand
 from tvdnn.ops.expand import Mode
 from tvdnn.optim import SGD, AdamW, Optimizer
 from tvdnn.runtime.binding import Call
-from tvdnn.runtime.profiler import HEAVIEST, Scratch, compile_together
+from tvdnn.runtime.profiler import Scratch, compile_together
 from tvdnn.units import KIB, MIB
 
 OPTIMIZERS = (SGD(), SGD(momentum=0.9), AdamW())
@@ -68,29 +68,3 @@ def test_passes_compile_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     launched.clear()
     compile_together(graph, every, torch.device("cpu"), "torch", 64 * KIB)
     assert 0 < len(launched) < len(every)
-
-
-def test_the_heaviest_passes_run_together_where_they_fit() -> None:
-    graph = expand(network(), Settings("fp32", 16 * KIB, optimizer=SGD()))
-    passes = [(index, 1, 0.5) for index in reversed(range(len(graph.passes)))]
-    scratch = Scratch(graph, torch.device("cpu"), "torch", 64 * MIB)
-    launches, seconds = scratch.heaviest(passes)
-    assert len(launches) == HEAVIEST
-    assert seconds == HEAVIEST / 2
-    for launch in launches:
-        launch()
-    assert Scratch(graph, torch.device("cpu"), "torch", 0).heaviest(passes) == ([], 0)
-
-
-def test_heavy_passes_that_read_whole_numbers_are_left_out() -> None:
-    """On scratch bytes they would say to read anywhere."""
-    graph = expand(network(), Settings("fp32", 16 * KIB, optimizer=SGD(), fuse=True))
-    scratch = Scratch(graph, torch.device("cpu"), "torch", 64 * MIB)
-    dtypes = [
-        {graph.buffers[use.buffer].dtype for use in (*pass_.reads, *pass_.writes)}
-        for pass_ in graph.passes
-    ]
-    assert {"int64", "uint8"} <= set().union(*dtypes)
-    for index, found in enumerate(dtypes):
-        launches, _ = scratch.heaviest([(index, 1, 1.0)])
-        assert len(launches) == (found <= {"float32"})

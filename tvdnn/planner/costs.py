@@ -12,8 +12,8 @@ from ..graph import Pass
 class Link:
     """A host link: bytes per second each way, alone and while both run, and seconds a copy call.
 
-    The `busy` rates are what no copy exceeds while kernels use the device's memory: 47 of the 55
-    GB/s to the host on an H200. They do not bind where they are not known.
+    The `busy` rates are what no copy exceeds while a launch runs: 47 of the 55 GB/s to the host on
+    an H200. They do not bind where they are not known.
     """
 
     to_host: float

@@ -5,11 +5,10 @@ import json
 import os
 import platform
 import threading
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields
 from pathlib import Path
 from statistics import median
 from tempfile import NamedTemporaryFile
@@ -18,7 +17,7 @@ import torch
 import triton
 
 from .. import kernels as kernel_package
-from ..graph import RUN_CHUNKS, Direction, Graph, Param, Pass, Use, section_rows
+from ..graph import RUN_CHUNKS, Graph, Param, Pass, Use, section_rows
 from ..memory import aligned
 from ..ops.definition import TORCH_DTYPES, Control
 from ..planner.costs import Link, Profile
@@ -26,11 +25,10 @@ from ..planner.schedule import Action, Lane, Operand, Space, Step
 from ..units import GIB
 from .binding import Call, Memory, Tensors, bind_step
 from .kernels import kernel_set
-from .link import BUSY, ENDS_NBYTES, busy_rates, measure_link, timed
+from .link import measure_link, timed
 
 REPEATS = 8  # launches captured together: each one's share of the graph's own start is small
 REPLAYS = 5
-HEAVIEST = 8  # passes that stand for the network where copies are measured beside it
 SCRATCH_NBYTES = 3 * GIB
 COMPILE_THREADS = 12
 Samples = dict[str, tuple[tuple[int, float], ...]]
@@ -67,28 +65,8 @@ def profile(
     del scratch
     if cache.link is None:
         cache.link = measure_link(device)
-    network = hashlib.sha256(repr(sorted(set(keys))).encode()).hexdigest()
-    if network not in cache.busy:
-        scratch = Scratch(graph, device, kernels, most - ENDS_NBYTES)
-        launches, seconds = scratch.heaviest(_by_seconds(graph, keys, samples))
-        cache.busy[network] = busy_rates(launches, seconds, cache.link, device)
     cache.save()
-    busy = dict(zip(BUSY, cache.busy[network], strict=True))
-    return Profile(torch.cuda.get_device_name(device), replace(cache.link, **busy), samples)
-
-
-def _by_seconds(
-    graph: Graph, keys: Sequence[str], samples: Mapping[str, Sequence[tuple[int, float]]]
-) -> list[tuple[int, int, float]]:
-    """Index, most rows measured and their seconds of distinct passes forward, heaviest first."""
-    total: defaultdict[str, float] = defaultdict(float)
-    found: dict[str, tuple[int, int, float]] = {}
-    for index, (pass_, key) in enumerate(zip(graph.passes, keys, strict=True)):
-        if pass_.direction is Direction.FORWARD:
-            rows, seconds = samples[pass_.name][-1]
-            total[key] += seconds / rows * pass_.domain
-            found[key] = (index, rows, seconds)
-    return [found[key] for key in sorted(total, key=total.__getitem__, reverse=True)]
+    return Profile(torch.cuda.get_device_name(device), cache.link, samples)
 
 
 def compile_together(
@@ -170,27 +148,6 @@ class Scratch:
         captured.replay()
         return median(timed(captured.replay) for _ in range(REPLAYS)) / REPEATS
 
-    def heaviest(self, passes: Iterable[tuple[int, int, float]]) -> tuple[list[Call], float]:
-        """Launches of the first few of these passes that fit together, and their seconds.
-
-        A pass is its index, rows and seconds. Those that read whole numbers, which say where they
-        read and write, are left out.
-        """
-        chosen: list[tuple[int, int, float]] = []
-        kept = most = 0
-        for index, rows, seconds in passes:
-            pass_ = self._graph.passes[index]
-            kept_too, nbytes = self._stand_ins_nbytes(pass_), self._nbytes(pass_, rows)
-            buffers = (self._graph.buffers[use.buffer] for use in (*pass_.reads, *pass_.writes))
-            floats = all(TORCH_DTYPES[each.dtype].is_floating_point for each in buffers)
-            if floats and max(most, nbytes) + kept + kept_too <= self._limit:
-                chosen.append((index, rows, seconds))
-                kept, most = kept + kept_too, max(most, nbytes)
-            if len(chosen) == HEAVIEST:
-                break
-        self._reserve(most)
-        return [self.call(index, rows) for index, rows, _ in chosen], sum(s for *_, s in chosen)
-
     def _stand_ins_nbytes(self, pass_: Pass) -> int:
         """Bytes of the stand-ins for parameters, and of optimizer state beside those updated."""
         names = [name for name in (*pass_.params, *pass_.updates, *pass_.updates) if name]
@@ -270,14 +227,14 @@ class _Cache:
         stored = json.loads(self._path.read_text()) if self._path.exists() else {}
         samples = stored.get("samples", {})
         self.samples: Samples = {key: tuple(map(tuple, rows)) for key, rows in samples.items()}
-        self.link = Link(**stored["link"]) if stored.get("link") else None
-        self.busy: dict[str, list[float]] = stored.get("busy", {})
+        link = stored.get("link") or {}
+        self.link = Link(**link) if link.keys() == {field.name for field in fields(Link)} else None
 
     def save(self) -> None:
         """Write what was measured, in one go."""
         link = None if self.link is None else asdict(self.link)
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"samples": self.samples, "link": link, "busy": self.busy})
+        text = json.dumps({"samples": self.samples, "link": link})
         with NamedTemporaryFile("w", dir=self._path.parent, delete=False) as partial:
             partial.write(text)
         Path(partial.name).replace(self._path)
