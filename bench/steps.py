@@ -15,6 +15,7 @@ compared with keep's in the same run. Each file holds its rows as JSON.
 """
 
 import argparse
+import copy
 import gc
 import hashlib
 import json
@@ -22,6 +23,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -231,6 +233,19 @@ def empty_caches() -> Iterator[None]:
             yield
 
 
+@cache
+def _first(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    return network(name)
+
+
+def initial(name: str) -> nn.Module:
+    """A network on the CPU with the same weights every time, and so what is drawn from then on."""
+    net = copy.deepcopy(_first(name))
+    torch.manual_seed(0)
+    return net
+
+
 def prepare(
     name: str,
     policy: str,
@@ -241,8 +256,7 @@ def prepare(
     **options: Any,
 ) -> tuple[tvdnn.Trainer, nn.Module]:
     gc.collect()  # what others hold is measured as the trainer is made
-    torch.manual_seed(0)
-    net = network(name).cuda()
+    net = initial(name).cuda()
     limit = None if budget is None else round(budget * GIB)
     host = min(available_nbytes() + slab.nbytes, HOST_CAP)
     trainer = tvdnn.Trainer(
@@ -278,7 +292,7 @@ def run(
     except BudgetError as error:
         chosen = case(name, policy, budget, x, dtype)
         graph = training_graph(
-            network(name).to("meta"),
+            initial(name).to("meta"),
             x.to("meta"),
             optimizer=SGD,
             loss_weights=net_of(name).weights,
@@ -410,9 +424,8 @@ def peer(
     dtype: str,
 ) -> dict[str, Any]:
     """A row; the batch goes through in `parts`, whose gradients add up."""
-    torch.manual_seed(0)
     kind = torch.bfloat16 if dtype == "bf16" and policy != AUTOCAST else torch.float32
-    net = eager(network(name), kind).cuda()
+    net = eager(initial(name), kind).cuda()
     inputs = x.to(memory_format=torch.channels_last, dtype=kind)
     optimizer = torch.optim.SGD(net.parameters(), lr=SGD.lr, momentum=SGD.momentum)
     called = net if policy == "torch eager" else torch.compile(net)
