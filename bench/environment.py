@@ -12,10 +12,10 @@ import tvdnn
 def environment() -> dict[str, str]:
     """The machine, versions and commit of this run; the commit is that of `TVDNN_COMMIT`."""
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    driver = subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
+    drivers = subprocess.run(query, capture_output=True, text=True, check=True).stdout
     return {
         "gpu": torch.cuda.get_device_name(),
-        "driver": driver,
+        "driver": drivers.splitlines()[0],  # a line for each GPU
         "torch": torch.__version__,
         "cudnn": str(torch.backends.cudnn.version()),
         "triton": triton.__version__,

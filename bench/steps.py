@@ -40,7 +40,7 @@ from bench.nets import batch, loss_of, net_of, network
 from tests.accuracy import eager
 from tvdnn.engine import training_graph
 from tvdnn.errors import BudgetError
-from tvdnn.planner.costs import Link
+from tvdnn.planner.costs import Costs, Link
 from tvdnn.planner.planning import DEFAULT_CHUNK_SIZE, bound_of, floor_of
 from tvdnn.planner.schedule import Lane, Schedule
 from tvdnn.planner.timeline import Timeline, copy_waits
@@ -354,9 +354,16 @@ def measured(
     ).to_json() | {"losses": losses}
     if timeline is None:
         return row
-    computed = sum(s.end_s - s.start_s for s in timeline.spans if s.lane is Lane.COMPUTE)
-    row |= {"compute_s": computed, "link_s": link_s(trainer.schedule, costs.link)}
+    row |= {"compute_s": compute_s(trainer.schedule, costs)}
+    row |= {"link_s": link_s(trainer.schedule, costs.link)}
     return row | {"wait_rate": wait_rate(trainer.schedule, timeline)}
+
+
+def compute_s(schedule: Schedule, costs: Costs) -> float:
+    """Seconds that the launches take by themselves, as the profiler measured them."""
+    launches = (step for step in schedule.steps if step.lane is Lane.COMPUTE)
+    passes = schedule.graph.passes
+    return sum(costs.launch_s(passes[each.pass_index], each.stop - each.start) for each in launches)
 
 
 def link_s(schedule: Schedule, link: Link) -> float:
