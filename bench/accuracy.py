@@ -50,6 +50,7 @@ SHARE = 2  # of an image's rows and columns one in so many, where networks take 
 SGD = tvdnn.optim.SGD(lr=0.01, momentum=0.9)
 DTYPES = {"tf32": torch.float32, "bf16": torch.bfloat16}
 ERRORS = ("ours", "eager")
+BAR = 1.25  # times torch's error, at most
 
 
 def main() -> None:
@@ -105,6 +106,7 @@ def row(name: str, dtype: str) -> dict[str, Any]:
         "gradient_ratio": median(ratios.values()),
         "worst_gradient_ratio": ratios[worst],
         "worst_gradient": worst,
+        "gradients_within": sum(ratio <= BAR for ratio in ratios.values()) / len(ratios),
     }
     print(*(f"{key}={value}" for key, value in found.items()), flush=True)
     return found

@@ -172,6 +172,7 @@ TABLE: tuple[tuple[str, Text], ...] = (
     ("gradients' error, median", _ratio("gradient_ratio")),
     ("largest", _ratio("worst_gradient_ratio")),
     ("of", _text("worst_gradient")),
+    ("gradients within 1.25", _share("gradients_within")),
 )
 
 
