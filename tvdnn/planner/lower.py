@@ -41,6 +41,14 @@ class Estimate:
     fits: bool
 
 
+class CrowdedError(Exception):
+    """What lives at once is few enough but finds no place: the least arena takes `nbytes`."""
+
+    def __init__(self, nbytes: int) -> None:
+        super().__init__(f"the residencies take an arena of {nbytes} bytes")
+        self.nbytes = nbytes
+
+
 @dataclass(frozen=True, slots=True)
 class _Arena:
     """The address of every residency on the device."""
@@ -76,6 +84,43 @@ def lower(
     prog = program(graph, plan)
     room = None if budget is None else budget - graph.fixed_nbytes
     entries, arena = _fit(graph, plan, prog, costs, room, cap)
+    return _schedule(graph, plan, prog, entries, arena, budget, host_budget)
+
+
+def lower_under(
+    graph: Graph,
+    plan: Plan,
+    costs: Costs,
+    cap: int,
+    *,
+    budget: int,
+    host_budget: int | None = None,
+) -> Schedule:
+    """The schedule of the order of `plan` under `cap` alone, its bytes placed closely.
+
+    Raises CapacityError where there is no such order, CrowdedError where its bytes find no place,
+    HostMemoryError where its copies do not.
+    """
+    prog, room = program(graph, plan), budget - graph.fixed_nbytes
+    entries, least = order(graph, prog, costs, cap, sync=plan.sync), inf
+    for rest, closely in ((COOL_DOWN, False), (0, True)):
+        arena = _place_arena(graph, prog, entries, cool_down=rest, enough=room, closely=closely)
+        if arena.nbytes <= room:
+            return _schedule(graph, plan, prog, entries, arena, budget, host_budget)
+        least = min(least, arena.nbytes)
+    raise CrowdedError(int(least))
+
+
+def _schedule(
+    graph: Graph,
+    plan: Plan,
+    prog: Program,
+    entries: tuple[Entry, ...],
+    arena: _Arena,
+    budget: int | None,
+    host_budget: int | None,
+) -> Schedule:
+    """The schedule of an order that is placed. Raises HostMemoryError where its copies are not."""
     layout = _Layout(arena.addresses, arena.nbytes, *_place_slab(prog, entries))
     if host_budget is not None and layout.slab_nbytes > host_budget:
         raise HostMemoryError(
@@ -253,14 +298,15 @@ def _place_arena(
     cool_down: int = 0,
     enough: int | None = None,
     trials: int = 0,
+    closely: bool = False,
 ) -> _Arena:
-    """The arena of the order, placed as tightly as `place` does for `enough` and `trials`."""
+    """The arena of the order, as tight as `place` makes it of `enough`, `trials` and `closely`."""
     begins, ends = _positions(prog, entries, cool_down)
     groups = _side_by_side(prog)
     extents = [_extent(graph, prog, members, begins, ends) for members in groups]
     share = min(1, FULL_EXTENTS / max(1, len(extents))) ** 2
     enough = None if enough is None else usable_nbytes(enough)
-    bases, high_water = place(extents, enough, int(trials * share))
+    bases, high_water = place(extents, enough, int(trials * share), closely=closely)
     addresses: dict[int, int] = {}
     for members, extent, base in zip(groups, extents, bases, strict=True):
         for number, stay in zip(members, extent.stays, strict=True):

@@ -15,17 +15,20 @@ from .lower import copied_nbytes, demand_nbytes, estimate, floor_nbytes, lower, 
 from .plan import Plan
 from .policies.auto import leanest
 from .policies.keep import keep
+from .policies.tvdnn import moving_all
 from .policies.vdnn import ALL, CONV, vdnn
 from .recipes import recipes
 from .schedule import Schedule
 from .search import search
 from .segments import Layer, Variant, layers
 from .simulate import simulate
+from .swapping import heuristic
 
 DEFAULT_CHUNK_SIZE = 16 * MIB  # copies of it reach 54.9 of an H200 link's 55.4 GB/s, of 4 MiB 53.9
 
 _STATIC = {"vdnn-all": ALL, "vdnn-conv": CONV}
 _VARIANTS = {"m": Variant.MEMORY, "p": Variant.PERFORMANCE}
+SWAPPING = {"tvdnn-heuristic": heuristic}
 POLICIES = (
     "keep",
     "vdnn-all",
@@ -35,6 +38,7 @@ POLICIES = (
     *(f"{name}:{variant}" for name in _STATIC for variant in _VARIANTS),
     *(f"{name}:{variant}:sync" for name in _STATIC for variant in _VARIANTS),
     "vdnn-dyn:sync",
+    *SWAPPING,
     "auto",
 )
 
@@ -44,7 +48,7 @@ def fuses(policy: str) -> bool:
 
     Raises InputError for an unknown policy.
     """
-    return _parse(policy)[0] in ("keep", "auto")
+    return _parse(policy)[0] in ("keep", "auto", *SWAPPING)
 
 
 def make_schedule(
@@ -81,6 +85,8 @@ def _schedule(
     budgets = {"budget": budget, "host_budget": host_budget}
     if base == "auto":
         return _searched(graph, costs, **budgets)
+    if base in SWAPPING:
+        return _swapped(graph, costs, policy, **budgets)
     if base == "vdnn-dyn":
         return _first_that_fits(graph, costs, policy, _dynamic(graph, policy, sync), **budgets)
     return lower(graph, _static_plan(graph, policy, base, variant, sync), costs, **budgets)
@@ -122,6 +128,22 @@ def _first_that_fits(
         except HostMemoryError as error:
             host_error = error
     raise host_error or too_small(policy, budget or 0, floor_of(graph, costs, policy))
+
+
+def _swapped(
+    graph: Graph, costs: Costs, policy: str, *, budget: int | None, host_budget: int | None
+) -> Schedule:
+    """keep's schedule where it fits, else what the search of `policy` finds, else the leanest."""
+    if budget is None:
+        return lower(graph, keep(graph), costs)
+    kept = _lowered(graph, keep(graph), costs, budget=budget, host_budget=host_budget)
+    if kept is not None:
+        return kept
+    found = SWAPPING[policy](graph, costs, budget=budget, host_budget=host_budget)
+    if found is not None:
+        return found
+    plans = (keep(graph), *moving_all(graph, costs, policy))
+    return _first_that_fits(graph, costs, policy, plans, budget=budget, host_budget=host_budget)
 
 
 def _searched(
@@ -212,12 +234,10 @@ def floor_of(graph: Graph, costs: Costs, policy: str) -> tuple[int, str]:
     Raises InputError for an unknown policy.
     """
     base, variant, sync = _parse(policy)
-    if base not in ("auto", "vdnn-dyn"):
+    if base not in ("auto", "vdnn-dyn", *SWAPPING):
         return floor_nbytes(graph, _static_plan(graph, policy, base, variant, sync), costs)
-    variants = ((ALL, Variant.MEMORY), (ALL, Variant.PERFORMANCE), (CONV, Variant.MEMORY))
-    lean = leanest(graph, recipes(graph, costs)) if base == "auto" else ()
-    moving = (vdnn(graph, kinds, name=policy, default=each, sync=sync) for kinds, each in variants)
-    demands = [(demand_nbytes(graph, plan)[0], plan) for plan in (*lean, *moving, keep(graph))]
+    plans = (*_leanest(graph, costs, policy, base, sync), keep(graph))
+    demands = [(demand_nbytes(graph, plan)[0], plan) for plan in plans]
     floor: tuple[int, str] | None = None
     for nbytes, plan in sorted(demands, key=itemgetter(0)):
         if floor is None or nbytes < floor[0]:
@@ -225,6 +245,17 @@ def floor_of(graph: Graph, costs: Costs, policy: str) -> tuple[int, str]:
             floor = found if floor is None else min(floor, found)
     assert floor is not None
     return floor
+
+
+def _leanest(graph: Graph, costs: Costs, policy: str, base: str, sync: bool) -> Iterator[Plan]:
+    """Plans one of which sets the floor of a policy that has several."""
+    if base in SWAPPING:
+        yield from moving_all(graph, costs, policy)
+        return
+    if base == "auto":
+        yield from leanest(graph, recipes(graph, costs))
+    for kinds, each in ((ALL, Variant.MEMORY), (ALL, Variant.PERFORMANCE), (CONV, Variant.MEMORY)):
+        yield vdnn(graph, kinds, name=policy, default=each, sync=sync)
 
 
 def bound_of(

@@ -5,26 +5,23 @@ the samples of one block at a time. Maps outside chains are made again whole. Wh
 device besides is offloaded, outermost maps first: they are away for longest.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
 from math import lcm
 
 import numpy as np
 
-from ...graph import RUN_CHUNKS, Direction, Graph, Kind, section_rows
+from ...graph import RUN_CHUNKS, Graph, section_rows
 from ...units import format_bytes
 from ..chains import Again, Chain, Region, again
 from ..costs import Costs
-from ..launches import Program, Residency, program
+from ..gaps import Gap, pauses, round_trips, transfers
+from ..launches import Program, program
 from ..order import demand
-from ..plan import Plan, Segment, Slot, Transfer
+from ..plan import Plan, Segment, Slot
 from ..recipes import Recipes, with_remade
 from ..segments import Variant, segments
 
-MOVED_KINDS = (Kind.INPUT, Kind.MAP, Kind.AUX)
-STREAMED_KINDS = (*MOVED_KINDS, Kind.GRAD)  # between any two uses, where nothing else helps
 LONG_RUN_CHUNKS = 16  # where little moves, longer blocks save launches
 CHUNKS = {Variant.PERFORMANCE: RUN_CHUNKS, Variant.KEEP: LONG_RUN_CHUNKS}
 NOTHING = Again((), ())
@@ -45,39 +42,22 @@ class Choice:
     wholes: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class _Gap:
-    """A section's time away if it moves: after launch `last` and before launch `back`.
-
-    These are in the slots `leave` and `returns`; it comes no earlier than in the slot `opens`.
-    """
-
-    buffer: str
-    section: int
-    nbytes: int
-    last: int
-    back: int
-    leave: int
-    returns: int
-    opens: int
-
-
 class _Gaps:
     """The gaps that are not taken yet, those of the outermost maps first."""
 
-    def __init__(self, gaps: Iterable[_Gap]) -> None:
+    def __init__(self, gaps: Iterable[Gap]) -> None:
         self._gaps = tuple(gaps)
         maps: dict[str, int] = {}
         rows = [(g.last, g.back, maps.setdefault(g.buffer, len(maps))) for g in self._gaps]
         self._last, self._back, self._map = np.array(rows, np.int64).reshape(-1, 3).T.copy()
 
-    def take(self, launch: int, excess: int) -> list[_Gap]:
+    def take(self, launch: int, excess: int) -> list[Gap]:
         """Sections of the outermost map that is idle at `launch`, the last first, up to `excess`.
 
         A gap that is taken ends before it began, so that it is idle at no launch.
         """
         idle = np.flatnonzero((self._last < launch) & (launch < self._back))
-        chosen, nbytes = list[_Gap](), 0
+        chosen, nbytes = list[Gap](), 0
         for index in reversed(idle[self._map[idle] == self._map[idle[:1]]].tolist()):
             if nbytes < excess:
                 chosen.append(self._gaps[index])
@@ -99,7 +79,7 @@ class Draft:
     def plan(self, room: int) -> Plan | None:
         """The plan whose launches find their bytes in `room`; None where they cannot."""
         moved = _moved(self.graph, self.program, room)
-        return None if moved is None else self._moving(moved)
+        return None if moved is None else self.moving(moved)
 
     def compute_s(self, costs: Costs) -> float:
         """What the launches take."""
@@ -109,14 +89,15 @@ class Draft:
 
     def leanest(self) -> Plan:
         """The plan in which all moves that is idle."""
-        gaps, pauses = _gaps(self.graph, self.program), _pauses(self.graph, self.program)
-        return self._moving([*gaps, *pauses])
+        trips, others = round_trips(self.graph, self.program), pauses(self.graph, self.program)
+        return self.moving([*trips, *others])
 
-    def _moving(self, moved: Sequence[_Gap]) -> Plan:
+    def moving(self, moved: Sequence[Gap], policy: str = "auto") -> Plan:
+        """The plan of `policy` in which these gaps are spent on the host."""
         return Plan(
-            "auto",
+            policy,
             self.parts,
-            tuple(_transfers(moved)),
+            tuple(transfers(moved)),
             reasons=_reasons(self.graph, self.recipes, self.choice, self.parts, moved),
         )
 
@@ -197,32 +178,19 @@ def _block_rows(graph: Graph, slots: Iterable[Slot], block: Variant) -> int:
     return min(-(-rows // unit) * unit, graph.batch)
 
 
-def _turn(graph: Graph, prog: Program) -> int:
-    """The first launch that is not forward, else the number of launches."""
-    return next(
-        (
-            index
-            for index, launch in enumerate(prog.launches)
-            if graph.passes[launch.pass_index].direction is not Direction.FORWARD
-            or launch.recompute
-        ),
-        len(prog.launches),
-    )
-
-
-def _moved(graph: Graph, prog: Program, room: int) -> list[_Gap] | None:
+def _moved(graph: Graph, prog: Program, room: int) -> list[Gap] | None:
     """The sections to move so that every launch finds its bytes in `room`; None if none suffice."""
-    needed, moved = demand(prog), list[_Gap]()
+    needed, moved = demand(prog), list[Gap]()
     if int(needed.max(initial=0)) <= room:
         return moved
-    gaps, pauses = _Gaps(_gaps(graph, prog)), None
+    gaps, others = _Gaps(round_trips(graph, prog)), None
     fullest = int(needed.argmax())
     while int(needed[fullest]) > room:
         excess = int(needed[fullest]) - room
         chosen = gaps.take(fullest, excess)
         if not chosen:
-            pauses = pauses or _Gaps(_pauses(graph, prog))
-            chosen = pauses.take(fullest, excess)
+            others = others or _Gaps(pauses(graph, prog))
+            chosen = others.take(fullest, excess)
         if not chosen:
             return None
         for gap in chosen:
@@ -232,61 +200,12 @@ def _moved(graph: Graph, prog: Program, room: int) -> list[_Gap] | None:
     return moved
 
 
-def _gaps(graph: Graph, prog: Program) -> list[_Gap]:
-    """Gaps between forward and backward uses, outermost maps first."""
-    turn = _turn(graph, prog)
-    slots = [launch.slot for launch in prog.launches]
-    gaps: dict[str, list[_Gap]] = {}
-    for number, uses in enumerate(_uses(prog)):
-        stay = prog.residencies[number]
-        if not uses or graph.buffers[stay.buffer].kind not in MOVED_KINDS or stay.held:
-            continue
-        at = bisect_left(uses, turn)
-        if 0 < at < len(uses):
-            last, back = uses[at - 1], uses[at]
-            gap = _Gap(*_what(stay), last, back, slots[last], slots[back], slots[turn])
-            gaps.setdefault(stay.buffer, []).append(gap)
-    return [gap for sections in gaps.values() for gap in sections]
-
-
-def _pauses(graph: Graph, prog: Program) -> list[_Gap]:
-    """All other gaps of what one slot uses after the other, the longest first."""
-    turn = _turn(graph, prog)
-    slots = [launch.slot for launch in prog.launches]
-    gaps: list[_Gap] = []
-    for number, uses in enumerate(_uses(prog)):
-        stay = prog.residencies[number]
-        if graph.buffers[stay.buffer].kind not in STREAMED_KINDS or stay.held:
-            continue
-        ends = [(last, back) for last, back in pairwise(uses) if slots[last] != slots[back]]
-        if all(slots[last] < slots[back] for last, back in ends):
-            gaps += (
-                _Gap(*_what(stay), last, back, slots[last], slots[back], slots[last] + 1)
-                for last, back in ends
-                if last + 1 < back and not last < turn <= back
-            )
-    return sorted(gaps, key=lambda gap: gap.last - gap.back)
-
-
-def _what(stay: Residency) -> tuple[str, int, int]:
-    return stay.buffer, stay.section, stay.nbytes
-
-
-def _uses(prog: Program) -> list[list[int]]:
-    """By residency, the launches that use it."""
-    uses: list[list[int]] = [[] for _ in prog.residencies]
-    for index, touched in enumerate(zip(prog.reads, prog.writes, strict=True)):
-        for number in {number for runs in touched for run in runs for number in run}:
-            uses[number].append(index)
-    return uses
-
-
 def _reasons(
     graph: Graph,
     recipes: Recipes,
     choice: Choice,
     parts: tuple[Segment, ...],
-    moved: Sequence[_Gap],
+    moved: Sequence[Gap],
 ) -> Mapping[str, str]:
     """Why maps move or are made again, in words."""
     slots = [slot for part in parts for slot in part.slots]
@@ -303,17 +222,3 @@ def _reasons(
         price = f"{1e3 * remake.seconds:.2f} ms for {format_bytes(remake.nbytes)}"
         reasons |= dict.fromkeys(sorted(remake.buffers), price)
     return reasons
-
-
-def _transfers(moved: Iterable[_Gap]) -> Iterator[Transfer]:
-    """Neighbouring sections that leave and return in the same slots, as one transfer."""
-    ordered = sorted(moved, key=lambda gap: (gap.buffer, gap.section))
-
-    def run(item: tuple[int, _Gap]) -> tuple[str, int, int, int]:
-        place, gap = item
-        return gap.buffer, gap.section - place, gap.leave, gap.returns
-
-    for _, items in groupby(enumerate(ordered), key=run):
-        first, *rest = (gap for _, gap in items)
-        where = first.buffer, first.section, 1 + len(rest)
-        yield Transfer(*where, first.leave, first.returns, min(first.opens, first.returns))

@@ -1,0 +1,122 @@
+"""Gaps: when sections are idle between two uses, so that they may leave the device and return."""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+from ..graph import Direction, Graph, Kind
+from .launches import Program, Residency
+from .plan import Transfer
+
+MOVED_KINDS = (Kind.INPUT, Kind.MAP, Kind.AUX)
+STREAMED_KINDS = (*MOVED_KINDS, Kind.GRAD)  # between any two uses, where nothing else helps
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A section's time away if it moves: after launch `last` and before launch `back`.
+
+    These are in the slots `leave` and `returns`; it comes no earlier than in the slot `opens`. Its
+    bytes are final, and may leave, no earlier than after the launch `written` (-1: from the start).
+    """
+
+    buffer: str
+    section: int
+    nbytes: int
+    last: int
+    back: int
+    leave: int
+    returns: int
+    opens: int
+    written: int
+
+
+def round_trips(graph: Graph, prog: Program) -> list[Gap]:
+    """Gaps between forward and backward uses, outermost maps first."""
+    turn = _turn(graph, prog)
+    slots = [launch.slot for launch in prog.launches]
+    gaps: dict[str, list[Gap]] = {}
+    for number, uses in enumerate(_uses(prog)):
+        stay = prog.residencies[number]
+        if not uses or graph.buffers[stay.buffer].kind not in MOVED_KINDS or stay.held:
+            continue
+        at = bisect_left(uses, turn)
+        if 0 < at < len(uses):
+            last, back = uses[at - 1], uses[at]
+            times = last, back, slots[last], slots[back], slots[turn]
+            gap = Gap(*_what(stay), *times, _written(stay, last))
+            gaps.setdefault(stay.buffer, []).append(gap)
+    return [gap for sections in gaps.values() for gap in sections]
+
+
+def pauses(graph: Graph, prog: Program) -> list[Gap]:
+    """All other gaps of what one slot uses after the other, the longest first."""
+    turn = _turn(graph, prog)
+    slots = [launch.slot for launch in prog.launches]
+    gaps: list[Gap] = []
+    for number, uses in enumerate(_uses(prog)):
+        stay = prog.residencies[number]
+        if graph.buffers[stay.buffer].kind not in STREAMED_KINDS or stay.held:
+            continue
+        ends = [(last, back) for last, back in pairwise(uses) if slots[last] != slots[back]]
+        if all(slots[last] < slots[back] for last, back in ends):
+            gaps += (
+                Gap(
+                    *_what(stay),
+                    last,
+                    back,
+                    slots[last],
+                    slots[back],
+                    slots[last] + 1,
+                    _written(stay, last),
+                )
+                for last, back in ends
+                if last + 1 < back and not last < turn <= back
+            )
+    return sorted(gaps, key=lambda gap: gap.last - gap.back)
+
+
+def _turn(graph: Graph, prog: Program) -> int:
+    """The first launch that is not forward, else the number of launches."""
+    return next(
+        (
+            index
+            for index, launch in enumerate(prog.launches)
+            if graph.passes[launch.pass_index].direction is not Direction.FORWARD
+            or launch.recompute
+        ),
+        len(prog.launches),
+    )
+
+
+def _what(stay: Residency) -> tuple[str, int, int]:
+    return stay.buffer, stay.section, stay.nbytes
+
+
+def _written(stay: Residency, last: int) -> int:
+    """No later than the last launch up to `last` that writes the section."""
+    return stay.written if stay.written <= last else stay.first
+
+
+def _uses(prog: Program) -> list[list[int]]:
+    """By residency, the launches that use it."""
+    uses: list[list[int]] = [[] for _ in prog.residencies]
+    for index, touched in enumerate(zip(prog.reads, prog.writes, strict=True)):
+        for number in {number for runs in touched for run in runs for number in run}:
+            uses[number].append(index)
+    return uses
+
+
+def transfers(moved: Iterable[Gap]) -> Iterator[Transfer]:
+    """Neighbouring sections that leave and return in the same slots, as one transfer."""
+    ordered = sorted(moved, key=lambda gap: (gap.buffer, gap.section))
+
+    def run(item: tuple[int, Gap]) -> tuple[str, int, int, int]:
+        place, gap = item
+        return gap.buffer, gap.section - place, gap.leave, gap.returns
+
+    for _, items in groupby(enumerate(ordered), key=run):
+        first, *rest = (gap for _, gap in items)
+        where = first.buffer, first.section, 1 + len(rest)
+        yield Transfer(*where, first.leave, first.returns, min(first.opens, first.returns))

@@ -1,0 +1,96 @@
+"""tvDNN (PPoPP 2018): maps leave in sections and return; nothing is made again.
+
+Layers go block by block. In backward, neighbouring layers may go section-major, each block through
+all of them, so that the gradients between them never exist for the whole batch.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from heapq import heappop, heappush
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ...graph import Graph
+from ..chains import chains
+from ..costs import Costs
+from ..gaps import Gap, pauses, round_trips
+from ..order import demand
+from ..plan import Plan
+from ..recipes import Recipes
+from ..segments import Variant
+from .auto import Choice, Draft, auto
+
+Needed: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """A draft in which nothing is made again and nothing moves yet, and the gaps of its sections.
+
+    Its launches need `needed` bytes. `trips` are gaps from forward to backward, `others` all else.
+    """
+
+    draft: Draft
+
+    @cached_property
+    def needed(self) -> Needed:
+        return demand(self.draft.program)
+
+    @cached_property
+    def trips(self) -> list[Gap]:
+        return round_trips(self.draft.graph, self.draft.program)
+
+    @cached_property
+    def others(self) -> list[Gap]:
+        return pauses(self.draft.graph, self.draft.program)
+
+    def gaps(self, room: int) -> list[Gap]:
+        """Gaps of which some suffice for `room`, if any do: trips, and others where they must."""
+        moves = farthest(self.needed, self.trips, room) is not None
+        return self.trips if moves else [*self.trips, *self.others]
+
+
+def sites(graph: Graph, costs: Costs) -> Iterator[Site]:
+    """Drafts of blocks of three sizes, backward layer-major and section-major."""
+    found = chains(graph, costs)
+    none = (frozenset[str](),) * len(found)
+    for variant in (Variant.PERFORMANCE, Variant.KEEP, Variant.MEMORY):
+        for block in (None, variant) if found else (None,):
+            choice = Choice(variant, (block,) * len(found), none)
+            yield Site(auto(graph, Recipes(found, ()), choice))
+
+
+def moving_all(graph: Graph, costs: Costs, policy: str) -> Iterator[Plan]:
+    """Plans that move all that is idle, those of the least blocks first."""
+    for site in reversed(list(sites(graph, costs))):
+        yield site.draft.moving([*site.trips, *site.others], policy)
+
+
+def farthest(needed: Needed, gaps: Sequence[Gap], room: int) -> list[Gap] | None:
+    """Gaps to spend away so that launches that need `needed` bytes find them in `room`, or None.
+
+    Where bytes are short, what comes back last leaves: it has the longest time idle, and by when it
+    was used last it may have begun to leave long before (Belady 1966, of pages). Of one map these
+    are the last sections. Takes O(n log n).
+    """
+    coming = sorted(gaps, key=lambda gap: gap.last, reverse=True)
+    idle: list[tuple[int, int, int, Gap]] = []
+    away: list[tuple[int, int]] = []
+    moved, gone = list[Gap](), 0
+    for launch, nbytes in enumerate(needed.tolist()):
+        while coming and coming[-1].last < launch:
+            gap = coming.pop()
+            heappush(idle, (-gap.back, -gap.section, len(coming), gap))
+        while away and away[0][0] <= launch:
+            gone -= heappop(away)[1]
+        while nbytes - gone > room:
+            if not idle or -idle[0][0] <= launch:
+                return None
+            gap = heappop(idle)[-1]
+            heappush(away, (gap.back, gap.nbytes))
+            moved.append(gap)
+            gone += gap.nbytes
+    return moved
