@@ -13,11 +13,9 @@ from torch import Tensor
 
 from .optim import adamw_reference, momentum_states, sgd_reference
 from .optim_rules import Rule, adamw_rule, apply_update, sgd_rule
-from .reduce import sum_partials_reference
+from .reduce import add_partials, partial_tile, sum_partials_reference
 
-TILE: Final = 1024
-NUM_WARPS: Final = 2
-LOADS: Final = 4  # partials in flight together
+TILE: Final = (2048, 8192)  # elements of a program, and those of partials that it loads together
 
 
 @triton.jit(do_not_specialize=["num_partials", "tiles_c"])
@@ -35,9 +33,7 @@ def _update_partials_kernel(
     mask = (c < channels) & (tap < taps)
     ptrs = partials_ptr + k * taps * channels + (tap * channels + c)
     grad = tl.zeros((BLOCK_C, BLOCK_T), tl.float32)
-    for _ in tl.range(0, num_partials, loop_unroll_factor=LOADS):
-        grad += tl.load(ptrs, mask=mask, other=0.0)
-        ptrs += numel
+    grad = add_partials(grad, ptrs, mask, num_partials, numel, LOADS)
     offs = k * stride_k + (c.to(tl.int64) * stride_c + tap * stride_tap)
     apply_update(param_ptr, states, control_ptr, offs, mask, grad, ADAMW, NESTEROV, MAXIMIZE)
 
@@ -50,13 +46,11 @@ def _launch(
         return
     rows = param[None] if param.dim() == 1 else param
     rows, channels = rows.view(*rows.shape[:2], -1), rows.shape[1]
-    block_t = triton.next_power_of_2(rows.shape[2])
-    block_c = min(triton.next_power_of_2(channels), max(TILE // block_t, 1))
-    tiles_c = triton.cdiv(channels, block_c)
+    tile = partial_tile(*rows.shape, *TILE)
+    tiles_c = triton.cdiv(channels, tile["BLOCK_C"])
     _update_partials_kernel[(rows.shape[0] * tiles_c,)](
         partials, param, states, control, partials.numel() // param.numel(), param.numel(),
-        channels, rows.shape[2], tiles_c, *rows.stride(), **rule.constants(),
-        BLOCK_C=block_c, BLOCK_T=block_t, LOADS=LOADS, num_warps=NUM_WARPS,
+        channels, rows.shape[2], tiles_c, *rows.stride(), **rule.constants(), **tile,
     )  # fmt: skip
 
 

@@ -9,30 +9,57 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-SUM_BLOCK: Final = 128
-SUM_UNROLL: Final = 8  # loads under way at a time
+from . import device
+
+# Of partials: elements of a program, and those that it loads together. 11 of 512->512 3x3 filters
+# take 36 us so, with twice the elements 45 us (H200, 2026-11-21).
+SUM_TILE: Final = (512, 6144)
+FEW_TILE: Final = 128  # of a gradient that is too small to occupy the GPU by other ones
+MOST_LOADS: Final = 32
+INTERPRETED_LOADS: Final = 2  # there each takes its time, and so does a program
+PARTIAL_WARPS: Final = 4
 ROWS_BLOCK: Final = (128, 64)  # [rows, columns]; 64 bfloat16 columns are one 128-byte line
 
 
-@triton.jit(do_not_specialize=["num_partials"])
-def sum_partials_kernel(
-    partials_ptr, grad_ptr, num_partials, numel,
-    size_1, size_2, size_3, stride_0, stride_1, stride_2, stride_3,
-    FIRST: tl.constexpr, UNROLL: tl.constexpr, BLOCK: tl.constexpr,
+@triton.jit
+def add_partials(total, ptrs, mask, num_partials, numel, LOADS: tl.constexpr) -> tl.tensor:
+    """total + p0 + p1 + ..., of partials `numel` elements apart, LOADS of them in flight together.
+
+    In the place of those behind the last one comes -0, which changes no sum.
+    """
+    for first in range(0, num_partials, LOADS):
+        values = ()
+        for i in tl.static_range(LOADS):
+            values += (tl.load(ptrs, mask=mask & (first + i < num_partials), other=-0.0),)
+            ptrs += numel
+        for i in tl.static_range(LOADS):
+            total += values[i]
+    return total
+
+
+@triton.jit(do_not_specialize=["num_partials", "tiles_c"])
+def _sum_partials_kernel(
+    partials_ptr, grad_ptr, num_partials, numel, channels, taps, columns, tiles_c,
+    stride_k, stride_c, stride_r, stride_s,
+    FIRST: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_T: tl.constexpr, LOADS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Add partials of shape [size_0, size_1, size_2, size_3] to a gradient of any strides."""
-    offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)  # [BLOCK]
-    mask = offs < numel
-    index_2 = offs // size_3
-    index_1 = index_2 // size_2
-    grad_ptrs = grad_ptr + (offs % size_3) * stride_3 + (index_2 % size_2) * stride_2
-    grad_ptrs += (index_1 % size_1) * stride_1 + (index_1 // size_1) * stride_0
-    total = tl.load(grad_ptrs, mask=mask & (not FIRST), other=0.0)
-    partial_ptrs = partials_ptr + offs
-    for _ in tl.range(0, num_partials, loop_unroll_factor=UNROLL):
-        total += tl.load(partial_ptrs, mask=mask, other=0.0)
-        partial_ptrs += numel
-    tl.store(grad_ptrs, total, mask=mask)
+    """All taps of BLOCK_C channels of one row: partials hold them by tap, a gradient in any order.
+
+    A tap is row * columns + column of a filter.
+    """
+    pid = tl.program_id(0)
+    k = (pid // tiles_c).to(tl.int64)
+    c = pid % tiles_c * BLOCK_C + tl.arange(0, BLOCK_C)[:, None]  # [BLOCK_C, 1]
+    tap = tl.arange(0, BLOCK_T)[None, :]  # [1, BLOCK_T]
+    mask = (c < channels) & (tap < taps)
+    offs = k * stride_k + c.to(tl.int64) * stride_c
+    offs += tap // columns * stride_r + tap % columns * stride_s
+    total = tl.zeros((BLOCK_C, BLOCK_T), tl.float32)
+    if not FIRST:
+        total = tl.load(grad_ptr + offs, mask=mask, other=0.0)
+    ptrs = partials_ptr + k * taps * channels + (tap * channels + c)
+    total = add_partials(total, ptrs, mask, num_partials, numel, LOADS)
+    tl.store(grad_ptr + offs, total, mask=mask)
 
 
 @triton.jit(do_not_specialize=["num_rows", "group", "slice_rows"])
@@ -64,14 +91,31 @@ def sum_partials(partials: Tensor, grad: Tensor, *, first: bool) -> None:
     dimensions. Partials are contiguous rows [K, R, S, C/g], or of grad's shape, under any leading
     dimensions. One call with all of them has the bits of calls with consecutive pieces.
     """
-    view = _partial_view(grad)
     if grad.numel() == 0:
         return
-    numel = grad.numel()
-    sum_partials_kernel[(triton.cdiv(numel, SUM_BLOCK),)](
-        partials, grad, partials.numel() // numel, numel, *view.shape[1:], *view.stride(),
-        FIRST=first, UNROLL=SUM_UNROLL, BLOCK=SUM_BLOCK, num_warps=SUM_BLOCK // 32,
+    view = _filters(grad)
+    rows, channels, _, columns = view.shape
+    taps = view[0, 0].numel()
+    tile = partial_tile(rows, channels, taps, *SUM_TILE)
+    tiles_c = triton.cdiv(channels, tile["BLOCK_C"])
+    _sum_partials_kernel[(rows * tiles_c,)](
+        partials, grad, partials.numel() // grad.numel(), grad.numel(), channels, taps, columns,
+        tiles_c, *view.stride(), FIRST=first, **tile,
     )  # fmt: skip
+
+
+def partial_tile(
+    rows: int, channels: int, taps: int, elements: int, in_flight: int
+) -> dict[str, int]:
+    """A program's channels and taps, partials that it loads together, and warps."""
+    interpreted = device.interpreted()
+    if rows * channels * taps < elements * device.num_sms() and not interpreted:
+        elements = FEW_TILE
+    block_t = triton.next_power_of_2(taps)
+    block_c = min(triton.next_power_of_2(channels), max(elements // block_t, 1))
+    loads = max(in_flight // (block_c * block_t), 1)
+    loads = min(loads, INTERPRETED_LOADS if interpreted else MOST_LOADS)
+    return {"BLOCK_C": block_c, "BLOCK_T": block_t, "LOADS": loads, "num_warps": PARTIAL_WARPS}
 
 
 def sum_rows(rows: Tensor, partials: Tensor, *, group: int) -> None:
@@ -117,8 +161,8 @@ def _splits(partials: Tensor) -> int:
     return partials.shape[1] if partials.dim() == 3 else 1
 
 
-def _partial_view(grad: Tensor) -> Tensor:
-    """The gradient in the order of a partial, [K, R, S, C/g]; missing dimensions are 1."""
-    if grad.dim() == 4:
-        return grad.permute(0, 2, 3, 1)
-    return grad[(..., *(None,) * (4 - grad.dim()))]
+def _filters(grad: Tensor) -> Tensor:
+    """The gradient as filters [K, C/g, R, S]; one of one or two dimensions has single taps."""
+    if grad.dim() == 1:
+        grad = grad[None]
+    return grad if grad.dim() == 4 else grad[:, :, None, None]

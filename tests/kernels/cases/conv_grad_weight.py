@@ -1,5 +1,6 @@
 """Launches of conv_grad_weight.py and reduce.py to compile."""
 
+import math
 from typing import Any
 
 import torch
@@ -26,7 +27,10 @@ def _grad_weight(side: int, c: int, k: int, dtype: torch.dtype, **settings: Any)
 
 
 def _reduce() -> None:
-    sum_partials(empty(4, 2, 64, 3, 3, 64), empty(64, 64, 3, 3), first=True)
+    for shape in ((64, 64, 3, 3), (512, 512, 3, 3), (4096, 4096), (1000,)):
+        partials = empty(8, math.prod(shape))
+        for first in (True, False):
+            sum_partials(partials, empty(*shape), first=first)
 
 
 CASES = [
