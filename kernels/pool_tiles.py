@@ -8,8 +8,8 @@ from torch import Tensor
 
 Pair = tuple[int, int]
 
-TILE: Final = 1024
-TILE_CHANNELS: Final = 256
+TILE: Final = (1024, 256)  # elements, and of them channels, at most
+OVERLAP_TILE: Final = (256, 64)  # where windows overlap, whose loads meet in the L1 cache
 NUM_WARPS: Final = 4  # at most
 WARP_TILE: Final = 256  # elements of a warp
 UNROLLED_TAPS: Final = 16
@@ -38,12 +38,12 @@ def launch(
     rows: int,
     width: int,
     channels: int,
-    tile: int = TILE,
+    tile: Pair = TILE,
     **constants: int | str,
 ) -> None:
-    """One program for each tile of `tile` elements of `rows` rows; 16-byte vectors of channels."""
-    block_c = min(triton.next_power_of_2(channels), TILE_CHANNELS)
-    block_w = min(triton.next_power_of_2(width), max(tile // block_c, 1))
+    """One program for each tile of `rows` rows; 16-byte vectors of channels."""
+    block_c = min(triton.next_power_of_2(channels), tile[1])
+    block_w = min(triton.next_power_of_2(width), max(tile[0] // block_c, 1))
     tiles_w, tiles_c = triton.cdiv(width, block_w), triton.cdiv(channels, block_c)
     if rows == 0:
         return

@@ -19,9 +19,15 @@ def _wide(x):
 
 
 @triton.jit
-def _larger(largest, place, x, place_of_x):
-    """The larger of two values and its place: the first's in a tie, the last's of NaN."""
-    place = tl.where((x > largest) | (x != x), place_of_x, place)
+def _larger(largest, place, x, place_of_x, EXACT: tl.constexpr):
+    """The larger of two values and its place: the first's in a tie, the last's of NaN.
+
+    Where not EXACT, NaN's is any place, which takes one comparison.
+    """
+    if EXACT:
+        place = tl.where((x > largest) | (x != x), place_of_x, place)
+    else:
+        place = tl.where(x <= largest, place, place_of_x)
     return tl.maximum(largest, x, propagate_nan=tl.PropagateNan.ALL), place
 
 
@@ -41,33 +47,33 @@ def _columns(
 
 
 @triton.jit
-def _max_of(columns, FIRST: tl.constexpr, NUM: tl.constexpr):
+def _max_of(columns, FIRST: tl.constexpr, NUM: tl.constexpr, EXACT: tl.constexpr):
     """Largest of NUM columns from the one at FIRST on, and its number among them."""
     largest = _wide(columns[FIRST])
     place = tl.zeros(largest.shape, tl.int32)
     for i in tl.static_range(1, NUM):
-        largest, place = _larger(largest, place, _wide(columns[FIRST + i]), i)
+        largest, place = _larger(largest, place, _wide(columns[FIRST + i]), i, EXACT)
     return largest, place
 
 
 @triton.jit
 def row_max(
     x_ptr, n, h, first_w, c, height, width, channels, pitch,
-    KERNEL_W: tl.constexpr, DILATION_W: tl.constexpr,
+    KERNEL_W: tl.constexpr, DILATION_W: tl.constexpr, EXACT: tl.constexpr,
 ) -> tl.tuple:  # fmt: skip
     """Largest of row h in each window that starts at columns `first_w`, and its column in there."""
     if KERNEL_W <= UNROLLED:
         columns = _columns(
             x_ptr, n, h, first_w, c, height, width, channels, pitch, KERNEL_W, DILATION_W
         )
-        largest, place = _max_of(columns, 0, KERNEL_W)
+        largest, place = _max_of(columns, 0, KERNEL_W, EXACT)
     else:
         columns = _columns(x_ptr, n, h, first_w, c, height, width, channels, pitch, 1, DILATION_W)
-        largest, place = _max_of(columns, 0, 1)
+        largest, place = _max_of(columns, 0, 1, EXACT)
         for tap in range(1, KERNEL_W):
             w = first_w + tap * DILATION_W
             columns = _columns(x_ptr, n, h, w, c, height, width, channels, pitch, 1, DILATION_W)
-            largest, place = _larger(largest, place, _wide(columns[0]), tap)
+            largest, place = _larger(largest, place, _wide(columns[0]), tap, EXACT)
     return largest, place
 
 
@@ -85,15 +91,18 @@ def _first_tap(
 def window_max(
     largest, column, x_ptr, n, first_h, first_w, c, height, width, channels, pitch,
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr,
-    DILATION_H: tl.constexpr, DILATION_W: tl.constexpr,
+    DILATION_H: tl.constexpr, DILATION_W: tl.constexpr, EXACT: tl.constexpr,
 ) -> tl.tuple:  # fmt: skip
     """Largest value of each window, and the index of its tap: the first such, or the last NaN.
 
+    Where not EXACT, the tap of NaN or of -inf is any.
     Windows start at row `first_h`, whose maxima are given, and at columns `first_w`. The maxima of
     their last row come third and fourth. The loads of a small window are all under way at once.
     """
-    first_tap = _first_tap(first_h, first_w, KERNEL_W, DILATION_H, DILATION_W)
-    total, tap_of_max = largest, tl.where(largest == float("-inf"), first_tap, column)
+    total, tap_of_max = largest, column
+    if EXACT:
+        first_tap = _first_tap(first_h, first_w, KERNEL_W, DILATION_H, DILATION_W)
+        tap_of_max = tl.where(largest == float("-inf"), first_tap, column)
     if KERNEL_H * KERNEL_W <= UNROLLED:
         columns = ()
         for tap in tl.static_range(1, KERNEL_H):
@@ -102,13 +111,14 @@ def window_max(
                 x_ptr, n, h, first_w, c, height, width, channels, pitch, KERNEL_W, DILATION_W
             )
         for tap in tl.static_range(1, KERNEL_H):
-            largest, column = _max_of(columns, (tap - 1) * KERNEL_W, KERNEL_W)
-            total, tap_of_max = _larger(total, tap_of_max, largest, tap * KERNEL_W + column)
+            largest, column = _max_of(columns, (tap - 1) * KERNEL_W, KERNEL_W, EXACT)
+            total, tap_of_max = _larger(total, tap_of_max, largest, tap * KERNEL_W + column, EXACT)
     else:
         for tap in range(1, KERNEL_H):
             h = first_h + tap * DILATION_H
             largest, column = row_max(
-                x_ptr, n, h, first_w, c, height, width, channels, pitch, KERNEL_W, DILATION_W
-            )
-            total, tap_of_max = _larger(total, tap_of_max, largest, tap * KERNEL_W + column)
+                x_ptr, n, h, first_w, c, height, width, channels, pitch, KERNEL_W, DILATION_W,
+                EXACT,
+            )  # fmt: skip
+            total, tap_of_max = _larger(total, tap_of_max, largest, tap * KERNEL_W + column, EXACT)
     return total, tap_of_max, largest, column

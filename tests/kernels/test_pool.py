@@ -167,6 +167,25 @@ def test_rows_of_a_program_change_no_bits(
         assert torch.equal(some, one)
 
 
+def test_codes_of_nan_and_infinities(
+    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    window = Window((2, 9, 11, 8), (3, 3), (2, 2))
+    x = tied(window.shape, torch.float32, generator)
+    chosen = torch.rand(x.shape[1:], generator=generator, device=x.device)
+    x[1, chosen < 0.5] = -math.inf
+    x[1, chosen < 0.2] = math.nan
+    x[1, chosen < 0.1] = math.inf
+    expected_y = poisoned(window.out_shape(), x.dtype, x.device)
+    y, codes, expected = poisoned_like(expected_y), *(codes_of(window, x.device) for _ in range(2))
+    pool_max.max_pool2d_codes_reference(x, expected_y, expected, **window.settings())
+    for programs in (1, 1 << 30):
+        monkeypatch.setattr(pool_max, "PROGRAMS", programs)
+        pool_max.max_pool2d_codes(x, y.fill_(math.nan), codes.fill_(255), **window.settings())
+        assert torch.equal(codes, expected)
+        assert torch.equal(y.nan_to_num(7.0), expected_y.nan_to_num(7.0))
+
+
 def test_codes_of_four_channels_share_a_byte(device: torch.device) -> None:
     x = torch.zeros(1, 2, 2, 8, device=device)
     for channel, tap in enumerate([3, 0, 2, 1, 1, 1, 0, 3]):

@@ -8,13 +8,17 @@ from tvdnn.kernels import pool_avg, pool_max, pool_max_grad
 HOPPER = (90,)
 
 
-def _maps(side: int, out_side: int, channels: int) -> tuple[torch.Tensor, torch.Tensor]:
-    x = torch.empty(2, side, side, channels, dtype=torch.bfloat16, device="meta")
-    return x, torch.empty(2, out_side, out_side, channels, dtype=torch.bfloat16, device="meta")
+def _maps(
+    side: int, out_side: int, channels: int, dtype: torch.dtype = torch.bfloat16
+) -> tuple[torch.Tensor, torch.Tensor]:
+    x = torch.empty(2, side, side, channels, dtype=dtype, device="meta")
+    return x, torch.empty(2, out_side, out_side, channels, dtype=dtype, device="meta")
 
 
-def _max(side: int, out_side: int, kernel: int, padding: int) -> None:
-    x, y = _maps(side, out_side, 64)
+def _max(
+    side: int, out_side: int, kernel: int, padding: int, dtype: torch.dtype = torch.bfloat16
+) -> None:
+    x, y = _maps(side, out_side, 64, dtype)
     settings = {"kernel": (kernel, kernel), "padding": (padding, padding)}
     pool_max.max_pool2d(x, y, **settings, stride=(2, 2), dilation=(1, 1))
     pool_max_grad.max_pool2d_grad(x, y, x, **settings, stride=(2, 2), dilation=(1, 1))
@@ -39,6 +43,7 @@ def _adaptive() -> None:
 CASES = [
     Case("max 2x2", lambda: _max(224, 112, 2, 0), archs=ALL),
     Case("max 3x3", lambda: _max(112, 56, 3, 1), archs=HOPPER),
+    Case("max 3x3, float32", lambda: _max(112, 56, 3, 1, torch.float32), archs=ALL),
     Case("avg", _avg, archs=HOPPER),
     Case("adaptive avg", _adaptive),
 ]
