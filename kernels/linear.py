@@ -9,6 +9,7 @@ from . import device
 from .dropout import dropout, dropout_reference
 from .linear_product import WIDE, Ending, Product, multiply, multiply_split, share_of
 from .linear_resident import resident_gradient, suits_residence
+from .linear_streamed import streamed_gradient, streams
 from .linear_turned import Turned, turned_product
 from .linear_weight import COLUMNS, keeps_weight, multiply_weight, suits_weight
 from .linear_wide import multiply_wide, suits_width
@@ -99,7 +100,9 @@ def linear_grad_weight(
     if turned is not None:
         multiply(turned_product(x, dy, turned, precision), partials, Ending())
     elif x.shape[0] <= group and suits_residence(x, dy):
-        resident_gradient(x, dy, partials)
+        grad = partials.view(-1, dy.shape[1], x.shape[1])[0]
+        gradient = streamed_gradient if streams(grad) else resident_gradient
+        gradient(x, dy, grad)
     else:
         multiply(Product(dy, x, True, True, precision, group), partials, Ending())
 

@@ -9,7 +9,10 @@ from torch.nn import functional
 
 from tests.kernels.numerics import assert_repeatable, poisoned, poisoned_like, randn, rms_error
 from tvdnn.kernels import activation, dropout, linear
+from tvdnn.kernels.device import capability
 from tvdnn.kernels.linear_product import Ending, share_of
+from tvdnn.kernels.linear_resident import resident_gradient
+from tvdnn.kernels.linear_streamed import streamed_gradient, streams
 from tvdnn.kernels.linear_wide import multiply_wide
 from tvdnn.kernels.rounding import stored_reference
 
@@ -119,6 +122,25 @@ def test_turned_weight_gradient(shape: tuple[int, int, int], generator: torch.Ge
     assert torch.equal(turned[0], x.T)
     assert torch.equal(turned[1], dy.T)
     assert rms_error(grad, expected) <= TOLERANCE[torch.float32, "tf32"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("samples", [1, 64, 100, 256])
+@pytest.mark.parametrize("sizes", [(520, 1032), (8, 16), (136, 9000)], ids=str)
+def test_streamed_weight_gradient_has_the_resident_ones_bits(
+    sizes: tuple[int, int], samples: int, generator: torch.Generator
+) -> None:
+    if capability()[0] != 9:
+        pytest.skip("the kernel is for Hopper")
+    outputs, inputs = sizes
+    x, _, _, dy = operands((samples, outputs, inputs), torch.bfloat16, generator)
+    room, expected = (poisoned((outputs + 1, inputs), torch.float32, x.device) for _ in range(2))
+    assert streams(room[:-1])
+    streamed_gradient(x, dy, room[:-1])
+    resident_gradient(x, dy, expected[:-1])
+    assert torch.equal(room[:-1], expected[:-1])
+    assert room[-1].isnan().all()
+    assert_repeatable(lambda: streamed_gradient(x, dy, room[:-1]), room[:-1])
 
 
 @pytest.mark.parametrize(("dtype", "precision"), SETTINGS, ids=str)

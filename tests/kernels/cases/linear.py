@@ -57,10 +57,17 @@ def _fused(inputs: int, outputs: int, dtype: torch.dtype, precision: str) -> Non
     )
 
 
+def _few_samples() -> None:
+    x, dy = (torch.empty(3, size, dtype=BF16, device="meta") for size in (4096, 1000))
+    gradient = torch.empty(1000, 4096, device="meta")
+    linear.linear_grad_weight(x, dy, gradient, group=256, precision="ieee")
+
+
 BF16, F32 = torch.bfloat16, torch.float32
 CASES = [
     Case("bf16", partial(_products, 25088, 4096, BF16, "ieee"), wgmma=True, archs=ALL),
     Case("bf16, unaligned", partial(_products, 84, 10, BF16, "ieee"), wgmma=True, archs=(90,)),
+    Case("bf16, few samples", _few_samples, wgmma=True, archs=(86, 90)),
     Case("tf32", partial(_products, 4096, 1000, F32, "tf32")),
     Case("tf32, wide", partial(_products, 25088, 4096, F32, "tf32"), archs=(90,)),
     Case("tf32, unaligned", partial(_products, 85, 10, F32, "tf32"), archs=(90,)),
