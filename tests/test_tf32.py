@@ -198,6 +198,25 @@ def test_of_a_dense_blocks_gradient_the_last_channels_are_rounded() -> None:
     ]
 
 
+def test_biases_sum_gradients_that_are_not_rounded_yet() -> None:
+    """In place behind GELU, in a copy where a sum's other term has the gradient too."""
+    both = Sum([nn.Conv2d(8, 8, 3, 1, 1, groups=8, bias=False), nn.Conv2d(8, 8, 1)], False)
+    net = nn.Sequential(nn.Conv2d(3, 8, 1), nn.GELU(), both, nn.Conv2d(8, 8, 1), nn.ReLU())
+    net.extend([nn.AvgPool2d(2), nn.Flatten(), nn.Linear(8, CLASSES)])
+    graph = training_graph(net, torch.empty(2, 3, 2, 2), dtype="tf32", fuse=True)
+    roles: dict[str, list[str]] = defaultdict(list)
+    copies = {}
+    for each in graph.passes:
+        if each.role in ("grad_bias", "round", "grad_weight") and "conv" in graph.ops[each.op].kind:
+            roles[each.op].append(each.role)
+        if each.role == "round":
+            copies[each.op] = each.reads[0].buffer != each.writes[0].buffer
+    exactly = ["grad_bias", "round", "grad_weight"]
+    behind_relu = ["grad_weight", "grad_bias"]
+    assert [*roles.values()] == [behind_relu, exactly, ["grad_weight"], exactly]
+    assert [*copies.values()] == [True, True, False]  # a linear layer's is a copy always
+
+
 def smooth(net: nn.Module) -> nn.Module:
     """The network with SiLU for ReLU, so that all runs take the same piece of it."""
     for parent in list(net.modules()):

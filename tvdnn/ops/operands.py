@@ -2,8 +2,8 @@
 
 Tensor cores take of their operands what TF32 holds. What other passes read stays exact in float32,
 as torch has it: rounding it besides made gradients of networks with normalizations up to ten times
-less accurate than torch's (ConvNeXt-T, H200, 2026-11-21). The rule knows of a step its passes
-alone, so that no plan changes a bit.
+less accurate than torch's (ConvNeXt-T, H200, 2026-11-21). A map that both read is rounded. The rule
+knows of a step its passes alone, so that no plan changes a bit.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
