@@ -87,9 +87,9 @@ def sum_rows_kernel(
 def sum_partials(partials: Tensor, grad: Tensor, *, first: bool) -> None:
     """grad = p0 + p1 + ... (`first`) or grad + p0 + p1 + ..., in index order.
 
-    `grad` is a float32 parameter gradient [K, C/g, R, S] of any strides, or of one or two
-    dimensions. Partials are contiguous rows [K, R, S, C/g], or of grad's shape, under any leading
-    dimensions. One call with all of them has the bits of calls with consecutive pieces.
+    `grad` is a float32 parameter gradient [K, C/g, R, S] or [K, C] of any strides, or a contiguous
+    one of other dimensions. Partials are contiguous rows [K, R, S, C/g], or of grad's shape, under
+    any leading dimensions. One call with all of them has the bits of calls with consecutive pieces.
     """
     if grad.numel() == 0:
         return
@@ -162,7 +162,8 @@ def _splits(partials: Tensor) -> int:
 
 
 def _filters(grad: Tensor) -> Tensor:
-    """The gradient as filters [K, C/g, R, S]; one of one or two dimensions has single taps."""
-    if grad.dim() == 1:
-        grad = grad[None]
-    return grad if grad.dim() == 4 else grad[:, :, None, None]
+    """The gradient as filters [K, C/g, R, S]; of other dimensions it is a matrix of single taps."""
+    if grad.dim() == 4:
+        return grad
+    matrix = grad if grad.dim() == 2 else grad.view(-1, grad.shape[-1])
+    return matrix[:, :, None, None]

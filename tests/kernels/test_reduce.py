@@ -26,6 +26,8 @@ def weight_gradients(device: torch.device) -> list[Tensor]:
         poisoned((37,), torch.float32, device),
         poisoned((9, 131), torch.float32, device),
         poisoned((131, 9), torch.float32, device).T,
+        poisoned((67, 1, 1), torch.float32, device),
+        poisoned((2, 3, 5, 3, 2), torch.float32, device),
     ]
 
 
@@ -33,7 +35,7 @@ def partial_shape(grad: Tensor) -> tuple[int, ...]:
     return tuple(grad.permute(0, 2, 3, 1).shape if grad.dim() == 4 else grad.shape)
 
 
-@pytest.mark.parametrize("index", range(6))
+@pytest.mark.parametrize("index", range(8))
 def test_partials_add_in_order(index: int, generator: torch.Generator) -> None:
     """The kernel has the reference's bits, in one call or in consecutive pieces."""
     grad, expected, pieces = (weight_gradients(generator.device)[index] for _ in range(3))
