@@ -9,6 +9,7 @@ from typing import Any
 SETS = {
     "vgg16": "VGG-16's convolutions, N = 256",
     "resnet50": "ResNet-50's convolutions, N = 256",
+    "moments": "ResNet-50's convolutions that leave moments, N = 256",
     "fused": "VGG-16's convolutions, fused, N = 256",
     "linear": "VGG-16's linear layers, N = 256",
     "elementwise": "Elementwise, over 100 MB",
