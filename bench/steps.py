@@ -11,7 +11,8 @@ gradients add up, keep, and auto `--inside` GiB that hold the caller's tensors t
 VGG-16 (batch 256) under every vDNN policy at several budgets, `deep` VGG-416 (batch 32) and AlexNet
 (batch 7168) inside 12 GiB, `largest` four times the batches that SuperNeurons reaches in as much,
 `soak` runs 1,000 steps and repeats a run with random delays. Losses and weights after 20 steps are
-compared with keep's in the same run. Each file holds its rows as JSON.
+compared with keep's in the same run. Each file holds its rows as JSON. Let no other job of the host
+copy meanwhile: three at once, each on a GPU of its own, took up to 13% longer.
 """
 
 import argparse

@@ -184,6 +184,21 @@ def test_a_simulated_bench_has_a_row_a_policy_and_budget(capsys: Captured) -> No
     assert all(row["simulated"] and row["step_s"] is None for row in rows)
 
 
+def test_bench_shows_each_feasible_step_in_small(capsys: Captured) -> None:
+    choice = ("--policy", "keep,vdnn-all", "--budget", "none,1MiB", "--hardware", "H200")
+    code, out, _ = run(capsys, "bench", *SMALL, *choice)
+    lines = table(out)
+    starts = [index for index, line in enumerate(lines) if line.startswith("a step of ")]
+    assert code == 0
+    assert [lines[index] for index in starts] == [
+        "a step of keep without a budget",
+        "a step of vdnn-all without a budget",
+    ]
+    for index in starts:
+        words = [line.split()[0] for line in lines[index + 1 : index + 5]]
+        assert words == ["compute", "offload", "prefetch", "memory"]
+
+
 def test_nothing_that_fits_is_1(capsys: Captured) -> None:
     code, out, err = run(capsys, "bench", *SMALL, "--budget", "1KiB", "--hardware", "H200")
     assert code == 1

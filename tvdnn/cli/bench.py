@@ -1,20 +1,21 @@
 """`tvdnn bench`: a row for each policy and budget, measured here or simulated on a profile."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import torch
 import typer
 from rich.console import Console
 
-from ..planner.costs import Roofline
+from ..planner.costs import Costs, Roofline
 from ..planner.hardware import load
+from ..report.charts import lanes_chart
 from ..report.rows import Row, against_keep
 from ..report.tables import rows_table
-from ..units import GIB
+from ..units import GIB, format_bytes
 from .digits import train_digits
-from .measuring import Device, measured, present_device
+from .measuring import Device, Measured, measured, present_device
 from .options import NET_HELP, Batch, ChunkSize, Dtype, HostBudget, ImageSize, JsonFile, Profile
 from .output import DONE, FAILED, messages, show, stages, write_json
 from .request import (
@@ -25,7 +26,7 @@ from .request import (
     parse_policies,
     random_labelled,
 )
-from .simulating import simulated_rows
+from .simulating import Simulated, simulated
 
 Cases = Sequence[tuple[str, int | None]]
 
@@ -64,29 +65,31 @@ def bench(
     """
     console = messages()
     if net is None:
-        rows = _main_job(console, steps, kernels, hardware)
+        rows = _main_job(console, steps, kernels, hardware, json_file)
     else:
         default = "bf16" if torch.cuda.is_available() or hardware else "fp32"
         request = make_request(net, batch, image_size, dtype or default, chunk_size, host_budget)
         cases = [(p, b) for b in parse_budgets(budget) for p in parse_policies(policy)]
-        rows = _bench(console, request, cases, steps, kernels, hardware)
+        rows = _bench(console, request, cases, steps, kernels, hardware, json_file)
     _explain(console, rows)
     _show(rows, json_file)
     raise typer.Exit(FAILED if all(row.infeasible for row in rows) else DONE)
 
 
-def _main_job(console: Console, steps: int, kernels: str | None, hardware: str | None) -> list[Row]:
+def _main_job(
+    console: Console, steps: int, kernels: str | None, hardware: str | None, json_file: str | None
+) -> list[Row]:
     net, batch, dtype = HEADLINE
     request = make_request(net, batch, None, dtype, None, None)
     if torch.cuda.is_available() or hardware is not None:
-        return _bench(console, request, HEADLINE_CASES, steps, kernels, hardware)
+        return _bench(console, request, HEADLINE_CASES, steps, kernels, hardware, json_file)
     console.print(
         "There is no GPU here. LeNet-5 is trained on this CPU through the whole engine; "
         f"VGG-16({batch}) is simulated on the profile of an {HEADLINE_PROFILE}."
     )
     return [
         *train_digits(console, kernels),
-        *_bench(console, request, HEADLINE_CASES, steps, kernels, HEADLINE_PROFILE),
+        *_bench(console, request, HEADLINE_CASES, steps, kernels, HEADLINE_PROFILE, json_file),
     ]
 
 
@@ -97,30 +100,51 @@ def _bench(
     steps: int,
     kernels: str | None,
     hardware: str | None,
+    json_file: str | None,
 ) -> list[Row]:
+    """The rows of all cases; each one's timeline is shown in small as soon as it is known."""
+    outcomes: Iterator[Simulated | Measured]
     if hardware is None:
-        return _measure(console, request, cases, steps, present_device(kernels))
-    costs = Roofline(load(hardware), request.dtype)
+        outcomes = _measure(console, request, cases, steps, present_device(kernels))
+    else:
+        outcomes = _simulate(console, request, cases, Roofline(load(hardware), request.dtype))
     rows = []
+    for found in outcomes:
+        rows.append(found.row)
+        if found.schedule is not None and found.timeline is not None:
+            chart = lanes_chart(found.schedule, found.timeline)
+            show(f"a step of {_inside(found.row)}", chart, json_file=json_file)
+    return list(against_keep(rows))
+
+
+def _simulate(
+    console: Console, request: Request, cases: Cases, costs: Costs
+) -> Iterator[Simulated]:
     for policy, budget in cases:
         with stages(console, policy) as report:
-            rows += simulated_rows(request, costs, [(policy, budget)], report)
-    return list(against_keep(rows))
+            found = simulated(request, costs, policy, budget, report)
+        yield found
 
 
 def _measure(
     console: Console, request: Request, cases: Cases, steps: int, device: Device
-) -> list[Row]:
+) -> Iterator[Measured]:
     with stages(console, f"{request.net}({request.batch})") as report:
         graph = make_graph(request, "keep", report)
     batch = random_labelled(request, graph, device.device)
     batches = [batch] * (steps + 1)
-    rows = []
     for policy, budget in cases:
         with stages(console, policy) as report:
-            rows.append(measured(request, device, policy, budget, batches, report).row)
+            found = measured(request, device, policy, budget, batches, report)
+        yield found
     device.slab.close()
-    return list(against_keep(rows))
+
+
+def _inside(row: Row) -> str:
+    budget = row.budget_bytes
+    return (
+        f"{row.policy} {'without a budget' if budget is None else f'inside {format_bytes(budget)}'}"
+    )
 
 
 def _explain(console: Console, rows: Sequence[Row]) -> None:

@@ -1,6 +1,5 @@
 """Simulating a request: plan, check and simulate it on a hardware profile."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..planner.costs import Costs
@@ -57,13 +56,3 @@ def simulated(
     bound_s = find_bound(graph, costs, case, request.host_budget)
     row = simulated_row(case, schedule, timeline, floor, bound_s=bound_s)
     return Simulated(row, schedule, timeline)
-
-
-def simulated_rows(
-    request: Request,
-    costs: Costs,
-    cases: Sequence[tuple[str, int | None]],
-    report: StageReport,
-) -> list[Row]:
-    """A row for each policy and budget."""
-    return [simulated(request, costs, policy, budget, report).row for policy, budget in cases]
