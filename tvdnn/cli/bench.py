@@ -15,7 +15,7 @@ from ..report.rows import Row, against_keep
 from ..report.tables import rows_table
 from ..units import GIB, format_bytes
 from .digits import train_digits
-from .measuring import Device, Measured, measured, present_device
+from .measuring import Device, measured, present_device
 from .options import NET_HELP, Batch, ChunkSize, Dtype, HostBudget, ImageSize, JsonFile, Profile
 from .output import DONE, FAILED, messages, show, stages, write_json
 from .request import (
@@ -26,7 +26,7 @@ from .request import (
     parse_policies,
     random_labelled,
 )
-from .simulating import Simulated, simulated
+from .simulating import Outcome, simulated
 
 Cases = Sequence[tuple[str, int | None]]
 
@@ -103,7 +103,6 @@ def _bench(
     json_file: str | None,
 ) -> list[Row]:
     """The rows of all cases; each one's timeline is shown in small as soon as it is known."""
-    outcomes: Iterator[Simulated | Measured]
     if hardware is None:
         outcomes = _measure(console, request, cases, steps, present_device(kernels))
     else:
@@ -117,9 +116,7 @@ def _bench(
     return list(against_keep(rows))
 
 
-def _simulate(
-    console: Console, request: Request, cases: Cases, costs: Costs
-) -> Iterator[Simulated]:
+def _simulate(console: Console, request: Request, cases: Cases, costs: Costs) -> Iterator[Outcome]:
     for policy, budget in cases:
         with stages(console, policy) as report:
             found = simulated(request, costs, policy, budget, report)
@@ -128,15 +125,15 @@ def _simulate(
 
 def _measure(
     console: Console, request: Request, cases: Cases, steps: int, device: Device
-) -> Iterator[Measured]:
+) -> Iterator[Outcome]:
     with stages(console, f"{request.net}({request.batch})") as report:
         graph = make_graph(request, "keep", report)
     batch = random_labelled(request, graph, device.device)
     batches = [batch] * (steps + 1)
     for policy, budget in cases:
         with stages(console, policy) as report:
-            found = measured(request, device, policy, budget, batches, report)
-        yield found
+            outcome = measured(request, device, policy, budget, batches, report).outcome
+        yield outcome
     device.slab.close()
 
 

@@ -28,6 +28,7 @@ from .request import (
     refused_row,
     software,
 )
+from .simulating import Outcome
 
 SEED = 0
 UNGUARANTEED = "torch (outside the memory guarantee)"
@@ -66,6 +67,11 @@ class Measured:
     net: nn.Module | None = None
     schedule: Schedule | None = None
     timeline: Timeline | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        """All but the network, whose bytes lie on the device as long as this does."""
+        return Outcome(self.row, self.schedule, self.timeline)
 
 
 def device_name(device: torch.device) -> str:

@@ -28,7 +28,7 @@ from .options import (
 )
 from .output import fail, messages, show, stages, write_json
 from .request import Request, make_request, parse_policies
-from .simulating import Simulated, simulated
+from .simulating import Outcome, simulated
 from .sweeping import swept_rows
 
 DEFAULT_PROFILE = "H200"
@@ -95,7 +95,7 @@ def _sweep(
         figures.draw_sweep(rows, output, title=subject(rows[0]))
 
 
-def _show(found: Simulated, json_file: str | None) -> None:
+def _show(found: Outcome, json_file: str | None) -> None:
     maps = () if found.schedule is None else map_rows(found.schedule)
     if found.schedule is not None and found.timeline is not None:
         made = found.schedule, found.timeline

@@ -22,7 +22,7 @@ from .request import (
 
 
 @dataclass(frozen=True, slots=True)
-class Simulated:
+class Outcome:
     """A row, and what it was made from; None where the policy is infeasible."""
 
     row: Row
@@ -36,7 +36,7 @@ def simulated(
     policy: str,
     budget: int | None,
     report: StageReport,
-) -> Simulated:
+) -> Outcome:
     """One policy inside one budget, on the machine that `costs` describe."""
     case = make_case(request, policy, budget, costs.hardware, software())
     graph = make_graph(request, policy, report)
@@ -50,9 +50,9 @@ def simulated(
             progress=report,
         )
     except REFUSALS as error:
-        return Simulated(refused_row(case, graph, error, simulated=True))
+        return Outcome(refused_row(case, graph, error, simulated=True))
     timeline = simulate(schedule, costs)
     floor = find_floor(graph, costs, policy)
     bound_s = find_bound(graph, costs, case, request.host_budget)
     row = simulated_row(case, schedule, timeline, floor, bound_s=bound_s)
-    return Simulated(row, schedule, timeline)
+    return Outcome(row, schedule, timeline)

@@ -30,7 +30,7 @@ from .options import (
 from .output import StageReport, fail, messages, show, stages, write_json
 from .plan import DEFAULT_PROFILE
 from .request import Request, make_graph, make_request, parse_policies, random_labelled
-from .simulating import Simulated, simulated
+from .simulating import Outcome, simulated
 
 JSON = ".json"
 STEPS = 3
@@ -75,12 +75,12 @@ def trace(
     _write(output, found.schedule, found.timeline, f"{subject(found.row)}, {policy}")
 
 
-def _measured(request: Request, policy: str, budget: int | None, report: StageReport) -> Simulated:
+def _measured(request: Request, policy: str, budget: int | None, report: StageReport) -> Outcome:
     device = present_device(None)
     batch = random_labelled(request, make_graph(request, policy, report), device.device)
     found = measured(request, device, policy, budget, [batch] * STEPS, report)
     device.slab.close()
-    return Simulated(found.row, found.schedule, found.timeline)
+    return found.outcome
 
 
 def _write(output: Path, schedule: Schedule, timeline: Timeline, title: str) -> None:
