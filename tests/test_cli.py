@@ -146,6 +146,8 @@ def test_a_plan_is_feasible_at_the_floor_it_names(capsys: Captured) -> None:
     code, out, _ = run(capsys, "plan", *SMALL, "--budget", str(floor), "--json", "-")
     assert code == 0
     assert json.loads(out)["row"]["planned_peak_bytes"] <= floor
+    _, least, _ = run(capsys, "plan", *SMALL, "--budget", "min", "--json", "-")
+    assert json.loads(least)["row"] == json.loads(out)["row"]
 
 
 def test_a_host_budget_too_small_is_1(capsys: Captured) -> None:

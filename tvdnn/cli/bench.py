@@ -19,6 +19,7 @@ from .measuring import Device, measured, present_device
 from .options import NET_HELP, Batch, ChunkSize, Dtype, HostBudget, ImageSize, JsonFile, Profile
 from .output import DONE, FAILED, messages, show, stages, write_json
 from .request import (
+    Limit,
     Request,
     make_graph,
     make_request,
@@ -28,7 +29,7 @@ from .request import (
 )
 from .simulating import Outcome, simulated
 
-Cases = Sequence[tuple[str, int | None]]
+Cases = Sequence[tuple[str, Limit]]
 
 HEADLINE = ("vgg16", 256, "bf16")
 HEADLINE_CASES: Cases = (
@@ -46,7 +47,9 @@ def bench(
     image_size: ImageSize = None,
     dtype: Dtype = None,
     policy: Annotated[str, typer.Option(help="Policies by comma.")] = "keep,vdnn-all,vdnn-dyn",
-    budget: Annotated[str, typer.Option(help="Device bytes by comma: 6GiB,4GiB or none.")] = "none",
+    budget: Annotated[
+        str, typer.Option(help="Device bytes by comma: 6GiB,4GiB,min or none.")
+    ] = "none",
     host_budget: HostBudget = None,
     chunk_size: ChunkSize = None,
     steps: Annotated[int, typer.Option(min=1, help="Training steps of each policy.")] = 20,

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from .. import models
 from ..engine import Trainer
+from ..engine.graphs import default_costs
 from ..optim import SGD
 from ..planner.schedule import Schedule
 from ..planner.timeline import Timeline
@@ -20,7 +21,9 @@ from .output import StageReport
 from .request import (
     OPTIMIZER,
     REFUSALS,
+    Limit,
     Request,
+    budget_nbytes,
     find_bound,
     find_floor,
     make_case,
@@ -89,7 +92,7 @@ def measured(
     request: Request,
     device: Device,
     policy: str,
-    budget: int | None,
+    limit: Limit,
     batches: Batches,
     report: StageReport,
     *,
@@ -100,6 +103,7 @@ def measured(
     The first step warms up: it is not timed. What has no schedule within the limits, or none that
     this machine can hold, yields an infeasible row.
     """
+    budget = _budget_nbytes(request, policy, limit, report)
     case = make_case(request, policy, budget, device.name, software(device.label))
     torch.manual_seed(SEED)
     net = models.by_name(request.net).to(device.device)
@@ -126,6 +130,14 @@ def measured(
         return Measured(row, net, trainer.schedule, measurement.timeline)
     finally:
         trainer.close()
+
+
+def _budget_nbytes(request: Request, policy: str, limit: Limit, report: StageReport) -> int | None:
+    """The bytes of a budget, for which a floor takes a graph and costs."""
+    if limit != "min":
+        return limit
+    graph = make_graph(request, policy, report)
+    return budget_nbytes(limit, graph, default_costs(graph), policy)
 
 
 def _run(trainer: Trainer, batches: Batches, report: StageReport) -> Measurement:

@@ -13,7 +13,6 @@ from ..report import figures
 from ..report.charts import lanes_chart, memory_table
 from ..report.maps import map_rows
 from ..report.tables import maps_table, rows_table, subject, sweep_table
-from ..units import parse_bytes
 from .options import (
     NET_HELP,
     Batch,
@@ -27,7 +26,7 @@ from .options import (
     written_as,
 )
 from .output import fail, messages, show, stages, write_json
-from .request import Request, make_request, parse_policies
+from .request import Request, make_request, parse_budget, parse_policies
 from .simulating import Outcome, simulated
 from .sweeping import swept_rows
 
@@ -40,7 +39,7 @@ def plan(
     image_size: ImageSize = None,
     dtype: Dtype = None,
     policy: Policy = "auto",
-    budget: Annotated[str, typer.Option(help="Device bytes: 6GiB, ... or none.")] = "none",
+    budget: Annotated[str, typer.Option(help="Device bytes: 6GiB, ..., min or none.")] = "none",
     host_budget: HostBudget = None,
     chunk_size: ChunkSize = None,
     hardware: Profile = None,
@@ -65,7 +64,7 @@ def plan(
     """
     request = make_request(net, batch, image_size, dtype or "bf16", chunk_size, host_budget)
     policies = parse_policies(policy)
-    limit = parse_bytes(budget)
+    limit = parse_budget(budget)
     costs = Roofline(load(hardware or DEFAULT_PROFILE), request.dtype)
     if sweep is not None:
         _sweep(request, costs, policies, sweep, output, json_file)

@@ -7,7 +7,7 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 from platform import python_version
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ from ..report.rows import Case, Floor, Row, infeasible_row
 from ..units import parse_bytes
 from .output import StageReport
 
+Limit: TypeAlias = int | Literal["min"] | None
 DRAWS = (Tensor.normal_, Tensor.uniform_)
 OPTIMIZER = SGD(lr=1e-3, momentum=0.9)
 REFUSALS = (BudgetError, HostMemoryError, DeviceError)  # no room here; other cases may have it
@@ -135,9 +136,19 @@ def parse_policies(text: str) -> tuple[str, ...]:
     return policies
 
 
-def parse_budgets(text: str) -> tuple[int | None, ...]:
-    """Budgets by comma: sizes, or none."""
-    return tuple(parse_bytes(part.strip()) for part in text.split(","))
+def parse_budget(text: str) -> Limit:
+    """A budget: a size, none, or min, the policy's floor."""
+    return "min" if text.strip().lower() == "min" else parse_bytes(text)
+
+
+def parse_budgets(text: str) -> tuple[Limit, ...]:
+    """Budgets by comma."""
+    return tuple(parse_budget(part.strip()) for part in text.split(","))
+
+
+def budget_nbytes(limit: Limit, graph: Graph, costs: Costs, policy: str) -> int | None:
+    """The bytes of a budget; of min the floor of the policy."""
+    return find_floor(graph, costs, policy).nbytes if limit == "min" else limit
 
 
 def refused_row(case: Case, graph: Graph, error: TvdnnError, *, simulated: bool) -> Row:

@@ -11,7 +11,9 @@ from ..report.rows import Row, simulated_row
 from .output import StageReport
 from .request import (
     REFUSALS,
+    Limit,
     Request,
+    budget_nbytes,
     find_bound,
     find_floor,
     make_case,
@@ -34,12 +36,13 @@ def simulated(
     request: Request,
     costs: Costs,
     policy: str,
-    budget: int | None,
+    limit: Limit,
     report: StageReport,
 ) -> Outcome:
     """One policy inside one budget, on the machine that `costs` describe."""
-    case = make_case(request, policy, budget, costs.hardware, software())
     graph = make_graph(request, policy, report)
+    budget = budget_nbytes(limit, graph, costs, policy)
+    case = make_case(request, policy, budget, costs.hardware, software())
     try:
         schedule = make_schedule(
             graph,

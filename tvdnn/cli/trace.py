@@ -14,7 +14,6 @@ from ..planner.timeline import Timeline
 from ..report import figures
 from ..report.tables import rows_table, subject
 from ..report.traces import chrome_trace
-from ..units import parse_bytes
 from .measuring import measured, present_device
 from .options import (
     NET_HELP,
@@ -29,7 +28,15 @@ from .options import (
 )
 from .output import StageReport, fail, messages, show, stages, write_json
 from .plan import DEFAULT_PROFILE
-from .request import Request, make_graph, make_request, parse_policies, random_labelled
+from .request import (
+    Limit,
+    Request,
+    make_graph,
+    make_request,
+    parse_budget,
+    parse_policies,
+    random_labelled,
+)
 from .simulating import Outcome, simulated
 
 JSON = ".json"
@@ -51,7 +58,7 @@ def trace(
     image_size: ImageSize = None,
     dtype: Dtype = None,
     policy: Policy = "auto",
-    budget: Annotated[str, typer.Option(help="Device bytes: 6GiB, ... or none.")] = "none",
+    budget: Annotated[str, typer.Option(help="Device bytes: 6GiB, ..., min or none.")] = "none",
     host_budget: HostBudget = None,
     chunk_size: ChunkSize = None,
     hardware: Profile = None,
@@ -62,7 +69,7 @@ def trace(
     """
     request = make_request(net, batch, image_size, dtype or "bf16", chunk_size, host_budget)
     parse_policies(policy)
-    limit = parse_bytes(budget)
+    limit = parse_budget(budget)
     with stages(messages(), f"{net}({batch})") as report:
         if hardware is None and torch.cuda.is_available():
             found = _measured(request, policy, limit, report)
@@ -75,7 +82,7 @@ def trace(
     _write(output, found.schedule, found.timeline, f"{subject(found.row)}, {policy}")
 
 
-def _measured(request: Request, policy: str, budget: int | None, report: StageReport) -> Outcome:
+def _measured(request: Request, policy: str, budget: Limit, report: StageReport) -> Outcome:
     device = present_device(None)
     batch = random_labelled(request, make_graph(request, policy, report), device.device)
     found = measured(request, device, policy, budget, [batch] * STEPS, report)

@@ -48,13 +48,43 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """How near the optimum a plan is: seconds of its step as simulated, and those of a bound.
+
+    `gains` are the seconds by which a hundredth more of each would lower the bound, the most first:
+    "memory", the "link", the "host" or "compute"; so the first binds.
+    """
+
+    step_s: float
+    bound_s: float
+    gains: Mapping[str, float]
+
+    @property
+    def gap(self) -> float:
+        """By what share the step takes longer than the bound."""
+        return self.step_s / self.bound_s - 1.0
+
+    def __str__(self) -> str:
+        binds = ", ".join(
+            f"{name} ({1e3 * seconds:.3f} ms for 1% more)"
+            for name, seconds in self.gains.items()
+            if seconds > 0
+        )
+        return (
+            f"{1e3 * self.step_s:.2f} ms, {self.gap:.1%} above the bound of "
+            f"{1e3 * self.bound_s:.2f} ms; binding: {binds}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What happens to every buffer, and in which order the passes run.
 
     `sync` keeps vDNN's end-of-layer synchronisation: the slot after one whose maps leave, or one
     during which maps return, waits for those copies. `codecs` names the form in which a buffer
     rests where it is not raw. `reasons` says per buffer why, for people. `outside` names the ops
-    that run as they are, whose bytes are counted but not held to the budget.
+    that run as they are, whose bytes are counted but not held to the budget. `standing` tells how
+    near the optimum it is, where that is known.
     """
 
     policy: str
@@ -64,6 +94,7 @@ class Plan:
     codecs: Mapping[str, str] = field(default_factory=dict)
     reasons: Mapping[str, str] = field(default_factory=dict)
     outside: tuple[str, ...] = ()
+    standing: Standing | None = None
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -73,6 +104,7 @@ class Plan:
         """The policy, and a line for every map that moves or is made again: how much, and why."""
         away = dict.fromkeys(move.buffer for move in self.transfers)
         lines = [f"{self.policy}: {len(away) or 'no'} maps leave the device"]
+        lines += [f"  {self.standing}"] if self.standing else []
         for move in self.transfers:
             reason = self.reasons.get(move.buffer, "planned so")
             last = move.first + move.count - 1

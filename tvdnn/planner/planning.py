@@ -22,13 +22,13 @@ from .schedule import Schedule
 from .search import search
 from .segments import Layer, Variant, layers
 from .simulate import simulate
-from .swapping import heuristic
+from .swapping import heuristic, optimal
 
 DEFAULT_CHUNK_SIZE = 16 * MIB  # copies of it reach 54.9 of an H200 link's 55.4 GB/s, of 4 MiB 53.9
 
 _STATIC = {"vdnn-all": ALL, "vdnn-conv": CONV}
 _VARIANTS = {"m": Variant.MEMORY, "p": Variant.PERFORMANCE}
-SWAPPING = {"tvdnn-heuristic": heuristic}
+SWAPPING = {"tvdnn-ilp": optimal, "tvdnn-heuristic": heuristic}
 POLICIES = (
     "keep",
     "vdnn-all",

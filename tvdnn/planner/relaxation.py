@@ -145,7 +145,7 @@ class SwapProblem:
         counts = tuple(found.x[: len(self._members)].tolist())
         return Relaxed(step_s, counts, self._gains(found.x, found.ineqlin.marginals))
 
-    def whole(self, *, time_limit_s: float, gap: float) -> tuple[float, ...] | None:
+    def whole(self, *, time_limit_s: float, nodes: int, gap: float) -> tuple[float, ...] | None:
         """By bundle how many whole sections leave, found by branching; None where none are."""
         found = milp(
             self._objective,
@@ -155,7 +155,7 @@ class SwapProblem:
                 LinearConstraint(self._rows.matrix, -np.inf, self._rows.limits),
                 LinearConstraint(self._sums.matrix, self._sums.limits, self._sums.limits),
             ),
-            options={"time_limit": time_limit_s, "mip_rel_gap": gap},
+            options={"time_limit": time_limit_s, "node_limit": nodes, "mip_rel_gap": gap},
         )
         return None if found.x is None else tuple(found.x[: len(self._members)].round().tolist())
 
@@ -247,7 +247,16 @@ class SwapProblem:
             terms = [(ours[1:], 1.0), (ours[:-1], -1.0), (waits, -alone[way])]
             terms += [(theirs[1:], loss), (theirs[:-1], -loss)]
             rows.append((self._rows.add(terms, 0.0, self._num), alone[way]))
+        for way, busy in enumerate((link.to_host_busy, link.to_device_busy)):
+            if self._rate(busy, largest, link) < alone[way]:
+                self._add_busy(tracks[way], alone[way], self._rate(busy, largest, link))
         return rows
+
+    def _add_busy(self, track: Numbers, alone: float, busy: float) -> None:
+        """While a launch runs no more than the busy rate goes this way."""
+        waits = np.arange(self._first_wait, self._width)
+        terms = [(track[1:], 1.0), (track[:-1], -1.0), (waits, -alone)]
+        self._rows.add(terms, (busy - alone) * self._seconds, self._num)
 
     def _rate(self, rate: float, largest: int, link: Link) -> float:
         """Of the largest sections, which lose least to the latency."""

@@ -1,101 +1,50 @@
 """The searches for tvDNN's plans: by greedy choice of what leaves, and by integer programs.
 
-Both try shares of the arena that bytes at once may take, for some must be left to placement, and
-order the steps of each to predict its time. Schedules are made of the fastest first, until some
-find a place for their bytes; the simulator tells which of these is best.
+Both look for the highest cap on bytes at once whose plan finds a place for them, on the sites whose
+steps are predicted to take least; the simulator tells which schedule is best.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import islice
-from operator import attrgetter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice, product
+from math import inf, prod
+from operator import attrgetter, itemgetter
 from typing import TypeAlias
 
-from ..errors import HostMemoryError
 from ..graph import Graph
 from .costs import Costs
 from .gaps import Gap
-from .lower import CrowdedError, estimate, lower_under
-from .plan import Plan
+from .lower import CrowdedError
+from .plan import Standing
 from .policies.tvdnn import Site, farthest, sites
+from .polish import HOPELESS, polished
+from .relaxation import Bundle, Relaxed, SwapProblem, bundles
 from .schedule import Schedule
-from .simulate import simulate
+from .trials import Found, Task, Trial
 
 FIRST_SHARE = 0.97
 MOST_SITES = 2  # whose plans are placed: those of the fastest steps at the first share
-WORK = 20_000  # sections of maps and passes in all plans that are placed: 20 of VGG-16, 5 s
+EVERY_SITE = 100  # trials, if there may be so many, all sites are placed
 MOST_TRIALS = 7  # of a site, to find the most bytes at once that find a place
 LITTLE = 0.01  # of the arena, for which closing in on them ends
+EMPTIED = (1.0, 0.9, 0.8, 0.7)  # caps, where no choice finds a place
+MOST_CHOICES = 500  # of a site, up to which all are tried
+NEGLIGIBLE = 0.05  # of the largest section
 LESS = 0.985  # of a cap, the most of the next where bytes found no place
 
 Chooser: TypeAlias = Callable[[Site, int], Sequence[Gap] | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """Gaps of a site spent away, ordered under `cap`: a plan, and the predicted seconds."""
+class Effort:
+    """Bounds on one integer program.
 
-    site: Site
-    moved: tuple[Gap, ...]
-    cap: int
-    plan: Plan
-    seconds: float
+    Its seconds, the nodes of its tree, and by what share its answer may miss the optimum.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The schedule of a trial, and what its step takes as simulated."""
-
-    trial: Trial
-    schedule: Schedule
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """What is to be planned, and inside which budgets."""
-
-    graph: Graph
-    costs: Costs
-    policy: str
-    budget: int
-    host_budget: int | None
-
-    @property
-    def room(self) -> int:
-        return self.budget - self.graph.fixed_nbytes
-
-    @property
-    def most_trials(self) -> int:
-        """How many plans are ordered."""
-        sections = sum(buffer.num_sections for buffer in self.graph.buffers.values())
-        return WORK // (sections + len(self.graph.passes))
-
-    def trial(self, site: Site, moved: Sequence[Gap] | None, cap: int) -> Trial | None:
-        """The trial of `moved`, if any; None where its steps have no order."""
-        if moved is None:
-            return None
-        plan = site.draft.moving(moved, self.policy)
-        found = estimate(self.graph, plan, self.costs, cap, room=self.room, below_s=0.0)
-        return None if found is None else Trial(site, tuple(moved), cap, plan, found.seconds)
-
-    def found(self, trial: Trial) -> Found | None:
-        """The schedule of a trial, None where the host has no room for what leaves.
-
-        Raises CrowdedError where its bytes find no place.
-        """
-        try:
-            schedule = lower_under(
-                self.graph,
-                trial.plan,
-                self.costs,
-                trial.cap,
-                budget=self.budget,
-                host_budget=self.host_budget,
-            )
-        except HostMemoryError:
-            return None
-        return Found(trial, schedule, simulate(schedule, self.costs).step_s)
+    time_limit_s: float = 2.0
+    nodes: int = 100
+    gap: float = 0.002
 
 
 def heuristic(
@@ -103,16 +52,50 @@ def heuristic(
 ) -> Schedule | None:
     """The best schedule of a greedy choice of what leaves; None where none fits.
 
-    It goes through the launches once a trial, and makes fewer trials of deeper networks.
+    It goes through the launches once a trial, and makes fewer trials of deeper networks; where
+    there are few choices it tries them all.
     """
     task = Task(graph, costs, "tvdnn-heuristic", budget, host_budget)
-    found = [each for site in _ranked(task) for each in _tightened(task, site, _greedy)]
-    best = min(found, key=attrgetter("seconds"), default=None)
+    ranked = _ranked(task)
+    best = _best(
+        each for site in ranked for each in (*_tightened(task, site), *_enumerated(task, site))
+    )
     return None if best is None else best.schedule
 
 
-def _greedy(site: Site, cap: int) -> Sequence[Gap] | None:
-    return farthest(site.needed, site.gaps(cap), cap)
+def optimal(
+    graph: Graph,
+    costs: Costs,
+    *,
+    budget: int,
+    host_budget: int | None = None,
+    effort: Effort = Effort(),
+) -> Schedule | None:
+    """The best schedule of integer programs and the greedy choice, polished; None where none fits.
+
+    Its plan tells how near it comes to the relaxed optimum of all sites.
+    """
+    task = Task(graph, costs, "tvdnn-ilp", budget, host_budget)
+    relaxed = {site: _problem(task, site, task.room).relaxed() for site in sites(graph, costs)}
+    solved = {site: found for site, found in relaxed.items() if found is not None}
+    ranked = sorted(solved, key=lambda site: solved[site].step_s)[: _most_sites(task)]
+    found = [[*_programmed(task, site, effort), *_enumerated(task, site)] for site in ranked]
+    if not any(found):
+        found = [list(_emptied(task, site)) for site in ranked]
+    tries = task.most_trials // max(1, len(ranked))
+    best = _best(polished(task, each, tries) for each in map(_best, found) if each)
+    if best is None:
+        return None
+    return _standing(best, min(solved.values(), key=attrgetter("step_s")))
+
+
+def _best(found: Iterable[Found]) -> Found | None:
+    return min(found, key=attrgetter("seconds"), default=None)
+
+
+def _most_sites(task: Task) -> int:
+    """How many sites are placed; none is left out of what is small."""
+    return MOST_SITES if task.most_trials < EVERY_SITE else len(list(sites(task.graph, task.costs)))
 
 
 def _ranked(task: Task) -> list[Site]:
@@ -124,25 +107,129 @@ def _ranked(task: Task) -> list[Site]:
         return ground
     trials = [task.trial(site, _greedy(site, cap), cap) for site in ground]
     ranked = sorted((trial for trial in trials if trial), key=attrgetter("seconds"))
-    return [trial.site for trial in ranked[:MOST_SITES]] or ground
+    return [trial.site for trial in ranked[: _most_sites(task)]] or ground
 
 
-def _tightened(task: Task, site: Site, choose: Chooser) -> list[Found]:
+def _greedy(site: Site, cap: int) -> Sequence[Gap] | None:
+    return farthest(site.needed, site.gaps(cap), cap)
+
+
+def _tightened(task: Task, site: Site) -> list[Found]:
     """Schedules of the site, of plans under caps that close in on the highest with a place."""
     found: list[Found] = []
-    cap, good, bad = round(LESS * task.room), 0, task.room
+    small = task.most_trials >= EVERY_SITE
+    cap, good, bad = task.room if small else round(LESS * task.room), 0, task.room
     for count in range(MOST_TRIALS):
         if good and (bad - good <= LITTLE * task.room or count >= task.most_trials // MOST_SITES):
             break
-        trial = task.trial(site, choose(site, cap), cap)
+        trial = task.trial(site, _greedy(site, cap), cap)
         if trial is None:
             break
         try:
             schedule = task.found(trial)
         except CrowdedError as error:
+            late = _placed(task, _late(task, trial)) if small else None
+            found += [late] if late else []
             bad = cap
             cap = (good + bad) // 2 if good else round(cap * min(LESS, task.room / error.nbytes))
         else:
             found += [schedule] if schedule else []
             good, cap = cap, (cap + bad) // 2
     return found
+
+
+def _enumerated(task: Task, site: Site) -> Iterator[Found]:
+    """Schedules of any numbers of the last sections of maps, where there are few such choices.
+
+    Negligible maps stay. Made are those schedules whose steps are predicted to take least.
+    """
+    maps: dict[str, list[Gap]] = {}
+    least = NEGLIGIBLE * max((gap.nbytes for gap in site.trips), default=0)
+    for gap in site.trips:
+        if gap.nbytes > least:
+            maps.setdefault(gap.buffer, []).append(gap)
+    choices = prod(1 + len(gaps) for gaps in maps.values())
+    if choices > min(MOST_CHOICES, task.most_trials):
+        return
+    options = ([gaps[len(gaps) - n :] for n in range(1 + len(gaps))] for gaps in maps.values())
+    chosen = (tuple(chain.from_iterable(choice)) for choice in product(*options))
+    trials = (task.trial(site, moved, task.room) for moved in chosen)
+    best_s = inf
+    for trial in sorted(filter(None, trials), key=attrgetter("seconds")):
+        if trial.seconds > HOPELESS * best_s:
+            return
+        found = _placed(task, trial) or _placed(task, _late(task, trial))
+        best_s = min(best_s, found.seconds if found else inf)
+        yield from [found] if found else []
+
+
+def _late(task: Task, trial: Trial) -> Trial | None:
+    """The trial with all sections back no earlier than they must, so that fewer are there."""
+    moved = [replace(gap, opens=gap.returns) for gap in trial.moved]
+    return task.trial(trial.site, moved, trial.cap)
+
+
+def _placed(task: Task, trial: Trial | None) -> Found | None:
+    """The schedule of the trial; None where there is none."""
+    try:
+        return None if trial is None else task.found(trial)
+    except CrowdedError:
+        return None
+
+
+def _emptied(task: Task, site: Site) -> Iterator[Found]:
+    """Schedules of the site in which all leaves that is idle between forward and backward, or ever.
+
+    Most bytes find a place then.
+    """
+    for gaps in (site.trips, [*site.trips, *site.others]):
+        for share in EMPTIED:
+            trial = task.trial(site, gaps, round(share * task.room))
+            found = _placed(task, trial)
+            yield from [found] if found else []
+
+
+def _programmed(task: Task, site: Site, effort: Effort) -> list[Found]:
+    """Schedules of the site by the greedy choice, and by integer programs about its best cap."""
+    found = _tightened(task, site)
+    best = _best(found)
+    cap = round(LESS * task.room) if best is None else best.trial.cap
+    for share in (1.0, LESS):
+        trial = task.trial(site, _whole(task, site, round(share * cap), effort), round(share * cap))
+        if trial is None or (best and trial.seconds > (2 - LESS) * best.seconds):
+            break
+        try:
+            schedule = task.found(trial)
+        except CrowdedError:
+            continue
+        return [*found, schedule] if schedule else found
+    return found
+
+
+def _whole(task: Task, site: Site, cap: int, effort: Effort) -> Sequence[Gap] | None:
+    """The sections that leave by the integer program, of each bundle the last."""
+    members = bundles(site.gaps(cap))
+    program = _program_of(task, site, cap, members)
+    counts = program.whole(time_limit_s=effort.time_limit_s, nodes=effort.nodes, gap=effort.gap)
+    if counts is None:
+        return None
+    pairs = zip(members, counts, strict=True)
+    return [gap for each, count in pairs for gap in each[len(each) - round(count) :]]
+
+
+def _problem(task: Task, site: Site, cap: int) -> SwapProblem:
+    """The problem of a site, in all of whose gaps sections may be away."""
+    return _program_of(task, site, cap, bundles([*site.trips, *site.others]))
+
+
+def _program_of(task: Task, site: Site, cap: int, members: Sequence[Bundle]) -> SwapProblem:
+    graph, costs, host_budget = task.graph, task.costs, task.host_budget
+    program = site.draft.program
+    return SwapProblem(graph, program, costs, members, room=cap, host_budget=host_budget)
+
+
+def _standing(best: Found, relaxed: Relaxed) -> Schedule:
+    """The schedule, its plan told how near the optimum it is."""
+    gains = dict(sorted(relaxed.gains.items(), key=itemgetter(1), reverse=True))
+    standing = Standing(best.seconds, relaxed.step_s, gains)
+    return replace(best.schedule, plan=replace(best.schedule.plan, standing=standing))

@@ -18,7 +18,7 @@ from ..chains import chains
 from ..costs import Costs
 from ..gaps import Gap, pauses, round_trips
 from ..order import demand
-from ..plan import Plan
+from ..plan import Plan, Segment
 from ..recipes import Recipes
 from ..segments import Variant
 from .auto import Choice, Draft, auto
@@ -54,13 +54,16 @@ class Site:
 
 
 def sites(graph: Graph, costs: Costs) -> Iterator[Site]:
-    """Drafts of blocks of three sizes, backward layer-major and section-major."""
-    found = chains(graph, costs)
+    """Drafts of blocks of three sizes, backward layer-major and section-major, each different."""
+    found, seen = chains(graph, costs), set[tuple[Segment, ...]]()
     none = (frozenset[str](),) * len(found)
     for variant in (Variant.PERFORMANCE, Variant.KEEP, Variant.MEMORY):
         for block in (None, variant) if found else (None,):
             choice = Choice(variant, (block,) * len(found), none)
-            yield Site(auto(graph, Recipes(found, ()), choice))
+            draft = auto(graph, Recipes(found, ()), choice)
+            if draft.parts not in seen:
+                seen.add(draft.parts)
+                yield Site(draft)
 
 
 def moving_all(graph: Graph, costs: Costs, policy: str) -> Iterator[Plan]:
