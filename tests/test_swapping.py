@@ -57,7 +57,7 @@ def test_vgg16_at_half_its_memory(big: Graph) -> None:
     assert standing is not None
     assert standing.step_s == step_s(schedule)
     assert standing.gap < 0.08
-    assert next(iter(standing.gains)) == "memory"
+    assert next(iter(standing.gains)) == "link"
     assert "above the bound of" in str(schedule.plan).splitlines()[1]
     assert seconds < 10.0
     assert step_s(planned(big, "tvdnn-heuristic", budget)) < 1.05 * standing.step_s
