@@ -29,6 +29,7 @@ MOST_TRIALS = 7  # of a site, to find the most bytes at once that find a place
 LITTLE = 0.01  # of the arena, for which closing in on them ends
 EMPTIED = (1.0, 0.9, 0.8, 0.7)  # caps, where no choice finds a place
 MOST_CHOICES = 500  # of a site, up to which all are tried
+POLISHED = 4  # trials, of which one is spent on polish where not all sites are placed
 NEGLIGIBLE = 0.05  # of the largest section
 LESS = 0.985  # of a cap, the most of the next where bytes found no place
 
@@ -56,7 +57,7 @@ def heuristic(
     there are few choices it tries them all.
     """
     task = Task(graph, costs, "tvdnn-heuristic", budget, host_budget)
-    ranked = _ranked(task)
+    ranked = _ranked(task, list(islice(sites(graph, costs), _most_ranked(task))))
     best = _best(
         each for site in ranked for each in (*_tightened(task, site), *_enumerated(task, site))
     )
@@ -76,13 +77,17 @@ def optimal(
     Its plan tells how near it comes to the relaxed optimum of all sites.
     """
     task = Task(graph, costs, "tvdnn-ilp", budget, host_budget)
-    relaxed = {site: _problem(task, site, task.room).relaxed() for site in sites(graph, costs)}
+    ground = list(sites(graph, costs))
+    relaxed = {site: _problem(task, site, task.room).relaxed() for site in ground}
     solved = {site: found for site, found in relaxed.items() if found is not None}
     ranked = sorted(solved, key=lambda site: solved[site].step_s)[: _most_sites(task)]
     found = [[*_programmed(task, site, effort), *_enumerated(task, site)] for site in ranked]
+    others = [site for site in _ranked(task, ground[: _most_ranked(task)]) if site not in ranked]
+    found += [_tightened(task, site) for site in others]  # so that the heuristic does no better
     if not any(found):
         found = [list(_emptied(task, site)) for site in ranked]
-    tries = task.most_trials // max(1, len(ranked))
+    few = POLISHED if task.most_trials < EVERY_SITE else 1
+    tries = task.most_trials // few // max(1, len(ranked))
     best = _best(polished(task, each, tries) for each in map(_best, found) if each)
     if best is None:
         return None
@@ -98,12 +103,15 @@ def _most_sites(task: Task) -> int:
     return MOST_SITES if task.most_trials < EVERY_SITE else len(list(sites(task.graph, task.costs)))
 
 
-def _ranked(task: Task) -> list[Site]:
-    """The sites whose steps are predicted to take least, as many as work allows."""
-    most = max(1, task.most_trials // 2)
+def _most_ranked(task: Task) -> int:
+    """How many sites work allows to order once."""
+    return max(1, task.most_trials // 2)
+
+
+def _ranked(task: Task, ground: list[Site]) -> list[Site]:
+    """The sites whose steps are predicted to take least."""
     cap = round(FIRST_SHARE * task.room)
-    ground = list(islice(sites(task.graph, task.costs), most))
-    if most == 1:
+    if len(ground) == 1:
         return ground
     trials = [task.trial(site, _greedy(site, cap), cap) for site in ground]
     ranked = sorted((trial for trial in trials if trial), key=attrgetter("seconds"))
