@@ -42,7 +42,7 @@ def test_no_choice_of_sections_is_faster() -> None:
     assert near >= len(SEEDS) - 1
 
 
-@settings(max_examples=24, derandomize=True, deadline=None, database=None)
+@settings(max_examples=16, derandomize=True, deadline=None, database=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     batch=st.integers(2, 4),
