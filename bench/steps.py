@@ -53,7 +53,7 @@ POLICIES = ("keep", "vdnn-all:m", "vdnn-all:p", "vdnn-conv:m", "vdnn-conv:p", "v
 BUDGETS = (None, 12, 6, 4)
 STEPS = 20
 BUSY_STEPS = 5
-SUPERNEURONS = {  # largest batches in 12 GB: Wang et al., PPoPP 2018, table 5
+SUPERNEURONS = {  # largest batches in 12 GB: Wang et al., PPoPP 2018
     "alexnet": 1792,
     "vgg16": 224,
     "inception_v4": 240,

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from tests.networks import Sum, random_chain, vgg
 from tests.running import random_batches, train
+from tests.simulated import h200, planned, step_s
 from tests.test_schedules import random_costs
 from tvdnn.engine import training_graph
 from tvdnn.graph import Graph, Kind
@@ -21,7 +22,7 @@ from tvdnn.ops import Settings, expand
 from tvdnn.optim import SGD
 from tvdnn.planner.chains import again, chains
 from tvdnn.planner.check import check
-from tvdnn.planner.costs import Costs, Roofline
+from tvdnn.planner.costs import Roofline
 from tvdnn.planner.hardware import load
 from tvdnn.planner.lower import lower
 from tvdnn.planner.planning import floor_of, make_schedule
@@ -30,7 +31,6 @@ from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.recipes import Recipes, recipes
 from tvdnn.planner.schedule import Schedule
 from tvdnn.planner.segments import Variant
-from tvdnn.planner.simulate import simulate
 from tvdnn.units import MIB
 
 CLASSES = 4
@@ -40,18 +40,6 @@ STEPS = 2
 def vgg16(batch: int, dtype: str, *, image: int = 224, fuse: bool = True) -> Graph:
     options = Settings(dtype, 16 * MIB, optimizer=SGD(momentum=0.9), fuse=fuse)
     return expand(vgg(batch, image=image), options)
-
-
-def h200(graph: Graph) -> Costs:
-    return Roofline(load("H200"), graph.dtype)
-
-
-def planned(graph: Graph, policy: str, budget: int | None) -> Schedule:
-    return make_schedule(graph, h200(graph), policy=policy, budget=budget)
-
-
-def step_s(schedule: Schedule) -> float:
-    return simulate(schedule, h200(schedule.graph)).step_s
 
 
 def remade(schedule: Schedule) -> set[str]:

@@ -6,35 +6,18 @@ import pytest
 import torch
 
 from tests.networks import vgg
+from tests.simulated import h200, planned, step_s
 from tvdnn.engine import training_graph
 from tvdnn.errors import BudgetError
 from tvdnn.graph import Graph
 from tvdnn.models import resnet50
 from tvdnn.ops import Settings, expand
 from tvdnn.optim import SGD
-from tvdnn.planner.costs import Costs, Roofline
-from tvdnn.planner.hardware import load
-from tvdnn.planner.planning import floor_of, make_schedule
+from tvdnn.planner.planning import floor_of
 from tvdnn.planner.policies.keep import keep
-from tvdnn.planner.schedule import Schedule
-from tvdnn.planner.simulate import simulate
 from tvdnn.units import MIB
 
-CLASSES = 4
-STEPS = 2
 POLICIES = ("tvdnn-ilp", "tvdnn-heuristic")
-
-
-def h200(graph: Graph) -> Costs:
-    return Roofline(load("H200"), graph.dtype)
-
-
-def planned(graph: Graph, policy: str, budget: int | None) -> Schedule:
-    return make_schedule(graph, h200(graph), policy=policy, budget=budget)
-
-
-def step_s(schedule: Schedule) -> float:
-    return simulate(schedule, h200(schedule.graph)).step_s
 
 
 @pytest.fixture(scope="module")
