@@ -1,16 +1,20 @@
 """The profiler's launches: every pass of every kind of step runs on its stand-ins."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 from tests.networks import NetworkMaker
-from tvdnn.graph import Network
+from tvdnn.graph import Graph, Network
+from tvdnn.kernels.rounding import stored_reference
 from tvdnn.ops import Settings, expand
 from tvdnn.ops.expand import Mode
 from tvdnn.optim import SGD, AdamW, Optimizer
-from tvdnn.runtime.binding import Call
+from tvdnn.planner.schedule import Step
+from tvdnn.runtime import profiler
+from tvdnn.runtime.binding import Call, Memory
 from tvdnn.runtime.profiler import Scratch, compile_together
 from tvdnn.units import KIB, MIB
 
@@ -49,6 +53,25 @@ def test_every_pass_runs_on_stand_ins(mode: Mode, optimizer: Optimizer, fuse: bo
         assert all(0 < rows <= pass_.domain for rows in counts), pass_.name
         for rows in counts:
             scratch.call(index, rows)()
+
+
+def test_products_are_measured_on_what_tf32_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = expand(network(), Settings("tf32", 16 * KIB, optimizer=SGD()))
+    scratch = Scratch(graph, torch.device("cpu"), "torch", 64 * MIB)
+    index = next(i for i, pass_ in enumerate(graph.passes) if pass_.role == "grad_weight")
+    read = list[torch.Tensor]()
+    bind = profiler.bind_step
+
+    def spied(graph: Graph, step: Step, memory: Memory, *others: Any, **options: Any) -> Call:
+        read.extend(memory.view(operand, graph.buffers[operand.buffer]) for operand in step.reads)
+        return bind(graph, step, memory, *others, **options)
+
+    monkeypatch.setattr(profiler, "bind_step", spied)
+    scratch.call(index, graph.passes[index].domain)
+    assert len(read) == 2
+    for values in read:
+        assert torch.equal(values, stored_reference(values, values.dtype, "tf32"))
+        assert values.count_nonzero() == values.numel()
 
 
 def test_passes_compile_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,13 +187,20 @@ class Scratch:
             self._bytes = torch.empty(nbytes, dtype=torch.uint8, device=self._device)
 
     def _fill(self, memory: Memory, operands: Mapping[str, Operand]) -> None:
-        """Random numbers: matrix products run faster on zeros than on real data."""
+        """Random numbers, which TF32 holds where products read TF32.
+
+        What toggles fewer bits takes less power, and clocks fall where power ends: matrix products
+        run faster on zeros than on real data. On maps of full float32 a step of VGG-16 in tf32 was
+        predicted to take 5% more than it does, on these 1% (H200, 2026-11-21).
+        """
         for name, operand in operands.items():
             view = memory.view(operand, self._graph.buffers[name])
-            if view.is_floating_point():
-                view.normal_()
-            else:
+            if not view.is_floating_point():
                 view.zero_()
+                continue
+            view.normal_()
+            if self._graph.dtype == "tf32" and view.dtype == torch.float32:
+                self._kernels.cast(view, view, precision="tf32")
 
     def _tensors(self, pass_: Pass) -> Tensors:
         """Parameters by random stand-ins, which live as long as one measurement."""
