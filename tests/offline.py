@@ -3,25 +3,27 @@
 A stub driver turns every launch into a compilation, so that the library's own launch code runs, on
 meta tensors. It cannot share a process with the interpreter:
 
-    python -m tests.offline CASE_MODULE ARCH...
+    python -m tests.offline CASE_MODULE...
 
-runs every `Case` in the module's CASES for each architecture and prints the reports as JSON.
+runs every `Case` in the modules' CASES for its architectures and prints the reports as JSON.
 """
 
 import contextlib
 import importlib
+import io
 import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
+from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
 from triton.runtime import driver
@@ -96,15 +98,24 @@ class OfflineDriver:
         return torch.device("meta")
 
 
+class Compiled(NamedTuple):
+    """A kernel and the assembler's log of it, empty where the kernel came from the cache."""
+
+    kernel: Any
+    log: str
+
+
 @contextlib.contextmanager
-def compiled_kernels() -> Iterator[list[Any]]:
+def compiled_kernels() -> Iterator[list[Compiled]]:
     """Within it, launches only compile; yields the list that collects what they made."""
-    kernels: list[Any] = []
+    kernels: list[Compiled] = []
     stock = JITFunction.run
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
-        kernels.append(stock(self, *args, grid=grid, warmup=True, **kwargs))
-        return kernels[-1]
+        with contextlib.redirect_stdout(io.StringIO()) as log:
+            kernel = stock(self, *args, grid=grid, warmup=True, **kwargs)
+        kernels.append(Compiled(kernel, log.getvalue()))
+        return kernel
 
     JITFunction.run = run
     try:
@@ -132,10 +143,11 @@ def assemble(ptx: str, arch: int) -> str:
         return subprocess.run(command, capture_output=True, text=True, check=True).stderr
 
 
-def report(case: Case, kernel: Any, arch: int) -> Report:
+def report(case: Case, compiled: Compiled, arch: int) -> Report:
     """Read a compiled kernel's PTX and assembler log."""
+    kernel = compiled.kernel
     ptx = kernel.asm["ptx"]
-    log = assemble(ptx, arch)
+    log = compiled.log or assemble(ptx, arch)
     used = re.search(r"Used (\d+) registers", log)
     return Report(
         case=case.name,
@@ -157,30 +169,31 @@ def compile_case(case: Case, arch: int) -> list[Report]:
     driver.set_active(OfflineDriver(arch))
     with compiled_kernels() as kernels:
         case.launch()
-    return [report(case, kernel, arch) for kernel in kernels]
+    return [report(case, compiled, arch) for compiled in kernels]
 
 
-def reports_of(module: str, archs: tuple[int, ...] = tuple(SHARED_NBYTES)) -> list[Report]:
-    """The reports of a module of cases, compiled in a process of its own."""
-    command = [sys.executable, "-m", "tests.offline", module, *map(str, archs)]
+def reports_of(modules: Sequence[str]) -> dict[str, list[Report]]:
+    """The reports of each module of cases, all compiled in one process that has no interpreter."""
+    command = [sys.executable, "-m", "tests.offline", *modules]
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
-    return [Report(**fields) for fields in json.loads(done.stdout)]
+    found = json.loads(done.stdout)
+    return {module: [Report(**fields) for fields in reports] for module, reports in found.items()}
 
 
-def main(module: str, *archs: str) -> None:
-    """Print the reports of a module of cases as JSON."""
-    cases: list[Case] = importlib.import_module(module).CASES
-    reports = [
-        compiled
-        for arch in map(int, archs)
-        for case in cases
-        if arch in case.archs
-        for compiled in compile_case(case, arch)
-    ]
-    json.dump([asdict(compiled) for compiled in reports], sys.stdout)
+def compile_module(name: str) -> list[Report]:
+    """Compile every case of a module for its architectures."""
+    cases: list[Case] = importlib.import_module(name).CASES
+    return [each for case in cases for arch in case.archs for each in compile_case(case, arch)]
+
+
+def main(*modules: str) -> None:
+    """Print the reports of each module of cases as JSON."""
+    knobs.nvidia.dump_ptxas_log = True  # each kernel is assembled once, where it is compiled
+    found = {name: [asdict(each) for each in compile_module(name)] for name in modules}
+    json.dump(found, sys.stdout)
 
 
 if __name__ == "__main__":
