@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import conv2d as torch_conv2d
+from torch.nn.functional import pad
 from torch.nn.grad import conv2d_input
 
 from .conv_grad_bias import sum_cells_reference
@@ -226,6 +227,7 @@ def conv2d_reference(
 ) -> None:  # fmt: skip
     """Plain `conv2d`."""
     weight = _computed(packed).permute(0, 3, 1, 2)
+    x, padding = rows_read(x, y.shape[1], packed.shape[1], stride, padding, dilation)
     with rounding(precision):
         for part, out in _runs(x, y):
             result = torch_conv2d(
@@ -248,6 +250,7 @@ def conv2d_max_pool_reference(
     num_samples, height, width, channels = y.shape
     reach = [step * (size - 1) + 1 for step, size in zip(dilation, packed.shape[1:3], strict=True)]
     sides = [(x.shape[i + 1] + 2 * padding[i] - reach[i]) // stride[i] + 1 for i in (0, 1)]
+    sides[0] = max(sides[0], 2 * height)
     whole = y.new_empty(num_samples, *sides, channels)
     settings = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
     rounding_of = {"precision": precision, "out_precision": out_precision}
@@ -273,18 +276,44 @@ def conv2d_grad_input_reference(
     """Plain `conv2d_grad_input`."""
     grouped = _computed(packed).unflatten(0, (groups, -1)).flip(2, 3)  # [g, C/g, R, S, K/g]
     weight = grouped.permute(0, 4, 1, 2, 3).flatten(0, 1)
+    rows = dx.shape[1]
+    dy, reached = _rows_spread(dy, rows, packed.shape[1], stride, padding, dilation)
     with rounding(precision):
         for part, out in _runs(dy, dx):
-            size = (out.shape[0], out.shape[3], *out.shape[1:3])
+            size = (out.shape[0], out.shape[3], reached, out.shape[2])
             grad = _channels_first(part)
             result = conv2d_input(size, weight, grad, stride, padding, dilation, groups)
-            result = result.permute(0, 2, 3, 1)
+            result = result.permute(0, 2, 3, 1)[:, :rows]
             wide = result if bias is None else result.float() + bias
             out.copy_(stored_reference(wide, out.dtype, out_precision or precision))
     if mask is not None:
         dx.masked_fill_(mask <= 0, 0.0)
     if sums is not None:
         sum_cells_reference(dx, sums)
+
+
+def rows_read(
+    x: Tensor, rows: int, taps: int, stride: Pair, padding: Pair, dilation: Pair
+) -> tuple[Tensor, Pair]:
+    """x and its padding, such that windows of `taps` rows make `rows` rows of it.
+
+    Of a band, which has rows beside it at one end or both, those at the other are zeros besides.
+    """
+    reach = dilation[0] * (taps - 1) + 1
+    if (x.shape[1] + 2 * padding[0] - reach) // stride[0] + 1 == rows:
+        return x, padding
+    below = (rows - 1) * stride[0] + reach - padding[0] - x.shape[1]
+    return pad(x, (0, 0, 0, 0, padding[0], below)), (0, padding[1])
+
+
+def _rows_spread(
+    dy: Tensor, rows: int, taps: int, stride: Pair, padding: Pair, dilation: Pair
+) -> tuple[Tensor, int]:
+    """dy and the rows that spreading it makes, the first of which are the `rows` wanted."""
+    margin = dilation[0] * (taps - 1) + 1 - 2 * padding[0]
+    missing = -(-max(0, rows - margin - stride[0] + 1) // stride[0]) + 1 - dy.shape[1]
+    dy = pad(dy, (0, 0, 0, 0, 0, missing)) if missing > 0 else dy
+    return dy, max(rows, (dy.shape[1] - 1) * stride[0] + margin)
 
 
 def _computed(tensor: Tensor) -> Tensor:

@@ -5,13 +5,14 @@ split by split in the samples' order, and the bits do not depend on where a batc
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from torch import Tensor
 from torch.nn.grad import conv2d_weight
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from .conv import rounding
+from .conv import rounding, rows_read
 from .conv_grad_weight_few import grad_weight_few_kernel
 from .conv_grad_weight_flat import grad_weight_flat_kernel, grad_weight_taps_kernel
 from .conv_grad_weight_gather import grad_weight_gather_kernel
@@ -41,12 +42,14 @@ __all__ = [
 def conv2d_grad_weight(
     x: Tensor, dy: Tensor, partials: Tensor, *, first: bool,
     stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
+    own_rows: int | None = None,
 ) -> None:  # fmt: skip
     """Add to running sums, float32 [splits, K, R, S, C/g], of which `first` starts new ones.
 
     x [N, H, W, C] and dy [N, P, Q, K] are aligned to 16 bytes. `grad_weight_plan` says how many
     splits there are and at what samples a launch may start. `precision` is "ieee" or "tf32", for
-    float32 maps.
+    float32 maps. Of a band of a sample x may hold rows beside the `own_rows` that dy's stand for;
+    the sums are planned for these alone.
     """
     if partials.numel() == 0 or x.shape[0] == 0:
         return
@@ -55,7 +58,7 @@ def conv2d_grad_weight(
         (size_r, size_s), stride, padding, dilation, groups, in_channels, out_channels // groups
     )
     layer = Layer(_sides(x), _sides(dy), taps, x.dtype, precision)
-    work = work_of(layer)
+    work = work_of(replace(layer, in_sides=(own_rows or x.shape[1], x.shape[2])))
     _LAUNCHES[work.kernel](x, dy, partials, first, layer, work)
 
 
@@ -90,7 +93,7 @@ def _launch_flat(
     x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: Layer, work: Work
 ) -> None:
     tile, taps = work.tile, layer.taps
-    num_samples, height, width, in_channels = x.shape
+    num_samples, (height, width) = x.shape[0], layer.out_sides
     edge = edge_block(layer, tile)
     kernel = grad_weight_taps_kernel if work.kernel == "taps" else grad_weight_flat_kernel
     kernel[(work.programs * (work.splits + work.edges),)](
@@ -98,7 +101,7 @@ def _launch_flat(
         TensorDescriptor.from_tensor(dy.flatten(1, 2), [1, tile.pixels, tile.out_channels]),
         TensorDescriptor.from_tensor(flat_rows(x), [1, edge, tile.in_channels]),
         TensorDescriptor.from_tensor(flat_rows(dy), [1, edge, tile.out_channels]),
-        _sums(partials, tile), num_samples, height, width, in_channels, taps.out_channels,
+        _sums(partials, tile), num_samples, height, width, taps.in_channels, taps.out_channels,
         pitch_of(x), pitch_of(dy), work.unit, work.splits, work.edges,
         *taps.padding, *taps.dilation,
         FIRST=first, R=taps.size[0], S=taps.size[1], PRECISION=layer.precision,
@@ -174,6 +177,7 @@ _LAUNCHES: Final[dict[str, Launch]] = {
 def conv2d_grad_weight_reference(
     x: Tensor, dy: Tensor, partials: Tensor, *, first: bool,
     stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
+    own_rows: int | None = None,
 ) -> None:  # fmt: skip
     """Plain `conv2d_grad_weight`, in float32; its splits but the first hold zeros."""
     if first:
@@ -181,9 +185,10 @@ def conv2d_grad_weight_reference(
     size = [partials.shape[axis] for axis in (1, 4, 2, 3)]
     geometry = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
     plan = grad_weight_plan(
-        _sides(x), _sides(dy), (size[0], size[1], size[2], size[3]),
+        (own_rows or x.shape[1], x.shape[2]), _sides(dy), (size[0], size[1], size[2], size[3]),
         **geometry, dtype=x.dtype, precision=precision,
     )  # fmt: skip
+    x, geometry["padding"] = rows_read(x, dy.shape[1], size[2], stride, padding, dilation)
     with rounding(precision):
         for samples, grad in zip(x.split(plan.unit), dy.split(plan.unit), strict=True):
             partials[0] += conv2d_weight(

@@ -3,7 +3,7 @@
 from .buffer import DTYPE_NBYTES, RUN_CHUNKS, Buffer, Kind, section_rows
 from .fusion import QUARTER, channels_per_code_byte, fuse
 from .network import Network, Op, Param, Value
-from .passes import Direction, Graph, Need, Pass, Use, meet
+from .passes import Direction, Graph, Need, Pass, Use, meet, must_part
 
 __all__ = [
     "DTYPE_NBYTES",
@@ -23,5 +23,6 @@ __all__ = [
     "channels_per_code_byte",
     "fuse",
     "meet",
+    "must_part",
     "section_rows",
 ]

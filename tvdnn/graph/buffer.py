@@ -22,12 +22,11 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A dense array whose first axis (samples, or reduction groups) is cut into sections.
+    """A dense array whose first axis (samples, their bands, or groups) is cut into sections.
 
     `section` is the number of rows of the first axis in one section: the unit of residency and of
     copy. `layout` is "nhwc", "ring" or "padded"; `codec` is the form in which an idle section rests
-    ("raw"). `axis` is the sectioned axis and `halo` the boundary rows that a section of rows stores
-    twice.
+    ("raw").
     """
 
     name: str
@@ -37,8 +36,6 @@ class Buffer:
     section: int
     layout: str = "nhwc"
     codec: str = "raw"
-    axis: int = 0
-    halo: int = 0
 
     @property
     def rows(self) -> int:

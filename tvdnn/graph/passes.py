@@ -28,7 +28,8 @@ class Use:
     """A pass's use of one buffer.
 
     A launch over domain rows [a, b) touches buffer rows [a // per, ceil(b / per)), or every row if
-    `whole`. `channels` limits the use to a range of the last axis.
+    `whole`. `channels` limits the use to a range of the last axis. `halo` are the rows of pixels
+    above and below its own that it reads of a map in bands: it touches the sections beside its own.
     """
 
     buffer: str
@@ -36,12 +37,16 @@ class Use:
     per: int = 1
     need: Need = Need.VALUES
     channels: tuple[int, int] | None = None
+    halo: tuple[int, int] = (0, 0)
 
     def rows(self, start: int, stop: int, buffer: Buffer) -> tuple[int, int]:
         """The buffer rows that a launch over domain rows [start, stop) touches."""
         if self.whole:
             return 0, buffer.rows
-        return start // self.per, -(-stop // self.per)
+        first, last = start // self.per, -(-stop // self.per)
+        above, below = self.halo
+        first = max(0, first - buffer.section) if above else first
+        return first, min(buffer.rows, last + buffer.section) if below else last
 
     def width(self, buffer: Buffer) -> int:
         """Channels of the buffer that the use may touch."""
@@ -92,6 +97,25 @@ class Pass:
     def splittable(self) -> bool:
         return self.unit < self.domain
 
+    @property
+    def windowed(self) -> bool:
+        """Whether a launch reads rows of pixels beside its own bands."""
+        return any(any(use.halo) for use in self.reads)
+
+
+def must_part(first: Pass, second: Pass) -> bool:
+    """Whether one writes what the other reads beside its own bands.
+
+    Such passes cannot go block by block together: at the end of a block the rows below it are not
+    there yet, or those above the next are no more.
+    """
+    return _writes_beside(first, second) or _writes_beside(second, first)
+
+
+def _writes_beside(writer: Pass, reader: Pass) -> bool:
+    beside = {use.buffer for use in reader.reads if any(use.halo)}
+    return bool(beside) and any(use.buffer in beside for use in writer.writes)
+
 
 @dataclass(frozen=True, slots=True)
 class Graph:
@@ -104,7 +128,8 @@ class Graph:
     where the step is run in two halves (autograd mode), else the number of passes. `fixed` are the
     bytes by purpose of what lies outside the arena: parameters, gradients, optimizer state, control
     block, staged inputs. `rounded_inputs` and `rounded_ops` are the inputs, and the ops whose
-    outputs, are rounded to TF32.
+    outputs, are rounded to TF32. `bands` is the number of bands that maps of a sample are cut
+    into: each goes through the passes as a sample.
     """
 
     network: Network
@@ -122,10 +147,12 @@ class Graph:
     chunk_size: int
     rounded_inputs: frozenset[str] = frozenset()
     rounded_ops: frozenset[str] = frozenset()
+    bands: int = 1
 
     @property
     def batch(self) -> int:
-        return self.network.batch
+        """Rows of every map: the bands of all samples."""
+        return self.network.batch * self.bands
 
     @property
     def fixed_nbytes(self) -> int:

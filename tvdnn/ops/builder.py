@@ -15,6 +15,7 @@ from .containers import Channels, Place, Ranges, gaps_between, places
 class Builder:
     """State of the expansion of a network into passes.
 
+    Each sample of the network is one of so many `bands` of a map's rows.
     `home` maps each value to the buffer that holds it, `contributions` to the gradients that its
     consumers have written so far, `holders` each gradient's buffer to how many values it is still a
     contribution of, `param_grads` each parameter to those of its uses, `filled` each gradient that
@@ -41,6 +42,7 @@ class Builder:
     precision: str
     chunk_size: int
     sections: int | None
+    bands: int
     wanted: frozenset[str]
     optimizer: Optimizer
     takes: str
@@ -89,10 +91,12 @@ class Builder:
         return self.network.values[value].shape
 
     def rows_for(self, row_nbytes: int) -> int:
-        """Samples in a section of a buffer with `row_nbytes` bytes a sample."""
+        """Samples in a section of a buffer with `row_nbytes` bytes a sample, or bands of one."""
         if self.sections is not None:
-            return 1 << max(0, -(-self.batch // self.sections) - 1).bit_length()
-        return section_rows(self.batch, row_nbytes, self.chunk_size)
+            rows = 1 << max(0, -(-self.batch // self.sections) - 1).bit_length()
+        else:
+            rows = section_rows(self.batch, row_nbytes, self.chunk_size)
+        return rows if self.bands == 1 else min(rows, self.bands)
 
     def add_map(
         self,

@@ -5,7 +5,8 @@ what it kept into a map that lives as long as the block of samples that its laye
 needs of the gradient the sums over cells, which a convolution that writes the gradient leaves.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -18,6 +19,7 @@ from ..kernels.conv_grad_weight import GradWeightPlan, grad_weight_plan
 from ..kernels.conv_moments import MomentCells, moment_cells
 from ..kernels.conv_tiles import Pair
 from .activation import behind_relu, run_mask
+from .bands import NO_HALO, Halo, grad_rows_beside, rows_beside
 from .builder import Builder, whole
 from .definition import PITCHED_BY_WORDS, TORCH_DTYPES, Launch, OpDef
 from .moments import add_cells
@@ -62,7 +64,7 @@ def _product(b: Builder, op: Op, *writes: Use, attrs: Mapping[str, Any] | None =
     x, bias = b.input_of(op), op.params[1]
     k, c, r, s = filter_shape(b, op)
     packed = pack(b, op, "pack", f"packed {op.name}", (k, r, s, c))
-    reads, flops = (Use(x), whole(packed)), _flops(b, op)
+    reads, flops = (Use(x, halo=halo_of(b, op)), whole(packed)), _flops(b, op)
     b.add_pass(op, "forward", reads, writes, params=(bias,), flops=flops, attrs=attrs)
 
 
@@ -118,7 +120,7 @@ def _grad_input(b: Builder, op: Op, dy: str, packed: str) -> None:
     if mask and value in b.cells:
         b.cell_sums[value] = b.add_cell_sums(dx, b.cells[value])
         writes.append(Use(b.cell_sums[value]))
-    reads = (Use(dy), whole(packed), *mask)
+    reads = (Use(dy, halo=grad_halo_of(b, op)), whole(packed), *mask)
     b.add_pass(op, "grad_input", reads, writes, flops=_flops(b, op))
 
 
@@ -162,9 +164,9 @@ def _grad_weight(b: Builder, op: Op, dy: str) -> None:
     if not b.needs_param_grad(weight):
         return
     k, c, r, s = filter_shape(b, op)
-    plan = _weight_plan(b, op)
+    reads = (Use(dy), Use(b.input_of(op), halo=halo_of(b, op)))
+    plan = weight_plan(b, op, *_sizes(b, op)[:2], reads)
     sums = whole(b.add_partials(op, weight, (plan.splits, k, r, s, c)))
-    reads = (Use(dy), Use(b.input_of(op)))
     flops = _flops(b, op)
     b.add_pass(op, "grad_weight", reads, (sums,), unit=plan.unit, reduction=True, flops=flops)
 
@@ -187,11 +189,32 @@ def add_grad_bias(b: Builder, op: Op, grad: str, dy: str) -> None:
     b.add_pass(op, "grad_bias", (Use(rows),), sums, unit=plan.unit, reduction=True, attrs=attrs)
 
 
-def _weight_plan(b: Builder, op: Op) -> GradWeightPlan:
-    return grad_weight_plan(*_sizes(b, op), **_settings(b, op))
+def weight_plan(
+    b: Builder, op: Op, in_sides: Pair, out_sides: Pair, reads: Sequence[Use]
+) -> GradWeightPlan:
+    """Of maps of these sides; of bands with a halo, of images, a unit of bands each."""
+    shape, settings = filter_shape(b, op), _settings(b, op)
+    if not any(any(use.halo) for use in reads):
+        return grad_weight_plan(in_sides, out_sides, shape, **settings)
+    unit = max(b.buffers[b.resolved(use).buffer].section for use in reads)
+    images = ((unit * height, width) for height, width in (in_sides, out_sides))
+    return replace(grad_weight_plan(*images, shape, **settings), unit=unit)
+
+
+def halo_of(b: Builder, op: Op) -> Halo:
+    """Rows beside a band that the op's windows read of the larger of its maps."""
+    return NO_HALO if b.bands == 1 else rows_beside(op, filter_shape(b, op)[2])
+
+
+def grad_halo_of(b: Builder, op: Op) -> Halo:
+    """Rows beside a band of the smaller map that the larger one's bands are made of."""
+    return NO_HALO if b.bands == 1 else grad_rows_beside(op, filter_shape(b, op)[2])
 
 
 def _moment_cells(b: Builder, op: Op) -> MomentCells | None:
+    """The cells whose moments the kernel may leave, none of images of several bands."""
+    if any(halo_of(b, op)):
+        return None
     return moment_cells(*_sizes(b, op), **_settings(b, op))
 
 
@@ -232,14 +255,28 @@ def _flops(b: Builder, op: Op) -> float:
 
 
 def settings_of(a: Launch) -> dict[str, Any]:
-    """The geometry and the precision of a launch."""
+    """The geometry and the precision of a launch; of padding, what rows above do not stand for."""
     settings = a.settings(*GEOMETRY)
-    return settings | {"precision": a.precision}
+    height, width = settings["padding"]
+    return settings | {"padding": (height - a.beside[0], width), "precision": a.precision}
 
 
 def storing_of(a: Launch) -> dict[str, Any]:
     """Also that of the products which read what it writes."""
     return settings_of(a) | {"out_precision": a.stored}
+
+
+def spreading_of(a: Launch) -> dict[str, Any]:
+    """The same of a launch from the smaller map, whose first row is met at a row of padding."""
+    (height, width), (stride, _) = a.attrs["padding"], a.attrs["stride"]
+    return storing_of(a) | {"padding": (height + stride * a.beside[0], width)}
+
+
+def run_grad_weight(a: Launch, x: torch.Tensor, dy: torch.Tensor) -> None:
+    """The sums over the maps of a convolution; rows beside a band of x are none of their plan's."""
+    own = x.shape[1] - sum(a.beside)
+    settings = settings_of(a) | {"own_rows": own, "first": a.start == 0}
+    a.kernels.conv2d_grad_weight(x, dy, a.writes[0], **settings)
 
 
 def _pack_settings(a: Launch) -> dict[str, Any]:
@@ -285,12 +322,12 @@ def _run_grad_input(a: Launch) -> None:
     dy, packed, *mask = a.reads
     dx, *sums = a.writes
     by = {"mask": mask[0] if mask else None, "sums": sums[0] if sums else None}
-    a.kernels.conv2d_grad_input(dy, packed, dx, **by, **storing_of(a))
+    a.kernels.conv2d_grad_input(dy, packed, dx, **by, **spreading_of(a))
 
 
 def _run_grad_weight(a: Launch) -> None:
     dy, x = a.reads
-    a.kernels.conv2d_grad_weight(x, dy, a.writes[0], first=a.start == 0, **settings_of(a))
+    run_grad_weight(a, x, dy)
 
 
 def _run_grad_bias(a: Launch) -> None:

@@ -6,24 +6,26 @@ Its weight [C, K/g, R, S] is that of the convolution which makes C channels out 
 from math import prod
 
 from ..graph import Op, Use
-from ..kernels.conv_grad_weight import grad_weight_plan
 from .builder import Builder, whole
 from .conv import (
-    GEOMETRY,
     PRODUCTS,
     ROLES,
     add_param_grads,
     filter_shape,
+    grad_halo_of,
+    halo_of,
     pack,
     pack_grad_input,
-    settings_of,
+    run_grad_weight,
+    spreading_of,
     storing_of,
+    weight_plan,
 )
-from .definition import PITCHED_BY_WORDS, TORCH_DTYPES, Launch, OpDef
+from .definition import PITCHED_BY_WORDS, Launch, OpDef
 
 
 def forward(b: Builder, op: Op) -> None:
-    reads = (Use(b.input_of(op)), whole(pack_grad_input(b, op)))
+    reads = (Use(b.input_of(op), halo=grad_halo_of(b, op)), whole(pack_grad_input(b, op)))
     writes = (Use(b.new_output(op)),)
     b.add_pass(op, "forward", reads, writes, params=op.params[1:], flops=_flops(b, op))
 
@@ -34,7 +36,7 @@ def backward(b: Builder, op: Op) -> None:
     if b.needs_grad(value):
         k, c, r, s = filter_shape(b, op)
         packed = pack(b, op, "pack", f"packed {op.name}", (k, r, s, c))
-        reads = (Use(dy), whole(packed))
+        reads = (Use(dy, halo=halo_of(b, op)), whole(packed))
         b.add_pass(op, "grad_input", reads, (Use(b.new_grad(value)),), flops=_flops(b, op))
 
 
@@ -43,13 +45,10 @@ def _grad_weight(b: Builder, op: Op, dy: str) -> None:
     weight, (k, c, r, s) = op.params[0], filter_shape(b, op)
     if not b.needs_param_grad(weight):
         return
-    plan = grad_weight_plan(
-        b.shape(op.output)[1:3], b.shape(op.inputs[0])[1:3], (k, c, r, s),
-        **{name: op.attrs[name] for name in GEOMETRY},
-        dtype=TORCH_DTYPES[b.dtype], precision=b.precision,
-    )  # fmt: skip
-    sums = whole(b.add_partials(op, weight, (plan.splits, k, r, s, c)))
-    reads, flops = (Use(b.input_of(op)), Use(dy)), _flops(b, op)
+    (_, *out_sides, _), (_, *in_sides, _) = b.shape(op.output), b.shape(op.inputs[0])
+    reads = (Use(b.input_of(op)), Use(dy, halo=halo_of(b, op)))
+    plan = weight_plan(b, op, (out_sides[0], out_sides[1]), (in_sides[0], in_sides[1]), reads)
+    sums, flops = whole(b.add_partials(op, weight, (plan.splits, k, r, s, c))), _flops(b, op)
     b.add_pass(op, "grad_weight", reads, (sums,), unit=plan.unit, reduction=True, flops=flops)
 
 
@@ -60,7 +59,7 @@ def _flops(b: Builder, op: Op) -> float:
 
 def _run_forward(a: Launch) -> None:
     x, packed = a.reads
-    a.kernels.conv2d_grad_input(x, packed, a.writes[0], bias=a.params[0], **storing_of(a))
+    a.kernels.conv2d_grad_input(x, packed, a.writes[0], bias=a.params[0], **spreading_of(a))
 
 
 def _run_grad_input(a: Launch) -> None:
@@ -69,7 +68,7 @@ def _run_grad_input(a: Launch) -> None:
 
 def _run_grad_weight(a: Launch) -> None:
     x, dy = a.reads
-    a.kernels.conv2d_grad_weight(dy, x, a.writes[0], first=a.start == 0, **settings_of(a))
+    run_grad_weight(a, dy, x)
 
 
 CONV_TRANSPOSE2D = OpDef(

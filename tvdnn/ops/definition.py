@@ -38,7 +38,8 @@ class Launch:
     names (None where the op has no such parameter; for an update, by name the parameter and then
     its optimizer state). `kernels` has the launchers or their references under the same names.
     `precision` is that of products, `rounded` the channels of each write that are such's operands;
-    `output_stored` is what `stored` was in the op's forward pass.
+    `output_stored` is what `stored` was in the op's forward pass. `beside` are the rows above and
+    below its own that the read with a halo has.
     """
 
     kernels: Any
@@ -53,6 +54,7 @@ class Launch:
     start: int
     stop: int
     control: Control
+    beside: tuple[int, int] = (0, 0)
 
     @property
     def stored(self) -> str:

@@ -10,6 +10,7 @@ from ..graph import DTYPE_NBYTES, RUN_CHUNKS, Direction, Graph, Kind, Network, O
 from ..memory import aligned
 from ..memory.blocks import block_nbytes
 from ..optim import SGD, Optimizer
+from .bands import bands_for, in_bands
 from .builder import Builder
 from .loss import LOSSES, TARGET, Loss
 from .operands import with_rounding
@@ -46,7 +47,8 @@ class Settings:
     their number per map. `input_grads` are the network inputs whose gradient is wanted; `reserve`
     are device bytes of the caller's to count, `opaque_nbytes` those that opaque ops allocate.
     `losses` are those of the outputs, in their order.
-    `fuse` joins ops that one kernel computes.
+    `fuse` joins ops that one kernel computes. `bands` is into how many bands of rows the maps of a
+    sample are cut, None for as many as their size asks for.
     """
 
     dtype: str
@@ -59,13 +61,15 @@ class Settings:
     reserve: int = 0
     opaque_nbytes: int = 0
     fuse: bool = False
+    bands: int | None = None
 
 
 @without_collection()
 def expand(network: Network, settings: Settings) -> Graph:
     """The passes and buffers of one step of `network`.
 
-    Raises InputError for an empty batch and for settings that make no sense.
+    Raises InputError for an empty batch and for settings that make no sense, or bands that there
+    cannot be.
     """
     _check(network, settings)
     network = fuse(network) if settings.fuse else network
@@ -74,12 +78,15 @@ def expand(network: Network, settings: Settings) -> Graph:
     dtype, precision = DTYPES[settings.dtype]
     infers = settings.mode is Mode.INFER
     wanted = frozenset[str]() if infers else _wanted(network, settings.input_grads)
+    bands = settings.bands or _bands_for(network, settings)
+    cut_network = in_bands(network, bands)
     b = Builder(
-        network,
+        cut_network,
         dtype,
         precision,
         settings.chunk_size,
         settings.sections,
+        bands,
         wanted,
         optimizer=settings.optimizer or SGD(),
         takes=TAKES[settings.mode],
@@ -98,7 +105,7 @@ def expand(network: Network, settings: Settings) -> Graph:
     input_grads = {name: b.contributions[name][0] for name in settings.input_grads}
     if settings.mode is Mode.AUTOGRAD:
         handed_out += [*(grads[0] for grads in b.param_grads.values()), *input_grads.values()]
-    ops = {op.name: op for op in network.ops} | b.added
+    ops = {op.name: op for op in cut_network.ops} | b.added
     rounding = with_rounding(b.passes if precision == "tf32" else (), ops, b.buffers)
     return Graph(
         network=network,
@@ -116,6 +123,7 @@ def expand(network: Network, settings: Settings) -> Graph:
         chunk_size=settings.chunk_size,
         rounded_inputs=rounding.inputs,
         rounded_ops=rounding.ops,
+        bands=bands,
     )
 
 
@@ -124,6 +132,12 @@ def _check(network: Network, settings: Settings) -> None:
         raise InputError("the batch has no samples; give at least one")
     if settings.sections is not None and settings.sections < 1:
         raise InputError(f"sections is {settings.sections}; it must be at least 1")
+
+
+def _bands_for(network: Network, settings: Settings) -> int:
+    if settings.sections is not None:
+        return 1
+    return bands_for(network, DTYPES[settings.dtype][0], settings.chunk_size)
 
 
 def _with_losses(network: Network, losses: tuple[Loss, ...]) -> Network:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ..graph import Direction, Graph, Kind, Op, Pass
+from ..graph import Direction, Graph, Kind, Op, Pass, must_part
 from .costs import Costs
 
 MOST_PRODUCTS = 4  # of a chain: more would hold more sums of weight gradients at one time
@@ -181,7 +181,7 @@ def _region(graph: Graph, stage: Sequence[Op], spans: Spans, direction: Directio
         pass_ = graph.passes[index]
         waits = any(_conflict(graph.passes[other], pass_) for other in after)
         if _goes_by_sample(pass_):
-            if waits or any(_meet_whole(graph.passes[other], pass_) for other in members):
+            if waits or any(_cannot_join(graph.passes[other], pass_) for other in members):
                 return None
             members.append(index)
         elif waits or any(_conflict(graph.passes[other], pass_) for other in members):
@@ -199,6 +199,10 @@ def _conflict(first: Pass, second: Pass) -> bool:
     """Whether one changes a buffer or parameter that the other uses."""
     mine, yours = ((read(p) | set(p.params), written(p) | set(p.updates)) for p in (first, second))
     return bool(mine[1] & (yours[0] | yours[1]) or yours[1] & mine[0])
+
+
+def _cannot_join(first: Pass, second: Pass) -> bool:
+    return _meet_whole(first, second) or must_part(first, second)
 
 
 def _meet_whole(first: Pass, second: Pass) -> bool:

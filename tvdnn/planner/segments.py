@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from math import lcm
 
-from ..graph import RUN_CHUNKS, Graph, Kind, Pass, section_rows
+from ..graph import RUN_CHUNKS, Graph, Kind, Pass, must_part, section_rows
 from .plan import Segment, Slot
 
 
@@ -45,6 +45,8 @@ def _joins(graph: Graph, group: list[int], pass_: Pass) -> bool:
     members = [graph.passes[index] for index in group]
     first = members[0]
     if not (pass_.splittable and first.splittable) or pass_.direction is not first.direction:
+        return False
+    if any(must_part(member, pass_) for member in members):
         return False
     return pass_.op == first.op or _in_place_on(members, pass_)
 

@@ -75,7 +75,8 @@ def bind_step(
         return lambda: _copy(source, target)
     pass_ = graph.passes[step.pass_index]
     run = role(graph.ops[pass_.op].kind, pass_.role)
-    pieces = _units(pass_, step) if by_unit else [(step.start, step.stop)]
+    by_piece = by_unit or pass_.windowed
+    pieces = _units(pass_, step) if by_piece else [(step.start, step.stop)]
     strides = _grad_strides(graph, pass_, tensors)
     arguments = [
         _arguments(graph, pass_, step, piece, memory, tensors, kernels, strides) for piece in pieces
@@ -130,12 +131,14 @@ def _arguments(
             return memory.view(operand, buffer).as_strided(buffer.shape, strides[use.buffer])
         start, stop = use.rows(*piece, buffer)
         rows = memory.view(operand, buffer)[start - operand.start : stop - operand.start]
-        return rows if use.channels is None else rows[..., slice(*use.channels)]
+        rows = rows if use.channels is None else rows[..., slice(*use.channels)]
+        return _image(graph, use, piece, start, rows) if windowed and not use.whole else rows
 
     def views(uses: tuple[Use, ...], operands: tuple[Operand, ...]) -> tuple[torch.Tensor, ...]:
         return tuple(view(use, operand) for use, operand in zip(uses, operands, strict=True))
 
-    precision = DTYPES[graph.dtype][1]
+    windowed, precision = pass_.windowed, DTYPES[graph.dtype][1]
+    halos = [_beside(graph, use, piece) for use in pass_.reads if any(use.halo)]
     return Launch(
         kernels=kernels,
         reads=views(pass_.reads, step.reads),
@@ -149,7 +152,23 @@ def _arguments(
         start=piece[0],
         stop=piece[1],
         control=tensors.control,
+        beside=halos[0] if halos else (0, 0),
     )
+
+
+def _beside(graph: Graph, use: Use, piece: tuple[int, int]) -> tuple[int, int]:
+    """The rows above and below that a use has of a piece's sample."""
+    above, below = use.halo
+    return above if piece[0] % graph.bands else 0, below if piece[1] % graph.bands else 0
+
+
+def _image(
+    graph: Graph, use: Use, piece: tuple[int, int], first: int, bands: torch.Tensor
+) -> torch.Tensor:
+    """The bands of a piece, of those from `first` on, as one image with the rows beside them."""
+    height, (above, below) = bands.shape[1], _beside(graph, use, piece)
+    start, stop = (height * (bound - first) for bound in piece)
+    return bands.view(1, -1, *bands.shape[2:])[:, start - above : stop + below]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Runner: a schedule made ready to run on one device, with its memory, calls and executor."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -84,22 +84,24 @@ class Runner:
         """
         graph = self.schedule.graph
         buffer = graph.buffers[name]
-        if value.shape[0] != buffer.rows:
+        if value.shape[0] * graph.bands != buffer.rows:
             raise InputError(
-                f"{name} has {value.shape[0]} samples, the plan {buffer.rows}; "
+                f"{name} has {value.shape[0]} samples, the plan {buffer.rows // graph.bands}; "
                 "plan for this batch size"
             )
+        if buffer.dtype != "int64":
+            value = _channels_first(value, self._value_of(name))
+        rows_axis = 1 if buffer.dtype == "int64" else 2
         for place in self._inputs[name]:
-            target = place_view(self._memory, buffer, place)
-            source = value[place.start : place.stop]
-            if buffer.dtype == "int64":
-                target.copy_(source)
-            else:
-                source = _channels_first(source, self._value_of(name))
-                flat = source.dim() == 2  # a view may have renamed maps of one pixel
-                target = target.flatten(1) if flat else target
-                precision = self._precision if name in graph.rounded_inputs else "ieee"
-                self._kernels.stage(source, target, precision=precision)
+            held = place_view(self._memory, buffer, place)
+            for source, target in _by_sample(value, held, place, graph.bands, rows_axis):
+                if buffer.dtype == "int64":
+                    target.copy_(source)
+                else:
+                    flat = source.dim() == 2  # a view may have renamed maps of one pixel
+                    target = target.flatten(1) if flat else target
+                    precision = self._precision if name in graph.rounded_inputs else "ieee"
+                    self._kernels.stage(source, target, precision=precision)
 
     def _value_of(self, name: str) -> Value:
         """The network's value that an input is, or is the gradient of."""
@@ -157,9 +159,11 @@ class Runner:
         shape = [value.shape[axis] for axis in value.torch_axes]
         form = memory_format if len(shape) == 4 else torch.contiguous_format
         result = torch.empty(shape, dtype=dtype, device=self._arena.device, memory_format=form)
-        target = _channels_first(result, value)
-        for place, view in self.outputs(buffer):
-            self._kernels.unstage(view.view(-1, *value.shape[1:]), target[place.start : place.stop])
+        target, bands = _channels_first(result, value), self.schedule.graph.bands
+        for place, held in self.outputs(buffer):
+            view = held if bands > 1 else held.view(-1, *value.shape[1:])
+            for rows, source in _by_sample(target, view, place, bands, 2):
+                self._kernels.unstage(source, rows)
         return result
 
     def outputs(self, name: str) -> list[tuple[Place, torch.Tensor]]:
@@ -231,3 +235,19 @@ def _channels_first(x: torch.Tensor, value: Value) -> torch.Tensor:
     """A tensor as torch has the network's value, with its dimensions as torch has maps."""
     stored = x.permute([value.torch_axes.index(axis) for axis in range(x.dim())])
     return stored.permute(channels_last_axes(x.dim()))
+
+
+def _by_sample(
+    value: torch.Tensor, held: torch.Tensor, place: Place, bands: int, rows_axis: int
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """What the caller has of the rows of a place, and the rows; of bands, sample by sample."""
+    if bands == 1:
+        yield value[place.start : place.stop], held
+        return
+    height = held.shape[1]
+    for sample in range(place.start // bands, -(-place.stop // bands)):
+        first = max(place.start, sample * bands)
+        last = min(place.stop, (sample + 1) * bands)
+        image = held[first - place.start : last - place.start].view(1, -1, *held.shape[2:])
+        start, rows = (first - sample * bands) * height, (last - first) * height
+        yield value[sample : sample + 1].narrow(rows_axis, start, rows), image
