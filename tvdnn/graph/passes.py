@@ -29,7 +29,8 @@ class Use:
 
     A launch over domain rows [a, b) touches buffer rows [a // per, ceil(b / per)), or every row if
     `whole`. `channels` limits the use to a range of the last axis. `halo` are the rows of pixels
-    above and below its own that it reads of a map in bands: it touches the sections beside its own.
+    above and below its own that it reads of a map in bands; they are in the sections before and
+    behind, which further uses name by `beside`, -1 and 1 (at an end of the map, its last section).
     """
 
     buffer: str
@@ -38,15 +39,19 @@ class Use:
     need: Need = Need.VALUES
     channels: tuple[int, int] | None = None
     halo: tuple[int, int] = (0, 0)
+    beside: int = 0
 
     def rows(self, start: int, stop: int, buffer: Buffer) -> tuple[int, int]:
         """The buffer rows that a launch over domain rows [start, stop) touches."""
         if self.whole:
             return 0, buffer.rows
         first, last = start // self.per, -(-stop // self.per)
-        above, below = self.halo
-        first = max(0, first - buffer.section) if above else first
-        return first, min(buffer.rows, last + buffer.section) if below else last
+        if self.beside < 0:
+            return max(0, first - buffer.section), first or min(buffer.section, buffer.rows)
+        if self.beside > 0:
+            end = min(buffer.rows, last + buffer.section)
+            return last if last < end else buffer.bounds(buffer.num_sections - 1)[0], end
+        return first, last
 
     def width(self, buffer: Buffer) -> int:
         """Channels of the buffer that the use may touch."""
@@ -99,8 +104,8 @@ class Pass:
 
     @property
     def windowed(self) -> bool:
-        """Whether a launch reads rows of pixels beside its own bands."""
-        return any(any(use.halo) for use in self.reads)
+        """Whether a launch reads rows beside its own; its last write is then scratch for them."""
+        return any(use.beside for use in self.reads)
 
 
 def must_part(first: Pass, second: Pass) -> bool:
@@ -113,7 +118,7 @@ def must_part(first: Pass, second: Pass) -> bool:
 
 
 def _writes_beside(writer: Pass, reader: Pass) -> bool:
-    beside = {use.buffer for use in reader.reads if any(use.halo)}
+    beside = {use.buffer for use in reader.reads if use.beside}
     return bool(beside) and any(use.buffer in beside for use in writer.writes)
 
 

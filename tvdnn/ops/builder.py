@@ -165,13 +165,17 @@ class Builder:
         """Append a pass over the batch.
 
         Its unit is the largest section that it touches by sample, but at least `unit`; the whole
-        batch where it touches none. Its bytes are those of its buffers and `extra_nbytes`.
+        batch where it touches none. Its bytes are those of its buffers and `extra_nbytes`. Where a
+        read has a halo, it reads the sections beside it and has scratch to join their rows.
         """
         reads, writes = ([self.resolved(use) for use in uses] for uses in (reads, writes))
         uses = (*reads, *writes)
         rows = [self.buffers[use.buffer].section * use.per for use in uses if not use.whole]
         unit = min(self.batch, max([unit, *rows])) if unit or rows else self.batch
         nbytes = extra_nbytes + sum(use.nbytes(self.buffers[use.buffer]) for use in uses)
+        for use in [use for use in reads if any(use.halo)]:
+            reads += [replace(use, halo=(0, 0), beside=side) for side in sides_of(use)]
+            writes.append(whole(self._add_image(f"image {op.name} {role}", use, unit)))
         self.passes.append(
             Pass(
                 name=f"{op.name} {role}",
@@ -191,6 +195,13 @@ class Builder:
                 effects=effects,
             )
         )
+
+    def _add_image(self, name: str, use: Use, unit: int) -> str:
+        """A buffer for a unit of a map's bands with the rows beside them."""
+        buffer = self.buffers[use.buffer]
+        _, height, width, _ = buffer.shape
+        shape = (unit * height + sum(use.halo), width, use.width(buffer))
+        return self.add_whole(name, Kind.PARTIAL, shape, buffer.dtype)
 
     def param_shape(self, name: str) -> tuple[int, ...]:
         return self.network.params[name].shape
@@ -377,6 +388,11 @@ class Builder:
         name = self.add_whole(f"grad {param}{suffix}", Kind.PARAM_GRAD, shape)
         earlier.append(name)
         return name
+
+
+def sides_of(use: Use) -> list[int]:
+    """On which sides of its own a use reads rows of pixels."""
+    return [side for side, rows in zip((-1, 1), use.halo, strict=True) if rows]
 
 
 def whole(buffer: str) -> Use:

@@ -150,7 +150,8 @@ class _Walk:
 
     def _launch(self, index: int, step: Step) -> None:
         pass_ = self._graph.passes[step.pass_index]
-        unfinished = {use.buffer for use in pass_.writes if use.whole} if step.start else set()
+        adds = pass_.reduction and step.start > 0
+        unfinished = {use.buffer for use in pass_.writes if use.whole} if adds else set()
         for operand, need in zip(step.reads, self._versions.needs[step.pass_index], strict=True):
             if operand.buffer in unfinished:
                 continue

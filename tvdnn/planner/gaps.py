@@ -60,6 +60,8 @@ def pauses(graph: Graph, prog: Program) -> list[Gap]:
         if graph.buffers[stay.buffer].kind not in STREAMED_KINDS or stay.held:
             continue
         ends = [(last, back) for last, back in pairwise(uses) if slots[last] != slots[back]]
+        if graph.bands > 1:
+            ends = list(_slot_after_slot(uses, slots))
         if all(slots[last] < slots[back] for last, back in ends):
             gaps += (
                 Gap(
@@ -75,6 +77,18 @@ def pauses(graph: Graph, prog: Program) -> list[Gap]:
                 if last + 1 < back and not last < turn <= back
             )
     return sorted(gaps, key=lambda gap: gap.last - gap.back)
+
+
+def _slot_after_slot(uses: list[int], slots: list[int]) -> Iterator[tuple[int, int]]:
+    """Neighbouring uses of which the second is in a later slot than all before.
+
+    A section beside a block is used by the last slot of that, then by all of its own block's.
+    """
+    latest = -1
+    for last, back in pairwise(uses):
+        latest = max(latest, slots[last])
+        if slots[back] > latest:
+            yield last, back
 
 
 def _turn(graph: Graph, prog: Program) -> int:

@@ -7,12 +7,15 @@ from types import SimpleNamespace
 import torch
 
 from ..graph import Buffer, Graph, Pass, Use
-from ..ops.definition import TORCH_DTYPES, Control, Launch
+from ..ops.definition import Control, Launch
 from ..ops.expand import DTYPES
 from ..ops.registry import role
 from ..planner.schedule import Action, Operand, Residency, Schedule, Space, Step
+from .images import Copy, image_of, one_image
+from .memory import Memory
 
 Call = Callable[[], None]
+Arguments = tuple[Launch, Sequence[Copy]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,24 +29,6 @@ class Tensors:
     params: Mapping[str, torch.Tensor]
     updates: Mapping[str, tuple[torch.Tensor | None, ...]]
     control: Control
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """The device arena and the pinned slab, as bytes."""
-
-    arena: torch.Tensor
-    slab: torch.Tensor
-
-    def view(self, operand: Operand, buffer: Buffer) -> torch.Tensor:
-        """The operand's rows as a tensor of the buffer's type."""
-        flat = self.raw(operand).view(TORCH_DTYPES[buffer.dtype])
-        return flat.view(operand.stop - operand.start, *buffer.shape[1:])
-
-    def raw(self, operand: Operand) -> torch.Tensor:
-        """The operand's bytes."""
-        space = self.arena if operand.space is Space.ARENA else self.slab
-        return space.narrow(0, operand.offset, operand.nbytes)
 
 
 def bind(
@@ -100,14 +85,18 @@ def _copy(source: torch.Tensor, target: torch.Tensor) -> None:
     target.copy_(source, non_blocking=True)
 
 
-def _launch(run: Callable[[Launch], None], arguments: list[Launch]) -> None:
-    for launch in arguments:
+def _launch(run: Callable[[Launch], None], arguments: list[Arguments]) -> None:
+    for launch, copies in arguments:
+        for source, target in copies:
+            target.copy_(source)
         run(launch)
 
 
-def _launch_on_copies(run: Callable[[Launch], None], arguments: list[Launch]) -> None:
-    for launch in arguments:
+def _launch_on_copies(run: Callable[[Launch], None], arguments: list[Arguments]) -> None:
+    def run_on_copies(launch: Launch) -> None:
         run(replace(launch, reads=tuple(tensor.clone() for tensor in launch.reads)))
+
+    _launch(run_on_copies, arguments)
 
 
 def _units(pass_: Pass, step: Step) -> list[tuple[int, int]]:
@@ -124,25 +113,31 @@ def _arguments(
     tensors: Tensors,
     kernels: SimpleNamespace,
     strides: Mapping[str, tuple[int, ...]],
-) -> Launch:
+) -> Arguments:
+    """The arguments of the launch of domain rows `piece`, and what is copied before it."""
+    image = image_of(graph, pass_, step, piece, memory) if pass_.windowed else None
+
     def view(use: Use, operand: Operand) -> torch.Tensor:
+        if image and any(use.halo):
+            return image.rows
         buffer = graph.buffers[use.buffer]
         if use.buffer in strides:
             return memory.view(operand, buffer).as_strided(buffer.shape, strides[use.buffer])
         start, stop = use.rows(*piece, buffer)
         rows = memory.view(operand, buffer)[start - operand.start : stop - operand.start]
         rows = rows if use.channels is None else rows[..., slice(*use.channels)]
-        return _image(graph, use, piece, start, rows) if windowed and not use.whole else rows
+        return one_image(rows) if image and not use.whole else rows
 
-    def views(uses: tuple[Use, ...], operands: tuple[Operand, ...]) -> tuple[torch.Tensor, ...]:
-        return tuple(view(use, operand) for use, operand in zip(uses, operands, strict=True))
+    def views(uses: Sequence[Use], operands: Sequence[Operand]) -> tuple[torch.Tensor, ...]:
+        pairs = zip(uses, operands, strict=True)
+        return tuple(view(use, operand) for use, operand in pairs if not use.beside)
 
-    windowed, precision = pass_.windowed, DTYPES[graph.dtype][1]
-    halos = [_beside(graph, use, piece) for use in pass_.reads if any(use.halo)]
-    return Launch(
+    scratch = -1 if image else None
+    precision = DTYPES[graph.dtype][1]
+    launch = Launch(
         kernels=kernels,
         reads=views(pass_.reads, step.reads),
-        writes=views(pass_.writes, step.writes),
+        writes=views(pass_.writes[:scratch], step.writes[:scratch]),
         params=tuple(tensors.params[name] if name else None for name in pass_.params),
         updates=tuple(tensors.updates[name] for name in pass_.updates),
         attrs={**graph.ops[pass_.op].attrs, **pass_.attrs},
@@ -152,23 +147,9 @@ def _arguments(
         start=piece[0],
         stop=piece[1],
         control=tensors.control,
-        beside=halos[0] if halos else (0, 0),
+        beside=image.beside if image else (0, 0),
     )
-
-
-def _beside(graph: Graph, use: Use, piece: tuple[int, int]) -> tuple[int, int]:
-    """The rows above and below that a use has of a piece's sample."""
-    above, below = use.halo
-    return above if piece[0] % graph.bands else 0, below if piece[1] % graph.bands else 0
-
-
-def _image(
-    graph: Graph, use: Use, piece: tuple[int, int], first: int, bands: torch.Tensor
-) -> torch.Tensor:
-    """The bands of a piece, of those from `first` on, as one image with the rows beside them."""
-    height, (above, below) = bands.shape[1], _beside(graph, use, piece)
-    start, stop = (height * (bound - first) for bound in piece)
-    return bands.view(1, -1, *bands.shape[2:])[:, start - above : stop + below]
+    return launch, image.copies if image else ()
 
 
 @dataclass(frozen=True, slots=True)

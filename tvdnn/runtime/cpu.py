@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Sequence
 
 from ..planner.schedule import Lane, Schedule, Step
-from .binding import Call, Memory
+from .binding import Call
+from .memory import Memory
 
 POISON = 0xFF  # every byte set: NaN in float32 and bfloat16
 

@@ -23,15 +23,17 @@ from ..ops.definition import TORCH_DTYPES, Control
 from ..planner.costs import Link, Profile
 from ..planner.schedule import Action, Lane, Operand, Space, Step
 from ..units import GIB
-from .binding import Call, Memory, Tensors, bind_step
+from .binding import Call, Tensors, bind_step
 from .kernels import kernel_set
 from .link import measure_link, timed
+from .memory import Memory
 
 REPEATS = 8  # launches captured together: each one's share of the graph's own start is small
 REPLAYS = 5
 SCRATCH_NBYTES = 3 * GIB
 COMPILE_THREADS = 12
 Samples = dict[str, tuple[tuple[int, float], ...]]
+Rows = tuple[str, int, int]  # buffer, start, stop
 
 
 def profile(
@@ -156,17 +158,19 @@ class Scratch:
     def _nbytes(self, pass_: Pass, rows: int) -> int:
         return sum(aligned(operand.nbytes) for operand in self._operands(pass_, rows).values())
 
-    def _operands(self, pass_: Pass, rows: int) -> dict[str, Operand]:
-        """One operand a buffer, one behind the other."""
+    def _operands(self, pass_: Pass, rows: int) -> dict[Rows, Operand]:
+        """One operand for the rows of a buffer, one behind the other."""
         offset, found = 0, {}
         for use in (*pass_.reads, *pass_.writes):
-            buffer = self._graph.buffers[use.buffer]
-            start, stop = use.rows(0, rows, buffer)
-            nbytes = (stop - start) * buffer.row_nbytes
-            if use.buffer not in found:
-                found[use.buffer] = Operand(use.buffer, start, stop, Space.ARENA, offset, nbytes)
+            name, start, stop = key = self._rows(use, rows)
+            nbytes = (stop - start) * self._graph.buffers[name].row_nbytes
+            if key not in found:
+                found[key] = Operand(*key, Space.ARENA, offset, nbytes)
                 offset += aligned(nbytes)
         return found
+
+    def _rows(self, use: Use, rows: int) -> Rows:
+        return use.buffer, *use.rows(0, rows, self._graph.buffers[use.buffer])
 
     def call(self, index: int, rows: int) -> Call:
         """A launch of pass `index` over its first `rows` rows, ready to run."""
@@ -175,8 +179,8 @@ class Scratch:
         self._reserve(self._nbytes(pass_, rows))
         memory = Memory(self._bytes, torch.empty(0, dtype=torch.uint8))
         self._fill(memory, operands)
-        reads = tuple(operands[use.buffer] for use in pass_.reads)
-        writes = tuple(operands[use.buffer] for use in pass_.writes)
+        reads = tuple(operands[self._rows(use, rows)] for use in pass_.reads)
+        writes = tuple(operands[self._rows(use, rows)] for use in pass_.writes)
         step = Step(Lane.COMPUTE, Action.LAUNCH, 0, index, 0, rows, reads, writes)
         tensors = self._tensors(pass_)
         return bind_step(self._graph, step, memory, tensors, self._kernels, by_unit=False)
@@ -186,14 +190,14 @@ class Scratch:
             self._bytes = torch.empty(0, dtype=torch.uint8, device=self._device)
             self._bytes = torch.empty(nbytes, dtype=torch.uint8, device=self._device)
 
-    def _fill(self, memory: Memory, operands: Mapping[str, Operand]) -> None:
+    def _fill(self, memory: Memory, operands: Mapping[Rows, Operand]) -> None:
         """Random numbers, which TF32 holds where products read TF32.
 
         What toggles fewer bits takes less power, and clocks fall where power ends: matrix products
         run faster on zeros than on real data. On maps of full float32 a step of VGG-16 in tf32 was
         predicted to take 5% more than it does, on these 1% (H200, 2026-11-21).
         """
-        for name, operand in operands.items():
+        for (name, _, _), operand in operands.items():
             view = memory.view(operand, self._graph.buffers[name])
             if not view.is_floating_point():
                 view.zero_()

@@ -11,10 +11,11 @@ from ..ops.expand import DTYPES
 from ..planner.schedule import Schedule
 from ..planner.timeline import Timeline
 from .arena import Arena
-from .binding import Call, Memory, Place, Tensors, bind, input_places, output_places, place_view
+from .binding import Call, Place, Tensors, bind, input_places, output_places, place_view
 from .cpu import CpuExecutor
 from .cuda import CudaExecutor
 from .kernels import kernel_set
+from .memory import Memory
 from .slab import Slab
 
 Progress = Callable[[str, float], None]

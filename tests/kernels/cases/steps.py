@@ -12,8 +12,9 @@ from tvdnn.graph import Graph, Param, Pass
 from tvdnn.ops.definition import TORCH_DTYPES, Control
 from tvdnn.optim import SGD
 from tvdnn.planner.schedule import Action, Lane, Operand, Space, Step
-from tvdnn.runtime.binding import Memory, Tensors, bind_step
+from tvdnn.runtime.binding import Tensors, bind_step
 from tvdnn.runtime.kernels import kernel_set
+from tvdnn.runtime.memory import Memory
 from tvdnn.runtime.profiler import signature
 
 BATCH = 64
