@@ -5,7 +5,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..graph import Buffer, Direction, Kind, Need, Network, Op, Pass, Use, meet, section_rows
+from ..graph import (
+    RUN_CHUNKS,
+    Buffer,
+    Direction,
+    Kind,
+    Need,
+    Network,
+    Op,
+    Pass,
+    Use,
+    meet,
+    section_rows,
+)
 from ..kernels.conv_moments import MomentCells
 from ..optim import Optimizer
 from .containers import Channels, Place, Ranges, gaps_between, places
@@ -229,11 +241,19 @@ class Builder:
         if value not in self.home:
             place = self.places.get(value)
             self.home[value] = (
-                self.add_map(value, self.shape(value))
+                self.add_map(value, self.shape(value), most_rows=self._run_of_inputs(value))
                 if place is None
                 else self.add_range(self.home_of(place.container), place.channels)
             )
         return self.home[value]
+
+    def _run_of_inputs(self, value: str) -> int | None:
+        """Bands in a run of the largest map that a value is made of: its blocks can be as short."""
+        if self.bands == 1 or value not in self.makers:
+            return None
+        inputs = self.makers[value].inputs
+        rows = (self.buffers[self.home[name]].section for name in inputs if name in self.home)
+        return RUN_CHUNKS * min(rows, default=self.batch)
 
     def add_range(self, buffer: str, channels: Channels) -> str:
         """A name for some of the channels of a buffer, or of a range."""
@@ -267,8 +287,10 @@ class Builder:
             grad = self.grad_with_room(part.container, part.channels)
             return self.adopt_grad(value, self.add_range(grad, part.channels))
         suffix = f" part {len(earlier) + 1}" if earlier else ""  # `#2` ends names of values
-        shape = self.buffers[self.home[value]].shape
-        return self.adopt_grad(value, self.add_map(f"grad {value}{suffix}", shape, Kind.GRAD))
+        home = self.buffers[self.home[value]]
+        rows = None if self.bands == 1 else home.section
+        name = self.add_map(f"grad {value}{suffix}", home.shape, Kind.GRAD, most_rows=rows)
+        return self.adopt_grad(value, name)
 
     def _is_part(self, value: str) -> bool:
         """Whether the value lies in the map that it is a range of."""
