@@ -62,17 +62,18 @@ def training_graph(
     dtype: str = "fp32",
     chunk_size: int | str | None = None,
     sections: int | None = None,
+    bands: int | None = None,
     fuse: bool = False,
 ) -> Graph:
     """The Graph of one training step of `module` on a batch like `x`: [N, ...], on any device.
 
-    `loss` and `loss_weights` are as Trainer's; `chunk_size` is the bytes of a section, `fuse` joins
-    ops that one kernel computes.
+    `loss` and `loss_weights` are as Trainer's; `chunk_size` is the bytes of a section, `bands` into
+    how many bands of rows maps are cut if not by size, `fuse` joins ops that one kernel computes.
     """
     losses = losses_of(loss, loss_weights, torch.device("meta")).each
     settings = training_settings(losses, optimizer or SGD(), dtype, chunk_size, sections)
     network = check_trainable(trace(module, (x,)), losses)
-    return expand(network, replace(settings, fuse=fuse))
+    return expand(network, replace(settings, fuse=fuse, bands=bands))
 
 
 def training_settings(

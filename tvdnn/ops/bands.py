@@ -18,12 +18,14 @@ launch, and a unit is computed by the same kernel from the same rows wherever la
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import gcd, prod
 from typing import Any, Final
 
 from ..errors import InputError
 from ..graph import DTYPE_NBYTES, Network, Op, Value
 from ..kernels.activation import BY_INPUT, BY_OUTPUT
 from ..kernels.loss_elements import FUNCTIONS
+from .containers import WORD
 
 Halo = tuple[int, int]  # rows above and below
 
@@ -145,9 +147,15 @@ def _most_windows(network: Network, op: Op, large: int, small: int) -> int:
     small = op.attrs["sides"][0] if "sides" in op.attrs else small
     if large != stride * small or ("sides" in op.attrs and small % 2):
         return 1
-    most = small // 2 if "sides" in op.attrs else small
+    most = gcd(small // 2 if "sides" in op.attrs else small, *_words(network, op))
     reads = (large, rows_beside(op, taps)), (small, grad_rows_beside(op, taps))
     return _power_within(most, min(height // max(1, *halo) for height, halo in reads))
+
+
+def _words(network: Network, op: Op) -> list[int]:
+    """Loads of 16 bytes in the op's maps: a band has whole ones, so that all of them lie alike."""
+    sizes = (prod(network.values[name].shape[1:]) for name in (*op.inputs, op.output))
+    return [size // WORD if size % WORD == 0 else 1 for size in sizes]
 
 
 def _most_pooled(op: Op, before: int, after: int) -> int:

@@ -14,6 +14,8 @@ from ..graph import Buffer, Graph, Pass, Use
 from ..planner.schedule import Operand, Step
 from .memory import Memory
 
+ALIGNMENT = 16  # bytes: a kernel is chosen by what it may load at once, the same wherever rows lie
+
 Copy = tuple[torch.Tensor, torch.Tensor]  # source, target
 
 
@@ -42,11 +44,11 @@ def image_of(
     height, (above, below) = buffer.shape[1], _beside(graph, use, piece)
     start, stop = height * piece[0], height * piece[1]
     bounds = [(start - above, start), (start, stop), (stop, stop + below)]
-    whole = _rows(memory, use, buffer, held[:1], (start - above, stop + below))
-    if whole is not None:
-        return Image(whole[None], (above, below))
     image = memory.view(step.writes[-1], graph.buffers[pass_.writes[-1].buffer])
     image = image[: stop - start + above + below]
+    whole = _rows(memory, use, buffer, held[:1], (start - above, stop + below))
+    if whole is not None and (whole.data_ptr() - image.data_ptr()) % ALIGNMENT == 0:
+        return Image(whole[None], (above, below))
     parts = [_rows(memory, use, buffer, held, each) for each in bounds]
     sources = [part for part in parts if part is not None]
     targets = image.split([len(source) for source in sources])
