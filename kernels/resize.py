@@ -4,7 +4,7 @@ Each pixel of a gradient is one sum, in the order of the pixels that were made o
 looked for in a window of theirs, by the arithmetic that made them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,15 +40,15 @@ def _load(x_row, w, c, pitch, mask):
     return tl.load(x_row + (w * pitch + c), mask=mask, other=0.0).to(tl.float32)
 
 
-@triton.jit(do_not_specialize=LOOP_SIZES)
+@triton.jit(do_not_specialize=[*LOOP_SIZES, "first_row"])
 def _resize_kernel(
     x_ptr, y_ptr, height, width, out_height, out_width, x_pitch, y_pitch, scale_h, scale_w,
-    channels, tiles_w, tiles_c, MODE: tl.constexpr, PRECISION: tl.constexpr,
+    first_row, channels, tiles_w, tiles_c, MODE: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     n, out_h, out_w, c = tile_place(tiles_w, tiles_c, out_height, BLOCK_W, BLOCK_C)
     mask = (out_w < out_width) & (c < channels)
-    h, next_h, share_h = _source(out_h, scale_h, height, MODE)
+    h, next_h, share_h = _source(out_h + first_row, scale_h, height, MODE)
     w, next_w, share_w = _source(out_w, scale_w, width, MODE)
     upper = row(x_ptr, n, h, height, width, x_pitch)
     y = _load(upper, w, c, x_pitch, mask)
@@ -78,20 +78,21 @@ def _first_out(at, inverse, offset):
     return tl.floor(tl.fma(at.to(tl.float32), inverse, offset)).to(tl.int32)
 
 
-@triton.jit(do_not_specialize=[*LOOP_SIZES, "window_h", "window_w"])
+@triton.jit(do_not_specialize=[*LOOP_SIZES, "window_h", "window_w", "first_row", "rows"])
 def _resize_grad_kernel(
     dy_ptr, dx_ptr, height, width, out_height, out_width, x_pitch, y_pitch, scale_h, scale_w,
-    inverse_h, inverse_w, offset_h, offset_w, window_h, window_w,
+    inverse_h, inverse_w, offset_h, offset_w, window_h, window_w, first_row, rows,
     channels, tiles_w, tiles_c, MODE: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     n, h, w, c = tile_place(tiles_w, tiles_c, height, BLOCK_W, BLOCK_C)
-    first_h, first_w = _first_out(h, inverse_h, offset_h), _first_out(w, inverse_w, offset_w)
+    at = h + first_row
+    first_h, first_w = _first_out(at, inverse_h, offset_h), _first_out(w, inverse_w, offset_w)
     mask = (w < width) & (c < channels)
     dx = tl.zeros((BLOCK_W, BLOCK_C), tl.float32)
     for step_h in range(window_h):
         out_h = first_h + step_h
-        weight_h = _weight(out_h, out_height, h, scale_h, height, MODE)
+        weight_h = _weight(out_h, out_height, at, scale_h, rows, MODE)
         dy_row = row(dy_ptr, n, out_h, out_height, out_width, y_pitch)
         for step_w in range(window_w):
             out_w = first_w + step_w
@@ -111,14 +112,17 @@ class Window:
     size: int
 
 
-def resize(x: Tensor, y: Tensor, *, mode: str, scales: Scales, precision: str = "ieee") -> None:
+def resize(
+    x: Tensor, y: Tensor, *, mode: str, scales: Scales, precision: str = "ieee", first_row: int = 0
+) -> None:
     """y [N, OH, OW, C] = x [N, H, W, C] resized by a mode of MODES.
 
     `scales` are what one step in y is in x, along each side: as torch has them, the ratio of the
-    sides, or 1 / scale_factor, or of aligned corners the ratio of the sides less 1.
+    sides, or 1 / scale_factor, or of aligned corners the ratio of the sides less 1. Of a band of a
+    map, y may be rows from `first_row` on of those that are made of x.
     """
     samples, out_height, out_width, channels = y.shape
-    operands = (x, y, *sides(x, y), *map(float, scales))
+    operands = (x, y, *sides(x, y), *map(float, scales), first_row)
     launch(
         _resize_kernel, operands, samples * out_height, out_width, channels,
         MODE=mode, PRECISION=precision,
@@ -126,21 +130,24 @@ def resize(x: Tensor, y: Tensor, *, mode: str, scales: Scales, precision: str = 
 
 
 def resize_grad(
-    dy: Tensor, dx: Tensor, *, mode: str, scales: Scales, precision: str = "ieee"
-) -> None:
-    """dx of `resize`."""
+    dy: Tensor, dx: Tensor, *, mode: str, scales: Scales, precision: str = "ieee",
+    first_row: int = 0, rows: int | None = None,
+) -> None:  # fmt: skip
+    """dx of `resize`; of a band, rows from `first_row` on of the `rows` that dy was made of."""
     samples, height, width, channels = dx.shape
-    windows = list(_windows(dx, dy, mode, scales))
+    rows = height if rows is None else rows
+    windows = list(_windows((rows, width), dy, mode, scales))
     found = [[getattr(w, name) for w in windows] for name in ("inverse", "offset", "size")]
-    operands = (dy, dx, *sides(dx, dy), *map(float, scales), *(v for pair in found for v in pair))
+    settings = (*map(float, scales), *(value for pair in found for value in pair), first_row, rows)
+    operands = (dy, dx, *sides(dx, dy), *settings)
     launch(
         _resize_grad_kernel, operands, samples * height, width, channels,
         MODE=mode, PRECISION=precision,
     )  # fmt: skip
 
 
-def _windows(x: Tensor, y: Tensor, mode: str, scales: Scales) -> Iterator[Window]:
-    for size, out_size, scale in zip(x.shape[1:3], y.shape[1:3], scales, strict=True):
+def _windows(sides: tuple[int, int], y: Tensor, mode: str, scales: Scales) -> Iterator[Window]:
+    for size, out_size, scale in zip(sides, y.shape[1:3], scales, strict=True):
         yield _window(size, out_size, mode, scale)
 
 
@@ -160,33 +167,40 @@ def _window(size: int, out_size: int, mode: str, scale: float) -> Window:
 
 
 def resize_reference(
-    x: Tensor, y: Tensor, *, mode: str, scales: Scales, precision: str = "ieee"
+    x: Tensor, y: Tensor, *, mode: str, scales: Scales, precision: str = "ieee", first_row: int = 0
 ) -> None:
     """What `resize` computes."""
-    by_h, by_w = _matrices(x, y, mode, scales)
+    made = (first_row + y.shape[1], y.shape[2])
+    by_h, by_w = _matrices(x.shape[1:3], made, mode, scales, x.device)
+    by_h = by_h[first_row:]
     exact = torch.einsum("ph,nhwc,qw->npqc", by_h, x.double(), by_w)
     y.copy_(stored_reference(exact.float(), y.dtype, precision))
 
 
 def resize_grad_reference(
-    dy: Tensor, dx: Tensor, *, mode: str, scales: Scales, precision: str = "ieee"
-) -> None:
+    dy: Tensor, dx: Tensor, *, mode: str, scales: Scales, precision: str = "ieee",
+    first_row: int = 0, rows: int | None = None,
+) -> None:  # fmt: skip
     """What `resize_grad` computes."""
-    by_h, by_w = _matrices(dx, dy, mode, scales)
+    made_of = (dx.shape[1] if rows is None else rows, dx.shape[2])
+    by_h, by_w = _matrices(made_of, dy.shape[1:3], mode, scales, dx.device)
+    by_h = by_h[:, first_row : first_row + dx.shape[1]]
     exact = torch.einsum("ph,npqc,qw->nhwc", by_h, dy.double(), by_w)
     dx.copy_(stored_reference(exact.float(), dx.dtype, precision))
 
 
-def _matrices(x: Tensor, y: Tensor, mode: str, scales: Scales) -> list[Tensor]:
-    """For both sides, the weights of x's pixels in y's: float64 [out size, size]."""
+def _matrices(
+    sides: Sequence[int], made: Sequence[int], mode: str, scales: Scales, device: torch.device
+) -> list[Tensor]:
+    """For both sides, the weights of pixels in those made of them: float64 [out size, size]."""
     found = []
-    for size, out_size, scale in zip(x.shape[1:3], y.shape[1:3], scales, strict=True):
-        out = torch.arange(out_size, device=x.device, dtype=torch.float32)
-        factor = torch.tensor(scale, dtype=torch.float32, device=x.device)
+    for size, out_size, scale in zip(sides, made, scales, strict=True):
+        out = torch.arange(out_size, device=device, dtype=torch.float32)
+        factor = torch.tensor(scale, dtype=torch.float32, device=device)
         place = ((out + 0.5) * factor - 0.5).clamp(min=0) if mode == "bilinear" else out * factor
         first = place.long().clamp(max=size - 1)
         share = (place - first) * (mode != "nearest")
-        at = torch.arange(size, device=x.device)
+        at = torch.arange(size, device=device)
         weights = (first[:, None] == at) * (1 - share.double())[:, None]
         second = (first + 1).clamp(max=size - 1)
         found.append(weights + (second[:, None] == at) * share.double()[:, None])

@@ -43,13 +43,17 @@ class Segmenter(nn.Module):
         self.pool = nn.MaxPool2d(2)
         self.deep = nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(), nn.Dropout(0.2))
         self.grow = nn.ConvTranspose2d(16, 8, 4, stride=2, padding=1)
-        self.up = nn.Upsample(scale_factor=2)
+        self.up = nn.Sequential(
+            nn.Upsample(scale_factor=2, mode="bilinear"),
+            nn.Conv2d(8, 8, 1),
+            nn.Upsample(scale_factor=2),
+        )
         self.last = nn.Sequential(nn.Conv2d(16, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
         self.classifier = nn.Conv2d(8, CLASSES, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.wide(x)
-        small = self.pool(self.far(self.stride(x)))
+        small = self.pool(self.pool(self.far(self.stride(x))))
         grown = self.up(self.grow(self.deep(small)))
         y: Tensor = self.classifier(self.last(torch.cat([x, grown], 1)))
         return y
@@ -117,7 +121,7 @@ def test_small_images_and_batches_stay_whole(net: nn.Module) -> None:
     x = torch.empty(2, 3, SIDE, SIDE, device="meta")
     assert training_graph(net, x, chunk_size=16 << 10).bands == 1
     assert (
-        training_graph(net, x, chunk_size=2 << 10).bands == 8
+        training_graph(net, x, chunk_size=2 << 10).bands == 4
     )  # a map has 24 chunks, the deepest 8 rows
 
 
@@ -128,7 +132,7 @@ def test_small_images_and_batches_stay_whole(net: nn.Module) -> None:
         ([nn.Conv2d(3, 8, 3, padding=1), nn.MaxPool2d(3, 2, 1)], "1", 1),
         ([nn.Conv2d(3, 8, 3, padding=1), nn.Flatten()], "1", 1),
         ([nn.Conv2d(3, 8, 3, padding=1), nn.AdaptiveAvgPool2d(2)], "1", 1),
-        ([nn.Conv2d(3, 8, 3, padding=1), nn.Upsample(scale_factor=2, mode="bilinear")], "1", 1),
+        ([nn.Conv2d(3, 8, 3, padding=1), nn.UpsamplingBilinear2d(scale_factor=2)], "1", 1),
         ([nn.Conv2d(3, 8, 7, padding=3)], "0", 8),
         ([nn.MaxPool2d(4), nn.Conv2d(3, 8, 3, padding=1)], "0", 8),
     ],
@@ -215,12 +219,12 @@ def test_a_part_of_a_map_is_enough_for_a_launch() -> None:
     """In less than the decoder's largest map and the output that is made of it have together."""
     with torch.device("meta"):
         net, x = models.unet(width=1 / 8), torch.empty(1, 3, 1024, 1024)
-    graph = training_graph(net, x, dtype="bf16", chunk_size=4 * MIB, fuse=True)
-    sizes = sorted(buffer.nbytes for buffer in graph.buffers.values())
+    graph = training_graph(net, x, dtype="bf16", chunk_size=2 * MIB, fuse=True)
+    largest = graph.buffers["cat#4"].nbytes
     schedule = planning.make_schedule(
-        graph, default_costs(graph), policy="tvdnn-heuristic", budget=sizes[-1]
+        graph, default_costs(graph), policy="tvdnn-heuristic", budget=5 * largest // 4
     )
-    assert schedule.peak_nbytes <= sizes[-1] == 32 * MIB
+    assert schedule.peak_nbytes <= 5 * largest // 4 < largest + graph.buffers["up.3.0"].nbytes
 
 
 def test_a_window_needs_the_rows_beside_its_own(net: nn.Module) -> None:

@@ -79,8 +79,8 @@ def test_windows_hold_all_that_is_made_of_a_pixel(mode: str, size: int) -> None:
     for out_size in (1, 2, size, 2 * size, 3 * size, 5 * size + 3, 97, 1023):
         whole = (out_size - 1, size - 1)
         scale = (whole[1] / whole[0] if whole[0] else 0.0) if mode == "corners" else size / out_size
-        x, y = torch.empty(1, size, 1, 1), torch.empty(1, out_size, 1, 1)
-        weights, _ = kernels._matrices(x, y, mode, (scale, 1.0))
+        device = torch.device("cpu")
+        weights, _ = kernels._matrices((size, 1), (out_size, 1), mode, (scale, 1.0), device)
         window = kernels._window(size, out_size, mode, scale)
         first = torch.floor(torch.arange(size) * window.inverse + window.offset)
         out, at = (weights > 1e-4).nonzero(as_tuple=True)

@@ -122,7 +122,7 @@ def _most_bands(network: Network, op: Op) -> int:
     elif op.kind in POOLS:
         most = _most_pooled(op, before, after)
     elif op.kind == "resize":
-        most = _most_resized(op, before, after)
+        most = _most_resized(network, op, before, after)
     elif op.kind == "view":
         same = network.values[op.inputs[0]].shape == network.values[op.output].shape
         most = before if same else 1
@@ -166,10 +166,10 @@ def _most_pooled(op: Op, before: int, after: int) -> int:
     return after if tiles else 1
 
 
-def _most_resized(op: Op, before: int, after: int) -> int:
-    """Of enlarging by whole factors, to the nearest pixels."""
-    whole = op.attrs["mode"] == "nearest" and after % before == 0
-    return before if whole and op.attrs["scales"][0] * after == before else 1
+def _most_resized(network: Network, op: Op, before: int, after: int) -> int:
+    """Of enlarging by whole factors, but where corners are aligned."""
+    whole = after % before == 0 and op.attrs["scales"][0] * (after // before) == 1
+    return gcd(before, *_words(network, op)) if whole and op.attrs["mode"] != "corners" else 1
 
 
 def _power_within(height: int, most: int) -> int:
