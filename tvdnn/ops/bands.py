@@ -6,10 +6,10 @@ buffers, sections, units, launches and sums are those of samples, and whatever g
 batch normalization and losses, sums over them) needs no other kernel. Strides and poolings divide
 the rows of all bands alike, so that band i of a map is made of band i of the one before.
 
-A window besides reads some rows of the bands above and below: its use has a `halo`, its launch
-finds the sections beside its own resident, at adjacent addresses, and goes unit by unit, each an
-image whose padding ends where there are such rows. No row is stored twice, none is written by two
-launches, and residencies of three sections do.
+A window besides reads some rows of the bands above and below: its use has a `halo`, and its launch
+finds the sections beside its own resident, wherever they lie. It goes unit by unit, each an image
+that has these rows in place of padding (runtime/images.py). So no row is written by two launches or
+kept twice, sections stay independent, and residencies of three of them are enough.
 
 What is cut depends on the network, the type and the chunk size alone, never on policy, budget or
 launch, and a unit is computed by the same kernel from the same rows wherever launches are cut: so
@@ -30,7 +30,7 @@ from .containers import WORD
 Halo = tuple[int, int]  # rows above and below
 
 NO_HALO: Final[Halo] = (0, 0)
-LARGE_CHUNKS: Final = 16  # of a map of one sample, above which samples of batches are cut too
+LARGE_CHUNKS: Final = 64  # of a map of one sample, above which samples of batches are cut too
 WINDOWS: Final = frozenset({"conv2d", "conv2d_relu", "conv2d_relu_max_pool2d"})
 POOLS: Final = frozenset({"max_pool2d", "max_pool2d_codes", "avg_pool2d"})
 BY_PIXEL: Final = frozenset(

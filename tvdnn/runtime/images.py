@@ -1,8 +1,8 @@
 """Images: a unit of a map's bands as one map, with the rows of pixels beside it that windows read.
 
 Where the sections beside those of a launch lie next to them, as in a map that is held whole, its
-images are read in place. Else their rows are first joined in the launch's scratch: of a run of four
-units two are, and of a map of 64 channels that takes half as long as its 3x3 convolution.
+images are read in place. Else their rows are first joined in the launch's scratch, those of the
+first and the last unit of a run: the bytes of these are read twice and written once more.
 """
 
 from collections.abc import Iterable
@@ -51,6 +51,7 @@ def image_of(
         return Image(whole[None], (above, below))
     parts = [_rows(memory, use, buffer, held, each) for each in bounds]
     sources = [part for part in parts if part is not None]
+    assert len(sources) == len(bounds), f"{pass_.name} finds no rows beside {piece}"
     targets = image.split([len(source) for source in sources])
     return Image(image[None], (above, below), tuple(zip(sources, targets, strict=True)))
 
