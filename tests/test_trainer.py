@@ -116,8 +116,8 @@ def test_policies_train_to_the_bits_of_keep(policy: str) -> None:
         kept = trainer_of(nets[0], policy="keep", dtype=dtype)
         roomy = trainer_of(nets[1], policy=policy, dtype=dtype)
         floor, _ = floor_of(roomy.graph, roomy.costs, policy)
-        tight = trainer_of(nets[1], policy=policy, dtype=dtype, budget=floor, order_seed=11)
-        assert tight.schedule.peak_nbytes <= floor
+        tight = trainer_of(nets[1], policy=policy, dtype=dtype, budget="min", order_seed=11)
+        assert tight.schedule.peak_nbytes <= tight.schedule.budget_nbytes == floor
         for x, y in batches_of(3):
             assert torch.equal(kept.step(x, y), tight.step(x, y))
         assert bits_equal(*nets)

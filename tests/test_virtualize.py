@@ -392,8 +392,10 @@ def test_an_optimizers_state_counts_in_the_budget() -> None:
 def test_budgets_that_do_not_fit_are_named() -> None:
     with pytest.raises(BudgetError, match="below the floor") as raised:
         virtual(Net(), budget="24KiB")
-    fitting = virtual(Net(), budget=raised.value.floor_nbytes)
-    assert fitting.schedule.peak_nbytes <= raised.value.floor_nbytes
+    fitting = virtual(Net(), budget="min").schedule
+    assert fitting.budget_nbytes == raised.value.floor_nbytes >= fitting.peak_nbytes
+    with pytest.raises(InputError, match="'min' is not a number of bytes"):
+        virtual(Net(), host_budget="min")
     with pytest.raises(HostMemoryError, match="raise host_budget"):
         virtual(Net(), host_budget=4096)
 

@@ -1,10 +1,12 @@
 """Bytes and seconds as people write and read them."""
 
 import re
+from typing import Literal, TypeAlias
 
 from .errors import InputError
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
+Limit: TypeAlias = int | Literal["min"] | None
 _UNITS = {"": 1, "b": 1, "kib": KIB, "mib": MIB, "gib": GIB, "tib": 2**40}
 _UNITS |= {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 
@@ -21,6 +23,11 @@ def parse_bytes(text: str | int | None) -> int | None:
             f"{text!r} is not a number of bytes; write for example 4GiB, 512MiB or none"
         )
     return _positive(round(float(match[1]) * _UNITS[match[2]]), text)
+
+
+def parse_limit(text: str | int | None) -> Limit:
+    """A budget: bytes as `parse_bytes` reads them, or "min", the floor of a policy."""
+    return "min" if isinstance(text, str) and text.strip().lower() == "min" else parse_bytes(text)
 
 
 def _positive(nbytes: int | None, text: str | int | None) -> int | None:

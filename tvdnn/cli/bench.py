@@ -13,13 +13,12 @@ from ..planner.hardware import load
 from ..report.charts import lanes_chart
 from ..report.rows import Row, against_keep
 from ..report.tables import rows_table
-from ..units import GIB, format_bytes
+from ..units import GIB, Limit, format_bytes
 from .digits import train_digits
 from .measuring import Device, measured, present_device
 from .options import NET_HELP, Batch, ChunkSize, Dtype, HostBudget, ImageSize, JsonFile, Profile
 from .output import DONE, FAILED, messages, show, stages, write_json
 from .request import (
-    Limit,
     Request,
     make_graph,
     make_request,

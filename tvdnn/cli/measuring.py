@@ -17,11 +17,11 @@ from ..planner.schedule import Schedule
 from ..planner.timeline import Timeline
 from ..report.rows import Case, Measurement, Row, measured_row
 from ..runtime.slab import Slab
+from ..units import Limit
 from .output import StageReport
 from .request import (
     OPTIMIZER,
     REFUSALS,
-    Limit,
     Request,
     budget_nbytes,
     find_bound,

@@ -13,6 +13,7 @@ from ..report import figures
 from ..report.charts import lanes_chart, memory_table
 from ..report.maps import map_rows
 from ..report.tables import maps_table, rows_table, subject, sweep_table
+from ..units import parse_limit
 from .options import (
     NET_HELP,
     Batch,
@@ -26,7 +27,7 @@ from .options import (
     written_as,
 )
 from .output import fail, messages, show, stages, write_json
-from .request import Request, make_request, parse_budget, parse_policies
+from .request import Request, make_request, parse_policies
 from .simulating import Outcome, simulated
 from .sweeping import swept_rows
 
@@ -64,7 +65,7 @@ def plan(
     """
     request = make_request(net, batch, image_size, dtype or "bf16", chunk_size, host_budget)
     policies = parse_policies(policy)
-    limit = parse_budget(budget)
+    limit = parse_limit(budget)
     costs = Roofline(load(hardware or DEFAULT_PROFILE), request.dtype)
     if sweep is not None:
         _sweep(request, costs, policies, sweep, output, json_file)

@@ -7,7 +7,7 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 from platform import python_version
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,10 +24,9 @@ from ..optim import SGD
 from ..planner.costs import Costs
 from ..planner.planning import DEFAULT_CHUNK_SIZE, POLICIES, bound_of, floor_of, fuses
 from ..report.rows import Case, Floor, Row, infeasible_row
-from ..units import parse_bytes
+from ..units import Limit, parse_bytes, parse_limit
 from .output import StageReport
 
-Limit: TypeAlias = int | Literal["min"] | None
 DRAWS = (Tensor.normal_, Tensor.uniform_)
 OPTIMIZER = SGD(lr=1e-3, momentum=0.9)
 REFUSALS = (BudgetError, HostMemoryError, DeviceError)  # no room here; other cases may have it
@@ -136,14 +135,9 @@ def parse_policies(text: str) -> tuple[str, ...]:
     return policies
 
 
-def parse_budget(text: str) -> Limit:
-    """A budget: a size, none, or min, the policy's floor."""
-    return "min" if text.strip().lower() == "min" else parse_bytes(text)
-
-
 def parse_budgets(text: str) -> tuple[Limit, ...]:
     """Budgets by comma."""
-    return tuple(parse_budget(part.strip()) for part in text.split(","))
+    return tuple(parse_limit(part.strip()) for part in text.split(","))
 
 
 def budget_nbytes(limit: Limit, graph: Graph, costs: Costs, policy: str) -> int | None:

@@ -8,10 +8,10 @@ from ..planner.schedule import Schedule
 from ..planner.simulate import simulate
 from ..planner.timeline import Timeline
 from ..report.rows import Row, simulated_row
+from ..units import Limit
 from .output import StageReport
 from .request import (
     REFUSALS,
-    Limit,
     Request,
     budget_nbytes,
     find_bound,

@@ -14,6 +14,7 @@ from ..planner.timeline import Timeline
 from ..report import figures
 from ..report.tables import rows_table, subject
 from ..report.traces import chrome_trace
+from ..units import Limit, parse_limit
 from .measuring import measured, present_device
 from .options import (
     NET_HELP,
@@ -29,11 +30,9 @@ from .options import (
 from .output import StageReport, fail, messages, show, stages, write_json
 from .plan import DEFAULT_PROFILE
 from .request import (
-    Limit,
     Request,
     make_graph,
     make_request,
-    parse_budget,
     parse_policies,
     random_labelled,
 )
@@ -69,7 +68,7 @@ def trace(
     """
     request = make_request(net, batch, image_size, dtype or "bf16", chunk_size, host_budget)
     parse_policies(policy)
-    limit = parse_budget(budget)
+    limit = parse_limit(budget)
     with stages(messages(), f"{net}({batch})") as report:
         if hardware is None and torch.cuda.is_available():
             found = _measured(request, policy, limit, report)

@@ -15,7 +15,7 @@ from ..data import Dataset
 from ..engine import Trainer
 from ..errors import InputError
 from ..optim import SGD
-from ..units import format_bytes, parse_bytes
+from ..units import format_bytes, parse_limit
 from .options import NET_HELP, ChunkSize, Dtype, HostBudget, ImageSize, Policy, in_a_folder
 from .output import messages, stages
 from .request import Request, make_request, parse_policies
@@ -46,7 +46,7 @@ def train(
     weight_decay: Annotated[float, typer.Option(help="Weight decay.")] = 0.0,
     dtype: Dtype = None,
     policy: Policy = "auto",
-    budget: Annotated[str, typer.Option(help="Device bytes: 6GiB, ... or none.")] = "none",
+    budget: Annotated[str, typer.Option(help="Device bytes: 6GiB, ..., min or none.")] = "none",
     host_budget: HostBudget = None,
     chunk_size: ChunkSize = None,
     seed: Annotated[int, typer.Option(help="Of weights, order and test part.")] = 0,
@@ -68,7 +68,7 @@ def train(
     default = "bf16" if device.type == "cuda" else "fp32"
     request = make_request(net, batch, image_size, dtype or default, chunk_size, host_budget)
     parse_policies(policy)
-    limit = parse_bytes(budget)
+    limit = parse_limit(budget)
     if resume and checkpoint is None:
         raise InputError("--resume needs --checkpoint FILE to go on from")
     dataset = data.load(source, shape=request.shape, seed=seed)

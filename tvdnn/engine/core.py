@@ -14,13 +14,14 @@ from ..graph import Graph
 from ..ops.definition import Control
 from ..ops.expand import CONTROL_NBYTES
 from ..planner.costs import Costs
-from ..planner.planning import make_schedule
+from ..planner.planning import floor_of, make_schedule
 from ..planner.schedule import Schedule
 from ..runtime.arena import Arena
 from ..runtime.binding import Tensors
 from ..runtime.profiler import profile
 from ..runtime.runner import Runner
 from ..runtime.slab import Slab
+from ..units import Limit
 from .graphs import Progress, autocast_dtype, default_costs, resolve_dtype
 
 _CONTROL = Struct("=10fq")  # the optimizer's 8 floats, the scale, a gap, the seed
@@ -30,10 +31,10 @@ Updates: TypeAlias = Mapping[str, tuple[torch.Tensor | None, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Under which policy and within which bytes to plan."""
+    """Under which policy and within which bytes to plan; a budget of "min" is the floor."""
 
     policy: str
-    budget: int | None
+    budget: Limit
     host_budget: int | None
 
 
@@ -159,13 +160,13 @@ class Core:
             self.options.progress(stage, fraction)
 
     def _make(self, key: Hashable, graph: Graph, updates: Updates) -> Runner:
-        self.costs[key] = self._find_costs(graph)
+        self.costs[key], budget = self._find_costs(graph)
         limits, progress = self.limits, self.options.progress
         schedule = make_schedule(
             graph,
             self.costs[key],
             policy=limits.policy,
-            budget=limits.budget,
+            budget=budget,
             host_budget=limits.host_budget,
             progress=progress,
         )
@@ -183,14 +184,24 @@ class Core:
             progress=progress,
         )
 
-    def _find_costs(self, graph: Graph) -> Costs:
-        if self.options.costs is not None:
-            return self.options.costs
-        if self.device.type != "cuda":
-            return default_costs(graph)
+    def _find_costs(self, graph: Graph) -> tuple[Costs, int | None]:
+        """Costs to plan with, and the bytes of the budget."""
+        costs = self.options.costs or default_costs(graph)
+        budget = self._budget_nbytes(graph, costs)
+        if self.options.costs is not None or self.device.type != "cuda":
+            return costs, budget
+        measured = self._profile(graph, budget)
+        floor = self._budget_nbytes(graph, measured)
+        return measured, budget if budget is None or floor is None else max(budget, floor)
+
+    def _budget_nbytes(self, graph: Graph, costs: Costs) -> int | None:
+        limits = self.limits
+        return floor_of(graph, costs, limits.policy)[0] if limits.budget == "min" else limits.budget
+
+    def _profile(self, graph: Graph, budget: int | None) -> Costs:
         limit = None
-        if self.limits.budget is not None:  # the scratch bytes take the arena's place
-            limit = self.limits.budget - graph.fixed_nbytes
+        if budget is not None:  # the scratch bytes take the arena's place
+            limit = budget - graph.fixed_nbytes
             self._suspend()
             self.arena.close()
         with self.on_device():

@@ -27,7 +27,7 @@ from ..runtime.runner import Runner
 from ..runtime.slab import Slab
 from ..runtime.staging import BUFFERS, Staging
 from ..trace import trace
-from ..units import format_bytes, parse_bytes
+from ..units import format_bytes, parse_bytes, parse_limit
 from .core import Core, Limits, Options, Updates, write_control
 from .graphs import (
     Progress,
@@ -48,11 +48,12 @@ class Trainer:
     or pixels), BCEWithLogitsLoss or MSELoss with its settings; for a network of several outputs a
     list of one each, or `loss_weights`, the factors with which their losses are added.
     `budget` bounds the device bytes of parameters, optimizer state, workspaces and maps,
-    `host_budget` the pinned bytes, both as numbers or text ("4GiB"). `dtype` is "fp32", "tf32" or
-    "bf16" (master weights stay float32). Raises BudgetError with the floor where `policy` has no
-    schedule inside the budget. Other batch sizes are planned when they first appear and share the
-    memory. `kernels` is "triton" or "torch" (references; outside the memory guarantee on a GPU).
-    Learning rates are changed on `trainer.optimizer`, which torch's schedulers take.
+    `host_budget` the pinned bytes, both as numbers or text ("4GiB"). A `budget` of "min" is the
+    floor, the least with which `policy` has a schedule. `dtype` is "fp32", "tf32" or "bf16" (master
+    weights stay float32). Raises BudgetError with the floor where `policy` has no schedule inside
+    the budget. Other batch sizes are planned when they first appear and share the memory. `kernels`
+    is "triton" or "torch" (references; outside the memory guarantee on a GPU). Learning rates are
+    changed on `trainer.optimizer`, which torch's schedulers take.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Trainer:
         self._foreign_nbytes = _measure_foreign(net)
         self._spec: Spec = optimizer or SGD()
         options = Options(kernels, order_seed, delay_seed, costs, slab, progress)
-        limits = Limits(policy, parse_bytes(budget), parse_bytes(host_budget))
+        limits = Limits(policy, parse_limit(budget), parse_bytes(host_budget))
         losses = losses_of(loss, loss_weights, next(net.parameters(), torch.empty(0)).device)
         self._core = Core(net, limits, options, losses.tensors)
         dtype = resolve_dtype(dtype, self.device)
@@ -279,17 +280,19 @@ class Trainer:
         return param.detach(), *states_of(self.optimizer, self._spec, param)
 
     def _fill(self, runner: Runner, x: torch.Tensor, y: torch.Tensor) -> None:
-        self._check_staging(x, runner.schedule.peak_nbytes)
+        self._check_staging(x, runner.schedule)
         name = runner.schedule.graph.network.inputs[0]
         runner.fill(name, self._staging.put(x, name))
         runner.fill(TARGET, self._staging.put(y, TARGET))
         self._staging.release()
 
-    def _check_staging(self, x: torch.Tensor, peak_nbytes: int) -> None:
+    def _check_staging(self, x: torch.Tensor, schedule: Schedule) -> None:
         """Host inputs need device bytes: planned for, or else there must be room in the budget."""
         nbytes = self._staging.nbytes_for(x)
-        budget = self._core.limits.budget
-        if nbytes > self._settings.reserve and budget is not None and peak_nbytes + nbytes > budget:
+        if nbytes <= self._settings.reserve or schedule.budget_nbytes is None:
+            return
+        if schedule.peak_nbytes + nbytes > schedule.budget_nbytes:
+            budget = schedule.budget_nbytes
             raise InputError(
                 f"x lies on the host and takes {format_bytes(nbytes)} of staging, which the budget "
                 f"{format_bytes(budget)} has no room for; pass example_inputs on the host, so that "

@@ -19,7 +19,7 @@ from ..planner.planning import DEFAULT_CHUNK_SIZE, fuses
 from ..planner.schedule import Schedule
 from ..runtime.runner import Runner
 from ..trace import trace
-from ..units import parse_bytes
+from ..units import parse_bytes, parse_limit
 from .core import Core, Limits, Options, one_device, write_control
 from .graphs import Progress, give_lazy_parameters, resolve_dtype
 
@@ -66,12 +66,13 @@ def virtualize(
     """`net` as a module of the same parameters whose steps stay inside `budget` device bytes.
 
     The budget counts parameters, their gradients, maps, workspaces, and the state that `optimizer`
-    keeps or `reserve` bytes for what the engine cannot see. `example_inputs` ([N, ...] each) give
-    the shapes that are planned at once; others are planned when they first appear. `dtype` is
-    "fp32", "tf32" or "bf16"; without it calls follow torch: the type of an autocast region, else
-    bf16 where the parameters are bfloat16 (their float32 copies are counted), else what torch's
-    switches allow of TF32. Raises BudgetError with the floor where `policy` has no schedule inside
-    the budget, UnsupportedOpError for an op that tvdnn does not know.
+    keeps or `reserve` bytes for what the engine cannot see; "min" is the floor, the least with
+    which `policy` has a schedule. `example_inputs` ([N, ...] each) give the shapes that are planned
+    at once; others are planned when they first appear. `dtype` is "fp32", "tf32" or "bf16"; without
+    it calls follow torch: the type of an autocast region, else bf16 where the parameters are
+    bfloat16 (their float32 copies are counted), else what torch's switches allow of TF32. Raises
+    BudgetError with the floor where `policy` has no schedule inside the budget, UnsupportedOpError
+    for an op that tvdnn does not know.
 
     With `opaque` a submodule that holds such an op runs as it is, by torch's autograd and in
     float32, if it reads and makes one tensor, draws no random numbers and changes no buffers. Its
@@ -90,7 +91,7 @@ def virtualize(
         reserve=(parse_bytes(reserve) or 0) + _state_nbytes(net, optimizer) + _given_nbytes(net),
         fuse=fuses(policy),
     )
-    limits = Limits(policy, parse_bytes(budget), parse_bytes(host_budget))
+    limits = Limits(policy, parse_limit(budget), parse_bytes(host_budget))
     options = Options(kernels, order_seed, delay_seed, progress=progress)
     virtualized = Virtualized(net, settings, limits, options, Asked(dtype, opaque))
     virtualized.prepare(*inputs)
