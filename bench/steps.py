@@ -270,6 +270,7 @@ def prepare(
         host_budget=host,
         dtype=dtype,
         slab=slab,
+        feedback=False,
         **options,
     )
     return trainer, net

@@ -211,13 +211,14 @@ def test_nothing_that_fits_is_1(capsys: Captured) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="measures on the CPU")
 def test_a_bench_on_the_cpu_runs_every_policy_to_the_same_losses(capsys: Captured) -> None:
     choice = ("--policy", "keep,vdnn-conv:m,vdnn-all", "--budget", "none,2MiB", "--steps", "3")
-    rows = bench_rows(capsys, *SMALL, *choice)
+    rows = bench_rows(capsys, *SMALL, *choice, "--feedback")
     ran = [row for row in rows if not row["infeasible"]]
     assert [row["policy"] for row in ran].count("vdnn-all") == 2
     assert all(row["losses"] == rows[0]["losses"] and row["equal"] for row in ran)
     assert all((len(row["losses"]), row["loss"]) == (3, row["losses"][-1]) for row in ran)
     assert all(row["step_s"] > 0 and row["planned_peak_bytes"] <= 3 * MIB for row in ran)
     assert all(row["predicted_s"] is None and row["stall_s"] is None for row in ran)
+    assert all(row["feedback"] for row in ran)
     assert all(row["versions"]["torch"] == torch.__version__ for row in rows)
 
 

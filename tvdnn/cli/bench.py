@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import torch
@@ -15,7 +16,7 @@ from ..report.rows import Row, against_keep
 from ..report.tables import rows_table
 from ..units import GIB, Limit, format_bytes
 from .digits import train_digits
-from .measuring import Device, measured, present_device
+from .measuring import measured, present_device
 from .options import NET_HELP, Batch, ChunkSize, Dtype, HostBudget, ImageSize, JsonFile, Profile
 from .output import DONE, FAILED, messages, show, stages, write_json
 from .request import (
@@ -40,6 +41,20 @@ HEADLINE_CASES: Cases = (
 HEADLINE_PROFILE = "H200"
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How rows are made: so many steps of each, by which kernels, or on which profile.
+
+    `feedback` lets plans follow the first steps; `json_file` is where the rows go besides.
+    """
+
+    steps: int
+    kernels: str | None
+    hardware: str | None
+    feedback: bool
+    json_file: str | None
+
+
 def bench(
     net: Annotated[str | None, typer.Argument(help=f"{NET_HELP} None: the main job.")] = None,
     batch: Batch = 128,
@@ -57,6 +72,9 @@ def bench(
         typer.Option(help="triton, or torch: references, outside the memory guarantee on a GPU."),
     ] = None,
     hardware: Profile = None,
+    feedback: Annotated[
+        bool, typer.Option("--feedback", help="Plan again by what the first steps took.")
+    ] = False,
     json_file: JsonFile = None,
 ) -> None:
     """Train under each policy and budget, and compare time, memory and copies.
@@ -66,55 +84,46 @@ def bench(
     simulated on the H200's profile.
     """
     console = messages()
+    way = Way(steps, kernels, hardware, feedback, json_file)
     if net is None:
-        rows = _main_job(console, steps, kernels, hardware, json_file)
+        rows = _main_job(console, way)
     else:
         default = "bf16" if torch.cuda.is_available() or hardware else "fp32"
         request = make_request(net, batch, image_size, dtype or default, chunk_size, host_budget)
         cases = [(p, b) for b in parse_budgets(budget) for p in parse_policies(policy)]
-        rows = _bench(console, request, cases, steps, kernels, hardware, json_file)
+        rows = _bench(console, request, cases, way)
     _explain(console, rows)
     _show(rows, json_file)
     raise typer.Exit(FAILED if all(row.infeasible for row in rows) else DONE)
 
 
-def _main_job(
-    console: Console, steps: int, kernels: str | None, hardware: str | None, json_file: str | None
-) -> list[Row]:
+def _main_job(console: Console, way: Way) -> list[Row]:
     net, batch, dtype = HEADLINE
     request = make_request(net, batch, None, dtype, None, None)
-    if torch.cuda.is_available() or hardware is not None:
-        return _bench(console, request, HEADLINE_CASES, steps, kernels, hardware, json_file)
+    if torch.cuda.is_available() or way.hardware is not None:
+        return _bench(console, request, HEADLINE_CASES, way)
     console.print(
         "There is no GPU here. LeNet-5 is trained on this CPU through the whole engine; "
         f"VGG-16({batch}) is simulated on the profile of an {HEADLINE_PROFILE}."
     )
     return [
-        *train_digits(console, kernels),
-        *_bench(console, request, HEADLINE_CASES, steps, kernels, HEADLINE_PROFILE, json_file),
+        *train_digits(console, way.kernels),
+        *_bench(console, request, HEADLINE_CASES, replace(way, hardware=HEADLINE_PROFILE)),
     ]
 
 
-def _bench(
-    console: Console,
-    request: Request,
-    cases: Cases,
-    steps: int,
-    kernels: str | None,
-    hardware: str | None,
-    json_file: str | None,
-) -> list[Row]:
+def _bench(console: Console, request: Request, cases: Cases, way: Way) -> list[Row]:
     """The rows of all cases; each one's timeline is shown in small as soon as it is known."""
-    if hardware is None:
-        outcomes = _measure(console, request, cases, steps, present_device(kernels))
+    if way.hardware is None:
+        outcomes = _measure(console, request, cases, way)
     else:
-        outcomes = _simulate(console, request, cases, Roofline(load(hardware), request.dtype))
+        outcomes = _simulate(console, request, cases, Roofline(load(way.hardware), request.dtype))
     rows = []
     for found in outcomes:
         rows.append(found.row)
         if found.schedule is not None and found.timeline is not None:
             chart = lanes_chart(found.schedule, found.timeline)
-            show(f"a step of {_inside(found.row)}", chart, json_file=json_file)
+            show(f"a step of {_inside(found.row)}", chart, json_file=way.json_file)
     return list(against_keep(rows))
 
 
@@ -125,16 +134,17 @@ def _simulate(console: Console, request: Request, cases: Cases, costs: Costs) ->
         yield found
 
 
-def _measure(
-    console: Console, request: Request, cases: Cases, steps: int, device: Device
-) -> Iterator[Outcome]:
+def _measure(console: Console, request: Request, cases: Cases, way: Way) -> Iterator[Outcome]:
+    device = present_device(way.kernels)
     with stages(console, f"{request.net}({request.batch})") as report:
         graph = make_graph(request, "keep", report)
     batch = random_labelled(request, graph, device.device)
-    batches = [batch] * (steps + 1)
+    batches = [batch] * (way.steps + 1)
     for policy, budget in cases:
         with stages(console, policy) as report:
-            outcome = measured(request, device, policy, budget, batches, report).outcome
+            outcome = measured(
+                request, device, policy, budget, batches, report, feedback=way.feedback
+            ).outcome
         yield outcome
     device.slab.close()
 

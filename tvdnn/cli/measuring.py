@@ -13,6 +13,7 @@ from .. import models
 from ..engine import Trainer
 from ..engine.graphs import default_costs
 from ..optim import SGD
+from ..planner.costs import Costs
 from ..planner.schedule import Schedule
 from ..planner.timeline import Timeline
 from ..report.rows import Case, Measurement, Row, measured_row
@@ -61,7 +62,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A row, the network as trained, its schedule and, of a GPU, the timeline of a step.
+    """A row, the network as trained, its schedule and costs and, of a GPU, a step's timeline.
 
     None where infeasible.
     """
@@ -70,11 +71,12 @@ class Measured:
     net: nn.Module | None = None
     schedule: Schedule | None = None
     timeline: Timeline | None = None
+    costs: Costs | None = None
 
     @property
     def outcome(self) -> Outcome:
         """All but the network, whose bytes lie on the device as long as this does."""
-        return Outcome(self.row, self.schedule, self.timeline)
+        return Outcome(self.row, self.schedule, self.timeline, self.costs)
 
 
 def device_name(device: torch.device) -> str:
@@ -97,11 +99,12 @@ def measured(
     report: StageReport,
     *,
     optimizer: SGD = OPTIMIZER,
+    feedback: bool = False,
 ) -> Measured:
     """Train a fresh network of the same weights on these batches, under one policy and budget.
 
-    The first step warms up: it is not timed. What has no schedule within the limits, or none that
-    this machine can hold, yields an infeasible row.
+    The first step warms up: it is not timed. With `feedback` the plan follows the first steps. What
+    has no schedule within the limits, or none that this machine can hold, yields an infeasible row.
     """
     budget = _budget_nbytes(request, policy, limit, report)
     case = make_case(request, policy, budget, device.name, software(device.label))
@@ -119,6 +122,7 @@ def measured(
             dtype=request.dtype,
             kernels=device.kernels,
             slab=device.slab,
+            feedback=feedback,
             progress=report,
         )
     except REFUSALS as error:
@@ -126,8 +130,8 @@ def measured(
         return Measured(refused_row(case, graph, error, simulated=False))
     try:
         measurement = _run(trainer, batches, report)
-        row = _row(case, trainer, measurement)
-        return Measured(row, net, trainer.schedule, measurement.timeline)
+        row = _row(case, trainer, measurement, feedback=feedback)
+        return Measured(row, net, trainer.schedule, measurement.timeline, trainer.costs)
     finally:
         trainer.close()
 
@@ -158,7 +162,7 @@ def _run(trainer: Trainer, batches: Batches, report: StageReport) -> Measurement
     )
 
 
-def _row(case: Case, trainer: Trainer, measurement: Measurement) -> Row:
+def _row(case: Case, trainer: Trainer, measurement: Measurement, *, feedback: bool) -> Row:
     floor = find_floor(trainer.graph, trainer.costs, case.policy)
     known = trainer.costs.measured
     return measured_row(
@@ -168,4 +172,5 @@ def _row(case: Case, trainer: Trainer, measurement: Measurement) -> Row:
         floor,
         predicted_s=trainer.predicted.step_s if known else None,
         bound_s=find_bound(trainer.graph, trainer.costs, case) if known else None,
+        feedback=feedback,
     )

@@ -25,11 +25,15 @@ from .request import (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A row, and what it was made from; None where the policy is infeasible."""
+    """A row, and what it was made from; None where the policy is infeasible.
+
+    `predicted_by` are the costs that a measured step was predicted by.
+    """
 
     row: Row
     schedule: Schedule | None = None
     timeline: Timeline | None = None
+    predicted_by: Costs | None = None
 
 
 def simulated(

@@ -7,12 +7,13 @@ import torch
 import typer
 
 from ..planner.costs import Roofline
+from ..planner.feedback import compare
 from ..planner.hardware import load
 from ..planner.planning import make_schedule
 from ..planner.schedule import Schedule
 from ..planner.timeline import Timeline
 from ..report import figures
-from ..report.tables import rows_table, subject
+from ..report.tables import drift_table, rows_table, subject
 from ..report.traces import chrome_trace
 from ..units import Limit, parse_limit
 from .measuring import measured, present_device
@@ -64,7 +65,8 @@ def trace(
 ) -> None:
     """Trace one step: when each launch and copy runs, and what the device holds meanwhile.
 
-    Measured on the GPU; simulated with --hardware, and on the H200's profile where there is no GPU.
+    Measured on the GPU, beside what was predicted of the ops that missed it most; simulated with
+    --hardware, and on the H200's profile where there is no GPU.
     """
     request = make_request(net, batch, image_size, dtype or "bf16", chunk_size, host_budget)
     parse_policies(policy)
@@ -78,6 +80,9 @@ def trace(
     show(rows_table([found.row]), json_file=None)
     if found.schedule is None or found.timeline is None:
         raise typer.Exit(fail(found.row.reason))
+    if found.predicted_by is not None:
+        drift = compare(found.schedule, found.predicted_by, found.timeline)
+        show(drift_table(drift), json_file=None)
     _write(output, found.schedule, found.timeline, f"{subject(found.row)}, {policy}")
 
 

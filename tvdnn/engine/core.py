@@ -2,20 +2,22 @@
 
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from struct import Struct
 from typing import Final, TypeAlias
 
 import torch
 from torch import nn
 
-from ..errors import InputError
+from ..errors import BudgetError, HostMemoryError, InputError
 from ..graph import Graph
 from ..ops.definition import Control
 from ..ops.expand import CONTROL_NBYTES
 from ..planner.costs import Costs
+from ..planner.feedback import Feedback, compare, correct
 from ..planner.planning import floor_of, make_schedule
 from ..planner.schedule import Schedule
+from ..planner.simulate import simulate
 from ..runtime.arena import Arena
 from ..runtime.binding import Tensors
 from ..runtime.profiler import profile
@@ -23,6 +25,7 @@ from ..runtime.runner import Runner
 from ..runtime.slab import Slab
 from ..units import Limit
 from .graphs import Progress, autocast_dtype, default_costs, resolve_dtype
+from .watch import Watch
 
 _CONTROL = Struct("=10fq")  # the optimizer's 8 floats, the scale, a gap, the seed
 EMPTY: Final[Mapping[str, torch.Tensor]] = {}
@@ -42,7 +45,9 @@ class Limits:
 class Options:
     """How schedules run.
 
-    `kernels` is "triton" or "torch"; the seeds randomize order (CPU) or delays (GPU) for tests.
+    `kernels` is "triton" or "torch"; the seeds randomize order (CPU) or delays (GPU) for tests, and
+    the `clock` are the costs of the machine that the CPU plays. With `feedback` plans follow what
+    the first steps take, where costs are measured.
     """
 
     kernels: str | None = None
@@ -51,6 +56,8 @@ class Options:
     costs: Costs | None = None
     slab: Slab | None = None
     progress: Progress | None = None
+    feedback: bool = True
+    clock: Costs | None = None
 
 
 class Core:
@@ -84,6 +91,10 @@ class Core:
         self.control_bytes, self.control = make_control(self.device)
         self.costs: dict[Hashable, Costs] = {}
         self.runners: dict[Hashable, Runner] = {}
+        self.feedbacks: dict[Hashable, Feedback] = {}
+        self._watches: dict[Hashable, Watch] = {}
+        self._unlearnt: set[Hashable] = set()
+        self.measures_next = False
         self.closed = False
         self.preparations = 0  # after each, what lay in the arena is gone
         self._planned_for = self._parameters_now()
@@ -96,18 +107,67 @@ class Core:
     ) -> Runner:
         """The runner for `key`, made when first asked for.
 
-        It is made again when a parameter has moved, or is trained now and was not, or the reverse.
+        It is made again when a parameter has moved, or is trained now and was not, or the reverse,
+        and where a plan by what its first steps took is better.
         """
         if self._planned_for != self._parameters_now():
             self._suspend()
-            self.runners.clear()
+            self._forget()
             self._planned_for = self._parameters_now()
         if key not in self.runners:
             self.runners[key] = self._make(key, graph(), updates())
+            self._watch(key)
+        elif key in self._unlearnt:
+            self._learn(key, updates)
+        if self.measures_next:
+            self._watches[key] = Watch(self.runners[key], None)
+            self.measures_next = False
         with self.on_device():
             self._fit(self.runners[key].schedule)
             self.preparations += self.runners[key].refresh()
         return self.runners[key]
+
+    def run(self, key: Hashable, half: int = 0) -> None:
+        """Run one half of the step of the runner for `key`, under watch at first."""
+        watch = self._watches.get(key)
+        if watch is None:
+            self.runners[key].run(half)
+            return
+        watch.run(half)
+        if watch.done:
+            del self._watches[key]
+        if watch.measured is not None:
+            schedule = self.runners[key].schedule
+            self.feedbacks[key] = compare(schedule, self.costs[key], watch.measured)
+            if not watch.asked:
+                self._unlearnt.add(key)
+
+    def _watch(self, key: Hashable) -> None:
+        """Watch the first steps of the runner for `key`, where these are predicted and timed."""
+        runner, costs = self.runners[key], self.costs[key]
+        if self.options.feedback and costs.measured and runner.measures:
+            self._watches[key] = Watch(runner, simulate(runner.schedule, costs).step_s)
+
+    def _learn(self, key: Hashable, updates: Callable[[], Updates]) -> None:
+        """Correct the costs for `key`; take the plan that they make if they say it is faster."""
+        self._unlearnt.remove(key)
+        feedback, runner = self.feedbacks[key], self.runners[key]
+        costs = correct(runner.schedule, self.costs[key], feedback.measured)
+        self.costs[key] = costs
+        better = self._better(runner.schedule, costs)
+        if better is not None:
+            self.feedbacks[key] = replace(feedback, replanned=True)
+            runner.close()
+            self.runners[key] = self._runner_of(better, updates())
+
+    def _better(self, present: Schedule, costs: Costs) -> Schedule | None:
+        """A schedule that takes less by these costs within the same budgets."""
+        try:
+            other = self._plan(present.graph, costs, present.budget_nbytes)
+        except (BudgetError, HostMemoryError):  # by these costs the floor is a little higher
+            return None
+        faster = simulate(other, costs).step_s < simulate(present, costs).step_s
+        return other if faster else None
 
     def dtype_now(self, asked: str | None) -> str:
         """The compute type of a call: as asked, else of the autocast region or the parameters."""
@@ -144,8 +204,13 @@ class Core:
         """Forget all schedules and give back the arena; they are planned again when next used."""
         for runner in self.runners.values():
             runner.close()
-        self.runners.clear()
+        self._forget()
         self.arena.close()
+
+    def _forget(self) -> None:
+        self.runners.clear()
+        self._watches.clear()
+        self._unlearnt.clear()
 
     def close(self) -> None:
         """Give back arena and graphs, and the slab where it is the core's own."""
@@ -161,15 +226,19 @@ class Core:
 
     def _make(self, key: Hashable, graph: Graph, updates: Updates) -> Runner:
         self.costs[key], budget = self._find_costs(graph)
-        limits, progress = self.limits, self.options.progress
-        schedule = make_schedule(
+        return self._runner_of(self._plan(graph, self.costs[key], budget), updates)
+
+    def _plan(self, graph: Graph, costs: Costs, budget: int | None) -> Schedule:
+        return make_schedule(
             graph,
-            self.costs[key],
-            policy=limits.policy,
+            costs,
+            policy=self.limits.policy,
             budget=budget,
-            host_budget=limits.host_budget,
-            progress=progress,
+            host_budget=self.limits.host_budget,
+            progress=self.options.progress,
         )
+
+    def _runner_of(self, schedule: Schedule, updates: Updates) -> Runner:
         params = {n: self._copies.get(n, param.detach()) for n, param in self.params.items()}
         params |= self._constants
         tracked = {name: (buffer,) for name, buffer in self.buffers.items()}
@@ -181,7 +250,8 @@ class Core:
             slab=self.slab,
             order_seed=self.options.order_seed,
             delay_seed=self.options.delay_seed,
-            progress=progress,
+            clock=self.options.clock,
+            progress=self.options.progress,
         )
 
     def _find_costs(self, graph: Graph) -> tuple[Costs, int | None]:

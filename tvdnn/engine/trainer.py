@@ -17,6 +17,7 @@ from ..ops.expand import Mode
 from ..ops.loss import TARGET
 from ..optim import SGD
 from ..planner.costs import Costs
+from ..planner.feedback import Feedback, compare
 from ..planner.plan import Plan
 from ..planner.planning import fuses
 from ..planner.schedule import Schedule
@@ -54,6 +55,11 @@ class Trainer:
     the budget. Other batch sizes are planned when they first appear and share the memory. `kernels`
     is "triton" or "torch" (references; outside the memory guarantee on a GPU). Learning rates are
     changed on `trainer.optimizer`, which torch's schedulers take.
+
+    On a GPU the first steps are timed. Where they miss what the profiled costs predict by more than
+    5% one is measured, the costs are corrected, and the plan is made again, to be used if predicted
+    to be faster; `feedback=False` leaves plan and costs as they are. What is computed stays the
+    same, bit for bit.
     """
 
     def __init__(
@@ -76,6 +82,8 @@ class Trainer:
         slab: Slab | None = None,
         order_seed: int | None = None,
         delay_seed: int | None = None,
+        feedback: bool = True,
+        clock: Costs | None = None,
         progress: Progress | None = None,
     ) -> None:
         self.net = net
@@ -83,7 +91,7 @@ class Trainer:
         give_lazy_parameters(net, example_inputs)
         self._foreign_nbytes = _measure_foreign(net)
         self._spec: Spec = optimizer or SGD()
-        options = Options(kernels, order_seed, delay_seed, costs, slab, progress)
+        options = Options(kernels, order_seed, delay_seed, costs, slab, progress, feedback, clock)
         limits = Limits(policy, parse_limit(budget), parse_bytes(host_budget))
         losses = losses_of(loss, loss_weights, next(net.parameters(), torch.empty(0)).device)
         self._core = Core(net, limits, options, losses.tensors)
@@ -131,6 +139,20 @@ class Trainer:
     def predicted(self) -> Timeline:
         """The simulated timeline of a step on a batch like the example."""
         return simulate(self.schedule, self.costs)
+
+    @property
+    def feedback(self) -> Feedback | None:
+        """The step on a batch like the example that was measured first, beside its prediction.
+
+        None where the first steps took what was predicted, or were not watched.
+        """
+        return self._core.feedbacks.get(self._first)
+
+    def drift(self, x: torch.Tensor, y: torch.Tensor) -> Feedback:
+        """One training step, measured on a GPU, and the ops that miss their prediction most."""
+        timeline = self.timeline(x, y)
+        key = (tuple(x.shape), Mode.TRAIN)
+        return compare(self._core.runners[key].schedule, self._core.costs[key], timeline)
 
     def step(self, x: torch.Tensor, y: torch.Tensor, *, accumulate: int = 1) -> torch.Tensor:
         """One training step; returns the loss, a 0-d float32 tensor on the device.
@@ -248,21 +270,22 @@ class Trainer:
     def _whole(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         runner = self._runner(tuple(x.shape), Mode.TRAIN)
         self._fill(runner, x, y)
-        runner.run()
+        self._core.run((tuple(x.shape), Mode.TRAIN))
         return _loss(runner)
 
     def _parts(self, x: torch.Tensor, y: torch.Tensor, accumulate: int) -> torch.Tensor:
         """Sum the gradients of the parts, then update."""
         rows = x.shape[0] // accumulate
         self._make_grads()
-        runner = self._runner((rows, *x.shape[1:]), Mode.ACCUMULATE)
+        key = ((rows, *x.shape[1:]), Mode.ACCUMULATE)
+        runner = self._runner(*key)
         for grad in self._grads.values():
             grad.zero_()
         losses = []
         for part in range(accumulate):
             chosen = slice(part * rows, (part + 1) * rows)
             self._fill(runner, x[chosen], y[chosen])
-            runner.run()
+            self._core.run(key)
             losses.append(_loss(runner))
         self._update()
         return torch.stack(losses).mean()

@@ -14,6 +14,8 @@ from ..graph import Graph
 from ..ops import Settings, expand
 from ..ops.expand import Mode
 from ..ops.opaque import opaque_nbytes
+from ..planner.costs import Costs
+from ..planner.feedback import Feedback
 from ..planner.plan import Plan
 from ..planner.planning import DEFAULT_CHUNK_SIZE, fuses
 from ..planner.schedule import Schedule
@@ -61,6 +63,9 @@ def virtualize(
     kernels: str | None = None,
     order_seed: int | None = None,
     delay_seed: int | None = None,
+    costs: Costs | None = None,
+    feedback: bool = True,
+    clock: Costs | None = None,
     progress: Progress | None = None,
 ) -> "Virtualized":
     """`net` as a module of the same parameters whose steps stay inside `budget` device bytes.
@@ -72,7 +77,8 @@ def virtualize(
     it calls follow torch: the type of an autocast region, else bf16 where the parameters are
     bfloat16 (their float32 copies are counted), else what torch's switches allow of TF32. Raises
     BudgetError with the floor where `policy` has no schedule inside the budget, UnsupportedOpError
-    for an op that tvdnn does not know.
+    for an op that tvdnn does not know. With `feedback` the plan follows what the first steps take,
+    as Trainer's does.
 
     With `opaque` a submodule that holds such an op runs as it is, by torch's autograd and in
     float32, if it reads and makes one tensor, draws no random numbers and changes no buffers. Its
@@ -92,7 +98,15 @@ def virtualize(
         fuse=fuses(policy),
     )
     limits = Limits(policy, parse_limit(budget), parse_bytes(host_budget))
-    options = Options(kernels, order_seed, delay_seed, progress=progress)
+    options = Options(
+        kernels,
+        order_seed,
+        delay_seed,
+        costs,
+        progress=progress,
+        feedback=feedback,
+        clock=clock,
+    )
     virtualized = Virtualized(net, settings, limits, options, Asked(dtype, opaque))
     virtualized.prepare(*inputs)
     return virtualized
@@ -140,6 +154,15 @@ class Virtualized(nn.Module):
         """What happens to every feature map, and why."""
         return self.schedule.plan
 
+    @property
+    def feedback(self) -> Feedback | None:
+        """The step that was measured last on inputs like the last, beside its prediction."""
+        return None if self._core is None else self._core.feedbacks.get(self._last)
+
+    def measure_next(self) -> None:
+        """Measure the next step, on a GPU; `feedback` then names what misses its prediction."""
+        self._core_now().measures_next = True
+
     def prepare(self, *inputs: Tensor) -> None:
         """Plan and capture for inputs of these shapes."""
         self._runner(self._key(inputs, graded=self._trains()))
@@ -167,7 +190,7 @@ class Virtualized(nn.Module):
         return Virtualized(net, self._settings, self._limits, options, self._asked)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        options = replace(self._options, slab=None, costs=None, progress=None)
+        options = replace(self._options, slab=None, costs=None, progress=None, clock=None)
         return Virtualized, (self._net, self._settings, self._limits, options, self._asked)
 
     def train(self, mode: bool = True) -> "Virtualized":
@@ -229,7 +252,7 @@ class Virtualized(nn.Module):
         return expand(network, settings)
 
     def _run_forward(
-        self, runner: Runner, inputs: tuple[Tensor, ...]
+        self, runner: Runner, key: _Key, inputs: tuple[Tensor, ...]
     ) -> tuple[int, tuple[Tensor, ...]]:
         """Run the first half; returns this forward's number and its outputs."""
         core = self._core_now()
@@ -242,12 +265,14 @@ class Virtualized(nn.Module):
         with core.on_device():
             for name, value in zip(network.inputs, inputs, strict=True):
                 runner.fill(name, _checked(name, value, core.device))
-            runner.run(0)
+            core.run(key, 0)
             form = _output_form(inputs[0])
             outputs = tuple(runner.read(name, **form) for name in network.outputs)
         return self._open, outputs
 
-    def _run_backward(self, runner: Runner, number: int, grads: tuple[Tensor, ...]) -> None:
+    def _run_backward(
+        self, runner: Runner, key: _Key, number: int, grads: tuple[Tensor, ...]
+    ) -> None:
         """Run the second half, for the forward `number` if its maps are still there."""
         if self._open != number:
             raise EngineError(
@@ -264,7 +289,7 @@ class Virtualized(nn.Module):
         for buffer, value in graph.inputs.items():
             if value in totals:
                 runner.fill(buffer, totals[value])
-        runner.run(1)
+        self._core_now().run(key, 1)
 
 
 class _Step(torch.autograd.Function):
@@ -279,14 +304,14 @@ class _Step(torch.autograd.Function):
     ) -> Any:
         ctx.owner, ctx.runner, ctx.key = owner, runner, key
         ctx.inputs = [(tuple(x.shape), x.dtype) for x in tensors[:num_inputs]]
-        ctx.number, outputs = owner._run_forward(runner, tensors[:num_inputs])
+        ctx.number, outputs = owner._run_forward(runner, key, tensors[:num_inputs])
         return outputs
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> Any:
         runner, key = ctx.runner, ctx.key
-        ctx.owner._run_backward(runner, ctx.number, grads)
+        ctx.owner._run_backward(runner, key, ctx.number, grads)
         network = runner.schedule.graph.network
         inputs = [
             runner.read_grad(network.inputs[i], dtype) if i in key.input_grads else None

@@ -57,8 +57,8 @@ class Row:
     """One line of a benchmark; its fields are the keys of its JSON. What does not apply is None.
 
     `bound_s` is what no schedule by the policy's means beats inside the budgets (`planner.bound`);
-    `equal` tells whether the losses are those of `keep` bit for bit; `reason` is why it is
-    infeasible.
+    `equal` tells whether the losses are those of `keep` bit for bit; `feedback` whether the plan
+    could follow what the first steps took, None where none ran; `reason` is why it is infeasible.
     """
 
     net: str
@@ -89,6 +89,7 @@ class Row:
     loss: float | None
     losses: tuple[float, ...] | None
     equal: bool | None
+    feedback: bool | None
     reason: str | None
     versions: Mapping[str, str | None]
 
@@ -130,6 +131,7 @@ def infeasible_row(
         loss=None,
         losses=None,
         equal=None,
+        feedback=None,
         reason=reason,
     )
 
@@ -155,6 +157,7 @@ def measured_row(
     *,
     predicted_s: float | None,
     bound_s: float | None,
+    feedback: bool = False,
 ) -> Row:
     """The row of a schedule that was run. What costs tell is None where no costs are known."""
     return replace(
@@ -166,6 +169,7 @@ def measured_row(
         peak_bytes=measurement.peak_nbytes,
         loss=measurement.loss,
         losses=measurement.losses,
+        feedback=feedback,
     )
 
 

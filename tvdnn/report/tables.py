@@ -8,10 +8,12 @@ from typing import Any, Final
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from ..planner.feedback import SHOWN, Feedback
 from ..units import format_bytes
 from .maps import MapRow
 from .rows import Row
 
+MILLISECONDS = 1e3
 FOLD_FROM = 60  # more maps than this are folded: runs of one shape and decision share a line
 NONE = "-"
 INFEASIBLE = "infeasible"
@@ -94,6 +96,20 @@ def _step(row: Row) -> str:
     return INFEASIBLE if row.infeasible else _milliseconds(row.predicted_s)
 
 
+def drift_table(feedback: Feedback) -> Table:
+    """The ops, and the ways of the link, whose seconds in a step miss their prediction most."""
+    taken, expected = feedback.measured.step_s, feedback.predicted.step_s
+    title = f"{_milliseconds(taken)} ms a step, predicted {_milliseconds(expected)}"
+    table = Table(title=f"{title} ({feedback.off:+.1%})", **LOOK)
+    for heading in ("op", "measured ms", "predicted ms", "missed", "of the step"):
+        table.add_column(heading, justify="left" if heading == "op" else "right")
+    for drift in feedback.drifts[:SHOWN]:
+        times = (drift.measured_s, drift.predicted_s, drift.missed_s)
+        texts = (f"{seconds * MILLISECONDS:.3f}" for seconds in times)
+        table.add_row(drift.name, *texts, f"{feedback.share(drift):.1%}")
+    return table
+
+
 def maps_table(maps: Sequence[MapRow]) -> Table:
     """What happens to every map and why; runs of like maps of a long network share a line."""
     folded = len(maps) > FOLD_FROM
@@ -143,4 +159,4 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _milliseconds(seconds: float | None) -> str:
-    return NONE if seconds is None else f"{seconds * 1e3:.1f}"
+    return NONE if seconds is None else f"{seconds * MILLISECONDS:.1f}"

@@ -16,6 +16,7 @@ from .memory import Memory
 
 Call = Callable[[], None]
 Arguments = tuple[Launch, Sequence[Copy]]
+Lap = Callable[[], float]  # the seconds of what has run
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,23 +9,36 @@ import random
 from collections import deque
 from collections.abc import Sequence
 
+from ..planner.costs import Costs
 from ..planner.schedule import Lane, Schedule, Step
-from .binding import Call
+from ..planner.simulate import simulate
+from ..planner.timeline import Span, Timeline, copy_waits
+from .binding import Call, Lap
 from .memory import Memory
 
 POISON = 0xFF  # every byte set: NaN in float32 and bfloat16
 
 
 class CpuExecutor:
-    """Runs the two halves of a schedule. `seed` fixes the order; None keeps the schedule's own."""
+    """Runs the two halves of a schedule. `seed` fixes the order; None keeps the schedule's own.
+
+    Steps are timed as they would run on the machine whose costs are the `clock`.
+    """
 
     def __init__(
-        self, schedule: Schedule, memory: Memory, calls: Sequence[Call], *, seed: int | None
+        self,
+        schedule: Schedule,
+        memory: Memory,
+        calls: Sequence[Call],
+        *,
+        seed: int | None,
+        clock: Costs | None = None,
     ) -> None:
         self._schedule = schedule
         self._memory = memory
         self._calls = calls
         self._random = None if seed is None else random.Random(seed)
+        self._clock = clock
         self._stays = _stays_by_step(schedule)
 
     def run(self, first: int, end: int) -> None:
@@ -37,6 +50,23 @@ class CpuExecutor:
                 users[number] -= 1
                 if users[number] == 0:
                     self._poison(number, end)
+
+    def timed(self, first: int, end: int) -> Lap:
+        """Run steps [first, end); the seconds that they take are told when asked for."""
+        timeline = self.timeline(first, end)
+        return lambda: timeline.step_s
+
+    def timeline(self, first: int, end: int) -> Timeline:
+        """Run steps [first, end), and tell when the clock's machine does. There must be a clock."""
+        assert self._clock is not None
+        self.run(first, end)
+        ran = simulate(self._schedule, self._clock).spans[first:end]
+        begin_s = min((span.start_s for span in ran), default=0.0)
+        spans = tuple(
+            Span(span.lane, span.step, span.start_s - begin_s, span.end_s - begin_s) for span in ran
+        )
+        stall_s = sum(stop - start for start, stop in copy_waits(self._schedule, spans))
+        return Timeline(spans, simulated=False, stall_s=stall_s)
 
     def _order(self, first: int, end: int) -> Sequence[int]:
         if self._random is None:

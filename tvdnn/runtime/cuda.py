@@ -7,7 +7,7 @@ import torch
 
 from ..planner.schedule import Lane, Schedule
 from ..planner.timeline import Span, Timeline, copy_waits
-from .binding import Call
+from .binding import Call, Lap
 
 MAX_DELAY_CYCLES = 2_000_000  # about a millisecond on an H200
 
@@ -56,6 +56,20 @@ class CudaExecutor:
     def run(self, first: int, end: int) -> None:
         """Replay steps [first, end) on the current stream."""
         self._graphs[first, end].replay()
+
+    def timed(self, first: int, end: int) -> Lap:
+        """Replay steps [first, end); their seconds are told, and waited for, when asked for."""
+        begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begun.record()
+        self.run(first, end)
+        ended.record()
+
+        def seconds() -> float:
+            ended.synchronize()
+            elapsed_ms: float = begun.elapsed_time(ended)
+            return elapsed_ms / 1e3
+
+        return seconds
 
     def run_eagerly(self, first: int, end: int, calls: Sequence[Call] | None = None) -> None:
         """Issue steps [first, end) one by one from the current stream, with `calls` if given."""

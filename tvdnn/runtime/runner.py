@@ -1,6 +1,7 @@
 """Runner: a schedule made ready to run on one device, with its memory, calls and executor."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -8,10 +9,11 @@ from ..errors import DeviceError, EngineError, InputError
 from ..graph import Value
 from ..graph.network import channels_last_axes
 from ..ops.expand import DTYPES
+from ..planner.costs import Costs
 from ..planner.schedule import Schedule
 from ..planner.timeline import Timeline
 from .arena import Arena
-from .binding import Call, Place, Tensors, bind, input_places, output_places, place_view
+from .binding import Call, Lap, Place, Tensors, bind, input_places, output_places, place_view
 from .cpu import CpuExecutor
 from .cuda import CudaExecutor
 from .kernels import kernel_set
@@ -26,7 +28,8 @@ class Runner:
 
     On a GPU it runs every kernel once on scratch bytes and captures the halves as graphs, and does
     so again when arena or slab have grown. `order_seed` randomizes the order of steps on the CPU,
-    `delay_seed` delays them at random on a GPU. After an exception in a step the runner is dead and
+    `delay_seed` delays them at random on a GPU. On the CPU steps are timed as on a machine whose
+    costs are the `clock`. After an exception in a step the runner is dead and
     says so.
     """
 
@@ -40,6 +43,7 @@ class Runner:
         slab: Slab,
         order_seed: int | None = None,
         delay_seed: int | None = None,
+        clock: Costs | None = None,
         progress: Progress | None = None,
     ) -> None:
         self.schedule = schedule
@@ -49,6 +53,7 @@ class Runner:
         self._precision = DTYPES[schedule.graph.dtype][1]
         self._arena, self._slab = arena, slab
         self._order_seed, self._delay_seed = order_seed, delay_seed
+        self._clock = clock
         self._progress = progress
         self._dead: str | None = None
         self._executor: CpuExecutor | CudaExecutor | None = None
@@ -111,13 +116,43 @@ class Runner:
 
     def run(self, half: int = 0) -> None:
         """Run one half of the step on the current stream."""
+        with self._running() as executor:
+            executor.run(*self.halves[half])
+
+    def timed(self, half: int = 0) -> Lap:
+        """Run one half of the step; its seconds are told when asked for.
+
+        Raises DeviceError on a CPU without a clock.
+        """
+        with self._running(measured=True) as executor:
+            return executor.timed(*self.halves[half])
+
+    def timeline(self, half: int | None = None) -> Timeline:
+        """Run one half or the whole step, parameters' update and all, and measure each step of it.
+
+        Raises DeviceError on a CPU without a clock.
+        """
+        steps = (0, len(self.schedule.steps)) if half is None else self.halves[half]
+        with self._running(measured=True) as executor:
+            return executor.timeline(*steps)
+
+    @property
+    def measures(self) -> bool:
+        """Whether steps can be timed."""
+        return self._arena.device.type == "cuda" or self._clock is not None
+
+    @contextmanager
+    def _running(self, *, measured: bool = False) -> Iterator[CpuExecutor | CudaExecutor]:
+        """The executor, for a step after whose failure the runner is dead."""
         if self._dead is not None:
             raise EngineError(
                 f"this engine stopped after a failed step ({self._dead}); make a new one"
             )
+        if measured and not self.measures:
+            raise DeviceError("a measured timeline needs a GPU; use the simulated one")
         assert self._executor is not None
         try:
-            self._executor.run(*self.halves[half])
+            yield self._executor
         except BaseException as error:
             self._dead = f"{type(error).__name__}: {error}"
             raise
@@ -173,15 +208,6 @@ class Runner:
         places = self._outputs[name]
         return [(place, place_view(self._memory, buffer, place)) for place in places]
 
-    def timeline(self) -> Timeline:
-        """Run the whole step, parameters' update and all, and measure when each of its steps ran.
-
-        Raises DeviceError on a CPU.
-        """
-        if not isinstance(self._executor, CudaExecutor):
-            raise DeviceError("a measured timeline needs a GPU; use the simulated one")
-        return self._executor.timeline(0, len(self.schedule.steps))
-
     def close(self) -> None:
         """Drop calls and graphs; arena and slab stay with their owners."""
         self._dead = "closed"
@@ -195,7 +221,9 @@ class Runner:
         if self._arena.device.type == "cuda":
             self._executor = self._capture(calls)
         else:
-            self._executor = CpuExecutor(self.schedule, self._memory, calls, seed=self._order_seed)
+            self._executor = CpuExecutor(
+                self.schedule, self._memory, calls, seed=self._order_seed, clock=self._clock
+            )
         self._generations = (self._arena.generation, self._slab.generation)
 
     def _capture(self, calls: list[Call]) -> CudaExecutor:
