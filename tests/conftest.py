@@ -39,6 +39,15 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cache_apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What was tuned on this machine changes no plan; beside a GPU profiles are kept, and that."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not torch.cuda.is_available():
+            patch.setenv("TVDNN_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def device() -> torch.device:
     """The device on which kernels are tested."""

@@ -16,11 +16,12 @@ from ..report.rows import Row, against_keep
 from ..report.tables import rows_table
 from ..units import GIB, Limit, format_bytes
 from .digits import train_digits
-from .measuring import measured, present_device
+from .measuring import measured, planned_on, present_device
 from .options import NET_HELP, Batch, ChunkSize, Dtype, HostBudget, ImageSize, JsonFile, Profile
 from .output import DONE, FAILED, messages, show, stages, write_json
 from .request import (
     Request,
+    as_tuned,
     make_graph,
     make_request,
     parse_budgets,
@@ -117,7 +118,8 @@ def _bench(console: Console, request: Request, cases: Cases, way: Way) -> list[R
     if way.hardware is None:
         outcomes = _measure(console, request, cases, way)
     else:
-        outcomes = _simulate(console, request, cases, Roofline(load(way.hardware), request.dtype))
+        costs = Roofline(load(way.hardware), request.dtype)
+        outcomes = _simulate(console, as_tuned(request, costs.hardware), cases, costs)
     rows = []
     for found in outcomes:
         rows.append(found.row)
@@ -136,6 +138,7 @@ def _simulate(console: Console, request: Request, cases: Cases, costs: Costs) ->
 
 def _measure(console: Console, request: Request, cases: Cases, way: Way) -> Iterator[Outcome]:
     device = present_device(way.kernels)
+    request = as_tuned(request, planned_on(device.device))
     with stages(console, f"{request.net}({request.batch})") as report:
         graph = make_graph(request, "keep", report)
     batch = random_labelled(request, graph, device.device)

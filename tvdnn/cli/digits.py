@@ -8,6 +8,7 @@ from rich.console import Console
 from torch import Tensor
 
 from ..data import Dataset, accuracy, batches, digits, has_digits, random_batch
+from ..graph import ChunkSizes
 from ..optim import SGD
 from ..planner.costs import Roofline
 from ..planner.hardware import load
@@ -17,7 +18,7 @@ from .measuring import Batches, Measured, measured, present_device
 from .output import stages
 from .request import Request, find_floor, make_graph
 
-REQUEST = Request("lenet5", 64, 32, "fp32", 64 * KIB, None)
+REQUEST = Request("lenet5", 64, 32, "fp32", ChunkSizes(64 * KIB), None)
 OPTIMIZER = SGD(lr=0.05, momentum=0.9)
 STEPS = 220  # ten epochs of the digits
 POLICY = "vdnn-all:m"

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .. import models
 from ..engine import Trainer
-from ..engine.graphs import default_costs
+from ..engine.graphs import DEFAULT_HARDWARE, default_costs
 from ..optim import SGD
 from ..planner.costs import Costs
 from ..planner.schedule import Schedule
@@ -84,6 +84,11 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU ({machine()})"
 
 
+def planned_on(device: torch.device) -> str:
+    """The machine by whose costs steps on the device are planned."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else DEFAULT_HARDWARE
+
+
 def present_device(kernels: str | None) -> Device:
     """The GPU if there is one, else the CPU."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -118,7 +123,7 @@ def measured(
             policy=policy,
             budget=budget,
             host_budget=request.host_budget,
-            chunk_size=request.chunk_size,
+            chunk_size=request.chunks,
             dtype=request.dtype,
             kernels=device.kernels,
             slab=device.slab,

@@ -49,7 +49,11 @@ HostBudget = Annotated[
     str | None, typer.Option(help="Most pinned host memory: 64GiB, ... or none.")
 ]
 Policy = Annotated[
-    str, typer.Option(help=f"{BASE_POLICIES}; vdnn policies take :m or :p, and :sync after.")
+    str | None,
+    typer.Option(
+        help=f"{BASE_POLICIES}; vdnn policies take :m or :p, and :sync after."
+        " If not given what tuning found, or auto."
+    ),
 ]
 Profile = Annotated[
     str | None,

@@ -27,7 +27,7 @@ from .options import (
     written_as,
 )
 from .output import fail, messages, show, stages, write_json
-from .request import Request, make_request, parse_policies
+from .request import Request, as_tuned, chosen, make_request, parse_policies
 from .simulating import Outcome, simulated
 from .sweeping import swept_rows
 
@@ -39,7 +39,7 @@ def plan(
     batch: Batch = 128,
     image_size: ImageSize = None,
     dtype: Dtype = None,
-    policy: Policy = "auto",
+    policy: Policy = None,
     budget: Annotated[str, typer.Option(help="Device bytes: 6GiB, ..., min or none.")] = "none",
     host_budget: HostBudget = None,
     chunk_size: ChunkSize = None,
@@ -64,16 +64,17 @@ def plan(
     With --sweep the step times of policies, by comma, over budgets: a table and, with -o, a figure.
     """
     request = make_request(net, batch, image_size, dtype or "bf16", chunk_size, host_budget)
-    policies = parse_policies(policy)
     limit = parse_limit(budget)
     costs = Roofline(load(hardware or DEFAULT_PROFILE), request.dtype)
+    request = as_tuned(request, costs.hardware)
+    policies = parse_policies(policy or chosen(request, None, limit).policy)
     if sweep is not None:
         _sweep(request, costs, policies, sweep, output, json_file)
         return
     if len(policies) > 1 or output is not None:
         raise InputError("several policies, and -o, are for --sweep; plan shows one policy's maps")
     with stages(messages(), f"{net}({batch})") as report:
-        found = simulated(request, costs, policy, limit, report)
+        found = simulated(request, costs, policies[0], limit, report)
     _show(found, json_file)
     if found.schedule is None:
         raise typer.Exit(fail(found.row.reason))

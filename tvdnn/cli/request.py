@@ -2,7 +2,7 @@
 
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -15,15 +15,19 @@ from torch.overrides import TorchFunctionMode
 
 from .. import __version__, models
 from ..data import random_batch
-from ..engine import training_graph
-from ..engine.graphs import default_costs
+from ..engine.graphs import check_trainable, chunks_of, default_costs, training_settings
+from ..engine.losses import losses_of
 from ..errors import BudgetError, DeviceError, HostMemoryError, InputError, TvdnnError
-from ..graph import Graph
+from ..graph import ChunkSizes, Graph, Network
+from ..ops import expand
 from ..ops.expand import DTYPES
 from ..optim import SGD
 from ..planner.costs import Costs
 from ..planner.planning import DEFAULT_CHUNK_SIZE, POLICIES, bound_of, floor_of, fuses
+from ..planner.tuned import Asked, Choice, Tuned, choose
 from ..report.rows import Case, Floor, Row, infeasible_row
+from ..runtime.record import find_tuned, has_records
+from ..trace import trace
 from ..units import Limit, parse_bytes, parse_limit
 from .output import StageReport
 
@@ -44,14 +48,19 @@ class Unfilled(TorchFunctionMode):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A network, its batch and its numbers. `dtype` is "bf16", "tf32" or "fp32"."""
+    """A network, its batch and its numbers. `dtype` is "bf16", "tf32" or "fp32".
+
+    Chunk sizes that were not asked for are `tuned`, or the default.
+    """
 
     net: str
     batch: int
     image_size: int
     dtype: str
-    chunk_size: int
+    chunks: ChunkSizes
     host_budget: int | None
+    sized: bool = True
+    tuned: Tuned | None = None
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -75,27 +84,49 @@ def make_request(
         batch=batch,
         image_size=image_size or models.image_size(net),
         dtype=dtype,
-        chunk_size=parse_bytes(chunk_size) or DEFAULT_CHUNK_SIZE,
+        chunks=chunks_of(chunk_size) or ChunkSizes(DEFAULT_CHUNK_SIZE),
         host_budget=parse_bytes(host_budget),
+        sized=chunk_size is not None,
     )
+
+
+def as_tuned(request: Request, hardware: str) -> Request:
+    """The request with what tuning found for it on this machine, where nothing else was asked."""
+    if not has_records(hardware):
+        return request
+    tuned = find_tuned(hardware, _network(request.net, request.batch, request.shape), request.dtype)
+    if tuned is None:
+        return request
+    chunks = None if request.sized else tuned.chunks
+    return replace(request, tuned=tuned, chunks=chunks or request.chunks)
+
+
+def chosen(request: Request, policy: str | None, budget: Limit) -> Choice:
+    """How to plan and copy: by the policy, if one is asked for, and else as tuning found."""
+    return choose(request.tuned, budget, Asked(policy))
 
 
 def make_graph(request: Request, policy: str, report: StageReport) -> Graph:
     """The graph of a training step as `policy` plans it, traced without memory."""
     report("tracing", 0.0)
-    graph = _graph(request, fuse=fuses(policy))
+    graph = _graph(replace(request, tuned=None), fuse=fuses(policy))
     report("tracing", 1.0)
     return graph
 
 
 @cache
 def _graph(request: Request, *, fuse: bool) -> Graph:
+    network = _network(request.net, request.batch, request.shape)
+    losses = losses_of("cross_entropy", None, torch.device("meta")).each
+    settings = training_settings(losses, OPTIMIZER, request.dtype, request.chunks, None)
+    return expand(check_trainable(network, losses), replace(settings, fuse=fuse))
+
+
+@cache
+def _network(name: str, batch: int, shape: tuple[int, int, int]) -> Network:
     with torch.device("meta"), Unfilled():
-        net = models.by_name(request.net)
-        x = torch.empty(request.batch, *request.shape)
-    return training_graph(
-        net, x, optimizer=OPTIMIZER, dtype=request.dtype, chunk_size=request.chunk_size, fuse=fuse
-    )
+        net = models.by_name(name)
+        return trace(net, (torch.empty(batch, *shape),))
 
 
 def random_labelled(request: Request, graph: Graph, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -120,9 +151,10 @@ def make_case(
         dtype=request.dtype,
         policy=policy,
         budget_bytes=budget,
-        chunk_size=request.chunk_size,
+        chunk_size=request.chunks.default,
         hardware=hardware,
         versions=versions,
+        tuned=request.tuned is not None and request.chunks == request.tuned.chunks,
     )
 
 

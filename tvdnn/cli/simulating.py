@@ -14,6 +14,7 @@ from .request import (
     REFUSALS,
     Request,
     budget_nbytes,
+    chosen,
     find_bound,
     find_floor,
     make_case,
@@ -54,6 +55,7 @@ def simulated(
             policy=policy,
             budget=budget,
             host_budget=request.host_budget,
+            lead=chosen(request, policy, limit).lead,
             progress=report,
         )
     except REFUSALS as error:

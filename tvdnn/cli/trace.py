@@ -16,7 +16,7 @@ from ..report import figures
 from ..report.tables import drift_table, rows_table, subject
 from ..report.traces import chrome_trace
 from ..units import Limit, parse_limit
-from .measuring import measured, present_device
+from .measuring import measured, planned_on, present_device
 from .options import (
     NET_HELP,
     Batch,
@@ -32,6 +32,8 @@ from .output import StageReport, fail, messages, show, stages, write_json
 from .plan import DEFAULT_PROFILE
 from .request import (
     Request,
+    as_tuned,
+    chosen,
     make_graph,
     make_request,
     parse_policies,
@@ -57,7 +59,7 @@ def trace(
     batch: Batch = 128,
     image_size: ImageSize = None,
     dtype: Dtype = None,
-    policy: Policy = "auto",
+    policy: Policy = None,
     budget: Annotated[str, typer.Option(help="Device bytes: 6GiB, ..., min or none.")] = "none",
     host_budget: HostBudget = None,
     chunk_size: ChunkSize = None,
@@ -69,13 +71,16 @@ def trace(
     --hardware, and on the H200's profile where there is no GPU.
     """
     request = make_request(net, batch, image_size, dtype or "bf16", chunk_size, host_budget)
+    limit, measures = parse_limit(budget), hardware is None and torch.cuda.is_available()
+    costs = Roofline(load(hardware or DEFAULT_PROFILE), request.dtype)
+    machine = planned_on(torch.device("cuda")) if measures else costs.hardware
+    request = as_tuned(request, machine)
+    policy = policy or chosen(request, None, limit).policy
     parse_policies(policy)
-    limit = parse_limit(budget)
     with stages(messages(), f"{net}({batch})") as report:
-        if hardware is None and torch.cuda.is_available():
+        if measures:
             found = _measured(request, policy, limit, report)
         else:
-            costs = Roofline(load(hardware or DEFAULT_PROFILE), request.dtype)
             found = simulated(request, costs, policy, limit, report)
     show(rows_table([found.row]), json_file=None)
     if found.schedule is None or found.timeline is None:

@@ -45,7 +45,7 @@ def train(
     momentum: Annotated[float, typer.Option(help="Momentum.")] = 0.9,
     weight_decay: Annotated[float, typer.Option(help="Weight decay.")] = 0.0,
     dtype: Dtype = None,
-    policy: Policy = "auto",
+    policy: Policy = None,
     budget: Annotated[str, typer.Option(help="Device bytes: 6GiB, ..., min or none.")] = "none",
     host_budget: HostBudget = None,
     chunk_size: ChunkSize = None,
@@ -67,7 +67,8 @@ def train(
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     default = "bf16" if device.type == "cuda" else "fp32"
     request = make_request(net, batch, image_size, dtype or default, chunk_size, host_budget)
-    parse_policies(policy)
+    if policy is not None:
+        parse_policies(policy)
     limit = parse_limit(budget)
     if resume and checkpoint is None:
         raise InputError("--resume needs --checkpoint FILE to go on from")
@@ -86,7 +87,7 @@ def train(
             policy=policy,
             budget=limit,
             host_budget=request.host_budget,
-            chunk_size=request.chunk_size,
+            chunk_size=request.chunks if request.sized else None,
             dtype=request.dtype,
             seed=seed,
             progress=report,

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from ..errors import BudgetError, HostMemoryError, InputError
-from ..graph import Graph
+from ..graph import Graph, Network
+from ..ops import Settings, expand
 from ..ops.definition import Control
 from ..ops.expand import CONTROL_NBYTES
 from ..planner.costs import Costs
@@ -18,13 +19,22 @@ from ..planner.feedback import Feedback, compare, correct
 from ..planner.planning import floor_of, make_schedule
 from ..planner.schedule import Schedule
 from ..planner.simulate import simulate
+from ..planner.tuned import COPIES, Asked, Choice, choose
 from ..runtime.arena import Arena
 from ..runtime.binding import Tensors
 from ..runtime.profiler import profile
+from ..runtime.record import find_tuned
 from ..runtime.runner import Runner
 from ..runtime.slab import Slab
 from ..units import Limit
-from .graphs import Progress, autocast_dtype, default_costs, resolve_dtype
+from .graphs import (
+    DEFAULT_HARDWARE,
+    Progress,
+    autocast_dtype,
+    default_costs,
+    resolve_dtype,
+    with_chunks,
+)
 from .watch import Watch
 
 _CONTROL = Struct("=10fq")  # the optimizer's 8 floats, the scale, a gap, the seed
@@ -34,11 +44,19 @@ Updates: TypeAlias = Mapping[str, tuple[torch.Tensor | None, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Under which policy and within which bytes to plan; a budget of "min" is the floor."""
+    """Within which bytes to plan, and what is asked of the way; a budget of "min" is the floor."""
 
-    policy: str
     budget: Limit
     host_budget: int | None
+    asked: Asked
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The graph of a step, and how to plan it and copy."""
+
+    graph: Graph
+    choice: Choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +65,7 @@ class Options:
 
     `kernels` is "triton" or "torch"; the seeds randomize order (CPU) or delays (GPU) for tests, and
     the `clock` are the costs of the machine that the CPU plays. With `feedback` plans follow what
-    the first steps take, where costs are measured.
+    the first steps take, where costs are measured; with `sized` chunk sizes are not the tuned ones.
     """
 
     kernels: str | None = None
@@ -58,6 +76,14 @@ class Options:
     progress: Progress | None = None
     feedback: bool = True
     clock: Costs | None = None
+    sized: bool = False
+
+
+def asked_for(policy: str | None, lead: int | None, copies: str | None) -> Asked:
+    """What is asked of the way to plan and copy. Raises InputError for a way that is not known."""
+    if copies is not None and copies not in COPIES:
+        raise InputError(f"copies {copies!r} are not known; choose {' or '.join(COPIES)}")
+    return Asked(policy, lead, copies)
 
 
 class Core:
@@ -91,6 +117,7 @@ class Core:
         self.control_bytes, self.control = make_control(self.device)
         self.costs: dict[Hashable, Costs] = {}
         self.runners: dict[Hashable, Runner] = {}
+        self.choices: dict[Hashable, Choice] = {}
         self.feedbacks: dict[Hashable, Feedback] = {}
         self._watches: dict[Hashable, Watch] = {}
         self._unlearnt: set[Hashable] = set()
@@ -102,7 +129,7 @@ class Core:
     def runner(
         self,
         key: Hashable,
-        graph: Callable[[], Graph],
+        chosen: Callable[[], Chosen],
         updates: Callable[[], Updates],
     ) -> Runner:
         """The runner for `key`, made when first asked for.
@@ -115,7 +142,7 @@ class Core:
             self._forget()
             self._planned_for = self._parameters_now()
         if key not in self.runners:
-            self.runners[key] = self._make(key, graph(), updates())
+            self.runners[key] = self._make(key, chosen(), updates())
             self._watch(key)
         elif key in self._unlearnt:
             self._learn(key, updates)
@@ -154,16 +181,16 @@ class Core:
         feedback, runner = self.feedbacks[key], self.runners[key]
         costs = correct(runner.schedule, self.costs[key], feedback.measured)
         self.costs[key] = costs
-        better = self._better(runner.schedule, costs)
+        better = self._better(runner.schedule, costs, self.choices[key])
         if better is not None:
             self.feedbacks[key] = replace(feedback, replanned=True)
             runner.close()
-            self.runners[key] = self._runner_of(better, updates())
+            self.runners[key] = self._runner_of(better, self.choices[key], updates())
 
-    def _better(self, present: Schedule, costs: Costs) -> Schedule | None:
+    def _better(self, present: Schedule, costs: Costs, choice: Choice) -> Schedule | None:
         """A schedule that takes less by these costs within the same budgets."""
         try:
-            other = self._plan(present.graph, costs, present.budget_nbytes)
+            other = self._plan(Chosen(present.graph, choice), costs, present.budget_nbytes)
         except (BudgetError, HostMemoryError):  # by these costs the floor is a little higher
             return None
         faster = simulate(other, costs).step_s < simulate(present, costs).step_s
@@ -224,21 +251,43 @@ class Core:
         if self.options.progress is not None:
             self.options.progress(stage, fraction)
 
-    def _make(self, key: Hashable, graph: Graph, updates: Updates) -> Runner:
-        self.costs[key], budget = self._find_costs(graph)
-        return self._runner_of(self._plan(graph, self.costs[key], budget), updates)
+    def chosen(self, network: Network, settings: Settings) -> Chosen:
+        """The graph of the network and how to plan it, by what is asked and by what tuning found.
 
-    def _plan(self, graph: Graph, costs: Costs, budget: int | None) -> Schedule:
+        Chunk sizes that `settings` has are kept.
+        """
+        tuned = find_tuned(self.hardware, network, settings.dtype)
+        if tuned is not None and not self.options.sized:
+            settings = with_chunks(settings, tuned.chunks)
+        choice = choose(tuned, self.limits.budget, self.limits.asked)
+        return Chosen(expand(network, settings), choice)
+
+    @property
+    def hardware(self) -> str:
+        """The machine by whose costs steps are planned."""
+        if self.options.costs is not None:
+            return self.options.costs.hardware
+        cuda = self.device.type == "cuda"
+        return torch.cuda.get_device_name(self.device) if cuda else DEFAULT_HARDWARE
+
+    def _make(self, key: Hashable, chosen: Chosen, updates: Updates) -> Runner:
+        self.choices[key] = chosen.choice
+        self.costs[key], budget = self._find_costs(chosen)
+        schedule = self._plan(chosen, self.costs[key], budget)
+        return self._runner_of(schedule, chosen.choice, updates)
+
+    def _plan(self, chosen: Chosen, costs: Costs, budget: int | None) -> Schedule:
         return make_schedule(
-            graph,
+            chosen.graph,
             costs,
-            policy=self.limits.policy,
+            policy=chosen.choice.policy,
             budget=budget,
             host_budget=self.limits.host_budget,
+            lead=chosen.choice.lead,
             progress=self.options.progress,
         )
 
-    def _runner_of(self, schedule: Schedule, updates: Updates) -> Runner:
+    def _runner_of(self, schedule: Schedule, choice: Choice, updates: Updates) -> Runner:
         params = {n: self._copies.get(n, param.detach()) for n, param in self.params.items()}
         params |= self._constants
         tracked = {name: (buffer,) for name, buffer in self.buffers.items()}
@@ -251,25 +300,27 @@ class Core:
             order_seed=self.options.order_seed,
             delay_seed=self.options.delay_seed,
             clock=self.options.clock,
+            copies=choice.copies,
             progress=self.options.progress,
         )
 
-    def _find_costs(self, graph: Graph) -> tuple[Costs, int | None]:
+    def _find_costs(self, chosen: Chosen) -> tuple[Costs, int | None]:
         """Costs to plan with, and the bytes of the budget."""
-        costs = self.options.costs or default_costs(graph)
-        budget = self._budget_nbytes(graph, costs)
+        costs = self.options.costs or default_costs(chosen.graph)
+        budget = self._budget_nbytes(chosen, costs)
         if self.options.costs is not None or self.device.type != "cuda":
             return costs, budget
-        measured = self._profile(graph, budget)
-        floor = self._budget_nbytes(graph, measured)
+        measured = self._profile(chosen, budget)
+        floor = self._budget_nbytes(chosen, measured)
         return measured, budget if budget is None or floor is None else max(budget, floor)
 
-    def _budget_nbytes(self, graph: Graph, costs: Costs) -> int | None:
-        limits = self.limits
-        return floor_of(graph, costs, limits.policy)[0] if limits.budget == "min" else limits.budget
+    def _budget_nbytes(self, chosen: Chosen, costs: Costs) -> int | None:
+        if self.limits.budget != "min":
+            return self.limits.budget
+        return floor_of(chosen.graph, costs, chosen.choice.policy)[0]
 
-    def _profile(self, graph: Graph, budget: int | None) -> Costs:
-        limit = None
+    def _profile(self, chosen: Chosen, budget: int | None) -> Costs:
+        graph, limit = chosen.graph, None
         if budget is not None:  # the scratch bytes take the arena's place
             limit = budget - graph.fixed_nbytes
             self._suspend()
@@ -280,6 +331,7 @@ class Core:
                 device=self.device,
                 kernels=self.kernels,
                 limit=limit,
+                copies=chosen.choice.copies,
                 progress=self.options.progress,
             )
 

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
 from ..errors import InputError
-from ..graph import Graph, Network
+from ..graph import ChunkSizes, Graph, Network
 from ..ops import Settings, expand
 from ..ops.expand import DTYPES, Mode
 from ..ops.loss import Loss
@@ -22,6 +22,8 @@ from ..units import parse_bytes
 from .losses import LossLike, check_losses, losses_of
 
 Progress = Callable[[str, float], None]
+DEFAULT_HARDWARE: Final = "H200"
+ChunkSize: TypeAlias = int | str | ChunkSizes | None
 
 
 def resolve_dtype(dtype: str | None, device: torch.device) -> str:
@@ -46,6 +48,17 @@ def _known_dtype(dtype: str) -> str:
     return dtype
 
 
+def chunks_of(chunk_size: ChunkSize) -> ChunkSizes | None:
+    """Chunk sizes as asked for, as numbers, text ("4MiB") or by map class; None where they are not.
+
+    Raises InputError for what is no size.
+    """
+    if isinstance(chunk_size, ChunkSizes):
+        return chunk_size
+    nbytes = parse_bytes(chunk_size)
+    return None if nbytes is None else ChunkSizes(nbytes)
+
+
 def give_lazy_parameters(module: nn.Module, *inputs: torch.Tensor, opaque: bool = False) -> None:
     """Give lazy layers the parameters that a first call on inputs of these shapes would."""
     if any(is_lazy(param) for param in module.parameters()):
@@ -60,7 +73,7 @@ def training_graph(
     loss_weights: Sequence[float] | None = None,
     optimizer: Optimizer | None = None,
     dtype: str = "fp32",
-    chunk_size: int | str | None = None,
+    chunk_size: ChunkSize = None,
     sections: int | None = None,
     bands: int | None = None,
     fuse: bool = False,
@@ -80,12 +93,21 @@ def training_settings(
     losses: tuple[Loss, ...],
     optimizer: Optimizer,
     dtype: str,
-    chunk_size: int | str | None,
+    chunk_size: ChunkSize,
     sections: int | None,
 ) -> Settings:
     """Settings of a training step; errors name what is not known."""
-    chunk = parse_bytes(chunk_size) or DEFAULT_CHUNK_SIZE
-    return Settings(_known_dtype(dtype), chunk, Mode.TRAIN, sections, losses, optimizer)
+    settings = Settings(
+        _known_dtype(dtype), DEFAULT_CHUNK_SIZE, Mode.TRAIN, sections, losses, optimizer
+    )
+    return with_chunks(settings, chunks_of(chunk_size))
+
+
+def with_chunks(settings: Settings, chunks: ChunkSizes | None) -> Settings:
+    """The settings with these chunk sizes, if there are any."""
+    if chunks is None:
+        return settings
+    return replace(settings, chunk_size=chunks.default, chunk_classes=chunks.classes)
 
 
 def check_trainable(network: Network, losses: Sequence[Loss]) -> Network:
@@ -110,5 +132,5 @@ def check_master_weights(module: nn.Module) -> None:
 
 
 def default_costs(graph: Graph) -> Costs:
-    """Costs to plan with where nothing is measured: the H200's roofline."""
-    return Roofline(load("H200"), graph.dtype)
+    """Costs to plan with where nothing is measured: a roofline."""
+    return Roofline(load(DEFAULT_HARDWARE), graph.dtype)

@@ -12,7 +12,6 @@ from torch import nn
 
 from ..errors import EngineError, InputError
 from ..graph import Graph, Network
-from ..ops import expand
 from ..ops.expand import Mode
 from ..ops.loss import TARGET
 from ..optim import SGD
@@ -23,14 +22,16 @@ from ..planner.planning import fuses
 from ..planner.schedule import Schedule
 from ..planner.simulate import simulate
 from ..planner.timeline import Timeline
+from ..planner.tuned import DEFAULT_POLICY
 from ..runtime.kernels import kernel_set
 from ..runtime.runner import Runner
 from ..runtime.slab import Slab
 from ..runtime.staging import BUFFERS, Staging
 from ..trace import trace
 from ..units import format_bytes, parse_bytes, parse_limit
-from .core import Core, Limits, Options, Updates, write_control
+from .core import Chosen, Core, Limits, Options, Updates, asked_for, write_control
 from .graphs import (
+    ChunkSize,
     Progress,
     check_master_weights,
     check_trainable,
@@ -56,6 +57,11 @@ class Trainer:
     is "triton" or "torch" (references; outside the memory guarantee on a GPU). Learning rates are
     changed on `trainer.optimizer`, which torch's schedulers take.
 
+    `chunk_size` are the bytes of a section, the unit of copies; `lead` the most slots of the plan
+    by which a prefetch comes ahead of its use; `copies` tells what copies, "engine" or "kernel".
+    These and `policy` are what `tvdnn tune` found for the network where they are not given, else
+    16 MiB, as many as there is room for, "engine" and "auto".
+
     On a GPU the first steps are timed. Where they miss what the profiled costs predict by more than
     5% one is measured, the costs are corrected, and the plan is made again, to be used if predicted
     to be faster; `feedback=False` leaves plan and costs as they are. What is computed stays the
@@ -70,11 +76,13 @@ class Trainer:
         loss: LossLike | Sequence[LossLike] = "cross_entropy",
         loss_weights: Sequence[float] | None = None,
         optimizer: Spec | None = None,
-        policy: str = "auto",
+        policy: str | None = None,
         budget: int | str | None = None,
         host_budget: int | str | None = None,
-        chunk_size: int | str | None = None,
+        chunk_size: ChunkSize = None,
         sections: int | None = None,
+        lead: int | None = None,
+        copies: str | None = None,
         dtype: str | None = None,
         kernels: str | None = None,
         seed: int = 0,
@@ -91,8 +99,12 @@ class Trainer:
         give_lazy_parameters(net, example_inputs)
         self._foreign_nbytes = _measure_foreign(net)
         self._spec: Spec = optimizer or SGD()
-        options = Options(kernels, order_seed, delay_seed, costs, slab, progress, feedback, clock)
-        limits = Limits(policy, parse_limit(budget), parse_bytes(host_budget))
+        sized = chunk_size is not None or sections is not None
+        options = Options(
+            kernels, order_seed, delay_seed, costs, slab, progress, feedback, clock, sized
+        )
+        asked = asked_for(policy, lead, copies)
+        limits = Limits(parse_limit(budget), parse_bytes(host_budget), asked)
         losses = losses_of(loss, loss_weights, next(net.parameters(), torch.empty(0)).device)
         self._core = Core(net, limits, options, losses.tensors)
         dtype = resolve_dtype(dtype, self.device)
@@ -100,7 +112,7 @@ class Trainer:
         self._settings = replace(
             training_settings(losses.each, self._spec, dtype, chunk_size, sections),
             reserve=self._staging.nbytes_for(example_inputs),
-            fuse=fuses(policy),
+            fuse=fuses(policy or DEFAULT_POLICY),
         )
         self._seed, self._steps = seed, 0
         self._grads: dict[str, torch.Tensor] = {}
@@ -324,10 +336,10 @@ class Trainer:
 
     def _runner(self, shape: tuple[int, ...], mode: Mode) -> Runner:
         """The runner for batches of `shape`, planned and captured when first asked for."""
-        graph, updates = partial(self._graph, shape, mode), partial(self._updates, mode)
-        return self._core.runner((shape, mode), graph, updates)
+        chosen, updates = partial(self._chosen, shape, mode), partial(self._updates, mode)
+        return self._core.runner((shape, mode), chosen, updates)
 
-    def _graph(self, shape: tuple[int, ...], mode: Mode) -> Graph:
+    def _chosen(self, shape: tuple[int, ...], mode: Mode) -> Chosen:
         self._core.report("tracing", 0.0)
         network = self._trace(shape)
         self._core.report("tracing", 1.0)
@@ -335,7 +347,7 @@ class Trainer:
         reserve = self._settings.reserve + (kept if mode is Mode.TRAIN else 0)
         if self._settings.reserve:  # where inputs are staged, so are targets
             reserve += BUFFERS * target_nbytes(network, self._settings.losses)
-        return expand(network, replace(self._settings, mode=mode, reserve=reserve))
+        return self._core.chosen(network, replace(self._settings, mode=mode, reserve=reserve))
 
     def _trace(self, shape: tuple[int, ...]) -> Network:
         network = trace(self.net, (torch.empty(shape, device="meta"),))

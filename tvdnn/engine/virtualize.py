@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from ..errors import EngineError, InputError
-from ..graph import Graph
-from ..ops import Settings, expand
+from ..ops import Settings
 from ..ops.expand import Mode
 from ..ops.opaque import opaque_nbytes
 from ..planner.costs import Costs
@@ -19,11 +18,19 @@ from ..planner.feedback import Feedback
 from ..planner.plan import Plan
 from ..planner.planning import DEFAULT_CHUNK_SIZE, fuses
 from ..planner.schedule import Schedule
+from ..planner.tuned import DEFAULT_POLICY
 from ..runtime.runner import Runner
 from ..trace import trace
 from ..units import parse_bytes, parse_limit
-from .core import Core, Limits, Options, one_device, write_control
-from .graphs import Progress, give_lazy_parameters, resolve_dtype
+from .core import Chosen, Core, Limits, Options, asked_for, one_device, write_control
+from .graphs import (
+    ChunkSize,
+    Progress,
+    chunks_of,
+    give_lazy_parameters,
+    resolve_dtype,
+    with_chunks,
+)
 
 REFUSED = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")
 
@@ -53,10 +60,12 @@ def virtualize(
     *,
     budget: int | str | None = None,
     host_budget: int | str | None = None,
-    policy: str = "auto",
+    policy: str | None = None,
     dtype: str | None = None,
-    chunk_size: int | str | None = None,
+    chunk_size: ChunkSize = None,
     sections: int | None = None,
+    lead: int | None = None,
+    copies: str | None = None,
     optimizer: torch.optim.Optimizer | None = None,
     reserve: int | str | None = None,
     opaque: bool = False,
@@ -77,8 +86,8 @@ def virtualize(
     it calls follow torch: the type of an autocast region, else bf16 where the parameters are
     bfloat16 (their float32 copies are counted), else what torch's switches allow of TF32. Raises
     BudgetError with the floor where `policy` has no schedule inside the budget, UnsupportedOpError
-    for an op that tvdnn does not know. With `feedback` the plan follows what the first steps take,
-    as Trainer's does.
+    for an op that tvdnn does not know. `chunk_size`, `lead`, `copies` and `feedback` are as
+    Trainer's.
 
     With `opaque` a submodule that holds such an op runs as it is, by torch's autograd and in
     float32, if it reads and makes one tensor, draws no random numbers and changes no buffers. Its
@@ -91,13 +100,15 @@ def virtualize(
     device = one_device(dict(net.named_parameters()))
     settings = Settings(
         dtype=resolve_dtype(dtype, device),
-        chunk_size=parse_bytes(chunk_size) or DEFAULT_CHUNK_SIZE,
+        chunk_size=DEFAULT_CHUNK_SIZE,
         mode=Mode.AUTOGRAD,
         sections=sections,
         reserve=(parse_bytes(reserve) or 0) + _state_nbytes(net, optimizer) + _given_nbytes(net),
-        fuse=fuses(policy),
+        fuse=fuses(policy or DEFAULT_POLICY),
     )
-    limits = Limits(policy, parse_limit(budget), parse_bytes(host_budget))
+    settings = with_chunks(settings, chunks_of(chunk_size))
+    asked = asked_for(policy, lead, copies)
+    limits = Limits(parse_limit(budget), parse_bytes(host_budget), asked)
     options = Options(
         kernels,
         order_seed,
@@ -106,6 +117,7 @@ def virtualize(
         progress=progress,
         feedback=feedback,
         clock=clock,
+        sized=chunk_size is not None or sections is not None,
     )
     virtualized = Virtualized(net, settings, limits, options, Asked(dtype, opaque))
     virtualized.prepare(*inputs)
@@ -230,13 +242,13 @@ class Virtualized(nn.Module):
         core = self._core_now()
         before, is_open = core.preparations, self._open
         self._open = 0  # planning and capture take the arena, and with it an open forward's maps
-        runner = core.runner(key, lambda: self._graph(key), dict)
+        runner = core.runner(key, lambda: self._chosen(key), dict)
         if core.preparations == before:
             self._open = is_open
         self._last = key
         return runner
 
-    def _graph(self, key: _Key) -> Graph:
+    def _chosen(self, key: _Key) -> Chosen:
         core = self._core_now()
         core.report("tracing", 0.0)
         inputs = tuple(torch.empty(shape, device="meta") for shape in key.shapes)
@@ -249,7 +261,7 @@ class Virtualized(nn.Module):
             input_grads=frozenset(network.inputs[i] for i in key.input_grads),
             opaque_nbytes=opaque_nbytes(network, core.device),
         )
-        return expand(network, settings)
+        return core.chosen(network, settings)
 
     def _run_forward(
         self, runner: Runner, key: _Key, inputs: tuple[Tensor, ...]

@@ -66,6 +66,23 @@ class Buffer:
         return range(start // self.section, -(-stop // self.section))
 
 
+@dataclass(frozen=True, slots=True)
+class ChunkSizes:
+    """Bytes of a section: `default`, or what `classes` have for the class of its map."""
+
+    default: int
+    classes: tuple[tuple[int, int], ...] = ()
+
+    def of(self, row_nbytes: int) -> int:
+        """Bytes of a section of maps of `row_nbytes` a sample."""
+        return dict(self.classes).get(map_class(row_nbytes), self.default)
+
+
+def map_class(row_nbytes: int) -> int:
+    """The least power of two that holds a sample: what has one needs sections of one size."""
+    return max(0, row_nbytes - 1).bit_length()
+
+
 def section_rows(rows: int, row_nbytes: int, chunk_size: int) -> int:
     """Rows in a section: the largest power of two whose bytes fit `chunk_size`, at least one."""
     fit = max(1, chunk_size // max(1, row_nbytes))

@@ -8,6 +8,7 @@ from typing import Any
 from ..graph import (
     RUN_CHUNKS,
     Buffer,
+    ChunkSizes,
     Direction,
     Kind,
     Need,
@@ -52,7 +53,7 @@ class Builder:
     network: Network
     dtype: str
     precision: str
-    chunk_size: int
+    chunks: ChunkSizes
     sections: int | None
     bands: int
     wanted: frozenset[str]
@@ -107,7 +108,7 @@ class Builder:
         if self.sections is not None:
             rows = 1 << max(0, -(-self.batch // self.sections) - 1).bit_length()
         else:
-            rows = section_rows(self.batch, row_nbytes, self.chunk_size)
+            rows = section_rows(self.batch, row_nbytes, self.chunks.of(row_nbytes))
         return rows if self.bands == 1 else min(rows, self.bands)
 
     def add_map(

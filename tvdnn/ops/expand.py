@@ -6,7 +6,18 @@ from math import prod
 
 from ..collection import without_collection
 from ..errors import InputError
-from ..graph import DTYPE_NBYTES, RUN_CHUNKS, Direction, Graph, Kind, Network, Op, Value, fuse
+from ..graph import (
+    DTYPE_NBYTES,
+    RUN_CHUNKS,
+    ChunkSizes,
+    Direction,
+    Graph,
+    Kind,
+    Network,
+    Op,
+    Value,
+    fuse,
+)
 from ..memory import aligned
 from ..memory.blocks import block_nbytes
 from ..optim import SGD, Optimizer
@@ -43,9 +54,10 @@ TAKES = {Mode.TRAIN: "update", Mode.ACCUMULATE: "accumulate", Mode.AUTOGRAD: "",
 class Settings:
     """How a network is expanded into a step.
 
-    `dtype` is "fp32" (IEEE), "tf32" or "bf16"; `chunk_size` the bytes of a section, or `sections`
-    their number per map. `input_grads` are the network inputs whose gradient is wanted; `reserve`
-    are device bytes of the caller's to count, `opaque_nbytes` those that opaque ops allocate.
+    `dtype` is "fp32" (IEEE), "tf32" or "bf16"; `chunk_size` the bytes of a section, but for maps of
+    the classes that `chunk_classes` name with theirs; or `sections` is their number per map.
+    `input_grads` are the network inputs whose gradient is wanted; `reserve` are device bytes of the
+    caller's to count, `opaque_nbytes` those that opaque ops allocate.
     `losses` are those of the outputs, in their order.
     `fuse` joins ops that one kernel computes. `bands` is into how many bands of rows the maps of a
     sample are cut, None for as many as their size asks for.
@@ -62,6 +74,7 @@ class Settings:
     opaque_nbytes: int = 0
     fuse: bool = False
     bands: int | None = None
+    chunk_classes: tuple[tuple[int, int], ...] = ()
 
 
 @without_collection()
@@ -84,7 +97,7 @@ def expand(network: Network, settings: Settings) -> Graph:
         cut_network,
         dtype,
         precision,
-        settings.chunk_size,
+        ChunkSizes(settings.chunk_size, settings.chunk_classes),
         settings.sections,
         bands,
         wanted,

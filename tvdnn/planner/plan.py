@@ -1,7 +1,7 @@
 """Plan: the decisions for every buffer and the order of the passes; no time, no addresses."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +99,11 @@ class Plan:
     @property
     def slots(self) -> tuple[Slot, ...]:
         return tuple(slot for segment in self.segments for slot in segment.slots)
+
+    def led(self, lead: int) -> "Plan":
+        """The plan with each prefetch issued at most `lead` slots ahead of its use."""
+        moves = (replace(each, opens=max(each.opens, each.back - lead)) for each in self.transfers)
+        return replace(self, transfers=tuple(moves))
 
     def __str__(self) -> str:
         """The policy, and a line for every map that moves or is made again: how much, and why."""

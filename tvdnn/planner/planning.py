@@ -58,18 +58,25 @@ def make_schedule(
     policy: str = "auto",
     budget: int | None = None,
     host_budget: int | None = None,
+    lead: int | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> Schedule:
     """The checked schedule of `policy` inside `budget` device and `host_budget` pinned bytes.
 
-    Raises InputError for an unknown policy, BudgetError (with the floor) where the policy has no
+    With `lead` no prefetch is issued more slots ahead of its use. Raises InputError for an unknown
+    policy and a `lead` below 0, BudgetError (with the floor) where the policy has no
     schedule that fits.
     """
 
+    if lead is not None and lead < 0:
+        raise InputError(f"lead is {lead}; a prefetch comes 0 or more slots ahead")
     if progress is not None:
         progress("planning", 0.0)
     with without_collection():
         schedule = _schedule(graph, costs, policy, budget, host_budget)
+        if lead is not None and schedule.plan.transfers:
+            plan = schedule.plan.led(lead)
+            schedule = lower(graph, plan, costs, budget=budget, host_budget=host_budget)
         check(schedule)
     if progress is not None:
         progress("planning", 1.0)

@@ -15,7 +15,8 @@ class Case:
     """What a row is about: a network and its batch, and how it is planned.
 
     `hardware` is the machine that runs it, or the profile that it is simulated on. `versions` names
-    the software, and the commit where it is known.
+    the software, and the commit where it is known. `chunk_size` is that of most maps where the
+    sizes are `tuned`.
     """
 
     net: str
@@ -27,6 +28,7 @@ class Case:
     chunk_size: int
     hardware: str
     versions: Mapping[str, str | None]
+    tuned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,7 @@ class Row:
     feedback: bool | None
     reason: str | None
     versions: Mapping[str, str | None]
+    tuned: bool
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -11,6 +11,7 @@ from ..ops.definition import Control, Launch
 from ..ops.expand import DTYPES
 from ..ops.registry import role
 from ..planner.schedule import Action, Operand, Residency, Schedule, Space, Step
+from ..planner.tuned import ENGINE, KERNEL
 from .images import Copy, image_of, one_image
 from .memory import Memory
 
@@ -33,15 +34,22 @@ class Tensors:
 
 
 def bind(
-    schedule: Schedule, memory: Memory, tensors: Tensors, kernels: SimpleNamespace, *, by_unit: bool
+    schedule: Schedule,
+    memory: Memory,
+    tensors: Tensors,
+    kernels: SimpleNamespace,
+    *,
+    by_unit: bool,
+    copies: str = ENGINE,
 ) -> list[Call]:
     """A call per step.
 
     With `by_unit` a launch runs unit by unit on copies of what it reads, for kernels whose bits
-    depend on the run's length and on addresses, as those of a CPU's matrix products do.
+    depend on the run's length and on addresses, as those of a CPU's matrix products do. `copies`
+    tells what copies, a copy engine or a kernel.
     """
     return [
-        bind_step(schedule.graph, step, memory, tensors, kernels, by_unit=by_unit)
+        bind_step(schedule.graph, step, memory, tensors, kernels, by_unit=by_unit, copies=copies)
         for step in schedule.steps
     ]
 
@@ -54,11 +62,13 @@ def bind_step(
     kernels: SimpleNamespace,
     *,
     by_unit: bool,
+    copies: str = ENGINE,
 ) -> Call:
     """The call that runs one step."""
     if step.action is Action.COPY:
         source, target = memory.raw(step.reads[0]), memory.raw(step.writes[0])
-        return lambda: _copy(source, target)
+        move = kernels.transfer if copies == KERNEL else _copy
+        return lambda: move(source, target)
     pass_ = graph.passes[step.pass_index]
     run = role(graph.ops[pass_.op].kind, pass_.role)
     by_piece = by_unit or pass_.windowed

@@ -38,6 +38,7 @@ from ..kernels import (
     resize,
     sample_sums,
     softmax,
+    transfer,
 )
 
 _MODULES = (
@@ -74,6 +75,7 @@ _MODULES = (
     resize,
     sample_sums,
     softmax,
+    transfer,
 )
 _SUFFIX = "_reference"
 

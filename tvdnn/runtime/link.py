@@ -6,7 +6,9 @@ from typing import Final
 
 import torch
 
+from ..kernels.transfer import transfer
 from ..planner.costs import Link
+from ..planner.tuned import ENGINE, KERNEL
 from ..units import MIB
 
 REPLAYS: Final = 5
@@ -22,31 +24,39 @@ to 55 (H200, 2026-11-21). To the device it is 54, and no share is taken.
 """
 
 
-def measure_link(device: torch.device) -> Link:
-    """Rates of long pinned copies, one way and both at once, and what one more copy costs."""
+def measure_link(device: torch.device, copies: str = ENGINE) -> Link:
+    """Rates of long pinned copies, one way and both at once, and what one more copy costs.
+
+    `copies` tells what copies: the copy engines, or a kernel.
+    """
+    move = transfer if copies == KERNEL else _by_engine
     hosts = [torch.empty(LONG_NBYTES, dtype=torch.uint8).pin_memory() for _ in range(2)]
     devices = [torch.zeros(LONG_NBYTES, dtype=torch.uint8, device=device) for _ in range(2)]
     streams = [torch.cuda.Stream(device) for _ in range(2)]
 
-    def copies(ways: tuple[int, ...], nbytes: int, count: int) -> None:
+    def run(ways: tuple[int, ...], nbytes: int, count: int) -> None:
         main = torch.cuda.current_stream(device)
         for way in ways:
             target, source = (hosts[0], devices[0]) if way == 0 else (devices[1], hosts[1])
             streams[way].wait_stream(main)
             with torch.cuda.stream(streams[way]):
                 for _ in range(count):
-                    target[:nbytes].copy_(source[:nbytes], non_blocking=True)
+                    move(source[:nbytes], target[:nbytes])
         for way in ways:
             main.wait_stream(streams[way])
 
     def seconds(ways: tuple[int, ...], nbytes: int, count: int) -> float:
-        copies(ways, nbytes, count)
-        return median(timed(lambda: copies(ways, nbytes, count)) for _ in range(REPLAYS)) / count
+        run(ways, nbytes, count)
+        return median(timed(lambda: run(ways, nbytes, count)) for _ in range(REPLAYS)) / count
 
     to_host, to_device, both = (LONG_NBYTES / seconds(ways, LONG_NBYTES, 4) for ways in WAYS)
     short_s = seconds((0,), SHORT_NBYTES, 64)
     latency_s = max(0.0, short_s - SHORT_NBYTES / to_host)
     return Link(to_host, to_device, both, both, latency_s, to_host_busy=BUSY_SHARE * to_host)
+
+
+def _by_engine(source: torch.Tensor, target: torch.Tensor) -> None:
+    target.copy_(source, non_blocking=True)
 
 
 def timed(run: Callable[[], None]) -> float:

@@ -1,29 +1,26 @@
 """The profiler: seconds of each pass on the present GPU and the link's rates, cached on disk."""
 
-import hashlib
 import json
 import os
 import platform
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import asdict, fields
-from pathlib import Path
 from statistics import median
-from tempfile import NamedTemporaryFile
 
 import torch
-import triton
 
-from .. import kernels as kernel_package
 from ..graph import RUN_CHUNKS, Graph, Param, Pass, Use, section_rows
 from ..memory import aligned
 from ..ops.definition import TORCH_DTYPES, Control
 from ..planner.costs import Link, Profile
 from ..planner.schedule import Action, Lane, Operand, Space, Step
+from ..planner.tuned import ENGINE
 from ..units import GIB
 from .binding import Call, Tensors, bind_step
+from .cache import cache_file, sources, write_whole
 from .kernels import kernel_set
 from .link import measure_link, timed
 from .memory import Memory
@@ -42,12 +39,14 @@ def profile(
     device: torch.device,
     kernels: str,
     limit: int | None = None,
+    copies: str = ENGINE,
     progress: Callable[[str, float], None] | None = None,
 ) -> Profile:
     """Measure every distinct pass of `graph` at several run lengths, on at most `limit` bytes.
 
-    Parameters and optimizer state are read or left alone, never written. Passes measured before on
-    this GPU with these versions and kernels come from the cache.
+    The link is that of copies by the copy engines or, as `copies` has it, by a kernel. Parameters
+    and optimizer state are read or left alone, never written. Passes measured before on this GPU
+    with these versions and kernels come from the cache.
     """
     cache = _Cache(device, kernels)
     samples: Samples = {}
@@ -65,10 +64,10 @@ def profile(
         if progress is not None:
             progress("profiling", (index + 1) / len(graph.passes))
     del scratch
-    if cache.link is None:
-        cache.link = measure_link(device)
+    if copies not in cache.links:
+        cache.links[copies] = measure_link(device, copies)
     cache.save()
-    return Profile(torch.cuda.get_device_name(device), cache.link, samples)
+    return Profile(torch.cuda.get_device_name(device), cache.links[copies], samples)
 
 
 def compile_together(
@@ -224,41 +223,19 @@ class Scratch:
 
 
 class _Cache:
-    """Measurements on disk, one file per GPU, versions and kernel sources.
-
-    The folder is `TVDNN_CACHE`, else tvdnn in the user's cache folder.
-    """
+    """Measurements on disk, one file per GPU, versions and kernel sources."""
 
     def __init__(self, device: torch.device, kernels: str) -> None:
-        home = Path(os.environ.get("TVDNN_CACHE", Path.home() / ".cache" / "tvdnn"))
-        versions = (torch.__version__, triton.__version__, kernels, _sources(), platform.machine())
-        parts = (torch.cuda.get_device_name(device), *versions)
-        name = "-".join(str(part).replace(" ", "_") for part in parts)
-        self._path = home / f"profile-{name}.json"
+        parts = (kernels, sources(), platform.machine())
+        self._path = cache_file("profile", torch.cuda.get_device_name(device), *parts)
         stored = json.loads(self._path.read_text()) if self._path.exists() else {}
         samples = stored.get("samples", {})
         self.samples: Samples = {key: tuple(map(tuple, rows)) for key, rows in samples.items()}
-        link = stored.get("link") or {}
-        self.link = Link(**link) if link.keys() == {field.name for field in fields(Link)} else None
+        names = {field.name for field in fields(Link)}
+        links = stored.get("links", {}).items()
+        self.links = {copies: Link(**link) for copies, link in links if link.keys() == names}
 
     def save(self) -> None:
         """Write what was measured, in one go."""
-        link = None if self.link is None else asdict(self.link)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"samples": self.samples, "link": link})
-        with NamedTemporaryFile("w", dir=self._path.parent, delete=False) as partial:
-            partial.write(text)
-        Path(partial.name).replace(self._path)
-
-
-def _sources() -> str:
-    """A short hash of the kernels' sources."""
-    digest = hashlib.sha256()
-    for path in _kernel_files():
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
-
-
-def _kernel_files() -> Iterator[Path]:
-    for folder in kernel_package.__path__:
-        yield from sorted(Path(folder).glob("*.py"))
+        links = {copies: asdict(link) for copies, link in self.links.items()}
+        write_whole(self._path, {"samples": self.samples, "links": links})

@@ -12,6 +12,7 @@ from ..ops.expand import DTYPES
 from ..planner.costs import Costs
 from ..planner.schedule import Schedule
 from ..planner.timeline import Timeline
+from ..planner.tuned import ENGINE
 from .arena import Arena
 from .binding import Call, Lap, Place, Tensors, bind, input_places, output_places, place_view
 from .cpu import CpuExecutor
@@ -29,8 +30,8 @@ class Runner:
     On a GPU it runs every kernel once on scratch bytes and captures the halves as graphs, and does
     so again when arena or slab have grown. `order_seed` randomizes the order of steps on the CPU,
     `delay_seed` delays them at random on a GPU. On the CPU steps are timed as on a machine whose
-    costs are the `clock`. After an exception in a step the runner is dead and
-    says so.
+    costs are the `clock`. `copies` tells what copies, a copy engine or a kernel. After an exception
+    in a step the runner is dead and says so.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Runner:
         order_seed: int | None = None,
         delay_seed: int | None = None,
         clock: Costs | None = None,
+        copies: str = ENGINE,
         progress: Progress | None = None,
     ) -> None:
         self.schedule = schedule
@@ -53,7 +55,7 @@ class Runner:
         self._precision = DTYPES[schedule.graph.dtype][1]
         self._arena, self._slab = arena, slab
         self._order_seed, self._delay_seed = order_seed, delay_seed
-        self._clock = clock
+        self._clock, self._copies = clock, copies
         self._progress = progress
         self._dead: str | None = None
         self._executor: CpuExecutor | CudaExecutor | None = None
@@ -215,9 +217,7 @@ class Runner:
 
     def _prepare(self) -> None:
         self._memory = Memory(self._arena.bytes, self._slab.bytes)
-        calls = bind(
-            self.schedule, self._memory, self._tensors, self._kernels, by_unit=self._by_unit
-        )
+        calls = self._bind(self._tensors, by_unit=self._by_unit)
         if self._arena.device.type == "cuda":
             self._executor = self._capture(calls)
         else:
@@ -244,7 +244,11 @@ class Runner:
         """The calls of all steps, but on stand-ins for what they would update."""
         scratch = {name: self._stand_in(tensors) for name, tensors in self._tensors.updates.items()}
         tensors = Tensors(self._tensors.params, scratch, self._tensors.control)
-        return bind(self.schedule, self._memory, tensors, self._kernels, by_unit=False)
+        return self._bind(tensors, by_unit=False)
+
+    def _bind(self, tensors: Tensors, *, by_unit: bool) -> list[Call]:
+        made = self.schedule, self._memory, tensors, self._kernels
+        return bind(*made, by_unit=by_unit, copies=self._copies)
 
     def _stand_in(
         self, tensors: tuple[torch.Tensor | None, ...]
