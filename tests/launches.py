@@ -46,6 +46,7 @@ from tvdnn.kernels import (
     resize,
     sample_sums,
     softmax,
+    transfer,
 )
 from tvdnn.kernels.batch_norm_tiles import BatchNormPlan, batch_norm_plan
 from tvdnn.kernels.chunks import num_chunks
@@ -551,6 +552,12 @@ def _unstage(o: Operands) -> Launch:
     return Launch(lambda: layout.unstage(y, x), (x,))
 
 
+def _transfer(o: Operands) -> Launch:
+    source = o.bytes(o.size.samples * o.size.side * o.size.channels)
+    target = o.like(source)
+    return Launch(lambda: transfer.transfer(source, target), (target,))
+
+
 def _shuffle_channels(o: Operands) -> Launch:
     x = o.maps()
     y = o.like(x)
@@ -805,6 +812,7 @@ LAUNCHES: dict[str, Make] = {
     "sum_slices": _sum_slices,
     "stage": _stage,
     "unstage": _unstage,
+    "transfer": _transfer,
     "shuffle_channels": _shuffle_channels,
     "cast": _cast,
     "add": _add,

@@ -1,0 +1,15 @@
+"""Launches of transfer.py to compile."""
+
+import torch
+
+from tests.offline import ALL, Case
+from tvdnn.kernels.transfer import transfer
+
+
+def _copies() -> None:
+    for nbytes in (2**24, 1001):
+        source = torch.empty(nbytes, dtype=torch.uint8, device="meta")
+        transfer(source, torch.empty_like(source))
+
+
+CASES = [Case("copies of bytes", _copies, archs=ALL)]
