@@ -8,7 +8,7 @@ import typer
 
 from .. import __version__
 from ..errors import InputError, TvdnnError
-from . import bench, doctor, plan, trace, train
+from . import bench, doctor, plan, trace, train, tune
 from .output import DONE, USAGE, fail
 
 
@@ -34,7 +34,8 @@ def _app() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(_root)
-    for command in (bench.bench, plan.plan, trace.trace, train.train, doctor.doctor):
+    commands = (bench.bench, plan.plan, tune.tune, trace.trace, train.train, doctor.doctor)
+    for command in commands:
         app.command()(command)
     return app
 

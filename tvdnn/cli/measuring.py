@@ -16,6 +16,7 @@ from ..optim import SGD
 from ..planner.costs import Costs
 from ..planner.schedule import Schedule
 from ..planner.timeline import Timeline
+from ..planner.tuned import Choice
 from ..report.rows import Case, Measurement, Row, measured_row
 from ..runtime.slab import Slab
 from ..units import Limit
@@ -105,11 +106,13 @@ def measured(
     *,
     optimizer: SGD = OPTIMIZER,
     feedback: bool = False,
+    choice: Choice | None = None,
 ) -> Measured:
     """Train a fresh network of the same weights on these batches, under one policy and budget.
 
-    The first step warms up: it is not timed. With `feedback` the plan follows the first steps. What
-    has no schedule within the limits, or none that this machine can hold, yields an infeasible row.
+    The first step warms up: it is not timed. With `feedback` the plan follows the first steps.
+    A `choice` tells the lead and what copies. What has no schedule within the limits, or none that
+    this machine can hold, yields an infeasible row.
     """
     budget = _budget_nbytes(request, policy, limit, report)
     case = make_case(request, policy, budget, device.name, software(device.label))
@@ -124,6 +127,8 @@ def measured(
             budget=budget,
             host_budget=request.host_budget,
             chunk_size=request.chunks,
+            lead=None if choice is None else choice.lead,
+            copies=None if choice is None else choice.copies,
             dtype=request.dtype,
             kernels=device.kernels,
             slab=device.slab,

@@ -94,7 +94,7 @@ def as_tuned(request: Request, hardware: str) -> Request:
     """The request with what tuning found for it on this machine, where nothing else was asked."""
     if not has_records(hardware):
         return request
-    tuned = find_tuned(hardware, _network(request.net, request.batch, request.shape), request.dtype)
+    tuned = find_tuned(hardware, network_of(request), request.dtype)
     if tuned is None:
         return request
     chunks = None if request.sized else tuned.chunks
@@ -116,14 +116,19 @@ def make_graph(request: Request, policy: str, report: StageReport) -> Graph:
 
 @cache
 def _graph(request: Request, *, fuse: bool) -> Graph:
-    network = _network(request.net, request.batch, request.shape)
+    network = network_of(request)
     losses = losses_of("cross_entropy", None, torch.device("meta")).each
     settings = training_settings(losses, OPTIMIZER, request.dtype, request.chunks, None)
     return expand(check_trainable(network, losses), replace(settings, fuse=fuse))
 
 
+def network_of(request: Request) -> Network:
+    """The network as it is traced, without memory."""
+    return _traced(request.net, request.batch, request.shape)
+
+
 @cache
-def _network(name: str, batch: int, shape: tuple[int, int, int]) -> Network:
+def _traced(name: str, batch: int, shape: tuple[int, int, int]) -> Network:
     with torch.device("meta"), Unfilled():
         net = models.by_name(name)
         return trace(net, (torch.empty(batch, *shape),))

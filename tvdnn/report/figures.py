@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 from ..errors import InputError
 from ..planner.schedule import Lane, Schedule
 from ..planner.timeline import Timeline, copy_waits
-from ..units import GIB, format_bytes
+from ..units import GIB, MIB, format_bytes
 from .rows import Row
 from .traces import Moment, Work, moments, work_of
+from .tuning import CurvePoint, limit_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -75,6 +76,34 @@ def draw_sweep(rows: Sequence[Row], path: Path, *, title: str) -> None:
     axes.set_xlabel("budget, GiB")
     axes.set_ylabel("ms a step")
     axes.set_ylim(bottom=0)
+    axes.legend()
+    figure.savefig(path)
+
+
+def draw_curve(points: Sequence[CurvePoint], path: Path, *, title: str) -> None:
+    """Write the step times of each budget over chunk sizes to `path`, simulated and measured.
+
+    Raises InputError as `draw` does.
+    """
+    figure = _figure(path)
+    axes = figure.subplots()
+    for budget in dict.fromkeys(point.budget for point in points):
+        color = None
+        for kind, style in (("simulated", ":"), ("measured", "-")):
+            times = [
+                (point.chunk_size / MIB, seconds * MILLISECONDS)
+                for point in points
+                if point.budget == budget and (seconds := getattr(point, f"{kind}_s")) is not None
+            ]
+            label = f"{limit_text(budget)}, {kind}"
+            if times:
+                (line,) = axes.plot(*zip(*times, strict=True), style, marker="o", color=color)
+                line.set_label(label)
+                color = line.get_color()
+    axes.set_title(title)
+    axes.set_xscale("log", base=2)
+    axes.set_xlabel("chunk size, MiB")
+    axes.set_ylabel("ms a step")
     axes.legend()
     figure.savefig(path)
 

@@ -16,22 +16,28 @@ EMPTY: Final[Mapping[str, Any]] = {"trials": {}, "chunks": None, "choices": {}}
 class Record:
     """The record of `network`, computed in `dtype`, on the machine called `hardware`.
 
-    `trials` are the seconds of a step that each thing tried takes; `tuned` is what was settled.
+    `trials` are the seconds of a step that each thing tried takes, None where it has no room;
+    `tuned` is what was settled.
     Each change is on disk when it is made, so that what was tried is never lost.
     """
 
     def __init__(self, hardware: str, network: Network, dtype: str) -> None:
         self.path = _path(hardware, network, dtype)
         stored = json.loads(self.path.read_text()) if self.path.exists() else EMPTY
-        self.trials: dict[str, float] = dict(stored["trials"])
+        self.trials: dict[str, float | None] = dict(stored["trials"])
         self.tuned = _tuned(stored)
 
-    def add_trial(self, name: str, seconds: float) -> None:
+    def add_trial(self, name: str, seconds: float | None) -> None:
         self.trials[name] = seconds
         self._save()
 
     def settle(self, tuned: Tuned) -> None:
         self.tuned = tuned
+        self._save()
+
+    def forget(self) -> None:
+        """Start anew."""
+        self.trials, self.tuned = {}, Tuned()
         self._save()
 
     def _save(self) -> None:

@@ -1,0 +1,69 @@
+"""Machines that tuning tries things on: one of a data sheet, or the GPU that is here."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..graph import Graph
+from ..planner.costs import Costs, Hardware, Roofline
+from ..planner.tuned import COPIES, ENGINE, Choice
+from ..runtime.profiler import profile
+from ..units import Limit
+from .measuring import Device, measured, planned_on
+from .output import StageReport
+from .request import Request, make_graph, random_labelled
+
+STEPS = 10  # that are timed, after one
+
+
+@dataclass(frozen=True, slots=True)
+class DataSheet:
+    """A machine that is only simulated: nothing runs, and no rates of kernels' copies are known."""
+
+    profile: Hardware
+    measures: bool = False
+    copies: tuple[str, ...] = (ENGINE,)
+
+    @property
+    def hardware(self) -> str:
+        return self.profile.name
+
+    def costs(self, graph: Graph, copies: str) -> Costs:
+        return Roofline(self.profile, graph.dtype)
+
+    def measured_s(self, request: Request, choice: Choice, budget: Limit) -> float | None:
+        return None
+
+
+class PresentGpu:
+    """The GPU that is here: its passes are profiled, and steps are timed in fresh trainers."""
+
+    measures = True
+    copies = COPIES
+
+    def __init__(self, device: Device, report: StageReport) -> None:
+        self.hardware = planned_on(device.device)
+        self._device, self._report = device, report
+        self._costs: dict[tuple[int, str], Costs] = {}
+        self._batch: tuple[Tensor, Tensor] | None = None
+
+    def costs(self, graph: Graph, copies: str) -> Costs:
+        key = (id(graph), copies)  # the graphs of a command live as long as it runs
+        if key not in self._costs:
+            self._costs[key] = profile(
+                graph,
+                device=self._device.device,
+                kernels=self._device.kernels or "triton",
+                copies=copies,
+                progress=self._report,
+            )
+        return self._costs[key]
+
+    def measured_s(self, request: Request, choice: Choice, budget: Limit) -> float | None:
+        if self._batch is None:
+            graph = make_graph(request, choice.policy, self._report)
+            self._batch = random_labelled(request, graph, self._device.device)
+        batches = [self._batch] * (STEPS + 1)
+        policy, report = choice.policy, self._report
+        found = measured(request, self._device, policy, budget, batches, report, choice=choice)
+        return found.row.step_s
