@@ -5,12 +5,14 @@
     python -m bench.steps deep -o bench/results/deep.json
     python -m bench.steps largest -o bench/results/largest.json
     python -m bench.steps soak -o bench/results/soak.json
+    python -m bench.steps tuned -o bench/results/tuned.json
 
 `compare` trains a network by torch eager, torch.compile, that with the batch in `--parts` whose
 gradients add up, keep, and auto `--inside` GiB that hold the caller's tensors too. `matrix` trains
 VGG-16 (batch 256) under every vDNN policy at several budgets, `deep` VGG-416 (batch 32) and AlexNet
 (batch 7168) inside 12 GiB, `largest` four times the batches that SuperNeurons reaches in as much,
-`soak` runs 1,000 steps and repeats a run with random delays. Losses and weights after 20 steps are
+`soak` runs 1,000 steps and repeats a run with random delays, `tuned` trains inside a budget before
+and after `tvdnn tune`. Losses and weights after 20 steps are
 compared with keep's in the same run. Each file holds its rows as JSON. Let no other job of the host
 copy meanwhile: three at once, each on a GPU of its own, took up to 13% longer.
 """
@@ -21,6 +23,7 @@ import gc
 import hashlib
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -39,12 +42,14 @@ import tvdnn
 from bench.environment import environment
 from bench.nets import batch, loss_of, net_of, network
 from tests.accuracy import eager
+from tvdnn.cli import main as tvdnn_command
 from tvdnn.engine import training_graph
 from tvdnn.errors import BudgetError
 from tvdnn.planner.costs import Costs, Link
 from tvdnn.planner.planning import DEFAULT_CHUNK_SIZE, bound_of, floor_of
 from tvdnn.planner.schedule import Lane, Schedule
 from tvdnn.planner.timeline import Timeline, copy_waits
+from tvdnn.planner.tuned import ENGINE
 from tvdnn.report.rows import Case, Floor, Measurement, infeasible_row, measured_row
 from tvdnn.runtime.slab import Slab, available_nbytes
 from tvdnn.units import GIB
@@ -61,6 +66,8 @@ SUPERNEURONS = {  # largest batches in 12 GB: Wang et al., PPoPP 2018
     "resnet101": 256,
     "resnet152": 176,
 }
+TUNED = (("vgg16", 256, 2.5), ("resnet50", 256, 4))  # networks, batches and GiB
+UNTUNED = {"chunk_size": DEFAULT_CHUNK_SIZE, "lead": sys.maxsize, "copies": ENGINE}
 HOST_CAP = 110 * GIB
 AUTOCAST = "torch.compile, autocast"
 SGD = tvdnn.optim.SGD(lr=1e-3, momentum=0.9)
@@ -75,7 +82,9 @@ def main() -> None:
     parser.add_argument("job", choices=JOBS)
     parser.add_argument("--net", default="vgg16", help="any of torchvision's or ours")
     parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--nets", nargs="+", default=tuple(SUPERNEURONS), help="of `largest`")
+    parser.add_argument(
+        "--nets", nargs="+", default=tuple(SUPERNEURONS), help="of `largest`, `tuned`"
+    )
     parser.add_argument("--image-size", type=int, help="the network's own unless given")
     parser.add_argument("--parts", type=int, nargs="*", default=(4, 8, 16))
     parser.add_argument("--inside", type=float, nargs="*", default=())
@@ -92,7 +101,7 @@ def main() -> None:
     title, note, rows = JOBS[options.job](options)
     keep = next((row["step_s"] for row in rows if row["policy"] == "keep" and row["step_s"]), None)
     for row in rows:
-        if row.get("step_s") and keep and options.job not in ("deep", "largest"):
+        if row.get("step_s") and keep and options.job not in ("deep", "largest", "tuned"):
             row["slowdown"] = row["step_s"] / keep
     document = {"title": title, "note": note, "environment": environment(), "rows": rows}
     options.output.write_text(json.dumps(document, indent=1) + "\n")
@@ -200,7 +209,52 @@ def soak(options: argparse.Namespace) -> tuple[str, str, Rows]:
     return f"Endurance: VGG-16, batch 256, {options.dtype}", note, rows
 
 
-JOBS = {"compare": compare, "matrix": matrix, "deep": deep, "largest": largest, "soak": soak}
+def tuned(options: argparse.Namespace) -> tuple[str, str, Rows]:
+    """keep, and auto inside a budget, as they are by default and as tuned.
+
+    What was tried before, in the cache, is not tried again.
+    """
+    rows: Rows = []
+    slab = Slab(pinned=True)
+    for net, size, inside in (each for each in TUNED if each[0] in options.nets):
+        x, y = batch(net, size)
+        untuned = Oracle()
+        for policy, budget in (("keep", None), ("auto", inside)):
+            row = run(net, policy, budget, x, y, options.dtype, slab, untuned, **UNTUNED)
+            rows.append(row | {"tuned": False})
+        found, oracle = tune(net, size, inside, options.dtype), Oracle()
+        for policy, budget in (("keep", None), (found["choice"]["policy"], inside)):
+            row = run(net, policy, budget, x, y, options.dtype, slab, oracle)
+            assert row["chunk_size"] == found["chunks"]["default"], "tuned another network"
+            rows.append(row | {"tuned": True, **found})
+        del x, y
+    note = (
+        "Each pair of rows has one set of chunk sizes; `equal`: losses and weights as its keep's."
+    )
+    return f"Tuned against default, {options.dtype}", note, rows
+
+
+def tune(name: str, size: int, inside: float, dtype: str) -> dict[str, Any]:
+    """What `tvdnn tune` settles for one of our networks: chunk sizes, and the budget's choice."""
+    with TemporaryDirectory() as folder:
+        path = f"{folder}/tuned.json"
+        budget = str(round(inside * GIB))
+        command = ["tune", name, "--batch", str(size), "--dtype", dtype, "--budget", budget]
+        code = tvdnn_command([*command, "--report", "--json", path])
+        assert code == 0, f"tuning {name} ended with {code}"
+        found = json.loads(Path(path).read_text())
+    settled = found["budgets"][0]
+    return {"chunks": found["chunks"], "choice": settled["choice"], "curve": found["curve"]}
+
+
+JOBS = {
+    "compare": compare,
+    "matrix": matrix,
+    "deep": deep,
+    "largest": largest,
+    "soak": soak,
+    "tuned": tuned,
+}
 
 
 class Oracle:
@@ -318,6 +372,7 @@ def run(
     row |= {"equal": equal, "max_memory_allocated": allocated}
     row |= {"ready_s": ready, "first_step_s": ready + seconds[0]}
     row["construction_peak_bytes"] = trainer.construction_peak_nbytes
+    row["chunk_size"] = trainer.graph.chunk_size
     if policy == "keep":
         row["busy_share"] = busy_share(lambda: trainer.step(x, y))
     row["link_rate"] = min(trainer.costs.link.to_host, trainer.costs.link.to_device)

@@ -58,6 +58,8 @@ class Clocked:
         self.measured.append((request.chunks, choice))
         return 1.0 + (request.chunks.default != 16 * KIB) + (choice.lead is None) / 2
 
+    def close(self) -> None: ...
+
 
 @pytest.fixture
 def guessed(monkeypatch: pytest.MonkeyPatch) -> None:

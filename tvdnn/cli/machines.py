@@ -34,6 +34,9 @@ class DataSheet:
     def measured_s(self, request: Request, choice: Choice, budget: Limit) -> float | None:
         return None
 
+    def close(self) -> None:
+        """Nothing is held."""
+
 
 class PresentGpu:
     """The GPU that is here: its passes are profiled, and steps are timed in fresh trainers."""
@@ -67,3 +70,7 @@ class PresentGpu:
         policy, report = choice.policy, self._report
         found = measured(request, self._device, policy, budget, batches, report, choice=choice)
         return found.row.step_s
+
+    def close(self) -> None:
+        """Give back the host memory that trainers shared."""
+        self._device.slab.close()

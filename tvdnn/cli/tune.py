@@ -80,6 +80,7 @@ def tune(
             record.forget()
         tuner = Tuner(request, machine, record, progress)
         code = _tune(console, tuner, budgets, sizes)
+        machine.close()
     title = _title(request, machine)
     _show(tuner, title, json_file)
     points = tuple(tuner.curve(budgets))

@@ -54,6 +54,8 @@ class Machine(Protocol):
         """Seconds of a step as it runs, None where it has no room."""
         ...
 
+    def close(self) -> None: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Trial:
