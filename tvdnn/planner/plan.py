@@ -103,7 +103,7 @@ class Plan:
     def led(self, lead: int) -> "Plan":
         """The plan with each prefetch issued at most `lead` slots ahead of its use."""
         moves = (replace(each, opens=max(each.opens, each.back - lead)) for each in self.transfers)
-        return replace(self, transfers=tuple(moves))
+        return replace(self, transfers=tuple(moves), standing=None)
 
     def __str__(self) -> str:
         """The policy, and a line for every map that moves or is made again: how much, and why."""

@@ -74,8 +74,8 @@ def make_schedule(
         progress("planning", 0.0)
     with without_collection():
         schedule = _schedule(graph, costs, policy, budget, host_budget)
-        if lead is not None and schedule.plan.transfers:
-            plan = schedule.plan.led(lead)
+        plan = schedule.plan if lead is None else schedule.plan.led(lead)
+        if plan.transfers != schedule.plan.transfers:
             schedule = lower(graph, plan, costs, budget=budget, host_budget=host_budget)
         check(schedule)
     if progress is not None:
