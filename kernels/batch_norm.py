@@ -28,9 +28,11 @@ from .batch_norm_tiles import (
     slice_ranges,
     slices_of,
     summing,
+    words_at,
     writing,
 )
 from .rounding import stored, stored_reference
+from .signs import packed_signs, packed_signs_reference, words_of
 
 RECALLED: Final = 128  # channels of a program
 
@@ -159,8 +161,9 @@ def function_of(y, coefficient, FUNCTION: tl.constexpr) -> tl.tensor:
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _normalize_kernel(
-    x_ptr, statistics_ptr, weight_ptr, bias_ptr, residual_ptr, y_ptr, num_rows, channels,
-    x_pitch, residual_pitch, y_pitch, coefficient, FUNCTION: tl.constexpr, PRECISION: tl.constexpr,
+    x_ptr, statistics_ptr, weight_ptr, bias_ptr, residual_ptr, y_ptr, signs_ptr,
+    num_rows, channels, x_pitch, residual_pitch, y_pitch, coefficient,
+    FUNCTION: tl.constexpr, PRECISION: tl.constexpr,
     ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     tile, c, mask_c = place_of(tl.program_id(0), channels, ALIGN, BLOCK_C)
@@ -178,6 +181,10 @@ def _normalize_kernel(
         y = function_of(y.to(tl.float32), coefficient, FUNCTION).to(y_ptr.dtype.element_ty)
     y = stored(y, y_ptr.dtype.element_ty, PRECISION)
     tl.store(y_ptr + offsets(start, c, y_pitch, ALIGN, BLOCK_R), y, mask=mask)
+    if signs_ptr is not None:
+        dtype: tl.constexpr = signs_ptr.dtype.element_ty
+        offs, mask = words_at(start, num_rows - start, channels, dtype, BLOCK_R, BLOCK_C)
+        tl.store(signs_ptr + offs, packed_signs(y.to(tl.float32), dtype), mask=mask)
 
 
 def batch_norm_moments(x: Tensor, partials: Tensor, *, group: int) -> None:
@@ -232,14 +239,15 @@ def batch_norm_recall(
 
 def batch_norm(
     x: Tensor, statistics: Tensor, weight: Tensor | None, bias: Tensor | None,
-    residual: Tensor | None, y: Tensor, *,
+    residual: Tensor | None, y: Tensor, signs: Tensor | None = None, *,
     function: str = "", coefficient: float = 0.0, precision: str = "ieee",
 ) -> None:  # fmt: skip
     """y = (x - mean) / sqrt(variance + eps) * weight + bias, then + residual, then its function.
 
     That is "relu", one of activation.py's with its coefficient, or "" for none. Rounded to y's type
     after each, as ops apart would, and last as products of `precision` read it. y may be the
-    residual. Moves each map once.
+    residual. `signs`, uint8 [..., C / 8], tell where y is above zero (signs.py). Moves each map
+    once.
     """
     if x.numel() == 0:
         return
@@ -247,8 +255,9 @@ def batch_norm(
     num_rows, tile = x.numel() // channels, writing(x, residual, y)
     grid = (triton.cdiv(num_rows, tile["BLOCK_R"]) * triton.cdiv(channels, tile["BLOCK_C"]),)
     _normalize_kernel[grid](
-        x, statistics, weight, bias, residual, y, num_rows, channels,
-        pitch_of(x), pitch_of(residual), pitch_of(y), float(coefficient),
+        x, statistics, weight, bias, residual, y,
+        None if signs is None else words_of(signs, channels),
+        num_rows, channels, pitch_of(x), pitch_of(residual), pitch_of(y), float(coefficient),
         FUNCTION=function, PRECISION=precision, **tile,
     )  # fmt: skip
 
@@ -299,7 +308,7 @@ def batch_norm_recall_reference(
 
 def batch_norm_reference(
     x: Tensor, statistics: Tensor, weight: Tensor | None, bias: Tensor | None,
-    residual: Tensor | None, y: Tensor, *,
+    residual: Tensor | None, y: Tensor, signs: Tensor | None = None, *,
     function: str = "", coefficient: float = 0.0, precision: str = "ieee",
 ) -> None:  # fmt: skip
     """What `batch_norm` computes."""
@@ -311,6 +320,8 @@ def batch_norm_reference(
     elif function:
         activate_reference(total, total, function=function, coefficient=coefficient)
     y.copy_(stored_reference(total, y.dtype, precision))
+    if signs is not None:
+        signs.copy_(packed_signs_reference(y))
 
 
 def normalized_reference(

@@ -28,9 +28,11 @@ from .batch_norm_tiles import (
     slice_ranges,
     slices_of,
     summing,
+    words_at,
     writing,
 )
 from .rounding import stored, stored_reference
+from .signs import passes, passes_reference, words_of
 
 
 @triton.jit
@@ -52,8 +54,8 @@ def _behind(
 
 @triton.jit(do_not_specialize=["num_rows", "group_rows", "slice_rows", "splits"])
 def _sums_kernel(
-    x_ptr, dy_ptr, term_ptr, statistics_ptr, weight_ptr, bias_ptr, y_ptr, partials_ptr, grad_ptr,
-    num_rows, channels, x_pitch, dy_pitch, term_pitch, y_pitch, grad_pitch,
+    x_ptr, dy_ptr, term_ptr, statistics_ptr, weight_ptr, bias_ptr, y_ptr, signs_ptr, partials_ptr,
+    grad_ptr, num_rows, channels, x_pitch, dy_pitch, term_pitch, y_pitch, grad_pitch,
     group_rows, slice_rows, splits, coefficient,
     FUNCTION: tl.constexpr, BY_OUTPUT: tl.constexpr, OUT_PRECISION: tl.constexpr,
     PRECISION: tl.constexpr, ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
@@ -76,7 +78,11 @@ def _sums_kernel(
             total = dy.to(tl.float32) + tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
             dy = total.to(dy_ptr.dtype.element_ty)
         dy = dy.to(tl.float32)
-        if y_ptr is not None:
+        if signs_ptr is not None:
+            dtype: tl.constexpr = signs_ptr.dtype.element_ty
+            offs, mask_w = words_at(start + first, count - first, channels, dtype, BLOCK_R, BLOCK_C)
+            dy = tl.where(passes(tl.load(signs_ptr + offs, mask=mask_w, other=0)), dy, 0.0)
+        elif y_ptr is not None:
             ptrs = y_ptr + offsets(start + first, c, y_pitch, ALIGN, BLOCK_R)
             dy = tl.where(tl.load(ptrs, mask=mask, other=0.0) <= 0, 0.0, dy)
         elif FUNCTION != "":
@@ -161,17 +167,20 @@ def batch_norm_grad_sums(
 ) -> None:  # fmt: skip
     """Sums of g and of g (x - mean) over each slice, as `batch_norm_moments` cuts them.
 
-    g is dy, or dy + term in its type; zero where y, the output of a ReLU, is not above zero.
-    Without y it is the gradient behind `function` of the normalized x, as `batch_norm` has it with
-    the precision `out_precision`. It is written to `grad`, if given, which may be dy, as products
-    of `precision` read it. Moves each map once.
+    g is dy, or dy + term in its type; zero where y, the output of a ReLU, is not above zero, for
+    which its signs may stand, uint8 [..., C / 8]. Without y it is the gradient behind `function` of
+    the normalized x, as `batch_norm` has it with the precision `out_precision`. It is written to
+    `grad`, if given, which may be dy, as products of `precision` read it. Moves each map once.
     """
     cut = slices_of(x.shape, partials, group)
     channels = x.shape[-1]
+    signs = None
+    if y is not None and y.dtype == torch.uint8:
+        y, signs = None, words_of(y, channels)
     tile = summing(x, dy, term, y, grad)
     grid = (cut.count * triton.cdiv(channels, tile["BLOCK_C"]),)
     _sums_kernel[grid](
-        x, dy, term, statistics, weight, bias, y, partials, grad, cut.rows, channels,
+        x, dy, term, statistics, weight, bias, y, signs, partials, grad, cut.rows, channels,
         pitch_of(x), pitch_of(dy), pitch_of(term), pitch_of(y), pitch_of(grad),
         cut.group_rows, cut.slice_rows, cut.splits, float(coefficient),
         **_behind_constants(function, out_precision), PRECISION=precision, **tile,
@@ -234,7 +243,7 @@ def batch_norm_grad_sums_reference(
     if term is not None:
         dy = (dy.float() + term.float()).to(dy.dtype)
     if y is not None:
-        dy = dy.masked_fill(y <= 0, 0.0)
+        dy = dy.masked_fill(~passes_reference(y) if y.dtype == torch.uint8 else y <= 0, 0.0)
     elif function:
         settings = {"function": function, "coefficient": coefficient, "precision": out_precision}
         dy = _behind_reference(x, dy, statistics, weight, bias, **settings)

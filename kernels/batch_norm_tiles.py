@@ -138,6 +138,22 @@ def offsets(start, c, pitch, ALIGN: tl.constexpr, BLOCK_R: tl.constexpr) -> tl.t
 
 
 @triton.jit
+def words_at(
+    start, count, channels, dtype: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr
+) -> tl.tuple:
+    """Offsets, and their mask, of the signs (signs.py) of a program's channels.
+
+    They are words of this type, those of the first `count` rows from `start` (int64) on.
+    """
+    BITS: tl.constexpr = dtype.primitive_bitwidth
+    WORDS: tl.constexpr = BLOCK_C // BITS
+    words = channels // BITS
+    rows = tl.arange(0, BLOCK_R)[:, None]
+    word = tl.program_id(0) % tl.cdiv(channels, BLOCK_C) * WORDS + tl.arange(0, WORDS)[None, :]
+    return start * words + (rows * words + word), (rows < count) & (word < words)
+
+
+@triton.jit
 def normalizing(statistics_ptr, weight_ptr, bias_ptr, c, mask_c, channels) -> tl.tuple:
     """Mean, factor and summand of the normalization of channels c, [1, BLOCK_C] each."""
     mean = tl.load(statistics_ptr + c, mask=mask_c, other=0.0)

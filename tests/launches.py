@@ -50,6 +50,7 @@ from tvdnn.kernels import (
 )
 from tvdnn.kernels.batch_norm_tiles import BatchNormPlan, batch_norm_plan
 from tvdnn.kernels.chunks import num_chunks
+from tvdnn.kernels.signs import packed_signs_reference
 
 KERNELS = Path(__file__).parents[1] / "kernels"
 REFERENCE = "_reference"
@@ -472,16 +473,21 @@ def _normalizing(o: Operands) -> tuple[Tensor, Tensor, Tensor]:
     return o.random(3, o.size.channels), o.random(o.size.channels), o.random(o.size.channels)
 
 
+def _signs(o: Operands) -> Tensor:
+    """Bits of all channels, which a launch may write."""
+    return packed_signs_reference(o.maps())
+
+
 def _batch_norm(o: Operands) -> Launch:
     x, residual = o.maps(), o.maps()
-    operands, y = (*_normalizing(o), residual), o.like(x)
+    operands, y, signs = (*_normalizing(o), residual), o.like(x), _signs(o)
     run = partial(batch_norm.batch_norm, function="relu")
-    return Launch(lambda: run(x, *operands, y), (y,))
+    return Launch(lambda: run(x, *operands, y, signs), (y, signs))
 
 
 def _batch_norm_grad_sums(o: Operands) -> Launch:
-    x, dy, term, y, (plan, shape) = o.maps(), o.maps(), o.maps(), o.maps(), _slices(o)
-    operands, partials, grad = (*_normalizing(o), y), o.empty(*shape), o.like(dy)
+    x, dy, term, (plan, shape) = o.maps(), o.maps(), o.maps(), _slices(o)
+    operands, partials, grad = (*_normalizing(o), _signs(o)), o.empty(*shape), o.like(dy)
     run = partial(batch_norm_grad.batch_norm_grad_sums, group=plan.group, function="relu")
     return Launch(lambda: run(x, dy, term, *operands, partials, grad), (partials, grad))
 

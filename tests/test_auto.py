@@ -25,7 +25,7 @@ from tvdnn.planner.check import check
 from tvdnn.planner.costs import Roofline
 from tvdnn.planner.hardware import load
 from tvdnn.planner.lower import lower
-from tvdnn.planner.planning import floor_of, make_schedule
+from tvdnn.planner.planning import fitting, floor_of, make_schedule
 from tvdnn.planner.policies.auto import Choice, auto
 from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.recipes import Recipes, recipes
@@ -92,7 +92,7 @@ def test_resnet50_where_copies_bind() -> None:
         net, x = resnet50(), torch.empty(256, 3, 224, 224)
     graph = training_graph(net, x, optimizer=SGD(momentum=0.9), dtype="bf16", fuse=True)
     budget = 2624 * MIB
-    kept, schedule = planned(graph, "keep", None), planned(graph, "auto", budget)
+    kept, schedule = planned(graph, "keep", None), planned(fitting(graph, budget), "auto", budget)
     assert schedule.peak_nbytes <= budget < 0.3 * kept.peak_nbytes
     assert step_s(schedule) < 2 * step_s(kept)
 

@@ -18,6 +18,8 @@ from tvdnn.graph import Kind
 from tvdnn.graph.fusion import ACTIVATIONS
 from tvdnn.kernels.activation import FUNCTIONS
 from tvdnn.optim import SGD
+from tvdnn.planner import planning
+from tvdnn.planner.planning import fitting
 from tvdnn.trace import trace
 
 BATCH, SHAPE, CLASSES = 5, (3, 6, 6), 4
@@ -210,6 +212,26 @@ def test_residuals_and_relus_are_taken_in() -> None:
     assert not any(op.kind in ("add", "relu") for op in graph.network.ops)
     (side,) = (each for each in graph.passes if each.name == "side forward")
     assert side.writes[0].buffer == side.reads[2].buffer == "second"
+
+
+def test_signs_of_sums_are_kept_where_there_is_room(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Backward reads them for the maps; where room is short, it reads the maps to the same bits."""
+    net, how = make_net(), {"dtype": "bf16", "chunk_size": CHUNK_SIZE}
+    graph = training_graph(net, torch.empty(BATCH, *SHAPE), fuse=True, **how)
+    assert graph.lean is not None
+    lean = graph.lean()
+    assert graph.spared == {"signs side", "signs last"} == set(graph.buffers) - set(lean.buffers)
+    masks = {each.name: each.reads[-1].buffer for each in graph.passes if each.role == "grad_sums"}
+    assert (masks["side grad_sums"], masks["last grad_sums"]) == ("signs side", "signs last")
+    assert fitting(graph, None) is fitting(graph, 1 << 30) is graph
+    assert fitting(graph, 0) == lean
+    options = {**how, "kernels": "torch", "steps": 2}
+    kept = trained(net, "keep", device, **options)
+    monkeypatch.setattr(planning, "SPARED_SHARE", 0.0)
+    least = trained(net, "keep", device, **options, budget=1 << 30)
+    assert all(torch.equal(one, other) for one, other in zip(kept, least, strict=True))
 
 
 def test_functions_are_taken_in() -> None:

@@ -13,6 +13,7 @@ from torch.nn import functional
 from tests.kernels.numerics import poisoned, poisoned_like, randn, rms_error
 from tvdnn.kernels import activation, batch_norm, batch_norm_grad
 from tvdnn.kernels.batch_norm_tiles import batch_norm_plan, slice_ranges
+from tvdnn.kernels.signs import passes_reference
 
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 4e-3}
 SHAPES = [(3, 5, 7, 12), (40, 3, 3, 7), (700, 70), (2, 36, 36, 20), (7, 1, 1, 1)]
@@ -180,6 +181,32 @@ def test_ranges_of_wider_maps(suffix: str, generator: torch.Generator) -> None:
             around = ours.as_strided((5, 3, 3, 40), (360, 120, 40, 1), 0)
             assert around[..., :8].isnan().all()
             assert around[..., 32:].isnan().all()
+
+
+@pytest.mark.parametrize("suffix", ["", "_reference"])
+@pytest.mark.parametrize("shape", [(5, 6, 6, 96), (3, 5, 7, 24), (700, 8)])
+def test_signs_mask_as_the_output_does(
+    shape: tuple[int, ...], suffix: str, generator: torch.Generator
+) -> None:
+    """Also where it is NaN, and beside maps at a pitch."""
+    case = make_case(shape, torch.bfloat16, generator, **HOWS["term of a residual"])
+    channels, kernels, plan = shape[-1], launchers(suffix), batch_norm_plan(shape)
+    statistics = torch.rand(3, channels, generator=generator, device=case.x.device)
+    operands, y = (statistics, case.weight, case.bias), poisoned_like(case.x)
+    assert case.residual is not None
+    case.residual[-1, ..., 0] = torch.nan
+    signs = torch.full((*shape[:-1], channels // 8), 0xAA, dtype=torch.uint8, device=y.device)
+    kernels["batch_norm"](case.x, *operands, case.residual, y, signs, function="relu")
+    assert torch.equal(passes_reference(signs), ~(y <= 0))
+    found = []
+    for mask in (y, signs):
+        partials = poisoned(plan.partials_shape(shape[0], channels), torch.float32, y.device)
+        total = poisoned((*shape[:-1], channels + 8), torch.bfloat16, y.device)[..., :channels]
+        sums = (case.x, case.dy, case.term, *operands, mask, partials, total)
+        kernels["grad_sums"](*sums, group=plan.group, function="relu")
+        found.append([partials, total])
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("suffix", ["", "_reference"])

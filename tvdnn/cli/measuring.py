@@ -136,7 +136,7 @@ def measured(
             progress=report,
         )
     except REFUSALS as error:
-        graph = make_graph(request, policy, report)
+        graph = make_graph(request, policy, report, budget)
         return Measured(refused_row(case, graph, error, simulated=False))
     try:
         measurement = _run(trainer, batches, report)
@@ -150,7 +150,7 @@ def _budget_nbytes(request: Request, policy: str, limit: Limit, report: StageRep
     """The bytes of a budget, for which a floor takes a graph and costs."""
     if limit != "min":
         return limit
-    graph = make_graph(request, policy, report)
+    graph = make_graph(request, policy, report, limit)
     return budget_nbytes(limit, graph, default_costs(graph), policy)
 
 

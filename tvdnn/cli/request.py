@@ -23,7 +23,7 @@ from ..ops import expand
 from ..ops.expand import DTYPES
 from ..optim import SGD
 from ..planner.costs import Costs
-from ..planner.planning import DEFAULT_CHUNK_SIZE, POLICIES, bound_of, floor_of, fuses
+from ..planner.planning import DEFAULT_CHUNK_SIZE, POLICIES, bound_of, fitting, floor_of, fuses
 from ..planner.tuned import Asked, Choice, Tuned, choose
 from ..report.rows import Case, Floor, Row, infeasible_row
 from ..runtime.record import find_tuned, has_records
@@ -106,10 +106,11 @@ def chosen(request: Request, policy: str | None, budget: Limit) -> Choice:
     return choose(request.tuned, budget, Asked(policy))
 
 
-def make_graph(request: Request, policy: str, report: StageReport) -> Graph:
-    """The graph of a training step as `policy` plans it, traced without memory."""
+def make_graph(request: Request, policy: str, report: StageReport, limit: Limit = None) -> Graph:
+    """The graph of a training step as `policy` plans it in this budget, traced without memory."""
     report("tracing", 0.0)
     graph = _graph(replace(request, tuned=None), fuse=fuses(policy))
+    graph = fitting(graph, limit)
     report("tracing", 1.0)
     return graph
 

@@ -45,7 +45,7 @@ def simulated(
     report: StageReport,
 ) -> Outcome:
     """One policy inside one budget, on the machine that `costs` describe."""
-    graph = make_graph(request, policy, report)
+    graph = make_graph(request, policy, report, limit)
     budget = budget_nbytes(limit, graph, costs, policy)
     case = make_case(request, policy, budget, costs.hardware, software())
     try:

@@ -35,7 +35,8 @@ def _budgets(
 ) -> list[int]:
     """Evenly from the least of the policies' floors to what keeping everything takes."""
     floors = [
-        find_floor(make_graph(request, policy, report), costs, policy).nbytes for policy in policies
+        find_floor(make_graph(request, policy, report, "min"), costs, policy).nbytes
+        for policy in policies
     ]
     kept = make_schedule(make_graph(request, "keep", report), costs, policy="keep").peak_nbytes
     ends = min(floors), max(kept, *floors)

@@ -16,7 +16,7 @@ from ..ops.definition import Control
 from ..ops.expand import CONTROL_NBYTES
 from ..planner.costs import Costs
 from ..planner.feedback import Feedback, compare, correct
-from ..planner.planning import floor_of, make_schedule
+from ..planner.planning import fitting, floor_of, make_schedule
 from ..planner.schedule import Schedule
 from ..planner.simulate import simulate
 from ..planner.tuned import COPIES, Asked, Choice, choose
@@ -260,7 +260,7 @@ class Core:
         if tuned is not None and not self.options.sized:
             settings = with_chunks(settings, tuned.chunks)
         choice = choose(tuned, self.limits.budget, self.limits.asked)
-        return Chosen(expand(network, settings), choice)
+        return Chosen(fitting(expand(network, settings), self.limits.budget), choice)
 
     @property
     def hardware(self) -> str:

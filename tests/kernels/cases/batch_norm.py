@@ -23,6 +23,12 @@ def _launch(shape: tuple[int, ...], dtype: torch.dtype, precision: str) -> None:
         merge = partial(batch_norm.batch_norm_statistics, momentum=momentum, **cut)
         merge(partials, statistics, one, one, count)
     batch_norm.batch_norm_recall(one, one, statistics, eps=1e-5)
+    signs = torch.empty(*shape[:-1], channels // 8, dtype=torch.uint8, device="meta")
+    if channels % 8 == 0:
+        settings = {"function": "relu", "precision": precision}
+        batch_norm.batch_norm(x, statistics, one, one, x, x, signs, **settings)
+        sums = partial(batch_norm_grad.batch_norm_grad_sums, group=plan.group, **settings)
+        sums(x, x, x, statistics, one, one, signs, partials, x)
     for residual, function in ((None, ""), (None, "relu"), (x, "relu"), (None, "silu")):
         settings = {"function": function, "precision": precision}
         batch_norm.batch_norm(x, statistics, one, one, residual, x, **settings)
