@@ -22,6 +22,7 @@ from tvdnn.kernels import (
     conv,
     conv_depthwise,
     conv_grad_bias,
+    conv_grad_last,
     conv_grad_weight,
     conv_moments,
     conv_pack,
@@ -170,6 +171,13 @@ def _moments_of_cells(
         return {}, []
     moments = o.empty(*cells.shape(*y.shape[::3])).zero_()
     return {"moments": moments, "cells": cells}, [moments]
+
+
+def _last_term(o: Operands) -> Launch:
+    added = o.maps(channels=128)
+    dy, packed, dx = o.maps(channels=64), o.random(128, 1, 1, 64, dtype=BF16), o.like(added)
+    operands = (dy, packed, added, packed_signs_reference(o.maps(channels=128)))
+    return Launch(lambda: conv_grad_last.conv2d_grad_last(*operands, dx), (dx,))
 
 
 def _cells(o: Operands) -> tuple[conv_moments.MomentCells, tuple[int, ...]]:
@@ -769,6 +777,7 @@ LAUNCHES: dict[str, Make] = {
     **dict(_convolutions()),
     **dict(_depthwises()),
     "cell_moments": _cell_moments,
+    "conv2d_grad_last": _last_term,
     "merge_cells": _merge_cells,
     "sum_cells": _sum_cells,
     "conv2d_grad_bias, pixels": partial(_grad_bias, cell=1),

@@ -15,6 +15,7 @@ import torch
 
 from ..graph import QUARTER, Kind, Op, Use
 from ..kernels.conv_grad_bias import GradBiasPlan, grad_bias_plan
+from ..kernels.conv_grad_last import may_be_last
 from ..kernels.conv_grad_weight import GradWeightPlan, grad_weight_plan
 from ..kernels.conv_moments import MomentCells, moment_cells
 from ..kernels.conv_tiles import Pair
@@ -26,6 +27,7 @@ from .moments import add_cells
 from .optim import run_update_at_once
 from .pool import add_codes, codes_of
 from .rounding import round_in_place, run_round
+from .signs import new_total, other_term
 
 GEOMETRY = ("stride", "padding", "dilation", "groups")
 
@@ -112,8 +114,16 @@ def _sums_exactly(b: Builder, op: Op) -> bool:
 
 
 def _grad_input(b: Builder, op: Op, dy: str, packed: str) -> None:
-    """The data gradient; masked for the op that made the input, with the sums that this wants."""
+    """The data gradient; masked for the op that made the input, with the sums that this wants.
+
+    The last term of a gradient that signs mask is added to the other first.
+    """
     value = op.inputs[0]
+    other, flops = other_term(b, value), _flops(b, op)
+    if other is not None and may_be_last(filter_shape(b, op), **_settings(b, op)):
+        total = Use(new_total(b, value))
+        b.add_pass(op, "grad_last", (Use(dy), whole(packed), *other), (total,), flops=flops)
+        return
     mask = b.mask_of(value)
     dx = b.new_grad(value)
     writes = [Use(dx)]
@@ -121,7 +131,7 @@ def _grad_input(b: Builder, op: Op, dy: str, packed: str) -> None:
         b.cell_sums[value] = b.add_cell_sums(dx, b.cells[value])
         writes.append(Use(b.cell_sums[value]))
     reads = (Use(dy, halo=grad_halo_of(b, op)), whole(packed), *mask)
-    b.add_pass(op, "grad_input", reads, writes, flops=_flops(b, op))
+    b.add_pass(op, "grad_input", reads, writes, flops=flops)
 
 
 def _pools(op: Op) -> bool:
@@ -325,6 +335,10 @@ def _run_grad_input(a: Launch) -> None:
     a.kernels.conv2d_grad_input(dy, packed, dx, **by, **spreading_of(a))
 
 
+def _run_grad_last(a: Launch) -> None:
+    a.kernels.conv2d_grad_last(*a.reads, a.writes[0])
+
+
 def _run_grad_weight(a: Launch) -> None:
     dy, x = a.reads
     run_grad_weight(a, x, dy)
@@ -347,8 +361,9 @@ ROLES: Mapping[str, Callable[[Launch], None]] = {
     "round": run_round,
     "update": run_update_at_once,
     "grad_input": _run_grad_input,
+    "grad_last": _run_grad_last,
 }
-PRODUCTS = frozenset({"forward", "grad_input", "grad_weight"})
+PRODUCTS = frozenset({"forward", "grad_input", "grad_last", "grad_weight"})
 CONV2D = OpDef(
     kind="conv2d",
     forward=forward,

