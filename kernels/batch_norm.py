@@ -7,7 +7,7 @@ one, so that nothing cancels. Statistics are float32 [3, C]: the mean, 1 / sqrt(
 the variance without bias, which running statistics take.
 """
 
-from typing import Final
+from typing import Final, TypeAlias
 
 import torch
 import triton
@@ -35,6 +35,7 @@ from .rounding import stored, stored_reference
 from .signs import packed_signs, packed_signs_reference, words_of
 
 RECALLED: Final = 128  # channels of a program
+Normalizing: TypeAlias = tuple[Tensor, Tensor | None, Tensor | None]  # statistics, weight and bias
 
 
 @triton.jit
@@ -161,7 +162,8 @@ def function_of(y, coefficient, FUNCTION: tl.constexpr) -> tl.tensor:
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _normalize_kernel(
-    x_ptr, statistics_ptr, weight_ptr, bias_ptr, residual_ptr, y_ptr, signs_ptr,
+    x_ptr, statistics_ptr, weight_ptr, bias_ptr, residual_ptr, residual_statistics_ptr,
+    residual_weight_ptr, residual_bias_ptr, y_ptr, signs_ptr,
     num_rows, channels, x_pitch, residual_pitch, y_pitch, coefficient,
     FUNCTION: tl.constexpr, PRECISION: tl.constexpr,
     ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
@@ -175,8 +177,13 @@ def _normalize_kernel(
     y = normalized(x, *at).to(y_ptr.dtype.element_ty)
     if residual_ptr is not None:
         ptrs = residual_ptr + offsets(start, c, residual_pitch, ALIGN, BLOCK_R)
-        total = y.to(tl.float32) + tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
-        y = total.to(y_ptr.dtype.element_ty)
+        residual = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
+        if residual_statistics_ptr is not None:
+            at = normalizing(
+                residual_statistics_ptr, residual_weight_ptr, residual_bias_ptr, c, mask_c, channels
+            )
+            residual = normalized(residual, *at).to(y_ptr.dtype.element_ty).to(tl.float32)
+        y = (y.to(tl.float32) + residual).to(y_ptr.dtype.element_ty)
     if FUNCTION != "":
         y = function_of(y.to(tl.float32), coefficient, FUNCTION).to(y_ptr.dtype.element_ty)
     y = stored(y, y_ptr.dtype.element_ty, PRECISION)
@@ -240,14 +247,15 @@ def batch_norm_recall(
 def batch_norm(
     x: Tensor, statistics: Tensor, weight: Tensor | None, bias: Tensor | None,
     residual: Tensor | None, y: Tensor, signs: Tensor | None = None, *,
+    residual_by: Normalizing | None = None,
     function: str = "", coefficient: float = 0.0, precision: str = "ieee",
 ) -> None:  # fmt: skip
     """y = (x - mean) / sqrt(variance + eps) * weight + bias, then + residual, then its function.
 
     That is "relu", one of activation.py's with its coefficient, or "" for none. Rounded to y's type
     after each, as ops apart would, and last as products of `precision` read it. y may be the
-    residual. `signs`, uint8 [..., C / 8], tell where y is above zero (signs.py). Moves each map
-    once.
+    residual; with `residual_by`, statistics, weight and bias, this is what they make of `residual`.
+    `signs`, uint8 [..., C / 8], tell where y is above zero (signs.py). Moves each map once.
     """
     if x.numel() == 0:
         return
@@ -255,7 +263,7 @@ def batch_norm(
     num_rows, tile = x.numel() // channels, writing(x, residual, y)
     grid = (triton.cdiv(num_rows, tile["BLOCK_R"]) * triton.cdiv(channels, tile["BLOCK_C"]),)
     _normalize_kernel[grid](
-        x, statistics, weight, bias, residual, y,
+        x, statistics, weight, bias, residual, *(residual_by or (None, None, None)), y,
         None if signs is None else words_of(signs, channels),
         num_rows, channels, pitch_of(x), pitch_of(residual), pitch_of(y), float(coefficient),
         FUNCTION=function, PRECISION=precision, **tile,
@@ -309,11 +317,14 @@ def batch_norm_recall_reference(
 def batch_norm_reference(
     x: Tensor, statistics: Tensor, weight: Tensor | None, bias: Tensor | None,
     residual: Tensor | None, y: Tensor, signs: Tensor | None = None, *,
+    residual_by: Normalizing | None = None,
     function: str = "", coefficient: float = 0.0, precision: str = "ieee",
 ) -> None:  # fmt: skip
     """What `batch_norm` computes."""
     total = normalized_reference(x, statistics, weight, bias, y.dtype)
     if residual is not None:
+        if residual_by is not None:
+            residual = normalized_reference(residual, *residual_by, y.dtype)
         total = (total.float() + residual.float()).to(y.dtype)
     if function == "relu":
         total = torch.relu(total)

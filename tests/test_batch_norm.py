@@ -204,14 +204,15 @@ def test_fused_gradients_are_torchs(name: str, device: torch.device) -> None:
 
 
 def test_residuals_and_relus_are_taken_in() -> None:
-    """Of a sum's two normalizations the later takes the other's result, and overwrites it."""
+    """Of a sum's two normalizations the later makes the other's result as it adds it."""
     graph = training_graph(make_net(), torch.empty(BATCH, *SHAPE), fuse=True)
     kinds = [op.kind for op in graph.network.ops if op.kind.startswith("batch_norm")]
     joined = "batch_norm_add_relu"
     assert kinds == ["batch_norm_relu", "batch_norm", joined, joined, "batch_norm"]
     assert not any(op.kind in ("add", "relu") for op in graph.network.ops)
-    (side,) = (each for each in graph.passes if each.name == "side forward")
-    assert side.writes[0].buffer == side.reads[2].buffer == "second"
+    made = {each.op: each for each in graph.passes if each.role == "forward"}
+    assert "second" not in made
+    assert [use.buffer for use in made["side"].reads[2:]] == ["conv", "statistics second"]
 
 
 def test_signs_of_sums_are_kept_where_there_is_room(
@@ -247,7 +248,7 @@ def test_what_is_normalized_is_the_only_other_map_that_is_kept() -> None:
     graph = training_graph(make_net(), torch.empty(BATCH, *SHAPE), fuse=True)
     maps = {name for name, each in graph.buffers.items() if each.kind is Kind.MAP}
     wide = {name for name in maps if graph.buffers[name].shape == (BATCH, 6, 6, 8)}
-    assert wide == {"stem", "relu", "conv", "down", "second", "conv#2", "relu#3"}
+    assert wide == {"stem", "relu", "conv", "down", "relu#2", "conv#2", "relu#3"}
 
 
 def test_ranges_of_concatenations_are_normalized_in_place() -> None:

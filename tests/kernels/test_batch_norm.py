@@ -211,6 +211,22 @@ def test_signs_mask_as_the_output_does(
 
 @pytest.mark.parametrize("suffix", ["", "_reference"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_residuals_are_normalized_as_they_are_apart(
+    dtype: torch.dtype, suffix: str, generator: torch.Generator
+) -> None:
+    case = make_case((3, 5, 7, 20), dtype, generator, affine=True, residual=True)
+    by, other = (torch.rand(3, 20, generator=generator, device=case.x.device) for _ in range(2))
+    residual, found, apart = (poisoned_like(case.x) for _ in range(3))
+    normalize = launchers(suffix)["batch_norm"]
+    operands, affine = (case.x, other, case.weight, case.bias), (case.bias, None)
+    normalize(*operands, case.residual, found, function="relu", residual_by=(by, *affine))
+    normalize(case.residual, by, *affine, None, residual)
+    normalize(*operands, residual, apart, function="relu")
+    assert torch.equal(found, apart)
+
+
+@pytest.mark.parametrize("suffix", ["", "_reference"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_adds_to_a_gradient_in_place(
     dtype: torch.dtype, suffix: str, generator: torch.Generator
 ) -> None:

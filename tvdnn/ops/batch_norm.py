@@ -24,12 +24,22 @@ from .sums import sum_so_far
 
 
 def forward(b: Builder, op: Op) -> None:
+    """The passes forward; what one normalization alone adds is made where it is added."""
     statistics = whole(_statistics(b, op))
-    reads = (Use(b.input_of(op)), statistics, *(Use(b.home[name]) for name in op.inputs[1:]))
+    if op.output in b.residuals and b.has_one_reader(op.output):
+        b.added_normalized[op.output] = op
+        b.home[op.output] = b.input_of(op)
+        return
+    reads, params = [Use(b.input_of(op)), statistics], list(op.params[:2])
+    for name in op.inputs[1:]:
+        reads.append(Use(b.home[name]))
+        if name in b.added_normalized:
+            reads.append(whole(_name(b.added_normalized[name])))
+            params += b.added_normalized[name].params[:2]
     writes = [Use(b.home.get(op.output) or b.new_output(op))]
     if b.keeps_signs and _rectifies_sum(op) and b.needs_grad(op.output):
         writes += add_signs(b, op)
-    b.add_pass(op, "forward", reads, writes, params=op.params[:2])
+    b.add_pass(op, "forward", reads, writes, params=tuple(params))
 
 
 def backward(b: Builder, op: Op) -> None:
@@ -176,13 +186,14 @@ def _run_recall(a: Launch) -> None:
 
 
 def _run_forward(a: Launch) -> None:
-    x, statistics, *residual = a.reads
+    (x, statistics, *others), (y, *signs) = a.reads, a.writes
     channels = statistics.shape[1]
     rows = partial(_rows, channels=channels)
-    other = rows(residual[0]) if residual else None
-    y, *signs = a.writes
-    operands = (rows(x), statistics, *a.params, other, rows(y))
+    residual = rows(others[0]) if others else None
+    operands = (rows(x), statistics, *a.params[:2], residual, rows(y))
     settings: dict[str, Any] = _function(a)
+    if len(others) > 1:
+        settings["residual_by"] = (others[1], *a.params[2:])
     a.kernels.batch_norm(*operands, *(_rows(each, channels // BYTE) for each in signs), **settings)
 
 

@@ -42,12 +42,14 @@ class Builder:
     the gradient so. `cells` are the rectified values of whose gradient sums over cells of so many
     rows and columns are wanted, and `cell_sums` the buffers where the reader that masks it left
     them. `signs` are the buffers with those of maps, if the step `keeps_signs`. `normalized` are
-    the values that ops normalize by their own moments; `moments` are by buffer of moments the
-    channels that it has them of, `moment_cells` by map the cells whose moments its maker leaves.
-    `partials` are the sums that ops have left of parameters' gradients. `optimizer` updates the
-    parameters `at_once` from what makes their gradient; `takes` is the role of the passes that take
-    other whole gradients, "" where they are handed out; `waiting` are the parameters whose update
-    waits for others to share a launch. `added` are ops beside the network's.
+    the values that ops normalize by their own moments, `residuals` those that they add then;
+    `added_normalized` are the normalizations of residuals that are made only where they are added,
+    whose home is what they normalize. `moments` are by buffer of moments the channels that it has
+    them of, `moment_cells` by map the cells whose moments its maker leaves. `partials` are the sums
+    that ops have left of parameters' gradients. `optimizer` updates the parameters `at_once` from
+    what makes their gradient; `takes` is the role of the passes that take other whole gradients, ""
+    where they are handed out; `waiting` are the parameters whose update waits for others to share a
+    launch. `added` are ops beside the network's.
     """
 
     network: Network
@@ -81,7 +83,9 @@ class Builder:
     signs: set[str] = field(default_factory=set)
     moments: dict[str, list[Channels]] = field(default_factory=dict)
     moment_cells: dict[str, MomentCells] = field(default_factory=dict)
+    added_normalized: dict[str, Op] = field(default_factory=dict)
     normalized: frozenset[str] = field(init=False)
+    residuals: frozenset[str] = field(init=False)
     makers: dict[str, Op] = field(init=False)
     readers: Counter[str] = field(init=False)
     uses: Counter[str] = field(init=False)
@@ -94,6 +98,7 @@ class Builder:
         self.makers = {op.output: op for op in ops}
         self.readers = Counter(name for op in ops for name in op.inputs)
         self.normalized = frozenset(op.inputs[0] for op in ops if op.attrs.get("training"))
+        self.residuals = frozenset(n for op in ops if "momentum" in op.attrs for n in op.inputs[1:])
         self.uses = Counter(name for op in ops for name in op.params)
         once = {name for name, count in self.uses.items() if count == 1}
         self.at_once = frozenset(once if self.takes == "update" else ())

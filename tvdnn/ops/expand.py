@@ -240,7 +240,7 @@ def _place_elementwise(b: Builder, op: Op) -> None:
 
 
 def _may_overwrite(b: Builder, name: str) -> bool:
-    if name not in b.makers or not b.has_one_reader(name):
+    if name not in b.makers or not b.has_one_reader(name) or name in b.added_normalized:
         return False
     maker = b.makers[name]
     if maker.kind == "view":

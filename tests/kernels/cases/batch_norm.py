@@ -26,7 +26,8 @@ def _launch(shape: tuple[int, ...], dtype: torch.dtype, precision: str) -> None:
     signs = torch.empty(*shape[:-1], channels // 8, dtype=torch.uint8, device="meta")
     if channels % 8 == 0:
         settings = {"function": "relu", "precision": precision}
-        batch_norm.batch_norm(x, statistics, one, one, x, x, signs, **settings)
+        by = {"residual_by": (statistics, one, one)}
+        batch_norm.batch_norm(x, statistics, one, one, x, x, signs, **settings, **by)
         sums = partial(batch_norm_grad.batch_norm_grad_sums, group=plan.group, **settings)
         sums(x, x, x, statistics, one, one, signs, partials, x)
     for residual, function in ((None, ""), (None, "relu"), (x, "relu"), (None, "silu")):
