@@ -8,6 +8,8 @@ residual's, is written as it is summed; so is a gradient that comes in two terms
 another function is found again from x likewise.
 """
 
+from typing import TypeAlias
+
 import torch
 import triton
 import triton.language as tl
@@ -34,6 +36,8 @@ from .batch_norm_tiles import (
 from .rounding import stored, stored_reference
 from .signs import passes, passes_reference, words_of
 
+Other: TypeAlias = tuple[Tensor, Tensor, Tensor]  # a map, the statistics of it, and its sums
+
 
 @triton.jit
 def _behind(
@@ -55,18 +59,22 @@ def _behind(
 @triton.jit(do_not_specialize=["num_rows", "group_rows", "slice_rows", "splits"])
 def _sums_kernel(
     x_ptr, dy_ptr, term_ptr, statistics_ptr, weight_ptr, bias_ptr, y_ptr, signs_ptr, partials_ptr,
-    grad_ptr, num_rows, channels, x_pitch, dy_pitch, term_pitch, y_pitch, grad_pitch,
+    grad_ptr, other_ptr, other_statistics_ptr, other_partials_ptr, num_rows, channels,
+    x_pitch, dy_pitch, term_pitch, y_pitch, grad_pitch, other_pitch,
     group_rows, slice_rows, splits, coefficient,
     FUNCTION: tl.constexpr, BY_OUTPUT: tl.constexpr, OUT_PRECISION: tl.constexpr,
     PRECISION: tl.constexpr, ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Sums of dy and of dy (x - mean) of BLOCK_C channels of one slice."""
+    """Sums of dy and of dy (x - mean) of BLOCK_C channels of one slice; of another x as well."""
     part, c, mask_c = place_of(tl.program_id(0), channels, ALIGN, BLOCK_C)
     start, count = slice_at(part, num_rows, group_rows, slice_rows, splits)
     mean, scale, shift = normalizing(statistics_ptr, weight_ptr, bias_ptr, c, mask_c, channels)
     sums = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     products = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
+    if other_ptr is not None:
+        other_products = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
+        other_mean = tl.load(other_statistics_ptr + c, mask=mask_c, other=0.0)[None, :]
     for first in tl.range(0, count, BLOCK_R, num_stages=STAGES):
         mask = in_tile(count - first, mask_c, BLOCK_R)
         ptrs = x_ptr + offsets(start + first, c, x_pitch, ALIGN, BLOCK_R)
@@ -96,9 +104,17 @@ def _sums_kernel(
             tl.store(ptrs, dy.to(grad_ptr.dtype.element_ty), mask=mask)
         sums += dy
         products = tl.fma(dy, x - mean, products)
+        if other_ptr is not None:
+            ptrs = other_ptr + offsets(start + first, c, other_pitch, ALIGN, BLOCK_R)
+            other = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
+            other_products = tl.fma(dy, other - other_mean, other_products)
     ptrs = partials_ptr + part * 2 * channels + c
     tl.store(ptrs, tl.sum(sums, 0), mask=mask_c)
     tl.store(ptrs + channels, tl.sum(products, 0), mask=mask_c)
+    if other_ptr is not None:
+        ptrs = other_partials_ptr + part * 2 * channels + c
+        tl.store(ptrs, tl.sum(sums, 0), mask=mask_c)
+        tl.store(ptrs + channels, tl.sum(other_products, 0), mask=mask_c)
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -161,7 +177,7 @@ def _grad_input_kernel(
 def batch_norm_grad_sums(
     x: Tensor, dy: Tensor, term: Tensor | None, statistics: Tensor,
     weight: Tensor | None, bias: Tensor | None, y: Tensor | None,
-    partials: Tensor, grad: Tensor | None, *, group: int,
+    partials: Tensor, grad: Tensor | None, *, group: int, other: Other | None = None,
     function: str = "", coefficient: float = 0.0, out_precision: str = "ieee",
     precision: str = "ieee",
 ) -> None:  # fmt: skip
@@ -170,18 +186,21 @@ def batch_norm_grad_sums(
     g is dy, or dy + term in its type; zero where y, the output of a ReLU, is not above zero, for
     which its signs may stand, uint8 [..., C / 8]. Without y it is the gradient behind `function` of
     the normalized x, as `batch_norm` has it with the precision `out_precision`. It is written to
-    `grad`, if given, which may be dy, as products of `precision` read it. Moves each map once.
+    `grad`, if given, which may be dy, as products of `precision` read it. `other` gets the sums for
+    another map that g is the gradient behind. Moves each map once.
     """
     cut = slices_of(x.shape, partials, group)
     channels = x.shape[-1]
     signs = None
     if y is not None and y.dtype == torch.uint8:
         y, signs = None, words_of(y, channels)
-    tile = summing(x, dy, term, y, grad)
+    given = (None, None, None) if other is None else other
+    tile = summing(x, dy, term, y, grad, given[0])
     grid = (cut.count * triton.cdiv(channels, tile["BLOCK_C"]),)
     _sums_kernel[grid](
-        x, dy, term, statistics, weight, bias, y, signs, partials, grad, cut.rows, channels,
-        pitch_of(x), pitch_of(dy), pitch_of(term), pitch_of(y), pitch_of(grad),
+        x, dy, term, statistics, weight, bias, y, signs, partials, grad, *given,
+        cut.rows, channels,
+        pitch_of(x), pitch_of(dy), pitch_of(term), pitch_of(y), pitch_of(grad), pitch_of(given[0]),
         cut.group_rows, cut.slice_rows, cut.splits, float(coefficient),
         **_behind_constants(function, out_precision), PRECISION=precision, **tile,
     )  # fmt: skip
@@ -235,7 +254,7 @@ def batch_norm_grad_input(
 def batch_norm_grad_sums_reference(
     x: Tensor, dy: Tensor, term: Tensor | None, statistics: Tensor,
     weight: Tensor | None, bias: Tensor | None, y: Tensor | None,
-    partials: Tensor, grad: Tensor | None, *, group: int,
+    partials: Tensor, grad: Tensor | None, *, group: int, other: Other | None = None,
     function: str = "", coefficient: float = 0.0, out_precision: str = "ieee",
     precision: str = "ieee",
 ) -> None:  # fmt: skip
@@ -258,6 +277,9 @@ def batch_norm_grad_sums_reference(
     ):
         total.copy_(terms[start:stop].sum(0))
         product.copy_((terms[start:stop] * off[start:stop]).sum(0))
+    if other is not None:
+        operands = (other[0], dy, None, other[1], None, None, None, other[2], None)
+        batch_norm_grad_sums_reference(*operands, group=group)
 
 
 def batch_norm_grad_params_reference(

@@ -224,8 +224,10 @@ def test_signs_of_sums_are_kept_where_there_is_room(
     assert graph.lean is not None
     lean = graph.lean()
     assert graph.spared == {"signs side", "signs last"} == set(graph.buffers) - set(lean.buffers)
-    masks = {each.name: each.reads[-1].buffer for each in graph.passes if each.role == "grad_sums"}
-    assert (masks["side grad_sums"], masks["last grad_sums"]) == ("signs side", "signs last")
+    sums = [each for each in graph.passes if each.role == "grad_sums"]
+    read = {use.buffer for each in sums for use in each.reads}
+    assert graph.spared <= read
+    assert not read & {"relu#2", "relu#3"}
     assert fitting(graph, None) is fitting(graph, 1 << 30) is graph
     assert fitting(graph, 0) == lean
     options = {**how, "kernels": "torch", "steps": 2}
@@ -233,6 +235,14 @@ def test_signs_of_sums_are_kept_where_there_is_room(
     monkeypatch.setattr(planning, "SPARED_SHARE", 0.0)
     least = trained(net, "keep", device, **options, budget=1 << 30)
     assert all(torch.equal(one, other) for one, other in zip(kept, least, strict=True))
+
+
+def test_sums_of_two_normalizations_are_found_together() -> None:
+    graph = training_graph(make_net(), torch.empty(BATCH, *SHAPE), fuse=True)
+    sums = {each.op: each for each in graph.passes if each.role == "grad_sums"}
+    assert "second" not in sums
+    assert [use.buffer for use in sums["side"].reads[-2:]] == ["conv", "statistics second"]
+    assert sums["side"].writes[-1].buffer == "grad sums second"
 
 
 def test_functions_are_taken_in() -> None:

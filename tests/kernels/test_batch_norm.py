@@ -226,6 +226,23 @@ def test_residuals_are_normalized_as_they_are_apart(
 
 
 @pytest.mark.parametrize("suffix", ["", "_reference"])
+def test_sums_for_another_map_are_those_apart(suffix: str, generator: torch.Generator) -> None:
+    case = make_case((40, 3, 3, 24), torch.bfloat16, generator, residual=True, term=True)
+    plan, add = batch_norm_plan(case.x.shape), launchers(suffix)["grad_sums"]
+    statistics, other = (torch.rand(3, 24, generator=generator, device=case.x.device) for _ in "ab")
+    sums = [poisoned(plan.partials_shape(40, 24), torch.float32, case.x.device) for _ in range(4)]
+    grads = [poisoned_like(case.x) for _ in range(2)]
+    operands = (case.x, case.dy, case.term, statistics, None, None, case.x)
+    beside = (case.residual, other, sums[1])
+    add(*operands, sums[0], grads[0], group=plan.group, other=beside)
+    add(*operands, sums[2], grads[1], group=plan.group)
+    add(case.residual, grads[1], None, other, None, None, None, sums[3], None, group=plan.group)
+    assert torch.equal(*grads)
+    assert torch.equal(sums[0], sums[2])
+    assert torch.equal(sums[1], sums[3])
+
+
+@pytest.mark.parametrize("suffix", ["", "_reference"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_adds_to_a_gradient_in_place(
     dtype: torch.dtype, suffix: str, generator: torch.Generator

@@ -126,20 +126,47 @@ def _statistics(b: Builder, op: Op) -> str:
 def _sums(b: Builder, op: Op, grad: str) -> tuple[Use, Use]:
     """The gradients of weight and bias, wanted or not.
 
-    The sum of two terms, and what a ReLU behind a residual masks, is left in `grad`.
+    The sum of two terms, and what a ReLU behind a residual masks, is left in `grad`. Sums are found
+    for the residual's normalization as well, if that is made where it is added.
     """
-    weight, bias = op.params[:2]
+    if op.output in b.sums:
+        return b.sums[op.output]
     statistics, plan = whole(_name(op)), batch_norm_plan(b.shape(op.inputs[0]))
     partials = _add_groups(b, op, "grad sums", plan)
     dy, *term = b.contributions[op.output]
     sign = [_mask(b, op)] if _masks(b, op) else []
-    reads = (Use(b.input_of(op)), statistics, Use(dy), *map(Use, term), *sign)
-    writes = (partials, *((Use(grad),) if term or sign else ()))
+    reads = [Use(b.input_of(op)), statistics, Use(dy), *map(Use, term), *sign]
+    writes = [partials, *([Use(grad)] if term or sign else [])]
     attrs = {"group": plan.group, "terms": 1 + len(term)}
     attrs |= {"function": ""} if op.output in b.masked else {}
-    b.add_pass(op, "grad_sums", reads, writes, params=(weight, bias), attrs=attrs)
+    other = _summed_beside(b, op)
+    if other is not None:
+        reads += [Use(b.input_of(other)), whole(_name(other))]
+        writes.append(_add_groups(b, other, "grad sums", plan))
+    attrs["beside"] = other is not None
+    b.add_pass(op, "grad_sums", reads, writes, params=op.params[:2], attrs=attrs)
+    if other is not None:
+        b.sums[other.output] = _merged(b, other, writes[-1])
+    return _merged(b, op, partials)
+
+
+def _summed_beside(b: Builder, op: Op) -> Op | None:
+    """The normalization of the residual that takes the same gradient, where it wants its sums.
+
+    None where a map is a range: narrower loads might add in another order.
+    """
+    other = b.added_normalized.get(op.inputs[-1])
+    if other is None or not b.needs_grad(other.output) or not _needs_sums(b, other):
+        return None
+    maps = {b.input_of(op), b.input_of(other), *b.contributions[op.output], b.home[op.output]}
+    return None if maps & b.ranges.keys() else other
+
+
+def _merged(b: Builder, op: Op, partials: Use) -> tuple[Use, Use]:
+    """The gradients of weight and bias, from their sums over slices."""
+    weight, bias = op.params[:2]
     sums = (whole(_param_grad(b, op, weight, "scale")), whole(_param_grad(b, op, bias, "shift")))
-    b.add_pass(op, "grad_params", (whole(partials.buffer), statistics), sums)
+    b.add_pass(op, "grad_params", (whole(partials.buffer), whole(_name(op))), sums)
     return sums
 
 
@@ -198,15 +225,17 @@ def _run_forward(a: Launch) -> None:
 
 
 def _run_grad_sums(a: Launch) -> None:
-    x, statistics, *maps = a.reads
-    partials, *grad = a.writes
+    (x, statistics, *maps), (partials, *grad) = a.reads, a.writes
     channels = statistics.shape[1]
     rows = partial(_rows, channels=channels)
+    settings: dict[str, Any] = a.settings("group") | _function(a)
+    settings["out_precision"] = a.output_stored
+    if a.attrs["beside"]:
+        *maps, other, other_statistics = maps
+        settings["other"] = (rows(other), other_statistics, grad.pop())
     dy, *terms = map(rows, maps[: a.attrs["terms"]])
     term, total = terms[0] if terms else None, rows(grad[0]) if grad else None
     y = _mask_rows(maps[-1], channels) if len(maps) > a.attrs["terms"] else None
-    settings: dict[str, Any] = a.settings("group") | _function(a)
-    settings["out_precision"] = a.output_stored
     operands = (rows(x), dy, term, statistics, *a.params, y, partials, total)
     a.kernels.batch_norm_grad_sums(*operands, **settings)
 

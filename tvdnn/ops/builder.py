@@ -44,7 +44,8 @@ class Builder:
     them. `signs` are the buffers with those of maps, if the step `keeps_signs`. `normalized` are
     the values that ops normalize by their own moments, `residuals` those that they add then;
     `added_normalized` are the normalizations of residuals that are made only where they are added,
-    whose home is what they normalize. `moments` are by buffer of moments the channels that it has
+    whose home is what they normalize, and `sums` are the gradients of weight and bias that were
+    found for these before their turn. `moments` are by buffer of moments the channels that it has
     them of, `moment_cells` by map the cells whose moments its maker leaves. `partials` are the sums
     that ops have left of parameters' gradients. `optimizer` updates the parameters `at_once` from
     what makes their gradient; `takes` is the role of the passes that take other whole gradients, ""
@@ -84,6 +85,7 @@ class Builder:
     moments: dict[str, list[Channels]] = field(default_factory=dict)
     moment_cells: dict[str, MomentCells] = field(default_factory=dict)
     added_normalized: dict[str, Op] = field(default_factory=dict)
+    sums: dict[str, tuple[Use, Use]] = field(default_factory=dict)
     normalized: frozenset[str] = field(init=False)
     residuals: frozenset[str] = field(init=False)
     makers: dict[str, Op] = field(init=False)

@@ -29,7 +29,8 @@ def _launch(shape: tuple[int, ...], dtype: torch.dtype, precision: str) -> None:
         by = {"residual_by": (statistics, one, one)}
         batch_norm.batch_norm(x, statistics, one, one, x, x, signs, **settings, **by)
         sums = partial(batch_norm_grad.batch_norm_grad_sums, group=plan.group, **settings)
-        sums(x, x, x, statistics, one, one, signs, partials, x)
+        sums(x, x, x, statistics, one, one, signs, partials, x, other=(x, statistics, partials))
+        sums(x, x, None, statistics, one, one, None, partials, None)
     for residual, function in ((None, ""), (None, "relu"), (x, "relu"), (None, "silu")):
         settings = {"function": function, "precision": precision}
         batch_norm.batch_norm(x, statistics, one, one, residual, x, **settings)
