@@ -90,9 +90,9 @@ def test_resnet50_where_copies_bind() -> None:
     """At a quarter of what it keeps no number of bargains hides all copies; few are left."""
     with torch.device("meta"):
         net, x = resnet50(), torch.empty(256, 3, 224, 224)
-    graph = training_graph(net, x, optimizer=SGD(momentum=0.9), dtype="bf16", fuse=True)
-    budget = 2624 * MIB
-    kept, schedule = planned(graph, "keep", None), planned(fitting(graph, budget), "auto", budget)
+    budget, options = 2624 * MIB, {"optimizer": SGD(momentum=0.9), "dtype": "bf16", "fuse": True}
+    graph = fitting(training_graph(net, x, **options), budget)
+    kept, schedule = planned(graph, "keep", None), planned(graph, "auto", budget)
     assert schedule.peak_nbytes <= budget < 0.3 * kept.peak_nbytes
     assert step_s(schedule) < 2 * step_s(kept)
 

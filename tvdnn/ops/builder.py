@@ -41,7 +41,7 @@ class Builder:
     above zero, with the factor that it has there; `masked` are those of them whose reader writes
     the gradient so. `cells` are the rectified values of whose gradient sums over cells of so many
     rows and columns are wanted, and `cell_sums` the buffers where the reader that masks it left
-    them. `signs` are the buffers with those of maps, if the step `keeps_signs`. `normalized` are
+    them. `signs` are the buffers with those of maps, unless the step is `lean`. `normalized` are
     the values that ops normalize by their own moments, `residuals` those that they add then;
     `added_normalized` are the normalizations of residuals that are made only where they are added,
     whose home is what they normalize, and `sums` are the gradients of weight and bias that were
@@ -62,7 +62,7 @@ class Builder:
     wanted: frozenset[str]
     optimizer: Optimizer
     takes: str
-    keeps_signs: bool = True
+    lean: bool = False
     buffers: dict[str, Buffer] = field(default_factory=dict)
     passes: list[Pass] = field(default_factory=list)
     home: dict[str, str] = field(default_factory=dict)

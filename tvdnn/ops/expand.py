@@ -61,8 +61,8 @@ class Settings:
     caller's to count, `opaque_nbytes` those that opaque ops allocate.
     `losses` are those of the outputs, in their order.
     `fuse` joins ops that one kernel computes. `bands` is into how many bands of rows the maps of a
-    sample are cut, None for as many as their size asks for. `signs` keeps those of maps that
-    backward would read again for them.
+    sample are cut, None for as many as their size asks for. `lean` spares memory where that moves
+    more bytes.
     """
 
     dtype: str
@@ -77,7 +77,7 @@ class Settings:
     fuse: bool = False
     bands: int | None = None
     chunk_classes: tuple[tuple[int, int], ...] = ()
-    signs: bool = True
+    lean: bool = False
 
 
 @without_collection()
@@ -88,7 +88,7 @@ def expand(network: Network, settings: Settings) -> Graph:
     cannot be.
     """
     _check(network, settings)
-    lean = partial(expand, network, replace(settings, signs=False))
+    lean = partial(expand, network, replace(settings, lean=True))
     network = fuse(network) if settings.fuse else network
     training = settings.mode in (Mode.TRAIN, Mode.ACCUMULATE)
     network = _with_losses(network, settings.losses) if training else network
@@ -108,7 +108,7 @@ def expand(network: Network, settings: Settings) -> Graph:
         optimizer=settings.optimizer or SGD(),
         takes=TAKES[settings.mode],
         pitched={kind: each.pitched for kind, each in DEFINITIONS.items()},
-        keeps_signs=settings.signs,
+        lean=settings.lean,
     )
     inputs = _add_inputs(b, settings)
     _forward(b)
@@ -143,7 +143,7 @@ def expand(network: Network, settings: Settings) -> Graph:
         rounded_ops=rounding.ops,
         bands=bands,
         spared=frozenset(b.signs),
-        lean=lean if b.signs else None,
+        lean=lean if b.signs or b.sums else None,
     )
 
 
