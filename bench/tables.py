@@ -173,6 +173,7 @@ TABLE: tuple[tuple[str, Text], ...] = (
     ("largest", _ratio("worst_gradient_ratio")),
     ("of", _text("worst_gradient")),
     ("gradients within 1.25", _share("gradients_within")),
+    ("at commit", _text("commit")),
 )
 
 
