@@ -263,7 +263,7 @@ class Tuner:
 
     def _simulate_s(self, trial: Trial) -> float:
         choice = trial.choice
-        graph = self._graph(trial.chunks)
+        graph = self._graph(trial.chunks, trial.budget)
         costs = self._machine.costs(graph, choice.copies)
         schedule = make_schedule(
             graph,
@@ -275,6 +275,6 @@ class Tuner:
         )
         return simulate(schedule, costs).step_s
 
-    def _graph(self, chunks: ChunkSizes) -> Graph:
+    def _graph(self, chunks: ChunkSizes, budget: Limit = None) -> Graph:
         request = replace(self._request, chunks=chunks)
-        return make_graph(request, Choice().policy, lambda *_: None)
+        return make_graph(request, Choice().policy, lambda *_: None, budget)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import partial
+from functools import cache, partial
 from math import prod
 
 from ..collection import without_collection
@@ -88,7 +88,7 @@ def expand(network: Network, settings: Settings) -> Graph:
     cannot be.
     """
     _check(network, settings)
-    lean = partial(expand, network, replace(settings, lean=True))
+    lean = cache(partial(expand, network, replace(settings, lean=True)))
     network = fuse(network) if settings.fuse else network
     training = settings.mode in (Mode.TRAIN, Mode.ACCUMULATE)
     network = _with_losses(network, settings.losses) if training else network
