@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 import torch
@@ -10,10 +9,8 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read by triton.jit as kernel modules are imported
 
+from tests import granularity
 from tvdnn.kernels import interpreter
-from tvdnn.kernels.conv_grad_bias import GradBiasPlan, grad_bias_plan
-from tvdnn.kernels.conv_grad_weight import GradWeightPlan
-from tvdnn.ops import conv
 
 if not torch.cuda.is_available():
     interpreter.install()
@@ -64,15 +61,7 @@ def generator(device: torch.device) -> torch.Generator:
 def units_of_one() -> Iterator[None]:
     """Parameter gradients are two sums whose launches may start at any sample, as for large maps.
 
-    For maps as small as those of tests a unit holds a whole batch, and there are sums by dozens.
     For the references alone, which run unit by unit.
     """
-    plan = GradWeightPlan(splits=2, unit=1)
-
-    def bias_plan(sides: tuple[int, int], channels: int) -> GradBiasPlan:
-        return replace(grad_bias_plan(sides, channels), splits=2, unit=1)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(conv, "grad_weight_plan", lambda *_, **__: plan)
-        patch.setattr(conv, "grad_bias_plan", bias_plan)
+    with granularity.units_of_one():
         yield

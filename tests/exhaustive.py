@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
 from math import inf, prod
+from operator import itemgetter
 
 import torch
 from torch import nn
@@ -14,8 +15,9 @@ from tvdnn.engine import training_graph
 from tvdnn.graph import Graph
 from tvdnn.optim import SGD
 from tvdnn.planner.costs import Costs
+from tvdnn.planner.crowding import CrowdedError
 from tvdnn.planner.gaps import Gap
-from tvdnn.planner.lower import CrowdedError, lower
+from tvdnn.planner.lower import lower
 from tvdnn.planner.planning import floor_of
 from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.policies.tvdnn import Site, sites
@@ -67,16 +69,28 @@ def _chain(rng: random.Random, channels: int) -> nn.Sequential:
 
 
 def exhaustive_s(graph: Graph, costs: Costs, budget: int) -> float:
-    """The least seconds of any number of sections out of each map, and of steps of issue."""
+    """The least seconds of any number of sections out of each map, and of steps of issue.
+
+    Between forward and backward; where something else must leave besides, all that is idle does.
+    What cannot take less than the best found so far is not made.
+    """
     task = Task(graph, costs, "exhaustive", budget, None)
-    found = (
-        seconds
-        for site in sites(graph, costs)
-        for moved in _plans(site)
-        for share in CAPS
-        for seconds in _seconds(task, site, moved, round(share * task.room))
-    )
-    return min(found, default=inf)
+    plans = [(site, moved) for site in sites(graph, costs) for moved in _plans(site)]
+    ranked = sorted(((_least_s(costs, *plan), *plan) for plan in plans), key=itemgetter(0))
+    best_s = inf
+    for least_s, site, moved in ranked:
+        if least_s >= best_s:
+            break
+        caps = (round(share * task.room) for share in CAPS)
+        best_s = min([best_s, *(s for cap in caps for s in _seconds(task, site, moved, cap))])
+    return best_s
+
+
+def _least_s(costs: Costs, site: Site, moved: tuple[Gap, ...]) -> float:
+    """No step takes less than its launches, and the copies of one way."""
+    link, nbytes = costs.link, sum(gap.nbytes for gap in moved)
+    copies_s = len(moved) * link.latency_s + nbytes / min(link.to_host, link.to_device)
+    return max(site.draft.compute_s(costs), copies_s)
 
 
 def _maps(site: Site) -> list[list[Gap]]:
@@ -89,15 +103,16 @@ def _maps(site: Site) -> list[list[Gap]]:
 
 
 def _count(site: Site) -> int:
-    return prod(1 + len(gaps) for gaps in _maps(site)) * len(OPENINGS) * len(CAPS)
+    """How many plans of a site are placed at most."""
+    return 2 * prod(1 + len(gaps) for gaps in _maps(site)) * len(OPENINGS) * len(CAPS)
 
 
 def _plans(site: Site) -> Iterator[tuple[Gap, ...]]:
     """The last sections of each map, returning from backward on or from when they left on."""
     options = [[gaps[len(gaps) - n :] for n in range(1 + len(gaps))] for gaps in _maps(site)]
-    for choice in product(*options):
-        for opening in OPENINGS:
-            yield tuple(replace(gap, opens=opening(gap)) for gaps in choice for gap in gaps)
+    for choice, besides, opening in product(product(*options), ((), site.others), OPENINGS):
+        moved = (gap for gaps in (*choice, besides) for gap in gaps)
+        yield tuple(replace(gap, opens=opening(gap)) for gap in moved)
 
 
 def _seconds(task: Task, site: Site, moved: tuple[Gap, ...], cap: int) -> Iterator[float]:

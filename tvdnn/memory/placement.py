@@ -4,7 +4,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
-from itertools import pairwise, product
+from itertools import pairwise
 from sys import maxsize
 from typing import NamedTuple, TypeAlias
 
@@ -17,8 +17,6 @@ FEW, MANY = (
     3000,
     12_000,
 )  # extents up to which four orders are tried, and two: one takes 0.1 ms each
-
-SMALL_SIZES = 8  # below which extents are placed late
 
 Array = npt.NDArray[np.int64]
 Placed: TypeAlias = tuple[tuple[int, ...], int]
@@ -60,25 +58,20 @@ def place(
     extents: Sequence[Extent],
     enough: int | None = None,
     trials: int = 0,
-    *,
-    closely: bool = False,
 ) -> Placed:
     """Base addresses (multiples of 512) in the order of `extents`, and the high-water mark.
 
     Several orders are tried, each extent at the lowest address that its neighbours in time leave
     free, until the mark is at most `enough` bytes (None: what lives at once, or little above it
     where there are no trials). Then, up to `trials` times, an extent that reaches the mark is
-    placed earlier, to lower it. Where more than `enough` lives at once, one order is all. `closely`
-    tries more orders.
+    placed earlier, to lower it. Where more than `enough` lives at once, one order is all.
     """
     alive = _most_alive(extents)
     content = round(alive if trials else LITTLE * alive) if enough is None else enough
     best: Sequence[int] = ()
     found: Placed = ((), 0)
-    fits = (False, True) if closely else (False,)
-    orders = _orders(extents, thorough=trials > 0, closely=closely)
-    for order, tight in product(orders, fits):
-        placed = _place_in(extents, order, found[1] - 1 if best else None, tight=tight)
+    for order in _orders(extents, thorough=trials > 0):
+        placed = _place_in(extents, order, found[1] - 1 if best else None)
         if placed is not None:
             best, found = order, placed
         if found[1] <= content or content < alive:
@@ -86,18 +79,49 @@ def place(
     return _improved(extents, best, found, content, trials)
 
 
-def _orders(extents: Sequence[Extent], *, thorough: bool, closely: bool) -> Iterator[Sequence[int]]:
+def fit(extents: Sequence[Extent], room: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Base addresses below `room` as `place` gives them, and the extents that find none.
+
+    Each extent goes by its start into the first gap, or into the least too large, whichever leaves
+    out fewer; the base of one that finds no place is 0.
+    """
+    found = _fit_in(extents, room, tight=False)
+    return found if not found[1] else min(found, _fit_in(extents, room, tight=True), key=_misfits)
+
+
+def _misfits(found: tuple[tuple[int, ...], tuple[int, ...]]) -> int:
+    return len(found[1])
+
+
+def _fit_in(
+    extents: Sequence[Extent], room: int, *, tight: bool
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """What `fit` finds, in one kind of gap."""
+    bases, misfits = [0] * len(extents), list[int]()
+    taken = _TakenByStart(sum(len(e.stays) for e in extents), tight=tight)
+    for index in _by_start(extents):
+        base = taken.base(extents[index])
+        if base + extents[index].nbytes > room:
+            misfits.append(index)
+        else:
+            bases[index] = base
+            taken.add(extents[index], base)
+    return tuple(bases), tuple(misfits)
+
+
+def _by_start(extents: Sequence[Extent]) -> list[int]:
+    return sorted(range(len(extents)), key=lambda i: (extents[i].first, -extents[i].nbytes))
+
+
+def _orders(extents: Sequence[Extent], *, thorough: bool) -> Iterator[Sequence[int]]:
     """Orders that pack well: by start, then those that place first what lives at the fullest time.
 
     Of many extents the latter take long: they are tried up to a number, of more if `thorough`.
 
-    With `closely`, orders by start follow that leave small extents for the gaps between large ones:
-    of VGG-16(256) at a third of its memory 10% more than lives at once is taken so, else 27%.
-
     Of thirty schedules of VGG-16, (fullest, start) gave the tightest packing for seventeen.
     """
     numbers = range(len(extents))
-    yield sorted(numbers, key=lambda i: (extents[i].first, -extents[i].nbytes))
+    yield _by_start(extents)
     if len(extents) > (MANY if thorough else FEW):
         return
     full = _fullest(extents)
@@ -105,15 +129,6 @@ def _orders(extents: Sequence[Extent], *, thorough: bool, closely: bool) -> Iter
     if len(extents) <= FEW:
         yield sorted(numbers, key=lambda i: (-full[i], -extents[i].nbytes))
         yield sorted(numbers, key=lambda i: (-extents[i].nbytes, extents[i].first))
-    for small in _small_sizes(extents) if closely else ():
-        yield sorted(numbers, key=lambda i: (extents[i].nbytes <= small, extents[i].first))
-
-
-def _small_sizes(extents: Sequence[Extent]) -> Sequence[int]:
-    """Sizes up to which extents may count as small, the largest first."""
-    sizes = sorted({extent.nbytes for extent in extents}, reverse=True)
-    stride = 1 + len(sizes) // (2 * SMALL_SIZES)
-    return sizes[1 : SMALL_SIZES * stride : stride]
 
 
 def _alive(extents: Sequence[Extent]) -> Array:
@@ -165,20 +180,12 @@ def _meet(one: Extent, other: Extent) -> bool:
 
 
 def _place_in(
-    extents: Sequence[Extent],
-    order: Sequence[int],
-    limit: int | None = None,
-    *,
-    tight: bool = False,
+    extents: Sequence[Extent], order: Sequence[int], limit: int | None = None
 ) -> Placed | None:
-    """Bases and mark of the extents placed in `order`; None where the mark passes `limit`.
-
-    Each lies at the lowest address that is free, or at that of the gap that is least too large.
-    """
+    """Bases and mark of the extents placed in `order`; None where the mark passes `limit`."""
     bases = [0] * len(extents)
     by_start = all(extents[a].first <= extents[b].first for a, b in pairwise(order))
-    kind = _TakenByStart if by_start else _Taken
-    taken = kind(sum(len(e.stays) for e in extents), tight=tight)
+    taken = (_TakenByStart if by_start else _Taken)(sum(len(e.stays) for e in extents))
     for index in order:
         extent = extents[index]
         bases[index] = taken.base(extent)

@@ -2,15 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import inf
 from typing import TypeAlias
 
 from ..errors import BudgetError, HostMemoryError
 from ..graph import Graph
-from ..memory import Extent, Stay, aligned, place
+from ..memory import Extent, Stay, aligned, fit, place
 from ..memory.blocks import block_nbytes, usable_nbytes
 from ..units import format_bytes
 from .costs import Costs
+from .crowding import Caps, CrowdedError
 from .hazards import add_waits
 from .launches import Program, program
 from .order import CapacityError, Entry, Event, demand, order, timed_order
@@ -20,6 +22,7 @@ from .schedule import Action, Lane, Operand, Residency, Schedule, Space, Step
 TIGHTEN_ATTEMPTS = 6
 FEW_TRIALS, MANY_TRIALS = 6, 30  # of a placement, at 30 ms each for VGG-16
 FULL_EXTENTS = 3000  # up to which all trials are made: above, they take longer, and are fewer
+FEW_EXTENTS = 200  # up to which trials are made in every round of lower caps
 LITTLE_WAIT = 0.005  # of the time of all launches, up to which a step counts as never waiting
 FLOOR_SLACKS = (1.0, 1.05, 1.2)  # caps that the floor tries, in demands: which packs best varies
 # Places in the order for which freed bytes rest where there is room, so that a copy into them need
@@ -41,12 +44,18 @@ class Estimate:
     fits: bool
 
 
-class CrowdedError(Exception):
-    """What lives at once is few enough but finds no place: the least arena takes `nbytes`."""
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """A plan's launches and stays, and an order of its steps with the seconds that it predicts.
 
-    def __init__(self, nbytes: int) -> None:
-        super().__init__(f"the residencies take an arena of {nbytes} bytes")
-        self.nbytes = nbytes
+    Of these `compute_s` are the launches.
+    """
+
+    plan: Plan
+    program: Program
+    entries: tuple[Entry, ...]
+    seconds: float
+    compute_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,28 +96,25 @@ def lower(
     return _schedule(graph, plan, prog, entries, arena, budget, host_budget)
 
 
-def lower_under(
-    graph: Graph,
-    plan: Plan,
-    costs: Costs,
-    cap: int,
-    *,
-    budget: int,
-    host_budget: int | None = None,
-) -> Schedule:
-    """The schedule of the order of `plan` under `cap` alone, its bytes placed closely.
+def ordered(graph: Graph, plan: Plan, costs: Costs, caps: Caps) -> Ordered | None:
+    """The plan's steps in an order with at most `caps` bytes by each launch; None if none has."""
+    prog = program(graph, plan)
+    try:
+        return Ordered(plan, prog, *timed_order(graph, prog, costs, caps, sync=plan.sync))
+    except CapacityError:
+        return None
 
-    Raises CapacityError where there is no such order, CrowdedError where its bytes find no place,
-    HostMemoryError where its copies do not.
+
+def lower_ordered(
+    graph: Graph, steps: Ordered, *, budget: int, host_budget: int | None = None
+) -> Schedule:
+    """The schedule of steps that have an order.
+
+    Raises CrowdedError where their bytes find no place, HostMemoryError where their copies do not.
     """
-    prog, room = program(graph, plan), budget - graph.fixed_nbytes
-    entries, least = order(graph, prog, costs, cap, sync=plan.sync), inf
-    for rest, closely in ((COOL_DOWN, False), (0, True)):
-        arena = _place_arena(graph, prog, entries, cool_down=rest, enough=room, closely=closely)
-        if arena.nbytes <= room:
-            return _schedule(graph, plan, prog, entries, arena, budget, host_budget)
-        least = min(least, arena.nbytes)
-    raise CrowdedError(int(least))
+    prog, entries = steps.program, steps.entries
+    arena = _fitted(graph, prog, entries, budget - graph.fixed_nbytes)
+    return _schedule(graph, steps.plan, prog, entries, arena, budget, host_budget)
 
 
 def _schedule(
@@ -152,13 +158,14 @@ def estimate(
     Bytes are placed more tightly only until they fit `room`, and not at all where the step does not
     take less than `below_s`.
     """
-    prog = program(graph, plan)
-    try:
-        entries, seconds, compute_s = timed_order(graph, prog, costs, cap, sync=plan.sync)
-    except CapacityError:
+    found = ordered(graph, plan, costs, cap)
+    if found is None:
         return None
-    fits = seconds < below_s and _place_arena(graph, prog, entries, enough=room).nbytes <= room
-    return Estimate(seconds, seconds > (1 + LITTLE_WAIT) * compute_s, fits)
+    seconds, prog = found.seconds, found.program
+    fits = seconds < below_s and (
+        _place_arena(graph, prog, found.entries, enough=room).nbytes <= room
+    )
+    return Estimate(seconds, seconds > (1 + LITTLE_WAIT) * found.compute_s, fits)
 
 
 def copied_nbytes(graph: Graph, plan: Plan) -> int:
@@ -298,20 +305,46 @@ def _place_arena(
     cool_down: int = 0,
     enough: int | None = None,
     trials: int = 0,
-    closely: bool = False,
 ) -> _Arena:
-    """The arena of the order, as tight as `place` makes it of `enough`, `trials` and `closely`."""
+    """The arena of the order, as tight as `place` makes it of `enough` and `trials`."""
     begins, ends = _positions(prog, entries, cool_down)
     groups = _side_by_side(prog)
     extents = [_extent(graph, prog, members, begins, ends) for members in groups]
     share = min(1, FULL_EXTENTS / max(1, len(extents))) ** 2
     enough = None if enough is None else usable_nbytes(enough)
-    bases, high_water = place(extents, enough, int(trials * share), closely=closely)
+    bases, _ = place(extents, enough, int(trials * share))
+    return _arena(groups, extents, bases)
+
+
+def _fitted(graph: Graph, prog: Program, entries: Sequence[Entry], room: int) -> _Arena:
+    """The arena of the order inside `room`. Raises CrowdedError where bytes find no place."""
+    groups, usable = _side_by_side(prog), usable_nbytes(room)
+    for rest in (COOL_DOWN, 0):
+        begins, ends = _positions(prog, entries, rest)
+        extents = [_extent(graph, prog, members, begins, ends) for members in groups]
+        bases, misfits = fit(extents, usable)
+        if not misfits:
+            return _arena(groups, extents, bases)
+    if len(extents) <= FEW_EXTENTS:
+        bases, high_water = place(extents, usable, FEW_TRIALS)
+        if high_water <= usable:
+            return _arena(groups, extents, bases)
+    launches = list(accumulate(entry.event is Event.LAUNCH for entry in entries))
+    raise CrowdedError(
+        tuple((launches[extents[at].first] - 1, extents[at].nbytes) for at in misfits)
+    )
+
+
+def _arena(
+    groups: Sequence[Sequence[int]], extents: Sequence[Extent], bases: Sequence[int]
+) -> _Arena:
+    """The arena of groups of residencies at these base addresses."""
     addresses: dict[int, int] = {}
     for members, extent, base in zip(groups, extents, bases, strict=True):
         for number, stay in zip(members, extent.stays, strict=True):
             addresses[number] = base + stay.offset
-    return _Arena(addresses, block_nbytes(high_water))
+    tops = (base + extent.nbytes for base, extent in zip(bases, extents, strict=True))
+    return _Arena(addresses, block_nbytes(max(tops, default=0)))
 
 
 def _extent(

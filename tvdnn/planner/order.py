@@ -10,12 +10,14 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from sys import maxsize
 
 import numpy as np
 import numpy.typing as npt
 
 from ..graph import Graph
 from .costs import Costs
+from .crowding import Caps
 from .launches import Program
 
 
@@ -52,9 +54,9 @@ def demand(program: Program) -> npt.NDArray[np.int64]:
 
 
 def order(
-    graph: Graph, program: Program, costs: Costs, cap: int, *, sync: bool = False
+    graph: Graph, program: Program, costs: Costs, cap: Caps, *, sync: bool = False
 ) -> tuple[Entry, ...]:
-    """A total order of the program's launches and copies, with at most `cap` bytes at every point.
+    """A total order of the program's launches and copies, with at most `cap` bytes by each launch.
 
     Raises CapacityError where no order does.
     """
@@ -62,13 +64,15 @@ def order(
 
 
 def timed_order(
-    graph: Graph, program: Program, costs: Costs, cap: int, *, sync: bool = False
+    graph: Graph, program: Program, costs: Costs, cap: Caps, *, sync: bool = False
 ) -> tuple[tuple[Entry, ...], float, float]:
     """The order under `cap`, and the seconds that it predicts for the step and for its launches."""
     needed = demand(program)
-    if needed.size and int(needed.max()) > cap:
-        raise CapacityError(int(needed.argmax()), int(needed.max()))
-    scheduler = _Scheduler(graph, program, costs, cap, needed, sync)
+    caps = np.broadcast_to(cap, needed.shape)
+    if (needed > caps).any():
+        worst = int((needed - caps).argmax())
+        raise CapacityError(worst, int(needed[worst]))
+    scheduler = _Scheduler(graph, program, costs, caps, needed, sync)
     entries = tuple(scheduler.run())
     return entries, scheduler.end_s, scheduler.compute_s
 
@@ -81,13 +85,13 @@ class _Scheduler:
         graph: Graph,
         program: Program,
         costs: Costs,
-        cap: int,
+        caps: npt.NDArray[np.int64],
         needed: npt.NDArray[np.int64],
         sync: bool,
     ) -> None:
         self._program = program
         self._costs = costs
-        self._cap = cap
+        self._caps = caps
         self._promised = needed
         self._sync = sync
         self._seconds = [
@@ -159,7 +163,7 @@ class _Scheduler:
     def _make_room(self, index: int) -> Iterator[Entry]:
         """Wait for offloads until the launch's bytes fit."""
         wanted = self._new_bytes(index)
-        while self._live + wanted > self._cap:
+        while self._live + wanted > self._caps[index]:
             if not self._pending:
                 raise CapacityError(index, self._live + wanted)
             yield self._finish_oldest()
@@ -210,8 +214,9 @@ class _Scheduler:
 
     def _fits(self, index: int, number: int) -> bool:
         stay = self._program.residencies[number]
-        ahead = int(self._promised[index : stay.first].max(initial=0))
-        return max(self._live, ahead) + stay.nbytes <= self._cap
+        spare = self._caps[index : stay.first] - self._promised[index : stay.first]
+        least = min(int(self._caps[index]) - self._live, int(spare.min(initial=maxsize)))
+        return stay.nbytes <= least
 
     def _start_s(self, index: int) -> float:
         """When launch `index` can start: compute is free and what it fetches has arrived."""

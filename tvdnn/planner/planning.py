@@ -182,6 +182,9 @@ def _searched(
         return kept
     best = search(graph, costs, budget=budget, host_budget=host_budget)
     if best is None:
+        swapped = heuristic(graph, costs, budget=budget, host_budget=host_budget)
+        if swapped is not None:
+            return replace(swapped, plan=replace(swapped.plan, policy="auto"))
         plans = (*leanest(graph, recipes(graph, costs)), *_dynamic(graph, "auto", False))
         return _first_that_fits(graph, costs, "auto", plans, **budgets)
     best_s = simulate(best, costs).step_s

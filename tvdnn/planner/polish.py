@@ -6,8 +6,8 @@ from itertools import islice
 from operator import attrgetter
 from typing import TypeAlias
 
+from .crowding import Caps, CrowdedError
 from .gaps import Gap
-from .lower import CrowdedError
 from .relaxation import Bundle, bundles
 from .trials import Found, Task, Trial
 
@@ -47,13 +47,13 @@ def _faster(task: Task, trial: Trial, best: Found) -> Found | None:
 
 def _neighbours(task: Task, best: Found) -> Iterator[Trial]:
     """Trials that differ in the cap, in a section more, less or other, or in when one returns."""
-    site, cap, moved = best.trial.site, best.trial.cap, best.trial.moved
-    members = bundles(site.gaps(cap))
+    site, caps, moved = best.trial.site, best.trial.caps, best.trial.moved
+    members = bundles(site.gaps(caps))
     fewer = list(_fewer(moved, members))
-    changed = [(moved, round(share * task.room)) for share in CAPS]
-    changed += [(each, cap) for each in (*fewer, *_more(moved, members), *_reopened(moved))]
+    changed: list[tuple[Moved, Caps]] = [(moved, round(share * task.room)) for share in CAPS]
+    changed += [(each, caps) for each in (*fewer, *_more(moved, members), *_reopened(moved))]
     if len(members) <= MOST_PAIRED:
-        changed += [(each, cap) for left in fewer for each in _more(left, members)]
+        changed += [(each, caps) for left in fewer for each in _more(left, members)]
     for each, limit in changed:
         trial = task.trial(site, each, limit)
         if trial is not None and trial.seconds != best.trial.seconds:

@@ -22,6 +22,7 @@ from scipy.sparse import csr_array
 from ..graph import Graph
 from .bound import COMPUTE, LINK, MEMORY
 from .costs import Costs, Link
+from .crowding import Caps
 from .gaps import Gap
 from .launches import Program
 from .order import demand
@@ -105,7 +106,7 @@ class SwapProblem:
         costs: Costs,
         members: Sequence[Bundle],
         *,
-        room: int,
+        room: Caps,
         host_budget: int | None = None,
     ) -> None:
         launches = program.launches
@@ -114,8 +115,8 @@ class SwapProblem:
             costs.launch_s(graph.passes[at.pass_index], at.stop - at.start) for at in launches
         ]
         self._unit_s = sum(launch_s)
-        self._unit_nbytes = max(1.0, float(needed.max(initial=0)) - room)
-        self._room = room / self._unit_nbytes
+        self._unit_nbytes = max(1.0, float((needed - room).max(initial=0)))
+        self._room = np.broadcast_to(room, needed.shape) / self._unit_nbytes
         self._seconds = np.array(launch_s) / self._unit_s
         self._sizes = np.array([each[0].nbytes for each in members]) / self._unit_nbytes
         self._members, self._num = members, len(launches)
@@ -275,7 +276,7 @@ class SwapProblem:
                 float(prices[rows] @ (alone * waits + more * self._seconds))
                 for rows, alone, more in self._link_rows
             ),
-            MEMORY: float(prices[self._memory_rows].sum()) * self._room,
+            MEMORY: float(prices[self._memory_rows] @ self._room),
             HOST: float(prices[self._host_rows] @ limits[self._host_rows]),
         }
         return {name: MORE * share * self._unit_s for name, share in saved.items()}

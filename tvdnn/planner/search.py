@@ -10,15 +10,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from math import inf
+from operator import attrgetter
 from typing import TypeVar
+
+import numpy as np
 
 from ..errors import BudgetError, HostMemoryError
 from ..graph import Direction, Graph
+from ..memory.blocks import usable_nbytes
 from .chains import MAPS, Remake
 from .costs import Costs
-from .lower import copied_nbytes, estimate, lower, moved_nbytes
+from .crowding import Array, narrowed
+from .lower import copied_nbytes, estimate, lower, lower_ordered, moved_nbytes, ordered
 from .plan import Plan
 from .policies.auto import Choice, auto
+from .policies.tvdnn import Site
 from .recipes import Recipes, recipes
 from .schedule import Schedule
 from .segments import Variant
@@ -29,6 +35,7 @@ LEAST_TRIALS = 4
 LITTLE_GAIN = 0.02  # of a step, for which closing in on the number of bargains ends
 STEPS = 16  # shares of all bargains by which it starts
 CAPS = (0.97, 0.9, 0.82)  # shares of the arena that bytes at once may take, placement the rest
+MOST_CROWDED = 2  # candidates whose bytes found no place, for which one is looked for again
 PARTS = 6  # of all bargains, by whose numbers plans are compared where none hides its copies
 TRIALS_A_FINALIST = 20  # one more schedule is made and simulated, which takes as long as eight
 
@@ -49,7 +56,8 @@ class Candidate:
 class _Trials:
     """The choices tried so far, those that were better than all before, and how many are left.
 
-    `hides` tells whether some number of bargains was found that left no copy to wait for.
+    Of `crowded` ones, which would be better, the bytes are few enough but found no place. `hides`
+    tells whether some number of bargains was found that left no copy to wait for.
     """
 
     graph: Graph
@@ -61,6 +69,7 @@ class _Trials:
     hides: bool = False
     tried: set[Choice] = field(default_factory=set)
     found: list[Candidate] = field(default_factory=list)
+    crowded: list[Candidate] = field(default_factory=list)
 
     @property
     def best(self) -> Candidate | None:
@@ -99,6 +108,7 @@ class _Trials:
                 self.found.append(Candidate(plan, choice, cap, found.seconds))
             if found.fits or found.seconds >= below_s:
                 return found.waits
+            self.crowded.append(Candidate(plan, choice, cap, found.seconds))
         return True
 
     def _overflows(self, plan: Plan) -> bool:
@@ -134,6 +144,8 @@ def search(
         trials.take(_neighbours(trials, bargains))
     finalists = trials.found[-1 - most // TRIALS_A_FINALIST :]
     schedules = [s for s in (_placed(trials, each, budget) for each in finalists) if s]
+    filled = (_filled(trials, each, budget) for each in _worth_filling(trials))
+    schedules += [schedule for schedule in filled if schedule]
     if len(schedules) < 2:
         return next(iter(schedules), None)
     return min(schedules, key=lambda s: simulate(s, costs).step_s)
@@ -201,6 +213,35 @@ def _placed(trials: _Trials, candidate: Candidate, budget: int) -> Schedule | No
             cap=candidate.cap,
         )
     except (BudgetError, HostMemoryError):
+        return None
+
+
+def _worth_filling(trials: _Trials) -> list[Candidate]:
+    """The best candidate where it moves maps, and crowded ones that are predicted to take less."""
+    best = trials.found[-1:]
+    best_s = best[0].seconds if best else inf
+    crowded = sorted(trials.crowded, key=attrgetter("seconds"))[:MOST_CROWDED]
+    return [each for each in best if each.plan.transfers] + [
+        each for each in crowded if each.seconds < best_s
+    ]
+
+
+def _filled(trials: _Trials, candidate: Candidate, budget: int) -> Schedule | None:
+    """The candidate's schedule with only so little left free, by launch, that all finds a place."""
+    graph, costs = trials.graph, trials.costs
+    site = Site(auto(graph, trials.recipes, candidate.choice))
+
+    def attempt(caps: Array) -> Schedule | None:
+        plan = site.draft.plan(caps)
+        steps = None if plan is None else ordered(graph, plan, costs, caps)
+        if steps is None:
+            return None
+        return lower_ordered(graph, steps, budget=budget, host_budget=trials.host_budget)
+
+    caps = np.full(site.needed.shape, usable_nbytes(trials.room))
+    try:
+        return narrowed(attempt, caps, site.least, len(site.draft.program.residencies))
+    except HostMemoryError:
         return None
 
 

@@ -11,10 +11,12 @@ from math import inf, prod
 from operator import attrgetter, itemgetter
 from typing import TypeAlias
 
+import numpy as np
+
 from ..graph import Graph
 from .costs import Costs
+from .crowding import Array, Caps, CrowdedError, narrowed
 from .gaps import Gap
-from .lower import CrowdedError
 from .plan import Standing
 from .policies.tvdnn import Site, farthest, sites
 from .polish import HOPELESS, polished
@@ -25,15 +27,12 @@ from .trials import Found, Task, Trial
 FIRST_SHARE = 0.97
 MOST_SITES = 2  # whose plans are placed: those of the fastest steps at the first share
 EVERY_SITE = 100  # trials, if there may be so many, all sites are placed
-MOST_TRIALS = 7  # of a site, to find the most bytes at once that find a place
-LITTLE = 0.02  # of the arena, for which closing in on them ends
 EMPTIED = (1.0, 0.9, 0.8, 0.7)  # caps, where no choice finds a place
 MOST_CHOICES = 500  # of a site, up to which all are tried
 POLISHED = 4  # trials, of which one is spent on polish where not all sites are placed
 NEGLIGIBLE = 0.05  # of the largest section
-LESS = 0.985  # of a cap, the most of the next where bytes found no place
 
-Chooser: TypeAlias = Callable[[Site, int], Sequence[Gap] | None]
+Chooser: TypeAlias = Callable[[Array], Sequence[Gap] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +53,17 @@ def heuristic(
     """The best schedule of a greedy choice of what leaves; None where none fits.
 
     It goes through the launches once a trial, and makes fewer trials of deeper networks; where
-    there are few choices it tries them all.
+    there are few choices it tries them all, and polishes the plan of a small network.
     """
     task = Task(graph, costs, "tvdnn-heuristic", budget, host_budget)
     ranked = _ranked(task, list(islice(sites(graph, costs), _most_ranked(task))))
     best = _best(
         each for site in ranked for each in (*_tightened(task, site), *_enumerated(task, site))
     )
-    return None if best is None else best.schedule
+    if best is None:
+        return None
+    small = task.most_trials >= EVERY_SITE
+    return (polished(task, best, task.most_trials) if small else best).schedule
 
 
 def optimal(
@@ -118,32 +120,35 @@ def _ranked(task: Task, ground: list[Site]) -> list[Site]:
     return [trial.site for trial in ranked[: _most_sites(task)]] or ground
 
 
-def _greedy(site: Site, cap: int) -> Sequence[Gap] | None:
-    return farthest(site.needed, site.gaps(cap), cap)
+def _greedy(site: Site, caps: Caps) -> Sequence[Gap] | None:
+    return farthest(site.needed, site.gaps(caps), caps)
 
 
 def _tightened(task: Task, site: Site) -> list[Found]:
-    """Schedules of the site, of plans under caps that close in on the highest with a place."""
+    """The schedule of the greedy choice under the first caps whose bytes find a place."""
+    return _narrowed(task, site, lambda caps: _greedy(site, caps), task.caps(site))
+
+
+def _narrowed(task: Task, site: Site, choose: Chooser, caps: Array) -> list[Found]:
+    """The schedule of a choice, under caps that are lowered where bytes find no place.
+
+    Where there may be many trials, those of the choice with all back late too.
+    """
     found: list[Found] = []
-    small = task.most_trials >= EVERY_SITE
-    cap, good, bad = task.room if small else round(LESS * task.room), 0, task.room
-    for count in range(MOST_TRIALS):
-        if good and (bad - good <= LITTLE * task.room or count >= task.most_trials // MOST_SITES):
-            break
-        trial = task.trial(site, _greedy(site, cap), cap)
+
+    def attempt(caps: Array) -> Found | None:
+        trial = task.trial(site, choose(caps), caps)
         if trial is None:
-            break
+            return None
         try:
-            schedule = task.found(trial)
-        except CrowdedError as error:
-            late = _placed(task, _late(task, trial)) if small else None
-            found += [late] if late else []
-            bad = cap
-            cap = (good + bad) // 2 if good else round(cap * min(LESS, task.room / error.nbytes))
-        else:
-            found += [schedule] if schedule else []
-            good, cap = cap, (cap + bad) // 2
-    return found
+            return task.found(trial)
+        except CrowdedError:
+            late = _placed(task, _late(task, trial)) if task.most_trials >= EVERY_SITE else None
+            found.extend([late] if late else [])
+            raise
+
+    last = narrowed(attempt, caps, site.least, len(site.draft.program.residencies))
+    return [*found, last] if last else found
 
 
 def _enumerated(task: Task, site: Site) -> Iterator[Found]:
@@ -166,15 +171,28 @@ def _enumerated(task: Task, site: Site) -> Iterator[Found]:
     for trial in sorted(filter(None, trials), key=attrgetter("seconds")):
         if trial.seconds > HOPELESS * best_s:
             return
-        found = _placed(task, trial) or _placed(task, _late(task, trial))
-        best_s = min(best_s, found.seconds if found else inf)
+        for found in _under_less(task, trial):
+            best_s = min(best_s, found.seconds)
+            yield found
+
+
+def _under_less(task: Task, trial: Trial) -> Iterator[Found]:
+    """The trial's schedule; where its bytes find no place those under lower caps, or all late."""
+    found = _placed(task, trial)
+    if found is not None:
+        yield found
+        return
+    caps = [round(share * task.room) for share in EMPTIED[1:]]
+    less = [task.trial(trial.site, trial.moved, cap) for cap in caps]
+    for each in (*less, *(_late(task, each) for each in (trial, *less) if each)):
+        found = _placed(task, each)
         yield from [found] if found else []
 
 
 def _late(task: Task, trial: Trial) -> Trial | None:
     """The trial with all sections back no earlier than they must, so that fewer are there."""
     moved = [replace(gap, opens=gap.returns) for gap in trial.moved]
-    return task.trial(trial.site, moved, trial.cap)
+    return task.trial(trial.site, moved, trial.caps)
 
 
 def _placed(task: Task, trial: Trial | None) -> Found | None:
@@ -198,26 +216,29 @@ def _emptied(task: Task, site: Site) -> Iterator[Found]:
 
 
 def _programmed(task: Task, site: Site, effort: Effort) -> list[Found]:
-    """Schedules of the site by the greedy choice, and by integer programs about its best cap."""
+    """Schedules of the site by the greedy choice, and by the integer program under its caps."""
     found = _tightened(task, site)
     best = _best(found)
-    cap = round(LESS * task.room) if best is None else best.trial.cap
-    for share in (1.0, LESS):
-        trial = task.trial(site, _whole(task, site, round(share * cap), effort), round(share * cap))
-        if trial is None or (best and trial.seconds > (2 - LESS) * best.seconds):
-            break
-        try:
-            schedule = task.found(trial)
-        except CrowdedError:
-            continue
-        return [*found, schedule] if schedule else found
-    return found
+    caps = np.broadcast_to(task.caps(site) if best is None else best.trial.caps, site.needed.shape)
+    moved = _whole(task, site, caps, effort)
+    if moved is None:
+        return found
+    return [*found, *_narrowed(task, site, lambda caps: _with_more(site, moved, caps), caps)]
 
 
-def _whole(task: Task, site: Site, cap: int, effort: Effort) -> Sequence[Gap] | None:
+def _with_more(site: Site, moved: Sequence[Gap], caps: Caps) -> Sequence[Gap] | None:
+    """These gaps, and of the others those that launches need besides under the caps."""
+    needed, taken = site.needed.copy(), set(moved)
+    for gap in moved:
+        needed[gap.last + 1 : gap.back] -= gap.nbytes
+    more = farthest(needed, [gap for gap in site.gaps(caps) if gap not in taken], caps)
+    return None if more is None else [*moved, *more]
+
+
+def _whole(task: Task, site: Site, caps: Caps, effort: Effort) -> Sequence[Gap] | None:
     """The sections that leave by the integer program, of each bundle the last."""
-    members = bundles(site.gaps(cap))
-    program = _program_of(task, site, cap, members)
+    members = bundles(site.gaps(caps))
+    program = _program_of(task, site, caps, members)
     counts = program.whole(time_limit_s=effort.time_limit_s, nodes=effort.nodes, gap=effort.gap)
     if counts is None:
         return None
@@ -225,15 +246,15 @@ def _whole(task: Task, site: Site, cap: int, effort: Effort) -> Sequence[Gap] | 
     return [gap for each, count in pairs for gap in each[len(each) - round(count) :]]
 
 
-def _problem(task: Task, site: Site, cap: int) -> SwapProblem:
+def _problem(task: Task, site: Site, caps: Caps) -> SwapProblem:
     """The problem of a site, in all of whose gaps sections may be away."""
-    return _program_of(task, site, cap, bundles([*site.trips, *site.others]))
+    return _program_of(task, site, caps, bundles([*site.trips, *site.others]))
 
 
-def _program_of(task: Task, site: Site, cap: int, members: Sequence[Bundle]) -> SwapProblem:
+def _program_of(task: Task, site: Site, caps: Caps, members: Sequence[Bundle]) -> SwapProblem:
     graph, costs, host_budget = task.graph, task.costs, task.host_budget
     program = site.draft.program
-    return SwapProblem(graph, program, costs, members, room=cap, host_budget=host_budget)
+    return SwapProblem(graph, program, costs, members, room=caps, host_budget=host_budget)
 
 
 def _standing(best: Found, relaxed: Relaxed) -> Schedule:

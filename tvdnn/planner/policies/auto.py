@@ -15,6 +15,7 @@ from ...graph import RUN_CHUNKS, Graph, section_rows
 from ...units import format_bytes
 from ..chains import Again, Chain, Region, again
 from ..costs import Costs
+from ..crowding import Caps
 from ..gaps import Gap, pauses, round_trips, transfers
 from ..launches import Program, program
 from ..order import demand
@@ -76,7 +77,7 @@ class Draft:
     parts: tuple[Segment, ...]
     program: Program
 
-    def plan(self, room: int) -> Plan | None:
+    def plan(self, room: Caps) -> Plan | None:
         """The plan whose launches find their bytes in `room`; None where they cannot."""
         moved = _moved(self.graph, self.program, room)
         return None if moved is None else self.moving(moved)
@@ -178,25 +179,24 @@ def _block_rows(graph: Graph, slots: Iterable[Slot], block: Variant) -> int:
     return min(-(-rows // unit) * unit, graph.batch)
 
 
-def _moved(graph: Graph, prog: Program, room: int) -> list[Gap] | None:
+def _moved(graph: Graph, prog: Program, room: Caps) -> list[Gap] | None:
     """The sections to move so that every launch finds its bytes in `room`; None if none suffice."""
-    needed, moved = demand(prog), list[Gap]()
-    if int(needed.max(initial=0)) <= room:
+    excess, moved = demand(prog) - room, list[Gap]()
+    if int(excess.max(initial=0)) <= 0:
         return moved
     gaps, others = _Gaps(round_trips(graph, prog)), None
-    fullest = int(needed.argmax())
-    while int(needed[fullest]) > room:
-        excess = int(needed[fullest]) - room
-        chosen = gaps.take(fullest, excess)
+    fullest = int(excess.argmax())
+    while excess[fullest] > 0:
+        chosen = gaps.take(fullest, int(excess[fullest]))
         if not chosen:
             others = others or _Gaps(pauses(graph, prog))
-            chosen = others.take(fullest, excess)
+            chosen = others.take(fullest, int(excess[fullest]))
         if not chosen:
             return None
         for gap in chosen:
-            needed[gap.last + 1 : gap.back] -= gap.nbytes
+            excess[gap.last + 1 : gap.back] -= gap.nbytes
         moved += chosen
-        fullest = int(needed.argmax())
+        fullest = int(excess.argmax())
     return moved
 
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from ...graph import Graph
 from ..chains import chains
 from ..costs import Costs
+from ..crowding import Caps
 from ..gaps import Gap, pauses, round_trips
 from ..order import demand
 from ..plan import Plan, Segment
@@ -40,6 +41,15 @@ class Site:
         return demand(self.draft.program)
 
     @cached_property
+    def least(self) -> Needed:
+        """Bytes that its launches need where all leaves that is idle meanwhile."""
+        change = np.zeros(len(self.needed) + 1, np.int64)
+        for gap in (*self.trips, *self.others):
+            change[gap.last + 1] -= gap.nbytes
+            change[gap.back] += gap.nbytes
+        return self.needed + np.cumsum(change)[:-1]
+
+    @cached_property
     def trips(self) -> list[Gap]:
         return round_trips(self.draft.graph, self.draft.program)
 
@@ -47,7 +57,7 @@ class Site:
     def others(self) -> list[Gap]:
         return pauses(self.draft.graph, self.draft.program)
 
-    def gaps(self, room: int) -> list[Gap]:
+    def gaps(self, room: Caps) -> list[Gap]:
         """Gaps of which some suffice for `room`, if any do: trips, and others where they must."""
         moves = farthest(self.needed, self.trips, room) is not None
         return self.trips if moves else [*self.trips, *self.others]
@@ -72,7 +82,7 @@ def moving_all(graph: Graph, costs: Costs, policy: str) -> Iterator[Plan]:
         yield site.draft.moving([*site.trips, *site.others], policy)
 
 
-def farthest(needed: Needed, gaps: Sequence[Gap], room: int) -> list[Gap] | None:
+def farthest(needed: Needed, gaps: Sequence[Gap], room: Caps) -> list[Gap] | None:
     """Gaps to spend away so that launches that need `needed` bytes find them in `room`, or None.
 
     Where bytes are short, what comes back last leaves: it has the longest time idle, and by when it
@@ -83,13 +93,13 @@ def farthest(needed: Needed, gaps: Sequence[Gap], room: int) -> list[Gap] | None
     idle: list[tuple[int, int, int, Gap]] = []
     away: list[tuple[int, int]] = []
     moved, gone = list[Gap](), 0
-    for launch, nbytes in enumerate(needed.tolist()):
+    for launch, excess in enumerate((needed - room).tolist()):
         while coming and coming[-1].last < launch:
             gap = coming.pop()
             heappush(idle, (-gap.back, -gap.section, len(coming), gap))
         while away and away[0][0] <= launch:
             gone -= heappop(away)[1]
-        while nbytes - gone > room:
+        while gone < excess:
             if not idle or -idle[0][0] <= launch:
                 return None
             gap = heappop(idle)[-1]
