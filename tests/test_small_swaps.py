@@ -28,8 +28,7 @@ SEEDS = (0, 1, 2, 4, 7, 20, 28, 42, 46, 48, 62)  # of networks with few plans
 
 
 def test_no_choice_of_sections_is_faster() -> None:
-    """The ILP's plans are within 1% of exhaustive search, all heuristic ones but one within 5%."""
-    near = 0
+    """The ILP's plans are within 1% of exhaustive search, the heuristic's within 5% of them."""
     for seed in SEEDS:
         case = small_case(seed)
         assert case is not None
@@ -38,8 +37,7 @@ def test_no_choice_of_sections_is_faster() -> None:
         assert all(schedule.peak_nbytes <= budget for schedule in schedules)
         ilp_s, heuristic_s = (simulate(schedule, costs).step_s for schedule in schedules)
         assert ilp_s <= 1.01 * exhaustive_s(graph, costs, budget) < inf
-        near += heuristic_s <= 1.05 * ilp_s
-    assert near >= len(SEEDS) - 1
+        assert heuristic_s <= 1.05 * ilp_s
 
 
 @settings(max_examples=16, derandomize=True, deadline=None, database=None)

@@ -17,6 +17,7 @@ FEW, MANY = (
     3000,
     12_000,
 )  # extents up to which four orders are tried, and two: one takes 0.1 ms each
+FEW_MISFITS = 3  # up to which another kind of gap is tried
 
 Array = npt.NDArray[np.int64]
 Placed: TypeAlias = tuple[tuple[int, ...], int]
@@ -82,11 +83,13 @@ def place(
 def fit(extents: Sequence[Extent], room: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Base addresses below `room` as `place` gives them, and the extents that find none.
 
-    Each extent goes by its start into the first gap, or into the least too large, whichever leaves
-    out fewer; the base of one that finds no place is 0.
+    Each extent goes by its start into the first gap; if few are left out then into the gap that is
+    least too large, should that leave out fewer. The base of one that finds no place is 0.
     """
     found = _fit_in(extents, room, tight=False)
-    return found if not found[1] else min(found, _fit_in(extents, room, tight=True), key=_misfits)
+    if not 0 < len(found[1]) <= FEW_MISFITS:
+        return found
+    return min(found, _fit_in(extents, room, tight=True), key=_misfits)
 
 
 def _misfits(found: tuple[tuple[int, ...], tuple[int, ...]]) -> int:

@@ -5,7 +5,7 @@ bytes under one cap may find no place. Where they begin, the cap is lowered for 
 the steps are ordered again, until all fit. Elsewhere the arena stays full.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -16,10 +16,11 @@ Caps: TypeAlias = int | Array  # bytes at once: at all launches, or by launch
 Misfits: TypeAlias = tuple[tuple[int, int], ...]  # launches before which bytes begin, and how many
 Result = TypeVar("Result")
 
-MOST_ROUNDS, LEAST_ROUNDS = 24, 6
-WORK = 60_000  # launches and stays in all rounds, at 50 us each
-FIRST_CUT, DEEPER = 0.5, 1.05  # of what finds no place, by which caps are lowered; each round more
-ABOUT = 3  # launches before and after, at which they are
+MOST_ROUNDS, LEAST_ROUNDS = 32, 6
+WORK = 100_000  # launches and stays in all rounds, at 50 us each
+FIRST_CUT = 0.3  # of what finds no place, by which caps are lowered
+FIRST_ABOUT = 3  # launches before and after, at which they are
+MORE = 1.07  # of both each round
 
 
 class CrowdedError(Exception):
@@ -37,19 +38,19 @@ def narrowed(
 
     None where so many rounds as work on `num_stays` allows are not enough.
     """
-    share = FIRST_CUT
+    share, about = FIRST_CUT, float(FIRST_ABOUT)
     for _ in range(max(LEAST_ROUNDS, min(MOST_ROUNDS, WORK // (num_stays + len(caps) + 1)))):
         try:
             return attempt(caps)
         except CrowdedError as error:
-            caps = np.maximum(_lowered(caps, error.misfits, share), least)
-            share *= DEEPER
+            caps = np.maximum(_lowered(caps, error.misfits, share, round(about)), least)
+            share, about = MORE * share, MORE * about
     return None
 
 
-def _lowered(caps: Array, misfits: Iterable[tuple[int, int]], share: float) -> Array:
-    """Caps lowered by a share of what found no place, at the launches about its first."""
+def _lowered(caps: Array, misfits: Misfits, share: float, about: int) -> Array:
+    """Caps lowered by a share of what found no place, at so many launches about its first."""
     less: Array = caps.copy()
     for launch, nbytes in misfits:
-        less[max(0, launch - ABOUT) : launch + ABOUT + 1] -= round(share * nbytes)
+        less[max(0, launch - about) : launch + about + 1] -= round(share * nbytes)
     return less

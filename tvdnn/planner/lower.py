@@ -307,9 +307,8 @@ def _place_arena(
     trials: int = 0,
 ) -> _Arena:
     """The arena of the order, as tight as `place` makes it of `enough` and `trials`."""
-    begins, ends = _positions(prog, entries, cool_down)
     groups = _side_by_side(prog)
-    extents = [_extent(graph, prog, members, begins, ends) for members in groups]
+    extents = _extents(graph, prog, entries, groups, cool_down)
     share = min(1, FULL_EXTENTS / max(1, len(extents))) ** 2
     enough = None if enough is None else usable_nbytes(enough)
     bases, _ = place(extents, enough, int(trials * share))
@@ -319,16 +318,15 @@ def _place_arena(
 def _fitted(graph: Graph, prog: Program, entries: Sequence[Entry], room: int) -> _Arena:
     """The arena of the order inside `room`. Raises CrowdedError where bytes find no place."""
     groups, usable = _side_by_side(prog), usable_nbytes(room)
-    for rest in (COOL_DOWN, 0):
-        begins, ends = _positions(prog, entries, rest)
-        extents = [_extent(graph, prog, members, begins, ends) for members in groups]
-        bases, misfits = fit(extents, usable)
-        if not misfits:
-            return _arena(groups, extents, bases)
-    if len(extents) <= FEW_EXTENTS:
+    extents = _extents(graph, prog, entries, groups, 0)
+    bases, misfits = fit(extents, usable)
+    if misfits and len(extents) <= FEW_EXTENTS:
         bases, high_water = place(extents, usable, FEW_TRIALS)
-        if high_water <= usable:
-            return _arena(groups, extents, bases)
+        misfits = misfits if high_water > usable else ()
+    if not misfits:
+        rested = _extents(graph, prog, entries, groups, COOL_DOWN)
+        others, crowded = fit(rested, usable)
+        return _arena(groups, extents, bases) if crowded else _arena(groups, rested, others)
     launches = list(accumulate(entry.event is Event.LAUNCH for entry in entries))
     raise CrowdedError(
         tuple((launches[extents[at].first] - 1, extents[at].nbytes) for at in misfits)
@@ -345,6 +343,18 @@ def _arena(
             addresses[number] = base + stay.offset
     tops = (base + extent.nbytes for base, extent in zip(bases, extents, strict=True))
     return _Arena(addresses, block_nbytes(max(tops, default=0)))
+
+
+def _extents(
+    graph: Graph,
+    prog: Program,
+    entries: Sequence[Entry],
+    groups: Sequence[Sequence[int]],
+    cool_down: int,
+) -> list[Extent]:
+    """Groups of residencies as long as they last in the order."""
+    begins, ends = _positions(prog, entries, cool_down)
+    return [_extent(graph, prog, members, begins, ends) for members in groups]
 
 
 def _extent(
