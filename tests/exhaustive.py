@@ -23,7 +23,7 @@ from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.policies.tvdnn import Site, sites
 from tvdnn.planner.trials import Task
 
-MOST_PLANS = 20_000
+MOST_PLANS = 4000
 CAPS = (1.0, 0.9, 0.8)
 OPENINGS: tuple[Callable[[Gap], int], ...] = (
     lambda gap: gap.opens,
