@@ -5,7 +5,7 @@ bytes under one cap may find no place. Where they begin, the cap is lowered for 
 the steps are ordered again, until all fit. Elsewhere the arena stays full.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -17,9 +17,10 @@ Misfits: TypeAlias = tuple[tuple[int, int], ...]  # launches before which bytes 
 Result = TypeVar("Result")
 
 MOST_ROUNDS, LEAST_ROUNDS = 32, 6
-WORK = 100_000  # launches and stays in all rounds, at 50 us each
+WORK = 200_000  # launches and stays in all rounds, at 30 us each
 FIRST_CUT = 0.3  # of what finds no place, by which caps are lowered
 FIRST_ABOUT = 3  # launches before and after, at which they are
+EVERYWHERE = 64  # one part in so many of all caps goes too where there are few rounds
 MORE = 1.07  # of both each round
 
 
@@ -33,19 +34,27 @@ class CrowdedError(Exception):
 
 def narrowed(
     attempt: Callable[[Array], Result], caps: Array, least: Array, num_stays: int
-) -> Result | None:
-    """What `attempt` makes of `caps`, lowered after each CrowdedError, but to no less than `least`.
+) -> Iterator[Result]:
+    """What `attempt` makes of caps under which all bytes find a place.
 
-    None where so many rounds as work on `num_stays` allows are not enough.
+    `caps` are lowered after each CrowdedError, but to no less than `least`; once all fits they go
+    halfway back, and are lowered by less. There are so many rounds as work on `num_stays` allows;
+    where these are few the first is enough.
     """
-    share, about = FIRST_CUT, float(FIRST_ABOUT)
-    for _ in range(max(LEAST_ROUNDS, min(MOST_ROUNDS, WORK // (num_stays + len(caps) + 1)))):
+    full, share, about = caps, FIRST_CUT, float(FIRST_ABOUT)
+    rounds = max(LEAST_ROUNDS, min(MOST_ROUNDS, WORK // (num_stays + len(caps) + 1)))
+    few = rounds == LEAST_ROUNDS
+    for _ in range(rounds):
         try:
-            return attempt(caps)
+            yield attempt(caps)
         except CrowdedError as error:
-            caps = np.maximum(_lowered(caps, error.misfits, share, round(about)), least)
+            caps = _lowered(caps, error.misfits, share, round(about))
+            caps = np.maximum(caps - full // EVERYWHERE * few, least)
             share, about = MORE * share, MORE * about
-    return None
+        else:
+            if few or (caps == full).all():
+                return
+            caps, share, about = (caps + full) // 2, FIRST_CUT / 2, float(FIRST_ABOUT)
 
 
 def _lowered(caps: Array, misfits: Misfits, share: float, about: int) -> Array:

@@ -144,8 +144,9 @@ def search(
         trials.take(_neighbours(trials, bargains))
     finalists = trials.found[-1 - most // TRIALS_A_FINALIST :]
     schedules = [s for s in (_placed(trials, each, budget) for each in finalists) if s]
-    filled = (_filled(trials, each, budget) for each in _worth_filling(trials))
-    schedules += [schedule for schedule in filled if schedule]
+    if most > LEAST_TRIALS or not schedules:
+        filled = (_filled(trials, each, budget) for each in _worth_filling(trials))
+        schedules += [schedule for schedule in filled if schedule]
     if len(schedules) < 2:
         return next(iter(schedules), None)
     return min(schedules, key=lambda s: simulate(s, costs).step_s)
@@ -239,10 +240,12 @@ def _filled(trials: _Trials, candidate: Candidate, budget: int) -> Schedule | No
         return lower_ordered(graph, steps, budget=budget, host_budget=trials.host_budget)
 
     caps = np.full(site.needed.shape, usable_nbytes(trials.room))
+    num_stays = len(site.draft.program.residencies)
     try:
-        return narrowed(attempt, caps, site.least, len(site.draft.program.residencies))
+        found = [*filter(None, narrowed(attempt, caps, site.least, num_stays))]
     except HostMemoryError:
         return None
+    return min(found, key=lambda schedule: simulate(schedule, costs).step_s, default=None)
 
 
 def _choice(known: Recipes, block: Variant, bargains: Iterable["_Bargain"]) -> Choice:

@@ -125,12 +125,14 @@ def _greedy(site: Site, caps: Caps) -> Sequence[Gap] | None:
 
 
 def _tightened(task: Task, site: Site) -> list[Found]:
-    """The schedule of the greedy choice under the first caps whose bytes find a place."""
+    """Schedules of the greedy choice under caps whose bytes find a place."""
     return _narrowed(task, site, lambda caps: _greedy(site, caps), task.caps(site))
 
 
-def _narrowed(task: Task, site: Site, choose: Chooser, caps: Array) -> list[Found]:
-    """The schedule of a choice, under caps that are lowered where bytes find no place.
+def _narrowed(
+    task: Task, site: Site, choose: Chooser, caps: Array, most: int | None = None
+) -> list[Found]:
+    """Up to `most` schedules of a choice, under caps lowered where bytes find no place.
 
     Where there may be many trials, those of the choice with all back late too.
     """
@@ -147,8 +149,9 @@ def _narrowed(task: Task, site: Site, choose: Chooser, caps: Array) -> list[Foun
             found.extend([late] if late else [])
             raise
 
-    last = narrowed(attempt, caps, site.least, len(site.draft.program.residencies))
-    return [*found, last] if last else found
+    num_stays = len(site.draft.program.residencies)
+    found += filter(None, islice(narrowed(attempt, caps, site.least, num_stays), most))
+    return found
 
 
 def _enumerated(task: Task, site: Site) -> Iterator[Found]:
@@ -223,7 +226,7 @@ def _programmed(task: Task, site: Site, effort: Effort) -> list[Found]:
     moved = _whole(task, site, caps, effort)
     if moved is None:
         return found
-    return [*found, *_narrowed(task, site, lambda caps: _with_more(site, moved, caps), caps)]
+    return found + _narrowed(task, site, lambda caps: _with_more(site, moved, caps), caps, most=1)
 
 
 def _with_more(site: Site, moved: Sequence[Gap], caps: Caps) -> Sequence[Gap] | None:
