@@ -173,6 +173,7 @@ TABLE: tuple[tuple[str, Text], ...] = (
     ("largest", _ratio("worst_gradient_ratio")),
     ("of", _text("worst_gradient")),
     ("gradients within 1.25", _share("gradients_within")),
+    ("maps below the baseline", _share("maps_saved")),
     ("within 1% of the best", _share("best_within")),
     ("most of the best", _ratio("worst_to_best")),
     ("within 5% of the ILP", _share("ilp_within")),

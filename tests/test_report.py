@@ -44,7 +44,16 @@ KEYS = frozenset(
             "avg_bytes",
             "baseline_bytes",
         ),
-        *("offloaded_bytes", "host_bytes", "stall_s", "overlap", "slowdown", "loss", "versions"),
+        *(
+            "offloaded_bytes",
+            "host_bytes",
+            "fragmentation",
+            "stall_s",
+            "overlap",
+            "slowdown",
+            "loss",
+            "versions",
+        ),
     }
 )
 VERSIONS: Mapping[str, str | None] = {"tvdnn": "0.1.0", "driver": None}
@@ -132,6 +141,7 @@ def test_an_infeasible_row_has_its_floor_and_nothing_else() -> None:
             "avg_bytes",
             "offloaded_bytes",
             "host_bytes",
+            "fragmentation",
             "stall_s",
             "overlap",
             "slowdown",

@@ -92,6 +92,14 @@ def times(timeline: Timeline, made: Schedule) -> dict[str, tuple[float, float]]:
     return dict(zip(names, ((s.start_s, s.end_s) for s in timeline.spans), strict=True))
 
 
+def test_what_lives_at_once_and_the_rest_of_the_arena() -> None:
+    """q beside r, which is there from the start, or beside p, which is back: 192 of 256 bytes."""
+    for hold_first in (False, True):
+        made = schedule(hold_first=hold_first)
+        assert made.alive_nbytes == 192
+        assert made.fragmentation == 0.25
+
+
 def test_duplex_rate_until_the_other_copy_ends() -> None:
     made = schedule(hold_first=True)
     timeline = simulate(made, HandCosts(EVEN.link, {"hold": 0.0}))

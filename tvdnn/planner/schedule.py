@@ -1,7 +1,9 @@
 """Schedule: frozen steps on three lanes, with static addresses and waits, for all readers."""
 
+from collections import Counter
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from itertools import accumulate
 
 from ..graph import Graph
 from .plan import Plan
@@ -99,6 +101,30 @@ class Schedule:
     def peak_nbytes(self) -> int:
         """Device bytes of the network: what lies outside the arena, and the arena."""
         return self.graph.fixed_nbytes + self.arena_nbytes
+
+    @property
+    def alive_nbytes(self) -> int:
+        """Most bytes of residencies that are there at one step: no placement takes fewer.
+
+        An input is there from the start of its half of the step, an output until the end of it.
+        """
+        change, filled = Counter[int](), set[tuple[str, int]]()
+        inputs, outputs = frozenset(self.graph.inputs), frozenset(self.graph.outputs)
+        for stay in self.residencies:
+            first, last = stay.steps[0], stay.steps[-1]
+            if stay.buffer in inputs and (stay.buffer, stay.section) not in filled:
+                filled.add((stay.buffer, stay.section))
+                first = 0 if first < self.cut else self.cut
+            if stay.buffer in outputs:
+                last = (self.cut if last < self.cut else len(self.steps)) - 1
+            change.update({first: stay.nbytes})
+            change.subtract({last + 1: stay.nbytes})
+        return max(accumulate(change[step] for step in sorted(change)), default=0)
+
+    @property
+    def fragmentation(self) -> float:
+        """The share of the arena that is idle even at the step with most bytes there."""
+        return 1.0 - self.alive_nbytes / self.arena_nbytes if self.arena_nbytes else 0.0
 
     @property
     def offloaded_nbytes(self) -> int:

@@ -61,6 +61,7 @@ class Row:
     `bound_s` is what no schedule by the policy's means beats inside the budgets (`planner.bound`);
     `equal` tells whether the losses are those of `keep` bit for bit; `feedback` whether the plan
     could follow what the first steps took, None where none ran; `reason` is why it is infeasible.
+    `fragmentation` is the share of the arena that is idle at its fullest step.
     """
 
     net: str
@@ -85,6 +86,7 @@ class Row:
     baseline_bytes: int
     offloaded_bytes: int | None
     host_bytes: int | None
+    fragmentation: float | None
     stall_s: float | None
     overlap: float | None
     slowdown: float | None
@@ -128,6 +130,7 @@ def infeasible_row(
         baseline_bytes=baseline_nbytes,
         offloaded_bytes=None,
         host_bytes=None,
+        fragmentation=None,
         stall_s=None,
         overlap=None,
         slowdown=None,
@@ -217,6 +220,7 @@ def _planned_row(case: Case, schedule: Schedule, floor: Floor, timeline: Timelin
         avg_bytes=None if timeline is None else average_nbytes(schedule, timeline),
         offloaded_bytes=schedule.offloaded_nbytes,
         host_bytes=schedule.slab_nbytes,
+        fragmentation=schedule.fragmentation,
         stall_s=None if timeline is None else timeline.stall_s,
         overlap=None if timeline is None else timeline.overlap,
     )
