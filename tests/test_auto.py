@@ -124,7 +124,7 @@ def test_more_budget_is_not_slower_and_less_than_vdnn_never() -> None:
 
 
 @pytest.mark.usefixtures("units_of_one")
-@settings(max_examples=40, derandomize=True, deadline=None, database=None)
+@settings(max_examples=12, derandomize=True, deadline=None, database=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     batch=st.integers(2, 9),
@@ -195,7 +195,7 @@ def drawn_choice(rng: random.Random, found: Recipes) -> Choice:
 
 
 @pytest.mark.usefixtures("units_of_one")
-@settings(max_examples=30, derandomize=True, deadline=None, database=None)
+@settings(max_examples=16, derandomize=True, deadline=None, database=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     batch=st.integers(2, 9),

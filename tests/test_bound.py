@@ -33,7 +33,7 @@ def vgg16() -> Graph:
     return training_graph(net, x, optimizer=SGD(momentum=0.9), dtype="bf16")
 
 
-@settings(max_examples=60, derandomize=True, deadline=None, database=None)
+@settings(max_examples=30, derandomize=True, deadline=None, database=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     batch=st.integers(2, 9),

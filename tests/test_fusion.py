@@ -175,7 +175,7 @@ def test_fused_steps_have_the_bits_of_plain_ones(name: str, dtype: str) -> None:
     same_bits(net, shape, dtype=dtype, chunk_size=4096)
 
 
-@settings(max_examples=60, derandomize=True, deadline=None, database=None)
+@settings(max_examples=40, derandomize=True, deadline=None, database=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     batch=st.integers(1, 7),

@@ -16,12 +16,12 @@ Caps: TypeAlias = int | Array  # bytes at once: at all launches, or by launch
 Misfits: TypeAlias = tuple[tuple[int, int], ...]  # launches before which bytes begin, and how many
 Result = TypeVar("Result")
 
-MOST_ROUNDS, LEAST_ROUNDS = 32, 6
+MOST_ROUNDS, LEAST_ROUNDS = 24, 6
 WORK = 200_000  # launches and stays in all rounds, at 30 us each
 FIRST_CUT = 0.3  # of what finds no place, by which caps are lowered
 FIRST_ABOUT = 3  # launches before and after, at which they are
 EVERYWHERE = 64  # one part in so many of all caps goes too where there are few rounds
-MORE = 1.07  # of both each round
+MORE = 1.18  # of both each round
 
 
 class CrowdedError(Exception):
