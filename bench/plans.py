@@ -10,16 +10,15 @@
 import argparse
 import itertools
 import json
-import platform
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-import torch
 from rich.console import Console
 
+from bench.environment import software
 from tests.exhaustive import exhaustive_s, small_case
 from tests.granularity import units_of_one
 from tvdnn.cli.output import stages
@@ -73,7 +72,7 @@ def main() -> None:
     else:
         rows = compared(options.count)
         document = {"title": "Beside exhaustive search", "note": RANDOM_NOTE, "rows": rows}
-    document["environment"] = {"python": platform.python_version(), "torch": torch.__version__}
+    document["environment"] = software()
     text = json.dumps(document, indent=1) + "\n"
     options.output.write_text(text) if options.output else print(text)
 
