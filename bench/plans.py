@@ -2,9 +2,11 @@
 
     python -m bench.plans papers -o bench/results/plans_papers.json
     python -m bench.plans random -o bench/results/plans_random.json
+    python -m bench.plans sweeps -o bench/results/plans_sweeps.json
 
 `papers` plans and simulates the networks of vDNN and tvDNN on a Titan X of 2015 by its data sheet.
 `random` compares tvDNN's policies with exhaustive search on small random networks.
+`sweeps` plans networks at budgets from the floor to what keep takes, on an H200 by its data sheet.
 """
 
 import argparse
@@ -12,6 +14,7 @@ import itertools
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -24,11 +27,13 @@ from tests.granularity import units_of_one
 from tvdnn.cli.output import stages
 from tvdnn.cli.request import make_request
 from tvdnn.cli.simulating import Outcome, simulated
+from tvdnn.cli.sweeping import swept_rows
 from tvdnn.graph import Graph
 from tvdnn.planner.costs import Costs, Roofline
 from tvdnn.planner.hardware import load
 from tvdnn.planner.planning import make_schedule
 from tvdnn.planner.simulate import simulate
+from tvdnn.report.rows import Row
 from tvdnn.units import GIB
 
 MACHINE, DTYPE = "Titan X Maxwell", "fp32"
@@ -49,8 +54,22 @@ NOTE = (
     "their momentum alone are 39, 46 and 1% of that baseline, and stay: so its figures can be of "
     "what vDNN manages alone. The column for maps leaves parameters out on both sides."
 )
-
-
+SWEPT_BY, SWEPT_ON, SWEPT_IN = "tvdnn-heuristic", "H200", "bf16"
+SWEEPS = {  # networks and batches, and how many budgets take minutes to plan
+    ("vgg16", 256): 50,
+    ("googlenet", 256): 20,
+    ("resnet50", 256): 20,
+    ("resnet101", 256): 8,
+    ("densenet121", 128): 8,
+    ("inception_v4", 128): 8,
+}
+PARTS = {"floor": 0.0, "quarter": 0.25, "half": 0.5, "three_quarters": 0.75}
+SWEEPS_NOTE = (
+    f"Simulated on an {SWEPT_ON} by its data sheet: nothing was run. So many budgets evenly from "
+    "the floor to what keep takes. A plan for less memory is one for more: no time grows with the "
+    "budget, and no peak is above it. Slower: than with memory enough, at the floor and at shares "
+    "of the way from there; above the bound: at the same budgets."
+)
 RANDOM_NOTE = (
     "Networks of two to four convolutions in a few sections, on a link drawn at random, inside a "
     "budget between the floor and what keep takes. Exhaustive search simulates any number of "
@@ -63,12 +82,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("job", choices=("papers", "random"))
+    parser.add_argument("job", choices=("papers", "random", "sweeps"))
     parser.add_argument("--count", type=int, default=300, help="networks of `random`")
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
     if options.job == "papers":
         document = {"title": "On the machine of the papers", "note": NOTE, "rows": list(papers())}
+    elif options.job == "sweeps":
+        document = {"title": "Over budgets", "note": SWEEPS_NOTE, "rows": list(sweeps())}
     else:
         rows = compared(options.count)
         document = {"title": "Beside exhaustive search", "note": RANDOM_NOTE, "rows": rows}
@@ -98,6 +119,39 @@ def _maps_saved(outcome: Outcome) -> float | None:
         return None
     fixed = schedule.graph.fixed_nbytes
     return 1.0 - (row.avg_bytes - fixed) / (row.baseline_bytes - fixed)
+
+
+def sweeps() -> Iterator[dict[str, Any]]:
+    """A row for each network that is planned over budgets."""
+    console, costs = Console(stderr=True), Roofline(load(SWEPT_ON), SWEPT_IN)
+    for (net, batch), count in SWEEPS.items():
+        request = make_request(net, batch, None, SWEPT_IN, None, None)
+        with stages(console, f"{net}({batch})") as report:
+            yield swept_row(swept_rows(request, costs, [SWEPT_BY], count, report))
+
+
+def swept_row(rows: Sequence[Row]) -> dict[str, Any]:
+    """Seconds and bounds by budget, and how they stand at shares of the way from the floor."""
+    seconds = [float(row.predicted_s or inf) for row in rows]
+    bounds = [row.bound_s for row in rows]
+    assert all(less <= more for more, less in itertools.pairwise(seconds))
+    assert all((row.planned_peak_bytes or 0) <= (row.budget_bytes or 0) for row in rows)
+    at = {name: round(share * (len(rows) - 1)) for name, share in PARTS.items()}
+    above = {name: bounds[place] for name, place in at.items()}
+    return {
+        "net": rows[0].net,
+        "batch": rows[0].batch,
+        "dtype": rows[0].dtype,
+        "policy": rows[0].policy,
+        "hardware": rows[0].hardware,
+        "simulated": True,
+        "num_budgets": len(rows),
+        "budgets": [row.budget_bytes for row in rows],
+        "seconds": seconds,
+        "bounds": bounds,
+        **{f"slower_{name}": seconds[place] / seconds[-1] for name, place in at.items()},
+        **{f"above_{name}": bound and seconds[at[name]] / bound for name, bound in above.items()},
+    }
 
 
 def compared(count: int) -> list[dict[str, Any]]:

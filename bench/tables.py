@@ -131,8 +131,13 @@ def _wait_share(entry: Entry) -> str:
     return f"{rate / link:.0%}" if rate and link else NONE
 
 
-def _ratio(key: str) -> Text:
-    return _joined(lambda ratio: f"{ratio:.2f}", (key,))
+def _ratio(*keys: str) -> Text:
+    return _joined(lambda ratio: f"{ratio:.2f}", keys)
+
+
+def _at_parts(key: str) -> tuple[str, ...]:
+    """The keys of a sweep's values at the floor and at shares of the way from there."""
+    return tuple(f"{key}_{part}" for part in ("floor", "quarter", "half", "three_quarters"))
 
 
 def _text(key: str) -> Text:
@@ -178,6 +183,9 @@ TABLE: tuple[tuple[str, Text], ...] = (
     ("most of the best", _ratio("worst_to_best")),
     ("within 5% of the ILP", _share("ilp_within")),
     ("most of the ILP", _ratio("worst_to_ilp")),
+    ("budgets", _joined(str, ("num_budgets",))),
+    ("slower at the floor / 1/4 / 1/2 / 3/4", _ratio(*_at_parts("slower"))),
+    ("of the bound there", _ratio(*_at_parts("above"))),
     ("at commit", _text("commit")),
 )
 

@@ -1,14 +1,15 @@
 """The README's generated parts: tables and figure from rows worked out by hand, and up to date."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from bench import kernel_rows, tables
+from bench import kernel_rows, plans, tables
 from bench.figure import Line, draw
+from tvdnn.report.rows import Row
 
 GIB = 2**30
 OWN = {"net": "vgg16", "batch": 256, "image_size": 224, "dtype": "bf16", "infeasible": False}
@@ -110,6 +111,43 @@ def test_several_networks_are_told_apart(tmp_path: Path) -> None:
     (tmp_path / "deep.json").write_text(json.dumps({**FILE, "rows": rows}))
     found = cells(tables.table(tables.read(tmp_path)[0]))
     assert [row["network"] for row in found] == ["vgg16(256)", "alexnet(7168)"]
+
+
+def test_a_sweep_is_one_row_of_its_times_over_those_with_memory_enough(tmp_path: Path) -> None:
+    names = dict.fromkeys(field.name for field in fields(Row))
+    swept = [
+        Row(
+            **{
+                **names,
+                **OWN,
+                "policy": "auto",
+                "budget_bytes": nbytes,
+                "planned_peak_bytes": nbytes,
+                **times,
+            }
+        )
+        for nbytes, times in (
+            (4, {"predicted_s": 0.4, "bound_s": 0.2}),
+            (5, {"predicted_s": 0.3, "bound_s": 0.2}),
+            (6, {"predicted_s": 0.2, "bound_s": 0.2}),
+            (7, {"predicted_s": 0.2, "bound_s": 0.1}),
+            (8, {"predicted_s": 0.1, "bound_s": 0.1}),
+        )
+    ]
+    row = plans.swept_row(swept)
+    assert row["budgets"] == [4, 5, 6, 7, 8]
+    (tmp_path / "sweeps.json").write_text(json.dumps({**FILE, "rows": [row]}))
+    assert cells(tables.table(tables.read(tmp_path)[0])) == [
+        {
+            "policy": "auto",
+            "budget": "none",
+            "budgets": "5",
+            "slower at the floor / 1/4 / 1/2 / 3/4": "4.00 / 3.00 / 2.00 / 2.00",
+            "of the bound there": "2.00 / 1.50 / 1.00 / 2.00",
+        }
+    ]
+    with pytest.raises(AssertionError):
+        plans.swept_row(swept[::-1])
 
 
 def test_the_figure_shows_peers_keep_and_the_fastest_at_each_budget_below_it(

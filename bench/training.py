@@ -1,0 +1,326 @@
+"""One network's training by torch and by tvdnn, each a row of what it takes."""
+
+import copy
+import gc
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
+from statistics import median
+from typing import Any
+
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+
+import tvdnn
+from bench.environment import environment
+from bench.nets import loss_of, net_of, network
+from tests.accuracy import eager
+from tvdnn.engine import training_graph
+from tvdnn.errors import BudgetError
+from tvdnn.planner.costs import Costs, Link
+from tvdnn.planner.planning import DEFAULT_CHUNK_SIZE, bound_of, floor_of
+from tvdnn.planner.schedule import Lane, Schedule
+from tvdnn.planner.timeline import Timeline, copy_waits
+from tvdnn.report.rows import Case, Floor, Measurement, infeasible_row, measured_row
+from tvdnn.runtime.slab import Slab, available_nbytes
+from tvdnn.units import GIB
+
+STEPS = 20
+BUSY_STEPS = 5
+HOST_CAP = 110 * GIB
+AUTOCAST = "torch.compile, autocast"
+SGD = tvdnn.optim.SGD(lr=1e-3, momentum=0.9)
+
+Rows = list[dict[str, Any]]
+
+
+class Oracle:
+    """What keep computed: losses and a digest of the weights after the same steps."""
+
+    def __init__(self) -> None:
+        self.losses: list[float] | None = None
+        self.weights = ""
+
+    def equals(self, losses: list[float], net: nn.Module) -> bool:
+        """Whether these equal the first ones seen, which are kept."""
+        weights = digest(net)
+        if self.losses is None:
+            self.losses, self.weights = losses, weights
+        return losses == self.losses and weights == self.weights
+
+
+def digest(net: nn.Module) -> str:
+    found = hashlib.sha256()
+    for param in net.parameters():
+        found.update(param.detach().cpu().numpy().tobytes())
+    return found.hexdigest()
+
+
+@cache
+def _first(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    return network(name)
+
+
+def initial(name: str) -> nn.Module:
+    """A network on the CPU with the same weights every time, and so what is drawn from then on."""
+    net = copy.deepcopy(_first(name))
+    torch.manual_seed(0)
+    return net
+
+
+def prepare(
+    name: str,
+    policy: str,
+    budget: float | None,
+    x: torch.Tensor,
+    dtype: str,
+    slab: Slab,
+    **options: Any,
+) -> tuple[tvdnn.Trainer, nn.Module]:
+    gc.collect()  # what others hold is measured as the trainer is made
+    net = initial(name).cuda()
+    limit = None if budget is None else round(budget * GIB)
+    host = min(available_nbytes() + slab.nbytes, HOST_CAP)
+    trainer = tvdnn.Trainer(
+        net,
+        x,
+        optimizer=SGD,
+        loss_weights=net_of(name).weights,
+        policy=policy,
+        budget=limit,
+        host_budget=host,
+        dtype=dtype,
+        slab=slab,
+        feedback=False,
+        **options,
+    )
+    return trainer, net
+
+
+def run(
+    name: str,
+    policy: str,
+    budget: float | None,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    dtype: str,
+    slab: Slab,
+    oracle: Oracle,
+    **options: Any,
+) -> dict[str, Any]:
+    """A row: 20 steps of one policy at one budget."""
+    begin = time.perf_counter()
+    try:
+        trainer, net = prepare(name, policy, budget, x, dtype, slab, **options)
+    except BudgetError as error:
+        chosen = case(name, policy, budget, x, dtype)
+        graph = training_graph(
+            initial(name).to("meta"),
+            x.to("meta"),
+            optimizer=SGD,
+            loss_weights=net_of(name).weights,
+            dtype=dtype,
+        )
+        floor = Floor(error.floor_nbytes, error.step)
+        row = infeasible_row(
+            chosen, floor, baseline_nbytes=graph.baseline_nbytes, simulated=False
+        ).to_json()
+        show(row)
+        return row
+    ready = time.perf_counter() - begin
+    losses, seconds = [], []
+    for _ in range(STEPS):
+        seconds.append(timed(lambda: losses.append(trainer.step(x, y).item())))
+    equal = oracle.equals(losses, net)
+    allocated = torch.cuda.max_memory_allocated()
+    row = measured(
+        trainer, case(name, policy, budget, x, dtype), median(seconds[2:]), tuple(losses), x, y
+    )
+    row |= {"equal": equal, "max_memory_allocated": allocated}
+    row |= {"ready_s": ready, "first_step_s": ready + seconds[0]}
+    row["construction_peak_bytes"] = trainer.construction_peak_nbytes
+    row["chunk_size"] = trainer.graph.chunk_size
+    if policy == "keep":
+        row["busy_share"] = busy_share(lambda: trainer.step(x, y))
+    row["link_rate"] = min(trainer.costs.link.to_host, trainer.costs.link.to_device)
+    show(row)
+    release(trainer)
+    return row
+
+
+def case(name: str, policy: str, budget: float | None, x: torch.Tensor, dtype: str) -> Case:
+    limit = None if budget is None else round(budget * GIB)
+    gpu = torch.cuda.get_device_name()
+    size = (x.shape[0], x.shape[2])
+    return Case(name, *size, dtype, policy, limit, DEFAULT_CHUNK_SIZE, gpu, environment())
+
+
+def measured(
+    trainer: tvdnn.Trainer,
+    chosen: Case,
+    step_s: float,
+    losses: tuple[float, ...],
+    *batch: torch.Tensor,
+) -> dict[str, Any]:
+    """The row of a trainer that ran; a batch is for one more step, to measure its timeline."""
+    peak = trainer.peak_nbytes()
+    timeline = trainer.timeline(*batch) if batch else None
+    costs, budget = trainer.costs, chosen.budget_bytes
+    floor = Floor(*floor_of(trainer.graph, costs, chosen.policy))
+    least = bound_of(trainer.graph, costs, chosen.policy, budget=budget)
+    row = measured_row(
+        chosen,
+        trainer.schedule,
+        Measurement(step_s, peak, losses[-1], timeline),
+        floor,
+        predicted_s=trainer.predicted.step_s,
+        bound_s=None if least is None else least.step_s,
+    ).to_json() | {"losses": losses}
+    if timeline is None:
+        return row
+    row |= {"compute_s": compute_s(trainer.schedule, costs)}
+    row |= {"link_s": link_s(trainer.schedule, costs.link)}
+    return row | {"wait_rate": wait_rate(trainer.schedule, timeline)}
+
+
+def compute_s(schedule: Schedule, costs: Costs) -> float:
+    """Seconds that the launches take by themselves, as the profiler measured them."""
+    launches = (step for step in schedule.steps if step.lane is Lane.COMPUTE)
+    passes = schedule.graph.passes
+    return sum(costs.launch_s(passes[each.pass_index], each.stop - each.start) for each in launches)
+
+
+def link_s(schedule: Schedule, link: Link) -> float:
+    """Seconds that the bytes copied take at the link's measured rates, each way by itself."""
+    rates = {Lane.OFFLOAD: link.to_host, Lane.PREFETCH: link.to_device}
+    return max(
+        sum(step.copied_nbytes for step in schedule.steps if step.lane is lane) / rate
+        for lane, rate in rates.items()
+    )
+
+
+def wait_rate(schedule: Schedule, timeline: Timeline) -> float | None:
+    """Bytes per second copied while compute waits for copies."""
+    waits = copy_waits(schedule, timeline.spans)
+    if not waits:
+        return None
+    copied = 0.0
+    for span in timeline.spans:
+        if span.lane is not Lane.COMPUTE:
+            shares = (min(end, span.end_s) - max(start, span.start_s) for start, end in waits)
+            shared_s = sum(share for share in shares if share > 0)
+            copied += (
+                schedule.steps[span.step].copied_nbytes * shared_s / (span.end_s - span.start_s)
+            )
+    return copied / sum(end - start for start, end in waits)
+
+
+def busy_share(step: Callable[[], object]) -> float:
+    """Share of the time of some steps in which a kernel runs, from the first one on."""
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        for _ in range(BUSY_STEPS):
+            step()
+        torch.cuda.synchronize()
+    kernels = (e for e in profiled.events() if not e.name.startswith(("Memcpy", "Memset")))
+    spans = sorted((e.time_range.start, e.time_range.end) for e in kernels)
+    busy, reached = 0.0, spans[0][0]
+    for start, end in spans:
+        busy += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return busy / (reached - spans[0][0])
+
+
+def peers(
+    name: str,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    dtype: str,
+    others: Sequence[tuple[str, int]],
+) -> Rows:
+    """The same training by torch: channels_last, pure bf16 or float32 with tf32 arithmetic.
+
+    Behind eager training come other ways, each in so many parts: AUTOCAST has float32 parameters,
+    as tvdnn has.
+    """
+    ways = [("torch eager", 1), *others]
+    return [peer(name, policy, count, x, y, dtype) for policy, count in ways]
+
+
+def peer(
+    name: str,
+    policy: str,
+    parts: int,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    dtype: str,
+) -> dict[str, Any]:
+    """A row; the batch goes through in `parts`, whose gradients add up."""
+    kind = torch.bfloat16 if dtype == "bf16" and policy != AUTOCAST else torch.float32
+    net = eager(initial(name), kind).cuda()
+    inputs = x.to(memory_format=torch.channels_last, dtype=kind)
+    optimizer = torch.optim.SGD(net.parameters(), lr=SGD.lr, momentum=SGD.momentum)
+    called = net if policy == "torch eager" else torch.compile(net)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        for part, target in zip(inputs.chunk(parts), y.chunk(parts), strict=True):
+            with torch.autocast("cuda", torch.bfloat16, enabled=policy == AUTOCAST):
+                loss = loss_of(name, called(part), target)
+            (loss / parts).backward()
+        optimizer.step()
+
+    for _ in range(4):
+        step()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()  # without the search for algorithms in the first steps
+    step_s = median(timed(step) for _ in range(STEPS))
+    own_copy = 0 if inputs is x else x.numel() * x.element_size()
+    policy += f", {parts} parts" if parts > 1 else ""
+    row = {"net": name, "batch": x.shape[0], "image_size": x.shape[2], "dtype": dtype}
+    row |= {"policy": policy, "step_s": step_s, "images_per_s": x.shape[0] / step_s}
+    row |= {"max_memory_allocated": torch.cuda.max_memory_allocated() - own_copy}
+    row |= {"simulated": False, "infeasible": False, "hardware": torch.cuda.get_device_name()}
+    show(row)
+    torch._dynamo.reset()
+    torch._C._cuda_clearCublasWorkspaces()
+    gc.collect()
+    torch.cuda.empty_cache()
+    return row
+
+
+def timed(run: Callable[[], object]) -> float:
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    run()
+    torch.cuda.synchronize()
+    return time.perf_counter() - begin
+
+
+def release(trainer: tvdnn.Trainer) -> None:
+    trainer.close()
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def show(row: dict[str, Any]) -> None:
+    keys = (
+        "net",
+        "policy",
+        "budget_bytes",
+        "step_s",
+        "predicted_s",
+        "planned_peak_bytes",
+        "peak_bytes",
+        "equal",
+        "busy_share",
+        "max_memory_allocated",
+        "floor_bytes",
+    )
+    print(
+        *(f"{key}={row[key]}" for key in keys if row.get(key) is not None),
+        f"wait={row.get('wait_rate')}",
+        flush=True,
+    )
