@@ -17,10 +17,9 @@ from tvdnn.optim import SGD
 from tvdnn.planner.costs import Costs
 from tvdnn.planner.crowding import CrowdedError
 from tvdnn.planner.gaps import Gap
-from tvdnn.planner.lower import lower
-from tvdnn.planner.planning import floor_of
+from tvdnn.planner.lower import floor_nbytes, lower
 from tvdnn.planner.policies.keep import keep
-from tvdnn.planner.policies.tvdnn import Site, sites
+from tvdnn.planner.policies.tvdnn import Site, moving_all, sites
 from tvdnn.planner.trials import Task
 
 MOST_PLANS = 4000
@@ -44,7 +43,8 @@ def small_case(seed: int) -> tuple[Graph, Costs, int] | None:
         net, x, optimizer=SGD(momentum=0.9), sections=rng.randint(1, 3), fuse=True
     )
     costs = random_costs(rng)
-    floor, _ = floor_of(graph, costs, "tvdnn-ilp")
+    lean = (*moving_all(graph, costs, "exhaustive"), keep(graph))
+    floor = min(floor_nbytes(graph, plan, costs)[0] for plan in lean)
     most = lower(graph, keep(graph), costs).peak_nbytes
     budget = floor + round(rng.random() * (most - floor))
     if budget >= most or sum(_count(site) for site in sites(graph, costs)) > MOST_PLANS:
@@ -84,6 +84,14 @@ def exhaustive_s(graph: Graph, costs: Costs, budget: int) -> float:
         caps = (round(share * task.room) for share in CAPS)
         best_s = min([best_s, *(s for cap in caps for s in _seconds(task, site, moved, cap))])
     return best_s
+
+
+def floor_found(graph: Graph, costs: Costs, floor: int) -> int:
+    """The least bytes that any of these plans takes, `floor` where none takes less."""
+    task = Task(graph, costs, "exhaustive", floor - 1, None)
+    plans = ((site, moved) for site in sites(graph, costs) for moved in _plans(site))
+    lean = (site.draft.moving(moved) for site, moved in plans if task.may_fit(site, moved))
+    return min([floor, *(floor_nbytes(graph, plan, costs)[0] for plan in lean)])
 
 
 def _least_s(costs: Costs, site: Site, moved: tuple[Gap, ...]) -> float:

@@ -11,16 +11,17 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from tests.networks import Sum, random_chain, vgg
+from tests.networks import Concat, Dense, Sum, random_chain, vgg
 from tests.running import random_batches, train
 from tests.simulated import h200, planned, step_s
 from tests.test_schedules import random_costs
+from tvdnn import models
 from tvdnn.engine import training_graph
 from tvdnn.graph import Graph, Kind
 from tvdnn.models import resnet50
 from tvdnn.ops import Settings, expand
 from tvdnn.optim import SGD
-from tvdnn.planner.chains import again, chains
+from tvdnn.planner.chains import Remake, again, chains
 from tvdnn.planner.check import check
 from tvdnn.planner.costs import Roofline
 from tvdnn.planner.hardware import load
@@ -28,7 +29,7 @@ from tvdnn.planner.lower import lower
 from tvdnn.planner.planning import fitting, floor_of, make_schedule
 from tvdnn.planner.policies.auto import Choice, auto
 from tvdnn.planner.policies.keep import keep
-from tvdnn.planner.recipes import Recipes, recipes
+from tvdnn.planner.recipes import Recipes, Together, Whole, recipes
 from tvdnn.planner.schedule import Schedule
 from tvdnn.planner.segments import Variant
 from tvdnn.units import MIB
@@ -160,7 +161,7 @@ def test_any_chain_has_the_bits_of_keep(
 def stacked(rng: random.Random, channels: int) -> nn.Sequential:
     """Two or three stages of convolutions, ReLUs and other layers, each ended by a pooling.
 
-    Some are normalized by the batch, or take the sum of a branch.
+    Some are normalized by the batch, or take the sum of a branch, or grow by more channels.
     """
     layers: list[nn.Module] = []
     for _ in range(rng.randint(2, 3)):
@@ -172,7 +173,9 @@ def stacked(rng: random.Random, channels: int) -> nn.Sequential:
             layers += [residual(width)] * (rng.random() < 0.3)
             layers += [nn.LocalResponseNorm(3)] * (rng.random() < 0.2)
             layers += [nn.Dropout(0.3)] * (rng.random() < 0.2)
-            channels = width
+            joined = rng.random() < 0.3
+            layers += [rng.choice((forked, dense))(width)] * joined
+            channels = 2 * width if joined else width
         layers.append(nn.MaxPool2d(2))
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 4))
 
@@ -180,6 +183,17 @@ def stacked(rng: random.Random, channels: int) -> nn.Sequential:
 def residual(channels: int) -> Sum:
     conv = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
     return Sum([nn.Sequential(conv, nn.BatchNorm2d(channels)), nn.Identity()], inplace=False)
+
+
+def forked(channels: int) -> Concat:
+    """Two normalized convolutions of one map side by side."""
+    convs = (nn.Conv2d(channels, channels, 1) for _ in range(2))
+    sides = [nn.Sequential(conv, nn.BatchNorm2d(channels), nn.ReLU()) for conv in convs]
+    return Concat(sides, [(0, channels)] * 2)
+
+
+def dense(channels: int) -> Dense:
+    return Dense(channels, channels // 2, 2)
 
 
 def drawn_choice(rng: random.Random, found: Recipes) -> Choice:
@@ -191,7 +205,7 @@ def drawn_choice(rng: random.Random, found: Recipes) -> Choice:
     wholes = frozenset(n for n in range(len(found.wholes)) if rng.random() < 0.6)
     plain = (None, *Variant)
     blocks = tuple(rng.choice(tuple(Variant) if names else plain) for names in drawn)
-    return Choice(rng.choice(tuple(Variant)), blocks, tuple(drawn), wholes)
+    return Choice(rng.choice(tuple(Variant)), blocks, tuple(drawn), wholes, rng.random() < 0.5)
 
 
 @pytest.mark.usefixtures("units_of_one")
@@ -272,3 +286,39 @@ def test_concatenated_maps_are_made_again_while_the_weights_last(between: bool) 
     assert ("1.cat" in made) is not between
     floor, _ = floor_of(graph, costs, "auto")
     check(make_schedule(graph, costs, policy="auto", budget=floor))
+
+
+def test_a_block_makes_what_its_layers_normalize_again() -> None:
+    """They read channels of a map that has them all by then, or has not yet, and must last."""
+    features = (nn.Conv2d(3, 8, 1), Dense(8, 4, 3), nn.BatchNorm2d(20), nn.Flatten())
+    net = nn.Sequential(*features, nn.Linear(20 * 64, 4))
+    graph = training_graph(net, torch.empty(4, 3, 8, 8), chunk_size=1024, fuse=True)
+    made = {name for whole in known(graph).wholes for name in whole.remake.buffers}
+    assert made >= {f"1.layers.{number}.1" for number in range(3)}
+
+
+def test_both_halves_of_a_skip_are_made_again_from_what_lies_far_apart() -> None:
+    net = models.by_name("unet", width=1 / 16)
+    graph = training_graph(net, torch.empty(2, 3, 32, 32), chunk_size=1024, fuse=True)
+    found = {min(whole.remake.buffers): whole for whole in known(graph).wholes}
+    assert found["cat#4"].takes >= {"down.0.3", "up.2.5"}
+    assert "pool" not in found  # its map would have to last from the first read of backward
+
+
+def known(graph: Graph) -> Recipes:
+    return recipes(graph, Roofline(load("H200"), graph.dtype))
+
+
+def test_maps_made_together_find_room_until_they_are_read() -> None:
+    """Each takes the one before, of which the second is read long after the third."""
+    due = {"a": 9, "b": 8, "c": 1, "d": 0}
+    before = [("a", ()), ("b", ("a",)), ("c", ("b",)), ("d", ("c",))]
+    wholes = [
+        Whole(Remake(frozenset({name}), 10, 1.0), (number,), frozenset(takes))
+        for number, (name, takes) in enumerate(before)
+    ]
+    for order in (wholes, wholes[::-1]):
+        narrow = Together(due, room=0)
+        added = [min(each.remake.buffers) for each in order if narrow.add(each)]
+        assert added == (["a", "b", "d"] if order is wholes else ["d", "c", "a"])
+        assert all(map(Together(due, room=20).add, order))

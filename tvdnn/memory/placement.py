@@ -17,6 +17,7 @@ FEW, MANY = (
     3000,
     12_000,
 )  # extents up to which four orders are tried, and two: one takes 0.1 ms each
+FEW_STAYS = 256  # up to which looking at each is faster than at arrays
 FEW_MISFITS = 3  # up to which another kind of gap is tried
 
 Array = npt.NDArray[np.int64]
@@ -150,6 +151,23 @@ def _most_alive(extents: Sequence[Extent]) -> int:
     return int(_alive(extents).max(initial=0))
 
 
+def least_nbytes(extents: Sequence[Extent]) -> int:
+    """A mark that no placement is below: what is alive at once, with the bytes between aligned.
+
+    The base of what lies alone is aligned, and so is that of what lies above it; but of the
+    uppermost, and of stays inside of an extent.
+    """
+    return _most_alive([_rounded(extent) for extent in extents]) - (ALIGNMENT - 1)
+
+
+def _rounded(extent: Extent) -> Extent:
+    """The extent with its bytes, and those below it that its base may leave idle or not."""
+    alone = len(extent.stays) == 1
+    sizes = (aligned(s.nbytes) if alone else s.nbytes - (ALIGNMENT - 1) for s in extent.stays)
+    pairs = zip(extent.stays, sizes, strict=True)
+    return extent._replace(stays=tuple(stay._replace(nbytes=nbytes) for stay, nbytes in pairs))
+
+
 def _fullest(extents: Sequence[Extent]) -> list[int]:
     """By extent, the bytes alive at the fullest time of its span."""
     alive = _alive(extents)
@@ -205,12 +223,13 @@ def _occupied(extent: Extent, base: int) -> Iterator[tuple[int, int, int, int]]:
 
 
 class _Taken:
-    """The stays placed so far, as parallel arrays and a list of the latest."""
+    """The stays placed so far, as parallel arrays and a list of the latest; if few then as that."""
 
     def __init__(self, capacity: int, *, tight: bool = False) -> None:
         self.high_water = 0
         self._tight = tight
         self._count = 0
+        self._few = capacity <= FEW_STAYS
         self._rows: Array = np.zeros((4, max(1, capacity)), np.int64)  # low, high, first, last
         self._latest: list[tuple[int, int, int, int]] = []
 
@@ -220,6 +239,11 @@ class _Taken:
 
     def base(self, extent: Extent) -> int:
         """An aligned base at which no stay of `extent` meets one placed before."""
+        if self._few:
+            barred = _barred(self._latest, extent)
+            if not self._tight or not barred:
+                return _low_gap(barred)
+            return _tightest_gap(*np.array(barred, np.int64).T)
         rows = self._entered()
         near = rows[:, (rows[2] <= extent.last) & (rows[3] >= extent.first)]
         if near.shape[1] == 0:
@@ -285,6 +309,8 @@ class _TakenByStart(_Taken):
 
     def _forget_before(self, time: int) -> None:
         """Drop stays that ended before `time`, now and then."""
+        if self._few:
+            return
         rows = self._entered()
         if self._count < self._next_prune:
             return
@@ -333,6 +359,27 @@ class _Gaps:
             high = self._highs[last]
             last += 1
         self._lows[first:last], self._highs[first:last] = [low], [high]
+
+
+def _barred(taken: Sequence[tuple[int, int, int, int]], extent: Extent) -> list[tuple[int, int]]:
+    """What `_forbidden` gives, of few stays."""
+    return [
+        (low - offset - nbytes, high - offset)
+        for offset, nbytes, first, last in extent.stays
+        for low, high, since, until in taken
+        if since <= last and until >= first
+    ]
+
+
+def _low_gap(barred: list[tuple[int, int]]) -> int:
+    """What `_first_gap` gives, of few intervals."""
+    base = 0
+    for low, high in sorted(barred):
+        if low >= base:
+            break
+        if high > base:
+            base = aligned(high)
+    return base
 
 
 def _forbidden(near: Array, extent: Extent) -> tuple[Array, Array]:

@@ -99,6 +99,28 @@ def program(graph: Graph, plan: Plan) -> Program:
     return Program(launches, cut, tuple(stays.all), tuple(reads), tuple(writes))
 
 
+def side_by_side(prog: Program) -> list[list[int]]:
+    """Residencies grouped so that what one launch covers as a run lies in one group."""
+    leader = list(range(len(prog.residencies)))
+
+    def find(number: int) -> int:
+        while leader[number] != number:
+            leader[number] = leader[leader[number]]
+            number = leader[number]
+        return number
+
+    for uses in (*prog.reads, *prog.writes):
+        for run in uses:
+            if len(run) > 1:
+                root = find(run[0])
+                for number in run[1:]:
+                    leader[find(number)] = root
+    groups: dict[int, list[int]] = {}
+    for number in range(len(leader)):
+        groups.setdefault(find(number), []).append(number)
+    return list(groups.values())
+
+
 class _Stays:
     """Walks the launches in order and opens, extends and closes the stays of sections.
 

@@ -8,13 +8,13 @@ from typing import TypeAlias
 
 from ..errors import BudgetError, HostMemoryError
 from ..graph import Graph
-from ..memory import Extent, Stay, aligned, fit, place
+from ..memory import Extent, Stay, aligned, fit, least_nbytes, place
 from ..memory.blocks import block_nbytes, usable_nbytes
 from ..units import format_bytes
 from .costs import Costs
 from .crowding import Caps, CrowdedError
 from .hazards import add_waits
-from .launches import Program, program
+from .launches import Program, program, side_by_side
 from .order import CapacityError, Entry, Event, demand, order, timed_order
 from .plan import Plan, Transfer
 from .schedule import Action, Lane, Operand, Residency, Schedule, Space, Step
@@ -96,11 +96,17 @@ def lower(
     return _schedule(graph, plan, prog, entries, arena, budget, host_budget)
 
 
-def ordered(graph: Graph, plan: Plan, costs: Costs, caps: Caps) -> Ordered | None:
-    """The plan's steps in an order with at most `caps` bytes by each launch; None if none has."""
+def ordered(
+    graph: Graph, plan: Plan, costs: Costs, caps: Caps, *, grain: int = 1
+) -> Ordered | None:
+    """The plan's steps in an order with at most `caps` bytes by each launch; None if none has.
+
+    Every section counts as a multiple of `grain` bytes.
+    """
     prog = program(graph, plan)
     try:
-        return Ordered(plan, prog, *timed_order(graph, prog, costs, caps, sync=plan.sync))
+        found = timed_order(graph, prog, costs, caps, sync=plan.sync, grain=grain)
+        return Ordered(plan, prog, *found)
     except CapacityError:
         return None
 
@@ -307,7 +313,7 @@ def _place_arena(
     trials: int = 0,
 ) -> _Arena:
     """The arena of the order, as tight as `place` makes it of `enough` and `trials`."""
-    groups = _side_by_side(prog)
+    groups = side_by_side(prog)
     extents = _extents(graph, prog, entries, groups, cool_down)
     share = min(1, FULL_EXTENTS / max(1, len(extents))) ** 2
     enough = None if enough is None else usable_nbytes(enough)
@@ -317,10 +323,10 @@ def _place_arena(
 
 def _fitted(graph: Graph, prog: Program, entries: Sequence[Entry], room: int) -> _Arena:
     """The arena of the order inside `room`. Raises CrowdedError where bytes find no place."""
-    groups, usable = _side_by_side(prog), usable_nbytes(room)
+    groups, usable = side_by_side(prog), usable_nbytes(room)
     extents = _extents(graph, prog, entries, groups, 0)
     bases, misfits = fit(extents, usable)
-    if misfits and len(extents) <= FEW_EXTENTS:
+    if misfits and len(extents) <= FEW_EXTENTS and least_nbytes(extents) <= usable:
         bases, high_water = place(extents, usable, FEW_TRIALS)
         misfits = misfits if high_water > usable else ()
     if not misfits:
@@ -374,28 +380,6 @@ def _extent(
             for number, stay in zip(members, stays, strict=True)
         ]
     )
-
-
-def _side_by_side(prog: Program) -> list[list[int]]:
-    """Residencies grouped so that what one launch covers as a run lies in one group."""
-    leader = list(range(len(prog.residencies)))
-
-    def find(number: int) -> int:
-        while leader[number] != number:
-            leader[number] = leader[leader[number]]
-            number = leader[number]
-        return number
-
-    for uses in (*prog.reads, *prog.writes):
-        for run in uses:
-            if len(run) > 1:
-                root = find(run[0])
-                for number in run[1:]:
-                    leader[find(number)] = root
-    groups: dict[int, list[int]] = {}
-    for number in range(len(leader)):
-        groups.setdefault(find(number), []).append(number)
-    return list(groups.values())
 
 
 def _place_slab(prog: Program, entries: Sequence[Entry]) -> tuple[dict[Visit, int], int]:

@@ -7,7 +7,7 @@ the bytes that it cannot do without.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from sys import maxsize
@@ -44,12 +44,16 @@ class CapacityError(Exception):
         self.nbytes = nbytes
 
 
-def demand(program: Program) -> npt.NDArray[np.int64]:
-    """Bytes that each launch must find on the device whatever is copied; the most is the floor."""
+def demand(program: Program, sizes: Iterable[int] | None = None) -> npt.NDArray[np.int64]:
+    """Bytes that each launch must find on the device whatever is copied; the most is the floor.
+
+    Residencies count as of `sizes`, or as of the bytes that they hold.
+    """
+    sizes = (stay.nbytes for stay in program.residencies) if sizes is None else sizes
     change = np.zeros(len(program.launches) + 1, np.int64)
-    for stay in program.residencies:
-        change[stay.first] += stay.nbytes
-        change[stay.last + 1] -= stay.nbytes
+    for stay, nbytes in zip(program.residencies, sizes, strict=True):
+        change[stay.first] += nbytes
+        change[stay.last + 1] -= nbytes
     return np.cumsum(change)[:-1]
 
 
@@ -64,15 +68,25 @@ def order(
 
 
 def timed_order(
-    graph: Graph, program: Program, costs: Costs, cap: Caps, *, sync: bool = False
+    graph: Graph,
+    program: Program,
+    costs: Costs,
+    cap: Caps,
+    *,
+    sync: bool = False,
+    grain: int = 1,
 ) -> tuple[tuple[Entry, ...], float, float]:
-    """The order under `cap`, and the seconds that it predicts for the step and for its launches."""
-    needed = demand(program)
+    """The order under `cap`, and the seconds that it predicts for the step and for its launches.
+
+    Every section counts as a multiple of `grain` bytes.
+    """
+    held = [-(-stay.nbytes // grain) * grain for stay in program.residencies]
+    needed = demand(program, held)
     caps = np.broadcast_to(cap, needed.shape)
     if (needed > caps).any():
         worst = int((needed - caps).argmax())
         raise CapacityError(worst, int(needed[worst]))
-    scheduler = _Scheduler(graph, program, costs, caps, needed, sync)
+    scheduler = _Scheduler(graph, program, costs, caps, needed, held, sync)
     entries = tuple(scheduler.run())
     return entries, scheduler.end_s, scheduler.compute_s
 
@@ -87,12 +101,14 @@ class _Scheduler:
         costs: Costs,
         caps: npt.NDArray[np.int64],
         needed: npt.NDArray[np.int64],
+        held: list[int],
         sync: bool,
     ) -> None:
         self._program = program
         self._costs = costs
         self._caps = caps
         self._promised = needed
+        self._held = held
         self._sync = sync
         self._seconds = [
             costs.launch_s(graph.passes[launch.pass_index], launch.stop - launch.start)
@@ -150,15 +166,14 @@ class _Scheduler:
     def _finish_oldest(self) -> Entry:
         end_s, number = self._pending.popleft()
         stay = self._program.residencies[number]
-        self._live -= stay.nbytes
+        self._live -= self._held[number]
         self._compute_s = max(self._compute_s, end_s)
         self._offloaded.add((stay.buffer, stay.section, stay.stay))
         return Entry(Event.OFFLOAD, number)
 
     def _new_bytes(self, index: int) -> int:
         """Bytes that launch `index` adds: what starts with it and has not been fetched ahead."""
-        stays = self._program.residencies
-        return sum(stays[n].nbytes for n in self._starting[index] if n not in self._arrival)
+        return sum(self._held[n] for n in self._starting[index] if n not in self._arrival)
 
     def _make_room(self, index: int) -> Iterator[Entry]:
         """Wait for offloads until the launch's bytes fit."""
@@ -208,15 +223,15 @@ class _Scheduler:
             if stay.opens > index or not self._has_left(number) or not self._fits(index, number):
                 return
             self._queue.popleft()
-            self._live += stay.nbytes
-            self._promised[index : stay.first] += stay.nbytes
+            self._live += self._held[number]
+            self._promised[index : stay.first] += self._held[number]
             yield self._fetch(number)
 
     def _fits(self, index: int, number: int) -> bool:
         stay = self._program.residencies[number]
         spare = self._caps[index : stay.first] - self._promised[index : stay.first]
         least = min(int(self._caps[index]) - self._live, int(spare.min(initial=maxsize)))
-        return stay.nbytes <= least
+        return self._held[number] <= least
 
     def _start_s(self, index: int) -> float:
         """When launch `index` can start: compute is free and what it fetches has arrived."""
@@ -233,7 +248,7 @@ class _Scheduler:
         for number in self._ending[index]:
             stay = self._program.residencies[number]
             if not stay.leaves:
-                self._live -= stay.nbytes
+                self._live -= self._held[number]
                 continue
             ready_s = self._ends[stay.written] if stay.written >= 0 else 0.0
             rate = link.to_host_duplex if self._prefetch_s > self._offload_s else link.to_host

@@ -15,7 +15,7 @@ Moved: TypeAlias = tuple[Gap, ...]
 
 WORTH = 1e-4  # of a step: less is no gain
 HOPELESS = 1.02  # predicted for more than this share of the best: the simulator will agree
-MOST_PAIRED = 16  # bundles of which any two are changed together
+MOST_PAIRED, SMALL_PAIRED = 16, 40  # bundles of which any two are changed together
 CAPS = (1.0, 0.97, 0.94, 0.9, 0.85, 0.8)  # shares of the arena that are tried
 
 
@@ -48,14 +48,17 @@ def _faster(task: Task, trial: Trial, best: Found) -> Found | None:
 def _neighbours(task: Task, best: Found) -> Iterator[Trial]:
     """Trials that differ in the cap, in a section more, less or other, or in when one returns."""
     site, caps, moved = best.trial.site, best.trial.caps, best.trial.moved
-    members = bundles(site.gaps(caps))
+    members = bundles([*site.trips, *site.others] if task.small else site.gaps(caps))
     fewer = list(_fewer(moved, members))
     changed: list[tuple[Moved, Caps]] = [(moved, round(share * task.room)) for share in CAPS]
     changed += [(each, caps) for each in (*fewer, *_more(moved, members), *_reopened(moved))]
-    if len(members) <= MOST_PAIRED:
+    if len(members) <= (SMALL_PAIRED if task.small else MOST_PAIRED):
         changed += [(each, caps) for left in fewer for each in _more(left, members)]
+    most_s = (1 - WORTH) * best.seconds
     for each, limit in changed:
-        trial = task.trial(site, each, limit)
+        if task.least_s(site, each) >= most_s or not task.may_fit(site, each):
+            continue
+        trial = task.trial(site, each, limit) or (task.aligned(site, each) if task.small else None)
         if trial is not None and trial.seconds != best.trial.seconds:
             yield trial
 

@@ -25,7 +25,7 @@ from .lower import copied_nbytes, estimate, lower, lower_ordered, moved_nbytes, 
 from .plan import Plan
 from .policies.auto import Choice, auto
 from .policies.tvdnn import Site
-from .recipes import Recipes, recipes
+from .recipes import Recipes, Together, recipes
 from .schedule import Schedule
 from .segments import Variant
 from .simulate import simulate
@@ -36,6 +36,7 @@ LITTLE_GAIN = 0.02  # of a step, for which closing in on the number of bargains 
 STEPS = 16  # shares of all bargains by which it starts
 CAPS = (0.97, 0.9, 0.82)  # shares of the arena that bytes at once may take, placement the rest
 MOST_CROWDED = 2  # candidates whose bytes found no place, for which one is looked for again
+WAYS = ((0.2, False), (0.0, False), (0.0, True))  # share of the room for what is early, afresh
 PARTS = 6  # of all bargains, by whose numbers plans are compared where none hides its copies
 TRIALS_A_FINALIST = 20  # one more schedule is made and simulated, which takes as long as eight
 
@@ -132,12 +133,11 @@ def search(
     most = max(LEAST_TRIALS, WORK // (sections + len(graph.passes)))
     trials = _Trials(graph, recipes(graph, costs), costs, room, host_budget, most)
     bargains = _bargains(trials.recipes)
-    together = tuple(_together(trials.recipes, bargains))
-    count = _most_hidden(trials, together)
-    for block in (Variant.PERFORMANCE, Variant.KEEP, Variant.MEMORY):
-        count = _close_in(trials, together, block, count)
+    way, count = _best_way(trials, bargains)
+    for block in (Variant.KEEP, Variant.MEMORY):
+        count = _close_in(trials, way, block, count)
     if trials.best is None or not trials.hides:
-        trials.waits(_least_copied(trials, together))
+        trials.waits(_least_copied(trials, way))
     best = None
     while trials.best is not best:  # None where nothing is found
         best = trials.best
@@ -145,11 +145,27 @@ def search(
     finalists = trials.found[-1 - most // TRIALS_A_FINALIST :]
     schedules = [s for s in (_placed(trials, each, budget) for each in finalists) if s]
     if most > LEAST_TRIALS or not schedules:
-        filled = (_filled(trials, each, budget) for each in _worth_filling(trials))
-        schedules += [schedule for schedule in filled if schedule]
+        for each in _worth_filling(trials):
+            schedules += _filled(trials, each, budget)
     if len(schedules) < 2:
         return next(iter(schedules), None)
     return min(schedules, key=lambda s: simulate(s, costs).step_s)
+
+
+def _best_way(trials: _Trials, bargains: Sequence["_Bargain"]) -> tuple["_Way", int]:
+    """The way of which some number of bargains is best, and the number where trying it ended."""
+    ended: dict[_Way, int] = {}
+    best: _Way | None = None
+    for share, afresh in WAYS if trials.left > LEAST_TRIALS else WAYS[:1]:
+        together = tuple(_together(trials.recipes, bargains, share * trials.room))
+        way = _Way(together, afresh and not all(each.of_chain for each in together))
+        if way not in ended:
+            before = trials.best
+            count = _most_hidden(trials, together)
+            ended[way] = _close_in(trials, way, Variant.PERFORMANCE, count)
+            best = way if best is None or trials.best is not before else best
+    assert best is not None
+    return best, ended[best]
 
 
 def _most_hidden(trials: _Trials, bargains: Sequence["_Bargain"]) -> int:
@@ -163,12 +179,13 @@ def _most_hidden(trials: _Trials, bargains: Sequence["_Bargain"]) -> int:
     return sum(nbytes > trials.room + hidden for nbytes in left)
 
 
-def _close_in(trials: _Trials, bargains: Sequence["_Bargain"], block: Variant, count: int) -> int:
+def _close_in(trials: _Trials, way: "_Way", block: Variant, count: int) -> int:
     """Try to make so many of the best bargains, more where the step waits for copies, else fewer.
 
     Steps get longer until one is too many, then half as long until those between are worth little.
     Returns the last number.
     """
+    bargains = way.bargains
     low, high, step = 0, len(bargains), 1 + len(bargains) // STEPS
     seen: set[bool] = set()
     while low <= high and trials.left > 0:
@@ -176,7 +193,7 @@ def _close_in(trials: _Trials, bargains: Sequence["_Bargain"], block: Variant, c
         if len(seen) == 2 and trials.best and between_s < LITTLE_GAIN * trials.best.seconds:
             break
         count = (low + high) // 2 if len(seen) == 2 else min(max(low, count), high)
-        waits = trials.waits(_choice(trials.recipes, block, bargains[:count]))
+        waits = trials.waits(way.choice(trials.recipes, block, count))
         low, high = (count + 1, high) if waits else (low, count - 1)
         count += step if waits else -step
         step *= 2
@@ -185,7 +202,7 @@ def _close_in(trials: _Trials, bargains: Sequence["_Bargain"], block: Variant, c
     return low
 
 
-def _least_copied(trials: _Trials, bargains: Sequence["_Bargain"]) -> Choice:
+def _least_copied(trials: _Trials, way: "_Way") -> Choice:
     """Of some numbers of the best bargains, what copies least.
 
     Where copies are not hidden that counts; what is made again too early fills the memory.
@@ -196,10 +213,8 @@ def _least_copied(trials: _Trials, bargains: Sequence["_Bargain"]) -> Choice:
         plan = auto(graph, trials.recipes, choice).plan(room)
         return inf if plan is None else copied_nbytes(graph, plan)
 
-    counts = {len(bargains) * part // PARTS for part in range(PARTS + 1)}
-    choices = [
-        _choice(trials.recipes, Variant.PERFORMANCE, bargains[:count]) for count in sorted(counts)
-    ]
+    counts = {len(way.bargains) * part // PARTS for part in range(PARTS + 1)}
+    choices = [way.choice(trials.recipes, Variant.PERFORMANCE, count) for count in sorted(counts)]
     return min(choices, key=copied)
 
 
@@ -227,8 +242,8 @@ def _worth_filling(trials: _Trials) -> list[Candidate]:
     ]
 
 
-def _filled(trials: _Trials, candidate: Candidate, budget: int) -> Schedule | None:
-    """The candidate's schedule with only so little left free, by launch, that all finds a place."""
+def _filled(trials: _Trials, candidate: Candidate, budget: int) -> list[Schedule]:
+    """The candidate's schedules with so little left free, by launch, that all finds a place."""
     graph, costs = trials.graph, trials.costs
     site = Site(auto(graph, trials.recipes, candidate.choice))
 
@@ -242,34 +257,17 @@ def _filled(trials: _Trials, candidate: Candidate, budget: int) -> Schedule | No
     caps = np.full(site.needed.shape, usable_nbytes(trials.room))
     num_stays = len(site.draft.program.residencies)
     try:
-        found = [*filter(None, narrowed(attempt, caps, site.least, num_stays))]
+        return [*filter(None, narrowed(attempt, caps, site.least, num_stays))]
     except HostMemoryError:
-        return None
-    return min(found, key=lambda schedule: simulate(schedule, costs).step_s, default=None)
+        return []
 
 
-def _choice(known: Recipes, block: Variant, bargains: Iterable["_Bargain"]) -> Choice:
-    """The choice to make these bargains and no others."""
-    remade, wholes = [frozenset[str]()] * len(known.chains), set[int]()
+def _together(known: Recipes, bargains: Iterable["_Bargain"], room: float) -> Iterator["_Bargain"]:
+    """Of those bargains that conflict, the first."""
+    made = Together(known.due, room)
     for bargain in bargains:
-        if bargain.of_chain:
-            remade[bargain.number] |= bargain.remake.buffers
-        else:
-            wholes.add(bargain.number)
-    return Choice(block, (block,) * len(remade), tuple(remade), frozenset(wholes))
-
-
-def _together(known: Recipes, bargains: Iterable["_Bargain"]) -> Iterator["_Bargain"]:
-    """Of those bargains that conflict, the first: maps that whole ones take early are stored."""
-    made, early = set[str](), set[str]()
-    for bargain in bargains:
-        if not bargain.of_chain:
-            taken = known.wholes[bargain.number].early
-            if made & taken or early & bargain.remake.buffers:
-                continue
-            made |= bargain.remake.buffers
-            early |= taken
-        yield bargain
+        if bargain.of_chain or made.add(known.wholes[bargain.number]):
+            yield bargain
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +296,25 @@ class _Bargain:
         )
 
 
+@dataclass(frozen=True)
+class _Way:
+    """Bargains that are made together, the best first, and whether what they take is afresh."""
+
+    bargains: tuple[_Bargain, ...]
+    afresh: bool
+
+    def choice(self, known: Recipes, block: Variant, count: int) -> Choice:
+        """The choice to make so many of these bargains and no others."""
+        remade, wholes = [frozenset[str]()] * len(known.chains), set[int]()
+        for bargain in self.bargains[:count]:
+            if bargain.of_chain:
+                remade[bargain.number] |= bargain.remake.buffers
+            else:
+                wholes.add(bargain.number)
+        blocks = (block,) * len(remade)
+        return Choice(block, blocks, tuple(remade), frozenset(wholes), self.afresh)
+
+
 def _bargains(known: Recipes) -> list[_Bargain]:
     """All that can be made again, the best bargain first."""
     bargains = [
@@ -318,6 +335,8 @@ def _neighbours(trials: _Trials, bargains: Sequence[_Bargain]) -> Iterator[Choic
                 yield replace(choice, blocks=_with(choice.blocks, number, other))
     for rest in Variant:
         yield replace(trials.choice, rest=rest)
+    if trials.choice.wholes:
+        yield replace(trials.choice, afresh=not trials.choice.afresh)
 
 
 def _with(items: tuple[Item, ...], index: int, item: Item) -> tuple[Item, ...]:

@@ -4,11 +4,12 @@ Both look for the highest cap on bytes at once whose plan finds a place for them
 steps are predicted to take least; the simulator tells which schedule is best.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice, product
-from math import inf, prod
-from operator import attrgetter, itemgetter
+from itertools import accumulate, chain, islice, product
+from math import inf
+from operator import attrgetter, itemgetter, mul
 from typing import TypeAlias
 
 import numpy as np
@@ -19,17 +20,20 @@ from .crowding import Array, Caps, CrowdedError, narrowed
 from .gaps import Gap
 from .plan import Standing
 from .policies.tvdnn import Site, farthest, sites
-from .polish import HOPELESS, polished
+from .polish import HOPELESS, WORTH, Moved, polished
 from .relaxation import Bundle, Relaxed, SwapProblem, bundles
 from .schedule import Schedule
 from .trials import Found, Task, Trial
 
 FIRST_SHARE = 0.97
 MOST_SITES = 2  # whose plans are placed: those of the fastest steps at the first share
-EVERY_SITE = 100  # trials, if there may be so many, all sites are placed
 EMPTIED = (1.0, 0.9, 0.8, 0.7)  # caps, where no choice finds a place
+LESS = (0.97, 0.94, 0.9, 0.85, 0.8, 0.7)  # caps, where one choice finds no place
 MOST_CHOICES = 500  # of a site, up to which all are tried
-POLISHED = 4  # trials, of which one is spent on polish where not all sites are placed
+POLISHED = 4  # trials, of which one is spent on polish where the network is not small
+BATCH = 32  # choices that are ordered before the best of them are placed
+MOST_CROWDED = 2  # of those that found no place, for which one is looked for again
+PATIENCE = 24  # choices that may be placed in vain
 NEGLIGIBLE = 0.05  # of the largest section
 
 Chooser: TypeAlias = Callable[[Array], Sequence[Gap] | None]
@@ -56,14 +60,14 @@ def heuristic(
     there are few choices it tries them all, and polishes the plan of a small network.
     """
     task = Task(graph, costs, "tvdnn-heuristic", budget, host_budget)
-    ranked = _ranked(task, list(islice(sites(graph, costs), _most_ranked(task))))
-    best = _best(
-        each for site in ranked for each in (*_tightened(task, site), *_enumerated(task, site))
-    )
+    best: Found | None = None
+    for site in _ranked(task, list(islice(sites(graph, costs), _most_ranked(task)))):
+        if _may_gain(task.compute_s(site), best):
+            best = _best([best, *_tightened(task, site)])
+            best = _best([best, *_enumerated(task, site, best)])
     if best is None:
         return None
-    small = task.most_trials >= EVERY_SITE
-    return (polished(task, best, task.most_trials) if small else best).schedule
+    return (polished(task, best, task.most_trials) if task.small else best).schedule
 
 
 def optimal(
@@ -82,27 +86,40 @@ def optimal(
     ground = list(sites(graph, costs))
     relaxed = {site: _problem(task, site, task.room).relaxed() for site in ground}
     solved = {site: found for site, found in relaxed.items() if found is not None}
-    ranked = sorted(solved, key=lambda site: solved[site].step_s)[: _most_sites(task)]
-    found = [[*_programmed(task, site, effort), *_enumerated(task, site)] for site in ranked]
-    others = [site for site in _ranked(task, ground[: _most_ranked(task)]) if site not in ranked]
-    found += [_tightened(task, site) for site in others]  # so that the heuristic does no better
-    if not any(found):
-        found = [list(_emptied(task, site)) for site in ranked]
-    few = POLISHED if task.most_trials < EVERY_SITE else 1
+    ranked = _most_promising(task, sorted(solved, key=lambda site: solved[site].step_s))
+    greedy = [site for site in _ranked(task, ground[: _most_ranked(task)]) if site not in ranked]
+    few = 1 if task.small else POLISHED
     tries = task.most_trials // few // max(1, len(ranked))
-    best = _best(polished(task, each, tries) for each in map(_best, found) if each)
+    best: Found | None = None
+    for site in (*ranked, *greedy):  # so that the heuristic does no better
+        if site not in solved or not _may_gain(solved[site].step_s, best):
+            continue
+        found = _best(_tightened(task, site))
+        if site in ranked and _may_gain(solved[site].step_s, found):
+            found = _best([found, *_programmed(task, site, found, effort)])
+            found = _best([found, *_enumerated(task, site, found)])
+        if found is not None:
+            best = _best([best, polished(task, found, tries)])
     if best is None:
-        return None
+        emptied = _best(each for site in ranked for each in _emptied(task, site))
+        if emptied is None:
+            return None
+        best = polished(task, emptied, tries)
     return _standing(best, min(solved.values(), key=attrgetter("step_s")))
 
 
-def _best(found: Iterable[Found]) -> Found | None:
-    return min(found, key=attrgetter("seconds"), default=None)
+def _best(found: Iterable[Found | None]) -> Found | None:
+    return min(filter(None, found), key=attrgetter("seconds"), default=None)
 
 
-def _most_sites(task: Task) -> int:
-    """How many sites are placed; none is left out of what is small."""
-    return MOST_SITES if task.most_trials < EVERY_SITE else len(list(sites(task.graph, task.costs)))
+def _may_gain(least_s: float, best: Found | None) -> bool:
+    """Whether what takes so many seconds at least may take less than the best."""
+    return best is None or least_s < (1 - WORTH) * best.seconds
+
+
+def _most_promising(task: Task, ranked: Sequence[Site]) -> Sequence[Site]:
+    """The first of the sites; none is left out of what is small."""
+    return ranked if task.small else ranked[:MOST_SITES]
 
 
 def _most_ranked(task: Task) -> int:
@@ -110,14 +127,14 @@ def _most_ranked(task: Task) -> int:
     return max(1, task.most_trials // 2)
 
 
-def _ranked(task: Task, ground: list[Site]) -> list[Site]:
-    """The sites whose steps are predicted to take least."""
+def _ranked(task: Task, ground: list[Site]) -> Sequence[Site]:
+    """The sites whose steps are predicted to take least; those come last that have no order."""
     cap = round(FIRST_SHARE * task.room)
     if len(ground) == 1:
         return ground
-    trials = [task.trial(site, _greedy(site, cap), cap) for site in ground]
-    ranked = sorted((trial for trial in trials if trial), key=attrgetter("seconds"))
-    return [trial.site for trial in ranked[: _most_sites(task)]] or ground
+    trials = {site: task.trial(site, _greedy(site, cap), cap) for site in ground}
+    seconds = {site: trial.seconds if trial else inf for site, trial in trials.items()}
+    return _most_promising(task, sorted(ground, key=seconds.__getitem__))
 
 
 def _greedy(site: Site, caps: Caps) -> Sequence[Gap] | None:
@@ -145,7 +162,7 @@ def _narrowed(
         try:
             return task.found(trial)
         except CrowdedError:
-            late = _placed(task, _late(task, trial)) if task.most_trials >= EVERY_SITE else None
+            late = _placed(task, _late(task, trial)) if task.small else None
             found.extend([late] if late else [])
             raise
 
@@ -154,42 +171,82 @@ def _narrowed(
     return found
 
 
-def _enumerated(task: Task, site: Site) -> Iterator[Found]:
+def _enumerated(task: Task, site: Site, best: Found | None) -> Iterator[Found]:
     """Schedules of any numbers of the last sections of maps, where there are few such choices.
 
-    Negligible maps stay. Made are those schedules whose steps are predicted to take least.
+    With nothing else away and, of small networks, with all that is idle elsewhere. Made are those
+    whose steps are predicted to take little more than the best, and at last the fastest of those
+    whose bytes found no place, under caps by launch.
     """
+    best_s, patience = best.seconds if best else inf, PATIENCE
+    crowded: list[Trial] = []
+    for likely in _batches(task, site):
+        worth = [moved for least_s, moved in likely if least_s < (1 - WORTH) * best_s]
+        fit = (moved for moved in worth if task.may_fit(site, moved))
+        trials = filter(None, [task.trial(site, moved, task.room) for moved in fit])
+        for trial in sorted(trials, key=attrgetter("seconds")):
+            if trial.seconds > HOPELESS * best_s or patience <= 0:
+                break
+            if _placed(task, trial) is None:
+                crowded.append(trial)
+            for found in _under_less(task, trial, best_s):
+                if found.seconds < (1 - WORTH) * best_s:
+                    best_s, patience = found.seconds, PATIENCE
+                yield found
+            patience -= 1
+        if patience <= 0:
+            break
+    for trial in sorted(crowded, key=attrgetter("seconds"))[:MOST_CROWDED]:
+        if trial.seconds < (1 - WORTH) * best_s:
+            yield from _narrowed(task, site, _always(trial.moved), task.caps(site), most=1)
+
+
+def _always(moved: Moved) -> Chooser:
+    """The choice of the same sections under all caps."""
+    return lambda _: moved
+
+
+def _batches(task: Task, site: Site) -> Iterator[Sequence[tuple[float, Moved]]]:
+    """Choices and what no step takes less than with them, the least first, some at a time."""
+    besides = ((), tuple(site.others)) if task.small else ((),)
+    chosen = [(*moved, *more) for moved in _choices(task, site) for more in besides]
+    ranked = sorted(((task.least_s(site, moved), moved) for moved in chosen), key=itemgetter(0))
+    for first in range(0, len(ranked), BATCH):
+        yield ranked[first : first + BATCH]
+
+
+def _choices(task: Task, site: Site) -> Iterator[Moved]:
+    """Any numbers of the last sections of maps, in few choices; of negligible maps the largest."""
     maps: dict[str, list[Gap]] = {}
-    least = NEGLIGIBLE * max((gap.nbytes for gap in site.trips), default=0)
     for gap in site.trips:
-        if gap.nbytes > least:
-            maps.setdefault(gap.buffer, []).append(gap)
-    choices = prod(1 + len(gaps) for gaps in maps.values())
-    if choices > min(MOST_CHOICES, task.most_trials):
+        maps.setdefault(gap.buffer, []).append(gap)
+    least = NEGLIGIBLE * max((gap.nbytes for gap in site.trips), default=0)
+    ranked = sorted(maps.values(), key=lambda gaps: gaps[0].nbytes, reverse=True)
+    counts = list(accumulate((1 + len(gaps) for gaps in ranked), mul))
+    few = bisect_right(counts, min(MOST_CHOICES, task.most_trials))
+    if few < len(ranked) and ranked[few][0].nbytes > least:
         return
-    options = ([gaps[len(gaps) - n :] for n in range(1 + len(gaps))] for gaps in maps.values())
-    chosen = (tuple(chain.from_iterable(choice)) for choice in product(*options))
-    trials = (task.trial(site, moved, task.room) for moved in chosen)
-    best_s = inf
-    for trial in sorted(filter(None, trials), key=attrgetter("seconds")):
-        if trial.seconds > HOPELESS * best_s:
-            return
-        for found in _under_less(task, trial):
-            best_s = min(best_s, found.seconds)
-            yield found
+    options = ([gaps[len(gaps) - n :] for n in range(1 + len(gaps))] for gaps in ranked[:few])
+    for choice in product(*options):
+        yield tuple(chain.from_iterable(choice))
 
 
-def _under_less(task: Task, trial: Trial) -> Iterator[Found]:
-    """The trial's schedule; where its bytes find no place those under lower caps, or all late."""
+def _under_less(task: Task, trial: Trial, best_s: float) -> Iterator[Found]:
+    """The trial's schedule; where its bytes find no place those under lower caps, or all late.
+
+    Of those are made which are predicted to take little more than the best.
+    """
     found = _placed(task, trial)
     if found is not None:
         yield found
         return
-    caps = [round(share * task.room) for share in EMPTIED[1:]]
-    less = [task.trial(trial.site, trial.moved, cap) for cap in caps]
+    site, moved = trial.site, trial.moved
+    less = [task.aligned(site, moved)]
+    less += [task.trial(site, moved, round(share * task.room)) for share in LESS]
     for each in (*less, *(_late(task, each) for each in (trial, *less) if each)):
-        found = _placed(task, each)
-        yield from [found] if found else []
+        if each is not None and each.seconds <= HOPELESS * best_s:
+            found = _placed(task, each)
+            yield from [found] if found else []
 
 
 def _late(task: Task, trial: Trial) -> Trial | None:
@@ -218,15 +275,15 @@ def _emptied(task: Task, site: Site) -> Iterator[Found]:
             yield from [found] if found else []
 
 
-def _programmed(task: Task, site: Site, effort: Effort) -> list[Found]:
-    """Schedules of the site by the greedy choice, and by the integer program under its caps."""
-    found = _tightened(task, site)
-    best = _best(found)
-    caps = np.broadcast_to(task.caps(site) if best is None else best.trial.caps, site.needed.shape)
+def _programmed(task: Task, site: Site, greedy: Found | None, effort: Effort) -> list[Found]:
+    """Schedules of the site by the integer program, under the caps of the greedy choice."""
+    caps = np.broadcast_to(
+        task.caps(site) if greedy is None else greedy.trial.caps, site.needed.shape
+    )
     moved = _whole(task, site, caps, effort)
     if moved is None:
-        return found
-    return found + _narrowed(task, site, lambda caps: _with_more(site, moved, caps), caps, most=1)
+        return []
+    return _narrowed(task, site, lambda caps: _with_more(site, moved, caps), caps, most=1)
 
 
 def _with_more(site: Site, moved: Sequence[Gap], caps: Caps) -> Sequence[Gap] | None:

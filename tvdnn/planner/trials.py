@@ -1,22 +1,28 @@
 """Trials: sections of a site spent away, ordered to predict a step's time, placed and simulated."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
 
 from ..errors import HostMemoryError
 from ..graph import Graph
+from ..memory import ALIGNMENT
 from ..memory.blocks import usable_nbytes
 from .costs import Costs
-from .crowding import Array, Caps
+from .crowding import Array, Caps, CrowdedError, Misfits
 from .gaps import Gap
 from .lower import Ordered, lower_ordered, ordered
+from .order import Entry
 from .policies.tvdnn import Site
 from .schedule import Schedule
 from .simulate import simulate
 
 WORK = 20_000  # sections of maps and passes in all plans that are placed: 20 of VGG-16, 5 s
+SMALL = 100  # trials, from which on a network is small: wherever its plan may be, it is looked for
+
+Key: TypeAlias = tuple[Site, frozenset[tuple[str, int, int]], tuple[Entry, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,12 @@ class Task:
     policy: str
     budget: int
     host_budget: int | None
+    _compute_s: dict[Site, float] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    _made: dict[Key, Found | Misfits | None] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def room(self) -> int:
@@ -67,23 +79,83 @@ class Task:
         sections = sum(buffer.num_sections for buffer in self.graph.buffers.values())
         return WORK // (sections + len(self.graph.passes))
 
-    def trial(self, site: Site, moved: Sequence[Gap] | None, caps: Caps) -> Trial | None:
-        """The trial of `moved`, if any; None where its steps have no order."""
-        if moved is None:
+    @property
+    def small(self) -> bool:
+        """Whether all sites are placed, and more is tried of each."""
+        return self.most_trials >= SMALL
+
+    def compute_s(self, site: Site) -> float:
+        """What the site's launches take."""
+        if site not in self._compute_s:
+            self._compute_s[site] = site.draft.compute_s(self.costs)
+        return self._compute_s[site]
+
+    def least_s(self, site: Site, moved: Sequence[Gap]) -> float:
+        """What no step takes less than in which these gaps are spent away.
+
+        Its launches, the copies of one way, and the copies of both as far as they share the link.
+        """
+        link, nbytes = self.costs.link, sum(gap.nbytes for gap in moved)
+        ways = nbytes / link.to_host, nbytes / link.to_device
+        both = link.to_host_duplex / link.to_host + link.to_device_duplex / link.to_device
+        copies_s = max(len(moved) * link.latency_s + max(ways), sum(ways) / max(1.0, both))
+        return max(self.compute_s(site), copies_s)
+
+    def may_fit(self, site: Site, moved: Sequence[Gap]) -> bool:
+        """Whether there may be a placement of what is left while these gaps are spent away."""
+        excess = site.placed - usable_nbytes(self.room) - (ALIGNMENT - 1)
+        for gap in moved:
+            excess[gap.last + 1 : gap.back] -= site.placed_nbytes(gap)
+        return not (excess > 0).any()
+
+    def trial(
+        self, site: Site, moved: Sequence[Gap] | None, caps: Caps, *, grain: int = 1
+    ) -> Trial | None:
+        """The trial of `moved`, if any; None where its steps have no order.
+
+        That counts every section as a multiple of `grain` bytes.
+        """
+        if moved is None or not _leaves_room(site, moved, caps):
             return None
         plan = site.draft.moving(moved, self.policy)
-        found = ordered(self.graph, plan, self.costs, caps)
+        found = ordered(self.graph, plan, self.costs, caps, grain=grain)
         return None if found is None else Trial(site, tuple(moved), caps, found)
+
+    def aligned(self, site: Site, moved: Sequence[Gap]) -> Trial | None:
+        """The trial of `moved` in which every section takes the bytes up to the next base."""
+        return self.trial(site, moved, self.room + ALIGNMENT - 1, grain=ALIGNMENT)
 
     def found(self, trial: Trial) -> Found | None:
         """The schedule of a trial, None where the host has no room for what leaves.
 
-        Raises CrowdedError where its bytes find no place.
+        It is made once of all trials whose steps come in one order. Raises CrowdedError where its
+        bytes find no place.
         """
+        away = frozenset((gap.buffer, gap.section, gap.last) for gap in trial.moved)
+        key = trial.site, away, trial.steps.entries
+        if key not in self._made:
+            self._made[key] = self._make(trial)
+        made = self._made[key]
+        if isinstance(made, tuple):
+            raise CrowdedError(made)
+        return made and Found(trial, replace(made.schedule, plan=trial.steps.plan), made.seconds)
+
+    def _make(self, trial: Trial) -> Found | Misfits | None:
+        """What `found` gives, or the bytes that find no place."""
         try:
             schedule = lower_ordered(
                 self.graph, trial.steps, budget=self.budget, host_budget=self.host_budget
             )
+        except CrowdedError as error:
+            return error.misfits
         except HostMemoryError:
             return None
         return Found(trial, schedule, simulate(schedule, self.costs).step_s)
+
+
+def _leaves_room(site: Site, moved: Sequence[Gap], caps: Caps) -> bool:
+    """Whether launches find their bytes under the caps while these gaps are spent away."""
+    excess = site.needed - caps
+    for gap in moved:
+        excess[gap.last + 1 : gap.back] -= gap.nbytes
+    return not (excess > 0).any()

@@ -34,13 +34,15 @@ class Choice:
 
     `rest` sets the blocks of layers in no chain. By chain, `blocks` sets those of its segments
     (None: its ops go layer by layer), and `remade` names the maps that backward makes again.
-    `wholes` are the numbers of the recipes by which it makes whole maps again.
+    `wholes` are the numbers of the recipes by which it makes whole maps again, what these take too
+    if that is to be made `afresh`.
     """
 
     rest: Variant
     blocks: tuple[Variant | None, ...]
     remade: tuple[frozenset[str], ...]
     wholes: frozenset[int] = frozenset()
+    afresh: bool = False
 
 
 class _Gaps:
@@ -124,7 +126,7 @@ def _parts(graph: Graph, recipes: Recipes, choice: Choice) -> tuple[Segment, ...
     """The segments of a choice."""
     wholes = [recipes.wholes[number] for number in sorted(choice.wholes)]
     parts = _segments(graph, recipes.chains, choice)
-    return tuple(with_remade(graph, parts, wholes, choice.rest))
+    return tuple(with_remade(graph, parts, wholes, choice.rest, afresh=choice.afresh))
 
 
 def _segments(graph: Graph, chains: Sequence[Chain], choice: Choice) -> Iterator[Segment]:

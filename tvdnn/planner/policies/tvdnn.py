@@ -14,15 +14,19 @@ import numpy as np
 import numpy.typing as npt
 
 from ...graph import Graph
-from ..chains import chains
+from ...memory import ALIGNMENT, aligned
+from ..chains import MAPS, Chain, chains
 from ..costs import Costs
 from ..crowding import Caps
 from ..gaps import Gap, pauses, round_trips
+from ..launches import Residency, side_by_side
 from ..order import demand
 from ..plan import Plan, Segment
 from ..recipes import Recipes
 from ..segments import Variant
 from .auto import Choice, Draft, auto
+
+LITTLE = 0.01  # of the bytes of all maps
 
 Needed: TypeAlias = npt.NDArray[np.int64]
 
@@ -50,6 +54,29 @@ class Site:
         return self.needed + np.cumsum(change)[:-1]
 
     @cached_property
+    def placed(self) -> Needed:
+        """What its launches need with the room that placement asks, less what it may ask at most.
+
+        The base of what lies alone is aligned, and so is that of what lies above it, but of the
+        uppermost, and where it lies beside others in a run.
+        """
+        program = self.draft.program
+        return demand(program, map(self.placed_nbytes, program.residencies))
+
+    def placed_nbytes(self, item: Gap | Residency) -> int:
+        """Bytes that the section of a gap or stay takes at least, less what is below its base."""
+        if (item.buffer, item.section) in self._in_runs:
+            return item.nbytes - (ALIGNMENT - 1)
+        return aligned(item.nbytes)
+
+    @cached_property
+    def _in_runs(self) -> frozenset[tuple[str, int]]:
+        """Sections that a launch wants side by side with others."""
+        stays = self.draft.program.residencies
+        runs = (run for run in side_by_side(self.draft.program) if len(run) > 1)
+        return frozenset((stays[n].buffer, stays[n].section) for run in runs for n in run)
+
+    @cached_property
     def trips(self) -> list[Gap]:
         return round_trips(self.draft.graph, self.draft.program)
 
@@ -64,16 +91,26 @@ class Site:
 
 
 def sites(graph: Graph, costs: Costs) -> Iterator[Site]:
-    """Drafts of blocks of three sizes, backward layer-major and section-major, each different."""
+    """Drafts of blocks of three sizes, backward layer-major and section-major, each different.
+
+    Section-major where maps that chains alone use are more than a little.
+    """
     found, seen = chains(graph, costs), set[tuple[Segment, ...]]()
     none = (frozenset[str](),) * len(found)
     for variant in (Variant.PERFORMANCE, Variant.KEEP, Variant.MEMORY):
-        for block in (None, variant) if found else (None,):
+        for block in (None, variant) if _much(graph, found) else (None,):
             choice = Choice(variant, (block,) * len(found), none)
             draft = auto(graph, Recipes(found, ()), choice)
             if draft.parts not in seen:
                 seen.add(draft.parts)
                 yield Site(draft)
+
+
+def _much(graph: Graph, found: Sequence[Chain]) -> bool:
+    """Whether the inner maps of chains are a share of all maps worth a site."""
+    inner = sum(graph.buffers[name].nbytes for chain in found for name in chain.inner)
+    maps = sum(buffer.nbytes for buffer in graph.buffers.values() if buffer.kind in MAPS)
+    return inner > LITTLE * maps
 
 
 def moving_all(graph: Graph, costs: Costs, policy: str) -> Iterator[Plan]:

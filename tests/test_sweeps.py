@@ -1,0 +1,73 @@
+"""tvDNN's policies over budgets of small networks: from a floor that is true, never slower by more.
+
+A plan is as near to the best as exhaustive search tells: so it is no further from those in less
+memory, each of which is one in more as well.
+"""
+
+from math import inf
+
+import numpy as np
+import pytest
+
+from tests.exhaustive import floor_found, small_case
+from tvdnn.errors import BudgetError
+from tvdnn.graph import Graph
+from tvdnn.memory import ALIGNMENT
+from tvdnn.planner.check import check
+from tvdnn.planner.costs import Costs
+from tvdnn.planner.lower import lower
+from tvdnn.planner.planning import floor_of, make_schedule
+from tvdnn.planner.policies.keep import keep
+from tvdnn.planner.schedule import Schedule
+from tvdnn.planner.simulate import memory_profile, simulate
+
+pytestmark = pytest.mark.usefixtures("units_of_one")
+
+POLICIES = ("tvdnn-ilp", "tvdnn-heuristic")
+BUDGETS = 50
+NEAR = 1.01
+SWEPT = {"tvdnn-ilp": 22, "tvdnn-heuristic": 4}  # seeds of networks
+FLOORS = (("tvdnn-ilp", 1), ("tvdnn-ilp", 4), ("tvdnn-heuristic", 0), ("tvdnn-heuristic", 20))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_fifty_budgets(policy: str) -> None:
+    """Nothing planned or simulated passes its budget, and more memory costs no time."""
+    graph, costs, _ = known_case(SWEPT[policy])
+    kept = lower(graph, keep(graph), costs)
+    ends = floor_of(graph, costs, policy)[0], kept.peak_nbytes
+    best_s = inf
+    for budget in np.ceil(np.linspace(*ends, BUDGETS)).astype(int).tolist():
+        schedule = make_schedule(graph, costs, policy=policy, budget=budget)
+        check(schedule)
+        assert resident_nbytes(schedule, costs) <= schedule.peak_nbytes <= budget
+        step_s = simulate(schedule, costs).step_s
+        assert step_s <= NEAR * best_s
+        best_s = min(best_s, step_s)
+    assert best_s == simulate(kept, costs).step_s
+
+
+@pytest.mark.parametrize(("policy", "seed"), FLOORS)
+def test_no_plan_is_below_the_floor(policy: str, seed: int) -> None:
+    """From the floor on there are plans; a unit less has none, nor does a search find one there."""
+    graph, costs, _ = known_case(seed)
+    floor, step = floor_of(graph, costs, policy)
+    for budget in (floor, floor + ALIGNMENT // 2):
+        assert make_schedule(graph, costs, policy=policy, budget=budget).peak_nbytes <= budget
+    with pytest.raises(BudgetError) as raised:
+        make_schedule(graph, costs, policy=policy, budget=floor - ALIGNMENT)
+    assert (raised.value.floor_nbytes, raised.value.step) == (floor, step)
+    assert floor_found(graph, costs, floor) > floor - ALIGNMENT
+
+
+def known_case(seed: int) -> tuple[Graph, Costs, int]:
+    """A small network whose plans are few."""
+    case = small_case(seed)
+    assert case is not None
+    return case
+
+
+def resident_nbytes(schedule: Schedule, costs: Costs) -> int:
+    """The most bytes on the device while the step is simulated, and those outside the arena."""
+    profile = memory_profile(schedule, simulate(schedule, costs))
+    return schedule.graph.fixed_nbytes + max(sum(held.values()) for _, held in profile)
