@@ -97,14 +97,14 @@ def _copies(schedule: Schedule, rng: Random, lane: Lane) -> list[int]:
 def _changed(schedule: Schedule, index: int, **changes: object) -> Schedule:
     """The schedule with fields of one step changed."""
     steps = list(schedule.steps)
-    steps[index] = replace(steps[index], **changes)
+    steps[index] = steps[index]._replace(**changes)
     return rebuilt(schedule, steps)
 
 
 def _kept(schedule: Schedule, index: int, **changes: object) -> Schedule:
     """As `_changed`, with residencies left alone: for steps that are not well formed."""
     steps = list(schedule.steps)
-    steps[index] = replace(steps[index], **changes)
+    steps[index] = steps[index]._replace(**changes)
     return replace(schedule, steps=tuple(steps))
 
 
@@ -115,7 +115,7 @@ def _reordered(schedule: Schedule, order: Sequence[int]) -> Schedule:
     for new, old in enumerate(order):
         waits = (place[wait] for wait in schedule.steps[old].waits if wait in place)
         kept = tuple(sorted(wait for wait in waits if wait < new))
-        steps.append(replace(schedule.steps[old], waits=kept))
+        steps.append(schedule.steps[old]._replace(waits=kept))
     cut = sum(old < schedule.cut for old in order)
     return rebuilt(schedule, steps, cut)
 
@@ -133,7 +133,7 @@ def _moved(schedule: Schedule, index: int, to: int) -> Schedule:
 
 def _at(operands: tuple[Operand, ...], number: int, **changes: object) -> tuple[Operand, ...]:
     """`operands` with fields of one changed."""
-    changed = replace(operands[number], **changes)
+    changed = operands[number]._replace(**changes)
     return (*operands[:number], changed, *operands[number + 1 :])
 
 
@@ -158,7 +158,7 @@ def wait_removed(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
 def bytes_reused_before_offload_ended(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
     """Nothing waits for an offload any more."""
     for copy in _copies(schedule, rng, Lane.OFFLOAD):
-        steps = [replace(s, waits=tuple(w for w in s.waits if w != copy)) for s in schedule.steps]
+        steps = [s._replace(waits=tuple(w for w in s.waits if w != copy)) for s in schedule.steps]
         yield rebuilt(schedule, steps)
 
 
@@ -306,12 +306,12 @@ def _relocated(schedule: Schedule, stay: Residency, offset: int) -> Schedule:
 
     def moved(operand: Operand) -> Operand:
         found = (operand.buffer, operand.space, operand.offset, operand.nbytes)
-        return replace(operand, offset=offset) if found == here else operand
+        return operand._replace(offset=offset) if found == here else operand
 
     for index in stay.steps:
         step = steps[index]
         reads, writes = tuple(map(moved, step.reads)), tuple(map(moved, step.writes))
-        steps[index] = replace(step, reads=reads, writes=writes)
+        steps[index] = step._replace(reads=reads, writes=writes)
     return rebuilt(schedule, steps)
 
 
@@ -327,10 +327,9 @@ def slab_places_overlap(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
 
 def _restacked(schedule: Schedule, place: Operand, offset: int) -> Schedule:
     """Every copy to and from a place in the slab uses byte `offset` in its stead."""
-    moved = replace(place, offset=offset)
+    moved = place._replace(offset=offset)
     steps = [
-        replace(
-            step,
+        step._replace(
             reads=tuple(moved if o == place else o for o in step.reads),
             writes=tuple(moved if o == place else o for o in step.writes),
         )
@@ -345,8 +344,8 @@ def copies_crossed(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
     for first, second in pairwise(offloads):
         one, two = (schedule.steps[i].writes[0] for i in (first, second))
         if one.nbytes == two.nbytes and one.offset != two.offset:
-            crossed = _changed(schedule, first, writes=(replace(one, offset=two.offset),))
-            yield _changed(crossed, second, writes=(replace(two, offset=one.offset),))
+            crossed = _changed(schedule, first, writes=(one._replace(offset=two.offset),))
+            yield _changed(crossed, second, writes=(two._replace(offset=one.offset),))
 
 
 def partial_overwritten_early(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
@@ -403,7 +402,7 @@ def range_cut_short(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
         pass_ = schedule.graph.passes[step.pass_index]
         stop = (step.stop - 1) // pass_.unit * pass_.unit
         if stop > step.start:
-            short = replace(step, stop=stop)
+            short = step._replace(stop=stop)
             reads = _operands_of(schedule.graph, short, pass_.reads, step.reads)
             writes = _operands_of(schedule.graph, short, pass_.writes, step.writes)
             yield _changed(schedule, index, stop=stop, reads=reads, writes=writes)
@@ -418,7 +417,7 @@ def _operands_of(
         buffer = graph.buffers[use.buffer]
         start, stop = use.rows(step.start, step.stop, buffer)
         nbytes = (stop - start) * buffer.row_nbytes
-        operands.append(replace(operand, start=start, stop=stop, nbytes=nbytes))
+        operands.append(operand._replace(start=start, stop=stop, nbytes=nbytes))
     return tuple(operands)
 
 
@@ -465,7 +464,7 @@ def residency_ends_early(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
     stays = schedule.residencies
     for number in rng.sample(range(len(stays)), len(stays)):
         if len(stays[number].steps) > 1:
-            short = replace(stays[number], steps=stays[number].steps[:-1])
+            short = stays[number]._replace(steps=stays[number].steps[:-1])
             yield replace(schedule, residencies=(*stays[:number], short, *stays[number + 1 :]))
 
 

@@ -173,7 +173,7 @@ class ScheduleMaker:
         here = Operand(
             name, *item.bounds(section), Space.ARENA, offset, item.section_nbytes(section)
         )
-        return here, replace(here, space=Space.SLAB, offset=slab)
+        return here, here._replace(space=Space.SLAB, offset=slab)
 
     def _use(self, name: str, section: int) -> None:
         steps = self._stays[self._current[name, section]][3]
@@ -203,7 +203,7 @@ def with_waits(schedule: Schedule) -> Schedule:
             if not order.before[other, index]:
                 order.put_before(other, index)
                 waits.append(other)
-        steps.append(replace(step, waits=tuple(sorted(waits))))
+        steps.append(step._replace(waits=tuple(sorted(waits))))
     return replace(schedule, steps=tuple(steps))
 
 
@@ -403,11 +403,13 @@ def _turn(schedule: Schedule, turn: int) -> Schedule:
     shifts = (turn * schedule.arena_nbytes, turn * schedule.slab_nbytes)
 
     def named(item: Any) -> Any:
-        key = "name" if isinstance(item, Buffer) else "buffer"
-        return replace(item, **{key: f"{turn} {getattr(item, key)}"})
+        if isinstance(item, Buffer):
+            return replace(item, name=f"{turn} {item.name}")
+        changed = {"buffer": f"{turn} {item.buffer}"}
+        return replace(item, **changed) if isinstance(item, Use) else item._replace(**changed)
 
     def moved(operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
-        return tuple(named(replace(o, offset=o.offset + shifts[o.space])) for o in operands)
+        return tuple(named(o._replace(offset=o.offset + shifts[o.space])) for o in operands)
 
     def pass_of(pass_: Pass) -> Pass:
         reads, writes = (tuple(map(named, uses)) for uses in (pass_.reads, pass_.writes))
@@ -417,11 +419,11 @@ def _turn(schedule: Schedule, turn: int) -> Schedule:
         index = step.pass_index + turn * len(graph.passes)
         waits = tuple(wait + first for wait in step.waits)
         reads, writes = moved(step.reads), moved(step.writes)
-        return replace(step, pass_index=index, reads=reads, writes=writes, waits=waits)
+        return step._replace(pass_index=index, reads=reads, writes=writes, waits=waits)
 
     def stay_of(stay: Residency) -> Residency:
         steps = tuple(step + first for step in stay.steps)
-        return named(replace(stay, offset=stay.offset + shifts[Space.ARENA], steps=steps))
+        return named(stay._replace(offset=stay.offset + shifts[Space.ARENA], steps=steps))
 
     return replace(
         schedule,

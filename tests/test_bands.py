@@ -237,7 +237,7 @@ def test_a_window_needs_the_rows_beside_its_own(net: nn.Module) -> None:
     schedule = lowered(graph, plan)
     index = next(i for i, step in enumerate(schedule.steps) if step.pass_index == reader)
     step = schedule.steps[index]
-    short = tuple(replace(each, stop=each.stop - 1) for each in step.reads)
-    steps = (*schedule.steps[:index], replace(step, reads=short), *schedule.steps[index + 1 :])
+    short = tuple(each._replace(stop=each.stop - 1) for each in step.reads)
+    steps = (*schedule.steps[:index], step._replace(reads=short), *schedule.steps[index + 1 :])
     with pytest.raises(ScheduleError, match="not on"):
         check(replace(schedule, steps=steps))

@@ -72,7 +72,7 @@ def test_accepts_nothing_that_the_oracles_see_harm_in(schedule: Schedule) -> Non
 
 def test_names_step_and_race() -> None:
     schedule = STORIES[0]
-    steps = tuple(replace(s, waits=()) if i == 13 else s for i, s in enumerate(schedule.steps))
+    steps = tuple(s._replace(waits=()) if i == 13 else s for i, s in enumerate(schedule.steps))
     refuse(
         replace(schedule, steps=steps),
         r"step 13, loss_grad \[0, 8\), writes gb \[0, 8\) at arena byte 1024 without waiting for "
@@ -205,7 +205,7 @@ def test_refuses_recompute_without_flag_and_flag_without_launch() -> None:
     schedule = recomputing(chain(), "conv", "relu")
     for index, flag, message in ((3, False, "a second time"), (0, True, "no launch before")):
         steps = list(schedule.steps)
-        steps[index] = replace(steps[index], recompute=flag)
+        steps[index] = steps[index]._replace(recompute=flag)
         refuse(replace(schedule, steps=tuple(steps)), message)
 
 
@@ -232,7 +232,7 @@ def test_refuses_parameter_changed_before_its_last_reader() -> None:
     check(schedule)
     early = [i for i, s in enumerate(schedule.steps) if s.pass_index == number][-1]
     steps = list(schedule.steps)
-    steps.append(replace(steps.pop(early), waits=steps[-1].waits))
+    steps.append(steps.pop(early)._replace(waits=steps[-1].waits))
     order = rebuilt(schedule, steps)
     refuse(order, "finds weight as update leaves it, not the caller")
 

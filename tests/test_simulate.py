@@ -175,7 +175,7 @@ def test_second_half_waits_for_the_first_ones_copies() -> None:
 def test_wait_that_cannot_end_is_named() -> None:
     made = schedule(hold_first=True)
     steps = list(made.steps)
-    steps[0] = replace(steps[0], waits=(2,))
+    steps[0] = steps[0]._replace(waits=(2,))
     with pytest.raises(ScheduleError, match=r"no lane can go on: hold \[0, 1\) waits"):
         simulate(replace(made, steps=tuple(steps)), EVEN)
 

@@ -1,6 +1,6 @@
 """Buffers: everything a step reads or writes that is not a parameter, cut into sections."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
 
@@ -36,14 +36,12 @@ class Buffer:
     section: int
     layout: str = "nhwc"
     codec: str = "raw"
+    rows: int = field(init=False, repr=False, compare=False)
+    row_nbytes: int = field(init=False, repr=False, compare=False)
 
-    @property
-    def rows(self) -> int:
-        return self.shape[0]
-
-    @property
-    def row_nbytes(self) -> int:
-        return prod(self.shape[1:]) * DTYPE_NBYTES[self.dtype]
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rows", self.shape[0])
+        object.__setattr__(self, "row_nbytes", prod(self.shape[1:]) * DTYPE_NBYTES[self.dtype])
 
     @property
     def nbytes(self) -> int:

@@ -39,11 +39,12 @@ def narrowed(
 
     `caps` are lowered after each CrowdedError, but to no less than `least`; once all fits they go
     halfway back, and are lowered by less. There are so many rounds as work on `num_stays` allows;
-    where these are few the first is enough.
+    where these are few they start from lower caps, and the first that fits is enough.
     """
     full, share, about = caps, FIRST_CUT, float(FIRST_ABOUT)
     rounds = max(LEAST_ROUNDS, min(MOST_ROUNDS, WORK // (num_stays + len(caps) + 1)))
     few = rounds == LEAST_ROUNDS
+    caps = np.maximum(caps - full // EVERYWHERE * few, least)
     for _ in range(rounds):
         try:
             yield attempt(caps)

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from .schedule import Lane, Operand, Space, Step
 
@@ -10,8 +10,7 @@ NUM_LANES = len(Lane)
 Clock = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Last:
+class _Last(NamedTuple):
     """The step that wrote some bytes last (-1: none), and the last reader since on each lane."""
 
     writer: int
@@ -71,7 +70,7 @@ def add_waits(
         clocks.append(clock)
         ahead[step.lane] = clock
         _record(step, index, spaces)
-        done.append(replace(step, waits=waits))
+        done.append(step._replace(waits=waits))
     return tuple(done)
 
 

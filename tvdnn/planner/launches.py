@@ -8,6 +8,8 @@ from ..errors import ScheduleError
 from ..graph import Graph, Use, meet
 from .plan import Plan, Transfer
 
+NONE = -1  # no stay
+
 Channels: TypeAlias = tuple[int, int]
 
 
@@ -132,13 +134,13 @@ class _Stays:
         self._graph = graph
         self._launches = launches
         self._cut = cut
-        self._current: dict[tuple[str, int], int] = {}
+        self._present = {name: [NONE] * each.num_sections for name, each in graph.buffers.items()}
         self._filled: dict[int, tuple[Channels, ...]] = {}
-        self._moves: dict[tuple[str, int], list[Transfer]] = {}
+        self._moves: dict[str, dict[int, list[Transfer]]] = {}
         for transfer in sorted(plan.transfers, key=lambda t: t.back, reverse=True):
+            moves = self._moves.setdefault(transfer.buffer, {})
             for section in range(transfer.first, transfer.first + transfer.count):
-                self._moves.setdefault((transfer.buffer, section), []).append(transfer)
-        self._row_nbytes = {name: buffer.row_nbytes for name, buffer in graph.buffers.items()}
+                moves.setdefault(section, []).append(transfer)
         self._slot_start: dict[int, int] = {}
         for index, launch in enumerate(launches):
             self._slot_start.setdefault(launch.slot, index)
@@ -147,72 +149,80 @@ class _Stays:
         """Residencies that launch `index` reads and writes, per use of its pass."""
         launch = self._launches[index]
         pass_ = self._graph.passes[launch.pass_index]
-        read_names = [use.buffer for use in pass_.reads]
-        reads = [self._touch(index, launch, use, fresh=False) for use in pass_.reads]
+        reads = tuple([self._found(index, use) for use in pass_.reads])
         writes = []
         for use in pass_.writes:
             adds = pass_.reduction and use.whole and launch.start > 0
-            fresh = not adds and use.buffer not in read_names
-            touched = self._touch(index, launch, use, fresh=fresh)
-            self._write(index, use, touched)
+            fresh = not adds and all(read.buffer != use.buffer for read in pass_.reads)
+            touched = (self._written if fresh else self._found)(index, use)
+            for number in touched:
+                self.all[number].written = index
+                if use.channels is not None:
+                    self._filled[number] = (*self._filled.get(number, ()), use.channels)
             writes.append(touched)
-        return tuple(reads), tuple(writes)
+        return reads, tuple(writes)
 
-    def _touch(self, index: int, launch: Launch, use: Use, *, fresh: bool) -> tuple[int, ...]:
-        buffer = self._graph.buffers[use.buffer]
-        start, stop = use.rows(launch.start, launch.stop, buffer)
-        touched = []
-        for section in buffer.sections_of(start, stop):
-            opens = fresh and not self._has_room(use, section)
-            number = (self._open if opens else self._find)(index, use.buffer, section)
+    def _found(self, index: int, use: Use) -> tuple[int, ...]:
+        """The present stays of what launch `index` uses."""
+        first, last = self._sections(index, use)
+        touched = self._present[use.buffer][first:last]
+        if NONE in touched or use.buffer in self._moves:
+            touched = [self._find(index, use.buffer, section) for section in range(first, last)]
+        for number in touched:
             self.all[number].last = index
-            touched.append(number)
         return tuple(touched)
 
-    def _write(self, index: int, use: Use, touched: tuple[int, ...]) -> None:
+    def _written(self, index: int, use: Use) -> tuple[int, ...]:
+        """New stays of what launch `index` writes; or those that have room for its channels."""
+        touched = [
+            self._find(index, use.buffer, section)
+            if use.channels and self._has_room(use.buffer, section, use.channels)
+            else self._open(index, use.buffer, section)
+            for section in range(*self._sections(index, use))
+        ]
         for number in touched:
-            self.all[number].written = index
-            if use.channels is not None:
-                self._filled[number] = (*self._filled.get(number, ()), use.channels)
+            self.all[number].last = index
+        return tuple(touched)
 
-    def _has_room(self, use: Use, section: int) -> bool:
-        """Whether the section's present stay has been given channels, but none of the use's."""
-        if use.channels is None:
-            return False
-        number = self._current.get((use.buffer, section))
-        if number is None or number not in self._filled:
-            return False
-        return not any(meet(use.channels, other) for other in self._filled[number])
+    def _sections(self, index: int, use: Use) -> tuple[int, int]:
+        """Sections [first, last) that launch `index` uses."""
+        launch, buffer = self._launches[index], self._graph.buffers[use.buffer]
+        start, stop = use.rows(launch.start, launch.stop, buffer)
+        return start // buffer.section, -(-stop // buffer.section)
+
+    def _has_room(self, buffer: str, section: int, channels: Channels) -> bool:
+        """Whether the section's present stay has been given channels, but none of these."""
+        filled = self._filled.get(self._present[buffer][section])
+        return filled is not None and not any(meet(channels, other) for other in filled)
 
     def _find(self, index: int, buffer: str, section: int) -> int:
         """The section's present stay; a new one if it comes back, or is an input's first."""
-        key = (buffer, section)
-        moves = self._moves.get(key) if self._moves else None
+        moves = self._moves.get(buffer, {}).get(section)
         if moves and self._launches[index].slot >= moves[-1].back:
-            return self._fetch(index, key, moves.pop())
-        if key not in self._current:
+            return self._fetch(index, buffer, section, moves.pop())
+        if self._present[buffer][section] == NONE:
             if buffer not in self._graph.inputs:
                 raise ScheduleError(
                     f"the plan has {self._pass_name(index)} read {buffer} section {section}, "
                     "which nothing wrote before"
                 )
-            number = self._open(index, buffer, section)
-            self.all[number].first = self._cut if index >= self._cut else 0
-            self.all[number].written = self.all[number].first - 1
-        return self._current[key]
+            stay = self.all[self._open(index, buffer, section)]
+            stay.first = self._cut if index >= self._cut else 0
+            stay.written = stay.first - 1
+        return self._present[buffer][section]
 
-    def _fetch(self, index: int, key: tuple[str, int], move: Transfer) -> int:
-        before = self.all[self._current[key]]
+    def _fetch(self, index: int, buffer: str, section: int, move: Transfer) -> int:
+        gone = self._present[buffer][section]
+        before = self.all[gone]
         if self._launches[before.last].slot > move.leave:
             raise ScheduleError(
-                f"the plan offloads {key[0]} after slot {move.leave}, "
+                f"the plan offloads {buffer} after slot {move.leave}, "
                 f"but {self._pass_name(before.last)} still uses it"
             )
         before.leaves = True
-        filled = self._filled.get(self._current[key])
-        number = self._open(index, *key)
-        if filled is not None:
-            self._filled[number] = filled
+        number = self._open(index, buffer, section)
+        if gone in self._filled:
+            self._filled[number] = self._filled[gone]
         self.all[number].fetched = True
         self.all[number].opens = self._slot_start[move.opens]
         return number
@@ -221,12 +231,11 @@ class _Stays:
         return self._graph.passes[self._launches[index].pass_index].name
 
     def _open(self, index: int, buffer: str, section: int) -> int:
-        key, number = (buffer, section), len(self.all)
-        stay = self.all[self._current[key]].stay + 1 if key in self._current else 0
-        start, stop = self._graph.buffers[buffer].bounds(section)
-        nbytes = (stop - start) * self._row_nbytes[buffer]
+        number, present = len(self.all), self._present[buffer]
+        stay = 0 if present[section] == NONE else self.all[present[section]].stay + 1
+        nbytes = self._graph.buffers[buffer].section_nbytes(section)
         self.all.append(Residency(buffer, section, stay, index, index, index, nbytes))
-        self._current[key] = number
+        present[section] = number
         return number
 
     def hold_outputs(self) -> None:

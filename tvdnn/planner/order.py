@@ -8,9 +8,9 @@ the bytes that it cannot do without.
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from enum import IntEnum
 from sys import maxsize
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +27,7 @@ class Event(IntEnum):
     PREFETCH = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One place in the order: a launch by its index, or the copy of a residency by its number."""
 
     event: Event

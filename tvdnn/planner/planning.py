@@ -6,7 +6,7 @@ from operator import itemgetter
 
 from ..collection import without_collection
 from ..errors import BudgetError, HostMemoryError, InputError
-from ..graph import Graph
+from ..graph import Direction, Graph
 from ..units import MIB, Limit
 from .bound import Bound, bound
 from .check import check
@@ -160,7 +160,7 @@ def _swapped(
     """keep's schedule where it fits, else what the search of `policy` finds, else the leanest."""
     if budget is None:
         return lower(graph, keep(graph), costs)
-    kept = _lowered(graph, keep(graph), costs, budget=budget, host_budget=host_budget)
+    kept = _kept(graph, costs, budget=budget, host_budget=host_budget)
     if kept is not None:
         return kept
     found = SWAPPING[policy](graph, costs, budget=budget, host_budget=host_budget)
@@ -177,7 +177,7 @@ def _searched(
     if budget is None:
         return lower(graph, keep(graph), costs)
     budgets = {"budget": budget, "host_budget": host_budget}
-    kept = _lowered(graph, keep(graph), costs, **budgets)
+    kept = _kept(graph, costs, budget=budget, host_budget=host_budget)
     if kept is not None:
         return kept
     best = search(graph, costs, budget=budget, host_budget=host_budget)
@@ -205,6 +205,26 @@ def _may_take_less(graph: Graph, plan: Plan, costs: Costs, budget: int, below_s:
     room = budget - graph.fixed_nbytes
     found = estimate(graph, plan, costs, room, room=room, below_s=below_s)
     return found is not None and found.seconds < below_s
+
+
+def _kept(graph: Graph, costs: Costs, *, budget: int, host_budget: int | None) -> Schedule | None:
+    """keep's schedule, None where it has none within both budgets.
+
+    Most often what forward leaves to backward is too much by itself, which is told at once.
+    """
+    if graph.fixed_nbytes + _left_nbytes(graph) > budget:
+        return None
+    return _lowered(graph, keep(graph), costs, budget=budget, host_budget=host_budget)
+
+
+def _left_nbytes(graph: Graph) -> int:
+    """Bytes that forward writes and what comes after it only reads."""
+    forward = [pass_ for pass_ in graph.passes if pass_.direction is Direction.FORWARD]
+    after = [pass_ for pass_ in graph.passes if pass_.direction is not Direction.FORWARD]
+    left = {use.buffer for pass_ in forward for use in pass_.writes}
+    left &= {use.buffer for pass_ in after for use in pass_.reads}
+    left -= {use.buffer for pass_ in after for use in pass_.writes}
+    return sum(graph.buffers[name].nbytes for name in left)
 
 
 def _lowered(

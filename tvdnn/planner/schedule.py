@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from itertools import accumulate
+from typing import NamedTuple
 
 from ..graph import Graph
 from .plan import Plan
@@ -27,8 +28,7 @@ class Action(Enum):
     COPY = "copy"
 
 
-@dataclass(frozen=True, slots=True)
-class Operand:
+class Operand(NamedTuple):
     """Rows [start, stop) of a buffer at byte `offset` of a space, `nbytes` long and contiguous."""
 
     buffer: str
@@ -43,8 +43,7 @@ class Operand:
         return self.offset + self.nbytes
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One launch of a pass over domain rows [start, stop), or one copy of a section.
 
     Steps of a lane run in the order of the schedule. `waits` are indices of earlier steps on other
@@ -68,8 +67,7 @@ class Step:
         return self.reads[0].nbytes if self.action is Action.COPY else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Residency:
+class Residency(NamedTuple):
     """One stay of a section in the arena: used by `steps` in order, and free after the last."""
 
     buffer: str

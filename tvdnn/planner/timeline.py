@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from .schedule import Action, Lane, Schedule
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """Step `step` of the schedule occupied `lane` from `start_s` to `end_s`."""
 
     lane: Lane

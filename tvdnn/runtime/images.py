@@ -6,7 +6,7 @@ first and the last unit of a run: the bytes of these are read twice and written 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -73,7 +73,7 @@ def _joined(own: Operand, others: Iterable[Operand], buffer: Buffer) -> Operand:
         first, second = (own, other) if own.start < other.start else (other, own)
         if first.stop == second.start and first.end == second.offset:
             nbytes = first.nbytes + second.nbytes
-            own = replace(first, stop=second.stop, nbytes=nbytes)
+            own = first._replace(stop=second.stop, nbytes=nbytes)
     return own
 
 
