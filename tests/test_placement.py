@@ -2,11 +2,14 @@
 
 import random
 from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tvdnn.memory import ALIGNMENT, Extent, Stay, place
+from tvdnn.memory import ALIGNMENT, Extent, Stay, place, placement
 
 UNIT = ALIGNMENT
 
@@ -142,3 +145,41 @@ def test_trials_fill_what_orders_leave_open() -> None:
     alive = max(sum(e.nbytes for e in extents if e.first <= t <= e.last) for t in range(90))
     marks = [place(extents, trials=trials)[1] / alive for trials in (0, 100)]
     assert [round(mark, 2) for mark in marks] == [1.02, 1.0]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_many_stays_go_where_few_do(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Arrays and lists of what is taken give the same bases, in orders and in trials."""
+    extents = drawn(seed)
+    few = place(extents, trials=10)
+    monkeypatch.setattr(placement, "FEW_STAYS", 0)
+    assert place(extents, trials=10) == few
+
+
+@pytest.mark.parametrize("seed", (0, 1, 2, 4, 5))
+def test_trials_place_as_if_anew(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Although what meets nothing that is elsewhere stays where it was."""
+    extents = drawn(seed)
+    found, moved = place(extents, trials=30), []
+
+    def anew(extents: list[Extent], order: list[int], found: placement.Placed, _: int) -> Any:
+        moved.append(again := placement._place_in(extents, order, found[1]))
+        return again
+
+    monkeypatch.setattr(placement, "_place_again", anew)
+    assert place(extents, trials=30) == found
+    assert any(moved)
+
+
+def drawn(seed: int) -> list[Extent]:
+    """Fifty extents of one to three stays."""
+    rng = random.Random(seed)
+    extents = []
+    for first in (rng.randrange(60) for _ in range(50)):
+        sizes = [UNIT * rng.randint(1, 40) - rng.choice((0, 100)) for _ in range(rng.randint(1, 3))]
+        starts = (first + rng.randint(0, 4) for _ in sizes)
+        offsets = accumulate(sizes, initial=0)
+        triples = zip(offsets, sizes, starts, strict=False)
+        stays = (Stay(*each, at, at + rng.randint(1, 25)) for *each, at in triples)
+        extents.append(Extent.of(list(stays)))
+    return extents

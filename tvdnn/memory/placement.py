@@ -1,7 +1,7 @@
 """Placement: a base address for every extent, so that no two stays share a byte at one time."""
 
 import random
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import pairwise
@@ -13,11 +13,9 @@ import numpy.typing as npt
 
 ALIGNMENT = 512
 LITTLE = 1.01  # above the bytes alive: where no room is set, less is not looked for
-FEW, MANY = (
-    3000,
-    12_000,
-)  # extents up to which four orders are tried, and two: one takes 0.1 ms each
+FEW, MANY = 3000, 12_000  # extents up to which four orders are tried, and two
 FEW_STAYS = 256  # up to which looking at each is faster than at arrays
+MANY_LATEST = 8  # new ones, from which all are sorted anew
 FEW_MISFITS = 3  # up to which another kind of gap is tried
 
 Array = npt.NDArray[np.int64]
@@ -27,6 +25,10 @@ Placed: TypeAlias = tuple[tuple[int, ...], int]
 def aligned(nbytes: int) -> int:
     """`nbytes` rounded up to the alignment."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def _aligned(nbytes: Array) -> Array:
+    return (nbytes + (ALIGNMENT - 1)) & -ALIGNMENT
 
 
 class Stay(NamedTuple):
@@ -190,7 +192,7 @@ def _improved(
             break
         ahead = met[0] if rng.random() < 0.5 else rng.choice(met)
         trial = (*order[:ahead], top, *order[ahead:at], *order[at + 1 :])
-        placed = _place_in(extents, trial, mark)
+        placed = _place_again(extents, trial, found, ahead)
         if placed is not None:
             order, found = trial, placed
     return found
@@ -216,6 +218,31 @@ def _place_in(
     return tuple(bases), taken.high_water
 
 
+def _place_again(
+    extents: Sequence[Extent], order: Sequence[int], found: Placed, ahead: int
+) -> Placed | None:
+    """What `_place_in` gives of `order`, after `found` where what is now at `ahead` came later.
+
+    None where the mark passes that of `found`. An extent stays where it was unless one placed
+    before that it meets in time is elsewhere than it was.
+    """
+    bases, limit = list(found[0]), found[1]
+    elsewhere = bytearray(1 + max(extent.last for extent in extents))  # by time, whether any is
+    taken = _Taken(sum(len(e.stays) for e in extents))
+    for place, index in enumerate(order):
+        extent = extents[index]
+        span = slice(extent.first, extent.last + 1)
+        if place == ahead or 1 in elsewhere[span]:
+            base = taken.base(extent)
+            if place == ahead or base != bases[index]:
+                elsewhere[span] = b"\1" * (extent.last + 1 - extent.first)
+            bases[index] = base
+        taken.add(extent, bases[index])
+        if taken.high_water > limit:
+            return None
+    return tuple(bases), taken.high_water
+
+
 def _occupied(extent: Extent, base: int) -> Iterator[tuple[int, int, int, int]]:
     """Low and high address, first and last time of each stay."""
     for offset, nbytes, first, last in extent.stays:
@@ -223,14 +250,15 @@ def _occupied(extent: Extent, base: int) -> Iterator[tuple[int, int, int, int]]:
 
 
 class _Taken:
-    """The stays placed so far, as parallel arrays and a list of the latest; if few then as that."""
+    """The stays placed so far by their low addresses: as parallel arrays, if few as a list."""
 
     def __init__(self, capacity: int, *, tight: bool = False) -> None:
         self.high_water = 0
         self._tight = tight
-        self._count = 0
         self._few = capacity <= FEW_STAYS
-        self._rows: Array = np.zeros((4, max(1, capacity)), np.int64)  # low, high, first, last
+        self._lows: list[int] = []
+        self._stays: list[tuple[int, int, int, int]] = []  # low, high, first, last
+        self._rows: Array = np.zeros((4, max(1, capacity)), np.int64)
         self._latest: list[tuple[int, int, int, int]] = []
 
     def add(self, extent: Extent, base: int) -> None:
@@ -239,24 +267,53 @@ class _Taken:
 
     def base(self, extent: Extent) -> int:
         """An aligned base at which no stay of `extent` meets one placed before."""
+        alone = len(extent.stays) == 1 and not self._tight
         if self._few:
-            barred = _barred(self._latest, extent)
+            stays = self._listed()
+            if alone:
+                return _low_base(stays, extent.stays[0])
+            barred = _barred(stays, extent)
             if not self._tight or not barred:
                 return _low_gap(barred)
             return _tightest_gap(*np.array(barred, np.int64).T)
         rows = self._entered()
-        near = rows[:, (rows[2] <= extent.last) & (rows[3] >= extent.first)]
-        if near.shape[1] == 0:
+        near = ((rows[2] <= extent.last) & (rows[3] >= extent.first)).nonzero()[0]
+        if near.size == 0:
             return 0
-        return (_tightest_gap if self._tight else _first_gap)(*_forbidden(near, extent))
+        if alone:
+            stay = extent.stays[0]
+            lows = rows[0].take(near) - (stay.offset + stay.nbytes)
+            return _gap_between(lows, rows[1].take(near) - stay.offset)
+        rows = rows.take(near, 1)
+        return (_tightest_gap if self._tight else _first_gap)(*_forbidden(rows, extent))
+
+    def _listed(self) -> list[tuple[int, int, int, int]]:
+        """All stays in the list."""
+        for stay in self._latest:
+            insort(self._stays, stay)
+        self._latest.clear()
+        return self._stays
 
     def _entered(self) -> Array:
         """All stays in the arrays."""
-        first, self._count = self._count, self._count + len(self._latest)
-        if self._latest:
-            self._rows[:, first : self._count] = np.array(self._latest, np.int64).T
-            self._latest.clear()
-        return self._rows[:, : self._count]
+        lows, rows = self._lows, self._rows
+        if len(self._latest) > MANY_LATEST:
+            merged = np.concatenate((rows[:, : len(lows)], np.array(self._latest, np.int64).T), 1)
+            self._enter(merged[:, np.argsort(merged[0], kind="stable")])
+            return self._rows[:, : len(self._lows)]
+        for stay in self._latest:
+            at, end = bisect_right(lows, stay[0]), len(lows)
+            lows.insert(at, stay[0])
+            rows[:, at + 1 : end + 1] = rows[:, at:end]
+            rows[:, at] = stay
+        self._latest.clear()
+        return rows[:, : len(lows)]
+
+    def _enter(self, rows: Array) -> None:
+        """Let these, in order, be all the stays."""
+        self._rows[:, : rows.shape[1]] = rows
+        self._lows = rows[0].tolist()
+        self._latest.clear()
 
 
 class _TakenByStart(_Taken):
@@ -281,7 +338,7 @@ class _TakenByStart(_Taken):
 
     def base(self, extent: Extent) -> int:
         self._go_to(extent.first)
-        if any(stay.first > extent.first for stay in extent.stays):
+        if len(extent.stays) > 1 and any(stay.first > extent.first for stay in extent.stays):
             self._forget_before(extent.first)
             return super().base(extent)
         barred = sorted(
@@ -312,12 +369,10 @@ class _TakenByStart(_Taken):
         if self._few:
             return
         rows = self._entered()
-        if self._count < self._next_prune:
+        if rows.shape[1] < self._next_prune:
             return
-        kept = rows[:, rows[3] >= time]
-        self._count = kept.shape[1]
-        self._rows[:, : self._count] = kept
-        self._next_prune = 2 * self._count + 256
+        self._enter(rows[:, rows[3] >= time])
+        self._next_prune = 2 * len(self._lows) + 256
 
 
 class _Gaps:
@@ -344,10 +399,15 @@ class _Gaps:
     def take(self, low: int, high: int) -> None:
         """Take bytes [low, high), which are free."""
         at = bisect_right(self._lows, low) - 1
-        start, stop = self._lows[at], self._highs[at]
-        left = [(a, b) for a, b in ((start, low), (high, stop)) if a < b]
-        self._lows[at : at + 1] = [a for a, _ in left]
-        self._highs[at : at + 1] = [b for _, b in left]
+        stop = self._highs[at]
+        if self._lows[at] < low:
+            self._highs[at] = low
+            at += 1
+        else:
+            del self._lows[at], self._highs[at]
+        if high < stop:
+            self._lows.insert(at, high)
+            self._highs.insert(at, stop)
 
     def free(self, low: int, high: int) -> None:
         """Give bytes [low, high) back."""
@@ -369,6 +429,19 @@ def _barred(taken: Sequence[tuple[int, int, int, int]], extent: Extent) -> list[
         for low, high, since, until in taken
         if since <= last and until >= first
     ]
+
+
+def _low_base(taken: Sequence[tuple[int, int, int, int]], stay: Stay) -> int:
+    """The lowest aligned base at which `stay` meets none of those taken, which are sorted."""
+    offset, nbytes, first, last = stay
+    base = 0
+    for low, high, since, until in taken:
+        if since <= last and until >= first:
+            if low - offset - nbytes >= base:
+                break
+            if high - offset > base:
+                base = aligned(high - offset)
+    return base
 
 
 def _low_gap(barred: list[tuple[int, int]]) -> int:
@@ -393,19 +466,23 @@ def _forbidden(near: Array, extent: Extent) -> tuple[Array, Array]:
 def _first_gap(lows: Array, highs: Array) -> int:
     """The lowest multiple of the alignment inside none of the open intervals (low, high)."""
     order = np.argsort(lows, kind="stable")
-    lows, highs = lows[order], np.maximum.accumulate(highs[order])
-    starts = np.maximum(0, -(-highs // ALIGNMENT) * ALIGNMENT)
+    return _gap_between(lows[order], highs[order])
+
+
+def _gap_between(lows: Array, highs: Array) -> int:
+    """What `_first_gap` gives, of sorted intervals."""
     if lows.size == 0 or lows[0] >= 0:
         return 0
-    free = starts[:-1] <= lows[1:]
-    return int(starts[np.argmax(free)] if free.any() else starts[-1])
+    starts = np.maximum.accumulate(_aligned(highs))
+    free = (np.maximum(starts[:-1], 0) <= lows[1:]).nonzero()[0]
+    return max(0, int(starts[free[0] if free.size else -1]))
 
 
 def _tightest_gap(lows: Array, highs: Array) -> int:
     """The lowest multiple of the alignment in the shortest gap between the open intervals."""
     order = np.argsort(lows, kind="stable")
     lows, highs = lows[order], np.maximum.accumulate(highs[order])
-    starts = np.concatenate(([0], np.maximum(0, -(-highs // ALIGNMENT) * ALIGNMENT)))
+    starts = np.concatenate(([0], np.maximum(0, _aligned(highs))))
     spare = np.concatenate((lows - starts[:-1], [maxsize]))
     free = np.flatnonzero(spare >= 0)
     return int(starts[free[np.argmin(spare[free])]])
