@@ -156,7 +156,7 @@ def test_many_stays_go_where_few_do(monkeypatch: pytest.MonkeyPatch, seed: int) 
     assert place(extents, trials=10) == few
 
 
-@pytest.mark.parametrize("seed", (0, 1, 2, 4, 5))
+@pytest.mark.parametrize("seed", [0, 1, 2, 4, 5])
 def test_trials_place_as_if_anew(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Although what meets nothing that is elsewhere stays where it was."""
     extents = drawn(seed)
