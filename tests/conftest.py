@@ -4,6 +4,8 @@ import os
 from collections.abc import Iterator
 
 import pytest
+
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # read as NumPy is imported; its products are small too
 import torch
 
 if not torch.cuda.is_available():
