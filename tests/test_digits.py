@@ -16,7 +16,7 @@ from tvdnn.optim import SGD
 from tvdnn.planner.planning import floor_of
 from tvdnn.units import KIB
 
-BATCH, EPOCHS, SIDE, TESTED = 32, 10, 32, 360
+BATCH, EPOCHS, SIDE, TESTED = 32, 6, 32, 360
 CHUNK_SIZE = 64 * KIB
 LEARNING_RATE = 0.03
 
