@@ -732,9 +732,10 @@ def _element_loss_grad(o: Operands) -> Launch:
 
 def _updating(
     o: Operands, launcher: Callable[..., None], num_states: int,
-    shape: tuple[int, int] = (1000, 96), **switches: bool,
+    shape: tuple[int, int] | None = None, **switches: bool,
 ) -> Launch:  # fmt: skip
     """`launcher` gets (parameter, gradient, *states, control), all of one shape."""
+    shape = shape or (16 * o.size.side, 96)
     before = [o.random(*shape).abs() for _ in range(1 + num_states)]
     param, *states = after = [o.like(tensor) for tensor in before]
     grad, control = o.random(*shape), torch.full((8,), 0.1, device=o.device)
@@ -752,7 +753,7 @@ def _many(launcher: Callable[..., None]) -> Callable[..., None]:
 
     def run(*operands: Tensor, **switches: bool) -> None:
         *tensors, control = operands
-        launcher(*(tensor.split(300) for tensor in tensors), control, **switches)
+        launcher(*(tensor.split(3 * len(tensor) // 10) for tensor in tensors), control, **switches)
 
     return run
 
