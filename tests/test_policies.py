@@ -44,7 +44,7 @@ def planned(graph: Graph, policy: str, budget: int | None = None, **limits: int)
 @pytest.fixture(scope="module")
 def vgg16() -> Graph:
     """VGG-16(256) in bfloat16."""
-    return training(256, "bf16")
+    return training(256, "bf16", chunk_size=64 * MIB)
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +213,7 @@ def test_the_floor_is_a_budget_that_works(small: Graph, policy: str) -> None:
 @pytest.mark.parametrize("policy", ["keep", "vdnn-all", "vdnn-all:m", "vdnn-conv", "auto"])
 def test_every_budget_from_the_floor_up_works(policy: str) -> None:
     """Ten budgets from the floor to past the bytes of keep; the peak is inside each."""
-    graph = training(32, "bf16", chunk_size=4 * MIB, image=96)
+    graph = training(32, "bf16", chunk_size=4 * MIB, depths=(1, 1, 2, 2, 2), image=96)
     costs = costs_of(graph)
     floor, most = floor_of(graph, costs, policy)[0], planned(graph, "keep").peak_nbytes
     for part in range(10):
