@@ -199,8 +199,9 @@ def with_torchs_functions(net: torch.nn.Module) -> torch.nn.Module:
     return torch.fx.symbolic_trace(net.eval())
 
 
-@pytest.mark.parametrize("lr", [1e-3, 1e-2])
-@pytest.mark.parametrize("name", ["vgg16", "vgg116", "vgg416"])
+@pytest.mark.parametrize(
+    ("name", "lr"), [("vgg16", 1e-3), ("vgg16", 1e-2), ("vgg116", 1e-2), ("vgg416", 1e-2)]
+)
 def test_deep_networks_stay_finite(name: str, lr: float) -> None:
     torch.manual_seed(0)
     net = with_torchs_functions(models.by_name(name, width=0.125, num_classes=10))
@@ -220,10 +221,12 @@ def test_gradients_survive_a_hundred_layers() -> None:
     assert 1e-3 < first / last < 1e3
 
 
-@pytest.mark.parametrize(("name", "side"), [("lenet5", 32), ("alexnet_lrn", 67)])
-def test_training_follows_torch(name: str, side: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "side", "width"), [("lenet5", 32, 1 / 4), ("alexnet_lrn", 67, 1 / 8)]
+)
+def test_training_follows_torch(name: str, side: int, width: float) -> None:
     torch.manual_seed(0)
-    net = models.by_name(name, width=0.25, num_classes=10)
+    net = models.by_name(name, width=width, num_classes=10)
     if name == "alexnet_lrn":
         net.avgpool = tvdnn.nn.AdaptiveAvgPool2d(6)
     net.eval()
