@@ -11,16 +11,16 @@ from tests.twins import assert_gradients_are_torchs
 from tvdnn.engine import training_graph
 from tvdnn.graph import Graph, Kind
 
-BATCH, SHAPE, CLASSES = 5, (3, 6, 6), 4
+BATCH, SHAPE, CLASSES = 5, (3, 4, 4), 4
 STEPS = {"torch": (2, BATCH), "triton": (1, 2)}  # of so many samples: the interpreter takes long
-CHUNK_SIZE = 600  # bytes: a sample a section
+CHUNK_SIZE = 300  # bytes: a sample a section
 
 
 def make_net() -> nn.Sequential:
     """Each function behind a convolution, which it may overwrite, and one behind the input."""
     torch.manual_seed(4)
     blocks = [layer for each in activations() for layer in (nn.Conv2d(4, 4, 3, padding=1), each)]
-    return nn.Sequential(nn.SiLU(), nn.Conv2d(3, 4, 1), *blocks, nn.Flatten(), nn.Linear(144, 4))
+    return nn.Sequential(nn.SiLU(), nn.Conv2d(3, 4, 1), *blocks, nn.Flatten(), nn.Linear(64, 4))
 
 
 def trained(kernels: str, policy: str, dtype: str, device: torch.device) -> list[Tensor]:

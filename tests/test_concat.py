@@ -20,6 +20,7 @@ from tvdnn.ops import builder
 from tvdnn.trace import trace
 
 BATCH, SHAPE, CLASSES = 5, (3, 6, 6), 4
+STEPS = {"torch": (2, BATCH), "triton": (1, 3)}  # of so many samples: the interpreter takes long
 CHUNK_SIZE = 600  # bytes: a sample a section
 
 
@@ -89,9 +90,10 @@ def make_net(*, short: bool = False) -> nn.Sequential:
 
 
 def trained(kernels: str, policy: str, dtype: str, device: torch.device) -> list[Tensor]:
-    """The losses of two steps, and the parameters after them, at the policy's floor."""
+    """The losses of some steps, and the parameters after them, at the policy's floor."""
     net = make_net(short=kernels == "triton")
-    batches = random_batches(2, (BATCH, *SHAPE), CLASSES, seed=5)
+    steps, samples = STEPS[kernels]
+    batches = random_batches(steps, (samples, *SHAPE), CLASSES, seed=5)
     options = {"policy": policy, "dtype": dtype, "kernels": kernels}
     return twins.trained(net, batches, device, chunk_size=CHUNK_SIZE, **options)
 

@@ -8,8 +8,8 @@ from tests.running import random_batches
 from tvdnn.engine import Trainer
 from tvdnn.optim import SGD, AdamW
 
-BATCH, SIDE, CLASSES = 3, 6, 4
-CHUNK_SIZE = 2048  # bytes: one or two samples a section
+BATCH, SHAPE, CLASSES = 3, (3, 4, 6), 4
+CHUNK_SIZE = 1400  # bytes: one or two samples a section
 
 
 def make_net() -> nn.Sequential:
@@ -20,14 +20,14 @@ def make_net() -> nn.Sequential:
         *(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(32, 16, 1), nn.ReLU(), nn.MaxPool2d(2, stride=1)),
     ]
-    classifier = [nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, CLASSES)]
+    classifier = [nn.Linear(32, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, CLASSES)]
     return nn.Sequential(*features, nn.Flatten(), *classifier)
 
 
 def trained(device: torch.device, policy: str, spec: SGD | AdamW, dtype: str) -> list[Tensor]:
     """The loss of a step, and the parameters after it."""
     net = make_net().to(device)
-    ((x, y),) = random_batches(1, (BATCH, 3, SIDE, SIDE), CLASSES, seed=3)
+    ((x, y),) = random_batches(1, (BATCH, *SHAPE), CLASSES, seed=3)
     options = {"optimizer": spec, "policy": policy, "dtype": dtype, "kernels": "triton"}
     trainer = Trainer(net, x.to(device), chunk_size=CHUNK_SIZE, **options)
     loss = trainer.step(x.to(device), y.to(device))
