@@ -121,13 +121,13 @@ def test_a_sweep_never_takes_longer_in_more_memory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, figure = tmp_path / "rows.json", tmp_path / "sweep.svg"
-    asked = ["plan", "lenet5", "--batch", "64", "--chunk-size", "64KiB", "--dtype", "fp32"]
+    asked = ["plan", "lenet5", "--batch", "32", "--chunk-size", "64KiB", "--dtype", "fp32"]
     policies = ("auto", "vdnn-dyn")
     swept = [*asked, "--policy", ",".join(policies), "--sweep", "6"]
     assert cli.main([*swept, "-o", str(figure), "--json", str(path)]) == 0
     assert b"</svg>" in figure.read_bytes()
     out = capsys.readouterr().out
-    assert "lenet5(64) 32x32 fp32, simulated on H200" in out
+    assert "lenet5(32) 32x32 fp32, simulated on H200" in out
     rows = json.loads(path.read_text())
     assert [row["policy"] for row in rows] == [policy for policy in policies for _ in range(6)]
     for policy in policies:
