@@ -204,11 +204,13 @@ def drawn_choice(rng: random.Random, found: Recipes) -> Choice:
     wholes = frozenset(n for n in range(len(found.wholes)) if rng.random() < 0.6)
     plain = (None, *Variant)
     blocks = tuple(rng.choice(tuple(Variant) if names else plain) for names in drawn)
-    return Choice(rng.choice(tuple(Variant)), blocks, tuple(drawn), wholes, rng.random() < 0.5)
+    rounds = frozenset(n for n in range(len(found.rounds)) if rng.random() < 0.5)
+    rest = rng.choice(tuple(Variant))
+    return Choice(rest, blocks, tuple(drawn), wholes, rng.random() < 0.5, rounds)
 
 
 @pytest.mark.usefixtures("units_of_one")
-@settings(max_examples=16, derandomize=True, deadline=None, database=None)
+@settings(max_examples=20, derandomize=True, deadline=None, database=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     batch=st.integers(2, 9),
@@ -234,8 +236,11 @@ def test_any_choice_has_the_bits_of_keep(
     plan = draft.plan(round(share * kept.arena_nbytes)) or draft.plan(2 * kept.arena_nbytes)
     schedule = lower(graph, plan, costs)
     check(schedule)
-    wholes = (found.wholes[number].remake.buffers for number in choice.wholes)
-    assert remade(schedule) >= frozenset().union(*choice.remade, *wholes)
+    rounds = [found.rounds[number] for number in choice.rounds]
+    gone = frozenset(index for each in rounds for index in each.passes)
+    wholes = [found.wholes[number] for number in choice.wholes]
+    apart = [whole.remake.buffers for whole in wholes if gone.isdisjoint(whole.makers)]
+    assert remade(schedule) >= frozenset().union(*choice.remade, *apart)
     result = train(net, schedule, batches, order_seed=seed)
     assert result.equals(train(net, kept, batches))
 

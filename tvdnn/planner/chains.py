@@ -68,8 +68,8 @@ class Chain:
 
 def chains(graph: Graph, costs: Costs) -> tuple[Chain, ...]:
     """Ops of the graph in chains that end where maps are narrow."""
-    spans, users = _spans(graph), _users(graph)
-    found = (_chain(graph, costs, stage, spans, users) for stage in _stages(graph, spans))
+    spans, users = spans_of(graph), users_of(graph)
+    found = (_chain(graph, costs, stage, spans, users) for stage in stages_of(graph, spans))
     return tuple(chain for chain in found if chain is not None)
 
 
@@ -96,7 +96,7 @@ def written(pass_: Pass) -> frozenset[str]:
     return frozenset(use.buffer for use in pass_.writes)
 
 
-def _spans(graph: Graph) -> Spans:
+def spans_of(graph: Graph) -> Spans:
     """By op and direction, the passes from its first to its last, with what lies between."""
     spans: dict[tuple[str, Direction], range] = {}
     for index, pass_ in enumerate(graph.passes):
@@ -105,7 +105,7 @@ def _spans(graph: Graph) -> Spans:
     return spans
 
 
-def _users(graph: Graph) -> Users:
+def users_of(graph: Graph) -> Users:
     """By buffer, the passes that use it, and the caller where it is handed out."""
     users: dict[str, set[int]] = {name: {HANDED_OUT} for name in graph.outputs}
     for index, pass_ in enumerate(graph.passes):
@@ -114,7 +114,7 @@ def _users(graph: Graph) -> Users:
     return {name: frozenset(indices) for name, indices in users.items()}
 
 
-def _stages(graph: Graph, spans: Spans) -> Iterator[list[Op]]:
+def stages_of(graph: Graph, spans: Spans) -> Iterator[list[Op]]:
     """Ops in their order, cut behind maps smaller than the one before and no larger than the next.
 
     No stage has more than so many products, nor ends before a pass that changes its map in place.
@@ -180,8 +180,8 @@ def _region(graph: Graph, stage: Sequence[Op], spans: Spans, direction: Directio
     for index in range(min(s.start for s in owned), max(s.stop for s in owned)):
         pass_ = graph.passes[index]
         waits = any(_conflict(graph.passes[other], pass_) for other in after)
-        if _goes_by_sample(pass_):
-            if waits or any(_cannot_join(graph.passes[other], pass_) for other in members):
+        if goes_by_sample(pass_):
+            if waits or any(cannot_join(graph.passes[other], pass_) for other in members):
                 return None
             members.append(index)
         elif waits or any(_conflict(graph.passes[other], pass_) for other in members):
@@ -191,7 +191,7 @@ def _region(graph: Graph, stage: Sequence[Op], spans: Spans, direction: Directio
     return Region(tuple(before), tuple(members), tuple(after)) if members else None
 
 
-def _goes_by_sample(pass_: Pass) -> bool:
+def goes_by_sample(pass_: Pass) -> bool:
     return pass_.splittable and pass_.direction is not Direction.UPDATE
 
 
@@ -201,7 +201,7 @@ def _conflict(first: Pass, second: Pass) -> bool:
     return bool(mine[1] & (yours[0] | yours[1]) or yours[1] & mine[0])
 
 
-def _cannot_join(first: Pass, second: Pass) -> bool:
+def cannot_join(first: Pass, second: Pass) -> bool:
     return _meet_whole(first, second) or must_part(first, second)
 
 

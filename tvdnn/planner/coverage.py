@@ -13,7 +13,8 @@ def check_coverage(schedule: Schedule, order: Versions) -> None:
     """Raise ScheduleError unless the launches, in their order, are each pass over its domain once.
 
     Reductions go in index order and are complete before what they make is read; a recompute repeats
-    forward rows; a parameter is read as program order leaves it; each half holds its own passes.
+    rows of a pass that is neither a reduction nor an update; a parameter is read as program order
+    leaves it; each half holds its own passes.
     """
     graph = schedule.graph
     progress = _Progress(graph, order)
@@ -75,8 +76,9 @@ class _Progress:
 
     def _recompute_problem(self, step: Step) -> str | None:
         pass_ = self._passes[step.pass_index]
-        if pass_.direction is not Direction.FORWARD:
-            return f"recomputes a pass that is {pass_.direction.value}"
+        if pass_.direction is Direction.UPDATE or pass_.reduction:
+            kind = "a reduction" if pass_.reduction else pass_.direction.value
+            return f"recomputes a pass that is {kind}"
         if 0 in self._rows[step.pass_index][step.start : step.stop]:
             return "recomputes rows that no launch before it computed"
         if pass_.updates and not pass_.effects:

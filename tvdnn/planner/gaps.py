@@ -92,16 +92,14 @@ def _slot_after_slot(uses: list[int], slots: list[int]) -> Iterator[tuple[int, i
 
 
 def _turn(graph: Graph, prog: Program) -> int:
-    """The first launch that is not forward, else the number of launches."""
-    return next(
-        (
-            index
-            for index, launch in enumerate(prog.launches)
-            if graph.passes[launch.pass_index].direction is not Direction.FORWARD
-            or launch.recompute
-        ),
-        len(prog.launches),
+    """The first launch behind forward, whose maps may be made again on the way."""
+    passes = graph.passes
+    forward = (
+        index
+        for index, launch in enumerate(prog.launches)
+        if passes[launch.pass_index].direction is Direction.FORWARD and not launch.recompute
     )
+    return 1 + max(forward, default=-1)
 
 
 def _what(stay: Residency) -> tuple[str, int, int]:

@@ -81,10 +81,8 @@ def find_cut(graph: Graph, launches: tuple[Launch, ...]) -> int:
     """Index of the first launch of the second half (autograd mode), else the number of launches."""
     if graph.cut == len(graph.passes):
         return len(launches)
-    for index, launch in enumerate(launches):
-        if launch.recompute or launch.pass_index >= graph.cut:
-            return index
-    return len(launches)
+    first = (not launch.recompute and launch.pass_index < graph.cut for launch in launches)
+    return 1 + max((index for index, each in enumerate(first) if each), default=-1)
 
 
 def program(graph: Graph, plan: Plan) -> Program:

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..graph import Direction, Graph, Kind, Pass, Use, meet
-from .chains import MAPS, Chain, Remake, chains, read, written
+from .chains import MAPS, Chain, Remake, chains, read, spans_of, stages_of, users_of, written
 from .costs import Costs
 from .plan import Segment, Slot
+from .rounds import Rounds, in_rounds
 from .segments import Variant, in_blocks
 
 INGREDIENTS = (*MAPS, Kind.INPUT, Kind.WEIGHT)
@@ -30,7 +31,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Recipes:
-    """The chains of a graph, and maps outside them, the best bargain first.
+    """The chains of a graph, what else may go in rounds, and maps outside chains, the best first.
 
     `due` has by map the number of the first op that reads it in backward.
     """
@@ -38,6 +39,7 @@ class Recipes:
     chains: tuple[Chain, ...]
     wholes: tuple[Whole, ...]
     due: Mapping[str, int] = field(default_factory=dict)
+    rounds: tuple[Rounds, ...] = ()
 
 
 class Together:
@@ -103,7 +105,24 @@ def recipes(graph: Graph, costs: Costs) -> Recipes:
     found = chains(graph, costs)
     uses = _Uses(graph)
     wholes = sorted(_wholes(graph, costs, found, uses), key=_price)
-    return Recipes(found, tuple(wholes), uses.read_back)
+    return Recipes(found, tuple(wholes), uses.read_back, tuple(_rounds(graph, costs, found)))
+
+
+def _rounds(graph: Graph, costs: Costs, found: Sequence[Chain]) -> Iterator[Rounds]:
+    """What may go in rounds of the ops outside chains."""
+    spans, chained = spans_of(graph), {op for chain in found for op in chain.ops}
+    stages = ([op.name for op in stage] for stage in stages_of(graph, spans))
+    apart = (stage for stage in stages if not chained.intersection(stage))
+    least = _least_nbytes(graph)
+    for each in in_rounds(graph, costs, apart, spans, users_of(graph)):
+        if each.remake.nbytes >= least:
+            yield each
+
+
+def _least_nbytes(graph: Graph) -> float:
+    """Bytes of maps, from which on these are worth a trial."""
+    maps = (buffer.nbytes for buffer in graph.buffers.values() if buffer.kind in MAPS)
+    return LEAST_SHARE * max(maps, default=0)
 
 
 def with_remade(
@@ -165,8 +184,7 @@ def _wholes(graph: Graph, costs: Costs, found: Sequence[Chain], uses: "_Uses") -
 
     Left out is what takes a map that backward would have read for the last time long before.
     """
-    maps = (buffer.nbytes for buffer in graph.buffers.values() if buffer.kind in MAPS)
-    least = LEAST_SHARE * max(maps, default=0)
+    least = _least_nbytes(graph)
     inner = frozenset(name for chain in found for name in chain.inner)
     for buffers, makers in _groups(graph, uses):
         wanted = frozenset(name for name in buffers if name in uses.read_back)

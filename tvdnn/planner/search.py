@@ -134,6 +134,8 @@ def search(
     trials = _Trials(graph, recipes(graph, costs), costs, room, host_budget, most)
     bargains = _bargains(trials.recipes)
     way, count = _best_way(trials, bargains)
+    if not trials.hides:
+        way, count = _best_rounds(trials, bargains, way, count)
     for block in (Variant.KEEP, Variant.MEMORY):
         count = _close_in(trials, way, block, count)
     if trials.best is None or not trials.hides:
@@ -166,6 +168,43 @@ def _best_way(trials: _Trials, bargains: Sequence["_Bargain"]) -> tuple["_Way", 
             best = way if best is None or trials.best is not before else best
     assert best is not None
     return best, ended[best]
+
+
+def _best_rounds(
+    trials: _Trials, bargains: Sequence["_Bargain"], way: "_Way", count: int
+) -> tuple["_Way", int]:
+    """The way, or one in which the largest of what can goes in rounds, and where trying it ended.
+
+    That is twice as much from one to the next. It has trials of its own.
+    """
+    known, left = trials.recipes, trials.left
+    ranked = sorted(range(len(known.rounds)), key=lambda n: -known.rounds[n].remake.nbytes)
+    trials.left = max(left, LEAST_TRIALS) * bool(ranked)
+    for most in _doubled(len(ranked)):
+        rounds = frozenset(ranked[:most])
+        gone = frozenset(index for number in rounds for index in known.rounds[number].passes)
+        others = (
+            b for b in bargains if b.of_chain or gone.isdisjoint(known.wholes[b.number].makers)
+        )
+        other = _Way(tuple(_together(known, others, 0.0)), False, rounds)
+        before, hides = trials.best, trials.hides
+        ended = _close_in(trials, other, Variant.PERFORMANCE, _most_hidden(trials, other.bargains))
+        if trials.best is before:
+            trials.hides = hides
+        else:
+            way, count = other, ended
+    trials.left = left
+    return way, count
+
+
+def _doubled(most: int) -> Iterator[int]:
+    """1, 2, 4 and so on, and `most`."""
+    number = 1
+    while number < most:
+        yield number
+        number *= 2
+    if most:
+        yield most
 
 
 def _most_hidden(trials: _Trials, bargains: Sequence["_Bargain"]) -> int:
@@ -233,13 +272,18 @@ def _placed(trials: _Trials, candidate: Candidate, budget: int) -> Schedule | No
 
 
 def _worth_filling(trials: _Trials) -> list[Candidate]:
-    """The best candidate where it moves maps, and crowded ones that are predicted to take less."""
+    """The best candidate where it moves maps, and crowded ones that are predicted to take less.
+
+    Of these are the best of those in rounds and of those without.
+    """
     best = trials.found[-1:]
     best_s = best[0].seconds if best else inf
-    crowded = sorted(trials.crowded, key=attrgetter("seconds"))[:MOST_CROWDED]
-    return [each for each in best if each.plan.transfers] + [
-        each for each in crowded if each.seconds < best_s
-    ]
+    worth = [each for each in best if each.plan.transfers]
+    crowded = sorted(trials.crowded, key=attrgetter("seconds"))
+    for rounds in (False, True):
+        alike = [each for each in crowded if bool(each.choice.rounds) is rounds]
+        worth += [each for each in alike[:MOST_CROWDED] if each.seconds < best_s]
+    return worth
 
 
 def _filled(trials: _Trials, candidate: Candidate, budget: int) -> list[Schedule]:
@@ -298,10 +342,14 @@ class _Bargain:
 
 @dataclass(frozen=True)
 class _Way:
-    """Bargains that are made together, the best first, and whether what they take is afresh."""
+    """Bargains that are made together, the best first, and whether what they take is afresh.
+
+    And the numbers of what goes in rounds.
+    """
 
     bargains: tuple[_Bargain, ...]
     afresh: bool
+    rounds: frozenset[int] = frozenset()
 
     def choice(self, known: Recipes, block: Variant, count: int) -> Choice:
         """The choice to make so many of these bargains and no others."""
@@ -312,7 +360,7 @@ class _Way:
             else:
                 wholes.add(bargain.number)
         blocks = (block,) * len(remade)
-        return Choice(block, blocks, tuple(remade), frozenset(wholes), self.afresh)
+        return Choice(block, blocks, tuple(remade), frozenset(wholes), self.afresh, self.rounds)
 
 
 def _bargains(known: Recipes) -> list[_Bargain]:
@@ -335,6 +383,8 @@ def _neighbours(trials: _Trials, bargains: Sequence[_Bargain]) -> Iterator[Choic
                 yield replace(choice, blocks=_with(choice.blocks, number, other))
     for rest in Variant:
         yield replace(trials.choice, rest=rest)
+    for number in range(len(trials.recipes.rounds)):
+        yield replace(trials.choice, rounds=trials.choice.rounds ^ {number})
     if trials.choice.wholes:
         yield replace(trials.choice, afresh=not trials.choice.afresh)
 

@@ -21,6 +21,7 @@ from ..launches import Program, program
 from ..order import demand
 from ..plan import Plan, Segment, Slot
 from ..recipes import Recipes, with_remade
+from ..rounds import Half, Rounds
 from ..segments import Variant, segments
 
 LONG_RUN_CHUNKS = 16  # where little moves, longer blocks save launches
@@ -35,7 +36,8 @@ class Choice:
     `rest` sets the blocks of layers in no chain. By chain, `blocks` sets those of its segments
     (None: its ops go layer by layer), and `remade` names the maps that backward makes again.
     `wholes` are the numbers of the recipes by which it makes whole maps again, what these take too
-    if that is to be made `afresh`.
+    if that is to be made `afresh`. `rounds` are the numbers of what goes in rounds; its maps are
+    none of those.
     """
 
     rest: Variant
@@ -43,6 +45,7 @@ class Choice:
     remade: tuple[frozenset[str], ...]
     wholes: frozenset[int] = frozenset()
     afresh: bool = False
+    rounds: frozenset[int] = frozenset()
 
 
 class _Gaps:
@@ -124,15 +127,23 @@ def leanest(graph: Graph, recipes: Recipes) -> Iterator[Plan]:
 
 def _parts(graph: Graph, recipes: Recipes, choice: Choice) -> tuple[Segment, ...]:
     """The segments of a choice."""
+    rounds = [recipes.rounds[number] for number in sorted(choice.rounds)]
+    gone = frozenset(index for each in rounds for index in each.passes)
     wholes = [recipes.wholes[number] for number in sorted(choice.wholes)]
-    parts = _segments(graph, recipes.chains, choice)
+    wholes = [whole for whole in wholes if gone.isdisjoint(whole.makers)]
+    parts = _segments(graph, recipes.chains, rounds, choice)
     return tuple(with_remade(graph, parts, wholes, choice.rest, afresh=choice.afresh))
 
 
-def _segments(graph: Graph, chains: Sequence[Chain], choice: Choice) -> Iterator[Segment]:
-    """The passes in program order, those of chains as section-major segments."""
+def _segments(
+    graph: Graph, chains: Sequence[Chain], rounds: Iterable[Rounds], choice: Choice
+) -> Iterator[Segment]:
+    """The passes in program order, those of chains and rounds as section-major segments."""
     starts: dict[int, list[Segment]] = {}
     taken: set[int] = set()
+    for half in (half for each in rounds for half in (each.forward, each.backward)):
+        starts[half.passes[0]] = list(_in_rounds(graph, half, choice.rest))
+        taken |= set(half.passes)
     for chain, block, remade in zip(chains, choice.blocks, choice.remade, strict=True):
         if block is None:
             continue
@@ -151,6 +162,16 @@ def _segments(graph: Graph, chains: Sequence[Chain], choice: Choice) -> Iterator
             elif slot.pass_index not in taken:
                 left.append(slot)
         yield from _others(segment, left)
+
+
+def _in_rounds(graph: Graph, half: Half, block: Variant) -> Iterator[Segment]:
+    """Round after round, and what comes before and behind each."""
+    yield from (Segment((slot,)) for slot in half.ahead)
+    for each in half.rounds:
+        if each.slots:
+            yield Segment(each.slots, _block_rows(graph, each.slots, block))
+        yield from (Segment((Slot(index),)) for index in each.behind)
+    yield from (Segment((Slot(index),)) for index in half.after)
 
 
 def _others(segment: Segment, slots: Sequence[Slot]) -> Iterator[Segment]:

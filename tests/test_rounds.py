@@ -1,0 +1,170 @@
+"""Rounds: normalized layers block by block, once for each normalization; to the bits of keep."""
+
+import copy
+from collections.abc import Collection
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from tests.running import random_batches, train
+from tests.simulated import h200, planned, step_s
+from tests.test_auto import CLASSES, STEPS
+from tvdnn.engine import training_graph
+from tvdnn.engine.virtualize import virtualize
+from tvdnn.graph import Direction, Graph, Kind
+from tvdnn.models import by_name
+from tvdnn.optim import SGD
+from tvdnn.planner import planning
+from tvdnn.planner.check import check
+from tvdnn.planner.costs import Costs
+from tvdnn.planner.lower import lower
+from tvdnn.planner.plan import Plan
+from tvdnn.planner.policies.auto import Choice, auto
+from tvdnn.planner.recipes import Recipes, recipes
+from tvdnn.planner.rounds import Half
+from tvdnn.planner.schedule import Schedule
+from tvdnn.planner.segments import Variant
+from tvdnn.units import GIB
+
+BATCH, SHAPE = 16, (3, 8, 8)
+
+
+def net() -> nn.Sequential:
+    """Two normalized convolutions and a pooling, and once more."""
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for inputs, outputs in ((3, 8), (8, 4)):
+        for channels in (inputs, outputs):
+            conv = nn.Conv2d(channels, outputs, 3, padding=1, bias=False)
+            layers += [conv, nn.BatchNorm2d(outputs), nn.ReLU()]
+        layers.append(nn.MaxPool2d(2))
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(16, CLASSES))
+
+
+@pytest.fixture
+def graph(units_of_one: None) -> Graph:
+    x = torch.empty(BATCH, *SHAPE)
+    return training_graph(net(), x, optimizer=SGD(momentum=0.9), sections=BATCH, fuse=True)
+
+
+def plan_of(graph: Graph, found: Recipes, numbers: Collection[int]) -> Plan:
+    """The plan with these in rounds, by the least blocks, in which nothing moves."""
+    none = (frozenset[str](),) * len(found.chains)
+    choice = Choice(Variant.MEMORY, (None,) * len(none), none, rounds=frozenset(numbers))
+    return auto(graph, found, choice).moving([])
+
+
+def told(graph: Graph, half: Half) -> list[tuple[list[str], list[str]]]:
+    """By round the passes in it, those marked that run again, and those behind."""
+    names = [pass_.name for pass_ in graph.passes]
+    return [
+        (
+            [names[s.pass_index] + " again" * s.recompute for s in each.slots],
+            [names[index] for index in each.behind],
+        )
+        for each in half.rounds
+    ]
+
+
+def turn(schedule: Schedule) -> int:
+    """The first launch of backward."""
+    passes = schedule.graph.passes
+    return next(
+        index
+        for index, step in enumerate(schedule.steps)
+        if passes[step.pass_index].direction is Direction.BACKWARD
+    )
+
+
+def test_each_normalization_ends_a_round(graph: Graph) -> None:
+    first, second = recipes(graph, h200(graph)).rounds
+    again = ["0 forward again", "1 forward again", "3 forward again"]
+    assert told(graph, first.forward) == [
+        (["0 forward", "1 moments"], ["1 statistics"]),
+        (["0 forward again", "1 forward", "3 forward", "4 moments"], ["4 statistics"]),
+        ([*again, "4 forward", "6 forward", "7 forward"], []),
+    ]
+    (sums, behind), (on, _), (last, end) = told(graph, first.backward)
+    gradients = ["7 grad_input again", "6 grad_input again"]
+    assert sums[-4:] == ["7 grad_weight", "7 grad_input", "6 grad_input", "4 grad_sums"]
+    assert behind == ["4 grad_params"]
+    assert on == [
+        *again,
+        *gradients,
+        "4 grad_input",
+        "3 grad_weight",
+        "3 grad_input",
+        "1 grad_sums",
+    ]
+    gradients += ["4 grad_input again", "3 grad_input again"]
+    assert (last, end) == ([*again, *gradients, "1 grad_input", "0 grad_weight"], [])
+    assert set(first.backward.passes).isdisjoint(second.backward.passes)
+    assert first.remake.buffers == {"0", "2", "3", "5", "6"}
+    assert first.remake.nbytes == sum(graph.buffers[name].nbytes for name in "02356")
+
+
+def test_what_lies_between_is_there_a_block_at_a_time(graph: Graph) -> None:
+    costs = h200(graph)
+    found = recipes(graph, costs)
+    plan = plan_of(graph, found, {0})
+    schedule = lower(graph, plan, costs)
+    check(schedule)
+    block = max(segment.block for segment in plan.segments)
+    names = found.rounds[0].remake.buffers
+    stays = [stay for stay in schedule.residencies if stay.buffer in names]
+    alive = [
+        sum(s.nbytes for s in stays if s.steps[0] <= index <= s.steps[-1])
+        for index in range(len(schedule.steps))
+    ]
+    assert 0 < block <= BATCH // 4
+    assert 0 < max(alive) <= block * found.rounds[0].remake.nbytes // BATCH
+
+
+@pytest.mark.parametrize("numbers", [{0}, {1}, {0, 1}])
+def test_rounds_have_the_bits_of_keep(graph: Graph, numbers: set[int]) -> None:
+    costs = h200(graph)
+    schedule = lower(graph, plan_of(graph, recipes(graph, costs), numbers), costs)
+    check(schedule)
+    assert any(step.recompute for step in schedule.steps)
+    batches = random_batches(STEPS, (BATCH, *SHAPE), CLASSES, 0)
+    kept = train(net(), planned(graph, "keep", None), batches)
+    assert train(net(), schedule, batches, order_seed=0).equals(kept)
+
+
+@pytest.mark.usefixtures("units_of_one")
+def test_torchs_autograd_goes_in_rounds_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forward runs passes again before it hands out what the caller's loss takes."""
+
+    def search(graph: Graph, costs: Costs, **budgets: int | None) -> Schedule:
+        found = recipes(graph, costs)
+        return lower(graph, plan_of(graph, found, range(len(found.rounds))), costs, **budgets)
+
+    monkeypatch.setattr(planning, "search", search)
+    ((x, y),) = random_batches(1, (BATCH, *SHAPE), CLASSES, 0)
+    made = net()
+    kept = virtualize(copy.deepcopy(made), x, policy="keep", sections=BATCH)
+    budget = 3 * kept.schedule.peak_nbytes // 4
+    tight = virtualize(copy.deepcopy(made), x, budget=budget, sections=BATCH)
+    for each in (kept, tight):
+        functional.cross_entropy(each(x), y).backward()
+    schedule = tight.schedule
+    assert any(step.recompute for step in schedule.steps[: schedule.cut])
+    pairs = zip(kept.parameters(), tight.parameters(), strict=True)
+    assert all(torch.equal(mine.grad, theirs.grad) for mine, theirs in pairs)
+
+
+def test_a_normalized_vgg16_in_a_third_of_its_memory() -> None:
+    """Where copies of maps that hardly fit took 100 ms, rounds take 43."""
+    with torch.device("meta"):
+        vgg, x = by_name("vgg16_bn"), torch.empty(128, 3, 224, 224)
+    graph = training_graph(vgg, x, optimizer=SGD(momentum=0.9), dtype="bf16", fuse=True)
+    kept = planned(graph, "keep", None)
+    schedule = planned(graph, "auto", kept.peak_nbytes // 3)
+    check(replace(schedule, budget_nbytes=round(2.23 * GIB)))
+    assert step_s(schedule) < 1.6 * step_s(kept)
+    maps = {name for name, buffer in graph.buffers.items() if buffer.kind is Kind.MAP}
+    again = {s.pass_index for s in schedule.steps[: turn(schedule)] if s.recompute}
+    assert {use.buffer for index in again for use in graph.passes[index].writes} & maps
