@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One occurrence of a pass in the plan; a recomputed forward pass occurs again in backward.
+    """One occurrence of a pass in the plan; what is recomputed occurs again, later.
 
     `run` is the most domain rows that one launch covers; 0 means the whole block.
     """

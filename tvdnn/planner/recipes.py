@@ -1,4 +1,4 @@
-"""Recipes: all that backward may make again, block by block in chains or as whole maps."""
+"""Recipes: all that may be made again, block by block in chains and rounds, or as whole maps."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

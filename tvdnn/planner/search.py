@@ -134,7 +134,7 @@ def search(
     trials = _Trials(graph, recipes(graph, costs), costs, room, host_budget, most)
     bargains = _bargains(trials.recipes)
     way, count = _best_way(trials, bargains)
-    if not trials.hides:
+    if not trials.hides and most > LEAST_TRIALS:
         way, count = _best_rounds(trials, bargains, way, count)
     for block in (Variant.KEEP, Variant.MEMORY):
         count = _close_in(trials, way, block, count)

@@ -1,8 +1,9 @@
 """auto: what a choice of recompute, blocks and offloads looks like as a plan.
 
 Chains of ops whose maps are made again go section-major in both directions: these maps exist for
-the samples of one block at a time. Maps outside chains are made again whole. What must leave the
-device besides is offloaded, outermost maps first: they are away for longest.
+the samples of one block at a time; so go those that normalize over the batch, in rounds. Maps
+outside these are made again whole. What must leave the device besides is offloaded, outermost maps
+first: they are away for longest.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -241,6 +242,7 @@ def _reasons(
         if remake.buffers <= remade
     ]
     remakes += [recipes.wholes[number].remake for number in sorted(choice.wholes)]
+    remakes += [recipes.rounds[number].remake for number in sorted(choice.rounds)]
     for remake in remakes:
         price = f"{1e3 * remake.seconds:.2f} ms for {format_bytes(remake.nbytes)}"
         reasons |= dict.fromkeys(sorted(remake.buffers), price)
