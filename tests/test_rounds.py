@@ -1,14 +1,14 @@
 """Rounds: normalized layers block by block, once for each normalization; to the bits of keep."""
 
 import copy
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Callable, Collection
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
+from tests.networks import Concat, Sum
 from tests.running import random_batches, train
 from tests.simulated import h200, planned, step_s
 from tests.test_auto import CLASSES, STEPS
@@ -25,9 +25,8 @@ from tvdnn.planner.plan import Plan
 from tvdnn.planner.policies.auto import Choice, auto
 from tvdnn.planner.recipes import Recipes, recipes
 from tvdnn.planner.rounds import Half
-from tvdnn.planner.schedule import Schedule
+from tvdnn.planner.schedule import Action, Schedule
 from tvdnn.planner.segments import Variant
-from tvdnn.units import GIB
 
 BATCH, SHAPE = 16, (3, 8, 8)
 
@@ -134,8 +133,45 @@ def test_rounds_have_the_bits_of_keep(graph: Graph, numbers: set[int]) -> None:
     assert train(net(), schedule, batches, order_seed=0).equals(kept)
 
 
+def normalized_last() -> nn.Sequential:
+    """What the caller's loss takes is normalized: its gradient is changed in place."""
+    torch.manual_seed(0)
+    layers = [conv(3, 8), nn.BatchNorm2d(8), nn.ReLU(), conv(8, 8), nn.BatchNorm2d(8), nn.ReLU()]
+    return nn.Sequential(*layers, nn.MaxPool2d(2), conv(8, 4), nn.BatchNorm2d(4))
+
+
+def joined() -> nn.Sequential:
+    """A normalized branch beside one that is not, and both normalized together."""
+    sides = [nn.Sequential(conv(3, 8), nn.BatchNorm2d(8), nn.ReLU()), conv(3, 8)]
+    layers = [Concat(sides, [(0, 8)] * 2), nn.BatchNorm2d(16), nn.ReLU(), conv(16, 8)]
+    return nn.Sequential(*layers, nn.MaxPool2d(4), nn.Flatten(), nn.Linear(32, CLASSES))
+
+
+def summed() -> nn.Sequential:
+    """Two normalized branches of a map that a chain makes."""
+    sides = [nn.Sequential(conv(8, 8), nn.BatchNorm2d(8)) for _ in range(2)]
+    layers = [conv(3, 8), nn.ReLU(), Sum(sides, inplace=False), nn.ReLU(), nn.MaxPool2d(4)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(32, CLASSES))
+
+
+def conv(inputs: int, outputs: int) -> nn.Conv2d:
+    return nn.Conv2d(inputs, outputs, 3, padding=1)
+
+
 @pytest.mark.usefixtures("units_of_one")
-def test_torchs_autograd_goes_in_rounds_too(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("make", [joined, summed])
+def test_what_cannot_go_in_rounds_is_left_out(make: Callable[[], nn.Module]) -> None:
+    """Maps made again in part, beside channels that are not, and passes that a chain has."""
+    x = torch.empty(BATCH, *SHAPE)
+    graph = training_graph(make(), x, optimizer=SGD(momentum=0.9), sections=BATCH, fuse=True)
+    assert not recipes(graph, h200(graph)).rounds
+
+
+@pytest.mark.usefixtures("units_of_one")
+@pytest.mark.parametrize("make", [net, normalized_last])
+def test_torchs_autograd_goes_in_rounds_too(
+    make: Callable[[], nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Forward runs passes again before it hands out what the caller's loss takes."""
 
     def search(graph: Graph, costs: Costs, **budgets: int | None) -> Schedule:
@@ -144,26 +180,26 @@ def test_torchs_autograd_goes_in_rounds_too(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(planning, "search", search)
     ((x, y),) = random_batches(1, (BATCH, *SHAPE), CLASSES, 0)
-    made = net()
+    made = make()
     kept = virtualize(copy.deepcopy(made), x, policy="keep", sections=BATCH)
     budget = 3 * kept.schedule.peak_nbytes // 4
     tight = virtualize(copy.deepcopy(made), x, budget=budget, sections=BATCH)
     for each in (kept, tight):
-        functional.cross_entropy(each(x), y).backward()
+        functional.cross_entropy(each(x).flatten(1), y).backward()
     schedule = tight.schedule
     assert any(step.recompute for step in schedule.steps[: schedule.cut])
+    assert min(step.pass_index for step in schedule.steps if step.action is Action.LAUNCH) == 0
     pairs = zip(kept.parameters(), tight.parameters(), strict=True)
     assert all(torch.equal(mine.grad, theirs.grad) for mine, theirs in pairs)
 
 
 def test_a_normalized_vgg16_in_a_third_of_its_memory() -> None:
-    """Where copies of maps that hardly fit took 100 ms, rounds take 43."""
+    """Where copies of maps that hardly fit take 104 ms, rounds take 43, and keep 28."""
     with torch.device("meta"):
         vgg, x = by_name("vgg16_bn"), torch.empty(128, 3, 224, 224)
     graph = training_graph(vgg, x, optimizer=SGD(momentum=0.9), dtype="bf16", fuse=True)
     kept = planned(graph, "keep", None)
     schedule = planned(graph, "auto", kept.peak_nbytes // 3)
-    check(replace(schedule, budget_nbytes=round(2.23 * GIB)))
     assert step_s(schedule) < 1.6 * step_s(kept)
     maps = {name for name, buffer in graph.buffers.items() if buffer.kind is Kind.MAP}
     again = {s.pass_index for s in schedule.steps[: turn(schedule)] if s.recompute}

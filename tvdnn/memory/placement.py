@@ -224,7 +224,8 @@ def _place_again(
     """What `_place_in` gives of `order`, after `found` where what is now at `ahead` came later.
 
     None where the mark passes that of `found`. An extent stays where it was unless one placed
-    before that it meets in time is elsewhere than it was.
+    before that it meets in time is elsewhere than it was. So it may leave a hole between its own
+    stays below another that came by its start.
     """
     bases, limit = list(found[0]), found[1]
     elsewhere = bytearray(1 + max(extent.last for extent in extents))  # by time, whether any is

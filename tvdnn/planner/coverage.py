@@ -13,8 +13,8 @@ def check_coverage(schedule: Schedule, order: Versions) -> None:
     """Raise ScheduleError unless the launches, in their order, are each pass over its domain once.
 
     Reductions go in index order and are complete before what they make is read; a recompute repeats
-    rows of a pass that is neither a reduction nor an update; a parameter is read as program order
-    leaves it; each half holds its own passes.
+    rows of a pass that is no reduction and changes no parameter; a parameter is read as program
+    order leaves it; each half holds its own passes.
     """
     graph = schedule.graph
     progress = _Progress(graph, order)

@@ -44,7 +44,8 @@ def narrowed(
     full, share, about = caps, FIRST_CUT, float(FIRST_ABOUT)
     rounds = max(LEAST_ROUNDS, min(MOST_ROUNDS, WORK // (num_stays + len(caps) + 1)))
     few = rounds == LEAST_ROUNDS
-    caps = np.maximum(caps - full // EVERYWHERE * few, least)
+    if few:
+        caps = np.maximum(caps - full // EVERYWHERE, least)
     for _ in range(rounds):
         try:
             yield attempt(caps)

@@ -81,8 +81,8 @@ def find_cut(graph: Graph, launches: tuple[Launch, ...]) -> int:
     """Index of the first launch of the second half (autograd mode), else the number of launches."""
     if graph.cut == len(graph.passes):
         return len(launches)
-    first = (not launch.recompute and launch.pass_index < graph.cut for launch in launches)
-    return 1 + max((index for index, each in enumerate(first) if each), default=-1)
+    belong = (not launch.recompute and launch.pass_index < graph.cut for launch in launches)
+    return 1 + max((index for index, belongs in enumerate(belong) if belongs), default=-1)
 
 
 def program(graph: Graph, plan: Plan) -> Program:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..graph import Direction, Graph, Kind, Pass, Use, meet
-from .chains import MAPS, Chain, Remake, chains, read, spans_of, stages_of, users_of, written
+from .chains import MAPS, Chain, Remake, chains, read, spans_of, stages_of, written
 from .costs import Costs
 from .plan import Segment, Slot
 from .rounds import Rounds, in_rounds
@@ -109,14 +109,11 @@ def recipes(graph: Graph, costs: Costs) -> Recipes:
 
 
 def _rounds(graph: Graph, costs: Costs, found: Sequence[Chain]) -> Iterator[Rounds]:
-    """What may go in rounds of the ops outside chains."""
-    spans, chained = spans_of(graph), {op for chain in found for op in chain.ops}
-    stages = ([op.name for op in stage] for stage in stages_of(graph, spans))
-    apart = (stage for stage in stages if not chained.intersection(stage))
-    least = _least_nbytes(graph)
-    for each in in_rounds(graph, costs, apart, spans, users_of(graph)):
-        if each.remake.nbytes >= least:
-            yield each
+    """What may go in rounds outside chains."""
+    regions = (region for chain in found for region in (chain.forward, chain.backward))
+    taken = {index for region in regions for index in region.passes}
+    stages = ([op.name for op in stage] for stage in stages_of(graph, spans_of(graph)))
+    return in_rounds(graph, costs, stages, taken=taken, least_nbytes=_least_nbytes(graph))
 
 
 def _least_nbytes(graph: Graph) -> float:

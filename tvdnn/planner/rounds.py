@@ -12,7 +12,16 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from ..graph import Direction, Graph, Kind, Pass
-from .chains import Remake, Spans, Users, cannot_join, goes_by_sample, read, written
+from .chains import (
+    Remake,
+    Spans,
+    cannot_join,
+    goes_by_sample,
+    read,
+    spans_of,
+    users_of,
+    written,
+)
 from .costs import Costs
 from .plan import Slot
 from .versions import Parts, versions
@@ -43,7 +52,8 @@ class Half:
     @property
     def again(self) -> list[int]:
         """The passes that run again, as often as they do."""
-        return [slot.pass_index for r in self.rounds for slot in r.slots if slot.recompute]
+        slots = (*self.ahead, *(slot for each in self.rounds for slot in each.slots))
+        return [slot.pass_index for slot in slots if slot.recompute]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +70,43 @@ class Rounds:
 
 
 def in_rounds(
-    graph: Graph, costs: Costs, stages: Iterable[Sequence[str]], spans: Spans, users: Users
+    graph: Graph,
+    costs: Costs,
+    stages: Iterable[Sequence[str]],
+    *,
+    taken: Iterable[int],
+    least_nbytes: float,
 ) -> Iterator[Rounds]:
-    """Those of the stages, given by their ops, that can go in rounds, the first first."""
+    """Those of the stages, given by their ops, that can go in rounds and share no pass.
+
+    Nor any of those `taken`. Left out is what spares less than so many bytes of maps.
+    """
     if graph.bands > 1:
         return
-    needs = versions(graph).needs
-    taken: set[int] = set()
+    spans, uses, gone = spans_of(graph), _Uses(graph), set(taken)
     for stage in stages:
         halves = [_extent(spans, stage, way) for way in (Direction.FORWARD, Direction.BACKWARD)]
-        if not all(halves) or taken.intersection(*halves[:1]) or taken.intersection(*halves[1:]):
-            continue
-        found = _Stage(graph, needs, users, *halves).rounds(costs)
-        if found is not None:
-            taken |= found.passes
-            yield found
+        if all(halves) and all(gone.isdisjoint(half) for half in halves):
+            found = _Stage(graph, uses, *halves).rounds(costs)
+            if found is not None and found.remake.nbytes >= least_nbytes:
+                gone |= found.passes
+                yield found
+
+
+class _Uses:
+    """What each pass must find, who uses each buffer, and who changes it or a parameter."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.needs: Needs = versions(graph).needs
+        self.users = users_of(graph)
+        self._changes: dict[str, list[int]] = {}
+        for index, pass_ in enumerate(graph.passes):
+            for name in {*written(pass_), *pass_.updates}:
+                self._changes.setdefault(name, []).append(index)
+
+    def changes(self, name: str, after: int, before: int) -> bool:
+        """Whether a pass between these two changes the buffer or parameter."""
+        return any(after < index < before for index in self._changes.get(name, ()))
 
 
 def _extent(spans: Spans, stage: Sequence[str], way: Direction) -> range:
@@ -86,16 +118,17 @@ def _extent(spans: Spans, stage: Sequence[str], way: Direction) -> range:
 class _Stage:
     """A stage's passes of both directions, and the buffers that they alone use."""
 
-    def __init__(
-        self, graph: Graph, needs: Needs, users: Users, forward: range, backward: range
-    ) -> None:
+    def __init__(self, graph: Graph, uses: _Uses, forward: range, backward: range) -> None:
         self._graph = graph
-        self._needs = needs
+        self._uses = uses
+        self._needs = uses.needs
         self._halves = forward, backward
         members = frozenset((*forward, *backward))
-        made = {name for index in members for name in written(graph.passes[index])}
-        self._own = frozenset(name for name in made if users[name] <= members)
-        at_once = {name for index in members for name in _at_once(graph.passes[index])}
+        passes = [graph.passes[index] for index in members]
+        made = frozenset(name for pass_ in passes for name in written(pass_))
+        given = frozenset((*graph.inputs, *(name for pass_ in passes for name in _in_part(pass_))))
+        self._own = frozenset(name for name in made - given if uses.users[name] <= members)
+        at_once = frozenset(name for pass_ in passes for name in _at_once(pass_))
         self._between = frozenset(
             name for name in self._own - at_once if graph.buffers[name].kind in BETWEEN
         )
@@ -103,36 +136,40 @@ class _Stage:
 
     def rounds(self, costs: Costs) -> Rounds | None:
         """The stage in rounds; None where there would be one, or what runs again cannot."""
-        halves = [self._half(half) for half in self._halves]
-        forward, backward = halves
+        forward, backward = (self._half(half) for half in self._halves)
         if forward is None or backward is None or len(forward.rounds) < 2:
             return None
-        passes = self._graph.passes
-        again = [passes[index] for half in (forward, backward) for index in half.again]
+        again = [self._graph.passes[index] for half in (forward, backward) for index in half.again]
         seconds = sum(costs.launch_s(pass_, pass_.domain) for pass_ in again)
-        buffers = (self._graph.buffers[name] for name in self._between)
-        maps = [buffer for buffer in buffers if buffer.kind is Kind.MAP]
-        names = frozenset(buffer.name for buffer in maps)
-        return Rounds(forward, backward, Remake(names, sum(b.nbytes for b in maps), seconds))
+        names = self._between & frozenset(name for pass_ in again for name in written(pass_))
+        maps = [b for b in map(self._graph.buffers.__getitem__, names) if b.kind is Kind.MAP]
+        nbytes = sum(buffer.nbytes for buffer in maps)
+        remake = Remake(frozenset(buffer.name for buffer in maps), nbytes, seconds)
+        return Rounds(forward, backward, remake)
 
     def _half(self, half: range) -> Half | None:
+        """One direction in rounds; None where what runs again cannot."""
         if not self._levelled(half):
             return None
-        last = max(self._level[i] for i in half if i in self._level)
-        found = [self._round(half, number) for number in range(last + 1)]
-        ahead = [Slot(i) for i in half if self._level.get(i) == AHEAD]
-        packs = self._packs(half, [s for r in found if r for s in r.slots if s.recompute])
-        after = tuple(i for i in half if i not in self._level)
-        if packs is None or not all(found):
+        rounds: list[Round] = []
+        for number in range(1 + max(self._level[i] for i in half if i in self._level)):
+            found = self._round(half, number)
+            if found is None:
+                return None
+            rounds.append(found)
+        again = {slot.pass_index for each in rounds for slot in each.slots if slot.recompute}
+        if not all(self._finds_alike(index, half) for index in again - {*half}):
             return None
-        rounds = tuple(filter(None, found))
-        made = Half(half, (*packs, *ahead), rounds, after)
+        ahead = [Slot(index, recompute=True) for index in self._packs(again - {*half})]
+        ahead += [Slot(index) for index in half if self._level.get(index) == AHEAD]
+        after = tuple(index for index in half if index not in self._level)
+        made = Half(half, tuple(ahead), tuple(rounds), after)
         return made if self._keeps_order(made) else None
 
     def _levelled(self, half: range) -> bool:
-        """Give every pass of the half its round; whether none needs a parameter changed there.
+        """Give every pass of the half its round; whether all can have one, and any does.
 
-        What changes parameters has none: it comes after all rounds.
+        What changes parameters has none: it comes after all rounds, and nothing may need them then.
         """
         changed: set[str] = set()
         for index in half:
@@ -192,20 +229,24 @@ class _Stage:
         whole = any(use.whole for use in pass_.writes)
         return plain and goes_by_sample(pass_) and not whole and written(pass_) <= self._own
 
-    def _packs(self, half: range, again: Sequence[Slot]) -> list[Slot] | None:
-        """What packs the weights of forward passes that backward runs again, once more."""
+    def _packs(self, again: Iterable[int]) -> list[int]:
+        """What packs the weights of forward passes that backward runs again."""
         buffers, passes = self._graph.buffers, self._graph.passes
-        wanted = {
+        sources = {
             part.source
-            for index in {slot.pass_index for slot in again} - {*half}
+            for index in again
             for use, parts in zip(passes[index].reads, self._needs[index], strict=True)
             for part in parts
             if buffers[use.buffer].kind is Kind.WEIGHT
         }
-        names = {name for index in wanted for name in passes[index].params}
-        if any(names & set(pass_.updates) for pass_ in passes[: half.start]):
-            return None
-        return [Slot(index, recompute=True) for index in sorted(wanted)]
+        return sorted(sources)
+
+    def _finds_alike(self, index: int, half: range) -> bool:
+        """Whether a pass before the half finds there what it found, but for what is made again."""
+        pass_, packs = self._graph.passes[index], self._packs([index])
+        names = read(pass_) - self._between | {*pass_.params}
+        names |= {name for pack in packs for name in self._graph.passes[pack].params}
+        return not any(self._uses.changes(name, index, half.start) for name in names)
 
     def _keeps_order(self, half: Half) -> bool:
         """Whether all find what they read in what lasts, as the half has it, in this order too."""
@@ -231,6 +272,11 @@ class _Stage:
         """What lasts of what the pass changes, buffers and parameters."""
         pass_ = self._graph.passes[index]
         return (written(pass_) - self._between) | set(pass_.updates)
+
+
+def _in_part(pass_: Pass) -> frozenset[str]:
+    """The buffers of which the pass writes some channels: beside them lie those of others."""
+    return frozenset(use.buffer for use in pass_.writes if use.channels is not None)
 
 
 def _at_once(pass_: Pass) -> frozenset[str]:

@@ -179,7 +179,7 @@ def _best_rounds(
     """
     known, left = trials.recipes, trials.left
     ranked = sorted(range(len(known.rounds)), key=lambda n: -known.rounds[n].remake.nbytes)
-    trials.left = max(left, LEAST_TRIALS) * bool(ranked)
+    trials.left = max(left, LEAST_TRIALS)
     for most in _doubled(len(ranked)):
         rounds = frozenset(ranked[:most])
         gone = frozenset(index for number in rounds for index in known.rounds[number].passes)
@@ -342,10 +342,7 @@ class _Bargain:
 
 @dataclass(frozen=True)
 class _Way:
-    """Bargains that are made together, the best first, and whether what they take is afresh.
-
-    And the numbers of what goes in rounds.
-    """
+    """Bargains made together, the best first, whether what they take is afresh, and rounds."""
 
     bargains: tuple[_Bargain, ...]
     afresh: bool

@@ -21,7 +21,7 @@ from ..gaps import Gap, pauses, round_trips, transfers
 from ..launches import Program, program
 from ..order import demand
 from ..plan import Plan, Segment, Slot
-from ..recipes import Recipes, with_remade
+from ..recipes import Recipes, Whole, with_remade
 from ..rounds import Half, Rounds
 from ..segments import Variant, segments
 
@@ -37,8 +37,8 @@ class Choice:
     `rest` sets the blocks of layers in no chain. By chain, `blocks` sets those of its segments
     (None: its ops go layer by layer), and `remade` names the maps that backward makes again.
     `wholes` are the numbers of the recipes by which it makes whole maps again, what these take too
-    if that is to be made `afresh`. `rounds` are the numbers of what goes in rounds; its maps are
-    none of those.
+    if that is to be made `afresh`. `rounds` are the numbers of those layers that go in rounds, in
+    blocks as set by `rest`; of maps between them no wholes are made.
     """
 
     rest: Variant
@@ -129,11 +129,17 @@ def leanest(graph: Graph, recipes: Recipes) -> Iterator[Plan]:
 def _parts(graph: Graph, recipes: Recipes, choice: Choice) -> tuple[Segment, ...]:
     """The segments of a choice."""
     rounds = [recipes.rounds[number] for number in sorted(choice.rounds)]
+    parts = _segments(graph, recipes.chains, rounds, choice)
+    wholes = _wholes(recipes, choice)
+    return tuple(with_remade(graph, parts, wholes, choice.rest, afresh=choice.afresh))
+
+
+def _wholes(recipes: Recipes, choice: Choice) -> list[Whole]:
+    """What is made again as whole maps: of what is chosen all that no rounds make."""
+    rounds = [recipes.rounds[number] for number in choice.rounds]
     gone = frozenset(index for each in rounds for index in each.passes)
     wholes = [recipes.wholes[number] for number in sorted(choice.wholes)]
-    wholes = [whole for whole in wholes if gone.isdisjoint(whole.makers)]
-    parts = _segments(graph, recipes.chains, rounds, choice)
-    return tuple(with_remade(graph, parts, wholes, choice.rest, afresh=choice.afresh))
+    return [whole for whole in wholes if gone.isdisjoint(whole.makers)]
 
 
 def _segments(
@@ -241,7 +247,7 @@ def _reasons(
         for remake in chain.remakes
         if remake.buffers <= remade
     ]
-    remakes += [recipes.wholes[number].remake for number in sorted(choice.wholes)]
+    remakes += [whole.remake for whole in _wholes(recipes, choice)]
     remakes += [recipes.rounds[number].remake for number in sorted(choice.rounds)]
     for remake in remakes:
         price = f"{1e3 * remake.seconds:.2f} ms for {format_bytes(remake.nbytes)}"
