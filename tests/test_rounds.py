@@ -149,6 +149,7 @@ def joined() -> nn.Sequential:
 
 def summed() -> nn.Sequential:
     """Two normalized branches of a map that a chain makes."""
+    torch.manual_seed(0)
     sides = [nn.Sequential(conv(8, 8), nn.BatchNorm2d(8)) for _ in range(2)]
     layers = [conv(3, 8), nn.ReLU(), Sum(sides, inplace=False), nn.ReLU(), nn.MaxPool2d(4)]
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(32, CLASSES))
@@ -159,12 +160,31 @@ def conv(inputs: int, outputs: int) -> nn.Conv2d:
 
 
 @pytest.mark.usefixtures("units_of_one")
-@pytest.mark.parametrize("make", [joined, summed])
-def test_what_cannot_go_in_rounds_is_left_out(make: Callable[[], nn.Module]) -> None:
-    """Maps made again in part, beside channels that are not, and passes that a chain has."""
+def test_maps_made_in_part_are_left_out() -> None:
+    """Beside the channels that are made again lie those of others."""
     x = torch.empty(BATCH, *SHAPE)
-    graph = training_graph(make(), x, optimizer=SGD(momentum=0.9), sections=BATCH, fuse=True)
+    graph = training_graph(joined(), x, optimizer=SGD(momentum=0.9), sections=BATCH, fuse=True)
     assert not recipes(graph, h200(graph)).rounds
+
+
+@pytest.mark.usefixtures("units_of_one")
+def test_rounds_take_passes_from_chains() -> None:
+    """Those of a fork's branches lie between one another."""
+    made, batches = summed(), random_batches(STEPS, (BATCH, *SHAPE), CLASSES, 0)
+    optimizer = SGD(momentum=0.9)
+    graph = training_graph(made, batches[0][0], optimizer=optimizer, sections=BATCH, fuse=True)
+    costs = h200(graph)
+    found = recipes(graph, costs)
+    gone = found.gone(range(len(found.rounds)))
+    assert any(gone & chain.passes for chain in found.chains)
+    none = (frozenset[str](),) * len(found.chains)
+    blocks, wholes = (Variant.MEMORY,) * len(none), frozenset(range(len(found.wholes)))
+    rounds = frozenset(range(len(found.rounds)))
+    plan = auto(graph, found, Choice(Variant.MEMORY, blocks, none, wholes, rounds=rounds)).leanest()
+    schedule = lower(graph, plan, costs)
+    check(schedule)
+    kept = train(made, planned(graph, "keep", None), batches)
+    assert train(made, schedule, batches, order_seed=0).equals(kept)
 
 
 @pytest.mark.usefixtures("units_of_one")

@@ -65,6 +65,10 @@ class Chain:
     stored: frozenset[str]
     remakes: tuple[Remake, ...]
 
+    @property
+    def passes(self) -> frozenset[int]:
+        return frozenset((*self.forward.passes, *self.backward.passes))
+
 
 def chains(graph: Graph, costs: Costs) -> tuple[Chain, ...]:
     """Ops of the graph in chains that end where maps are narrow."""

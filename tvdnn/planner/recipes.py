@@ -31,7 +31,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Recipes:
-    """The chains of a graph, what else may go in rounds, and maps outside chains, the best first.
+    """The chains of a graph, what may go in rounds, and maps outside chains, the best first.
 
     `due` has by map the number of the first op that reads it in backward.
     """
@@ -40,6 +40,10 @@ class Recipes:
     wholes: tuple[Whole, ...]
     due: Mapping[str, int] = field(default_factory=dict)
     rounds: tuple[Rounds, ...] = ()
+
+    def gone(self, rounds: Iterable[int]) -> frozenset[int]:
+        """The passes of these rounds: no chain or whole map has them then."""
+        return frozenset(index for number in rounds for index in self.rounds[number].passes)
 
 
 class Together:
@@ -105,15 +109,9 @@ def recipes(graph: Graph, costs: Costs) -> Recipes:
     found = chains(graph, costs)
     uses = _Uses(graph)
     wholes = sorted(_wholes(graph, costs, found, uses), key=_price)
-    return Recipes(found, tuple(wholes), uses.read_back, tuple(_rounds(graph, costs, found)))
-
-
-def _rounds(graph: Graph, costs: Costs, found: Sequence[Chain]) -> Iterator[Rounds]:
-    """What may go in rounds outside chains."""
-    regions = (region for chain in found for region in (chain.forward, chain.backward))
-    taken = {index for region in regions for index in region.passes}
     stages = ([op.name for op in stage] for stage in stages_of(graph, spans_of(graph)))
-    return in_rounds(graph, costs, stages, taken=taken, least_nbytes=_least_nbytes(graph))
+    rounds = in_rounds(graph, costs, stages, _least_nbytes(graph))
+    return Recipes(found, tuple(wholes), uses.read_back, tuple(rounds))
 
 
 def _least_nbytes(graph: Graph) -> float:

@@ -73,17 +73,15 @@ def in_rounds(
     graph: Graph,
     costs: Costs,
     stages: Iterable[Sequence[str]],
-    *,
-    taken: Iterable[int],
     least_nbytes: float,
 ) -> Iterator[Rounds]:
     """Those of the stages, given by their ops, that can go in rounds and share no pass.
 
-    Nor any of those `taken`. Left out is what spares less than so many bytes of maps.
+    Left out is what spares less than so many bytes of maps.
     """
     if graph.bands > 1:
         return
-    spans, uses, gone = spans_of(graph), _Uses(graph), set(taken)
+    spans, uses, gone = spans_of(graph), _Uses(graph), set[int]()
     for stage in stages:
         halves = [_extent(spans, stage, way) for way in (Direction.FORWARD, Direction.BACKWARD)]
         if all(halves) and all(gone.isdisjoint(half) for half in halves):

@@ -6,7 +6,7 @@ best one are changed as long as that helps. The order of its steps predicts the 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from math import inf
@@ -173,19 +173,18 @@ def _best_way(trials: _Trials, bargains: Sequence["_Bargain"]) -> tuple["_Way", 
 def _best_rounds(
     trials: _Trials, bargains: Sequence["_Bargain"], way: "_Way", count: int
 ) -> tuple["_Way", int]:
-    """The way, or one in which the largest of what can goes in rounds, and where trying it ended.
+    """The way, or one in which what has the largest maps goes in rounds, and where trying it ended.
 
     That is twice as much from one to the next. It has trials of its own.
     """
-    known, left = trials.recipes, trials.left
-    ranked = sorted(range(len(known.rounds)), key=lambda n: -known.rounds[n].remake.nbytes)
+    known, left, buffers = trials.recipes, trials.left, trials.graph.buffers
+    sizes = [max(buffers[name].nbytes for name in r.remake.buffers) for r in known.rounds]
+    ranked = sorted(range(len(sizes)), key=lambda number: -sizes[number])
     trials.left = max(left, LEAST_TRIALS)
     for most in _doubled(len(ranked)):
         rounds = frozenset(ranked[:most])
-        gone = frozenset(index for number in rounds for index in known.rounds[number].passes)
-        others = (
-            b for b in bargains if b.of_chain or gone.isdisjoint(known.wholes[b.number].makers)
-        )
+        gone = known.gone(rounds)
+        others = (each for each in bargains if gone.isdisjoint(each.passes(known)))
         other = _Way(tuple(_together(known, others, 0.0)), False, rounds)
         before, hides = trials.best, trials.hides
         ended = _close_in(trials, other, Variant.PERFORMANCE, _most_hidden(trials, other.bargains))
@@ -326,6 +325,12 @@ class _Bargain:
     def price(self) -> float:
         """Seconds a byte."""
         return self.remake.seconds / self.remake.nbytes
+
+    def passes(self, known: Recipes) -> Collection[int]:
+        """The passes of its chain, or those that run again."""
+        return (
+            known.chains[self.number].passes if self.of_chain else known.wholes[self.number].makers
+        )
 
     def flipped(self, choice: Choice) -> Choice:
         """The choice with this decision changed."""

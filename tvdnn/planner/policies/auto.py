@@ -14,7 +14,7 @@ import numpy as np
 
 from ...graph import RUN_CHUNKS, Graph, section_rows
 from ...units import format_bytes
-from ..chains import Again, Chain, Region, again
+from ..chains import Again, Region, again
 from ..costs import Costs
 from ..crowding import Caps
 from ..gaps import Gap, pauses, round_trips, transfers
@@ -22,7 +22,7 @@ from ..launches import Program, program
 from ..order import demand
 from ..plan import Plan, Segment, Slot
 from ..recipes import Recipes, Whole, with_remade
-from ..rounds import Half, Rounds
+from ..rounds import Half
 from ..segments import Variant, segments
 
 LONG_RUN_CHUNKS = 16  # where little moves, longer blocks save launches
@@ -38,7 +38,7 @@ class Choice:
     (None: its ops go layer by layer), and `remade` names the maps that backward makes again.
     `wholes` are the numbers of the recipes by which it makes whole maps again, what these take too
     if that is to be made `afresh`. `rounds` are the numbers of those layers that go in rounds, in
-    blocks as set by `rest`; of maps between them no wholes are made.
+    blocks as set by `rest`; chains and wholes that have passes of theirs are none then.
     """
 
     rest: Variant
@@ -128,37 +128,33 @@ def leanest(graph: Graph, recipes: Recipes) -> Iterator[Plan]:
 
 def _parts(graph: Graph, recipes: Recipes, choice: Choice) -> tuple[Segment, ...]:
     """The segments of a choice."""
-    rounds = [recipes.rounds[number] for number in sorted(choice.rounds)]
-    parts = _segments(graph, recipes.chains, rounds, choice)
+    parts = _segments(graph, recipes, choice)
     wholes = _wholes(recipes, choice)
     return tuple(with_remade(graph, parts, wholes, choice.rest, afresh=choice.afresh))
 
 
 def _wholes(recipes: Recipes, choice: Choice) -> list[Whole]:
     """What is made again as whole maps: of what is chosen all that no rounds make."""
-    rounds = [recipes.rounds[number] for number in choice.rounds]
-    gone = frozenset(index for each in rounds for index in each.passes)
+    gone = recipes.gone(choice.rounds)
     wholes = [recipes.wholes[number] for number in sorted(choice.wholes)]
     return [whole for whole in wholes if gone.isdisjoint(whole.makers)]
 
 
-def _segments(
-    graph: Graph, chains: Sequence[Chain], rounds: Iterable[Rounds], choice: Choice
-) -> Iterator[Segment]:
+def _segments(graph: Graph, recipes: Recipes, choice: Choice) -> Iterator[Segment]:
     """The passes in program order, those of chains and rounds as section-major segments."""
     starts: dict[int, list[Segment]] = {}
-    taken: set[int] = set()
-    for half in (half for each in rounds for half in (each.forward, each.backward)):
-        starts[half.passes[0]] = list(_in_rounds(graph, half, choice.rest))
-        taken |= set(half.passes)
-    for chain, block, remade in zip(chains, choice.blocks, choice.remade, strict=True):
-        if block is None:
+    taken = gone = recipes.gone(choice.rounds)
+    for each in (recipes.rounds[number] for number in choice.rounds):
+        for half in (each.forward, each.backward):
+            starts[half.passes[0]] = list(_in_rounds(graph, half, choice.rest))
+    for chain, block, remade in zip(recipes.chains, choice.blocks, choice.remade, strict=True):
+        if block is None or not gone.isdisjoint(chain.passes):
             continue
         made = again(graph, chain, remade) if remade else NOTHING
         regions = ((chain.forward, NOTHING), (chain.backward, made))
         for region, first in regions if remade else regions[1:]:
             starts[region.passes[0]] = _region_segments(graph, region, first, block)
-            taken |= set(region.passes)
+            taken = taken.union(region.passes)
     for segment in segments(graph, {}, choice.rest):
         left: list[Slot] = []
         for slot in segment.slots:
@@ -244,6 +240,7 @@ def _reasons(
     remakes = [
         remake
         for chain, remade in zip(recipes.chains, choice.remade, strict=True)
+        if recipes.gone(choice.rounds).isdisjoint(chain.passes)
         for remake in chain.remakes
         if remake.buffers <= remade
     ]
