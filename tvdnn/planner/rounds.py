@@ -70,14 +70,11 @@ class Rounds:
 
 
 def in_rounds(
-    graph: Graph,
-    costs: Costs,
-    stages: Iterable[Sequence[str]],
-    least_nbytes: float,
+    graph: Graph, costs: Costs, stages: Iterable[Sequence[str]], least_nbytes: float
 ) -> Iterator[Rounds]:
     """Those of the stages, given by their ops, that can go in rounds and share no pass.
 
-    Left out is what spares less than so many bytes of maps.
+    Left out is what does not spare more than so many bytes of maps.
     """
     if graph.bands > 1:
         return
@@ -86,7 +83,7 @@ def in_rounds(
         halves = [_extent(spans, stage, way) for way in (Direction.FORWARD, Direction.BACKWARD)]
         if all(halves) and all(gone.isdisjoint(half) for half in halves):
             found = _Stage(graph, uses, *halves).rounds(costs)
-            if found is not None and found.remake.nbytes >= least_nbytes:
+            if found is not None and found.remake.nbytes > least_nbytes:
                 gone |= found.passes
                 yield found
 
@@ -186,7 +183,8 @@ class _Stage:
         """The rounds before which the pass cannot run, by what it reads."""
         pass_ = self._graph.passes[index]
         for use, parts in zip(pass_.reads, self._needs[index], strict=True):
-            for source in (part.source for part in parts if part.source in half):
+            sources = {p.source for p in parts if p.source in half} & self._level.keys()
+            for source in sources:
                 maker = self._graph.passes[source]
                 whole = use.whole or any(w.whole for w in maker.writes if w.buffer == use.buffer)
                 waits = goes_by_sample(pass_) and (whole or not goes_by_sample(maker))
