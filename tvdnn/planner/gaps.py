@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 from ..graph import Direction, Graph, Kind
-from .launches import Program, Residency
+from .launches import Program, Residency, behind
 from .plan import Transfer
 
 MOVED_KINDS = (Kind.INPUT, Kind.MAP, Kind.AUX)
@@ -94,12 +94,9 @@ def _slot_after_slot(uses: list[int], slots: list[int]) -> Iterator[tuple[int, i
 def _turn(graph: Graph, prog: Program) -> int:
     """The first launch behind forward, whose maps may be made again on the way."""
     passes = graph.passes
-    forward = (
-        index
-        for index, launch in enumerate(prog.launches)
-        if passes[launch.pass_index].direction is Direction.FORWARD and not launch.recompute
+    return behind(
+        prog.launches, lambda each: passes[each.pass_index].direction is Direction.FORWARD
     )
-    return 1 + max(forward, default=-1)
 
 
 def _what(stay: Residency) -> tuple[str, int, int]:

@@ -1,6 +1,6 @@
 """Launches: a plan unrolled into compute launches, and the stays of every section between them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -81,8 +81,13 @@ def find_cut(graph: Graph, launches: tuple[Launch, ...]) -> int:
     """Index of the first launch of the second half (autograd mode), else the number of launches."""
     if graph.cut == len(graph.passes):
         return len(launches)
-    belong = (not launch.recompute and launch.pass_index < graph.cut for launch in launches)
-    return 1 + max((index for index, belongs in enumerate(belong) if belongs), default=-1)
+    return behind(launches, lambda launch: launch.pass_index < graph.cut)
+
+
+def behind(launches: tuple[Launch, ...], belongs: Callable[[Launch], bool]) -> int:
+    """The launch behind the last of those that belong and make nothing again; 0 where none does."""
+    found = (i for i, each in enumerate(launches) if not each.recompute and belongs(each))
+    return 1 + max(found, default=-1)
 
 
 def program(graph: Graph, plan: Plan) -> Program:

@@ -1,7 +1,8 @@
 """Recipes: all that may be made again, block by block in chains and rounds, or as whole maps."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 
 from ..graph import Direction, Graph, Kind, Pass, Use, meet
 from .chains import MAPS, Chain, Remake, chains, read, spans_of, stages_of, written
@@ -29,7 +30,7 @@ class Whole:
     takes: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Recipes:
     """The chains of a graph, what may go in rounds, and maps outside chains, the best first.
 
@@ -39,7 +40,12 @@ class Recipes:
     chains: tuple[Chain, ...]
     wholes: tuple[Whole, ...]
     due: Mapping[str, int] = field(default_factory=dict)
-    rounds: tuple[Rounds, ...] = ()
+    find_rounds: Callable[[], tuple[Rounds, ...]] = tuple
+
+    @cached_property
+    def rounds(self) -> tuple[Rounds, ...]:
+        """What may go in rounds: found when asked for, since few plans need it."""
+        return self.find_rounds()
 
     def gone(self, rounds: Iterable[int]) -> frozenset[int]:
         """The passes of these rounds: no chain or whole map has them then."""
@@ -109,9 +115,12 @@ def recipes(graph: Graph, costs: Costs) -> Recipes:
     found = chains(graph, costs)
     uses = _Uses(graph)
     wholes = sorted(_wholes(graph, costs, found, uses), key=_price)
+    return Recipes(found, tuple(wholes), uses.read_back, partial(_rounds, graph, costs))
+
+
+def _rounds(graph: Graph, costs: Costs) -> tuple[Rounds, ...]:
     stages = ([op.name for op in stage] for stage in stages_of(graph, spans_of(graph)))
-    rounds = in_rounds(graph, costs, stages, _least_nbytes(graph))
-    return Recipes(found, tuple(wholes), uses.read_back, tuple(rounds))
+    return tuple(in_rounds(graph, costs, stages, _least_nbytes(graph)))
 
 
 def _least_nbytes(graph: Graph) -> float:

@@ -234,13 +234,14 @@ def _reasons(
     moved: Sequence[Gap],
 ) -> Mapping[str, str]:
     """Why maps move or are made again, in words."""
+    gone = recipes.gone(choice.rounds)
     slots = [slot for part in parts for slot in part.slots]
     names = [graph.passes[s.pass_index].name + " again" * s.recompute for s in slots]
     reasons = {gap.buffer: f"idle from {names[gap.leave]} to {names[gap.returns]}" for gap in moved}
     remakes = [
         remake
         for chain, remade in zip(recipes.chains, choice.remade, strict=True)
-        if recipes.gone(choice.rounds).isdisjoint(chain.passes)
+        if gone.isdisjoint(chain.passes)
         for remake in chain.remakes
         if remake.buffers <= remade
     ]
