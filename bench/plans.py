@@ -14,6 +14,7 @@ import itertools
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from math import inf
 from pathlib import Path
 from statistics import mean
@@ -122,12 +123,17 @@ def _maps_saved(outcome: Outcome) -> float | None:
 
 
 def sweeps() -> Iterator[dict[str, Any]]:
-    """A row for each network that is planned over budgets."""
-    console, costs = Console(stderr=True), Roofline(load(SWEPT_ON), SWEPT_IN)
-    for (net, batch), count in SWEEPS.items():
-        request = make_request(net, batch, None, SWEPT_IN, None, None)
-        with stages(console, f"{net}({batch})") as report:
-            yield swept_row(swept_rows(request, costs, [SWEPT_BY], count, report))
+    """A row for each network that is planned over budgets, side by side, a process each."""
+    with ProcessPoolExecutor() as pool:
+        yield from pool.map(sweep, SWEEPS)
+
+
+def sweep(case: tuple[str, int]) -> dict[str, Any]:
+    """The row of a network and batch."""
+    costs = Roofline(load(SWEPT_ON), SWEPT_IN)
+    request = make_request(*case, None, SWEPT_IN, None, None)
+    with stages(Console(stderr=True), "{}({})".format(*case)) as report:
+        return swept_row(swept_rows(request, costs, [SWEPT_BY], SWEEPS[case], report))
 
 
 def swept_row(rows: Sequence[Row]) -> dict[str, Any]:

@@ -14,8 +14,8 @@ VGG-16 (batch 256) under every vDNN policy at several budgets, `deep` VGG-416 (b
 (batch 7168) inside 12 GiB, `largest` four times the batches that SuperNeurons reaches in as much,
 `soak` runs 1,000 steps and repeats a run with random delays, `tuned` trains inside a budget before
 and after `tvdnn tune`, `budgets` by swaps alone inside five budgets. Losses and weights after 20
-steps are compared with keep's in the same run. Each file holds its rows as JSON. Let no other job
-of the host copy meanwhile: three at once, each on a GPU of its own, took up to 13% longer.
+steps are compared with keep's in the same run. Each file holds its rows as JSON. Jobs side by side,
+each on a GPU of its own, take turns at being timed.
 """
 
 import argparse
@@ -82,6 +82,7 @@ def main() -> None:
     parser.add_argument("--image-size", type=int, help="the network's own unless given")
     parser.add_argument("--parts", type=int, nargs="*", default=(4, 8, 16))
     parser.add_argument("--inside", type=float, nargs="*", default=())
+    parser.add_argument("--host", type=float, default=HOST_CAP / GIB, help="GiB, of `--inside`")
     parser.add_argument("--dtype", choices=("bf16", "tf32"), default="bf16")
     parser.add_argument("--policies", default=",".join(POLICIES))
     parser.add_argument("--policy", help="of `compare`, else auto, and `budgets`, else tvdnn-ilp")
@@ -118,7 +119,10 @@ def compare(options: argparse.Namespace) -> tuple[str, str, Rows]:
         rows.append(kept | ({"cold_s": kept["first_step_s"]} if options.cold else {}))
     for inside in options.inside:
         budget = inside - held / GIB
-        row = run(options.net, policy, budget, x, y, options.dtype, slab, oracle)
+        row = run(
+            options.net, policy, budget, x, y, options.dtype, slab, oracle,
+            host_cap=round(options.host * GIB),
+        )  # fmt: skip
         rows.append(row | {"inside_bytes": round(inside * GIB)})
     note = (
         "Memory by torch's counter, with the caller's x and y; `parts`: gradients of them add up."

@@ -270,7 +270,8 @@ def _caption(result: Result) -> str:
             f"tvdnn trains inside {format_bytes(last.row.budget_bytes)} at "
             f"{_milliseconds('step_s')(last)} ms ({last.row.policy})"
         )
-    if own and all(entry.values.get("equal") for entry in own):
+    others = [entry for entry in own if entry.row.policy != "keep"]
+    if others and all(entry.values.get("equal") for entry in others):
         parts.append("all blue rows with the same losses and weights, bit for bit")
     gpu = result.environment.get("gpu")
     return f"{result.title}{f', on one {gpu}' if gpu else ''}: " + "; ".join(parts) + "."
