@@ -60,11 +60,8 @@ class PresentGpu:
         self._batch: tuple[Tensor, Tensor] | None = None
 
     def costs(self, graph: Graph, copies: str, configurations: Table = RULES) -> Costs:
-        key = (
-            id(graph),
-            copies,
-            repr(configurations),
-        )  # the graphs of a command live as long as it runs
+        # The graphs of a command live as long as it runs.
+        key = (id(graph), copies, repr(configurations))
         if key not in self._costs:
             self._costs[key] = profile(
                 graph,

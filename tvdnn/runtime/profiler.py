@@ -30,6 +30,7 @@ REPEATS = 8  # launches captured together: each one's share of the graph's own s
 REPLAYS = 5
 SCRATCH_NBYTES = 3 * GIB
 COMPILE_THREADS = 12
+OPTIMIZER_SETTING = 0.5  # each of them: updates show in parameters, and stay finite
 SEED = 0  # of random numbers: those of a pass are the same each time
 Samples = dict[str, tuple[tuple[int, float], ...]]
 Rows = tuple[str, int, int]  # buffer, start, stop
@@ -162,7 +163,7 @@ class Scratch:
         self._kernels = kernel_set(kernels, self.configurations)
         self._random = torch.Generator(device)
         self._bytes = torch.empty(0, dtype=torch.uint8, device=device)
-        floats = torch.zeros(8, device=device)
+        floats = torch.full((8,), OPTIMIZER_SETTING, device=device)
         seed = torch.zeros(1, dtype=torch.int64, device=device)
         self._control = Control(floats, torch.ones(1, device=device), seed)
 
