@@ -5,13 +5,14 @@ split by split in the samples' order, and the bits do not depend on where a batc
 """
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Final
+from dataclasses import asdict, replace
+from typing import Any, Final
 
 from torch import Tensor
 from torch.nn.grad import conv2d_weight
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from .configurations import configured
 from .conv import rounding, rows_read
 from .conv_grad_weight_few import grad_weight_few_kernel
 from .conv_grad_weight_flat import grad_weight_flat_kernel, grad_weight_taps_kernel
@@ -59,10 +60,18 @@ def conv2d_grad_weight(
     )
     layer = Layer(_sides(x), _sides(dy), taps, x.dtype, precision)
     work = work_of(replace(layer, in_sides=(own_rows or x.shape[1], x.shape[2])))
-    _LAUNCHES[work.kernel](x, dy, partials, first, layer, work)
+    tile = configured("grad_weight", work.tile, lambda: _facts(layer, work))
+    _LAUNCHES[work.kernel](x, dy, partials, first, layer, replace(work, tile=tile))
 
 
 # Launches
+
+
+def _facts(layer: Layer, work: Work) -> dict[str, Any]:
+    """What a launch is configured for: never the number of samples."""
+    dtype = str(layer.dtype).removeprefix("torch.")
+    facts = {"way": work.kernel, "sides": layer.out_sides, "dtype": dtype}
+    return asdict(layer.taps) | facts | {"precision": layer.precision}
 
 
 def _sides(maps: Tensor) -> Pair:

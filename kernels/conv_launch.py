@@ -1,13 +1,15 @@
 """Launches of the convolution kernels: tiles, boxes and descriptors from a layer's sizes."""
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import gcd, prod
+from typing import Any
 
 import torch
 import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from .configurations import configured
 from .conv_grad_bias import side_of, sum_cells
 from .conv_joined import conv_joined_kernel
 from .conv_moments import MomentCells
@@ -15,6 +17,8 @@ from .conv_pointer import conv_kernel
 from .conv_specialized import conv_specialized_kernel
 from .conv_tiles import (
     FEW_CHANNELS,
+    ROWS_PACKED_STAGES,
+    ROWS_STAGES,
     Box,
     Filter,
     Pair,
@@ -73,7 +77,11 @@ def launch_pointer(
 ) -> None:
     """`up` spreads x out: the stride of the convolution whose data gradient this is."""
     num_samples, out_h, out_w = _summed_sides(y, epilogue)
-    tile = pointer_tile(taps, x.dtype, precision, pooled=epilogue.codes is not None)
+    tile = configured(
+        "pointer",
+        pointer_tile(taps, x.dtype, precision, pooled=epilogue.codes is not None),
+        lambda: _facts(y, taps, epilogue) | {"up": up, "precision": precision},
+    )
     few = taps.in_channels < FEW_CHANNELS
     pixels = num_samples * triton.cdiv(out_h, up[0]) * triton.cdiv(out_w, up[1])
     grid = (
@@ -149,8 +157,12 @@ def launch_specialized(
     halved = x.dim() == 5
     block = (*box[:2], 1, box[2]) if halved else box
     pitch = x.stride(3) // 2 if halved else 0
-    tile = specialized_tile(taps, x.dtype)
     shared = shares_rows(taps, box)
+    tile = configured(
+        "specialized",
+        _specialized_tile(taps, x.dtype, shared=shared),
+        lambda: _facts(y, taps, epilogue, flat=flat) | {"box": box, "rows": shared},
+    )
     stored = _stored_box(box, tile, epilogue.codes is not None)
     num_samples, height, width = _summed_sides(y, epilogue)
     num_tiles = _num_tiles((num_samples, height, width), box, taps, tile)
@@ -169,7 +181,7 @@ def launch_specialized(
         ROUND=y.dtype == torch.float32 and epilogue.out_precision == "tf32",
         CELL=cell, MOMENTS=moments is not None, ROWS=taps.size[0] if shared else 1,
         BLOCK_N=box[0], BLOCK_H=box[1], BLOCK_W=box[2], BLOCK_K=tile.out_channels,
-        STAGES=3 if shared else tile.num_stages, PACKED_STAGES=2 if shared else tile.num_stages,
+        STAGES=tile.num_stages, PACKED_STAGES=ROWS_PACKED_STAGES if shared else tile.num_stages,
         num_warps=tile.num_warps,
     )  # fmt: skip
     if cell == 0:
@@ -182,7 +194,11 @@ def _launch_plain_box(
     flat: bool,
 ) -> bool:  # fmt: skip
     mask, pooled = epilogue.mask, epilogue.codes is not None
-    tile = box_tile(taps, x.dtype, masked=mask is not None, pooled=pooled)
+    tile = configured(
+        "box",
+        box_tile(taps, x.dtype, masked=mask is not None, pooled=pooled),
+        lambda: _facts(y, taps, epilogue, flat=flat) | {"precision": precision},
+    )
     num_samples, height, width = _summed_sides(y, epilogue)
     box = (1, 1, tile.pixels) if flat else box_of(height, width, tile.pixels, 2 if pooled else 1)
     stored = _stored_box(box, tile, pooled)
@@ -212,7 +228,11 @@ def launch_joined(
     """Of few channels: taps and channels are one axis, and the outputs leave as a box."""
     pooled = epilogue.codes is not None
     num_samples, height, width = _summed_sides(y, epilogue)
-    tile = joined_tile(taps)
+    tile = configured(
+        "joined",
+        joined_tile(taps),
+        lambda: _facts(y, taps, epilogue) | {"precision": precision},
+    )
     box = box_of(height, width, tile.pixels, 2 if pooled else 1)
     moments = epilogue.moments_by(part_of(box, tile.parts))
     conv_joined_kernel[(_num_tiles((num_samples, height, width), box, taps, tile),)](
@@ -248,6 +268,23 @@ def _summed_sides(y: Tensor, epilogue: Epilogue) -> tuple[int, int, int]:
     """Samples, rows and columns of the sums that y is made of."""
     scale = 1 if epilogue.codes is None else 2
     return y.shape[0], scale * y.shape[1], scale * y.shape[2]
+
+
+def _specialized_tile(taps: Filter, dtype: torch.dtype, *, shared: bool) -> Tile:
+    """With stages of the rows that the taps of a column share, where they do."""
+    tile = specialized_tile(taps, dtype)
+    return replace(tile, num_stages=ROWS_STAGES) if shared else tile
+
+
+def _facts(y: Tensor, taps: Filter, epilogue: Epilogue, *, flat: bool = False) -> dict[str, Any]:
+    """What a launch is configured for: never the number of samples."""
+    return asdict(taps) | {
+        "dtype": str(y.dtype).removeprefix("torch."),
+        "sides": "flat" if flat else tuple(y.shape[1:3]),
+        "masked": epilogue.mask is not None,
+        "pooled": epilogue.codes is not None,
+        "summed": epilogue.sums is not None or epilogue.moments is not None,
+    }
 
 
 def _flags(epilogue: Epilogue) -> dict[str, bool]:

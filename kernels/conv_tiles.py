@@ -1,6 +1,7 @@
 """Tiles of the forward and data-gradient kernels: what a program computes, and how it is run.
 
 They depend on a layer's sizes, dtype and precision and on the GPU, never on the number of samples.
+What tuning found for a launch takes their place (configurations.py).
 Times behind the choices: VGG-16's layers, H200, 2026-11.
 """
 
@@ -23,6 +24,8 @@ STEP_NBYTES: Final = 128  # of channels in one step of a sum: a line, and TMA's 
 MOST_BOX_SAMPLES: Final = 64
 SINGLE_THREAD_COLUMNS: Final = 8  # of a box, from which a thread holds whole windows 2x2
 MOST_JOINED: Final = 32  # taps and channels in one step: more take too many registers
+ROWS_STAGES: Final = 3  # of rows that taps share, where specialised warps load them
+ROWS_PACKED_STAGES: Final = 2  # of their weights
 LONG_SUM: Final = 36  # steps of a sum from which tiles gain nothing by overlapping
 LONG_FLOAT32_SUM: Final = 128  # from which one large tile beats two on a multiprocessor
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from . import device
+from .configurations import configured
 from .rounding import add_product, stored
 
 TILE_GROUP: Final = 8  # rows of tiles that walk the columns together, to meet in the L2 cache
@@ -47,7 +48,7 @@ class Product:
 
     The sum may be cut into shares of `group` terms; where not both are stored by K, a group of more
     than one share holds whole steps of every tile's depth, since only rows end at a share's end.
-    `narrow` tiles leave registers to what follows the sum.
+    `narrow` tiles leave registers to what follows the sum; of `turned` operands K are samples.
     """
 
     a: Tensor
@@ -57,6 +58,7 @@ class Product:
     precision: str
     group: int | None = None
     narrow: bool = False
+    turned: bool = False
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -102,6 +104,25 @@ class Product:
         }
 
     def _tiles(self) -> Tiles:
+        """Those that are configured, by default the rule's."""
+        return configured("linear", self._rule(), self._facts)
+
+    def _facts(self) -> dict[str, Any]:
+        """What a product is configured for: never the number of samples."""
+        m_size, n_size, k_size = self.sizes
+        over_samples = self.a_by_k or self.turned
+        return {
+            "sizes": (m_size, n_size) if over_samples else (n_size, k_size),
+            "dtype": str(self.a.dtype).removeprefix("torch."),
+            "precision": self.precision,
+            "a_by_k": self.a_by_k,
+            "b_by_k": self.b_by_k,
+            "shares": self.group is not None,
+            "narrow": self.narrow,
+            "turned": self.turned,
+        }
+
+    def _rule(self) -> Tiles:
         """Tiles by what multiplies: tensor cores on bfloat16 or TF32, or plain FMA."""
         if self.a.dtype == torch.float32 and self.precision != "tf32":
             return PLAIN_SUM_TILES if self.a_by_k else PLAIN_TILES

@@ -45,7 +45,7 @@ def turned_product(
     """dy^T x, by x [N, F] and dy [N, O] turned into the tensors given."""
     for matrix, place in zip((x, dy), turned, strict=True):
         _turn(matrix, place)
-    return Product(turned[1], turned[0], False, False, precision, narrow=narrow)
+    return Product(turned[1], turned[0], False, False, precision, narrow=narrow, turned=True)
 
 
 def _turn(matrix: Tensor, turned: Tensor) -> None:

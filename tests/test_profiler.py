@@ -1,6 +1,7 @@
 """The profiler's launches: every pass of every kind of step runs on its stand-ins."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +13,13 @@ from tvdnn.kernels.rounding import stored_reference
 from tvdnn.ops import Settings, expand
 from tvdnn.ops.expand import Mode
 from tvdnn.optim import SGD, AdamW, Optimizer
+from tvdnn.planner.costs import Link
 from tvdnn.planner.schedule import Step
+from tvdnn.planner.tuned import Table
 from tvdnn.runtime import profiler
 from tvdnn.runtime.binding import Call, Memory
-from tvdnn.runtime.profiler import Scratch, compile_together
+from tvdnn.runtime.configuring import Configurable, Configuring
+from tvdnn.runtime.profiler import Scratch, compile_together, profile
 from tvdnn.units import KIB, MIB
 
 OPTIMIZERS = (SGD(), SGD(momentum=0.9), AdamW())
@@ -91,3 +95,82 @@ def test_passes_compile_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     launched.clear()
     compile_together(graph, every, torch.device("cpu"), "torch", 64 * KIB)
     assert 0 < len(launched) < len(every)
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[int, Table]]:
+    """Passes that are measured, on the CPU: each launch takes a second, by three stages half."""
+    found: list[tuple[int, Table]] = []
+
+    def measure(self: Scratch, index: int, rows: int) -> float:
+        self.call(index, rows)()
+        table = self.configurations.table
+        found.append((index, table))
+        return 0.5 if any(way.get("num_stages") == 3 for way in table.values()) else 1.0
+
+    monkeypatch.setenv("TVDNN_CACHE", str(tmp_path))
+    monkeypatch.setattr(Scratch, "measure", measure)
+    monkeypatch.setattr(Scratch, "row_counts", lambda _, pass_: (pass_.unit,))
+    monkeypatch.setattr(profiler, "measure_link", lambda *_: Link(1.0, 1.0, 1.0, 1.0, 0.0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "CPU")
+    monkeypatch.setattr(profiler.os, "cpu_count", lambda: 1)
+    return found
+
+
+def few_passes() -> Graph:
+    maker = NetworkMaker((2, 4, 4, 8))
+    maker.conv(8)
+    maker.flatten()
+    maker.linear(4)
+    return expand(maker.build(), Settings("fp32", 16 * KIB, mode=Mode.INFER))
+
+
+def test_measurements_are_told_apart_by_the_configurations_that_passes_ask_for(
+    measured: list[tuple[int, Table]],
+) -> None:
+    graph, options = few_passes(), {"device": torch.device("cpu"), "kernels": "triton"}
+    profile(graph, **options)
+    assert [index for index, _ in measured] == list(range(len(graph.passes)))
+    scratch = Scratch(graph, torch.device("cpu"), "triton", 64 * MIB)
+    index = -1
+    while not scratch.configurations.asked:
+        index += 1
+        scratch.call(index, 1)()
+    (key,) = scratch.configurations.asked
+    table = {key: {"num_stages": 3}, "of another network": {"num_stages": 4}}
+    for configurations, again in ((table, [index]), (table, []), ({}, [])):
+        measured.clear()
+        found = profile(graph, **options, configurations=configurations)
+        assert [each for each, _ in measured] == again
+        ((_, seconds),) = found.samples[graph.passes[index].name]
+        assert seconds == (0.5 if configurations else 1.0)
+
+
+def test_launches_worth_it_are_tried_and_refused(
+    measured: list[tuple[int, Table]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, device = few_passes(), torch.device("cpu")
+    costs = profile(graph, device=device, kernels="triton")
+    configuring = Configuring(graph, device, "triton")
+    each = next(each for each in configuring.worth(costs) if each.key.startswith("pointer"))
+    assert graph.passes[each.pass_index].params
+    assert {"num_stages": 3} in each.candidates
+    assert configuring.share(each, {"num_stages": 3}) == 0.5
+    assert configuring.share(each, {"num_stages": 4}) == 1.0
+    assert configuring.share(each, {"out_channels": 3}) is None  # no power of two
+
+    def other_bits(self: Scratch, index: int, rows: int) -> tuple[torch.Tensor, ...]:
+        return (torch.full((8,), len(self.configurations.table), dtype=torch.uint8),)
+
+    monkeypatch.setattr(Scratch, "results", other_bits)
+    unlike = Configurable(f"{each.key} again", each.pass_index, each.candidates)
+    assert configuring.share(unlike, {"num_stages": 3}) is None
+
+
+def test_a_pass_leaves_the_same_bytes_each_time() -> None:
+    graph = expand(network(), Settings("fp32", 16 * KIB, optimizer=SGD(momentum=0.9)))
+    scratches = [Scratch(graph, torch.device("cpu"), "torch", 64 * MIB) for _ in range(2)]
+    for index, pass_ in enumerate(graph.passes):
+        left = [scratch.results(index, pass_.domain) for scratch in scratches]
+        assert left[0], pass_.name
+        assert all(map(torch.equal, *left)), pass_.name

@@ -104,7 +104,7 @@ def test_products_read_what_tf32_holds(
 
     watching = {name: watched(name) for name in PRODUCTS}
     both = SimpleNamespace(**(vars(whole) | watching))
-    monkeypatch.setattr(runner, "kernel_set", lambda _: both)
+    monkeypatch.setattr(runner, "kernel_set", lambda *_: both)
     net = make()
     ((x, y),) = random_batches(1, (BATCH, 3, SIDE, SIDE), CLASSES, seed=3)
     trainer = Trainer(net, x, policy=policy, dtype="tf32", kernels="torch")
@@ -130,7 +130,8 @@ def test_what_no_product_reads_is_exact(monkeypatch: pytest.MonkeyPatch) -> None
         return run
 
     watching = {name: watched(name) for name in ("conv2d", "conv2d_grad_input")}
-    monkeypatch.setattr(runner, "kernel_set", lambda _: SimpleNamespace(**(vars(whole) | watching)))
+    both = SimpleNamespace(**(vars(whole) | watching))
+    monkeypatch.setattr(runner, "kernel_set", lambda *_: both)
     ((x, y),) = random_batches(1, (BATCH, 3, SIDE, SIDE), CLASSES, seed=3)
     trainer = Trainer(forks(), x, policy="keep", dtype="tf32", kernels="torch")
     trainer.step(x, y)

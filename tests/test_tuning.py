@@ -1,7 +1,9 @@
 """Tuning: what is tried, settled, interrupted, gone on with and used; and that no bit changes."""
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,11 +18,24 @@ from tvdnn.cli.tuning import Trial, Tuner
 from tvdnn.engine import Trainer, virtualize
 from tvdnn.errors import BudgetError, InputError
 from tvdnn.graph import ChunkSizes, Graph, map_class
+from tvdnn.kernels.configurations import Configurations
 from tvdnn.planner.costs import Costs
 from tvdnn.planner.hardware import load
 from tvdnn.planner.planning import DEFAULT_CHUNK_SIZE, floor_of, make_schedule
 from tvdnn.planner.schedule import Lane
-from tvdnn.planner.tuned import Asked, Choice, Tuned, choose, fingerprint
+from tvdnn.planner.tuned import (
+    RULES,
+    Asked,
+    Choice,
+    Configuration,
+    Table,
+    Tuned,
+    choose,
+    fingerprint,
+)
+from tvdnn.runtime import runner
+from tvdnn.runtime.configuring import Configurable, Configuring
+from tvdnn.runtime.kernels import kernel_set
 from tvdnn.runtime.record import Record, find_tuned
 from tvdnn.trace import trace
 from tvdnn.units import KIB, Limit
@@ -31,6 +46,9 @@ SIZES = (4 * KIB, 16 * KIB)
 BUDGET = 1_000_000  # of LeNet-5(16): above the floor in sections of 16 KiB, below that in one
 UNTUNED = ChunkSizes(DEFAULT_CHUNK_SIZE)
 SMALL = ("lenet5", "--batch", "16", "--dtype", "fp32", "--hardware", "H200")
+NO_SHARES: Mapping[str, Sequence[float | None]] = {}
+SHARES = {"first": (0.99, 0.9, None), "second": (0.985, None), "third": (None,), "last": (0.5,)}
+FASTER = {"first": {"num_stages": 4}, "last": {"num_stages": 3}}
 TRIED = ("--chunk-sizes", "16KiB,32KiB", "--budget", str(BUDGET))
 
 
@@ -41,16 +59,38 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Clocked:
-    """A machine whose steps are fastest in sections of 16 KiB, and with a lead."""
+    """A machine whose steps are fastest in sections of 16 KiB, and with a lead.
+
+    Its launches take these shares of their times by 3 stages, by 4 and so on.
+    """
 
     hardware, measures, copies = "H200", True, ("engine", "kernel")
 
-    def __init__(self, stops_after: int | None = None) -> None:
+    def __init__(
+        self,
+        stops_after: int | None = None,
+        shares: Mapping[str, Sequence[float | None]] = NO_SHARES,
+    ) -> None:
         self.measured: list[tuple[ChunkSizes, Choice]] = []
         self.stops_after = stops_after
+        self.shares = shares
+        self.shared: list[tuple[str, int]] = []
+        self.configured: list[Table] = []
 
-    def costs(self, graph: Graph, copies: str) -> Costs:
+    def costs(self, graph: Graph, copies: str, configurations: Table = RULES) -> Costs:
+        self.configured.append(configurations)
         return DataSheet(load("H200")).costs(graph, copies)
+
+    def configurable(self, graph: Graph) -> Sequence[Configurable]:
+        return [
+            Configurable(key, 0, tuple({"num_stages": 3 + i} for i in range(len(shares))))
+            for key, shares in self.shares.items()
+        ]
+
+    def share(self, each: Configurable, configuration: Configuration) -> float | None:
+        stages = configuration["num_stages"]
+        self.shared.append((each.key, stages))
+        return self.shares[each.key][stages - 3]
 
     def measured_s(self, request: Request, choice: Choice, budget: Limit) -> float | None:
         if len(self.measured) == self.stops_after:
@@ -232,6 +272,68 @@ def test_an_interrupted_tuning_loses_nothing(stops_after: int) -> None:
     assert unbroken.tune([BUDGET], SIZES) == tuned
 
 
+@pytest.mark.usefixtures("guessed")
+def test_configurations_that_are_clearly_faster_are_settled() -> None:
+    machine = Clocked(shares=SHARES)
+    tuner, record = tuner_of(machine)
+    tuned = tuner.tune([BUDGET], SIZES)
+    assert tuned.configurations == FASTER
+    assert find_tuned("H200", network_of(lenet()), "fp32") == tuned
+    assert len(machine.shared) == 7
+    again, _ = tuner_of(machine)
+    assert again.tune([BUDGET], SIZES) == tuned
+    assert len(machine.shared) == 7
+    (settled,) = tuner.settled()
+    mine = Trial(tuned.chunks or UNTUNED, settled.choice, BUDGET, measured=True, configured=True)
+    assert record.trials[mine.name] == settled.measured_s
+    plain = Trial(UNTUNED, Choice(), BUDGET, measured=True)
+    assert record.trials[plain.name] == settled.untuned_measured_s
+    assert {point.chunk_size for point in tuner.curve([BUDGET])} >= set(SIZES)
+
+
+@pytest.mark.usefixtures("guessed")
+@pytest.mark.parametrize("stops_after", [0, 2, 5])
+def test_launches_that_were_measured_are_not_again(stops_after: int) -> None:
+    stopped = Clocked(shares=SHARES)
+    tuner, _ = tuner_of(stopped)
+    tuner.tune([], SIZES)
+    record = Record("H200", network_of(lenet()), "fp32")
+    record.settle(Tuned(record.tuned.chunks))
+    for name in [name for name in record.trials if name.startswith('["launch"')][stops_after:]:
+        del record.trials[name]
+    machine = Clocked(shares=SHARES)
+    tuned = Tuner(lenet(), machine, record, lambda *_: None).tune([], SIZES)
+    assert tuned.configurations == FASTER
+    assert machine.shared == stopped.shared[stops_after:]
+
+
+def test_choices_are_simulated_as_configured() -> None:
+    machine = Clocked(shares=SHARES)
+    tuner, record = tuner_of(machine)
+    record.settle(Tuned(UNTUNED))
+    tuner.tune([2_000_000])
+    assert machine.configured
+    assert all(table == FASTER for table in machine.configured)
+
+
+def test_on_a_data_sheet_no_kernel_is_tuned(few_trials: None) -> None:
+    record = Record("H200", network_of(lenet()), "fp32")
+    tuner = Tuner(lenet(), DataSheet(load("H200")), record, lambda *_: None)
+    assert tuner.tune([], (16 * KIB,)).configurations is None
+    assert not any(name.startswith('["launch"') for name in record.trials)
+
+
+def test_records_tell_configurations_from_none_tried() -> None:
+    record = Record("H200", network_of(lenet()), "fp32")
+    for configurations in (None, {}, FASTER):
+        record.settle(Tuned(UNTUNED, configurations=configurations))
+        assert Record("H200", network_of(lenet()), "fp32").tuned == record.tuned
+    stored = json.loads(record.path.read_text())
+    del stored["configurations"]
+    record.path.write_text(json.dumps(stored))
+    assert Record("H200", network_of(lenet()), "fp32").tuned == Tuned(UNTUNED)
+
+
 def test_a_budget_that_nothing_fits_names_the_floor() -> None:
     tuner, record = tuner_of(Clocked())
     for _ in range(2):
@@ -289,9 +391,12 @@ def test_an_interrupted_command_says_so_and_is_1(
     code, _, err = run(capsys, "tune", *SMALL, *TRIED)
     assert code == 1
     assert "interrupted: what was tried and settled is kept" in err
-    monkeypatch.setattr(tune, "machine_for", lambda *_: Clocked())
+    monkeypatch.setattr(tune, "machine_for", lambda *_: Clocked(shares=SHARES))
     code, out, _ = run(capsys, "tune", *SMALL, *TRIED)
     assert code == 0
+    assert "Launches with configurations of their own: 2." in out
+    found = json.loads(run(capsys, "tune", *SMALL, *TRIED, "--json", "-")[1])
+    assert found["configurations"] == FASTER
     assert "measured on H200" in out
     assert "simulating" not in run(capsys, "tune", *SMALL, *TRIED)[2]
     assert "simulating" in run(capsys, "tune", *SMALL, *TRIED, "--again")[2]
@@ -343,3 +448,51 @@ def test_virtualized_networks_use_what_was_settled() -> None:
     assert virtualize(make_net(), x, chunk_size="4KiB").schedule.graph.chunk_size == 4 * KIB
     with pytest.raises(InputError, match="copies 'fax' are not known"):
         virtualize(make_net(), x, copies="fax")
+
+
+def test_engines_run_their_kernels_as_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Table | None] = []
+
+    def spied(name: str, configurations: Configurations | None = None) -> SimpleNamespace:
+        given.append(configurations and configurations.table)
+        return kernel_set(name, configurations)
+
+    monkeypatch.setattr(runner, "kernel_set", spied)
+    x = torch.empty(BATCH, *SHAPE)
+    Trainer(make_net(), x)
+    settle(Tuned(configurations=FASTER))
+    Trainer(make_net(), x)
+    Trainer(make_net(), x, chunk_size="8KiB", policy="keep")
+    virtualize(make_net(), x)
+    assert given == [None, FASTER, FASTER, FASTER]
+
+
+@pytest.mark.gpu
+def test_kernels_of_the_gpu_are_tuned_to_the_same_bits() -> None:
+    """Of a network small enough that a few launches make most of its step."""
+    device, shape = torch.device("cuda"), (64, 64, 56, 56)
+
+    def make() -> nn.Module:
+        torch.manual_seed(0)
+        convs = [nn.Conv2d(64, 64, 3, padding=1) for _ in range(2)]
+        body = [each for conv in convs for each in (conv, nn.ReLU())]
+        return nn.Sequential(*body, nn.AvgPool2d(56), nn.Flatten(), nn.Linear(64, CLASSES)).cuda()
+
+    x, y = torch.randn(shape, device=device), torch.zeros(64, dtype=torch.int64, device=device)
+    by_rule = Trainer(make(), x, dtype="bf16", policy="keep")
+    losses = [by_rule.step(x, y) for _ in range(2)]
+    configuring = Configuring(by_rule.graph, device, "triton")
+    every = configuring.worth(by_rule.costs)
+    assert every
+    table = {}
+    for each in every:
+        shares = [configuring.share(each, way) for way in each.candidates]
+        assert all(share is None or share > 0 for share in shares)
+        if any(shares):
+            table[each.key] = next(each.candidates[i] for i, share in enumerate(shares) if share)
+    assert table
+    hardware = torch.cuda.get_device_name(device)
+    network = trace(make(), (torch.empty(shape, device="meta"),))
+    Record(hardware, network, "bf16").settle(Tuned(configurations=table))
+    tuned = Trainer(make(), x, dtype="bf16", policy="keep")
+    assert [float(tuned.step(x, y)) for _ in range(2)] == list(map(float, losses))

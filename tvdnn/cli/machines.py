@@ -1,12 +1,14 @@
 """Machines that tuning tries things on: one of a data sheet, or the GPU that is here."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from ..graph import Graph
 from ..planner.costs import Costs, Hardware, Roofline
-from ..planner.tuned import COPIES, ENGINE, Choice
+from ..planner.tuned import COPIES, ENGINE, RULES, Choice, Configuration, Table
+from ..runtime.configuring import Configurable, Configuring
 from ..runtime.profiler import profile
 from ..units import Limit
 from .measuring import Device, measured, planned_on
@@ -28,10 +30,16 @@ class DataSheet:
     def hardware(self) -> str:
         return self.profile.name
 
-    def costs(self, graph: Graph, copies: str) -> Costs:
+    def costs(self, graph: Graph, copies: str, configurations: Table = RULES) -> Costs:
         return Roofline(self.profile, graph.dtype)
 
     def measured_s(self, request: Request, choice: Choice, budget: Limit) -> float | None:
+        return None
+
+    def configurable(self, graph: Graph) -> Sequence[Configurable]:
+        return ()
+
+    def share(self, each: Configurable, configuration: Configuration) -> float | None:
         return None
 
     def close(self) -> None:
@@ -47,22 +55,26 @@ class PresentGpu:
     def __init__(self, device: Device, report: StageReport) -> None:
         self.hardware = planned_on(device.device)
         self._device, self._report = device, report
-        self._costs: dict[tuple[int, str], Costs] = {}
+        self._costs: dict[tuple[int, str, str], Costs] = {}
+        self._configuring: Configuring | None = None
         self._batch: tuple[Tensor, Tensor] | None = None
 
-    def costs(self, graph: Graph, copies: str) -> Costs:
-        key = (id(graph), copies)  # the graphs of a command live as long as it runs
+    def costs(self, graph: Graph, copies: str, configurations: Table = RULES) -> Costs:
+        # The graphs of a command live as long as it runs.
+        key = (id(graph), copies, repr(configurations))
         if key not in self._costs:
             self._costs[key] = profile(
                 graph,
                 device=self._device.device,
-                kernels=self._device.kernels or "triton",
+                kernels=self._kernels,
                 copies=copies,
+                configurations=configurations,
                 progress=self._report,
             )
         return self._costs[key]
 
     def measured_s(self, request: Request, choice: Choice, budget: Limit) -> float | None:
+        self._configuring = None  # its bytes are the trainer's
         if self._batch is None:
             graph = make_graph(request, choice.policy, self._report)
             self._batch = random_labelled(request, graph, self._device.device)
@@ -70,6 +82,19 @@ class PresentGpu:
         policy, report = choice.policy, self._report
         found = measured(request, self._device, policy, budget, batches, report, choice=choice)
         return found.row.step_s
+
+    def configurable(self, graph: Graph) -> Sequence[Configurable]:
+        costs = self.costs(graph, ENGINE)
+        self._configuring = Configuring(graph, self._device.device, self._kernels)
+        return self._configuring.worth(costs)
+
+    def share(self, each: Configurable, configuration: Configuration) -> float | None:
+        assert self._configuring is not None
+        return self._configuring.share(each, configuration)
+
+    @property
+    def _kernels(self) -> str:
+        return self._device.kernels or "triton"
 
     def close(self) -> None:
         """Give back the host memory that trainers shared."""

@@ -1,4 +1,4 @@
-"""`tvdnn tune`: chunk sizes of a network and ways to plan it inside budgets, kept for later use."""
+"""`tvdnn tune`: chunk sizes and kernels of a network, and ways to plan it inside budgets, kept."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -62,12 +62,12 @@ def tune(
     ] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Find chunk sizes for all budgets and policies, and for each budget how to plan and copy.
+    """Find chunk sizes and kernels for all budgets and policies, and for each how to plan and copy.
 
-    Everything is simulated, and the best few are measured on the GPU; with --hardware, and where
-    there is no GPU, nothing is measured. Each trial is kept at once: a run that was interrupted
-    goes on where it stopped. From then on bench, plan, trace, train, Trainer and virtualize use
-    what was found where nothing else is asked for.
+    Plans are simulated, and the best few are measured on the GPU, as are configurations of kernels;
+    with --hardware, and where there is no GPU, nothing is measured. Each trial is kept at once: a
+    run that was interrupted goes on where it stopped. From then on bench, plan, trace, train,
+    Trainer and virtualize use what was found where nothing else is asked for.
     """
     request = make_request(net, batch, image_size, dtype or "bf16", None, host_budget)
     budgets = () if budget is None else parse_budgets(budget)
@@ -128,6 +128,8 @@ def _show(tuner: Tuner, title: str, json_file: str | None) -> None:
     if tuned.chunks is None:
         return
     note = f"Chunk sizes, for all policies and budgets: {chunks_text(tuned.chunks)}."
+    if tuned.configurations is not None:
+        note += f" Launches with configurations of their own: {len(tuned.configurations)}."
     show(settled_table(tuple(tuner.settled()), title=title, note=note), json_file=json_file)
 
 
@@ -137,6 +139,7 @@ def _json(tuner: Tuner, machine: Machine, points: Sequence[CurvePoint]) -> dict[
         "hardware": machine.hardware,
         "simulated": not machine.measures,
         "chunks": None if chunks is None else asdict(chunks),
+        "configurations": tuner.tuned.configurations,
         "budgets": [asdict(settled) for settled in tuner.settled()],
         "curve": [asdict(point) for point in points],
     }

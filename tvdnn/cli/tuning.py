@@ -1,6 +1,7 @@
-"""Tuning: chunk sizes of a network, and inside each budget how to plan and copy.
+"""Tuning: chunk sizes and kernels of a network, and inside each budget how to plan and copy.
 
-Everything is simulated first, and the best few are measured where there is something to measure on.
+Plans are simulated first, and the best few are measured where there is something to measure on, as
+are the kernels' configurations.
 What was tried is kept in a record, so that nothing is tried twice.
 """
 
@@ -18,8 +19,9 @@ from ..graph import ChunkSizes, Graph, Kind, map_class
 from ..planner.costs import Costs
 from ..planner.planning import DEFAULT_CHUNK_SIZE, floor_of, make_schedule
 from ..planner.simulate import simulate
-from ..planner.tuned import ENGINE, Choice, Tuned
+from ..planner.tuned import ENGINE, RULES, Choice, Configuration, Table, Tuned
 from ..report.tuning import CurvePoint, Settled
+from ..runtime.configuring import Configurable
 from ..runtime.record import Record
 from ..units import MIB, Limit, parse_limit
 from .output import StageReport
@@ -31,9 +33,11 @@ POLICIES: Final = ("auto", "tvdnn-heuristic", "tvdnn-ilp")
 FINALISTS: Final = 3  # that are measured
 LED: Final = 2  # policies with which leads are tried
 LITTLE: Final = 0.002  # of a step, for which a class of maps gets no size of its own
+NOISE: Final = 0.02  # of a launch's time: by less clocks alone tell two measurements apart
 SMALL_CLASS: Final = 0.03  # of the bytes of all maps, below which a class has the size of most
 BUDGETS: Final = 3  # where none is asked for
 ABOVE_FLOOR, BELOW_KEEP = 1.2, 0.9
+LAUNCH: Final = "launch"  # what names of trials of configurations start with
 UNTUNED: Final = ChunkSizes(DEFAULT_CHUNK_SIZE)
 
 
@@ -46,12 +50,23 @@ class Machine(Protocol):
     def measures(self) -> bool: ...
     @property
     def copies(self) -> Sequence[str]: ...
-    def costs(self, graph: Graph, copies: str) -> Costs:
-        """Costs of the graph's passes and of copies made so."""
+    def costs(self, graph: Graph, copies: str, configurations: Table = RULES) -> Costs:
+        """Costs of the graph's passes, their kernels as configured, and of copies made so."""
         ...
 
     def measured_s(self, request: Request, choice: Choice, budget: Limit) -> float | None:
         """Seconds of a step as it runs, None where it has no room."""
+        ...
+
+    def configurable(self, graph: Graph) -> Sequence[Configurable]:
+        """The launches of most of the graph's compute time that may be configured."""
+        ...
+
+    def share(self, each: Configurable, configuration: Configuration) -> float | None:
+        """The share of its time that a launch takes as configured, None where that is refused.
+
+        Of launches of the graph that was asked about last.
+        """
         ...
 
     def close(self) -> None: ...
@@ -65,13 +80,15 @@ class Trial:
     choice: Choice
     budget: Limit
     measured: bool = False
+    configured: bool = False
 
     @property
     def name(self) -> str:
         sizes = {"default": self.chunks.default} | {str(k): v for k, v in self.chunks.classes}
         choice = [self.choice.policy, self.choice.lead, self.choice.copies]
         kind = "measured" if self.measured else "simulated"
-        return json.dumps([kind, str(self.budget), sizes, *choice])
+        configured = ["configured"] if self.configured else []
+        return json.dumps([kind, str(self.budget), sizes, *choice, *configured])
 
 
 class Tuner:
@@ -84,13 +101,16 @@ class Tuner:
         self._record, self._report = record, report
 
     def tune(self, budgets: Sequence[Limit], sizes: Sequence[int] = CHUNK_SIZES) -> Tuned:
-        """Settle chunk sizes, by the budgets or by some between, and a choice for each budget.
+        """Settle chunk sizes, by the budgets or by some between, kernels, and a choice a budget.
 
         What the record has settled before stays. Raises BudgetError where nothing fits.
         """
         if self._record.tuned.chunks is None:
             chunks = self._best_chunks(budgets or self._some_budgets(), sizes)
             self._record.settle(replace(self._record.tuned, chunks=chunks))
+        if self._record.tuned.configurations is None and self._machine.measures:
+            configurations = self._best_configurations()
+            self._record.settle(replace(self._record.tuned, configurations=configurations))
         for budget in budgets:
             if str(budget) not in self._record.tuned.choices:
                 self._settle_choice(budget)
@@ -99,7 +119,7 @@ class Tuner:
     def curve(self, budgets: Sequence[Limit]) -> Iterator[CurvePoint]:
         """What was tried of single chunk sizes, the least first."""
         tried = [json.loads(name) for name in self._record.trials]
-        sizes = sorted({each[2]["default"] for each in tried})
+        sizes = sorted({each[2]["default"] for each in tried if each[0] != LAUNCH})
         for size in sizes:
             for budget in budgets or self._some_budgets():
                 trial = Trial(ChunkSizes(size), Choice(), budget)
@@ -116,7 +136,7 @@ class Tuner:
         tuned = self._record.tuned
         for budget, choice in tuned.choices.items():
             limit = parse_limit(budget)
-            mine = Trial(tuned.chunks or UNTUNED, choice, limit)
+            mine = self._trial(tuned.chunks or UNTUNED, choice, limit)
             plain = Trial(UNTUNED, Choice(), limit)
             known = [self._known(mine, plain, measured=each) for each in (False, True)]
             yield Settled(limit, choice, *chain.from_iterable(known))
@@ -194,6 +214,32 @@ class Tuner:
         each = [self._seconds(Trial(chunks, Choice(), b, measured)) for b in budgets]
         return inf if inf in each else exp(sum(map(log, each)) / len(each))
 
+    # Configurations
+
+    def _best_configurations(self) -> Table:
+        assert self._record.tuned.chunks is not None
+        every = self._machine.configurable(self._graph(self._record.tuned.chunks))
+        found = {}
+        for number, each in enumerate(every):
+            self._report("measuring kernels", number / len(every))
+            if (best := self._best_configuration(each)) is not None:
+                found[each.key] = best
+        return found
+
+    def _best_configuration(self, each: Configurable) -> Configuration | None:
+        """The candidate that takes the least, if that is clearly less than by the rule."""
+        shares = [self._share(each, candidate) for candidate in each.candidates]
+        best = min(range(len(shares)), key=lambda index: shares[index])
+        return each.candidates[best] if shares[best] < 1 - NOISE else None
+
+    def _share(self, each: Configurable, configuration: Configuration) -> float:
+        """What the configuration takes, from the record or tried now; infinite where refused."""
+        name = json.dumps([LAUNCH, each.key, configuration])
+        if name not in self._record.trials:
+            self._record.add_trial(name, self._machine.share(each, configuration))
+        found = self._record.trials[name]
+        return inf if found is None else found
+
     # Choices
 
     def _settle_choice(self, budget: Limit) -> None:
@@ -215,7 +261,7 @@ class Tuner:
         taken = {}
         for number, choice in enumerate(finalists):
             self._report("measuring choices", number / len(finalists))
-            taken[choice] = self._seconds(Trial(chunks, choice, budget, measured=True))
+            taken[choice] = self._seconds(self._trial(chunks, choice, budget, measured=True))
         return min(taken, key=lambda choice: taken[choice])
 
     def _simulated(self, chunks: ChunkSizes, budget: Limit) -> dict[Choice, float]:
@@ -234,10 +280,16 @@ class Tuner:
         found = {}
         for number, choice in enumerate(every := list(choices)):
             self._report("simulating choices", number / len(every))
-            found[choice] = self._seconds(Trial(chunks, choice, budget))
+            found[choice] = self._seconds(self._trial(chunks, choice, budget))
         return found
 
     # Trials
+
+    def _trial(
+        self, chunks: ChunkSizes, choice: Choice, budget: Limit, *, measured: bool = False
+    ) -> Trial:
+        """A trial with what configurations were settled."""
+        return Trial(chunks, choice, budget, measured, bool(self._record.tuned.configurations))
 
     def _seconds(self, trial: Trial) -> float:
         """What the trial takes, from the record or tried now; infinite where it does not fit."""
@@ -264,7 +316,8 @@ class Tuner:
     def _simulate_s(self, trial: Trial) -> float:
         choice = trial.choice
         graph = self._graph(trial.chunks, trial.budget)
-        costs = self._machine.costs(graph, choice.copies)
+        settled = self._record.tuned.configurations if trial.configured else None
+        costs = self._machine.costs(graph, choice.copies, settled or RULES)
         schedule = make_schedule(
             graph,
             costs,

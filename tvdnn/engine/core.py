@@ -19,7 +19,7 @@ from ..planner.feedback import Feedback, compare, correct
 from ..planner.planning import fitting, floor_of, make_schedule
 from ..planner.schedule import Schedule
 from ..planner.simulate import simulate
-from ..planner.tuned import COPIES, Asked, Choice, choose
+from ..planner.tuned import COPIES, RULES, Asked, Choice, Table, choose
 from ..runtime.arena import Arena
 from ..runtime.binding import Tensors
 from ..runtime.profiler import profile
@@ -53,10 +53,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The graph of a step, and how to plan it and copy."""
+    """The graph of a step, how to plan it and copy, and how its kernels run."""
 
     graph: Graph
     choice: Choice
+    configurations: Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,7 @@ class Core:
         self.control_bytes, self.control = make_control(self.device)
         self.costs: dict[Hashable, Costs] = {}
         self.runners: dict[Hashable, Runner] = {}
-        self.choices: dict[Hashable, Choice] = {}
+        self._chosen: dict[Hashable, Chosen] = {}
         self.feedbacks: dict[Hashable, Feedback] = {}
         self._watches: dict[Hashable, Watch] = {}
         self._unlearnt: set[Hashable] = set()
@@ -181,16 +182,17 @@ class Core:
         feedback, runner = self.feedbacks[key], self.runners[key]
         costs = correct(runner.schedule, self.costs[key], feedback.measured)
         self.costs[key] = costs
-        better = self._better(runner.schedule, costs, self.choices[key])
+        better = self._better(runner.schedule, costs, self._chosen[key])
         if better is not None:
             self.feedbacks[key] = replace(feedback, replanned=True)
             runner.close()
-            self.runners[key] = self._runner_of(better, self.choices[key], updates())
+            self.runners[key] = self._runner_of(better, self._chosen[key], updates())
 
-    def _better(self, present: Schedule, costs: Costs, choice: Choice) -> Schedule | None:
+    def _better(self, present: Schedule, costs: Costs, chosen: Chosen) -> Schedule | None:
         """A schedule that takes less by these costs within the same budgets."""
         try:
-            other = self._plan(Chosen(present.graph, choice), costs, present.budget_nbytes)
+            planned = replace(chosen, graph=present.graph)
+            other = self._plan(planned, costs, present.budget_nbytes)
         except (BudgetError, HostMemoryError):  # by these costs the floor is a little higher
             return None
         faster = simulate(other, costs).step_s < simulate(present, costs).step_s
@@ -252,7 +254,7 @@ class Core:
             self.options.progress(stage, fraction)
 
     def chosen(self, network: Network, settings: Settings) -> Chosen:
-        """The graph of the network and how to plan it, by what is asked and by what tuning found.
+        """The graph of the network and how it runs, by what is asked and by what tuning found.
 
         Chunk sizes that `settings` has are kept.
         """
@@ -260,7 +262,8 @@ class Core:
         if tuned is not None and not self.options.sized:
             settings = with_chunks(settings, tuned.chunks)
         choice = choose(tuned, self.limits.budget, self.limits.asked)
-        return Chosen(fitting(expand(network, settings), self.limits.budget), choice)
+        graph = fitting(expand(network, settings), self.limits.budget)
+        return Chosen(graph, choice, (tuned and tuned.configurations) or RULES)
 
     @property
     def hardware(self) -> str:
@@ -271,10 +274,10 @@ class Core:
         return torch.cuda.get_device_name(self.device) if cuda else DEFAULT_HARDWARE
 
     def _make(self, key: Hashable, chosen: Chosen, updates: Updates) -> Runner:
-        self.choices[key] = chosen.choice
+        self._chosen[key] = chosen
         self.costs[key], budget = self._find_costs(chosen)
         schedule = self._plan(chosen, self.costs[key], budget)
-        return self._runner_of(schedule, chosen.choice, updates)
+        return self._runner_of(schedule, chosen, updates)
 
     def _plan(self, chosen: Chosen, costs: Costs, budget: int | None) -> Schedule:
         return make_schedule(
@@ -287,7 +290,7 @@ class Core:
             progress=self.options.progress,
         )
 
-    def _runner_of(self, schedule: Schedule, choice: Choice, updates: Updates) -> Runner:
+    def _runner_of(self, schedule: Schedule, chosen: Chosen, updates: Updates) -> Runner:
         params = {n: self._copies.get(n, param.detach()) for n, param in self.params.items()}
         params |= self._constants
         tracked = {name: (buffer,) for name, buffer in self.buffers.items()}
@@ -300,7 +303,8 @@ class Core:
             order_seed=self.options.order_seed,
             delay_seed=self.options.delay_seed,
             clock=self.options.clock,
-            copies=choice.copies,
+            copies=chosen.choice.copies,
+            configurations=chosen.configurations,
             progress=self.options.progress,
         )
 
@@ -332,6 +336,7 @@ class Core:
                 kernels=self.kernels,
                 limit=limit,
                 copies=chosen.choice.copies,
+                configurations=chosen.configurations,
                 progress=self.options.progress,
             )
 

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 from ..graph import ChunkSizes, Network
 from ..units import Limit
@@ -12,6 +12,9 @@ ENGINE: Final = "engine"
 KERNEL: Final = "kernel"
 COPIES: Final = (ENGINE, KERNEL)  # by the GPU's copy engines, or by a kernel that stores itself
 DEFAULT_POLICY: Final = "auto"
+Configuration: TypeAlias = Mapping[str, int]  # of a launch: what is not as its kernel's rule has it
+Table: TypeAlias = Mapping[str, Configuration]  # by launch
+RULES: Final[Table] = {}  # by the rules alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +32,14 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The chunk sizes for all policies and budgets, and the choices for budgets, as text."""
+    """Chunk sizes and configurations for all policies and budgets; choices for budgets, as text.
+
+    None where chunk sizes, or configurations, were not tuned.
+    """
 
     chunks: ChunkSizes | None = None
     choices: Mapping[str, Choice] = field(default_factory=dict)
+    configurations: Table | None = None
 
 
 def choose(tuned: Tuned | None, budget: Limit, asked: "Asked") -> Choice:

@@ -41,6 +41,7 @@ from ..kernels import (
     softmax,
     transfer,
 )
+from ..kernels.configurations import Configurations
 
 _MODULES = (
     activation,
@@ -82,13 +83,15 @@ _MODULES = (
 _SUFFIX = "_reference"
 
 
-def kernel_set(name: str) -> SimpleNamespace:
-    """The kernels called `name`: "triton" or "torch"."""
+def kernel_set(name: str, configurations: Configurations | None = None) -> SimpleNamespace:
+    """The kernels called `name`: "triton", which run as configured, or "torch"."""
     if name not in ("triton", "torch"):
         raise InputError(f"kernels {name!r} are not known; choose triton or torch")
     found: dict[str, Callable[..., None]] = {}
     for module in _MODULES:
         found |= _launchers(module, reference=name == "torch")
+    if name == "triton" and configurations is not None:
+        found = {stem: configurations.around(launcher) for stem, launcher in found.items()}
     return SimpleNamespace(**found)
 
 

@@ -4,20 +4,21 @@ import json
 import os
 import platform
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from statistics import median
 
 import torch
 
 from ..graph import RUN_CHUNKS, Graph, Param, Pass, Use, section_rows
+from ..kernels.configurations import Configurations
 from ..memory import aligned
 from ..ops.definition import TORCH_DTYPES, Control
 from ..planner.costs import Link, Profile
 from ..planner.schedule import Action, Lane, Operand, Space, Step
-from ..planner.tuned import ENGINE
+from ..planner.tuned import ENGINE, RULES, Table
 from ..units import GIB
 from .binding import Call, Tensors, bind_step
 from .cache import cache_file, sources, write_whole
@@ -29,8 +30,11 @@ REPEATS = 8  # launches captured together: each one's share of the graph's own s
 REPLAYS = 5
 SCRATCH_NBYTES = 3 * GIB
 COMPILE_THREADS = 12
+OPTIMIZER_SETTING = 0.5  # each of them: updates show in parameters, and stay finite
+SEED = 0  # of random numbers: those of a pass are the same each time
 Samples = dict[str, tuple[tuple[int, float], ...]]
 Rows = tuple[str, int, int]  # buffer, start, stop
+Launch = Callable[["Scratch"], None]
 
 
 def profile(
@@ -40,27 +44,30 @@ def profile(
     kernels: str,
     limit: int | None = None,
     copies: str = ENGINE,
+    configurations: Table = RULES,
     progress: Callable[[str, float], None] | None = None,
 ) -> Profile:
     """Measure every distinct pass of `graph` at several run lengths, on at most `limit` bytes.
 
     The link is that of copies by the copy engines or, as `copies` has it, by a kernel. Parameters
     and optimizer state are read or left alone, never written. Passes measured before on this GPU
-    with these versions and kernels come from the cache.
+    with these versions and kernels, as `configurations` have it, come from the cache.
     """
     cache = _Cache(device, kernels)
     samples: Samples = {}
     most = SCRATCH_NBYTES if limit is None else min(limit, SCRATCH_NBYTES)
     keys = [signature(graph, pass_) for pass_ in graph.passes]
-    new = {key: index for index, key in enumerate(keys) if key not in cache.samples}
-    compile_together(graph, list(new.values()), device, kernels, most)
-    scratch = Scratch(graph, device, kernels, most)
+    new = {k: index for index, k in enumerate(keys) if cache.find(k, configurations) is None}
+    compile_together(graph, list(new.values()), device, kernels, most, configurations)
+    scratch = Scratch(graph, device, kernels, most, configurations)
     for index, (pass_, key) in enumerate(zip(graph.passes, keys, strict=True)):
-        if key not in cache.samples:
-            cache.samples[key] = tuple(
-                (rows, scratch.measure(index, rows)) for rows in scratch.row_counts(pass_)
-            )
-        samples[pass_.name] = cache.samples[key]
+        found = cache.find(key, configurations)
+        if found is None:
+            counts = scratch.row_counts(pass_)
+            scratch.configurations.asked.clear()
+            found = tuple((rows, scratch.measure(index, rows)) for rows in counts)
+            cache.add(key, configurations, scratch.configurations.asked, found)
+        samples[pass_.name] = found
         if progress is not None:
             progress("profiling", (index + 1) / len(graph.passes))
     del scratch
@@ -71,24 +78,44 @@ def profile(
 
 
 def compile_together(
-    graph: Graph, indices: Sequence[int], device: torch.device, kernels: str, limit: int
+    graph: Graph,
+    indices: Sequence[int],
+    device: torch.device,
+    kernels: str,
+    limit: int,
+    configurations: Table = RULES,
 ) -> None:
     """Launch passes once, side by side, on their fewest rows.
 
     Kernels compile when they are first launched, each on one core: those of ResNet-50 take 45 s one
     after the other. Passes that find no room in their thread's share of `limit` are left out.
     """
+
+    def launch(index: int) -> Launch:
+        return lambda scratch: scratch.try_out(index)
+
+    launch_together(
+        [launch(index) for index in indices],
+        lambda threads: Scratch(graph, device, kernels, limit // threads, configurations),
+        device,
+    )
+
+
+def launch_together(
+    launches: Sequence[Launch], make: Callable[[int], "Scratch"], device: torch.device
+) -> None:
+    """Run launches side by side, each thread's on the scratch made for one of so many."""
     threads = min(COMPILE_THREADS, os.cpu_count() or 1)
     local = threading.local()
 
-    def launch(index: int) -> None:
+    def run(launch: Launch) -> None:
         if not hasattr(local, "scratch"):
-            local.scratch = Scratch(graph, device, kernels, limit // threads)
+            local.scratch = make(threads)
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-            local.scratch.try_out(index)
+            launch(local.scratch)
 
     with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(launch, indices))
+        list(pool.map(run, launches))
 
 
 def signature(graph: Graph, pass_: Pass) -> str:
@@ -108,14 +135,35 @@ def signature(graph: Graph, pass_: Pass) -> str:
     return repr((*form, uses, params, min(pass_.domain, pass_.unit)))
 
 
-class Scratch:
-    """Device bytes on which passes are launched to measure them, filled with random numbers."""
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """A launch ready to run, the bytes that it writes, and the tensors outside them."""
 
-    def __init__(self, graph: Graph, device: torch.device, kernels: str, limit: int) -> None:
+    call: Call
+    written: tuple[torch.Tensor, ...]
+    tensors: Tensors
+
+
+class Scratch:
+    """Device bytes on which passes are launched to measure them, filled with random numbers.
+
+    Kernels run as `configurations` have it at the launch.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        device: torch.device,
+        kernels: str,
+        limit: int,
+        configurations: Table = RULES,
+    ) -> None:
         self._graph, self._device, self._limit = graph, device, limit
-        self._kernels = kernel_set(kernels)
+        self.configurations = Configurations(configurations)
+        self._kernels = kernel_set(kernels, self.configurations)
+        self._random = torch.Generator(device)
         self._bytes = torch.empty(0, dtype=torch.uint8, device=device)
-        floats = torch.zeros(8, device=device)
+        floats = torch.full((8,), OPTIMIZER_SETTING, device=device)
         seed = torch.zeros(1, dtype=torch.int64, device=device)
         self._control = Control(floats, torch.ones(1, device=device), seed)
 
@@ -149,6 +197,14 @@ class Scratch:
         captured.replay()
         return median(timed(captured.replay) for _ in range(REPLAYS)) / REPEATS
 
+    def results(self, index: int, rows: int) -> tuple[torch.Tensor, ...]:
+        """The bytes that one launch of pass `index` over `rows` rows leaves, parameters' too."""
+        bound = self._bound(index, rows)
+        bound.call()
+        states = (each for state in bound.tensors.updates.values() for each in state)
+        left = (*bound.written, *(each for each in states if each is not None))
+        return tuple(each.contiguous().view(-1).view(torch.uint8).clone() for each in left)
+
     def _stand_ins_nbytes(self, pass_: Pass) -> int:
         """Bytes of the stand-ins for parameters, and of optimizer state beside those updated."""
         names = [name for name in (*pass_.params, *pass_.updates, *pass_.updates) if name]
@@ -173,16 +229,22 @@ class Scratch:
 
     def call(self, index: int, rows: int) -> Call:
         """A launch of pass `index` over its first `rows` rows, ready to run."""
+        return self._bound(index, rows).call
+
+    def _bound(self, index: int, rows: int) -> _Bound:
         pass_ = self._graph.passes[index]
         operands = self._operands(pass_, rows)
         self._reserve(self._nbytes(pass_, rows))
         memory = Memory(self._bytes, torch.empty(0, dtype=torch.uint8))
+        self._random.manual_seed(SEED)
         self._fill(memory, operands)
         reads = tuple(operands[self._rows(use, rows)] for use in pass_.reads)
         writes = tuple(operands[self._rows(use, rows)] for use in pass_.writes)
         step = Step(Lane.COMPUTE, Action.LAUNCH, 0, index, 0, rows, reads, writes)
         tensors = self._tensors(pass_)
-        return bind_step(self._graph, step, memory, tensors, self._kernels, by_unit=False)
+        call = bind_step(self._graph, step, memory, tensors, self._kernels, by_unit=False)
+        written = tuple(memory.raw(operand) for operand in writes)
+        return _Bound(call, written, tensors)
 
     def _reserve(self, nbytes: int) -> None:
         if nbytes > self._bytes.numel():
@@ -201,7 +263,7 @@ class Scratch:
             if not view.is_floating_point():
                 view.zero_()
                 continue
-            view.normal_()
+            view.normal_(generator=self._random)
             if self._graph.dtype == "tf32" and view.dtype == torch.float32:
                 self._kernels.cast(view, view, precision="tf32")
 
@@ -218,24 +280,49 @@ class Scratch:
         return Tensors(stand_ins, states, self._control)
 
     def _stand_in(self, param: Param) -> torch.Tensor:
-        values = torch.randn(param.shape, device=self._device)
+        values = torch.randn(param.shape, device=self._device, generator=self._random)
         return values.to(TORCH_DTYPES[param.dtype])
 
 
 class _Cache:
-    """Measurements on disk, one file per GPU, versions and kernel sources."""
+    """Measurements on disk, one file per GPU, versions and kernel sources.
+
+    Of each pass it knows the launches that asked for configurations: only theirs tell its
+    measurements apart.
+    """
 
     def __init__(self, device: torch.device, kernels: str) -> None:
         parts = (kernels, sources(), platform.machine())
         self._path = cache_file("profile", torch.cuda.get_device_name(device), *parts)
         stored = json.loads(self._path.read_text()) if self._path.exists() else {}
         samples = stored.get("samples", {})
-        self.samples: Samples = {key: tuple(map(tuple, rows)) for key, rows in samples.items()}
+        self._samples: Samples = {key: tuple(map(tuple, rows)) for key, rows in samples.items()}
+        self._asked: dict[str, list[str]] = stored.get("asked", {})
         names = {field.name for field in fields(Link)}
         links = stored.get("links", {}).items()
         self.links = {copies: Link(**link) for copies, link in links if link.keys() == names}
 
+    def find(self, key: str, configurations: Table) -> tuple[tuple[int, float], ...] | None:
+        """The seconds of a pass as configured, where they were measured."""
+        return self._samples.get(self._name(key, configurations))
+
+    def add(
+        self,
+        key: str,
+        configurations: Table,
+        asked: Iterable[str],
+        samples: tuple[tuple[int, float], ...],
+    ) -> None:
+        self._asked[key] = sorted(asked)
+        self._samples[self._name(key, configurations)] = samples
+
+    def _name(self, key: str, configurations: Table) -> str:
+        asked = [each for each in self._asked.get(key, ()) if each in configurations]
+        own = [(each, sorted(configurations[each].items())) for each in asked]
+        return repr((key, own)) if own else key
+
     def save(self) -> None:
         """Write what was measured, in one go."""
         links = {copies: asdict(link) for copies, link in self.links.items()}
-        write_whole(self._path, {"samples": self.samples, "links": links})
+        found = {"samples": self._samples, "asked": self._asked, "links": links}
+        write_whole(self._path, found)

@@ -16,8 +16,9 @@ EMPTY: Final[Mapping[str, Any]] = {"trials": {}, "chunks": None, "choices": {}}
 class Record:
     """The record of `network`, computed in `dtype`, on the machine called `hardware`.
 
-    `trials` are the seconds of a step that each thing tried takes, None where it has no room;
-    `tuned` is what was settled.
+    `trials` are the seconds of a step that each thing tried takes, or the share of its time that a
+    launch takes as configured; None where it has no room, or is refused. `tuned` is what was
+    settled.
     Each change is on disk when it is made, so that what was tried is never lost.
     """
 
@@ -43,7 +44,9 @@ class Record:
     def _save(self) -> None:
         chunks = None if self.tuned.chunks is None else asdict(self.tuned.chunks)
         choices = {budget: asdict(choice) for budget, choice in self.tuned.choices.items()}
-        write_whole(self.path, {"trials": self.trials, "chunks": chunks, "choices": choices})
+        configurations = self.tuned.configurations
+        found = {"chunks": chunks, "choices": choices, "configurations": configurations}
+        write_whole(self.path, {"trials": self.trials, **found})
 
 
 def find_tuned(hardware: str, network: Network, dtype: str) -> Tuned | None:
@@ -66,4 +69,4 @@ def _tuned(stored: Mapping[str, Any]) -> Tuned:
     found = stored["chunks"]
     chunks = found and ChunkSizes(found["default"], tuple(map(tuple, found["classes"])))
     choices = {budget: Choice(**choice) for budget, choice in stored["choices"].items()}
-    return Tuned(chunks, choices)
+    return Tuned(chunks, choices, stored.get("configurations"))

@@ -8,11 +8,12 @@ import torch
 from ..errors import DeviceError, EngineError, InputError
 from ..graph import Value
 from ..graph.network import channels_last_axes
+from ..kernels.configurations import Configurations
 from ..ops.expand import DTYPES
 from ..planner.costs import Costs
 from ..planner.schedule import Schedule
 from ..planner.timeline import Timeline
-from ..planner.tuned import ENGINE
+from ..planner.tuned import ENGINE, RULES, Table
 from .arena import Arena
 from .binding import Call, Lap, Place, Tensors, bind, input_places, output_places, place_view
 from .cpu import CpuExecutor
@@ -30,8 +31,8 @@ class Runner:
     On a GPU it runs every kernel once on scratch bytes and captures the halves as graphs, and does
     so again when arena or slab have grown. `order_seed` randomizes the order of steps on the CPU,
     `delay_seed` delays them at random on a GPU. On the CPU steps are timed as on a machine whose
-    costs are the `clock`. `copies` tells what copies, a copy engine or a kernel. After an exception
-    in a step the runner is dead and says so.
+    costs are the `clock`. `copies` tells what copies, a copy engine or a kernel, `configurations`
+    how kernels run. After an exception in a step the runner is dead and says so.
     """
 
     def __init__(
@@ -46,12 +47,14 @@ class Runner:
         delay_seed: int | None = None,
         clock: Costs | None = None,
         copies: str = ENGINE,
+        configurations: Table = RULES,
         progress: Progress | None = None,
     ) -> None:
         self.schedule = schedule
         self._tensors = tensors
         self._by_unit = kernels == "torch" and arena.device.type == "cpu"
-        self._kernels = kernel_set(kernels)
+        own = Configurations(configurations) if configurations else None
+        self._kernels = kernel_set(kernels, own)
         self._precision = DTYPES[schedule.graph.dtype][1]
         self._arena, self._slab = arena, slab
         self._order_seed, self._delay_seed = order_seed, delay_seed
