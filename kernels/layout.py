@@ -87,10 +87,11 @@ def _permute_kernel(
     BLOCK_W: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64)
+    tiles = tl.cdiv(width, BLOCK_W)
+    row = tl.program_id(0).to(tl.int64) // tiles
     n, h = row // height, row % height
-    w = tl.program_id(1).to(tl.int64) * BLOCK_W
-    c = tl.program_id(2).to(tl.int64) * BLOCK_C
+    w = tl.program_id(0).to(tl.int64) % tiles * BLOCK_W
+    c = tl.program_id(1).to(tl.int64) * BLOCK_C
     src_ptr += n * src_stride_n + h * src_stride_h + w * src_stride_w + c * src_stride_c
     dst_ptr += n * dst_stride_n + h * dst_stride_h + w * dst_stride_w + c * dst_stride_c
     offs_w = tl.arange(0, BLOCK_W)[:, None]  # [BLOCK_W, 1]
@@ -128,7 +129,8 @@ def _permute(src: Tensor, dst: Tensor, precision: str) -> None:
     samples, height, width, channels = src.shape
     block_c = min(triton.next_power_of_2(channels), TILE_CHANNELS)
     block_w = min(triton.next_power_of_2(width), TILE // block_c)
-    grid = (samples * height, triton.cdiv(width, block_w), triton.cdiv(channels, block_c))
+    tiles = samples * height * triton.cdiv(width, block_w)
+    grid = (tiles, triton.cdiv(channels, block_c))
     _permute_kernel[grid](
         src,
         dst,

@@ -131,3 +131,12 @@ def test_repeats_and_large_offsets(generator: torch.Generator) -> None:
     unstage(target, source)
     assert source[1, -1, -1, -1] == 3.0
     assert source[1].count_nonzero() == 1
+
+
+@pytest.mark.gpu
+def test_an_image_of_more_tiles_than_a_grid_has_columns(generator: torch.Generator) -> None:
+    x = randn(1, 3, 8192, 8200, generator=generator)
+    y, expected = (poisoned(1, 8192, 8200, 3, dtype=torch.bfloat16) for _ in range(2))
+    stage(x, y)
+    stage_reference(x, expected)
+    assert torch.equal(y, expected)
