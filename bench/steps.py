@@ -23,7 +23,9 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -183,7 +185,7 @@ def soak(options: argparse.Namespace) -> tuple[str, str, Rows]:
     x, y = batch("vgg16", 256)
     slab, oracle = Slab(pinned=True), Oracle()
     rows = [run("vgg16", "keep", None, x, y, options.dtype, slab, oracle)]
-    trainer, _ = prepare("vgg16", "vdnn-conv", 6, x, options.dtype, slab)
+    trainer, *_ = prepare("vgg16", "vdnn-conv", 6, x, options.dtype, slab)
     seconds, device, host = [], [], []
     for index in range(1000):
         seconds.append(timed(lambda: trainer.step(x, y)))
@@ -192,9 +194,8 @@ def soak(options: argparse.Namespace) -> tuple[str, str, Rows]:
             host.append(resident_nbytes())
     first, last = median(seconds[:100]), median(seconds[-100:])
     losses = tuple(trainer.step(x, y).item() for _ in range(2))
-    row = measured(
-        trainer, case("vgg16", "vdnn-conv", 6, x, options.dtype), median(seconds), losses
-    )
+    chosen = case("vgg16", "vdnn-conv", 6, x, options.dtype)
+    row = measured(trainer, chosen, median(seconds), losses, trainer.peak_nbytes())
     row |= {"first_100_s": first, "last_100_s": last}
     row |= {"device_growth_bytes": device[-1] - device[0], "host_growth_bytes": host[-1] - host[0]}
     rows.append(row)
@@ -241,9 +242,13 @@ def budgets(options: argparse.Namespace) -> tuple[str, str, Rows]:
         x, y = batch(net, size)
         oracle = Oracle()
         rows.append(run(net, "keep", None, x, y, options.dtype, slab, oracle))
-        for budget in spaced(net, policy, x, options.dtype, slab):
-            rows.append(run(net, policy, budget, x, y, options.dtype, slab, oracle))
+        cases = [
+            (net, size, policy, budget, options.dtype, oracle)
+            for budget in spaced(net, policy, x, options.dtype, slab)
+        ]
         del x, y
+        with ProcessPoolExecutor(len(cases), mp_context=get_context("spawn")) as pool:
+            rows += pool.map(swapped, *zip(*cases, strict=True))
     note = (
         f"Budgets evenly from {LEAST} times the floor of {policy} to {MOST} of what keep "
         "takes; predicted before any step ran. `equal`: losses and weights as keep's."
@@ -251,11 +256,18 @@ def budgets(options: argparse.Namespace) -> tuple[str, str, Rows]:
     return f"Swaps alone at five budgets, {options.dtype}", note, rows
 
 
+def swapped(
+    net: str, size: int, policy: str, budget: float, dtype: str, oracle: Oracle
+) -> dict[str, Any]:
+    """A row of `budgets`: plans take longest, so each is made by a process of its own."""
+    return run(net, policy, budget, *batch(net, size), dtype, Slab(pinned=True), oracle)
+
+
 def spaced(
     net: str, policy: str, x: torch.Tensor, dtype: str, slab: Slab, count: int = 5
 ) -> list[float]:
     """So many budgets of a policy, in GiB."""
-    trainer, _ = prepare(net, "keep", None, x, dtype, slab)
+    trainer, *_ = prepare(net, "keep", None, x, dtype, slab)
     floor, _ = floor_of(trainer.graph, trainer.costs, policy)
     first, last = LEAST * floor, MOST * trainer.schedule.peak_nbytes
     release(trainer)

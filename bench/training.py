@@ -5,8 +5,7 @@ import fcntl
 import gc
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -87,9 +86,12 @@ def prepare(
     *,
     host_cap: int = HOST_CAP,
     **options: Any,
-) -> tuple[tvdnn.Trainer, nn.Module]:
+) -> tuple[tvdnn.Trainer, nn.Module, float]:
+    """A trainer, its network and the seconds that it took to make."""
     gc.collect()  # what others hold is measured as the trainer is made
     net = initial(name).cuda()
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
     limit = None if budget is None else round(budget * GIB)
     host = min(available_nbytes() + slab.nbytes, host_cap)
     trainer = tvdnn.Trainer(
@@ -105,7 +107,7 @@ def prepare(
         feedback=False,
         **options,
     )
-    return trainer, net
+    return trainer, net, time.perf_counter() - begin
 
 
 def run(
@@ -120,15 +122,19 @@ def run(
     **options: Any,
 ) -> dict[str, Any]:
     """A row: 20 steps of one policy at one budget, none if they do not fit."""
-    begin = time.perf_counter()
+    turn = Turn()
     try:
-        trainer, net = prepare(name, policy, budget, x, dtype, slab, **options)
+        trainer, net, ready = prepare(
+            name, policy, budget, x, dtype, slab, progress=turn, **options
+        )
     except DeviceError:
+        turn.give()
         whole = torch.cuda.get_device_properties().total_memory
         if budget is not None:
             raise
         return run(name, policy, whole / GIB, x, y, dtype, slab, oracle, **options)
     except BudgetError as error:
+        turn.give()
         chosen = case(name, policy, budget, x, dtype)
         graph = training_graph(
             initial(name).to("meta"),
@@ -143,27 +149,27 @@ def run(
         ).to_json()
         show(row)
         return row
-    ready = time.perf_counter() - begin
     found: list[torch.Tensor] = []
 
     def step() -> None:
         found.append(trainer.step(x, y))
 
     first_s = timed(step)
-    with turn():
-        step()
-        step_s = paced(step)
-        losses = [loss.item() for loss in found]
-        equal = oracle.equals(losses, net)
-        allocated = torch.cuda.max_memory_allocated()
-        chosen = case(name, policy, budget, x, dtype)
-        row = measured(trainer, chosen, step_s, tuple(losses), x, y)
+    step()
+    step_s = paced(step)
+    losses = [loss.item() for loss in found]
+    equal = oracle.equals(losses, net)
+    allocated = torch.cuda.max_memory_allocated()
+    peak, timeline = trainer.peak_nbytes(), trainer.timeline(x, y)
+    busy = {"busy_share": busy_share(lambda: trainer.step(x, y))} if policy == "keep" else {}
+    turn.give()
+    chosen = case(name, policy, budget, x, dtype)
+    row = measured(trainer, chosen, step_s, tuple(losses), peak, timeline)
     row |= {"equal": equal, "max_memory_allocated": allocated}
     row |= {"ready_s": ready, "first_step_s": ready + first_s}
     row["construction_peak_bytes"] = trainer.construction_peak_nbytes
     row["chunk_size"] = trainer.graph.chunk_size
-    if policy == "keep":
-        row["busy_share"] = busy_share(lambda: trainer.step(x, y))
+    row |= busy
     row["link_rate"] = min(trainer.costs.link.to_host, trainer.costs.link.to_device)
     show(row)
     release(trainer)
@@ -182,11 +188,10 @@ def measured(
     chosen: Case,
     step_s: float,
     losses: tuple[float, ...],
-    *batch: torch.Tensor,
+    peak: int,
+    timeline: Timeline | None = None,
 ) -> dict[str, Any]:
-    """The row of a trainer that ran; a batch is for one more step, to measure its timeline."""
-    peak = trainer.peak_nbytes()
-    timeline = trainer.timeline(*batch) if batch else None
+    """The row of a trainer that ran."""
     costs, budget = trainer.costs, chosen.budget_bytes
     floor = Floor(*floor_of(trainer.graph, costs, chosen.policy))
     least = bound_of(trainer.graph, costs, chosen.policy, budget=budget)
@@ -295,8 +300,10 @@ def peer(
         step()
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()  # without the search for algorithms in the first steps
-    with turn():
-        step_s = paced(step)
+    turn = Turn()
+    turn.take()
+    step_s = paced(step)
+    turn.give()
     own_copy = 0 if inputs is x else x.numel() * x.element_size()
     policy += f", {parts} parts" if parts > 1 else ""
     row = {"net": name, "batch": x.shape[0], "image_size": x.shape[2], "dtype": dtype}
@@ -311,15 +318,27 @@ def peer(
     return row
 
 
-@contextmanager
-def turn() -> Iterator[None]:
-    """The turn of one job to be timed, where several of a host have a GPU each.
+class Turn:
+    """A job's turn to use a GPU, where several of a host run side by side.
 
-    Three that copied at once took up to 13% longer.
+    Told of a trainer's progress, it is taken for all but planning. Three jobs that copied at once,
+    each on a GPU of its own, took up to 13% longer.
     """
-    with (Path(gettempdir()) / "tvdnn-bench.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+
+    def __init__(self) -> None:
+        self._lock = (Path(gettempdir()) / "tvdnn-bench.lock").open("w")
+
+    def take(self) -> None:
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+
+    def give(self) -> None:
+        fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+    def __call__(self, stage: str, fraction: float) -> None:
+        if (stage, fraction) == ("planning", 0.0):
+            self.give()
+        elif stage in ("profiling", "planning"):
+            self.take()
 
 
 def paced(step: Callable[[], object]) -> float:

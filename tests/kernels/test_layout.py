@@ -135,8 +135,8 @@ def test_repeats_and_large_offsets(generator: torch.Generator) -> None:
 
 @pytest.mark.gpu
 def test_an_image_of_more_tiles_than_a_grid_has_columns(generator: torch.Generator) -> None:
-    x = randn(1, 3, 8192, 8200, generator=generator)
-    y, expected = (poisoned(1, 8192, 8200, 3, dtype=torch.bfloat16) for _ in range(2))
+    x = randn((1, 3, 8192, 8200), torch.float32, generator)
+    y, expected = (poisoned((1, 8192, 8200, 3), torch.bfloat16, x.device) for _ in range(2))
     stage(x, y)
     stage_reference(x, expected)
     assert torch.equal(y, expected)
