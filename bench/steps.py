@@ -43,6 +43,7 @@ from bench.training import (
     Oracle,
     Rows,
     case,
+    graph_of,
     measured,
     peers,
     prepare,
@@ -53,6 +54,7 @@ from bench.training import (
 from tvdnn.cli import main as tvdnn_command
 from tvdnn.planner.planning import DEFAULT_CHUNK_SIZE, floor_of
 from tvdnn.planner.tuned import ENGINE
+from tvdnn.runtime.profiler import profile
 from tvdnn.runtime.slab import Slab
 from tvdnn.units import GIB
 
@@ -84,6 +86,7 @@ def main() -> None:
     parser.add_argument("--image-size", type=int, help="the network's own unless given")
     parser.add_argument("--parts", type=int, nargs="*", default=(4, 8, 16))
     parser.add_argument("--inside", type=float, nargs="*", default=())
+    parser.add_argument("--steps", type=int, default=STEPS, help="of each of our rows of `compare`")
     parser.add_argument("--host", type=float, default=HOST_CAP / GIB, help="GiB, of `--inside`")
     parser.add_argument("--dtype", choices=("bf16", "tf32"), default="bf16")
     parser.add_argument("--policies", default=",".join(POLICIES))
@@ -117,13 +120,15 @@ def compare(options: argparse.Namespace) -> tuple[str, str, Rows]:
     slab, oracle, policy = Slab(pinned=True), Oracle(), options.policy or "auto"
     held = sum(value.numel() * value.element_size() for value in (x, y))
     with empty_caches() if options.cold else nullcontext():
-        kept = run(options.net, "keep", None, x, y, options.dtype, slab, oracle)
+        kept = run(
+            options.net, "keep", None, x, y, options.dtype, slab, oracle, steps=options.steps
+        )
         rows.append(kept | ({"cold_s": kept["first_step_s"]} if options.cold else {}))
     for inside in options.inside:
         budget = inside - held / GIB
         row = run(
             options.net, policy, budget, x, y, options.dtype, slab, oracle,
-            host_cap=round(options.host * GIB),
+            host_cap=round(options.host * GIB), steps=options.steps,
         )  # fmt: skip
         rows.append(row | {"inside_bytes": round(inside * GIB)})
     note = (
@@ -241,10 +246,11 @@ def budgets(options: argparse.Namespace) -> tuple[str, str, Rows]:
     for net, size in _named(SWEPT, options.nets):
         x, y = batch(net, size)
         oracle = Oracle()
-        rows.append(run(net, "keep", None, x, y, options.dtype, slab, oracle))
+        kept = run(net, "keep", None, x, y, options.dtype, slab, oracle)
+        rows.append(kept)
         cases = [
             (net, size, policy, budget, options.dtype, oracle)
-            for budget in spaced(net, policy, x, options.dtype, slab)
+            for budget in spaced(net, policy, x, options.dtype, kept["planned_peak_bytes"])
         ]
         del x, y
         with ProcessPoolExecutor(len(cases), mp_context=get_context("spawn")) as pool:
@@ -264,13 +270,12 @@ def swapped(
 
 
 def spaced(
-    net: str, policy: str, x: torch.Tensor, dtype: str, slab: Slab, count: int = 5
+    net: str, policy: str, x: torch.Tensor, dtype: str, kept: int, count: int = 5
 ) -> list[float]:
-    """So many budgets of a policy, in GiB."""
-    trainer, *_ = prepare(net, "keep", None, x, dtype, slab)
-    floor, _ = floor_of(trainer.graph, trainer.costs, policy)
-    first, last = LEAST * floor, MOST * trainer.schedule.peak_nbytes
-    release(trainer)
+    """So many budgets of a policy, in GiB, where all is kept in so many bytes."""
+    graph = graph_of(net, x, dtype)
+    floor, _ = floor_of(graph, profile(graph, device=x.device, kernels="triton"), policy)
+    first, last = LEAST * floor, MOST * kept
     return [(first + (last - first) * n / (count - 1)) / GIB for n in range(count)]
 
 

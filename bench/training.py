@@ -22,6 +22,7 @@ from bench.nets import loss_of, net_of, network
 from tests.accuracy import eager
 from tvdnn.engine import training_graph
 from tvdnn.errors import BudgetError, DeviceError
+from tvdnn.graph import Graph
 from tvdnn.planner.costs import Costs, Link
 from tvdnn.planner.planning import DEFAULT_CHUNK_SIZE, bound_of, floor_of
 from tvdnn.planner.schedule import Lane, Schedule
@@ -30,8 +31,8 @@ from tvdnn.report.rows import Case, Floor, Measurement, infeasible_row, measured
 from tvdnn.runtime.slab import Slab, available_nbytes
 from tvdnn.units import GIB
 
-WARM, GROUPS, EACH = 2, 3, 6
-STEPS = WARM + GROUPS * EACH
+WARM, GROUPS = 2, 3
+STEPS = 20
 BUSY_STEPS = 5
 HOST_CAP = 110 * GIB
 AUTOCAST = "torch.compile, autocast"
@@ -119,9 +120,11 @@ def run(
     dtype: str,
     slab: Slab,
     oracle: Oracle,
+    *,
+    steps: int = STEPS,
     **options: Any,
 ) -> dict[str, Any]:
-    """A row: 20 steps of one policy at one budget, none if they do not fit."""
+    """A row: so many steps of one policy at one budget, none if they do not fit."""
     turn = Turn()
     try:
         trainer, net, ready = prepare(
@@ -132,17 +135,11 @@ def run(
         whole = torch.cuda.get_device_properties().total_memory
         if budget is not None:
             raise
-        return run(name, policy, whole / GIB, x, y, dtype, slab, oracle, **options)
+        return run(name, policy, whole / GIB, x, y, dtype, slab, oracle, steps=steps, **options)
     except BudgetError as error:
         turn.give()
         chosen = case(name, policy, budget, x, dtype)
-        graph = training_graph(
-            initial(name).to("meta"),
-            x.to("meta"),
-            optimizer=SGD,
-            loss_weights=net_of(name).weights,
-            dtype=dtype,
-        )
+        graph = graph_of(name, x, dtype)
         floor = Floor(error.floor_nbytes, error.step)
         row = infeasible_row(
             chosen, floor, baseline_nbytes=graph.baseline_nbytes, simulated=False
@@ -156,7 +153,7 @@ def run(
 
     first_s = timed(step)
     step()
-    step_s = paced(step)
+    step_s = paced(step, (steps - WARM) // GROUPS)
     losses = [loss.item() for loss in found]
     equal = oracle.equals(losses, net)
     allocated = torch.cuda.max_memory_allocated()
@@ -174,6 +171,17 @@ def run(
     show(row)
     release(trainer)
     return row
+
+
+def graph_of(name: str, x: torch.Tensor, dtype: str) -> Graph:
+    """What a trainer of the network plans."""
+    return training_graph(
+        initial(name).to("meta"),
+        x.to("meta"),
+        optimizer=SGD,
+        loss_weights=net_of(name).weights,
+        dtype=dtype,
+    )
 
 
 def case(name: str, policy: str, budget: float | None, x: torch.Tensor, dtype: str) -> Case:
@@ -302,7 +310,7 @@ def peer(
     torch.cuda.reset_peak_memory_stats()  # without the search for algorithms in the first steps
     turn = Turn()
     turn.take()
-    step_s = paced(step)
+    step_s = paced(step, (STEPS - WARM) // GROUPS)
     turn.give()
     own_copy = 0 if inputs is x else x.numel() * x.element_size()
     policy += f", {parts} parts" if parts > 1 else ""
@@ -341,12 +349,12 @@ class Turn:
             self.take()
 
 
-def paced(step: Callable[[], object]) -> float:
-    """Seconds of a step among others behind it, as in training: the median of some groups of them.
+def paced(step: Callable[[], object], each: int) -> float:
+    """Seconds of a step among others behind it, as in training: the median of groups of so many.
 
     A step by itself waits for the host, which takes 1 ms to launch DenseNet-121's 1,500 kernels.
     """
-    return median(timed(lambda: [step() for _ in range(EACH)]) for _ in range(GROUPS)) / EACH
+    return median(timed(lambda: [step() for _ in range(each)]) for _ in range(GROUPS)) / each
 
 
 def timed(run: Callable[[], object]) -> float:
