@@ -173,6 +173,7 @@ TABLE: tuple[tuple[str, Text], ...] = (
     ("kernels run", _share("busy_share")),
     ("first step s, caches empty", _joined(lambda seconds: f"{seconds:.1f}", ("cold_s",))),
     ("same bits as keep", _equal),
+    ("seeds", _joined(str, ("seeds",))),
     ("losses' error", _ratio("loss_ratio")),
     ("gradients' error, median", _ratio("gradient_ratio")),
     ("largest", _ratio("worst_gradient_ratio")),
