@@ -158,6 +158,7 @@ TABLE: tuple[tuple[str, Text], ...] = (
     _reported("images/s"),
     ("predicted ms", _prediction),
     _reported("bound ms"),
+    ("relaxed ms", _milliseconds("relaxed_s")),
     _reported("slowdown"),
     _reported("planned peak"),
     _reported("measured peak"),
