@@ -80,9 +80,9 @@ def make_schedule(
 ) -> Schedule:
     """The checked schedule of `policy` inside `budget` device and `host_budget` pinned bytes.
 
-    With `lead` no prefetch is issued more slots ahead of its use. Raises InputError for an unknown
-    policy and a `lead` below 0, BudgetError (with the floor) where the policy has no
-    schedule that fits.
+    With `lead` no prefetch is issued more slots ahead of its use, unless the plan then fits the
+    budgets no more: a lead makes no floor higher. Raises InputError for an unknown policy and a
+    `lead` below 0, BudgetError (with the floor) where the policy has no schedule that fits.
     """
 
     if lead is not None and lead < 0:
@@ -93,7 +93,8 @@ def make_schedule(
         schedule = _schedule(graph, costs, policy, budget, host_budget)
         plan = schedule.plan if lead is None else schedule.plan.led(lead)
         if plan.transfers != schedule.plan.transfers:
-            schedule = lower(graph, plan, costs, budget=budget, host_budget=host_budget)
+            led = _lowered(graph, plan, costs, budget=budget, host_budget=host_budget)
+            schedule = led or schedule
         check(schedule)
     if progress is not None:
         progress("planning", 1.0)
