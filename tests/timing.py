@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from math import inf
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -12,11 +13,11 @@ def cpu_s(run: Callable[[], T], limit_s: float) -> tuple[T, float]:
 
     A neighbour on the other thread of a core makes them up to twice as many.
     """
-    begin = time.process_time()
-    result = run()
-    seconds = time.process_time() - begin
-    if seconds < limit_s:
-        return result, seconds
-    begin = time.process_time()
-    run()
-    return result, min(seconds, time.process_time() - begin)
+    least_s = inf
+    for _ in range(2):
+        begin = time.process_time()
+        result = run()
+        least_s = min(least_s, time.process_time() - begin)
+        if least_s < limit_s:
+            break
+    return result, least_s
