@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tvdnn.memory import ALIGNMENT, Extent, Stay, place, placement
+from tvdnn.memory import ALIGNMENT, Extent, Stay, fit, place, placement
 
 UNIT = ALIGNMENT
 
@@ -71,6 +71,31 @@ def test_the_mark_is_at_least_what_lives_at_once(extents: list[Extent]) -> None:
     _, high_water = place(extents)
     assert live <= high_water
     assert high_water <= sum(extent.nbytes + ALIGNMENT for extent in extents)
+
+
+@settings(max_examples=300, derandomize=True, deadline=None)
+@given(st.lists(extents_of(), min_size=1, max_size=30), st.integers(1, 40))
+def test_what_fits_shares_no_byte_in_the_room(extents: list[Extent], units: int) -> None:
+    """Whichever end of the room it goes to."""
+    bases, misfits = fit(extents, units * UNIT)
+    stays = [
+        stay._replace(offset=bases[index] + stay.offset)
+        for index, extent in enumerate(extents)
+        if index not in misfits
+        for stay in extent.stays
+    ]
+    for index, stay in enumerate(stays):
+        assert 0 <= stay.offset <= units * UNIT - stay.nbytes
+        assert not any(share_bytes(stay, other) for other in stays[:index])
+    assert all(base % ALIGNMENT == 0 for base in bases)
+
+
+def test_what_is_brief_goes_to_the_other_end() -> None:
+    """Where it would lie between what lasts."""
+    lasting = [one(UNIT, time, 200 + time) for time in (0, 2)]
+    brief = [one(UNIT, 1, 2), one(UNIT, 2, 3)]
+    late = one(2 * UNIT, 4, 200)
+    assert fit([*lasting, *brief, late], 4 * UNIT)[1] == ()
 
 
 def test_nothing_takes_nothing() -> None:

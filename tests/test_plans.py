@@ -16,6 +16,7 @@ from tvdnn.graph import Graph
 from tvdnn.optim import SGD
 from tvdnn.planner.check import check
 from tvdnn.planner.costs import Link, Roofline
+from tvdnn.planner.gaps import Gap, dirty
 from tvdnn.planner.hardware import load
 from tvdnn.planner.lower import floor_nbytes, lower
 from tvdnn.planner.plan import Plan, Segment, Slot, Transfer
@@ -183,7 +184,7 @@ def test_some_sections_of_a_map_stay(net: nn.Sequential, graph: Graph, count: in
 
 
 def test_a_map_leaves_more_than_once(net: nn.Sequential, graph: Graph) -> None:
-    """Between two uses in the forward half, and again until backward."""
+    """Between two uses in the forward half, and again until backward, without a second copy."""
     segments = keep(graph).segments
     stops = [slot_of(graph, segments, name) for name in ("0 forward", "1 forward", "2 forward")] + [
         slot_of(graph, segments, "2 grad_weight")
@@ -192,9 +193,20 @@ def test_a_map_leaves_more_than_once(net: nn.Sequential, graph: Graph) -> None:
         Transfer("0", 0, BATCH, leave, back, opens=leave) for leave, back in pairwise(stops[1:])
     )
     schedule = lower(graph, Plan("hand", segments, transfers), COSTS)
-    assert schedule.offloaded_nbytes == 2 * BATCH * INNER_SECTION_NBYTES
+    assert schedule.offloaded_nbytes == BATCH * INNER_SECTION_NBYTES
+    returned = [step for step in schedule.steps if step.lane is Lane.PREFETCH]
+    assert len(returned) == 2 * BATCH
     assert len([s for s in schedule.residencies if s.buffer == "0"]) == 3 * BATCH
     same_as_keep(net, graph, schedule)
+
+
+def test_what_was_written_since_is_copied_again() -> None:
+    """Else the host still has it."""
+    times = ((1, 3, 0), (4, 6, 0), (7, 9, 6), (9, 12, 6))  # last use, return, written
+    gaps = [Gap("a", 0, 8, last, back, last, back, last, done) for last, back, done in times]
+    other = replace(gaps[1], section=1)
+    assert set(dirty([*reversed(gaps), other])) == {gaps[0], gaps[2], other}
+    assert set(dirty(gaps[2:])) == {gaps[2]}
 
 
 def test_a_reader_of_a_reduction_has_no_place_in_its_segment(graph: Graph) -> None:

@@ -17,6 +17,7 @@ FEW, MANY = 3000, 12_000  # extents up to which four orders are tried, and two
 FEW_STAYS = 256  # up to which looking at each is faster than at arrays
 MANY_LATEST = 8  # new ones, from which all are sorted anew
 FEW_MISFITS = 3  # up to which another kind of gap is tried
+BRIEF = 0.02  # of all times: what lasts no longer goes to the other end, if that helps
 
 Array = npt.NDArray[np.int64]
 Placed: TypeAlias = tuple[tuple[int, ...], int]
@@ -86,13 +87,17 @@ def place(
 def fit(extents: Sequence[Extent], room: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Base addresses below `room` as `place` gives them, and the extents that find none.
 
-    Each extent goes by its start into the first gap; if few are left out then into the gap that is
-    least too large, should that leave out fewer. The base of one that finds no place is 0.
+    Each extent goes by its start into the first gap; if some are left out then what is brief goes
+    into the last, and if few are then all go into the gap that is least too large, should that
+    leave out fewer. The base of one that finds no place is 0.
     """
-    found = _fit_in(extents, room, tight=False)
-    if not 0 < len(found[1]) <= FEW_MISFITS:
-        return found
-    return min(found, _fit_in(extents, room, tight=True), key=_misfits)
+    found = _fit_in(extents, room)
+    if found[1]:
+        span = max(extent.last for extent in extents)
+        found = min(found, _fit_in(extents, room, brief=round(BRIEF * span)), key=_misfits)
+    if 0 < len(found[1]) <= FEW_MISFITS:
+        found = min(found, _fit_in(extents, room, tight=True), key=_misfits)
+    return found
 
 
 def _misfits(found: tuple[tuple[int, ...], tuple[int, ...]]) -> int:
@@ -100,13 +105,15 @@ def _misfits(found: tuple[tuple[int, ...], tuple[int, ...]]) -> int:
 
 
 def _fit_in(
-    extents: Sequence[Extent], room: int, *, tight: bool
+    extents: Sequence[Extent], room: int, *, tight: bool = False, brief: int = 0
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """What `fit` finds, in one kind of gap."""
+    """What `fit` finds, in the first gaps or in `tight` ones; in the last for what is `brief`."""
     bases, misfits = [0] * len(extents), list[int]()
     taken = _TakenByStart(sum(len(e.stays) for e in extents), tight=tight)
     for index in _by_start(extents):
-        base = taken.base(extents[index])
+        extent = extents[index]
+        highest = extent.last - extent.first < brief and len(extent.stays) == 1
+        base = taken.top_base(extent, room) if highest else taken.base(extent)
         if base + extents[index].nbytes > room:
             misfits.append(index)
         else:
@@ -351,6 +358,16 @@ class _TakenByStart(_Taken):
         bases = self._gaps.bases(extent.nbytes, barred)
         return min(bases)[1] if self._tight else next(bases)[1]
 
+    def top_base(self, extent: Extent, room: int) -> int:
+        """As `base`, of one stay that begins last, in the last gap below `room`; else above."""
+        self._go_to(extent.first)
+        barred = [
+            (low - extent.nbytes, high)
+            for first, _, low, high in self._coming
+            if first <= extent.last
+        ]
+        return self._gaps.top_base(extent.nbytes, sorted(barred, reverse=True), room)
+
     def _go_to(self, time: int) -> None:
         """Let what begins and ends up to `time` take its bytes and free them."""
         while self._coming and self._coming[0][0] <= time:
@@ -396,6 +413,20 @@ class _Gaps:
                     base = aligned(stop)
             if base + nbytes <= high:
                 yield high - low - nbytes, base
+
+    def top_base(self, nbytes: int, barred: Sequence[tuple[int, int]], room: int) -> int:
+        """The highest aligned base below `room`, which is inside none of these; `room` if none is.
+
+        They are open, and sorted from the last.
+        """
+        for low, high in zip(reversed(self._lows), reversed(self._highs), strict=True):
+            base = (min(high, room) - nbytes) & -ALIGNMENT
+            for start, stop in barred:
+                if start < base < stop:
+                    base = start & -ALIGNMENT
+            if base >= low:
+                return base
+        return room
 
     def take(self, low: int, high: int) -> None:
         """Take bytes [low, high), which are free."""

@@ -1,9 +1,10 @@
 """Gaps: when sections are idle between two uses, so that they may leave the device and return."""
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby, pairwise
+from operator import attrgetter
 
 from ..graph import Direction, Graph, Kind
 from .launches import Program, Residency, behind
@@ -18,7 +19,7 @@ class Gap:
     """A section's time away if it moves: after launch `last` and before launch `back`.
 
     These are in the slots `leave` and `returns`; it comes no earlier than in the slot `opens`. Its
-    bytes are final, and may leave, no earlier than after the launch `written` (-1: from the start).
+    bytes are final, and may leave, from the end of the launch `written` on (-1: from the start).
     """
 
     buffer: str
@@ -37,15 +38,14 @@ def round_trips(graph: Graph, prog: Program) -> list[Gap]:
     turn = _turn(graph, prog)
     slots = [launch.slot for launch in prog.launches]
     gaps: dict[str, list[Gap]] = {}
-    for number, uses in enumerate(_uses(prog)):
-        stay = prog.residencies[number]
+    for stay, uses, written in _lives(prog):
         if not uses or graph.buffers[stay.buffer].kind not in MOVED_KINDS or stay.held:
             continue
         at = bisect_left(uses, turn)
         if 0 < at < len(uses):
             last, back = uses[at - 1], uses[at]
             times = last, back, slots[last], slots[back], slots[turn]
-            gap = Gap(*_what(stay), *times, _written(stay, last))
+            gap = Gap(*_what(stay), *times, _latest(written, last))
             gaps.setdefault(stay.buffer, []).append(gap)
     return [gap for sections in gaps.values() for gap in sections]
 
@@ -55,8 +55,7 @@ def pauses(graph: Graph, prog: Program) -> list[Gap]:
     turn = _turn(graph, prog)
     slots = [launch.slot for launch in prog.launches]
     gaps: list[Gap] = []
-    for number, uses in enumerate(_uses(prog)):
-        stay = prog.residencies[number]
+    for stay, uses, written in _lives(prog):
         if graph.buffers[stay.buffer].kind not in STREAMED_KINDS or stay.held:
             continue
         ends = [(last, back) for last, back in pairwise(uses) if slots[last] != slots[back]]
@@ -71,7 +70,7 @@ def pauses(graph: Graph, prog: Program) -> list[Gap]:
                     slots[last],
                     slots[back],
                     slots[last] + 1,
-                    _written(stay, last),
+                    _latest(written, last),
                 )
                 for last, back in ends
                 if last + 1 < back and not last < turn <= back
@@ -103,18 +102,35 @@ def _what(stay: Residency) -> tuple[str, int, int]:
     return stay.buffer, stay.section, stay.nbytes
 
 
-def _written(stay: Residency, last: int) -> int:
-    """No later than the last launch up to `last` that writes the section."""
-    return stay.written if stay.written <= last else stay.first
+def _latest(written: list[int], last: int) -> int:
+    """The last of the launches up to `last` that write; -1 where none does."""
+    at = bisect_right(written, last)
+    return written[at - 1] if at else -1
 
 
-def _uses(prog: Program) -> list[list[int]]:
-    """By residency, the launches that use it."""
+def _lives(prog: Program) -> Iterator[tuple[Residency, list[int], list[int]]]:
+    """Each residency, the launches that use it, and those of them that write it."""
     uses: list[list[int]] = [[] for _ in prog.residencies]
+    written: list[list[int]] = [[] for _ in prog.residencies]
     for index, touched in enumerate(zip(prog.reads, prog.writes, strict=True)):
         for number in {number for runs in touched for run in runs for number in run}:
             uses[number].append(index)
-    return uses
+        for number in {number for run in touched[1] for number in run}:
+            written[number].append(index)
+    return zip(prog.residencies, uses, written, strict=True)
+
+
+def dirty(moved: Iterable[Gap]) -> Iterator[Gap]:
+    """The gaps that begin with a copy to the host.
+
+    The host has the sections of the others from a gap before, and nothing wrote them since.
+    """
+    before: dict[tuple[str, int], Gap] = {}
+    for gap in sorted(moved, key=attrgetter("last")):
+        section = gap.buffer, gap.section
+        if section not in before or before[section].last < gap.written:
+            yield gap
+        before[section] = gap
 
 
 def transfers(moved: Iterable[Gap]) -> Iterator[Transfer]:

@@ -28,22 +28,28 @@ class Launch(NamedTuple):
 class Residency:
     """One stay of a section on the device, from launch `first` to launch `last`.
 
-    `written` is the launch that wrote its bytes last. `fetched` stays began with a prefetch that
-    `opens` no earlier than that launch, `leaves` ones end with an offload, `held` ones last until
-    their half of the step has ended. A section's stays are numbered by `stay`.
+    `written` is the launch that wrote its bytes last; of a `clean` stay none did, and they lie on
+    the host as well. A stay that `follows` another, by its number, began with a prefetch that
+    `opens` no earlier than that launch. `leaves` ones end with an offload, which clean ones do
+    without; `held` ones last until their half of the step has ended.
     """
 
     buffer: str
     section: int
-    stay: int
     first: int
     last: int
     written: int
     nbytes: int
-    fetched: bool = False
+    follows: int = NONE
+    clean: bool = False
     leaves: bool = False
     held: bool = False
     opens: int = 0
+
+    @property
+    def fetched(self) -> bool:
+        """Whether it began with a prefetch."""
+        return self.follows != NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,13 @@ class Program:
     residencies: tuple[Residency, ...]
     reads: tuple[tuple[tuple[int, ...], ...], ...]
     writes: tuple[tuple[tuple[int, ...], ...], ...]
+
+    def source(self, number: int) -> int:
+        """The stay whose offload left on the host what the fetched stay `number` begins with."""
+        number = self.residencies[number].follows
+        while not self.residencies[number].leaves:
+            number = self.residencies[number].follows
+        return number
 
 
 def unroll(graph: Graph, plan: Plan) -> Iterator[Launch]:
@@ -160,6 +173,7 @@ class _Stays:
             touched = (self._written if fresh else self._found)(index, use)
             for number in touched:
                 self.all[number].written = index
+                self.all[number].clean = False
                 if use.channels is not None:
                     self._filled[number] = (*self._filled.get(number, ()), use.channels)
             writes.append(touched)
@@ -222,30 +236,29 @@ class _Stays:
                 f"the plan offloads {buffer} after slot {move.leave}, "
                 f"but {self._pass_name(before.last)} still uses it"
             )
-        before.leaves = True
+        before.leaves = not before.clean
         number = self._open(index, buffer, section)
         if gone in self._filled:
             self._filled[number] = self._filled[gone]
-        self.all[number].fetched = True
-        self.all[number].opens = self._slot_start[move.opens]
+        stay = self.all[number]
+        stay.follows, stay.clean, stay.opens = gone, True, self._slot_start[move.opens]
         return number
 
     def _pass_name(self, index: int) -> str:
         return self._graph.passes[self._launches[index].pass_index].name
 
     def _open(self, index: int, buffer: str, section: int) -> int:
-        number, present = len(self.all), self._present[buffer]
-        stay = 0 if present[section] == NONE else self.all[present[section]].stay + 1
+        number = len(self.all)
         nbytes = self._graph.buffers[buffer].section_nbytes(section)
-        self.all.append(Residency(buffer, section, stay, index, index, index, nbytes))
-        present[section] = number
+        self.all.append(Residency(buffer, section, index, index, index, nbytes))
+        self._present[buffer][section] = number
         return number
 
     def hold_outputs(self) -> None:
         """Keep outputs until handed out: those of the first half at the cut, others at the end."""
-        outputs = set(self._graph.outputs)
-        for stay in self.all:
-            if stay.buffer in outputs and not stay.leaves:
+        outputs, gone = set(self._graph.outputs), {stay.follows for stay in self.all}
+        for number, stay in enumerate(self.all):
+            if stay.buffer in outputs and number not in gone:
                 end = self._cut if stay.written < self._cut else len(self._launches)
                 stay.last = max(stay.last, end - 1)
                 stay.held = True

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import inf
-from typing import TypeAlias
 
 from ..errors import BudgetError, HostMemoryError
 from ..graph import Graph
@@ -28,8 +27,6 @@ FLOOR_SLACKS = (1.0, 1.05, 1.2)  # caps that the floor tries, in demands: which 
 # Places in the order for which freed bytes rest where there is room, so that a copy into them need
 # not wait for the last launch.
 COOL_DOWN = 6
-
-Visit: TypeAlias = tuple[str, int, int]  # buffer, section, and which of its stays
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +69,7 @@ class _Layout:
 
     arena: dict[int, int]
     arena_nbytes: int
-    slab: dict[Visit, int]
+    slab: dict[int, int]
     slab_nbytes: int
 
 
@@ -175,7 +172,7 @@ def estimate(
 
 
 def copied_nbytes(graph: Graph, plan: Plan) -> int:
-    """Bytes that leave the device in a step, and as many come back."""
+    """Bytes that come back to the device in a step; no more leave."""
     return sum(moved_nbytes(graph, move) for move in plan.transfers)
 
 
@@ -382,30 +379,27 @@ def _extent(
     )
 
 
-def _place_slab(prog: Program, entries: Sequence[Entry]) -> tuple[dict[Visit, int], int]:
-    """Host addresses by the stay that left, each held from its offload to its prefetch."""
-    leaving: dict[Visit, int] = {}
-    held: dict[Visit, Stay] = {}
+def _place_slab(prog: Program, entries: Sequence[Entry]) -> tuple[dict[int, int], int]:
+    """Host addresses by the stay that left, each held from its offload to its last prefetch."""
+    leaving: dict[int, int] = {}
+    held: dict[int, Stay] = {}
     for at, entry in enumerate(entries):
-        if entry.event is Event.LAUNCH:
-            continue
-        stay = prog.residencies[entry.number]
         if entry.event is Event.OFFLOAD:
-            leaving[stay.buffer, stay.section, stay.stay] = at
-        else:
-            key = (stay.buffer, stay.section, stay.stay - 1)
-            held[key] = Stay(0, stay.nbytes, leaving[key], at)
+            leaving[entry.number] = at
+        elif entry.event is Event.PREFETCH:
+            source = prog.source(entry.number)
+            held[source] = Stay(0, prog.residencies[source].nbytes, leaving[source], at)
     if held and max(s.first for s in held.values()) < min(s.last for s in held.values()):
         return _stack(held)  # all are there at one time: nothing to share
     bases, high_water = place([Extent.of((stay,)) for stay in held.values()]) if held else ((), 0)
     return dict(zip(held, bases, strict=True)), high_water
 
 
-def _stack(held: dict[Visit, Stay]) -> tuple[dict[Visit, int], int]:
+def _stack(held: dict[int, Stay]) -> tuple[dict[int, int], int]:
     """Addresses one after the other."""
     bases, top = {}, 0
-    for key, stay in held.items():
-        bases[key] = top
+    for number, stay in held.items():
+        bases[number] = top
         top += aligned(stay.nbytes)
     return bases, top
 
@@ -442,7 +436,7 @@ def _copy_step(graph: Graph, prog: Program, entry: Entry, layout: _Layout) -> St
     stay = prog.residencies[entry.number]
     offload = entry.event is Event.OFFLOAD
     start, stop = graph.buffers[stay.buffer].bounds(stay.section)
-    host = layout.slab[stay.buffer, stay.section, stay.stay if offload else stay.stay - 1]
+    host = layout.slab[entry.number if offload else prog.source(entry.number)]
     device = Operand(stay.buffer, start, stop, Space.ARENA, layout.arena[entry.number], stay.nbytes)
     away = Operand(stay.buffer, start, stop, Space.SLAB, host, stay.nbytes)
     source, target = (device, away) if offload else (away, device)

@@ -118,7 +118,7 @@ class _Scheduler:
         self._live = 0
         self._pending: deque[tuple[float, int]] = deque()
         self._arrival: dict[int, float] = {}
-        self._offloaded: set[tuple[str, int, int]] = set()
+        self._gone: set[int] = set()
         self._starting: list[list[int]] = [[] for _ in program.launches]
         self._ending: list[list[int]] = [[] for _ in program.launches]
         for number, stay in enumerate(program.residencies):
@@ -164,10 +164,9 @@ class _Scheduler:
 
     def _finish_oldest(self) -> Entry:
         end_s, number = self._pending.popleft()
-        stay = self._program.residencies[number]
         self._live -= self._held[number]
         self._compute_s = max(self._compute_s, end_s)
-        self._offloaded.add((stay.buffer, stay.section, stay.stay))
+        self._gone.add(number)
         return Entry(Event.OFFLOAD, number)
 
     def _new_bytes(self, index: int) -> int:
@@ -196,8 +195,7 @@ class _Scheduler:
             yield self._finish_oldest()
 
     def _has_left(self, number: int) -> bool:
-        stay = self._program.residencies[number]
-        return (stay.buffer, stay.section, stay.stay - 1) in self._offloaded
+        return self._program.residencies[number].follows in self._gone
 
     def _fetch(self, number: int) -> Entry:
         link, stay = self._costs.link, self._program.residencies[number]
@@ -248,6 +246,7 @@ class _Scheduler:
             stay = self._program.residencies[number]
             if not stay.leaves:
                 self._live -= self._held[number]
+                self._gone.add(number)
                 continue
             ready_s = self._ends[stay.written] if stay.written >= 0 else 0.0
             rate = link.to_host_duplex if self._prefetch_s > self._offload_s else link.to_host

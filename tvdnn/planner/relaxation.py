@@ -4,8 +4,9 @@ Launches keep their order. By launch it counts the bytes that have left and retu
 seconds until the next may start. Copies of one way go one after the other, in the order in which
 sections are used last or first, so that sums over all sections say what each of them does: a few
 variables a launch, however many the maps. A section may leave in part, and frees what has left at
-once; whole sections, copies in flight and placement only add to that. So no schedule of these
-launches that moves sections in these gaps takes less time.
+once; what the host still has from a gap before leaves without a copy. Whole sections, copies in
+flight and placement only add to that. So no schedule of these launches that moves sections in these
+gaps takes less time.
 
 The integer program asks for whole sections besides. tvDNN's has not been published; this is ours.
 """
@@ -35,6 +36,7 @@ TRACKS = ("out", "back", "free", "idle", "final", "due")
 Array: TypeAlias = npt.NDArray[np.float64]
 Numbers: TypeAlias = npt.NDArray[np.int64]
 Bundle: TypeAlias = tuple[Gap, ...]
+Times: TypeAlias = tuple[tuple[int, int], ...]
 Terms: TypeAlias = Sequence[tuple[Numbers, Array | float]]
 
 
@@ -51,11 +53,57 @@ class Relaxed:
 
 
 def bundles(gaps: Iterable[Gap]) -> tuple[Bundle, ...]:
-    """Equal sections of a buffer that are idle between the same launches, by their last use."""
-    found: dict[tuple[str, int, int, int], list[Gap]] = {}
+    """Equal sections of a buffer that are idle between the same launches, by their last use.
+
+    All their gaps are the same, so that bundles have all of their sections in common or none.
+    """
+    sections: dict[tuple[str, int], list[Gap]] = {}
     for gap in gaps:
-        found.setdefault((gap.buffer, gap.last, gap.back, gap.nbytes), []).append(gap)
+        sections.setdefault((gap.buffer, gap.section), []).append(gap)
+    found: dict[tuple[str, int, int, Times], list[Gap]] = {}
+    for (buffer, _), members in sections.items():
+        times = tuple((gap.last, gap.back) for gap in members)
+        for number, gap in enumerate(members):
+            found.setdefault((buffer, number, gap.nbytes, times), []).append(gap)
     return tuple(map(tuple, sorted(found.values(), key=lambda members: members[0].last)))
+
+
+def copied_before(members: Sequence[Bundle]) -> Mapping[int, Sequence[int]]:
+    """By number of a bundle that may be clean, the bundles before it of its sections.
+
+    When they return nothing has written them since these left.
+    """
+    found: dict[int, Sequence[int]] = {}
+    alike: dict[tuple[str, int], list[int]] = {}
+    for number, (gap, *_) in enumerate(members):
+        others = alike.setdefault((gap.buffer, gap.section), [])
+        before = [other for other in others if gap.written <= members[other][0].last]
+        if before:
+            found[number] = before
+        others.append(number)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Clean:
+    """Bundles that may be clean: their numbers, launches and sizes, and the columns of how many."""
+
+    bundles: Numbers
+    columns: Numbers
+    written: Numbers
+    last: Numbers
+    sizes: Array
+
+    @classmethod
+    def of(cls, members: Sequence[Bundle], numbers: Sequence[int], sizes: Array) -> "_Clean":
+        bundles = np.array(numbers, np.int64)
+        return cls(
+            bundles,
+            len(members) + np.arange(len(numbers)),
+            np.array([members[number][0].written for number in numbers], np.int64),
+            np.array([members[number][0].last for number in numbers], np.int64),
+            sizes[bundles],
+        )
 
 
 class _Rows:
@@ -93,10 +141,12 @@ class _Rows:
 class SwapProblem:
     """Which of the `members` leave, so that the launches of a program find their bytes in `room`.
 
-    Columns are, by bundle, the sections that leave; then by launch, for what had happened before
-    it, the bytes that went out, came back and freed memory, and those of what leaves that are idle,
-    final and due; then by launch the seconds from its start to the next one's. Bytes are counted in
-    those that must leave, seconds in those of all launches, so that numbers are about one.
+    Columns are, by bundle, the sections that leave, and of those that may be clean how many are;
+    then by launch, for what had happened before it, the bytes that went out, came back and freed
+    memory, and those of what leaves that are idle, final and due; then by launch the seconds from
+    its start to the next one's. Clean bytes count as gone out as soon as they are idle. Bytes are
+    counted in those that must leave, seconds in those of all launches, so that numbers are about
+    one.
     """
 
     def __init__(
@@ -120,10 +170,14 @@ class SwapProblem:
         self._seconds = np.array(launch_s) / self._unit_s
         self._sizes = np.array([each[0].nbytes for each in members]) / self._unit_nbytes
         self._members, self._num = members, len(launches)
-        self._first_wait = len(members) + len(TRACKS) * (self._num + 1)
+        before = copied_before(members)
+        self._clean = _Clean.of(members, list(before), self._sizes)
+        self._first_track = len(members) + len(before)
+        self._first_wait = self._first_track + len(TRACKS) * (self._num + 1)
         self._width = self._first_wait + self._num
         self._sums, self._rows = _Rows(self._width), _Rows(self._width)
         self._add_sums()
+        self._add_clean(before)
         self._add_order()
         self._memory_rows = self._add_memory((room - needed) / self._unit_nbytes)
         self._host_rows = self._add_host(host_budget)
@@ -172,13 +226,14 @@ class SwapProblem:
     def _bounds(self) -> tuple[Array, Array]:
         low, high = np.zeros(self._width), np.full(self._width, np.inf)
         high[: len(self._members)] = [len(each) for each in self._members]
+        high[self._clean.columns] = high[self._clean.bundles]
         high[[self._track(name)[0] for name in ("out", "back")]] = 0.0
         low[self._first_wait :] = self._seconds
         return low, high
 
     def _track(self, name: str) -> Numbers:
         """Columns of what had happened before each launch, and before the end."""
-        start = len(self._members) + TRACKS.index(name) * (self._num + 1)
+        start = self._first_track + TRACKS.index(name) * (self._num + 1)
         return np.arange(start, start + self._num + 1)
 
     def _add_sums(self) -> None:
@@ -195,6 +250,23 @@ class SwapProblem:
             numbers = np.arange(rows.start, rows.stop)
             self._sums.scatter(numbers[1:], track[:-1], np.full(self._num, -1.0))
             self._sums.scatter(numbers[np.array(launches, np.int64)], columns, -self._sizes)
+            if name == "final":
+                clean = self._clean
+                self._sums.scatter(numbers[clean.written + 1], clean.columns, clean.sizes)
+                self._sums.scatter(numbers[clean.last + 1], clean.columns, -clean.sizes)
+
+    def _add_clean(self, before: Mapping[int, Sequence[int]]) -> None:
+        """Clean is no more than leaves, nor than was copied before."""
+        clean = self._clean
+        self._rows.add([(clean.columns, 1.0), (clean.bundles, -1.0)], 0.0, len(before))
+        rows = self._rows.add([(clean.columns, 1.0)], 0.0, len(before))
+        column = dict(zip(clean.bundles.tolist(), clean.columns.tolist(), strict=True))
+        for row, others in zip(range(rows.start, rows.stop), before.values(), strict=True):
+            copies = [(other, -1.0) for other in others]
+            copies += [(column[other], 1.0) for other in others if other in column]
+            columns, values = zip(*copies, strict=True)
+            where = np.full(len(copies), row), np.array(columns, np.int64), np.array(values)
+            self._rows.scatter(*where)
 
     def _add_order(self) -> None:
         """What frees memory is idle and out, what goes out is final, what is due is back.
@@ -213,7 +285,14 @@ class SwapProblem:
             self._rows.add(terms, 0.0, self._num + 1)
         for name in ("out", "back"):
             track = self._track(name)
-            self._rows.add([(track[:-1], 1.0), (track[1:], -1.0)], 0.0, self._num)
+            rows = self._rows.add([(track[:-1], 1.0), (track[1:], -1.0)], 0.0, self._num)
+            if name == "out":
+                self._no_copies(rows, -1.0)
+
+    def _no_copies(self, rows: slice, share: float) -> None:
+        """Of what goes out from a launch to the next, take this share of the clean bytes back."""
+        numbers = np.arange(rows.start, rows.stop)[self._clean.last]
+        self._rows.scatter(numbers, self._clean.columns, -share * self._clean.sizes)
 
     def _add_memory(self, spare: Array) -> slice:
         """What is back and not free takes no more than each launch leaves, with nothing moved."""
@@ -249,11 +328,14 @@ class SwapProblem:
             terms = [(ours[1:], 1.0), (ours[:-1], -1.0), (waits, -alone[way])]
             terms += [(theirs[1:], loss), (theirs[:-1], -loss)]
             rows.append((self._rows.add(terms, 0.0, self._num), alone[way], 0.0))
+            self._no_copies(rows[-1][0], (1.0, loss)[way])
         ways = ((link.to_host_busy, link.to_host), (link.to_device_busy, link.to_device))
         for way, (busy, idle) in enumerate(ways):
             if busy < idle:
                 more = self._rate(busy, largest, link) - alone[way]
                 rows.append((self._add_busy(tracks[way], alone[way], more), alone[way], more))
+                if way == 0:
+                    self._no_copies(rows[-1][0], 1.0)
         return rows
 
     def _add_busy(self, track: Numbers, alone: float, more: float) -> slice:

@@ -12,7 +12,7 @@ from ..memory import ALIGNMENT
 from ..memory.blocks import usable_nbytes
 from .costs import Costs
 from .crowding import Array, Caps, CrowdedError, Misfits
-from .gaps import Gap
+from .gaps import Gap, dirty
 from .lower import Ordered, lower_ordered, ordered
 from .order import Entry
 from .policies.tvdnn import Site
@@ -95,11 +95,14 @@ class Task:
 
         Its launches, the copies of one way, and the copies of both as far as they share the link.
         """
-        link, nbytes = self.costs.link, sum(gap.nbytes for gap in moved)
-        ways = nbytes / link.to_host, nbytes / link.to_device
+        link, lanes = self.costs.link, (list(dirty(moved)), moved)
+        ways = [
+            sum(gap.nbytes for gap in gaps) / rate
+            for gaps, rate in zip(lanes, (link.to_host, link.to_device), strict=True)
+        ]
         both = link.to_host_duplex / link.to_host + link.to_device_duplex / link.to_device
-        copies_s = max(len(moved) * link.latency_s + max(ways), sum(ways) / max(1.0, both))
-        return max(self.compute_s(site), copies_s)
+        lanes_s = (len(gaps) * link.latency_s + s for gaps, s in zip(lanes, ways, strict=True))
+        return max(self.compute_s(site), *lanes_s, sum(ways) / max(1.0, both))
 
     def may_fit(self, site: Site, moved: Sequence[Gap]) -> bool:
         """Whether there may be a placement of what is left while these gaps are spent away."""

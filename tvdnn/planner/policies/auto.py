@@ -151,8 +151,7 @@ def _segments(graph: Graph, recipes: Recipes, choice: Choice) -> Iterator[Segmen
         if block is None or not gone.isdisjoint(chain.passes):
             continue
         made = again(graph, chain, remade) if remade else NOTHING
-        regions = ((chain.forward, NOTHING), (chain.backward, made))
-        for region, first in regions if remade else regions[1:]:
+        for region, first in ((chain.forward, NOTHING), (chain.backward, made)):
             starts[region.passes[0]] = _region_segments(graph, region, first, block)
             taken = taken.union(region.passes)
     for segment in segments(graph, {}, choice.rest):

@@ -1,7 +1,8 @@
 """tvDNN (PPoPP 2018): maps leave in sections and return; nothing is made again.
 
-Layers go block by block. In backward, neighbouring layers may go section-major, each block through
-all of them, so that the gradients between them never exist for the whole batch.
+Layers go block by block. Neighbouring layers may go section-major, each block through all of them,
+so that it is still there for the next, and the gradients between them never exist for the whole
+batch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -91,7 +92,7 @@ class Site:
 
 
 def sites(graph: Graph, costs: Costs) -> Iterator[Site]:
-    """Drafts of blocks of three sizes, backward layer-major and section-major, each different.
+    """Drafts of blocks of three sizes, layer-major and section-major, each different.
 
     Section-major where maps that chains alone use are more than a little.
     """
