@@ -22,14 +22,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
     tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
 )
 
 from .conv import conv2d_grad_input, conv2d_grad_input_reference
 from .conv_tiles import Pair
 from .device import capability, num_sms
-from .hopper import barriers, buffers, load_box, store_box, swizzled
+from .hopper import barriers, buffers, load_box, store_box, sum_of_ring, swizzled
 from .signs import passes, passes_reference, words_of
 
 PIXELS: Final = 128  # of a tile
@@ -98,30 +96,6 @@ def _load(dy_desc, packed_desc, dy_bufs, packed_bufs, full, empty, num_tiles, ti
 
 
 @gluon.jit
-def _sum(acc, dy_bufs, packed_bufs, full, empty, turn, count, steps):
-    """Products of a tile whose steps start with the ring's `count`; then it is the other's turn."""
-    STAGES: gl.constexpr = dy_bufs.shape[0]
-    stage = count % STAGES
-    phase = count // STAGES & 1
-    last = 0  # a name that started as the stage's would never change (triton 3.6)
-    for step in range(steps):
-        mbarrier.wait(full.index(stage), phase)
-        packed = packed_bufs.index(stage).permute([1, 0])
-        acc = warpgroup_mma(dy_bufs.index(stage), packed, acc, is_async=True)
-        acc = warpgroup_mma_wait(1, deps=[acc])
-        mbarrier.arrive(empty.index(last), pred=step > 0)
-        last = stage
-        stage += 1
-        if stage == STAGES:
-            stage = 0
-            phase ^= 1
-    mbarrier.arrive(turn)
-    acc = warpgroup_mma_wait(0, deps=[acc])
-    mbarrier.arrive(empty.index(last))
-    return acc
-
-
-@gluon.jit
 def _signs_at(tile, signs_ptr, row, c, num_rows, channels):
     """The words of signs [pixels, channels / 32] of the tile that starts at (row, c)."""
     WORDS: gl.constexpr = tile.shape[1] // 32
@@ -178,7 +152,8 @@ def _compute(
         acc = gl.zeros([PIXELS, 2 * HALF], gl.float32, SUMS)
         mbarrier.wait(turns.index(TURN), turn_phase)
         turn_phase ^= 1
-        acc = _sum(acc, dy_bufs, packed_bufs, full, empty, turns.index(1 - TURN), count, steps)
+        other = turns.index(1 - TURN)
+        acc = sum_of_ring(acc, dy_bufs, packed_bufs, full, empty, other, count, steps)
         count += 2 * steps
         low, high = gl.split(acc.reshape([PIXELS, 2, HALF]).permute([0, 2, 1]))
         low_signs = _signs_at(low, signs_ptr, row, c, num_rows, channels)

@@ -21,7 +21,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from .conv_epilogue import max_of_taps
-from .hopper import barriers, buffers, load_box, rounded, store_box
+from .hopper import barriers, buffers, load_box, rounded, store_box, sum_of_ring
 
 SIZES: Final = ("num_samples", "height", "width", "pitch", "pad_h", "pad_w", "dil_h", "dil_w")
 
@@ -134,36 +134,11 @@ def _load(
 
 
 @gluon.jit
-def _sum_boxes(acc, x_bufs, packed_bufs, full, empty, turn, count, steps):
-    """Products of a tile whose steps start with the ring's `count`; then it is the other's turn."""
-    STAGES: gl.constexpr = x_bufs.shape[0]
-    BOX: gl.constexpr = [acc.shape[1], packed_bufs.shape[2]]
-    stage = count % STAGES
-    phase = count // STAGES & 1
-    last = 0  # a name that started as the stage's would never change (triton 3.6)
-    for step in range(steps):
-        mbarrier.wait(full.index(stage), phase)
-        box = x_bufs.index(stage).reshape(BOX).permute([1, 0])
-        acc = warpgroup_mma(packed_bufs.index(stage), box, acc, is_async=True)
-        acc = warpgroup_mma_wait(1, deps=[acc])
-        mbarrier.arrive(empty.index(last), pred=step > 0)
-        last = stage
-        stage += 1
-        if stage == STAGES:
-            stage = 0
-            phase ^= 1
-    mbarrier.arrive(turn)
-    acc = warpgroup_mma_wait(0, deps=[acc])
-    mbarrier.arrive(empty.index(last))
-    return acc
-
-
-@gluon.jit
 def _sum_rows(
     acc, x_rows, packed_bufs, full, empty, packed_full, packed_empty, turn, count, steps,
     R: gl.constexpr, BLOCK: gl.constexpr,
 ):  # fmt: skip
-    """As `_sum_boxes`, of stages that `_load_rows` fills."""
+    """As `sum_of_ring`, of stages that `_load_rows` fills."""
     BOX: gl.constexpr = [BLOCK[1] * BLOCK[2], x_rows.shape[2]]
     HEIGHT: gl.constexpr = BLOCK[1] + R - 1
     for step in range(count, count + steps):
@@ -221,7 +196,7 @@ def _compute(
                 count, steps, ROWS, BLOCK,
             )  # fmt: skip
         else:
-            acc = _sum_boxes(acc, x_bufs, packed_bufs, full, empty, other, count, steps)
+            acc = sum_of_ring(acc, packed_bufs, x_bufs, full, empty, other, count, steps)
         count += 2 * steps
         if HAS_BIAS:
             offs_k = k + gl.arange(0, BLOCK_K, gl.SliceLayout(1, SUMS))

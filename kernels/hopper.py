@@ -3,7 +3,12 @@
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+from triton.experimental.gluon.language.nvidia.hopper import (
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 # Triton 3.8 has other names for both, and 3.9 no longer takes the first ones.
@@ -38,3 +43,32 @@ def rounded(x) -> gl.tensor:
     """What rounding.round_tf32 computes."""
     bits = (x.to(gl.int32, bitcast=True) + 4096) & -8192
     return gl.where(x == x, bits.to(gl.float32, bitcast=True), x)
+
+
+@gluon.jit
+def sum_of_ring(acc, left_bufs, right_bufs, full, empty, turn, count, steps) -> gl.tensor:
+    """acc += left [m, terms] right [n, terms]^T of a ring's stages, from step `count` of the ring.
+
+    Where its last product has started it is the other group's `turn`. The axes of a stage of
+    `right_bufs` but the last are joined.
+    """
+    STAGES: gl.constexpr = left_bufs.shape[0]
+    BOX: gl.constexpr = [acc.shape[1], left_bufs.shape[2]]
+    stage = count % STAGES
+    phase = count // STAGES & 1
+    last = 0  # a name that started as the stage's would never change (triton 3.6)
+    for step in range(steps):
+        mbarrier.wait(full.index(stage), phase)
+        right = right_bufs.index(stage).reshape(BOX).permute([1, 0])
+        acc = warpgroup_mma(left_bufs.index(stage), right, acc, is_async=True)
+        acc = warpgroup_mma_wait(1, deps=[acc])
+        mbarrier.arrive(empty.index(last), pred=step > 0)
+        last = stage
+        stage += 1
+        if stage == STAGES:
+            stage = 0
+            phase ^= 1
+    mbarrier.arrive(turn)
+    acc = warpgroup_mma_wait(0, deps=[acc])
+    mbarrier.arrive(empty.index(last))
+    return acc

@@ -2,7 +2,9 @@
 
 As shipped, it treats bfloat16 and float8 data as raw bits in arithmetic, dots, casts, reductions
 and scans; it lets a loop bound fail on NumPy >= 2.4; it ignores misspelt launch arguments; and its
-state is global, so launches from two threads collide. `install` replaces the methods concerned.
+state is global, so launches from two threads collide. It also spends most of its time on tests for
+overflow whose outcome it drops, and on patching the language at every call of a function. `install`
+replaces the methods concerned.
 """
 
 import threading
@@ -23,6 +25,7 @@ FLOAT8_MAX: Final = {tl.float8e4nv: 448.0, tl.float8e5: 57344.0}
 LAUNCH_OPTIONS: Final = frozenset(
     {"num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion"}
 )
+OPTIONS: Final = interpreter.InterpreterOptions(sanitize_overflow=False)  # its assertions are off
 LAUNCH_LOCK: Final = threading.RLock()
 
 STOCK_BINARY: Final = Builder.binary_op
@@ -35,7 +38,11 @@ STOCK_SUM: Final = interpreter.ReduceOps.sum
 STOCK_MIN_MAX: Final = interpreter.ReduceOps.min_max
 STOCK_CUMSUM: Final = interpreter.ScanOps.cumsum
 STOCK_PATCH_TENSOR: Final = interpreter._patch_lang_tensor
+STOCK_PATCH_LANG: Final = interpreter._patch_lang
+STOCK_NP_DTYPE: Final = interpreter._get_np_dtype
 STOCK_LAUNCH: Final = interpreter.GridExecutor.__call__
+NP_DTYPES: Final[dict[str, np.dtype[Any]]] = {}
+PATCHED: Final[set[str]] = set()  # modules of the functions that the running launch has called
 
 
 def is_narrow(dtype: tl.dtype) -> bool:
@@ -200,12 +207,30 @@ def _patch_tensor(tensor: type, scope: Any) -> None:
     scope.set_attr(tensor, "__index__", lambda self: int(np.ravel(self.handle.data)[0]))
 
 
+def _patch_lang(fn: Callable[..., Any]) -> Any:
+    """Patch the language for a function's module, once a launch and not at every call."""
+    if fn.__module__ in PATCHED:
+        return interpreter._LangPatchScope()
+    PATCHED.add(fn.__module__)
+    return STOCK_PATCH_LANG(fn)
+
+
+def _np_dtype(dtype: tl.dtype) -> np.dtype[Any]:
+    name = dtype.scalar.name
+    if name not in NP_DTYPES:
+        NP_DTYPES[name] = STOCK_NP_DTYPE(dtype)
+    return NP_DTYPES[name]
+
+
 def _launch(self: interpreter.GridExecutor, *args: Any, **kwargs: Any) -> None:
     unknown = [name for name in kwargs if name not in self.arg_names and name not in LAUNCH_OPTIONS]
     if unknown:
         raise TypeError(f"{self.fn.__name__}: unknown keyword argument(s) {unknown}")
     with LAUNCH_LOCK, np.errstate(all="ignore"):
-        STOCK_LAUNCH(self, *args, **kwargs)
+        try:
+            STOCK_LAUNCH(self, *args, **kwargs)
+        finally:
+            PATCHED.clear()
 
 
 def install() -> None:
@@ -225,4 +250,7 @@ def install() -> None:
     interpreter.ReduceOps.min_max = _min_max
     interpreter.ScanOps.cumsum = _cumsum
     interpreter._patch_lang_tensor = _patch_tensor
+    interpreter._patch_lang = _patch_lang
+    interpreter._get_np_dtype = _np_dtype
+    interpreter.interpreter_builder.options = OPTIONS
     interpreter.GridExecutor.__call__ = _launch

@@ -5,6 +5,7 @@ is cut leaves `partials` behind, which a kernel of its own adds in their order.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import torch
@@ -42,7 +43,7 @@ PLAIN_SUM_TILES: Final = Tiles(64, 64, 16, 4, 2)  # of both by K, where deeper o
 UNDESCRIBED_TILES: Final = Tiles(64, 64, 32, 4, 3)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Product:
     """A B over K: A is stored [M, K], or by K: [K, M]; B [N, K], or by K.
 
@@ -69,7 +70,7 @@ class Product:
     @property
     def grid(self) -> tuple[int, int]:
         """Programs: output tiles, and shares of the sum."""
-        tiles, (m_size, n_size, k_size) = self._tiles(), self.sizes
+        tiles, (m_size, n_size, k_size) = self._tiles, self.sizes
         num_tiles = triton.cdiv(m_size, tiles.rows) * triton.cdiv(n_size, tiles.columns)
         return num_tiles, 1 if self.group is None else triton.cdiv(k_size, self.group)
 
@@ -78,7 +79,7 @@ class Product:
         group = self.sizes[2] if self.group is None else self.group
         if not self._by_descriptors():
             return self.a, self.b, *self.sizes, group
-        tiles = self._tiles()
+        tiles = self._tiles
         blocks = ([tiles.rows, tiles.depth], [tiles.columns, tiles.depth])
         by_k = (self.a_by_k, self.b_by_k)
         described = [
@@ -89,7 +90,7 @@ class Product:
 
     def constants(self) -> dict[str, Any]:
         """A kernel's compile-time arguments and launch options."""
-        tiles = self._tiles()
+        tiles = self._tiles
         return {
             "A_BY_K": self.a_by_k,
             "B_BY_K": self.b_by_k,
@@ -103,6 +104,7 @@ class Product:
             "num_warps": tiles.num_warps,
         }
 
+    @cached_property
     def _tiles(self) -> Tiles:
         """Those that are configured, by default the rule's."""
         return configured("linear", self._rule(), self._facts)
