@@ -134,12 +134,7 @@ def _schedule(
 ) -> Schedule:
     """The schedule of an order that is placed. Raises HostMemoryError where its copies are not."""
     layout = _Layout(arena.addresses, arena.nbytes, *_place_slab(prog, entries))
-    if host_budget is not None and layout.slab_nbytes > host_budget:
-        raise HostMemoryError(
-            f"{plan.policy} keeps {format_bytes(layout.slab_nbytes)} on the host, above the host "
-            f"budget {format_bytes(host_budget)}; raise host_budget, or give the device more "
-            "memory so that less moves"
-        )
+    check_host(plan.policy, layout.slab_nbytes, host_budget)
     steps = _steps(graph, prog, entries, layout)
     extra = _sync_waits(prog, entries) if plan.sync else [()] * len(steps)
     steps = add_waits(steps, layout.arena_nbytes, layout.slab_nbytes, extra)
@@ -154,6 +149,16 @@ def _schedule(
         budget_nbytes=budget,
         host_budget_nbytes=host_budget,
     )
+
+
+def check_host(policy: str, nbytes: int, host_budget: int | None) -> None:
+    """Raise HostMemoryError where so many bytes do not fit the host's."""
+    if host_budget is not None and nbytes > host_budget:
+        raise HostMemoryError(
+            f"{policy} keeps {format_bytes(nbytes)} on the host, above the host "
+            f"budget {format_bytes(host_budget)}; raise host_budget, or give the device more "
+            "memory so that less moves"
+        )
 
 
 def estimate(

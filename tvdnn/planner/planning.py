@@ -1,17 +1,26 @@
 """Planning: from a policy's name, a graph and a budget to a checked schedule."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from operator import itemgetter
 
 from ..collection import without_collection
 from ..errors import BudgetError, HostMemoryError, InputError
 from ..graph import Direction, Graph
+from ..memory import ALIGNMENT
 from ..units import MIB, Limit
 from .bound import Bound, bound
 from .check import check
 from .costs import Costs
-from .lower import copied_nbytes, demand_nbytes, estimate, floor_nbytes, lower, too_small
+from .lower import (
+    check_host,
+    copied_nbytes,
+    demand_nbytes,
+    estimate,
+    floor_nbytes,
+    lower,
+    too_small,
+)
 from .plan import Plan
 from .policies.auto import Choice, auto, leanest
 from .policies.keep import keep
@@ -23,9 +32,11 @@ from .search import search
 from .segments import Layer, Variant, layers
 from .simulate import simulate
 from .swapping import heuristic, optimal
+from .trials import Task
 
 SPARED_SHARE = 0.048  # of a budget: at most so much goes to maps that only save time
 ROOM = 1.25  # times the least that a plan needs
+STEPS_DOWN = 5  # budgets below a floor in which nothing is found, before it counts as the least
 DEFAULT_CHUNK_SIZE = 16 * MIB  # copies of it reach 54.9 of an H200 link's 55.4 GB/s, of 4 MiB 53.9
 
 _STATIC = {"vdnn-all": ALL, "vdnn-conv": CONV}
@@ -43,6 +54,18 @@ POLICIES = (
     *SWAPPING,
     "auto",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class _Floor:
+    """The least bytes in which a schedule is found, the step that sets them, and that schedule.
+
+    None where one of the policy's leanest plans has it.
+    """
+
+    nbytes: int
+    step: str
+    schedule: Schedule | None = None
 
 
 def fuses(policy: str) -> bool:
@@ -80,9 +103,9 @@ def make_schedule(
 ) -> Schedule:
     """The checked schedule of `policy` inside `budget` device and `host_budget` pinned bytes.
 
-    With `lead` no prefetch is issued more slots ahead of its use. Raises InputError for an unknown
-    policy and a `lead` below 0, BudgetError (with the floor) where the policy has no
-    schedule that fits.
+    With `lead` no prefetch is issued more slots ahead of its use, unless the plan then fits the
+    budgets no more: a lead makes no floor higher. Raises InputError for an unknown policy and a
+    `lead` below 0, BudgetError (with the floor) where the policy has no schedule that fits.
     """
 
     if lead is not None and lead < 0:
@@ -93,7 +116,8 @@ def make_schedule(
         schedule = _schedule(graph, costs, policy, budget, host_budget)
         plan = schedule.plan if lead is None else schedule.plan.led(lead)
         if plan.transfers != schedule.plan.transfers:
-            schedule = lower(graph, plan, costs, budget=budget, host_budget=host_budget)
+            led = _lowered(graph, plan, costs, budget=budget, host_budget=host_budget)
+            schedule = led or schedule
         check(schedule)
     if progress is not None:
         progress("planning", 1.0)
@@ -104,7 +128,26 @@ def make_schedule(
 def _schedule(
     graph: Graph, costs: Costs, policy: str, budget: int | None, host_budget: int | None
 ) -> Schedule:
-    """The schedule of `policy`, not checked yet."""
+    """The schedule of `policy`, not checked yet; that of its floor where no other is found."""
+    found = _found(graph, costs, policy, budget, host_budget)
+    if found is not None:
+        return found
+    assert budget is not None
+    floor = _floor(graph, costs, policy)
+    least = floor.schedule
+    if least is None or floor.nbytes > budget:
+        raise too_small(policy, budget, (floor.nbytes, floor.step))
+    check_host(policy, least.slab_nbytes, host_budget)
+    return replace(least, budget_nbytes=budget, host_budget_nbytes=host_budget)
+
+
+def _found(
+    graph: Graph, costs: Costs, policy: str, budget: int | None, host_budget: int | None
+) -> Schedule | None:
+    """The schedule that `policy` finds, None where none fits the device.
+
+    Raises HostMemoryError where those that do take too much of the host.
+    """
     base, variant, sync = _parse(policy)
     budgets = {"budget": budget, "host_budget": host_budget}
     if base == "auto":
@@ -112,8 +155,9 @@ def _schedule(
     if base in SWAPPING:
         return _swapped(graph, costs, policy, **budgets)
     if base == "vdnn-dyn":
-        return _first_that_fits(graph, costs, policy, _dynamic(graph, policy, sync), **budgets)
-    return lower(graph, _static_plan(graph, policy, base, variant, sync), costs, **budgets)
+        return _first_that_fits(graph, costs, _dynamic(graph, policy, sync), **budgets)
+    plan = _static_plan(graph, policy, base, variant, sync)
+    return _first_that_fits(graph, costs, (plan,), **budgets)
 
 
 def _parse(policy: str) -> tuple[str, Variant, bool]:
@@ -134,13 +178,15 @@ def _static_plan(graph: Graph, policy: str, base: str, variant: Variant, sync: b
 def _first_that_fits(
     graph: Graph,
     costs: Costs,
-    policy: str,
     plans: Iterable[Plan],
     *,
     budget: int | None,
     host_budget: int | None,
-) -> Schedule:
-    """The schedule of the first plan that has one within both budgets."""
+) -> Schedule | None:
+    """The schedule of the first plan that has one within both budgets, None where none has.
+
+    Raises HostMemoryError where one fits the device alone.
+    """
     host_error: HostMemoryError | None = None
     for plan in plans:
         if budget is not None and demand_nbytes(graph, plan)[0] > budget:
@@ -151,12 +197,14 @@ def _first_that_fits(
             continue
         except HostMemoryError as error:
             host_error = error
-    raise host_error or too_small(policy, budget or 0, floor_of(graph, costs, policy))
+    if host_error is not None:
+        raise host_error
+    return None
 
 
 def _swapped(
     graph: Graph, costs: Costs, policy: str, *, budget: int | None, host_budget: int | None
-) -> Schedule:
+) -> Schedule | None:
     """keep's schedule where it fits, else what the search of `policy` finds, else the leanest."""
     if budget is None:
         return lower(graph, keep(graph), costs)
@@ -167,12 +215,12 @@ def _swapped(
     if found is not None:
         return found
     plans = (keep(graph), *moving_all(graph, costs, policy))
-    return _first_that_fits(graph, costs, policy, plans, budget=budget, host_budget=host_budget)
+    return _first_that_fits(graph, costs, plans, budget=budget, host_budget=host_budget)
 
 
 def _searched(
     graph: Graph, costs: Costs, *, budget: int | None, host_budget: int | None
-) -> Schedule:
+) -> Schedule | None:
     """keep's schedule where it fits, else the fastest of what search finds and of vDNN's trials."""
     if budget is None:
         return lower(graph, keep(graph), costs)
@@ -185,8 +233,9 @@ def _searched(
         swapped = heuristic(graph, costs, budget=budget, host_budget=host_budget)
         if swapped is not None:
             return replace(swapped, plan=replace(swapped.plan, policy="auto"))
-        plans = (*leanest(graph, recipes(graph, costs)), *_dynamic(graph, "auto", False))
-        return _first_that_fits(graph, costs, "auto", plans, **budgets)
+        lean = (*leanest(graph, recipes(graph, costs)), *moving_all(graph, costs, "auto"))
+        plans = (*lean, *_dynamic(graph, "auto", False))
+        return _first_that_fits(graph, costs, plans, **budgets)
     best_s = simulate(best, costs).step_s
     for kinds in (CONV, ALL):
         plan = vdnn(graph, kinds, name="auto", default=Variant.PERFORMANCE)
@@ -276,14 +325,32 @@ def _layer_of(graph: Graph, members: Sequence[Layer], step: str) -> Layer | None
 
 @without_collection()
 def floor_of(graph: Graph, costs: Costs, policy: str) -> tuple[int, str]:
-    """The device bytes from which on `policy` has a schedule, and the step that sets them.
+    """The least device bytes in which `policy` has a schedule, and the step that sets them.
+
+    It has one in all budgets from there on. Of a small network none is found in those that are a
+    little less; a larger one, which takes long to plan, may have one in a few percent less.
 
     Raises InputError for an unknown policy.
     """
+    floor = _floor(graph, costs, policy)
+    return floor.nbytes, floor.step
+
+
+def _floor(graph: Graph, costs: Costs, policy: str) -> _Floor:
+    """The least bytes of the leanest plans, or of what is found below them."""
     base, variant, sync = _parse(policy)
-    if base not in ("auto", "vdnn-dyn", *SWAPPING):
-        return floor_nbytes(graph, _static_plan(graph, policy, base, variant, sync), costs)
-    plans = (*_leanest(graph, costs, policy, base, sync), keep(graph))
+    if base in ("auto", "vdnn-dyn", *SWAPPING):
+        plans = (*_leanest(graph, costs, policy, base, sync), keep(graph))
+    else:
+        plans = (_static_plan(graph, policy, base, variant, sync),)
+    floor = _Floor(*_least(graph, costs, plans))
+    return (
+        _lowest(graph, costs, policy, floor) if Task(graph, costs, policy, 0, None).small else floor
+    )
+
+
+def _least(graph: Graph, costs: Costs, plans: Sequence[Plan]) -> tuple[int, str]:
+    """The least floor of any plan, and the step that sets it."""
     demands = [(demand_nbytes(graph, plan)[0], plan) for plan in plans]
     floor: tuple[int, str] | None = None
     for nbytes, plan in sorted(demands, key=itemgetter(0)):
@@ -294,6 +361,22 @@ def floor_of(graph: Graph, costs: Costs, policy: str) -> tuple[int, str]:
     return floor
 
 
+def _lowest(graph: Graph, costs: Costs, policy: str, floor: _Floor) -> _Floor:
+    """The floor, or what is found below: a unit less each time, until that fails often.
+
+    Where bytes find a place varies, so that less may do where a little more did not.
+    """
+    missed = 0
+    while missed < STEPS_DOWN:
+        schedule = _found(graph, costs, policy, floor.nbytes - max(1, missed * ALIGNMENT), None)
+        if schedule is None:
+            missed += 1
+        else:
+            step = demand_nbytes(graph, schedule.plan)[1]
+            floor, missed = _Floor(schedule.peak_nbytes, step, schedule), 0
+    return floor
+
+
 def _leanest(graph: Graph, costs: Costs, policy: str, base: str, sync: bool) -> Iterator[Plan]:
     """Plans one of which sets the floor of a policy that has several."""
     if base in SWAPPING:
@@ -301,6 +384,7 @@ def _leanest(graph: Graph, costs: Costs, policy: str, base: str, sync: bool) -> 
         return
     if base == "auto":
         yield from leanest(graph, recipes(graph, costs))
+        yield from moving_all(graph, costs, policy)
     for kinds, each in ((ALL, Variant.MEMORY), (ALL, Variant.PERFORMANCE), (CONV, Variant.MEMORY)):
         yield vdnn(graph, kinds, name=policy, default=each, sync=sync)
 
