@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from ..errors import BudgetError, HostMemoryError
 from ..graph import Graph
-from ..memory import Extent, Stay, aligned, fit, least_nbytes, place
+from ..memory import ALIGNMENT, Extent, Stay, aligned, fit, least_nbytes, place
 from ..memory.blocks import block_nbytes, usable_nbytes
 from ..units import format_bytes
 from .costs import Costs
@@ -202,6 +202,25 @@ def demand_nbytes(graph: Graph, plan: Plan) -> tuple[int, str]:
     """A bound from below of the plan's floor, its bytes without their placement, and its step."""
     prog = program(graph, plan)
     return graph.fixed_nbytes + int(demand(prog).max(initial=0)), _tight_step(graph, prog)
+
+
+def placed_nbytes(graph: Graph, plan: Plan) -> int:
+    """A bound from below of the plan's floor, its bytes and what their alignment takes at least.
+
+    The base of what lies alone is aligned, and so is that of what lies above it, but of the
+    uppermost, and where it lies beside others in a run.
+    """
+    prog = program(graph, plan)
+    runs = (run for run in side_by_side(prog) if len(run) > 1)
+    in_runs = frozenset(number for run in runs for number in run)
+    needed = demand(
+        prog,
+        (
+            stay.nbytes - (ALIGNMENT - 1) if number in in_runs else aligned(stay.nbytes)
+            for number, stay in enumerate(prog.residencies)
+        ),
+    )
+    return graph.fixed_nbytes + max(0, int(needed.max(initial=0)) - (ALIGNMENT - 1))
 
 
 def _tight_step(graph: Graph, prog: Program) -> str:

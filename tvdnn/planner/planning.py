@@ -19,6 +19,7 @@ from .lower import (
     estimate,
     floor_nbytes,
     lower,
+    placed_nbytes,
     too_small,
 )
 from .plan import Plan
@@ -189,7 +190,7 @@ def _first_that_fits(
     """
     host_error: HostMemoryError | None = None
     for plan in plans:
-        if budget is not None and demand_nbytes(graph, plan)[0] > budget:
+        if budget is not None and _least_nbytes(graph, plan) > budget:
             continue
         try:
             return lower(graph, plan, costs, budget=budget, host_budget=host_budget)
@@ -280,12 +281,17 @@ def _lowered(
     graph: Graph, plan: Plan, costs: Costs, *, budget: int | None, host_budget: int | None
 ) -> Schedule | None:
     """The plan's schedule, None where it has none within both budgets."""
-    if budget is not None and demand_nbytes(graph, plan)[0] > budget:
+    if budget is not None and _least_nbytes(graph, plan) > budget:
         return None
     try:
         return lower(graph, plan, costs, budget=budget, host_budget=host_budget)
     except (BudgetError, HostMemoryError):
         return None
+
+
+def _least_nbytes(graph: Graph, plan: Plan) -> int:
+    """Bytes in less of which no order of the plan finds a place."""
+    return max(demand_nbytes(graph, plan)[0], placed_nbytes(graph, plan))
 
 
 def _dynamic(graph: Graph, policy: str, sync: bool) -> Iterator[Plan]:

@@ -61,7 +61,10 @@ def heuristic(
     """
     task = Task(graph, costs, "tvdnn-heuristic", budget, host_budget)
     best: Found | None = None
-    for site in _ranked(task, list(islice(sites(graph, costs), _most_ranked(task)))):
+    ground = list(islice(sites(graph, costs), _most_ranked(task)))
+    if not _may_fit(task, ground):
+        return None
+    for site in _ranked(task, ground):
         if _may_gain(task.compute_s(site), best):
             best = _best([best, *_tightened(task, site)])
             best = _best([best, *_enumerated(task, site, best)])
@@ -84,6 +87,8 @@ def optimal(
     """
     task = Task(graph, costs, "tvdnn-ilp", budget, host_budget)
     ground = list(sites(graph, costs))
+    if not _may_fit(task, ground):
+        return None
     relaxed = {site: _problem(task, site, task.room).relaxed() for site in ground}
     solved = {site: found for site, found in relaxed.items() if found is not None}
     ranked = _most_promising(task, sorted(solved, key=lambda site: solved[site].step_s))
@@ -106,6 +111,11 @@ def optimal(
             return None
         best = polished(task, emptied, tries)
     return _standing(best, min(solved.values(), key=attrgetter("step_s")))
+
+
+def _may_fit(task: Task, ground: Iterable[Site]) -> bool:
+    """Whether any of these sites may have a placement with all away that is idle."""
+    return any(task.may_fit(site, [*site.trips, *site.others]) for site in ground)
 
 
 def _best(found: Iterable[Found | None]) -> Found | None:
