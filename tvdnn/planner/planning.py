@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
 from ..collection import without_collection
 from ..errors import BudgetError, HostMemoryError, InputError
@@ -20,6 +20,7 @@ from .lower import (
     floor_nbytes,
     lower,
     placed_nbytes,
+    rough_floor_nbytes,
     too_small,
 )
 from .plan import Plan
@@ -350,9 +351,23 @@ def _floor(graph: Graph, costs: Costs, policy: str) -> _Floor:
     else:
         plans = (_static_plan(graph, policy, base, variant, sync),)
     floor = _Floor(*_least(graph, costs, plans))
-    return (
-        _lowest(graph, costs, policy, floor) if Task(graph, costs, policy, 0, None).small else floor
-    )
+    if base == "auto":
+        floor = _swapped_floor(graph, costs, floor)
+    return _lowest(graph, costs, policy, floor) if _small(graph, costs) else floor
+
+
+def _small(graph: Graph, costs: Costs) -> bool:
+    """Whether a search takes so little that what is below a floor is searched."""
+    return Task(graph, costs, "auto", 0, None).small
+
+
+def _swapped_floor(graph: Graph, costs: Costs, floor: _Floor) -> _Floor:
+    """The floor, or that of the swap plan that seems leanest."""
+    roughs = ((rough_floor_nbytes(graph, p, costs), p) for p in moving_all(graph, costs, "auto"))
+    nbytes, plan = min(roughs, key=itemgetter(0))
+    if nbytes >= floor.nbytes:
+        return floor
+    return min(floor, _Floor(*floor_nbytes(graph, plan, costs)), key=attrgetter("nbytes"))
 
 
 def _least(graph: Graph, costs: Costs, plans: Sequence[Plan]) -> tuple[int, str]:
@@ -390,7 +405,6 @@ def _leanest(graph: Graph, costs: Costs, policy: str, base: str, sync: bool) -> 
         return
     if base == "auto":
         yield from leanest(graph, recipes(graph, costs))
-        yield from moving_all(graph, costs, policy)
     for kinds, each in ((ALL, Variant.MEMORY), (ALL, Variant.PERFORMANCE), (CONV, Variant.MEMORY)):
         yield vdnn(graph, kinds, name=policy, default=each, sync=sync)
 
