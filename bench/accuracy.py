@@ -5,6 +5,9 @@
 Of each network the relative RMS error of every gradient of the first step, and the RMS of the
 errors of the losses of 20 steps, pooled over seeds. Weights and images are numbers that
 bfloat16 holds; dropout and stochastic depth are off. Networks run side by side, a process each.
+
+Gradients of few elements ask for many seeds: of EfficientNet-B0's first biases of squeezing, which
+have 4 to 10, some are beyond 1.25 and below 1.6 over 5 seeds, others below 1.45 over 20.
 """
 
 import argparse

@@ -32,6 +32,7 @@ QUICK: Final = {"init_weights": False}  # truncated normal values take torchvisi
 NETS: Final[Mapping[str, Net]] = {
     "alexnet": Net("AlexNet"),
     "vgg16": Net("VGG-16"),
+    "vgg16_bn": Net("VGG-16-BN"),
     "vgg416": Net("VGG-416"),
     "resnet50": Net("ResNet-50"),
     "resnet101": Net("ResNet-101"),

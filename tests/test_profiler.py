@@ -112,7 +112,6 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[int,
     monkeypatch.setattr(Scratch, "measure", measure)
     monkeypatch.setattr(Scratch, "row_counts", lambda _, pass_: (pass_.unit,))
     monkeypatch.setattr(profiler, "measure_link", lambda *_: Link(1.0, 1.0, 1.0, 1.0, 0.0))
-    monkeypatch.setattr(profiler, "share_beside", lambda *_: 0.5)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "CPU")
     monkeypatch.setattr(profiler.os, "cpu_count", lambda: 1)
     return found
@@ -175,22 +174,3 @@ def test_a_pass_leaves_the_same_bytes_each_time() -> None:
         left = [scratch.results(index, pass_.domain) for scratch in scratches]
         assert left[0], pass_.name
         assert all(map(torch.equal, *left)), pass_.name
-
-
-@pytest.mark.gpu
-def test_copies_are_measured_beside_the_launches_of_a_network(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("TVDNN_CACHE", str(tmp_path))
-    maker = NetworkMaker((64, 64, 56, 56))
-    maker.conv(64)
-    maker.relu()
-    maker.conv(64)
-    graph = expand(maker.build(), Settings("bf16", MIB, optimizer=SGD()))
-    device = torch.device("cuda")
-    link = profile(graph, device=device, kernels="triton", limit=256 * MIB).link
-    assert 0.1 * link.to_host <= link.to_host_busy <= link.to_host
-    assert 0.1 * link.to_device <= link.to_device_busy <= link.to_device
-    assert 0 < link.wait_s < 1e-4
-    monkeypatch.setattr(profiler, "share_beside", None)  # what was measured is found
-    assert profile(graph, device=device, kernels="triton").link == link

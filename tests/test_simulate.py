@@ -150,18 +150,6 @@ def test_busy_rates_bind_while_a_launch_runs() -> None:
     assert found["offload q"] == (2.25, 6.25)  # 64 bytes at 32, then 64 at 32 beside use_p, use_q
 
 
-def test_a_step_starts_some_time_after_one_of_another_lane_that_it_waits_for() -> None:
-    made = schedule(hold_first=True)
-    link = replace(EVEN.link, wait_s=0.25)
-    found = times(simulate(made, HandCosts(link, {"hold": 0.0})), made)
-    assert found["make_q"] == (1, 2)  # waits for its own lane
-    assert found["offload p"] == (1.25, 2.25)
-    assert found["offload q"][0] == 2.25  # make_q has ended 0.25 before
-    assert found["prefetch p"] == (2.5, 4.5)
-    assert found["use_p"] == (4.75, 5.75)
-    assert found["use_q"] == (5.75, 6.75)
-
-
 def test_launches_alone_have_no_stall_and_no_overlap() -> None:
     maker = ScheduleMaker(graph(), arena_nbytes=256)
     for name, offset in (("p", 0), ("q", 64), ("r", 192)):

@@ -199,7 +199,7 @@ def floor_nbytes(graph: Graph, plan: Plan, costs: Costs) -> tuple[int, str]:
 
 
 def rough_floor_nbytes(graph: Graph, plan: Plan, costs: Costs) -> int:
-    """About the plan's floor, in an eighth of the time: by one order, placed without trials."""
+    """About the plan's floor, in a fraction of the time: by one order, placed without trials."""
     prog = program(graph, plan)
     least = int(demand(prog).max(initial=0))
     entries = order(graph, prog, costs, least, sync=plan.sync)

@@ -9,7 +9,7 @@ import numpy as np
 from ..errors import ScheduleError
 from ..graph import Kind
 from .costs import Costs
-from .schedule import Action, Lane, Residency, Schedule, Step
+from .schedule import Action, Lane, Residency, Schedule
 from .timeline import Span, Timeline, copy_waits
 
 COPY_LANES = (Lane.OFFLOAD, Lane.PREFETCH)
@@ -21,7 +21,6 @@ MemoryProfile: TypeAlias = tuple[tuple[float, Mapping[Kind, int]], ...]
 def simulate(schedule: Schedule, costs: Costs) -> Timeline:
     """The timeline of `schedule`: a step starts once its lane is free and its waits have ended.
 
-    Those of other lanes must have ended as long ago as the link has it.
     A copy takes the link's latency, then moves its bytes at the duplex rate while the other copy
     lane is busy, else at the rate of its way alone; while a launch runs at most at the busy rate.
     The second half starts once the first ended.
@@ -106,24 +105,11 @@ class _Simulation:
         step, now_s = self._schedule.steps[index], self._now_s
         if step.action is Action.COPY:
             latency_s, nbytes = self._costs.link.latency_s, step.copied_nbytes
-            late_s = self._late_s(lane, step)
-            self._running[lane] = _Running(index, now_s + late_s, now_s, late_s + latency_s, nbytes)
+            self._running[lane] = _Running(index, now_s, now_s, latency_s, nbytes)
             return
         pass_ = self._schedule.graph.passes[step.pass_index]
-        seconds, late_s = (
-            self._costs.launch_s(pass_, step.stop - step.start),
-            self._late_s(lane, step),
-        )
-        self._running[lane] = _Running(index, now_s + late_s, now_s, late_s + seconds)
-
-    def _late_s(self, lane: Lane, step: Step) -> float:
-        """Seconds until what the step waits for on other lanes has ended long enough ago."""
-        wait_s = self._costs.link.wait_s
-        if wait_s == 0.0:
-            return 0.0
-        others = (self._spans[wait] for wait in step.waits)
-        ended_s = max((span.end_s for span in others if span.lane is not lane), default=-wait_s)
-        return max(0.0, ended_s + wait_s - self._now_s)
+        seconds = self._costs.launch_s(pass_, step.stop - step.start)
+        self._running[lane] = _Running(index, now_s, now_s, seconds)
 
     def _share_link(self) -> None:
         """Give each copy in progress the rate that it has from now on."""

@@ -26,7 +26,9 @@ from .schedule import Schedule
 from .trials import Found, Task, Trial
 
 FIRST_SHARE = 0.97
+RANKED = 10_000  # launches, from which on no more sites are ordered to rank them: 1 s
 MOST_SITES = 2  # whose plans are placed: those of the fastest steps at the first share
+NEAR = 1.02  # times what the next site's step is predicted to take: near enough
 EMPTIED = (1.0, 0.9, 0.8, 0.7)  # caps, where no choice finds a place
 LESS = (0.97, 0.94, 0.9, 0.85, 0.8, 0.7)  # caps, where one choice finds no place
 MOST_CHOICES = 500  # of a site, up to which all are tried
@@ -61,10 +63,13 @@ def heuristic(
     """
     task = Task(graph, costs, "tvdnn-heuristic", budget, host_budget)
     best: Found | None = None
-    ground = list(islice(sites(graph, costs), _most_ranked(task)))
+    ground = list(_affordable(sites(graph, costs)))
     if not _may_fit(task, ground):
         return None
-    for site in _ranked(task, ground):
+    ranked = _ranked(task, ground)
+    for number, (site, likely_s) in enumerate(ranked.items()):
+        if number >= _least_placed(task) and best and best.seconds <= NEAR * likely_s:
+            break
         if _may_gain(task.compute_s(site), best):
             best = _best([best, *_tightened(task, site)])
             best = _best([best, *_enumerated(task, site, best)])
@@ -92,7 +97,7 @@ def optimal(
     relaxed = {site: _problem(task, site, task.room).relaxed() for site in ground}
     solved = {site: found for site, found in relaxed.items() if found is not None}
     ranked = _most_promising(task, sorted(solved, key=lambda site: solved[site].step_s))
-    greedy = [site for site in _ranked(task, ground[: _most_ranked(task)]) if site not in ranked]
+    greedy = [site for site in _ranked(task, list(_affordable(ground))) if site not in ranked]
     few = 1 if task.small else POLISHED
     tries = task.most_trials // few // max(1, len(ranked))
     best: Found | None = None
@@ -132,19 +137,30 @@ def _most_promising(task: Task, ranked: Sequence[Site]) -> Sequence[Site]:
     return ranked if task.small else ranked[:MOST_SITES]
 
 
-def _most_ranked(task: Task) -> int:
-    """How many sites work allows to order once."""
+def _least_placed(task: Task) -> int:
+    """Of how many sites plans are placed, whatever the first of them take."""
     return max(1, task.most_trials // 2)
 
 
-def _ranked(task: Task, ground: list[Site]) -> Sequence[Site]:
-    """The sites whose steps are predicted to take least; those come last that have no order."""
+def _affordable(ground: Iterable[Site]) -> Iterator[Site]:
+    """The first of the sites, and more as long as their launches are few enough to order all."""
+    num_launches = 0
+    for site in ground:
+        yield site
+        num_launches += len(site.draft.program.launches)
+        if num_launches >= RANKED:
+            break
+
+
+def _ranked(task: Task, ground: list[Site]) -> dict[Site, float]:
+    """The sites whose steps are predicted to take least, and what; inf, and last, without order."""
     cap = round(FIRST_SHARE * task.room)
     if len(ground) == 1:
-        return ground
+        return {ground[0]: inf}
     trials = {site: task.trial(site, _greedy(site, cap), cap) for site in ground}
     seconds = {site: trial.seconds if trial else inf for site, trial in trials.items()}
-    return _most_promising(task, sorted(ground, key=seconds.__getitem__))
+    ranked = _most_promising(task, sorted(ground, key=seconds.__getitem__))
+    return {site: seconds[site] for site in ranked}
 
 
 def _greedy(site: Site, caps: Caps) -> Sequence[Gap] | None:

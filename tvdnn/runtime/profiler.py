@@ -1,6 +1,5 @@
 """The profiler: seconds of each pass on the present GPU and the link's rates, cached on disk."""
 
-import hashlib
 import json
 import os
 import platform
@@ -9,12 +8,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from contextvars import Context, copy_context
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
+from statistics import median
 
 import torch
 from triton import AsyncCompileMode
 
-from ..graph import RUN_CHUNKS, Direction, Graph, Param, Pass, Use, section_rows
+from ..graph import RUN_CHUNKS, Graph, Param, Pass, Use, section_rows
 from ..kernels.configurations import Configurations
 from ..memory import aligned
 from ..ops.definition import TORCH_DTYPES, Control
@@ -25,12 +25,11 @@ from ..units import GIB
 from .binding import Call, Tensors, bind_step
 from .cache import cache_file, sources, write_whole
 from .kernels import kernel_set
-from .link import COPIED_NBYTES, measure_link, share_beside
+from .link import measure_link, timed
 from .memory import Memory
-from .replay import replayed_s
 
 REPEATS = 8  # launches captured together: each one's share of the graph's own start is small
-BESIDE = 24  # forms of passes beside which copies are measured
+REPLAYS = 5
 SCRATCH_NBYTES = 3 * GIB
 COMPILE_THREADS = 12
 OPTIMIZER_SETTING = 0.5  # each of them: updates show in parameters, and stay finite
@@ -73,43 +72,11 @@ def profile(
         samples[pass_.name] = found
         if progress is not None:
             progress("profiling", (index + 1) / len(graph.passes))
+    del scratch
     if copies not in cache.links:
         cache.links[copies] = measure_link(device, copies)
-    link = _beside(cache, scratch, samples, keys, copies)
     cache.save()
-    return Profile(torch.cuda.get_device_name(device), link, samples)
-
-
-def _beside(
-    cache: "_Cache", scratch: "Scratch", samples: Samples, keys: Sequence[str], copies: str
-) -> Link:
-    """The link, with the rates that are left beside forward passes, and beside backward ones."""
-    link, shares = cache.links[copies], []
-    for way, direction in enumerate((Direction.FORWARD, Direction.BACKWARD)):
-        indices = _longest(scratch.graph, samples, keys, direction)
-        name = repr((copies, [keys[index] for index in indices]))
-        digest = hashlib.sha256(name.encode()).hexdigest()
-        if digest not in cache.shares:
-            launches, held = scratch.beside(indices, COPIED_NBYTES)
-            cache.shares[digest] = share_beside(launches, held, way, copies)
-        shares.append(cache.shares[digest])
-    busy = link.to_host * shares[0], link.to_device * shares[1]
-    return replace(link, to_host_busy=busy[0], to_device_busy=busy[1])
-
-
-def _longest(
-    graph: Graph, samples: Samples, keys: Sequence[str], direction: Direction
-) -> list[int]:
-    """The first passes of the forms that a direction spends most time in, the longest first."""
-    seconds: dict[str, float] = {}
-    first: dict[str, int] = {}
-    for index, (pass_, key) in enumerate(zip(graph.passes, keys, strict=True)):
-        if pass_.direction is direction:
-            rows, taken_s = samples[pass_.name][-1]
-            seconds[key] = seconds.get(key, 0.0) + taken_s * pass_.domain / rows
-            first.setdefault(key, index)
-    ranked = sorted(seconds, key=lambda key: seconds[key], reverse=True)
-    return [first[key] for key in ranked[:BESIDE]]
+    return Profile(torch.cuda.get_device_name(device), cache.links[copies], samples)
 
 
 def compile_together(
@@ -202,7 +169,7 @@ class Scratch:
         limit: int,
         configurations: Table = RULES,
     ) -> None:
-        self.graph, self.device, self._limit = graph, device, limit
+        self._graph, self._device, self._limit = graph, device, limit
         self.configurations = Configurations(configurations)
         self._kernels = kernel_set(kernels, self.configurations)
         self._random = torch.Generator(device)
@@ -214,8 +181,8 @@ class Scratch:
     def row_counts(self, pass_: Pass) -> tuple[int, ...]:
         """Rows to measure at: a unit, a run and four runs, as domain and scratch bytes allow."""
         uses = (use for use in (*pass_.reads, *pass_.writes) if not use.whole)
-        row = max((self.graph.buffers[use.buffer].row_nbytes for use in uses), default=1)
-        run = max(pass_.unit, section_rows(pass_.domain, row, RUN_CHUNKS * self.graph.chunk_size))
+        row = max((self._graph.buffers[use.buffer].row_nbytes for use in uses), default=1)
+        run = max(pass_.unit, section_rows(pass_.domain, row, RUN_CHUNKS * self._graph.chunk_size))
         wanted = {min(pass_.domain, rows) for rows in (pass_.unit, run, 4 * run)}
         room = self._limit - self._stand_ins_nbytes(pass_)
         fits = [rows for rows in sorted(wanted) if self._nbytes(pass_, rows) <= room]
@@ -223,7 +190,7 @@ class Scratch:
 
     def try_out(self, index: int) -> None:
         """Launch pass `index` once on its fewest rows, if these fit."""
-        pass_ = self.graph.passes[index]
+        pass_ = self._graph.passes[index]
         rows = self.row_counts(pass_)[0]
         if self._nbytes(pass_, rows) + self._stand_ins_nbytes(pass_) <= self._limit:
             self.call(index, rows)()
@@ -232,34 +199,14 @@ class Scratch:
         """Median seconds of one launch of pass `index` over `rows` rows."""
         call = self.call(index, rows)
         call()
-        return replayed_s(self.device, [call] * REPEATS) / REPEATS
-
-    def beside(self, indices: Sequence[int], nbytes: int) -> tuple[list[Call], torch.Tensor]:
-        """Launches of passes over as many rows as are measured, and up to so many bytes beside.
-
-        They share bytes: what reads whole numbers, which may be places, is left out, and what finds
-        no room with what those before hold besides.
-        """
-        rows: dict[int, int] = {}
-        used = most = 0
-        for index in indices:
-            pass_ = self.graph.passes[index]
-            count = self.row_counts(pass_)[-1]
-            wanted = max(most, self._nbytes(pass_, count))
-            needed = wanted + used + self._stand_ins_nbytes(pass_)
-            if needed <= self._limit - nbytes and self._reads_floats(pass_):
-                rows[index], most = count, wanted
-                used += self._stand_ins_nbytes(pass_)
-        nbytes = max(0, min(nbytes, self._limit - used - most))
-        self._reserve(most + nbytes)
-        calls = [self.call(index, rows[index]) for index in sorted(rows)]
-        for call in calls:
-            call()
-        return calls, self._bytes[most : most + nbytes]
-
-    def _reads_floats(self, pass_: Pass) -> bool:
-        dtypes = (self.graph.buffers[use.buffer].dtype for use in pass_.reads)
-        return all(TORCH_DTYPES[dtype].is_floating_point for dtype in dtypes)
+        stream = torch.cuda.Stream(self._device)
+        captured = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize(self._device)
+        with torch.cuda.graph(captured, stream=stream, capture_error_mode="thread_local"):
+            for _ in range(REPEATS):
+                call()
+        captured.replay()
+        return median(timed(captured.replay) for _ in range(REPLAYS)) / REPEATS
 
     def results(self, index: int, rows: int) -> tuple[torch.Tensor, ...]:
         """The bytes that one launch of pass `index` over `rows` rows leaves, parameters' too."""
@@ -272,7 +219,7 @@ class Scratch:
     def _stand_ins_nbytes(self, pass_: Pass) -> int:
         """Bytes of the stand-ins for parameters, and of optimizer state beside those updated."""
         names = [name for name in (*pass_.params, *pass_.updates, *pass_.updates) if name]
-        return sum(self.graph.network.params[name].nbytes for name in names)
+        return sum(self._graph.network.params[name].nbytes for name in names)
 
     def _nbytes(self, pass_: Pass, rows: int) -> int:
         return sum(aligned(operand.nbytes) for operand in self._operands(pass_, rows).values())
@@ -282,21 +229,21 @@ class Scratch:
         offset, found = 0, {}
         for use in (*pass_.reads, *pass_.writes):
             name, start, stop = key = self._rows(use, rows)
-            nbytes = (stop - start) * self.graph.buffers[name].row_nbytes
+            nbytes = (stop - start) * self._graph.buffers[name].row_nbytes
             if key not in found:
                 found[key] = Operand(*key, Space.ARENA, offset, nbytes)
                 offset += aligned(nbytes)
         return found
 
     def _rows(self, use: Use, rows: int) -> Rows:
-        return use.buffer, *use.rows(0, rows, self.graph.buffers[use.buffer])
+        return use.buffer, *use.rows(0, rows, self._graph.buffers[use.buffer])
 
     def call(self, index: int, rows: int) -> Call:
         """A launch of pass `index` over its first `rows` rows, ready to run."""
         return self._bound(index, rows).call
 
     def _bound(self, index: int, rows: int) -> _Bound:
-        pass_ = self.graph.passes[index]
+        pass_ = self._graph.passes[index]
         operands = self._operands(pass_, rows)
         self._reserve(self._nbytes(pass_, rows))
         memory = Memory(self._bytes, torch.empty(0, dtype=torch.uint8))
@@ -306,14 +253,14 @@ class Scratch:
         writes = tuple(operands[self._rows(use, rows)] for use in pass_.writes)
         step = Step(Lane.COMPUTE, Action.LAUNCH, 0, index, 0, rows, reads, writes)
         tensors = self._tensors(pass_)
-        call = bind_step(self.graph, step, memory, tensors, self._kernels, by_unit=False)
+        call = bind_step(self._graph, step, memory, tensors, self._kernels, by_unit=False)
         written = tuple(memory.raw(operand) for operand in writes)
         return _Bound(call, written, tensors)
 
     def _reserve(self, nbytes: int) -> None:
         if nbytes > self._bytes.numel():
-            self._bytes = torch.empty(0, dtype=torch.uint8, device=self.device)
-            self._bytes = torch.empty(nbytes, dtype=torch.uint8, device=self.device)
+            self._bytes = torch.empty(0, dtype=torch.uint8, device=self._device)
+            self._bytes = torch.empty(nbytes, dtype=torch.uint8, device=self._device)
 
     def _fill(self, memory: Memory, operands: Mapping[Rows, Operand]) -> None:
         """Random numbers, which TF32 holds where products read TF32.
@@ -323,17 +270,17 @@ class Scratch:
         predicted to take 5% more than it does, on these 1% (H200, 2026-11-21).
         """
         for (name, _, _), operand in operands.items():
-            view = memory.view(operand, self.graph.buffers[name])
+            view = memory.view(operand, self._graph.buffers[name])
             if not view.is_floating_point():
                 view.zero_()
                 continue
             view.normal_(generator=self._random)
-            if self.graph.dtype == "tf32" and view.dtype == torch.float32:
+            if self._graph.dtype == "tf32" and view.dtype == torch.float32:
                 self._kernels.cast(view, view, precision="tf32")
 
     def _tensors(self, pass_: Pass) -> Tensors:
         """Parameters by random stand-ins, which live as long as one measurement."""
-        params = self.graph.network.params
+        params = self._graph.network.params
         names = [name for name in (*pass_.params, *pass_.updates) if name]
         stand_ins = {name: self._stand_in(params[name]) for name in names}
         states: dict[str, tuple[torch.Tensor | None, ...]] = {}
@@ -344,7 +291,7 @@ class Scratch:
         return Tensors(stand_ins, states, self._control)
 
     def _stand_in(self, param: Param) -> torch.Tensor:
-        values = torch.randn(param.shape, device=self.device, generator=self._random)
+        values = torch.randn(param.shape, device=self._device, generator=self._random)
         return values.to(TORCH_DTYPES[param.dtype])
 
 
@@ -365,7 +312,6 @@ class _Cache:
         names = {field.name for field in fields(Link)}
         links = stored.get("links", {}).items()
         self.links = {copies: Link(**link) for copies, link in links if link.keys() == names}
-        self.shares: dict[str, float] = stored.get("shares", {})
 
     def find(self, key: str, configurations: Table) -> tuple[tuple[int, float], ...] | None:
         """The seconds of a pass as configured, where they were measured."""
@@ -390,4 +336,4 @@ class _Cache:
         """Write what was measured, in one go."""
         links = {copies: asdict(link) for copies, link in self.links.items()}
         found = {"samples": self._samples, "asked": self._asked, "links": links}
-        write_whole(self._path, found | {"shares": self.shares})
+        write_whole(self._path, found)
