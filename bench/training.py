@@ -125,7 +125,7 @@ def run(
     **options: Any,
 ) -> dict[str, Any]:
     """A row: so many steps of one policy at one budget, none if they do not fit."""
-    turn = Turn()
+    turn, chosen = Turn(), case(name, policy, budget, x, dtype)
     try:
         trainer, net, ready = prepare(
             name, policy, budget, x, dtype, slab, progress=turn, **options
@@ -138,7 +138,6 @@ def run(
         return run(name, policy, whole / GIB, x, y, dtype, slab, oracle, steps=steps, **options)
     except BudgetError as error:
         turn.give()
-        chosen = case(name, policy, budget, x, dtype)
         graph = graph_of(name, x, dtype)
         floor = Floor(error.floor_nbytes, error.step)
         row = infeasible_row(
@@ -160,7 +159,6 @@ def run(
     peak, timeline = trainer.peak_nbytes(), trainer.timeline(x, y)
     busy = {"busy_share": busy_share(lambda: trainer.step(x, y))} if policy == "keep" else {}
     turn.give()
-    chosen = case(name, policy, budget, x, dtype)
     row = measured(trainer, chosen, step_s, tuple(losses), peak, timeline)
     row |= {"equal": equal, "max_memory_allocated": allocated}
     row |= {"ready_s": ready, "first_step_s": ready + first_s}

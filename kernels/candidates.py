@@ -116,7 +116,7 @@ def _grad_weight(asked: Asked) -> Ways:
         each = other.out_channels * sums * other.in_channels // (32 * other.num_warps)
         return nbytes <= shared_nbytes() and each <= MOST_SUMS
 
-    free = asked.facts["dtype"] == "bfloat16" and way != "turned"
+    free = asked.facts["dtype"] == torch.bfloat16 and way != "turned"
     warps = (4, 8) if free else (tile.num_warps,)
     return {"num_stages": _around(tile.num_stages, 2), "num_warps": warps}, fits
 
@@ -150,11 +150,11 @@ def _linear_options(asked: Asked) -> Options:
 
 
 def _is_exact(asked: Asked) -> bool:
-    return asked.facts["dtype"] == "float32" and asked.facts["precision"] == "ieee"
+    return asked.facts["dtype"] == torch.float32 and asked.facts["precision"] == "ieee"
 
 
 def _itemsize(asked: Asked) -> int:
-    dtype: torch.dtype = getattr(torch, asked.facts["dtype"])
+    dtype: torch.dtype = asked.facts["dtype"]
     return dtype.itemsize
 
 

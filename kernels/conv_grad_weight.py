@@ -69,8 +69,7 @@ def conv2d_grad_weight(
 
 def _facts(layer: Layer, work: Work) -> dict[str, Any]:
     """What a launch is configured for: never the number of samples."""
-    dtype = str(layer.dtype).removeprefix("torch.")
-    facts = {"way": work.kernel, "sides": layer.out_sides, "dtype": dtype}
+    facts = {"way": work.kernel, "sides": layer.out_sides, "dtype": layer.dtype}
     return asdict(layer.taps) | facts | {"precision": layer.precision}
 
 

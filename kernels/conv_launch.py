@@ -279,7 +279,7 @@ def _specialized_tile(taps: Filter, dtype: torch.dtype, *, shared: bool) -> Tile
 def _facts(y: Tensor, taps: Filter, epilogue: Epilogue, *, flat: bool = False) -> dict[str, Any]:
     """What a launch is configured for: never the number of samples."""
     return asdict(taps) | {
-        "dtype": str(y.dtype).removeprefix("torch."),
+        "dtype": y.dtype,
         "sides": "flat" if flat else tuple(y.shape[1:3]),
         "masked": epilogue.mask is not None,
         "pooled": epilogue.codes is not None,

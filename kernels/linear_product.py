@@ -113,7 +113,7 @@ class Product:
         over_samples = self.a_by_k or self.turned
         return {
             "sizes": (m_size, n_size) if over_samples else (n_size, k_size),
-            "dtype": str(self.a.dtype).removeprefix("torch."),
+            "dtype": self.a.dtype,
             "precision": self.precision,
             "a_by_k": self.a_by_k,
             "b_by_k": self.b_by_k,

@@ -78,6 +78,21 @@ def test_floors_of_many_networks_are_true(policy: str) -> None:
             assert _found(graph, costs, policy, floor - steps * ALIGNMENT, None) is None
 
 
+@pytest.mark.parametrize("seed", [1, 7])
+def test_a_lead_makes_no_floor_higher(seed: int) -> None:
+    """With all prefetches at the last moment the plan at the floor finds no place: it stays."""
+    graph, costs, _ = known_case(seed)
+    policy = "tvdnn-heuristic"
+    floor, _ = floor_of(graph, costs, policy)
+    plain, led = (
+        make_schedule(graph, costs, policy=policy, budget=floor, lead=lead) for lead in (None, 1)
+    )
+    assert led.peak_nbytes <= floor
+    with pytest.raises(BudgetError):
+        lower(graph, plain.plan.led(1), costs, budget=floor)
+    assert led.plan == plain.plan
+
+
 def known_case(seed: int) -> tuple[Graph, Costs, int]:
     """A small network whose plans are few."""
     case = small_case(seed)

@@ -225,11 +225,11 @@ def test_a_launch_that_fails_leaves_no_configuration_behind() -> None:
         ("joined", Tile(128, 64, 32, 4, 1), {}),
         ("pointer", TILE, {}),
         ("grad_weight", TILE, {"way": "samples"}),
-        ("grad_weight", Tile(32, 128, 64, 4, 6), {"way": "turned", "dtype": "float32"}),
+        ("grad_weight", Tile(32, 128, 64, 4, 6), {"way": "turned", "dtype": torch.float32}),
     ],
 )
 def test_candidates_keep_what_is_planned(kernel: str, tile: Tile, facts: dict[str, Any]) -> None:
-    common = {"size": (3, 3), "dtype": "bfloat16", "out_channels": 256, "precision": "tf32"}
+    common = {"size": (3, 3), "dtype": torch.bfloat16, "out_channels": 256, "precision": "tf32"}
     asked = Asked(kernel, tile, common | {"pooled": False} | facts)
     found = candidates(asked)
     assert found

@@ -58,9 +58,10 @@ class Trainer:
     changed on `trainer.optimizer`, which torch's schedulers take.
 
     `chunk_size` are the bytes of a section, the unit of copies; `lead` the most slots of the plan
-    by which a prefetch comes ahead of its use; `copies` tells what copies, "engine" or "kernel".
-    These and `policy` are what `tvdnn tune` found for the network where they are not given, else
-    16 MiB, as many as there is room for, "engine" and "auto".
+    by which a prefetch comes ahead of its use, where the plan then fits the budgets; `copies` tells
+    what copies, "engine" or "kernel". These and `policy` are what `tvdnn tune` found for the
+    network where they are not given, else 16 MiB, as many as there is room for, "engine" and
+    "auto".
 
     On a GPU the first steps are timed. Where they miss what the profiled costs predict by more than
     5% one is measured, the costs are corrected, and the plan is made again, to be used if predicted

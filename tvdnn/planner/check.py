@@ -4,6 +4,7 @@ It shares with what makes schedules the data classes alone. Happens-before is wh
 keep: the order of each lane, the waits, and that the second half starts after the first has ended.
 """
 
+from ..collection import without_collection
 from ..errors import ScheduleError
 from ..graph import DTYPE_NBYTES, Buffer, Graph, Pass
 from ..units import format_bytes
@@ -19,6 +20,7 @@ ROUTES = {
 }
 
 
+@without_collection()
 def check(schedule: Schedule) -> None:
     """Raise ScheduleError, naming the step and the fault, unless every order of the steps is safe.
 

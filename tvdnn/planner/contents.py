@@ -36,35 +36,37 @@ def _cell(buffer: str, origin: int, parts: Parts, lane: Lane, writer: int) -> Ce
 class Memory:
     """The bytes [0, nbytes) of one space as cells in the order of their addresses."""
 
-    __slots__ = ("_cells", "_starts")
+    __slots__ = ("_starts", "cells")
 
     def __init__(self, nbytes: int) -> None:
         self._starts = [0, nbytes]
-        self._cells = [_cell("", 0, (), Lane.COMPUTE, CALLER) for _ in self._starts]
+        self.cells = [_cell("", 0, (), Lane.COMPUTE, CALLER) for _ in self._starts]
 
-    def between(self, start: int, stop: int) -> list[Cell]:
-        """The cells of bytes [start, stop), cut at both ends."""
-        first = self._cut(start, 0)
-        return self._cells[first : self._cut(stop, first)]
+    def cut(self, start: int, stop: int) -> slice:
+        """Where the cells of bytes [start, stop) are, cut at both ends."""
+        first = bisect_left(self._starts, start)
+        if self._starts[first] != start:
+            self._split(first, start)
+        last = first + 1
+        if self._starts[last] != stop:
+            last = bisect_left(self._starts, stop, last)
+            if self._starts[last] != stop:
+                self._split(last, stop)
+        return slice(first, last)
 
-    def put(self, start: int, stop: int, cell: Cell) -> None:
-        """Lay one cell over bytes [start, stop)."""
-        first = self._cut(start, 0)
-        last = self._cut(stop, first)
-        self._starts[first:last] = [start]
-        self._cells[first:last] = [cell]
+    def put(self, place: slice, cell: Cell) -> None:
+        """Lay one cell over those of `place`."""
+        self._starts[place] = [self._starts[place.start]]
+        self.cells[place] = [cell]
 
-    def _cut(self, address: int, low: int) -> int:
-        """Index of the cell that starts at `address`, made if need be."""
-        index = bisect_left(self._starts, address, low)
-        if self._starts[index] != address:
-            cell = self._cells[index - 1]
-            twin = Cell(
-                cell.buffer, cell.origin, cell.parts, cell.lane, cell.writer, cell.readers.copy()
-            )
-            self._starts.insert(index, address)
-            self._cells.insert(index, twin)
-        return index
+    def _split(self, index: int, address: int) -> None:
+        """Begin a cell at `address`, which lies in the one before `index`."""
+        cell = self.cells[index - 1]
+        twin = Cell(
+            cell.buffer, cell.origin, cell.parts, cell.lane, cell.writer, cell.readers.copy()
+        )
+        self._starts.insert(index, address)
+        self.cells.insert(index, twin)
 
 
 def fault(schedule: Schedule, index: int, text: str) -> ScheduleError:
@@ -126,7 +128,8 @@ class _Walk:
                 origin = stay.offset - buffer.bounds(stay.section)[0] * buffer.row_nbytes
                 parts = (Part(*span(None, buffer), CALLER, 0),)
                 cell = _cell(stay.buffer, origin, parts, Lane.COMPUTE, first - 1)
-                self._memory[Space.ARENA].put(stay.offset, stay.offset + stay.nbytes, cell)
+                memory = self._memory[Space.ARENA]
+                memory.put(memory.cut(stay.offset, stay.offset + stay.nbytes), cell)
 
     def take_outputs(self, names: Collection[str], made: Mapping[str, Parts]) -> None:
         """Find the outputs `names` as passes left them, where they last lie."""
@@ -142,7 +145,7 @@ class _Walk:
         start, stop = buffer.bounds(stay.section)
         operand = Operand(buffer.name, start, stop, Space.ARENA, stay.offset, stay.nbytes)
         origin = stay.offset - start * buffer.row_nbytes
-        for cell in self._memory[Space.ARENA].between(operand.offset, operand.end):
+        for cell in self._cells(operand):
             if cell.buffer != buffer.name or cell.origin != origin or cell.parts != need:
                 raise ScheduleError(
                     f"output {_place(operand)} is handed out, {self._finding(cell, operand, need)}"
@@ -178,18 +181,18 @@ class _Walk:
 
     def _copy(self, index: int, step: Step) -> None:
         (source,), (target,) = step.reads, step.writes
-        self._read(index, step.lane, source, None)
-        cells = self._memory[source.space].between(source.offset, source.end)
+        cells = self._read(index, step.lane, source, None)
         parts = cells[0].parts
         if any(cell.parts != parts for cell in cells):
             text = f"moves {_place(source)}, of which not all rows are written alike"
             raise fault(self._schedule, index, text)
         self._write(index, step.lane, target, parts, partly=False)
 
-    def _read(self, index: int, lane: Lane, operand: Operand, need: Parts | None) -> None:
-        """Find `need` (None: any version) in all of the operand's bytes, written by then."""
+    def _read(self, index: int, lane: Lane, operand: Operand, need: Parts | None) -> list[Cell]:
+        """The operand's cells, in all of which `need` (None: any version) is written by then."""
         clock, origin = self._clocks[index], self._origin(operand)
-        for cell in self._memory[operand.space].between(operand.offset, operand.end):
+        cells = self._cells(operand)
+        for cell in cells:
             if cell.buffer != operand.buffer or cell.origin != origin or not cell.parts:
                 found = False
             else:
@@ -200,13 +203,15 @@ class _Walk:
             if clock[cell.lane] < cell.writer:
                 raise self._race(index, "reads", operand, cell.writer, "writes")
             cell.readers[lane] = index
+        return cells
 
     def _write(
         self, index: int, lane: Lane, operand: Operand, parts: Parts, *, partly: bool
     ) -> None:
         """Leave `parts` in the operand's bytes, beside what other channels hold if `partly`."""
         memory, origin = self._memory[operand.space], self._origin(operand)
-        cells = memory.between(operand.offset, operand.end)
+        place = memory.cut(operand.offset, operand.end)
+        cells = memory.cells[place]
         for cell in cells:
             self._may_write(index, operand, cell)
             same = cell.buffer == operand.buffer and cell.origin == origin
@@ -217,8 +222,7 @@ class _Walk:
                 text = f"writes {_place(operand)} over {cell.buffer}, which it writes too"
                 raise fault(self._schedule, index, text)
         if not partly:
-            cell = _cell(operand.buffer, origin, parts, lane, index)
-            memory.put(operand.offset, operand.end, cell)
+            memory.put(place, _cell(operand.buffer, origin, parts, lane, index))
             return
         for cell in cells:
             same = cell.buffer == operand.buffer and cell.origin == origin
@@ -236,8 +240,13 @@ class _Walk:
                 raise self._race(index, "writes", operand, reader, "reads")
 
     def _forget(self, stay: Residency) -> None:
-        for cell in self._memory[Space.ARENA].between(stay.offset, stay.offset + stay.nbytes):
+        memory = self._memory[Space.ARENA]
+        for cell in memory.cells[memory.cut(stay.offset, stay.offset + stay.nbytes)]:
             cell.parts = ()
+
+    def _cells(self, operand: Operand) -> list[Cell]:
+        memory = self._memory[operand.space]
+        return memory.cells[memory.cut(operand.offset, operand.end)]
 
     def _origin(self, operand: Operand) -> int:
         return operand.offset - operand.start * self._graph.buffers[operand.buffer].row_nbytes
