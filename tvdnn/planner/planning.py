@@ -1,27 +1,24 @@
 """Planning: from a policy's name, a graph and a budget to a checked schedule."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from operator import attrgetter, itemgetter
+from dataclasses import replace
+from operator import itemgetter
 
 from ..collection import without_collection
-from ..errors import BudgetError, HostMemoryError, InputError
+from ..errors import HostMemoryError, InputError
 from ..graph import Direction, Graph
-from ..memory import ALIGNMENT
 from ..units import MIB, Limit
 from .bound import Bound, bound
 from .check import check
 from .costs import Costs
 from .lower import (
-    check_host,
     copied_nbytes,
     demand_nbytes,
     estimate,
     floor_nbytes,
     lower,
-    placed_nbytes,
-    rough_floor_nbytes,
-    too_small,
+    lower_leanest,
+    lowered,
 )
 from .plan import Plan
 from .policies.auto import Choice, auto, leanest
@@ -34,11 +31,9 @@ from .search import search
 from .segments import Layer, Variant, layers
 from .simulate import simulate
 from .swapping import heuristic, optimal
-from .trials import Task
 
 SPARED_SHARE = 0.048  # of a budget: at most so much goes to maps that only save time
 ROOM = 1.25  # times the least that a plan needs
-STEPS_DOWN = 5  # budgets below a floor in which nothing is found, before it counts as the least
 DEFAULT_CHUNK_SIZE = 16 * MIB  # copies of it reach 54.9 of an H200 link's 55.4 GB/s, of 4 MiB 53.9
 
 _STATIC = {"vdnn-all": ALL, "vdnn-conv": CONV}
@@ -56,18 +51,6 @@ POLICIES = (
     *SWAPPING,
     "auto",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Floor:
-    """The least bytes in which a schedule is found, the step that sets them, and that schedule.
-
-    None where one of the policy's leanest plans has it.
-    """
-
-    nbytes: int
-    step: str
-    schedule: Schedule | None = None
 
 
 def fuses(policy: str) -> bool:
@@ -130,26 +113,7 @@ def make_schedule(
 def _schedule(
     graph: Graph, costs: Costs, policy: str, budget: int | None, host_budget: int | None
 ) -> Schedule:
-    """The schedule of `policy`, not checked yet; that of its floor where no other is found."""
-    found = _found(graph, costs, policy, budget, host_budget)
-    if found is not None:
-        return found
-    assert budget is not None
-    floor = _floor(graph, costs, policy)
-    least = floor.schedule
-    if least is None or floor.nbytes > budget:
-        raise too_small(policy, budget, (floor.nbytes, floor.step))
-    check_host(policy, least.slab_nbytes, host_budget)
-    return replace(least, budget_nbytes=budget, host_budget_nbytes=host_budget)
-
-
-def _found(
-    graph: Graph, costs: Costs, policy: str, budget: int | None, host_budget: int | None
-) -> Schedule | None:
-    """The schedule that `policy` finds, None where none fits the device.
-
-    Raises HostMemoryError where those that do take too much of the host.
-    """
+    """The schedule of `policy`, not checked yet."""
     base, variant, sync = _parse(policy)
     budgets = {"budget": budget, "host_budget": host_budget}
     if base == "auto":
@@ -157,9 +121,8 @@ def _found(
     if base in SWAPPING:
         return _swapped(graph, costs, policy, **budgets)
     if base == "vdnn-dyn":
-        return _first_that_fits(graph, costs, _dynamic(graph, policy, sync), **budgets)
-    plan = _static_plan(graph, policy, base, variant, sync)
-    return _first_that_fits(graph, costs, (plan,), **budgets)
+        return _first_that_fits(graph, costs, policy, _dynamic(graph, policy, sync), **budgets)
+    return lower(graph, _static_plan(graph, policy, base, variant, sync), costs, **budgets)
 
 
 def _parse(policy: str) -> tuple[str, Variant, bool]:
@@ -180,33 +143,37 @@ def _static_plan(graph: Graph, policy: str, base: str, variant: Variant, sync: b
 def _first_that_fits(
     graph: Graph,
     costs: Costs,
+    policy: str,
     plans: Iterable[Plan],
     *,
     budget: int | None,
     host_budget: int | None,
-) -> Schedule | None:
-    """The schedule of the first plan that has one within both budgets, None where none has.
+) -> Schedule:
+    """The schedule of the first plan that has one within both budgets, or the one at the floor.
 
-    Raises HostMemoryError where one fits the device alone.
+    Raises BudgetError with the floor where none fits the device, HostMemoryError where those that
+    do take too much of the host.
     """
     host_error: HostMemoryError | None = None
     for plan in plans:
-        if budget is not None and _least_nbytes(graph, plan) > budget:
+        if budget is not None and demand_nbytes(graph, plan)[0] > budget:
             continue
         try:
-            return lower(graph, plan, costs, budget=budget, host_budget=host_budget)
-        except BudgetError:
-            continue
+            schedule = lowered(graph, plan, costs, budget=budget, host_budget=host_budget)
         except HostMemoryError as error:
             host_error = error
+        else:
+            if schedule is not None:
+                return schedule
     if host_error is not None:
         raise host_error
-    return None
+    _, plan = _floor(graph, costs, policy)
+    return lower_leanest(graph, plan, costs, budget=budget, host_budget=host_budget)
 
 
 def _swapped(
     graph: Graph, costs: Costs, policy: str, *, budget: int | None, host_budget: int | None
-) -> Schedule | None:
+) -> Schedule:
     """keep's schedule where it fits, else what the search of `policy` finds, else the leanest."""
     if budget is None:
         return lower(graph, keep(graph), costs)
@@ -217,12 +184,12 @@ def _swapped(
     if found is not None:
         return found
     plans = (keep(graph), *moving_all(graph, costs, policy))
-    return _first_that_fits(graph, costs, plans, budget=budget, host_budget=host_budget)
+    return _first_that_fits(graph, costs, policy, plans, budget=budget, host_budget=host_budget)
 
 
 def _searched(
     graph: Graph, costs: Costs, *, budget: int | None, host_budget: int | None
-) -> Schedule | None:
+) -> Schedule:
     """keep's schedule where it fits, else the fastest of what search finds and of vDNN's trials."""
     if budget is None:
         return lower(graph, keep(graph), costs)
@@ -235,9 +202,8 @@ def _searched(
         swapped = heuristic(graph, costs, budget=budget, host_budget=host_budget)
         if swapped is not None:
             return replace(swapped, plan=replace(swapped.plan, policy="auto"))
-        lean = (*leanest(graph, recipes(graph, costs)), *moving_all(graph, costs, "auto"))
-        plans = (*lean, *_dynamic(graph, "auto", False))
-        return _first_that_fits(graph, costs, plans, **budgets)
+        plans = (*leanest(graph, recipes(graph, costs)), *_dynamic(graph, "auto", False))
+        return _first_that_fits(graph, costs, "auto", plans, **budgets)
     best_s = simulate(best, costs).step_s
     for kinds in (CONV, ALL):
         plan = vdnn(graph, kinds, name="auto", default=Variant.PERFORMANCE)
@@ -282,17 +248,12 @@ def _lowered(
     graph: Graph, plan: Plan, costs: Costs, *, budget: int | None, host_budget: int | None
 ) -> Schedule | None:
     """The plan's schedule, None where it has none within both budgets."""
-    if budget is not None and _least_nbytes(graph, plan) > budget:
+    if budget is not None and demand_nbytes(graph, plan)[0] > budget:
         return None
     try:
-        return lower(graph, plan, costs, budget=budget, host_budget=host_budget)
-    except (BudgetError, HostMemoryError):
+        return lowered(graph, plan, costs, budget=budget, host_budget=host_budget)
+    except HostMemoryError:
         return None
-
-
-def _least_nbytes(graph: Graph, plan: Plan) -> int:
-    """Bytes in less of which no order of the plan finds a place."""
-    return max(demand_nbytes(graph, plan)[0], placed_nbytes(graph, plan))
 
 
 def _dynamic(graph: Graph, policy: str, sync: bool) -> Iterator[Plan]:
@@ -334,68 +295,27 @@ def _layer_of(graph: Graph, members: Sequence[Layer], step: str) -> Layer | None
 def floor_of(graph: Graph, costs: Costs, policy: str) -> tuple[int, str]:
     """The least device bytes in which `policy` has a schedule, and the step that sets them.
 
-    It has one in all budgets from there on. Of a small network none is found in those that are a
-    little less; a larger one, which takes long to plan, may have one in a few percent less.
-
-    Raises InputError for an unknown policy.
+    It has one in all budgets from there on. Raises InputError for an unknown policy.
     """
-    floor = _floor(graph, costs, policy)
-    return floor.nbytes, floor.step
+    floor, _ = _floor(graph, costs, policy)
+    return floor
 
 
-def _floor(graph: Graph, costs: Costs, policy: str) -> _Floor:
-    """The least bytes of the leanest plans, or of what is found below them."""
+def _floor(graph: Graph, costs: Costs, policy: str) -> tuple[tuple[int, str], Plan]:
+    """What `floor_of` gives, and the plan that has it."""
     base, variant, sync = _parse(policy)
     if base in ("auto", "vdnn-dyn", *SWAPPING):
-        plans = (*_leanest(graph, costs, policy, base, sync), keep(graph))
+        plans = [*_leanest(graph, costs, policy, base, sync), keep(graph)]
     else:
-        plans = (_static_plan(graph, policy, base, variant, sync),)
-    floor = _Floor(*_least(graph, costs, plans))
-    if base == "auto":
-        floor = _swapped_floor(graph, costs, floor)
-    return _lowest(graph, costs, policy, floor) if _small(graph, costs) else floor
-
-
-def _small(graph: Graph, costs: Costs) -> bool:
-    """Whether a search takes so little that what is below a floor is searched."""
-    return Task(graph, costs, "auto", 0, None).small
-
-
-def _swapped_floor(graph: Graph, costs: Costs, floor: _Floor) -> _Floor:
-    """The floor, or that of the swap plan that seems leanest."""
-    roughs = ((rough_floor_nbytes(graph, p, costs), p) for p in moving_all(graph, costs, "auto"))
-    nbytes, plan = min(roughs, key=itemgetter(0))
-    if nbytes >= floor.nbytes:
-        return floor
-    return min(floor, _Floor(*floor_nbytes(graph, plan, costs)), key=attrgetter("nbytes"))
-
-
-def _least(graph: Graph, costs: Costs, plans: Sequence[Plan]) -> tuple[int, str]:
-    """The least floor of any plan, and the step that sets it."""
+        plans = [_static_plan(graph, policy, base, variant, sync)]
     demands = [(demand_nbytes(graph, plan)[0], plan) for plan in plans]
-    floor: tuple[int, str] | None = None
+    best: tuple[tuple[int, str], Plan] | None = None
     for nbytes, plan in sorted(demands, key=itemgetter(0)):
-        if floor is None or nbytes < floor[0]:
-            found = floor_nbytes(graph, plan, costs)
-            floor = found if floor is None else min(floor, found)
-    assert floor is not None
-    return floor
-
-
-def _lowest(graph: Graph, costs: Costs, policy: str, floor: _Floor) -> _Floor:
-    """The floor, or what is found below: a unit less each time, until that fails often.
-
-    Where bytes find a place varies, so that less may do where a little more did not.
-    """
-    missed = 0
-    while missed < STEPS_DOWN:
-        schedule = _found(graph, costs, policy, floor.nbytes - max(1, missed * ALIGNMENT), None)
-        if schedule is None:
-            missed += 1
-        else:
-            step = demand_nbytes(graph, schedule.plan)[1]
-            floor, missed = _Floor(schedule.peak_nbytes, step, schedule), 0
-    return floor
+        if best is None or nbytes < best[0][0]:
+            found = floor_nbytes(graph, plan, costs), replace(plan, policy=policy)
+            best = found if best is None else min(best, found, key=itemgetter(0))
+    assert best is not None
+    return best
 
 
 def _leanest(graph: Graph, costs: Costs, policy: str, base: str, sync: bool) -> Iterator[Plan]:
@@ -405,6 +325,7 @@ def _leanest(graph: Graph, costs: Costs, policy: str, base: str, sync: bool) -> 
         return
     if base == "auto":
         yield from leanest(graph, recipes(graph, costs))
+        yield from moving_all(graph, costs, policy)
     for kinds, each in ((ALL, Variant.MEMORY), (ALL, Variant.PERFORMANCE), (CONV, Variant.MEMORY)):
         yield vdnn(graph, kinds, name=policy, default=each, sync=sync)
 

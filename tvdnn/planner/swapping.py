@@ -63,10 +63,7 @@ def heuristic(
     """
     task = Task(graph, costs, "tvdnn-heuristic", budget, host_budget)
     best: Found | None = None
-    ground = list(_affordable(sites(graph, costs)))
-    if not _may_fit(task, ground):
-        return None
-    ranked = _ranked(task, ground)
+    ranked = _ranked(task, list(_affordable(sites(graph, costs))))
     for number, (site, likely_s) in enumerate(ranked.items()):
         if number >= _least_placed(task) and best and best.seconds <= NEAR * likely_s:
             break
@@ -92,8 +89,6 @@ def optimal(
     """
     task = Task(graph, costs, "tvdnn-ilp", budget, host_budget)
     ground = list(sites(graph, costs))
-    if not _may_fit(task, ground):
-        return None
     relaxed = {site: _problem(task, site, task.room).relaxed() for site in ground}
     solved = {site: found for site, found in relaxed.items() if found is not None}
     ranked = _most_promising(task, sorted(solved, key=lambda site: solved[site].step_s))
@@ -116,11 +111,6 @@ def optimal(
             return None
         best = polished(task, emptied, tries)
     return _standing(best, min(solved.values(), key=attrgetter("step_s")))
-
-
-def _may_fit(task: Task, ground: Iterable[Site]) -> bool:
-    """Whether any of these sites may have a placement with all away that is idle."""
-    return any(task.may_fit(site, [*site.trips, *site.others]) for site in ground)
 
 
 def _best(found: Iterable[Found | None]) -> Found | None:
