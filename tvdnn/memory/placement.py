@@ -84,6 +84,17 @@ def place(
     return _improved(extents, best, found, content, trials)
 
 
+def shuffled(extents: Sequence[Extent], found: Placed, trials: int) -> Placed:
+    """`found`, or a lower mark that one of up to `trials` random orders gives."""
+    rng, order, least = random.Random(len(extents)), [*range(len(extents))], least_nbytes(extents)
+    for _ in range(trials):
+        if found[1] <= least:
+            break
+        rng.shuffle(order)
+        found = _place_in(extents, order, found[1] - 1) or found
+    return found
+
+
 def fit(extents: Sequence[Extent], room: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Base addresses below `room` as `place` gives them, and the extents that find none.
 

@@ -7,7 +7,7 @@ from math import inf
 
 from ..errors import BudgetError, HostMemoryError
 from ..graph import Graph
-from ..memory import Extent, Stay, aligned, fit, least_nbytes, place
+from ..memory import Extent, Stay, aligned, fit, least_nbytes, place, shuffled
 from ..memory.blocks import block_nbytes, usable_nbytes
 from ..units import format_bytes
 from .costs import Costs
@@ -20,10 +20,11 @@ from .schedule import Action, Lane, Operand, Residency, Schedule, Space, Step
 
 TIGHTEN_ATTEMPTS = 6
 FEW_TRIALS, MANY_TRIALS = 6, 30  # of a placement, at 30 ms each for VGG-16
+SHUFFLES = 200  # of few extents: half as many find the least mark of sixty
 FULL_EXTENTS = 3000  # up to which all trials are made: above, they take longer, and are fewer
-FEW_EXTENTS = 200  # up to which trials are made in every round of lower caps
+FEW_EXTENTS = 200  # up to which all rounds of lower caps make trials, and floors random orders
 LITTLE_WAIT = 0.005  # of the time of all launches, up to which a step counts as never waiting
-FLOOR_SLACKS = (1.0, 1.05, 1.2)  # caps that the floor tries, in demands: which packs best varies
+LAST_SLACKS = (1.0, 1.05, 1.2)  # caps that are tried last, in demands: which packs best varies
 # Places in the order for which freed bytes rest where there is room, so that a copy into them need
 # not wait for the last launch.
 COOL_DOWN = 6
@@ -80,16 +81,53 @@ def lower(
     *,
     budget: int | None = None,
     host_budget: int | None = None,
-    cap: int | None = None,
 ) -> Schedule:
     """The schedule of `plan` inside `budget` device bytes and `host_budget` pinned bytes.
 
-    `cap` are the bytes of arena under which orders are tried first. Raises BudgetError with the
-    plan's floor where no order of its steps fits, HostMemoryError where its copies do not.
+    Raises BudgetError with the plan's floor where that is above the budget, HostMemoryError where
+    its copies do not fit.
+    """
+    budgets = {"budget": budget, "host_budget": host_budget}
+    return lowered(graph, plan, costs, **budgets) or lower_leanest(graph, plan, costs, **budgets)
+
+
+def lowered(
+    graph: Graph,
+    plan: Plan,
+    costs: Costs,
+    *,
+    budget: int | None = None,
+    host_budget: int | None = None,
+    cap: int | None = None,
+) -> Schedule | None:
+    """The plan's schedule with copies ahead of their uses, None where these find no place.
+
+    `cap` are the bytes of arena under which orders are tried first. Raises HostMemoryError where
+    its copies do not fit.
     """
     prog = program(graph, plan)
     room = None if budget is None else budget - graph.fixed_nbytes
-    entries, arena = _fit(graph, plan, prog, costs, room, cap)
+    fitted = _fit(graph, plan, prog, costs, room, cap)
+    return fitted and _schedule(graph, plan, prog, *fitted, budget, host_budget)
+
+
+def lower_leanest(
+    graph: Graph,
+    plan: Plan,
+    costs: Costs,
+    *,
+    budget: int | None = None,
+    host_budget: int | None = None,
+) -> Schedule:
+    """The schedule of `plan` in the fewest bytes, with no copy ahead of its use.
+
+    Raises what `lower` raises.
+    """
+    prog = program(graph, plan)
+    entries, arena = _leanest(graph, plan, prog, costs)
+    nbytes = graph.fixed_nbytes + arena.nbytes
+    if budget is not None and nbytes > budget:
+        raise too_small(plan.policy, budget, (nbytes, _tight_step(graph, prog)))
     return _schedule(graph, plan, prog, entries, arena, budget, host_budget)
 
 
@@ -186,7 +224,7 @@ def moved_nbytes(graph: Graph, move: Transfer) -> int:
 def floor_nbytes(graph: Graph, plan: Plan, costs: Costs) -> tuple[int, str]:
     """The device bytes from which on `plan` has a schedule, and the step that sets them."""
     prog = program(graph, plan)
-    _, arena = _tightest(graph, plan, prog, costs)
+    _, arena = _leanest(graph, plan, prog, costs)
     return graph.fixed_nbytes + arena.nbytes, _tight_step(graph, prog)
 
 
@@ -207,16 +245,18 @@ def _tight_step(graph: Graph, prog: Program) -> str:
 
 def _fit(
     graph: Graph, plan: Plan, prog: Program, costs: Costs, room: int | None, cap: int | None
-) -> tuple[tuple[Entry, ...], _Arena]:
-    """An order and its placement within `room`.
+) -> tuple[tuple[Entry, ...], _Arena] | None:
+    """An order and its placement within `room`, None where none is found.
 
     Where the bytes fit but their placement does not, the order is made again under a tighter cap,
-    at last under those that make the floor.
+    at last under those at and little above the demand.
     """
     enough = room
     if room is None:
         room = sum(aligned(stay.nbytes) for stay in prog.residencies)
     cap, least = room if cap is None else cap, int(demand(prog).max(initial=0))
+    if least > room:
+        return None
     for _ in range(TIGHTEN_ATTEMPTS):
         if cap < least:
             break
@@ -229,11 +269,7 @@ def _fit(
                 return entries, arena
         cap -= max((arena.nbytes - room) // 2, cap // 64)
     entries, arena = _tightest(graph, plan, prog, costs)
-    if arena.nbytes > room:
-        nbytes = graph.fixed_nbytes + arena.nbytes
-        budget = graph.fixed_nbytes + room
-        raise too_small(plan.policy, budget, (nbytes, _tight_step(graph, prog)))
-    return entries, arena
+    return (entries, arena) if arena.nbytes <= room else None
 
 
 def _tightest(
@@ -242,11 +278,22 @@ def _tightest(
     """The order that takes the fewest bytes, of those under caps at and little above the demand."""
     least = int(demand(prog).max(initial=0))
     moves = any(stay.fetched for stay in prog.residencies)
-    caps = [round(least * slack) for slack in (FLOOR_SLACKS if moves else FLOOR_SLACKS[:1])]
+    caps = [round(least * slack) for slack in (LAST_SLACKS if moves else LAST_SLACKS[:1])]
     orders = [order(graph, prog, costs, cap, sync=plan.sync) for cap in caps]
     arenas = [_place_arena(graph, prog, entries) for entries in orders]
     entries = orders[min(range(len(caps)), key=lambda index: arenas[index].nbytes)]
     return entries, _place_arena(graph, prog, entries, trials=MANY_TRIALS)
+
+
+def _leanest(
+    graph: Graph, plan: Plan, prog: Program, costs: Costs
+) -> tuple[tuple[Entry, ...], _Arena]:
+    """The order in which sections are there from their first use to their last, and its placement.
+
+    No order of the plan has fewer bytes at any launch.
+    """
+    entries = order(graph, prog, costs, demand(prog), sync=plan.sync)
+    return entries, _place_arena(graph, prog, entries, trials=MANY_TRIALS, shuffles=SHUFFLES)
 
 
 def too_small(policy: str, budget: int, floor: tuple[int, str]) -> BudgetError:
@@ -308,14 +355,20 @@ def _place_arena(
     cool_down: int = 0,
     enough: int | None = None,
     trials: int = 0,
+    shuffles: int = 0,
 ) -> _Arena:
-    """The arena of the order, as tight as `place` makes it of `enough` and `trials`."""
+    """The arena of the order, as tight as `place` makes it of `enough` and `trials`.
+
+    Of few extents, as tight as so many `shuffles` make it.
+    """
     groups = side_by_side(prog)
     extents = _extents(graph, prog, entries, groups, cool_down)
     share = min(1, FULL_EXTENTS / max(1, len(extents))) ** 2
     enough = None if enough is None else usable_nbytes(enough)
-    bases, _ = place(extents, enough, int(trials * share))
-    return _arena(groups, extents, bases)
+    found = place(extents, enough, int(trials * share))
+    if len(extents) <= FEW_EXTENTS:
+        found = shuffled(extents, found, shuffles)
+    return _arena(groups, extents, found[0])
 
 
 def _fitted(graph: Graph, prog: Program, entries: Sequence[Entry], room: int) -> _Arena:

@@ -5,13 +5,21 @@ from dataclasses import replace
 from operator import itemgetter
 
 from ..collection import without_collection
-from ..errors import BudgetError, HostMemoryError, InputError
+from ..errors import HostMemoryError, InputError
 from ..graph import Direction, Graph
 from ..units import MIB, Limit
 from .bound import Bound, bound
 from .check import check
 from .costs import Costs
-from .lower import copied_nbytes, demand_nbytes, estimate, floor_nbytes, lower, too_small
+from .lower import (
+    copied_nbytes,
+    demand_nbytes,
+    estimate,
+    floor_nbytes,
+    lower,
+    lower_leanest,
+    lowered,
+)
 from .plan import Plan
 from .policies.auto import Choice, auto, leanest
 from .policies.keep import keep
@@ -141,18 +149,26 @@ def _first_that_fits(
     budget: int | None,
     host_budget: int | None,
 ) -> Schedule:
-    """The schedule of the first plan that has one within both budgets."""
+    """The schedule of the first plan that has one within both budgets, or the one at the floor.
+
+    Raises BudgetError with the floor where none fits the device, HostMemoryError where those that
+    do take too much of the host.
+    """
     host_error: HostMemoryError | None = None
     for plan in plans:
         if budget is not None and demand_nbytes(graph, plan)[0] > budget:
             continue
         try:
-            return lower(graph, plan, costs, budget=budget, host_budget=host_budget)
-        except BudgetError:
-            continue
+            schedule = lowered(graph, plan, costs, budget=budget, host_budget=host_budget)
         except HostMemoryError as error:
             host_error = error
-    raise host_error or too_small(policy, budget or 0, floor_of(graph, costs, policy))
+        else:
+            if schedule is not None:
+                return schedule
+    if host_error is not None:
+        raise host_error
+    _, plan = _floor(graph, costs, policy)
+    return lower_leanest(graph, plan, costs, budget=budget, host_budget=host_budget)
 
 
 def _swapped(
@@ -235,8 +251,8 @@ def _lowered(
     if budget is not None and demand_nbytes(graph, plan)[0] > budget:
         return None
     try:
-        return lower(graph, plan, costs, budget=budget, host_budget=host_budget)
-    except (BudgetError, HostMemoryError):
+        return lowered(graph, plan, costs, budget=budget, host_budget=host_budget)
+    except HostMemoryError:
         return None
 
 
@@ -277,22 +293,29 @@ def _layer_of(graph: Graph, members: Sequence[Layer], step: str) -> Layer | None
 
 @without_collection()
 def floor_of(graph: Graph, costs: Costs, policy: str) -> tuple[int, str]:
-    """The device bytes from which on `policy` has a schedule, and the step that sets them.
+    """The least device bytes in which `policy` has a schedule, and the step that sets them.
 
-    Raises InputError for an unknown policy.
+    It has one in all budgets from there on. Raises InputError for an unknown policy.
     """
-    base, variant, sync = _parse(policy)
-    if base not in ("auto", "vdnn-dyn", *SWAPPING):
-        return floor_nbytes(graph, _static_plan(graph, policy, base, variant, sync), costs)
-    plans = (*_leanest(graph, costs, policy, base, sync), keep(graph))
-    demands = [(demand_nbytes(graph, plan)[0], plan) for plan in plans]
-    floor: tuple[int, str] | None = None
-    for nbytes, plan in sorted(demands, key=itemgetter(0)):
-        if floor is None or nbytes < floor[0]:
-            found = floor_nbytes(graph, plan, costs)
-            floor = found if floor is None else min(floor, found)
-    assert floor is not None
+    floor, _ = _floor(graph, costs, policy)
     return floor
+
+
+def _floor(graph: Graph, costs: Costs, policy: str) -> tuple[tuple[int, str], Plan]:
+    """What `floor_of` gives, and the plan that has it."""
+    base, variant, sync = _parse(policy)
+    if base in ("auto", "vdnn-dyn", *SWAPPING):
+        plans = [*_leanest(graph, costs, policy, base, sync), keep(graph)]
+    else:
+        plans = [_static_plan(graph, policy, base, variant, sync)]
+    demands = [(demand_nbytes(graph, plan)[0], plan) for plan in plans]
+    best: tuple[tuple[int, str], Plan] | None = None
+    for nbytes, plan in sorted(demands, key=itemgetter(0)):
+        if best is None or nbytes < best[0][0]:
+            found = floor_nbytes(graph, plan, costs), replace(plan, policy=policy)
+            best = found if best is None else min(best, found, key=itemgetter(0))
+    assert best is not None
+    return best
 
 
 def _leanest(graph: Graph, costs: Costs, policy: str, base: str, sync: bool) -> Iterator[Plan]:
@@ -302,6 +325,7 @@ def _leanest(graph: Graph, costs: Costs, policy: str, base: str, sync: bool) -> 
         return
     if base == "auto":
         yield from leanest(graph, recipes(graph, costs))
+        yield from moving_all(graph, costs, policy)
     for kinds, each in ((ALL, Variant.MEMORY), (ALL, Variant.PERFORMANCE), (CONV, Variant.MEMORY)):
         yield vdnn(graph, kinds, name=policy, default=each, sync=sync)
 

@@ -15,13 +15,13 @@ from typing import TypeVar
 
 import numpy as np
 
-from ..errors import BudgetError, HostMemoryError
+from ..errors import HostMemoryError
 from ..graph import Direction, Graph
 from ..memory.blocks import usable_nbytes
 from .chains import MAPS, Remake
 from .costs import Costs
 from .crowding import Array, narrowed
-from .lower import copied_nbytes, estimate, lower, lower_ordered, moved_nbytes, ordered
+from .lower import copied_nbytes, estimate, lower_ordered, lowered, moved_nbytes, ordered
 from .plan import Plan
 from .policies.auto import Choice, auto
 from .policies.tvdnn import Site
@@ -258,7 +258,7 @@ def _least_copied(trials: _Trials, way: "_Way") -> Choice:
 
 def _placed(trials: _Trials, candidate: Candidate, budget: int) -> Schedule | None:
     try:
-        return lower(
+        return lowered(
             trials.graph,
             candidate.plan,
             trials.costs,
@@ -266,7 +266,7 @@ def _placed(trials: _Trials, candidate: Candidate, budget: int) -> Schedule | No
             host_budget=trials.host_budget,
             cap=candidate.cap,
         )
-    except (BudgetError, HostMemoryError):
+    except HostMemoryError:
         return None
 
 
