@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench import kernel_rows, plans, tables
+from bench import everything, kernel_rows, plans, tables
 from bench.figure import Line, draw
 from tvdnn.report.rows import Row
 
@@ -227,6 +227,25 @@ def test_kernels_are_shown_with_their_peers_and_errors(tmp_path: Path) -> None:
     assert "1000 GB/s | 75% | 0.50 (cuDNN) | 1.0e-03 / - |" in text
     assert "gpu H200" in text
     assert kernel_rows.markdown(tmp_path / "none") == "No kernel is measured yet."
+
+
+def test_every_result_of_a_gpu_can_be_made_again() -> None:
+    made = {path.stem for path in tables.RESULTS.glob("*.json")}
+    assert {name for name in made if not name.startswith("plans_")} <= set(everything.JOBS)
+    assert set(everything.ALONE) <= set(everything.JOBS)
+
+
+def test_a_file_has_the_rows_of_all_its_commands(tmp_path: Path) -> None:
+    count = len(everything.JOBS["accuracy_bf16"])
+    for number in reversed(range(count)):
+        everything.join(tmp_path, "accuracy_bf16")
+        assert not (tmp_path / "accuracy_bf16.json").exists()
+        text = json.dumps({"title": "errors", "rows": [{"part": number}] * (1 + number)})
+        (tmp_path / f"accuracy_bf16.{number}.json").write_text(text)
+    everything.join(tmp_path, "accuracy_bf16")
+    document = json.loads((tmp_path / "accuracy_bf16.json").read_text())
+    assert document["title"] == "errors"
+    assert [row["part"] for row in document["rows"]] == [0, 1, 1, 2, 2, 2]
 
 
 def test_a_readme_without_the_markers_is_refused() -> None:

@@ -1,0 +1,144 @@
+"""All results of a GPU made again: the jobs behind the files in bench/results, one to a GPU.
+
+    python -m bench.everything -o FOLDER
+    python -m bench.everything -o FOLDER --only compare_resnet50_bf16 largest
+
+A file of FOLDER is there once all commands behind it have ended well, with the rows of each in
+their order; what is there is not made again. What a command prints is beside them. Jobs take turns
+at being timed (bench.training). Those that take most of the host wait until all others have ended.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import Empty, Queue
+from time import monotonic
+
+import torch
+
+EAGER = "--eager-only --parts"
+OURS = "--no-peers --inside"
+LARGEST = ("alexnet", "vgg16", "inception_v4", "resnet50", "resnet101", "resnet152")
+SWEPT = ("vgg16", "googlenet", "densenet121", "resnet50")
+CHECKED = (  # the gradients of few elements of one ask for many seeds
+    "resnet50 resnet152 densenet121 googlenet inception_v3 convnext_tiny",
+    "efficientnet_b0 --seeds 20",
+    "fcn_resnet50",
+)
+JOBS: Mapping[str, Sequence[str]] = {  # by file its commands: the longest first, and last of each
+    "largest": [f"steps largest --nets {net}" for net in LARGEST],
+    "budgets": [f"steps budgets --nets {net}" for net in SWEPT],
+    "compare_resnet2500_tf32": [
+        f"steps compare --net resnet2500 --batch 16 --dtype tf32 {OURS} 12"
+    ],
+    "compare_resnet1920_tf32": [
+        f"steps compare --net resnet1920 --batch 16 --dtype tf32 {OURS} 12"
+    ],
+    "vgg16_bf16": ["steps matrix --dtype bf16"],
+    "vgg16_tf32": ["steps matrix --dtype tf32"],
+    "deep": ["steps deep"],
+    "soak": ["steps soak"],
+    "tuned": ["steps tuned"],
+    "accuracy_bf16": [f"accuracy --dtype bf16 --nets {nets}" for nets in CHECKED],
+    "accuracy_tf32": [f"accuracy --dtype tf32 --nets {nets}" for nets in CHECKED],
+    "compare_vgg16_512_tf32": [
+        f"steps compare --batch 512 --dtype tf32 --policy tvdnn-ilp {OURS} 4"
+    ],
+    "compare_vgg16_bf16": ["steps compare --inside 2.5"],
+    "compare_vgg16_tf32": ["steps compare --dtype tf32 --parts --inside 4"],
+    "compare_vgg16_bn_bf16": [f"steps compare --net vgg16_bn --batch 128 {OURS} 2.23 1.7"],
+    "compare_resnet50_bf16": ["steps compare --net resnet50 --parts --inside 4"],
+    "compare_resnet152_bf16": [f"steps compare --net resnet152 --batch 128 {EAGER}"],
+    "compare_unet_bf16": [f"steps compare --net unet --batch 8 {EAGER} --inside 14"],
+    "compare_convnext_tiny_bf16": [
+        f"steps compare --net convnext_tiny --batch 128 {EAGER} --inside 3.9"
+    ],
+    "compare_efficientnet_b0_bf16": [f"steps compare --net efficientnet_b0 --batch 128 {EAGER}"],
+    "compare_inception_v3_bf16": [f"steps compare --net inception_v3 --batch 128 {EAGER}"],
+    "compare_googlenet_bf16": [f"steps compare --net googlenet --batch 128 {EAGER}"],
+    "compare_fcn_resnet50_bf16": [f"steps compare --net fcn_resnet50 --batch 16 {EAGER}"],
+    "compare_alexnet_bf16": ["steps compare --net alexnet --batch 128 --parts --autocast"],
+    "compare_densenet121_bf16": [
+        f"steps compare --net densenet121 --batch 128 --cold {EAGER} --inside 4.05"
+    ],
+    "compare_unet_8192_bf16": [
+        f"steps compare --net unet --batch 1 --image-size 8192 --steps 5 --host 80 {OURS} 24"
+    ],
+}
+ALONE = ("compare_densenet121_bf16", "compare_unet_8192_bf16")  # cold start; 80 GiB of host memory
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--only", nargs="+", choices=JOBS, default=[*JOBS], metavar="FILE")
+    parser.add_argument("--gpus", type=int, default=torch.cuda.device_count(), help="if not all")
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    options = parser.parse_args()
+    options.output.mkdir(parents=True, exist_ok=True)
+    due = [name for name in options.only if not _file(options.output, name).exists()]
+    beside = [name for name in due if name not in ALONE]
+    alone = [name for name in due if name in ALONE]
+    _work_off(beside, options.gpus, options.output)
+    _work_off(alone, 1, options.output)
+    missing = [name for name in due if not _file(options.output, name).exists()]
+    sys.exit(f"without results: {', '.join(missing)}" if missing else 0)
+
+
+def _work_off(names: Sequence[str], gpus: int, folder: Path) -> None:
+    """Run the commands of all these files on so many GPUs."""
+    left: Queue[tuple[str, int]] = Queue()
+    for name in names:
+        for number in reversed(range(len(JOBS[name]))):
+            left.put((name, number))
+    with ThreadPoolExecutor(gpus) as pool:
+        list(pool.map(lambda gpu: _work(left, gpu, gpus, folder), range(gpus)))
+
+
+def _work(left: Queue[tuple[str, int]], gpu: int, gpus: int, folder: Path) -> None:
+    """Run commands on one GPU, with its share of the cores, as long as there are any left."""
+    share = len(os.sched_getaffinity(0)) // gpus
+    cores = f"{gpu * share}-{(gpu + 1) * share - 1}"
+    while True:
+        try:
+            name, number = left.get_nowait()
+        except Empty:
+            return
+        part = _file(folder, f"{name}.{number}")
+        if not part.exists():
+            _run(name, number, part, gpu, cores)
+        join(folder, name)
+
+
+def _run(name: str, number: int, part: Path, gpu: int, cores: str) -> None:
+    module, *arguments = JOBS[name][number].split()
+    command = [sys.executable, "-m", f"bench.{module}", *arguments, "-o", str(part)]
+    seen = os.environ | {"CUDA_VISIBLE_DEVICES": str(gpu)}
+    begin = monotonic()
+    with part.with_suffix(".log").open("w") as log:
+        code = subprocess.call(["taskset", "-c", cores, *command], stdout=log, stderr=log, env=seen)
+    print(f"{name}.{number} {code} {monotonic() - begin:.0f}s", flush=True)
+
+
+def join(folder: Path, name: str) -> None:
+    """Write the file of all rows, once its parts are there."""
+    parts = [_file(folder, f"{name}.{number}") for number in range(len(JOBS[name]))]
+    if all(part.exists() for part in parts):
+        documents = [json.loads(part.read_text()) for part in parts]
+        rows = [row for document in documents for row in document["rows"]]
+        text = json.dumps(documents[0] | {"rows": rows}, indent=1) + "\n"
+        _file(folder, name).write_text(text)
+
+
+def _file(folder: Path, name: str) -> Path:
+    return folder / f"{name}.json"
+
+
+if __name__ == "__main__":
+    main()
