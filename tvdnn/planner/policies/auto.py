@@ -35,7 +35,8 @@ class Choice:
     """What is decided by search; the rest follows.
 
     `rest` sets the blocks of layers in no chain. By chain, `blocks` sets those of its segments
-    (None: its ops go layer by layer), and `remade` names the maps that backward makes again.
+    (None: its ops go layer by layer), and `remade` names the maps that backward makes again. Where
+    there are none its forward goes layer by layer all the same, unless chains go `through`.
     `wholes` are the numbers of the recipes by which it makes whole maps again, what these take too
     if that is to be made `afresh`. `rounds` are the numbers of those layers that go in rounds, in
     blocks as set by `rest`; chains and wholes that have passes of theirs are none then.
@@ -47,6 +48,7 @@ class Choice:
     wholes: frozenset[int] = frozenset()
     afresh: bool = False
     rounds: frozenset[int] = frozenset()
+    through: bool = True
 
 
 class _Gaps:
@@ -151,7 +153,8 @@ def _segments(graph: Graph, recipes: Recipes, choice: Choice) -> Iterator[Segmen
         if block is None or not gone.isdisjoint(chain.passes):
             continue
         made = again(graph, chain, remade) if remade else NOTHING
-        for region, first in ((chain.forward, NOTHING), (chain.backward, made)):
+        regions = ((chain.forward, NOTHING), (chain.backward, made))
+        for region, first in regions if remade or choice.through else regions[1:]:
             starts[region.passes[0]] = _region_segments(graph, region, first, block)
             taken = taken.union(region.passes)
     for segment in segments(graph, {}, choice.rest):

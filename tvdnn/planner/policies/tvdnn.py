@@ -92,15 +92,17 @@ class Site:
 
 
 def sites(graph: Graph, costs: Costs) -> Iterator[Site]:
-    """Drafts of blocks of three sizes, layer-major and section-major, each different.
+    """Drafts of blocks of three sizes, each different.
 
-    Section-major where maps that chains alone use are more than a little.
+    Layer-major and, where maps that chains alone use are more than a little, section-major in
+    backward or both ways.
     """
     found, seen = chains(graph, costs), set[tuple[Segment, ...]]()
     none = (frozenset[str](),) * len(found)
     for variant in (Variant.PERFORMANCE, Variant.KEEP, Variant.MEMORY):
-        for block in (None, variant) if _much(graph, found) else (None,):
-            choice = Choice(variant, (block,) * len(found), none)
+        ways = ((None, False), (variant, False), (variant, True))
+        for block, through in ways if _much(graph, found) else ways[:1]:
+            choice = Choice(variant, (block,) * len(found), none, through=through)
             draft = auto(graph, Recipes(found, ()), choice)
             if draft.parts not in seen:
                 seen.add(draft.parts)
