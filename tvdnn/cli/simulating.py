@@ -7,7 +7,7 @@ from ..planner.planning import make_schedule
 from ..planner.schedule import Schedule
 from ..planner.simulate import simulate
 from ..planner.timeline import Timeline
-from ..report.rows import Row, simulated_row
+from ..report.rows import Floor, Row, simulated_row
 from ..units import Limit
 from .output import StageReport
 from .request import (
@@ -43,8 +43,12 @@ def simulated(
     policy: str,
     limit: Limit,
     report: StageReport,
+    floor: Floor | None = None,
 ) -> Outcome:
-    """One policy inside one budget, on the machine that `costs` describe."""
+    """One policy inside one budget, on the machine that `costs` describe.
+
+    The policy's floor is looked for unless it is given.
+    """
     graph = make_graph(request, policy, report, limit)
     budget = budget_nbytes(limit, graph, costs, policy)
     case = make_case(request, policy, budget, costs.hardware, software())
@@ -61,7 +65,7 @@ def simulated(
     except REFUSALS as error:
         return Outcome(refused_row(case, graph, error, simulated=True))
     timeline = simulate(schedule, costs)
-    floor = find_floor(graph, costs, policy)
+    floor = floor or find_floor(graph, costs, policy)
     bound_s = find_bound(graph, costs, case, request.host_budget)
     row = simulated_row(case, schedule, timeline, floor, bound_s=bound_s)
     return Outcome(row, schedule, timeline)
