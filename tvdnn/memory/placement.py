@@ -137,7 +137,7 @@ def _orders(extents: Sequence[Extent], *, thorough: bool) -> Iterator[Sequence[i
     yield _by_start(extents)
     if len(extents) > (MANY if thorough else FEW):
         return
-    full = _fullest(extents)
+    full = fullest(extents)
     yield sorted(numbers, key=lambda i: (-full[i], extents[i].first))
     if len(extents) <= FEW:
         yield sorted(numbers, key=lambda i: (-full[i], -extents[i].nbytes))
@@ -177,7 +177,7 @@ def _rounded(extent: Extent) -> Extent:
     return extent._replace(stays=tuple(stay._replace(nbytes=nbytes) for stay, nbytes in pairs))
 
 
-def _fullest(extents: Sequence[Extent]) -> list[int]:
+def fullest(extents: Sequence[Extent]) -> list[int]:
     """By extent, the bytes alive at the fullest time of its span."""
     alive = _alive(extents)
     return [int(alive[extent.first : extent.last + 1].max()) for extent in extents]
@@ -293,7 +293,7 @@ class _Taken:
             lows = rows[0].take(near) - (stay.offset + stay.nbytes)
             return _gap_between(lows, rows[1].take(near) - stay.offset)
         rows = rows.take(near, 1)
-        return (_tightest_gap if self._tight else _first_gap)(*_forbidden(rows, extent))
+        return (_tightest_gap if self._tight else first_gap)(*_forbidden(rows, extent))
 
     def _listed(self) -> list[tuple[int, int, int, int]]:
         """All stays in the list."""
@@ -477,7 +477,7 @@ def _low_base(taken: Sequence[tuple[int, int, int, int]], stay: Stay) -> int:
 
 
 def _low_gap(barred: list[tuple[int, int]]) -> int:
-    """What `_first_gap` gives, of few intervals."""
+    """What `first_gap` gives, of few intervals."""
     base = 0
     for low, high in sorted(barred):
         if low >= base:
@@ -495,14 +495,14 @@ def _forbidden(near: Array, extent: Extent) -> tuple[Array, Array]:
     return (near[0] - stays[0] - stays[1])[meets], (near[1] - stays[0])[meets]
 
 
-def _first_gap(lows: Array, highs: Array) -> int:
+def first_gap(lows: Array, highs: Array) -> int:
     """The lowest multiple of the alignment inside none of the open intervals (low, high)."""
     order = np.argsort(lows, kind="stable")
     return _gap_between(lows[order], highs[order])
 
 
 def _gap_between(lows: Array, highs: Array) -> int:
-    """What `_first_gap` gives, of sorted intervals."""
+    """What `first_gap` gives, of sorted intervals."""
     if lows.size == 0 or lows[0] >= 0:
         return 0
     starts = np.maximum.accumulate(_aligned(highs))

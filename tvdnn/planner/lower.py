@@ -120,6 +120,24 @@ def lower_ordered(
     return _schedule(graph, steps.plan, prog, entries, arena, budget, host_budget)
 
 
+def lower_in_places(
+    graph: Graph,
+    steps: Ordered,
+    addresses: Sequence[int],
+    *,
+    budget: int,
+    host_budget: int | None = None,
+) -> Schedule:
+    """The schedule of steps that have an order, with each residency at its address.
+
+    Raises HostMemoryError where their copies find no place on the host.
+    """
+    stays = zip(addresses, steps.program.residencies, strict=True)
+    top = max((address + stay.nbytes for address, stay in stays), default=0)
+    arena = _Arena(dict(enumerate(addresses)), block_nbytes(top))
+    return _schedule(graph, steps.plan, steps.program, steps.entries, arena, budget, host_budget)
+
+
 def _schedule(
     graph: Graph,
     plan: Plan,
@@ -356,7 +374,17 @@ def _extents(
     cool_down: int,
 ) -> list[Extent]:
     """Groups of residencies as long as they last in the order."""
-    begins, ends = _positions(prog, entries, cool_down)
+    return extents_of(graph, prog, groups, *_positions(prog, entries, cool_down))
+
+
+def extents_of(
+    graph: Graph,
+    prog: Program,
+    groups: Sequence[Sequence[int]],
+    begins: Sequence[int],
+    ends: Sequence[int],
+) -> list[Extent]:
+    """Groups of residencies, of which each lasts from a time to another."""
     return [_extent(graph, prog, members, begins, ends) for members in groups]
 
 
