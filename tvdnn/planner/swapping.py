@@ -72,7 +72,7 @@ def heuristic(
         if number >= _least_placed(task) and best and best.seconds <= NEAR * likely_s:
             break
         if _may_gain(task.compute_s(site), best):
-            best = _best([best, *_chosen(task, site, best)])
+            best = _best([best, *_chosen(task, site)])
             best = _best([best, *_enumerated(task, site, best)])
     if best is None:
         return None
@@ -106,7 +106,7 @@ def optimal(
         if site in ranked:
             found = _best(_programmed(task, site, effort))
             if _may_gain(solved[site].step_s, found):
-                found = _best([found, *_chosen(task, site, None)])
+                found = _best([found, *_chosen(task, site)])
                 found = _best([found, *_enumerated(task, site, found)])
         else:
             found = _best(_chosen(task, site, best))
@@ -164,7 +164,7 @@ def _greedy(site: Site, caps: Caps) -> Sequence[Gap] | None:
     return farthest(site.needed, site.gaps(caps), caps)
 
 
-def _chosen(task: Task, site: Site, best: Found | None) -> list[Found]:
+def _chosen(task: Task, site: Site, best: Found | None = None) -> list[Found]:
     """Schedules of the greedy choice: in places, and under caps whose bytes find one.
 
     Of these no more after one that takes far longer than the best, if any.
