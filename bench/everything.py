@@ -81,6 +81,8 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, default=torch.cuda.device_count(), help="if not all")
     parser.add_argument("-o", "--output", type=Path, required=True)
     options = parser.parse_args()
+    if options.gpus < 1:
+        parser.error("there is no GPU")
     options.output.mkdir(parents=True, exist_ok=True)
     due = [name for name in options.only if not _file(options.output, name).exists()]
     beside = [name for name in due if name not in ALONE]
@@ -103,8 +105,7 @@ def _work_off(names: Sequence[str], gpus: int, folder: Path) -> None:
 
 def _work(left: Queue[tuple[str, int]], gpu: int, gpus: int, folder: Path) -> None:
     """Run commands on one GPU, with its share of the cores, as long as there are any left."""
-    share = len(os.sched_getaffinity(0)) // gpus
-    cores = f"{gpu * share}-{(gpu + 1) * share - 1}"
+    cores = ",".join(map(str, sorted(os.sched_getaffinity(0))[gpu::gpus]))
     while True:
         try:
             name, number = left.get_nowait()
@@ -118,11 +119,14 @@ def _work(left: Queue[tuple[str, int]], gpu: int, gpus: int, folder: Path) -> No
 
 def _run(name: str, number: int, part: Path, gpu: int, cores: str) -> None:
     module, *arguments = JOBS[name][number].split()
-    command = [sys.executable, "-m", f"bench.{module}", *arguments, "-o", str(part)]
+    made = part.with_suffix(".unfinished")
+    command = [sys.executable, "-m", f"bench.{module}", *arguments, "-o", str(made)]
     seen = os.environ | {"CUDA_VISIBLE_DEVICES": str(gpu)}
     begin = monotonic()
     with part.with_suffix(".log").open("w") as log:
         code = subprocess.call(["taskset", "-c", cores, *command], stdout=log, stderr=log, env=seen)
+    if code == 0:
+        made.rename(part)
     print(f"{name}.{number} {code} {monotonic() - begin:.0f}s", flush=True)
 
 

@@ -7,14 +7,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from tests.exhaustive import exhaustive_s, small_case
-from tests.networks import random_chain
+from tests.networks import Sum, random_chain
 from tests.running import random_batches, train
 from tests.test_schedules import CLASSES, STEPS, random_costs
 from tvdnn.engine import training_graph
+from tvdnn.engine.graphs import default_costs
 from tvdnn.optim import SGD
 from tvdnn.planner import trials
+from tvdnn.planner.chains import chains
 from tvdnn.planner.check import check
 from tvdnn.planner.lower import lower
 from tvdnn.planner.planning import floor_of, make_schedule
@@ -73,3 +76,25 @@ def test_any_chain_has_the_bits_of_keep(
     result = train(net, schedule, batches, order_seed=seed)
     assert result.equals(train(net, kept, batches))
     assert result.touched_nbytes <= schedule.arena_nbytes
+
+
+def test_branches_whose_passes_interleave_are_in_one_chain_at_most() -> None:
+    """No pass runs twice: two chains would both have those backward passes."""
+    upsampled = nn.Sequential(_upsampling(11), _upsampling(8), nn.BatchNorm2d(4))
+    net = nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1),
+        Sum([nn.Sequential(nn.BatchNorm2d(4)), upsampled], inplace=False),
+        *(nn.ReLU(), nn.Conv2d(4, 16, 3, padding=1)),
+        *(nn.ReLU(), nn.Conv2d(16, 4, 3, padding=1)),
+        *(nn.ReLU(), nn.Flatten(), nn.Linear(256, 4)),
+    )
+    graph = training_graph(net, torch.empty(4, 3, 8, 8), sections=4, fuse=True)
+    costs = default_costs(graph)
+    passes = [index for chain in chains(graph, costs) for index in chain.passes]
+    assert len(set(passes)) == len(passes) > 0
+    for policy in ("tvdnn-heuristic", "auto"):
+        make_schedule(graph, costs, policy=policy, budget=floor_of(graph, costs, policy)[0])
+
+
+def _upsampling(size: int) -> nn.Upsample:
+    return nn.Upsample(size=(size, size), mode="bilinear")

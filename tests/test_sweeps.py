@@ -32,6 +32,7 @@ TRUE = (  # seeds of networks: the floors of 157 and 393 take random orders
     ("tvdnn-ilp", (0, 157)),
     ("tvdnn-heuristic", (13, 393)),
     ("auto", (2, 157)),
+    ("vdnn-dyn", (0, 13)),
 )
 
 

@@ -16,7 +16,7 @@ LITTLE = 1.01  # above the bytes alive: where no room is set, less is not looked
 FEW, MANY = 3000, 12_000  # extents up to which four orders are tried, and two
 FEW_STAYS = 256  # up to which looking at each is faster than at arrays
 MANY_LATEST = 8  # new ones, from which all are sorted anew
-FEW_MISFITS = 3  # up to which another kind of gap is tried
+FEW_MISFITS, MANY_MISFITS = 3, 6  # up to which other kinds of gaps are tried
 BRIEF = 0.02  # of all times: what lasts no longer goes to the other end, if that helps
 
 Array = npt.NDArray[np.int64]
@@ -85,27 +85,27 @@ def place(
 
 
 def shuffled(extents: Sequence[Extent], found: Placed, trials: int) -> Placed:
-    """`found`, or a lower mark that one of up to `trials` random orders gives."""
-    rng, order, least = random.Random(len(extents)), [*range(len(extents))], least_nbytes(extents)
-    for _ in range(trials):
-        if found[1] <= least:
-            break
+    """`found`, or a lower mark that one of random orders gives, up to `trials` without gain."""
+    rng, order = random.Random(len(extents)), [*range(len(extents))]
+    least, left = least_nbytes(extents) if trials else 0, trials
+    while left and found[1] > least:
         rng.shuffle(order)
-        found = _place_in(extents, order, found[1] - 1) or found
+        lower = _place_in(extents, order, found[1] - 1)
+        found, left = (lower, trials) if lower else (found, left - 1)
     return found
 
 
 def fit(extents: Sequence[Extent], room: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Base addresses below `room` as `place` gives them, and the extents that find none.
 
-    Each extent goes by its start into the first gap; if some are left out then what is brief goes
-    into the last, and if few are then all go into the gap that is least too large, should that
+    Each extent goes by its start into the first gap; if not many are left out then what is brief
+    goes into the last, and if few are then all go into the gap that is least too large, should that
     leave out fewer. The base of one that finds no place is 0.
     """
     found = _fit_in(extents, room)
-    if found[1]:
-        span = max(extent.last for extent in extents)
-        found = min(found, _fit_in(extents, room, brief=round(BRIEF * span)), key=_misfits)
+    if 0 < len(found[1]) <= MANY_MISFITS:
+        brief = round(BRIEF * max(extent.last for extent in extents))
+        found = min(found, _fit_in(extents, room, brief=brief), key=_misfits) if brief else found
     if 0 < len(found[1]) <= FEW_MISFITS:
         found = min(found, _fit_in(extents, room, tight=True), key=_misfits)
     return found
@@ -148,7 +148,7 @@ def _orders(extents: Sequence[Extent], *, thorough: bool) -> Iterator[Sequence[i
     yield _by_start(extents)
     if len(extents) > (MANY if thorough else FEW):
         return
-    full = _fullest(extents)
+    full = fullest(extents)
     yield sorted(numbers, key=lambda i: (-full[i], extents[i].first))
     if len(extents) <= FEW:
         yield sorted(numbers, key=lambda i: (-full[i], -extents[i].nbytes))
@@ -188,7 +188,7 @@ def _rounded(extent: Extent) -> Extent:
     return extent._replace(stays=tuple(stay._replace(nbytes=nbytes) for stay, nbytes in pairs))
 
 
-def _fullest(extents: Sequence[Extent]) -> list[int]:
+def fullest(extents: Sequence[Extent]) -> list[int]:
     """By extent, the bytes alive at the fullest time of its span."""
     alive = _alive(extents)
     return [int(alive[extent.first : extent.last + 1].max()) for extent in extents]
@@ -304,7 +304,7 @@ class _Taken:
             lows = rows[0].take(near) - (stay.offset + stay.nbytes)
             return _gap_between(lows, rows[1].take(near) - stay.offset)
         rows = rows.take(near, 1)
-        return (_tightest_gap if self._tight else _first_gap)(*_forbidden(rows, extent))
+        return (_tightest_gap if self._tight else first_gap)(*_forbidden(rows, extent))
 
     def _listed(self) -> list[tuple[int, int, int, int]]:
         """All stays in the list."""
@@ -488,7 +488,7 @@ def _low_base(taken: Sequence[tuple[int, int, int, int]], stay: Stay) -> int:
 
 
 def _low_gap(barred: list[tuple[int, int]]) -> int:
-    """What `_first_gap` gives, of few intervals."""
+    """What `first_gap` gives, of few intervals."""
     base = 0
     for low, high in sorted(barred):
         if low >= base:
@@ -506,14 +506,14 @@ def _forbidden(near: Array, extent: Extent) -> tuple[Array, Array]:
     return (near[0] - stays[0] - stays[1])[meets], (near[1] - stays[0])[meets]
 
 
-def _first_gap(lows: Array, highs: Array) -> int:
+def first_gap(lows: Array, highs: Array) -> int:
     """The lowest multiple of the alignment inside none of the open intervals (low, high)."""
     order = np.argsort(lows, kind="stable")
     return _gap_between(lows[order], highs[order])
 
 
 def _gap_between(lows: Array, highs: Array) -> int:
-    """What `_first_gap` gives, of sorted intervals."""
+    """What `first_gap` gives, of sorted intervals."""
     if lows.size == 0 or lows[0] >= 0:
         return 0
     starts = np.maximum.accumulate(_aligned(highs))

@@ -71,10 +71,15 @@ class Chain:
 
 
 def chains(graph: Graph, costs: Costs) -> tuple[Chain, ...]:
-    """Ops of the graph in chains that end where maps are narrow."""
+    """Ops of the graph in chains that end where maps are narrow, none with a pass of another."""
     spans, users = spans_of(graph), users_of(graph)
-    found = (_chain(graph, costs, stage, spans, users) for stage in stages_of(graph, spans))
-    return tuple(chain for chain in found if chain is not None)
+    found, taken = list[Chain](), frozenset[int]()
+    for stage in stages_of(graph, spans):
+        chain = _chain(graph, costs, stage, spans, users)
+        if chain is not None and taken.isdisjoint(chain.passes):
+            found.append(chain)
+            taken |= chain.passes
+    return tuple(found)
 
 
 def again(graph: Graph, chain: Chain, remade: frozenset[str]) -> Again:

@@ -20,7 +20,7 @@ from .schedule import Action, Lane, Operand, Residency, Schedule, Space, Step
 
 TIGHTEN_ATTEMPTS = 6
 FEW_TRIALS, MANY_TRIALS = 6, 30  # of a placement, at 30 ms each for VGG-16
-SHUFFLES = 200  # of few extents: half as many find the least mark of sixty
+SHUFFLES = 50  # of few extents, without gain
 FULL_EXTENTS = 3000  # up to which all trials are made: above, they take longer, and are fewer
 FEW_EXTENTS = 200  # up to which all rounds of lower caps make trials, and floors random orders
 LITTLE_WAIT = 0.005  # of the time of all launches, up to which a step counts as never waiting
@@ -156,6 +156,24 @@ def lower_ordered(
     prog, entries = steps.program, steps.entries
     arena = _fitted(graph, prog, entries, budget - graph.fixed_nbytes)
     return _schedule(graph, steps.plan, prog, entries, arena, budget, host_budget)
+
+
+def lower_in_places(
+    graph: Graph,
+    steps: Ordered,
+    addresses: Sequence[int],
+    *,
+    budget: int,
+    host_budget: int | None = None,
+) -> Schedule:
+    """The schedule of steps that have an order, with each residency at its address.
+
+    Raises HostMemoryError where their copies find no place on the host.
+    """
+    stays = zip(addresses, steps.program.residencies, strict=True)
+    top = max((address + stay.nbytes for address, stay in stays), default=0)
+    arena = _Arena(dict(enumerate(addresses)), block_nbytes(top))
+    return _schedule(graph, steps.plan, steps.program, steps.entries, arena, budget, host_budget)
 
 
 def _schedule(
@@ -359,7 +377,7 @@ def _place_arena(
 ) -> _Arena:
     """The arena of the order, as tight as `place` makes it of `enough` and `trials`.
 
-    Of few extents, as tight as so many `shuffles` make it.
+    Of few extents, as tight as so many `shuffles` without gain make it.
     """
     groups = side_by_side(prog)
     extents = _extents(graph, prog, entries, groups, cool_down)
@@ -409,7 +427,17 @@ def _extents(
     cool_down: int,
 ) -> list[Extent]:
     """Groups of residencies as long as they last in the order."""
-    begins, ends = _positions(prog, entries, cool_down)
+    return extents_of(graph, prog, groups, *_positions(prog, entries, cool_down))
+
+
+def extents_of(
+    graph: Graph,
+    prog: Program,
+    groups: Sequence[Sequence[int]],
+    begins: Sequence[int],
+    ends: Sequence[int],
+) -> list[Extent]:
+    """Groups of residencies, of which each lasts from a time to another."""
     return [_extent(graph, prog, members, begins, ends) for members in groups]
 
 

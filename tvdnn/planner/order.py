@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ..graph import Graph
 from .costs import Costs
 from .crowding import Caps
-from .launches import Program
+from .launches import NONE, Program
 
 
 class Event(IntEnum):
@@ -85,13 +85,16 @@ def timed_order(
     if (needed > caps).any():
         worst = int((needed - caps).argmax())
         raise CapacityError(worst, int(needed[worst]))
-    scheduler = _Scheduler(graph, program, costs, caps, needed, held, sync)
+    scheduler = Scheduler(graph, program, costs, caps, needed, held, sync)
     entries = tuple(scheduler.run())
     return entries, scheduler.end_s, scheduler.compute_s
 
 
-class _Scheduler:
-    """Predicted clocks of the lanes, bytes on the device, and those promised to later launches."""
+class Scheduler:
+    """Predicted clocks of the lanes, bytes on the device, and those promised to later launches.
+
+    `begins` and `ends` are the seconds at which each residency takes its bytes and frees them.
+    """
 
     def __init__(
         self,
@@ -101,7 +104,7 @@ class _Scheduler:
         caps: npt.NDArray[np.int64],
         needed: npt.NDArray[np.int64],
         held: list[int],
-        sync: bool,
+        sync: bool = False,
     ) -> None:
         self._program = program
         self._costs = costs
@@ -119,6 +122,9 @@ class _Scheduler:
         self._pending: deque[tuple[float, int]] = deque()
         self._arrival: dict[int, float] = {}
         self._gone: set[int] = set()
+        self._short = NONE  # what comes back next, if its bytes did not fit before
+        self.begins = [0.0] * len(held)
+        self.ends = [0.0] * len(held)
         self._starting: list[list[int]] = [[] for _ in program.launches]
         self._ending: list[list[int]] = [[] for _ in program.launches]
         for number, stay in enumerate(program.residencies):
@@ -204,6 +210,7 @@ class _Scheduler:
         copy_s = stay.nbytes / min(rate, link.to_device_busy)
         self._prefetch_s = start_s + link.latency_s + copy_s
         self._arrival[number] = self._prefetch_s
+        self.begins[number] = max(start_s, self._compute_s) if number == self._short else start_s
         return Entry(Event.PREFETCH, number)
 
     def _compute_floor(self, number: int) -> float:
@@ -217,7 +224,10 @@ class _Scheduler:
         while self._queue and self._prefetch_s < end_s:
             number = self._queue[0]
             stay = self._program.residencies[number]
-            if stay.opens > index or not self._has_left(number) or not self._fits(index, number):
+            if stay.opens > index or not self._has_left(number):
+                return
+            if not self._fits(index, number):
+                self._short = number
                 return
             self._queue.popleft()
             self._live += self._held[number]
@@ -236,7 +246,11 @@ class _Scheduler:
         return max(self._compute_s, max(waits, default=0.0))
 
     def _launch(self, index: int) -> None:
-        self._compute_s = self._start_s(index) + self._seconds[index]
+        start_s = self._start_s(index)
+        for number in self._starting[index]:
+            if number not in self._arrival:
+                self.begins[number] = start_s
+        self._compute_s = start_s + self._seconds[index]
         self._ends[index] = self._compute_s
 
     def _release(self, index: int) -> None:
@@ -247,9 +261,11 @@ class _Scheduler:
             if not stay.leaves:
                 self._live -= self._held[number]
                 self._gone.add(number)
+                self.ends[number] = self._compute_s
                 continue
             ready_s = self._ends[stay.written] if stay.written >= 0 else 0.0
             rate = link.to_host_duplex if self._prefetch_s > self._offload_s else link.to_host
             copy_s = stay.nbytes / min(rate, link.to_host_busy)
             self._offload_s = max(self._offload_s, ready_s) + link.latency_s + copy_s
-            self._pending.append((max(self._offload_s, self._compute_s), number))
+            self.ends[number] = max(self._offload_s, self._compute_s)
+            self._pending.append((self.ends[number], number))

@@ -202,8 +202,7 @@ def _searched(
         swapped = heuristic(graph, costs, budget=budget, host_budget=host_budget)
         if swapped is not None:
             return replace(swapped, plan=replace(swapped.plan, policy="auto"))
-        plans = (*leanest(graph, recipes(graph, costs)), *_dynamic(graph, "auto", False))
-        return _first_that_fits(graph, costs, "auto", plans, **budgets)
+        return _first_that_fits(graph, costs, "auto", _leanest(graph, costs, "auto"), **budgets)
     best_s = simulate(best, costs).step_s
     for kinds in (CONV, ALL):
         plan = vdnn(graph, kinds, name="auto", default=Variant.PERFORMANCE)
@@ -217,7 +216,7 @@ def _searched(
 
 def _may_take_less(graph: Graph, plan: Plan, costs: Costs, budget: int, below_s: float) -> bool:
     """Whether the plan's order is predicted to take less than so many seconds."""
-    if copied_nbytes(graph, plan) / costs.link.to_host >= below_s:
+    if copied_nbytes(graph, plan) / costs.link.to_device >= below_s:
         return False
     room = budget - graph.fixed_nbytes
     found = estimate(graph, plan, costs, room, room=room, below_s=below_s)
@@ -261,14 +260,13 @@ def _dynamic(graph: Graph, policy: str, sync: bool) -> Iterator[Plan]:
 
     The paper makes that test first; whether it passes is the same when it comes last.
     """
-    name = policy if policy != "auto" else "vdnn-dyn"
     yield keep(graph)
     for kinds in (CONV, ALL):
-        yield vdnn(graph, kinds, name=name, default=Variant.PERFORMANCE, sync=sync)
+        yield vdnn(graph, kinds, name=policy, default=Variant.PERFORMANCE, sync=sync)
     for kinds in (CONV, ALL):
-        yield from _downgrades(graph, kinds, name, sync)
+        yield from _downgrades(graph, kinds, policy, sync)
     for kinds in (CONV, ALL):
-        yield vdnn(graph, kinds, name=name, default=Variant.MEMORY, sync=sync)
+        yield vdnn(graph, kinds, name=policy, default=Variant.MEMORY, sync=sync)
 
 
 def _downgrades(graph: Graph, kinds: frozenset[str], name: str, sync: bool) -> Iterator[Plan]:
@@ -305,7 +303,7 @@ def _floor(graph: Graph, costs: Costs, policy: str) -> tuple[tuple[int, str], Pl
     """What `floor_of` gives, and the plan that has it."""
     base, variant, sync = _parse(policy)
     if base in ("auto", "vdnn-dyn", *SWAPPING):
-        plans = [*_leanest(graph, costs, policy, base, sync), keep(graph)]
+        plans = [*_leanest(graph, costs, policy), keep(graph)]
     else:
         plans = [_static_plan(graph, policy, base, variant, sync)]
     demands = [(demand_nbytes(graph, plan)[0], plan) for plan in plans]
@@ -318,16 +316,18 @@ def _floor(graph: Graph, costs: Costs, policy: str) -> tuple[tuple[int, str], Pl
     return best
 
 
-def _leanest(graph: Graph, costs: Costs, policy: str, base: str, sync: bool) -> Iterator[Plan]:
+def _leanest(graph: Graph, costs: Costs, policy: str) -> Iterator[Plan]:
     """Plans one of which sets the floor of a policy that has several."""
-    if base in SWAPPING:
-        yield from moving_all(graph, costs, policy)
+    base, _, sync = _parse(policy)
+    if base == "vdnn-dyn":
+        yield from _dynamic(graph, policy, sync)
         return
     if base == "auto":
         yield from leanest(graph, recipes(graph, costs))
-        yield from moving_all(graph, costs, policy)
-    for kinds, each in ((ALL, Variant.MEMORY), (ALL, Variant.PERFORMANCE), (CONV, Variant.MEMORY)):
-        yield vdnn(graph, kinds, name=policy, default=each, sync=sync)
+    yield from moving_all(graph, costs, policy)
+    if base == "auto":
+        for kinds in (ALL, CONV):
+            yield vdnn(graph, kinds, name=policy, default=Variant.MEMORY)
 
 
 def bound_of(

@@ -7,6 +7,7 @@ steps are predicted to take least; the simulator tells which schedule is best.
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate, chain, islice, product
 from math import inf
 from operator import attrgetter, itemgetter, mul
@@ -30,6 +31,8 @@ RANKED = 10_000  # launches, from which on no more sites are ordered to rank the
 MOST_SITES = 2  # whose plans are placed: those of the fastest steps at the first share
 NEAR = 1.02  # times what the next site's step is predicted to take: near enough
 EMPTIED = (1.0, 0.9, 0.8, 0.7)  # caps, where no choice finds a place
+SETTLED = (1.0, 0.98, 0.96, 0.93, 0.9)  # caps under which what moves is chosen, given places
+MOST_SETTLED = 10_000  # stays up to which they are given places
 LESS = (0.97, 0.94, 0.9, 0.85, 0.8, 0.7)  # caps, where one choice finds no place
 MOST_CHOICES = 500  # of a site, up to which all are tried
 POLISHED = 4  # trials, of which one is spent on polish where the network is not small
@@ -68,7 +71,7 @@ def heuristic(
         if number >= _least_placed(task) and best and best.seconds <= NEAR * likely_s:
             break
         if _may_gain(task.compute_s(site), best):
-            best = _best([best, *_tightened(task, site)])
+            best = _best([best, *_chosen(task, site)])
             best = _best([best, *_enumerated(task, site, best)])
     if best is None:
         return None
@@ -99,10 +102,13 @@ def optimal(
     for site in (*ranked, *greedy):  # so that the heuristic does no better
         if site not in solved or not _may_gain(solved[site].step_s, best):
             continue
-        found = _best(_tightened(task, site))
-        if site in ranked and _may_gain(solved[site].step_s, found):
-            found = _best([found, *_programmed(task, site, found, effort)])
-            found = _best([found, *_enumerated(task, site, found)])
+        if site in ranked:
+            found = _best(_programmed(task, site, effort))
+            if _may_gain(solved[site].step_s, found):
+                found = _best([found, *_chosen(task, site)])
+                found = _best([found, *_enumerated(task, site, found)])
+        else:
+            found = _best(_settled(task, site, partial(_greedy, site)) or _chosen(task, site))
         if found is not None:
             best = _best([best, polished(task, found, tries)])
     if best is None:
@@ -157,17 +163,22 @@ def _greedy(site: Site, caps: Caps) -> Sequence[Gap] | None:
     return farthest(site.needed, site.gaps(caps), caps)
 
 
-def _tightened(task: Task, site: Site) -> list[Found]:
-    """Schedules of the greedy choice under caps whose bytes find a place."""
-    return _narrowed(task, site, lambda caps: _greedy(site, caps), task.caps(site))
+def _chosen(task: Task, site: Site) -> list[Found]:
+    """Schedules of the greedy choice: in places, and under caps whose bytes find one."""
+    choose = partial(_greedy, site)
+    return _settled(task, site, choose) + _narrowed(task, site, choose, task.caps(site))
 
 
 def _narrowed(
-    task: Task, site: Site, choose: Chooser, caps: Array, most: int | None = None
+    task: Task,
+    site: Site,
+    choose: Chooser,
+    caps: Array,
+    most: int | None = None,
 ) -> list[Found]:
     """Up to `most` schedules of a choice, under caps lowered where bytes find no place.
 
-    Where there may be many trials, those of the choice with all back late too.
+    Of a small network those of the choice with all back late too.
     """
     found: list[Found] = []
 
@@ -185,6 +196,19 @@ def _narrowed(
     num_stays = len(site.draft.program.residencies)
     found += filter(None, islice(narrowed(attempt, caps, site.least, num_stays), most))
     return found
+
+
+def _settled(task: Task, site: Site, choose: Chooser) -> list[Found]:
+    """The schedule of a choice under the highest cap that gives it places when its bytes come."""
+    if len(site.draft.program.residencies) > MOST_SETTLED:
+        return []
+    for share in SETTLED:
+        caps = (share * task.caps(site)).astype(np.int64)
+        trial = task.trial(site, choose(caps), caps)
+        found = trial and task.settled(trial)
+        if found:
+            return [found]
+    return []
 
 
 def _enumerated(task: Task, site: Site, best: Found | None) -> Iterator[Found]:
@@ -291,15 +315,19 @@ def _emptied(task: Task, site: Site) -> Iterator[Found]:
             yield from [found] if found else []
 
 
-def _programmed(task: Task, site: Site, greedy: Found | None, effort: Effort) -> list[Found]:
-    """Schedules of the site by the integer program, under the caps of the greedy choice."""
-    caps = np.broadcast_to(
-        task.caps(site) if greedy is None else greedy.trial.caps, site.needed.shape
-    )
-    moved = _whole(task, site, caps, effort)
+def _programmed(task: Task, site: Site, effort: Effort) -> list[Found]:
+    """Schedules of the site by the integer program in places.
+
+    Where there are none, or the network is small, under caps whose bytes find one.
+    """
+    moved = _whole(task, site, task.caps(site), effort)
     if moved is None:
         return []
-    return _narrowed(task, site, lambda caps: _with_more(site, moved, caps), caps, most=1)
+    choose = partial(_with_more, site, moved)
+    found = _settled(task, site, choose)
+    if found and not task.small:
+        return found
+    return found + _narrowed(task, site, choose, task.caps(site), most=1)
 
 
 def _with_more(site: Site, moved: Sequence[Gap], caps: Caps) -> Sequence[Gap] | None:

@@ -13,8 +13,9 @@ from ..memory.blocks import usable_nbytes
 from .costs import Costs
 from .crowding import Array, Caps, CrowdedError, Misfits
 from .gaps import Gap, dirty
-from .lower import Ordered, lower_ordered, ordered
+from .lower import Ordered, lower_in_places, lower_ordered, ordered
 from .order import Entry
+from .places import settled
 from .policies.tvdnn import Site
 from .schedule import Schedule
 from .simulate import simulate
@@ -142,6 +143,26 @@ class Task:
         if isinstance(made, tuple):
             raise CrowdedError(made)
         return made and Found(trial, replace(made.schedule, plan=trial.steps.plan), made.seconds)
+
+    def settled(self, trial: Trial) -> Found | None:
+        """The schedule of a trial in places that are free when their bytes come.
+
+        None where there are no such places, or the host has no room for what leaves.
+        """
+        places = settled(self.graph, trial.steps, self.costs, trial.caps, usable_nbytes(self.room))
+        if places is None:
+            return None
+        try:
+            schedule = lower_in_places(
+                self.graph,
+                places.steps,
+                places.addresses,
+                budget=self.budget,
+                host_budget=self.host_budget,
+            )
+        except HostMemoryError:
+            return None
+        return Found(trial, schedule, simulate(schedule, self.costs).step_s)
 
     def _make(self, trial: Trial) -> Found | Misfits | None:
         """What `found` gives, or the bytes that find no place."""

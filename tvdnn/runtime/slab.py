@@ -59,10 +59,11 @@ class Slab:
         mapping = mmap.mmap(-1, -(-nbytes // PAGE) * PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         with suppress(OSError):  # where the kernel has none
             mapping.madvise(mmap.MADV_HUGEPAGE)
+        if self._pinned:
+            mapping.madvise(mmap.MADV_DONTFORK)
         memory = torch.frombuffer(mapping, dtype=torch.uint8)
         memory.zero_()
         if self._pinned:
-            mapping.madvise(mmap.MADV_DONTFORK)
             register = torch.cuda.cudart().cudaHostRegister
             _check(register(memory.data_ptr(), memory.numel(), 0), "cudaHostRegister")
             # A slab that is dropped without close must be unpinned before its mapping goes.

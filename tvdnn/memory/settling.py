@@ -1,0 +1,113 @@
+"""Settling: base addresses for extents that would like to stay longer than they must."""
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+
+import numpy as np
+
+from .placement import ALIGNMENT, Array, Extent, first_gap, fullest
+
+MOST_EVICTED = 300  # after which no more is placed anew
+NEVER = 1 << 60  # later than all times
+FIRM = 1 << 58  # longer than any wait
+EVICTING = 4.0  # times the bytes that an extent counts once it has driven others out
+
+
+def settle(wanted: Sequence[Extent], firm: Sequence[Extent], room: int) -> tuple[int, ...] | None:
+    """Base addresses below `room` (multiples of 512), in the order of the extents; None if none.
+
+    The extents are there twice, with the times at which their stays would like to have their bytes
+    and, on another clock, with those at which they must. No two that must share a byte. Where two
+    would like to, one waits for the other: each extent goes to the first base at which the longest
+    such wait is shortest. Those come first that must be there at the fullest time, of these by
+    their starts. What finds no place drives others out, which are placed anew.
+    """
+    order = _order(wanted, firm)
+    rank = {index: place for place, index in enumerate(order)}
+    settled = _Settled(wanted, firm, room)
+    waiting = list(range(len(order)))
+    while waiting:
+        index = order[heappop(waiting)]
+        evicted = settled.add(index)
+        if evicted is None or settled.num_evicted > MOST_EVICTED:
+            return None
+        for other in evicted:
+            heappush(waiting, rank[other])
+    return tuple(settled.bases)
+
+
+def _order(wanted: Sequence[Extent], firm: Sequence[Extent]) -> Sequence[int]:
+    full = fullest(firm)
+    return sorted(range(len(firm)), key=lambda i: (-full[i], wanted[i].first, -wanted[i].nbytes))
+
+
+class _Settled:
+    """The bases found so far, and the stays there as rows of an array.
+
+    These are low and high address, first and last time wanted and firm, and the extent.
+    """
+
+    def __init__(self, wanted: Sequence[Extent], firm: Sequence[Extent], room: int) -> None:
+        self.bases = [0] * len(wanted)
+        self.num_evicted = 0
+        self._wanted, self._firm, self._room = wanted, firm, room
+        self._rows: Array = np.zeros((7, sum(len(each.stays) for each in wanted)), np.int64)
+        self._rows[[2, 4]] = NEVER
+        self._idle = list(range(self._rows.shape[1]))
+        self._used: dict[int, list[int]] = {}
+        self._nbytes = np.array([each.nbytes for each in wanted], np.float64)
+
+    def add(self, index: int) -> Sequence[int] | None:
+        """Place an extent; gives those that it drives out, None where the room is too small."""
+        highest = (self._room - self._wanted[index].nbytes) & -ALIGNMENT
+        if highest < 0:
+            return None
+        lows, highs, waits, owners = self._barred(index)
+        base, evicted = first_gap(lows, highs), list[int]()
+        if base > highest:
+            ends = np.concatenate(([0, highest], (highs + (ALIGNMENT - 1)) & -ALIGNMENT))
+            ends = np.unique(np.concatenate((ends, lows & -ALIGNMENT)))
+            bases = ends[(ends >= 0) & (ends <= highest)]
+            inside = (bases[:, None] > lows) & (bases[:, None] < highs)
+            longest = np.where(inside, waits, 0).max(1)
+            at = int(longest.argmin())
+            if longest[at] >= FIRM:
+                firm = waits >= FIRM
+                at = int((inside * np.where(firm, self._nbytes[owners], 0.0)).sum(1).argmin())
+                evicted = sorted(set(owners[inside[at] & firm].tolist()))
+                self._nbytes[index] *= EVICTING
+            base = int(bases[at])
+        for other in evicted:
+            self._drop(other)
+        self._enter(index, base)
+        return evicted
+
+    def _barred(self, index: int) -> tuple[Array, Array, Array, Array]:
+        """Open intervals of bases at which the extent would meet others, how long, and which."""
+        found = []
+        for stay, firm in zip(self._wanted[index].stays, self._firm[index].stays, strict=True):
+            _, _, first, last, since, until, _ = self._rows
+            wants = (first <= stay.last) & (last >= stay.first)
+            must = (since <= firm.last) & (until >= firm.first)
+            near = (wants | must).nonzero()[0]
+            low, high, first, last, _, _, owner = self._rows[:, near]
+            waits = np.minimum(last, stay.last) - np.maximum(first, stay.first) + 1
+            lows, highs = low - stay.offset - stay.nbytes, high - stay.offset
+            found.append((lows, highs, np.where(must[near], FIRM, waits), owner))
+        lows, highs, waits, owners = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return lows, highs, waits, owners
+
+    def _enter(self, index: int, base: int) -> None:
+        self.bases[index] = base
+        used = self._used[index] = []
+        for stay, firm in zip(self._wanted[index].stays, self._firm[index].stays, strict=True):
+            used.append(self._idle.pop())
+            low = base + stay.offset
+            times = stay.first, stay.last, firm.first, firm.last
+            self._rows[:, used[-1]] = (low, low + stay.nbytes, *times, index)
+
+    def _drop(self, index: int) -> None:
+        used = self._used.pop(index)
+        self._rows[2, used] = self._rows[4, used] = NEVER
+        self._idle += used
+        self.num_evicted += 1

@@ -1,0 +1,112 @@
+"""Places: an order of steps in which what begins waits until its place is free.
+
+A list scheduler counts bytes, which may be few enough and yet find no place where launches want
+sections side by side. Here each residency has its address before the order is made. By its launches
+alone it shares no byte with another; but copies take their time, and where that would have two in
+one place, the later one waits.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..graph import Graph
+from ..memory import settle
+from .costs import Costs
+from .crowding import Caps
+from .launches import Program, side_by_side
+from .lower import Ordered, extents_of
+from .order import Entry, Scheduler, demand
+
+NANOSECONDS = 1e9
+NOTHING = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Steps in an order, and the address of each residency."""
+
+    steps: Ordered
+    addresses: tuple[int, ...]
+
+
+def settled(graph: Graph, steps: Ordered, costs: Costs, caps: Caps, room: int) -> Settled | None:
+    """The steps in places below `room` bytes, in the order of these; None where none are found.
+
+    Wanted are the times of the order under `caps`.
+    """
+    prog = steps.program
+    groups = side_by_side(prog)
+    held = [stay.nbytes for stay in prog.residencies]
+    needed = demand(prog)
+    clock = Scheduler(graph, prog, costs, np.broadcast_to(caps, needed.shape), needed, held)
+    list(clock.run())
+    begins = [round(NANOSECONDS * begin_s) for begin_s in clock.begins]
+    ends = [
+        max(begin, round(NANOSECONDS * (clock.end_s if stay.held else end_s)) - 1)
+        for stay, begin, end_s in zip(prog.residencies, begins, clock.ends, strict=True)
+    ]
+    wanted = extents_of(graph, prog, groups, begins, ends)
+    firsts, lasts = zip(*((stay.first, stay.last) for stay in prog.residencies), strict=True)
+    firm = extents_of(graph, prog, groups, firsts, lasts)
+    bases = settle(wanted, firm, room)
+    if bases is None:
+        return None
+    addresses = [0] * len(held)
+    for members, extent, base in zip(groups, wanted, bases, strict=True):
+        for number, stay in zip(members, extent.stays, strict=True):
+            addresses[number] = base + stay.offset
+    scheduler = _InPlaces(graph, prog, costs, _before(prog, addresses))
+    entries = tuple(scheduler.run())
+    return Settled(replace(steps, entries=entries, seconds=scheduler.end_s), tuple(addresses))
+
+
+def _before(prog: Program, addresses: Sequence[int]) -> list[set[int]]:
+    """By residency those that have its bytes last before it does."""
+    before: list[set[int]] = [set() for _ in addresses]
+    lows, owners = [0], [NOTHING]
+    stays = prog.residencies
+    for number in sorted(range(len(stays)), key=lambda n: stays[n].first):
+        low, high = addresses[number], addresses[number] + stays[number].nbytes
+        first, last = bisect_right(lows, low) - 1, bisect_right(lows, high - 1)
+        before[number] = set(owners[first:last]) - {NOTHING}
+        cut = [(lows[first], owners[first])] if lows[first] < low else []
+        cut.append((low, number))
+        if last == len(lows) or lows[last] > high:
+            cut.append((high, owners[last - 1]))
+        lows[first:last] = [address for address, _ in cut]
+        owners[first:last] = [owner for _, owner in cut]
+    return before
+
+
+class _InPlaces(Scheduler):
+    """A scheduler that counts no bytes: what begins waits for those before it in its place."""
+
+    def __init__(
+        self, graph: Graph, program: Program, costs: Costs, before: Sequence[set[int]]
+    ) -> None:
+        none = np.zeros(len(program.launches), np.int64)
+        super().__init__(graph, program, costs, none, none.copy(), [0] * len(before))
+        self._before = before
+
+    def _make_room(self, index: int) -> Iterator[Entry]:
+        for number in self._starting[index]:
+            if not self._program.residencies[number].fetched:
+                yield from self._wait_for_place(number)
+
+    def _wait_for_offload(self, number: int) -> Iterator[Entry]:
+        yield from super()._wait_for_offload(number)
+        yield from self._wait_for_place(number)
+
+    def _wait_for_place(self, number: int) -> Iterator[Entry]:
+        while not self._before[number] <= self._gone:
+            yield self._finish_oldest()
+
+    def _fits(self, index: int, number: int) -> bool:
+        return self._before[number] <= self._gone
+
+    def _compute_floor(self, number: int) -> float:
+        freed_s = max((self.ends[other] for other in self._before[number]), default=0.0)
+        return max(freed_s, super()._compute_floor(number))
