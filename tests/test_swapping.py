@@ -12,7 +12,7 @@ from tvdnn.graph import Graph
 from tvdnn.models import resnet50
 from tvdnn.ops import Settings, expand
 from tvdnn.optim import SGD
-from tvdnn.planner import trials
+from tvdnn.planner import swapping, trials
 from tvdnn.planner.planning import floor_of
 from tvdnn.planner.policies.keep import keep
 from tvdnn.units import MIB
@@ -60,7 +60,7 @@ def test_resnet50_in_a_quarter_of_its_memory() -> None:
 def test_where_few_plans_are_placed_they_are_of_the_best_sites(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With backward layer-major, as of the first site, the step takes half as long again."""
+    """With backward layer-major, as of the first site alone, the step takes longer."""
     maker = NetworkMaker((64, 32, 32, 3))
     for _ in range(2):
         maker.conv(8)
@@ -72,8 +72,13 @@ def test_where_few_plans_are_placed_they_are_of_the_best_sites(
     graph = expand(maker.build(), settings)
     monkeypatch.setattr(trials, "WORK", 700)  # three plans of it
     budget = planned(graph, "keep", None).peak_nbytes // 2
-    ilp, heuristic = (planned(graph, each, budget) for each in POLICIES)
-    assert step_s(heuristic) < 1.05 * step_s(ilp)
+    seconds = []
+    for most in (1, swapping.MOST_SITES):
+        monkeypatch.setattr(swapping, "MOST_SITES", most)
+        seconds.append([step_s(planned(graph, each, budget)) for each in POLICIES])
+    (ilp_first_s, first_s), (ilp_s, heuristic_s) = seconds
+    assert ilp_s < 0.95 * ilp_first_s
+    assert heuristic_s < 0.95 * first_s
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -16,7 +16,7 @@ LITTLE = 1.01  # above the bytes alive: where no room is set, less is not looked
 FEW, MANY = 3000, 12_000  # extents up to which four orders are tried, and two
 FEW_STAYS = 256  # up to which looking at each is faster than at arrays
 MANY_LATEST = 8  # new ones, from which all are sorted anew
-FEW_MISFITS, MANY_MISFITS = 3, 6  # up to which other kinds of gaps are tried
+FEW_MISFITS, MANY_MISFITS = 3, 12  # up to which other kinds of gaps are tried
 BRIEF = 0.02  # of all times: what lasts no longer goes to the other end, if that helps
 
 Array = npt.NDArray[np.int64]

@@ -20,7 +20,7 @@ from .schedule import Action, Lane, Operand, Residency, Schedule, Space, Step
 
 TIGHTEN_ATTEMPTS = 6
 FEW_TRIALS, MANY_TRIALS = 6, 30  # of a placement, at 30 ms each for VGG-16
-SHUFFLES = 50  # of few extents, without gain
+SHUFFLES = 150  # of few extents, without gain
 FULL_EXTENTS = 3000  # up to which all trials are made: above, they take longer, and are fewer
 FEW_EXTENTS = 200  # up to which all rounds of lower caps make trials, and floors random orders
 LITTLE_WAIT = 0.005  # of the time of all launches, up to which a step counts as never waiting

@@ -29,7 +29,7 @@ from .trials import Found, Task, Trial
 FIRST_SHARE = 0.97
 RANKED = 10_000  # launches, from which on no more sites are ordered to rank them: 1 s
 MOST_SITES = 2  # whose plans are placed: those of the fastest steps at the first share
-NEAR = 1.02  # times what the next site's step is predicted to take: near enough
+NEAR = 1.02  # times the least that a site's step may take: near enough
 EMPTIED = (1.0, 0.9, 0.8, 0.7)  # caps, where no choice finds a place
 SETTLED = (1.0, 0.98, 0.96, 0.93, 0.9)  # caps under which what moves is chosen, given places
 MOST_SETTLED = 10_000  # stays up to which they are given places
@@ -75,7 +75,8 @@ def heuristic(
             best = _best([best, *_enumerated(task, site, best)])
     if best is None:
         return None
-    return (polished(task, best, task.most_trials) if task.small else best).schedule
+    few = 1 if task.small else POLISHED
+    return polished(task, best, task.most_trials // few).schedule
 
 
 def optimal(
@@ -104,7 +105,7 @@ def optimal(
             continue
         if site in ranked:
             found = _best(_programmed(task, site, effort))
-            if _may_gain(solved[site].step_s, found):
+            if _may_gain((1.0 if task.small else NEAR) * solved[site].step_s, found):
                 found = _best([found, *_chosen(task, site)])
                 found = _best([found, *_enumerated(task, site, found)])
         else:
