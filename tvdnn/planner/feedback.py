@@ -14,6 +14,7 @@ from .simulate import COPY_LANES, simulate
 from .timeline import Span, Timeline
 
 LITTLE: Final = 0.05  # by which a step may miss its prediction before costs are corrected
+LINK_ROUNDS: Final = 3  # in which its rates are found
 SHOWN: Final = 10
 COPIES: Final = {Lane.OFFLOAD: "copies to the host", Lane.PREFETCH: "copies to the device"}
 
@@ -107,7 +108,8 @@ def correct(schedule: Schedule, costs: Costs, measured: Timeline) -> Corrected:
     """`costs` by which each pass and each way of the link takes in `schedule` what was measured.
 
     A pass takes as many times longer in launches of any length. Copies are compared with those that
-    the simulator makes beside the launches as measured.
+    the simulator makes beside the launches as measured; and again at the rates found, by which the
+    ways of the link overlap as they did.
     """
     expected, found = defaultdict[str, float](float), defaultdict[str, float](float)
     for span in measured.spans:
@@ -117,8 +119,10 @@ def correct(schedule: Schedule, costs: Costs, measured: Timeline) -> Corrected:
             expected[pass_.name] += costs.launch_s(pass_, step.stop - step.start)
             found[pass_.name] += span.end_s - span.start_s
     factors = {name: found[name] / each for name, each in expected.items() if each and found[name]}
-    beside = Corrected(costs, factors, costs.link)
-    return replace(beside, link=_link(schedule, beside, measured))
+    corrected = Corrected(costs, factors, costs.link)
+    for _ in range(LINK_ROUNDS):
+        corrected = replace(corrected, link=_link(schedule, corrected, measured))
+    return corrected
 
 
 def joined(halves: tuple[Timeline, ...]) -> Timeline:

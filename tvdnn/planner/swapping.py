@@ -1,7 +1,8 @@
 """The searches for tvDNN's plans: by greedy choice of what leaves, and by integer programs.
 
-Both look for the highest cap on bytes at once whose plan finds a place for them, on the sites whose
-steps are predicted to take least; the simulator tells which schedule is best.
+Both look for the highest cap on bytes at once whose plan finds a place for them, first with places
+given before the steps are ordered and then after, on the sites whose steps are predicted to take
+least; the simulator tells which schedule is best.
 """
 
 from bisect import bisect_right
@@ -61,8 +62,8 @@ def heuristic(
 ) -> Schedule | None:
     """The best schedule of a greedy choice of what leaves; None where none fits.
 
-    It goes through the launches once a trial, and makes fewer trials of deeper networks; where
-    there are few choices it tries them all, and polishes the plan of a small network.
+    It goes through the launches once a trial, and makes fewer trials of deeper networks. Where
+    there are few choices it tries them all; the best plan is polished.
     """
     task = Task(graph, costs, "tvdnn-heuristic", budget, host_budget)
     best: Found | None = None
@@ -100,7 +101,7 @@ def optimal(
     few = 1 if task.small else POLISHED
     tries = task.most_trials // few // max(1, len(ranked))
     best: Found | None = None
-    for site in (*ranked, *greedy):  # so that the heuristic does no better
+    for site in (*ranked, *greedy):  # these are what the heuristic tries
         if site not in solved or not _may_gain(solved[site].step_s, best):
             continue
         if site in ranked:
