@@ -8,6 +8,7 @@ import numpy as np
 from .placement import ALIGNMENT, Array, Extent, first_gap, fullest
 
 MOST_EVICTED = 300  # after which no more is placed anew
+MOST_BARRED = 2000  # intervals of bases in the way of one extent: all their ends are compared
 NEVER = 1 << 60  # later than all times
 FIRM = 1 << 58  # longer than any wait
 EVICTING = 4.0  # times the bytes that an extent counts once it has driven others out
@@ -58,13 +59,18 @@ class _Settled:
         self._nbytes = np.array([each.nbytes for each in wanted], np.float64)
 
     def add(self, index: int) -> Sequence[int] | None:
-        """Place an extent; gives those that it drives out, None where the room is too small."""
+        """Place an extent; gives those that it drives out.
+
+        None where the room is too small, or too much is in the way to look at all of it.
+        """
         highest = (self._room - self._wanted[index].nbytes) & -ALIGNMENT
         if highest < 0:
             return None
         lows, highs, waits, owners = self._barred(index)
         base, evicted = first_gap(lows, highs), list[int]()
         if base > highest:
+            if lows.size > MOST_BARRED:
+                return None
             ends = np.concatenate(([0, highest], (highs + (ALIGNMENT - 1)) & -ALIGNMENT))
             ends = np.unique(np.concatenate((ends, lows & -ALIGNMENT)))
             bases = ends[(ends >= 0) & (ends <= highest)]
