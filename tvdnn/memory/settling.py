@@ -8,7 +8,8 @@ import numpy as np
 from .placement import ALIGNMENT, Array, Extent, first_gap, fullest
 
 MOST_EVICTED = 300  # after which no more is placed anew
-MOST_BARRED = 2000  # intervals of bases in the way of one extent: all their ends are compared
+MOST_BARRED = 10_000  # intervals of bases in the way of one extent: all their ends are compared
+COMPARED = 4_000_000  # of these at once
 NEVER = 1 << 60  # later than all times
 FIRM = 1 << 58  # longer than any wait
 EVICTING = 4.0  # times the bytes that an extent counts once it has driven others out
@@ -74,13 +75,16 @@ class _Settled:
             ends = np.concatenate(([0, highest], (highs + (ALIGNMENT - 1)) & -ALIGNMENT))
             ends = np.unique(np.concatenate((ends, lows & -ALIGNMENT)))
             bases = ends[(ends >= 0) & (ends <= highest)]
-            inside = (bases[:, None] > lows) & (bases[:, None] < highs)
-            longest = np.where(inside, waits, 0).max(1)
+            parts = np.array_split(bases, 1 + bases.size * lows.size // COMPARED)
+            insides = [(part[:, None] > lows) & (part[:, None] < highs) for part in parts]
+            longest = np.concatenate([np.where(each, waits, 0).max(1) for each in insides])
             at = int(longest.argmin())
             if longest[at] >= FIRM:
                 firm = waits >= FIRM
-                at = int((inside * np.where(firm, self._nbytes[owners], 0.0)).sum(1).argmin())
-                evicted = sorted(set(owners[inside[at] & firm].tolist()))
+                nbytes = np.where(firm, self._nbytes[owners], 0.0)
+                at = int(np.concatenate([(each * nbytes).sum(1) for each in insides]).argmin())
+                inside = (bases[at] > lows) & (bases[at] < highs)
+                evicted = sorted(set(owners[inside & firm].tolist()))
                 self._nbytes[index] *= EVICTING
             base = int(bases[at])
         for other in evicted:
