@@ -16,12 +16,11 @@ from ..graph import Graph
 from ..memory import settle
 from .costs import Costs
 from .crowding import Caps
-from .launches import Program, side_by_side
+from .launches import NONE, Program, side_by_side
 from .lower import Ordered, extents_of
 from .order import Entry, Scheduler, demand
 
 NANOSECONDS = 1e9
-NOTHING = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +65,12 @@ def settled(graph: Graph, steps: Ordered, costs: Costs, caps: Caps, room: int) -
 def _before(prog: Program, addresses: Sequence[int]) -> list[set[int]]:
     """By residency those that have its bytes last before it does."""
     before: list[set[int]] = [set() for _ in addresses]
-    lows, owners = [0], [NOTHING]
+    lows, owners = [0], [NONE]
     stays = prog.residencies
     for number in sorted(range(len(stays)), key=lambda n: stays[n].first):
         low, high = addresses[number], addresses[number] + stays[number].nbytes
         first, last = bisect_right(lows, low) - 1, bisect_right(lows, high - 1)
-        before[number] = set(owners[first:last]) - {NOTHING}
+        before[number] = set(owners[first:last]) - {NONE}
         cut = [(lows[first], owners[first])] if lows[first] < low else []
         cut.append((low, number))
         if last == len(lows) or lows[last] > high:

@@ -156,8 +156,6 @@ def _first_that_fits(
     """
     host_error: HostMemoryError | None = None
     for plan in plans:
-        if budget is not None and demand_nbytes(graph, plan)[0] > budget:
-            continue
         try:
             schedule = lowered(graph, plan, costs, budget=budget, host_budget=host_budget)
         except HostMemoryError as error:
@@ -247,8 +245,6 @@ def _lowered(
     graph: Graph, plan: Plan, costs: Costs, *, budget: int | None, host_budget: int | None
 ) -> Schedule | None:
     """The plan's schedule, None where it has none within both budgets."""
-    if budget is not None and demand_nbytes(graph, plan)[0] > budget:
-        return None
     try:
         return lowered(graph, plan, costs, budget=budget, host_budget=host_budget)
     except HostMemoryError:
