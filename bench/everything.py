@@ -11,6 +11,7 @@ at being timed (bench.training). Those that take most of the host wait until all
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -70,6 +71,7 @@ JOBS: Mapping[str, Sequence[str]] = {  # by file its commands: the longest first
         f"steps compare --net unet --batch 1 --image-size 8192 --steps 5 --host 80 {OURS} 24"
     ],
 }
+LIMIT_S = 900  # of a command: three times what the longest takes
 ALONE = ("compare_densenet121_bf16", "compare_unet_8192_bf16")  # cold start; 80 GiB of host memory
 
 
@@ -118,13 +120,25 @@ def _work(left: Queue[tuple[str, int]], gpu: int, gpus: int, folder: Path) -> No
 
 
 def _run(name: str, number: int, part: Path, gpu: int, cores: str) -> None:
+    """Run one command; where it takes too long, its processes say where they are, and end."""
     module, *arguments = JOBS[name][number].split()
     made = part.with_suffix(".unfinished")
     command = [sys.executable, "-m", f"bench.{module}", *arguments, "-o", str(made)]
-    seen = os.environ | {"CUDA_VISIBLE_DEVICES": str(gpu)}
+    seen = os.environ | {"CUDA_VISIBLE_DEVICES": str(gpu), "PYTHONFAULTHANDLER": "1"}
     begin = monotonic()
     with part.with_suffix(".log").open("w") as log:
-        code = subprocess.call(["taskset", "-c", cores, *command], stdout=log, stderr=log, env=seen)
+        process = subprocess.Popen(
+            ["taskset", "-c", cores, *command],
+            stdout=log,
+            stderr=log,
+            env=seen,
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(LIMIT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGABRT)
+            code = process.wait()
     if code == 0:
         made.rename(part)
     print(f"{name}.{number} {code} {monotonic() - begin:.0f}s", flush=True)

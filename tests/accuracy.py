@@ -49,9 +49,11 @@ def torchs_precision(dtype: str) -> Iterator[None]:
     before = [switch.fp32_precision for switch in switches]
     for switch in switches:
         switch.fp32_precision = "tf32" if dtype == "tf32" else "ieee"
-    yield
-    for switch, value in zip(switches, before, strict=True):
-        switch.fp32_precision = value
+    try:
+        yield
+    finally:
+        for switch, value in zip(switches, before, strict=True):
+            switch.fp32_precision = value
 
 
 def eager_tf32(net: nn.Module) -> nn.Module:

@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional
 
 import tvdnn
+from tests.accuracy import torchs_precision
 from tvdnn.errors import BudgetError
 from tvdnn.planner.planning import floor_of
 from tvdnn.planner.schedule import Schedule
@@ -121,8 +122,8 @@ def test_accumulation_updates_once(batch: Batch) -> None:
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
 
 
-def test_autograd_matches_torch(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+@torchs_precision("fp32")
+def test_autograd_matches_torch(batch: Batch) -> None:
     x, y = batch
     net, twin = make_net().eval(), make_net().eval()
     virtual = tvdnn.virtualize(net, x, policy="vdnn-all", chunk_size=CHUNK, dtype="fp32")

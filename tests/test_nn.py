@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.accuracy import torchs_precision
 from tvdnn import nn
 from tvdnn.errors import InputError
 from tvdnn.nn import (
@@ -126,11 +127,8 @@ KEEP_OUTPUT = ("leaky relu", "relu6")  # for backward, where torch's keep their 
 @pytest.fixture(autouse=True)
 def exact_float32() -> Iterator[None]:
     """No TF32 on a GPU: float32 results are held to float32's error."""
-    convolution, product = torch.backends.cudnn, torch.backends.cuda.matmul
-    before = convolution.allow_tf32, product.allow_tf32
-    convolution.allow_tf32 = product.allow_tf32 = False
-    yield
-    convolution.allow_tf32, product.allow_tf32 = before
+    with torchs_precision("fp32"):
+        yield
 
 
 def error(ours: Tensor, exact: Tensor) -> float:
