@@ -141,15 +141,6 @@ def test_latency_and_uneven_rates() -> None:
     assert timeline.step_s == 5.5
 
 
-def test_busy_rates_bind_while_a_launch_runs() -> None:
-    made = schedule(hold_first=True)
-    link = Link(64, 64, 32, 32, 0.0, to_host_busy=32, to_device_busy=16)
-    found = times(simulate(made, HandCosts(link, {"hold": 0.0, "make_q": 0.5})), made)
-    assert found["offload p"] == (1, 2.25)  # 16 bytes at 32 beside make_q, then 48 at 64
-    assert found["prefetch p"] == (2.25, 4.25)  # 64 bytes at 32, no launch beside it
-    assert found["offload q"] == (2.25, 6.25)  # 64 bytes at 32, then 64 at 32 beside use_p, use_q
-
-
 def test_launches_alone_have_no_stall_and_no_overlap() -> None:
     maker = ScheduleMaker(graph(), arena_nbytes=256)
     for name, offset in (("p", 0), ("q", 64), ("r", 192)):

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf
 from typing import Protocol
 
 from ..graph import Pass
@@ -10,19 +9,13 @@ from ..graph import Pass
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A host link: bytes per second each way, alone and while both run, and seconds a copy call.
-
-    The `busy` rates are what no copy exceeds while a launch runs: 47 of the 55 GB/s to the host on
-    an H200. They do not bind where they are not known.
-    """
+    """A host link: bytes per second each way, alone and while both run, and seconds a copy call."""
 
     to_host: float
     to_device: float
     to_host_duplex: float
     to_device_duplex: float
     latency_s: float
-    to_host_busy: float = inf
-    to_device_busy: float = inf
 
 
 class Costs(Protocol):

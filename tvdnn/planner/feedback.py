@@ -157,10 +157,8 @@ def _scaled(link: Link, to_host: float, to_device: float) -> Link:
         link,
         to_host=link.to_host * to_host,
         to_host_duplex=link.to_host_duplex * to_host,
-        to_host_busy=link.to_host_busy * to_host,
         to_device=link.to_device * to_device,
         to_device_duplex=link.to_device_duplex * to_device,
-        to_device_busy=link.to_device_busy * to_device,
     )
 
 

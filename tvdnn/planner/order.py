@@ -207,8 +207,7 @@ class Scheduler:
         link, stay = self._costs.link, self._program.residencies[number]
         rate = link.to_device_duplex if self._pending else link.to_device
         start_s = max(self._prefetch_s, self._compute_floor(number))
-        copy_s = stay.nbytes / min(rate, link.to_device_busy)
-        self._prefetch_s = start_s + link.latency_s + copy_s
+        self._prefetch_s = start_s + link.latency_s + stay.nbytes / rate
         self._arrival[number] = self._prefetch_s
         self.begins[number] = max(start_s, self._compute_s) if number == self._short else start_s
         return Entry(Event.PREFETCH, number)
@@ -265,7 +264,7 @@ class Scheduler:
                 continue
             ready_s = self._ends[stay.written] if stay.written >= 0 else 0.0
             rate = link.to_host_duplex if self._prefetch_s > self._offload_s else link.to_host
-            copy_s = stay.nbytes / min(rate, link.to_host_busy)
-            self._offload_s = max(self._offload_s, ready_s) + link.latency_s + copy_s
+            copy_s = link.latency_s + stay.nbytes / rate
+            self._offload_s = max(self._offload_s, ready_s) + copy_s
             self.ends[number] = max(self._offload_s, self._compute_s)
             self._pending.append((self.ends[number], number))

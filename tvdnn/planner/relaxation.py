@@ -306,11 +306,11 @@ class SwapProblem:
         terms = [(self._track("out"), 1.0), (self._track("back"), -1.0)]
         return self._rows.add(terms, host_budget / self._unit_nbytes, self._num + 1)
 
-    def _add_link(self, link: Link) -> list[tuple[slice, float, float]]:
+    def _add_link(self, link: Link) -> list[tuple[slice, float]]:
         """No more goes each way from a launch to the next than the link takes.
 
         A way has its rate alone less in proportion to what goes the other way meanwhile. Gives the
-        rows, and by how much a second between launches and one of a launch raise their limits.
+        rows, and by how much a second raises their limits.
         """
         largest = max((gap.nbytes for each in self._members for gap in each), default=1)
         alone = [self._rate(rate, largest, link) for rate in (link.to_host, link.to_device)]
@@ -321,28 +321,15 @@ class SwapProblem:
             both = [rate / 2 for rate in alone]
         waits = np.arange(self._first_wait, self._width)
         tracks = [self._track(name) for name in ("out", "back")]
-        rows: list[tuple[slice, float, float]] = []
+        rows: list[tuple[slice, float]] = []
         for way in (0, 1):
             loss = (alone[way] - both[way]) / both[1 - way]
             ours, theirs = tracks[way], tracks[1 - way]
             terms = [(ours[1:], 1.0), (ours[:-1], -1.0), (waits, -alone[way])]
             terms += [(theirs[1:], loss), (theirs[:-1], -loss)]
-            rows.append((self._rows.add(terms, 0.0, self._num), alone[way], 0.0))
+            rows.append((self._rows.add(terms, 0.0, self._num), alone[way]))
             self._no_copies(rows[-1][0], (1.0, loss)[way])
-        ways = ((link.to_host_busy, link.to_host), (link.to_device_busy, link.to_device))
-        for way, (busy, idle) in enumerate(ways):
-            if busy < idle:
-                more = self._rate(busy, largest, link) - alone[way]
-                rows.append((self._add_busy(tracks[way], alone[way], more), alone[way], more))
-                if way == 0:
-                    self._no_copies(rows[-1][0], 1.0)
         return rows
-
-    def _add_busy(self, track: Numbers, alone: float, more: float) -> slice:
-        """While a launch runs no more than the busy rate goes this way."""
-        waits = np.arange(self._first_wait, self._width)
-        terms = [(track[1:], 1.0), (track[:-1], -1.0), (waits, -alone)]
-        return self._rows.add(terms, more * self._seconds, self._num)
 
     def _rate(self, rate: float, largest: int, link: Link) -> float:
         """Of the largest sections, which lose least to the latency."""
@@ -354,10 +341,7 @@ class SwapProblem:
         stalls = waits > self._seconds * (1 + SLIGHT)
         saved = {
             COMPUTE: float(self._seconds[~stalls].sum()),
-            LINK: sum(
-                float(prices[rows] @ (alone * waits + more * self._seconds))
-                for rows, alone, more in self._link_rows
-            ),
+            LINK: sum(float(prices[rows] @ (alone * waits)) for rows, alone in self._link_rows),
             MEMORY: float(prices[self._memory_rows] @ self._room),
             HOST: float(prices[self._host_rows] @ limits[self._host_rows]),
         }

@@ -210,8 +210,7 @@ def _most_hidden(trials: _Trials, bargains: Sequence["_Bargain"]) -> int:
     """How many of the best bargains leave no more to copy than forward may well hide."""
     graph, costs = trials.graph, trials.costs
     forward = (pass_ for pass_ in graph.passes if pass_.direction is Direction.FORWARD)
-    rate = min(costs.link.to_host, costs.link.to_host_busy)
-    hidden = rate * sum(costs.launch_s(pass_, pass_.domain) for pass_ in forward)
+    hidden = costs.link.to_host * sum(costs.launch_s(pass_, pass_.domain) for pass_ in forward)
     maps = sum(buffer.nbytes for buffer in graph.buffers.values() if buffer.kind in MAPS)
     left = accumulate((-bargain.remake.nbytes for bargain in bargains), initial=maps)
     return sum(nbytes > trials.room + hidden for nbytes in left)

@@ -22,8 +22,7 @@ def simulate(schedule: Schedule, costs: Costs) -> Timeline:
     """The timeline of `schedule`: a step starts once its lane is free and its waits have ended.
 
     A copy takes the link's latency, then moves its bytes at the duplex rate while the other copy
-    lane is busy, else at the rate of its way alone; while a launch runs at most at the busy rate.
-    The second half starts once the first ended.
+    lane is busy, else at the rate of its way alone. The second half starts once the first ended.
     """
     simulation = _Simulation(schedule, costs)
     while simulation.start_ready():
@@ -62,7 +61,6 @@ class _Simulation:
         self._schedule, self._costs = schedule, costs
         self._alone = {Lane.OFFLOAD: link.to_host, Lane.PREFETCH: link.to_device}
         self._duplex = {Lane.OFFLOAD: link.to_host_duplex, Lane.PREFETCH: link.to_device_duplex}
-        self._busy = {Lane.OFFLOAD: link.to_host_busy, Lane.PREFETCH: link.to_device_busy}
         self._queues: dict[Lane, list[int]] = {lane: [] for lane in Lane}
         for index in reversed(range(len(schedule.steps))):
             self._queues[schedule.steps[index].lane].append(index)
@@ -116,10 +114,8 @@ class _Simulation:
         copies = [lane for lane in COPY_LANES if lane in self._running]
         rates = self._duplex if len(copies) == len(COPY_LANES) else self._alone
         for lane in copies:
-            busy = Lane.COMPUTE in self._running
-            rate = min(rates[lane], self._busy[lane]) if busy else rates[lane]
-            if self._running[lane].rate != rate:
-                self._running[lane].change_rate(self._now_s, rate)
+            if self._running[lane].rate != rates[lane]:
+                self._running[lane].change_rate(self._now_s, rates[lane])
 
 
 def average_nbytes(schedule: Schedule, timeline: Timeline) -> float:

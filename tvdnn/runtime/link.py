@@ -15,22 +15,23 @@ REPLAYS: Final = 5
 LONG_NBYTES: Final = 64 * MIB
 SHORT_NBYTES: Final = MIB
 WAYS: Final = ((0,), (1,), (0, 1))  # to the host, to the device, both at once
-BUSY_SHARE: Final = 0.86
-"""Of the rate to the host, what copies get beside a step's launches.
+STEP_SHARE: Final = 0.87
+"""Of the rate to the host, what copies get in a step.
 
-ResNet-50(256) in bf16: 47 of 55 GB/s all through its forward pass, by launches that read the clock
-where compute waits for copies. VGG-16(256) inside 4.3 GiB: 1.53 GB leave in 31.5 ms beside launches
-that take 11.4 by themselves, in 28.1 without them. Copies in a graph of their own reach 54.7 in any
-order, 512 bytes off any alignment, waiting for launches and waited for, and however the slab is
-pinned; beside kernels that only stream, or the same launches one by one, 52 to 55. Why a step takes
-more is not known. To the device it is 54, and no share is taken (H200, 2026-11-22).
+Four networks at five budgets take 1.8 to 3 ms longer for a GB that leaves than at 55 GB/s, however
+much of the step launches run: 47 to 49 GB/s (H200, bench/results/budgets.json). Copies in a graph
+of their own reach 54.7 in any order, 512 bytes off any alignment, waiting for launches and waited
+for, and however the slab is pinned, on huge pages or small; beside kernels that only stream, or the
+launches of a step one by one, 52 to 55. Why a step's take more is not known. To the device it is
+54, and no share is taken.
 """
 
 
 def measure_link(device: torch.device, copies: str = ENGINE) -> Link:
     """Rates of long pinned copies, one way and both at once, and what one more copy costs.
 
-    `copies` tells what copies: the copy engines, or a kernel.
+    To the host it is what a step's copies get. `copies` tells what copies: the copy engines, or a
+    kernel.
     """
     move = transfer if copies == KERNEL else _by_engine
     hosts = [torch.empty(LONG_NBYTES, dtype=torch.uint8).pin_memory() for _ in range(2)]
@@ -55,7 +56,8 @@ def measure_link(device: torch.device, copies: str = ENGINE) -> Link:
     to_host, to_device, both = (LONG_NBYTES / seconds(ways, LONG_NBYTES, 4) for ways in WAYS)
     short_s = seconds((0,), SHORT_NBYTES, 64)
     latency_s = max(0.0, short_s - SHORT_NBYTES / to_host)
-    return Link(to_host, to_device, both, both, latency_s, to_host_busy=BUSY_SHARE * to_host)
+    in_step = STEP_SHARE * to_host
+    return Link(in_step, to_device, min(in_step, both), both, latency_s)
 
 
 def _by_engine(source: torch.Tensor, target: torch.Tensor) -> None:
