@@ -395,18 +395,21 @@ def conv_specialized_kernel(
     tiles = (num_tiles, tiles_h, tiles_w, tiles_k)
     steps_c = gl.cdiv(in_c, packed_desc.block_type.shape[1])
     steps = R * S * steps_c // ROWS
-    if ROWS > 1:  # noqa: SIM108 (the shapes differ)
-        x_bufs = _rows(x_desc, STAGES * (BLOCK_H + ROWS - 1))
-    else:
-        x_bufs = buffers(x_desc, STAGES)
-    packed_bufs = buffers(packed_desc, PACKED_STAGES * ROWS)
-    y_bufs = buffers(y_desc, 2)
     full = barriers(STAGES, 1)
     empty = barriers(STAGES, 1)
-    packed_full = barriers(PACKED_STAGES, 1)
-    packed_empty = barriers(PACKED_STAGES, 1)
-    masked = barriers(2, 1)
     turns = barriers(2, 1)
+    # No barrier is made that no variant waits for: it would lie where another one does.
+    if ROWS > 1:
+        x_bufs = _rows(x_desc, STAGES * (BLOCK_H + ROWS - 1))
+        packed_full = barriers(PACKED_STAGES, 1)
+        packed_empty = barriers(PACKED_STAGES, 1)
+    else:
+        x_bufs = buffers(x_desc, STAGES)
+        packed_full = full
+        packed_empty = empty
+    masked = barriers(2, 1) if HAS_MASK else turns
+    packed_bufs = buffers(packed_desc, PACKED_STAGES * ROWS)
+    y_bufs = buffers(y_desc, 2)
     gl.warp_specialize(
         [
             (_compute, (

@@ -61,6 +61,7 @@ class Report:
     num_wgmma: int
     num_mma: int
     num_tma: int
+    early_arrivals: int
     serialized: bool
     needs_wgmma: bool
 
@@ -159,9 +160,27 @@ def report(case: Case, compiled: Compiled, arch: int) -> Report:
         num_wgmma=len(re.findall(r"wgmma\.mma_async", ptx)),
         num_mma=len(re.findall(r"\bmma\.sync", ptx)),
         num_tma=len(re.findall(r"cp\.async\.bulk\.tensor", ptx)),
+        early_arrivals=early_arrivals(ptx),
         serialized="wgmma" in log and "serializ" in log,
         needs_wgmma=case.wgmma,
     )
+
+
+def early_arrivals(ptx: str) -> int:
+    """How many arrivals at a barrier may come before other warps of the group end their waits.
+
+    One thread arrives for its group. Without a `bar.sync` since the last wait another warp may
+    still wait for a phase that the ring then passes twice, and hangs; triton 3.6 promises none.
+    """
+    early, synchronized = 0, False
+    for line in ptx.splitlines():
+        if "bar.sync" in line:
+            synchronized = True
+        elif "mbarrier.try_wait" in line:
+            synchronized = False
+        elif "mbarrier.arrive." in line and "expect_tx" not in line:
+            early += not synchronized
+    return early
 
 
 def compile_case(case: Case, arch: int) -> list[Report]:

@@ -25,5 +25,6 @@ def check(report: Report) -> None:
     if report.arch == 90:
         assert report.spilled_nbytes == 0, report
         assert not report.serialized, report
+        assert report.early_arrivals == 0, report
         if report.needs_wgmma:
             assert report.num_wgmma > 0, report
