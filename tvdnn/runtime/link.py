@@ -15,15 +15,15 @@ REPLAYS: Final = 5
 LONG_NBYTES: Final = 64 * MIB
 SHORT_NBYTES: Final = MIB
 WAYS: Final = ((0,), (1,), (0, 1))  # to the host, to the device, both at once
-STEP_SHARE: Final = 0.87
-"""Of the rate to the host, what copies get in a step.
+STEP_SHARE: Final = 0.9
+"""Of the rate to the host, about what copies get in a step.
 
-Four networks at five budgets take 1.8 to 3 ms longer for a GB that leaves than at 55 GB/s, however
-much of the step launches run: 47 to 49 GB/s (H200, bench/results/budgets.json). Copies in a graph
-of their own reach 54.7 in any order, 512 bytes off any alignment, waiting for launches and waited
-for, and however the slab is pinned, on huge pages or small; beside kernels that only stream, or the
-launches of a step one by one, 52 to 55. Why a step's take more is not known. To the device it is
-54, and no share is taken.
+Where tvdnn-ilp swaps, four networks at five budgets take 1.8 to 3 ms longer for a GB that leaves
+than at 55 GB/s, however much of the step launches run; by vdnn-all VGG-16 takes up to 1.9, in two
+runs 0.6 less (H200, bench/results). Copies in a graph of their own reach 54.7 in any order, 512
+bytes off any alignment, waiting for launches and waited for, and however the slab is pinned, on
+huge pages or small; beside kernels that only stream, or the launches of a step one by one, 52 to
+55. Why a step's take more is not known. To the device it is 54, and no share is taken.
 """
 
 
