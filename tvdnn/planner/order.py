@@ -56,16 +56,6 @@ def demand(program: Program, sizes: Iterable[int] | None = None) -> npt.NDArray[
     return np.cumsum(change)[:-1]
 
 
-def order(
-    graph: Graph, program: Program, costs: Costs, cap: Caps, *, sync: bool = False
-) -> tuple[Entry, ...]:
-    """A total order of the program's launches and copies, with at most `cap` bytes by each launch.
-
-    Raises CapacityError where no order does.
-    """
-    return timed_order(graph, program, costs, cap, sync=sync)[0]
-
-
 def timed_order(
     graph: Graph,
     program: Program,
@@ -75,9 +65,10 @@ def timed_order(
     sync: bool = False,
     grain: int = 1,
 ) -> tuple[tuple[Entry, ...], float, float]:
-    """The order under `cap`, and the seconds that it predicts for the step and for its launches.
+    """A total order of the program's launches and copies, with at most `cap` bytes by each launch.
 
-    Every section counts as a multiple of `grain` bytes.
+    With it the seconds that it predicts for the step and for its launches. Every section counts as
+    a multiple of `grain` bytes. Raises CapacityError where no order keeps under the cap.
     """
     held = [-(-stay.nbytes // grain) * grain for stay in program.residencies]
     needed = demand(program, held)

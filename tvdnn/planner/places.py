@@ -8,30 +8,26 @@ one place, the later one waits.
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from ..graph import Graph
 from ..memory import settle
+from .arena import Arena
 from .costs import Costs
 from .crowding import Caps
 from .launches import NONE, Program, side_by_side
-from .lower import Ordered, extents_of
+from .lifetimes import extents_of
 from .order import Entry, Scheduler, demand
+from .ordered import Ordered
 
 NANOSECONDS = 1e9
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """Steps in an order, and the address of each residency."""
-
-    steps: Ordered
-    addresses: tuple[int, ...]
-
-
-def settled(graph: Graph, steps: Ordered, costs: Costs, caps: Caps, room: int) -> Settled | None:
+def settled(
+    graph: Graph, steps: Ordered, costs: Costs, caps: Caps, room: int
+) -> tuple[Ordered, Arena] | None:
     """The steps in places below `room` bytes, in the order of these; None where none are found.
 
     Wanted are the times of the order under `caps`.
@@ -53,13 +49,10 @@ def settled(graph: Graph, steps: Ordered, costs: Costs, caps: Caps, room: int) -
     bases = settle(wanted, firm, room)
     if bases is None:
         return None
-    addresses = [0] * len(held)
-    for members, extent, base in zip(groups, wanted, bases, strict=True):
-        for number, stay in zip(members, extent.stays, strict=True):
-            addresses[number] = base + stay.offset
-    scheduler = _InPlaces(graph, prog, costs, _before(prog, addresses))
+    arena = Arena.of(groups, wanted, bases)
+    scheduler = _InPlaces(graph, prog, costs, _before(prog, arena.addresses))
     entries = tuple(scheduler.run())
-    return Settled(replace(steps, entries=entries, seconds=scheduler.end_s), tuple(addresses))
+    return replace(steps, entries=entries, seconds=scheduler.end_s), arena
 
 
 def _before(prog: Program, addresses: Sequence[int]) -> list[set[int]]:
