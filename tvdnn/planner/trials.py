@@ -159,7 +159,7 @@ class Task:
         return places and self._simulated(trial, *places)
 
     def _simulated(self, trial: Trial, steps: Ordered, arena: Arena) -> Found | None:
-        """What the steps of a trial take in the arena; None where the host has too little room."""
+        """The schedule of a trial by these steps in the arena; None where the host has no room."""
         budgets = {"budget": self.budget, "host_budget": self.host_budget}
         try:
             schedule = assembled(self.graph, steps, arena, **budgets)
