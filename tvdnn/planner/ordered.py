@@ -1,12 +1,15 @@
 """Ordered: the launches and copies of a plan in an order, and the seconds that it predicts."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from ..graph import Graph
 from .costs import Costs
 from .crowding import Caps
 from .launches import Program, program
-from .order import CapacityError, Entry, Event, timed_order
+from .order import CapacityError, Entry, Event, Scheduler, demand
 from .plan import Plan
 
 
@@ -14,7 +17,8 @@ from .plan import Plan
 class Ordered:
     """A plan's launches and stays, and an order of its steps with the seconds that it predicts.
 
-    Of these `compute_s` are the launches.
+    Of these `compute_s` are the launches. `begins` and `ends` are the seconds at which each stay
+    takes its bytes and frees them.
     """
 
     plan: Plan
@@ -22,6 +26,8 @@ class Ordered:
     entries: tuple[Entry, ...]
     seconds: float
     compute_s: float
+    begins: Sequence[float]
+    ends: Sequence[float]
 
     @classmethod
     def under(
@@ -32,8 +38,20 @@ class Ordered:
         Every section counts as a multiple of `grain` bytes. Raises CapacityError where no order
         keeps that.
         """
-        found = timed_order(graph, prog, costs, caps, sync=plan.sync, grain=grain)
-        return cls(plan, prog, *found)
+        held = [-(-stay.nbytes // grain) * grain for stay in prog.residencies]
+        needed = demand(prog, held)
+        caps = np.broadcast_to(caps, needed.shape)
+        if (needed > caps).any():
+            worst = int((needed - caps).argmax())
+            raise CapacityError(worst, int(needed[worst]))
+        return cls.by(Scheduler(graph, prog, costs, caps, needed, held, plan.sync), plan, prog)
+
+    @classmethod
+    def by(cls, scheduler: Scheduler, plan: Plan, prog: Program) -> "Ordered":
+        """The steps of a plan and its program as the scheduler, which has not run yet, has them."""
+        entries = tuple(scheduler.run())
+        seconds = scheduler.end_s, scheduler.compute_s
+        return cls(plan, prog, entries, *seconds, scheduler.begins, scheduler.ends)
 
     @property
     def cut(self) -> int:

@@ -155,7 +155,7 @@ class Task:
 
         None where there are no such places, or the host has no room for what leaves.
         """
-        places = settled(self.graph, trial.steps, self.costs, trial.caps, usable_nbytes(self.room))
+        places = settled(self.graph, trial.steps, self.costs, usable_nbytes(self.room))
         return places and self._simulated(trial, *places)
 
     def _simulated(self, trial: Trial, steps: Ordered, arena: Arena) -> Found | None:
