@@ -16,8 +16,9 @@ from tvdnn.graph import Graph
 from tvdnn.optim import SGD
 from tvdnn.planner.costs import Costs
 from tvdnn.planner.crowding import CrowdedError
+from tvdnn.planner.floor import AtFloor
 from tvdnn.planner.gaps import Gap
-from tvdnn.planner.lower import floor_nbytes, lower
+from tvdnn.planner.lower import lower
 from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.policies.tvdnn import Site, moving_all, sites
 from tvdnn.planner.trials import Task
@@ -44,7 +45,7 @@ def small_case(seed: int) -> tuple[Graph, Costs, int] | None:
     )
     costs = random_costs(rng)
     lean = (*moving_all(graph, costs, "exhaustive"), keep(graph))
-    floor = min(floor_nbytes(graph, plan, costs)[0] for plan in lean)
+    floor = min(AtFloor.of(graph, plan, costs).floor[0] for plan in lean)
     most = lower(graph, keep(graph), costs).peak_nbytes
     budget = floor + round(rng.random() * (most - floor))
     if budget >= most or sum(_count(site) for site in sites(graph, costs)) > MOST_PLANS:
@@ -91,7 +92,7 @@ def floor_found(graph: Graph, costs: Costs, floor: int) -> int:
     task = Task(graph, costs, "exhaustive", floor - 1, None)
     plans = ((site, moved) for site in sites(graph, costs) for moved in _plans(site))
     lean = (site.draft.moving(moved) for site, moved in plans if task.may_fit(site, moved))
-    return min([floor, *(floor_nbytes(graph, plan, costs)[0] for plan in lean)])
+    return min([floor, *(AtFloor.of(graph, plan, costs).floor[0] for plan in lean)])
 
 
 def _least_s(costs: Costs, site: Site, moved: tuple[Gap, ...]) -> float:

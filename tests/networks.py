@@ -72,6 +72,18 @@ class NetworkMaker:
         return Network(name, self.values, tuple(self.ops), self.params, ("x",), (self.value,), True)
 
 
+def pooled(shape: tuple[int, ...], channels: int) -> Network:
+    """Two convolutions with their ReLUs, one pooling and a classifier of ten classes."""
+    maker = NetworkMaker(shape)
+    for _ in range(2):
+        maker.conv(channels)
+        maker.relu()
+    maker.max_pool()
+    maker.flatten()
+    maker.linear(10)
+    return maker.build()
+
+
 def vgg(
     batch: int,
     depths: Sequence[int] = (2, 2, 3, 3, 3),

@@ -22,7 +22,8 @@ from tvdnn.ops.bands import grad_rows_beside, rows_beside
 from tvdnn.optim import SGD
 from tvdnn.planner import planning
 from tvdnn.planner.check import check
-from tvdnn.planner.lower import floor_nbytes, lower
+from tvdnn.planner.floor import AtFloor
+from tvdnn.planner.lower import lower
 from tvdnn.planner.plan import Plan
 from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.schedule import Schedule
@@ -85,7 +86,7 @@ def graph_of(net: nn.Module, bands: int, samples: int = 1, **options: object) ->
 def lowered(graph: Graph, plan: Plan) -> Schedule:
     """The schedule of the plan in the fewest bytes, checked."""
     costs = default_costs(graph)
-    schedule = lower(graph, plan, costs, budget=floor_nbytes(graph, plan, costs)[0])
+    schedule = lower(graph, plan, costs, budget=AtFloor.of(graph, plan, costs).floor[0])
     check(schedule)
     return schedule
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tvdnn.memory import ALIGNMENT, Extent, Stay, fit, place, placement
+from tvdnn.memory import ALIGNMENT, Extent, Stay, fit, place, placement, taken
 
 UNIT = ALIGNMENT
 
@@ -177,7 +177,7 @@ def test_many_stays_go_where_few_do(monkeypatch: pytest.MonkeyPatch, seed: int) 
     """Arrays and lists of what is taken give the same bases, in orders and in trials."""
     extents = drawn(seed)
     few = place(extents, trials=10)
-    monkeypatch.setattr(placement, "FEW_STAYS", 0)
+    monkeypatch.setattr(taken, "FEW_STAYS", 0)
     assert place(extents, trials=10) == few
 
 

@@ -16,9 +16,10 @@ from tvdnn.graph import Graph
 from tvdnn.optim import SGD
 from tvdnn.planner.check import check
 from tvdnn.planner.costs import Link, Roofline
+from tvdnn.planner.floor import AtFloor
 from tvdnn.planner.gaps import Gap, dirty
 from tvdnn.planner.hardware import load
-from tvdnn.planner.lower import floor_nbytes, lower
+from tvdnn.planner.lower import lower
 from tvdnn.planner.plan import Plan, Segment, Slot, Transfer
 from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.schedule import Action, Lane, Schedule
@@ -155,7 +156,7 @@ def test_sections_leave_and_return_inside_segments(net: nn.Sequential, graph: Gr
         Transfer(name, 0, BATCH, leave, back, opens=back) for name, (leave, back) in ends.items()
     )
     plan = Plan("hand", segments, transfers)
-    floor, _ = floor_nbytes(graph, plan, COSTS)
+    floor, _ = AtFloor.of(graph, plan, COSTS).floor
     leanest = lower(graph, plan, COSTS, budget=floor)
     assert leanest.arena_nbytes == floor - graph.fixed_nbytes == 27_392
     schedule = lower(graph, plan, COSTS, budget=graph.fixed_nbytes + 29_704)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.networks import NetworkMaker, vgg
+from tests.networks import pooled, vgg
 from tests.timing import cpu_s
 from tvdnn.errors import BudgetError, HostMemoryError, InputError
 from tvdnn.graph import Direction, Graph, Kind
@@ -112,14 +112,7 @@ def test_prefetch_looks_back_no_further_than_the_next_convolution() -> None:
     The loss finds the pooling, linear6 passes it and finds conv2d2, at which the next three stop;
     conv2d2 finds conv2d0. Each fetches the input of what it finds.
     """
-    maker = NetworkMaker((4, 8, 8, 3))
-    for _ in range(2):
-        maker.conv(4)
-        maker.relu()
-    maker.max_pool()
-    maker.flatten()
-    maker.linear(10)
-    schedule = planned(expand(maker.build(), Settings("fp32", 1 * KIB)), "vdnn-all")
+    schedule = planned(expand(pooled((4, 8, 8, 3), 4), Settings("fp32", 1 * KIB)), "vdnn-all")
     begins: dict[str, int] = {}
     for number, slot in enumerate(schedule.plan.slots):
         pass_ = schedule.graph.passes[slot.pass_index]

@@ -18,8 +18,9 @@ from tvdnn.ops import containers
 from tvdnn.optim import SGD
 from tvdnn.planner.check import check
 from tvdnn.planner.costs import Costs, Link, Roofline
+from tvdnn.planner.floor import AtFloor
 from tvdnn.planner.hardware import load
-from tvdnn.planner.lower import floor_nbytes, lower
+from tvdnn.planner.lower import lower
 from tvdnn.planner.plan import Plan
 from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.policies.vdnn import ALL, CONV, vdnn
@@ -56,7 +57,7 @@ def drawn_plan(graph: Graph, rng: random.Random) -> Plan:
 def drawn_schedule(graph: Graph, rng: random.Random) -> Schedule:
     """A schedule of a drawn plan, its budget anywhere from the floor to what it would take."""
     plan, costs = drawn_plan(graph, rng), random_costs(rng)
-    least, _ = floor_nbytes(graph, plan, costs)
+    least, _ = AtFloor.of(graph, plan, costs).floor
     most = lower(graph, plan, costs).peak_nbytes
     budget = least + round(rng.choice((0.0, rng.random(), 1.0)) * max(0, most - least))
     return lower(graph, plan, costs, budget=budget)

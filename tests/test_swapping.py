@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.networks import NetworkMaker, vgg
+from tests.networks import pooled, vgg
 from tests.simulated import h200, planned, step_s
 from tests.timing import cpu_s
 from tvdnn.engine import training_graph
@@ -61,15 +61,8 @@ def test_where_few_plans_are_placed_they_are_of_the_best_sites(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With backward layer-major, as of the first site alone, the step takes longer."""
-    maker = NetworkMaker((64, 32, 32, 3))
-    for _ in range(2):
-        maker.conv(8)
-        maker.relu()
-    maker.max_pool()
-    maker.flatten()
-    maker.linear(10)
     settings = Settings("fp32", 64 << 10, optimizer=SGD(momentum=0.9), fuse=True)
-    graph = expand(maker.build(), settings)
+    graph = expand(pooled((64, 32, 32, 3), 8), settings)
     monkeypatch.setattr(trials, "WORK", 700)  # three plans of it
     budget = planned(graph, "keep", None).peak_nbytes // 2
     seconds = []

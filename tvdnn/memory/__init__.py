@@ -1,6 +1,8 @@
 """Where bytes lie, as integers: residencies in the arena and host copies in the slab."""
 
-from .placement import ALIGNMENT, Extent, Stay, aligned, fit, least_nbytes, place, shuffled
+from .extents import ALIGNMENT, Extent, Stay, aligned, least_nbytes
+from .fitting import fit
+from .placement import place, shuffled
 from .settling import settle
 
 __all__ = [

@@ -5,7 +5,7 @@ at most 1 MiB stays with it (c10/cuda/CUDACachingAllocator.cpp).
 """
 
 from ..units import MIB
-from .placement import ALIGNMENT, aligned
+from .extents import ALIGNMENT, aligned
 
 LARGE_NBYTES = 10 * MIB
 STEP_NBYTES = 2 * MIB

@@ -5,7 +5,8 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from .placement import ALIGNMENT, Array, Extent, first_gap, fullest
+from .bases import first_gap
+from .extents import ALIGNMENT, Array, Extent, fullest
 
 MOST_EVICTED = 300  # after which no more is placed anew
 MOST_BARRED = 10_000  # intervals of bases in the way of one extent: all their ends are compared

@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from ..graph import Graph
 from .costs import Costs
-from .crowding import Caps
 from .launches import NONE, Program
 
 
@@ -54,40 +53,6 @@ def demand(program: Program, sizes: Iterable[int] | None = None) -> npt.NDArray[
         change[stay.first] += nbytes
         change[stay.last + 1] -= nbytes
     return np.cumsum(change)[:-1]
-
-
-def order(
-    graph: Graph, program: Program, costs: Costs, cap: Caps, *, sync: bool = False
-) -> tuple[Entry, ...]:
-    """A total order of the program's launches and copies, with at most `cap` bytes by each launch.
-
-    Raises CapacityError where no order does.
-    """
-    return timed_order(graph, program, costs, cap, sync=sync)[0]
-
-
-def timed_order(
-    graph: Graph,
-    program: Program,
-    costs: Costs,
-    cap: Caps,
-    *,
-    sync: bool = False,
-    grain: int = 1,
-) -> tuple[tuple[Entry, ...], float, float]:
-    """The order under `cap`, and the seconds that it predicts for the step and for its launches.
-
-    Every section counts as a multiple of `grain` bytes.
-    """
-    held = [-(-stay.nbytes // grain) * grain for stay in program.residencies]
-    needed = demand(program, held)
-    caps = np.broadcast_to(cap, needed.shape)
-    if (needed > caps).any():
-        worst = int((needed - caps).argmax())
-        raise CapacityError(worst, int(needed[worst]))
-    scheduler = Scheduler(graph, program, costs, caps, needed, held, sync)
-    entries = tuple(scheduler.run())
-    return entries, scheduler.end_s, scheduler.compute_s
 
 
 class Scheduler:

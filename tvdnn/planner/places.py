@@ -8,44 +8,32 @@ one place, the later one waits.
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ..graph import Graph
 from ..memory import settle
+from .arena import Arena
 from .costs import Costs
-from .crowding import Caps
 from .launches import NONE, Program, side_by_side
-from .lower import Ordered, extents_of
-from .order import Entry, Scheduler, demand
+from .lifetimes import extents_of
+from .order import Entry, Scheduler
+from .ordered import Ordered
 
 NANOSECONDS = 1e9
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """Steps in an order, and the address of each residency."""
-
-    steps: Ordered
-    addresses: tuple[int, ...]
-
-
-def settled(graph: Graph, steps: Ordered, costs: Costs, caps: Caps, room: int) -> Settled | None:
+def settled(graph: Graph, steps: Ordered, costs: Costs, room: int) -> tuple[Ordered, Arena] | None:
     """The steps in places below `room` bytes, in the order of these; None where none are found.
 
-    Wanted are the times of the order under `caps`.
+    Wanted are the times that the steps' order predicts.
     """
     prog = steps.program
     groups = side_by_side(prog)
-    held = [stay.nbytes for stay in prog.residencies]
-    needed = demand(prog)
-    clock = Scheduler(graph, prog, costs, np.broadcast_to(caps, needed.shape), needed, held)
-    list(clock.run())
-    begins = [round(NANOSECONDS * begin_s) for begin_s in clock.begins]
+    begins = [round(NANOSECONDS * begin_s) for begin_s in steps.begins]
     ends = [
-        max(begin, round(NANOSECONDS * (clock.end_s if stay.held else end_s)) - 1)
-        for stay, begin, end_s in zip(prog.residencies, begins, clock.ends, strict=True)
+        max(begin, round(NANOSECONDS * (steps.seconds if stay.held else end_s)) - 1)
+        for stay, begin, end_s in zip(prog.residencies, begins, steps.ends, strict=True)
     ]
     wanted = extents_of(graph, prog, groups, begins, ends)
     firsts, lasts = zip(*((stay.first, stay.last) for stay in prog.residencies), strict=True)
@@ -53,13 +41,9 @@ def settled(graph: Graph, steps: Ordered, costs: Costs, caps: Caps, room: int) -
     bases = settle(wanted, firm, room)
     if bases is None:
         return None
-    addresses = [0] * len(held)
-    for members, extent, base in zip(groups, wanted, bases, strict=True):
-        for number, stay in zip(members, extent.stays, strict=True):
-            addresses[number] = base + stay.offset
-    scheduler = _InPlaces(graph, prog, costs, _before(prog, addresses))
-    entries = tuple(scheduler.run())
-    return Settled(replace(steps, entries=entries, seconds=scheduler.end_s), tuple(addresses))
+    arena = Arena.of(groups, wanted, bases)
+    scheduler = _InPlaces(graph, prog, costs, _before(prog, arena.addresses))
+    return Ordered.by(scheduler, steps.plan, prog), arena
 
 
 def _before(prog: Program, addresses: Sequence[int]) -> list[set[int]]:

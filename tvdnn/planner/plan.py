@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from ..graph import Graph
+
 
 @dataclass(frozen=True, slots=True)
 class Slot:
@@ -118,3 +120,15 @@ class Plan:
         lines += [f"  {name}: made again ({self.reasons[name]})" for name in again]
         lines += [f"  {name}: run by torch, outside the memory guarantee" for name in self.outside]
         return "\n".join(lines)
+
+
+def copied_nbytes(graph: Graph, plan: Plan) -> int:
+    """Bytes that come back to the device in a step; no more leave."""
+    return sum(moved_nbytes(graph, move) for move in plan.transfers)
+
+
+def moved_nbytes(graph: Graph, move: Transfer) -> int:
+    """Bytes of the sections of a transfer."""
+    buffer = graph.buffers[move.buffer]
+    start, stop = buffer.bounds(move.first)[0], buffer.bounds(move.first + move.count - 1)[1]
+    return (stop - start) * buffer.row_nbytes

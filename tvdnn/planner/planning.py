@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
 from ..collection import without_collection
 from ..errors import HostMemoryError, InputError
@@ -11,16 +11,10 @@ from ..units import MIB, Limit
 from .bound import Bound, bound
 from .check import check
 from .costs import Costs
-from .lower import (
-    copied_nbytes,
-    demand_nbytes,
-    estimate,
-    floor_nbytes,
-    lower,
-    lower_leanest,
-    lowered,
-)
-from .plan import Plan
+from .estimate import estimate
+from .floor import AtFloor, demand_nbytes
+from .lower import lower, lowered
+from .plan import Plan, copied_nbytes
 from .policies.auto import Choice, auto, leanest
 from .policies.keep import keep
 from .policies.tvdnn import moving_all
@@ -165,8 +159,7 @@ def _first_that_fits(
                 return schedule
     if host_error is not None:
         raise host_error
-    _, plan = _floor(graph, costs, policy)
-    return lower_leanest(graph, plan, costs, budget=budget, host_budget=host_budget)
+    return _floor(graph, costs, policy).schedule(budget=budget, host_budget=host_budget)
 
 
 def _swapped(
@@ -291,23 +284,22 @@ def floor_of(graph: Graph, costs: Costs, policy: str) -> tuple[int, str]:
 
     It has one in all budgets from there on. Raises InputError for an unknown policy.
     """
-    floor, _ = _floor(graph, costs, policy)
-    return floor
+    return _floor(graph, costs, policy).floor
 
 
-def _floor(graph: Graph, costs: Costs, policy: str) -> tuple[tuple[int, str], Plan]:
-    """What `floor_of` gives, and the plan that has it."""
+def _floor(graph: Graph, costs: Costs, policy: str) -> AtFloor:
+    """The plan of the policy that has the lowest floor."""
     base, variant, sync = _parse(policy)
     if base in ("auto", "vdnn-dyn", *SWAPPING):
         plans = [*_leanest(graph, costs, policy), keep(graph)]
     else:
         plans = [_static_plan(graph, policy, base, variant, sync)]
     demands = [(demand_nbytes(graph, plan)[0], plan) for plan in plans]
-    best: tuple[tuple[int, str], Plan] | None = None
+    best: AtFloor | None = None
     for nbytes, plan in sorted(demands, key=itemgetter(0)):
-        if best is None or nbytes < best[0][0]:
-            found = floor_nbytes(graph, plan, costs), replace(plan, policy=policy)
-            best = found if best is None else min(best, found, key=itemgetter(0))
+        if best is None or nbytes < best.floor[0]:
+            found = AtFloor.of(graph, replace(plan, policy=policy), costs)
+            best = found if best is None else min(best, found, key=attrgetter("floor"))
     assert best is not None
     return best
 

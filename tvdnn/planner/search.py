@@ -18,11 +18,15 @@ import numpy as np
 from ..errors import HostMemoryError
 from ..graph import Direction, Graph
 from ..memory.blocks import usable_nbytes
+from .arena import fit_arena
+from .assembly import assembled
 from .chains import MAPS, Remake
 from .costs import Costs
 from .crowding import Array, narrowed
-from .lower import copied_nbytes, estimate, lower_ordered, lowered, moved_nbytes, ordered
-from .plan import Plan
+from .estimate import estimate
+from .lower import lowered
+from .ordered import ordered
+from .plan import Plan, copied_nbytes, moved_nbytes
 from .policies.auto import Choice, auto
 from .policies.tvdnn import Site
 from .recipes import Recipes, Together, recipes
@@ -294,7 +298,8 @@ def _filled(trials: _Trials, candidate: Candidate, budget: int) -> list[Schedule
         steps = None if plan is None else ordered(graph, plan, costs, caps)
         if steps is None:
             return None
-        return lower_ordered(graph, steps, budget=budget, host_budget=trials.host_budget)
+        arena = fit_arena(graph, steps, trials.room)
+        return assembled(graph, steps, arena, budget=budget, host_budget=trials.host_budget)
 
     caps = np.full(site.needed.shape, usable_nbytes(trials.room))
     num_stays = len(site.draft.program.residencies)

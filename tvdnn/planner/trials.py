@@ -10,11 +10,13 @@ from ..errors import HostMemoryError
 from ..graph import Graph
 from ..memory import ALIGNMENT
 from ..memory.blocks import usable_nbytes
+from .arena import Arena, fit_arena
+from .assembly import assembled
 from .costs import Costs
 from .crowding import Array, Caps, CrowdedError, Misfits
 from .gaps import Gap, dirty
-from .lower import Ordered, lower_in_places, lower_ordered, ordered
 from .order import Entry
+from .ordered import Ordered, ordered
 from .places import settled
 from .policies.tvdnn import Site
 from .schedule import Schedule
@@ -138,7 +140,11 @@ class Task:
         away = frozenset((gap.buffer, gap.section, gap.last) for gap in trial.moved)
         key = trial.site, away, trial.steps.entries
         if key not in self._made:
-            self._made[key] = self._make(trial)
+            try:
+                arena = fit_arena(self.graph, trial.steps, self.room)
+                self._made[key] = self._simulated(trial, trial.steps, arena)
+            except CrowdedError as error:
+                self._made[key] = error.misfits
         made = self._made[key]
         if isinstance(made, tuple):
             raise CrowdedError(made)
@@ -149,29 +155,14 @@ class Task:
 
         None where there are no such places, or the host has no room for what leaves.
         """
-        places = settled(self.graph, trial.steps, self.costs, trial.caps, usable_nbytes(self.room))
-        if places is None:
-            return None
-        try:
-            schedule = lower_in_places(
-                self.graph,
-                places.steps,
-                places.addresses,
-                budget=self.budget,
-                host_budget=self.host_budget,
-            )
-        except HostMemoryError:
-            return None
-        return Found(trial, schedule, simulate(schedule, self.costs).step_s)
+        places = settled(self.graph, trial.steps, self.costs, usable_nbytes(self.room))
+        return places and self._simulated(trial, *places)
 
-    def _make(self, trial: Trial) -> Found | Misfits | None:
-        """What `found` gives, or the bytes that find no place."""
+    def _simulated(self, trial: Trial, steps: Ordered, arena: Arena) -> Found | None:
+        """The schedule of a trial by these steps in the arena; None where the host has no room."""
+        budgets = {"budget": self.budget, "host_budget": self.host_budget}
         try:
-            schedule = lower_ordered(
-                self.graph, trial.steps, budget=self.budget, host_budget=self.host_budget
-            )
-        except CrowdedError as error:
-            return error.misfits
+            schedule = assembled(self.graph, steps, arena, **budgets)
         except HostMemoryError:
             return None
         return Found(trial, schedule, simulate(schedule, self.costs).step_s)
