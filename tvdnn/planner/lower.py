@@ -402,8 +402,9 @@ def _fitted(graph: Graph, prog: Program, entries: Sequence[Entry], room: int) ->
         others, crowded = fit(rested, usable)
         return _arena(groups, extents, bases) if crowded else _arena(groups, rested, others)
     launches = list(accumulate(entry.event is Event.LAUNCH for entry in entries))
+    firsts = [launches[extents[at].first] - 1 for at in misfits]
     raise CrowdedError(
-        tuple((launches[extents[at].first] - 1, extents[at].nbytes) for at in misfits)
+        tuple((first, first, extents[at].nbytes) for first, at in zip(firsts, misfits, strict=True))
     )
 
 

@@ -9,18 +9,20 @@ one place, the later one waits.
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 
 from ..graph import Graph
 from ..memory import settle
 from .costs import Costs
-from .crowding import Caps
+from .crowding import Caps, CrowdedError
 from .launches import NONE, Program, side_by_side
 from .lower import Ordered, extents_of
 from .order import Entry, Scheduler, demand
 
 NANOSECONDS = 1e9
+OVERTAKEN = 8  # copies back that wait for their places, at most, by one that need not
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +33,10 @@ class Settled:
     addresses: tuple[int, ...]
 
 
-def settled(graph: Graph, steps: Ordered, costs: Costs, caps: Caps, room: int) -> Settled | None:
-    """The steps in places below `room` bytes, in the order of these; None where none are found.
+def settled(graph: Graph, steps: Ordered, costs: Costs, caps: Caps, room: int) -> Settled:
+    """The steps in places below `room` bytes, their launches and copies out in the order of these.
 
-    Wanted are the times of the order under `caps`.
+    Wanted are the times of the order under `caps`. Raises CrowdedError where bytes find no place.
     """
     prog = steps.program
     groups = side_by_side(prog)
@@ -50,9 +52,10 @@ def settled(graph: Graph, steps: Ordered, costs: Costs, caps: Caps, room: int) -
     wanted = extents_of(graph, prog, groups, begins, ends)
     firsts, lasts = zip(*((stay.first, stay.last) for stay in prog.residencies), strict=True)
     firm = extents_of(graph, prog, groups, firsts, lasts)
-    bases = settle(wanted, firm, room)
-    if bases is None:
-        return None
+    bases, misfits = settle(wanted, firm, room)
+    if misfits:
+        crowded = [firm[at] for at in misfits]
+        raise CrowdedError(tuple((each.first, each.last, each.nbytes) for each in crowded))
     addresses = [0] * len(held)
     for members, extent, base in zip(groups, wanted, bases, strict=True):
         for number, stay in zip(members, extent.stays, strict=True):
@@ -103,8 +106,20 @@ class _InPlaces(Scheduler):
         while not self._before[number] <= self._gone:
             yield self._finish_oldest()
 
-    def _fits(self, index: int, number: int) -> bool:
-        return self._before[number] <= self._gone
+    def _fetch_ahead(self, index: int) -> Iterator[Entry]:
+        """As before, but what has to wait for its place is overtaken by what need not."""
+        end_s = self._start_s(index) + self._seconds[index]
+        while self._prefetch_s < end_s:
+            following = islice(self._queue, 1 + OVERTAKEN)
+            number = next((each for each in following if self._may_come(index, each)), NONE)
+            if number == NONE:
+                return
+            self._queue.remove(number)
+            yield self._fetch(number)
+
+    def _may_come(self, index: int, number: int) -> bool:
+        opens = self._program.residencies[number].opens
+        return opens <= index and self._has_left(number) and self._before[number] <= self._gone
 
     def _compute_floor(self, number: int) -> float:
         freed_s = max((self.ends[other] for other in self._before[number]), default=0.0)

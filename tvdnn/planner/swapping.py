@@ -9,12 +9,10 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, chain, islice, product
+from itertools import accumulate, chain, islice, product, takewhile
 from math import inf
 from operator import attrgetter, itemgetter, mul
 from typing import TypeAlias
-
-import numpy as np
 
 from ..graph import Graph
 from .costs import Costs
@@ -32,7 +30,8 @@ RANKED = 10_000  # launches, from which on no more sites are ordered to rank the
 MOST_SITES = 2  # whose plans are placed: those of the fastest steps at the first share
 NEAR = 1.02  # times the least that a site's step may take: near enough
 EMPTIED = (1.0, 0.9, 0.8, 0.7)  # caps, where no choice finds a place
-SETTLED = (1.0, 0.98, 0.96, 0.93, 0.9)  # caps under which what moves is chosen, given places
+SETTLED = 2  # schedules in places, after which caps are not raised again
+CUT, AROUND = 0.2, 0  # of what finds no place, and at launches beside its own: lower caps
 MOST_SETTLED = 10_000  # stays up to which they are given places
 LESS = (0.97, 0.94, 0.9, 0.85, 0.8, 0.7)  # caps, where one choice finds no place
 MOST_CHOICES = 500  # of a site, up to which all are tried
@@ -72,7 +71,7 @@ def heuristic(
         if number >= _least_placed(task) and best and best.seconds <= NEAR * likely_s:
             break
         if _may_gain(task.compute_s(site), best):
-            best = _best([best, *_chosen(task, site)])
+            best = _best([best, *_chosen(task, site, best)])
             best = _best([best, *_enumerated(task, site, best)])
     if best is None:
         return None
@@ -105,12 +104,12 @@ def optimal(
         if site not in solved or not _may_gain(solved[site].step_s, best):
             continue
         if site in ranked:
-            found = _best(_programmed(task, site, effort))
+            found = _best(_programmed(task, site, effort, best))
             if _may_gain((1.0 if task.small else NEAR) * solved[site].step_s, found):
-                found = _best([found, *_chosen(task, site)])
+                found = _best([found, *_chosen(task, site, _best([best, found]))])
                 found = _best([found, *_enumerated(task, site, found)])
         else:
-            found = _best(_settled(task, site, partial(_greedy, site)) or _chosen(task, site))
+            found = _best(_chosen(task, site, best))
         if found is not None:
             best = _best([best, polished(task, found, tries)])
     if best is None:
@@ -123,6 +122,11 @@ def optimal(
 
 def _best(found: Iterable[Found | None]) -> Found | None:
     return min(filter(None, found), key=attrgetter("seconds"), default=None)
+
+
+def _below_s(best: Found | None) -> float:
+    """What a step must take less than to be better."""
+    return best.seconds if best else inf
 
 
 def _may_gain(least_s: float, best: Found | None) -> bool:
@@ -165,10 +169,11 @@ def _greedy(site: Site, caps: Caps) -> Sequence[Gap] | None:
     return farthest(site.needed, site.gaps(caps), caps)
 
 
-def _chosen(task: Task, site: Site) -> list[Found]:
+def _chosen(task: Task, site: Site, best: Found | None) -> list[Found]:
     """Schedules of the greedy choice: in places, and under caps whose bytes find one."""
     choose = partial(_greedy, site)
-    return _settled(task, site, choose) + _narrowed(task, site, choose, task.caps(site))
+    found = _settled(task, site, choose, _below_s(best))
+    return found + _narrowed(task, site, choose, task.caps(site))
 
 
 def _narrowed(
@@ -200,17 +205,21 @@ def _narrowed(
     return found
 
 
-def _settled(task: Task, site: Site, choose: Chooser) -> list[Found]:
-    """The schedule of a choice under the highest cap that gives it places when its bytes come."""
-    if len(site.draft.program.residencies) > MOST_SETTLED:
+def _settled(task: Task, site: Site, choose: Chooser, below_s: float = inf) -> list[Found]:
+    """Schedules of a choice in places that it gets when its bytes come, under caps that allow it.
+
+    The choice is given up once a step is predicted to take no less than `below_s`.
+    """
+    num_stays = len(site.draft.program.residencies)
+    if num_stays > MOST_SETTLED:
         return []
-    for share in SETTLED:
-        caps = (share * task.caps(site)).astype(np.int64)
+
+    def attempt(caps: Array) -> Found | None:
         trial = task.trial(site, choose(caps), caps)
-        found = trial and task.settled(trial)
-        if found:
-            return [found]
-    return []
+        return task.settled(trial) if trial and trial.seconds < below_s else None
+
+    tried = narrowed(attempt, task.caps(site), site.least, num_stays, cut=CUT, around=AROUND)
+    return [found for found in islice(takewhile(bool, tried), SETTLED) if found]
 
 
 def _enumerated(task: Task, site: Site, best: Found | None) -> Iterator[Found]:
@@ -317,7 +326,7 @@ def _emptied(task: Task, site: Site) -> Iterator[Found]:
             yield from [found] if found else []
 
 
-def _programmed(task: Task, site: Site, effort: Effort) -> list[Found]:
+def _programmed(task: Task, site: Site, effort: Effort, best: Found | None) -> list[Found]:
     """Schedules of the site by the integer program in places.
 
     Where there are none, or the network is small, under caps whose bytes find one.
@@ -326,7 +335,7 @@ def _programmed(task: Task, site: Site, effort: Effort) -> list[Found]:
     if moved is None:
         return []
     choose = partial(_with_more, site, moved)
-    found = _settled(task, site, choose)
+    found = _settled(task, site, choose, _below_s(best))
     if found and not task.small:
         return found
     return found + _narrowed(task, site, choose, task.caps(site), most=1)

@@ -147,11 +147,10 @@ class Task:
     def settled(self, trial: Trial) -> Found | None:
         """The schedule of a trial in places that are free when their bytes come.
 
-        None where there are no such places, or the host has no room for what leaves.
+        None where the host has no room for what leaves. Raises CrowdedError where there are no such
+        places.
         """
         places = settled(self.graph, trial.steps, self.costs, trial.caps, usable_nbytes(self.room))
-        if places is None:
-            return None
         try:
             schedule = lower_in_places(
                 self.graph,
