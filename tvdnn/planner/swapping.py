@@ -31,7 +31,8 @@ MOST_SITES = 2  # whose plans are placed: those of the fastest steps at the firs
 NEAR = 1.02  # times the least that a site's step may take: near enough
 EMPTIED = (1.0, 0.9, 0.8, 0.7)  # caps, where no choice finds a place
 SETTLED = 2  # schedules in places, after which caps are not raised again
-CUT, AROUND = 0.2, 0  # of what finds no place, and at launches beside its own: lower caps
+CUT, AROUND = 0.2, 1  # of what finds no place, and at launches beside its own: lower caps
+MOST_BUNDLES = 1000  # up to which the integer program is solved in its nodes
 MOST_SETTLED = 10_000  # stays up to which they are given places
 LESS = (0.97, 0.94, 0.9, 0.85, 0.8, 0.7)  # caps, where one choice finds no place
 MOST_CHOICES = 500  # of a site, up to which all are tried
@@ -124,11 +125,6 @@ def _best(found: Iterable[Found | None]) -> Found | None:
     return min(filter(None, found), key=attrgetter("seconds"), default=None)
 
 
-def _below_s(best: Found | None) -> float:
-    """What a step must take less than to be better."""
-    return best.seconds if best else inf
-
-
 def _may_gain(least_s: float, best: Found | None) -> bool:
     """Whether what takes so many seconds at least may take less than the best."""
     return best is None or least_s < (1 - WORTH) * best.seconds
@@ -170,10 +166,16 @@ def _greedy(site: Site, caps: Caps) -> Sequence[Gap] | None:
 
 
 def _chosen(task: Task, site: Site, best: Found | None) -> list[Found]:
-    """Schedules of the greedy choice: in places, and under caps whose bytes find one."""
-    choose = partial(_greedy, site)
-    found = _settled(task, site, choose, _below_s(best))
-    return found + _narrowed(task, site, choose, task.caps(site))
+    """Schedules of the greedy choice."""
+    return _fitted(task, site, partial(_greedy, site), best)
+
+
+def _fitted(
+    task: Task, site: Site, choose: Chooser, best: Found | None, most: int | None = None
+) -> list[Found]:
+    """Schedules of a choice: in places, and up to `most` under caps whose bytes find one."""
+    found = _settled(task, site, choose, best)
+    return found + _narrowed(task, site, choose, task.caps(site), most, _best([best, *found]))
 
 
 def _narrowed(
@@ -182,16 +184,18 @@ def _narrowed(
     choose: Chooser,
     caps: Array,
     most: int | None = None,
+    best: Found | None = None,
 ) -> list[Found]:
     """Up to `most` schedules of a choice, under caps lowered where bytes find no place.
 
-    Of a small network those of the choice with all back late too.
+    Of a small network those of the choice with all back late too. The choice is given up once it is
+    hopeless beside the best.
     """
     found: list[Found] = []
 
     def attempt(caps: Array) -> Found | None:
         trial = task.trial(site, choose(caps), caps)
-        if trial is None:
+        if trial is None or _hopeless(trial, best):
             return None
         try:
             return task.found(trial)
@@ -201,14 +205,15 @@ def _narrowed(
             raise
 
     num_stays = len(site.draft.program.residencies)
-    found += filter(None, islice(narrowed(attempt, caps, site.least, num_stays), most))
+    tried = takewhile(bool, narrowed(attempt, caps, site.least, num_stays))
+    found += filter(None, islice(tried, most))
     return found
 
 
-def _settled(task: Task, site: Site, choose: Chooser, below_s: float = inf) -> list[Found]:
-    """Schedules of a choice in places that it gets when its bytes come, under caps that allow it.
+def _settled(task: Task, site: Site, choose: Chooser, best: Found | None) -> list[Found]:
+    """Schedules of a choice in places free when its bytes come, under caps that allow for them.
 
-    The choice is given up once a step is predicted to take no less than `below_s`.
+    The choice is given up once it is hopeless beside the best.
     """
     num_stays = len(site.draft.program.residencies)
     if num_stays > MOST_SETTLED:
@@ -216,10 +221,15 @@ def _settled(task: Task, site: Site, choose: Chooser, below_s: float = inf) -> l
 
     def attempt(caps: Array) -> Found | None:
         trial = task.trial(site, choose(caps), caps)
-        return task.settled(trial) if trial and trial.seconds < below_s else None
+        return None if trial is None or _hopeless(trial, best) else task.settled(trial)
 
     tried = narrowed(attempt, task.caps(site), site.least, num_stays, cut=CUT, around=AROUND)
-    return [found for found in islice(takewhile(bool, tried), SETTLED) if found]
+    return list(filter(None, islice(takewhile(bool, tried), SETTLED)))
+
+
+def _hopeless(trial: Trial, best: Found | None) -> bool:
+    """Whether its step is predicted to take so much longer that the simulator will agree."""
+    return best is not None and trial.seconds > HOPELESS * best.seconds
 
 
 def _enumerated(task: Task, site: Site, best: Found | None) -> Iterator[Found]:
@@ -327,18 +337,11 @@ def _emptied(task: Task, site: Site) -> Iterator[Found]:
 
 
 def _programmed(task: Task, site: Site, effort: Effort, best: Found | None) -> list[Found]:
-    """Schedules of the site by the integer program in places.
-
-    Where there are none, or the network is small, under caps whose bytes find one.
-    """
+    """Schedules of the site by the integer program."""
     moved = _whole(task, site, task.caps(site), effort)
     if moved is None:
         return []
-    choose = partial(_with_more, site, moved)
-    found = _settled(task, site, choose, _below_s(best))
-    if found and not task.small:
-        return found
-    return found + _narrowed(task, site, choose, task.caps(site), most=1)
+    return _fitted(task, site, partial(_with_more, site, moved), best, most=1)
 
 
 def _with_more(site: Site, moved: Sequence[Gap], caps: Caps) -> Sequence[Gap] | None:
@@ -351,8 +354,10 @@ def _with_more(site: Site, moved: Sequence[Gap], caps: Caps) -> Sequence[Gap] | 
 
 
 def _whole(task: Task, site: Site, caps: Caps, effort: Effort) -> Sequence[Gap] | None:
-    """The sections that leave by the integer program, of each bundle the last."""
+    """The sections that leave by the integer program, of each bundle the last; None if unsolved."""
     members = bundles(site.gaps(caps))
+    if len(members) > MOST_BUNDLES:
+        return None
     program = _program_of(task, site, caps, members)
     counts = program.whole(time_limit_s=effort.time_limit_s, nodes=effort.nodes, gap=effort.gap)
     if counts is None:
