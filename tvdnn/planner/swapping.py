@@ -32,7 +32,7 @@ NEAR = 1.02  # times the least that a site's step may take: near enough
 EMPTIED = (1.0, 0.9, 0.8, 0.7)  # caps, where no choice finds a place
 SETTLED = 2  # schedules in places, after which caps are not raised again
 CUT, AROUND = 0.2, 1  # of what finds no place, and at launches beside its own: lower caps
-MOST_BUNDLES = 1000  # up to which the integer program is solved in its nodes
+MOST_BUNDLES = 1000  # where sections leave again, up to which integer programs are solved in time
 MOST_SETTLED = 10_000  # stays up to which they are given places
 LESS = (0.97, 0.94, 0.9, 0.85, 0.8, 0.7)  # caps, where one choice finds no place
 MOST_CHOICES = 500  # of a site, up to which all are tried
@@ -110,7 +110,7 @@ def optimal(
                 found = _best([found, *_chosen(task, site, _best([best, found]))])
                 found = _best([found, *_enumerated(task, site, found)])
         else:
-            found = _best(_chosen(task, site, best))
+            found = _best(_fitted(task, site, partial(_greedy, site), best, both=False))
         if found is not None:
             best = _best([best, polished(task, found, tries)])
     if best is None:
@@ -166,16 +166,32 @@ def _greedy(site: Site, caps: Caps) -> Sequence[Gap] | None:
 
 
 def _chosen(task: Task, site: Site, best: Found | None) -> list[Found]:
-    """Schedules of the greedy choice."""
-    return _fitted(task, site, partial(_greedy, site), best)
+    """Schedules of the greedy choice: in places, and under caps whose bytes find one."""
+    return _fitted(task, site, partial(_greedy, site), best, both=True)
 
 
 def _fitted(
-    task: Task, site: Site, choose: Chooser, best: Found | None, most: int | None = None
+    task: Task,
+    site: Site,
+    choose: Chooser,
+    best: Found | None,
+    *,
+    both: bool,
+    most: int | None = None,
 ) -> list[Found]:
-    """Schedules of a choice: in places, and up to `most` under caps whose bytes find one."""
+    """Schedules of a choice in places; with `both` or where there are none, more without.
+
+    These are up to `most` under caps whose bytes find a place. They are slow where much has to
+    leave again, so that anything found is better.
+    """
     found = _settled(task, site, choose, best)
-    return found + _narrowed(task, site, choose, task.caps(site), most, _best([best, *found]))
+    known = found or best if _is_tight(task, site) else found and not both
+    return found if known else found + _narrowed(task, site, choose, task.caps(site), most)
+
+
+def _is_tight(task: Task, site: Site) -> bool:
+    """Whether a large network has so little room that more than round trips must be made."""
+    return not task.small and site.gaps(task.caps(site)) is not site.trips
 
 
 def _narrowed(
@@ -184,18 +200,16 @@ def _narrowed(
     choose: Chooser,
     caps: Array,
     most: int | None = None,
-    best: Found | None = None,
 ) -> list[Found]:
     """Up to `most` schedules of a choice, under caps lowered where bytes find no place.
 
-    Of a small network those of the choice with all back late too. The choice is given up once it is
-    hopeless beside the best.
+    Of a small network those of the choice with all back late too.
     """
     found: list[Found] = []
 
     def attempt(caps: Array) -> Found | None:
         trial = task.trial(site, choose(caps), caps)
-        if trial is None or _hopeless(trial, best):
+        if trial is None:
             return None
         try:
             return task.found(trial)
@@ -205,15 +219,14 @@ def _narrowed(
             raise
 
     num_stays = len(site.draft.program.residencies)
-    tried = takewhile(bool, narrowed(attempt, caps, site.least, num_stays))
-    found += filter(None, islice(tried, most))
+    found += filter(None, islice(narrowed(attempt, caps, site.least, num_stays), most))
     return found
 
 
 def _settled(task: Task, site: Site, choose: Chooser, best: Found | None) -> list[Found]:
     """Schedules of a choice in places free when its bytes come, under caps that allow for them.
 
-    The choice is given up once it is hopeless beside the best.
+    The choice is given up once a step is predicted to take longer than the best.
     """
     num_stays = len(site.draft.program.residencies)
     if num_stays > MOST_SETTLED:
@@ -221,15 +234,12 @@ def _settled(task: Task, site: Site, choose: Chooser, best: Found | None) -> lis
 
     def attempt(caps: Array) -> Found | None:
         trial = task.trial(site, choose(caps), caps)
-        return None if trial is None or _hopeless(trial, best) else task.settled(trial)
+        if trial is None or (best and trial.seconds > best.seconds):
+            return None
+        return task.settled(trial)
 
     tried = narrowed(attempt, task.caps(site), site.least, num_stays, cut=CUT, around=AROUND)
     return list(filter(None, islice(takewhile(bool, tried), SETTLED)))
-
-
-def _hopeless(trial: Trial, best: Found | None) -> bool:
-    """Whether its step is predicted to take so much longer that the simulator will agree."""
-    return best is not None and trial.seconds > HOPELESS * best.seconds
 
 
 def _enumerated(task: Task, site: Site, best: Found | None) -> Iterator[Found]:
@@ -341,7 +351,8 @@ def _programmed(task: Task, site: Site, effort: Effort, best: Found | None) -> l
     moved = _whole(task, site, task.caps(site), effort)
     if moved is None:
         return []
-    return _fitted(task, site, partial(_with_more, site, moved), best, most=1)
+    choose = partial(_with_more, site, moved)
+    return _fitted(task, site, choose, best, both=task.small, most=1)
 
 
 def _with_more(site: Site, moved: Sequence[Gap], caps: Caps) -> Sequence[Gap] | None:
@@ -356,7 +367,7 @@ def _with_more(site: Site, moved: Sequence[Gap], caps: Caps) -> Sequence[Gap] | 
 def _whole(task: Task, site: Site, caps: Caps, effort: Effort) -> Sequence[Gap] | None:
     """The sections that leave by the integer program, of each bundle the last; None if unsolved."""
     members = bundles(site.gaps(caps))
-    if len(members) > MOST_BUNDLES:
+    if _is_tight(task, site) and len(members) > MOST_BUNDLES:
         return None
     program = _program_of(task, site, caps, members)
     counts = program.whole(time_limit_s=effort.time_limit_s, nodes=effort.nodes, gap=effort.gap)
