@@ -1,5 +1,6 @@
 """Settling: base addresses for extents that would like to stay longer than they must."""
 
+from collections import Counter
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
@@ -8,7 +9,8 @@ import numpy as np
 from .bases import first_gap
 from .extents import ALIGNMENT, Array, Extent, fullest
 
-MOST_EVICTED = 300  # after which no more is placed anew
+MOST_TIMES = 8  # that one extent is driven out and placed anew
+MOST_EVICTED = 2000  # after which no more is placed anew
 MOST_BARRED = 10_000  # intervals of bases in the way of one extent: all their ends are compared
 COMPARED = 4_000_000  # of these at once
 NEVER = 1 << 60  # later than all times
@@ -16,27 +18,36 @@ FIRM = 1 << 58  # longer than any wait
 EVICTING = 4.0  # times the bytes that an extent counts once it has driven others out
 
 
-def settle(wanted: Sequence[Extent], firm: Sequence[Extent], room: int) -> tuple[int, ...] | None:
-    """Base addresses below `room` (multiples of 512), in the order of the extents; None if none.
+def settle(
+    wanted: Sequence[Extent], firm: Sequence[Extent], room: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Base addresses below `room` (multiples of 512) in their order, and extents that find none.
 
     The extents are there twice, with the times at which their stays would like to have their bytes
     and, on another clock, with those at which they must. No two that must share a byte. Where two
     would like to, one waits for the other: each extent goes to the first base at which the longest
     such wait is shortest. Those come first that must be there at the fullest time, of these by
-    their starts. What finds no place drives others out, which are placed anew.
+    their starts. What finds no place drives others out, which are placed anew some
+    times. The base of one that finds no place means nothing.
     """
     order = _order(wanted, firm)
     rank = {index: place for place, index in enumerate(order)}
     settled = _Settled(wanted, firm, room)
-    waiting = list(range(len(order)))
+    waiting, misfits = list(range(len(order))), list[int]()
+    times = Counter[int]()
     while waiting:
         index = order[heappop(waiting)]
         evicted = settled.add(index)
-        if evicted is None or settled.num_evicted > MOST_EVICTED:
-            return None
+        if evicted is None:
+            misfits.append(index)
+            continue
+        times.update(evicted)
         for other in evicted:
-            heappush(waiting, rank[other])
-    return tuple(settled.bases)
+            if times[other] > MOST_TIMES or settled.num_evicted > MOST_EVICTED:
+                misfits.append(other)
+            else:
+                heappush(waiting, rank[other])
+    return tuple(settled.bases), tuple(sorted(misfits))
 
 
 def _order(wanted: Sequence[Extent], firm: Sequence[Extent]) -> Sequence[int]:

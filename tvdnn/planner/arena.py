@@ -74,6 +74,7 @@ def fit_arena(graph: Graph, steps: Ordered, room: int) -> Arena:
         others, crowded = fit(rested, usable)
         return Arena.of(groups, extents, bases) if crowded else Arena.of(groups, rested, others)
     launches = list(accumulate(entry.event is Event.LAUNCH for entry in steps.entries))
+    firsts = [launches[extents[at].first] - 1 for at in misfits]
     raise CrowdedError(
-        tuple((launches[extents[at].first] - 1, extents[at].nbytes) for at in misfits)
+        tuple((first, first, extents[at].nbytes) for first, at in zip(firsts, misfits, strict=True))
     )

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 Array: TypeAlias = npt.NDArray[np.int64]
 Caps: TypeAlias = int | Array  # bytes at once: at all launches, or by launch
-Misfits: TypeAlias = tuple[tuple[int, int], ...]  # launches before which bytes begin, and how many
+Misfits: TypeAlias = tuple[tuple[int, int, int], ...]  # first and last launch of bytes, how many
 Result = TypeVar("Result")
 
 MOST_ROUNDS, LEAST_ROUNDS = 24, 6
@@ -28,20 +28,27 @@ class CrowdedError(Exception):
     """What lives at once is few enough but finds no place."""
 
     def __init__(self, misfits: Misfits) -> None:
-        super().__init__(f"bytes from launches {[launch for launch, _ in misfits]} find no place")
+        super().__init__(f"bytes from launches {[first for first, _, _ in misfits]} find no place")
         self.misfits = misfits
 
 
 def narrowed(
-    attempt: Callable[[Array], Result], caps: Array, least: Array, num_stays: int
+    attempt: Callable[[Array], Result],
+    caps: Array,
+    least: Array,
+    num_stays: int,
+    *,
+    cut: float = FIRST_CUT,
+    around: int = FIRST_ABOUT,
 ) -> Iterator[Result]:
     """What `attempt` makes of caps under which all bytes find a place.
 
-    `caps` are lowered after each CrowdedError, but to no less than `least`; once all fits they go
+    `caps` are lowered after each CrowdedError, at first by a share `cut` of what finds no place at
+    its launches and so many `around` them, but to no less than `least`; once all fits they go
     halfway back, and are lowered by less. There are so many rounds as work on `num_stays` allows;
     where these are few they start from lower caps, and the first that fits is enough.
     """
-    full, share, about = caps, FIRST_CUT, float(FIRST_ABOUT)
+    full, share, about = caps, cut, float(around)
     rounds = max(LEAST_ROUNDS, min(MOST_ROUNDS, WORK // (num_stays + len(caps) + 1)))
     few = rounds == LEAST_ROUNDS
     if few:
@@ -56,12 +63,12 @@ def narrowed(
         else:
             if few or (caps == full).all():
                 return
-            caps, share, about = (caps + full) // 2, FIRST_CUT / 2, float(FIRST_ABOUT)
+            caps, share, about = (caps + full) // 2, cut / 2, float(around)
 
 
 def _lowered(caps: Array, misfits: Misfits, share: float, about: int) -> Array:
-    """Caps lowered by a share of what found no place, at so many launches about its first."""
+    """Caps lowered by a share of what found no place, at its launches and so many about them."""
     less: Array = caps.copy()
-    for launch, nbytes in misfits:
-        less[max(0, launch - about) : launch + about + 1] -= round(share * nbytes)
+    for first, last, nbytes in misfits:
+        less[max(0, first - about) : last + about + 1] -= round(share * nbytes)
     return less

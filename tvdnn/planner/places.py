@@ -8,6 +8,7 @@ one place, the later one waits.
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import numpy as np
 
@@ -15,18 +16,21 @@ from ..graph import Graph
 from ..memory import settle
 from .arena import Arena
 from .costs import Costs
+from .crowding import CrowdedError
 from .launches import NONE, Program, side_by_side
 from .lifetimes import extents_of
 from .order import Entry, Scheduler
 from .ordered import Ordered
 
 NANOSECONDS = 1e9
+OVERTAKEN = 8  # copies back that wait for their places, at most, by one that need not
 
 
-def settled(graph: Graph, steps: Ordered, costs: Costs, room: int) -> tuple[Ordered, Arena] | None:
-    """The steps in places below `room` bytes, in the order of these; None where none are found.
+def settled(graph: Graph, steps: Ordered, costs: Costs, room: int) -> tuple[Ordered, Arena]:
+    """The steps in places below `room` bytes, their launches and copies out in the order of these.
 
-    Wanted are the times that the steps' order predicts.
+    Wanted are the times that the steps' order predicts. Raises CrowdedError where bytes find no
+    place.
     """
     prog = steps.program
     groups = side_by_side(prog)
@@ -38,9 +42,10 @@ def settled(graph: Graph, steps: Ordered, costs: Costs, room: int) -> tuple[Orde
     wanted = extents_of(graph, prog, groups, begins, ends)
     firsts, lasts = zip(*((stay.first, stay.last) for stay in prog.residencies), strict=True)
     firm = extents_of(graph, prog, groups, firsts, lasts)
-    bases = settle(wanted, firm, room)
-    if bases is None:
-        return None
+    bases, misfits = settle(wanted, firm, room)
+    if misfits:
+        crowded = [firm[at] for at in misfits]
+        raise CrowdedError(tuple((each.first, each.last, each.nbytes) for each in crowded))
     arena = Arena.of(groups, wanted, bases)
     scheduler = _InPlaces(graph, prog, costs, _before(prog, arena.addresses))
     return Ordered.by(scheduler, steps.plan, prog), arena
@@ -87,8 +92,20 @@ class _InPlaces(Scheduler):
         while not self._before[number] <= self._gone:
             yield self._finish_oldest()
 
-    def _fits(self, index: int, number: int) -> bool:
-        return self._before[number] <= self._gone
+    def _fetch_ahead(self, index: int) -> Iterator[Entry]:
+        """As before, but what has to wait for its place is overtaken by what need not."""
+        end_s = self._start_s(index) + self._seconds[index]
+        while self._prefetch_s < end_s:
+            following = islice(self._queue, 1 + OVERTAKEN)
+            number = next((each for each in following if self._may_come(index, each)), NONE)
+            if number == NONE:
+                return
+            self._queue.remove(number)
+            yield self._fetch(number)
+
+    def _may_come(self, index: int, number: int) -> bool:
+        opens = self._program.residencies[number].opens
+        return opens <= index and self._has_left(number) and self._before[number] <= self._gone
 
     def _compute_floor(self, number: int) -> float:
         freed_s = max((self.ends[other] for other in self._before[number]), default=0.0)

@@ -9,12 +9,10 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, chain, islice, product
+from itertools import accumulate, chain, islice, product, takewhile
 from math import inf
 from operator import attrgetter, itemgetter, mul
 from typing import TypeAlias
-
-import numpy as np
 
 from ..graph import Graph
 from .costs import Costs
@@ -32,7 +30,9 @@ RANKED = 10_000  # launches, from which on no more sites are ordered to rank the
 MOST_SITES = 2  # whose plans are placed: those of the fastest steps at the first share
 NEAR = 1.02  # times the least that a site's step may take: near enough
 EMPTIED = (1.0, 0.9, 0.8, 0.7)  # caps, where no choice finds a place
-SETTLED = (1.0, 0.98, 0.96, 0.93, 0.9)  # caps under which what moves is chosen, given places
+SETTLED = 2  # schedules in places, after which caps are not raised again
+CUT, AROUND = 0.2, 1  # of what finds no place, and at launches beside its own: lower caps
+MOST_BUNDLES = 1000  # where sections leave again, up to which integer programs are solved in time
 MOST_SETTLED = 10_000  # stays up to which they are given places
 LESS = (0.97, 0.94, 0.9, 0.85, 0.8, 0.7)  # caps, where one choice finds no place
 MOST_CHOICES = 500  # of a site, up to which all are tried
@@ -72,7 +72,7 @@ def heuristic(
         if number >= _least_placed(task) and best and best.seconds <= NEAR * likely_s:
             break
         if _may_gain(task.compute_s(site), best):
-            best = _best([best, *_chosen(task, site)])
+            best = _best([best, *_chosen(task, site, best)])
             best = _best([best, *_enumerated(task, site, best)])
     if best is None:
         return None
@@ -105,12 +105,12 @@ def optimal(
         if site not in solved or not _may_gain(solved[site].step_s, best):
             continue
         if site in ranked:
-            found = _best(_programmed(task, site, effort))
+            found = _best(_programmed(task, site, effort, best))
             if _may_gain((1.0 if task.small else NEAR) * solved[site].step_s, found):
-                found = _best([found, *_chosen(task, site)])
+                found = _best([found, *_chosen(task, site, _best([best, found]))])
                 found = _best([found, *_enumerated(task, site, found)])
         else:
-            found = _best(_settled(task, site, partial(_greedy, site)) or _chosen(task, site))
+            found = _best(_fitted(task, site, partial(_greedy, site), best, both=False))
         if found is not None:
             best = _best([best, polished(task, found, tries)])
     if best is None:
@@ -165,10 +165,33 @@ def _greedy(site: Site, caps: Caps) -> Sequence[Gap] | None:
     return farthest(site.needed, site.gaps(caps), caps)
 
 
-def _chosen(task: Task, site: Site) -> list[Found]:
+def _chosen(task: Task, site: Site, best: Found | None) -> list[Found]:
     """Schedules of the greedy choice: in places, and under caps whose bytes find one."""
-    choose = partial(_greedy, site)
-    return _settled(task, site, choose) + _narrowed(task, site, choose, task.caps(site))
+    return _fitted(task, site, partial(_greedy, site), best, both=True)
+
+
+def _fitted(
+    task: Task,
+    site: Site,
+    choose: Chooser,
+    best: Found | None,
+    *,
+    both: bool,
+    most: int | None = None,
+) -> list[Found]:
+    """Schedules of a choice in places; with `both` or where there are none, more without.
+
+    These are up to `most` under caps whose bytes find a place. They are slow where much has to
+    leave again, so that anything found is better.
+    """
+    found = _settled(task, site, choose, best)
+    known = found or best if _is_tight(task, site) else found and not both
+    return found if known else found + _narrowed(task, site, choose, task.caps(site), most)
+
+
+def _is_tight(task: Task, site: Site) -> bool:
+    """Whether a large network has so little room that more than round trips must be made."""
+    return not task.small and site.gaps(task.caps(site)) is not site.trips
 
 
 def _narrowed(
@@ -200,17 +223,23 @@ def _narrowed(
     return found
 
 
-def _settled(task: Task, site: Site, choose: Chooser) -> list[Found]:
-    """The schedule of a choice under the highest cap that gives it places when its bytes come."""
-    if len(site.draft.program.residencies) > MOST_SETTLED:
+def _settled(task: Task, site: Site, choose: Chooser, best: Found | None) -> list[Found]:
+    """Schedules of a choice in places free when its bytes come, under caps that allow for them.
+
+    The choice is given up once a step is predicted to take longer than the best.
+    """
+    num_stays = len(site.draft.program.residencies)
+    if num_stays > MOST_SETTLED:
         return []
-    for share in SETTLED:
-        caps = (share * task.caps(site)).astype(np.int64)
+
+    def attempt(caps: Array) -> Found | None:
         trial = task.trial(site, choose(caps), caps)
-        found = trial and task.settled(trial)
-        if found:
-            return [found]
-    return []
+        if trial is None or (best and trial.seconds > best.seconds):
+            return None
+        return task.settled(trial)
+
+    tried = narrowed(attempt, task.caps(site), site.least, num_stays, cut=CUT, around=AROUND)
+    return list(filter(None, islice(takewhile(bool, tried), SETTLED)))
 
 
 def _enumerated(task: Task, site: Site, best: Found | None) -> Iterator[Found]:
@@ -317,19 +346,13 @@ def _emptied(task: Task, site: Site) -> Iterator[Found]:
             yield from [found] if found else []
 
 
-def _programmed(task: Task, site: Site, effort: Effort) -> list[Found]:
-    """Schedules of the site by the integer program in places.
-
-    Where there are none, or the network is small, under caps whose bytes find one.
-    """
+def _programmed(task: Task, site: Site, effort: Effort, best: Found | None) -> list[Found]:
+    """Schedules of the site by the integer program."""
     moved = _whole(task, site, task.caps(site), effort)
     if moved is None:
         return []
     choose = partial(_with_more, site, moved)
-    found = _settled(task, site, choose)
-    if found and not task.small:
-        return found
-    return found + _narrowed(task, site, choose, task.caps(site), most=1)
+    return _fitted(task, site, choose, best, both=task.small, most=1)
 
 
 def _with_more(site: Site, moved: Sequence[Gap], caps: Caps) -> Sequence[Gap] | None:
@@ -342,8 +365,10 @@ def _with_more(site: Site, moved: Sequence[Gap], caps: Caps) -> Sequence[Gap] | 
 
 
 def _whole(task: Task, site: Site, caps: Caps, effort: Effort) -> Sequence[Gap] | None:
-    """The sections that leave by the integer program, of each bundle the last."""
+    """The sections that leave by the integer program, of each bundle the last; None if unsolved."""
     members = bundles(site.gaps(caps))
+    if _is_tight(task, site) and len(members) > MOST_BUNDLES:
+        return None
     program = _program_of(task, site, caps, members)
     counts = program.whole(time_limit_s=effort.time_limit_s, nodes=effort.nodes, gap=effort.gap)
     if counts is None:

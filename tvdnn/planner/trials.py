@@ -153,10 +153,11 @@ class Task:
     def settled(self, trial: Trial) -> Found | None:
         """The schedule of a trial in places that are free when their bytes come.
 
-        None where there are no such places, or the host has no room for what leaves.
+        None where the host has no room for what leaves. Raises CrowdedError where there are no such
+        places.
         """
         places = settled(self.graph, trial.steps, self.costs, usable_nbytes(self.room))
-        return places and self._simulated(trial, *places)
+        return self._simulated(trial, *places)
 
     def _simulated(self, trial: Trial, steps: Ordered, arena: Arena) -> Found | None:
         """The schedule of a trial by these steps in the arena; None where the host has no room."""
