@@ -86,7 +86,9 @@ def test_what_finds_no_place_drives_others_out() -> None:
 def test_more_than_the_room_finds_no_place() -> None:
     assert settle([one(2 * UNIT, 0, 1)], [one(2 * UNIT, 0, 1)], UNIT)[1] == (0,)
     both = [one(UNIT, 0, 1), one(UNIT, 1, 2)]
-    assert len(settle(both, both, UNIT)[1]) == 1
+    bases, misfits = settle(both, both, UNIT)
+    assert len(misfits) == 1
+    assert set(bases) == {0}
 
 
 @pytest.fixture(scope="module")

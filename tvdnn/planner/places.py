@@ -93,7 +93,7 @@ class _InPlaces(Scheduler):
             yield self._finish_oldest()
 
     def _fetch_ahead(self, index: int) -> Iterator[Entry]:
-        """As before, but what has to wait for its place is overtaken by what need not."""
+        """Issue prefetches that would start during launch `index`, in places that are free."""
         end_s = self._start_s(index) + self._seconds[index]
         while self._prefetch_s < end_s:
             following = islice(self._queue, 1 + OVERTAKEN)

@@ -179,10 +179,10 @@ def _fitted(
     both: bool,
     most: int | None = None,
 ) -> list[Found]:
-    """Schedules of a choice in places; with `both` or where there are none, more without.
+    """Schedules of a choice in places and, with `both` or where there are none, without.
 
-    These are up to `most` under caps whose bytes find a place. They are slow where much has to
-    leave again, so that anything found is better.
+    The latter are up to `most`, under caps whose bytes find a place. In little room they are far
+    slower, and made only where no schedule is known.
     """
     found = _settled(task, site, choose, best)
     known = found or best if _is_tight(task, site) else found and not both
