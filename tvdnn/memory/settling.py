@@ -10,7 +10,7 @@ from .bases import first_gap
 from .extents import ALIGNMENT, Array, Extent, fullest
 
 MOST_TIMES = 8  # that one extent is driven out and placed anew
-MOST_EVICTED = 4000  # after which no more is placed anew
+MOST_EVICTED = 2000  # after which no more is placed anew
 MOST_BARRED = 10_000  # intervals of bases in the way of one extent: all their ends are compared
 COMPARED = 4_000_000  # of these at once
 NEVER = 1 << 60  # later than all times
