@@ -7,12 +7,15 @@ least; the simulator tells which schedule is best.
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, chain, islice, product, takewhile
+from itertools import accumulate, chain, islice, product
 from math import inf
 from operator import attrgetter, itemgetter, mul
 from typing import TypeAlias
+
+import numpy as np
 
 from ..graph import Graph
 from .costs import Costs
@@ -30,8 +33,8 @@ RANKED = 10_000  # launches, from which on no more sites are ordered to rank the
 MOST_SITES = 2  # whose plans are placed: those of the fastest steps at the first share
 NEAR = 1.02  # times the least that a site's step may take: near enough
 EMPTIED = (1.0, 0.9, 0.8, 0.7)  # caps, where no choice finds a place
-SETTLED = 2  # schedules in places, after which caps are not raised again
 CUT, AROUND = 0.2, 1  # of what finds no place, and at launches beside its own: lower caps
+SPARING = (0.96, 0.92)  # of the caps, under which the greedy choice is given places as well
 MOST_BUNDLES = 1000  # where sections leave again, up to which integer programs are solved in time
 MOST_SETTLED = 10_000  # stays up to which they are given places
 LESS = (0.97, 0.94, 0.9, 0.85, 0.8, 0.7)  # caps, where one choice finds no place
@@ -166,8 +169,19 @@ def _greedy(site: Site, caps: Caps) -> Sequence[Gap] | None:
 
 
 def _chosen(task: Task, site: Site, best: Found | None) -> list[Found]:
-    """Schedules of the greedy choice: in places, and under caps whose bytes find one."""
-    return _fitted(task, site, partial(_greedy, site), best, both=True)
+    """Schedules of the greedy choice: in places, and under caps whose bytes find one.
+
+    Also in places with room to spare: more leaves than must, and less waits for its place.
+    """
+    found = _fitted(task, site, partial(_greedy, site), best, both=True)
+    for share in SPARING:
+        caps = (share * task.caps(site)).astype(np.int64)
+        trial = task.trial(site, _greedy(site, caps), caps)
+        fastest = _best([best, *found])
+        if trial and (fastest is None or trial.seconds < fastest.seconds):
+            with suppress(CrowdedError):
+                found += filter(None, [task.settled(trial)])
+    return found
 
 
 def _fitted(
@@ -224,7 +238,7 @@ def _narrowed(
 
 
 def _settled(task: Task, site: Site, choose: Chooser, best: Found | None) -> list[Found]:
-    """Schedules of a choice in places free when its bytes come, under caps that allow for them.
+    """The schedule of a choice in places free when its bytes come, under caps that allow for them.
 
     The choice is given up once a step is predicted to take longer than the best.
     """
@@ -239,7 +253,7 @@ def _settled(task: Task, site: Site, choose: Chooser, best: Found | None) -> lis
         return task.settled(trial)
 
     tried = narrowed(attempt, task.caps(site), site.least, num_stays, cut=CUT, around=AROUND)
-    return list(filter(None, islice(takewhile(bool, tried), SETTLED)))
+    return list(filter(None, islice(tried, 1)))
 
 
 def _enumerated(task: Task, site: Site, best: Found | None) -> Iterator[Found]:
