@@ -398,7 +398,7 @@ def conv_specialized_kernel(
     full = barriers(STAGES, 1)
     empty = barriers(STAGES, 1)
     turns = barriers(2, 1)
-    # No barrier is made that no variant waits for: it would lie where another one does.
+    # Barriers that this variant never waits for are not made: they would lie on one another.
     if ROWS > 1:
         x_bufs = _rows(x_desc, STAGES * (BLOCK_H + ROWS - 1))
         packed_full = barriers(PACKED_STAGES, 1)

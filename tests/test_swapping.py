@@ -83,8 +83,9 @@ def test_where_few_plans_are_placed_they_are_of_the_best_sites(
         monkeypatch.setattr(swapping, "MOST_SITES", most)
         seconds.append([step_s(planned(graph, each, budget)) for each in POLICIES])
     (ilp_first_s, first_s), (ilp_s, heuristic_s) = seconds
-    assert ilp_s < 0.97 * ilp_first_s
-    assert heuristic_s < 0.97 * first_s
+    assert ilp_s < 0.95 * ilp_first_s
+    assert heuristic_s < 0.95 * first_s
+    assert heuristic_s < 1.05 * ilp_s
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -34,7 +34,7 @@ def settle(
     rank = {index: place for place, index in enumerate(order)}
     settled = _Settled(wanted, firm, room)
     waiting, misfits = list(range(len(order))), list[int]()
-    times = Counter[int]()
+    times, left = Counter[int](), MOST_EVICTED
     while waiting:
         index = order[heappop(waiting)]
         evicted = settled.add(index)
@@ -42,8 +42,9 @@ def settle(
             misfits.append(index)
             continue
         times.update(evicted)
+        left -= len(evicted)
         for other in evicted:
-            if times[other] > MOST_TIMES or settled.num_evicted > MOST_EVICTED:
+            if times[other] > MOST_TIMES or left < 0:
                 misfits.append(other)
             else:
                 heappush(waiting, rank[other])
@@ -63,7 +64,6 @@ class _Settled:
 
     def __init__(self, wanted: Sequence[Extent], firm: Sequence[Extent], room: int) -> None:
         self.bases = [0] * len(wanted)
-        self.num_evicted = 0
         self._wanted, self._firm, self._room = wanted, firm, room
         self._rows: Array = np.zeros((7, sum(len(each.stays) for each in wanted)), np.int64)
         self._rows[[2, 4]] = NEVER
@@ -132,4 +132,3 @@ class _Settled:
         used = self._used.pop(index)
         self._rows[2, used] = self._rows[4, used] = NEVER
         self._idle += used
-        self.num_evicted += 1

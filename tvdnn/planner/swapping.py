@@ -7,7 +7,6 @@ least; the simulator tells which schedule is best.
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, chain, islice, product
@@ -179,8 +178,8 @@ def _chosen(task: Task, site: Site, best: Found | None) -> list[Found]:
         trial = task.trial(site, _greedy(site, caps), caps)
         fastest = _best([best, *found])
         if trial and (fastest is None or trial.seconds < fastest.seconds):
-            with suppress(CrowdedError):
-                found += filter(None, [task.settled(trial)])
+            roomy = _placed(task.settled, trial)
+            found += [roomy] if roomy else []
     return found
 
 
@@ -228,7 +227,7 @@ def _narrowed(
         try:
             return task.found(trial)
         except CrowdedError:
-            late = _placed(task, _late(task, trial)) if task.small else None
+            late = _placed(task.found, _late(task, trial)) if task.small else None
             found.extend([late] if late else [])
             raise
 
@@ -272,7 +271,7 @@ def _enumerated(task: Task, site: Site, best: Found | None) -> Iterator[Found]:
         for trial in sorted(trials, key=attrgetter("seconds")):
             if trial.seconds > HOPELESS * best_s or patience <= 0:
                 break
-            if _placed(task, trial) is None:
+            if _placed(task.found, trial) is None:
                 crowded.append(trial)
             for found in _under_less(task, trial, best_s):
                 if found.seconds < (1 - WORTH) * best_s:
@@ -321,7 +320,7 @@ def _under_less(task: Task, trial: Trial, best_s: float) -> Iterator[Found]:
 
     Of those are made which are predicted to take little more than the best.
     """
-    found = _placed(task, trial)
+    found = _placed(task.found, trial)
     if found is not None:
         yield found
         return
@@ -330,7 +329,7 @@ def _under_less(task: Task, trial: Trial, best_s: float) -> Iterator[Found]:
     less += [task.trial(site, moved, round(share * task.room)) for share in LESS]
     for each in (*less, *(_late(task, each) for each in (trial, *less) if each)):
         if each is not None and each.seconds <= HOPELESS * best_s:
-            found = _placed(task, each)
+            found = _placed(task.found, each)
             yield from [found] if found else []
 
 
@@ -340,10 +339,10 @@ def _late(task: Task, trial: Trial) -> Trial | None:
     return task.trial(trial.site, moved, trial.caps)
 
 
-def _placed(task: Task, trial: Trial | None) -> Found | None:
-    """The schedule of the trial; None where there is none."""
+def _placed(make: Callable[[Trial], Found | None], trial: Trial | None) -> Found | None:
+    """The schedule that is made of the trial; None where there is none."""
     try:
-        return None if trial is None else task.found(trial)
+        return None if trial is None else make(trial)
     except CrowdedError:
         return None
 
@@ -356,7 +355,7 @@ def _emptied(task: Task, site: Site) -> Iterator[Found]:
     for gaps in (site.trips, [*site.trips, *site.others]):
         for share in EMPTIED:
             trial = task.trial(site, gaps, round(share * task.room))
-            found = _placed(task, trial)
+            found = _placed(task.found, trial)
             yield from [found] if found else []
 
 
