@@ -3,19 +3,21 @@
 from collections import Counter
 from collections.abc import Sequence
 from heapq import heappop, heappush
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from .bases import first_gap
 from .extents import ALIGNMENT, Array, Extent, fullest
 
 MOST_TIMES = 8  # that one extent is driven out and placed anew
 MOST_EVICTED = 2000  # after which no more is placed anew
-MOST_BARRED = 10_000  # intervals of bases in the way of one extent: all their ends are compared
-COMPARED = 4_000_000  # of these at once
 NEVER = 1 << 60  # later than all times
 FIRM = 1 << 58  # longer than any wait
 EVICTING = 4.0  # times the bytes that an extent counts once it has driven others out
+
+Amounts: TypeAlias = npt.NDArray[np.float64]
 
 
 def settle(
@@ -74,7 +76,7 @@ class _Settled:
     def add(self, index: int) -> Sequence[int] | None:
         """Place an extent; gives those that it drives out.
 
-        None where the room is too small, or too much is in the way to look at all of it.
+        None where the room is too small.
         """
         highest = (self._room - self._wanted[index].nbytes) & -ALIGNMENT
         if highest < 0:
@@ -82,23 +84,18 @@ class _Settled:
         lows, highs, waits, owners = self._barred(index)
         base, evicted = first_gap(lows, highs), list[int]()
         if base > highest:
-            if lows.size > MOST_BARRED:
-                return None
-            ends = np.concatenate(([0, highest], (highs + (ALIGNMENT - 1)) & -ALIGNMENT))
-            ends = np.unique(np.concatenate((ends, lows & -ALIGNMENT)))
-            bases = ends[(ends >= 0) & (ends <= highest)]
-            parts = np.array_split(bases, 1 + bases.size * lows.size // COMPARED)
-            insides = [(part[:, None] > lows) & (part[:, None] < highs) for part in parts]
-            longest = np.concatenate([np.where(each, waits, 0).max(1) for each in insides])
-            at = int(longest.argmin())
-            if longest[at] >= FIRM:
-                firm = waits >= FIRM
-                nbytes = np.where(firm, self._nbytes[owners], 0.0)
-                at = int(np.concatenate([(each * nbytes).sum(1) for each in insides]).argmin())
-                inside = (bases[at] > lows) & (bases[at] < highs)
+            bases = _candidates(lows, highs, highest)
+            firm = waits >= FIRM
+            must = lows[firm], highs[firm]
+            free = bases[_sums(bases, *must, np.ones(len(must[0]))) == 0]
+            if free.size:
+                soft = ~firm
+                base = int(free[_longest(free, lows[soft], highs[soft], waits[soft]).argmin()])
+            else:
+                base = int(bases[_sums(bases, *must, self._nbytes[owners[firm]]).argmin()])
+                inside = (base > lows) & (base < highs)
                 evicted = sorted(set(owners[inside & firm].tolist()))
                 self._nbytes[index] *= EVICTING
-            base = int(bases[at])
         for other in evicted:
             self._drop(other)
         self._enter(index, base)
@@ -132,3 +129,32 @@ class _Settled:
         used = self._used.pop(index)
         self._rows[2, used] = self._rows[4, used] = NEVER
         self._idle += used
+
+
+def _candidates(lows: Array, highs: Array, highest: int) -> Array:
+    """The lowest and the highest base, and those between at ends of the open intervals, in order.
+
+    All are aligned. No other base lies in fewer of the intervals.
+    """
+    ends = np.concatenate(([0, highest], (highs + (ALIGNMENT - 1)) & -ALIGNMENT, lows & -ALIGNMENT))
+    ends = np.unique(ends)
+    bases: Array = ends[(ends >= 0) & (ends <= highest)]
+    return bases
+
+
+def _sums(bases: Array, lows: Array, highs: Array, amounts: Amounts) -> Amounts:
+    """By base the sum of the amounts of the open intervals (low, high) that it lies in."""
+    change = np.zeros(len(bases) + 1)
+    np.add.at(change, bases.searchsorted(lows, "right"), amounts)
+    np.subtract.at(change, bases.searchsorted(highs, "left"), amounts)
+    return change[:-1].cumsum()
+
+
+def _longest(bases: Array, lows: Array, highs: Array, waits: Array) -> Array:
+    """By base the longest of the waits of the open intervals (low, high) that it lies in."""
+    longest = np.zeros(len(bases), np.int64)
+    starts, stops = bases.searchsorted(lows, "right"), bases.searchsorted(highs, "left")
+    spans = np.stack((waits, starts, stops))[:, starts < stops].T.tolist()
+    for wait, start, stop in sorted(spans):
+        longest[start:stop] = wait
+    return longest
