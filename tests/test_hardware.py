@@ -62,8 +62,8 @@ def test_data_sheet_numbers(name: str) -> None:
 def test_the_h200_is_measured() -> None:
     profile = load("H200")
     link = profile.link
-    assert (link.to_host, link.to_device) == (49.9e9, 55.5e9)
-    assert (link.to_host_duplex, link.to_device_duplex) == (49.9e9, 50.8e9)
+    assert (link.to_host, link.to_device) == (55.4e9, 55.5e9)
+    assert (link.to_host_duplex, link.to_device_duplex) == (50.8e9, 50.8e9)
     assert link.latency_s == 7.5e-6
     assert profile.bandwidth == 4.3e12
     assert 680e12 <= profile.flops["bf16"] <= 790e12

@@ -1,25 +1,35 @@
-"""The CUDA executor: three streams, an event for every wait, each half of a step a CUDA graph."""
+"""The CUDA executor: three streams, and for each half of a step a CUDA graph of each."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TypeAlias
 
 import torch
 
 from ..planner.schedule import Lane, Schedule
+from ..planner.simulate import COPY_LANES
 from ..planner.timeline import Span, Timeline, copy_waits
 from .binding import Call, Lap
+from .lanes import lanes_of
 
 MAX_DELAY_CYCLES = 2_000_000  # about a millisecond on an H200
+
+Graphs: TypeAlias = Mapping[Lane, torch.cuda.CUDAGraph]
 
 
 class CudaExecutor:
     """Runs the two halves of a schedule on one device.
 
-    Copies are the copy engines', let go by events behind launches. Kernels that store to pinned
-    memory themselves reach 52 of the engines' 55 GB/s, but 58 of their 100 where both ways are
-    busy. One launch for a whole map that counts its finished sections, for whose counts the copies
-    wait, was no faster than a launch for each run: 30.07 and 29.95 ms for 1.64 GB to leave
-    (bench/copies.py, H200, 2026-11-21).
+    Each lane has a stream and a graph of its own, whose steps wait for those of others by their
+    counts: ResNet-50(256) in 6.9 GiB takes 129 ms so, and 138 as one graph with a branch for each
+    lane (H200, 2026-11-22). One graph it is where the streams are not apart.
+
+    Copies are the copy engines', let go behind launches. Kernels that store to pinned memory
+    themselves reach 52 of the engines' 55 GB/s, but 58 of their 100 where both ways are busy. One
+    launch for a whole map that counts its finished sections, for whose counts the copies wait, was
+    no faster than a launch for each run: 30.07 and 29.95 ms for 1.64 GB to leave (bench/copies.py,
+    H200, 2026-11-21).
 
     `delay_seed` puts a random delay before every step, so that a missing wait shows as a
     difference.
@@ -37,25 +47,19 @@ class CudaExecutor:
         self._calls = calls
         self._device = device
         self._random = None if delay_seed is None else random.Random(delay_seed)
-        self._side = {lane: torch.cuda.Stream(device) for lane in (Lane.OFFLOAD, Lane.PREFETCH)}
-        self._main = torch.cuda.Stream(device)
+        index = torch.cuda.current_device() if device.index is None else device.index
+        self._lanes = lanes_of(torch.device("cuda", index))
         self._waited = {wait for step in schedule.steps for wait in step.waits}
-        self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
+        self._graphs: dict[tuple[int, int], Graphs] = {}
         self._pool = torch.cuda.graph_pool_handle()  # of what opaque ops allocate, in either half
 
     def capture(self, first: int, end: int) -> None:
-        """Capture steps [first, end) as one CUDA graph. Every kernel must have run once before."""
-        graph = torch.cuda.CUDAGraph()
-        torch.cuda.synchronize(self._device)
-        with torch.cuda.graph(
-            graph, pool=self._pool, stream=self._main, capture_error_mode="thread_local"
-        ):
-            self._issue(first, end, self._main, [])
-        self._graphs[first, end] = graph
+        """Capture steps [first, end). Every kernel must have run once before."""
+        self._graphs[first, end] = self._captured(first, end, [])
 
     def run(self, first: int, end: int) -> None:
         """Replay steps [first, end) on the current stream."""
-        self._graphs[first, end].replay()
+        self._replay(self._graphs[first, end])
 
     def timed(self, first: int, end: int) -> Lap:
         """Replay steps [first, end); their seconds are told, and waited for, when asked for."""
@@ -73,7 +77,8 @@ class CudaExecutor:
 
     def run_eagerly(self, first: int, end: int, calls: Sequence[Call] | None = None) -> None:
         """Issue steps [first, end) one by one from the current stream, with `calls` if given."""
-        self._issue(first, end, torch.cuda.current_stream(self._device), [], calls or self._calls)
+        with self._lanes.lock:
+            self._issue(first, end, torch.cuda.current_stream(self._device), [], calls)
 
     def timeline(self, first: int, end: int) -> Timeline:
         """Run steps [first, end) once, with an event on both sides of each, and read them.
@@ -84,12 +89,9 @@ class CudaExecutor:
         """
         count = 2 * (end - first) + 1
         events = [torch.cuda.Event(enable_timing=True, external=True) for _ in range(count)]
-        graph = torch.cuda.CUDAGraph()
-        torch.cuda.synchronize(self._device)
-        with torch.cuda.graph(graph, stream=self._main, capture_error_mode="thread_local"):
-            events[-1].record(self._main)
-            self._issue(first, end, self._main, events)
-        graph.replay()
+        graphs = self._captured(first, end, events)
+        events[-1].record()
+        self._replay(graphs)
         torch.cuda.synchronize(self._device)
         spans = tuple(
             Span(
@@ -106,6 +108,77 @@ class CudaExecutor:
             stall_s=sum(end - start for start, end in copy_waits(self._schedule, spans)),
         )
 
+    def _captured(self, first: int, end: int, events: Sequence[torch.cuda.Event]) -> Graphs:
+        """A graph for each lane of the steps; one for all where the lanes are not apart."""
+        torch.cuda.synchronize(self._device)
+        with self._lanes.lock:
+            if self._lanes.apart:
+                return dict(self._by_lane(first, end, events))
+            with self._capturing(Lane.COMPUTE) as graph:
+                self._issue(first, end, self._lanes.streams[Lane.COMPUTE], events)
+        return {Lane.COMPUTE: graph}
+
+    def _by_lane(
+        self, first: int, end: int, events: Sequence[torch.cuda.Event]
+    ) -> Iterator[tuple[Lane, torch.cuda.CUDAGraph]]:
+        steps, lanes = self._schedule.steps, self._lanes
+        crossings = self._crossings(first, end)
+        told = {wait for waits in crossings.values() for wait in waits}
+        for lane in Lane:
+            own = [index for index in range(first, end) if steps[index].lane is lane]
+            if not own:
+                continue
+            with self._capturing(lane) as graph:
+                for index in own:
+                    for wait in crossings[index]:
+                        lanes.wait(lane, steps[wait].lane, wait + 1)
+                    self._call(self._calls[index], events[2 * (index - first) :][:2])
+                    if index in told:
+                        lanes.tell(lane, index + 1)
+            yield lane, graph
+
+    @contextmanager
+    def _capturing(self, lane: Lane) -> Iterator[torch.cuda.CUDAGraph]:
+        graph, stream = torch.cuda.CUDAGraph(), self._lanes.streams[lane]
+        with torch.cuda.graph(
+            graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"
+        ):
+            yield graph
+        self._lanes.upload(graph, lane)
+
+    def _crossings(self, first: int, end: int) -> Mapping[int, Sequence[int]]:
+        """By step the last step of each other lane that it waits for, if none before it did."""
+        steps = self._schedule.steps
+        awaited: dict[tuple[Lane, Lane], int] = {}
+        found = {}
+        for index in range(first, end):
+            lane = steps[index].lane
+            last = {steps[wait].lane: wait for wait in sorted(steps[index].waits) if wait >= first}
+            found[index] = [
+                wait
+                for other, wait in last.items()
+                if other is not lane and wait > awaited.get((lane, other), -1)
+            ]
+            awaited |= {(lane, steps[wait].lane): wait for wait in found[index]}
+        return found
+
+    def _replay(self, graphs: Graphs) -> None:
+        if len(graphs) == 1:
+            (graph,) = graphs.values()
+            graph.replay()
+            return
+        current = torch.cuda.current_stream(self._device)
+        streams = self._lanes.streams
+        with self._lanes.lock:
+            self._lanes.reset()
+            for lane in graphs:
+                streams[lane].wait_stream(current)
+            for lane, graph in graphs.items():
+                with torch.cuda.stream(streams[lane]):
+                    graph.replay()
+            for lane in graphs:
+                current.wait_stream(streams[lane])
+
     def _issue(
         self,
         first: int,
@@ -114,39 +187,32 @@ class CudaExecutor:
         events: Sequence[torch.cuda.Event],
         calls: Sequence[Call] | None = None,
     ) -> None:
-        streams = {Lane.COMPUTE: main, **self._side}
-        begun = torch.cuda.Event()
-        begun.record(main)
-        for stream in self._side.values():
-            stream.wait_event(begun)
+        """Issue steps [first, end), copies beside `main`, with an event for each wait."""
+        streams = {**self._lanes.streams, Lane.COMPUTE: main}
+        begun = main.record_event()
+        for lane in COPY_LANES:
+            streams[lane].wait_event(begun)
         done: dict[int, torch.cuda.Event] = {}
         for index in range(first, end):
-            self._issue_step(index, first, streams, done, events, calls or self._calls)
-        for stream in self._side.values():
-            main.wait_stream(stream)
+            step = self._schedule.steps[index]
+            stream = streams[step.lane]
+            for wait in step.waits:
+                if wait >= first:
+                    stream.wait_event(done[wait])
+            with torch.cuda.stream(stream):
+                call = (calls or self._calls)[index]
+                self._call(call, events[2 * (index - first) :][:2])
+            if index in self._waited:
+                done[index] = stream.record_event()
+        for lane in COPY_LANES:
+            main.wait_stream(streams[lane])
 
-    def _issue_step(
-        self,
-        index: int,
-        first: int,
-        streams: dict[Lane, torch.cuda.Stream],
-        done: dict[int, torch.cuda.Event],
-        events: Sequence[torch.cuda.Event],
-        calls: Sequence[Call],
-    ) -> None:
-        step = self._schedule.steps[index]
-        stream = streams[step.lane]
-        for wait in step.waits:
-            if wait >= first:
-                stream.wait_event(done[wait])
-        with torch.cuda.stream(stream):
-            if self._random is not None:
-                torch.cuda._sleep(self._random.randrange(MAX_DELAY_CYCLES))
-            if events:
-                events[2 * (index - first)].record(stream)
-            calls[index]()
-            if events:
-                events[2 * (index - first) + 1].record(stream)
-        if index in self._waited:
-            done[index] = torch.cuda.Event()
-            done[index].record(stream)
+    def _call(self, call: Call, events: Sequence[torch.cuda.Event]) -> None:
+        """Make a call on the current stream, after a delay if asked for, between two events."""
+        if self._random is not None:
+            torch.cuda._sleep(self._random.randrange(MAX_DELAY_CYCLES))
+        for event in events[:1]:
+            event.record()
+        call()
+        for event in events[1:]:
+            event.record()

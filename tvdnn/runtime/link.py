@@ -15,23 +15,12 @@ REPLAYS: Final = 5
 LONG_NBYTES: Final = 64 * MIB
 SHORT_NBYTES: Final = MIB
 WAYS: Final = ((0,), (1,), (0, 1))  # to the host, to the device, both at once
-STEP_SHARE: Final = 0.9
-"""Of the rate to the host, about what copies get in a step.
-
-Where tvdnn-ilp swaps, four networks at five budgets take 1.8 to 3 ms longer for a GB that leaves
-than at 55 GB/s, however much of the step launches run; by vdnn-all VGG-16 takes up to 1.9, in two
-runs 0.6 less (H200, bench/results). Copies in a graph of their own reach 54.7 in any order, 512
-bytes off any alignment, waiting for launches and waited for, and however the slab is pinned, on
-huge pages or small; beside kernels that only stream, or the launches of a step one by one, 52 to
-55. Why a step's take more is not known. To the device it is 54, and no share is taken.
-"""
 
 
 def measure_link(device: torch.device, copies: str = ENGINE) -> Link:
     """Rates of long pinned copies, one way and both at once, and what one more copy costs.
 
-    To the host it is what a step's copies get. `copies` tells what copies: the copy engines, or a
-    kernel.
+    `copies` tells what copies: the copy engines, or a kernel.
     """
     move = transfer if copies == KERNEL else _by_engine
     hosts = [torch.empty(LONG_NBYTES, dtype=torch.uint8).pin_memory() for _ in range(2)]
@@ -56,8 +45,7 @@ def measure_link(device: torch.device, copies: str = ENGINE) -> Link:
     to_host, to_device, both = (LONG_NBYTES / seconds(ways, LONG_NBYTES, 4) for ways in WAYS)
     short_s = seconds((0,), SHORT_NBYTES, 64)
     latency_s = max(0.0, short_s - SHORT_NBYTES / to_host)
-    in_step = STEP_SHARE * to_host
-    return Link(in_step, to_device, min(in_step, both), both, latency_s)
+    return Link(to_host, to_device, both, both, latency_s)
 
 
 def _by_engine(source: torch.Tensor, target: torch.Tensor) -> None:
