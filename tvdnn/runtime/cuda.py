@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import TypeAlias
 
 import torch
@@ -11,9 +12,11 @@ from ..planner.schedule import Lane, Schedule
 from ..planner.simulate import COPY_LANES
 from ..planner.timeline import Span, Timeline, copy_waits
 from .binding import Call, Lap
-from .lanes import lanes_of
+from .lanes import lanes_of, only_kernels
 
 MAX_DELAY_CYCLES = 2_000_000  # about a millisecond on an H200
+
+WINDOW = 256  # steps, of which each lane's part is issued before any of the next
 
 Graphs: TypeAlias = Mapping[Lane, torch.cuda.CUDAGraph]
 
@@ -21,9 +24,12 @@ Graphs: TypeAlias = Mapping[Lane, torch.cuda.CUDAGraph]
 class CudaExecutor:
     """Runs the two halves of a schedule on one device.
 
-    Each lane has a stream and a graph of its own, whose steps wait for those of others by their
+    Each lane has a stream and graphs of its own, whose steps wait for those of others by their
     counts: ResNet-50(256) in 6.9 GiB takes 129 ms so, and 138 as one graph with a branch for each
-    lane (H200, 2026-11-22). One graph it is where the streams are not apart.
+    lane (H200, 2026-11-22). A queue of the GPU that waits takes only so many kernels before the
+    host waits too, so graphs are of a WINDOW of steps: with one of its 2,900 kernels DenseNet-121
+    never ended. One graph it is where the streams are not apart, and where a launch copies or
+    clears memory by what may be a queue that lanes share.
 
     Copies are the copy engines', let go behind launches. Kernels that store to pinned memory
     themselves reach 52 of the engines' 55 GB/s, but 58 of their 100 where both ways are busy. One
@@ -50,7 +56,7 @@ class CudaExecutor:
         index = torch.cuda.current_device() if device.index is None else device.index
         self._lanes = lanes_of(torch.device("cuda", index))
         self._waited = {wait for step in schedule.steps for wait in step.waits}
-        self._graphs: dict[tuple[int, int], Graphs] = {}
+        self._graphs: dict[tuple[int, int], Sequence[Graphs]] = {}
         self._pool = torch.cuda.graph_pool_handle()  # of what opaque ops allocate, in either half
 
     def capture(self, first: int, end: int) -> None:
@@ -108,42 +114,60 @@ class CudaExecutor:
             stall_s=sum(end - start for start, end in copy_waits(self._schedule, spans)),
         )
 
-    def _captured(self, first: int, end: int, events: Sequence[torch.cuda.Event]) -> Graphs:
-        """A graph for each lane of the steps; one for all where the lanes are not apart."""
+    def _captured(
+        self, first: int, end: int, events: Sequence[torch.cuda.Event]
+    ) -> Sequence[Graphs]:
+        """Graphs of the steps, to be replayed in this order."""
         torch.cuda.synchronize(self._device)
+        torch.cuda.empty_cache()
         with self._lanes.lock:
             if self._lanes.apart:
-                return dict(self._by_lane(first, end, events))
+                windows = self._by_lane(first, end, events)
+                launches = [graphs[Lane.COMPUTE] for graphs in windows if Lane.COMPUTE in graphs]
+                if len(_used(windows)) == 1 or all(map(only_kernels, launches)):
+                    return windows
             with self._capturing(Lane.COMPUTE) as graph:
                 self._issue(first, end, self._lanes.streams[Lane.COMPUTE], events)
-        return {Lane.COMPUTE: graph}
+        return [{Lane.COMPUTE: graph}]
 
     def _by_lane(
         self, first: int, end: int, events: Sequence[torch.cuda.Event]
-    ) -> Iterator[tuple[Lane, torch.cuda.CUDAGraph]]:
-        steps, lanes = self._schedule.steps, self._lanes
+    ) -> Sequence[Graphs]:
+        steps = self._schedule.steps
         crossings = self._crossings(first, end)
         told = {wait for waits in crossings.values() for wait in waits}
-        for lane in Lane:
-            own = [index for index in range(first, end) if steps[index].lane is lane]
-            if not own:
-                continue
-            with self._capturing(lane) as graph:
-                for index in own:
-                    for wait in crossings[index]:
-                        lanes.wait(lane, steps[wait].lane, wait + 1)
-                    self._call(self._calls[index], events[2 * (index - first) :][:2])
-                    if index in told:
-                        lanes.tell(lane, index + 1)
-            yield lane, graph
+        size = WINDOW if told else max(1, end - first)
+        windows = []
+        for start in range(first, end, size):
+            graphs: dict[Lane, torch.cuda.CUDAGraph] = {}
+            for lane in Lane:
+                window = range(start, min(start + size, end))
+                own = [index for index in window if steps[index].lane is lane]
+                if not own:
+                    continue
+                with self._capturing(lane) as graphs[lane]:
+                    for index in own:
+                        for wait in crossings[index]:
+                            self._lanes.wait(lane, steps[wait].lane, wait + 1)
+                        self._call(
+                            self._calls[index],
+                            events[2 * (index - first) : 2 * (index - first + 1)],
+                        )
+                        if index in told:
+                            self._lanes.tell(lane, index + 1)
+            windows.append(graphs)
+        return windows
 
     @contextmanager
     def _capturing(self, lane: Lane) -> Iterator[torch.cuda.CUDAGraph]:
-        graph, stream = torch.cuda.CUDAGraph(), self._lanes.streams[lane]
-        with torch.cuda.graph(
-            graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"
-        ):
-            yield graph
+        graph = torch.cuda.CUDAGraph(keep_graph=True)
+        with torch.cuda.stream(self._lanes.streams[lane]):
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                yield graph
+            finally:
+                graph.capture_end()
+        graph.instantiate()
         self._lanes.upload(graph, lane)
 
     def _crossings(self, first: int, end: int) -> Mapping[int, Sequence[int]]:
@@ -162,22 +186,24 @@ class CudaExecutor:
             awaited |= {(lane, steps[wait].lane): wait for wait in found[index]}
         return found
 
-    def _replay(self, graphs: Graphs) -> None:
-        if len(graphs) == 1:
-            (graph,) = graphs.values()
-            graph.replay()
+    def _replay(self, windows: Sequence[Graphs]) -> None:
+        used = _used(windows)
+        if len(used) == 1:
+            for graph in chain.from_iterable(graphs.values() for graphs in windows):
+                graph.replay()
             return
         current = torch.cuda.current_stream(self._device)
-        streams = self._lanes.streams
+        streams = [self._lanes.streams[lane] for lane in used]
         with self._lanes.lock:
             self._lanes.reset()
-            for lane in graphs:
-                streams[lane].wait_stream(current)
-            for lane, graph in graphs.items():
-                with torch.cuda.stream(streams[lane]):
-                    graph.replay()
-            for lane in graphs:
-                current.wait_stream(streams[lane])
+            for stream in streams:
+                stream.wait_stream(current)
+            for graphs in windows:
+                for lane, graph in graphs.items():
+                    with torch.cuda.stream(self._lanes.streams[lane]):
+                        graph.replay()
+            for stream in streams:
+                current.wait_stream(stream)
 
     def _issue(
         self,
@@ -201,7 +227,7 @@ class CudaExecutor:
                     stream.wait_event(done[wait])
             with torch.cuda.stream(stream):
                 call = (calls or self._calls)[index]
-                self._call(call, events[2 * (index - first) :][:2])
+                self._call(call, events[2 * (index - first) : 2 * (index - first + 1)])
             if index in self._waited:
                 done[index] = stream.record_event()
         for lane in COPY_LANES:
@@ -216,3 +242,7 @@ class CudaExecutor:
         call()
         for event in events[1:]:
             event.record()
+
+
+def _used(windows: Sequence[Graphs]) -> set[Lane]:
+    return set(chain.from_iterable(windows))

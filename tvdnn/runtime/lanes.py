@@ -51,7 +51,7 @@ class Lanes:
     def upload(self, graph: torch.cuda.CUDAGraph, lane: Lane) -> None:
         """Make a graph ready, so that its launch waits for nothing that the device does."""
         stream = self.streams[lane].cuda_stream
-        _check(_driver().cuGraphUpload(graph.raw_cuda_graph_exec(), stream))
+        _checked(_driver().cuGraphUpload(graph.raw_cuda_graph_exec(), stream))
 
     def _address(self, lane: Lane) -> int:
         return self._counts[list(Lane).index(lane)].data_ptr()
@@ -85,19 +85,32 @@ def apart(streams: list[torch.cuda.Stream]) -> bool:
     return passed
 
 
+def only_kernels(graph: torch.cuda.CUDAGraph) -> bool:
+    """Whether a graph, kept when it was captured, neither copies nor clears memory by itself."""
+    driver, handle = _driver(), graph.raw_cuda_graph()
+    types = driver.CUgraphNodeType
+    others = {types.CU_GRAPH_NODE_TYPE_MEMCPY, types.CU_GRAPH_NODE_TYPE_MEMSET}
+    _, count = _checked(driver.cuGraphGetNodes(handle))
+    nodes, _ = _checked(driver.cuGraphGetNodes(handle, count))
+    return all(_checked(driver.cuGraphNodeGetType(node))[0] not in others for node in nodes)
+
+
 def _wait(stream: torch.cuda.Stream, address: int, count: int) -> None:
     at_least = _driver().CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
-    _check(_driver().cuStreamWaitValue32(stream.cuda_stream, address, count, at_least))
+    _checked(_driver().cuStreamWaitValue32(stream.cuda_stream, address, count, at_least))
 
 
 def _write(stream: torch.cuda.Stream, address: int, count: int) -> None:
-    _check(_driver().cuStreamWriteValue32(stream.cuda_stream, address, count, 0))
+    _checked(_driver().cuStreamWriteValue32(stream.cuda_stream, address, count, 0))
 
 
 def _driver() -> Any:
     return import_module("cuda.bindings.driver")  # where there is no GPU it may be missing
 
 
-def _check(result: tuple[Any, ...]) -> None:
-    if result[0] != _driver().CUresult.CUDA_SUCCESS:
-        raise DeviceError(f"the GPU refused what lets lanes wait for one another: {result[0].name}")
+def _checked(result: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What a call of the driver gave besides its status."""
+    status, *values = result
+    if status != _driver().CUresult.CUDA_SUCCESS:
+        raise DeviceError(f"the GPU refused what lets lanes wait for one another: {status.name}")
+    return tuple(values)
