@@ -145,11 +145,16 @@ def _run(name: str, number: int, part: Path, gpu: int, cores: str) -> None:
 
 
 def join(folder: Path, name: str) -> None:
-    """Write the file of all rows, once its parts are there."""
+    """Write the file of all rows, each with its commit, once its parts are there."""
     parts = [_file(folder, f"{name}.{number}") for number in range(len(JOBS[name]))]
     if all(part.exists() for part in parts):
         documents = [json.loads(part.read_text()) for part in parts]
-        rows = [row for document in documents for row in document["rows"]]
+        commits = [document["environment"]["commit"] for document in documents]
+        rows = [
+            row | {"commit": commit}
+            for document, commit in zip(documents, commits, strict=True)
+            for row in document["rows"]
+        ]
         text = json.dumps(documents[0] | {"rows": rows}, indent=1) + "\n"
         _file(folder, name).write_text(text)
 

@@ -240,12 +240,15 @@ def test_a_file_has_the_rows_of_all_its_commands(tmp_path: Path) -> None:
     for number in reversed(range(count)):
         everything.join(tmp_path, "accuracy_bf16")
         assert not (tmp_path / "accuracy_bf16.json").exists()
-        text = json.dumps({"title": "errors", "rows": [{"part": number}] * (1 + number)})
+        rows = [{"part": number}] * (1 + number)
+        document = {"title": "errors", "environment": {"commit": f"c{number}"}, "rows": rows}
+        text = json.dumps(document)
         (tmp_path / f"accuracy_bf16.{number}.json").write_text(text)
     everything.join(tmp_path, "accuracy_bf16")
     document = json.loads((tmp_path / "accuracy_bf16.json").read_text())
     assert document["title"] == "errors"
     assert [row["part"] for row in document["rows"]] == [0, 1, 1, 2, 2, 2]
+    assert [row["commit"] for row in document["rows"]] == ["c0", "c1", "c1", "c2", "c2", "c2"]
 
 
 def test_a_readme_without_the_markers_is_refused() -> None:
