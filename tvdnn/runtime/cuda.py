@@ -12,6 +12,7 @@ from ..planner.schedule import Lane, Schedule
 from ..planner.simulate import COPY_LANES
 from ..planner.timeline import Span, Timeline, copy_waits
 from .binding import Call, Lap
+from .crossings import crossings
 from .lanes import lanes_of, only_kernels
 
 MAX_DELAY_CYCLES = 2_000_000  # about a millisecond on an H200
@@ -134,8 +135,8 @@ class CudaExecutor:
         self, first: int, end: int, events: Sequence[torch.cuda.Event]
     ) -> Sequence[Graphs]:
         steps = self._schedule.steps
-        crossings = self._crossings(first, end)
-        told = {wait for waits in crossings.values() for wait in waits}
+        awaited = crossings(steps, first, end)
+        told = {count for counts in awaited.values() for count in counts.values()}
         size = WINDOW if told else max(1, end - first)
         windows = []
         for start in range(first, end, size):
@@ -147,13 +148,11 @@ class CudaExecutor:
                     continue
                 with self._capturing(lane) as graphs[lane]:
                     for index in own:
-                        for wait in crossings[index]:
-                            self._lanes.wait(lane, steps[wait].lane, wait + 1)
-                        self._call(
-                            self._calls[index],
-                            events[2 * (index - first) : 2 * (index - first + 1)],
-                        )
-                        if index in told:
+                        for other, count in awaited[index].items():
+                            self._lanes.wait(lane, other, count)
+                        position = 2 * (index - first)
+                        self._call(self._calls[index], events[position : position + 2])
+                        if index + 1 in told:
                             self._lanes.tell(lane, index + 1)
             windows.append(graphs)
         return windows
@@ -169,22 +168,6 @@ class CudaExecutor:
                 graph.capture_end()
         graph.instantiate()
         self._lanes.upload(graph, lane)
-
-    def _crossings(self, first: int, end: int) -> Mapping[int, Sequence[int]]:
-        """By step the last step of each other lane that it waits for, if none before it did."""
-        steps = self._schedule.steps
-        awaited: dict[tuple[Lane, Lane], int] = {}
-        found = {}
-        for index in range(first, end):
-            lane = steps[index].lane
-            last = {steps[wait].lane: wait for wait in sorted(steps[index].waits) if wait >= first}
-            found[index] = [
-                wait
-                for other, wait in last.items()
-                if other is not lane and wait > awaited.get((lane, other), -1)
-            ]
-            awaited |= {(lane, steps[wait].lane): wait for wait in found[index]}
-        return found
 
     def _replay(self, windows: Sequence[Graphs]) -> None:
         used = _used(windows)

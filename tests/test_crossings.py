@@ -1,0 +1,66 @@
+"""Crossings: by them and the order of lanes no step runs before what it waits for."""
+
+import random
+
+import pytest
+
+from tests.networks import vgg
+from tests.simulated import planned
+from tvdnn.graph import Graph
+from tvdnn.ops import Settings, expand
+from tvdnn.planner.schedule import Lane, Schedule
+from tvdnn.runtime.crossings import crossings
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    return expand(vgg(8, (1, 1, 1, 1, 1), 64, 16), Settings("fp32", 64 << 10))
+
+
+def run(schedule: Schedule, first: int, end: int, rng: random.Random) -> list[int]:
+    """Steps in an order that the lanes may take by their counts alone."""
+    steps, awaited = schedule.steps, crossings(schedule.steps, first, end)
+    queues = {
+        lane: [index for index in range(first, end) if steps[index].lane is lane] for lane in Lane
+    }
+    reached, ran = dict.fromkeys(Lane, first), list[int]()
+    while any(queues.values()):
+        ready = [
+            lane
+            for lane, queue in queues.items()
+            if queue and all(reached[other] >= n for other, n in awaited[queue[0]].items())
+        ]
+        lane = rng.choice(ready)
+        ran.append(queues[lane].pop(0))
+        reached[lane] = ran[-1] + 1
+    return ran
+
+
+@pytest.mark.parametrize("policy", ["vdnn-all", "tvdnn-heuristic", "vdnn-all:p:sync"])
+def test_lanes_run_no_step_before_what_it_waits_for(graph: Graph, policy: str) -> None:
+    keep = planned(graph, "keep", None)
+    schedule = planned(graph, policy, round(0.7 * keep.peak_nbytes))
+    end, rng = len(schedule.steps), random.Random(0)
+    assert any(step.lane is Lane.PREFETCH for step in schedule.steps)
+    for _ in range(20):
+        first = rng.choice([0, end // 2])
+        place = {index: n for n, index in enumerate(run(schedule, first, end, rng))}
+        for index, step in enumerate(schedule.steps[first:], first):
+            assert all(place[wait] < place[index] for wait in step.waits if wait >= first)
+
+
+def test_no_lane_waits_for_what_it_knows(graph: Graph) -> None:
+    schedule = planned(graph, "vdnn-all", None)
+    steps = schedule.steps
+    awaited = crossings(steps, 0, len(steps))
+    for lane in Lane:
+        for other in Lane:
+            counts = [awaited[n].get(other, 0) for n, step in enumerate(steps) if step.lane is lane]
+            told = [count for count in counts if count]
+            assert told == sorted(set(told))
+            assert all(steps[count - 1].lane is other for count in told)
+
+
+def test_a_plan_without_copies_has_none(graph: Graph) -> None:
+    steps = planned(graph, "keep", None).steps
+    assert not any(crossings(steps, 0, len(steps)).values())
