@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import tvdnn
-from tvdnn.runtime.lanes import apart, lanes_of
+from tvdnn.runtime.lanes import Lanes, apart, lanes_of
 
 pytestmark = pytest.mark.gpu
 
@@ -24,6 +24,13 @@ def test_one_stream_is_not_apart_from_itself_and_is_let_go(device: torch.device)
     stream = torch.cuda.Stream(device)
     assert not apart([stream, stream])
     assert stream.query()
+
+
+def test_where_the_host_waits_for_each_launch_they_are_not_apart(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+    assert not Lanes(device).apart
 
 
 def test_one_graph_computes_the_same(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:

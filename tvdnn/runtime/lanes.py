@@ -5,6 +5,7 @@ As edges of one graph such waits slow copies down: its nodes are spread over man
 copies get 47 to 49 of the link's 55 GB/s even while no kernel runs (H200, 2026-11-22).
 """
 
+import os
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
@@ -34,7 +35,7 @@ class Lanes:
         self.lock = Lock()
         self._counts = torch.zeros(len(Lane), dtype=torch.int32, device=device)
         torch.cuda.synchronize(device)
-        self.apart = apart(list(self.streams.values()))
+        self.apart = not _one_at_a_time() and apart(list(self.streams.values()))
 
     def reset(self) -> None:
         """Count from 0 again, in the order of the current stream."""
@@ -61,6 +62,11 @@ class Lanes:
 def lanes_of(device: torch.device) -> Lanes:
     """The lanes of a device (with its index)."""
     return Lanes(device)
+
+
+def _one_at_a_time() -> bool:
+    """Whether the host waits for each launch, so that none is there for another to wait for."""
+    return os.environ.get("CUDA_LAUNCH_BLOCKING", "0") != "0"
 
 
 def apart(streams: list[torch.cuda.Stream]) -> bool:
