@@ -13,10 +13,10 @@ from ..planner.simulate import COPY_LANES
 from ..planner.timeline import Span, Timeline, copy_waits
 from .binding import Call, Lap
 from .crossings import crossings
+from .interrupts import uninterrupted
 from .lanes import lanes_of, only_kernels
 
 MAX_DELAY_CYCLES = 2_000_000  # about a millisecond on an H200
-
 WINDOW = 256  # steps, of which each lane's part is issued before any of the next
 
 Graphs: TypeAlias = Mapping[Lane, torch.cuda.CUDAGraph]
@@ -177,7 +177,7 @@ class CudaExecutor:
             return
         current = torch.cuda.current_stream(self._device)
         streams = [self._lanes.streams[lane] for lane in used]
-        with self._lanes.lock:
+        with uninterrupted(), self._lanes.lock:  # else a lane would wait for what never comes
             self._lanes.reset()
             for stream in streams:
                 stream.wait_stream(current)

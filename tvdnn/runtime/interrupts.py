@@ -1,0 +1,33 @@
+"""Interrupts that wait until what must not be cut in two is done."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import current_thread, main_thread
+from typing import Final
+
+NAMES: Final = ("SIGINT", "SIGTERM", "SIGALRM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+SIGNALS: Final = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Signals that Python code handles, as an interrupt from the keyboard, are raised at the end.
+
+    Such handlers run in the main thread alone; in others nothing is done.
+    """
+    if current_thread() is not main_thread():
+        yield
+        return
+    raised: list[int] = []
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    before = {number: handler for number, handler in before.items() if callable(handler)}
+    try:
+        for number in before:
+            signal.signal(number, lambda caught, _: raised.append(caught))
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for again in raised:
+            signal.raise_signal(again)
