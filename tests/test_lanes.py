@@ -40,15 +40,40 @@ def test_one_graph_computes_the_same(device: torch.device, monkeypatch: pytest.M
     assert all(torch.equal(a, b) for a, b in zip(trained(device), want, strict=True))
 
 
+def test_steps_on_two_streams_take_turns(device: torch.device) -> None:
+    want = trained(device)
+    made = [make(device) for _ in range(2)]
+    streams = [torch.cuda.Stream(device) for _ in made]
+    losses: list[list[torch.Tensor]] = [[] for _ in made]
+    torch.cuda.synchronize(device)
+    for _ in range(STEPS):
+        for (trainer, _, batch), stream, each in zip(made, streams, losses, strict=True):
+            with torch.cuda.stream(stream):
+                each.append(trainer.step(*batch))
+    torch.cuda.synchronize(device)
+    for (trainer, net, _), each in zip(made, losses, strict=True):
+        got = [*each, *net.parameters()]
+        assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+        trainer.close()
+
+
 def trained(device: torch.device) -> list[torch.Tensor]:
     """Losses and parameters after some steps in which all that may leaves."""
+    trainer, net, batch = make(device)
+    losses = [trainer.step(*batch) for _ in range(STEPS)]
+    params = [param.detach().clone() for param in net.parameters()]
+    assert trainer.timeline(*batch).step_s > 0
+    trainer.close()
+    return [*losses, *params]
+
+
+def make(
+    device: torch.device,
+) -> tuple[tvdnn.Trainer, torch.nn.Module, tuple[torch.Tensor, torch.Tensor]]:
+    """A trainer whose maps all leave, its network and a batch; the same each time."""
     torch.manual_seed(0)
     net = tvdnn.models.vgg11(width=0.25, num_classes=CLASSES).to(device)
     x = torch.randn(BATCH, 3, 64, 64, device=device)
     y = torch.randint(0, CLASSES, (BATCH,), device=device)
     trainer = tvdnn.Trainer(net, x, policy="vdnn-all", chunk_size="256KiB", dtype="bf16")
-    losses = [trainer.step(x, y) for _ in range(STEPS)]
-    timeline = trainer.timeline(x, y)
-    trainer.close()
-    assert timeline.step_s > 0
-    return [*losses, *net.parameters()]
+    return trainer, net, (x, y)

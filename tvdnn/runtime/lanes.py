@@ -38,7 +38,10 @@ class Lanes:
         self.apart = not _one_at_a_time() and apart(list(self.streams.values()))
 
     def reset(self) -> None:
-        """Count from 0 again, in the order of the current stream."""
+        """Count from 0 again, in the current stream's order, once nothing runs on the lanes."""
+        current = torch.cuda.current_stream(self._counts.device)
+        for stream in self.streams.values():
+            current.wait_stream(stream)
         self._counts.zero_()
 
     def tell(self, lane: Lane, count: int) -> None:
