@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import tvdnn
+from tvdnn.runtime import cuda
 from tvdnn.runtime.lanes import Lanes, apart, lanes_of
 
 pytestmark = pytest.mark.gpu
@@ -37,6 +38,15 @@ def test_one_graph_computes_the_same(device: torch.device, monkeypatch: pytest.M
     assert lanes_of(device).apart
     want = trained(device)
     monkeypatch.setattr(lanes_of(device), "apart", False)
+    assert all(torch.equal(a, b) for a, b in zip(trained(device), want, strict=True))
+
+
+def test_short_windows_compute_the_same(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    want = trained(device)
+    monkeypatch.setattr(cuda, "WINDOW", 16)
+    monkeypatch.setattr(cuda, "MOST_NODES", 8)
     assert all(torch.equal(a, b) for a, b in zip(trained(device), want, strict=True))
 
 

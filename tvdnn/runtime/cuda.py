@@ -1,6 +1,7 @@
 """The CUDA executor: three streams, and for each half of a step a CUDA graph of each."""
 
 import random
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -14,10 +15,11 @@ from ..planner.timeline import Span, Timeline, copy_waits
 from .binding import Call, Lap
 from .crossings import crossings
 from .interrupts import uninterrupted
-from .lanes import lanes_of, only_kernels
+from .lanes import lanes_of, num_nodes, only_kernels
 
 MAX_DELAY_CYCLES = 2_000_000  # about a millisecond on an H200
 WINDOW = 256  # steps, of which each lane's part is issued before any of the next
+MOST_NODES = 800  # of a graph that may wait: fewer steps where they have more
 
 Graphs: TypeAlias = Mapping[Lane, torch.cuda.CUDAGraph]
 
@@ -28,9 +30,9 @@ class CudaExecutor:
     Each lane has a stream and graphs of its own, whose steps wait for those of others by their
     counts: ResNet-50(256) in 6.9 GiB takes 129 ms so, and 138 as one graph with a branch for each
     lane (H200, 2026-11-22). A queue of the GPU that waits takes only so many kernels before the
-    host waits too, so graphs are of a WINDOW of steps: with one of its 2,900 kernels DenseNet-121
-    never ended. One graph it is where the streams are not apart, and where a launch copies or
-    clears memory by what may be a queue that lanes share.
+    host waits too, so graphs are of a window of steps: ResNet-50's 1,200 kernels ran as one, with
+    DenseNet-121's 2,900 a step never ended. One graph for all lanes it is where the streams are
+    not apart, and where a launch copies or clears memory by what may be a queue that lanes share.
 
     Copies are the copy engines', let go behind launches. Kernels that store to pinned memory
     themselves reach 52 of the engines' 55 GB/s, but 58 of their 100 where both ways are busy. One
@@ -123,7 +125,7 @@ class CudaExecutor:
         torch.cuda.empty_cache()
         with self._lanes.lock:
             if self._lanes.apart:
-                windows = self._by_lane(first, end, events)
+                windows = list(self._by_lane(first, end, events))
                 launches = [graphs[Lane.COMPUTE] for graphs in windows if Lane.COMPUTE in graphs]
                 if len(_used(windows)) == 1 or all(map(only_kernels, launches)):
                     return windows
@@ -133,16 +135,17 @@ class CudaExecutor:
 
     def _by_lane(
         self, first: int, end: int, events: Sequence[torch.cuda.Event]
-    ) -> Sequence[Graphs]:
+    ) -> Iterator[Graphs]:
+        """Windows of the steps, each a graph for each lane that has steps there."""
         steps = self._schedule.steps
         awaited = crossings(steps, first, end)
         told = {count for counts in awaited.values() for count in counts.values()}
         size = WINDOW if told else max(1, end - first)
-        windows = []
-        for start in range(first, end, size):
+        due = deque(range(n, min(n + size, end)) for n in range(first, end, size))
+        while due:
+            window = due.popleft()
             graphs: dict[Lane, torch.cuda.CUDAGraph] = {}
             for lane in Lane:
-                window = range(start, min(start + size, end))
                 own = [index for index in window if steps[index].lane is lane]
                 if not own:
                     continue
@@ -154,8 +157,12 @@ class CudaExecutor:
                         self._call(self._calls[index], events[position : position + 2])
                         if index + 1 in told:
                             self._lanes.tell(lane, index + 1)
-            windows.append(graphs)
-        return windows
+            large = max(map(num_nodes, graphs.values())) > MOST_NODES
+            if told and large and len(window) > 1:
+                half = len(window) // 2
+                due.extendleft((window[half:], window[:half]))
+            else:
+                yield graphs
 
     @contextmanager
     def _capturing(self, lane: Lane) -> Iterator[torch.cuda.CUDAGraph]:

@@ -94,14 +94,18 @@ def apart(streams: list[torch.cuda.Stream]) -> bool:
     return passed
 
 
+def num_nodes(graph: torch.cuda.CUDAGraph) -> int:
+    """The nodes of a graph that was kept when it was captured."""
+    _, count = _checked(_driver().cuGraphGetNodes(graph.raw_cuda_graph()))
+    return int(count)
+
+
 def only_kernels(graph: torch.cuda.CUDAGraph) -> bool:
-    """Whether a graph, kept when it was captured, neither copies nor clears memory by itself."""
-    driver, handle = _driver(), graph.raw_cuda_graph()
-    types = driver.CUgraphNodeType
+    """Whether such a graph neither copies nor clears memory by itself."""
+    types = _driver().CUgraphNodeType
     others = {types.CU_GRAPH_NODE_TYPE_MEMCPY, types.CU_GRAPH_NODE_TYPE_MEMSET}
-    _, count = _checked(driver.cuGraphGetNodes(handle))
-    nodes, _ = _checked(driver.cuGraphGetNodes(handle, count))
-    return all(_checked(driver.cuGraphNodeGetType(node))[0] not in others for node in nodes)
+    nodes, _ = _checked(_driver().cuGraphGetNodes(graph.raw_cuda_graph(), num_nodes(graph)))
+    return all(_checked(_driver().cuGraphNodeGetType(node))[0] not in others for node in nodes)
 
 
 def _wait(stream: torch.cuda.Stream, address: int, count: int) -> None:
