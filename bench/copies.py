@@ -18,10 +18,10 @@ from typing import Any, Final
 import torch
 import triton
 import triton.language as tl
-from cuda.bindings import driver
 from torch import Tensor
 
 from bench.environment import environment
+from tvdnn.runtime.lanes import wait_for
 from tvdnn.units import MIB
 
 SIZES: Final = (1, 4, 16, 64)  # MiB
@@ -231,16 +231,9 @@ class Offload:
         self.launch(0, self.sections, self.counts)
         with torch.cuda.stream(self.stream):
             for section in range(self.sections):
-                self._wait(section)
+                wait_for(self.stream, self.counts[section].data_ptr(), self.tiles)
                 by_engine(self.y[section], self.host[section])
         current.wait_stream(self.stream)
-
-    def _wait(self, section: int) -> None:
-        address = self.counts.data_ptr() + 4 * section
-        reached = driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
-        stream = self.stream.cuda_stream
-        (status,) = driver.cuStreamWaitValue32(stream, address, self.tiles, reached)
-        assert status == driver.CUresult.CUDA_SUCCESS, status
 
     def alone(self, counts: Tensor | None, sections: int) -> None:
         for first in range(0, self.sections, sections):

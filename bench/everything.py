@@ -149,10 +149,9 @@ def join(folder: Path, name: str) -> None:
     parts = [_file(folder, f"{name}.{number}") for number in range(len(JOBS[name]))]
     if all(part.exists() for part in parts):
         documents = [json.loads(part.read_text()) for part in parts]
-        commits = [document["environment"]["commit"] for document in documents]
         rows = [
-            row | {"commit": commit}
-            for document, commit in zip(documents, commits, strict=True)
+            row | {"commit": document["environment"]["commit"]}
+            for document in documents
             for row in document["rows"]
         ]
         text = json.dumps(documents[0] | {"rows": rows}, indent=1) + "\n"

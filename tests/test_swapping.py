@@ -34,7 +34,7 @@ def test_vgg16_at_half_its_memory(big: Graph) -> None:
     assert schedule.peak_nbytes <= budget
     assert schedule.fragmentation < 0.02
     assert not any(slot.recompute for slot in schedule.plan.slots)
-    assert 0.96 * budget < schedule.offloaded_nbytes < 1.1 * budget
+    assert 0.98 * budget < schedule.offloaded_nbytes < 1.1 * budget
     standing = schedule.plan.standing
     assert standing is not None
     assert standing.step_s == step_s(schedule)

@@ -68,7 +68,7 @@ def gap_between(lows: Array, highs: Array) -> int:
     """What `first_gap` gives, of sorted intervals."""
     if lows.size == 0 or lows[0] >= 0:
         return 0
-    starts = np.maximum.accumulate(_aligned(highs))
+    starts = np.maximum.accumulate(all_aligned(highs))
     free = (np.maximum(starts[:-1], 0) <= lows[1:]).nonzero()[0]
     return max(0, int(starts[free[0] if free.size else -1]))
 
@@ -77,11 +77,12 @@ def tightest_gap(lows: Array, highs: Array) -> int:
     """The lowest multiple of the alignment in the shortest gap between the open intervals."""
     order = np.argsort(lows, kind="stable")
     lows, highs = lows[order], np.maximum.accumulate(highs[order])
-    starts = np.concatenate(([0], np.maximum(0, _aligned(highs))))
+    starts = np.concatenate(([0], np.maximum(0, all_aligned(highs))))
     spare = np.concatenate((lows - starts[:-1], [maxsize]))
     free = np.flatnonzero(spare >= 0)
     return int(starts[free[np.argmin(spare[free])]])
 
 
-def _aligned(nbytes: Array) -> Array:
+def all_aligned(nbytes: Array) -> Array:
+    """What `aligned` gives, of each."""
     return (nbytes + (ALIGNMENT - 1)) & -ALIGNMENT

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from .bases import first_gap
+from .bases import all_aligned, first_gap
 from .extents import ALIGNMENT, Array, Extent, fullest
 
 MOST_TIMES = 8  # that one extent is driven out and placed anew
@@ -136,18 +136,17 @@ def _candidates(lows: Array, highs: Array, highest: int) -> Array:
 
     All are aligned. No other base lies in fewer of the intervals.
     """
-    ends = np.concatenate(([0, highest], (highs + (ALIGNMENT - 1)) & -ALIGNMENT, lows & -ALIGNMENT))
-    ends = np.unique(ends)
+    ends = np.unique(np.concatenate(([0, highest], all_aligned(highs), lows & -ALIGNMENT)))
     bases: Array = ends[(ends >= 0) & (ends <= highest)]
     return bases
 
 
 def _sums(bases: Array, lows: Array, highs: Array, amounts: Amounts) -> Amounts:
     """By base the sum of the amounts of the open intervals (low, high) that it lies in."""
-    change = np.zeros(len(bases) + 1)
-    np.add.at(change, bases.searchsorted(lows, "right"), amounts)
-    np.subtract.at(change, bases.searchsorted(highs, "left"), amounts)
-    return change[:-1].cumsum()
+    starts, stops = bases.searchsorted(lows, "right"), bases.searchsorted(highs, "left")
+    begun, ended = (np.bincount(at, amounts, 1 + len(bases)) for at in (starts, stops))
+    sums: Amounts = (begun - ended)[:-1].cumsum()
+    return sums
 
 
 def _longest(bases: Array, lows: Array, highs: Array, waits: Array) -> Array:

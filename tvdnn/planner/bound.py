@@ -2,11 +2,11 @@
 
 It asks for memory at one moment alone, the turn: all of forward has run, nothing of backward. Of
 the maps that backward reads, each byte is then on the device, on the host or to be made again. What
-is on the host left during forward and returns during backward, each way at the rate that copies of
-a step get with the other way idle; what is made again costs backward the passes that write it, with
-all that they read at hand. Every launch runs as fast as it does in any cut of the batch. So no
-schedule that runs forward before backward can take less time, whatever its order, blocks and
-copies; the bytes of gradients and workspace at other moments may keep all from reaching it.
+is on the host left during forward and returns during backward, each way at the rate that the link
+has with the other way idle; what is made again costs backward the passes that write it, with all
+that they read at hand. Every launch runs as fast as it does in any cut of the batch. So no schedule
+that runs forward before backward can take less time, whatever its order, blocks and copies; the
+bytes of gradients and workspace at other moments may keep all from reaching it.
 """
 
 from collections.abc import Iterator, Mapping

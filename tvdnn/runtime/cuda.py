@@ -1,10 +1,9 @@
-"""The CUDA executor: three streams, and for each half of a step a CUDA graph of each."""
+"""The CUDA executor: three streams, and for each half of a step CUDA graphs of each."""
 
 import random
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from typing import TypeAlias
 
 import torch
@@ -127,7 +126,7 @@ class CudaExecutor:
             if self._lanes.apart:
                 windows = list(self._by_lane(first, end, events))
                 launches = [graphs[Lane.COMPUTE] for graphs in windows if Lane.COMPUTE in graphs]
-                if len(_used(windows)) == 1 or all(map(only_kernels, launches)):
+                if _is_one(windows) or all(map(only_kernels, launches)):
                     return windows
             with self._capturing(Lane.COMPUTE) as graph:
                 self._issue(first, end, self._lanes.streams[Lane.COMPUTE], events)
@@ -153,8 +152,7 @@ class CudaExecutor:
                     for index in own:
                         for other, count in awaited[index].items():
                             self._lanes.wait(lane, other, count)
-                        position = 2 * (index - first)
-                        self._call(self._calls[index], events[position : position + 2])
+                        self._call(self._calls[index], events, index - first)
                         if index + 1 in told:
                             self._lanes.tell(lane, index + 1)
             large = max(map(num_nodes, graphs.values())) > MOST_NODES
@@ -177,22 +175,21 @@ class CudaExecutor:
         self._lanes.upload(graph, lane)
 
     def _replay(self, windows: Sequence[Graphs]) -> None:
-        used = _used(windows)
-        if len(used) == 1:
-            for graph in chain.from_iterable(graphs.values() for graphs in windows):
-                graph.replay()
+        if _is_one(windows):
+            (graph,) = windows[0].values()
+            graph.replay()
             return
         current = torch.cuda.current_stream(self._device)
-        streams = [self._lanes.streams[lane] for lane in used]
+        streams = self._lanes.streams
         with uninterrupted(), self._lanes.lock:  # else a lane would wait for what never comes
             self._lanes.reset()
-            for stream in streams:
+            for stream in streams.values():
                 stream.wait_stream(current)
             for graphs in windows:
                 for lane, graph in graphs.items():
-                    with torch.cuda.stream(self._lanes.streams[lane]):
+                    with torch.cuda.stream(streams[lane]):
                         graph.replay()
-            for stream in streams:
+            for stream in streams.values():
                 current.wait_stream(stream)
 
     def _issue(
@@ -216,23 +213,23 @@ class CudaExecutor:
                 if wait >= first:
                     stream.wait_event(done[wait])
             with torch.cuda.stream(stream):
-                call = (calls or self._calls)[index]
-                self._call(call, events[2 * (index - first) : 2 * (index - first + 1)])
+                self._call((calls or self._calls)[index], events, index - first)
             if index in self._waited:
                 done[index] = stream.record_event()
         for lane in COPY_LANES:
             main.wait_stream(streams[lane])
 
-    def _call(self, call: Call, events: Sequence[torch.cuda.Event]) -> None:
-        """Make a call on the current stream, after a delay if asked for, between two events."""
+    def _call(self, call: Call, events: Sequence[torch.cuda.Event], number: int) -> None:
+        """Make a call on the current stream, after a delay if asked for, between its two events."""
         if self._random is not None:
             torch.cuda._sleep(self._random.randrange(MAX_DELAY_CYCLES))
-        for event in events[:1]:
-            event.record()
+        if events:
+            events[2 * number].record()
         call()
-        for event in events[1:]:
-            event.record()
+        if events:
+            events[2 * number + 1].record()
 
 
-def _used(windows: Sequence[Graphs]) -> set[Lane]:
-    return set(chain.from_iterable(windows))
+def _is_one(windows: Sequence[Graphs]) -> bool:
+    """Whether there is one graph, which waits for no other."""
+    return len(windows) == 1 and len(windows[0]) == 1

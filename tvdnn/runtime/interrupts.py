@@ -20,8 +20,8 @@ def uninterrupted() -> Iterator[None]:
         yield
         return
     raised: list[int] = []
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    before = {number: handler for number, handler in before.items() if callable(handler)}
+    handlers = ((number, signal.getsignal(number)) for number in SIGNALS)
+    before = {number: handler for number, handler in handlers if callable(handler)}
     try:
         for number in before:
             signal.signal(number, lambda caught, _: raised.append(caught))

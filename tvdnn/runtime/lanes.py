@@ -50,7 +50,7 @@ class Lanes:
 
     def wait(self, lane: Lane, other: Lane, count: int) -> None:
         """Let what follows on the lane's stream wait until the other has come to `count`."""
-        _wait(self.streams[lane], self._address(other), count)
+        wait_for(self.streams[lane], self._address(other), count)
 
     def upload(self, graph: torch.cuda.CUDAGraph, lane: Lane) -> None:
         """Make a graph ready, so that its launch waits for nothing that the device does."""
@@ -82,12 +82,11 @@ def apart(streams: list[torch.cuda.Stream]) -> bool:
     addresses = [each.data_ptr() for each in reached]
     for number, stream in enumerate(streams):
         for address in addresses[number + 1 :]:
-            _wait(stream, address, 1)
+            wait_for(stream, address, 1)
         _write(stream, addresses[number], 1)
     end = monotonic() + PATIENCE_S
-    while not all(stream.query() for stream in streams) and monotonic() < end:
+    while not (passed := all(stream.query() for stream in streams)) and monotonic() < end:
         pass
-    passed = all(stream.query() for stream in streams)
     reached.fill_(1)  # lets go what still waits
     for stream in streams:
         stream.synchronize()
@@ -108,7 +107,8 @@ def only_kernels(graph: torch.cuda.CUDAGraph) -> bool:
     return all(_checked(_driver().cuGraphNodeGetType(node))[0] not in others for node in nodes)
 
 
-def _wait(stream: torch.cuda.Stream, address: int, count: int) -> None:
+def wait_for(stream: torch.cuda.Stream, address: int, count: int) -> None:
+    """Let what follows on the stream wait until the int32 at the address is at least `count`."""
     at_least = _driver().CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
     _checked(_driver().cuStreamWaitValue32(stream.cuda_stream, address, count, at_least))
 
