@@ -26,6 +26,7 @@ from tvdnn.kernels import (
     conv_grad_weight,
     conv_moments,
     conv_pack,
+    counts,
     dropout,
     dropout_parts,
     gate,
@@ -572,6 +573,11 @@ def _transfer(o: Operands) -> Launch:
     return Launch(lambda: transfer.transfer(source, target), (target,))
 
 
+def _meet(o: Operands) -> Launch:
+    reached = torch.zeros(3, dtype=torch.int32, device=o.device)
+    return Launch(lambda: counts.meet(reached, 0, 1, (0, 0)), (reached,))
+
+
 def _shuffle_channels(o: Operands) -> Launch:
     x = o.maps()
     y = o.like(x)
@@ -829,6 +835,7 @@ LAUNCHES: dict[str, Make] = {
     "stage": _stage,
     "unstage": _unstage,
     "transfer": _transfer,
+    "meet": _meet,
     "shuffle_channels": _shuffle_channels,
     "cast": _cast,
     "add": _add,

@@ -149,12 +149,14 @@ class CudaExecutor:
                 if not own:
                     continue
                 with self._capturing(lane) as graphs[lane]:
+                    reached = 0
                     for index in own:
-                        for other, count in awaited[index].items():
-                            self._lanes.wait(lane, other, count)
+                        if reached or awaited[index]:
+                            self._lanes.meet(lane, reached, awaited[index])
                         self._call(self._calls[index], events, index - first)
-                        if index + 1 in told:
-                            self._lanes.tell(lane, index + 1)
+                        reached = index + 1 if index + 1 in told else 0
+                    if reached:
+                        self._lanes.meet(lane, reached, {})
             large = max(map(num_nodes, graphs.values())) > MOST_NODES
             if told and large and len(window) > 1:
                 half = len(window) // 2

@@ -1,8 +1,9 @@
 """Lanes: a device's three streams, and how far the work on each has come.
 
-Lanes wait for one another by counts in device memory (the CUDA driver's stream memory operations).
-As edges of one graph such waits slow copies down: its nodes are spread over many streams, and
-copies get 47 to 49 of the link's 55 GB/s even while no kernel runs (H200, 2026-11-22).
+Lanes wait for one another by counts in device memory: launches by a kernel, copies by the CUDA
+driver's stream memory operations. As edges of one graph such waits slow copies down: its nodes are
+spread over many streams, and copies get 47 to 49 of the link's 55 GB/s even while no kernel runs
+(H200, 2026-11-22).
 """
 
 import os
@@ -16,6 +17,7 @@ from typing import Any, Final
 import torch
 
 from ..errors import DeviceError
+from ..kernels.counts import meet
 from ..planner.schedule import Lane
 
 PATIENCE_S: Final = 2.0
@@ -34,6 +36,8 @@ class Lanes:
         }
         self.lock = Lock()
         self._counts = torch.zeros(len(Lane), dtype=torch.int32, device=device)
+        with torch.cuda.device(device):
+            meet(self._counts, 0, 0, (0, 0))  # loads the kernel, for which nothing may wait
         torch.cuda.synchronize(device)
         self.apart = not _one_at_a_time() and apart(list(self.streams.values()))
 
@@ -44,13 +48,21 @@ class Lanes:
             current.wait_stream(stream)
         self._counts.zero_()
 
-    def tell(self, lane: Lane, count: int) -> None:
-        """Once all before it on its stream has ended, the lane has come to `count`."""
-        _write(self.streams[lane], self._address(lane), count)
+    def meet(self, lane: Lane, reached: int, awaited: Mapping[Lane, int]) -> None:
+        """Tell how far the lane has come (0: nothing), then wait until others have come so far.
 
-    def wait(self, lane: Lane, other: Lane, count: int) -> None:
-        """Let what follows on the lane's stream wait until the other has come to `count`."""
-        wait_for(self.streams[lane], self._address(other), count)
+        Launches do so by a kernel, copies by the stream's memory operations.
+        """
+        order = list(Lane)
+        own = order.index(lane)
+        if lane is Lane.COMPUTE:
+            first, second = (awaited.get(order[(own + n) % 3], 0) for n in (1, 2))
+            meet(self._counts, own, reached, (first, second))
+            return
+        if reached:
+            _write(self.streams[lane], self._address(lane), reached)
+        for other, count in awaited.items():
+            wait_for(self.streams[lane], self._address(other), count)
 
     def upload(self, graph: torch.cuda.CUDAGraph, lane: Lane) -> None:
         """Make a graph ready, so that its launch waits for nothing that the device does."""

@@ -1,0 +1,36 @@
+"""Counts: one is told, others are awaited."""
+
+import pytest
+import torch
+
+from tvdnn.kernels.counts import meet, meet_reference
+
+
+@pytest.mark.parametrize(
+    ("own", "reached", "least"),
+    [(0, 7, (4, 5)), (1, 0, (5, 3)), (2, 9, (3, 4)), (0, 1, (0, 0)), (2, 0, (0, 4))],
+)
+def test_it_tells_one_and_goes_on_where_others_have_come_far_enough(
+    own: int, reached: int, least: tuple[int, int], generator: torch.Generator
+) -> None:
+    counts = [torch.tensor([3, 4, 5], dtype=torch.int32, device=generator.device) for _ in range(2)]
+    for run, each in zip((meet, meet_reference), counts, strict=True):
+        run(each, own, reached, least)
+    assert torch.equal(*counts)
+
+
+@pytest.mark.gpu
+def test_it_waits_for_another_stream() -> None:
+    counts, seen = torch.zeros(3, dtype=torch.int32, device="cuda"), torch.zeros(1, device="cuda")
+    meet(counts, 0, 0, (0, 0))  # loads the kernel, for which nothing may wait
+    torch.cuda.synchronize()
+    first, second = torch.cuda.Stream(), torch.cuda.Stream()
+    with torch.cuda.stream(first):
+        meet(counts, 0, 0, (2, 0))
+        seen.fill_(1.0)
+    with torch.cuda.stream(second):
+        torch.cuda._sleep(20_000_000)
+        early = seen.clone()
+        meet(counts, 1, 2, (0, 0))
+    torch.cuda.synchronize()
+    assert (early.item(), seen.item()) == (0.0, 1.0)
