@@ -21,16 +21,19 @@ def test_it_tells_one_and_goes_on_where_others_have_come_far_enough(
 
 @pytest.mark.gpu
 def test_it_waits_for_another_stream() -> None:
-    counts, seen = torch.zeros(3, dtype=torch.int32, device="cuda"), torch.zeros(1, device="cuda")
-    meet(counts, 0, 0, (0, 0))  # loads the kernel, for which nothing may wait
-    torch.cuda.synchronize()
+    counts, (early, seen) = (
+        torch.zeros(3, dtype=torch.int32, device="cuda"),
+        torch.zeros(2, device="cuda"),
+    )
     first, second = torch.cuda.Stream(), torch.cuda.Stream()
-    with torch.cuda.stream(first):
-        meet(counts, 0, 0, (2, 0))
-        seen.fill_(1.0)
-    with torch.cuda.stream(second):
-        torch.cuda._sleep(20_000_000)
-        early = seen.clone()
-        meet(counts, 1, 2, (0, 0))
+    for told in (0, 2):  # first all kernels are loaded: that may wait for those that run
+        torch.cuda.synchronize()
+        with torch.cuda.stream(first):
+            meet(counts, 0, 0, (told, 0))
+            seen.fill_(told)
+        with torch.cuda.stream(second):
+            torch.cuda._sleep(20_000_000)
+            torch.neg(seen, out=early)
+            meet(counts, 1, told, (0, 0))
     torch.cuda.synchronize()
-    assert (early.item(), seen.item()) == (0.0, 1.0)
+    assert (early.item(), seen.item()) == (0.0, 2.0)

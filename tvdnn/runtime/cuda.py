@@ -141,6 +141,7 @@ class CudaExecutor:
         told = {count for counts in awaited.values() for count in counts.values()}
         size = WINDOW if told else max(1, end - first)
         due = deque(range(n, min(n + size, end)) for n in range(first, end, size))
+        outgrown: list[Graphs] = []  # kept meanwhile: torch lets no graph into a pool all have left
         while due:
             window = due.popleft()
             graphs: dict[Lane, torch.cuda.CUDAGraph] = {}
@@ -159,6 +160,7 @@ class CudaExecutor:
                         self._lanes.meet(lane, reached, {})
             large = max(map(num_nodes, graphs.values())) > MOST_NODES
             if told and large and len(window) > 1:
+                outgrown.append(graphs)
                 half = len(window) // 2
                 due.extendleft((window[half:], window[:half]))
             else:
