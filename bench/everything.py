@@ -44,7 +44,7 @@ JOBS: Mapping[str, Sequence[str]] = {  # by file its commands: the longest first
     "vgg16_tf32": ["steps matrix --dtype tf32"],
     "deep": ["steps deep"],
     "soak": ["steps soak"],
-    "tuned": ["steps tuned"],
+    "tuned": [f"steps tuned --nets {net}" for net in ("resnet50", "vgg16")],
     "accuracy_bf16": [f"accuracy --dtype bf16 --nets {nets}" for nets in CHECKED],
     "accuracy_tf32": [f"accuracy --dtype tf32 --nets {nets}" for nets in CHECKED],
     "compare_vgg16_512_tf32": [
