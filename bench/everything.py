@@ -28,7 +28,7 @@ LARGEST = ("alexnet", "vgg16", "inception_v4", "resnet50", "resnet101", "resnet1
 SWEPT = ("vgg16", "googlenet", "densenet121", "resnet50")
 CHECKED = (  # the gradients of few elements of one ask for many seeds
     "resnet50 resnet152 densenet121 googlenet inception_v3 convnext_tiny",
-    "efficientnet_b0 --seeds 20",
+    "efficientnet_b0 --seeds 80",
     "fcn_resnet50",
 )
 JOBS: Mapping[str, Sequence[str]] = {  # by file its commands: the longest first, and last of each
