@@ -11,7 +11,7 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read by triton.jit as kernel modules are imported
 
-from tests import granularity
+from tests import granularity, timing
 from tvdnn.kernels import interpreter
 
 if not torch.cuda.is_available():
@@ -36,6 +36,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def one_thread() -> None:
     """Torch's operations are small here; waiting threads would take far longer."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> None:
+    """No test begins beside one that is timed again."""
+    timing.wait_until_none_is_timed()
 
 
 @pytest.fixture(scope="session", autouse=True)
