@@ -25,6 +25,7 @@ import torch
 EAGER = "--eager-only --parts"
 OURS = "--no-peers --inside"
 LARGEST = ("alexnet", "vgg16", "inception_v4", "resnet50", "resnet101", "resnet152")
+TUNED = ("resnet50", "vgg16")
 SWEPT = ("vgg16", "googlenet", "densenet121", "resnet50")
 CHECKED = (  # the gradients of few elements of one ask for many seeds
     "resnet50 resnet152 densenet121 googlenet inception_v3 convnext_tiny",
@@ -44,7 +45,7 @@ JOBS: Mapping[str, Sequence[str]] = {  # by file its commands: the longest first
     "vgg16_tf32": ["steps matrix --dtype tf32"],
     "deep": ["steps deep"],
     "soak": ["steps soak"],
-    "tuned": [f"steps tuned --nets {net}" for net in ("resnet50", "vgg16")],
+    "tuned": [f"steps tuned --nets {net}" for net in TUNED],
     "accuracy_bf16": [f"accuracy --dtype bf16 --nets {nets}" for nets in CHECKED],
     "accuracy_tf32": [f"accuracy --dtype tf32 --nets {nets}" for nets in CHECKED],
     "compare_vgg16_512_tf32": [

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-TRIES: Final = 4
+TRIES: Final = 3
 PATIENCE_S: Final = 120.0  # for which tests wait for one that is timed
 QUIET: Final = Path(
     tempfile.gettempdir(), f"tvdnn-quiet-{os.environ.get('PYTEST_XDIST_TESTRUNUID', os.getpid())}"

@@ -21,10 +21,8 @@ def test_it_tells_one_and_goes_on_where_others_have_come_far_enough(
 
 @pytest.mark.gpu
 def test_it_waits_for_another_stream() -> None:
-    counts, (early, seen) = (
-        torch.zeros(3, dtype=torch.int32, device="cuda"),
-        torch.zeros(2, device="cuda"),
-    )
+    counts = torch.zeros(3, dtype=torch.int32, device="cuda")
+    early, seen = torch.zeros(2, device="cuda")
     first, second = torch.cuda.Stream(), torch.cuda.Stream()
     for told in (0, 2):  # first all kernels are loaded: that may wait for those that run
         torch.cuda.synchronize()

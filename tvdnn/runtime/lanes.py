@@ -19,6 +19,7 @@ import torch
 from ..errors import DeviceError
 from ..kernels.counts import meet
 from ..planner.schedule import Lane
+from ..planner.simulate import COPY_LANES
 
 PATIENCE_S: Final = 2.0
 
@@ -53,11 +54,9 @@ class Lanes:
 
         Launches do so by a kernel, copies by the stream's memory operations.
         """
-        order = list(Lane)
-        own = order.index(lane)
         if lane is Lane.COMPUTE:
-            first, second = (awaited.get(order[(own + n) % 3], 0) for n in (1, 2))
-            meet(self._counts, own, reached, (first, second))
+            first, second = (awaited.get(other, 0) for other in COPY_LANES)
+            meet(self._counts, lane.value, reached, (first, second))
             return
         if reached:
             _write(self.streams[lane], self._address(lane), reached)
@@ -70,7 +69,7 @@ class Lanes:
         _checked(_driver().cuGraphUpload(graph.raw_cuda_graph_exec(), stream))
 
     def _address(self, lane: Lane) -> int:
-        return self._counts[list(Lane).index(lane)].data_ptr()
+        return self._counts[lane.value].data_ptr()
 
 
 @cache
