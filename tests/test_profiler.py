@@ -1,6 +1,7 @@
 """The profiler's launches: every pass of every kind of step runs on its stand-ins."""
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,57 @@ def test_every_pass_runs_on_stand_ins(mode: Mode, optimizer: Optimizer, fuse: bo
         assert all(0 < rows <= pass_.domain for rows in counts), pass_.name
         for rows in counts:
             scratch.call(index, rows)()
+
+
+@pytest.mark.parametrize("cache", [0, 8 * KIB, MIB])
+def test_launches_take_turns_until_a_cache_keeps_nothing(
+    monkeypatch: pytest.MonkeyPatch, cache: int
+) -> None:
+    """They go over a pass's domain as those of a step do, each on bytes of its own."""
+    graph = expand(network(), Settings("fp32", 2 * KIB, optimizer=SGD()))
+    steps = list[Step]()
+    bind = profiler.bind_step
+
+    def spied(graph: Graph, step: Step, *others: Any, **options: Any) -> Call:
+        steps.append(step)
+        return bind(graph, step, *others, **options)
+
+    monkeypatch.setattr(profiler, "bind_step", spied)
+    monkeypatch.setattr(profiler, "cache_nbytes", lambda _: cache)
+    scratch = Scratch(graph, torch.device("cpu"), "torch", 64 * MIB)
+    several = 0
+    for index, pass_ in enumerate(graph.passes):
+        rows = min(scratch.row_counts(pass_))
+        steps.clear()
+        for call in scratch.turns(index, rows):
+            call()
+        assert [(step.start, step.stop) for step in steps] == [
+            (number * rows, (number + 1) * rows) for number in range(len(steps))
+        ]
+        moved = [
+            {(each.offset, each.nbytes) for each in (*step.reads, *step.writes)} for step in steps
+        ]
+        spans = sorted(set().union(*moved))
+        assert all(low + size <= high for (low, size), (high, _) in pairwise(spans))
+        touched = [sum(size for _, size in set().union(*moved[:n])) for n in range(len(moved))]
+        assert all(nbytes < 2 * cache for nbytes in touched[1:])
+        over = len(steps) == min(pass_.domain // rows, profiler.REPEATS)
+        assert over or sum(size for _, size in spans) >= 2 * cache
+        several += len(steps) > 1
+    assert bool(several) == bool(cache)
+
+
+def test_launches_take_no_more_turns_than_scratch_has_room_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph = expand(network(), Settings("fp32", 2 * KIB, optimizer=SGD()))
+    monkeypatch.setattr(profiler, "cache_nbytes", lambda _: MIB)
+    index = next(i for i, pass_ in enumerate(graph.passes) if pass_.name == "relu1 grad_input")
+    turns = [  # of 16 KiB each, which no parameter adds to
+        len(Scratch(graph, torch.device("cpu"), "torch", limit * KIB).turns(index, 1))
+        for limit in (16, 47, 48, 1024)
+    ]
+    assert turns == [1, 2, 3, 4]
 
 
 def test_products_are_measured_on_what_tf32_holds(monkeypatch: pytest.MonkeyPatch) -> None:
