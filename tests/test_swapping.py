@@ -13,6 +13,7 @@ from tvdnn.models import googlenet, resnet50
 from tvdnn.ops import Settings, expand
 from tvdnn.optim import SGD
 from tvdnn.planner import swapping, trials
+from tvdnn.planner.bound import bound
 from tvdnn.planner.planning import fitting, floor_of
 from tvdnn.planner.policies.keep import keep
 from tvdnn.units import MIB
@@ -34,7 +35,9 @@ def test_vgg16_at_half_its_memory(big: Graph) -> None:
     assert schedule.peak_nbytes <= budget
     assert schedule.fragmentation < 0.02
     assert not any(slot.recompute for slot in schedule.plan.slots)
-    assert 0.98 * budget < schedule.offloaded_nbytes < 1.1 * budget
+    least = bound(big, h200(big), budget=budget, remakes=False)
+    assert least is not None
+    assert least.offloaded_nbytes < schedule.offloaded_nbytes < 1.15 * least.offloaded_nbytes
     standing = schedule.plan.standing
     assert standing is not None
     assert standing.step_s == step_s(schedule)
