@@ -16,6 +16,8 @@ from tvdnn.planner import swapping, trials
 from tvdnn.planner.bound import bound
 from tvdnn.planner.planning import fitting, floor_of
 from tvdnn.planner.policies.keep import keep
+from tvdnn.planner.policies.tvdnn import sites
+from tvdnn.planner.relaxation import Relaxed
 from tvdnn.units import MIB
 
 POLICIES = ("tvdnn-ilp", "tvdnn-heuristic")
@@ -89,6 +91,17 @@ def test_where_few_plans_are_placed_they_are_of_the_best_sites(
     assert ilp_s < 0.95 * ilp_first_s
     assert heuristic_s < 0.95 * first_s
     assert heuristic_s < 1.05 * ilp_s
+
+
+def test_of_sites_as_good_the_one_of_smallest_blocks_goes_first() -> None:
+    settings = Settings("fp32", 64 << 10, optimizer=SGD(momentum=0.9), fuse=True)
+    graph = expand(pooled((64, 32, 32, 3), 8), settings)
+    ground = sorted(sites(graph, h200(graph)), key=lambda site: len(site.draft.program.launches))
+    fewest, most = ground[0], ground[-1]
+    assert len(fewest.draft.program.launches) < len(most.draft.program.launches)
+    for most_s, first in ((0.99, most), (1.009, most), (1.011, fewest)):
+        solved = {fewest: Relaxed(1.0, (), {}), most: Relaxed(most_s, (), {})}
+        assert swapping._by_promise(solved, gap=0.01)[0] is first
 
 
 @pytest.mark.parametrize("policy", POLICIES)
