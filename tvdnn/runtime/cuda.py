@@ -33,6 +33,10 @@ class CudaExecutor:
     DenseNet-121's 2,900 a step never ended. One graph for all lanes it is where the streams are
     not apart, and where a launch copies or clears memory by what may be a queue that lanes share.
 
+    Of some plans copies get 51 of 55 GB/s, even while launches only wait, from when the host has
+    issued most graphs until launches enter their last; of others they do not. Why is not known: it
+    is all that GoogLeNet(128) in 0.87 GiB takes above its prediction (H200, 2026-11-22).
+
     Copies are the copy engines', let go behind launches. Kernels that store to pinned memory
     themselves reach 52 of the engines' 55 GB/s, but 58 of their 100 where both ways are busy. One
     launch for a whole map that counts its finished sections, for whose counts the copies wait, was
