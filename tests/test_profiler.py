@@ -60,28 +60,35 @@ def test_every_pass_runs_on_stand_ins(mode: Mode, optimizer: Optimizer, fuse: bo
             scratch.call(index, rows)()
 
 
+@pytest.fixture
+def bound(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Step, Memory]]:
+    """The steps that are bound, and the memory of each."""
+    found = list[tuple[Step, Memory]]()
+    bind = profiler.bind_step
+
+    def spied(graph: Graph, step: Step, memory: Memory, *others: Any, **options: Any) -> Call:
+        found.append((step, memory))
+        return bind(graph, step, memory, *others, **options)
+
+    monkeypatch.setattr(profiler, "bind_step", spied)
+    return found
+
+
 @pytest.mark.parametrize("cache", [0, 8 * KIB, MIB])
 def test_launches_take_turns_until_a_cache_keeps_nothing(
-    monkeypatch: pytest.MonkeyPatch, cache: int
+    monkeypatch: pytest.MonkeyPatch, bound: list[tuple[Step, Memory]], cache: int
 ) -> None:
     """They go over a pass's domain as those of a step do, each on bytes of its own."""
     graph = expand(network(), Settings("fp32", 2 * KIB, optimizer=SGD()))
-    steps = list[Step]()
-    bind = profiler.bind_step
-
-    def spied(graph: Graph, step: Step, *others: Any, **options: Any) -> Call:
-        steps.append(step)
-        return bind(graph, step, *others, **options)
-
-    monkeypatch.setattr(profiler, "bind_step", spied)
     monkeypatch.setattr(profiler, "cache_nbytes", lambda _: cache)
     scratch = Scratch(graph, torch.device("cpu"), "torch", 64 * MIB)
     several = 0
     for index, pass_ in enumerate(graph.passes):
         rows = min(scratch.row_counts(pass_))
-        steps.clear()
+        bound.clear()
         for call in scratch.turns(index, rows):
             call()
+        steps = [step for step, _ in bound]
         assert [(step.start, step.stop) for step in steps] == [
             (number * rows, (number + 1) * rows) for number in range(len(steps))
         ]
@@ -111,19 +118,13 @@ def test_launches_take_no_more_turns_than_scratch_has_room_for(
     assert turns == [1, 2, 3, 4]
 
 
-def test_products_are_measured_on_what_tf32_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_are_measured_on_what_tf32_holds(bound: list[tuple[Step, Memory]]) -> None:
     graph = expand(network(), Settings("tf32", 16 * KIB, optimizer=SGD()))
     scratch = Scratch(graph, torch.device("cpu"), "torch", 64 * MIB)
     index = next(i for i, pass_ in enumerate(graph.passes) if pass_.role == "grad_weight")
-    read = list[torch.Tensor]()
-    bind = profiler.bind_step
-
-    def spied(graph: Graph, step: Step, memory: Memory, *others: Any, **options: Any) -> Call:
-        read.extend(memory.view(operand, graph.buffers[operand.buffer]) for operand in step.reads)
-        return bind(graph, step, memory, *others, **options)
-
-    monkeypatch.setattr(profiler, "bind_step", spied)
     scratch.call(index, graph.passes[index].domain)
+    ((step, memory),) = bound
+    read = [memory.view(operand, graph.buffers[operand.buffer]) for operand in step.reads]
     assert len(read) == 2
     for values in read:
         assert torch.equal(values, stored_reference(values, values.dtype, "tf32"))

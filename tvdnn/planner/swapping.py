@@ -143,12 +143,10 @@ def _by_promise(solved: Mapping[Site, Relaxed], gap: float) -> list[Site]:
     Of these the one of most launches goes first. It has the smallest blocks, for which places are
     found best: of GoogLeNet, bound by the link, plans come 2% nearer to what all may take.
     """
-    least_s = min((found.step_s for found in solved.values()), default=0.0)
+    even_s = (1 + gap) * min((found.step_s for found in solved.values()), default=0.0)
 
     def promise(site: Site) -> tuple[float, int]:
-        step_s = solved[site].step_s
-        even = step_s <= (1 + gap) * least_s
-        return least_s if even else step_s, -len(site.draft.program.launches)
+        return max(solved[site].step_s, even_s), -len(site.draft.program.launches)
 
     return sorted(solved, key=promise)
 

@@ -208,16 +208,15 @@ class Scratch:
         calls = self.turns(index, rows)
         for call in calls:
             call()
-        rounds = -(-REPEATS // len(calls))
+        launches = calls * -(-REPEATS // len(calls))
         stream = torch.cuda.Stream(self._device)
         captured = torch.cuda.CUDAGraph()
         torch.cuda.synchronize(self._device)
         with torch.cuda.graph(captured, stream=stream, capture_error_mode="thread_local"):
-            for call in calls * rounds:
+            for call in launches:
                 call()
         captured.replay()
-        launches = rounds * len(calls)
-        return median(timed(captured.replay) for _ in range(REPLAYS)) / launches
+        return median(timed(captured.replay) for _ in range(REPLAYS)) / len(launches)
 
     def turns(self, index: int, rows: int) -> tuple[Call, ...]:
         """Launches of pass `index` over `rows` rows each, one behind the other in its domain.
@@ -228,11 +227,13 @@ class Scratch:
         stride = -(-rows // pass_.unit) * pass_.unit
         starts = range(0, pass_.domain - rows + 1, stride)[:REPEATS]
         room = self._limit - self._stand_ins_nbytes(pass_)
-        count = 1
-        while count < len(starts) and self._nbytes(pass_, rows, starts[:count]) < self._cold_nbytes:
+
+        def nbytes(count: int) -> int:
+            return self._nbytes(pass_, rows, starts[:count])
+
+        count, most = 1, len(starts)
+        while count < most and nbytes(count) < self._cold_nbytes and nbytes(count + 1) <= room:
             count += 1
-        while count > 1 and self._nbytes(pass_, rows, starts[:count]) > room:
-            count -= 1
         return tuple(bound.call for bound in self._bound(index, rows, starts[:count]))
 
     def results(self, index: int, rows: int) -> tuple[torch.Tensor, ...]:
@@ -249,8 +250,7 @@ class Scratch:
         return sum(self._graph.network.params[name].nbytes for name in names)
 
     def _nbytes(self, pass_: Pass, rows: int, starts: Sequence[int] = (0,)) -> int:
-        operands = self._operands(pass_, rows, starts).values()
-        return sum(aligned(operand.nbytes) for operand in operands)
+        return _total_nbytes(self._operands(pass_, rows, starts))
 
     def _operands(
         self, pass_: Pass, rows: int, starts: Sequence[int] = (0,)
@@ -276,7 +276,7 @@ class Scratch:
     def _bound(self, index: int, rows: int, starts: Sequence[int] = (0,)) -> list[_Bound]:
         pass_ = self._graph.passes[index]
         operands = self._operands(pass_, rows, starts)
-        self._reserve(self._nbytes(pass_, rows, starts))
+        self._reserve(_total_nbytes(operands))
         memory = Memory(self._bytes, torch.empty(0, dtype=torch.uint8))
         self._random.manual_seed(SEED)
         self._fill(memory, operands)
@@ -330,6 +330,10 @@ class Scratch:
     def _stand_in(self, param: Param) -> torch.Tensor:
         values = torch.randn(param.shape, device=self._device, generator=self._random)
         return values.to(TORCH_DTYPES[param.dtype])
+
+
+def _total_nbytes(operands: Mapping[Rows, Operand]) -> int:
+    return sum(aligned(operand.nbytes) for operand in operands.values())
 
 
 def cache_nbytes(device: torch.device) -> int:
