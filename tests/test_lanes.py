@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import tvdnn
+from tvdnn.planner.schedule import Lane
 from tvdnn.runtime import cuda
 from tvdnn.runtime.lanes import Lanes, apart, lanes_of
 
@@ -48,6 +49,28 @@ def test_short_windows_compute_the_same(
     monkeypatch.setattr(cuda, "WINDOW", 16)
     monkeypatch.setattr(cuda, "MOST_NODES", 8)
     assert all(torch.equal(a, b) for a, b in zip(trained(device), want, strict=True))
+
+
+def test_no_launches_are_queued_behind_others(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda, "WINDOW", 16)
+    launches = lanes_of(device).streams[Lane.COMPUTE]
+    replay = torch.cuda.CUDAGraph.replay
+    issued: list[torch.cuda.Event] = []
+    ended: list[bool] = []
+
+    def spied(graph: torch.cuda.CUDAGraph) -> None:
+        if is_of_launches := torch.cuda.current_stream(device) == launches:
+            ended.append(all(event.query() for event in issued))
+        replay(graph)
+        if is_of_launches:
+            issued.append(launches.record_event())
+
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", spied)
+    trained(device)
+    assert len(ended) > STEPS
+    assert all(ended)
 
 
 def test_steps_on_two_streams_take_turns(device: torch.device) -> None:

@@ -28,14 +28,14 @@ class CudaExecutor:
 
     Each lane has a stream and graphs of its own, whose steps wait for those of others by their
     counts: ResNet-50(256) in 6.9 GiB takes 129 ms so, and 138 as one graph with a branch for each
-    lane (H200, 2026-11-22). A queue of the GPU that waits takes only so many kernels before the
-    host waits too, so graphs are of a window of steps: ResNet-50's 1,200 kernels ran as one, with
-    DenseNet-121's 2,900 a step never ended. One graph for all lanes it is where the streams are
-    not apart, and where a launch copies or clears memory by what may be a queue that lanes share.
+    lane (H200, 2026-11-22). A queue of the GPU that waits takes only so much before the host waits
+    too, so graphs are of a window of steps, and its launches are issued behind its copies: with
+    DenseNet-121's 2,900 launches before them a step never ended. One graph for all lanes it is
+    where the streams are not apart, and where a launch copies or clears memory by what may be a
+    queue that lanes share.
 
-    Of some plans copies get 51 of 55 GB/s, even while launches only wait, from when the host has
-    issued most graphs until launches enter their last; of others they do not. Why is not known: it
-    is all that GoogLeNet(128) in 0.87 GiB takes above its prediction (H200, 2026-11-22).
+    The host waits until the launches of the window before have ended (`Lanes.issue`). So it is back
+    from a step when the last window begins, and prepares the next batch meanwhile.
 
     Copies are the copy engines', let go behind launches. Kernels that store to pinned memory
     themselves reach 52 of the engines' 55 GB/s, but 58 of their 100 where both ways are busy. One
@@ -194,9 +194,9 @@ class CudaExecutor:
             for stream in streams.values():
                 stream.wait_stream(current)
             for graphs in windows:
-                for lane, graph in graphs.items():
-                    with torch.cuda.stream(streams[lane]):
-                        graph.replay()
+                for lane in (*COPY_LANES, Lane.COMPUTE):
+                    if lane in graphs:
+                        self._lanes.issue(graphs[lane], lane)
             for stream in streams.values():
                 current.wait_stream(stream)
 

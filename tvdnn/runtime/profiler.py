@@ -180,6 +180,9 @@ class Scratch:
         seed = torch.zeros(1, dtype=torch.int64, device=device)
         self._control = Control(floats, torch.ones(1, device=device), seed)
         self._cold_nbytes = CACHES * cache_nbytes(device)
+        self._latest: torch.cuda.CUDAGraph | None = None
+        if device.type == "cuda":
+            self._stream, self._pool = torch.cuda.Stream(device), torch.cuda.graph_pool_handle()
 
     def row_counts(self, pass_: Pass) -> tuple[int, ...]:
         """Rows to measure at: a unit, a run and four runs, as domain and scratch bytes allow."""
@@ -209,14 +212,27 @@ class Scratch:
         for call in calls:
             call()
         launches = calls * -(-REPEATS // len(calls))
-        stream = torch.cuda.Stream(self._device)
-        captured = torch.cuda.CUDAGraph()
         torch.cuda.synchronize(self._device)
-        with torch.cuda.graph(captured, stream=stream, capture_error_mode="thread_local"):
-            for call in launches:
-                call()
+        captured = self._captured(launches)
         captured.replay()
         return median(timed(captured.replay) for _ in range(REPLAYS)) / len(launches)
+
+    def _captured(self, launches: Iterable[Call]) -> torch.cuda.CUDAGraph:
+        """A graph of launches. `torch.cuda.graph` would free all that torch has cached, each time.
+
+        It shares a pool with the one before, which is kept as long: torch lets no graph into a pool
+        that all have left.
+        """
+        captured = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(self._stream):
+            captured.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                for call in launches:
+                    call()
+            finally:
+                captured.capture_end()
+        self._latest = captured
+        return captured
 
     def turns(self, index: int, rows: int) -> tuple[Call, ...]:
         """Launches of pass `index` over `rows` rows each, one behind the other in its domain.
@@ -297,6 +313,7 @@ class Scratch:
     def _reserve(self, nbytes: int) -> None:
         if nbytes > self._bytes.numel():
             self._bytes = torch.empty(0, dtype=torch.uint8, device=self._device)
+            torch.cuda.empty_cache()  # nothing where there is no GPU
             self._bytes = torch.empty(nbytes, dtype=torch.uint8, device=self._device)
 
     def _fill(self, memory: Memory, operands: Mapping[Rows, Operand]) -> None:
