@@ -46,15 +46,14 @@ def test_short_windows_compute_the_same(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     want = trained(device)
-    monkeypatch.setattr(cuda, "WINDOW", 16)
-    monkeypatch.setattr(cuda, "MOST_NODES", 8)
+    monkeypatch.setattr(cuda, "WINDOW_COPIES", 3)
     assert all(torch.equal(a, b) for a, b in zip(trained(device), want, strict=True))
 
 
 def test_no_launches_are_queued_behind_others(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cuda, "WINDOW", 16)
+    monkeypatch.setattr(cuda, "WINDOW_COPIES", 3)
     launches = lanes_of(device).streams[Lane.COMPUTE]
     replay = torch.cuda.CUDAGraph.replay
     issued: list[torch.cuda.Event] = []

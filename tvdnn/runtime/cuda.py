@@ -1,7 +1,7 @@
 """The CUDA executor: three streams, and for each half of a step CUDA graphs of each."""
 
 import random
-from collections import deque
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
@@ -14,11 +14,10 @@ from ..planner.timeline import Span, Timeline, copy_waits
 from .binding import Call, Lap
 from .crossings import crossings
 from .interrupts import uninterrupted
-from .lanes import lanes_of, num_nodes, only_kernels
+from .lanes import lanes_of, only_kernels
 
 MAX_DELAY_CYCLES = 2_000_000  # about a millisecond on an H200
-WINDOW = 256  # steps, of which each lane's part is issued before any of the next
-MOST_NODES = 800  # of a graph that may wait: fewer steps where they have more
+WINDOW_COPIES = 150  # most of a lane: with waits, and events of a timeline, up to 900 operations
 
 Graphs: TypeAlias = Mapping[Lane, torch.cuda.CUDAGraph]
 
@@ -27,15 +26,14 @@ class CudaExecutor:
     """Runs the two halves of a schedule on one device.
 
     Each lane has a stream and graphs of its own, whose steps wait for those of others by their
-    counts: ResNet-50(256) in 6.9 GiB takes 129 ms so, and 138 as one graph with a branch for each
-    lane (H200, 2026-11-22). A queue of the GPU that waits takes only so much before the host waits
-    too, so graphs are of a window of steps, and its launches are issued behind its copies: with
-    DenseNet-121's 2,900 launches before them a step never ended. One graph for all lanes it is
-    where the streams are not apart, and where a launch copies or clears memory by what may be a
-    queue that lanes share.
+    counts: ResNet-50(256) in 6.9 GiB takes 128 ms so, and 138 as one graph with a branch for each
+    lane (H200, 2026-11-23). One graph it is where the streams are not apart, and where a launch
+    copies or clears memory by what may be a queue that lanes share.
 
-    The host waits until the launches of the window before have ended (`Lanes.issue`). So it is back
-    from a step when the last window begins, and prepares the next batch meanwhile.
+    A queue of copies that waits takes some 1,000 operations before the host waits too; one of
+    kernels took 16,000. So graphs are of a window of steps with few enough copies, and its launches
+    are issued last. The host waits until those of the window before have ended (`Lanes.issue`):
+    most steps are one window, beside which it prepares the next batch.
 
     Copies are the copy engines', let go behind launches. Kernels that store to pinned memory
     themselves reach 52 of the engines' 55 GB/s, but 58 of their 100 where both ways are busy. One
@@ -143,11 +141,7 @@ class CudaExecutor:
         steps = self._schedule.steps
         awaited = crossings(steps, first, end)
         told = {count for counts in awaited.values() for count in counts.values()}
-        size = WINDOW if told else max(1, end - first)
-        due = deque(range(n, min(n + size, end)) for n in range(first, end, size))
-        outgrown: list[Graphs] = []  # kept meanwhile: torch lets no graph into a pool all have left
-        while due:
-            window = due.popleft()
+        for window in self._windows(first, end):
             graphs: dict[Lane, torch.cuda.CUDAGraph] = {}
             for lane in Lane:
                 own = [index for index in window if steps[index].lane is lane]
@@ -162,13 +156,19 @@ class CudaExecutor:
                         reached = index + 1 if index + 1 in told else 0
                     if reached:
                         self._lanes.meet(lane, reached, {})
-            large = max(map(num_nodes, graphs.values())) > MOST_NODES
-            if told and large and len(window) > 1:
-                outgrown.append(graphs)
-                half = len(window) // 2
-                due.extendleft((window[half:], window[:half]))
-            else:
-                yield graphs
+            yield graphs
+
+    def _windows(self, first: int, end: int) -> Iterator[range]:
+        """The steps in parts, each with as many copies as a lane's queue takes while it waits."""
+        begin, copies = first, Counter[Lane]()
+        for index in range(first, end):
+            lane = self._schedule.steps[index].lane
+            if lane in COPY_LANES and copies[lane] == WINDOW_COPIES:
+                yield range(begin, index)
+                begin, copies = index, Counter()
+            copies[lane] += 1
+        if begin < end:
+            yield range(begin, end)
 
     @contextmanager
     def _capturing(self, lane: Lane) -> Iterator[torch.cuda.CUDAGraph]:

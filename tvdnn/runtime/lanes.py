@@ -72,9 +72,9 @@ class Lanes:
     def issue(self, graph: torch.cuda.CUDAGraph, lane: Lane) -> None:
         """Replay a graph on the lane's stream; one of launches once the one before has ended.
 
-        While one of them is queued behind another, copies get 50 to 52 of the link's 55 GB/s both
-        ways, whatever the launches do: ResNet-50(256) in 9.1 GiB took 44.4 ms a step with all of
-        them queued, 41.8 so (H200, 2026-11-23).
+        While one is queued behind another, copies get 50 to 52 of the link's 55 GB/s, either way,
+        whatever the launches do, and be it of the next step: ResNet-50(256) in 9.1 GiB takes
+        44.4 ms a step so, and 41.8 where they are not queued (H200, 2026-11-23).
         """
         launches = lane is Lane.COMPUTE
         if launches:
@@ -120,17 +120,12 @@ def apart(streams: list[torch.cuda.Stream]) -> bool:
     return passed
 
 
-def num_nodes(graph: torch.cuda.CUDAGraph) -> int:
-    """The nodes of a graph that was kept when it was captured."""
-    _, count = _checked(_driver().cuGraphGetNodes(graph.raw_cuda_graph()))
-    return int(count)
-
-
 def only_kernels(graph: torch.cuda.CUDAGraph) -> bool:
-    """Whether such a graph neither copies nor clears memory by itself."""
+    """Whether a graph that was kept when captured neither copies nor clears memory by itself."""
     types = _driver().CUgraphNodeType
     others = {types.CU_GRAPH_NODE_TYPE_MEMCPY, types.CU_GRAPH_NODE_TYPE_MEMSET}
-    nodes, _ = _checked(_driver().cuGraphGetNodes(graph.raw_cuda_graph(), num_nodes(graph)))
+    _, count = _checked(_driver().cuGraphGetNodes(graph.raw_cuda_graph()))
+    nodes, _ = _checked(_driver().cuGraphGetNodes(graph.raw_cuda_graph(), count))
     return all(_checked(_driver().cuGraphNodeGetType(node))[0] not in others for node in nodes)
 
 
