@@ -20,7 +20,7 @@ from tvdnn.planner.tuned import Table
 from tvdnn.runtime import profiler
 from tvdnn.runtime.binding import Call, Memory
 from tvdnn.runtime.configuring import Configurable, Configuring
-from tvdnn.runtime.profiler import Scratch, compile_together, profile
+from tvdnn.runtime.profiler import Scratch, profile
 from tvdnn.units import KIB, MIB
 
 OPTIMIZERS = (SGD(), SGD(momentum=0.9), AdamW())
@@ -131,8 +131,8 @@ def test_products_are_measured_on_what_tf32_holds(bound: list[tuple[Step, Memory
         assert values.count_nonzero() == values.numel()
 
 
-def test_passes_compile_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is launched once, but for those that are too large for a share of the bytes."""
+def test_each_pass_is_launched_once_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for those whose fewest rows find no room."""
     graph = expand(network(), Settings("fp32", 16 * KIB, optimizer=SGD()))
     launched = list[int]()
     call = Scratch.call
@@ -143,10 +143,10 @@ def test_passes_compile_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Scratch, "call", counted)
     every = range(len(graph.passes))
-    compile_together(graph, every, torch.device("cpu"), "torch", 64 * MIB)
-    assert sorted(launched) == list(every)
+    Scratch(graph, torch.device("cpu"), "torch", 64 * MIB).compile(every)
+    assert launched == list(every)
     launched.clear()
-    compile_together(graph, every, torch.device("cpu"), "torch", 64 * KIB)
+    Scratch(graph, torch.device("cpu"), "torch", 4 * KIB).compile(every)
     assert 0 < len(launched) < len(every)
 
 
@@ -166,7 +166,6 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[int,
     monkeypatch.setattr(Scratch, "row_counts", lambda _, pass_: (pass_.unit,))
     monkeypatch.setattr(profiler, "measure_link", lambda *_: Link(1.0, 1.0, 1.0, 1.0, 0.0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "CPU")
-    monkeypatch.setattr(profiler.os, "cpu_count", lambda: 1)
     return found
 
 

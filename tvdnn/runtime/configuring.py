@@ -12,7 +12,8 @@ from ..kernels.candidates import candidates
 from ..kernels.configurations import Asked
 from ..planner.costs import Costs
 from ..planner.tuned import RULES, Configuration
-from .profiler import SCRATCH_NBYTES, Scratch, launch_together, signature
+from .compiling import compiling
+from .profiler import SCRATCH_NBYTES, Scratch, signature
 
 SHARE: Final = 0.9  # of a step's compute time, by the passes whose launches are worth it
 ROUNDS: Final = 2  # of measurements of a rule and a candidate in turn, of which the least count
@@ -34,8 +35,8 @@ class Configuring:
     def __init__(
         self, graph: Graph, device: torch.device, kernels: str, limit: int = SCRATCH_NBYTES
     ) -> None:
-        self._graph, self._device, self._kernels, self._limit = graph, device, kernels, limit
-        self._scratch = self._make_scratch()
+        self._graph, self._device = graph, device
+        self._scratch = Scratch(graph, device, kernels, limit)
         self._ready: str | None = None
         self._expected: tuple[torch.Tensor, ...] = ()
 
@@ -89,13 +90,10 @@ class Configuring:
 
     def _prepare(self, each: Configurable) -> None:
         """Compile all candidates side by side, and keep what the rule leaves."""
-
-        def launch(scratch: Scratch, configuration: Configuration) -> None:
-            scratch.configurations.table = {each.key: configuration}
-            scratch.try_out(each.pass_index)
-
-        launches = [lambda scratch, c=c: launch(scratch, c) for c in each.candidates]
-        launch_together(launches, self._make_scratch, self._device)
+        with compiling(self._device):
+            for configuration in each.candidates:
+                self._scratch.configurations.table = {each.key: configuration}
+                self._scratch.try_out(each.pass_index)
         self._scratch.configurations.table = RULES
         index = each.pass_index
         self._expected = self._scratch.results(index, self._rows(index))
@@ -113,6 +111,3 @@ class Configuring:
 
     def _rows(self, index: int) -> int:
         return max(self._scratch.row_counts(self._graph.passes[index]))
-
-    def _make_scratch(self, threads: int = 1) -> Scratch:
-        return Scratch(self._graph, self._device, self._kernels, self._limit // threads)

@@ -1,19 +1,14 @@
 """The profiler: seconds of each pass on the present GPU and the link's rates, cached on disk."""
 
 import json
-import os
 import platform
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
-from contextvars import Context, copy_context
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from itertools import product
 from statistics import median
 
 import torch
-from triton import AsyncCompileMode
 
 from ..graph import RUN_CHUNKS, Graph, Param, Pass, Use, section_rows
 from ..kernels.configurations import Configurations
@@ -25,6 +20,7 @@ from ..planner.tuned import ENGINE, RULES, Table
 from ..units import GIB
 from .binding import Call, Tensors, bind_step
 from .cache import cache_file, sources, write_whole
+from .compiling import compiling
 from .kernels import kernel_set
 from .link import measure_link, timed
 from .memory import Memory
@@ -33,12 +29,10 @@ REPEATS = 8  # launches captured together: each one's share of the graph's own s
 CACHES = 2  # of bytes in turn, of which a last-level cache that holds one keeps none
 REPLAYS = 5
 SCRATCH_NBYTES = 3 * GIB
-COMPILE_THREADS = 12
 OPTIMIZER_SETTING = 0.5  # each of them: updates show in parameters, and stay finite
 SEED = 0  # of random numbers: those of a pass are the same each time
 Samples = dict[str, tuple[tuple[int, float], ...]]
 Rows = tuple[str, int, int]  # buffer, start, stop
-Launch = Callable[["Scratch"], None]
 
 
 def profile(
@@ -62,8 +56,8 @@ def profile(
     most = SCRATCH_NBYTES if limit is None else min(limit, SCRATCH_NBYTES)
     keys = [signature(graph, pass_) for pass_ in graph.passes]
     new = {k: index for index, k in enumerate(keys) if cache.find(k, configurations) is None}
-    compile_together(graph, list(new.values()), device, kernels, most, configurations)
     scratch = Scratch(graph, device, kernels, most, configurations)
+    scratch.compile(new.values())
     for index, (pass_, key) in enumerate(zip(graph.passes, keys, strict=True)):
         found = cache.find(key, configurations)
         if found is None:
@@ -79,56 +73,6 @@ def profile(
         cache.links[copies] = measure_link(device, copies)
     cache.save()
     return Profile(torch.cuda.get_device_name(device), cache.links[copies], samples)
-
-
-def compile_together(
-    graph: Graph,
-    indices: Sequence[int],
-    device: torch.device,
-    kernels: str,
-    limit: int,
-    configurations: Table = RULES,
-) -> None:
-    """Launch passes once, side by side, on their fewest rows.
-
-    Kernels compile when they are first launched, each on one core: those of ResNet-50 take 45 s one
-    after the other. Passes that find no room in their thread's share of `limit` are left out.
-    """
-
-    def launch(index: int) -> Launch:
-        return lambda scratch: scratch.try_out(index)
-
-    launch_together(
-        [launch(index) for index in indices],
-        lambda threads: Scratch(graph, device, kernels, limit // threads, configurations),
-        device,
-    )
-
-
-def launch_together(
-    launches: Sequence[Launch], make: Callable[[int], "Scratch"], device: torch.device
-) -> None:
-    """Run launches side by side, each thread's on the scratch made for one of so many.
-
-    A kernel that several of them need is compiled once: twelve threads that each did compiled the
-    54 of DenseNet-121 88 times. What fails is left to who launches it by itself.
-    """
-    threads = min(COMPILE_THREADS, os.cpu_count() or 1)
-    local = threading.local()
-
-    def run(context: Context, launch: Launch) -> None:
-        if not hasattr(local, "scratch"):
-            local.scratch = make(threads)
-        on_device = torch.cuda.device(device) if device.type == "cuda" else nullcontext()
-        with on_device, suppress(Exception):
-            context.run(launch, local.scratch)
-
-    with (
-        ThreadPoolExecutor(threads) as compilers,
-        ThreadPoolExecutor(threads) as pool,
-        AsyncCompileMode(compilers, ignore_errors=True),
-    ):
-        list(pool.map(run, [copy_context() for _ in launches], launches))
 
 
 def signature(graph: Graph, pass_: Pass) -> str:
@@ -194,12 +138,19 @@ class Scratch:
         fits = [rows for rows in sorted(wanted) if self._nbytes(pass_, rows) <= room]
         return tuple(fits or [min(wanted)])
 
+    def compile(self, indices: Iterable[int]) -> None:
+        """Compile the kernels of passes side by side, but for those whose rows find no room."""
+        with compiling(self._device):
+            for index in indices:
+                self.try_out(index)
+
     def try_out(self, index: int) -> None:
-        """Launch pass `index` once on its fewest rows, if these fit."""
+        """Launch pass `index` on its fewest rows, if these fit. What fails is left to others."""
         pass_ = self._graph.passes[index]
         rows = self.row_counts(pass_)[0]
         if self._nbytes(pass_, rows) + self._stand_ins_nbytes(pass_) <= self._limit:
-            self.call(index, rows)()
+            with suppress(Exception):
+                self.call(index, rows)()
 
     def measure(self, index: int, rows: int) -> float:
         """Median seconds of one launch of pass `index` over `rows` rows, as in a step.

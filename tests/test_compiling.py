@@ -1,0 +1,92 @@
+"""Kernels that compile side by side: none runs before, and what fails stays as it was."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from triton.runtime import _async_compile
+
+from tvdnn.runtime.compiling import compiling
+
+CPU = torch.device("cpu")
+ON_ITS_OWN = """
+import torch
+from triton import knobs
+from triton.runtime import driver
+from tests.offline import OfflineDriver, compiled_kernels
+from tvdnn.kernels.activation import relu
+from tvdnn.runtime.compiling import compiling
+
+driver.set_active(OfflineDriver(90))
+cached = []
+knobs.compilation.listener = lambda *, cache_hit, **_: cached.append(cache_hit)
+x = torch.empty(1 << 16, device="meta")
+with compiling(torch.device("cpu")):
+    for _ in range(2):
+        relu(x, x)
+    assert not cached
+assert cached == [False], cached
+with compiled_kernels() as kernels:
+    relu(x, x)
+assert cached == [False], cached
+assert all(each.kernel.metadata.target.arch == 90 for each in kernels), kernels
+"""
+
+
+def test_launches_within_do_not_run_and_their_kernels_are_ready_behind(tmp_path: Path) -> None:
+    """With Triton's compiler, for a GPU that is not there, apart from the interpreter."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-c", ON_ITS_OWN],
+        env=environment | {"TRITON_CACHE_DIR": str(tmp_path)},
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_kernel_that_many_launch_is_compiled_once() -> None:
+    compiled, ready = list[str](), list[str]()
+    with compiling(CPU):
+        for name in "abab":
+            ask(name, lambda name=name: compiled.append(name) or name, ready.append)
+        assert not compiled
+    assert sorted(compiled) == sorted(ready) == ["a", "b"]
+
+
+def test_what_fails_to_compile_is_left_to_who_launches_it() -> None:
+    ready = list[str]()
+    with compiling(CPU):
+        ask("fails", lambda: 1 // 0, ready.append)
+        ask("compiles", lambda: "kernel", ready.append)
+    assert ready == ["kernel"]
+
+
+def test_nothing_compiles_behind_an_interrupt_and_launches_run_again() -> None:
+    compiled = list[str]()
+
+    def interrupted() -> None:
+        with compiling(CPU):
+            ask("a", lambda: compiled.append("a"), lambda _: None)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert not compiled
+    assert _async_compile.active_mode.get() is None
+
+
+def ask(name: str, compile_: Callable[[], Any], finalize: Callable[[Any], None]) -> None:
+    """As a launch of a kernel that is not compiled does."""
+    mode = _async_compile.active_mode.get()
+    assert mode is not None
+    kernel = mode.submit(name, compile_, finalize)
+    assert not hasattr(kernel, "result")  # for which a launch would wait
+    metadata = kernel.launch_metadata((1,), 0)
+    kernel.run(1, 1, 1, 0, kernel.function, kernel.packed_metadata, metadata, None, None)
