@@ -1,6 +1,7 @@
 """The profiler's launches: every pass of every kind of step runs on its stand-ins."""
 
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -131,23 +132,36 @@ def test_products_are_measured_on_what_tf32_holds(bound: list[tuple[Step, Memory
         assert values.count_nonzero() == values.numel()
 
 
-def test_each_pass_is_launched_once_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for those whose fewest rows find no room."""
+def test_each_launch_that_is_measured_is_made_once_to_compile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph = expand(network(), Settings("fp32", 16 * KIB, optimizer=SGD()))
+    made, launched = list[tuple[int, int, int]](), list[tuple[int, int, int]]()
+
+    def turns(_: Scratch, index: int, rows: int) -> tuple[Call, ...]:
+        made.extend(each := [(index, rows, turn) for turn in range(2)])
+        return tuple(partial(launched.append, one) for one in each)
+
+    monkeypatch.setattr(Scratch, "turns", turns)
+    scratch = Scratch(graph, torch.device("cpu"), "torch", 64 * MIB)
+    scratch.compile(range(len(graph.passes)))
+    counts = [(index, scratch.row_counts(each)) for index, each in enumerate(graph.passes)]
+    assert launched == made
+    assert {each[:2] for each in made} == {(i, rows) for i, found in counts for rows in found}
+
+
+def test_a_pass_that_fails_leaves_others_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = expand(network(), Settings("fp32", 16 * KIB, optimizer=SGD()))
     launched = list[int]()
-    call = Scratch.call
 
-    def counted(self: Scratch, index: int, rows: int) -> Call:
-        launched.append(index)
-        return call(self, index, rows)
+    def turns(_: Scratch, index: int, rows: int) -> tuple[Call, ...]:
+        if index == 1:
+            raise RuntimeError("out of memory")
+        return (partial(launched.append, index),)
 
-    monkeypatch.setattr(Scratch, "call", counted)
-    every = range(len(graph.passes))
-    Scratch(graph, torch.device("cpu"), "torch", 64 * MIB).compile(every)
-    assert launched == list(every)
-    launched.clear()
-    Scratch(graph, torch.device("cpu"), "torch", 4 * KIB).compile(every)
-    assert 0 < len(launched) < len(every)
+    monkeypatch.setattr(Scratch, "turns", turns)
+    Scratch(graph, torch.device("cpu"), "torch", 64 * MIB).compile(range(3))
+    assert {0, 2} == set(launched)
 
 
 @pytest.fixture

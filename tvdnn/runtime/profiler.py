@@ -139,18 +139,21 @@ class Scratch:
         return tuple(fits or [min(wanted)])
 
     def compile(self, indices: Iterable[int]) -> None:
-        """Compile the kernels of passes side by side, but for those whose rows find no room."""
+        """Compile the kernels of passes side by side."""
         with compiling(self._device):
             for index in indices:
                 self.try_out(index)
 
     def try_out(self, index: int) -> None:
-        """Launch pass `index` on its fewest rows, if these fit. What fails is left to others."""
-        pass_ = self._graph.passes[index]
-        rows = self.row_counts(pass_)[0]
-        if self._nbytes(pass_, rows) + self._stand_ins_nbytes(pass_) <= self._limit:
-            with suppress(Exception):
-                self.call(index, rows)()
+        """Launch pass `index` as it is measured, each turn once. What fails is left to others.
+
+        The first launch over a map's samples may run another kernel than those behind it: it sets
+        the gradients that they add to.
+        """
+        with suppress(Exception):
+            for rows in self.row_counts(self._graph.passes[index]):
+                for call in self.turns(index, rows):
+                    call()
 
     def measure(self, index: int, rows: int) -> float:
         """Median seconds of one launch of pass `index` over `rows` rows, as in a step.
