@@ -34,10 +34,10 @@ def write_whole(path: Path, data: Any) -> None:
 
 
 @cache
-def sources() -> str:
-    """A short hash of the kernels' sources."""
+def sources(*beside: Path) -> str:
+    """A short hash of the kernels' sources, and of files beside them."""
     digest = hashlib.sha256()
-    for path in _kernel_files():
+    for path in (*_kernel_files(), *beside):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 

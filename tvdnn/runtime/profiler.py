@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from itertools import product
+from pathlib import Path
 from statistics import median
 
 import torch
@@ -315,14 +316,15 @@ def cache_nbytes(device: torch.device) -> int:
 
 
 class _Cache:
-    """Measurements on disk, one file per GPU, versions and kernel sources.
+    """Measurements on disk, one file per GPU, versions, kernels and how they are measured.
 
     Of each pass it knows the launches that asked for configurations: only theirs tell its
     measurements apart.
     """
 
     def __init__(self, device: torch.device, kernels: str) -> None:
-        parts = (kernels, sources(), platform.machine())
+        here = Path(__file__)
+        parts = (kernels, sources(here, here.with_name("link.py")), platform.machine())
         self._path = cache_file("profile", torch.cuda.get_device_name(device), *parts)
         stored = json.loads(self._path.read_text()) if self._path.exists() else {}
         samples = stored.get("samples", {})
