@@ -77,7 +77,8 @@ def main() -> None:
     title = f"Errors against float64, {options.dtype}"
     note = (
         f"Ours over torch eager's in the same type: RMS of the losses' errors over {STEPS} steps"
-        f" and at most {LOSSES_SEEDS} seeds, relative RMS of each gradient of the first over all."
+        f" and at most {LOSSES_SEEDS} seeds, relative RMS of each gradient of the first step over"
+        " all."
     )
     document = {"title": title, "note": note, "environment": environment(), "rows": rows}
     options.output.write_text(json.dumps(document, indent=1) + "\n")

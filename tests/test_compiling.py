@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,21 @@ def test_nothing_compiles_behind_an_interrupt_and_launches_run_again() -> None:
         interrupted()
     assert not compiled
     assert _async_compile.active_mode.get() is None
+
+
+def test_kernels_are_loaded_on_the_present_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    present, loaded = threading.local(), list[int]()
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda index: setattr(present, "index", index))
+
+    class Kernel:
+        def _init_handles(self) -> None:
+            loaded.append(present.index)
+
+    with compiling(torch.device("cuda")):
+        ask("a", Kernel, lambda _: None)
+        assert not loaded
+    assert loaded == [3]
 
 
 def ask(name: str, compile_: Callable[[], Any], finalize: Callable[[Any], None]) -> None:

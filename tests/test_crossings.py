@@ -1,4 +1,4 @@
-"""Crossings: by them and the order of lanes no step runs before what it waits for."""
+"""Crossings: by them and the order of lanes no step runs before what it waits for; windows."""
 
 import random
 
@@ -9,6 +9,8 @@ from tests.simulated import planned
 from tvdnn.graph import Graph
 from tvdnn.ops import Settings, expand
 from tvdnn.planner.schedule import Lane, Schedule
+from tvdnn.planner.simulate import COPY_LANES
+from tvdnn.runtime import cuda
 from tvdnn.runtime.crossings import crossings
 
 
@@ -64,3 +66,22 @@ def test_no_lane_waits_for_what_it_knows(graph: Graph) -> None:
 def test_a_plan_without_copies_has_none(graph: Graph) -> None:
     steps = planned(graph, "keep", None).steps
     assert not any(crossings(steps, 0, len(steps)).values())
+
+
+@pytest.mark.parametrize("most", [1, 3, 1000])
+def test_windows_are_of_few_copies_and_as_long_as_these_allow(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(cuda, "WINDOW_COPIES", most)
+    steps = planned(graph, "vdnn-all", None).steps
+    first, end = len(steps) // 4, len(steps)
+    windows = list(cuda.windows_of(steps, first, end))
+    assert [index for window in windows for index in window] == list(range(first, end))
+
+    def copies(window: range) -> int:
+        return max(sum(steps[index].lane is lane for index in window) for lane in COPY_LANES)
+
+    assert copies(range(first, end)) > 3
+    assert all(copies(window) <= most for window in windows)
+    longer = (range(window.start, window.stop + 1) for window in windows[:-1])
+    assert all(copies(window) > most for window in longer)

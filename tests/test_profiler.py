@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from triton.runtime import _async_compile
 
 from tests.networks import NetworkMaker
 from tvdnn.graph import Graph, Network
@@ -20,6 +21,7 @@ from tvdnn.planner.schedule import Step
 from tvdnn.planner.tuned import Table
 from tvdnn.runtime import profiler
 from tvdnn.runtime.binding import Call, Memory
+from tvdnn.runtime.cache import sources
 from tvdnn.runtime.configuring import Configurable, Configuring
 from tvdnn.runtime.profiler import Scratch, profile
 from tvdnn.units import KIB, MIB
@@ -135,19 +137,27 @@ def test_products_are_measured_on_what_tf32_holds(bound: list[tuple[Step, Memory
 def test_each_launch_that_is_measured_is_made_once_to_compile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Where it does not run, but for those of torch's operations."""
     graph = expand(network(), Settings("fp32", 16 * KIB, optimizer=SGD()))
+    torchs = graph.passes[0].op
+    ops = {**graph.ops, torchs: replace(graph.ops[torchs], kind="opaque")}
+    graph = replace(graph, ops=ops)
     made, launched = list[tuple[int, int, int]](), list[tuple[int, int, int]]()
 
     def turns(_: Scratch, index: int, rows: int) -> tuple[Call, ...]:
+        assert _async_compile.active_mode.get() is not None
         made.extend(each := [(index, rows, turn) for turn in range(2)])
         return tuple(partial(launched.append, one) for one in each)
 
     monkeypatch.setattr(Scratch, "turns", turns)
     scratch = Scratch(graph, torch.device("cpu"), "torch", 64 * MIB)
     scratch.compile(range(len(graph.passes)))
-    counts = [(index, scratch.row_counts(each)) for index, each in enumerate(graph.passes)]
+    passes = [(i, each) for i, each in enumerate(graph.passes) if each.op != torchs]
+    assert len(passes) < len(graph.passes)
     assert launched == made
-    assert {each[:2] for each in made} == {(i, rows) for i, found in counts for rows in found}
+    assert {each[:2] for each in made} == {
+        (i, rows) for i, each in passes for rows in scratch.row_counts(each)
+    }
 
 
 def test_a_pass_that_fails_leaves_others_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +171,16 @@ def test_a_pass_that_fails_leaves_others_to_compile(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(Scratch, "turns", turns)
     Scratch(graph, torch.device("cpu"), "torch", 64 * MIB).compile(range(3))
-    assert {0, 2} == set(launched)
+    assert set(launched) == {0, 2}
+
+
+def test_a_profile_on_disk_is_known_by_how_it_was_measured(tmp_path: Path) -> None:
+    method = tmp_path / "profiler.py"
+    method.write_text("REPLAYS = 5")
+    before = sources(method)
+    sources.cache_clear()
+    method.write_text("REPLAYS = 3")
+    assert len({before, sources(method), sources()}) == 3
 
 
 @pytest.fixture

@@ -90,13 +90,13 @@ class Configuring:
 
     def _prepare(self, each: Configurable) -> None:
         """Compile all candidates side by side, and keep what the rule leaves."""
+        index, rows = each.pass_index, self._rows(each.pass_index)
         with compiling(self._device):
             for configuration in each.candidates:
                 self._scratch.configurations.table = {each.key: configuration}
-                self._scratch.try_out(each.pass_index)
+                self._scratch.try_out(index, [rows])
         self._scratch.configurations.table = RULES
-        index = each.pass_index
-        self._expected = self._scratch.results(index, self._rows(index))
+        self._expected = self._scratch.results(index, rows)
         self._ready = each.key
 
     def _agrees(self, index: int, rows: int, own: Mapping[str, Configuration]) -> bool:

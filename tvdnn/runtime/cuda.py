@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import torch
 
-from ..planner.schedule import Lane, Schedule
+from ..planner.schedule import Lane, Schedule, Step
 from ..planner.simulate import COPY_LANES
 from ..planner.timeline import Span, Timeline, copy_waits
 from .binding import Call, Lap
@@ -17,7 +17,7 @@ from .interrupts import uninterrupted
 from .lanes import lanes_of, only_kernels
 
 MAX_DELAY_CYCLES = 2_000_000  # about a millisecond on an H200
-WINDOW_COPIES = 150  # most of a lane: with waits, and events of a timeline, up to 900 operations
+WINDOW_COPIES = 120  # most of a lane: with waits, events and delays up to 840 operations
 
 Graphs: TypeAlias = Mapping[Lane, torch.cuda.CUDAGraph]
 
@@ -30,10 +30,13 @@ class CudaExecutor:
     lane (H200, 2026-11-23). One graph it is where the streams are not apart, and where a launch
     copies or clears memory by what may be a queue that lanes share.
 
-    A queue of copies that waits takes some 1,000 operations before the host waits too; one of
-    kernels took 16,000. So graphs are of a window of steps with few enough copies, and its launches
-    are issued last. The host waits until those of the window before have ended (`Lanes.issue`):
-    most steps are one window, beside which it prepares the next batch.
+    A queue of copies that waits takes some 1,000 operations before the host waits too, one of
+    kernels took 16,000 (H200, driver 580). So graphs are of a window of steps with few enough
+    copies, and its launches are issued last: more copies may be queued, but those of windows
+    before wait for nothing that is not issued. Before each window the host waits until the
+    launches of the one before have ended (`Lanes.wait`). Then nothing that another thread may wait
+    for, with the driver's locks in hand, waits for the host. Most steps are one window, beside
+    which it prepares the next batch.
 
     Copies are the copy engines', let go behind launches. Kernels that store to pinned memory
     themselves reach 52 of the engines' 55 GB/s, but 58 of their 100 where both ways are busy. One
@@ -141,7 +144,7 @@ class CudaExecutor:
         steps = self._schedule.steps
         awaited = crossings(steps, first, end)
         told = {count for counts in awaited.values() for count in counts.values()}
-        for window in self._windows(first, end):
+        for window in windows_of(steps, first, end):
             graphs: dict[Lane, torch.cuda.CUDAGraph] = {}
             for lane in Lane:
                 own = [index for index in window if steps[index].lane is lane]
@@ -157,18 +160,6 @@ class CudaExecutor:
                     if reached:
                         self._lanes.meet(lane, reached, {})
             yield graphs
-
-    def _windows(self, first: int, end: int) -> Iterator[range]:
-        """The steps in parts, each with as many copies as a lane's queue takes while it waits."""
-        begin, copies = first, Counter[Lane]()
-        for index in range(first, end):
-            lane = self._schedule.steps[index].lane
-            if lane in COPY_LANES and copies[lane] == WINDOW_COPIES:
-                yield range(begin, index)
-                begin, copies = index, Counter()
-            copies[lane] += 1
-        if begin < end:
-            yield range(begin, end)
 
     @contextmanager
     def _capturing(self, lane: Lane) -> Iterator[torch.cuda.CUDAGraph]:
@@ -189,11 +180,13 @@ class CudaExecutor:
             return
         current = torch.cuda.current_stream(self._device)
         streams = self._lanes.streams
+        self._lanes.wait()
         with uninterrupted(), self._lanes.lock:  # else a lane would wait for what never comes
             self._lanes.reset()
             for stream in streams.values():
                 stream.wait_stream(current)
             for graphs in windows:
+                self._lanes.wait()
                 for lane in (*COPY_LANES, Lane.COMPUTE):
                     if lane in graphs:
                         self._lanes.issue(graphs[lane], lane)
@@ -236,6 +229,21 @@ class CudaExecutor:
         call()
         if events:
             events[2 * number + 1].record()
+
+
+def windows_of(steps: Sequence[Step], first: int, end: int) -> Iterator[range]:
+    """Steps [first, end) in parts of at most `WINDOW_COPIES` copies on each lane."""
+    begin, copies = first, Counter[Lane]()
+    for index in range(first, end):
+        lane = steps[index].lane
+        if lane not in COPY_LANES:
+            continue
+        if copies[lane] == WINDOW_COPIES:
+            yield range(begin, index)
+            begin, copies = index, Counter()
+        copies[lane] += 1
+    if begin < end:
+        yield range(begin, end)
 
 
 def _is_one(windows: Sequence[Graphs]) -> bool:

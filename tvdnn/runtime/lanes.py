@@ -69,19 +69,20 @@ class Lanes:
         stream = self.streams[lane].cuda_stream
         _checked(_driver().cuGraphUpload(graph.raw_cuda_graph_exec(), stream))
 
-    def issue(self, graph: torch.cuda.CUDAGraph, lane: Lane) -> None:
-        """Replay a graph on the lane's stream; one of launches once the one before has ended.
+    def wait(self) -> None:
+        """Wait until the launches issued last have ended, behind which no others may be queued.
 
-        While one is queued behind another, copies get 50 to 52 of the link's 55 GB/s, either way,
-        whatever the launches do, and be it of the next step: ResNet-50(256) in 9.1 GiB takes
-        44.4 ms a step so, and 41.8 where they are not queued (H200, 2026-11-23).
+        While they are, copies get 50 to 52 of the link's 55 GB/s either way, whatever the launches
+        do, and be they of the next step: ResNet-50(256) in 9.1 GiB takes 44.4 ms a step so, and
+        41.8 where they are not (H200, 2026-11-23).
         """
-        launches = lane is Lane.COMPUTE
-        if launches:
-            self._launched.synchronize()
+        self._launched.synchronize()
+
+    def issue(self, graph: torch.cuda.CUDAGraph, lane: Lane) -> None:
+        """Replay a graph on the lane's stream."""
         with torch.cuda.stream(self.streams[lane]):
             graph.replay()
-            if launches:
+            if lane is Lane.COMPUTE:
                 self._launched.record()
 
     def _address(self, lane: Lane) -> int:

@@ -140,19 +140,24 @@ class Scratch:
         return tuple(fits or [min(wanted)])
 
     def compile(self, indices: Iterable[int]) -> None:
-        """Compile the kernels of passes side by side."""
+        """Compile the kernels of passes side by side, but for those of torch's operations.
+
+        These may have kernels that tune themselves, or addresses that others of theirs find.
+        """
         with compiling(self._device):
             for index in indices:
-                self.try_out(index)
+                pass_ = self._graph.passes[index]
+                if self._graph.ops[pass_.op].kind != "opaque":
+                    self.try_out(index, self.row_counts(pass_))
 
-    def try_out(self, index: int) -> None:
-        """Launch pass `index` as it is measured, each turn once. What fails is left to others.
+    def try_out(self, index: int, counts: Iterable[int]) -> None:
+        """Launch pass `index` over so many rows each, as it is measured, every turn once.
 
-        The first launch over a map's samples may run another kernel than those behind it: it sets
-        the gradients that they add to.
+        What fails is left to others. The first launch over a map's samples may run another kernel
+        than those behind it: it sets the gradients that they add to.
         """
         with suppress(Exception):
-            for rows in self.row_counts(self._graph.passes[index]):
+            for rows in counts:
                 for call in self.turns(index, rows):
                     call()
 
@@ -181,12 +186,12 @@ class Scratch:
         captured = torch.cuda.CUDAGraph()
         with torch.cuda.stream(self._stream):
             captured.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            self._latest = captured
             try:
                 for call in launches:
                     call()
             finally:
                 captured.capture_end()
-        self._latest = captured
         return captured
 
     def turns(self, index: int, rows: int) -> tuple[Call, ...]:
