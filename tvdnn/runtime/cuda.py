@@ -12,6 +12,7 @@ from ..planner.schedule import Lane, Schedule, Step
 from ..planner.simulate import COPY_LANES
 from ..planner.timeline import Span, Timeline, copy_waits
 from .binding import Call, Lap
+from .capturing import capturing
 from .crossings import crossings
 from .interrupts import uninterrupted
 from .lanes import lanes_of, only_kernels
@@ -164,12 +165,8 @@ class CudaExecutor:
     @contextmanager
     def _capturing(self, lane: Lane) -> Iterator[torch.cuda.CUDAGraph]:
         graph = torch.cuda.CUDAGraph(keep_graph=True)
-        with torch.cuda.stream(self._lanes.streams[lane]):
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-            try:
-                yield graph
-            finally:
-                graph.capture_end()
+        with capturing(graph, self._lanes.streams[lane], self._pool):
+            yield graph
         graph.instantiate()
         self._lanes.upload(graph, lane)
 
@@ -180,7 +177,7 @@ class CudaExecutor:
             return
         current = torch.cuda.current_stream(self._device)
         streams = self._lanes.streams
-        self._lanes.wait()
+        self._lanes.wait()  # where it can be interrupted
         with uninterrupted(), self._lanes.lock:  # else a lane would wait for what never comes
             self._lanes.reset()
             for stream in streams.values():

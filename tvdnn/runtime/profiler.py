@@ -21,6 +21,7 @@ from ..planner.tuned import ENGINE, RULES, Table
 from ..units import GIB
 from .binding import Call, Tensors, bind_step
 from .cache import cache_file, sources, write_whole
+from .capturing import capturing
 from .compiling import compiling
 from .kernels import kernel_set
 from .link import measure_link, timed
@@ -178,20 +179,15 @@ class Scratch:
         return median(timed(captured.replay) for _ in range(REPLAYS)) / len(launches)
 
     def _captured(self, launches: Iterable[Call]) -> torch.cuda.CUDAGraph:
-        """A graph of launches. `torch.cuda.graph` would free all that torch has cached, each time.
+        """A graph of launches, in a pool of memory with the one before, which is kept as long.
 
-        It shares a pool with the one before, which is kept as long: torch lets no graph into a pool
-        that all have left.
+        Torch lets no graph into a pool that all have left.
         """
         captured = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(self._stream):
-            captured.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        with capturing(captured, self._stream, self._pool):
             self._latest = captured
-            try:
-                for call in launches:
-                    call()
-            finally:
-                captured.capture_end()
+            for call in launches:
+                call()
         return captured
 
     def turns(self, index: int, rows: int) -> tuple[Call, ...]:
