@@ -185,9 +185,9 @@ class Scratch:
         """
         captured = torch.cuda.CUDAGraph()
         with capturing(captured, self._stream, self._pool):
-            self._latest = captured
             for call in launches:
                 call()
+        self._latest = captured
         return captured
 
     def turns(self, index: int, rows: int) -> tuple[Call, ...]:
