@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,8 +13,9 @@ from torch import nn
 
 from tests.running import random_batches
 from tests.simulated import h200
-from tvdnn.cli import main, tune, tuning
+from tvdnn.cli import main, planners, tune, tuning
 from tvdnn.cli.machines import DataSheet
+from tvdnn.cli.planners import Job, Planners
 from tvdnn.cli.request import Request, as_tuned, chosen, make_graph, make_request, network_of
 from tvdnn.cli.tuning import Trial, Tuner
 from tvdnn.engine import Trainer, virtualize
@@ -56,6 +59,7 @@ TRIED = ("--chunk-sizes", "16KiB,32KiB", "--budget", str(BUDGET))
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TVDNN_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(planners, "PROCESSES", 1)
 
 
 class Clocked:
@@ -108,15 +112,16 @@ def guessed(monkeypatch: pytest.MonkeyPatch) -> None:
     By the heuristic, and with a lead of 2.
     """
 
-    def guess(_: Tuner, trial: Trial) -> float:
+    def guess(job: Job) -> float:
         sizes = {4 * KIB: 1.0, 16 * KIB: 1.1, 32 * KIB: 1.2, UNTUNED.default: 1.3}
         policies = {"auto": 0.2, "tvdnn-heuristic": 0.1, "tvdnn-ilp": 0.3}
-        own = sum(size == 2 * KIB for _, size in trial.chunks.classes[:1]) / 10
-        led = {None: 0.2, 2: 0.1}.get(trial.choice.lead, 0.15)
-        way = {"engine": 0.05, "kernel": 0.06}[trial.choice.copies]
-        return sizes[trial.chunks.default] - own + policies[trial.choice.policy] + led + way
+        chunks, choice = job.request.chunks, job.choice
+        own = sum(size == 2 * KIB for _, size in chunks.classes[:1]) / 10
+        led = {None: 0.2, 2: 0.1}.get(choice.lead, 0.15)
+        way = {"engine": 0.05, "kernel": 0.06}[choice.copies]
+        return sizes[chunks.default] - own + policies[choice.policy] + led + way
 
-    monkeypatch.setattr(Tuner, "_simulate_s", guess)
+    monkeypatch.setattr(Job, "seconds", guess)
 
 
 @pytest.fixture
@@ -332,6 +337,18 @@ def test_records_tell_configurations_from_none_tried() -> None:
     del stored["configurations"]
     record.path.write_text(json.dumps(stored))
     assert Record("H200", network_of(lenet()), "fp32").tuned == Tuned(UNTUNED)
+
+
+def test_processes_side_by_side_plan_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = replace(lenet(), chunks=ChunkSizes(16 * KIB))
+    costs = h200(make_graph(request, "auto", lambda *_: None))
+    jobs = [Job(request, Choice(), budget, costs) for budget in (BUDGET, 600_000)]
+    expected = dict(Planners().seconds(jobs))
+    assert [each is None for each in expected.values()] == [False, True]
+    monkeypatch.setattr(planners, "PROCESSES", 2)
+    with closing(Planners()) as two:
+        for _ in range(2):
+            assert dict(two.seconds(jobs)) == expected
 
 
 def test_a_budget_that_nothing_fits_names_the_floor() -> None:

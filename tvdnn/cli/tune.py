@@ -1,6 +1,7 @@
 """`tvdnn tune`: chunk sizes and kernels of a network, and ways to plan it inside budgets, kept."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -73,14 +74,15 @@ def tune(
     budgets = () if budget is None else parse_budgets(budget)
     sizes = CHUNK_SIZES if chunk_sizes is None else _sizes(chunk_sizes)
     console = messages()
-    with stages(console, f"{net}({batch})") as progress:
-        machine = machine_for(hardware, progress)
+    with (
+        stages(console, f"{net}({batch})") as progress,
+        closing(machine_for(hardware, progress)) as machine,
+    ):
         record = Record(machine.hardware, network_of(request), request.dtype)
         if again:
             record.forget()
-        tuner = Tuner(request, machine, record, progress)
-        code = _tune(console, tuner, budgets, sizes)
-        machine.close()
+        with closing(Tuner(request, machine, record, progress)) as tuner:
+            code = _tune(console, tuner, budgets, sizes)
     title = _title(request, machine)
     _show(tuner, title, json_file)
     points = tuple(tuner.curve(budgets))

@@ -18,14 +18,14 @@ from ..errors import InputError
 from ..graph import ChunkSizes, Graph, Kind, map_class
 from ..planner.costs import Costs
 from ..planner.planning import DEFAULT_CHUNK_SIZE, floor_of, make_schedule
-from ..planner.simulate import simulate
 from ..planner.tuned import ENGINE, RULES, Choice, Configuration, Table, Tuned
 from ..report.tuning import CurvePoint, Settled
 from ..runtime.configuring import Configurable
 from ..runtime.record import Record
 from ..units import MIB, Limit, parse_limit
 from .output import StageReport
-from .request import REFUSALS, Request, budget_nbytes, make_graph
+from .planners import Job, Planners
+from .request import REFUSALS, Request, make_graph
 
 CHUNK_SIZES: Final = tuple(MIB << power for power in range(7))
 LEADS: Final = (1, 2, 4, 8, 16, 32)
@@ -99,6 +99,7 @@ class Tuner:
     ) -> None:
         self._request, self._machine = request, machine
         self._record, self._report = record, report
+        self._planners = Planners()
 
     def tune(self, budgets: Sequence[Limit], sizes: Sequence[int] = CHUNK_SIZES) -> Tuned:
         """Settle chunk sizes, by the budgets or by some between, kernels, and a choice a budget.
@@ -155,14 +156,16 @@ class Tuner:
         ends = ABOVE_FLOOR * floor, max(ABOVE_FLOOR * floor, BELOW_KEEP * kept)
         return tuple(dict.fromkeys(int(nbytes) for nbytes in np.linspace(*ends, BUDGETS)))
 
+    def close(self) -> None:
+        """Give back the processes that planned."""
+        self._planners.close()
+
     # Chunk sizes
 
     def _best_chunks(self, budgets: Sequence[Limit], sizes: Sequence[int]) -> ChunkSizes:
         alike = list(dict.fromkeys([*map(ChunkSizes, sizes), UNTUNED]))
-        scores: dict[ChunkSizes, float] = {}
-        for number, chunks in enumerate(alike):
-            self._report("simulating chunk sizes", number / len(alike))
-            scores[chunks] = self._score(chunks, budgets)
+        self._simulate("chunk sizes", [Trial(c, Choice(), b) for c in alike for b in budgets])
+        scores = {chunks: self._score(chunks, budgets) for chunks in alike}
         best = min(scores, key=lambda chunks: scores[chunks])
         if scores[best] == inf:
             self._refuse(UNTUNED, budgets)
@@ -173,15 +176,14 @@ class Tuner:
 
     def _refined(self, best: ChunkSizes, best_score: float, budgets: Sequence[Limit]) -> ChunkSizes:
         """`best`, with another size for each class of maps whose steps take less by it."""
-        classes = self._classes(best)
-        for number, each in enumerate(classes):
-            self._report("simulating map classes", number / len(classes))
-            for size in (best.default // 2, best.default * 2):
-                chunks = ChunkSizes(best.default, (*best.classes, (each, size)))
-                score = self._score(chunks, budgets)
-                if score < (1 - LITTLE) * best_score:
-                    best, best_score = chunks, score
-                    break
+        for each in self._classes(best):
+            sizes = best.default // 2, best.default * 2
+            other = [ChunkSizes(best.default, (*best.classes, (each, size))) for size in sizes]
+            self._simulate("map classes", [Trial(c, Choice(), b) for c in other for b in budgets])
+            scores = {chunks: self._score(chunks, budgets) for chunks in other}
+            least = min(other, key=lambda chunks: scores[chunks])
+            if scores[least] < (1 - LITTLE) * best_score:
+                best, best_score = least, scores[least]
         return best
 
     def _classes(self, chunks: ChunkSizes) -> list[int]:
@@ -277,11 +279,9 @@ class Tuner:
     def _tried(
         self, chunks: ChunkSizes, budget: Limit, choices: Iterable[Choice]
     ) -> dict[Choice, float]:
-        found = {}
-        for number, choice in enumerate(every := list(choices)):
-            self._report("simulating choices", number / len(every))
-            found[choice] = self._seconds(self._trial(chunks, choice, budget))
-        return found
+        trials = {choice: self._trial(chunks, choice, budget) for choice in choices}
+        self._simulate("choices", list(trials.values()))
+        return {choice: self._seconds(trial) for choice, trial in trials.items()}
 
     # Trials
 
@@ -292,41 +292,42 @@ class Tuner:
         return Trial(chunks, choice, budget, measured, bool(self._record.tuned.configurations))
 
     def _seconds(self, trial: Trial) -> float:
-        """What the trial takes, from the record or tried now; infinite where it does not fit."""
+        """What the trial takes, from the record or measured now; infinite where it does not fit."""
         if trial.name not in self._record.trials:
-            self._record.add_trial(trial.name, self._try(trial))
+            self._record.add_trial(trial.name, self._measure(trial))
         found = self._record.trials[trial.name]
         return inf if found is None else found
 
-    def _try(self, trial: Trial) -> float | None:
+    def _measure(self, trial: Trial) -> float | None:
         request = replace(self._request, chunks=trial.chunks)
         try:
-            if trial.measured:
-                return self._machine.measured_s(request, trial.choice, trial.budget)
-            return self._simulate_s(trial)
+            return self._machine.measured_s(request, trial.choice, trial.budget)
         except REFUSALS:
             return None
+
+    def _simulate(self, what: str, trials: Sequence[Trial]) -> None:
+        """Have the record know what the trials take as simulated."""
+        new = [trial for trial in trials if trial.name not in self._record.trials]
+        if not new:
+            return
+        self._report(f"simulating {what}", 0.0)
+        found = self._planners.seconds([self._job(trial) for trial in new])
+        for done, (number, seconds) in enumerate(found, 1):
+            self._record.add_trial(new[number].name, seconds)
+            self._report(f"simulating {what}", done / len(new))
+
+    def _job(self, trial: Trial) -> Job:
+        graph = self._graph(trial.chunks, trial.budget)
+        settled = self._record.tuned.configurations if trial.configured else None
+        costs = self._machine.costs(graph, trial.choice.copies, settled or RULES)
+        request = replace(self._request, chunks=trial.chunks)
+        return Job(request, trial.choice, trial.budget, costs)
 
     def _refuse(self, chunks: ChunkSizes, budgets: Sequence[Limit]) -> NoReturn:
         """Say why nothing fits one of the budgets."""
         for budget in budgets:
-            self._simulate_s(Trial(chunks, Choice(), budget))
+            self._job(Trial(chunks, Choice(), budget)).seconds()
         raise InputError("no chunk size has a plan inside all of these budgets; tune them apart")
-
-    def _simulate_s(self, trial: Trial) -> float:
-        choice = trial.choice
-        graph = self._graph(trial.chunks, trial.budget)
-        settled = self._record.tuned.configurations if trial.configured else None
-        costs = self._machine.costs(graph, choice.copies, settled or RULES)
-        schedule = make_schedule(
-            graph,
-            costs,
-            policy=choice.policy,
-            budget=budget_nbytes(trial.budget, graph, costs, choice.policy),
-            host_budget=self._request.host_budget,
-            lead=choice.lead,
-        )
-        return simulate(schedule, costs).step_s
 
     def _graph(self, chunks: ChunkSizes, budget: Limit = None) -> Graph:
         request = replace(self._request, chunks=chunks)

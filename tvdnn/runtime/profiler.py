@@ -24,12 +24,16 @@ from .cache import cache_file, sources, write_whole
 from .capturing import capturing
 from .compiling import compiling
 from .kernels import kernel_set
-from .link import measure_link, timed
+from .link import measure_link
 from .memory import Memory
 
 REPEATS = 8  # launches captured together: each one's share of the graph's own start is small
 CACHES = 2  # of bytes in turn, of which a last-level cache that holds one keeps none
 REPLAYS = 5
+# Between two launches of a step, beyond what is between those of one pass: a step's passes added up
+# came to 0.47 us a launch too little for DenseNet-121 and ResNet-50, 0.67 for GoogLeNet (H200,
+# 2026-11-23).
+APART_S = 0.5e-6
 SCRATCH_NBYTES = 3 * GIB
 OPTIMIZER_SETTING = 0.5  # each of them: updates show in parameters, and stay finite
 SEED = 0  # of random numbers: those of a pass are the same each time
@@ -173,10 +177,17 @@ class Scratch:
         for call in calls:
             call()
         launches = calls * -(-REPEATS // len(calls))
+        begin, end = (torch.cuda.Event(enable_timing=True, external=True) for _ in range(2))
         torch.cuda.synchronize(self._device)
-        captured = self._captured(launches)
-        captured.replay()
-        return median(timed(captured.replay) for _ in range(REPLAYS)) / len(launches)
+        captured = self._captured((begin.record, *launches, end.record))
+
+        def seconds() -> float:
+            captured.replay()
+            torch.cuda.synchronize(self._device)
+            return float(begin.elapsed_time(end)) / 1e3
+
+        seconds()
+        return median(seconds() for _ in range(REPLAYS)) / len(launches) + APART_S
 
     def _captured(self, launches: Iterable[Call]) -> torch.cuda.CUDAGraph:
         """A graph of launches, in a pool of memory with the one before, which is kept as long.
