@@ -240,6 +240,7 @@ def test_launches_worth_it_are_tried_and_refused(
     each = next(each for each in configuring.worth(costs) if each.key.startswith("pointer"))
     assert graph.passes[each.pass_index].params
     assert {"num_stages": 3} in each.candidates
+    configuring.compile([each])
     assert configuring.share(each, {"num_stages": 3}) == 0.5
     assert configuring.share(each, {"num_stages": 4}) == 1.0
     assert configuring.share(each, {"out_channels": 3}) is None  # no power of two

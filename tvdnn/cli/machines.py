@@ -86,7 +86,10 @@ class PresentGpu:
     def configurable(self, graph: Graph) -> Sequence[Configurable]:
         costs = self.costs(graph, ENGINE)
         self._configuring = Configuring(graph, self._device.device, self._kernels)
-        return self._configuring.worth(costs)
+        found = self._configuring.worth(costs)
+        self._report("compiling kernels", 0.0)
+        self._configuring.compile(found)
+        return found
 
     def share(self, each: Configurable, configuration: Configuration) -> float | None:
         assert self._configuring is not None

@@ -1,6 +1,6 @@
 """Launches of a step that may be configured, and what they take as their candidates have it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -49,14 +49,23 @@ class Configuring:
                     found[key] = Configurable(key, index, tuple(tried))
         return tuple(found.values())
 
+    def compile(self, every: Iterable[Configurable]) -> None:
+        """Compile the candidates of launches, all side by side."""
+        with compiling(self._device):
+            for each in every:
+                for configuration in each.candidates:
+                    self._scratch.configurations.table = {each.key: configuration}
+                    self._scratch.try_out(each.pass_index, [self._rows(each.pass_index)])
+
     def share(self, each: Configurable, configuration: Configuration) -> float | None:
         """The share of the time by its rule that a launch's pass takes as configured.
 
         None for a configuration that does not run, or whose results have other bits.
         """
-        if self._ready != each.key:
-            self._prepare(each)
         index, rows = each.pass_index, self._rows(each.pass_index)
+        if self._ready != each.key:
+            self._scratch.configurations.table = RULES
+            self._expected, self._ready = self._scratch.results(index, rows), each.key
         own = {each.key: configuration}
         try:
             if not self._agrees(index, rows, own):
@@ -87,17 +96,6 @@ class Configuring:
         self._scratch.configurations.asked.clear()
         self._scratch.call(index, self._rows(index))()
         return dict(self._scratch.configurations.asked)
-
-    def _prepare(self, each: Configurable) -> None:
-        """Compile all candidates side by side, and keep what the rule leaves."""
-        index, rows = each.pass_index, self._rows(each.pass_index)
-        with compiling(self._device):
-            for configuration in each.candidates:
-                self._scratch.configurations.table = {each.key: configuration}
-                self._scratch.try_out(index, [rows])
-        self._scratch.configurations.table = RULES
-        self._expected = self._scratch.results(index, rows)
-        self._ready = each.key
 
     def _agrees(self, index: int, rows: int, own: Mapping[str, Configuration]) -> bool:
         """Whether a pass leaves the bits that it leaves by the rules."""
