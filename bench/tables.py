@@ -15,8 +15,10 @@ from typing import Any
 
 from bench import kernel_rows
 from bench.figure import Line, draw
+from tvdnn.graph import ChunkSizes
 from tvdnn.report.rows import Row
 from tvdnn.report.tables import COLUMNS, NONE, infeasible_text
+from tvdnn.report.tuning import chunks_text
 from tvdnn.units import format_bytes
 
 ROOT = Path(__file__).parent.parent
@@ -148,11 +150,18 @@ def _equal(entry: Entry) -> str:
     return {True: "yes", False: "NO"}.get(entry.values.get("equal"), NONE)
 
 
+def _tuned_sizes(entry: Entry) -> str:
+    """The chunk sizes that tuning found; of other rows nothing."""
+    found = entry.values.get("chunks")
+    return chunks_text(ChunkSizes(found["default"], found["classes"])) if found else NONE
+
+
 TABLE: tuple[tuple[str, Text], ...] = (
     ("network", _network),
     _reported("policy"),
     _reported("budget"),
     ("inside", _nbytes("inside_bytes")),
+    ("tuned to sections of", _tuned_sizes),
     ("random delays", lambda entry: "yes" if entry.values.get("random_delays") else NONE),
     ("step ms", _time),
     _reported("images/s"),
