@@ -26,6 +26,7 @@ from bench.environment import software
 from tests.exhaustive import exhaustive_s, small_case
 from tests.granularity import units_of_one
 from tvdnn.cli.output import stages
+from tvdnn.cli.processes import Processes
 from tvdnn.cli.request import make_request
 from tvdnn.cli.simulating import Outcome, simulated
 from tvdnn.cli.sweeping import swept_rows
@@ -132,8 +133,9 @@ def sweep(case: tuple[str, int]) -> dict[str, Any]:
     """The row of a network and batch."""
     costs = Roofline(load(SWEPT_ON), SWEPT_IN)
     request = make_request(*case, None, SWEPT_IN, None, None)
+    here = Processes(1)
     with stages(Console(stderr=True), "{}({})".format(*case)) as report:
-        return swept_row(swept_rows(request, costs, [SWEPT_BY], SWEEPS[case], report))
+        return swept_row(swept_rows(request, costs, [SWEPT_BY], SWEEPS[case], report, here))
 
 
 def swept_row(rows: Sequence[Row]) -> dict[str, Any]:

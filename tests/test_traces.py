@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tvdnn import cli, models
+from tvdnn.cli import processes
 from tvdnn.engine import training_graph
 from tvdnn.errors import InputError
 from tvdnn.planner.costs import Roofline
@@ -118,8 +119,9 @@ def test_the_command_writes_a_trace(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_sweep_never_takes_longer_in_more_memory(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(processes, "PROCESSES", 1)
     path, figure = tmp_path / "rows.json", tmp_path / "sweep.svg"
     asked = ["plan", "lenet5", "--batch", "32", "--chunk-size", "64KiB", "--dtype", "fp32"]
     policies = ("auto", "vdnn-dyn")

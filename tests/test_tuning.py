@@ -13,11 +13,11 @@ from torch import nn
 
 from tests.running import random_batches
 from tests.simulated import h200
-from tvdnn.cli import main, planners, tune, tuning
+from tvdnn.cli import main, processes, tune, tuning
 from tvdnn.cli.machines import DataSheet
-from tvdnn.cli.planners import Job, Planners
+from tvdnn.cli.processes import Processes
 from tvdnn.cli.request import Request, as_tuned, chosen, make_graph, make_request, network_of
-from tvdnn.cli.tuning import Trial, Tuner
+from tvdnn.cli.tuning import Job, Trial, Tuner
 from tvdnn.engine import Trainer, virtualize
 from tvdnn.errors import BudgetError, InputError
 from tvdnn.graph import ChunkSizes, Graph, map_class
@@ -59,7 +59,7 @@ TRIED = ("--chunk-sizes", "16KiB,32KiB", "--budget", str(BUDGET))
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TVDNN_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr(planners, "PROCESSES", 1)
+    monkeypatch.setattr(processes, "PROCESSES", 1)
 
 
 class Clocked:
@@ -137,7 +137,7 @@ def lenet() -> Request:
 
 def tuner_of(machine: Clocked) -> tuple[Tuner, Record]:
     record = Record("H200", network_of(lenet()), "fp32")
-    return Tuner(lenet(), machine, record, lambda *_: None), record
+    return Tuner(lenet(), machine, record, lambda *_: None, Processes(1)), record
 
 
 def run(capsys: Captured, *arguments: str | Path) -> tuple[int, str, str]:
@@ -307,7 +307,7 @@ def test_launches_that_were_measured_are_not_again(stops_after: int) -> None:
     for name in [name for name in record.trials if name.startswith('["launch"')][stops_after:]:
         del record.trials[name]
     machine = Clocked(shares=SHARES)
-    tuned = Tuner(lenet(), machine, record, lambda *_: None).tune([], SIZES)
+    tuned = Tuner(lenet(), machine, record, lambda *_: None, Processes(1)).tune([], SIZES)
     assert tuned.configurations == FASTER
     assert machine.shared == stopped.shared[stops_after:]
 
@@ -323,7 +323,7 @@ def test_choices_are_simulated_as_configured() -> None:
 
 def test_on_a_data_sheet_no_kernel_is_tuned(few_trials: None) -> None:
     record = Record("H200", network_of(lenet()), "fp32")
-    tuner = Tuner(lenet(), DataSheet(load("H200")), record, lambda *_: None)
+    tuner = Tuner(lenet(), DataSheet(load("H200")), record, lambda *_: None, Processes(1))
     assert tuner.tune([], (16 * KIB,)).configurations is None
     assert not any(name.startswith('["launch"') for name in record.trials)
 
@@ -339,16 +339,15 @@ def test_records_tell_configurations_from_none_tried() -> None:
     assert Record("H200", network_of(lenet()), "fp32").tuned == Tuned(UNTUNED)
 
 
-def test_processes_side_by_side_plan_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_side_by_side_plan_the_same() -> None:
     request = replace(lenet(), chunks=ChunkSizes(16 * KIB))
     costs = h200(make_graph(request, "auto", lambda *_: None))
-    jobs = [Job(request, Choice(), budget, costs) for budget in (BUDGET, 600_000)]
-    expected = dict(Planners().seconds(jobs))
-    assert [each is None for each in expected.values()] == [False, True]
-    monkeypatch.setattr(planners, "PROCESSES", 2)
-    with closing(Planners()) as two:
-        for _ in range(2):
-            assert dict(two.seconds(jobs)) == expected
+    each = [Job(request, Choice(), budget, costs).seconds_if_any for budget in (BUDGET, 600_000)]
+    with closing(Processes(1)) as one, closing(Processes(2)) as two:
+        expected = dict(one.each(each))
+        assert expected[0] is not None
+        assert expected[1] is None
+        assert all(dict(two.each(each)) == expected for _ in range(2))
 
 
 def test_a_budget_that_nothing_fits_names_the_floor() -> None:

@@ -1,6 +1,7 @@
 """`tvdnn plan`: what happens to every feature map, and the time and memory that it predicts."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +28,7 @@ from .options import (
     written_as,
 )
 from .output import fail, messages, show, stages, write_json
+from .processes import Processes
 from .request import Request, as_tuned, chosen, make_request, parse_policies
 from .simulating import Outcome, simulated
 from .sweeping import swept_rows
@@ -88,8 +90,11 @@ def _sweep(
     output: Path | None,
     json_file: str | None,
 ) -> None:
-    with stages(messages(), f"{request.net}({request.batch})") as report:
-        rows = swept_rows(request, costs, policies, count, report)
+    with (
+        stages(messages(), f"{request.net}({request.batch})") as report,
+        closing(Processes()) as processes,
+    ):
+        rows = swept_rows(request, costs, policies, count, report, processes)
     show(sweep_table(rows), json_file=json_file)
     write_json([row.to_json() for row in rows], json_file)
     if output is not None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -10,14 +11,20 @@ from ..planner.costs import Costs
 from ..planner.planning import make_schedule
 from ..report.rows import Floor, Row
 from .output import StageReport
+from .processes import Processes
 from .request import Request, find_floor, make_graph
 from .simulating import simulated
 
 
 def swept_rows(
-    request: Request, costs: Costs, policies: Sequence[str], count: int, report: StageReport
+    request: Request,
+    costs: Costs,
+    policies: Sequence[str],
+    count: int,
+    report: StageReport,
+    processes: Processes,
 ) -> list[Row]:
-    """A row for each policy and each of `count` budgets, the least first.
+    """A row for each policy and each of `count` budgets, the least first, planned by processes.
 
     Budgets go evenly from the least of the policies' floors to what keeping everything takes. A
     schedule that fits less memory fits more as well: where it is faster than what is found there it
@@ -32,27 +39,27 @@ def swept_rows(
     kept = make_schedule(make_graph(request, "keep", report), costs, policy="keep").peak_nbytes
     least = [floor.nbytes for floor in floors.values()]
     budgets = np.ceil(np.linspace(min(least), max(kept, *least), count)).astype(int).tolist()
-    return [
-        row
-        for policy, floor in floors.items()
-        for row in _frontier(request, costs, policy, floor, budgets, report)
-    ]
+    cases = [(policy, budget) for policy in policies for budget in budgets]
+    jobs = [partial(_row, request, costs, *case, floors[case[0]]) for case in cases]
+    rows: dict[tuple[str, int], Row] = {}
+    for done, (number, row) in enumerate(processes.each(jobs), 1):
+        rows[cases[number]] = row
+        report("planning", done / len(jobs))
+    found = ([rows[policy, budget] for budget in budgets] for policy in policies)
+    return [row for each in found for row in _frontier(each)]
 
 
-def _frontier(
-    request: Request,
-    costs: Costs,
-    policy: str,
-    floor: Floor,
-    budgets: Sequence[int],
-    report: StageReport,
-) -> Iterator[Row]:
+def _row(request: Request, costs: Costs, policy: str, budget: int, floor: Floor) -> Row:
+    return simulated(request, costs, policy, budget, lambda *_: None, floor).row
+
+
+def _frontier(rows: Sequence[Row]) -> Iterator[Row]:
+    """The rows of a policy, each of the fastest schedule that fits its budget."""
     best: Row | None = None
-    for budget in budgets:
-        found = simulated(request, costs, policy, budget, report, floor).row
-        if best is None or found.infeasible or (found.predicted_s or 0) <= (best.predicted_s or 0):
-            best = None if found.infeasible else found
-            yield found
+    for row in rows:
+        if best is None or row.infeasible or (row.predicted_s or 0) <= (best.predicted_s or 0):
+            best = None if row.infeasible else row
+            yield row
         else:
-            best = replace(best, budget_bytes=budget, bound_s=found.bound_s)
+            best = replace(best, budget_bytes=row.budget_bytes, bound_s=row.bound_s)
             yield best

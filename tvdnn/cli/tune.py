@@ -30,6 +30,7 @@ from .options import (
 )
 from .output import DONE, FAILED, StageReport, messages, show, stages, write_json
 from .plan import DEFAULT_PROFILE
+from .processes import Processes
 from .request import Request, make_request, network_of, parse_budgets
 from .tuning import CHUNK_SIZES, Machine, Tuner
 
@@ -77,12 +78,13 @@ def tune(
     with (
         stages(console, f"{net}({batch})") as progress,
         closing(machine_for(hardware, progress)) as machine,
+        closing(Processes()) as processes,
     ):
         record = Record(machine.hardware, network_of(request), request.dtype)
         if again:
             record.forget()
-        with closing(Tuner(request, machine, record, progress)) as tuner:
-            code = _tune(console, tuner, budgets, sizes)
+        tuner = Tuner(request, machine, record, progress, processes)
+        code = _tune(console, tuner, budgets, sizes)
     title = _title(request, machine)
     _show(tuner, title, json_file)
     points = tuple(tuner.curve(budgets))

@@ -18,14 +18,15 @@ from ..errors import InputError
 from ..graph import ChunkSizes, Graph, Kind, map_class
 from ..planner.costs import Costs
 from ..planner.planning import DEFAULT_CHUNK_SIZE, floor_of, make_schedule
-from ..planner.tuned import ENGINE, RULES, Choice, Configuration, Table, Tuned
+from ..planner.simulate import simulate
+from ..planner.tuned import DEFAULT_POLICY, ENGINE, RULES, Choice, Configuration, Table, Tuned
 from ..report.tuning import CurvePoint, Settled
 from ..runtime.configuring import Configurable
 from ..runtime.record import Record
 from ..units import MIB, Limit, parse_limit
 from .output import StageReport
-from .planners import Job, Planners
-from .request import REFUSALS, Request, make_graph
+from .processes import Processes
+from .request import REFUSALS, Request, budget_nbytes, make_graph
 
 CHUNK_SIZES: Final = tuple(MIB << power for power in range(7))
 LEADS: Final = (1, 2, 4, 8, 16, 32)
@@ -91,15 +92,50 @@ class Trial:
         return json.dumps([kind, str(self.budget), sizes, *choice, *configured])
 
 
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A step of a request to plan, by the costs of its passes."""
+
+    request: Request
+    choice: Choice
+    budget: Limit
+    costs: Costs
+
+    def seconds(self) -> float:
+        """What the step takes, simulated. Raises one of REFUSALS where it has no room."""
+        graph = make_graph(self.request, DEFAULT_POLICY, lambda *_: None, self.budget)
+        schedule = make_schedule(
+            graph,
+            self.costs,
+            policy=self.choice.policy,
+            budget=budget_nbytes(self.budget, graph, self.costs, self.choice.policy),
+            host_budget=self.request.host_budget,
+            lead=self.choice.lead,
+        )
+        return simulate(schedule, self.costs).step_s
+
+    def seconds_if_any(self) -> float | None:
+        """The same, None where it has no room."""
+        try:
+            return self.seconds()
+        except REFUSALS:
+            return None
+
+
 class Tuner:
     """Tries sizes and choices for `request` on a machine, and settles them in the record."""
 
     def __init__(
-        self, request: Request, machine: Machine, record: Record, report: StageReport
+        self,
+        request: Request,
+        machine: Machine,
+        record: Record,
+        report: StageReport,
+        processes: Processes,
     ) -> None:
         self._request, self._machine = request, machine
         self._record, self._report = record, report
-        self._planners = Planners()
+        self._processes = processes
 
     def tune(self, budgets: Sequence[Limit], sizes: Sequence[int] = CHUNK_SIZES) -> Tuned:
         """Settle chunk sizes, by the budgets or by some between, kernels, and a choice a budget.
@@ -155,10 +191,6 @@ class Tuner:
         kept = make_schedule(graph, costs, policy="keep").peak_nbytes
         ends = ABOVE_FLOOR * floor, max(ABOVE_FLOOR * floor, BELOW_KEEP * kept)
         return tuple(dict.fromkeys(int(nbytes) for nbytes in np.linspace(*ends, BUDGETS)))
-
-    def close(self) -> None:
-        """Give back the processes that planned."""
-        self._planners.close()
 
     # Chunk sizes
 
@@ -311,7 +343,7 @@ class Tuner:
         if not new:
             return
         self._report(f"simulating {what}", 0.0)
-        found = self._planners.seconds([self._job(trial) for trial in new])
+        found = self._processes.each([self._job(trial).seconds_if_any for trial in new])
         for done, (number, seconds) in enumerate(found, 1):
             self._record.add_trial(new[number].name, seconds)
             self._report(f"simulating {what}", done / len(new))
