@@ -141,6 +141,8 @@ def search(
     if not trials.hides and most > LEAST_TRIALS:
         way, count = _best_rounds(trials, bargains, way, count)
     for block in (Variant.KEEP, Variant.MEMORY):
+        if most > LEAST_TRIALS:  # each has some: none had been left for ResNet-50 in 8 MiB sections
+            trials.left = max(trials.left, LEAST_TRIALS)
         count = _close_in(trials, way, block, count)
     if trials.best is None or not trials.hides:
         trials.waits(_least_copied(trials, way))
