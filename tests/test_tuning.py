@@ -1,9 +1,11 @@
 """Tuning: what is tried, settled, interrupted, gone on with and used; and that no bit changes."""
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,7 +21,7 @@ from tvdnn.cli.processes import Processes
 from tvdnn.cli.request import Request, as_tuned, chosen, make_graph, make_request, network_of
 from tvdnn.cli.tuning import Job, Trial, Tuner
 from tvdnn.engine import Trainer, virtualize
-from tvdnn.errors import BudgetError, InputError
+from tvdnn.errors import BudgetError, HostMemoryError, InputError
 from tvdnn.graph import ChunkSizes, Graph, map_class
 from tvdnn.kernels.configurations import Configurations
 from tvdnn.planner.costs import Costs
@@ -348,6 +350,8 @@ def test_processes_side_by_side_plan_the_same() -> None:
         assert expected[0] is not None
         assert expected[1] is None
         assert all(dict(two.each(each)) == expected for _ in range(2))
+        with pytest.raises(HostMemoryError, match="1 GB"):
+            list(two.each([partial(os._exit, 1)] * 2))
 
 
 def test_a_budget_that_nothing_fits_names_the_floor() -> None:

@@ -4,10 +4,14 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context, parent_process
+from threading import Thread
 from typing import TypeVar
 
-PROCESSES = min(8, os.cpu_count() or 1)  # of about 1 GB each
+from ..errors import HostMemoryError
+
+PROCESSES = min(8, len(os.sched_getaffinity(0)))  # of about 1 GB each
 Result = TypeVar("Result")
 
 
@@ -19,17 +23,26 @@ class Processes:
         self._pool: ProcessPoolExecutor | None = None
 
     def each(self, jobs: Sequence[Callable[[], Result]]) -> Iterator[tuple[int, Result]]:
-        """The number of each job, which can be pickled, and its result, as they are done."""
+        """The number of each job, which can be pickled, and its result, as they are done.
+
+        Raises HostMemoryError where a process is ended from outside.
+        """
         if self._count == 1 or len(jobs) == 1:
             yield from ((number, job()) for number, job in enumerate(jobs))
             return
         if self._pool is None:
             # Copies of this process would hold its threads' locks and its GPU.
             spawn = get_context("spawn")
-            self._pool = ProcessPoolExecutor(self._count, spawn, _end_when_interrupted)
-        numbers = {self._pool.submit(job): number for number, job in enumerate(jobs)}
-        for done in as_completed(numbers):
-            yield numbers[done], done.result()
+            self._pool = ProcessPoolExecutor(self._count, spawn, _begin)
+        try:
+            numbers = {self._pool.submit(job): number for number, job in enumerate(jobs)}
+            for done in as_completed(numbers):
+                yield numbers[done], done.result()
+        except BrokenProcessPool as error:
+            raise HostMemoryError(
+                "a process that plans was ended from outside, most likely for want of host memory: "
+                f"each of {self._count} takes about 1 GB; free some, or allow fewer cores (taskset)"
+            ) from error
 
     def close(self) -> None:
         """Give the processes back; what they have not begun they leave."""
@@ -37,6 +50,15 @@ class Processes:
             self._pool.shutdown(cancel_futures=True)
 
 
-def _end_when_interrupted() -> None:
-    """Let an interruption, which reaches all processes of a terminal, end this one silently."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+def _begin() -> None:
+    """Let a process end with its parent, and silently by an interruption, which reaches both."""
+    Thread(target=_end_with_parent, daemon=True).start()
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

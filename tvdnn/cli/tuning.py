@@ -136,6 +136,7 @@ class Tuner:
         self._request, self._machine = request, machine
         self._record, self._report = record, report
         self._processes = processes
+        self._graphs: dict[tuple[ChunkSizes, Limit], Graph] = {}
 
     def tune(self, budgets: Sequence[Limit], sizes: Sequence[int] = CHUNK_SIZES) -> Tuned:
         """Settle chunk sizes, by the budgets or by some between, kernels, and a choice a budget.
@@ -326,6 +327,7 @@ class Tuner:
     def _seconds(self, trial: Trial) -> float:
         """What the trial takes, from the record or measured now; infinite where it does not fit."""
         if trial.name not in self._record.trials:
+            assert trial.measured, "simulated by `_simulate` before"
             self._record.add_trial(trial.name, self._measure(trial))
         found = self._record.trials[trial.name]
         return inf if found is None else found
@@ -362,5 +364,8 @@ class Tuner:
         raise InputError("no chunk size has a plan inside all of these budgets; tune them apart")
 
     def _graph(self, chunks: ChunkSizes, budget: Limit = None) -> Graph:
-        request = replace(self._request, chunks=chunks)
-        return make_graph(request, Choice().policy, lambda *_: None, budget)
+        if (chunks, budget) not in self._graphs:
+            request = replace(self._request, chunks=chunks)
+            graph = make_graph(request, DEFAULT_POLICY, lambda *_: None, budget)
+            self._graphs[chunks, budget] = graph
+        return self._graphs[chunks, budget]

@@ -1,11 +1,12 @@
 """CUDA graphs, captured."""
 
-import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+
+from ..collection import without_collection
 
 
 @contextmanager
@@ -16,15 +17,9 @@ def capturing(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: Any)
     `torch.cuda.graph` would free all that torch has cached, each time. No other graph may be freed
     meanwhile, which would end the capture: so garbage is not collected.
     """
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        with torch.cuda.stream(stream):
-            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-            try:
-                yield
-            finally:
-                graph.capture_end()
-    finally:
-        if collects:
-            gc.enable()
+    with without_collection(), torch.cuda.stream(stream):
+        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+        try:
+            yield
+        finally:
+            graph.capture_end()

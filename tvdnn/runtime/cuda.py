@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import torch
 
+from ..collection import without_collection
 from ..planner.schedule import Lane, Schedule, Step
 from ..planner.simulate import COPY_LANES
 from ..planner.timeline import Span, Timeline, copy_waits
@@ -126,9 +127,9 @@ class CudaExecutor:
         self, first: int, end: int, events: Sequence[torch.cuda.Event]
     ) -> Sequence[Graphs]:
         """Graphs of the steps, to be replayed in this order."""
-        torch.cuda.synchronize(self._device)
-        torch.cuda.empty_cache()
-        with self._lanes.lock:
+        with self._lanes.lock:  # which others hold until the device has all that it waits for
+            torch.cuda.synchronize(self._device)
+            torch.cuda.empty_cache()
             if self._lanes.apart:
                 windows = list(self._by_lane(first, end, events))
                 launches = [graphs[Lane.COMPUTE] for graphs in windows if Lane.COMPUTE in graphs]
@@ -178,7 +179,8 @@ class CudaExecutor:
         current = torch.cuda.current_stream(self._device)
         streams = self._lanes.streams
         self._lanes.wait()  # where it can be interrupted
-        with uninterrupted(), self._lanes.lock:  # else a lane would wait for what never comes
+        # Else a lane would wait for what never comes, or what is freed, for a lane.
+        with without_collection(), uninterrupted(), self._lanes.lock:
             self._lanes.reset()
             for stream in streams.values():
                 stream.wait_stream(current)
