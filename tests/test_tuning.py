@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -341,15 +342,22 @@ def test_records_tell_configurations_from_none_tried() -> None:
     assert Record("H200", network_of(lenet()), "fp32").tuned == Tuned(UNTUNED)
 
 
-def test_processes_side_by_side_plan_the_same() -> None:
+def test_jobs_of_another_process_are_the_same() -> None:
     request = replace(lenet(), chunks=ChunkSizes(16 * KIB))
     costs = h200(make_graph(request, "auto", lambda *_: None))
-    each = [Job(request, Choice(), budget, costs).seconds_if_any for budget in (BUDGET, 600_000)]
+    for budget, fits in ((BUDGET, True), (600_000, False)):
+        job = Job(request, Choice("vdnn-all"), budget, costs)
+        sent = pickle.loads(pickle.dumps(job.seconds_if_any))
+        assert sent() == job.seconds_if_any()
+        assert (sent() is not None) == fits
+
+
+def test_processes_side_by_side_tell_what_ends_them() -> None:
     with closing(Processes(1)) as one, closing(Processes(2)) as two:
-        expected = dict(one.each(each))
-        assert expected[0] is not None
-        assert expected[1] is None
-        assert all(dict(two.each(each)) == expected for _ in range(2))
+        assert dict(one.each([os.getpid] * 2)) == dict.fromkeys(range(2), os.getpid())
+        told = dict(two.each([os.getpid] * 2))
+        assert told.keys() == {0, 1}
+        assert os.getpid() not in told.values()
         with pytest.raises(HostMemoryError, match="1 GB"):
             list(two.each([partial(os._exit, 1)] * 2))
 
