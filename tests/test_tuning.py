@@ -354,12 +354,15 @@ def test_jobs_of_another_process_are_the_same() -> None:
 
 def test_processes_side_by_side_tell_what_ends_them() -> None:
     with closing(Processes(1)) as one, closing(Processes(2)) as two:
-        assert dict(one.each([os.getpid] * 2)) == dict.fromkeys(range(2), os.getpid())
-        told = dict(two.each([os.getpid] * 2))
+        progress: list[float] = []
+        here = dict(one.each([os.getpid] * 2, progress.append))
+        assert here == dict.fromkeys(range(2), os.getpid())
+        assert progress == [0.0, 0.5, 1.0]
+        told = dict(two.each([os.getpid] * 2, progress.append))
         assert told.keys() == {0, 1}
         assert os.getpid() not in told.values()
         with pytest.raises(HostMemoryError, match="1 GB"):
-            list(two.each([partial(os._exit, 1)] * 2))
+            list(two.each([partial(os._exit, 1)] * 2, progress.append))
 
 
 def test_a_budget_that_nothing_fits_names_the_floor() -> None:

@@ -22,11 +22,20 @@ class Processes:
         self._count = count or PROCESSES
         self._pool: ProcessPoolExecutor | None = None
 
-    def each(self, jobs: Sequence[Callable[[], Result]]) -> Iterator[tuple[int, Result]]:
+    def each(
+        self, jobs: Sequence[Callable[[], Result]], progress: Callable[[float], None]
+    ) -> Iterator[tuple[int, Result]]:
         """The number of each job, which can be pickled, and its result, as they are done.
 
-        Raises HostMemoryError where a process is ended from outside.
+        `progress` is told the fraction done. Raises HostMemoryError where a process is ended from
+        outside.
         """
+        progress(0.0)
+        for done, found in enumerate(self._each(jobs), 1):
+            yield found
+            progress(done / len(jobs))
+
+    def _each(self, jobs: Sequence[Callable[[], Result]]) -> Iterator[tuple[int, Result]]:
         if self._count == 1 or len(jobs) == 1:
             yield from ((number, job()) for number, job in enumerate(jobs))
             return

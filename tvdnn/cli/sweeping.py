@@ -39,13 +39,10 @@ def swept_rows(
     kept = make_schedule(make_graph(request, "keep", report), costs, policy="keep").peak_nbytes
     least = [floor.nbytes for floor in floors.values()]
     budgets = np.ceil(np.linspace(min(least), max(kept, *least), count)).astype(int).tolist()
-    report("planning", 0.0)
     cases = [(policy, budget) for policy in floors for budget in budgets]
     jobs = [partial(_row, request, costs, *case, floors[case[0]]) for case in cases]
-    rows: dict[tuple[str, int], Row] = {}
-    for done, (number, row) in enumerate(processes.each(jobs), 1):
-        rows[cases[number]] = row
-        report("planning", done / len(jobs))
+    made = processes.each(jobs, partial(report, "planning"))
+    rows = {cases[number]: row for number, row in made}
     found = ([rows[policy, budget] for budget in budgets] for policy in floors)
     return [row for each in found for row in _frontier(each)]
 

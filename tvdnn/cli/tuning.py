@@ -8,6 +8,7 @@ What was tried is kept in a record, so that nothing is tried twice.
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from math import exp, inf, log
 from typing import Final, NoReturn, Protocol
@@ -344,11 +345,10 @@ class Tuner:
         new = [trial for trial in trials if trial.name not in self._record.trials]
         if not new:
             return
-        self._report(f"simulating {what}", 0.0)
-        found = self._processes.each([self._job(trial).seconds_if_any for trial in new])
-        for done, (number, seconds) in enumerate(found, 1):
+        jobs = [self._job(trial).seconds_if_any for trial in new]
+        progress = partial(self._report, f"simulating {what}")
+        for number, seconds in self._processes.each(jobs, progress):
             self._record.add_trial(new[number].name, seconds)
-            self._report(f"simulating {what}", done / len(new))
 
     def _job(self, trial: Trial) -> Job:
         graph = self._graph(trial.chunks, trial.budget)

@@ -36,9 +36,10 @@ def enumerated(task: Task, site: Site, best: Found | None) -> Iterator[Found]:
         for trial in sorted(trials, key=attrgetter("seconds")):
             if trial.seconds > HOPELESS * best_s or patience <= 0:
                 break
-            if placed(task.found, trial) is None:
+            made = placed(task.found, trial)
+            if made is None:
                 crowded.append(trial)
-            for found in _under_less(task, trial, best_s):
+            for found in [made] if made else _under_less(task, trial, best_s):
                 if found.seconds < (1 - WORTH) * best_s:
                     best_s, patience = found.seconds, PATIENCE
                 yield found
@@ -81,14 +82,10 @@ def _choices(task: Task, site: Site) -> Iterator[Moved]:
 
 
 def _under_less(task: Task, trial: Trial, best_s: float) -> Iterator[Found]:
-    """The trial's schedule; where its bytes find no place those under lower caps, or all late.
+    """Schedules of a trial whose bytes find no place: under lower caps, or with all back late.
 
-    Of those are made which are predicted to take little more than the best.
+    Of these are made which are predicted to take little more than the best.
     """
-    found = placed(task.found, trial)
-    if found is not None:
-        yield found
-        return
     site, moved = trial.site, trial.moved
     less = [task.aligned(site, moved)]
     less += [task.trial(site, moved, round(share * task.room)) for share in LESS]
