@@ -6,7 +6,7 @@ import torch
 import tvdnn
 from tvdnn.planner.schedule import Lane
 from tvdnn.runtime import cuda
-from tvdnn.runtime.lanes import Lanes, apart, lanes_of
+from tvdnn.runtime.lanes import Lanes, Window, apart, lanes_of
 
 pytestmark = pytest.mark.gpu
 
@@ -47,29 +47,39 @@ def test_short_windows_compute_the_same(
 ) -> None:
     want = trained(device)
     monkeypatch.setattr(cuda, "WINDOW_COPIES", 3)
-    assert all(torch.equal(a, b) for a, b in zip(trained(device), want, strict=True))
+    for seed in (None, 0):
+        assert all(torch.equal(a, b) for a, b in zip(trained(device, seed), want, strict=True))
 
 
-def test_no_launches_are_queued_behind_others(
+def test_a_window_is_issued_once_few_launches_are_left_of_the_one_before(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Neither sooner nor at their end; delays make launches long beside the host's own work."""
     monkeypatch.setattr(cuda, "WINDOW_COPIES", 3)
-    launches = lanes_of(device).streams[Lane.COMPUTE]
-    replay = torch.cuda.CUDAGraph.replay
-    issued: list[torch.cuda.Event] = []
-    ended: list[bool] = []
+    lanes = lanes_of(device)
+    replay, issue = torch.cuda.CUDAGraph.replay, Lanes.issue
+    begun: list[tuple[bool, bool]] = []
+    few_left: list[torch.cuda.Event] = []
+    ends: list[torch.cuda.Event] = []
 
-    def spied(graph: torch.cuda.CUDAGraph) -> None:
-        if is_of_launches := torch.cuda.current_stream(device) == launches:
-            ended.append(all(event.query() for event in issued))
+    def first_replay(graph: torch.cuda.CUDAGraph) -> None:
+        begun.append((all(e.query() for e in few_left), all(e.query() for e in ends)))
+        monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", replay)
         replay(graph)
-        if is_of_launches:
-            issued.append(launches.record_event())
 
-    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", spied)
-    trained(device)
-    assert len(ended) > STEPS
-    assert all(ended)
+    def spied(self: Lanes, window: Window) -> None:
+        monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", first_replay)
+        issue(self, window)
+        if window.few_left is not None:
+            few_left[:] = [window.few_left]
+            ends[:] = [lanes.streams[Lane.COMPUTE].record_event()]
+
+    monkeypatch.setattr(Lanes, "issue", spied)
+    trained(device, delay_seed=0)
+    few, none = zip(*begun[1:], strict=True)
+    assert len(few) > STEPS
+    assert all(few)
+    assert not all(none)
 
 
 def test_steps_on_two_streams_take_turns(device: torch.device) -> None:
@@ -89,9 +99,9 @@ def test_steps_on_two_streams_take_turns(device: torch.device) -> None:
         trainer.close()
 
 
-def trained(device: torch.device) -> list[torch.Tensor]:
+def trained(device: torch.device, delay_seed: int | None = None) -> list[torch.Tensor]:
     """Losses and parameters after some steps in which all that may leaves."""
-    trainer, net, batch = make(device)
+    trainer, net, batch = make(device, delay_seed)
     losses = [trainer.step(*batch) for _ in range(STEPS)]
     params = [param.detach().clone() for param in net.parameters()]
     assert trainer.timeline(*batch).step_s > 0
@@ -100,12 +110,13 @@ def trained(device: torch.device) -> list[torch.Tensor]:
 
 
 def make(
-    device: torch.device,
+    device: torch.device, delay_seed: int | None = None
 ) -> tuple[tvdnn.Trainer, torch.nn.Module, tuple[torch.Tensor, torch.Tensor]]:
     """A trainer whose maps all leave, its network and a batch; the same each time."""
     torch.manual_seed(0)
     net = tvdnn.models.vgg11(width=0.25, num_classes=CLASSES).to(device)
     x = torch.randn(BATCH, 3, 64, 64, device=device)
     y = torch.randint(0, CLASSES, (BATCH,), device=device)
-    trainer = tvdnn.Trainer(net, x, policy="vdnn-all", chunk_size="256KiB", dtype="bf16")
+    how = {"policy": "vdnn-all", "chunk_size": "256KiB", "dtype": "bf16"}
+    trainer = tvdnn.Trainer(net, x, delay_seed=delay_seed, **how)
     return trainer, net, (x, y)

@@ -2,9 +2,10 @@
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeAlias
+from math import ceil
+from typing import Final
 
 import torch
 
@@ -16,12 +17,11 @@ from .binding import Call, Lap
 from .capturing import capturing
 from .crossings import crossings
 from .interrupts import uninterrupted
-from .lanes import lanes_of, only_kernels
+from .lanes import Window, lanes_of, only_kernels
 
-MAX_DELAY_CYCLES = 2_000_000  # about a millisecond on an H200
+MAX_DELAY_CYCLES: Final = 2_000_000  # about a millisecond on an H200
 WINDOW_COPIES = 120  # most of a lane: with waits, events and delays up to 840 operations
-
-Graphs: TypeAlias = Mapping[Lane, torch.cuda.CUDAGraph]
+FEW: Final = 16  # so that one in so many of a window's launches is left when the next is issued
 
 
 class CudaExecutor:
@@ -35,8 +35,8 @@ class CudaExecutor:
     A queue of copies that waits takes some 1,000 operations before the host waits too, one of
     kernels took 16,000 (H200, driver 580). So graphs are of a window of steps with few enough
     copies, and its launches are issued last: more copies may be queued, but those of windows
-    before wait for nothing that is not issued. Before each window the host waits until the
-    launches of the one before have ended (`Lanes.wait`). Then nothing that another thread may wait
+    before wait for nothing that is not issued. Before each window the host waits until few
+    launches of the one before are left (`Lanes.wait`). Then nothing that another thread may wait
     for, with the driver's locks in hand, waits for the host. Most steps are one window, beside
     which it prepares the next batch.
 
@@ -65,7 +65,7 @@ class CudaExecutor:
         index = torch.cuda.current_device() if device.index is None else device.index
         self._lanes = lanes_of(torch.device("cuda", index))
         self._waited = {wait for step in schedule.steps for wait in step.waits}
-        self._graphs: dict[tuple[int, int], Sequence[Graphs]] = {}
+        self._graphs: dict[tuple[int, int], Sequence[Window]] = {}
         self._pool = torch.cuda.graph_pool_handle()  # of what opaque ops allocate, in either half
 
     def capture(self, first: int, end: int) -> None:
@@ -125,43 +125,50 @@ class CudaExecutor:
 
     def _captured(
         self, first: int, end: int, events: Sequence[torch.cuda.Event]
-    ) -> Sequence[Graphs]:
-        """Graphs of the steps, to be replayed in this order."""
+    ) -> Sequence[Window]:
+        """The steps as windows, to be issued in this order."""
         with self._lanes.lock:  # which others hold until the device has all that it waits for
             torch.cuda.synchronize(self._device)
             torch.cuda.empty_cache()
             if self._lanes.apart:
                 windows = list(self._by_lane(first, end, events))
-                launches = [graphs[Lane.COMPUTE] for graphs in windows if Lane.COMPUTE in graphs]
-                if _is_one(windows) or all(map(only_kernels, launches)):
+                found = [window.graphs.get(Lane.COMPUTE) for window in windows]
+                if _is_one(windows) or all(only_kernels(graph) for graph in found if graph):
                     return windows
             with self._capturing(Lane.COMPUTE) as graph:
                 self._issue(first, end, self._lanes.streams[Lane.COMPUTE], events)
-        return [{Lane.COMPUTE: graph}]
+        return [Window({Lane.COMPUTE: graph}, None)]
 
     def _by_lane(
         self, first: int, end: int, events: Sequence[torch.cuda.Event]
-    ) -> Iterator[Graphs]:
-        """Windows of the steps, each a graph for each lane that has steps there."""
+    ) -> Iterator[Window]:
+        """Windows of the steps, each few enough copies long."""
         steps = self._schedule.steps
         awaited = crossings(steps, first, end)
         told = {count for counts in awaited.values() for count in counts.values()}
         for window in windows_of(steps, first, end):
+            of_lane = {
+                lane: [index for index in window if steps[index].lane is lane] for lane in Lane
+            }
+            launches = of_lane[Lane.COMPUTE]
+            few_left = torch.cuda.Event(external=True) if launches else None
+            first_of_few = launches[-ceil(len(launches) / FEW)] if launches else end
             graphs: dict[Lane, torch.cuda.CUDAGraph] = {}
-            for lane in Lane:
-                own = [index for index in window if steps[index].lane is lane]
+            for lane, own in of_lane.items():
                 if not own:
                     continue
                 with self._capturing(lane) as graphs[lane]:
                     reached = 0
                     for index in own:
+                        if few_left is not None and index == first_of_few:
+                            few_left.record()
                         if reached or awaited[index]:
                             self._lanes.meet(lane, reached, awaited[index])
                         self._call(self._calls[index], events, index - first)
                         reached = index + 1 if index + 1 in told else 0
                     if reached:
                         self._lanes.meet(lane, reached, {})
-            yield graphs
+            yield Window(graphs, few_left)
 
     @contextmanager
     def _capturing(self, lane: Lane) -> Iterator[torch.cuda.CUDAGraph]:
@@ -171,9 +178,9 @@ class CudaExecutor:
         graph.instantiate()
         self._lanes.upload(graph, lane)
 
-    def _replay(self, windows: Sequence[Graphs]) -> None:
+    def _replay(self, windows: Sequence[Window]) -> None:
         if _is_one(windows):
-            (graph,) = windows[0].values()
+            (graph,) = windows[0].graphs.values()
             graph.replay()
             return
         current = torch.cuda.current_stream(self._device)
@@ -184,11 +191,8 @@ class CudaExecutor:
             self._lanes.reset()
             for stream in streams.values():
                 stream.wait_stream(current)
-            for graphs in windows:
-                self._lanes.wait()
-                for lane in (*COPY_LANES, Lane.COMPUTE):
-                    if lane in graphs:
-                        self._lanes.issue(graphs[lane], lane)
+            for window in windows:
+                self._lanes.issue(window)
             for stream in streams.values():
                 current.wait_stream(stream)
 
@@ -245,6 +249,6 @@ def windows_of(steps: Sequence[Step], first: int, end: int) -> Iterator[range]:
         yield range(begin, end)
 
 
-def _is_one(windows: Sequence[Graphs]) -> bool:
+def _is_one(windows: Sequence[Window]) -> bool:
     """Whether there is one graph, which waits for no other."""
-    return len(windows) == 1 and len(windows[0]) == 1
+    return len(windows) == 1 and len(windows[0].graphs) == 1
