@@ -5,6 +5,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing import get_context, parent_process
 from threading import Thread
 from typing import TypeVar
@@ -44,7 +45,8 @@ class Processes:
             spawn = get_context("spawn")
             self._pool = ProcessPoolExecutor(self._count, spawn, _begin)
         try:
-            numbers = {self._pool.submit(job): number for number, job in enumerate(jobs)}
+            with _interrupts_held():  # which the processes begun here inherit
+                numbers = {self._pool.submit(job): number for number, job in enumerate(jobs)}
             for done in as_completed(numbers):
                 yield numbers[done], done.result()
         except BrokenProcessPool as error:
@@ -64,6 +66,17 @@ def _begin() -> None:
     Thread(target=_end_with_parent, daemon=True).start()
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Interruptions come at the end."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _end_with_parent() -> None:

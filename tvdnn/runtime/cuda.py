@@ -147,14 +147,12 @@ class CudaExecutor:
         awaited = crossings(steps, first, end)
         told = {count for counts in awaited.values() for count in counts.values()}
         for window in windows_of(steps, first, end):
-            of_lane = {
-                lane: [index for index in window if steps[index].lane is lane] for lane in Lane
-            }
-            launches = of_lane[Lane.COMPUTE]
-            few_left = torch.cuda.Event(external=True) if launches else None
+            launches = [index for index in window if steps[index].lane is Lane.COMPUTE]
+            few_left = torch.cuda.Event(external=True, blocking=True) if launches else None
             first_of_few = launches[-ceil(len(launches) / FEW)] if launches else end
             graphs: dict[Lane, torch.cuda.CUDAGraph] = {}
-            for lane, own in of_lane.items():
+            for lane in Lane:
+                own = [index for index in window if steps[index].lane is lane]
                 if not own:
                     continue
                 with self._capturing(lane) as graphs[lane]:

@@ -87,7 +87,8 @@ class Lanes:
         While many are, copies get 50 to 52 of the link's 55 GB/s either way, whatever the launches
         do, and be they of the next step: ResNet-50(256) in 9.1 GiB takes 44.4 ms a step so, and
         41.8 where none are queued behind others (H200, 2026-11-23). After the last of them the GPU
-        would idle while the host issues the next, 1.1 to 1.7 ms a step.
+        would idle while the host issues the next, 1.1 to 1.7 ms a step. The host sleeps: spinning
+        would keep a core busy all the time, and steps take the same.
         """
         self._few_left.synchronize()
 
