@@ -85,3 +85,8 @@ def test_windows_are_of_few_copies_and_as_long_as_these_allow(
     assert all(copies(window) <= most for window in windows)
     longer = (range(window.start, window.stop + 1) for window in windows[:-1])
     assert all(copies(window) > most for window in longer)
+
+
+@pytest.mark.parametrize(("launches", "few"), [(1, 1), (16, 1), (17, 2), (33, 3), (1500, 94)])
+def test_one_launch_in_sixteen_is_few(launches: int, few: int) -> None:
+    assert cuda.few_of(launches) == few

@@ -54,13 +54,14 @@ def test_short_windows_compute_the_same(
 def test_a_window_is_issued_once_few_launches_are_left_of_the_one_before(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither sooner nor at their end; delays make launches long beside the host's own work."""
+    """Neither sooner nor at their end, in each step; delays make launches long beside the host."""
     monkeypatch.setattr(cuda, "WINDOW_COPIES", 3)
     lanes = lanes_of(device)
     replay, issue = torch.cuda.CUDAGraph.replay, Lanes.issue
     begun: list[tuple[bool, bool]] = []
     few_left: list[torch.cuda.Event] = []
     ends: list[torch.cuda.Event] = []
+    pending: list[bool] = []
 
     def first_replay(graph: torch.cuda.CUDAGraph) -> None:
         begun.append((all(e.query() for e in few_left), all(e.query() for e in ends)))
@@ -71,6 +72,7 @@ def test_a_window_is_issued_once_few_launches_are_left_of_the_one_before(
         monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", first_replay)
         issue(self, window)
         if window.few_left is not None:
+            pending.append(not window.few_left.query())
             few_left[:] = [window.few_left]
             ends[:] = [lanes.streams[Lane.COMPUTE].record_event()]
 
@@ -80,6 +82,8 @@ def test_a_window_is_issued_once_few_launches_are_left_of_the_one_before(
     assert len(few) > STEPS
     assert all(few)
     assert not all(none)
+    each = len(pending) // (STEPS + 1)  # the timeline is of one step more
+    assert all(any(pending[start : start + each]) for start in range(0, len(pending), each))
 
 
 def test_steps_on_two_streams_take_turns(device: torch.device) -> None:

@@ -21,7 +21,7 @@ from .lanes import Window, lanes_of, only_kernels
 
 MAX_DELAY_CYCLES: Final = 2_000_000  # about a millisecond on an H200
 WINDOW_COPIES = 120  # most of a lane: with waits, events and delays up to 840 operations
-FEW: Final = 16  # so that one in so many of a window's launches is left when the next is issued
+FEW: Final = 16  # one in so many of a window's launches
 
 
 class CudaExecutor:
@@ -36,9 +36,9 @@ class CudaExecutor:
     kernels took 16,000 (H200, driver 580). So graphs are of a window of steps with few enough
     copies, and its launches are issued last: more copies may be queued, but those of windows
     before wait for nothing that is not issued. Before each window the host waits until few
-    launches of the one before are left (`Lanes.wait`). Then nothing that another thread may wait
-    for, with the driver's locks in hand, waits for the host. Most steps are one window, beside
-    which it prepares the next batch.
+    launches of the one before are left (`Lanes.wait`). While it waits, nothing that is issued
+    waits for what is not, so that another thread may wait for the device with the driver's locks
+    in hand. Most steps are one window, beside which the host prepares the next batch.
 
     Copies are the copy engines', let go behind launches. Kernels that store to pinned memory
     themselves reach 52 of the engines' 55 GB/s, but 58 of their 100 where both ways are busy. One
@@ -148,8 +148,10 @@ class CudaExecutor:
         told = {count for counts in awaited.values() for count in counts.values()}
         for window in windows_of(steps, first, end):
             launches = [index for index in window if steps[index].lane is Lane.COMPUTE]
-            few_left = torch.cuda.Event(external=True, blocking=True) if launches else None
-            first_of_few = launches[-ceil(len(launches) / FEW)] if launches else end
+            few_left, first_of_few = None, end
+            if 0 < len(launches) < len(window):
+                few_left = torch.cuda.Event(external=True, blocking=True)
+                first_of_few = launches[-few_of(len(launches))]
             graphs: dict[Lane, torch.cuda.CUDAGraph] = {}
             for lane in Lane:
                 own = [index for index in window if steps[index].lane is lane]
@@ -245,6 +247,11 @@ def windows_of(steps: Sequence[Step], first: int, end: int) -> Iterator[range]:
         copies[lane] += 1
     if begin < end:
         yield range(begin, end)
+
+
+def few_of(launches: int) -> int:
+    """How many of a window's launches are left when the next window is issued; at least one."""
+    return ceil(launches / FEW)
 
 
 def _is_one(windows: Sequence[Window]) -> bool:
