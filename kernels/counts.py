@@ -10,12 +10,13 @@ import triton.language as tl
 from torch import Tensor
 
 
-@triton.jit(do_not_specialize=["own", "reached", "first", "second"])
-def _meet_kernel(counts_ptr, own, reached, first, second):
+@triton.jit(do_not_specialize=["own", "reached", "first", "second", "third"])
+def _meet_kernel(counts_ptr, own, reached, first, second, third):
     if reached > 0:
         tl.atomic_xchg(counts_ptr + own, reached, sem="release", scope="sys")
-    _await(counts_ptr + (own + 1) % 3, first)
-    _await(counts_ptr + (own + 2) % 3, second)
+    _await(counts_ptr, first)
+    _await(counts_ptr + 1, second)
+    _await(counts_ptr + 2, third)
 
 
 @triton.jit
@@ -25,19 +26,16 @@ def _await(count_ptr, least):
         count = tl.load(count_ptr, volatile=True)
 
 
-def meet(counts: Tensor, own: int, reached: int, least: tuple[int, int]) -> None:
-    """Set `counts[own]` to `reached`, unless that is 0, then wait for the others to come as far.
+def meet(counts: Tensor, own: int, reached: int, least: tuple[int, int, int]) -> None:
+    """Set `counts[own]` to `reached`, unless that is 0, then wait until all are `least` or more.
 
-    `counts`: int32 [3]; `least` what those after `own` must have come to, the first after the last.
-    What ran before on the stream is done when the count says so.
+    `counts`: int32 [3]. What ran before on the stream is done when the count says so.
     """
     _meet_kernel[(1,)](counts, own, reached, *least, num_warps=1)
 
 
-def meet_reference(counts: Tensor, own: int, reached: int, least: tuple[int, int]) -> None:
+def meet_reference(counts: Tensor, own: int, reached: int, least: tuple[int, int, int]) -> None:
     """The same by torch, on counts that have come far enough."""
     if reached > 0:
         counts[own] = reached
-    first, second, _ = counts.roll(-own - 1).tolist()
-    assert first >= least[0]
-    assert second >= least[1]
+    assert all(count >= need for count, need in zip(counts.tolist(), least, strict=True))

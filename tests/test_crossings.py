@@ -11,7 +11,7 @@ from tvdnn.ops import Settings, expand
 from tvdnn.planner.schedule import Lane, Schedule
 from tvdnn.planner.simulate import COPY_LANES
 from tvdnn.runtime import cuda
-from tvdnn.runtime.crossings import crossings
+from tvdnn.runtime.crossings import crossings, joints
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +85,22 @@ def test_windows_are_of_few_copies_and_as_long_as_these_allow(
     assert all(copies(window) <= most for window in windows)
     longer = (range(window.start, window.stop + 1) for window in windows[:-1])
     assert all(copies(window) > most for window in longer)
+
+
+def test_a_lane_waits_for_its_own_steps_in_windows_before(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda, "WINDOW_COPIES", 3)
+    steps = planned(graph, "vdnn-all", None).steps
+    windows = list(cuda.windows_of(steps, 0, len(steps)))
+    found = joints(steps, windows)
+    assert len(windows) > 3
+    for window in windows:
+        for lane in Lane:
+            own = [index for index in window if steps[index].lane is lane]
+            before = [n for n in range(window.start) if steps[n].lane is lane]
+            joined = {index: found[index] for index in own if index in found}
+            assert joined == ({own[0]: {lane: before[-1] + 1}} if own and before else {})
 
 
 @pytest.mark.parametrize(("launches", "few"), [(1, 1), (16, 1), (17, 2), (33, 3), (1500, 94)])

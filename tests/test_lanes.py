@@ -1,16 +1,19 @@
 """Lanes on a GPU: streams that wait for one another, and one graph where they cannot."""
 
+import faulthandler
+from threading import Event, Thread
+
 import pytest
 import torch
 
 import tvdnn
-from tvdnn.planner.schedule import Lane
 from tvdnn.runtime import cuda
 from tvdnn.runtime.lanes import Lanes, Window, apart, lanes_of
 
 pytestmark = pytest.mark.gpu
 
 BATCH, CLASSES, STEPS = 16, 10, 3
+MANY, PATIENCE_S = 100, 100.0
 
 
 @pytest.fixture
@@ -56,27 +59,25 @@ def test_a_window_is_issued_once_few_launches_are_left_of_the_one_before(
 ) -> None:
     """Neither sooner nor at their end, in each step; delays make launches long beside the host."""
     monkeypatch.setattr(cuda, "WINDOW_COPIES", 3)
-    lanes = lanes_of(device)
     replay, issue = torch.cuda.CUDAGraph.replay, Lanes.issue
     begun: list[tuple[bool, bool]] = []
     few_left: list[torch.cuda.Event] = []
     ends: list[torch.cuda.Event] = []
     pending: list[bool] = []
 
-    def first_replay(graph: torch.cuda.CUDAGraph) -> None:
+    def replayed(graph: torch.cuda.CUDAGraph) -> None:
         begun.append((all(e.query() for e in few_left), all(e.query() for e in ends)))
-        monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", replay)
         replay(graph)
+        ends[:] = [torch.cuda.current_stream(device).record_event()]
 
-    def spied(self: Lanes, window: Window) -> None:
-        monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", first_replay)
+    def issued(self: Lanes, window: Window) -> None:
         issue(self, window)
         if window.few_left is not None:
             pending.append(not window.few_left.query())
             few_left[:] = [window.few_left]
-            ends[:] = [lanes.streams[Lane.COMPUTE].record_event()]
 
-    monkeypatch.setattr(Lanes, "issue", spied)
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", replayed)
+    monkeypatch.setattr(Lanes, "issue", issued)
     trained(device, delay_seed=0)
     few, none = zip(*begun[1:], strict=True)
     assert len(few) > STEPS
@@ -84,6 +85,35 @@ def test_a_window_is_issued_once_few_launches_are_left_of_the_one_before(
     assert not all(none)
     each = len(pending) // (STEPS + 1)  # the timeline is of one step more
     assert all(any(pending[start : start + each]) for start in range(0, len(pending), each))
+
+
+def test_another_thread_may_free_memory_meanwhile(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for the device with the driver's locks in hand; a test that hangs ends in time."""
+    monkeypatch.setattr(cuda, "WINDOW_COPIES", 3)
+    want = trained(device)
+    trainer, net, batch = make(device)
+    losses = [trainer.step(*batch)]
+    done = Event()
+
+    def free() -> None:
+        while not done.is_set():
+            torch.empty(2**25, dtype=torch.uint8, device=device)
+            torch.cuda.empty_cache()
+
+    thread = Thread(target=free)
+    faulthandler.dump_traceback_later(PATIENCE_S, exit=True)
+    thread.start()
+    losses += [trainer.step(*batch) for _ in range(STEPS - 1)]
+    params = [param.detach().clone() for param in net.parameters()]
+    for _ in range(MANY):
+        trainer.step(*batch)
+    done.set()
+    thread.join()
+    faulthandler.cancel_dump_traceback_later()
+    assert all(torch.equal(a, b) for a, b in zip([*losses, *params], want, strict=True))
+    trainer.close()
 
 
 def test_steps_on_two_streams_take_turns(device: torch.device) -> None:

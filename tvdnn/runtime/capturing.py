@@ -1,6 +1,6 @@
 """CUDA graphs, captured."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,3 +23,13 @@ def capturing(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: Any)
             yield
         finally:
             graph.capture_end()
+
+
+@contextmanager
+def forked(main: torch.cuda.Stream, others: Sequence[torch.cuda.Stream]) -> Iterator[None]:
+    """Within, others go on from where `main` is; behind, `main` waits for them."""
+    for stream in others:
+        stream.wait_stream(main)
+    yield
+    for stream in others:
+        main.wait_stream(stream)

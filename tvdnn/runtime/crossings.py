@@ -1,6 +1,6 @@
-"""Crossings: how far other lanes must have come before a step of one lane starts."""
+"""Crossings: how far lanes must have come before a step starts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..planner.schedule import Lane, Step
 
@@ -22,4 +22,16 @@ def crossings(steps: Sequence[Step], first: int, end: int) -> Mapping[int, Mappi
             if other is not lane and count > max(first, known.get((lane, other), 0))
         }
         known |= {(lane, other): count for other, count in found[index].items()}
+    return found
+
+
+def joints(steps: Sequence[Step], windows: Iterable[range]) -> Mapping[int, Mapping[Lane, int]]:
+    """By first step of a lane in a window how far that lane must have come, in windows before."""
+    found: dict[int, Mapping[Lane, int]] = {}
+    come: dict[Lane, int] = {}
+    for window in windows:
+        last = {steps[index].lane: index + 1 for index in window}
+        first = {steps[index].lane: index for index in reversed(window)}
+        found |= {first[lane]: {lane: come[lane]} for lane in first if lane in come}
+        come |= last
     return found

@@ -1,4 +1,4 @@
-"""The CUDA executor: three streams, and for each half of a step CUDA graphs of each."""
+"""The CUDA executor: the halves of a step as CUDA graphs, in whose branches the lanes run."""
 
 import random
 from collections import Counter
@@ -9,15 +9,14 @@ from typing import Final
 
 import torch
 
-from ..collection import without_collection
 from ..planner.schedule import Lane, Schedule, Step
 from ..planner.simulate import COPY_LANES
 from ..planner.timeline import Span, Timeline, copy_waits
 from .binding import Call, Lap
-from .capturing import capturing
-from .crossings import crossings
+from .capturing import capturing, forked
+from .crossings import crossings, joints
 from .interrupts import uninterrupted
-from .lanes import Window, lanes_of, only_kernels
+from .lanes import Window, count_copies, lanes_of
 
 MAX_DELAY_CYCLES: Final = 2_000_000  # about a millisecond on an H200
 WINDOW_COPIES = 120  # most of a lane: with waits, events and delays up to 840 operations
@@ -27,18 +26,20 @@ FEW: Final = 16  # one in so many of a window's launches
 class CudaExecutor:
     """Runs the two halves of a schedule on one device.
 
-    Each lane has a stream and graphs of its own, whose steps wait for those of others by their
-    counts: ResNet-50(256) in 6.9 GiB takes 128 ms so, and 138 as one graph with a branch for each
-    lane (H200, 2026-11-23). One graph it is where the streams are not apart, and where a launch
-    copies or clears memory by what may be a queue that lanes share.
+    A half is one or more windows, each a CUDA graph with a branch for each lane, whose steps wait
+    for those of others by counts: ResNet-50(256) in 6.9 GiB takes 128 ms so, and 138 where the
+    graph's edges say what waits (H200, 2026-11-23). Edges it has where branches are not apart, and
+    where a launch copies or clears memory by what may be a queue that lanes share.
 
-    A queue of copies that waits takes some 1,000 operations before the host waits too, one of
-    kernels took 16,000 (H200, driver 580). So graphs are of a window of steps with few enough
-    copies, and its launches are issued last: more copies may be queued, but those of windows
-    before wait for nothing that is not issued. Before each window the host waits until few
-    launches of the one before are left (`Lanes.wait`). While it waits, nothing that is issued
-    waits for what is not, so that another thread may wait for the device with the driver's locks
-    in hand. Most steps are one window, beside which the host prepares the next batch.
+    A window is issued by one call of the driver, so that another thread's, which may wait for the
+    device with the driver's locks in hand, comes before it or behind. While each branch was a graph
+    a thread that freed memory all the time soon did so between two of them, and both hung.
+
+    The driver issues branches one after another, as they were captured (driver 580). Copies' come
+    first, as a queue of them that waits takes some 1,000 operations before the host waits too: so
+    windows have few enough. Launches' come last, and as many as there are: at worst the host waits
+    until some have run. Before each window it waits until few launches of the one before are left
+    (`Lanes.wait`). Most halves are one window, beside which it prepares the next batch.
 
     Copies are the copy engines', let go behind launches. Kernels that store to pinned memory
     themselves reach 52 of the engines' 55 GB/s, but 58 of their 100 where both ways are busy. One
@@ -130,71 +131,70 @@ class CudaExecutor:
         with self._lanes.lock:  # which others hold until the device has all that it waits for
             torch.cuda.synchronize(self._device)
             torch.cuda.empty_cache()
-            if self._lanes.apart:
-                windows = list(self._by_lane(first, end, events))
-                found = [window.graphs.get(Lane.COMPUTE) for window in windows]
-                if _is_one(windows) or all(only_kernels(graph) for graph in found if graph):
-                    return windows
-            with self._capturing(Lane.COMPUTE) as graph:
+            found = list(self._windows(first, end, events)) if self._lanes.apart else []
+            if found and all(safe for _, safe in found):
+                return [window for window, _ in found]
+            with self._capturing() as graph:
                 self._issue(first, end, self._lanes.streams[Lane.COMPUTE], events)
-        return [Window({Lane.COMPUTE: graph}, None)]
+        return [Window(graph, None)]
 
-    def _by_lane(
+    def _windows(
         self, first: int, end: int, events: Sequence[torch.cuda.Event]
-    ) -> Iterator[Window]:
-        """Windows of the steps, each few enough copies long."""
-        steps = self._schedule.steps
-        awaited = crossings(steps, first, end)
+    ) -> Iterator[tuple[Window, bool]]:
+        """Windows of the steps, and whether no launch of theirs is in a queue that copies use."""
+        steps, streams = self._schedule.steps, self._lanes.streams
+        windows = list(windows_of(steps, first, end))
+        awaited = {**crossings(steps, first, end)}
+        for index, before in joints(steps, windows).items():
+            awaited[index] = {**awaited[index], **before}
         told = {count for counts in awaited.values() for count in counts.values()}
-        for window in windows_of(steps, first, end):
-            launches = [index for index in window if steps[index].lane is Lane.COMPUTE]
-            few_left, first_of_few = None, end
-            if 0 < len(launches) < len(window):
-                few_left = torch.cuda.Event(external=True, blocking=True)
-                first_of_few = launches[-few_of(len(launches))]
-            graphs: dict[Lane, torch.cuda.CUDAGraph] = {}
-            for lane in Lane:
-                own = [index for index in window if steps[index].lane is lane]
-                if not own:
-                    continue
-                with self._capturing(lane) as graphs[lane]:
-                    reached = 0
-                    for index in own:
-                        if few_left is not None and index == first_of_few:
-                            few_left.record()
-                        if reached or awaited[index]:
-                            self._lanes.meet(lane, reached, awaited[index])
-                        self._call(self._calls[index], events, index - first)
-                        reached = index + 1 if index + 1 in told else 0
-                    if reached:
-                        self._lanes.meet(lane, reached, {})
-            yield Window(graphs, few_left)
+
+        def branch(lane: Lane, window: range, few_left: torch.cuda.Event | None) -> None:
+            own = [index for index in window if steps[index].lane is lane]
+            first_of_few = own[-few_of(len(own))] if own else end
+            reached = 0
+            for index in own:
+                if few_left is not None and index == first_of_few:
+                    few_left.record()
+                if reached or awaited[index]:
+                    self._lanes.meet(lane, reached, awaited[index])
+                self._call(self._calls[index], events, index - first)
+                reached = index + 1 if index + 1 in told else 0
+            if reached:
+                self._lanes.meet(lane, reached, {})
+
+        for window in windows:
+            used = {steps[index].lane for index in window}
+            copying = [lane for lane in COPY_LANES if lane in used]
+            few_left = torch.cuda.Event(external=True, blocking=True) if copying else None
+            others = [streams[lane] for lane in copying]
+            with self._capturing() as graph, forked(streams[Lane.COMPUTE], others):
+                for lane in copying:
+                    with torch.cuda.stream(streams[lane]):
+                        branch(lane, window, None)
+                copies = count_copies(streams[Lane.COMPUTE]) if copying else 0
+                branch(Lane.COMPUTE, window, few_left)
+                safe = not copying or count_copies(streams[Lane.COMPUTE]) == copies
+            yield Window(graph, few_left), safe
 
     @contextmanager
-    def _capturing(self, lane: Lane) -> Iterator[torch.cuda.CUDAGraph]:
+    def _capturing(self) -> Iterator[torch.cuda.CUDAGraph]:
         graph = torch.cuda.CUDAGraph(keep_graph=True)
-        with capturing(graph, self._lanes.streams[lane], self._pool):
+        with capturing(graph, self._lanes.streams[Lane.COMPUTE], self._pool):
             yield graph
         graph.instantiate()
-        self._lanes.upload(graph, lane)
+        self._lanes.upload(graph)
 
     def _replay(self, windows: Sequence[Window]) -> None:
-        if _is_one(windows):
-            (graph,) = windows[0].graphs.values()
-            graph.replay()
+        if len(windows) == 1 and windows[0].few_left is None:
+            windows[0].graph.replay()
             return
-        current = torch.cuda.current_stream(self._device)
-        streams = self._lanes.streams
         self._lanes.wait()  # where it can be interrupted
-        # Else a lane would wait for what never comes, or what is freed, for a lane.
-        with without_collection(), uninterrupted(), self._lanes.lock:
-            self._lanes.reset()
-            for stream in streams.values():
-                stream.wait_stream(current)
+        with uninterrupted(), self._lanes.lock:
+            self._lanes.begin()
             for window in windows:
                 self._lanes.issue(window)
-            for stream in streams.values():
-                current.wait_stream(stream)
+            self._lanes.end()
 
     def _issue(
         self,
@@ -206,22 +206,18 @@ class CudaExecutor:
     ) -> None:
         """Issue steps [first, end), copies beside `main`, with an event for each wait."""
         streams = {**self._lanes.streams, Lane.COMPUTE: main}
-        begun = main.record_event()
-        for lane in COPY_LANES:
-            streams[lane].wait_event(begun)
         done: dict[int, torch.cuda.Event] = {}
-        for index in range(first, end):
-            step = self._schedule.steps[index]
-            stream = streams[step.lane]
-            for wait in step.waits:
-                if wait >= first:
-                    stream.wait_event(done[wait])
-            with torch.cuda.stream(stream):
-                self._call((calls or self._calls)[index], events, index - first)
-            if index in self._waited:
-                done[index] = stream.record_event()
-        for lane in COPY_LANES:
-            main.wait_stream(streams[lane])
+        with forked(main, [streams[lane] for lane in COPY_LANES]):
+            for index in range(first, end):
+                step = self._schedule.steps[index]
+                stream = streams[step.lane]
+                for wait in step.waits:
+                    if wait >= first:
+                        stream.wait_event(done[wait])
+                with torch.cuda.stream(stream):
+                    self._call((calls or self._calls)[index], events, index - first)
+                if index in self._waited:
+                    done[index] = stream.record_event()
 
     def _call(self, call: Call, events: Sequence[torch.cuda.Event], number: int) -> None:
         """Make a call on the current stream, after a delay if asked for, between its two events."""
@@ -252,8 +248,3 @@ def windows_of(steps: Sequence[Step], first: int, end: int) -> Iterator[range]:
 def few_of(launches: int) -> int:
     """How many of a window's launches are left when the next window is issued; at least one."""
     return ceil(launches / FEW)
-
-
-def _is_one(windows: Sequence[Window]) -> bool:
-    """Whether there is one graph, which waits for no other."""
-    return len(windows) == 1 and len(windows[0].graphs) == 1

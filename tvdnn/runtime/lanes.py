@@ -7,6 +7,7 @@ spread over many streams, and copies get 47 to 49 of the link's 55 GB/s even whi
 """
 
 import os
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -20,27 +21,27 @@ import torch
 from ..errors import DeviceError
 from ..kernels.counts import meet
 from ..planner.schedule import Lane
-from ..planner.simulate import COPY_LANES
+from .capturing import capturing, forked
 
 PATIENCE_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Steps to be issued together: a graph for each lane that has some of them.
+    """Steps that are issued together: a graph with a branch for each lane.
 
-    The graph of launches, if there is one, records `few_left` when few of them are left to run.
+    Where lanes wait for one another it records `few_left` when few of its launches are left to run.
     """
 
-    graphs: Mapping[Lane, torch.cuda.CUDAGraph]
+    graph: torch.cuda.CUDAGraph
     few_left: torch.cuda.Event | None
 
 
 class Lanes:
-    """Streams that all schedules on a device share, and their counts.
+    """Streams that all schedules on a device share, and how far each lane has come.
 
-    Who captures or issues work on them holds `lock` until each lane has its part: so all lanes have
-    the same order, and no two schedules wait for each other.
+    On `streams` work is captured, or issued step by step. Who does so, or issues windows, holds
+    `lock` until all of it is there: so no two schedules wait for each other.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -48,19 +49,27 @@ class Lanes:
             lane: torch.cuda.Stream(device) for lane in Lane
         }
         self.lock = Lock()
+        self._turns = deque(torch.cuda.Stream(device) for _ in range(2))
         self._few_left = torch.cuda.Event()
         self._counts = torch.zeros(len(Lane), dtype=torch.int32, device=device)
         with torch.cuda.device(device):
-            meet(self._counts, 0, 0, (0, 0))  # loads the kernel, for which nothing may wait
+            meet(self._counts, 0, 0, (0, 0, 0))  # loads the kernel, for which nothing may wait
         torch.cuda.synchronize(device)
         self.apart = not _one_at_a_time() and apart(list(self.streams.values()))
 
-    def reset(self) -> None:
-        """Count from 0 again, in the current stream's order, once nothing runs on the lanes."""
+    def begin(self) -> None:
+        """Count from 0 again, in the current stream's order, once no window runs."""
         current = torch.cuda.current_stream(self._counts.device)
-        for stream in self.streams.values():
+        for stream in self._turns:
             current.wait_stream(stream)
         self._counts.zero_()
+        for stream in self._turns:
+            stream.wait_stream(current)
+
+    def end(self) -> None:
+        """Let the current stream go on once no window runs."""
+        for stream in self._turns:
+            torch.cuda.current_stream(self._counts.device).wait_stream(stream)
 
     def meet(self, lane: Lane, reached: int, awaited: Mapping[Lane, int]) -> None:
         """Tell how far the lane has come (0: nothing), then wait until others have come so far.
@@ -68,17 +77,17 @@ class Lanes:
         Launches do so by a kernel, copies by the stream's memory operations.
         """
         if lane is Lane.COMPUTE:
-            first, second = (awaited.get(other, 0) for other in COPY_LANES)
-            meet(self._counts, lane.value, reached, (first, second))
+            first, second, third = (awaited.get(other, 0) for other in Lane)
+            meet(self._counts, lane.value, reached, (first, second, third))
             return
         if reached:
             _write(self.streams[lane], self._address(lane), reached)
         for other, count in awaited.items():
             wait_for(self.streams[lane], self._address(other), count)
 
-    def upload(self, graph: torch.cuda.CUDAGraph, lane: Lane) -> None:
+    def upload(self, graph: torch.cuda.CUDAGraph) -> None:
         """Make a graph ready, so that its launch waits for nothing that the device does."""
-        stream = self.streams[lane].cuda_stream
+        stream = self._turns[0].cuda_stream
         _checked(_driver().cuGraphUpload(graph.raw_cuda_graph_exec(), stream))
 
     def wait(self) -> None:
@@ -93,12 +102,11 @@ class Lanes:
         self._few_left.synchronize()
 
     def issue(self, window: Window) -> None:
-        """Replay a window's graphs, launches last, each on its lane's stream; wait before that."""
+        """Replay a window beside the one before; wait before that."""
         self.wait()
-        for lane in (*COPY_LANES, Lane.COMPUTE):
-            if lane in window.graphs:
-                with torch.cuda.stream(self.streams[lane]):
-                    window.graphs[lane].replay()
+        with torch.cuda.stream(self._turns[0]):
+            window.graph.replay()
+        self._turns.rotate()
         if window.few_left is not None:
             self._few_left = window.few_left
 
@@ -118,33 +126,40 @@ def _one_at_a_time() -> bool:
 
 
 def apart(streams: list[torch.cuda.Stream]) -> bool:
-    """Whether work on each stream goes on while those before it wait for what is behind them.
+    """Whether a graph's branches, captured on these, go on while others wait for them.
 
-    Streams may share one of the GPU's queues, as all do where CUDA_DEVICE_MAX_CONNECTIONS is 1:
+    Branches may share one of the GPU's queues, as all do where CUDA_DEVICE_MAX_CONNECTIONS is 1:
     what waits at its head for another of them would wait forever.
     """
     reached = torch.zeros(len(streams), dtype=torch.int32, pin_memory=True)
     addresses = [each.data_ptr() for each in reached]
-    for number, stream in enumerate(streams):
-        for address in addresses[number + 1 :]:
-            wait_for(stream, address, 1)
-        _write(stream, addresses[number], 1)
+    main, graph = streams[0], torch.cuda.CUDAGraph()
+    with (
+        capturing(graph, main, torch.cuda.graph_pool_handle()),
+        forked(main, streams[1:]),
+    ):
+        for number, stream in enumerate(streams):
+            for address in addresses[number + 1 :]:
+                wait_for(stream, address, 1)
+            _write(stream, addresses[number], 1)
+    with torch.cuda.stream(main):
+        graph.replay()
     end = monotonic() + PATIENCE_S
-    while not (passed := all(stream.query() for stream in streams)) and monotonic() < end:
+    while not (passed := main.query()) and monotonic() < end:
         pass
     reached.fill_(1)  # lets go what still waits
-    for stream in streams:
-        stream.synchronize()
+    main.synchronize()
     return passed
 
 
-def only_kernels(graph: torch.cuda.CUDAGraph) -> bool:
-    """Whether a graph that was kept when captured neither copies nor clears memory by itself."""
+def count_copies(stream: torch.cuda.Stream) -> int:
+    """How often what is captured from the stream so far copies or clears memory."""
     types = _driver().CUgraphNodeType
-    others = {types.CU_GRAPH_NODE_TYPE_MEMCPY, types.CU_GRAPH_NODE_TYPE_MEMSET}
-    _, count = _checked(_driver().cuGraphGetNodes(graph.raw_cuda_graph()))
-    nodes, _ = _checked(_driver().cuGraphGetNodes(graph.raw_cuda_graph(), count))
-    return all(_checked(_driver().cuGraphNodeGetType(node))[0] not in others for node in nodes)
+    copying = {types.CU_GRAPH_NODE_TYPE_MEMCPY, types.CU_GRAPH_NODE_TYPE_MEMSET}
+    _, _, graph, *_ = _checked(_driver().cuStreamGetCaptureInfo(stream.cuda_stream))
+    _, count = _checked(_driver().cuGraphGetNodes(graph))
+    nodes, _ = _checked(_driver().cuGraphGetNodes(graph, count))
+    return sum(_checked(_driver().cuGraphNodeGetType(node))[0] in copying for node in nodes)
 
 
 def wait_for(stream: torch.cuda.Stream, address: int, count: int) -> None:
