@@ -1,6 +1,7 @@
 """Crossings: by them and the order of lanes no step runs before what it waits for; windows."""
 
 import random
+from collections.abc import Sequence
 
 import pytest
 
@@ -19,36 +20,49 @@ def graph() -> Graph:
     return expand(vgg(8, (1, 1, 1, 1, 1), 64, 16), Settings("fp32", 64 << 10))
 
 
-def run(schedule: Schedule, first: int, end: int, rng: random.Random) -> list[int]:
-    """Steps in an order that the lanes may take by their counts alone."""
-    steps, awaited = schedule.steps, crossings(schedule.steps, first, end)
-    queues = {
-        lane: [index for index in range(first, end) if steps[index].lane is lane] for lane in Lane
-    }
-    reached, ran = dict.fromkeys(Lane, first), list[int]()
-    while any(queues.values()):
+def run(schedule: Schedule, windows: Sequence[range], rng: random.Random) -> list[int]:
+    """Steps in an order that lanes may take by their counts alone, two windows at a time."""
+    steps = schedule.steps
+    awaited = {**crossings(steps, windows[0].start, windows[-1].stop)}
+    for index, before in joints(steps, windows).items():
+        awaited[index] = {**awaited[index], **before}
+    queues = [
+        {lane: [index for index in window if steps[index].lane is lane] for lane in Lane}
+        for window in windows
+    ]
+    reached, ran = dict.fromkeys(Lane, windows[0].start), list[int]()
+    while any(left := [each for each in queues if any(each.values())]):
         ready = [
-            lane
-            for lane, queue in queues.items()
+            queue
+            for each in left[:2]
+            for queue in each.values()
             if queue and all(reached[other] >= n for other, n in awaited[queue[0]].items())
         ]
-        lane = rng.choice(ready)
-        ran.append(queues[lane].pop(0))
-        reached[lane] = ran[-1] + 1
+        ran.append(rng.choice(ready).pop(0))
+        reached[steps[ran[-1]].lane] = ran[-1] + 1
     return ran
 
 
+@pytest.mark.parametrize("most", [1, 3, 1000])
 @pytest.mark.parametrize("policy", ["vdnn-all", "tvdnn-heuristic", "vdnn-all:p:sync"])
-def test_lanes_run_no_step_before_what_it_waits_for(graph: Graph, policy: str) -> None:
+def test_lanes_run_no_step_before_what_it_waits_for(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch, policy: str, most: int
+) -> None:
+    monkeypatch.setattr(cuda, "WINDOW_COPIES", most)
     keep = planned(graph, "keep", None)
     schedule = planned(graph, policy, round(0.7 * keep.peak_nbytes))
-    end, rng = len(schedule.steps), random.Random(0)
-    assert any(step.lane is Lane.PREFETCH for step in schedule.steps)
+    steps, rng = schedule.steps, random.Random(0)
+    assert any(step.lane is Lane.PREFETCH for step in steps)
     for _ in range(20):
-        first = rng.choice([0, end // 2])
-        place = {index: n for n, index in enumerate(run(schedule, first, end, rng))}
-        for index, step in enumerate(schedule.steps[first:], first):
+        first = rng.choice([0, len(steps) // 2])
+        windows = list(cuda.windows_of(steps, first, len(steps)))
+        ran = run(schedule, windows, rng)
+        place = {index: n for n, index in enumerate(ran)}
+        for index, step in enumerate(steps[first:], first):
             assert all(place[wait] < place[index] for wait in step.waits if wait >= first)
+        for lane in Lane:
+            own = [index for index in ran if steps[index].lane is lane]
+            assert own == sorted(own)
 
 
 def test_no_lane_waits_for_what_it_knows(graph: Graph) -> None:
@@ -85,22 +99,6 @@ def test_windows_are_of_few_copies_and_as_long_as_these_allow(
     assert all(copies(window) <= most for window in windows)
     longer = (range(window.start, window.stop + 1) for window in windows[:-1])
     assert all(copies(window) > most for window in longer)
-
-
-def test_a_lane_waits_for_its_own_steps_in_windows_before(
-    graph: Graph, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cuda, "WINDOW_COPIES", 3)
-    steps = planned(graph, "vdnn-all", None).steps
-    windows = list(cuda.windows_of(steps, 0, len(steps)))
-    found = joints(steps, windows)
-    assert len(windows) > 3
-    for window in windows:
-        for lane in Lane:
-            own = [index for index in window if steps[index].lane is lane]
-            before = [n for n in range(window.start) if steps[n].lane is lane]
-            joined = {index: found[index] for index in own if index in found}
-            assert joined == ({own[0]: {lane: before[-1] + 1}} if own and before else {})
 
 
 @pytest.mark.parametrize(("launches", "few"), [(1, 1), (16, 1), (17, 2), (33, 3), (1500, 94)])

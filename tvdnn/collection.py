@@ -35,7 +35,7 @@ _search = _Search()
 def without_collection() -> Iterator[None]:
     """Without the search: through the records of ten thousand layers it takes half the time.
 
-    What it frees may wait for the device, or do what no capture of a CUDA graph allows.
+    What it frees may do what no capture of a CUDA graph allows.
     """
     _search.stop()
     try:

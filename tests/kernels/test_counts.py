@@ -20,18 +20,20 @@ def test_it_tells_one_and_goes_on_where_others_have_come_far_enough(
 
 
 @pytest.mark.gpu
-def test_it_waits_for_another_stream() -> None:
+@pytest.mark.parametrize("awaited", range(3))
+def test_it_waits_for_another_stream(awaited: int) -> None:
     counts = torch.zeros(3, dtype=torch.int32, device="cuda")
     early, seen = torch.zeros(2, device="cuda")
     first, second = torch.cuda.Stream(), torch.cuda.Stream()
     for told in (0, 2):  # first all kernels are loaded: that may wait for those that run
         torch.cuda.synchronize()
         with torch.cuda.stream(first):
-            meet(counts, 0, 0, (0, told, 0))
+            first_least, second_least, third_least = (told * (n == awaited) for n in range(3))
+            meet(counts, 0, 0, (first_least, second_least, third_least))
             seen.fill_(told)
         with torch.cuda.stream(second):
             torch.cuda._sleep(20_000_000)
             torch.neg(seen, out=early)
-            meet(counts, 1, told, (0, 0, 0))
+            meet(counts, awaited, told, (0, 0, 0))
     torch.cuda.synchronize()
     assert (early.item(), seen.item()) == (0.0, 2.0)

@@ -30,6 +30,8 @@ def forked(main: torch.cuda.Stream, others: Sequence[torch.cuda.Stream]) -> Iter
     """Within, others go on from where `main` is; behind, `main` waits for them."""
     for stream in others:
         stream.wait_stream(main)
-    yield
-    for stream in others:
-        main.wait_stream(stream)
+    try:
+        yield
+    finally:  # a capture ends, and memory is given back, behind them only
+        for stream in others:
+            main.wait_stream(stream)

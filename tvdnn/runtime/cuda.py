@@ -166,7 +166,8 @@ class CudaExecutor:
         for window in windows:
             used = {steps[index].lane for index in window}
             copying = [lane for lane in COPY_LANES if lane in used]
-            few_left = torch.cuda.Event(external=True, blocking=True) if copying else None
+            mixed = copying and Lane.COMPUTE in used
+            few_left = torch.cuda.Event(external=True, blocking=True) if mixed else None
             others = [streams[lane] for lane in copying]
             with self._capturing() as graph, forked(streams[Lane.COMPUTE], others):
                 for lane in copying:
@@ -190,11 +191,14 @@ class CudaExecutor:
             windows[0].graph.replay()
             return
         self._lanes.wait()  # where it can be interrupted
+        # Else a half would end in its middle, and what it runs on could be given back.
         with uninterrupted(), self._lanes.lock:
             self._lanes.begin()
-            for window in windows:
-                self._lanes.issue(window)
-            self._lanes.end()
+            try:
+                for window in windows:
+                    self._lanes.issue(window)
+            finally:
+                self._lanes.end()
 
     def _issue(
         self,

@@ -1,4 +1,4 @@
-"""Lanes: a device's three streams, and how far the work on each has come.
+"""Lanes: what is launched, offloaded and prefetched on a device, and how far each has come.
 
 Lanes wait for one another by counts in device memory: launches by a kernel, copies by the CUDA
 driver's stream memory operations. As edges of one graph such waits slow copies down: its nodes are
@@ -28,9 +28,10 @@ PATIENCE_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Steps that are issued together: a graph with a branch for each lane.
+    """Steps that are issued together: a graph with a branch for each lane that has some.
 
-    Where lanes wait for one another it records `few_left` when few of its launches are left to run.
+    Where launches and copies wait for one another by counts, it records `few_left` when few of its
+    launches are left to run.
     """
 
     graph: torch.cuda.CUDAGraph
