@@ -127,12 +127,11 @@ def _create_fabs(self: Builder, arg: Handle) -> Handle:
 
 
 def _create_dot(self: Builder, a: Handle, b: Handle, acc: Handle, *precision: Any) -> Handle:
+    """Products in float64, as BLAS sums rows of float32 in other orders by where they lie."""
     if not (a.dtype.scalar.is_floating() and b.dtype.scalar.is_floating()):
         return STOCK_DOT(self, a, b, acc, *precision)
-    wide = acc.data.dtype
-    lhs = _decoded(a).astype(wide, copy=False)
-    rhs = _decoded(b).astype(wide, copy=False)
-    return Handle(np.matmul(lhs, rhs) + acc.data, acc.dtype.scalar)
+    products = np.matmul(_decoded(a).astype(np.float64), _decoded(b).astype(np.float64))
+    return Handle(products.astype(acc.data.dtype) + acc.data, acc.dtype.scalar)
 
 
 def _cast(self: Builder, src: Handle, dst_type: tl.dtype) -> Handle:
