@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 T = TypeVar("T")
 
 TRIES: Final = 3
-YARDSTICK_S: Final = 0.2  # on a server's core of 2023, 3.5 GHz
+YARDSTICK_S: Final = 0.2  # of a core that the limits are for
 PATIENCE_S: Final = 120.0  # for which tests wait for one that is timed
 QUIET: Final = Path(
     tempfile.gettempdir(), f"tvdnn-quiet-{os.environ.get('PYTEST_XDIST_TESTRUNUID', os.getpid())}"
