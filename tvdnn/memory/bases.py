@@ -31,10 +31,12 @@ def low_base(taken: Sequence[Row], stay: Stay) -> int:
 
 def barred(taken: Sequence[Row], extent: Extent) -> list[tuple[int, int]]:
     """What `forbidden` gives, of few stays."""
+    start, end = extent.first, extent.last
+    near = [row for row in taken if row[2] <= end and row[3] >= start]
     return [
         (low - offset - nbytes, high - offset)
         for offset, nbytes, first, last in extent.stays
-        for low, high, since, until in taken
+        for low, high, since, until in near
         if since <= last and until >= first
     ]
 
