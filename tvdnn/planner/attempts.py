@@ -5,7 +5,8 @@ With places given before the steps are ordered, which goes well in little room, 
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, takewhile
+from operator import attrgetter
 from typing import TypeAlias
 
 from .crowding import Array, CrowdedError, narrowed
@@ -35,7 +36,11 @@ def fitted(
     """
     found = _settled(task, site, choose, best)
     known = found or best if is_tight(task, site) else found and not both
-    return found if known else found + under_lowered_caps(task, site, choose, task.caps(site), most)
+    if known:
+        return found
+    fastest = min(filter(None, (best, *found)), key=attrgetter("seconds"), default=None)
+    caps = task.caps(site)
+    return found + under_lowered_caps(task, site, choose, caps, fastest, most=most)
 
 
 def is_tight(task: Task, site: Site) -> bool:
@@ -48,10 +53,13 @@ def under_lowered_caps(
     site: Site,
     choose: Chooser,
     caps: Array,
+    best: Found | None = None,
+    *,
     most: int | None = None,
 ) -> list[Found]:
     """Up to `most` schedules of a choice, under caps lowered where bytes find no place.
 
+    They end where a trial is predicted to take longer than `best`: lower caps make it slower yet.
     Of a small network those of the choice with all back late too.
     """
     found: list[Found] = []
@@ -60,6 +68,8 @@ def under_lowered_caps(
         trial = task.trial(site, choose(caps), caps)
         if trial is None:
             return None
+        if best and trial.seconds > best.seconds:
+            return best
         try:
             return task.found(trial)
         except CrowdedError:
@@ -68,7 +78,9 @@ def under_lowered_caps(
             raise
 
     num_stays = len(site.draft.program.residencies)
-    found += filter(None, islice(narrowed(attempt, caps, site.least, num_stays), most))
+    tried = narrowed(attempt, caps, site.least, num_stays)
+    faster = takewhile(lambda each: each is None or each is not best, tried)
+    found += filter(None, islice(faster, most))
     return found
 
 

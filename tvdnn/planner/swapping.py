@@ -41,12 +41,12 @@ POLISHED = 4  # trials, of which one is spent on polish where the network is not
 class Effort:
     """Bounds on one integer program.
 
-    Its seconds, the nodes of its tree, and by what share its answer may miss the optimum. The gap
-    ends it, within some 3 s, so that a plan is the same whatever else the machine does; a gap of
-    0.002 takes up to 16 s for plans that are no faster.
+    Its seconds, the nodes of its tree, and by what share its answer may miss the optimum. But a
+    little above the floor the gap ends it, within some 3 s, so that a plan is the same whatever
+    else the machine does; a gap of 0.002 takes up to 16 s for plans that are no faster.
     """
 
-    time_limit_s: float = 10.0
+    time_limit_s: float = 5.0
     nodes: int = 100
     gap: float = 0.005
 
