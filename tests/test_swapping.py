@@ -1,5 +1,8 @@
 """tvDNN's policies on large networks: what they move, how fast they plan, how near the optimum."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -13,11 +16,15 @@ from tvdnn.models import googlenet, resnet50
 from tvdnn.ops import Settings, expand
 from tvdnn.optim import SGD
 from tvdnn.planner import swapping, trials
+from tvdnn.planner.attempts import under_lowered_caps
 from tvdnn.planner.bound import bound
+from tvdnn.planner.crowding import Array
+from tvdnn.planner.gaps import Gap
 from tvdnn.planner.planning import fitting, floor_of
 from tvdnn.planner.policies.keep import keep
-from tvdnn.planner.policies.tvdnn import sites
+from tvdnn.planner.policies.tvdnn import farthest, sites
 from tvdnn.planner.relaxation import Relaxed
+from tvdnn.planner.trials import Task
 from tvdnn.units import MIB
 
 POLICIES = ("tvdnn-ilp", "tvdnn-heuristic")
@@ -73,6 +80,29 @@ def test_googlenet_little_above_its_floor() -> None:
     assert schedule.peak_nbytes <= 264_000_000
     assert schedule.plan.standing is not None
     assert schedule.plan.standing.gap < 0.13
+
+
+def test_caps_are_no_longer_lowered_once_their_step_is_slower_than_a_known_one() -> None:
+    settings = Settings("fp32", 64 << 10, optimizer=SGD(momentum=0.9), fuse=True)
+    graph = expand(pooled((64, 32, 32, 3), 8), settings)
+    budget = planned(graph, "keep", None).peak_nbytes // 2
+    task = Task(graph, h200(graph), "tvdnn-heuristic", budget, None)
+    site = next(sites(graph, h200(graph)))
+    asked: list[Array] = []
+
+    def choose(caps: Array) -> Sequence[Gap] | None:
+        asked.append(caps)
+        return farthest(site.needed, site.gaps(caps), caps)
+
+    caps = task.caps(site)
+    first, *_ = under_lowered_caps(task, site, choose, caps)
+    made = [task.trial(site, choose(each), each) for each in asked.copy()]
+    seconds = [trial.seconds for trial in made if trial]
+    known = replace(first, seconds=seconds[0])
+    slower = next(number for number, each in enumerate(seconds) if each > known.seconds)
+    asked.clear()
+    assert under_lowered_caps(task, site, choose, caps, known) == []
+    assert len(asked) == slower + 1 < len(seconds)
 
 
 def test_where_few_plans_are_placed_they_are_of_the_best_sites(
