@@ -575,7 +575,7 @@ def _transfer(o: Operands) -> Launch:
 
 def _meet(o: Operands) -> Launch:
     reached = torch.zeros(3, dtype=torch.int32, device=o.device)
-    return Launch(lambda: counts.meet(reached, 0, 1, (0, 0, 0)), (reached[:1],))
+    return Launch(lambda: counts.meet(reached, 1, (0, 0)), (reached[:1],))
 
 
 def _shuffle_channels(o: Operands) -> Launch:

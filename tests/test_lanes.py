@@ -2,7 +2,12 @@
 
 import faulthandler
 import itertools
+import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from pathlib import Path
 from threading import Event
 
 import pytest
@@ -24,13 +29,31 @@ def device() -> torch.device:
 
 
 def test_different_streams_are_apart(device: torch.device) -> None:
-    assert apart([torch.cuda.Stream(device) for _ in range(3)])
+    streams = [torch.cuda.Stream(device) for _ in range(5)]
+    assert apart(streams[:3], streams[3:])
 
 
 def test_one_stream_is_not_apart_from_itself_and_is_let_go(device: torch.device) -> None:
-    stream = torch.cuda.Stream(device)
-    assert not apart([stream, stream])
-    assert stream.query()
+    stream, turn = torch.cuda.Stream(device), torch.cuda.Stream(device)
+    assert not apart([stream, stream], [turn])
+    assert turn.query()
+
+
+@pytest.mark.parametrize("connections", [1, 2, 4])
+def test_steps_are_the_same_where_the_gpu_has_few_queues(
+    device: torch.device, connections: int
+) -> None:
+    """How many is read as CUDA starts: they train in a process of their own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.test_lanes"],
+        env=os.environ | {"CUDA_DEVICE_MAX_CONNECTIONS": str(connections)},
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{digest(trained(device))}\n"
 
 
 def test_where_the_host_waits_for_each_launch_they_are_not_apart(
@@ -162,3 +185,15 @@ def make(
     how = {"policy": "vdnn-all", "chunk_size": "256KiB", "dtype": "bf16"}
     trainer = tvdnn.Trainer(net, x, delay_seed=delay_seed, **how)
     return trainer, net, (x, y)
+
+
+def digest(tensors: list[torch.Tensor]) -> str:
+    """One line for all their bits."""
+    found = sha256()
+    for tensor in tensors:
+        found.update(tensor.cpu().flatten().view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{digest(trained(torch.device('cuda', 0)))}\n")

@@ -8,7 +8,7 @@ spread over many streams, and copies get 47 to 49 of the link's 55 GB/s even whi
 
 import os
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -21,6 +21,7 @@ import torch
 from ..errors import DeviceError
 from ..kernels.counts import meet
 from ..planner.schedule import Lane
+from ..planner.simulate import COPY_LANES
 from .capturing import capturing, forked
 
 PATIENCE_S: Final = 2.0
@@ -54,9 +55,9 @@ class Lanes:
         self._few_left = torch.cuda.Event()
         self._counts = torch.zeros(len(Lane), dtype=torch.int32, device=device)
         with torch.cuda.device(device):
-            meet(self._counts, 0, 0, (0, 0, 0))  # loads the kernel, for which nothing may wait
+            meet(self._counts, 0, (0, 0))  # loads the kernel, for which nothing may wait
         torch.cuda.synchronize(device)
-        self.apart = not _one_at_a_time() and apart(list(self.streams.values()))
+        self.apart = not _one_at_a_time() and apart(list(self.streams.values()), self._turns)
 
     def begin(self) -> None:
         """Count from 0 again, in the current stream's order, once no window runs."""
@@ -75,11 +76,14 @@ class Lanes:
     def meet(self, lane: Lane, reached: int, awaited: Mapping[Lane, int]) -> None:
         """Tell how far the lane has come (0: nothing), then wait until others have come so far.
 
-        Launches do so by a kernel, copies by the stream's memory operations.
+        Launches do so by a kernel, copies by the stream's memory operations. For its own count, in
+        the window before, each waits by these: a kernel would keep a launch from the whole GPU.
         """
         if lane is Lane.COMPUTE:
-            first, second, third = (awaited.get(other, 0) for other in Lane)
-            meet(self._counts, lane.value, reached, (first, second, third))
+            if lane in awaited:
+                wait_for(self.streams[lane], self._address(lane), awaited[lane])
+            first, second = (awaited.get(other, 0) for other in COPY_LANES)
+            meet(self._counts, reached, (first, second))
             return
         if reached:
             _write(self.streams[lane], self._address(lane), reached)
@@ -126,11 +130,11 @@ def _one_at_a_time() -> bool:
     return os.environ.get("CUDA_LAUNCH_BLOCKING", "0") != "0"
 
 
-def apart(streams: list[torch.cuda.Stream]) -> bool:
-    """Whether a graph's branches, captured on these, go on while others wait for them.
+def apart(streams: Sequence[torch.cuda.Stream], turns: Iterable[torch.cuda.Stream]) -> bool:
+    """Whether a graph's branches, captured on `streams`, go on while others wait for them.
 
-    Branches may share one of the GPU's queues, as all do where CUDA_DEVICE_MAX_CONNECTIONS is 1:
-    what waits at its head for another of them would wait forever.
+    They may share one of the GPU's queues, as all do where CUDA_DEVICE_MAX_CONNECTIONS is 1: what
+    waits at its head for another of them would wait forever. `turns` are what it is launched on.
     """
     reached = torch.zeros(len(streams), dtype=torch.int32, pin_memory=True)
     addresses = [each.data_ptr() for each in reached]
@@ -143,14 +147,20 @@ def apart(streams: list[torch.cuda.Stream]) -> bool:
             for address in addresses[number + 1 :]:
                 wait_for(stream, address, 1)
             _write(stream, addresses[number], 1)
-    with torch.cuda.stream(main):
+    return all(_ends(graph, turn, reached) for turn in turns)
+
+
+def _ends(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, reached: torch.Tensor) -> bool:
+    """Whether a graph ends of itself that waits for what it writes; if not, it is let go."""
+    reached.zero_()
+    with torch.cuda.stream(stream):
         graph.replay()
     end = monotonic() + PATIENCE_S
-    while not (passed := main.query()) and monotonic() < end:
+    while not (ended := stream.query()) and monotonic() < end:
         pass
-    reached.fill_(1)  # lets go what still waits
-    main.synchronize()
-    return passed
+    reached.fill_(1)
+    stream.synchronize()
+    return ended
 
 
 def count_copies(stream: torch.cuda.Stream) -> int:
