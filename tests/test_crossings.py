@@ -1,7 +1,9 @@
 """Crossings: by them and the order of lanes no step runs before what it waits for; windows."""
 
 import random
+from collections import Counter
 from collections.abc import Sequence
+from math import ceil
 
 import pytest
 
@@ -10,7 +12,6 @@ from tests.simulated import planned
 from tvdnn.graph import Graph
 from tvdnn.ops import Settings, expand
 from tvdnn.planner.schedule import Lane, Schedule
-from tvdnn.planner.simulate import COPY_LANES
 from tvdnn.runtime import cuda
 from tvdnn.runtime.crossings import crossings, joints
 
@@ -43,12 +44,13 @@ def run(schedule: Schedule, windows: Sequence[range], rng: random.Random) -> lis
     return ran
 
 
-@pytest.mark.parametrize("most", [1, 3, 1000])
+@pytest.mark.parametrize(("copies", "launches"), [(1, 3), (3, 1000), (1000, 5), (1000, 1000)])
 @pytest.mark.parametrize("policy", ["vdnn-all", "tvdnn-heuristic", "vdnn-all:p:sync"])
 def test_lanes_run_no_step_before_what_it_waits_for(
-    graph: Graph, monkeypatch: pytest.MonkeyPatch, policy: str, most: int
+    graph: Graph, monkeypatch: pytest.MonkeyPatch, policy: str, copies: int, launches: int
 ) -> None:
-    monkeypatch.setattr(cuda, "WINDOW_COPIES", most)
+    monkeypatch.setattr(cuda, "WINDOW_COPIES", copies)
+    monkeypatch.setattr(cuda, "WINDOW_LAUNCHES", launches)
     keep = planned(graph, "keep", None)
     schedule = planned(graph, policy, round(0.7 * keep.peak_nbytes))
     steps, rng = schedule.steps, random.Random(0)
@@ -82,25 +84,38 @@ def test_a_plan_without_copies_has_none(graph: Graph) -> None:
     assert not any(crossings(steps, 0, len(steps)).values())
 
 
-@pytest.mark.parametrize("most", [1, 3, 1000])
-def test_windows_are_of_few_copies_and_as_long_as_these_allow(
-    graph: Graph, monkeypatch: pytest.MonkeyPatch, most: int
+@pytest.mark.parametrize(("copies", "launches"), [(1, 40), (3, 1000), (1000, 7), (1000, 1000)])
+def test_windows_are_of_few_steps_and_as_long_as_these_allow(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch, copies: int, launches: int
 ) -> None:
-    monkeypatch.setattr(cuda, "WINDOW_COPIES", most)
+    monkeypatch.setattr(cuda, "WINDOW_COPIES", copies)
+    monkeypatch.setattr(cuda, "WINDOW_LAUNCHES", launches)
     steps = planned(graph, "vdnn-all", None).steps
     first, end = len(steps) // 4, len(steps)
     windows = list(cuda.windows_of(steps, first, end))
     assert [index for window in windows for index in window] == list(range(first, end))
 
-    def copies(window: range) -> int:
-        return max(sum(steps[index].lane is lane for index in window) for lane in COPY_LANES)
+    def count(window: range) -> Counter[Lane]:
+        return Counter(steps[index].lane for index in window)
 
-    assert copies(range(first, end)) > 3
-    assert all(copies(window) <= most for window in windows)
-    longer = (range(window.start, window.stop + 1) for window in windows[:-1])
-    assert all(copies(window) > most for window in longer)
+    every = count(range(first, end))[Lane.COMPUTE]
+    evenly = ceil(every / ceil(every / launches))
+    most = {Lane.COMPUTE: evenly, Lane.OFFLOAD: copies, Lane.PREFETCH: copies}
+    assert launches / 2 < evenly <= launches or every <= launches
+    assert all(number <= most[lane] for each in windows for lane, number in count(each).items())
+    for window in windows[:-1]:
+        lane = steps[window.stop].lane
+        assert count(window)[lane] == most[lane]
 
 
-@pytest.mark.parametrize(("launches", "few"), [(1, 1), (16, 1), (17, 2), (33, 3), (1500, 94)])
-def test_one_launch_in_sixteen_is_few(launches: int, few: int) -> None:
+def test_without_copies_a_window_has_all_launches(
+    graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda, "WINDOW_LAUNCHES", 3)
+    steps = planned(graph, "keep", None).steps
+    assert list(cuda.windows_of(steps, 0, len(steps))) == [range(len(steps))]
+
+
+@pytest.mark.parametrize(("launches", "few"), [(1, 1), (4, 1), (5, 2), (9, 3), (384, 96)])
+def test_one_launch_in_four_is_few(launches: int, few: int) -> None:
     assert cuda.few_of(launches) == few

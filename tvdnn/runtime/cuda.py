@@ -20,7 +20,8 @@ from .lanes import Window, count_copies, lanes_of
 
 MAX_DELAY_CYCLES: Final = 2_000_000  # about a millisecond on an H200
 WINDOW_COPIES = 120  # most of a lane: with waits, events and delays up to 840 operations
-FEW: Final = 16  # one in so many of a window's launches
+WINDOW_LAUNCHES = 384  # with waits up to 768 kernels, beside those that are left of the one before
+FEW: Final = 4  # one in so many of a window's launches
 
 
 class CudaExecutor:
@@ -37,9 +38,11 @@ class CudaExecutor:
 
     The driver issues branches one after another, as they were captured (driver 580). Copies' come
     first, as a queue of them that waits takes some 1,000 operations before the host waits too: so
-    windows have few enough. Launches' come last, and as many as there are: at worst the host waits
-    until some have run. Before each window it waits until few launches of the one before are left
-    (`Lanes.wait`). Most halves are one window, beside which it prepares the next batch.
+    windows have few enough. Launches' come last. Before each window the host waits until few
+    launches of the one before are left (`Lanes.wait`), so that some 1,000 kernels at most are
+    ahead. Where more are a thread of the driver's is busy all the time, and copies get 51 of the
+    link's 55 GB/s: ResNet-50(256) in 9.1 GiB took 44.6 ms as one window of 655 launches, 42.1 as
+    two, and DenseNet-121(128) in 4.7 GiB 27.9 as one of 1,495, 26.6 as four (H200, 2026-11-23).
 
     Copies are the copy engines', let go behind launches. Kernels that store to pinned memory
     themselves reach 52 of the engines' 55 GB/s, but 58 of their 100 where both ways are busy. One
@@ -144,6 +147,7 @@ class CudaExecutor:
         """Windows of the steps, and whether no launch of theirs is in a queue that copies use."""
         steps, streams = self._schedule.steps, self._lanes.streams
         windows = list(windows_of(steps, first, end))
+        copied = any(step.lane in COPY_LANES for step in steps[first:end])
         awaited = {**crossings(steps, first, end)}
         for index, before in joints(steps, windows).items():
             awaited[index] = {**awaited[index], **before}
@@ -166,8 +170,8 @@ class CudaExecutor:
         for window in windows:
             used = {steps[index].lane for index in window}
             copying = [lane for lane in COPY_LANES if lane in used]
-            mixed = copying and Lane.COMPUTE in used
-            few_left = torch.cuda.Event(external=True, blocking=True) if mixed else None
+            awaits = copied and Lane.COMPUTE in used
+            few_left = torch.cuda.Event(external=True, blocking=True) if awaits else None
             others = [streams[lane] for lane in copying]
             with self._capturing() as graph, forked(streams[Lane.COMPUTE], others):
                 for lane in copying:
@@ -235,16 +239,20 @@ class CudaExecutor:
 
 
 def windows_of(steps: Sequence[Step], first: int, end: int) -> Iterator[range]:
-    """Steps [first, end) in parts of at most `WINDOW_COPIES` copies on each lane."""
-    begin, copies = first, Counter[Lane]()
+    """Steps [first, end) in parts of few launches, evenly spread, and few copies each way.
+
+    All at once where nothing is copied.
+    """
+    launches = sum(step.lane is Lane.COMPUTE for step in steps[first:end])
+    parts = 1 if launches == end - first else ceil(launches / WINDOW_LAUNCHES) or 1
+    most = {**dict.fromkeys(COPY_LANES, WINDOW_COPIES), Lane.COMPUTE: ceil(launches / parts)}
+    begin, counts = first, Counter[Lane]()
     for index in range(first, end):
         lane = steps[index].lane
-        if lane not in COPY_LANES:
-            continue
-        if copies[lane] == WINDOW_COPIES:
+        if counts[lane] == most[lane]:
             yield range(begin, index)
-            begin, copies = index, Counter()
-        copies[lane] += 1
+            begin, counts = index, Counter()
+        counts[lane] += 1
     if begin < end:
         yield range(begin, end)
 
