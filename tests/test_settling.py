@@ -15,9 +15,10 @@ from tvdnn.memory.blocks import usable_nbytes
 from tvdnn.ops import Settings, expand
 from tvdnn.optim import SGD
 from tvdnn.planner.check import check
+from tvdnn.planner.places import resettled, settled
 from tvdnn.planner.policies.tvdnn import farthest, sites
 from tvdnn.planner.schedule import Lane
-from tvdnn.planner.trials import Task
+from tvdnn.planner.trials import Task, Trial
 
 UNIT = ALIGNMENT
 
@@ -91,21 +92,33 @@ def test_more_than_the_room_finds_no_place() -> None:
     assert set(bases) == {0}
 
 
+def test_extents_find_places_by_turns() -> None:
+    extents = [one(UNIT, 0, 2), one(2 * UNIT, 1, 3), one(UNIT, 2, 3)]
+    assert settle(extents, extents, 4 * UNIT) == settle(extents, extents, 4 * UNIT, (0, 1, 2))
+    assert settle(extents, extents, 4 * UNIT, (2, 1, 0)) == ((3 * UNIT, UNIT, 0), ())
+
+
 @pytest.fixture(scope="module")
 def graph() -> Graph:
     """VGG-16(64) in bfloat16, its ops fused."""
     return expand(vgg(64), Settings("bf16", 4 << 20, optimizer=SGD(momentum=0.9), fuse=True))
 
 
-@pytest.mark.parametrize("share", [0.7, 0.85])
-def test_in_places_steps_fit_and_wait_for_what_is_there(graph: Graph, share: float) -> None:
-    """Launches come as before, copies between others."""
+def trial_of(graph: Graph, share: float) -> tuple[Task, Trial]:
+    """The greedy choice of a plan for a share of what keep takes, in little less than its room."""
     budget = int(share * planned(graph, "keep", None).peak_nbytes)
     task = Task(graph, h200(graph), "tvdnn-heuristic", budget, None)
     site = next(iter(sites(graph, task.costs)))
     caps = (0.95 * task.caps(site)).astype(np.int64)
     trial = task.trial(site, farthest(site.needed, site.gaps(caps), caps), caps)
     assert trial is not None
+    return task, trial
+
+
+@pytest.mark.parametrize("share", [0.7, 0.85])
+def test_in_places_steps_fit_and_wait_for_what_is_there(graph: Graph, share: float) -> None:
+    """Launches come as before, copies between others."""
+    task, trial = trial_of(graph, share)
     found = task.settled(trial)
     assert found is not None
     check(found.schedule)
@@ -115,3 +128,23 @@ def test_in_places_steps_fit_and_wait_for_what_is_there(graph: Graph, share: flo
     assert [(step.slot, step.pass_index, step.start) for step in launches] == [
         (launch.slot, launch.pass_index, launch.start) for launch in trial.steps.program.launches
     ]
+
+
+def test_more_tries_take_no_longer_and_at_times_less(graph: Graph) -> None:
+    task, trial = trial_of(graph, 0.7)
+    room = usable_nbytes(task.room)
+    made = graph, trial.steps, task.costs, room
+    first, _ = settled(*made)
+    seconds = [found[0].seconds for n in (1, 4, 12) if (found := resettled(*made, tries=n))]
+    assert seconds[0] == first.seconds
+    assert seconds == sorted(seconds, reverse=True)
+    assert seconds[-1] < seconds[0]
+    best = task.resettled(trial, 12)
+    assert best is not None
+    check(best.schedule)
+    assert best.schedule.arena_nbytes <= room
+
+
+def test_what_has_no_place_in_any_try_is_told(graph: Graph) -> None:
+    task, trial = trial_of(graph, 0.7)
+    assert resettled(graph, trial.steps, task.costs, task.room // 2, tries=3) is None

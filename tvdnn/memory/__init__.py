@@ -3,7 +3,7 @@
 from .extents import ALIGNMENT, Extent, Stay, aligned, least_nbytes
 from .fitting import fit
 from .placement import place, shuffled
-from .settling import settle
+from .settling import in_turn, settle
 
 __all__ = [
     "ALIGNMENT",
@@ -11,6 +11,7 @@ __all__ = [
     "Stay",
     "aligned",
     "fit",
+    "in_turn",
     "least_nbytes",
     "place",
     "settle",

@@ -21,18 +21,17 @@ Amounts: TypeAlias = npt.NDArray[np.float64]
 
 
 def settle(
-    wanted: Sequence[Extent], firm: Sequence[Extent], room: int
+    wanted: Sequence[Extent], firm: Sequence[Extent], room: int, turns: Sequence[int] | None = None
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Base addresses below `room` (multiples of 512) in their order, and extents that find none.
 
     The extents are there twice, with the times at which their stays would like to have their bytes
     and, on another clock, with those at which they must. No two that must share a byte. Where two
     would like to, one waits for the other: each extent goes to the first base at which the longest
-    such wait is shortest. Those come first that must be there at the fullest time, of these by
-    their starts. What finds no place drives others out, which are placed anew some times, and then
-    find none.
+    such wait is shortest. They take `turns`, by number, or those of `in_turn`. What finds no place
+    drives others out, which are placed anew some times, and then find none.
     """
-    order = _order(wanted, firm)
+    order = in_turn(wanted, firm) if turns is None else turns
     rank = {index: place for place, index in enumerate(order)}
     settled = _Settled(wanted, firm, room)
     waiting, misfits = list(range(len(order))), list[int]()
@@ -53,7 +52,8 @@ def settle(
     return tuple(settled.bases), tuple(sorted(misfits))
 
 
-def _order(wanted: Sequence[Extent], firm: Sequence[Extent]) -> Sequence[int]:
+def in_turn(wanted: Sequence[Extent], firm: Sequence[Extent]) -> Sequence[int]:
+    """The extents by number: first what must be there at the fullest time, of that by its start."""
     full = fullest(firm)
     return sorted(range(len(firm)), key=lambda i: (-full[i], wanted[i].first, -wanted[i].nbytes))
 

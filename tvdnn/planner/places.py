@@ -6,14 +6,17 @@ alone it shares no byte with another; but copies take their time, and where that
 one place, the later one waits.
 """
 
+import random
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
+from typing import TypeAlias
 
 import numpy as np
 
 from ..graph import Graph
-from ..memory import settle
+from ..memory import Extent, in_turn, settle
 from .arena import Arena
 from .costs import Costs
 from .crowding import CrowdedError
@@ -24,31 +27,87 @@ from .ordered import Ordered
 
 NANOSECONDS = 1e9
 OVERTAKEN = 8  # copies back that wait for their places, at most, by one that need not
+SHUFFLED, LEAST_SHUFFLED = 10, 4  # one extent in so many takes another turn, of few extents more
+
+Settled: TypeAlias = tuple[Ordered, Arena]
 
 
-def settled(graph: Graph, steps: Ordered, costs: Costs, room: int) -> tuple[Ordered, Arena]:
+def settled(graph: Graph, steps: Ordered, costs: Costs, room: int) -> Settled:
     """The steps in places below `room` bytes, their launches and copies out in the order of these.
 
     Wanted are the times that the steps' order predicts. Raises CrowdedError where bytes find no
     place.
     """
-    prog = steps.program
-    groups = side_by_side(prog)
-    begins = [round(NANOSECONDS * begin_s) for begin_s in steps.begins]
-    ends = [
-        max(begin, round(NANOSECONDS * (steps.seconds if stay.held else end_s)) - 1)
-        for stay, begin, end_s in zip(prog.residencies, begins, steps.ends, strict=True)
-    ]
-    wanted = extents_of(graph, prog, groups, begins, ends)
-    firsts, lasts = zip(*((stay.first, stay.last) for stay in prog.residencies), strict=True)
-    firm = extents_of(graph, prog, groups, firsts, lasts)
-    bases, misfits = settle(wanted, firm, room)
-    if misfits:
-        crowded = [firm[at] for at in misfits]
-        raise CrowdedError(tuple((each.first, each.last, each.nbytes) for each in crowded))
-    arena = Arena.of(groups, wanted, bases)
-    scheduler = _InPlaces(graph, prog, costs, _before(prog, arena.addresses))
-    return Ordered.by(scheduler, steps.plan, prog), arena
+    return _Wishes.of(graph, steps).settled(graph, steps, costs, room)
+
+
+def resettled(
+    graph: Graph, steps: Ordered, costs: Costs, room: int, *, tries: int
+) -> Settled | None:
+    """The steps in the places, of so many tries, by which they take least; None if none fits.
+
+    Once all have places, extents that had them one after another take turns at random: another
+    order leaves other bytes idle between them. It is kept if the steps take less.
+    """
+    wishes = _Wishes.of(graph, steps)
+    turns, best = list(in_turn(wishes.wanted, wishes.firm)), None
+    rng = random.Random(len(turns))
+    for number in range(tries):
+        trial = _shuffled(turns, rng) if number else turns
+        try:
+            found = wishes.settled(graph, steps, costs, room, trial)
+        except CrowdedError:
+            continue
+        if best is None or found[0].seconds < best[0].seconds:
+            turns, best = trial, found
+    return best
+
+
+def _shuffled(turns: list[int], rng: random.Random) -> list[int]:
+    """The turns with some that follow each other, anywhere, in a random order."""
+    start = rng.randrange(len(turns))
+    stop = start + max(LEAST_SHUFFLED, len(turns) // SHUFFLED)
+    return [*turns[:start], *rng.sample(turns[start:stop], len(turns[start:stop])), *turns[stop:]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Wishes:
+    """The extents of stays, when these would like to have their bytes and when they must."""
+
+    groups: Sequence[Sequence[int]]
+    wanted: Sequence[Extent]
+    firm: Sequence[Extent]
+
+    @classmethod
+    def of(cls, graph: Graph, steps: Ordered) -> "_Wishes":
+        prog = steps.program
+        groups = side_by_side(prog)
+        begins = [round(NANOSECONDS * begin_s) for begin_s in steps.begins]
+        ends = [
+            max(begin, round(NANOSECONDS * (steps.seconds if stay.held else end_s)) - 1)
+            for stay, begin, end_s in zip(prog.residencies, begins, steps.ends, strict=True)
+        ]
+        firsts, lasts = zip(*((stay.first, stay.last) for stay in prog.residencies), strict=True)
+        wanted = extents_of(graph, prog, groups, begins, ends)
+        return cls(groups, wanted, extents_of(graph, prog, groups, firsts, lasts))
+
+    def settled(
+        self,
+        graph: Graph,
+        steps: Ordered,
+        costs: Costs,
+        room: int,
+        turns: Sequence[int] | None = None,
+    ) -> Settled:
+        """The steps in places that the extents find in these turns. Raises CrowdedError."""
+        bases, misfits = settle(self.wanted, self.firm, room, turns)
+        if misfits:
+            crowded = [self.firm[at] for at in misfits]
+            raise CrowdedError(tuple((each.first, each.last, each.nbytes) for each in crowded))
+        arena = Arena.of(self.groups, self.wanted, bases)
+        before = _before(steps.program, arena.addresses)
+        scheduler = _InPlaces(graph, steps.program, costs, before)
+        return Ordered.by(scheduler, steps.plan, steps.program), arena
 
 
 def _before(prog: Program, addresses: Sequence[int]) -> list[set[int]]:

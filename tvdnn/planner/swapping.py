@@ -84,7 +84,8 @@ def optimal(
 ) -> Schedule | None:
     """The best schedule of integer programs and the greedy choice, polished; None where none fits.
 
-    Its plan tells how near it comes to the relaxed optimum of all sites.
+    Its plan tells how near it comes to the relaxed optimum of all sites. Where that is not near,
+    its bytes are given places in other orders.
     """
     task = Task(graph, costs, "tvdnn-ilp", budget, host_budget)
     ground = list(sites(graph, costs))
@@ -106,13 +107,16 @@ def optimal(
         else:
             found = _best(fitted(task, site, partial(_greedy, site), best, both=False))
         if found is not None:
-            best = _best([best, polished(task, found, tries)])
-    if best is None:
-        emptied = _best(each for site in ranked for each in _emptied(task, site))
-        if emptied is None:
+            best = _best([best, polished(task, found, tries) if task.small else found])
+    if best is None or not task.small:
+        best = best or _best(each for site in ranked for each in _emptied(task, site))
+        if best is None:
             return None
-        best = polished(task, emptied, tries)
-    return _standing(best, min(solved.values(), key=attrgetter("step_s")))
+        best = polished(task, best, tries)
+    least = min(solved.values(), key=attrgetter("step_s"))
+    if best.seconds > NEAR * least.step_s:
+        best = _best([best, task.resettled(best.trial, task.most_trials)]) or best
+    return _standing(best, least)
 
 
 def _best(found: Iterable[Found | None]) -> Found | None:

@@ -17,7 +17,7 @@ from .crowding import Array, Caps, CrowdedError, Misfits
 from .gaps import Gap, dirty
 from .order import Entry
 from .ordered import Ordered, ordered
-from .places import settled
+from .places import resettled, settled
 from .policies.tvdnn import Site
 from .schedule import Schedule
 from .simulate import simulate
@@ -158,6 +158,12 @@ class Task:
         """
         places = settled(self.graph, trial.steps, self.costs, usable_nbytes(self.room))
         return self._simulated(trial, *places)
+
+    def resettled(self, trial: Trial, tries: int) -> Found | None:
+        """The schedule of a trial in the best such places of so many tries; None if none fits."""
+        room = usable_nbytes(self.room)
+        places = resettled(self.graph, trial.steps, self.costs, room, tries=tries)
+        return places and self._simulated(trial, *places)
 
     def _simulated(self, trial: Trial, steps: Ordered, arena: Arena) -> Found | None:
         """The schedule of a trial by these steps in the arena; None where the host has no room."""
