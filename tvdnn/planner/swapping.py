@@ -85,7 +85,7 @@ def optimal(
     """The best schedule of integer programs and the greedy choice, polished; None where none fits.
 
     Its plan tells how near it comes to the relaxed optimum of all sites. Where that is not near,
-    its bytes are given places in other orders.
+    and the network not small, its bytes are given places in other orders.
     """
     task = Task(graph, costs, "tvdnn-ilp", budget, host_budget)
     ground = list(sites(graph, costs))
@@ -95,6 +95,7 @@ def optimal(
     greedy = [site for site in _ranked(task, list(_affordable(ground))) if site not in ranked]
     few = 1 if task.small else POLISHED
     tries = task.most_trials // few // max(1, len(ranked))
+    least = min(solved.values(), key=attrgetter("step_s"), default=None)
     best: Found | None = None
     for site in (*ranked, *greedy):  # these are what the heuristic tries
         if site not in solved or not _may_gain(solved[site].step_s, best):
@@ -108,15 +109,19 @@ def optimal(
             found = _best(fitted(task, site, partial(_greedy, site), best, both=False))
         if found is not None:
             best = _best([best, polished(task, found, tries) if task.small else found])
-    if best is None or not task.small:
-        best = best or _best(each for site in ranked for each in _emptied(task, site))
-        if best is None:
-            return None
-        best = polished(task, best, tries)
-    least = min(solved.values(), key=attrgetter("step_s"))
-    if best.seconds > NEAR * least.step_s:
-        best = _best([best, task.resettled(best.trial, task.most_trials)]) or best
-    return _standing(best, least)
+    done = task.small and best is not None
+    best = best or _best(each for site in ranked for each in _emptied(task, site))
+    if best is None or least is None:
+        return None
+    return _standing(best if done else _improved(task, best, tries, least.step_s), least)
+
+
+def _improved(task: Task, best: Found, tries: int, least_s: float) -> Found:
+    """The best one polished, and in other places where that is not near the least seconds."""
+    best = polished(task, best, tries)
+    if task.small or best.seconds <= NEAR * least_s:
+        return best
+    return _best([best, task.resettled(best.trial, task.most_trials)]) or best
 
 
 def _best(found: Iterable[Found | None]) -> Found | None:
