@@ -38,7 +38,7 @@ def settled(graph: Graph, steps: Ordered, costs: Costs, room: int) -> Settled:
     Wanted are the times that the steps' order predicts. Raises CrowdedError where bytes find no
     place.
     """
-    return _Wishes.of(graph, steps).settled(graph, steps, costs, room)
+    return _Wishes.of(graph, steps, costs, room).settled()
 
 
 def resettled(
@@ -49,13 +49,13 @@ def resettled(
     Once all have places, extents that had them one after another take turns at random: another
     order leaves other bytes idle between them. It is kept if the steps take less.
     """
-    wishes = _Wishes.of(graph, steps)
+    wishes = _Wishes.of(graph, steps, costs, room)
     turns, best = list(in_turn(wishes.wanted, wishes.firm)), None
     rng = random.Random(len(turns))
     for number in range(tries):
         trial = _shuffled(turns, rng) if number else turns
         try:
-            found = wishes.settled(graph, steps, costs, room, trial)
+            found = wishes.settled(trial)
         except CrowdedError:
             continue
         if best is None or found[0].seconds < best[0].seconds:
@@ -67,19 +67,25 @@ def _shuffled(turns: list[int], rng: random.Random) -> list[int]:
     """The turns with some that follow each other, anywhere, in a random order."""
     start = rng.randrange(len(turns))
     stop = start + max(LEAST_SHUFFLED, len(turns) // SHUFFLED)
-    return [*turns[:start], *rng.sample(turns[start:stop], len(turns[start:stop])), *turns[stop:]]
+    others = turns[start:stop]
+    rng.shuffle(others)
+    return [*turns[:start], *others, *turns[stop:]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Wishes:
-    """The extents of stays, when these would like to have their bytes and when they must."""
+    """Extents of an order's stays, when these would like to have their bytes and when they must."""
 
+    graph: Graph
+    steps: Ordered
+    costs: Costs
+    room: int
     groups: Sequence[Sequence[int]]
     wanted: Sequence[Extent]
     firm: Sequence[Extent]
 
     @classmethod
-    def of(cls, graph: Graph, steps: Ordered) -> "_Wishes":
+    def of(cls, graph: Graph, steps: Ordered, costs: Costs, room: int) -> "_Wishes":
         prog = steps.program
         groups = side_by_side(prog)
         begins = [round(NANOSECONDS * begin_s) for begin_s in steps.begins]
@@ -89,25 +95,19 @@ class _Wishes:
         ]
         firsts, lasts = zip(*((stay.first, stay.last) for stay in prog.residencies), strict=True)
         wanted = extents_of(graph, prog, groups, begins, ends)
-        return cls(groups, wanted, extents_of(graph, prog, groups, firsts, lasts))
+        firm = extents_of(graph, prog, groups, firsts, lasts)
+        return cls(graph, steps, costs, room, groups, wanted, firm)
 
-    def settled(
-        self,
-        graph: Graph,
-        steps: Ordered,
-        costs: Costs,
-        room: int,
-        turns: Sequence[int] | None = None,
-    ) -> Settled:
+    def settled(self, turns: Sequence[int] | None = None) -> Settled:
         """The steps in places that the extents find in these turns. Raises CrowdedError."""
-        bases, misfits = settle(self.wanted, self.firm, room, turns)
+        bases, misfits = settle(self.wanted, self.firm, self.room, turns)
         if misfits:
             crowded = [self.firm[at] for at in misfits]
             raise CrowdedError(tuple((each.first, each.last, each.nbytes) for each in crowded))
         arena = Arena.of(self.groups, self.wanted, bases)
-        before = _before(steps.program, arena.addresses)
-        scheduler = _InPlaces(graph, steps.program, costs, before)
-        return Ordered.by(scheduler, steps.plan, steps.program), arena
+        prog, before = self.steps.program, _before(self.steps.program, arena.addresses)
+        scheduler = _InPlaces(self.graph, prog, self.costs, before)
+        return Ordered.by(scheduler, self.steps.plan, prog), arena
 
 
 def _before(prog: Program, addresses: Sequence[int]) -> list[set[int]]:
