@@ -26,7 +26,7 @@ def _await(count_ptr, least):
 
 
 def meet(counts: Tensor, reached: int, least: tuple[int, int]) -> None:
-    """Set `counts[0]` to `reached`, unless that is 0, then wait until the others are `least`.
+    """Set `counts[0]` to `reached`, unless that is 0, then wait until others are `least` or more.
 
     `counts`: int32 [3]. What ran before on the stream is done when the count says so.
     """

@@ -6,13 +6,12 @@ With places given before the steps are ordered, which goes well in little room, 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice, takewhile
-from operator import attrgetter
 from typing import TypeAlias
 
 from .crowding import Array, CrowdedError, narrowed
 from .gaps import Gap
 from .policies.tvdnn import Site
-from .trials import Found, Task, Trial
+from .trials import Found, Task, Trial, fastest
 
 CUT, AROUND = 0.2, 1  # of what finds no place, and at launches beside its own: lower caps
 MOST_SETTLED = 10_000  # stays up to which they are given places
@@ -38,9 +37,8 @@ def fitted(
     known = found or best if is_tight(task, site) else found and not both
     if known:
         return found
-    fastest = min(filter(None, (best, *found)), key=attrgetter("seconds"), default=None)
-    caps = task.caps(site)
-    return found + under_lowered_caps(task, site, choose, caps, fastest, most=most)
+    least, caps = fastest([best, *found]), task.caps(site)
+    return found + under_lowered_caps(task, site, choose, caps, least, most=most)
 
 
 def is_tight(task: Task, site: Site) -> bool:

@@ -25,7 +25,7 @@ from .policies.tvdnn import Site, farthest, sites
 from .polish import WORTH, polished
 from .relaxation import Bundle, Relaxed, SwapProblem, bundles
 from .schedule import Schedule
-from .trials import Found, Task
+from .trials import Found, Task, fastest
 
 FIRST_SHARE = 0.97
 RANKED = 10_000  # launches, from which on no more sites are ordered to rank them: 1 s
@@ -66,8 +66,8 @@ def heuristic(
         if number >= _least_placed(task) and best and best.seconds <= NEAR * likely_s:
             break
         if _may_gain(task.compute_s(site), best):
-            best = _best([best, *_chosen(task, site, best)])
-            best = _best([best, *enumerated(task, site, best)])
+            best = fastest([best, *_chosen(task, site, best)])
+            best = fastest([best, *enumerated(task, site, best)])
     if best is None:
         return None
     few = 1 if task.small else POLISHED
@@ -101,16 +101,16 @@ def optimal(
         if site not in solved or not _may_gain(solved[site].step_s, best):
             continue
         if site in ranked:
-            found = _best(_programmed(task, site, effort, best))
+            found = fastest(_programmed(task, site, effort, best))
             if _may_gain((1.0 if task.small else NEAR) * solved[site].step_s, found):
-                found = _best([found, *_chosen(task, site, _best([best, found]))])
-                found = _best([found, *enumerated(task, site, found)])
+                found = fastest([found, *_chosen(task, site, fastest([best, found]))])
+                found = fastest([found, *enumerated(task, site, found)])
         else:
-            found = _best(fitted(task, site, partial(_greedy, site), best, both=False))
+            found = fastest(fitted(task, site, partial(_greedy, site), best, both=False))
         if found is not None:
-            best = _best([best, polished(task, found, tries) if task.small else found])
+            best = fastest([best, polished(task, found, tries) if task.small else found])
     done = task.small and best is not None
-    best = best or _best(each for site in ranked for each in _emptied(task, site))
+    best = best or fastest(each for site in ranked for each in _emptied(task, site))
     if best is None or least is None:
         return None
     return _standing(best if done else _improved(task, best, tries, least.step_s), least)
@@ -121,11 +121,7 @@ def _improved(task: Task, best: Found, tries: int, least_s: float) -> Found:
     best = polished(task, best, tries)
     if task.small or best.seconds <= NEAR * least_s:
         return best
-    return _best([best, task.resettled(best.trial, task.most_trials)]) or best
-
-
-def _best(found: Iterable[Found | None]) -> Found | None:
-    return min(filter(None, found), key=attrgetter("seconds"), default=None)
+    return fastest([best, task.resettled(best.trial, task.most_trials)]) or best
 
 
 def _may_gain(least_s: float, best: Found | None) -> bool:
@@ -191,8 +187,8 @@ def _chosen(task: Task, site: Site, best: Found | None) -> list[Found]:
     for share in SPARING:
         caps = (share * task.caps(site)).astype(np.int64)
         trial = task.trial(site, _greedy(site, caps), caps)
-        fastest = _best([best, *found])
-        if trial and (fastest is None or trial.seconds < fastest.seconds):
+        known = fastest([best, *found])
+        if trial and (known is None or trial.seconds < known.seconds):
             roomy = placed(task.settled, trial)
             found += [roomy] if roomy else []
     return found

@@ -1,7 +1,8 @@
 """Trials: sections of a site spent away, ordered to predict a step's time, placed and simulated."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import TypeAlias
 
 import numpy as np
@@ -50,6 +51,11 @@ class Found:
     trial: Trial
     schedule: Schedule
     seconds: float
+
+
+def fastest(found: Iterable[Found | None]) -> Found | None:
+    """That whose step takes least; None where there is none."""
+    return min(filter(None, found), key=attrgetter("seconds"), default=None)
 
 
 @dataclass(frozen=True, slots=True)
