@@ -11,9 +11,9 @@ from tests.networks import vgg
 from tests.simulated import planned
 from tvdnn.graph import Graph
 from tvdnn.ops import Settings, expand
+from tvdnn.planner.crossings import crossings, joints
 from tvdnn.planner.schedule import Lane, Schedule
 from tvdnn.runtime import cuda
-from tvdnn.runtime.crossings import crossings, joints
 
 
 @pytest.fixture(scope="module")

@@ -60,16 +60,23 @@ def add_waits(
     `extra` are by step the waits (earlier steps) that a policy asks for beside them.
     """
     spaces = {Space.ARENA: _Ranges(arena_nbytes), Space.SLAB: _Ranges(slab_nbytes)}
+    before = []
+    for index, step in enumerate(steps):
+        before.append({*_conflicts(step, spaces), *extra[index]})
+        _record(step, index, spaces)
+    return with_waits(steps, before)
+
+
+def with_waits(steps: Sequence[Step], before: Iterable[Iterable[int]]) -> tuple[Step, ...]:
+    """`steps` with the fewest waits by which each runs behind the earlier steps `before` it."""
     clocks: list[Clock] = []
     ahead: dict[Lane, Clock] = dict.fromkeys(Lane, (-1,) * NUM_LANES)
     done = []
-    for index, step in enumerate(steps):
-        before = {*_conflicts(step, spaces), *extra[index]}
-        waits, clock = _reduce(step.lane, before, steps, clocks, ahead[step.lane])
+    for index, (step, found) in enumerate(zip(steps, before, strict=True)):
+        waits, clock = _reduce(step.lane, found, steps, clocks, ahead[step.lane])
         clock = (*clock[: step.lane], index, *clock[step.lane + 1 :])
         clocks.append(clock)
         ahead[step.lane] = clock
-        _record(step, index, spaces)
         done.append(step._replace(waits=waits))
     return tuple(done)
 
@@ -94,7 +101,7 @@ def _record(step: Step, index: int, spaces: dict[Space, _Ranges]) -> None:
 
 
 def _reduce(
-    lane: Lane, before: set[int], steps: Sequence[Step], clocks: Sequence[Clock], clock: Clock
+    lane: Lane, before: Iterable[int], steps: Sequence[Step], clocks: Sequence[Clock], clock: Clock
 ) -> tuple[tuple[int, ...], Clock]:
     """The waits among `before` that no lane's order or other wait implies, and the clock after."""
     waits = []

@@ -14,6 +14,7 @@ from .costs import Costs
 from .estimate import estimate
 from .floor import AtFloor, demand_nbytes
 from .lower import lower, lowered
+from .meetings import fewer_meetings
 from .plan import Plan, copied_nbytes
 from .policies.auto import Choice, auto, leanest
 from .policies.keep import keep
@@ -97,6 +98,7 @@ def make_schedule(
         if plan.transfers != schedule.plan.transfers:
             led = _lowered(graph, plan, costs, budget=budget, host_budget=host_budget)
             schedule = led or schedule
+        schedule = fewer_meetings(schedule, costs)
         check(schedule)
     if progress is not None:
         progress("planning", 1.0)

@@ -9,12 +9,12 @@ from typing import Final
 
 import torch
 
+from ..planner.crossings import crossings, joints
 from ..planner.schedule import Lane, Schedule, Step
 from ..planner.simulate import COPY_LANES
 from ..planner.timeline import Span, Timeline, copy_waits
 from .binding import Call, Lap
 from .capturing import capturing, forked
-from .crossings import crossings, joints
 from .interrupts import uninterrupted
 from .lanes import Window, count_copies, lanes_of
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..planner.schedule import Lane, Step
+from .schedule import Lane, Step
 
 
 def crossings(steps: Sequence[Step], first: int, end: int) -> Mapping[int, Mapping[Lane, int]]:
