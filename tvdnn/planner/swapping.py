@@ -15,7 +15,7 @@ from operator import attrgetter, itemgetter
 import numpy as np
 
 from ..graph import Graph
-from .attempts import fitted, is_tight, placed
+from .attempts import Chooser, fitted, is_tight, placed
 from .costs import Costs
 from .crowding import Caps
 from .enumeration import enumerated
@@ -32,9 +32,11 @@ RANKED = 10_000  # launches, from which on no more sites are ordered to rank the
 MOST_SITES = 2  # whose plans are placed: those of the fastest steps at the first share
 NEAR = 1.02  # times the least that a site's step may take: near enough
 EMPTIED = (1.0, 0.9, 0.8, 0.7)  # caps, where no choice finds a place
+SPREAD = tuple(1 - number / 400 for number in range(1, 9))  # of the caps, for an integer program's
 SPARING = (0.96, 0.92)  # of the caps, under which the greedy choice is given places as well
 MOST_BUNDLES = 1000  # where sections leave again, up to which integer programs are solved in time
 POLISHED = 4  # trials, of which one is spent on polish where the network is not small
+RESETTLED = 2  # trials, of which one is then spent on places in another order
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,8 @@ def heuristic(
     """The best schedule of a greedy choice of what leaves; None where none fits.
 
     It goes through the launches once a trial, and makes fewer trials of deeper networks. Where
-    there are few choices it tries them all; the best plan is polished.
+    there are few choices it tries them all; the best plan is polished and, where the network is not
+    small, its bytes are given places in other orders.
     """
     task = Task(graph, costs, "tvdnn-heuristic", budget, host_budget)
     best: Found | None = None
@@ -71,7 +74,7 @@ def heuristic(
     if best is None:
         return None
     few = 1 if task.small else POLISHED
-    return polished(task, best, task.most_trials // few).schedule
+    return _improved(task, best, task.most_trials // few).schedule
 
 
 def optimal(
@@ -116,12 +119,12 @@ def optimal(
     return _standing(best if done else _improved(task, best, tries, least.step_s), least)
 
 
-def _improved(task: Task, best: Found, tries: int, least_s: float) -> Found:
+def _improved(task: Task, best: Found, tries: int, least_s: float = 0.0) -> Found:
     """The best one polished, and in other places where that is not near the least seconds."""
     best = polished(task, best, tries)
     if task.small or best.seconds <= NEAR * least_s:
         return best
-    return fastest([best, task.resettled(best.trial, task.most_trials)]) or best
+    return fastest([best, task.resettled(best.trial, task.most_trials // RESETTLED)]) or best
 
 
 def _may_gain(least_s: float, best: Found | None) -> bool:
@@ -183,15 +186,23 @@ def _chosen(task: Task, site: Site, best: Found | None) -> list[Found]:
 
     Also in places with room to spare: more leaves than must, and less waits for its place.
     """
-    found = fitted(task, site, partial(_greedy, site), best, both=True)
-    for share in SPARING:
+    choose = partial(_greedy, site)
+    found = fitted(task, site, choose, best, both=task.small)
+    return [*found, *_sparing(task, site, choose, SPARING, fastest([best, *found]))]
+
+
+def _sparing(
+    task: Task, site: Site, choose: Chooser, shares: Sequence[float], best: Found | None
+) -> Iterator[Found]:
+    """Schedules of a choice in places under such shares of all caps, each better than before."""
+    for share in shares:
         caps = (share * task.caps(site)).astype(np.int64)
-        trial = task.trial(site, _greedy(site, caps), caps)
-        known = fastest([best, *found])
-        if trial and (known is None or trial.seconds < known.seconds):
-            roomy = placed(task.settled, trial)
-            found += [roomy] if roomy else []
-    return found
+        trial = task.trial(site, choose(caps), caps)
+        if trial is not None and (best is None or trial.seconds < best.seconds):
+            found = placed(task.settled, trial)
+            if found is not None and fastest([best, found]) is found:
+                best = found
+                yield found
 
 
 def _emptied(task: Task, site: Site) -> Iterator[Found]:
@@ -207,12 +218,13 @@ def _emptied(task: Task, site: Site) -> Iterator[Found]:
 
 
 def _programmed(task: Task, site: Site, effort: Effort, best: Found | None) -> list[Found]:
-    """Schedules of the site by the integer program."""
+    """Schedules of the site by the integer program, also under caps that leave room to spare."""
     moved = _whole(task, site, task.caps(site), effort)
     if moved is None:
         return []
     choose = partial(_with_more, site, moved)
-    return fitted(task, site, choose, best, both=task.small, most=1)
+    found = fitted(task, site, choose, best, both=task.small, most=1)
+    return [*found, *_sparing(task, site, choose, SPREAD, fastest([best, *found]))]
 
 
 def _with_more(site: Site, moved: Sequence[Gap], caps: Caps) -> Sequence[Gap] | None:

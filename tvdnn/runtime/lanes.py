@@ -83,7 +83,8 @@ class Lanes:
             if lane in awaited:
                 wait_for(self.streams[lane], self._address(lane), awaited[lane])
             first, second = (awaited.get(other, 0) for other in COPY_LANES)
-            meet(self._counts, reached, (first, second))
+            if reached or first or second:
+                meet(self._counts, reached, (first, second))
             return
         if reached:
             _write(self.streams[lane], self._address(lane), reached)
