@@ -56,7 +56,7 @@ def fewer_meetings(schedule: Schedule, costs: Costs) -> Schedule:
 def _needs(
     schedule: Schedule, timeline: Timeline, half: range, launches: list[int]
 ) -> Iterator[_Need]:
-    """What the launches of a half have to meet copies for; waits stay those for earlier steps."""
+    """What the launches of a half have to meet copies for, where waits name earlier steps."""
     spans, slack_s = timeline.spans, SLACK * timeline.step_s
     starts_s = [spans[index].start_s for index in launches]
     ends_s = [spans[index].end_s for index in launches]
