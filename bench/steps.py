@@ -36,6 +36,7 @@ import torch
 
 from bench.environment import environment
 from bench.nets import batch, net_of
+from bench.timing import timed
 from bench.training import (
     AUTOCAST,
     HOST_CAP,
@@ -49,7 +50,6 @@ from bench.training import (
     prepare,
     release,
     run,
-    timed,
 )
 from tvdnn.cli import main as tvdnn_command
 from tvdnn.planner.planning import DEFAULT_CHUNK_SIZE, floor_of

@@ -1,9 +1,11 @@
-"""Times of calls on the GPU, taken in turns, and what this GPU reaches at most."""
+"""Times of calls and of steps on the GPU, and what this GPU reaches at most."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
+from time import perf_counter
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -13,6 +15,7 @@ from triton.runtime.jit import JITFunction
 
 FLUSH_NBYTES: Final = 256 << 20  # several times the L2 cache
 SLEEP_CYCLES: Final = 4_000_000  # two milliseconds in which the host queues a round
+GROUPS: Final = 3  # of steps, timed one behind the other
 MATMUL_SIDE: Final = 8192
 COPIED_NBYTES: Final = 2 << 30
 
@@ -56,6 +59,32 @@ def _span(call: Call, flushed: Tensor) -> tuple[torch.cuda.Event, torch.cuda.Eve
     call()
     end.record()
     return start, end
+
+
+def paced(step: Call, each: int) -> float:
+    """Seconds of a step among others, as in training: the median of groups of so many.
+
+    Groups follow one another, and one step before them, without a pause: a step by itself waits for
+    the host, which takes 1 ms to launch DenseNet-121's 1,500 kernels.
+    """
+    ends = [torch.cuda.Event(enable_timing=True) for _ in range(1 + GROUPS)]
+    step()
+    ends[0].record()
+    for end in ends[1:]:
+        for _ in range(each):
+            step()
+        end.record()
+    torch.cuda.synchronize()
+    return median(before.elapsed_time(end) for before, end in pairwise(ends)) / each / 1e3
+
+
+def timed(call: Call) -> float:
+    """Seconds from the host's call until the device has done all."""
+    torch.cuda.synchronize()
+    begin = perf_counter()
+    call()
+    torch.cuda.synchronize()
+    return perf_counter() - begin
 
 
 def measure_ceilings() -> Ceilings:

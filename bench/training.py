@@ -7,9 +7,7 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
-from statistics import median
 from tempfile import gettempdir
 from typing import Any
 
@@ -20,6 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 import tvdnn
 from bench.environment import environment
 from bench.nets import loss_of, net_of, network
+from bench.timing import GROUPS, paced, timed
 from tests.accuracy import eager
 from tvdnn.engine import training_graph
 from tvdnn.errors import BudgetError, DeviceError
@@ -32,7 +31,7 @@ from tvdnn.report.rows import Case, Floor, Measurement, infeasible_row, measured
 from tvdnn.runtime.slab import Slab, available_nbytes
 from tvdnn.units import GIB
 
-WARM, GROUPS = 2, 3
+WARM = 2  # steps: the first, and one ahead of those that are timed
 STEPS = 20
 BUSY_STEPS = 5
 HOST_CAP = 110 * GIB
@@ -347,37 +346,6 @@ class Turn:
             self.give()
         elif stage in ("profiling", "planning"):
             self.take()
-
-
-def paced(step: Callable[[], object], each: int) -> float:
-    """Seconds of a step among others, as in training: the median of groups of so many.
-
-    Groups follow one another, and one step before them, without a pause: a step by itself waits for
-    the host, which takes 1 ms to launch DenseNet-121's 1,500 kernels.
-    """
-    step()
-    ends = [_recorded()]
-    for _ in range(GROUPS):
-        for _ in range(each):
-            step()
-        ends.append(_recorded())
-    torch.cuda.synchronize()
-    return median(before.elapsed_time(end) for before, end in pairwise(ends)) / each / 1e3
-
-
-def _recorded() -> torch.cuda.Event:
-    """An event that tells when what was issued so far has ended."""
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event
-
-
-def timed(run: Callable[[], object]) -> float:
-    torch.cuda.synchronize()
-    begin = time.perf_counter()
-    run()
-    torch.cuda.synchronize()
-    return time.perf_counter() - begin
 
 
 def release(trainer: tvdnn.Trainer) -> None:

@@ -8,14 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.networks import vgg
-from tests.simulated import h200
+from tests.simulated import h200, planned
 from tvdnn.graph import Graph
 from tvdnn.ops import Settings, expand
 from tvdnn.planner import planning
 from tvdnn.planner.check import check
 from tvdnn.planner.crossings import crossings
 from tvdnn.planner.meetings import SLACK, _meetings, _Need, fewer_meetings
-from tvdnn.planner.planning import make_schedule
 from tvdnn.planner.schedule import Lane, Schedule
 from tvdnn.planner.simulate import simulate
 
@@ -27,11 +26,10 @@ def graph() -> Graph:
 
 def by_hazards(graph: Graph, policy: str, share: float) -> Schedule:
     """The schedule in a share of what keep takes whose lanes meet for each wait."""
-    costs = h200(graph)
-    budget = round(share * make_schedule(graph, costs, policy="keep").peak_nbytes)
+    budget = round(share * planned(graph, "keep", None).peak_nbytes)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(planning, "fewer_meetings", lambda schedule, costs: schedule)
-        return make_schedule(graph, costs, policy=policy, budget=budget)
+        return planned(graph, policy, budget)
 
 
 def num_meetings(schedule: Schedule) -> int:
@@ -76,7 +74,7 @@ def test_what_waits_sooner_or_longer_has_slack(graph: Graph) -> None:
 
 def test_schedules_are_made_with_few_meetings(graph: Graph) -> None:
     before, costs = by_hazards(graph, "tvdnn-heuristic", 0.6), h200(graph)
-    made = make_schedule(graph, costs, policy="tvdnn-heuristic", budget=before.budget_nbytes)
+    made = planned(graph, "tvdnn-heuristic", before.budget_nbytes)
     assert made.steps == fewer_meetings(before, costs).steps
 
 

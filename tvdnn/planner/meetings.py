@@ -39,6 +39,8 @@ def fewer_meetings(schedule: Schedule, costs: Costs) -> Schedule:
     waits so is over by `SLACK` of the step before; without it, where costs are 3% off, VGG-16(256)
     in 4.3 GiB would take 0.3 ms more of 60.
     """
+    if all(step.lane is Lane.COMPUTE for step in schedule.steps):
+        return schedule
     timeline = simulate(schedule, costs)
     before = [set(step.waits) for step in schedule.steps]
     for first, end in ((0, schedule.cut), (schedule.cut, len(schedule.steps))):

@@ -122,9 +122,10 @@ def optimal(
 def _improved(task: Task, best: Found, tries: int, least_s: float = 0.0) -> Found:
     """The best one polished, and in other places where that is not near the least seconds."""
     best = polished(task, best, tries)
-    if task.small or best.seconds <= NEAR * least_s:
+    elsewhere = 0 if task.small else task.most_trials // RESETTLED
+    if not elsewhere or best.seconds <= NEAR * least_s:
         return best
-    return fastest([best, task.resettled(best.trial, task.most_trials // RESETTLED)]) or best
+    return fastest([best, task.resettled(best.trial, elsewhere)]) or best
 
 
 def _may_gain(least_s: float, best: Found | None) -> bool:
@@ -194,15 +195,17 @@ def _chosen(task: Task, site: Site, best: Found | None) -> list[Found]:
 def _sparing(
     task: Task, site: Site, choose: Chooser, shares: Sequence[float], best: Found | None
 ) -> Iterator[Found]:
-    """Schedules of a choice in places under such shares of all caps, each better than before."""
+    """Schedules of a choice in places under such shares of all caps.
+
+    Those are placed that are predicted to take less than the best so far.
+    """
     for share in shares:
         caps = (share * task.caps(site)).astype(np.int64)
         trial = task.trial(site, choose(caps), caps)
         if trial is not None and (best is None or trial.seconds < best.seconds):
             found = placed(task.settled, trial)
-            if found is not None and fastest([best, found]) is found:
-                best = found
-                yield found
+            best = fastest([best, found])
+            yield from [found] if found else []
 
 
 def _emptied(task: Task, site: Site) -> Iterator[Found]:
