@@ -22,6 +22,7 @@ LEVELS = {
     "tvdnn.ops": 4,
     "tvdnn.optim": 4,
     "tvdnn.trace": 4,
+    "tvdnn.trace_state": 4,
     "tvdnn.traced_modules": 4,
     "tvdnn.runtime": 5,
     "tvdnn.data": 6,
