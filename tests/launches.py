@@ -45,9 +45,11 @@ from tvdnn.kernels import (
     pool_max,
     pool_max_grad,
     reduce,
+    remap,
     resize,
     sample_sums,
     softmax,
+    strided,
     transfer,
 )
 from tvdnn.kernels.batch_norm_tiles import BatchNormPlan, batch_norm_plan
@@ -689,6 +691,27 @@ def _resize(o: Operands, *, gradient: bool) -> Launch:
     return Launch(lambda: launcher(read, written, **settings), (written,))
 
 
+def _remap(o: Operands, *, gradient: bool) -> Launch:
+    """Maps reflected around themselves by a pixel, a part of whose channels is taken in turn."""
+    samples, side, channels = o.size.samples, o.size.side, o.size.channels
+    axes = (remap.Axis(-1, mode="reflect"),) * 2 + (remap.Axis(1, 2),)
+    x, y = o.maps(), o.random(samples, side + 2, side + 2, channels // 2, dtype=BF16)
+    if gradient:
+        dx = o.like(x)
+        return Launch(lambda: remap.remap_grad(y, dx, axes=axes), (dx,))
+    result = o.like(y)
+    return Launch(lambda: remap.remap(x, result, axes=axes), (result,))
+
+
+def _copy_strided(o: Operands) -> Launch:
+    """Pixels of quarters of the channels side by side."""
+    samples, side, channels = o.size.samples, o.size.side, o.size.channels
+    x = o.maps().view(samples, side, side, channels // 4, 2, 2)
+    y = o.empty(samples, side, 2, side, 2, channels // 4, dtype=BF16)
+    source = x.permute(0, 1, 4, 2, 5, 3)
+    return Launch(lambda: strided.copy_strided(source, y), (y,))
+
+
 def _gate(o: Operands) -> Launch:
     x, gates = o.maps().flatten(1, 2), o.random(o.size.samples, o.size.channels, dtype=BF16)
     y = o.like(x)
@@ -829,6 +852,9 @@ LAUNCHES: dict[str, Make] = {
     "softmax_grad": _softmax_grad,
     "resize": partial(_resize, gradient=False),
     "resize_grad": partial(_resize, gradient=True),
+    "remap": partial(_remap, gradient=False),
+    "remap_grad": partial(_remap, gradient=True),
+    "copy_strided": _copy_strided,
     "gate": _gate,
     "gate_grad": _gate_grad,
     "sum_slices": _sum_slices,

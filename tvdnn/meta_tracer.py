@@ -82,6 +82,12 @@ class MapProxy(fx.Proxy):
     def numel(self) -> int:
         return self.value.numel()
 
+    def __getitem__(self, index: Any) -> Any:
+        parts = self.node.meta["value"]
+        if isinstance(parts, (tuple, list)) and isinstance(index, slice):
+            return tuple(self[place] for place in range(len(parts))[index])
+        return super().__getitem__(index)  # type: ignore[misc]
+
     def __len__(self) -> int:
         parts = self.node.meta["value"]
         return len(parts if isinstance(parts, tuple) else self.value)

@@ -7,7 +7,6 @@ from types import FrameType
 
 INNER = ("torch.", "tvdnn.nn.", "tvdnn.calls.", "tvdnn.meta_tracer", "tvdnn.refusals")
 BY_VALUES = "the size of the result hangs on the values of maps"
-PADDING = "convolutions and pooling have padding of their own"
 INSTEAD: Mapping[str, str] = {
     "Conv1d": "tvdnn.nn.Conv2d takes maps of one row, [N, C, 1, L]",
     "MaxPool1d": "tvdnn.nn.MaxPool2d takes maps of one row, [N, C, 1, L]",
@@ -23,10 +22,7 @@ INSTEAD: Mapping[str, str] = {
     "Softsign": "tvdnn.nn.Tanh",
     "LogSigmoid": "tvdnn.nn.Sigmoid",
     "AlphaDropout": "tvdnn.nn.Dropout",
-    "ZeroPad2d": PADDING,
-    "pad": PADDING,
     "SyncBatchNorm": "tvdnn.nn.BatchNorm2d, whose statistics are those of the whole batch",
-    "PixelShuffle": "tvdnn.nn.ConvTranspose2d",
     "matmul": "tvdnn.nn.Linear multiplies by a parameter",
     "mm": "tvdnn.nn.Linear multiplies by a parameter",
     "nonzero": BY_VALUES,

@@ -1,11 +1,13 @@
 """trace: from a torch module and example inputs to a Network; no kernel runs, no weight is read."""
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import torch
 from torch import Tensor, fx
 
+from .calls.call import Call, Inner, Shape, Source
 from .calls.tables import SUPPORTED
 from .errors import InputError, UnsupportedOpError
 from .graph.network import Network, Op, Param, Value
@@ -13,6 +15,7 @@ from .meta_tracer import MetaTracer
 
 PARAM_DTYPES = (torch.float32, torch.bfloat16)  # the latter by float32 copies
 
+MOVES = ("view", "remap", "rearrange")  # ops without effects, whose readers may read what they move
 DROPOUTS = ("dropout", "dropout_parts")  # ops that draw numbers of their own
 
 
@@ -148,15 +151,19 @@ def _network(
     names = _value_names(
         node for node in nodes if node.op == "placeholder" or node.meta["call"] is not None
     )
-    ops = _ops(nodes, names)
-    outputs = nodes[-1].args[0]
+    outputs = tuple(names[node] for node in _output_nodes(nodes[-1].args[0], names))
+    emitter = _Emitter(names)
+    for node, output in names.items():
+        if node.meta["call"] is not None:
+            emitter.emit(node.meta["call"], output)
+    emitter.drop_unread_moves(outputs)
     return Network(
         name=name,
-        values={name: _value(name, node) for node, name in names.items()},
-        ops=ops,
-        params=_params(module, ops),
+        values=emitter.values,
+        ops=tuple(emitter.ops),
+        params=_params(module, emitter.ops),
         inputs=tuple(names[node] for node in nodes if node.op == "placeholder"),
-        outputs=tuple(names[node] for node in _output_nodes(outputs, names)),
+        outputs=outputs,
         training=module.training,
         gather=gather,
     )
@@ -175,22 +182,53 @@ def _value_names(nodes: Iterable[fx.Node]) -> dict[fx.Node, str]:
     return {node: name for name, node in names.items()}
 
 
-def _ops(nodes: Sequence[fx.Node], names: dict[fx.Node, str]) -> tuple[Op, ...]:
-    ops: list[Op] = []
-    num_dropouts = 0
-    for node in nodes:
-        call = node.meta["call"]
-        if call is None:
-            continue
+class _Emitter:
+    """Makes ops and their values of calls; `names` are those of the values that nodes yield."""
+
+    def __init__(self, names: dict[fx.Node, str]) -> None:
+        self.ops: list[Op] = []
+        self.values = {name: _value_of(name, node) for node, name in names.items()}
+        self._names: dict[Source, str] = dict(names.items())
+        self._num_dropouts = 0
+
+    def emit(self, call: Call, name: str) -> None:
+        """Append the op whose output is the value `name`, behind those that its call is made of."""
+        inputs = tuple(self._input(source, name) for source in call.inputs)
         attrs = dict(call.attrs)
         if call.kind in DROPOUTS:
-            attrs["op_id"] = num_dropouts
-            num_dropouts += 1
-        inputs = tuple(names[source] for source in call.inputs)
+            attrs["op_id"] = self._num_dropouts
+            self._num_dropouts += 1
         given = (*call.params, *call.state)
         params = tuple("" if param is None else str(param.target) for param in given)
-        ops.append(Op(names[node], call.kind, inputs, names[node], params, attrs))
-    return tuple(ops)
+        self.ops.append(Op(name, call.kind, inputs, name, params, attrs))
+
+    def _input(self, source: Source, reader: str) -> str:
+        """The name of the value that a call reads."""
+        if source not in self._names:
+            assert isinstance(source, Inner)
+            name = self._names[source] = self._free_name(f"{reader} {source.call.kind}")
+            self.emit(source.call, name)
+            self.values[name] = _value(name, source.shape, source.axes)
+        return self._names[source]
+
+    def _free_name(self, wanted: str) -> str:
+        numbers = itertools.count(2)
+        name = wanted
+        while name in self.values:
+            name = f"{wanted}#{next(numbers)}"
+        return name
+
+    def drop_unread_moves(self, outputs: Collection[str]) -> None:
+        """Leave out moves of values that nothing reads: who reads what they move took it before."""
+        read = set(outputs)
+        kept: list[Op] = []
+        for op in reversed(self.ops):
+            if op.kind in MOVES and op.output not in read:
+                del self.values[op.output]
+                continue
+            kept.append(op)
+            read.update(op.inputs)
+        self.ops = kept[::-1]
 
 
 def _params(module: torch.nn.Module, ops: Sequence[Op]) -> dict[str, Param]:
@@ -233,8 +271,11 @@ def _output_nodes(outputs: object, names: dict[fx.Node, str]) -> list[fx.Node]:
     return known
 
 
-def _value(name: str, node: fx.Node) -> Value:
+def _value_of(name: str, node: fx.Node) -> Value:
+    return _value(name, tuple(node.meta["value"].shape), node.meta["axes"])
+
+
+def _value(name: str, shape: Shape, axes: Shape) -> Value:
     """A value of the shape in which it is stored: maps with their channels last."""
-    shape, axes = node.meta["value"].shape, node.meta["axes"]
     stored = tuple(shape[axes.index(axis)] for axis in range(len(axes)))
     return Value(name, stored, axes)

@@ -41,6 +41,19 @@ LAYERS = (
     torch.nn.InstanceNorm1d,
     torch.nn.InstanceNorm2d,
     torch.nn.Flatten,
+    torch.nn.Unflatten,
+    torch.nn.PixelShuffle,
+    torch.nn.PixelUnshuffle,
+    torch.nn.ZeroPad1d,
+    torch.nn.ZeroPad2d,
+    torch.nn.ConstantPad1d,
+    torch.nn.ConstantPad2d,
+    torch.nn.ReflectionPad1d,
+    torch.nn.ReflectionPad2d,
+    torch.nn.ReplicationPad1d,
+    torch.nn.ReplicationPad2d,
+    torch.nn.CircularPad1d,
+    torch.nn.CircularPad2d,
     torch.nn.Identity,
     torch.nn.Sequential,
 )
@@ -58,6 +71,4 @@ def module_refusal(module: torch.nn.Module) -> str | None:
         return f"{kind} with hooks, which would not run (remove them)"
     if type(module).__module__.startswith(LAYER_PACKAGES) and not isinstance(module, LAYERS):
         return kind
-    if isinstance(module, torch.nn.Conv2d) and module.padding_mode != "zeros":
-        return f'{kind} with padding_mode="{module.padding_mode}"'
     return None

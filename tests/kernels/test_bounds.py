@@ -30,9 +30,11 @@ from tvdnn.kernels import (
     pool_avg,
     pool_max,
     pool_max_grad,
+    remap,
     resize,
     sample_sums,
     softmax,
+    strided,
 )
 
 MARGIN = 4096
@@ -92,6 +94,13 @@ def _resize(x: Tensor, output: Output) -> None:
     settings = {"mode": "bilinear", "scales": (0.5, 1.0)}
     resize.resize(x, output(1, 10, 7, 19), **settings)
     resize.resize_grad(x, output(1, 3, 7, 19), mode="nearest", scales=(0.6, 1.0))
+
+
+def _remap(x: Tensor, output: Output) -> None:
+    axes = (remap.Axis(-2, mode="reflect"), remap.Axis(1, 3), remap.Axis(-1, mode="replicate"))
+    remap.remap(x, output(1, 8, 2, 21), axes=axes)
+    remap.remap_grad(x.new_ones(1, 8, 2, 21), output(*SHAPE), axes=axes)
+    strided.copy_strided(x.transpose(1, 3), output(1, 19, 7, 5))
 
 
 def _max_pool(x: Tensor, output: Output) -> None:
@@ -215,6 +224,7 @@ def _optim(x: Tensor, output: Output) -> None:
         _gate,
         _softmax,
         _resize,
+        _remap,
         _dropout,
         _max_pool,
         _avg_pool,

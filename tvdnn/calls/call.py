@@ -13,6 +13,7 @@ Ints = int | list[int] | tuple[int, ...]
 Shape = tuple[int, ...]
 ARITHMETIC = ("add", "add_multiple", "affine", "multiply")
 ELEMENTWISE = frozenset({"relu", *ACTIVATIONS, *ARITHMETIC, "dropout", "view"})
+ANY_DIMENSIONS = frozenset({"remap", "rearrange", "join", "view"})  # which take any number
 OF_PIXELS = ("view", "flatten", "adaptive_avg_pool2d")  # maps whose pixels are counted as one axis
 
 
@@ -20,6 +21,7 @@ OF_PIXELS = ("view", "flatten", "adaptive_avg_pool2d")  # maps whose pixels are 
 class Call:
     """An op in the making: the nodes that it reads, its parameters' nodes and its settings.
 
+    `inputs` may also be the results of further calls, where one torch call stands for several ops.
     `state` are the nodes of the module's buffers that it reads or changes.
     `axes` say where the dimensions of its result are stored, if it minds the order of its input's.
     Other ops take maps [N, C, H, W] and make such, but for those of ELEMENTWISE, which keep any,
@@ -27,26 +29,47 @@ class Call:
     """
 
     kind: str
-    inputs: tuple[Node, ...]
+    inputs: tuple["Source", ...]
     params: tuple[Node | None, ...] = ()
     attrs: Mapping[str, Any] = field(default_factory=dict)
     axes: Shape | None = None
     state: tuple[Node | None, ...] = ()
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Inner:
+    """The result of a call that is part of another one, which reads it.
+
+    `shape` is torch's shape of the result, `axes` tell where its dimensions are stored.
+    """
+
+    call: Call
+    shape: Shape
+    axes: Shape
+
+
+Source = Node | Inner
+
+
 class UnsupportedCallError(Exception):
     """A torch call that is no op of tvdnn; the message names it, or which use of it."""
 
 
-def shape_of(node: Node) -> Shape:
+def shape_of(node: Source) -> Shape:
     """Torch's shape of what `node` yields."""
-    return tuple(node.meta["value"].shape)
+    return node.shape if isinstance(node, Inner) else tuple(node.meta["value"].shape)
 
 
-def axes_of(node: Node) -> Shape:
+def axes_of(node: Source) -> Shape:
     """Of each dimension of what `node` yields, the axis where that is stored."""
-    axes: Shape = node.meta["axes"]
+    axes: Shape = node.axes if isinstance(node, Inner) else node.meta["axes"]
     return axes
+
+
+def call_of(node: Source) -> Call | None:
+    """The call that yields `node`; None for inputs, parameters and what is refused."""
+    call: Call | None = node.call if isinstance(node, Inner) else node.meta["call"]
+    return call
 
 
 def result_axes(name: str, call: Call, out: Shape) -> Shape:
@@ -63,10 +86,10 @@ def result_axes(name: str, call: Call, out: Shape) -> Shape:
     return channels_last_axes(len(out))
 
 
-def _takes_rows(call: Call, x: Node) -> bool:
+def _takes_rows(call: Call, x: Source) -> bool:
     """Whether a call takes three dimensions: the pixels of a map, or what opaque ops make."""
-    maker = x.meta["call"]
-    if maker is None:  # which is refused itself
+    maker = call_of(x)
+    if maker is None or call.kind in ANY_DIMENSIONS:  # what has no call is refused itself
         return True
     if maker.kind == "view":
         return call.kind in (*OF_PIXELS, "opaque")

@@ -3,12 +3,14 @@
 from torch.fx import Node
 
 from ..kernels.conv_depthwise import suits_depthwise
-from .call import Call, Ints, Shape, UnsupportedCallError, pair, shape_of
+from ..kernels.conv_tiles import Pair
+from .call import Call, Ints, Shape, Source, pair, shape_of
+from .remap import behind_zeros, padded
 
 
 def conv2d(
     out: Shape,
-    x: Node,
+    x: Source,
     weight: Node,
     bias: Node | None = None,
     stride: Ints = 1,
@@ -17,10 +19,15 @@ def conv2d(
     groups: int = 1,
 ) -> Call:
     kernel = pair(shape_of(weight)[2:])
+    if isinstance(padding, str):
+        x, own = _padded(x, padding, kernel, pair(dilation))
+    else:
+        own = pair(padding)
+    x, added = behind_zeros(x, _room(kernel, pair(dilation), own))
     attrs = {
         "kernel": kernel,
         "stride": pair(stride),
-        "padding": _resolved_padding(padding, kernel, pair(dilation)),
+        "padding": (own[0] + added[0], own[1] + added[1]),
         "dilation": pair(dilation),
         "groups": groups,
     }
@@ -28,17 +35,15 @@ def conv2d(
     return Call("conv2d_depthwise" if depthwise else "conv2d", (x,), (weight, bias), attrs)
 
 
-def _resolved_padding(
-    padding: Ints | str, kernel: tuple[int, int], dilation: tuple[int, int]
-) -> tuple[int, int]:
-    """The numbers behind "same" and "valid"."""
-    if not isinstance(padding, str):
-        return pair(padding)
+def _room(kernel: Pair, dilation: Pair, padding: Pair) -> Pair:
+    """How much more padding a convolution takes, up to all of a window but one tap."""
+    reach = [d * (k - 1) - p for k, d, p in zip(kernel, dilation, padding, strict=True)]
+    return reach[0], reach[1]
+
+
+def _padded(x: Source, padding: str, kernel: Pair, dilation: Pair) -> tuple[Source, Pair]:
+    """The even part of "same" or "valid" padding, and `x` padded by its odd row and column."""
     if padding == "valid":
-        return 0, 0
+        return x, (0, 0)
     height, width = (d * (k - 1) for k, d in zip(kernel, dilation, strict=True))
-    if height % 2 or width % 2:
-        raise UnsupportedCallError(
-            f'conv2d with kernel {kernel} and padding="same", which pads unevenly'
-        )
-    return height // 2, width // 2
+    return padded(x, {2: (0, height % 2), 3: (0, width % 2)}), (height // 2, width // 2)

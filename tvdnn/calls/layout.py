@@ -1,41 +1,141 @@
 """Calls that give maps another shape or another order of dimensions or channels."""
 
-import math
 from collections.abc import Sequence
-from typing import Any
+from itertools import pairwise
+from math import prod
+from typing import Any, NamedTuple
 
 from torch.fx import Node
 
 from ..graph.network import channels_last_axes
-from .call import Call, Shape, UnsupportedCallError, axes_of, shape_of
+from ..kernels.strided import MOST_DIMENSIONS
+from .call import Call, Inner, Shape, Source, UnsupportedCallError, axes_of, call_of, shape_of
 
-GROUPED = (0, 3, 4, 1, 2)  # axes of [N, groups, channels, H, W], stored channels last
-TURNED = (0, 4, 3, 1, 2)  # of [N, channels, groups, H, W], stored alike
+PLANE = (0, 1, 2)  # axes of [N, H, W], one channel of a map
+TURNED = (0, 4, 3, 1, 2)  # axes of [N, channels, groups, H, W], stored channels last
 
 
-def reshape(out: Shape, x: Node, *args: Any, **kwargs: Any) -> Call:
-    """flatten, view, reshape and contiguous, by their effect: the target `out` says all."""
-    source = shape_of(x)
-    flattens = out == (source[0], math.prod(source[1:]))
+class Factor(NamedTuple):
+    """A factor of a sample's elements, in torch's order: part of one dimension of each shape."""
+
+    source: int
+    out: int
+    size: int
+
+
+def reshape(out: Shape, x: Source, *args: Any, **kwargs: Any) -> Call:
+    """flatten, view, reshape and contiguous, by their effect: the target `out` says all.
+
+    A view where the same bytes are that shape, else a copy in the order of maps.
+    """
+    source, axes = shape_of(x), axes_of(x)
     if out == source:
-        return Call("view", (x,))
-    if flattens and axes_of(x) == tuple(range(len(source))):
-        return Call("view", (x,), axes=(0, 1))
-    if out[0] == source[0] and _is_channel_major(out) and _is_channel_major(source):
-        return Call("view", (x,), axes=channels_last_axes(len(out)))
-    plane = x.meta["call"]
-    if plane is not None and plane.kind == "narrow" and out == (source[0], 1, *source[1:]):
-        return Call("narrow", plane.inputs, (), plane.attrs)  # x[:, i].unsqueeze(1)
-    if flattens:
-        return Call("flatten", (x,))
-    if out[:2] == source[:2] and axes_of(x) == channels_last_axes(len(source)):
-        return Call("view", (x,), axes=channels_last_axes(len(out)))  # pixels counted otherwise
-    if (call := _regrouped(out, x)) is not None:
-        return call
-    raise UnsupportedCallError(
-        f"reshape of {source} to {out} (it may flatten all but the batch, or the pixels, or split"
-        " channels into groups and join them again)"
+        return Call("view", (x,), axes=axes)
+    if out[:1] != source[:1]:
+        raise UnsupportedCallError(f"reshape of {source} to {out} (the batch must stay as it is)")
+    maker = call_of(x)
+    one_channel = maker is not None and maker.kind == "narrow" and maker.axes == PLANE
+    if maker is not None and one_channel and out == (source[0], 1, *source[1:]):
+        return Call("narrow", maker.inputs, (), maker.attrs, channels_last_axes(4))
+    factors = _common_factors(source, out)
+    if factors is None:
+        return reshape(out, _in_torchs_order(x))
+    held = sorted(range(len(factors)), key=lambda i: (axes[factors[i].source], i))
+    wanted = channels_last_axes(len(out))
+    if held == sorted(range(len(factors)), key=lambda i: (wanted[factors[i].out], i)):
+        return Call("view", (x,), axes=wanted)
+    if (view_axes := _axes_of_view(out, factors, held)) is not None:
+        return Call("view", (x,), axes=view_axes)
+    if len(out) == 2 and axes == channels_last_axes(4) and _has_own_shape(x):
+        return Call("flatten", (x,), axes=wanted)
+    if axes == TURNED and out == (source[0], source[1] * source[2], *source[3:]):
+        return Call("shuffle_channels", (x,), (), {"groups": source[2]}, wanted)
+    return _rearranged(x, factors, held, wanted)
+
+
+def _has_own_shape(x: Source) -> bool:
+    """Whether no view has given a value another shape than it is held in."""
+    call = call_of(x)
+    if call is None or call.kind != "view":
+        return True
+    (source,) = call.inputs
+    return _stored_shape(source) == _stored_shape(x) and _has_own_shape(source)
+
+
+def _stored_shape(x: Source) -> Shape:
+    shape, axes = shape_of(x), axes_of(x)
+    return tuple(shape[axes.index(axis)] for axis in range(len(axes)))
+
+
+def in_order(x: Source, axes: Shape) -> Source:
+    """`x` with its dimensions stored where `axes` tell: itself, or a view or copy of it."""
+    if axes_of(x) == axes:
+        return x
+    shape = shape_of(x)
+    factors = [Factor(dim, dim, size) for dim, size in enumerate(shape) if dim and size > 1]
+    held, wanted = (
+        sorted(range(len(factors)), key=lambda i: order[factors[i].source])
+        for order in (axes_of(x), axes)
     )
+    if held == wanted:
+        return Inner(Call("view", (x,), axes=axes), shape, axes)
+    return Inner(_rearranged(x, factors, held, axes), shape, axes)
+
+
+def _common_factors(source: Shape, out: Shape) -> list[Factor] | None:
+    """The factors of which the dimensions of both shapes are products; None without such."""
+    factors: list[Factor] = []
+    dims = [[dim for dim, size in enumerate(shape) if dim and size > 1] for shape in (source, out)]
+    places, left = [0, 0], [1, 1]
+    while True:
+        for side, shape in enumerate((source, out)):
+            if left[side] == 1 and places[side] < len(dims[side]):
+                left[side] = shape[dims[side][places[side]]]
+                places[side] += 1
+        if left == [1, 1]:
+            return factors
+        size = min(left)
+        if max(left) % size:
+            return None
+        factors.append(Factor(dims[0][places[0] - 1], dims[1][places[1] - 1], size))
+        left = [each // size for each in left]
+
+
+def _axes_of_view(out: Shape, factors: Sequence[Factor], held: Sequence[int]) -> Shape | None:
+    """Where the dimensions of a shape lie in bytes that hold its factors in this order.
+
+    None where the factors of one dimension do not lie side by side.
+    """
+    dims = [factors[i].out for i in held]
+    order = list(dict.fromkeys(dims))
+    if list(held) != [i for dim in order for i in range(len(factors)) if factors[i].out == dim]:
+        return None
+    for dim in range(len(out)):
+        if dim not in order:  # the batch is the first; dimensions of one follow those before them
+            order.insert(order.index(dim - 1) + 1 if dim else 0, dim)
+    return tuple(order.index(dim) for dim in range(len(out)))
+
+
+def _in_torchs_order(x: Source) -> Inner:
+    """The elements of each sample as torch counts them: [N, F]."""
+    shape = shape_of(x)
+    flat = (shape[0], prod(shape[1:]))
+    call = reshape(flat, x)
+    return Inner(call, flat, (0, 1))
+
+
+def _rearranged(x: Source, factors: Sequence[Factor], held: Sequence[int], axes: Shape) -> Call:
+    """A copy of the factors that are `held` in one order, whose result is stored by `axes`."""
+    wanted = sorted(range(len(factors)), key=lambda i: (axes[factors[i].out], i))
+    order = tuple(held.index(i) for i in wanted)
+    sizes = tuple(factors[i].size for i in held)
+    apart = 1 + sum(after != before + 1 for before, after in pairwise(order))
+    if apart + 1 > MOST_DIMENSIONS:
+        raise UnsupportedCallError(
+            f"a copy of {shape_of(x)} in another order of {apart} parts of its dimensions (it takes"
+            f" up to {MOST_DIMENSIONS - 1})"
+        )
+    return Call("rearrange", (x,), (), {"sizes": sizes, "order": order}, axes)
 
 
 def channel_shuffle(out: Shape, x: Node, groups: int) -> Call:
@@ -44,41 +144,60 @@ def channel_shuffle(out: Shape, x: Node, groups: int) -> Call:
     return Call("shuffle_channels", (x,), (), {"groups": groups})
 
 
-def _regrouped(out: Shape, x: Node) -> Call | None:
-    """Channels split into groups; or groups joined, whose dimensions may have changed places."""
-    source, axes = shape_of(x), axes_of(x)
-    if (len(source), len(out)) == (4, 5) and axes == channels_last_axes(4):
-        splits = (out[0], out[1] * out[2], *out[3:]) == source
-        return Call("view", (x,), axes=GROUPED) if splits else None
-    if (len(source), len(out)) != (5, 4) or out != (source[0], source[1] * source[2], *source[3:]):
-        return None
-    if axes == GROUPED:
-        return Call("view", (x,), axes=channels_last_axes(4))
-    if axes == TURNED:
-        settings = {"groups": source[2]}
-        return Call("shuffle_channels", (x,), (), settings, channels_last_axes(4))
-    return None
+def pixel_shuffle(out: Shape, x: Source, upscale_factor: int) -> Call:
+    samples, channels, height, width = _map_of("pixel_shuffle", x)
+    r = upscale_factor
+    parts = _viewed((samples, channels // r**2, r, r, height, width), x)
+    return reshape(out, _permuted(parts, (0, 1, 4, 2, 5, 3)))
 
 
-def permute(out: Shape, x: Node, *dims: Any, **named: Any) -> Call:
+def pixel_unshuffle(out: Shape, x: Source, downscale_factor: int) -> Call:
+    samples, channels, height, width = _map_of("pixel_unshuffle", x)
+    r = downscale_factor
+    parts = _viewed((samples, channels, height // r, r, width // r, r), x)
+    return reshape(out, _permuted(parts, (0, 1, 3, 5, 2, 4)))
+
+
+def _map_of(name: str, x: Source) -> Shape:
+    if len(shape_of(x)) != 4:
+        raise UnsupportedCallError(f"{name} of {len(shape_of(x))} dimensions (it takes maps)")
+    return shape_of(x)
+
+
+def _viewed(out: Shape, x: Source) -> Inner:
+    call = reshape(out, x)
+    assert call.axes is not None
+    return Inner(call, out, call.axes)
+
+
+def _permuted(x: Source, order: Sequence[int]) -> Inner:
+    call = _reordered(x, order)
+    assert call.axes is not None
+    return Inner(call, tuple(shape_of(x)[dim] for dim in order), call.axes)
+
+
+def permute(out: Shape, x: Source, *dims: Any, **named: Any) -> Call:
     """The same bytes under another order of dimensions."""
     (order,) = named.values() if named else ((dims[0] if len(dims) == 1 else dims),)
     return _reordered(x, [dim % len(out) for dim in order])
 
 
-def transpose(out: Shape, x: Node, dim0: int, dim1: int) -> Call:
+def transpose(out: Shape, x: Source, dim0: int, dim1: int) -> Call:
     order = list(range(len(out)))
     order[dim0], order[dim1] = order[dim1], order[dim0]
     return _reordered(x, order)
 
 
-def _reordered(x: Node, order: Sequence[int]) -> Call:
+def movedim(out: Shape, x: Source, source: Any, destination: Any) -> Call:
+    ends = [[each] if isinstance(each, int) else list(each) for each in (source, destination)]
+    moved, places = ([dim % len(out) for dim in end] for end in ends)
+    order = [dim for dim in range(len(out)) if dim not in moved]
+    for place, dim in sorted(zip(places, moved, strict=True)):
+        order.insert(place, dim)
+    return _reordered(x, order)
+
+
+def _reordered(x: Source, order: Sequence[int]) -> Call:
     if order[0] != 0:
         raise UnsupportedCallError("permute of the batch (it must stay the first dimension)")
     return Call("view", (x,), axes=tuple(axes_of(x)[dim] for dim in order))
-
-
-def _is_channel_major(shape: Shape) -> bool:
-    """Whether a sample's bytes are the same channels first and channels last."""
-    sides = shape[2:]
-    return all(side == 1 for side in sides) or (len(sides) == 2 and shape[1] == 1)

@@ -23,16 +23,25 @@ from .activation import (
 from .arithmetic import add, div, mul, neg, sub
 from .batch_norm import batch_norm, counted_batch_norm
 from .call import Call
-from .concat import cat, getitem, narrow, split
+from .concat import cat, getitem, narrow, select, split, stack, unbind
 from .conv import conv2d
 from .conv_transpose import conv_transpose2d
 from .dropout import dropout, dropout2d, stochastic_depth, torch_stochastic_depth
 from .group_norm import group_norm, instance_norm
 from .layer_norm import layer_norm
-from .layout import channel_shuffle, permute, reshape, transpose
+from .layout import (
+    channel_shuffle,
+    movedim,
+    permute,
+    pixel_shuffle,
+    pixel_unshuffle,
+    reshape,
+    transpose,
+)
 from .linear import linear
 from .norm import local_response_norm
 from .pool import adaptive_avg_pool2d, avg_pool2d, max_pool2d, mean
+from .remap import flip, pad, repeat, roll
 from .resize import interpolate
 from .softmax import log_softmax, softmax
 
@@ -78,7 +87,23 @@ FUNCTIONS: Mapping[Any, Callable[..., Call | None]] = {
     torch.concatenate: cat,
     torch.split: split,
     torch.chunk: split,
+    torch.tensor_split: split,
+    torch.unbind: unbind,
+    torch.stack: stack,
     torch.narrow: narrow,
+    torch.select: select,
+    functional.pad: pad,
+    torch.flip: flip,
+    torch.roll: roll,
+    torch.tile: repeat,
+    torch.broadcast_to: repeat,
+    functional.pixel_shuffle: pixel_shuffle,
+    functional.pixel_unshuffle: pixel_unshuffle,
+    torch.movedim: movedim,
+    torch.moveaxis: movedim,
+    torch.swapaxes: transpose,
+    torch.swapdims: transpose,
+    torch.unflatten: reshape,
     operator.getitem: getitem,
     functional.max_pool2d: max_pool2d,
     torch.max_pool2d: max_pool2d,
@@ -129,7 +154,24 @@ METHODS: Mapping[str, Callable[..., Call | None]] = {
     "neg_": neg,
     "split": split,
     "chunk": split,
+    "tensor_split": split,
+    "unbind": unbind,
     "narrow": narrow,
+    "select": select,
+    "flip": flip,
+    "roll": roll,
+    "repeat": repeat,
+    "tile": repeat,
+    "expand": repeat,
+    "expand_as": repeat,
+    "broadcast_to": repeat,
+    "movedim": movedim,
+    "moveaxis": movedim,
+    "swapaxes": transpose,
+    "swapdims": transpose,
+    "unflatten": reshape,
+    "view_as": reshape,
+    "reshape_as": reshape,
     "mean": mean,
     "softmax": softmax,
     "log_softmax": log_softmax,
@@ -150,5 +192,6 @@ SUPPORTED = (
     " GroupNorm, InstanceNorm1d, InstanceNorm2d, Flatten, Identity and Sequential, their functional"
     " forms, view, reshape, contiguous, permute and transpose, Softmax and LogSoftmax, mean of"
     " pixels, squeeze and unsqueeze, sums and products of maps, numbers, parameters of channels and"
-    " [N, C, 1, 1], and cat, split, chunk, narrow and slices of channels"
+    " [N, C, 1, 1], cat, stack, split, chunk, unbind, narrow, slices, pads, roll, flip, repeat and"
+    " expand along any dimension but the batch, PixelShuffle and PixelUnshuffle"
 )

@@ -1,14 +1,14 @@
 """From a node of the traced graph to the op that its call stands for."""
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from .call import Call, UnsupportedCallError
-from .concat import split
+from .call import Call, Inner, UnsupportedCallError
+from .concat import split, unbind
 from .tables import FUNCTIONS, METHODS
 
 UNNAMED = "tensor "  # before the id of a tensor that is no parameter or buffer of the network
@@ -26,13 +26,27 @@ def translated(node: fx.Node, translator: Callable[..., Call | None]) -> Call | 
         raise UnsupportedCallError(f"{name}: {error}") from error
     if call is None:
         return None
-    if any(_is_constant(source) for source in call.inputs):
+    for each in _nested(call):
+        _check_sources(name, each)
+    return call
+
+
+def _nested(call: Call) -> Iterator[Call]:
+    """The call and those whose results it reads."""
+    yield call
+    for source in call.inputs:
+        if isinstance(source, Inner):
+            yield from _nested(source.call)
+
+
+def _check_sources(name: str, call: Call) -> None:
+    """Check that maps come from the inputs, and parameters and buffers are the network's."""
+    if any(_is_constant(source) for source in call.inputs if not isinstance(source, Inner)):
         raise UnsupportedCallError(f"{name} of a tensor that does not come from the inputs")
     if not all(param is None or _is_parameter(param) for param in call.params):
         raise UnsupportedCallError(f"{name} with a weight or bias that is not a parameter")
     if not all(buffer is None or _is_buffer(buffer) for buffer in call.state):
         raise UnsupportedCallError(f"{name} with statistics that are not the module's buffers")
-    return call
 
 
 def _is_constant(source: Any) -> bool:
@@ -72,7 +86,7 @@ def takes_apart(node: fx.Node) -> bool:
 
 def _is_split(node: fx.Node) -> bool:
     """Whether a node yields the parts of a map."""
-    return translator_of(node) is split and node.meta["refusal"] is None
+    return translator_of(node) in (split, unbind) and node.meta["refusal"] is None
 
 
 def stale_source(node: fx.Node) -> fx.Node | None:

@@ -3,7 +3,19 @@
 Alone they run with autograd, by Triton kernels on a GPU and their references elsewhere.
 """
 
-from torch.nn import Flatten, Identity, Sequential
+from torch.nn import (
+    CircularPad2d,
+    ConstantPad2d,
+    Flatten,
+    Identity,
+    PixelShuffle,
+    PixelUnshuffle,
+    ReflectionPad2d,
+    ReplicationPad2d,
+    Sequential,
+    Unflatten,
+    ZeroPad2d,
+)
 
 from .activation import (
     ELU,
@@ -40,6 +52,8 @@ __all__ = [
     "BatchNorm1d",
     "BatchNorm2d",
     "ChannelShuffle",
+    "CircularPad2d",
+    "ConstantPad2d",
     "Conv2d",
     "ConvTranspose2d",
     "CrossEntropyLoss",
@@ -61,13 +75,19 @@ __all__ = [
     "LogSoftmax",
     "MSELoss",
     "MaxPool2d",
+    "PixelShuffle",
+    "PixelUnshuffle",
     "ReLU",
     "ReLU6",
+    "ReflectionPad2d",
+    "ReplicationPad2d",
     "Sequential",
     "SiLU",
     "Sigmoid",
     "Softmax",
     "StochasticDepth",
     "Tanh",
+    "Unflatten",
     "Upsample",
+    "ZeroPad2d",
 ]

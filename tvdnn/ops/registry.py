@@ -28,6 +28,8 @@ from .norm import LOCAL_RESPONSE_NORM
 from .opaque import OPAQUE
 from .optim import PARAMETER
 from .pool import ADAPTIVE_AVG_POOL2D, AVG_POOL2D, MAX_POOL2D, MAX_POOL2D_CODES
+from .rearrange import JOIN, REARRANGE
+from .remap import REMAP
 from .resize import RESIZE
 from .softmax import SOFTMAXES
 
@@ -60,6 +62,9 @@ _TRACED = (
     CHANNEL_ADD,
     *SOFTMAXES,
     RESIZE,
+    REMAP,
+    REARRANGE,
+    JOIN,
     CONCAT,
     NARROW,
 )

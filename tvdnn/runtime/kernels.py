@@ -37,9 +37,11 @@ from ..kernels import (
     pool_max,
     pool_max_grad,
     reduce,
+    remap,
     resize,
     sample_sums,
     softmax,
+    strided,
     transfer,
 )
 from ..kernels.configurations import Configurations
@@ -77,9 +79,11 @@ _MODULES = (
     pool_max,
     pool_max_grad,
     reduce,
+    remap,
     resize,
     sample_sums,
     softmax,
+    strided,
     transfer,
 )
 _SUFFIX = "_reference"

@@ -25,8 +25,10 @@ from tvdnn.kernels import (
     pool_avg,
     pool_max,
     pool_max_grad,
+    remap,
     resize,
     softmax,
+    strided,
 )
 
 HOPPER = (90,)
@@ -70,6 +72,9 @@ def _maps() -> None:
     pool_avg.adaptive_avg_pool2d_grad(x, x)
     resize.resize(x, x, mode="bilinear", scales=(1, 1))
     resize.resize_grad(x, x, mode="nearest", scales=(1, 1))
+    remap.remap(x, x, axes=(remap.Axis(1, 1, "circular"),) * 3)
+    remap.remap_grad(x, x, axes=(remap.Axis(),) * 3)
+    strided.copy_strided(x, x)
     gate.gate(x[0], x[0, 0], x[0])
     gate.gate_grad(x[0], x[0, 0], x[0], x[0], x[0])
     gate.sum_slices(x[0], x[0, 0])
