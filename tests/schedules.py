@@ -65,6 +65,7 @@ def graph_of(
     passes = tuple(passes)
     network = Network("hand", {}, (), {}, (), (), training=True)
     return Graph(
+        traced=network,
         network=network,
         ops={},
         buffers={item.name: item for item in buffers},

@@ -138,6 +138,7 @@ class Graph:
     the maps `spared`, that are kept only to save time, if there are such.
     """
 
+    traced: Network  # before any rewrite, and without losses
     network: Network
     ops: Mapping[str, Op]
     buffers: Mapping[str, Buffer]

@@ -89,6 +89,7 @@ def expand(network: Network, settings: Settings) -> Graph:
     """
     _check(network, settings)
     lean = cache(partial(expand, network, replace(settings, lean=True)))
+    traced = network
     network = fuse(network) if settings.fuse else network
     training = settings.mode in (Mode.TRAIN, Mode.ACCUMULATE)
     network = _with_losses(network, settings.losses) if training else network
@@ -126,6 +127,7 @@ def expand(network: Network, settings: Settings) -> Graph:
     ops = {op.name: op for op in cut_network.ops} | b.added
     rounding = with_rounding(b.passes if precision == "tf32" else (), ops, b.buffers)
     return Graph(
+        traced=traced,
         network=network,
         ops=ops,
         buffers={name: each for name, each in b.buffers.items() if name not in b.ranges},

@@ -10,6 +10,7 @@ from ..graph import DTYPE_NBYTES, Buffer, Graph, Pass
 from ..units import format_bytes
 from .contents import Clock, check_contents, fault
 from .coverage import check_coverage
+from .provenance import check_provenance
 from .residencies import check_residencies
 from .schedule import Action, Lane, Operand, Schedule, Space, Step
 from .versions import versions
@@ -24,11 +25,13 @@ ROUTES = {
 def check(schedule: Schedule) -> None:
     """Raise ScheduleError, naming the step and the fault, unless every order of the steps is safe.
 
-    Proven: operands are those of the pass, in bounds; every pass covers its domain once, reductions
-    in index order; waits name earlier steps of other lanes; accesses to the same bytes of which one
-    writes are ordered; every read finds what program order says, and outputs are there at the end;
-    the residencies tell the steps' accesses; arena and slab are inside their budgets.
+    Proven: passes read the values and gradients that the traced network's ops name; operands are
+    those of the pass, in bounds; every pass covers its domain once, reductions in index order;
+    waits name earlier steps of other lanes; accesses to the same bytes of which one writes are
+    ordered; every read finds what program order says, and outputs are there at the end; the
+    residencies tell the steps' accesses; arena and slab are inside their budgets.
     """
+    check_provenance(schedule.graph)
     _check_sizes(schedule)
     _check_forms(schedule)
     check_residencies(schedule)

@@ -24,12 +24,10 @@ from .chains import (
 )
 from .costs import Costs
 from .plan import Slot
-from .versions import Parts, versions
+from .producers import Producers, producers
 
 BETWEEN = (Kind.MAP, Kind.GRAD)
 AHEAD = -1  # the round of what needs none
-
-Needs = Sequence[Sequence[Parts]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +87,10 @@ def in_rounds(
 
 
 class _Uses:
-    """What each pass must find, who uses each buffer, and who changes it or a parameter."""
+    """The producers of what each pass reads; users and changes of each buffer and parameter."""
 
     def __init__(self, graph: Graph) -> None:
-        self.needs: Needs = versions(graph).needs
+        self.producers: Producers = producers(graph)
         self.users = users_of(graph)
         self._changes: dict[str, list[int]] = {}
         for index, pass_ in enumerate(graph.passes):
@@ -116,7 +114,7 @@ class _Stage:
     def __init__(self, graph: Graph, uses: _Uses, forward: range, backward: range) -> None:
         self._graph = graph
         self._uses = uses
-        self._needs = uses.needs
+        self._producers = uses.producers
         self._halves = forward, backward
         members = frozenset((*forward, *backward))
         passes = [graph.passes[index] for index in members]
@@ -182,9 +180,8 @@ class _Stage:
     def _since(self, half: range, index: int) -> Iterator[int]:
         """The rounds before which the pass cannot run, by what it reads."""
         pass_ = self._graph.passes[index]
-        for use, parts in zip(pass_.reads, self._needs[index], strict=True):
-            sources = {p.source for p in parts if p.source in half} & self._level.keys()
-            for source in sources:
+        for use, producing in zip(pass_.reads, self._producers[index], strict=True):
+            for source in producing & set(half) & self._level.keys():
                 maker = self._graph.passes[source]
                 whole = use.whole or any(w.whole for w in maker.writes if w.buffer == use.buffer)
                 waits = goes_by_sample(pass_) and (whole or not goes_by_sample(maker))
@@ -209,10 +206,10 @@ class _Stage:
         while due:
             index = due.pop()
             reads = self._graph.passes[index].reads
-            for use, parts in zip(reads, self._needs[index], strict=True):
+            for use, producing in zip(reads, self._producers[index], strict=True):
                 if use.buffer not in self._between:
                     continue
-                new = {part.source for part in parts} - again - set(firsts)
+                new = producing - again - set(firsts)
                 if not all(self._may_run_again(source) for source in new):
                     return None
                 again |= new
@@ -229,10 +226,10 @@ class _Stage:
         """What packs the weights of forward passes that backward runs again."""
         buffers, passes = self._graph.buffers, self._graph.passes
         sources = {
-            part.source
+            source
             for index in again
-            for use, parts in zip(passes[index].reads, self._needs[index], strict=True)
-            for part in parts
+            for use, producing in zip(passes[index].reads, self._producers[index], strict=True)
+            for source in producing
             if buffers[use.buffer].kind is Kind.WEIGHT
         }
         return sorted(sources)
