@@ -1,0 +1,1 @@
+"""Random torch networks over all that tvdnn supports, compared with torch in float64."""

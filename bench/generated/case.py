@@ -1,0 +1,114 @@
+"""Case: a printed network, loaded; and the data that it runs on."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+State = Mapping[str, Tensor]
+OURS = re.compile(r"\btvdnn\.nn\.(?!StochasticDepth)")  # which torch has no layer for
+NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A network as its source says it.
+
+    `make` makes it as written, `make_torch` of torch's layers alone. `shapes` are those of the
+    inputs, of which `grads` require gradients. `settings` say how tvdnn runs it.
+    """
+
+    make: Callable[[], nn.Module]
+    make_torch: Callable[[], nn.Module]
+    shapes: Mapping[str, tuple[int, ...]]
+    grads: Sequence[str]
+    settings: Mapping[str, Any]
+
+
+def load(text: str) -> Case:
+    """The case that a printed network stands for."""
+    given, plain = _run(text), _run(OURS.sub("nn.", text))
+    about = (given[name] for name in ("INPUTS", "GRADS", "SETTINGS"))
+    return Case(given["make"], plain["make"], *about)
+
+
+def _run(text: str) -> dict[str, Any]:
+    namespace: dict[str, Any] = {"__name__": "generated"}
+    exec(compile(text, "<generated>", "exec"), namespace)
+    return namespace
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Weights, and for each step the inputs, for one data seed. All are float32.
+
+    Where `rounded` says so they are numbers that bfloat16 holds.
+    """
+
+    state: State
+    inputs: tuple[tuple[Tensor, ...], ...]
+    seed: int
+    rounded: bool
+
+    def gradient(self, step: int, number: int, shape: Sequence[int]) -> Tensor:
+        """The gradient of output `number` in a step."""
+        return self._round(_normal(shape, self.seed, 7, step, number))
+
+    def target(self, loss: nn.Module, step: int, shape: Sequence[int]) -> Tensor:
+        """Targets for outputs of this shape: classes, probabilities or numbers."""
+        generator = _generator(self.seed, 11, step)
+        if isinstance(loss, nn.CrossEntropyLoss):
+            classes = (shape[0], *shape[2:])
+            return torch.randint(0, shape[1], classes, generator=generator)
+        values = torch.rand(tuple(shape), generator=generator)
+        return self._round(values if isinstance(loss, nn.BCEWithLogitsLoss) else 2 * values - 1)
+
+    def _round(self, values: Tensor) -> Tensor:
+        return values.bfloat16().float() if self.rounded else values
+
+
+def data_of(case: Case, seed: int, *, steps: int, rounded: bool) -> Data:
+    """The data of a seed. Weights are the network's initial ones; those of norms are drawn."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net = case.make_torch()
+        _draw_norms(net)
+    state = {name: value.detach().clone() for name, value in net.state_dict().items()}
+    inputs = tuple(
+        tuple(_normal(shape, seed, 3, step, i) for i, shape in enumerate(case.shapes.values()))
+        for step in range(steps)
+    )
+    if rounded:
+        inputs = tuple(tuple(x.bfloat16().float() for x in each) for each in inputs)
+        kept = {name: value.is_floating_point() for name, value in state.items()}
+        state = {n: v.bfloat16().float() if kept[n] else v for n, v in state.items()}
+    return Data(state, inputs, seed, rounded)
+
+
+def _draw_norms(net: nn.Module) -> None:
+    """Weights and statistics that are not ones and zeros."""
+    with torch.no_grad():
+        for module in net.modules():
+            if not isinstance(module, NORMS):
+                continue
+            if module.weight is not None:
+                module.weight.copy_(1 + 0.4 * torch.randn_like(module.weight))
+            if module.bias is not None:
+                module.bias.copy_(0.3 * torch.randn_like(module.bias))
+            if getattr(module, "running_mean", None) is not None:
+                module.running_mean.copy_(0.3 * torch.randn_like(module.running_mean))
+                module.running_var.copy_(0.5 + torch.rand_like(module.running_var))
+
+
+def _normal(shape: Sequence[int], *seeds: int) -> Tensor:
+    return torch.randn(tuple(shape), generator=_generator(*seeds))
+
+
+def _generator(*seeds: int) -> torch.Generator:
+    number = 0
+    for seed in seeds:
+        number = 1009 * number + seed + 1
+    return torch.Generator().manual_seed(number)

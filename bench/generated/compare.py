@@ -1,0 +1,286 @@
+"""compare: a case by torch in float64, by torch in its type, and by tvdnn; what came of it."""
+
+import copy
+import re
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import tvdnn
+from tvdnn.errors import BudgetError, InputError, UnsupportedOpError
+from tvdnn.planner.costs import Roofline
+from tvdnn.planner.hardware import load as hardware
+
+from . import errors, rule
+from .case import Case, Data, data_of
+from .runs import (
+    EXACT,
+    STEPS,
+    Form,
+    Seen,
+    learning_rate,
+    loop,
+    loop_of_losses,
+    loss_of,
+    optimizer_of,
+    output_shape,
+    torch_net,
+    trainer_steps,
+)
+
+RIGHT, WRONG, REFUSED, FAILED, TORCH = "right", "wrong", "refused", "failed", "torch fails"
+TORCH_TYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
+REFUSALS = (UnsupportedOpError, InputError)
+ROOT = Path(tvdnn.__file__).parent.parent
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a case.
+
+    `why` names the exception, or the first tensor that is wrong; `details` say more. `ratios` are
+    our error over eager's, of each tensor that both have an error of.
+    """
+
+    kind: str
+    why: str = ""
+    details: tuple[str, ...] = ()
+    ratios: tuple[float, ...] = ()
+
+    @property
+    def is_fault(self) -> bool:
+        return self.kind in (WRONG, FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """The type and device of a comparison, and how steps are ordered on the CPU."""
+
+    dtype: str = "fp32"
+    device: str = "cpu"
+    order_seed: int | None = 1
+
+    @property
+    def form(self) -> Form:
+        return self.device, TORCH_TYPES[self.dtype]
+
+
+def compare(case: Case, setup: Setup = Setup()) -> Outcome:
+    """Whether tvdnn computes what torch does, by the rule, under keep and another policy."""
+    try:
+        references = _references(case, setup)
+    except Exception as error:  # noqa: BLE001
+        return Outcome(TORCH, f"{type(error).__name__}: {_first_line(error)}")
+    if not all(
+        errors.is_finite(each.exact) and errors.is_finite(each.eager) for each in references
+    ):
+        return Outcome(TORCH, "not finite")
+    try:
+        return _compared(case, setup, references)
+    except REFUSALS as error:
+        return Outcome(REFUSED, str(error))
+    except Exception as error:  # noqa: BLE001
+        trace = traceback.format_exc()
+        return Outcome(FAILED, f"{type(error).__name__} at {_place(error)}", (trace,))
+
+
+def _references(case: Case, setup: Setup) -> list["_Reference"]:
+    """What torch makes of each data seed, at one learning rate."""
+    rounded = setup.dtype == "bf16"
+    data = [data_of(case, seed, steps=STEPS, rounded=rounded) for seed in rule.DATA_SEEDS]
+    lr = learning_rate(case, data[0])
+    return [_Reference(case, setup, each, lr) for each in data]
+
+
+class _Reference:
+    """What torch makes of one data seed, in float64 and in the type of the comparison."""
+
+    def __init__(self, case: Case, setup: Setup, data: Data, lr: float) -> None:
+        self.case, self.data, self.lr = case, data, lr
+        self.exact = self.run(EXACT)
+        with torchs_precision(setup.dtype):
+            self.eager = self.run(setup.form)
+        found = errors.mismatches(self.eager, self.exact)
+        if found:
+            raise ValueError(f"torch by itself: {found[0]}")
+
+    def run(self, form: Form) -> Seen:
+        steps = loop_of_losses if "trainer" in self.case.settings else loop
+        return steps(torch_net(self.case, self.data, form), self.case, self.data, form, lr=self.lr)
+
+
+def _compared(case: Case, setup: Setup, references: list[_Reference]) -> Outcome:
+    keep = _Ours(case, setup, references[0], policy="keep")
+    counts: dict[str, int] = {}
+    ratios: list[float] = []
+    details: dict[str, str] = {}
+    first: Seen = {}
+    for reference in references:
+        seen = keep.run(reference)
+        first = first or seen
+        found = errors.mismatches(seen, reference.exact)
+        if found:
+            return Outcome(WRONG, _kind_of(found[0]), tuple(found))
+        ours = errors.differences(seen, reference.exact)
+        eager = errors.differences(reference.eager, reference.exact)
+        ratios += [error / eager[name] for name, error in ours.items() if eager[name] and error]
+        for name, detail in _beyond(reference, ours, eager, setup).items():
+            counts[name] = counts.get(name, 0) + 1
+            details[name] = detail
+    wrong = [name for name, count in counts.items() if count >= rule.SEEDS_BEYOND]
+    if wrong:
+        wrong.sort(key=lambda name: "form" in name or "requires_grad" in name)
+        shown = tuple(details[name] for name in wrong)
+        return Outcome(WRONG, _kind_of(wrong[0]), shown, tuple(ratios))
+    different = _different_bits(case, setup, references[0], keep, first)
+    if different:
+        policy = case.settings["policy"]
+        return Outcome(WRONG, f"other bits under {policy}", tuple(different), tuple(ratios))
+    return Outcome(RIGHT, ratios=tuple(ratios))
+
+
+def _beyond(
+    reference: _Reference, ours: Mapping[str, float], eager: Mapping[str, float], setup: Setup
+) -> dict[str, str]:
+    """The tensors beyond the rule's bound, each with its numbers.
+
+    Terms are measured only where a tensor is beyond the bound without them.
+    """
+    exact = reference.exact
+    scales = errors.scales(exact, {}, setup.dtype)
+    names = errors.beyond(ours, eager, scales, setup.dtype)
+    if names:
+        of_terms = errors.terms(partial(reference.run, EXACT), exact)
+        scales = errors.scales(exact, of_terms, setup.dtype)
+        names = errors.beyond(ours, eager, scales, setup.dtype)
+    return {
+        name: f"{name}: error {ours[name]:.2e}, eager's {eager[name]:.2e}, scale {scales[name]:.2e}"
+        for name in names
+    }
+
+
+def _different_bits(
+    case: Case, setup: Setup, reference: _Reference, keep: "_Ours", kept: Seen
+) -> list[str]:
+    """The tensors of which another policy leaves other bits than keep."""
+    policy, share = case.settings["policy"], case.settings.get("budget")
+    if share is None:
+        other = _Ours(case, setup, reference, policy=policy)
+    else:
+        other = _near_floor(case, setup, reference, policy, share, keep.peak_nbytes)
+    seen = other.run(reference)
+    return [
+        name
+        for name, value in kept.items()
+        if value is not None and not torch.equal(value, seen[name])  # type: ignore[arg-type]
+    ]
+
+
+def _near_floor(
+    case: Case, setup: Setup, reference: _Reference, policy: str, share: float, peak: int
+) -> "_Ours":
+    """Inside a budget that lies this share of the way from the policy's floor to keep's peak."""
+    try:
+        return _Ours(case, setup, reference, policy=policy, budget=1)
+    except BudgetError as error:
+        floor = error.floor_nbytes
+    budget = floor + max(0, int(share * (peak - floor)))
+    return _Ours(case, setup, reference, policy=policy, budget=budget)
+
+
+class _Ours:
+    """The case as tvdnn runs it under one policy, planned once for all data seeds."""
+
+    def __init__(self, case: Case, setup: Setup, reference: _Reference, **planned: Any) -> None:
+        self.case, self.setup = case, setup
+        self.net = _loaded(case.make().to(setup.device), reference.data)
+        options: dict[str, Any] = planned | {
+            "dtype": setup.dtype,
+            "sections": case.settings.get("sections"),
+            "chunk_size": case.settings.get("chunk_size"),
+            "order_seed": setup.order_seed if setup.device == "cpu" else None,
+            "feedback": False,
+        }
+        if setup.device != "cpu":
+            options["costs"] = Roofline(hardware("H200"), setup.dtype)
+        inputs = tuple(x.to(setup.device) for x in reference.data.inputs[0])
+        if "trainer" in case.settings:
+            self.trainer = self._make_trainer(reference, options)
+            self.initial = copy.deepcopy(self.trainer.state_dict())
+            self.peak_nbytes = self.trainer.schedule.peak_nbytes
+        else:
+            self.virtual = tvdnn.virtualize(self.net, inputs, **options)
+            self.peak_nbytes = self.virtual.schedule.peak_nbytes
+
+    def run(self, reference: _Reference) -> Seen:
+        case, data, form = self.case, reference.data, (self.setup.device, torch.float32)
+        if "trainer" in case.settings:
+            self.trainer.load_state_dict(self.initial | {"model": data.state})
+            return trainer_steps(self.trainer, case, data)
+        _loaded(self.net, data)
+        seen = loop(self.virtual, case, data, form, lr=reference.lr)
+        modes = self.case.make()  # evaluation has changed modes, which setup may have set apart
+        for mine, made in zip(self.net.modules(), modes.modules(), strict=True):
+            mine.training = made.training
+        self.virtual.training = modes.training
+        return seen
+
+    def _make_trainer(self, reference: _Reference, options: Mapping[str, Any]) -> tvdnn.Trainer:
+        case, data = self.case, reference.data
+        weights = case.settings["trainer"].get("loss_weights")
+        return tvdnn.Trainer(
+            self.net,
+            data.inputs[0][0].to(self.setup.device),
+            loss=loss_of(case, output_shape(case, data)),
+            loss_weights=weights,
+            optimizer=optimizer_of(case, reference.lr, tvdnn.optim)(),
+            **options,
+        )
+
+
+def _loaded(net: nn.Module, data: Data) -> nn.Module:
+    net.load_state_dict(data.state)
+    return net
+
+
+def _kind_of(tensor: str) -> str:
+    """What a message is about, without the step and the name: "gradient is None"."""
+    found = re.match(
+        r"(?:step \d+ )?(output in eval mode|gradient of input|\w+)(?: [\w.]+)??(?: (is .*))?$",
+        tensor,
+    )
+    return " ".join(part for part in found.groups() if part) if found else tensor
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0][:200]
+
+
+def _place(error: Exception) -> str:
+    """The innermost function of this project that an exception passed through, and its message."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [each for each in frames if Path(each.filename).is_relative_to(ROOT)]
+    last = ours[-1]
+    place = f"{Path(last.filename).relative_to(ROOT)} {last.name}"
+    return f"{place}: {_first_line(error)}"
+
+
+@contextmanager
+def torchs_precision(dtype: str) -> Iterator[None]:
+    """torch's switches as a type of ours asks: float32 products in TF32, or exact."""
+    switches = (torch.backends.cudnn.conv, torch.backends.cuda.matmul)
+    before = [switch.fp32_precision for switch in switches]
+    for switch in switches:
+        switch.fp32_precision = "tf32" if dtype == "tf32" else "ieee"
+    try:
+        yield
+    finally:
+        for switch, value in zip(switches, before, strict=True):
+            switch.fp32_precision = value

@@ -1,0 +1,195 @@
+"""draw: a random network, from a seed or by Hypothesis."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+
+from . import layers, motifs, pointwise, views
+from .kinds import KINDS, Kind
+from .program import Program, used_values
+from .source import Drawn, Seeded, Source, chance, choice, weighted
+from .writer import TORCH_FAILURES, RejectedError, Writer
+
+MODULES = (layers, motifs, pointwise, views)  # whose kinds are registered
+SIDES = (6, 8, 5, 4, 7, 3, 10, 13, 12, 2, 1, 9)
+TRIES = 4  # draws of one statement before the network goes on without
+POLICIES = ("vdnn-all", "vdnn-conv", "tvdnn-heuristic", "vdnn-dyn", "auto")
+SHARES = (50, 20, 15, 8, 7)  # of the draws: plans near the floor take long
+
+
+def drawn_from_seed(seed: int, kinds: Iterable[str] = ()) -> Program:
+    """The network of a seed; of these kinds where any are named."""
+    return draw_program(Seeded(seed), kinds)
+
+
+@st.composite
+def programs(draw: Callable[[st.SearchStrategy[int]], int]) -> Program:
+    """Networks as Hypothesis draws and shrinks them."""
+    return draw_program(Drawn(draw))
+
+
+def draw_program(source: Source, kinds: Iterable[str] = ()) -> Program:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        w = Writer(source, training=not chance(source, 15), ours=choice(source, (0, 0, 30, 100)))
+        batch = choice(source, (2, 3, 4, 1, 5))
+        trains = chance(source, 20)
+        _draw_inputs(w, batch, 1 if trains else weighted(source, (1, 2, 3), (75, 20, 5)))
+        allowed = [KINDS[name] for name in kinds] or [k for k in KINDS.values() if not k.planned]
+        for _ in range(source.integer(2, 12)):
+            _grow(w, allowed)
+        if trains and (program := _trainer_program(w, batch)) is not None:
+            return program
+        return _module_program(w)
+
+
+def _draw_inputs(w: Writer, batch: int, count: int) -> None:
+    first = _input_shape(w, batch)
+    for number in range(count):
+        same = number and chance(w.source, 60)
+        w.input(first if same else _input_shape(w, batch), grad=chance(w.source, 30))
+
+
+def _input_shape(w: Writer, batch: int) -> tuple[int, ...]:
+    if chance(w.source, 8):
+        return (batch, w.source.integer(1, 20))
+    c = choice(w.source, (3, 4, 1, 2, 8, 6, 5, 16))
+    height = choice(w.source, SIDES)
+    return batch, c, height, height if chance(w.source, 50) else choice(w.source, SIDES)
+
+
+def _grow(w: Writer, kinds: list[Kind]) -> None:
+    """Writes one more kind behind a value, if one of a few draws fits."""
+    for _ in range(TRIES):
+        name = w.pick(w.named("map", "row", "last", "line", "groups"))
+        fitting = [kind for kind in kinds if w.kind(name) in kind.reads]
+        if not fitting:
+            continue
+        kind = weighted(w.source, fitting, [each.weight for each in fitting])
+        mark = w.mark()
+        try:
+            kind.draw(w, name)
+            if kind.changes and not _is_differentiable(w):
+                raise RejectedError("autograd needs a value that is changed")
+            return
+        except RejectedError:
+            w.back(mark)
+
+
+def _is_trained(w: Writer, output: str) -> bool:
+    """Whether a parameter gets a gradient of this output."""
+    net, inputs = _made(w, [output])
+    out = net(*(x.detach() for x in inputs))[0]
+    return bool(out.requires_grad)
+
+
+def _made(w: Writer, outputs: list[str]) -> tuple[torch.nn.Module, list[torch.Tensor]]:
+    """The network so far as a module, and inputs."""
+    namespace: dict[str, Any] = {}
+    exec(w.program(outputs, "tuple").printed(), namespace)
+    inputs = [torch.randn(each.shape, requires_grad=each.grad) for each in w.inputs]
+    return namespace["make"](), inputs
+
+
+def _is_differentiable(w: Writer) -> bool:
+    """Whether torch computes gradients of the network so far."""
+    net, inputs = _made(w, list(w.values))
+    try:
+        wanted = [out for out in net(*inputs) if out.requires_grad]
+        if wanted:
+            torch.autograd.backward([out.sum() for out in wanted])
+    except TORCH_FAILURES:
+        return False
+    return True
+
+
+def _module_program(w: Writer) -> Program:
+    """What a user's loop trains: any outputs in any form."""
+    ends = _ends(w)
+    count = 1 if chance(w.source, 45) else min(len(ends), w.source.integer(1, 3))
+    outputs = ends[:count]
+    if len(outputs) > 1 and chance(w.source, 10):
+        outputs.append(outputs[0])
+    forms = ("one",) if len(outputs) == 1 and chance(w.source, 80) else ("tuple", "dict")
+    form = "list" if chance(w.source, 3) else choice(w.source, forms)
+    return w.program(outputs, form, **_settings(w))
+
+
+def _ends(w: Writer) -> list[str]:
+    """Values that may be returned: first the last one, then those that nothing reads."""
+    names = w.named("map", "row") or w.named("line", "last", "groups")
+    read = used_values(w.program([], "tuple"))
+    last = [line.targets[0] for line in reversed(w.lines) if line.targets]
+    first = next((name for name in last if name in names), names[0])
+    rest = [name for name in names if name != first]
+    unread = [name for name in rest if name not in read]
+    inner = [name for name in rest if name in read and name not in "xyzuw"]
+    return [first, *unread, *(inner if chance(w.source, 20) else [])]
+
+
+def _settings(w: Writer) -> dict[str, Any]:
+    """How tvdnn runs the network beside keep: sections, and another policy."""
+    settings: dict[str, Any] = {"policy": weighted(w.source, POLICIES, SHARES)}
+    if chance(w.source, 60):
+        settings["sections"] = choice(w.source, (2, 3))
+    elif chance(w.source, 60):
+        settings["chunk_size"] = choice(w.source, (512, 1024, 2048))
+    if settings["policy"] in ("auto", "tvdnn-heuristic", "vdnn-dyn"):
+        settings["budget"] = choice(w.source, (0.5, 0.0, 0.25))  # between floor and keep's peak
+    if chance(w.source, 20):
+        settings["evaluates"] = True
+    return settings
+
+
+def _trainer_program(w: Writer, batch: int) -> Program | None:
+    """What Trainer trains: losses of one or two outputs. None where no parameter is trained."""
+    first, *rest = _ends(w)
+    if w.kind(first) not in ("map", "row") or not _is_trained(w, first):
+        return None
+    outputs = [first]
+    same = [name for name in rest if w.shape(name) == w.shape(first)]
+    if same and chance(w.source, 40):
+        outputs.append(same[0])
+    settings = _settings(w)
+    settings.pop("evaluates", None)
+    settings["trainer"] = _trainer(w, batch, len(outputs))
+    return w.program(outputs, "one" if len(outputs) == 1 else "tuple", **settings)
+
+
+def _trainer(w: Writer, batch: int, count: int) -> Mapping[str, Any]:
+    losses = (
+        "nn.CrossEntropyLoss()",
+        "nn.MSELoss()",
+        "nn.BCEWithLogitsLoss()",
+        "nn.CrossEntropyLoss(label_smoothing=0.1)",
+        "nn.CrossEntropyLoss(ignore_index=0)",
+        "nn.CrossEntropyLoss(reduction='sum')",
+        "nn.CrossEntropyLoss(weight=torch.linspace(0.5, 1.5, CHANNELS))",
+        "nn.CrossEntropyLoss(weight=torch.linspace(0.5, 1.5, CHANNELS), label_smoothing=0.2)",
+        "nn.MSELoss(reduction='sum')",
+        "nn.BCEWithLogitsLoss(reduction='sum')",
+        "nn.BCEWithLogitsLoss(pos_weight=torch.full((1,), 2.0))",
+        "nn.BCEWithLogitsLoss(weight=torch.full((1,), 0.5))",
+    )
+    optimizers = (
+        "SGD(lr=LR, momentum=0.9)",
+        "SGD(lr=LR)",
+        "SGD(lr=LR, momentum=0.9, nesterov=True)",
+        "SGD(lr=LR, momentum=0.8, dampening=0.3, weight_decay=0.1)",
+        "SGD(lr=LR, momentum=0.5, maximize=True)",
+        "AdamW(lr=0.01, eps=0.01)",
+        "AdamW(lr=0.002, betas=(0.8, 0.95), eps=0.001, weight_decay=0.3)",
+        "AdamW(lr=0.002, eps=0.01, maximize=True)",
+    )
+    found: dict[str, Any] = {
+        "loss": choice(w.source, losses),
+        "optimizer": choice(w.source, optimizers),
+    }
+    if count > 1:
+        found["loss_weights"] = (1.0, 0.4)
+    parts = [k for k in (2, 3, 4, 5) if batch % k == 0]
+    if parts and chance(w.source, 35):
+        found["accumulate"] = parts[0]
+    return found

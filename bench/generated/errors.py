@@ -1,0 +1,128 @@
+"""How far results lie from float64's, and the rounding that their terms bring."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from . import rule
+from .runs import Seen
+
+
+def rms(values: Tensor) -> float:
+    return float(values.double().square().mean().sqrt()) if values.numel() else 0.0
+
+
+def differences(found: Seen, exact: Seen) -> dict[str, float]:
+    """The RMS of each tensor's error."""
+    return {
+        name: rms(value - exact[name])
+        for name, value in found.items()
+        if value is not None and exact[name] is not None
+    }
+
+
+def mismatches(found: Seen, exact: Seen) -> list[str]:
+    """What differs otherwise than by rounding: names, None or a tensor, shapes, finiteness."""
+    if found.keys() != exact.keys():
+        return [f"{name} is there on one side only" for name in found.keys() ^ exact.keys()]
+    reasons = []
+    for name, value in found.items():
+        other = exact[name]
+        if (value is None) != (other is None):
+            reasons.append(f"{name} is {'None' if value is None else 'a tensor'}")
+        elif value is not None and other is not None:
+            if value.shape != other.shape:
+                reasons.append(f"{name} is of shape {tuple(value.shape)}, not {tuple(other.shape)}")
+            elif not value.isfinite().all():
+                reasons.append(f"{name} is not finite")
+    return reasons
+
+
+def is_finite(seen: Seen) -> bool:
+    return all(value is None or bool(value.isfinite().all()) for value in seen.values())
+
+
+def beyond(
+    ours: Mapping[str, float], eager: Mapping[str, float], scales: Mapping[str, float], dtype: str
+) -> list[str]:
+    """The tensors whose error is above the rule's bound."""
+    room = rule.UNITS_OF_ROUNDING * rule.EPS[dtype]
+    return [
+        name
+        for name, error in ours.items()
+        if error > rule.TIMES_EAGER * eager[name] + room * scales[name]
+    ]
+
+
+class Rounded(TorchFunctionMode):
+    """Results of torch's functions, and their gradients, are rounded at random to rule.NOISE."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if not isinstance(out, Tensor) or out.dtype != torch.float64 or out.numel() == 0:
+            return out
+        if out.is_leaf or _is_view(out, args):
+            return out
+        out.register_hook(self._noised)
+        return out + (self._noised(out.detach()) - out.detach())
+
+    def _noised(self, values: Tensor) -> Tensor:
+        with torch._C.DisableTorchFunction():
+            signs = torch.randint(0, 2, values.shape, generator=self.generator) * 2 - 1
+            return values * (1 + rule.NOISE * signs)
+
+
+def _is_view(out: Tensor, args: Sequence[Any]) -> bool:
+    return any(isinstance(x, Tensor) and x.data_ptr() == out.data_ptr() for x in args)
+
+
+def terms(run: Callable[[], Seen], exact: Seen) -> dict[str, float]:
+    """The RMS of the terms of each tensor, by runs with noise in float64."""
+    found: dict[str, float] = {}
+    for seed in range(rule.NOISE_RUNS):
+        with Rounded(seed):
+            noised = run()
+        for name, error in differences(noised, exact).items():
+            found[name] = max(found.get(name, 0.0), error / rule.NOISE)
+    return found
+
+
+def scales(exact: Seen, of_terms: Mapping[str, float], dtype: str) -> dict[str, float]:
+    """What errors are measured by: a tensor's RMS, or that of its terms where these cancel."""
+    found = {name: 0.0 if value is None else rms(value) for name, value in exact.items()}
+    if not of_terms:
+        return found
+    largest = {step: _largest_gradient(found, step) for step in {_step(name) for name in found}}
+    return {
+        name: _scale(name, scale, of_terms.get(name, 0.0), largest[_step(name)], dtype)
+        for name, scale in found.items()
+    }
+
+
+def _scale(name: str, scale: float, term: float, largest: float, dtype: str) -> float:
+    if "gradient" in name and scale < rule.UNITS_OF_LARGEST * rule.EPS[dtype] * largest:
+        return largest
+    return term if scale < rule.CANCELLED * term else scale
+
+
+def _largest_gradient(found: Mapping[str, float], step: str) -> float:
+    names = (name for name in found if "gradient" in name and _step(name) == step)
+    return max((found[name] for name in names), default=0.0)
+
+
+def _step(name: str) -> str:
+    """The part of a tensor's name that tells the step."""
+    return name[: len("step 1")] if name.startswith("step ") else ""

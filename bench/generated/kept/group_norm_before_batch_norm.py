@@ -1,0 +1,26 @@
+# GroupNorm before BatchNorm: two buffers of one name
+import torch
+import tvdnn
+from torch import nn
+from torch.nn import functional as F
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gn = nn.GroupNorm(2, 4)
+        self.bn = nn.BatchNorm2d(4)
+        self.a = nn.Conv2d(4, 4, 1)
+
+    def forward(self, x):
+        return self.bn(self.gn(self.a(x)))
+
+
+def make():
+    net = Net().train()
+    return net
+
+
+INPUTS = {"x": (3, 4, 6, 6)}
+GRADS = []
+SETTINGS = {"policy": "vdnn-all", "sections": 2}

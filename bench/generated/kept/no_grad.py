@@ -1,0 +1,27 @@
+# a no_grad region inside forward
+import torch
+import tvdnn
+from torch import nn
+from torch.nn import functional as F
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Conv2d(4, 4, 3, padding=1)
+        self.b = nn.Conv2d(4, 4, 1)
+
+    def forward(self, x):
+        with torch.no_grad():
+            h = self.a(x)
+        return self.b(h)
+
+
+def make():
+    net = Net().train()
+    return net
+
+
+INPUTS = {"x": (3, 4, 6, 6)}
+GRADS = []
+SETTINGS = {"policy": "vdnn-all", "sections": 2}

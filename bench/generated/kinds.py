@@ -1,0 +1,78 @@
+"""Kind: one record for each operation, layer or motif that the generator draws."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from .source import chance, choice
+from .writer import Writer
+
+Draw = Callable[[Writer, str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What may be drawn: `draw` writes it behind a value and names the value that it ends with.
+
+    `weight` is its share of the draws and `reads` the kinds of values that it takes (Writer.kind).
+    `changes` says that it changes values in place, where autograd may refuse. `planned` kinds are
+    not supported by tvdnn yet and drawn only on demand.
+    """
+
+    name: str
+    weight: int
+    reads: tuple[str, ...]
+    draw: Draw
+    changes: bool = False
+    planned: bool = False
+
+
+KINDS: Final[dict[str, Kind]] = {}
+
+
+def kind(
+    weight: int, *reads: str, changes: bool = False, planned: bool = False
+) -> Callable[[Draw], Draw]:
+    """Registers a function as the Kind of its name."""
+
+    def register(draw: Draw) -> Draw:
+        name = draw.__name__
+        assert name not in KINDS, name
+        KINDS[name] = Kind(name, weight, reads or ("map",), draw, changes, planned)
+        return draw
+
+    return register
+
+
+# Settings as text.
+
+
+def channels(w: Writer) -> int:
+    """Channels of a new map: 1 to 20, seldom 32, 64 or 128."""
+    if chance(w.source, 4):
+        return choice(w.source, (32, 64, 128))
+    return choice(w.source, (4, 8, 3, 6, 2, 5, 12, 1, 7, 10, 16, 20))
+
+
+def text_of(value: object) -> str:
+    return repr(value)
+
+
+def settings(**given: object) -> str:
+    """Keyword arguments for a call, each after a comma; those that are None are left out."""
+    return "".join(f", {name}={value!r}" for name, value in given.items() if value is not None)
+
+
+def sometimes(w: Writer, percent: int, value: object) -> object:
+    """The value, in so many of a hundred draws; else None."""
+    return value if chance(w.source, percent) else None
+
+
+def both(w: Writer, least: int, most: int) -> int | tuple[int, int]:
+    """A number for both sides of a map or, less often, one for each."""
+    first = w.source.integer(least, most)
+    return (first, w.source.integer(least, most)) if chance(w.source, 25) else first
+
+
+def sides(value: int | tuple[int, int]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else value

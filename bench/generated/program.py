@@ -1,0 +1,126 @@
+"""A generated network as data: constructors, statements and input shapes, printed as a module."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+HEADER = """import torch
+import tvdnn
+from torch import nn
+from torch.nn import functional as F
+"""
+INDENT = " " * 4
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A tensor that forward takes."""
+
+    name: str
+    shape: tuple[int, ...]
+    grad: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An attribute of the module: `self.name = text`."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One statement of forward. `text` names its operands {0}, {1}, and so on.
+
+    `targets` are the names of the values that it makes. A statement that changes a value in place
+    and makes none has no target. `no_grad` puts it into a torch.no_grad() region.
+    """
+
+    targets: tuple[str, ...]
+    text: str
+    operands: tuple[str, ...] = ()
+    no_grad: bool = False
+
+    def printed(self) -> str:
+        statement = self.text.format(*self.operands)
+        return f"{', '.join(self.targets)} = {statement}" if self.targets else statement
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A network, its inputs, and how it is to be run.
+
+    `form` is what forward returns: "one" tensor, a "tuple", a "list" or a "dict". `setup` are
+    statements about `net`, run after its mode is set. `settings` say how tvdnn runs it.
+    """
+
+    inputs: tuple[Input, ...]
+    members: tuple[Member, ...]
+    lines: tuple[Line, ...]
+    outputs: tuple[str, ...]
+    form: str = "one"
+    training: bool = True
+    setup: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def printed(self) -> str:
+        """The source of a Python module that makes the network and names its inputs."""
+        parts = [HEADER, "\n\nclass Net(nn.Module):\n", *self._init(), *self._forward()]
+        parts += ["\n\ndef make():\n", *self._make(), "\n\n", *self._about()]
+        return "".join(parts)
+
+    def _init(self) -> list[str]:
+        if not self.members:
+            return []
+        lines = ["def __init__(self):", f"{INDENT}super().__init__()"]
+        lines += [f"{INDENT}self.{each.name} = {each.text}" for each in self.members]
+        return [*(f"{INDENT}{line}\n" for line in lines), "\n"]
+
+    def _forward(self) -> list[str]:
+        lines = [f"def forward(self, {', '.join(each.name for each in self.inputs)}):"]
+        inside = False
+        for line in self.lines:
+            if line.no_grad and not inside:
+                lines.append(f"{INDENT}with torch.no_grad():")
+            inside = line.no_grad
+            lines.append(INDENT * (1 + inside) + line.printed())
+        return [f"{INDENT}{line}\n" for line in [*lines, f"{INDENT}return {self._returned()}"]]
+
+    def _returned(self) -> str:
+        if self.form == "dict":
+            pairs = (f'"out{i}": {name}' for i, name in enumerate(self.outputs))
+            return f"{{{', '.join(pairs)}}}"
+        joined = ", ".join(self.outputs)
+        return {"one": joined, "list": f"[{joined}]", "tuple": f"({joined},)"}[self.form]
+
+    def _make(self) -> list[str]:
+        lines = [f"net = Net().{'train' if self.training else 'eval'}()", *self.setup, "return net"]
+        return [f"{INDENT}{line}\n" for line in lines]
+
+    def _about(self) -> list[str]:
+        shapes = (f'"{each.name}": {each.shape}' for each in self.inputs)
+        grads = [each.name for each in self.inputs if each.grad]
+        return [
+            f"INPUTS = {{{', '.join(shapes)}}}\n",
+            f"GRADS = {grads}\n",
+            f"SETTINGS = {dict(self.settings)}\n",
+        ]
+
+
+def used_members(program: Program) -> set[str]:
+    """The names of the members that statements and other members read."""
+    found: set[str] = set()
+    texts = [*(line.text for line in program.lines), *program.setup]
+    known = {member.name: member.text for member in program.members}
+    while texts:
+        names = set(re.findall(r"\b(?:self|net)\.(\w+)", texts.pop())) & set(known)
+        texts += [known[name] for name in names - found]
+        found |= names
+    return found
+
+
+def used_values(program: Program) -> set[str]:
+    """The names of the values that statements read or that are returned."""
+    return {*program.outputs, *(name for line in program.lines for name in line.operands)}

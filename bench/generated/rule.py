@@ -1,0 +1,30 @@
+"""When a result counts as wrong. Every number of the rule stands here; a change needs a reason."""
+
+from collections.abc import Mapping
+from typing import Final
+
+# The RMS error against float64, over the tensor's scale, may be this many times torch eager's in
+# the same type, plus so many units of rounding of that type.
+TIMES_EAGER: Final = 4.0
+UNITS_OF_ROUNDING: Final = 16
+EPS: Final[Mapping[str, float]] = {"fp32": 2.0**-23, "tf32": 2.0**-10, "bf16": 2.0**-7}
+
+# A tensor is wrong where it is beyond the bound at this many of these data seeds.
+DATA_SEEDS: Final = (0, 1, 2)
+SEEDS_BEYOND: Final = 2
+
+# The scale of a tensor is its RMS in float64. A tensor that is zero, but for terms that cancel, is
+# scaled by its terms instead. It counts as such where its RMS is below this share of its terms'.
+CANCELLED: Final = 2.0**-4
+# The terms are measured: float64 runs in which every result and every gradient of an operation is
+# rounded at random to this relative precision. The RMS of the difference that this makes, over the
+# precision, is the terms' RMS.
+NOISE: Final = 2.0**-30
+NOISE_RUNS: Final = 2
+# Terms that cancel inside one operation do not show in these runs, such as those of the gradient
+# of a normalization of two pixels. A gradient below so many units of rounding of the largest
+# gradient of its step counts as zero, too, and is scaled by that one.
+UNITS_OF_LARGEST: Final = 16
+
+# The median of ours over eager's error, over all tensors of a type, is at most this.
+MEDIAN_RATIO: Final = 1.1

@@ -1,0 +1,191 @@
+"""Random networks, and networks that once were computed wrongly, against torch in float64."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.fx import Node
+from torch.nn import functional
+
+from bench import generated
+from bench.generated.case import load
+from bench.generated.compare import FAILED, REFUSED, RIGHT, TORCH, WRONG, Outcome, compare
+from bench.generated.draw import drawn_from_seed
+from bench.generated.program import Input, Line, Member, Program
+from bench.generated.shrink import shrunk
+from tvdnn.calls import activation, tables
+from tvdnn.calls.call import Call
+
+KEPT = sorted((Path(generated.__file__).parent / "kept").glob("*.py"))
+KNOWN = {  # faults that are not mended yet, by the names of the networks that show them
+    "accumulate_unused_parameter": "item 9",
+    "group_norm_before_batch_norm": "item 12",
+    "in_place_on_an_alias": "item 7",
+    "input_returned": "item 12",
+    "learnable_scalar": "item 5",
+    "nested_concatenations": "item 3",
+    "no_grad": "item 4",
+    "normalized_terms": "item 2",
+    "shared_module": "item 1",
+    "state_changed": "item 8",
+    "three_normalized_terms": "item 2",
+    "unread_batch_norm": "item 8",
+    "view_of_other_sides": "item 6",
+}
+# Seeds whose networks are computed rightly before the faults are mended.
+SEEDS = (
+    2,
+    6,
+    16,
+    18,
+    19,
+    21,
+    24,
+    28,
+    30,
+    31,
+    35,
+    36,
+    38,
+    42,
+    47,
+    48,
+    52,
+    54,
+    58,
+    67,
+    70,
+    72,
+    73,
+    76,
+    81,
+    84,
+    91,
+    93,
+    94,
+    101,
+    107,
+    115,
+    123,
+    134,
+    136,
+    139,
+    141,
+    144,
+    145,
+    147,
+    151,
+    153,
+    166,
+    170,
+)
+
+
+def outcome_of(text: str) -> Outcome:
+    outcome = compare(load(text))
+    assert outcome.kind != TORCH, outcome.why
+    return outcome
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_networks_are_computed_as_torch_does(seed: int) -> None:
+    program = drawn_from_seed(seed)
+    outcome = compare(load(program.printed()))
+    assert not outcome.is_fault, (outcome.why, *outcome.details, program.printed())
+
+
+def kept(path: Path) -> Any:
+    reason = KNOWN.get(path.stem)
+    marks = [pytest.mark.xfail(strict=True, reason=reason)] if reason else []
+    return pytest.param(path, marks=marks, id=path.stem)
+
+
+@pytest.mark.parametrize("path", map(kept, KEPT))
+def test_networks_that_once_failed(path: Path) -> None:
+    outcome = outcome_of(path.read_text())
+    assert not outcome.is_fault, (outcome.why, *outcome.details)
+
+
+def program(*lines: str, members: tuple[Member, ...] = (), **settings: Any) -> Program:
+    """A network of one input and these statements, each of which makes v0, v1, and so on."""
+    made = tuple(Line((f"v{i}",), text, ("x",)) for i, text in enumerate(lines))
+    given = (Input("x", (2, 3, 4, 4), grad=True),)
+    last = made[-1].targets
+    return Program(given, members, made, last, settings={"policy": "vdnn-all"} | settings)
+
+
+def replace_translator(
+    patch: pytest.MonkeyPatch, function: Callable[..., Any], translator: Callable[..., Any]
+) -> None:
+    """Translate calls of a function of torch's by another translator than its own."""
+    changed = {**tables.FUNCTIONS, function: translator}
+    patch.setattr("tvdnn.calls.translation.FUNCTIONS", changed)
+
+
+CONV = Member("conv", "nn.Conv2d(3, 3, 1)")
+
+
+def test_a_wrong_operator_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where tanh is taken for a sigmoid, outputs and gradients are wrong."""
+    text = program("torch.tanh(self.conv({0}))", members=(CONV,)).printed()
+    assert outcome_of(text).kind == RIGHT
+    replace_translator(monkeypatch, torch.tanh, activation.sigmoid)
+    found = outcome_of(text)
+    assert (found.kind, found.why) == (WRONG, "output")
+
+
+def test_a_slightly_wrong_operator_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coefficient that is off by one part in 10,000 lies beyond float32's rounding."""
+    text = program("F.leaky_relu(self.conv({0}), 0.3)", members=(CONV,)).printed()
+    assert outcome_of(text).kind == RIGHT
+
+    def off(out: tuple[int, ...], x: Node, negative_slope: float, inplace: bool) -> Call:
+        return activation.leaky_relu(out, x, negative_slope * 1.0001, inplace)
+
+    replace_translator(monkeypatch, functional.leaky_relu, off)
+    assert outcome_of(text).kind == WRONG
+
+
+def test_refusals_failures_and_torchs_own_errors_are_told_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refused = program("torch.cumsum(self.conv({0}), 1)", members=(CONV,)).printed()
+    found = outcome_of(refused)
+    assert found.kind == REFUSED
+    assert "cumsum" in found.why
+    not_torch = program("{0} @ torch.ones(3, 3)").printed()
+    assert compare(load(not_torch)).kind == TORCH
+
+    def broken(out: tuple[int, ...], x: Node) -> Call:
+        raise KeyError("broken")
+
+    replace_translator(monkeypatch, torch.tanh, broken)
+    text = program("torch.tanh(self.conv({0}))", members=(CONV,)).printed()
+    found = outcome_of(text)
+    assert found.kind == FAILED
+    assert "KeyError" in found.why
+
+
+def test_what_cancels_is_scaled_by_its_terms() -> None:
+    """The gradient of a bias before a batch normalization is zero but for rounding."""
+    members = (CONV, Member("bn", "nn.BatchNorm2d(3)"))
+    assert outcome_of(program("self.bn(self.conv({0}))", members=members).printed()).kind == RIGHT
+
+
+def test_the_same_seed_draws_the_same_network() -> None:
+    first, second = (drawn_from_seed(7).printed() for _ in range(2))
+    assert first == second != drawn_from_seed(8).printed()
+
+
+def test_what_fails_is_shrunk_to_what_makes_it_fail() -> None:
+    """Of a random network only the statement that is asked for is left."""
+
+    def fails(each: Program) -> bool:
+        return "relu" in each.printed() and compare(load(each.printed())).kind == RIGHT
+
+    seed = next(seed for seed in range(100) if fails(drawn_from_seed(seed)))
+    least = shrunk(drawn_from_seed(seed), fails, seconds=60)
+    assert len(least.lines) <= 3
+    assert fails(least)
