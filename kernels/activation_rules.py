@@ -17,7 +17,7 @@ TWICE_ROOT: Final = tl.constexpr(1.5957691216057308)  # 2 sqrt(2 / pi)
 
 
 @triton.jit
-def _expm1(x):
+def expm1(x) -> tl.tensor:
     """e^x - 1, by its series where the difference would cancel."""
     series = tl.fma(x, 1 / 40320, 1 / 5040)
     series = tl.fma(series, x, 1 / 720)
@@ -34,7 +34,7 @@ def _sigmoid(x):
 
 
 @triton.jit
-def _shares(x):
+def shares(x) -> tuple[tl.tensor, tl.tensor]:
     """The sigmoids of x and of -x, whose sum is 1: neither is a difference."""
     less = tl.exp(-tl.abs(x))
     large = 1.0 / (1.0 + less)
@@ -45,7 +45,7 @@ def _shares(x):
 @triton.jit
 def _tanh(x):
     """-t / (t + 2) for t = e^(-2 |x|) - 1, which neither cancels nor overflows, with x's sign."""
-    t = _expm1(-2.0 * tl.abs(x))
+    t = expm1(-2.0 * tl.abs(x))
     size = -t / (t + 2.0)
     return tl.where(x < 0, -size, size)
 
@@ -74,7 +74,7 @@ def activated(x, coefficient, FUNCTION: tl.constexpr) -> tl.tensor:
     if FUNCTION == "leaky_relu":
         y = tl.where(x > 0, x, coefficient * x)
     elif FUNCTION == "elu":
-        y = tl.where(x > 0, x, coefficient * _expm1(x))
+        y = tl.where(x > 0, x, coefficient * expm1(x))
     elif FUNCTION == "silu":
         y = x / (1.0 + tl.exp(-x))
     elif FUNCTION == "gelu":
@@ -116,12 +116,12 @@ def grad_by_input(x, dy, coefficient, FUNCTION: tl.constexpr) -> tl.tensor:
     if FUNCTION == "elu":
         dx = tl.where(x <= 0, dy * coefficient * tl.exp(x), dy)
     elif FUNCTION == "silu":
-        share, rest = _shares(x)
+        share, rest = shares(x)
         dx = dy * share * tl.fma(x, rest, 1.0)
     elif FUNCTION == "gelu":
         dx = dy * tl.fma(x, DENSITY * tl.exp(-0.5 * x * x), _normal(x))
     elif FUNCTION == "gelu_tanh":
-        share, rest = _shares(_cubic(x))
+        share, rest = shares(_cubic(x))
         steepness = TWICE_ROOT * tl.fma(3 * CUBIC * x, x, 1.0)
         dx = dy * share * tl.fma(x * steepness, rest, 1.0)
     elif FUNCTION == "hardswish":

@@ -44,6 +44,7 @@ from tvdnn.kernels import (
     pool_avg,
     pool_max,
     pool_max_grad,
+    prelu,
     reduce,
     remap,
     resize,
@@ -51,6 +52,7 @@ from tvdnn.kernels import (
     softmax,
     strided,
     transfer,
+    unary,
 )
 from tvdnn.kernels.batch_norm_tiles import BatchNormPlan, batch_norm_plan
 from tvdnn.kernels.chunks import num_chunks
@@ -370,6 +372,38 @@ def _activations() -> Iterator[tuple[str, Make]]:
     for function in activation.FUNCTIONS:
         yield f"activate, {function}", partial(_activate, function=function)
         yield f"activate_grad, {function}", partial(_activate_grad, function=function)
+
+
+def _unary(o: Operands, function: str) -> Launch:
+    x = o.maps().abs()
+    y = o.like(x)
+    return Launch(lambda: unary.unary(x, y, function=function, a=0.5, b=2.0), (y,))
+
+
+def _unary_grad(o: Operands, function: str) -> Launch:
+    x, dy = o.maps().abs(), o.maps()
+    dx = o.like(dy)
+    return Launch(lambda: unary.unary_grad(x, dy, dx, function=function, a=0.5, b=2.0), (dx,))
+
+
+def _unaries() -> Iterator[tuple[str, Make]]:
+    for function in unary.FUNCTIONS:
+        yield f"unary, {function}", partial(_unary, function=function)
+        yield f"unary_grad, {function}", partial(_unary_grad, function=function)
+
+
+def _prelu(o: Operands) -> Launch:
+    x, slopes = o.maps().flatten(1, 2), o.random(o.size.channels)
+    y = o.like(x)
+    return Launch(lambda: prelu.prelu(x, slopes, y), (y,))
+
+
+def _prelu_grad(o: Operands, slopes: int) -> Launch:
+    x, dy = (o.maps().flatten(1, 2) for _ in range(2))
+    slope, dx = o.random(slopes or o.size.channels), o.like(x)
+    terms = prelu.prelu_terms(x.shape[1], x.shape[2], slope.numel())
+    sums = o.empty(x.shape[0], terms, 1, slope.numel())
+    return Launch(lambda: prelu.prelu_grad(x, dy, slope, dx, sums), (dx, sums))
 
 
 def _dropout(o: Operands) -> Launch:
@@ -819,6 +853,10 @@ LAUNCHES: dict[str, Make] = {
     "relu": _relu,
     "relu_grad": _relu_grad,
     **dict(_activations()),
+    **dict(_unaries()),
+    "prelu": _prelu,
+    "prelu_grad": partial(_prelu_grad, slopes=0),
+    "prelu_grad, one slope": partial(_prelu_grad, slopes=1),
     "dropout": _dropout,
     "dropout_parts": _dropout_parts,
     "local_response_norm": _lrn,

@@ -24,7 +24,9 @@ from tvdnn.nn import (
     loss,
     norm,
     pool,
+    prelu,
     softmax,
+    unary,
 )
 from tvdnn.nn.conv import conv2d
 from tvdnn.nn.loss import cross_entropy
@@ -77,6 +79,18 @@ LAYERS: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...]]] = {
     "tanh": (nn.Tanh, (2, 5, 3, 7)),
     "hardswish": (nn.Hardswish, (2, 5, 3, 7)),
     "hardsigmoid": (nn.Hardsigmoid, (2, 5, 3, 7)),
+    "prelu": (nn.PReLU, (2, 5, 3, 7)),
+    "prelu by channel": (lambda: shifted(nn.PReLU(5)), (2, 5, 3, 7)),
+    "prelu of features": (lambda: nn.PReLU(11, init=-0.3), (3, 11)),
+    "mish": (nn.Mish, (2, 5, 3, 7)),
+    "softplus": (lambda: nn.Softplus(2, threshold=1), (2, 5, 3, 7)),
+    "celu": (lambda: nn.CELU(0.7), (2, 5, 3, 7)),
+    "selu": (nn.SELU, (2, 5, 3, 7)),
+    "log sigmoid": (nn.LogSigmoid, (2, 5, 3, 7)),
+    "softsign": (nn.Softsign, (3, 11)),
+    "hardtanh": (lambda: nn.Hardtanh(-0.5, 0.7), (2, 5, 3, 7)),
+    "threshold": (lambda: nn.Threshold(0.1, -0.3), (2, 5, 3, 7)),
+    "glu": (lambda: nn.GLU(1), (2, 6, 3, 7)),
     "max pool": (lambda: nn.MaxPool2d(2), (2, 5, 7, 8)),
     "max pool overlapping": (lambda: nn.MaxPool2d(3, stride=2, padding=1), (2, 5, 7, 8)),
     "max pool ceil": (lambda: nn.MaxPool2d((2, 3), 2, ceil_mode=True, dilation=2), (2, 5, 8, 9)),
@@ -258,6 +272,16 @@ def test_memory_format_is_kept(
         nn.Dropout,
         nn.Dropout2d,
         nn.ELU,
+        nn.CELU,
+        nn.GLU,
+        nn.Hardtanh,
+        nn.LogSigmoid,
+        nn.Mish,
+        nn.PReLU,
+        nn.SELU,
+        nn.Softplus,
+        nn.Softsign,
+        nn.Threshold,
         nn.GELU,
         nn.Hardsigmoid,
         nn.Hardswish,
@@ -340,6 +364,8 @@ def test_lazy_layers_become_tvdnns(
         "batch norm, as it was",
         "batch norm of features",
         "group norm",
+        "prelu by channel",
+        "softplus",
     ],
 )
 def test_triton_launchers_take_the_same_calls(
@@ -358,6 +384,8 @@ def test_triton_launchers_take_the_same_calls(
         norm,
         pool,
         softmax,
+        prelu,
+        unary,
     ):
         monkeypatch.setattr(module, "choose", lambda x, kernel, reference: kernel)
     test_layer_matches_its_twin(name, torch.float32, torch.contiguous_format, device, generator)
@@ -416,7 +444,10 @@ def test_inplace_relu_in_a_graph(device: torch.device) -> None:
     assert torch.equal(weight.grad, 2.0 * (weight > 0))
 
 
-INPLACE = (nn.LeakyReLU, nn.ReLU6, nn.ELU, nn.SiLU, nn.Hardswish, nn.Hardsigmoid)
+INPLACE = (
+    *(nn.LeakyReLU, nn.ReLU6, nn.ELU, nn.SiLU, nn.Hardswish, nn.Hardsigmoid),
+    *(nn.Mish, nn.CELU, nn.SELU, nn.Hardtanh),
+)
 
 
 @pytest.mark.parametrize("kind", INPLACE)

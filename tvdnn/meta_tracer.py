@@ -25,6 +25,7 @@ from torch.nn.parameter import is_lazy
 
 from .calls.batch_norm import counted_batch_norm
 from .calls.call import Call, UnsupportedCallError, result_axes
+from .calls.decompositions import DECOMPOSITIONS
 from .calls.translation import (
     UNNAMED,
     function_of,
@@ -53,6 +54,17 @@ class UnknownShapeError(TraceError):
 
 class MapProxy(fx.Proxy):
     """A proxy whose sizes are known numbers."""
+
+    @classmethod
+    def __torch_function__(
+        cls, orig_method: Any, types: Any, args: tuple[Any, ...] | None = None, kwargs: Any = None
+    ) -> Any:
+        if orig_method in DECOMPOSITIONS:
+            return DECOMPOSITIONS[orig_method](*(args or ()), **(kwargs or {}))
+        return super().__torch_function__(orig_method, types, args, kwargs)
+
+    def __abs__(self) -> Any:
+        return self.abs()
 
     @property
     def value(self) -> Tensor:

@@ -30,11 +30,13 @@ from tvdnn.kernels import (
     pool_avg,
     pool_max,
     pool_max_grad,
+    prelu,
     remap,
     resize,
     sample_sums,
     softmax,
     strided,
+    unary,
 )
 
 MARGIN = 4096
@@ -50,6 +52,22 @@ def _activation(x: Tensor, output: Output) -> None:
     for function in activation.FUNCTIONS:
         activation.activate(x, output(*SHAPE), function=function)
         activation.activate_grad(x, x, output(*SHAPE), function=function)
+
+
+def _unary(x: Tensor, output: Output) -> None:
+    x = x.abs() + 0.1
+    for function in unary.FUNCTIONS:
+        unary.unary(x, output(*SHAPE), function=function, a=0.5, b=2.0)
+        unary.unary_grad(x, x, output(*SHAPE), function=function, a=0.5, b=2.0)
+
+
+def _prelu(x: Tensor, output: Output) -> None:
+    x = x.flatten(1, 2)
+    for slopes in (1, 19):
+        slope = torch.ones(slopes, device=x.device)
+        sums = output(1, prelu.prelu_terms(35, 19, slopes), 1, slopes, dtype=torch.float32)
+        prelu.prelu(x, slope, output(1, 35, 19))
+        prelu.prelu_grad(x, x, slope, output(1, 35, 19), sums)
 
 
 def _layout(x: Tensor, output: Output) -> None:
@@ -219,6 +237,8 @@ def _optim(x: Tensor, output: Output) -> None:
     "launch",
     [
         _activation,
+        _unary,
+        _prelu,
         _layout,
         _arithmetic,
         _gate,

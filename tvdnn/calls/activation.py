@@ -47,12 +47,3 @@ def hardsigmoid(out: Shape, x: Node, inplace: bool = False) -> Call:
 
 def relu6(out: Shape, x: Node, inplace: bool = False) -> Call:
     return Call("relu6", (x,))
-
-
-def hardtanh(
-    out: Shape, x: Node, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
-) -> Call:
-    """What torch's ReLU6 calls."""
-    if (min_val, max_val) != (0, 6):
-        raise UnsupportedCallError(f"hardtanh from {min_val} to {max_val} (it takes 0 to 6)")
-    return Call("relu6", (x,))

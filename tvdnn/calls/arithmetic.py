@@ -39,7 +39,9 @@ def mul(out: Shape, x: Any, other: Any) -> Call:
 
 
 def div(out: Shape, x: Any, other: Any) -> Call:
-    if isinstance(other, Node) or not isinstance(x, Node):
+    if not isinstance(x, Node):
+        return Call("reciprocal", (other,), (), {"a": float(x)})
+    if isinstance(other, Node):
         raise UnsupportedCallError("div by a tensor (it takes a map and a number)")
     return _affine(x, 1 / other)
 

@@ -8,11 +8,12 @@ from torch.fx import Node
 
 from ..graph.network import channels_last_axes
 from ..kernels.activation import FUNCTIONS as ACTIVATIONS
+from ..kernels.unary import FUNCTIONS as UNARY
 
 Ints = int | list[int] | tuple[int, ...]
 Shape = tuple[int, ...]
 ARITHMETIC = ("add", "add_multiple", "affine", "multiply")
-ELEMENTWISE = frozenset({"relu", *ACTIVATIONS, *ARITHMETIC, "dropout", "view"})
+ELEMENTWISE = frozenset({"relu", *ACTIVATIONS, *UNARY, *ARITHMETIC, "dropout", "view"})
 ANY_DIMENSIONS = frozenset({"remap", "rearrange", "join", "view"})  # which take any number
 OF_PIXELS = ("view", "flatten", "adaptive_avg_pool2d")  # maps whose pixels are counted as one axis
 

@@ -12,7 +12,6 @@ from .activation import (
     gelu,
     hardsigmoid,
     hardswish,
-    hardtanh,
     leaky_relu,
     relu,
     relu6,
@@ -44,6 +43,28 @@ from .pool import adaptive_avg_pool2d, avg_pool2d, max_pool2d, mean
 from .remap import flip, pad, repeat, roll
 from .resize import interpolate
 from .softmax import log_softmax, softmax
+from .unary import (
+    absolute,
+    celu,
+    clamp,
+    clamp_max,
+    clamp_min,
+    exp,
+    hardtanh,
+    log,
+    logsigmoid,
+    mish,
+    power,
+    prelu,
+    reciprocal,
+    rsqrt,
+    selu,
+    softplus,
+    softsign,
+    sqrt,
+    square,
+    threshold,
+)
 
 FUNCTIONS: Mapping[Any, Callable[..., Call | None]] = {
     functional.conv2d: conv2d,
@@ -68,6 +89,51 @@ FUNCTIONS: Mapping[Any, Callable[..., Call | None]] = {
     functional.relu6: relu6,
     functional.hardtanh: hardtanh,
     functional.hardtanh_: hardtanh,
+    functional.mish: mish,
+    functional.softplus: softplus,
+    functional.celu: celu,
+    functional.celu_: celu,
+    torch.celu: celu,
+    torch.celu_: celu,
+    functional.selu: selu,
+    functional.selu_: selu,
+    torch.selu: selu,
+    torch.selu_: selu,
+    functional.logsigmoid: logsigmoid,
+    functional.softsign: softsign,
+    functional.threshold: threshold,
+    functional.threshold_: threshold,  # type: ignore[attr-defined]
+    torch.threshold: threshold,
+    torch.threshold_: threshold,
+    functional.prelu: prelu,
+    torch.prelu: prelu,
+    torch.clamp: clamp,
+    torch.clamp_: clamp,
+    torch.clip: clamp,
+    torch.clip_: clamp,
+    torch.clamp_min: clamp_min,
+    torch.clamp_min_: clamp_min,
+    torch.clamp_max: clamp_max,
+    torch.clamp_max_: clamp_max,
+    operator.abs: absolute,
+    torch.abs: absolute,
+    torch.abs_: absolute,
+    torch.absolute: absolute,
+    torch.exp: exp,
+    torch.exp_: exp,
+    torch.log: log,
+    torch.log_: log,
+    torch.sqrt: sqrt,
+    torch.sqrt_: sqrt,
+    torch.rsqrt: rsqrt,
+    torch.rsqrt_: rsqrt,
+    torch.square: square,
+    torch.square_: square,
+    torch.reciprocal: reciprocal,
+    torch.reciprocal_: reciprocal,
+    operator.pow: power,
+    operator.ipow: power,
+    torch.pow: power,
     operator.add: add,
     operator.iadd: add,
     torch.add: add,
@@ -142,6 +208,33 @@ METHODS: Mapping[str, Callable[..., Call | None]] = {
     "sigmoid_": sigmoid,
     "tanh": tanh,
     "tanh_": tanh,
+    "prelu": prelu,
+    "clamp": clamp,
+    "clamp_": clamp,
+    "clip": clamp,
+    "clip_": clamp,
+    "clamp_min": clamp_min,
+    "clamp_min_": clamp_min,
+    "clamp_max": clamp_max,
+    "clamp_max_": clamp_max,
+    "abs": absolute,
+    "abs_": absolute,
+    "absolute": absolute,
+    "absolute_": absolute,
+    "exp": exp,
+    "exp_": exp,
+    "log": log,
+    "log_": log,
+    "sqrt": sqrt,
+    "sqrt_": sqrt,
+    "rsqrt": rsqrt,
+    "rsqrt_": rsqrt,
+    "square": square,
+    "square_": square,
+    "reciprocal": reciprocal,
+    "reciprocal_": reciprocal,
+    "pow": power,
+    "pow_": power,
     "add": add,
     "add_": add,
     "sub": sub,
@@ -187,11 +280,13 @@ METHODS: Mapping[str, Callable[..., Call | None]] = {
 
 SUPPORTED = (
     "Conv2d, ConvTranspose2d, Linear, ReLU, LeakyReLU, ReLU6, ELU, SiLU, GELU, Sigmoid, Tanh,"
-    " Hardswish, Hardsigmoid, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, BatchNorm1d, BatchNorm2d,"
+    " Hardswish, Hardsigmoid, PReLU, Mish, Softplus, CELU, SELU, LogSigmoid, Softsign, Hardtanh,"
+    " Threshold, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, BatchNorm1d, BatchNorm2d,"
     " Dropout, Dropout2d, StochasticDepth, Upsample, ChannelShuffle, LocalResponseNorm, LayerNorm,"
     " GroupNorm, InstanceNorm1d, InstanceNorm2d, Flatten, Identity and Sequential, their functional"
     " forms, view, reshape, contiguous, permute and transpose, Softmax and LogSoftmax, mean of"
-    " pixels, squeeze and unsqueeze, sums and products of maps, numbers, parameters of channels and"
+    " pixels, squeeze and unsqueeze, clamp, abs, exp, log, sqrt, rsqrt, square, reciprocal and pow"
+    " by a number, sums and products of maps, numbers, parameters of channels and"
     " [N, C, 1, 1], cat, stack, split, chunk, unbind, narrow, slices, pads, roll, flip, repeat and"
     " expand along any dimension but the batch, PixelShuffle and PixelUnshuffle"
 )

@@ -40,12 +40,17 @@ from .linear import LazyLinear, Linear
 from .loss import BCEWithLogitsLoss, CrossEntropyLoss, MSELoss
 from .norm import LocalResponseNorm
 from .pool import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
+from .prelu import PReLU
 from .softmax import LogSoftmax, Softmax
+from .unary import CELU, GLU, SELU, Hardtanh, LogSigmoid, Mish, Softplus, Softsign, Threshold
 from .upsample import Upsample
 
 __all__ = [
+    "CELU",
     "ELU",
     "GELU",
+    "GLU",
+    "SELU",
     "AdaptiveAvgPool2d",
     "AvgPool2d",
     "BCEWithLogitsLoss",
@@ -63,6 +68,7 @@ __all__ = [
     "GroupNorm",
     "Hardsigmoid",
     "Hardswish",
+    "Hardtanh",
     "Identity",
     "InstanceNorm1d",
     "InstanceNorm2d",
@@ -72,9 +78,12 @@ __all__ = [
     "LeakyReLU",
     "Linear",
     "LocalResponseNorm",
+    "LogSigmoid",
     "LogSoftmax",
     "MSELoss",
     "MaxPool2d",
+    "Mish",
+    "PReLU",
     "PixelShuffle",
     "PixelUnshuffle",
     "ReLU",
@@ -85,8 +94,11 @@ __all__ = [
     "SiLU",
     "Sigmoid",
     "Softmax",
+    "Softplus",
+    "Softsign",
     "StochasticDepth",
     "Tanh",
+    "Threshold",
     "Unflatten",
     "Upsample",
     "ZeroPad2d",

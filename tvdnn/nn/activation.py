@@ -159,7 +159,7 @@ class _ReLU(torch.autograd.Function):
         source = dense(x)
         y = source if inplace else torch.empty_like(source)
         choose(x, kernels.relu, kernels.relu_reference)(flat(source), flat(y))
-        y = _overwritten(ctx, x, y) if inplace else y
+        y = overwritten(ctx, x, y) if inplace else y
         ctx.save_for_backward(y)
         return y
 
@@ -182,7 +182,7 @@ class _Activation(torch.autograd.Function):
         ctx.settings = {"function": function, "coefficient": coefficient}
         launch = choose(x, kernels.activate, kernels.activate_reference)
         launch(flat(source), flat(y), **ctx.settings)
-        y = _overwritten(ctx, x, y) if inplace else y
+        y = overwritten(ctx, x, y) if inplace else y
         ctx.save_for_backward(y if by_output else kept)
         return y
 
@@ -197,7 +197,7 @@ class _Activation(torch.autograd.Function):
         return dx, None, None, None
 
 
-def _overwritten(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
+def overwritten(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
     """x with the elements of y, which may lie in it already."""
     ctx.mark_dirty(x)
     return x if y is x else x.copy_(y)

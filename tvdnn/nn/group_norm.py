@@ -68,33 +68,33 @@ class _GroupNorm(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float
     ) -> Tensor:
-        pixels = _pixels(x)
+        pixels = pixels_of(x)
         y, moments = torch.empty_like(pixels), _by_group(pixels, groups)
         launch = choose(x, kernels.group_norm, kernels.group_norm_reference)
         room = (moments, _by_chunk(pixels))
         launch(pixels, flat(weight), flat(bias), y, *room, groups=groups, eps=eps)
         ctx.save_for_backward(x, weight, bias, moments)
         ctx.groups = groups
-        return _like(y, x)
+        return like_torchs(y, x)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, moments = ctx.saved_tensors
-        pixels = _pixels(x)
+        pixels = pixels_of(x)
         dx, sums = torch.empty_like(pixels), _by_chunk(pixels)
         launch = choose(x, kernels.group_norm_grad, kernels.group_norm_grad_reference)
         room = (dx, sums, _by_group(pixels, ctx.groups))
-        launch(pixels, _pixels(dy), flat(weight), moments, *room, groups=ctx.groups)
-        return (_like(dx, x), None, *param_grads(sums, weight, bias), None)
+        launch(pixels, pixels_of(dy), flat(weight), moments, *room, groups=ctx.groups)
+        return (like_torchs(dx, x), None, *param_grads(sums, weight, bias), None)
 
 
-def _pixels(x: Tensor) -> Tensor:
+def pixels_of(x: Tensor) -> Tensor:
     """[N, C, ...] as contiguous [N, pixels, C]."""
     return x.flatten(2).mT.contiguous() if x.dim() > 2 else x[:, None].contiguous()
 
 
-def _like(pixels: Tensor, x: Tensor) -> Tensor:
+def like_torchs(pixels: Tensor, x: Tensor) -> Tensor:
     """[N, pixels, C] in the shape of `x` and in its memory format."""
     return torch.empty_like(x).copy_(pixels.mT.reshape(x.shape))
 

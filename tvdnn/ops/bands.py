@@ -25,6 +25,7 @@ from ..errors import InputError
 from ..graph import DTYPE_NBYTES, Network, Op, Value
 from ..kernels.activation import BY_INPUT, BY_OUTPUT
 from ..kernels.loss_elements import FUNCTIONS
+from ..kernels.unary import FUNCTIONS as UNARY
 from .containers import WORD
 
 Halo = tuple[int, int]  # rows above and below
@@ -35,7 +36,8 @@ WINDOWS: Final = frozenset({"conv2d", "conv2d_relu", "conv2d_relu_max_pool2d"})
 POOLS: Final = frozenset({"max_pool2d", "max_pool2d_codes", "avg_pool2d"})
 BY_PIXEL: Final = frozenset(
     {
-        *("relu", *BY_OUTPUT, *BY_INPUT, *FUNCTIONS, "cross_entropy", "dropout", "scale_channels"),
+        *("relu", *BY_OUTPUT, *BY_INPUT, *UNARY, "prelu", *FUNCTIONS),
+        *("cross_entropy", "dropout", "scale_channels"),
         *("add", "add_multiple", "affine", "multiply", "local_response_norm", "batch_norm"),
         *("batch_norm_relu", "batch_norm_activation", "batch_norm_add", "batch_norm_add_relu"),
         *("concat", "narrow", "shuffle_channels"),

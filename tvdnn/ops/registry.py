@@ -28,10 +28,12 @@ from .norm import LOCAL_RESPONSE_NORM
 from .opaque import OPAQUE
 from .optim import PARAMETER
 from .pool import ADAPTIVE_AVG_POOL2D, AVG_POOL2D, MAX_POOL2D, MAX_POOL2D_CODES
+from .prelu import PRELU
 from .rearrange import JOIN, REARRANGE
 from .remap import REMAP
 from .resize import RESIZE
 from .softmax import SOFTMAXES
+from .unary import UNARY
 
 _TRACED = (
     CONV2D,
@@ -39,6 +41,8 @@ _TRACED = (
     CONV_TRANSPOSE2D,
     RELU,
     *ACTIVATIONS,
+    *UNARY,
+    PRELU,
     MAX_POOL2D,
     AVG_POOL2D,
     ADAPTIVE_AVG_POOL2D,

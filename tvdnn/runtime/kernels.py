@@ -36,6 +36,7 @@ from ..kernels import (
     pool_avg,
     pool_max,
     pool_max_grad,
+    prelu,
     reduce,
     remap,
     resize,
@@ -43,6 +44,7 @@ from ..kernels import (
     softmax,
     strided,
     transfer,
+    unary,
 )
 from ..kernels.configurations import Configurations
 
@@ -78,6 +80,7 @@ _MODULES = (
     pool_avg,
     pool_max,
     pool_max_grad,
+    prelu,
     reduce,
     remap,
     resize,
@@ -85,6 +88,7 @@ _MODULES = (
     softmax,
     strided,
     transfer,
+    unary,
 )
 _SUFFIX = "_reference"
 

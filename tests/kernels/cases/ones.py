@@ -25,10 +25,12 @@ from tvdnn.kernels import (
     pool_avg,
     pool_max,
     pool_max_grad,
+    prelu,
     remap,
     resize,
     softmax,
     strided,
+    unary,
 )
 
 HOPPER = (90,)
@@ -45,6 +47,8 @@ def _elementwise() -> None:
     activation.relu_grad(x, x, x)
     activation.activate(x, x, function="elu", coefficient=1)
     activation.activate_grad(x, x, x, function="elu", coefficient=1)
+    unary.unary(x, x, function="pow", a=1)
+    unary.unary_grad(x, x, x, function="softplus", a=1, b=1)
     layout.add(x, x, x)
     layout.stage(_empty(1, 2, 2, 2)[:, :1, ::2, ::2], x)
     dropout.dropout(x, x, _empty(1, dtype=torch.int64), p=0.5, op_id=1, first_sample=1)
@@ -75,6 +79,8 @@ def _maps() -> None:
     remap.remap(x, x, axes=(remap.Axis(1, 1, "circular"),) * 3)
     remap.remap_grad(x, x, axes=(remap.Axis(),) * 3)
     strided.copy_strided(x, x)
+    prelu.prelu(x[0], x[0, 0, 0], x[0])
+    prelu.prelu_grad(x[0], x[0], x[0, 0, 0], x[0], x)
     gate.gate(x[0], x[0, 0], x[0])
     gate.gate_grad(x[0], x[0, 0], x[0], x[0], x[0])
     gate.sum_slices(x[0], x[0, 0])

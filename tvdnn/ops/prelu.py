@@ -1,0 +1,78 @@
+"""PReLU: the gradients of map and slopes both read the input."""
+
+from math import prod
+
+import torch
+
+from ..graph import Kind, Op, Use
+from ..kernels.prelu import prelu_terms
+from .builder import Builder
+from .definition import Launch, OpDef
+from .optim import run_update_at_once
+from .sample_sums import add_param_grads, run_param_grad
+
+
+def forward(b: Builder, op: Op) -> None:
+    reads, writes = (Use(b.input_of(op)),), (Use(b.new_output(op)),)
+    b.add_pass(op, "forward", reads, writes, params=op.params, attrs=_sizes(b, op))
+
+
+def backward(b: Builder, op: Op) -> None:
+    """One pass makes the map's gradient and the terms of the slopes'."""
+    dy, wanted = b.grad_of(op), b.needs_grad(op.inputs[0])
+    writes, sums = [], ""
+    if b.needs_param_grad(op.params[0]):
+        _, *sides, channels = b.shape(op.output)
+        slopes = prod(b.param_shape(op.params[0]))
+        shape = (b.batch, prelu_terms(prod(sides), channels, slopes), 1, slopes)
+        sums = b.add_map(f"sums {op.name}", shape, Kind.AUX, "float32", b.buffers[dy].section)
+        writes.append(Use(sums))
+    if wanted:
+        writes.append(Use(b.next_grad(op)))
+    attrs = {**_sizes(b, op), "to_slopes": bool(sums)}
+    reads = (Use(b.input_of(op)), Use(dy))
+    b.add_pass(op, "grad_input", reads, writes, params=op.params, attrs=attrs)
+    if sums:
+        add_param_grads(b, op, sums)
+
+
+def _sizes(b: Builder, op: Op) -> dict[str, int]:
+    return {"channels": b.shape(op.output)[-1]}
+
+
+def _by_pixel(a: Launch, maps: torch.Tensor) -> torch.Tensor:
+    """Maps as [N, pixels, channels]; a view may have renamed them."""
+    return maps.view(len(maps), -1, a.attrs["channels"])
+
+
+def _slopes_of(a: Launch) -> torch.Tensor:
+    slopes = a.params[0]
+    assert slopes is not None
+    return slopes.flatten()
+
+
+def _run_forward(a: Launch) -> None:
+    x, y = (_by_pixel(a, maps) for maps in (*a.reads, *a.writes))
+    a.kernels.prelu(x, _slopes_of(a), y, precision=a.stored)
+
+
+def _run_grad_input(a: Launch) -> None:
+    x, dy = (_by_pixel(a, maps) for maps in a.reads)
+    written = list(a.writes)
+    sums = written.pop(0) if a.attrs["to_slopes"] else None
+    dx = _by_pixel(a, written[0]) if written else None
+    a.kernels.prelu_grad(x, dy, _slopes_of(a), dx, sums, precision=a.stored)
+
+
+PRELU = OpDef(
+    kind="prelu",
+    forward=forward,
+    backward=backward,
+    roles={
+        "forward": _run_forward,
+        "grad_input": _run_grad_input,
+        "grad_weight": run_param_grad,
+        "update": run_update_at_once,
+    },
+    saves=frozenset({"input"}),
+)
