@@ -120,16 +120,18 @@ class Fingerprints:
         if op.output not in self._live:
             return zeros(width)
         output = self.grad(op.output, self.widths[op.output])
-        joins = self.joins_channels(op) and self.widths[op.inputs[place]] == width
+        own_width = self.widths[op.inputs[place]] == width
+        joins = self.joins_channels(op) and own_width
+        if op.kind == "narrow" and own_width:
+            start, stop = op.attrs["channels"]
+            found = zeros(width)
+            found[start:stop] = output if joins else self.own_term(op, stop - start)
+            return found
         if not hands_on(op, place) or (op.kind in CHANNEL_OPS and not joins):
             return self.own_term(op, width)
         if op.kind == "concat":
             start = sum(self.widths[each] for each in op.inputs[:place])
             return output[start : start + width]
-        if op.kind == "narrow":
-            found = zeros(width)
-            found[slice(*op.attrs["channels"])] = output
-            return found
         return self.grad(op.output, width)
 
     def rewidened(self, content: Prints, name: str, width: int) -> Prints:
