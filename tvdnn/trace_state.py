@@ -21,6 +21,7 @@ UNREAD = frozenset(  # entries of a module's __dict__ that no forward reads
         *("_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"),
     }
 )
+MOST_STATES = 64  # whose numbers are remembered; one that comes back later gets a new number
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 Serial = Callable[[object], int]
 
@@ -75,8 +76,8 @@ class TraceState:
         self._numbers: dict[Hashable, int] = {}
         self._serials: Any = WeakIdKeyDictionary()  # of tensors and modules, which may be dropped
         self._others: dict[int, tuple[object, int]] = {}  # of all else, which is held
-        self._count = count()
-        self._refresh()
+        self._count, self._states = count(), count()
+        self.refresh()
 
     def now(self) -> int:
         """The number of the present state."""
@@ -85,11 +86,11 @@ class TraceState:
         except (KeyError, RuntimeError, TypeError, ValueError):  # an entry is gone, or two tensors
             same = False  # or arrays were compared
         if not same:
-            self._refresh()
+            self.refresh()
         return self._number
 
-    def _refresh(self) -> None:
-        """Number the present state, and collect what is compared with later states."""
+    def refresh(self) -> int:
+        """What `now` gives, found anew: it also sees other shapes and types behind `.data`."""
         modules = list(self._module.modules())
         self._modules, self._dicts = modules, [each.__dict__ for each in modules]
         self._getters = [itemgetter(*_read(each)) for each in self._dicts]
@@ -109,7 +110,12 @@ class TraceState:
         ]
         self._seen = self._look()
         found = fingerprint(self._module, self._serial)
-        self._number = self._numbers.setdefault(found, len(self._numbers))
+        number = self._numbers.pop(found, None)
+        self._number = next(self._states) if number is None else number
+        self._numbers[found] = self._number  # the latest last
+        if len(self._numbers) > MOST_STATES:
+            del self._numbers[next(iter(self._numbers))]
+        return self._number
 
     def _is_as_seen(self) -> bool:
         """Whether the state is that of the last refresh.

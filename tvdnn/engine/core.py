@@ -26,6 +26,7 @@ from ..runtime.profiler import profile
 from ..runtime.record import find_tuned
 from ..runtime.runner import Runner
 from ..runtime.slab import Slab
+from ..trace_state import TraceState
 from ..units import Limit
 from .graphs import (
     DEFAULT_HARDWARE,
@@ -38,6 +39,7 @@ from .graphs import (
 from .watch import Watch
 
 _CONTROL = Struct("=10fq")  # the optimizer's 8 floats, the scale, a gap, the seed
+MOST_STATES: Final = 8  # states of the network whose schedules are kept
 EMPTY: Final[Mapping[str, torch.Tensor]] = {}
 Updates: TypeAlias = Mapping[str, tuple[torch.Tensor | None, ...]]
 
@@ -101,15 +103,12 @@ class Core:
         options: Options,
         constants: Mapping[str, torch.Tensor] = EMPTY,
     ) -> None:
-        self.params = dict(net.named_parameters())
-        self._constants = constants
-        self.buffers = dict(net.named_buffers())
+        self._net, self._constants = net, constants
+        self._trace_state = TraceState(net)
+        self.state = self._trace_state.now()
+        self.params, self.buffers = dict(net.named_parameters()), dict(net.named_buffers())
         self.device = one_device(self.params)
-        self._copies = {
-            name: torch.empty_like(param, dtype=torch.float32, requires_grad=False)
-            for name, param in self.params.items()
-            if param.dtype != torch.float32
-        }
+        self._copies = copies_of(self.params)
         self.limits, self.options = limits, options
         cuda = self.device.type == "cuda"
         self.kernels = options.kernels or ("triton" if cuda else "torch")
@@ -122,10 +121,43 @@ class Core:
         self.feedbacks: dict[Hashable, Feedback] = {}
         self._watches: dict[Hashable, Watch] = {}
         self._unlearnt: set[Hashable] = set()
+        self._keys: dict[int, set[Hashable]] = {self.state: set()}  # by state, the latest last
         self.measures_next = False
         self.closed = False
         self.preparations = 0  # after each, what lay in the arena is gone
-        self._planned_for = self._parameters_now()
+        self._addresses = self._addresses_now()
+
+    def look(self) -> int:
+        """The number of the network's present state; keys of runners hold it.
+
+        After a change of what a trace depends on the number is another. Schedules for parameters
+        and buffers that were replaced or have moved are forgotten. Raises InputError where the
+        parameters lie on another device than before.
+        """
+        state = self._trace_state.now()
+        moved = self._addresses != self._addresses_now()
+        if moved:
+            state = self._trace_state.refresh()
+        if moved or state != self.state:
+            self._take_over(moved)
+            self.state = state
+        return state
+
+    def _take_over(self, moved: bool) -> None:
+        """Use the parameters and buffers that the network has now."""
+        params, buffers = dict(self._net.named_parameters()), dict(self._net.named_buffers())
+        if not moved and _same(params, self.params) and _same(buffers, self.buffers):
+            return
+        device = one_device(params)
+        if device != self.device:
+            raise InputError(
+                f"the parameters lie on {device} and lay on {self.device} when this engine was"
+                " made; move them back or make a new one"
+            )
+        self._suspend()
+        self._forget()
+        self.params, self.buffers, self._copies = params, buffers, copies_of(params)
+        self._addresses = self._addresses_now()
 
     def runner(
         self,
@@ -135,13 +167,10 @@ class Core:
     ) -> Runner:
         """The runner for `key`, made when first asked for.
 
-        It is made again when a parameter has moved, or is trained now and was not, or the reverse,
-        and where a plan by what its first steps took is better.
+        `key` holds the network's state, as `look` told it last. The runner is made again where a
+        plan by what its first steps took is better.
         """
-        if self._planned_for != self._parameters_now():
-            self._suspend()
-            self._forget()
-            self._planned_for = self._parameters_now()
+        self._note(key)
         if key not in self.runners:
             self.runners[key] = self._make(key, chosen(), updates())
             self._watch(key)
@@ -154,6 +183,18 @@ class Core:
             self._fit(self.runners[key].schedule)
             self.preparations += self.runners[key].refresh()
         return self.runners[key]
+
+    def _note(self, key: Hashable) -> None:
+        """Make the present state the latest; forget the schedules of the one used longest ago."""
+        self._keys[self.state] = self._keys.pop(self.state, set()) | {key}
+        if len(self._keys) > MOST_STATES:
+            for old in self._keys.pop(next(iter(self._keys))):
+                runner = self.runners.pop(old, None)
+                if runner is not None:
+                    runner.close()
+                for kept in (self.costs, self._chosen, self.feedbacks, self._watches):
+                    kept.pop(old, None)
+                self._unlearnt.discard(old)
 
     def run(self, key: Hashable, half: int = 0) -> None:
         """Run one half of the step of the runner for `key`, under watch at first."""
@@ -340,10 +381,24 @@ class Core:
                 progress=self.options.progress,
             )
 
-    def _parameters_now(self) -> tuple[tuple[int, bool], ...]:
-        """Where each parameter and buffer lies, and whether it is trained."""
-        tensors = (*self.params.values(), *self.buffers.values())
-        return tuple((tensor.data_ptr(), tensor.requires_grad) for tensor in tensors)
+    def _addresses_now(self) -> list[int]:
+        """Where each parameter and buffer lies."""
+        address = torch.Tensor.data_ptr
+        return [*map(address, self.params.values()), *map(address, self.buffers.values())]
+
+
+def copies_of(params: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Empty float32 tensors like the parameters of another type."""
+    return {
+        name: torch.empty_like(param, dtype=torch.float32, requires_grad=False)
+        for name, param in params.items()
+        if param.dtype != torch.float32
+    }
+
+
+def _same(now: Mapping[str, torch.Tensor], before: Mapping[str, torch.Tensor]) -> bool:
+    """Whether both hold the same tensors under the same names."""
+    return now.keys() == before.keys() and all(now[name] is before[name] for name in now)
 
 
 def one_device(params: Mapping[str, torch.Tensor]) -> torch.device:

@@ -4,13 +4,15 @@ Learning-rate schedulers and state_dict work on them as on torch's; the update i
 the planned step, with the settings found here at that time.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
+from ..errors import InputError
+from ..graph import Graph
 from ..kernels.optim import adamw_control
 from ..memory import aligned
 from ..optim import SGD, AdamW
@@ -19,41 +21,114 @@ Spec: TypeAlias = SGD | AdamW
 
 
 class PlannedSGD(torch.optim.SGD):
-    """SGD whose update the planned step has made."""
+    """SGD whose update the planned step has made.
+
+    `record` has the tensors of its state; those of a parameter appear in `state`, as torch's do,
+    at its first update.
+    """
+
+    record: "Record"
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Nothing: the parameters are updated."""
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what state_dict saved, in the tensors that planned steps update."""
+        super().load_state_dict(state_dict)
+        self.record.take_over(self)
+
 
 class PlannedAdamW(torch.optim.AdamW):
-    """AdamW whose update the planned step has made."""
+    """AdamW whose update the planned step has made; `record` is as that of PlannedSGD."""
+
+    record: "Record"
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Count the step, as torch does beside each parameter."""
-        for state in self.state.values():
-            state["step"] += 1
+        """Nothing: the parameters are updated."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what state_dict saved, in the tensors that planned steps update."""
+        super().load_state_dict(state_dict)
+        self.record.take_over(self)
 
 
 Planned: TypeAlias = PlannedSGD | PlannedAdamW
 
 
+class Record:
+    """The optimizer state of each parameter, and how often each parameter was updated.
+
+    `steps` is float32, as torch's counts are, and its elements are AdamW's "step" tensors.
+    """
+
+    def __init__(self, spec: Spec, params: Sequence[Tensor]) -> None:
+        self.spec = spec
+        self.steps = torch.zeros(len(params))
+        self.shown: set[tuple[str, ...]] = set()  # names of parameters whose state is in `state`
+        self.numbers = {param: number for number, param in enumerate(params)}
+        states = _zeros_beside([param for param in params for _ in spec.states])
+        self.states = {param: {name: next(states) for name in spec.states} for param in params}
+
+    def tensors_of(self, param: Tensor) -> tuple[Tensor | None, ...]:
+        """What a kernel of the optimizer updates beside `param`; None for no momentum."""
+        return tuple(self.states[param].values()) or (None,)
+
+    def show(self, optimizer: Planned, params: Iterable[Tensor]) -> None:
+        """Put the state of these parameters where torch has it."""
+        for param in params:
+            entry = optimizer.state[param]
+            entry.update(self.states[param])
+            if isinstance(self.spec, AdamW):
+                entry["step"] = self.steps[self.numbers[param]]
+
+    def take_over(self, optimizer: Planned) -> None:
+        """Copy what the optimizer has loaded, and show it the tensors that steps update."""
+        self.shown.clear()
+        for param, number in self.numbers.items():
+            found = optimizer.state.pop(param, {})
+            for name, tensor in self.states[param].items():
+                given = found.get(name)
+                tensor.zero_() if given is None else tensor.copy_(given)
+            count = found.get("step", float(found.get("momentum_buffer") is not None))
+            self.steps[number] = float(count)
+            if found:
+                self.show(optimizer, (param,))
+
+
 def plan_optimizer(spec: Spec, params: Sequence[Tensor]) -> Planned:
-    """The optimizer of `params` that `spec` describes, all of its state made."""
-    if isinstance(spec, SGD):
-        return _with_state(PlannedSGD(params, **asdict(spec)), spec, params, {})
-    return _with_state(PlannedAdamW(params, **asdict(spec)), spec, params, {"step": 0.0})
-
-
-def _with_state(
-    optimizer: Planned, spec: Spec, params: Sequence[Tensor], scalars: Mapping[str, float]
-) -> Planned:
-    states = _zeros_beside([param for param in params for _ in spec.states])
-    for param in params:
-        for name in spec.states:
-            optimizer.state[param][name] = next(states)
-        for name, value in scalars.items():
-            optimizer.state[param][name] = torch.tensor(value)
+    """The optimizer of `params` that `spec` describes, memory for all of its state allocated."""
+    kind = PlannedSGD if isinstance(spec, SGD) else PlannedAdamW
+    optimizer = kind(params, **asdict(spec))
+    optimizer.record = Record(spec, params)
     return optimizer
+
+
+@dataclass(frozen=True, slots=True)
+class Updated:
+    """The parameters that one schedule updates, by name, and their places in a record's counts."""
+
+    names: tuple[str, ...]
+    params: tuple[Tensor, ...]
+    numbers: Tensor
+
+
+def updated_by(graph: Graph, optimizer: Planned, params: Mapping[str, Tensor]) -> Updated:
+    """What a step of the graph updates: parameters that no output depends on stay as they are."""
+    changed = {name for each in graph.passes for name in each.updates}
+    names = tuple(name for name in params if name in changed)
+    found = tuple(params[name] for name in names)
+    numbers = torch.tensor([optimizer.record.numbers[param] for param in found], dtype=torch.int64)
+    return Updated(names, found, numbers)
+
+
+def count_step(optimizer: Planned, updated: Updated) -> None:
+    """Count a step that was run, as torch counts it beside each parameter."""
+    record = optimizer.record
+    record.steps.index_add_(0, updated.numbers, torch.ones(len(updated.names)))
+    if updated.names not in record.shown:
+        record.show(optimizer, updated.params)
+        record.shown.add(updated.names)
+    optimizer.step()
 
 
 def _zeros_beside(params: Sequence[Tensor]) -> Iterator[Tensor]:
@@ -67,14 +142,13 @@ def _zeros_beside(params: Sequence[Tensor]) -> Iterator[Tensor]:
         yield piece.view(param.dtype).as_strided(param.shape, strides)
 
 
-def states_of(optimizer: Planned, spec: Spec, param: Tensor) -> tuple[Tensor | None, ...]:
-    """What a kernel of the optimizer updates beside `param`; None for a momentum that is not."""
-    state = optimizer.state[param]
-    return tuple(state[name] for name in spec.states) or (None,)
+def control_of(optimizer: Planned, updated: Updated) -> tuple[float, ...]:
+    """The settings of the next step, as the optimizer's kernels read them.
 
-
-def control_of(optimizer: Planned, steps: int) -> tuple[float, ...]:
-    """The settings of the step after `steps` others, as the optimizer's kernels read them."""
+    Raises InputError for settings that the planned step cannot follow.
+    """
+    _check_settings(optimizer)
+    steps = _steps_before(optimizer, updated)
     group = optimizer.param_groups[0]
     if isinstance(optimizer, PlannedSGD):
         names = ("lr", "momentum", "dampening", "weight_decay")
@@ -85,13 +159,50 @@ def control_of(optimizer: Planned, steps: int) -> tuple[float, ...]:
     return control
 
 
-def load_state(optimizer: Planned, spec: Spec, state: dict[str, Any]) -> None:
-    """Restore what state_dict saved, in the tensors that captured steps update."""
-    params = [param for group in optimizer.param_groups for param in group["params"]]
-    held = {param: states_of(optimizer, spec, param) for param in params}
-    optimizer.load_state_dict(state)
-    for param, tensors in held.items():
-        entry = optimizer.state[param]
-        for name, tensor in zip(spec.states, tensors, strict=False):
-            if tensor is not None:
-                entry[name] = tensor.copy_(entry[name])
+def _check_settings(optimizer: Planned) -> None:
+    """Raise InputError where the optimizer was changed in a way that compiled updates ignore."""
+    spec, (group, *others) = optimizer.record.spec, optimizer.param_groups
+    if others:
+        raise InputError(
+            "the trainer's optimizer has several parameter groups; a planned step has one"
+        )
+    fixed = {**spec.switches, "amsgrad": False}
+    for name, value in fixed.items():
+        if group.get(name, value) != value:
+            raise InputError(
+                f"{name} of the trainer's optimizer is now {group[name]} and was {value} when the"
+                " step was planned; set it back or make a new trainer"
+            )
+    if isinstance(spec, SGD) and group["momentum"] and not spec.momentum:
+        raise InputError(
+            f"momentum of the trainer's optimizer is now {group['momentum']} and was 0 when the"
+            " step was planned, which keeps no momentum buffers; make a new trainer"
+        )
+
+
+def _steps_before(optimizer: Planned, updated: Updated) -> int:
+    """How many updates the parameters had, at most.
+
+    Raises InputError where they had not the same number and the next update depends on it.
+    """
+    if not updated.names:
+        return 0
+    steps = optimizer.record.steps[updated.numbers]
+    least, most = (int(count) for count in steps.aminmax())
+    if least != most and _depends_on_count(optimizer):
+        fewer, more = (updated.names[int(steps.eq(count).nonzero()[0])] for count in (least, most))
+        raise InputError(
+            f"{fewer} was updated {least} times and {more} {most} times; a planned step of"
+            f" {type(optimizer.record.spec).__name__} takes one count for all that it updates, so"
+            " make a new trainer where other parameters are trained than before"
+        )
+    return most
+
+
+def _depends_on_count(optimizer: Planned) -> bool:
+    """Whether an update depends on how many there were.
+
+    SGD's first momentum is the gradient, which zeros become too unless there is dampening.
+    """
+    group = optimizer.param_groups[0]
+    return isinstance(optimizer, PlannedAdamW) or bool(group["momentum"] and group["dampening"])

@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import median
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
+from torch.utils.weak import WeakIdKeyDictionary
 
 from ..errors import EngineError, InputError
 from ..graph import Graph, Network
@@ -40,7 +41,9 @@ from .graphs import (
     training_settings,
 )
 from .losses import LossLike, losses_of, target_nbytes, target_shape
-from .optimizers import Planned, Spec, control_of, load_state, plan_optimizer, states_of
+from .optimizers import Planned, Spec, Updated, control_of, count_step, plan_optimizer, updated_by
+
+Key: TypeAlias = tuple[tuple[int, ...], Mode, int]  # of a batch, its mode, the network's state
 
 
 class Trainer:
@@ -117,12 +120,12 @@ class Trainer:
         )
         self._seed, self._steps = seed, 0
         self._grads: dict[str, torch.Tensor] = {}
+        self._updated: dict[Key, Updated] = {}
+        self._state = self._core.look()
         self.optimizer = self._make_optimizer()
-        self._first = (tuple(example_inputs.shape), Mode.TRAIN)
-        self._runner(*self._first)
+        self._first = tuple(example_inputs.shape)
+        self._made_for = self._modes(net)
         self._target_shape = target_shape(self.graph.network)
-        self._modules = tuple(net.modules())
-        self._made_for = self._modes()
         self.construction_peak_nbytes = self.peak_nbytes()
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
@@ -134,7 +137,7 @@ class Trainer:
     @property
     def schedule(self) -> Schedule:
         """The schedule for batches like the example."""
-        return self._runner(*self._first).schedule
+        return self._runner(self._first).schedule
 
     @property
     def graph(self) -> Graph:
@@ -146,7 +149,7 @@ class Trainer:
 
     @property
     def costs(self) -> Costs:
-        return self._core.costs[self._first]
+        return self._core.costs[self._key(self._first)]
 
     @property
     def predicted(self) -> Timeline:
@@ -159,12 +162,12 @@ class Trainer:
 
         None where the first steps took what was predicted, or were not watched.
         """
-        return self._core.feedbacks.get(self._first)
+        return self._core.feedbacks.get(self._key(self._first))
 
     def drift(self, x: torch.Tensor, y: torch.Tensor) -> Feedback:
         """One training step, measured on a GPU, and the ops that miss their prediction most."""
         timeline = self.timeline(x, y)
-        key = (tuple(x.shape), Mode.TRAIN)
+        key = self._key(tuple(x.shape))
         return compare(self._core.runners[key].schedule, self._core.costs[key], timeline)
 
     def step(self, x: torch.Tensor, y: torch.Tensor, *, accumulate: int = 1) -> torch.Tensor:
@@ -176,16 +179,23 @@ class Trainer:
         before one update.
         """
         self._check(x, y, accumulate)
-        self._write_control(1.0 / accumulate)
+        if accumulate > 1:
+            self._make_grads()
+        mode = Mode.ACCUMULATE if accumulate > 1 else Mode.TRAIN
+        shape = (x.shape[0] // accumulate, *x.shape[1:])
+        runner = self._runner(shape, mode)
+        updated = self._write_control(runner, shape, mode, 1.0 / accumulate)
         before = self._snapshot()
         try:
             with self._core.on_device():
-                loss = self._whole(x, y) if accumulate == 1 else self._parts(x, y, accumulate)
+                if accumulate > 1:
+                    loss = self._parts(runner, x, y, updated.names)
+                else:
+                    loss = self._part(runner, x, y, mode)
         except BaseException:
             self._restore(before)
             raise
-        self._steps += 1
-        self.optimizer.step()
+        self._count(updated)
         return loss
 
     def measure(self, x: torch.Tensor, y: torch.Tensor, steps: int = 20) -> float:
@@ -202,12 +212,13 @@ class Trainer:
 
     def timeline(self, x: torch.Tensor, y: torch.Tensor) -> Timeline:
         """The measured timeline of one training step on a GPU."""
-        self._write_control(1.0)
-        runner = self._runner(tuple(x.shape), Mode.TRAIN)
+        self._check(x, y, 1)
+        runner = self._runner(tuple(x.shape))
+        updated = self._write_control(runner, tuple(x.shape), Mode.TRAIN, 1.0)
         with self._core.on_device():
             self._fill(runner, x, y)
             timeline = runner.timeline()
-        self._steps += 1
+        self._count(updated)
         return timeline
 
     def peak_nbytes(self) -> int:
@@ -231,7 +242,7 @@ class Trainer:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` saved, in place."""
         self.net.load_state_dict(state["model"])
-        load_state(self.optimizer, self._spec, state["optimizer"])
+        self.optimizer.load_state_dict(state["optimizer"])
         self._steps, self._seed = state["steps"], state["seed"]
 
     def close(self) -> None:
@@ -249,20 +260,16 @@ class Trainer:
     def _check(self, x: torch.Tensor, y: torch.Tensor, accumulate: int) -> None:
         if self._core.closed:
             raise EngineError("this trainer is closed; make a new one")
-        if self._modes() != self._made_for:
-            raise InputError(
-                "a module's training mode or a parameter's requires_grad is not as when this "
-                "trainer was made; set it back (after evaluation: net.train()) or make a new one"
-            )
+        self._follow_network()
         if accumulate < 1 or x.shape[0] % accumulate:
             raise InputError(
                 f"accumulate={accumulate} does not divide the batch of {x.shape[0]}; "
                 "choose a divisor"
             )
-        if tuple(x.shape[1:]) != self._first[0][1:]:
+        if tuple(x.shape[1:]) != self._first[1:]:
             raise InputError(
                 f"x has samples of shape {list(x.shape[1:])}, the example "
-                f"{list(self._first[0][1:])}; only the batch may vary"
+                f"{list(self._first[1:])}; only the batch may vary"
             )
         dtype = self._settings.losses[0].target_dtype
         wanted = [x.shape[0], *self._target_shape[1:]]
@@ -271,49 +278,74 @@ class Trainer:
                 f"y is {y.dtype} {list(y.shape)}; it must be {dtype} of shape {wanted}"
             )
 
-    def _modes(self) -> tuple[bool, ...]:
-        """The training mode of every module, and which parameters are trained.
+    def _follow_network(self) -> None:
+        """Plan for the network as it is now, if it has changed since the last step.
 
-        The modules are those that were there at first: to find them anew takes as long as the rest
-        of a step's host work.
+        Raises InputError for what a trainer cannot follow: another mode, and parameters that the
+        optimizer has not.
         """
-        trained = (param.requires_grad for param in self._core.params.values())
-        return (*(module.training for module in self._modules), *trained)
+        state = self._core.look()
+        if state == self._state:
+            return
+        check_master_weights(self.net)
+        self._check_modes()
+        self._check_optimized()
+        self._grads, self._updated, self._state = {}, {}, state
 
-    def _whole(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        runner = self._runner(tuple(x.shape), Mode.TRAIN)
+    def _check_modes(self) -> None:
+        """The modules and parameters that were there at first are in the mode that they had."""
+        now = self._modes(self.net)
+        if any(now.get(each, mode) != mode for each, mode in self._made_for.items()):
+            raise InputError(
+                "a module's training mode or a parameter's requires_grad is not as when this "
+                "trainer was made; set it back (after evaluation: net.train()) or make a new one"
+            )
+
+    def _check_optimized(self) -> None:
+        for name, param in self._core.params.items():
+            if param.requires_grad and param not in self.optimizer.record.numbers:
+                raise InputError(
+                    f"parameter {name} was added or replaced after this trainer was made, and its"
+                    " optimizer holds the old ones; make a new trainer"
+                )
+
+    @staticmethod
+    def _modes(net: nn.Module) -> Any:
+        """The training mode of every module, and which parameters are trained; held weakly."""
+        modes = {module: module.training for module in net.modules()}
+        return WeakIdKeyDictionary({**modes, **{p: p.requires_grad for p in net.parameters()}})
+
+    def _part(self, runner: Runner, x: torch.Tensor, y: torch.Tensor, mode: Mode) -> torch.Tensor:
+        """Run a batch, or a part of one, and give its loss."""
         self._fill(runner, x, y)
-        self._core.run((tuple(x.shape), Mode.TRAIN))
+        self._core.run(self._key(tuple(x.shape), mode))
         return _loss(runner)
 
-    def _parts(self, x: torch.Tensor, y: torch.Tensor, accumulate: int) -> torch.Tensor:
-        """Sum the gradients of the parts, then update."""
-        rows = x.shape[0] // accumulate
-        self._make_grads()
-        key = ((rows, *x.shape[1:]), Mode.ACCUMULATE)
-        runner = self._runner(*key)
+    def _parts(
+        self, runner: Runner, x: torch.Tensor, y: torch.Tensor, names: Sequence[str]
+    ) -> torch.Tensor:
+        """Sum the gradients of the parts of a batch, then update the parameters called `names`."""
         for grad in self._grads.values():
             grad.zero_()
-        losses = []
-        for part in range(accumulate):
-            chosen = slice(part * rows, (part + 1) * rows)
-            self._fill(runner, x[chosen], y[chosen])
-            self._core.run(key)
-            losses.append(_loss(runner))
-        self._update()
+        rows = runner.schedule.graph.network.batch
+        parts = zip(x.split(rows), y.split(rows), strict=True)
+        losses = [self._part(runner, *part, Mode.ACCUMULATE) for part in parts]
+        self._update(names)
         return torch.stack(losses).mean()
 
-    def _update(self) -> None:
-        """Update all parameters by the kept sums; small ones share launches."""
+    def _update(self, names: Sequence[str]) -> None:
+        """Update parameters by the kept sums; small ones share launches."""
+        if not names:
+            return
         update = getattr(kernel_set(self._core.kernels), f"{self._spec.kind}_many")
-        params, *states = zip(*map(self._updated, self._grads), strict=True)
-        grads, control = tuple(self._grads.values()), self._core.control.optimizer
+        params, *states = zip(*map(self._tensors_of, names), strict=True)
+        grads, control = [self._grads[name] for name in names], self._core.control.optimizer
         update(params, grads, *states, control, **self._spec.switches)
 
-    def _updated(self, name: str) -> tuple[torch.Tensor | None, ...]:
+    def _tensors_of(self, name: str) -> tuple[torch.Tensor | None, ...]:
         """What an update of the parameter `name` changes: itself, and its optimizer state."""
         param = self._core.params[name]
-        return param.detach(), *states_of(self.optimizer, self._spec, param)
+        return param.detach(), *self.optimizer.record.tensors_of(param)
 
     def _fill(self, runner: Runner, x: torch.Tensor, y: torch.Tensor) -> None:
         self._check_staging(x, runner.schedule)
@@ -335,10 +367,13 @@ class Trainer:
                 "it is planned, or x on the device"
             )
 
-    def _runner(self, shape: tuple[int, ...], mode: Mode) -> Runner:
+    def _key(self, shape: tuple[int, ...], mode: Mode = Mode.TRAIN) -> Key:
+        return shape, mode, self._state
+
+    def _runner(self, shape: tuple[int, ...], mode: Mode = Mode.TRAIN) -> Runner:
         """The runner for batches of `shape`, planned and captured when first asked for."""
         chosen, updates = partial(self._chosen, shape, mode), partial(self._updates, mode)
-        return self._core.runner((shape, mode), chosen, updates)
+        return self._core.runner(self._key(shape, mode), chosen, updates)
 
     def _chosen(self, shape: tuple[int, ...], mode: Mode) -> Chosen:
         self._core.report("tracing", 0.0)
@@ -358,7 +393,7 @@ class Trainer:
         """What passes that consume gradients change: parameters and state, or kept sums."""
         if mode is Mode.ACCUMULATE:
             return {name: (grad,) for name, grad in self._grads.items()}
-        return {name: self._updated(name) for name in self._trained()}
+        return {name: self._tensors_of(name) for name in self._trained()}
 
     def _trained(self) -> dict[str, torch.Tensor]:
         params = self._core.params
@@ -371,16 +406,29 @@ class Trainer:
         self._core.drop()
         self._grads = {name: torch.zeros_like(param) for name, param in self._trained().items()}
 
-    def _write_control(self, scale: float) -> None:
-        settings = control_of(self.optimizer, self._steps)
-        write_control(self._core.control_bytes, settings, scale, self._seed + self._steps)
+    def _write_control(
+        self, runner: Runner, shape: tuple[int, ...], mode: Mode, scale: float
+    ) -> Updated:
+        """Write the settings of the runner's next step; tell what the step updates."""
+        key = self._key(shape, mode)
+        if key not in self._updated:
+            graph, params = runner.schedule.graph, self._core.params
+            self._updated[key] = updated_by(graph, self.optimizer, params)
+        settings = control_of(self.optimizer, self._updated[key])
+        seed = self._seed + self._steps
+        write_control(self._core.control_bytes, settings, scale, seed)
+        return self._updated[key]
+
+    def _count(self, updated: Updated) -> None:
+        self._steps += 1
+        count_step(self.optimizer, updated)
 
     def _snapshot(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Copies of what a failed step must leave alone; on a GPU a step cannot stop half-way."""
         if self.device.type == "cuda":
             return []
         frozen = [param for param in self._core.params.values() if not param.requires_grad]
-        trained = [tensor for name in self._trained() for tensor in self._updated(name)]
+        trained = [tensor for name in self._trained() for tensor in self._tensors_of(name)]
         given = (*frozen, *trained, *self._core.buffers.values())
         tensors = [tensor.detach() for tensor in given if tensor is not None]
         return [(tensor, tensor.clone()) for tensor in tensors]

@@ -37,11 +37,11 @@ REFUSED = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """What one schedule is made for."""
+    """What one schedule is made for; `state` is the number of the network's state."""
 
     shapes: tuple[tuple[int, ...], ...]
     mode: Mode
-    modes: tuple[bool, ...]
+    state: int
     input_grads: frozenset[int]
     dtype: str
 
@@ -190,7 +190,8 @@ class Virtualized(nn.Module):
         graded = wanted and torch.is_grad_enabled()
         key = self._key(inputs, graded=graded)
         runner = self._runner(key)
-        params = [p for p in self._core_now().params.values() if graded and p.requires_grad]
+        core = self._core_now()
+        params = [p for p in core.params.values() if graded and p.requires_grad]
         arguments = (self, runner, key, len(inputs), *inputs, *params)
         step: Any = _Step  # whose `apply` has types from torch 2.15 on
         outputs = step.apply(*arguments)
@@ -235,9 +236,8 @@ class Virtualized(nn.Module):
     def _key(self, inputs: tuple[Tensor, ...], *, graded: bool) -> _Key:
         wants = frozenset(i for i, x in enumerate(inputs) if graded and x.requires_grad)
         mode = Mode.AUTOGRAD if graded else Mode.INFER
-        modes = tuple(module.training for module in self._net.modules())
-        shapes = tuple(tuple(x.shape) for x in inputs)
-        return _Key(shapes, mode, modes, wants, self._core_now().dtype_now(self._asked.dtype))
+        shapes, core = tuple(tuple(x.shape) for x in inputs), self._core_now()
+        return _Key(shapes, mode, core.look(), wants, core.dtype_now(self._asked.dtype))
 
     def _runner(self, key: _Key) -> Runner:
         core = self._core_now()
@@ -317,6 +317,8 @@ class _Step(torch.autograd.Function):
     ) -> Any:
         ctx.owner, ctx.runner, ctx.key = owner, runner, key
         ctx.inputs = [(tuple(x.shape), x.dtype) for x in tensors[:num_inputs]]
+        params = owner._core_now().params.items()
+        ctx.trained = {name: param for name, param in params if param.requires_grad}
         ctx.number, outputs = owner._run_forward(runner, key, tensors[:num_inputs])
         return outputs
 
@@ -330,9 +332,7 @@ class _Step(torch.autograd.Function):
             runner.read_grad(network.inputs[i], dtype) if i in key.input_grads else None
             for i, (_, dtype) in enumerate(ctx.inputs)
         ]
-        params = ctx.owner._core_now().params
-        trained = [name for name, param in params.items() if param.requires_grad]
-        grads_of_params = (runner.read_param_grad(name, params[name]) for name in trained)
+        grads_of_params = (runner.read_param_grad(*each) for each in ctx.trained.items())
         return (None, None, None, None, *inputs, *grads_of_params)
 
 
