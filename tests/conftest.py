@@ -12,7 +12,7 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read by triton.jit as kernel modules are imported
 
 from tests import granularity, timing
-from tvdnn.kernels import interpreter
+from tests.support import interpreter
 
 if not torch.cuda.is_available():
     interpreter.install()

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 from triton.runtime import _async_compile
 
 from tvdnn.runtime.compiling import compiling
@@ -30,20 +32,64 @@ x = torch.empty(1 << 16, device="meta")
 with compiling(torch.device("cpu")):
     for _ in range(2):
         relu(x, x)
-    assert not cached
+    assert not cached, "a launch compiled"
 assert cached == [False], cached
 with compiled_kernels() as kernels:
     relu(x, x)
 assert cached == [False], cached
 assert all(each.kernel.metadata.target.arch == 90 for each in kernels), kernels
 """
+LAUNCHED_AGAIN = """
+import torch, triton
+import triton.language as tl
+from contextlib import suppress
+from triton import knobs
+from triton.runtime import driver
+from triton.compiler.errors import CompilationError
+from tests.offline import OfflineDriver
+from tests.test_compiling import fails, nothing
+from tvdnn.runtime.compiling import compiling
+
+driver.set_active(OfflineDriver(90))
+compiled = []
+knobs.compilation.listener = lambda *, src, **_: compiled.append(src.name)
+x = torch.empty(1 << 16, device="meta")
+with compiling(torch.device("cpu")):
+    fails[(1,)](x)
+try:
+    fails[(1,)](x)
+    raise SystemExit("a kernel that does not compile was launched in silence")
+except CompilationError:
+    pass
+with suppress(KeyboardInterrupt), compiling(torch.device("cpu")):
+    nothing[(1,)](x)
+    raise KeyboardInterrupt
+assert not compiled, compiled
+with suppress(AttributeError):  # of the driver: there is no GPU to load the kernel on
+    nothing[(1,)](x)
+assert compiled == ["nothing"], compiled
+"""
 
 
-def test_launches_within_do_not_run_and_their_kernels_are_ready_behind(tmp_path: Path) -> None:
-    """With Triton's compiler, for a GPU that is not there, apart from the interpreter."""
+@triton.jit
+def fails(x_ptr) -> None:  # noqa: ANN001
+    tl.static_assert(False)
+
+
+@triton.jit
+def nothing(x_ptr) -> None:  # noqa: ANN001
+    pass
+
+
+@pytest.mark.parametrize("script", [ON_ITS_OWN, LAUNCHED_AGAIN], ids=["compiled", "not compiled"])
+def test_launches_within_do_not_run_and_launches_behind_do(script: str, tmp_path: Path) -> None:
+    """With Triton's compiler, for a GPU that is not there, apart from the interpreter.
+
+    Behind, kernels are ready, or those that failed or were interrupted are compiled anew.
+    """
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
-        [sys.executable, "-c", ON_ITS_OWN],
+        [sys.executable, "-c", script],
         env=environment | {"TRITON_CACHE_DIR": str(tmp_path)},
         cwd=Path(__file__).parents[1],
         capture_output=True,

@@ -8,8 +8,8 @@ import triton
 import triton.language as tl
 
 from tests.kernels.numerics import poisoned, poisoned_like, randn, rms_error
+from tests.support import interpreter
 from tvdnn.kernels import device as target
-from tvdnn.kernels import interpreter
 
 SIDE = 32
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import torch
 from triton import AsyncCompileMode
+from triton.runtime import _async_compile
 
 THREADS: Final = 12
 Job = tuple[Callable[[], Any], Callable[[Any], None]]  # what compiles, and what takes the kernel
@@ -38,6 +39,25 @@ def compiling(device: torch.device) -> Iterator[None]:
         yield
 
 
+class _Deferred:
+    """Stands for a kernel that is not compiled yet, in Triton's cache as well from 3.7 on.
+
+    Its launches do nothing within `mode`. Where it still stands outside, as compiling failed, was
+    Its launches do nothing within `mode`. Outside, where compiling failed, was interrupted or goes
+    on in another thread, a launch compiles the kernel first.
+    """
+
+    def __init__(self, mode: AsyncCompileMode, job: Job) -> None:
+        self._mode, self._job = mode, job
+
+    def __getattr__(self, name: str) -> Any:
+        if _async_compile.active_mode.get() is self._mode:
+            return getattr(_NOT_RUN, name)
+        compile_, finalize = self._job
+        finalize(kernel := compile_())
+        return getattr(kernel, name)
+
+
 class _Compiling(AsyncCompileMode):  # type: ignore[misc]
     """Triton's mode in which kernels compile on other threads, except that they begin at its end.
 
@@ -50,10 +70,11 @@ class _Compiling(AsyncCompileMode):  # type: ignore[misc]
         self._jobs: dict[str, Job] = {}
 
     def submit(
-        self, key: str, compile_: Callable[[], Any], finalize: Callable[[Any], None]
-    ) -> SimpleNamespace:
+        self, key: str, compile_: Callable[[], Any], finalize: Callable[[Any], None], *_: Any
+    ) -> _Deferred:
+        """Note the kernel. Triton 3.9 also passes what drops a failed kernel from its cache."""
         self._jobs[key] = compile_, finalize
-        return _NOT_RUN
+        return _Deferred(self, self._jobs[key])
 
     def __exit__(self, kind: type[BaseException] | None, *raised: Any) -> None:
         super().__exit__(kind, *raised)  # from here on launches run

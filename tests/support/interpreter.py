@@ -1,10 +1,11 @@
 """Mends Triton's interpreter (3.6 to 3.9) so that it computes what a GPU would.
 
 As shipped, it treats bfloat16 and float8 data as raw bits in arithmetic, dots, casts, reductions
-and scans; it lets a loop bound fail on NumPy >= 2.4; it ignores misspelt launch arguments; and its
-state is global, so launches from two threads collide. It also spends most of its time on tests for
-overflow whose outcome it drops, and on patching the language at every call of a function. `install`
-replaces the methods concerned.
+and scans; it lets a loop bound fail on NumPy >= 2.4; it makes constants of products of a constant
+and a tensor, which Triton 3.9 refuses; it ignores misspelt launch arguments; and its state is
+global, so launches from two threads collide. It also spends most of its time on tests for overflow
+whose outcome it drops, and on patching the language at every call of a function. `install` replaces
+the methods concerned.
 """
 
 import threading
@@ -41,6 +42,14 @@ STOCK_PATCH_TENSOR: Final = interpreter._patch_lang_tensor
 STOCK_PATCH_LANG: Final = interpreter._patch_lang
 STOCK_NP_DTYPE: Final = interpreter._get_np_dtype
 STOCK_LAUNCH: Final = interpreter.GridExecutor.__call__
+CONSTEXPR_OPERATORS: Final = (
+    *("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "rfloordiv"),
+    *("mod", "pow", "rpow", "lshift", "rshift", "and", "or", "xor"),
+    *("lt", "le", "gt", "ge", "eq", "ne"),
+)
+STOCK_CONSTEXPR: Final = {
+    f"__{name}__": getattr(tl.constexpr, f"__{name}__") for name in CONSTEXPR_OPERATORS
+}
 NP_DTYPES: Final[dict[str, np.dtype[Any]]] = {}
 PATCHED: Final[set[str]] = set()  # modules of the functions that the running launch has called
 
@@ -232,8 +241,19 @@ def _launch(self: interpreter.GridExecutor, *args: Any, **kwargs: Any) -> None:
             PATCHED.clear()
 
 
+def _deferring(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """The operator of a constant, which leaves an operand that is a tensor to the tensor's own."""
+
+    def operator(self: tl.constexpr, other: Any) -> Any:
+        return NotImplemented if isinstance(other, tl.tensor) else stock(self, other)
+
+    return operator
+
+
 def install() -> None:
     """Put the mended methods in place; calling it again changes nothing."""
+    for name, stock in STOCK_CONSTEXPR.items():
+        setattr(tl.constexpr, name, _deferring(stock))
     Builder.binary_op = _binary_op
     Builder.unary_op = _unary_op
     Builder.ternary_op = _ternary_op
