@@ -12,6 +12,7 @@ from tests.support import interpreter
 from tvdnn.kernels import device as target
 
 SIDE = 32
+HALF = tl.constexpr(0.5)
 
 
 @triton.jit
@@ -49,6 +50,13 @@ def _cast_kernel(a_ptr, out_ptr, size, BLOCK: tl.constexpr):  # noqa: ANN001, AN
         mask = offs < size
         a = tl.load(a_ptr + offs, mask=mask, other=0.0)
         tl.store(out_ptr + offs, a.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _masked_kernel(a_ptr, out_ptr, size, SIDE: tl.constexpr):  # noqa: ANN001, ANN202
+    offs = tl.arange(0, SIDE)
+    a = tl.load(a_ptr + offs, mask=(offs < SIDE) & (size > 1), other=0.0)
+    tl.store(out_ptr + offs, tl.exp(-(HALF * a)), mask=(offs >= 0) & (size > 0))
 
 
 def pair(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
@@ -90,6 +98,14 @@ def test_casts_there_and_back(dtype: torch.dtype, generator: torch.Generator) ->
     _cast_kernel[(1,)](a, narrow, 1001, BLOCK=256)
     _cast_kernel[(1,)](narrow, wide, 1001, BLOCK=256)
     assert torch.equal(wide, a.to(dtype).float())
+
+
+def test_scalars_mask_and_constants_scale(generator: torch.Generator) -> None:
+    a = randn((SIDE,), torch.float32, generator)
+    out = poisoned_like(a)
+    for size, seen in ((1, torch.zeros_like(a)), (2, a)):
+        _masked_kernel[(1,)](a, out, size, SIDE=SIDE)
+        assert rms_error(out, torch.exp(-0.5 * seen)) <= 1e-6
 
 
 def test_unknown_argument_is_an_error(generator: torch.Generator) -> None:

@@ -1,8 +1,9 @@
 """Mends Triton's interpreter (3.6 to 3.9) so that it computes what a GPU would.
 
 As shipped, it treats bfloat16 and float8 data as raw bits in arithmetic, dots, casts, reductions
-and scans; it lets a loop bound fail on NumPy >= 2.4; it makes constants of products of a constant
-and a tensor, which Triton 3.9 refuses; it ignores misspelt launch arguments; and its state is
+and scans; it lets a loop bound fail on NumPy >= 2.4; it gives the booleans of a comparison the
+type of what was compared, and makes constants of products of a constant and a tensor, both of which
+Triton 3.9 refuses; it ignores misspelt launch arguments; and its state is
 global, so launches from two threads collide. It also spends most of its time on tests for overflow
 whose outcome it drops, and on patching the language at every call of a function. `install` replaces
 the methods concerned.
@@ -60,7 +61,7 @@ def is_narrow(dtype: tl.dtype) -> bool:
 
 
 def holds_bits(handle: Handle) -> bool:
-    """Whether a handle's data are raw bits: booleans of a comparison carry its operands' type."""
+    """Whether a handle's data are raw bits, and not a comparison's booleans."""
     return is_narrow(handle.dtype.scalar) and handle.data.dtype != np.bool_
 
 
@@ -104,7 +105,8 @@ def _decoded(handle: Handle) -> Array:
 
 def _binary_op(self: Builder, lhs: Handle, rhs: Handle, op: Callable[..., Array]) -> Handle:
     if not (holds_bits(lhs) and holds_bits(rhs)):
-        return STOCK_BINARY(self, lhs, rhs, op)
+        made = STOCK_BINARY(self, lhs, rhs, op)
+        return Handle(made.data, tl.int1) if made.data.dtype == np.bool_ else made
     result = op(_decoded(lhs), _decoded(rhs))
     if result.dtype == np.bool_:
         return Handle(result, tl.int1)
