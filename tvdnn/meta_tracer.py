@@ -2,16 +2,18 @@
 
 While a module's forward runs once over fx proxies, every proxy carries a tensor of the meta device.
 So sizes are plain numbers to the module's own code, no data is touched, and torch's version
-counters show a read of a value that an in-place operation has renamed. Each node's `meta` holds
-`name` (the module's path, and the function's name in a module of the user's), `value` (the meta
-tensor), `version` (of it, when made), `axes` (where its dimensions are stored), `call` (the op),
-`refusal` (why there is none), `within` (the path of the module that makes the call) and `decides`
-(whether the network's course hangs on its values).
+counters show what in-place operations write. Each node's `meta` holds what Aliases keeps there, and
+`name` (the module's path, and the function's name in a module of the user's), `axes` (where its
+dimensions are stored), `call` (the op), `refusal` (why there is none), `within` (the path of the
+module that makes the call), `graded` (whether torch recorded gradients), `stops` (whether no
+gradient goes back from it to what it reads), `kept` (whether the call counts though nothing reads
+its result) and `at` (the line of the call).
 """
 
-import itertools
 import operator
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,15 +23,16 @@ from torch.fx.node import map_arg
 from torch.fx.proxy import TraceError
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.lazy import LazyModuleMixin
-from torch.nn.parameter import is_lazy
 
+from .aliases import Aliases, parent_of, version_of
 from .calls.batch_norm import counted_batch_norm
 from .calls.call import Call, UnsupportedCallError, result_axes
 from .calls.decompositions import DECOMPOSITIONS
 from .calls.translation import (
     UNNAMED,
+    cuts_gradient,
     function_of,
-    stale_source,
+    rearranges_in_place,
     takes_apart,
     torch_name,
     translated,
@@ -40,7 +43,10 @@ from .graph.network import channels_last_axes
 from .nn.batch_norm import normalize_batch
 from .nn.dropout import drop_branch
 from .opaque_calls import Effects, opaque_call
-from .refusals import instead, place
+from .proxy_attributes import InPlaceOperators
+from .refusals import FOREIGN, caller, instead, line_of, place, shown
+from .side_effects import SideEffects, has_effects
+from .stand_ins import StandIns, empty_like
 from .traced_modules import BRANCH_DROPPERS, LAYER_PACKAGES, module_refusal
 
 
@@ -52,7 +58,7 @@ class UnknownShapeError(TraceError):
         self.proxy = proxy
 
 
-class MapProxy(fx.Proxy):
+class MapProxy(InPlaceOperators, fx.Proxy):
     """A proxy whose sizes are known numbers."""
 
     @classmethod
@@ -116,15 +122,12 @@ class MapProxy(fx.Proxy):
 
 
 class Root(torch.nn.Module):
-    """A module that traces the network inside it when called."""
+    """A module that calls the network inside it on placeholders."""
 
     def __init__(self, net: torch.nn.Module, tracer: "MetaTracer") -> None:
         super().__init__()
         self.net = net
         self.tracer = tracer
-
-    def forward(self) -> fx.Graph:
-        return self.tracer.trace(self)
 
     def traced(self) -> Any:
         self.tracer.gather, outputs = _taken_apart(self.net(*self.tracer.placeholders()))
@@ -147,7 +150,8 @@ def _named(names: tuple[str, ...], parts: Sequence[Any]) -> dict[str, Any]:
 class MetaTracer(fx.Tracer):
     """Traces one call of `net`; `inputs` are meta tensors by the names of the placeholders.
 
-    The submodules at the paths `opaque` are ops as they are, which run torch's own code.
+    The submodules at the paths `opaque` are ops as they are, which run torch's own code. `graded`
+    tells whether torch records gradients where the network does not say otherwise.
     """
 
     traced_func_name = "traced"
@@ -157,38 +161,74 @@ class MetaTracer(fx.Tracer):
         net: torch.nn.Module,
         inputs: Mapping[str, Tensor],
         opaque: frozenset[str] = frozenset(),
+        *,
+        graded: bool = True,
     ) -> None:
         super().__init__()
+        self.graded = graded
         self.net = net
         self.inputs = inputs
         self.opaque = opaque
         self.stopped: str | None = None
+        self.cause: Exception | None = None
         self.gather: Callable[[Sequence[Any]], Any] = operator.itemgetter(0)
-        self.twins: dict[str, Tensor] = {}
-        self.twin_names: dict[int, str] = {}
+        self.stand_ins = StandIns(net, _forward_of)
+        self.twins = self.stand_ins.twins
+        self.aliases = Aliases(self._record)
+        self.side_effects = SideEffects(self)
         self.active: list[torch.nn.Module] = [net]
+        self.failed: str | None = None
         self.decided: set[str] = set()
+        self.proxies: list[weakref.ref[fx.Proxy]] = []
         self.evaluating = False
         self.effects: str | None = None
 
     def trace_net(self) -> fx.Graph:
         """The graph of one call, with meta twins in the place of parameters and buffers.
 
-        Where the call could not be followed to its end, `stopped` says why.
+        Where the call could not be followed to its end, `stopped` says why. Raises InputError where
+        torch itself would raise.
         """
-        self._add_twins(self.net, prefix="")
-        state = {f"net.{name}": twin for name, twin in self.twins.items()}
-        try:
-            torch.func.functional_call(Root(self.net, self), state, ())
-        except TraceError as error:
-            self.stopped = self._refusal(str(error))
+        with self.stand_ins:
+            try:
+                with self.side_effects:
+                    self.trace(Root(self.net, self))
+            except TraceError as error:
+                self.stopped = self._refusal(str(error), self.failed)
+            except FOREIGN as error:
+                self._fail(error)
+            else:
+                self.side_effects.look_back()
         return self.graph
+
+    def _fail(self, error: Exception) -> None:
+        """Note that the module's code raised `error`; raise InputError if it does so in torch."""
+        path = self.failed or type(self.net).__name__
+        reason = f"{path}: {type(error).__name__}: {error}{shown(line_of(error))}"
+        if self._fails_in_torch(error):
+            raise InputError(reason) from error
+        self.stopped, self.cause = reason, error
+
+    def _fails_in_torch(self, error: Exception) -> bool:
+        """Whether the network raises the same on meta tensors, without being traced."""
+        inputs = [torch.empty_like(x) for x in self.inputs.values()]
+        self.evaluating = True
+        try:
+            with torch.no_grad():
+                self.net(*inputs)
+        except FOREIGN as other:
+            return type(other) is type(error) and line_of(other) == line_of(error)
+        finally:
+            self.evaluating = False
+        return False
 
     def placeholders(self) -> Iterator[fx.Proxy]:
         return (self.create_proxy("placeholder", name, (), {}) for name in self.inputs)
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
-        return MapProxy(node, self)
+        proxy = MapProxy(node, self)
+        self.proxies.append(weakref.ref(proxy))
+        return proxy
 
     def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
         path = module_qualified_name.removeprefix("net").removeprefix(".")
@@ -205,14 +245,14 @@ class MetaTracer(fx.Tracer):
             return forward(*args, **kwargs)
         if isinstance(m, LazyModuleMixin) and m.has_uninitialized_params():
             self._initialize(m, args)
-        if isinstance(m, _BatchNorm) and type(m).forward is _BatchNorm.forward:
-            forward = partial(normalize_batch, m)  # torch's computes with a buffer's value
-        if f"{type(m).__module__}.{type(m).__name__}" in BRANCH_DROPPERS:
-            forward = partial(drop_branch, m)  # theirs draw by torch
         self.active.append(m)
-        result = super().call_module(m, partial(_as_far_as_known, forward), args, kwargs)
-        self.active.pop()
-        return result
+        try:
+            return super().call_module(m, partial(_as_far_as_known, forward), args, kwargs)
+        except (TraceError, *FOREIGN):
+            self.failed = self.failed or self.path_now()
+            raise
+        finally:
+            self.active.pop()
 
     def to_bool(self, obj: fx.Proxy) -> bool:
         return bool(self.decide(obj, "a condition"))
@@ -227,7 +267,7 @@ class MetaTracer(fx.Tracer):
         It is 1 the first time that a line asks, then 0, so that loops end.
         """
         at = place()
-        proxy.node.meta["decides"] = True
+        proxy.node.meta["kept"] = True
         proxy.node.meta["refusal"] = self._refusal(
             f"{torch_name(proxy.node)} as {what}, by which control flow or a shape would hang on"
             " the values of a tensor"
@@ -244,32 +284,83 @@ class MetaTracer(fx.Tracer):
         """Parameters become reads by name; so do other tensors, which no op accepts."""
         if not isinstance(a, Tensor):
             return super().create_arg(a)
-        name = self.twin_names.get(id(a), f"{UNNAMED}{id(a)}")
+        name = self.stand_ins.names.get(id(a)) or f"{UNNAMED}{id(a)}"
         self.twins.setdefault(name, a.to("meta"))
         return self.create_node("get_attr", name, (), {})
 
     def create_node(
         self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **options: Any
     ) -> fx.Node:
+        """A node that reads what the tensors of its arguments hold now."""
+        args, kwargs = map_arg((args, kwargs), self.aliases.fresh)
         node = super().create_node(kind, target, args, kwargs, *rest, **options)
-        node.meta["name"] = self._name(node)
-        stale = stale_source(node)  # asked before the call itself moves the version on
-        node.meta["value"] = value = self._value(node)
-        node.meta["version"] = value._version if isinstance(value, Tensor) else 0
-        node.meta["call"] = node.meta["refusal"] = None
-        node.meta["decides"], node.meta["within"] = False, self._path()
-        node.meta["axes"] = channels_last_axes(value.dim() if isinstance(value, Tensor) else 0)
+        return self._filled(node)
+
+    def _record(
+        self, kind: str, target: Any, args: Any, kwargs: Any, value: Any, graded: bool = True
+    ) -> fx.Node:
+        """A node beside the user's, which may read what was there before a write."""
+        node = super().create_node(kind, target, args, kwargs)
+        with torch.set_grad_enabled(graded and self.graded):
+            return self._filled(node, value, beside=True)
+
+    def _filled(self, node: fx.Node, value: Any = None, *, beside: bool = False) -> fx.Node:
+        """The node with its `meta`; its value is as given, else what the call yields."""
+        meta, sources = node.meta, node.all_input_nodes
+        versions = [version_of(source.meta["value"]) for source in sources]
+        meta["name"], meta["within"], meta["at"] = self._name(node), self.path_now(), caller()
+        meta["call"] = meta["refusal"] = None
+        meta["graded"], meta["kept"] = torch.is_grad_enabled(), has_effects(node)
+        meta["value"] = self._value(node) if value is None else value
+        meta["axes"] = channels_last_axes(_dims(meta["value"]))
+        meta["view"], meta["parent"] = node, parent_of(node, meta["value"])
+        meta["version"] = version_of(meta["value"])
+        if takes_apart(node):  # the parts were there before what was written since
+            meta["version"] = sources[0].meta["version"]
+        meta["stops"] = not meta["graded"] or cuts_gradient(node)
+        meta["carries"] = self._carries(node)
+        pairs = list(zip(sources, versions, strict=True))
+        stale = next((s for s, v in pairs if v != s.meta["version"] and not beside), None)
+        written = [s for s, v in pairs if v != version_of(s.meta["value"])]
         try:
-            node.meta["call"] = call = self._call(node, stale)
+            meta["call"] = call = self._counted(self._call(node, stale))
             if call is not None:
-                node.meta["axes"] = result_axes(torch_name(node), call, tuple(value.shape))
+                meta["axes"] = result_axes(torch_name(node), call, tuple(meta["value"].shape))
+                meta["kept"] |= self.side_effects.tracks(call)
+            self._note_writes(node, written)
         except UnsupportedCallError as reason:
-            node.meta["refusal"] = self._refusal(f"{reason}{instead(str(reason))}")
+            meta["refusal"] = self._refusal(f"{reason}{instead(str(reason))}")
         return node
 
-    def _refusal(self, reason: str) -> str:
+    def _carries(self, node: fx.Node) -> bool:
+        """Whether a gradient flows back from a node's value."""
+        if node.op in ("placeholder", "get_attr"):
+            return bool(node.meta["value"].requires_grad)
+        return not node.meta["stops"] and any(s.meta["carries"] for s in node.all_input_nodes)
+
+    def _note_writes(self, node: fx.Node, written: Sequence[fx.Node]) -> None:
+        """Note which tensors a call has written, and by what they hold a node's value now."""
+        name, value = torch_name(node), node.meta["value"]
+        if name == "detach_":
+            self.aliases.detach(node.all_input_nodes[0], node)
+        target = next((source for source in written if source.meta["value"] is value), None)
+        if target is None:
+            for source in written:
+                self.aliases.lose(source)
+        elif target.op != "get_attr":
+            carried = target.meta["carries"]
+            self.aliases.wrote(node, target)
+            if carried and not node.meta["graded"]:
+                raise UnsupportedCallError(
+                    f"{name} in place, without gradients, of {target.meta['name']}, which has one"
+                )
+        given = [source for source in written if source.op == "get_attr"]
+        self.side_effects.note(node, given)
+
+    def _refusal(self, reason: str, path: str | None = None) -> str:
         """The reason behind the running module's path and before the line that runs."""
-        return f"{self._path() or type(self.net).__name__}: {reason}{place()}"
+        where = self.path_now() if path is None else path
+        return f"{where or type(self.net).__name__}: {reason}{place()}"
 
     def _call(self, node: fx.Node, stale: fx.Node | None) -> Call | None:
         """The op that a node stands for; None for what is not an op."""
@@ -280,7 +371,7 @@ class MetaTracer(fx.Tracer):
             )
         if node.op in ("placeholder", "get_attr", "output") or takes_apart(node):
             return None
-        if node.op == "call_module" and self._path() in self.opaque:
+        if node.op == "call_module" and self.path_now() in self.opaque:
             return self._opaque_call(node)
         if node.op == "call_module":
             raise UnsupportedCallError(module_refusal(self.active[-1]) or "")
@@ -289,13 +380,20 @@ class MetaTracer(fx.Tracer):
             raise UnsupportedCallError(torch_name(node))
         return None if node.meta["value"] is None else translated(node, translator)
 
+    def _counted(self, call: Call | None) -> Call | None:
+        """A normalization's call with the counter of batches that the module increased itself."""
+        name = self.side_effects.counter_of(call) if call is not None else None
+        if call is None or name is None:
+            return call
+        counter = self.create_node("get_attr", name, (), {})
+        return replace(call, state=(*call.state[:2], counter))
+
     def _opaque_call(self, node: fx.Node) -> Call:
         """The op of a submodule that runs as it is: what it reads, its parameters and itself."""
         module = self.active[-1]
         names = dict(module.named_parameters())
-        params = (
-            self.create_node("get_attr", self.twin_names[id(p)], (), {}) for p in names.values()
-        )
+        twin_names = (self.stand_ins.names[id(p)] for p in names.values())
+        params = (self.create_node("get_attr", name, (), {}) for name in twin_names)
         attrs = {"module": module, "names": tuple(names)}
         return opaque_call(node, tuple(params), attrs, self.effects)
 
@@ -308,21 +406,29 @@ class MetaTracer(fx.Tracer):
         if any(source.meta["value"] is None for source in node.all_input_nodes):
             return None
         args, kwargs = map_arg((node.args, node.kwargs), lambda source: source.meta["value"])
+        if rearranges_in_place(node):
+            return None
         self.evaluating = True
         try:
-            function = function_of(node, self.root)
-            if node.op == "call_module":
-                return self._run_module(function, args, kwargs)
-            if _is_batch_norm(function, *args, **kwargs):
-                return _like(args[0], args[0].dtype)  # type: ignore[union-attr, arg-type]
-            return function(*args, **kwargs)
-        except (RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError) as error:
+            with torch.inference_mode(False), torch.no_grad():
+                return self._evaluated(node, args, kwargs)
+        except FOREIGN as error:
             if translator_of(node) is not None:
                 shapes = [tuple(source.meta["value"].shape) for source in node.all_input_nodes]
-                raise InputError(f"{node.meta['name']} of shapes {shapes}: {error}") from error
+                raise InputError(
+                    f"{node.meta['name']} of shapes {shapes}: {error}{place()}"
+                ) from error
             return None
         finally:
             self.evaluating = False
+
+    def _evaluated(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        function = function_of(node, self.root)
+        if node.op == "call_module":
+            return self._run_module(function, args, kwargs)
+        if _is_batch_norm(function, *args, **kwargs):
+            return empty_like(args[0], args[0].dtype)
+        return function(*args, **kwargs)
 
     def _run_module(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """What a refused or opaque module yields, its effects noted."""
@@ -331,7 +437,7 @@ class MetaTracer(fx.Tracer):
         self.effects = effects.found()
         return value
 
-    def _path(self) -> str:
+    def path_now(self) -> str:
         """The running module's path below the traced one."""
         return self.path_of_module(self.active[-1]).removeprefix("net").removeprefix(".")
 
@@ -339,31 +445,32 @@ class MetaTracer(fx.Tracer):
         """A layer's path; for a call in a module of the user's, path and function."""
         if node.op in ("placeholder", "get_attr"):
             return str(node.target)
-        path, function = self._path(), torch_name(node).rstrip("_")
+        path, function = self.path_now(), torch_name(node).rstrip("_")
         if node.op == "call_module":
             return path or type(self.net).__name__
         if path and type(self.active[-1]).__module__.startswith(LAYER_PACKAGES):
             return path
         return f"{path}.{function}" if path else function
 
-    def _add_twins(self, module: torch.nn.Module, *, prefix: str) -> None:
-        """Makes a meta tensor, float32 for floats, for each parameter and buffer with a shape."""
-        for name, tensor in itertools.chain(module.named_parameters(), module.named_buffers()):
-            if is_lazy(tensor):
-                continue
-            dtype = torch.float32 if tensor.is_floating_point() else tensor.dtype
-            twin = _like(tensor, dtype)
-            if isinstance(tensor, torch.nn.Parameter):
-                twin = torch.nn.Parameter(twin, requires_grad=tensor.requires_grad)
-            self.twins[prefix + name] = twin
-            self.twin_names[id(twin)] = self.twin_names[id(tensor)] = prefix + name
-
     def _initialize(self, module: LazyModuleMixin, args: tuple[Any, ...]) -> None:
         """Gives a lazy layer the parameters that its first call would give it."""
         assert isinstance(module, torch.nn.Module)
-        module._infer_parameters(module, tuple(arg.value for arg in args))
-        path = self.path_of_module(module).removeprefix("net").removeprefix(".")
-        self._add_twins(module, prefix=f"{path}." if path else "")
+        values = tuple(arg.value for arg in args)
+        with torch.no_grad():
+            self.stand_ins.adopt(module, lambda: module._infer_parameters(module, values))
+
+
+def _forward_of(module: torch.nn.Module) -> Callable[..., Any] | None:
+    """What runs for a module's forward while it is traced; None for its own."""
+    if isinstance(module, _BatchNorm) and type(module).forward is _BatchNorm.forward:
+        return partial(normalize_batch, module)  # torch's computes with a buffer's value
+    if f"{type(module).__module__}.{type(module).__name__}" in BRANCH_DROPPERS:
+        return partial(drop_branch, module)  # theirs draw by torch
+    return None
+
+
+def _dims(value: Any) -> int:
+    return value.dim() if isinstance(value, Tensor) else 0
 
 
 def _is_batch_norm(function: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
@@ -376,11 +483,6 @@ def _is_batch_norm(function: Callable[..., Any], *args: Any, **kwargs: Any) -> b
     x, *rest = (arg for arg in (*args, *kwargs.values()) if isinstance(arg, Tensor))
     fits = all(tensor.shape == x.shape[1:2] for tensor in rest if tensor.dim() > 0)
     return fits and x.numel() > x.shape[1]  # with one value a channel torch may refuse
-
-
-def _like(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """A meta tensor laid out as another; torch.empty_like takes 0.1 ms where that one is meta."""
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype, device="meta")
 
 
 def _as_far_as_known(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -5,7 +5,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 
-INNER = ("torch.", "tvdnn.nn.", "tvdnn.calls.", "tvdnn.meta_tracer", "tvdnn.refusals")
+INNER = (
+    *("torch.", "tvdnn.nn.", "tvdnn.calls.", "tvdnn.meta_tracer", "tvdnn.refusals"),
+    *("tvdnn.aliases", "tvdnn.proxy_attributes", "tvdnn.side_effects", "tvdnn.stand_ins"),
+)
+FOREIGN = (  # errors that a module's code may raise where a proxy is no tensor, or for its own sake
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, NameError),
+    *(RuntimeError, TypeError, ValueError),
+)
+Line = tuple[str, int]
 BY_VALUES = "the size of the result hangs on the values of maps"
 INSTEAD: Mapping[str, str] = {
     "Conv1d": "tvdnn.nn.Conv2d takes maps of one row, [N, C, 1, L]",
@@ -33,16 +41,40 @@ def instead(reason: str) -> str:
 
 
 def place() -> str:
-    """The line that runs outside torch's code and the layers', as " at file:line"; "" for none.
+    """The line that runs outside torch's code and the layers', as " at file:line"; "" for none."""
+    return shown(caller())
+
+
+def caller() -> Line | None:
+    """The file and number of the line that runs outside torch's code and the layers'.
 
     It is looked for up to the call of the traced module.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not _is_entry(frame):
-        if not str(frame.f_globals.get("__name__", "")).startswith(INNER):
-            return f" at {_shown(frame.f_code.co_filename)}:{frame.f_lineno}"
+        if not _is_inner(frame):
+            return frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back
-    return ""
+    return None
+
+
+def line_of(error: BaseException) -> Line | None:
+    """The file and number of the innermost line outside torch's code that an error passed."""
+    found, traceback = None, error.__traceback__
+    while traceback is not None:
+        if not _is_inner(traceback.tb_frame) and not _is_entry(traceback.tb_frame):
+            found = traceback.tb_frame.f_code.co_filename, traceback.tb_lineno
+        traceback = traceback.tb_next
+    return found
+
+
+def shown(line: Line | None) -> str:
+    """A line as " at file:line"; "" for none."""
+    return "" if line is None else f" at {_shown(line[0])}:{line[1]}"
+
+
+def _is_inner(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).startswith(INNER)
 
 
 def _is_entry(frame: FrameType) -> bool:

@@ -25,12 +25,14 @@ def trace(
     *,
     name: str | None = None,
     opaque: bool = False,
+    graded: bool = True,
 ) -> Network:
     """The network that `module` computes on inputs of these shapes, in its mode (train or eval).
 
     Inputs and parameters may be on any device, the meta device included. Lazy layers get their
     parameters, as a first call would give them; nothing else of the module changes. Parameters that
-    no output depends on are left out. UnsupportedOpError lists all that cannot be traced,
+    no output depends on are left out. Without `graded` the network is that of a call under
+    torch.no_grad(). UnsupportedOpError lists all that cannot be traced,
     operations that tvdnn has not and control flow by values, each by its module and line. With
     `opaque` the submodules that hold them are ops as they are, where they read and make one tensor,
     draw no random numbers and change no buffers.
@@ -39,13 +41,13 @@ def trace(
     inputs = _meta_inputs(module, example_inputs)
     paths, found = frozenset[str](), frozenset[str]()
     while True:
-        tracer = MetaTracer(module, inputs, paths)
-        with torch.inference_mode(False), torch.no_grad():
+        tracer = MetaTracer(module, inputs, paths, graded=graded)
+        with torch.inference_mode(False):
             graph = tracer.trace_net()
         nodes = list(graph.nodes) if tracer.stopped else _live_nodes(graph)
         found = _refusing(nodes) - paths if opaque else frozenset()
         if not found:
-            _check_supported(nodes, tracer.stopped)
+            _check_supported(nodes, tracer)
             return _network(module, nodes, name or type(module).__name__, tracer.gather)
         paths |= found
 
@@ -56,10 +58,11 @@ def _refusing(nodes: Sequence[fx.Node]) -> frozenset[str]:
     return frozenset(node.meta["within"] for node in refused) - {""}
 
 
-def _check_supported(nodes: Sequence[fx.Node], stopped: str | None) -> None:
-    refused = [*_refusals(nodes), *([stopped] if stopped else [])]
+def _check_supported(nodes: Sequence[fx.Node], tracer: MetaTracer) -> None:
+    stopped = [tracer.stopped] if tracer.stopped else []
+    refused = [*_refusals(nodes), *tracer.side_effects.refused, *stopped]
     if refused:
-        raise _unsupported(refused)
+        raise _unsupported(refused) from tracer.cause
 
 
 def _refusals(nodes: Iterable[fx.Node]) -> list[str]:
@@ -90,7 +93,9 @@ def _meta_inputs(module: torch.nn.Module, example_inputs: Sequence[Tensor]) -> d
     for name, tensor in zip(names, example_inputs, strict=True):
         _check_input(name, tensor, batch=example_inputs[0].shape[:1])
     return {
-        name: torch.empty(tensor.shape, dtype=torch.float32, device="meta")
+        name: torch.empty(
+            tensor.shape, dtype=torch.float32, device="meta", requires_grad=tensor.requires_grad
+        )
         for name, tensor in zip(names, example_inputs, strict=True)
     }
 
@@ -136,7 +141,7 @@ def _live_nodes(graph: fx.Graph) -> list[fx.Node]:
     """The inputs and what the output or the network's course depends on, in the calls' order."""
     live: dict[fx.Node, None] = {}
     for node in reversed(graph.nodes):
-        kept = node.op in ("output", "placeholder") or node.meta["decides"]
+        kept = node.op in ("output", "placeholder") or node.meta["kept"]
         if kept or any(user in live for user in node.users):
             live[node] = None
     return list(reversed(live))
@@ -166,6 +171,7 @@ def _network(
         outputs=outputs,
         training=module.training,
         gather=gather,
+        detached=frozenset(name for node, name in names.items() if node.meta["stops"]),
     )
 
 

@@ -77,8 +77,8 @@ LAYER_PACKAGES = ("torch.nn.", "tvdnn.nn.")
 def module_refusal(module: torch.nn.Module) -> str | None:
     """Why a module cannot be traced; None where it can."""
     kind = type(module).__name__
-    if any((module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)):
-        return f"{kind} with hooks, which would not run (remove them)"
+    if module._backward_hooks or module._backward_pre_hooks:
+        return f"{kind} with backward hooks, which would not run (remove them)"
     if type(module).__module__.startswith(LAYER_PACKAGES) and not isinstance(module, LAYERS):
         return kind
     return None

@@ -73,6 +73,15 @@ def call_of(node: Source) -> Call | None:
     return call
 
 
+def call_behind(node: Source) -> Call | None:
+    """The call that yields `node`, if one that reads `node` may read what that call reads instead.
+
+    None where no gradient goes back from `node`.
+    """
+    stops = isinstance(node, Node) and node.meta["stops"]
+    return None if stops else call_of(node)
+
+
 def result_axes(name: str, call: Call, out: Shape) -> Shape:
     """Of each dimension of a call's result, the axis where that is stored."""
     if any(len(shape_of(x)) == 3 and not _takes_rows(call, x) for x in call.inputs):

@@ -9,7 +9,17 @@ from torch.fx import Node
 
 from ..graph.network import channels_last_axes
 from ..kernels.strided import MOST_DIMENSIONS
-from .call import Call, Inner, Shape, Source, UnsupportedCallError, axes_of, call_of, shape_of
+from .call import (
+    Call,
+    Inner,
+    Shape,
+    Source,
+    UnsupportedCallError,
+    axes_of,
+    call_behind,
+    call_of,
+    shape_of,
+)
 
 PLANE = (0, 1, 2)  # axes of [N, H, W], one channel of a map
 TURNED = (0, 4, 3, 1, 2)  # axes of [N, channels, groups, H, W], stored channels last
@@ -33,7 +43,7 @@ def reshape(out: Shape, x: Source, *args: Any, **kwargs: Any) -> Call:
         return Call("view", (x,), axes=axes)
     if out[:1] != source[:1]:
         raise UnsupportedCallError(f"reshape of {source} to {out} (the batch must stay as it is)")
-    maker = call_of(x)
+    maker = call_behind(x)
     one_channel = maker is not None and maker.kind == "narrow" and maker.axes == PLANE
     if maker is not None and one_channel and out == (source[0], 1, *source[1:]):
         return Call("narrow", maker.inputs, (), maker.attrs, channels_last_axes(4))
@@ -174,6 +184,14 @@ def _permuted(x: Source, order: Sequence[int]) -> Inner:
     call = _reordered(x, order)
     assert call.axes is not None
     return Inner(call, tuple(shape_of(x)[dim] for dim in order), call.axes)
+
+
+def copy_(out: Shape, x: Source, source: Source, non_blocking: bool = False) -> Call:
+    """A tensor written over whole: it holds what `source` does."""
+    if not isinstance(source, Node) or shape_of(source) != out:
+        found = shape_of(source) if isinstance(source, Node) else source
+        raise UnsupportedCallError(f"copy_ of {found} to {out} (it takes a map of one shape)")
+    return Call("view", (source,), axes=axes_of(source))
 
 
 def permute(out: Shape, x: Source, *dims: Any, **named: Any) -> Call:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..kernels.remap import Axis
-from .call import Call, Inner, Shape, Source, UnsupportedCallError, axes_of, call_of, shape_of
+from .call import Call, Inner, Shape, Source, UnsupportedCallError, axes_of, call_behind, shape_of
 
 AXES = 3  # along which the kernels compute indices
 MODES = ("constant", "reflect", "replicate", "circular")
@@ -108,7 +108,7 @@ def behind_zeros(x: Source, most: tuple[int, int]) -> tuple[Source, tuple[int, i
 
     `x` and none where there are others, or more than `most`.
     """
-    call = call_of(x)
+    call = call_behind(x)
     zeros = {} if call is None or call.kind != "remap" else call.attrs.get("zeros", {})
     (top, bottom), (left, right) = (zeros.get(dim, (0, 0)) for dim in (2, 3))
     plain = len(shape_of(x)) == 4 and set(zeros) <= {2, 3}

@@ -30,6 +30,7 @@ from .group_norm import group_norm, instance_norm
 from .layer_norm import layer_norm
 from .layout import (
     channel_shuffle,
+    copy_,
     movedim,
     permute,
     pixel_shuffle,
@@ -192,6 +193,8 @@ FUNCTIONS: Mapping[Any, Callable[..., Call | None]] = {
     torch.softmax: softmax,
     functional.log_softmax: log_softmax,
     torch.log_softmax: log_softmax,
+    torch.detach: reshape,
+    torch.detach_: reshape,
     torch.squeeze: reshape,
     torch.unsqueeze: reshape,
     torch.flatten: reshape,
@@ -268,6 +271,9 @@ METHODS: Mapping[str, Callable[..., Call | None]] = {
     "mean": mean,
     "softmax": softmax,
     "log_softmax": log_softmax,
+    "copy_": copy_,
+    "detach": reshape,
+    "detach_": reshape,
     "squeeze": reshape,
     "unsqueeze": reshape,
     "flatten": reshape,

@@ -12,6 +12,10 @@ from .concat import split, unbind
 from .tables import FUNCTIONS, METHODS
 
 UNNAMED = "tensor "  # before the id of a tensor that is no parameter or buffer of the network
+REARRANGING = (
+    *("squeeze_", "unsqueeze_", "transpose_", "t_", "swapaxes_", "swapdims_"),
+    *("resize_", "resize_as_", "set_", "as_strided_"),
+)
 
 
 def translated(node: fx.Node, translator: Callable[..., Call | None]) -> Call | None:
@@ -62,8 +66,11 @@ def _is_buffer(source: Any) -> bool:
 
 
 def translator_of(node: fx.Node) -> Callable[..., Call | None] | None:
+    if rearranges_in_place(node):
+        return None
     if node.op == "call_method":
-        return METHODS.get(str(node.target))
+        name = str(node.target)
+        return METHODS.get(name) or METHODS.get(name.removesuffix("_"))
     if node.op != "call_function" or _indexes_by_values(node):
         return None
     return FUNCTIONS.get(node.target)
@@ -89,13 +96,14 @@ def _is_split(node: fx.Node) -> bool:
     return translator_of(node) in (split, unbind) and node.meta["refusal"] is None
 
 
-def stale_source(node: fx.Node) -> fx.Node | None:
-    """A node that is read though an in-place operation has renamed it; None where there is none."""
-    for source in node.all_input_nodes:
-        value = source.meta["value"]
-        if isinstance(value, Tensor) and value._version != source.meta["version"]:
-            return source
-    return None
+def cuts_gradient(node: fx.Node) -> bool:
+    """Whether no gradient goes from what a call yields to what it reads."""
+    return torch_name(node) in ("detach", "detach_")
+
+
+def rearranges_in_place(node: fx.Node) -> bool:
+    """Whether a call changes the shape or the storage of a tensor itself."""
+    return torch_name(node) in REARRANGING
 
 
 def function_of(node: fx.Node, root: torch.nn.Module) -> Callable[..., Any]:

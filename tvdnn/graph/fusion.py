@@ -157,7 +157,11 @@ def _joined(network: Network, join: Join) -> Network:
 
 
 def _only_readers(network: Network) -> dict[str, Op]:
-    """By value, the op that alone reads it; none for what the network hands out."""
+    """By value, the op that alone reads it.
+
+    None for what the network hands out, and for values that stop the gradient: an op fused over
+    such a value would let the gradient through.
+    """
     readers: dict[str, list[Op]] = {}
     for op in network.ops:
         for name in op.inputs:
@@ -165,7 +169,7 @@ def _only_readers(network: Network) -> dict[str, Op]:
     return {
         name: ops[0]
         for name, ops in readers.items()
-        if len(ops) == 1 and name not in network.outputs
+        if len(ops) == 1 and name not in network.outputs and name not in network.detached
     }
 
 

@@ -63,7 +63,7 @@ class Network:
     """What tracing a module yields: ops in execution order; values, inputs and outputs by name.
 
     `gather` makes of the outputs what the module returns: a tensor, a tuple, a named tuple or a
-    dict.
+    dict. `detached` are the values from which no gradient goes back to what they are made of.
     """
 
     name: str
@@ -74,6 +74,7 @@ class Network:
     outputs: tuple[str, ...]
     training: bool
     gather: Callable[[Sequence[Any]], Any] = itemgetter(0)
+    detached: frozenset[str] = frozenset()
 
     @property
     def batch(self) -> int:

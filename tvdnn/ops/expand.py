@@ -187,10 +187,12 @@ def _with_losses(network: Network, losses: tuple[Loss, ...]) -> Network:
 
 
 def _wanted(network: Network, input_grads: frozenset[str]) -> frozenset[str]:
-    """Values with a parameter to train, or an input whose gradient is wanted, upstream."""
+    """Values from which a gradient flows to a parameter that trains, or to a wanted input."""
     wanted = set(input_grads)
     for op in network.ops:
         trains = any(name and network.params[name].requires_grad for name in op.params)
+        if op.output in network.detached:
+            continue
         if trains or any(name in wanted for name in op.inputs):
             wanted.add(op.output)
     return frozenset(wanted)
