@@ -107,3 +107,26 @@ def test_multiples_run_in_place(function: Callable[[Tensor], Tensor]) -> None:
 def test_other_arithmetic_is_refused(function: Callable[[Tensor], Tensor], message: str) -> None:
     with pytest.raises(UnsupportedOpError, match=message):
         trace(Calls(function), [torch.empty(2, *SHAPE)])
+
+
+class Scaled(nn.Module):
+    """A map and a parameter that has one value for all channels."""
+
+    def __init__(
+        self, shape: tuple[int, ...], function: Callable[[Tensor, Tensor], Tensor]
+    ) -> None:
+        super().__init__()
+        self.conv, self.scale = nn.Conv2d(3, 3, 1), nn.Parameter(torch.ones(shape))
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self.conv(x), self.scale)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (6,)])
+@pytest.mark.parametrize("function", [torch.mul, torch.add])
+def test_parameters_without_a_value_for_each_channel_are_refused(
+    function: Callable[[Tensor, Tensor], Tensor], shape: tuple[int, ...]
+) -> None:
+    with pytest.raises(UnsupportedOpError, match=r"\(2, 3, 6, 6\) and \("):
+        trace(Scaled(shape, function), [torch.empty(2, *SHAPE)])

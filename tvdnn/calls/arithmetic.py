@@ -64,7 +64,7 @@ def _is_by_channel(maps: Node, shape: Shape) -> bool:
     wanted = [1] * len(axes_of(maps))
     wanted[channel] = shape_of(maps)[channel]
     ahead = len(wanted) - len(shape)
-    return ahead >= 0 and (*wanted[:ahead], *shape) == tuple(wanted)
+    return bool(shape) and ahead >= 0 and (*(1,) * ahead, *shape) == tuple(wanted)
 
 
 def _affine(x: Node, scale: float, shift: float = 0) -> Call:
@@ -79,8 +79,8 @@ def _gated(function: str, x: Node, other: Node) -> Call:
     """A map and one value a channel, in either order."""
     shapes = shape_of(x), shape_of(other)
     for maps, gates in ((x, other), (other, x)):
-        samples, channels, *sides = shape_of(maps)
-        if len(sides) == 2 and shape_of(gates) == (samples, channels, 1, 1):
+        shape = shape_of(maps)
+        if len(shape) == 4 and shape_of(gates) == (*shape[:2], 1, 1):
             return Call("gate_multiply" if function == "mul" else "gate_add", (maps, gates))
     raise UnsupportedCallError(
         f"{function} of {shapes[0]} and {shapes[1]} (it takes two maps of one shape, or a map"

@@ -24,11 +24,16 @@ from .sums import sum_so_far
 
 
 def forward(b: Builder, op: Op) -> None:
-    """The passes forward; what one normalization alone adds is made where it is added."""
+    """The passes forward.
+
+    A normalization with nothing fused behind it, which one other alone adds, makes no map: that
+    other op normalizes it as it adds it.
+    """
     statistics = whole(_statistics(b, op))
-    if op.output in b.residuals and b.has_one_reader(op.output):
+    bare = op.kind == "batch_norm"
+    if bare and op.output in b.residuals and b.has_one_reader(op.output):
         b.added_normalized[op.output] = op
-        b.home[op.output] = b.input_of(op)
+        b.put(op.output, b.input_of(op))
         return
     reads, params = [Use(b.input_of(op)), statistics], list(op.params[:2])
     for name in op.inputs[1:]:

@@ -1,6 +1,6 @@
 """Builder: collects the buffers and passes of a step while op definitions declare them."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -28,29 +28,30 @@ from .containers import Channels, Place, Ranges, gaps_between, places
 class Builder:
     """State of the expansion of a network into passes.
 
-    Each sample of the network is one of so many `bands` of a map's rows.
-    `home` maps each value to the buffer that holds it, `contributions` to the gradients that its
-    consumers have written so far, `holders` each gradient's buffer to how many values it is still a
-    contribution of, `param_grads` each parameter to those of its uses, `filled` each gradient that
-    is written range by range to the channels that are. `ranges` maps the names of ranges, which
-    stand for buffers until passes use them, to the buffer and the channels; `pitched` tells of each
-    kind of op what its passes take as ranges, `places` which values lie in a range of which others;
-    `copied` are the ranges that values were copied to.
-    `makers` are the ops that make each value, `readers` counts the ops that read it, `uses` those
-    that use each parameter. `rectified` are the values whose gradient counts only where they are
-    above zero, with the factor that it has there; `masked` are those of them whose reader writes
-    the gradient so. `cells` are the rectified values of whose gradient sums over cells of so many
-    rows and columns are wanted, and `cell_sums` the buffers where the reader that masks it left
-    them. `signs` are the buffers with those of maps, unless the step is `lean`. `normalized` are
-    the values that ops normalize by their own moments, `residuals` those that they add then;
-    `added_normalized` are the normalizations of residuals that are made only where they are added,
-    whose home is what they normalize, and `sums` are the gradients of weight and bias that were
-    found for these before their turn. `moments` are by buffer of moments the channels that it has
-    them of, `moment_cells` by map the cells whose moments its maker leaves. `partials` are the sums
-    that ops have left of parameters' gradients. `optimizer` updates the parameters `at_once` from
-    what makes their gradient; `takes` is the role of the passes that take other whole gradients, ""
-    where they are handed out; `waiting` are the parameters whose update waits for others to share a
-    launch. `added` are ops beside the network's.
+    Each sample of the network is one of so many `bands` of a map's rows. `home` maps each value to
+    the buffer that holds it, `contributions` to the gradients that its consumers have written so
+    far, `holders` each gradient's buffer to how many values it is still a contribution of,
+    `param_grads` each parameter to those of its uses, `filled` each gradient that is written range
+    by range to the channels that are. `ranges` maps the names of ranges, which stand for buffers
+    until passes use them, to the buffer and the channels; `pitched` tells of each kind of op what
+    its passes take as ranges, `places` which values lie in a range of which others; `copied` are
+    the ranges that values were copied to. `makers` are the ops that make each value, `readers_of`
+    lists the ops that read it, one entry for each input. `values_in` lists the values that lie in
+    each buffer, wholly or in a range. `uses` counts the ops that use each parameter. `rectified`
+    are the values whose gradient counts only where they are above zero, with the factor that it has
+    there; `masked` are those of them whose reader writes the gradient so. `cells` are the rectified
+    values of whose gradient sums over cells of so many rows and columns are wanted, and `cell_sums`
+    the buffers where the reader that masks it left them. `signs` are the buffers with those of
+    maps, unless the step is `lean`. `normalized` are the values that ops normalize by their own
+    moments, `residuals` those that they add then; `added_normalized` are the normalizations of
+    residuals that are made only where they are added, whose home is what they normalize, and `sums`
+    are the gradients of weight and bias that were found for these before their turn. `moments` are
+    by buffer of moments the channels that it has them of, `moment_cells` by map the cells whose
+    moments its maker leaves. `partials` are the sums that ops have left of parameters' gradients.
+    `optimizer` updates the parameters `at_once` from what makes their gradient; `takes` is the role
+    of the passes that take other whole gradients, "" where they are handed out; `waiting` are the
+    parameters whose update waits for others to share a launch. `added` are ops beside the
+    network's.
     """
 
     network: Network
@@ -89,7 +90,8 @@ class Builder:
     normalized: frozenset[str] = field(init=False)
     residuals: frozenset[str] = field(init=False)
     makers: dict[str, Op] = field(init=False)
-    readers: Counter[str] = field(init=False)
+    readers_of: dict[str, list[Op]] = field(default_factory=lambda: defaultdict(list))
+    values_in: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     uses: Counter[str] = field(init=False)
     at_once: frozenset[str] = field(init=False)
     direction: Direction = Direction.FORWARD
@@ -98,7 +100,9 @@ class Builder:
         ops = self.network.ops
         self.places = places(self.network, self.pitched)
         self.makers = {op.output: op for op in ops}
-        self.readers = Counter(name for op in ops for name in op.inputs)
+        for op in ops:
+            for name in op.inputs:
+                self.readers_of[name].append(op)
         self.normalized = frozenset(op.inputs[0] for op in ops if op.attrs.get("training"))
         self.residuals = frozenset(n for op in ops if "momentum" in op.attrs for n in op.inputs[1:])
         self.uses = Counter(name for op in ops for name in op.params)
@@ -250,12 +254,18 @@ class Builder:
         """What holds the value, made where there is none yet."""
         if value not in self.home:
             place = self.places.get(value)
-            self.home[value] = (
+            home = (
                 self.add_map(value, self.shape(value), most_rows=self._run_of_inputs(value))
                 if place is None
                 else self.add_range(self.home_of(place.container), place.channels)
             )
+            self.put(value, home)
         return self.home[value]
+
+    def put(self, value: str, buffer: str) -> None:
+        """Note that the value lies in the buffer or range of this name."""
+        self.home[value] = buffer
+        self.values_in[self.resolved(Use(buffer)).buffer].append(value)
 
     def _run_of_inputs(self, value: str) -> int | None:
         """Bands in a run of the largest map that a value is made of: its blocks can be as short."""
@@ -395,7 +405,7 @@ class Builder:
         return self.add_map(f"sums of {grad}", shape, Kind.GRAD, "float32", rows)
 
     def has_one_reader(self, value: str) -> bool:
-        return self.readers[value] == 1 and value not in self.network.outputs
+        return len(self.readers_of[value]) == 1 and value not in self.network.outputs
 
     @property
     def update_attrs(self) -> Mapping[str, Any]:

@@ -16,6 +16,7 @@ from ..graph import (
     Kind,
     Network,
     Op,
+    Use,
     Value,
     fuse,
 )
@@ -202,7 +203,7 @@ def _add_inputs(b: Builder, settings: Settings) -> dict[str, str]:
     for name in b.network.inputs:
         dtype = settings.losses[0].target_dtype if name == TARGET else b.dtype
         rows = _run_of_readers(b, name)
-        b.home[name] = b.add_map(name, b.shape(name), Kind.INPUT, dtype, rows)
+        b.put(name, b.add_map(name, b.shape(name), Kind.INPUT, dtype, rows))
     return {name: name for name in b.network.inputs}
 
 
@@ -231,32 +232,45 @@ def _forward(b: Builder) -> None:
 
 
 def _place_elementwise(b: Builder, op: Op) -> None:
-    """Give the op's output an input's bytes where nothing else reads them, else its own.
+    """Give the op's output the bytes of an input that nothing else reads, or else its own.
 
-    The first input's are not to take where the op's backward reads it.
+    Backward reads the first input of an op that saves its "input".
     """
-    first = int("input" in DEFINITIONS[op.kind].saves)
-    for name in op.inputs[first:] if op.output not in b.places else ():
-        if _may_overwrite(b, name):
-            b.home[op.output] = b.home[name]
+    saved = op.inputs[:1] if "input" in DEFINITIONS[op.kind].saves else ()
+    kept = {b.resolved(Use(b.home[name])).buffer for name in saved}
+    for name in op.inputs if op.output not in b.places else ():
+        buffer = b.resolved(Use(b.home[name])).buffer
+        if buffer not in kept and _may_overwrite(b, op, name):
+            b.values_in[buffer].clear()
+            b.put(op.output, b.home[name])
             return
     b.new_output(op)
 
 
-def _may_overwrite(b: Builder, name: str) -> bool:
-    if name not in b.makers or not b.has_one_reader(name) or name in b.added_normalized:
-        return False
-    maker = b.makers[name]
-    if maker.kind == "view":
-        return _may_overwrite(b, maker.inputs[0])
-    if name in b.places or _holds_others(b, maker):
-        return False
-    return "output" not in DEFINITIONS[maker.kind].saves
+def _may_overwrite(b: Builder, op: Op, name: str) -> bool:
+    """Whether the op may write over the bytes of the value `name`.
+
+    It may where these bytes are a whole buffer, and the op reads all values that lie there last,
+    forward and backward.
+    """
+    target = b.resolved(Use(b.home[name]))
+    values = b.values_in[target.buffer]
+    return target.channels is None and all(_reads_last(b, op, value) for value in values)
 
 
-def _holds_others(b: Builder, op: Op) -> bool:
-    """Whether other values lie in ranges of the op's output."""
-    return op.kind == "concat" and any(name in b.places for name in op.inputs)
+def _reads_last(b: Builder, op: Op, value: str) -> bool:
+    """Whether nothing but the op reads a value that lies in a buffer that the op reads.
+
+    The value may have been seen under other names by then: each of these lies in the buffer too.
+    """
+    if value not in b.makers or value in b.network.outputs:
+        return False
+    if b.resolved(Use(b.home[value])).channels is not None:
+        return False
+    if "output" in DEFINITIONS[b.makers[value].kind].saves:
+        return False
+    others = [reader for reader in b.readers_of[value] if reader.name != op.name]
+    return all(reader.kind == "view" for reader in others)
 
 
 def _backward(b: Builder, settings: Settings) -> None:

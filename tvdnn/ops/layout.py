@@ -7,7 +7,7 @@ from .definition import PITCHED, Launch, OpDef
 
 
 def view_forward(b: Builder, op: Op) -> None:
-    b.home[op.output] = b.input_of(op)
+    b.put(op.output, b.input_of(op))
     b.passes_masks(op)
 
 

@@ -67,7 +67,8 @@ def elements_forward(b: Builder, op: Op) -> None:
 
 
 def _add_total(b: Builder, op: Op, sums: str) -> None:
-    total = b.home[op.output] = b.add_whole(op.output, Kind.AUX, (2,))
+    total = b.add_whole(op.output, Kind.AUX, (2,))
+    b.put(op.output, total)
     reads = (Use(sums), *(whole(b.home[name]) for name in op.inputs[2:]))
     b.add_pass(op, "total", reads, (whole(total),), unit=b.batch, reduction=True)
 

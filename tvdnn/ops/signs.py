@@ -31,7 +31,9 @@ def other_term(b: Builder, value: str) -> tuple[Use, Use] | None:
     """
     maker, grads = b.makers.get(value), b.contributions.get(value, [])
     signs = None if maker is None else signs_of(b, maker)
-    if signs is None or len(grads) != 1 or b.readers[value] != 2 or value in b.network.outputs:
+    if signs is None or len(grads) != 1 or value in b.network.outputs:
+        return None
+    if len(b.readers_of[value]) != 2:
         return None
     (grad,) = grads
     alike = b.buffers[grad].shape == b.buffers[b.home[value]].shape == b.shape(value)
