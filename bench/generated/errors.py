@@ -82,7 +82,7 @@ class Rounded(TorchFunctionMode):
     def _noised(self, values: Tensor) -> Tensor:
         with torch._C.DisableTorchFunction():
             signs = torch.randint(0, 2, values.shape, generator=self.generator) * 2 - 1
-            return values * (1 + rule.NOISE * signs)
+            return values * (1 + rule.NOISE * signs.to(values.device))
 
 
 def _is_view(out: Tensor, args: Sequence[Any]) -> bool:
