@@ -46,6 +46,7 @@ from tvdnn.kernels import (
     pool_max_grad,
     prelu,
     reduce,
+    reduce_axes,
     remap,
     resize,
     sample_sums,
@@ -725,6 +726,19 @@ def _resize(o: Operands, *, gradient: bool) -> Launch:
     return Launch(lambda: launcher(read, written, **settings), (written,))
 
 
+def _reduce_axes(o: Operands, *, gradient: bool) -> Launch:
+    """Deviations of the channels of rows."""
+    samples, side, channels = o.size.samples, o.size.side, o.size.channels
+    settings = {"sizes": (side, side, channels), "reduced": (False, True, False)}
+    settings |= {"function": "std", "correction": 1.0}
+    x, y = o.maps(), o.random(samples, side * channels, dtype=BF16)
+    if gradient:
+        dx = o.like(x)
+        return Launch(lambda: reduce_axes.reduce_axes_grad(x, y, dx, **settings), (dx,))
+    result = o.like(y)
+    return Launch(lambda: reduce_axes.reduce_axes(x, result, **settings), (result,))
+
+
 def _remap(o: Operands, *, gradient: bool) -> Launch:
     """Maps reflected around themselves by a pixel, a part of whose channels is taken in turn."""
     samples, side, channels = o.size.samples, o.size.side, o.size.channels
@@ -893,6 +907,8 @@ LAUNCHES: dict[str, Make] = {
     "remap": partial(_remap, gradient=False),
     "remap_grad": partial(_remap, gradient=True),
     "copy_strided": _copy_strided,
+    "reduce_axes": partial(_reduce_axes, gradient=False),
+    "reduce_axes_grad": partial(_reduce_axes, gradient=True),
     "gate": _gate,
     "gate_grad": _gate_grad,
     "sum_slices": _sum_slices,

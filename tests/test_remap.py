@@ -70,6 +70,8 @@ WAYS: dict[str, Way] = {
     "windows": lambda x: x.view(-1, 6, 2, 3, 3, 2).permute(0, 2, 4, 1, 3, 5).flatten(1, 2),
     "counted otherwise": lambda x: x.reshape(len(x), 4, 9, 6) * 2,
     "no factors": lambda x: x.reshape(len(x), 8, 27).unflatten(1, (2, 4)),
+    "pooled permuted": lambda x: functional.max_pool2d(x.permute(0, 2, 3, 1), 2),
+    "sum of both orders": lambda x: x + x.transpose(1, 2),
     "channels last": lambda x: x.permute(0, 2, 3, 1)[..., 1:].contiguous().transpose(1, 2),
 }
 

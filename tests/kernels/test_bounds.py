@@ -31,6 +31,7 @@ from tvdnn.kernels import (
     pool_max,
     pool_max_grad,
     prelu,
+    reduce_axes,
     remap,
     resize,
     sample_sums,
@@ -119,6 +120,13 @@ def _remap(x: Tensor, output: Output) -> None:
     remap.remap(x, output(1, 8, 2, 21), axes=axes)
     remap.remap_grad(x.new_ones(1, 8, 2, 21), output(*SHAPE), axes=axes)
     strided.copy_strided(x.transpose(1, 3), output(1, 19, 7, 5))
+
+
+def _reduce_axes(x: Tensor, output: Output) -> None:
+    settings = {"sizes": (5, 7, 19), "reduced": (True, False, True), "function": "var"}
+    y = output(1, 7)
+    reduce_axes.reduce_axes(x, y, **settings)
+    reduce_axes.reduce_axes_grad(x, y, output(*SHAPE), **settings)
 
 
 def _max_pool(x: Tensor, output: Output) -> None:
@@ -245,6 +253,7 @@ def _optim(x: Tensor, output: Output) -> None:
         _softmax,
         _resize,
         _remap,
+        _reduce_axes,
         _dropout,
         _max_pool,
         _avg_pool,

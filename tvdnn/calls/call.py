@@ -14,7 +14,9 @@ Ints = int | list[int] | tuple[int, ...]
 Shape = tuple[int, ...]
 ARITHMETIC = ("add", "add_multiple", "affine", "multiply")
 ELEMENTWISE = frozenset({"relu", *ACTIVATIONS, *UNARY, *ARITHMETIC, "dropout", "view"})
-ANY_DIMENSIONS = frozenset({"remap", "rearrange", "join", "view"})  # which take any number
+ANY_DIMENSIONS = frozenset(
+    {"remap", "rearrange", "join", "view", "reduce_axes", "expand", "softmax", "log_softmax"}
+)
 OF_PIXELS = ("view", "flatten", "adaptive_avg_pool2d")  # maps whose pixels are counted as one axis
 
 
@@ -84,7 +86,7 @@ def call_behind(node: Source) -> Call | None:
 
 def result_axes(name: str, call: Call, out: Shape) -> Shape:
     """Of each dimension of a call's result, the axis where that is stored."""
-    if any(len(shape_of(x)) == 3 and not _takes_rows(call, x) for x in call.inputs):
+    if any(len(shape_of(x)) == 3 for x in call.inputs) and not _takes_rows(call):
         raise UnsupportedCallError(f"{name} of 3 dimensions (it takes maps [N, C, H, W])")
     if call.axes is not None:
         return call.axes
@@ -96,14 +98,9 @@ def result_axes(name: str, call: Call, out: Shape) -> Shape:
     return channels_last_axes(len(out))
 
 
-def _takes_rows(call: Call, x: Source) -> bool:
+def _takes_rows(call: Call) -> bool:
     """Whether a call takes three dimensions: the pixels of a map, or what opaque ops make."""
-    maker = call_of(x)
-    if maker is None or call.kind in ANY_DIMENSIONS:  # what has no call is refused itself
-        return True
-    if maker.kind == "view":
-        return call.kind in (*OF_PIXELS, "opaque")
-    return maker.kind != "narrow" and call.kind in (*ELEMENTWISE, "opaque")
+    return call.kind in (*ANY_DIMENSIONS, *ELEMENTWISE, *OF_PIXELS, "opaque")
 
 
 def pair(value: Ints) -> tuple[int, int]:

@@ -13,11 +13,12 @@ from ..graph.network import channels_last_axes
 from ..kernels.remap import Axis
 from .call import Call, Inner, Shape, Source, UnsupportedCallError, axes_of, call_of, shape_of
 from .layout import PLANE, in_order, reshape
+from .reduce_axes import one_of_several
 from .remap import Taken, remapped
 
 
-def cat(out: Shape, tensors: Sequence[Source], dim: int = 0) -> Call:
-    dim %= len(out)
+def cat(out: Shape, tensors: Sequence[Source] | Node, dim: int = 0) -> Call:
+    dim, tensors = dim % len(out), _parts(tensors)
     if len(tensors) == 1:
         return Call("view", tuple(tensors))
     if dim == 0:
@@ -29,15 +30,27 @@ def cat(out: Shape, tensors: Sequence[Source], dim: int = 0) -> Call:
     return _joined(out, [in_order(x, axes) for x in tensors], dim, axes)
 
 
-def stack(out: Shape, tensors: Sequence[Source], dim: int = 0) -> Call:
+def stack(out: Shape, tensors: Sequence[Source] | Node, dim: int = 0) -> Call:
     """Maps side by side in a new dimension, which is stored as the first behind the batch."""
-    dim %= len(out)
+    dim, tensors = dim % len(out), _parts(tensors)
     if dim == 0:
         raise UnsupportedCallError(f"stack of {shape_of(tensors[0])} along the batch")
     axes = axes_of(tensors[0])
     outer = [axis + 1 if axis else 0 for axis in axes]
     outer.insert(dim, 1)
     return _joined(out, [in_order(x, axes) for x in tensors], dim, tuple(outer))
+
+
+def _parts(tensors: Sequence[Source] | Node) -> Sequence[Source]:
+    """Tensors given one by one, or all those that one call yields."""
+    if not isinstance(tensors, Node):
+        return tensors
+    found: list[Source] = []
+    for index, part in enumerate(tensors.meta["value"]):
+        call = _part_of_split(tuple(part.shape), tensors, index)
+        assert call.axes is not None
+        found.append(Inner(call, tuple(part.shape), call.axes))
+    return found
 
 
 def _joined(out: Shape, tensors: Sequence[Source], dim: int, axes: Shape) -> Call:
@@ -70,7 +83,7 @@ def select(out: Shape, x: Source, dim: int, index: int) -> Call:
 def getitem(out: Shape, x: Node, index: Any) -> Call:
     """Slices and numbers of a map, or a part that split, chunk or unbind makes."""
     if isinstance(x.meta["value"], (tuple, list)):
-        return _part_of_split(x, index)
+        return _part_of_split(out, x, index)
     source = shape_of(x)
     taken = _taken(source, index)
     numbers = {dim for dim, each in taken.items() if isinstance(each, int)}
@@ -135,9 +148,19 @@ def _adds_dimensions(index: Any) -> bool:
     return any(each is None for each in _as_tuple(index))
 
 
-def _part_of_split(x: Node, index: int) -> Call:
-    """One of the parts that split, chunk or unbind makes."""
+def attribute(out: Shape, x: Node, name: str) -> Call:
+    """`values` of what max or min along a dimension yields."""
+    if name != "values" or not isinstance(x.meta["value"], tuple):
+        raise UnsupportedCallError(name)
+    return _part_of_split(out, x, 0)
+
+
+def _part_of_split(out: Shape, x: Node, index: int) -> Call:
+    """One of the parts that split, chunk or unbind makes, or of the results of a reduction."""
     parts = x.meta["value"]
+    function = getattr(x.target, "__name__", x.target)
+    if function in ("max", "min", "var_mean", "std_mean"):
+        return one_of_several(str(function), out, x, index)
     (source,) = x.all_input_nodes
     shape, number = shape_of(source), index % len(parts)
     dim = _split_dimension(x) % len(shape)

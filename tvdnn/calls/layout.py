@@ -1,13 +1,14 @@
 """Calls that give maps another shape or another order of dimensions or channels."""
 
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Collection, Sequence
+from itertools import groupby, pairwise
 from math import prod
 from typing import Any, NamedTuple
 
 from torch.fx import Node
 
 from ..graph.network import channels_last_axes
+from ..kernels.reduce_axes import MOST_GROUPS
 from ..kernels.strided import MOST_DIMENSIONS
 from .call import (
     Call,
@@ -219,3 +220,32 @@ def _reordered(x: Source, order: Sequence[int]) -> Call:
     if order[0] != 0:
         raise UnsupportedCallError("permute of the batch (it must stay the first dimension)")
     return Call("view", (x,), axes=tuple(axes_of(x)[dim] for dim in order))
+
+
+def without(axes: Shape, dims: Collection[int]) -> Shape:
+    """The axes of the other dimensions, counted anew."""
+    left = [axis for dim, axis in enumerate(axes) if dim not in dims]
+    return tuple(sorted(left).index(axis) for axis in left)
+
+
+def kept_first(axes: Shape, dims: Collection[int]) -> Shape:
+    """The axes of an order in which some dimensions are stored behind all others."""
+    stored = sorted(range(len(axes)), key=lambda dim: (dim in dims, axes[dim]))
+    return tuple(stored.index(dim) for dim in range(len(axes)))
+
+
+def groups_of(shape: Shape, axes: Shape, dims: Collection[int]) -> dict[str, Any] | None:
+    """Sizes of neighbouring axes that are all in `dims`, or none of them; None of too many."""
+    stored = [(shape[axes.index(axis)], axes.index(axis) in dims) for axis in range(1, len(axes))]
+    groups = [
+        (prod(size for size, _ in group), flag)
+        for flag, group in groupby(
+            (each for each in stored if each[0] > 1), key=lambda each: each[1]
+        )
+    ]
+    if not any(flag for _, flag in groups):
+        groups.append((1, True))
+    if max(sum(flag is kind for _, flag in groups) for kind in (False, True)) > MOST_GROUPS:
+        return None
+    sizes, reduced = zip(*groups, strict=True)
+    return {"sizes": sizes, "reduced": reduced}

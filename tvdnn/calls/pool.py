@@ -1,11 +1,10 @@
-"""Calls of max, average and adaptive average pooling, and of means over pixels."""
+"""Calls of max, average and adaptive average pooling."""
 
 from typing import Any
 
 from torch.fx import Node
 
-from ..graph.network import channels_last_axes
-from .call import Call, Ints, Shape, UnsupportedCallError, axes_of, pair, shape_of
+from .call import Call, Ints, Shape, pair, shape_of
 
 
 def max_pool2d(
@@ -41,16 +40,6 @@ def avg_pool2d(
 
 def adaptive_avg_pool2d(out: Shape, x: Node, output_size: Any) -> Call:
     return Call("view" if out == shape_of(x) else "adaptive_avg_pool2d", (x,))
-
-
-def mean(out: Shape, x: Node, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Call:
-    dims = () if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
-    axes = axes_of(x)
-    pixels = sorted(axes[each] for each in dims)
-    plain = not keepdim or axes == channels_last_axes(len(axes))
-    if pixels != [*range(1, len(axes) - 1)] or not pixels or not plain or dtype is not None:
-        raise UnsupportedCallError(f"mean of {shape_of(x)} over {dim} (it takes all pixels)")
-    return Call("adaptive_avg_pool2d", (x,), axes=channels_last_axes(len(out)))
 
 
 def window(kernel_size: Ints, stride: Ints | None, padding: Ints) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..kernels.remap import Axis
 from .call import Call, Inner, Shape, Source, UnsupportedCallError, axes_of, call_behind, shape_of
+from .layout import groups_of, without
 
 AXES = 3  # along which the kernels compute indices
 MODES = ("constant", "reflect", "replicate", "circular")
@@ -54,12 +55,6 @@ def remapped(
         "fill": float(fill),
     }
     return Call("remap", (x,), (), attrs, result_axes)
-
-
-def without(axes: Shape, dims: Collection[int]) -> Shape:
-    """The axes of the other dimensions, counted anew."""
-    left = [axis for dim, axis in enumerate(axes) if dim not in dims]
-    return tuple(sorted(left).index(axis) for axis in left)
 
 
 Group = tuple[int, int, Taken | None]
@@ -156,7 +151,12 @@ def repeat(out: Shape, x: Source, *sizes: Any, **named: Any) -> Call:
     if len(out) != len(shape):
         raise UnsupportedCallError(f"repeat of {shape} to {out} (it takes as many dimensions)")
     circular = {dim: Taken(Axis(mode="circular"), size) for dim, size in enumerate(out)}
-    return remapped("repeat", x, _but_whole(circular, shape))
+    taken = _but_whole(circular, shape)
+    if taken and 0 not in taken and all(shape[dim] == 1 for dim in taken):
+        layout = groups_of(out, axes_of(x), taken)
+        if layout is not None:
+            return Call("expand", (x,), (), layout, axes_of(x))
+    return remapped("repeat", x, taken)
 
 
 def _integers(given: Sequence[Any], named: Mapping[str, Any]) -> list[int]:

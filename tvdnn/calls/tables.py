@@ -22,7 +22,7 @@ from .activation import (
 from .arithmetic import add, div, mul, neg, sub
 from .batch_norm import batch_norm, counted_batch_norm
 from .call import Call
-from .concat import cat, getitem, narrow, select, split, stack, unbind
+from .concat import attribute, cat, getitem, narrow, select, split, stack, unbind
 from .conv import conv2d
 from .conv_transpose import conv_transpose2d
 from .dropout import dropout, dropout2d, stochastic_depth, torch_stochastic_depth
@@ -40,7 +40,8 @@ from .layout import (
 )
 from .linear import linear
 from .norm import local_response_norm
-from .pool import adaptive_avg_pool2d, avg_pool2d, max_pool2d, mean
+from .pool import adaptive_avg_pool2d, avg_pool2d, max_pool2d
+from .reduce_axes import amax, amin, extreme, mean, norm, std, sum_, var, var_mean, vector_norm
 from .remap import flip, pad, repeat, roll
 from .resize import interpolate
 from .softmax import log_softmax, softmax
@@ -188,7 +189,19 @@ FUNCTIONS: Mapping[Any, Callable[..., Call | None]] = {
     functional.group_norm: group_norm,
     torch.group_norm: group_norm,
     functional.instance_norm: instance_norm,
+    torch.sum: sum_,
     torch.mean: mean,
+    torch.amax: amax,
+    torch.amin: amin,
+    torch.max: extreme,
+    torch.min: extreme,
+    torch.var: var,
+    torch.std: std,
+    torch.var_mean: var_mean,
+    torch.std_mean: var_mean,
+    torch.norm: norm,
+    torch.linalg.vector_norm: vector_norm,
+    getattr: attribute,
     functional.softmax: softmax,
     torch.softmax: softmax,
     functional.log_softmax: log_softmax,
@@ -268,7 +281,15 @@ METHODS: Mapping[str, Callable[..., Call | None]] = {
     "unflatten": reshape,
     "view_as": reshape,
     "reshape_as": reshape,
+    "sum": sum_,
     "mean": mean,
+    "amax": amax,
+    "amin": amin,
+    "max": extreme,
+    "min": extreme,
+    "var": var,
+    "std": std,
+    "norm": norm,
     "softmax": softmax,
     "log_softmax": log_softmax,
     "copy_": copy_,
@@ -290,9 +311,10 @@ SUPPORTED = (
     " Threshold, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, BatchNorm1d, BatchNorm2d,"
     " Dropout, Dropout2d, StochasticDepth, Upsample, ChannelShuffle, LocalResponseNorm, LayerNorm,"
     " GroupNorm, InstanceNorm1d, InstanceNorm2d, Flatten, Identity and Sequential, their functional"
-    " forms, view, reshape, contiguous, permute and transpose, Softmax and LogSoftmax, mean of"
-    " pixels, squeeze and unsqueeze, clamp, abs, exp, log, sqrt, rsqrt, square, reciprocal and pow"
-    " by a number, sums and products of maps, numbers, parameters of channels and"
-    " [N, C, 1, 1], cat, stack, split, chunk, unbind, narrow, slices, pads, roll, flip, repeat and"
+    " forms, view, reshape, contiguous, permute and transpose, Softmax and LogSoftmax, sum,"
+    " mean, amax, amin, max, min, var, std and norm over any dimensions but the batch, squeeze and"
+    " unsqueeze, clamp, abs, exp, log, sqrt, rsqrt, square, reciprocal and pow by a number, sums"
+    " and products of maps, numbers, parameters of channels and [N, C, 1, 1], cat,"
+    " stack, split, chunk, unbind, narrow, slices, pads, roll, flip, repeat and"
     " expand along any dimension but the batch, PixelShuffle and PixelUnshuffle"
 )

@@ -2,15 +2,20 @@
 
 import operator
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from .call import Call, Inner, UnsupportedCallError
+from ..graph.network import channels_last_axes
+from .call import ELEMENTWISE, Call, Inner, UnsupportedCallError, axes_of, shape_of
 from .concat import split, unbind
+from .layout import in_order
+from .reduce_axes import extreme, var_mean
 from .tables import FUNCTIONS, METHODS
 
+SEVERAL = (split, unbind, var_mean, extreme)  # translators of calls that yield several maps
 UNNAMED = "tensor "  # before the id of a tensor that is no parameter or buffer of the network
 REARRANGING = (
     *("squeeze_", "unsqueeze_", "transpose_", "t_", "swapaxes_", "swapdims_"),
@@ -32,7 +37,17 @@ def translated(node: fx.Node, translator: Callable[..., Call | None]) -> Call | 
         return None
     for each in _nested(call):
         _check_sources(name, each)
-    return call
+    return _in_order(call)
+
+
+def _in_order(call: Call) -> Call:
+    """The call with maps in the order that it takes: channels last, or all in one order."""
+    orders = {axes_of(x) for x in call.inputs}
+    if call.axes is not None or (call.kind in ELEMENTWISE and len(orders) == 1):
+        return call
+    return replace(
+        call, inputs=tuple(in_order(x, channels_last_axes(len(shape_of(x)))) for x in call.inputs)
+    )
 
 
 def _nested(call: Call) -> Iterator[Call]:
@@ -93,7 +108,7 @@ def takes_apart(node: fx.Node) -> bool:
 
 def _is_split(node: fx.Node) -> bool:
     """Whether a node yields the parts of a map."""
-    return translator_of(node) in (split, unbind) and node.meta["refusal"] is None
+    return translator_of(node) in SEVERAL and node.meta["refusal"] is None
 
 
 def cuts_gradient(node: fx.Node) -> bool:

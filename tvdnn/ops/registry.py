@@ -30,6 +30,7 @@ from .optim import PARAMETER
 from .pool import ADAPTIVE_AVG_POOL2D, AVG_POOL2D, MAX_POOL2D, MAX_POOL2D_CODES
 from .prelu import PRELU
 from .rearrange import JOIN, REARRANGE
+from .reduce_axes import EXPAND, REDUCE_AXES
 from .remap import REMAP
 from .resize import RESIZE
 from .softmax import SOFTMAXES
@@ -69,6 +70,8 @@ _TRACED = (
     REMAP,
     REARRANGE,
     JOIN,
+    REDUCE_AXES,
+    EXPAND,
     CONCAT,
     NARROW,
 )

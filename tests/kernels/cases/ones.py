@@ -26,6 +26,7 @@ from tvdnn.kernels import (
     pool_max,
     pool_max_grad,
     prelu,
+    reduce_axes,
     remap,
     resize,
     softmax,
@@ -81,6 +82,9 @@ def _maps() -> None:
     strided.copy_strided(x, x)
     prelu.prelu(x[0], x[0, 0, 0], x[0])
     prelu.prelu_grad(x[0], x[0], x[0, 0, 0], x[0], x)
+    settings = {"sizes": (1,), "reduced": (True,), "function": "std"}
+    reduce_axes.reduce_axes(x[0, 0], x[0, 0], **settings)
+    reduce_axes.reduce_axes_grad(x[0, 0], x[0, 0], x[0, 0], **settings)
     gate.gate(x[0], x[0, 0], x[0])
     gate.gate_grad(x[0], x[0, 0], x[0], x[0], x[0])
     gate.sum_slices(x[0], x[0, 0])
