@@ -6,13 +6,22 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
-from . import layers, motifs, pointwise, views
+from . import broadcast, layers, motifs, pointwise, rearrange, reduce, unary, views
 from .kinds import KINDS, Kind
 from .program import Program, used_values
 from .source import Drawn, Seeded, Source, chance, choice, weighted
 from .writer import TORCH_FAILURES, RejectedError, Writer
 
-MODULES = (layers, motifs, pointwise, views)  # whose kinds are registered
+MODULES = (
+    broadcast,
+    layers,
+    motifs,
+    pointwise,
+    rearrange,
+    reduce,
+    unary,
+    views,
+)  # whose kinds are registered
 SIDES = (6, 8, 5, 4, 7, 3, 10, 13, 12, 2, 1, 9)
 TRIES = 4  # draws of one statement before the network goes on without
 POLICIES = ("vdnn-all", "vdnn-conv", "tvdnn-heuristic", "vdnn-dyn", "auto")
