@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -113,6 +114,8 @@ def _forked(work: Work, seeds: Sequence[int]) -> int:
         for seed in seeds:
             _run_seed(work, seed)
         status = 0
+    except BaseException:
+        traceback.print_exc()
     finally:
         sys.stdout.flush()
         os._exit(status)

@@ -210,7 +210,9 @@ class _Ours:
         }
         if setup.device != "cpu":
             options["costs"] = Roofline(hardware("H200"), setup.dtype)
-        inputs = tuple(x.to(setup.device) for x in reference.data.inputs[0])
+        inputs = tuple(x.to(setup.device, copy=True) for x in reference.data.inputs[0])
+        for name, x in zip(case.shapes, inputs, strict=True):
+            x.requires_grad_(name in case.grads)
         if "trainer" in case.settings:
             self.trainer = self._make_trainer(reference, options)
             self.initial = copy.deepcopy(self.trainer.state_dict())

@@ -74,7 +74,7 @@ def loop(
             optimizer.step()
     seen |= {f"parameter {name}": _kept(param) for name, param in net.named_parameters()}
     if case.settings.get("evaluates"):
-        seen |= _evaluated(net, [x.to(device, dtype) for x in data.inputs[-1]])
+        seen |= _evaluated(net, [x.to(device, dtype, copy=True) for x in data.inputs[-1]])
     return seen
 
 
@@ -99,7 +99,7 @@ def trainer_steps(trainer: tvdnn.Trainer, case: Case, data: Data) -> Seen:
     for step in range(STEPS):
         (x,) = data.inputs[step]
         y = data.target(loss_of(case, shape), step, shape)
-        loss = trainer.step(x.to(device), y.to(device), accumulate=accumulate)
+        loss = trainer.step(x.to(device, copy=True), y.to(device), accumulate=accumulate)
         seen[f"step {step + 1} loss"] = _kept(loss)
         seen |= _buffers(net, step)
         named = net.named_parameters()
@@ -146,7 +146,8 @@ class _Loop:
         parts = self.case.settings["trainer"].get("accumulate", 1)
         total = torch.zeros((), dtype=torch.float64)
         for part, target in zip(x.chunk(parts), y.chunk(parts), strict=True):
-            loss = self._loss(part.to(self.device, self.dtype), target) / parts
+            x_part = part.to(self.device, self.dtype, copy=True)
+            loss = self._loss(x_part, target) / parts
             loss.backward()
             total += loss.detach().double().cpu()
         return total
@@ -165,7 +166,7 @@ def output_shape(case: Case, data: Data) -> tuple[int, ...]:
     """The shape of the network's first output."""
     net = torch_net(case, data, ("cpu", torch.float32))
     with torch.no_grad():
-        found = net(*data.inputs[0])
+        found = net(*(x.clone() for x in data.inputs[0]))
     return tuple((found if isinstance(found, Tensor) else found[0]).shape)
 
 

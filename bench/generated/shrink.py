@@ -162,6 +162,8 @@ def _but_operands(template: str, text: Callable[[str], str]) -> str:
 def _shapes(program: Program) -> dict[str, tuple[int, ...]]:
     """The shapes of all values, by torch."""
     names = [name for line in program.lines for name in line.targets]
+    if not names:
+        return {}
     namespace: dict[str, object] = {}
     everything = replace(program, outputs=tuple(names), form="tuple")
     exec(everything.printed(), namespace)
