@@ -49,6 +49,8 @@ def draw_program(source: Source, kinds: Iterable[str] = ()) -> Program:
         allowed = [KINDS[name] for name in kinds] or [k for k in KINDS.values() if not k.planned]
         for _ in range(source.integer(2, 12)):
             _grow(w, allowed)
+        if not chance(source, 5):
+            _train_something(w)
         if trains and (program := _trainer_program(w, batch)) is not None:
             return program
         return _module_program(w)
@@ -85,6 +87,19 @@ def _grow(w: Writer, kinds: list[Kind]) -> None:
             return
         except RejectedError:
             w.back(mark)
+
+
+def _train_something(w: Writer) -> None:
+    """Ends the network with a layer where its last value depends on no parameter."""
+    last = _ends(w)[0]
+    layers = {"map": ("conv2d", "conv2d_depthwise", "batch_norm"), "row": ("linear",)}
+    if w.kind(last) not in layers or _is_trained(w, last):
+        return
+    mark = w.mark()
+    try:
+        KINDS[choice(w.source, layers[w.kind(last)])].draw(w, last)
+    except RejectedError:
+        w.back(mark)
 
 
 def _is_trained(w: Writer, output: str) -> bool:
