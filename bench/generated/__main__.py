@@ -114,7 +114,7 @@ def _forked(work: Work, seeds: Sequence[int]) -> int:
         for seed in seeds:
             _run_seed(work, seed)
         status = 0
-    except BaseException:
+    except BaseException:  # noqa: BLE001 (a child says why it ends)
         traceback.print_exc()
     finally:
         sys.stdout.flush()

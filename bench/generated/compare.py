@@ -38,6 +38,8 @@ from .runs import (
 RIGHT, WRONG, REFUSED, FAILED, TORCH = "right", "wrong", "refused", "failed", "torch fails"
 TORCH_TYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
 REFUSALS = (UnsupportedOpError, InputError)
+# A refusal that passes on an exception of another kind, as "Net: KeyError: 'x' at file:line".
+FOREIGN = re.compile(r": ([A-Z]\w*(?:Error|Exception): .*?)(?: at \S+:\d+)?$", re.MULTILINE)
 ROOT = Path(tvdnn.__file__).parent.parent
 
 
@@ -85,7 +87,8 @@ def compare(case: Case, setup: Setup = Setup()) -> Outcome:
     try:
         return _compared(case, setup, references)
     except REFUSALS as error:
-        return Outcome(REFUSED, str(error))
+        foreign = FOREIGN.search(str(error))
+        return Outcome(FAILED, foreign[1]) if foreign else Outcome(REFUSED, str(error))
     except Exception as error:  # noqa: BLE001
         trace = traceback.format_exc()
         return Outcome(FAILED, f"{type(error).__name__} at {_place(error)}", (trace,))
