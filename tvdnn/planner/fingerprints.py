@@ -48,8 +48,11 @@ class Fingerprints:
         self.widths = {
             name: (*value.shape, 1)[-1 - bool(value.shape)] for name, value in values.items()
         }
+        self._detached = traced.detached
         self.makers = {op.output: op for op in self.ops.values()}
-        self.given = frozenset(traced.outputs) if graph.cut < len(graph.passes) else frozenset()
+        wanted = _wanted(graph)
+        autograd = graph.cut < len(graph.passes)
+        self.given = wanted.intersection(traced.outputs if autograd else ())
         self._readers: dict[str, list[tuple[Op, int]]] = {}
         self._values: dict[str, Prints] = {}
         self._grads: dict[tuple[str, int], Prints] = {}
@@ -59,10 +62,10 @@ class Fingerprints:
                 self._readers.setdefault(name, []).append((op, place))
         self._live = set(self.given)  # values with a gradient, though it may be zero
         for op in reversed(self.ops.values()):
-            if op.output in self._live:
-                self._live.update(op.inputs)
-            elif op.name in self.losses:
-                self._live.add(op.inputs[0])
+            if op.name in self.losses:
+                self._live |= wanted.intersection(op.inputs[:1])
+            elif op.output in self._live and op.output not in traced.detached:
+                self._live |= wanted.intersection(op.inputs)
             self.grad(op.output, self.widths[op.output])
 
     def value(self, name: str) -> Prints:
@@ -117,7 +120,7 @@ class Fingerprints:
         """What an op contributes to the gradient of its input at `place`; zeros for nothing."""
         if op.name in self.losses:
             return zeros(width) if place else self.own_term(op, width)
-        if op.output not in self._live:
+        if op.output not in self._live or op.output in self._detached:
             return zeros(width)
         output = self.grad(op.output, self.widths[op.output])
         own_width = self.widths[op.inputs[place]] == width
@@ -169,6 +172,16 @@ class Fingerprints:
         makers = (self.makers.get(name) for name in last.inputs if most > 1)
         paths = (self._path(first, maker, most - 1) for maker in makers if maker is not None)
         return next(((*path, last) for path in paths if path is not None), None)
+
+
+def _wanted(graph: Graph) -> frozenset[str]:
+    """Values with a parameter to train, or an input whose gradient is handed out, upstream."""
+    traced, found = graph.traced, set(graph.input_grads)
+    for op in traced.ops:
+        trains = any(name and traced.params[name].requires_grad for name in op.params)
+        if op.output not in traced.detached and (trains or not found.isdisjoint(op.inputs)):
+            found.add(op.output)
+    return frozenset(found)
 
 
 def hands_on(op: Op, place: int) -> bool:
