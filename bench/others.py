@@ -99,7 +99,9 @@ def main() -> None:
         rows.append(row)
         ratio = "" if row.median_ratio is None else f" x{row.median_ratio:.2f}"
         print(f"{row.outcome:8s} {row.dtype} {row.name}@{row.side}{ratio} {row.why}", flush=True)
-        _write(options.output, rows, len(jobs))
+        _write(options.output, rows, len(jobs), {})
+    about = software() if _is_cpu() else environment()  # last: CUDA starts, and forks end
+    _write(options.output, rows, len(jobs), about)
     print(dict(Counter(row.outcome for row in rows)), f"of {len(jobs)}", flush=True)
 
 
@@ -118,7 +120,7 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _write(path: Path, rows: Sequence[Row], jobs: int) -> None:
+def _write(path: Path, rows: Sequence[Row], jobs: int, about: Mapping[str, str]) -> None:
     ratios = {
         dtype: median(found)
         for dtype in TYPES
@@ -127,7 +129,7 @@ def _write(path: Path, rows: Sequence[Row], jobs: int) -> None:
     document = {
         "title": "Networks of torchvision and timm beside torch in float64",
         "note": "Right or wrong by the rule of bench/generated/rule.py; weights are random.",
-        "environment": software() if _is_cpu() else environment(),
+        "environment": about,
         "counts": dict(Counter(row.outcome for row in rows)),
         "jobs": jobs,
         "median_ratio": ratios,
