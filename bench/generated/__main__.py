@@ -33,6 +33,7 @@ from .shrink import shrunk
 
 BLOCK = 20  # seeds of a child
 LIMIT_S = 120  # of a network
+KEPT_ALIKE = 3  # networks that fail in the same way are kept up to so many
 DIED = "the process died"
 
 
@@ -126,9 +127,15 @@ def _run_seed(work: Work, seed: int) -> None:
     program = drawn_from_seed(seed, work.kinds)
     outcome = _compared(program, work.setup)
     seconds = time.monotonic() - begin
-    if outcome.is_fault:
+    row = row_of(seed, outcome, seconds)
+    if outcome.is_fault and _alike(work, row) < KEPT_ALIKE:
         _keep(work, seed, program, outcome)
-    _append(work.output, row_of(seed, outcome, seconds))
+    _append(work.output, row)
+
+
+def _alike(work: Work, row: Row) -> int:
+    """How many networks failed in the same way before."""
+    return sum((each.kind, each.why) == (row.kind, row.why) for each in rows_in(work.output))
 
 
 def _compared(program: Program, setup: Setup) -> Outcome:

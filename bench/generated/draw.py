@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from . import broadcast, layers, motifs, pointwise, rearrange, reduce, unary, views
 from .kinds import KINDS, Kind
-from .program import Program, used_values
+from .program import INPUTS, Program, used_values
 from .source import Drawn, Seeded, Source, chance, choice, weighted
 from .writer import TORCH_FAILURES, RejectedError, Writer
 
@@ -149,7 +149,7 @@ def _ends(w: Writer) -> list[str]:
     first = next((name for name in last if name in names), names[0])
     rest = [name for name in names if name != first]
     unread = [name for name in rest if name not in read]
-    inner = [name for name in rest if name in read and name not in "xyzuw"]
+    inner = [name for name in rest if name in read and name not in INPUTS]
     return [first, *unread, *(inner if chance(w.source, 20) else [])]
 
 

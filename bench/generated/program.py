@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 """
 INDENT = " " * 4
+INPUTS = "xyzuw"  # their names
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,13 +22,13 @@ REDUCTIONS = (
 )
 
 
-@kind(5, planned=True)
+@kind(5)
 def reduction(w: Writer, x: str) -> str:
     text = choice(w.source, REDUCTIONS) % choice(w.source, DIMS)
     return _finite_slope(w, x, text)
 
 
-@kind(2, planned=True)
+@kind(2)
 def reduction_of_channels(w: Writer, x: str) -> str:
     """What spatial attention reads: the mean and the largest of the channels."""
     mean = w.line("{0}.mean(1, keepdim=True)", x)
@@ -36,13 +36,13 @@ def reduction_of_channels(w: Writer, x: str) -> str:
     return w.line("torch.cat([{0}, {1}], 1)", mean, most)
 
 
-@kind(2, planned=True)
+@kind(2)
 def sum_of_pixels(w: Writer, x: str) -> str:
     texts = ("{0}.sum((2, 3))", "{0}.sum(dim=[2, 3])", "{0}.amax((2, 3))", "{0}.flatten(2).mean(2)")
     return w.line(choice(w.source, texts), x)
 
 
-@kind(2, planned=True)
+@kind(2)
 def reduction_of_rows(w: Writer, x: str) -> str:
     if w.kind(x) != "map":
         raise RejectedError("a row")
@@ -50,14 +50,14 @@ def reduction_of_rows(w: Writer, x: str) -> str:
     return w.line(choice(w.source, texts), x)
 
 
-@kind(2, planned=True)
+@kind(2)
 def softmax_of_any_dimension(w: Writer, x: str) -> str:
     dim = choice(w.source, (2, 3, -1, 1, -2))
     text = choice(w.source, ("F.softmax({0}, %d)", "torch.log_softmax({0}, dim=%d)")) % dim
     return w.line(text, x)
 
 
-@kind(2, planned=True)
+@kind(2)
 def softmax_of_pixels(w: Writer, x: str) -> str:
     n, c, height, width = w.shape(x)
     flat = w.line("{0}.flatten(2)", x)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from .program import Line, Program, used_members, used_values
+from .program import INPUTS, Input, Line, Program, used_members, used_values
 
 Fails = Callable[[Program], bool]
 NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
@@ -17,7 +17,7 @@ LEAST = 2  # numbers are made smaller down to 1 where they are at least this
 def shrunk(program: Program, fails: Fails, *, seconds: float) -> Program:
     """A smaller program that fails too: statements, settings and sizes are taken away in turn."""
     end = time.monotonic() + seconds
-    steps = (_cuts, _without_lines, _without_parts, _smaller_numbers)
+    steps = (_cuts, _starts, _without_lines, _without_parts, _smaller_numbers)
     progress = True
     while progress and time.monotonic() < end:
         progress = False
@@ -60,6 +60,22 @@ def _cuts(program: Program) -> Iterator[Program]:
         if line.targets and not program.settings.get("trainer"):
             kept = program.lines[: number + 1]
             yield tidied(replace(program, lines=kept, outputs=line.targets[:1], form="one"))
+
+
+def _starts(program: Program) -> Iterator[Program]:
+    """A value given as an input, in place of the statement that makes it."""
+    shapes = _shapes(program)
+    free = [name for name in INPUTS if name not in {each.name for each in program.inputs}]
+    for number, line in reversed(list(enumerate(program.lines))):
+        if len(line.targets) != 1 or not free:
+            continue
+        (target,) = line.targets
+        rest = (*program.lines[:number], *program.lines[number + 1 :])
+        given = Input(free[0], shapes[target], grad="trainer" not in program.settings)
+        renamed = _renamed(replace(program, lines=rest), target, given.name)
+        least = tidied(replace(renamed, inputs=(*program.inputs, given)))
+        if "trainer" not in program.settings or len(least.inputs) == 1:
+            yield least
 
 
 def _without_lines(program: Program) -> Iterator[Program]:

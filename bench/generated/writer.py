@@ -9,7 +9,7 @@ from torch.nn import functional
 
 import tvdnn
 
-from .program import Input, Line, Member, Program
+from .program import INPUTS, Input, Line, Member, Program
 from .source import Source, chance, choice
 
 LARGEST = 1e4  # of a value: beyond it rounding says little about what is wrong
@@ -73,7 +73,7 @@ class Writer:
     # What is added.
 
     def input(self, shape: tuple[int, ...], *, grad: bool) -> str:
-        name = "xyzuw"[len(self.inputs)]
+        name = INPUTS[len(self.inputs)]
         self.inputs.append(Input(name, shape, grad))
         self.values[name] = _data(shape, len(self.inputs))
         return name
