@@ -36,7 +36,7 @@ from torchvision import models
 import tvdnn
 from bench.environment import environment, software
 from bench.generated import errors, rule
-from bench.generated.compare import torchs_precision
+from bench.generated.tf32 import torchs_precision
 from tvdnn.errors import InputError, UnsupportedOpError
 from tvdnn.planner.costs import Roofline
 from tvdnn.planner.hardware import load as hardware

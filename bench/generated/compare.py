@@ -3,8 +3,7 @@
 import copy
 import re
 import traceback
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -34,6 +33,7 @@ from .runs import (
     torch_net,
     trainer_steps,
 )
+from .tf32 import torchs_precision
 
 RIGHT, WRONG, REFUSED, FAILED, TORCH = "right", "wrong", "refused", "failed", "torch fails"
 TORCH_TYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
@@ -275,17 +275,3 @@ def _place(error: Exception) -> str:
     last = ours[-1]
     place = f"{Path(last.filename).relative_to(ROOT)} {last.name}"
     return f"{place}: {_first_line(error)}"
-
-
-@contextmanager
-def torchs_precision(dtype: str) -> Iterator[None]:
-    """torch's switches as a type of ours asks: float32 products in TF32, or exact."""
-    switches = (torch.backends.cudnn.conv, torch.backends.cuda.matmul)
-    before = [switch.fp32_precision for switch in switches]
-    for switch in switches:
-        switch.fp32_precision = "tf32" if dtype == "tf32" else "ieee"
-    try:
-        yield
-    finally:
-        for switch, value in zip(switches, before, strict=True):
-            switch.fp32_precision = value
