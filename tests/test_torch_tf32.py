@@ -22,7 +22,8 @@ def test_products_have_rounded_operands_forward_and_backward() -> None:
     own, weight = rounded(x).requires_grad_(), rounded(conv.weight).requires_grad_()
     product = functional.conv2d(own, weight, padding=1)
     product.backward(rounded(dy))
-    assert conv.bias is not None and conv.bias.grad is not None
+    assert conv.bias is not None
+    assert conv.bias.grad is not None
     torch.testing.assert_close(y, product + conv.bias[:, None, None])
     torch.testing.assert_close(x.grad, own.grad)
     torch.testing.assert_close(conv.weight.grad, weight.grad)
