@@ -21,7 +21,6 @@ from tvdnn.calls.call import Call
 KEPT = sorted((Path(generated.__file__).parent / "kept").glob("*.py"))
 KNOWN = {  # faults that are not mended yet, by the names of the networks that show them
     "group_norm_before_batch_norm": "item 12",
-    "input_returned": "item 12",
     "view_of_other_sides": "item 6",
 }
 # Seeds whose networks are computed rightly before the faults are mended.

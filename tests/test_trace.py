@@ -42,6 +42,8 @@ def run_op(op: Op, x: Tensor, params: list[Any], network: Network) -> Tensor:
         return torch_layout(x).flatten(1)
     if op.kind == "relu":
         return x.clamp(min=0)
+    if op.kind == "affine":
+        return x * attrs["scale"] + attrs["shift"]
     if op.kind == "layer_norm":
         return functional.layer_norm(x, x.shape[-1:], *params, **attrs)
     if op.kind == "group_norm":
@@ -322,13 +324,13 @@ class Twice(torch.nn.Module):
 def test_shared_layers_and_weights() -> None:
     module, x = Twice(), torch.randn(3, 4)
     network = trace(module, (x,))
-    assert [op.name for op in network.ops] == ["first", "second", "first#2"]
-    assert [op.params[0] for op in network.ops] == ["first.weight"] * 3
+    assert [op.name for op in network.ops] == ["first", "second", "first#2", "x returned"]
+    assert [op.params[0] for op in network.ops[:3]] == ["first.weight"] * 3
     assert list(network.params) == ["first.weight", "first.bias", "second.bias"]
     assert [param.requires_grad for param in network.params.values()] == [True, True, False]
     assert network.params["first.weight"].nbytes == 64
     assert network.params["first.weight"].shape == (4, 4)
-    assert network.outputs == ("first#2", "first#2", "x")
+    assert network.outputs == ("first#2", "first#2", "x returned")
     assert network.gather is tuple
     for ours, exact in zip(run(network, module, [x]), module(x), strict=True):
         assert torch.allclose(ours, exact, rtol=1e-5, atol=1e-6)
@@ -342,7 +344,7 @@ def test_dropouts_are_numbered_in_order() -> None:
     drops = [op.attrs for op in network.ops if op.kind == "dropout"]
     assert network.training
     assert drops == [{"p": 0.25, "op_id": 0}, {"p": 0.5, "op_id": 1}]
-    assert set(kinds(trace(module.eval(), (torch.empty(2, 3),)))) == {"view"}
+    assert set(kinds(trace(module.eval(), (torch.empty(2, 3),)))) == {"view", "affine"}
 
 
 class Inputs(torch.nn.Module):

@@ -18,6 +18,7 @@ class Plain(nn.Module):
         self.layers = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.1))
         self.scale = nn.Parameter(torch.ones(1))
         self.register_buffer("shift", torch.zeros(()))
+        self.table = torch.ones(3)
         self.sizes = [1, 2]
         self.nested = {"deep": [1, {"deeper": (2, [3])}]}
         self.act = nn.functional.relu
@@ -46,6 +47,7 @@ CHANGES: list[Callable[[Plain], object]] = [
     lambda net: setattr(net, "act", nn.functional.gelu),
     lambda net: setattr(net, "count", 2),
     lambda net: setattr(net, "added", 2),
+    lambda net: setattr(net, "table", torch.ones(3)),
     lambda net: delattr(net, "count"),
     lambda net: net.sizes.append(3),
     lambda net: net.nested["deep"][1]["deeper"][1].append(4),

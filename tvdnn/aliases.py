@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, fx
 from torch.fx.node import map_arg
 
+from .refusals import shown
+
 Record = Callable[..., fx.Node]  # (kind, target, args, kwargs, value): a node beside the user's
 
 
@@ -86,11 +88,16 @@ class Aliases:
         node.meta["parent"], node.meta["view"] = through.meta["parent"], through.meta["view"]
         state.written.append((node, through))
 
-    def lose(self, through: fx.Node) -> None:
-        """Note that the tensor of `through` was written in a way that is not known."""
+    def lose(self, through: fx.Node, node: fx.Node) -> None:
+        """Note that `node` wrote the tensor of `through` in a way that is not known."""
         key = storage_of(through.meta["value"]) or 0
-        state = self._storages.setdefault(key, _Storage(base_of(through), through))
-        state.lost = True
+        state = self._storages.setdefault(key, _Storage(base_of(through), node))
+        state.last, state.lost = node, True
+
+    def line_of_write(self, node: fx.Node) -> str:
+        """The line that wrote the storage of a node's value last, as " at file:line"."""
+        state = self._storages.get(storage_of(node.meta["value"]) or 0)
+        return "" if state is None else shown(state.last.meta["at"])
 
     def detach(self, through: fx.Node, node: fx.Node) -> None:
         """Note that the tensor of `through` is what `node` yields from now on, as by detach_."""

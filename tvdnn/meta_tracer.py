@@ -171,6 +171,7 @@ class MetaTracer(fx.Tracer):
         self.opaque = opaque
         self.stopped: str | None = None
         self.cause: Exception | None = None
+        self.fault: Exception | None = None  # an error in what makes ops of calls
         self.gather: Callable[[Sequence[Any]], Any] = operator.itemgetter(0)
         self.stand_ins = StandIns(net, _forward_of)
         self.twins = self.stand_ins.twins
@@ -196,6 +197,8 @@ class MetaTracer(fx.Tracer):
             except TraceError as error:
                 self.stopped = self._refusal(str(error), self.failed)
             except FOREIGN as error:
+                if error is self.fault:
+                    raise
                 self._fail(error)
             else:
                 self.side_effects.look_back()
@@ -211,10 +214,10 @@ class MetaTracer(fx.Tracer):
 
     def _fails_in_torch(self, error: Exception) -> bool:
         """Whether the network raises the same on meta tensors, without being traced."""
-        inputs = [torch.empty_like(x) for x in self.inputs.values()]
+        inputs = [torch.empty_like(x, requires_grad=x.requires_grad) for x in self.inputs.values()]
         self.evaluating = True
         try:
-            with torch.no_grad():
+            with torch.set_grad_enabled(self.graded):
                 self.net(*inputs)
         except FOREIGN as other:
             return type(other) is type(error) and line_of(other) == line_of(error)
@@ -302,7 +305,9 @@ class MetaTracer(fx.Tracer):
         """A node beside the user's, which may read what was there before a write."""
         node = super().create_node(kind, target, args, kwargs)
         with torch.set_grad_enabled(graded and self.graded):
-            return self._filled(node, value, beside=True)
+            filled = self._filled(node, value, beside=True)
+        filled.meta["parent"] = None
+        return filled
 
     def _filled(self, node: fx.Node, value: Any = None, *, beside: bool = False) -> fx.Node:
         """The node with its `meta`; its value is as given, else what the call yields."""
@@ -322,14 +327,19 @@ class MetaTracer(fx.Tracer):
         pairs = list(zip(sources, versions, strict=True))
         stale = next((s for s, v in pairs if v != s.meta["version"] and not beside), None)
         written = [s for s, v in pairs if v != version_of(s.meta["value"])]
+        self._note_writes(node, written)
         try:
+            self._check_writes(node, written)
             meta["call"] = call = self._counted(self._call(node, stale))
             if call is not None:
                 meta["axes"] = result_axes(torch_name(node), call, tuple(meta["value"].shape))
                 meta["kept"] |= self.side_effects.tracks(call)
-            self._note_writes(node, written)
+            self.side_effects.check(node, [s for s in written if s.op == "get_attr"])
         except UnsupportedCallError as reason:
             meta["refusal"] = self._refusal(f"{reason}{instead(str(reason))}")
+        except FOREIGN as error:
+            self.fault = error
+            raise
         return node
 
     def _carries(self, node: fx.Node) -> bool:
@@ -339,23 +349,26 @@ class MetaTracer(fx.Tracer):
         return not node.meta["stops"] and any(s.meta["carries"] for s in node.all_input_nodes)
 
     def _note_writes(self, node: fx.Node, written: Sequence[fx.Node]) -> None:
-        """Note which tensors a call has written, and by what they hold a node's value now."""
-        name, value = torch_name(node), node.meta["value"]
-        if name == "detach_":
+        """Note which maps a call has written, and by what they hold a node's value now."""
+        if torch_name(node) == "detach_":
             self.aliases.detach(node.all_input_nodes[0], node)
-        target = next((source for source in written if source.meta["value"] is value), None)
+        target = _target(node, written)
         if target is None:
             for source in written:
-                self.aliases.lose(source)
+                self.aliases.lose(source, node)
         elif target.op != "get_attr":
-            carried = target.meta["carries"]
             self.aliases.wrote(node, target)
-            if carried and not node.meta["graded"]:
-                raise UnsupportedCallError(
-                    f"{name} in place, without gradients, of {target.meta['name']}, which has one"
-                )
-        given = [source for source in written if source.op == "get_attr"]
-        self.side_effects.note(node, given)
+
+    def _check_writes(self, node: fx.Node, written: Sequence[fx.Node]) -> None:
+        """Refuse writes to maps whose gradients would not be those of what they hold then."""
+        name, target = torch_name(node), _target(node, written)
+        carries = any(source.meta["carries"] for source in node.all_input_nodes)
+        if "out" in node.kwargs and carries and node.meta["graded"]:
+            raise UnsupportedCallError(f"{name} with out= of maps that have a gradient")
+        if target is not None and target.meta["carries"] and not node.meta["graded"]:
+            raise UnsupportedCallError(
+                f"{name} in place, without gradients, of {target.meta['name']}, which has one"
+            )
 
     def _refusal(self, reason: str, path: str | None = None) -> str:
         """The reason behind the running module's path and before the line that runs."""
@@ -366,8 +379,8 @@ class MetaTracer(fx.Tracer):
         """The op that a node stands for; None for what is not an op."""
         if stale is not None:
             raise UnsupportedCallError(
-                f"{torch_name(node)} reads {stale.meta['name']} after an in-place operation"
-                " renamed it (read the operation's result)"
+                f"{torch_name(node)} reads {stale.meta['name']} after an in-place operation, which"
+                f" cannot be followed{self.aliases.line_of_write(stale)}"
             )
         if node.op in ("placeholder", "get_attr", "output") or takes_apart(node):
             return None
@@ -467,6 +480,12 @@ def _forward_of(module: torch.nn.Module) -> Callable[..., Any] | None:
     if f"{type(module).__module__}.{type(module).__name__}" in BRANCH_DROPPERS:
         return partial(drop_branch, module)  # theirs draw by torch
     return None
+
+
+def _target(node: fx.Node, written: Sequence[fx.Node]) -> fx.Node | None:
+    """The node whose tensor a call writes over with its result; None where there is none."""
+    value = node.meta["value"]
+    return next((source for source in written if source.meta["value"] is value), None)
 
 
 def _dims(value: Any) -> int:

@@ -66,6 +66,19 @@ class InPlaceOperators:
     def requires_grad(self) -> bool:
         return bool(self.tracer.aliases.fresh(self.node).meta["carries"])
 
+    def requires_grad_(self, requires_grad: bool = True) -> Any:
+        """As torch's: a map that depends on parameters keeps its gradient."""
+        given = self.tracer.aliases.fresh(self.node).op == "placeholder"
+        if given and requires_grad != self.requires_grad:  # which the caller would see
+            return self.tracer.create_proxy("call_method", "requires_grad_", (self,), {})
+        if self.requires_grad and not requires_grad:
+            raise RuntimeError("requires_grad_(False) of a map that is no leaf")
+        return self
+
+    def register_hook(self, hook: object) -> Any:
+        """Recorded without the function, to be refused."""
+        return self.tracer.create_proxy("call_method", "register_hook", (self,), {})
+
     @property
     def is_leaf(self) -> bool:
         return self.node.op == "placeholder" or not self.requires_grad

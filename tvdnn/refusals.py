@@ -74,7 +74,8 @@ def shown(line: Line | None) -> str:
 
 
 def _is_inner(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__", "")).startswith(INNER)
+    name = str(frame.f_globals.get("__name__", ""))
+    return name == "torch" or name.startswith(INNER)
 
 
 def _is_entry(frame: FrameType) -> bool:

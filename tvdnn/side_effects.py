@@ -13,13 +13,13 @@ from torch.overrides import TorchFunctionMode
 
 from .aliases import storage_of, version_of
 from .calls.call import Call, UnsupportedCallError
-from .calls.translation import UNNAMED, torch_name
+from .calls.translation import UNNAMED, rearranges_in_place, torch_name
 from .refusals import caller, shown
 from .stand_ins import StandIns
 
 KEPT = frozenset(  # functions and methods that count though nothing reads their result
     {
-        *("_assert", "_assert_async", "_assert_scalar", "backward"),
+        *("_assert", "_assert_async", "_assert_scalar", "backward", "requires_grad_"),
         *("register_hook", "register_post_accumulate_grad_hook", "retain_grad"),
     }
 )
@@ -87,8 +87,8 @@ class SideEffects(TorchFunctionMode):
                 self._note_write(tensor, "requires_grad", ())
         return result
 
-    def note(self, node: fx.Node, written: Sequence[fx.Node]) -> None:
-        """Note that a call on maps wrote tensors that come from no map, unless its op does so."""
+    def check(self, node: fx.Node, written: Sequence[fx.Node]) -> None:
+        """Refuse writes of a call on maps to tensors that come from no map, but those of its op."""
         call = node.meta["call"]
         for source in written:
             if call is None or source not in call.state:
@@ -165,7 +165,7 @@ class SideEffects(TorchFunctionMode):
 
 def has_effects(node: fx.Node) -> bool:
     """Whether a call counts though nothing reads its result."""
-    return torch_name(node) in KEPT
+    return torch_name(node) in KEPT or rearranges_in_place(node)
 
 
 def _written(function: str, name: str) -> str:

@@ -3,6 +3,7 @@
 import inspect
 import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, fx
@@ -161,6 +162,7 @@ def _network(
     for node, output in names.items():
         if node.meta["call"] is not None:
             emitter.emit(node.meta["call"], output)
+    outputs = tuple(map(emitter.handed_out, outputs))
     emitter.drop_unread_moves(outputs)
     return Network(
         name=name,
@@ -223,6 +225,18 @@ class _Emitter:
         while name in self.values:
             name = f"{wanted}#{next(numbers)}"
         return name
+
+    def handed_out(self, name: str) -> str:
+        """The name of an output: a copy where the network hands out an input, or a view of one."""
+        makers, copy = {op.output: op for op in self.ops}, f"{name} returned"
+        source = name
+        while source in makers and makers[source].kind == "view":
+            (source,) = makers[source].inputs
+        if source in makers or copy in makers:
+            return copy if copy in makers else name
+        self.ops.append(Op(copy, "affine", (name,), copy, (), {"scale": 1.0, "shift": 0.0}))
+        self.values[copy] = replace(self.values[name], name=copy)
+        return copy
 
     def drop_unread_moves(self, outputs: Collection[str]) -> None:
         """Leave out moves of values that nothing reads: who reads what they move took it before."""

@@ -43,7 +43,7 @@ def fingerprint(module: nn.Module, serial: Serial = id) -> Hashable:
 
 def _entries(module: nn.Module, serial: Serial) -> Iterator[Hashable]:
     for name, value in module.__dict__.items():
-        if name not in UNREAD and (value or name not in HOOKS):
+        if name not in UNREAD and (name not in HOOKS or value):
             yield name, _frozen(value, serial)
 
 

@@ -26,7 +26,8 @@ REARRANGING = (
 def translated(node: fx.Node, translator: Callable[..., Call | None]) -> Call | None:
     """A supported call's op, if it reads maps as maps and parameters as parameters."""
     name = torch_name(node)
-    settings = {"x" if key == "input" else key: value for key, value in node.kwargs.items()}
+    named = {key: value for key, value in node.kwargs.items() if key != "out"}
+    settings = {"x" if key == "input" else key: value for key, value in named.items()}
     value = node.meta["value"]
     shape = tuple(value.shape) if isinstance(value, Tensor) else ()
     try:

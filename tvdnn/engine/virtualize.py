@@ -320,6 +320,10 @@ class _Step(torch.autograd.Function):
         params = owner._core_now().params.items()
         ctx.trained = {name: param for name, param in params if param.requires_grad}
         ctx.number, outputs = owner._run_forward(runner, key, tensors[:num_inputs])
+        graph = runner.schedule.graph
+        names = zip(graph.network.outputs, outputs, strict=True)
+        trained = {n.removeprefix("grad ") for n in graph.inputs.values() if n.startswith("grad ")}
+        ctx.mark_non_differentiable(*(y for name, y in names if name not in trained))
         return outputs
 
     @staticmethod
@@ -327,10 +331,11 @@ class _Step(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         runner, key = ctx.runner, ctx.key
         ctx.owner._run_backward(runner, key, ctx.number, grads)
-        network = runner.schedule.graph.network
-        inputs = [
-            runner.read_grad(network.inputs[i], dtype) if i in key.input_grads else None
-            for i, (_, dtype) in enumerate(ctx.inputs)
+        graph = runner.schedule.graph
+        pairs = zip(graph.network.inputs, ctx.inputs, strict=True)
+        inputs = [  # as with torch, none where no output depends on an input
+            runner.read_grad(name, dtype) if name in graph.input_grads else None
+            for name, (_, dtype) in pairs
         ]
         grads_of_params = (runner.read_param_grad(*each) for each in ctx.trained.items())
         return (None, None, None, None, *inputs, *grads_of_params)

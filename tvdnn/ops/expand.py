@@ -122,7 +122,8 @@ def expand(network: Network, settings: Settings) -> Graph:
         if not training:
             inputs |= _add_output_grads(b)
         _backward(b, settings)
-    input_grads = {name: b.contributions[name][0] for name in settings.input_grads}
+    read = [name for name in settings.input_grads if name in b.contributions]
+    input_grads = {name: b.contributions[name][0] for name in read}
     if settings.mode is Mode.AUTOGRAD:
         handed_out += [*(grads[0] for grads in b.param_grads.values()), *input_grads.values()]
     ops = {op.name: op for op in cut_network.ops} | b.added
@@ -294,7 +295,7 @@ def _backward(b: Builder, settings: Settings) -> None:
     for name, count in b.uses.items():
         if count > 1 and name in b.param_grads:
             take(b, name)
-    for name in sorted(settings.input_grads):
+    for name in sorted(settings.input_grads & b.contributions.keys()):
         add_grads(b, b.add_op(Op(name, "view", (), name, (), {})))
 
 

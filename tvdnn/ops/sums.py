@@ -20,7 +20,8 @@ def add_grads(b: Builder, op: Op, reader: OpDef | None = None) -> None:
             b.add_pass(op, "zero_grad", (), gaps)
     first, *others = b.contributions[op.output]
     last = [others.pop()] if others and reader is not None and reader.adds_grads else []
-    leaves = first in b.ranges if reader is None else not b.takes_grad(op, first)
+    apart = first in b.ranges or not _is_written(b, first)
+    leaves = apart if reader is None else not b.takes_grad(op, first)
     total = first
     if leaves or (others and b.is_shared(first)):
         shape = b.buffers[b.home[op.output]].shape
@@ -34,6 +35,11 @@ def add_grads(b: Builder, op: Op, reader: OpDef | None = None) -> None:
     del b.contributions[op.output]
     for grad in (total, *last):
         b.adopt_grad(op.output, grad)
+
+
+def _is_written(b: Builder, name: str) -> bool:
+    """Whether a pass writes the buffer; the caller gives the gradients of outputs."""
+    return any(use.buffer == name for pass_ in b.passes for use in pass_.writes)
 
 
 def range_of_all(b: Builder, op: Op) -> Use | None:

@@ -1,0 +1,250 @@
+"""What a forward does beside its outputs: it is done in each step, or refused by name and line."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tests.beside_torch import assert_trains_as_torch
+from tvdnn.errors import InputError, UnsupportedOpError
+from tvdnn.trace import trace
+
+
+class Net(nn.Module):
+    """Layers, buffers and attributes that `way` uses."""
+
+    def __init__(self, way: Callable[["Net", Tensor], Tensor], **settings: Any) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 4, 3, padding=1)
+        self.norm, self.dead = nn.BatchNorm2d(4, **settings), nn.BatchNorm2d(4, **settings)
+        self.register_buffer("ema", torch.zeros(4))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.table = torch.ones(4)
+        self.maps: list[Tensor] = []
+        self.aux: Tensor | None = None
+        self.count = 0
+        self.way = way
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.way(self, x)
+
+
+def normalized_apart(net: Net, x: Tensor) -> Tensor:
+    """No output depends on one of the normalizations."""
+    h = net.conv(x)
+    net.dead(h.detach())
+    return net.norm(h)
+
+
+def normalized_twice(net: Net, x: Tensor) -> Tensor:
+    return net.norm(net.conv(net.norm(x)).relu())
+
+
+def normalized_without_gradients(net: Net, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        net.norm(x)
+        h = net.norm(net.conv(x))
+    return net.dead(net.conv(h))
+
+
+class Counting(nn.BatchNorm2d):
+    """Counts its batches itself, as classes that copy torch's do."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+        state = (self.running_mean, self.running_var, self.weight, self.bias, self.training)
+        return functional.batch_norm(x, *state, self.momentum, self.eps)
+
+
+def counted_by_the_layer(net: Net, x: Tensor) -> Tensor:
+    return net.conv(net.norm(x))
+
+
+@pytest.mark.parametrize("way", [normalized_apart, normalized_twice, normalized_without_gradients])
+@pytest.mark.parametrize("settings", [{}, {"momentum": None}, {"track_running_stats": False}])
+@pytest.mark.parametrize("training", [True, False])
+def test_running_statistics_follow_torch(
+    way: Callable[[Net, Tensor], Tensor], settings: dict[str, Any], training: bool
+) -> None:
+    torch.manual_seed(0)
+    net = Net(way, **settings).train(training)
+    assert_trains_as_torch(net, torch.randn(4, 4, 6, 5) + 1)
+
+
+def test_a_layer_may_count_its_batches_itself() -> None:
+    torch.manual_seed(0)
+    net = Net(counted_by_the_layer)
+    net.norm = Counting(4, momentum=0.3)
+    assert_trains_as_torch(net, torch.randn(4, 4, 6, 5))
+
+
+def set_buffer(net: Net, x: Tensor) -> Tensor:
+    net.ema.copy_(net.conv(x).mean((0, 2, 3)))
+    return x
+
+
+def moved_buffer(net: Net, x: Tensor) -> Tensor:
+    net.ema.mul_(0.9)
+    return net.conv(x)
+
+
+def counted(net: Net, x: Tensor) -> Tensor:
+    net.calls += 1
+    return net.conv(x)
+
+
+def clamped(net: Net, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        net.conv.weight.clamp_(-1, 1)
+    return net.conv(x)
+
+
+def data_written(net: Net, x: Tensor) -> Tensor:
+    net.conv.weight.data.mul_(0.5)
+    return net.conv(x)
+
+
+def frozen(net: Net, x: Tensor) -> Tensor:
+    net.conv.weight.requires_grad_(False)
+    return net.conv(x)
+
+
+def table_written(net: Net, x: Tensor) -> Tensor:
+    net.table.add_(1)
+    return net.conv(x)
+
+
+def map_left(net: Net, x: Tensor) -> Tensor:
+    net.aux = net.conv(x)
+    return net.aux.relu()
+
+
+def map_in_a_list(net: Net, x: Tensor) -> Tensor:
+    net.maps.append(net.conv(x))
+    return net.maps[-1].relu()
+
+
+def number_counted(net: Net, x: Tensor) -> Tensor:
+    net.count += 1
+    return net.conv(x)
+
+
+def replaced_layer(net: Net, x: Tensor) -> Tensor:
+    net.conv = nn.Identity()
+    return net.norm(x)
+
+
+def asserted(net: Net, x: Tensor) -> Tensor:
+    torch._assert(x.amax() < 1, "too large")
+    return net.conv(x)
+
+
+def hooked_map(net: Net, x: Tensor) -> Tensor:
+    h = net.conv(x)
+    h.register_hook(lambda grad: grad * 2)
+    return h
+
+
+HERE = "at tests/test_effects.py"
+REFUSED = [
+    (set_buffer, f"copy_ changes ema of the module, which a step would not {HERE}"),
+    (moved_buffer, f"Net: mul_ changes ema of the module, which a step would not {HERE}"),
+    (counted, f"Net: add_ changes calls of the module, which a step would not {HERE}"),
+    (clamped, f"Net: clamp_ changes conv.weight of the module, which a step would not {HERE}"),
+    (data_written, f"Net: mul_ changes conv.weight of the module, which a step would not {HERE}"),
+    (frozen, f"Net: requires_grad changes conv.weight of the module, which a step.* {HERE}"),
+    (table_written, f"Net: add_ changes table of the module, which a step would not {HERE}"),
+    (map_left, f"Net: forward changes the attribute aux, which a step would not {HERE}"),
+    (map_in_a_list, "Net: forward changes the attribute maps, which a step would not"),
+    (number_counted, f"Net: forward changes the attribute count, which a step would not {HERE}"),
+    (replaced_layer, "Net: forward changes the attribute _modules, which a step would not"),
+    (asserted, f"Net: _assert {HERE}"),
+    (hooked_map, f"Net: register_hook {HERE}"),
+]
+
+
+@pytest.mark.parametrize(("way", "message"), REFUSED)
+def test_other_effects_are_refused(way: Callable[[Net, Tensor], Tensor], message: str) -> None:
+    net = Net(way)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    attributes = dict(net.__dict__)
+    with pytest.raises(UnsupportedOpError, match=message):
+        trace(net, (torch.randn(2, 4, 5, 5),))
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    assert net.__dict__ == attributes
+    assert torch.equal(net.table, torch.ones(4))
+    assert net.maps == []
+    assert net.conv.weight.requires_grad
+
+
+def test_a_write_to_a_parameter_that_torch_refuses() -> None:
+    def way(net: Net, x: Tensor) -> Tensor:
+        net.conv.weight.clamp_(-1, 1)
+        return net.conv(x)
+
+    with pytest.raises(InputError, match=rf"Net: RuntimeError: a leaf Variable.*{HERE}"):
+        trace(Net(way), (torch.randn(2, 4, 5, 5),))
+
+
+def test_what_a_forward_takes_back_is_no_effect() -> None:
+    def way(net: Net, x: Tensor) -> Tensor:
+        net.aux = net.conv(x)
+        net.maps.append(net.aux)
+        y = net.maps.pop() + net.aux
+        net.aux = None
+        mask = torch.zeros(3)
+        mask[0] = 1
+        return y
+
+    torch.manual_seed(0)
+    assert_trains_as_torch(Net(way), torch.randn(2, 4, 5, 5))
+
+
+HELD: list[Any] = []
+
+
+def test_maps_that_outlive_forward_are_refused() -> None:
+    def way(net: Net, x: Tensor) -> Tensor:
+        HELD.append(net.conv(x))
+        return HELD[-1] * 2
+
+    try:
+        with pytest.raises(UnsupportedOpError, match=f"conv is still held after forward.*{HERE}"):
+            trace(Net(way), (torch.randn(2, 4, 5, 5),))
+    finally:
+        HELD.clear()
+
+
+def test_hooks_of_modules_take_part() -> None:
+    torch.manual_seed(0)
+    net = Net(lambda net, x: net.norm(net.conv(x)))
+    net.conv.register_forward_pre_hook(lambda module, args: (args[0] * 2,))
+    net.conv.register_forward_hook(lambda module, args, output: output + args[0])
+    net.norm.register_forward_hook(
+        lambda module, args, kwargs, output: output.relu(), with_kwargs=True
+    )
+    net.register_forward_hook(lambda module, args, output: output * 3)
+    network = trace(net, (torch.randn(2, 4, 5, 5),))
+    assert [op.kind for op in network.ops] == [
+        *("affine", "conv2d", "add", "batch_norm", "relu", "affine")
+    ]
+    assert_trains_as_torch(net, torch.randn(2, 4, 5, 5))
+
+
+def test_a_hook_that_keeps_a_map_is_refused() -> None:
+    net = Net(lambda net, x: net.norm(net.conv(x)))
+    seen: list[Any] = []
+    net.conv.register_forward_hook(lambda module, args, output: seen.append(output))
+    with pytest.raises(UnsupportedOpError, match="conv is still held after forward"):
+        trace(net, (torch.randn(2, 4, 5, 5),))
+
+
+def test_backward_hooks_are_refused() -> None:
+    net = Net(lambda net, x: net.conv(x))
+    net.conv.register_full_backward_hook(lambda module, before, after: None)
+    with pytest.raises(UnsupportedOpError, match="conv: Conv2d with backward hooks"):
+        trace(net, (torch.randn(2, 4, 5, 5),))
