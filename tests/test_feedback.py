@@ -144,6 +144,7 @@ def test_a_trainer_plans_by_what_its_first_steps_took(seed: int) -> None:
     for x, y in random_batches(UNTIL_MEASURED + 2, (BATCH, *SHAPE), CLASSES, 1):
         assert trainer.schedule is before or trainer.feedback is not None
         assert torch.equal(kept.step(x, y), trainer.step(x, y))
+        trainer.settle()
     assert trainer.feedback is not None
     assert trainer.feedback.replanned
     assert trainer.feedback.schedule is before
@@ -167,6 +168,7 @@ def test_plans_stay_where_nothing_is_off(options: dict[str, Any]) -> None:
     before, costs = trainer.schedule, trainer.costs
     for x, y in random_batches(UNTIL_MEASURED + 1, (BATCH, *SHAPE), CLASSES, 1):
         trainer.step(x, y)
+        trainer.settle()
     assert (trainer.schedule, trainer.costs, trainer.feedback) == (before, costs, None)
 
 
@@ -177,6 +179,7 @@ def test_a_plan_that_is_no_better_is_not_taken() -> None:
     before = trainer.schedule
     for x, y in random_batches(UNTIL_MEASURED + 1, (BATCH, *SHAPE), CLASSES, 1):
         trainer.step(x, y)
+        trainer.settle()
     assert trainer.schedule is before
     assert trainer.feedback is not None
     assert not trainer.feedback.replanned
@@ -210,6 +213,7 @@ def test_a_virtualized_network_follows_its_first_steps() -> None:
         for model in models:
             model.zero_grad()
             functional.cross_entropy(model(x), y).backward()
+            model.settle()
         grads = [[param.grad for param in net.parameters()] for net in nets]
         assert all(map(torch.equal, *grads))
     assert models[0].feedback is None

@@ -1,5 +1,8 @@
 """The errors that users of tvdnn can cause; each names the thing, the number and the cure."""
 
+from functools import partial
+from typing import Any
+
 
 class TvdnnError(Exception):
     """Any fault that tvdnn reports to its user."""
@@ -16,6 +19,10 @@ class BudgetError(TvdnnError):
         super().__init__(message)
         self.floor_nbytes = floor_nbytes
         self.step = step
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle with the keywords; by itself an exception is made again from its message alone."""
+        return partial(BudgetError, floor_nbytes=self.floor_nbytes, step=self.step), self.args
 
 
 class HostMemoryError(TvdnnError):
@@ -40,3 +47,11 @@ class ScheduleError(TvdnnError):
 
 class EngineError(TvdnnError):
     """An engine was used out of turn, or after a step failed in it."""
+
+
+class WorkerError(TvdnnError):
+    """A worker process did not start, or its job failed in a way that no pickle can tell."""
+
+
+class WorkerEndedError(WorkerError):
+    """A worker process ended before it answered."""

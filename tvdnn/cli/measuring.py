@@ -162,6 +162,7 @@ def _run(trainer: Trainer, batches: Batches, report: StageReport) -> Measurement
         losses.append(float(trainer.step(x, y)))
         seconds.append(time.perf_counter() - begin)
         report("running", (number + 1) / len(batches))
+        trainer.settle()  # steps are timed by one plan or the other, beside no planning
     cuda = trainer.device.type == "cuda"
     return Measurement(
         step_s=median(seconds[1:]),

@@ -1,27 +1,32 @@
-"""Plans made side by side, each in a process of its own."""
+"""Plans made side by side, each in a worker process."""
 
-import os
-import signal
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from multiprocessing import get_context, parent_process
-from threading import Thread
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
+from threading import Lock, local
 from typing import TypeVar
 
-from ..errors import HostMemoryError
+from ..errors import HostMemoryError, WorkerEndedError
+from ..workers.cores import usable_cores
+from ..workers.process import Worker
 
-PROCESSES = min(8, len(os.sched_getaffinity(0)))  # of about 1 GB each
+PROCESSES = min(8, usable_cores())  # of about 1 GB each
 Result = TypeVar("Result")
 
 
 class Processes:
-    """Processes that are begun where first there is more than one job for them."""
+    """Worker processes, started when there is first more than one job for them.
+
+    Each belongs to a thread, which waits for its results.
+    """
 
     def __init__(self, count: int | None = None) -> None:
         self._count = count or PROCESSES
-        self._pool: ProcessPoolExecutor | None = None
+        self._threads: ThreadPoolExecutor | None = None
+        self._own = local()
+        self._lock = Lock()
+        self._workers: list[Worker] = []
+        self._closed = False
 
     def each(
         self, jobs: Sequence[Callable[[], Result]], progress: Callable[[float], None]
@@ -40,47 +45,39 @@ class Processes:
         if self._count == 1 or len(jobs) == 1:
             yield from ((number, job()) for number, job in enumerate(jobs))
             return
-        if self._pool is None:
-            # Copies of this process would hold its threads' locks and its GPU.
-            spawn = get_context("spawn")
-            self._pool = ProcessPoolExecutor(self._count, spawn, _begin)
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self._count)
+        numbers = {
+            self._threads.submit(partial(self._call, job)): number
+            for number, job in enumerate(jobs)
+        }
         try:
-            with _interrupts_held():  # which the processes begun here inherit
-                numbers = {self._pool.submit(job): number for number, job in enumerate(jobs)}
             for done in as_completed(numbers):
                 yield numbers[done], done.result()
-        except BrokenProcessPool as error:
+        except WorkerEndedError as error:
             raise HostMemoryError(
                 "a process that plans was ended from outside, most likely for want of host memory: "
                 f"each of {self._count} takes about 1 GB; free some, or allow fewer cores (taskset)"
             ) from error
 
+    def _call(self, job: Callable[[], Result]) -> Result:
+        """The job's result, by the worker of this thread."""
+        with self._lock:
+            if self._closed:
+                raise WorkerEndedError("the worker processes are closed")
+            if not hasattr(self._own, "worker"):
+                self._own.worker = Worker()
+                self._workers.append(self._own.worker)
+            worker: Worker = self._own.worker
+        return worker.call(job)
+
     def close(self) -> None:
-        """Give the processes back; what they have not begun they leave."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-
-
-def _begin() -> None:
-    """Let a process end with its parent, and silently by an interruption, which reaches both."""
-    Thread(target=_end_with_parent, daemon=True).start()
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-
-
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Interruptions come at the end."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _end_with_parent() -> None:
-    parent = parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
+        """End the processes, and with them the jobs that they run."""
+        with self._lock:
+            self._closed = True
+            for worker in self._workers:
+                worker.end()
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+        for worker in self._workers:
+            worker.close()

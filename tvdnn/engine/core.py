@@ -2,20 +2,20 @@
 
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from struct import Struct
 from typing import Final, TypeAlias
 
 import torch
 from torch import nn
 
-from ..errors import BudgetError, HostMemoryError, InputError
+from ..errors import InputError
 from ..graph import Graph, Network
 from ..ops import Settings, expand
 from ..ops.definition import Control
 from ..ops.expand import CONTROL_NBYTES
 from ..planner.costs import Costs
-from ..planner.feedback import Feedback, compare, correct
+from ..planner.feedback import Feedback
 from ..planner.planning import fitting, floor_of, make_schedule
 from ..planner.schedule import Schedule
 from ..planner.simulate import simulate
@@ -36,6 +36,7 @@ from .graphs import (
     resolve_dtype,
     with_chunks,
 )
+from .replanning import Measured, Replanner
 from .watch import Watch
 
 _CONTROL = Struct("=10fq")  # the optimizer's 8 floats, the scale, a gap, the seed
@@ -118,9 +119,8 @@ class Core:
         self.costs: dict[Hashable, Costs] = {}
         self.runners: dict[Hashable, Runner] = {}
         self._chosen: dict[Hashable, Chosen] = {}
-        self.feedbacks: dict[Hashable, Feedback] = {}
+        self._replanner = Replanner()
         self._watches: dict[Hashable, Watch] = {}
-        self._unlearnt: set[Hashable] = set()
         self._keys: dict[int, set[Hashable]] = {self.state: set()}  # by state, the latest last
         self.measures_next = False
         self.closed = False
@@ -164,18 +164,20 @@ class Core:
         key: Hashable,
         chosen: Callable[[], Chosen],
         updates: Callable[[], Updates],
+        *,
+        begins: bool = False,
     ) -> Runner:
         """The runner for `key`, made when first asked for.
 
-        `key` holds the network's state, as `look` told it last. The runner is made again where a
-        plan by what its first steps took is better.
+        `key` holds the network's state, as `look` told it last. Where a step `begins`, a plan that
+        was made anew meanwhile takes the place of the present one.
         """
         self._note(key)
         if key not in self.runners:
             self.runners[key] = self._make(key, chosen(), updates())
             self._watch(key)
-        elif key in self._unlearnt:
-            self._learn(key, updates)
+        elif begins:
+            self._replace_plan(key, updates)
         if self.measures_next:
             self._watches[key] = Watch(self.runners[key], None)
             self.measures_next = False
@@ -192,9 +194,9 @@ class Core:
                 runner = self.runners.pop(old, None)
                 if runner is not None:
                     runner.close()
-                for kept in (self.costs, self._chosen, self.feedbacks, self._watches):
+                for kept in (self.costs, self._chosen, self._watches):
                     kept.pop(old, None)
-                self._unlearnt.discard(old)
+                self._replanner.forget(old)
 
     def run(self, key: Hashable, half: int = 0) -> None:
         """Run one half of the step of the runner for `key`, under watch at first."""
@@ -206,10 +208,22 @@ class Core:
         if watch.done:
             del self._watches[key]
         if watch.measured is not None:
-            schedule = self.runners[key].schedule
-            self.feedbacks[key] = compare(schedule, self.costs[key], watch.measured)
+            schedule, costs = self.runners[key].schedule, self.costs[key]
+            self._replanner.keep(key, Measured(schedule, costs, watch.measured))
             if not watch.asked:
-                self._unlearnt.add(key)
+                self._ask(key)
+
+    def feedback(self, key: Hashable) -> Feedback | None:
+        """The step that was measured last for `key` beside its prediction."""
+        return self._replanner.feedback(key)
+
+    def wait_for_plans(self) -> tuple[Hashable, ...]:
+        """Wait until no plan is being made anew; tell the keys for which one was.
+
+        The next step for such a key takes the new plan over.
+        """
+        self._replanner.wait()
+        return tuple(key for key in self._replanner.pending if key in self._keys[self.state])
 
     def _watch(self, key: Hashable) -> None:
         """Watch the first steps of the runner for `key`, where these are predicted and timed."""
@@ -217,27 +231,31 @@ class Core:
         if self.options.feedback and costs.measured and runner.measures:
             self._watches[key] = Watch(runner, simulate(runner.schedule, costs).step_s)
 
-    def _learn(self, key: Hashable, updates: Callable[[], Updates]) -> None:
-        """Correct the costs for `key`; take the plan that they make if they say it is faster."""
-        self._unlearnt.remove(key)
-        feedback, runner = self.feedbacks[key], self.runners[key]
-        costs = correct(runner.schedule, self.costs[key], feedback.measured)
-        self.costs[key] = costs
-        better = self._better(runner.schedule, costs, self._chosen[key])
-        if better is not None:
-            self.feedbacks[key] = replace(feedback, replanned=True)
-            runner.close()
-            self.runners[key] = self._runner_of(better, self._chosen[key], updates())
+    def _ask(self, key: Hashable) -> None:
+        """Have the plan for `key` made anew, within the bytes of the slab as it is.
 
-    def _better(self, present: Schedule, costs: Costs, chosen: Chosen) -> Schedule | None:
-        """A schedule that takes less by these costs within the same budgets."""
-        try:
-            planned = replace(chosen, graph=present.graph)
-            other = self._plan(planned, costs, present.budget_nbytes)
-        except (BudgetError, HostMemoryError):  # by these costs the floor is a little higher
-            return None
-        faster = simulate(other, costs).step_s < simulate(present, costs).step_s
-        return other if faster else None
+        To pin more host memory would stop training for seconds.
+        """
+        choice, given = self._chosen[key].choice, self.limits.host_budget
+        host_budget = self.slab.nbytes if given is None else min(given, self.slab.nbytes)
+        self._replanner.ask(key, choice.policy, choice.lead, host_budget)
+
+    def _replace_plan(self, key: Hashable, updates: Callable[[], Updates]) -> None:
+        """Take over what was planned anew for `key`, if it is there: costs, perhaps a plan."""
+        answer = self._replanner.answer(key)
+        if answer is None:
+            return
+        self.costs[key] = answer.costs
+        if answer.schedule is not None:
+            present = self.runners[key]
+            self._synchronize()  # the step before may still run
+            present.close()
+            self.runners[key] = self._runner_of(answer.schedule, self._chosen[key], updates())
+            self._replanner.taken_over(key, present.schedule)
+
+    def _synchronize(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     def dtype_now(self, asked: str | None) -> str:
         """The compute type of a call: as asked, else of the autocast region or the parameters."""
@@ -280,7 +298,7 @@ class Core:
     def _forget(self) -> None:
         self.runners.clear()
         self._watches.clear()
-        self._unlearnt.clear()
+        self._replanner.drop_all()
 
     def close(self) -> None:
         """Give back arena and graphs, and the slab where it is the core's own."""

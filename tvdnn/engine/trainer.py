@@ -1,7 +1,7 @@
 """Trainer: forward, loss, backward and update planned as one step, run inside a device budget."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import median
@@ -67,9 +67,10 @@ class Trainer:
     "auto".
 
     On a GPU the first steps are timed. Where they miss what the profiled costs predict by more than
-    5% one is measured, the costs are corrected, and the plan is made again, to be used if predicted
-    to be faster; `feedback=False` leaves plan and costs as they are. What is computed stays the
-    same, bit for bit.
+    5% one is measured, the costs are corrected, and the plan is made again in another process while
+    training goes on. If it is predicted to be faster a later step begins with it, or `settle` waits
+    for it; `feedback=False` leaves plan and costs as they are. What is computed stays the same, bit
+    for bit.
     """
 
     def __init__(
@@ -162,7 +163,7 @@ class Trainer:
 
         None where the first steps took what was predicted, or were not watched.
         """
-        return self._core.feedbacks.get(self._key(self._first))
+        return self._core.feedback(self._key(self._first))
 
     def drift(self, x: torch.Tensor, y: torch.Tensor) -> Feedback:
         """One training step, measured on a GPU, and the ops that miss their prediction most."""
@@ -183,7 +184,7 @@ class Trainer:
             self._make_grads()
         mode = Mode.ACCUMULATE if accumulate > 1 else Mode.TRAIN
         shape = (x.shape[0] // accumulate, *x.shape[1:])
-        runner = self._runner(shape, mode)
+        runner = self._runner(shape, mode, begins=True)
         updated = self._write_control(runner, shape, mode, 1.0 / accumulate)
         before = self._snapshot()
         try:
@@ -199,10 +200,14 @@ class Trainer:
         return loss
 
     def measure(self, x: torch.Tensor, y: torch.Tensor, steps: int = 20) -> float:
-        """Median seconds of a step, of `steps` after one to warm up: training steps like any."""
+        """Median seconds of a step, of `steps` after one to warm up: training steps like any.
+
+        A plan that is being made anew is taken over between two steps, outside their times.
+        """
         self.step(x, y)
         seconds = []
         for _ in range(steps):
+            self.settle()
             self._synchronize()
             begin = time.perf_counter()
             self.step(x, y)
@@ -210,10 +215,19 @@ class Trainer:
             seconds.append(time.perf_counter() - begin)
         return median(seconds)
 
+    def settle(self) -> None:
+        """Wait for plans that are being made anew by what the first steps took, and take them over.
+
+        Without it training goes on meanwhile, and a later step takes such a plan over.
+        """
+        keys: Iterable[Any] = self._core.wait_for_plans()
+        for shape, mode, _ in keys:
+            self._runner(shape, mode, begins=True)
+
     def timeline(self, x: torch.Tensor, y: torch.Tensor) -> Timeline:
         """The measured timeline of one training step on a GPU."""
         self._check(x, y, 1)
-        runner = self._runner(tuple(x.shape))
+        runner = self._runner(tuple(x.shape), begins=True)
         updated = self._write_control(runner, tuple(x.shape), Mode.TRAIN, 1.0)
         with self._core.on_device():
             self._fill(runner, x, y)
@@ -370,10 +384,12 @@ class Trainer:
     def _key(self, shape: tuple[int, ...], mode: Mode = Mode.TRAIN) -> Key:
         return shape, mode, self._state
 
-    def _runner(self, shape: tuple[int, ...], mode: Mode = Mode.TRAIN) -> Runner:
+    def _runner(
+        self, shape: tuple[int, ...], mode: Mode = Mode.TRAIN, *, begins: bool = False
+    ) -> Runner:
         """The runner for batches of `shape`, planned and captured when first asked for."""
         chosen, updates = partial(self._chosen, shape, mode), partial(self._updates, mode)
-        return self._core.runner(self._key(shape, mode), chosen, updates)
+        return self._core.runner(self._key(shape, mode), chosen, updates, begins=begins)
 
     def _chosen(self, shape: tuple[int, ...], mode: Mode) -> Chosen:
         self._core.report("tracing", 0.0)

@@ -1,8 +1,9 @@
 """virtualize: a network in the user's own loop, whose halves of a step run one schedule."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -169,11 +170,22 @@ class Virtualized(nn.Module):
     @property
     def feedback(self) -> Feedback | None:
         """The step that was measured last on inputs like the last, beside its prediction."""
-        return None if self._core is None else self._core.feedbacks.get(self._last)
+        return None if self._core is None else self._core.feedback(self._last)
 
     def measure_next(self) -> None:
         """Measure the next step, on a GPU; `feedback` then names what misses its prediction."""
         self._core_now().measures_next = True
+
+    def settle(self) -> None:
+        """Wait for plans that are being made anew by what the first steps took.
+
+        They are taken over at once, or by the next forward while a forward waits for its backward.
+        """
+        core = self._core_now()
+        keys: Iterable[Any] = core.wait_for_plans()
+        for key in keys:
+            if not self._open:
+                core.runner(key, partial(self._chosen, key), dict, begins=True)
 
     def prepare(self, *inputs: Tensor) -> None:
         """Plan and capture for inputs of these shapes."""
@@ -189,7 +201,7 @@ class Virtualized(nn.Module):
         wanted = self._trains() or any(x.requires_grad for x in inputs)
         graded = wanted and torch.is_grad_enabled()
         key = self._key(inputs, graded=graded)
-        runner = self._runner(key)
+        runner = self._runner(key, begins=True)
         core = self._core_now()
         params = [p for p in core.params.values() if graded and p.requires_grad]
         arguments = (self, runner, key, len(inputs), *inputs, *params)
@@ -239,11 +251,11 @@ class Virtualized(nn.Module):
         shapes, core = tuple(tuple(x.shape) for x in inputs), self._core_now()
         return _Key(shapes, mode, core.look(), wants, core.dtype_now(self._asked.dtype))
 
-    def _runner(self, key: _Key) -> Runner:
+    def _runner(self, key: _Key, *, begins: bool = False) -> Runner:
         core = self._core_now()
         before, is_open = core.preparations, self._open
         self._open = 0  # planning and capture take the arena, and with it an open forward's maps
-        runner = core.runner(key, lambda: self._chosen(key), dict)
+        runner = core.runner(key, partial(self._chosen, key), dict, begins=begins)
         if core.preparations == before:
             self._open = is_open
         self._last = key

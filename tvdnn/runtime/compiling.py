@@ -1,6 +1,5 @@
 """Kernels compiled side by side, each once, before anything launches them."""
 
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -11,6 +10,8 @@ from typing import Any, Final
 import torch
 from triton import AsyncCompileMode
 from triton.runtime import _async_compile
+
+from ..workers.cores import usable_cores
 
 THREADS: Final = 12
 Job = tuple[Callable[[], Any], Callable[[Any], None]]  # what compiles, and what takes the kernel
@@ -33,7 +34,7 @@ def compiling(device: torch.device) -> Iterator[None]:
     on_gpu = device.type == "cuda"
     begin = partial(torch.cuda.set_device, torch.cuda.current_device()) if on_gpu else None
     with (
-        ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1), initializer=begin) as threads,
+        ThreadPoolExecutor(min(THREADS, usable_cores()), initializer=begin) as threads,
         _Compiling(threads, load=on_gpu),
     ):
         yield
