@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .optim import adamw_reference, momentum_states, sgd_reference
 from .optim_rules import Rule, adamw_rule, apply_update, sgd_rule
-from .reduce import add_partials, partial_tile, sum_partials_reference
+from .reduce import add_partials, filters_of, partial_tile, sum_partials_reference
 
 TILE: Final = (2048, 8192)  # elements of a program, and those of partials that it loads together
 
@@ -44,8 +44,8 @@ def _launch(
     assert all(state.stride() == param.stride() for state in states)
     if param.numel() == 0:
         return
-    rows = param[None] if param.dim() == 1 else param
-    rows, channels = rows.view(*rows.shape[:2], -1), rows.shape[1]
+    rows = filters_of(param).flatten(2)
+    channels = rows.shape[1]
     tile = partial_tile(*rows.shape, *TILE)
     tiles_c = triton.cdiv(channels, tile["BLOCK_C"])
     _update_partials_kernel[(rows.shape[0] * tiles_c,)](

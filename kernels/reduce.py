@@ -93,7 +93,7 @@ def sum_partials(partials: Tensor, grad: Tensor, *, first: bool) -> None:
     """
     if grad.numel() == 0:
         return
-    view = _filters(grad)
+    view = filters_of(grad)
     rows, channels, _, columns = view.shape
     taps = view[0, 0].numel()
     tile = partial_tile(rows, channels, taps, *SUM_TILE)
@@ -161,9 +161,9 @@ def _splits(partials: Tensor) -> int:
     return partials.shape[1] if partials.dim() == 3 else 1
 
 
-def _filters(grad: Tensor) -> Tensor:
+def filters_of(grad: Tensor) -> Tensor:
     """The gradient as filters [K, C/g, R, S]; of other dimensions it is a matrix of single taps."""
     if grad.dim() == 4:
         return grad
-    matrix = grad if grad.dim() == 2 else grad.view(-1, grad.shape[-1])
+    matrix = grad if grad.dim() == 2 else grad.view(-1, *(grad.shape[-1:] or (1,)))
     return matrix[:, :, None, None]

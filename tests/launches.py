@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from inspect import getmembers, isfunction
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tvdnn.kernels import (
     arithmetic,
     batch_norm,
     batch_norm_grad,
+    broadcast,
     channel_scale,
     concat,
     conv,
@@ -697,6 +699,37 @@ def _pointwise(
     return Launch(lambda: launcher(*read, *written, **settings), tuple(written))
 
 
+def _broadcast(o: Operands, function: str) -> Launch:
+    a, b = o.maps(), o.random(1, 1, 1, o.size.channels)
+    y, wide = o.like(a), b.expand(a.shape)
+    return Launch(lambda: broadcast.broadcast(a, wide, y, function=function), (y,))
+
+
+def _broadcast_grad(o: Operands, function: str) -> Launch:
+    dy, a, b = o.maps(), o.maps(), o.maps()
+    dx = o.like(dy)
+    run = partial(broadcast.broadcast_grad, function=function, first=False)
+    return Launch(lambda: run(dy, a, b, dx), (dx,))
+
+
+def _broadcast_grad_sums(o: Operands, kept: tuple[bool, bool, bool]) -> Launch:
+    dy, a, b = o.maps(), o.maps(), o.maps()
+    sizes = dy.shape[1:]
+    columns = prod(size for size, keeps in zip(sizes, kept, strict=True) if keeps)
+    slices = broadcast.sum_slices_of(prod(sizes) // columns, columns)
+    sums = o.empty(len(dy), slices, columns)
+    run = partial(broadcast.broadcast_grad_sums, function="divide", first=False, kept=kept)
+    return Launch(lambda: run(dy, a, b, sums), (sums,))
+
+
+def _broadcasts() -> Iterator[tuple[str, Make]]:
+    for function in broadcast.FUNCTIONS:
+        yield f"broadcast, {function}", partial(_broadcast, function=function)
+        yield f"broadcast_grad, {function}", partial(_broadcast_grad, function=function)
+    for kept in ((False, False, True), (True, True, False), (False, False, False)):
+        yield f"broadcast_grad_sums, {kept}", partial(_broadcast_grad_sums, kept=kept)
+
+
 def _softmax(o: Operands) -> Launch:
     x = o.maps().flatten(0, 2)
     y = o.like(x)
@@ -900,6 +933,7 @@ LAUNCHES: dict[str, Make] = {
     "adaptive_avg_pool2d": partial(_pooling, launcher=pool_avg.adaptive_avg_pool2d),
     "adaptive_avg_pool2d_grad": partial(_pooling_grad, launcher=pool_avg.adaptive_avg_pool2d_grad),
     **dict(_arithmetic()),
+    **dict(_broadcasts()),
     "softmax": _softmax,
     "softmax_grad": _softmax_grad,
     "resize": partial(_resize, gradient=False),

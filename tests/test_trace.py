@@ -454,8 +454,6 @@ def test_everything_unsupported_is_listed_at_once() -> None:
         "  act.0: Softshrink",
         "  hooked: ReLU with backward hooks, which would not run (remove them)",
         "  Unsupported: cumsum",
-        "  Unsupported: add of (2, 4, 10, 10) and (2, 1, 10, 10) (it takes two maps of one shape,"
-        " or a map [N, C, H, W] and [N, C, 1, 1])",
         "  Unsupported: max_pool2d_with_indices",
         "  Unsupported: conv2d with a weight or bias that is not a parameter",
         "  rnn: LSTM",

@@ -26,10 +26,9 @@ from torch.nn.modules.lazy import LazyModuleMixin
 
 from .aliases import Aliases, parent_of, version_of
 from .calls.batch_norm import counted_batch_norm
-from .calls.call import Call, UnsupportedCallError, result_axes
+from .calls.call import UNNAMED, Call, UnsupportedCallError, result_axes
 from .calls.decompositions import DECOMPOSITIONS
 from .calls.translation import (
-    UNNAMED,
     cuts_gradient,
     function_of,
     rearranges_in_place,

@@ -11,6 +11,7 @@ from tests.kernels.numerics import randn
 from tvdnn.kernels import (
     activation,
     arithmetic,
+    broadcast,
     channel_scale,
     conv,
     conv_depthwise,
@@ -83,6 +84,18 @@ def _arithmetic(x: Tensor, output: Output) -> None:
     arithmetic.add_multiple(x, x, output(*SHAPE), scale=2.0)
     arithmetic.multiply(x, x, output(*SHAPE))
     arithmetic.multiply_grad(x, x, x, output(*SHAPE), output(*SHAPE))
+
+
+def _broadcast(x: Tensor, output: Output) -> None:
+    gates = x[:, :, :, :1].expand(x.shape)
+    broadcast.broadcast(x, gates, output(*SHAPE), function="multiply")
+    broadcast.broadcast_grad(x, None, gates, output(*SHAPE), function="multiply", first=True)
+    for kept in ((True, True, False), (False, False, True), (False, False, False)):
+        columns = math.prod(size for size, keeps in zip(SHAPE[1:], kept, strict=True) if keeps)
+        slices = broadcast.sum_slices_of(665 // columns, columns)
+        sums = output(1, slices, columns, dtype=torch.float32)
+        settings = {"function": "multiply", "first": False, "kept": kept}
+        broadcast.broadcast_grad_sums(x, x, None, sums, **settings)
 
 
 def _gate(x: Tensor, output: Output) -> None:
@@ -249,6 +262,7 @@ def _optim(x: Tensor, output: Output) -> None:
         _prelu,
         _layout,
         _arithmetic,
+        _broadcast,
         _gate,
         _softmax,
         _resize,

@@ -10,7 +10,16 @@ from torch import Tensor
 from tests.kernels.numerics import randn
 from tvdnn.kernels import optim, optim_partials, reduce
 
-SHAPES = [(7, 5, 3, 3), (4, 130, 1, 1), (3, 3, 11, 11), (2, 33, 3, 2), (37,), (3, 2500)]
+SHAPES = [
+    (7, 5, 3, 3),
+    (4, 130, 1, 1),
+    (3, 3, 11, 11),
+    (2, 33, 3, 2),
+    (37,),
+    (3, 2500),
+    (3, 4, 5),
+    (),
+]
 KERNELS = (optim.sgd, optim_partials.sgd_partials, reduce.sum_partials)
 REFERENCES = (
     optim.sgd_reference, optim_partials.sgd_partials_reference, reduce.sum_partials_reference

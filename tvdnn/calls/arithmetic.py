@@ -3,8 +3,12 @@
 from typing import Any
 
 from torch.fx import Node
+from torch.nn import Parameter
 
-from .call import Call, Shape, UnsupportedCallError, axes_of, shape_of
+from ..graph.network import channels_last_axes
+from .call import UNNAMED, Call, Shape, UnsupportedCallError, axes_of, shape_of
+
+MOST_DIMENSIONS = 4  # of operands that broadcast
 
 
 def add(out: Shape, x: Any, other: Any, alpha: float = 1) -> Call:
@@ -14,12 +18,11 @@ def add(out: Shape, x: Any, other: Any, alpha: float = 1) -> Call:
         return _affine(x, 1, alpha * other)
     if alpha == 1 and (call := _by_channel("channel_add", x, other)):
         return call
-    if shape_of(x) == shape_of(other):
+    if _are_alike(x, other):
         return Call("add" if alpha == 1 else "add_multiple", (x, other), (), _scale(alpha))
-    if alpha == 1:
-        return _gated("add", x, other)
-    shapes = f"{shape_of(x)} and {shape_of(other)} times {alpha}"
-    raise UnsupportedCallError(f"add of {shapes} (it takes two maps of one shape)")
+    if alpha == 1 and (call := _gated("gate_add", x, other)):
+        return call
+    return broadcast("add", out, x, other, alpha)
 
 
 def sub(out: Shape, x: Any, other: Any, alpha: float = 1) -> Call:
@@ -33,38 +36,113 @@ def mul(out: Shape, x: Any, other: Any) -> Call:
         return _affine(x, other)
     if call := _by_channel("scale_channels", x, other):
         return call
-    if shape_of(x) == shape_of(other):
+    if _are_alike(x, other):
         return Call("multiply", (x, other))
-    return _gated("mul", x, other)
+    return _gated("gate_multiply", x, other) or broadcast("multiply", out, x, other)
 
 
 def div(out: Shape, x: Any, other: Any) -> Call:
     if not isinstance(x, Node):
         return Call("reciprocal", (other,), (), {"a": float(x)})
-    if isinstance(other, Node):
-        raise UnsupportedCallError("div by a tensor (it takes a map and a number)")
-    return _affine(x, 1 / other)
+    if not isinstance(other, Node):
+        return _affine(x, 1 / other)
+    return broadcast("divide", out, x, other)
 
 
 def neg(out: Shape, x: Node) -> Call:
     return _affine(x, -1)
 
 
+def maximum(out: Shape, x: Node, other: Node) -> Call:
+    return broadcast("maximum", out, x, other)
+
+
+def minimum(out: Shape, x: Node, other: Node) -> Call:
+    return broadcast("minimum", out, x, other)
+
+
+def broadcast(function: str, out: Shape, x: Node, other: Node, scale: float = 1) -> Call:
+    """The op of two maps, or of a map and a parameter or buffer, whose shapes broadcast."""
+    maps = [each for each in (x, other) if each.op != "get_attr"]
+    if not maps:
+        raise UnsupportedCallError(f"{function} of parameters alone")
+    orders = {axes_of(each) for each in maps if len(shape_of(each)) == len(out)}
+    if len(out) > MOST_DIMENSIONS or len(orders) > 1:
+        shapes = f"{shape_of(x)} and {shape_of(other)}"
+        why = "of at most 4 dimensions that are not permuted differently"
+        raise UnsupportedCallError(f"{function} of {shapes} (it takes maps {why})")
+    if any(shape_of(each)[:1] != out[:1] or len(shape_of(each)) != len(out) for each in maps):
+        shapes = f"{shape_of(x)} and {shape_of(other)}"
+        raise UnsupportedCallError(f"{function} of {shapes} (the first dimension is the batch)")
+    (axes,) = orders
+    attrs: dict[str, Any] = {"scale": float(scale)}
+    kind = f"broadcast_{function}"
+    if len(maps) == 2:
+        return Call(kind, (x, other), (), attrs, axes)
+    param = x if maps[0] is other else other
+    _check_constant(function, param, out)
+    stored = tuple(axes.index(axis) for axis in range(len(axes)))
+    attrs |= {"param": int(param is other), "permutation": stored}
+    attrs |= {"param_dims": len(shape_of(param)), "by_row": _has_rows(param, stored)}
+    params, state = _held(param)
+    return Call(kind, (maps[0],), params, attrs, axes, state)
+
+
+def _check_constant(function: str, param: Node, out: Shape) -> None:
+    """Check that a parameter or buffer is of a floating-point type and the same for all samples."""
+    if str(param.target).startswith(UNNAMED):
+        raise UnsupportedCallError(
+            f"{function} of a tensor that does not come from the inputs and is not a parameter or"
+            " a buffer of the network (register it as a buffer)"
+        )
+    shape, dtype = shape_of(param), param.meta["value"].dtype
+    if not dtype.is_floating_point:
+        raise UnsupportedCallError(f"{function} of a map and a buffer of {dtype}")
+    if len(shape) == len(out) and shape[0] != 1:
+        raise UnsupportedCallError(
+            f"{function} of a map and a parameter of shape {shape} (the first dimension is the"
+            " batch)"
+        )
+
+
+def _has_rows(param: Node, stored: Shape) -> bool:
+    """Whether a parameter has a value for each row of maps, or of what is stored as rows."""
+    ahead = len(stored) - len(shape_of(param))
+    dim = stored[1] - ahead if len(stored) > 2 else -1
+    return dim >= 0 and shape_of(param)[dim] > 1
+
+
+def _held(param: Node) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+    """A constant of a call: as its parameter, or as its state if it is a module's buffer."""
+    named = not str(param.target).startswith(UNNAMED)
+    is_buffer = named and not isinstance(param.meta["value"], Parameter)
+    return ((), (param,)) if is_buffer else ((param,), ())
+
+
+def _are_alike(x: Node, other: Node) -> bool:
+    """Whether two operands are maps of one shape."""
+    return shape_of(x) == shape_of(other) and "get_attr" not in (x.op, other.op)
+
+
 def _by_channel(kind: str, x: Node, other: Node) -> Call | None:
     """The op of a map and a parameter of its channels, in either order; None of other nodes."""
     for maps, param in ((x, other), (other, x)):
-        if param.op == "get_attr" and _is_by_channel(maps, shape_of(param)):
-            return Call(kind, (maps,), (param,), axes=axes_of(maps))
+        constant = param.op == "get_attr" and maps.op != "get_attr"
+        if constant and _is_by_channel(maps, param):
+            params, state = _held(param)
+            return Call(kind, (maps,), params, axes=axes_of(maps), state=state)
     return None
 
 
-def _is_by_channel(maps: Node, shape: Shape) -> bool:
-    """Whether a parameter of this shape has a value for each channel of maps, and none besides."""
-    channel = axes_of(maps).index(len(axes_of(maps)) - 1)
-    wanted = [1] * len(axes_of(maps))
+def _is_by_channel(maps: Node, param: Node) -> bool:
+    """Whether a parameter has a value for each channel of maps, and none besides."""
+    dims, shape = len(axes_of(maps)), shape_of(param)
+    wanted = [1] * dims
+    channel = axes_of(maps).index(dims - 1)
     wanted[channel] = shape_of(maps)[channel]
-    ahead = len(wanted) - len(shape)
-    return bool(shape) and ahead >= 0 and (*(1,) * ahead, *shape) == tuple(wanted)
+    padded = (*(1,) * (dims - len(shape)), *shape)
+    known = bool(shape) and param.meta["value"].is_floating_point()
+    return known and padded == tuple(wanted)
 
 
 def _affine(x: Node, scale: float, shift: float = 0) -> Call:
@@ -75,14 +153,11 @@ def _scale(alpha: float) -> dict[str, float]:
     return {} if alpha == 1 else {"scale": float(alpha)}
 
 
-def _gated(function: str, x: Node, other: Node) -> Call:
-    """A map and one value a channel, in either order."""
-    shapes = shape_of(x), shape_of(other)
+def _gated(kind: str, x: Node, other: Node) -> Call | None:
+    """The op of a map and one value a channel of every sample, in either order; None of others."""
     for maps, gates in ((x, other), (other, x)):
         shape = shape_of(maps)
-        if len(shape) == 4 and shape_of(gates) == (*shape[:2], 1, 1):
-            return Call("gate_multiply" if function == "mul" else "gate_add", (maps, gates))
-    raise UnsupportedCallError(
-        f"{function} of {shapes[0]} and {shapes[1]} (it takes two maps of one shape, or a map"
-        " [N, C, H, W] and [N, C, 1, 1])"
-    )
+        if len(shape) == 4 and shape_of(gates) == (*shape[:2], 1, 1) and gates.op != "get_attr":
+            last = all(axes_of(each) == channels_last_axes(4) for each in (maps, gates))
+            return Call(kind, (maps, gates)) if last else None
+    return None

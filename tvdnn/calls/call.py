@@ -8,15 +8,21 @@ from torch.fx import Node
 
 from ..graph.network import channels_last_axes
 from ..kernels.activation import FUNCTIONS as ACTIVATIONS
+from ..kernels.broadcast import FUNCTIONS as BROADCAST_FUNCTIONS
 from ..kernels.unary import FUNCTIONS as UNARY
 
 Ints = int | list[int] | tuple[int, ...]
 Shape = tuple[int, ...]
 ARITHMETIC = ("add", "add_multiple", "affine", "multiply")
 ELEMENTWISE = frozenset({"relu", *ACTIVATIONS, *UNARY, *ARITHMETIC, "dropout", "view"})
+BROADCASTS = tuple(f"broadcast_{function}" for function in BROADCAST_FUNCTIONS)
 ANY_DIMENSIONS = frozenset(
-    {"remap", "rearrange", "join", "view", "reduce_axes", "expand", "softmax", "log_softmax"}
+    {
+        *("remap", "rearrange", "join", "view", "reduce_axes", "expand", "softmax", "log_softmax"),
+        *BROADCASTS,
+    }
 )
+UNNAMED = "tensor "  # before the id of a tensor that is no parameter or buffer of the network
 OF_PIXELS = ("view", "flatten", "adaptive_avg_pool2d")  # maps whose pixels are counted as one axis
 
 

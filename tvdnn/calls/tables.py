@@ -19,7 +19,7 @@ from .activation import (
     silu,
     tanh,
 )
-from .arithmetic import add, div, mul, neg, sub
+from .arithmetic import add, div, maximum, minimum, mul, neg, sub
 from .batch_norm import batch_norm, counted_batch_norm
 from .call import Call
 from .concat import attribute, cat, getitem, narrow, select, split, stack, unbind
@@ -150,6 +150,13 @@ FUNCTIONS: Mapping[Any, Callable[..., Call | None]] = {
     torch.div: div,
     operator.neg: neg,
     torch.neg: neg,
+    torch.subtract: sub,
+    torch.multiply: mul,
+    torch.divide: div,
+    torch.true_divide: div,
+    torch.negative: neg,
+    torch.maximum: maximum,
+    torch.minimum: minimum,
     torch.cat: cat,
     torch.concat: cat,
     torch.concatenate: cat,
@@ -259,6 +266,13 @@ METHODS: Mapping[str, Callable[..., Call | None]] = {
     "mul_": mul,
     "div": div,
     "div_": div,
+    "subtract": sub,
+    "multiply": mul,
+    "divide": div,
+    "true_divide": div,
+    "negative": neg,
+    "maximum": maximum,
+    "minimum": minimum,
     "neg": neg,
     "neg_": neg,
     "split": split,
@@ -313,8 +327,8 @@ SUPPORTED = (
     " GroupNorm, InstanceNorm1d, InstanceNorm2d, Flatten, Identity and Sequential, their functional"
     " forms, view, reshape, contiguous, permute and transpose, Softmax and LogSoftmax, sum,"
     " mean, amax, amin, max, min, var, std and norm over any dimensions but the batch, squeeze and"
-    " unsqueeze, clamp, abs, exp, log, sqrt, rsqrt, square, reciprocal and pow by a number, sums"
-    " and products of maps, numbers, parameters of channels and [N, C, 1, 1], cat,"
-    " stack, split, chunk, unbind, narrow, slices, pads, roll, flip, repeat and"
-    " expand along any dimension but the batch, PixelShuffle and PixelUnshuffle"
+    " unsqueeze, clamp, abs, exp, log, sqrt, rsqrt, square, reciprocal and pow by a number, sums,"
+    " products, quotients, maximum and minimum of maps, numbers, parameters and buffers of shapes"
+    " that broadcast, cat, stack, split, chunk, unbind, narrow, slices, pads, roll, flip, repeat"
+    " and expand along any dimension but the batch, PixelShuffle and PixelUnshuffle"
 )

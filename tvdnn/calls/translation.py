@@ -9,14 +9,13 @@ import torch
 from torch import Tensor, fx
 
 from ..graph.network import channels_last_axes
-from .call import ELEMENTWISE, Call, Inner, UnsupportedCallError, axes_of, shape_of
+from .call import ELEMENTWISE, UNNAMED, Call, Inner, UnsupportedCallError, axes_of, shape_of
 from .concat import split, unbind
 from .layout import in_order
 from .reduce_axes import extreme, var_mean
 from .tables import FUNCTIONS, METHODS
 
 SEVERAL = (split, unbind, var_mean, extreme)  # translators of calls that yield several maps
-UNNAMED = "tensor "  # before the id of a tensor that is no parameter or buffer of the network
 REARRANGING = (
     *("squeeze_", "unsqueeze_", "transpose_", "t_", "swapaxes_", "swapdims_"),
     *("resize_", "resize_as_", "set_", "as_strided_"),

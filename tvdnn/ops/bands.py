@@ -24,6 +24,7 @@ from typing import Any, Final
 from ..errors import InputError
 from ..graph import DTYPE_NBYTES, Network, Op, Value
 from ..kernels.activation import BY_INPUT, BY_OUTPUT
+from ..kernels.broadcast import FUNCTIONS as BROADCASTS
 from ..kernels.loss_elements import FUNCTIONS
 from ..kernels.unary import FUNCTIONS as UNARY
 from .containers import WORD
@@ -38,6 +39,7 @@ BY_PIXEL: Final = frozenset(
     {
         *("relu", *BY_OUTPUT, *BY_INPUT, *UNARY, "prelu", *FUNCTIONS),
         *("cross_entropy", "dropout", "scale_channels"),
+        *(f"broadcast_{function}" for function in BROADCASTS),
         *("add", "add_multiple", "affine", "multiply", "local_response_norm", "batch_norm"),
         *("batch_norm_relu", "batch_norm_activation", "batch_norm_add", "batch_norm_add_relu"),
         *("concat", "narrow", "shuffle_channels"),
@@ -115,7 +117,9 @@ def _most_bands(network: Network, op: Op) -> int:
     """The largest power of two of bands that the op goes by; 1 where it does by none."""
     heights = [_height(network, name) for name in (*op.inputs, op.output)]
     before, after = heights[0], heights[-1]
-    if op.kind in BY_PIXEL:
+    if op.attrs.get("by_row"):  # a parameter has a value for each row of the whole map
+        most = 1
+    elif op.kind in BY_PIXEL:
         most = before if len({height for height in heights if height}) == 1 else 1
     elif op.kind in WINDOWS:
         most = _most_windows(network, op, before, after)

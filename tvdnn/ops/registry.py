@@ -11,6 +11,7 @@ from .batch_norm import (
     BATCH_NORM_ADD_RELU,
     BATCH_NORM_RELU,
 )
+from .broadcast import BROADCASTS
 from .channel_scale import SCALE_CHANNELS
 from .concat import CONCAT, NARROW, run_copies, run_zeros
 from .conv import CONV2D, CONV2D_RELU, CONV2D_RELU_MAX_POOL2D
@@ -62,6 +63,7 @@ _TRACED = (
     ADD_MULTIPLE,
     AFFINE,
     MULTIPLY,
+    *BROADCASTS,
     GATE_ADD,
     GATE_MULTIPLY,
     CHANNEL_ADD,

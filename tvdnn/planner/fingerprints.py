@@ -49,6 +49,7 @@ class Fingerprints:
             name: (*value.shape, 1)[-1 - bool(value.shape)] for name, value in values.items()
         }
         self._detached = traced.detached
+        self._shapes = {name: value.shape for name, value in values.items()}
         self.makers = {op.output: op for op in self.ops.values()}
         wanted = _wanted(graph)
         autograd = graph.cut < len(graph.passes)
@@ -130,12 +131,23 @@ class Fingerprints:
             found = zeros(width)
             found[start:stop] = output if joins else self.own_term(op, stop - start)
             return found
-        if not hands_on(op, place) or (op.kind in CHANNEL_OPS and not joins):
+        if not self._hands_on(op, place) or (op.kind in CHANNEL_OPS and not joins):
             return self.own_term(op, width)
         if op.kind == "concat":
             start = sum(self.widths[each] for each in op.inputs[:place])
             return output[start : start + width]
         return self.grad(op.output, width)
+
+    def _hands_on(self, op: Op, place: int) -> bool:
+        """Whether the gradient of the op's output is that of its input at `place`."""
+        if op.kind == "affine":
+            return bool(op.attrs["scale"] == 1)
+        if op.kind == "broadcast_add":  # a + scale * b, of which a parameter may be either
+            is_first = op.attrs["param"] == 1 if op.params else place == 0
+            alike = self._shapes[op.inputs[place]] == self._shapes[op.output]
+            return alike and (is_first or bool(op.attrs["scale"] == 1))
+        places = HANDS_ON.get(op.kind, ())
+        return places is None or place in places
 
     def rewidened(self, content: Prints, name: str, width: int) -> Prints:
         """Terms of the gradient of a value as they are where it has `width` channels.
@@ -182,14 +194,6 @@ def _wanted(graph: Graph) -> frozenset[str]:
         if op.output not in traced.detached and (trains or not found.isdisjoint(op.inputs)):
             found.add(op.output)
     return frozenset(found)
-
-
-def hands_on(op: Op, place: int) -> bool:
-    """Whether the gradient of the op's output is that of its input at `place`."""
-    if op.kind == "affine":
-        return bool(op.attrs["scale"] == 1)
-    places = HANDS_ON.get(op.kind, ())
-    return places is None or place in places
 
 
 def prints(name: str, width: int) -> Prints:

@@ -73,19 +73,19 @@ def bind_step(
     run = role(graph.ops[pass_.op].kind, pass_.role)
     by_piece = by_unit or pass_.windowed
     pieces = _units(pass_, step) if by_piece else [(step.start, step.stop)]
-    strides = _grad_strides(graph, pass_, tensors)
+    owners = _params_of_grads(graph, pass_, tensors)
     arguments = [
-        _arguments(graph, pass_, step, piece, memory, tensors, kernels, strides) for piece in pieces
+        _arguments(graph, pass_, step, piece, memory, tensors, kernels, owners) for piece in pieces
     ]
     launch = _launch_on_copies if by_unit else _launch
     return lambda: launch(run, arguments)
 
 
-def _grad_strides(graph: Graph, pass_: Pass, tensors: Tensors) -> dict[str, tuple[int, ...]]:
-    """Gradients lie as their parameters (channels_last too), so that updates are elementwise."""
+def _params_of_grads(graph: Graph, pass_: Pass, tensors: Tensors) -> dict[str, torch.Tensor]:
+    """The parameter of each gradient, which has its strides, so that updates are elementwise."""
     used = {use.buffer for use in (*pass_.reads, *pass_.writes)}
     return {
-        grad: tensors.params[param].stride()
+        grad: tensors.params[param]
         for param, grads in graph.param_grads.items()
         for grad in grads
         if grad in used and param in tensors.params
@@ -123,7 +123,7 @@ def _arguments(
     memory: Memory,
     tensors: Tensors,
     kernels: SimpleNamespace,
-    strides: Mapping[str, tuple[int, ...]],
+    owners: Mapping[str, torch.Tensor],
 ) -> Arguments:
     """The arguments of the launch of domain rows `piece`, and what is copied before it."""
     image = image_of(graph, pass_, step, piece, memory) if pass_.windowed else None
@@ -132,8 +132,9 @@ def _arguments(
         if image and any(use.halo):
             return image.rows
         buffer = graph.buffers[use.buffer]
-        if use.buffer in strides:
-            return memory.view(operand, buffer).as_strided(buffer.shape, strides[use.buffer])
+        if use.buffer in owners:
+            owner = owners[use.buffer]
+            return memory.view(operand, buffer).as_strided(owner.shape, owner.stride())
         start, stop = use.rows(*piece, buffer)
         rows = memory.view(operand, buffer)[start - operand.start : stop - operand.start]
         rows = rows if use.channels is None else rows[..., slice(*use.channels)]

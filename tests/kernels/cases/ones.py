@@ -10,6 +10,7 @@ from tvdnn.kernels import (
     arithmetic,
     batch_norm,
     batch_norm_grad,
+    broadcast,
     dropout,
     dropout_parts,
     gate,
@@ -85,6 +86,10 @@ def _maps() -> None:
     settings = {"sizes": (1,), "reduced": (True,), "function": "std"}
     reduce_axes.reduce_axes(x[0, 0], x[0, 0], **settings)
     reduce_axes.reduce_axes_grad(x[0, 0], x[0, 0], x[0, 0], **settings)
+    broadcast.broadcast(x, x, x, function="add", scale=1)
+    broadcast.broadcast_grad(x, x, x, x, function="divide", first=False)
+    settings = {"function": "multiply", "first": True, "kept": (True, False, True)}
+    broadcast.broadcast_grad_sums(x, None, x, x[0], **settings)
     gate.gate(x[0], x[0, 0], x[0])
     gate.gate_grad(x[0], x[0, 0], x[0], x[0], x[0])
     gate.sum_slices(x[0], x[0, 0])
