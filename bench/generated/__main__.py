@@ -46,6 +46,7 @@ class Work:
     output: Path
     faults: Path
     shrink_s: float
+    few: bool
 
 
 class OutOfTimeError(Exception):
@@ -57,7 +58,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     setup = Setup(options.type, options.device)
-    work = Work(setup, tuple(options.kinds), options.output, options.faults, options.shrink)
+    few = options.few or options.device != "cpu"
+    work = Work(setup, tuple(options.kinds), options.output, options.faults, options.shrink, few)
     first, _, last = options.seeds.partition(":")
     done = {row.seed for row in rows_in(work.output)}
     seeds = [seed for seed in range(int(first), int(last)) if seed not in done]
@@ -77,6 +79,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--type", choices=("fp32", "tf32", "bf16"), default="fp32")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--kinds", nargs="*", default=(), help="draw these kinds alone")
+    parser.add_argument("--few", action="store_true", help="few sizes; as on GPUs")
     parser.add_argument("--jobs", type=int, default=1, help="children side by side")
     parser.add_argument("--block", type=int, default=BLOCK, help="seeds of a child")
     parser.add_argument("--shrink", type=float, default=30, help="seconds to shrink a network")
@@ -124,7 +127,7 @@ def _forked(work: Work, seeds: Sequence[int]) -> int:
 
 def _run_seed(work: Work, seed: int) -> None:
     begin = time.monotonic()
-    program = drawn_from_seed(seed, work.kinds)
+    program = drawn_from_seed(seed, work.kinds, few=work.few)
     outcome = _compared(program, work.setup)
     seconds = time.monotonic() - begin
     row = row_of(seed, outcome, seconds)

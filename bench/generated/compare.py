@@ -202,7 +202,8 @@ class _Ours:
     """The case as tvdnn runs it under one policy, planned once for all data seeds."""
 
     def __init__(self, case: Case, setup: Setup, reference: _Reference, **planned: Any) -> None:
-        self.case, self.setup = case, setup
+        self.case, self.setup, self.planned = case, setup, planned
+        self.used = False
         self.net = _loaded(case.make().to(setup.device), reference.data)
         options: dict[str, Any] = planned | {
             "dtype": setup.dtype,
@@ -226,6 +227,9 @@ class _Ours:
 
     def run(self, reference: _Reference) -> Seen:
         case, data, form = self.case, reference.data, (self.setup.device, torch.float32)
+        if self.used and "between" in case.settings:  # the network is not what it was
+            return _Ours(case, self.setup, reference, **self.planned).run(reference)
+        self.used = True
         if "trainer" in case.settings:
             self.trainer.load_state_dict(self.initial | {"model": data.state})
             return trainer_steps(self.trainer, case, data)

@@ -23,14 +23,15 @@ MODULES = (
     views,
 )  # whose kinds are registered
 SIDES = (6, 8, 5, 4, 7, 3, 10, 13, 12, 2, 1, 9)
+FEW_SIDES = (8, 7, 16)
 TRIES = 4  # draws of one statement before the network goes on without
 POLICIES = ("vdnn-all", "vdnn-conv", "tvdnn-heuristic", "vdnn-dyn", "auto")
 SHARES = (50, 20, 15, 8, 7)  # of the draws: plans near the floor take long
 
 
-def drawn_from_seed(seed: int, kinds: Iterable[str] = ()) -> Program:
-    """The network of a seed; of these kinds where any are named."""
-    return draw_program(Seeded(seed), kinds)
+def drawn_from_seed(seed: int, kinds: Iterable[str] = (), *, few: bool = False) -> Program:
+    """The network of a seed; of these kinds where any are named, of few sizes where asked."""
+    return draw_program(Seeded(seed), kinds, few=few)
 
 
 @st.composite
@@ -39,11 +40,12 @@ def programs(draw: Callable[[st.SearchStrategy[int]], int]) -> Program:
     return draw_program(Drawn(draw))
 
 
-def draw_program(source: Source, kinds: Iterable[str] = ()) -> Program:
+def draw_program(source: Source, kinds: Iterable[str] = (), *, few: bool = False) -> Program:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        w = Writer(source, training=not chance(source, 15), ours=choice(source, (0, 0, 30, 100)))
-        batch = choice(source, (2, 3, 4, 1, 5))
+        ours = choice(source, (0, 0, 30, 100))
+        w = Writer(source, training=not chance(source, 15), ours=ours, few=few)
+        batch = choice(source, (2, 4) if few else (2, 3, 4, 1, 5))
         trains = chance(source, 20)
         _draw_inputs(w, batch, 1 if trains else weighted(source, (1, 2, 3), (75, 20, 5)))
         allowed = [KINDS[name] for name in kinds] or [k for k in KINDS.values() if not k.planned]
@@ -66,9 +68,10 @@ def _draw_inputs(w: Writer, batch: int, count: int) -> None:
 def _input_shape(w: Writer, batch: int) -> tuple[int, ...]:
     if chance(w.source, 8):
         return (batch, w.source.integer(1, 20))
-    c = choice(w.source, (3, 4, 1, 2, 8, 6, 5, 16))
-    height = choice(w.source, SIDES)
-    return batch, c, height, height if chance(w.source, 50) else choice(w.source, SIDES)
+    c = choice(w.source, (3, 8) if w.few else (3, 4, 1, 2, 8, 6, 5, 16))
+    sides = FEW_SIDES if w.few else SIDES
+    height = choice(w.source, sides)
+    return batch, c, height, height if chance(w.source, 50) else choice(w.source, sides)
 
 
 def _grow(w: Writer, kinds: list[Kind]) -> None:
@@ -164,7 +167,30 @@ def _settings(w: Writer) -> dict[str, Any]:
         settings["budget"] = choice(w.source, (0.5, 0.0, 0.25))  # between floor and keep's peak
     if chance(w.source, 20):
         settings["evaluates"] = True
+    if chance(w.source, 10) and (changes := _changes(w)):
+        settings["between"] = choice(w.source, changes)
     return settings
+
+
+def _changes(w: Writer) -> list[str]:
+    """Statements about `net` that change it between two steps."""
+    found = []
+    for member in w.members:
+        name, kind = member.name, member.text.partition("(")[0].rpartition(".")[2]
+        if kind.startswith("BatchNorm"):
+            found += [f"net.{name}.momentum = 0.7", f"net.{name}.eps = 0.1", f"net.{name}.eval()"]
+        elif kind.startswith(("Conv", "Linear")):
+            found += [
+                f"net.{name}.requires_grad_(False)",
+                f"net.{name}.weight.data.mul_(0.5)",
+                f"net.{name}.weight = nn.Parameter(net.{name}.weight.detach() * 0.5)",
+                f"net.{name}.load_state_dict(net.{name}.state_dict(), assign=True)",
+            ]
+        elif kind in ("ReLU", "Sigmoid", "Tanh", "ELU"):
+            found.append(f"net.{name} = nn.SiLU()")
+        elif kind == "Dropout":
+            found.append(f"net.{name}.p = 0.0")
+    return found
 
 
 def _trainer_program(w: Writer, batch: int) -> Program | None:

@@ -48,7 +48,9 @@ def kind(
 
 
 def channels(w: Writer) -> int:
-    """Channels of a new map: 1 to 20, seldom 32, 64 or 128."""
+    """Channels of a new map: 1 to 20, seldom 32, 64 or 128; of few numbers where that is asked."""
+    if w.few:
+        return choice(w.source, (8, 4, 16, 3, 32))
     if chance(w.source, 4):
         return choice(w.source, (32, 64, 128))
     return choice(w.source, (4, 8, 3, 6, 2, 5, 12, 1, 7, 10, 16, 20))

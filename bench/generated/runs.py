@@ -72,6 +72,7 @@ def loop(
         seen |= _buffers(net, step)
         if optimizer is not None and losses:
             optimizer.step()
+        _change(net, case, step)
     seen |= {f"parameter {name}": _kept(param) for name, param in net.named_parameters()}
     if case.settings.get("evaluates"):
         seen |= _evaluated(net, [x.to(device, dtype, copy=True) for x in data.inputs[-1]])
@@ -87,6 +88,7 @@ def loop_of_losses(net: nn.Module, case: Case, data: Data, form: Form, *, lr: fl
         seen |= _buffers(net, step)
         named = net.named_parameters()
         seen |= {f"step {step + 1} parameter {name}": _kept(param) for name, param in named}
+        _change(net, case, step)
     return seen
 
 
@@ -104,6 +106,7 @@ def trainer_steps(trainer: tvdnn.Trainer, case: Case, data: Data) -> Seen:
         seen |= _buffers(net, step)
         named = net.named_parameters()
         seen |= {f"step {step + 1} parameter {name}": _kept(param) for name, param in named}
+        _change(net, case, step)
     return seen
 
 
@@ -181,6 +184,12 @@ def _outputs(found: Any, seen: Seen, prefix: str) -> dict[str, Tensor]:
 
 def _form(found: Any) -> str:
     return "tensor" if isinstance(found, Tensor) else type(found).__name__
+
+
+def _change(net: nn.Module, case: Case, step: int) -> None:
+    """Change the network behind the first step, where its settings say so."""
+    if step == 0 and "between" in case.settings:
+        exec(case.settings["between"], {"net": net, "nn": nn})
 
 
 def _evaluated(net: nn.Module, inputs: list[Tensor]) -> Seen:

@@ -24,13 +24,15 @@ class RejectedError(Exception):
 class Writer:
     """The network so far. `values` holds what each name stands for, by torch in float32.
 
-    `ours` is the percentage of layers that are taken from tvdnn.nn where it has them.
+    `ours` is the percentage of layers that are taken from tvdnn.nn where it has them. `few` asks
+    for maps of few sizes, for which fewer kernels are compiled.
     """
 
-    def __init__(self, source: Source, *, training: bool, ours: int = 0) -> None:
+    def __init__(self, source: Source, *, training: bool, ours: int = 0, few: bool = False) -> None:
         self.source = source
         self.training = training
         self.ours = ours
+        self.few = few
         self.inputs: list[Input] = []
         self.members: list[Member] = []
         self.lines: list[Line] = []
