@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from torch import Tensor
 from torch.fx import Node
 from torch.nn import functional
 
 from bench import generated
 from bench.generated.case import load
-from bench.generated.compare import FAILED, REFUSED, RIGHT, TORCH, WRONG, Outcome, compare
-from bench.generated.draw import drawn_from_seed
+from bench.generated.compare import FAILED, REFUSED, RIGHT, TORCH, WRONG, Outcome, Setup, compare
+from bench.generated.draw import drawn_from_seed, programs
 from bench.generated.program import Input, Line, Member, Program
 from bench.generated.shrink import shrunk
 from tvdnn.calls import activation, tables
@@ -92,8 +94,8 @@ SEEDS = (
 )
 
 
-def outcome_of(text: str) -> Outcome:
-    outcome = compare(load(text))
+def outcome_of(text: str, dtype: str = "fp32") -> Outcome:
+    outcome = compare(load(text), Setup(dtype))
     assert outcome.kind != TORCH, outcome.why
     return outcome
 
@@ -112,8 +114,9 @@ def kept(path: Path) -> Any:
 
 
 @pytest.mark.parametrize("path", map(kept, KEPT))
-def test_networks_that_once_failed(path: Path) -> None:
-    outcome = outcome_of(path.read_text())
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_networks_that_once_failed(path: Path, dtype: str) -> None:
+    outcome = outcome_of(path.read_text(), dtype)
     assert not outcome.is_fault, (outcome.why, *outcome.details)
 
 
@@ -186,6 +189,17 @@ def test_what_cancels_is_scaled_by_its_terms() -> None:
 def test_the_same_seed_draws_the_same_network() -> None:
     first, second = (drawn_from_seed(7).printed() for _ in range(2))
     assert first == second != drawn_from_seed(8).printed()
+
+
+@settings(max_examples=25, derandomize=True, database=None, deadline=None)
+@given(programs())
+def test_what_hypothesis_draws_runs_by_torch(drawn: Program) -> None:
+    """As a printed module, on inputs of the shapes that it names."""
+    case = load(drawn.printed())
+    inputs = [torch.randn(shape) for shape in case.shapes.values()]
+    found = case.make_torch()(*inputs)
+    count = 1 if isinstance(found, Tensor) else len(found)
+    assert count == len(drawn.outputs)
 
 
 def test_what_fails_is_shrunk_to_what_makes_it_fail() -> None:

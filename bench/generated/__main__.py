@@ -4,7 +4,14 @@
 
 Networks run in children forked from this process, a block of seeds each. Rows are appended to the
 output file as networks end; seeds that it has are not run again. The counts are printed, and
-written beside the rows with the ending .json.
+written beside the rows with the ending .json. On a GPU the children side by side are several
+processes of one device, and maps are of few sizes, as kernels are compiled for each.
+
+Which branches the networks reach is told by coverage.py, in one process:
+
+    python -m coverage run --branch --source tvdnn -m bench.generated --seeds 0:1000 --jobs 0
+    python -m coverage report -m --include "tvdnn/trace.py,tvdnn/meta_tracer.py,tvdnn/calls/*,\
+tvdnn/graph/*,tvdnn/ops/*"
 """
 
 import argparse
@@ -63,7 +70,10 @@ def main() -> None:
     first, _, last = options.seeds.partition(":")
     done = {row.seed for row in rows_in(work.output)}
     seeds = [seed for seed in range(int(first), int(last)) if seed not in done]
-    _run_blocks(work, seeds, options.jobs, options.block)
+    if options.jobs:
+        _run_blocks(work, seeds, options.jobs, options.block)
+    for seed in () if options.jobs else seeds:
+        _run_seed(work, seed)
     about = software() if work.setup.device == "cpu" else environment()
     found = counts(row for row in rows_in(work.output) if int(first) <= row.seed < int(last))
     document = {"command": sys.argv[1:], "environment": about} | found
@@ -80,7 +90,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--kinds", nargs="*", default=(), help="draw these kinds alone")
     parser.add_argument("--few", action="store_true", help="few sizes; as on GPUs")
-    parser.add_argument("--jobs", type=int, default=1, help="children side by side")
+    parser.add_argument("--jobs", type=int, default=1, help="children side by side; 0: none")
     parser.add_argument("--block", type=int, default=BLOCK, help="seeds of a child")
     parser.add_argument("--shrink", type=float, default=30, help="seconds to shrink a network")
     parser.add_argument("--faults", type=Path, default=Path("faults"), help="folder of sources")
