@@ -13,11 +13,8 @@ CHUNK_SIZE = 600  # bytes: a sample a section
 LEARNING_RATE = 0.01
 STEPS = 2
 RTOL, ATOL = 1e-4, 1e-5  # of float32 beside float64
-POLICIES: tuple[Mapping[str, Any], ...] = (
-    {"policy": "keep"},
-    {"policy": "vdnn-all:m"},
-    {"policy": "auto", "budget": "min"},
-)
+POLICIES: tuple[Mapping[str, Any], ...] = ({"policy": "keep"}, {"policy": "vdnn-all:m"})
+WITH_AUTO: tuple[Mapping[str, Any], ...] = (*POLICIES, {"policy": "auto", "budget": "min"})
 
 
 class Functional(nn.Module):

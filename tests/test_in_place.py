@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.exact import Functional, assert_steps_are_exact
+from tests.exact import WITH_AUTO, Functional, assert_steps_are_exact
 
 SHAPE = (5, 3, 6, 6)
 
@@ -78,4 +78,5 @@ def normalized_and_added(net: nn.Module, x: Tensor) -> Tensor:
 
 def test_the_input_of_a_normalization_is_not_overwritten_as_its_residual() -> None:
     layers = {"conv": nn.Conv2d(3, 8, 1), "norm": norm(8), "last": nn.Conv2d(8, 2, 1)}
-    assert_steps_are_exact(Functional(normalized_and_added, **layers), torch.randn(SHAPE))
+    net = Functional(normalized_and_added, **layers)
+    assert_steps_are_exact(net, torch.randn(SHAPE), policies=WITH_AUTO)

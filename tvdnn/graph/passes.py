@@ -31,6 +31,8 @@ class Use:
     `whole`. `channels` limits the use to a range of the last axis. `halo` are the rows of pixels
     above and below its own that it reads of a map in bands; they are in the sections before and
     behind, which further uses name by `beside`, -1 and 1 (at an end of the map, its last section).
+    `shape` is that of a sample as the op sees it, where a view has given it another than the buffer
+    has.
     """
 
     buffer: str
@@ -40,6 +42,7 @@ class Use:
     channels: tuple[int, int] | None = None
     halo: tuple[int, int] = (0, 0)
     beside: int = 0
+    shape: tuple[int, ...] = ()
 
     def rows(self, start: int, stop: int, buffer: Buffer) -> tuple[int, int]:
         """The buffer rows that a launch over domain rows [start, stop) touches."""

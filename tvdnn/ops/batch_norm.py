@@ -165,7 +165,7 @@ def _summed_beside(b: Builder, op: Op) -> Op | None:
     if b.lean or other is None or not (b.needs_grad(other.output) and _needs_sums(b, other)):
         return None
     maps = {b.input_of(op), b.input_of(other), *b.contributions[op.output], b.home[op.output]}
-    return None if maps & b.ranges.keys() else other
+    return None if any(map(b.is_range, maps)) else other
 
 
 def _merged(b: Builder, op: Op, partials: Use) -> tuple[Use, Use]:

@@ -68,10 +68,11 @@ class Builder:
     passes: list[Pass] = field(default_factory=list)
     home: dict[str, str] = field(default_factory=dict)
     contributions: dict[str, list[str]] = field(default_factory=dict)
-    holders: Counter[str] = field(default_factory=Counter)
+    holders: Counter[tuple[str, Channels | None]] = field(default_factory=Counter)
     param_grads: dict[str, list[str]] = field(default_factory=dict)
     filled: dict[str, list[Channels]] = field(default_factory=dict)
     ranges: dict[str, tuple[str, Channels]] = field(default_factory=dict)
+    views: dict[str, str] = field(default_factory=dict)
     pitched: Mapping[str, Ranges] = field(default_factory=dict)
     places: Mapping[str, Place] = field(init=False)
     copied: set[Use] = field(default_factory=set)
@@ -276,20 +277,55 @@ class Builder:
         return RUN_CHUNKS * min(rows, default=self.batch)
 
     def add_range(self, buffer: str, channels: Channels) -> str:
-        """A name for some of the channels of a buffer, or of a range."""
+        """A name for some of the channels of a buffer, of a range, or of a view of either."""
+        if buffer in self.views:
+            assert self.keeps_channels(buffer), f"{buffer} has no ranges of channels"
+            shape = (*self.buffers[buffer].shape[:-1], channels[1] - channels[0])
+            return self.add_view(self.add_range(self.views[buffer], channels), shape)
         within, name = self.buffers[buffer], f"{buffer} {channels}"
         shape = (*within.shape[:-1], channels[1] - channels[0])
         self.buffers[name] = replace(within, name=name, shape=shape)
         self.ranges[name] = buffer, channels
         return name
 
+    def add_view(self, buffer: str, shape: tuple[int, ...]) -> str:
+        """A name for a buffer or range, or for what a view is of, seen in another shape."""
+        base = self.views.get(buffer, buffer)
+        if self.buffers[base].shape == shape:
+            return base
+        name = f"{base} as {shape[1:]}"
+        self.buffers[name] = replace(self.buffers[base], name=name, shape=shape)
+        self.views[name] = base
+        assert self.keeps_channels(name) or not self.is_range(base), f"{name} is no view"
+        return name
+
+    def is_buffer(self, name: str) -> bool:
+        """Whether the name is a buffer's own, and no range or view of one."""
+        return name not in self.ranges and name not in self.views
+
+    def keeps_channels(self, buffer: str) -> bool:
+        """Whether the last axis is that of the buffer or range that the name is a view of."""
+        base = self.views.get(buffer, buffer)
+        return self.buffers[buffer].shape[-1] == self.buffers[base].shape[-1]
+
+    def is_range(self, buffer: str) -> bool:
+        """Whether the name stands for some channels of a wider buffer."""
+        return self.resolved(Use(buffer)).channels is not None
+
     def resolved(self, use: Use) -> Use:
-        """The use, of a buffer where it names a range."""
-        if use.buffer not in self.ranges:
+        """The use of a buffer, where it names a range or a view."""
+        seen = use
+        if use.buffer in self.views:
+            assert use.channels is None or self.keeps_channels(use.buffer)
+            use = replace(use, buffer=self.views[use.buffer])
+        while use.buffer in self.ranges:
+            buffer, (start, stop) = self.ranges[use.buffer]
+            first, last = use.channels or (0, stop - start)
+            use = replace(use, buffer=buffer, channels=(start + first, start + last))
+        if seen.buffer not in self.views:
             return use
-        buffer, (start, stop) = self.ranges[use.buffer]
-        first, last = use.channels or (0, stop - start)
-        return self.resolved(replace(use, buffer=buffer, channels=(start + first, start + last)))
+        sides, width = self.buffers[seen.buffer].shape[1:-1], seen.width(self.buffers[seen.buffer])
+        return replace(use, shape=(*sides, width))
 
     def grad_of(self, op: Op) -> str:
         """The buffer that holds the complete gradient of the op's output."""
@@ -298,8 +334,8 @@ class Builder:
     def new_grad(self, value: str) -> str:
         """A fresh buffer for one more contribution to the gradient of `value`.
 
-        It has the shape of the buffer that holds `value`, which a view may have renamed. The first
-        to that of a part, which lies in the map split, lies in that map's gradient.
+        It has the value's shape. The first to that of a part, which lies in the map split, lies in
+        that map's gradient.
         """
         earlier = self.contributions.setdefault(value, [])
         if self._is_part(value) and not earlier:
@@ -319,8 +355,13 @@ class Builder:
     def adopt_grad(self, value: str, buffer: str) -> str:
         """Make `buffer`, the gradient of an op's output, a contribution to that of its input."""
         self.contributions.setdefault(value, []).append(buffer)
-        self.holders[buffer] += 1
+        self.holders[self._bytes_of(buffer)] += 1
         return buffer
+
+    def _bytes_of(self, buffer: str) -> tuple[str, Channels | None]:
+        """Where the bytes lie that a name stands for."""
+        use = self.resolved(Use(buffer))
+        return use.buffer, use.channels
 
     def grad_with_room(self, value: str, channels: Channels) -> str:
         """A contribution to the gradient of `value` of which nobody else writes `channels`."""
@@ -353,28 +394,37 @@ class Builder:
         it and would have it copied.
         """
         maker = self.makers.get(value)
-        taken = grad not in self.ranges if maker is None else self.takes_grad(maker, grad)
+        taken = not self.is_range(grad) if maker is None else self.takes_grad(maker, grad)
         return taken and not self.is_shared(grad)
 
     def takes_grad(self, op: Op, grad: str) -> bool:
         """Whether the op takes the gradient of its output where it lies.
 
-        Not where pixels are counted otherwise there, behind a view; and of ranges, those it can.
+        Of ranges it takes those that its passes can; a view takes one whose channels it keeps. A
+        concatenation hands ranges of the gradient on, which must have its channels.
         """
-        if self.buffers[grad].shape != self.buffers[self.home[op.output]].shape:
+        if op.kind == "concat" and not self.keeps_channels(grad):
             return False
         use = self.resolved(Use(grad))
+        if use.channels is None:
+            return True
+        if op.kind == "view" and self.shape(op.output)[-1] != self.shape(op.inputs[0])[-1]:
+            return False
         pitch = self.buffers[use.buffer].shape[-1]
-        pitched = self.pitched[op.kind]
-        return use.channels is None or pitched.take("gradient", use.channels[0], pitch)
+        return self.pitched[op.kind].take("gradient", use.channels[0], pitch)
 
     def is_shared(self, grad: str) -> bool:
         """Whether more than one value has a contribution to its gradient in this buffer."""
-        return self.holders[grad] > 1
+        return self.holders[self._bytes_of(grad)] > 1
 
     def drop_grads(self, value: str) -> None:
         """Note that nothing more reads the gradient of `value`."""
-        self.holders.subtract(self.contributions[value])
+        for grad in self.contributions[value]:
+            self.drop_grad(grad)
+
+    def drop_grad(self, grad: str) -> None:
+        """Note that one value has no contribution to its gradient in this buffer any more."""
+        self.holders[self._bytes_of(grad)] -= 1
 
     def passes_masks(self, op: Op) -> None:
         """Declare that a mask of the op's output masks its input alike.

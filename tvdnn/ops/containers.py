@@ -67,7 +67,7 @@ def places(network: Network, pitched: Mapping[str, Ranges]) -> dict[str, Place]:
     while concats:
         container = concats.pop()
         ranges = ranges_of(network, container)
-        before, pitch = _extent(network, found, container.output)
+        before, pitch = values.extent(found, container.output)
         for name, (start, stop) in zip(container.inputs, ranges, strict=True):
             if name not in found and values.may_lie_at(name, before + start, pitch):
                 found[name] = Place(container.output, (start, stop))
@@ -90,7 +90,7 @@ def _add_parts(network: Network, found: dict[str, Place], values: "_Values") -> 
     """
     narrows = [op for op in network.ops if op.kind == "narrow" and op.output not in found]
     for value in dict.fromkeys(op.inputs[0] for op in narrows):
-        before, pitch = _extent(network, found, value)
+        before, pitch = values.extent(found, value)
         width = network.values[value].shape[-1]
         parts = {
             op.output: Place(value, op.attrs["channels"])
@@ -101,17 +101,8 @@ def _add_parts(network: Network, found: dict[str, Place], values: "_Values") -> 
             and values.is_read_at(op.output, op.attrs["channels"][0], width)
         }
         covered = {c for place in parts.values() for c in range(*place.channels)}
-        if values.has_own_shape(value) and (len(covered) == width or values.is_read_whole(value)):
+        if values.keeps_channels(value) and (len(covered) == width or values.is_read_whole(value)):
             found |= parts
-
-
-def _extent(network: Network, found: Mapping[str, Place], value: str) -> tuple[int, int]:
-    """First channel of a value in the widest map that holds it, and the channels of that."""
-    start = 0
-    while value in found:
-        start += found[value].channels[0]
-        value = found[value].container
-    return start, network.values[value].shape[-1]
 
 
 def _position(part: tuple[str, ...], whole: tuple[str, ...]) -> int | None:
@@ -133,13 +124,26 @@ class _Values:
             for name in dict.fromkeys(op.inputs):
                 self._readers.setdefault(name, []).append(op)
 
-    def has_own_shape(self, name: str) -> bool:
-        """Whether what holds the value has its shape: no view has given it another."""
+    def keeps_channels(self, name: str) -> bool:
+        """Whether what holds the value has its channels: no view has given it others."""
         maker = self._makers.get(name)
         if maker is None or maker.kind != "view":
             return True
-        shapes = (self._network.values[each].shape for each in (name, maker.inputs[0]))
-        return len(set(shapes)) == 1 and self.has_own_shape(maker.inputs[0])
+        (source,) = maker.inputs
+        return self._width(name) == self._width(source) and self.keeps_channels(source)
+
+    def extent(self, found: Mapping[str, Place], value: str) -> tuple[int, int]:
+        """First channel of a value in the widest map that holds it, and the channels of that."""
+        start = 0
+        while True:
+            maker = self._makers.get(value)
+            if value in found:
+                start += found[value].channels[0]
+                value = found[value].container
+            elif maker is not None and maker.kind == "view":
+                value = maker.inputs[0]
+            else:
+                return start, self._network.values[value].shape[-1]
 
     def is_read_whole(self, name: str) -> bool:
         return any(reader.kind != "narrow" for reader in self._readers.get(name, ()))
@@ -160,5 +164,8 @@ class _Values:
     def _reads_at(self, reader: Op, name: str, start: int, pitch: int) -> bool:
         if reader.kind != "view":
             return self._pitched[reader.kind].take("input", start, pitch)
-        shapes = (self._network.values[each].shape for each in (name, reader.output))
-        return len(set(shapes)) == 1 and self.is_read_at(reader.output, start, pitch)
+        keeps = self._width(name) == self._width(reader.output)
+        return keeps and self.is_read_at(reader.output, start, pitch)
+
+    def _width(self, name: str) -> int:
+        return self._network.values[name].shape[-1]

@@ -107,7 +107,7 @@ def _sums_exactly(b: Builder, op: Op) -> bool:
 
     Not of ranges, nor behind a ReLU: the product that makes the gradient masks and may sum it.
     """
-    if b.precision == "ieee" or not b.needs_param_grad(op.params[1]) or b.grad_of(op) in b.ranges:
+    if b.precision == "ieee" or not b.needs_param_grad(op.params[1]) or b.is_range(b.grad_of(op)):
         return False
     readers = [each.kind for each in b.network.ops if op.output in each.inputs]
     return op.output not in b.rectified and readers != ["relu"]

@@ -76,6 +76,17 @@ class Launch:
         return {name: self.attrs[name] for name in names}
 
 
+def as_maps(values: torch.Tensor) -> torch.Tensor:
+    """Values [N, C] or [N, pixels, C] as maps [N, H, W, C] of one pixel or of one row."""
+    if values.dim() == 4:
+        return values
+    samples, *pixels, channels = values.shape
+    (count,) = pixels or (1,)
+    pitch = values.stride(-2)
+    strides = (values.stride(0), count * pitch, pitch, 1)
+    return values.as_strided((samples, 1, count, channels), strides)
+
+
 @dataclass(frozen=True, slots=True)
 class OpDef:
     """How one kind of op is declared and run.

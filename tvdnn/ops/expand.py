@@ -115,7 +115,7 @@ def expand(network: Network, settings: Settings) -> Graph:
     inputs = _add_inputs(b, settings)
     _forward(b)
     cut = len(b.passes)
-    output_maps = tuple(b.home[name] for name in network.outputs)
+    output_maps = tuple(b.resolved(Use(b.home[name])).buffer for name in network.outputs)
     handed_out = list(output_maps)
     if not infers:
         b.direction = Direction.BACKWARD
@@ -123,7 +123,7 @@ def expand(network: Network, settings: Settings) -> Graph:
             inputs |= _add_output_grads(b)
         _backward(b, settings)
     read = [name for name in settings.input_grads if name in b.contributions]
-    input_grads = {name: b.contributions[name][0] for name in read}
+    input_grads = {name: b.resolved(Use(b.contributions[name][0])).buffer for name in read}
     if settings.mode is Mode.AUTOGRAD:
         handed_out += [*(grads[0] for grads in b.param_grads.values()), *input_grads.values()]
     ops = {op.name: op for op in cut_network.ops} | b.added
@@ -132,7 +132,7 @@ def expand(network: Network, settings: Settings) -> Graph:
         traced=traced,
         network=network,
         ops=ops,
-        buffers={name: each for name, each in b.buffers.items() if name not in b.ranges},
+        buffers={name: each for name, each in b.buffers.items() if b.is_buffer(name)},
         passes=rounding.passes or tuple(b.passes),
         inputs=inputs,
         outputs=tuple(dict.fromkeys(handed_out)),

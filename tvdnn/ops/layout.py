@@ -3,17 +3,18 @@
 from ..graph import Op, Use
 from .builder import Builder
 from .containers import Ranges
-from .definition import PITCHED, Launch, OpDef
+from .definition import PITCHED, Launch, OpDef, as_maps
 
 
 def view_forward(b: Builder, op: Op) -> None:
-    b.put(op.output, b.input_of(op))
+    b.put(op.output, b.add_view(b.input_of(op), b.shape(op.output)))
     b.passes_masks(op)
 
 
 def view_backward(b: Builder, op: Op) -> None:
     b.hand_mask_on(op)
-    b.adopt_grad(op.inputs[0], b.grad_of(op))
+    (value,) = op.inputs
+    b.adopt_grad(value, b.add_view(b.grad_of(op), b.shape(value)))
 
 
 def moving_forward(b: Builder, op: Op) -> None:
@@ -40,13 +41,13 @@ def add_backward(b: Builder, op: Op) -> None:
 
 
 def _run_flatten(a: Launch) -> None:
-    x, y = a.reads[0], a.writes[0]
+    x, y = as_maps(a.reads[0]), a.writes[0]
     n, h, w, c = x.shape
     a.kernels.unstage(x, y.view(n, c, h, w))
 
 
 def _run_unflatten(a: Launch) -> None:
-    dy, dx = a.reads[0], a.writes[0]
+    dy, dx = a.reads[0], as_maps(a.writes[0])
     n, h, w, c = dx.shape
     a.kernels.stage(dy.view(n, c, h, w), dx)
 

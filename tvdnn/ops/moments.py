@@ -21,7 +21,7 @@ def add_cells(b: Builder, op: Op, cells: MomentCells) -> Use | None:
     None where a launch would have to be longer than a run for them, or the output is a range.
     """
     y = b.home[op.output]
-    if y in b.ranges or cells.group > RUN_CHUNKS * b.buffers[y].section:
+    if b.is_range(y) or cells.group > RUN_CHUNKS * b.buffers[y].section:
         return None
     b.moment_cells[y] = cells
     shape = cells.shape(b.batch, b.shape(op.output)[-1])
@@ -43,7 +43,9 @@ def moments_of(b: Builder, op: Op) -> Use:
         shape = plan.partials_shape(b.batch, width)
         b.add_groups(name, shape, plan.group, b.resolved(Use(x)).buffer)
         if cells := _cells_of(b, op):
-            reads, writes = (Use(each, per=plan.group) for each in (_cells(x), name))
+            reads, writes = (
+                Use(each, per=plan.group) for each in (_cells(b.resolved(Use(x)).buffer), name)
+            )
             b.add_pass(op, "merge_cells", (reads,), (writes,), attrs={"cells": cells})
             b.moments[name].append(channels)
     for reads, gap in _missing(b, op, b.moments[name], channels):
@@ -60,8 +62,7 @@ def _cells(y: str) -> str:
 def _cells_of(b: Builder, op: Op) -> MomentCells | None:
     """The cells whose moments there are of the op's input, whose channels are the map's."""
     x = b.input_of(op)
-    same = b.shape(op.inputs[0])[-1] == b.buffers[x].shape[-1]
-    return b.moment_cells.get(x) if same else None
+    return b.moment_cells.get(b.resolved(Use(x)).buffer) if b.keeps_channels(x) else None
 
 
 def _place(b: Builder, op: Op) -> tuple[str, int, Channels]:
@@ -70,10 +71,9 @@ def _place(b: Builder, op: Op) -> tuple[str, int, Channels]:
     A view whose channels are others than those of what it renames has a buffer of its own.
     """
     use, channels = b.resolved(Use(b.input_of(op))), b.shape(op.inputs[0])[-1]
-    buffer = b.buffers[use.buffer]
-    if use.width(buffer) != channels:
+    if not b.keeps_channels(b.input_of(op)):
         return f"moments {op.inputs[0]}", channels, (0, channels)
-    width = buffer.shape[-1]
+    width = b.buffers[use.buffer].shape[-1]
     return f"moments {use.buffer}", width, use.channels or (0, width)
 
 

@@ -5,11 +5,9 @@ Max pooling's gradient finds the argmax again in its input, or reads the codes t
 
 from math import prod
 
-import torch
-
 from ..graph import Kind, Need, Op, Use, channels_per_code_byte
 from .builder import Builder
-from .definition import PITCHED, Launch, OpDef
+from .definition import PITCHED, Launch, OpDef, as_maps
 
 _MAX = ("kernel", "stride", "padding", "dilation")
 _AVG = ("kernel", "stride", "padding", "count_include_pad", "divisor_override")
@@ -78,21 +76,13 @@ def _run_avg_grad(a: Launch) -> None:
     a.kernels.avg_pool2d_grad(a.reads[0], a.writes[0], **a.settings(*_AVG), precision=a.stored)
 
 
-def _as_maps(pools: torch.Tensor) -> torch.Tensor:
-    """Pools [N, H, W, C]; means over all pixels may be [N, C]."""
-    if pools.dim() == 4:
-        return pools
-    (samples, channels), pitch = pools.shape, pools.stride(0)
-    return pools.as_strided((samples, 1, 1, channels), (pitch, pitch, pitch, 1))
-
-
 def _run_adaptive(a: Launch) -> None:
-    x, y = map(_as_maps, (a.reads[0], a.writes[0]))
+    x, y = map(as_maps, (a.reads[0], a.writes[0]))
     a.kernels.adaptive_avg_pool2d(x, y, precision=a.stored)
 
 
 def _run_adaptive_grad(a: Launch) -> None:
-    dy, dx = map(_as_maps, (a.reads[0], a.writes[0]))
+    dy, dx = map(as_maps, (a.reads[0], a.writes[0]))
     a.kernels.adaptive_avg_pool2d_grad(dy, dx, precision=a.stored)
 
 

@@ -36,16 +36,15 @@ def other_term(b: Builder, value: str) -> tuple[Use, Use] | None:
     if len(b.readers_of[value]) != 2:
         return None
     (grad,) = grads
-    alike = b.buffers[grad].shape == b.buffers[b.home[value]].shape == b.shape(value)
-    whole = not {grad, b.home[value]} & b.ranges.keys() and grad not in b.filled
-    return (Use(grad), signs) if alike and whole else None
+    whole = not (b.is_range(grad) or b.is_range(b.home[value])) and grad not in b.filled
+    return (Use(grad), signs) if whole else None
 
 
 def new_total(b: Builder, value: str) -> str:
     """A buffer for the whole gradient of the value, masked, in the place of its other term."""
     (grad,) = b.contributions[value]
     total = b.new_grad(value)
-    b.holders[grad] -= 1
+    b.drop_grad(grad)
     b.contributions[value] = [total]
     b.masked.add(value)
     return total

@@ -20,7 +20,7 @@ def add_grads(b: Builder, op: Op, reader: OpDef | None = None) -> None:
             b.add_pass(op, "zero_grad", (), gaps)
     first, *others = b.contributions[op.output]
     last = [others.pop()] if others and reader is not None and reader.adds_grads else []
-    apart = first in b.ranges or not _is_written(b, first)
+    apart = b.is_range(first) or not _is_written(b, first)
     leaves = apart if reader is None else not b.takes_grad(op, first)
     total = first
     if leaves or (others and b.is_shared(first)):
@@ -39,7 +39,8 @@ def add_grads(b: Builder, op: Op, reader: OpDef | None = None) -> None:
 
 def _is_written(b: Builder, name: str) -> bool:
     """Whether a pass writes the buffer; the caller gives the gradients of outputs."""
-    return any(use.buffer == name for pass_ in b.passes for use in pass_.writes)
+    buffer = b.resolved(Use(name)).buffer
+    return any(use.buffer == buffer for pass_ in b.passes for use in pass_.writes)
 
 
 def range_of_all(b: Builder, op: Op) -> Use | None:
@@ -48,7 +49,7 @@ def range_of_all(b: Builder, op: Op) -> Use | None:
     A later concatenation of the same neighbours left it. None where there is no such range.
     """
     grads = [b.contributions.get(name, []) for name in op.inputs]
-    if any(len(each) != 1 or b.is_shared(each[0]) for each in grads):
+    if any(len(each) != 1 or b.is_shared(each[0]) or each[0] in b.filled for each in grads):
         return None
     uses = [b.resolved(Use(name)) for (name,) in grads]
     spans = [use.channels for use in uses if use.channels is not None]

@@ -184,6 +184,13 @@ class _Walk:
         grads = [use for use in pass_.reads if self._kind(use) is Kind.GRAD and not use.beside]
         writes = [use for use in pass_.writes if self._kind(use) in (Kind.GRAD, Kind.AUX)]
         contents = [self._content(use) for use in grads]
+        if op.kind in CHANNEL_OPS:
+            contents = [
+                self._expected.rewidened(content, op.output, use.shape[-1])
+                if use.shape
+                else content
+                for use, content in zip(grads, contents, strict=True)
+            ]
         if pass_.role == "zero_grad":
             results = [zeros(self._width(use)) for use in writes]
         elif pass_.role in SUMS:

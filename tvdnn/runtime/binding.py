@@ -138,6 +138,7 @@ def _arguments(
         start, stop = use.rows(*piece, buffer)
         rows = memory.view(operand, buffer)[start - operand.start : stop - operand.start]
         rows = rows if use.channels is None else rows[..., slice(*use.channels)]
+        rows = _seen_in(use.shape, rows) if use.shape else rows
         return one_image(rows) if image and not use.whole else rows
 
     def views(uses: Sequence[Use], operands: Sequence[Operand]) -> tuple[torch.Tensor, ...]:
@@ -162,6 +163,20 @@ def _arguments(
         beside=image.beside if image else (0, 0),
     )
     return launch, image.copies if image else ()
+
+
+def _seen_in(shape: tuple[int, ...], rows: torch.Tensor) -> torch.Tensor:
+    """Rows of a buffer, or of some of its channels, with samples of another shape.
+
+    The samples of some channels keep their last axis. Axes of one get the strides that kernels
+    expect of them.
+    """
+    if rows.is_contiguous():
+        return rows.view(len(rows), *shape)
+    strides = [1, rows.stride(-2)]
+    for size in reversed(shape[:-1]):
+        strides.append(strides[-1] * size)
+    return rows.as_strided((len(rows), *shape), strides[::-1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,7 @@ def signature(graph: Graph, pass_: Pass) -> str:
     def shape(use: Use) -> tuple[object, ...]:
         buffer = graph.buffers[use.buffer]
         rows = buffer.rows if use.whole else use.per
-        return (rows, *buffer.shape[1:], buffer.dtype, use.whole, use.width(buffer))
+        return (rows, *(use.shape or buffer.shape[1:]), buffer.dtype, use.whole, use.width(buffer))
 
     uses = [shape(use) for use in (*pass_.reads, *pass_.writes)]
     params = [graph.network.params[name].shape for name in (*pass_.params, *pass_.updates) if name]
