@@ -218,3 +218,9 @@ def test_a_write_that_nothing_reads_is_left_out() -> None:
 def test_an_in_place_operation_alone_makes_one_op() -> None:
     network = trace(Net(lambda h, y: h.relu_().add_(y)), (torch.empty(3, 4, 6, 5),))
     assert [op.kind for op in network.ops] == ["conv2d", "conv2d", "relu", "add"]
+
+
+def test_a_view_taken_after_the_only_other_reader_sees_the_value() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(3, 4, 6, 5)
+    assert_trains_as_torch(Net(lambda h, y: (2 * h) * y + h.detach().tanh()), x)

@@ -262,7 +262,8 @@ def _may_overwrite(b: Builder, op: Op, name: str) -> bool:
 def _reads_last(b: Builder, op: Op, value: str) -> bool:
     """Whether nothing but the op reads a value that lies in a buffer that the op reads.
 
-    The value may have been seen under other names by then: each of these lies in the buffer too.
+    The value may have been seen under other names by then: each of these lies in the buffer too. A
+    view that comes later still reads the value.
     """
     if value not in b.makers or value in b.network.outputs:
         return False
@@ -271,7 +272,7 @@ def _reads_last(b: Builder, op: Op, value: str) -> bool:
     if "output" in DEFINITIONS[b.makers[value].kind].saves:
         return False
     others = [reader for reader in b.readers_of[value] if reader.name != op.name]
-    return all(reader.kind == "view" for reader in others)
+    return all(reader.kind == "view" and reader.output in b.home for reader in others)
 
 
 def _backward(b: Builder, settings: Settings) -> None:
