@@ -16,18 +16,22 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from triton import cdiv
-from triton.experimental import gluon
-from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-)
 
 from .conv import conv2d_grad_input, conv2d_grad_input_reference
 from .conv_tiles import Pair
-from .device import capability, num_sms
-from .hopper import barriers, buffers, load_box, store_box, sum_of_ring, swizzled
+from .device import num_sms
+from .hopper import barriers, buffers, sum_of_ring
+from .language.gluon import (
+    available,
+    fence_async_shared,
+    gl,
+    gluon,
+    load_box,
+    mbarrier,
+    store_box,
+    swizzled,
+    tma,
+)
 from .signs import passes, passes_reference, words_of
 
 PIXELS: Final = 128  # of a tile
@@ -217,7 +221,7 @@ def conv2d_grad_last(dy: Tensor, packed: Tensor, added: Tensor, signs: Tensor, d
     if dx.numel() == 0:
         return
     words, channels = words_of(signs, dx.shape[3]), dx.shape[3]
-    if capability()[0] != 9:
+    if not available():
         conv2d_grad_input(dy, packed, dx, **ONE_BY_ONE)
         num_rows = dx.numel() // channels
         _add_kernel[(cdiv(num_rows, ROWS), channels // COLUMNS)](

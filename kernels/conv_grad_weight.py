@@ -29,7 +29,7 @@ from .conv_grad_weight_plan import (
 from .conv_grad_weight_samples import grad_weight_samples_kernel
 from .conv_grad_weight_turned import grad_weight_turned_kernel
 from .conv_tiles import FEW_CHANNELS, Filter, Pair, Tile
-from .hopper import swizzled
+from .language.gluon import swizzled
 from .ranges import flat_rows, flat_samples, pitch_of
 
 __all__ = [

@@ -24,6 +24,7 @@ from .conv_tiles import (
     step_channels,
 )
 from .device import capability, num_sms, shared_nbytes
+from .language.gluon import available
 
 Kernel = Literal["turned", "flat", "taps", "samples", "few", "gather"]
 
@@ -95,13 +96,13 @@ def grad_weight_plan(
 
 def work_of(layer: Layer) -> Work:
     """The way that a layer's weight gradient is summed on the present GPU."""
-    return _work_of(layer, capability(), num_sms(), shared_nbytes())
+    return _work_of(layer, capability(), num_sms(), shared_nbytes(), available())
 
 
 @functools.cache
-def _work_of(layer: Layer, capability: Pair, sms: int, shared: int) -> Work:
+def _work_of(layer: Layer, capability: Pair, sms: int, shared: int, has_gluon: bool) -> Work:
     """The arguments after the first are what else the work follows from."""
-    kernel = _kernel_of(layer, capability)
+    kernel = _kernel_of(layer, capability, has_gluon)
     tile = _TILES.get(kernel, _tile)(layer)
     sums = 3 if kernel in ("taps", "turned") else 1
     runs = cdiv(layer.out_pixels, tile.pixels)
@@ -137,12 +138,12 @@ def forget() -> None:
 # Which kernel
 
 
-def _kernel_of(layer: Layer, capability: Pair) -> Kernel:
+def _kernel_of(layer: Layer, capability: Pair, has_gluon: bool) -> Kernel:
     if not _suits_descriptors(layer, capability):
         return "gather"
     if layer.taps.in_channels < FEW_CHANNELS:
         return "few"
-    if _suits_turning(layer, capability):
+    if has_gluon and _suits_turning(layer):
         return "turned"
     if layer.out_pixels <= SMALL_MAP:
         return "samples"
@@ -163,11 +164,11 @@ def _suits_descriptors(layer: Layer, capability: Pair) -> bool:
     return whole and layer.taps.out_channels * itemsize % 16 == 0
 
 
-def _suits_turning(layer: Layer, capability: Pair) -> bool:
-    """Whether TF32's products read turned maps: on Hopper, columns of three taps at stride 1."""
+def _suits_turning(layer: Layer) -> bool:
+    """Whether TF32's products read turned maps: columns of three taps at stride 1."""
     taps = layer.taps
     dense = taps.size[0] == 3 and taps.stride == taps.dilation == (1, 1)
-    return capability[0] == 9 and layer.dtype == torch.float32 and dense
+    return layer.dtype == torch.float32 and dense
 
 
 def _is_flat(layer: Layer) -> bool:

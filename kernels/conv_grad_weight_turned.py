@@ -11,16 +11,16 @@ from a number (see conv_specialized.py).
 
 from typing import Final
 
-from triton.experimental import gluon
-from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
+from .hopper import barriers, buffers
+from .language.gluon import (
     fence_async_shared,
+    gl,
+    gluon,
+    load_box,
     mbarrier,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-
-from .hopper import barriers, buffers, load_box
 
 SIZES: Final = ("first", "num_samples", "out_h", "out_w", "unit", "splits", "pad_h", "pad_w")
 

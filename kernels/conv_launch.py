@@ -34,7 +34,7 @@ from .conv_tiles import (
 )
 from .conv_tma import conv_box_kernel
 from .device import num_sms
-from .hopper import swizzled
+from .language.gluon import swizzled
 from .ranges import is_range, pitch_of
 
 

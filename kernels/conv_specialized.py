@@ -10,18 +10,20 @@ that a loop changes starts from a number.
 
 from typing import Final
 
-from triton.experimental import gluon
-from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
+from .conv_epilogue import max_of_taps
+from .hopper import barriers, buffers, rounded, sum_of_ring
+from .language.gluon import (
     fence_async_shared,
+    gl,
+    gluon,
+    load_box,
     mbarrier,
+    reinterpreted,
+    store_box,
     tma,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-
-from .conv_epilogue import max_of_taps
-from .hopper import barriers, buffers, load_box, rounded, store_box, sum_of_ring
 
 SIZES: Final = ("num_samples", "height", "width", "pitch", "pad_h", "pad_w", "dil_h", "dil_w")
 
@@ -97,10 +99,10 @@ def _load_rows(
             mbarrier.wait(empty.index(stage), count // full.shape[0] & 1 ^ 1)
             bar = full.index(stage)
             mbarrier.expect(bar, x_desc.block_type.nbytes + edge_desc.block_type.nbytes)
-            rows = x_rows.index(stage * HEIGHT)._reinterpret(x_desc.dtype, BOX, x_desc.layout)
+            rows = reinterpreted(x_rows.index(stage * HEIGHT), x_desc.dtype, BOX, x_desc.layout)
             load_box(x_desc, [n, h - pad_h, column, c], bar, rows)
             rows = x_rows.index(stage * HEIGHT + BLOCK[1])
-            rows = rows._reinterpret(x_desc.dtype, EDGE, edge_desc.layout)
+            rows = reinterpreted(rows, x_desc.dtype, EDGE, edge_desc.layout)
             row = h - pad_h + BLOCK[1]
             load_box(edge_desc, [n, row, column, c], bar, rows)
 
@@ -148,7 +150,7 @@ def _sum_rows(
         mbarrier.wait(packed_full.index(packed_stage), step // packed_full.shape[0] & 1)
         for r in gl.static_range(R):
             box = x_rows.index(stage * HEIGHT + r)
-            box = box._reinterpret(x_rows.dtype, BOX, x_rows.layout).permute([1, 0])
+            box = reinterpreted(box, x_rows.dtype, BOX, x_rows.layout).permute([1, 0])
             acc = warpgroup_mma(packed_bufs.index(packed_stage * R + r), box, acc, is_async=True)
             acc = warpgroup_mma_wait(1, deps=[acc])
             if r == 0:

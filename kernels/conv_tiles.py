@@ -14,6 +14,7 @@ import triton
 from torch import Tensor
 
 from .device import capability, shared_nbytes
+from .language.gluon import available, widens
 from .ranges import pitch_of
 
 Pair = tuple[int, int]
@@ -136,8 +137,8 @@ def _float32_box_tile(in_channels: int, wide: bool, steps: int, masked: bool, po
 
 
 def suits_specialized(taps: Filter, dtype: torch.dtype, box: Box, *, pooled: bool) -> bool:
-    """Whether boxes are computed by specialised warps: on Hopper, where they fit."""
-    return capability()[0] == 9 and fits_specialized(taps, dtype, box, pooled=pooled)
+    """Whether boxes are computed by specialised warps: by Gluon, where they fit."""
+    return fits_specialized(taps, dtype, box, pooled=pooled) and available()
 
 
 def fits_specialized(taps: Filter, dtype: torch.dtype, box: Box, *, pooled: bool) -> bool:
@@ -159,7 +160,8 @@ def shares_rows(taps: Filter, box: Box) -> bool:
     64->64 @224, N = 256: 1.33 ms in bf16, 2.70 in tf32, and with a load for each tap 1.98 and 4.29.
     """
     whole = box[0] == 1 and box[1] > 1 and box[2] % SINGLE_THREAD_COLUMNS == 0
-    return taps.size[0] == 3 and taps.stride[0] == 1 and taps.dilation[0] == 1 and whole
+    dense = taps.size[0] == 3 and taps.stride[0] == 1 and taps.dilation[0] == 1
+    return dense and whole and widens()
 
 
 def specialized_tile(taps: Filter, dtype: torch.dtype) -> Tile:

@@ -25,6 +25,11 @@ def capability() -> tuple[int, int]:
     return _capability(active, active.get_current_device())
 
 
+def has_driver() -> bool:
+    """Whether Triton has a driver, that is, kernels can be compiled for a device."""
+    return _driver() is not None
+
+
 def num_sms() -> int:
     """Streaming multiprocessors of the current device."""
     if interpreted():

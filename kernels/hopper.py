@@ -1,25 +1,6 @@
 """What kernels written in Gluon share on Hopper: boxes in shared memory, barriers, rounding."""
 
-from torch import Tensor
-from triton.experimental import gluon
-from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
-
-# Triton 3.8 has other names for both, and 3.9 no longer takes the first ones.
-load_box = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
-store_box = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
-
-
-def swizzled(tensor: Tensor, block: list[int]) -> TensorDescriptor:
-    """A descriptor whose blocks lie in shared memory as products read them."""
-    layout = gl.NVMMASharedLayout(128, 8 * tensor.dtype.itemsize, len(block))
-    return TensorDescriptor.from_tensor(tensor, block, layout)
+from .language.gluon import gl, gluon, mbarrier, warpgroup_mma, warpgroup_mma_wait
 
 
 @gluon.jit

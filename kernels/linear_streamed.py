@@ -11,23 +11,29 @@ does not run.
 from typing import Final
 
 import triton
+import triton.language as tl
 from torch import Tensor
-from triton.experimental import gluon
-from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
+
+from . import device
+from .hopper import barriers, buffers
+from .language.gluon import (
+    available,
     fence_async_shared,
+    gl,
+    gluon,
+    load_box,
     mbarrier,
+    reinterpreted,
+    store_box,
+    swizzled,
     tma,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-
-from . import device
-from .hopper import barriers, buffers, load_box, store_box, swizzled
 from .linear_product import describable
 
-FEATURES: Final = gl.constexpr(64)  # rows of a group of warps
-GROUPS: Final = gl.constexpr(2)
+FEATURES: Final = tl.constexpr(64)  # rows of a group of warps
+GROUPS: Final = tl.constexpr(2)
 LEAST_DEPTH: Final = 128  # samples, of whose dy the room is that of one tile of sums
 BLOCK_N: Final = 64
 STAGES: Final = 5
@@ -65,7 +71,7 @@ def _compute(grad_desc, lefts, xs, kept, full, empty, m, first, end, GROUP: gl.c
     LEFT: gl.constexpr = gl.DotOperandLayout(0, SUMS, 2)
     mbarrier.wait(kept, 0)
     left = lefts.index(GROUP).permute([1, 0]).load(LEFT)  # [FEATURES, samples]
-    outs = lefts.index(GROUP)._reinterpret(gl.float32, SHAPE, grad_desc.layout)
+    outs = reinterpreted(lefts.index(GROUP), gl.float32, SHAPE, grad_desc.layout)
     stage = 0
     phase = 0
     out = 0
@@ -111,8 +117,8 @@ def _streamed_kernel(dy_desc, x_desc, grad_desc, num_columns, span, STAGES: gl.c
 
 
 def streams(grad: Tensor) -> bool:
-    """Whether this is Hopper, and its copy engine can write the gradient."""
-    return device.capability()[0] == 9 and describable(grad)
+    """Whether Gluon runs here, and Hopper's copy engine can write the gradient."""
+    return available() and describable(grad)
 
 
 def streamed_gradient(x: Tensor, dy: Tensor, grad: Tensor) -> None:

@@ -12,22 +12,25 @@ from typing import Final
 
 import torch
 import triton
+import triton.language as tl
 from torch import Tensor
-from triton.experimental import gluon
-from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
+
+from .hopper import barriers, buffers, rounded
+from .language.gluon import (
+    available,
+    gl,
+    gluon,
+    load_box,
     mbarrier,
+    swizzled,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
-
-from . import device
-from .hopper import barriers, buffers, load_box, rounded, swizzled
 from .linear_product import DESCRIPTOR_ALIGNMENT, Ending, describable, share_of, sum_shares
 
-FEATURES: Final = gl.constexpr(64)  # of a group of warps: their sums take 128 registers a thread
-GROUPS: Final = gl.constexpr(2)
-PART: Final = gl.constexpr(32)  # samples whose addresses are in registers at once
+FEATURES: Final = tl.constexpr(64)  # of a group of warps: their sums take 128 registers a thread
+GROUPS: Final = tl.constexpr(2)
+PART: Final = tl.constexpr(32)  # samples whose addresses are in registers at once
 COLUMNS: Final = GROUPS.value * FEATURES.value
 BLOCK_S: Final = 256
 BLOCK_K: Final = 32
@@ -178,9 +181,9 @@ def suits_weight(x: Tensor, weight: Tensor, precision: str) -> bool:
 
 
 def keeps_weight(shape: Sequence[int], dtype: torch.dtype, precision: str) -> bool:
-    """Whether no product with a weight [O, F] needs a copy: on Hopper, for TF32 in whole boxes."""
+    """Whether no product with a weight [O, F] needs a copy: by Gluon, for TF32 in whole boxes."""
     sizes = all(size * dtype.itemsize % DESCRIPTOR_ALIGNMENT == 0 for size in shape)
-    return device.capability()[0] == 9 and precision == "tf32" and dtype == torch.float32 and sizes
+    return precision == "tf32" and dtype == torch.float32 and sizes and available()
 
 
 def multiply_weight(

@@ -46,7 +46,7 @@ PURE = (
     "tvdnn.planner",
 )
 IMPURE = {"rich", "torch", "triton", "typer"}
-SOURCES = sorted([*ROOT.glob("tvdnn/**/*.py"), *ROOT.glob("kernels/*.py")])
+SOURCES = sorted([*ROOT.glob("tvdnn/**/*.py"), *ROOT.glob("kernels/**/*.py")])
 SCRIPTS = sorted([*ROOT.glob("bench/**/*.py"), *ROOT.glob("tests/**/*.py")])
 
 

@@ -38,7 +38,7 @@ TURNED = {
         (5, 9, 33), (64, 64), (3, 2), padding=(2, 0), precision="tf32"
     ),
 }
-H200 = {"capability": (9, 0), "num_sms": 132, "shared_nbytes": 232448}
+H200 = {"capability": (9, 0), "num_sms": 132, "shared_nbytes": 232448, "available": True}
 
 
 @dataclass(frozen=True, slots=True)
