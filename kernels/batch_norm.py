@@ -7,6 +7,8 @@ one, so that nothing cancels. Statistics are float32 [3, C]: the mean, 1 / sqrt(
 the variance without bias, which running statistics take.
 """
 
+from collections.abc import Sequence
+from itertools import groupby
 from typing import Final, TypeAlias
 
 import torch
@@ -94,13 +96,22 @@ def _track(ptr, value, factor, c, mask_c):
 
 
 @triton.jit
-def _count_kernel(num_batches_ptr):
-    tl.store(num_batches_ptr, tl.load(num_batches_ptr) + 1)
+def _tracks(flag_ptr):
+    """Whether running statistics may change."""
+    tracks = True
+    if flag_ptr is not None:
+        tracks = tl.load(flag_ptr) == 0.0
+    return tracks
+
+
+@triton.jit
+def _count_kernel(num_batches_ptr, flag_ptr):
+    tl.store(num_batches_ptr, tl.load(num_batches_ptr) + 1, mask=_tracks(flag_ptr))
 
 
 @triton.jit(do_not_specialize=["count", "num_rows", "group_rows", "slice_rows", "splits"])
 def _statistics_kernel(
-    partials_ptr, statistics_ptr, running_mean_ptr, running_var_ptr, num_batches_ptr,
+    partials_ptr, statistics_ptr, running_mean_ptr, running_var_ptr, num_batches_ptr, flag_ptr,
     count, num_rows, channels, pitch, group_rows, slice_rows, splits, eps, momentum,
     CUMULATIVE: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -136,10 +147,11 @@ def _statistics_kernel(
     if CUMULATIVE:
         factor = 1.0 / tl.load(num_batches_ptr).to(tl.float32)
     elif num_batches_ptr is not None and tl.program_id(0) == 0:
-        tl.store(num_batches_ptr, tl.load(num_batches_ptr) + 1)
+        tl.store(num_batches_ptr, tl.load(num_batches_ptr) + 1, mask=_tracks(flag_ptr))
     if running_mean_ptr is not None:
-        _track(running_mean_ptr, mean, factor, c, mask_c)
-        _track(running_var_ptr, variance, factor, c, mask_c)
+        kept = mask_c & _tracks(flag_ptr)
+        _track(running_mean_ptr, mean, factor, c, kept)
+        _track(running_var_ptr, variance, factor, c, kept)
 
 
 @triton.jit
@@ -214,8 +226,11 @@ def batch_norm_statistics(
     partials: Tensor, statistics: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
     num_batches: Tensor | None, *,
     shape: tuple[int, ...], group: int, momentum: float | None, eps: float,
+    flag: Tensor | None = None,
 ) -> None:  # fmt: skip
     """The statistics of a batch of maps of `shape`, and one step of the running ones, if given.
+
+    The running ones stay where the float32 `flag` [1] is given and not 0.
 
     A running statistic r becomes (1 - momentum) r + momentum s, where s is this batch's; without a
     momentum it is the mean over all batches, of which num_batches (int64, one element, here raised
@@ -224,9 +239,9 @@ def batch_norm_statistics(
     cut = slices_of(shape, partials, group)
     channels = shape[-1]
     if momentum is None:  # all programs read the count
-        _count_kernel[(1,)](num_batches)
+        _count_kernel[(1,)](num_batches, flag)
     _statistics_kernel[(triton.cdiv(channels, MERGED["BLOCK_C"]),)](
-        partials, statistics, running_mean, running_var, num_batches,
+        partials, statistics, running_mean, running_var, num_batches, flag,
         cut.count, cut.rows, channels, pitch_of(partials),
         cut.group_rows, cut.slice_rows, cut.splits,
         float(eps), 0.0 if momentum is None else float(momentum), CUMULATIVE=momentum is None,
@@ -287,23 +302,36 @@ def batch_norm_statistics_reference(
     partials: Tensor, statistics: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
     num_batches: Tensor | None, *,
     shape: tuple[int, ...], group: int, momentum: float | None, eps: float,
+    flag: Tensor | None = None,
 ) -> None:  # fmt: skip
     """What `batch_norm_statistics` computes."""
-    ranges = torch.tensor(slice_ranges(shape, partials, group), device=partials.device)
-    rows = (ranges[:, 1] - ranges[:, 0]).double()[:, None]
+    counts = [stop - start for start, stop in slice_ranges(shape, partials, group)]
+    rows, total = _column(counts, partials.device), float(sum(counts))
     means, squares = partials.view(-1, *partials.shape[2:]).double().unbind(1)
-    total = float(rows.sum())
     mean = (rows * means).sum(0) / total
     square = (squares + rows * (means - mean).square()).sum(0)
     statistics[0], statistics[1] = mean, (square / total + eps).rsqrt()
     statistics[2] = square / max(1.0, total - 1.0)
+    tracks = statistics.new_ones(()) if flag is None else (flag[0] == 0.0).to(statistics.dtype)
     if num_batches is not None:
-        num_batches += 1
+        num_batches += tracks.to(num_batches.dtype)
     if running_mean is None or running_var is None:
         return
-    factor = 1.0 / float(num_batches) if momentum is None else momentum
     for running, value in ((running_mean, statistics[0]), (running_var, statistics[2])):
-        running.mul_(1.0 - factor).add_(value, alpha=factor)
+        if momentum is None:
+            assert num_batches is not None
+            factor = 1.0 / num_batches.double()
+            moved = running * (1.0 - factor) + value * factor
+        else:
+            moved = (running * (1.0 - momentum)).add(value, alpha=momentum)
+        running.copy_(torch.where(tracks != 0.0, moved.to(running.dtype), running))
+
+
+def _column(values: Sequence[int], device: torch.device) -> Tensor:
+    """Few different numbers as float64 [n, 1], made on the device: a capture takes no copies."""
+    runs = [(value, len(list(group))) for value, group in groupby(values)]
+    parts = [torch.full((n, 1), value, dtype=torch.float64, device=device) for value, n in runs]
+    return torch.cat(parts)
 
 
 def batch_norm_recall_reference(

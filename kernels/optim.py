@@ -60,8 +60,9 @@ def sgd(
     """One step of torch.optim.SGD on float32 tensors of one layout, in place.
 
     `control` float32 [8] on the device: lr, momentum, dampening, weight_decay, first (not 0 on the
-    first step, when the buffer becomes the gradient), grad_scale (a factor of the gradient), 0, 0.
-    Without a momentum buffer, momentum, dampening and nesterov play no part.
+    first step, when the buffer becomes the gradient), grad_scale (a factor of the gradient), 0, and
+    a flag: where it is not 0 nothing changes. Without a momentum buffer, momentum, dampening and
+    nesterov play no part.
     """
     updates = [(param, grad, momentum_states(momentum_buffer))]
     _launch_all(updates, control, sgd_rule(nesterov, maximize))
@@ -83,7 +84,8 @@ def adamw(
     """One step of torch.optim.AdamW on float32 tensors of one layout, in place.
 
     `mean` and `square` are the running means of the gradient and of its square, at first 0.
-    `control` float32 [8] on the device: what `adamw_control` gives for the step.
+    `control` float32 [8] on the device: what `adamw_control` gives for the step, and a flag: where
+    it is not 0 nothing changes.
     """
     _launch_all([(param, grad, (mean, square))], control, adamw_rule(maximize))
 
@@ -105,7 +107,8 @@ def adamw_control(
     """The control block of AdamW's step number `step`, from 1, each entry rounded but once.
 
     They are: the factor that decays parameters, the share that a gradient and its square get in
-    their means, the step's size, the factor of the root of the mean square, eps, grad_scale, 0.
+    their means, the step's size, the factor of the root of the mean square, eps, grad_scale, and 0:
+    the flag, by which updates do nothing.
     """
     corrections = [1.0 - beta**step for beta in betas]
     return (
@@ -117,6 +120,11 @@ def adamw_control(
 def momentum_states(momentum_buffer: Tensor | None) -> tuple[Tensor, ...]:
     """The states of SGD."""
     return () if momentum_buffer is None else (momentum_buffer,)
+
+
+def _store(value: Tensor, target: Tensor, control: Tensor) -> None:
+    """target = value, unless the flag in `control` is set."""
+    target.copy_(torch.where(control[7] == 0.0, value, target))
 
 
 def sgd_reference(
@@ -131,9 +139,10 @@ def sgd_reference(
     step = step + weight_decay * param
     if momentum_buffer is not None:
         running = momentum_buffer * momentum + (1.0 - dampening) * step
-        momentum_buffer.copy_(torch.where(first != 0.0, step, running))
-        step = step + momentum * momentum_buffer if nesterov else momentum_buffer
-    param.sub_(lr * step)
+        running = torch.where(first != 0.0, step, running)
+        step = step + momentum * running if nesterov else running
+        _store(running, momentum_buffer, control)
+    _store(param - lr * step, param, control)
 
 
 def sgd_many_reference(
@@ -151,9 +160,12 @@ def adamw_reference(
     """What `adamw` computes."""
     decay, mean_share, square_share, rate, root_factor, eps, grad_scale = control[:7].unbind()
     step = grad * (-grad_scale if maximize else grad_scale)
-    mean.add_((step - mean) * mean_share)
-    square.add_((step * step - square) * square_share)
-    param.mul_(decay).sub_(rate * mean / (square.sqrt() * root_factor + eps))
+    new_mean = mean + (step - mean) * mean_share
+    new_square = square + (step * step - square) * square_share
+    less = rate * new_mean / (new_square.sqrt() * root_factor + eps)
+    _store(param * decay - less, param, control)
+    _store(new_mean, mean, control)
+    _store(new_square, square, control)
 
 
 def adamw_many_reference(

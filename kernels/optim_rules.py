@@ -68,14 +68,19 @@ def apply_update(
     param_ptr, states, control_ptr, offs, mask, grad,
     ADAMW: tl.constexpr, NESTEROV: tl.constexpr, MAXIMIZE: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Update the parameters at `offs`, and their states: two for AdamW, else a momentum or none."""
+    """Update the parameters at `offs`, and their states: two for AdamW, else a momentum or none.
+
+    Nothing is stored where control[7] is not 0, as after a label that is no class. It masks stores
+    alone, so that loads do not wait for it.
+    """
     param = tl.load(param_ptr + offs, mask=mask, other=0.0)
+    kept = mask & (tl.load(control_ptr + 7) == 0.0)
     if ADAMW:
         mean = tl.load(states[0] + offs, mask=mask, other=0.0)
         square = tl.load(states[1] + offs, mask=mask, other=0.0)
         param, mean, square = _adamw_step(param, grad, mean, square, control_ptr, MAXIMIZE)
-        tl.store(states[0] + offs, mean, mask=mask)
-        tl.store(states[1] + offs, square, mask=mask)
+        tl.store(states[0] + offs, mean, mask=kept)
+        tl.store(states[1] + offs, square, mask=kept)
     else:
         buffer = param
         if len(states) == 1:
@@ -84,5 +89,5 @@ def apply_update(
             param, grad, buffer, control_ptr, len(states) == 1, NESTEROV, MAXIMIZE
         )
         if len(states) == 1:
-            tl.store(states[0] + offs, buffer, mask=mask)
-    tl.store(param_ptr + offs, param, mask=mask)
+            tl.store(states[0] + offs, buffer, mask=kept)
+    tl.store(param_ptr + offs, param, mask=kept)

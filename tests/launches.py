@@ -33,6 +33,7 @@ from tvdnn.kernels import (
     dropout_parts,
     gate,
     group_norm,
+    labels,
     layer_norm,
     layout,
     linear,
@@ -600,6 +601,13 @@ def _stage(o: Operands) -> Launch:
     return Launch(lambda: layout.stage(x, y), (y,))
 
 
+def _stage_labels(o: Operands) -> Launch:
+    given, flag = o.classes(1000), torch.zeros(1, device=o.device)
+    target, words = o.like(given), torch.ones(3, dtype=torch.int64, device=o.device)
+    run = partial(labels.stage_labels, classes=900, ignore_index=-100, first=0)
+    return Launch(lambda: run(given, target, flag, words[:1], words[1:]), (target, flag, words))
+
+
 def _unstage(o: Operands) -> Launch:
     y = o.maps()
     x = o.empty(y.shape[0], y.shape[3], *y.shape[1:3])
@@ -849,6 +857,7 @@ def _updating(
     before = [o.random(*shape).abs() for _ in range(1 + num_states)]
     param, *states = after = [o.like(tensor) for tensor in before]
     grad, control = o.random(*shape), torch.full((8,), 0.1, device=o.device)
+    control[7] = 0.0  # the flag by which nothing is updated
 
     def run() -> None:
         for tensor, start in zip(after, before, strict=True):
@@ -947,6 +956,7 @@ LAUNCHES: dict[str, Make] = {
     "gate_grad": _gate_grad,
     "sum_slices": _sum_slices,
     "stage": _stage,
+    "stage_labels": _stage_labels,
     "unstage": _unstage,
     "transfer": _transfer,
     "meet": _meet,

@@ -361,6 +361,34 @@ def test_running_statistics_without_momentum_are_means(
     assert count == layer.num_batches_tracked
 
 
+@pytest.mark.parametrize("momentum", [0.1, None])
+@pytest.mark.parametrize("suffix", ["", "_reference"])
+def test_running_statistics_stay_under_the_flag(
+    suffix: str, momentum: float | None, generator: torch.Generator
+) -> None:
+    """The statistics of the batch are found all the same."""
+    x, device = randn((9, 6), torch.float32, generator), generator.device
+    plan, kernels = batch_norm_plan((9, 6)), launchers(suffix)
+    partials = poisoned(plan.partials_shape(9, 6), torch.float32, device)
+    kernels["batch_norm_moments"](x, partials, group=plan.group)
+    how: dict[str, Any] = {"shape": (9, 6), "group": plan.group, "momentum": momentum, "eps": EPS}
+    left = {}
+    for flag in (None, 0.0, 1.0):
+        given = None if flag is None else torch.full((1,), flag, device=device)
+        tracked = torch.zeros(6, device=device), torch.ones(6, device=device)
+        count = torch.tensor(0, device=device)
+        statistics = poisoned((3, 6), torch.float32, device)
+        kernels["batch_norm_statistics"](partials, statistics, *tracked, count, **how, flag=given)
+        left[flag] = [statistics, *tracked, count]
+    assert all(map(torch.equal, left[None], left[0.0]))
+    assert torch.equal(left[1.0][0], left[0.0][0])
+    mean, variance, count = left[1.0][1:]
+    assert (mean == 0).all()
+    assert (variance == 1).all()
+    assert count == 0
+    assert left[0.0][3] == 1
+
+
 @pytest.mark.parametrize("suffix", ["", "_reference"])
 def test_recalled_statistics(suffix: str, generator: torch.Generator) -> None:
     """By running statistics dx takes neither x nor sums."""

@@ -1,12 +1,14 @@
 """SGD and AdamW against their references, and these against torch.optim over several steps."""
 
 import itertools
+import math
 from collections.abc import Callable
 
 import pytest
 import torch
 
 from tests.kernels.numerics import assert_repeatable, poisoned_like, randn, rms_error
+from tvdnn.kernels import linear_update, optim, optim_partials
 from tvdnn.kernels.optim import (
     adamw,
     adamw_control,
@@ -139,6 +141,41 @@ def test_adamw_of_many(
     many(*tensors, control, maximize=False)
     for kind, others in zip(tensors, expected, strict=True):
         assert all(map(torch.equal, kind, others))
+
+
+@pytest.mark.parametrize("suffix", ["", "_reference"])
+@pytest.mark.parametrize("states", [0, 1, 2])
+@pytest.mark.parametrize("form", ["", "_many", "_partials", "linear_grad_weight_"])
+def test_nothing_changes_under_the_flag(
+    form: str, states: int, suffix: str, generator: torch.Generator
+) -> None:
+    """Not even by gradients that are not finite."""
+    adamw, product = states == 2, form.startswith("linear")
+    rule = "adamw" if adamw else "sgd"
+    name = (form + rule if product else rule + form) + suffix
+    launch = getattr(
+        {"_partials": optim_partials}.get(form, linear_update if product else optim), name
+    )
+    before = [randn((8, 40), torch.float32, generator).abs() for _ in range(1 + states)]
+    control = torch.full((8,), 0.5, device=generator.device)
+    switches = {"maximize": False} | ({} if adamw else {"nesterov": False})
+    switches |= {"precision": "ieee"} if product else {}
+    for flag in (0.0, 1.0):
+        control[7] = flag
+        param, *kept = after = [tensor.clone() for tensor in before]
+        beside = kept or [None]
+        gradient = torch.full_like(param, math.nan if flag else 0.5)
+        if product:
+            x, dy = (randn((3, size), torch.float32, generator) for size in (40, 8))
+            launch(x + gradient[0], dy, param, *beside, control, **switches)
+        elif form == "_many":
+            launch([param], [gradient], *([each] for each in beside), control, **switches)
+        elif form == "_partials":
+            launch(param, gradient[None], *beside, control, **switches)
+        else:
+            launch(param, gradient, *beside, control, **switches)
+        same = [torch.equal(one, other) for one, other in zip(before, after, strict=True)]
+        assert all(same) if flag else not any(same)
 
 
 @pytest.mark.gpu

@@ -12,7 +12,7 @@ from torch import nn
 from ..errors import InputError
 from ..graph import Graph, Network
 from ..ops import Settings, expand
-from ..ops.definition import Control
+from ..ops.definition import Control, Faults
 from ..ops.expand import CONTROL_NBYTES
 from ..planner.costs import Costs
 from ..planner.feedback import Feedback
@@ -39,7 +39,10 @@ from .graphs import (
 from .replanning import Measured, Replanner
 from .watch import Watch
 
-_CONTROL = Struct("=10fq")  # the optimizer's 8 floats, the scale, a gap, the seed
+# The seed, the step's number, the scale, a gap, 7 floats of the optimizer. Behind them on the
+# device lie the flag of faults, which kernels set, and at byte 64 the record of the fault.
+_CONTROL = Struct("=qqf12x7f")
+RECORD_AT: Final = 64
 MOST_STATES: Final = 8  # states of the network whose schedules are kept
 EMPTY: Final[Mapping[str, torch.Tensor]] = {}
 Updates: TypeAlias = Mapping[str, tuple[torch.Tensor | None, ...]]
@@ -430,17 +433,21 @@ def one_device(params: Mapping[str, torch.Tensor]) -> torch.device:
 
 
 def make_control(device: torch.device) -> tuple[torch.Tensor, Control]:
-    """The control block's bytes, and its parts: the optimizer's 8 floats, the scale, the seed."""
+    """The control block's bytes, and its parts."""
     block = torch.zeros(CONTROL_NBYTES, dtype=torch.uint8, device=device)
-    floats = block[:40].view(torch.float32)
-    seed = block[40:48].view(torch.int64)
-    return block, Control(optimizer=floats[:8], scale=floats[8:9], seed=seed)
+    floats, words = block.view(torch.float32), block.view(torch.int64)
+    first = RECORD_AT // words.element_size()
+    faults = Faults(step=words[1:2], record=words[first : first + 2])
+    return block, Control(floats[8:16], scale=floats[4:5], seed=words[:1], faults=faults)
 
 
 def write_control(
-    block: torch.Tensor, settings: tuple[float, ...], scale: float, seed: int
+    block: torch.Tensor, settings: tuple[float, ...], scale: float, seed: int, step: int = 1
 ) -> None:
-    """Write the next step's settings, on the current stream before the replay that reads them."""
-    padding = (0.0,) * (8 - len(settings))
-    packed = bytearray(_CONTROL.pack(*settings, *padding, scale, 0.0, seed))
+    """Write the next step's settings, on the current stream before the replay that reads them.
+
+    Steps are numbered from 1. The flag behind the seven settings, and the record, are the device's.
+    """
+    floats = (*settings, *(0.0,) * 7)[:7]
+    packed = bytearray(_CONTROL.pack(seed, step, scale, *floats))
     block[: _CONTROL.size].copy_(torch.frombuffer(packed, dtype=torch.uint8), non_blocking=True)

@@ -121,10 +121,12 @@ def updated_by(graph: Graph, optimizer: Planned, params: Mapping[str, Tensor]) -
     return Updated(names, found, numbers)
 
 
-def count_step(optimizer: Planned, updated: Updated) -> None:
-    """Count a step that was run, as torch counts it beside each parameter."""
+def count_step(optimizer: Planned, updated: Updated, *, by: int = 1) -> None:
+    """Count a step that was run, as torch counts it beside each parameter; -1 takes one back."""
     record = optimizer.record
-    record.steps.index_add_(0, updated.numbers, torch.ones(len(updated.names)))
+    record.steps.index_add_(0, updated.numbers, torch.full((len(updated.names),), float(by)))
+    if by < 0:
+        return
     if updated.names not in record.shown:
         record.show(optimizer, updated.params)
         record.shown.add(updated.names)

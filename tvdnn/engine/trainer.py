@@ -1,11 +1,12 @@
 """Trainer: forward, loss, backward and update planned as one step, run inside a device budget."""
 
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import median
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import torch
 from torch import nn
@@ -14,7 +15,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from ..errors import EngineError, InputError
 from ..graph import Graph, Network
 from ..ops.expand import Mode
-from ..ops.loss import TARGET
+from ..ops.loss import TARGET, label_ranges
 from ..optim import SGD
 from ..planner.costs import Costs
 from ..planner.feedback import Feedback, compare
@@ -31,6 +32,7 @@ from ..runtime.staging import BUFFERS, Staging
 from ..trace import trace
 from ..units import format_bytes, parse_bytes, parse_limit
 from .core import Chosen, Core, Limits, Options, Updates, asked_for, write_control
+from .faults import Faults, loss_of
 from .graphs import (
     ChunkSize,
     Progress,
@@ -43,6 +45,7 @@ from .graphs import (
 from .losses import LossLike, losses_of, target_nbytes, target_shape
 from .optimizers import Planned, Spec, Updated, control_of, count_step, plan_optimizer, updated_by
 
+RECENT_STEPS: Final = 4096  # more than a GPU's queue holds while the host goes on
 Key: TypeAlias = tuple[tuple[int, ...], Mode, int]  # of a batch, its mode, the network's state
 
 
@@ -122,11 +125,14 @@ class Trainer:
         self._seed, self._steps = seed, 0
         self._grads: dict[str, torch.Tensor] = {}
         self._updated: dict[Key, Updated] = {}
+        self._recent: deque[tuple[int, Updated]] = deque(maxlen=RECENT_STEPS)
+        self._faults = Faults(self._core.control)
         self._state = self._core.look()
         self.optimizer = self._make_optimizer()
         self._first = tuple(example_inputs.shape)
         self._made_for = self._modes(net)
         self._target_shape = target_shape(self.graph.network)
+        self._label_ranges = label_ranges(self.graph.network)
         self.construction_peak_nbytes = self.peak_nbytes()
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
@@ -175,7 +181,10 @@ class Trainer:
         """One training step; returns the loss, a 0-d float32 tensor on the device.
 
         `x` [N, ...] and `y`, classes int64 [N] or [N, H, W] or else floats in the output's shape,
-        may lie on the device, or in pinned or pageable host memory.
+        may lie on the device, or in pinned or pageable host memory. Where a label is neither a
+        class nor ignored, the step and those after it change nothing, and the loss is NaN; reading
+        the loss or a later call raises InputError with the sample and its label, and steps from
+        there on train again.
         With `accumulate` = k the batch runs as k parts of N / k samples whose gradients are summed
         before one update.
         """
@@ -193,11 +202,12 @@ class Trainer:
                     loss = self._parts(runner, x, y, updated.names)
                 else:
                     loss = self._part(runner, x, y, mode)
+                self._faults.follow()
         except BaseException:
             self._restore(before)
             raise
         self._count(updated)
-        return loss
+        return loss_of(loss, self._raise_faults)
 
     def measure(self, x: torch.Tensor, y: torch.Tensor, steps: int = 20) -> float:
         """Median seconds of a step, of `steps` after one to warm up: training steps like any.
@@ -232,6 +242,7 @@ class Trainer:
         with self._core.on_device():
             self._fill(runner, x, y)
             timeline = runner.timeline()
+            self._faults.follow()
         self._count(updated)
         return timeline
 
@@ -246,6 +257,7 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Any]:
         """Parameters, optimizer state, step count and seed, in torch's own forms."""
+        self._raise_faults(wait=True)
         return {
             "model": self.net.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -255,6 +267,8 @@ class Trainer:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` saved, in place."""
+        self._faults.clear()
+        self._recent.clear()
         self.net.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self._steps, self._seed = state["steps"], state["seed"]
@@ -274,6 +288,7 @@ class Trainer:
     def _check(self, x: torch.Tensor, y: torch.Tensor, accumulate: int) -> None:
         if self._core.closed:
             raise EngineError("this trainer is closed; make a new one")
+        self._raise_faults()
         self._follow_network()
         if accumulate < 1 or x.shape[0] % accumulate:
             raise InputError(
@@ -329,9 +344,11 @@ class Trainer:
         modes = {module: module.training for module in net.modules()}
         return WeakIdKeyDictionary({**modes, **{p: p.requires_grad for p in net.parameters()}})
 
-    def _part(self, runner: Runner, x: torch.Tensor, y: torch.Tensor, mode: Mode) -> torch.Tensor:
-        """Run a batch, or a part of one, and give its loss."""
-        self._fill(runner, x, y)
+    def _part(
+        self, runner: Runner, x: torch.Tensor, y: torch.Tensor, mode: Mode, first: int = 0
+    ) -> torch.Tensor:
+        """Run a batch, or the part of one from sample `first` on, and give its loss."""
+        self._fill(runner, x, y, first)
         self._core.run(self._key(tuple(x.shape), mode))
         return _loss(runner)
 
@@ -342,10 +359,24 @@ class Trainer:
         for grad in self._grads.values():
             grad.zero_()
         rows = runner.schedule.graph.network.batch
-        parts = zip(x.split(rows), y.split(rows), strict=True)
-        losses = [self._part(runner, *part, Mode.ACCUMULATE) for part in parts]
+        starts = range(0, len(x), rows)
+        self._check_labels(runner, y, starts)
+        parts = zip(x.split(rows), y.split(rows), starts, strict=True)
+        losses = [self._part(runner, a, b, Mode.ACCUMULATE, start) for a, b, start in parts]
         self._update(names)
         return torch.stack(losses).mean()
+
+    def _check_labels(self, runner: Runner, y: torch.Tensor, starts: range) -> None:
+        """Check the labels of all parts before the first, whose statistics are tracked."""
+        if y.is_floating_point() or len(starts) == 1:
+            return
+        if y.device == self.device:
+            runner.check_labels(y)
+            return
+        for start in starts:
+            part = y[start : start + starts.step]
+            runner.check_labels(self._staging.put(part, TARGET), first=start)
+            self._staging.release()
 
     def _update(self, names: Sequence[str]) -> None:
         """Update parameters by the kept sums; small ones share launches."""
@@ -361,11 +392,11 @@ class Trainer:
         param = self._core.params[name]
         return param.detach(), *self.optimizer.record.tensors_of(param)
 
-    def _fill(self, runner: Runner, x: torch.Tensor, y: torch.Tensor) -> None:
+    def _fill(self, runner: Runner, x: torch.Tensor, y: torch.Tensor, first: int = 0) -> None:
         self._check_staging(x, runner.schedule)
         name = runner.schedule.graph.network.inputs[0]
         runner.fill(name, self._staging.put(x, name))
-        runner.fill(TARGET, self._staging.put(y, TARGET))
+        runner.fill(TARGET, self._staging.put(y, TARGET), first=first)
         self._staging.release()
 
     def _check_staging(self, x: torch.Tensor, schedule: Schedule) -> None:
@@ -431,13 +462,38 @@ class Trainer:
             graph, params = runner.schedule.graph, self._core.params
             self._updated[key] = updated_by(graph, self.optimizer, params)
         settings = control_of(self.optimizer, self._updated[key])
-        seed = self._seed + self._steps
-        write_control(self._core.control_bytes, settings, scale, seed)
+        seed, step = self._seed + self._steps, self._steps + 1
+        write_control(self._core.control_bytes, settings, scale, seed, step)
         return self._updated[key]
 
     def _count(self, updated: Updated) -> None:
         self._steps += 1
+        self._recent.append((self._steps, updated))
         count_step(self.optimizer, updated)
+
+    def _raise_faults(self, *, wait: bool = False) -> None:
+        """Raise InputError for a label that is no class, if one is known, and count back.
+
+        With `wait` the steps on their way are waited for.
+        """
+        fault = self._faults.found(wait=wait)
+        if fault is None:
+            return
+        step, sample, label = fault
+        for number, updated in self._recent:
+            if number >= step:
+                count_step(self.optimizer, updated, by=-1)
+        self._recent.clear()
+        self._steps = step - 1
+        self._faults.clear()
+        known = " and ".join(
+            f"a class from 0 to {classes - 1} or ignore_index {ignored}"
+            for classes, ignored in self._label_ranges
+        )
+        raise InputError(
+            f"step {step}: sample {sample} has label {label}; labels are {known}. Neither that step"
+            " nor those after it have changed anything: correct the labels and go on"
+        )
 
     def _snapshot(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Copies of what a failed step must leave alone; on a GPU a step cannot stop half-way."""

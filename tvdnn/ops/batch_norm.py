@@ -211,7 +211,8 @@ def _run_statistics(a: Launch) -> None:
     tracked = [state[0] for state in a.updates]
     running = (*tracked, *(None,) * (3 - len(tracked)))
     settings = a.settings("shape", "group", "momentum", "eps")
-    a.kernels.batch_norm_statistics(a.reads[0], a.writes[0], *running, **settings)
+    operands = (a.reads[0], a.writes[0], *running)
+    a.kernels.batch_norm_statistics(*operands, **settings, flag=a.control.flag)
 
 
 def _run_recall(a: Launch) -> None:

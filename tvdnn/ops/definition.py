@@ -22,12 +22,32 @@ PITCHED_BY_WORDS = Ranges(PITCHED.uses, WORD)
 
 
 @dataclass(frozen=True, slots=True)
+class Faults:
+    """What labels that are no classes leave on the device: `kernels.labels` writes it."""
+
+    # int64 [1]: the number of the present step, above 0, written before each
+    step: torch.Tensor
+    # int64 [2]: the first such sample with its label, and the step; zeros where there is none
+    record: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class Control:
-    """Device scalars written before each step: optimizer settings, the loss's scale, the seed."""
+    """Device scalars written before each step: optimizer settings, the loss's scale, the seed.
+
+    The last of the 8 `optimizer` settings is a flag, which a label that is no class sets: while it
+    is not 0 no pass may change what outlives a step.
+    """
 
     optimizer: torch.Tensor
     scale: torch.Tensor
     seed: torch.Tensor
+    faults: Faults | None = None
+
+    @property
+    def flag(self) -> torch.Tensor:
+        """Float32 [1]: not 0 where passes must leave parameters, state and statistics alone."""
+        return self.optimizer[7:8]
 
 
 @dataclass(frozen=True, slots=True)

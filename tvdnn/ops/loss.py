@@ -9,7 +9,7 @@ from functools import partial
 from math import prod
 from typing import Any, Final
 
-from ..graph import Kind, Op, Param, Use
+from ..graph import Kind, Network, Op, Param, Use
 from ..kernels.loss import pixel_splits
 from ..kernels.loss_elements import FUNCTIONS, element_splits
 from .builder import Builder, whole
@@ -42,6 +42,16 @@ class Loss:
     @property
     def target_dtype(self) -> str:
         return "int64" if self.kind == "cross_entropy" else "float32"
+
+
+def label_ranges(network: Network) -> tuple[tuple[int, int], ...]:
+    """The number of classes and the ignored label of each loss that takes labels, once each."""
+    found = (
+        (network.values[op.inputs[0]].shape[-1], op.attrs["ignore_index"])
+        for op in network.ops
+        if op.kind == "cross_entropy"
+    )
+    return tuple(dict.fromkeys(found))
 
 
 def forward(b: Builder, op: Op) -> None:

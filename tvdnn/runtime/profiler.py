@@ -127,6 +127,7 @@ class Scratch:
         self._random = torch.Generator(device)
         self._bytes = torch.empty(0, dtype=torch.uint8, device=device)
         floats = torch.full((8,), OPTIMIZER_SETTING, device=device)
+        floats[7] = 0.0  # the flag by which nothing is updated
         seed = torch.zeros(1, dtype=torch.int64, device=device)
         self._control = Control(floats, torch.ones(1, device=device), seed)
         self._cold_nbytes = CACHES * cache_nbytes(device)

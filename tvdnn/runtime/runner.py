@@ -10,6 +10,7 @@ from ..graph import Value
 from ..graph.network import channels_last_axes
 from ..kernels.configurations import Configurations
 from ..ops.expand import DTYPES
+from ..ops.loss import label_ranges
 from ..planner.costs import Costs
 from ..planner.schedule import Schedule
 from ..planner.timeline import Timeline
@@ -63,6 +64,7 @@ class Runner:
         self._dead: str | None = None
         self._executor: CpuExecutor | CudaExecutor | None = None
         self._inputs, self._outputs = input_places(schedule), output_places(schedule)
+        self._label_ranges = label_ranges(schedule.graph.network)
         self.suspend()
 
     @property
@@ -87,10 +89,11 @@ class Runner:
             self._prepare()
         return due
 
-    def fill(self, name: str, value: torch.Tensor) -> None:
+    def fill(self, name: str, value: torch.Tensor, *, first: int = 0) -> None:
         """Write the caller's rows of an input, cast and laid out on the way.
 
-        Maps come as torch has them: [N, C, H, W], unless the network permutes them. Raises
+        Maps come as torch has them: [N, C, H, W], unless the network permutes them. Labels are
+        checked on the device; in what it records of a fault the samples count from `first`. Raises
         InputError for another number of samples.
         """
         graph = self.schedule.graph
@@ -105,14 +108,26 @@ class Runner:
         rows_axis = 1 if buffer.dtype == "int64" else 2
         for place in self._inputs[name]:
             held = place_view(self._memory, buffer, place)
-            for source, target in _by_sample(value, held, place, graph.bands, rows_axis):
+            for sample, source, target in _by_sample(value, held, place, graph.bands, rows_axis):
                 if buffer.dtype == "int64":
-                    target.copy_(source)
+                    self._fill_labels(source, target, first + sample)
                 else:
                     flat = source.dim() == 2  # a view may have renamed maps of one pixel
                     target = target.flatten(1) if flat else target
                     precision = self._precision if name in graph.rounded_inputs else "ieee"
                     self._kernels.stage(source, target, precision=precision)
+
+    def check_labels(self, labels: torch.Tensor, *, first: int = 0) -> None:
+        """Check labels on the device, as `fill` does, ahead of other steps."""
+        self._fill_labels(labels, None, first)
+
+    def _fill_labels(self, labels: torch.Tensor, target: torch.Tensor | None, first: int) -> None:
+        control = self._tensors.control
+        assert control.faults is not None
+        words = control.flag, control.faults.step, control.faults.record
+        for classes, ignore_index in self._label_ranges:
+            settings = {"classes": classes, "ignore_index": ignore_index, "first": first}
+            self._kernels.stage_labels(labels, target, *words, **settings)
 
     def _value_of(self, name: str) -> Value:
         """The network's value that an input is, or is the gradient of."""
@@ -203,7 +218,7 @@ class Runner:
         target, bands = _channels_first(result, value), self.schedule.graph.bands
         for place, held in self.outputs(buffer):
             view = held if bands > 1 else held.view(-1, *value.shape[1:])
-            for rows, source in _by_sample(target, view, place, bands, 2):
+            for _, rows, source in _by_sample(target, view, place, bands, 2):
                 self._kernels.unstage(source, rows)
         return result
 
@@ -275,10 +290,13 @@ def _channels_first(x: torch.Tensor, value: Value) -> torch.Tensor:
 
 def _by_sample(
     value: torch.Tensor, held: torch.Tensor, place: Place, bands: int, rows_axis: int
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """What the caller has of the rows of a place, and the rows; of bands, sample by sample."""
+) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+    """The first sample of rows of a place, what the caller has of them, and the rows.
+
+    All rows of the place at once, but those of bands sample by sample.
+    """
     if bands == 1:
-        yield value[place.start : place.stop], held
+        yield place.start, value[place.start : place.stop], held
         return
     height = held.shape[1]
     for sample in range(place.start // bands, -(-place.stop // bands)):
@@ -286,4 +304,4 @@ def _by_sample(
         last = min(place.stop, (sample + 1) * bands)
         image = held[first - place.start : last - place.start].view(1, -1, *held.shape[2:])
         start, rows = (first - sample * bands) * height, (last - first) * height
-        yield value[sample : sample + 1].narrow(rows_axis, start, rows), image
+        yield sample, value[sample : sample + 1].narrow(rows_axis, start, rows), image
