@@ -226,7 +226,8 @@ class Core:
         The next step for such a key takes the new plan over.
         """
         self._replanner.wait()
-        return tuple(key for key in self._replanner.pending if key in self._keys[self.state])
+        present = self._keys.get(self.state, ())
+        return tuple(key for key in self._replanner.pending if key in present)
 
     def _watch(self, key: Hashable) -> None:
         """Watch the first steps of the runner for `key`, where these are predicted and timed."""
