@@ -93,9 +93,11 @@ def test_training_goes_on_while_another_process_plans(gate: Gate) -> None:
             assert trainer.schedule is before
             assert trainer.feedback is not None
             assert not trainer.feedback.replanned
+            assert trainer.replanning
             gate.open()
             trainer.settle()
             assert trainer.feedback.replanned
+            assert not trainer.replanning
         assert torch.equal(kept.step(x, y), trainer.step(x, y))
     assert trainer.schedule.offloaded_nbytes < before.offloaded_nbytes
     assert trainer.graph is before.graph

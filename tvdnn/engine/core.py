@@ -220,6 +220,11 @@ class Core:
         """The step that was measured last for `key` beside its prediction."""
         return self._replanner.feedback(key)
 
+    @property
+    def replanning(self) -> bool:
+        """Whether a plan is being made anew, or waits for a step that takes it over."""
+        return bool(self._replanner.pending)
+
     def wait_for_plans(self) -> tuple[Hashable, ...]:
         """Wait until no plan is being made anew; tell the keys for which one was.
 

@@ -171,6 +171,11 @@ class Trainer:
         """
         return self._core.feedback(self._key(self._first))
 
+    @property
+    def replanning(self) -> bool:
+        """Whether a plan is being made anew in another process, or waits for the next step."""
+        return self._core.replanning
+
     def drift(self, x: torch.Tensor, y: torch.Tensor) -> Feedback:
         """One training step, measured on a GPU, and the ops that miss their prediction most."""
         timeline = self.timeline(x, y)

@@ -176,6 +176,11 @@ class Virtualized(nn.Module):
         """Measure the next step, on a GPU; `feedback` then names what misses its prediction."""
         self._core_now().measures_next = True
 
+    @property
+    def replanning(self) -> bool:
+        """Whether a plan is being made anew in another process, or waits for the next forward."""
+        return self._core is not None and self._core.replanning
+
     def settle(self) -> None:
         """Wait for plans that are being made anew by what the first steps took.
 

@@ -12,6 +12,7 @@ from tempfile import TemporaryFile
 from typing import IO, Final, TypeVar
 from weakref import WeakSet
 
+from ..collection import without_collection
 from ..errors import WorkerEndedError, WorkerError
 from .messages import receive, send
 
@@ -72,7 +73,8 @@ class Worker:
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        message = pickle.dumps(job)
+        with without_collection():  # the search for cycles would stop all threads
+            message = pickle.dumps(job)
         try:
             send(self._process.stdin, message)
             answer = receive(self._process.stdout)
@@ -80,7 +82,8 @@ class Worker:
             answer = None
         if answer is None:
             raise WorkerEndedError(self._ending())
-        done, found = pickle.loads(answer)
+        with without_collection():
+            done, found = pickle.loads(answer)
         if done:
             result: Result = found
             return result
