@@ -17,6 +17,7 @@ from .meta_tracer import MetaTracer
 PARAM_DTYPES = (torch.float32, torch.bfloat16)  # the latter by float32 copies
 
 MOVES = ("view", "remap", "rearrange")  # ops without effects, whose readers may read what they move
+RESERVED = frozenset({"loss", "target"})  # values that training adds to a network
 DROPOUTS = ("dropout", "dropout_parts")  # ops that draw numbers of their own
 
 
@@ -154,9 +155,9 @@ def _network(
     name: str,
     gather: Callable[[Sequence[object]], object],
 ) -> Network:
-    names = _value_names(
-        node for node in nodes if node.op == "placeholder" or node.meta["call"] is not None
-    )
+    tensors = {*dict(module.named_parameters()), *dict(module.named_buffers())}
+    made = (node for node in nodes if node.op == "placeholder" or node.meta["call"] is not None)
+    names = _value_names(made, taken=RESERVED | tensors)
     outputs = tuple(names[node] for node in _output_nodes(nodes[-1].args[0], names))
     emitter = _Emitter(names)
     for node, output in names.items():
@@ -177,13 +178,13 @@ def _network(
     )
 
 
-def _value_names(nodes: Iterable[fx.Node]) -> dict[fx.Node, str]:
-    """Names of the values, the second of one name marked `#2`."""
+def _value_names(nodes: Iterable[fx.Node], taken: Collection[str]) -> dict[fx.Node, str]:
+    """Names of the values, the second of one name marked `#2`; others have the names `taken`."""
     names: dict[str, fx.Node] = {}
     for node in nodes:
         wanted = name = node.meta["name"]
         count = 1
-        while name in names:
+        while name in names or name in taken:
             count += 1
             name = f"{wanted}#{count}"
         names[name] = node

@@ -247,7 +247,8 @@ class Virtualized(nn.Module):
 
     def _core_now(self) -> Core:
         if self._core is None:
-            self._core = Core(self._net, self._limits, self._options)
+            with torch.inference_mode(False):
+                self._core = Core(self._net, self._limits, self._options)
         return self._core
 
     def _key(self, inputs: tuple[Tensor, ...], *, graded: bool) -> _Key:
@@ -260,7 +261,8 @@ class Virtualized(nn.Module):
         core = self._core_now()
         before, is_open = core.preparations, self._open
         self._open = 0  # planning and capture take the arena, and with it an open forward's maps
-        runner = core.runner(key, partial(self._chosen, key), dict, begins=begins)
+        with torch.inference_mode(False):  # what is made here serves later training steps, too
+            runner = core.runner(key, partial(self._chosen, key), dict, begins=begins)
         if core.preparations == before:
             self._open = is_open
         self._last = key
@@ -269,8 +271,12 @@ class Virtualized(nn.Module):
     def _chosen(self, key: _Key) -> Chosen:
         core = self._core_now()
         core.report("tracing", 0.0)
-        inputs = tuple(torch.empty(shape, device="meta") for shape in key.shapes)
-        network = trace(self._net, inputs, opaque=self._asked.opaque)
+        inputs = tuple(
+            torch.empty(shape, device="meta", requires_grad=number in key.input_grads)
+            for number, shape in enumerate(key.shapes)
+        )
+        graded = key.mode is not Mode.INFER
+        network = trace(self._net, inputs, opaque=self._asked.opaque, graded=graded)
         core.report("tracing", 1.0)
         settings = replace(
             self._settings,
