@@ -4,6 +4,7 @@ Each rewrite joins an op with the only reader of its output. The inner value is 
 and the fused op computes to the bits of the two.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -71,9 +72,18 @@ def linear_relu_dropout(network: Network) -> Network:
 
 
 def batch_norm_add(network: Network) -> Network:
-    """A normalization adds a residual to what it writes; where both terms are such, the later."""
+    """A normalization adds a residual to what it writes; where both terms are such, the later.
+
+    The normalization moves behind its residual. One that shares its running statistics with others
+    stays, for these change in the order of the calls.
+    """
     readers, places = _only_readers(network), {op.name: n for n, op in enumerate(network.ops)}
-    makers = {op.output: op for op in network.ops if op.kind == "batch_norm"}
+    uses = Counter(name for op in network.ops for name in op.params)
+    makers = {
+        op.output: op
+        for op in network.ops
+        if op.kind == "batch_norm" and all(uses[name] == 1 for name in op.params[2:] if name)
+    }
     fused: dict[str, Op] = {}
     taken: set[str] = set()
     for op in network.ops:

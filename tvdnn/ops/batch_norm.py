@@ -62,7 +62,7 @@ def backward(b: Builder, op: Op) -> None:
     if not b.needs_grad(value):
         return
     kept |= not b.may_hand_on(grad, value)
-    so_far = sum_so_far(b, value)
+    so_far = sum_so_far(b, value, op)
     dx = so_far or Use(b.new_grad(value) if kept else b.adopt_grad(value, grad))
     reads = [*([so_far] if so_far else []), Use(grad), whole(_name(op))]
     again = "" if writes or op.output in b.masked else op.attrs.get("function", "")

@@ -22,6 +22,7 @@ from ..graph import (
 from ..kernels.conv_moments import MomentCells
 from ..optim import Optimizer
 from .containers import Channels, Place, Ranges, gaps_between, places
+from .read_order import ReadOrder
 
 
 @dataclass(slots=True)
@@ -63,13 +64,20 @@ class Builder:
     wanted: frozenset[str]
     optimizer: Optimizer
     takes: str
+    order: ReadOrder
     lean: bool = False
     buffers: dict[str, Buffer] = field(default_factory=dict)
     passes: list[Pass] = field(default_factory=list)
     home: dict[str, str] = field(default_factory=dict)
     contributions: dict[str, list[str]] = field(default_factory=dict)
+    # By value, the place in the traced network of the op that each contribution comes from.
+    ranks: dict[str, list[int]] = field(default_factory=dict)
+    # The op whose backward passes are being made, and how often it has contributed to each value.
+    turn: Op | None = None
+    turns_terms: Counter[str] = field(default_factory=Counter)
     holders: Counter[tuple[str, Channels | None]] = field(default_factory=Counter)
     param_grads: dict[str, list[str]] = field(default_factory=dict)
+    param_ranks: dict[str, list[int]] = field(default_factory=dict)
     filled: dict[str, list[Channels]] = field(default_factory=dict)
     ranges: dict[str, tuple[str, Channels]] = field(default_factory=dict)
     views: dict[str, str] = field(default_factory=dict)
@@ -355,8 +363,46 @@ class Builder:
     def adopt_grad(self, value: str, buffer: str) -> str:
         """Make `buffer`, the gradient of an op's output, a contribution to that of its input."""
         self.contributions.setdefault(value, []).append(buffer)
+        self.ranks.setdefault(value, []).append(self._rank(value))
         self.holders[self._bytes_of(buffer)] += 1
         return buffer
+
+    def take_turn(self, op: Op) -> None:
+        """Note that passes of the op's backward follow."""
+        self.turn = op
+        self.turns_terms.clear()
+
+    def _rank(self, value: str) -> int:
+        """The place of the read whose term is contributed next; an output's own is the last."""
+        if self.turn is None:
+            return len(self.network.ops)
+        reads = self.order.reads(self.turn, value)
+        number = min(self.turns_terms[value], len(reads) - 1)
+        self.turns_terms[value] += 1
+        return reads[number]
+
+    def in_order(self, value: str) -> list[str]:
+        """The contributions to a value's gradient in the order in which they add up."""
+        pairs = zip(self.ranks.pop(value), self.contributions.pop(value), strict=True)
+        return [grad for _, grad in sorted(pairs, key=lambda pair: -pair[0])]
+
+    def adds_next(self, value: str, reader: Op) -> bool:
+        """Whether the term that comes through `reader` adds up with the value's only other one.
+
+        It does unless a term between or before these is still to come.
+        """
+        assert self.turn is not None
+        place = self._rank_with(value, reader)
+        others = [each for each in self.readers_of[value] if each.name != reader.name]
+        return not self.order.awaits(self.turn, value, others, place)
+
+    def note_added(self, value: str, reader: Op) -> None:
+        """Note that the value's only contribution holds the term that comes through `reader`."""
+        self.ranks[value] = [self._rank_with(value, reader)]
+
+    def _rank_with(self, value: str, reader: Op) -> int:
+        (rank,) = self.ranks[value]
+        return min(rank, *self.order.reads(reader, value))
 
     def _bytes_of(self, buffer: str) -> tuple[str, Channels | None]:
         """Where the bytes lie that a name stands for."""
@@ -475,6 +521,8 @@ class Builder:
     def new_param_grad(self, param: str) -> str:
         """A float32 buffer in the parameter's shape for one op's contribution to its gradient."""
         earlier = self.param_grads.setdefault(param, [])
+        place = -1 if self.turn is None else self.order.of_op(self.turn)
+        self.param_ranks.setdefault(param, []).append(place)
         suffix = f"#{len(earlier) + 1}" if earlier else ""
         shape = self.param_shape(param) or (1,)
         name = self.add_whole(f"grad {param}{suffix}", Kind.PARAM_GRAD, shape)

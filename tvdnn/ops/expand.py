@@ -28,6 +28,7 @@ from .builder import Builder
 from .loss import LOSSES, TARGET, Loss
 from .operands import with_rounding
 from .optim import settle, take, update_waiting
+from .read_order import ReadOrder
 from .registry import DEFINITIONS
 from .sums import add_grads
 
@@ -109,6 +110,7 @@ def expand(network: Network, settings: Settings) -> Graph:
         wanted,
         optimizer=settings.optimizer or SGD(),
         takes=TAKES[settings.mode],
+        order=ReadOrder(traced, cut_network.ops),
         pitched={kind: each.pitched for kind, each in DEFINITIONS.items()},
         lean=settings.lean,
     )
@@ -279,6 +281,7 @@ def _backward(b: Builder, settings: Settings) -> None:
     """Passes backward, and behind each op's those that consume its parameters' gradients."""
     unsettled: list[Op] = []
     for op in reversed(b.network.ops):
+        b.take_turn(op)
         if op.kind in LOSSES:
             DEFINITIONS[op.kind].backward(b, op)
             continue
@@ -301,8 +304,11 @@ def _backward(b: Builder, settings: Settings) -> None:
 
 
 def _settle_all(b: Builder, ops: list[Op]) -> None:
+    present = b.turn
     while ops:
+        b.turn = ops[0]
         settle(b, ops.pop(0))
+    b.turn = present
 
 
 def _fixed_nbytes(network: Network, settings: Settings) -> dict[str, int]:

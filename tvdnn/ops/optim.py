@@ -36,7 +36,9 @@ def settle(b: Builder, op: Op) -> None:
 
 
 def take(b: Builder, param: str) -> None:
-    """Consume a parameter's whole gradient, tied uses summed in the order of their backward."""
+    """Consume a parameter's whole gradient; those of tied uses add up from the last use on."""
+    pairs = zip(b.param_ranks[param], b.param_grads[param], strict=True)
+    b.param_grads[param] = [grad for _, grad in sorted(pairs, key=lambda pair: -pair[0])]
     op = b.add_op(Op(param, PARAM, (), "", (param,), {}))
     first, *others = (whole(name) for name in b.param_grads[param])
     for other in others:

@@ -45,7 +45,7 @@ def new_total(b: Builder, value: str) -> str:
     (grad,) = b.contributions[value]
     total = b.new_grad(value)
     b.drop_grad(grad)
-    b.contributions[value] = [total]
+    b.contributions[value], b.ranks[value] = [total], b.ranks[value][-1:]
     b.masked.add(value)
     return total
 
