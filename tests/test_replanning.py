@@ -172,6 +172,9 @@ def test_a_virtualized_network_settles_between_its_steps(gate: Gate) -> None:
     gate.open()
     model.settle()
     assert model.schedule is not before
+    model.close()
+    model.settle()
+    assert model._core is None
 
 
 def killed(gate: Gate) -> None:

@@ -236,8 +236,9 @@ class Trainer:
         Without it training goes on meanwhile, and a later step takes such a plan over.
         """
         keys: Iterable[Any] = self._core.wait_for_plans()
-        for shape, mode, _ in keys:
-            self._runner(shape, mode, begins=True)
+        for shape, mode, state in keys:
+            if state == self._state:
+                self._runner(shape, mode, begins=True)
 
     def timeline(self, x: torch.Tensor, y: torch.Tensor) -> Timeline:
         """The measured timeline of one training step on a GPU."""

@@ -186,7 +186,9 @@ class Virtualized(nn.Module):
 
         They are taken over at once, or by the next forward while a forward waits for its backward.
         """
-        core = self._core_now()
+        core = self._core
+        if core is None:
+            return
         keys: Iterable[Any] = core.wait_for_plans()
         for key in keys:
             if not self._open:
