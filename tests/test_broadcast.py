@@ -80,6 +80,46 @@ def test_gradients_of_maps_are_torchs(policy: str) -> None:
     assert_gradients_are_torchs(seeded(Maps), batch, atol=1e-6, **options)
 
 
+class Views(nn.Module):
+    """Parameters and buffers that are seen in other shapes, as timm's LayerScale2d sees its."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 3, 1), nn.Linear(72, CLASSES)
+        self.gamma, self.scale = nn.Parameter(torch.rand(3) + 0.5), nn.Parameter(torch.rand(()))
+        self.pixels, self.rows = nn.Parameter(torch.rand(24)), nn.Parameter(torch.rand(1, 1, 4, 1))
+        self.register_buffer("mean", torch.rand(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.conv(x) * self.gamma.view(1, -1, 1, 1) - self.mean[None, :, None, None]
+        x = x / self.gamma.to(x.dtype).reshape(3, 1, 1) + self.scale.view(1, 1, 1)
+        x = x * self.pixels.view(4, 6)
+        return self.head((x + self.rows.view(4, 1)).flatten(1))
+
+
+def test_gradients_of_viewed_parameters_are_torchs() -> None:
+    (batch,) = random_batches(1, (BATCH, *SHAPE), CLASSES, seed=2)
+    assert_gradients_are_torchs(
+        seeded(Views), batch, policy="keep", chunk_size=CHUNK_SIZE, atol=1e-6
+    )
+
+
+def test_views_that_stop_gradients_are_refused() -> None:
+    def scaled(x: Tensor, net: nn.Module) -> Tensor:
+        return x * net.param.detach().view(1, 3, 1, 1)
+
+    with pytest.raises(UnsupportedOpError, match="not a parameter"):
+        trace(Calls(scaled, (3,)), [torch.empty(2, *SHAPE)])
+
+
+def test_views_of_filters_are_refused() -> None:
+    def scaled(x: Tensor, net: nn.Module) -> Tensor:
+        return x * net.param.view(3, 4, 6)
+
+    with pytest.raises(UnsupportedOpError, match=r"a view of shape \(3, 4, 6\) of a parameter"):
+        trace(Calls(scaled, (4, 3, 3, 2)), [torch.empty(2, *SHAPE)])
+
+
 class Permuted(nn.Module):
     """Layer scale behind a permutation, as ConvNeXt's, with odd shapes."""
 

@@ -15,6 +15,7 @@ LEVELS = {
     "tvdnn.memory": 2,
     "tvdnn.planner": 3,
     "tvdnn.aliases": 4,
+    "tvdnn.casts": 4,
     "tvdnn.calls": 4,
     "tvdnn.meta_tracer": 4,
     "tvdnn.refusals": 1,

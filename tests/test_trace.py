@@ -535,7 +535,7 @@ class Returns(torch.nn.Module):
         (lambda x: functional.dropout2d(x), "dropout2d of"),
         (lambda x: functional.leaky_relu(x, -0.1), "leaky_relu with a slope of -0.1"),
         (lambda x: x.T, "Returns: T"),
-        (lambda x: x.half(), "Returns: half"),
+        (lambda x: x.long(), "Returns: long"),
     ],
 )
 def test_what_cannot_be_traced_says_so(way: Callable[[Tensor], Any], message: str) -> None:

@@ -37,6 +37,7 @@ from .calls.translation import (
     translated,
     translator_of,
 )
+from .casts import Casts
 from .errors import InputError
 from .graph.network import channels_last_axes
 from .nn.batch_norm import normalize_batch
@@ -57,7 +58,7 @@ class UnknownShapeError(TraceError):
         self.proxy = proxy
 
 
-class MapProxy(InPlaceOperators, fx.Proxy):
+class MapProxy(InPlaceOperators, Casts, fx.Proxy):
     """A proxy whose sizes are known numbers."""
 
     @classmethod
@@ -288,6 +289,11 @@ class MetaTracer(fx.Tracer):
         """Parameters become reads by name; so do other tensors, which no op accepts."""
         if not isinstance(a, Tensor):
             return super().create_arg(a)
+        if (viewed := self.stand_ins.viewed(a)) is not None:
+            node = self.create_node("get_attr", viewed, (), {})
+            node.meta["value"], node.meta["base"] = a, node.meta["value"]
+            node.meta["axes"] = channels_last_axes(a.dim())
+            return node
         name = self.stand_ins.names.get(id(a)) or f"{UNNAMED}{id(a)}"
         self.twins.setdefault(name, a.to("meta"))
         return self.create_node("get_attr", name, (), {})

@@ -7,7 +7,13 @@ from types import FrameType
 
 INNER = (
     *("torch.", "tvdnn.nn.", "tvdnn.calls.", "tvdnn.meta_tracer", "tvdnn.refusals"),
-    *("tvdnn.aliases", "tvdnn.proxy_attributes", "tvdnn.side_effects", "tvdnn.stand_ins"),
+    *(
+        "tvdnn.aliases",
+        "tvdnn.casts",
+        "tvdnn.proxy_attributes",
+        "tvdnn.side_effects",
+        "tvdnn.stand_ins",
+    ),
 )
 FOREIGN = (  # errors that a module's code may raise where a proxy is no tensor, or for its own sake
     *(ArithmeticError, AssertionError, AttributeError, LookupError, NameError),

@@ -104,6 +104,19 @@ class StandIns:
         """The attribute, neither a parameter nor a buffer, whose storage a tensor has."""
         return self._copies.get(storage_of(tensor) or 0)
 
+    def viewed(self, tensor: Tensor) -> str | None:
+        """The parameter or buffer of which a tensor is all elements, in order, in another shape.
+
+        None where it is no such view, or one that stops the gradient.
+        """
+        base = tensor._base
+        if base is None or id(base) not in self.names or id(tensor) in self.names:
+            return None
+        dense = tensor.is_contiguous() and base.is_contiguous()
+        whole = dense and tensor.shape.numel() == base.shape.numel()
+        carries = tensor.grad_fn is not None or not base.requires_grad
+        return self.names[id(base)] if whole and carries else None
+
     def path(self, module: nn.Module) -> str:
         """The path of a module below the traced one."""
         path: str = self._paths.get(module, "")

@@ -1,7 +1,9 @@
 """Calls of sums, products and quotients: of maps, numbers, channels' parameters and gates."""
 
+from math import prod
 from typing import Any
 
+from torch import Tensor
 from torch.fx import Node
 from torch.nn import Parameter
 
@@ -83,7 +85,8 @@ def broadcast(function: str, out: Shape, x: Node, other: Node, scale: float = 1)
     _check_constant(function, param, out)
     stored = tuple(axes.index(axis) for axis in range(len(axes)))
     attrs |= {"param": int(param is other), "permutation": stored}
-    attrs |= {"param_dims": len(shape_of(param)), "by_row": _has_rows(param, stored)}
+    attrs |= {"shape": shape_of(param), "by_row": _has_rows(param, stored)}
+    attrs |= {"filters": _is_stored_as_filters(function, param)}
     params, state = _held(param)
     return Call(kind, (maps[0],), params, attrs, axes, state)
 
@@ -105,6 +108,24 @@ def _check_constant(function: str, param: Node, out: Shape) -> None:
         )
 
 
+def _base(param: Node) -> Tensor:
+    """The parameter or buffer that a node names, of which its value may be a view."""
+    base: Tensor = param.meta.get("base", param.meta["value"])
+    return base
+
+
+def _is_stored_as_filters(function: str, param: Node) -> bool:
+    """Whether the gradient of a parameter is summed as that of filters, [K, R, S, C/g]."""
+    base = _base(param)
+    if base.dim() != 4 or "base" not in param.meta:
+        return base.dim() == 4
+    _, channels, *taps = base.shape
+    if channels > 1 and prod(taps) > 1:
+        shapes = f"of shape {shape_of(param)} of a parameter of shape {tuple(base.shape)}"
+        raise UnsupportedCallError(f"{function} of a map and a view {shapes}")
+    return False
+
+
 def _has_rows(param: Node, stored: Shape) -> bool:
     """Whether a parameter has a value for each row of maps, or of what is stored as rows."""
     ahead = len(stored) - len(shape_of(param))
@@ -115,7 +136,7 @@ def _has_rows(param: Node, stored: Shape) -> bool:
 def _held(param: Node) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
     """A constant of a call: as its parameter, or as its state if it is a module's buffer."""
     named = not str(param.target).startswith(UNNAMED)
-    is_buffer = named and not isinstance(param.meta["value"], Parameter)
+    is_buffer = named and not isinstance(_base(param), Parameter)
     return ((), (param,)) if is_buffer else ((param,), ())
 
 

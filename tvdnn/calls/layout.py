@@ -34,6 +34,11 @@ class Factor(NamedTuple):
     size: int
 
 
+def clone(out: Shape, x: Source, **memory_format: Any) -> Call:
+    """A value of its own, which operations in place do not share."""
+    return Call("view", (x,), axes=axes_of(x))
+
+
 def reshape(out: Shape, x: Source, *args: Any, **kwargs: Any) -> Call:
     """flatten, view, reshape and contiguous, by their effect: the target `out` says all.
 

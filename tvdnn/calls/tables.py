@@ -30,6 +30,7 @@ from .group_norm import group_norm, instance_norm
 from .layer_norm import layer_norm
 from .layout import (
     channel_shuffle,
+    clone,
     copy_,
     movedim,
     permute,
@@ -214,6 +215,7 @@ FUNCTIONS: Mapping[Any, Callable[..., Call | None]] = {
     functional.log_softmax: log_softmax,
     torch.log_softmax: log_softmax,
     torch.detach: reshape,
+    torch.clone: clone,
     torch.detach_: reshape,
     torch.squeeze: reshape,
     torch.unsqueeze: reshape,
@@ -308,6 +310,7 @@ METHODS: Mapping[str, Callable[..., Call | None]] = {
     "log_softmax": log_softmax,
     "copy_": copy_,
     "detach": reshape,
+    "clone": clone,
     "detach_": reshape,
     "squeeze": reshape,
     "unsqueeze": reshape,

@@ -9,12 +9,22 @@ import torch
 from torch import Tensor, fx
 
 from ..graph.network import channels_last_axes
-from .call import ELEMENTWISE, UNNAMED, Call, Inner, UnsupportedCallError, axes_of, shape_of
+from .call import (
+    BROADCASTS,
+    ELEMENTWISE,
+    UNNAMED,
+    Call,
+    Inner,
+    UnsupportedCallError,
+    axes_of,
+    shape_of,
+)
 from .concat import split, unbind
 from .layout import in_order
 from .reduce_axes import extreme, var_mean
 from .tables import FUNCTIONS, METHODS
 
+TAKES_VIEWS = (*BROADCASTS, "scale_channels", "channel_add")  # of parameters
 SEVERAL = (split, unbind, var_mean, extreme)  # translators of calls that yield several maps
 REARRANGING = (
     *("squeeze_", "unsqueeze_", "transpose_", "t_", "swapaxes_", "swapdims_"),
@@ -62,6 +72,9 @@ def _check_sources(name: str, call: Call) -> None:
     """Check that maps come from the inputs, and parameters and buffers are the network's."""
     if any(_is_constant(source) for source in call.inputs if not isinstance(source, Inner)):
         raise UnsupportedCallError(f"{name} of a tensor that does not come from the inputs")
+    viewed = [each for each in (*call.params, *call.state) if each and "base" in each.meta]
+    if viewed and call.kind not in TAKES_VIEWS:
+        raise UnsupportedCallError(f"{name} with a view of {viewed[0].target} (give it as it is)")
     if not all(param is None or _is_parameter(param) for param in call.params):
         raise UnsupportedCallError(f"{name} with a weight or bias that is not a parameter")
     if not all(buffer is None or _is_buffer(buffer) for buffer in call.state):
@@ -73,7 +86,9 @@ def _is_constant(source: Any) -> bool:
 
 
 def _is_parameter(source: Any) -> bool:
-    return _is_constant(source) and isinstance(source.meta["value"], torch.nn.Parameter)
+    return _is_constant(source) and isinstance(
+        source.meta.get("base", source.meta["value"]), torch.nn.Parameter
+    )
 
 
 def _is_buffer(source: Any) -> bool:

@@ -123,7 +123,7 @@ def _reads(
 def _operand_sizes(b: Builder, op: Op, number: int) -> Sizes:
     if not _is_param(op, number):
         return _sizes(b, _input(op, number))
-    shape, permutation = b.param_shape(op.params[0]), op.attrs["permutation"]
+    shape, permutation = op.attrs["shape"], op.attrs["permutation"]
     padded = (*(1,) * (len(permutation) - len(shape)), *shape)
     return _three([padded[axis] for axis in permutation[1:]])
 
@@ -141,13 +141,10 @@ def _three(sizes: Sequence[int]) -> Sizes:
 def _order(op: Op) -> tuple[int, ...]:
     """The axes of a sample in the order in which a parameter's gradient is summed.
 
-    That of a parameter of four dimensions is stored with its second dimension last, others as
-    torch has them.
+    Filters have their second dimension last, other parameters their dimensions as torch has them.
     """
     permutation = op.attrs["permutation"]
-    dims = len(permutation)
-    rank = op.attrs["param_dims"]
-    stored = [*range(dims)] if rank != 4 else [0, 2, 3, 1]
+    stored = [0, 2, 3, 1] if op.attrs["filters"] else [*range(len(permutation))]
     axes = [permutation.index(dim) for dim in stored if permutation.index(dim) > 0]
     return (*range(3 - len(axes)), *(axis - 1 + 3 - len(axes) for axis in axes))
 
@@ -162,7 +159,8 @@ def _operands(a: Launch, reads: Sequence[torch.Tensor], samples: int) -> list[to
         if operand.permutation:
             param = a.params[0]
             assert param is not None
-            padded = param[(None,) * (len(operand.permutation) - param.dim())]
+            shaped = param if param.shape == a.attrs["shape"] else param.view(a.attrs["shape"])
+            padded = shaped[(None,) * (len(operand.permutation) - shaped.dim())]
             values = padded.permute(operand.permutation)
         else:
             values = reads[operand.place]

@@ -1,0 +1,62 @@
+"""Casts and moves of maps, as a network's own code asks for them while it is traced.
+
+An engine computes in the type and on the device that it was given, whatever a network casts maps
+to. Traced maps are float32. So a cast to float32 is the map itself, as in torch, and one to another
+floating-point type is a map of its own. Casts to integers are refused as other calls are.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+
+class Casts:
+    """The methods of a proxy that cast a map, or move it to a device."""
+
+    tracer: Any
+
+    def float(self, **memory_format: Any) -> Any:
+        return self
+
+    def half(self, **memory_format: Any) -> Any:
+        return self._as(torch.float16)
+
+    def bfloat16(self, **memory_format: Any) -> Any:
+        return self._as(torch.bfloat16)
+
+    def double(self, **memory_format: Any) -> Any:
+        return self._as(torch.float64)
+
+    def cuda(self, *settings: Any, **named: Any) -> Any:
+        return self
+
+    def cpu(self, **memory_format: Any) -> Any:
+        return self
+
+    def type_as(self, other: Any) -> Any:
+        found = self._as(other.dtype)
+        return self._call("type_as", other) if found is None else found
+
+    def type(self, dtype: Any = None, **settings: Any) -> Any:
+        found = self._as(dtype) if isinstance(dtype, torch.dtype) else None
+        return self._call("type", dtype) if found is None else found
+
+    def to(self, *args: Any, copy: bool = False, **kwargs: Any) -> Any:
+        given = (*args, *kwargs.values())
+        dtypes: list[Any] = [each for each in given if isinstance(each, torch.dtype)]
+        dtypes += [each.dtype for each in given if isinstance(each, (Tensor, fx.Proxy))]
+        copies = copy or any(each is True for each in args[-1:])
+        found = self._as(dtypes[0]) if dtypes else self
+        if found is None:
+            return self._call("to", *args, **kwargs)
+        return self._call("clone") if copies and found is self else found
+
+    def _as(self, dtype: torch.dtype) -> Any:
+        """The map in a floating-point type; None where the type is another."""
+        if dtype == torch.float32:
+            return self
+        return self._call("clone") if dtype.is_floating_point else None
+
+    def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        return self.tracer.create_proxy("call_method", method, (self, *args), kwargs)
