@@ -268,7 +268,12 @@ def max_unpool2d(
 
 
 def _scatter(dy: Tensor, places: Tensor, dx: Tensor, precision: str) -> None:
-    """dx = dy, each added at its place [N, C, OH, OW] of the map."""
+    """dx = dy, each added at its place [N, C, OH, OW] of the map.
+
+    Places beside the map, which only codes of arbitrary bytes have, are moved to its ends: a GPU
+    runs every launch once on such bytes, and must not write elsewhere.
+    """
+    places = places.clamp(0, dx.shape[1] * dx.shape[2] - 1)
     total = torch.zeros(dx.shape[0], dx.shape[3], dx.shape[1] * dx.shape[2], device=dx.device)
     total.scatter_add_(2, places.flatten(2), nchw(dy).flatten(2))
     rounded = stored_reference(total, dx.dtype, precision)

@@ -196,7 +196,7 @@ def _matrices(
     found = []
     for size, out_size, scale in zip(sides, made, scales, strict=True):
         out = torch.arange(out_size, device=device, dtype=torch.float32)
-        factor = torch.tensor(scale, dtype=torch.float32, device=device)
+        factor = torch.full((), scale, dtype=torch.float32, device=device)
         place = ((out + 0.5) * factor - 0.5).clamp(min=0) if mode == "bilinear" else out * factor
         first = place.long().clamp(max=size - 1)
         share = (place - first) * (mode != "nearest")

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 import tvdnn
 from tests.accuracy import torchs_precision
-from tvdnn.errors import BudgetError
+from tvdnn.errors import BudgetError, InputError
 from tvdnn.planner.planning import floor_of
 from tvdnn.planner.schedule import Schedule
 from tvdnn.runtime.slab import Slab
@@ -140,6 +140,47 @@ def test_references_run_in_the_same_schedule(batch: Batch) -> None:
     torch_losses = train(batch, policy="vdnn-all", dtype="fp32", kernels="torch")[0]
     triton_losses = train(batch, policy="vdnn-all", dtype="fp32")[0]
     assert torch_losses == pytest.approx(triton_losses, rel=1e-3)
+
+
+@pytest.mark.parametrize("policy", ["keep", "vdnn-all"])
+@pytest.mark.parametrize("name", ["resnet18", "densenet121"])
+def test_references_train_normalized_networks(name: str, policy: str) -> None:
+    x = torch.randn(8, 3, 64, 64, device="cuda")
+    y, losses = torch.arange(8, device="cuda"), {}
+    for kernels in ("torch", "triton"):
+        torch.manual_seed(0)
+        net = tvdnn.models.by_name(name).cuda()
+        options = {"policy": policy, "dtype": "fp32", "kernels": kernels, "optimizer": SGD}
+        trainer = tvdnn.Trainer(net, x, **options)
+        losses[kernels] = [trainer.step(x, y).item() for _ in range(3)]
+        trainer.close()
+    assert losses["torch"] == pytest.approx(losses["triton"], rel=1e-2)
+
+
+@pytest.mark.parametrize("kernels", ["triton", "torch"])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_wrong_labels_change_nothing(batch: Batch, kernels: str, accumulate: int) -> None:
+    """The host is ahead by some steps; none of them changes anything."""
+    torch.manual_seed(0)
+    net = tvdnn.models.by_name("resnet18").cuda()
+    x, y = batch
+    wrong = y.clone()
+    wrong[17] = 4000
+    trainer = tvdnn.Trainer(net, x, optimizer=tvdnn.optim.AdamW(1e-3), kernels=kernels)
+    trainer.step(x, y)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+
+    def go_on() -> None:
+        for number in range(50):
+            loss = trainer.step(x, y if number else wrong, accumulate=accumulate)
+        loss.item()
+
+    with pytest.raises(InputError, match="step 2: sample 17 has label 4000"):
+        go_on()
+    assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+    assert trainer.step(x, y, accumulate=accumulate).item() > 0.0
+    assert trainer.state_dict()["steps"] == 2
+    trainer.close()
 
 
 def test_slab_is_pinned_and_exact() -> None:

@@ -29,7 +29,7 @@ def step_graph(name: str, dtype: str, *, fuse: bool) -> Graph:
     return training_graph(net, x, optimizer=SGD(momentum=0.9), dtype=dtype, fuse=fuse)
 
 
-def launch(graph: Graph, index: int) -> None:
+def launch(graph: Graph, index: int, kernels: str = "triton") -> None:
     """One launch of a pass over its whole domain, each buffer at an address of its own."""
     pass_ = graph.passes[index]
     operands: dict[str, Operand] = {}
@@ -43,8 +43,8 @@ def launch(graph: Graph, index: int) -> None:
     )
     step = Step(Lane.COMPUTE, Action.LAUNCH, 0, index, 0, pass_.domain, reads, writes)
     scratch = torch.empty(SCRATCH_NBYTES, dtype=torch.uint8, device="meta")
-    tensors, kernels = _tensors(graph, pass_), kernel_set("triton")
-    bind_step(graph, step, Memory(scratch, scratch), tensors, kernels, by_unit=False)()
+    tensors, chosen = _tensors(graph, pass_), kernel_set(kernels)
+    bind_step(graph, step, Memory(scratch, scratch), tensors, chosen, by_unit=False)()
 
 
 def _tensors(graph: Graph, pass_: Pass) -> Tensors:
