@@ -1,7 +1,6 @@
 """`tvdnn doctor`: the GPU, versions, copy rates and pinnable memory, and what would not work."""
 
 import os
-import re
 import resource
 import shutil
 from collections.abc import Iterator, Mapping
@@ -17,6 +16,7 @@ from rich.table import Table
 
 from ..report.tables import LOOK
 from ..runtime.link import measure_link
+from ..runtime.releases import minor, untested_here
 from ..runtime.slab import available_nbytes
 from ..units import format_bytes
 from .measuring import device_name
@@ -51,7 +51,7 @@ def doctor(json_file: JsonFile = None) -> None:
     """Look at this machine: GPU, versions, copy rates, pinnable memory, and what would not work."""
     with stages(messages(), "doctor") as report:
         report("looking", 0.0)
-        findings = (*_versions(), *_extras(), *_device(), *_host())
+        findings = (*findings_of_versions(), *_extras(), *_device(), *_host())
         report("looking", 1.0)
     show(findings_table(findings), json_file=json_file)
     write_json([_json(finding) for finding in findings], json_file)
@@ -78,19 +78,16 @@ def _json(finding: Finding) -> dict[str, str | bool | None]:
     }
 
 
-def _versions() -> Iterator[Finding]:
+def findings_of_versions() -> Iterator[Finding]:
     """Versions of what runs, and those that are too old or absent."""
     for name, version in software().items():
         least = LEAST.get(name)
-        old = least is not None and (version is None or _numbers(version) < least)
+        old = least is not None and (version is None or minor(version) < least)
         cure = f"kernels on a GPU: install {name}>={'.'.join(map(str, least or ()))}"
         if name != "kernels":
             yield Finding(name, version or "none", cure if old else None, fatal=old)
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """The leading numbers of a version: (2, 11) of "2.11.0+cu130"."""
-    return tuple(map(int, re.findall(r"\d+", version)[:2]))
+    said = untested_here()
+    yield Finding("tested together", "yes" if said is None else "no", said)
 
 
 def _extras() -> Iterator[Finding]:

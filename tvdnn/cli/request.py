@@ -4,7 +4,6 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from platform import python_version
 from typing import Any
@@ -27,6 +26,7 @@ from ..planner.planning import DEFAULT_CHUNK_SIZE, POLICIES, bound_of, fitting, 
 from ..planner.tuned import Asked, Choice, Tuned, choose
 from ..report.rows import Case, Floor, Row, infeasible_row
 from ..runtime.record import find_tuned, has_records
+from ..runtime.releases import installed
 from ..trace import trace
 from ..units import Limit, parse_bytes, parse_limit
 from .output import StageReport
@@ -210,19 +210,12 @@ def software(kernels: str | None = None) -> Mapping[str, str | None]:
         "tvdnn": __version__,
         "python": python_version(),
         "torch": torch.__version__,
-        "triton": _installed("triton"),
+        "triton": installed("triton"),
         "cuda": torch.version.cuda,
         "driver": _driver(),
         "commit": _commit(),
         "kernels": kernels,
     }
-
-
-def _installed(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _driver() -> str | None:

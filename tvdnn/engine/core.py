@@ -24,6 +24,7 @@ from ..runtime.arena import Arena
 from ..runtime.binding import Tensors
 from ..runtime.profiler import profile
 from ..runtime.record import find_tuned
+from ..runtime.releases import warn_of_untested
 from ..runtime.runner import Runner
 from ..runtime.slab import Slab
 from ..trace_state import TraceState
@@ -107,6 +108,7 @@ class Core:
         options: Options,
         constants: Mapping[str, torch.Tensor] = EMPTY,
     ) -> None:
+        warn_of_untested()
         self._net, self._constants = net, constants
         self._trace_state = TraceState(net)
         self.state = self._trace_state.now()
