@@ -5,7 +5,7 @@ from .source import chance, choice
 from .writer import Writer
 
 
-@kind(5, planned=True)
+@kind(5)
 def broadcast_parameter(w: Writer, x: str) -> str:
     """A sum or product with a parameter or buffer of some shape that broadcasts."""
     _, c, height, width = w.shape(x)
@@ -18,7 +18,7 @@ def broadcast_parameter(w: Writer, x: str) -> str:
     return w.line(choice(w.source, texts) % param, x)
 
 
-@kind(4, planned=True)
+@kind(4)
 def broadcast_maps(w: Writer, x: str) -> str:
     """Two maps of which one has one row, column or channel."""
     made = choice(
@@ -36,7 +36,7 @@ def broadcast_maps(w: Writer, x: str) -> str:
     return w.line(choice(w.source, texts), x, small)
 
 
-@kind(2, planned=True)
+@kind(2)
 def layer_scale(w: Writer, x: str) -> str:
     """ConvNeXt's scale of a branch, here of maps [N, H, W, C]."""
     c = w.shape(x)[1]
@@ -46,7 +46,7 @@ def layer_scale(w: Writer, x: str) -> str:
     return w.line("{0} + {1}.permute(0, 3, 1, 2)", x, scaled)
 
 
-@kind(2, planned=True)
+@kind(2)
 def global_response_norm(w: Writer, x: str) -> str:
     """ConvNeXt V2's normalization by the norms of channels."""
     c = w.shape(x)[1]
@@ -56,7 +56,7 @@ def global_response_norm(w: Writer, x: str) -> str:
     return w.line(f"{{0}} + {scale} * ({{0}} * {{1}})", x, share)
 
 
-@kind(3, planned=True)
+@kind(3)
 def quotient_of_maps(w: Writer, x: str) -> str:
     other = w.pick([x, *w.alike(x)])
     texts = ("{0} / ({1}.abs() + 1)", "torch.div({0}, {1} ** 2 + 1)", "torch.maximum({0}, {1})")
