@@ -205,6 +205,8 @@ def _trainer_program(w: Writer, batch: int) -> Program | None:
     settings = _settings(w)
     settings.pop("evaluates", None)
     settings["trainer"] = _trainer(w, batch, len(outputs))
+    if "accumulate" in settings["trainer"]:
+        settings.pop("budget", None)  # the sums of gradients need room that the floor has not
     return w.program(outputs, "one" if len(outputs) == 1 else "tuple", **settings)
 
 

@@ -1,0 +1,26 @@
+import torch
+import tvdnn
+from torch import nn
+from torch.nn import functional as F
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.act0 = nn.Hardtanh(-0.5, 2.0)
+        self.conv0 = nn.Conv2d(1, 1, (1, 1))
+
+    def forward(self, y):
+        v0 = self.act0(y)
+        v2 = self.conv0(v0)
+        return v0
+
+
+def make():
+    net = Net().train()
+    return net
+
+
+INPUTS = {"y": (1, 1, 1, 1)}
+GRADS = []
+SETTINGS = {'policy': 'vdnn-conv'}
