@@ -107,7 +107,14 @@ def _as_nhwc(nchw: Tensor) -> Tensor:
     """A caller's tensor seen as [N, H, W, C]; a matrix [N, F] as one row of N pixels."""
     if nchw.dim() == 2:
         return nchw[None, None]
-    return nchw.permute(0, 2, 3, 1)
+    return nchw.permute(0, 2, 3, 1) if nchw.dim() == 4 else nchw.transpose(1, 2)[:, None]
+
+
+def _as_maps(stored_maps: Tensor) -> Tensor:
+    """What is stored seen as [N, H, W, C]; of [N, L, C] a sample is one row."""
+    if stored_maps.dim() == 4:
+        return stored_maps
+    return stored_maps[None, None] if stored_maps.dim() == 2 else stored_maps[:, None]
 
 
 def _rows_joined(src: Tensor, dst: Tensor) -> tuple[Tensor, Tensor]:
@@ -147,13 +154,16 @@ def _permute(src: Tensor, dst: Tensor, precision: str) -> None:
 
 
 def stage(x: Tensor, y: Tensor, *, precision: str = "ieee") -> None:
-    """y [N, H, W, C] = x [N, C, H, W] of any strides and float dtype; or both [N, F]."""
-    _permute(_as_nhwc(x), y if y.dim() == 4 else y[None, None], precision)
+    """y [N, H, W, C] = x [N, C, H, W] of any strides and float dtype.
+
+    Also [N, L, C] = [N, C, L], and both [N, F].
+    """
+    _permute(_as_nhwc(x), _as_maps(y), precision)
 
 
 def unstage(y: Tensor, x: Tensor) -> None:
-    """x [N, C, H, W] of any strides and float dtype = y [N, H, W, C]; or both [N, F]."""
-    _permute(y if y.dim() == 4 else y[None, None], _as_nhwc(x), "ieee")
+    """x of any strides and float dtype = y, both of the shapes that `stage` takes."""
+    _permute(_as_maps(y), _as_nhwc(x), "ieee")
 
 
 def shuffle_channels(x: Tensor, y: Tensor, *, groups: int) -> None:
@@ -188,12 +198,12 @@ def add(a: Tensor, b: Tensor, out: Tensor, *, precision: str = "ieee") -> None:
 def stage_reference(x: Tensor, y: Tensor, *, precision: str = "ieee") -> None:
     """What `stage` computes."""
     rounded = stored_reference(x, y.dtype, precision)
-    y.copy_(rounded if x.dim() == 2 else rounded.permute(0, 2, 3, 1))
+    y.copy_(rounded if x.dim() == 2 else rounded.movedim(1, -1))
 
 
 def unstage_reference(y: Tensor, x: Tensor) -> None:
     """What `unstage` computes."""
-    x.copy_(y if y.dim() == 2 else y.permute(0, 3, 1, 2))
+    x.copy_(y if y.dim() == 2 else y.movedim(-1, 1))
 
 
 def shuffle_channels_reference(x: Tensor, y: Tensor, *, groups: int) -> None:

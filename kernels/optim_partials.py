@@ -44,7 +44,7 @@ def _launch(
     assert all(state.stride() == param.stride() for state in states)
     if param.numel() == 0:
         return
-    rows = filters_of(param).flatten(2)
+    rows = filters_of(param, partials).flatten(2)
     channels = rows.shape[1]
     tile = partial_tile(*rows.shape, *TILE)
     tiles_c = triton.cdiv(channels, tile["BLOCK_C"])

@@ -87,13 +87,14 @@ def sum_rows_kernel(
 def sum_partials(partials: Tensor, grad: Tensor, *, first: bool) -> None:
     """grad = p0 + p1 + ... (`first`) or grad + p0 + p1 + ..., in index order.
 
-    `grad` is a float32 parameter gradient [K, C/g, R, S] or [K, C] of any strides, or a contiguous
-    one of other dimensions. Partials are contiguous rows [K, R, S, C/g], or of grad's shape, under
-    any leading dimensions. One call with all of them has the bits of calls with consecutive pieces.
+    `grad` is a float32 parameter gradient [K, C/g, R, S], [K, C/g, S] or [K, C] of any strides, or
+    a contiguous one of other dimensions. Partials are contiguous rows [K, R, S, C/g], or of grad's
+    shape, under leading dimensions: those of [K, C/g, S] are [splits, K, 1, S, C/g]. One call with
+    all of them has the bits of calls with consecutive pieces.
     """
     if grad.numel() == 0:
         return
-    view = filters_of(grad)
+    view = filters_of(grad, partials)
     rows, channels, _, columns = view.shape
     taps = view[0, 0].numel()
     tile = partial_tile(rows, channels, taps, *SUM_TILE)
@@ -138,7 +139,9 @@ def sum_rows(rows: Tensor, partials: Tensor, *, group: int) -> None:
 
 def sum_partials_reference(partials: Tensor, grad: Tensor, *, first: bool) -> None:
     """Plain `sum_partials`, to the same bits."""
-    logical = grad.permute(0, 2, 3, 1) if grad.dim() == 4 else grad
+    logical = grad
+    if grad.dim() == 4 or _are_rows(grad, partials):
+        logical = filters_of(grad, partials).permute(0, 2, 3, 1)
     if first:
         logical.zero_()
     for partial in partials.reshape(-1, *logical.shape):
@@ -161,9 +164,16 @@ def _splits(partials: Tensor) -> int:
     return partials.shape[1] if partials.dim() == 3 else 1
 
 
-def filters_of(grad: Tensor) -> Tensor:
-    """The gradient as filters [K, C/g, R, S]; of other dimensions it is a matrix of single taps."""
+def filters_of(grad: Tensor, partials: Tensor) -> Tensor:
+    """A parameter or its gradient as filters [K, C/g, R, S], of single taps where it is none."""
     if grad.dim() == 4:
         return grad
+    if _are_rows(grad, partials):
+        return grad[:, :, None]
     matrix = grad if grad.dim() == 2 else grad.view(-1, *(grad.shape[-1:] or (1,)))
     return matrix[:, :, None, None]
+
+
+def _are_rows(grad: Tensor, partials: Tensor) -> bool:
+    """Whether the gradient is of filters of one row, [K, C/g, S]."""
+    return grad.dim() == 3 and partials.dim() == 5

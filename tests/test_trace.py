@@ -683,7 +683,6 @@ def test_parameters_are_float32_or_bfloat16() -> None:
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ((torch.empty(3, 8, 8),), r"image of shape \(3, 8, 8\) has no batch; pass image.unsqueeze"),
         ((torch.empty(2),), r"image has shape \(2,\); inputs are"),
         (
             (torch.empty(2, 3), torch.empty(3, 3)),

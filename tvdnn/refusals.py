@@ -22,11 +22,6 @@ FOREIGN = (  # errors that a module's code may raise where a proxy is no tensor,
 Line = tuple[str, int]
 BY_VALUES = "the size of the result hangs on the values of maps"
 INSTEAD: Mapping[str, str] = {
-    "Conv1d": "tvdnn.nn.Conv2d takes maps of one row, [N, C, 1, L]",
-    "MaxPool1d": "tvdnn.nn.MaxPool2d takes maps of one row, [N, C, 1, L]",
-    "AvgPool1d": "tvdnn.nn.AvgPool2d takes maps of one row, [N, C, 1, L]",
-    "AdaptiveMaxPool2d": "tvdnn.nn.MaxPool2d with a kernel of the map's size",
-    "LPPool2d": "tvdnn.nn.AvgPool2d",
     "RReLU": "tvdnn.nn.LeakyReLU has a fixed slope",
     "AlphaDropout": "tvdnn.nn.Dropout",
     "SyncBatchNorm": "tvdnn.nn.BatchNorm2d, whose statistics are those of the whole batch",

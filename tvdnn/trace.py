@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, fx
 
-from .calls.call import Call, Inner, Shape, Source
+from .calls.call import OF_MAPS, Call, Inner, Shape, Source
 from .calls.tables import SUPPORTED
 from .errors import InputError, UnsupportedOpError
 from .graph.network import Network, Op, Param, Value
@@ -63,8 +63,21 @@ def _refusing(nodes: Sequence[fx.Node]) -> frozenset[str]:
 def _check_supported(nodes: Sequence[fx.Node], tracer: MetaTracer) -> None:
     stopped = [tracer.stopped] if tracer.stopped else []
     refused = [*_refusals(nodes), *tracer.side_effects.refused, *stopped]
+    _check_batches(nodes)
     if refused:
         raise _unsupported(refused) from tracer.cause
+
+
+def _check_batches(nodes: Sequence[fx.Node]) -> None:
+    """Check that what a layer of maps reads are no images without a batch."""
+    for node in nodes:
+        for source in node.all_input_nodes if node.meta["refusal"] is not None else ():
+            shape = tuple(getattr(source.meta["value"], "shape", ()))
+            if source.op == "placeholder" and len(shape) == 3 and OF_MAPS in node.meta["refusal"]:
+                raise InputError(
+                    f"input {source.target} of shape {shape} has no batch; pass"
+                    f" {source.target}.unsqueeze(0)"
+                )
 
 
 def _refusals(nodes: Iterable[fx.Node]) -> list[str]:
@@ -121,10 +134,10 @@ def _argument_names(module: torch.nn.Module, example_inputs: Sequence[Tensor]) -
 
 def _check_input(name: str, tensor: Tensor, *, batch: torch.Size) -> None:
     shape = tuple(tensor.shape)
-    if len(shape) == 3:
-        raise InputError(f"input {name} of shape {shape} has no batch; pass {name}.unsqueeze(0)")
-    if len(shape) not in (2, 4):
-        raise InputError(f"input {name} has shape {shape}; inputs are [N, C, H, W] or [N, F]")
+    if len(shape) not in (2, 3, 4):
+        raise InputError(
+            f"input {name} has shape {shape}; inputs are [N, C, H, W], [N, C, L] or [N, F]"
+        )
     if tensor.shape[:1] != batch:
         raise InputError(
             f"input {name} has a batch of {shape[0]} where the first input's is {batch[0]}"
@@ -284,10 +297,10 @@ def _output_nodes(outputs: object, names: dict[fx.Node, str]) -> list[fx.Node]:
         raise UnsupportedOpError("the network returns a tensor that does not come from its inputs")
     for node in known:
         shape = tuple(node.meta["value"].shape)
-        if len(shape) not in (2, 4):
+        if len(shape) not in (2, 3, 4):
             raise UnsupportedOpError(
-                f"the network returns a tensor of shape {shape} where it may return [N, C, H, W]"
-                " and [N, F]"
+                f"the network returns a tensor of shape {shape} where it may return [N, C, H, W],"
+                " [N, C, L] and [N, F]"
             )
     return known
 

@@ -6,7 +6,16 @@ from .nn.dropout import StochasticDepth
 
 LAYERS = (
     torch.nn.Conv2d,
+    torch.nn.Conv1d,
+    torch.nn.ConvTranspose1d,
     torch.nn.ConvTranspose2d,
+    torch.nn.MaxPool1d,
+    torch.nn.AvgPool1d,
+    torch.nn.AdaptiveAvgPool1d,
+    torch.nn.AdaptiveMaxPool1d,
+    torch.nn.AdaptiveMaxPool2d,
+    torch.nn.LPPool1d,
+    torch.nn.LPPool2d,
     torch.nn.Linear,
     torch.nn.ReLU,
     torch.nn.LeakyReLU,

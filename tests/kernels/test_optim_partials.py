@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -72,6 +73,17 @@ def test_equals_sum_and_update(
     for launchers in (ADAMW_KERNELS, ADAMW_REFERENCES):
         param, *states = (tensor.abs() for tensor in tensors)
         assert_equal_update(launchers, param, partials, states, maximize=True)
+
+
+@pytest.mark.parametrize("launchers", [KERNELS, REFERENCES])
+def test_filters_of_one_row(launchers: tuple[Any, ...], generator: torch.Generator) -> None:
+    param, state = (randn((6, 5, 4), torch.float32, generator) for _ in range(2))
+    partials = randn((3, 6, 1, 4, 5), torch.float32, generator)
+    grad, add = torch.full_like(param, math.nan), launchers[2]
+    add(partials, grad, first=True)
+    torch.testing.assert_close(grad, partials.sum(0)[:, 0].transpose(1, 2))
+    sgd = {"nesterov": True, "maximize": False}
+    assert_equal_update(launchers, param, partials, [state], **sgd)
 
 
 def test_no_parameters(device: torch.device) -> None:

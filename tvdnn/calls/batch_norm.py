@@ -7,7 +7,8 @@ from torch.fx import Node
 from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function
 
-from .call import Call, Shape, UnsupportedCallError
+from .call import Call, Shape
+from .layout import as_rows, of_rows
 
 
 def batch_norm(
@@ -22,10 +23,10 @@ def batch_norm(
     eps: float = 1e-5,
     num_batches_tracked: Node | None = None,
 ) -> Call:
-    if len(out) == 3:
-        raise UnsupportedCallError("batch_norm over [N, C, L] (it takes [N, C] and [N, C, H, W])")
     attrs = {"training": training, "momentum": momentum, "eps": float(eps)}
     state = (running_mean, running_var, num_batches_tracked if training else None)
+    if len(out) == 3:
+        return of_rows(out, Call("batch_norm", (as_rows(x),), (weight, bias), attrs, state=state))
     return Call("batch_norm", (x,), (weight, bias), attrs, state=state)
 
 

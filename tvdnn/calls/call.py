@@ -23,6 +23,7 @@ ANY_DIMENSIONS = frozenset(
     }
 )
 UNNAMED = "tensor "  # before the id of a tensor that is no parameter or buffer of the network
+OF_MAPS = "it takes maps [N, C, H, W]"
 OF_PIXELS = ("view", "flatten", "adaptive_avg_pool2d")  # maps whose pixels are counted as one axis
 
 
@@ -93,7 +94,7 @@ def call_behind(node: Source) -> Call | None:
 def result_axes(name: str, call: Call, out: Shape) -> Shape:
     """Of each dimension of a call's result, the axis where that is stored."""
     if any(len(shape_of(x)) == 3 for x in call.inputs) and not _takes_rows(call):
-        raise UnsupportedCallError(f"{name} of 3 dimensions (it takes maps [N, C, H, W])")
+        raise UnsupportedCallError(f"{name} of 3 dimensions ({OF_MAPS})")
     if call.axes is not None:
         return call.axes
     orders = {axes_of(x) for x in call.inputs}
@@ -107,6 +108,11 @@ def result_axes(name: str, call: Call, out: Shape) -> Shape:
 def _takes_rows(call: Call) -> bool:
     """Whether a call takes three dimensions: the pixels of a map, or what opaque ops make."""
     return call.kind in (*ANY_DIMENSIONS, *ELEMENTWISE, *OF_PIXELS, "opaque")
+
+
+def in_row(value: Ints, other: int) -> tuple[int, int]:
+    """A setting of rows [N, C, L] for maps of one row; `other` is that of their height."""
+    return other, value if isinstance(value, int) else int(value[0])
 
 
 def pair(value: Ints) -> tuple[int, int]:

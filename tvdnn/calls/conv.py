@@ -4,8 +4,25 @@ from torch.fx import Node
 
 from ..kernels.conv_depthwise import suits_depthwise
 from ..kernels.conv_tiles import Pair
-from .call import Call, Ints, Shape, Source, pair, shape_of
+from .call import Call, Ints, Shape, Source, in_row, pair, shape_of
+from .layout import as_rows, of_rows
 from .remap import behind_zeros, padded
+
+
+def conv1d(
+    out: Shape,
+    x: Source,
+    weight: Node,
+    bias: Node | None = None,
+    stride: Ints = 1,
+    padding: Ints | str = 0,
+    dilation: Ints = 1,
+    groups: int = 1,
+) -> Call:
+    """A convolution of maps of one row."""
+    given = padding if isinstance(padding, str) else in_row(padding, 0)
+    settings = (in_row(stride, 1), given, in_row(dilation, 1), groups)
+    return of_rows(out, conv2d((*out[:2], 1, out[2]), as_rows(x), weight, bias, *settings))
 
 
 def conv2d(
@@ -18,7 +35,7 @@ def conv2d(
     dilation: Ints = 1,
     groups: int = 1,
 ) -> Call:
-    kernel = pair(shape_of(weight)[2:])
+    kernel = taps_of(weight)
     if isinstance(padding, str):
         x, own = _padded(x, padding, kernel, pair(dilation))
     else:
@@ -33,6 +50,11 @@ def conv2d(
     }
     depthwise = suits_depthwise(shape_of(x)[1], out[1], groups, kernel)
     return Call("conv2d_depthwise" if depthwise else "conv2d", (x,), (weight, bias), attrs)
+
+
+def taps_of(weight: Node) -> Pair:
+    """Rows and columns of a filter; one of a row has one."""
+    return pair((1, *shape_of(weight)[2:])[-2:])
 
 
 def _room(kernel: Pair, dilation: Pair, padding: Pair) -> Pair:

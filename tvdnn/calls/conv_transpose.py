@@ -2,12 +2,31 @@
 
 from torch.fx import Node
 
-from .call import Call, Ints, Shape, pair, shape_of
+from .call import Call, Ints, Shape, Source, in_row, pair
+from .conv import taps_of
+from .layout import as_rows, of_rows
+
+
+def conv_transpose1d(
+    out: Shape,
+    x: Source,
+    weight: Node,
+    bias: Node | None = None,
+    stride: Ints = 1,
+    padding: Ints = 0,
+    output_padding: Ints = 0,
+    groups: int = 1,
+    dilation: Ints = 1,
+) -> Call:
+    """A transposed convolution of maps of one row."""
+    settings = (in_row(stride, 1), in_row(padding, 0), 0, groups, in_row(dilation, 1))
+    maps = (*out[:2], 1, out[2])
+    return of_rows(out, conv_transpose2d(maps, as_rows(x), weight, bias, *settings))
 
 
 def conv_transpose2d(
     out: Shape,
-    x: Node,
+    x: Source,
     weight: Node,
     bias: Node | None = None,
     stride: Ints = 1,
@@ -18,7 +37,7 @@ def conv_transpose2d(
 ) -> Call:
     """The padding of the output shows in its shape."""
     attrs = {
-        "kernel": pair(shape_of(weight)[2:]),
+        "kernel": taps_of(weight),
         "stride": pair(stride),
         "padding": pair(padding),
         "dilation": pair(dilation),

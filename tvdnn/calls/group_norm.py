@@ -3,6 +3,7 @@
 from torch.fx import Node
 
 from .call import Call, Shape, UnsupportedCallError
+from .layout import as_rows, of_rows
 
 
 def group_norm(
@@ -13,7 +14,10 @@ def group_norm(
     bias: Node | None = None,
     eps: float = 1e-5,
 ) -> Call:
-    return Call("group_norm", (x,), (weight, bias), {"groups": num_groups, "eps": float(eps)})
+    attrs = {"groups": num_groups, "eps": float(eps)}
+    if len(out) == 3:
+        return of_rows(out, Call("group_norm", (as_rows(x),), (weight, bias), attrs))
+    return Call("group_norm", (x,), (weight, bias), attrs)
 
 
 def instance_norm(

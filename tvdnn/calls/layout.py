@@ -22,6 +22,7 @@ from .call import (
     shape_of,
 )
 
+MAPS = channels_last_axes(4)
 PLANE = (0, 1, 2)  # axes of [N, H, W], one channel of a map
 TURNED = (0, 4, 3, 1, 2)  # axes of [N, channels, groups, H, W], stored channels last
 
@@ -152,6 +153,25 @@ def _rearranged(x: Source, factors: Sequence[Factor], held: Sequence[int], axes:
             f" up to {MOST_DIMENSIONS - 1})"
         )
     return Call("rearrange", (x,), (), {"sizes": sizes, "order": order}, axes)
+
+
+def as_rows(x: Source) -> Inner:
+    """[N, C, L] as maps of one row, [N, C, 1, L]."""
+    samples, channels, length = shape_of(x)
+    out = (samples, channels, 1, length)
+    maker = call_behind(x)
+    if maker is not None and maker.kind == "view" and axes_of(x) == channels_last_axes(3):
+        (made,) = maker.inputs
+        if isinstance(made, Inner) and (made.shape, made.axes) == (out, MAPS):
+            return made  # which a call before this one has made
+    return Inner(Call("view", (in_order(x, channels_last_axes(3)),), axes=MAPS), out, MAPS)
+
+
+def of_rows(out: Shape, call: Call) -> Call:
+    """What a call makes of maps of one row, as [N, C, L]."""
+    samples, channels, length = out
+    made = Inner(call, (samples, channels, 1, length), MAPS)
+    return Call("view", (made,), axes=channels_last_axes(3))
 
 
 def channel_shuffle(out: Shape, x: Node, groups: int) -> Call:

@@ -2,18 +2,32 @@
 
 from typing import Any
 
-from torch.fx import Node
+from .call import Call, Shape, Source, UnsupportedCallError, shape_of
+from .layout import as_rows, of_rows
 
-from .call import Call, Shape, UnsupportedCallError, shape_of
 
-
-def interpolate(out: Shape, x: Node, *args: Any, **kwargs: Any) -> Call:
+def interpolate(out: Shape, x: Source, *args: Any, **kwargs: Any) -> Call:
     """What torch's Upsample calls."""
+    if len(out) == 3:
+        maps, settings = as_rows(x), _of_rows(*args, **kwargs)
+        return of_rows(out, interpolate((*out[:2], 1, out[2]), maps, **settings))
     if len(out) != 4:
         raise UnsupportedCallError(f"interpolate of {len(out)} dimensions (it takes maps)")
     settings = resizing(out, shape_of(x), *args, **kwargs)
     same = out == shape_of(x) and settings["scales"] == (1, 1)
     return Call("view", (x,)) if same else Call("resize", (x,), (), settings)
+
+
+def _of_rows(
+    size: Any = None, scale_factor: Any = None, mode: str = "nearest", *rest: Any, **named: Any
+) -> dict[str, Any]:
+    """The settings of resized rows [N, C, L] for maps of one row."""
+    names = ("align_corners", "recompute_scale_factor", "antialias")
+    factor = scale_factor[0] if isinstance(scale_factor, (tuple, list)) else scale_factor
+    factors = None if factor is None else (1.0, factor)
+    modes = {"linear": "bilinear"}
+    given = {"scale_factor": factors, "mode": modes.get(mode, mode)}
+    return given | dict(zip(names, rest, strict=False)) | named
 
 
 def resizing(

@@ -23,8 +23,8 @@ from .arithmetic import add, div, maximum, minimum, mul, neg, sub
 from .batch_norm import batch_norm, counted_batch_norm
 from .call import Call
 from .concat import attribute, cat, getitem, narrow, select, split, stack, unbind
-from .conv import conv2d
-from .conv_transpose import conv_transpose2d
+from .conv import conv1d, conv2d
+from .conv_transpose import conv_transpose1d, conv_transpose2d
 from .dropout import dropout, dropout2d, stochastic_depth, torch_stochastic_depth
 from .group_norm import group_norm, instance_norm
 from .layer_norm import layer_norm
@@ -70,6 +70,8 @@ from .unary import (
 )
 
 FUNCTIONS: Mapping[Any, Callable[..., Call | None]] = {
+    functional.conv1d: conv1d,
+    functional.conv_transpose1d: conv_transpose1d,
     functional.conv2d: conv2d,
     functional.conv_transpose2d: conv_transpose2d,
     functional.linear: linear,

@@ -253,9 +253,9 @@ def _cell_behind(b: Builder, op: Op) -> int:
 
 
 def filter_shape(b: Builder, op: Op) -> tuple[int, int, int, int]:
-    """[K, C/g, R, S]; of a matrix, the weight of a linear layer over pixels, one tap."""
+    """[K, C/g, R, S]; filters of a row have R = 1, those of a linear layer over pixels one tap."""
     k, c, *taps = b.param_shape(op.params[0])
-    r, s = taps or (1, 1)
+    r, s = (1, 1, *taps)[-2:]
     return k, c, r, s
 
 
@@ -294,10 +294,17 @@ def _pack_settings(a: Launch) -> dict[str, Any]:
 
 
 def _filter(a: Launch) -> torch.Tensor:
-    """The weight [K, C/g, R, S]; a matrix with one tap."""
+    """The weight [K, C/g, R, S]; without R, or R and S, where it has one row or tap."""
     weight = a.params[0]
     assert weight is not None
-    return weight if weight.dim() == 4 else weight[:, :, None, None]
+    return as_filters(weight)
+
+
+def as_filters(weight: torch.Tensor) -> torch.Tensor:
+    """Filters [K, C/g, R, S], of which R, or R and S, may be left out where they are 1."""
+    for _ in range(4 - weight.dim()):
+        weight = weight.unsqueeze(2)
+    return weight
 
 
 def _run_pack(a: Launch) -> None:

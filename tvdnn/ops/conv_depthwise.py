@@ -9,7 +9,7 @@ from math import prod
 from ..graph import Kind, Op, Use
 from ..kernels.conv_depthwise import depthwise_plan
 from .builder import Builder, whole
-from .conv import ROLES, add_grad_bias, filter_shape
+from .conv import ROLES, add_grad_bias, as_filters, filter_shape
 from .definition import PITCHED_BY_WORDS, Launch, OpDef
 
 GEOMETRY = ("stride", "padding", "dilation")
@@ -60,7 +60,7 @@ def _run_pack(a: Launch) -> None:
     """The weight [C, 1, R, S] is that of a convolution which makes one channel out of C."""
     (weight,), (packed,) = a.params, a.writes
     assert weight is not None
-    a.kernels.pack_weight(weight.transpose(0, 1), packed[None], groups=1)
+    a.kernels.pack_weight(as_filters(weight).transpose(0, 1), packed[None], groups=1)
 
 
 def _run_forward(a: Launch) -> None:
