@@ -370,7 +370,7 @@ class MetaTracer(fx.Tracer):
         """Refuse writes to maps whose gradients would not be those of what they hold then."""
         name, target = torch_name(node), _target(node, written)
         carries = any(source.meta["carries"] for source in node.all_input_nodes)
-        if "out" in node.kwargs and carries and node.meta["graded"]:
+        if node.kwargs.get("out") is not None and carries and node.meta["graded"]:
             raise UnsupportedCallError(f"{name} with out= of maps that have a gradient")
         if target is not None and target.meta["carries"] and not node.meta["graded"]:
             raise UnsupportedCallError(
