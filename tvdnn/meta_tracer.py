@@ -140,7 +140,9 @@ def _taken_apart(outputs: Any) -> tuple[Callable[[Sequence[Any]], Any], Any]:
         return partial(_named, tuple(outputs)), tuple(outputs.values())
     if isinstance(outputs, tuple) and hasattr(outputs, "_make"):
         return type(outputs)._make, tuple(outputs)
-    return (tuple if isinstance(outputs, (tuple, list)) else operator.itemgetter(0)), outputs
+    if isinstance(outputs, (tuple, list)):
+        return (list if isinstance(outputs, list) else tuple), outputs
+    return operator.itemgetter(0), outputs
 
 
 def _named(names: tuple[str, ...], parts: Sequence[Any]) -> dict[str, Any]:
