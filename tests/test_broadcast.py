@@ -73,6 +73,25 @@ def test_gradients_of_parameters_are_torchs(shape: tuple[int, ...]) -> None:
     assert_gradients_are_torchs(net, batch, policy="keep", chunk_size=CHUNK_SIZE, atol=1e-6)
 
 
+class Splits(nn.Module):
+    """Split attention, whose maps have five dimensions, as ResNeSt's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.gates = nn.Conv2d(3, 6, 1), nn.Conv2d(3, 6, 1)
+        self.head = nn.Linear(72, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = self.conv(x).reshape(-1, 2, 3, 4, 6)
+        gates = torch.sigmoid(self.gates(x.mean((2, 3), keepdim=True))).reshape(-1, 2, 3, 1, 1)
+        return self.head((parts * gates).sum(1).flatten(1))
+
+
+def test_gradients_of_maps_of_five_dimensions_are_torchs() -> None:
+    (batch,) = random_batches(1, (BATCH, *SHAPE), CLASSES, seed=2)
+    assert_gradients_are_torchs(seeded(Splits), batch, policy="keep", chunk_size=CHUNK_SIZE)
+
+
 @pytest.mark.parametrize("policy", ["keep", "vdnn-all:m"])
 def test_gradients_of_maps_are_torchs(policy: str) -> None:
     (batch,) = random_batches(1, (BATCH, *SHAPE), CLASSES, seed=2)

@@ -1,5 +1,6 @@
 """Calls of sums, products and quotients: of maps, numbers, channels' parameters and gates."""
 
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -69,18 +70,19 @@ def broadcast(function: str, out: Shape, x: Node, other: Node, scale: float = 1)
     if not maps:
         raise UnsupportedCallError(f"{function} of parameters alone")
     orders = {axes_of(each) for each in maps if len(shape_of(each)) == len(out)}
-    if len(out) > MOST_DIMENSIONS or len(orders) > 1:
+    alike = len(orders) == 1  # other maps are rearranged to channels last
+    axes = next(iter(orders)) if alike else channels_last_axes(len(out))
+    if len(out) > MOST_DIMENSIONS and not _groups(out, maps, axes):
         shapes = f"{shape_of(x)} and {shape_of(other)}"
-        why = "of at most 4 dimensions that are not permuted differently"
+        why = "of at most 4 dimensions, or groups of them"
         raise UnsupportedCallError(f"{function} of {shapes} (it takes maps {why})")
     if any(shape_of(each)[:1] != out[:1] or len(shape_of(each)) != len(out) for each in maps):
         shapes = f"{shape_of(x)} and {shape_of(other)}"
         raise UnsupportedCallError(f"{function} of {shapes} (the first dimension is the batch)")
-    (axes,) = orders
     attrs: dict[str, Any] = {"scale": float(scale)}
     kind = f"broadcast_{function}"
     if len(maps) == 2:
-        return Call(kind, (x, other), (), attrs, axes)
+        return Call(kind, (x, other), (), attrs, axes if alike else None)
     param = x if maps[0] is other else other
     _check_constant(function, param, out)
     stored = tuple(axes.index(axis) for axis in range(len(axes)))
@@ -89,6 +91,15 @@ def broadcast(function: str, out: Shape, x: Node, other: Node, scale: float = 1)
     attrs |= {"filters": _is_stored_as_filters(function, param)}
     params, state = _held(param)
     return Call(kind, (maps[0],), params, attrs, axes, state)
+
+
+def _groups(out: Shape, maps: list[Node], order: Shape) -> bool:
+    """Whether two maps of many dimensions broadcast along three groups of neighbours at most."""
+    if len(maps) < 2 or any(len(shape_of(each)) != len(out) for each in maps):
+        return False
+    dims = [order.index(axis) for axis in range(1, len(order))]
+    kinds = [tuple(shape_of(each)[dim] == out[dim] for each in maps) for dim in dims]
+    return sum(one != other for one, other in pairwise(kinds)) < 3
 
 
 def _check_constant(function: str, param: Node, out: Shape) -> None:

@@ -48,7 +48,7 @@ def kind_of(function: str) -> str:
 
 def forward(function: str, b: Builder, op: Op) -> None:
     reads, operands = _reads(b, op, (0, 1))
-    attrs = {"operands": operands, "sizes": _sizes(b, op.output)}
+    attrs = {"operands": operands, "sizes": _sizes(b, op)}
     writes = (Use(b.new_output(op)),)
     b.add_pass(op, "forward", reads, writes, params=op.params, attrs=attrs)
 
@@ -65,7 +65,7 @@ def backward(function: str, b: Builder, op: Op) -> None:
 
 def _add_gradient(b: Builder, op: Op, function: str, number: int) -> None:
     """The passes that make the gradient of one operand."""
-    needed, sizes = READS[function][number], _sizes(b, op.output)
+    needed, sizes = READS[function][number], _sizes(b, op)
     reads, operands = _reads(b, op, needed)
     dy, own = b.grad_of(op), _operand_sizes(b, op, number)
     params = op.params if any(_is_param(op, each) for each in needed) else ()
@@ -121,21 +121,40 @@ def _reads(
 
 
 def _operand_sizes(b: Builder, op: Op, number: int) -> Sizes:
+    return _grouped(b, op)[number]
+
+
+def _sizes(b: Builder, op: Op) -> Sizes:
+    """The sizes of a sample of the result."""
+    return _grouped(b, op)[2]
+
+
+def _grouped(b: Builder, op: Op) -> list[Sizes]:
+    """Three sizes of a sample of both operands and of the result.
+
+    Neighbouring axes of more are made one where each operand is repeated in both or in neither.
+    """
+    full = b.shape(op.output)[1:]
+    shapes = [_sample_shape(b, op, number) for number in (0, 1)] + [full]
+    axes = [tuple(shape[axis] for shape in shapes) for axis in range(len(full))]
+    while len(axes) > 3:
+        kinds = [tuple(size == each[2] for size in each) for each in axes]
+        alike = [place for place in range(1, len(axes)) if kinds[place - 1] == kinds[place]]
+        place = alike[0] if alike else 0
+        assert place, f"{op.name} broadcasts along more than three groups of axes"
+        joined = tuple(one * other for one, other in zip(axes[place - 1], axes[place], strict=True))
+        axes[place - 1 : place + 1] = [joined]
+    axes = [(1, 1, 1)] * (3 - len(axes)) + axes
+    return [(axes[0][each], axes[1][each], axes[2][each]) for each in range(3)]
+
+
+def _sample_shape(b: Builder, op: Op, number: int) -> tuple[int, ...]:
+    """The sizes of a sample of an operand, in the order of the result's axes."""
     if not _is_param(op, number):
-        return _sizes(b, _input(op, number))
+        return b.shape(_input(op, number))[1:]
     shape, permutation = op.attrs["shape"], op.attrs["permutation"]
     padded = (*(1,) * (len(permutation) - len(shape)), *shape)
-    return _three([padded[axis] for axis in permutation[1:]])
-
-
-def _sizes(b: Builder, value: str) -> Sizes:
-    return _three(b.shape(value)[1:])
-
-
-def _three(sizes: Sequence[int]) -> Sizes:
-    """Sizes of a sample with ones before them."""
-    first, second, third = (*(1,) * (3 - len(sizes)), *sizes)
-    return first, second, third
+    return tuple(padded[axis] for axis in permutation[1:])
 
 
 def _order(op: Op) -> tuple[int, ...]:
