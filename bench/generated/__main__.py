@@ -39,7 +39,8 @@ from .program import Program
 from .shrink import shrunk
 
 BLOCK = 20  # seeds of a child
-LIMIT_S = 120  # of a network
+LIMIT_S = 120  # of a network on the CPU
+GPU_LIMIT_S = 900  # where its kernels are compiled first
 KEPT_ALIKE = 3  # networks that fail in the same way are kept up to so many
 DIED = "the process died"
 
@@ -57,7 +58,7 @@ class Work:
 
 
 class OutOfTimeError(Exception):
-    """A network took longer than LIMIT_S."""
+    """A network took longer than it may."""
 
 
 def main() -> None:
@@ -155,10 +156,11 @@ def _compared(program: Program, setup: Setup) -> Outcome:
     """What comes of a network within the time limit."""
 
     def stop(number: int, frame: FrameType | None) -> None:
-        raise OutOfTimeError(f"more than {LIMIT_S} s")
+        raise OutOfTimeError(f"more than {limit} s")
 
+    limit = LIMIT_S if setup.device == "cpu" else GPU_LIMIT_S
     signal.signal(signal.SIGALRM, stop)
-    signal.alarm(LIMIT_S)
+    signal.alarm(limit)
     try:
         return compare(load(program.printed()), setup)
     except OutOfTimeError as error:

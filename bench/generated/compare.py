@@ -4,6 +4,7 @@ import copy
 import re
 import traceback
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -120,7 +121,13 @@ class _Reference:
 
 
 def _compared(case: Case, setup: Setup, references: list[_Reference]) -> Outcome:
-    keep = _Ours(case, setup, references[0], policy="keep")
+    with closing(_Ours(case, setup, references[0], policy="keep")) as keep:
+        return _compared_with(keep, case, setup, references)
+
+
+def _compared_with(
+    keep: "_Ours", case: Case, setup: Setup, references: list[_Reference]
+) -> Outcome:
     counts: dict[str, int] = {}
     ratios: list[float] = []
     details: dict[str, str] = {}
@@ -178,7 +185,8 @@ def _different_bits(
         other = _Ours(case, setup, reference, policy=policy)
     else:
         other = _near_floor(case, setup, reference, policy, share, keep.peak_nbytes)
-    seen = other.run(reference)
+    with closing(other):
+        seen = other.run(reference)
     return [
         name
         for name, value in kept.items()
@@ -228,7 +236,8 @@ class _Ours:
     def run(self, reference: _Reference) -> Seen:
         case, data, form = self.case, reference.data, (self.setup.device, torch.float32)
         if self.used and "between" in case.settings:  # the network is not what it was
-            return _Ours(case, self.setup, reference, **self.planned).run(reference)
+            with closing(_Ours(case, self.setup, reference, **self.planned)) as fresh:
+                return fresh.run(reference)
         self.used = True
         if "trainer" in case.settings:
             self.trainer.load_state_dict(self.initial | {"model": data.state})
@@ -240,6 +249,10 @@ class _Ours:
             mine.training = made.training
         self.virtual.training = modes.training
         return seen
+
+    def close(self) -> None:
+        """Give back arena and slab."""
+        (self.trainer if "trainer" in self.case.settings else self.virtual).close()
 
     def _make_trainer(self, reference: _Reference, options: Mapping[str, Any]) -> tvdnn.Trainer:
         case, data = self.case, reference.data
