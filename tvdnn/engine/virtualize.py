@@ -1,9 +1,11 @@
 """virtualize: a network in the user's own loop, whose halves of a step run one schedule."""
 
 import copy
+import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -198,8 +200,15 @@ class Virtualized(nn.Module):
         """Plan and capture for inputs of these shapes."""
         self._runner(self._key(inputs, graded=self._trains()))
 
-    def forward(self, *inputs: Tensor) -> Any:
-        """The network's outputs, copied out of the arena."""
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def forward(self, *arguments: Any, **named: Any) -> Any:
+        """The network's outputs, copied out of the arena; its own for a batch of no samples.
+
+        Arguments are as the network's forward has them. Under torch.compile this is a graph break.
+        """
+        inputs = self._tensors(arguments, named)
+        if any(x.dim() > 0 and len(x) == 0 for x in inputs):
+            return self._net(*inputs)
         if nn.parallel.DistributedDataParallel._active_ddp_module is not None:
             raise EngineError(
                 "DistributedDataParallel around a virtualized network is not supported yet; "
@@ -215,6 +224,24 @@ class Virtualized(nn.Module):
         step: Any = _Step  # whose `apply` has types from torch 2.15 on
         outputs = step.apply(*arguments)
         return runner.schedule.graph.network.gather(outputs)
+
+    def _tensors(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Tensor, ...]:
+        """The tensors among the arguments of a call, in order; others must be as by default."""
+        if not named and all(isinstance(each, Tensor) for each in arguments):
+            return arguments
+        bound = inspect.signature(self._net.forward).bind(*arguments, **named)
+        parameters = bound.signature.parameters.values()
+        values = list(bound.arguments.items())
+        while values and _is(values[-1][1], bound.signature.parameters[values[-1][0]].default):
+            values.pop()
+        places = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+        for (name, value), place in zip_longest(values, places[: len(values)]):
+            if not isinstance(value, Tensor) or name != place:
+                raise InputError(
+                    f"argument {name} is {repr(value)[:60]}; a virtualized network takes tensors,"
+                    " without gaps between them, and other arguments as by default"
+                )
+        return tuple(value for _, value in values)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Virtualized":
         """A copy of the parameters with the same settings; it plans anew at its first call."""
@@ -364,6 +391,13 @@ class _Step(torch.autograd.Function):
         ]
         grads_of_params = (runner.read_param_grad(*each) for each in ctx.trained.items())
         return (None, None, None, None, *inputs, *grads_of_params)
+
+
+def _is(value: Any, default: Any) -> bool:
+    """Whether an argument is as by default."""
+    if isinstance(value, Tensor):
+        return False
+    return value is default or (type(value) is type(default) and bool(value == default))
 
 
 def _checked(name: str, value: Tensor, device: torch.device) -> Tensor:
