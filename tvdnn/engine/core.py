@@ -45,6 +45,7 @@ from .watch import Watch
 _CONTROL = Struct("=qqf12x7f")
 RECORD_AT: Final = 64
 MOST_STATES: Final = 8  # states of the network whose schedules are kept
+CPU: Final = torch.device("cpu")
 EMPTY: Final[Mapping[str, torch.Tensor]] = {}
 Updates: TypeAlias = Mapping[str, tuple[torch.Tensor | None, ...]]
 
@@ -98,7 +99,7 @@ class Core:
     """Arena, slab, control block and runners of one network.
 
     All its runners share the arena: one step at a time. `constants` are tensors, beside the
-    parameters, that passes read by name.
+    parameters, that passes read by name. `device` is where a network without parameters computes.
     """
 
     def __init__(
@@ -107,13 +108,14 @@ class Core:
         limits: Limits,
         options: Options,
         constants: Mapping[str, torch.Tensor] = EMPTY,
+        device: torch.device = CPU,
     ) -> None:
         warn_of_untested()
         self._net, self._constants = net, constants
         self._trace_state = TraceState(net)
         self.state = self._trace_state.now()
         self.params, self.buffers = dict(net.named_parameters()), dict(net.named_buffers())
-        self.device = one_device(self.params)
+        self.device = one_device(self.params, device)
         self._copies = copies_of(self.params)
         self.limits, self.options = limits, options
         cuda = self.device.type == "cuda"
@@ -153,7 +155,7 @@ class Core:
         params, buffers = dict(self._net.named_parameters()), dict(self._net.named_buffers())
         if not moved and _same(params, self.params) and _same(buffers, self.buffers):
             return
-        device = one_device(params)
+        device = one_device(params, self.device)
         if device != self.device:
             raise InputError(
                 f"the parameters lie on {device} and lay on {self.device} when this engine was"
@@ -430,14 +432,14 @@ def _same(now: Mapping[str, torch.Tensor], before: Mapping[str, torch.Tensor]) -
     return now.keys() == before.keys() and all(now[name] is before[name] for name in now)
 
 
-def one_device(params: Mapping[str, torch.Tensor]) -> torch.device:
+def one_device(params: Mapping[str, torch.Tensor], default: torch.device = CPU) -> torch.device:
     """The device of all parameters; raises InputError where they lie on several."""
     devices = {param.device for param in params.values()}
     if len(devices) > 1:
         raise InputError(
             f"the parameters lie on {sorted(map(str, devices))}; move the network to one device"
         )
-    return next(iter(devices), torch.device("cpu"))
+    return next(iter(devices), default)
 
 
 def make_control(device: torch.device) -> tuple[torch.Tensor, Control]:

@@ -55,6 +55,7 @@ class Asked:
 
     dtype: str | None
     opaque: bool
+    device: torch.device  # where a network without parameters computes
 
 
 def virtualize(
@@ -100,7 +101,8 @@ def virtualize(
     _refuse_wrappers(net)
     inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
     give_lazy_parameters(net, *inputs, opaque=opaque)
-    device = one_device(dict(net.named_parameters()))
+    given = torch.device("cpu") if inputs[0].is_meta else inputs[0].device
+    device = one_device(dict(net.named_parameters()), given)
     settings = Settings(
         dtype=resolve_dtype(dtype, device),
         chunk_size=DEFAULT_CHUNK_SIZE,
@@ -122,7 +124,7 @@ def virtualize(
         clock=clock,
         sized=chunk_size is not None or sections is not None,
     )
-    virtualized = Virtualized(net, settings, limits, options, Asked(dtype, opaque))
+    virtualized = Virtualized(net, settings, limits, options, Asked(dtype, opaque, device))
     virtualized.prepare(*inputs)
     return virtualized
 
@@ -277,7 +279,8 @@ class Virtualized(nn.Module):
     def _core_now(self) -> Core:
         if self._core is None:
             with torch.inference_mode(False):
-                self._core = Core(self._net, self._limits, self._options)
+                device = self._asked.device
+            self._core = Core(self._net, self._limits, self._options, device=device)
         return self._core
 
     def _key(self, inputs: tuple[Tensor, ...], *, graded: bool) -> _Key:
