@@ -12,8 +12,8 @@ from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from .aliases import storage_of, version_of
-from .calls.call import Call, UnsupportedCallError
-from .calls.translation import UNNAMED, rearranges_in_place, torch_name
+from .calls.call import UNNAMED, Call, UnsupportedCallError
+from .calls.translation import rearranges_in_place, torch_name
 from .refusals import caller, shown
 from .stand_ins import StandIns
 
