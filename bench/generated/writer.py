@@ -123,7 +123,10 @@ class Writer:
     def configure(self, statement: str) -> None:
         """A statement about `net` once it is made, such as net.conv0.requires_grad_(False)."""
         self.setup.append(statement)
-        exec(statement, {"net": self._net})
+        try:
+            exec(statement, {"net": self._net})
+        except AttributeError as error:  # of a bias that is not there
+            raise RejectedError(str(error)) from error
 
     # Back to what was.
 
