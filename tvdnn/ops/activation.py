@@ -42,7 +42,11 @@ def behind_relu(b: Builder, op: Op) -> str:
     dy = b.grad_of(op)
     if op.output in b.masked:
         return dy
-    masked = dy if not b.is_shared(dy) else b.add_map(f"masked {dy}", b.shape(op.output), Kind.GRAD)
+    masked = (
+        dy
+        if not b.is_shared(dy)
+        else b.add_map(b.unique(f"masked {dy}"), b.shape(op.output), Kind.GRAD)
+    )
     b.add_pass(op, "mask", (Use(b.home[op.output], need=Need.SIGN), Use(dy)), (Use(masked),))
     return masked
 

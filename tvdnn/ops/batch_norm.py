@@ -82,7 +82,7 @@ def _total(b: Builder, op: Op) -> str:
     dy = b.grad_of(op)
     if not b.is_shared(dy):
         return dy
-    return b.add_map(f"total {dy}", b.buffers[b.home[op.output]].shape, Kind.GRAD)
+    return b.add_map(b.unique(f"total {dy}"), b.buffers[b.home[op.output]].shape, Kind.GRAD)
 
 
 def _rectifies_sum(op: Op) -> bool:

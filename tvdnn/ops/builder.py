@@ -87,6 +87,7 @@ class Builder:
     partials: dict[str, list[str]] = field(default_factory=dict)
     waiting: list[str] = field(default_factory=list)
     added: dict[str, Op] = field(default_factory=dict)
+    taken: set[str] | None = None
     rectified: dict[str, float] = field(default_factory=dict)
     masked: set[str] = field(default_factory=set)
     cells: dict[str, int] = field(default_factory=dict)
@@ -149,15 +150,13 @@ class Builder:
         row = Buffer(name, kind, (1, *shape[1:]), dtype, 1)
         rows = self.rows_for(row.row_nbytes)
         section = rows if most_rows is None else min(rows, most_rows)
-        self.buffers[name] = Buffer(name, kind, shape, dtype, section)
-        return name
+        return self._add_buffer(Buffer(name, kind, shape, dtype, section))
 
     def add_whole(
         self, name: str, kind: Kind, shape: tuple[int, ...], dtype: str = "float32"
     ) -> str:
         """A buffer that is one section."""
-        self.buffers[name] = Buffer(name, kind, shape, dtype, shape[0])
-        return name
+        return self._add_buffer(Buffer(name, kind, shape, dtype, shape[0]))
 
     def add_groups(
         self,
@@ -172,8 +171,20 @@ class Builder:
         Its sections are those of the map `like`, or of one row where these have fewer samples.
         """
         section = max(1, self.buffers[like].section // group)
-        self.buffers[name] = Buffer(name, kind, shape, "float32", section)
-        return name
+        return self._add_buffer(Buffer(name, kind, shape, "float32", section))
+
+    def unique(self, name: str) -> str:
+        """The name, numbered where a buffer has it."""
+        found, number = name, 1
+        while found in self.buffers:
+            number += 1
+            found = f"{name} ({number})"
+        return found
+
+    def _add_buffer(self, buffer: Buffer) -> str:
+        assert buffer.name not in self.buffers, f"two buffers are called {buffer.name}"
+        self.buffers[buffer.name] = buffer
+        return buffer.name
 
     def add_partials(self, op: Op, param: str, shape: tuple[int, ...]) -> str:
         """A float32 buffer for the splits of an op's contribution to a parameter's gradient."""
@@ -210,7 +221,7 @@ class Builder:
         nbytes = extra_nbytes + sum(use.nbytes(self.buffers[use.buffer]) for use in uses)
         for use in [use for use in reads if any(use.halo)]:
             reads += [replace(use, halo=(0, 0), beside=side) for side in sides_of(use)]
-            writes.append(whole(self._add_image(f"image {op.name} {role}", use, unit)))
+            writes.append(whole(self._add_image(self.unique(f"image {op.name} {role}"), use, unit)))
         self.passes.append(
             Pass(
                 name=f"{op.name} {role}",
@@ -353,7 +364,9 @@ class Builder:
         suffix = f" part {len(earlier) + 1}" if earlier else ""  # `#2` ends names of values
         home = self.buffers[self.home[value]]
         rows = None if self.bands == 1 else home.section
-        name = self.add_map(f"grad {value}{suffix}", home.shape, Kind.GRAD, most_rows=rows)
+        name = self.add_map(
+            self.unique(f"grad {value}{suffix}"), home.shape, Kind.GRAD, most_rows=rows
+        )
         return self.adopt_grad(value, name)
 
     def _is_part(self, value: str) -> bool:
@@ -498,7 +511,7 @@ class Builder:
         """A buffer for the sums over the cells of a gradient map, in sections as long as its."""
         samples, height, width, channels = self.buffers[grad].shape
         shape, rows = (samples, height // cell, width // cell, channels), self.buffers[grad].section
-        return self.add_map(f"sums of {grad}", shape, Kind.GRAD, "float32", rows)
+        return self.add_map(self.unique(f"sums of {grad}"), shape, Kind.GRAD, "float32", rows)
 
     def has_one_reader(self, value: str) -> bool:
         return len(self.readers_of[value]) == 1 and value not in self.network.outputs
@@ -514,7 +527,11 @@ class Builder:
         return {"optimizer": optimizer.kind, "states": states, "switches": optimizer.switches}
 
     def add_op(self, op: Op) -> Op:
-        """Note an op of passes that are none of the network's ops."""
+        """Note an op that is none of the network's, with a name that none of these has."""
+        taken = {each.name for each in self.network.ops} if self.taken is None else self.taken
+        self.taken = taken
+        if op.name in taken:
+            op = replace(op, name=f"{op.kind} {op.name}")
         self.added[op.name] = op
         return op
 
@@ -525,7 +542,7 @@ class Builder:
         self.param_ranks.setdefault(param, []).append(place)
         suffix = f"#{len(earlier) + 1}" if earlier else ""
         shape = self.param_shape(param) or (1,)
-        name = self.add_whole(f"grad {param}{suffix}", Kind.PARAM_GRAD, shape)
+        name = self.add_whole(self.unique(f"grad {param}{suffix}"), Kind.PARAM_GRAD, shape)
         earlier.append(name)
         return name
 

@@ -140,7 +140,7 @@ def _pools(op: Op) -> bool:
 
 def _unpooled(b: Builder, op: Op, grad: str) -> str:
     """The gradient of the map that is pooled."""
-    name = b.add_map(f"grad {op.name}", _map_shape(b, op), Kind.GRAD)
+    name = b.add_map(b.unique(f"grad {op.name}"), _map_shape(b, op), Kind.GRAD)
     b.add_pass(op, "unpool", (Use(grad), Use(codes_of(op))), (Use(name),))
     return name
 

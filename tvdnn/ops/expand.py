@@ -91,9 +91,9 @@ def expand(network: Network, settings: Settings) -> Graph:
     """
     _check(network, settings)
     lean = cache(partial(expand, network, replace(settings, lean=True)))
-    traced = network
-    network = fuse(network) if settings.fuse else network
     training = settings.mode in (Mode.TRAIN, Mode.ACCUMULATE)
+    traced = network = _without_loss_names(network, settings.losses) if training else network
+    network = fuse(network) if settings.fuse else network
     network = _with_losses(network, settings.losses) if training else network
     dtype, precision = DTYPES[settings.dtype]
     infers = settings.mode is Mode.INFER
@@ -164,6 +164,31 @@ def _bands_for(network: Network, settings: Settings) -> int:
     if settings.sections is not None:
         return 1
     return bands_for(network, DTYPES[settings.dtype][0], settings.chunk_size)
+
+
+def _without_loss_names(network: Network, losses: tuple[Loss, ...]) -> Network:
+    """The network with other names for values and ops that have those of losses and targets."""
+    reserved = {TARGET, "loss", *(f"loss {number}" for number in range(1, len(losses)))}
+    if not reserved & {*network.values, *(op.name for op in network.ops)}:
+        return network
+
+    def named(name: str) -> str:
+        return f"{name} of the network" if name in reserved else name
+
+    values = (replace(value, name=named(value.name)) for value in network.values.values())
+    ops = (
+        replace(
+            op, name=named(op.name), inputs=tuple(map(named, op.inputs)), output=named(op.output)
+        )
+        for op in network.ops
+    )
+    return replace(
+        network,
+        values={value.name: value for value in values},
+        ops=tuple(ops),
+        inputs=tuple(map(named, network.inputs)),
+        outputs=tuple(map(named, network.outputs)),
+    )
 
 
 def _with_losses(network: Network, losses: tuple[Loss, ...]) -> Network:

@@ -54,7 +54,7 @@ def _add_pass(
 
 
 def _moments_of(op: Op) -> str:
-    return f"moments {op.name}"
+    return f"group moments {op.name}"
 
 
 def _by_group(b: Builder, op: Op, name: str, beside: str) -> str:
