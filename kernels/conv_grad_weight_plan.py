@@ -23,7 +23,7 @@ from .conv_tiles import (
     fitting_stages,
     step_channels,
 )
-from .device import capability, num_sms, shared_nbytes
+from .device import capability, holds_large_tiles, num_sms, shared_nbytes
 from .language.gluon import available
 
 Kernel = Literal["turned", "flat", "taps", "samples", "few", "gather"]
@@ -197,6 +197,8 @@ def _tile(layer: Layer) -> Tile:
         # Two warps keep to mma.sync: wgmma cannot transpose float32, and 128x128 by eight warps ran
         # at 41 TFLOP/s where this ran at 178 (256->256 @56).
         return Tile(32, min(block_k, 64), block_c, 2, 3)
+    if not holds_large_tiles():
+        return Tile(64, block_k, block_c, 8 if block_k * block_c > 64 * 64 else 4, 3)
     if taps.out_channels % 256 == 0 and taps.in_channels % 256 == 0:
         return Tile(64, 128, 256, 8, 4)
     if taps.out_channels % 256 == 0 and block_c == 128:

@@ -13,7 +13,7 @@ import torch
 import triton
 from torch import Tensor
 
-from .device import capability, shared_nbytes
+from .device import capability, holds_large_tiles, shared_nbytes
 from .language.gluon import available, widens
 from .ranges import pitch_of
 
@@ -98,6 +98,8 @@ def box_tile(taps: Filter, dtype: torch.dtype, *, masked: bool, pooled: bool) ->
     in_channels = widest if taps.in_channels % widest == 0 else widest // 2
     wide = taps.out_channels > 64
     steps = taps.num_taps * taps.in_channels // in_channels
+    if not holds_large_tiles():
+        return _small_box_tile(in_channels, wide, masked, pooled)
     if dtype == torch.float32:
         tile = _float32_box_tile(in_channels, wide, steps, masked, pooled)
     else:
@@ -106,6 +108,12 @@ def box_tile(taps: Filter, dtype: torch.dtype, *, masked: bool, pooled: bool) ->
         num_stages = max(2, tile.num_stages - 1)  # accumulators leave through shared memory as well
         return replace(tile, num_stages=num_stages)
     return tile
+
+
+def _small_box_tile(in_channels: int, wide: bool, masked: bool, pooled: bool) -> Tile:
+    """For GPUs with 99 KiB of shared memory a program and TMA, those of compute capability 12.0."""
+    parts = 1 if pooled else 4 if masked else 2
+    return Tile(128, 128 if wide and not pooled else 64, in_channels, 8, 2, parts=parts)
 
 
 def _bfloat16_box_tile(

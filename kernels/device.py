@@ -8,6 +8,7 @@ from triton.runtime import driver
 
 INTERPRETED_SMS: Final = 4
 INTERPRETED_SHARED_NBYTES: Final = 232448
+LARGE_TILES_NBYTES: Final = 160 * 1024  # of shared memory, from which the tiles for Hopper fit
 ABSENT: Final = {"multiprocessor_count": 132, "max_shared_mem": 232448}  # an H200
 
 
@@ -42,6 +43,11 @@ def shared_nbytes() -> int:
     if interpreted():
         return INTERPRETED_SHARED_NBYTES
     return _property("max_shared_mem")
+
+
+def holds_large_tiles() -> bool:
+    """Whether a program has shared memory for Hopper's tiles: not by compute capability 12.0."""
+    return shared_nbytes() >= LARGE_TILES_NBYTES
 
 
 def _driver() -> Any:

@@ -41,6 +41,7 @@ NARROW: Final = 1024
 PLAIN_TILES: Final = Tiles(64, 64, 32, 4, 2)
 PLAIN_SUM_TILES: Final = Tiles(64, 64, 16, 4, 2)  # of both by K, where deeper ones spill
 UNDESCRIBED_TILES: Final = Tiles(64, 64, 32, 4, 3)
+SMALL_SHARE_TILES: Final = Tiles(128, 128, 64, 8, 3)  # where shared memory holds no larger ones
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ class Product:
         if self.a_by_k:
             return Tiles(128, 64, 64, 8, 4)
         if self.group is not None:
-            return Tiles(128, 256, 64, 8, 4)
+            return Tiles(128, 256, 64, 8, 4) if device.holds_large_tiles() else SMALL_SHARE_TILES
         _, columns, depth = self.sizes
         if columns > WIDE:
             return Tiles(128, 128, 64, 8, 4)

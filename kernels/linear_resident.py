@@ -55,6 +55,7 @@ def _resident_kernel(
 def suits_residence(x: Tensor, dy: Tensor) -> bool:
     """Whether the samples fit one copy of bfloat16 tiles by Hopper's copy engine."""
     has_engine = device.capability()[0] >= 9 or device.interpreted()
+    has_engine = has_engine and device.holds_large_tiles()
     fits = 0 < x.shape[0] <= MOST_SAMPLES and x.dtype == torch.bfloat16
     return has_engine and fits and describable(x) and describable(dy)
 

@@ -32,9 +32,9 @@ from triton.runtime.jit import JITFunction
 from tvdnn.kernels.language import gluon
 
 ROOT: Final = Path(__file__).parents[1]
-SHARED_NBYTES: Final = {80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232448}
+SHARED_NBYTES: Final = {80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232448, 120: 101376}
 ALL: Final = tuple(SHARED_NBYTES)
-NUM_SMS: Final = {80: 108, 86: 84, 89: 128, 90: 132, 100: 148}
+NUM_SMS: Final = {80: 108, 86: 84, 89: 128, 90: 132, 100: 148, 120: 170}
 
 
 @dataclass(frozen=True, slots=True)

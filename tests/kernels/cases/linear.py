@@ -71,9 +71,9 @@ CASES = [
     Case("tf32", partial(_products, 4096, 1000, F32, "tf32")),
     Case("tf32, wide", partial(_products, 25088, 4096, F32, "tf32"), archs=(90,)),
     Case("tf32, unaligned", partial(_products, 85, 10, F32, "tf32"), archs=(90,)),
-    Case("fused, bf16", partial(_fused, 25088, 4096, BF16, "ieee"), wgmma=True, archs=(86, 90)),
+    Case("fused, bf16", partial(_fused, 25088, 4096, BF16, "ieee"), wgmma=True, archs=ALL),
     Case("fused, tf32", partial(_fused, 4096, 1000, F32, "tf32"), archs=(86, 90)),
-    Case("in shares, bf16", partial(_shares, 25088, 4096, BF16, "ieee"), archs=(86, 90)),
+    Case("in shares, bf16", partial(_shares, 25088, 4096, BF16, "ieee"), archs=ALL),
     Case("in shares, tf32", partial(_shares, 4096, 1000, F32, "tf32"), archs=(86, 90)),
     Case("ieee", partial(_products, 4096, 1000, F32, "ieee"), archs=(86, 90)),
 ]
