@@ -11,6 +11,7 @@ LEVELS = {
     "tvdnn.errors": 0,
     "tvdnn.units": 0,
     "tvdnn.kernels": 1,
+    "tvdnn.workers": 1,
     "tvdnn.graph": 2,
     "tvdnn.memory": 2,
     "tvdnn.planner": 3,
