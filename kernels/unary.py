@@ -30,6 +30,17 @@ NUMBERS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
+def _hands_on_at_bounds() -> bool:
+    """Whether the gradient of torch.clamp passes at a bound: up to 2.11 it does, in 2.15 not."""
+    with torch.inference_mode(False), torch.enable_grad():
+        x = torch.zeros(1, requires_grad=True, device="cpu")
+        (dx,) = torch.autograd.grad(torch.clamp(x, min=0.0), x, torch.ones(1, device="cpu"))
+    return bool(dx)
+
+
+CLAMP_RULE: Final = "clamp" if _hands_on_at_bounds() else "clamp_inside"
+
+
 @triton.jit
 def _load(ptrs, mask, is_whole):
     """The values at the pointers in float32; a whole block has loads of 16 bytes."""
@@ -118,6 +129,7 @@ def unary_grad(
     function: str, a: float = 0.0, b: float = 0.0, precision: str = "ieee",
 ) -> None:  # fmt: skip
     """dx of `unary` from its input x; dx may be dy."""
+    function = CLAMP_RULE if function == "clamp" else function
     settings = {"a": float(a), "b": float(b), "FUNCTION": function, "PRECISION": precision}
     if are_whole(x, dy, dx):
         launch(_unary_grad_kernel, x, dy, dx, **settings)

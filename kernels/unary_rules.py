@@ -116,6 +116,8 @@ def unary_gradient(x, dy, a, b, FUNCTION: tl.constexpr) -> tl.tensor:
         dx = dy / (size * size)
     elif FUNCTION == "hardtanh":
         dx = tl.where((x <= a) | (x >= b), 0.0, dy)
+    elif FUNCTION == "clamp_inside":
+        dx = tl.where((x > a) & (x < b), dy, 0.0)
     elif FUNCTION == "clamp":
         dx = tl.where((x >= a) & (x <= b), dy, 0.0)
     elif FUNCTION == "threshold":
