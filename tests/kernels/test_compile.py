@@ -16,7 +16,8 @@ TOGETHER = [STEMS[index::PROCESSES] for index in range(PROCESSES)]
 SPILLED: dict[tuple[int, int], dict[str, int]] = {
     (3, 7): {"conv_box_kernel": 304, "conv_kernel": 112},
     (3, 9): {
-        "conv_box_kernel": 340,
+        "_reduce_grad_kernel": 12,
+        "conv_box_kernel": 400,
         "conv_kernel": 136,
         "grad_weight_turned_kernel": 176,
         "_product_kernel": 28,
