@@ -80,3 +80,13 @@ def test_the_input_of_a_normalization_is_not_overwritten_as_its_residual() -> No
     layers = {"conv": nn.Conv2d(3, 8, 1), "norm": norm(8), "last": nn.Conv2d(8, 2, 1)}
     net = Functional(normalized_and_added, **layers)
     assert_steps_are_exact(net, torch.randn(SHAPE), policies=WITH_AUTO)
+
+
+def normalized_twice(net: nn.Module, x: Tensor) -> Tensor:
+    y = net.conv(x)
+    return net.norm(y) + net.other(y)
+
+
+def test_two_normalizations_of_one_map_are_added() -> None:
+    net = Functional(normalized_twice, conv=nn.Conv2d(3, 8, 1), norm=norm(8), other=norm(8))
+    assert_steps_are_exact(net, torch.randn(SHAPE))

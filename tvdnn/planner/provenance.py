@@ -106,8 +106,7 @@ class _Walk:
         names = dict.fromkeys(name for each in ops for name in (*each.inputs, each.output))
         content = self._content(use)
         found = [name for name in names if self._holds_form(content, name, pass_)]
-        if not found:
-            found = list(self._deferred(pass_, names, content))
+        found += [each for each in self._deferred(pass_, names, content) if each not in found]
         if not found:
             raise ScheduleError(
                 f"{pass_.name} reads {_place(use)}, which holds none of what {op.name} reads:"
