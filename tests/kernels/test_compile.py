@@ -18,7 +18,10 @@ SPILLED: dict[tuple[int, int], dict[str, int]] = {
     (3, 9): {
         "_reduce_grad_kernel": 12,
         "conv_box_kernel": 400,
-        "conv_kernel": 136,
+        "conv_kernel": 184,
+        "conv_specialized_kernel": 168,
+        "_rows_kernel": 8,
+        "_transfer_kernel": 44,
         "grad_weight_turned_kernel": 176,
         "_product_kernel": 28,
     },
