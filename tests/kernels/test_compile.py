@@ -16,6 +16,7 @@ TOGETHER = [STEMS[index::PROCESSES] for index in range(PROCESSES)]
 SPILLED: dict[tuple[int, int], dict[str, int]] = {
     (3, 7): {"conv_box_kernel": 304, "conv_kernel": 112},
     (3, 9): {
+        "_broadcast_sums_kernel": 28,
         "_reduce_grad_kernel": 12,
         "conv_box_kernel": 400,
         "conv_kernel": 184,
