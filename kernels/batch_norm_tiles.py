@@ -13,6 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from . import ranges
+
 LEAST_ROWS: Final = 256  # of a group: its sums have 1.6% of the bytes of bfloat16 rows, or less
 SLICE_ROWS: Final = 512
 MOST_SLICES: Final = 2048  # of a batch, where its samples are fewer
@@ -102,7 +104,7 @@ def _tile(maps: tuple[Tensor | None, ...], elements: int) -> dict[str, int]:
 
 def pitch_of(maps: Tensor | None) -> int:
     """Elements from one row of a map to the next: more than its channels in a range of a wider."""
-    return 0 if maps is None else maps.stride(-2)
+    return 0 if maps is None else ranges.pitch_of(maps)
 
 
 @triton.jit

@@ -6,6 +6,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .ranges import pitch_of
+
 Pair = tuple[int, int]
 
 TILE: Final = (1024, 256)  # elements, and of them channels, at most
@@ -56,12 +58,7 @@ def launch(
 
 def sides(x: Tensor, y: Tensor) -> tuple[int, ...]:
     """Height and width of the pooled map and of its pools, and the pitches of both."""
-    return (*x.shape[1:3], *y.shape[1:3], pitch(x), pitch(y))
-
-
-def pitch(maps: Tensor) -> int:
-    """Channels from one pixel to the next: those of a wider map, of which `maps` may be a range."""
-    return maps.shape[3] if maps.is_contiguous() else maps.stride(2)
+    return (*x.shape[1:3], *y.shape[1:3], pitch_of(x), pitch_of(y))
 
 
 def unroll(taps_h: int, taps_w: int) -> int:

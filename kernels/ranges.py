@@ -4,8 +4,17 @@ from torch import Tensor
 
 
 def pitch_of(maps: Tensor) -> int:
-    """Elements from one pixel to the next: the channels of the wider map, or the map's own."""
-    return maps.shape[-1] if maps.is_contiguous() else maps.stride(-2)
+    """Elements from one pixel to the next: the channels of the wider map, or the map's own.
+
+    The stride of an axis of one element means nothing, and torch gives it any number where a map of
+    one pixel is viewed. The innermost axis of more elements tells the pitch.
+    """
+    pixels = 1
+    for size, stride in zip(reversed(maps.shape[:-1]), reversed(maps.stride()[:-1]), strict=True):
+        if size > 1:
+            return stride // pixels
+        pixels *= size
+    return maps.shape[-1]
 
 
 def is_range(maps: Tensor) -> bool:
@@ -13,7 +22,8 @@ def is_range(maps: Tensor) -> bool:
     _, height, width, _ = maps.shape
     pitch = pitch_of(maps)
     pitches = (height * width * pitch, width * pitch, pitch, 1)
-    return maps.is_contiguous() or maps.stride() == pitches
+    sides = zip(maps.shape, maps.stride(), pitches, strict=True)
+    return all(size == 1 or stride == wanted for size, stride, wanted in sides)
 
 
 def flat_rows(maps: Tensor) -> Tensor:
