@@ -5,6 +5,7 @@ gradient reads the input.
 """
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Final
 
 import torch
@@ -30,15 +31,17 @@ NUMBERS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
+@cache
 def _hands_on_at_bounds() -> bool:
-    """Whether the gradient of torch.clamp passes at a bound: up to 2.11 it does, in 2.15 not."""
+    """Whether the gradient of torch.clamp passes at a bound: up to 2.11 it does, in 2.15 not.
+
+    Asked at the first launch, not at import: torch's autograd starts CUDA in a process, and what is
+    forked from it can use no GPU.
+    """
     with torch.inference_mode(False), torch.enable_grad():
         x = torch.zeros(1, requires_grad=True, device="cpu")
         (dx,) = torch.autograd.grad(torch.clamp(x, min=0.0), x, torch.ones(1, device="cpu"))
     return bool(dx)
-
-
-CLAMP_RULE: Final = "clamp" if _hands_on_at_bounds() else "clamp_inside"
 
 
 @triton.jit
@@ -129,7 +132,8 @@ def unary_grad(
     function: str, a: float = 0.0, b: float = 0.0, precision: str = "ieee",
 ) -> None:  # fmt: skip
     """dx of `unary` from its input x; dx may be dy."""
-    function = CLAMP_RULE if function == "clamp" else function
+    if function == "clamp" and not _hands_on_at_bounds():
+        function = "clamp_inside"
     settings = {"a": float(a), "b": float(b), "FUNCTION": function, "PRECISION": precision}
     if are_whole(x, dy, dx):
         launch(_unary_grad_kernel, x, dy, dx, **settings)

@@ -17,7 +17,6 @@ from torch.nn import functional
 from tests.running import random_batches
 from tests.twins import assert_gradients_are_torchs
 from tvdnn.engine import virtualize
-from tvdnn.errors import UnsupportedOpError
 from tvdnn.trace import trace
 
 SHAPE = (5, 3, 6, 6)
@@ -299,16 +298,16 @@ def test_means_of_all_pixels(way: Callable[[Tensor], Tensor]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("way", "message"),
+    "way",
     [
-        (lambda x: torch.relu(x.flatten(2)).mean(2), "relu of 3 dimensions"),
-        (lambda x: functional.max_pool2d(x.flatten(2), 2).flatten(1), "max_pool2d of 3 dimensions"),
-        (lambda x: torch.relu(x[:, 0]).flatten(1), "relu of 3 dimensions"),
-        (lambda x: x[:, 0], r"returns a tensor of shape \(5, 6, 6\) where it may return"),
-        (lambda x: x.flatten(2), r"returns a tensor of shape \(5, 3, 36\)"),
-        (lambda x: x.mean(1), r"mean of \(5, 3, 6, 6\) over 1 .it takes all pixels"),
+        lambda x: torch.relu(x.flatten(2)).mean(2),
+        lambda x: torch.relu(x[:, 0]).flatten(1),
+        lambda x: x[:, 0] * 2,
+        lambda x: x.flatten(2) * 2,
+        lambda x: x.mean(1),
     ],
 )
-def test_other_uses_of_pixels_are_refused(way: Callable[[Tensor], Tensor], message: str) -> None:
-    with pytest.raises(UnsupportedOpError, match=message):
-        trace(Way(way), [torch.empty(SHAPE)])
+def test_other_uses_of_pixels(way: Callable[[Tensor], Tensor]) -> None:
+    x = torch.randn(SHAPE, generator=torch.Generator().manual_seed(0))
+    net = virtualize(Way(way), x)
+    torch.testing.assert_close(net(x), way(x))

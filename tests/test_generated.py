@@ -25,7 +25,6 @@ KNOWN = {  # faults that are not mended yet, by the names of the networks that s
     "dead_batch_norm_of_a_line": "item 8",
     "group_norm_of_one_value": "a reference of one sample refuses one value a group",
     "loss_of_concatenated_alias": "the checker refuses a right schedule",
-    "two_norms_of_one_map": "the checker refuses a right schedule",
 }
 # Seeds whose networks show faults that are not mended yet, and seeds that take seconds.
 KNOWN_SEEDS = {83}

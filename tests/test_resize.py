@@ -89,7 +89,8 @@ class Calls(nn.Module):
 
 def test_nothing_is_done_where_sides_stay() -> None:
     network = trace(Calls(lambda x: functional.interpolate(x, (8, 8))), (torch.empty(2, *SHAPE),))
-    assert [op.kind for op in network.ops] == ["view"]
+    kinds = [op.kind for op in network.ops]
+    assert kinds == ["view", "affine"]  # the latter copies an input that is returned
 
 
 @pytest.mark.parametrize(

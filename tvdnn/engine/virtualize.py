@@ -278,9 +278,9 @@ class Virtualized(nn.Module):
 
     def _core_now(self) -> Core:
         if self._core is None:
+            device = self._asked.device
             with torch.inference_mode(False):
-                device = self._asked.device
-            self._core = Core(self._net, self._limits, self._options, device=device)
+                self._core = Core(self._net, self._limits, self._options, device=device)
         return self._core
 
     def _key(self, inputs: tuple[Tensor, ...], *, graded: bool) -> _Key:
