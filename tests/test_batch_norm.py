@@ -13,7 +13,7 @@ from torch.nn import functional
 from tests.networks import activations
 from tests.running import Batch, random_batches
 from tvdnn.engine import Trainer, training_graph, virtualize
-from tvdnn.errors import InputError, UnsupportedOpError
+from tvdnn.errors import InputError
 from tvdnn.graph import Kind
 from tvdnn.graph.fusion import ACTIVATIONS
 from tvdnn.kernels.activation import FUNCTIONS
@@ -368,13 +368,15 @@ def test_statistics_are_in_the_budget() -> None:
     assert not [each for each in bare.passes if each.effects]
 
 
-def test_one_value_a_channel_and_sequences_are_refused() -> None:
+def test_one_value_a_channel_is_refused() -> None:
     with pytest.raises(InputError, match="more than 1 value per channel"):
         trace(nn.BatchNorm1d(4), (torch.empty(1, 4),))
 
+
+def test_sequences_are_normalized_as_maps_of_one_row() -> None:
     class Sequences(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return functional.batch_norm(x[:, None], None, None, training=True)
 
-    with pytest.raises(UnsupportedOpError, match=r"batch_norm over \[N, C, L\]"):
-        trace(Sequences(), (torch.empty(4, 6),))
+    x = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(virtualize(Sequences(), x)(x), Sequences()(x))

@@ -18,7 +18,7 @@ SPILLED: dict[tuple[int, int], dict[str, int]] = {
     (3, 9): {
         "_broadcast_sums_kernel": 28,
         "_reduce_grad_kernel": 12,
-        "conv_box_kernel": 400,
+        "conv_box_kernel": 564,
         "conv_kernel": 184,
         "conv_specialized_kernel": 168,
         "_rows_kernel": 8,
