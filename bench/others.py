@@ -36,7 +36,7 @@ from torchvision import models
 import tvdnn
 from bench.environment import environment, software
 from bench.generated import errors, rule
-from bench.generated.tf32 import torchs_precision
+from bench.generated.tf32 import products_in
 from tvdnn.errors import InputError, UnsupportedOpError
 from tvdnn.planner.costs import Roofline
 from tvdnn.planner.hardware import load as hardware
@@ -215,7 +215,7 @@ def examine(job: Job) -> Row:
     details: dict[str, str] = {}
     for number, each in enumerate(data):
         exact = _torchs(job, state, each, torch.float64, lr)
-        with torchs_precision(job.dtype):
+        with products_in(job.dtype):
             eager = _torchs(job, state, each, TYPES[job.dtype], lr)
         if not errors.is_finite(exact) or not errors.is_finite(eager):
             return _row(job, "torch fails", "not finite")
@@ -261,7 +261,7 @@ def _largest(
     """
     found = dict(theirs)
     for seed in range(EAGER_RUNS - 1):
-        with torchs_precision(job.dtype):
+        with products_in(job.dtype):
             moved = _torchs(job, state, data.moved(job.dtype, seed), TYPES[job.dtype], lr)
         for name, error in errors.differences(moved, exact).items():
             found[name] = max(found[name], error)

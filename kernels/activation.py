@@ -15,7 +15,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from .activation_rules import activated, grad_by_input, grad_by_output
-from .elementwise import are_whole, block_channels, block_ptrs, launch, launch_ranges
+from .elementwise import (
+    are_whole,
+    block_channels,
+    block_ptrs,
+    launch,
+    launch_ranges,
+    load_values,
+    store_values,
+)
 from .rounding import stored, stored_reference
 
 BY_OUTPUT: Final = ("leaky_relu", "sigmoid", "tanh", "relu6")
@@ -67,22 +75,6 @@ def _relu_grad_kernel(y_ptr, dy_ptr, dx_ptr, numel, PRECISION: tl.constexpr, BLO
         tl.store(dx_ptr + offs, stored(dx, dy.dtype, PRECISION), mask=mask)
 
 
-@triton.jit
-def _load(ptrs, mask, is_whole):
-    """What lies at the pointers: of a whole block by loads of 16 bytes."""
-    values = tl.load(ptrs) if is_whole else tl.load(ptrs, mask=mask, other=0.0)
-    return values.to(tl.float32)
-
-
-@triton.jit
-def _store(ptrs, values, mask, is_whole, PRECISION: tl.constexpr):
-    values = stored(values, ptrs.dtype.element_ty, PRECISION)
-    if is_whole:
-        tl.store(ptrs, values)
-    else:
-        tl.store(ptrs, values, mask=mask)
-
-
 @triton.jit(do_not_specialize=["numel"])
 def _activate_kernel(
     x_ptr, y_ptr, numel, coefficient,
@@ -91,9 +83,9 @@ def _activate_kernel(
     start = tl.program_id(0).to(tl.int64) * BLOCK
     offs = tl.arange(0, BLOCK)
     mask, is_whole = offs < numel - start, start + BLOCK <= numel
-    x = _load(x_ptr + start + offs, mask, is_whole)
+    x = load_values(x_ptr + start + offs, mask, is_whole)
     y = activated(x, coefficient, FUNCTION)
-    _store(y_ptr + start + offs, y, mask, is_whole, PRECISION)
+    store_values(y_ptr + start + offs, y, mask, is_whole, PRECISION)
 
 
 @triton.jit(do_not_specialize=["numel"])
@@ -104,13 +96,13 @@ def _activate_grad_kernel(
     start = tl.program_id(0).to(tl.int64) * BLOCK
     offs = tl.arange(0, BLOCK)
     mask, is_whole = offs < numel - start, start + BLOCK <= numel
-    values = _load(map_ptr + start + offs, mask, is_whole)
-    dy = _load(dy_ptr + start + offs, mask, is_whole)
+    values = load_values(map_ptr + start + offs, mask, is_whole)
+    dy = load_values(dy_ptr + start + offs, mask, is_whole)
     if BY_OUTPUT:
         dx = grad_by_output(values, dy, coefficient, FUNCTION)
     else:
         dx = grad_by_input(values, dy, coefficient, FUNCTION)
-    _store(dx_ptr + start + offs, dx, mask, is_whole, PRECISION)
+    store_values(dx_ptr + start + offs, dx, mask, is_whole, PRECISION)
 
 
 @triton.jit(do_not_specialize=["pixels", "lanes", "x_lanes", "y_lanes"])

@@ -7,24 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .elementwise import launch
-from .rounding import stored, stored_reference
-
-
-@triton.jit
-def _load(ptrs, mask, is_whole):
-    """What lies at the pointers: of a whole block by loads of 16 bytes."""
-    values = tl.load(ptrs) if is_whole else tl.load(ptrs, mask=mask, other=0.0)
-    return values.to(tl.float32)
-
-
-@triton.jit
-def _store(ptrs, values, mask, is_whole, PRECISION: tl.constexpr):
-    values = stored(values, ptrs.dtype.element_ty, PRECISION)
-    if is_whole:
-        tl.store(ptrs, values)
-    else:
-        tl.store(ptrs, values, mask=mask)
+from .elementwise import launch, load_values, store_values
+from .rounding import stored_reference
 
 
 @triton.jit(do_not_specialize=["numel"])
@@ -34,8 +18,8 @@ def _affine_kernel(
     start = tl.program_id(0).to(tl.int64) * BLOCK
     offs = tl.arange(0, BLOCK)
     mask, is_whole = offs < numel - start, start + BLOCK <= numel
-    y = _load(x_ptr + start + offs, mask, is_whole) * scale + shift
-    _store(y_ptr + start + offs, y, mask, is_whole, PRECISION)
+    y = load_values(x_ptr + start + offs, mask, is_whole) * scale + shift
+    store_values(y_ptr + start + offs, y, mask, is_whole, PRECISION)
 
 
 @triton.jit(do_not_specialize=["numel"])
@@ -45,9 +29,9 @@ def _add_multiple_kernel(
     start = tl.program_id(0).to(tl.int64) * BLOCK
     offs = tl.arange(0, BLOCK)
     mask, is_whole = offs < numel - start, start + BLOCK <= numel
-    a = _load(a_ptr + start + offs, mask, is_whole)
-    y = tl.fma(_load(b_ptr + start + offs, mask, is_whole), scale, a)
-    _store(y_ptr + start + offs, y, mask, is_whole, PRECISION)
+    a = load_values(a_ptr + start + offs, mask, is_whole)
+    y = tl.fma(load_values(b_ptr + start + offs, mask, is_whole), scale, a)
+    store_values(y_ptr + start + offs, y, mask, is_whole, PRECISION)
 
 
 @triton.jit(do_not_specialize=["numel"])
@@ -57,8 +41,10 @@ def _multiply_kernel(
     start = tl.program_id(0).to(tl.int64) * BLOCK
     offs = tl.arange(0, BLOCK)
     mask, is_whole = offs < numel - start, start + BLOCK <= numel
-    y = _load(a_ptr + start + offs, mask, is_whole) * _load(b_ptr + start + offs, mask, is_whole)
-    _store(y_ptr + start + offs, y, mask, is_whole, PRECISION)
+    y = load_values(a_ptr + start + offs, mask, is_whole) * load_values(
+        b_ptr + start + offs, mask, is_whole
+    )
+    store_values(y_ptr + start + offs, y, mask, is_whole, PRECISION)
 
 
 @triton.jit(do_not_specialize=["numel"])
@@ -68,11 +54,11 @@ def _multiply_grad_kernel(
     start = tl.program_id(0).to(tl.int64) * BLOCK
     offs = tl.arange(0, BLOCK)
     mask, is_whole = offs < numel - start, start + BLOCK <= numel
-    dy = _load(dy_ptr + start + offs, mask, is_whole)
-    da = dy * _load(b_ptr + start + offs, mask, is_whole)
-    db = dy * _load(a_ptr + start + offs, mask, is_whole)
-    _store(da_ptr + start + offs, da, mask, is_whole, PRECISION)
-    _store(db_ptr + start + offs, db, mask, is_whole, PRECISION)
+    dy = load_values(dy_ptr + start + offs, mask, is_whole)
+    da = dy * load_values(b_ptr + start + offs, mask, is_whole)
+    db = dy * load_values(a_ptr + start + offs, mask, is_whole)
+    store_values(da_ptr + start + offs, da, mask, is_whole, PRECISION)
+    store_values(db_ptr + start + offs, db, mask, is_whole, PRECISION)
 
 
 def affine(

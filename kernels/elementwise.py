@@ -8,11 +8,29 @@ import triton.language as tl
 from torch import Tensor
 
 from .ranges import pitch_of
+from .rounding import stored
 
 BLOCK: Final = 4096
 NUM_WARPS: Final = 8
 RANGE_CHANNELS: Final = 64  # of a program's block of a range
 LOAD_NBYTES: Final = 16
+
+
+@triton.jit
+def load_values(ptrs, mask, is_whole) -> tl.tensor:
+    """The values at the pointers in float32; a whole block has loads of 16 bytes."""
+    values = tl.load(ptrs) if is_whole else tl.load(ptrs, mask=mask, other=0.0)
+    return values.to(tl.float32)
+
+
+@triton.jit
+def store_values(ptrs, values, mask, is_whole, PRECISION: tl.constexpr) -> None:
+    """Store the values as products of `PRECISION` will read them."""
+    values = stored(values, ptrs.dtype.element_ty, PRECISION)
+    if is_whole:
+        tl.store(ptrs, values)
+    else:
+        tl.store(ptrs, values, mask=mask)
 
 
 @triton.jit

@@ -14,7 +14,15 @@ import triton.language as tl
 from torch import Tensor
 from torch.nn import functional
 
-from .elementwise import are_whole, block_channels, block_ptrs, launch, launch_ranges
+from .elementwise import (
+    are_whole,
+    block_channels,
+    block_ptrs,
+    launch,
+    launch_ranges,
+    load_values,
+    store_values,
+)
 from .rounding import stored, stored_reference
 from .unary_rules import unary as _unary
 from .unary_rules import unary_gradient as _unary_gradient
@@ -44,22 +52,6 @@ def _hands_on_at_bounds() -> bool:
     return bool(dx)
 
 
-@triton.jit
-def _load(ptrs, mask, is_whole):
-    """The values at the pointers in float32; a whole block has loads of 16 bytes."""
-    values = tl.load(ptrs) if is_whole else tl.load(ptrs, mask=mask, other=0.0)
-    return values.to(tl.float32)
-
-
-@triton.jit
-def _store(ptrs, values, mask, is_whole, PRECISION: tl.constexpr):
-    values = stored(values, ptrs.dtype.element_ty, PRECISION)
-    if is_whole:
-        tl.store(ptrs, values)
-    else:
-        tl.store(ptrs, values, mask=mask)
-
-
 @triton.jit(do_not_specialize=["numel"])
 def _unary_kernel(
     x_ptr, y_ptr, numel, a, b,
@@ -68,8 +60,8 @@ def _unary_kernel(
     start = tl.program_id(0).to(tl.int64) * BLOCK
     offs = tl.arange(0, BLOCK)
     mask, is_whole = offs < numel - start, start + BLOCK <= numel
-    x = _load(x_ptr + start + offs, mask, is_whole)
-    _store(y_ptr + start + offs, _unary(x, a, b, FUNCTION), mask, is_whole, PRECISION)
+    x = load_values(x_ptr + start + offs, mask, is_whole)
+    store_values(y_ptr + start + offs, _unary(x, a, b, FUNCTION), mask, is_whole, PRECISION)
 
 
 @triton.jit(do_not_specialize=["numel"])
@@ -80,10 +72,10 @@ def _unary_grad_kernel(
     start = tl.program_id(0).to(tl.int64) * BLOCK
     offs = tl.arange(0, BLOCK)
     mask, is_whole = offs < numel - start, start + BLOCK <= numel
-    x = _load(x_ptr + start + offs, mask, is_whole)
-    dy = _load(dy_ptr + start + offs, mask, is_whole)
+    x = load_values(x_ptr + start + offs, mask, is_whole)
+    dy = load_values(dy_ptr + start + offs, mask, is_whole)
     dx = _unary_gradient(x, dy, a, b, FUNCTION)
-    _store(dx_ptr + start + offs, dx, mask, is_whole, PRECISION)
+    store_values(dx_ptr + start + offs, dx, mask, is_whole, PRECISION)
 
 
 @triton.jit(do_not_specialize=["pixels", "lanes", "x_lanes", "y_lanes"])

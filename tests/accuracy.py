@@ -2,16 +2,14 @@
 
 import copy
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from tvdnn.kernels.rounding import stored_reference
+from bench.generated.tf32 import Tf32Product
 
 Gradients = Mapping[str, Tensor]
 Taken = dict[str, Tensor]  # of ReLUs, which elements passed; of max pooling, which were largest
@@ -75,32 +73,10 @@ def _product_forward(module: nn.Conv2d | nn.Linear, x: Tensor) -> Tensor:
         sizes = (module.stride, module.padding, module.dilation)
         return functional.conv2d(x, weight, None, *sizes)
 
-    y: Tensor = _Product.apply(x, module.weight, product)
+    y: Tensor = Tf32Product.apply(x, module.weight, product)
     if module.bias is None:
         return y
     return y + (module.bias if isinstance(module, nn.Linear) else module.bias[:, None, None])
-
-
-class _Product(torch.autograd.Function):
-    """A product, and those that are its gradients, of operands rounded to TF32."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, product: Callable[..., Tensor]) -> Tensor:
-        operands = [_rounded(each).requires_grad_() for each in (x, weight)]
-        with torch.enable_grad():
-            y = product(*operands)
-        ctx.operands, ctx.y = operands, y
-        return y.detach()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, None]:
-        dx, dweight = torch.autograd.grad(ctx.y, ctx.operands, _rounded(dy))
-        return dx, dweight, None
-
-
-def _rounded(x: Tensor) -> Tensor:
-    return stored_reference(x.detach().contiguous(), torch.float32, "tf32")
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from torch.nn import functional
 from tests.running import random_batches
 from tests.twins import assert_gradients_are_torchs
 from tvdnn.engine import virtualize
+from tvdnn.errors import UnsupportedOpError
 from tvdnn.trace import trace
 
 SHAPE = (5, 3, 6, 6)
@@ -311,3 +312,8 @@ def test_other_uses_of_pixels(way: Callable[[Tensor], Tensor]) -> None:
     x = torch.randn(SHAPE, generator=torch.Generator().manual_seed(0))
     net = virtualize(Way(way), x)
     torch.testing.assert_close(net(x), way(x))
+
+
+def test_pooling_pixels_as_one_axis_is_refused() -> None:
+    with pytest.raises(UnsupportedOpError, match="max_pool2d of 3 dimensions"):
+        trace(Way(lambda x: functional.max_pool2d(x.flatten(2), 2)), [torch.empty(SHAPE)])

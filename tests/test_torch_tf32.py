@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bench.generated.tf32 import torchs_precision
+from bench.generated.tf32 import products_in
 from tvdnn.kernels.rounding import stored_reference
 
 
@@ -16,7 +16,7 @@ def test_products_have_rounded_operands_forward_and_backward() -> None:
     torch.manual_seed(0)
     conv, x = nn.Conv2d(3, 4, 3, padding=1), torch.randn(2, 3, 5, 5, requires_grad=True)
     dy = torch.randn(2, 4, 5, 5)
-    with torchs_precision("tf32"):
+    with products_in("tf32"):
         y = conv(x)
     y.backward(dy)
     own, weight = rounded(x).requires_grad_(), rounded(conv.weight).requires_grad_()
@@ -33,7 +33,7 @@ def test_products_have_rounded_operands_forward_and_backward() -> None:
 
 def test_linear_layers_and_keyword_calls_are_products_too() -> None:
     x, weight = torch.rand(4, 6), torch.rand(3, 6)
-    with torchs_precision("tf32"):
+    with products_in("tf32"):
         y = functional.linear(input=x, weight=weight)
     torch.testing.assert_close(y, rounded(x) @ rounded(weight).T)
 
@@ -41,6 +41,6 @@ def test_linear_layers_and_keyword_calls_are_products_too() -> None:
 def test_depthwise_convolutions_and_other_types_stay_exact() -> None:
     conv, x = nn.Conv2d(4, 4, 3, groups=4), torch.rand(1, 4, 5, 5)
     exact = conv(x), conv.double()(x.double())
-    with torchs_precision("tf32"):
+    with products_in("tf32"):
         assert torch.equal(conv.float()(x), exact[0])
         assert torch.equal(conv.double()(x.double()), exact[1])

@@ -34,7 +34,7 @@ from .runs import (
     torch_net,
     trainer_steps,
 )
-from .tf32 import torchs_precision
+from .tf32 import products_in
 
 RIGHT, WRONG, REFUSED, FAILED, TORCH = "right", "wrong", "refused", "failed", "torch fails"
 TORCH_TYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
@@ -109,7 +109,7 @@ class _Reference:
     def __init__(self, case: Case, setup: Setup, data: Data, lr: float) -> None:
         self.case, self.data, self.lr = case, data, lr
         self.exact = self.run(EXACT)
-        with torchs_precision(setup.dtype):
+        with products_in(setup.dtype):
             self.eager = self.run(setup.form)
         found = errors.mismatches(self.eager, self.exact)
         if found:

@@ -22,7 +22,7 @@ TRANSPOSED: Final = (torch.conv_transpose1d, torch.conv_transpose2d)
 
 
 @contextmanager
-def torchs_precision(dtype: str) -> Iterator[None]:
+def products_in(dtype: str) -> Iterator[None]:
     """torch's float32 products as a type of ours asks: exact, or of operands rounded to TF32."""
     switches = (torch.backends.cudnn.conv, torch.backends.cuda.matmul)
     before = [switch.fp32_precision for switch in switches]
@@ -57,7 +57,7 @@ class _Tf32Products(TorchFunctionMode):
         rest = args[3:]
         if x.dtype != torch.float32 or (func in CONVOLUTIONS and _is_depthwise(x, weight)):
             return func(x, weight, bias, *rest, **given)
-        y: Tensor = _Product.apply(x, weight, partial(_product, func, rest, given))
+        y: Tensor = Tf32Product.apply(x, weight, partial(_product, func, rest, given))
         if bias is None:
             return y
         sides = () if func is functional.linear else (1,) * (weight.dim() - 2)
@@ -75,7 +75,7 @@ def _product(
     return func(x, w, None, *rest, **given)
 
 
-class _Product(torch.autograd.Function):
+class Tf32Product(torch.autograd.Function):
     """A product, and those that are its gradients, of operands rounded to TF32."""
 
     @staticmethod

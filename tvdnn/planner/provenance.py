@@ -215,11 +215,8 @@ class _Walk:
             return self._expected.own_term(op, width)
         fitting = [each for each in contents if len(each) == width]
         if op.kind in CHANNEL_OPS:
-            return (
-                sum(fitting[1:], start=fitting[0])
-                if fitting
-                else self._expected.own_term(op, width)
-            )
+            own = self._expected.own_term(op, width)
+            return sum(fitting, start=zeros(width)) if fitting else own
         if pass_.role in TOTALS or (pass_.role == "grad_sums" and BARE_NORM in op.kind):
             return self._sum(contents, ops[-1].output, width)
         reader = next((each for each in ops if set(each.inputs) & set(_outer_inputs(ops))), ops[0])
@@ -267,9 +264,7 @@ class _Walk:
         return held if use.channels is None else held[slice(*use.channels)]
 
     def _write(self, use: Use, content: Prints) -> None:
-        if use.buffer not in self._held:
-            self._held[use.buffer] = zeros(self._graph.buffers[use.buffer].shape[-1])
-        held = self._held[use.buffer].copy()
+        held = self._content(Use(use.buffer)).copy()
         held[slice(*(use.channels or (0, len(held))))] = content
         self._held[use.buffer] = held
 
