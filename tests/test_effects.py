@@ -149,6 +149,50 @@ def hooked_map(net: Net, x: Tensor) -> Tensor:
     return h
 
 
+def dead_call(dead: Callable[[Net, Tensor], Tensor]) -> Callable[[Net, Tensor], Tensor]:
+    """A forward that calls `dead` on a map and reads nothing of what that yields."""
+
+    def way(net: Net, x: Tensor) -> Tensor:
+        h = net.conv(x)
+        dead(net, h)
+        return h
+
+    return way
+
+
+def test_a_normalization_of_lines_that_nothing_reads_is_tracked() -> None:
+    torch.manual_seed(0)
+    net = Net(dead_call(lambda net, h: net.dead(h.flatten(2))))
+    net.dead = nn.BatchNorm1d(4)
+    assert_trains_as_torch(net, torch.randn(4, 4, 6, 5) + 1)
+
+
+REFUSED_DEAD = [
+    (nn.InstanceNorm2d(4, track_running_stats=True), "dead: instance_norm with running statistics"),
+    (nn.BatchNorm3d(4), "dead: BatchNorm3d"),
+    (nn.SyncBatchNorm(4), "dead: SyncBatchNorm"),
+]
+
+
+@pytest.mark.parametrize(("layer", "message"), REFUSED_DEAD)
+def test_a_refused_layer_with_statistics_counts_though_nothing_reads_it(
+    layer: nn.Module, message: str
+) -> None:
+    net = Net(dead_call(lambda net, h: net.dead(h)))
+    net.dead = layer
+    with pytest.raises(UnsupportedOpError, match=message):
+        trace(net, (torch.randn(2, 4, 5, 5),))
+
+
+def test_a_refused_normalization_by_a_function_counts_though_nothing_reads_it() -> None:
+    def normalized(net: Net, h: Tensor) -> Tensor:
+        state, weight = (net.dead.running_mean, net.dead.running_var), torch.ones(4)
+        return functional.batch_norm(h, *state, weight, training=True)
+
+    with pytest.raises(UnsupportedOpError, match=f"batch_norm with a weight.*{HERE}"):
+        trace(Net(dead_call(normalized)), (torch.randn(2, 4, 5, 5),))
+
+
 HERE = "at tests/test_effects.py"
 REFUSED = [
     (set_buffer, f"copy_ changes ema of the module, which a step would not {HERE}"),

@@ -21,13 +21,7 @@ from tvdnn.calls import activation, tables
 from tvdnn.calls.call import Call
 
 KEPT = sorted((Path(generated.__file__).parent / "kept").glob("*.py"))
-KNOWN = {  # faults that are not mended yet, by the names of the networks that show them
-    "dead_batch_norm_of_a_line": "item 8",
-    "group_norm_of_one_value": "a reference of one sample refuses one value a group",
-    "loss_of_concatenated_alias": "the checker refuses a right schedule",
-}
-# Seeds whose networks show faults that are not mended yet, and seeds that take seconds.
-KNOWN_SEEDS = {83}
+# Seeds that take seconds.
 SLOW_SEEDS = {
     0,
     1,
@@ -88,7 +82,7 @@ SLOW_SEEDS = {
     249,
     122,
 }
-SEEDS = sorted({*range(250)} - KNOWN_SEEDS - SLOW_SEEDS)
+SEEDS = sorted({*range(250)} - SLOW_SEEDS)
 
 
 def outcome_of(text: str, dtype: str = "fp32") -> Outcome:
@@ -104,13 +98,7 @@ def test_random_networks_are_computed_as_torch_does(seed: int) -> None:
     assert not outcome.is_fault, (outcome.why, *outcome.details, program.printed())
 
 
-def kept(path: Path) -> Any:
-    reason = KNOWN.get(path.stem)
-    marks = [pytest.mark.xfail(strict=True, reason=reason)] if reason else []
-    return pytest.param(path, marks=marks, id=path.stem)
-
-
-@pytest.mark.parametrize("path", map(kept, KEPT))
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_networks_that_once_failed(path: Path, dtype: str) -> None:
     outcome = outcome_of(path.read_text(), dtype)

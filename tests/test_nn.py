@@ -391,6 +391,12 @@ def test_triton_launchers_take_the_same_calls(
     test_layer_matches_its_twin(name, torch.float32, torch.contiguous_format, device, generator)
 
 
+def test_a_group_of_one_value_in_all_is_torchs_error() -> None:
+    for layers in (nn, torch.nn):
+        with pytest.raises(ValueError, match="more than 1 value per channel"):
+            layers.GroupNorm(4, 4)(torch.randn(1, 4))
+
+
 def test_triton_launchers_of_dropout_and_loss(
     monkeypatch: pytest.MonkeyPatch, device: torch.device, generator: torch.Generator
 ) -> None:

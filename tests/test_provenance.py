@@ -108,6 +108,24 @@ def test_graphs_as_expanded_are_proven(name: str, mode: Mode, fuse: bool) -> Non
     check_provenance(graph(name, mode, fuse=fuse))
 
 
+class Viewed(nn.Module):
+    """A concatenation of a map and of a view of it that was flat between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 1, 1), nn.Conv2d(2, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.conv(x)
+        return self.head(torch.cat([h, h.flatten(1).view(h.shape)], 1))
+
+
+def test_a_map_and_a_view_of_its_channels_are_one_value() -> None:
+    network = trace(Viewed(), (torch.empty(SHAPE),))
+    assert "concat" in {op.kind for op in network.ops}
+    check_provenance(expand(network, Settings("fp32", 1500, Mode.AUTOGRAD, fuse=True)))
+
+
 @pytest.mark.parametrize("kinds", [MAPS, (Kind.GRAD,)], ids=["maps", "gradients"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_read_of_another_buffer_is_refused(name: str, kinds: tuple[Kind, ...]) -> None:

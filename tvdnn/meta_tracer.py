@@ -45,7 +45,7 @@ from .nn.dropout import drop_branch
 from .opaque_calls import Effects, opaque_call
 from .proxy_attributes import InPlaceOperators
 from .refusals import FOREIGN, caller, instead, line_of, place, shown
-from .side_effects import SideEffects, has_effects
+from .side_effects import SideEffects, has_effects, may_change_state
 from .stand_ins import StandIns, empty_like
 from .traced_modules import BRANCH_DROPPERS, LAYER_PACKAGES, module_refusal
 
@@ -346,6 +346,7 @@ class MetaTracer(fx.Tracer):
             self.side_effects.check(node, [s for s in written if s.op == "get_attr"])
         except UnsupportedCallError as reason:
             meta["refusal"] = self._refusal(f"{reason}{instead(str(reason))}")
+            meta["kept"] |= may_change_state(node, self.active[-1])
         except FOREIGN as error:
             self.fault = error
             raise

@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from .aliases import storage_of, version_of
-from .calls.call import UNNAMED, Call, UnsupportedCallError
+from .calls.call import UNNAMED, Call, UnsupportedCallError, nested
 from .calls.translation import rearranges_in_place, torch_name
 from .refusals import caller, shown
 from .stand_ins import StandIns
@@ -24,6 +24,7 @@ KEPT = frozenset(  # functions and methods that count though nothing reads their
     }
 )
 COUNTER = "num_batches_tracked"
+TRACKING = ("batch_norm", "counted_batch_norm", "instance_norm")  # may write statistics they read
 
 
 class Tracer(Protocol):
@@ -96,8 +97,11 @@ class SideEffects(TorchFunctionMode):
                 raise UnsupportedCallError(_written(torch_name(node), str(source.target)))
 
     def tracks(self, call: Call) -> bool:
-        """Whether an op changes buffers of the module's."""
-        return bool(call.attrs.get("training")) and any(each is not None for each in call.state)
+        """Whether a call, or one whose result it reads, changes buffers of the module's."""
+        return any(
+            each.attrs.get("training") and any(buffer is not None for buffer in each.state)
+            for each in nested(call)
+        )
 
     def counter_of(self, call: Call) -> str | None:
         """The counter that the module increased itself before a normalization of a batch."""
@@ -166,6 +170,14 @@ class SideEffects(TorchFunctionMode):
 def has_effects(node: fx.Node) -> bool:
     """Whether a call counts though nothing reads its result."""
     return torch_name(node) in KEPT or rearranges_in_place(node)
+
+
+def may_change_state(node: fx.Node, module: nn.Module) -> bool:
+    """Whether a refused call, made by `module`, may change buffers that it reads."""
+    if node.op == "call_module":
+        return module.training and any(True for _ in module.buffers())
+    read = [each.meta["value"] for each in node.all_input_nodes if each.op == "get_attr"]
+    return torch_name(node) in TRACKING and any(not isinstance(x, nn.Parameter) for x in read)
 
 
 def _written(function: str, name: str) -> str:

@@ -60,6 +60,22 @@ def test_follows_torch(
                 assert error <= TOLERANCE[torch.float32]
 
 
+@pytest.mark.parametrize("samples", [1, 5])
+def test_a_group_of_one_value_is_its_bias(samples: int, generator: torch.Generator) -> None:
+    """Torch computes so for batches of several samples, of which a section may hold one."""
+    x, dy = (randn((samples, 1, 12), torch.float32, generator) for _ in range(2))
+    weight, bias = (randn((12,), torch.float32, generator) for _ in range(2))
+    for forward, backward in PAIRS:
+        y, dx = poisoned_like(x), poisoned_like(x)
+        (moments, partials), (slopes, sums) = room(x, 12), room(x, 12)
+        forward(x, weight, bias, y, moments, partials, groups=12, eps=EPS)
+        backward(x, dy, weight, moments, dx, sums, slopes, groups=12)
+        assert torch.equal(y, bias.expand_as(y))
+        assert (dx.abs() <= 1e-6 * EPS**-0.5 * (dy * weight).abs()).all()
+        assert torch.equal(sums[:, 0, 0], torch.zeros_like(sums[:, 0, 0]))
+        assert torch.equal(sums[:, 0, 1], dy[:, 0])
+
+
 def test_chunks_of_many_tiles(generator: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Means far from zero and drifting over the pixels; chunks of several tiles, the last short."""
     monkeypatch.setattr(chunks, "TILE", 128)

@@ -1,6 +1,6 @@
 """An op in the making, and what translators ask of the nodes and settings of a call."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,6 +63,14 @@ Source = Node | Inner
 
 class UnsupportedCallError(Exception):
     """A torch call that is no op of tvdnn; the message names it, or which use of it."""
+
+
+def nested(call: Call) -> Iterator[Call]:
+    """The call and those whose results it reads."""
+    yield call
+    for source in call.inputs:
+        if isinstance(source, Inner):
+            yield from nested(source.call)
 
 
 def shape_of(node: Source) -> Shape:

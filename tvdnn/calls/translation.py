@@ -1,7 +1,7 @@
 """From a node of the traced graph to the op that its call stands for."""
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from .call import (
     Inner,
     UnsupportedCallError,
     axes_of,
+    nested,
     shape_of,
 )
 from .concat import split, unbind
@@ -45,7 +46,7 @@ def translated(node: fx.Node, translator: Callable[..., Call | None]) -> Call | 
         raise UnsupportedCallError(f"{name}: {error}") from error
     if call is None:
         return None
-    for each in _nested(call):
+    for each in nested(call):
         _check_sources(name, each)
     return _in_order(call)
 
@@ -58,14 +59,6 @@ def _in_order(call: Call) -> Call:
     return replace(
         call, inputs=tuple(in_order(x, channels_last_axes(len(shape_of(x)))) for x in call.inputs)
     )
-
-
-def _nested(call: Call) -> Iterator[Call]:
-    """The call and those whose results it reads."""
-    yield call
-    for source in call.inputs:
-        if isinstance(source, Inner):
-            yield from _nested(source.call)
 
 
 def _check_sources(name: str, call: Call) -> None:

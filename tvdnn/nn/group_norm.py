@@ -58,7 +58,8 @@ def group_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """torch.nn.functional.group_norm of [N, C, ...]; parameters of any float type."""
-    if torchs_own(x) or x.dim() < 2 or x.shape[1] % num_groups or not x.numel():
+    refused = x.dim() < 2 or x.shape[1] % num_groups or x.numel() == num_groups
+    if torchs_own(x) or refused or not x.numel():
         return functional.group_norm(x, num_groups, weight, bias, eps)
     return apply(_GroupNorm, checked(x), num_groups, weight, bias, eps)
 

@@ -80,8 +80,11 @@ class Fingerprints:
         if maker is not None and self.joins_channels(maker):
             parts = [self.value(each) for each in maker.inputs]
             return np.concatenate(parts)[slice(*maker.attrs.get("channels", (None,)))]
-        if maker is not None and maker.kind == "view" and self.widths[maker.inputs[0]] == width:
-            return self.value(maker.inputs[0])
+        while maker is not None and maker.kind == "view":  # its bytes are those of its input
+            (viewed,) = maker.inputs
+            if self.widths[viewed] == width:
+                return self.value(viewed)
+            maker = self.makers.get(viewed)
         return prints(f"value {name}", width)
 
     def is_loss(self, name: str) -> bool:
