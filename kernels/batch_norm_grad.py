@@ -33,7 +33,7 @@ from .batch_norm_tiles import (
     words_at,
     writing,
 )
-from .rounding import stored, stored_reference
+from .rounding import rounded_alone, stored, stored_reference
 from .signs import passes, passes_reference, words_of
 
 Other: TypeAlias = tuple[Tensor, Tensor, Tensor]  # a map, the statistics of it, and its sums
@@ -53,7 +53,7 @@ def _behind(
         dz = grad_by_output(y, dy, coefficient, FUNCTION)
     else:
         dz = grad_by_input(z, dy, coefficient, FUNCTION)
-    return dz.to(dtype).to(tl.float32)
+    return rounded_alone(dz.to(dtype).to(tl.float32))
 
 
 @triton.jit(do_not_specialize=["num_rows", "group_rows", "slice_rows", "splits"])
@@ -166,7 +166,8 @@ def _grad_input_kernel(
     dx = (dx * scale).to(dx_ptr.dtype.element_ty)
     if added_ptr is not None:
         ptrs = added_ptr + offsets(start, c, added_pitch, ALIGN, BLOCK_R)
-        total = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32) + dx.to(tl.float32)
+        total = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
+        total += rounded_alone(dx.to(tl.float32))
         dx = total.to(dx_ptr.dtype.element_ty)
     last = stored(dx, dx_ptr.dtype.element_ty, PRECISION)
     if rounded_from is not None:

@@ -33,6 +33,16 @@ def stored(x, dtype: tl.constexpr, PRECISION: tl.constexpr) -> tl.tensor:
 
 
 @triton.jit
+def rounded_alone(x) -> tl.tensor:
+    """float32 values as a map holds them, though a sum may follow in the same kernel.
+
+    The compiler joins a product and the sum behind it, and the product is then not rounded. It may
+    not drop a zero that is added, which makes -0 into 0, and joins the product with that.
+    """
+    return x + 0.0
+
+
+@triton.jit
 def add_product(acc, a, b, PRECISION: tl.constexpr) -> tl.tensor:
     """acc + a b, where exact float32 products are summed apart and then added.
 

@@ -67,6 +67,28 @@ def test_last_terms_are_added_where_they_are_made() -> None:
         assert not any(each.role == "grad_last" for each in other.passes)
 
 
+def test_ranges_of_wider_maps_have_no_signs() -> None:
+    """A lean step would read the range by narrower loads, which may add up in another order."""
+
+    class Joined(nn.Module):
+        def __init__(self, shared: bool) -> None:
+            super().__init__()
+            self.block = Bottleneck(3, nn.Conv2d(3, 128, 1))
+            self.last = nn.Linear(131 if shared else 128, CLASSES)
+            self.shared = shared
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.block(x)
+            y = torch.cat([y, x], 1) if self.shared else y
+            return self.last(y.mean((2, 3)))
+
+    for shared in (False, True):
+        example = torch.empty(BATCH, *SHAPE)
+        options = {"dtype": "bf16", "chunk_size": CHUNK_SIZE, "fuse": True}
+        graph = training_graph(Joined(shared), example, optimizer=SGD(), **options)
+        assert bool(graph.spared) is not shared
+
+
 @pytest.mark.parametrize("kernels", ["torch", pytest.param("triton", marks=pytest.mark.gpu)])
 def test_every_policy_trains_to_the_same_bits(
     kernels: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
