@@ -166,6 +166,47 @@ def test_losses_that_make_no_sense_are_named(
         Trainer(make(), torch.empty(BATCH, *SHAPE), **options)
 
 
+@pytest.mark.parametrize(
+    ("loss", "name", "value"),
+    [
+        (nn.CrossEntropyLoss, "label_smoothing", 0.1),
+        (nn.CrossEntropyLoss, "ignore_index", 2),
+        (nn.CrossEntropyLoss, "weight", WEIGHT),
+        (tvdnn.nn.CrossEntropyLoss, "reduction", "sum"),
+        (nn.MSELoss, "reduction", "sum"),
+        (nn.BCEWithLogitsLoss, "pos_weight", WEIGHT),
+    ],
+)
+def test_a_loss_that_changes_after_planning_is_refused(
+    loss: Callable[[], nn.Module], name: str, value: Any, generator: torch.Generator
+) -> None:
+    module, x = loss(), torch.randn(BATCH, *SHAPE, generator=generator)
+    labels = isinstance(module, nn.CrossEntropyLoss)
+    y = (rows if labels else features)(generator)
+    net = classifier()
+    trainer, before = Trainer(net, x, loss=module), getattr(module, name)
+    state = copy.deepcopy(net.state_dict())
+    setattr(module, name, value)
+    with pytest.raises(InputError, match=rf"{type(module).__name__}\.{name} .* new trainer"):
+        trainer.step(x, y)
+    assert all(torch.equal(each, state[key]) for key, each in net.state_dict().items())
+    setattr(module, name, before)
+    assert trainer.step(x, y).isfinite()
+
+
+def test_weights_of_a_loss_are_compared_by_their_values(generator: torch.Generator) -> None:
+    module, x = nn.CrossEntropyLoss(WEIGHT.clone()), torch.randn(BATCH, *SHAPE, generator=generator)
+    trainer, y = Trainer(classifier(), x, loss=module), rows(generator)
+    module.weight = module.weight.clone()
+    module.weight.mul_(1)
+    trainer.step(x, y)
+    module.weight[0] = 9
+    with pytest.raises(InputError, match=r"CrossEntropyLoss\.weight has other values than it had"):
+        trainer.step(x, y)
+    module.weight.copy_(WEIGHT)
+    assert trainer.step(x, y).isfinite()
+
+
 def test_targets_that_do_not_fit_are_named() -> None:
     x = torch.zeros(BATCH, *SHAPE)
     trainer = Trainer(segmenter(), x)

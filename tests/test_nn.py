@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -389,6 +390,83 @@ def test_triton_launchers_take_the_same_calls(
     ):
         monkeypatch.setattr(module, "choose", lambda x, kernel, reference: kernel)
     test_layer_matches_its_twin(name, torch.float32, torch.contiguous_format, device, generator)
+
+
+def twins_with_forwards() -> list[str]:
+    """Layers of tvdnn.nn that torch.nn has, too."""
+    return [name for name in nn.__all__ if hasattr(getattr(torch.nn, name, None), "forward")]
+
+
+@pytest.mark.parametrize("name", twins_with_forwards())
+def test_arguments_are_named_as_torchs_are(name: str) -> None:
+    ours, theirs = (getattr(layers, name).forward for layers in (nn, torch.nn))
+    assert [*inspect.signature(ours).parameters] == [*inspect.signature(theirs).parameters]
+
+
+EMPTY = {
+    "batch norm": (lambda layers: layers.BatchNorm2d(3, momentum=None), (0, 3, 4, 4)),
+    "batch norm of features": (lambda layers: layers.BatchNorm1d(3), (0, 3)),
+    "batch norm of lines in eval": (lambda layers: layers.BatchNorm1d(3).eval(), (0, 3, 5)),
+    "layer norm": (lambda layers: layers.LayerNorm(3), (0, 3)),
+    "upsample": (lambda layers: layers.Upsample(scale_factor=2), (0, 3, 4, 4)),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_a_batch_of_no_samples_is_taken_as_torch_takes_it(name: str) -> None:
+    make, shape = EMPTY[name]
+    mine, theirs = make(nn), make(torch.nn)
+    x = torch.zeros(shape, requires_grad=True)
+    y = mine(x)
+    assert y.shape == theirs(x).shape
+    y.sum().backward()
+    for param in mine.parameters():
+        assert torch.equal(param.grad, torch.zeros_like(param))
+    for key, value in theirs.state_dict().items():
+        assert torch.equal(mine.state_dict()[key], value)
+
+
+@pytest.mark.parametrize("name", ["MSELoss", "BCEWithLogitsLoss"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("shape", [(), (3,), (0, 3), (2, 3)])
+@pytest.mark.parametrize("target_grad", [False, True])
+def test_losses_of_any_shape_are_torchs(
+    name: str,
+    reduction: str,
+    shape: tuple[int, ...],
+    target_grad: bool,
+    generator: torch.Generator,
+) -> None:
+    """Of no dimension, of one, of no element, and with a gradient of the target."""
+    device = generator.device
+    x, target = (torch.rand(shape, generator=generator, device=device) for _ in range(2))
+    results = []
+    for layers in (nn, torch.nn):
+        leaves = x.clone().requires_grad_(), target.clone().requires_grad_(target_grad)
+        loss = getattr(layers, name)(reduction=reduction)(*leaves)
+        loss.backward()
+        results.append((loss.detach(), *(each.grad for each in leaves)))
+    torch.testing.assert_close(*results, rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize(("shape", "of_target"), [((3,), ()), ((), (3,)), ((3,), (2, 3))])
+def test_squares_broadcast_as_torchs_do(shape: tuple[int, ...], of_target: tuple[int, ...]) -> None:
+    x, target = torch.rand(shape), torch.rand(of_target)
+    with pytest.warns(UserWarning, match="target size"):
+        found, expected = (layers.MSELoss()(x, target) for layers in (nn, torch.nn))
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+@pytest.mark.parametrize(
+    ("name", "of_target"), [("BCEWithLogitsLoss", (3,)), ("MSELoss", (2, 4)), ("MSELoss", (3, 3))]
+)
+def test_targets_of_other_shapes_are_torchs_errors(name: str, of_target: tuple[int, ...]) -> None:
+    x, target = torch.rand(2, 3), torch.rand(of_target)
+    with pytest.raises((RuntimeError, ValueError)) as expected:
+        getattr(torch.nn, name)()(x, target)
+    with pytest.raises(expected.type, match=re.escape(str(expected.value))):
+        getattr(nn, name)()(x, target)
 
 
 def test_a_group_of_one_value_in_all_is_torchs_error() -> None:

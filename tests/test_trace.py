@@ -408,6 +408,36 @@ def test_nothing_of_the_module_changes_but_lazy_layers() -> None:
     assert not any(hasattr(value, "node") for value in vars(module).values())
 
 
+def by_keyword(layer: torch.nn.Module) -> torch.nn.Module:
+    """A network that calls a layer by the name that torch gives its argument."""
+
+    class Named(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(input=x)
+
+    return Named()
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (lambda: tvdnn.nn.Conv2d(3, 4, 3), "conv2d"),
+        (lambda: torch.nn.LazyConv2d(4, 3), "conv2d"),
+        (lambda: tvdnn.nn.BatchNorm2d(3), "batch_norm"),
+        (lambda: torch.nn.BatchNorm2d(3), "batch_norm"),
+        (lambda: tvdnn.nn.MaxPool2d(2), "max_pool2d"),
+        (lambda: tvdnn.nn.StochasticDepth(0.5, "row"), "dropout_parts"),
+    ],
+)
+def test_layers_take_their_input_by_keyword(make: Callable[[], torch.nn.Module], kind: str) -> None:
+    network = trace(by_keyword(make()), (torch.empty(2, 3, 8, 8),))
+    assert [op.kind for op in network.ops] == [kind]
+
+
 def test_a_network_of_forty_gigabytes_has_no_bytes() -> None:
     with torch.device("meta"):
         module = torch.nn.Sequential(*(torch.nn.Linear(50_000, 50_000) for _ in range(4)))

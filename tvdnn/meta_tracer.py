@@ -251,7 +251,7 @@ class MetaTracer(fx.Tracer):
         if self.evaluating:
             return forward(*args, **kwargs)
         if isinstance(m, LazyModuleMixin) and m.has_uninitialized_params():
-            self._initialize(m, args)
+            self._initialize(m, args, kwargs)
         self.active.append(m)
         try:
             return super().call_module(m, partial(_as_far_as_known, forward), args, kwargs)
@@ -475,12 +475,15 @@ class MetaTracer(fx.Tracer):
             return path
         return f"{path}.{function}" if path else function
 
-    def _initialize(self, module: LazyModuleMixin, args: tuple[Any, ...]) -> None:
+    def _initialize(
+        self, module: LazyModuleMixin, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         """Gives a lazy layer the parameters that its first call would give it."""
         assert isinstance(module, torch.nn.Module)
         values = tuple(arg.value for arg in args)
+        named = {name: arg.value for name, arg in kwargs.items()}
         with torch.no_grad():
-            self.stand_ins.adopt(module, lambda: module._infer_parameters(module, values))
+            self.stand_ins.adopt(module, lambda: module._infer_parameters(module, values, named))
 
 
 def _forward_of(module: torch.nn.Module) -> Callable[..., Any] | None:

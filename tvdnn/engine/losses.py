@@ -8,6 +8,7 @@ from typing import Any, Final, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from ..aliases import version_of
 from ..errors import InputError
 from ..graph import DTYPE_NBYTES, Network, Param
 from ..graph.network import channels_last_axes
@@ -17,6 +18,8 @@ from ..traced_modules import LAYER_PACKAGES
 
 LossLike: TypeAlias = str | nn.Module
 REDUCTIONS: Final = ("mean", "sum")
+SETTINGS: Final = ("reduction", "ignore_index", "label_smoothing")  # of loss modules
+WEIGHTS: Final = ("weight", "pos_weight")
 NAMES: Final[Mapping[str, type[nn.Module]]] = {
     "cross_entropy": nn.CrossEntropyLoss,
     "bce_with_logits": nn.BCEWithLogitsLoss,
@@ -55,6 +58,70 @@ def losses_of(
     if len({known.target_dtype for known in each}) > 1:
         raise InputError("the losses take different targets; all outputs are given one")
     return Losses(tuple(each), tensors)
+
+
+class GivenLosses:
+    """Modules that a user gave as losses, whose settings plans and their kernels hold.
+
+    `check` raises InputError where a setting, or the values of a weight, are not what they were
+    when this was made. A write to a weight by `.data` is not seen.
+    """
+
+    def __init__(self, loss: LossLike | Sequence[LossLike]) -> None:
+        given = [loss] if isinstance(loss, (str, nn.Module)) else loss
+        modules = [each for each in given if isinstance(each, nn.Module)]
+        self._settings = [
+            (module, name, getattr(module, name))
+            for module in modules
+            for name in SETTINGS
+            if hasattr(module, name)
+        ]
+        self._weights = [
+            _Weight(module, name) for module in modules for name in WEIGHTS if hasattr(module, name)
+        ]
+
+    def check(self) -> None:
+        for module, name, before in self._settings:
+            now = getattr(module, name)
+            if now != before:
+                raise _changed(module, f"{name} is {now!r}, and was {before!r}")
+        for weight in self._weights:
+            weight.check()
+
+
+class _Weight:
+    """A weight of a loss: the tensor that was seen last, and the values that it had at first."""
+
+    def __init__(self, module: nn.Module, name: str) -> None:
+        self._module, self._name = module, name
+        weight = self._now()
+        self._values = None if weight is None else weight.detach().clone()
+        self._seen = weight
+        self._version = version_of(weight)
+
+    def check(self) -> None:
+        """Compare values, which may wait for a device, only where the tensor may have changed."""
+        weight = self._now()
+        if weight is self._seen and version_of(weight) == self._version:
+            return
+        if weight is None or self._values is None or not _are_equal(weight, self._values):
+            raise _changed(self._module, f"{self._name} has other values than it had")
+        self._seen, self._version = weight, version_of(weight)
+
+    def _now(self) -> Tensor | None:
+        weight: Tensor | None = getattr(self._module, self._name)
+        return weight
+
+
+def _are_equal(weight: Tensor, values: Tensor) -> bool:
+    return weight.shape == values.shape and torch.equal(weight.detach().to(values), values)
+
+
+def _changed(module: nn.Module, what: str) -> InputError:
+    return InputError(
+        f"{type(module).__name__}.{what} when this trainer was made; set it back or make a new"
+        " trainer"
+    )
 
 
 def check_losses(network: Network, losses: Sequence[Loss]) -> None:

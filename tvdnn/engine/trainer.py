@@ -42,7 +42,7 @@ from .graphs import (
     resolve_dtype,
     training_settings,
 )
-from .losses import LossLike, losses_of, target_nbytes, target_shape
+from .losses import GivenLosses, LossLike, losses_of, target_nbytes, target_shape
 from .optimizers import Planned, Spec, Updated, control_of, count_step, plan_optimizer, updated_by
 
 RECENT_STEPS: Final = 4096  # more than a GPU's queue holds while the host goes on
@@ -54,7 +54,8 @@ class Trainer:
 
     `loss` is "cross_entropy", "bce_with_logits" or "mse", or a torch.nn.CrossEntropyLoss (of rows
     or pixels), BCEWithLogitsLoss or MSELoss with its settings; for a network of several outputs a
-    list of one each, or `loss_weights`, the factors with which their losses are added.
+    list of one each, or `loss_weights`, the factors with which their losses are added. A step
+    refuses a loss module whose settings or weights have changed since.
     `budget` bounds the device bytes of parameters, optimizer state, workspaces and maps,
     `host_budget` the pinned bytes, both as numbers or text ("4GiB"). A `budget` of "min" is the
     floor, the least with which `policy` has a schedule. `dtype` is "fp32", "tf32" or "bf16" (master
@@ -114,6 +115,7 @@ class Trainer:
         asked = asked_for(policy, lead, copies)
         limits = Limits(parse_limit(budget), parse_bytes(host_budget), asked)
         losses = losses_of(loss, loss_weights, next(net.parameters(), torch.empty(0)).device)
+        self._given_losses = GivenLosses(loss)
         self._core = Core(net, limits, options, losses.tensors)
         dtype = resolve_dtype(dtype, self.device)
         self._staging = Staging(self.device)
@@ -295,6 +297,7 @@ class Trainer:
         if self._core.closed:
             raise EngineError("this trainer is closed; make a new one")
         self._raise_faults()
+        self._given_losses.check()
         self._follow_network()
         if accumulate < 1 or x.shape[0] % accumulate:
             raise InputError(

@@ -16,71 +16,71 @@ GELUS: Final = {"none": "gelu", "tanh": "gelu_tanh"}
 class ReLU(torch.nn.ReLU):
     """torch.nn.ReLU, run by tvdnn's kernels."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return relu(x, self.inplace)
+    def forward(self, input: Tensor) -> Tensor:
+        return relu(input, self.inplace)
 
 
 class LeakyReLU(torch.nn.LeakyReLU):
     """torch.nn.LeakyReLU, run by tvdnn's kernels; by torch where the slope is negative."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return leaky_relu(x, self.negative_slope, self.inplace)
+    def forward(self, input: Tensor) -> Tensor:
+        return leaky_relu(input, self.negative_slope, self.inplace)
 
 
 class ReLU6(torch.nn.ReLU6):
     """torch.nn.ReLU6, run by tvdnn's kernels."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return relu6(x, self.inplace)
+    def forward(self, input: Tensor) -> Tensor:
+        return relu6(input, self.inplace)
 
 
 class ELU(torch.nn.ELU):
     """torch.nn.ELU, run by tvdnn's kernels."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return elu(x, self.alpha, self.inplace)
+    def forward(self, input: Tensor) -> Tensor:
+        return elu(input, self.alpha, self.inplace)
 
 
 class SiLU(torch.nn.SiLU):
     """torch.nn.SiLU, run by tvdnn's kernels."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return silu(x, self.inplace)
+    def forward(self, input: Tensor) -> Tensor:
+        return silu(input, self.inplace)
 
 
 class GELU(torch.nn.GELU):
     """torch.nn.GELU, exact and by tanh, run by tvdnn's kernels."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return gelu(x, self.approximate)
+    def forward(self, input: Tensor) -> Tensor:
+        return gelu(input, self.approximate)
 
 
 class Sigmoid(torch.nn.Sigmoid):
     """torch.nn.Sigmoid, run by tvdnn's kernels."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return sigmoid(x)
+    def forward(self, input: Tensor) -> Tensor:
+        return sigmoid(input)
 
 
 class Tanh(torch.nn.Tanh):
     """torch.nn.Tanh, run by tvdnn's kernels."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return tanh(x)
+    def forward(self, input: Tensor) -> Tensor:
+        return tanh(input)
 
 
 class Hardswish(torch.nn.Hardswish):
     """torch.nn.Hardswish, run by tvdnn's kernels."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return hardswish(x, self.inplace)
+    def forward(self, input: Tensor) -> Tensor:
+        return hardswish(input, self.inplace)
 
 
 class Hardsigmoid(torch.nn.Hardsigmoid):
     """torch.nn.Hardsigmoid, run by tvdnn's kernels."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return hardsigmoid(x, self.inplace)
+    def forward(self, input: Tensor) -> Tensor:
+        return hardsigmoid(input, self.inplace)
 
 
 def relu(x: Tensor, inplace: bool = False) -> Tensor:

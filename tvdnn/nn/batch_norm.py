@@ -20,28 +20,28 @@ Statistic = Tensor | None
 class BatchNorm1d(torch.nn.BatchNorm1d):
     """torch.nn.BatchNorm1d of [N, C] or [N, C, L], run by tvdnn's kernels."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return normalize_batch(self, x)
+    def forward(self, input: Tensor) -> Tensor:
+        return normalize_batch(self, input)
 
 
 class BatchNorm2d(torch.nn.BatchNorm2d):
     """torch.nn.BatchNorm2d of maps [N, C, H, W], run by tvdnn's kernels."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return normalize_batch(self, x)
+    def forward(self, input: Tensor) -> Tensor:
+        return normalize_batch(self, input)
 
 
-def normalize_batch(layer: _BatchNorm, x: Tensor) -> Tensor:
+def normalize_batch(layer: _BatchNorm, input: Tensor) -> Tensor:
     """What torch's batch normalization layer computes and tracks, in its mode."""
-    if not torchs_own(x):
-        layer._check_input_dim(x)
+    if not torchs_own(input):
+        layer._check_input_dim(input)
     recalls = not layer.training and layer.running_mean is not None
     tracks = layer.training and layer.track_running_stats
     running = (layer.running_mean, layer.running_var) if recalls or tracks else (None, None)
     count = layer.num_batches_tracked if tracks else None
     momentum = 0.0 if layer.momentum is None and count is None else layer.momentum
     affine = (layer.weight, layer.bias)
-    return batch_norm(x, *running, *affine, not recalls, momentum, layer.eps, count)
+    return batch_norm(input, *running, *affine, not recalls, momentum, layer.eps, count)
 
 
 def batch_norm(
@@ -61,7 +61,7 @@ def batch_norm(
     where momentum is None.
     """
     state = (running_mean, running_var, num_batches_tracked)
-    if torchs_own(x):
+    if torchs_own(x) or x.numel() == 0:
         affine = (weight, bias)
         return counted_batch_norm(x, *state[:2], *affine, training, momentum, eps, state[2])
     if training and x.numel() == x.shape[1]:

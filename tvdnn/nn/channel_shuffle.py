@@ -14,8 +14,8 @@ from .maps import apply, checked, choose, nchw, nhwc, torchs_own
 class ChannelShuffle(torch.nn.ChannelShuffle):
     """torch.nn.ChannelShuffle of maps [N, C, H, W], run by tvdnn's kernels (ShuffleNet, 2018)."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return channel_shuffle(x, self.groups)
+    def forward(self, input: Tensor) -> Tensor:
+        return channel_shuffle(input, self.groups)
 
 
 def channel_shuffle(x: Tensor, groups: int) -> Tensor:

@@ -26,11 +26,11 @@ class Conv2d(torch.nn.Conv2d):
     With a padding_mode other than "zeros" it is torch's own.
     """
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         if self.padding_mode != "zeros":
-            return super().forward(x)
+            return super().forward(input)
         return conv2d(
-            x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups
+            input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups
         )
 
 

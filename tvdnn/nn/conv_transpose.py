@@ -19,15 +19,15 @@ from .maps import apply, autocast, choose, nchw, nhwc, shape_only, torchs_own
 class ConvTranspose2d(torch.nn.ConvTranspose2d):
     """torch.nn.ConvTranspose2d of maps [N, C, H, W], run by tvdnn's kernels in the input's type."""
 
-    def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
-        if torchs_own(x):
-            return super().forward(x, output_size)
+    def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
+        if torchs_own(input):
+            return super().forward(input, output_size)
         assert not isinstance(self.padding, str)  # which torch's constructor refuses
         sizes = (self.stride, self.padding, self.kernel_size, self.dilation)
         stride, padding, kernel, dilation = ([*pair(size)] for size in sizes)
-        added = self._output_padding(x, output_size, stride, padding, kernel, 2, dilation)
+        added = self._output_padding(input, output_size, stride, padding, kernel, 2, dilation)
         geometry = (self.stride, self.padding, (added[0], added[1]), self.groups, self.dilation)
-        return conv_transpose2d(x, self.weight, self.bias, *geometry)
+        return conv_transpose2d(input, self.weight, self.bias, *geometry)
 
 
 def conv_transpose2d(

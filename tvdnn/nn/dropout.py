@@ -17,15 +17,15 @@ from .maps import apply, checked, choose, dense, dense_like, flat, nchw, nhwc, o
 class Dropout(torch.nn.Dropout):
     """torch.nn.Dropout, run by tvdnn's kernels; nothing is kept for backward but a seed."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return dropout(x, self.p, self.training, self.inplace)
+    def forward(self, input: Tensor) -> Tensor:
+        return dropout(input, self.p, self.training, self.inplace)
 
 
 class Dropout2d(torch.nn.Dropout2d):
     """torch.nn.Dropout2d of maps [N, C, H, W], run by tvdnn's kernels; in place by torch."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return dropout2d(x, self.p, self.training, self.inplace)
+    def forward(self, input: Tensor) -> Tensor:
+        return dropout2d(input, self.p, self.training, self.inplace)
 
 
 class StochasticDepth(torch.nn.Module):
@@ -41,8 +41,8 @@ class StochasticDepth(torch.nn.Module):
             raise InputError(f"p is {p} and mode {mode!r}; give 0 to 1, and row or batch")
         self.p, self.mode = p, mode
 
-    def forward(self, x: Tensor) -> Tensor:
-        return stochastic_depth(x, self.p, self.mode, self.training)
+    def forward(self, input: Tensor) -> Tensor:
+        return stochastic_depth(input, self.p, self.mode, self.training)
 
     def extra_repr(self) -> str:
         return f"p={self.p}, mode={self.mode}"
@@ -76,8 +76,12 @@ def stochastic_depth(x: Tensor, p: float, mode: str, training: bool = True) -> T
     return apply(_DropoutParts, checked(x), _seed(x), p, mode)
 
 
-def drop_branch(layer: torch.nn.Module, x: Tensor) -> Tensor:
-    """What torchvision's StochasticDepth, or timm's DropPath, makes of x in its mode."""
+def drop_branch(layer: torch.nn.Module, *given: Tensor, **named: Tensor) -> Tensor:
+    """What torchvision's StochasticDepth, or timm's DropPath, makes of its input in its mode.
+
+    The one calls its input `input`, the other `x`.
+    """
+    (x,) = (*given, *named.values())
     settings = vars(layer)
     if "drop_prob" in settings and not settings["scale_by_keep"]:
         raise InputError("DropPath without scale_by_keep is not supported; set it")

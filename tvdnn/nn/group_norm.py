@@ -16,15 +16,17 @@ from .maps import apply, checked, choose, torchs_own
 class GroupNorm(torch.nn.GroupNorm):
     """torch.nn.GroupNorm, run by tvdnn's kernels in the input's type."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
+    def forward(self, input: Tensor) -> Tensor:
+        return group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
 
 
 class InstanceNorm1d(torch.nn.InstanceNorm1d):
     """torch.nn.InstanceNorm1d of [N, C, L], run by tvdnn's kernels; see InstanceNorm2d."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) if _is_torchs(self, x, dims=3) else _by_instance(self, x)
+    def forward(self, input: Tensor) -> Tensor:
+        return (
+            super().forward(input) if _is_torchs(self, input, dims=3) else _by_instance(self, input)
+        )
 
 
 class InstanceNorm2d(torch.nn.InstanceNorm2d):
@@ -33,8 +35,10 @@ class InstanceNorm2d(torch.nn.InstanceNorm2d):
     With track_running_stats, or of a map without a batch, it is torch's own.
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) if _is_torchs(self, x, dims=4) else _by_instance(self, x)
+    def forward(self, input: Tensor) -> Tensor:
+        return (
+            super().forward(input) if _is_torchs(self, input, dims=4) else _by_instance(self, input)
+        )
 
 
 Instances = torch.nn.InstanceNorm1d | torch.nn.InstanceNorm2d

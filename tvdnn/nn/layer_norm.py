@@ -17,8 +17,8 @@ from .maps import apply, checked, choose, owned, torchs_own
 class LayerNorm(torch.nn.LayerNorm):
     """torch.nn.LayerNorm, run by tvdnn's kernels in the input's type."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+    def forward(self, input: Tensor) -> Tensor:
+        return layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
 
 def layer_norm(
@@ -29,7 +29,7 @@ def layer_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     """torch.nn.functional.layer_norm of float32 or bfloat16; parameters of any float type."""
-    if torchs_own(x):
+    if torchs_own(x) or x.numel() == 0:
         return functional.layer_norm(x, normalized_shape, weight, bias, eps)
     if x.shape[x.dim() - len(normalized_shape) :] != torch.Size(normalized_shape):
         wanted = f"normalized_shape is {tuple(normalized_shape)}"

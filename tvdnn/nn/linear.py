@@ -16,8 +16,8 @@ from .maps import apply, autocast, choose, torchs_own
 class Linear(torch.nn.Linear):
     """torch.nn.Linear, run by tvdnn's kernels in the input's type."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight, self.bias)
+    def forward(self, input: Tensor) -> Tensor:
+        return linear(input, self.weight, self.bias)
 
 
 class LazyLinear(torch.nn.LazyLinear, Linear):

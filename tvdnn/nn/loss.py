@@ -1,5 +1,6 @@
 """Losses over the kernels: cross-entropy of rows and pixels, binary cross-entropy, squares."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,11 +21,11 @@ class CrossEntropyLoss(torch.nn.CrossEntropyLoss):
     [N, C, H, W].
     """
 
-    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        if target.is_floating_point() or logits.dim() not in (2, 4):
-            return super().forward(logits, target)
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        if target.is_floating_point() or input.dim() not in (2, 4):
+            return super().forward(input, target)
         return cross_entropy(
-            logits,
+            input,
             target,
             self.weight,
             ignore_index=self.ignore_index,
@@ -36,24 +37,30 @@ class CrossEntropyLoss(torch.nn.CrossEntropyLoss):
 class BCEWithLogitsLoss(torch.nn.BCEWithLogitsLoss):
     """torch.nn.BCEWithLogitsLoss, run by tvdnn's kernels.
 
-    Per element it is torch's own, and with weights that are neither one nor one a channel.
+    It is torch's own per element, with weights that are neither one nor one a channel, where the
+    target requires a gradient, and of logits that have no dimension or no element.
     """
 
-    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
         weights = (self.weight, self.pos_weight)
-        by_channel = all(_is_by_channel(weight, logits) for weight in weights)
-        if self.reduction == "none" or not by_channel or torchs_own(logits, target):
-            return super().forward(logits, target)
-        return _element_loss(logits, target, *weights, "bce_with_logits", self.reduction)
+        known = all(_is_by_channel(weight, input) for weight in weights)
+        known &= input.shape == target.shape
+        if self.reduction == "none" or not known or _is_torchs(input, target):
+            return super().forward(input, target)
+        return _element_loss(input, target, *weights, "bce_with_logits", self.reduction)
 
 
 class MSELoss(torch.nn.MSELoss):
-    """torch.nn.MSELoss, run by tvdnn's kernels; per element by torch."""
+    """torch.nn.MSELoss, run by tvdnn's kernels.
 
-    def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        if self.reduction == "none" or torchs_own(x, target):
-            return super().forward(x, target)
-        return _element_loss(x, target, None, None, "mse", self.reduction)
+    It is torch's own per element, where the target requires a gradient or does not broadcast to the
+    input's shape, and of an input that has no dimension or no element.
+    """
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        if self.reduction == "none" or _is_torchs(input, target):
+            return super().forward(input, target)
+        return _element_loss(input, target, None, None, "mse", self.reduction)
 
 
 def cross_entropy(
@@ -93,9 +100,23 @@ def _element_loss(
 ) -> Tensor:
     """The "mean" or "sum" of what kernels/loss_elements.py has under this name."""
     functional.mse_loss(shape_only(x), shape_only(target), reduction=reduction)
-    operands = (_channels_last(checked(x)), _channels_last(target.expand_as(x).float()))
+    target = target.expand_as(x)
+    x, target = (x[:, None], target[:, None]) if x.dim() == 1 else (x, target)
+    operands = (_channels_last(checked(x)), _channels_last(target.float()))
     weights = (None if each is None else each.float().flatten() for each in (weight, pos_weight))
     return apply(_ElementLoss, *operands, *weights, function, reduction == "mean")
+
+
+def _is_torchs(x: Tensor, target: Tensor) -> bool:
+    """Whether a loss of elements is left to torch."""
+    if torchs_own(x, target) or target.requires_grad or x.dim() == 0 or x.numel() == 0:
+        return True
+    return not _broadcasts_to(target.shape, x.shape)
+
+
+def _broadcasts_to(shape: Sequence[int], whole: Sequence[int]) -> bool:
+    sizes = zip(reversed(shape), reversed(whole), strict=False)
+    return len(shape) <= len(whole) and all(size in (1, other) for size, other in sizes)
 
 
 def _is_by_channel(weight: Tensor | None, x: Tensor) -> bool:

@@ -14,8 +14,8 @@ from .maps import apply, checked, choose, nchw, nhwc, torchs_own
 class LocalResponseNorm(torch.nn.LocalResponseNorm):
     """torch.nn.LocalResponseNorm of maps [N, C, H, W], run by tvdnn's kernels."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return local_response_norm(x, self.size, self.alpha, self.beta, self.k)
+    def forward(self, input: Tensor) -> Tensor:
+        return local_response_norm(input, self.size, self.alpha, self.beta, self.k)
 
 
 def local_response_norm(

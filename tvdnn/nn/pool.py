@@ -18,20 +18,20 @@ from .maps import apply, checked, choose, nchw, nhwc, shape_only, torchs_own
 class MaxPool2d(torch.nn.MaxPool2d):
     """torch.nn.MaxPool2d of maps [N, C, H, W], run by tvdnn's kernels; torch's own with indices."""
 
-    def forward(self, x: Tensor) -> Any:
+    def forward(self, input: Tensor) -> Any:
         if self.return_indices:
-            return super().forward(x)
+            return super().forward(input)
         return max_pool2d(
-            x, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode
+            input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode
         )
 
 
 class AvgPool2d(torch.nn.AvgPool2d):
     """torch.nn.AvgPool2d of maps [N, C, H, W], run by tvdnn's kernels."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         return avg_pool2d(
-            x,
+            input,
             self.kernel_size,
             self.stride,
             self.padding,
@@ -44,8 +44,8 @@ class AvgPool2d(torch.nn.AvgPool2d):
 class AdaptiveAvgPool2d(torch.nn.AdaptiveAvgPool2d):
     """torch.nn.AdaptiveAvgPool2d of maps [N, C, H, W], run by tvdnn's kernels."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return adaptive_avg_pool2d(x, self.output_size)
+    def forward(self, input: Tensor) -> Tensor:
+        return adaptive_avg_pool2d(input, self.output_size)
 
 
 def max_pool2d(

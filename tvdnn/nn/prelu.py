@@ -16,8 +16,8 @@ from .maps import apply, checked, choose, torchs_own
 class PReLU(torch.nn.PReLU):
     """torch.nn.PReLU, run by tvdnn's kernels."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return prelu(x, self.weight)
+    def forward(self, input: Tensor) -> Tensor:
+        return prelu(input, self.weight)
 
 
 def prelu(x: Tensor, weight: Tensor) -> Tensor:

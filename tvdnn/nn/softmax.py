@@ -14,15 +14,15 @@ from .maps import apply, checked, choose, nchw, nhwc, torchs_own
 class Softmax(torch.nn.Softmax):
     """torch.nn.Softmax, run by tvdnn's kernels over channels; over others by torch."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return softmax(x, self.dim)
+    def forward(self, input: Tensor) -> Tensor:
+        return softmax(input, self.dim)
 
 
 class LogSoftmax(torch.nn.LogSoftmax):
     """torch.nn.LogSoftmax, run by tvdnn's kernels over channels; over others by torch."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return log_softmax(x, self.dim)
+    def forward(self, input: Tensor) -> Tensor:
+        return log_softmax(input, self.dim)
 
 
 def softmax(x: Tensor, dim: int | None = None) -> Tensor:

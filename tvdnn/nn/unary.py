@@ -15,78 +15,78 @@ from .maps import apply, checked, choose, dense, dense_like, flat, torchs_own
 class Mish(torch.nn.Mish):
     """torch.nn.Mish, run by tvdnn's kernels."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        if torchs_own(x):
-            return functional.mish(x, self.inplace)
-        return unary(x, "mish", inplace=self.inplace)
+    def forward(self, input: Tensor) -> Tensor:
+        if torchs_own(input):
+            return functional.mish(input, self.inplace)
+        return unary(input, "mish", inplace=self.inplace)
 
 
 class Softplus(torch.nn.Softplus):
     """torch.nn.Softplus, run by tvdnn's kernels."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        if torchs_own(x):
-            return functional.softplus(x, self.beta, self.threshold)
-        return unary(x, "softplus", self.beta, self.threshold)
+    def forward(self, input: Tensor) -> Tensor:
+        if torchs_own(input):
+            return functional.softplus(input, self.beta, self.threshold)
+        return unary(input, "softplus", self.beta, self.threshold)
 
 
 class CELU(torch.nn.CELU):
     """torch.nn.CELU, run by tvdnn's kernels."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        if torchs_own(x):
-            return functional.celu(x, self.alpha, self.inplace)
-        return unary(x, "celu", self.alpha, inplace=self.inplace)
+    def forward(self, input: Tensor) -> Tensor:
+        if torchs_own(input):
+            return functional.celu(input, self.alpha, self.inplace)
+        return unary(input, "celu", self.alpha, inplace=self.inplace)
 
 
 class SELU(torch.nn.SELU):
     """torch.nn.SELU, run by tvdnn's kernels."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        if torchs_own(x):
-            return functional.selu(x, self.inplace)
-        return unary(x, "selu", inplace=self.inplace)
+    def forward(self, input: Tensor) -> Tensor:
+        if torchs_own(input):
+            return functional.selu(input, self.inplace)
+        return unary(input, "selu", inplace=self.inplace)
 
 
 class LogSigmoid(torch.nn.LogSigmoid):
     """torch.nn.LogSigmoid, run by tvdnn's kernels."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.logsigmoid(x) if torchs_own(x) else unary(x, "log_sigmoid")
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.logsigmoid(input) if torchs_own(input) else unary(input, "log_sigmoid")
 
 
 class Softsign(torch.nn.Softsign):
     """torch.nn.Softsign, run by tvdnn's kernels."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.softsign(x) if torchs_own(x) else unary(x, "softsign")
+    def forward(self, input: Tensor) -> Tensor:
+        return functional.softsign(input) if torchs_own(input) else unary(input, "softsign")
 
 
 class Hardtanh(torch.nn.Hardtanh):
     """torch.nn.Hardtanh, run by tvdnn's kernels."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        if torchs_own(x):
-            return functional.hardtanh(x, self.min_val, self.max_val, self.inplace)
-        return unary(x, "hardtanh", self.min_val, self.max_val, inplace=self.inplace)
+    def forward(self, input: Tensor) -> Tensor:
+        if torchs_own(input):
+            return functional.hardtanh(input, self.min_val, self.max_val, self.inplace)
+        return unary(input, "hardtanh", self.min_val, self.max_val, inplace=self.inplace)
 
 
 class Threshold(torch.nn.Threshold):
     """torch.nn.Threshold, run by tvdnn's kernels."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        if torchs_own(x):
-            return functional.threshold(x, self.threshold, self.value, self.inplace)
-        return unary(x, "threshold", self.threshold, self.value, inplace=self.inplace)
+    def forward(self, input: Tensor) -> Tensor:
+        if torchs_own(input):
+            return functional.threshold(input, self.threshold, self.value, self.inplace)
+        return unary(input, "threshold", self.threshold, self.value, inplace=self.inplace)
 
 
 class GLU(torch.nn.GLU):
     """torch.nn.GLU: one half of the channels times the sigmoid of the other."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        if torchs_own(x):
-            return functional.glu(x, self.dim)
-        values, gates = x.chunk(2, self.dim)
+    def forward(self, input: Tensor) -> Tensor:
+        if torchs_own(input):
+            return functional.glu(input, self.dim)
+        values, gates = input.chunk(2, self.dim)
         return values * sigmoid(gates)
 
 

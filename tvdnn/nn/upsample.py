@@ -16,9 +16,9 @@ from .maps import apply, checked, choose, nchw, nhwc, torchs_own
 class Upsample(torch.nn.Upsample):
     """torch.nn.Upsample, run by tvdnn's kernels; by torch in modes but nearest and bilinear."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         return interpolate(
-            x,
+            input,
             self.size,
             self.scale_factor,
             self.mode,
@@ -37,7 +37,7 @@ def interpolate(
 ) -> Tensor:
     """torch.nn.functional.interpolate of maps [N, C, H, W], nearest and bilinear."""
     settings = (size, scale_factor, mode, align_corners, recompute_scale_factor)
-    if torchs_own(x) or x.dim() != 4:
+    if torchs_own(x) or x.dim() != 4 or x.numel() == 0:
         return functional.interpolate(x, *settings)
     out = functional.interpolate(torch.empty(x.shape, device="meta"), *settings).shape
     try:
