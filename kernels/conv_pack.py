@@ -29,12 +29,12 @@ def pack_kernel(
     source = (offs % size_i) * stride_i + (index_s % size_s) * stride_s
     source += (index_r % size_r) * stride_r
     source += (index_o % size_o) * stride_o + (index_o // size_o) * stride_g
-    value = tl.load(weight_ptr + source, mask=mask, other=0.0)
+    value = tl.load(weight_ptr + source, mask=mask, other=0.0).to(tl.float32)
     tl.store(packed_ptr + offs, stored(value, packed_ptr.dtype.element_ty, PRECISION), mask=mask)
 
 
 def pack_weight(weight: Tensor, packed: Tensor, *, groups: int, precision: str = "ieee") -> None:
-    """Weight [K, C/g, R, S], float32 of any strides -> packed [K, R, S, C/g] for `conv2d`."""
+    """Weight [K, C/g, R, S], floats of any strides -> packed [K, R, S, C/g] for `conv2d`."""
     out_channels, in_channels, size_r, size_s = weight.shape
     stride_k, stride_c, stride_r, stride_s = weight.stride()
     size_o = out_channels // groups

@@ -485,7 +485,7 @@ def test_everything_unsupported_is_listed_at_once() -> None:
         "  hooked: ReLU with backward hooks, which would not run (remove them)",
         "  Unsupported: cumsum",
         "  Unsupported: max_pool2d_with_indices",
-        "  Unsupported: conv2d with a weight or bias that is not a parameter",
+        "  Unsupported: conv2d with a weight or bias that is not a parameter or buffer",
         "  rnn: LSTM",
         f"supported: {SUPPORTED}",
     ]

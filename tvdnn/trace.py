@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, fx
 
+from .aliases import storage_of
 from .calls.call import OF_MAPS, Call, Inner, Shape, Source
 from .calls.tables import SUPPORTED
 from .errors import InputError, UnsupportedOpError
@@ -50,7 +51,10 @@ def trace(
         found = _refusing(nodes) - paths if opaque else frozenset()
         if not found:
             _check_supported(nodes, tracer)
-            return _network(module, nodes, name or type(module).__name__, tracer.gather)
+            network = _network(module, nodes, name or type(module).__name__, tracer.gather)
+            if graded:
+                _check_buffers(module, network.params.values())
+            return network
         paths |= found
 
 
@@ -98,6 +102,25 @@ def _check_parameters(module: torch.nn.Module) -> None:
                 f"parameter {name} is {_name(param.dtype)}, neither float32 nor bfloat16; call"
                 " .float() on the module (the dtype of the computation is chosen apart)"
             )
+
+
+def _check_buffers(module: torch.nn.Module, used: Iterable[Param]) -> None:
+    """Check that buffers which ops read want no gradient and change with no trained parameter."""
+    params, buffers = dict(module.named_parameters()), dict(module.named_buffers())
+    names = [param.name for param in used]
+    trained = {storage_of(params[each]): each for each in names if _trains(params.get(each))}
+    for name in (each for each in names if each not in params):
+        if _trains(buffers[name]):
+            raise InputError(f"buffer {name} requires a gradient; register it as a parameter")
+        if (other := trained.get(storage_of(buffers[name]))) is not None:
+            raise InputError(
+                f"buffer {name} shares the storage of the parameter {other}, which trains; register"
+                " a copy of it (.detach().clone())"
+            )
+
+
+def _trains(tensor: Tensor | None) -> bool:
+    return tensor is not None and tensor.requires_grad
 
 
 def _meta_inputs(module: torch.nn.Module, example_inputs: Sequence[Tensor]) -> dict[str, Tensor]:

@@ -26,6 +26,7 @@ from .reduce_axes import extreme, var_mean
 from .tables import FUNCTIONS, METHODS
 
 TAKES_VIEWS = (*BROADCASTS, "scale_channels", "channel_add")  # of parameters
+TAKES_BUFFERS = ("conv2d", "conv2d_depthwise")  # in the place of parameters, as BlurPool2d's filter
 SEVERAL = (split, unbind, var_mean, extreme)  # translators of calls that yield several maps
 REARRANGING = (
     *("squeeze_", "unsqueeze_", "transpose_", "t_", "swapaxes_", "swapdims_"),
@@ -68,14 +69,20 @@ def _check_sources(name: str, call: Call) -> None:
     viewed = [each for each in (*call.params, *call.state) if each and "base" in each.meta]
     if viewed and call.kind not in TAKES_VIEWS:
         raise UnsupportedCallError(f"{name} with a view of {viewed[0].target} (give it as it is)")
-    if not all(param is None or _is_parameter(param) for param in call.params):
-        raise UnsupportedCallError(f"{name} with a weight or bias that is not a parameter")
+    if not all(param is None or _is_held(param, call) for param in call.params):
+        wanted = "a parameter or buffer" if call.kind in TAKES_BUFFERS else "a parameter"
+        raise UnsupportedCallError(f"{name} with a weight or bias that is not {wanted}")
     if not all(buffer is None or _is_buffer(buffer) for buffer in call.state):
         raise UnsupportedCallError(f"{name} with statistics that are not the module's buffers")
 
 
 def _is_constant(source: Any) -> bool:
     return not isinstance(source, fx.Node) or source.op == "get_attr"
+
+
+def _is_held(source: Any, call: Call) -> bool:
+    """Whether the network holds a tensor as what the call takes for its weight or bias."""
+    return _is_parameter(source) or (call.kind in TAKES_BUFFERS and _is_buffer(source))
 
 
 def _is_parameter(source: Any) -> bool:
