@@ -17,7 +17,6 @@ tvdnn/graph/*,tvdnn/ops/*"
 import argparse
 import json
 import os
-import signal
 import sys
 import time
 import traceback
@@ -25,22 +24,19 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 import torch
 
 from bench.environment import environment, software
 
-from .case import load
-from .compare import FAILED, Outcome, Setup, compare
+from .compare import FAILED, Outcome, Setup
 from .draw import drawn_from_seed
 from .outcomes import Row, counts, row_of, rows_in, signature
 from .program import Program
 from .shrink import shrunk
+from .timed import compared
 
 BLOCK = 20  # seeds of a child
-LIMIT_S = 120  # of a network on the CPU
-GPU_LIMIT_S = 900  # where its kernels are compiled first
 KEPT_ALIKE = 3  # networks that fail in the same way are kept up to so many
 DIED = "the process died"
 
@@ -55,10 +51,6 @@ class Work:
     faults: Path
     shrink_s: float
     few: bool
-
-
-class OutOfTimeError(Exception):
-    """A network took longer than it may."""
 
 
 def main() -> None:
@@ -139,7 +131,7 @@ def _forked(work: Work, seeds: Sequence[int]) -> int:
 def _run_seed(work: Work, seed: int) -> None:
     begin = time.monotonic()
     program = drawn_from_seed(seed, work.kinds, few=work.few)
-    outcome = _compared(program, work.setup)
+    outcome = compared(program, work.setup)
     seconds = time.monotonic() - begin
     row = row_of(seed, outcome, seconds)
     if outcome.is_fault and _alike(work, row) < KEPT_ALIKE:
@@ -152,33 +144,16 @@ def _alike(work: Work, row: Row) -> int:
     return sum((each.kind, each.why) == (row.kind, row.why) for each in rows_in(work.output))
 
 
-def _compared(program: Program, setup: Setup) -> Outcome:
-    """What comes of a network within the time limit."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise OutOfTimeError(f"more than {limit} s")
-
-    limit = LIMIT_S if setup.device == "cpu" else GPU_LIMIT_S
-    signal.signal(signal.SIGALRM, stop)
-    signal.alarm(limit)
-    try:
-        return compare(load(program.printed()), setup)
-    except OutOfTimeError as error:
-        return Outcome(FAILED, str(error))
-    finally:
-        signal.alarm(0)
-
-
 def _keep(work: Work, seed: int, program: Program, outcome: Outcome) -> None:
     """Shrink a network that fails, and write its source with what is wrong."""
     wanted = (outcome.kind, signature(outcome))
 
     def fails(smaller: Program) -> bool:
-        found = _compared(smaller, work.setup)
+        found = compared(smaller, work.setup)
         return (found.kind, signature(found)) == wanted
 
     least = shrunk(program, fails, seconds=work.shrink_s) if work.shrink_s else program
-    found = _compared(least, work.setup)
+    found = compared(least, work.setup)
     about = [f"seed {seed}, {work.setup.dtype}: {found.kind}: {found.why}", *found.details[:12]]
     comment = "".join(f"# {line}\n" for text in about for line in text.splitlines())
     work.faults.mkdir(parents=True, exist_ok=True)

@@ -89,10 +89,17 @@ def compare(case: Case, setup: Setup = Setup()) -> Outcome:
         return _compared(case, setup, references)
     except REFUSALS as error:
         foreign = FOREIGN.search(str(error))
-        return Outcome(FAILED, foreign[1]) if foreign else Outcome(REFUSED, str(error))
+        if foreign or _is_told_wrongly(error, case):
+            return Outcome(FAILED, foreign[1] if foreign else str(error))
+        return Outcome(REFUSED, str(error))
     except Exception as error:  # noqa: BLE001
         trace = traceback.format_exc()
         return Outcome(FAILED, f"{type(error).__name__} at {_place(error)}", (trace,))
+
+
+def _is_told_wrongly(error: Exception, case: Case) -> bool:
+    """Whether an error blames what is given, where torch takes it and nothing changes later."""
+    return isinstance(error, InputError) and "between" not in case.settings
 
 
 def _references(case: Case, setup: Setup) -> list["_Reference"]:

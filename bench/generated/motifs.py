@@ -205,12 +205,21 @@ def read_many_times(w: Writer, x: str) -> str:
     return total
 
 
+def stopped(w: Writer, x: str) -> str:
+    """A value that autograd does not follow, or one that is detached only once it is there."""
+    text = choice(w.source, ("{0}.detach()", "{0}.data", "{0} * 0.5", "{0} * 0.5"))
+    value = w.line(text, x)
+    if text == "{0} * 0.5":
+        w.change("{0}.detach_()", value)
+    return value
+
+
 @kind(3, "map", "row")
 def without_gradient(w: Writer, x: str) -> str:
     """What autograd does not follow: a region without gradients, or a detached value."""
     form = w.source.integer(0, 2)
     if form == 0:
-        value = w.line(choice(w.source, ("{0}.detach()", "{0}.data")), x)
+        value = stopped(w, x)
         return w.line("{0} + {1}", x, value) if chance(w.source, 50) else value
     w.no_grad = True
     names = ("activation_call", "batch_norm", "with_number")
