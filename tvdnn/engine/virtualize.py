@@ -200,7 +200,7 @@ class Virtualized(nn.Module):
 
     def prepare(self, *inputs: Tensor) -> None:
         """Plan and capture for inputs of these shapes."""
-        self._runner(self._key(inputs, graded=self._trains()))
+        self._runner(self._key(inputs, graded=self._trains(inputs)))
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, *arguments: Any, **named: Any) -> Any:
@@ -216,8 +216,7 @@ class Virtualized(nn.Module):
                 "DistributedDataParallel around a virtualized network is not supported yet; "
                 "train on one GPU"
             )
-        wanted = self._trains() or any(x.requires_grad for x in inputs)
-        graded = wanted and torch.is_grad_enabled()
+        graded = self._trains(inputs) and torch.is_grad_enabled()
         key = self._key(inputs, graded=graded)
         runner = self._runner(key, begins=True)
         core = self._core_now()
@@ -273,8 +272,9 @@ class Virtualized(nn.Module):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
-    def _trains(self) -> bool:
-        return any(param.requires_grad for param in self.parameters())
+    def _trains(self, inputs: Iterable[Tensor]) -> bool:
+        """Whether a step on these inputs has gradients: of parameters or of inputs."""
+        return any(each.requires_grad for each in (*self.parameters(), *inputs))
 
     def _core_now(self) -> Core:
         if self._core is None:
