@@ -105,8 +105,8 @@ class Calls(nn.Module):
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (lambda x: 2**x, "pow with a tensor as exponent"),
-        (lambda x: x.pow(x), "pow with a tensor as exponent"),
+        (lambda x: (-2) ** x, "pow of -2 with a tensor as exponent"),
+        (lambda x: x.pow(x), "pow of a tensor with a tensor as exponent"),
         (lambda x: torch.clamp(x, x), "clamp with a tensor where it takes a number"),
         (lambda x: functional.prelu(x, torch.ones(4)), "prelu with a weight .* not a parameter"),
     ],

@@ -72,6 +72,12 @@ class MapProxy(InPlaceOperators, Casts, fx.Proxy):
     def __abs__(self) -> Any:
         return self.abs()
 
+    def addcmul(self, tensor1: Any, tensor2: Any, *, value: float = 1) -> Any:
+        return torch.addcmul(self, tensor1, tensor2, value=value)  # type: ignore[call-overload]
+
+    def lerp(self, end: Any, weight: Any) -> Any:
+        return torch.lerp(self, end, weight)  # type: ignore[call-overload]
+
     @property
     def value(self) -> Tensor:
         value = self.node.meta["value"]

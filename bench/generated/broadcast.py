@@ -60,12 +60,8 @@ def global_response_norm(w: Writer, x: str) -> str:
 def quotient_of_maps(w: Writer, x: str) -> str:
     other = w.pick([x, *w.alike(x)])
     texts = ("{0} / ({1}.abs() + 1)", "torch.div({0}, {1} ** 2 + 1)", "torch.maximum({0}, {1})")
-    texts += (
-        "torch.minimum({0}, {1})",
-        "torch.lerp({0}, {1}, 0.3)",
-        "torch.where({0} > 0, {0}, {1})",
-    )
-    return w.line(choice(w.source, texts[: 4 if chance(w.source, 80) else 6]), x, other)
+    texts += ("torch.minimum({0}, {1})", "torch.where({0} > 0, {0}, {1})")
+    return w.line(choice(w.source, texts[: 4 if chance(w.source, 80) else 5]), x, other)
 
 
 @kind(3, planned=True)

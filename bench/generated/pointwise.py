@@ -150,6 +150,18 @@ def product_of_maps(w: Writer, x: str) -> str:
     return _like(w, choice(w.source, PRODUCTS), x, w.pick(w.alike(x)))
 
 
+@kind(3, *ANY)
+def sum_with_product(w: Writer, x: str) -> str:
+    texts = (
+        "torch.addcmul({0}, {0}, {1}, value=0.5)",
+        "{0}.addcmul({1}, {1})",
+        "torch.lerp({0}, {1}, 0.3)",
+        "{0}.lerp({1}, 0.7)",
+        "torch.lerp({0}, {1}, {0}.sigmoid())",
+    )
+    return _like(w, choice(w.source, texts), x, w.pick(w.alike(x)))
+
+
 @kind(2, *ANY)
 def with_itself(w: Writer, x: str) -> str:
     return _like(w, choice(w.source, (*SUMS[:1], *SUMS[3:4], *PRODUCTS)), x, x)

@@ -29,6 +29,12 @@ def reduction(w: Writer, x: str) -> str:
 
 
 @kind(2)
+def quotient_by_norms(w: Writer, x: str) -> str:
+    texts = ("F.normalize({0}, dim=%s)", "F.normalize({0}, p=2, dim=%s, eps=0.1)")
+    return _finite_slope(w, x, choice(w.source, texts) % choice(w.source, DIMS))
+
+
+@kind(2)
 def reduction_of_channels(w: Writer, x: str) -> str:
     """What spatial attention reads: the mean and the largest of the channels."""
     mean = w.line("{0}.mean(1, keepdim=True)", x)

@@ -50,6 +50,10 @@ CALLS = (
     "({0} ** 2 + 1).reciprocal()",
     "torch.reciprocal({0}.abs() + 1)",
     "({0} ** 2 + 1) ** -0.5",
+    "2 ** {0}.tanh()",
+    "torch.pow(0.5, {0}.tanh())",
+    "torch.rsub({0}, 1)",
+    "torch.rsub({0}, {0}.square(), alpha=0.5)",
 )
 RESULTS_IN_PLACE = (
     "{0}.clamp_(-0.5, 0.5)",

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from .decomposed_arithmetic import addcmul, lerp, normalize, rsub
 from .decomposed_pools import (
     adaptive_avg_pool1d,
     adaptive_max_pool1d,
@@ -25,6 +26,10 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:  # noqa: A002 (torch's name)
 
 DECOMPOSITIONS: Mapping[Any, Callable[..., Any]] = {
     functional.glu: glu,
+    functional.normalize: normalize,
+    torch.addcmul: addcmul,
+    torch.rsub: rsub,
+    torch.lerp: lerp,
     functional.max_pool1d: max_pool1d,
     torch.max_pool1d: max_pool1d,
     functional.avg_pool1d: avg_pool1d,

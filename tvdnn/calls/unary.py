@@ -1,11 +1,12 @@
 """Calls of elementwise functions with up to two numbers, and of PReLU."""
 
 from math import inf
+from math import log as log_of
 from typing import Any
 
 from torch.fx import Node
 
-from .call import Call, Shape, UnsupportedCallError
+from .call import Call, Inner, Shape, Source, UnsupportedCallError, axes_of
 
 POWERS = {2: "square", 3: "cube", 0.5: "sqrt", -0.5: "rsqrt"}
 
@@ -89,13 +90,24 @@ def reciprocal(out: Shape, x: Node) -> Call:
 
 
 def power(out: Shape, x: Any, exponent: Any) -> Call:
-    if not isinstance(x, Node) or isinstance(exponent, Node):
-        raise UnsupportedCallError("pow with a tensor as exponent (it takes a map and a number)")
+    """A map to a number, or a number above zero to a map."""
+    if isinstance(exponent, Node):
+        return _exponential(out, x, exponent)
     if exponent == 1:
         return Call("affine", (x,), (), {"scale": 1.0, "shift": 0.0})
     if exponent == -1:
         return reciprocal(out, x)
     return _call(POWERS[exponent], x) if exponent in POWERS else _call("pow", x, exponent)
+
+
+def _exponential(out: Shape, base: Any, x: Node) -> Call:
+    if isinstance(base, Node) or base <= 0:
+        what = "a tensor" if isinstance(base, Node) else str(base)
+        raise UnsupportedCallError(
+            f"pow of {what} with a tensor as exponent (it takes a number above zero)"
+        )
+    scaled = Call("affine", (x,), (), {"scale": log_of(base), "shift": 0.0})
+    return _call("exp", Inner(scaled, out, axes_of(x)))
 
 
 def prelu(out: Shape, x: Node, weight: Node) -> Call:
@@ -106,7 +118,7 @@ def _bounds(min: Any = None, max: Any = None) -> tuple[Any, Any]:  # noqa: A002 
     return min, max
 
 
-def _call(function: str, x: Node, *numbers: Any) -> Call:
+def _call(function: str, x: Source, *numbers: Any) -> Call:
     """The op of a function; the numbers are its a and b."""
     if any(isinstance(number, Node) for number in numbers):
         raise UnsupportedCallError(f"{function} with a tensor where it takes a number")
