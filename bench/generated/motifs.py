@@ -125,6 +125,8 @@ def change_of_an_alias(w: Writer, x: str) -> str:
     changed, other = (h, x) if chance(w.source, 70) or w.shape(view) != w.shape(x) else (view, x)
     texts = ("{0} += {1}", "{0} *= 2", "{0}.add_({1})", "{0}.mul_(0.5)", "{0} -= {1}")
     text = choice(w.source, texts)
+    if "{1}" not in text and chance(w.source, 50):  # a part, or the map through a view
+        changed = view
     w.change(text, *((changed, other) if "{1}" in text else (changed,)))
     if w.kind(view) == "line":
         view = w.line(f"{{0}}.view({n}, {c}, {height}, {width})", view)

@@ -39,7 +39,8 @@ def padded_conv2d(w: Writer, x: str) -> str:
     """A convolution behind a pad, which it may take as its own, or with another padding mode."""
     c, out = w.shape(x)[1], channels(w)
     if chance(w.source, 50):
-        around = choice(w.source, ((1, 1, 1, 1), (0, 1, 0, 1), (2, 2, 2, 2), (1, 2, 1, 2)))
+        even, uneven = ((1, 1, 1, 1), (2, 2, 2, 2)), ((0, 1, 0, 1), (1, 2, 1, 2), (0, 1, 1, 1))
+        around = choice(w.source, (*even, *uneven))
         padded = w.line(f"F.pad({{0}}, {around})", x)
         stride = choice(w.source, (1, 2))
         layer = w.member("conv", f"nn.Conv2d({c}, {out}, 3, stride={stride})")

@@ -15,6 +15,8 @@ REDUCTIONS = (
     "{0}.amin(%s, keepdim=True)",
     "{0}.var(%s, keepdim=True, unbiased=False)",
     "torch.var({0}, dim=%s, correction=0, keepdim=True)",
+    "{0}.var(%s, keepdim=True)",
+    "torch.std({0}, dim=%s, keepdim=True)",
     "({0} * 2).std(%s, keepdim=True, unbiased=False)",
     "torch.norm({0}, p=2, dim=%s, keepdim=True)",
     "{0}.norm(dim=%s, keepdim=True)",
