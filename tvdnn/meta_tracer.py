@@ -39,6 +39,7 @@ from .calls.translation import (
 )
 from .casts import Casts
 from .errors import InputError
+from .exchanged import Exchanged
 from .graph.network import channels_last_axes
 from .nn.batch_norm import normalize_batch
 from .nn.dropout import drop_branch
@@ -200,7 +201,7 @@ class MetaTracer(fx.Tracer):
         """
         with self.stand_ins:
             try:
-                with self.side_effects:
+                with self.side_effects, Exchanged(self):
                     self.trace(Root(self.net, self))
             except TraceError as error:
                 self.stopped = self._refusal(str(error), self.failed)
@@ -385,6 +386,10 @@ class MetaTracer(fx.Tracer):
             raise UnsupportedCallError(
                 f"{name} in place, without gradients, of {target.meta['name']}, which has one"
             )
+
+    def refuse(self, reason: str) -> None:
+        """Note why the network cannot be had, at the line that runs."""
+        self.side_effects.refused.append(self._refusal(reason))
 
     def _refusal(self, reason: str, path: str | None = None) -> str:
         """The reason behind the running module's path and before the line that runs."""

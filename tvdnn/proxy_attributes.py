@@ -45,6 +45,8 @@ class InPlaceOperators:
         value = self.node.meta["value"] if name in FACTS else None
         if isinstance(value, Tensor):
             return getattr(value, name)
+        if not hasattr(Tensor, name):
+            raise AttributeError(f"'Tensor' object has no attribute '{name}'")
         return super().__getattr__(name)  # type: ignore[misc]
 
     def __setitem__(self, index: Any, new: Any) -> None:
@@ -78,6 +80,16 @@ class InPlaceOperators:
     def register_hook(self, hook: object) -> Any:
         """Recorded without the function, to be refused."""
         return self.tracer.create_proxy("call_method", "register_hook", (self,), {})
+
+    @property
+    def grad(self) -> None:
+        """None, as of every map that is no leaf; retain_grad is refused."""
+        return
+
+    @property
+    def grad_fn(self) -> Any:
+        """Recorded, to be refused where it is read; None where torch has none."""
+        return None if self.is_leaf else fx.proxy.Attribute(self, "grad_fn")  # type: ignore[arg-type]
 
     @property
     def is_leaf(self) -> bool:

@@ -10,6 +10,7 @@ INNER = (
     *(
         "tvdnn.aliases",
         "tvdnn.casts",
+        "tvdnn.exchanged",
         "tvdnn.proxy_attributes",
         "tvdnn.side_effects",
         "tvdnn.stand_ins",
