@@ -1,9 +1,11 @@
 """What a forward asks of Python and torch about its maps is answered as eagerly, or refused."""
 
 import builtins
+import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -148,3 +150,17 @@ def test_a_function_in_an_opaque_submodule_runs_as_it_is() -> None:
     net = nn.Sequential(nn.Conv2d(4, 4, 3), Net(by_a_function), nn.ReLU())
     ops = trace(net, (torch.randn(2, 4, 8, 8),), opaque=True).ops
     assert [op.kind for op in ops] == ["conv2d", "opaque", "relu"]
+
+
+@pytest.mark.parametrize(
+    ("draw", "name"),
+    [
+        (random.random, "random"),
+        (lambda: torch.rand(1).item(), "torch"),
+        (np.random.rand, "numpy.random"),
+    ],
+)
+def test_numbers_drawn_once_are_refused(draw: Callable[[], float], name: str) -> None:
+    net = nn.Sequential(Net(lambda net, h: h * float(draw())))
+    with pytest.raises(UnsupportedOpError, match=f"0: forward draws a number from {name}.*{HERE}"):
+        trace(net, (torch.randn(2, 4, 5, 5),))

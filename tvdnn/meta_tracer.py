@@ -38,6 +38,7 @@ from .calls.translation import (
     translator_of,
 )
 from .casts import Casts
+from .draws import Draws
 from .errors import InputError
 from .exchanged import Exchanged
 from .graph.network import channels_last_axes
@@ -192,6 +193,7 @@ class MetaTracer(fx.Tracer):
         self.proxies: list[weakref.ref[fx.Proxy]] = []
         self.evaluating = False
         self.effects: str | None = None
+        self.draws = Draws()
 
     def trace_net(self) -> fx.Graph:
         """The graph of one call, with meta twins in the place of parameters and buffers.
@@ -261,12 +263,20 @@ class MetaTracer(fx.Tracer):
             self._initialize(m, args, kwargs)
         self.active.append(m)
         try:
-            return super().call_module(m, partial(_as_far_as_known, forward), args, kwargs)
+            result = super().call_module(m, partial(_as_far_as_known, forward), args, kwargs)
+            self._check_draws()
+            return result
         except (TraceError, *FOREIGN):
             self.failed = self.failed or self.path_now()
             raise
         finally:
             self.active.pop()
+
+    def _check_draws(self) -> None:
+        """Refuse numbers that the running module has drawn."""
+        where = self.path_now() or type(self.net).__name__
+        found = self.draws.found(self.active[-1])
+        self.side_effects.refused += [f"{where}: {reason}" for reason in found]
 
     def to_bool(self, obj: fx.Proxy) -> bool:
         return bool(self.decide(obj, "a condition"))
@@ -491,10 +501,12 @@ class MetaTracer(fx.Tracer):
     ) -> None:
         """Gives a lazy layer the parameters that its first call would give it."""
         assert isinstance(module, torch.nn.Module)
+        self._check_draws()
         values = tuple(arg.value for arg in args)
         named = {name: arg.value for name, arg in kwargs.items()}
         with torch.no_grad():
             self.stand_ins.adopt(module, lambda: module._infer_parameters(module, values, named))
+        self.draws = Draws()  # the parameters are drawn once in torch, too
 
 
 def _forward_of(module: torch.nn.Module) -> Callable[..., Any] | None:
