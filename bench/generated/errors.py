@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from . import rule
+from .normalizations import written_out
 from .runs import Seen
 
 
@@ -58,7 +59,10 @@ def beyond(
 
 
 class Rounded(TorchFunctionMode):
-    """Results of torch's functions, and their gradients, are rounded at random to rule.NOISE."""
+    """Results of torch's functions, and their gradients, are rounded at random to rule.NOISE.
+
+    Of a normalization, its statistics and all that is made of them.
+    """
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -72,6 +76,10 @@ class Rounded(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         out = func(*args, **(kwargs or {}))
+        with self:
+            made_of_rounded = written_out(func, args, kwargs or {})
+        if made_of_rounded is not None:
+            return made_of_rounded
         if not isinstance(out, Tensor) or out.dtype != torch.float64 or out.numel() == 0:
             return out
         if out.is_leaf or _is_view(out, args):
@@ -81,8 +89,8 @@ class Rounded(TorchFunctionMode):
 
     def _noised(self, values: Tensor) -> Tensor:
         with torch._C.DisableTorchFunction():
-            signs = torch.randint(0, 2, values.shape, generator=self.generator) * 2 - 1
-            return values * (1 + rule.NOISE * signs.to(values.device))
+            signs = torch.randint(0, 2, values.shape, generator=self.generator) * 2.0 - 1.0
+            return values * (1.0 + rule.NOISE * signs.to(values))
 
 
 def _is_view(out: Tensor, args: Sequence[Any]) -> bool:
@@ -114,7 +122,7 @@ def scales(exact: Seen, of_terms: Mapping[str, float], dtype: str) -> dict[str, 
 
 def _scale(name: str, scale: float, term: float, largest: float, dtype: str) -> float:
     if "gradient" in name and scale < rule.UNITS_OF_LARGEST * rule.EPS[dtype] * largest:
-        return largest
+        return max(largest, term)
     return term if scale < rule.CANCELLED * term else scale
 
 
