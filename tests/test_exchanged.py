@@ -3,6 +3,7 @@
 import builtins
 import random
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -164,3 +165,17 @@ def test_numbers_drawn_once_are_refused(draw: Callable[[], float], name: str) ->
     net = nn.Sequential(Net(lambda net, h: h * float(draw())))
     with pytest.raises(UnsupportedOpError, match=f"0: forward draws a number from {name}.*{HERE}"):
         trace(net, (torch.randn(2, 4, 5, 5),))
+
+
+def test_threads_trace_one_after_the_other() -> None:
+    """What they exchange is as it was when the last of them has ended."""
+    plain = builtins.isinstance
+
+    def kinds(_: int) -> list[str]:
+        traced = trace(nn.Sequential(nn.ReLU(), nn.Tanh()), (torch.empty(2, 3),))
+        return [op.kind for op in traced.ops]
+
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(kinds, range(40)))
+    assert found == [kinds(0)] * 40
+    assert builtins.isinstance is plain

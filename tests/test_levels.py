@@ -17,6 +17,8 @@ LEVELS = {
     "tvdnn.planner": 3,
     "tvdnn.aliases": 4,
     "tvdnn.casts": 4,
+    "tvdnn.draws": 4,
+    "tvdnn.exchanged": 4,
     "tvdnn.calls": 4,
     "tvdnn.meta_tracer": 4,
     "tvdnn.refusals": 1,

@@ -7,6 +7,7 @@ because an engine computes in one type.
 
 import builtins
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -32,8 +33,14 @@ class Tracer(Protocol):
         """A proxy of a new node."""
 
 
+_ONE_TRACE = threading.RLock()
+
+
 class Exchanged:
-    """A context in which `isinstance`, autograd Functions and torch.autocast know of proxies."""
+    """A context in which `isinstance`, autograd Functions and torch.autocast know of proxies.
+
+    One thread at a time is in it, since it changes what all threads call.
+    """
 
     def __init__(self, tracer: Tracer) -> None:
         self.tracer = tracer
@@ -42,6 +49,7 @@ class Exchanged:
         self._apply: Any = None
 
     def __enter__(self) -> "Exchanged":
+        _ONE_TRACE.acquire()
         self._isinstance = builtins.isinstance
         self._enter_autocast = torch.autocast.__enter__
         self._apply = torch.autograd.Function.__dict__.get("apply")
@@ -58,6 +66,7 @@ class Exchanged:
             del torch.autograd.Function.apply
         else:
             torch.autograd.Function.apply = self._apply
+        _ONE_TRACE.release()
 
     def _isinstance_of_maps(self) -> Callable[[Any, Any], bool]:
         plain = self._isinstance
