@@ -31,14 +31,13 @@ from bench.environment import environment, software
 
 from .compare import FAILED, Outcome, Setup
 from .draw import drawn_from_seed
-from .outcomes import Row, counts, row_of, rows_in, signature
+from .outcomes import DIED, Row, counts, row_of, rows_in, signature
 from .program import Program
 from .shrink import shrunk
 from .timed import compared
 
 BLOCK = 20  # seeds of a child
 KEPT_ALIKE = 3  # networks that fail in the same way are kept up to so many
-DIED = "the process died"
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,11 +75,11 @@ class Rounded(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        out = func(*args, **(kwargs or {}))
+        out = func(*args, **(kwargs or {}))  # moves the running statistics of a normalization, too
         with self:
-            made_of_rounded = written_out(func, args, kwargs or {})
-        if made_of_rounded is not None:
-            return made_of_rounded
+            normalized = written_out(func, args, kwargs or {})
+        if normalized is not None:
+            return normalized
         if not isinstance(out, Tensor) or out.dtype != torch.float64 or out.numel() == 0:
             return out
         if out.is_leaf or _is_view(out, args):

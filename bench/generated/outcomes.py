@@ -12,6 +12,7 @@ from typing import Any
 from .compare import REFUSED, RIGHT, Outcome
 
 BINS = 16  # of ratios: so many for a factor of two
+DIED = "the process died"
 
 
 @dataclass(frozen=True, slots=True)

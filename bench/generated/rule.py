@@ -17,13 +17,13 @@ SEEDS_BEYOND: Final = 2
 # scaled by its terms instead. It counts as such where its RMS is below this share of its terms'.
 CANCELLED: Final = 2.0**-4
 # The terms are measured: float64 runs in which every result and every gradient of an operation is
-# rounded at random to this relative precision. The RMS of the difference that this makes, over the
-# precision, is the terms' RMS.
+# rounded at random to this relative precision, the statistics inside a normalization as well. The
+# RMS of the difference that this makes, over the precision, is the terms' RMS.
 NOISE: Final = 2.0**-30
 NOISE_RUNS: Final = 2
-# Terms that cancel inside one operation do not show in these runs, such as those of the gradient
-# of a normalization of two pixels. A gradient below so many units of rounding of the largest
-# gradient of its step counts as zero, too, and is scaled by that one.
+# Terms that cancel inside another operation do not show in these runs. A gradient below so many
+# units of rounding of the largest gradient of its step counts as zero, too, and is scaled by that
+# one, or by its terms where these are larger.
 UNITS_OF_LARGEST: Final = 16
 
 # The median of ours over eager's error, over all tensors of a type, is at most this.

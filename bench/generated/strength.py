@@ -27,14 +27,13 @@ from bench.environment import software
 
 from .compare import FAILED, RIGHT, WRONG, Setup
 from .draw import drawn_from_seed
-from .outcomes import signature
+from .outcomes import DIED, signature
 from .seeded import FAULTS, Fault
 from .timed import compared
 
 ROOT = Path(__file__).parent.parent.parent
 OUTPUT = ROOT / "bench/results/generated/strength.json"
 LEAST = 10  # networks of which a fault shows that it leaves most right
-DIED = "the process died"
 SKIPPED = "skipped"
 FORK = multiprocessing.get_context("fork")
 
