@@ -191,8 +191,11 @@ def codes_with(fault: Fault) -> list[tuple[FunctionType, CodeType]]:
         dict(_codes(compile(each, str(path), "exec")))
         for each in (text, text.replace(fault.old, fault.new))
     )
-    names = {name for name, code in changed.items() if right[name].co_code != code.co_code}
-    names |= {name for name, code in changed.items() if right[name].co_consts != code.co_consts}
+    # Before Python 3.12 a comprehension is a code of its own, which one of the two texts may lack.
+    # The code of the function around it differs too, by its constants.
+    shared = right.keys() & changed.keys()
+    names = {name for name in shared if right[name].co_code != changed[name].co_code}
+    names |= {name for name in shared if right[name].co_consts != changed[name].co_consts}
     functions = [each for each in _functions(module) if each.__qualname__ in names]
     if not functions:
         raise ValueError(f"{fault.name}: no function of {fault.file} differs")
