@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
-from . import broadcast, layers, motifs, pointwise, rearrange, reduce, unary, views
+from . import broadcast, layers, motifs, pointwise, rearrange, reduce, sums, unary, views
 from .kinds import KINDS, Kind
 from .program import INPUTS, Program, used_values
 from .source import Drawn, Seeded, Source, chance, choice, weighted
@@ -19,6 +19,7 @@ MODULES = (
     pointwise,
     rearrange,
     reduce,
+    sums,
     unary,
     views,
 )  # whose kinds are registered
