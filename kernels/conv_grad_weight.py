@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any, Final
 
-from torch import Tensor
+from torch import Tensor, contiguous_format
 from torch.nn.grad import conv2d_weight
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -200,7 +200,8 @@ def conv2d_grad_weight_reference(
     with rounding(precision):
         for samples, grad in zip(x.split(plan.unit), dy.split(plan.unit), strict=True):
             operands = (part.float().permute(0, 3, 1, 2) for part in (samples, grad))
-            if size[2:] == [1, 1]:  # oneDNN writes past its workspace where channels come last
-                operands = (part.contiguous() for part in operands)
+            if size[2:] == [1, 1]:  # oneDNN writes past its workspace where channels come last,
+                # as they also do by the strides that .contiguous() leaves to a single channel.
+                operands = (part.clone(memory_format=contiguous_format) for part in operands)
             found = conv2d_weight(next(operands), size, next(operands), **geometry)
             partials[0] += found.permute(0, 2, 3, 1)
