@@ -1,0 +1,27 @@
+# A gradient of two terms, one through a view of other channels, was taken for another value's.
+import torch
+import tvdnn
+from torch import nn
+from torch.nn import functional as F
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(4, 8, 1)
+        self.bn = nn.BatchNorm2d(8)
+
+    def forward(self, x):
+        h = self.conv(x)
+        s = self.bn(h) + torch.tanh(h)
+        return s * h, F.pixel_shuffle(s, 2)
+
+
+def make():
+    net = Net().train()
+    return net
+
+
+INPUTS = {"x": (3, 4, 5, 2)}
+GRADS = []
+SETTINGS = {"policy": "vdnn-all"}
