@@ -11,6 +11,7 @@ its result) and `at` (the line of the call).
 """
 
 import operator
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -47,9 +48,17 @@ from .nn.dropout import drop_branch
 from .opaque_calls import Effects, opaque_call
 from .proxy_attributes import InPlaceOperators
 from .refusals import FOREIGN, caller, instead, line_of, place, shown
-from .side_effects import SideEffects, has_effects, may_change_state
+from .side_effects import RefusedError, SideEffects, has_effects, may_change_state
 from .stand_ins import StandIns, empty_like
 from .traced_modules import BRANCH_DROPPERS, LAYER_PACKAGES, module_refusal
+
+
+FACTS = frozenset(  # functions of maps that their values on the meta device answer
+    {
+        *(torch.is_floating_point, torch.is_complex, torch.is_same_size, torch.is_inference),
+        *(torch.is_signed, torch.is_conj, torch.is_neg, torch.numel),
+    }
+)
 
 
 class UnknownShapeError(TraceError):
@@ -67,6 +76,8 @@ class MapProxy(InPlaceOperators, Casts, fx.Proxy):
     def __torch_function__(
         cls, orig_method: Any, types: Any, args: tuple[Any, ...] | None = None, kwargs: Any = None
     ) -> Any:
+        if orig_method in FACTS and not kwargs:
+            return orig_method(*(getattr(each, "known", each) for each in args or ()))
         if orig_method in DECOMPOSITIONS:
             return DECOMPOSITIONS[orig_method](*(args or ()), **(kwargs or {}))
         return super().__torch_function__(orig_method, types, args, kwargs)
@@ -81,32 +92,34 @@ class MapProxy(InPlaceOperators, Casts, fx.Proxy):
         return torch.lerp(self, end, weight)  # type: ignore[call-overload]
 
     @property
-    def value(self) -> Tensor:
+    def known(self) -> Tensor:
+        """The tensor of the meta device."""
         value = self.node.meta["value"]
         if not isinstance(value, Tensor):
+            self.node.meta["kept"] = True  # code that goes on after the error has lost this call
             raise UnknownShapeError(self)
         return value
 
     @property
     def shape(self) -> torch.Size:
-        return self.value.shape
+        return self.known.shape
 
     @property
     def ndim(self) -> int:
-        return self.value.dim()
+        return self.known.dim()
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.value.dtype
+        return self.known.dtype
 
     def dim(self) -> int:
-        return self.value.dim()
+        return self.known.dim()
 
     def size(self, dim: int | None = None) -> Any:
-        return self.value.shape if dim is None else self.value.shape[dim]
+        return self.known.shape if dim is None else self.known.shape[dim]
 
     def numel(self) -> int:
-        return self.value.numel()
+        return self.known.numel()
 
     def __getitem__(self, index: Any) -> Any:
         parts = self.node.meta["value"]
@@ -116,7 +129,7 @@ class MapProxy(InPlaceOperators, Casts, fx.Proxy):
 
     def __len__(self) -> int:
         parts = self.node.meta["value"]
-        return len(parts if isinstance(parts, tuple) else self.value)
+        return len(parts if isinstance(parts, tuple) else self.known)
 
     def __int__(self) -> int:
         assert isinstance(self.tracer, MetaTracer)
@@ -177,6 +190,7 @@ class MetaTracer(fx.Tracer):
         super().__init__()
         self.graded = graded
         self.net = net
+        self.device = _device_of(net)
         self.inputs = inputs
         self.opaque = opaque
         self.stopped: str | None = None
@@ -194,6 +208,7 @@ class MetaTracer(fx.Tracer):
         self.evaluating = False
         self.effects: str | None = None
         self.draws = Draws()
+        self.thread = threading.get_ident()  # others may call modules meanwhile
 
     def trace_net(self) -> fx.Graph:
         """The graph of one call, with meta twins in the place of parameters and buffers.
@@ -205,6 +220,8 @@ class MetaTracer(fx.Tracer):
             try:
                 with self.side_effects, Exchanged(self):
                     self.trace(Root(self.net, self))
+            except RefusedError as error:
+                self.stopped = str(error)
             except TraceError as error:
                 self.stopped = self._refusal(str(error), self.failed)
             except FOREIGN as error:
@@ -241,6 +258,16 @@ class MetaTracer(fx.Tracer):
     def placeholders(self) -> Iterator[fx.Proxy]:
         return (self.create_proxy("placeholder", name, (), {}) for name in self.inputs)
 
+    def create_proxy(
+        self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **options: Any
+    ) -> fx.Proxy:
+        """A proxy of a new node; the one given where torch gives back the tensor that it reads."""
+        proxy = super().create_proxy(kind, target, args, kwargs, *rest, **options)
+        value = proxy.node.meta["value"]
+        given = [each for each in (*args, *kwargs.values()) if isinstance(each, MapProxy)]
+        same = (each for each in given if each.node.meta["value"] is value)
+        return next(same, proxy) if isinstance(value, Tensor) else proxy
+
     def proxy(self, node: fx.Node) -> fx.Proxy:
         proxy = MapProxy(node, self)
         self.proxies.append(weakref.ref(proxy))
@@ -257,7 +284,7 @@ class MetaTracer(fx.Tracer):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        if self.evaluating:
+        if self.evaluating or threading.get_ident() != self.thread:
             return forward(*args, **kwargs)
         if isinstance(m, LazyModuleMixin) and m.has_uninitialized_params():
             self._initialize(m, args, kwargs)
@@ -397,9 +424,11 @@ class MetaTracer(fx.Tracer):
                 f"{name} in place, without gradients, of {target.meta['name']}, which has one"
             )
 
-    def refuse(self, reason: str) -> None:
-        """Note why the network cannot be had, at the line that runs."""
-        self.side_effects.refused.append(self._refusal(reason))
+    def refuse(self, reason: str) -> str:
+        """Note why the network cannot be had, at the line that runs; what is noted."""
+        text = self._refusal(reason)
+        self.side_effects.refused.append(text)
+        return text
 
     def _refusal(self, reason: str, path: str | None = None) -> str:
         """The reason behind the running module's path and before the line that runs."""
@@ -502,11 +531,17 @@ class MetaTracer(fx.Tracer):
         """Gives a lazy layer the parameters that its first call would give it."""
         assert isinstance(module, torch.nn.Module)
         self._check_draws()
-        values = tuple(arg.value for arg in args)
-        named = {name: arg.value for name, arg in kwargs.items()}
+        values = tuple(arg.known for arg in args)
+        named = {name: arg.known for name, arg in kwargs.items()}
         with torch.no_grad():
             self.stand_ins.adopt(module, lambda: module._infer_parameters(module, values, named))
         self.draws = Draws()  # the parameters are drawn once in torch, too
+
+
+def _device_of(net: torch.nn.Module) -> torch.device:
+    """Where a network lies; where it has no tensors, torch's default."""
+    tensors = (*net.parameters(), *net.buffers())
+    return tensors[0].device if tensors else torch.get_default_device()
 
 
 def _forward_of(module: torch.nn.Module) -> Callable[..., Any] | None:

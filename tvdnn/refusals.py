@@ -11,9 +11,11 @@ INNER = (
         "tvdnn.aliases",
         "tvdnn.casts",
         "tvdnn.exchanged",
+        "tvdnn.exchanged_builtins",
         "tvdnn.proxy_attributes",
         "tvdnn.side_effects",
         "tvdnn.stand_ins",
+        "tvdnn.twin_answers",
     ),
 )
 FOREIGN = (  # errors that a module's code may raise where a proxy is no tensor, or for its own sake
