@@ -37,13 +37,13 @@ class Tracer(Protocol):
         """A proxy of a new node."""
 
 
-_ONE_TRACE = threading.RLock()
+ONE_TRACE = threading.RLock()  # what a trace exchanges is of all threads
 
 
 class Exchanged:
     """A context in which builtins, autograd Functions and regions of torch's know of proxies.
 
-    One thread at a time is in it, since it changes what all threads call.
+    One thread at a time may be in it, which holds ONE_TRACE.
     """
 
     def __init__(self, tracer: Tracer) -> None:
@@ -55,7 +55,6 @@ class Exchanged:
         self._apply: Any = None
 
     def __enter__(self) -> "Exchanged":
-        _ONE_TRACE.acquire()
         self._isinstance = builtins.isinstance
         self._enter_autocast = torch.autocast.__enter__
         self._apply = torch.autograd.Function.__dict__.get("apply")
@@ -75,7 +74,6 @@ class Exchanged:
             del torch.autograd.Function.apply
         else:
             torch.autograd.Function.apply = self._apply
-        _ONE_TRACE.release()
 
     def _autocast_refused(self) -> Callable[[Any], Any]:
         def enter(region: Any) -> Any:

@@ -35,7 +35,8 @@ class ExchangedBuiltins:
         files = {id(each.__globals__): each.__globals__ for each in functions_of(self._net)}
         self._files = [names for names in files.values() if "type" not in names]
         self._isinstance, self._callable = builtins.isinstance, builtins.callable
-        builtins.isinstance, builtins.callable = self._isinstance_of_maps, self._callable_map
+        builtins.isinstance = self._isinstance_of_maps
+        builtins.callable = self._callable_map  # type: ignore[assignment]
         for names in self._files:
             names["type"] = _TypeOfMaps(self._tensor)
         return self
@@ -43,7 +44,8 @@ class ExchangedBuiltins:
     def __exit__(self, *error: object) -> None:
         for names in self._files:
             names.pop("type", None)
-        builtins.isinstance, builtins.callable = self._isinstance, self._callable
+        builtins.isinstance = self._isinstance
+        builtins.callable = self._callable  # type: ignore[assignment]
 
     def _isinstance_of_maps(self, each: Any, kinds: Any) -> bool:
         tensor = self._tensor(each, sys._getframe(1))

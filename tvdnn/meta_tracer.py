@@ -25,7 +25,7 @@ from torch.fx.proxy import TraceError
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from .aliases import Aliases, parent_of, version_of
+from .aliases import Aliases, is_stale, parent_of, version_of
 from .calls.batch_norm import counted_batch_norm
 from .calls.call import UNNAMED, Call, UnsupportedCallError, result_axes
 from .calls.decompositions import DECOMPOSITIONS
@@ -48,10 +48,10 @@ from .nn.dropout import drop_branch
 from .opaque_calls import Effects, opaque_call
 from .proxy_attributes import InPlaceOperators
 from .refusals import FOREIGN, caller, instead, line_of, place, shown
+from .returned import taken_apart
 from .side_effects import RefusedError, SideEffects, has_effects, may_change_state
 from .stand_ins import StandIns, empty_like
 from .traced_modules import BRANCH_DROPPERS, LAYER_PACKAGES, module_refusal
-
 
 FACTS = frozenset(  # functions of maps that their values on the meta device answer
     {
@@ -151,23 +151,8 @@ class Root(torch.nn.Module):
         self.tracer = tracer
 
     def traced(self) -> Any:
-        self.tracer.gather, outputs = _taken_apart(self.net(*self.tracer.placeholders()))
+        self.tracer.gather, outputs = taken_apart(self.net(*self.tracer.placeholders()))
         return outputs
-
-
-def _taken_apart(outputs: Any) -> tuple[Callable[[Sequence[Any]], Any], Any]:
-    """What makes of its parts what a module returns, and these parts."""
-    if isinstance(outputs, Mapping):
-        return partial(_named, tuple(outputs)), tuple(outputs.values())
-    if isinstance(outputs, tuple) and hasattr(outputs, "_make"):
-        return type(outputs)._make, tuple(outputs)
-    if isinstance(outputs, (tuple, list)):
-        return (list if isinstance(outputs, list) else tuple), outputs
-    return operator.itemgetter(0), outputs
-
-
-def _named(names: tuple[str, ...], parts: Sequence[Any]) -> dict[str, Any]:
-    return dict(zip(names, parts, strict=True))
 
 
 class MetaTracer(fx.Tracer):
@@ -261,12 +246,13 @@ class MetaTracer(fx.Tracer):
     def create_proxy(
         self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **options: Any
     ) -> fx.Proxy:
-        """A proxy of a new node; the one given where torch gives back the tensor that it reads."""
+        """A proxy of a new node; the one given where torch gives back the tensor that it writes."""
         proxy = super().create_proxy(kind, target, args, kwargs, *rest, **options)
         value = proxy.node.meta["value"]
         given = [each for each in (*args, *kwargs.values()) if isinstance(each, MapProxy)]
         same = (each for each in given if each.node.meta["value"] is value)
-        return next(same, proxy) if isinstance(value, Tensor) else proxy
+        written = next(same, proxy)
+        return written if is_stale(written.node) or cuts_gradient(proxy.node) else proxy
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         proxy = MapProxy(node, self)
@@ -286,6 +272,8 @@ class MetaTracer(fx.Tracer):
     ) -> Any:
         if self.evaluating or threading.get_ident() != self.thread:
             return forward(*args, **kwargs)
+        if m not in self.stand_ins.modules:
+            return self._call_apart(m, forward, args, kwargs)
         if isinstance(m, LazyModuleMixin) and m.has_uninitialized_params():
             self._initialize(m, args, kwargs)
         self.active.append(m)
@@ -298,6 +286,21 @@ class MetaTracer(fx.Tracer):
             raise
         finally:
             self.active.pop()
+
+    def _call_apart(
+        self, m: torch.nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        """The call of a module that the network has not registered, as part of its caller."""
+        if any(True for _ in (*m.parameters(), *m.buffers())):
+            reason = (
+                f"{type(m).__name__}, whose tensors are not the network's, as of a layer made in"
+                " forward or in a plain list (register it, as in a ModuleList)"
+            )
+            raise RefusedError(self.refuse(reason))
+        refusal = module_refusal(m)
+        if refusal is not None:
+            raise RefusedError(self.refuse(refusal))
+        return forward(*args, **kwargs)
 
     def _check_draws(self) -> None:
         """Refuse numbers that the running module has drawn."""
@@ -333,6 +336,8 @@ class MetaTracer(fx.Tracer):
 
     def create_arg(self, a: Any) -> Any:
         """Parameters become reads by name; so do other tensors, which no op accepts."""
+        if type(a).__module__ == "numpy" and getattr(a, "ndim", None) == 0:
+            a = a.item()
         if not isinstance(a, Tensor):
             return super().create_arg(a)
         if (viewed := self.stand_ins.viewed(a)) is not None:
@@ -533,8 +538,14 @@ class MetaTracer(fx.Tracer):
         self._check_draws()
         values = tuple(arg.known for arg in args)
         named = {name: arg.known for name, arg in kwargs.items()}
-        with torch.no_grad():
-            self.stand_ins.adopt(module, lambda: module._infer_parameters(module, values, named))
+        self.evaluating = True  # this is no part of the network's course
+        try:
+            with torch.no_grad():
+                self.stand_ins.adopt(
+                    module, lambda: module._infer_parameters(module, values, named)
+                )
+        finally:
+            self.evaluating = False
         self.draws = Draws()  # the parameters are drawn once in torch, too
 
 

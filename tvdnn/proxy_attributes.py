@@ -19,6 +19,7 @@ FACTS = frozenset(  # attributes and methods that a meta tensor answers as the t
     }
 )
 
+
 def _in_place(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     def operate(self: fx.Proxy, other: Any) -> Any:
         return self.tracer.create_proxy("call_function", operation, (self, other), {})
@@ -70,7 +71,7 @@ class InPlaceOperators:
         return repr(self.node.meta["value"])
 
     def __format__(self, spec: str) -> str:
-        if spec and self.ndim == 0:  # type: ignore[attr-defined]
+        if spec and self.ndim == 0:
             return format(self.tracer.decide(self, "a text"), spec)
         return format(self.node.meta["value"], spec)
 
@@ -83,7 +84,7 @@ class InPlaceOperators:
     def __deepcopy__(self, memo: object) -> Any:
         if not self.is_leaf:
             raise RuntimeError("only tensors made by the user can be copied deeply")
-        return self.detach().clone()  # type: ignore[attr-defined]
+        return self.detach().clone()
 
     def __getattr__(self, name: str) -> Any:
         value = self.node.meta["value"] if name in FACTS else None
@@ -173,7 +174,7 @@ class InPlaceOperators:
         return bool(self.tracer.device.type == "meta")
 
     def is_same_size(self, other: Any) -> bool:
-        return bool(self.shape == other.shape)  # type: ignore[attr-defined]
+        return bool(self.shape == other.shape)
 
     def get_device(self) -> int:
         index = self.tracer.device.index
@@ -186,7 +187,8 @@ class _Unknown(fx.proxy.Attribute):
     @property
     def node(self) -> fx.Node:
         if self._node is None:
-            self.tracer.refuse(self.attr)
+            tracer: Any = self.tracer
+            tracer.refuse(self.attr)
         node: fx.Node = super().node
         return node
 
