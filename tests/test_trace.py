@@ -387,10 +387,12 @@ class Counting(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("calls", torch.zeros(()))
+        self.given = id(self.calls)
         self.conv = tvdnn.nn.LazyConv2d(4, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        assert self.calls.is_meta
+        assert self.calls.device == torch.device("cpu")
+        assert id(self.calls) != self.given  # but a tensor of the meta device
         return self.conv(x)
 
 
@@ -553,9 +555,9 @@ class Returns(torch.nn.Module):
 @pytest.mark.parametrize(
     ("way", "message"),
     [
-        (lambda x: {"logits": {"main": x}}, "returns dict where it may"),
-        (lambda x: (x, None), "returns NoneType where"),
-        (lambda x: (x, (x, x)), "returns tuple where"),
+        (lambda x: {"logits": {"main": {x}}}, "returns set where it may"),
+        (lambda x: (x, object()), "returns object where"),
+        (lambda x: ([None], {}), "returns no tensor where"),
         (lambda x: (), "returns no tensor where"),
         (lambda x: torch.ones(2), "does not come from its inputs"),
         (lambda x: x if x.sum() > 0 else -x, "Returns: .*control flow"),

@@ -1,89 +1,93 @@
-"""What Python and torch answer otherwise while a forward runs over proxies.
+"""What torch answers otherwise while a forward runs over proxies.
 
-`isinstance` says of a map what it would say of the tensor. An autograd Function, whose backward no
-proxy sees, is refused; torch's own checkpoint is followed. A region of torch.autocast is refused,
-because an engine computes in one type.
+An autograd Function, whose backward no proxy sees, is refused; torch's own checkpoint is followed.
+A region of torch.autocast is refused, because an engine computes in one type, and one of
+hooks that change what backward reads.
 """
 
 import builtins
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
-from torch import fx
+from torch import fx, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import CheckpointFunction
+
+from .exchanged_builtins import ExchangedBuiltins
 
 AUTOCAST = (
     "a region of torch.autocast, where an engine computes in one type (leave it out, and choose"
     " the type by the engine's dtype)"
 )
+SAVED = "a region of saved_tensors_hooks, which an engine would not call (leave it out)"
 
 
 class Tracer(Protocol):
     """What Exchanged asks of the tracer."""
 
     evaluating: bool
+    net: nn.Module
 
-    def refuse(self, reason: str) -> None:
-        """Note a refusal at the line that runs."""
+    def refuse(self, reason: str) -> str:
+        """Note a refusal at the line that runs; what it says."""
 
     def create_proxy(self, kind: str, target: Any, args: Any, kwargs: Any) -> fx.Proxy:
         """A proxy of a new node."""
 
 
-_ONE_TRACE = threading.RLock()
+ONE_TRACE = threading.RLock()  # what a trace exchanges is of all threads
 
 
 class Exchanged:
-    """A context in which `isinstance`, autograd Functions and torch.autocast know of proxies.
+    """A context in which builtins, autograd Functions and regions of torch's know of proxies.
 
-    One thread at a time is in it, since it changes what all threads call.
+    One thread at a time may be in it, which holds ONE_TRACE.
     """
 
     def __init__(self, tracer: Tracer) -> None:
         self.tracer = tracer
+        self._builtins = ExchangedBuiltins(tracer.net)
         self._isinstance: Callable[[Any, Any], bool] = builtins.isinstance
         self._enter_autocast: Callable[[Any], Any] = torch.autocast.__enter__
+        self._enter_hooks: Callable[[Any], Any] = saved_tensors_hooks.__enter__
         self._apply: Any = None
 
     def __enter__(self) -> "Exchanged":
-        _ONE_TRACE.acquire()
         self._isinstance = builtins.isinstance
         self._enter_autocast = torch.autocast.__enter__
         self._apply = torch.autograd.Function.__dict__.get("apply")
-        builtins.isinstance = self._isinstance_of_maps()
+        self._enter_hooks = saved_tensors_hooks.__enter__
         torch.autocast.__enter__ = self._autocast_refused()  # type: ignore[method-assign]
         apply: Any = classmethod(self._function_applied())
         torch.autograd.Function.apply = apply
+        saved_tensors_hooks.__enter__ = self._hooks_refused()  # type: ignore[method-assign]
+        self._builtins.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
-        builtins.isinstance = self._isinstance
+        self._builtins.__exit__()
         torch.autocast.__enter__ = self._enter_autocast  # type: ignore[method-assign]
+        saved_tensors_hooks.__enter__ = self._enter_hooks  # type: ignore[method-assign]
         if self._apply is None:
             del torch.autograd.Function.apply
         else:
             torch.autograd.Function.apply = self._apply
-        _ONE_TRACE.release()
-
-    def _isinstance_of_maps(self) -> Callable[[Any, Any], bool]:
-        plain = self._isinstance
-
-        def isinstance_of_maps(each: Any, kinds: Any) -> bool:
-            if not plain(each, fx.Proxy) or _asks_of_proxies(sys._getframe(1).f_globals):
-                return plain(each, kinds)
-            value = each.node.meta["value"]
-            return plain(each, kinds) or (value is not None and plain(value, kinds))
-
-        return isinstance_of_maps
 
     def _autocast_refused(self) -> Callable[[Any], Any]:
         def enter(region: Any) -> Any:
             if not self.tracer.evaluating:
                 self.tracer.refuse(AUTOCAST)
             return self._enter_autocast(region)
+
+        return enter
+
+    def _hooks_refused(self) -> Callable[[Any], Any]:
+        def enter(region: Any) -> Any:
+            if not self.tracer.evaluating and _is_users(region):
+                self.tracer.refuse(SAVED)
+            return self._enter_hooks(region)
 
         return enter
 
@@ -128,6 +132,6 @@ def _checkpointed(function: Callable[..., Any], preserve: bool, *args: Any) -> A
         return function(*args)
 
 
-def _asks_of_proxies(names: dict[str, Any]) -> bool:
-    """Whether code of these globals is torch's, but for torch.is_tensor, or the tracer's own."""
-    return str(names.get("__name__", "")).startswith(("torch.", "tvdnn."))
+def _is_users(region: saved_tensors_hooks) -> bool:
+    """Whether hooks are none of torch's own, which give back what they were given."""
+    return type(region) is saved_tensors_hooks or not type(region).__module__.startswith("torch.")

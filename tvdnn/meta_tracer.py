@@ -11,6 +11,7 @@ its result) and `at` (the line of the call).
 """
 
 import operator
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +25,7 @@ from torch.fx.proxy import TraceError
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.lazy import LazyModuleMixin
 
-from .aliases import Aliases, parent_of, version_of
+from .aliases import Aliases, is_stale, parent_of, version_of
 from .calls.batch_norm import counted_batch_norm
 from .calls.call import UNNAMED, Call, UnsupportedCallError, result_axes
 from .calls.decompositions import DECOMPOSITIONS
@@ -47,9 +48,17 @@ from .nn.dropout import drop_branch
 from .opaque_calls import Effects, opaque_call
 from .proxy_attributes import InPlaceOperators
 from .refusals import FOREIGN, caller, instead, line_of, place, shown
-from .side_effects import SideEffects, has_effects, may_change_state
+from .returned import taken_apart
+from .side_effects import RefusedError, SideEffects, has_effects, may_change_state
 from .stand_ins import StandIns, empty_like
 from .traced_modules import BRANCH_DROPPERS, LAYER_PACKAGES, module_refusal
+
+FACTS = frozenset(  # functions of maps that their values on the meta device answer
+    {
+        *(torch.is_floating_point, torch.is_complex, torch.is_same_size, torch.is_inference),
+        *(torch.is_signed, torch.is_conj, torch.is_neg, torch.numel),
+    }
+)
 
 
 class UnknownShapeError(TraceError):
@@ -67,6 +76,8 @@ class MapProxy(InPlaceOperators, Casts, fx.Proxy):
     def __torch_function__(
         cls, orig_method: Any, types: Any, args: tuple[Any, ...] | None = None, kwargs: Any = None
     ) -> Any:
+        if orig_method in FACTS and not kwargs:
+            return orig_method(*(getattr(each, "known", each) for each in args or ()))
         if orig_method in DECOMPOSITIONS:
             return DECOMPOSITIONS[orig_method](*(args or ()), **(kwargs or {}))
         return super().__torch_function__(orig_method, types, args, kwargs)
@@ -81,32 +92,34 @@ class MapProxy(InPlaceOperators, Casts, fx.Proxy):
         return torch.lerp(self, end, weight)  # type: ignore[call-overload]
 
     @property
-    def value(self) -> Tensor:
+    def known(self) -> Tensor:
+        """The tensor of the meta device."""
         value = self.node.meta["value"]
         if not isinstance(value, Tensor):
+            self.node.meta["kept"] = True  # code that goes on after the error has lost this call
             raise UnknownShapeError(self)
         return value
 
     @property
     def shape(self) -> torch.Size:
-        return self.value.shape
+        return self.known.shape
 
     @property
     def ndim(self) -> int:
-        return self.value.dim()
+        return self.known.dim()
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.value.dtype
+        return self.known.dtype
 
     def dim(self) -> int:
-        return self.value.dim()
+        return self.known.dim()
 
     def size(self, dim: int | None = None) -> Any:
-        return self.value.shape if dim is None else self.value.shape[dim]
+        return self.known.shape if dim is None else self.known.shape[dim]
 
     def numel(self) -> int:
-        return self.value.numel()
+        return self.known.numel()
 
     def __getitem__(self, index: Any) -> Any:
         parts = self.node.meta["value"]
@@ -116,7 +129,7 @@ class MapProxy(InPlaceOperators, Casts, fx.Proxy):
 
     def __len__(self) -> int:
         parts = self.node.meta["value"]
-        return len(parts if isinstance(parts, tuple) else self.value)
+        return len(parts if isinstance(parts, tuple) else self.known)
 
     def __int__(self) -> int:
         assert isinstance(self.tracer, MetaTracer)
@@ -138,23 +151,8 @@ class Root(torch.nn.Module):
         self.tracer = tracer
 
     def traced(self) -> Any:
-        self.tracer.gather, outputs = _taken_apart(self.net(*self.tracer.placeholders()))
+        self.tracer.gather, outputs = taken_apart(self.net(*self.tracer.placeholders()))
         return outputs
-
-
-def _taken_apart(outputs: Any) -> tuple[Callable[[Sequence[Any]], Any], Any]:
-    """What makes of its parts what a module returns, and these parts."""
-    if isinstance(outputs, Mapping):
-        return partial(_named, tuple(outputs)), tuple(outputs.values())
-    if isinstance(outputs, tuple) and hasattr(outputs, "_make"):
-        return type(outputs)._make, tuple(outputs)
-    if isinstance(outputs, (tuple, list)):
-        return (list if isinstance(outputs, list) else tuple), outputs
-    return operator.itemgetter(0), outputs
-
-
-def _named(names: tuple[str, ...], parts: Sequence[Any]) -> dict[str, Any]:
-    return dict(zip(names, parts, strict=True))
 
 
 class MetaTracer(fx.Tracer):
@@ -177,6 +175,7 @@ class MetaTracer(fx.Tracer):
         super().__init__()
         self.graded = graded
         self.net = net
+        self.device = _device_of(net)
         self.inputs = inputs
         self.opaque = opaque
         self.stopped: str | None = None
@@ -194,6 +193,7 @@ class MetaTracer(fx.Tracer):
         self.evaluating = False
         self.effects: str | None = None
         self.draws = Draws()
+        self.thread = threading.get_ident()  # others may call modules meanwhile
 
     def trace_net(self) -> fx.Graph:
         """The graph of one call, with meta twins in the place of parameters and buffers.
@@ -205,6 +205,8 @@ class MetaTracer(fx.Tracer):
             try:
                 with self.side_effects, Exchanged(self):
                     self.trace(Root(self.net, self))
+            except RefusedError as error:
+                self.stopped = str(error)
             except TraceError as error:
                 self.stopped = self._refusal(str(error), self.failed)
             except FOREIGN as error:
@@ -241,6 +243,17 @@ class MetaTracer(fx.Tracer):
     def placeholders(self) -> Iterator[fx.Proxy]:
         return (self.create_proxy("placeholder", name, (), {}) for name in self.inputs)
 
+    def create_proxy(
+        self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **options: Any
+    ) -> fx.Proxy:
+        """A proxy of a new node; the one given where torch gives back the tensor that it writes."""
+        proxy = super().create_proxy(kind, target, args, kwargs, *rest, **options)
+        value = proxy.node.meta["value"]
+        given = [each for each in (*args, *kwargs.values()) if isinstance(each, MapProxy)]
+        same = (each for each in given if each.node.meta["value"] is value)
+        written = next(same, proxy)
+        return written if is_stale(written.node) or cuts_gradient(proxy.node) else proxy
+
     def proxy(self, node: fx.Node) -> fx.Proxy:
         proxy = MapProxy(node, self)
         self.proxies.append(weakref.ref(proxy))
@@ -257,8 +270,10 @@ class MetaTracer(fx.Tracer):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        if self.evaluating:
+        if self.evaluating or threading.get_ident() != self.thread:
             return forward(*args, **kwargs)
+        if m not in self.stand_ins.modules:
+            return self._call_apart(m, forward, args, kwargs)
         if isinstance(m, LazyModuleMixin) and m.has_uninitialized_params():
             self._initialize(m, args, kwargs)
         self.active.append(m)
@@ -271,6 +286,21 @@ class MetaTracer(fx.Tracer):
             raise
         finally:
             self.active.pop()
+
+    def _call_apart(
+        self, m: torch.nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        """The call of a module that the network has not registered, as part of its caller."""
+        if any(True for _ in (*m.parameters(), *m.buffers())):
+            reason = (
+                f"{type(m).__name__}, whose tensors are not the network's, as of a layer made in"
+                " forward or in a plain list (register it, as in a ModuleList)"
+            )
+            raise RefusedError(self.refuse(reason))
+        refusal = module_refusal(m)
+        if refusal is not None:
+            raise RefusedError(self.refuse(refusal))
+        return forward(*args, **kwargs)
 
     def _check_draws(self) -> None:
         """Refuse numbers that the running module has drawn."""
@@ -306,6 +336,8 @@ class MetaTracer(fx.Tracer):
 
     def create_arg(self, a: Any) -> Any:
         """Parameters become reads by name; so do other tensors, which no op accepts."""
+        if type(a).__module__ == "numpy" and getattr(a, "ndim", None) == 0:
+            a = a.item()
         if not isinstance(a, Tensor):
             return super().create_arg(a)
         if (viewed := self.stand_ins.viewed(a)) is not None:
@@ -397,9 +429,11 @@ class MetaTracer(fx.Tracer):
                 f"{name} in place, without gradients, of {target.meta['name']}, which has one"
             )
 
-    def refuse(self, reason: str) -> None:
-        """Note why the network cannot be had, at the line that runs."""
-        self.side_effects.refused.append(self._refusal(reason))
+    def refuse(self, reason: str) -> str:
+        """Note why the network cannot be had, at the line that runs; what is noted."""
+        text = self._refusal(reason)
+        self.side_effects.refused.append(text)
+        return text
 
     def _refusal(self, reason: str, path: str | None = None) -> str:
         """The reason behind the running module's path and before the line that runs."""
@@ -502,11 +536,23 @@ class MetaTracer(fx.Tracer):
         """Gives a lazy layer the parameters that its first call would give it."""
         assert isinstance(module, torch.nn.Module)
         self._check_draws()
-        values = tuple(arg.value for arg in args)
-        named = {name: arg.value for name, arg in kwargs.items()}
-        with torch.no_grad():
-            self.stand_ins.adopt(module, lambda: module._infer_parameters(module, values, named))
+        values = tuple(arg.known for arg in args)
+        named = {name: arg.known for name, arg in kwargs.items()}
+        self.evaluating = True  # this is no part of the network's course
+        try:
+            with torch.no_grad():
+                self.stand_ins.adopt(
+                    module, lambda: module._infer_parameters(module, values, named)
+                )
+        finally:
+            self.evaluating = False
         self.draws = Draws()  # the parameters are drawn once in torch, too
+
+
+def _device_of(net: torch.nn.Module) -> torch.device:
+    """Where a network lies; where it has no tensors, torch's default."""
+    tensors = (*net.parameters(), *net.buffers())
+    return tensors[0].device if tensors else torch.get_default_device()
 
 
 def _forward_of(module: torch.nn.Module) -> Callable[..., Any] | None:

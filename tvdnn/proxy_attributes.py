@@ -1,18 +1,21 @@
 """What proxies have of a tensor's attributes beside operations: in-place operators, plain facts."""
 
 import operator
+import sys
 from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor, fx
+from torch import Tensor, device, fx
 
 from .aliases import storage_of
+from .exchanged_builtins import reads_class
 
 FACTS = frozenset(  # attributes and methods that a meta tensor answers as the tensor would
     {
-        *("device", "layout", "is_sparse", "is_quantized", "is_nested", "is_complex"),
+        *("layout", "is_sparse", "is_quantized", "is_nested", "is_complex"),
         *("is_floating_point", "is_signed", "element_size", "itemsize", "nbytes", "stride"),
         *("storage_offset", "is_contiguous", "nelement", "ndimension", "is_conj", "is_neg"),
+        *("names", "has_names", "is_inference", "is_mkldnn", "_version", "_is_view"),
     }
 )
 
@@ -29,6 +32,7 @@ class InPlaceOperators:
 
     node: fx.Node
     tracer: Any
+    __hash__ = fx.Proxy.__hash__
 
     __iadd__ = _in_place(operator.iadd)
     __isub__ = _in_place(operator.isub)
@@ -40,6 +44,47 @@ class InPlaceOperators:
     __iand__ = _in_place(operator.iand)
     __ior__ = _in_place(operator.ior)
     __ixor__ = _in_place(operator.ixor)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """The tensor's class where the network's code asks for it."""
+        value = self.node.meta["value"]
+        if isinstance(value, Tensor) and reads_class(sys._getframe(1)):
+            return value.__class__
+        return super().__class__
+
+    def __eq__(self, other: object) -> Any:
+        return self._compared(operator.eq, other)
+
+    def __ne__(self, other: object) -> Any:
+        return self._compared(operator.ne, other)
+
+    def _compared(self, function: Callable[[Any, Any], Any], other: object) -> Any:
+        if not isinstance(other, (fx.Proxy, Tensor, bool, int, float, complex)):
+            return NotImplemented  # as torch: nothing else equals a map
+        return self.tracer.create_proxy("call_function", function, (self, other), {})
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError("'Tensor' object is not callable")
+
+    def __repr__(self) -> str:
+        return repr(self.node.meta["value"])
+
+    def __format__(self, spec: str) -> str:
+        if spec and self.ndim == 0:
+            return format(self.tracer.decide(self, "a text"), spec)
+        return format(self.node.meta["value"], spec)
+
+    def __copy__(self) -> Any:
+        """Recorded, to be refused: torch makes a leaf of the same storage, cut off."""
+        proxy = self.tracer.create_proxy("call_method", "copy.copy", (self,), {})
+        proxy.node.meta["kept"] = True
+        return proxy
+
+    def __deepcopy__(self, memo: object) -> Any:
+        if not self.is_leaf:
+            raise RuntimeError("only tensors made by the user can be copied deeply")
+        return self.detach().clone()
 
     def __getattr__(self, name: str) -> Any:
         value = self.node.meta["value"] if name in FACTS else None
@@ -65,8 +110,17 @@ class InPlaceOperators:
         return self.detach()
 
     @property
+    def keys(self) -> Any:
+        """Tensors have none, by which code tells them from dicts; torch's own code asks proxies."""
+        raise AttributeError("'Tensor' object has no attribute 'keys'")
+
+    @property
     def requires_grad(self) -> bool:
         return bool(self.tracer.aliases.fresh(self.node).meta["carries"])
+
+    @requires_grad.setter
+    def requires_grad(self, requires_grad: bool) -> None:
+        self.requires_grad_(requires_grad)
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
         """As torch's: a map that depends on parameters keeps its gradient."""
@@ -89,16 +143,59 @@ class InPlaceOperators:
     @property
     def grad_fn(self) -> Any:
         """Recorded, to be refused where it is read; None where torch has none."""
-        return None if self.is_leaf else fx.proxy.Attribute(self, "grad_fn")  # type: ignore[arg-type]
+        return None if self.is_leaf else _Unknown(self, "grad_fn")  # type: ignore[arg-type]
+
+    @property
+    def _base(self) -> None:
+        """Refused where torch has one."""
+        if self.node.meta["value"]._base is not None:
+            self.tracer.refuse("_base")
 
     @property
     def is_leaf(self) -> bool:
         return self.node.op == "placeholder" or not self.requires_grad
 
     @property
+    def device(self) -> device:
+        """Where the network lies."""
+        found: device = self.tracer.device
+        return found
+
+    @property
     def is_cuda(self) -> bool:
-        tensors = (*self.tracer.net.parameters(), *self.tracer.net.buffers())
-        return any(tensor.is_cuda for tensor in tensors)
+        return bool(self.tracer.device.type == "cuda")
+
+    @property
+    def is_cpu(self) -> bool:
+        return bool(self.tracer.device.type == "cpu")
+
+    @property
+    def is_meta(self) -> bool:
+        return bool(self.tracer.device.type == "meta")
+
+    def is_same_size(self, other: Any) -> bool:
+        return bool(self.shape == other.shape)
+
+    def get_device(self) -> int:
+        index = self.tracer.device.index
+        return (0 if index is None else index) if self.is_cuda else -1
+
+
+class _Unknown(fx.proxy.Attribute):
+    """An attribute of which nothing is known: where it is read, it is refused."""
+
+    @property
+    def node(self) -> fx.Node:
+        if self._node is None:
+            tracer: Any = self.tracer
+            tracer.refuse(self.attr)
+        node: fx.Node = super().node
+        return node
+
+    @node.setter
+    def node(self, node: fx.Node) -> None:
+        """Not called by fx, whose attribute makes its node when that is first read."""
+        raise AttributeError("node")
 
 
 def _is_view(node: fx.Node, other: fx.Node) -> bool:

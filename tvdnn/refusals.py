@@ -11,9 +11,12 @@ INNER = (
         "tvdnn.aliases",
         "tvdnn.casts",
         "tvdnn.exchanged",
+        "tvdnn.exchanged_builtins",
         "tvdnn.proxy_attributes",
+        "tvdnn.returned",
         "tvdnn.side_effects",
         "tvdnn.stand_ins",
+        "tvdnn.twin_answers",
     ),
 )
 FOREIGN = (  # errors that a module's code may raise where a proxy is no tensor, or for its own sake
@@ -77,7 +80,7 @@ def shown(line: Line | None) -> str:
 
 def _is_inner(frame: FrameType) -> bool:
     name = str(frame.f_globals.get("__name__", ""))
-    return name == "torch" or name.startswith(INNER)
+    return name in ("torch", "copy") or name.startswith(INNER)
 
 
 def _is_entry(frame: FrameType) -> bool:

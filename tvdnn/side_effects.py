@@ -8,6 +8,7 @@ from weakref import ReferenceType
 
 import torch
 from torch import Tensor, fx, nn
+from torch.fx.proxy import TraceError
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
@@ -16,6 +17,7 @@ from .calls.call import UNNAMED, Call, UnsupportedCallError, nested
 from .calls.translation import rearranges_in_place, torch_name
 from .refusals import caller, shown
 from .stand_ins import StandIns
+from .twin_answers import answer, reads_values, sets_attribute, torch_name_of
 
 KEPT = frozenset(  # functions and methods that count though nothing reads their result
     {
@@ -31,6 +33,7 @@ class Tracer(Protocol):
     """What SideEffects asks of the tracer; `proxies` are all those made."""
 
     net: nn.Module
+    device: torch.device
     graded: bool
     evaluating: bool
     stand_ins: StandIns
@@ -38,6 +41,13 @@ class Tracer(Protocol):
 
     def path_now(self) -> str:
         """The running module's path below the traced one."""
+
+    def refuse(self, reason: str) -> str:
+        """Note a refusal at the line that runs; what it says."""
+
+
+class RefusedError(TraceError):
+    """The network asked for what is not known; the message is a refusal that is noted already."""
 
 
 class SideEffects(TorchFunctionMode):
@@ -80,13 +90,24 @@ class SideEffects(TorchFunctionMode):
         tensors = [each for each in given if isinstance(each, Tensor) and not is_lazy(each)]
         before = [version_of(tensor) for tensor in tensors]
         trained = [tensor.requires_grad for tensor in tensors]
-        result = func(*args, **kwargs)
+        self._check_reads(func, args)
+        if sets_attribute(func):
+            self._note_write(args[0], f"setting .{torch_name_of(func)}", ())
+        result = answer(func, args, kwargs, self.tracer.device)
         for tensor, version, trains in zip(tensors, before, trained, strict=True):
             if version_of(tensor) != version:
                 self._note_write(tensor, _name(func), args[1:])
             elif tensor.requires_grad != trains:
                 self._note_write(tensor, "requires_grad", ())
         return result
+
+    def _check_reads(self, func: Any, args: tuple[Any, ...]) -> None:
+        """Refuse to tell values: a course that hangs on them would be that of one step alone."""
+        if reads_values(func, args):
+            names = [self._name_of(each) for each in args if isinstance(each, Tensor)]
+            what = next((name for name in names if name is not None), "what it is made of")
+            reason = f"{torch_name_of(func)} reads values of the module ({what}) while it is traced"
+            raise RefusedError(self.tracer.refuse(reason))
 
     def check(self, node: fx.Node, written: Sequence[fx.Node]) -> None:
         """Refuse writes of a call on maps to tensors that come from no map, but those of its op."""

@@ -1,7 +1,7 @@
 """Meta tensors that stand in for a module's parameters and buffers while it is traced."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -116,6 +116,11 @@ class StandIns:
         whole = dense and tensor.shape.numel() == base.shape.numel()
         carries = tensor.grad_fn is not None or not base.requires_grad
         return self.names[id(base)] if whole and carries else None
+
+    @property
+    def modules(self) -> Collection[nn.Module]:
+        """The network and its submodules."""
+        return self._paths.keys()
 
     def path(self, module: nn.Module) -> str:
         """The path of a module below the traced one."""

@@ -7,13 +7,16 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, fx
+from torch.nn.parameter import is_lazy
 
 from .aliases import storage_of
 from .calls.call import OF_MAPS, Call, Inner, Shape, Source
 from .calls.tables import SUPPORTED
 from .errors import InputError, UnsupportedOpError
+from .exchanged import ONE_TRACE
 from .graph.network import Network, Op, Param, Value
 from .meta_tracer import MetaTracer
+from .traced_modules import refused_at_once
 
 PARAM_DTYPES = (torch.float32, torch.bfloat16)  # the latter by float32 copies
 
@@ -40,6 +43,20 @@ def trace(
     `opaque` the submodules that hold them are ops as they are, where they read and make one tensor,
     draw no random numbers and change no buffers.
     """
+    with ONE_TRACE:
+        return _traced(module, example_inputs, name, opaque, graded)
+
+
+def _traced(
+    module: torch.nn.Module,
+    example_inputs: Sequence[Tensor],
+    name: str | None,
+    opaque: bool,
+    graded: bool,
+) -> Network:
+    refused = tuple(refused_at_once(module))
+    if refused:
+        raise _unsupported(refused)
     _check_parameters(module)
     inputs = _meta_inputs(module, example_inputs)
     paths, found = frozenset[str](), frozenset[str]()
@@ -102,6 +119,15 @@ def _check_parameters(module: torch.nn.Module) -> None:
                 f"parameter {name} is {_name(param.dtype)}, neither float32 nor bfloat16; call"
                 " .float() on the module (the dtype of the computation is chosen apart)"
             )
+        if not is_lazy(param) and _shares_elements(param):
+            raise InputError(
+                f"parameter {name} is expanded: its elements share memory; make it of a .clone()"
+            )
+
+
+def _shares_elements(param: Tensor) -> bool:
+    sizes = zip(param.shape, param.stride(), strict=True)
+    return any(size > 1 and step == 0 for size, step in sizes)
 
 
 def _check_buffers(module: torch.nn.Module, used: Iterable[Param]) -> None:

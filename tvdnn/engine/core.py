@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 import torch
 from torch import nn
 
-from ..errors import InputError
+from ..errors import InputError, UnsupportedOpError
 from ..graph import Graph, Network
 from ..ops import Settings, expand
 from ..ops.definition import Control, Faults
@@ -28,6 +28,7 @@ from ..runtime.releases import warn_of_untested
 from ..runtime.runner import Runner
 from ..runtime.slab import Slab
 from ..trace_state import TraceState
+from ..traced_modules import HOOKS_ON_ALL, has_hooks_on_all_modules
 from ..units import Limit
 from .graphs import (
     DEFAULT_HARDWARE,
@@ -139,8 +140,11 @@ class Core:
 
         After a change of what a trace depends on the number is another. Schedules for parameters
         and buffers that were replaced or have moved are forgotten. Raises InputError where the
-        parameters lie on another device than before.
+        parameters lie on another device than before, UnsupportedOpError where hooks on all modules
+        were registered.
         """
+        if has_hooks_on_all_modules():
+            raise UnsupportedOpError(HOOKS_ON_ALL)
         state = self._trace_state.now()
         moved = self._addresses != self._addresses_now()
         if moved:

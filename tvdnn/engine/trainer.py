@@ -299,6 +299,7 @@ class Trainer:
         self._raise_faults()
         self._given_losses.check()
         self._follow_network()
+        self._check_hooks()
         if accumulate < 1 or x.shape[0] % accumulate:
             raise InputError(
                 f"accumulate={accumulate} does not divide the batch of {x.shape[0]}; "
@@ -329,6 +330,14 @@ class Trainer:
         self._check_modes()
         self._check_optimized()
         self._grads, self._updated, self._state = {}, {}, state
+
+    def _check_hooks(self) -> None:
+        for name, param in self._core.params.items():
+            if param._backward_hooks or param._post_accumulate_grad_hooks:
+                raise InputError(
+                    f"parameter {name} has hooks on its gradient, which a planned step would not"
+                    " call; remove them, or train in a loop of your own (virtualize)"
+                )
 
     def _check_modes(self) -> None:
         """The modules and parameters that were there at first are in the mode that they had."""

@@ -2,7 +2,8 @@
 
 import copy
 import inspect
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
@@ -26,6 +27,7 @@ from ..runtime.runner import Runner
 from ..trace import trace
 from ..units import parse_bytes, parse_limit
 from .core import Chosen, Core, Limits, Options, asked_for, one_device, write_control
+from .gradients import check_unchanged, versions_of, with_gradients
 from .graphs import (
     ChunkSize,
     Progress,
@@ -158,6 +160,7 @@ class Virtualized(nn.Module):
         self._last: _Key | None = None
         self._open = 0
         self._forwards = 0
+        self._lock = threading.RLock()  # several threads share one arena
 
     @property
     def schedule(self) -> Schedule:
@@ -216,6 +219,16 @@ class Virtualized(nn.Module):
                 "DistributedDataParallel around a virtualized network is not supported yet; "
                 "train on one GPU"
             )
+        if torch._C._are_functorch_transforms_active():
+            raise EngineError(
+                "transforms of torch.func (vmap, grad, jvp) do not reach into a virtualized"
+                " network; call backward or torch.autograd.grad, or use the network itself"
+            )
+        with self._lock:
+            return self._stepped(inputs)
+
+    def _stepped(self, inputs: tuple[Tensor, ...]) -> Any:
+        """The outputs of one step's first half, as a node of torch's graph."""
         graded = self._trains(inputs) and torch.is_grad_enabled()
         key = self._key(inputs, graded=graded)
         runner = self._runner(key, begins=True)
@@ -339,7 +352,7 @@ class Virtualized(nn.Module):
         return self._open, outputs
 
     def _run_backward(
-        self, runner: Runner, key: _Key, number: int, grads: tuple[Tensor, ...]
+        self, runner: Runner, key: _Key, number: int, grads: Sequence[Tensor]
     ) -> None:
         """Run the second half, for the forward `number` if its maps are still there."""
         if self._open != number:
@@ -374,26 +387,48 @@ class _Step(torch.autograd.Function):
         ctx.inputs = [(tuple(x.shape), x.dtype) for x in tensors[:num_inputs]]
         params = owner._core_now().params.items()
         ctx.trained = {name: param for name, param in params if param.requires_grad}
+        network = runner.schedule.graph.network
+        ctx.versions = versions_of(network, ctx.trained)
         ctx.number, outputs = owner._run_forward(runner, key, tensors[:num_inputs])
+        ctx.forms = [(y.shape, y.dtype, y.device) for y in outputs]
         graph = runner.schedule.graph
         names = zip(graph.network.outputs, outputs, strict=True)
         trained = {n.removeprefix("grad ") for n in graph.inputs.values() if n.startswith("grad ")}
         ctx.mark_non_differentiable(*(y for name, y in names if name not in trained))
+        ctx.set_materialize_grads(False)
         return outputs
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        runner, key = ctx.runner, ctx.key
-        ctx.owner._run_backward(runner, key, ctx.number, grads)
-        graph = runner.schedule.graph
-        pairs = zip(graph.network.inputs, ctx.inputs, strict=True)
-        inputs = [  # as with torch, none where no output depends on an input
-            runner.read_grad(name, dtype) if name in graph.input_grads else None
-            for name, (_, dtype) in pairs
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        runner, network = ctx.runner, ctx.runner.schedule.graph.network
+        check_unchanged(network, ctx.trained, ctx.versions)
+        filled = [
+            torch.zeros(shape, dtype=dtype, device=device) if grad is None else grad
+            for grad, (shape, dtype, device) in zip(grads, ctx.forms, strict=True)
         ]
-        grads_of_params = (runner.read_param_grad(*each) for each in ctx.trained.items())
-        return (None, None, None, None, *inputs, *grads_of_params)
+        with ctx.owner._lock:
+            ctx.owner._run_backward(runner, ctx.key, ctx.number, filled)
+            return None, None, None, None, *_gradients(ctx, with_gradients(network, grads))
+
+
+def _gradients(ctx: Any, reached: frozenset[str] | None) -> list[Tensor | None]:
+    """The gradients of inputs and trained parameters, none where torch has none.
+
+    `reached` are those on which an output with a gradient depends; None of all that any depends on.
+    """
+    runner, graph = ctx.runner, ctx.runner.schedule.graph
+    inputs = [
+        runner.read_grad(name, dtype)
+        if name in graph.input_grads and (reached is None or name in reached)
+        else None
+        for name, (_, dtype) in zip(graph.network.inputs, ctx.inputs, strict=True)
+    ]
+    params = [
+        runner.read_param_grad(name, param) if reached is None or name in reached else None
+        for name, param in ctx.trained.items()
+    ]
+    return inputs + params
 
 
 def _is(value: Any, default: Any) -> bool:

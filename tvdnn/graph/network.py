@@ -62,8 +62,9 @@ class Op:
 class Network:
     """What tracing a module yields: ops in execution order; values, inputs and outputs by name.
 
-    `gather` makes of the outputs what the module returns: a tensor, a tuple, a named tuple or a
-    dict. `detached` are the values from which no gradient goes back to what they are made of.
+    `gather` makes of the outputs what the module returns: a tensor, or tuples, named tuples, lists
+    and dicts of tensors, with None, numbers and texts among them. `detached` are the values from
+    which no gradient goes back to what they are made of.
     """
 
     name: str

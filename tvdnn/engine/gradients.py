@@ -1,0 +1,44 @@
+"""Which gradients a backward has, and whether what it reads is as its forward left it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from torch import Tensor
+
+from ..aliases import version_of
+from ..errors import EngineError
+from ..graph import Network
+
+
+def reached_from(network: Network, outputs: Iterable[str]) -> frozenset[str]:
+    """The parameters and inputs to which gradients of these outputs go back."""
+    reached: set[str] = set(outputs)
+    for op in reversed(network.ops):
+        if op.output in reached and op.output not in network.detached:
+            reached.update(op.inputs, op.params)
+    return frozenset(reached)
+
+
+def with_gradients(network: Network, grads: Sequence[Tensor | None]) -> frozenset[str] | None:
+    """What gets a gradient where only some outputs have one; None where all have."""
+    pairs = list(zip(network.outputs, grads, strict=True))
+    if all(grad is not None for _, grad in pairs):
+        return None
+    return reached_from(network, (name for name, grad in pairs if grad is not None))
+
+
+def versions_of(network: Network, params: Mapping[str, Tensor]) -> dict[str, int]:
+    """Torch's counts of writes to the parameters that a step reads."""
+    return {name: version_of(params[name]) for name in network.params if name in params}
+
+
+def check_unchanged(
+    network: Network, params: Mapping[str, Tensor], versions: Mapping[str, int]
+) -> None:
+    """Raises EngineError where a parameter was written since `versions` were taken."""
+    now = versions_of(network, params)
+    changed = [name for name, version in versions.items() if now.get(name, version) != version]
+    if changed:
+        raise EngineError(
+            f"parameter {changed[0]} was changed in place after the forward whose backward this is;"
+            " call backward before the optimizer's step, or the forward again after it"
+        )

@@ -1,0 +1,84 @@
+"""The functions of a network's own code: what its modules' methods name, call and hold."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import partial
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, Final
+
+from torch import nn
+
+OTHERS: Final = frozenset({"torch", "tvdnn", "triton", "numpy", *sys.stdlib_module_names})
+
+
+def functions_of(net: nn.Module) -> list[FunctionType]:
+    """The functions that calls of `net` may reach, but those of torch, numpy and Python itself.
+
+    They are found by name: methods of its modules' classes, functions that its modules hold, and
+    those that a function names, wraps or encloses.
+    """
+    found: dict[int, FunctionType] = {}
+    waiting = [each for module in net.modules() for each in _held(module)]
+    while waiting:
+        function = _function_in(waiting.pop())
+        if function is not None and id(function) not in found and _is_own(function.__globals__):
+            found[id(function)] = function
+            waiting += _named(function)
+    return list(found.values())
+
+
+def _held(module: nn.Module) -> Iterator[Any]:
+    for kind in type(module).__mro__:
+        yield from _members(kind)
+    for value in module.__dict__.values():
+        yield from _items(value)
+
+
+def _items(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, (list, tuple)) else (value,)
+
+
+def _members(kind: Any) -> Iterable[Any]:
+    """What a class or a Python module of the user's has."""
+    names = {"__name__": kind.__module__} if isinstance(kind, type) else vars(kind)
+    return list(vars(kind).values()) if _is_own(names) else ()
+
+
+def _named(function: FunctionType) -> Iterator[Any]:
+    """What a function's code finds by its names, its closure, its defaults and what it wraps."""
+    names = {name for code in _codes(function.__code__) for name in code.co_names}
+    for value in [function.__globals__[name] for name in names & function.__globals__.keys()]:
+        yield value
+        if isinstance(value, (type, ModuleType)):
+            yield from _members(value)
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # an empty cell
+            yield from _items(cell.cell_contents)
+    yield from function.__defaults__ or ()
+    yield function.__dict__.get("__wrapped__")
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _codes(each)
+
+
+def _function_in(value: Any) -> FunctionType | None:
+    """The function in a method, a property or a partial."""
+    if isinstance(value, (MethodType, staticmethod, classmethod)):
+        value = value.__func__
+    elif isinstance(value, property):
+        value = value.fget
+    elif isinstance(value, partial):
+        value = value.func
+    return value if isinstance(value, FunctionType) else None
+
+
+def _is_own(names: Any) -> bool:
+    """Whether names are those of a Python file of the user's."""
+    return str(names.get("__name__")).partition(".")[0] not in OTHERS
