@@ -45,15 +45,18 @@ class Exchanged:
     def __init__(self, tracer: Tracer) -> None:
         self.tracer = tracer
         self._isinstance: Callable[[Any, Any], bool] = builtins.isinstance
+        self._make_autocast: Callable[..., None] = torch.autocast.__init__
         self._enter_autocast: Callable[[Any], Any] = torch.autocast.__enter__
         self._apply: Any = None
 
     def __enter__(self) -> "Exchanged":
         _ONE_TRACE.acquire()
         self._isinstance = builtins.isinstance
+        self._make_autocast = torch.autocast.__init__
         self._enter_autocast = torch.autocast.__enter__
         self._apply = torch.autograd.Function.__dict__.get("apply")
         builtins.isinstance = self._isinstance_of_maps()
+        torch.autocast.__init__ = self._autocast_of_maps()  # type: ignore[method-assign]
         torch.autocast.__enter__ = self._autocast_refused()  # type: ignore[method-assign]
         apply: Any = classmethod(self._function_applied())
         torch.autograd.Function.apply = apply
@@ -61,6 +64,7 @@ class Exchanged:
 
     def __exit__(self, *error: object) -> None:
         builtins.isinstance = self._isinstance
+        torch.autocast.__init__ = self._make_autocast  # type: ignore[method-assign]
         torch.autocast.__enter__ = self._enter_autocast  # type: ignore[method-assign]
         if self._apply is None:
             del torch.autograd.Function.apply
@@ -78,6 +82,15 @@ class Exchanged:
             return plain(each, kinds) or (value is not None and plain(value, kinds))
 
         return isinstance_of_maps
+
+    def _autocast_of_maps(self) -> Callable[..., None]:
+        """A region's `__init__`, which knows no device "meta", that a map names as its own."""
+
+        def init(region: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
+            known = "cpu" if device_type == "meta" else device_type
+            self._make_autocast(region, known, *args, **kwargs)
+
+        return init
 
     def _autocast_refused(self) -> Callable[[Any], Any]:
         def enter(region: Any) -> Any:

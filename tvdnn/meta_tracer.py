@@ -363,7 +363,7 @@ class MetaTracer(fx.Tracer):
             self.side_effects.check(node, [s for s in written if s.op == "get_attr"])
         except UnsupportedCallError as reason:
             meta["refusal"] = self._refusal(f"{reason}{instead(str(reason))}")
-            meta["kept"] |= may_change_state(node, self.active[-1])
+            meta["kept"] |= may_change_state(node, self.active[-1]) or _may_write(node, written)
         except FOREIGN as error:
             self.fault = error
             raise
@@ -516,6 +516,13 @@ def _forward_of(module: torch.nn.Module) -> Callable[..., Any] | None:
     if f"{type(module).__module__}.{type(module).__name__}" in BRANCH_DROPPERS:
         return partial(drop_branch, module)  # theirs draw by torch
     return None
+
+
+def _may_write(node: fx.Node, written: Sequence[fx.Node]) -> bool:
+    """Whether a refused call writes, or by its name may write, a tensor that comes from no map."""
+    in_place = torch_name(node).endswith("_") and node.args
+    targets = [*written, *(node.args[:1] if in_place else ()), node.kwargs.get("out")]
+    return any(isinstance(each, fx.Node) and each.op == "get_attr" for each in targets)
 
 
 def _target(node: fx.Node, written: Sequence[fx.Node]) -> fx.Node | None:

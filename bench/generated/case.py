@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 State = Mapping[str, Tensor]
 OURS = re.compile(r"\btvdnn\.nn\.(?!StochasticDepth)")  # which torch has no layer for
@@ -75,6 +76,7 @@ def data_of(case: Case, seed: int, *, steps: int, rounded: bool) -> Data:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net = case.make_torch()
+        _give_lazy_parameters(net, case)
         _draw_norms(net)
     state = {name: value.detach().clone() for name, value in net.state_dict().items()}
     inputs = tuple(
@@ -86,6 +88,13 @@ def data_of(case: Case, seed: int, *, steps: int, rounded: bool) -> Data:
         kept = {name: value.is_floating_point() for name, value in state.items()}
         state = {n: v.bfloat16().float() if kept[n] else v for n, v in state.items()}
     return Data(state, inputs, seed, rounded)
+
+
+def _give_lazy_parameters(net: nn.Module, case: Case) -> None:
+    """Let lazy layers take their sizes from a first call."""
+    if any(is_lazy(param) for param in net.parameters()):
+        with torch.no_grad():
+            net(*(torch.zeros(shape) for shape in case.shapes.values()))
 
 
 def _draw_norms(net: nn.Module) -> None:

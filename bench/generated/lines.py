@@ -7,6 +7,7 @@ from .layers import norm_of, param
 from .source import chance, choice
 from .writer import RejectedError, Writer
 
+LAYER = "nn.Upsample(scale_factor=2, mode='linear')"
 LONG = 60  # values of a row that is not made longer
 
 
@@ -131,7 +132,7 @@ def resize1d(w: Writer, x: str) -> str:
         "F.interpolate({0}, scale_factor=(2.0,), mode='linear', align_corners=True)",
         "F.interpolate({0}, size=(5,), mode='linear')",
         "F.interpolate({0}, scale_factor=1.4, recompute_scale_factor=True)",
-        f"{w.member('up', 'nn.Upsample(scale_factor=2, mode="linear")')}({{0}})",
+        f"{w.member('up', LAYER)}({{0}})",
     )
     return w.line(choice(w.source, texts), x)
 
