@@ -11,6 +11,7 @@ from torch.nn.parameter import is_lazy
 
 State = Mapping[str, Tensor]
 OURS = re.compile(r"\btvdnn\.nn\.(?!StochasticDepth)")  # which torch has no layer for
+BRANCHES = re.compile(r"tvdnn\.nn\.StochasticDepth\(([\d.]+), '\w+'\)")  # of all or nothing
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
 
 
@@ -31,7 +32,7 @@ class Case:
 
 def load(text: str) -> Case:
     """The case that a printed network stands for."""
-    given, plain = _run(text), _run(OURS.sub("nn.", text))
+    given, plain = _run(text), _run(BRANCHES.sub(r"nn.Dropout(\1)", OURS.sub("nn.", text)))
     about = (given[name] for name in ("INPUTS", "GRADS", "SETTINGS"))
     return Case(given["make"], plain["make"], *about)
 

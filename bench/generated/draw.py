@@ -1,5 +1,6 @@
 """draw: a random network, from a seed or by Hypothesis."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from . import (
     rearrange,
     reduce,
     refused,
+    stages,
     unary,
     views,
     written,
@@ -38,6 +40,7 @@ MODULES = (
     rearrange,
     reduce,
     refused,
+    stages,
     unary,
     views,
     written,
@@ -47,6 +50,7 @@ FEW_SIDES = (8, 7, 16)
 REFUSED = 1  # percent of the networks that hold what tvdnn refuses, drawn on purpose
 BANDED = 4  # percent of the others whose samples are cut into bands
 TRIES = 4  # draws of one statement before the network goes on without
+STRIDED = re.compile(r"_\(|[-+*/]=|inplace=True|Asking|Writing")
 POLICIES = ("vdnn-all", "vdnn-conv", "tvdnn-heuristic", "vdnn-dyn", "auto")
 SHARES = (50, 20, 15, 8, 7)  # of the draws: plans near the floor take long
 
@@ -223,7 +227,7 @@ def _settings(w: Writer) -> dict[str, Any]:
         settings["budget"] = choice(w.source, (0.5, 0.0, 0.25))  # between floor and keep's peak
     if _is_opaque(w):
         settings["opaque"] = True
-    if chance(w.source, 5) and not any("Asking" in each.text for each in w.members):
+    if chance(w.source, 5) and not _asks_for_strides(w):
         settings["channels_last"] = True
     if chance(w.source, 5):
         settings["parameters"] = "bfloat16"
@@ -232,6 +236,16 @@ def _settings(w: Writer) -> dict[str, Any]:
     if chance(w.source, 10) and (changes := _changes(w)):
         settings["between"] = choice(w.source, changes)
     return settings
+
+
+def _asks_for_strides(w: Writer) -> bool:
+    """Whether it may hang on the memory format of inputs what the network computes.
+
+    A plan is made for inputs whose channels come first. So what is a view by them, and what of it
+    an operation in place writes, may be a copy by others, which tvdnn does not tell apart.
+    """
+    texts = [each.text for each in (*w.members, *w.lines)]
+    return any(STRIDED.search(text) for text in texts)
 
 
 def _is_opaque(w: Writer) -> bool:

@@ -1,7 +1,8 @@
 """What tvdnn refuses, drawn on purpose: each is to be refused by name, never computed wrongly."""
 
 from .kinds import kind
-from .source import choice
+from .motifs import conv_to
+from .source import chance, choice
 from .writer import RejectedError, Writer
 
 CALLS = (
@@ -121,7 +122,7 @@ HELD = (  # a member, and a call on it
     ("nn.Parameter(torch.randn(5, HEIGHT))", "F.linear({x}.mean(3), {member})"),
     (
         "nn.Buffer(torch.zeros(CHANNELS))",
-        "F.batch_norm({x}, {member} * 1, torch.ones(CHANNELS), training=True)",
+        "F.batch_norm({x}, {member} * 1, {member} + 1, training=True)",
     ),
     (
         "nn.Buffer(torch.ones(CHANNELS))",
@@ -142,25 +143,25 @@ OPAQUE = (
 )
 
 
-@kind(8, refused=True)
+@kind(24, refused=True)
 def refused_call(w: Writer, x: str) -> str:
     return w.line(choice(w.source, CALLS), x)
 
 
-@kind(1, refused=True)
+@kind(4, refused=True)
 def refused_layer(w: Writer, x: str) -> str:
     layer = choice(w.source, LAYERS).replace("CHANNELS", str(w.shape(x)[1]))
     return w.line(f"{w.member('part', layer)}({{0}})", x)
 
 
-@kind(2, refused=True)
+@kind(5, refused=True)
 def refused_statement(w: Writer, x: str) -> str:
-    value = w.line("{0} * 0.5", x)
+    value = conv_to(w, x, w.shape(x)[1]) if chance(w.source, 50) else w.line("{0} * 0.5", x)
     w.change(choice(w.source, STATEMENTS), value)
     return w.line("{0} * 2", value)
 
 
-@kind(1, refused=True)
+@kind(3, refused=True)
 def refused_write_of_its_own(w: Writer, x: str) -> str:
     text, statement = choice(w.source, OWN)
     member = w.member("own", _filled(w, x, text))
@@ -168,14 +169,14 @@ def refused_write_of_its_own(w: Writer, x: str) -> str:
     return x
 
 
-@kind(2, refused=True)
+@kind(5, refused=True)
 def refused_operand(w: Writer, x: str) -> str:
     text, call = choice(w.source, HELD)
     member = w.member("own", _filled(w, x, text))
     return w.line(_filled(w, x, call).replace("{member}", member).replace("{x}", "{0}"), x)
 
 
-@kind(2, refused=True)
+@kind(3, refused=True)
 def refused_opaque(w: Writer, x: str) -> str:
     layer = choice(w.source, OPAQUE).replace("CHANNELS", str(w.shape(x)[1]))
     part = w.member("opaque", layer)
