@@ -36,7 +36,9 @@ def program(source: Source) -> Program:
         value = _end(w, value)
     policy = choice(source, ("vdnn-all", "tvdnn-heuristic", "auto"))
     budget = {} if policy == "vdnn-all" else {"budget": choice(source, (0.5, 0.0))}
-    return w.program([value], "one", policy=policy, chunk_size=choice(source, CHUNK_SIZES), **budget)
+    return w.program(
+        [value], "one", policy=policy, chunk_size=choice(source, CHUNK_SIZES), **budget
+    )
 
 
 def _stage(w: Writer, x: str) -> str:

@@ -11,6 +11,7 @@ from . import (
     banded,
     broadcast,
     forms,
+    functionals,
     layers,
     lines,
     modules,
@@ -32,6 +33,7 @@ from .writer import TORCH_FAILURES, RejectedError, Writer
 MODULES = (
     broadcast,
     forms,
+    functionals,
     layers,
     lines,
     modules,
@@ -77,7 +79,7 @@ def draw_program(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         if chance(source, refused):
-            return _refused_program(source)
+            return _refused_program(source, [KINDS[name] for name in kinds])
         if not kinds and chance(source, BANDED):
             return banded.program(source)
         ours = choice(source, (0, 0, 30, 100))
@@ -99,14 +101,14 @@ def _supported() -> list[Kind]:
     return [kind for kind in KINDS.values() if not kind.planned and not kind.refused]
 
 
-def _refused_program(source: Source) -> Program:
-    """A small network with one thing that tvdnn refuses."""
+def _refused_program(source: Source, kinds: list[Kind]) -> Program:
+    """A small network with one thing that tvdnn refuses, of these kinds where any are named."""
     w = Writer(source, training=True)
     w.input(choice(source, ((2, 4, 2, 6), (4, 8, 4, 4), (2, 3, 5, 5))), grad=chance(source, 30))
     for _ in range(source.integer(0, 2)):
         _grow(w, _supported())
     w.line("{0} * 1", "x")
-    kinds = [kind for kind in KINDS.values() if kind.refused]
+    kinds = kinds or [kind for kind in KINDS.values() if kind.refused]
     before = len(w.lines)
     while len(w.lines) == before:
         _grow(w, kinds)

@@ -14,7 +14,7 @@ LONG = 60  # values of a row that is not made longer
 @kind(5, "line")
 def conv1d(w: Writer, x: str) -> str:
     """A layer, or its function on parameters or buffers of the network."""
-    c, length = w.shape(x)[1:]
+    c = w.shape(x)[1]
     out, kernel = channels(w), choice(w.source, (3, 1, 2, 5))
     stride = sometimes(w, 30, w.source.integer(1, 3))
     given = {
@@ -132,8 +132,9 @@ def resize1d(w: Writer, x: str) -> str:
         "F.interpolate({0}, scale_factor=(2.0,), mode='linear', align_corners=True)",
         "F.interpolate({0}, size=(5,), mode='linear')",
         "F.interpolate({0}, scale_factor=1.4, recompute_scale_factor=True)",
-        f"{w.member('up', LAYER)}({{0}})",
     )
+    if chance(w.source, 20):
+        return w.line(f"{w.member('up', LAYER)}({{0}})", x)
     return w.line(choice(w.source, texts), x)
 
 

@@ -81,7 +81,8 @@ def counted_by_the_network(w: Writer, x: str) -> str:
     layer = w.member("bn", f"nn.BatchNorm2d({c})")
     if not w.training:
         raise RejectedError("a count is kept in training")
-    w.change(choice(w.source, ("%s.num_batches_tracked.add_(1)", "%s.num_batches_tracked += 1")) % layer)
+    count = f"{layer}.num_batches_tracked"
+    w.change(choice(w.source, (f"{count}.add_(1)", f"{count} += 1")))
     state = f"{layer}.running_mean, {layer}.running_var, {layer}.weight, {layer}.bias"
     return w.line(f"F.batch_norm({{0}}, {state}, True, 0.2)", x)
 
@@ -91,8 +92,8 @@ def running_statistics_alone(w: Writer, x: str) -> str:
     """Statistics that the network keeps and no layer's count of batches."""
     c = w.shape(x)[1]
     layer = w.member("bn", f"nn.BatchNorm2d({c}, affine=False)")
-    state = f"{layer}.running_mean, {layer}.running_var"
-    return w.line(f"F.batch_norm(input={{0}}, running_mean={state.replace(', ', ', running_var=')})", x)
+    state = f"running_mean={layer}.running_mean, running_var={layer}.running_var"
+    return w.line(f"F.batch_norm(input={{0}}, {state}, training={w.training})", x)
 
 
 @kind(2)

@@ -169,6 +169,22 @@ class Keeping(nn.Module):
             self.calls = getattr(self, "calls", 0) + 1
         return y
 ''',
+    "Hooked": '''
+class Hooked(nn.Module):
+    """Asks for a map's gradient besides."""
+
+    def __init__(self, retains):
+        super().__init__()
+        self.scale, self.retains = nn.Parameter(torch.ones(1)), retains
+
+    def forward(self, x):
+        y = x * self.scale
+        if y.requires_grad and self.retains:
+            y.retain_grad()
+        elif y.requires_grad:
+            y.register_hook(lambda grad: grad)
+        return y
+''',
     "Writing": '''
 class Writing(nn.Module):
     """Writes parts of a map over, by items of it."""

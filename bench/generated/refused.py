@@ -84,13 +84,13 @@ LAYERS = (
     "Keeping('list')",
     "Keeping('number')",
     "Keeping('count')",
+    "Hooked(False)",
+    "Hooked(True)",
     "Running(CHANNELS)",
     "Writing(3)",
     "Writing(7)",
 )
 STATEMENTS = (
-    "{0}.register_hook(lambda grad: grad)",
-    "{0}.retain_grad()",
     "assert {0}.mean() < 9",
     "torch._assert({0}.mean() < 9, 'large')",
     "{0}.copy_({0}[:, :1])",
@@ -150,8 +150,11 @@ def refused_call(w: Writer, x: str) -> str:
 
 @kind(4, refused=True)
 def refused_layer(w: Writer, x: str) -> str:
-    layer = choice(w.source, LAYERS).replace("CHANNELS", str(w.shape(x)[1]))
-    return w.line(f"{w.member('part', layer)}({{0}})", x)
+    return layer(w, x, choice(w.source, LAYERS))
+
+
+def layer(w: Writer, x: str, text: str) -> str:
+    return w.line(f"{w.member('part', _filled(w, x, text))}({{0}})", x)
 
 
 @kind(5, refused=True)
@@ -163,28 +166,36 @@ def refused_statement(w: Writer, x: str) -> str:
 
 @kind(3, refused=True)
 def refused_write_of_its_own(w: Writer, x: str) -> str:
-    text, statement = choice(w.source, OWN)
-    member = w.member("own", _filled(w, x, text))
+    return written(w, x, *choice(w.source, OWN))
+
+
+def written(w: Writer, x: str, own: str, statement: str) -> str:
+    """A statement that writes a member of the network."""
+    member = w.member("own", _filled(w, x, own))
     w.change(statement.replace("{member}", member).replace("{x}", "{0}"), x)
     return x
 
 
 @kind(5, refused=True)
 def refused_operand(w: Writer, x: str) -> str:
-    text, call = choice(w.source, HELD)
-    member = w.member("own", _filled(w, x, text))
+    return operand(w, x, *choice(w.source, HELD))
+
+
+def operand(w: Writer, x: str, own: str, call: str) -> str:
+    """A call on a map and a member of the network."""
+    member = w.member("own", _filled(w, x, own))
     return w.line(_filled(w, x, call).replace("{member}", member).replace("{x}", "{0}"), x)
 
 
 @kind(3, refused=True)
 def refused_opaque(w: Writer, x: str) -> str:
-    layer = choice(w.source, OPAQUE).replace("CHANNELS", str(w.shape(x)[1]))
-    part = w.member("opaque", layer)
-    if "OfTwo" in layer:
+    text = _filled(w, x, choice(w.source, OPAQUE))
+    part = w.member("opaque", text)
+    if "OfTwo" in text:
         return w.line(f"{part}({{0}}, {{0}})", x)
-    if "OverBatch" in layer:
+    if "OverBatch" in text:
         return w.line(f"{part}({{0}}).view({{0}}.shape)", x)
-    return w.line(f"{part}({{0}}){'[0]' if 'Several' in layer else ''}", x)
+    return w.line(f"{part}({{0}}){'[0]' if 'Several' in text else ''}", x)
 
 
 @kind(1, refused=True)
@@ -201,9 +212,9 @@ def refused_without_gradients(w: Writer, x: str) -> str:
 @kind(1, refused=True)
 def refused_hook(w: Writer, x: str) -> str:
     c = w.shape(x)[1]
-    layer = w.member("conv", f"nn.Conv2d({c}, {c}, 1)")
-    w.configure(f"net.{layer[5:]}.register_full_backward_hook(lambda *given: None)")
-    return w.line(f"{layer}({{0}})", x)
+    conv = w.member("conv", f"nn.Conv2d({c}, {c}, 1)")
+    w.configure(f"net.{conv[5:]}.register_full_backward_hook(lambda *given: None)")
+    return w.line(f"{conv}({{0}})", x)
 
 
 @kind(1, refused=True)
@@ -219,7 +230,8 @@ def refused_order(w: Writer, x: str) -> str:
     if c % 4 or height % 2 or width % 4:
         raise RejectedError("no such parts")
     parts = (n, 2, c // 2, 2, height // 2, 2, width // 2)
-    return w.line(f"{{0}}.view{parts}.permute(0, 6, 4, 2, 5, 3, 1).reshape{(n, c, height, width)}", x)
+    apart = w.line(f"{{0}}.view{parts}.permute(0, 6, 4, 2, 5, 3, 1)", x)
+    return w.line(f"{{0}}.reshape{(n, c, height, width)}", apart)
 
 
 def _filled(w: Writer, x: str, text: str) -> str:

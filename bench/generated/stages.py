@@ -104,7 +104,7 @@ def gates_of_few_gradients(w: Writer, x: str) -> str:
 @kind(2)
 def frozen_part(w: Writer, x: str) -> str:
     """A layer of which weight, bias or both are not trained, behind one that is."""
-    _, c, height, width = w.shape(x)
+    *_, height, width = w.shape(x)
     if height * width > LARGE:
         raise RejectedError("large enough")
     layers = (
@@ -124,7 +124,8 @@ def frozen_part(w: Writer, x: str) -> str:
 @kind(2, "row")
 def frozen_part_of_rows(w: Writer, x: str) -> str:
     features = w.shape(x)[1]
-    text = choice(w.source, (f"nn.Linear({features}, 6)", f"nn.LayerNorm({features})", "nn.PReLU()"))
+    texts = (f"nn.Linear({features}, 6)", f"nn.LayerNorm({features})", "nn.PReLU()")
+    text = choice(w.source, texts)
     layer = w.member("part", text)
     part = choice(w.source, ("", ".weight") if "PReLU" in text else ("", ".weight", ".bias"))
     w.configure(f"net.{layer[5:]}{part}.requires_grad_(False)")

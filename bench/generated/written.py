@@ -26,6 +26,7 @@ VIEWS = (
     "{0}.detach()",
 )
 CHANGES = ("{0}.mul_(0.5)", "{0} += 1", "{0}.add_(0.25)", "{0}.tanh_()", "{0}.copy_({0} * 2)")
+CHANGES += ("{0} **= 2", "{0} /= 2")
 
 
 @kind(5, changes=True)
