@@ -45,7 +45,7 @@ from .graph.network import channels_last_axes
 from .nn.batch_norm import normalize_batch
 from .nn.dropout import drop_branch
 from .opaque_calls import Effects, opaque_call
-from .proxy_attributes import InPlaceOperators
+from .proxy_attributes import FACT_CALLS, InPlaceOperators
 from .refusals import FOREIGN, caller, instead, line_of, place, shown
 from .side_effects import SideEffects, has_effects, may_change_state
 from .stand_ins import StandIns, empty_like
@@ -69,6 +69,8 @@ class MapProxy(InPlaceOperators, Casts, fx.Proxy):
     ) -> Any:
         if orig_method in DECOMPOSITIONS:
             return DECOMPOSITIONS[orig_method](*(args or ()), **(kwargs or {}))
+        if orig_method in FACT_CALLS and args:
+            return orig_method(args[0].value)
         return super().__torch_function__(orig_method, types, args, kwargs)
 
     def __abs__(self) -> Any:
@@ -422,6 +424,8 @@ class MetaTracer(fx.Tracer):
         translator = translator_of(node)
         if translator is None:
             raise UnsupportedCallError(torch_name(node))
+        if any(_is_plain(each.meta["value"]) for each in (node, *node.all_input_nodes)):
+            raise UnsupportedCallError(f"{torch_name(node)} of a number that a call on maps yields")
         return None if node.meta["value"] is None else translated(node, translator)
 
     def _counted(self, call: Call | None) -> Call | None:
@@ -529,6 +533,11 @@ def _target(node: fx.Node, written: Sequence[fx.Node]) -> fx.Node | None:
     """The node whose tensor a call writes over with its result; None where there is none."""
     value = node.meta["value"]
     return next((source for source in written if source.meta["value"] is value), None)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is known, and neither a tensor nor several."""
+    return value is not None and not isinstance(value, (Tensor, tuple, list))
 
 
 def _dims(value: Any) -> int:

@@ -4,6 +4,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, fx
 
 from .aliases import storage_of
@@ -15,6 +16,7 @@ FACTS = frozenset(  # attributes and methods that a meta tensor answers as the t
         *("storage_offset", "is_contiguous", "nelement", "ndimension", "is_conj", "is_neg"),
     }
 )
+FACT_CALLS = frozenset({torch.numel, torch.is_floating_point, torch.is_complex, torch.is_conj})
 
 
 def _in_place(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:

@@ -1,6 +1,6 @@
 """Networks of one large sample, whose maps are cut into bands of rows."""
 
-from .kinds import KINDS
+from .motifs import residual_with_downsample
 from .program import Program
 from .source import Source, chance, choice
 from .writer import RejectedError, Writer
@@ -78,7 +78,7 @@ def _convolution(w: Writer, x: str) -> str:
     if chance(w.source, 30):
         layers.append("nn.MaxPool2d(2)")
     if chance(w.source, 20):
-        return KINDS["residual_with_downsample"].draw(w, x)
+        return residual_with_downsample(w, x)
     joined = ", ".join(layers)
     return w.line(f"{w.member('stage', f'nn.Sequential({joined})')}({{0}})", x)
 

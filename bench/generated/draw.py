@@ -50,7 +50,7 @@ MODULES = (
 SIDES = (6, 8, 5, 4, 7, 3, 10, 13, 12, 2, 1, 9)
 FEW_SIDES = (8, 7, 16)
 REFUSED = 1  # percent of the networks that hold what tvdnn refuses, drawn on purpose
-BANDED = 4  # percent of the others whose samples are cut into bands
+BANDED = 6  # percent of the others whose samples are cut into bands
 TRIES = 4  # draws of one statement before the network goes on without
 STRIDED = re.compile(r"_\(|[-+*/]=|inplace=True|Asking|Writing")
 POLICIES = ("vdnn-all", "vdnn-conv", "tvdnn-heuristic", "vdnn-dyn", "auto")
@@ -127,7 +127,7 @@ def _draw_inputs(w: Writer, batch: int, count: int) -> None:
 def _input_shape(w: Writer, batch: int) -> tuple[int, ...]:
     if chance(w.source, 8):
         return (batch, w.source.integer(1, 20))
-    if chance(w.source, 6):
+    if chance(w.source, 10):
         return (batch, choice(w.source, (3, 4, 1, 8)), choice(w.source, (8, 7, 12, 5, 2)))
     c = choice(w.source, (3, 8) if w.few else (3, 4, 1, 2, 8, 6, 5, 16))
     sides = FEW_SIDES if w.few else SIDES

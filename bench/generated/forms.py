@@ -215,7 +215,7 @@ FIVE = (
 )
 
 
-@kind(8, *ANY)
+@kind(12, *ANY)
 def other_form(w: Writer, x: str) -> str:
     return w.line(choice(w.source, ELEMENTWISE), x, permuted=w.kind(x) == "last")
 
@@ -232,12 +232,12 @@ def change_of_a_copy(w: Writer, x: str) -> str:
     return w.line(text, x, permuted=w.kind(x) == "last")
 
 
-@kind(7)
+@kind(16)
 def other_move(w: Writer, x: str) -> str:
     return w.line(choice(w.source, MOVES), x)
 
 
-@kind(4)
+@kind(6)
 def other_reduction(w: Writer, x: str) -> str:
     text = choice(w.source, REDUCTIONS)
     if any(name in text for name in ("std", "norm", "var")) and min(w.shape(x)[1:]) < 2:
@@ -246,7 +246,7 @@ def other_reduction(w: Writer, x: str) -> str:
     return w.line("{0} + {1}", x, value) if chance(w.source, 60) else value
 
 
-@kind(4)
+@kind(5)
 def of_five_dimensions(w: Writer, x: str) -> str:
     """Two maps side by side, [N, C, 2, H, W] or [N, 2, C, H, W], and what is made of them."""
     other = w.pick([x, *w.alike(x)])

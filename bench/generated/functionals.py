@@ -48,7 +48,7 @@ OF_ROWS = (
 )
 
 
-@kind(3)
+@kind(7)
 def functional_layer(w: Writer, x: str) -> str:
     """The functions of layers, with parameters of the network or without."""
     return _with_parameters(w, choice(w.source, OF_MAPS), x)

@@ -101,6 +101,7 @@ def dropped_branch(w: Writer, x: str) -> str:
     """Stochastic depth or dropout of all of a branch, and layers behind it."""
     branch = conv_to(w, x, w.shape(x)[1], 3)
     texts = ("tvdnn.nn.StochasticDepth(1.0, 'row')", "tvdnn.nn.StochasticDepth(1.0, 'batch')")
+    texts += ("DropPath(0.0)", "DropPath()", "nn.Dropout2d(0.0)")
     texts += ("nn.Dropout2d(1.0)", "nn.Dropout(1.0)", "tvdnn.nn.StochasticDepth(0.0, 'batch')")
     dropped = w.line(f"{w.member('drop', choice(w.source, texts))}({{0}})", branch)
     return w.line("{0} + {1}", x, dropped)

@@ -128,6 +128,10 @@ class Checkpointed(nn.Module):
 class Asking(nn.Module):
     """Asks of a map what is known of it before a step, and goes by the answers."""
 
+    def __init__(self):
+        super().__init__()
+        self.kinds, self.deep = {"map", "row"}, [[[[["of lists"]]]]]
+
     def forward(self, x):
         if not isinstance(x, torch.Tensor) or isinstance(x, (list, dict)):
             raise TypeError("no tensor")
@@ -135,11 +139,27 @@ class Asking(nn.Module):
             return x
         if x.ndim == 4 and x.dim() == 4 and x.size(1) == x.shape[1] and len(x):
             x = x * (0.5 if x.is_leaf else 1.5) * (1 if x.dtype.is_floating_point else 2)
-        if x.is_contiguous() and x.stride(0) > 0 and x.nelement() and x.storage_offset() == 0:
+        if x.is_contiguous() and x.stride(0) > 0 and torch.numel(x) and torch.is_floating_point(x):
             x = x + 0.25
+        half = torch.zeros(1).add_(0.5)
+        x = x * float(half)
         if x.requires_grad and x.grad_fn is not None and x.grad is None:
             return x * 1.5 if x.device.type != "nowhere" else x
         return x
+''',
+    "DropPath": '''
+class DropPath(nn.Module):
+    """Stands for timm's layer of this name."""
+
+    def __init__(self, drop_prob=0.0, scale_by_keep=True):
+        super().__init__()
+        self.drop_prob, self.scale_by_keep = drop_prob, scale_by_keep
+
+    def forward(self, x):
+        return x if self.drop_prob == 0.0 or not self.training else x * 0
+
+
+DropPath.__module__ = "timm.layers.drop"
 ''',
     "Autocast": '''
 class Autocast(nn.Module):

@@ -64,6 +64,8 @@ CALLS = (
     "{0} * (1 + {0}.unique().numel() % 2)",
     "torch.zeros({0}.shape).copy_({0})",
     "torch.sin({0})",
+    "{0} * (2 + {0}.get_device())",
+    "{0} * (1 + ({0}.data_ptr() > 0))",
     "{0} @ {0}.transpose(2, 3)",
     "({0} * 1).requires_grad_().sin()",
     "{0}.to(torch.int64) + {0}",
@@ -98,6 +100,8 @@ STATEMENTS = (
     "{0}.bernoulli_(1.0)",
     "torch._foreach_mul_([{0}], 0.5)",
     "{0}.as_strided({0}.shape, {0}.stride()).mul_(0.5)",
+    "{0}.as_strided({0}.shape, ({0}.stride(0), {0}.shape[3], {0}[0, :, 0].numel(), 1)).mul_(2)",
+    "{0}.transpose(2, 3).as_strided({0}.flatten(1).shape, ({0}.stride(0), 1)).mul_(2)",
     "{0}.diagonal(0, 2, 3).mul_(0.5)",
     "{0}.unfold(2, 1, 1).mul_(0.5)",
     "{0}.fill_(0.5)",
@@ -128,6 +132,15 @@ HELD = (  # a member, and a call on it
         "nn.Buffer(torch.ones(CHANNELS))",
         "F.instance_norm({x}, {member} * 0, {member}, use_input_stats=False)",
     ),
+    (
+        "nn.Buffer(torch.ones(BATCH, CHANNELS, HEIGHT, WIDTH))",
+        "torch.add({member}, {member}, out={x}.detach() * 1) + {x}",
+    ),
+    (
+        "nn.Parameter(torch.randn(HEIGHT, 1))",
+        "(torch.stack([{x}, {x}], 2) * {member})[:, :, 0]",
+    ),
+    ("nn.Parameter(torch.randn(CHANNELS, 1, 1))", "{x} * Doubling.apply({member}, 2)"),
     ("torch.ones(1)", "{x} * {member}"),
     ("nn.Buffer(torch.ones(BATCH, CHANNELS))", "{x}.mean((2, 3)) + {member}"),
     ("nn.Parameter(torch.randn(2, 3))", "{member} * 1"),
@@ -210,6 +223,13 @@ def refused_without_gradients(w: Writer, x: str) -> str:
 
 
 @kind(1, refused=True)
+def refused_wish_for_a_gradient(w: Writer, x: str) -> str:
+    """Of an input that has none."""
+    w.change("{0}.requires_grad_()", "x")
+    return w.line("{0} + {1}", x, w.line("{0} * 2", "x"))
+
+
+@kind(1, refused=True)
 def refused_hook(w: Writer, x: str) -> str:
     c = w.shape(x)[1]
     conv = w.member("conv", f"nn.Conv2d({c}, {c}, 1)")
@@ -235,7 +255,7 @@ def refused_order(w: Writer, x: str) -> str:
 
 
 def _filled(w: Writer, x: str, text: str) -> str:
-    n, c, height, _ = w.shape(x)
-    for name, size in (("CHANNELS", c), ("BATCH", n), ("HEIGHT", height)):
+    sizes = zip(("BATCH", "CHANNELS", "HEIGHT", "WIDTH"), w.shape(x), strict=True)
+    for name, size in sizes:
         text = text.replace(name, str(size))
     return text

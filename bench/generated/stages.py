@@ -96,9 +96,9 @@ def gates_of_few_gradients(w: Writer, x: str) -> str:
     """A map times or plus one value a channel, of which one side has no gradient."""
     pooled = w.line("torch.sigmoid({0}.mean((2, 3), keepdim=True))", x)
     value = conv_to(w, x, w.shape(x)[1])
-    stopped = (f"{{0}} {sign} {{1}}" for sign in "*+")
-    texts = ("{0}.detach() * {1}", "{0} * {1}.detach()", "{0}.detach() + {1}", *stopped)
-    return w.line(choice(w.source, (*texts, "{0} + {1}.detach()")), value, pooled)
+    texts = ("{0}.detach() * {1}", "{0} * {1}.detach()", "{0}.detach() + {1}", "{0} + {1}")
+    texts += ("{0} + {1}.detach()", "torch.add({0}, {0}.detach(), alpha=2) * {1}")
+    return w.line(choice(w.source, texts), value, pooled)
 
 
 @kind(2)
