@@ -193,8 +193,22 @@ def test_a_refused_normalization_by_a_function_counts_though_nothing_reads_it() 
         trace(Net(dead_call(normalized)), (torch.randn(2, 4, 5, 5),))
 
 
+def moved_average(net: Net, x: Tensor) -> Tensor:
+    """By a method that tvdnn has not, whose result nothing reads."""
+    net.ema.lerp_(x.detach().mean((0, 2, 3)), 0.1)
+    return net.conv(x)
+
+
+def written_by_values(net: Net, x: Tensor) -> Tensor:
+    """By a method that torch cannot follow without values."""
+    net.ema.masked_scatter_(net.ema > 0, x.detach())
+    return net.conv(x)
+
+
 HERE = "at tests/test_effects.py"
 REFUSED = [
+    (moved_average, f"Net: lerp_ {HERE}"),
+    (written_by_values, f"Net: masked_scatter_ {HERE}"),
     (set_buffer, f"copy_ changes ema of the module, which a step would not {HERE}"),
     (moved_buffer, f"Net: mul_ changes ema of the module, which a step would not {HERE}"),
     (counted, f"Net: add_ changes calls of the module, which a step would not {HERE}"),

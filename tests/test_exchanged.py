@@ -123,6 +123,11 @@ def with_autocast(net: Net, h: Tensor) -> Tensor:
         return net.conv(h)
 
 
+def with_autocast_of_its_device(net: Net, h: Tensor) -> Tensor:
+    with torch.autocast(h.device.type, dtype=torch.bfloat16, enabled=False):
+        return net.conv(h)
+
+
 @torch.autocast("cpu", dtype=torch.bfloat16)
 def decorated(net: Net, h: Tensor) -> Tensor:
     return net.conv(h)
@@ -133,18 +138,25 @@ REFUSED = [
     (by_a_function, f"Net: Doubled, an autograd Function with a backward of its own {HERE}"),
     (without_autocast, rf"Net: a region of torch.autocast.*\) {HERE}"),
     (with_autocast, rf"Net: a region of torch.autocast.*\) {HERE}"),
+    (with_autocast_of_its_device, rf"Net: a region of torch.autocast.*\) {HERE}"),
     (decorated, rf"Net: a region of torch.autocast.*\) {HERE}"),
 ]
+
+
+def exchanged() -> tuple[Any, ...]:
+    """What a trace changes and puts back."""
+    regions = (torch.autocast.__init__, torch.autocast.__enter__)
+    return builtins.isinstance, *regions, torch.autograd.Function.apply
 
 
 @pytest.mark.filterwarnings("ignore:User provided device_type of 'cuda'")
 @pytest.mark.parametrize(("way", "message"), REFUSED)
 def test_what_no_proxy_sees_is_refused(way: Callable[[Net, Tensor], Tensor], message: str) -> None:
-    before = (builtins.isinstance, torch.autocast.__enter__, torch.autograd.Function.apply)
+    before = exchanged()
     with pytest.raises(UnsupportedOpError, match=message) as error:
         trace(Net(way), (torch.randn(2, 4, 5, 5),))
     assert str(error.value).count(HERE) == 1
-    assert before == (builtins.isinstance, torch.autocast.__enter__, torch.autograd.Function.apply)
+    assert before == exchanged()
 
 
 def test_a_function_in_an_opaque_submodule_runs_as_it_is() -> None:

@@ -35,6 +35,17 @@ class Rows(nn.Module):
         return logits
 
 
+class Scaled(nn.Module):
+    """Sums and products with a parameter of each channel, in its shape or another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.shift = nn.Parameter(torch.rand(6, 1)), nn.Parameter(torch.rand(1, 6, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale + self.shift
+
+
 def conv(**settings: object) -> nn.Module:
     return nn.Conv1d(3, 6, 3, **settings)  # type: ignore[arg-type]
 
@@ -48,6 +59,8 @@ LAYERS: dict[str, Callable[[], tuple[nn.Module, ...]]] = {
     "transposed": lambda: (conv(), nn.ConvTranspose1d(6, 2, 4, 2, 1, output_padding=1)),
     "norm": lambda: (conv(), nn.BatchNorm1d(6), nn.ReLU(), conv2()),
     "instance": lambda: (conv(), nn.InstanceNorm1d(6), nn.GroupNorm(3, 6), nn.SiLU()),
+    "prelu": lambda: (conv(), nn.PReLU(6), nn.PReLU(), conv2()),
+    "scaled": lambda: (conv(), Scaled(), conv2()),
     "max": lambda: (conv(), nn.MaxPool1d(3, 2, 1), conv2()),
     "avg": lambda: (conv(), nn.AvgPool1d(4, 3, 2, ceil_mode=True, count_include_pad=False)),
     "adaptive": lambda: (conv(), nn.AdaptiveAvgPool1d(5)),

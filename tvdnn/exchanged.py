@@ -50,15 +50,18 @@ class Exchanged:
         self.tracer = tracer
         self._builtins = ExchangedBuiltins(tracer.net)
         self._isinstance: Callable[[Any, Any], bool] = builtins.isinstance
+        self._make_autocast: Callable[..., None] = torch.autocast.__init__
         self._enter_autocast: Callable[[Any], Any] = torch.autocast.__enter__
         self._enter_hooks: Callable[[Any], Any] = saved_tensors_hooks.__enter__
         self._apply: Any = None
 
     def __enter__(self) -> "Exchanged":
         self._isinstance = builtins.isinstance
+        self._make_autocast = torch.autocast.__init__
         self._enter_autocast = torch.autocast.__enter__
         self._apply = torch.autograd.Function.__dict__.get("apply")
         self._enter_hooks = saved_tensors_hooks.__enter__
+        torch.autocast.__init__ = self._autocast_of_maps()  # type: ignore[method-assign]
         torch.autocast.__enter__ = self._autocast_refused()  # type: ignore[method-assign]
         apply: Any = classmethod(self._function_applied())
         torch.autograd.Function.apply = apply
@@ -68,12 +71,22 @@ class Exchanged:
 
     def __exit__(self, *error: object) -> None:
         self._builtins.__exit__()
+        torch.autocast.__init__ = self._make_autocast  # type: ignore[method-assign]
         torch.autocast.__enter__ = self._enter_autocast  # type: ignore[method-assign]
         saved_tensors_hooks.__enter__ = self._enter_hooks  # type: ignore[method-assign]
         if self._apply is None:
             del torch.autograd.Function.apply
         else:
             torch.autograd.Function.apply = self._apply
+
+    def _autocast_of_maps(self) -> Callable[..., None]:
+        """A region's `__init__`, which knows no device "meta", that a map names as its own."""
+
+        def init(region: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
+            known = "cpu" if device_type == "meta" else device_type
+            self._make_autocast(region, known, *args, **kwargs)
+
+        return init
 
     def _autocast_refused(self) -> Callable[[Any], Any]:
         def enter(region: Any) -> Any:

@@ -46,7 +46,7 @@ from .graph.network import channels_last_axes
 from .nn.batch_norm import normalize_batch
 from .nn.dropout import drop_branch
 from .opaque_calls import Effects, opaque_call
-from .proxy_attributes import InPlaceOperators
+from .proxy_attributes import FACT_CALLS, InPlaceOperators
 from .refusals import FOREIGN, caller, instead, line_of, place, shown
 from .returned import taken_apart
 from .side_effects import RefusedError, SideEffects, has_effects, may_change_state
@@ -80,6 +80,8 @@ class MapProxy(InPlaceOperators, Casts, fx.Proxy):
             return orig_method(*(getattr(each, "known", each) for each in args or ()))
         if orig_method in DECOMPOSITIONS:
             return DECOMPOSITIONS[orig_method](*(args or ()), **(kwargs or {}))
+        if orig_method in FACT_CALLS and args:
+            return orig_method(args[0].value)
         return super().__torch_function__(orig_method, types, args, kwargs)
 
     def __abs__(self) -> Any:
@@ -395,7 +397,7 @@ class MetaTracer(fx.Tracer):
             self.side_effects.check(node, [s for s in written if s.op == "get_attr"])
         except UnsupportedCallError as reason:
             meta["refusal"] = self._refusal(f"{reason}{instead(str(reason))}")
-            meta["kept"] |= may_change_state(node, self.active[-1])
+            meta["kept"] |= may_change_state(node, self.active[-1]) or _may_write(node, written)
         except FOREIGN as error:
             self.fault = error
             raise
@@ -456,6 +458,8 @@ class MetaTracer(fx.Tracer):
         translator = translator_of(node)
         if translator is None:
             raise UnsupportedCallError(torch_name(node))
+        if any(_is_plain(each.meta["value"]) for each in (node, *node.all_input_nodes)):
+            raise UnsupportedCallError(f"{torch_name(node)} of a number that a call on maps yields")
         return None if node.meta["value"] is None else translated(node, translator)
 
     def _counted(self, call: Call | None) -> Call | None:
@@ -564,10 +568,22 @@ def _forward_of(module: torch.nn.Module) -> Callable[..., Any] | None:
     return None
 
 
+def _may_write(node: fx.Node, written: Sequence[fx.Node]) -> bool:
+    """Whether a refused call writes, or by its name may write, a tensor that comes from no map."""
+    in_place = torch_name(node).endswith("_") and node.args
+    targets = [*written, *(node.args[:1] if in_place else ()), node.kwargs.get("out")]
+    return any(isinstance(each, fx.Node) and each.op == "get_attr" for each in targets)
+
+
 def _target(node: fx.Node, written: Sequence[fx.Node]) -> fx.Node | None:
     """The node whose tensor a call writes over with its result; None where there is none."""
     value = node.meta["value"]
     return next((source for source in written if source.meta["value"] is value), None)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is known, and neither a tensor nor several."""
+    return value is not None and not isinstance(value, (Tensor, tuple, list))
 
 
 def _dims(value: Any) -> int:

@@ -11,10 +11,11 @@ from torch.nn.parameter import is_lazy
 
 from .aliases import storage_of
 from .calls.call import OF_MAPS, Call, Inner, Shape, Source
+from .calls.layout import in_order
 from .calls.tables import SUPPORTED
 from .errors import InputError, UnsupportedOpError
 from .exchanged import ONE_TRACE
-from .graph.network import Network, Op, Param, Value
+from .graph.network import Network, Op, Param, Value, channels_last_axes
 from .meta_tracer import MetaTracer
 from .traced_modules import refused_at_once
 
@@ -32,19 +33,21 @@ def trace(
     name: str | None = None,
     opaque: bool = False,
     graded: bool = True,
+    ordered: bool = False,
 ) -> Network:
     """The network that `module` computes on inputs of these shapes, in its mode (train or eval).
 
     Inputs and parameters may be on any device, the meta device included. Lazy layers get their
     parameters, as a first call would give them; nothing else of the module changes. Parameters that
     no output depends on are left out. Without `graded` the network is that of a call under
-    torch.no_grad(). UnsupportedOpError lists all that cannot be traced,
+    torch.no_grad(). Where `ordered`, outputs are stored batch first and channels last, whatever is
+    permuted. UnsupportedOpError lists all that cannot be traced,
     operations that tvdnn has not and control flow by values, each by its module and line. With
     `opaque` the submodules that hold them are ops as they are, where they read and make one tensor,
     draw no random numbers and change no buffers.
     """
     with ONE_TRACE:
-        return _traced(module, example_inputs, name, opaque, graded)
+        return _traced(module, example_inputs, name, opaque, graded, ordered)
 
 
 def _traced(
@@ -53,6 +56,7 @@ def _traced(
     name: str | None,
     opaque: bool,
     graded: bool,
+    ordered: bool,
 ) -> Network:
     refused = tuple(refused_at_once(module))
     if refused:
@@ -68,7 +72,8 @@ def _traced(
         found = _refusing(nodes) - paths if opaque else frozenset()
         if not found:
             _check_supported(nodes, tracer)
-            network = _network(module, nodes, name or type(module).__name__, tracer.gather)
+            title = name or type(module).__name__
+            network = _network(module, nodes, title, tracer.gather, ordered=ordered)
             if graded:
                 _check_buffers(module, network.params.values())
             return network
@@ -216,15 +221,18 @@ def _network(
     nodes: Sequence[fx.Node],
     name: str,
     gather: Callable[[Sequence[object]], object],
+    *,
+    ordered: bool,
 ) -> Network:
     tensors = {*dict(module.named_parameters()), *dict(module.named_buffers())}
     made = (node for node in nodes if node.op == "placeholder" or node.meta["call"] is not None)
     names = _value_names(made, taken=RESERVED | tensors)
-    outputs = tuple(names[node] for node in _output_nodes(nodes[-1].args[0], names))
+    returned = _output_nodes(nodes[-1].args[0], names)
     emitter = _Emitter(names)
     for node, output in names.items():
         if node.meta["call"] is not None:
             emitter.emit(node.meta["call"], output)
+    outputs = tuple(emitter.ordered(node) if ordered else names[node] for node in returned)
     outputs = tuple(map(emitter.handed_out, outputs))
     emitter.drop_unread_moves(outputs)
     return Network(
@@ -288,6 +296,11 @@ class _Emitter:
         while name in self.values:
             name = f"{wanted}#{next(numbers)}"
         return name
+
+    def ordered(self, node: fx.Node) -> str:
+        """The name of an output whose channels are stored last: a copy where they are not."""
+        source = in_order(node, channels_last_axes(len(node.meta["axes"])))
+        return self._input(source, self._names[node])
 
     def handed_out(self, name: str) -> str:
         """The name of an output: a copy where the network hands out an input, or a view of one."""

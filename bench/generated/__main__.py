@@ -7,11 +7,9 @@ output file as networks end; seeds that it has are not run again. The counts are
 written beside the rows with the ending .json. On a GPU the children side by side are several
 processes of one device, and maps are of few sizes, as kernels are compiled for each.
 
-Which branches the networks reach is told by coverage.py, in one process:
+Which branches the networks reach is told by coverage.py, in one process (branches.py):
 
     python -m coverage run --branch --source tvdnn -m bench.generated --seeds 0:1000 --jobs 0
-    python -m coverage report -m --include "tvdnn/trace.py,tvdnn/meta_tracer.py,tvdnn/calls/*,\
-tvdnn/graph/*,tvdnn/ops/*"
 """
 
 import argparse
@@ -30,7 +28,7 @@ import torch
 from bench.environment import environment, software
 
 from .compare import FAILED, Outcome, Setup
-from .draw import drawn_from_seed
+from .draw import REFUSED, drawn_from_seed
 from .outcomes import DIED, Row, counts, row_of, rows_in, signature
 from .program import Program
 from .shrink import shrunk
@@ -50,6 +48,7 @@ class Work:
     faults: Path
     shrink_s: float
     few: bool
+    refused: int
 
 
 def main() -> None:
@@ -58,7 +57,8 @@ def main() -> None:
     torch.set_num_threads(1)
     setup = Setup(options.type, options.device)
     few = options.few or options.device != "cpu"
-    work = Work(setup, tuple(options.kinds), options.output, options.faults, options.shrink, few)
+    places = (options.output, options.faults, options.shrink)
+    work = Work(setup, tuple(options.kinds), *places, few, options.refused)
     first, _, last = options.seeds.partition(":")
     done = {row.seed for row in rows_in(work.output)}
     seeds = [seed for seed in range(int(first), int(last)) if seed not in done]
@@ -81,6 +81,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--type", choices=("fp32", "tf32", "bf16"), default="fp32")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--kinds", nargs="*", default=(), help="draw these kinds alone")
+    parser.add_argument("--refused", type=int, default=REFUSED, help="percent that is refused")
     parser.add_argument("--few", action="store_true", help="few sizes; as on GPUs")
     parser.add_argument("--jobs", type=int, default=1, help="children side by side; 0: none")
     parser.add_argument("--block", type=int, default=BLOCK, help="seeds of a child")
@@ -129,7 +130,7 @@ def _forked(work: Work, seeds: Sequence[int]) -> int:
 
 def _run_seed(work: Work, seed: int) -> None:
     begin = time.monotonic()
-    program = drawn_from_seed(seed, work.kinds, few=work.few)
+    program = drawn_from_seed(seed, work.kinds, few=work.few, refused=work.refused)
     outcome = compared(program, work.setup)
     seconds = time.monotonic() - begin
     row = row_of(seed, outcome, seconds)

@@ -1,4 +1,4 @@
-"""Products and sums of any broadcast shape, weights computed from parameters, casts and copies."""
+"""Products and sums of any broadcast shape, and weights computed from parameters."""
 
 from .kinds import kind
 from .source import chance, choice
@@ -77,33 +77,3 @@ def standardized_conv2d(w: Writer, x: str) -> str:
         f"eps=1e-3).reshape_as({conv}.weight)",
     )
     return w.line(f"F.conv2d({{0}}, {choice(w.source, weights)}, {conv}.bias, padding=1)", x)
-
-
-@kind(2, "map", "row", planned=True)
-def cast_or_copy(w: Writer, x: str) -> str:
-    texts = ("{0}.clone()", "{0}.float()", "{0}.to({0}.dtype)", "{0}.type_as({0})")
-    return w.line(choice(w.source, texts), x)
-
-
-@kind(3, planned=True)
-def other_pool2d(w: Writer, x: str) -> str:
-    texts = ("nn.AdaptiveMaxPool2d(1)", "nn.AdaptiveMaxPool2d((2, 3))", "nn.LPPool2d(2, 2)")
-    layer = w.member("pool", choice(w.source, texts))
-    return w.line(f"{layer}({{0}})", x)
-
-
-@kind(4, "line", planned=True)
-def layer_of_a_line(w: Writer, x: str) -> str:
-    """Convolutions, pools and norms of [N, C, L]."""
-    c = w.shape(x)[1]
-    texts = (
-        f"nn.Conv1d({c}, {choice(w.source, (4, 3, 8))}, 3, padding=1)",
-        f"nn.Conv1d({c}, {c}, 1, groups={c})",
-        f"nn.BatchNorm1d({c})",
-        "nn.MaxPool1d(2)",
-        "nn.AvgPool1d(2)",
-        "nn.AdaptiveAvgPool1d(1)",
-        f"nn.ConvTranspose1d({c}, 3, 2, stride=2)",
-        f"nn.InstanceNorm1d({c})",
-    )
-    return w.line(f"{w.member('line', choice(w.source, texts))}({{0}})", x)

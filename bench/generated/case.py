@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 State = Mapping[str, Tensor]
 OURS = re.compile(r"\btvdnn\.nn\.(?!StochasticDepth)")  # which torch has no layer for
+BRANCHES = re.compile(r"tvdnn\.nn\.StochasticDepth\(([\d.]+), '\w+'\)")  # of all or nothing
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
 
 
@@ -30,7 +32,7 @@ class Case:
 
 def load(text: str) -> Case:
     """The case that a printed network stands for."""
-    given, plain = _run(text), _run(OURS.sub("nn.", text))
+    given, plain = _run(text), _run(BRANCHES.sub(r"nn.Dropout(\1)", OURS.sub("nn.", text)))
     about = (given[name] for name in ("INPUTS", "GRADS", "SETTINGS"))
     return Case(given["make"], plain["make"], *about)
 
@@ -75,6 +77,7 @@ def data_of(case: Case, seed: int, *, steps: int, rounded: bool) -> Data:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net = case.make_torch()
+        _give_lazy_parameters(net, case)
         _draw_norms(net)
     state = {name: value.detach().clone() for name, value in net.state_dict().items()}
     inputs = tuple(
@@ -86,6 +89,13 @@ def data_of(case: Case, seed: int, *, steps: int, rounded: bool) -> Data:
         kept = {name: value.is_floating_point() for name, value in state.items()}
         state = {n: v.bfloat16().float() if kept[n] else v for n, v in state.items()}
     return Data(state, inputs, seed, rounded)
+
+
+def _give_lazy_parameters(net: nn.Module, case: Case) -> None:
+    """Let lazy layers take their sizes from a first call."""
+    if any(is_lazy(param) for param in net.parameters()):
+        with torch.no_grad():
+            net(*(torch.zeros(shape) for shape in case.shapes.values()))
 
 
 def _draw_norms(net: nn.Module) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 import tvdnn
 from tvdnn.errors import BudgetError, InputError, UnsupportedOpError
@@ -25,6 +26,7 @@ from .runs import (
     STEPS,
     Form,
     Seen,
+    as_given,
     learning_rate,
     loop,
     loop_of_losses,
@@ -219,7 +221,7 @@ class _Ours:
     def __init__(self, case: Case, setup: Setup, reference: _Reference, **planned: Any) -> None:
         self.case, self.setup, self.planned = case, setup, planned
         self.used = False
-        self.net = _loaded(case.make().to(setup.device), reference.data)
+        self.net = _made(case, setup, reference.data)
         options: dict[str, Any] = planned | {
             "dtype": setup.dtype,
             "sections": case.settings.get("sections"),
@@ -229,7 +231,8 @@ class _Ours:
         }
         if setup.device != "cpu":
             options["costs"] = Roofline(hardware("H200"), setup.dtype)
-        inputs = tuple(x.to(setup.device, copy=True) for x in reference.data.inputs[0])
+        given = (x.to(setup.device, copy=True) for x in reference.data.inputs[0])
+        inputs = tuple(as_given(case, x) for x in given)
         for name, x in zip(case.shapes, inputs, strict=True):
             x.requires_grad_(name in case.grads)
         if "trainer" in case.settings:
@@ -237,7 +240,8 @@ class _Ours:
             self.initial = copy.deepcopy(self.trainer.state_dict())
             self.peak_nbytes = self.trainer.schedule.peak_nbytes
         else:
-            self.virtual = tvdnn.virtualize(self.net, inputs, **options)
+            opaque = case.settings.get("opaque", False)
+            self.virtual = tvdnn.virtualize(self.net, inputs, opaque=opaque, **options)
             self.peak_nbytes = self.virtual.schedule.peak_nbytes
 
     def run(self, reference: _Reference) -> Seen:
@@ -272,6 +276,19 @@ class _Ours:
             optimizer=optimizer_of(case, reference.lr, tvdnn.optim)(),
             **options,
         )
+
+
+def _made(case: Case, setup: Setup, data: Data) -> nn.Module:
+    """The network with its weights, but those of lazy layers, which are not there yet.
+
+    Where the case's settings ask for it, and we compute in bfloat16, so are its parameters.
+    """
+    net = case.make().to(setup.device)
+    if case.settings.get("parameters") == "bfloat16" and setup.dtype == "bf16":
+        for param in net.parameters():
+            param.data = param.data.bfloat16()
+    lazy = any(is_lazy(param) for param in net.parameters())
+    return net if lazy else _loaded(net, data)
 
 
 def _loaded(net: nn.Module, data: Data) -> nn.Module:

@@ -1,12 +1,31 @@
 """draw: a random network, from a seed or by Hypothesis."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from hypothesis import strategies as st
 
-from . import broadcast, layers, motifs, pointwise, rearrange, reduce, sums, unary, views
+from . import (
+    banded,
+    broadcast,
+    forms,
+    functionals,
+    layers,
+    lines,
+    modules,
+    motifs,
+    pointwise,
+    rearrange,
+    reduce,
+    refused,
+    stages,
+    sums,
+    unary,
+    views,
+    written,
+)
 from .kinds import KINDS, Kind
 from .program import INPUTS, Program, used_values
 from .source import Drawn, Seeded, Source, chance, choice, weighted
@@ -14,25 +33,40 @@ from .writer import TORCH_FAILURES, RejectedError, Writer
 
 MODULES = (
     broadcast,
+    forms,
+    functionals,
     layers,
+    lines,
+    modules,
     motifs,
     pointwise,
     rearrange,
     reduce,
+    refused,
+    stages,
     sums,
     unary,
     views,
+    written,
 )  # whose kinds are registered
 SIDES = (6, 8, 5, 4, 7, 3, 10, 13, 12, 2, 1, 9)
 FEW_SIDES = (8, 7, 16)
+REFUSED = 1  # percent of the networks that hold what tvdnn refuses, drawn on purpose
+BANDED = 6  # percent of the others whose samples are cut into bands
 TRIES = 4  # draws of one statement before the network goes on without
+STRIDED = re.compile(r"_\(|[-+*/]=|inplace=True|Asking|Writing")
 POLICIES = ("vdnn-all", "vdnn-conv", "tvdnn-heuristic", "vdnn-dyn", "auto")
 SHARES = (50, 20, 15, 8, 7)  # of the draws: plans near the floor take long
 
 
-def drawn_from_seed(seed: int, kinds: Iterable[str] = (), *, few: bool = False) -> Program:
-    """The network of a seed; of these kinds where any are named, of few sizes where asked."""
-    return draw_program(Seeded(seed), kinds, few=few)
+def drawn_from_seed(
+    seed: int, kinds: Iterable[str] = (), *, few: bool = False, refused: int = REFUSED
+) -> Program:
+    """The network of a seed; of these kinds where any are named, of few sizes where asked.
+
+    So many percent of the networks hold what tvdnn refuses.
+    """
+    return draw_program(Seeded(seed), kinds, few=few, refused=refused)
 
 
 @st.composite
@@ -41,15 +75,21 @@ def programs(draw: Callable[[st.SearchStrategy[int]], int]) -> Program:
     return draw_program(Drawn(draw))
 
 
-def draw_program(source: Source, kinds: Iterable[str] = (), *, few: bool = False) -> Program:
+def draw_program(
+    source: Source, kinds: Iterable[str] = (), *, few: bool = False, refused: int = REFUSED
+) -> Program:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
+        if chance(source, refused):
+            return _refused_program(source, [KINDS[name] for name in kinds])
+        if not kinds and chance(source, BANDED):
+            return banded.program(source)
         ours = choice(source, (0, 0, 30, 100))
         w = Writer(source, training=not chance(source, 15), ours=ours, few=few)
         batch = choice(source, (2, 4) if few else (2, 3, 4, 1, 5))
         trains = chance(source, 20)
         _draw_inputs(w, batch, 1 if trains else weighted(source, (1, 2, 3), (75, 20, 5)))
-        allowed = [KINDS[name] for name in kinds] or [k for k in KINDS.values() if not k.planned]
+        allowed = [KINDS[name] for name in kinds] or _supported()
         for _ in range(source.integer(2, 12)):
             _grow(w, allowed)
         if not chance(source, 5):
@@ -57,6 +97,26 @@ def draw_program(source: Source, kinds: Iterable[str] = (), *, few: bool = False
         if trains and (program := _trainer_program(w, batch)) is not None:
             return program
         return _module_program(w)
+
+
+def _supported() -> list[Kind]:
+    return [kind for kind in KINDS.values() if not kind.planned and not kind.refused]
+
+
+def _refused_program(source: Source, kinds: list[Kind]) -> Program:
+    """A small network with one thing that tvdnn refuses, of these kinds where any are named."""
+    w = Writer(source, training=True)
+    w.input(choice(source, ((2, 4, 2, 6), (4, 8, 4, 4), (2, 3, 5, 5))), grad=chance(source, 30))
+    for _ in range(source.integer(0, 2)):
+        _grow(w, _supported())
+    w.line("{0} * 1", "x")
+    kinds = kinds or [kind for kind in KINDS.values() if kind.refused]
+    before = len(w.lines)
+    while len(w.lines) == before:
+        _grow(w, kinds)
+    last = [line.targets[0] for line in w.lines if line.targets][-1]
+    opaque = {"opaque": True} if _is_opaque(w) else {}
+    return w.program([last], "one", policy=choice(source, POLICIES), sections=2, **opaque)
 
 
 def _draw_inputs(w: Writer, batch: int, count: int) -> None:
@@ -69,6 +129,8 @@ def _draw_inputs(w: Writer, batch: int, count: int) -> None:
 def _input_shape(w: Writer, batch: int) -> tuple[int, ...]:
     if chance(w.source, 8):
         return (batch, w.source.integer(1, 20))
+    if chance(w.source, 10):
+        return (batch, choice(w.source, (3, 4, 1, 8)), choice(w.source, (8, 7, 12, 5, 2)))
     c = choice(w.source, (3, 8) if w.few else (3, 4, 1, 2, 8, 6, 5, 16))
     sides = FEW_SIDES if w.few else SIDES
     height = choice(w.source, sides)
@@ -141,6 +203,7 @@ def _module_program(w: Writer) -> Program:
     if len(outputs) > 1 and chance(w.source, 10):
         outputs.append(outputs[0])
     forms = ("one",) if len(outputs) == 1 and chance(w.source, 80) else ("tuple", "dict")
+    forms += ("pair",) if len(outputs) == 2 else ()
     form = "list" if chance(w.source, 3) else choice(w.source, forms)
     return w.program(outputs, form, **_settings(w))
 
@@ -166,11 +229,32 @@ def _settings(w: Writer) -> dict[str, Any]:
         settings["chunk_size"] = choice(w.source, (512, 1024, 2048))
     if settings["policy"] in ("auto", "tvdnn-heuristic", "vdnn-dyn"):
         settings["budget"] = choice(w.source, (0.5, 0.0, 0.25))  # between floor and keep's peak
+    if _is_opaque(w):
+        settings["opaque"] = True
+    if chance(w.source, 5) and not _asks_for_strides(w):
+        settings["channels_last"] = True
+    if chance(w.source, 5):
+        settings["parameters"] = "bfloat16"
     if chance(w.source, 20):
         settings["evaluates"] = True
     if chance(w.source, 10) and (changes := _changes(w)):
         settings["between"] = choice(w.source, changes)
     return settings
+
+
+def _asks_for_strides(w: Writer) -> bool:
+    """Whether it may hang on the memory format of inputs what the network computes.
+
+    A plan is made for inputs whose channels come first. So what is a view by them, and what of it
+    an operation in place writes, may be a copy by others, which tvdnn does not tell apart.
+    """
+    texts = [each.text for each in (*w.members, *w.lines)]
+    return any(STRIDED.search(text) for text in texts)
+
+
+def _is_opaque(w: Writer) -> bool:
+    """Whether the network holds submodules that are to run as they are."""
+    return any(member.name.startswith("opaque") for member in w.members)
 
 
 def _changes(w: Writer) -> list[str]:
@@ -197,14 +281,15 @@ def _changes(w: Writer) -> list[str]:
 def _trainer_program(w: Writer, batch: int) -> Program | None:
     """What Trainer trains: losses of one or two outputs. None where no parameter is trained."""
     first, *rest = _ends(w)
-    if w.kind(first) not in ("map", "row") or not _is_trained(w, first):
+    if w.kind(first) not in ("map", "row") or _is_opaque(w) or not _is_trained(w, first):
         return None
     outputs = [first]
     same = [name for name in rest if w.shape(name) == w.shape(first)]
     if same and chance(w.source, 40):
         outputs.append(same[0])
     settings = _settings(w)
-    settings.pop("evaluates", None)
+    for name in ("evaluates", "parameters", "channels_last"):
+        settings.pop(name, None)
     settings["trainer"] = _trainer(w, batch, len(outputs))
     if "accumulate" in settings["trainer"]:
         settings.pop("budget", None)  # the sums of gradients need room that the floor has not

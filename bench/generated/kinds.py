@@ -16,7 +16,8 @@ class Kind:
 
     `weight` is its share of the draws and `reads` the kinds of values that it takes (Writer.kind).
     `changes` says that it changes values in place, where autograd may refuse. `planned` kinds are
-    not supported by tvdnn yet and drawn only on demand.
+    not supported by tvdnn yet and drawn only on demand; `refused` ones are not, and are drawn by
+    themselves.
     """
 
     name: str
@@ -25,20 +26,25 @@ class Kind:
     draw: Draw
     changes: bool = False
     planned: bool = False
+    refused: bool = False
 
 
 KINDS: Final[dict[str, Kind]] = {}
 
 
 def kind(
-    weight: int, *reads: str, changes: bool = False, planned: bool = False
+    weight: int,
+    *reads: str,
+    changes: bool = False,
+    planned: bool = False,
+    refused: bool = False,
 ) -> Callable[[Draw], Draw]:
     """Registers a function as the Kind of its name."""
 
     def register(draw: Draw) -> Draw:
         name = draw.__name__
         assert name not in KINDS, name
-        KINDS[name] = Kind(name, weight, reads or ("map",), draw, changes, planned)
+        KINDS[name] = Kind(name, weight, reads or ("map",), draw, changes, planned, refused)
         return draw
 
     return register

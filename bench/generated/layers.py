@@ -14,8 +14,8 @@ def conv2d(w: Writer, x: str) -> str:
     given = _window(w, kernel, size)
     groups = _groups(w, c, out)
     if chance(w.source, 15):
-        weight = _param(w, (out, c // groups, *sides(kernel)), 0.3)
-        bias = f", {_param(w, (out,), 0.3)}" if chance(w.source, 50) else ""
+        weight = param(w, (out, c // groups, *sides(kernel)), 0.3)
+        bias = f", {param(w, (out,), 0.3)}" if chance(w.source, 50) else ""
         options = settings(**given, groups=None if groups == 1 else groups)
         return w.line(f"F.conv2d({{0}}, {weight}{bias}{options})", x)
     bias = sometimes(w, 40, False)
@@ -72,8 +72,8 @@ def conv_transpose2d(w: Writer, x: str) -> str:
 def linear(w: Writer, x: str) -> str:
     features, out = w.shape(x)[1], w.source.integer(1, 20)
     if chance(w.source, 15):
-        weight = _param(w, (out, features), 0.3)
-        bias = f", {_param(w, (out,), 0.3)}" if chance(w.source, 50) else ""
+        weight = param(w, (out, features), 0.3)
+        bias = f", {param(w, (out,), 0.3)}" if chance(w.source, 50) else ""
         return w.line(f"F.linear({{0}}, {weight}{bias})", x)
     layer = w.member("fc", f"nn.Linear({features}, {out}{settings(bias=sometimes(w, 30, False))})")
     return w.line(f"{layer}({{0}})", x)
@@ -87,7 +87,7 @@ def linear_last(w: Writer, x: str) -> str:
 
 def norm_of(w: Writer, x: str) -> str:
     """A batch normalization for `x`; the layer's name."""
-    dims = 2 if w.kind(x) == "map" else 1
+    dims = 2 if w.kind(x) == "map" else 1  # of rows, and of rows of values
     options = settings(
         affine=sometimes(w, 15, False),
         track_running_stats=sometimes(w, 10, False),
@@ -118,7 +118,7 @@ def functional_batch_norm(w: Writer, x: str) -> str:
     state = "None, None"
     if chance(w.source, 60):
         state = f"{_buffer(w, (c,), 'zeros')}, {_buffer(w, (c,), 'ones')}"
-    affine = f", {_param(w, (c,), 1.0)}, {_param(w, (c,), 1.0)}" if chance(w.source, 50) else ""
+    affine = f", {param(w, (c,), 1.0)}, {param(w, (c,), 1.0)}" if chance(w.source, 50) else ""
     training = "None" in state or chance(w.source, 60)
     return w.line(f"F.batch_norm({{0}}, {state}{affine}, training={training})", x)
 
@@ -261,7 +261,7 @@ def _groups(w: Writer, c: int, out: int) -> int:
     return choice(w.source, [g for g in range(1, min(c, out) + 1) if c % g == out % g == 0])
 
 
-def _param(w: Writer, shape: tuple[int, ...], scale: float) -> str:
+def param(w: Writer, shape: tuple[int, ...], scale: float) -> str:
     return w.member("p", f"nn.Parameter({scale} * torch.randn{shape})")
 
 

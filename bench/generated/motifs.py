@@ -1,9 +1,13 @@
 """Motifs: the constellations in which tracing and fusion have gone wrong, drawn on purpose."""
 
+import re
+
 from .kinds import KINDS, kind
 from .layers import norm_of
 from .source import chance, choice
 from .writer import RejectedError, Writer
+
+LAYER = re.compile(r"\bnn\.(Conv|Linear|BatchNorm)")
 
 
 def conv_to(w: Writer, x: str, out: int, kernel: int = 1) -> str:
@@ -236,7 +240,7 @@ def without_gradient(w: Writer, x: str) -> str:
 @kind(3, "map", "row")
 def frozen(w: Writer, x: str) -> str:
     """Parameters that are not trained."""
-    layers = [m.name for m in w.members if m.text.startswith(("nn.Conv", "nn.Lin", "nn.Batch"))]
+    layers = [m.name for m in w.members if "nn.Sequential" not in m.text and LAYER.search(m.text)]
     if not layers:
         raise RejectedError("nothing to freeze")
     name = choice(w.source, layers)

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .parts import parts_in
+
 HEADER = """import torch
 import tvdnn
 from torch import nn
@@ -53,7 +55,8 @@ class Line:
 class Program:
     """A network, its inputs, and how it is to be run.
 
-    `form` is what forward returns: "one" tensor, a "tuple", a "list" or a "dict". `setup` are
+    `form` is what forward returns: "one" tensor, a "tuple", a "list", a "dict" or, of two, a "pair"
+    with names. `setup` are
     statements about `net`, run after its mode is set. `settings` say how tvdnn runs it.
     """
 
@@ -68,9 +71,10 @@ class Program:
 
     def printed(self) -> str:
         """The source of a Python module that makes the network and names its inputs."""
-        parts = [HEADER, "\n\nclass Net(nn.Module):\n", *self._init(), *self._forward()]
-        parts += ["\n\ndef make():\n", *self._make(), "\n\n", *self._about()]
-        return "".join(parts)
+        body = ["\n\nclass Net(nn.Module):\n", *self._init(), *self._forward()]
+        body += ["\n\ndef make():\n", *self._make(), "\n\n", *self._about()]
+        parts = (f"\n{part}" for part in parts_in("".join(body)))
+        return "".join([HEADER, *parts, *body])
 
     def _init(self) -> list[str]:
         if not self.members:
@@ -94,7 +98,8 @@ class Program:
             pairs = (f'"out{i}": {name}' for i, name in enumerate(self.outputs))
             return f"{{{', '.join(pairs)}}}"
         joined = ", ".join(self.outputs)
-        return {"one": joined, "list": f"[{joined}]", "tuple": f"({joined},)"}[self.form]
+        forms = {"one": joined, "list": f"[{joined}]", "tuple": f"({joined},)"}
+        return {**forms, "pair": f"Pair({joined})"}[self.form]
 
     def _make(self) -> list[str]:
         lines = [f"net = Net().{'train' if self.training else 'eval'}()", *self.setup, "return net"]

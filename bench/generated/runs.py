@@ -50,7 +50,7 @@ def loop(
     trained = [param for param in net.parameters() if param.requires_grad]
     optimizer = torch.optim.SGD(trained, lr=lr, momentum=0.9) if trained else None
     for step in range(steps):
-        inputs = [x.to(device, dtype, copy=True) for x in data.inputs[step]]
+        inputs = [as_given(case, x.to(device, dtype, copy=True)) for x in data.inputs[step]]
         for name, x in zip(case.shapes, inputs, strict=True):
             x.requires_grad_(name in case.grads)
         net.zero_grad(set_to_none=True)
@@ -77,6 +77,12 @@ def loop(
     if case.settings.get("evaluates"):
         seen |= _evaluated(net, [x.to(device, dtype, copy=True) for x in data.inputs[-1]])
     return seen
+
+
+def as_given(case: Case, x: Tensor) -> Tensor:
+    """An input in the memory format that the case's settings ask for."""
+    last = "channels_last" in case.settings and x.dim() == 4
+    return x.contiguous(memory_format=torch.channels_last) if last else x
 
 
 def loop_of_losses(net: nn.Module, case: Case, data: Data, form: Form, *, lr: float) -> Seen:
@@ -175,7 +181,7 @@ def output_shape(case: Case, data: Data) -> tuple[int, ...]:
 
 def _outputs(found: Any, seen: Seen, prefix: str) -> dict[str, Tensor]:
     """What a network returns, by name; `seen` notes the form."""
-    form = ("tensor", "tuple", "list", "dict").index(_form(found))
+    form = ("tensor", "tuple", "list", "dict", "Pair").index(_form(found))
     seen[f"{prefix}form"] = torch.tensor(float(form))
     if isinstance(found, Tensor):
         return {"out": found}

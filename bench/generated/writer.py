@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 import tvdnn
 
+from .parts import SCOPE
 from .program import INPUTS, Input, Line, Member, Program
 from .source import Source, chance, choice
 
@@ -169,14 +169,14 @@ class Writer:
             if line.targets:
                 return self._evaluated(statement, self.values)
             try:
-                exec(statement, _NAMES | {"self": self._net}, dict(self.values))
+                exec(statement, {**SCOPE} | {"self": self._net}, dict(self.values))
             except TORCH_FAILURES as error:
                 raise RejectedError(str(error)) from error
         return None
 
     def _evaluated(self, text: str, values: dict[str, Tensor]) -> Any:
         try:
-            return eval(text, _NAMES | {"self": self._net} | values)
+            return eval(text, {**SCOPE} | {"self": self._net} | values)
         except TORCH_FAILURES as error:
             raise RejectedError(str(error)) from error
 
@@ -185,9 +185,6 @@ class Writer:
             raise RejectedError("no map, row or view of one")
         if value.numel() == 0 or not float(value.abs().max()) < LARGEST:
             raise RejectedError("empty, infinite or too large")
-
-
-_NAMES = {"torch": torch, "nn": nn, "F": functional, "tvdnn": tvdnn}
 
 
 def _data(shape: tuple[int, ...], seed: int) -> Tensor:

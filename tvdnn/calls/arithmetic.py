@@ -169,6 +169,8 @@ def _by_channel(kind: str, x: Node, other: Node) -> Call | None:
 def _is_by_channel(maps: Node, param: Node) -> bool:
     """Whether a parameter has a value for each channel of maps, and none besides."""
     dims, shape = len(axes_of(maps)), shape_of(param)
+    if dims == 3:  # [N, C, L], whose sums and products broadcast
+        return False
     wanted = [1] * dims
     channel = axes_of(maps).index(dims - 1)
     wanted[channel] = shape_of(maps)[channel]

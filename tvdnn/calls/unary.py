@@ -7,6 +7,7 @@ from typing import Any
 from torch.fx import Node
 
 from .call import Call, Inner, Shape, Source, UnsupportedCallError, axes_of
+from .layout import as_rows, of_rows
 
 POWERS = {2: "square", 3: "cube", 0.5: "sqrt", -0.5: "rsqrt"}
 
@@ -111,6 +112,8 @@ def _exponential(out: Shape, base: Any, x: Node) -> Call:
 
 
 def prelu(out: Shape, x: Node, weight: Node) -> Call:
+    if len(out) == 3:
+        return of_rows(out, Call("prelu", (as_rows(x),), (weight,)))
     return Call("prelu", (x,), (weight,))
 
 

@@ -1,0 +1,26 @@
+# a loss of an output that is stored in torch's order
+import torch
+import tvdnn
+from torch import nn
+from torch.nn import functional as F
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.bn = nn.BatchNorm2d(6)
+
+    def forward(self, x):
+        v0 = self.bn(x[:, :, ::2, ::2])
+        v1 = v0.roll(1, 1)
+        return v1.reshape(5, 6, 5, 2)
+
+
+def make():
+    net = Net().train()
+    return net
+
+
+INPUTS = {"x": (5, 6, 4, 9)}
+GRADS = []
+SETTINGS = {'policy': 'vdnn-all', 'sections': 2, 'trainer': {'loss': "nn.MSELoss(reduction='sum')", 'optimizer': 'SGD(lr=LR, momentum=0.9)'}}

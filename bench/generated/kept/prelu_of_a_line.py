@@ -1,0 +1,26 @@
+# PReLU of [N, C, L]
+import torch
+import tvdnn
+from torch import nn
+from torch.nn import functional as F
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Conv1d(4, 4, 1)
+        self.act = nn.PReLU(4)
+        self.p = nn.Parameter(torch.randn(4, 1))
+
+    def forward(self, x):
+        return self.act(self.a(x)) * self.p
+
+
+def make():
+    net = Net().train()
+    return net
+
+
+INPUTS = {"x": (3, 4, 6)}
+GRADS = []
+SETTINGS = {"policy": "vdnn-all", "sections": 2}
