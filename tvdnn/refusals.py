@@ -14,6 +14,7 @@ INNER = (
         "tvdnn.proxy_attributes",
         "tvdnn.side_effects",
         "tvdnn.stand_ins",
+        "tvdnn.state_tape",
     ),
 )
 FOREIGN = (  # errors that a module's code may raise where a proxy is no tensor, or for its own sake

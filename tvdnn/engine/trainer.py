@@ -44,6 +44,7 @@ from .graphs import (
 )
 from .losses import GivenLosses, LossLike, losses_of, target_nbytes, target_shape
 from .optimizers import Planned, Spec, Updated, control_of, count_step, plan_optimizer, updated_by
+from .state import Copies, copied, restore_where, restored_after_failure
 
 RECENT_STEPS: Final = 4096  # more than a GPU's queue holds while the host goes on
 Key: TypeAlias = tuple[tuple[int, ...], Mode, int]  # of a batch, its mode, the network's state
@@ -202,17 +203,14 @@ class Trainer:
         shape = (x.shape[0] // accumulate, *x.shape[1:])
         runner = self._runner(shape, mode, begins=True)
         updated = self._write_control(runner, shape, mode, 1.0 / accumulate)
-        before = self._snapshot()
-        try:
-            with self._core.on_device():
-                if accumulate > 1:
-                    loss = self._parts(runner, x, y, updated.names)
-                else:
-                    loss = self._part(runner, x, y, mode)
-                self._faults.follow()
-        except BaseException:
-            self._restore(before)
-            raise
+        changed = self._core.state_before(runner)
+        with restored_after_failure([*self._snapshot(), *changed]), self._core.on_device():
+            if accumulate > 1:
+                loss = self._parts(runner, x, y, updated.names)
+            else:
+                loss = self._part(runner, x, y, mode)
+            restore_where(self._core.control.flag[0], changed)
+            self._faults.follow()
         self._count(updated)
         return loss_of(loss, self._raise_faults)
 
@@ -247,9 +245,12 @@ class Trainer:
         self._check(x, y, 1)
         runner = self._runner(tuple(x.shape), begins=True)
         updated = self._write_control(runner, tuple(x.shape), Mode.TRAIN, 1.0)
-        with self._core.on_device():
+        changed = self._core.state_before(runner)
+        with restored_after_failure(changed), self._core.on_device():
+            self._core.change_state(runner)
             self._fill(runner, x, y)
             timeline = runner.timeline()
+            restore_where(self._core.control.flag[0], changed)
             self._faults.follow()
         self._count(updated)
         return timeline
@@ -357,6 +358,7 @@ class Trainer:
         self, runner: Runner, x: torch.Tensor, y: torch.Tensor, mode: Mode, first: int = 0
     ) -> torch.Tensor:
         """Run a batch, or the part of one from sample `first` on, and give its loss."""
+        self._core.change_state(runner)
         self._fill(runner, x, y, first)
         self._core.run(self._key(tuple(x.shape), mode))
         return _loss(runner)
@@ -504,19 +506,14 @@ class Trainer:
             " nor those after it have changed anything: correct the labels and go on"
         )
 
-    def _snapshot(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    def _snapshot(self) -> Copies:
         """Copies of what a failed step must leave alone; on a GPU a step cannot stop half-way."""
         if self.device.type == "cuda":
             return []
         frozen = [param for param in self._core.params.values() if not param.requires_grad]
         trained = [tensor for name in self._trained() for tensor in self._tensors_of(name)]
         given = (*frozen, *trained, *self._core.buffers.values())
-        tensors = [tensor.detach() for tensor in given if tensor is not None]
-        return [(tensor, tensor.clone()) for tensor in tensors]
-
-    def _restore(self, before: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        for tensor, copy in before:
-            tensor.copy_(copy)
+        return copied(tensor.detach() for tensor in given if tensor is not None)
 
     def _synchronize(self) -> None:
         if self.device.type == "cuda":

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
+from .state import NO_CHANGES, StateChanges
+
 
 @dataclass(frozen=True, slots=True)
 class Value:
@@ -64,6 +66,7 @@ class Network:
 
     `gather` makes of the outputs what the module returns: a tensor, a tuple, a named tuple or a
     dict. `detached` are the values from which no gradient goes back to what they are made of.
+    `changes` are those of the module's state that depend on no value.
     """
 
     name: str
@@ -75,6 +78,7 @@ class Network:
     training: bool
     gather: Callable[[Sequence[Any]], Any] = itemgetter(0)
     detached: frozenset[str] = frozenset()
+    changes: StateChanges = NO_CHANGES
 
     @property
     def batch(self) -> int:
