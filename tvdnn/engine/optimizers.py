@@ -73,6 +73,22 @@ class Record:
         """What a kernel of the optimizer updates beside `param`; None for no momentum."""
         return tuple(self.states[param].values()) or (None,)
 
+    def adopt(self, optimizer: Planned, params: Sequence[Tensor]) -> None:
+        """Give parameters that were not trained before their state, and to the optimizer."""
+        other = Record(self.spec, params)
+        self.numbers |= {param: len(self.steps) + n for param, n in other.numbers.items()}
+        self.states |= other.states
+        self.steps = torch.cat((self.steps, other.steps))
+        optimizer.param_groups[0]["params"].extend(params)
+        self.show(optimizer, tuple(optimizer.state))  # counts are elements of the new tensor
+
+    def idle_nbytes(self, trained: Iterable[Tensor]) -> int:
+        """Bytes of the state of parameters that are not among those `trained` now."""
+        known = set(map(id, trained))
+        idle = (each for param, each in self.states.items() if id(param) not in known)
+        tensors = (tensor for each in idle for tensor in each.values())
+        return sum(aligned(each.numel() * each.element_size()) for each in tensors)
+
     def show(self, optimizer: Planned, params: Iterable[Tensor]) -> None:
         """Put the state of these parameters where torch has it."""
         for param in params:

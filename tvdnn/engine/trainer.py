@@ -133,7 +133,7 @@ class Trainer:
         self._state = self._core.look()
         self.optimizer = self._make_optimizer()
         self._first = tuple(example_inputs.shape)
-        self._made_for = self._modes(net)
+        self._made_for: Any = WeakIdKeyDictionary(dict.fromkeys(net.parameters()))
         self._target_shape = target_shape(self.graph.network)
         self._label_ranges = label_ranges(self.graph.network)
         self.construction_peak_nbytes = self.peak_nbytes()
@@ -287,7 +287,7 @@ class Trainer:
         self._core.close()
 
     def _make_optimizer(self) -> Planned:
-        trained = [param for param in self._core.params.values() if param.requires_grad]
+        trained = list(self._trained_params().values())
         if not trained:
             raise InputError(
                 "the network has no parameter with requires_grad; there is nothing to train"
@@ -320,39 +320,27 @@ class Trainer:
     def _follow_network(self) -> None:
         """Plan for the network as it is now, if it has changed since the last step.
 
-        Raises InputError for what a trainer cannot follow: another mode, and parameters that the
-        optimizer has not.
+        Raises InputError for parameters that the optimizer has not.
         """
         state = self._core.look()
         if state == self._state:
             return
         check_master_weights(self.net)
-        self._check_modes()
-        self._check_optimized()
+        self._follow_parameters()
         self._grads, self._updated, self._state = {}, {}, state
 
-    def _check_modes(self) -> None:
-        """The modules and parameters that were there at first are in the mode that they had."""
-        now = self._modes(self.net)
-        if any(now.get(each, mode) != mode for each, mode in self._made_for.items()):
-            raise InputError(
-                "a module's training mode or a parameter's requires_grad is not as when this "
-                "trainer was made; set it back (after evaluation: net.train()) or make a new one"
-            )
-
-    def _check_optimized(self) -> None:
-        for name, param in self._core.params.items():
-            if param.requires_grad and param not in self.optimizer.record.numbers:
+    def _follow_parameters(self) -> None:
+        """Let the optimizer have parameters that were frozen when the trainer was made."""
+        known, trained = self.optimizer.record.numbers, self._trained_params()
+        missing = {name: param for name, param in trained.items() if param not in known}
+        for name, param in missing.items():
+            if param not in self._made_for:
                 raise InputError(
                     f"parameter {name} was added or replaced after this trainer was made, and its"
                     " optimizer holds the old ones; make a new trainer"
                 )
-
-    @staticmethod
-    def _modes(net: nn.Module) -> Any:
-        """The training mode of every module, and which parameters are trained; held weakly."""
-        modes = {module: module.training for module in net.modules()}
-        return WeakIdKeyDictionary({**modes, **{p: p.requires_grad for p in net.parameters()}})
+        if missing:
+            self.optimizer.record.adopt(self.optimizer, tuple(missing.values()))
 
     def _part(
         self, runner: Runner, x: torch.Tensor, y: torch.Tensor, mode: Mode, first: int = 0
@@ -439,6 +427,7 @@ class Trainer:
         self._core.report("tracing", 1.0)
         kept = sum(grad.numel() * grad.element_size() for grad in self._grads.values())
         reserve = self._settings.reserve + (kept if mode is Mode.TRAIN else 0)
+        reserve += self.optimizer.record.idle_nbytes(self._trained_params().values())
         if self._settings.reserve:  # where inputs are staged, so are targets
             reserve += BUFFERS * target_nbytes(network, self._settings.losses)
         return self._core.chosen(network, replace(self._settings, mode=mode, reserve=reserve))
@@ -453,9 +442,11 @@ class Trainer:
             return {name: (grad,) for name, grad in self._grads.items()}
         return {name: self._tensors_of(name) for name in self._trained()}
 
+    def _trained_params(self) -> dict[str, torch.Tensor]:
+        return {name: param for name, param in self._core.params.items() if param.requires_grad}
+
     def _trained(self) -> dict[str, torch.Tensor]:
-        params = self._core.params
-        return {name: param.detach() for name, param in params.items() if param.requires_grad}
+        return {name: param.detach() for name, param in self._trained_params().items()}
 
     def _make_grads(self) -> None:
         """Make tensors to sum gradients in; what was planned without them is planned again."""
