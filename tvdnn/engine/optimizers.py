@@ -15,6 +15,7 @@ from ..errors import InputError
 from ..graph import Graph
 from ..kernels.optim import adamw_control
 from ..memory import aligned
+from ..memory.blocks import block_nbytes
 from ..optim import SGD, AdamW
 
 Spec: TypeAlias = SGD | AdamW
@@ -83,11 +84,12 @@ class Record:
         self.show(optimizer, tuple(optimizer.state))  # counts are elements of the new tensor
 
     def idle_nbytes(self, trained: Iterable[Tensor]) -> int:
-        """Bytes of the state of parameters that are not among those `trained` now."""
-        known = set(map(id, trained))
-        idle = (each for param, each in self.states.items() if id(param) not in known)
-        tensors = (tensor for each in idle for tensor in each.values())
-        return sum(aligned(each.numel() * each.element_size()) for each in tensors)
+        """Bytes of the state of parameters that a step which trains these does not train."""
+        return block_nbytes(self._nbytes(self.states)) - block_nbytes(self._nbytes(trained))
+
+    def _nbytes(self, params: Iterable[Tensor]) -> int:
+        states = (tensor for param in params for tensor in self.states[param].values())
+        return sum(aligned(tensor.numel() * tensor.element_size()) for tensor in states)
 
     def show(self, optimizer: Planned, params: Iterable[Tensor]) -> None:
         """Put the state of these parameters where torch has it."""

@@ -427,7 +427,7 @@ class Trainer:
         self._core.report("tracing", 1.0)
         kept = sum(grad.numel() * grad.element_size() for grad in self._grads.values())
         reserve = self._settings.reserve + (kept if mode is Mode.TRAIN else 0)
-        reserve += self.optimizer.record.idle_nbytes(self._trained_params().values())
+        reserve += self.optimizer.record.idle_nbytes(self._trained_by(network))
         if self._settings.reserve:  # where inputs are staged, so are targets
             reserve += BUFFERS * target_nbytes(network, self._settings.losses)
         return self._core.chosen(network, replace(self._settings, mode=mode, reserve=reserve))
@@ -444,6 +444,11 @@ class Trainer:
 
     def _trained_params(self) -> dict[str, torch.Tensor]:
         return {name: param for name, param in self._core.params.items() if param.requires_grad}
+
+    def _trained_by(self, network: Network) -> list[torch.Tensor]:
+        """The parameters that steps of a network update."""
+        params = self._trained_params()
+        return [params[name] for name in network.params if name in params]
 
     def _trained(self) -> dict[str, torch.Tensor]:
         return {name: param.detach() for name, param in self._trained_params().items()}
