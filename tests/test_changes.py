@@ -1,6 +1,7 @@
 """Changes of a network after its first plan are followed as by torch, or refused by name."""
 
 import copy
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -87,8 +88,25 @@ def zero_all(net: Net) -> None:
     net.drop.p = 1.0
 
 
+def freeze(net: Net) -> None:
+    net.conv.requires_grad_(False)
+
+
+def freeze_and_evaluate(net: Net) -> None:
+    net.norm.requires_grad_(False).eval()
+
+
+def evaluate(net: Net) -> None:
+    net.eval()
+
+
+def train_all(net: Net) -> None:
+    net.train().requires_grad_(True)
+
+
 SETTINGS: list[Callable[[Net], None]] = [
     set_momentum, set_cumulative, set_eps, use_norm_twice, zero_all, replace_buffers,
+    normalize_by_running, freeze, freeze_and_evaluate, evaluate,
 ]  # fmt: skip
 REPLACEMENTS: list[Callable[[Net], None]] = [
     replace_norm, replace_layer, replace_parameter, assign_state,
@@ -117,7 +135,7 @@ def torch_step(net: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -
     return loss.detach()
 
 
-@pytest.mark.parametrize("change", [*SETTINGS, *REPLACEMENTS, normalize_by_running])
+@pytest.mark.parametrize("change", [*SETTINGS, *REPLACEMENTS])
 def test_a_virtualized_network_follows_a_change(change: Callable[[Net], None]) -> None:
     """Replaced parameters get their gradients, and new optimizers train them."""
     net = Net()
@@ -136,17 +154,20 @@ def test_a_virtualized_network_follows_a_change(change: Callable[[Net], None]) -
         torch.testing.assert_close(made(x), twin(x), rtol=RTOL, atol=ATOL)
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
-@pytest.mark.parametrize("change", SETTINGS)
-def test_a_trainer_follows_a_change(change: Callable[[Net], None], accumulate: int) -> None:
-    net = Net()
+def assert_follows(
+    net: Net,
+    changes: dict[int, Callable[[Net], None]],
+    spec: SGD | AdamW,
+    accumulate: int = 1,
+) -> None:
+    """A trainer's steps, with changes ahead of some, leave what a loop leaves that has all."""
     twin = copy.deepcopy(net)
-    trainer = Trainer(net, torch.empty(SHAPE), optimizer=SPEC)
-    optimizer = torch.optim.SGD(twin.parameters(), lr=0.05, momentum=0.9)
-    for number, (x, y) in enumerate(batches_of(4)):
-        if number == 2:
-            change(net)
-            change(twin)
+    trainer = Trainer(net, torch.empty(SHAPE), optimizer=spec)
+    kind = torch.optim.SGD if isinstance(spec, SGD) else torch.optim.AdamW
+    optimizer = kind(twin.parameters(), **dataclasses.asdict(spec))  # type: ignore[operator]
+    for number, (x, y) in enumerate(batches_of(6)):
+        for each in (net, twin) if number in changes else ():
+            changes[number](each)
         found = trainer.step(x, y, accumulate=accumulate)
         optimizer.zero_grad()
         parts = zip(x.chunk(accumulate), y.chunk(accumulate), strict=True)
@@ -155,6 +176,63 @@ def test_a_trainer_follows_a_change(change: Callable[[Net], None], accumulate: i
         optimizer.step()
         torch.testing.assert_close(found, sum(losses).detach(), rtol=RTOL, atol=ATOL)
     assert_close(net, twin)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("change", SETTINGS)
+def test_a_trainer_follows_a_change(change: Callable[[Net], None], accumulate: int) -> None:
+    assert_follows(Net(), {2: change}, SPEC, accumulate)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("change", [freeze, freeze_and_evaluate, evaluate])
+def test_a_trainer_follows_a_change_and_its_end(
+    change: Callable[[Net], None], accumulate: int
+) -> None:
+    assert_follows(Net(), {2: change, 4: train_all}, SPEC, accumulate)
+
+
+@pytest.mark.parametrize("change", [freeze, freeze_and_evaluate, evaluate])
+def test_a_trainer_by_adamw_follows_a_change(change: Callable[[Net], None]) -> None:
+    assert_follows(Net(), {2: change}, AdamW(lr=0.01, eps=0.01, weight_decay=0.1))
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_trainer_trains_what_was_frozen(accumulate: int) -> None:
+    net = Net()
+    freeze(net)
+    assert_follows(net, {3: train_all}, SPEC, accumulate)
+
+
+def test_adamw_trains_what_was_frozen_from_the_first_step_on() -> None:
+    net = Net()
+    freeze(net)
+    assert_follows(net, {0: train_all}, AdamW(lr=0.01, eps=0.01))
+
+
+def test_adamw_refuses_other_counts() -> None:
+    """One count of steps corrects the averages of all that a planned step updates."""
+    net = Net()
+    freeze(net)
+    trainer = Trainer(net, torch.empty(SHAPE), optimizer=AdamW(lr=0.01))
+    batch, _ = batches_of(2)
+    trainer.step(*batch)
+    train_all(net)
+    with pytest.raises(InputError, match=r"conv.weight was updated 0 times and norm.weight 1 "):
+        trainer.step(*batch)
+
+
+def test_state_of_parameters_that_are_not_trained_is_in_the_budget() -> None:
+    """Of frozen ones, and of those that no output depends on."""
+    net: Any = Net()
+    net.unread = nn.Linear(64, 64)
+    trainer = Trainer(net, torch.empty(SHAPE), optimizer=AdamW(lr=0.01))
+    before = trainer.graph.fixed_nbytes
+    assert trainer.graph.fixed["reserve"] >= 2 * 4 * (64 * 64 + 64)
+    net.unread.requires_grad_(False)
+    freeze(net)
+    trainer.step(*batches_of(1)[0])
+    assert trainer.graph.fixed_nbytes == before
 
 
 @pytest.mark.parametrize(

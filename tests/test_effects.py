@@ -87,27 +87,6 @@ def set_buffer(net: Net, x: Tensor) -> Tensor:
     return x
 
 
-def moved_buffer(net: Net, x: Tensor) -> Tensor:
-    net.ema.mul_(0.9)
-    return net.conv(x)
-
-
-def counted(net: Net, x: Tensor) -> Tensor:
-    net.calls += 1
-    return net.conv(x)
-
-
-def clamped(net: Net, x: Tensor) -> Tensor:
-    with torch.no_grad():
-        net.conv.weight.clamp_(-1, 1)
-    return net.conv(x)
-
-
-def data_written(net: Net, x: Tensor) -> Tensor:
-    net.conv.weight.data.mul_(0.5)
-    return net.conv(x)
-
-
 def frozen(net: Net, x: Tensor) -> Tensor:
     net.conv.weight.requires_grad_(False)
     return net.conv(x)
@@ -210,10 +189,6 @@ REFUSED = [
     (moved_average, f"Net: lerp_ {HERE}"),
     (written_by_values, f"Net: masked_scatter_ {HERE}"),
     (set_buffer, f"copy_ changes ema of the module, which a step would not {HERE}"),
-    (moved_buffer, f"Net: mul_ changes ema of the module, which a step would not {HERE}"),
-    (counted, f"Net: add_ changes calls of the module, which a step would not {HERE}"),
-    (clamped, f"Net: clamp_ changes conv.weight of the module, which a step would not {HERE}"),
-    (data_written, f"Net: mul_ changes conv.weight of the module, which a step would not {HERE}"),
     (frozen, f"Net: requires_grad changes conv.weight of the module, which a step.* {HERE}"),
     (table_written, f"Net: add_ changes table of the module, which a step would not {HERE}"),
     (map_left, f"Net: forward changes the attribute aux, which a step would not {HERE}"),

@@ -36,6 +36,8 @@ LEVELS = {
     "tvdnn.proxy_attributes": 4,
     "tvdnn.side_effects": 4,
     "tvdnn.stand_ins": 4,
+    "tvdnn.state_changes": 4,
+    "tvdnn.state_tape": 4,
     "tvdnn.runtime": 5,
     "tvdnn.data": 6,
     "tvdnn.engine": 6,

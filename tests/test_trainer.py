@@ -287,18 +287,6 @@ def test_moved_parameters_are_found_again() -> None:
     assert bits_equal(net, twin)
 
 
-@pytest.mark.parametrize("change", [nn.Module.eval, lambda net: net[0].requires_grad_(False)])
-def test_a_network_in_another_mode_is_refused(change: Callable[[nn.Module], Any]) -> None:
-    """A plan is made for one mode: evaluation in between must set it back, as with torch."""
-    net = make_net()
-    trainer = trainer_of(net)
-    change(net)
-    with pytest.raises(InputError, match=r"not as when this trainer was made; .* net.train\(\)"):
-        trainer.step(*batches_of(1)[0])
-    net.train().requires_grad_(True)
-    trainer.step(*batches_of(1)[0])
-
-
 class Breaking:
     """A kernel that raises `error` once, when armed, at a given call."""
 

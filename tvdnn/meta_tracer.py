@@ -7,7 +7,8 @@ counters show what in-place operations write. Each node's `meta` holds what Alia
 dimensions are stored), `call` (the op), `refusal` (why there is none), `within` (the path of the
 module that makes the call), `graded` (whether torch recorded gradients), `stops` (whether no
 gradient goes back from it to what it reads), `kept` (whether the call counts though nothing reads
-its result) and `at` (the line of the call).
+its result), `place` (how many calls were on the tape of those on no maps) and `at` (the line of the
+call).
 """
 
 import operator
@@ -375,6 +376,7 @@ class MetaTracer(fx.Tracer):
         versions = [version_of(source.meta["value"]) for source in sources]
         meta["name"], meta["within"], meta["at"] = self._name(node), self.path_now(), caller()
         meta["call"] = meta["refusal"] = None
+        meta["place"] = self.side_effects.tape.place
         meta["graded"], meta["kept"] = torch.is_grad_enabled(), has_effects(node)
         meta["value"] = self._value(node) if value is None else value
         meta["axes"] = channels_last_axes(_dims(meta["value"]))
@@ -545,9 +547,8 @@ class MetaTracer(fx.Tracer):
         self.evaluating = True  # this is no part of the network's course
         try:
             with torch.no_grad():
-                self.stand_ins.adopt(
-                    module, lambda: module._infer_parameters(module, values, named)
-                )
+                infer = partial(module._infer_parameters, module, values, named)
+                self.stand_ins.adopt(module, infer)
         finally:
             self.evaluating = False
         self.draws = Draws()  # the parameters are drawn once in torch, too

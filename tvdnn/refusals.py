@@ -16,6 +16,7 @@ INNER = (
         "tvdnn.returned",
         "tvdnn.side_effects",
         "tvdnn.stand_ins",
+        "tvdnn.state_tape",
         "tvdnn.twin_answers",
     ),
 )

@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Protocol
 from weakref import ReferenceType
@@ -12,11 +13,12 @@ from torch.fx.proxy import TraceError
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
-from .aliases import storage_of, version_of
+from .aliases import storage_of
 from .calls.call import UNNAMED, Call, UnsupportedCallError, nested
 from .calls.translation import rearranges_in_place, torch_name
 from .refusals import caller, shown
 from .stand_ins import StandIns
+from .state_tape import StateTape, takes_maps, tensors_in, watched
 from .twin_answers import answer, reads_values, sets_attribute, torch_name_of
 
 KEPT = frozenset(  # functions and methods that count though nothing reads their result
@@ -51,13 +53,17 @@ class RefusedError(TraceError):
 
 
 class SideEffects(TorchFunctionMode):
-    """Watches a traced forward for writes to the module's tensors and attributes, and lost maps."""
+    """Watches a traced forward for writes to the module's tensors and attributes, and lost maps.
+
+    Calls on tensors that come from no map are on the `tape`.
+    """
 
     def __init__(self, tracer: Tracer) -> None:
         super().__init__()
         self.tracer = tracer
         self.refused: list[str] = []
-        self._counted: dict[str, str] = {}  # refusals by names of batch counters
+        self.tape = StateTape(tracer.stand_ins)
+        self._counted: dict[str, int] = {}  # places on the tape by names of batch counters
         self._set_at: dict[tuple[int, str], str] = {}
         self._set: Callable[..., None] = nn.Module.__setattr__
         self._grad_mode = True
@@ -84,22 +90,18 @@ class SideEffects(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if self.tracer.evaluating or any(isinstance(each, fx.Proxy) for each in args):
+        if self.tracer.evaluating or takes_maps((args, kwargs)):
             return func(*args, **kwargs)
-        given = (*args, *kwargs.values())
-        tensors = [each for each in given if isinstance(each, Tensor) and not is_lazy(each)]
-        before = [version_of(tensor) for tensor in tensors]
-        trained = [tensor.requires_grad for tensor in tensors]
+        tensors = [each for each in tensors_in((args, kwargs)) if not is_lazy(each)]
+        forms = [*map(_form, tensors)]
         self._check_reads(func, args)
-        if sets_attribute(func):
-            self._note_write(args[0], f"setting .{torch_name_of(func)}", ())
-        result = answer(func, args, kwargs, self.tracer.device)
-        for tensor, version, trains in zip(tensors, before, trained, strict=True):
-            if version_of(tensor) != version:
-                self._note_write(tensor, _name(func), args[1:])
-            elif tensor.requires_grad != trains:
-                self._note_write(tensor, "requires_grad", ())
-        return result
+        done = watched(func, partial(answer, func, args, kwargs, self.tracer.device))
+        written = [tensor for tensor in tensors if storage_of(tensor) in done.written]
+        formed = _unlike(tensors, _form, forms) or tensors[: sets_attribute(func)]
+        if not self._refuses(torch_name_of(func), written, formed):
+            why = "by random numbers" if done.draws else "in another form" if formed else ""
+            self._record(func, (args, kwargs), done.result, written, why)
+        return done.result
 
     def _check_reads(self, func: Any, args: tuple[Any, ...]) -> None:
         """Refuse to tell values: a course that hangs on them would be that of one step alone."""
@@ -131,15 +133,22 @@ class SideEffects(TorchFunctionMode):
             return None
         name = str(mean.target).rpartition(".")[0]
         counter = f"{name}.{COUNTER}" if name else COUNTER
-        return counter if self._counted.pop(counter, None) else None
+        place = self._counted.pop(counter, None)
+        if place is None:
+            return None
+        self.tape.erase(place)
+        return counter
 
     def look_back(self) -> None:
         """Note the attributes that have changed, and the maps that are still held."""
-        self.refused += self._counted.values()
+        self.refused += [
+            f"{self._net}: forward gives {name} another storage, which a step would not"
+            for name in self.tracer.stand_ins.moved()
+        ]
         changes = self.tracer.stand_ins.changes()
         holders = [each for each in changes if not _is_torchs(each[0])]
         for module, attribute in holders:
-            path = self.tracer.stand_ins.path(module) or type(self.tracer.net).__name__
+            path = self.tracer.stand_ins.path(module) or self._net
             line = self._set_at.get((id(module), attribute), "")
             self.refused.append(
                 f"{path}: forward changes the attribute {attribute}, which a step would not{line}"
@@ -147,35 +156,54 @@ class SideEffects(TorchFunctionMode):
         if not holders:
             self.refused += self._held_maps()
 
+    @property
+    def _net(self) -> str:
+        return type(self.tracer.net).__name__
+
     def _held_maps(self) -> list[str]:
         """Refusals for maps that something outside the module still holds."""
         if any(ref() is not None for ref in self.tracer.proxies):
             gc.collect()  # of objects that refer to one another
         held = [proxy for ref in self.tracer.proxies if (proxy := ref()) is not None]
         return [
-            f"{proxy.node.meta['within'] or type(self.tracer.net).__name__}:"
+            f"{proxy.node.meta['within'] or self._net}:"
             f" {proxy.node.meta['name']} is still held after forward, as by a hook, a list or a"
             f" global, which a step would not fill{shown(proxy.node.meta['at'])}"
             for proxy in held[:1]
         ]
 
-    def _note_write(self, tensor: Tensor, function: str, others: Sequence[Any]) -> None:
-        """Note a write to a tensor of the module's, if it is one, that no map is part of."""
-        name = self._name_of(tensor)
-        if name is None:
+    def _refuses(self, function: str, written: list[Tensor], formed: list[Tensor]) -> bool:
+        """Refuse changes of attributes, and of more than the numbers of the module's tensors."""
+        twins = self.tracer.stand_ins.named()
+        names = {self._name_of(tensor): "requires_grad" for tensor in formed}
+        names |= {self._name_of(tensor): function for tensor in written}
+        others = {self._name_of(tensor) for tensor in formed}
+        refused = {n: each for n, each in names.items() if n and (n not in twins or n in others)}
+        self.refused += [
+            f"{self._within()}: {_written(each, name)}{shown(caller())}"
+            for name, each in refused.items()
+        ]
+        return bool(refused)
+
+    def _record(
+        self, func: Any, given: tuple[Any, Any], result: Any, written: list[Tensor], why: str
+    ) -> None:
+        """Put a call on the tape; note which counter of batches it increases by one."""
+        if not written and not any(True for _ in tensors_in(result)):
             return
-        path = self.tracer.path_now() or type(self.tracer.net).__name__
-        text = f"{path}: {_written(function, name)}{shown(caller())}"
-        counts = function in ("add_", "__iadd__") and len(others) == 1 and others[0] == 1
-        if name.rpartition(".")[2] == COUNTER and counts and name not in self._counted:
-            self._counted[name] = text
-        else:
-            self.refused.append(text)
+        names = [self._name_of(tensor) or "" for tensor in written]
+        counts = torch_name_of(func) in ("add_", "__iadd__") and written and _is_one(*given[0][1:])
+        if counts and names[0].rpartition(".")[2] == COUNTER:
+            self._counted.setdefault(names[0], self.tape.place)
+        self.tape.record(func, given, result, written, why, self._within())
+
+    def _within(self) -> str:
+        return self.tracer.path_now() or self._net
 
     def _name_of(self, tensor: Tensor) -> str | None:
         """The name of the parameter, buffer or attribute whose storage a tensor has."""
         key = storage_of(tensor)
-        for name, twin in self.tracer.stand_ins.twins.items():
+        for name, twin in self.tracer.stand_ins.named().items():
             if storage_of(twin) == key:
                 return name
         return self.tracer.stand_ins.attribute_of(tensor)
@@ -201,6 +229,20 @@ def may_change_state(node: fx.Node, module: nn.Module) -> bool:
     return torch_name(node) in TRACKING and any(not isinstance(x, nn.Parameter) for x in read)
 
 
+def _unlike(tensors: list[Tensor], of: Callable[[Tensor], Any], before: list[Any]) -> list[Tensor]:
+    """The tensors of which `of` no longer tells what it told before."""
+    return [each for each, was in zip(tensors, before, strict=True) if of(each) != was]
+
+
+def _form(tensor: Tensor) -> tuple[Any, ...]:
+    """What a tensor is beside its numbers."""
+    return tensor.requires_grad, storage_of(tensor), tensor.dtype, tensor.shape, tensor.stride()
+
+
+def _is_one(*arguments: Any) -> bool:
+    return len(arguments) == 1 and isinstance(arguments[0], int) and arguments[0] == 1
+
+
 def _written(function: str, name: str) -> str:
     if name.startswith(UNNAMED):
         return f"{function} writes a map into a tensor that does not come from the inputs"
@@ -210,7 +252,3 @@ def _written(function: str, name: str) -> str:
 def _is_torchs(module: nn.Module) -> bool:
     """Whether a module is of torch's own classes, which change nothing that a step depends on."""
     return type(module).__module__.startswith("torch.nn.")
-
-
-def _name(function: Any) -> str:
-    return str(getattr(function, "__name__", function))

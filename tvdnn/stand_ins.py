@@ -51,6 +51,8 @@ class StandIns:
         self.net, self._forwards = net, forwards
         self.twins: dict[str, Tensor] = {}
         self.names: dict[int, str] = {}
+        self._types: dict[str, torch.dtype] = {}  # of the tensors that twins stand for
+        self._storages: dict[str, int | None] = {}  # of twins when they were made
         self._twin_of: dict[int, Tensor] = {}
         self._kept: list[Tensor] = []  # the tensors whose ids are keys above
         self._paths = {module: path for path, module in net.named_modules()}
@@ -104,6 +106,18 @@ class StandIns:
         """The attribute, neither a parameter nor a buffer, whose storage a tensor has."""
         return self._copies.get(storage_of(tensor) or 0)
 
+    def is_recast(self, name: str) -> bool:
+        """Whether the tensor that a twin stands for is of another type."""
+        return self._types[name] != self.twins[name].dtype
+
+    def moved(self) -> list[str]:
+        """The names of the twins whose bytes were exchanged."""
+        return [n for n, storage in self._storages.items() if storage_of(self.twins[n]) != storage]
+
+    def named(self) -> dict[str, Tensor]:
+        """The twins of parameters and buffers; `twins` may get others."""
+        return {name: self.twins[name] for name in self._types}
+
     def viewed(self, tensor: Tensor) -> str | None:
         """The parameter or buffer of which a tensor is all elements, in order, in another shape.
 
@@ -138,6 +152,8 @@ class StandIns:
                 twin = nn.Parameter(twin, requires_grad=tensor.requires_grad)
             self._twin_of[id(tensor)] = twin
             self.twins[prefix + name] = twin
+            self._types[prefix + name] = tensor.dtype
+            self._storages[prefix + name] = storage_of(twin)
             self.names[id(twin)] = self.names[id(tensor)] = prefix + name
             self._kept.append(tensor)
 

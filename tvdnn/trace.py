@@ -2,7 +2,7 @@
 
 import inspect
 import itertools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -16,7 +16,9 @@ from .calls.tables import SUPPORTED
 from .errors import InputError, UnsupportedOpError
 from .exchanged import ONE_TRACE
 from .graph.network import Network, Op, Param, Value, channels_last_axes
+from .graph.state import StateChanges
 from .meta_tracer import MetaTracer
+from .state_changes import HELD, state_changes
 from .traced_modules import refused_at_once
 
 PARAM_DTYPES = (torch.float32, torch.bfloat16)  # the latter by float32 copies
@@ -71,11 +73,11 @@ def _traced(
         nodes = list(graph.nodes) if tracer.stopped else _live_nodes(graph)
         found = _refusing(nodes) - paths if opaque else frozenset()
         if not found:
-            _check_supported(nodes, tracer)
+            changes = _check_supported(nodes, tracer)
             title = name or type(module).__name__
-            network = _network(module, nodes, title, tracer.gather, ordered=ordered)
+            network = _network(module, nodes, title, tracer.gather, changes, ordered=ordered)
             if graded:
-                _check_buffers(module, network.params.values())
+                _check_buffers(module, network)
             return network
         paths |= found
 
@@ -86,12 +88,15 @@ def _refusing(nodes: Sequence[fx.Node]) -> frozenset[str]:
     return frozenset(node.meta["within"] for node in refused) - {""}
 
 
-def _check_supported(nodes: Sequence[fx.Node], tracer: MetaTracer) -> None:
+def _check_supported(nodes: Sequence[fx.Node], tracer: MetaTracer) -> StateChanges:
+    """What each step changes of the module's state, if all calls are supported."""
     stopped = [tracer.stopped] if tracer.stopped else []
-    refused = [*_refusals(nodes), *tracer.side_effects.refused, *stopped]
+    changes, unmade = state_changes(tracer.side_effects.tape, tracer.net, nodes)
+    refused = [*_refusals(nodes), *tracer.side_effects.refused, *unmade, *stopped]
     _check_batches(nodes)
     if refused:
         raise _unsupported(refused) from tracer.cause
+    return changes
 
 
 def _check_batches(nodes: Sequence[fx.Node]) -> None:
@@ -135,10 +140,10 @@ def _shares_elements(param: Tensor) -> bool:
     return any(size > 1 and step == 0 for size, step in sizes)
 
 
-def _check_buffers(module: torch.nn.Module, used: Iterable[Param]) -> None:
+def _check_buffers(module: torch.nn.Module, network: Network) -> None:
     """Check that buffers which ops read want no gradient and change with no trained parameter."""
     params, buffers = dict(module.named_parameters()), dict(module.named_buffers())
-    names = [param.name for param in used]
+    names = [network.changes.held.get(name, name) for name in network.params]
     trained = {storage_of(params[each]): each for each in names if _trains(params.get(each))}
     for name in (each for each in names if each not in params):
         if _trains(buffers[name]):
@@ -221,6 +226,7 @@ def _network(
     nodes: Sequence[fx.Node],
     name: str,
     gather: Callable[[Sequence[object]], object],
+    changes: StateChanges,
     *,
     ordered: bool,
 ) -> Network:
@@ -239,12 +245,13 @@ def _network(
         name=name,
         values=emitter.values,
         ops=tuple(emitter.ops),
-        params=_params(module, emitter.ops),
+        params=_params(module, emitter.ops, changes.held),
         inputs=tuple(names[node] for node in nodes if node.op == "placeholder"),
         outputs=outputs,
         training=module.training,
         gather=gather,
         detached=frozenset(name for node, name in names.items() if node.meta["stops"]),
+        changes=changes,
     )
 
 
@@ -278,7 +285,7 @@ class _Emitter:
             attrs["op_id"] = self._num_dropouts
             self._num_dropouts += 1
         given = (*call.params, *call.state)
-        params = tuple("" if param is None else str(param.target) for param in given)
+        params = tuple("" if param is None else _name_read(param) for param in given)
         self.ops.append(Op(name, call.kind, inputs, name, params, attrs))
 
     def _input(self, source: Source, reader: str) -> str:
@@ -327,10 +334,18 @@ class _Emitter:
         self.ops = kept[::-1]
 
 
-def _params(module: torch.nn.Module, ops: Sequence[Op]) -> dict[str, Param]:
-    """The parameters, as float32, and buffers that ops use, in the order of first use."""
+def _name_read(param: fx.Node) -> str:
+    """The name of the parameter, buffer or held copy of one that an op reads."""
+    return str(param.meta.get(HELD, param.target))
+
+
+def _params(
+    module: torch.nn.Module, ops: Sequence[Op], held: Mapping[str, str]
+) -> dict[str, Param]:
+    """The parameters, as float32, buffers and `held` copies of them, in the order of first use."""
     trained = dict(module.named_parameters())
     tensors = {**dict(module.named_buffers()), **trained}
+    tensors |= {copy: tensors[name] for copy, name in held.items()}
     used = dict.fromkeys(name for op in ops for name in op.params if name)
     dtypes = {name: torch.float32 if name in trained else tensors[name].dtype for name in used}
     return {

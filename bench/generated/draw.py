@@ -220,8 +220,11 @@ def _ends(w: Writer) -> list[str]:
     return [first, *unread, *(inner if chance(w.source, 20) else [])]
 
 
-def _settings(w: Writer) -> dict[str, Any]:
-    """How tvdnn runs the network beside keep: sections, and another policy."""
+def _settings(w: Writer, *, trainer: bool = False) -> dict[str, Any]:
+    """How tvdnn runs the network beside keep: sections, and another policy.
+
+    Parameters are replaced in a loop alone: a trainer's optimizer, as torch's, has the old ones.
+    """
     settings: dict[str, Any] = {"policy": weighted(w.source, POLICIES, SHARES)}
     if chance(w.source, 60):
         settings["sections"] = choice(w.source, (2, 3))
@@ -237,7 +240,8 @@ def _settings(w: Writer) -> dict[str, Any]:
         settings["parameters"] = "bfloat16"
     if chance(w.source, 20):
         settings["evaluates"] = True
-    if chance(w.source, 10) and (changes := _changes(w)):
+    changes = [each for each in _changes(w) if not (trainer and _replaces(each))]
+    if chance(w.source, 10) and changes:
         settings["between"] = choice(w.source, changes)
     return settings
 
@@ -278,6 +282,11 @@ def _changes(w: Writer) -> list[str]:
     return found
 
 
+def _replaces(change: str) -> bool:
+    """Whether a statement gives a layer other parameter objects."""
+    return "nn.Parameter(" in change or "assign=True" in change
+
+
 def _trainer_program(w: Writer, batch: int) -> Program | None:
     """What Trainer trains: losses of one or two outputs. None where no parameter is trained."""
     first, *rest = _ends(w)
@@ -287,7 +296,7 @@ def _trainer_program(w: Writer, batch: int) -> Program | None:
     same = [name for name in rest if w.shape(name) == w.shape(first)]
     if same and chance(w.source, 40):
         outputs.append(same[0])
-    settings = _settings(w)
+    settings = _settings(w, trainer=True)
     for name in ("evaluates", "parameters", "channels_last"):
         settings.pop(name, None)
     settings["trainer"] = _trainer(w, batch, len(outputs))

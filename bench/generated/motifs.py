@@ -249,18 +249,49 @@ def frozen(w: Writer, x: str) -> str:
     return x
 
 
-@kind(1, "map", "row")
+CHANGES = (
+    "{0}.add_(1)",
+    "{0} += 1",
+    "{0}.mul_(0.9)",
+    "{0}.fill_(3)",
+    "{0}[0] = 2",
+    "{0}.copy_({0} * 0.5 + 1)",
+    "{0}.lerp_(torch.ones_like({0}), 0.25)",
+)
+
+
+@kind(2, "map", "row")
 def counted(w: Writer, x: str) -> str:
     """State of the network's own that forward changes."""
-    form = w.source.integer(0, 2)
-    if form == 0:
-        w.change(f"{w.member('count', 'nn.Buffer(torch.zeros(1))')}.add_(1)")
-    elif form == 1:
+    form = choice(w.source, ("by itself", "read", "weight", "by a map"))
+    if form == "by itself":
+        w.change(choice(w.source, CHANGES).format(w.member("count", "nn.Buffer(torch.ones(2))")))
+    elif form == "read":
+        return _read_and_changed(w, x)
+    elif form == "weight":
+        return _weight_changed(w, x)
+    else:
         c = w.shape(x)[1]
         state = w.member("ema", f"nn.Buffer(torch.zeros({c}))")
         dims = "(0, 2, 3)" if w.kind(x) == "map" else "0"
         w.change(f"{state}.copy_({{0}}.detach().mean({dims}))", x)
-    else:
-        count = w.member("count", "nn.Buffer(torch.zeros(1))")
-        w.change(f"{count} += 1")
     return x
+
+
+def _read_and_changed(w: Writer, x: str) -> str:
+    """A buffer that maps read before, after, or on both sides of its change."""
+    state = w.member("scale", "nn.Buffer(torch.full((1,), 0.5))")
+    sides = choice(w.source, ("after", "before", "both"))
+    if sides != "after":
+        x = w.line(f"{{0}} + {state}", x)
+    w.change(choice(w.source, CHANGES).format(state))
+    return x if sides == "before" else w.line(f"{{0}} * {state}", x)
+
+
+def _weight_changed(w: Writer, x: str) -> str:
+    """A layer whose weight changes before the layer reads it."""
+    c = w.shape(x)[1]
+    made = f"nn.Conv2d({c}, {c}, 1)" if w.kind(x) == "map" else f"nn.Linear({c}, {c})"
+    layer = w.member("changed", made)
+    w.change(f"{layer}.weight.data.{choice(w.source, ('clamp_(-0.2, 0.2)', 'mul_(0.9)'))}")
+    return w.line(f"{layer}({{0}})", x)

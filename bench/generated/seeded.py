@@ -108,9 +108,9 @@ MENDED: Final = (
     ),
     Fault(
         "state of the module's",
-        "tvdnn/side_effects.py",
-        "            self.refused.append(text)",
-        "            pass",
+        "tvdnn/engine/core.py",
+        "        change_state(changes, self.params | self.buffers | self._held, self.device)",
+        "        pass",
         "writes to buffers by no map vanish",
         mended=True,
         needs=r"Buffer\(",

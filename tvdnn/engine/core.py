@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from struct import Struct
 from typing import Final, TypeAlias
 
@@ -39,6 +39,7 @@ from .graphs import (
     with_chunks,
 )
 from .replanning import Measured, Replanner
+from .state import Copies, change_state, copied
 from .watch import Watch
 
 # The seed, the step's number, the scale, a gap, 7 floats of the optimizer. Behind them on the
@@ -134,6 +135,7 @@ class Core:
         self.closed = False
         self.preparations = 0  # after each, what lay in the arena is gone
         self._addresses = self._addresses_now()
+        self._held: dict[str, torch.Tensor] = {}  # copies of buffers, which passes read
 
     def look(self) -> int:
         """The number of the network's present state; keys of runners hold it.
@@ -223,6 +225,16 @@ class Core:
             self._replanner.keep(key, Measured(schedule, costs, watch.measured))
             if not watch.asked:
                 self._ask(key)
+
+    def change_state(self, runner: Runner) -> None:
+        """Change parameters and buffers as one forward does by itself; call ahead of each."""
+        changes = runner.schedule.graph.network.changes
+        change_state(changes, self.params | self.buffers | self._held, self.device)
+
+    def state_before(self, runner: Runner) -> Copies:
+        """Copies of what `change_state` writes, for a step that fails."""
+        tensors = self.params | self.buffers
+        return copied(tensors[name] for name in runner.schedule.graph.network.changes.written)
 
     def feedback(self, key: Hashable) -> Feedback | None:
         """The step that was measured last for `key` beside its prediction."""
@@ -314,6 +326,7 @@ class Core:
 
     def _forget(self) -> None:
         self.runners.clear()
+        self._held.clear()
         self._watches.clear()
         self._replanner.drop_all()
 
@@ -337,6 +350,7 @@ class Core:
         tuned = find_tuned(self.hardware, network, settings.dtype)
         if tuned is not None and not self.options.sized:
             settings = with_chunks(settings, tuned.chunks)
+        settings = replace(settings, reserve=settings.reserve + network.changes.nbytes)
         choice = choose(tuned, self.limits.budget, self.limits.asked)
         graph = fitting(expand(network, settings), self.limits.budget)
         return Chosen(graph, choice, (tuned and tuned.configurations) or RULES)
@@ -368,7 +382,7 @@ class Core:
 
     def _runner_of(self, schedule: Schedule, chosen: Chosen, updates: Updates) -> Runner:
         params = {n: self._copies.get(n, param.detach()) for n, param in self.params.items()}
-        params |= self._constants
+        params |= {**self._constants, **self._copies_held(schedule)}
         tracked = {name: (buffer,) for name, buffer in self.buffers.items()}
         return Runner(
             schedule,
@@ -383,6 +397,14 @@ class Core:
             configurations=chosen.configurations,
             progress=self.options.progress,
         )
+
+    def _copies_held(self, schedule: Schedule) -> dict[str, torch.Tensor]:
+        """The copies of buffers that a schedule's passes read; schedules share them."""
+        held = schedule.graph.network.changes.held
+        for copy, name in held.items():
+            if copy not in self._held:
+                self._held[copy] = torch.empty_like(self.buffers[name])
+        return {copy: self._held[copy] for copy in held}
 
     def _find_costs(self, chosen: Chosen) -> tuple[Costs, int | None]:
         """Costs to plan with, and the bytes of the budget."""

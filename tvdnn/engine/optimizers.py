@@ -15,6 +15,7 @@ from ..errors import InputError
 from ..graph import Graph
 from ..kernels.optim import adamw_control
 from ..memory import aligned
+from ..memory.blocks import block_nbytes
 from ..optim import SGD, AdamW
 
 Spec: TypeAlias = SGD | AdamW
@@ -72,6 +73,23 @@ class Record:
     def tensors_of(self, param: Tensor) -> tuple[Tensor | None, ...]:
         """What a kernel of the optimizer updates beside `param`; None for no momentum."""
         return tuple(self.states[param].values()) or (None,)
+
+    def adopt(self, optimizer: Planned, params: Sequence[Tensor]) -> None:
+        """Give parameters that were not trained before their state, and to the optimizer."""
+        other = Record(self.spec, params)
+        self.numbers |= {param: len(self.steps) + n for param, n in other.numbers.items()}
+        self.states |= other.states
+        self.steps = torch.cat((self.steps, other.steps))
+        optimizer.param_groups[0]["params"].extend(params)
+        self.show(optimizer, tuple(optimizer.state))  # counts are elements of the new tensor
+
+    def idle_nbytes(self, trained: Iterable[Tensor]) -> int:
+        """Bytes of the state of parameters that a step which trains these does not train."""
+        return block_nbytes(self._nbytes(self.states)) - block_nbytes(self._nbytes(trained))
+
+    def _nbytes(self, params: Iterable[Tensor]) -> int:
+        states = (tensor for param in params for tensor in self.states[param].values())
+        return sum(aligned(tensor.numel() * tensor.element_size()) for tensor in states)
 
     def show(self, optimizer: Planned, params: Iterable[Tensor]) -> None:
         """Put the state of these parameters where torch has it."""

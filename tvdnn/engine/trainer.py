@@ -44,6 +44,7 @@ from .graphs import (
 )
 from .losses import GivenLosses, LossLike, losses_of, target_nbytes, target_shape
 from .optimizers import Planned, Spec, Updated, control_of, count_step, plan_optimizer, updated_by
+from .state import Copies, copied, restore_where, restored_after_failure
 
 RECENT_STEPS: Final = 4096  # more than a GPU's queue holds while the host goes on
 Key: TypeAlias = tuple[tuple[int, ...], Mode, int]  # of a batch, its mode, the network's state
@@ -132,7 +133,7 @@ class Trainer:
         self._state = self._core.look()
         self.optimizer = self._make_optimizer()
         self._first = tuple(example_inputs.shape)
-        self._made_for = self._modes(net)
+        self._made_for: Any = WeakIdKeyDictionary(dict.fromkeys(net.parameters()))
         self._target_shape = target_shape(self.graph.network)
         self._label_ranges = label_ranges(self.graph.network)
         self.construction_peak_nbytes = self.peak_nbytes()
@@ -202,17 +203,14 @@ class Trainer:
         shape = (x.shape[0] // accumulate, *x.shape[1:])
         runner = self._runner(shape, mode, begins=True)
         updated = self._write_control(runner, shape, mode, 1.0 / accumulate)
-        before = self._snapshot()
-        try:
-            with self._core.on_device():
-                if accumulate > 1:
-                    loss = self._parts(runner, x, y, updated.names)
-                else:
-                    loss = self._part(runner, x, y, mode)
-                self._faults.follow()
-        except BaseException:
-            self._restore(before)
-            raise
+        changed = self._core.state_before(runner)
+        with restored_after_failure([*self._snapshot(), *changed]), self._core.on_device():
+            if accumulate > 1:
+                loss = self._parts(runner, x, y, updated.names)
+            else:
+                loss = self._part(runner, x, y, mode)
+            restore_where(self._core.control.flag[0], changed)
+            self._faults.follow()
         self._count(updated)
         return loss_of(loss, self._raise_faults)
 
@@ -247,9 +245,12 @@ class Trainer:
         self._check(x, y, 1)
         runner = self._runner(tuple(x.shape), begins=True)
         updated = self._write_control(runner, tuple(x.shape), Mode.TRAIN, 1.0)
-        with self._core.on_device():
+        changed = self._core.state_before(runner)
+        with restored_after_failure(changed), self._core.on_device():
+            self._core.change_state(runner)
             self._fill(runner, x, y)
             timeline = runner.timeline()
+            restore_where(self._core.control.flag[0], changed)
             self._faults.follow()
         self._count(updated)
         return timeline
@@ -286,7 +287,7 @@ class Trainer:
         self._core.close()
 
     def _make_optimizer(self) -> Planned:
-        trained = [param for param in self._core.params.values() if param.requires_grad]
+        trained = list(self._trained_params().values())
         if not trained:
             raise InputError(
                 "the network has no parameter with requires_grad; there is nothing to train"
@@ -320,15 +321,13 @@ class Trainer:
     def _follow_network(self) -> None:
         """Plan for the network as it is now, if it has changed since the last step.
 
-        Raises InputError for what a trainer cannot follow: another mode, and parameters that the
-        optimizer has not.
+        Raises InputError for parameters that the optimizer has not.
         """
         state = self._core.look()
         if state == self._state:
             return
         check_master_weights(self.net)
-        self._check_modes()
-        self._check_optimized()
+        self._follow_parameters()
         self._grads, self._updated, self._state = {}, {}, state
 
     def _check_hooks(self) -> None:
@@ -339,33 +338,24 @@ class Trainer:
                     " call; remove them, or train in a loop of your own (virtualize)"
                 )
 
-    def _check_modes(self) -> None:
-        """The modules and parameters that were there at first are in the mode that they had."""
-        now = self._modes(self.net)
-        if any(now.get(each, mode) != mode for each, mode in self._made_for.items()):
-            raise InputError(
-                "a module's training mode or a parameter's requires_grad is not as when this "
-                "trainer was made; set it back (after evaluation: net.train()) or make a new one"
-            )
-
-    def _check_optimized(self) -> None:
-        for name, param in self._core.params.items():
-            if param.requires_grad and param not in self.optimizer.record.numbers:
+    def _follow_parameters(self) -> None:
+        """Let the optimizer have parameters that were frozen when the trainer was made."""
+        known, trained = self.optimizer.record.numbers, self._trained_params()
+        missing = {name: param for name, param in trained.items() if param not in known}
+        for name, param in missing.items():
+            if param not in self._made_for:
                 raise InputError(
                     f"parameter {name} was added or replaced after this trainer was made, and its"
                     " optimizer holds the old ones; make a new trainer"
                 )
-
-    @staticmethod
-    def _modes(net: nn.Module) -> Any:
-        """The training mode of every module, and which parameters are trained; held weakly."""
-        modes = {module: module.training for module in net.modules()}
-        return WeakIdKeyDictionary({**modes, **{p: p.requires_grad for p in net.parameters()}})
+        if missing:
+            self.optimizer.record.adopt(self.optimizer, tuple(missing.values()))
 
     def _part(
         self, runner: Runner, x: torch.Tensor, y: torch.Tensor, mode: Mode, first: int = 0
     ) -> torch.Tensor:
         """Run a batch, or the part of one from sample `first` on, and give its loss."""
+        self._core.change_state(runner)
         self._fill(runner, x, y, first)
         self._core.run(self._key(tuple(x.shape), mode))
         return _loss(runner)
@@ -446,6 +436,7 @@ class Trainer:
         self._core.report("tracing", 1.0)
         kept = sum(grad.numel() * grad.element_size() for grad in self._grads.values())
         reserve = self._settings.reserve + (kept if mode is Mode.TRAIN else 0)
+        reserve += self.optimizer.record.idle_nbytes(self._trained_by(network))
         if self._settings.reserve:  # where inputs are staged, so are targets
             reserve += BUFFERS * target_nbytes(network, self._settings.losses)
         return self._core.chosen(network, replace(self._settings, mode=mode, reserve=reserve))
@@ -460,9 +451,16 @@ class Trainer:
             return {name: (grad,) for name, grad in self._grads.items()}
         return {name: self._tensors_of(name) for name in self._trained()}
 
+    def _trained_params(self) -> dict[str, torch.Tensor]:
+        return {name: param for name, param in self._core.params.items() if param.requires_grad}
+
+    def _trained_by(self, network: Network) -> list[torch.Tensor]:
+        """The parameters that steps of a network update."""
+        params = self._trained_params()
+        return [params[name] for name in network.params if name in params]
+
     def _trained(self) -> dict[str, torch.Tensor]:
-        params = self._core.params
-        return {name: param.detach() for name, param in params.items() if param.requires_grad}
+        return {name: param.detach() for name, param in self._trained_params().items()}
 
     def _make_grads(self) -> None:
         """Make tensors to sum gradients in; what was planned without them is planned again."""
@@ -513,19 +511,14 @@ class Trainer:
             " nor those after it have changed anything: correct the labels and go on"
         )
 
-    def _snapshot(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    def _snapshot(self) -> Copies:
         """Copies of what a failed step must leave alone; on a GPU a step cannot stop half-way."""
         if self.device.type == "cuda":
             return []
         frozen = [param for param in self._core.params.values() if not param.requires_grad]
         trained = [tensor for name in self._trained() for tensor in self._tensors_of(name)]
         given = (*frozen, *trained, *self._core.buffers.values())
-        tensors = [tensor.detach() for tensor in given if tensor is not None]
-        return [(tensor, tensor.clone()) for tensor in tensors]
-
-    def _restore(self, before: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        for tensor, copy in before:
-            tensor.copy_(copy)
+        return copied(tensor.detach() for tensor in given if tensor is not None)
 
     def _synchronize(self) -> None:
         if self.device.type == "cuda":

@@ -36,6 +36,7 @@ from .graphs import (
     resolve_dtype,
     with_chunks,
 )
+from .state import restored_after_failure
 
 REFUSED = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")
 
@@ -340,10 +341,11 @@ class Virtualized(nn.Module):
         network = runner.schedule.graph.network
         seed = int(torch.randint(0, 2**31, ()).item())  # torch's generator, as its dropout does
         write_control(core.control_bytes, (), 1.0, seed)
-        core.copy_params()
         self._forwards += 1
         self._open = self._forwards
-        with core.on_device():
+        with core.on_device(), restored_after_failure(core.state_before(runner)):
+            core.change_state(runner)
+            core.copy_params()
             for name, value in zip(network.inputs, inputs, strict=True):
                 runner.fill(name, _checked(name, value, core.device))
             core.run(key, 0)

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
+from .state import NO_CHANGES, StateChanges
+
 
 @dataclass(frozen=True, slots=True)
 class Value:
@@ -64,7 +66,8 @@ class Network:
 
     `gather` makes of the outputs what the module returns: a tensor, or tuples, named tuples, lists
     and dicts of tensors, with None, numbers and texts among them. `detached` are the values from
-    which no gradient goes back to what they are made of.
+    which no gradient goes back to what they are made of. `changes` are those of the module's state
+    that depend on no value.
     """
 
     name: str
@@ -76,6 +79,7 @@ class Network:
     training: bool
     gather: Callable[[Sequence[Any]], Any] = itemgetter(0)
     detached: frozenset[str] = frozenset()
+    changes: StateChanges = NO_CHANGES
 
     @property
     def batch(self) -> int:

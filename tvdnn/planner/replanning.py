@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from ..errors import BudgetError, HostMemoryError
 from ..graph import Graph, Network, Op
+from ..graph.state import NO_CHANGES
 from .costs import Costs
 from .feedback import Corrected, correct
 from .planning import make_schedule
@@ -76,7 +77,8 @@ def sendable(graph: Graph) -> Graph:
 
 
 def _plain_network(network: Network) -> Network:
-    return replace(network, ops=tuple(map(_plain_op, network.ops)), gather=itemgetter(0))
+    ops = tuple(map(_plain_op, network.ops))
+    return replace(network, ops=ops, gather=itemgetter(0), changes=NO_CHANGES)
 
 
 def _plain_op(op: Op) -> Op:
