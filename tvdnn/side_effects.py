@@ -18,8 +18,14 @@ from .calls.call import UNNAMED, Call, UnsupportedCallError, nested
 from .calls.translation import rearranges_in_place, torch_name
 from .refusals import caller, shown
 from .stand_ins import StandIns
-from .state_tape import StateTape, takes_maps, tensors_in, watched
-from .twin_answers import answer, reads_values, sets_attribute, torch_name_of
+from .state_tape import StateTape, Watched, takes_maps, tensors_in, watched
+from .twin_answers import (
+    LostWriteError,
+    answer,
+    reads_values,
+    sets_attribute,
+    torch_name_of,
+)
 
 KEPT = frozenset(  # functions and methods that count though nothing reads their result
     {
@@ -95,13 +101,24 @@ class SideEffects(TorchFunctionMode):
         tensors = [each for each in tensors_in((args, kwargs)) if not is_lazy(each)]
         forms = [*map(_form, tensors)]
         self._check_reads(func, args)
-        done = watched(func, partial(answer, func, args, kwargs, self.tracer.device))
+        done = self._done(func, args, kwargs)
         written = [tensor for tensor in tensors if storage_of(tensor) in done.written]
-        formed = _unlike(tensors, _form, forms) or tensors[: sets_attribute(func)]
-        if not self._refuses(torch_name_of(func), written, formed):
+        formed = _unlike(tensors, _form, forms)
+        name = torch_name_of(func)
+        if sets_attribute(func):
+            name, written, formed = f"setting .{name}", tensors[:1], tensors[:1]
+        if not self._refuses(name, written, formed):
             why = "by random numbers" if done.draws else "in another form" if formed else ""
             self._record(func, (args, kwargs), done.result, written, why)
         return done.result
+
+    def _done(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Watched:
+        """What comes of a call on tensors that come from no map."""
+        try:
+            return watched(func, partial(answer, func, args, kwargs, self.tracer.device))
+        except LostWriteError as error:
+            reason = f"{torch_name_of(func)} writes tensors of the module into one that is not"
+            raise RefusedError(self.tracer.refuse(reason)) from error
 
     def _check_reads(self, func: Any, args: tuple[Any, ...]) -> None:
         """Refuse to tell values: a course that hangs on them would be that of one step alone."""

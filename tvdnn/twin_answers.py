@@ -1,7 +1,7 @@
 """What a module's own tensors answer while meta twins stand in for them: as the tensors would.
 
 Twins have no values: to read one is refused. They say that they lie where the network lies, and
-what is made there meets them on the meta device.
+what is made there is on the meta device as they are.
 """
 
 from collections.abc import Callable
@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+
+from .aliases import version_of
 
 READS: Final = frozenset(  # functions and methods whose answer hangs on values
     {
@@ -18,6 +20,10 @@ READS: Final = frozenset(  # functions and methods whose answer hangs on values
 )
 SET: Final = ("data", "grad")  # attributes whose setting is no write that torch counts
 MOVES: Final = ("to", "cpu", "cuda")
+
+
+class LostWriteError(Exception):
+    """A call wrote values of the module into a tensor with values of its own."""
 
 
 def torch_name_of(function: Any) -> str:
@@ -48,16 +54,30 @@ def answer(
     kwargs: dict[str, Any],
     device: torch.device,
 ) -> Any:
-    """What a call yields where twins lie on `device`."""
+    """What a call yields where twins lie on `device`.
+
+    Raises LostWriteError where it writes into a tensor that is no twin and made of none.
+    """
     name = torch_name_of(function)
     if not any(map(_is_twin, _tensors(args))):
-        return function(*args, **kwargs)
+        return function(*args, **_placed(kwargs, device))
     if name in _FACTS and args:
         return _FACTS[name](device)
     if name in MOVES:
         args, kwargs = _on_meta(name, args, kwargs)
         return function(*args, **kwargs) if name == "to" else args[0]
-    return function(*_together(args), **kwargs)
+    copies: list[Tensor] = []
+    result = function(*_together(args, copies), **kwargs)
+    if any(version_of(each) for each in copies):
+        raise LostWriteError
+    return result
+
+
+def _placed(kwargs: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    """Arguments that ask for a tensor where the network lies, which twins will meet."""
+    given = kwargs.get("device")
+    is_there = given is not None and torch.device(given).type == device.type
+    return kwargs | {"device": "meta"} if is_there else kwargs
 
 
 def _tensors(args: tuple[Any, ...]) -> list[Tensor]:
@@ -69,14 +89,20 @@ def _is_twin(value: Any) -> bool:
     return isinstance(value, Tensor) and value.device.type == "meta"
 
 
-def _together(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Arguments in which other tensors than numbers are on the meta device, as twins are."""
+def _together(args: tuple[Any, ...], copies: list[Tensor]) -> tuple[Any, ...]:
+    """Arguments in which other tensors than numbers are on the meta device, as twins are.
+
+    The tensors that are copied there are appended to `copies`.
+    """
 
     def moved(value: Any) -> Any:
         if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
             return type(value)(map(moved, value))
         is_number = not isinstance(value, Tensor) or value.dim() == 0
-        return value if is_number or _is_twin(value) else value.to("meta")
+        if is_number or _is_twin(value):
+            return value
+        copies.append(value.to("meta"))
+        return copies[-1]
 
     return tuple(map(moved, args))
 

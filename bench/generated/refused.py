@@ -64,7 +64,6 @@ CALLS = (
     "{0} * (1 + {0}.unique().numel() % 2)",
     "torch.zeros({0}.shape).copy_({0})",
     "torch.sin({0})",
-    "{0} * (2 + {0}.get_device())",
     "{0} * (1 + ({0}.data_ptr() > 0))",
     "{0} @ {0}.transpose(2, 3)",
     "({0} * 1).requires_grad_().sin()",
@@ -108,12 +107,9 @@ STATEMENTS = (
     "{0}.detach().mul_(0.5)",
 )
 OWN = (  # of the module: what forward writes
-    ("nn.Buffer(torch.zeros(1))", "{member}.add_(1)"),
     ("nn.Buffer(torch.zeros(CHANNELS))", "{member}.copy_({x}.detach().mean((0, 2, 3)))"),
     ("torch.zeros(1)", "{member}.add_(1)"),
     ("nn.Conv2d(CHANNELS, 1, 1)", "{member}.weight.requires_grad_(False)"),
-    ("nn.Conv2d(CHANNELS, 1, 1)", "{member}.weight.data.mul_(0.5)"),
-    ("nn.BatchNorm2d(CHANNELS)", "{member}.num_batches_tracked.add_(2)"),
     ("nn.BatchNorm2d(CHANNELS)", "{member}.running_mean.lerp_({x}.detach().mean((0, 2, 3)), 0.1)"),
 )
 HELD = (  # a member, and a call on it

@@ -66,7 +66,7 @@ def norm_of_two_maps(w: Writer, x: str) -> str:
 
 
 @kind(3)
-def pooled_convolution(w: Writer, x: str) -> str:
+def pool_over_the_edge(w: Writer, x: str) -> str:
     """A convolution, ReLU and a max pooling of 2x2 windows, which may hang over the edge."""
     value = conv_to(w, x, choice(w.source, (4, 8, 4, 3)), choice(w.source, (3, 1)))
     value = w.line("F.relu({0})", value)

@@ -390,8 +390,8 @@ class _Step(torch.autograd.Function):
         params = owner._core_now().params.items()
         ctx.trained = {name: param for name, param in params if param.requires_grad}
         network = runner.schedule.graph.network
-        ctx.versions = versions_of(network, ctx.trained)
         ctx.number, outputs = owner._run_forward(runner, key, tensors[:num_inputs])
+        ctx.versions = versions_of(network, ctx.trained)  # which the forward itself may change
         ctx.forms = [(y.shape, y.dtype, y.device) for y in outputs]
         graph = runner.schedule.graph
         names = zip(graph.network.outputs, outputs, strict=True)
