@@ -56,7 +56,27 @@ class Residual(nn.Module):
         return self.head(total * torch.sigmoid(total))
 
 
-NETWORKS: dict[str, Callable[[], nn.Module]] = {"dense": DenseSum, "residual": Residual}
+class Grouped(nn.Module):
+    """A normalization that is read as it is, and by groups of channels that change places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 6, 1), nn.BatchNorm2d(6)
+        self.side, self.stem = nn.Conv2d(3, 6, 1), nn.Conv2d(3, 3, 1)
+        self.heads = nn.ModuleList(nn.Conv2d(6, 2, 1) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        h = self.norm(self.conv(x))
+        groups = h.view(h.shape[0], 3, 2, *h.shape[2:]).transpose(1, 2).reshape(h.shape)
+        return self.heads[0]((h + self.side(x)).tanh()) + self.heads[1](groups.sigmoid())
+
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "dense": DenseSum,
+    "residual": Residual,
+    "grouped": Grouped,
+}
 
 
 @cache

@@ -11,6 +11,7 @@ from ..kernels import activation as kernels
 from .maps import apply, checked, choose, dense, dense_like, flat, torchs_own
 
 GELUS: Final = {"none": "gelu", "tanh": "gelu_tanh"}
+BY_EITHER: Final = ("leaky_relu", "relu6")  # functions whose gradient input and output tell alike
 
 
 class ReLU(torch.nn.ReLU):
@@ -183,7 +184,8 @@ class _Activation(torch.autograd.Function):
         launch = choose(x, kernels.activate, kernels.activate_reference)
         launch(flat(source), flat(y), **ctx.settings)
         y = overwritten(ctx, x, y) if inplace else y
-        ctx.save_for_backward(y if by_output else kept)
+        keeps_input = function in BY_EITHER and not inplace  # as torch: others may write over y
+        ctx.save_for_backward(y if by_output and not keeps_input else kept)
         return y
 
     @staticmethod

@@ -52,7 +52,8 @@ def nhwc(x: Tensor) -> Tensor:
 def nchw(y: Tensor, *, like: Tensor) -> Tensor:
     """A map [N, H, W, C] as torch's [N, C, H, W], in the memory format of `like`."""
     y = y.permute(0, 3, 1, 2)
-    return y.contiguous() if like.is_contiguous() else owned(y)
+    made = y.contiguous() if like.is_contiguous() else y
+    return owned(made) if made._is_view() else made  # as that of one channel is, or of one pixel
 
 
 def owned(view: Tensor) -> Tensor:

@@ -240,27 +240,25 @@ class _Walk:
         output = self._covered[op.name][-1].output
         for count in range(len(left), 0, -1):
             for chosen in combinations(range(len(left)), count):
-                parts = self._alike_wide([left[index] for index in chosen], output)
-                if not parts:
-                    continue
+                parts = self._of_one_width([left[index] for index in chosen], output)
                 wanted = self._expected.grad(output, len(parts[0]))
-                if np.array_equal(sum(parts[1:], start=parts[0]), wanted):
+                known = len(parts) == 1 or all(part.any() for part in parts)
+                if known and np.array_equal(sum(parts[1:], start=parts[0]), wanted):
                     return [each for index, each in enumerate(left) if index not in chosen]
         names = ", ".join(_place(use) for use in grads)
         raise ScheduleError(
             f"{pass_.name} reads {names}, which holds another gradient than that of {output}"
         )
 
-    def _alike_wide(self, parts: list[Prints], value: str) -> list[Prints]:
-        """Terms of the gradient of a value in as many channels; none where one is no such term.
+    def _of_one_width(self, parts: list[Prints], value: str) -> list[Prints]:
+        """Terms of the gradient of `value`, of which views gave some other channels than it has.
 
-        A view that reads the value may give its term other channels.
+        What is no term becomes zeros.
         """
         if len({len(part) for part in parts}) == 1:
             return parts
         width = self._expected.widths[value]
-        found = [self._expected.rewidened(part, value, width) for part in parts]
-        return found if all(part.any() for part in found) else []
+        return [self._expected.rewidened(part, value, width) for part in parts]
 
     def _sum(self, contents: Iterable[Prints], value: str, width: int) -> Prints:
         """The sum of terms of the gradient of `value`, stored with `width` channels."""
