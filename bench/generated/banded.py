@@ -43,7 +43,7 @@ def program(source: Source) -> Program:
 
 def _stage(w: Writer, x: str) -> str:
     _, c, height, width = w.shape(x)
-    form = w.source.integer(0, 9)
+    form = w.source.integer(1, 9)
     if form <= 3:
         return _convolution(w, x)
     if form == 4:

@@ -104,7 +104,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("report", type=Path, help="what `coverage json` writes")
     parser.add_argument("--reasons", type=Path, default=REASONS)
     parser.add_argument("--run", action="append", default=[], help="a command that was measured")
-    parser.add_argument("-o", "--output", type=Path, help=f"as {OUTPUT.relative_to(ROOT)}")
+    parser.add_argument("-o", "--output", type=Path, help=f"as {OUTPUT.name}")
     return parser.parse_args()
 
 

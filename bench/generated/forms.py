@@ -220,6 +220,17 @@ def other_form(w: Writer, x: str) -> str:
     return w.line(choice(w.source, ELEMENTWISE), x, permuted=w.kind(x) == "last")
 
 
+@kind(2)
+def of_six_dimensions(w: Writer, x: str) -> str:
+    """A map in parts of rows and channels, reduced or repeated along every other dimension."""
+    n, c, height, width = w.shape(x)
+    if c % 2 or height % 2:
+        raise RejectedError("an odd number of rows or channels")
+    parts = w.line(f"{{0}}.view({n}, 2, {c // 2}, 2, {height // 2}, {width})", x)
+    text = choice(w.source, ("{0}.sum((1, 3, 5))", "{0}.mean((1, 3, 5))", "{0}.amax((2, 4))"))
+    return w.line(text, parts)
+
+
 @kind(4, *ANY)
 def other_form_of_two(w: Writer, x: str) -> str:
     other = w.pick([x, *w.alike(x)])

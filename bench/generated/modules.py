@@ -17,6 +17,7 @@ OPAQUE = (
     "Running(CHANNELS)",
     "Turning()",
     "Flat()",
+    "Regional()",
     "nn.Softshrink(0.1)",
     "nn.Tanhshrink()",
     "nn.Softmin(1)",
@@ -42,10 +43,12 @@ def lazy_layer_of_a_line(w: Writer, x: str) -> str:
     return w.line(f"{w.member('lazy', text)}({{0}})", x)
 
 
-@kind(3)
+@kind(4)
 def opaque_part(w: Writer, x: str) -> str:
     """A submodule that tvdnn has no ops for and runs as it is."""
     text = choice(w.source, OPAQUE).replace("CHANNELS", str(w.shape(x)[1]))
+    if chance(w.source, 20):
+        x = w.line("{0}.detach()", x)
     return w.line(f"{w.member('opaque', text)}({{0}})", x)
 
 
@@ -125,7 +128,7 @@ def pooled_convolution(w: Writer, x: str) -> str:
     return w.line(f"{w.member('stage', f'nn.Sequential({conv}, nn.ReLU(), {pool})')}({{0}})", x)
 
 
-@kind(2)
+@kind(4)
 def wide_layers(w: Writer, x: str) -> str:
     """Channels in whole words of 16 bytes, for which convolutions leave moments behind."""
     _, c, height, width = w.shape(x)

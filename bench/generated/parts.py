@@ -48,6 +48,14 @@ class Flat(nn.Module):
     def forward(self, x):
         return torch.cumsum(x.flatten(2), 2) * 0.5
 ''',
+    "Regional": '''
+class Regional(nn.Module):
+    """Sums along channels in a region of torch's own mixed precision, here in full."""
+
+    def forward(self, x):
+        with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=False):
+            return torch.cumsum(x * 0.5, 1)
+''',
     "Counting": '''
 class Counting(nn.Module):
     """Counts its calls in a buffer, and holds a call that tvdnn has not."""

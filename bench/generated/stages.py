@@ -39,19 +39,22 @@ def ranges_read_twice(w: Writer, x: str) -> str:
     return w.line("{0} + {1}", joined, h) if w.shape(joined) == w.shape(h) else joined
 
 
-@kind(2)
+@kind(4)
 def sum_over_a_concatenation(w: Writer, x: str) -> str:
     """One gradient for all that is joined: cat([a, b]) + skip, read again by its parts."""
     a, b = conv_to(w, x, 8), conv_to(w, x, 8)
     joined = w.line("torch.cat([{0}, {1}], 1)", a, b)
     total = w.line("{0} + {1}", joined, conv_to(w, x, 16))
     other = w.line(choice(w.source, ("F.relu({0})", "{0} * 0.5", "torch.tanh({0})")), a)
-    if chance(w.source, 50):
+    form = w.source.integer(0, 2)
+    if form == 0:
         return w.line("torch.cat([{0}, {1}, {2}], 1)", total, joined, other)
+    if form == 1:
+        return w.line("torch.cat([{0}, {1}, {2}], 1)", a, b, w.line("torch.tanh({0})", joined))
     return w.line("torch.cat([{0}, {1}], 1)", total, other)
 
 
-@kind(2)
+@kind(4)
 def bottleneck(w: Writer, x: str) -> str:
     """ResNet-50's blocks: ReLUs behind sums, whose signs are kept where channels fill bytes."""
     _, _, height, width = w.shape(x)
@@ -82,16 +85,17 @@ def head_of_maps(w: Writer, x: str) -> str:
     return w.line(f"{w.member('head', f'nn.Sequential({layers})')}({{0}})", flat)
 
 
-@kind(2)
+@kind(3)
 def moved_between_layers(w: Writer, x: str) -> str:
     """What moves values between a ReLU and the layer that masks its gradient."""
     value = w.line("F.relu({0})", conv_to(w, x, 8, 3))
     moves = ("{0}.flatten(2).view({0}.shape)", "F.channel_shuffle({0}, 2)", "{0}.contiguous()")
+    moves += ("{0}", "{0}")
     moves += ("F.pad({0}, (1, 1, 1, 1))", "{0}.flip(3)", "{0}.transpose(2, 3)")
     return conv_to(w, w.line(choice(w.source, moves), value), 8, 3)
 
 
-@kind(2)
+@kind(4)
 def gates_of_few_gradients(w: Writer, x: str) -> str:
     """A map times or plus one value a channel, of which one side has no gradient."""
     pooled = w.line("torch.sigmoid({0}.mean((2, 3), keepdim=True))", x)
@@ -101,7 +105,7 @@ def gates_of_few_gradients(w: Writer, x: str) -> str:
     return w.line(choice(w.source, texts), value, pooled)
 
 
-@kind(2)
+@kind(4)
 def frozen_part(w: Writer, x: str) -> str:
     """A layer of which weight, bias or both are not trained, behind one that is."""
     *_, height, width = w.shape(x)
@@ -121,7 +125,7 @@ def frozen_part(w: Writer, x: str) -> str:
     return w.line(f"{layer}({{0}})", source)
 
 
-@kind(2, "row")
+@kind(5, "row")
 def frozen_part_of_rows(w: Writer, x: str) -> str:
     features = w.shape(x)[1]
     texts = (f"nn.Linear({features}, 6)", f"nn.LayerNorm({features})", "nn.PReLU()")
@@ -132,7 +136,7 @@ def frozen_part_of_rows(w: Writer, x: str) -> str:
     return w.line(f"{layer}({{0}})", x)
 
 
-@kind(2)
+@kind(3)
 def held_by_channel(w: Writer, x: str) -> str:
     """Sums and products with parameters or buffers of channels, not all of them trained."""
     c = w.shape(x)[1]
