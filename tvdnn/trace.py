@@ -10,9 +10,10 @@ from torch import Tensor, fx
 
 from .aliases import storage_of
 from .calls.call import OF_MAPS, Call, Inner, Shape, Source
+from .calls.layout import in_order
 from .calls.tables import SUPPORTED
 from .errors import InputError, UnsupportedOpError
-from .graph.network import Network, Op, Param, Value
+from .graph.network import Network, Op, Param, Value, channels_last_axes
 from .graph.state import StateChanges
 from .meta_tracer import MetaTracer
 from .state_changes import HELD, state_changes
@@ -31,6 +32,7 @@ def trace(
     name: str | None = None,
     opaque: bool = False,
     graded: bool = True,
+    ordered: bool = False,
 ) -> Network:
     """The network that `module` computes on inputs of these shapes, in its mode (train or eval).
 
@@ -40,7 +42,8 @@ def trace(
     torch.no_grad(). UnsupportedOpError lists all that cannot be traced,
     operations that tvdnn has not and control flow by values, each by its module and line. With
     `opaque` the submodules that hold them are ops as they are, where they read and make one tensor,
-    draw no random numbers and change no buffers.
+    draw no random numbers and change no buffers. Where outputs are `ordered`, permuted ones are
+    copied into the order of maps, which losses take.
     """
     _check_parameters(module)
     inputs = _meta_inputs(module, example_inputs)
@@ -54,7 +57,7 @@ def trace(
         if not found:
             changes = _check_supported(nodes, tracer)
             name = name or type(module).__name__
-            network = _network(module, nodes, name, tracer.gather, changes)
+            network = _network(module, nodes, name, tracer.gather, changes, ordered=ordered)
             if graded:
                 _check_buffers(module, network)
             return network
@@ -197,15 +200,20 @@ def _network(
     name: str,
     gather: Callable[[Sequence[object]], object],
     changes: StateChanges,
+    *,
+    ordered: bool,
 ) -> Network:
     tensors = {*dict(module.named_parameters()), *dict(module.named_buffers())}
     made = (node for node in nodes if node.op == "placeholder" or node.meta["call"] is not None)
     names = _value_names(made, taken=RESERVED | tensors)
-    outputs = tuple(names[node] for node in _output_nodes(nodes[-1].args[0], names))
+    returned = _output_nodes(nodes[-1].args[0], names)
+    outputs = tuple(names[node] for node in returned)
     emitter = _Emitter(names)
     for node, output in names.items():
         if node.meta["call"] is not None:
             emitter.emit(node.meta["call"], output)
+    if ordered:
+        outputs = tuple(map(emitter.ordered, returned))
     outputs = tuple(map(emitter.handed_out, outputs))
     emitter.drop_unread_moves(outputs)
     return Network(
@@ -270,6 +278,11 @@ class _Emitter:
         while name in self.values:
             name = f"{wanted}#{next(numbers)}"
         return name
+
+    def ordered(self, node: fx.Node) -> str:
+        """The name of an output that is stored channels last: of a copy where it is not."""
+        axes = channels_last_axes(node.meta["value"].dim())
+        return self._input(in_order(node, axes), f"{self._names[node]} in order")
 
     def handed_out(self, name: str) -> str:
         """The name of an output: a copy where the network hands out an input, or a view of one."""

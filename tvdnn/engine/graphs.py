@@ -85,7 +85,7 @@ def training_graph(
     """
     losses = losses_of(loss, loss_weights, torch.device("meta")).each
     settings = training_settings(losses, optimizer or SGD(), dtype, chunk_size, sections)
-    network = check_trainable(trace(module, (x,)), losses)
+    network = check_trainable(trace(module, (x,), ordered=True), losses)
     return expand(network, replace(settings, fuse=fuse, bands=bands))
 
 

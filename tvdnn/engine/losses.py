@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from ..aliases import version_of
 from ..errors import InputError
 from ..graph import DTYPE_NBYTES, Network, Param
-from ..graph.network import channels_last_axes
 from ..kernels.loss import MOST_CLASSES, with_sum
 from ..ops.loss import TARGET, Loss
 from ..traced_modules import LAYER_PACKAGES
@@ -135,10 +134,6 @@ def check_losses(network: Network, losses: Sequence[Loss]) -> None:
     targets = {loss.target_shape(out) for loss, out in zip(losses, outputs, strict=True)}
     if len(targets) > 1:
         raise InputError(f"the outputs want targets of different shapes: {sorted(targets)}")
-    for name in network.outputs:
-        axes = network.values[name].torch_axes
-        if axes != channels_last_axes(len(axes)):
-            raise InputError(f"output {name} is permuted; a loss takes [N, C] or [N, C, H, W]")
     for loss, shape in zip(losses, outputs, strict=True):
         _check_weights(loss, shape)
 

@@ -433,7 +433,7 @@ class Trainer:
         return self._core.chosen(network, replace(self._settings, mode=mode, reserve=reserve))
 
     def _trace(self, shape: tuple[int, ...]) -> Network:
-        network = trace(self.net, (torch.empty(shape, device="meta"),))
+        network = trace(self.net, (torch.empty(shape, device="meta"),), ordered=True)
         return check_trainable(network, self._settings.losses)
 
     def _updates(self, mode: Mode) -> Updates:
