@@ -41,6 +41,25 @@ def segmenter() -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, CLASSES, 1))
 
 
+class Turned(nn.Module):
+    """Maps whose rows were columns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = segmenter()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x).transpose(2, 3)
+
+
+class TurnedTwice(nn.Conv2d):
+    """Maps whose channels were columns, what is made of them, and an input so permuted."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        out = super().forward(x).permute(0, 3, 1, 2)
+        return out, out * 2, x.permute(0, 3, 1, 2)
+
+
 def rows(generator: torch.Generator) -> Tensor:
     return torch.randint(CLASSES, (BATCH,), generator=generator)
 
@@ -68,6 +87,9 @@ LOSSES: dict[str, tuple[Callable[[], nn.Module], Target, nn.Module]] = {
     "weighted pixels": (segmenter, pixels, nn.CrossEntropyLoss(WEIGHT, label_smoothing=0.2)),
     "binary": (classifier, features, nn.BCEWithLogitsLoss(pos_weight=WEIGHT)),
     "binary maps": (segmenter, maps, nn.BCEWithLogitsLoss(WEIGHT[:, None, None])),
+    "permuted pixels": (Turned, pixels, nn.CrossEntropyLoss(WEIGHT)),
+    "permuted binary maps": (Turned, maps, nn.BCEWithLogitsLoss(WEIGHT[:, None, None])),
+    "permuted squares": (Turned, maps, nn.MSELoss()),
     "squares": (classifier, features, nn.MSELoss()),
     "squares of maps": (segmenter, maps, tvdnn.nn.MSELoss(reduction="sum")),
 }
@@ -164,6 +186,17 @@ def test_outputs_of_any_order_take_a_loss(
     labels = torch.randint(shape[1], (shape[0], *shape[2:]), generator=generator)
     entropy = nn.CrossEntropyLoss()
     assert_steps_are_torchs(make(), x, labels, entropy, loss=entropy)
+
+
+def test_a_permuted_output_may_be_read_and_returned_twice(generator: torch.Generator) -> None:
+    torch.manual_seed(3)
+    x, y = (torch.randn(BATCH, *size, generator=generator) for size in ((3, 6, 5), (5, 3, 6)))
+
+    def squares(outputs: tuple[Tensor, ...], y: Tensor) -> Tensor:
+        return sum((nn.functional.mse_loss(out, y) for out in outputs), torch.zeros(()))
+
+    net = TurnedTwice(3, 3, 3, padding=1)
+    assert_steps_are_torchs(net, x, y, squares, loss="mse", loss_weights=(1, 1, 1))
 
 
 def test_a_head_without_share_learns_nothing(generator: torch.Generator) -> None:

@@ -42,11 +42,11 @@ def trace(
     Inputs and parameters may be on any device, the meta device included. Lazy layers get their
     parameters, as a first call would give them; nothing else of the module changes. Parameters that
     no output depends on are left out. Without `graded` the network is that of a call under
-    torch.no_grad(). Where `ordered`, outputs are stored batch first and channels last, whatever is
-    permuted. UnsupportedOpError lists all that cannot be traced,
+    torch.no_grad(). UnsupportedOpError lists all that cannot be traced,
     operations that tvdnn has not and control flow by values, each by its module and line. With
     `opaque` the submodules that hold them are ops as they are, where they read and make one tensor,
-    draw no random numbers and change no buffers.
+    draw no random numbers and change no buffers. Where outputs are `ordered`, permuted ones are
+    copied into the order of maps, which losses take.
     """
     with ONE_TRACE:
         return _traced(module, example_inputs, name, opaque, graded, ordered)

@@ -132,7 +132,7 @@ def network_of(request: Request) -> Network:
 def _traced(name: str, batch: int, shape: tuple[int, int, int]) -> Network:
     with torch.device("meta"), Unfilled():
         net = models.by_name(name)
-        return trace(net, (torch.empty(batch, *shape),))
+        return trace(net, (torch.empty(batch, *shape),), ordered=True)
 
 
 def random_labelled(request: Request, graph: Graph, device: torch.device) -> tuple[Tensor, Tensor]:
