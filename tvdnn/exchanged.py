@@ -15,6 +15,8 @@ import torch
 from torch import fx
 from torch.utils.checkpoint import CheckpointFunction
 
+from .side_effects import SideEffects
+
 AUTOCAST = (
     "a region of torch.autocast, where an engine computes in one type (leave it out, and choose"
     " the type by the engine's dtype)"
@@ -25,12 +27,24 @@ class Tracer(Protocol):
     """What Exchanged asks of the tracer."""
 
     evaluating: bool
+    side_effects: SideEffects
 
     def refuse(self, reason: str) -> None:
         """Note a refusal at the line that runs."""
 
     def create_proxy(self, kind: str, target: Any, args: Any, kwargs: Any) -> fx.Proxy:
         """A proxy of a new node."""
+
+
+class Applier:
+    """What applies an autograd Function."""
+
+    def __init__(self, kind: Any) -> None:
+        self.kind = kind
+        self.__name__ = f"{kind.__name__}.apply"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.kind.apply(*args, **kwargs)
 
 
 _ONE_TRACE = threading.RLock()
@@ -93,8 +107,10 @@ class Exchanged:
         def apply(kind: Any, *args: Any, **kwargs: Any) -> Any:
             original = self._original(kind)
             places = [at for at, each in enumerate(args) if plain(each, fx.Proxy)]
-            if not places:
+            if not places and self.tracer.evaluating:
                 return original(*args, **kwargs)
+            if not places:
+                return self.tracer.side_effects.noted(original, Applier(kind), args, kwargs)
             if kind is CheckpointFunction:
                 return _checkpointed(*args)
 

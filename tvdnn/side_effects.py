@@ -2,18 +2,20 @@
 
 import gc
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Protocol
 from weakref import ReferenceType
 
 import torch
 from torch import Tensor, fx, nn
-from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
-from .aliases import storage_of, version_of
+from .aliases import storage_of
 from .calls.call import UNNAMED, Call, UnsupportedCallError, nested
 from .calls.translation import rearranges_in_place, torch_name
+from .formulas import name_of
+from .recorded_calls import RecordedCalls, Watch, changed_by
 from .refusals import caller, shown
 from .stand_ins import StandIns
 
@@ -23,6 +25,7 @@ KEPT = frozenset(  # functions and methods that count though nothing reads their
         *("register_hook", "register_post_accumulate_grad_hook", "retain_grad"),
     }
 )
+HOOKS = ("register_hook", "register_post_accumulate_grad_hook", "backward")
 COUNTER = "num_batches_tracked"
 TRACKING = ("batch_norm", "counted_batch_norm", "instance_norm")  # may write statistics they read
 
@@ -39,14 +42,22 @@ class Tracer(Protocol):
     def path_now(self) -> str:
         """The running module's path below the traced one."""
 
+    def evaluated(self, run: Callable[[], Any]) -> Any:
+        """What `run` returns; its calls are no part of the network."""
+
 
 class SideEffects(TorchFunctionMode):
-    """Watches a traced forward for writes to the module's tensors and attributes, and lost maps."""
+    """Watches a traced forward for writes to the module's tensors and attributes, and lost maps.
+
+    Calls that read no map are `recorded`.
+    """
 
     def __init__(self, tracer: Tracer) -> None:
         super().__init__()
         self.tracer = tracer
         self.refused: list[str] = []
+        self.recorded = RecordedCalls(tracer.stand_ins, tracer.evaluated)
+        self._records = True
         self._counted: dict[str, str] = {}  # refusals by names of batch counters
         self._set_at: dict[tuple[int, str], str] = {}
         self._set: Callable[..., None] = nn.Module.__setattr__
@@ -76,17 +87,45 @@ class SideEffects(TorchFunctionMode):
         kwargs = kwargs or {}
         if self.tracer.evaluating or any(isinstance(each, fx.Proxy) for each in args):
             return func(*args, **kwargs)
-        given = (*args, *kwargs.values())
-        tensors = [each for each in given if isinstance(each, Tensor) and not is_lazy(each)]
-        before = [version_of(tensor) for tensor in tensors]
-        trained = [tensor.requires_grad for tensor in tensors]
-        result = func(*args, **kwargs)
-        for tensor, version, trains in zip(tensors, before, trained, strict=True):
-            if version_of(tensor) != version:
-                self._note_write(tensor, _name(func), args[1:])
-            elif tensor.requires_grad != trains:
-                self._note_write(tensor, "requires_grad", ())
+        return self.noted(func, func, args, kwargs)
+
+    def noted(
+        self, run: Callable[..., Any], function: Any, args: tuple[Any, ...], kwargs: Any
+    ) -> Any:
+        """What `run` makes of the arguments of a call of `function`; what it changes is noted."""
+        records, self._records = self._records, False  # and nothing that runs inside
+        self._refuse_hooks(name_of(function), args)
+        if "batch_norm" in name_of(function):
+            run = partial(self._watched, run)
+        try:
+            result, written = changed_by(partial(run, *args, **kwargs), (args, kwargs))
+        finally:
+            self._records = records
+        if records:
+            self.recorded.add(function, (args, kwargs), result, written)
+        for tensor in written:
+            self._note_write(tensor, name_of(function), args[1:])
         return result
+
+    def _watched(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """What a normalization makes; refused where it tracks statistics of no map."""
+        watch = Watch(self.tracer.stand_ins.twins.values())
+        with watch:
+            result = run(*args, **kwargs)
+        if watch.effect is not None:
+            path = self.tracer.path_now() or type(self.tracer.net).__name__
+            reason = "batch_norm of a parameter changes statistics, which a step would not"
+            self.refused.append(f"{path}: {reason}{shown(caller())}")
+        return result
+
+    def _refuse_hooks(self, function: str, args: tuple[Any, ...]) -> None:
+        """Refuse hooks on gradients of parameters, and of what is computed of them."""
+        tensors = [each for each in args[:1] if isinstance(each, Tensor)]
+        if function in HOOKS and any(self.recorded.made(x) or self._name_of(x) for x in tensors):
+            path = self.tracer.path_now() or type(self.tracer.net).__name__
+            self.refused.append(
+                f"{path}: {function} of a parameter, which a step would not run{shown(caller())}"
+            )
 
     def check(self, node: fx.Node, written: Sequence[fx.Node]) -> None:
         """Refuse writes of a call on maps to tensors that come from no map, but those of its op."""
@@ -189,7 +228,3 @@ def _written(function: str, name: str) -> str:
 def _is_torchs(module: nn.Module) -> bool:
     """Whether a module is of torch's own classes, which change nothing that a step depends on."""
     return type(module).__module__.startswith("torch.nn.")
-
-
-def _name(function: Any) -> str:
-    return str(getattr(function, "__name__", function))

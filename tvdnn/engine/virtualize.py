@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from ..errors import EngineError, InputError
+from ..graph import Network
 from ..ops import Settings
 from ..ops.expand import Mode
 from ..ops.opaque import opaque_nbytes
@@ -25,7 +26,7 @@ from ..planner.tuned import DEFAULT_POLICY
 from ..runtime.runner import Runner
 from ..trace import trace
 from ..units import parse_bytes, parse_limit
-from .core import Chosen, Core, Limits, Options, asked_for, one_device, write_control
+from .core import Chosen, Core, Limits, Options, Updates, asked_for, one_device, write_control
 from .graphs import (
     ChunkSize,
     Progress,
@@ -196,7 +197,7 @@ class Virtualized(nn.Module):
         keys: Iterable[Any] = core.wait_for_plans()
         for key in keys:
             if not self._open:
-                core.runner(key, partial(self._chosen, key), dict, begins=True)
+                core.runner(key, partial(self._chosen, key), _no_updates, begins=True)
 
     def prepare(self, *inputs: Tensor) -> None:
         """Plan and capture for inputs of these shapes."""
@@ -219,12 +220,17 @@ class Virtualized(nn.Module):
         graded = self._trains(inputs) and torch.is_grad_enabled()
         key = self._key(inputs, graded=graded)
         runner = self._runner(key, begins=True)
-        core = self._core_now()
-        params = [p for p in core.params.values() if graded and p.requires_grad]
-        arguments = (self, runner, key, len(inputs), *inputs, *params)
+        core, network = self._core_now(), runner.schedule.graph.network
+        computed: dict[str, Tensor] = {}
+        if network.formulas:
+            with core.on_device(), torch.set_grad_enabled(graded):
+                computed = core.computed.values(network, core.tensors)
+        given = {**core.params, **computed}.items()
+        trained = {name: each for name, each in given if graded and each.requires_grad}
+        call = _Call(self, runner, key, len(inputs), tuple(trained))
         step: Any = _Step  # whose `apply` has types from torch 2.15 on
-        outputs = step.apply(*arguments)
-        return runner.schedule.graph.network.gather(outputs)
+        outputs = step.apply(call, *inputs, *trained.values())
+        return network.gather(outputs)
 
     def _tensors(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Tensor, ...]:
         """The tensors among the arguments of a call, in order; others must be as by default."""
@@ -294,7 +300,7 @@ class Virtualized(nn.Module):
         before, is_open = core.preparations, self._open
         self._open = 0  # planning and capture take the arena, and with it an open forward's maps
         with torch.inference_mode(False):  # what is made here serves later training steps, too
-            runner = core.runner(key, partial(self._chosen, key), dict, begins=begins)
+            runner = core.runner(key, partial(self._chosen, key), _no_updates, begins=begins)
         if core.preparations == before:
             self._open = is_open
         self._last = key
@@ -360,6 +366,20 @@ class Virtualized(nn.Module):
         self._core_now().run(key, 1)
 
 
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A forward: who runs it by what, and how the tensors that it is given divide.
+
+    So many inputs come first, then the parameters called `trained`, computed ones among them.
+    """
+
+    owner: Virtualized
+    runner: Runner
+    key: _Key
+    num_inputs: int
+    trained: tuple[str, ...]
+
+
 class _Step(torch.autograd.Function):
     """The two halves of a schedule as one node of torch's graph.
 
@@ -367,15 +387,14 @@ class _Step(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, owner: Virtualized, runner: Runner, key: _Key, num_inputs: int, *tensors: Tensor
-    ) -> Any:
-        ctx.owner, ctx.runner, ctx.key = owner, runner, key
-        ctx.inputs = [(tuple(x.shape), x.dtype) for x in tensors[:num_inputs]]
-        params = owner._core_now().params.items()
-        ctx.trained = {name: param for name, param in params if param.requires_grad}
-        ctx.number, outputs = owner._run_forward(runner, key, tensors[:num_inputs])
-        graph = runner.schedule.graph
+    def forward(ctx: Any, call: _Call, *tensors: Tensor) -> Any:
+        inputs, graph = tensors[: call.num_inputs], call.runner.schedule.graph
+        ctx.call = call
+        ctx.inputs = [(tuple(x.shape), x.dtype) for x in inputs]
+        core = call.owner._core_now()
+        found = {**core.params, **core.computed.of(graph.network)}
+        ctx.trained = {name: found[name] for name in call.trained}
+        ctx.number, outputs = call.owner._run_forward(call.runner, call.key, inputs)
         names = zip(graph.network.outputs, outputs, strict=True)
         trained = {n.removeprefix("grad ") for n in graph.inputs.values() if n.startswith("grad ")}
         ctx.mark_non_differentiable(*(y for name, y in names if name not in trained))
@@ -384,8 +403,8 @@ class _Step(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        runner, key = ctx.runner, ctx.key
-        ctx.owner._run_backward(runner, key, ctx.number, grads)
+        runner = ctx.call.runner
+        ctx.call.owner._run_backward(runner, ctx.call.key, ctx.number, grads)
         graph = runner.schedule.graph
         pairs = zip(graph.network.inputs, ctx.inputs, strict=True)
         inputs = [  # as with torch, none where no output depends on an input
@@ -393,7 +412,12 @@ class _Step(torch.autograd.Function):
             for name, (_, dtype) in pairs
         ]
         grads_of_params = (runner.read_param_grad(*each) for each in ctx.trained.items())
-        return (None, None, None, None, *inputs, *grads_of_params)
+        return (None, *inputs, *grads_of_params)
+
+
+def _no_updates(_: Network) -> Updates:
+    """What the passes of a step in a user's loop change: no parameter."""
+    return {}
 
 
 def _is(value: Any, default: Any) -> bool:

@@ -76,7 +76,8 @@ def sendable(graph: Graph) -> Graph:
 
 
 def _plain_network(network: Network) -> Network:
-    return replace(network, ops=tuple(map(_plain_op, network.ops)), gather=itemgetter(0))
+    ops = tuple(map(_plain_op, network.ops))
+    return replace(network, ops=ops, gather=itemgetter(0), formulas={})
 
 
 def _plain_op(op: Op) -> Op:
