@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
-from . import broadcast, layers, motifs, pointwise, rearrange, reduce, unary, views
+from . import broadcast, computed, layers, motifs, pointwise, rearrange, reduce, unary, views
 from .kinds import KINDS, Kind
 from .program import INPUTS, Program, used_values
 from .source import Drawn, Seeded, Source, chance, choice, weighted
@@ -14,6 +14,7 @@ from .writer import TORCH_FAILURES, RejectedError, Writer
 
 MODULES = (
     broadcast,
+    computed,
     layers,
     motifs,
     pointwise,
