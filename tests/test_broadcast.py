@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tests import twins
+from tests.beside_torch import assert_trains_as_torch
 from tests.running import random_batches
 from tests.twins import assert_gradients_are_torchs
 from tvdnn.errors import UnsupportedOpError
@@ -123,20 +124,20 @@ def test_gradients_of_viewed_parameters_are_torchs() -> None:
     )
 
 
-def test_views_that_stop_gradients_are_refused() -> None:
-    def scaled(x: Tensor, net: nn.Module) -> Tensor:
-        return x * net.param.detach().view(1, 3, 1, 1)
-
-    with pytest.raises(UnsupportedOpError, match="not a parameter"):
-        trace(Calls(scaled, (3,)), [torch.empty(2, *SHAPE)])
-
-
-def test_views_of_filters_are_refused() -> None:
-    def scaled(x: Tensor, net: nn.Module) -> Tensor:
-        return x * net.param.view(3, 4, 6)
-
-    with pytest.raises(UnsupportedOpError, match=r"a view of shape \(3, 4, 6\) of a parameter"):
-        trace(Calls(scaled, (4, 3, 3, 2)), [torch.empty(2, *SHAPE)])
+@pytest.mark.parametrize(
+    ("function", "shape"),
+    [
+        (lambda x, net: x * net.param.detach().view(1, 3, 1, 1), (3,)),
+        (lambda x, net: x * net.param.view(3, 4, 6), (4, 3, 3, 2)),  # of filters
+        (lambda x, net: x * net.param.mul(net.param), (6,)),
+    ],
+)
+def test_other_views_are_computed(
+    function: Callable[[Tensor, Tensor], Tensor], shape: tuple[int, ...]
+) -> None:
+    net = seeded(lambda: Calls(function, shape))
+    nn.init.uniform_(net.param)
+    assert_trains_as_torch(net, torch.randn(BATCH, *SHAPE))
 
 
 class Permuted(nn.Module):
@@ -211,11 +212,6 @@ class Calls(nn.Module):
         (lambda x, net: x * net.param, (5, 2, 3, 4, 6), "at most 4 dimensions"),
         (lambda x, net: x / net.counts, (6,), "a buffer of torch.int64"),
         (lambda x, net: x / torch.ones(6), (6,), "not a parameter"),
-        (
-            lambda x, net: x * net.param.mul(net.param),
-            (6,),
-            "is not a parameter",
-        ),
     ],
 )
 def test_other_operands_are_refused(

@@ -12,7 +12,7 @@ from tests import twins
 from tests.running import random_batches
 from tests.twins import assert_gradients_are_torchs
 from tvdnn import virtualize
-from tvdnn.errors import InputError, UnsupportedOpError
+from tvdnn.errors import InputError
 from tvdnn.trace import trace
 
 BATCH, SHAPE, CLASSES = 5, (3, 8, 10), 4
@@ -107,12 +107,3 @@ def test_a_buffer_that_requires_a_gradient_is_refused() -> None:
     net = Held(lambda weight: weight.detach().clone().requires_grad_())
     with pytest.raises(InputError, match="buffer filter requires a gradient"):
         trace(net, [torch.empty(2, *SHAPE)])
-
-
-def test_computed_filters_are_refused() -> None:
-    class Computed(Held):
-        def forward(self, x: Tensor) -> Tensor:
-            return functional.conv2d(self.conv(x), self.filter * 2)
-
-    with pytest.raises(UnsupportedOpError, match="that is not a parameter or buffer at"):
-        trace(Computed(torch.zeros_like), [torch.empty(2, *SHAPE)])

@@ -462,7 +462,7 @@ class Unsupported(torch.nn.Module):
         left, right = x.chunk(2, 1)
         x = torch.cat([left, right.cumsum(1)], 1) + x[:, :1]
         x, _ = functional.max_pool2d(x, 2, return_indices=True)
-        x = functional.conv2d(x, self.reflect.weight * 2)
+        x = functional.conv2d(x, torch.ones(4, 4, 3, 3))
         torch.softmax(x, 1)
         return self.rnn(x.std((2, 3)))[0]
 

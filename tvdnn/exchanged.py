@@ -8,6 +8,7 @@ hooks that change what backward reads.
 import builtins
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -16,6 +17,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import CheckpointFunction
 
 from .exchanged_builtins import ExchangedBuiltins
+from .side_effects import SideEffects
 
 AUTOCAST = (
     "a region of torch.autocast, where an engine computes in one type (leave it out, and choose"
@@ -29,6 +31,7 @@ class Tracer(Protocol):
 
     evaluating: bool
     net: nn.Module
+    side_effects: SideEffects
 
     def refuse(self, reason: str) -> str:
         """Note a refusal at the line that runs; what it says."""
@@ -38,6 +41,17 @@ class Tracer(Protocol):
 
 
 ONE_TRACE = threading.RLock()  # what a trace exchanges is of all threads
+
+
+class Applier:
+    """What applies an autograd Function."""
+
+    def __init__(self, kind: Any) -> None:
+        self.kind = kind
+        self.__name__ = f"{kind.__name__}.apply"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.kind.apply(*args, **kwargs)
 
 
 class Exchanged:
@@ -110,8 +124,11 @@ class Exchanged:
         def apply(kind: Any, *args: Any, **kwargs: Any) -> Any:
             original = self._original(kind)
             places = [at for at, each in enumerate(args) if plain(each, fx.Proxy)]
-            if not places:
+            if not places and self.tracer.evaluating:
                 return original(*args, **kwargs)
+            if not places:
+                run = partial(original, *args, **kwargs)
+                return self.tracer.side_effects.noted(run, Applier(kind), args, kwargs)
             if kind is CheckpointFunction:
                 return _checkpointed(*args)
 

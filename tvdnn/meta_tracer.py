@@ -25,6 +25,7 @@ from torch.fx.node import map_arg
 from torch.fx.proxy import TraceError
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.lazy import LazyModuleMixin
+from torch.utils._pytree import tree_leaves
 
 from .aliases import Aliases, is_stale, parent_of, version_of
 from .calls.batch_norm import counted_batch_norm
@@ -48,6 +49,7 @@ from .nn.batch_norm import normalize_batch
 from .nn.dropout import drop_branch
 from .opaque_calls import Effects, opaque_call
 from .proxy_attributes import FACT_CALLS, InPlaceOperators
+from .recorded_calls import NoFormulaError, RecordedCalls
 from .refusals import FOREIGN, caller, instead, line_of, place, shown
 from .returned import taken_apart
 from .side_effects import RefusedError, SideEffects, has_effects, may_change_state
@@ -281,7 +283,10 @@ class MetaTracer(fx.Tracer):
             self._initialize(m, args, kwargs)
         self.active.append(m)
         try:
-            result = super().call_module(m, partial(_as_far_as_known, forward), args, kwargs)
+            if _reads_maps(args, kwargs) or m._backward_hooks or m._backward_pre_hooks:
+                result = super().call_module(m, partial(_as_far_as_known, forward), args, kwargs)
+            else:  # of parameters alone
+                result = _as_far_as_known(forward, *args, **kwargs)
             self._check_draws()
             return result
         except (TraceError, *FOREIGN):
@@ -343,14 +348,39 @@ class MetaTracer(fx.Tracer):
             a = a.item()
         if not isinstance(a, Tensor):
             return super().create_arg(a)
-        if (viewed := self.stand_ins.viewed(a)) is not None:
+        if (viewed := self.evaluated(partial(self.stand_ins.viewed, a))) is not None:
             node = self.create_node("get_attr", viewed, (), {})
             node.meta["value"], node.meta["base"] = a, node.meta["value"]
             node.meta["axes"] = channels_last_axes(a.dim())
             return node
-        name = self.stand_ins.names.get(id(a)) or f"{UNNAMED}{id(a)}"
-        self.twins.setdefault(name, a.to("meta"))
-        return self.create_node("get_attr", name, (), {})
+        if (name := self.stand_ins.names.get(id(a))) is not None:
+            return self.create_node("get_attr", name, (), {})
+        return self._read_of_other(a)
+
+    def _read_of_other(self, a: Tensor) -> fx.Node:
+        """The read of a tensor that is neither a parameter nor a buffer, but may be computed."""
+        try:
+            name, unknown = self.recorded.name_of(a), None
+        except NoFormulaError as reason:
+            name, unknown = None, str(reason)
+        if name is None:
+            self.twins.setdefault(f"{UNNAMED}{id(a)}", a.to("meta"))
+        node = self.create_node("get_attr", name or f"{UNNAMED}{id(a)}", (), {})
+        node.meta["computed"], node.meta["unknown"] = name is not None, unknown
+        return node
+
+    @property
+    def recorded(self) -> RecordedCalls:
+        """The calls that read no map."""
+        return self.side_effects.recorded
+
+    def evaluated(self, run: Callable[[], Any]) -> Any:
+        """What `run` returns; its calls are no part of the network."""
+        evaluating, self.evaluating = self.evaluating, True
+        try:
+            return run()
+        finally:
+            self.evaluating = evaluating
 
     def create_node(
         self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **options: Any
@@ -453,6 +483,9 @@ class MetaTracer(fx.Tracer):
             )
         if node.op in ("placeholder", "get_attr", "output") or takes_apart(node):
             return None
+        unknown = [each for each in node.all_input_nodes if each.meta.get("unknown")]
+        if unknown:
+            raise UnsupportedCallError(f"{torch_name(node)} of {unknown[0].meta['unknown']}")
         if node.op == "call_module" and self.path_now() in self.opaque:
             return self._opaque_call(node)
         if node.op == "call_module":
@@ -462,7 +495,20 @@ class MetaTracer(fx.Tracer):
             raise UnsupportedCallError(torch_name(node))
         if any(_is_plain(each.meta["value"]) for each in (node, *node.all_input_nodes)):
             raise UnsupportedCallError(f"{torch_name(node)} of a number that a call on maps yields")
-        return None if node.meta["value"] is None else translated(node, translator)
+        return None if node.meta["value"] is None else self._translated(node, translator)
+
+    def _translated(self, node: fx.Node, translator: Callable[..., Call | None]) -> Call | None:
+        """The op of a supported call.
+
+        Views of parameters count as computed where it does not take them as they are.
+        """
+        try:
+            return translated(node, translator)
+        except UnsupportedCallError:
+            views = [each for each in node.all_input_nodes if "base" in each.meta]
+            if not views or not all(map(self.recorded.computes, views)):
+                raise
+            return translated(node, translator)
 
     def _counted(self, call: Call | None) -> Call | None:
         """A normalization's call with the counter of batches that the module increased itself."""
@@ -485,8 +531,11 @@ class MetaTracer(fx.Tracer):
         """What a node yields on the meta device; None where that is unknown."""
         if node.op == "output":
             return None
-        if node.op in ("placeholder", "get_attr"):
-            return (self.inputs if node.op == "placeholder" else self.twins)[str(node.target)]
+        if node.op == "placeholder":
+            return self.inputs[str(node.target)]
+        if node.op == "get_attr":
+            name = str(node.target)
+            return self.twins[name] if name in self.twins else self.recorded.values[name]
         if any(source.meta["value"] is None for source in node.all_input_nodes):
             return None
         args, kwargs = map_arg((node.args, node.kwargs), lambda source: source.meta["value"])
@@ -601,6 +650,10 @@ def _is_batch_norm(function: Callable[..., Any], *args: Any, **kwargs: Any) -> b
     x, *rest = (arg for arg in (*args, *kwargs.values()) if isinstance(arg, Tensor))
     fits = all(tensor.shape == x.shape[1:2] for tensor in rest if tensor.dim() > 0)
     return fits and x.numel() > x.shape[1]  # with one value a channel torch may refuse
+
+
+def _reads_maps(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return any(isinstance(each, fx.Proxy) for each in tree_leaves((args, kwargs)))
 
 
 def _as_far_as_known(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

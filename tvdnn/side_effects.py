@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from .aliases import storage_of
 from .calls.call import UNNAMED, Call, UnsupportedCallError, nested
 from .calls.translation import rearranges_in_place, torch_name
+from .recorded_calls import RecordedCalls, Watch
 from .refusals import caller, shown
 from .stand_ins import StandIns
 from .state_tape import StateTape, Watched, takes_maps, tensors_in, watched
@@ -33,6 +34,7 @@ KEPT = frozenset(  # functions and methods that count though nothing reads their
         *("register_hook", "register_post_accumulate_grad_hook", "retain_grad"),
     }
 )
+HOOKS = ("register_hook", "register_post_accumulate_grad_hook", "backward")
 COUNTER = "num_batches_tracked"
 TRACKING = ("batch_norm", "counted_batch_norm", "instance_norm")  # may write statistics they read
 
@@ -53,6 +55,9 @@ class Tracer(Protocol):
     def refuse(self, reason: str) -> str:
         """Note a refusal at the line that runs; what it says."""
 
+    def evaluated(self, run: Callable[[], Any]) -> Any:
+        """What `run` returns; its calls are no part of the network."""
+
 
 class RefusedError(TraceError):
     """The network asked for what is not known; the message is a refusal that is noted already."""
@@ -61,7 +66,7 @@ class RefusedError(TraceError):
 class SideEffects(TorchFunctionMode):
     """Watches a traced forward for writes to the module's tensors and attributes, and lost maps.
 
-    Calls on tensors that come from no map are on the `tape`.
+    Calls on tensors that come from no map are on the `tape`, and `recorded` for what ops read.
     """
 
     def __init__(self, tracer: Tracer) -> None:
@@ -69,6 +74,8 @@ class SideEffects(TorchFunctionMode):
         self.tracer = tracer
         self.refused: list[str] = []
         self.tape = StateTape(tracer.stand_ins)
+        self.recorded = RecordedCalls(tracer.stand_ins, tracer.evaluated, tracer.device)
+        self._records = True
         self._counted: dict[str, int] = {}  # places on the tape by names of batch counters
         self._set_at: dict[tuple[int, str], str] = {}
         self._set: Callable[..., None] = nn.Module.__setattr__
@@ -98,26 +105,48 @@ class SideEffects(TorchFunctionMode):
         kwargs = kwargs or {}
         if self.tracer.evaluating or takes_maps((args, kwargs)):
             return func(*args, **kwargs)
-        tensors = [each for each in tensors_in((args, kwargs)) if not is_lazy(each)]
+        run = partial(answer, func, args, kwargs, self.tracer.device)
+        return self.noted(run, func, args, kwargs)
+
+    def noted(
+        self, run: Callable[[], Any], function: Any, args: tuple[Any, ...], kwargs: Any
+    ) -> Any:
+        """What `run` makes of the arguments of a call of `function`; what it changes is noted."""
+        self._check_reads(function, args)
+        self._refuse_hooks(torch_name_of(function), args)
+        if not self._records:
+            return run()
+        self._records = False  # of what runs inside
+        try:
+            return self._recorded(run, function, (args, kwargs))
+        finally:
+            self._records = True
+
+    def _recorded(
+        self, run: Callable[[], Any], function: Any, given: tuple[tuple[Any, ...], Any]
+    ) -> Any:
+        tensors = [each for each in tensors_in(given) if not is_lazy(each)]
         forms = [*map(_form, tensors)]
-        self._check_reads(func, args)
-        done = self._done(func, args, kwargs)
+        done = self._done(run, function)
         written = [tensor for tensor in tensors if storage_of(tensor) in done.written]
         formed = _unlike(tensors, _form, forms)
-        name = torch_name_of(func)
-        if sets_attribute(func):
+        self.recorded.add(function, given, done.result, (*written, *formed))
+        name = torch_name_of(function)
+        if sets_attribute(function):
             name, written, formed = f"setting .{name}", tensors[:1], tensors[:1]
         if not self._refuses(name, written, formed):
             why = "by random numbers" if done.draws else "in another form" if formed else ""
-            self._record(func, (args, kwargs), done.result, written, why)
+            self._record(function, given, done.result, written, why)
         return done.result
 
-    def _done(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Watched:
+    def _done(self, run: Callable[[], Any], function: Any) -> Watched:
         """What comes of a call on tensors that come from no map."""
+        if "batch_norm" in torch_name_of(function):
+            run = partial(self._watched, run)
         try:
-            return watched(func, partial(answer, func, args, kwargs, self.tracer.device))
+            return watched(function, run)
         except LostWriteError as error:
-            reason = f"{torch_name_of(func)} writes tensors of the module into one that is not"
+            reason = f"{torch_name_of(function)} writes tensors of the module into one that is not"
             raise RefusedError(self.tracer.refuse(reason)) from error
 
     def _check_reads(self, func: Any, args: tuple[Any, ...]) -> None:
@@ -127,6 +156,26 @@ class SideEffects(TorchFunctionMode):
             what = next((name for name in names if name is not None), "what it is made of")
             reason = f"{torch_name_of(func)} reads values of the module ({what}) while it is traced"
             raise RefusedError(self.tracer.refuse(reason))
+
+    def _watched(self, run: Callable[[], Any]) -> Any:
+        """What a normalization makes; refused where it tracks statistics of no map."""
+        watch = Watch(self.tracer.stand_ins.twins.values())
+        with watch:
+            result = run()
+        if watch.effect is not None:
+            path = self.tracer.path_now() or type(self.tracer.net).__name__
+            reason = "batch_norm of a parameter changes statistics, which a step would not"
+            self.refused.append(f"{path}: {reason}{shown(caller())}")
+        return result
+
+    def _refuse_hooks(self, function: str, args: tuple[Any, ...]) -> None:
+        """Refuse hooks on gradients of parameters, and of what is computed of them."""
+        tensors = [each for each in args[:1] if isinstance(each, Tensor)]
+        if function in HOOKS and any(self.recorded.made(x) or self._name_of(x) for x in tensors):
+            path = self.tracer.path_now() or type(self.tracer.net).__name__
+            self.refused.append(
+                f"{path}: {function} of a parameter, which a step would not run{shown(caller())}"
+            )
 
     def check(self, node: fx.Node, written: Sequence[fx.Node]) -> None:
         """Refuse writes of a call on maps to tensors that come from no map, but those of its op."""

@@ -2,7 +2,7 @@
 
 import inspect
 import itertools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -15,9 +15,11 @@ from .calls.layout import in_order
 from .calls.tables import SUPPORTED
 from .errors import InputError, UnsupportedOpError
 from .exchanged import ONE_TRACE
+from .formulas import Formula
 from .graph.network import Network, Op, Param, Value, channels_last_axes
 from .graph.state import StateChanges
 from .meta_tracer import MetaTracer
+from .recorded_calls import RecordedCalls
 from .state_changes import HELD, state_changes
 from .traced_modules import refused_at_once
 
@@ -75,7 +77,7 @@ def _traced(
         if not found:
             changes = _check_supported(nodes, tracer)
             title = name or type(module).__name__
-            network = _network(module, nodes, title, tracer.gather, changes, ordered=ordered)
+            network = _network(module, nodes, title, tracer, changes, ordered=ordered)
             if graded:
                 _check_buffers(module, network)
             return network
@@ -145,7 +147,7 @@ def _check_buffers(module: torch.nn.Module, network: Network) -> None:
     params, buffers = dict(module.named_parameters()), dict(module.named_buffers())
     names = [network.changes.held.get(name, name) for name in network.params]
     trained = {storage_of(params[each]): each for each in names if _trains(params.get(each))}
-    for name in (each for each in names if each not in params):
+    for name in (each for each in names if each in buffers and each not in params):
         if _trains(buffers[name]):
             raise InputError(f"buffer {name} requires a gradient; register it as a parameter")
         if (other := trained.get(storage_of(buffers[name]))) is not None:
@@ -225,14 +227,14 @@ def _network(
     module: torch.nn.Module,
     nodes: Sequence[fx.Node],
     name: str,
-    gather: Callable[[Sequence[object]], object],
+    tracer: MetaTracer,
     changes: StateChanges,
     *,
     ordered: bool,
 ) -> Network:
-    tensors = {*dict(module.named_parameters()), *dict(module.named_buffers())}
+    tensors = {**dict(module.named_buffers()), **dict(module.named_parameters())}
     made = (node for node in nodes if node.op == "placeholder" or node.meta["call"] is not None)
-    names = _value_names(made, taken=RESERVED | tensors)
+    names = _value_names(made, taken=RESERVED | tensors.keys() | tracer.recorded.formulas.keys())
     returned = _output_nodes(nodes[-1].args[0], names)
     emitter = _Emitter(names)
     for node, output in names.items():
@@ -241,18 +243,37 @@ def _network(
     outputs = tuple(emitter.ordered(node) if ordered else names[node] for node in returned)
     outputs = tuple(map(emitter.handed_out, outputs))
     emitter.drop_unread_moves(outputs)
+    params, formulas = _params(module, emitter.ops, tracer.recorded, changes.held)
+    _check_formulas(formulas, emitter.ops, changes)
     return Network(
         name=name,
         values=emitter.values,
         ops=tuple(emitter.ops),
-        params=_params(module, emitter.ops, changes.held),
+        params=params,
         inputs=tuple(names[node] for node in nodes if node.op == "placeholder"),
         outputs=outputs,
         training=module.training,
-        gather=gather,
+        gather=tracer.gather,
         detached=frozenset(name for node, name in names.items() if node.meta["stops"]),
         changes=changes,
+        formulas=formulas,
     )
+
+
+def _check_formulas(
+    formulas: Mapping[str, Formula], ops: Iterable[Op], changes: StateChanges
+) -> None:
+    """Check that a step changes nothing that a formula reads: all are computed before the rest."""
+    changed = {name: op.name for op in ops if op.attrs.get("training") for name in op.params[2:]}
+    changed |= dict.fromkeys(changes.written, "forward")
+    refused = [
+        f"{changed[name]} changes {name} in each step, of which {computed} is made{formula.at}"
+        for computed, formula in formulas.items()
+        for name in formula.names
+        if name in changed
+    ]
+    if refused:
+        raise _unsupported(refused)
 
 
 def _value_names(nodes: Iterable[fx.Node], taken: Collection[str]) -> dict[fx.Node, str]:
@@ -340,24 +361,38 @@ def _name_read(param: fx.Node) -> str:
 
 
 def _params(
-    module: torch.nn.Module, ops: Sequence[Op], held: Mapping[str, str]
-) -> dict[str, Param]:
-    """The parameters, as float32, buffers and `held` copies of them, in the order of first use."""
+    module: torch.nn.Module, ops: Sequence[Op], recorded: RecordedCalls, held: Mapping[str, str]
+) -> tuple[dict[str, Param], dict[str, Formula]]:
+    """The parameters and buffers that ops use, in the order of first use, and the formulas.
+
+    Computed ones come with those that they are made of; `held` are copies of buffers.
+    """
     trained = dict(module.named_parameters())
     tensors = {**dict(module.named_buffers()), **trained}
     tensors |= {copy: tensors[name] for copy, name in held.items()}
     used = dict.fromkeys(name for op in ops for name in op.params if name)
-    dtypes = {name: torch.float32 if name in trained else tensors[name].dtype for name in used}
-    return {
-        name: Param(
-            name,
-            tuple(tensors[name].shape),
-            tensors[name].numel() * dtype.itemsize,
-            tensors[name].requires_grad,
-            _name(dtype),
-        )
-        for name, dtype in dtypes.items()
+    formulas = {name: recorded.formulas[name] for name in used if name in recorded.formulas}
+    read = dict.fromkeys(name for formula in formulas.values() for name in formula.names)
+    params = {
+        name: _computed_param(name, recorded)
+        if name in formulas
+        else _param(name, tensors[name], torch.float32 if name in trained else tensors[name].dtype)
+        for name in {**used, **read}
     }
+    return params, formulas
+
+
+def _param(name: str, tensor: Tensor, dtype: torch.dtype) -> Param:
+    """A parameter, as float32, or a buffer as it is."""
+    nbytes = tensor.numel() * dtype.itemsize
+    return Param(name, tuple(tensor.shape), nbytes, tensor.requires_grad, _name(dtype))
+
+
+def _computed_param(name: str, recorded: RecordedCalls) -> Param:
+    value, formula = recorded.values[name], recorded.formulas[name]
+    nbytes = value.numel() * torch.float32.itemsize
+    trains = bool(formula.reaches)
+    return Param(name, tuple(value.shape), nbytes, trains, made_of=formula.names)
 
 
 def _output_nodes(outputs: object, names: dict[fx.Node, str]) -> list[fx.Node]:

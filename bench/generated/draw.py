@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from . import (
     banded,
     broadcast,
+    computed,
     forms,
     functionals,
     layers,
@@ -33,6 +34,7 @@ from .writer import TORCH_FAILURES, RejectedError, Writer
 
 MODULES = (
     broadcast,
+    computed,
     forms,
     functionals,
     layers,

@@ -6,10 +6,9 @@ from typing import Any
 
 from torch import Tensor
 from torch.fx import Node
-from torch.nn import Parameter
 
 from ..graph.network import channels_last_axes
-from .call import UNNAMED, Call, Shape, UnsupportedCallError, axes_of, shape_of
+from .call import UNNAMED, Call, Shape, UnsupportedCallError, axes_of, is_parameter, shape_of
 
 MOST_DIMENSIONS = 4  # of operands that broadcast
 
@@ -147,7 +146,7 @@ def _has_rows(param: Node, stored: Shape) -> bool:
 def _held(param: Node) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
     """A constant of a call: as its parameter, or as its state if it is a module's buffer."""
     named = not str(param.target).startswith(UNNAMED)
-    is_buffer = named and not isinstance(_base(param), Parameter)
+    is_buffer = named and not is_parameter(param)
     return ((), (param,)) if is_buffer else ((param,), ())
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch.fx import Node
+from torch.nn import Parameter
 
 from ..graph.network import channels_last_axes
 from ..kernels.activation import FUNCTIONS as ACTIVATIONS
@@ -71,6 +72,17 @@ def nested(call: Call) -> Iterator[Call]:
     for source in call.inputs:
         if isinstance(source, Inner):
             yield from nested(source.call)
+
+
+def is_parameter(node: Node) -> bool:
+    """Whether a node is a parameter, a view of one, or computed of parameters and buffers."""
+    base = node.meta.get("base", node.meta["value"])
+    return isinstance(base, Parameter) or is_computed(node)
+
+
+def is_computed(node: Node) -> bool:
+    """Whether a node is what the network computes of parameters and buffers alone."""
+    return bool(node.meta.get("computed"))
 
 
 def shape_of(node: Source) -> Shape:

@@ -341,5 +341,6 @@ SUPPORTED = (
     " normalize, addcmul, rsub and lerp, sums, products, quotients, maximum and minimum of maps,"
     " numbers, parameters and buffers of shapes that broadcast, cat, stack, split, chunk, unbind,"
     " narrow, slices, pads, roll, flip, repeat and expand along any dimension but the batch,"
-    " PixelShuffle and PixelUnshuffle"
+    " PixelShuffle and PixelUnshuffle, weights and biases that are computed of parameters and"
+    " buffers alone"
 )

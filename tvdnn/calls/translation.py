@@ -17,6 +17,8 @@ from .call import (
     Inner,
     UnsupportedCallError,
     axes_of,
+    is_computed,
+    is_parameter,
     nested,
     shape_of,
 )
@@ -86,13 +88,12 @@ def _is_held(source: Any, call: Call) -> bool:
 
 
 def _is_parameter(source: Any) -> bool:
-    return _is_constant(source) and isinstance(
-        source.meta.get("base", source.meta["value"]), torch.nn.Parameter
-    )
+    return _is_constant(source) and is_parameter(source)
 
 
 def _is_buffer(source: Any) -> bool:
-    return _is_constant(source) and not str(source.target).startswith(UNNAMED)
+    named = _is_constant(source) and not str(source.target).startswith(UNNAMED)
+    return named and not is_computed(source)
 
 
 def translator_of(node: fx.Node) -> Callable[..., Call | None] | None:

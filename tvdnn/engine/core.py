@@ -30,6 +30,7 @@ from ..runtime.slab import Slab
 from ..trace_state import TraceState
 from ..traced_modules import HOOKS_ON_ALL, has_hooks_on_all_modules
 from ..units import Limit
+from .computed import Computed
 from .graphs import (
     DEFAULT_HARDWARE,
     Progress,
@@ -50,6 +51,7 @@ MOST_STATES: Final = 8  # states of the network whose schedules are kept
 CPU: Final = torch.device("cpu")
 EMPTY: Final[Mapping[str, torch.Tensor]] = {}
 Updates: TypeAlias = Mapping[str, tuple[torch.Tensor | None, ...]]
+UpdatesOf: TypeAlias = Callable[[Network], Updates]  # what passes of a network's step change
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,7 @@ class Core:
         self.limits, self.options = limits, options
         cuda = self.device.type == "cuda"
         self.kernels = options.kernels or ("triton" if cuda else "torch")
+        self.computed = Computed(self.device)
         self.arena = Arena(self.device)
         self.slab = options.slab or Slab(pinned=cuda)
         self.control_bytes, self.control = make_control(self.device)
@@ -176,7 +179,7 @@ class Core:
         self,
         key: Hashable,
         chosen: Callable[[], Chosen],
-        updates: Callable[[], Updates],
+        updates: UpdatesOf,
         *,
         begins: bool = False,
     ) -> Runner:
@@ -187,7 +190,7 @@ class Core:
         """
         self._note(key)
         if key not in self.runners:
-            self.runners[key] = self._make(key, chosen(), updates())
+            self.runners[key] = self._make(key, chosen(), updates)
             self._watch(key)
         elif begins:
             self._replace_plan(key, updates)
@@ -269,7 +272,7 @@ class Core:
         host_budget = self.slab.nbytes if given is None else min(given, self.slab.nbytes)
         self._replanner.ask(key, choice.policy, choice.lead, host_budget)
 
-    def _replace_plan(self, key: Hashable, updates: Callable[[], Updates]) -> None:
+    def _replace_plan(self, key: Hashable, updates: UpdatesOf) -> None:
         """Take over what was planned anew for `key`, if it is there: costs, perhaps a plan."""
         answer = self._replanner.answer(key)
         if answer is None:
@@ -279,7 +282,7 @@ class Core:
             present = self.runners[key]
             self._synchronize()  # the step before may still run
             present.close()
-            self.runners[key] = self._runner_of(answer.schedule, self._chosen[key], updates())
+            self.runners[key] = self._runner_of(answer.schedule, self._chosen[key], updates)
             self._replanner.taken_over(key, present.schedule)
 
     def _synchronize(self) -> None:
@@ -300,6 +303,11 @@ class Core:
         if self._copies:
             given = [self.params[name].detach() for name in self._copies]
             torch._foreach_copy_(list(self._copies.values()), given)
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Parameters and buffers by name."""
+        return {**self.buffers, **self.params}
 
     def on_device(self) -> AbstractContextManager[object]:
         """Makes the network's GPU the present one, where it has one."""
@@ -350,7 +358,9 @@ class Core:
         tuned = find_tuned(self.hardware, network, settings.dtype)
         if tuned is not None and not self.options.sized:
             settings = with_chunks(settings, tuned.chunks)
-        settings = replace(settings, reserve=settings.reserve + network.changes.nbytes)
+        found = self.computed.nbytes(network, settings.mode, self.tensors)
+        reserve = settings.reserve + network.changes.nbytes
+        settings = replace(settings, reserve=reserve, computed_nbytes=found)
         choice = choose(tuned, self.limits.budget, self.limits.asked)
         graph = fitting(expand(network, settings), self.limits.budget)
         return Chosen(graph, choice, (tuned and tuned.configurations) or RULES)
@@ -363,7 +373,7 @@ class Core:
         cuda = self.device.type == "cuda"
         return torch.cuda.get_device_name(self.device) if cuda else DEFAULT_HARDWARE
 
-    def _make(self, key: Hashable, chosen: Chosen, updates: Updates) -> Runner:
+    def _make(self, key: Hashable, chosen: Chosen, updates: UpdatesOf) -> Runner:
         self._chosen[key] = chosen
         self.costs[key], budget = self._find_costs(chosen)
         schedule = self._plan(chosen, self.costs[key], budget)
@@ -380,13 +390,14 @@ class Core:
             progress=self.options.progress,
         )
 
-    def _runner_of(self, schedule: Schedule, chosen: Chosen, updates: Updates) -> Runner:
+    def _runner_of(self, schedule: Schedule, chosen: Chosen, updates: UpdatesOf) -> Runner:
+        network = chosen.graph.network
         params = {n: self._copies.get(n, param.detach()) for n, param in self.params.items()}
-        params |= {**self._constants, **self._copies_held(schedule)}
+        params |= {**self._constants, **self._copies_held(schedule), **self.computed.of(network)}
         tracked = {name: (buffer,) for name, buffer in self.buffers.items()}
         return Runner(
             schedule,
-            Tensors(params | self.buffers, {**updates, **tracked}, self.control),
+            Tensors(params | self.buffers, {**updates(network), **tracked}, self.control),
             kernels=self.kernels,
             arena=self.arena,
             slab=self.slab,

@@ -19,6 +19,7 @@ from ..planner.hardware import load
 from ..planner.planning import DEFAULT_CHUNK_SIZE
 from ..trace import trace
 from ..units import parse_bytes
+from .computed import computed_nbytes
 from .losses import LossLike, check_losses, losses_of
 
 Progress = Callable[[str, float], None]
@@ -86,7 +87,8 @@ def training_graph(
     losses = losses_of(loss, loss_weights, torch.device("meta")).each
     settings = training_settings(losses, optimizer or SGD(), dtype, chunk_size, sections)
     network = check_trainable(trace(module, (x,), ordered=True), losses)
-    return expand(network, replace(settings, fuse=fuse, bands=bands))
+    found = computed_nbytes(network, settings.mode, {})
+    return expand(network, replace(settings, fuse=fuse, bands=bands, computed_nbytes=found))
 
 
 def training_settings(

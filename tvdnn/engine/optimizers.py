@@ -123,20 +123,27 @@ def plan_optimizer(spec: Spec, params: Sequence[Tensor]) -> Planned:
 
 @dataclass(frozen=True, slots=True)
 class Updated:
-    """The parameters that one schedule updates, by name, and their places in a record's counts."""
+    """The parameters that one schedule updates, by name, and their places in a record's counts.
+
+    Gradients of some come by the `computed` ones, of which the schedule sums them.
+    """
 
     names: tuple[str, ...]
     params: tuple[Tensor, ...]
     numbers: Tensor
+    computed: tuple[str, ...] = ()
 
 
 def updated_by(graph: Graph, optimizer: Planned, params: Mapping[str, Tensor]) -> Updated:
     """What a step of the graph updates: parameters that no output depends on stay as they are."""
     changed = {name for each in graph.passes for name in each.updates}
+    formulas = graph.network.formulas
+    computed = tuple(name for name in formulas if name in changed)
+    changed |= {reached for name in computed for reached in formulas[name].reaches}
     names = tuple(name for name in params if name in changed)
     found = tuple(params[name] for name in names)
     numbers = torch.tensor([optimizer.record.numbers[param] for param in found], dtype=torch.int64)
-    return Updated(names, found, numbers)
+    return Updated(names, found, numbers, computed)
 
 
 def count_step(optimizer: Planned, updated: Updated, *, by: int = 1) -> None:

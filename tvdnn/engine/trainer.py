@@ -2,7 +2,8 @@
 
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from statistics import median
@@ -127,6 +128,7 @@ class Trainer:
         )
         self._seed, self._steps = seed, 0
         self._grads: dict[str, torch.Tensor] = {}
+        self._sums: dict[tuple[str, torch.Size, tuple[int, ...]], torch.Tensor] = {}
         self._updated: dict[Key, Updated] = {}
         self._recent: deque[tuple[int, Updated]] = deque(maxlen=RECENT_STEPS)
         self._faults = Faults(self._core.control)
@@ -205,10 +207,10 @@ class Trainer:
         updated = self._write_control(runner, shape, mode, 1.0 / accumulate)
         changed = self._core.state_before(runner)
         with restored_after_failure([*self._snapshot(), *changed]), self._core.on_device():
-            if accumulate > 1:
-                loss = self._parts(runner, x, y, updated.names)
-            else:
-                loss = self._part(runner, x, y, mode)
+            with self._summing(runner, mode, updated):
+                loss = (
+                    self._parts(runner, x, y) if accumulate > 1 else self._part(runner, x, y, mode)
+                )
             restore_where(self._core.control.flag[0], changed)
             self._faults.follow()
         self._count(updated)
@@ -248,8 +250,9 @@ class Trainer:
         changed = self._core.state_before(runner)
         with restored_after_failure(changed), self._core.on_device():
             self._core.change_state(runner)
-            self._fill(runner, x, y)
-            timeline = runner.timeline()
+            with self._summing(runner, Mode.TRAIN, updated):
+                self._fill(runner, x, y)
+                timeline = runner.timeline()
             restore_where(self._core.control.flag[0], changed)
             self._faults.follow()
         self._count(updated)
@@ -360,18 +363,42 @@ class Trainer:
         self._core.run(self._key(tuple(x.shape), mode))
         return _loss(runner)
 
-    def _parts(
-        self, runner: Runner, x: torch.Tensor, y: torch.Tensor, names: Sequence[str]
-    ) -> torch.Tensor:
-        """Sum the gradients of the parts of a batch, then update the parameters called `names`."""
-        for grad in self._grads.values():
-            grad.zero_()
+    @contextmanager
+    def _summing(self, runner: Runner, mode: Mode, updated: Updated) -> Iterator[None]:
+        """Around what sums gradients: computed parameters are made before it, updates behind it."""
+        network = runner.schedule.graph.network
+        sums = self._sums_of(network, mode)
+        tensors = self._core.tensors if network.formulas else {}
+        self._core.computed.fill(network, tensors)
+        for each in sums.values():
+            each.zero_()
+        yield
+        self._core.computed.hand_on(network, tensors, sums, updated.computed)
+        self._update([name for name in updated.names if name in sums], sums)
+
+    def _sums_of(self, network: Network, mode: Mode) -> dict[str, torch.Tensor]:
+        """The kept sums of gradients of a step, by parameter: of all, or those completed last."""
+        found = {**self._core.params, **self._core.computed.of(network)}
+        sums = {
+            name: self._sum_like(name, found[name])
+            for name in (network.completed_last if network.formulas else ())
+            if network.params[name].requires_grad
+        }
+        return self._grads | sums if mode is Mode.ACCUMULATE else sums
+
+    def _sum_like(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        key = name, tensor.shape, tensor.stride()
+        if key not in self._sums:
+            self._sums[key] = torch.zeros_like(tensor, requires_grad=False)
+        return self._sums[key]
+
+    def _parts(self, runner: Runner, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Sum the gradients of the parts of a batch."""
         rows = runner.schedule.graph.network.batch
         starts = range(0, len(x), rows)
         self._check_labels(runner, y, starts)
         parts = zip(x.split(rows), y.split(rows), starts, strict=True)
         losses = [self._part(runner, a, b, Mode.ACCUMULATE, start) for a, b, start in parts]
-        self._update(names)
         return torch.stack(losses).mean()
 
     def _check_labels(self, runner: Runner, y: torch.Tensor, starts: range) -> None:
@@ -386,13 +413,13 @@ class Trainer:
             runner.check_labels(self._staging.put(part, TARGET), first=start)
             self._staging.release()
 
-    def _update(self, names: Sequence[str]) -> None:
+    def _update(self, names: Sequence[str], sums: Mapping[str, torch.Tensor]) -> None:
         """Update parameters by the kept sums; small ones share launches."""
         if not names:
             return
         update = getattr(kernel_set(self._core.kernels), f"{self._spec.kind}_many")
         params, *states = zip(*map(self._tensors_of, names), strict=True)
-        grads, control = [self._grads[name] for name in names], self._core.control.optimizer
+        grads, control = [sums[name] for name in names], self._core.control.optimizer
         update(params, grads, *states, control, **self._spec.switches)
 
     def _tensors_of(self, name: str) -> tuple[torch.Tensor | None, ...]:
@@ -434,7 +461,8 @@ class Trainer:
         self._core.report("tracing", 0.0)
         network = self._trace(shape)
         self._core.report("tracing", 1.0)
-        kept = sum(grad.numel() * grad.element_size() for grad in self._grads.values())
+        others = self._grads.keys() - network.completed_last
+        kept = sum(self._grads[name].nbytes for name in others)
         reserve = self._settings.reserve + (kept if mode is Mode.TRAIN else 0)
         reserve += self.optimizer.record.idle_nbytes(self._trained_by(network))
         if self._settings.reserve:  # where inputs are staged, so are targets
@@ -445,11 +473,12 @@ class Trainer:
         network = trace(self.net, (torch.empty(shape, device="meta"),), ordered=True)
         return check_trainable(network, self._settings.losses)
 
-    def _updates(self, mode: Mode) -> Updates:
+    def _updates(self, mode: Mode, network: Network) -> Updates:
         """What passes that consume gradients change: parameters and state, or kept sums."""
+        sums = {name: (each,) for name, each in self._sums_of(network, mode).items()}
         if mode is Mode.ACCUMULATE:
-            return {name: (grad,) for name, grad in self._grads.items()}
-        return {name: self._tensors_of(name) for name in self._trained()}
+            return sums
+        return {**{name: self._tensors_of(name) for name in self._trained()}, **sums}
 
     def _trained_params(self) -> dict[str, torch.Tensor]:
         return {name: param for name, param in self._core.params.items() if param.requires_grad}
@@ -467,7 +496,8 @@ class Trainer:
         if self._grads:
             return
         self._core.drop()
-        self._grads = {name: torch.zeros_like(param) for name, param in self._trained().items()}
+        trained = self._trained().items()
+        self._grads = {name: self._sum_like(name, param) for name, param in trained}
 
     def _write_control(
         self, runner: Runner, shape: tuple[int, ...], mode: Mode, scale: float

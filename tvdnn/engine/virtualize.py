@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from ..errors import EngineError, InputError
+from ..graph import Network
 from ..ops import Settings
 from ..ops.expand import Mode
 from ..ops.opaque import opaque_nbytes
@@ -26,7 +27,7 @@ from ..planner.tuned import DEFAULT_POLICY
 from ..runtime.runner import Runner
 from ..trace import trace
 from ..units import parse_bytes, parse_limit
-from .core import Chosen, Core, Limits, Options, asked_for, one_device, write_control
+from .core import Chosen, Core, Limits, Options, Updates, asked_for, one_device, write_control
 from .gradients import check_unchanged, versions_of, with_gradients
 from .graphs import (
     ChunkSize,
@@ -200,7 +201,7 @@ class Virtualized(nn.Module):
         keys: Iterable[Any] = core.wait_for_plans()
         for key in keys:
             if not self._open:
-                core.runner(key, partial(self._chosen, key), dict, begins=True)
+                core.runner(key, partial(self._chosen, key), _no_updates, begins=True)
 
     def prepare(self, *inputs: Tensor) -> None:
         """Plan and capture for inputs of these shapes."""
@@ -233,12 +234,17 @@ class Virtualized(nn.Module):
         graded = self._trains(inputs) and torch.is_grad_enabled()
         key = self._key(inputs, graded=graded)
         runner = self._runner(key, begins=True)
-        core = self._core_now()
-        params = [p for p in core.params.values() if graded and p.requires_grad]
-        arguments = (self, runner, key, len(inputs), *inputs, *params)
+        core, network = self._core_now(), runner.schedule.graph.network
+        computed: dict[str, Tensor] = {}
+        if network.formulas:
+            with core.on_device(), torch.set_grad_enabled(graded):
+                computed = core.computed.values(network, core.tensors)
+        given = {**core.params, **computed}.items()
+        trained = {name: each for name, each in given if graded and each.requires_grad}
+        call = _Call(self, runner, key, len(inputs), tuple(trained))
         step: Any = _Step  # whose `apply` has types from torch 2.15 on
-        outputs = step.apply(*arguments)
-        return runner.schedule.graph.network.gather(outputs)
+        outputs = step.apply(call, *inputs, *trained.values())
+        return network.gather(outputs)
 
     def _tensors(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Tensor, ...]:
         """The tensors among the arguments of a call, in order; others must be as by default."""
@@ -308,7 +314,7 @@ class Virtualized(nn.Module):
         before, is_open = core.preparations, self._open
         self._open = 0  # planning and capture take the arena, and with it an open forward's maps
         with torch.inference_mode(False):  # what is made here serves later training steps, too
-            runner = core.runner(key, partial(self._chosen, key), dict, begins=begins)
+            runner = core.runner(key, partial(self._chosen, key), _no_updates, begins=begins)
         if core.preparations == before:
             self._open = is_open
         self._last = key
@@ -375,6 +381,20 @@ class Virtualized(nn.Module):
         self._core_now().run(key, 1)
 
 
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A forward: who runs it by what, and how the tensors that it is given divide.
+
+    So many inputs come first, then the parameters called `trained`, computed ones among them.
+    """
+
+    owner: Virtualized
+    runner: Runner
+    key: _Key
+    num_inputs: int
+    trained: tuple[str, ...]
+
+
 class _Step(torch.autograd.Function):
     """The two halves of a schedule as one node of torch's graph.
 
@@ -382,18 +402,16 @@ class _Step(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, owner: Virtualized, runner: Runner, key: _Key, num_inputs: int, *tensors: Tensor
-    ) -> Any:
-        ctx.owner, ctx.runner, ctx.key = owner, runner, key
-        ctx.inputs = [(tuple(x.shape), x.dtype) for x in tensors[:num_inputs]]
-        params = owner._core_now().params.items()
-        ctx.trained = {name: param for name, param in params if param.requires_grad}
-        network = runner.schedule.graph.network
-        ctx.number, outputs = owner._run_forward(runner, key, tensors[:num_inputs])
-        ctx.versions = versions_of(network, ctx.trained)  # which the forward itself may change
+    def forward(ctx: Any, call: _Call, *tensors: Tensor) -> Any:
+        inputs, graph = tensors[: call.num_inputs], call.runner.schedule.graph
+        ctx.call = call
+        ctx.inputs = [(tuple(x.shape), x.dtype) for x in inputs]
+        core = call.owner._core_now()
+        found = {**core.params, **core.computed.of(graph.network)}
+        ctx.trained = {name: found[name] for name in call.trained}
+        ctx.number, outputs = call.owner._run_forward(call.runner, call.key, inputs)
+        ctx.versions = versions_of(graph.network, ctx.trained)  # which the forward may change
         ctx.forms = [(y.shape, y.dtype, y.device) for y in outputs]
-        graph = runner.schedule.graph
         names = zip(graph.network.outputs, outputs, strict=True)
         trained = {n.removeprefix("grad ") for n in graph.inputs.values() if n.startswith("grad ")}
         ctx.mark_non_differentiable(*(y for name, y in names if name not in trained))
@@ -403,15 +421,16 @@ class _Step(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        runner, network = ctx.runner, ctx.runner.schedule.graph.network
+        call: _Call = ctx.call
+        network = call.runner.schedule.graph.network
         check_unchanged(network, ctx.trained, ctx.versions)
         filled = [
             torch.zeros(shape, dtype=dtype, device=device) if grad is None else grad
             for grad, (shape, dtype, device) in zip(grads, ctx.forms, strict=True)
         ]
-        with ctx.owner._lock:
-            ctx.owner._run_backward(runner, ctx.key, ctx.number, filled)
-            return None, None, None, None, *_gradients(ctx, with_gradients(network, grads))
+        with call.owner._lock:
+            call.owner._run_backward(call.runner, call.key, ctx.number, filled)
+            return None, *_gradients(ctx, with_gradients(network, grads))
 
 
 def _gradients(ctx: Any, reached: frozenset[str] | None) -> list[Tensor | None]:
@@ -419,7 +438,7 @@ def _gradients(ctx: Any, reached: frozenset[str] | None) -> list[Tensor | None]:
 
     `reached` are those on which an output with a gradient depends; None of all that any depends on.
     """
-    runner, graph = ctx.runner, ctx.runner.schedule.graph
+    runner, graph = ctx.call.runner, ctx.call.runner.schedule.graph
     inputs = [
         runner.read_grad(name, dtype)
         if name in graph.input_grads and (reached is None or name in reached)
@@ -431,6 +450,11 @@ def _gradients(ctx: Any, reached: frozenset[str] | None) -> list[Tensor | None]:
         for name, param in ctx.trained.items()
     ]
     return inputs + params
+
+
+def _no_updates(_: Network) -> Updates:
+    """What the passes of a step in a user's loop change: no parameter."""
+    return {}
 
 
 def _is(value: Any, default: Any) -> bool:

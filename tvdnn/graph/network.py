@@ -1,7 +1,7 @@
 """The traced network: ops over named values, with static shapes and no torch."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
@@ -33,13 +33,17 @@ def channels_last_axes(dims: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A parameter or buffer of the user's module, by its state_dict name. `shape` is torch's."""
+    """A parameter or buffer of the user's module, by its state_dict name. `shape` is torch's.
+
+    A computed one is `made_of` others, which these names are of; nothing updates it.
+    """
 
     name: str
     shape: tuple[int, ...]
     nbytes: int
     requires_grad: bool = True
     dtype: str = "float32"
+    made_of: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,8 @@ class Network:
     `gather` makes of the outputs what the module returns: a tensor, or tuples, named tuples, lists
     and dicts of tensors, with None, numbers and texts among them. `detached` are the values from
     which no gradient goes back to what they are made of. `changes` are those of the module's state
-    that depend on no value.
+    that depend on no value. `formulas` compute those of `params` that are made of others, which ops
+    may read as well.
     """
 
     name: str
@@ -80,7 +85,17 @@ class Network:
     gather: Callable[[Sequence[Any]], Any] = itemgetter(0)
     detached: frozenset[str] = frozenset()
     changes: StateChanges = NO_CHANGES
+    formulas: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def batch(self) -> int:
         return self.values[self.inputs[0]].shape[0]
+
+    @property
+    def completed_last(self) -> frozenset[str]:
+        """The parameters whose gradients the passes of a step leave incomplete, or hand on.
+
+        They are the computed ones and those that these are made of.
+        """
+        computed = [each for each in self.params.values() if each.made_of is not None]
+        return frozenset(name for each in computed for name in (each.name, *(each.made_of or ())))

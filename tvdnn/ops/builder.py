@@ -50,9 +50,9 @@ class Builder:
     by buffer of moments the channels that it has them of, `moment_cells` by map the cells whose
     moments its maker leaves. `partials` are the sums that ops have left of parameters' gradients.
     `optimizer` updates the parameters `at_once` from what makes their gradient; `takes` is the role
-    of the passes that take other whole gradients, "" where they are handed out; `waiting` are the
-    parameters whose update waits for others to share a launch. `added` are ops beside the
-    network's.
+    of the passes that take other whole gradients, "" where they are handed out; those that are
+    `completed_last` are summed for an update behind all passes. `waiting` are the parameters whose
+    update waits for others to share a launch. `added` are ops beside the network's.
     """
 
     network: Network
@@ -104,6 +104,7 @@ class Builder:
     values_in: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     uses: Counter[str] = field(init=False)
     at_once: frozenset[str] = field(init=False)
+    completed_last: frozenset[str] = field(init=False)
     direction: Direction = Direction.FORWARD
 
     def __post_init__(self) -> None:
@@ -117,7 +118,8 @@ class Builder:
         self.residuals = frozenset(n for op in ops if "momentum" in op.attrs for n in op.inputs[1:])
         self.uses = Counter(name for op in ops for name in op.params)
         once = {name for name, count in self.uses.items() if count == 1}
-        self.at_once = frozenset(once if self.takes == "update" else ())
+        self.completed_last = self.network.completed_last
+        self.at_once = frozenset(once - self.completed_last if self.takes == "update" else ())
 
     @property
     def batch(self) -> int:
@@ -254,6 +256,11 @@ class Builder:
 
     def param_nbytes(self, name: str) -> int:
         return self.network.params[name].nbytes if name else 0
+
+    def taken_by(self, param: str) -> str:
+        """The role of the pass that takes the whole gradient of a parameter; "" for none."""
+        last = param in self.completed_last
+        return "accumulate" if last and self.takes == "update" else self.takes
 
     def needs_param_grad(self, name: str) -> bool:
         return bool(name) and self.network.params[name].requires_grad

@@ -60,7 +60,8 @@ class Settings:
     `dtype` is "fp32" (IEEE), "tf32" or "bf16"; `chunk_size` the bytes of a section, but for maps of
     the classes that `chunk_classes` name with theirs; or `sections` is their number per map.
     `input_grads` are the network inputs whose gradient is wanted; `reserve` are device bytes of the
-    caller's to count, `opaque_nbytes` those that opaque ops allocate.
+    caller's to count, `opaque_nbytes` those that opaque ops allocate, `computed_nbytes` those that
+    torch allocates for computed parameters.
     `losses` are those of the outputs, in their order.
     `fuse` joins ops that one kernel computes. `bands` is into how many bands of rows the maps of a
     sample are cut, None for as many as their size asks for. `lean` spares memory where that moves
@@ -76,6 +77,7 @@ class Settings:
     input_grads: frozenset[str] = frozenset()
     reserve: int = 0
     opaque_nbytes: int = 0
+    computed_nbytes: int = 0
     fuse: bool = False
     bands: int | None = None
     chunk_classes: tuple[tuple[int, int], ...] = ()
@@ -339,15 +341,17 @@ def _settle_all(b: Builder, ops: list[Op]) -> None:
 def _fixed_nbytes(network: Network, settings: Settings) -> dict[str, int]:
     """Bytes outside the arena, by purpose."""
     params = sum(param.nbytes for param in network.params.values())
-    trained = [aligned(p.nbytes) for p in network.params.values() if p.requires_grad]
+    trained = {p.name: aligned(p.nbytes) for p in network.params.values() if p.requires_grad}
+    updated = [n for name, n in trained.items() if network.params[name].made_of is None]
     states = len(settings.optimizer.states) if settings.optimizer else 0
-    keeps_grads = settings.mode in (Mode.ACCUMULATE, Mode.AUTOGRAD)
+    kept = {Mode.INFER: frozenset(), Mode.TRAIN: network.completed_last}.get(settings.mode, trained)
     fixed = {
         "parameters": params,
-        "optimizer state": block_nbytes(states * sum(trained)),
-        "parameter gradients": sum(map(block_nbytes, trained)) if keeps_grads else 0,
+        "optimizer state": block_nbytes(states * sum(updated)),
+        "parameter gradients": sum(block_nbytes(n) for name, n in trained.items() if name in kept),
         "control": CONTROL_NBYTES + HANDED_OUT_NBYTES,
         "reserve": settings.reserve,
         "opaque ops": settings.opaque_nbytes,
+        "computed parameters": settings.computed_nbytes,
     }
     return {name: nbytes for name, nbytes in fixed.items() if nbytes}

@@ -5,19 +5,18 @@ whole batch goes at once, in float32. What torch allocates on the way lies outsi
 peak is measured beforehand and counted in the budget.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import functional_call
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from ..graph import Network, Op, Use
 from .builder import Builder, whole
 from .definition import Launch, OpDef
+from .peak import peak_nbytes
 
 Params = Sequence[Tensor]
 
@@ -106,24 +105,10 @@ def _call(attrs: Mapping[str, Any], params: Params, x: Tensor) -> Tensor:
 def opaque_nbytes(network: Network, device: torch.device) -> int:
     """The most bytes that torch has allocated at once while an opaque op of the network runs.
 
-    Each one runs once, forward and backward. On a GPU its allocator counts them; elsewhere they are
-    those of the tensors that operations make.
+    Each one runs once, forward and backward.
     """
     ops = (op for op in network.ops if op.kind == "opaque")
-    return max((_peak_nbytes(op.attrs, device) for op in ops), default=0)
-
-
-def _peak_nbytes(attrs: Mapping[str, Any], device: torch.device) -> int:
-    if device.type != "cuda":
-        living = _Living()
-        with living:
-            _run_once(attrs, device)
-        return living.peak_nbytes
-    torch.cuda.synchronize(device)
-    before: int = torch.cuda.memory_allocated(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    _run_once(attrs, device)
-    return int(torch.cuda.max_memory_allocated(device)) - before
+    return max((peak_nbytes(partial(_run_once, op.attrs, device), device) for op in ops), default=0)
 
 
 def _run_once(attrs: Mapping[str, Any], device: torch.device) -> None:
@@ -131,30 +116,6 @@ def _run_once(attrs: Mapping[str, Any], device: torch.device) -> None:
     x = torch.zeros(attrs["takes"], device=device)
     dy = torch.zeros_like(_forward(attrs, params, x))
     _gradients(attrs, params, [param.is_floating_point() for param in params], x, dy)
-
-
-class _Living(TorchDispatchMode):
-    """Counts the bytes of all tensors that operations have made and that are still there."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.peak_nbytes = 0
-        self._made: dict[int, tuple[StorageWeakRef, int]] = {}
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for tensor in _tensors(result):
-            storage = tensor.untyped_storage()
-            self._made[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
-        self._made = {key: made for key, made in self._made.items() if not made[0].expired()}
-        self.peak_nbytes = max(self.peak_nbytes, sum(nbytes for _, nbytes in self._made.values()))
-        return result
-
-
-def _tensors(result: Any) -> Iterator[Tensor]:
-    return (leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
 
 
 OPAQUE = OpDef(

@@ -28,7 +28,7 @@ def settle(b: Builder, op: Op) -> None:
     for param in dict.fromkeys(op.params):
         if param not in b.param_grads or b.uses[param] > 1:
             continue
-        if b.takes == "update" and b.param_nbytes(param) <= WAITS_NBYTES:
+        if b.taken_by(param) == "update" and b.param_nbytes(param) <= WAITS_NBYTES:
             b.waiting.append(param)
         else:
             take(b, param)
@@ -43,8 +43,8 @@ def take(b: Builder, param: str) -> None:
     first, *others = (whole(name) for name in b.param_grads[param])
     for other in others:
         b.add_pass(op, "add_grad", (first, other), (first,))
-    if b.takes:
-        _add_update(b, op, b.takes, (first,), (param,))
+    if role := b.taken_by(param):
+        _add_update(b, op, role, (first,), (param,))
 
 
 def update_waiting(b: Builder, *, least: int = 1) -> None:

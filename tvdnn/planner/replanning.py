@@ -78,7 +78,7 @@ def sendable(graph: Graph) -> Graph:
 
 def _plain_network(network: Network) -> Network:
     ops = tuple(map(_plain_op, network.ops))
-    return replace(network, ops=ops, gather=itemgetter(0), changes=NO_CHANGES)
+    return replace(network, ops=ops, gather=itemgetter(0), changes=NO_CHANGES, formulas={})
 
 
 def _plain_op(op: Op) -> Op:
