@@ -259,7 +259,7 @@ CHANGES = (
 @kind(2, "map", "row")
 def counted(w: Writer, x: str) -> str:
     """State of the network's own that forward changes."""
-    form = choice(w.source, ("by itself", "read", "weight", "by a map"))
+    form = choice(w.source, ("by itself", "read", "weight", "by itself", "read", "by a map"))
     if form == "by itself":
         w.change(choice(w.source, CHANGES).format(w.member("count", "nn.Buffer(torch.ones(2))")))
     elif form == "read":

@@ -209,8 +209,8 @@ class Trainer:
                 loss = self._parts(runner, x, y, updated.names)
             else:
                 loss = self._part(runner, x, y, mode)
-            restore_where(self._core.control.flag[0], changed)
             self._faults.follow()
+            restore_where(self._core.control.flag[0], changed)
         self._count(updated)
         return loss_of(loss, self._raise_faults)
 
@@ -250,8 +250,8 @@ class Trainer:
             self._core.change_state(runner)
             self._fill(runner, x, y)
             timeline = runner.timeline()
-            restore_where(self._core.control.flag[0], changed)
             self._faults.follow()
+            restore_where(self._core.control.flag[0], changed)
         self._count(updated)
         return timeline
 
