@@ -383,6 +383,15 @@ def test_a_parameter_that_a_list_holds_is_refused() -> None:
         trace(net, (torch.randn(SHAPE),))
 
 
+def test_sparse_tensors_of_a_forward_are_no_state() -> None:
+    def way(net: Net, x: Tensor) -> Tensor:
+        table = torch.eye(3).to_sparse()
+        assert (table + table).coalesce().values().sum() == 6
+        return net.conv(x)
+
+    assert trace(Net(way), (torch.randn(SHAPE),)).changes == NO_CHANGES
+
+
 def test_a_tensor_that_two_buffers_share_is_refused() -> None:
     net = Net(ahead(decay))
     net.register_buffer("view", net.ema[:2])
