@@ -1,6 +1,7 @@
 """What a forward changes of its own buffers and parameters: each step does it once, as by torch."""
 
 import copy
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,9 @@ from tests.beside_torch import assert_trains_as_torch
 from tvdnn.engine import Trainer, virtualize
 from tvdnn.engine.core import Core
 from tvdnn.errors import InputError, UnsupportedOpError
+from tvdnn.graph.state import NO_CHANGES
 from tvdnn.optim import SGD
+from tvdnn.planner.replanning import sendable
 from tvdnn.trace import trace
 
 Way = Callable[["Net", Tensor], Tensor]
@@ -121,10 +124,19 @@ def in_training_alone(net: Net, x: Tensor) -> Tensor:
     return net.conv(x) * net.image
 
 
+def normalize_by_what_was(net: Net, x: Tensor) -> Tensor:
+    """In evaluation the layer reads what is changed behind it."""
+    with torch.no_grad():
+        h = net.norm(x + 1)
+    if not net.training:
+        net.norm.running_mean.add_(0.5)
+    return net.conv(h)
+
+
 WAYS = [*map(ahead, CHANGES), ahead(*CHANGES), read_before, read_between, normalize_twice]
 
 
-@pytest.mark.parametrize("way", [*WAYS, in_training_alone])
+@pytest.mark.parametrize("way", [*WAYS, in_training_alone, normalize_by_what_was])
 @pytest.mark.parametrize("training", [True, False])
 def test_changes_are_torchs(way: Way, training: bool) -> None:
     torch.manual_seed(1)
@@ -164,6 +176,24 @@ def test_planning_changes_nothing_and_each_forward_changes_once() -> None:
     with torch.no_grad():
         made(x)
     assert net.calls == 3
+
+
+def test_training_follows_a_call_under_inference_mode() -> None:
+    net = Net(ahead(*CHANGES))
+    twin, x = copy.deepcopy(net), torch.randn(SHAPE)
+    made = virtualize(net, x)
+    for _ in range(2):
+        with torch.inference_mode():
+            made(x), twin(x)
+        made(x).sum().backward(), twin(x).sum().backward()
+    for name, value in twin.state_dict().items():
+        torch.testing.assert_close(net.state_dict()[name], value)
+
+
+def test_a_plan_that_is_made_anew_by_a_worker_has_no_functions() -> None:
+    graph = virtualize(Net(read_between), torch.randn(SHAPE)).schedule.graph
+    assert graph.network.changes.calls
+    assert pickle.loads(pickle.dumps(sendable(graph))).network.changes == NO_CHANGES
 
 
 def test_a_mode_has_its_own_changes() -> None:
@@ -317,6 +347,10 @@ def read_statistics_late(net: Net) -> None:
     net.ema.copy_(net.norm.running_mean)
 
 
+def by_a_list(net: Net) -> None:
+    net.weights[0].data.mul_(0.5)  # type: ignore[index, union-attr]
+
+
 ELSEWHERE = torch.empty(4, device="meta")
 HERE = "which a step would not at tests/test_state_changes.py"
 REFUSED: list[tuple[Way, str]] = [
@@ -340,6 +374,22 @@ def test_other_changes_are_refused(way: Way, message: str) -> None:
     with pytest.raises(UnsupportedOpError, match=message):
         trace(net, (torch.randn(SHAPE),))
     assert_same(before, net.state_dict())
+
+
+def test_a_parameter_that_a_list_holds_is_refused() -> None:
+    net: Any = Net(ahead(by_a_list))
+    net.weights = [net.conv.weight]
+    with pytest.raises(UnsupportedOpError, match=r"mul_ changes conv.weight, held beside it, of"):
+        trace(net, (torch.randn(SHAPE),))
+
+
+def test_sparse_tensors_of_a_forward_are_no_state() -> None:
+    def way(net: Net, x: Tensor) -> Tensor:
+        table = torch.eye(3).to_sparse()
+        assert (table + table).coalesce().values().sum() == 6
+        return net.conv(x)
+
+    assert trace(Net(way), (torch.randn(SHAPE),)).changes == NO_CHANGES
 
 
 def test_a_tensor_that_two_buffers_share_is_refused() -> None:

@@ -103,8 +103,14 @@ class StandIns:
         return list(dict.fromkeys(found))
 
     def attribute_of(self, tensor: Tensor) -> str | None:
-        """The attribute, neither a parameter nor a buffer, whose storage a tensor has."""
-        return self._copies.get(storage_of(tensor) or 0)
+        """The attribute whose storage a tensor has, where that is no twin's.
+
+        Lists of a module's may hold its parameters themselves.
+        """
+        key = storage_of(tensor)
+        held = (self.names[id(each)] for each in self._kept if storage_of(each) == key)
+        beside = next((f"{name}, held beside it," for name in held), None)
+        return self._copies.get(key or 0, beside)
 
     def is_recast(self, name: str) -> bool:
         """Whether the tensor that a twin stands for is of another type."""

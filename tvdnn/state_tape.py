@@ -41,7 +41,7 @@ class Recorded:
 class _Watch(TorchDispatchMode):
     """Notes the storages that torch's operators write, and whether they draw random numbers.
 
-    Under a mode the lists of tensors that operators write do not count as written by torch.
+    Torch's own counts of writes miss `torch._foreach_` operators on the meta device under a mode.
     """
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class StateTape:
                 frozenset(self._numbers.get(id(each), STAND_IN) for each in read) - {STAND_IN},
                 _storages(changed),
                 _fresh_nbytes(made, read),
-                why or self._why_not(function, read),
+                why or self._why_not(function, given),
                 within,
                 shown(caller()),
             )
@@ -117,11 +117,11 @@ class StateTape:
                 needed |= each.needs
         return live[::-1]
 
-    def _why_not(self, function: Callable[..., Any], read: Iterable[Tensor]) -> str:
+    def _why_not(self, function: Callable[..., Any], given: Any) -> str:
         name = getattr(function, "__name__", "")
         if name in BY_GRADIENTS:
             return "by gradients"
-        for tensor in read:
+        for tensor in (each for each in _leaves(given) if isinstance(each, Tensor)):
             known = self._name_of(tensor)
             if known is None and id(tensor) not in self._numbers:
                 return "by a tensor that is no parameter or buffer"
@@ -157,8 +157,12 @@ def replaced(values: Any, by: Callable[[Any], Any]) -> Any:
 
 
 def tensors_in(values: Any) -> Iterator[Tensor]:
-    """The tensors in nested tuples, lists, dicts and slices."""
-    return (each for each in _leaves(values) if isinstance(each, Tensor))
+    """The tensors in nested tuples, lists, dicts and slices but sparse ones, without storage."""
+    return (each for each in _leaves(values) if _is_strided(each))
+
+
+def _is_strided(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.layout is torch.strided
 
 
 def takes_maps(given: Any) -> bool:

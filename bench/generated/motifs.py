@@ -260,21 +260,19 @@ CHANGES = (
 )
 
 
-@kind(2, "map", "row")
+@kind(1, "map", "row")
 def counted(w: Writer, x: str) -> str:
     """State of the network's own that forward changes."""
-    form = choice(w.source, ("by itself", "read", "weight", "by a map"))
-    if form == "by itself":
+    form = w.source.integer(0, 2)
+    if form == 0:
         w.change(choice(w.source, CHANGES).format(w.member("count", "nn.Buffer(torch.ones(2))")))
-    elif form == "read":
-        return _read_and_changed(w, x)
-    elif form == "weight":
-        return _weight_changed(w, x)
-    else:
+    elif form == 1:
         c = w.shape(x)[1]
         state = w.member("ema", f"nn.Buffer(torch.zeros({c}))")
         dims = "(0, 2, 3)" if w.kind(x) == "map" else "0"
         w.change(f"{state}.copy_({{0}}.detach().mean({dims}))", x)
+    else:
+        return choice(w.source, (_read_and_changed, _weight_changed))(w, x)
     return x
 
 

@@ -40,7 +40,7 @@ from .graphs import (
     with_chunks,
 )
 from .replanning import Measured, Replanner
-from .state import Copies, change_state, copied
+from .state import Copies, change_state
 from .watch import Watch
 
 # The seed, the step's number, the scale, a gap, 7 floats of the optimizer. Behind them on the
@@ -139,6 +139,7 @@ class Core:
         self.preparations = 0  # after each, what lay in the arena is gone
         self._addresses = self._addresses_now()
         self._held: dict[str, torch.Tensor] = {}  # copies of buffers, which passes read
+        self._before: dict[str, torch.Tensor] = {}  # of what forwards change, as it was before
 
     def look(self) -> int:
         """The number of the network's present state; keys of runners hold it.
@@ -232,12 +233,20 @@ class Core:
     def change_state(self, runner: Runner) -> None:
         """Change parameters and buffers as one forward does by itself; call ahead of each."""
         changes = runner.schedule.graph.network.changes
+        if not changes.calls:
+            return
         change_state(changes, self.params | self.buffers | self._held, self.device)
 
     def state_before(self, runner: Runner) -> Copies:
-        """Copies of what `change_state` writes, for a step that fails."""
-        tensors = self.params | self.buffers
-        return copied(tensors[name] for name in runner.schedule.graph.network.changes.written)
+        """Copies of what `change_state` writes, for a step that fails; until the next such call."""
+        found: Copies = []
+        for name in runner.schedule.graph.network.changes.written:
+            tensor = (self.params if name in self.params else self.buffers)[name].detach()
+            if name not in self._before:
+                with torch.inference_mode(False):  # later calls may train
+                    self._before[name] = torch.empty_like(tensor)
+            found.append((tensor, self._before[name].copy_(tensor)))
+        return found
 
     def feedback(self, key: Hashable) -> Feedback | None:
         """The step that was measured last for `key` beside its prediction."""
@@ -335,6 +344,7 @@ class Core:
     def _forget(self) -> None:
         self.runners.clear()
         self._held.clear()
+        self._before.clear()
         self._watches.clear()
         self._replanner.drop_all()
 

@@ -51,7 +51,10 @@ def restored_after_failure(before: Copies) -> Iterator[None]:
 
 
 def restore_where(flag: Tensor, before: Copies) -> None:
-    """Write back what tensors held if the 0-d `flag` is not 0, without waiting for the device."""
+    """Write back what tensors held if the 0-d `flag` is not 0, without waiting for the device.
+
+    The copies then hold what the tensors do.
+    """
     with torch.no_grad():
         for tensor, copy in before:
-            tensor.copy_(torch.where(flag != 0, copy, tensor))
+            tensor.copy_(torch.where(flag != 0, copy, tensor, out=copy))

@@ -211,8 +211,8 @@ class Trainer:
                 loss = (
                     self._parts(runner, x, y) if accumulate > 1 else self._part(runner, x, y, mode)
                 )
-            restore_where(self._core.control.flag[0], changed)
             self._faults.follow()
+            restore_where(self._core.control.flag[0], changed)
         self._count(updated)
         return loss_of(loss, self._raise_faults)
 
@@ -253,8 +253,8 @@ class Trainer:
             with self._summing(runner, Mode.TRAIN, updated):
                 self._fill(runner, x, y)
                 timeline = runner.timeline()
-            restore_where(self._core.control.flag[0], changed)
             self._faults.follow()
+            restore_where(self._core.control.flag[0], changed)
         self._count(updated)
         return timeline
 
