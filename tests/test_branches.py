@@ -60,7 +60,10 @@ def report(folder: Path, reasons: dict[str, str]) -> list[str]:
     (folder / "reasons.json").write_text(json.dumps({"tvdnn/ops/one.py": reasons}))
     (folder / "tvdnn/ops").mkdir(parents=True)
     (folder / "tvdnn/ops/one.py").write_text(SOURCE)
-    names = ("coverage.json", "--reasons", "reasons.json", "-o", "out.json")
+    run = {"command": ["--seeds", "0:9", "-o", "rows.jsonl"], "environment": {"torch": "2.15"}}
+    counts = {"networks": 9, "outcomes": {"right": 9}, "reasons": {}}
+    (folder / "rows.json").write_text(json.dumps(run | counts))
+    names = ("coverage.json", "--reasons", "reasons.json", "-o", "out.json", "--run", "rows.json")
     return ["branches", *(each if each[0] == "-" else str(folder / each) for each in names)]
 
 
@@ -76,6 +79,9 @@ def test_what_is_missed_is_named_by_its_text(
     out = json.loads((tmp_path / "out.json").read_text())
     assert {row["what"]: row["branches"] for row in out["missed"]} == WANTED
     assert (out["branches"], out["reached"], out["percent"]) == (8, 3, 37.5)
+    (run,) = out["runs"]
+    assert run["command"] == "python -m bench.generated --seeds 0:9"
+    assert (run["networks"], run["outcomes"]) == (9, {"right": 9})
     assert list(out["files"]) == ["tvdnn/ops/one.py"]
 
 

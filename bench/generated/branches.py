@@ -1,9 +1,10 @@
 """Which branches random networks reach, and why they do not reach the others.
 
-    python -m coverage run --branch --source tvdnn -p -m bench.generated --seeds 0:1000 --jobs 0
+    python -m coverage run --branch -p --include "tvdnn/*.py,tvdnn/calls/*,tvdnn/graph/*,\
+tvdnn/ops/*" -m bench.generated --jobs 0 --shrink 0 --seeds 0:500 -o rows.jsonl
     python -m coverage combine
     python -m coverage json -o coverage.json
-    python -m bench.generated.branches coverage.json
+    python -m bench.generated.branches coverage.json --run rows.json
 
 Coverage's report in JSON and a file of reasons become a table: the branches of each file of trace,
 calls, graph and ops, those reached, and all that is missed with its reason. What is missed is named
@@ -14,6 +15,7 @@ function from one of these has its reason. The command fails where a reason is m
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -89,7 +91,8 @@ def main() -> None:
     reasons = json.loads(options.reasons.read_text()) if options.reasons.exists() else {}
     files = {name: each for name, each in sorted(report["files"].items()) if _is_wanted(name)}
     missed = [each for name, about in files.items() for each in _missed(name, about, reasons)]
-    document = {"runs": options.run, **_counts(files), "missed": _rows(missed)}
+    runs = [_run(path) for path in options.run]
+    document = {"runs": runs, **_counts(files), "missed": _rows(missed)}
     if options.output:
         options.output.write_text(json.dumps(document, indent=1) + "\n")
     _print(document, missed, reasons)
@@ -103,9 +106,18 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("report", type=Path, help="what `coverage json` writes")
     parser.add_argument("--reasons", type=Path, default=REASONS)
-    parser.add_argument("--run", action="append", default=[], help="a command that was measured")
+    about = "counts of a run that was measured, as the generator writes them beside its rows"
+    parser.add_argument("--run", action="append", default=[], type=Path, help=about)
     parser.add_argument("-o", "--output", type=Path, help=f"as {OUTPUT.name}")
     return parser.parse_args()
+
+
+def _run(path: Path) -> dict[str, Any]:
+    """Of a run, what was asked for, where, and what came of its networks."""
+    found = json.loads(path.read_text())
+    command = re.sub(r" ?(-o|--faults) \S+", "", " ".join(found["command"]))
+    about = {name: found[name] for name in ("environment", "networks", "outcomes")}
+    return {"command": f"python -m bench.generated {command}"} | about
 
 
 def _is_wanted(name: str) -> bool:

@@ -220,7 +220,7 @@ def other_form(w: Writer, x: str) -> str:
     return w.line(choice(w.source, ELEMENTWISE), x, permuted=w.kind(x) == "last")
 
 
-@kind(2)
+@kind(4)
 def of_six_dimensions(w: Writer, x: str) -> str:
     """A map in parts of rows and channels, reduced or repeated along every other dimension."""
     n, c, height, width = w.shape(x)

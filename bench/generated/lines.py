@@ -56,7 +56,7 @@ def conv_transpose1d(w: Writer, x: str) -> str:
     return w.line(f"{w.member('conv', layer)}({{0}})", x)
 
 
-@kind(4, "line")
+@kind(8, "line")
 def pool1d(w: Writer, x: str) -> str:
     texts = (
         "nn.MaxPool1d(2)",
@@ -179,7 +179,7 @@ def map_of_a_line(w: Writer, x: str) -> str:
     return w.line(choice(w.source, texts), x)
 
 
-@kind(2, "line")
+@kind(4, "line")
 def broadcast_on_a_line(w: Writer, x: str) -> str:
     """A parameter or buffer by channel or by place, or softmax over either."""
     _, c, length = w.shape(x)

@@ -47,7 +47,7 @@ def lazy_layer_of_a_line(w: Writer, x: str) -> str:
 def opaque_part(w: Writer, x: str) -> str:
     """A submodule that tvdnn has no ops for and runs as it is."""
     text = choice(w.source, OPAQUE).replace("CHANNELS", str(w.shape(x)[1]))
-    if chance(w.source, 20):
+    if chance(w.source, 35):
         x = w.line("{0}.detach()", x)
     return w.line(f"{w.member('opaque', text)}({{0}})", x)
 

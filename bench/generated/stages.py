@@ -54,21 +54,30 @@ def sum_over_a_concatenation(w: Writer, x: str) -> str:
     return w.line("torch.cat([{0}, {1}], 1)", total, other)
 
 
-@kind(4)
+@kind(6)
 def bottleneck(w: Writer, x: str) -> str:
     """ResNet-50's blocks: ReLUs behind sums, whose signs are kept where channels fill bytes."""
     _, _, height, width = w.shape(x)
     if height * width > LARGE:
         raise RejectedError("large enough")
-    wide = choice(w.source, (128, 16, 8))
+    wide = choice(w.source, (128, 16, 128, 8))
     value = conv_to(w, x, wide)
-    for _ in range(w.source.integer(1, 2)):
+    for _ in range(2):
         inner = choice(w.source, (64, 8)) if wide == 128 else 8
         first = f"nn.Conv2d({wide}, {inner}, 1, bias=False), nn.BatchNorm2d({inner}), nn.ReLU()"
         last = f"nn.Conv2d({inner}, {wide}, 1, bias=False), nn.BatchNorm2d({wide})"
         branch = w.line(f"{w.member('block', f'nn.Sequential({first}, {last})')}({{0}})", value)
         value = w.line("F.relu({0} + {1})", branch, value)
     return value
+
+
+@kind(3)
+def normalized_at_large_sides(w: Writer, x: str) -> str:
+    """Convolutions that leave moments of whole cells, and what normalizes their maps."""
+    value = w.line("F.interpolate({0}, size=(16, 12))", x)
+    value = conv_to(w, value, choice(w.source, (8, 16, 32)), choice(w.source, (1, 3)))
+    value = w.line(f"{w.member('bn', f'nn.BatchNorm2d({w.shape(value)[1]})')}({{0}})", value)
+    return w.line(choice(w.source, ("F.relu({0})", "F.avg_pool2d(F.silu({0}), 2)")), value)
 
 
 @kind(2)
@@ -95,7 +104,7 @@ def moved_between_layers(w: Writer, x: str) -> str:
     return conv_to(w, w.line(choice(w.source, moves), value), 8, 3)
 
 
-@kind(4)
+@kind(6)
 def gates_of_few_gradients(w: Writer, x: str) -> str:
     """A map times or plus one value a channel, of which one side has no gradient."""
     pooled = w.line("torch.sigmoid({0}.mean((2, 3), keepdim=True))", x)

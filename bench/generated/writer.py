@@ -89,6 +89,8 @@ class Writer:
         self.members.append(Member(name, text))
         setattr(self._net, name, self._evaluated(text, {}))
         self._net.train(self.training)
+        for statement in self.setup:  # modes of layers, as in the printed network
+            exec(statement, {"net": self._net, **SCOPE})
         return f"self.{name}"
 
     def line(self, text: str, *operands: str, permuted: bool = False) -> str:
@@ -124,7 +126,7 @@ class Writer:
         """A statement about `net` once it is made, such as net.conv0.requires_grad_(False)."""
         self.setup.append(statement)
         try:
-            exec(statement, {"net": self._net})
+            exec(statement, {"net": self._net, **SCOPE})
         except AttributeError as error:  # of a bias that is not there
             raise RejectedError(str(error)) from error
 
