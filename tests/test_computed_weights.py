@@ -541,7 +541,5 @@ def test_what_no_step_could_compute_again_is_refused(
 
 def test_spectral_norm_that_is_estimated_is_refused() -> None:
     net = parametrizations.spectral_norm(nn.Conv2d(4, 4, 1))
-    with pytest.raises(
-        UnsupportedOpError, match="of what is computed of .* by code that changes what"
-    ):
+    with pytest.raises(UnsupportedOpError, match="by code that changes what it reads"):
         trace(net, [torch.empty(2, *SHAPE)])
