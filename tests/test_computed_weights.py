@@ -115,7 +115,8 @@ def parametrized() -> nn.Module:
 
 
 def normed_before_each_call() -> nn.Module:
-    with warnings.catch_warnings(action="ignore"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         conv = nn.utils.weight_norm(nn.Conv2d(4, 4, 3, groups=4))
     conv.weight = conv.weight.detach()  # deepcopy takes no other
     return Behind(conv)
