@@ -407,6 +407,12 @@ def test_what_torch_computes_is_counted() -> None:
     assert 2 * most <= graph.fixed["computed parameters"] <= 10 * most
 
 
+def test_the_plan_names_them() -> None:
+    model = virtualize(seeded(frozen), batch_of()[0], policy="keep")
+    assert model.plan.outside == ("layers.0.weight computed", "layers.1.weight computed")
+    assert str(model.plan).endswith("computed: run by torch, outside the memory guarantee")
+
+
 def test_no_computed_weight_no_bytes() -> None:
     graph = training_graph(nn.Sequential(nn.Flatten(), nn.Linear(192, 4)), torch.empty(4, *SHAPE))
     assert not {"computed parameters", "parameter gradients"} & graph.fixed.keys()
