@@ -115,7 +115,8 @@ def parametrized() -> nn.Module:
 
 
 def normed_before_each_call() -> nn.Module:
-    with warnings.catch_warnings(action="ignore"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         conv = nn.utils.weight_norm(nn.Conv2d(4, 4, 3, groups=4))
     conv.weight = conv.weight.detach()  # deepcopy takes no other
     return Behind(conv)
@@ -404,6 +405,12 @@ def test_what_torch_computes_is_counted() -> None:
     assert graph.fixed["parameters"] == nbytes + sum(p.nbytes for p in weights.values())
     most = max(param.nbytes for param in weights.values())
     assert 2 * most <= graph.fixed["computed parameters"] <= 10 * most
+
+
+def test_the_plan_names_them() -> None:
+    model = virtualize(seeded(frozen), batch_of()[0], policy="keep")
+    assert model.plan.outside == ("layers.0.weight computed", "layers.1.weight computed")
+    assert str(model.plan).endswith("computed: run by torch, outside the memory guarantee")
 
 
 def test_no_computed_weight_no_bytes() -> None:

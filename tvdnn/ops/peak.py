@@ -39,10 +39,12 @@ class _Living(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        given = {each.untyped_storage()._cdata for each in _tensors((args, kwargs))}
         result = func(*args, **(kwargs or {}))
         for tensor in _tensors(result):
             storage = tensor.untyped_storage()
-            self._made[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+            if storage._cdata not in given:  # as a view's is
+                self._made[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
         self._made = {key: made for key, made in self._made.items() if not made[0].expired()}
         self.peak_nbytes = max(self.peak_nbytes, sum(nbytes for _, nbytes in self._made.values()))
         return result

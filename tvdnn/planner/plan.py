@@ -85,8 +85,8 @@ class Plan:
     `sync` keeps vDNN's end-of-layer synchronisation: the slot after one whose maps leave, or one
     during which maps return, waits for those copies. `codecs` names the form in which a buffer
     rests where it is not raw. `reasons` says per buffer why, for people. `outside` names the ops
-    that run as they are, whose bytes are counted but not held to the budget. `standing` tells how
-    near the optimum it is, where that is known.
+    that run as they are and the parameters that are computed, whose bytes are counted but not held
+    to the budget. `standing` tells how near the optimum it is, where that is known.
     """
 
     policy: str

@@ -102,7 +102,11 @@ def make_schedule(
         check(schedule)
     if progress is not None:
         progress("planning", 1.0)
-    outside = tuple(op.name for op in graph.network.ops if op.kind == "opaque")
+    network = graph.network
+    outside = (
+        *(op.name for op in network.ops if op.kind == "opaque"),
+        *(param.name for param in network.params.values() if param.made_of is not None),
+    )
     return replace(schedule, plan=replace(schedule.plan, outside=outside)) if outside else schedule
 
 
