@@ -201,6 +201,6 @@ def conv2d_grad_weight_reference(
         for samples, grad in zip(x.split(plan.unit), dy.split(plan.unit), strict=True):
             operands = (part.float().permute(0, 3, 1, 2) for part in (samples, grad))
             if size[2:] == [1, 1]:  # oneDNN writes past its workspace where channels come last
-                operands = (part.contiguous() for part in operands)
+                operands = (part.reshape(-1).view(part.shape) for part in operands)
             found = conv2d_weight(next(operands), size, next(operands), **geometry)
             partials[0] += found.permute(0, 2, 3, 1)
