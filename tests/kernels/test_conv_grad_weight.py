@@ -113,6 +113,27 @@ def test_gradients(layer: Layer) -> None:
     assert rms_error(sums.weight.sum(0), expected.weight.sum(0)) < PARTIAL_TOLERANCE
 
 
+def test_the_reference_shows_onednn_no_channels_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Maps of one channel lie in both orders; taken for channels last, oneDNN spoils memory."""
+    seen: list[tuple[int, ...]] = []
+    plain = conv_grad_weight.conv2d_weight
+
+    def noting(x: Tensor, size: list[int], dy: Tensor, **geometry: object) -> Tensor:
+        seen.extend((x.stride(), dy.stride()))
+        found: Tensor = plain(x, size, dy, **geometry)
+        return found
+
+    monkeypatch.setattr(conv_grad_weight, "conv2d_weight", noting)
+    x, dy = torch.randn(2, 5, 3, 1), torch.randn(2, 5, 3, 1)
+    partials = torch.zeros(1, 1, 1, 1, 1)
+    conv_grad_weight.conv2d_grad_weight_reference(
+        x, dy, partials, first=True, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1,
+        precision="ieee",
+    )  # fmt: skip
+    torch.testing.assert_close(partials.sum(), (x * dy).sum())
+    assert set(seen) == {(15, 15, 3, 1)}
+
+
 @pytest.mark.parametrize("shape", (FLAT | TAPS).values(), ids=FLAT | TAPS)
 def test_large_maps_are_flat(
     shape: Shape, dtype: torch.dtype, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
