@@ -11,8 +11,9 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read by triton.jit as kernel modules are imported
 
-from tests import granularity, timing
+from tests import granularity
 from tests.support import interpreter
+from tests.support.ordering import slow_first
 
 if not torch.cuda.is_available():
     interpreter.install()
@@ -24,7 +25,8 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip the tests marked `gpu` where there is none."""
+    """Slow tests go first; those marked `gpu` are skipped where there is none."""
+    items[:] = slow_first(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
     if torch.cuda.is_available():
         return
     for item in items:
@@ -36,12 +38,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def one_thread() -> None:
     """Torch's operations are small here; waiting threads would take far longer."""
     torch.set_num_threads(1)
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> None:
-    """No test begins beside one that is timed again."""
-    timing.wait_until_none_is_timed()
 
 
 @pytest.fixture(scope="session", autouse=True)

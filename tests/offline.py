@@ -3,12 +3,14 @@
 A stub driver turns every launch into a compilation, so that the library's own launch code runs, on
 meta tensors. It cannot share a process with the interpreter:
 
-    python -m tests.offline CASE_MODULE...
+    python -m tests.offline ARCH,... PART/PARTS CASE_MODULE...
 
-runs every `Case` in the modules' CASES for its architectures and prints the reports as JSON.
+compiles that part of all cases in the modules' CASES and prints the reports as JSON. For Hopper it
+compiles all that they launch, for other architectures each launcher's kernels once.
 """
 
 import contextlib
+import functools
 import importlib
 import io
 import json
@@ -30,32 +32,31 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from tvdnn.kernels.language import gluon
+from tvdnn.runtime.kernels import kernel_set
 
 ROOT: Final = Path(__file__).parents[1]
 SHARED_NBYTES: Final = {80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232448, 120: 101376}
-ALL: Final = tuple(SHARED_NBYTES)
+HOPPER: Final = 90
 NUM_SMS: Final = {80: 108, 86: 84, 89: 128, 90: 132, 100: 148, 120: 170}
+LAUNCHERS: Final = {each.__code__: name for name, each in vars(kernel_set("triton")).items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A launch on meta tensors; `wgmma`: on Hopper its kernels must use warpgroup products.
-
-    `archs` are those it is compiled for: by default Hopper, and what has the least shared memory.
-    """
+    """A launch on meta tensors; `wgmma`: on Hopper its kernels must use warpgroup products."""
 
     name: str
     launch: Callable[[], None]
     wgmma: bool = False
-    archs: tuple[int, ...] = (86, 90)
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the compiler made of one kernel."""
+    """What the compiler made of one kernel that a launcher launches."""
 
     case: str
     arch: int
+    launcher: str
     kernel: str
     registers: int
     spilled_nbytes: int
@@ -102,31 +103,64 @@ class OfflineDriver:
 
 
 class Compiled(NamedTuple):
-    """A kernel and the assembler's log of it, empty where the kernel came from the cache."""
+    """A launcher's kernel and the assembler's log of it, empty where it came from the cache."""
 
+    launcher: str
     kernel: Any
     log: str
 
 
 @contextlib.contextmanager
-def compiled_kernels() -> Iterator[list[Compiled]]:
-    """Within it, launches only compile; yields the list that collects what they made."""
+def compiled_kernels(once: set[tuple[str, str]] | None = None) -> Iterator[list[Compiled]]:
+    """Within it, launches only compile; yields the list that collects what they made.
+
+    A launcher and its kernel that are in `once` are passed over; all that is compiled goes there.
+    """
     kernels: list[Compiled] = []
     stock = JITFunction.run
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        launcher = _launcher()
+        if once is not None and (launcher, self.fn.__name__) in once:
+            return None
         with contextlib.redirect_stdout(io.StringIO()) as log:
             kernel = stock(self, *args, grid=grid, warmup=True, **kwargs)
-        kernels.append(Compiled(kernel, log.getvalue()))
+        kernels.append(Compiled(launcher, kernel, log.getvalue()))
+        if once is not None:
+            once.add((launcher, self.fn.__name__))
         return kernel
 
+    with _launching_by(run):
+        yield kernels
+
+
+@contextlib.contextmanager
+def nothing_compiled() -> Iterator[None]:
+    """Within it, launches do nothing."""
+    with _launching_by(lambda *_, **__: None):
+        yield
+
+
+@contextlib.contextmanager
+def _launching_by(run: Callable[..., Any]) -> Iterator[None]:
+    stock = JITFunction.run
     JITFunction.run = run
     try:
-        yield kernels
+        yield
     finally:
         JITFunction.run = stock
 
 
+def _launcher() -> str:
+    """The name of the library's launcher that was called to launch, "" where none was."""
+    name, frame = "", sys._getframe(1)
+    while frame is not None:
+        name = LAUNCHERS.get(frame.f_code, name)
+        frame = frame.f_back
+    return name
+
+
+@functools.cache
 def assemble(ptx: str, arch: int) -> str:
     """What ptxas has to say of a kernel's registers, spills and warpgroup products."""
     target = re.search(r"\.target (sm_\w+)", ptx)
@@ -155,6 +189,7 @@ def report(case: Case, compiled: Compiled, arch: int) -> Report:
     return Report(
         case=case.name,
         arch=arch,
+        launcher=compiled.launcher,
         kernel=kernel.metadata.name,
         registers=int(used[1]) if used else 0,
         spilled_nbytes=sum(map(int, re.findall(r"(\d+) bytes spill", log))),
@@ -185,13 +220,15 @@ def early_arrivals(ptx: str) -> int:
     return early
 
 
-def compile_case(case: Case, arch: int) -> list[Report]:
-    """Compile every kernel that the case launches for one architecture."""
+def compile_cases(cases: Sequence[Case], arch: int) -> Iterator[Report]:
+    """Compile the kernels that the cases launch: for Hopper all, else each launcher's once."""
     driver.set_active(OfflineDriver(arch))
     gluon.available()  # compiles a kernel to see whether it can, which belongs to no case
-    with compiled_kernels() as kernels:
-        case.launch()
-    return [report(case, compiled, arch) for compiled in kernels]
+    once: set[tuple[str, str]] | None = None if arch == HOPPER else set()
+    for case in cases:
+        with compiled_kernels(once) as kernels:
+            case.launch()
+        yield from (report(case, compiled, arch) for compiled in kernels)
 
 
 def without_interpreter() -> dict[str, str]:
@@ -199,29 +236,37 @@ def without_interpreter() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
 
 
-def reports_of(modules: Sequence[str]) -> dict[str, list[Report]]:
-    """The reports of each module of cases, all compiled in one process that has no interpreter."""
-    command = [sys.executable, "-m", "tests.offline", *modules]
+def reports_of(
+    modules: Sequence[str], archs: Sequence[int], part: tuple[int, int] = (0, 1)
+) -> list[Report]:
+    """The reports of a part of all cases, compiled in one process that has no interpreter."""
+    number, parts = part
+    chosen = [",".join(map(str, archs)), f"{number}/{parts}", *modules]
+    command = [sys.executable, "-m", "tests.offline", *chosen]
     done = subprocess.run(
         command, cwd=ROOT, env=without_interpreter(), capture_output=True, text=True
     )
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
-    found = json.loads(done.stdout)
-    return {module: [Report(**fields) for fields in reports] for module, reports in found.items()}
+    return [Report(**fields) for fields in json.loads(done.stdout)]
 
 
-def compile_module(name: str) -> list[Report]:
-    """Compile every case of a module for its architectures."""
+def cases_of(name: str) -> list[Case]:
+    """The cases of a module."""
     cases: list[Case] = importlib.import_module(name).CASES
-    return [each for case in cases for arch in case.archs for each in compile_case(case, arch)]
+    assert cases, f"{name} launches nothing"
+    return cases
 
 
-def main(*modules: str) -> None:
-    """Print the reports of each module of cases as JSON."""
+def main(archs: str, part: str, *modules: str) -> None:
+    """Print the reports of a part of the modules' cases as JSON."""
     knobs.nvidia.dump_ptxas_log = True  # each kernel is assembled once, where it is compiled
+    number, parts = map(int, part.split("/"))
     with contextlib.redirect_stdout(sys.stderr):  # of a kernel outside every case, on empty caches
-        found = {name: [asdict(each) for each in compile_module(name)] for name in modules}
+        cases = [case for name in modules for case in cases_of(name)][number::parts]
+        found = [
+            asdict(each) for arch in archs.split(",") for each in compile_cases(cases, int(arch))
+        ]
     json.dump(found, sys.stdout)
 
 

@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from itertools import chain
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -372,71 +370,6 @@ def story(*, partial_apart: bool = True) -> Schedule:
         maker.launch("sum", 2 * section, 2 * section + 2)
     maker.launch("update", 0, 8)
     return maker.build(budget=2560 + FIXED_NBYTES, host_budget=512)
-
-
-def repeated(schedule: Schedule, times: int) -> Schedule:
-    """The schedule `times` over, each time with buffers, passes and places of its own."""
-    turns = [_turn(schedule, turn) for turn in range(times)]
-    graphs = [turn.graph for turn in turns]
-    everything = graph_of(
-        chain.from_iterable(graph.buffers.values() for graph in graphs),
-        chain.from_iterable(graph.passes for graph in graphs),
-        chain.from_iterable(graph.inputs for graph in graphs),
-        chain.from_iterable(graph.outputs for graph in graphs),
-    )
-    steps = tuple(step for turn in turns for step in turn.steps)
-    return replace(
-        schedule,
-        graph=everything,
-        steps=steps,
-        residencies=tuple(stay for turn in turns for stay in turn.residencies),
-        cut=len(steps),
-        arena_nbytes=times * schedule.arena_nbytes,
-        slab_nbytes=times * schedule.slab_nbytes,
-        budget_nbytes=None,
-        host_budget_nbytes=None,
-    )
-
-
-def _turn(schedule: Schedule, turn: int) -> Schedule:
-    """The schedule with names, places and step numbers of turn `turn`."""
-    graph, first = schedule.graph, turn * len(schedule.steps)
-    shifts = (turn * schedule.arena_nbytes, turn * schedule.slab_nbytes)
-
-    def named(item: Any) -> Any:
-        if isinstance(item, Buffer):
-            return replace(item, name=f"{turn} {item.name}")
-        changed = {"buffer": f"{turn} {item.buffer}"}
-        return replace(item, **changed) if isinstance(item, Use) else item._replace(**changed)
-
-    def moved(operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
-        return tuple(named(o._replace(offset=o.offset + shifts[o.space])) for o in operands)
-
-    def pass_of(pass_: Pass) -> Pass:
-        reads, writes = (tuple(map(named, uses)) for uses in (pass_.reads, pass_.writes))
-        return replace(pass_, reads=reads, writes=writes, params=(), updates=())
-
-    def step_of(step: Step) -> Step:
-        index = step.pass_index + turn * len(graph.passes)
-        waits = tuple(wait + first for wait in step.waits)
-        reads, writes = moved(step.reads), moved(step.writes)
-        return step._replace(pass_index=index, reads=reads, writes=writes, waits=waits)
-
-    def stay_of(stay: Residency) -> Residency:
-        steps = tuple(step + first for step in stay.steps)
-        return named(stay._replace(offset=stay.offset + shifts[Space.ARENA], steps=steps))
-
-    return replace(
-        schedule,
-        graph=graph_of(
-            map(named, graph.buffers.values()),
-            map(pass_of, graph.passes),
-            [f"{turn} {name}" for name in graph.inputs],
-            [f"{turn} {name}" for name in graph.outputs],
-        ),
-        steps=tuple(map(step_of, schedule.steps)),
-        residencies=tuple(map(stay_of, schedule.residencies)),
-    )
 
 
 def _story_graph() -> Graph:

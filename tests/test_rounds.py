@@ -10,12 +10,11 @@ from torch.nn import functional
 
 from tests.networks import Concat, Sum
 from tests.running import random_batches, train
-from tests.simulated import h200, planned, step_s
+from tests.simulated import h200, planned
 from tests.test_auto import CLASSES, STEPS
 from tvdnn.engine import training_graph
 from tvdnn.engine.virtualize import virtualize
-from tvdnn.graph import Direction, Graph, Kind
-from tvdnn.models import by_name
+from tvdnn.graph import Graph
 from tvdnn.optim import SGD
 from tvdnn.planner import planning
 from tvdnn.planner.check import check
@@ -66,16 +65,6 @@ def told(graph: Graph, half: Half) -> list[tuple[list[str], list[str]]]:
         )
         for each in half.rounds
     ]
-
-
-def turn(schedule: Schedule) -> int:
-    """The first launch of backward."""
-    passes = schedule.graph.passes
-    return next(
-        index
-        for index, step in enumerate(schedule.steps)
-        if passes[step.pass_index].direction is Direction.BACKWARD
-    )
 
 
 def test_each_normalization_ends_a_round(graph: Graph) -> None:
@@ -211,16 +200,3 @@ def test_torchs_autograd_goes_in_rounds_too(
     assert min(step.pass_index for step in schedule.steps if step.action is Action.LAUNCH) == 0
     pairs = zip(kept.parameters(), tight.parameters(), strict=True)
     assert all(torch.equal(mine.grad, theirs.grad) for mine, theirs in pairs)
-
-
-def test_a_normalized_vgg16_in_a_third_of_its_memory() -> None:
-    """Where copies of maps that hardly fit take 104 ms, rounds take 43, and keep 28."""
-    with torch.device("meta"):
-        vgg, x = by_name("vgg16_bn"), torch.empty(128, 3, 224, 224)
-    graph = training_graph(vgg, x, optimizer=SGD(momentum=0.9), dtype="bf16", fuse=True)
-    kept = planned(graph, "keep", None)
-    schedule = planned(graph, "auto", kept.peak_nbytes // 3)
-    assert step_s(schedule) < 1.6 * step_s(kept)
-    maps = {name for name, buffer in graph.buffers.items() if buffer.kind is Kind.MAP}
-    again = {s.pass_index for s in schedule.steps[: turn(schedule)] if s.recompute}
-    assert {use.buffer for index in again for use in graph.passes[index].writes} & maps

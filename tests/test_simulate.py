@@ -11,10 +11,8 @@ from tests.schedules import (
     buffer,
     graph_of,
     launchable,
-    repeated,
     story,
 )
-from tests.timing import cpu_s
 from tvdnn.errors import ScheduleError
 from tvdnn.graph import Graph, Kind, Pass, Use
 from tvdnn.planner.check import check
@@ -206,16 +204,3 @@ def test_story_keeps_lanes_waits_and_arena() -> None:
     assert max(levels) <= made.arena_nbytes
     assert levels[-1] == 0
     assert min(levels) >= 0
-
-
-def test_simulates_forty_thousand_steps_in_a_second() -> None:
-    made = repeated(story(), 1300)
-
-    def run() -> Timeline:
-        timeline = simulate(made, UNEVEN)
-        average_nbytes(made, timeline)
-        return timeline
-
-    timeline, seconds = cpu_s(run, 1.0)
-    assert seconds < 1.0  # 0.4 on one core of 2026-11
-    assert len(timeline.spans) == 40_300

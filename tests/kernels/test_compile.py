@@ -1,15 +1,19 @@
 """Every launcher compiles for every supported architecture, within its limits, without a GPU."""
 
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
-from tests.offline import SHARED_NBYTES, Report, reports_of
+from tests.offline import HOPPER, LAUNCHERS, SHARED_NBYTES, Report, reports_of
 from tvdnn.kernels.language import gluon
 
-STEMS = sorted(path.stem for path in Path(__file__).parent.glob("cases/[!_]*.py"))
-PROCESSES = 5  # each imports torch and Triton
-TOGETHER = [STEMS[index::PROCESSES] for index in range(PROCESSES)]
+CASE_FILES = sorted(Path(__file__).parent.glob("cases/[!_]*.py"))
+CASES = {path.stem: f"tests.kernels.cases.{path.stem}" for path in CASE_FILES}
+STEPS = CASES.pop("steps")  # makes whole networks
+VARIANTS = {CASES.pop(stem) for stem in ("candidates", "ones")}  # of launches that others make
+HOPPER_PARTS = 5
+OTHERS = ((80, 86, 89), (100, 120))  # architectures of one process each
 
 # Bytes of registers that a version of Triton spills on Hopper where 3.6, whose times the tiles were
 # chosen by, spills none; and kernels whose products 3.9 leaves to ptxas to serialize.
@@ -30,18 +34,36 @@ SPILLED: dict[tuple[int, int], dict[str, int]] = {
 SERIALIZED = {(3, 9): {"grad_weight_turned_kernel"}}
 
 
-@pytest.mark.parametrize("stems", TOGETHER, ids="+".join)
-def test_compiles_within_limits(stems: list[str]) -> None:
-    found = reports_of([f"tests.kernels.cases.{stem}" for stem in stems])
-    for module, reports in found.items():
-        assert reports, f"{module} launches nothing"
-        for report in reports:
-            check(report)
+@pytest.mark.parametrize("archs", OTHERS, ids=lambda archs: "-".join(map(str, archs)))
+def test_every_launcher_compiles_within_the_limits_of_others(archs: tuple[int, ...]) -> None:
+    reports = reports_of([*CASES.values()], archs)
+    check_all(reports)
+    for arch in archs:
+        assert {each.launcher for each in reports if each.arch == arch} == {*LAUNCHERS.values()}
+
+
+@pytest.mark.parametrize("part", range(HOPPER_PARTS))
+def test_all_variants_compile_within_the_limits_of_hopper(part: int) -> None:
+    check_all(reports_of([*CASES.values(), *sorted(VARIANTS)], [HOPPER], (part, HOPPER_PARTS)))
+
+
+def test_training_steps_compile_within_the_limits_of_hopper() -> None:
+    check_all(reports_of([STEPS], [HOPPER]))
+
+
+def test_every_architecture_is_compiled_for() -> None:
+    assert {HOPPER, *chain.from_iterable(OTHERS)} == {*SHARED_NBYTES}
+
+
+def check_all(reports: list[Report]) -> None:
+    assert reports
+    for each in reports:
+        check(each)
 
 
 def check(report: Report) -> None:
     assert report.shared_nbytes <= SHARED_NBYTES[report.arch], report
-    if report.arch == 90:
+    if report.arch == HOPPER:
         version = gluon.version()
         assert report.spilled_nbytes <= SPILLED.get(version, {}).get(report.kernel, 0), report
         serialized = report.kernel in SERIALIZED.get(version, ())

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.offline import ALL, Case
+from tests.offline import Case
 from tvdnn.kernels.conv import conv2d, conv2d_grad_input, conv2d_max_pool
 from tvdnn.kernels.conv_moments import MomentCells, cell_moments, merge_cells, moment_cells
 from tvdnn.kernels.conv_pack import pack_weight, pack_weight_grad_input
@@ -91,50 +91,48 @@ def _pack() -> None:
 def case(name: str, launch: Callable[..., None], *arguments: Any, **settings: Any) -> Case:
     dtype = arguments[-1]
     exact = settings.get("precision") == "ieee"
-    archs = settings.pop("archs", (86, 90) if dtype == torch.bfloat16 or exact else HOPPER)
     name = f"{name} {str(dtype).removeprefix('torch.')}"
     products = not exact and settings.pop("wgmma", True)
-    return Case(name, partial(launch, *arguments, **settings), wgmma=products, archs=archs)
+    return Case(name, partial(launch, *arguments, **settings), wgmma=products)
 
 
-HOPPER = (90,)
 EVERY_2 = {"stride": (2, 2), "dilation": (2, 2)}
 BFLOAT16, FLOAT32 = torch.bfloat16, torch.float32
 CASES = [
     Case("pack", _pack),
-    case("forward, first layer", _forward, 56, 3, 64, BFLOAT16, archs=ALL),
+    case("forward, box", _forward, 14, 128, 256, BFLOAT16),
+    case("forward, first layer", _forward, 56, 3, 64, BFLOAT16),
     case("forward, first layer", _forward, 56, 3, 64, FLOAT32),
-    case("forward, box, 64 channels", _forward, 56, 64, 64, BFLOAT16, archs=HOPPER),
-    case("forward, box", _forward, 14, 128, 256, BFLOAT16, archs=ALL),
+    case("forward, box, 64 channels", _forward, 56, 64, 64, BFLOAT16),
     case("forward, box, 64 channels", _forward, 56, 64, 64, FLOAT32),
     case("forward, box", _forward, 14, 128, 256, FLOAT32),
-    case("forward, box, odd channels", _forward, 14, 96, 40, BFLOAT16, archs=HOPPER),
+    case("forward, box, odd channels", _forward, 14, 96, 40, BFLOAT16),
     case("forward, stride 2", _forward, 14, 64, 128, BFLOAT16, stride=(2, 2)),
     case("forward, stride 2", _forward, 14, 64, 128, FLOAT32, stride=(2, 2)),
     case("forward, exact", _forward, 14, 64, 128, FLOAT32, precision="ieee"),
     case("forward, first layer, exact", _forward, 56, 3, 64, FLOAT32, precision="ieee"),
     case("forward, depthwise", _forward, 14, 64, 64, BFLOAT16, groups=64, wgmma=False),
-    case("moments, first layer", _moments, 224, 3, 64, BFLOAT16, size=7, stride=2, archs=HOPPER),
-    case("moments, one by one", _moments, 56, 64, 256, BFLOAT16, size=1, archs=HOPPER),
-    case("moments, 64 channels", _moments, 56, 64, 64, BFLOAT16, archs=HOPPER),
-    case("moments, odd channels", _moments, 56, 96, 128, BFLOAT16, size=1, archs=HOPPER),
-    case("moments, shared rows", _moments, 112, 128, 128, FLOAT32, archs=HOPPER),
-    case("moments, one by one", _moments, 56, 64, 256, FLOAT32, size=1, archs=HOPPER),
-    Case("moments of cells", partial(_merge_cells, 56, 256), archs=HOPPER),
-    case("pooled, box, 64 channels", _max_pool, 56, 64, 64, BFLOAT16, archs=HOPPER),
+    case("moments, first layer", _moments, 224, 3, 64, BFLOAT16, size=7, stride=2),
+    case("moments, one by one", _moments, 56, 64, 256, BFLOAT16, size=1),
+    case("moments, 64 channels", _moments, 56, 64, 64, BFLOAT16),
+    case("moments, odd channels", _moments, 56, 96, 128, BFLOAT16, size=1),
+    case("moments, shared rows", _moments, 112, 128, 128, FLOAT32),
+    case("moments, one by one", _moments, 56, 64, 256, FLOAT32, size=1),
+    Case("moments of cells", partial(_merge_cells, 56, 256)),
+    case("pooled, box, 64 channels", _max_pool, 56, 64, 64, BFLOAT16),
     case("pooled, box", _max_pool, 14, 128, 256, BFLOAT16),
-    case("pooled, wide box", _max_pool, 56, 128, 256, BFLOAT16, archs=HOPPER),
+    case("pooled, wide box", _max_pool, 56, 128, 256, BFLOAT16),
     case("pooled, box", _max_pool, 14, 128, 256, FLOAT32),
     case("pooled, stride 2", _max_pool, 14, 64, 128, BFLOAT16, stride=(2, 2)),
-    case("forward, shared rows", _forward, 112, 128, 256, BFLOAT16, archs=HOPPER),
-    case("forward, shared rows", _forward, 112, 128, 256, FLOAT32, archs=HOPPER),
-    case("data gradient, shared rows", _grad_input, 224, 64, 64, BFLOAT16, archs=HOPPER),
-    case("data gradient, shared rows", _grad_input, 224, 64, 64, FLOAT32, archs=HOPPER),
-    case("pooled, shared rows", _max_pool, 224, 64, 64, FLOAT32, archs=HOPPER),
-    case("data gradient, box", _grad_input, 14, 128, 256, BFLOAT16, archs=ALL),
-    case("data gradient, cells of 8", _grad_input, 224, 64, 64, BFLOAT16, cell=8, archs=HOPPER),
-    case("data gradient, cells of 4", _grad_input, 28, 512, 512, BFLOAT16, cell=4, archs=HOPPER),
-    case("data gradient, cells of 2", _grad_input, 14, 512, 512, BFLOAT16, cell=2, archs=HOPPER),
+    case("forward, shared rows", _forward, 112, 128, 256, BFLOAT16),
+    case("forward, shared rows", _forward, 112, 128, 256, FLOAT32),
+    case("data gradient, shared rows", _grad_input, 224, 64, 64, BFLOAT16),
+    case("data gradient, shared rows", _grad_input, 224, 64, 64, FLOAT32),
+    case("pooled, shared rows", _max_pool, 224, 64, 64, FLOAT32),
+    case("data gradient, box", _grad_input, 14, 128, 256, BFLOAT16),
+    case("data gradient, cells of 8", _grad_input, 224, 64, 64, BFLOAT16, cell=8),
+    case("data gradient, cells of 4", _grad_input, 28, 512, 512, BFLOAT16, cell=4),
+    case("data gradient, cells of 2", _grad_input, 14, 512, 512, BFLOAT16, cell=2),
     case(
         "data gradient, cells of 8",
         _grad_input,
@@ -143,7 +141,6 @@ CASES = [
         64,
         FLOAT32,
         cell=8,
-        archs=HOPPER,
         wgmma=widens(),  # else a kernel of their own sums the cells
     ),
     case("data gradient, first layer", _grad_input, 14, 3, 64, BFLOAT16),
@@ -151,16 +148,7 @@ CASES = [
     case("data gradient, stride 2", _grad_input, 14, 64, 128, FLOAT32, stride=(2, 2)),
     case("transposed, stride 2", _transposed, 64, 256, 512, BFLOAT16),
     case("transposed, stride 2", _transposed, 64, 256, 512, FLOAT32),
-    case(
-        "forward, stride 2, odd channels",
-        _forward,
-        14,
-        24,
-        128,
-        BFLOAT16,
-        stride=(2, 2),
-        archs=HOPPER,
-    ),
-    case("data gradient, every 2", _grad_input, 14, 64, 128, BFLOAT16, **EVERY_2, archs=HOPPER),
+    case("forward, stride 2, odd channels", _forward, 14, 24, 128, BFLOAT16, stride=(2, 2)),
+    case("data gradient, every 2", _grad_input, 14, 64, 128, BFLOAT16, **EVERY_2),
     case("data gradient, every 2", _grad_input, 14, 64, 128, FLOAT32, **EVERY_2),
 ]

@@ -29,7 +29,6 @@ CASES = [
     Case(
         f"layer norm of {columns} columns, {dtype}",
         partial(_normalize, rows, columns, dtype, precision),
-        archs=(86, 90) if columns == 768 else (90,),
     )
     for rows, columns, dtype, precision in ROWS
 ]

@@ -2,7 +2,7 @@
 
 import torch
 
-from tests.offline import ALL, Case
+from tests.offline import Case
 from tvdnn.kernels.layout import add, cast, shuffle_channels, stage, unstage
 
 
@@ -36,7 +36,7 @@ def _shuffle() -> None:
 
 
 CASES = [
-    Case("cast and add", _flat, archs=ALL),
+    Case("cast and add", _flat),
     Case("add of ranges", _ranges),
     Case("stage and unstage", _stage),
     Case("shuffles of channels", _shuffle),

@@ -2,10 +2,8 @@
 
 import torch
 
-from tests.offline import ALL, Case
+from tests.offline import Case
 from tvdnn.kernels import pool_avg, pool_max, pool_max_grad
-
-HOPPER = (90,)
 
 
 def _maps(
@@ -41,9 +39,9 @@ def _adaptive() -> None:
 
 
 CASES = [
-    Case("max 2x2", lambda: _max(224, 112, 2, 0), archs=ALL),
-    Case("max 3x3", lambda: _max(112, 56, 3, 1), archs=HOPPER),
-    Case("max 3x3, float32", lambda: _max(112, 56, 3, 1, torch.float32), archs=HOPPER),
-    Case("avg", _avg, archs=HOPPER),
+    Case("max 2x2", lambda: _max(224, 112, 2, 0)),
+    Case("max 3x3", lambda: _max(112, 56, 3, 1)),
+    Case("max 3x3, float32", lambda: _max(112, 56, 3, 1, torch.float32)),
+    Case("avg", _avg),
     Case("adaptive avg", _adaptive),
 ]

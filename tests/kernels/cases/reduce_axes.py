@@ -19,9 +19,6 @@ def _reduced(function: str, sizes: tuple[int, ...], reduced: tuple[bool, ...]) -
 
 
 CASES = [
-    *(
-        Case(name, partial(_reduced, name, (196, 64), (True, False)), archs=(90,))
-        for name in FUNCTIONS
-    ),
+    *(Case(name, partial(_reduced, name, (196, 64), (True, False))) for name in FUNCTIONS),
     Case("two each", partial(_reduced, "std", (2, 3, 5, 7), (True, False, True, False))),
 ]

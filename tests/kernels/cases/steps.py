@@ -66,7 +66,7 @@ def cases(name: str, dtype: str, *, fuse: bool) -> Iterator[Case]:
     distinct = {signature(graph, pass_): index for index, pass_ in enumerate(graph.passes)}
     for index in distinct.values():
         title = f"{name} {dtype} {graph.passes[index].name}"
-        yield Case(title, partial(launch, graph, index), archs=(90,))
+        yield Case(title, partial(launch, graph, index))
 
 
 CASES = [

@@ -1,0 +1,215 @@
+"""Plans of full-size networks on an H200 by its data sheet: how near the optimum, and how long.
+
+    python -m bench.large_plans -o bench/results/plans/large.json
+
+Nothing is run. A row says what a schedule takes, how keep and the lower bound stand beside it, and
+the CPU seconds that planning, checking and simulating took on one core. `core_slowness` is how many
+times as long as on an idle core fixed work took just then: neighbours share the core's caches. The
+tests read the rows (tests/test_large_plans.py): make them anew after a change to the planner.
+"""
+
+import argparse
+import heapq
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import torch
+
+from bench.environment import software
+from tvdnn import models
+from tvdnn.engine import training_graph
+from tvdnn.graph import Direction, Graph, Kind
+from tvdnn.optim import SGD
+from tvdnn.planner.bound import bound
+from tvdnn.planner.check import check
+from tvdnn.planner.costs import Costs, Roofline
+from tvdnn.planner.hardware import load
+from tvdnn.planner.planning import fitting, fuses, make_schedule
+from tvdnn.planner.schedule import Lane, Schedule
+from tvdnn.planner.simulate import simulate
+from tvdnn.planner.timeline import Timeline
+from tvdnn.units import GIB, MIB
+
+T = TypeVar("T")
+
+MACHINE: Final = "H200"
+KEEP: Final = "keep"
+YARDSTICK_S: Final = 0.2  # CPU seconds of the fixed work on an idle core
+TRIES: Final = 3  # of the fixed work
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A network and its batch, planned by a policy inside a budget.
+
+    A `budget` below 1 is a share of the peak of keep, any other a number of bytes.
+    """
+
+    net: str
+    batch: int
+    dtype: str
+    policy: str
+    budget: float
+    chunk_size: int = 16 * MIB
+
+
+CASES: Final = (
+    Case("vgg16", 256, "bf16", "tvdnn-ilp", 1 / 2),
+    Case("vgg16", 256, "bf16", "tvdnn-heuristic", 1 / 2),
+    Case("vgg16", 256, "bf16", "auto", 2_530_000_000),
+    Case("vgg16_bn", 128, "bf16", "auto", 1 / 3),
+    Case("vgg416", 32, "fp32", "vdnn-all", 12 * GIB),
+    Case("resnet50", 256, "bf16", "tvdnn-ilp", 1 / 4),
+    Case("resnet50", 256, "bf16", "auto", 2624 * MIB, 64 * MIB),
+    Case("googlenet", 128, "bf16", "tvdnn-ilp", 264_000_000),
+    Case("resnet2500", 16, "tf32", "auto", 12 * GIB),
+    Case("resnet2500", 16, "tf32", "tvdnn-heuristic", 12 * GIB),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("-o", "--output", type=Path)
+    options = parser.parse_args()
+    rows = []
+    for case in CASES:
+        rows.append(row_of(case))
+        print(json.dumps(rows[-1]), file=sys.stderr)
+    document = {"title": "Plans of full-size networks", "rows": rows, "environment": software()}
+    text = json.dumps(document, indent=1) + "\n"
+    options.output.write_text(text) if options.output else print(text)
+
+
+def graph_of(case: Case) -> Graph:
+    """A training step of the case's network, on the meta device."""
+    with torch.device("meta"):
+        net = models.by_name(case.net)
+        x = torch.empty(case.batch, *models.image_shape(case.net))
+    return training_graph(
+        net,
+        x,
+        optimizer=SGD(momentum=0.9),
+        dtype=case.dtype,
+        chunk_size=case.chunk_size,
+        fuse=fuses(case.policy),
+    )
+
+
+def row_of(case: Case) -> dict[str, Any]:
+    """What the case's schedule takes, and how keep and the lower bound stand beside it."""
+    graph = graph_of(case)
+    costs = Roofline(load(MACHINE), graph.dtype)
+    kept = make_schedule(graph, costs, policy=KEEP)
+    budget = int(case.budget if case.budget > 1 else case.budget * kept.peak_nbytes)
+    graph = fitting(graph, budget)
+    schedule, plan_s = _timed(
+        lambda: make_schedule(graph, costs, policy=case.policy, budget=budget)
+    )
+    slowness = _core_slowness()
+    _, check_s = _timed(lambda: check(schedule))
+    timeline, simulate_s = _timed(lambda: simulate(schedule, costs))
+    return {
+        "net": case.net,
+        "batch": case.batch,
+        "dtype": case.dtype,
+        "policy": case.policy,
+        "hardware": MACHINE,
+        "simulated": True,
+        "budget_bytes": budget,
+        "chunk_size": case.chunk_size,
+        "planned_peak_bytes": schedule.peak_nbytes,
+        "kept_peak_bytes": kept.peak_nbytes,
+        "fragmentation": schedule.fragmentation,
+        "offloaded_bytes": schedule.offloaded_nbytes,
+        "predicted_s": timeline.step_s,
+        "kept_s": simulate(kept, costs).step_s,
+        "compute_s": _compute_s(timeline),
+        "link_s": schedule.offloaded_nbytes / min(costs.link.to_host, costs.link.to_device),
+        **_beside_bound(schedule, costs, budget),
+        "num_remade": len(_remade(schedule)),
+        "num_remade_forward": len(_remade_forward(schedule)),
+        "num_steps": len(schedule.steps),
+        "core_slowness": slowness,
+        "plan_cpu_s": plan_s,
+        "check_cpu_s": check_s,
+        "simulate_cpu_s": simulate_s,
+    }
+
+
+def _timed(run: Callable[[], T]) -> tuple[T, float]:
+    """What `run` returns, and its CPU seconds."""
+    begin = time.process_time()
+    result = run()
+    return result, time.process_time() - begin
+
+
+def _core_slowness() -> float:
+    """How many times as long as on an idle core work of the planner's kind takes now, up to 2."""
+    least_s = min(_timed(_fixed_work)[1] for _ in range(TRIES))
+    return min(max(least_s / YARDSTICK_S, 1.0), 2.0)
+
+
+def _fixed_work() -> None:
+    """Work on dictionaries, heaps and sorted lists."""
+    table: dict[int, int] = {}
+    heap: list[tuple[int, int]] = []
+    for n in range(200_000):
+        key = n * 7919 % 65536
+        table[key] = table.get(n * 104729 % 65536, 0) + n
+        if n % 4 == 0:
+            heapq.heappush(heap, (key, n))
+    sorted(table.items(), key=itemgetter(1))
+    while heap:
+        heapq.heappop(heap)
+
+
+def _compute_s(timeline: Timeline) -> float:
+    return sum(span.end_s - span.start_s for span in timeline.spans if span.lane is Lane.COMPUTE)
+
+
+def _beside_bound(schedule: Schedule, costs: Costs, budget: int) -> dict[str, Any]:
+    """The standing that a plan carries, and for plans that only copy the bytes that must leave."""
+    standing = schedule.plan.standing
+    if standing is None:
+        return {"gap": None, "binds": None, "least_offloaded_bytes": None}
+    least = bound(schedule.graph, costs, budget=budget, remakes=False)
+    return {
+        "gap": standing.gap,
+        "binds": next(iter(standing.gains)),
+        "least_offloaded_bytes": least and least.offloaded_nbytes,
+    }
+
+
+def _remade(schedule: Schedule) -> set[str]:
+    """The buffers that are made again."""
+    return _written(schedule, [slot.pass_index for slot in schedule.plan.slots if slot.recompute])
+
+
+def _remade_forward(schedule: Schedule) -> set[str]:
+    """The feature maps that are made again before backward begins."""
+    passes, buffers = schedule.graph.passes, schedule.graph.buffers
+    turn = next(
+        number
+        for number, step in enumerate(schedule.steps)
+        if passes[step.pass_index].direction is Direction.BACKWARD
+    )
+    again = [step.pass_index for step in schedule.steps[:turn] if step.recompute]
+    return {name for name in _written(schedule, again) if buffers[name].kind is Kind.MAP}
+
+
+def _written(schedule: Schedule, passes: Sequence[int]) -> set[str]:
+    """The buffers that these passes write sample by sample."""
+    graph = schedule.graph
+    return {use.buffer for index in passes for use in graph.passes[index].writes if not use.whole}
+
+
+if __name__ == "__main__":
+    main()

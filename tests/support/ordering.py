@@ -1,0 +1,36 @@
+"""The order of tests: each worker of a test run begins with some of those that take long."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+TESTS: Final = Path(__file__).parents[1]
+# Files of tests of 5 s and more, the longest first: none is begun when little else is left.
+SLOW: Final = (
+    "kernels/test_compile.py",
+    "test_digits.py",
+    "test_readme.py",
+    "test_forks.py",
+    "test_fusion.py",
+    "test_auto.py",
+)
+
+
+def slow_first(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
+    """The tests in an order whose equal parts, one a worker, begin with slow ones.
+
+    Worksteal gives each worker such a part, and to one that has ended the last half of another's.
+    """
+    rank = {TESTS / name: number for number, name in enumerate(SLOW)}
+    slow = sorted((item for item in items if item.path in rank), key=lambda item: rank[item.path])
+    rest = [item for item in items if item.path not in rank]
+    found: list[pytest.Item] = []
+    for worker in range(workers):
+        size = (len(items) - len(found)) // (workers - worker)
+        mine = slow[worker::workers]
+        found += mine
+        found += rest[: max(0, size - len(mine))]
+        del rest[: max(0, size - len(mine))]
+    return found + rest
