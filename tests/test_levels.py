@@ -21,6 +21,7 @@ LEVELS = {
     "tvdnn.exchanged": 4,
     "tvdnn.exchanged_builtins": 4,
     "tvdnn.formulas": 4,
+    "tvdnn.layouts": 4,
     "tvdnn.reached": 4,
     "tvdnn.returned": 4,
     "tvdnn.twin_answers": 4,

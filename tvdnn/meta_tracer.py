@@ -45,6 +45,7 @@ from .draws import Draws
 from .errors import InputError
 from .exchanged import Exchanged
 from .graph.network import channels_last_axes
+from .layouts import Layouts
 from .nn.batch_norm import normalize_batch
 from .nn.dropout import drop_branch
 from .opaque_calls import Effects, opaque_call
@@ -190,6 +191,7 @@ class MetaTracer(fx.Tracer):
         self.stand_ins = StandIns(net, _forward_of)
         self.twins = self.stand_ins.twins
         self.aliases = Aliases(self._record)
+        self.layouts = Layouts()
         self.side_effects = SideEffects(self)
         self.active: list[torch.nn.Module] = [net]
         self.failed: str | None = None
@@ -386,9 +388,14 @@ class MetaTracer(fx.Tracer):
         self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **options: Any
     ) -> fx.Node:
         """A node that reads what the tensors of its arguments hold now."""
-        args, kwargs = map_arg((args, kwargs), self.aliases.fresh)
+        args, kwargs = map_arg((args, kwargs), self._read)
         node = super().create_node(kind, target, args, kwargs, *rest, **options)
         return self._filled(node)
+
+    def _read(self, node: fx.Node) -> fx.Node:
+        if not self.layouts.found and self.layouts.tells(node):
+            self.layouts.found = place()
+        return self.aliases.fresh(node)
 
     def _record(
         self, kind: str, target: Any, args: Any, kwargs: Any, value: Any, graded: bool = True
@@ -443,6 +450,8 @@ class MetaTracer(fx.Tracer):
 
     def _note_writes(self, node: fx.Node, written: Sequence[fx.Node]) -> None:
         """Note which maps a call has written, and by what they hold a node's value now."""
+        self.layouts.note(node)
+        self.layouts.wrote(written)
         if torch_name(node) == "detach_":
             self.aliases.detach(node.all_input_nodes[0], node)
         target = _target(node, written)

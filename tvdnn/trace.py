@@ -257,6 +257,7 @@ def _network(
         detached=frozenset(name for node, name in names.items() if node.meta["stops"]),
         changes=changes,
         formulas=formulas,
+        layout_read=tracer.layouts.found,
     )
 
 

@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from ..errors import EngineError, InputError
 from ..graph import Network
+from ..layouts import check_layout
 from ..ops import Settings
 from ..ops.expand import Mode
 from ..ops.opaque import opaque_nbytes
@@ -235,6 +236,7 @@ class Virtualized(nn.Module):
         key = self._key(inputs, graded=graded)
         runner = self._runner(key, begins=True)
         core, network = self._core_now(), runner.schedule.graph.network
+        check_layout(network, inputs)
         computed: dict[str, Tensor] = {}
         if network.formulas:
             with core.on_device(), torch.set_grad_enabled(graded):

@@ -72,7 +72,8 @@ class Network:
     and dicts of tensors, with None, numbers and texts among them. `detached` are the values from
     which no gradient goes back to what they are made of. `changes` are those of the module's state
     that depend on no value. `formulas` compute those of `params` that are made of others, which ops
-    may read as well.
+    may read as well. `layout_read` is the line, as " at file:line", whose result hangs on the
+    layout of the inputs; it is as of contiguous ones.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Network:
     detached: frozenset[str] = frozenset()
     changes: StateChanges = NO_CHANGES
     formulas: Mapping[str, Any] = field(default_factory=dict)
+    layout_read: str = ""
 
     @property
     def batch(self) -> int:
