@@ -115,8 +115,6 @@ OWN = (  # of the module: what forward writes
 HELD = (  # a member, and a call on it
     ("nn.Buffer(torch.ones(1, dtype=torch.int64))", "{x} + {member}"),
     ("nn.Parameter(torch.randn(BATCH, CHANNELS, 1, 1))", "{x} * {member}"),
-    ("nn.Parameter(torch.randn(CHANNELS, 2, 2, 1))", "{x} * {member}.view(CHANNELS, 4, 1)"),
-    ("nn.Parameter(torch.randn(4 * CHANNELS))", "F.conv2d({x}, {member}.view(4, CHANNELS, 1, 1))"),
     ("nn.Buffer(torch.randn(HEIGHT, HEIGHT))", "F.linear({x}.transpose(2, 3), {member})"),
     ("nn.Buffer(torch.randn(5, CHANNELS))", "F.linear({x}.mean((2, 3)), {member})"),
     ("nn.Parameter(torch.randn(5, HEIGHT))", "F.linear({x}.mean(3), {member})"),
@@ -136,7 +134,6 @@ HELD = (  # a member, and a call on it
         "nn.Parameter(torch.randn(HEIGHT, 1))",
         "(torch.stack([{x}, {x}], 2) * {member})[:, :, 0]",
     ),
-    ("nn.Parameter(torch.randn(CHANNELS, 1, 1))", "{x} * Doubling.apply({member}, 2)"),
     ("torch.ones(1)", "{x} * {member}"),
     ("nn.Buffer(torch.ones(BATCH, CHANNELS))", "{x}.mean((2, 3)) + {member}"),
     ("nn.Parameter(torch.randn(2, 3))", "{member} * 1"),

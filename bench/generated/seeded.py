@@ -127,8 +127,8 @@ MENDED: Final = (
     Fault(
         "accumulation",
         "tvdnn/engine/trainer.py",
-        "self._update(names)",
-        "self._update(tuple(self._grads))",
+        "[name for name in updated.names if name in sums]",
+        "[name for name in self._core.params if name in sums]",
         "accumulated steps decay parameters that no output depends on",
         mended=True,
         needs=r"accumulate",
