@@ -81,10 +81,10 @@ class Fingerprints:
             parts = [self.value(each) for each in maker.inputs]
             return np.concatenate(parts)[slice(*maker.attrs.get("channels", (None,)))]
         while maker is not None and maker.kind == "view":  # its bytes are those of its input
-            (viewed,) = maker.inputs
-            if self.widths[viewed] == width:
-                return self.value(viewed)
-            maker = self.makers.get(viewed)
+            (name,) = maker.inputs
+            if self.widths[name] == width:
+                return self.value(name)
+            maker = self.makers.get(name)
         return prints(f"value {name}", width)
 
     def is_loss(self, name: str) -> bool:
