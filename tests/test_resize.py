@@ -7,10 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+import tvdnn
 from tests.running import random_batches
 from tests.twins import assert_gradients_are_torchs
 from tvdnn.engine import Trainer, training_graph
-from tvdnn.errors import UnsupportedOpError
+from tvdnn.errors import InputError, UnsupportedOpError
 from tvdnn.graph import Kind
 from tvdnn.optim import SGD
 from tvdnn.trace import trace
@@ -104,3 +105,8 @@ def test_other_modes_are_refused(settings: dict[str, object], message: str) -> N
     net = Calls(lambda x: functional.interpolate(x, (5, 5), **settings))
     with pytest.raises(UnsupportedOpError, match=message):
         trace(net, (torch.empty(2, *SHAPE),))
+
+
+def test_maps_without_pixels_are_refused() -> None:
+    with pytest.raises(InputError, match=r"\[2, 3, 0, 2\] without pixels of \[2, 3, 1, 4\]"):
+        tvdnn.nn.Upsample(scale_factor=0.5, mode="bilinear")(torch.randn(2, 3, 1, 4))

@@ -207,7 +207,8 @@ def resize(w: Writer, x: str) -> str:
             f"F.interpolate({{0}}, size={size}{settings(mode=mode, align_corners=corners)})", x
         )
     if form == 2:
-        factor = choice(w.source, (2, 1.5, 0.5, (2.0, 1.0), 3))
+        factors = (2, 1.5, 0.5, (2.0, 1.0), 3) if min(height, width) > 1 else (2, 3)
+        factor = choice(w.source, factors)
         layer = f"nn.Upsample(scale_factor={factor}{settings(mode=mode, align_corners=corners)})"
         return w.line(f"{w.member('up', layer)}({{0}})", x)
     kind_of = choice(w.source, ("UpsamplingNearest2d", "UpsamplingBilinear2d"))

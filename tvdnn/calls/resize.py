@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ..errors import InputError
 from .call import Call, Shape, Source, UnsupportedCallError, shape_of
 from .layout import as_rows, of_rows
 
@@ -44,6 +45,8 @@ def resizing(
     if mode not in ("nearest", "bilinear") or antialias:
         blurred = " with antialias" if antialias else ""
         raise UnsupportedCallError(f"interpolate by {mode}{blurred} (by nearest or bilinear)")
+    if 0 in out[2:]:
+        raise InputError(f"interpolate makes maps {list(out)} without pixels of {list(source)}")
     sides = zip(source[2:], out[2:], strict=True)
     if align_corners:
         scales = [(side - 1) / (made - 1) if made > 1 else 0.0 for side, made in sides]
