@@ -227,11 +227,11 @@ def examine(job: Job) -> Row:
         mine, theirs = errors.differences(ours, exact), errors.differences(eager, exact)
         ratios += [error / theirs[name] for name, error in mine.items() if theirs[name] and error]
         seen = len(mine)
-        scales = errors.scales(exact, {}, job.dtype)
+        scales = errors.scales(exact, {})
         if errors.beyond(mine, theirs, scales, job.dtype):
             theirs = _largest(job, state, each, lr, exact, theirs)
             terms = errors.terms(partial(_torchs, job, state, each, torch.float64, lr), exact)
-            scales = errors.scales(exact, terms, job.dtype)
+            scales = errors.scales(exact, terms)
         for name in errors.beyond(mine, theirs, scales, job.dtype):
             counts[name] += 1
             numbers = (mine[name], theirs[name], scales[name])

@@ -173,11 +173,11 @@ def _beyond(
     Terms are measured only where a tensor is beyond the bound without them.
     """
     exact = reference.exact
-    scales = errors.scales(exact, {}, setup.dtype)
+    scales = errors.scales(exact, {})
     names = errors.beyond(ours, eager, scales, setup.dtype)
     if names:
         of_terms = errors.terms(partial(reference.run, EXACT), exact)
-        scales = errors.scales(exact, of_terms, setup.dtype)
+        scales = errors.scales(exact, of_terms)
         names = errors.beyond(ours, eager, scales, setup.dtype)
     return {
         name: f"{name}: error {ours[name]:.2e}, eager's {eager[name]:.2e}, scale {scales[name]:.2e}"

@@ -108,29 +108,11 @@ def terms(run: Callable[[], Seen], exact: Seen) -> dict[str, float]:
     return found
 
 
-def scales(exact: Seen, of_terms: Mapping[str, float], dtype: str) -> dict[str, float]:
+def scales(exact: Seen, of_terms: Mapping[str, float]) -> dict[str, float]:
     """What errors are measured by: a tensor's RMS, or that of its terms where these cancel."""
     found = {name: 0.0 if value is None else rms(value) for name, value in exact.items()}
-    if not of_terms:
-        return found
-    largest = {step: _largest_gradient(found, step) for step in {_step(name) for name in found}}
-    return {
-        name: _scale(name, scale, of_terms.get(name, 0.0), largest[_step(name)], dtype)
-        for name, scale in found.items()
-    }
+    return {name: _scale(scale, of_terms.get(name, 0.0)) for name, scale in found.items()}
 
 
-def _scale(name: str, scale: float, term: float, largest: float, dtype: str) -> float:
-    if "gradient" in name and scale < rule.UNITS_OF_LARGEST * rule.EPS[dtype] * largest:
-        return max(largest, term)
+def _scale(scale: float, term: float) -> float:
     return term if scale < rule.CANCELLED * term else scale
-
-
-def _largest_gradient(found: Mapping[str, float], step: str) -> float:
-    names = (name for name in found if "gradient" in name and _step(name) == step)
-    return max((found[name] for name in names), default=0.0)
-
-
-def _step(name: str) -> str:
-    """The part of a tensor's name that tells the step."""
-    return name[: len("step 1")] if name.startswith("step ") else ""

@@ -21,10 +21,6 @@ CANCELLED: Final = 2.0**-4
 # RMS of the difference that this makes, over the precision, is the terms' RMS.
 NOISE: Final = 2.0**-30
 NOISE_RUNS: Final = 2
-# Terms that cancel inside another operation do not show in these runs. A gradient below so many
-# units of rounding of the largest gradient of its step counts as zero, too, and is scaled by that
-# one, or by its terms where these are larger.
-UNITS_OF_LARGEST: Final = 16
 
 # The median of ours over eager's error, over all tensors of a type, is at most this.
 MEDIAN_RATIO: Final = 1.1
