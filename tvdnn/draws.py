@@ -28,7 +28,9 @@ class Draws:
 
 
 def _generators() -> dict[str, Any]:
-    states = {"random": random.getstate(), "torch": torch.get_rng_state().numpy().tobytes()}
+    with torch._C.DisableTorchFunction():  # which is no call of the network's
+        drawn = torch.get_rng_state().numpy().tobytes()
+    states = {"random": random.getstate(), "torch": drawn}
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None:
         kind, keys, *rest = numpy.random.get_state()

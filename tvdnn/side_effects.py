@@ -240,6 +240,8 @@ class SideEffects(TorchFunctionMode):
 
     def _refuses(self, function: str, written: list[Tensor], formed: list[Tensor]) -> bool:
         """Refuse changes of attributes, and of more than the numbers of the module's tensors."""
+        if not written and not formed:
+            return False
         twins = self.tracer.stand_ins.named()
         names = {self._name_of(tensor): "requires_grad" for tensor in formed}
         names |= {self._name_of(tensor): function for tensor in written}
@@ -268,11 +270,8 @@ class SideEffects(TorchFunctionMode):
 
     def _name_of(self, tensor: Tensor) -> str | None:
         """The name of the parameter, buffer or attribute whose storage a tensor has."""
-        key = storage_of(tensor)
-        for name, twin in self.tracer.stand_ins.named().items():
-            if storage_of(twin) == key:
-                return name
-        return self.tracer.stand_ins.attribute_of(tensor)
+        stand_ins = self.tracer.stand_ins
+        return stand_ins.twin_of_storage(tensor) or stand_ins.attribute_of(tensor)
 
     def _noting_lines(self) -> Callable[..., None]:
         def setattr_noting_line(module: nn.Module, name: str, value: Any) -> None:

@@ -53,6 +53,7 @@ class StandIns:
         self.names: dict[int, str] = {}
         self._types: dict[str, torch.dtype] = {}  # of the tensors that twins stand for
         self._storages: dict[str, int | None] = {}  # of twins when they were made
+        self._by_storage: dict[int | None, str] = {}
         self._twin_of: dict[int, Tensor] = {}
         self._kept: list[Tensor] = []  # the tensors whose ids are keys above
         self._paths = {module: path for path, module in net.named_modules()}
@@ -120,6 +121,10 @@ class StandIns:
         """The names of the twins whose bytes were exchanged."""
         return [n for n, storage in self._storages.items() if storage_of(self.twins[n]) != storage]
 
+    def twin_of_storage(self, tensor: Tensor) -> str | None:
+        """The name of the twin whose bytes, as they were given to it, a tensor has."""
+        return self._by_storage.get(storage_of(tensor))
+
     def named(self) -> dict[str, Tensor]:
         """The twins of parameters and buffers; `twins` may get others."""
         return {name: self.twins[name] for name in self._types}
@@ -159,7 +164,8 @@ class StandIns:
             self._twin_of[id(tensor)] = twin
             self.twins[prefix + name] = twin
             self._types[prefix + name] = tensor.dtype
-            self._storages[prefix + name] = storage_of(twin)
+            self._storages[prefix + name] = storage = storage_of(twin)
+            self._by_storage.setdefault(storage, prefix + name)
             self.names[id(twin)] = self.names[id(tensor)] = prefix + name
             self._kept.append(tensor)
 
