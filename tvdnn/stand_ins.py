@@ -122,8 +122,10 @@ class StandIns:
         return [n for n, storage in self._storages.items() if storage_of(self.twins[n]) != storage]
 
     def twin_of_storage(self, tensor: Tensor) -> str | None:
-        """The name of the twin whose bytes, as they were given to it, a tensor has."""
-        return self._by_storage.get(storage_of(tensor))
+        """The name of the twin that a tensor is, or whose first bytes it has."""
+        name = self.names.get(id(tensor))
+        is_twin = name is not None and self.twins[name] is tensor
+        return name if is_twin else self._by_storage.get(storage_of(tensor))
 
     def named(self) -> dict[str, Tensor]:
         """The twins of parameters and buffers; `twins` may get others."""
