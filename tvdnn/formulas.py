@@ -102,14 +102,6 @@ def _made(
     return function(*args, **kwargs) if known else answer(function, args, kwargs, device)
 
 
-def name_of(function: Any) -> str:
-    """A function's name; of the functions that get and set an attribute the attribute's."""
-    name = str(getattr(function, "__name__", function))
-    if name in ("__get__", "__set__"):
-        return str(getattr(function.__self__, "__name__", name))
-    return "requires_grad" if name == "requires_grad_" else name
-
-
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:
     """A region whose calls compute in the types of what they read."""
     known = device.type != "meta"  # which has no autocast

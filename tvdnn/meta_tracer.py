@@ -49,7 +49,7 @@ from .layouts import Layouts
 from .nn.batch_norm import normalize_batch
 from .nn.dropout import drop_branch
 from .opaque_calls import Effects, opaque_call
-from .proxy_attributes import FACT_CALLS, InPlaceOperators
+from .proxy_attributes import InPlaceOperators
 from .recorded_calls import NoFormulaError, RecordedCalls
 from .refusals import FOREIGN, caller, instead, line_of, place, shown
 from .returned import taken_apart
@@ -84,8 +84,6 @@ class MapProxy(InPlaceOperators, Casts, fx.Proxy):
             return orig_method(*(getattr(each, "known", each) for each in args or ()))
         if orig_method in DECOMPOSITIONS:
             return DECOMPOSITIONS[orig_method](*(args or ()), **(kwargs or {}))
-        if orig_method in FACT_CALLS and args:
-            return orig_method(args[0].value)
         return super().__torch_function__(orig_method, types, args, kwargs)
 
     def __abs__(self) -> Any:

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, device, fx
 
 from .aliases import storage_of
@@ -19,7 +18,6 @@ FACTS = frozenset(  # attributes and methods that a meta tensor answers as the t
         *("names", "has_names", "is_inference", "is_mkldnn", "_version", "_is_view"),
     }
 )
-FACT_CALLS = frozenset({torch.numel, torch.is_floating_point, torch.is_complex, torch.is_conj})
 
 
 def _in_place(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:

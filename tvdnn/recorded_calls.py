@@ -14,9 +14,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 from .aliases import storage_of, version_of
-from .formulas import Applied, Device, Formula, Read, Slot, name_of, reached
+from .formulas import Applied, Device, Formula, Read, Slot, reached
 from .refusals import FOREIGN, Line, caller, place, shown
 from .stand_ins import StandIns
+from .twin_answers import torch_name_of
 
 META = torch.device("meta")
 PLAIN = (
@@ -39,7 +40,7 @@ class _Recorded:
 
     @property
     def name(self) -> str:
-        return name_of(self.function)
+        return torch_name_of(self.function)
 
 
 class NoFormulaError(Exception):

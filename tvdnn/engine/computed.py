@@ -10,10 +10,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ..formulas import gradients, name_of
+from ..formulas import gradients
 from ..graph import Network, Param
 from ..ops.expand import Mode
 from ..ops.peak import peak_nbytes
+from ..twin_answers import torch_name_of
 
 
 class Computed:
@@ -29,7 +30,7 @@ class Computed:
 
         To measure on a GPU resets what torch counts there.
         """
-        names = (tuple(map(name_of, f.functions)) for f in network.formulas.values())
+        names = (tuple(map(torch_name_of, f.functions)) for f in network.formulas.values())
         key = mode, *((name, network.params[name].shape) for name in network.formulas), *names
         if key not in self._nbytes:
             self._nbytes[key] = computed_nbytes(network, mode, tensors)
