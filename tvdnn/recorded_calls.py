@@ -4,19 +4,19 @@ Such a call runs on meta tensors while tracing, and no step runs it again. Where
 calls have made, these become a formula: the network has one more parameter, a computed one.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 from .aliases import storage_of, version_of
 from .formulas import Applied, Device, Formula, Read, Slot, reached
 from .refusals import FOREIGN, Line, caller, place, shown
 from .stand_ins import StandIns
+from .state_tape import Watch
 from .twin_answers import torch_name_of
 
 META = torch.device("meta")
@@ -216,14 +216,14 @@ def _proven(formula: Formula, tensor: Tensor, twins: Mapping[str, Tensor]) -> Fo
     Raises NoFormulaError where it draws random numbers, changes a buffer or makes another.
     """
     leaves = {name: twins[name] for name in formula.names}
-    watch = Watch(leaves.values())
+    watch = Watch()
     try:
         with torch.set_grad_enabled(True), watch:
             again = formula(leaves, META)
             found = reached(again, leaves)
     except FOREIGN as error:
         raise NoFormulaError(f"what cannot be computed again ({error})") from error
-    effect = watch.effect
+    effect = watch.effect_on(leaves.values())
     if effect is None and _form(again) != _form(tensor):
         effect = "computes another tensor when it runs again"
     if effect is not None:
@@ -233,34 +233,6 @@ def _proven(formula: Formula, tensor: Tensor, twins: Mapping[str, Tensor]) -> Fo
 
 def _form(tensor: Tensor) -> tuple[Any, ...]:
     return tuple(tensor.shape), tensor.dtype, tensor.requires_grad
-
-
-class Watch(TorchDispatchMode):
-    """Notes random numbers, and writes to tensors, among them those that torch does not count."""
-
-    def __init__(self, tensors: Iterable[Tensor]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._storages = {storage_of(each) for each in tensors}
-        self.effect: str | None = None
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        if torch.Tag.nondeterministic_seeded in func.tags:
-            self.effect = f"draws random numbers ({func})"
-        given = dict(zip((each.name for each in func._schema.arguments), args, strict=False))
-        given |= kwargs or {}
-        if any(self._writes(each, given) for each in func._schema.arguments):
-            self.effect = f"changes what it reads ({func})"
-        return func(*args, **(kwargs or {}))
-
-    def _writes(self, argument: Any, given: Mapping[str, Any]) -> bool:
-        """Whether an operation changes a tensor; those of batches do so unannounced."""
-        found = given.get(argument.name)
-        trains = any(given.get(name) for name in ("training", "train"))
-        changes = argument.alias_info is not None and argument.alias_info.is_write
-        changes |= argument.name in ("running_mean", "running_var") and trains
-        return changes and storage_of(found) in self._storages
 
 
 def _state(tensor: Tensor) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from .aliases import storage_of
 from .calls.call import UNNAMED, Call, UnsupportedCallError, nested
 from .calls.translation import rearranges_in_place, torch_name
-from .recorded_calls import RecordedCalls, Watch
+from .recorded_calls import RecordedCalls
 from .refusals import caller, shown
 from .stand_ins import StandIns
 from .state_tape import StateTape, Watched, takes_maps, tensors_in, watched
@@ -141,8 +141,6 @@ class SideEffects(TorchFunctionMode):
 
     def _done(self, run: Callable[[], Any], function: Any) -> Watched:
         """What comes of a call on tensors that come from no map."""
-        if "batch_norm" in torch_name_of(function):
-            run = partial(self._watched, run)
         try:
             return watched(function, run)
         except LostWriteError as error:
@@ -156,17 +154,6 @@ class SideEffects(TorchFunctionMode):
             what = next((name for name in names if name is not None), "what it is made of")
             reason = f"{torch_name_of(func)} reads values of the module ({what}) while it is traced"
             raise RefusedError(self.tracer.refuse(reason))
-
-    def _watched(self, run: Callable[[], Any]) -> Any:
-        """What a normalization makes; refused where it tracks statistics of no map."""
-        watch = Watch(self.tracer.stand_ins.twins.values())
-        with watch:
-            result = run()
-        if watch.effect is not None:
-            path = self.tracer.path_now() or type(self.tracer.net).__name__
-            reason = "batch_norm of a parameter changes statistics, which a step would not"
-            self.refused.append(f"{path}: {reason}{shown(caller())}")
-        return result
 
     def _refuse_hooks(self, function: str, args: tuple[Any, ...]) -> None:
         """Refuse hooks on gradients of parameters, and of what is computed of them."""
@@ -242,6 +229,10 @@ class SideEffects(TorchFunctionMode):
         """Refuse changes of attributes, and of more than the numbers of the module's tensors."""
         if not written and not formed:
             return False
+        if "batch_norm" in function:
+            reason = "batch_norm of a parameter changes statistics, which a step would not"
+            self.refused.append(f"{self._within()}: {reason}{shown(caller())}")
+            return True
         twins = self.tracer.stand_ins.named()
         names = {self._name_of(tensor): "requires_grad" for tensor in formed}
         names |= {self._name_of(tensor): function for tensor in written}

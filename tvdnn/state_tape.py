@@ -38,27 +38,44 @@ class Recorded:
     line: str
 
 
-class _Watch(TorchDispatchMode):
-    """Notes the storages that torch's operators write, and whether they draw random numbers.
+class Watch(TorchDispatchMode):
+    """Notes which of torch's operators write which storages, and which draws random numbers.
 
-    Torch's own counts of writes miss `torch._foreach_` operators on the meta device under a mode.
+    Under a mode the lists of tensors that operators write do not count as written by torch, and
+    statistics that a normalization tracks never do.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.draws = False
-        self.written: set[int] = set()
+        self.drawn_by = ""
+        self.written: dict[int, str] = {}  # operators by storages
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        kwargs = kwargs or {}
-        self.draws = self.draws or torch.Tag.nondeterministic_seeded in func.tags
-        for place, argument in enumerate(func._schema.arguments):
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                value = args[place] if place < len(args) else kwargs.get(argument.name)
-                self.written |= _storages(tensors_in(value))
-        return func(*args, **kwargs)
+        arguments = func._schema.arguments
+        given = dict(zip((each.name for each in arguments), args, strict=False)) | (kwargs or {})
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self.drawn_by = str(func)
+        for argument in arguments:
+            if _writes(argument, given):
+                found = tensors_in(given.get(argument.name))
+                self.written |= dict.fromkeys(_storages(found), str(func))
+        return func(*args, **(kwargs or {}))
+
+    def effect_on(self, tensors: Iterable[Tensor]) -> str | None:
+        """What the operators do beside their results: random numbers, or writes to these."""
+        if self.drawn_by:
+            return f"draws random numbers ({self.drawn_by})"
+        writers = (self.written.get(storage) for storage in _storages(tensors))
+        return next((f"changes what it reads ({each})" for each in writers if each), None)
+
+
+def _writes(argument: Any, given: Mapping[str, Any]) -> bool:
+    """Whether an operator writes an argument; normalizations of batches do so unannounced."""
+    tracks = argument.name in ("running_mean", "running_var")
+    trains = any(given.get(name) for name in ("training", "train"))
+    return (tracks and trains) or (argument.alias_info is not None and argument.alias_info.is_write)
 
 
 class StateTape:
@@ -183,9 +200,9 @@ def watched(function: Callable[..., Any], call: Callable[[], Any]) -> Watched:
     """Make a call of a function, and tell what came of it."""
     if getattr(function, "__name__", "") == "__get__":  # of a tensor's property
         return Watched(call(), frozenset(), False)
-    with _Watch() as watch:
+    with Watch() as watch:
         result = call()
-    return Watched(result, frozenset(watch.written), watch.draws)
+    return Watched(result, frozenset(watch.written), bool(watch.drawn_by))
 
 
 def _leaves(values: Any) -> list[Any]:
