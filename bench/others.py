@@ -36,6 +36,7 @@ from torchvision import models
 import tvdnn
 from bench.environment import environment, software
 from bench.generated import errors, rule
+from bench.generated.case import moved, moved_state
 from bench.generated.tf32 import products_in
 from tvdnn.errors import InputError, UnsupportedOpError
 from tvdnn.planner.costs import Roofline
@@ -47,7 +48,6 @@ STEPS: Final = 2
 SHARE: Final = 0.02  # of the parameters' RMS: how much the first update changes them
 DROPS: Final = ("p", "drop_prob", "drop_path_prob", "drop_rate")
 TYPES: Final = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
-EAGER_RUNS: Final = 3  # of torch in the type compared, where one run is not enough to tell
 SHOWN: Final = 4  # wrong tensors of a row
 Seen = dict[str, Tensor | None]
 
@@ -254,18 +254,15 @@ def _largest(
     exact: Seen,
     theirs: Mapping[str, float],
 ) -> Mapping[str, float]:
-    """Eager's error: the largest of its run and of others on images moved by a unit of rounding.
+    """Eager's error, as bench/generated/rule.py says of EAGER_RUNS."""
 
-    One run is one draw: of millions of ReLUs a few fall on the other side of zero by rounding, and
-    the error of a gradient of one number may be small by chance.
-    """
-    found = dict(theirs)
-    for seed in range(EAGER_RUNS - 1):
-        with products_in(job.dtype):
-            moved = _torchs(job, state, data.moved(job.dtype, seed), TYPES[job.dtype], lr)
-        for name, error in errors.differences(moved, exact).items():
-            found[name] = max(found[name], error)
-    return found
+    def runs() -> Iterator[Seen]:
+        for seed in range(rule.EAGER_RUNS - 1):
+            weights, images = moved_state(state, job.dtype, seed), data.moved(job.dtype, seed)
+            with products_in(job.dtype):
+                yield _torchs(job, weights, images, TYPES[job.dtype], lr)
+
+    return errors.largest(theirs, runs(), exact)
 
 
 def make(job: Job) -> nn.Module:
@@ -299,13 +296,9 @@ class _Data:
         self.seed = seed
 
     def moved(self, dtype: str, seed: int) -> "_Data":
-        """The same data, each value of the images a little smaller or larger, at random."""
+        """The same data, images moved by half a unit of rounding."""
         twin = copy.copy(self)
-        generator = torch.Generator().manual_seed(seed)
-        signs = [torch.randint(0, 2, x.shape, generator=generator) * 2 - 1 for x in self.inputs]
-        unit = rule.EPS[dtype] / 2
-        pairs = zip(self.inputs, signs, strict=True)
-        twin.inputs = [x * (1 + unit * sign.to(x.device)) for x, sign in pairs]
+        twin.inputs = [moved(x, dtype, seed, i) for i, x in enumerate(self.inputs)]
         return twin
 
     def gradient(self, step: int, number: int, shape: torch.Size) -> Tensor:

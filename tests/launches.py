@@ -604,8 +604,14 @@ def _stage(o: Operands) -> Launch:
 def _stage_labels(o: Operands) -> Launch:
     given, flag = o.classes(1000), torch.zeros(1, device=o.device)
     target, words = o.like(given), torch.ones(3, dtype=torch.int64, device=o.device)
-    run = partial(labels.stage_labels, classes=900, ignore_index=-100, first=0)
-    return Launch(lambda: run(given, target, flag, words[:1], words[1:]), (target, flag, words))
+    step, record = words[:1], words[1:]
+
+    def run() -> None:
+        flag.zero_(), step.fill_(1), record.zero_()
+        settings = {"classes": 900, "ignore_index": -100, "first": 0}
+        labels.stage_labels(given, target, flag, step, record, **settings)
+
+    return Launch(run, (target, flag, words))
 
 
 def _unstage(o: Operands) -> Launch:

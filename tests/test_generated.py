@@ -13,9 +13,10 @@ from torch.nn import functional
 
 from bench import generated
 from bench.generated import errors
-from bench.generated.case import load
+from bench.generated.case import load, moved
 from bench.generated.compare import FAILED, REFUSED, RIGHT, TORCH, WRONG, Outcome, Setup, compare
 from bench.generated.draw import drawn_from_seed, programs
+from bench.generated.normalizations import written_out
 from bench.generated.program import Input, Line, Member, Program
 from bench.generated.shrink import shrunk
 from tvdnn.calls import activation, tables
@@ -133,6 +134,45 @@ def test_statistics_of_a_normalization_are_terms() -> None:
         return {"y": functional.instance_norm(x.expand(1, 500, 2)).detach()}
 
     assert errors.terms(run, run())["y"] > 100
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (3, 4, 2, 3), (4, 1, 2, 2)])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_cross_entropy_written_out_is_torchs(
+    shape: tuple[int, ...], reduction: str, weighted: bool, smoothing: float
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(shape, generator=generator, dtype=torch.float64)
+    target = torch.randint(0, shape[1], (shape[0], *shape[2:]), generator=generator)
+    target.view(-1)[0] = -100
+    weight = torch.rand(shape[1], generator=generator, dtype=torch.float64) if weighted else None
+    options = {"weight": weight, "label_smoothing": smoothing, "reduction": reduction}
+    written = written_out(functional.cross_entropy, (x, target), options)
+    torch.testing.assert_close(written, functional.cross_entropy(x, target, **options))
+
+
+def test_the_loss_of_one_class_is_scaled_by_its_terms() -> None:
+    x = torch.randn(4, 1, 2, 2, dtype=torch.float64, requires_grad=True)
+    target = torch.zeros(4, 2, 2, dtype=torch.int64)
+
+    def run() -> dict[str, Tensor | None]:
+        return {"loss": functional.cross_entropy(2 * x, target).detach()}
+
+    assert run()["loss"] == 0
+    assert 0.1 < errors.terms(run, run())["loss"] < 10
+
+
+def test_eagers_error_is_the_largest_of_runs_on_moved_data() -> None:
+    exact = {"a": torch.zeros(2), "b": None}
+    others = [{"a": torch.full((2,), value), "b": None} for value in (0.5, -2.0, 1.0)]
+    assert errors.largest({"a": 1.5}, others, exact) == {"a": 2.0}
+    x = torch.randn(100)
+    near = moved(x, "bf16", 1)
+    assert ((near - x).abs() <= x.abs() * 1.001 * 2.0**-8).all()
+    assert 0 < (near > x).sum() < 100
+    assert not torch.equal(near, moved(x, "bf16", 2))
 
 
 def test_the_same_seed_draws_the_same_network() -> None:

@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+
+from . import rule
 
 State = Mapping[str, Tensor]
 OURS = re.compile(r"\btvdnn\.nn\.(?!StochasticDepth)")  # which torch has no layer for
@@ -68,6 +70,14 @@ class Data:
         values = torch.rand(tuple(shape), generator=generator)
         return self._round(values if isinstance(loss, nn.BCEWithLogitsLoss) else 2 * values - 1)
 
+    def moved(self, dtype: str, seed: int) -> "Data":
+        """The same data, inputs and weights moved by half a unit of rounding."""
+        inputs = tuple(
+            tuple(moved(x, dtype, seed, step, i) for i, x in enumerate(each))
+            for step, each in enumerate(self.inputs)
+        )
+        return replace(self, state=moved_state(self.state, dtype, seed), inputs=inputs)
+
     def _round(self, values: Tensor) -> Tensor:
         return values.bfloat16().float() if self.rounded else values
 
@@ -111,6 +121,20 @@ def _draw_norms(net: nn.Module) -> None:
             if getattr(module, "running_mean", None) is not None:
                 module.running_mean.copy_(0.3 * torch.randn_like(module.running_mean))
                 module.running_var.copy_(0.5 + torch.rand_like(module.running_var))
+
+
+def moved(values: Tensor, dtype: str, *seeds: int) -> Tensor:
+    """The values, each at random half a unit of a type's rounding smaller or larger."""
+    signs = torch.randint(0, 2, values.shape, generator=_generator(*seeds)) * 2 - 1
+    return values * (1 + rule.EPS[dtype] / 2 * signs.to(values.device))
+
+
+def moved_state(state: State, dtype: str, seed: int) -> dict[str, Tensor]:
+    """Parameters and buffers moved so; those of integers as they are."""
+    return {
+        name: moved(value, dtype, seed, number) if value.is_floating_point() else value
+        for number, (name, value) in enumerate(state.items())
+    }
 
 
 def _normal(shape: Sequence[int], *seeds: int) -> Tensor:

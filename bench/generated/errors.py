@@ -1,10 +1,11 @@
 """How far results lie from float64's, and the rounding that their terms bring."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from . import rule
@@ -58,6 +59,15 @@ def beyond(
     ]
 
 
+def largest(found: Mapping[str, float], others: Iterable[Seen], exact: Seen) -> dict[str, float]:
+    """The largest error of each tensor, of those found and of other runs."""
+    errors = dict(found)
+    for seen in others:
+        for name, error in differences(seen, exact).items():
+            errors[name] = max(errors[name], error)
+    return errors
+
+
 class Rounded(TorchFunctionMode):
     """Results of torch's functions, and their gradients, are rounded at random to rule.NOISE.
 
@@ -80,7 +90,9 @@ class Rounded(TorchFunctionMode):
             normalized = written_out(func, args, kwargs or {})
         if normalized is not None:
             return normalized
-        if not isinstance(out, Tensor) or out.dtype != torch.float64 or out.numel() == 0:
+        if not isinstance(out, Tensor) or is_lazy(out) or out.numel() == 0:
+            return out
+        if out.dtype != torch.float64:
             return out
         if out.is_leaf or _is_view(out, args):
             return out

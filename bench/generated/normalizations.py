@@ -1,4 +1,4 @@
-"""Normalizations written out, so that the rounding of their statistics can be measured."""
+"""Normalizations and cross-entropy written out, so that the rounding inside can be measured."""
 
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
@@ -11,15 +11,15 @@ from torch.nn import functional
 def written_out(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Tensor | None:
-    """What a normalization by its input's own statistics makes, by elementary operations.
+    """What such a function makes, by elementary operations.
 
-    None where the function is no normalization, or takes statistics that it is given.
+    None where the function is another, or a normalization takes statistics that it is given.
     """
-    if function not in NORMALIZATIONS:
+    if function not in WRITTEN_OUT:
         return None
     given = signature(function).bind(*args, **kwargs)
     given.apply_defaults()
-    return NORMALIZATIONS[function](given.arguments)
+    return WRITTEN_OUT[function](given.arguments)
 
 
 def _batch_norm(given: Mapping[str, Any]) -> Tensor | None:
@@ -45,11 +45,32 @@ def _layer_norm(given: Mapping[str, Any]) -> Tensor:
     return _scaled(_normalized(x, tuple(range(-count, 0)), given["eps"]), given, x.dim() - count)
 
 
-NORMALIZATIONS: Mapping[Callable[..., Any], Callable[[Mapping[str, Any]], Tensor | None]] = {
+def _cross_entropy(given: Mapping[str, Any]) -> Tensor | None:
+    """Of logits [N, C, ...] and classes. The logarithm inside is a term, all of it for one class."""
+    x, target, smoothing = given["input"], given["target"], given["label_smoothing"]
+    weight, ignored, reduction = given["weight"], given["ignore_index"], given["reduction"]
+    if target.is_floating_point() or x.dim() < 2:
+        return None
+    shares = x - x.logsumexp(1, keepdim=True)
+    loss = functional.nll_loss(shares, target, weight, None, ignored, None, reduction)
+    if not smoothing:
+        return loss
+    counts = target != ignored
+    weights = x.new_ones(x.shape[1]) if weight is None else weight
+    spread = -(shares * _along(weights, 1, x.dim())).sum(1) * counts
+    if reduction == "mean":
+        spread = spread.sum() / (weights[target.where(counts, 0)] * counts).sum()
+    elif reduction == "sum":
+        spread = spread.sum()
+    return (1 - smoothing) * loss + smoothing / x.shape[1] * spread
+
+
+WRITTEN_OUT: Mapping[Callable[..., Any], Callable[[Mapping[str, Any]], Tensor | None]] = {
     functional.batch_norm: _batch_norm,
     functional.instance_norm: _instance_norm,
     functional.group_norm: _group_norm,
     functional.layer_norm: _layer_norm,
+    functional.cross_entropy: _cross_entropy,
 }
 
 

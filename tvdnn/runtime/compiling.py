@@ -12,7 +12,9 @@ from triton import AsyncCompileMode
 from triton.runtime import _async_compile
 
 from ..workers.cores import usable_cores
+from .launchers import keep_launchers_apart
 
+keep_launchers_apart()
 THREADS: Final = 12
 Job = tuple[Callable[[], Any], Callable[[Any], None]]  # what compiles, and what takes the kernel
 _NOT_RUN: Final = SimpleNamespace(
@@ -43,7 +45,6 @@ def compiling(device: torch.device) -> Iterator[None]:
 class _Deferred:
     """Stands for a kernel that is not compiled yet, in Triton's cache as well from 3.7 on.
 
-    Its launches do nothing within `mode`. Where it still stands outside, as compiling failed, was
     Its launches do nothing within `mode`. Outside, where compiling failed, was interrupted or goes
     on in another thread, a launch compiles the kernel first.
     """
