@@ -9,7 +9,8 @@ torch's. Each network trains two steps of SGD with momentum; outputs, gradients,
 and the second step are held against float64 by the rule of bench/generated/rule.py.
 
 Each network runs in a process of its own, forked from one that has loaded the libraries, so that
-one that crashes or hangs is a row of its own.
+one that crashes or hangs is a row of its own. Rows that the output file has are kept, and not run
+again.
 """
 
 import argparse
@@ -70,7 +71,7 @@ class Row:
 
     `why` is the refusal, the exception, or the tensors that are wrong. `median_ratio` is the median
     of our error over torch eager's over all tensors. `tokens` marks networks with attention or
-    token layers.
+    token layers. `commit` is tvdnn's.
     """
 
     library: str
@@ -83,27 +84,48 @@ class Row:
     median_ratio: float | None = None
     tensors: int = 0
     seconds: float = 0.0
+    commit: str = ""
 
 
 def main() -> None:
     options = _options()
-    jobs = [
-        Job(each["library"], each["name"], side, dtype, options.device, each["tokens"])
-        for dtype in options.dtype
-        for each in json.loads(LIST.read_text())
-        for side in each["sides"][: options.sizes]
-        if options.only is None or each["name"] in options.only
-    ]
+    rows = _rows_in(options.output)
+    done = {(row.name, row.side, row.dtype) for row in rows}
+    jobs = [job for job in _jobs(options) if (job.name, job.side, job.dtype) not in done]
     begin = time.monotonic()
-    rows = []
     for row in run_all(jobs, options.processes, options.seconds, begin + options.total_seconds):
         rows.append(row)
         ratio = "" if row.median_ratio is None else f" x{row.median_ratio:.2f}"
         print(f"{row.outcome:8s} {row.dtype} {row.name}@{row.side}{ratio} {row.why}", flush=True)
-        _write(options.output, rows, len(jobs), {})
+        _write(options.output, rows, len(done) + len(jobs), {})
     about = software() if _is_cpu() else environment()  # last: CUDA starts, and forks end
-    _write(options.output, rows, len(jobs), about)
-    print(dict(Counter(row.outcome for row in rows)), f"of {len(jobs)}", flush=True)
+    _write(options.output, rows, len(done) + len(jobs), about)
+    print(dict(Counter(row.outcome for row in rows)), f"of {len(done) + len(jobs)}", flush=True)
+
+
+def _jobs(options: argparse.Namespace) -> list[Job]:
+    """All networks at their first size of images, in each type, then all at their second."""
+    listed = json.loads(LIST.read_text())
+    if options.only is not None:
+        listed = [each for each in listed if each["name"] in options.only]
+    return [
+        Job(
+            each["library"],
+            each["name"],
+            each["sides"][number],
+            dtype,
+            options.device,
+            each["tokens"],
+        )
+        for number in range(options.sizes)
+        for each in listed
+        for dtype in options.dtype
+        for side in each["sides"][number : number + 1]
+    ]
+
+
+def _rows_in(path: Path) -> list[Row]:
+    return [Row(**row) for row in json.loads(path.read_text())["rows"]] if path.exists() else []
 
 
 def _options() -> argparse.Namespace:
@@ -181,7 +203,8 @@ def _answer(job: Job, receiver: Connection, process: Any, began: float, *, late:
 
 
 def _row(job: Job, outcome: str, why: str = "", **more: Any) -> Row:
-    return Row(job.library, job.name, job.side, job.dtype, job.tokens, outcome, why, **more)
+    about = (job.library, job.name, job.side, job.dtype, job.tokens)
+    return Row(*about, outcome, why, commit=software()["commit"], **more)
 
 
 def _child(job: Job, sender: Connection) -> None:
