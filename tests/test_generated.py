@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from bench import generated
 from bench.generated import errors
-from bench.generated.case import load, moved
+from bench.generated.case import load, moved, moved_state
 from bench.generated.compare import FAILED, REFUSED, RIGHT, TORCH, WRONG, Outcome, Setup, compare
 from bench.generated.draw import drawn_from_seed, programs
 from bench.generated.normalizations import written_out
@@ -173,6 +173,11 @@ def test_eagers_error_is_the_largest_of_runs_on_moved_data() -> None:
     assert ((near - x).abs() <= x.abs() * 1.001 * 2.0**-8).all()
     assert 0 < (near > x).sum() < 100
     assert not torch.equal(near, moved(x, "bf16", 2))
+    state = torch.nn.BatchNorm2d(3).state_dict()
+    twin = moved_state(state, "fp32", 1)
+    assert twin["num_batches_tracked"] is state["num_batches_tracked"]
+    assert twin._metadata == state._metadata
+    assert (twin["weight"] != state["weight"]).any()
 
 
 def test_the_same_seed_draws_the_same_network() -> None:

@@ -1,5 +1,6 @@
 """Case: a printed network, loaded; and the data that it runs on."""
 
+import copy
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from . import rule
 
-State = Mapping[str, Tensor]
+State = dict[str, Tensor]
 OURS = re.compile(r"\btvdnn\.nn\.(?!StochasticDepth)")  # which torch has no layer for
 BRANCHES = re.compile(r"tvdnn\.nn\.StochasticDepth\(([\d.]+), '\w+'\)")  # of all or nothing
 NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
@@ -129,12 +130,15 @@ def moved(values: Tensor, dtype: str, *seeds: int) -> Tensor:
     return values * (1 + rule.EPS[dtype] / 2 * signs.to(values.device))
 
 
-def moved_state(state: State, dtype: str, seed: int) -> dict[str, Tensor]:
-    """Parameters and buffers moved so; those of integers as they are."""
-    return {
-        name: moved(value, dtype, seed, number) if value.is_floating_point() else value
+def moved_state(state: State, dtype: str, seed: int) -> State:
+    """Parameters and buffers moved so; those of integers, and what modules note, as they are."""
+    twin = copy.copy(state)  # with what state_dict() holds beside names and values
+    twin.update(
+        (name, moved(value, dtype, seed, number))
         for number, (name, value) in enumerate(state.items())
-    }
+        if value.is_floating_point()
+    )
+    return twin
 
 
 def _normal(shape: Sequence[int], *seeds: int) -> Tensor:
