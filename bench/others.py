@@ -1,6 +1,6 @@
 """Networks that others wrote, unchanged, beside torch in float64: right, or refused by name.
 
-    python -m bench.others --dtype fp32 bf16 --processes 12 -o bench/results/others.json
+    python -m bench.others --dtype fp32 bf16 --processes 12 -o bench/results/networks/others.json
 
 The list, bench/others_models.json, holds every classification and segmentation model of torchvision
 and the smallest model of every module of timm that contains a convolution, each with two sizes of

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from bench import kernel_rows
+from bench import kernel_rows, networks
 from bench.figure import Line, draw
 from tvdnn.graph import ChunkSizes
 from tvdnn.report.rows import Row
@@ -25,6 +25,7 @@ ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 RESULTS = ROOT / "bench" / "results"
 KERNELS = RESULTS / "kernels"
+NETWORKS = RESULTS / "networks"
 FIGURE = "overview.svg"
 HEADLINE = "VGG-16, batch 256, bf16"  # whose results the figure shows, if there are any
 KEEP = "keep"
@@ -307,6 +308,7 @@ def line(entry: Entry) -> Line:
 def fill(readme: str, results: Sequence[Result]) -> str:
     """The README with what stands between its markers made anew."""
     filled = _between(readme, "figure", opening(compared(results)))
+    filled = _between(filled, "networks", networks.markdown(NETWORKS))
     filled = _between(filled, "kernels", kernel_rows.markdown(KERNELS))
     return _between(filled, "results", tables(results))
 
@@ -321,12 +323,13 @@ def _between(text: str, mark: str, body: str) -> str:
 
 
 def main() -> None:
-    """Write the README and the figure."""
+    """Write the README, the figure, and the table of networks by name."""
     results = read(RESULTS)
     README.write_text(fill(README.read_text(), results))
     shown = compared(results)
     if shown is not None:
         (RESULTS / FIGURE).write_text(figure(shown))
+    (NETWORKS / networks.OTHERS_TABLE).write_text(networks.by_name(NETWORKS))
     print(f"{README.name}: {len(results)} results")
 
 

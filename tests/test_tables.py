@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench import everything, kernel_rows, plans, tables
+from bench import everything, kernel_rows, networks, plans, tables
 from bench.figure import Line, draw
 from tvdnn.report.rows import Row
 
@@ -265,3 +265,37 @@ def test_the_readme_is_up_to_date() -> None:
     assert (drawn.read_text() if drawn.exists() else None) == (
         tables.figure(shown) if shown else None
     ), "run python -m bench.tables"
+    by_name = tables.NETWORKS / networks.OTHERS_TABLE
+    assert by_name.read_text() == networks.by_name(tables.NETWORKS), "run python -m bench.tables"
+
+
+def test_networks_are_counted_by_type_and_listed_by_name(tmp_path: Path) -> None:
+    random = {
+        "environment": {"gpu": "H200"},
+        "networks": 1500,
+        "outcomes": {"right": 1480, "torch fails": 10, "refused": 9, "wrong": 1},
+        "median_ratio": 0.987,
+    }
+    (tmp_path / "random_cuda_bf16.json").write_text(json.dumps(random))
+    about = {"library": "timm", "dtype": "bf16"}
+    right = {**about, "name": "a", "tokens": False, "outcome": "right", "why": ""}
+    why = "tvdnn cannot trace this network:\n  x.0: softmax of | at /there/x.py:3\n"
+    rows = [
+        {**right, "side": 64},
+        {**right, "side": 97},
+        {**about, "name": "b", "tokens": True, "outcome": "refused", "why": why, "side": 224},
+    ]
+    others = {"environment": {"gpu": "H200"}, "median_ratio": {"bf16": 1.0}, "rows": rows}
+    (tmp_path / networks.OTHERS).write_text(json.dumps(others))
+    shown, _, _ = networks.markdown(tmp_path).partition("\n\n")
+    found = [[row[name] for name in networks.HEAD] for row in cells(shown)]
+    assert found == [
+        ["1,490 random", "H200", "bf16", "1,480", "1", "0", "9", "0.99"],
+        ["1 of torchvision's and timm's, 2 with sizes", "H200", "bf16", "2", "0", "0", "0", "1.00"],
+        ["1 of those with attention, 1 with sizes", "H200", "bf16", "0", "0", "0", "1", ""],
+    ]
+    lines = networks.by_name(tmp_path).splitlines()
+    assert lines[-2:] == [
+        "| timm | a |  | right at 64, right at 97 |  |",
+        "| timm | b |  | refused at 224 | x.0: softmax of \\| |",
+    ]

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent.parent
-REASONS = ROOT / "bench/results/generated/missed.json"
-OUTPUT = ROOT / "bench/results/generated/branches.json"
+REASONS = ROOT / "bench/results/networks/missed.json"
+OUTPUT = ROOT / "bench/results/networks/branches.json"
 TRACE = ("trace", "trace_state", "meta_tracer", "aliases", "casts", "draws", "exchanged")
 TRACE += ("proxy_attributes", "refusals", "side_effects", "stand_ins", "opaque_calls")
 TRACE += ("traced_modules", "exchanged_builtins", "formulas", "layouts", "reached", "returned")

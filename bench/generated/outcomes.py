@@ -1,6 +1,7 @@
 """What came of a range of seeds: a file of rows, one a network, and their counts."""
 
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -17,13 +18,17 @@ DIED = "the process died"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One network's outcome, as the file has it. `ratios` counts log2 of ratios, times BINS."""
+    """One network's outcome, as the file has it. `ratios` counts log2 of ratios, times BINS.
+
+    `commit` is tvdnn's, if TVDNN_COMMIT named it.
+    """
 
     seed: int
     kind: str
     why: str
     seconds: float
     ratios: Mapping[str, int]
+    commit: str = ""
 
     def printed(self) -> str:
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
@@ -31,7 +36,8 @@ class Row:
 
 
 def row_of(seed: int, outcome: Outcome, seconds: float) -> Row:
-    return Row(seed, outcome.kind, signature(outcome), round(seconds, 3), _binned(outcome.ratios))
+    ratios, commit = _binned(outcome.ratios), os.environ.get("TVDNN_COMMIT", "")
+    return Row(seed, outcome.kind, signature(outcome), round(seconds, 3), ratios, commit)
 
 
 def rows_in(path: Path) -> list[Row]:
@@ -72,6 +78,7 @@ def counts(rows: Iterable[Row]) -> dict[str, Any]:
             for kind in kinds
             if kind != RIGHT
         },
+        "commits": dict(Counter(row.commit for row in rows).most_common()),
         "seconds": round(sum(row.seconds for row in rows), 1),
     }
 

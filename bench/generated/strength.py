@@ -32,7 +32,7 @@ from .seeded import FAULTS, Fault
 from .timed import compared
 
 ROOT = Path(__file__).parent.parent.parent
-OUTPUT = ROOT / "bench/results/generated/strength.json"
+OUTPUT = ROOT / "bench/results/networks/strength.json"
 LEAST = 10  # networks of which a fault shows that it leaves most right
 SKIPPED = "skipped"
 FORK = multiprocessing.get_context("fork")
