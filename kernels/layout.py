@@ -104,17 +104,17 @@ def _permute_kernel(
 
 
 def _as_nhwc(nchw: Tensor) -> Tensor:
-    """A caller's tensor seen as [N, H, W, C]; a matrix [N, F] as one row of N pixels."""
-    if nchw.dim() == 2:
-        return nchw[None, None]
-    return nchw.permute(0, 2, 3, 1) if nchw.dim() == 4 else nchw.transpose(1, 2)[:, None]
+    """A caller's tensor seen as [N, H, W, C]; a vector or matrix [N, F] as one row of N pixels."""
+    if nchw.dim() <= 2:
+        return nchw[None, None] if nchw.dim() == 2 else nchw[None, None, :, None]
+    return nchw.movedim(1, -1) if nchw.dim() >= 4 else nchw.transpose(1, 2)[:, None]
 
 
 def _as_maps(stored_maps: Tensor) -> Tensor:
     """What is stored seen as [N, H, W, C]; of [N, L, C] a sample is one row."""
-    if stored_maps.dim() == 4:
+    if stored_maps.dim() >= 4:
         return stored_maps
-    return stored_maps[None, None] if stored_maps.dim() == 2 else stored_maps[:, None]
+    return stored_maps[:, None] if stored_maps.dim() == 3 else _as_nhwc(stored_maps)
 
 
 def _rows_joined(src: Tensor, dst: Tensor) -> tuple[Tensor, Tensor]:
@@ -126,11 +126,14 @@ def _rows_joined(src: Tensor, dst: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _permute(src: Tensor, dst: Tensor, precision: str) -> None:
-    """dst = src, both [N, H, W, C] of any strides."""
+    """dst = src, both [N, H, W, C] of any strides, or of more dimensions."""
     if src.is_contiguous() and dst.is_contiguous():
         cast(src, dst, precision=precision)
         return
     if src.numel() == 0:
+        return
+    if src.dim() > 4:
+        _permute_many(src, dst, precision)
         return
     src, dst = _rows_joined(src, dst)
     samples, height, width, channels = src.shape
@@ -153,10 +156,24 @@ def _permute(src: Tensor, dst: Tensor, precision: str) -> None:
     )
 
 
+def _permute_many(src: Tensor, dst: Tensor, precision: str) -> None:
+    """_permute by four dimensions, once those are joined that lie behind one another in both."""
+    for dim in range(src.dim() - 2, -1, -1):
+        size = src.shape[dim + 1]
+        if all(t.stride(dim) == size * t.stride(dim + 1) for t in (src, dst)):
+            src, dst = src.flatten(dim, dim + 1), dst.flatten(dim, dim + 1)
+    if src.dim() > 4:
+        for part, into in zip(src, dst, strict=True):
+            _permute_many(part, into, precision)
+        return
+    missing = (1,) * (4 - src.dim())
+    _permute(src.reshape(*missing, *src.shape), dst.view(*missing, *dst.shape), precision)
+
+
 def stage(x: Tensor, y: Tensor, *, precision: str = "ieee") -> None:
     """y [N, H, W, C] = x [N, C, H, W] of any strides and float dtype.
 
-    Also [N, L, C] = [N, C, L], and both [N, F].
+    Also [N, L, C] = [N, C, L], both [N] or [N, F], and of more dimensions than maps have.
     """
     _permute(_as_nhwc(x), _as_maps(y), precision)
 
@@ -198,12 +215,12 @@ def add(a: Tensor, b: Tensor, out: Tensor, *, precision: str = "ieee") -> None:
 def stage_reference(x: Tensor, y: Tensor, *, precision: str = "ieee") -> None:
     """What `stage` computes."""
     rounded = stored_reference(x, y.dtype, precision)
-    y.copy_(rounded if x.dim() == 2 else rounded.movedim(1, -1))
+    y.copy_(rounded.view_as(y) if x.dim() <= 2 else rounded.movedim(1, -1))
 
 
 def unstage_reference(y: Tensor, x: Tensor) -> None:
     """What `unstage` computes."""
-    x.copy_(y if y.dim() == 2 else y.movedim(-1, 1))
+    x.copy_(y.view_as(x) if x.dim() <= 2 else y.movedim(-1, 1))
 
 
 def shuffle_channels_reference(x: Tensor, y: Tensor, *, groups: int) -> None:

@@ -408,13 +408,6 @@ def _output_nodes(outputs: object, names: dict[fx.Node, str]) -> list[fx.Node]:
     known = [node for node in nodes if isinstance(node, fx.Node) and node in names]
     if len(known) < len(nodes):
         raise UnsupportedOpError("the network returns a tensor that does not come from its inputs")
-    for node in known:
-        shape = tuple(node.meta["value"].shape)
-        if len(shape) not in (2, 3, 4):
-            raise UnsupportedOpError(
-                f"the network returns a tensor of shape {shape} where it may return [N, C, H, W],"
-                " [N, C, L] and [N, F]"
-            )
     return known
 
 
@@ -423,6 +416,6 @@ def _value_of(name: str, node: fx.Node) -> Value:
 
 
 def _value(name: str, shape: Shape, axes: Shape) -> Value:
-    """A value of the shape in which it is stored: maps with their channels last."""
+    """A value of the shape in which it is stored: maps with their channels last, [N] as [N, 1]."""
     stored = tuple(shape[axes.index(axis)] for axis in range(len(axes)))
-    return Value(name, stored, axes)
+    return Value(name, stored if len(stored) > 1 else (*stored, 1), axes)

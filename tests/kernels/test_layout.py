@@ -18,7 +18,17 @@ from tvdnn.kernels.layout import (
     unstage_reference,
 )
 
-SHAPES = [(2, 3, 5, 7), (1, 1, 1, 1), (1, 65, 5, 8), (1, 64, 33, 31), (5, 13), (0, 3, 4, 4), (0, 7)]
+SHAPES = [
+    (5,),
+    (2, 3, 4, 5, 7),
+    (2, 3, 5, 7),
+    (1, 1, 1, 1),
+    (1, 65, 5, 8),
+    (1, 64, 33, 31),
+    (5, 13),
+    (0, 3, 4, 4),
+    (0, 7),
+]
 DTYPES = [
     (torch.float32, torch.float32),
     (torch.float32, torch.bfloat16),
@@ -40,7 +50,7 @@ def strided(x: torch.Tensor, strides: str) -> torch.Tensor:
 
 
 def map_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return shape if len(shape) == 2 else (shape[0], *shape[2:], shape[1])
+    return shape if len(shape) <= 2 else (shape[0], *shape[2:], shape[1])
 
 
 @pytest.mark.parametrize("strides", STRIDES)
@@ -54,8 +64,8 @@ def test_stage_and_unstage(
     generator: torch.Generator,
 ) -> None:
     x = strided(randn(shape, outside, generator), strides)
-    plain = (x if x.dim() == 2 else x.permute(0, 2, 3, 1)).to(inside)
-    back = plain.to(outside) if x.dim() == 2 else plain.to(outside).permute(0, 3, 1, 2)
+    plain = (x if x.dim() <= 2 else x.movedim(1, -1)).to(inside)
+    back = plain.to(outside) if x.dim() <= 2 else plain.to(outside).movedim(-1, 1)
     for into, out_of in [(stage, unstage), (stage_reference, unstage_reference)]:
         y = poisoned(map_shape(shape), inside, x.device)
         into(x, y)
@@ -63,6 +73,22 @@ def test_stage_and_unstage(
         again = strided(poisoned_like(x), strides)
         out_of(y, again)
         assert torch.equal(again, back)
+
+
+@pytest.mark.parametrize("order", [(0, 3, 1, 2, 4), (0, 2, 3, 4, 1), (0, 4, 3, 2, 1)])
+def test_unstage_into_any_order_of_five_dimensions(
+    order: tuple[int, ...], generator: torch.Generator
+) -> None:
+    y = randn((2, 3, 4, 5, 6), torch.float32, generator)
+    expected = y.movedim(-1, 1)
+    for out_of, into in [(unstage, stage), (unstage_reference, stage_reference)]:
+        sizes = [expected.shape[dim] for dim in order]
+        x = poisoned(sizes, torch.float32, y.device).permute([order.index(dim) for dim in range(5)])
+        out_of(y, x)
+        assert torch.equal(x, expected)
+        again = poisoned_like(y)
+        into(x, again)
+        assert torch.equal(again, y)
 
 
 @pytest.mark.parametrize("length", [0, 1, 4096, 4099])

@@ -135,8 +135,6 @@ def _reduced(
     if dtype not in (None, torch.float32):
         raise UnsupportedCallError(f"{function} in {str(dtype).removeprefix('torch.')}")
     shape, axes, dims = shape_of(x), axes_of(x), _dims(function, x, dim)
-    if len(out) == 1:
-        raise UnsupportedCallError(f"{function} of {shape} to one number a sample (keepdim=True)")
     result_axes = axes if len(out) == len(shape) else without(axes, dims)
     if prod(shape[each] for each in dims) == 1 and function in OF_ONE:
         return Call("view", (x,), axes=result_axes)

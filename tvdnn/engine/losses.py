@@ -125,7 +125,8 @@ def _changed(module: nn.Module, what: str) -> InputError:
 
 def check_losses(network: Network, losses: Sequence[Loss]) -> None:
     """Refuse a network unless it has an output for each loss, all for the same targets."""
-    outputs = [network.values[name].shape for name in network.outputs]
+    values = [network.values[name] for name in network.outputs]
+    outputs = [value.shape for value in values]
     if len(outputs) != len(losses):
         raise InputError(
             f"the network has {len(outputs)} outputs, and losses for {len(losses)}; give a list of"
@@ -134,8 +135,10 @@ def check_losses(network: Network, losses: Sequence[Loss]) -> None:
     targets = {loss.target_shape(out) for loss, out in zip(losses, outputs, strict=True)}
     if len(targets) > 1:
         raise InputError(f"the outputs want targets of different shapes: {sorted(targets)}")
-    for loss, shape in zip(losses, outputs, strict=True):
-        _check_weights(loss, shape)
+    for loss, value in zip(losses, values, strict=True):
+        if loss.kind == "cross_entropy" and len(value.torch_axes) == 1:
+            raise InputError(f"cross_entropy takes [N, C] or maps; {value.name} is [N]")
+        _check_weights(loss, value.shape)
 
 
 def target_nbytes(network: Network, losses: Sequence[Loss]) -> int:
@@ -146,9 +149,10 @@ def target_nbytes(network: Network, losses: Sequence[Loss]) -> int:
 
 def target_shape(network: Network) -> tuple[int, ...]:
     """The shape, as torch has it, of the targets of a network with losses."""
-    shape = network.values[TARGET].shape
-    labels = any(op.kind == "cross_entropy" for op in network.ops)
-    return shape if labels or len(shape) < 3 else (shape[0], shape[-1], *shape[1:-1])
+    target = network.values[TARGET]
+    if any(op.kind == "cross_entropy" for op in network.ops):
+        return target.shape
+    return tuple(target.shape[axis] for axis in target.torch_axes)
 
 
 def _check_weights(loss: Loss, shape: tuple[int, ...]) -> None:

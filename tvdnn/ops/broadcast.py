@@ -154,7 +154,7 @@ def _sample_shape(b: Builder, op: Op, number: int) -> tuple[int, ...]:
         return b.shape(_input(op, number))[1:]
     shape, permutation = op.attrs["shape"], op.attrs["permutation"]
     padded = (*(1,) * (len(permutation) - len(shape)), *shape)
-    return tuple(padded[axis] for axis in permutation[1:])
+    return tuple(padded[axis] for axis in permutation[1:]) or (1,)  # of [N], one number
 
 
 def _order(op: Op) -> tuple[int, ...]:

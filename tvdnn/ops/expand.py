@@ -195,8 +195,7 @@ def _without_loss_names(network: Network, losses: tuple[Loss, ...]) -> Network:
 
 def _with_losses(network: Network, losses: tuple[Loss, ...]) -> Network:
     """The network with a loss for each output, the last of which holds their sum."""
-    shape = losses[0].target_shape(network.values[network.outputs[0]].shape)
-    values = {**network.values, TARGET: Value(TARGET, shape)}
+    values = {**network.values, TARGET: losses[0].target(network.values[network.outputs[0]])}
     ops, params = list(network.ops), dict(network.params)
     before: tuple[str, ...] = ()
     for number, (loss, output) in enumerate(zip(losses, network.outputs, strict=True), 1):

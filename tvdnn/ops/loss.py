@@ -9,7 +9,7 @@ from functools import partial
 from math import prod
 from typing import Any, Final
 
-from ..graph import Kind, Network, Op, Param, Use
+from ..graph import Kind, Network, Op, Param, Use, Value
 from ..kernels.loss import pixel_splits
 from ..kernels.loss_elements import FUNCTIONS, element_splits
 from .builder import Builder, whole
@@ -38,6 +38,11 @@ class Loss:
     def target_shape(self, output: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of targets for an output of this shape: of classes, one a row or pixel."""
         return output[:-1] if self.kind == "cross_entropy" else output
+
+    def target(self, output: Value) -> Value:
+        """The targets of an output."""
+        axes = () if self.kind == "cross_entropy" else output.axes
+        return Value(TARGET, self.target_shape(output.shape), axes)
 
     @property
     def target_dtype(self) -> str:
