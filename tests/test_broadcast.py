@@ -55,7 +55,7 @@ class Maps(nn.Module):
         scalar = self.one(functional.adaptive_avg_pool2d(gates, 1))  # [N, 1, 1, 1]
         y = self.second(x) * gates / (1 + gates * pooled * pooled)
         y = y - pooled + gates - scalar * y
-        y = torch.maximum(y, x) + torch.minimum(pooled, y) + x / (y * y + 1)
+        y = torch.max(torch.maximum(y, x), other=pooled) + pooled.min(y) + x / (y * y + 1)
         y = torch.sub(y, gates, alpha=0.5)
         features = y.mean((2, 3))
         weights = torch.sigmoid(self.tail(features))  # [N, 1] beside [N, F]

@@ -1,5 +1,6 @@
 """Calls of sums, means, extremes, norms and variances over dimensions, and of expansions."""
 
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -7,6 +8,7 @@ import torch
 from torch.fx import Node
 
 from ..graph.network import channels_last_axes
+from .arithmetic import maximum, minimum
 from .call import Call, Shape, Source, UnsupportedCallError, axes_of, shape_of
 from .layout import groups_of, in_order, kept_first, without
 
@@ -90,10 +92,26 @@ def var_mean(out: Shape, x: Source, *args: Any, **kwargs: Any) -> None:
     """var_mean and std_mean by themselves are no ops: those who take the results make them."""
 
 
-def extreme(out: Shape, x: Source, dim: Any = None, keepdim: bool = False, **named: Any) -> None:
-    """As `var_mean`: the largest or smallest elements along a dimension, and their indices."""
+def largest(
+    out: Shape, x: Source, dim: Any = None, keepdim: bool = False, *, other: Any = None, **_: Any
+) -> Call | None:
+    """The larger of two maps; or as `var_mean`, the largest elements along a dimension."""
+    return _extreme(maximum, out, x, dim, other)
+
+
+def smallest(
+    out: Shape, x: Source, dim: Any = None, keepdim: bool = False, *, other: Any = None, **_: Any
+) -> Call | None:
+    return _extreme(minimum, out, x, dim, other)
+
+
+def _extreme(of_two: Callable[..., Call], out: Shape, x: Any, dim: Any, other: Any) -> Call | None:
+    other = dim if isinstance(dim, Node) else other
+    if other is not None:
+        return of_two(out, x, other)
     if not isinstance(dim, int):
-        raise UnsupportedCallError("max or min over the batch, or of two maps (name a dimension)")
+        raise UnsupportedCallError("max or min over the batch (name a dimension, or two maps)")
+    return None
 
 
 def one_of_several(function: str, out: Shape, call: Node, index: int) -> Call:

@@ -42,7 +42,19 @@ from .layout import (
 from .linear import linear
 from .norm import local_response_norm
 from .pool import adaptive_avg_pool2d, avg_pool2d, max_pool2d
-from .reduce_axes import amax, amin, extreme, mean, norm, std, sum_, var, var_mean, vector_norm
+from .reduce_axes import (
+    amax,
+    amin,
+    largest,
+    mean,
+    norm,
+    smallest,
+    std,
+    sum_,
+    var,
+    var_mean,
+    vector_norm,
+)
 from .remap import flip, pad, repeat, roll
 from .resize import interpolate
 from .softmax import log_softmax, softmax
@@ -207,8 +219,8 @@ FUNCTIONS: Mapping[Any, Callable[..., Call | None]] = {
     torch.mean: mean,
     torch.amax: amax,
     torch.amin: amin,
-    torch.max: extreme,
-    torch.min: extreme,
+    torch.max: largest,
+    torch.min: smallest,
     torch.var: var,
     torch.std: std,
     torch.var_mean: var_mean,
@@ -308,8 +320,8 @@ METHODS: Mapping[str, Callable[..., Call | None]] = {
     "mean": mean,
     "amax": amax,
     "amin": amin,
-    "max": extreme,
-    "min": extreme,
+    "max": largest,
+    "min": smallest,
     "var": var,
     "std": std,
     "norm": norm,

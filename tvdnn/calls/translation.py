@@ -24,12 +24,18 @@ from .call import (
 )
 from .concat import split, unbind
 from .layout import in_order
-from .reduce_axes import extreme, var_mean
+from .reduce_axes import largest, smallest, var_mean
 from .tables import FUNCTIONS, METHODS
 
 TAKES_VIEWS = (*BROADCASTS, "scale_channels", "channel_add")  # of parameters
 TAKES_BUFFERS = ("conv2d", "conv2d_depthwise")  # in the place of parameters, as BlurPool2d's filter
-SEVERAL = (split, unbind, var_mean, extreme)  # translators of calls that yield several maps
+SEVERAL = (
+    split,
+    unbind,
+    var_mean,
+    largest,
+    smallest,
+)  # translators of calls that yield several maps
 REARRANGING = (
     *("squeeze_", "unsqueeze_", "transpose_", "t_", "swapaxes_", "swapdims_"),
     *("resize_", "resize_as_", "set_", "as_strided_"),
