@@ -29,6 +29,7 @@ from bench.environment import environment, software
 
 from .compare import FAILED, Outcome, Setup
 from .draw import REFUSED, drawn_from_seed
+from .kinds import KINDS
 from .outcomes import DIED, Row, counts, row_of, rows_in, signature
 from .program import Program
 from .shrink import shrunk
@@ -80,7 +81,14 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seeds", default="0:100", help="first:end")
     parser.add_argument("--type", choices=("fp32", "tf32", "bf16"), default="fp32")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--kinds", nargs="*", default=(), help="draw these kinds alone")
+    parser.add_argument(
+        "--kinds",
+        nargs="+",
+        default=(),
+        choices=sorted(KINDS),
+        metavar="KIND",
+        help="draw these kinds alone",
+    )
     parser.add_argument("--refused", type=int, default=REFUSED, help="percent that is refused")
     parser.add_argument("--few", action="store_true", help="few sizes; as on GPUs")
     parser.add_argument("--jobs", type=int, default=1, help="children side by side; 0: none")

@@ -142,7 +142,7 @@ def _input_shape(w: Writer, batch: int) -> tuple[int, ...]:
 def _grow(w: Writer, kinds: list[Kind]) -> None:
     """Writes one more kind behind a value, if one of a few draws fits."""
     for _ in range(TRIES):
-        name = w.pick(w.named("map", "row", "last", "line", "groups"))
+        name = w.pick(w.named("map", "row", "last", "line", "groups", "number"))
         fitting = [kind for kind in kinds if w.kind(name) in kind.reads]
         if not fitting:
             continue
@@ -212,7 +212,9 @@ def _module_program(w: Writer) -> Program:
 
 def _ends(w: Writer) -> list[str]:
     """Values that may be returned: first the last one, then those that nothing reads."""
-    names = w.named("map", "row") or w.named("line", "last", "groups")
+    names = w.named("map", "row")
+    if not names or chance(w.source, 15):
+        names = w.named("map", "row", "line", "last", "groups", "number")
     read = used_values(w.program([], "tuple"))
     last = [line.targets[0] for line in reversed(w.lines) if line.targets]
     first = next((name for name in last if name in names), names[0])
@@ -292,7 +294,7 @@ def _replaces(change: str) -> bool:
 def _trainer_program(w: Writer, batch: int) -> Program | None:
     """What Trainer trains: losses of one or two outputs. None where no parameter is trained."""
     first, *rest = _ends(w)
-    if w.kind(first) not in ("map", "row") or _is_opaque(w) or not _is_trained(w, first):
+    if w.kind(first) in ("last", "line") or _is_opaque(w) or not _is_trained(w, first):
         return None
     outputs = [first]
     same = [name for name in rest if w.shape(name) == w.shape(first)]
@@ -301,13 +303,14 @@ def _trainer_program(w: Writer, batch: int) -> Program | None:
     settings = _settings(w, trainer=True)
     for name in ("evaluates", "parameters", "channels_last"):
         settings.pop(name, None)
-    settings["trainer"] = _trainer(w, batch, len(outputs))
+    of_classes = w.kind(first) in ("map", "row")
+    settings["trainer"] = _trainer(w, batch, len(outputs), of_classes=of_classes)
     if "accumulate" in settings["trainer"]:
         settings.pop("budget", None)  # the sums of gradients need room that the floor has not
     return w.program(outputs, "one" if len(outputs) == 1 else "tuple", **settings)
 
 
-def _trainer(w: Writer, batch: int, count: int) -> Mapping[str, Any]:
+def _trainer(w: Writer, batch: int, count: int, *, of_classes: bool) -> Mapping[str, Any]:
     losses = (
         "nn.CrossEntropyLoss()",
         "nn.MSELoss()",
@@ -332,8 +335,9 @@ def _trainer(w: Writer, batch: int, count: int) -> Mapping[str, Any]:
         "AdamW(lr=0.002, betas=(0.8, 0.95), eps=0.001, weight_decay=0.3)",
         "AdamW(lr=0.002, eps=0.01, maximize=True)",
     )
+    fitting = [each for each in losses if of_classes or "Entropy" not in each]
     found: dict[str, Any] = {
-        "loss": choice(w.source, losses),
+        "loss": choice(w.source, fitting),
         "optimizer": choice(w.source, optimizers),
     }
     if count > 1:

@@ -79,6 +79,8 @@ OF_TWO = (
     "{0}.divide({1}.abs() + 2)",
     "{0}.true_divide({1}.abs() + 2)",
     "{0}.maximum({1})",
+    "torch.max({0}, {1})",
+    "{0}.min(other={1})",
     "{0}.minimum({1})",
     "torch.maximum(input={0}, other={1})",
     "torch.minimum(input={0}, other={1})",

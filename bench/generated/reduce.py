@@ -1,6 +1,7 @@
 """Sums, means, norms, extremes and softmax over any dimensions but the batch."""
 
 from .kinds import kind
+from .layers import param
 from .source import chance, choice
 from .writer import RejectedError, Writer
 
@@ -55,6 +56,23 @@ def reduction_of_rows(w: Writer, x: str) -> str:
     if w.kind(x) != "map":
         raise RejectedError("a row")
     texts = ("{0}.mean(2).mean(2)", "{0}.sum(3).mean(-1)", "{0}.mean(3).amax(2)")
+    return w.line(choice(w.source, texts), x)
+
+
+@kind(2, "map", "row")
+def number_of_a_sample(w: Writer, x: str) -> str:
+    dims = "(1, 2, 3)" if w.kind(x) == "map" else "1"
+    texts = ("{0}.sum(%s)", "{0}.mean(%s)", "torch.amax({0}, %s)", "{0}.flatten(1).norm(dim=1)")
+    texts += ("({0} * {0}).sum(dim=%s)", "{0}.flatten(1)[:, :1].squeeze(1)", "{0}.var(%s)")
+    text = choice(w.source, texts)
+    return _finite_slope(w, x, text % dims if "%s" in text else text)
+
+
+@kind(6, "number")
+def of_a_number(w: Writer, x: str) -> str:
+    texts = ("torch.sigmoid({0})", "{0} * 2 - 1", "{0}.tanh()", "{0}.unsqueeze(1)", "{0}[:, None]")
+    texts += ("{0}.view(-1, 1)", "{0} + {0}.relu()", "{0} / ({0}.abs() + 1)")
+    texts += (f"{{0}} * {param(w, (1,), 1.0)}",) if chance(w.source, 20) else ()
     return w.line(choice(w.source, texts), x)
 
 

@@ -49,10 +49,12 @@ class Writer:
         return tuple(self.values[name].shape)
 
     def kind(self, name: str) -> str:
-        """map [N, C, H, W], row [N, F], last [N, H, W, C], line [N, C, L] or groups."""
+        """map [N, C, H, W], row [N, F], last [N, H, W, C], line [N, C, L], groups or number [N]."""
         if name in self.permuted:
             return "last"
-        return {2: "row", 3: "line", 4: "map", 5: "groups"}.get(self.values[name].dim(), "other")
+        return {1: "number", 2: "row", 3: "line", 4: "map", 5: "groups"}.get(
+            self.values[name].dim(), "other"
+        )
 
     def named(self, *kinds: str) -> list[str]:
         """The values of these kinds, the latest first."""
