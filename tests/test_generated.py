@@ -23,7 +23,7 @@ from tvdnn.calls import activation, tables
 from tvdnn.calls.call import Call
 
 KEPT = sorted((Path(generated.__file__).parent / "kept").glob("*.py"))
-SLOW_SEEDS = {1, 5, 20, 28, 36, 58, 60, 68}  # that take seconds
+SLOW_SEEDS = {8, 9, 28, 29, 30, 46, 51, 67, 68}  # that take seconds
 SEEDS = sorted({*range(70)} - SLOW_SEEDS)
 
 
@@ -154,7 +154,7 @@ def test_cross_entropy_written_out_is_torchs(
 
 
 def test_the_loss_of_one_class_is_scaled_by_its_terms() -> None:
-    x = torch.randn(4, 1, 2, 2, dtype=torch.float64, requires_grad=True)
+    x = torch.linspace(1, 2, 16, dtype=torch.float64).view(4, 1, 2, 2).requires_grad_()
     target = torch.zeros(4, 2, 2, dtype=torch.int64)
 
     def run() -> dict[str, Tensor | None]:
