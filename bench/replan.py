@@ -1,6 +1,6 @@
 """How long each step takes while a plan is made anew beside training.
 
-    python -m bench.replan -o bench/results/replan.json
+    python -m bench.replan -o bench/results/plans/replan.json
 
 Each network first trains by costs whose link is `--skew` times as fast as measured, so that the
 first steps miss their prediction and the plan is made anew. While it is, no step may take more

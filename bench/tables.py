@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from bench import kernel_rows, networks
+from bench import kernel_rows, networks, releases
 from bench.figure import Line, draw
 from tvdnn.graph import ChunkSizes
 from tvdnn.report.rows import Row
@@ -308,6 +308,7 @@ def line(entry: Entry) -> Line:
 def fill(readme: str, results: Sequence[Result]) -> str:
     """The README with what stands between its markers made anew."""
     filled = _between(readme, "figure", opening(compared(results)))
+    filled = _between(filled, "releases", releases.markdown(RESULTS / "releases"))
     filled = _between(filled, "networks", networks.markdown(NETWORKS))
     filled = _between(filled, "kernels", kernel_rows.markdown(KERNELS))
     return _between(filled, "results", tables(results))

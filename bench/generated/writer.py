@@ -129,7 +129,7 @@ class Writer:
         self.setup.append(statement)
         try:
             exec(statement, {"net": self._net, **SCOPE})
-        except AttributeError as error:  # of a bias that is not there
+        except (AttributeError, RuntimeError) as error:  # no such bias, or a computed weight
             raise RejectedError(str(error)) from error
 
     # Back to what was.
