@@ -74,10 +74,11 @@ def pool_over_the_edge(w: Writer, x: str) -> str:
     return w.line(f"F.max_pool2d({{0}}, 2{ceil})", value)
 
 
-@kind(3)
+@kind(5)
 def padded_convolution(w: Writer, x: str) -> str:
     """A pad of zeros, even or not, that a convolution or a pooling reads."""
-    pads = tuple(w.source.integer(0, 2) for _ in range(4))
+    left, right, top, bottom = (w.source.integer(0, 2) for _ in range(4))
+    pads = (left, right, top, top if chance(w.source, 50) else bottom)
     value = w.line(f"F.pad({{0}}, {pads!r})", x)
     if chance(w.source, 25):
         return w.line("F.avg_pool2d({0}, 2)", value)
