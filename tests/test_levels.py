@@ -16,6 +16,7 @@ LEVELS = {
     "tvdnn.memory": 2,
     "tvdnn.planner": 3,
     "tvdnn.aliases": 4,
+    "tvdnn.asked": 4,
     "tvdnn.casts": 4,
     "tvdnn.draws": 4,
     "tvdnn.exchanged": 4,

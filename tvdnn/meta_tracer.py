@@ -28,6 +28,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.utils._pytree import tree_leaves
 
 from .aliases import Aliases, is_stale, parent_of, version_of
+from .asked import Asked
 from .calls.batch_norm import counted_batch_norm
 from .calls.call import UNNAMED, Call, UnsupportedCallError, result_axes
 from .calls.decompositions import DECOMPOSITIONS
@@ -190,6 +191,7 @@ class MetaTracer(fx.Tracer):
         self.twins = self.stand_ins.twins
         self.aliases = Aliases(self._record)
         self.layouts = Layouts()
+        self.asked = Asked()
         self.side_effects = SideEffects(self)
         self.active: list[torch.nn.Module] = [net]
         self.failed: str | None = None
@@ -449,6 +451,7 @@ class MetaTracer(fx.Tracer):
     def _note_writes(self, node: fx.Node, written: Sequence[fx.Node]) -> None:
         """Note which maps a call has written, and by what they hold a node's value now."""
         self.layouts.note(node)
+        self.asked.note(node)
         self.layouts.wrote(written)
         if torch_name(node) == "detach_":
             self.aliases.detach(node.all_input_nodes[0], node)

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, device, fx
 
 from .aliases import storage_of
-from .exchanged_builtins import reads_class
+from .exchanged_builtins import asks_of_proxies, reads_class
 
 FACTS = frozenset(  # attributes and methods that a meta tensor answers as the tensor would
     {
@@ -89,6 +89,7 @@ class InPlaceOperators:
     def __getattr__(self, name: str) -> Any:
         value = self.node.meta["value"] if name in FACTS else None
         if isinstance(value, Tensor):
+            self.tracer.asked.ask(self.node, name)
             return getattr(value, name)
         if not hasattr(Tensor, name):
             raise AttributeError(f"'Tensor' object has no attribute '{name}'")
@@ -116,6 +117,8 @@ class InPlaceOperators:
 
     @property
     def requires_grad(self) -> bool:
+        if not asks_of_proxies(sys._getframe(1)):
+            self.tracer.asked.ask(self.node, "requires_grad")
         return bool(self.tracer.aliases.fresh(self.node).meta["carries"])
 
     @requires_grad.setter
@@ -138,21 +141,24 @@ class InPlaceOperators:
     @property
     def grad(self) -> None:
         """None, as of every map that is no leaf; retain_grad is refused."""
-        return
+        self.tracer.asked.ask(self.node, "grad")
 
     @property
     def grad_fn(self) -> Any:
         """Recorded, to be refused where it is read; None where torch has none."""
+        self.tracer.asked.ask(self.node, "grad_fn")
         return None if self.is_leaf else _Unknown(self, "grad_fn")  # type: ignore[arg-type]
 
     @property
     def _base(self) -> None:
         """Refused where torch has one."""
+        self.tracer.asked.ask(self.node, "_base")
         if self.node.meta["value"]._base is not None:
             self.tracer.refuse("_base")
 
     @property
     def is_leaf(self) -> bool:
+        self.tracer.asked.ask(self.node, "is_leaf")
         return self.node.op == "placeholder" or not self.requires_grad
 
     @property

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
+from ..asked import check_asked
 from ..errors import EngineError, InputError
 from ..graph import Graph, Network
 from ..layouts import check_layout
@@ -206,6 +207,7 @@ class Trainer:
         shape = (x.shape[0] // accumulate, *x.shape[1:])
         runner = self._runner(shape, mode, begins=True)
         check_layout(runner.schedule.graph.network, (x,))
+        check_asked(runner.schedule.graph.network, (x,))
         updated = self._write_control(runner, shape, mode, 1.0 / accumulate)
         changed = self._core.state_before(runner)
         with restored_after_failure([*self._snapshot(), *changed]), self._core.on_device():
@@ -249,6 +251,7 @@ class Trainer:
         self._check(x, y, 1)
         runner = self._runner(tuple(x.shape), begins=True)
         check_layout(runner.schedule.graph.network, (x,))
+        check_asked(runner.schedule.graph.network, (x,))
         updated = self._write_control(runner, tuple(x.shape), Mode.TRAIN, 1.0)
         changed = self._core.state_before(runner)
         with restored_after_failure(changed), self._core.on_device():

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from ..asked import check_asked
 from ..errors import EngineError, InputError
 from ..graph import Network
 from ..layouts import check_layout
@@ -237,6 +238,7 @@ class Virtualized(nn.Module):
         runner = self._runner(key, begins=True)
         core, network = self._core_now(), runner.schedule.graph.network
         check_layout(network, inputs)
+        check_asked(network, inputs, key.input_grads)
         computed: dict[str, Tensor] = {}
         if network.formulas:
             with core.on_device(), torch.set_grad_enabled(graded):
