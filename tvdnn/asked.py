@@ -72,7 +72,7 @@ def _strides_differ(x: Tensor, graded: bool) -> bool:
 
 _DIFFERS: Final[Mapping[str, Callable[[Tensor, bool], bool]]] = {
     STRIDES: _strides_differ,
-    "storage_offset": lambda x, graded: x.storage_offset() != 0,
+    "storage_offset": lambda x, graded: bool(x.storage_offset() != 0),
     "_is_view": lambda x, graded: x._is_view(),
     "_base": lambda x, graded: x._is_view(),
     "_version": lambda x, graded: not x.is_inference() and x._version != 0,
