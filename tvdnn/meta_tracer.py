@@ -50,7 +50,7 @@ from .layouts import Layouts
 from .nn.batch_norm import normalize_batch
 from .nn.dropout import drop_branch
 from .opaque_calls import Effects, opaque_call
-from .proxy_attributes import InPlaceOperators
+from .proxy_attributes import InPlaceOperators, hide
 from .recorded_calls import NoFormulaError, RecordedCalls
 from .refusals import FOREIGN, caller, instead, line_of, place, shown
 from .returned import taken_apart
@@ -74,6 +74,7 @@ class UnknownShapeError(TraceError):
         self.proxy = proxy
 
 
+@hide
 class MapProxy(InPlaceOperators, Casts, fx.Proxy):
     """A proxy whose sizes are known numbers."""
 

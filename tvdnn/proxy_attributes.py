@@ -187,6 +187,39 @@ class InPlaceOperators:
         return (0 if index is None else index) if self.is_cuda else -1
 
 
+class Hidden:
+    """An attribute of proxies that tensors have not: it is there for torch's and tvdnn's code.
+
+    The network's own code may give its maps an attribute of this name.
+    """
+
+    def __init__(self, name: str, found: Any = None) -> None:
+        self._name, self._found = name, found
+
+    def __get__(self, proxy: Any, kind: Any = None) -> Any:
+        inner = asks_of_proxies(sys._getframe(1))
+        if inner and self._found is not None:
+            return self._found.__get__(proxy, kind)
+        held = {} if proxy is None else proxy.__dict__
+        if (name := self._key(inner)) not in held:
+            raise AttributeError(f"'Tensor' object has no attribute '{self._name}'")
+        return held[name]
+
+    def __set__(self, proxy: Any, value: Any) -> None:
+        proxy.__dict__[self._key(asks_of_proxies(sys._getframe(1)))] = value
+
+    def _key(self, inner: bool) -> str:
+        return self._name if inner else f"{self._name} set in forward"
+
+
+def hide(kind: type[fx.Proxy]) -> type[Any]:
+    """Hide of a class of proxies what tensors have not, but for methods that Python calls."""
+    names = [name for name in dir(kind) if name not in dir(Tensor) and not name.startswith("__")]
+    for name in ("node", "tracer", *(each for each in names if each != "keys")):
+        setattr(kind, name, Hidden(name, getattr(kind, name, None)))
+    return kind
+
+
 class _Unknown(fx.proxy.Attribute):
     """An attribute of which nothing is known: where it is read, it is refused."""
 
