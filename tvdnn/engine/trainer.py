@@ -36,6 +36,7 @@ from ..trace import trace
 from ..units import format_bytes, parse_bytes, parse_limit
 from .core import Chosen, Core, Limits, Options, Updates, asked_for, write_control
 from .faults import Faults, loss_of
+from .gradients import check_saving
 from .graphs import (
     ChunkSize,
     Progress,
@@ -340,6 +341,7 @@ class Trainer:
         self._grads, self._updated, self._state = {}, {}, state
 
     def _check_hooks(self) -> None:
+        check_saving()
         for name, param in self._core.params.items():
             if param._backward_hooks or param._post_accumulate_grad_hooks:
                 raise InputError(

@@ -30,7 +30,7 @@ from ..runtime.runner import Runner
 from ..trace import trace
 from ..units import parse_bytes, parse_limit
 from .core import Chosen, Core, Limits, Options, Updates, asked_for, one_device, write_control
-from .gradients import check_unchanged, versions_of, with_gradients
+from .gradients import check_saving, check_unchanged, versions_of, with_gradients
 from .graphs import (
     ChunkSize,
     Progress,
@@ -234,6 +234,8 @@ class Virtualized(nn.Module):
     def _stepped(self, inputs: tuple[Tensor, ...]) -> Any:
         """The outputs of one step's first half, as a node of torch's graph."""
         graded = self._trains(inputs) and torch.is_grad_enabled()
+        if graded:
+            check_saving()
         key = self._key(inputs, graded=graded)
         runner = self._runner(key, begins=True)
         core, network = self._core_now(), runner.schedule.graph.network
