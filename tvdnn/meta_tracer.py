@@ -50,6 +50,7 @@ from .layouts import Layouts
 from .nn.batch_norm import normalize_batch
 from .nn.dropout import drop_branch
 from .opaque_calls import Effects, opaque_call
+from .outside_changes import OutsideChanges
 from .proxy_attributes import InPlaceOperators, hide
 from .recorded_calls import NoFormulaError, RecordedCalls
 from .refusals import FOREIGN, caller, instead, line_of, place, shown
@@ -209,7 +210,8 @@ class MetaTracer(fx.Tracer):
         Where the call could not be followed to its end, `stopped` says why. Raises InputError where
         torch itself would raise.
         """
-        with self.stand_ins:
+        outside = OutsideChanges(self.net)
+        with self.stand_ins, outside:
             try:
                 with self.side_effects, Exchanged(self):
                     self.trace(Root(self.net, self))
@@ -223,6 +225,8 @@ class MetaTracer(fx.Tracer):
                 self._fail(error)
             else:
                 self.side_effects.look_back()
+        name = type(self.net).__name__
+        self.side_effects.refused += [f"{name}: forward changes {each}" for each in outside.found]
         return self.graph
 
     def _fail(self, error: Exception) -> None:
