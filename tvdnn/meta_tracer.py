@@ -427,18 +427,20 @@ class MetaTracer(fx.Tracer):
         if takes_apart(node):  # the parts were there before what was written since
             meta["version"] = sources[0].meta["version"]
         meta["stops"] = not meta["graded"] or cuts_gradient(node)
+        meta["shows"] = cuts_gradient(node) or not meta["graded"]
         meta["carries"] = self._carries(node)
         pairs = list(zip(sources, versions, strict=True))
         stale = next((s for s, v in pairs if v != s.meta["version"] and not beside), None)
         written = [s for s, v in pairs if v != version_of(s.meta["value"])]
         self._note_writes(node, written)
         try:
-            self._check_writes(node, written)
+            self._check_writes(node)
             meta["call"] = call = self._counted(self._call(node, stale))
             if call is not None:
                 meta["axes"] = result_axes(torch_name(node), call, tuple(meta["value"].shape))
                 meta["kept"] |= self.side_effects.tracks(call)
             self.side_effects.check(node, [s for s in written if s.op == "get_attr"])
+            self._keep_gradient(node, _target(node, written))
         except UnsupportedCallError as reason:
             meta["refusal"] = self._refusal(f"{reason}{instead(str(reason))}")
             meta["kept"] |= may_change_state(node, self.active[-1]) or _may_write(node, written)
@@ -467,16 +469,16 @@ class MetaTracer(fx.Tracer):
         elif target.op != "get_attr":
             self.aliases.wrote(node, target)
 
-    def _check_writes(self, node: fx.Node, written: Sequence[fx.Node]) -> None:
+    def _check_writes(self, node: fx.Node) -> None:
         """Refuse writes to maps whose gradients would not be those of what they hold then."""
-        name, target = torch_name(node), _target(node, written)
         carries = any(source.meta["carries"] for source in node.all_input_nodes)
         if node.kwargs.get("out") is not None and carries and node.meta["graded"]:
-            raise UnsupportedCallError(f"{name} with out= of maps that have a gradient")
+            raise UnsupportedCallError(f"{torch_name(node)} with out= of maps that have a gradient")
+
+    def _keep_gradient(self, node: fx.Node, target: fx.Node | None) -> None:
+        """What a call without gradients has written keeps the gradient of what it wrote over."""
         if target is not None and target.meta["carries"] and not node.meta["graded"]:
-            raise UnsupportedCallError(
-                f"{name} in place, without gradients, of {target.meta['name']}, which has one"
-            )
+            self.aliases.keep_gradient(node, target)
 
     def refuse(self, reason: str) -> str:
         """Note why the network cannot be had, at the line that runs; what is noted."""

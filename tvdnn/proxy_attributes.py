@@ -108,7 +108,10 @@ class InPlaceOperators:
 
     @property
     def data(self) -> Any:
-        return self.detach()
+        """As by `detach`, but for what is written through it: torch does not know of that."""
+        found = self.detach()
+        found.node.meta["shows"] = False
+        return found
 
     @property
     def keys(self) -> Any:
