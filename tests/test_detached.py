@@ -257,7 +257,16 @@ def first_without_gradients(net: nn.Module, h: Tensor) -> Tensor:
     return h * y
 
 
+def rebound_without_gradients(net: nn.Module, h: Tensor) -> Tensor:
+    v = h.view_as(h)
+    with torch.no_grad():
+        v.add_(0.5)
+        h *= 0.7
+    return h * h + v
+
+
 BEHIND = [
+    rebound_without_gradients,
     without_gradients,
     part_without_gradients,
     first_without_gradients,
@@ -298,6 +307,19 @@ def with_a_gradient(net: nn.Module, h: Tensor) -> Tensor:
     return h * h
 
 
+def with_a_gradient_beside_none(net: nn.Module, h: Tensor) -> Tensor:
+    plain = h.detach() * 2
+    plain.detach().add_(h)
+    return plain * h
+
+
+def with_a_gradient_twice(net: nn.Module, h: Tensor) -> Tensor:
+    y = h.detach()
+    y.add_(h.sigmoid())
+    y.mul_(2)
+    return h * h
+
+
 def by_a_view_without_gradients(net: nn.Module, h: Tensor) -> Tensor:
     with torch.no_grad():
         v = h.view_as(h)
@@ -305,7 +327,16 @@ def by_a_view_without_gradients(net: nn.Module, h: Tensor) -> Tensor:
     return h * h
 
 
-@pytest.mark.parametrize("way", [by_data, with_a_gradient, by_a_view_without_gradients])
+@pytest.mark.parametrize(
+    "way",
+    [
+        by_data,
+        with_a_gradient,
+        with_a_gradient_beside_none,
+        with_a_gradient_twice,
+        by_a_view_without_gradients,
+    ],
+)
 def test_other_writes_behind_a_map_are_refused_by_line(way: Way) -> None:
     with pytest.raises(UnsupportedOpError, match=r"cannot be followed at \S*test_detached.py:\d+"):
         trace(Behind(way), (torch.randn(3, 4, 6, 5),))

@@ -61,6 +61,7 @@ class Aliases:
 
         A stale node comes back as it is where the write cannot be followed.
         """
+        node = node.meta.get("keeps", node)
         node = self._detached.get(id(node.meta["value"]), node)
         if not is_stale(node):
             return node
@@ -97,6 +98,7 @@ class Aliases:
         kept = self._straight_through(through, node, through.meta["value"])
         kept.meta["parent"], kept.meta["view"] = node.meta["parent"], node.meta["view"]
         state.last, state.written[-1] = kept, (kept, through)
+        node.meta["keeps"] = kept  # by which the result of the call is read
 
     def lose(self, through: fx.Node, node: fx.Node) -> None:
         """Note that `node` wrote the tensor of `through` in a way that is not known."""
@@ -128,7 +130,9 @@ class Aliases:
             return written
         before, whole = self._taken_again(parent, base), parent.meta["value"]
         inside = self._put_back(written, through.meta["value"], before, whole)
-        if parent.meta["carries"] and not through.meta["carries"]:
+        if through.meta["view"].meta["stops"] and (
+            parent.meta["carries"] or written.meta["carries"]
+        ):
             inside = self._behind(through, written, before, inside, whole)
         return self._carried_back(parent, inside, base)
 
