@@ -265,3 +265,13 @@ def test_a_cache_of_tensors_is_as_it_was() -> None:
     assert not CACHE
     assert_close(virtual(x), net.double()(x.double()), "output")
     CACHE.clear()
+
+
+def test_the_grad_mode_is_as_it_is_where_nothing_trains() -> None:
+    net = Net(lambda net, h: h if torch.is_grad_enabled() else -h).requires_grad_(False)
+    x = torch.randn(SHAPE)
+    virtual, exact = virtualize(net, x), copy.deepcopy(net).double()
+    assert_close(virtual(x), exact(x.double()), "with gradients")
+    with torch.no_grad():
+        assert_close(virtual(x), exact(x.double()), "without")
+    assert_close(virtual(x), exact(x.double()), "with gradients again")

@@ -58,7 +58,8 @@ class Outside:
     """The values outside the modules of `net` that its forward may read, as far as names tell.
 
     `places` hold them, `cells` are variables that functions enclose, with names. Lists, sets and
-    dicts count by their items, tensors by torch's count of writes as well.
+    dicts count by their items, tensors by torch's count of writes as well. `asks_grad_mode` tells
+    whether forward may ask for torch's grad mode.
     """
 
     def __init__(self, net: nn.Module) -> None:
@@ -74,6 +75,7 @@ class Outside:
         self._lists = [
             (c, values[n]) for n, c in self.cells.items() if isinstance(values[n], CONTAINERS)
         ]
+        self.asks_grad_mode = "is_grad_enabled" in names
         self._environment: Any = os.environ if names & ENVIRONMENT else {}
 
     def look(self) -> list[Any]:

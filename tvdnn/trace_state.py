@@ -85,6 +85,11 @@ class TraceState:
         self._outside = Outside(module)
         self.refresh()
 
+    @property
+    def asks_grad_mode(self) -> bool:
+        """Whether forward may ask for torch's grad mode."""
+        return self._outside.asks_grad_mode
+
     def now(self) -> int:
         """The number of the present state."""
         try:

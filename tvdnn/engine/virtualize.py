@@ -53,6 +53,7 @@ class _Key:
     state: int
     input_grads: frozenset[int]
     dtype: str
+    grad_mode: bool  # in which forward is traced
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +314,8 @@ class Virtualized(nn.Module):
         wants = frozenset(i for i, x in enumerate(inputs) if graded and x.requires_grad)
         mode = Mode.AUTOGRAD if graded else Mode.INFER
         shapes, core = tuple(tuple(x.shape) for x in inputs), self._core_now()
-        return _Key(shapes, mode, core.look(), wants, core.dtype_now(self._asked.dtype))
+        state, dtype = core.look(), core.dtype_now(self._asked.dtype)
+        return _Key(shapes, mode, state, wants, dtype, core.grad_mode(graded))
 
     def _runner(self, key: _Key, *, begins: bool = False) -> Runner:
         core = self._core_now()
@@ -333,8 +335,7 @@ class Virtualized(nn.Module):
             torch.empty(shape, device="meta", requires_grad=number in key.input_grads)
             for number, shape in enumerate(key.shapes)
         )
-        graded = key.mode is not Mode.INFER
-        network = trace(self._net, inputs, opaque=self._asked.opaque, graded=graded)
+        network = trace(self._net, inputs, opaque=self._asked.opaque, graded=key.grad_mode)
         core.report("tracing", 1.0)
         settings = replace(
             self._settings,
