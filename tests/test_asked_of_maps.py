@@ -75,6 +75,12 @@ ASKED: dict[str, Callable[[Any], Any]] = {
     "callable": lambda h: not callable(h),
     "keys": lambda h: hasattr(h, "keys"),
     "value": lambda h: hasattr(h, "value"),
+    "node": lambda h: not hasattr(h, "node") and getattr(h, "node", None) is None,
+    "tracer": lambda h: not hasattr(h, "tracer") and not hasattr(h.relu(), "tracer"),
+    "names of proxies": lambda h: (
+        not any(map(functools.partial(hasattr, h), ("known", "_call", "_as")))
+    ),
+    "node set": lambda h: setattr(h, "node", 1) is None and getattr(h, "node", 0) == 1,
     "in place": lambda h: h.relu_() is h,
     "in place by a function": lambda h: functional.relu(h, inplace=True) is h,
     "in place by an operator": lambda h: h.__iadd__(1) is h,

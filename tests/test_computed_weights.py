@@ -550,3 +550,74 @@ def test_spectral_norm_that_is_estimated_is_refused() -> None:
     net = parametrizations.spectral_norm(nn.Conv2d(4, 4, 1))
     with pytest.raises(UnsupportedOpError, match="by code that changes what it reads"):
         trace(net, [torch.empty(2, *SHAPE)])
+
+
+class OfAUser(nn.Conv2d):
+    """A layer of a user's own class, as torch's."""
+
+
+class OfAUserByHand(nn.Conv2d):
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.conv2d(x, self.weight, self.bias)
+
+
+@pytest.mark.parametrize("kind", [OfAUser, OfAUserByHand])
+def test_the_old_weight_norm_of_a_users_own_layer_trains(kind: type[nn.Conv2d]) -> None:
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        conv = nn.utils.weight_norm(kind(4, 6, 3))
+    conv.weight = conv.weight.detach()  # deepcopy takes no other
+    net = nn.Sequential(conv, nn.ReLU(), nn.Conv2d(6, 2, 1))
+    assert_trains_as_torch(net, torch.randn(3, 4, 6, 5))
+
+
+MASK = [[1.0, 0.0, 1.0, 0.5], [0.0, 1.0, 0.0, 1.0]]
+Factor = Callable[[Tensor, Tensor], Tensor]
+CONSTANTS: dict[str, Factor] = {
+    "tensor": lambda x, w: torch.tensor(MASK),
+    "tensor on the device": lambda x, w: torch.tensor(MASK, device=x.device, dtype=x.dtype),
+    "tensor like the weight": lambda x, w: w.new_tensor(MASK),
+    "ones": lambda x, w: torch.ones(2, 4).tril(),
+    "full": lambda x, w: torch.full((2, 4), 0.5, device=w.device),
+    "a range": lambda x, w: torch.arange(8.0, device=x.device).view(2, 4),
+    "written": lambda x, w: torch.zeros(2, 4).index_fill_(1, torch.tensor([1, 2]), 0.5),
+    "ones of a map's type": lambda x, w: x.new_ones(2, 4) * 0.5,
+    "zeros of a map's type": lambda x, w: x.new_zeros((2, 4), dtype=None) + w[:, :, 0, 0],
+    "numbers of a map's type": lambda x, w: x.new_full((2, 4), 0.25),
+}
+
+
+class Fixed(nn.Conv2d):
+    """A weight times a constant that forward makes."""
+
+    def __init__(self, factor: Factor) -> None:
+        super().__init__(4, 2, 3)
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = self.factor(x, self.weight)[:, :, None, None]
+        return functional.conv2d(x, self.weight * mask, self.bias)
+
+
+@pytest.mark.parametrize("factor", CONSTANTS.values(), ids=CONSTANTS.keys())
+def test_constants_that_forward_makes_may_be_factors(factor: Factor) -> None:
+    torch.manual_seed(0)
+    assert_trains_as_torch(Fixed(factor), torch.randn(3, 4, 6, 5))
+
+
+OUTSIDE = torch.rand(2, 4)
+
+
+@pytest.mark.parametrize(
+    "factor",
+    [
+        lambda x, w: OUTSIDE,
+        lambda x, w: torch.from_numpy(OUTSIDE.numpy()),
+        lambda x, w: torch.FloatTensor(MASK),
+    ],
+)
+def test_constants_from_elsewhere_are_refused_by_line(factor: Factor) -> None:
+    here = r"at \S*test_computed_weights.py:\d+"
+    with pytest.raises(UnsupportedOpError, match=f"neither a parameter nor a buffer.*{here}"):
+        trace(Fixed(factor), (torch.randn(3, 4, 6, 5),))

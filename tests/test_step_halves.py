@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.nn.modules import module as modules
 
 from tests.beside_torch import assert_close
@@ -147,3 +148,33 @@ def test_threads_take_turns_in_one_network() -> None:
     with torch.no_grad():
         for number, x in enumerate(inputs):
             torch.testing.assert_close(found[number], (net(x), other(torch.ones(2, 3))))
+
+
+def halved(x: Tensor) -> Tensor:
+    return x * 0.5
+
+
+def test_hooks_on_what_is_saved_are_refused() -> None:
+    net, x = nn.Conv2d(3, 4, 1), torch.randn(2, 3, 5, 5)
+    virtual, trainer = virtualize(net, x), Trainer(nn.Conv2d(3, 4, 1), x, loss=nn.MSELoss())
+    with saved_tensors_hooks(halved, lambda x: x):
+        with pytest.raises(EngineError, match=r"saved_tensors_hooks is around .*call halved"):
+            virtual(x)
+        with pytest.raises(EngineError, match=r"saved_tensors_hooks is around .*call halved"):
+            trainer.step(x, torch.randn(2, 4, 5, 5))
+        with torch.no_grad():
+            assert_close(virtual(x), net.double()(x.double()), "output")
+
+
+def test_torchs_own_hooks_on_what_is_saved_change_nothing() -> None:
+    net, x = nn.Conv2d(3, 4, 1), torch.randn(2, 3, 5, 5)
+    virtual = virtualize(net, x)
+    with save_on_cpu():
+        virtual(x).sum().backward()
+    exact = copy.deepcopy(net).double()
+    exact.zero_grad()
+    exact(x.double()).sum().backward()
+    for mine, theirs in zip(net.parameters(), exact.parameters(), strict=True):
+        assert mine.grad is not None
+        assert theirs.grad is not None
+        assert_close(mine.grad, theirs.grad, "gradient")

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, fx
 from torch.fx.node import map_arg
 
+from .calls.arithmetic import straight_through
+from .calls.translation import cuts_gradient
 from .refusals import shown
 
 Record = Callable[..., fx.Node]  # (kind, target, args, kwargs, value): a node beside the user's
@@ -44,8 +46,9 @@ class Aliases:
 
     Nodes keep in `meta`: `value`, `version` (torch's count of writes when the node was recorded),
     `parent` (the node whose storage the value shares, None where it owns its own), `view` (the node
-    that took the view: itself, or after a write through a view that view's) and `carries` (whether
-    a gradient flows back from it). `record` makes a node.
+    that took the view: itself, or after a write through a view that view's), `carries` (whether a
+    gradient flows back from it) and `shows` (whether torch counts the writes through a view that
+    carries none). `record` makes a node.
     """
 
     def __init__(self, record: Record) -> None:
@@ -58,6 +61,7 @@ class Aliases:
 
         A stale node comes back as it is where the write cannot be followed.
         """
+        node = node.meta.get("keeps", node)
         node = self._detached.get(id(node.meta["value"]), node)
         if not is_stale(node):
             return node
@@ -88,6 +92,14 @@ class Aliases:
         node.meta["parent"], node.meta["view"] = through.meta["parent"], through.meta["view"]
         state.written.append((node, through))
 
+    def keep_gradient(self, node: fx.Node, through: fx.Node) -> None:
+        """Note that `node`, the last write, changes values alone, not the gradient of `through`."""
+        state = self._storages[storage_of(through.meta["value"]) or 0]
+        kept = self._straight_through(through, node, through.meta["value"])
+        kept.meta["parent"], kept.meta["view"] = node.meta["parent"], node.meta["view"]
+        state.last, state.written[-1] = kept, (kept, through)
+        node.meta["keeps"] = kept  # by which the result of the call is read
+
     def lose(self, through: fx.Node, node: fx.Node) -> None:
         """Note that `node` wrote the tensor of `through` in a way that is not known."""
         key = storage_of(through.meta["value"]) or 0
@@ -116,11 +128,31 @@ class Aliases:
         parent = through.meta["parent"]
         if parent is None:
             return written
-        if parent.meta["carries"] and not through.meta["carries"]:
-            raise NoInverseError  # the values change and the gradient does not
-        before = self._taken_again(parent, base)
-        inside = self._put_back(written, through.meta["value"], before, parent.meta["value"])
+        before, whole = self._taken_again(parent, base), parent.meta["value"]
+        inside = self._put_back(written, through.meta["value"], before, whole)
+        if through.meta["view"].meta["stops"] and (
+            parent.meta["carries"] or written.meta["carries"]
+        ):
+            inside = self._behind(through, written, before, inside, whole)
         return self._carried_back(parent, inside, base)
+
+    def _behind(
+        self, through: fx.Node, written: fx.Node, before: fx.Node, inside: fx.Node, whole: Tensor
+    ) -> fx.Node:
+        """The tensor behind an alias without a gradient: its values change, its gradient does not.
+
+        Torch forgets a write through `data`, and allows none with gradients through a view that was
+        taken without. A gradient of what was written would go on through the alias alone.
+        """
+        view = through.meta["view"]
+        allowed = cuts_gradient(view) or not written.meta["graded"]
+        if not view.meta["shows"] or not allowed or written.meta["carries"]:
+            raise NoInverseError
+        return self._straight_through(before, inside, whole)
+
+    def _straight_through(self, before: fx.Node, values: fx.Node, whole: Tensor) -> fx.Node:
+        cut = self._record("call_method", "detach", (values,), {}, whole)
+        return self._record("call_function", straight_through, (before, cut), {}, whole)
 
     def _put_back(self, new: fx.Node, view: Tensor, before: fx.Node, whole: Tensor) -> fx.Node:
         """What `before` holds when `new` is what its view holds; both as tensors give the place."""

@@ -1,4 +1,4 @@
-"""Casts and moves of maps, as a network's own code asks for them while it is traced.
+"""Casts and moves of maps, and constants of their type, as a network's own code asks for them.
 
 An engine computes in the type and on the device that it was given, whatever a network casts maps
 to. Traced maps are float32. So a cast to float32 is the map itself, as in torch, and one to another
@@ -12,9 +12,25 @@ from torch import Tensor, fx
 
 
 class Casts:
-    """The methods of a proxy that cast a map, or move it to a device."""
+    """The methods of a proxy that cast a map, move it to a device, or make a constant beside it."""
 
     tracer: Any
+    dtype: Any
+    device: Any
+
+    def new_ones(self, *size: Any, **form: Any) -> Any:
+        return torch.ones(*size, **self._like(form))
+
+    def new_zeros(self, *size: Any, **form: Any) -> Any:
+        return torch.zeros(*size, **self._like(form))
+
+    def new_full(self, size: Any, fill_value: Any, **form: Any) -> Any:
+        return torch.full(size, fill_value, **self._like(form))
+
+    def _like(self, form: dict[str, Any]) -> dict[str, Any]:
+        """The type and the device of a constant, the map's where `form` names no others."""
+        given = {name: each for name, each in form.items() if each is not None}
+        return {"dtype": self.dtype, "device": self.device} | given
 
     def float(self, **memory_format: Any) -> Any:
         return self

@@ -28,6 +28,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.utils._pytree import tree_leaves
 
 from .aliases import Aliases, is_stale, parent_of, version_of
+from .asked import Asked
 from .calls.batch_norm import counted_batch_norm
 from .calls.call import UNNAMED, Call, UnsupportedCallError, result_axes
 from .calls.decompositions import DECOMPOSITIONS
@@ -49,7 +50,8 @@ from .layouts import Layouts
 from .nn.batch_norm import normalize_batch
 from .nn.dropout import drop_branch
 from .opaque_calls import Effects, opaque_call
-from .proxy_attributes import InPlaceOperators
+from .outside_changes import OutsideChanges
+from .proxy_attributes import InPlaceOperators, hide
 from .recorded_calls import NoFormulaError, RecordedCalls
 from .refusals import FOREIGN, caller, instead, line_of, place, shown
 from .returned import taken_apart
@@ -73,6 +75,7 @@ class UnknownShapeError(TraceError):
         self.proxy = proxy
 
 
+@hide
 class MapProxy(InPlaceOperators, Casts, fx.Proxy):
     """A proxy whose sizes are known numbers."""
 
@@ -190,6 +193,7 @@ class MetaTracer(fx.Tracer):
         self.twins = self.stand_ins.twins
         self.aliases = Aliases(self._record)
         self.layouts = Layouts()
+        self.asked = Asked()
         self.side_effects = SideEffects(self)
         self.active: list[torch.nn.Module] = [net]
         self.failed: str | None = None
@@ -206,7 +210,8 @@ class MetaTracer(fx.Tracer):
         Where the call could not be followed to its end, `stopped` says why. Raises InputError where
         torch itself would raise.
         """
-        with self.stand_ins:
+        outside = OutsideChanges(self.net)
+        with self.stand_ins, outside:
             try:
                 with self.side_effects, Exchanged(self):
                     self.trace(Root(self.net, self))
@@ -220,6 +225,8 @@ class MetaTracer(fx.Tracer):
                 self._fail(error)
             else:
                 self.side_effects.look_back()
+        name = type(self.net).__name__
+        self.side_effects.refused += [f"{name}: forward changes {each}" for each in outside.found]
         return self.graph
 
     def _fail(self, error: Exception) -> None:
@@ -420,18 +427,20 @@ class MetaTracer(fx.Tracer):
         if takes_apart(node):  # the parts were there before what was written since
             meta["version"] = sources[0].meta["version"]
         meta["stops"] = not meta["graded"] or cuts_gradient(node)
+        meta["shows"] = cuts_gradient(node) or not meta["graded"]
         meta["carries"] = self._carries(node)
         pairs = list(zip(sources, versions, strict=True))
         stale = next((s for s, v in pairs if v != s.meta["version"] and not beside), None)
         written = [s for s, v in pairs if v != version_of(s.meta["value"])]
         self._note_writes(node, written)
         try:
-            self._check_writes(node, written)
+            self._check_writes(node)
             meta["call"] = call = self._counted(self._call(node, stale))
             if call is not None:
                 meta["axes"] = result_axes(torch_name(node), call, tuple(meta["value"].shape))
                 meta["kept"] |= self.side_effects.tracks(call)
             self.side_effects.check(node, [s for s in written if s.op == "get_attr"])
+            self._keep_gradient(node, _target(node, written))
         except UnsupportedCallError as reason:
             meta["refusal"] = self._refusal(f"{reason}{instead(str(reason))}")
             meta["kept"] |= may_change_state(node, self.active[-1]) or _may_write(node, written)
@@ -449,6 +458,7 @@ class MetaTracer(fx.Tracer):
     def _note_writes(self, node: fx.Node, written: Sequence[fx.Node]) -> None:
         """Note which maps a call has written, and by what they hold a node's value now."""
         self.layouts.note(node)
+        self.asked.note(node)
         self.layouts.wrote(written)
         if torch_name(node) == "detach_":
             self.aliases.detach(node.all_input_nodes[0], node)
@@ -459,16 +469,16 @@ class MetaTracer(fx.Tracer):
         elif target.op != "get_attr":
             self.aliases.wrote(node, target)
 
-    def _check_writes(self, node: fx.Node, written: Sequence[fx.Node]) -> None:
+    def _check_writes(self, node: fx.Node) -> None:
         """Refuse writes to maps whose gradients would not be those of what they hold then."""
-        name, target = torch_name(node), _target(node, written)
         carries = any(source.meta["carries"] for source in node.all_input_nodes)
         if node.kwargs.get("out") is not None and carries and node.meta["graded"]:
-            raise UnsupportedCallError(f"{name} with out= of maps that have a gradient")
+            raise UnsupportedCallError(f"{torch_name(node)} with out= of maps that have a gradient")
+
+    def _keep_gradient(self, node: fx.Node, target: fx.Node | None) -> None:
+        """What a call without gradients has written keeps the gradient of what it wrote over."""
         if target is not None and target.meta["carries"] and not node.meta["graded"]:
-            raise UnsupportedCallError(
-                f"{name} in place, without gradients, of {target.meta['name']}, which has one"
-            )
+            self.aliases.keep_gradient(node, target)
 
     def refuse(self, reason: str) -> str:
         """Note why the network cannot be had, at the line that runs; what is noted."""

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, device, fx
 
 from .aliases import storage_of
-from .exchanged_builtins import reads_class
+from .exchanged_builtins import asks_of_proxies, reads_class
 
 FACTS = frozenset(  # attributes and methods that a meta tensor answers as the tensor would
     {
@@ -89,6 +89,7 @@ class InPlaceOperators:
     def __getattr__(self, name: str) -> Any:
         value = self.node.meta["value"] if name in FACTS else None
         if isinstance(value, Tensor):
+            self.tracer.asked.ask(self.node, name)
             return getattr(value, name)
         if not hasattr(Tensor, name):
             raise AttributeError(f"'Tensor' object has no attribute '{name}'")
@@ -107,7 +108,10 @@ class InPlaceOperators:
 
     @property
     def data(self) -> Any:
-        return self.detach()
+        """As by `detach`, but for what is written through it: torch does not know of that."""
+        found = self.detach()
+        found.node.meta["shows"] = False
+        return found
 
     @property
     def keys(self) -> Any:
@@ -116,6 +120,8 @@ class InPlaceOperators:
 
     @property
     def requires_grad(self) -> bool:
+        if not asks_of_proxies(sys._getframe(1)):
+            self.tracer.asked.ask(self.node, "requires_grad")
         return bool(self.tracer.aliases.fresh(self.node).meta["carries"])
 
     @requires_grad.setter
@@ -138,21 +144,24 @@ class InPlaceOperators:
     @property
     def grad(self) -> None:
         """None, as of every map that is no leaf; retain_grad is refused."""
-        return
+        self.tracer.asked.ask(self.node, "grad")
 
     @property
     def grad_fn(self) -> Any:
         """Recorded, to be refused where it is read; None where torch has none."""
+        self.tracer.asked.ask(self.node, "grad_fn")
         return None if self.is_leaf else _Unknown(self, "grad_fn")  # type: ignore[arg-type]
 
     @property
     def _base(self) -> None:
         """Refused where torch has one."""
+        self.tracer.asked.ask(self.node, "_base")
         if self.node.meta["value"]._base is not None:
             self.tracer.refuse("_base")
 
     @property
     def is_leaf(self) -> bool:
+        self.tracer.asked.ask(self.node, "is_leaf")
         return self.node.op == "placeholder" or not self.requires_grad
 
     @property
@@ -179,6 +188,39 @@ class InPlaceOperators:
     def get_device(self) -> int:
         index = self.tracer.device.index
         return (0 if index is None else index) if self.is_cuda else -1
+
+
+class Hidden:
+    """An attribute of proxies that tensors have not: it is there for torch's and tvdnn's code.
+
+    The network's own code may give its maps an attribute of this name.
+    """
+
+    def __init__(self, name: str, found: Any = None) -> None:
+        self._name, self._found = name, found
+
+    def __get__(self, proxy: Any, kind: Any = None) -> Any:
+        inner = asks_of_proxies(sys._getframe(1))
+        if inner and self._found is not None:
+            return self._found.__get__(proxy, kind)
+        held = {} if proxy is None else proxy.__dict__
+        if (name := self._key(inner)) not in held:
+            raise AttributeError(f"'Tensor' object has no attribute '{self._name}'")
+        return held[name]
+
+    def __set__(self, proxy: Any, value: Any) -> None:
+        proxy.__dict__[self._key(asks_of_proxies(sys._getframe(1)))] = value
+
+    def _key(self, inner: bool) -> str:
+        return self._name if inner else f"{self._name} set in forward"
+
+
+def hide(kind: type[fx.Proxy]) -> type[Any]:
+    """Hide of a class of proxies what tensors have not, but for methods that Python calls."""
+    names = [name for name in dir(kind) if name not in dir(Tensor) and not name.startswith("__")]
+    for name in ("node", "tracer", *(each for each in names if each != "keys")):
+        setattr(kind, name, Hidden(name, getattr(kind, name, None)))
+    return kind
 
 
 class _Unknown(fx.proxy.Attribute):

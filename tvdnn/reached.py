@@ -22,10 +22,38 @@ def functions_of(net: nn.Module) -> list[FunctionType]:
     waiting = [each for module in net.modules() for each in _held(module)]
     while waiting:
         function = _function_in(waiting.pop())
-        if function is not None and id(function) not in found and _is_own(function.__globals__):
+        if function is not None and id(function) not in found and is_own(function.__globals__):
             found[id(function)] = function
             waiting += _named(function)
     return list(found.values())
+
+
+def forwards_of(net: nn.Module) -> list[FunctionType]:
+    """The functions among these that a forward may call, as far as names tell.
+
+    These are called `forward`, or as a name in one of the others; Python's own methods, those that
+    modules hold and those that no name tells of count as well.
+    """
+    made = {id(vars(kind).get("__init__")) for m in net.modules() for kind in type(m).__mro__}
+    held = {
+        id(_function_in(each))
+        for m in net.modules()
+        for v in vars(m).values()
+        for each in _items(v)
+    }
+    left = [each for each in functions_of(net) if id(each) not in made]
+    found: list[FunctionType] = []
+    names = {"forward"}
+    while called := [each for each in left if id(each) in held or _is_called(each, names)]:
+        found += called
+        left = [each for each in left if each not in called]
+        names.update(*(code.co_names for each in called for code in codes_of(each.__code__)))
+    return found
+
+
+def _is_called(function: FunctionType, names: set[str]) -> bool:
+    name = function.__name__
+    return name in names or name.startswith("__") or "<" in function.__qualname__
 
 
 def _held(module: nn.Module) -> Iterator[Any]:
@@ -44,12 +72,12 @@ def _items(value: Any) -> Iterable[Any]:
 def _members(kind: Any) -> Iterable[Any]:
     """What a class or a Python module of the user's has."""
     names = {"__name__": kind.__module__} if isinstance(kind, type) else vars(kind)
-    return list(vars(kind).values()) if _is_own(names) else ()
+    return list(vars(kind).values()) if is_own(names) else ()
 
 
 def _named(function: FunctionType) -> Iterator[Any]:
     """What a function's code finds by its names, its closure, its defaults and what it wraps."""
-    names = {name for code in _codes(function.__code__) for name in code.co_names}
+    names = {name for code in codes_of(function.__code__) for name in code.co_names}
     for value in [function.__globals__[name] for name in names & function.__globals__.keys()]:
         yield value
         if isinstance(value, (type, ModuleType)):
@@ -61,11 +89,11 @@ def _named(function: FunctionType) -> Iterator[Any]:
     yield function.__dict__.get("__wrapped__")
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
+def codes_of(code: CodeType) -> Iterator[CodeType]:
     yield code
     for each in code.co_consts:
         if isinstance(each, CodeType):
-            yield from _codes(each)
+            yield from codes_of(each)
 
 
 def _function_in(value: Any) -> FunctionType | None:
@@ -79,6 +107,6 @@ def _function_in(value: Any) -> FunctionType | None:
     return value if isinstance(value, FunctionType) else None
 
 
-def _is_own(names: Any) -> bool:
+def is_own(names: Any) -> bool:
     """Whether names are those of a Python file of the user's."""
     return str(names.get("__name__")).partition(".")[0] not in OTHERS

@@ -9,6 +9,7 @@ INNER = (
     *("torch.", "tvdnn.nn.", "tvdnn.calls.", "tvdnn.meta_tracer", "tvdnn.refusals"),
     *(
         "tvdnn.aliases",
+        "tvdnn.asked",
         "tvdnn.casts",
         "tvdnn.exchanged",
         "tvdnn.exchanged_builtins",

@@ -3,14 +3,17 @@
 import operator
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import partial
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
+import torch
 from torch import Tensor, fx
 from torch.fx.proxy import TraceError
 
 PLAIN = (bool, int, float, str, type(None))
+MAKERS = (type, FunctionType, BuiltinFunctionType)
 Gather = Callable[[Sequence[Any]], Any]
 
 
@@ -37,10 +40,24 @@ class _Several:
     names: tuple[Any, ...] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Object:
+    """An instance of a class of the user's, by what `copy.copy` makes of it.
+
+    It is what `make` returns of `args`, with a state, and items of a list and of a dict.
+    """
+
+    make: Any
+    args: Any
+    state: Any
+    items: Any
+    entries: Any
+
+
 def taken_apart(returned: Any) -> tuple[Gather, Any]:
     """What makes of the maps what a module returns, and the maps: one, or several in a list.
 
-    Mappings of classes that only the network knows become dicts.
+    Mappings, sequences and dataclasses of the user's own classes are of these classes again.
     """
     if isinstance(returned, fx.Proxy) and isinstance(returned.node.meta["value"], Tensor):
         return operator.itemgetter(0), returned
@@ -58,30 +75,69 @@ def _flat_gather(form: Any) -> Gather | None:
     return gather
 
 
-def _form_of(returned: Any, maps: list[Any]) -> Any:
+def _form_of(returned: Any, maps: list[Any], inside: bool = False) -> Any:
+    """What is returned without its maps, which are appended to `maps`.
+
+    A map that an object has `inside` twice is one output, as it is one tensor in torch.
+    """
     if isinstance(returned, (fx.Proxy, Tensor)):
-        parts = returned.node.meta["value"] if isinstance(returned, fx.Proxy) else None
-        if isinstance(parts, (tuple, list)):
-            return _several(type(parts), tuple(returned), maps)
-        maps.append(returned)
-        return _Output(len(maps) - 1)
-    if isinstance(returned, Mapping):
-        kind = OrderedDict if type(returned) is OrderedDict else dict
-        return _several(kind, tuple(returned.values()), maps, names=tuple(returned))
-    if isinstance(returned, (tuple, list)):
-        return _several(type(returned), tuple(returned), maps)
-    if isinstance(returned, PLAIN):
+        return _form_of_map(returned, maps, inside)
+    if type(returned) in (dict, OrderedDict):
+        items = tuple(returned.values())
+        return _several(type(returned), items, maps, inside, names=tuple(returned))
+    if _is_sequence(returned):
+        return _several(type(returned), tuple(returned), maps, inside)
+    if isinstance(returned, PLAIN) or (inside and isinstance(returned, MAKERS)):
         return _Plain(returned)
-    raise TraceError(
+    if isinstance(returned, (Mapping, tuple, list)) or is_dataclass(type(returned)):
+        return _object(returned, maps)
+    raise TraceError(_refusal(returned))
+
+
+def _form_of_map(returned: Any, maps: list[Any], inside: bool) -> Any:
+    parts = returned.node.meta["value"] if isinstance(returned, fx.Proxy) else None
+    if isinstance(parts, (tuple, list)):
+        return _several(type(parts), tuple(returned), maps, inside)
+    places = [place for place, each in enumerate(maps) if inside and each is returned]
+    if not places:
+        maps.append(returned)
+    return _Output(places[0] if places else len(maps) - 1)
+
+
+def _is_sequence(returned: Any) -> bool:
+    """Whether a value is a tuple or a list and nothing more, or a named tuple."""
+    kind = type(returned)
+    named = hasattr(kind, "_make") or kind.__module__ == "torch.return_types"
+    known = kind in (tuple, list, torch.Size) or (isinstance(returned, tuple) and named)
+    return known and not getattr(returned, "__dict__", None)
+
+
+def _refusal(returned: Any) -> str:
+    return (
         f"the network returns {type(returned).__name__} where it may return a tensor, or a tuple,"
         " list or dict of them"
     )
 
 
+def _object(returned: Any, maps: list[Any]) -> _Object:
+    """The form of an instance of a user's class; a map that it holds twice is one output."""
+    try:
+        make, args, *rest = returned.__reduce_ex__(4)
+    except TypeError as error:
+        raise TraceError(_refusal(returned)) from error
+    state, items, entries = (*rest, None, None, None)[:3]
+    listed = (None if each is None else [*each] for each in (items, entries))
+    return _Object(make, *(_form_of(each, maps, inside=True) for each in (args, state, *listed)))
+
+
 def _several(
-    kind: Any, items: tuple[Any, ...], maps: list[Any], names: tuple[Any, ...] | None = None
+    kind: Any,
+    items: tuple[Any, ...],
+    maps: list[Any],
+    inside: bool,
+    names: tuple[Any, ...] | None = None,
 ) -> _Several:
-    return _Several(kind, tuple(_form_of(each, maps) for each in items), names)
+    return _Several(kind, tuple(_form_of(each, maps, inside) for each in items), names)
 
 
 def _put_together(form: Any, maps: Sequence[Any]) -> Any:
@@ -89,7 +145,34 @@ def _put_together(form: Any, maps: Sequence[Any]) -> Any:
         return maps[form.index]
     if isinstance(form, _Plain):
         return form.value
+    if isinstance(form, _Object):
+        return _made_again(form, maps)
     items = [_put_together(each, maps) for each in form.items]
     if form.names is not None:
         return form.kind(zip(form.names, items, strict=True))
     return getattr(form.kind, "_make", form.kind)(items)
+
+
+def _made_again(form: _Object, maps: Sequence[Any]) -> Any:
+    """An instance, put together as `copy.copy` does."""
+    parts = (form.args, form.state, form.items, form.entries)
+    args, state, items, entries = (_put_together(part, maps) for part in parts)
+    found = form.make(*args)
+    if state is not None:
+        _set_state(found, state)
+    for each in items or ():
+        found.append(each)
+    for name, value in entries or ():
+        found[name] = value
+    return found
+
+
+def _set_state(found: Any, state: Any) -> None:
+    if hasattr(type(found), "__setstate__"):
+        found.__setstate__(state)
+        return
+    attributes, slots = state if isinstance(state, tuple) and len(state) == 2 else (state, None)
+    if attributes:
+        found.__dict__.update(attributes)
+    for name, value in (slots or {}).items():
+        object.__setattr__(found, name, value)

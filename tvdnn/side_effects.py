@@ -199,7 +199,7 @@ class SideEffects(TorchFunctionMode):
             for name in self.tracer.stand_ins.moved()
         ]
         changes = self.tracer.stand_ins.changes()
-        holders = [each for each in changes if not _is_torchs(each[0])]
+        holders = [each for each in changes if not _is_torchs(*each)]
         for module, attribute in holders:
             path = self.tracer.stand_ins.path(module) or self._net
             line = self._set_at.get((id(module), attribute), "")
@@ -305,6 +305,16 @@ def _written(function: str, name: str) -> str:
     return f"{function} changes {name} of the module, which a step would not"
 
 
-def _is_torchs(module: nn.Module) -> bool:
-    """Whether a module is of torch's own classes, which change nothing that a step depends on."""
-    return type(module).__module__.startswith("torch.nn.")
+def _is_torchs(module: nn.Module, attribute: str) -> bool:
+    """Whether torch's own code sets an attribute, which changes nothing that a step depends on.
+
+    It is of a module of torch's classes, or a weight that a hook of torch's computes before each
+    call.
+    """
+    hooks = [type(x) for x in module._forward_pre_hooks.values() if _sets(x, attribute)]
+    own = (kind.__module__.startswith("torch.nn.utils.") for kind in hooks)
+    return type(module).__module__.startswith("torch.nn.") or any(own)
+
+
+def _sets(hook: object, attribute: str) -> bool:
+    return getattr(hook, "name", None) == attribute

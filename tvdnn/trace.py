@@ -258,6 +258,7 @@ def _network(
         changes=changes,
         formulas=formulas,
         layout_read=tracer.layouts.found,
+        asked=tracer.asked.lines,
     )
 
 

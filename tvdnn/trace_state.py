@@ -1,12 +1,16 @@
 """What a trace of a module depends on, as one number that is cheap to ask for at every step."""
 
+import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from itertools import chain, count
+from itertools import count
 from operator import attrgetter, itemgetter
 from typing import Any
 
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
+
+from .links import Held, Links
+from .outside import Outside
 
 REGISTRIES = ("_parameters", "_buffers", "_modules")
 HOOKS = (
@@ -21,6 +25,7 @@ UNREAD = frozenset(  # entries of a module's __dict__ that no forward reads
         *("_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"),
     }
 )
+DEPTH = 20  # to which the containers of attributes are compared
 MOST_STATES = 64  # whose numbers are remembered; one that comes back later gets a new number
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 Serial = Callable[[object], int]
@@ -77,15 +82,22 @@ class TraceState:
         self._serials: Any = WeakIdKeyDictionary()  # of tensors and modules, which may be dropped
         self._others: dict[int, tuple[object, int]] = {}  # of all else, which is held
         self._count, self._states = count(), count()
+        self._outside = Outside(module)
         self.refresh()
+
+    @property
+    def asks_grad_mode(self) -> bool:
+        """Whether forward may ask for torch's grad mode."""
+        return self._outside.asks_grad_mode
 
     def now(self) -> int:
         """The number of the present state."""
         try:
             same = self._is_as_seen()
-        except (KeyError, RuntimeError, TypeError, ValueError):  # an entry is gone, or two tensors
-            same = False  # or arrays were compared
+        except (LookupError, RuntimeError, TypeError, ValueError):  # an entry is gone, or two
+            same = False  # tensors or arrays were compared
         if not same:
+            self._outside = Outside(self._module)
             self.refresh()
         return self._number
 
@@ -94,9 +106,8 @@ class TraceState:
         modules = list(self._module.modules())
         self._modules, self._dicts = modules, [each.__dict__ for each in modules]
         self._getters = [itemgetter(*_read(each)) for each in self._dicts]
-        held = [each for entries in self._entries() for each in _containers(entries)]
-        self._lists = [each for each in held if isinstance(each, (list, set))]
-        self._mappings = [each for each in held if isinstance(each, dict)]
+        held = [Held(each, tuple(dict.fromkeys(_read(each)))) for each in self._dicts]
+        self._links = Links(held, most=sys.maxsize, depth=DEPTH)
         names = (*REGISTRIES, *HOOKS)
         kept = [each[name] for each in self._dicts for name in names if name in each]
         self._filled, self._empty = [each for each in kept if each], [e for e in kept if not e]
@@ -109,7 +120,8 @@ class TraceState:
             if isinstance(each, Tensor) and each.numel() == 1
         ]
         self._seen = self._look()
-        found = fingerprint(self._module, self._serial)
+        outside = self._outside.fingerprint(self._serial)
+        found = fingerprint(self._module, self._serial), outside
         number = self._numbers.pop(found, None)
         self._number = next(self._states) if number is None else number
         self._numbers[found] = self._number  # the latest last
@@ -127,6 +139,8 @@ class TraceState:
             self._filled == self._members
             and not any(self._empty)
             and self._look() == self._seen
+            and self._links.hold()
+            and self._outside.hold()
             and all(registry[name] is each for registry, name, each in self._scalars)
         )
 
@@ -141,8 +155,8 @@ class TraceState:
             [*map(type, self._modules)],
             [*self._entries()],
             [*map(_requires_grad, self._params)],
-            [*map(tuple, self._lists)],
-            [tuple(each.items()) for each in self._mappings],
+            self._links.look(),
+            self._outside.look(),
         )
 
     def _serial(self, value: object) -> int:
@@ -153,15 +167,6 @@ class TraceState:
             number: int = self._serials[value]
             return number
         return self._others.setdefault(id(value), (value, next(self._count)))[1]
-
-
-def _containers(value: Any) -> Iterator[Any]:
-    """The lists, sets and dicts in a value whose items may change."""
-    if isinstance(value, (list, set, dict)):
-        yield value
-    if isinstance(value, (list, tuple, dict)):
-        items = value.values() if isinstance(value, dict) else value
-        yield from chain.from_iterable(map(_containers, items))
 
 
 _requires_grad = attrgetter("requires_grad")

@@ -27,6 +27,17 @@ def add(out: Shape, x: Any, other: Any, alpha: float = 1) -> Call:
     return broadcast("add", out, x, other, alpha)
 
 
+def straight_through(before: Tensor, values: Tensor) -> Tensor:
+    """These values, with the gradient of what was there before."""
+    return before + (values - before).detach()
+
+
+def written_over(out: Shape, before: Node, values: Node) -> Call:
+    if not _are_alike(before, values):
+        raise UnsupportedCallError("a write by a detached alias in another order of dimensions")
+    return Call("straight_through", (before, values))
+
+
 def sub(out: Shape, x: Any, other: Any, alpha: float = 1) -> Call:
     return add(out, x, other, -alpha)
 

@@ -14,7 +14,7 @@ from ..kernels.unary import FUNCTIONS as UNARY
 
 Ints = int | list[int] | tuple[int, ...]
 Shape = tuple[int, ...]
-ARITHMETIC = ("add", "add_multiple", "affine", "multiply")
+ARITHMETIC = ("add", "add_multiple", "affine", "multiply", "straight_through")
 ELEMENTWISE = frozenset({"relu", *ACTIVATIONS, *UNARY, *ARITHMETIC, "dropout", "view"})
 BROADCASTS = tuple(f"broadcast_{function}" for function in BROADCAST_FUNCTIONS)
 ANY_DIMENSIONS = frozenset(

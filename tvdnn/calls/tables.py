@@ -19,7 +19,17 @@ from .activation import (
     silu,
     tanh,
 )
-from .arithmetic import add, div, maximum, minimum, mul, neg, sub
+from .arithmetic import (
+    add,
+    div,
+    maximum,
+    minimum,
+    mul,
+    neg,
+    straight_through,
+    sub,
+    written_over,
+)
 from .batch_norm import batch_norm, counted_batch_norm
 from .call import Call
 from .concat import attribute, cat, getitem, narrow, select, split, stack, unbind
@@ -233,6 +243,7 @@ FUNCTIONS: Mapping[Any, Callable[..., Call | None]] = {
     functional.log_softmax: log_softmax,
     torch.log_softmax: log_softmax,
     torch.detach: reshape,
+    straight_through: written_over,
     torch.clone: clone,
     torch.detach_: reshape,
     torch.squeeze: reshape,

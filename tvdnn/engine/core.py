@@ -160,6 +160,10 @@ class Core:
             self.state = state
         return state
 
+    def grad_mode(self, graded: bool) -> bool:
+        """Whether a step is traced with gradients: a forward that has none may ask for the mode."""
+        return graded or (self._trace_state.asks_grad_mode and torch.is_grad_enabled())
+
     def _take_over(self, moved: bool) -> None:
         """Use the parameters and buffers that the network has now."""
         params, buffers = dict(self._net.named_parameters()), dict(self._net.named_buffers())

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import torch
 from torch import Tensor
 
 from ..aliases import version_of
@@ -29,6 +30,20 @@ def with_gradients(network: Network, grads: Sequence[Tensor | None]) -> frozense
 def versions_of(network: Network, params: Mapping[str, Tensor]) -> dict[str, int]:
     """Torch's counts of writes to the parameters that a step reads."""
     return {name: version_of(params[name]) for name in network.params if name in params}
+
+
+def check_saving() -> None:
+    """Raise EngineError in a region of a user's hooks that change what backward reads.
+
+    Torch calls the innermost alone; its own, of checkpoints and save_on_cpu, give back the same.
+    """
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    if hooks is not None and not str(getattr(hooks[0], "__module__", "")).startswith("torch."):
+        raise EngineError(
+            f"a region of saved_tensors_hooks is around this step, which keeps what its backward"
+            f" reads by its plan and would not call {getattr(hooks[0], '__qualname__', hooks[0])};"
+            " call the network outside the region, or use it without an engine"
+        )
 
 
 def check_unchanged(

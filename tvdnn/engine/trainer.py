@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
+from ..asked import check_asked
 from ..errors import EngineError, InputError
 from ..graph import Graph, Network
 from ..layouts import check_layout
@@ -35,6 +36,7 @@ from ..trace import trace
 from ..units import format_bytes, parse_bytes, parse_limit
 from .core import Chosen, Core, Limits, Options, Updates, asked_for, write_control
 from .faults import Faults, loss_of
+from .gradients import check_saving
 from .graphs import (
     ChunkSize,
     Progress,
@@ -206,6 +208,7 @@ class Trainer:
         shape = (x.shape[0] // accumulate, *x.shape[1:])
         runner = self._runner(shape, mode, begins=True)
         check_layout(runner.schedule.graph.network, (x,))
+        check_asked(runner.schedule.graph.network, (x,))
         updated = self._write_control(runner, shape, mode, 1.0 / accumulate)
         changed = self._core.state_before(runner)
         with restored_after_failure([*self._snapshot(), *changed]), self._core.on_device():
@@ -249,6 +252,7 @@ class Trainer:
         self._check(x, y, 1)
         runner = self._runner(tuple(x.shape), begins=True)
         check_layout(runner.schedule.graph.network, (x,))
+        check_asked(runner.schedule.graph.network, (x,))
         updated = self._write_control(runner, tuple(x.shape), Mode.TRAIN, 1.0)
         changed = self._core.state_before(runner)
         with restored_after_failure(changed), self._core.on_device():
@@ -337,6 +341,7 @@ class Trainer:
         self._grads, self._updated, self._state = {}, {}, state
 
     def _check_hooks(self) -> None:
+        check_saving()
         for name, param in self._core.params.items():
             if param._backward_hooks or param._post_accumulate_grad_hooks:
                 raise InputError(

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from ..asked import check_asked
 from ..errors import EngineError, InputError
 from ..graph import Network
 from ..layouts import check_layout
@@ -29,7 +30,7 @@ from ..runtime.runner import Runner
 from ..trace import trace
 from ..units import parse_bytes, parse_limit
 from .core import Chosen, Core, Limits, Options, Updates, asked_for, one_device, write_control
-from .gradients import check_unchanged, versions_of, with_gradients
+from .gradients import check_saving, check_unchanged, versions_of, with_gradients
 from .graphs import (
     ChunkSize,
     Progress,
@@ -52,6 +53,7 @@ class _Key:
     state: int
     input_grads: frozenset[int]
     dtype: str
+    grad_mode: bool  # in which forward is traced
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,10 +235,13 @@ class Virtualized(nn.Module):
     def _stepped(self, inputs: tuple[Tensor, ...]) -> Any:
         """The outputs of one step's first half, as a node of torch's graph."""
         graded = self._trains(inputs) and torch.is_grad_enabled()
+        if graded:
+            check_saving()
         key = self._key(inputs, graded=graded)
         runner = self._runner(key, begins=True)
         core, network = self._core_now(), runner.schedule.graph.network
         check_layout(network, inputs)
+        check_asked(network, inputs, key.input_grads)
         computed: dict[str, Tensor] = {}
         if network.formulas:
             with core.on_device(), torch.set_grad_enabled(graded):
@@ -309,7 +314,8 @@ class Virtualized(nn.Module):
         wants = frozenset(i for i, x in enumerate(inputs) if graded and x.requires_grad)
         mode = Mode.AUTOGRAD if graded else Mode.INFER
         shapes, core = tuple(tuple(x.shape) for x in inputs), self._core_now()
-        return _Key(shapes, mode, core.look(), wants, core.dtype_now(self._asked.dtype))
+        state, dtype = core.look(), core.dtype_now(self._asked.dtype)
+        return _Key(shapes, mode, state, wants, dtype, core.grad_mode(graded))
 
     def _runner(self, key: _Key, *, begins: bool = False) -> Runner:
         core = self._core_now()
@@ -329,8 +335,7 @@ class Virtualized(nn.Module):
             torch.empty(shape, device="meta", requires_grad=number in key.input_grads)
             for number, shape in enumerate(key.shapes)
         )
-        graded = key.mode is not Mode.INFER
-        network = trace(self._net, inputs, opaque=self._asked.opaque, graded=graded)
+        network = trace(self._net, inputs, opaque=self._asked.opaque, graded=key.grad_mode)
         core.report("tracing", 1.0)
         settings = replace(
             self._settings,

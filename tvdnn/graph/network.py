@@ -73,7 +73,8 @@ class Network:
     which no gradient goes back to what they are made of. `changes` are those of the module's state
     that depend on no value. `formulas` compute those of `params` that are made of others, which ops
     may read as well. `layout_read` is the line, as " at file:line", whose result hangs on the
-    layout of the inputs; it is as of contiguous ones.
+    layout of the inputs; it is as of contiguous ones. `asked` are the lines that ask what the
+    inputs are, by what they ask.
     """
 
     name: str
@@ -88,6 +89,7 @@ class Network:
     changes: StateChanges = NO_CHANGES
     formulas: Mapping[str, Any] = field(default_factory=dict)
     layout_read: str = ""
+    asked: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def batch(self) -> int:

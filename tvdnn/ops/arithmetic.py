@@ -1,4 +1,7 @@
-"""Multiples, sums and products of maps of one shape; products keep both factors for backward."""
+"""Multiples, sums and products of maps of one shape; products keep both factors for backward.
+
+A map that was written over by its detached alias has the gradient of what it was before.
+"""
 
 from ..graph import Op, Use
 from .builder import Builder
@@ -29,6 +32,17 @@ def add_multiple_backward(b: Builder, op: Op) -> None:
         b.adopt_grad(first, b.grad_of(op))
     if b.needs_grad(second):
         b.add_pass(op, "grad_input", (Use(b.grad_of(op)),), (Use(b.new_grad(second)),))
+
+
+def straight_through_forward(b: Builder, op: Op) -> None:
+    """The second map's values; the first is among the reads because it is what was written over."""
+    reads = tuple(Use(b.home[name]) for name in op.inputs)
+    b.add_pass(op, "forward", reads, (Use(b.new_output(op)),))
+
+
+def straight_through_backward(b: Builder, op: Op) -> None:
+    """The first map's gradient is the result's, where it lies; the second has none."""
+    b.adopt_grad(op.inputs[0], b.grad_of(op))
 
 
 def multiply_forward(b: Builder, op: Op) -> None:
@@ -62,6 +76,11 @@ def _run_add_multiple(a: Launch) -> None:
     )
 
 
+def _run_straight_through(a: Launch) -> None:
+    _, values = a.reads_alike()
+    a.kernels.affine(values, a.writes[0], scale=1.0, precision=a.stored)
+
+
 def _run_multiply(a: Launch) -> None:
     a.kernels.multiply(*a.reads_alike(), a.writes[0], precision=a.stored)
 
@@ -85,6 +104,12 @@ ADD_MULTIPLE = OpDef(
     backward=add_multiple_backward,
     roles={"forward": _run_add_multiple, "grad_input": _run_scale},
     elementwise=True,
+)
+STRAIGHT_THROUGH = OpDef(
+    kind="straight_through",
+    forward=straight_through_forward,
+    backward=straight_through_backward,
+    roles={"forward": _run_straight_through},
 )
 MULTIPLY = OpDef(
     kind="multiply",

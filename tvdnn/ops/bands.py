@@ -42,7 +42,7 @@ BY_PIXEL: Final = frozenset(
         *(f"broadcast_{function}" for function in BROADCASTS),
         *("add", "add_multiple", "affine", "multiply", "local_response_norm", "batch_norm"),
         *("batch_norm_relu", "batch_norm_activation", "batch_norm_add", "batch_norm_add_relu"),
-        *("concat", "narrow", "shuffle_channels"),
+        *("concat", "narrow", "shuffle_channels", "straight_through"),
     }
 )
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from .activation import ACTIVATIONS, RELU
-from .arithmetic import ADD_MULTIPLE, AFFINE, MULTIPLY
+from .arithmetic import ADD_MULTIPLE, AFFINE, MULTIPLY, STRAIGHT_THROUGH
 from .batch_norm import (
     BATCH_NORM,
     BATCH_NORM_ACTIVATION,
@@ -63,6 +63,7 @@ _TRACED = (
     ADD_MULTIPLE,
     AFFINE,
     MULTIPLY,
+    STRAIGHT_THROUGH,
     *BROADCASTS,
     GATE_ADD,
     GATE_MULTIPLY,

@@ -31,6 +31,7 @@ HANDS_ON: Final[Mapping[str, tuple[int, ...] | None]] = {
     "channel_add": None,
     "gate_add": (0,),
     "add_multiple": (0,),
+    "straight_through": (0,),
 }
 CHANNEL_OPS: Final = ("concat", "narrow")  # copy their inputs, or are ranges of one buffer
 FUSED_OPS: Final = 5  # most ops of a network that one fused op stands for
