@@ -87,6 +87,22 @@ def padded_convolution(w: Writer, x: str) -> str:
 
 
 @kind(3)
+def view_beside_a_range(w: Writer, x: str) -> str:
+    """Some channels of a map, and all of them in a view of groups."""
+    value = conv_to(w, x, choice(w.source, (4, 8, 16, 8)))
+    half = w.shape(value)[1] // 2
+    sides = w.shape(value)[2:]
+    part = w.line(choice(w.source, (f"{{0}}[:, :{half}] * 2", f"{{0}}[:, {half}:].tanh()")), value)
+    groups = (2, half) if chance(w.source, 50) else (half, 2)
+    view = w.line(f"{{0}}.view(-1, {groups[0]}, {groups[1]}, {sides[0]}, {sides[1]})", value)
+    dim = groups.index(2) + 1 if half != 2 or chance(w.source, 50) else 1
+    reduced = w.line(
+        choice(w.source, ("{0}.amax(%d)", "{0}.sum(%d)", "{0}.mean(dim=%d)")) % dim, view
+    )
+    return added(w, part, reduced)
+
+
+@kind(3)
 def broadcast_difference(w: Writer, x: str) -> str:
     """p - h or h - p: one of the terms has fewer values than the difference."""
     c = w.shape(x)[1]

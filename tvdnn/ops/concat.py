@@ -49,7 +49,8 @@ def narrow_forward(b: Builder, op: Op) -> None:
 def narrow_backward(b: Builder, op: Op) -> None:
     """The gradient fills its range of one that others may fill elsewhere, if it does not yet."""
     value, channels, dy = op.inputs[0], op.attrs["channels"], b.resolved(Use(b.grad_of(op)))
-    if any(b.resolved(Use(dx, channels=channels)) == dy for dx in b.contributions.get(value, ())):
+    ranged = (dx for dx in b.contributions.get(value, ()) if b.keeps_channels(dx))
+    if any(b.resolved(Use(dx, channels=channels)) == dy for dx in ranged):
         return
     dx = b.grad_with_room(value, channels)
     b.add_pass(op, "grad_input", (Use(b.grad_of(op)),), (Use(dx, channels=channels),))
