@@ -11,7 +11,6 @@ which of them are assembled (tests/variants.py): `few` or `all`.
 """
 
 import contextlib
-import functools
 import importlib
 import io
 import json
@@ -19,7 +18,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -29,7 +27,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from triton import knobs
 from triton.backends.compiler import GPUTarget
-from triton.backends.nvidia.compiler import get_ptxas
+from triton.compiler import make_backend
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
@@ -157,24 +155,13 @@ def _launcher() -> str:
     return name
 
 
-@functools.cache
-def assemble(ptx: str, arch: int) -> str:
-    """What ptxas has to say of a kernel's registers, spills and warpgroup products."""
-    target = re.search(r"\.target (sm_\w+)", ptx)
-    assert target is not None
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder, "kernel.ptx")
-        source.write_text(ptx)
-        output = Path(folder, "kernel.cubin")
-        command = [
-            get_ptxas(arch).path,
-            "-v",
-            f"--gpu-name={target[1]}",
-            str(source),
-            "-o",
-            str(output),
-        ]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stderr
+def assembled_again(kernel: Any) -> str:
+    """What ptxas says of a kernel that came from the cache: its registers, spills and products."""
+    backend = make_backend(kernel.metadata.target)
+    options = backend.parse_options(kernel.metadata._asdict())
+    with contextlib.redirect_stdout(io.StringIO()) as log:
+        backend.make_cubin(kernel.asm["ptx"], {}, options, kernel.metadata.target.arch)
+    return log.getvalue()
 
 
 def report(variant: Variant, made: Any, log: str, arch: int) -> Report:
@@ -184,7 +171,7 @@ def report(variant: Variant, made: Any, log: str, arch: int) -> Report:
     if isinstance(made, Allocated):
         return Report(**common, shared_nbytes=made.shared_nbytes, num_wgmma=made.num_wgmma)
     ptx = made.asm["ptx"]
-    log = log or assemble(ptx, arch)
+    log = log or assembled_again(made)
     used = re.search(r"Used (\d+) registers", log)
     return Report(
         **common,

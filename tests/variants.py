@@ -90,7 +90,7 @@ def facts_of(names: list[str], signature: Any, constants: Any) -> frozenset[Fact
 
 def _kind(type_: Any) -> str:
     """`*bf16`, and of descriptors the type and the number of axes."""
-    return re.sub(r"\d+(?=[,\]])", "n", str(type_).split("],")[0])
+    return re.sub(r"\d+(?=[,\]])", "n", str(type_)).split("],")[0]
 
 
 def once_each(variants: Collection[Variant], *, by_launcher: bool) -> list[Variant]:
