@@ -21,6 +21,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -203,32 +204,35 @@ def early_arrivals(ptx: str) -> int:
 
 
 def compile_cases(
-    cases: Sequence[Case], arch: int, part: tuple[int, int], *, every: bool, seen: set[str]
+    cases: Sequence[Case], arch: int, part: tuple[int, int], *, every: bool, assembled: set[str]
 ) -> Iterator[Report]:
     """Compile a part of the kernels that the cases launch, `every` variant of it to the end.
 
-    What is in `seen` is not assembled again: IR behind Triton's passes, but for the architecture.
+    Else few are assembled, and none whose IR is in `assembled` (Triton's, without the name of the
+    architecture).
     """
     driver.set_active(OfflineDriver(arch))
     gluon.available()  # compiles a kernel to see whether it can, which belongs to no case
     asked = _variants(cases, arch, part)
-    chosen = covering(asked) if arch == HOPPER else once_each(asked, by_launcher=False)
-    ends = {(each.name, each.key) for each in (asked if every else chosen)}
+    few = covering(asked) if arch == HOPPER else once_each(asked, by_launcher=False)
+    ends = {(each.name, each.key) for each in (asked if every else few)}
     made: dict[tuple[str, str], tuple[Any, str]] = {}
     for variant in asked:
         place = (variant.name, variant.key)
-
-        def assembles(ir: str, place: tuple[str, str] = place) -> bool:
-            ir = ir.replace(f"cuda:{arch}", "cuda")
-            new = ir not in seen
-            seen.add(ir)
-            return every or (place in ends and new)
-
         if place not in made:
+            due = partial(is_due, f"cuda:{arch}", set() if every else assembled)
             with contextlib.redirect_stdout(io.StringIO()) as log:
-                kernel = compile_variant(variant, assembles)
+                kernel = compile_variant(variant, due if place in ends else lambda _: False)
             made[place] = kernel, log.getvalue()
         yield report(variant, *made[place], arch)
+
+
+def is_due(target: str, assembled: set[str], ir: str) -> bool:
+    """Whether this IR is new to `assembled`, where it is then."""
+    named = ir.replace(target, "cuda")
+    new = named not in assembled
+    assembled.add(named)
+    return new
 
 
 def _variants(cases: Sequence[Case], arch: int, part: tuple[int, int]) -> list[Variant]:
@@ -280,13 +284,15 @@ def main(archs: str, part: str, depth: str, *modules: str) -> None:
     """Print the reports of a part of the modules' kernels as JSON."""
     knobs.nvidia.dump_ptxas_log = True  # each kernel is assembled once, where it is compiled
     number, parts = map(int, part.split("/"))
-    every, seen = depth == "all", set[str]()
+    every, assembled = depth == "all", set[str]()
     with contextlib.redirect_stdout(sys.stderr):  # of a kernel outside every case, on empty caches
         cases = [case for name in modules for case in cases_of(name)]
         found = [
             asdict(each)
             for arch in map(int, archs.split(","))
-            for each in compile_cases(cases, arch, (number, parts), every=every, seen=seen)
+            for each in compile_cases(
+                cases, arch, (number, parts), every=every, assembled=assembled
+            )
         ]
     json.dump(found, sys.stdout)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.limits import faults
-from tests.offline import ROOT, Report, without_interpreter
+from tests.offline import ROOT, Report, is_due, without_interpreter
 from tests.variants import Variant, covering, facts_of, merged, once_each
 
 BOTH_WAYS = """
@@ -63,6 +63,13 @@ def test_one_of_each_launcher_or_kernel_is_its_first() -> None:
     asked = [variant("a"), variant("b", launcher="m"), variant("c"), variant("d", kernel="other")]
     assert [each.key for each in once_each(asked, by_launcher=True)] == ["a", "b", "d"]
     assert [each.key for each in once_each(asked, by_launcher=False)] == ["a", "d"]
+
+
+def test_what_another_architecture_assembled_is_due_no_more() -> None:
+    assembled: set[str] = set()
+    asked = ("86", "a"), ("80", "a"), ("80", "b"), ("80", "b")
+    due = [is_due(f"cuda:{arch}", assembled, f"{ir} for cuda:{arch}") for arch, ir in asked]
+    assert due == [True, False, True, False]
 
 
 def test_equal_variants_are_one_that_needs_what_any_needs() -> None:
