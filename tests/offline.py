@@ -3,14 +3,14 @@
 A stub driver turns every launch into a compilation, so that the library's own launch code runs, on
 meta tensors. It cannot share a process with the interpreter:
 
-    python -m tests.offline ARCH,... PART/PARTS CASE_MODULE...
+    python -m tests.offline ARCH,... PART/PARTS DEPTH CASE_MODULE...
 
-compiles that part of all cases in the modules' CASES and prints the reports as JSON. For Hopper it
-compiles all that they launch, for other architectures each launcher's kernels once.
+compiles that part of the kernels that the modules' CASES launch and prints the reports as JSON: for
+Hopper all variants of a kernel, for other architectures each launcher's kernels once. DEPTH says
+which of them are assembled (tests/variants.py): `few` or `all`.
 """
 
 import contextlib
-import functools
 import importlib
 import io
 import json
@@ -18,25 +18,37 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import torch
 from triton import knobs
 from triton.backends.compiler import GPUTarget
-from triton.backends.nvidia.compiler import get_ptxas
+from triton.compiler import make_backend
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
+from tests.variants import (
+    Allocated,
+    Variant,
+    compile_variant,
+    covering,
+    merged,
+    once_each,
+    replaced,
+    variants_of,
+)
 from tvdnn.kernels.language import gluon
 from tvdnn.runtime.kernels import kernel_set
 
 ROOT: Final = Path(__file__).parents[1]
 SHARED_NBYTES: Final = {80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232448, 120: 101376}
 HOPPER: Final = 90
+ASSEMBLING: Final = ("enable_fp_fusion", "ptx_options")  # what ptxas is told
 NUM_SMS: Final = {80: 108, 86: 84, 89: 128, 90: 132, 100: 148, 120: 170}
 LAUNCHERS: Final = {each.__code__: name for name, each in vars(kernel_set("triton")).items()}
 
@@ -58,15 +70,14 @@ class Report:
     arch: int
     launcher: str
     kernel: str
-    registers: int
-    spilled_nbytes: int
     shared_nbytes: int
     num_wgmma: int
-    num_mma: int
-    num_tma: int
-    early_arrivals: int
-    serialized: bool
     needs_wgmma: bool
+    # of kernels that were assembled
+    registers: int | None = None
+    spilled_nbytes: int = 0
+    early_arrivals: int = 0
+    serialized: bool = False
 
 
 class OfflineUtils:
@@ -111,23 +122,15 @@ class Compiled(NamedTuple):
 
 
 @contextlib.contextmanager
-def compiled_kernels(once: set[tuple[str, str]] | None = None) -> Iterator[list[Compiled]]:
-    """Within it, launches only compile; yields the list that collects what they made.
-
-    A launcher and its kernel that are in `once` are passed over; all that is compiled goes there.
-    """
+def compiled_kernels() -> Iterator[list[Compiled]]:
+    """Within it, launches only compile; yields the list that collects what they made."""
     kernels: list[Compiled] = []
     stock = JITFunction.run
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
-        launcher = _launcher()
-        if once is not None and (launcher, self.fn.__name__) in once:
-            return None
         with contextlib.redirect_stdout(io.StringIO()) as log:
             kernel = stock(self, *args, grid=grid, warmup=True, **kwargs)
-        kernels.append(Compiled(launcher, kernel, log.getvalue()))
-        if once is not None:
-            once.add((launcher, self.fn.__name__))
+        kernels.append(Compiled(_launcher(), kernel, log.getvalue()))
         return kernel
 
     with _launching_by(run):
@@ -141,14 +144,8 @@ def nothing_compiled() -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def _launching_by(run: Callable[..., Any]) -> Iterator[None]:
-    stock = JITFunction.run
-    JITFunction.run = run
-    try:
-        yield
-    finally:
-        JITFunction.run = stock
+def _launching_by(run: Callable[..., Any]) -> contextlib.AbstractContextManager[None]:
+    return replaced(JITFunction, "run", run)
 
 
 def _launcher() -> str:
@@ -160,46 +157,32 @@ def _launcher() -> str:
     return name
 
 
-@functools.cache
-def assemble(ptx: str, arch: int) -> str:
-    """What ptxas has to say of a kernel's registers, spills and warpgroup products."""
-    target = re.search(r"\.target (sm_\w+)", ptx)
-    assert target is not None
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder, "kernel.ptx")
-        source.write_text(ptx)
-        output = Path(folder, "kernel.cubin")
-        command = [
-            get_ptxas(arch).path,
-            "-v",
-            f"--gpu-name={target[1]}",
-            str(source),
-            "-o",
-            str(output),
-        ]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stderr
+def assembled_again(kernel: Any) -> str:
+    """What ptxas says of a kernel that came from the cache: its registers, spills and products."""
+    backend = make_backend(kernel.metadata.target)
+    options = backend.parse_options({name: getattr(kernel.metadata, name) for name in ASSEMBLING})
+    with contextlib.redirect_stdout(io.StringIO()) as log:
+        backend.make_cubin(kernel.asm["ptx"], {}, options, kernel.metadata.target.arch)
+    return log.getvalue()
 
 
-def report(case: Case, compiled: Compiled, arch: int) -> Report:
-    """Read a compiled kernel's PTX and assembler log."""
-    kernel = compiled.kernel
-    ptx = kernel.asm["ptx"]
-    log = compiled.log or assemble(ptx, arch)
+def report(variant: Variant, made: Any, log: str, arch: int) -> Report:
+    """Read a compiled kernel's PTX and assembler log, if it came so far."""
+    common = {"case": variant.case, "arch": arch, "launcher": variant.launcher}
+    common |= {"kernel": variant.name, "needs_wgmma": variant.needs_wgmma}
+    if isinstance(made, Allocated):
+        return Report(**common, shared_nbytes=made.shared_nbytes, num_wgmma=made.num_wgmma)
+    ptx = made.asm["ptx"]
+    log = log or assembled_again(made)
     used = re.search(r"Used (\d+) registers", log)
     return Report(
-        case=case.name,
-        arch=arch,
-        launcher=compiled.launcher,
-        kernel=kernel.metadata.name,
+        **common,
+        shared_nbytes=made.metadata.shared,
+        num_wgmma=len(re.findall(r"wgmma\.mma_async", ptx)),
         registers=int(used[1]) if used else 0,
         spilled_nbytes=sum(map(int, re.findall(r"(\d+) bytes spill", log))),
-        shared_nbytes=kernel.metadata.shared,
-        num_wgmma=len(re.findall(r"wgmma\.mma_async", ptx)),
-        num_mma=len(re.findall(r"\bmma\.sync", ptx)),
-        num_tma=len(re.findall(r"cp\.async\.bulk\.tensor", ptx)),
         early_arrivals=early_arrivals(ptx),
         serialized="wgmma" in log and "serializ" in log,
-        needs_wgmma=case.wgmma,
     )
 
 
@@ -220,15 +203,50 @@ def early_arrivals(ptx: str) -> int:
     return early
 
 
-def compile_cases(cases: Sequence[Case], arch: int) -> Iterator[Report]:
-    """Compile the kernels that the cases launch: for Hopper all, else each launcher's once."""
+def compile_cases(
+    cases: Sequence[Case], arch: int, part: tuple[int, int], *, every: bool, assembled: set[str]
+) -> Iterator[Report]:
+    """Compile a part of the kernels that the cases launch, `every` variant of it to the end.
+
+    Else few are assembled, and none whose IR is in `assembled` (Triton's, without the name of the
+    architecture).
+    """
     driver.set_active(OfflineDriver(arch))
     gluon.available()  # compiles a kernel to see whether it can, which belongs to no case
-    once: set[tuple[str, str]] | None = None if arch == HOPPER else set()
-    for case in cases:
-        with compiled_kernels(once) as kernels:
-            case.launch()
-        yield from (report(case, compiled, arch) for compiled in kernels)
+    asked = _variants(cases, arch, part)
+    few = covering(asked) if arch == HOPPER else once_each(asked, by_launcher=False)
+    ends = {(each.name, each.key) for each in (asked if every else few)}
+    made: dict[tuple[str, str], tuple[Any, str]] = {}
+    for variant in asked:
+        place = (variant.name, variant.key)
+        if place not in made:
+            due = partial(is_due, f"cuda:{arch}", set() if every else assembled)
+            with contextlib.redirect_stdout(io.StringIO()) as log:
+                kernel = compile_variant(variant, due if place in ends else lambda _: False)
+            made[place] = kernel, log.getvalue()
+        yield report(variant, *made[place], arch)
+
+
+def is_due(target: str, assembled: set[str], ir: str) -> bool:
+    """Whether this IR is new to `assembled`, where it is then."""
+    named = ir.replace(target, "cuda")
+    new = named not in assembled
+    assembled.add(named)
+    return new
+
+
+def _variants(cases: Sequence[Case], arch: int, part: tuple[int, int]) -> list[Variant]:
+    """What the cases ask for: for Hopper all, else each launcher's kernels once."""
+    asked = [
+        variant
+        for case in cases
+        for variant in variants_of(case.launch, _launcher, case.name, wgmma=case.wgmma)
+    ]
+    found = merged(asked) if arch == HOPPER else once_each(asked, by_launcher=True)
+    counts = Counter(each.name for each in found)
+    number, parts = part
+    mine = {name for name, _ in counts.most_common()[number::parts]}
+    return [each for each in found if each.name in mine]
 
 
 def without_interpreter() -> dict[str, str]:
@@ -237,11 +255,15 @@ def without_interpreter() -> dict[str, str]:
 
 
 def reports_of(
-    modules: Sequence[str], archs: Sequence[int], part: tuple[int, int] = (0, 1)
+    modules: Sequence[str],
+    archs: Sequence[int],
+    part: tuple[int, int] = (0, 1),
+    *,
+    every: bool = False,
 ) -> list[Report]:
-    """The reports of a part of all cases, compiled in one process that has no interpreter."""
+    """The reports of a part of all kernels, compiled in one process that has no interpreter."""
     number, parts = part
-    chosen = [",".join(map(str, archs)), f"{number}/{parts}", *modules]
+    chosen = [",".join(map(str, archs)), f"{number}/{parts}", "all" if every else "few", *modules]
     command = [sys.executable, "-m", "tests.offline", *chosen]
     done = subprocess.run(
         command, cwd=ROOT, env=without_interpreter(), capture_output=True, text=True
@@ -258,14 +280,19 @@ def cases_of(name: str) -> list[Case]:
     return cases
 
 
-def main(archs: str, part: str, *modules: str) -> None:
-    """Print the reports of a part of the modules' cases as JSON."""
+def main(archs: str, part: str, depth: str, *modules: str) -> None:
+    """Print the reports of a part of the modules' kernels as JSON."""
     knobs.nvidia.dump_ptxas_log = True  # each kernel is assembled once, where it is compiled
     number, parts = map(int, part.split("/"))
+    every, assembled = depth == "all", set[str]()
     with contextlib.redirect_stdout(sys.stderr):  # of a kernel outside every case, on empty caches
-        cases = [case for name in modules for case in cases_of(name)][number::parts]
+        cases = [case for name in modules for case in cases_of(name)]
         found = [
-            asdict(each) for arch in archs.split(",") for each in compile_cases(cases, int(arch))
+            asdict(each)
+            for arch in map(int, archs.split(","))
+            for each in compile_cases(
+                cases, arch, (number, parts), every=every, assembled=assembled
+            )
         ]
     json.dump(found, sys.stdout)
 

@@ -28,10 +28,10 @@ def _layer(side: int, channels: int, size: int, stride: int, dtype: torch.dtype)
     depthwise_conv2d_grad_weight(x, y, sums, first=True, **geometry)
 
 
-LAYERS = (
+LAYERS = (  # the least first: other architectures than Hopper compile that alone
+    (112, 96, 3, 2, torch.bfloat16),
     (56, 96, 7, 1, torch.bfloat16),
     (7, 768, 7, 1, torch.float32),
-    (112, 96, 3, 2, torch.bfloat16),
     (14, 24, 5, 2, torch.float32),
 )
 CASES = [

@@ -9,6 +9,7 @@ from tests.offline import Case
 from tvdnn.kernels.prelu import prelu, prelu_grad, prelu_terms
 from tvdnn.kernels.unary import FUNCTIONS, unary, unary_grad
 
+IN_RANGES = ("pow", "softplus")  # of one and of two coefficients
 KINDS = ((torch.bfloat16, "ieee"), (torch.float32, "tf32"))
 
 
@@ -19,9 +20,15 @@ def _empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 def _unary(function: str) -> None:
     settings = {"function": function, "a": 0.5, "b": 2.0}
     for dtype, precision in KINDS:
-        x, part = _empty(2, 9, 9, 64, dtype=dtype), _empty(2, 9, 9, 160, dtype=dtype)[..., 32:96]
+        x = _empty(2, 9, 9, 64, dtype=dtype)
         unary(x, x, **settings, precision=precision)
         unary_grad(x, x, x, **settings, precision=precision)
+
+
+def unary_of_ranges(function: str) -> None:
+    settings = {"function": function, "a": 0.5, "b": 2.0}
+    for dtype, precision in KINDS:
+        x, part = _empty(2, 9, 9, 64, dtype=dtype), _empty(2, 9, 9, 160, dtype=dtype)[..., 32:96]
         unary(x, part, **settings, precision=precision)
         unary_grad(part, x, part, **settings, precision=precision)
 
@@ -38,6 +45,7 @@ def _prelu(channels: int, slopes: int) -> None:
 
 CASES = [
     *(Case(f"{name} and its gradient", partial(_unary, name)) for name in FUNCTIONS),
+    *(Case(f"{name} of ranges", partial(unary_of_ranges, name)) for name in IN_RANGES),
     Case("PReLU of one slope", partial(_prelu, 96, 1)),
     Case("PReLU of a slope a channel", partial(_prelu, 65, 65)),
 ]

@@ -1,0 +1,99 @@
+"""Every variant of every kernel, compiled and assembled without a GPU.
+
+    python -m bench.compiled -o bench/results/compiled/triton-3.9.json
+
+For compute capability 9.0 all that the cases of tests/kernels/cases launch, candidates of tuning
+among them; for the others each launcher's kernels once. The tests compile the same up to shared
+memory, and assemble few of each kernel. A row is a kernel on an architecture, with the most that a
+variant takes. Exits with 1 where one does not compile or takes more than it may (tests/limits.py).
+About 15 minutes of a core; a process to a core.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import triton
+
+from bench.environment import software
+from tests.limits import faults
+from tests.offline import HOPPER, ROOT, SHARED_NBYTES, Report, reports_of
+
+HOPPER_PARTS: Final = 6
+VARIANTS: Final = ("candidates", "ones", "ranges", "steps")  # of launches that other cases make
+MOST: Final = ("shared_nbytes", "registers", "spilled_nbytes")
+Job = tuple[int, tuple[int, int]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    options = parser.parse_args()
+    jobs: list[Job] = [(HOPPER, (part, HOPPER_PARTS)) for part in range(HOPPER_PARTS)]
+    jobs += [(arch, (0, 1)) for arch in SHARED_NBYTES if arch != HOPPER]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = list(pool.map(_compiled, jobs))
+    reports = [each for made, _ in found for each in made]
+    failed = [error for _, error in found if error]
+    failed += [f"{each.case}: {each.kernel} {fault}" for each in reports for fault in faults(each)]
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text(text_of(rows(reports)))
+    print(f"{len(reports)} variants", *failed, sep="\n", flush=True)
+    sys.exit(1 if failed else 0)
+
+
+def _compiled(job: Job) -> tuple[list[Report], str]:
+    """The reports of a job, and why there are none."""
+    arch, part = job
+    try:
+        found = reports_of(modules(arch), [arch], part, every=True)
+    except RuntimeError as error:
+        return [], str(error)
+    print(f"sm_{arch} {part}: {len(found)} variants", flush=True)
+    return found, ""
+
+
+def modules(arch: int) -> list[str]:
+    """The modules of cases; those of more variants come last, and for Hopper alone."""
+    folder = ROOT / "tests" / "kernels" / "cases"
+    stems = sorted(path.stem for path in folder.glob("[!_]*.py"))
+    chosen = [stem for stem in stems if stem not in VARIANTS]
+    chosen += VARIANTS if arch == HOPPER else ()
+    return [f"tests.kernels.cases.{stem}" for stem in chosen]
+
+
+def rows(reports: Sequence[Report]) -> Iterator[dict[str, Any]]:
+    """A row of every kernel and architecture."""
+    groups: dict[tuple[str, int], list[Report]] = defaultdict(list)
+    for each in reports:
+        groups[each.kernel, each.arch].append(each)
+    for (kernel, arch), group in sorted(groups.items()):
+        most = {name: max(getattr(each, name) or 0 for each in group) for name in MOST}
+        launchers = sorted({each.launcher for each in group})
+        yield {"kernel": kernel, "arch": arch, "variants": len(group), **most} | {
+            "launchers": launchers
+        }
+
+
+def text_of(found: Iterator[dict[str, Any]]) -> str:
+    """The document as JSON, a row a line."""
+    head = {
+        "title": "Kernels compiled without a GPU",
+        "note": "The most that a variant takes: bytes of shared memory of a program, registers of a"
+        " thread, bytes of registers spilled.",
+        "environment": {"triton": triton.__version__, **software()},
+    }
+    lines = ",\n".join(f"  {json.dumps(row)}" for row in found)
+    return json.dumps(head, indent=1)[:-2] + f',\n "rows": [\n{lines}\n ]\n}}\n'
+
+
+if __name__ == "__main__":
+    main()
