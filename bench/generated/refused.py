@@ -34,7 +34,6 @@ CALLS = (
     "{0} * {0}.var(True)",
     "{0} * {0}.var()",
     "{0} + {0}.sum(1, keepdim=True, dtype=torch.float64).to({0}.dtype)",
-    "{0} * {0}.sum((1, 2, 3)).view(-1, 1, 1, 1).tanh()",
     "{0} - {0}.mean(0, keepdim=True)",
     "{0}.flip(0)",
     "{0} + {0}[:, :0].sum(1, keepdim=True)",
@@ -104,7 +103,7 @@ STATEMENTS = (
     "{0}.diagonal(0, 2, 3).mul_(0.5)",
     "{0}.unfold(2, 1, 1).mul_(0.5)",
     "{0}.fill_(0.5)",
-    "{0}.detach().mul_(0.5)",
+    "{0}.data.mul_(0.5)",
 )
 OWN = (  # of the module: what forward writes
     ("nn.Buffer(torch.zeros(CHANNELS))", "{member}.copy_({x}.detach().mean((0, 2, 3)))"),
@@ -205,17 +204,6 @@ def refused_opaque(w: Writer, x: str) -> str:
 
 
 @kind(1, refused=True)
-def refused_without_gradients(w: Writer, x: str) -> str:
-    """A change in place, in a region without gradients, of a map that has one."""
-    c = w.shape(x)[1]
-    value = w.line(f"{w.member('conv', f'nn.Conv2d({c}, {c}, 1)')}({{0}})", x)
-    w.no_grad = True
-    w.change("{0}.mul_(0.5)", value)
-    w.no_grad = False
-    return w.line("{0} * 2", value)
-
-
-@kind(1, refused=True)
 def refused_wish_for_a_gradient(w: Writer, x: str) -> str:
     """Of an input that has none."""
     w.change("{0}.requires_grad_()", "x")
@@ -228,12 +216,6 @@ def refused_hook(w: Writer, x: str) -> str:
     conv = w.member("conv", f"nn.Conv2d({c}, {c}, 1)")
     w.configure(f"net.{conv[5:]}.register_full_backward_hook(lambda *given: None)")
     return w.line(f"{conv}({{0}})", x)
-
-
-@kind(1, refused=True)
-def refused_output(w: Writer, x: str) -> str:
-    """Five dimensions, as what the network returns."""
-    return w.line("torch.stack([{0}, {0}], 1)", x)
 
 
 @kind(1, refused=True)

@@ -24,6 +24,7 @@ VIEWS = (
     "{0}.transpose(2, 3)[:, :, :1]",
     "{0}.flatten(2)[:, :, :1]",
     "{0}.detach()",
+    "{0}.detach()[:, :1]",
 )
 CHANGES = ("{0}.mul_(0.5)", "{0} += 1", "{0}.add_(0.25)", "{0}.tanh_()", "{0}.copy_({0} * 2)")
 CHANGES += ("{0} **= 2", "{0} /= 2")
@@ -39,6 +40,17 @@ def change_through_a_view(w: Writer, x: str) -> str:
         w.line("{0} * 2", view)
     w.dead.add(view)
     return w.line(choice(w.source, ("{0} * 1.5", "{0} + 1", "torch.tanh({0})")), h)
+
+
+@kind(2, changes=True)
+def change_without_gradients(w: Writer, x: str) -> str:
+    """Values change in a region without gradients, and the gradient stays."""
+    h = conv_to(w, x, w.shape(x)[1])
+    before = w.line("{0}.flatten(2)", h)
+    w.no_grad = True
+    w.change(choice(w.source, CHANGES), h)
+    w.no_grad = False
+    return w.line("{0} * 2 + {1}.view({0}.shape)", h, before)
 
 
 @kind(2, changes=True)
