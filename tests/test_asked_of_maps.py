@@ -13,6 +13,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
 
 from tests.beside_torch import assert_trains_as_torch
+from tvdnn.engine import virtualize
 from tvdnn.errors import UnsupportedOpError
 from tvdnn.trace import trace
 
@@ -224,3 +225,31 @@ def test_compiled_modules_are_refused(compiled: bool) -> None:
 
 
 X = torch.ones(2, 4, 5, 5)
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        lambda x: functional.dropout(x, 0.5, training=False),
+        lambda x: functional.dropout2d(x, 0.5, training=False),
+        lambda x: functional.dropout(x, 0.0),
+        lambda x: x.contiguous(),
+        lambda x: x.flatten(3),
+        lambda x: x.view(x.shape),
+    ],
+)
+def test_what_gives_an_input_back_is_a_leaf_as_the_input_is(
+    way: Callable[[Tensor], Tensor],
+) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 3, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = way(x)
+            return self.conv(y) * (2 if y.is_leaf else 3)
+
+    torch.manual_seed(0)
+    net, x = Net(), torch.randn(2, 3, 4, 4, requires_grad=True)
+    torch.testing.assert_close(virtualize(net, x)(x), net(x))

@@ -19,6 +19,7 @@ from tvdnn.engine.graphs import default_costs
 from tvdnn.errors import InputError, ScheduleError
 from tvdnn.graph import Graph
 from tvdnn.ops.bands import grad_rows_beside, rows_beside
+from tvdnn.ops.expand import Settings, expand
 from tvdnn.optim import SGD
 from tvdnn.planner import planning
 from tvdnn.planner.check import check
@@ -27,6 +28,7 @@ from tvdnn.planner.lower import lower
 from tvdnn.planner.plan import Plan
 from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.schedule import Schedule
+from tvdnn.trace import trace
 from tvdnn.units import MIB
 
 SIDE, CLASSES, BANDS = 32, 3, 4
@@ -242,3 +244,12 @@ def test_a_window_needs_the_rows_beside_its_own(net: nn.Module) -> None:
     steps = (*schedule.steps[:index], step._replace(reads=short), *schedule.steps[index + 1 :])
     with pytest.raises(ScheduleError, match="not on"):
         check(replace(schedule, steps=steps))
+
+
+def test_fused_networks_are_cut_into_as_many_bands_as_those_that_are_not() -> None:
+    """The largest map is that of the convolution, which fused with its pooling leaves none."""
+    net = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
+    network = trace(net, [torch.empty(1, 1, 16, 16)])
+    settings = [Settings("fp32", fuse=fuse, chunk_size=1024) for fuse in (True, False)]
+    bands = {expand(network, each).bands for each in settings}
+    assert bands == {4}

@@ -162,7 +162,17 @@ class InPlaceOperators:
     @property
     def is_leaf(self) -> bool:
         self.tracer.asked.ask(self.node, "is_leaf")
-        return self.node.op == "placeholder" or not self.requires_grad
+        return self._is_input() or not self.requires_grad
+
+    def _is_input(self) -> bool:
+        """Whether it is an input itself, as a contiguous one that is made contiguous is."""
+        value = self.node.meta["value"]
+        inputs = (each for each in self.node.graph.nodes if each.op == "placeholder")
+        if not any(each.meta["value"] is value for each in inputs):
+            return False
+        if self.node.op != "placeholder":
+            self.tracer.asked.ask(self.node, "stride")
+        return True
 
     @property
     def device(self) -> device:

@@ -266,8 +266,9 @@ class _Ours:
         _loaded(self.net, data)
         seen = loop(self.virtual, case, data, form, lr=reference.lr)
         modes = self.case.make()  # evaluation has changed modes, which setup may have set apart
-        for mine, made in zip(self.net.modules(), modes.modules(), strict=True):
-            mine.training = made.training
+        mine = dict(self.net.named_modules(remove_duplicate=False))
+        for name, made in modes.named_modules():
+            mine[name].training = made.training
         self.virtual.training = modes.training
         return seen
 

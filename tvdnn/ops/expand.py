@@ -23,7 +23,7 @@ from ..graph import (
 from ..memory import aligned
 from ..memory.blocks import block_nbytes
 from ..optim import SGD, Optimizer
-from .bands import bands_for, in_bands
+from .bands import bands_for, in_bands, most_bands
 from .builder import Builder
 from .loss import LOSSES, TARGET, Loss
 from .operands import with_rounding
@@ -100,7 +100,7 @@ def expand(network: Network, settings: Settings) -> Graph:
     dtype, precision = DTYPES[settings.dtype]
     infers = settings.mode is Mode.INFER
     wanted = frozenset[str]() if infers else _wanted(network, settings.input_grads)
-    bands = settings.bands or _bands_for(network, settings)
+    bands = settings.bands or _bands_for(traced, settings)
     cut_network = in_bands(network, bands)
     b = Builder(
         cut_network,
@@ -162,10 +162,20 @@ def _check(network: Network, settings: Settings) -> None:
         raise InputError(f"sections is {settings.sections}; it must be at least 1")
 
 
-def _bands_for(network: Network, settings: Settings) -> int:
+def _bands_for(traced: Network, settings: Settings) -> int:
+    """Bands that fit the chunk size where nothing is fused, and that it is cut into fused as well.
+
+    So a network that one policy fuses and another does not has the same bands, and the same bits.
+    """
     if settings.sections is not None:
         return 1
-    return bands_for(network, DTYPES[settings.dtype][0], settings.chunk_size)
+    training = settings.mode in (Mode.TRAIN, Mode.ACCUMULATE)
+    plain = _with_losses(traced, settings.losses) if training else traced
+    bands = bands_for(plain, DTYPES[settings.dtype][0], settings.chunk_size)
+    if bands == 1:
+        return bands
+    fused = fuse(traced)
+    return min(bands, most_bands(_with_losses(fused, settings.losses) if training else fused)[0])
 
 
 def _without_loss_names(network: Network, losses: tuple[Loss, ...]) -> Network:
