@@ -189,9 +189,21 @@ def into_a_constant(h: Tensor, y: Tensor) -> Tensor:
     return kept + y
 
 
+def forgotten(h: Tensor, y: Tensor) -> Tensor:
+    h.copy_(y)
+    return h + y
+
+
+def forgotten_by_a_view(h: Tensor, y: Tensor) -> Tensor:
+    h[:] = y.tanh()
+    return h * 2
+
+
 @pytest.mark.parametrize(
     ("way", "message"),
     [
+        (forgotten, "Net: copy_ over a whole map that has a gradient, of what is not made of it"),
+        (forgotten_by_a_view, "Net: copy_ over a whole map that has a gradient"),
         (by_a_mask, r"Net: \w+ reads a after an in-place operation|Net: setitem"),
         (filled, "Net: fill_ at tests/test_aliases.py"),
         (

@@ -258,6 +258,30 @@ def _sources(node: fx.Node) -> Iterator[fx.Node]:
             yield source
 
 
+def forgets(node: fx.Node) -> bool:
+    """Whether a call copies over a whole map, with a gradient, what is not made of that map.
+
+    Torch's gradients of what the map was made of are zeros then, and not None.
+    """
+    if node.op != "call_method" or node.target != "copy_" or not isinstance(node.args[0], fx.Node):
+        return False
+    root = target = node.args[0]
+    while root.meta["parent"] is not None:
+        root = root.meta["parent"]
+    whole = target.meta["value"].numel() == root.meta["value"].numel()
+    if not whole or not root.meta["carries"] or target.meta["view"].meta["stops"]:
+        return False
+    waiting, seen = node.all_input_nodes[1:], set[fx.Node]()
+    while waiting:
+        source = waiting.pop()
+        if source in (root, target):
+            return False
+        if source not in seen:
+            seen.add(source)
+            waiting += source.all_input_nodes
+    return True
+
+
 def _places(tensor: Tensor) -> tuple[Any, ...]:
     """The dimensions of more than one element with their strides, the shape and the offset."""
     return tensor.shape, _steps(tensor), tensor.storage_offset()

@@ -27,7 +27,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.utils._pytree import tree_leaves
 
-from .aliases import Aliases, is_stale, parent_of, version_of
+from .aliases import Aliases, forgets, is_stale, parent_of, version_of
 from .asked import Asked
 from .calls.batch_norm import counted_batch_norm
 from .calls.call import UNNAMED, Call, UnsupportedCallError, result_axes
@@ -474,6 +474,10 @@ class MetaTracer(fx.Tracer):
         carries = any(source.meta["carries"] for source in node.all_input_nodes)
         if node.kwargs.get("out") is not None and carries and node.meta["graded"]:
             raise UnsupportedCallError(f"{torch_name(node)} with out= of maps that have a gradient")
+        if node.meta["graded"] and forgets(node):
+            raise UnsupportedCallError(
+                "copy_ over a whole map that has a gradient, of what is not made of it (use that)"
+            )
 
     def _keep_gradient(self, node: fx.Node, target: fx.Node | None) -> None:
         """What a call without gradients has written keeps the gradient of what it wrote over."""
