@@ -3,6 +3,7 @@
 import copy
 import os
 import random
+import warnings
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -275,3 +276,36 @@ def test_the_grad_mode_is_as_it_is_where_nothing_trains() -> None:
     with torch.no_grad():
         assert_close(virtual(x), exact(x.double()), "without")
     assert_close(virtual(x), exact(x.double()), "with gradients again")
+
+
+class Scaled(nn.Module):
+    """A layer times a number that others may change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.scale = nn.Conv2d(2, 2, 1), 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(x) * self.scale
+
+
+def test_a_change_before_each_of_many_calls_is_told_once() -> None:
+    net, x = Scaled(), torch.randn(1, 2, 3, 3)
+    model = virtualize(net, x)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for step in range(1, 12):
+            net.scale = float(step)
+            model(x)
+    assert sum("planned anew in 8 calls" in str(each.message) for each in told) == 1
+
+
+def test_changes_with_calls_between_them_are_not_told() -> None:
+    net, x = Scaled(), torch.randn(1, 2, 3, 3)
+    model = virtualize(net, x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for step in range(1, 12):
+            net.scale = float(step)
+            for _ in range(5):
+                model(x)

@@ -1,5 +1,6 @@
 """Core: what Trainer and virtualize share: one network's memory, and its schedules by shape."""
 
+import warnings
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -48,6 +49,8 @@ from .watch import Watch
 _CONTROL = Struct("=qqf12x7f")
 RECORD_AT: Final = 64
 MOST_STATES: Final = 8  # states of the network whose schedules are kept
+MANY_CHANGES: Final = 8  # plans made anew by calls in a row, of which a warning tells
+LOOKS_OF_A_CALL: Final = 4  # at most
 CPU: Final = torch.device("cpu")
 EMPTY: Final[Mapping[str, torch.Tensor]] = {}
 Updates: TypeAlias = Mapping[str, tuple[torch.Tensor | None, ...]]
@@ -140,6 +143,7 @@ class Core:
         self._addresses = self._addresses_now()
         self._held: dict[str, torch.Tensor] = {}  # copies of buffers, which passes read
         self._before: dict[str, torch.Tensor] = {}  # of what forwards change, as it was before
+        self._newest, self._looks, self._changes = -1, 0, 0  # state, since a change, in a row
 
     def look(self) -> int:
         """The number of the network's present state; keys of runners hold it.
@@ -155,10 +159,25 @@ class Core:
         moved = self._addresses != self._addresses_now()
         if moved:
             state = self._trace_state.refresh()
+        self._looks += 1
         if moved or state != self.state:
             self._take_over(moved)
+            self._note_change(state)
             self.state = state
         return state
+
+    def _note_change(self, state: int) -> None:
+        """Warn where the state is a new one in many calls, one behind the other."""
+        close = self._looks <= LOOKS_OF_A_CALL
+        self._changes = (self._changes + 1 if close else 1) if state > self._newest else 0
+        self._newest, self._looks = max(state, self._newest), 0
+        if self._changes == MANY_CHANGES:
+            warnings.warn(
+                f"the network was planned anew in {MANY_CHANGES} calls, one behind the other: each"
+                " found another setting, or another value outside the network that its forward"
+                " reads; keep what changes so often in a buffer",
+                stacklevel=2,
+            )
 
     def grad_mode(self, graded: bool) -> bool:
         """Whether a step is traced with gradients: a forward that has none may ask for the mode."""
