@@ -265,9 +265,8 @@ def forgets(node: fx.Node) -> bool:
     """
     if node.op != "call_method" or node.target != "copy_" or not isinstance(node.args[0], fx.Node):
         return False
-    root = target = node.args[0]
-    while root.meta["parent"] is not None:
-        root = root.meta["parent"]
+    target = node.args[0]
+    root = base_of(target)
     whole = target.meta["value"].numel() == root.meta["value"].numel()
     if not whole or not root.meta["carries"] or target.meta["view"].meta["stops"]:
         return False
