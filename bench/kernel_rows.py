@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.markdown import table
+
 SETS = {
     "vgg16": "VGG-16's convolutions, N = 256",
     "resnet50": "ResNet-50's convolutions, N = 256",
@@ -96,7 +98,7 @@ def _sums_table(rows: Sequence[Row]) -> str:
         for each in sums(rows)
     ]  # fmt: skip
     heads = ("of", "type", "kernel", "ms", "peer's ms", "ratio", "worst ratio")
-    return _table(heads, cells)
+    return table(heads, cells, numbers=True)
 
 
 def _rows_tables(rows: Sequence[Row]) -> Iterator[str]:
@@ -104,9 +106,9 @@ def _rows_tables(rows: Sequence[Row]) -> Iterator[str]:
     for name, dtype in dict.fromkeys((row.set, row.dtype) for row in rows):
         mine = [row for row in rows if (row.set, row.dtype) == (name, dtype)]
         heads = ("kernel", "shape", "ms", "rate", "of roofline", "of the peer's time", "error")
-        table = _table(heads, [_cells(row) for row in mine])
+        rows_table = table(heads, [_cells(row) for row in mine], numbers=True)
         title = f"{SETS[name]}, {dtype}"
-        yield f"<details><summary>{title}: every kernel</summary>\n\n{table}\n\n</details>"
+        yield f"<details><summary>{title}: every kernel</summary>\n\n{rows_table}\n\n</details>"
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -117,8 +119,3 @@ def _cells(row: Row) -> tuple[str, ...]:
         row.kernel, times + row.shape, f"{row.ms:.3f}", rate, f"{row.roofline_share:.0%}",
         f"{row.ratio:.2f} ({row.peer})", f"{row.error:.1e} / {peer_error}",
     )  # fmt: skip
-
-
-def _table(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
-    lines = [heads, ["---"] + ["---:"] * (len(heads) - 1), *cells]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

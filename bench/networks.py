@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.markdown import table
+
 RANDOM = "random_*.json"
 OTHERS = "others.json"
 OTHERS_TABLE = "others.md"
@@ -17,7 +19,7 @@ NOTE = (
     "Right: outputs, gradients, statistics and a second step are at most 4 times as far from "
     "float64 as torch eager's in the same type, plus 16 units of rounding "
     "(`bench/generated/rule.py`). The median error is ours over eager's. Random networks on which "
-    "torch itself fails are left out. Each network of others is [a row of its own]({table})."
+    "torch itself fails are left out. Each network of others is [a row of its own]({rows})."
 )
 Values = Mapping[str, Any]
 
@@ -25,7 +27,7 @@ Values = Mapping[str, Any]
 def markdown(folder: Path) -> str:
     """One row for each type of random networks and of those of others, and what they mean."""
     rows = [*_random_rows(folder), *_others_rows(folder)]
-    return f"{_table(HEAD, rows)}\n\n{NOTE.format(table=f'bench/results/networks/{OTHERS_TABLE}')}"
+    return f"{table(HEAD, rows)}\n\n{NOTE.format(rows=f'bench/results/networks/{OTHERS_TABLE}')}"
 
 
 def by_name(folder: Path) -> str:
@@ -39,7 +41,7 @@ def by_name(folder: Path) -> str:
     title = (
         f"# Networks of torchvision and timm, unchanged, on one {document['environment']['gpu']}"
     )
-    return f"{title}\n\n{_table(head, rows)}\n"
+    return f"{title}\n\n{table(head, rows)}\n"
 
 
 def _random_rows(folder: Path) -> Iterator[Sequence[str]]:
@@ -63,7 +65,7 @@ def _others_rows(folder: Path) -> Iterator[Sequence[str]]:
     for kind, tokens in (("torchvision's and timm's", False), ("those with attention", True)):
         for dtype, ratio in values["median_ratio"].items():
             rows = [r for r in values["rows"] if r["dtype"] == dtype and r["tokens"] == tokens]
-            names = len({row["name"] for row in rows})
+            names = len({(row["library"], row["name"]) for row in rows})
             outcomes = Counter(row["outcome"] for row in rows)
             what = f"{names} of {kind}, {len(rows)} with sizes"
             yield (what, place, dtype, *_counts(outcomes), "" if tokens else f"{ratio:.2f}")
@@ -87,8 +89,3 @@ def _reason(rows: Sequence[Values]) -> str:
             reason = lines[1] if len(lines) > 1 else lines[0]
             return reason.strip().partition(" at /")[0].replace("|", "\\|")
     return ""
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -90,8 +90,8 @@ class Row:
 def main() -> None:
     options = _options()
     rows = _rows_in(options.output)
-    done = {(row.name, row.side, row.dtype) for row in rows}
-    jobs = [job for job in _jobs(options) if (job.name, job.side, job.dtype) not in done]
+    done = {_key(row) for row in rows}
+    jobs = [job for job in _jobs(options) if _key(job) not in done]
     begin = time.monotonic()
     for row in run_all(jobs, options.processes, options.seconds, begin + options.total_seconds):
         rows.append(row)
@@ -101,6 +101,10 @@ def main() -> None:
     about = software() if _is_cpu() else environment()  # last: CUDA starts, and forks end
     _write(options.output, rows, len(done) + len(jobs), about)
     print(dict(Counter(row.outcome for row in rows)), f"of {len(done) + len(jobs)}", flush=True)
+
+
+def _key(of: Job | Row) -> tuple[str, str, int, str]:
+    return of.library, of.name, of.side, of.dtype
 
 
 def _jobs(options: argparse.Namespace) -> list[Job]:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bench.markdown import table
+
 KEEP, EAGER = "keep", "torch eager"
 HEAD = ("network", "batch", "type", "Triton", "torch eager", "`keep`", "first step, nothing cached")
 
@@ -17,8 +19,7 @@ HEAD = ("network", "batch", "type", "Triton", "torch eager", "`keep`", "first st
 def markdown(folder: Path) -> str:
     """A row for each network and version; torch's own step beside the version that it has."""
     rows = [_row(json.loads(path.read_text())) for path in sorted(folder.glob("*.json"))]
-    lines = [HEAD, ("---",) * len(HEAD), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return table(HEAD, rows)
 
 
 def _row(document: Mapping[str, Any]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from bench import kernel_rows, networks, releases
+from bench import kernel_rows, markdown, networks, releases
 from bench.figure import Line, draw
 from tvdnn.graph import ChunkSizes
 from tvdnn.report.rows import Row
@@ -210,12 +210,8 @@ def table(result: Result) -> str:
         if heading != "network" or len({_network(entry) for entry in result.entries}) > 1
     ]
     shown = [(heading, cells) for heading, cells in columns if set(cells) != {NONE}]
-    lines = [
-        "| " + " | ".join(heading for heading, _ in shown) + " |",
-        "|---" + "|---:" * (len(shown) - 1) + "|",
-        *("| " + " | ".join(cells) + " |" for cells in zip(*(c for _, c in shown), strict=True)),
-    ]
-    return "\n".join(lines)
+    lines = zip(*(cells for _, cells in shown), strict=True)
+    return markdown.table([heading for heading, _ in shown], lines, numbers=True)
 
 
 def section(result: Result) -> str:
