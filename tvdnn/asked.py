@@ -11,6 +11,7 @@ from torch import Tensor, fx
 from .aliases import storage_of
 from .errors import UnsupportedOpError
 from .graph import Network
+from .layouts import check_layout
 from .refusals import place
 
 STRIDES: Final = "strides"
@@ -45,13 +46,15 @@ class Asked:
             self.lines.setdefault(name, place())
 
 
-def check_asked(
+def check_inputs(
     network: Network, inputs: Sequence[Tensor], graded: Collection[int] = frozenset()
 ) -> None:
-    """Raise UnsupportedOpError for inputs that answer otherwise than the trace did.
+    """Raise UnsupportedOpError for inputs for which the trace does not hold.
 
+    These have another layout that results hang on, or answer otherwise than the trace did.
     `graded` are the numbers of the inputs that required a gradient in the trace.
     """
+    check_layout(network, inputs)
     for name, line in network.asked.items():
         if any(_DIFFERS[name](x, number in graded) for number, x in enumerate(inputs)):
             raise UnsupportedOpError(

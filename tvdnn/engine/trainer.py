@@ -13,10 +13,9 @@ import torch
 from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ..asked import check_asked
+from ..asked import check_inputs
 from ..errors import EngineError, InputError
 from ..graph import Graph, Network
-from ..layouts import check_layout
 from ..ops.expand import Mode
 from ..ops.loss import TARGET, label_ranges
 from ..optim import SGD
@@ -207,8 +206,7 @@ class Trainer:
         mode = Mode.ACCUMULATE if accumulate > 1 else Mode.TRAIN
         shape = (x.shape[0] // accumulate, *x.shape[1:])
         runner = self._runner(shape, mode, begins=True)
-        check_layout(runner.schedule.graph.network, (x,))
-        check_asked(runner.schedule.graph.network, (x,))
+        check_inputs(runner.schedule.graph.network, (x,))
         updated = self._write_control(runner, shape, mode, 1.0 / accumulate)
         changed = self._core.state_before(runner)
         with restored_after_failure([*self._snapshot(), *changed]), self._core.on_device():
@@ -251,8 +249,7 @@ class Trainer:
         """The measured timeline of one training step on a GPU."""
         self._check(x, y, 1)
         runner = self._runner(tuple(x.shape), begins=True)
-        check_layout(runner.schedule.graph.network, (x,))
-        check_asked(runner.schedule.graph.network, (x,))
+        check_inputs(runner.schedule.graph.network, (x,))
         updated = self._write_control(runner, tuple(x.shape), Mode.TRAIN, 1.0)
         changed = self._core.state_before(runner)
         with restored_after_failure(changed), self._core.on_device():

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ..asked import check_asked
+from ..asked import check_inputs
 from ..errors import EngineError, InputError
 from ..graph import Network
-from ..layouts import check_layout
 from ..ops import Settings
 from ..ops.expand import Mode
 from ..ops.opaque import opaque_nbytes
@@ -240,8 +239,7 @@ class Virtualized(nn.Module):
         key = self._key(inputs, graded=graded)
         runner = self._runner(key, begins=True)
         core, network = self._core_now(), runner.schedule.graph.network
-        check_layout(network, inputs)
-        check_asked(network, inputs, key.input_grads)
+        check_inputs(network, inputs, key.input_grads)
         computed: dict[str, Tensor] = {}
         if network.formulas:
             with core.on_device(), torch.set_grad_enabled(graded):

@@ -1,5 +1,6 @@
 """From the traced network to the Graph: passes forward, backward in reverse, and updates."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache, partial
@@ -50,6 +51,7 @@ class Mode(Enum):
     INFER = "infer"
 
 
+TRAINING = (Mode.TRAIN, Mode.ACCUMULATE)
 TAKES = {Mode.TRAIN: "update", Mode.ACCUMULATE: "accumulate", Mode.AUTOGRAD: "", Mode.INFER: ""}
 
 
@@ -93,14 +95,15 @@ def expand(network: Network, settings: Settings) -> Graph:
     """
     _check(network, settings)
     lean = cache(partial(expand, network, replace(settings, lean=True)))
-    training = settings.mode in (Mode.TRAIN, Mode.ACCUMULATE)
-    traced = network = _without_loss_names(network, settings.losses) if training else network
-    network = fuse(network) if settings.fuse else network
-    network = _with_losses(network, settings.losses) if training else network
+    training = settings.mode in TRAINING
+    traced = _without_loss_names(network, settings.losses) if training else network
+    plain = _with_losses(traced, settings)
+    fused = cache(lambda: _with_losses(fuse(traced), settings))
+    network = fused() if settings.fuse else plain
     dtype, precision = DTYPES[settings.dtype]
     infers = settings.mode is Mode.INFER
     wanted = frozenset[str]() if infers else _wanted(network, settings.input_grads)
-    bands = settings.bands or _bands_for(traced, settings)
+    bands = settings.bands or _bands_for(plain, fused, settings)
     cut_network = in_bands(network, bands)
     b = Builder(
         cut_network,
@@ -162,20 +165,15 @@ def _check(network: Network, settings: Settings) -> None:
         raise InputError(f"sections is {settings.sections}; it must be at least 1")
 
 
-def _bands_for(traced: Network, settings: Settings) -> int:
+def _bands_for(plain: Network, fused: Callable[[], Network], settings: Settings) -> int:
     """Bands that fit the chunk size where nothing is fused, and that it is cut into fused as well.
 
     So a network that one policy fuses and another does not has the same bands, and the same bits.
     """
     if settings.sections is not None:
         return 1
-    training = settings.mode in (Mode.TRAIN, Mode.ACCUMULATE)
-    plain = _with_losses(traced, settings.losses) if training else traced
     bands = bands_for(plain, DTYPES[settings.dtype][0], settings.chunk_size)
-    if bands == 1:
-        return bands
-    fused = fuse(traced)
-    return min(bands, most_bands(_with_losses(fused, settings.losses) if training else fused)[0])
+    return bands if bands == 1 else min(bands, most_bands(fused())[0])
 
 
 def _without_loss_names(network: Network, losses: tuple[Loss, ...]) -> Network:
@@ -203,8 +201,11 @@ def _without_loss_names(network: Network, losses: tuple[Loss, ...]) -> Network:
     )
 
 
-def _with_losses(network: Network, losses: tuple[Loss, ...]) -> Network:
-    """The network with a loss for each output, the last of which holds their sum."""
+def _with_losses(network: Network, settings: Settings) -> Network:
+    """In training, the network with a loss for each output, the last of which holds their sum."""
+    if settings.mode not in TRAINING:
+        return network
+    losses = settings.losses
     values = {**network.values, TARGET: losses[0].target(network.values[network.outputs[0]])}
     ops, params = list(network.ops), dict(network.params)
     before: tuple[str, ...] = ()
