@@ -62,6 +62,13 @@ ASKED = {
     "grad": lambda h: h.grad is None,
     "grad_fn": lambda h: h.grad_fn is None,
     "grad_fn without gradients": lambda h: frozen(h).grad_fn is None,
+    "the same, contiguous": lambda h: h.contiguous() is h,
+    "the same, dropped by none": lambda h: functional.dropout(h, 0.5, training=False) is h,
+    "the same, flattened over one dimension": lambda h: h.flatten(1, 1) is h,
+    "the same, with its own sign": lambda h: +h is h,
+    "another, cloned": lambda h: h.clone() is h,
+    "another, viewed": lambda h: h.view(h.shape) is h,
+    "another, expanded": lambda h: h.expand_as(h) is h,
 }
 
 

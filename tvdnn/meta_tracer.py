@@ -258,13 +258,20 @@ class MetaTracer(fx.Tracer):
     def create_proxy(
         self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **options: Any
     ) -> fx.Proxy:
-        """A proxy of a new node; the one given where torch gives back the tensor that it writes."""
+        """A proxy of a new node; the one given where torch gives back the tensor that it is given.
+
+        As torch does of what it writes, and of what it need not change: `x.contiguous() is x`. Then
+        the one given stands for the new node, which views what it stood for.
+        """
         proxy = super().create_proxy(kind, target, args, kwargs, *rest, **options)
         value = proxy.node.meta["value"]
+        if not isinstance(value, Tensor):
+            return proxy
         given = [each for each in (*args, *kwargs.values()) if isinstance(each, MapProxy)]
-        same = (each for each in given if each.node.meta["value"] is value)
-        written = next(same, proxy)
-        return written if is_stale(written.node) or cuts_gradient(proxy.node) else proxy
+        same = next((each for each in given if each.node.meta["value"] is value), proxy)
+        if not (is_stale(same.node) or cuts_gradient(proxy.node)):
+            same.node = proxy.node
+        return same
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         proxy = MapProxy(node, self)
