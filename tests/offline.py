@@ -39,7 +39,9 @@ from tests.variants import (
     covering,
     merged,
     once_each,
+    parse_variant,
     replaced,
+    sizes_of,
     variants_of,
 )
 from tvdnn.kernels.language import gluon
@@ -50,6 +52,8 @@ SHARED_NBYTES: Final = {80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232
 HOPPER: Final = 90
 ASSEMBLING: Final = ("enable_fp_fusion", "ptx_options")  # what ptxas is told
 NUM_SMS: Final = {80: 108, 86: 84, 89: 128, 90: 132, 100: 148, 120: 170}
+Place = tuple[int, str, str]  # generation (of `every`, architecture), kernel and key of a variant
+Made = tuple[Any, str]  # a kernel, or how far it came, and the assembler's log
 LAUNCHERS: Final = {each.__code__: name for name, each in vars(kernel_set("triton")).items()}
 
 
@@ -204,26 +208,39 @@ def early_arrivals(ptx: str) -> int:
 
 
 def compile_cases(
-    cases: Sequence[Case], arch: int, part: tuple[int, int], *, every: bool, assembled: set[str]
+    cases: Sequence[Case],
+    arch: int,
+    part: tuple[int, int],
+    *,
+    every: bool,
+    assembled: set[str],
+    made: dict[Place, Made],
 ) -> Iterator[Report]:
     """Compile a part of the kernels that the cases launch, `every` variant of it to the end.
 
     Else few are assembled, and none whose IR is in `assembled` (Triton's, without the name of the
-    architecture).
+    architecture); on Hopper those of alike sizes are parsed, and reported as the one compiled.
+    `made` has what is compiled so far, by generation: Triton's passes treat one alike.
     """
     driver.set_active(OfflineDriver(arch))
     gluon.available()  # compiles a kernel to see whether it can, which belongs to no case
     asked = _variants(cases, arch, part)
     few = covering(asked) if arch == HOPPER else once_each(asked, by_launcher=False)
     ends = {(each.name, each.key) for each in (asked if every else few)}
-    made: dict[tuple[str, str], tuple[Any, str]] = {}
-    for variant in asked:
-        place = (variant.name, variant.key)
-        if place not in made:
+    alike: dict[Any, Made] = {}
+    for variant in sorted(asked, key=lambda each: (each.name, each.key) not in ends):
+        place = (arch if every else arch // 10, variant.name, variant.key)
+        ending = place[1:] in ends
+        sizes = sizes_of(variant)
+        if place not in made and sizes in alike and not ending and arch == HOPPER:
+            parse_variant(variant)
+            made[place] = alike[sizes]
+        elif place not in made:
             due = partial(is_due, f"cuda:{arch}", set() if every else assembled)
             with contextlib.redirect_stdout(io.StringIO()) as log:
-                kernel = compile_variant(variant, due if place in ends else lambda _: False)
+                kernel = compile_variant(variant, due if ending else lambda _: False)
             made[place] = kernel, log.getvalue()
+            alike.setdefault(sizes, made[place])
         yield report(variant, *made[place], arch)
 
 
@@ -284,14 +301,14 @@ def main(archs: str, part: str, depth: str, *modules: str) -> None:
     """Print the reports of a part of the modules' kernels as JSON."""
     knobs.nvidia.dump_ptxas_log = True  # each kernel is assembled once, where it is compiled
     number, parts = map(int, part.split("/"))
-    every, assembled = depth == "all", set[str]()
+    every, assembled, made = depth == "all", set[str](), dict[Place, Made]()
     with contextlib.redirect_stdout(sys.stderr):  # of a kernel outside every case, on empty caches
         cases = [case for name in modules for case in cases_of(name)]
         found = [
             asdict(each)
             for arch in map(int, archs.split(","))
             for each in compile_cases(
-                cases, arch, (number, parts), every=every, assembled=assembled
+                cases, arch, (number, parts), every=every, assembled=assembled, made=made
             )
         ]
     json.dump(found, sys.stdout)

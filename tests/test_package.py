@@ -126,3 +126,9 @@ def test_the_changelog_opens_with_this_version() -> None:
     newest = re.search(r"^## (\S+?),? ", (ROOT / "CHANGELOG.md").read_text(), re.M)
     assert newest is not None
     assert newest[1] == tvdnn.__version__
+
+
+def test_a_trainer_is_imported_without_torchs_compiler() -> None:
+    code = "import sys, tvdnn.engine; print('torch._dynamo' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.strip() == "False", done.stderr

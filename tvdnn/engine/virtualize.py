@@ -5,7 +5,7 @@ import inspect
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import zip_longest
 from typing import Any
 
@@ -154,6 +154,7 @@ class Virtualized(nn.Module):
         asked: Asked,
     ) -> None:
         super().__init__()
+        _break_compiled_graphs()
         for registry in ("_parameters", "_buffers", "_modules"):
             self.__dict__[registry] = net.__dict__[registry]
         self.__dict__["_net"] = net
@@ -209,7 +210,6 @@ class Virtualized(nn.Module):
         """Plan and capture for inputs of these shapes."""
         self._runner(self._key(inputs, graded=self._trains(inputs)))
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, *arguments: Any, **named: Any) -> Any:
         """The network's outputs, copied out of the arena; its own for a batch of no samples.
 
@@ -384,6 +384,16 @@ class Virtualized(nn.Module):
             if value in totals:
                 runner.fill(buffer, totals[value])
         self._core_now().run(key, 1)
+
+
+@cache
+def _break_compiled_graphs() -> None:
+    """Let torch.compile leave forwards alone, from the first virtualized network on.
+
+    To ask for it imports torch's compiler, which takes as long as torch: Trainers need none.
+    """
+    forward: Any = torch.compiler.disable(Virtualized.forward)
+    Virtualized.forward = forward  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True, slots=True)
