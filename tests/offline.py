@@ -227,7 +227,7 @@ def compile_cases(
     asked = _variants(cases, arch, part)
     few = covering(asked) if arch == HOPPER else once_each(asked, by_launcher=False)
     ends = {(each.name, each.key) for each in (asked if every else few)}
-    alike: dict[Any, Made] = {}
+    alike, begun = dict[Any, Made](), set[str]()
     for variant in sorted(asked, key=lambda each: (each.name, each.key) not in ends):
         place = (arch if every else arch // 10, variant.name, variant.key)
         ending = place[1:] in ends
@@ -238,10 +238,16 @@ def compile_cases(
         elif place not in made:
             due = partial(is_due, f"cuda:{arch}", set() if every else assembled)
             with contextlib.redirect_stdout(io.StringIO()) as log:
-                kernel = compile_variant(variant, due if ending else lambda _: False)
+                first = every or variant.name not in begun
+                kernel = compile_variant(variant, due if ending else _never, assemble=first)
+            begun.add(variant.name)
             made[place] = kernel, log.getvalue()
             alike.setdefault(sizes, made[place])
         yield report(variant, *made[place], arch)
+
+
+def _never(_: str) -> bool:
+    return False
 
 
 def is_due(target: str, assembled: set[str], ir: str) -> bool:

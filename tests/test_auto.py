@@ -114,7 +114,7 @@ def test_more_budget_is_not_slower_and_less_than_vdnn_never() -> None:
 
 
 @pytest.mark.usefixtures("units_of_one")
-@settings(max_examples=12, derandomize=True, deadline=None, database=None)
+@settings(max_examples=8, derandomize=True, deadline=None, database=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     batch=st.integers(2, 9),
@@ -200,7 +200,7 @@ def drawn_choice(rng: random.Random, found: Recipes) -> Choice:
 
 
 @pytest.mark.usefixtures("units_of_one")
-@settings(max_examples=20, derandomize=True, deadline=None, database=None)
+@settings(max_examples=14, derandomize=True, deadline=None, database=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     batch=st.integers(2, 9),

@@ -29,7 +29,7 @@ from tvdnn.planner.segments import Variant
 
 pytestmark = pytest.mark.usefixtures("units_of_one")
 
-EXAMPLES = 200
+EXAMPLES = 120
 STEPS = 2
 CLASSES = 4
 LINKS = (1e5, 1e8, 1e12)  # bytes a second: copies dwarf compute, match it, or cost nothing

@@ -43,7 +43,7 @@ def test_no_choice_of_sections_is_faster() -> None:
         assert heuristic_s <= 1.05 * ilp_s
 
 
-@settings(max_examples=8, derandomize=True, deadline=None, database=None)
+@settings(max_examples=5, derandomize=True, deadline=None, database=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     batch=st.integers(2, 4),

@@ -4,7 +4,7 @@ All variants are parsed. One of each kernel's sizes and types goes through all p
 can refuse it, up to its shared memory: others of these differ in their function, and in which
 numbers are 1 or divisible by 16. The rest, most of the time, is spent on few: `covering` finds
 variants that together have each type of each operand, each operand left out, and each value of each
-constant that is not a number.
+constant that is not a number. They become LLVM's IR, and the first of each kernel is assembled.
 """
 
 import contextlib
@@ -158,24 +158,33 @@ def parse_variant(variant: Variant) -> None:
         variant.kernel._do_compile(variant.key, *variant.arguments)
 
 
-def compile_variant(variant: Variant, assembles: Callable[[str], bool]) -> Any:
-    """The kernel; or `Allocated` where its IR behind Triton's passes is not to be assembled."""
+def compile_variant(
+    variant: Variant, is_due: Callable[[str], bool], *, assemble: bool = True
+) -> Any:
+    """The kernel; or `Allocated` where its IR behind Triton's passes is not due to go on.
+
+    Without `assemble` it goes on to LLVM's IR and no farther.
+    """
     stock = CUDABackend.make_llir
 
-    def make_llir(self: Any, module: Any, *rest: Any) -> Any:
+    def make_llir(self: Any, module: Any, metadata: Any, *rest: Any) -> Any:
         text = str(module)
-        if assembles(text):
-            return stock(self, module, *rest)
+        num_wgmma = text.count("warp_group_dot ")
+        if is_due(text):
+            translated = stock(self, module, metadata, *rest)
+            if assemble:
+                return translated
+            raise Allocated(metadata["shared"], num_wgmma)
         passes = nvidia.passes.ttnvgpuir
         allocate = getattr(passes, ALLOCATOR)
 
         def stop(manager: Any) -> None:
             allocate(manager)
             manager.run(module, "allocate")
-            raise Allocated(module.get_int_attr("ttg.shared"), text.count("warp_group_dot "))
+            raise Allocated(module.get_int_attr("ttg.shared"), num_wgmma)
 
         with replaced(passes, ALLOCATOR, stop):
-            return stock(self, module, *rest)
+            return stock(self, module, metadata, *rest)
 
     with replaced(CUDABackend, "make_llir", make_llir):
         try:
