@@ -1,4 +1,4 @@
-# seed 109, fp32: right: 
+# seed 109, fp32: right:
 import torch
 import tvdnn
 from torch import nn
@@ -41,4 +41,4 @@ def make():
 
 INPUTS = {"x": (1, 2, 13, 13)}
 GRADS = []
-SETTINGS = {'policy': 'vdnn-dyn', 'budget': 0.0, 'evaluates': True}
+SETTINGS = {"policy": "vdnn-dyn", "budget": 0.0, "evaluates": True}

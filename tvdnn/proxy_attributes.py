@@ -77,14 +77,19 @@ class InPlaceOperators:
 
     def __copy__(self) -> Any:
         """Recorded, to be refused: torch makes a leaf of the same storage, cut off."""
-        proxy = self.tracer.create_proxy("call_method", "copy.copy", (self,), {})
-        proxy.node.meta["kept"] = True
-        return proxy
+        return self._cut_off("copy.copy")
 
     def __deepcopy__(self, memo: object) -> Any:
         if not self.is_leaf:
             raise RuntimeError("only tensors made by the user can be copied deeply")
+        if self.requires_grad:  # refused: torch makes a leaf that requires a gradient
+            return self._cut_off("copy.deepcopy")
         return self.detach().clone()
+
+    def _cut_off(self, name: str) -> Any:
+        proxy = self.tracer.create_proxy("call_method", name, (self,), {})
+        proxy.node.meta["kept"] = True
+        return proxy
 
     def __getattr__(self, name: str) -> Any:
         value = self.node.meta["value"] if name in FACTS else None

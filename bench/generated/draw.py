@@ -60,7 +60,7 @@ REFUSED = 1  # percent of the networks that hold what tvdnn refuses, drawn on pu
 BANDED = 8  # percent of the others whose samples are cut into bands
 TRIES = 4  # draws of one statement before the network goes on without
 STRIDED = re.compile(r"_\(|[-+*/]=|inplace=True|Asking|Writing")
-OF_LAYOUT = "Laid()"  # which goes by the memory format of the inputs
+OF_LAYOUT = "Laid("  # which goes by the memory format of the inputs
 POLICIES = ("vdnn-all", "vdnn-conv", "tvdnn-heuristic", "vdnn-dyn", "auto")
 SHARES = (50, 20, 15, 8, 7)  # of the draws: plans near the floor take long
 

@@ -33,7 +33,7 @@ def parameter_meets_a_tensor(w: Writer, x: str) -> str:
         f"{{0}} * ({own} * torch.full(({c}, 1, 1), 0.5))",
         f"{{0}} + {own} * torch.ones({c}, 1, 1)",
     )
-    texts += (f"{{0}} * {own}.to({own}.device)",)
+    texts += (f"{{0}} * {own}.to({own}.device)", f"{{0}} * Doubling.apply({own}, 2)")
     return w.line(choice(w.source, texts), x)
 
 
@@ -63,7 +63,12 @@ def refused_change_outside(w: Writer, x: str) -> str:
     return layer(w, x, f"Changing({w.source.integer(0, 15)})")
 
 
+@kind(3, refused=True)
+def refused_question(w: Writer, x: str) -> str:
+    return layer(w, x, f"Puzzling({w.source.integer(0, 6)}, CHANNELS)")
+
+
 @kind(2, refused=True)
 def refused_layout(w: Writer, x: str) -> str:
     """What hangs on the memory format of inputs that are not contiguous."""
-    return w.line("{1} + " + f"{w.member('part', 'Laid()')}({{0}})", "x", x)
+    return layer(w, x, f"Laid({chance(w.source, 50)})")

@@ -158,7 +158,7 @@ class Inspecting(nn.Module):
         if self.how == 0:
             return x * (0.5 if x == None or x != None and x == "text" else 1.5)  # noqa: E711
         if self.how == 1:
-            return x * (0.5 if known and f"{x}".startswith("tensor(") and "dict" else 1.5)
+            return x * (0.5 if known and f"{x}" and repr(x).startswith("tensor(") else 1.5)
         if self.how == 2:
             match x:
                 case torch.Tensor():
@@ -190,12 +190,49 @@ class Inspecting(nn.Module):
 ''',
     "Laid": '''
 class Laid(nn.Module):
-    """Writes what may be its input or a copy of it, and asks for strides."""
+    """Asks for strides, or writes what is its input or, by its strides, a copy."""
+
+    def __init__(self, asks):
+        super().__init__()
+        self.asks = asks
 
     def forward(self, x):
-        y = x.contiguous()
+        if self.asks:
+            return x * (0.5 if x.is_contiguous() else 1.5)
+        x = x * 1.5
+        y = x.flatten(2)
         y *= 2
-        return x * (0.5 if x.is_contiguous() else 1.5)
+        return x + 1
+''',
+    "Puzzling": '''
+import copy
+
+
+class Puzzling(nn.Module):
+    """Asks of maps and parameters what is not known before a step, or cuts a map off."""
+
+    def __init__(self, how, channels):
+        super().__init__()
+        self.how, self.scale = how, nn.Parameter(torch.rand(channels, 1, 1) + 0.5)
+
+    def forward(self, x):
+        y = x * self.scale
+        if self.how == 0:
+            return copy.copy(y) * 0.5
+        if self.how == 1:
+            return y * (0.5 if y.grad_fn is None or "Mul" in y.grad_fn.name() else 1.5)
+        if self.how == 2:
+            return y * (1.5 if y[:, :1]._base is y else 0.5)
+        if self.how == 3:
+            return y * float(f"{y.mean().abs() + 1:.3f}")
+        if self.how == 4:
+            return y * (y == 0.5).to(y.dtype) + y * (y != 0.5).to(y.dtype)
+        if self.how == 5:
+            made = torch.zeros(self.scale.shape)
+            made.copy_(self.scale.detach())
+            return y * made
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x):
+            return y * 0.5
 ''',
     "Typed": '''
 import math
@@ -209,7 +246,7 @@ class Typed(nn.Module):
             pass
 
         names = {type: "class", int: "number"}
-        hint, other = type[int] | None, None | type
+        hint, other = type[int] or None, (type | None) == (None | type)
         found = isinstance(Meta, type) and issubclass(Meta, type) and type == type(int)
         factor = 0.5 if found and hint is not None and names[type] == "class" else 1.5
         return x * (factor if type.__name__ == "type" and other and math.pi > 3 else 2)
