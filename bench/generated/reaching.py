@@ -10,12 +10,13 @@ from .writer import Writer
 @kind(2)
 def reads_outside(w: Writer, x: str) -> str:
     """Globals, attributes of classes and objects, and what functions enclose."""
-    return layer(w, x, f"Reading({w.source.integer(0, 5)})")
+    return layer(w, x, f"Reading({w.source.integer(0, 6)})")
 
 
 @kind(2)
 def inspects(w: Writer, x: str) -> str:
     """Forward goes by what a map and a parameter say of themselves."""
+    x = "x" if w.kind("x") == "map" and chance(w.source, 30) else x
     return layer(w, x, f"Inspecting({w.source.integer(0, 8)}, CHANNELS)")
 
 

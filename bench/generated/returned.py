@@ -15,6 +15,7 @@ OBJECTS: Final[Mapping[str, str]] = {  # of the first output, the last one and a
     "nested": '{{"all": [{joined}], "about": {{"first": {first}, "count": 3, "name": None}}}}',
     "outputs": "Outputs(first={first}, rest=({joined},))",
     "batch": "Batch([{joined}]).named('some')",
+    "nameless batch": "Batch([{joined}])",
     "parts": "{first}.chunk(2, 1)",
     "part of parts": "({first}, {first}.chunk(2, 1))",
 }
