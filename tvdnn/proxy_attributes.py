@@ -242,17 +242,12 @@ class _Unknown(fx.proxy.Attribute):
     """An attribute of which nothing is known: where it is read, it is refused."""
 
     @property
-    def node(self) -> fx.Node:
+    def node(self) -> fx.Node:  # type: ignore[override]
         if self._node is None:
             tracer: Any = self.tracer
             tracer.refuse(self.attr)
         node: fx.Node = super().node
         return node
-
-    @node.setter
-    def node(self, node: fx.Node) -> None:
-        """Not called by fx, whose attribute makes its node when that is first read."""
-        raise AttributeError("node")
 
 
 def _is_view(node: fx.Node, other: fx.Node) -> bool:
