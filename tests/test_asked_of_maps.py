@@ -253,3 +253,17 @@ def test_what_gives_an_input_back_is_a_leaf_as_the_input_is(
     torch.manual_seed(0)
     net, x = Net(), torch.randn(2, 3, 4, 4, requires_grad=True)
     torch.testing.assert_close(virtualize(net, x)(x), net(x))
+
+
+def test_a_deep_copy_of_an_input_with_a_gradient_is_refused() -> None:
+    """Torch makes a leaf that requires a gradient, which no step would give it."""
+
+    class Copying(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return copy.deepcopy(x) * 2
+
+    x = torch.randn(2, 4, 6, 5, requires_grad=True)
+    assert Copying()(x).requires_grad
+    with pytest.raises(UnsupportedOpError, match=r"copy\.deepcopy at .*test_asked_of_maps\.py:\d+"):
+        virtualize(Copying(), (x,), policy="keep")
+    assert not virtualize(Copying(), (x.detach(),), policy="keep")(x.detach()).requires_grad

@@ -77,14 +77,19 @@ class InPlaceOperators:
 
     def __copy__(self) -> Any:
         """Recorded, to be refused: torch makes a leaf of the same storage, cut off."""
-        proxy = self.tracer.create_proxy("call_method", "copy.copy", (self,), {})
-        proxy.node.meta["kept"] = True
-        return proxy
+        return self._cut_off("copy.copy")
 
     def __deepcopy__(self, memo: object) -> Any:
         if not self.is_leaf:
             raise RuntimeError("only tensors made by the user can be copied deeply")
+        if self.requires_grad:  # refused: torch makes a leaf that requires a gradient
+            return self._cut_off("copy.deepcopy")
         return self.detach().clone()
+
+    def _cut_off(self, name: str) -> Any:
+        proxy = self.tracer.create_proxy("call_method", name, (self,), {})
+        proxy.node.meta["kept"] = True
+        return proxy
 
     def __getattr__(self, name: str) -> Any:
         value = self.node.meta["value"] if name in FACTS else None
@@ -237,17 +242,12 @@ class _Unknown(fx.proxy.Attribute):
     """An attribute of which nothing is known: where it is read, it is refused."""
 
     @property
-    def node(self) -> fx.Node:
+    def node(self) -> fx.Node:  # type: ignore[override]
         if self._node is None:
             tracer: Any = self.tracer
             tracer.refuse(self.attr)
         node: fx.Node = super().node
         return node
-
-    @node.setter
-    def node(self, node: fx.Node) -> None:
-        """Not called by fx, whose attribute makes its node when that is first read."""
-        raise AttributeError("node")
 
 
 def _is_view(node: fx.Node, other: fx.Node) -> bool:

@@ -18,6 +18,7 @@ from . import (
     modules,
     motifs,
     pointwise,
+    reaching,
     rearrange,
     reduce,
     refused,
@@ -29,6 +30,7 @@ from . import (
 )
 from .kinds import KINDS, Kind
 from .program import INPUTS, Program, used_values
+from .returned import OBJECTS, REFUSED_FORMS
 from .source import Drawn, Seeded, Source, chance, choice, weighted
 from .writer import TORCH_FAILURES, RejectedError, Writer
 
@@ -50,6 +52,7 @@ MODULES = (
     unary,
     views,
     written,
+    reaching,
 )  # whose kinds are registered
 SIDES = (6, 8, 5, 4, 7, 3, 10, 13, 12, 2, 1, 9)
 FEW_SIDES = (8, 7, 16)
@@ -57,6 +60,7 @@ REFUSED = 1  # percent of the networks that hold what tvdnn refuses, drawn on pu
 BANDED = 8  # percent of the others whose samples are cut into bands
 TRIES = 4  # draws of one statement before the network goes on without
 STRIDED = re.compile(r"_\(|[-+*/]=|inplace=True|Asking|Writing")
+OF_LAYOUT = "Laid("  # which goes by the memory format of the inputs
 POLICIES = ("vdnn-all", "vdnn-conv", "tvdnn-heuristic", "vdnn-dyn", "auto")
 SHARES = (50, 20, 15, 8, 7)  # of the draws: plans near the floor take long
 
@@ -112,13 +116,17 @@ def _refused_program(source: Source, kinds: list[Kind]) -> Program:
     for _ in range(source.integer(0, 2)):
         _grow(w, _supported())
     w.line("{0} * 1", "x")
+    if not kinds and chance(source, 4):
+        return w.program([*w.values][-1:], choice(source, (*REFUSED_FORMS,)), policy="auto")
     kinds = kinds or [kind for kind in KINDS.values() if kind.refused]
     before = len(w.lines)
     while len(w.lines) == before:
         _grow(w, kinds)
     last = [line.targets[0] for line in w.lines if line.targets][-1]
-    opaque = {"opaque": True} if _is_opaque(w) else {}
-    return w.program([last], "one", policy=choice(source, POLICIES), sections=2, **opaque)
+    found: dict[str, Any] = {"opaque": True} if _is_opaque(w) else {}
+    if any(OF_LAYOUT in each.text for each in (*w.members, *w.lines)):
+        found["channels_last"] = True
+    return w.program([last], "one", policy=choice(source, POLICIES), sections=2, **found)
 
 
 def _draw_inputs(w: Writer, batch: int, count: int) -> None:
@@ -207,6 +215,7 @@ def _module_program(w: Writer) -> Program:
     forms = ("one",) if len(outputs) == 1 and chance(w.source, 80) else ("tuple", "dict")
     forms += ("pair",) if len(outputs) == 2 else ()
     form = "list" if chance(w.source, 3) else choice(w.source, forms)
+    form = choice(w.source, (*OBJECTS,)) if chance(w.source, 5) else form
     return w.program(outputs, form, **_settings(w))
 
 

@@ -18,6 +18,7 @@ OPAQUE = (
     "Turning()",
     "Flat()",
     "Regional()",
+    "Applying()",
     "nn.Softshrink(0.1)",
     "nn.Tanhshrink()",
     "nn.Softmin(1)",

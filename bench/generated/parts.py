@@ -10,6 +10,8 @@ from torch.nn import functional
 
 import tvdnn
 
+from .reaching_parts import REACHING
+
 PARTS: Final[Mapping[str, str]] = {
     "Pair": """
 from collections import namedtuple
@@ -241,6 +243,7 @@ class Writing(nn.Module):
             y[x > 0] = 0.5
         return y * 2
 ''',
+    **REACHING,
 }
 NAMES: Final = re.compile(rf"\b({'|'.join(PARTS)})\b")
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .parts import parts_in
+from .returned import OBJECTS, REFUSED_FORMS, returned
 
 HEADER = """import torch
 import tvdnn
@@ -56,8 +57,8 @@ class Program:
     """A network, its inputs, and how it is to be run.
 
     `form` is what forward returns: "one" tensor, a "tuple", a "list", a "dict" or, of two, a "pair"
-    with names. `setup` are
-    statements about `net`, run after its mode is set. `settings` say how tvdnn runs it.
+    with names; or one of the forms of returned.py. `setup` are statements about `net`, run after
+    its mode is set. `settings` say how tvdnn runs it.
     """
 
     inputs: tuple[Input, ...]
@@ -97,6 +98,8 @@ class Program:
         if self.form == "dict":
             pairs = (f'"out{i}": {name}' for i, name in enumerate(self.outputs))
             return f"{{{', '.join(pairs)}}}"
+        if self.form in OBJECTS or self.form in REFUSED_FORMS:
+            return returned(self.form, self.outputs)
         joined = ", ".join(self.outputs)
         forms = {"one": joined, "list": f"[{joined}]", "tuple": f"({joined},)"}
         return {**forms, "pair": f"Pair({joined})"}[self.form]

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 import tvdnn
 
 from .case import Case, Data
+from .returned import maps_in
 
 STEPS = 2
 SHARE = 0.1  # of the parameters' RMS: how much the first update changes them
@@ -181,15 +182,9 @@ def output_shape(case: Case, data: Data) -> tuple[int, ...]:
 
 def _outputs(found: Any, seen: Seen, prefix: str) -> dict[str, Tensor]:
     """What a network returns, by name; `seen` notes the form."""
-    form = ("tensor", "tuple", "list", "dict", "Pair").index(_form(found))
-    seen[f"{prefix}form"] = torch.tensor(float(form))
-    if isinstance(found, Tensor):
-        return {"out": found}
-    return dict(found if isinstance(found, dict) else {str(i): x for i, x in enumerate(found)})
-
-
-def _form(found: Any) -> str:
-    return "tensor" if isinstance(found, Tensor) else type(found).__name__
+    maps, form = maps_in(found)
+    seen[f"{prefix}form"] = torch.tensor(form, dtype=torch.float64)
+    return maps
 
 
 def _change(net: nn.Module, case: Case, step: int) -> None:
