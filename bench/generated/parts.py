@@ -10,7 +10,10 @@ from torch.nn import functional
 
 import tvdnn
 
+from .own_parts import OWN_PARTS
+
 PARTS: Final[Mapping[str, str]] = {
+    **OWN_PARTS,
     "Pair": """
 from collections import namedtuple
 
