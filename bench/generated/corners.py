@@ -22,6 +22,11 @@ POWERS = (
     "torch.pow({0}.square() + 0.5, -1)",
     "{0} ** 1",
 )
+NAMED = (
+    "{0} * {0}.max(1, keepdim=True).values",
+    "{0} - torch.min({0}, dim=2, keepdim=True).values",
+    "torch.max({0}, 1, keepdim=True).values",
+)
 GATED = ("{0} * {1}", "{1} * {0}", "{0} + {1}", "{1} + {0}")
 SEVERAL_READ = ("F.softmax({0}, 1)", "{0}.amax(1, keepdim=True)", "{0}.flatten(1, 2)")
 
@@ -61,6 +66,25 @@ def gates_of_which_one_side_trains(w: Writer, x: str) -> str:
 @kind(2)
 def power(w: Writer, x: str) -> str:
     return w.line(choice(w.source, POWERS), x)
+
+
+@kind(2)
+def largest_by_name(w: Writer, x: str) -> str:
+    return w.line(choice(w.source, NAMED), x)
+
+
+@kind(2)
+def linear_over_pixels(w: Writer, x: str) -> str:
+    """A linear layer of maps as [N, H, W, C], as transformers have them."""
+    c, out = w.shape(x)[1], choice(w.source, (4, 8, 3))
+    turned = w.line("{0}.permute(0, 2, 3, 1)", x, permuted=True)
+    if chance(w.source, 50):
+        layer = w.member("fc", f"nn.Linear({c}, {out}, bias={chance(w.source, 70)})")
+        made = w.line(f"{layer}({{0}})", turned, permuted=True)
+    else:
+        weight = w.member("p", f"nn.Parameter(0.3 * torch.randn({out}, {c}))")
+        made = w.line(f"F.linear({{0}}, {weight})", turned, permuted=True)
+    return w.line("{0}.permute(0, 3, 1, 2)", made)
 
 
 @kind(2, "line")

@@ -10,6 +10,8 @@ Motif = tuple[Sequence[str], Sequence[str]]  # members, and statements: "= ..." 
 PARAM, BUFFER = "nn.Parameter(torch.ones(1))", "nn.Buffer(torch.ones(1))"
 NORM, CONV = "nn.BatchNorm2d(CHANNELS)", "nn.Conv2d(CHANNELS, CHANNELS, 1)"
 
+GRID = "nn.Buffer(torch.ones(BATCH, CHANNELS, HEIGHT, WIDTH))"
+
 READ: Sequence[Motif] = (  # values that no step but the traced one would have
     ([PARAM], ["= {x} * {m0}.item()"]),
     ([PARAM], ["= {x} * float({m0})"]),
@@ -39,6 +41,8 @@ UNKNOWN: Sequence[Motif] = (  # what no step could compute again
     ),
 )
 CHANGED: Sequence[Motif] = (  # which a step would not, or not in this order
+    ([GRID], ["{m0}.view_as({x}).copy_({x}.detach())"]),
+    ([GRID], ["{m0}.expand_as({x}).mul_({x}.shape[1])"]),
     ([BUFFER], ["{m0}.data = {m0}.data * 0.5"]),
     ([BUFFER], ["{m0}.add_(torch.rand(1))"]),
     ([BUFFER, "torch.ones(1)"], ["{m0}.add_({m1})"]),
