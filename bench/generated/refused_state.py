@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from .kinds import kind
 from .source import choice
-from .writer import RejectedError, Writer
+from .writer import Writer
 
 Motif = tuple[Sequence[str], Sequence[str]]  # members, and statements: "= ..." makes the next map
 PARAM, BUFFER = "nn.Parameter(torch.ones(1))", "nn.Buffer(torch.ones(1))"
@@ -93,17 +93,15 @@ def refused_change_behind_torch(w: Writer, x: str) -> str:
 
 @kind(2, refused=True)
 def refused_turn_of_a_buffer(w: Writer, x: str) -> str:
-    """A buffer that is turned over once something is made of it, and turned back."""
-    _, _, height, width = w.shape(x)
-    if height == width:
-        raise RejectedError("square")
-    state = w.member("own", f"nn.Buffer(torch.ones({height}, {width}))")
-    texts = (f"{state} * 2", f"{state} + torch.ones({height}, {width})")
+    """Filters that are turned over once something is made of them, and turned back."""
+    c = w.shape(x)[1]
+    state = w.member("own", f"nn.Buffer(torch.ones({c}, 1, 3, 2))")
+    texts = (f"{state} * 2", f"{state} + torch.ones({c}, 1, 3, 2)")
     made_of_it = w.line(choice(w.source, texts))
     w.dead.add(made_of_it)
-    w.change(f"{state}.t_()")
-    value = w.line("{0} * {1}", x, made_of_it)
-    w.change(f"{state}.t_()")
+    w.change(f"{state}.transpose_(2, 3)")
+    value = w.line(f"F.conv2d({{0}}, {{1}}, padding=2, groups={c})", x, made_of_it)
+    w.change(f"{state}.transpose_(2, 3)")
     return value
 
 
