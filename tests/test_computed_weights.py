@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -604,6 +605,22 @@ class Fixed(nn.Conv2d):
 def test_constants_that_forward_makes_may_be_factors(factor: Factor) -> None:
     torch.manual_seed(0)
     assert_trains_as_torch(Fixed(factor), torch.randn(3, 4, 6, 5))
+
+
+class Reshaped(nn.Linear):
+    """A weight in sizes and by factors that numpy computes."""
+
+    def __init__(self) -> None:
+        super().__init__(4 * 3 * 3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.weight.view(np.int64(2), 4, 3, np.prod((1, 3))) * np.float32(0.5)
+        return functional.conv2d(x, weight, self.bias)
+
+
+def test_sizes_of_a_weight_may_be_numbers_of_numpys() -> None:
+    torch.manual_seed(0)
+    assert_trains_as_torch(Reshaped(), torch.randn(3, 4, 6, 5))
 
 
 OUTSIDE = torch.rand(2, 4)

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 from bench import generated
-from bench.generated import refused
+from bench.generated import refused, refused_state
 from bench.generated.case import load
 from bench.generated.compare import REFUSED, compare
 from bench.generated.draw import drawn_from_seed
@@ -90,6 +90,10 @@ DRAWS: list[tuple[str, Callable[[Writer, str], object]]] = [
     *(
         (text, lambda w, x, pair=(own, text): refused.operand(w, x, *pair))
         for own, text in refused.HELD
+    ),
+    *(
+        ("; ".join(motif[1]), lambda w, x, motif=motif: refused_state.made(w, x, motif))
+        for motif in refused_state.MOTIFS
     ),
 ]
 

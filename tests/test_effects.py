@@ -21,6 +21,7 @@ class Net(nn.Module):
         self.conv = nn.Conv2d(4, 4, 3, padding=1)
         self.norm, self.dead = nn.BatchNorm2d(4, **settings), nn.BatchNorm2d(4, **settings)
         self.register_buffer("ema", torch.zeros(4))
+        self.register_buffer("grid", torch.ones(2, 4, 5, 5))
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
         self.table = torch.ones(4)
         self.maps: list[Tensor] = []
@@ -85,6 +86,22 @@ def test_a_layer_may_count_its_batches_itself() -> None:
 def set_buffer(net: Net, x: Tensor) -> Tensor:
     net.ema.copy_(net.conv(x).mean((0, 2, 3)))
     return x
+
+
+def written_by_a_view(net: Net, x: Tensor) -> Tensor:
+    """Through a view that a map gives its shape, and that nothing reads."""
+    net.grid.view_as(x).copy_(x.detach())
+    return net.conv(x)
+
+
+def changed_by_a_view(net: Net, x: Tensor) -> Tensor:
+    net.grid.expand_as(x).detach().mul_(2)
+    return net.conv(x)
+
+
+def changed_by_a_view_as_tvdnn_cannot(net: Net, x: Tensor) -> Tensor:
+    net.grid.reshape_as(x).cumsum_(1)
+    return net.conv(x)
 
 
 def frozen(net: Net, x: Tensor) -> Tensor:
@@ -189,6 +206,9 @@ REFUSED = [
     (moved_average, f"Net: lerp_ {HERE}"),
     (written_by_values, f"Net: masked_scatter_ {HERE}"),
     (set_buffer, f"copy_ changes ema of the module, which a step would not {HERE}"),
+    (written_by_a_view, f"copy_ changes grid of the module, which a step would not {HERE}"),
+    (changed_by_a_view, f"mul_ changes grid of the module, which a step would not {HERE}"),
+    (changed_by_a_view_as_tvdnn_cannot, f"cumsum_ {HERE}"),
     (frozen, f"Net: requires_grad changes conv.weight of the module, which a step.* {HERE}"),
     (table_written, f"Net: add_ changes table of the module, which a step would not {HERE}"),
     (map_left, f"Net: forward changes the attribute aux, which a step would not {HERE}"),

@@ -27,7 +27,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.utils._pytree import tree_leaves
 
-from .aliases import Aliases, forgets, is_stale, parent_of, version_of
+from .aliases import Aliases, base_of, forgets, is_stale, parent_of, version_of
 from .asked import Asked
 from .calls.batch_norm import counted_batch_norm
 from .calls.call import UNNAMED, Call, UnsupportedCallError, result_axes
@@ -446,7 +446,7 @@ class MetaTracer(fx.Tracer):
             if call is not None:
                 meta["axes"] = result_axes(torch_name(node), call, tuple(meta["value"].shape))
                 meta["kept"] |= self.side_effects.tracks(call)
-            self.side_effects.check(node, [s for s in written if s.op == "get_attr"])
+            self.side_effects.check(node, [*filter(_is_of_no_map, written)])
             self._keep_gradient(node, _target(node, written))
         except UnsupportedCallError as reason:
             meta["refusal"] = self._refusal(f"{reason}{instead(str(reason))}")
@@ -650,7 +650,12 @@ def _may_write(node: fx.Node, written: Sequence[fx.Node]) -> bool:
     """Whether a refused call writes, or by its name may write, a tensor that comes from no map."""
     in_place = torch_name(node).endswith("_") and node.args
     targets = [*written, *(node.args[:1] if in_place else ()), node.kwargs.get("out")]
-    return any(isinstance(each, fx.Node) and each.op == "get_attr" for each in targets)
+    return any(isinstance(each, fx.Node) and _is_of_no_map(each) for each in targets)
+
+
+def _is_of_no_map(node: fx.Node) -> bool:
+    """Whether a node's tensor is, or is a view of, one that comes from no map."""
+    return base_of(node).op == "get_attr"
 
 
 def _target(node: fx.Node, written: Sequence[fx.Node]) -> fx.Node | None:

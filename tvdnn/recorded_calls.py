@@ -6,6 +6,7 @@ calls have made, these become a formula: the network has one more parameter, a c
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Number
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from .twin_answers import torch_name_of
 
 META = torch.device("meta")
 PLAIN = (
-    *(bool, int, float, complex, str, type(None), type(...)),
+    *(Number, str, type(None), type(...)),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size),
 )
 

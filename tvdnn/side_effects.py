@@ -13,7 +13,7 @@ from torch.fx.proxy import TraceError
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
-from .aliases import storage_of
+from .aliases import base_of, storage_of
 from .calls.call import UNNAMED, Call, UnsupportedCallError, nested
 from .calls.translation import rearranges_in_place, torch_name
 from .recorded_calls import RecordedCalls
@@ -170,7 +170,7 @@ class SideEffects(TorchFunctionMode):
         for source in written:
             if call is None or source not in call.state:
                 node.meta["kept"] = True
-                raise UnsupportedCallError(_written(torch_name(node), str(source.target)))
+                raise UnsupportedCallError(_written(torch_name(node), str(base_of(source).target)))
 
     def tracks(self, call: Call) -> bool:
         """Whether a call, or one whose result it reads, changes buffers of the module's."""

@@ -43,7 +43,7 @@ def program(source: Source) -> Program:
 
 def _stage(w: Writer, x: str) -> str:
     _, c, height, width = w.shape(x)
-    form = w.source.integer(1, 9)
+    form = w.source.integer(1, 11)
     if form <= 3:
         return _convolution(w, x)
     if form == 4:
@@ -57,8 +57,11 @@ def _stage(w: Writer, x: str) -> str:
         up = choice(w.source, ("nn.Upsample(scale_factor=2)", "nn.ConvTranspose2d(%d, 4, 2, 2)"))
         text = up % c if "%d" in up else up
         return w.line(f"{w.member('up', text)}({{0}})", x)
-    if form == 8:
-        shape = choice(w.source, ((c, 1, 1), (height, 1), (width,), (1, c, height, 1)))
+    if form == 10 and height * width < 300:
+        return w.line(f"{w.member('up', f'nn.ConvTranspose2d({c}, 4, 2, 2)')}({{0}})", x)
+    if form in (8, 11):
+        shapes = ((height, 1), (1, c, height, 1), (c, 1, 1), (width,))
+        shape = choice(w.source, shapes if form == 8 else shapes[:2])
         held = w.member("p", f"nn.Parameter(torch.randn({shape}))")
         return w.line(f"{{0}} * {held}", x)
     return w.line("{0} + {1}", x, w.line("torch.tanh({0})", x))

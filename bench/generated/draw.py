@@ -11,17 +11,20 @@ from . import (
     banded,
     broadcast,
     computed,
+    corners,
     forms,
     functionals,
     layers,
     lines,
     modules,
     motifs,
+    owned,
     pointwise,
     reaching,
     rearrange,
     reduce,
     refused,
+    refused_state,
     stages,
     sums,
     unary,
@@ -37,16 +40,19 @@ from .writer import TORCH_FAILURES, RejectedError, Writer
 MODULES = (
     broadcast,
     computed,
+    corners,
     forms,
     functionals,
     layers,
     lines,
     modules,
     motifs,
+    owned,
     pointwise,
     rearrange,
     reduce,
     refused,
+    refused_state,
     stages,
     sums,
     unary,
@@ -57,7 +63,7 @@ MODULES = (
 SIDES = (6, 8, 5, 4, 7, 3, 10, 13, 12, 2, 1, 9)
 FEW_SIDES = (8, 7, 16)
 REFUSED = 1  # percent of the networks that hold what tvdnn refuses, drawn on purpose
-BANDED = 8  # percent of the others whose samples are cut into bands
+BANDED = 10  # percent of the others whose samples are cut into bands
 TRIES = 4  # draws of one statement before the network goes on without
 STRIDED = re.compile(r"_\(|[-+*/]=|inplace=True|Asking|Writing")
 OF_LAYOUT = "Laid("  # which goes by the memory format of the inputs

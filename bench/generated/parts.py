@@ -10,9 +10,11 @@ from torch.nn import functional
 
 import tvdnn
 
+from .own_parts import OWN_PARTS
 from .reaching_parts import REACHING
 
 PARTS: Final[Mapping[str, str]] = {
+    **OWN_PARTS,
     "Pair": """
 from collections import namedtuple
 
