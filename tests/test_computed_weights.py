@@ -1,5 +1,6 @@
 """Weights that ops compute of parameters and buffers: gradients as torch's, the bits of keep."""
 
+import gc
 import re
 import warnings
 from collections.abc import Callable
@@ -18,8 +19,10 @@ from tests.running import Batch, random_batches
 from tvdnn import Trainer, virtualize
 from tvdnn.engine.graphs import training_graph
 from tvdnn.errors import InputError, UnsupportedOpError
+from tvdnn.ops.peak import peak_nbytes
 from tvdnn.optim import SGD, AdamW
 from tvdnn.trace import trace
+from tvdnn.twin_answers import answer
 
 BATCH, SHAPE, CLASSES = 4, (4, 6, 8), 4
 CHUNK_SIZE = 900  # bytes
@@ -638,3 +641,18 @@ def test_constants_from_elsewhere_are_refused_by_line(factor: Factor) -> None:
     here = r"at \S*test_computed_weights.py:\d+"
     with pytest.raises(UnsupportedOpError, match=f"neither a parameter nor a buffer.*{here}"):
         trace(Fixed(factor), (torch.randn(3, 4, 6, 5),))
+
+
+def test_copies_of_constants_end_with_the_call_that_reads_them() -> None:
+    """What a search for cycles must free is there for so long as none runs, and counts."""
+    twin, constant = torch.ones(2, device="meta"), torch.full((2,), 0.5)
+
+    def run() -> None:
+        for _ in range(9):
+            answer(torch.mul, (twin, constant), {}, torch.device("cpu"))
+
+    gc.disable()
+    try:
+        assert peak_nbytes(run, twin.device) == constant.nbytes + twin.nbytes
+    finally:
+        gc.enable()

@@ -94,17 +94,18 @@ def _together(args: tuple[Any, ...], copies: list[Tensor]) -> tuple[Any, ...]:
 
     The tensors that are copied there are appended to `copies`.
     """
+    return tuple(_moved(each, copies) for each in args)
 
-    def moved(value: Any) -> Any:
-        if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
-            return type(value)(map(moved, value))
-        is_number = not isinstance(value, Tensor) or value.dim() == 0
-        if is_number or _is_twin(value):
-            return value
-        copies.append(value.to("meta"))
-        return copies[-1]
 
-    return tuple(map(moved, args))
+def _moved(value: Any, copies: list[Tensor]) -> Any:
+    """An argument there; no closure, which would keep the copies until a search for cycles."""
+    if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
+        return type(value)(_moved(each, copies) for each in value)
+    is_number = not isinstance(value, Tensor) or value.dim() == 0
+    if is_number or _is_twin(value):
+        return value
+    copies.append(value.to("meta"))
+    return copies[-1]
 
 
 def _on_meta(
