@@ -1,6 +1,7 @@
 """Opaque ops: submodules that tvdnn has no ops for run by torch inside the schedule."""
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 import tvdnn
 from tvdnn.engine.virtualize import Virtualized
 from tvdnn.errors import BudgetError, UnsupportedOpError
+from tvdnn.ops import opaque
 from tvdnn.trace import trace
 
 
@@ -88,6 +90,38 @@ def test_a_network_with_odd_layers_trains_as_with_torch() -> None:
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(kept, moved, strict=True))
     for mine, theirs in zip(kept, exact, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
+
+
+@pytest.fixture
+def tf32_allowed() -> Iterator[Any]:
+    """Torch's switch for convolutions, turned to TF32 meanwhile."""
+    switch: Any = torch.backends.cudnn.conv
+    before = switch.fp32_precision
+    switch.fp32_precision = "tf32"
+    yield switch
+    switch.fp32_precision = before
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"), [("fp32", {"ieee"}), ("tf32", {"tf32"}), ("bf16", {"tf32"})]
+)
+def test_torchs_products_are_as_exact_as_the_engines(
+    dtype: str, expected: set[str], tf32_allowed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forward and backward; and torch's own switch is then as it was."""
+    x, seen = torch.randn(8, 3, 8, 8), list[str]()
+    net = virtual(x, "keep", dtype=dtype)
+    call = opaque._call
+
+    def noted(*given: Any) -> Tensor:
+        seen.append(tf32_allowed.fp32_precision)
+        return call(*given)
+
+    monkeypatch.setattr(opaque, "_call", noted)
+    net(x).float().sum().backward()
+    assert len(seen) > 2
+    assert {*seen} == expected
+    assert tf32_allowed.fp32_precision == "tf32"
 
 
 @pytest.mark.gpu

@@ -1,7 +1,7 @@
 """Products and sums of any broadcast shape, and weights computed from parameters."""
 
 from .kinds import kind
-from .source import chance, choice
+from .source import choice
 from .writer import Writer
 
 
@@ -60,8 +60,8 @@ def global_response_norm(w: Writer, x: str) -> str:
 def quotient_of_maps(w: Writer, x: str) -> str:
     other = w.pick([x, *w.alike(x)])
     texts = ("{0} / ({1}.abs() + 1)", "torch.div({0}, {1} ** 2 + 1)", "torch.maximum({0}, {1})")
-    texts += ("torch.minimum({0}, {1})", "torch.where({0} > 0, {0}, {1})")
-    return w.line(choice(w.source, texts[: 4 if chance(w.source, 80) else 5]), x, other)
+    texts += ("torch.minimum({0}, {1})",)
+    return w.line(choice(w.source, texts), x, other)
 
 
 @kind(3, planned=True)

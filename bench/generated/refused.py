@@ -62,6 +62,7 @@ CALLS = (
     "{0} * (1 + torch.masked_select({0}, {0} > 0).shape[0] % 2)",
     "{0} * (1 + {0}.unique().numel() % 2)",
     "torch.zeros({0}.shape).copy_({0})",
+    "({0} * 0.5).copy_({0})",
     "torch.sin({0})",
     "{0} * (1 + ({0}.data_ptr() > 0))",
     "{0} @ {0}.transpose(2, 3)",

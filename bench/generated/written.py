@@ -72,13 +72,6 @@ def items_written(w: Writer, x: str) -> str:
     return w.line(f"{w.member('part', f'Writing({how})')}({{0}})", x)
 
 
-@kind(2, changes=True)
-def written_whole(w: Writer, x: str) -> str:
-    value = w.line("{0} * 0.5", x)
-    w.change("{0}.copy_({1})", value, w.pick([x, *w.alike(x)]))
-    return w.line("{0} + {1}", value, x)
-
-
 @kind(1, changes=True)
 def detached_parts(w: Writer, x: str) -> str:
     """A map that is changed, detached and changed again."""

@@ -1,11 +1,13 @@
 """Opaque ops: submodules that run torch's own code and autograd inside the schedule.
 
 Forward keeps nothing but its input; backward runs the submodule again and takes gradients. The
-whole batch goes at once, in float32. What torch allocates on the way lies outside the arena; its
-peak is measured beforehand and counted in the budget.
+whole batch goes at once, in float32; torch rounds no operand of a product to TF32 where maps are
+float32 and the engine's products round none. What torch allocates on the way lies outside the
+arena; its peak is measured beforehand and counted in the budget.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -19,6 +21,7 @@ from .definition import Launch, OpDef
 from .peak import peak_nbytes
 
 Params = Sequence[Tensor]
+_SWITCHES: Any = (torch.backends.cudnn.conv, torch.backends.cuda.matmul)  # type: ignore[attr-defined]
 
 
 def forward(b: Builder, op: Op) -> None:
@@ -40,18 +43,38 @@ def backward(b: Builder, op: Op) -> None:
 
 
 def _run_forward(a: Launch) -> None:
-    y = _forward(a.attrs, _params(a), _taken(a, a.reads[0], "takes"))
+    with _products_of(a):
+        y = _forward(a.attrs, _params(a), _taken(a, a.reads[0], "takes"))
     _give(a, y, a.writes[0], "makes")
 
 
 def _run_grad(a: Launch) -> None:
     x, dy = _taken(a, a.reads[0], "takes"), _taken(a, a.reads[1], "makes")
-    dx, grads = _gradients(a.attrs, _params(a), a.attrs["trained"], x, dy)
+    with _products_of(a):
+        dx, grads = _gradients(a.attrs, _params(a), a.attrs["trained"], x, dy)
     writes = list(a.writes)
     if a.attrs["wants_input"]:
         _give(a, dx, writes.pop(0), "takes")
     for target, grad in zip(writes, grads, strict=True):
         target.copy_(grad)
+
+
+@contextmanager
+def _products_of(a: Launch) -> Iterator[None]:
+    """Torch's float32 products as exact as the engine's.
+
+    Torch has one switch for all threads: another thread's products may be exact meanwhile as well.
+    """
+    exact = a.precision == "ieee" and a.reads[0].dtype == torch.float32
+    switches = _SWITCHES if exact else ()
+    before = [switch.fp32_precision for switch in switches]
+    try:
+        for switch in switches:
+            switch.fp32_precision = "ieee"
+        yield
+    finally:
+        for switch, precision in zip(switches, before, strict=True):
+            switch.fp32_precision = precision
 
 
 def _params(a: Launch) -> Params:
