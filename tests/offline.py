@@ -39,9 +39,7 @@ from tests.variants import (
     covering,
     merged,
     once_each,
-    parse_variant,
     replaced,
-    sizes_of,
     variants_of,
 )
 from tvdnn.kernels.language import gluon
@@ -219,35 +217,22 @@ def compile_cases(
     """Compile a part of the kernels that the cases launch, `every` variant of it to the end.
 
     Else few are assembled, and none whose IR is in `assembled` (Triton's, without the name of the
-    architecture); on Hopper those of alike sizes are parsed, and reported as the one compiled.
-    `made` has what is compiled so far, by generation: Triton's passes treat one alike.
+    architecture). `made` has what is compiled so far, by generation: Triton's passes treat the
+    architectures of one alike.
     """
     driver.set_active(OfflineDriver(arch))
     gluon.available()  # compiles a kernel to see whether it can, which belongs to no case
     asked = _variants(cases, arch, part)
     few = covering(asked) if arch == HOPPER else once_each(asked, by_launcher=False)
     ends = {(each.name, each.key) for each in (asked if every else few)}
-    alike, begun = dict[Any, Made](), set[str]()
-    for variant in sorted(asked, key=lambda each: (each.name, each.key) not in ends):
+    for variant in asked:
         place = (arch if every else arch // 10, variant.name, variant.key)
-        ending = place[1:] in ends
-        sizes = sizes_of(variant)
-        if place not in made and sizes in alike and not ending and arch == HOPPER:
-            parse_variant(variant)
-            made[place] = alike[sizes]
-        elif place not in made:
+        if place not in made:
             due = partial(is_due, f"cuda:{arch}", set() if every else assembled)
             with contextlib.redirect_stdout(io.StringIO()) as log:
-                first = every or variant.name not in begun
-                kernel = compile_variant(variant, due if ending else _never, assemble=first)
-            begun.add(variant.name)
+                kernel = compile_variant(variant, due if place[1:] in ends else lambda _: False)
             made[place] = kernel, log.getvalue()
-            alike.setdefault(sizes, made[place])
         yield report(variant, *made[place], arch)
-
-
-def _never(_: str) -> bool:
-    return False
 
 
 def is_due(target: str, assembled: set[str], ir: str) -> bool:

@@ -1,17 +1,14 @@
 """The variants of kernels that launches ask for, and which of them are compiled to the end.
 
-All variants are parsed. One of each kernel's sizes and types goes through all passes of Triton that
-can refuse it, up to its shared memory: others of these differ in their function, and in which
-numbers are 1 or divisible by 16. The rest, most of the time, is spent on few: `covering` finds
-variants that together have each type of each operand, each operand left out, and each value of each
-constant that is not a number. They become LLVM's IR, and the first of each kernel is assembled.
+A variant goes through all passes of Triton that can refuse it, up to its shared memory. The rest,
+most of the time, is spent on few: `covering` finds variants that together have each type of each
+operand, each operand left out, and each value of each constant that is not a number.
 """
 
 import contextlib
 import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
-from inspect import getattr_static
 from typing import Any, Final
 
 from triton._C.libtriton import nvidia
@@ -21,8 +18,6 @@ from triton.runtime.jit import JITFunction
 Fact = tuple[str, str]
 NO_FACTS: Final = ("constexpr", "i32", "i64")  # types of numbers and of constants
 ALLOCATOR: Final = "add_allocate_tensor_memory"  # runs right behind that of shared memory
-OPERANDS: Final = ("*", "tensordesc")  # how types of operands begin
-LAYING_OUT: Final = ("make_ttgir", "gluon_to_ttgir")  # the stages behind those that parse
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +37,6 @@ class Variant:
         return str(self.kernel.fn.__name__)
 
 
-class Parsed(Exception):  # noqa: N818
-    """Ends a compilation where Triton's IR is there."""
-
-
 class Allocated(Exception):  # noqa: N818
     """Ends a compilation where shared memory is laid out."""
 
@@ -56,7 +47,7 @@ class Allocated(Exception):  # noqa: N818
 
 @contextlib.contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    stock = getattr_static(owner, name)
+    stock = getattr(owner, name)
     setattr(owner, name, value)
     try:
         yield
@@ -136,55 +127,24 @@ def _covering(group: list[Variant]) -> Iterator[Variant]:
         yield best
 
 
-def sizes_of(variant: Variant) -> tuple[Any, ...]:
-    """What its shared memory hangs on: kernel, numbers of constants, types, warps and stages."""
-    constants, options = variant.arguments[2:4]
-    numbers = {place for place in constants.items() if isinstance(place[1], int)}
-    numbers -= {(path, 1) for path, n in numbers if n is not True}  # sizes of operands
-    types = {fact for fact in variant.facts if fact[1].startswith(OPERANDS)}
-    return variant.name, *map(frozenset, (numbers, types)), options.num_warps, options.num_stages
-
-
-def parse_variant(variant: Variant) -> None:
-    """Compile as far as Triton's IR."""
-
-    def stop(*_: Any) -> None:
-        raise Parsed
-
-    with contextlib.ExitStack() as stack:
-        for stage in LAYING_OUT:
-            stack.enter_context(replaced(CUDABackend, stage, staticmethod(stop)))
-        stack.enter_context(contextlib.suppress(Parsed))
-        variant.kernel._do_compile(variant.key, *variant.arguments)
-
-
-def compile_variant(
-    variant: Variant, is_due: Callable[[str], bool], *, assemble: bool = True
-) -> Any:
-    """The kernel; or `Allocated` where its IR behind Triton's passes is not due to go on.
-
-    Without `assemble` it goes on to LLVM's IR and no farther.
-    """
+def compile_variant(variant: Variant, assembles: Callable[[str], bool]) -> Any:
+    """The kernel; or `Allocated` where its IR behind Triton's passes is not to be assembled."""
     stock = CUDABackend.make_llir
 
-    def make_llir(self: Any, module: Any, metadata: Any, *rest: Any) -> Any:
+    def make_llir(self: Any, module: Any, *rest: Any) -> Any:
         text = str(module)
-        num_wgmma = text.count("warp_group_dot ")
-        if is_due(text):
-            translated = stock(self, module, metadata, *rest)
-            if assemble:
-                return translated
-            raise Allocated(metadata["shared"], num_wgmma)
+        if assembles(text):
+            return stock(self, module, *rest)
         passes = nvidia.passes.ttnvgpuir
         allocate = getattr(passes, ALLOCATOR)
 
         def stop(manager: Any) -> None:
             allocate(manager)
             manager.run(module, "allocate")
-            raise Allocated(module.get_int_attr("ttg.shared"), num_wgmma)
+            raise Allocated(module.get_int_attr("ttg.shared"), text.count("warp_group_dot "))
 
         with replaced(passes, ALLOCATOR, stop):
-            return stock(self, module, metadata, *rest)
+            return stock(self, module, *rest)
 
     with replaced(CUDABackend, "make_llir", make_llir):
         try:
