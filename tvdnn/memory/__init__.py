@@ -2,7 +2,7 @@
 
 from .extents import ALIGNMENT, Extent, Stay, aligned, least_nbytes
 from .fitting import fit
-from .placement import place, shuffled
+from .placement import place
 from .settling import in_turn, settle
 
 __all__ = [
@@ -15,5 +15,4 @@ __all__ = [
     "least_nbytes",
     "place",
     "settle",
-    "shuffled",
 ]
