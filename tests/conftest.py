@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from unittest.mock import patch
 
 import pytest
 
@@ -14,6 +15,7 @@ if not torch.cuda.is_available():
 from tests import granularity
 from tests.support import interpreter
 from tests.support.ordering import slow_first
+from tvdnn.planner import trials
 
 if not torch.cuda.is_available():
     interpreter.install()
@@ -68,4 +70,14 @@ def units_of_one() -> Iterator[None]:
     For the references alone, which run unit by unit.
     """
     with granularity.units_of_one():
+        yield
+
+
+@pytest.fixture(scope="module")
+def few_trials() -> Iterator[None]:
+    """Plans of small networks are searched for as briefly as those of large ones.
+
+    For tests that any plan must pass: in the fewest bytes the best one takes seconds to find.
+    """
+    with patch.object(trials, "WORK", 2000):
         yield

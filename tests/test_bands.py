@@ -31,6 +31,8 @@ from tvdnn.planner.schedule import Schedule
 from tvdnn.trace import trace
 from tvdnn.units import MIB
 
+pytestmark = pytest.mark.usefixtures("few_trials")
+
 SIDE, CLASSES, BANDS = 32, 3, 4
 NOISE = 1e-6  # of float32 over two steps of sums in another order, relative
 

@@ -24,6 +24,8 @@ from tvdnn.optim import SGD, AdamW
 from tvdnn.trace import trace
 from tvdnn.twin_answers import answer
 
+pytestmark = pytest.mark.usefixtures("few_trials")
+
 BATCH, SHAPE, CLASSES = 4, (4, 6, 8), 4
 CHUNK_SIZE = 900  # bytes
 POLICIES = ("keep", "vdnn-all:m", "auto")

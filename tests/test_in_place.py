@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 from tests.exact import WITH_AUTO, Functional, assert_steps_are_exact
 
+pytestmark = pytest.mark.usefixtures("few_trials")
+
 SHAPE = (5, 3, 6, 6)
 
 

@@ -16,6 +16,8 @@ from tvdnn.errors import InputError
 from tvdnn.optim import SGD, AdamW
 from tvdnn.planner.planning import POLICIES
 
+pytestmark = pytest.mark.usefixtures("few_trials")
+
 SHAPE, CLASSES = (6, 3, 6, 6), 5
 SPECS = [SGD(0.05, momentum=0.9, weight_decay=0.1), AdamW(0.01)]
 OTHERS = [nn.CrossEntropyLoss(label_smoothing=0.1), nn.CrossEntropyLoss(torch.rand(CLASSES))]

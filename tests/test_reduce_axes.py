@@ -14,6 +14,8 @@ from tests.twins import assert_gradients_are_torchs
 from tvdnn.errors import UnsupportedOpError
 from tvdnn.trace import trace
 
+pytestmark = pytest.mark.usefixtures("few_trials")
+
 Way = Callable[[Tensor], Tensor]
 WAYS: dict[str, Way] = {
     "sum": lambda x: x.sum((1, 2)),

@@ -16,6 +16,8 @@ from tvdnn.engine import virtualize
 from tvdnn.errors import UnsupportedOpError
 from tvdnn.trace import trace
 
+pytestmark = pytest.mark.usefixtures("few_trials")
+
 BATCH, SHAPE, CLASSES = 5, (3, 6, 6), 4
 CHUNK_SIZE = 600  # bytes: a sample a section
 Way = Callable[[Tensor], Tensor]

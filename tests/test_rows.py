@@ -16,6 +16,8 @@ from tvdnn.engine import virtualize
 from tvdnn.errors import InputError
 from tvdnn.trace import trace
 
+pytestmark = pytest.mark.usefixtures("few_trials")
+
 BATCH, SHAPE, CLASSES = 4, (3, 24), 3
 CHUNK_SIZE = 600  # bytes: a sample a section
 

@@ -19,6 +19,8 @@ from tvdnn.optim import SGD
 from tvdnn.planner.replanning import sendable
 from tvdnn.trace import trace
 
+pytestmark = pytest.mark.usefixtures("few_trials")
+
 Way = Callable[["Net", Tensor], Tensor]
 SHAPE = (4, 4, 6, 5)
 

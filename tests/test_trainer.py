@@ -19,7 +19,7 @@ from tvdnn.kernels import activation
 from tvdnn.optim import SGD, AdamW
 from tvdnn.planner.planning import POLICIES, floor_of
 
-pytestmark = pytest.mark.usefixtures("units_of_one")
+pytestmark = pytest.mark.usefixtures("units_of_one", "few_trials")
 
 RTOL, ATOL = 1e-4, 1e-6  # of parameters after four steps, relative to fp32's 1.2e-7 a rounding
 BATCH, SHAPE, CLASSES = 6, (3, 10, 10), 5

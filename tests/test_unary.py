@@ -14,6 +14,8 @@ from tests.twins import assert_gradients_are_torchs
 from tvdnn.errors import UnsupportedOpError
 from tvdnn.trace import trace
 
+pytestmark = pytest.mark.usefixtures("few_trials")
+
 BATCH, SHAPE, CLASSES = 5, (4, 4, 4), 4
 CHUNK_SIZE = 300  # bytes: a sample a section
 LAYERS: list[Callable[[], nn.Module]] = [

@@ -9,6 +9,8 @@ from torch.nn import functional
 
 from tests.exact import WITH_AUTO, Functional, assert_steps_are_exact
 
+pytestmark = pytest.mark.usefixtures("few_trials")
+
 SHAPE = (3, 3, 8, 8)
 CHUNK_SIZE = 2100  # bytes: a sample a section
 

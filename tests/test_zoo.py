@@ -20,7 +20,7 @@ from tvdnn.models.densenet import DenseNet
 from tvdnn.models.resnet import BasicBlock, Bottleneck, ResNet
 from tvdnn.planner import planning
 
-pytestmark = pytest.mark.usefixtures("units_of_one")
+pytestmark = pytest.mark.usefixtures("units_of_one", "few_trials")
 
 CLASSES, BATCH, STEPS = 4, 4, 5
 CANDIDATES = 8  # for each step's batch
