@@ -15,7 +15,7 @@ if not torch.cuda.is_available():
 from tests import granularity
 from tests.support import interpreter
 from tests.support.ordering import slow_first
-from tvdnn.planner import trials
+from tvdnn.planner import crowding, trials
 
 if not torch.cuda.is_available():
     interpreter.install()
@@ -79,5 +79,5 @@ def few_trials() -> Iterator[None]:
 
     For tests that any plan must pass: in the fewest bytes the best one takes seconds to find.
     """
-    with patch.object(trials, "WORK", 2000):
+    with patch.object(trials, "WORK", 2000), patch.object(crowding, "WORK", 0):
         yield
