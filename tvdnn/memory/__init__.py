@@ -2,7 +2,7 @@
 
 from .extents import ALIGNMENT, Extent, Stay, aligned, least_nbytes
 from .fitting import fit
-from .placement import place
+from .placement import place, shuffled
 from .settling import in_turn, settle
 
 __all__ = [
@@ -15,4 +15,5 @@ __all__ = [
     "least_nbytes",
     "place",
     "settle",
+    "shuffled",
 ]

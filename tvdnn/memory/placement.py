@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from .by_start import TakenByStart
-from .extents import Extent, by_start, fullest, most_alive
+from .extents import Extent, by_start, fullest, least_nbytes, most_alive
 from .taken import Taken
 
 LITTLE = 1.01  # above the bytes alive: where no room is set, less is not looked for
@@ -42,6 +42,17 @@ def place(
         if found[1] <= content or content < alive:
             return found
     return _improved(extents, best, found, content, trials)
+
+
+def shuffled(extents: Sequence[Extent], found: Placed, trials: int) -> Placed:
+    """`found`, or a lower mark that one of random orders gives, up to `trials` without gain."""
+    rng, order = random.Random(len(extents)), [*range(len(extents))]
+    least, left = least_nbytes(extents) if trials else 0, trials
+    while left and found[1] > least:
+        rng.shuffle(order)
+        lower = _place_in(extents, order, found[1] - 1)
+        found, left = (lower, trials) if lower else (found, left - 1)
+    return found
 
 
 def _orders(extents: Sequence[Extent], *, thorough: bool) -> Iterator[Sequence[int]]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from ..graph import Graph
-from ..memory import Extent, fit, least_nbytes, place
+from ..memory import Extent, fit, least_nbytes, place, shuffled
 from ..memory.blocks import block_nbytes, usable_nbytes
 from .crowding import CrowdedError
 from .launches import side_by_side
@@ -15,7 +15,7 @@ from .ordered import Ordered
 
 FEW_TRIALS, MANY_TRIALS = 6, 30  # of a placement, at 30 ms each for VGG-16
 FULL_EXTENTS = 3000  # up to which all trials are made: above, they take longer, and are fewer
-FEW_EXTENTS = 200  # up to which all rounds of lower caps make trials
+FEW_EXTENTS = 200  # up to which all rounds of lower caps make trials, and floors random orders
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +45,20 @@ def place_arena(
     cool_down: int = 0,
     enough: int | None = None,
     trials: int = 0,
+    shuffles: int = 0,
 ) -> Arena:
-    """The arena of the order, as tight as `place` makes it of `enough` and `trials`."""
+    """The arena of the order, as tight as `place` makes it of `enough` and `trials`.
+
+    Of few extents, as tight as so many `shuffles` without gain make it.
+    """
     groups = side_by_side(steps.program)
     extents = lasting(graph, steps, groups, cool_down)
     share = min(1, FULL_EXTENTS / max(1, len(extents))) ** 2
     enough = None if enough is None else usable_nbytes(enough)
-    bases, _ = place(extents, enough, int(trials * share))
-    return Arena.of(groups, extents, bases)
+    found = place(extents, enough, int(trials * share))
+    if len(extents) <= FEW_EXTENTS:
+        found = shuffled(extents, found, shuffles)
+    return Arena.of(groups, extents, found[0])
 
 
 def fit_arena(graph: Graph, steps: Ordered, room: int) -> Arena:

@@ -17,6 +17,8 @@ from .ordered import Ordered
 from .plan import Plan
 from .schedule import Schedule
 
+SHUFFLES = 150  # of few extents, without gain
+
 
 @dataclass(frozen=True, slots=True)
 class AtFloor:
@@ -34,7 +36,7 @@ class AtFloor:
     def of(cls, graph: Graph, plan: Plan, costs: Costs) -> "AtFloor":
         prog = program(graph, plan)
         steps = Ordered.under(graph, plan, prog, costs, demand(prog))
-        arena = place_arena(graph, steps, trials=MANY_TRIALS)
+        arena = place_arena(graph, steps, trials=MANY_TRIALS, shuffles=SHUFFLES)
         floor = graph.fixed_nbytes + arena.nbytes, _tight_step(graph, prog)
         return cls(graph, steps, arena, floor)
 
