@@ -2,14 +2,14 @@
 
 import random
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, permutations
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tvdnn.memory import ALIGNMENT, Extent, Stay, fit, place, placement, taken
+from tvdnn.memory import ALIGNMENT, Extent, Stay, fit, least_nbytes, place, placement, taken
 
 UNIT = ALIGNMENT
 
@@ -69,7 +69,7 @@ def test_the_mark_is_at_least_what_lives_at_once(extents: list[Extent]) -> None:
     times = {stay.first for stay in stays}
     live = max(sum(s.nbytes for s in stays if s.first <= time <= s.last) for time in times)
     _, high_water = place(extents)
-    assert live <= high_water
+    assert max(live, least_nbytes(extents)) <= high_water
     assert high_water <= sum(extent.nbytes + ALIGNMENT for extent in extents)
 
 
@@ -122,6 +122,22 @@ def test_bases_are_aligned_and_marks_exact() -> None:
     bases, high_water = place([one(1, 0, 5), one(10, 0, 5)])
     assert sorted(bases) == [0, UNIT]
     assert high_water in (UNIT + 1, UNIT + 10)
+
+
+def test_the_least_mark_counts_what_no_other_stay_can_use() -> None:
+    """The rest of a last unit, but for the uppermost stay, and units that begin inside of a run."""
+    run = Extent.of([Stay(0, 100, 0, 5), Stay(100, UNIT, 0, 5)])
+    assert least_nbytes([one(1, 0, 5), one(10, 0, 5)]) == UNIT + 1
+    assert least_nbytes([run]) == UNIT + 100
+    assert least_nbytes([run, one(7, 6, 9)]) == UNIT + 100
+    assert least_nbytes([]) == 0
+
+
+@settings(max_examples=50, derandomize=True, deadline=None)
+@given(st.lists(extents_of(), min_size=1, max_size=5))
+def test_no_order_ends_below_the_least_mark(extents: list[Extent]) -> None:
+    marks = [placement._place_in(extents, order) for order in permutations(range(len(extents)))]
+    assert least_nbytes(extents) <= min(mark for _, mark in filter(None, marks))
 
 
 def test_sections_side_by_side_free_their_bytes_one_by_one() -> None:

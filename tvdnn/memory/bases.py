@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from .extents import ALIGNMENT, Array, Extent, Stay, aligned
+from .extents import Array, Extent, Stay, aligned, all_aligned
 
 Row: TypeAlias = tuple[int, int, int, int]  # of a stay: low and high address, first and last time
 
@@ -83,8 +83,3 @@ def tightest_gap(lows: Array, highs: Array) -> int:
     spare = np.concatenate((lows - starts[:-1], [maxsize]))
     free = np.flatnonzero(spare >= 0)
     return int(starts[free[np.argmin(spare[free])]])
-
-
-def all_aligned(nbytes: Array) -> Array:
-    """What `aligned` gives, of each."""
-    return (nbytes + (ALIGNMENT - 1)) & -ALIGNMENT

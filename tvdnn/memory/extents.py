@@ -21,6 +21,11 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
+def all_aligned(nbytes: Array) -> Array:
+    """What `aligned` gives, of each."""
+    return (nbytes + (ALIGNMENT - 1)) & -ALIGNMENT
+
+
 class Stay(NamedTuple):
     """`nbytes` at `offset` in an extent, occupied from time `first` through `last`."""
 
@@ -55,39 +60,45 @@ def by_start(extents: Sequence[Extent]) -> list[int]:
 
 def fullest(extents: Sequence[Extent]) -> list[int]:
     """By extent, the bytes alive at the fullest time of its span."""
-    alive = _alive(extents)
+    alive = _alive_of(extents)
     return [int(alive[extent.first : extent.last + 1].max()) for extent in extents]
 
 
 def least_nbytes(extents: Sequence[Extent]) -> int:
-    """A mark that no placement is below: what is alive at once, with the bytes between aligned.
+    """A mark that no placement is below, from the units of `ALIGNMENT` bytes that live at once.
 
-    The base of what lies alone is aligned, and so is that of what lies above it; but of the
-    uppermost, and of stays inside of an extent.
+    Bases are aligned, so a stay has for itself the units that it begins or whose start it covers.
+    The uppermost stay of a moment may leave the rest of its last unit.
     """
-    return most_alive([_rounded(extent) for extent in extents]) - (ALIGNMENT - 1)
-
-
-def _rounded(extent: Extent) -> Extent:
-    """The extent with its bytes, and those below it that its base may leave idle or not."""
-    alone = len(extent.stays) == 1
-    sizes = (aligned(s.nbytes) if alone else s.nbytes - (ALIGNMENT - 1) for s in extent.stays)
-    pairs = zip(extent.stays, sizes, strict=True)
-    return extent._replace(stays=tuple(stay._replace(nbytes=nbytes) for stay, nbytes in pairs))
+    stays = [stay for extent in extents for stay in extent.stays]
+    if not stays:
+        return 0
+    offset, nbytes, first, last = np.array(stays, np.int64).T
+    ends = all_aligned(offset + nbytes)
+    alive = _alive(ends - all_aligned(offset), first, last)
+    rest, left = np.zeros_like(alive), ends - offset - nbytes
+    for at in left.nonzero()[0]:
+        span = slice(first[at], last[at] + 1)
+        rest[span] = np.maximum(rest[span], left[at])
+    return int((alive - rest).max())
 
 
 def most_alive(extents: Sequence[Extent]) -> int:
     """The bytes alive at the fullest time."""
-    return int(_alive(extents).max(initial=0))
+    return int(_alive_of(extents).max(initial=0))
 
 
-def _alive(extents: Sequence[Extent]) -> Array:
+def _alive_of(extents: Sequence[Extent]) -> Array:
     """Bytes alive at each time."""
-    stays = np.array(
-        [(s.first, s.last + 1, s.nbytes) for e in extents for s in e.stays], np.int64
-    ).reshape(-1, 3)
-    change = np.zeros(int(stays[:, 1].max(initial=0)) + 1, np.int64)
-    np.add.at(change, stays[:, 0], stays[:, 2])
-    np.subtract.at(change, stays[:, 1], stays[:, 2])
+    stays = [stay for extent in extents for stay in extent.stays]
+    _, nbytes, first, last = np.array(stays, np.int64).reshape(-1, 4).T
+    return _alive(nbytes, first, last)
+
+
+def _alive(amounts: Array, first: Array, last: Array) -> Array:
+    """Of these amounts, each from a first to a last time, those at each time."""
+    change = np.zeros(int(last.max(initial=-1)) + 2, np.int64)
+    np.add.at(change, first, amounts)
+    np.subtract.at(change, last + 1, amounts)
     alive: Array = np.cumsum(change)
     return alive

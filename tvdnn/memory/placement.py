@@ -27,12 +27,16 @@ def place(
     """Base addresses (multiples of 512) in the order of `extents`, and the high-water mark.
 
     Several orders are tried, each extent at the lowest address that its neighbours in time leave
-    free, until the mark is at most `enough` bytes (None: what lives at once, or little above it
-    where there are no trials). Then, up to `trials` times, an extent that reaches the mark is
-    placed earlier, to lower it. Where more than `enough` lives at once, one order is all.
+    free, until the mark is at most `enough` bytes (None: the least that is possible, or little
+    above what lives at once where there are no trials). Then, up to `trials` times, an extent that
+    reaches the mark is placed earlier, to lower it. Where more than `enough` lives at once, one
+    order is all.
     """
     alive = most_alive(extents)
-    content = round(alive if trials else LITTLE * alive) if enough is None else enough
+    if enough is not None:
+        content = enough
+    else:
+        content = max(alive, least_nbytes(extents)) if trials else round(LITTLE * alive)
     best: Sequence[int] = ()
     found: Placed = ((), 0)
     for order in _orders(extents, thorough=trials > 0):

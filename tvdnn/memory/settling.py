@@ -8,8 +8,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from .bases import all_aligned, first_gap
-from .extents import ALIGNMENT, Array, Extent, fullest
+from .bases import first_gap
+from .extents import ALIGNMENT, Array, Extent, all_aligned, fullest
 
 MOST_TIMES = 8  # that one extent is driven out and placed anew
 MOST_EVICTED = 2000  # after which no more is placed anew
