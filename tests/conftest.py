@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from unittest.mock import patch
 
 import pytest
 
@@ -13,9 +12,8 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read by triton.jit as kernel modules are imported
 
 from tests import granularity
-from tests.support import interpreter
+from tests.support import interpreter, searching
 from tests.support.ordering import slow_first
-from tvdnn.planner import crowding, trials
 
 if not torch.cuda.is_available():
     interpreter.install()
@@ -73,11 +71,8 @@ def units_of_one() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def few_trials() -> Iterator[None]:
-    """Plans of small networks are searched for as briefly as those of large ones.
-
-    For tests that any plan must pass: in the fewest bytes the best one takes seconds to find.
-    """
-    with patch.object(trials, "WORK", 2000), patch.object(crowding, "WORK", 0):
+    """For tests that any plan must pass."""
+    with searching.few_trials():
         yield

@@ -235,7 +235,7 @@ def test_any_choice_has_the_bits_of_keep(
     assert result.equals(train(net, kept, batches))
 
 
-@pytest.mark.usefixtures("units_of_one")
+@pytest.mark.usefixtures("units_of_one", "few_trials")
 def test_a_normalized_sum_trains_in_less_than_two_of_its_three_maps() -> None:
     """Passes over the whole batch leave between them what they write, gradients among it."""
     torch.manual_seed(0)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.networks import vgg
 from tests.simulated import h200, planned
+from tests.support.searching import few_trials
 from tvdnn.graph import Graph
 from tvdnn.ops import Settings, expand
 from tvdnn.planner import planning
@@ -27,7 +28,7 @@ def graph() -> Graph:
 def by_hazards(graph: Graph, policy: str, share: float) -> Schedule:
     """The schedule in a share of what keep takes whose lanes meet for each wait."""
     budget = round(share * planned(graph, "keep", None).peak_nbytes)
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, few_trials():
         patch.setattr(planning, "fewer_meetings", lambda schedule, costs: schedule)
         return planned(graph, policy, budget)
 
@@ -74,7 +75,8 @@ def test_what_waits_sooner_or_longer_has_slack(graph: Graph) -> None:
 
 def test_schedules_are_made_with_few_meetings(graph: Graph) -> None:
     before, costs = by_hazards(graph, "tvdnn-heuristic", 0.6), h200(graph)
-    made = planned(graph, "tvdnn-heuristic", before.budget_nbytes)
+    with few_trials():
+        made = planned(graph, "tvdnn-heuristic", before.budget_nbytes)
     assert made.steps == fewer_meetings(before, costs).steps
 
 

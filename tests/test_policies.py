@@ -218,6 +218,7 @@ def test_the_floor_is_a_budget_that_works(coarse: Graph, policy: str) -> None:
     assert any(step.startswith(p.name) for p in coarse.passes)
 
 
+@pytest.mark.usefixtures("few_trials")
 @pytest.mark.parametrize("policy", ["keep", "vdnn-all", "vdnn-all:m", "vdnn-conv", "auto"])
 def test_every_budget_from_the_floor_up_works(policy: str) -> None:
     """Ten budgets from the floor to past the bytes of keep; the peak is inside each."""

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.support.searching import few_trials
 from tvdnn import cli, models
 from tvdnn.cli import processes
 from tvdnn.engine import training_graph
@@ -32,7 +33,8 @@ def schedule() -> Schedule:
     x = torch.empty(16, 3, 64, 64, device="meta")
     graph = training_graph(net, x, chunk_size=MIB // 8, fuse=True)
     budget = make_schedule(graph, COSTS, policy="keep").peak_nbytes * 5 // 9
-    return make_schedule(graph, COSTS, policy="auto", budget=budget)
+    with few_trials():
+        return make_schedule(graph, COSTS, policy="auto", budget=budget)
 
 
 @pytest.fixture(scope="module")
