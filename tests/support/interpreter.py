@@ -18,6 +18,8 @@ import torch
 import triton.language as tl
 from triton.runtime import interpreter
 
+from . import quick_types
+
 Array = np.ndarray[Any, Any]
 Handle = interpreter.TensorHandle
 Builder = interpreter.InterpreterBuilder
@@ -40,7 +42,6 @@ STOCK_SUM: Final = interpreter.ReduceOps.sum
 STOCK_MIN_MAX: Final = interpreter.ReduceOps.min_max
 STOCK_CUMSUM: Final = interpreter.ScanOps.cumsum
 STOCK_PATCH_TENSOR: Final = interpreter._patch_lang_tensor
-STOCK_PATCH_LANG: Final = interpreter._patch_lang
 STOCK_NP_DTYPE: Final = interpreter._get_np_dtype
 STOCK_LAUNCH: Final = interpreter.GridExecutor.__call__
 CONSTEXPR_OPERATORS: Final = (
@@ -52,7 +53,6 @@ STOCK_CONSTEXPR: Final = {
     f"__{name}__": getattr(tl.constexpr, f"__{name}__") for name in CONSTEXPR_OPERATORS
 }
 NP_DTYPES: Final[dict[str, np.dtype[Any]]] = {}
-PATCHED: Final[set[str]] = set()  # modules of the functions that the running launch has called
 
 
 def is_narrow(dtype: tl.dtype) -> bool:
@@ -217,14 +217,6 @@ def _patch_tensor(tensor: type, scope: Any) -> None:
     scope.set_attr(tensor, "__index__", lambda self: int(np.ravel(self.handle.data)[0]))
 
 
-def _patch_lang(fn: Callable[..., Any]) -> Any:
-    """Patch the language for a function's module, once a launch and not at every call."""
-    if fn.__module__ in PATCHED:
-        return interpreter._LangPatchScope()
-    PATCHED.add(fn.__module__)
-    return STOCK_PATCH_LANG(fn)
-
-
 def _np_dtype(dtype: tl.dtype) -> np.dtype[Any]:
     name = dtype.scalar.name
     if name not in NP_DTYPES:
@@ -240,7 +232,7 @@ def _launch(self: interpreter.GridExecutor, *args: Any, **kwargs: Any) -> None:
         try:
             STOCK_LAUNCH(self, *args, **kwargs)
         finally:
-            PATCHED.clear()
+            quick_types.PATCHED.clear()
 
 
 def _deferring(stock: Callable[..., Any]) -> Callable[..., Any]:
@@ -254,6 +246,7 @@ def _deferring(stock: Callable[..., Any]) -> Callable[..., Any]:
 
 def install() -> None:
     """Put the mended methods in place; calling it again changes nothing."""
+    quick_types.install()
     for name, stock in STOCK_CONSTEXPR.items():
         setattr(tl.constexpr, name, _deferring(stock))
     Builder.binary_op = _binary_op
@@ -271,7 +264,6 @@ def install() -> None:
     interpreter.ReduceOps.min_max = _min_max
     interpreter.ScanOps.cumsum = _cumsum
     interpreter._patch_lang_tensor = _patch_tensor
-    interpreter._patch_lang = _patch_lang
     interpreter._get_np_dtype = _np_dtype
     interpreter.interpreter_builder.options = OPTIONS
     interpreter.GridExecutor.__call__ = _launch
