@@ -26,6 +26,7 @@ Builder = interpreter.InterpreterBuilder
 
 FLOAT8: Final = {tl.float8e4nv: torch.float8_e4m3fn, tl.float8e5: torch.float8_e5m2}
 FLOAT8_MAX: Final = {tl.float8e4nv: 448.0, tl.float8e5: 57344.0}
+NARROW: Final = frozenset(dtype.name for dtype in (tl.bfloat16, *FLOAT8))
 LAUNCH_OPTIONS: Final = frozenset(
     {"num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion"}
 )
@@ -57,7 +58,7 @@ NP_DTYPES: Final[dict[str, np.dtype[Any]]] = {}
 
 def is_narrow(dtype: tl.dtype) -> bool:
     """Whether the interpreter keeps this float type as raw integer bits."""
-    return bool(dtype == tl.bfloat16) or dtype in FLOAT8
+    return dtype.name in NARROW
 
 
 def holds_bits(handle: Handle) -> bool:

@@ -104,16 +104,21 @@ def _operands(
     div_or_mod: bool = False,
 ) -> tuple[tl.tensor, tl.tensor]:
     """Tensors of one type as they are, but pointers, and for division, which has other types."""
-    if not div_or_mod and type(lhs) is tl.tensor and type(rhs) is tl.tensor:
-        if lhs.type is rhs.type and not lhs.dtype.is_ptr():
-            return lhs, rhs
+    tensors = type(lhs) is tl.tensor and type(rhs) is tl.tensor
+    if tensors and lhs.type is rhs.type and not (div_or_mod or lhs.dtype.is_ptr()):
+        return lhs, rhs
     return STOCK_OPERANDS(
         self, lhs, rhs, allow_lhs_ptr, allow_rhs_ptr, arithmetic_check, div_or_mod
     )
 
 
 def _broadcast(self: TritonSemantic[Any], lhs: tl.tensor, rhs: tl.tensor) -> Any:
-    return (lhs, rhs) if lhs.type is rhs.type else STOCK_BROADCAST(self, lhs, rhs)
+    """Tensors of one shape as they are."""
+    left, right = lhs.type, rhs.type
+    blocks = left.is_block() and right.is_block()
+    if left is right or (blocks and left.shape.values == right.shape.values):
+        return lhs, rhs
+    return STOCK_BROADCAST(self, lhs, rhs)
 
 
 def _patch_attr(obj: Any, name: str, member: Any, builder: Any, scope: Any) -> None:
