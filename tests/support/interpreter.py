@@ -18,7 +18,7 @@ import torch
 import triton.language as tl
 from triton.runtime import interpreter
 
-from . import quick_types
+from tests.support import quick_types
 
 Array = np.ndarray[Any, Any]
 Handle = interpreter.TensorHandle

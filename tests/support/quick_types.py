@@ -57,15 +57,15 @@ def _init_block(self: tl.block_type, element_ty: tl.dtype, shape: Any) -> None:
         BLOCKS[key] = self
 
 
-def _init_tensor(self: tl.tensor, handle: Handle, type: tl.dtype) -> None:
+def _init_tensor(self: tl.tensor, handle: Handle, kind: tl.dtype) -> None:
     """Take the constants of the shape from the first tensor of the type."""
-    parts = type.__dict__.get("parts")
+    parts = kind.__dict__.get("parts")
     if parts is None:
-        sizes = [tl.constexpr(size) for size in type.shape] if type.is_block() else []
-        numel = type.numel if type.is_block() else 1
-        parts = type.parts = tl.tuple(sizes), tl.constexpr(numel), type.scalar
+        sizes = [tl.constexpr(size) for size in kind.shape] if kind.is_block() else []
+        numel = kind.numel if kind.is_block() else 1
+        parts = kind.parts = tl.tuple(sizes), tl.constexpr(numel), kind.scalar
     self.handle = handle
-    self.type = type
+    self.type = kind
     self.shape, self.numel, self.dtype = parts
 
 
