@@ -5,8 +5,7 @@ and scans; it lets a loop bound fail on NumPy >= 2.4; it gives the booleans of a
 type of what was compared, and makes constants of products of a constant and a tensor, both of which
 Triton 3.9 refuses; it ignores misspelt launch arguments; and its state is
 global, so launches from two threads collide. It also spends most of its time on tests for overflow
-whose outcome it drops, and on patching the language at every call of a function. `install` replaces
-the methods concerned.
+whose outcome it drops. `install` replaces the methods concerned, and those of `quick_types`.
 """
 
 import threading
