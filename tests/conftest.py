@@ -1,7 +1,8 @@
 """Where the tests run: on the GPU if there is one, else with Triton's interpreter on the CPU."""
 
+import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 
@@ -22,6 +23,26 @@ if not torch.cuda.is_available():
 def pytest_xdist_auto_num_workers() -> int:
     """A worker a core; beside a GPU none, as tests look at its memory."""
     return 0 if torch.cuda.is_available() else os.cpu_count() or 1
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect tests with Python's search for cycles off; later searches skip the objects made here.
+
+    A full search of the 600,000 objects of the imported modules takes 0.6 s.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+        gc.set_threshold(700, 10, 50)  # the default is 700, 10, 10
+
+
+def pytest_unconfigure() -> None:
+    """Let Python free the skipped objects at its exit, where Triton reports leaks."""
+    gc.unfreeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

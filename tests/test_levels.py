@@ -1,7 +1,7 @@
 """Imports go down only: no module knows of a level above its own, and planning knows no torch."""
 
 import ast
-from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -74,20 +74,23 @@ def name_of(source: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imported(source: Path) -> Iterator[str]:
+@cache
+def imported(source: Path) -> list[str]:
     """Full names of what a file imports; of `from a import b` both a and a.b: b may be either."""
+    names: list[str] = []
     package = name_of(source).split(".")
     if source.name != "__init__.py":
         package = package[:-1]
     for node in ast.walk(ast.parse(source.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else []
             base = ".".join([*above, node.module] if node.module else above)
             if base != "tvdnn":
-                yield base
-            yield from (f"{base}.{alias.name}" for alias in node.names)
+                names.append(base)
+            names += [f"{base}.{alias.name}" for alias in node.names]
+    return names
 
 
 def part_of(name: str) -> str | None:

@@ -35,7 +35,7 @@ class ExchangedBuiltins:
         files = {id(each.__globals__): each.__globals__ for each in functions_of(self._net)}
         self._files = [names for names in files.values() if "type" not in names]
         self._isinstance, self._callable = builtins.isinstance, builtins.callable
-        builtins.isinstance = self._isinstance_of_maps
+        builtins.isinstance = self._isinstance_of_maps()
         builtins.callable = self._callable_map  # type: ignore[assignment]
         for names in self._files:
             names["type"] = _TypeOfMaps(self._tensor)
@@ -47,9 +47,17 @@ class ExchangedBuiltins:
         builtins.isinstance = self._isinstance
         builtins.callable = self._callable  # type: ignore[assignment]
 
-    def _isinstance_of_maps(self, each: Any, kinds: Any) -> bool:
-        tensor = self._tensor(each, sys._getframe(1))
-        return self._isinstance(each if tensor is None else tensor, kinds)
+    def _isinstance_of_maps(self) -> Callable[[Any, Any], bool]:
+        """A function, not a method: all of Python's code calls it, and seldom for a map."""
+        stock, proxy = self._isinstance, fx.Proxy
+
+        def isinstance_of_maps(each: Any, kinds: Any) -> bool:
+            if not stock(each, proxy):
+                return stock(each, kinds)
+            tensor = self._tensor(each, sys._getframe(1))
+            return stock(each if tensor is None else tensor, kinds)
+
+        return isinstance_of_maps
 
     def _callable_map(self, each: Any) -> bool:
         tensor = self._tensor(each, sys._getframe(1))

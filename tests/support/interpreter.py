@@ -5,8 +5,7 @@ and scans; it lets a loop bound fail on NumPy >= 2.4; it gives the booleans of a
 type of what was compared, and makes constants of products of a constant and a tensor, both of which
 Triton 3.9 refuses; it ignores misspelt launch arguments; and its state is
 global, so launches from two threads collide. It also spends most of its time on tests for overflow
-whose outcome it drops, and on patching the language at every call of a function. `install` replaces
-the methods concerned.
+whose outcome it drops. `install` replaces the methods concerned, and those of `quick_types`.
 """
 
 import threading
@@ -18,12 +17,15 @@ import torch
 import triton.language as tl
 from triton.runtime import interpreter
 
+from tests.support import quick_types
+
 Array = np.ndarray[Any, Any]
 Handle = interpreter.TensorHandle
 Builder = interpreter.InterpreterBuilder
 
 FLOAT8: Final = {tl.float8e4nv: torch.float8_e4m3fn, tl.float8e5: torch.float8_e5m2}
 FLOAT8_MAX: Final = {tl.float8e4nv: 448.0, tl.float8e5: 57344.0}
+NARROW: Final = frozenset(dtype.name for dtype in (tl.bfloat16, *FLOAT8))
 LAUNCH_OPTIONS: Final = frozenset(
     {"num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion"}
 )
@@ -40,7 +42,6 @@ STOCK_SUM: Final = interpreter.ReduceOps.sum
 STOCK_MIN_MAX: Final = interpreter.ReduceOps.min_max
 STOCK_CUMSUM: Final = interpreter.ScanOps.cumsum
 STOCK_PATCH_TENSOR: Final = interpreter._patch_lang_tensor
-STOCK_PATCH_LANG: Final = interpreter._patch_lang
 STOCK_NP_DTYPE: Final = interpreter._get_np_dtype
 STOCK_LAUNCH: Final = interpreter.GridExecutor.__call__
 CONSTEXPR_OPERATORS: Final = (
@@ -52,12 +53,11 @@ STOCK_CONSTEXPR: Final = {
     f"__{name}__": getattr(tl.constexpr, f"__{name}__") for name in CONSTEXPR_OPERATORS
 }
 NP_DTYPES: Final[dict[str, np.dtype[Any]]] = {}
-PATCHED: Final[set[str]] = set()  # modules of the functions that the running launch has called
 
 
 def is_narrow(dtype: tl.dtype) -> bool:
     """Whether the interpreter keeps this float type as raw integer bits."""
-    return bool(dtype == tl.bfloat16) or dtype in FLOAT8
+    return dtype.name in NARROW
 
 
 def holds_bits(handle: Handle) -> bool:
@@ -217,14 +217,6 @@ def _patch_tensor(tensor: type, scope: Any) -> None:
     scope.set_attr(tensor, "__index__", lambda self: int(np.ravel(self.handle.data)[0]))
 
 
-def _patch_lang(fn: Callable[..., Any]) -> Any:
-    """Patch the language for a function's module, once a launch and not at every call."""
-    if fn.__module__ in PATCHED:
-        return interpreter._LangPatchScope()
-    PATCHED.add(fn.__module__)
-    return STOCK_PATCH_LANG(fn)
-
-
 def _np_dtype(dtype: tl.dtype) -> np.dtype[Any]:
     name = dtype.scalar.name
     if name not in NP_DTYPES:
@@ -240,7 +232,7 @@ def _launch(self: interpreter.GridExecutor, *args: Any, **kwargs: Any) -> None:
         try:
             STOCK_LAUNCH(self, *args, **kwargs)
         finally:
-            PATCHED.clear()
+            quick_types.PATCHED.clear()
 
 
 def _deferring(stock: Callable[..., Any]) -> Callable[..., Any]:
@@ -254,6 +246,7 @@ def _deferring(stock: Callable[..., Any]) -> Callable[..., Any]:
 
 def install() -> None:
     """Put the mended methods in place; calling it again changes nothing."""
+    quick_types.install()
     for name, stock in STOCK_CONSTEXPR.items():
         setattr(tl.constexpr, name, _deferring(stock))
     Builder.binary_op = _binary_op
@@ -271,7 +264,6 @@ def install() -> None:
     interpreter.ReduceOps.min_max = _min_max
     interpreter.ScanOps.cumsum = _cumsum
     interpreter._patch_lang_tensor = _patch_tensor
-    interpreter._patch_lang = _patch_lang
     interpreter._get_np_dtype = _np_dtype
     interpreter.interpreter_builder.options = OPTIONS
     interpreter.GridExecutor.__call__ = _launch
