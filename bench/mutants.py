@@ -6,8 +6,8 @@
 
 `draw` takes cosmic-ray's list of mutations, first a place in the code and then one of the operators
 that change it, both at random, in functions and outside annotations. `run`
-copies the tree, applies a mutant, and runs the group's own tests and then all tests until the first
-one fails; the name of that test goes to the file. A mutant that changes nothing that can be seen
+takes the tests that pass on the tree as it is. It copies the tree, applies a mutant, and runs first
+the group's own tests and then all until one fails; the name of that test goes to the file. A mutant that changes nothing that can be seen
 gets a reason by hand (`equivalent`), and is not run.
 """
 
@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from difflib import SequenceMatcher
@@ -201,9 +201,11 @@ def run(options: argparse.Namespace) -> None:
     asked = [
         each for each in mutants if not each.equivalent and (options.again or each.caught is None)
     ]
+    failing = failing_tests()
+    print(*(f"fails without a mutant: {name}" for name in failing), sep="\n", flush=True)
 
     def one(mutant: Mutant) -> None:
-        mutant.caught = catching_test(mutant, options.processes)
+        mutant.caught = catching_test(mutant, options.processes, failing)
         print(f"{mutant.file} {mutant.function}: {mutant.caught or 'NOT CAUGHT'}", flush=True)
         write(options.mutants, held, mutants)
 
@@ -212,21 +214,34 @@ def run(options: argparse.Namespace) -> None:
     sys.exit(any(not each.caught for each in asked))
 
 
-def catching_test(mutant: Mutant, processes: str) -> str:
-    """The first test that fails on the mutant; "" where none does."""
+def failing_tests() -> list[str]:
+    """The tests that fail on the tree as it is."""
+    with tempfile.TemporaryDirectory() as place:
+        done = tested(copied(Path(place) / "tree"), "auto", "tests")
+    return sorted(set(SEEN.findall(done.stdout)))
+
+
+def catching_test(mutant: Mutant, processes: str, failing: Sequence[str]) -> str:
+    """The first test that fails on the mutant, but those failing anyway; "" where none does."""
+    known = [f"--deselect={name}" for name in failing]
     with tempfile.TemporaryDirectory() as place:
         tree = copied(Path(place) / "tree")
         apply(mutant, tree)
-        environment = os.environ | {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
         for tests in (GROUPS[mutant.group][1], ("tests",)):
-            command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", processes, *tests]
-            done = subprocess.run(
-                command, cwd=tree, env=environment, capture_output=True, text=True
-            )
+            done = tested(tree, processes, "-x", *known, *tests)
             if done.returncode != 0:
                 seen = SEEN.search(done.stdout)
                 return seen[1] if seen else (done.stdout + done.stderr)[-400:]
     return ""
+
+
+def tested(tree: Path, processes: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """What pytest says of a tree, run by so many processes without a GPU."""
+    environment = {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "pytest", "-q", "-n", processes, *arguments]
+    return subprocess.run(
+        command, cwd=tree, env=os.environ | environment, capture_output=True, text=True
+    )
 
 
 def apply(mutant: Mutant, tree: Path) -> None:
