@@ -5,10 +5,10 @@
     python -m bench.mutants run bench/mutants.json
 
 `draw` takes cosmic-ray's list of mutations, first a place in the code and then one of the operators
-that change it, both at random, in functions and outside annotations. `run`
-takes the tests that pass on the tree as it is. It copies the tree, applies a mutant, and runs first
-the group's own tests and then all until one fails; the name of that test goes to the file. A mutant that changes nothing that can be seen
-gets a reason by hand (`equivalent`), and is not run.
+that change it, both at random, in functions and outside annotations. `run` takes the tests that
+pass on the tree as it is. It copies the tree, applies a mutant, and runs first the group's own tests
+and then all until one fails; the name of that test goes to the file. A mutant that changes nothing
+that can be seen gets a reason by hand (`equivalent`), and is not run.
 """
 
 import argparse
