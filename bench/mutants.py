@@ -6,9 +6,10 @@
 
 `draw` takes cosmic-ray's list of mutations, first a place in the code and then one of the operators
 that change it, both at random, in functions and outside annotations. `run` takes the tests that
-pass on the tree as it is. It copies the tree, applies a mutant, and runs first the group's own tests
-and then all until one fails; the name of that test goes to the file. A mutant that changes nothing
-that can be seen gets a reason by hand (`equivalent`), and is not run.
+pass on the tree as it is. It copies the tree, applies a mutant, and runs first the group's own
+tests and then the others until one fails; the name of that test goes to the file. The tests of
+kernels see kernels alone. A mutant that changes nothing that can be seen gets a reason by hand
+(`equivalent`), and is not run.
 """
 
 import argparse
@@ -32,9 +33,10 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[1]
 PLANNER: Final = ("tvdnn/planner", "tvdnn/planner/policies", "tvdnn/memory")
+KERNELS_TESTS: Final = "tests/kernels"
 # the folders of each group, and the tests that are run first
 GROUPS: Final = {
-    "kernels": (("kernels", "kernels/language"), ("tests/kernels",)),
+    "kernels": (("kernels", "kernels/language"), (KERNELS_TESTS,)),
     "ops": (("tvdnn/ops",), ("tests/test_trainer.py", "tests/test_zoo.py", "tests/test_forks.py")),
     "trace": (("tvdnn", "tvdnn/calls"), ("tests/test_trace.py", "tests/test_virtualize.py")),
     "planner": (PLANNER, ("tests/test_schedules.py", "tests/test_placement.py")),
@@ -50,7 +52,7 @@ NO_TRACE: Final = (
     "units",
 )
 CONTEXT: Final = 3  # lines above and below by which a mutant finds its place
-SEEN: Final = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+SEEN: Final = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", re.MULTILINE)
 Spec = tuple[str, str, int, int, int]  # file, operator, occurrence, line, column
 
 
@@ -227,7 +229,9 @@ def catching_test(mutant: Mutant, processes: str, failing: Sequence[str]) -> str
     with tempfile.TemporaryDirectory() as place:
         tree = copied(Path(place) / "tree")
         apply(mutant, tree)
-        for tests in (GROUPS[mutant.group][1], ("tests",)):
+        _, first = GROUPS[mutant.group]
+        skipped = () if mutant.group == "kernels" else (f"--ignore={KERNELS_TESTS}",)
+        for tests in (first, ("tests", *skipped, *(f"--ignore={each}" for each in first))):
             done = tested(tree, processes, "-x", *known, *tests)
             if done.returncode != 0:
                 seen = SEEN.search(done.stdout)
