@@ -291,6 +291,7 @@ def cases_of(name: str) -> list[Case]:
 def main(archs: str, part: str, depth: str, *modules: str) -> None:
     """Print the reports of a part of the modules' kernels as JSON."""
     knobs.nvidia.dump_ptxas_log = True  # each kernel is assembled once, where it is compiled
+    knobs.compilation.disable_line_info = True  # costs a twentieth, and changes no instruction
     number, parts = map(int, part.split("/"))
     every, assembled, made = depth == "all", set[str](), dict[Place, Made]()
     with contextlib.redirect_stdout(sys.stderr):  # of a kernel outside every case, on empty caches

@@ -59,6 +59,13 @@ def test_those_assembled_have_every_fact_of_a_kernel() -> None:
     assert [each.key for each in chosen] == ["a", "c", "e"]
 
 
+def test_no_variant_is_assembled_whose_facts_come_with_those_of_few() -> None:
+    common = [("x", str(number)) for number in range(3)]
+    asked = [variant("most", *common), variant("a", ("y", "1"), *common[:2])]
+    asked += [variant("b", ("y", "2"), *common[2:])]
+    assert [each.key for each in covering(asked)] == ["a", "b"]
+
+
 def test_one_of_each_launcher_or_kernel_is_its_first() -> None:
     asked = [variant("a"), variant("b", launcher="m"), variant("c"), variant("d", kernel="other")]
     assert [each.key for each in once_each(asked, by_launcher=True)] == ["a", "b", "d"]

@@ -6,7 +6,9 @@ operand, each operand left out, and each value of each constant that is not a nu
 """
 
 import contextlib
+import math
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -120,9 +122,13 @@ def covering(variants: Collection[Variant]) -> list[Variant]:
 
 
 def _covering(group: list[Variant]) -> Iterator[Variant]:
-    missing = frozenset[Fact]().union(*(each.facts for each in group))
+    """First those with facts that few have: they must come, and bring common facts along."""
+    holders = Counter(fact for each in group for fact in each.facts)
+    missing = frozenset(holders)
     while missing:
-        best = max(group, key=lambda each: len(each.facts & missing))
+        best = max(
+            group, key=lambda each: math.fsum(1 / holders[fact] for fact in each.facts & missing)
+        )
         missing -= best.facts
         yield best
 
