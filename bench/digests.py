@@ -22,16 +22,15 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
+import scipy
+
 from bench.environment import software
-from bench.large_plans import Case, graph_of
+from bench.large_plans import Case, task_of
 from tvdnn.errors import BudgetError
-from tvdnn.planner.costs import Roofline
-from tvdnn.planner.hardware import load
-from tvdnn.planner.planning import fitting, make_schedule
+from tvdnn.planner.planning import make_schedule
 from tvdnn.planner.schedule import Operand, Schedule
 from tvdnn.units import MIB
 
-MACHINE: Final = "H200"
 NETS: Final = {
     "lenet5": (512, "fp32"),
     "alexnet": (256, "bf16"),
@@ -58,7 +57,7 @@ def main() -> None:
     parser.add_argument("--against", type=Path, help="digests that these must equal")
     options = parser.parse_args()
     found = dict(sorted(digests()))
-    document = {"digests": found, "environment": software()}
+    document = {"digests": found, "environment": software() | {"scipy": scipy.__version__}}
     if options.output:
         options.output.write_text(json.dumps(document, indent=1) + "\n")
     if options.against:
@@ -80,10 +79,7 @@ def digests() -> Iterator[tuple[str, str]]:
 
 
 def digest_of(case: Case) -> str:
-    graph = graph_of(case)
-    costs = Roofline(load(MACHINE), graph.dtype)
-    budget = int(case.budget * make_schedule(graph, costs, policy="keep").peak_nbytes)
-    graph = fitting(graph, budget)
+    graph, costs, _, budget = task_of(case)
     try:
         schedule = make_schedule(graph, costs, policy=case.policy, budget=budget)
     except BudgetError as error:

@@ -103,13 +103,18 @@ def graph_of(case: Case) -> Graph:
     )
 
 
-def row_of(case: Case) -> dict[str, Any]:
-    """What the case's schedule takes, and how keep and the lower bound stand beside it."""
+def task_of(case: Case) -> tuple[Graph, Costs, Schedule, int]:
+    """The case's graph for its budget, costs, keep's schedule and the budget in bytes."""
     graph = graph_of(case)
     costs = Roofline(load(MACHINE), graph.dtype)
     kept = make_schedule(graph, costs, policy=KEEP)
     budget = int(case.budget if case.budget > 1 else case.budget * kept.peak_nbytes)
-    graph = fitting(graph, budget)
+    return fitting(graph, budget), costs, kept, budget
+
+
+def row_of(case: Case) -> dict[str, Any]:
+    """What the case's schedule takes, and how keep and the lower bound stand beside it."""
+    graph, costs, kept, budget = task_of(case)
     schedule, plan_s = _timed(
         lambda: make_schedule(graph, costs, policy=case.policy, budget=budget)
     )

@@ -18,13 +18,14 @@ import json
 import os
 import re
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -209,21 +210,23 @@ def run(options: argparse.Namespace) -> None:
     failing = failing_tests()
     print(*(f"fails without a mutant: {name}" for name in failing), sep="\n", flush=True)
 
-    def one(mutant: Mutant) -> None:
-        mutant.caught = catching_test(mutant, options.processes, failing)
-        print(f"{mutant.file} {mutant.function}: {mutant.caught or 'NOT CAUGHT'}", flush=True)
-        write(options.mutants, held, mutants)
-
     with ThreadPoolExecutor(options.jobs) as pool:
-        list(pool.map(one, asked))
+        runs = {pool.submit(catching_test, m, options.processes, failing): m for m in asked}
+        for done in as_completed(runs):
+            mutant = runs[done]
+            mutant.caught = done.result()
+            print(f"{mutant.file} {mutant.function}: {mutant.caught or 'NOT CAUGHT'}", flush=True)
+            write(options.mutants, held, mutants)
     sys.exit(any(not each.caught for each in asked))
 
 
 def failing_tests() -> list[str]:
     """The tests that fail on the tree as it is."""
     with tempfile.TemporaryDirectory() as place:
-        done = tested(copied(Path(place) / "tree"), "auto", "tests")
-    return sorted(set(SEEN.findall(done.stdout))) if done else []
+        code, text = tested(copied(Path(place) / "tree"), "auto", "tests")
+    if code is None:
+        raise RuntimeError(f"without a mutant the tests had no end within {LIMIT_S} s")
+    return sorted(set(SEEN.findall(text)))
 
 
 def catching_test(mutant: Mutant, processes: str, failing: Sequence[str]) -> str:
@@ -233,12 +236,12 @@ def catching_test(mutant: Mutant, processes: str, failing: Sequence[str]) -> str
         tree = copied(Path(place) / "tree")
         apply(mutant, tree)
         for tests in phases(mutant):
-            done = tested(tree, processes, "-x", *known, *tests)
-            if done is None:
+            code, text = tested(tree, processes, "-x", *known, *tests)
+            if code is None:
                 return f"no end within {LIMIT_S} s"
-            if done.returncode not in (0, NO_TESTS):
-                seen = SEEN.search(done.stdout)
-                return seen[1] if seen else (done.stdout + done.stderr)[-400:]
+            if code not in (0, NO_TESTS):
+                seen = SEEN.search(text)
+                return seen[1] if seen else text[-400:]
     return ""
 
 
@@ -262,49 +265,54 @@ def ignored(names: Sequence[str]) -> list[str]:
     return [f"--ignore={name}" for name in names]
 
 
-def tested(tree: Path, processes: str, *arguments: str) -> subprocess.CompletedProcess[str] | None:
-    """What pytest says of a tree, run by so many processes without a GPU; None without end."""
+def tested(tree: Path, processes: str, *arguments: str) -> tuple[int | None, str]:
+    """pytest's exit status and output on a tree, run by so many processes without a GPU.
+
+    Where it has no end within the limit, there is no status, and its workers end with it.
+    """
     environment = {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "pytest", "-q", "-n", processes, *arguments]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pytest", "-q", "-n", processes, *arguments],
+        cwd=tree,
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
     try:
-        return subprocess.run(
-            command,
-            cwd=tree,
-            env=os.environ | environment,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-        )
+        text, _ = process.communicate(timeout=LIMIT_S)
     except subprocess.TimeoutExpired:
-        return None
+        os.killpg(process.pid, signal.SIGKILL)
+        text, _ = process.communicate()
+        return None, text
+    return process.returncode, text
 
 
 def apply(mutant: Mutant, tree: Path) -> None:
     """Change the file of `tree` that holds the mutant's lines, wherever they have moved to."""
     old = "\n".join([*mutant.above, *mutant.before, *mutant.below])
     new = "\n".join([*mutant.above, *mutant.after, *mutant.below])
-    folders = (tree / "kernels", tree / "tvdnn")
-    holding = [p for folder in folders for p in folder.rglob("*.py") if old in p.read_text()]
-    first = tree / mutant.file
-    path = first if first in holding else one_of(holding, mutant)
-    path.write_text(path.read_text().replace(old, new, 1))
-
-
-def one_of(holding: list[Path], mutant: Mutant) -> Path:
-    if len(holding) != 1:
+    texts = {path: path.read_text() for path in files_in(tree)}
+    counts = {path: text.count(old) for path, text in texts.items()}
+    if sum(counts.values()) != 1:
         raise ValueError(
-            f"the lines of {mutant.file} {mutant.function} stand in {len(holding)} files; "
+            f"the lines of {mutant.file} {mutant.function} stand in {sum(counts.values())} places; "
             "write where they stand now into the file of mutants"
         )
-    return holding[0]
+    path = next(path for path, count in counts.items() if count)
+    path.write_text(texts[path].replace(old, new))
+
+
+def files_in(tree: Path) -> Iterator[Path]:
+    for folder in ("kernels", "tvdnn"):
+        yield from (tree / folder).rglob("*.py")
 
 
 def copied(tree: Path) -> Path:
     """A copy of the checkout without what is generated."""
-    ignored = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "results")
-    shutil.copytree(ROOT, tree, ignore=ignored)
+    shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".*", "__pycache__", "*.egg-info"))
     shutil.copytree(ROOT / ".ci", tree / ".ci")
-    shutil.copytree(ROOT / "bench" / "results", tree / "bench" / "results")
     return tree
 
 

@@ -70,17 +70,14 @@ def least_nbytes(extents: Sequence[Extent]) -> int:
     Bases are aligned, so a stay has for itself the units that it begins or whose start it covers.
     The uppermost stay of a moment may leave the rest of its last unit.
     """
-    stays = [stay for extent in extents for stay in extent.stays]
-    if not stays:
-        return 0
-    offset, nbytes, first, last = np.array(stays, np.int64).T
+    offset, nbytes, first, last = _columns(extents)
     ends = all_aligned(offset + nbytes)
     alive = _alive(ends - all_aligned(offset), first, last)
     rest, left = np.zeros_like(alive), ends - offset - nbytes
     for at in left.nonzero()[0]:
         span = slice(first[at], last[at] + 1)
         rest[span] = np.maximum(rest[span], left[at])
-    return int((alive - rest).max())
+    return int((alive - rest).max(initial=0))
 
 
 def most_alive(extents: Sequence[Extent]) -> int:
@@ -90,9 +87,14 @@ def most_alive(extents: Sequence[Extent]) -> int:
 
 def _alive_of(extents: Sequence[Extent]) -> Array:
     """Bytes alive at each time."""
-    stays = [stay for extent in extents for stay in extent.stays]
-    _, nbytes, first, last = np.array(stays, np.int64).reshape(-1, 4).T
+    _, nbytes, first, last = _columns(extents)
     return _alive(nbytes, first, last)
+
+
+def _columns(extents: Sequence[Extent]) -> Array:
+    """The fields of all stays: offset, bytes, first and last time [4, stays]."""
+    stays = [stay for extent in extents for stay in extent.stays]
+    return np.array(stays, np.int64).reshape(-1, 4).T
 
 
 def _alive(amounts: Array, first: Array, last: Array) -> Array:
