@@ -33,7 +33,7 @@ from torch import Tensor, nn
 import tvdnn
 from bench.environment import environment
 from bench.nets import batch, loss_of, net_of, network
-from tests.accuracy import (
+from tests.support.accuracy import (
     Gradients,
     eager,
     pooled_rms,

@@ -5,7 +5,7 @@
 For compute capability 9.0 all that the cases of tests/kernels/cases launch, candidates of tuning
 among them; for the others each launcher's kernels once. The tests compile the same up to shared
 memory, and assemble few of each kernel. A row is a kernel on an architecture, with the most that a
-variant takes. Exits with 1 where one does not compile or takes more than it may (tests/limits.py).
+variant takes. Exits with 1 where one does not compile or takes more than it may (limits.py).
 About 15 minutes of a core; a process to a core.
 """
 
@@ -22,8 +22,8 @@ from typing import Any, Final
 import triton
 
 from bench.environment import software
-from tests.limits import faults
-from tests.offline import HOPPER, ROOT, SHARED_NBYTES, Report, reports_of
+from tests.support.limits import faults
+from tests.support.offline import HOPPER, ROOT, SHARED_NBYTES, Report, reports_of
 
 HOPPER_PARTS: Final = 6
 VARIANTS: Final = ("candidates", "ones", "ranges", "steps")  # of launches that other cases make

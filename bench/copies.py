@@ -21,7 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 from bench.environment import environment
-from tvdnn.runtime.lanes import wait_for
+from tvdnn.runtime.lane_sync import wait_for
 from tvdnn.units import MIB
 
 SIZES: Final = (1, 4, 16, 64)  # MiB

@@ -27,8 +27,8 @@ import scipy
 from bench.environment import software
 from bench.large_plans import Case, task_of
 from tvdnn.errors import BudgetError
-from tvdnn.planner.planning import make_schedule
-from tvdnn.planner.schedule import Operand, Schedule
+from tvdnn.planner.ir.schedule import Operand, Schedule
+from tvdnn.planner.make import make_schedule
 from tvdnn.units import MIB
 
 NETS: Final = {

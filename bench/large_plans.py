@@ -5,7 +5,7 @@
 Nothing is run. A row says what a schedule takes, how keep and the lower bound stand beside it, and
 the CPU seconds that planning, checking and simulating took on one core. `core_slowness` is how many
 times as long as on an idle core fixed work took just then: neighbours share the core's caches. The
-tests read the rows (tests/test_large_plans.py): make them anew after a change to the planner.
+tests read the rows (test_large_plans.py): make them anew after a change to the planner.
 """
 
 import argparse
@@ -26,14 +26,14 @@ from tvdnn import models
 from tvdnn.engine import training_graph
 from tvdnn.graph import Direction, Graph, Kind
 from tvdnn.optim import SGD
-from tvdnn.planner.bound import bound
-from tvdnn.planner.check import check
-from tvdnn.planner.costs import Costs, Roofline
-from tvdnn.planner.hardware import load
-from tvdnn.planner.planning import fitting, fuses, make_schedule
-from tvdnn.planner.schedule import Lane, Schedule
-from tvdnn.planner.simulate import simulate
-from tvdnn.planner.timeline import Timeline
+from tvdnn.planner.ir.costs import Costs, Roofline
+from tvdnn.planner.ir.hardware import load
+from tvdnn.planner.ir.schedule import Lane, Schedule
+from tvdnn.planner.ir.timeline import Timeline
+from tvdnn.planner.make import fitting, fuses, make_schedule
+from tvdnn.planner.timing.bound import bound
+from tvdnn.planner.timing.simulate import simulate
+from tvdnn.planner.verify.check import check
 from tvdnn.units import GIB, MIB
 
 T = TypeVar("T")

@@ -38,9 +38,15 @@ KERNELS_TESTS: Final = "tests/kernels"
 # the folders of each group, and the tests that are run first
 GROUPS: Final = {
     "kernels": (("kernels", "kernels/language"), (KERNELS_TESTS,)),
-    "ops": (("tvdnn/ops",), ("tests/test_trainer.py", "tests/test_zoo.py", "tests/test_forks.py")),
-    "trace": (("tvdnn", "tvdnn/calls"), ("tests/test_trace.py", "tests/test_virtualize.py")),
-    "planner": (PLANNER, ("tests/test_schedules.py", "tests/test_placement.py")),
+    "ops": (
+        ("tvdnn/ops",),
+        ("tests/engine/test_trainer.py", "tests/models/test_zoo.py", "tests/ops/test_forks.py"),
+    ),
+    "trace": (
+        ("tvdnn", "tvdnn/calls"),
+        ("tests/trace/test_trace.py", "tests/engine/test_virtualize.py"),
+    ),
+    "planner": (PLANNER, ("tests/planner/test_schedules.py", "tests/placement/test_search.py")),
 }
 NO_TRACE: Final = (
     "__init__",

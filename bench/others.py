@@ -40,8 +40,8 @@ from bench.generated import errors, rule
 from bench.generated.case import moved, moved_state
 from bench.generated.tf32 import products_in
 from tvdnn.errors import InputError, UnsupportedOpError
-from tvdnn.planner.costs import Roofline
-from tvdnn.planner.hardware import load as hardware
+from tvdnn.planner.ir.costs import Roofline
+from tvdnn.planner.ir.hardware import load as hardware
 
 LIST: Final = Path(__file__).with_name("others_models.json")
 BATCH: Final = 4

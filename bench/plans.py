@@ -23,18 +23,18 @@ from typing import Any
 from rich.console import Console
 
 from bench.environment import software
-from tests.exhaustive import exhaustive_s, small_case
-from tests.granularity import units_of_one
+from tests.support.exhaustive import exhaustive_s, small_case
+from tests.support.granularity import units_of_one
 from tvdnn.cli.output import stages
-from tvdnn.cli.processes import Processes
-from tvdnn.cli.request import make_request
-from tvdnn.cli.simulating import Outcome, simulated
-from tvdnn.cli.sweeping import swept_rows
+from tvdnn.experiment.processes import Processes
+from tvdnn.experiment.request import make_request
+from tvdnn.experiment.simulate import Outcome, simulated
+from tvdnn.experiment.sweep import swept_rows
 from tvdnn.graph import Graph
-from tvdnn.planner.costs import Costs, Roofline
-from tvdnn.planner.hardware import load
-from tvdnn.planner.planning import make_schedule
-from tvdnn.planner.simulate import simulate
+from tvdnn.planner.ir.costs import Costs, Roofline
+from tvdnn.planner.ir.hardware import load
+from tvdnn.planner.make import make_schedule
+from tvdnn.planner.timing.simulate import simulate
 from tvdnn.report.rows import Row
 from tvdnn.units import GIB
 

@@ -26,8 +26,8 @@ from bench.environment import environment
 from bench.nets import batch, net_of
 from bench.timing import timed
 from bench.training import SGD, Oracle, initial, release
-from tvdnn.planner.costs import Costs, Link
-from tvdnn.planner.feedback import Corrected
+from tvdnn.planner.ir.costs import Costs, Link
+from tvdnn.planner.timing.calibrate import Corrected
 from tvdnn.units import GIB
 
 CASES: Final = (("vgg16", 256, 1.6), ("resnet50", 256, 2.5))  # networks, batches and GiB

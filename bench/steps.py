@@ -52,10 +52,10 @@ from bench.training import (
     run,
 )
 from tvdnn.cli import main as tvdnn_command
-from tvdnn.planner.planning import DEFAULT_CHUNK_SIZE, floor_of
-from tvdnn.planner.tuned import ENGINE
+from tvdnn.planner.ir.settings import ENGINE
+from tvdnn.planner.make import DEFAULT_CHUNK_SIZE, floor_of
+from tvdnn.runtime.host_slab import Slab
 from tvdnn.runtime.profiler import profile
-from tvdnn.runtime.slab import Slab
 from tvdnn.units import GIB
 
 POLICIES = ("keep", "vdnn-all:m", "vdnn-all:p", "vdnn-conv:m", "vdnn-conv:p", "vdnn-dyn")

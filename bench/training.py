@@ -19,16 +19,16 @@ import tvdnn
 from bench.environment import environment
 from bench.nets import loss_of, net_of, network
 from bench.timing import GROUPS, paced, timed
-from tests.accuracy import eager
+from tests.support.accuracy import eager
 from tvdnn.engine import training_graph
 from tvdnn.errors import BudgetError, DeviceError
 from tvdnn.graph import Graph
-from tvdnn.planner.costs import Costs, Link
-from tvdnn.planner.planning import DEFAULT_CHUNK_SIZE, bound_of, floor_of
-from tvdnn.planner.schedule import Lane, Schedule
-from tvdnn.planner.timeline import Timeline, copy_waits
+from tvdnn.planner.ir.costs import Costs, Link
+from tvdnn.planner.ir.schedule import Lane, Schedule
+from tvdnn.planner.ir.timeline import Timeline, copy_waits
+from tvdnn.planner.make import DEFAULT_CHUNK_SIZE, bound_of, floor_of
 from tvdnn.report.rows import Case, Floor, Measurement, infeasible_row, measured_row
-from tvdnn.runtime.slab import Slab, available_nbytes
+from tvdnn.runtime.host_slab import Slab, available_nbytes
 from tvdnn.units import GIB
 
 WARM = 2  # steps: the first, and one ahead of those that are timed

@@ -17,9 +17,9 @@ import tvdnn
 
 ROOT = Path(__file__).parent.parent
 TELL = """
-import tvdnn, tvdnn.kernels.conv
-from tvdnn.planner import hardware
-print(tvdnn.__file__, tvdnn.kernels.conv.__file__, len(hardware.names()))
+import tvdnn, tvdnn.kernels.conv.conv2d
+from tvdnn.planner.ir import hardware
+print(tvdnn.__file__, tvdnn.kernels.conv.conv2d.__file__, len(hardware.names()))
 """
 OUTSIDE = {"build", "dist", "__pycache__"}
 
@@ -95,7 +95,7 @@ def test_the_wheel_says_what_it_needs(wheel: Path) -> None:
 def test_the_wheel_imports_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
     package, kernels, profiles = run(TELL, wheel, folder=tmp_path)
     assert Path(package) == wheel / "tvdnn" / "__init__.py"
-    assert Path(kernels) == wheel / "tvdnn" / "kernels" / "conv.py"
+    assert Path(kernels) == wheel / "tvdnn" / "kernels" / "conv" / "conv2d.py"
     assert int(profiles) == len(list((ROOT / "tvdnn" / "hardware").glob("*.json")))
 
 
@@ -105,13 +105,13 @@ def test_an_editable_install_imports_the_checkout(source: Path, tmp_path: Path) 
     add = f"import site; site.addsitedir({str(installed)!r})"
     package, kernels, _ = run(add + TELL, installed, folder=tmp_path)
     assert Path(package) == source / "tvdnn" / "__init__.py"
-    assert Path(kernels) == source / "kernels" / "conv.py"
+    assert Path(kernels) == source / "kernels" / "conv" / "conv2d.py"
 
 
 def test_the_bare_checkout_imports(source: Path, tmp_path: Path) -> None:
     package, kernels, _ = run(TELL, source, folder=tmp_path)
     assert Path(package) == source / "tvdnn" / "__init__.py"
-    assert Path(kernels) == source / "kernels" / "conv.py"
+    assert Path(kernels) == source / "kernels" / "conv" / "conv2d.py"
 
 
 def test_the_bare_checkout_runs_as_a_command() -> None:

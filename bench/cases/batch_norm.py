@@ -8,8 +8,8 @@ from torch.nn import functional
 
 from bench.cases.case import Calls
 from bench.cases.tensors import Shape, few, nchw, poisoned, randn
-from tvdnn.kernels import batch_norm, batch_norm_grad
-from tvdnn.kernels.batch_norm_tiles import batch_norm_plan
+from tvdnn.kernels.norm import batch_norm, batch_norm_grad
+from tvdnn.kernels.norm.batch_norm_tiles import batch_norm_plan
 
 EPS: Final = 1e-5
 

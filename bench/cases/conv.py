@@ -11,12 +11,14 @@ from torch.nn import functional
 
 from bench.cases.case import Calls, Case
 from bench.timing import DTYPES
-from tvdnn.kernels import conv, conv_grad_weight, conv_moments
-from tvdnn.kernels.batch_norm import batch_norm_moments, batch_norm_statistics
-from tvdnn.kernels.batch_norm_tiles import batch_norm_plan
-from tvdnn.kernels.conv_pack import pack_weight, pack_weight_grad_input
-from tvdnn.kernels.reduce import sum_partials
-from tvdnn.kernels.rounding import stored_reference
+from tvdnn.kernels.conv import batch_stats as conv_moments
+from tvdnn.kernels.conv import conv2d as conv
+from tvdnn.kernels.conv.grad_weight import launch as conv_grad_weight
+from tvdnn.kernels.conv.pack_weight import pack_weight, pack_weight_grad_input
+from tvdnn.kernels.language.rounding import stored_reference
+from tvdnn.kernels.norm.batch_norm import batch_norm_moments, batch_norm_statistics
+from tvdnn.kernels.norm.batch_norm_tiles import batch_norm_plan
+from tvdnn.kernels.reduce.partials import sum_partials
 
 SAMPLES: Final = 256
 EXACT_SAMPLES: Final = 2

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from bench.cases.case import Calls, Case
 from bench.timing import DTYPES
-from tvdnn.kernels import linear
-from tvdnn.kernels.linear_turned import turns
-from tvdnn.kernels.rounding import stored_reference
+from tvdnn.kernels.language.rounding import stored_reference
+from tvdnn.kernels.linear import passes as linear
+from tvdnn.kernels.linear.transpose import turns
 
 SAMPLES: Final = 256
 SHAPES: Final = ((25088, 4096), (4096, 4096), (4096, 1000))  # inputs, outputs

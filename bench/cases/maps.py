@@ -9,16 +9,14 @@ from torch.nn import functional
 
 from bench.cases.case import Calls
 from bench.cases.tensors import EXACT_SAMPLES, Shape, few, nchw, per_sample, poisoned, randn
-from tvdnn.kernels import (
-    activation,
-    conv_grad_bias,
-    layout,
-    norm,
-    pool_avg,
-    pool_max,
-    pool_max_grad,
-    reduce,
-)
+from tvdnn.kernels.conv import grad_bias as conv_grad_bias
+from tvdnn.kernels.copy import layout
+from tvdnn.kernels.norm import local_response_norm as norm
+from tvdnn.kernels.pointwise import activation
+from tvdnn.kernels.pool import avg as pool_avg
+from tvdnn.kernels.pool import max as pool_max
+from tvdnn.kernels.pool import max_grad as pool_max_grad
+from tvdnn.kernels.reduce import partials as reduce
 
 LRN: Final = {"size": 5, "alpha": 1e-4, "beta": 0.75, "k": 2.0}
 

@@ -5,7 +5,10 @@ from torch import Tensor
 
 from bench.cases.case import Calls
 from bench.cases.tensors import EXACT_SAMPLES, Shape, few, per_sample, poisoned, randn
-from tvdnn.kernels import layout, optim, optim_partials, reduce
+from tvdnn.kernels.copy import layout
+from tvdnn.kernels.optim import from_partials as optim_partials
+from tvdnn.kernels.optim import update as optim
+from tvdnn.kernels.reduce import partials as reduce
 
 
 def sgd(shape: Shape) -> Calls:

@@ -6,7 +6,8 @@ from torch.nn import functional
 
 from bench.cases.case import Calls
 from bench.cases.tensors import Shape, nchw, per_sample, poisoned, randn
-from tvdnn.kernels import arithmetic, gate, resize, softmax
+from tvdnn.kernels.pointwise import arithmetic, resize, softmax
+from tvdnn.kernels.pointwise import channel_broadcast as gate
 
 DOUBLED = {"scales": (0.5, 0.5)}
 

@@ -6,7 +6,9 @@ from torch.nn import functional
 
 from bench.cases.case import Calls
 from bench.cases.tensors import EXACT_SAMPLES, Shape, few, poisoned, randn
-from tvdnn.kernels import dropout, loss, loss_grad
+from tvdnn.kernels.loss import cross_entropy as loss
+from tvdnn.kernels.loss import cross_entropy_grad as loss_grad
+from tvdnn.kernels.pointwise import dropout
 
 
 def dropped(shape: Shape, kind: torch.dtype) -> Calls:

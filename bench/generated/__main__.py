@@ -26,14 +26,13 @@ from pathlib import Path
 import torch
 
 from bench.environment import environment, software
-
-from .compare import FAILED, Outcome, Setup
-from .draw import REFUSED, drawn_from_seed
-from .kinds import KINDS
-from .outcomes import DIED, Row, counts, row_of, rows_in, signature
-from .program import Program
-from .shrink import shrunk
-from .timed import compared
+from bench.generated.compare import FAILED, Outcome, Setup
+from bench.generated.draw import REFUSED, drawn_from_seed
+from bench.generated.kinds import KINDS
+from bench.generated.outcomes import DIED, Row, counts, row_of, rows_in, signature
+from bench.generated.program import Program
+from bench.generated.shrink import shrunk
+from bench.generated.timed import compared
 
 BLOCK = 20  # seeds of a child
 KEPT_ALIKE = 3  # networks that fail in the same way are kept up to so many

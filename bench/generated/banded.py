@@ -1,9 +1,9 @@
 """Networks of one large sample, whose maps are cut into bands of rows."""
 
-from .motifs import residual_with_downsample
-from .program import Program
-from .source import Source, chance, choice
-from .writer import RejectedError, Writer
+from bench.generated.motifs import residual_with_downsample
+from bench.generated.program import Program
+from bench.generated.source import Source, chance, choice
+from bench.generated.writer import RejectedError, Writer
 
 CHUNK_SIZES = (512, 1024)  # bytes, of which these maps have many
 STAGES = 4

@@ -1,8 +1,8 @@
 """Products and sums of any broadcast shape, and weights computed from parameters."""
 
-from .kinds import kind
-from .source import choice
-from .writer import Writer
+from bench.generated.kinds import kind
+from bench.generated.source import choice
+from bench.generated.writer import Writer
 
 
 @kind(5)

@@ -15,13 +15,9 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 import tvdnn
-from tvdnn.errors import BudgetError, InputError, UnsupportedOpError
-from tvdnn.planner.costs import Roofline
-from tvdnn.planner.hardware import load as hardware
-
-from . import errors, rule
-from .case import Case, Data, data_of
-from .runs import (
+from bench.generated import errors, rule
+from bench.generated.case import Case, Data, data_of
+from bench.generated.runs import (
     EXACT,
     STEPS,
     Form,
@@ -36,7 +32,10 @@ from .runs import (
     torch_net,
     trainer_steps,
 )
-from .tf32 import products_in
+from bench.generated.tf32 import products_in
+from tvdnn.errors import BudgetError, InputError, UnsupportedOpError
+from tvdnn.planner.ir.costs import Roofline
+from tvdnn.planner.ir.hardware import load as hardware
 
 RIGHT, WRONG, REFUSED, FAILED, TORCH = "right", "wrong", "refused", "failed", "torch fails"
 TORCH_TYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}

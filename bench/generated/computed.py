@@ -2,9 +2,9 @@
 
 from math import prod
 
-from .kinds import channels, kind, settings, sides, sometimes
-from .source import chance, choice
-from .writer import Writer
+from bench.generated.kinds import channels, kind, settings, sides, sometimes
+from bench.generated.source import chance, choice
+from bench.generated.writer import Writer
 
 OF_ANY = (
     "{p} * 1.5",

@@ -2,10 +2,10 @@
 
 import re
 
-from .kinds import kind
-from .motifs import conv_to, normalized
-from .source import chance, choice
-from .writer import RejectedError, Writer
+from bench.generated.kinds import kind
+from bench.generated.motifs import conv_to, normalized
+from bench.generated.source import chance, choice
+from bench.generated.writer import RejectedError, Writer
 
 FROZEN = (  # layers, and what of them trains
     ("nn.Conv2d(C, C, 3, padding=1, groups=C)", "weight"),

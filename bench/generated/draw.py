@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
-from . import (
+from bench.generated import (
     banded,
     broadcast,
     computed,
@@ -31,11 +31,11 @@ from . import (
     views,
     written,
 )
-from .kinds import KINDS, Kind
-from .program import INPUTS, Program, used_values
-from .returned import OBJECTS, REFUSED_FORMS
-from .source import Drawn, Seeded, Source, chance, choice, weighted
-from .writer import TORCH_FAILURES, RejectedError, Writer
+from bench.generated.kinds import KINDS, Kind
+from bench.generated.program import INPUTS, Program, used_values
+from bench.generated.returned import OBJECTS, REFUSED_FORMS
+from bench.generated.source import Drawn, Seeded, Source, chance, choice, weighted
+from bench.generated.writer import TORCH_FAILURES, RejectedError, Writer
 
 MODULES = (
     broadcast,

@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
-from . import rule
-from .normalizations import written_out
-from .runs import Seen
+from bench.generated import rule
+from bench.generated.normalizations import written_out
+from bench.generated.runs import Seen
 
 
 def rms(values: Tensor) -> float:

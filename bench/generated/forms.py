@@ -3,10 +3,10 @@
 So that every name that tvdnn's tables have is drawn in each way that torch takes it.
 """
 
-from .kinds import kind
-from .pointwise import ANY
-from .source import chance, choice
-from .writer import RejectedError, Writer
+from bench.generated.kinds import kind
+from bench.generated.pointwise import ANY
+from bench.generated.source import chance, choice
+from bench.generated.writer import RejectedError, Writer
 
 ELEMENTWISE = (
     "torch.relu(input={0})",

@@ -2,10 +2,10 @@
 
 import re
 
-from .kinds import kind, sides
-from .layers import param
-from .source import chance, choice
-from .writer import RejectedError, Writer
+from bench.generated.kinds import kind, sides
+from bench.generated.layers import param
+from bench.generated.source import chance, choice
+from bench.generated.writer import RejectedError, Writer
 
 # Of maps; a parameter's shape stands in its place, whose C are the map's channels.
 OF_MAPS = (

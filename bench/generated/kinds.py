@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from .source import chance, choice
-from .writer import Writer
+from bench.generated.source import chance, choice
+from bench.generated.writer import Writer
 
 Draw = Callable[[Writer, str], str]
 

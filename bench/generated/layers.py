@@ -1,8 +1,8 @@
 """Convolutions, linear layers, normalizations, pooling, resizing and dropout, with all settings."""
 
-from .kinds import both, channels, kind, settings, sides, sometimes
-from .source import chance, choice
-from .writer import RejectedError, Writer
+from bench.generated.kinds import both, channels, kind, settings, sides, sometimes
+from bench.generated.source import chance, choice
+from bench.generated.writer import RejectedError, Writer
 
 
 @kind(14)

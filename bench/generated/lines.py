@@ -2,10 +2,10 @@
 
 from math import prod
 
-from .kinds import channels, kind, settings, sometimes
-from .layers import norm_of, param
-from .source import chance, choice
-from .writer import RejectedError, Writer
+from bench.generated.kinds import channels, kind, settings, sometimes
+from bench.generated.layers import norm_of, param
+from bench.generated.source import chance, choice
+from bench.generated.writer import RejectedError, Writer
 
 LAYER = "nn.Upsample(scale_factor=2, mode='linear')"
 LONG = 60  # values of a row that is not made longer

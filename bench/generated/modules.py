@@ -1,9 +1,9 @@
 """Modules as networks hold them: lazy, opaque, checkpointed, asking, of several names."""
 
-from .kinds import channels, kind
-from .motifs import conv_to
-from .source import chance, choice
-from .writer import RejectedError, Writer
+from bench.generated.kinds import channels, kind
+from bench.generated.motifs import conv_to
+from bench.generated.source import chance, choice
+from bench.generated.writer import RejectedError, Writer
 
 LAZY = (
     "nn.LazyConv2d(OUT, 3, padding=1)",

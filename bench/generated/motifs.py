@@ -2,10 +2,10 @@
 
 import re
 
-from .kinds import KINDS, kind
-from .layers import norm_of
-from .source import chance, choice
-from .writer import RejectedError, Writer
+from bench.generated.kinds import KINDS, kind
+from bench.generated.layers import norm_of
+from bench.generated.source import chance, choice
+from bench.generated.writer import RejectedError, Writer
 
 LAYER = re.compile(r"\bnn\.(Conv|Linear|BatchNorm)")
 

@@ -10,7 +10,7 @@ from math import log2
 from pathlib import Path
 from typing import Any
 
-from .compare import REFUSED, RIGHT, Outcome
+from bench.generated.compare import REFUSED, RIGHT, Outcome
 
 BINS = 16  # of ratios: so many for a factor of two
 DIED = "the process died"

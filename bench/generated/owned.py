@@ -1,9 +1,9 @@
 """What a network holds beside its layers: computed of, viewed, written over and read again."""
 
-from .kinds import kind
-from .motifs import CHANGES, conv_to
-from .source import chance, choice
-from .writer import RejectedError, Writer
+from bench.generated.kinds import kind
+from bench.generated.motifs import CHANGES, conv_to
+from bench.generated.source import chance, choice
+from bench.generated.writer import RejectedError, Writer
 
 COMPUTED = (
     "{p} * 1.5",

@@ -9,9 +9,8 @@ from torch import nn
 from torch.nn import functional
 
 import tvdnn
-
-from .own_parts import OWN_PARTS
-from .reaching_parts import REACHING
+from bench.generated.own_parts import OWN_PARTS
+from bench.generated.reaching_parts import REACHING
 
 PARTS: Final[Mapping[str, str]] = {
     **OWN_PARTS,

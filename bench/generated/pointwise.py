@@ -1,8 +1,8 @@
 """Activations, arithmetic, softmax: as layers, functions, methods, operators, and in place."""
 
-from .kinds import kind
-from .source import chance, choice
-from .writer import RejectedError, Writer
+from bench.generated.kinds import kind
+from bench.generated.source import chance, choice
+from bench.generated.writer import RejectedError, Writer
 
 ANY = ("map", "row", "last", "line", "groups")
 LAYERS = (

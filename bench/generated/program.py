@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .parts import parts_in
-from .returned import OBJECTS, REFUSED_FORMS, returned
+from bench.generated.parts import parts_in
+from bench.generated.returned import OBJECTS, REFUSED_FORMS, returned
 
 HEADER = """import torch
 import tvdnn

@@ -1,10 +1,10 @@
 """Networks that read what lies outside them, ask of maps and parameters, and name classes."""
 
-from .kinds import kind
-from .motifs import conv_to
-from .refused import layer
-from .source import chance, choice
-from .writer import Writer
+from bench.generated.kinds import kind
+from bench.generated.motifs import conv_to
+from bench.generated.refused import layer
+from bench.generated.source import chance, choice
+from bench.generated.writer import Writer
 
 
 @kind(2)

@@ -1,8 +1,8 @@
 """Pads, slices, rolls, flips, repeats, stacks, and concatenations along any dimension."""
 
-from .kinds import channels, kind
-from .source import chance, choice
-from .writer import RejectedError, Writer
+from bench.generated.kinds import channels, kind
+from bench.generated.source import chance, choice
+from bench.generated.writer import RejectedError, Writer
 
 LARGE = 600  # pixels of a map that is not made larger
 

@@ -1,9 +1,9 @@
 """Sums, means, norms, extremes and softmax over any dimensions but the batch."""
 
-from .kinds import kind
-from .layers import param
-from .source import chance, choice
-from .writer import RejectedError, Writer
+from bench.generated.kinds import kind
+from bench.generated.layers import param
+from bench.generated.source import chance, choice
+from bench.generated.writer import RejectedError, Writer
 
 DIMS = ("1", "(2, 3)", "2", "-1", "(1, 2, 3)", "(1, 3)", "3")
 REDUCTIONS = (

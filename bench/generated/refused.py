@@ -1,9 +1,9 @@
 """What tvdnn refuses, drawn on purpose: each is to be refused by name, never computed wrongly."""
 
-from .kinds import kind
-from .motifs import conv_to
-from .source import chance, choice
-from .writer import RejectedError, Writer
+from bench.generated.kinds import kind
+from bench.generated.motifs import conv_to
+from bench.generated.source import chance, choice
+from bench.generated.writer import RejectedError, Writer
 
 CALLS = (
     "torch.cumsum({0}, 1)",

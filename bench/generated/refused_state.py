@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from .kinds import kind
-from .source import choice
-from .writer import Writer
+from bench.generated.kinds import kind
+from bench.generated.source import choice
+from bench.generated.writer import Writer
 
 Motif = tuple[Sequence[str], Sequence[str]]  # members, and statements: "= ..." makes the next map
 PARAM, BUFFER = "nn.Parameter(torch.ones(1))", "nn.Buffer(torch.ones(1))"

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor, nn
 
 import tvdnn
-
-from .case import Case, Data
-from .returned import maps_in
+from bench.generated.case import Case, Data
+from bench.generated.returned import maps_in
 
 STEPS = 2
 SHARE = 0.1  # of the parameters' RMS: how much the first update changes them

@@ -27,7 +27,7 @@ class Fault:
 MENDED: Final = (
     Fault(
         "two names",
-        "tvdnn/stand_ins.py",
+        "tvdnn/trace/state/meta_copies.py",
         "for module in self._paths:",
         "for _, module in self.net.named_modules(remove_duplicate=False):",
         "a module of two names is left with meta twins as its parameters",
@@ -53,7 +53,7 @@ MENDED: Final = (
     ),
     Fault(
         "no_grad",
-        "tvdnn/meta_tracer.py",
+        "tvdnn/trace/tracer.py",
         'meta["stops"] = not meta["graded"] or cuts_gradient(node)',
         'meta["stops"] = cuts_gradient(node)',
         "regions without gradients have them",
@@ -62,7 +62,7 @@ MENDED: Final = (
     ),
     Fault(
         "detach_",
-        "tvdnn/meta_tracer.py",
+        "tvdnn/trace/tracer.py",
         'if torch_name(node) == "detach_":',
         'if torch_name(node) == "detach":',
         "who reads a map after detach_ sends it gradients",
@@ -89,7 +89,7 @@ MENDED: Final = (
     ),
     Fault(
         "in-place operators",
-        "tvdnn/proxy_attributes.py",
+        "tvdnn/trace/proxy_attributes.py",
         'self.tracer.create_proxy("call_function", operation, (self, other), {})',
         'self.tracer.create_proxy("call_function",'
         " getattr(operator, operation.__name__[1:]), (self, other), {})",
@@ -99,7 +99,7 @@ MENDED: Final = (
     ),
     Fault(
         "dead statistics",
-        "tvdnn/meta_tracer.py",
+        "tvdnn/trace/tracer.py",
         'meta["kept"] |= self.side_effects.tracks(call)',
         'meta["kept"] |= False',
         "running statistics that no output depends on do not change",
@@ -117,7 +117,7 @@ MENDED: Final = (
     ),
     Fault(
         "maps into buffers",
-        "tvdnn/side_effects.py",
+        "tvdnn/trace/python/side_effects.py",
         "if call is None or source not in call.state:",
         "if False:",
         "writes of maps to buffers vanish",
@@ -135,7 +135,7 @@ MENDED: Final = (
     ),
     Fault(
         "settings",
-        "tvdnn/trace_state.py",
+        "tvdnn/trace/guards/module_state.py",
         "[*self._entries()],",
         "[each.training for each in self._modules],",
         "settings changed after the first plan are not seen",
@@ -144,7 +144,7 @@ MENDED: Final = (
     ),
     Fault(
         "replaced members",
-        "tvdnn/trace_state.py",
+        "tvdnn/trace/guards/module_state.py",
         "self._filled == self._members",
         "True",
         "submodules and parameters replaced after the first plan are not seen",
@@ -164,7 +164,7 @@ MENDED: Final = (
 FURTHER: Final = (
     Fault(
         "part taken for a copy",
-        "tvdnn/meta_tracer.py",
+        "tvdnn/trace/tracer.py",
         'meta["view"], meta["parent"] = node, parent_of(node, meta["value"])',
         'meta["view"], meta["parent"] = node,'
         ' None if node.target is operator.getitem else parent_of(node, meta["value"])',
@@ -172,7 +172,7 @@ FURTHER: Final = (
     ),
     Fault(
         "write not followed",
-        "tvdnn/meta_tracer.py",
+        "tvdnn/trace/tracer.py",
         "if stale is not None:",
         'if stale is not None and stale.op == "placeholder":',
         "who reads a map after a write that cannot be followed reads the old one",
@@ -203,14 +203,14 @@ FURTHER: Final = (
     ),
     Fault(
         "tied gradient",
-        "tvdnn/ops/optim.py",
+        "tvdnn/ops/optimizer.py",
         'for other in others:\n        b.add_pass(op, "add_grad"',
         'for other in others[1:]:\n        b.add_pass(op, "add_grad"',
         "of a parameter used twice one gradient counts",
     ),
     Fault(
         "shared gradient",
-        "tvdnn/ops/sums.py",
+        "tvdnn/ops/gradient_sums.py",
         "if leaves or (others and b.is_shared(first)):",
         "if leaves:",
         "terms add up in a gradient that another value has, too",

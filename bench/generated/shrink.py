@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from .program import INPUTS, Input, Line, Program, used_members, used_values
+from bench.generated.program import INPUTS, Input, Line, Program, used_members, used_values
 
 Fails = Callable[[Program], bool]
 NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")

@@ -1,9 +1,9 @@
 """Stages of well-known networks, whose channels come in whole words: ranges, signs, moments."""
 
-from .kinds import kind
-from .motifs import conv_to
-from .source import chance, choice
-from .writer import RejectedError, Writer
+from bench.generated.kinds import kind
+from bench.generated.motifs import conv_to
+from bench.generated.source import chance, choice
+from bench.generated.writer import RejectedError, Writer
 
 LARGE = 100  # pixels of a map that many channels are made of
 

@@ -24,12 +24,11 @@ from typing import Any
 import torch
 
 from bench.environment import software
-
-from .compare import FAILED, RIGHT, WRONG, Setup
-from .draw import drawn_from_seed
-from .outcomes import DIED, signature
-from .seeded import FAULTS, Fault
-from .timed import compared
+from bench.generated.compare import FAILED, RIGHT, WRONG, Setup
+from bench.generated.draw import drawn_from_seed
+from bench.generated.outcomes import DIED, signature
+from bench.generated.seeded import FAULTS, Fault
+from bench.generated.timed import compared
 
 ROOT = Path(__file__).parent.parent.parent
 OUTPUT = ROOT / "bench/results/networks/strength.json"

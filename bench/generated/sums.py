@@ -1,10 +1,10 @@
 """Motifs of sums and of what is fused: terms that add up in an order, or behind what they read."""
 
-from .kinds import kind
-from .layers import norm_of
-from .motifs import conv_to, normalized
-from .source import chance, choice
-from .writer import Writer
+from bench.generated.kinds import kind
+from bench.generated.layers import norm_of
+from bench.generated.motifs import conv_to, normalized
+from bench.generated.source import chance, choice
+from bench.generated.writer import Writer
 
 FUNCTIONS = ("torch.tanh({0})", "F.relu({0})", "torch.sigmoid({0})", "{0} * 0.5")
 SUMS = ("{0} + {1}", "{1} + {0}")

@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from tvdnn.kernels.rounding import stored_reference
+from tvdnn.kernels.language.rounding import stored_reference
 
 CONVOLUTIONS: Final = (torch.conv1d, torch.conv2d)
 TRANSPOSED: Final = (torch.conv_transpose1d, torch.conv_transpose2d)

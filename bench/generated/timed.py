@@ -3,9 +3,9 @@
 import signal
 from types import FrameType
 
-from .case import load
-from .compare import FAILED, Outcome, Setup, compare
-from .program import Program
+from bench.generated.case import load
+from bench.generated.compare import FAILED, Outcome, Setup, compare
+from bench.generated.program import Program
 
 LIMIT_S = 120  # of the CPU's time for a network
 GPU_LIMIT_S = 900  # where its kernels are compiled first

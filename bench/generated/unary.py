@@ -1,9 +1,9 @@
 """Elementwise functions of one map beyond the activations of pointwise.py."""
 
-from .kinds import kind
-from .pointwise import ANY
-from .source import chance, choice
-from .writer import RejectedError, Writer
+from bench.generated.kinds import kind
+from bench.generated.pointwise import ANY
+from bench.generated.source import chance, choice
+from bench.generated.writer import RejectedError, Writer
 
 LAYERS = (
     "PReLU()",

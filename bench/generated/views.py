@@ -2,9 +2,9 @@
 
 from math import prod
 
-from .kinds import kind
-from .source import chance, choice
-from .writer import RejectedError, Writer
+from bench.generated.kinds import kind
+from bench.generated.source import chance, choice
+from bench.generated.writer import RejectedError, Writer
 
 
 @kind(6)

@@ -7,10 +7,9 @@ import torch
 from torch import Tensor, nn
 
 import tvdnn
-
-from .parts import SCOPE
-from .program import INPUTS, Input, Line, Member, Program
-from .source import Source, chance, choice
+from bench.generated.parts import SCOPE
+from bench.generated.program import INPUTS, Input, Line, Member, Program
+from bench.generated.source import Source, chance, choice
 
 LARGEST = 1e4  # of a value: beyond it rounding says little about what is wrong
 RECENT = 3  # values of which a statement reads one more often than any other

@@ -1,9 +1,9 @@
 """Maps that forward writes over in place, through views and parts of them, and reads again."""
 
-from .kinds import kind
-from .motifs import conv_to
-from .source import chance, choice
-from .writer import RejectedError, Writer
+from bench.generated.kinds import kind
+from bench.generated.motifs import conv_to
+from bench.generated.source import chance, choice
+from bench.generated.writer import RejectedError, Writer
 
 VIEWS = (
     "{0}[:, :1]",

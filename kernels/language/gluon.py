@@ -17,7 +17,7 @@ from torch import Tensor
 from triton.compiler.errors import CompilationError
 from triton.runtime.errors import TritonError
 
-from ..device import capability, has_driver
+from .device import capability, has_driver
 
 
 class Absent:

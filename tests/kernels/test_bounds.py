@@ -8,38 +8,35 @@ import torch
 from torch import Tensor
 
 from tests.kernels.numerics import randn
-from tvdnn.kernels import (
+from tvdnn.kernels.conv import batch_stats as conv_moments
+from tvdnn.kernels.conv import conv2d as conv
+from tvdnn.kernels.conv import depthwise as conv_depthwise
+from tvdnn.kernels.copy import layout, remap, strided
+from tvdnn.kernels.linear import passes as linear
+from tvdnn.kernels.loss import cross_entropy as loss
+from tvdnn.kernels.loss import cross_entropy_grad as loss_grad
+from tvdnn.kernels.loss import per_element as loss_elements
+from tvdnn.kernels.norm import group_norm, layer_norm
+from tvdnn.kernels.norm import local_response_norm as norm
+from tvdnn.kernels.optim import update as optim
+from tvdnn.kernels.pointwise import (
     activation,
     arithmetic,
     broadcast,
     channel_scale,
-    conv,
-    conv_depthwise,
-    conv_moments,
     dropout,
-    dropout_parts,
-    gate,
-    group_norm,
-    layer_norm,
-    layout,
-    linear,
-    loss,
-    loss_elements,
-    loss_grad,
-    norm,
-    optim,
-    pool_avg,
-    pool_max,
-    pool_max_grad,
     prelu,
-    reduce_axes,
-    remap,
     resize,
-    sample_sums,
     softmax,
-    strided,
     unary,
 )
+from tvdnn.kernels.pointwise import channel_broadcast as gate
+from tvdnn.kernels.pointwise import dropout_blocks as dropout_parts
+from tvdnn.kernels.pool import avg as pool_avg
+from tvdnn.kernels.pool import max as pool_max
+from tvdnn.kernels.pool import max_grad as pool_max_grad
+from tvdnn.kernels.reduce import axes as reduce_axes
+from tvdnn.kernels.reduce import per_sample as sample_sums
 
 MARGIN = 4096
 SHAPE = (1, 5, 7, 19)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.limits import faults
-from tests.offline import HOPPER, LAUNCHERS, SHARED_NBYTES, Report, reports_of
+from tests.support.limits import faults
+from tests.support.offline import HOPPER, LAUNCHERS, SHARED_NBYTES, Report, reports_of
 
 CASE_FILES = sorted(Path(__file__).parent.glob("cases/[!_]*.py"))
 CASES = {path.stem: f"tests.kernels.cases.{path.stem}" for path in CASE_FILES}

@@ -10,11 +10,11 @@ TESTS: Final = Path(__file__).parents[1]
 # Files of tests of 5 s and more, the longest first: none is begun when little else is left.
 SLOW: Final = (
     "kernels/test_compile.py",
-    "test_digits.py",
+    "engine/test_digits.py",
     "test_readme.py",
-    "test_forks.py",
-    "test_fusion.py",
-    "test_auto.py",
+    "ops/test_forks.py",
+    "graph/test_fusion.py",
+    "planner/test_auto.py",
 )
 
 

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from tvdnn.planner import crowding, trials
+from tvdnn.planner.lowering import limits
+from tvdnn.planner.offload import problem
 
 
 @contextmanager
@@ -13,5 +14,5 @@ def few_trials() -> Iterator[None]:
 
     In the fewest bytes the best one takes seconds to find.
     """
-    with patch.object(trials, "WORK", 2000), patch.object(crowding, "WORK", 0):
+    with patch.object(problem, "WORK", 2000), patch.object(limits, "WORK", 0):
         yield

@@ -8,7 +8,7 @@ from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function
 
 from .call import Call, Shape
-from .layout import as_rows, of_rows
+from .reshape import as_rows, of_rows
 
 
 def batch_norm(

@@ -8,9 +8,9 @@ from torch.fx import Node
 from torch.nn import Parameter
 
 from ..graph.network import channels_last_axes
-from ..kernels.activation import FUNCTIONS as ACTIVATIONS
-from ..kernels.broadcast import FUNCTIONS as BROADCAST_FUNCTIONS
-from ..kernels.unary import FUNCTIONS as UNARY
+from ..kernels.pointwise.activation import FUNCTIONS as ACTIVATIONS
+from ..kernels.pointwise.broadcast import FUNCTIONS as BROADCAST_FUNCTIONS
+from ..kernels.pointwise.unary import FUNCTIONS as UNARY
 
 Ints = int | list[int] | tuple[int, ...]
 Shape = tuple[int, ...]

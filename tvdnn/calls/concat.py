@@ -10,11 +10,11 @@ from typing import Any
 from torch.fx import Node
 
 from ..graph.network import channels_last_axes
-from ..kernels.remap import Axis
+from ..kernels.copy.remap import Axis
 from .call import Call, Inner, Shape, Source, UnsupportedCallError, axes_of, call_of, shape_of
-from .layout import PLANE, in_order, reshape
 from .reduce_axes import one_of_several
 from .remap import Taken, remapped
+from .reshape import PLANE, in_order, reshape
 
 
 def cat(out: Shape, tensors: Sequence[Source] | Node, dim: int = 0) -> Call:

@@ -2,11 +2,11 @@
 
 from torch.fx import Node
 
-from ..kernels.conv_depthwise import suits_depthwise
-from ..kernels.conv_tiles import Pair
+from ..kernels.conv.depthwise import suits_depthwise
+from ..kernels.conv.tiles import Pair
 from .call import Call, Ints, Shape, Source, in_row, pair, shape_of
-from .layout import as_rows, of_rows
 from .remap import behind_zeros, padded
+from .reshape import as_rows, of_rows
 
 
 def conv1d(

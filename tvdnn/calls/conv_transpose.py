@@ -4,7 +4,7 @@ from torch.fx import Node
 
 from .call import Call, Ints, Shape, Source, in_row, pair
 from .conv import taps_of
-from .layout import as_rows, of_rows
+from .reshape import as_rows, of_rows
 
 
 def conv_transpose1d(

@@ -3,7 +3,7 @@
 from torch.fx import Node
 
 from .call import Call, Shape, UnsupportedCallError
-from .layout import as_rows, of_rows
+from .reshape import as_rows, of_rows
 
 
 def group_norm(

@@ -10,7 +10,7 @@ from torch.fx import Node
 from ..graph.network import channels_last_axes
 from .arithmetic import maximum, minimum
 from .call import Call, Shape, Source, UnsupportedCallError, axes_of, shape_of
-from .layout import groups_of, in_order, kept_first, without
+from .reshape import groups_of, in_order, kept_first, without
 
 OF_ONE = frozenset({"sum", "mean", "amax", "amin", "max", "min"})  # which are one element itself
 

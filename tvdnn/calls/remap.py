@@ -4,9 +4,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..kernels.remap import Axis
+from ..kernels.copy.remap import Axis
 from .call import Call, Inner, Shape, Source, UnsupportedCallError, axes_of, call_behind, shape_of
-from .layout import groups_of, without
+from .reshape import groups_of, without
 
 AXES = 3  # along which the kernels compute indices
 MODES = ("constant", "reflect", "replicate", "circular")

@@ -4,7 +4,7 @@ from typing import Any
 
 from ..errors import InputError
 from .call import Call, Shape, Source, UnsupportedCallError, shape_of
-from .layout import as_rows, of_rows
+from .reshape import as_rows, of_rows
 
 
 def interpolate(out: Shape, x: Source, *args: Any, **kwargs: Any) -> Call:
@@ -41,7 +41,7 @@ def resizing(
     recompute_scale_factor: bool | None = None,
     antialias: bool = False,
 ) -> dict[str, Any]:
-    """The settings of a resizing of maps, as kernels/resize.py has them."""
+    """The settings of a resizing of maps, as kernels/pointwise/resize.py has them."""
     if mode not in ("nearest", "bilinear") or antialias:
         blurred = " with antialias" if antialias else ""
         raise UnsupportedCallError(f"interpolate by {mode}{blurred} (by nearest or bilinear)")

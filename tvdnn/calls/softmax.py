@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 
-from ..kernels.softmax import MOST_CHANNELS
+from ..kernels.pointwise.softmax import MOST_CHANNELS
 from .call import Call, Inner, Shape, Source, UnsupportedCallError, axes_of, shape_of
-from .layout import in_order, kept_first
+from .reshape import in_order, kept_first
 
 
 def softmax(

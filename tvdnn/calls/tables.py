@@ -38,19 +38,8 @@ from .conv_transpose import conv_transpose1d, conv_transpose2d
 from .dropout import dropout, dropout2d, stochastic_depth, torch_stochastic_depth
 from .group_norm import group_norm, instance_norm
 from .layer_norm import layer_norm
-from .layout import (
-    channel_shuffle,
-    clone,
-    copy_,
-    movedim,
-    permute,
-    pixel_shuffle,
-    pixel_unshuffle,
-    reshape,
-    transpose,
-)
 from .linear import linear
-from .norm import local_response_norm
+from .local_response_norm import local_response_norm
 from .pool import adaptive_avg_pool2d, avg_pool2d, max_pool2d
 from .reduce_axes import (
     amax,
@@ -66,6 +55,17 @@ from .reduce_axes import (
     vector_norm,
 )
 from .remap import flip, pad, repeat, roll
+from .reshape import (
+    channel_shuffle,
+    clone,
+    copy_,
+    movedim,
+    permute,
+    pixel_shuffle,
+    pixel_unshuffle,
+    reshape,
+    transpose,
+)
 from .resize import interpolate
 from .softmax import log_softmax, softmax
 from .unary import (

@@ -23,8 +23,8 @@ from .call import (
     shape_of,
 )
 from .concat import split, unbind
-from .layout import in_order
 from .reduce_axes import largest, smallest, var_mean
+from .reshape import in_order
 from .tables import FUNCTIONS, METHODS
 
 TAKES_VIEWS = (*BROADCASTS, "scale_channels", "channel_add")  # of parameters

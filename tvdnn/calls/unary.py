@@ -7,7 +7,7 @@ from typing import Any
 from torch.fx import Node
 
 from .call import Call, Inner, Shape, Source, UnsupportedCallError, axes_of
-from .layout import as_rows, of_rows
+from .reshape import as_rows, of_rows
 
 POWERS = {2: "square", 3: "cube", 0.5: "sqrt", -0.5: "rsqrt"}
 

@@ -9,17 +9,8 @@ import torch
 import typer
 from rich.console import Console
 
-from ..planner.costs import Costs, Roofline
-from ..planner.hardware import load
-from ..report.charts import lanes_chart
-from ..report.rows import Row, against_keep
-from ..report.tables import rows_table
-from ..units import GIB, Limit, format_bytes
-from .digits import train_digits
-from .measuring import measured, planned_on, present_device
-from .options import NET_HELP, Batch, ChunkSize, Dtype, HostBudget, ImageSize, JsonFile, Profile
-from .output import DONE, FAILED, messages, show, stages, write_json
-from .request import (
+from ..experiment.measure import measured, planned_on, present_device
+from ..experiment.request import (
     Request,
     as_tuned,
     make_graph,
@@ -28,7 +19,16 @@ from .request import (
     parse_policies,
     random_labelled,
 )
-from .simulating import Outcome, simulated
+from ..experiment.simulate import Outcome, simulated
+from ..planner.ir.costs import Costs, Roofline
+from ..planner.ir.hardware import load
+from ..report.charts import lanes_chart
+from ..report.rows import Row, against_keep
+from ..report.tables import rows_table
+from ..units import GIB, Limit, format_bytes
+from .digits import train_digits
+from .options import NET_HELP, Batch, ChunkSize, Dtype, HostBudget, ImageSize, JsonFile, Profile
+from .output import DONE, FAILED, messages, show, stages, write_json
 
 Cases = Sequence[tuple[str, Limit]]
 

@@ -7,16 +7,16 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from ..data import Dataset, accuracy, batches, digits, has_digits, random_batch
+from ..experiment.data import Dataset, accuracy, batches, digits, has_digits, random_batch
+from ..experiment.measure import Batches, Measured, measured, present_device
+from ..experiment.request import Request, find_floor, make_graph
 from ..graph import ChunkSizes
 from ..optim import SGD
-from ..planner.costs import Roofline
-from ..planner.hardware import load
+from ..planner.ir.costs import Roofline
+from ..planner.ir.hardware import load
 from ..report.rows import Row, against_keep
 from ..units import KIB, format_bytes
-from .measuring import Batches, Measured, measured, present_device
 from .output import stages
-from .request import Request, find_floor, make_graph
 
 REQUEST = Request("lenet5", 64, 32, "fp32", ChunkSizes(64 * KIB), None)
 OPTIMIZER = SGD(lr=0.05, momentum=0.9)

@@ -14,15 +14,15 @@ import torch
 import typer
 from rich.table import Table
 
+from ..experiment.measure import device_name
+from ..experiment.request import software
 from ..report.tables import LOOK
+from ..runtime.host_slab import available_nbytes
 from ..runtime.link import measure_link
 from ..runtime.releases import minor, untested_here
-from ..runtime.slab import available_nbytes
 from ..units import format_bytes
-from .measuring import device_name
 from .options import JsonFile
 from .output import DONE, FAILED, messages, show, stages, write_json
-from .request import software
 
 LEAST_CAPABILITY = (8, 0)
 LEAST: Final[Mapping[str, tuple[int, int]]] = MappingProxyType({"torch": (2, 11), "triton": (3, 6)})

@@ -7,8 +7,8 @@ from typing import Annotated, TypeVar
 import typer
 
 from .. import models
-from ..planner import hardware
-from ..planner.planning import POLICIES
+from ..planner.ir import hardware
+from ..planner.make import POLICIES
 
 PathText = TypeVar("PathText", str, Path, None)
 BASE_POLICIES = ", ".join(policy for policy in POLICIES if ":" not in policy)

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,11 @@ from typing import Any
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
+from ..experiment.progress import StageReport
+
 DONE, FAILED, USAGE = 0, 1, 2
 PLAIN_WIDTH = 200  # characters a line where no terminal says how wide it is
 STDOUT = "-"
-
-StageReport = Callable[[str, float], None]
 
 
 def messages() -> Console:

@@ -8,8 +8,12 @@ from typing import Annotated
 import typer
 
 from ..errors import InputError
-from ..planner.costs import Costs, Roofline
-from ..planner.hardware import load
+from ..experiment.processes import Processes
+from ..experiment.request import Request, as_tuned, chosen, make_request, parse_policies
+from ..experiment.simulate import Outcome, simulated
+from ..experiment.sweep import swept_rows
+from ..planner.ir.costs import Costs, Roofline
+from ..planner.ir.hardware import load
 from ..report import figures
 from ..report.charts import lanes_chart, memory_table
 from ..report.maps import map_rows
@@ -28,10 +32,6 @@ from .options import (
     written_as,
 )
 from .output import fail, messages, show, stages, write_json
-from .processes import Processes
-from .request import Request, as_tuned, chosen, make_request, parse_policies
-from .simulating import Outcome, simulated
-from .sweeping import swept_rows
 
 DEFAULT_PROFILE = "H200"
 

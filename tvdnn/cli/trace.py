@@ -6,17 +6,28 @@ from typing import Annotated
 import torch
 import typer
 
-from ..planner.costs import Roofline
-from ..planner.feedback import compare
-from ..planner.hardware import load
-from ..planner.planning import make_schedule
-from ..planner.schedule import Schedule
-from ..planner.timeline import Timeline
+from ..experiment.measure import measured, planned_on, present_device
+from ..experiment.progress import StageReport
+from ..experiment.request import (
+    Request,
+    as_tuned,
+    chosen,
+    make_graph,
+    make_request,
+    parse_policies,
+    random_labelled,
+)
+from ..experiment.simulate import Outcome, simulated
+from ..planner.ir.costs import Roofline
+from ..planner.ir.hardware import load
+from ..planner.ir.schedule import Schedule
+from ..planner.ir.timeline import Timeline
+from ..planner.make import make_schedule
+from ..planner.timing.calibrate import compare
 from ..report import figures
 from ..report.tables import drift_table, rows_table, subject
 from ..report.traces import chrome_trace
 from ..units import Limit, parse_limit
-from .measuring import measured, planned_on, present_device
 from .options import (
     NET_HELP,
     Batch,
@@ -28,18 +39,8 @@ from .options import (
     Profile,
     written_as,
 )
-from .output import StageReport, fail, messages, show, stages, write_json
+from .output import fail, messages, show, stages, write_json
 from .plan import DEFAULT_PROFILE
-from .request import (
-    Request,
-    as_tuned,
-    chosen,
-    make_graph,
-    make_request,
-    parse_policies,
-    random_labelled,
-)
-from .simulating import Outcome, simulated
 
 JSON = ".json"
 STEPS = 3

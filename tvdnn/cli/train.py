@@ -10,15 +10,16 @@ import typer
 from rich.console import Console
 from torch import nn
 
-from .. import data, models
-from ..data import Dataset
+from .. import models
 from ..engine import Trainer
 from ..errors import InputError
+from ..experiment import data
+from ..experiment.data import Dataset
+from ..experiment.request import Request, make_request, parse_policies
 from ..optim import SGD
 from ..units import format_bytes, parse_limit
 from .options import NET_HELP, ChunkSize, Dtype, HostBudget, ImageSize, Policy, in_a_folder
 from .output import messages, stages
-from .request import Request, make_request, parse_policies
 
 
 @dataclass(frozen=True, slots=True)

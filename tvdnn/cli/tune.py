@@ -11,13 +11,17 @@ import typer
 from rich.console import Console
 
 from ..errors import InputError
-from ..planner.hardware import load
+from ..experiment.machines import DataSheet, PresentGpu
+from ..experiment.measure import present_device
+from ..experiment.processes import Processes
+from ..experiment.progress import StageReport
+from ..experiment.request import Request, make_request, network_of, parse_budgets
+from ..experiment.tuner import CHUNK_SIZES, Machine, Tuner
+from ..planner.ir.hardware import load
 from ..report import figures
 from ..report.tuning import CurvePoint, chunks_text, curve_table, settled_table
-from ..runtime.record import Record
+from ..runtime.tuning_store import Record
 from ..units import Limit, parse_bytes
-from .machines import DataSheet, PresentGpu
-from .measuring import present_device
 from .options import (
     NET_HELP,
     Batch,
@@ -28,11 +32,8 @@ from .options import (
     Profile,
     written_as,
 )
-from .output import DONE, FAILED, StageReport, messages, show, stages, write_json
+from .output import DONE, FAILED, messages, show, stages, write_json
 from .plan import DEFAULT_PROFILE
-from .processes import Processes
-from .request import Request, make_request, network_of, parse_budgets
-from .tuning import CHUNK_SIZES, Machine, Tuner
 
 
 def tune(

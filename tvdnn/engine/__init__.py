@@ -1,6 +1,6 @@
 """The engine: Trainer, with loss and update in the plan, and virtualize, under the user's loop."""
 
-from .graphs import training_graph
+from .build import training_graph
 from .trainer import Trainer
 from .virtualize import Virtualized, virtualize
 

@@ -13,26 +13,25 @@ from torch import nn
 from ..errors import InputError, UnsupportedOpError
 from ..graph import Graph, Network
 from ..ops import Settings, expand
-from ..ops.definition import Control, Faults
 from ..ops.expand import CONTROL_NBYTES
-from ..planner.costs import Costs
-from ..planner.feedback import Feedback
-from ..planner.planning import fitting, floor_of, make_schedule
-from ..planner.schedule import Schedule
-from ..planner.simulate import simulate
-from ..planner.tuned import COPIES, RULES, Asked, Choice, Table, choose
+from ..ops.operator import Control, Faults
+from ..planner.ir.costs import Costs
+from ..planner.ir.schedule import Schedule
+from ..planner.ir.settings import COPIES, RULES, Asked, Choice, Table, choose
+from ..planner.make import fitting, floor_of, make_schedule
+from ..planner.timing.calibrate import Feedback
+from ..planner.timing.simulate import simulate
 from ..runtime.arena import Arena
 from ..runtime.binding import Tensors
+from ..runtime.host_slab import Slab
 from ..runtime.profiler import profile
-from ..runtime.record import find_tuned
 from ..runtime.releases import warn_of_untested
 from ..runtime.runner import Runner
-from ..runtime.slab import Slab
-from ..trace_state import TraceState
-from ..traced_modules import HOOKS_ON_ALL, has_hooks_on_all_modules
+from ..runtime.tuning_store import find_tuned
+from ..trace.guards.module_state import TraceState
+from ..trace.modules import HOOKS_ON_ALL, has_hooks_on_all_modules
 from ..units import Limit
-from .computed import Computed
-from .graphs import (
+from .build import (
     DEFAULT_HARDWARE,
     Progress,
     autocast_dtype,
@@ -40,9 +39,10 @@ from .graphs import (
     resolve_dtype,
     with_chunks,
 )
-from .replanning import Measured, Replanner
-from .state import Copies, change_state
-from .watch import Watch
+from .computed_weights import Computed
+from .drift import Watch
+from .module_state import Copies, change_state
+from .replan import Measured, Replanner
 
 # The seed, the step's number, the scale, a gap, 7 floats of the optimizer. Behind them on the
 # device lie the flag of faults, which kernels set, and at byte 64 the record of the fault.

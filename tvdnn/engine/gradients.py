@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ..aliases import version_of
 from ..errors import EngineError
 from ..graph import Network
+from ..trace.state.functionalize import version_of
 
 
 def reached_from(network: Network, outputs: Iterable[str]) -> frozenset[str]:

@@ -8,12 +8,12 @@ from typing import Any, Final, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from ..aliases import version_of
 from ..errors import InputError
 from ..graph import DTYPE_NBYTES, Network, Param
-from ..kernels.loss import MOST_CLASSES, with_sum
+from ..kernels.loss.cross_entropy import MOST_CLASSES, with_sum
 from ..ops.loss import TARGET, Loss
-from ..traced_modules import LAYER_PACKAGES
+from ..trace.modules import LAYER_PACKAGES
+from ..trace.state.functionalize import version_of
 
 LossLike: TypeAlias = str | nn.Module
 REDUCTIONS: Final = ("mean", "sum")

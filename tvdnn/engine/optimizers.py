@@ -13,10 +13,10 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..graph import Graph
-from ..kernels.optim import adamw_control
-from ..memory import aligned
-from ..memory.blocks import block_nbytes
+from ..kernels.optim.update import adamw_control
 from ..optim import SGD, AdamW
+from ..placement import aligned
+from ..placement.cuda_blocks import block_nbytes
 
 Spec: TypeAlias = SGD | AdamW
 

@@ -13,30 +13,27 @@ import torch
 from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ..asked import check_inputs
 from ..errors import EngineError, InputError
 from ..graph import Graph, Network
 from ..ops.expand import Mode
 from ..ops.loss import TARGET, label_ranges
 from ..optim import SGD
-from ..planner.costs import Costs
-from ..planner.feedback import Feedback, compare
-from ..planner.plan import Plan
-from ..planner.planning import fuses
-from ..planner.schedule import Schedule
-from ..planner.simulate import simulate
-from ..planner.timeline import Timeline
-from ..planner.tuned import DEFAULT_POLICY
-from ..runtime.kernels import kernel_set
+from ..planner.ir.costs import Costs
+from ..planner.ir.plan import Plan
+from ..planner.ir.schedule import Schedule
+from ..planner.ir.settings import DEFAULT_POLICY
+from ..planner.ir.timeline import Timeline
+from ..planner.make import fuses
+from ..planner.timing.calibrate import Feedback, compare
+from ..planner.timing.simulate import simulate
+from ..runtime.host_slab import Slab
+from ..runtime.kernel_set import kernel_set
 from ..runtime.runner import Runner
-from ..runtime.slab import Slab
 from ..runtime.staging import BUFFERS, Staging
-from ..trace import trace
+from ..trace.guards.inputs import check_inputs
+from ..trace.trace import trace
 from ..units import format_bytes, parse_bytes, parse_limit
-from .core import Chosen, Core, Limits, Options, Updates, asked_for, write_control
-from .faults import Faults, loss_of
-from .gradients import check_saving
-from .graphs import (
+from .build import (
     ChunkSize,
     Progress,
     check_master_weights,
@@ -45,9 +42,12 @@ from .graphs import (
     resolve_dtype,
     training_settings,
 )
+from .core import Chosen, Core, Limits, Options, Updates, asked_for, write_control
+from .gradients import check_saving
+from .label_faults import Faults, loss_of
 from .losses import GivenLosses, LossLike, losses_of, target_nbytes, target_shape
+from .module_state import Copies, copied, restore_where, restored_after_failure
 from .optimizers import Planned, Spec, Updated, control_of, count_step, plan_optimizer, updated_by
-from .state import Copies, copied, restore_where, restored_after_failure
 
 RECENT_STEPS: Final = 4096  # more than a GPU's queue holds while the host goes on
 Key: TypeAlias = tuple[tuple[int, ...], Mode, int]  # of a batch, its mode, the network's state

@@ -13,32 +13,25 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ..asked import check_inputs
 from ..errors import EngineError, InputError
 from ..graph import Network
 from ..ops import Settings
+from ..ops.eager import opaque_nbytes
 from ..ops.expand import Mode
-from ..ops.opaque import opaque_nbytes
-from ..planner.costs import Costs
-from ..planner.feedback import Feedback
-from ..planner.plan import Plan
-from ..planner.planning import DEFAULT_CHUNK_SIZE, fuses
-from ..planner.schedule import Schedule
-from ..planner.tuned import DEFAULT_POLICY
+from ..planner.ir.costs import Costs
+from ..planner.ir.plan import Plan
+from ..planner.ir.schedule import Schedule
+from ..planner.ir.settings import DEFAULT_POLICY
+from ..planner.make import DEFAULT_CHUNK_SIZE, fuses
+from ..planner.timing.calibrate import Feedback
 from ..runtime.runner import Runner
-from ..trace import trace
+from ..trace.guards.inputs import check_inputs
+from ..trace.trace import trace
 from ..units import parse_bytes, parse_limit
+from .build import ChunkSize, Progress, chunks_of, give_lazy_parameters, resolve_dtype, with_chunks
 from .core import Chosen, Core, Limits, Options, Updates, asked_for, one_device, write_control
 from .gradients import check_saving, check_unchanged, versions_of, with_gradients
-from .graphs import (
-    ChunkSize,
-    Progress,
-    chunks_of,
-    give_lazy_parameters,
-    resolve_dtype,
-    with_chunks,
-)
-from .state import restored_after_failure
+from .module_state import restored_after_failure
 
 REFUSED = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")
 

@@ -37,8 +37,8 @@ from .dropout import Dropout, Dropout2d, StochasticDepth
 from .group_norm import GroupNorm, InstanceNorm1d, InstanceNorm2d
 from .layer_norm import LayerNorm
 from .linear import LazyLinear, Linear
+from .local_response_norm import LocalResponseNorm
 from .loss import BCEWithLogitsLoss, CrossEntropyLoss, MSELoss
-from .norm import LocalResponseNorm
 from .pool import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from .prelu import PReLU
 from .softmax import LogSoftmax, Softmax

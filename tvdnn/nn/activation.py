@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from ..kernels import activation as kernels
+from ..kernels.pointwise import activation as kernels
 from .maps import apply, checked, choose, dense, dense_like, flat, torchs_own
 
 GELUS: Final = {"none": "gelu", "tanh": "gelu_tanh"}

@@ -9,9 +9,9 @@ from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..calls.batch_norm import counted_batch_norm
-from ..kernels import batch_norm as kernels
-from ..kernels import batch_norm_grad as grad_kernels
-from ..kernels.batch_norm_tiles import batch_norm_plan
+from ..kernels.norm import batch_norm as kernels
+from ..kernels.norm import batch_norm_grad as grad_kernels
+from ..kernels.norm.batch_norm_tiles import batch_norm_plan
 from .maps import apply, checked, choose, owned, torchs_own
 
 Statistic = Tensor | None

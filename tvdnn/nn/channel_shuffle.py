@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from ..kernels import layout as kernels
+from ..kernels.copy import layout as kernels
 from .maps import apply, checked, choose, nchw, nhwc, torchs_own
 
 

@@ -10,10 +10,11 @@ from torch.nn import functional
 
 from ..calls.call import Ints, pair
 from ..errors import InputError
-from ..kernels import conv as kernels
-from ..kernels import conv_grad_bias as bias_kernels
-from ..kernels import conv_grad_weight as grad_kernels
-from ..kernels import conv_pack, reduce
+from ..kernels.conv import conv2d as kernels
+from ..kernels.conv import grad_bias as bias_kernels
+from ..kernels.conv import pack_weight as conv_pack
+from ..kernels.conv.grad_weight import launch as grad_kernels
+from ..kernels.reduce import partials as reduce
 from . import conv_depthwise
 from .maps import apply, autocast, choose, nchw, nhwc, shape_only, torchs_own
 

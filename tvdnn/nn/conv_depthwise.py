@@ -4,8 +4,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ..kernels import conv_depthwise as kernels
-from ..kernels import conv_pack
+from ..kernels.conv import depthwise as kernels
+from ..kernels.conv import pack_weight as conv_pack
 from .maps import choose
 
 

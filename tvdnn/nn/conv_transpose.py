@@ -10,8 +10,8 @@ from torch.nn import functional
 
 from ..calls.call import Ints, pair
 from ..errors import InputError
-from ..kernels import conv as kernels
-from ..kernels import conv_pack
+from ..kernels.conv import conv2d as kernels
+from ..kernels.conv import pack_weight as conv_pack
 from .conv import Settings, grad_bias, grad_weight, packed_shape, precision_of
 from .maps import apply, autocast, choose, nchw, nhwc, shape_only, torchs_own
 

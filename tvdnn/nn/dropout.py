@@ -9,8 +9,8 @@ from torch.nn import functional
 
 from ..calls.dropout import torch_stochastic_depth
 from ..errors import InputError
-from ..kernels import dropout as kernels
-from ..kernels import dropout_parts as part_kernels
+from ..kernels.pointwise import dropout as kernels
+from ..kernels.pointwise import dropout_blocks as part_kernels
 from .maps import apply, checked, choose, dense, dense_like, flat, nchw, nhwc, owned, torchs_own
 
 

@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from ..kernels import group_norm as kernels
-from ..kernels.chunks import num_chunks
+from ..kernels.language.channel_chunks import num_chunks
+from ..kernels.norm import group_norm as kernels
 from .layer_norm import flat, param_grads
 from .maps import apply, checked, choose, torchs_own
 

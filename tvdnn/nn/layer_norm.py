@@ -9,8 +9,9 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from ..errors import InputError
-from ..kernels import layer_norm as kernels
-from ..kernels import reduce, sample_sums
+from ..kernels.norm import layer_norm as kernels
+from ..kernels.reduce import partials as reduce
+from ..kernels.reduce import per_sample as sample_sums
 from .maps import apply, checked, choose, owned, torchs_own
 
 

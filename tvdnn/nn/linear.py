@@ -8,8 +8,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from ..errors import InputError
-from ..kernels import layout
-from ..kernels import linear as kernels
+from ..kernels.copy import layout
+from ..kernels.linear import passes as kernels
 from .maps import apply, autocast, choose, torchs_own
 
 

@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from ..kernels import loss as kernels
-from ..kernels import loss_elements as element_kernels
-from ..kernels import loss_grad as grad_kernels
+from ..kernels.loss import cross_entropy as kernels
+from ..kernels.loss import cross_entropy_grad as grad_kernels
+from ..kernels.loss import per_element as element_kernels
 from .maps import apply, checked, choose, shape_only, torchs_own
 
 
@@ -98,7 +98,7 @@ def _element_loss(
     function: str,
     reduction: str,
 ) -> Tensor:
-    """The "mean" or "sum" of what kernels/loss_elements.py has under this name."""
+    """The "mean" or "sum" of what kernels/loss/per_element.py has under this name."""
     functional.mse_loss(shape_only(x), shape_only(target), reduction=reduction)
     target = target.expand_as(x)
     x, target = (x[:, None], target[:, None]) if x.dim() == 1 else (x, target)

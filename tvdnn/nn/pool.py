@@ -11,7 +11,9 @@ from torch.nn import functional
 
 from ..calls.call import Ints, pair
 from ..calls.pool import window
-from ..kernels import pool_avg, pool_max, pool_max_grad
+from ..kernels.pool import avg as pool_avg
+from ..kernels.pool import max as pool_max
+from ..kernels.pool import max_grad as pool_max_grad
 from .maps import apply, checked, choose, nchw, nhwc, shape_only, torchs_own
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from ..kernels import prelu as kernels
+from ..kernels.pointwise import prelu as kernels
 from .group_norm import like_torchs, pixels_of
 from .layer_norm import flat, param_grads
 from .maps import apply, checked, choose, torchs_own

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from ..kernels import softmax as kernels
+from ..kernels.pointwise import softmax as kernels
 from .maps import apply, checked, choose, nchw, nhwc, torchs_own
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from ..kernels import unary as kernels
+from ..kernels.pointwise import unary as kernels
 from .activation import overwritten, sigmoid
 from .maps import apply, checked, choose, dense, dense_like, flat, torchs_own
 
@@ -93,7 +93,7 @@ class GLU(torch.nn.GLU):
 def unary(
     x: Tensor, function: str, a: float = 0.0, b: float = 0.0, *, inplace: bool = False
 ) -> Tensor:
-    """A function of kernels/unary.py, of float32 or bfloat16 of any shape."""
+    """A function of kernels/pointwise/unary.py, of float32 or bfloat16 of any shape."""
     settings = {"function": function, "a": float(a), "b": float(b)}
     return apply(_Unary, checked(x), settings, inplace)
 

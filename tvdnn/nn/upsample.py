@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from ..calls.call import UnsupportedCallError
 from ..calls.resize import resizing
-from ..kernels import resize as kernels
+from ..kernels.pointwise import resize as kernels
 from .maps import apply, checked, choose, nchw, nhwc, torchs_own
 
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from functools import partial
 
 from ..graph import Kind, Need, Op, Use
-from ..kernels.activation import BY_INPUT, BY_OUTPUT
+from ..kernels.pointwise.activation import BY_INPUT, BY_OUTPUT
 from .builder import Builder
-from .definition import PITCHED, Launch, OpDef
+from .operator import PITCHED, Launch, OpDef
 
 
 def forward(b: Builder, op: Op) -> None:

@@ -5,7 +5,7 @@ A map that was written over by its detached alias has the gradient of what it wa
 
 from ..graph import Op, Use
 from .builder import Builder
-from .definition import Launch, OpDef
+from .operator import Launch, OpDef
 
 
 def affine_forward(b: Builder, op: Op) -> None:

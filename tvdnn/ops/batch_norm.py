@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from ..graph import Kind, Need, Op, Use
-from ..kernels.batch_norm_tiles import BatchNormPlan, batch_norm_plan
-from ..kernels.signs import BYTE
+from ..kernels.codec.sign_bits import BYTE
+from ..kernels.norm.batch_norm_tiles import BatchNormPlan, batch_norm_plan
 from .builder import Builder, whole
-from .definition import PITCHED, Launch, OpDef
-from .moments import moments_of, run_merge_cells, run_moments, slices_for
-from .signs import add_signs, signs_of
-from .sums import sum_so_far
+from .gradient_sums import sum_so_far
+from .operator import PITCHED, Launch, OpDef
+from .sign_bits import add_signs, signs_of
+from .statistics import moments_of, run_merge_cells, run_moments, slices_for
 
 
 def forward(b: Builder, op: Op) -> None:

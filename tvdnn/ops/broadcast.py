@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import torch
 
 from ..graph import Kind, Op, Use
-from ..kernels.broadcast import FUNCTIONS, sum_slices_of
+from ..kernels.pointwise.broadcast import FUNCTIONS, sum_slices_of
 from .builder import Builder
-from .definition import Launch, OpDef
-from .optim import run_update_at_once
+from .operator import Launch, OpDef
+from .optimizer import run_update_at_once
 from .sample_sums import add_param_grads, run_param_grad
 
 Sizes = tuple[int, int, int]

@@ -19,10 +19,10 @@ from ..graph import (
     meet,
     section_rows,
 )
-from ..kernels.conv_moments import MomentCells
+from ..kernels.conv.batch_stats import MomentCells
 from ..optim import Optimizer
-from .containers import Channels, Place, Ranges, gaps_between, places
-from .read_order import ReadOrder
+from .concat_views import Channels, Place, Ranges, gaps_between, places
+from .gradient_order import ReadOrder
 
 
 @dataclass(slots=True)

@@ -5,9 +5,9 @@ The gradients of branches are ranges of the container's.
 
 from ..graph import Op, Use
 from .builder import Builder
-from .containers import ranges_of
-from .definition import PITCHED, Launch, OpDef
-from .sums import range_of_all
+from .concat_views import ranges_of
+from .gradient_sums import range_of_all
+from .operator import PITCHED, Launch, OpDef
 
 
 def concat_forward(b: Builder, op: Op) -> None:

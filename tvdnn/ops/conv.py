@@ -14,20 +14,20 @@ from typing import Any
 import torch
 
 from ..graph import QUARTER, Kind, Op, Use
-from ..kernels.conv_grad_bias import GradBiasPlan, grad_bias_plan
-from ..kernels.conv_grad_last import may_be_last
-from ..kernels.conv_grad_weight import GradWeightPlan, grad_weight_plan
-from ..kernels.conv_moments import MomentCells, moment_cells
-from ..kernels.conv_tiles import Pair
+from ..kernels.conv.batch_stats import MomentCells, moment_cells
+from ..kernels.conv.grad_bias import GradBiasPlan, grad_bias_plan
+from ..kernels.conv.grad_input_add_mask import may_be_last
+from ..kernels.conv.grad_weight.launch import GradWeightPlan, grad_weight_plan
+from ..kernels.conv.tiles import Pair
 from .activation import behind_relu, run_mask
-from .bands import NO_HALO, Halo, grad_rows_beside, rows_beside
+from .bias_rounding import round_in_place, run_round
 from .builder import Builder, whole
-from .definition import PITCHED_BY_WORDS, TORCH_DTYPES, Launch, OpDef
-from .moments import add_cells
-from .optim import run_update_at_once
+from .operator import PITCHED_BY_WORDS, TORCH_DTYPES, Launch, OpDef
+from .optimizer import run_update_at_once
 from .pool import add_codes, codes_of
-from .rounding import round_in_place, run_round
-from .signs import new_total, other_term
+from .row_tiles import NO_HALO, Halo, grad_rows_beside, rows_beside
+from .sign_bits import new_total, other_term
+from .statistics import add_cells
 
 GEOMETRY = ("stride", "padding", "dilation", "groups")
 

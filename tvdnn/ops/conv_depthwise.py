@@ -7,10 +7,10 @@ weight, [R, S, C], unrounded: their products are exact in float32.
 from math import prod
 
 from ..graph import Kind, Op, Use
-from ..kernels.conv_depthwise import depthwise_plan
+from ..kernels.conv.depthwise import depthwise_plan
 from .builder import Builder, whole
 from .conv import ROLES, add_grad_bias, as_filters, filter_shape
-from .definition import PITCHED_BY_WORDS, Launch, OpDef
+from .operator import PITCHED_BY_WORDS, Launch, OpDef
 
 GEOMETRY = ("stride", "padding", "dilation")
 

@@ -21,7 +21,7 @@ from .conv import (
     storing_of,
     weight_plan,
 )
-from .definition import PITCHED_BY_WORDS, Launch, OpDef
+from .operator import PITCHED_BY_WORDS, Launch, OpDef
 
 
 def forward(b: Builder, op: Op) -> None:

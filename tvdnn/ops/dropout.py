@@ -2,7 +2,7 @@
 
 from ..graph import Op, Use
 from .builder import Builder
-from .definition import Launch, OpDef
+from .operator import Launch, OpDef
 
 
 def forward(b: Builder, op: Op) -> None:

@@ -6,8 +6,8 @@ from enum import Enum
 from functools import cache, partial
 from math import prod
 
-from ..collection import without_collection
 from ..errors import InputError
+from ..gc_pause import without_collection
 from ..graph import (
     DTYPE_NBYTES,
     RUN_CHUNKS,
@@ -21,17 +21,17 @@ from ..graph import (
     Value,
     fuse,
 )
-from ..memory import aligned
-from ..memory.blocks import block_nbytes
 from ..optim import SGD, Optimizer
-from .bands import bands_for, in_bands, most_bands
+from ..placement import aligned
+from ..placement.cuda_blocks import block_nbytes
 from .builder import Builder
+from .gradient_order import ReadOrder
+from .gradient_sums import add_grads
 from .loss import LOSSES, TARGET, Loss
-from .operands import with_rounding
-from .optim import settle, take, update_waiting
-from .read_order import ReadOrder
+from .optimizer import settle, take, update_waiting
 from .registry import DEFINITIONS
-from .sums import add_grads
+from .row_tiles import bands_for, in_bands, most_bands
+from .tf32 import with_rounding
 
 CONTROL_NBYTES = 512
 HANDED_OUT_NBYTES = 3 * 512  # blocks of losses that the caller holds

@@ -8,10 +8,10 @@ from math import prod
 import torch
 
 from ..graph import Kind, Op, Use
-from ..kernels.layer_norm import layer_norm_chunks
+from ..kernels.norm.layer_norm import layer_norm_chunks
 from .builder import Builder
-from .definition import Launch, OpDef
-from .optim import run_update_at_once
+from .operator import Launch, OpDef
+from .optimizer import run_update_at_once
 from .sample_sums import add_param_grads, run_param_grad
 
 

@@ -10,16 +10,16 @@ from math import prod
 from typing import Any
 
 from ..graph import Kind, Op, Use
-from ..kernels.dropout import scale_of
-from ..kernels.linear import linear_shares
-from ..kernels.linear_turned import turns
-from ..kernels.linear_weight import keeps_weight
+from ..kernels.linear.passes import linear_shares
+from ..kernels.linear.tf32_weight import keeps_weight
+from ..kernels.linear.transpose import turns
+from ..kernels.pointwise.dropout import scale_of
 from .activation import behind_relu, run_mask
+from .bias_rounding import rounded_copy, run_round
 from .builder import Builder, whole
-from .definition import TORCH_DTYPES, Launch, OpDef
 from .dropout import run_dropout
-from .optim import run_update_at_once, update_by, update_nbytes
-from .rounding import rounded_copy, run_round
+from .operator import TORCH_DTYPES, Launch, OpDef
+from .optimizer import run_update_at_once, update_by, update_nbytes
 
 
 def forward(b: Builder, op: Op) -> None:

@@ -10,10 +10,10 @@ from math import prod
 from typing import Any, Final
 
 from ..graph import Kind, Network, Op, Param, Use, Value
-from ..kernels.loss import pixel_splits
-from ..kernels.loss_elements import FUNCTIONS, element_splits
+from ..kernels.loss.cross_entropy import pixel_splits
+from ..kernels.loss.per_element import FUNCTIONS, element_splits
 from .builder import Builder, whole
-from .definition import Launch, OpDef
+from .operator import Launch, OpDef
 
 TARGET: Final = "target"
 LOSSES: Final = ("cross_entropy", *FUNCTIONS)

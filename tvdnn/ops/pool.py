@@ -7,7 +7,7 @@ from math import prod
 
 from ..graph import Kind, Need, Op, Use, channels_per_code_byte
 from .builder import Builder
-from .definition import PITCHED, Launch, OpDef, as_maps
+from .operator import PITCHED, Launch, OpDef, as_maps
 
 _MAX = ("kernel", "stride", "padding", "dilation")
 _AVG = ("kernel", "stride", "padding", "count_include_pad", "divisor_override")

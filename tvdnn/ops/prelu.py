@@ -5,10 +5,10 @@ from math import prod
 import torch
 
 from ..graph import Kind, Op, Use
-from ..kernels.prelu import prelu_terms
+from ..kernels.pointwise.prelu import prelu_terms
 from .builder import Builder
-from .definition import Launch, OpDef
-from .optim import run_update_at_once
+from .operator import Launch, OpDef
+from .optimizer import run_update_at_once
 from .sample_sums import add_param_grads, run_param_grad
 
 

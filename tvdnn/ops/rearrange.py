@@ -6,7 +6,7 @@ import torch
 
 from ..graph import Op, Use
 from .builder import Builder
-from .definition import Launch, OpDef
+from .operator import Launch, OpDef
 from .remap import backward, forward
 
 

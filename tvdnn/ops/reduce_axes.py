@@ -3,9 +3,9 @@
 import torch
 
 from ..graph import Op, Use
-from ..kernels.reduce_axes import READS_INPUT
+from ..kernels.reduce.axes import READS_INPUT
 from .builder import Builder
-from .definition import Launch, OpDef
+from .operator import Launch, OpDef
 from .remap import backward as grad_of_result_alone
 from .remap import forward
 

@@ -12,27 +12,27 @@ from .batch_norm import (
     BATCH_NORM_RELU,
 )
 from .broadcast import BROADCASTS
+from .channel_broadcast import CHANNEL_ADD, GATE_ADD, GATE_MULTIPLY
 from .channel_scale import SCALE_CHANNELS
 from .concat import CONCAT, NARROW, run_copies, run_zeros
 from .conv import CONV2D, CONV2D_RELU, CONV2D_RELU_MAX_POOL2D
 from .conv_depthwise import CONV2D_DEPTHWISE
 from .conv_transpose import CONV_TRANSPOSE2D
-from .definition import Launch, OpDef
 from .dropout import DROPOUT, DROPOUT_PARTS
-from .gate import CHANNEL_ADD, GATE_ADD, GATE_MULTIPLY
+from .eager import OPAQUE
 from .group_norm import GROUP_NORM
 from .layer_norm import LAYER_NORM
-from .layout import ADD, FLATTEN, SHUFFLE_CHANNELS, VIEW, run_add
 from .linear import LINEAR, LINEAR_RELU, LINEAR_RELU_DROPOUT
+from .local_response_norm import LOCAL_RESPONSE_NORM
 from .loss import CROSS_ENTROPY, ELEMENT_LOSSES
-from .norm import LOCAL_RESPONSE_NORM
-from .opaque import OPAQUE
-from .optim import PARAMETER
+from .operator import Launch, OpDef
+from .optimizer import PARAMETER
 from .pool import ADAPTIVE_AVG_POOL2D, AVG_POOL2D, MAX_POOL2D, MAX_POOL2D_CODES
 from .prelu import PRELU
 from .rearrange import JOIN, REARRANGE
 from .reduce_axes import EXPAND, REDUCE_AXES
 from .remap import REMAP
+from .reshape import ADD, FLATTEN, SHUFFLE_CHANNELS, VIEW, run_add
 from .resize import RESIZE
 from .softmax import SOFTMAXES
 from .unary import UNARY

@@ -4,7 +4,7 @@ import torch
 
 from ..graph import Op, Use
 from .builder import Builder
-from .definition import Launch, OpDef
+from .operator import Launch, OpDef
 
 
 def forward(b: Builder, op: Op) -> None:

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..graph import Op, Use
-from .bands import NO_HALO, Halo
 from .builder import Builder
-from .definition import PITCHED, Launch, OpDef
+from .operator import PITCHED, Launch, OpDef
+from .row_tiles import NO_HALO, Halo
 
 _SETTINGS = ("mode", "scales")
 

@@ -1,9 +1,9 @@
 """Gradients of parameters that add up from sums which a pass leaves of every sample."""
 
 from ..graph import Op, Use
-from ..kernels.sample_sums import GROUP, sample_splits
+from ..kernels.reduce.per_sample import GROUP, sample_splits
 from .builder import Builder, whole
-from .definition import Launch
+from .operator import Launch
 
 
 def add_param_grads(b: Builder, op: Op, sums: str) -> None:

@@ -4,9 +4,9 @@ from functools import partial
 
 import torch
 
-from ..kernels.softmax import FUNCTIONS
+from ..kernels.pointwise.softmax import FUNCTIONS
 from .activation import by_output_backward, forward
-from .definition import Launch, OpDef
+from .operator import Launch, OpDef
 
 
 def _rows(a: Launch, maps: torch.Tensor) -> torch.Tensor:

@@ -2,9 +2,9 @@
 
 from functools import partial
 
-from ..kernels.unary import FUNCTIONS
+from ..kernels.pointwise.unary import FUNCTIONS
 from .activation import by_input_backward, by_input_forward
-from .definition import PITCHED, Launch, OpDef
+from .operator import PITCHED, Launch, OpDef
 
 
 def _run_unary(function: str, a: Launch) -> None:

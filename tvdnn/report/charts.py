@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from ..planner.schedule import Lane, Schedule
-from ..planner.simulate import memory_profile
-from ..planner.timeline import Span, Timeline
+from ..planner.ir.schedule import Lane, Schedule
+from ..planner.ir.timeline import Span, Timeline
+from ..planner.timing.simulate import memory_profile
 from ..units import format_bytes, format_seconds
 from .tables import LOOK
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import InputError
-from ..planner.schedule import Lane, Schedule
-from ..planner.timeline import Timeline, copy_waits
+from ..planner.ir.schedule import Lane, Schedule
+from ..planner.ir.timeline import Timeline, copy_waits
 from ..units import GIB, MIB, format_bytes
 from .rows import Row
 from .traces import Moment, Work, moments, work_of

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..graph import Buffer, Kind
-from ..planner.schedule import Schedule
+from ..planner.ir.schedule import Schedule
 
 MAP_KINDS = frozenset({Kind.INPUT, Kind.MAP, Kind.AUX})
 

@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass, replace
 from struct import pack
 from typing import Any
 
-from ..planner.schedule import Schedule
-from ..planner.simulate import average_nbytes
-from ..planner.timeline import Timeline
+from ..planner.ir.schedule import Schedule
+from ..planner.ir.timeline import Timeline
+from ..planner.timing.simulate import average_nbytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from ..planner.feedback import SHOWN, Feedback
+from ..planner.timing.calibrate import SHOWN, Feedback
 from ..units import format_bytes
 from .maps import MapRow
 from .rows import Row

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from ..graph import ChunkSizes
-from ..planner.tuned import Choice
+from ..planner.ir.settings import Choice
 from ..units import Limit, format_bytes
 from .tables import LOOK, NONE
 

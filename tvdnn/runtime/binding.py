@@ -7,13 +7,13 @@ from types import SimpleNamespace
 import torch
 
 from ..graph import Buffer, Graph, Pass, Use
-from ..ops.definition import Control, Launch
 from ..ops.expand import DTYPES
+from ..ops.operator import Control, Launch
 from ..ops.registry import role
-from ..planner.schedule import Action, Operand, Residency, Schedule, Space, Step
-from ..planner.tuned import ENGINE, KERNEL
-from .images import Copy, image_of, one_image
-from .memory import Memory
+from ..planner.ir.schedule import Action, Operand, Residency, Schedule, Space, Step
+from ..planner.ir.settings import ENGINE, KERNEL
+from .row_halo import Copy, image_of, one_image
+from .views import Memory
 
 Call = Callable[[], None]
 Arguments = tuple[Launch, Sequence[Copy]]

@@ -9,12 +9,12 @@ import random
 from collections import deque
 from collections.abc import Sequence
 
-from ..planner.costs import Costs
-from ..planner.schedule import Lane, Schedule, Step
-from ..planner.simulate import simulate
-from ..planner.timeline import Span, Timeline, copy_waits
+from ..planner.ir.costs import Costs
+from ..planner.ir.schedule import Lane, Schedule, Step
+from ..planner.ir.timeline import Span, Timeline, copy_waits
+from ..planner.timing.simulate import simulate
 from .binding import Call, Lap
-from .memory import Memory
+from .views import Memory
 
 POISON = 0xFF  # every byte set: NaN in float32 and bfloat16
 

@@ -9,14 +9,14 @@ from typing import Final
 
 import torch
 
-from ..planner.crossings import crossings, joints
-from ..planner.schedule import Lane, Schedule, Step
-from ..planner.simulate import COPY_LANES
-from ..planner.timeline import Span, Timeline, copy_waits
+from ..planner.ir.schedule import Lane, Schedule, Step
+from ..planner.ir.timeline import Span, Timeline, copy_waits
+from ..planner.lowering.lane_waits import crossings, joints
+from ..planner.timing.simulate import COPY_LANES
 from .binding import Call, Lap
-from .capturing import capturing, forked
-from .interrupts import uninterrupted
-from .lanes import Window, count_copies, lanes_of
+from .capture import capturing, forked
+from .defer_signals import uninterrupted
+from .lane_sync import Window, count_copies, lanes_of
 
 MAX_DELAY_CYCLES: Final = 2_000_000  # about a millisecond on an H200
 WINDOW_COPIES = 120  # most of a lane: with waits, events and delays up to 840 operations

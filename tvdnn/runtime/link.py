@@ -6,9 +6,9 @@ from typing import Final
 
 import torch
 
-from ..kernels.transfer import transfer
-from ..planner.costs import Link
-from ..planner.tuned import ENGINE, KERNEL
+from ..kernels.copy.host import transfer
+from ..planner.ir.costs import Link
+from ..planner.ir.settings import ENGINE, KERNEL
 from ..units import MIB
 
 REPLAYS: Final = 5

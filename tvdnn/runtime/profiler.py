@@ -12,20 +12,20 @@ from statistics import median
 import torch
 
 from ..graph import RUN_CHUNKS, Graph, Param, Pass, Use, section_rows
-from ..kernels.configurations import Configurations
-from ..memory import aligned
-from ..ops.definition import TORCH_DTYPES, Control
-from ..planner.costs import Link, Profile
-from ..planner.schedule import Action, Lane, Operand, Space, Step
-from ..planner.tuned import ENGINE, RULES, Table
+from ..kernels.language.overrides import Configurations
+from ..ops.operator import TORCH_DTYPES, Control
+from ..placement import aligned
+from ..planner.ir.costs import Link, Profile
+from ..planner.ir.schedule import Action, Lane, Operand, Space, Step
+from ..planner.ir.settings import ENGINE, RULES, Table
 from ..units import GIB
 from .binding import Call, Tensors, bind_step
-from .cache import cache_file, sources, write_whole
-from .capturing import capturing
-from .compiling import compiling
-from .kernels import kernel_set
+from .capture import capturing
+from .disk_cache import cache_file, sources, write_whole
+from .kernel_set import kernel_set
 from .link import measure_link
-from .memory import Memory
+from .precompile import compiling
+from .views import Memory
 
 REPEATS = 8  # launches captured together: each one's share of the graph's own start is small
 CACHES = 2  # of bytes in turn, of which a last-level cache that holds one keeps none

@@ -8,20 +8,20 @@ import torch
 from ..errors import DeviceError, EngineError, InputError
 from ..graph import Value
 from ..graph.network import channels_last_axes
-from ..kernels.configurations import Configurations
+from ..kernels.language.overrides import Configurations
 from ..ops.expand import DTYPES
 from ..ops.loss import label_ranges
-from ..planner.costs import Costs
-from ..planner.schedule import Schedule
-from ..planner.timeline import Timeline
-from ..planner.tuned import ENGINE, RULES, Table
+from ..planner.ir.costs import Costs
+from ..planner.ir.schedule import Schedule
+from ..planner.ir.settings import ENGINE, RULES, Table
+from ..planner.ir.timeline import Timeline
 from .arena import Arena
 from .binding import Call, Lap, Place, Tensors, bind, input_places, output_places, place_view
 from .cpu import CpuExecutor
 from .cuda import CudaExecutor
-from .kernels import kernel_set
-from .memory import Memory
-from .slab import Slab
+from .host_slab import Slab
+from .kernel_set import kernel_set
+from .views import Memory
 
 Progress = Callable[[str, float], None]
 

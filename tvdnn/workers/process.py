@@ -12,8 +12,8 @@ from tempfile import TemporaryFile
 from typing import IO, Final, TypeVar
 from weakref import WeakSet
 
-from ..collection import without_collection
 from ..errors import WorkerEndedError, WorkerError
+from ..gc_pause import without_collection
 from .messages import receive, send
 
 Result = TypeVar("Result")

@@ -4,8 +4,8 @@ from functools import partial
 
 import torch
 
-from tests.offline import Case
-from tvdnn.kernels.activation import FUNCTIONS, activate, activate_grad, relu, relu_grad
+from tests.support.offline import Case
+from tvdnn.kernels.pointwise.activation import FUNCTIONS, activate, activate_grad, relu, relu_grad
 
 
 def _relu() -> None:

@@ -4,9 +4,9 @@ from functools import partial
 
 import torch
 
-from tests.offline import Case
-from tvdnn.kernels import batch_norm, batch_norm_grad
-from tvdnn.kernels.batch_norm_tiles import batch_norm_plan
+from tests.support.offline import Case
+from tvdnn.kernels.norm import batch_norm, batch_norm_grad
+from tvdnn.kernels.norm.batch_norm_tiles import batch_norm_plan
 
 
 def _launch(shape: tuple[int, ...], dtype: torch.dtype, precision: str) -> None:

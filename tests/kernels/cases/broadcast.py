@@ -4,8 +4,8 @@ from functools import partial
 
 import torch
 
-from tests.offline import Case
-from tvdnn.kernels.broadcast import (
+from tests.support.offline import Case
+from tvdnn.kernels.pointwise.broadcast import (
     FUNCTIONS,
     broadcast,
     broadcast_grad,

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from tests.kernels.cases import conv, conv_grad_weight, linear
-from tests.offline import Case, nothing_compiled
-from tvdnn.kernels.candidates import candidates
-from tvdnn.kernels.configurations import Configurations
+from tests.support.offline import Case, nothing_compiled
+from tvdnn.kernels.language.overrides import Configurations
+from tvdnn.kernels.tuning.candidates import candidates
 
 SAMPLES = (  # of the cases of launches by rule
     (conv, "forward, first layer bfloat16"),

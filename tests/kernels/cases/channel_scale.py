@@ -4,9 +4,9 @@ from functools import partial
 
 import torch
 
-from tests.offline import Case
-from tvdnn.kernels.channel_scale import scale_channels, scale_channels_grad
-from tvdnn.kernels.chunks import num_chunks
+from tests.support.offline import Case
+from tvdnn.kernels.language.channel_chunks import num_chunks
+from tvdnn.kernels.pointwise.channel_scale import scale_channels, scale_channels_grad
 
 
 def _scale(pixels: int, channels: int, dtype: torch.dtype, precision: str) -> None:

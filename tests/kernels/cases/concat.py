@@ -2,8 +2,8 @@
 
 import torch
 
-from tests.offline import Case
-from tvdnn.kernels.concat import copy_channels, zero_channels
+from tests.support.offline import Case
+from tvdnn.kernels.copy.channels import copy_channels, zero_channels
 
 
 def _ranges() -> None:

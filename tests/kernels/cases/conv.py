@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.offline import Case
-from tvdnn.kernels.conv import conv2d, conv2d_grad_input, conv2d_max_pool
-from tvdnn.kernels.conv_moments import MomentCells, cell_moments, merge_cells, moment_cells
-from tvdnn.kernels.conv_pack import pack_weight, pack_weight_grad_input
+from tests.support.offline import Case
+from tvdnn.kernels.conv.batch_stats import MomentCells, cell_moments, merge_cells, moment_cells
+from tvdnn.kernels.conv.conv2d import conv2d, conv2d_grad_input, conv2d_max_pool
+from tvdnn.kernels.conv.pack_weight import pack_weight, pack_weight_grad_input
 from tvdnn.kernels.language.gluon import widens
 
 UNIT = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1, "precision": "tf32"}

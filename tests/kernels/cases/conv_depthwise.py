@@ -4,8 +4,8 @@ from functools import partial
 
 import torch
 
-from tests.offline import Case
-from tvdnn.kernels.conv_depthwise import (
+from tests.support.offline import Case
+from tvdnn.kernels.conv.depthwise import (
     depthwise_conv2d,
     depthwise_conv2d_grad_input,
     depthwise_conv2d_grad_weight,

@@ -5,8 +5,8 @@ from functools import partial
 import torch
 
 from tests.kernels.cases.conv import empty
-from tests.offline import Case
-from tvdnn.kernels.conv_grad_bias import conv2d_grad_bias, sum_cells
+from tests.support.offline import Case
+from tvdnn.kernels.conv.grad_bias import conv2d_grad_bias, sum_cells
 
 
 def _grad_bias(side: int, cell: int, dtype: torch.dtype) -> None:

@@ -4,8 +4,8 @@ from functools import partial
 
 import torch
 
-from tests.offline import Case
-from tvdnn.kernels.conv_grad_last import conv2d_grad_last
+from tests.support.offline import Case
+from tvdnn.kernels.conv.grad_input_add_mask import conv2d_grad_last
 
 
 def _launch(side: int, c: int, k: int) -> None:

@@ -6,12 +6,9 @@ from typing import Any
 import torch
 
 from tests.kernels.cases.conv import BFLOAT16, FLOAT32, UNIT, case, empty
-from tests.offline import Case
-from tvdnn.kernels.conv_grad_weight import (
-    conv2d_grad_weight,
-    grad_weight_plan,
-)
-from tvdnn.kernels.reduce import sum_partials, sum_rows
+from tests.support.offline import Case
+from tvdnn.kernels.conv.grad_weight.launch import conv2d_grad_weight, grad_weight_plan
+from tvdnn.kernels.reduce.partials import sum_partials, sum_rows
 
 
 def _grad_weight(side: int, c: int, k: int, dtype: torch.dtype, **settings: Any) -> None:

@@ -2,8 +2,8 @@
 
 import torch
 
-from tests.offline import Case
-from tvdnn.kernels.counts import meet
+from tests.support.offline import Case
+from tvdnn.kernels.copy.semaphore import meet
 
 
 def _meet() -> None:

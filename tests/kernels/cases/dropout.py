@@ -2,9 +2,9 @@
 
 import torch
 
-from tests.offline import Case
-from tvdnn.kernels.dropout import dropout
-from tvdnn.kernels.dropout_parts import PARTS, dropout_parts
+from tests.support.offline import Case
+from tvdnn.kernels.pointwise.dropout import dropout
+from tvdnn.kernels.pointwise.dropout_blocks import PARTS, dropout_parts
 
 
 def _dropout() -> None:

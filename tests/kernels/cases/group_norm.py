@@ -4,9 +4,9 @@ from functools import partial
 
 import torch
 
-from tests.offline import Case
-from tvdnn.kernels.chunks import num_chunks
-from tvdnn.kernels.group_norm import group_norm, group_norm_grad
+from tests.support.offline import Case
+from tvdnn.kernels.language.channel_chunks import num_chunks
+from tvdnn.kernels.norm.group_norm import group_norm, group_norm_grad
 
 
 def _normalize(pixels: int, channels: int, groups: int, dtype: torch.dtype, precision: str) -> None:

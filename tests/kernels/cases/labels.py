@@ -2,8 +2,8 @@
 
 import torch
 
-from tests.offline import Case
-from tvdnn.kernels.labels import stage_labels
+from tests.support.offline import Case
+from tvdnn.kernels.copy.labels import stage_labels
 
 
 def _stage() -> None:

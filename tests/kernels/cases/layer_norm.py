@@ -4,9 +4,9 @@ from functools import partial
 
 import torch
 
-from tests.offline import Case
-from tvdnn.kernels.layer_norm import LONGEST, layer_norm, layer_norm_chunks, layer_norm_grad
-from tvdnn.kernels.sample_sums import add_sample_sums, sample_splits
+from tests.support.offline import Case
+from tvdnn.kernels.norm.layer_norm import LONGEST, layer_norm, layer_norm_chunks, layer_norm_grad
+from tvdnn.kernels.reduce.per_sample import add_sample_sums, sample_splits
 
 
 def _normalize(rows: int, columns: int, dtype: torch.dtype, precision: str) -> None:

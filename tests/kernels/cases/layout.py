@@ -2,8 +2,8 @@
 
 import torch
 
-from tests.offline import Case
-from tvdnn.kernels.layout import add, cast, shuffle_channels, stage, unstage
+from tests.support.offline import Case
+from tvdnn.kernels.copy.layout import add, cast, shuffle_channels, stage, unstage
 
 
 def _flat() -> None:

@@ -4,8 +4,10 @@ from functools import partial
 
 import torch
 
-from tests.offline import Case
-from tvdnn.kernels import linear, linear_turned, linear_update
+from tests.support.offline import Case
+from tvdnn.kernels.linear import fused_update as linear_update
+from tvdnn.kernels.linear import passes as linear
+from tvdnn.kernels.linear import transpose as linear_turned
 
 
 def _shares(inputs: int, outputs: int, dtype: torch.dtype, precision: str) -> None:

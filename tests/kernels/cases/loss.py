@@ -5,8 +5,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from tests.offline import Case
-from tvdnn.kernels import loss, loss_elements, loss_grad
+from tests.support.offline import Case
+from tvdnn.kernels.loss import cross_entropy as loss
+from tvdnn.kernels.loss import cross_entropy_grad as loss_grad
+from tvdnn.kernels.loss import per_element as loss_elements
 
 PLAIN = {"ignore_index": -100, "smoothing": 0.0}
 SMOOTHED = {"ignore_index": -100, "smoothing": 0.1}

@@ -2,8 +2,8 @@
 
 import torch
 
-from tests.offline import Case
-from tvdnn.kernels.norm import local_response_norm, local_response_norm_grad
+from tests.support.offline import Case
+from tvdnn.kernels.norm.local_response_norm import local_response_norm, local_response_norm_grad
 
 
 def _normalize() -> None:

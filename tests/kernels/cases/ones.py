@@ -4,36 +4,33 @@ from functools import partial
 
 import torch
 
-from tests.offline import Case
-from tvdnn.kernels import (
+from tests.support.offline import Case
+from tvdnn.kernels.copy import layout, remap, strided
+from tvdnn.kernels.linear import fused_update as linear_update
+from tvdnn.kernels.linear import passes as linear
+from tvdnn.kernels.loss import cross_entropy as loss
+from tvdnn.kernels.loss import cross_entropy_grad as loss_grad
+from tvdnn.kernels.loss import per_element as loss_elements
+from tvdnn.kernels.norm import batch_norm, batch_norm_grad
+from tvdnn.kernels.norm import local_response_norm as norm
+from tvdnn.kernels.optim import from_partials as optim_partials
+from tvdnn.kernels.optim import update as optim
+from tvdnn.kernels.pointwise import (
     activation,
     arithmetic,
-    batch_norm,
-    batch_norm_grad,
     broadcast,
     dropout,
-    dropout_parts,
-    gate,
-    layout,
-    linear,
-    linear_update,
-    loss,
-    loss_elements,
-    loss_grad,
-    norm,
-    optim,
-    optim_partials,
-    pool_avg,
-    pool_max,
-    pool_max_grad,
     prelu,
-    reduce_axes,
-    remap,
     resize,
     softmax,
-    strided,
     unary,
 )
+from tvdnn.kernels.pointwise import channel_broadcast as gate
+from tvdnn.kernels.pointwise import dropout_blocks as dropout_parts
+from tvdnn.kernels.pool import avg as pool_avg
+from tvdnn.kernels.pool import max as pool_max
+from tvdnn.kernels.pool import max_grad as pool_max_grad
+from tvdnn.kernels.reduce import axes as reduce_axes
 
 PARTED = {"part": "channel", "p": 1.0, "op_id": 1, "first_sample": 1}
 

@@ -2,8 +2,9 @@
 
 import torch
 
-from tests.offline import Case
-from tvdnn.kernels import optim, optim_partials
+from tests.support.offline import Case
+from tvdnn.kernels.optim import from_partials as optim_partials
+from tvdnn.kernels.optim import update as optim
 
 
 def _empty(*shape: int) -> torch.Tensor:

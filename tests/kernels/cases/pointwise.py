@@ -5,8 +5,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from tests.offline import Case
-from tvdnn.kernels import arithmetic, gate, softmax
+from tests.support.offline import Case
+from tvdnn.kernels.pointwise import arithmetic, softmax
+from tvdnn.kernels.pointwise import channel_broadcast as gate
 
 KINDS = ((torch.bfloat16, "ieee"), (torch.float32, "tf32"))
 

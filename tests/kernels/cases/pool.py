@@ -2,8 +2,10 @@
 
 import torch
 
-from tests.offline import Case
-from tvdnn.kernels import pool_avg, pool_max, pool_max_grad
+from tests.support.offline import Case
+from tvdnn.kernels.pool import avg as pool_avg
+from tvdnn.kernels.pool import max as pool_max
+from tvdnn.kernels.pool import max_grad as pool_max_grad
 
 
 def _maps(

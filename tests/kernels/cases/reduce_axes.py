@@ -4,8 +4,8 @@ from functools import partial
 
 import torch
 
-from tests.offline import Case
-from tvdnn.kernels.reduce_axes import FUNCTIONS, READS_INPUT, reduce_axes, reduce_axes_grad
+from tests.support.offline import Case
+from tvdnn.kernels.reduce.axes import FUNCTIONS, READS_INPUT, reduce_axes, reduce_axes_grad
 
 
 def _reduced(function: str, sizes: tuple[int, ...], reduced: tuple[bool, ...]) -> None:

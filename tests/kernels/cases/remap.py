@@ -4,9 +4,9 @@ from functools import partial
 
 import torch
 
-from tests.offline import Case
-from tvdnn.kernels.remap import MODES, Axis, remap, remap_grad
-from tvdnn.kernels.strided import copy_strided
+from tests.support.offline import Case
+from tvdnn.kernels.copy.remap import MODES, Axis, remap, remap_grad
+from tvdnn.kernels.copy.strided import copy_strided
 
 OPTIONS = {"dtype": torch.bfloat16, "device": "meta"}
 

@@ -4,8 +4,8 @@ from functools import partial
 
 import torch
 
-from tests.offline import Case
-from tvdnn.kernels.resize import MODES, resize, resize_grad
+from tests.support.offline import Case
+from tvdnn.kernels.pointwise.resize import MODES, resize, resize_grad
 
 
 def _resize(mode: str, channels: int) -> None:

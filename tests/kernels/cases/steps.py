@@ -5,17 +5,17 @@ from functools import partial
 
 import torch
 
-from tests.offline import Case
+from tests.support.offline import Case
 from tvdnn import models
 from tvdnn.engine import training_graph
 from tvdnn.graph import Graph, Param, Pass
-from tvdnn.ops.definition import TORCH_DTYPES, Control
+from tvdnn.ops.operator import TORCH_DTYPES, Control
 from tvdnn.optim import SGD
-from tvdnn.planner.schedule import Action, Lane, Operand, Space, Step
+from tvdnn.planner.ir.schedule import Action, Lane, Operand, Space, Step
 from tvdnn.runtime.binding import Tensors, bind_step
-from tvdnn.runtime.kernels import kernel_set
-from tvdnn.runtime.memory import Memory
+from tvdnn.runtime.kernel_set import kernel_set
 from tvdnn.runtime.profiler import signature
+from tvdnn.runtime.views import Memory
 
 BATCH = 64
 SCRATCH_NBYTES = 1 << 36  # of the meta device, which holds nothing

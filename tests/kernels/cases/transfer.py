@@ -2,8 +2,8 @@
 
 import torch
 
-from tests.offline import Case
-from tvdnn.kernels.transfer import transfer
+from tests.support.offline import Case
+from tvdnn.kernels.copy.host import transfer
 
 
 def _copies() -> None:

@@ -5,9 +5,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from tests.offline import Case
-from tvdnn.kernels.prelu import prelu, prelu_grad, prelu_terms
-from tvdnn.kernels.unary import FUNCTIONS, unary, unary_grad
+from tests.support.offline import Case
+from tvdnn.kernels.pointwise.prelu import prelu, prelu_grad, prelu_terms
+from tvdnn.kernels.pointwise.unary import FUNCTIONS, unary, unary_grad
 
 IN_RANGES = ("pow", "softplus")  # of one and of two coefficients
 KINDS = ((torch.bfloat16, "ieee"), (torch.float32, "tf32"))

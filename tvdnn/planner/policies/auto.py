@@ -1,255 +1,401 @@
-"""auto: what a choice of recompute, blocks and offloads looks like as a plan.
+"""The search for auto's plan: which maps to make again, in which blocks, by predicted time.
 
-Chains of ops whose maps are made again go section-major in both directions: these maps exist for
-the samples of one block at a time; so go those that normalize over the batch, in rounds. Maps
-outside these are made again whole. What must leave the device besides is offloaded, outermost maps
-first: they are away for longest.
+What is made again frees memory for a price in seconds; what must leave besides is offloaded. Plans
+are tried that make the best bargains again, from none to all of them; then single decisions of the
+best one are changed as long as that helps. The order of its steps predicts the time of each.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import lcm
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from math import inf
+from operator import attrgetter
+from typing import TypeVar
 
 import numpy as np
 
-from ...graph import RUN_CHUNKS, Graph, section_rows
-from ...units import format_bytes
-from ..chains import Again, Region, again
-from ..costs import Costs
-from ..crowding import Caps
-from ..gaps import Gap, pauses, round_trips, transfers
-from ..launches import Program, program
-from ..order import demand
-from ..plan import Plan, Segment, Slot
-from ..recipes import Recipes, Whole, with_remade
-from ..rounds import Half
-from ..segments import Variant, segments
+from ...errors import HostMemoryError
+from ...graph import Direction, Graph
+from ...placement.cuda_blocks import usable_nbytes
+from ..ir.costs import Costs
+from ..ir.plan import Plan, copied_nbytes, moved_nbytes
+from ..ir.schedule import Schedule
+from ..lowering.arena import fit_arena
+from ..lowering.emit import assembled
+from ..lowering.estimate import estimate
+from ..lowering.limits import Array, narrowed
+from ..lowering.lower import lowered
+from ..lowering.segments import Variant
+from ..lowering.timetable import ordered
+from ..offload.skeleton import Site
+from ..recompute.candidates import Recipes, Together, recipes
+from ..recompute.draft import Choice, auto
+from ..recompute.regions import MAPS, Remake
+from ..timing.simulate import simulate
 
-LONG_RUN_CHUNKS = 16  # where little moves, longer blocks save launches
-CHUNKS = {Variant.PERFORMANCE: RUN_CHUNKS, Variant.KEEP: LONG_RUN_CHUNKS}
-NOTHING = Again((), ())
+WORK = 60_000  # sections of maps and passes in all plans that are tried: 45 of VGG-16, 2 s
+LEAST_TRIALS = 4
+LITTLE_GAIN = 0.02  # of a step, for which closing in on the number of bargains ends
+STEPS = 16  # shares of all bargains by which it starts
+CAPS = (0.97, 0.9, 0.82)  # shares of the arena that bytes at once may take, placement the rest
+MOST_CROWDED = 2  # candidates whose bytes found no place, for which one is looked for again
+WAYS = ((0.2, False), (0.0, False), (0.0, True))  # share of the room for what is early, afresh
+PARTS = 6  # of all bargains, by whose numbers plans are compared where none hides its copies
+TRIALS_A_FINALIST = 20  # one more schedule is made and simulated, which takes as long as eight
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """What is decided by search; the rest follows.
+class Candidate:
+    """A plan that fits under `cap`, the choice behind it, and the predicted seconds of a step."""
 
-    `rest` sets the blocks of layers in no chain. By chain, `blocks` sets those of its segments
-    (None: its ops go layer by layer), and `remade` names the maps that backward makes again. Where
-    there are none its forward goes layer by layer all the same, unless chains go `through`.
-    `wholes` are the numbers of the recipes by which it makes whole maps again, what these take too
-    if that is to be made `afresh`. `rounds` are the numbers of those layers that go in rounds, in
-    blocks as set by `rest`; chains and wholes that have passes of theirs are none then.
+    plan: Plan
+    choice: Choice
+    cap: int
+    seconds: float
+
+
+@dataclass(slots=True)
+class _Trials:
+    """The choices tried so far, those that were better than all before, and how many are left.
+
+    Of `crowded` ones, which would be better, the bytes are few enough but found no place. `hides`
+    tells whether some number of bargains was found that left no copy to wait for.
     """
-
-    rest: Variant
-    blocks: tuple[Variant | None, ...]
-    remade: tuple[frozenset[str], ...]
-    wholes: frozenset[int] = frozenset()
-    afresh: bool = False
-    rounds: frozenset[int] = frozenset()
-    through: bool = True
-
-
-class _Gaps:
-    """The gaps that are not taken yet, those of the outermost maps first."""
-
-    def __init__(self, gaps: Iterable[Gap]) -> None:
-        self._gaps = tuple(gaps)
-        maps: dict[str, int] = {}
-        rows = [(g.last, g.back, maps.setdefault(g.buffer, len(maps))) for g in self._gaps]
-        self._last, self._back, self._map = np.array(rows, np.int64).reshape(-1, 3).T.copy()
-
-    def take(self, launch: int, excess: int) -> list[Gap]:
-        """Sections of the outermost map that is idle at `launch`, the last first, up to `excess`.
-
-        A gap that is taken ends before it began, so that it is idle at no launch.
-        """
-        idle = np.flatnonzero((self._last < launch) & (launch < self._back))
-        chosen, nbytes = list[Gap](), 0
-        for index in reversed(idle[self._map[idle] == self._map[idle[:1]]].tolist()):
-            if nbytes < excess:
-                chosen.append(self._gaps[index])
-                nbytes += chosen[-1].nbytes
-                self._back[index] = -1
-        return chosen
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A choice as segments and the program of these, in which nothing moves yet."""
 
     graph: Graph
     recipes: Recipes
-    choice: Choice
-    parts: tuple[Segment, ...]
-    program: Program
+    costs: Costs
+    room: int
+    host_budget: int | None
+    left: int
+    hides: bool = False
+    tried: set[Choice] = field(default_factory=set)
+    found: list[Candidate] = field(default_factory=list)
+    crowded: list[Candidate] = field(default_factory=list)
 
-    def plan(self, room: Caps) -> Plan | None:
-        """The plan whose launches find their bytes in `room`; None where they cannot."""
-        moved = _moved(self.graph, self.program, room)
-        return None if moved is None else self.moving(moved)
+    @property
+    def best(self) -> Candidate | None:
+        return self.found[-1] if self.found else None
 
-    def compute_s(self, costs: Costs) -> float:
-        """What the launches take."""
-        passes = self.graph.passes
-        launches = self.program.launches
-        return sum(costs.launch_s(passes[at.pass_index], at.stop - at.start) for at in launches)
+    @property
+    def choice(self) -> Choice:
+        """The choice of the best plan, where one is found."""
+        return self.found[-1].choice
 
-    def leanest(self) -> Plan:
-        """The plan in which all moves that is idle."""
-        trips, others = round_trips(self.graph, self.program), pauses(self.graph, self.program)
-        return self.moving([*trips, *others])
+    def take(self, choices: Iterable[Choice]) -> None:
+        """Try the choices that were not tried before, as long as trials are left."""
+        for choice in choices:
+            if self.left <= 0:
+                return
+            if choice not in self.tried:
+                self.waits(choice)
 
-    def moving(self, moved: Sequence[Gap], policy: str = "auto") -> Plan:
-        """The plan of `policy` in which these gaps are spent on the host."""
-        return Plan(
-            policy,
-            self.parts,
-            tuple(transfers(moved)),
-            reasons=_reasons(self.graph, self.recipes, self.choice, self.parts, moved),
+    def waits(self, choice: Choice) -> bool:
+        """Try the choice; whether its step waits for copies, or has no room."""
+        self.tried.add(choice)
+        below_s = self.best.seconds if self.best else inf
+        draft = auto(self.graph, self.recipes, choice)
+        if draft.compute_s(self.costs) >= below_s:
+            return False
+        for share in CAPS:
+            cap = round(share * self.room)
+            plan = draft.plan(cap)
+            if plan is None or self._overflows(plan):
+                return True
+            self.left -= 1
+            found = estimate(self.graph, plan, self.costs, cap, room=self.room, below_s=below_s)
+            if found is None:
+                return True
+            if found.fits:
+                self.found.append(Candidate(plan, choice, cap, found.seconds))
+            if found.fits or found.seconds >= below_s:
+                return found.waits
+            self.crowded.append(Candidate(plan, choice, cap, found.seconds))
+        return True
+
+    def _overflows(self, plan: Plan) -> bool:
+        """Whether more is away at one time than the host has room for."""
+        if self.host_budget is None:
+            return False
+        change: Counter[int] = Counter()
+        for move in plan.transfers:
+            nbytes = moved_nbytes(self.graph, move)
+            change.update({move.leave: nbytes, move.back: -nbytes})
+        away = accumulate(change[slot] for slot in sorted(change))
+        return max(away, default=0) > self.host_budget
+
+
+def search(
+    graph: Graph, costs: Costs, *, budget: int, host_budget: int | None = None
+) -> Schedule | None:
+    """The fastest schedule found within both budgets, as simulated; None where none is found."""
+    room = budget - graph.fixed_nbytes
+    sections = sum(buffer.num_sections for buffer in graph.buffers.values())
+    most = max(LEAST_TRIALS, WORK // (sections + len(graph.passes)))
+    trials = _Trials(graph, recipes(graph, costs), costs, room, host_budget, most)
+    bargains = _bargains(trials.recipes)
+    way, count = _best_way(trials, bargains)
+    if not trials.hides and most > LEAST_TRIALS:
+        way, count = _best_rounds(trials, bargains, way, count)
+    for block in (Variant.KEEP, Variant.MEMORY):
+        if most > LEAST_TRIALS:  # each has some: none had been left for ResNet-50 in 8 MiB sections
+            trials.left = max(trials.left, LEAST_TRIALS)
+        count = _close_in(trials, way, block, count)
+    if trials.best is None or not trials.hides:
+        trials.waits(_least_copied(trials, way))
+    best = None
+    while trials.best is not best:  # None where nothing is found
+        best = trials.best
+        trials.take(_neighbours(trials, bargains))
+    finalists = trials.found[-1 - most // TRIALS_A_FINALIST :]
+    schedules = [s for s in (_placed(trials, each, budget) for each in finalists) if s]
+    if most > LEAST_TRIALS or not schedules:
+        for each in _worth_filling(trials):
+            schedules += _filled(trials, each, budget)
+    if len(schedules) < 2:
+        return next(iter(schedules), None)
+    return min(schedules, key=lambda s: simulate(s, costs).step_s)
+
+
+def _best_way(trials: _Trials, bargains: Sequence["_Bargain"]) -> tuple["_Way", int]:
+    """The way of which some number of bargains is best, and the number where trying it ended."""
+    ended: dict[_Way, int] = {}
+    best: _Way | None = None
+    for share, afresh in WAYS if trials.left > LEAST_TRIALS else WAYS[:1]:
+        together = tuple(_together(trials.recipes, bargains, share * trials.room))
+        way = _Way(together, afresh and not all(each.of_chain for each in together))
+        if way not in ended:
+            before = trials.best
+            count = _most_hidden(trials, together)
+            ended[way] = _close_in(trials, way, Variant.PERFORMANCE, count)
+            best = way if best is None or trials.best is not before else best
+    assert best is not None
+    return best, ended[best]
+
+
+def _best_rounds(
+    trials: _Trials, bargains: Sequence["_Bargain"], way: "_Way", count: int
+) -> tuple["_Way", int]:
+    """The way, or one in which what has the largest maps goes in rounds, and where trying it ended.
+
+    That is twice as much from one to the next. It has trials of its own.
+    """
+    known, left, buffers = trials.recipes, trials.left, trials.graph.buffers
+    sizes = [max(buffers[name].nbytes for name in r.remake.buffers) for r in known.rounds]
+    ranked = sorted(range(len(sizes)), key=lambda number: -sizes[number])
+    trials.left = max(left, LEAST_TRIALS)
+    for most in _doubled(len(ranked)):
+        rounds = frozenset(ranked[:most])
+        gone = known.gone(rounds)
+        others = (each for each in bargains if gone.isdisjoint(each.passes(known)))
+        other = _Way(tuple(_together(known, others, 0.0)), False, rounds)
+        before, hides = trials.best, trials.hides
+        ended = _close_in(trials, other, Variant.PERFORMANCE, _most_hidden(trials, other.bargains))
+        if trials.best is before:
+            trials.hides = hides
+        else:
+            way, count = other, ended
+    trials.left = left
+    return way, count
+
+
+def _doubled(most: int) -> Iterator[int]:
+    """1, 2, 4 and so on, and `most`."""
+    number = 1
+    while number < most:
+        yield number
+        number *= 2
+    if most:
+        yield most
+
+
+def _most_hidden(trials: _Trials, bargains: Sequence["_Bargain"]) -> int:
+    """How many of the best bargains leave no more to copy than forward may well hide."""
+    graph, costs = trials.graph, trials.costs
+    forward = (pass_ for pass_ in graph.passes if pass_.direction is Direction.FORWARD)
+    hidden = costs.link.to_host * sum(costs.launch_s(pass_, pass_.domain) for pass_ in forward)
+    maps = sum(buffer.nbytes for buffer in graph.buffers.values() if buffer.kind in MAPS)
+    left = accumulate((-bargain.remake.nbytes for bargain in bargains), initial=maps)
+    return sum(nbytes > trials.room + hidden for nbytes in left)
+
+
+def _close_in(trials: _Trials, way: "_Way", block: Variant, count: int) -> int:
+    """Try to make so many of the best bargains, more where the step waits for copies, else fewer.
+
+    Steps get longer until one is too many, then half as long until those between are worth little.
+    Returns the last number.
+    """
+    bargains = way.bargains
+    low, high, step = 0, len(bargains), 1 + len(bargains) // STEPS
+    seen: set[bool] = set()
+    while low <= high and trials.left > 0:
+        between_s = sum(bargain.remake.seconds for bargain in bargains[low : high + 1])
+        if len(seen) == 2 and trials.best and between_s < LITTLE_GAIN * trials.best.seconds:
+            break
+        count = (low + high) // 2 if len(seen) == 2 else min(max(low, count), high)
+        waits = trials.waits(way.choice(trials.recipes, block, count))
+        low, high = (count + 1, high) if waits else (low, count - 1)
+        count += step if waits else -step
+        step *= 2
+        seen.add(waits)
+        trials.hides |= not waits
+    return low
+
+
+def _least_copied(trials: _Trials, way: "_Way") -> Choice:
+    """Of some numbers of the best bargains, what copies least.
+
+    Where copies are not hidden that counts; what is made again too early fills the memory.
+    """
+    graph, room = trials.graph, round(CAPS[0] * trials.room)
+
+    def copied(choice: Choice) -> float:
+        plan = auto(graph, trials.recipes, choice).plan(room)
+        return inf if plan is None else copied_nbytes(graph, plan)
+
+    counts = {len(way.bargains) * part // PARTS for part in range(PARTS + 1)}
+    choices = [way.choice(trials.recipes, Variant.PERFORMANCE, count) for count in sorted(counts)]
+    return min(choices, key=copied)
+
+
+def _placed(trials: _Trials, candidate: Candidate, budget: int) -> Schedule | None:
+    try:
+        return lowered(
+            trials.graph,
+            candidate.plan,
+            trials.costs,
+            budget=budget,
+            host_budget=trials.host_budget,
+            cap=candidate.cap,
+        )
+    except HostMemoryError:
+        return None
+
+
+def _worth_filling(trials: _Trials) -> list[Candidate]:
+    """The best candidate where it moves maps, and crowded ones that are predicted to take less.
+
+    Of these are the best of those in rounds and of those without.
+    """
+    best = trials.found[-1:]
+    best_s = best[0].seconds if best else inf
+    worth = [each for each in best if each.plan.transfers]
+    crowded = sorted(trials.crowded, key=attrgetter("seconds"))
+    for rounds in (False, True):
+        alike = [each for each in crowded if bool(each.choice.rounds) is rounds]
+        worth += [each for each in alike[:MOST_CROWDED] if each.seconds < best_s]
+    return worth
+
+
+def _filled(trials: _Trials, candidate: Candidate, budget: int) -> list[Schedule]:
+    """The candidate's schedules with so little left free, by launch, that all finds a place."""
+    graph, costs = trials.graph, trials.costs
+    site = Site(auto(graph, trials.recipes, candidate.choice))
+
+    def attempt(caps: Array) -> Schedule | None:
+        plan = site.draft.plan(caps)
+        steps = None if plan is None else ordered(graph, plan, costs, caps)
+        if steps is None:
+            return None
+        arena = fit_arena(graph, steps, trials.room)
+        return assembled(graph, steps, arena, budget=budget, host_budget=trials.host_budget)
+
+    caps = np.full(site.needed.shape, usable_nbytes(trials.room))
+    num_stays = len(site.draft.program.residencies)
+    try:
+        return [*filter(None, narrowed(attempt, caps, site.least, num_stays))]
+    except HostMemoryError:
+        return []
+
+
+def _together(known: Recipes, bargains: Iterable["_Bargain"], room: float) -> Iterator["_Bargain"]:
+    """Of those bargains that conflict, the first."""
+    made = Together(known.due, room)
+    for bargain in bargains:
+        if bargain.of_chain or made.add(known.wholes[bargain.number]):
+            yield bargain
+
+
+@dataclass(frozen=True, slots=True)
+class _Bargain:
+    """One thing to make again or not: some maps of a chain, or else the recipe of such number."""
+
+    remake: Remake
+    number: int
+    of_chain: bool
+
+    @property
+    def price(self) -> float:
+        """Seconds a byte."""
+        return self.remake.seconds / self.remake.nbytes
+
+    def passes(self, known: Recipes) -> Collection[int]:
+        """The passes of its chain, or those that run again."""
+        return (
+            known.chains[self.number].passes if self.of_chain else known.wholes[self.number].makers
+        )
+
+    def flipped(self, choice: Choice) -> Choice:
+        """The choice with this decision changed."""
+        if not self.of_chain:
+            return replace(choice, wholes=choice.wholes ^ {self.number})
+        changed = choice.remade[self.number] ^ self.remake.buffers
+        block = choice.blocks[self.number] or Variant.PERFORMANCE
+        return replace(
+            choice,
+            remade=_with(choice.remade, self.number, changed),
+            blocks=_with(choice.blocks, self.number, block),
         )
 
 
-def auto(graph: Graph, recipes: Recipes, choice: Choice) -> Draft:
-    """The draft of `choice`."""
-    parts = _parts(graph, recipes, choice)
-    return Draft(graph, recipes, choice, parts, program(graph, Plan("auto", parts)))
+@dataclass(frozen=True)
+class _Way:
+    """Bargains made together, the best first, whether what they take is afresh, and rounds."""
+
+    bargains: tuple[_Bargain, ...]
+    afresh: bool
+    rounds: frozenset[int] = frozenset()
+
+    def choice(self, known: Recipes, block: Variant, count: int) -> Choice:
+        """The choice to make so many of these bargains and no others."""
+        remade, wholes = [frozenset[str]()] * len(known.chains), set[int]()
+        for bargain in self.bargains[:count]:
+            if bargain.of_chain:
+                remade[bargain.number] |= bargain.remake.buffers
+            else:
+                wholes.add(bargain.number)
+        blocks = (block,) * len(remade)
+        return Choice(block, blocks, tuple(remade), frozenset(wholes), self.afresh, self.rounds)
 
 
-def leanest(graph: Graph, recipes: Recipes) -> Iterator[Plan]:
-    """Plans with the least blocks that move all that is idle, besides making all again or none."""
-    chains = recipes.chains
-    blocks = (Variant.MEMORY,) * len(chains)
-    for remakes in (True, False):
-        names = ((name for r in chain.remakes if remakes for name in r.buffers) for chain in chains)
-        wholes = frozenset(range(len(recipes.wholes))) if remakes else frozenset[int]()
-        choice = Choice(Variant.MEMORY, blocks, tuple(map(frozenset, names)), wholes)
-        yield auto(graph, recipes, choice).leanest()
-
-
-def _parts(graph: Graph, recipes: Recipes, choice: Choice) -> tuple[Segment, ...]:
-    """The segments of a choice."""
-    parts = _segments(graph, recipes, choice)
-    wholes = _wholes(recipes, choice)
-    return tuple(with_remade(graph, parts, wholes, choice.rest, afresh=choice.afresh))
-
-
-def _wholes(recipes: Recipes, choice: Choice) -> list[Whole]:
-    """What is made again as whole maps: of what is chosen all that no rounds make."""
-    gone = recipes.gone(choice.rounds)
-    wholes = [recipes.wholes[number] for number in sorted(choice.wholes)]
-    return [whole for whole in wholes if gone.isdisjoint(whole.makers)]
-
-
-def _segments(graph: Graph, recipes: Recipes, choice: Choice) -> Iterator[Segment]:
-    """The passes in program order, those of chains and rounds as section-major segments."""
-    starts: dict[int, list[Segment]] = {}
-    taken = gone = recipes.gone(choice.rounds)
-    for each in (recipes.rounds[number] for number in choice.rounds):
-        for half in (each.forward, each.backward):
-            starts[half.passes[0]] = list(_in_rounds(graph, half, choice.rest))
-    for chain, block, remade in zip(recipes.chains, choice.blocks, choice.remade, strict=True):
-        if block is None or not gone.isdisjoint(chain.passes):
-            continue
-        made = again(graph, chain, remade) if remade else NOTHING
-        regions = ((chain.forward, NOTHING), (chain.backward, made))
-        for region, first in regions if remade or choice.through else regions[1:]:
-            starts[region.passes[0]] = _region_segments(graph, region, first, block)
-            taken = taken.union(region.passes)
-    for segment in segments(graph, {}, choice.rest):
-        left: list[Slot] = []
-        for slot in segment.slots:
-            if slot.pass_index in starts:
-                yield from _others(segment, left)
-                yield from starts[slot.pass_index]
-                left = []
-            elif slot.pass_index not in taken:
-                left.append(slot)
-        yield from _others(segment, left)
-
-
-def _in_rounds(graph: Graph, half: Half, block: Variant) -> Iterator[Segment]:
-    """Round after round, and what comes before and behind each."""
-    yield from (Segment((slot,)) for slot in half.ahead)
-    for each in half.rounds:
-        if each.slots:
-            yield Segment(each.slots, _block_rows(graph, each.slots, block))
-        yield from (Segment((Slot(index),)) for index in each.behind)
-    yield from (Segment((Slot(index),)) for index in half.after)
-
-
-def _others(segment: Segment, slots: Sequence[Slot]) -> Iterator[Segment]:
-    """The segment with those of its slots alone that no chain took, if there are any."""
-    if slots:
-        yield replace(segment, slots=tuple(slots))
-
-
-def _region_segments(graph: Graph, region: Region, first: Again, block: Variant) -> list[Segment]:
-    """A region behind what is made again for it, and around it what goes with neither by block."""
-    ahead = [Segment((Slot(index, recompute=True),)) for index in first.packs]
-    ahead += [Segment((Slot(index),)) for index in region.before]
-    again_slots = tuple(Slot(index, recompute=True) for index in first.members)
-    slots = (*again_slots, *(Slot(index) for index in region.members))
-    behind = [Segment((Slot(index),)) for index in region.after]
-    return [*ahead, Segment(slots, _block_rows(graph, slots, block)), *behind]
-
-
-def _block_rows(graph: Graph, slots: Iterable[Slot], block: Variant) -> int:
-    """Samples of a block: the slots' common unit, or as many of it as fit a run."""
-    passes = [graph.passes[slot.pass_index] for slot in slots]
-    unit = lcm(*(pass_.unit for pass_ in passes))
-    if block is Variant.MEMORY:
-        return min(unit, graph.batch)
-    uses = (use for pass_ in passes for use in (*pass_.reads, *pass_.writes) if not use.whole)
-    row = max(graph.buffers[use.buffer].row_nbytes for use in uses)
-    rows = section_rows(graph.batch, row, CHUNKS[block] * graph.chunk_size)
-    return min(-(-rows // unit) * unit, graph.batch)
-
-
-def _moved(graph: Graph, prog: Program, room: Caps) -> list[Gap] | None:
-    """The sections to move so that every launch finds its bytes in `room`; None if none suffice."""
-    excess, moved = demand(prog) - room, list[Gap]()
-    if int(excess.max(initial=0)) <= 0:
-        return moved
-    gaps, others = _Gaps(round_trips(graph, prog)), None
-    fullest = int(excess.argmax())
-    while excess[fullest] > 0:
-        chosen = gaps.take(fullest, int(excess[fullest]))
-        if not chosen:
-            others = others or _Gaps(pauses(graph, prog))
-            chosen = others.take(fullest, int(excess[fullest]))
-        if not chosen:
-            return None
-        for gap in chosen:
-            excess[gap.last + 1 : gap.back] -= gap.nbytes
-        moved += chosen
-        fullest = int(excess.argmax())
-    return moved
-
-
-def _reasons(
-    graph: Graph,
-    recipes: Recipes,
-    choice: Choice,
-    parts: tuple[Segment, ...],
-    moved: Sequence[Gap],
-) -> Mapping[str, str]:
-    """Why maps move or are made again, in words."""
-    gone = recipes.gone(choice.rounds)
-    slots = [slot for part in parts for slot in part.slots]
-    names = [graph.passes[s.pass_index].name + " again" * s.recompute for s in slots]
-    reasons = {gap.buffer: f"idle from {names[gap.leave]} to {names[gap.returns]}" for gap in moved}
-    remakes = [
-        remake
-        for chain, remade in zip(recipes.chains, choice.remade, strict=True)
-        if gone.isdisjoint(chain.passes)
-        for remake in chain.remakes
-        if remake.buffers <= remade
+def _bargains(known: Recipes) -> list[_Bargain]:
+    """All that can be made again, the best bargain first."""
+    bargains = [
+        *(_Bargain(remake, n, True) for n, c in enumerate(known.chains) for remake in c.remakes),
+        *(_Bargain(whole.remake, number, False) for number, whole in enumerate(known.wholes)),
     ]
-    remakes += [whole.remake for whole in _wholes(recipes, choice)]
-    remakes += [recipes.rounds[number].remake for number in sorted(choice.rounds)]
-    for remake in remakes:
-        price = f"{1e3 * remake.seconds:.2f} ms for {format_bytes(remake.nbytes)}"
-        reasons |= dict.fromkeys(sorted(remake.buffers), price)
-    return reasons
+    return sorted(bargains, key=lambda bargain: bargain.price)
+
+
+def _neighbours(trials: _Trials, bargains: Sequence[_Bargain]) -> Iterator[Choice]:
+    """Choices that differ from the best so far in one map made again or not, or in some blocks."""
+    for bargain in bargains:
+        yield bargain.flipped(trials.choice)
+    for number in range(len(trials.recipes.chains)):
+        for other in (*Variant, None):
+            choice = trials.choice
+            if other or not choice.remade[number]:
+                yield replace(choice, blocks=_with(choice.blocks, number, other))
+    for rest in Variant:
+        yield replace(trials.choice, rest=rest)
+    for number in range(len(trials.recipes.rounds)):
+        yield replace(trials.choice, rounds=trials.choice.rounds ^ {number})
+    if trials.choice.wholes:
+        yield replace(trials.choice, afresh=not trials.choice.afresh)
+
+
+def _with(items: tuple[Item, ...], index: int, item: Item) -> tuple[Item, ...]:
+    return (*items[:index], item, *items[index + 1 :])

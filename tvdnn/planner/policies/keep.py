@@ -1,8 +1,8 @@
 """keep: every map stays on the device until its last use. What lossless policies must equal."""
 
 from ...graph import Graph
-from ..plan import Plan
-from ..segments import Variant, segments
+from ..ir.plan import Plan
+from ..lowering.segments import Variant, segments
 
 
 def keep(graph: Graph) -> Plan:

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ...graph import Direction, Graph
-from ..plan import Plan, Transfer
-from ..segments import Variant, segments
+from ..ir.plan import Plan, Transfer
+from ..lowering.segments import Variant, segments
 
 CONV = frozenset(
     {"conv2d", "conv2d_relu", "conv2d_relu_max_pool2d", "conv2d_depthwise", "conv_transpose2d"}

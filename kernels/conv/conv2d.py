@@ -1,0 +1,337 @@
+"""Convolution over NHWC maps: launchers and references of the forward pass and the data gradient.
+
+Weights come packed (conv_pack.py). The kernels are in conv_pointer.py, for every shape, in
+conv_joined.py, for few channels, and in conv_tma.py and conv_specialized.py, for maps that suit
+tensor descriptors; conv_launch.py launches them. Which of them runs, its tile and the order of its
+sums depend on every size but the number of samples, so that a sample's result has the same bits in
+whatever run it is computed. `precision` is "ieee" or "tf32", for float32 maps.
+"""
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import conv2d as torch_conv2d
+from torch.nn.functional import pad
+from torch.nn.grad import conv2d_input
+
+from ..language.channel_ranges import halves_of
+from ..language.rounding import stored_reference
+from .batch_stats import MomentCells, cell_moments, cell_moments_reference
+from .grad_bias import sum_cells_reference
+from .launch import (
+    Epilogue,
+    launch_box,
+    launch_joined,
+    launch_pointer,
+    launch_specialized,
+    specialized_box,
+    sum_apart,
+    weights_of,
+)
+from .tiles import FEW_CHANNELS, Filter, Pair, has_descriptors, suits_descriptors, suits_specialized
+
+
+def conv2d(
+    x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor, *,
+    stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
+    out_precision: str | None = None, relu: bool = False,
+    moments: Tensor | None = None, cells: MomentCells | None = None,
+) -> None:  # fmt: skip
+    """y [N, P, Q, K] from x [N, H, W, C], packed [K, R, S, C/g] and bias, float32 [K] or None.
+
+    `out_precision` is that of the products which read y, by default the same. With `relu` negative
+    outputs are zero. `moments` are those that `cell_moments` finds of the `cells` of y; the first
+    sample is the first of one.
+    """
+    if y.numel() == 0:
+        return
+    taps = _forward_filter(packed, stride, padding, dilation, groups)
+    left_as = out_precision or precision
+    epilogue = Epilogue(bias, relu=relu, moments=moments, cells=cells, out_precision=left_as)
+    _launch_forward(x, packed, y, taps, epilogue, precision)
+
+
+def conv2d_max_pool(
+    x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor, codes: Tensor, *,
+    stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
+    out_precision: str | None = None, relu: bool = True,
+) -> None:  # fmt: skip
+    """Maxima y [N, P//2, Q//2, K] of the windows 2x2, at stride 2, of what `conv2d` gives.
+
+    codes, uint8 [N, P//2, Q//2, K//4], say where they lie: bits 2i and 2i+1 of byte j hold, for
+    channel 4j+i, twice the row plus the column of the first maximum, or of the last NaN. K/g must
+    be a multiple of 4.
+    """
+    if y.numel() == 0:
+        return
+    taps = _forward_filter(packed, stride, padding, dilation, groups)
+    assert taps.out_channels % 4 == 0, f"{taps.out_channels} channels of a group fill no bytes"
+    left_as = out_precision or precision
+    epilogue = Epilogue(bias, relu=relu, codes=codes, out_precision=left_as)
+    _launch_forward(x, packed, y, taps, epilogue, precision)
+
+
+def conv2d_grad_input(
+    dy: Tensor, packed: Tensor, dx: Tensor, *,
+    stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
+    out_precision: str | None = None, bias: Tensor | None = None, mask: Tensor | None = None,
+    sums: Tensor | None = None,
+) -> None:  # fmt: skip
+    """Gradient dx [N, H, W, C] from dy [N, P, Q, K] and packed [C, R, S, K/g], the filter turned.
+
+    It is a convolution of dy spread out by the stride, and with `bias`, float32 [C], a transposed
+    convolution; dx may then have rows and columns that no window reached. Where `mask`, a map of
+    dx's shape and type, is zero or below, dx is zero: the gradient of a ReLU whose output is the
+    mask. `sums` are those that `sum_cells` makes of dx; `out_precision` is as for `conv2d`.
+    """
+    if dx.numel() == 0:
+        return
+    in_channels, size_r, size_s, out_channels = packed.shape
+    turned = (dilation[0] * (size_r - 1) - padding[0], dilation[1] * (size_s - 1) - padding[1])
+    taps = Filter(
+        (size_r, size_s), (1, 1), turned, dilation, groups, out_channels, in_channels // groups
+    )
+    left_as = out_precision or precision
+    epilogue = Epilogue(bias, mask=mask, sums=sums, out_precision=left_as)
+    if not _suits_box(dy, dx, taps, precision) or not _has_phases(taps, stride, epilogue):
+        launch_pointer(dy, packed, dx, taps, stride, epilogue, precision)
+        sum_apart(dx, epilogue)
+    elif stride == (1, 1):
+        launch_box(dy, weights_of(packed), dx, taps, epilogue, precision)
+    else:
+        _launch_phases(dy, packed, dx, taps, stride, epilogue, precision)
+        sum_apart(dx, epilogue)
+
+
+def _forward_filter(
+    packed: Tensor, stride: Pair, padding: Pair, dilation: Pair, groups: int
+) -> Filter:
+    out_channels, size_r, size_s, in_channels = packed.shape
+    return Filter(
+        (size_r, size_s), stride, padding, dilation, groups, in_channels, out_channels // groups
+    )
+
+
+# Which kernel
+
+
+def _suits_joined(y: Tensor, taps: Filter, precision: str) -> bool:
+    """Few channels, and an output that can leave by TMA."""
+    few = taps.in_channels < FEW_CHANNELS and taps.groups == 1
+    exact = y.dtype == torch.float32 and precision == "ieee"
+    return few and not exact and has_descriptors(y)
+
+
+def _suits_box(x: Tensor, y: Tensor, taps: Filter, precision: str) -> bool:
+    few = taps.out_channels < 2 * FEW_CHANNELS
+    return taps.stride == (1, 1) and not few and suits_descriptors(x, y, taps, precision)
+
+
+# Launches
+
+
+def _launch_forward(
+    x: Tensor, packed: Tensor, y: Tensor, taps: Filter, epilogue: Epilogue, precision: str
+) -> None:
+    read, box_taps = _at_stride_1(x, taps)
+    left = False
+    if _suits_box(read, y, box_taps, precision):
+        left = launch_box(read, weights_of(packed), y, box_taps, epilogue, precision)
+    elif _suits_halves(x, y, taps, epilogue, precision):
+        box = specialized_box(y, taps, epilogue)
+        left = launch_specialized(halves_of(x), weights_of(packed), y, taps, epilogue, box)
+    elif _suits_joined(y, taps, precision):
+        left = launch_joined(x, packed, y, taps, epilogue, precision)
+    else:
+        launch_pointer(x, packed, y, taps, (1, 1), epilogue, precision)
+    if epilogue.moments is not None and epilogue.cells is not None and not left:
+        cell_moments(y, epilogue.moments, cells=epilogue.cells)
+
+
+def _at_stride_1(x: Tensor, taps: Filter) -> tuple[Tensor, Filter]:
+    """The pixels that a single tap reads, as a map of their own; others' maps as they are."""
+    if taps.size != (1, 1) or taps.padding != (0, 0):
+        return x, taps
+    return x[:, :: taps.stride[0], :: taps.stride[1]], replace(taps, stride=(1, 1))
+
+
+def _suits_halves(x: Tensor, y: Tensor, taps: Filter, epilogue: Epilogue, precision: str) -> bool:
+    """Stride 2 over whole pairs of rows and columns, by specialised warps.
+
+    128->128 @56, N = 256, bf16: 0.10 ms where pointers take 0.16.
+    """
+    even = x.shape[1] % 2 == 0 and x.shape[2] % 2 == 0
+    if taps.stride != (2, 2) or not even or not suits_descriptors(x, y, taps, precision):
+        return False
+    box, pooled = specialized_box(y, taps, epilogue), epilogue.codes is not None
+    return taps.out_channels >= 2 * FEW_CHANNELS and suits_specialized(
+        taps, x.dtype, box, pooled=pooled
+    )
+
+
+def _has_phases(taps: Filter, up: Pair, epilogue: Epilogue) -> bool:
+    """Whether `_launch_phases` computes what dy spread out by `up` gives.
+
+    A bias has nothing to be added to where no tap meets dy.
+    """
+    if up == (1, 1):
+        return True
+    meets = taps.size[0] >= up[0] and taps.size[1] >= up[1]
+    return taps.dilation == (1, 1) and (meets or epilogue.bias is None)
+
+
+def _launch_phases(
+    dy: Tensor, packed: Tensor, dx: Tensor, taps: Filter, up: Pair, epilogue: Epilogue,
+    precision: str,
+) -> None:  # fmt: skip
+    """Spread out by `up`, dy meets at the pixels of one phase only every `up`th tap.
+
+    So these are a convolution of dy as it is; where no tap is left they are zero.
+    """
+    if taps.size[0] < up[0] or taps.size[1] < up[1]:
+        dx.zero_()  # all at once: 256->512 1x1/2 @56 takes 0.2 ms less than phase by phase
+    for phase in itertools.product(range(up[0]), range(up[1])):
+        pixels = (slice(None), slice(phase[0], None, up[0]), slice(phase[1], None, up[1]))
+        ahead = (taps.padding[0] - phase[0], taps.padding[1] - phase[1])
+        first = (ahead[0] % up[0], ahead[1] % up[1])
+        size = tuple(len(range(*args)) for args in zip(first, taps.size, up, strict=True))
+        if dx[pixels].numel() == 0 or 0 in size:
+            continue
+        met = replace(taps, size=size, padding=(ahead[0] // up[0], ahead[1] // up[1]))
+        masked = None if epilogue.mask is None else epilogue.mask[pixels]
+        weights = weights_of(packed, first, up)
+        phase_epilogue = replace(epilogue, mask=masked, sums=None)
+        launch_box(dy, weights, dx[pixels], met, phase_epilogue, precision)
+
+
+# References
+
+
+def conv2d_reference(
+    x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor, *,
+    stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
+    out_precision: str | None = None, relu: bool = False,
+    moments: Tensor | None = None, cells: MomentCells | None = None,
+) -> None:  # fmt: skip
+    """Plain `conv2d`."""
+    weight = _computed(packed).permute(0, 3, 1, 2)
+    x, padding = rows_read(x, y.shape[1], packed.shape[1], stride, padding, dilation)
+    with rounding(precision):
+        for part, out in _runs(x, y):
+            result = torch_conv2d(
+                _channels_first(part), weight, None, stride, padding, dilation, groups
+            ).permute(0, 2, 3, 1)
+            wide = result if bias is None else result.float() + bias
+            out.copy_(stored_reference(wide, out.dtype, out_precision or precision))
+    if relu:
+        y.relu_()
+    if moments is not None and cells is not None:
+        cell_moments_reference(y, moments, cells=cells)
+
+
+def conv2d_max_pool_reference(
+    x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor, codes: Tensor, *,
+    stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
+    out_precision: str | None = None, relu: bool = True,
+) -> None:  # fmt: skip
+    """Plain `conv2d_max_pool`, through the whole map."""
+    num_samples, height, width, channels = y.shape
+    reach = [step * (size - 1) + 1 for step, size in zip(dilation, packed.shape[1:3], strict=True)]
+    sides = [(x.shape[i + 1] + 2 * padding[i] - reach[i]) // stride[i] + 1 for i in (0, 1)]
+    sides[0] = max(sides[0], 2 * height)
+    whole = y.new_empty(num_samples, *sides, channels)
+    settings = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    rounding_of = {"precision": precision, "out_precision": out_precision}
+    conv2d_reference(x, packed, bias, whole, **settings, **rounding_of, relu=relu)
+    windows = whole[:, : 2 * height, : 2 * width].unflatten(1, (-1, 2)).unflatten(3, (-1, 2))
+    values = windows.permute(0, 1, 3, 5, 2, 4).flatten(4)  # [N, P//2, Q//2, K, 4]
+    y.copy_(values[..., 0])
+    taps = torch.zeros(y.shape, dtype=torch.uint8, device=y.device)
+    for tap, value in enumerate(values.unbind(-1)):
+        replaces = (value > y) | value.isnan()
+        y.copy_(torch.where(replaces, value, y))
+        taps.masked_fill_(replaces, tap)
+    places = torch.arange(0, 8, 2, dtype=torch.uint8, device=y.device)
+    codes.copy_((taps.unflatten(3, (-1, 4)) << places).sum(-1))
+
+
+def conv2d_grad_input_reference(
+    dy: Tensor, packed: Tensor, dx: Tensor, *,
+    stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
+    out_precision: str | None = None, bias: Tensor | None = None, mask: Tensor | None = None,
+    sums: Tensor | None = None,
+) -> None:  # fmt: skip
+    """Plain `conv2d_grad_input`."""
+    grouped = _computed(packed).unflatten(0, (groups, -1)).flip(2, 3)  # [g, C/g, R, S, K/g]
+    weight = grouped.permute(0, 4, 1, 2, 3).flatten(0, 1)
+    rows = dx.shape[1]
+    dy, reached = _rows_spread(dy, rows, packed.shape[1], stride, padding, dilation)
+    with rounding(precision):
+        for part, out in _runs(dy, dx):
+            size = (out.shape[0], out.shape[3], reached, out.shape[2])
+            grad = _channels_first(part)
+            result = conv2d_input(size, weight, grad, stride, padding, dilation, groups)
+            result = result.permute(0, 2, 3, 1)[:, :rows]
+            wide = result if bias is None else result.float() + bias
+            out.copy_(stored_reference(wide, out.dtype, out_precision or precision))
+    if mask is not None:
+        dx.masked_fill_(mask <= 0, 0.0)
+    if sums is not None:
+        sum_cells_reference(dx, sums)
+
+
+def rows_read(
+    x: Tensor, rows: int, taps: int, stride: Pair, padding: Pair, dilation: Pair
+) -> tuple[Tensor, Pair]:
+    """x and its padding, such that windows of `taps` rows make `rows` rows of it.
+
+    Of a band, which has rows beside it at one end or both, those at the other are zeros besides.
+    """
+    reach = dilation[0] * (taps - 1) + 1
+    if (x.shape[1] + 2 * padding[0] - reach) // stride[0] + 1 == rows:
+        return x, padding
+    below = (rows - 1) * stride[0] + reach - padding[0] - x.shape[1]
+    return pad(x, (0, 0, 0, 0, padding[0], below)), (0, padding[1])
+
+
+def _rows_spread(
+    dy: Tensor, rows: int, taps: int, stride: Pair, padding: Pair, dilation: Pair
+) -> tuple[Tensor, int]:
+    """dy and the rows that spreading it makes, the first of which are the `rows` wanted."""
+    margin = dilation[0] * (taps - 1) + 1 - 2 * padding[0]
+    missing = -(-max(0, rows - margin - stride[0] + 1) // stride[0]) + 1 - dy.shape[1]
+    dy = pad(dy, (0, 0, 0, 0, 0, missing)) if missing > 0 else dy
+    return dy, max(rows, (dy.shape[1] - 1) * stride[0] + margin)
+
+
+def _computed(tensor: Tensor) -> Tensor:
+    """The tensor in the type that a reference computes in: float32, but bfloat16 on a GPU."""
+    return tensor if tensor.is_cuda else tensor.float()
+
+
+def _channels_first(nhwc: Tensor) -> Tensor:
+    return _computed(nhwc).permute(0, 3, 1, 2)
+
+
+def _runs(inputs: Tensor, outputs: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Whole maps on a GPU; on a CPU samples one by one, whose bits then depend on them alone."""
+    if inputs.is_cuda:
+        return iter([(inputs, outputs)] if len(inputs) else [])
+    return zip(inputs.split(1), outputs.split(1), strict=True)
+
+
+@contextlib.contextmanager
+def rounding(precision: str) -> Iterator[None]:
+    """Let cuDNN round float32 operands to TF32, or not, and give the same bits every time."""
+    cudnn: Any = torch.backends.cudnn
+    before = cudnn.conv.fp32_precision, cudnn.deterministic
+    cudnn.conv.fp32_precision, cudnn.deterministic = precision, True
+    try:
+        yield
+    finally:
+        cudnn.conv.fp32_precision, cudnn.deterministic = before

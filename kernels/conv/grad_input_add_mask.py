@@ -1,0 +1,247 @@
+"""Data gradients of 1x1 convolutions that are the last term of one, which a ReLU then masks.
+
+The other term is added and the mask applied before the gradient is stored: it is not written, read
+again by a pass that does so, and written once more. Each step rounds as passes apart would.
+
+On Hopper one warp loads operands; two groups of four warps take tiles in turns, as in
+conv_specialized.py, so that one group's tile leaves while the other's products run. The other term
+comes to where the tile will leave from. That kernel is written in Gluon, which the interpreter does
+not run; elsewhere a pass of its own follows the convolution.
+"""
+
+from typing import Final
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton import cdiv
+
+from ..codec.sign_bits import passes, passes_reference, words_of
+from ..language.device import num_sms
+from ..language.gluon import (
+    available,
+    fence_async_shared,
+    gl,
+    gluon,
+    load_box,
+    mbarrier,
+    store_box,
+    swizzled,
+    tma,
+)
+from ..language.hopper import barriers, buffers, sum_of_ring
+from .conv2d import conv2d_grad_input, conv2d_grad_input_reference
+from .tiles import Pair
+
+PIXELS: Final = 128  # of a tile
+CHANNELS: Final = 128
+DEPTH: Final = 64  # channels of dy in one step of a sum
+STAGES: Final = 5
+ROWS: Final = 128  # of a program that adds and masks
+COLUMNS: Final = 64
+ONE_BY_ONE: Final = {
+    "stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1, "precision": "ieee",
+}  # fmt: skip
+
+
+def may_be_last(
+    shape: tuple[int, int, int, int], *,
+    stride: Pair, padding: Pair, dilation: Pair, groups: int,
+    dtype: torch.dtype, precision: str = "ieee",
+) -> bool:  # fmt: skip
+    """Whether `conv2d_grad_last` takes a convolution with a filter of `shape` [K, C/g, R, S].
+
+    Gradients of other filters are bound by their products more than by the bytes that they move.
+    """
+    out_channels, in_channels, *size = shape
+    one_by_one = (*size, groups) == (1, 1, 1) and (stride, padding) == ((1, 1), (0, 0))
+    whole = out_channels % DEPTH == 0 and in_channels % CHANNELS == 0
+    return one_by_one and whole and dtype == torch.bfloat16
+
+
+@triton.jit
+def _add_kernel(
+    dx_ptr, added_ptr, signs_ptr, num_rows, channels,
+    BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    """dx = added + dx where the signs are ones, else 0, of BLOCK_R pixels and BLOCK_C channels."""
+    WORDS: tl.constexpr = BLOCK_C // 32
+    rows = tl.program_id(0).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)[:, None]
+    mask = rows < num_rows
+    offs = rows * channels + (tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C))[None, :]
+    total = tl.load(added_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+    total += tl.load(dx_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+    words = rows * (channels // 32) + (tl.program_id(1) * WORDS + tl.arange(0, WORDS))[None, :]
+    passing = passes(tl.load(signs_ptr + words, mask=mask, other=0))
+    tl.store(dx_ptr + offs, tl.where(passing, total, 0.0).to(dx_ptr.dtype.element_ty), mask=mask)
+
+
+@gluon.jit
+def _load(dy_desc, packed_desc, dy_bufs, packed_bufs, full, empty, num_tiles, tiles_c, steps):
+    """Fill the ring of stages, step by step and tile by tile."""
+    STAGES: gl.constexpr = dy_bufs.shape[0]
+    stage = 0
+    phase = 1
+    for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
+        row = tile // tiles_c * dy_desc.block_type.shape[0]
+        c = tile % tiles_c * packed_desc.block_type.shape[0]
+        for step in range(steps):
+            mbarrier.wait(empty.index(stage), phase)
+            bar = full.index(stage)
+            mbarrier.expect(bar, dy_desc.block_type.nbytes + packed_desc.block_type.nbytes)
+            depth = step * dy_desc.block_type.shape[1]
+            load_box(dy_desc, [row, depth], bar, dy_bufs.index(stage))
+            load_box(packed_desc, [c, depth], bar, packed_bufs.index(stage))
+            stage += 1
+            if stage == STAGES:
+                stage = 0
+                phase ^= 1
+
+
+@gluon.jit
+def _signs_at(tile, signs_ptr, row, c, num_rows, channels):
+    """The words of signs [pixels, channels / 32] of the tile that starts at (row, c)."""
+    WORDS: gl.constexpr = tile.shape[1] // 32
+    AT: gl.constexpr = gl.SliceLayout(2, tile.reshape([tile.shape[0], WORDS, 32]).type.layout)
+    rows = row + gl.arange(0, tile.shape[0], gl.SliceLayout(1, AT))
+    words = c // 32 + gl.arange(0, WORDS, gl.SliceLayout(0, AT))
+    offs = gl.expand_dims(rows.to(gl.int64) * (channels // 32), 1) + gl.expand_dims(words, 0)
+    return gl.load(signs_ptr + offs, mask=gl.expand_dims(rows < num_rows, 1), other=0)
+
+
+@gluon.jit
+def _masked(tile, signs):
+    """The tile [pixels, channels] where its signs are ones."""
+    members = tile.reshape([tile.shape[0], signs.shape[1], 32])
+    PLACE: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, members.type.layout))
+    places = gl.expand_dims(gl.expand_dims(gl.arange(0, 32, PLACE), 0), 1)
+    passing = (gl.expand_dims(signs, 2) >> places) & 1
+    return gl.where(passing != 0, members, gl.zeros_like(members)).reshape(tile.shape)
+
+
+@gluon.jit
+def _leave(acc, signs, dx_desc, dx_buf, row, c):
+    """Add sums [pixels, channels] to the other term, of (row, c), and store what passes."""
+    AT: gl.constexpr = acc.type.layout
+    term = acc.to(dx_desc.dtype).to(gl.float32)
+    total = (dx_buf.load(AT).to(gl.float32) + term).to(dx_desc.dtype)
+    dx_buf.store(gl.convert_layout(_masked(total, signs), AT))
+    fence_async_shared()
+    store_box(dx_desc, [row, c], dx_buf)
+
+
+@gluon.jit
+def _compute(
+    added_desc, signs_ptr, dx_desc, dy_bufs, packed_bufs, dx_bufs, full, empty, read, turns,
+    num_rows, channels, num_tiles, tiles_c, steps, TURN: gl.constexpr,
+):  # fmt: skip
+    """Take every second tile, from TURN on: products, then what leaves, in two halves."""
+    PIXELS: gl.constexpr = dx_desc.block_type.shape[0]
+    HALF: gl.constexpr = dx_desc.block_type.shape[1]
+    SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 2 * HALF, 16])
+    low_buf = dx_bufs.index(2 * TURN)
+    high_buf = dx_bufs.index(2 * TURN + 1)
+    count = TURN * steps
+    read_phase = 0
+    turn_phase = 1 - TURN
+    first = gl.program_id(0) + TURN * gl.num_programs(0)
+    for tile in range(first, num_tiles, 2 * gl.num_programs(0)):
+        row = tile // tiles_c * PIXELS
+        c = tile % tiles_c * (2 * HALF)
+        tma.store_wait(0)
+        mbarrier.expect(read, 2 * added_desc.block_type.nbytes)
+        load_box(added_desc, [row, c], read, low_buf)
+        load_box(added_desc, [row, c + HALF], read, high_buf)
+        acc = gl.zeros([PIXELS, 2 * HALF], gl.float32, SUMS)
+        mbarrier.wait(turns.index(TURN), turn_phase)
+        turn_phase ^= 1
+        other = turns.index(1 - TURN)
+        acc = sum_of_ring(acc, dy_bufs, packed_bufs, full, empty, other, count, steps)
+        count += 2 * steps
+        low, high = gl.split(acc.reshape([PIXELS, 2, HALF]).permute([0, 2, 1]))
+        low_signs = _signs_at(low, signs_ptr, row, c, num_rows, channels)
+        high_signs = _signs_at(high, signs_ptr, row, c + HALF, num_rows, channels)
+        mbarrier.wait(read, read_phase)
+        read_phase ^= 1
+        _leave(low, low_signs, dx_desc, low_buf, row, c)
+        _leave(high, high_signs, dx_desc, high_buf, row, c + HALF)
+    tma.store_wait(0)
+
+
+@gluon.jit(do_not_specialize=["num_rows"])
+def _last_kernel(
+    dy_desc,
+    packed_desc,
+    added_desc,
+    signs_ptr,
+    dx_desc,
+    num_rows,
+    in_c,
+    channels,
+    STAGES: gl.constexpr,
+) -> None:
+    """A tile is a run of pixels by a block of channels; the blocks of a run are neighbours."""
+    tiles_c = gl.cdiv(channels, packed_desc.block_type.shape[0])
+    num_tiles = gl.cdiv(num_rows, dy_desc.block_type.shape[0]) * tiles_c
+    steps = gl.cdiv(in_c, dy_desc.block_type.shape[1])
+    dy_bufs = buffers(dy_desc, STAGES)
+    packed_bufs = buffers(packed_desc, STAGES)
+    dx_bufs = buffers(dx_desc, 4)
+    full = barriers(STAGES, 1)
+    empty = barriers(STAGES, 1)
+    read = barriers(2, 1)
+    turns = barriers(2, 1)
+    gl.warp_specialize(
+        [
+            (_compute, (
+                added_desc, signs_ptr, dx_desc, dy_bufs, packed_bufs, dx_bufs,
+                full, empty, read.index(0), turns, num_rows, channels, num_tiles, tiles_c, steps, 0,
+            )),
+            (_compute, (
+                added_desc, signs_ptr, dx_desc, dy_bufs, packed_bufs, dx_bufs,
+                full, empty, read.index(1), turns, num_rows, channels, num_tiles, tiles_c, steps, 1,
+            )),
+            (_load, (
+                dy_desc, packed_desc, dy_bufs, packed_bufs, full, empty, num_tiles, tiles_c, steps,
+            )),
+        ],
+        [4, 1],
+        [232, 40],
+    )  # fmt: skip
+
+
+def conv2d_grad_last(dy: Tensor, packed: Tensor, added: Tensor, signs: Tensor, dx: Tensor) -> None:
+    """dx [n, H, W, C], the sum of two terms where a ReLU passes it.
+
+    They are `added` and the data gradient of dy [n, H, W, K] by a 1x1 filter, packed [C, 1, 1, K],
+    which `may_be_last`; this is rounded to bfloat16 before, and so is the sum. `signs`, uint8
+    [n, H, W, C / 8], tell where the ReLU passes it (signs.py). Moves each map once.
+    """
+    if dx.numel() == 0:
+        return
+    words, channels = words_of(signs, dx.shape[3]), dx.shape[3]
+    if not available():
+        conv2d_grad_input(dy, packed, dx, **ONE_BY_ONE)
+        num_rows = dx.numel() // channels
+        _add_kernel[(cdiv(num_rows, ROWS), channels // COLUMNS)](
+            dx, added, words, num_rows, channels, BLOCK_R=ROWS, BLOCK_C=COLUMNS, num_warps=8
+        )
+        return
+    (num_rows, in_c), half = dy.flatten(0, 2).shape, [PIXELS, CHANNELS // 2]
+    num_tiles = cdiv(num_rows, PIXELS) * (channels // CHANNELS)
+    _last_kernel[(min(num_tiles, num_sms()),)](
+        swizzled(dy.flatten(0, 2), [PIXELS, DEPTH]),
+        swizzled(packed.flatten(1), [CHANNELS, DEPTH]),
+        swizzled(added.flatten(0, 2), half), words, swizzled(dx.flatten(0, 2), half),
+        num_rows, in_c, channels, STAGES=STAGES, num_warps=4,
+    )  # fmt: skip
+
+
+def conv2d_grad_last_reference(
+    dy: Tensor, packed: Tensor, added: Tensor, signs: Tensor, dx: Tensor
+) -> None:
+    """What `conv2d_grad_last` computes."""
+    conv2d_grad_input_reference(dy, packed, dx, **ONE_BY_ONE)
+    total = (added.float() + dx.float()).to(dx.dtype)
+    dx.copy_(total.masked_fill(~passes_reference(signs), 0.0))

@@ -1,0 +1,199 @@
+"""Gradient of a convolution's weight over NHWC maps: launchers and a reference.
+
+It is in running sums. A launch adds its samples to the partial sums that earlier launches left,
+split by split in the samples' order, and the bits do not depend on where a batch is cut.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any, Final
+
+from torch import Tensor, contiguous_format
+from torch.nn.grad import conv2d_weight
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from ...language.channel_ranges import flat_rows, flat_samples, pitch_of
+from ...language.gluon import swizzled
+from ...language.overrides import configured
+from ..conv2d import rounding, rows_read
+from ..tiles import FEW_CHANNELS, Filter, Pair, Tile
+from .flat import grad_weight_flat_kernel, grad_weight_taps_kernel
+from .gather import grad_weight_gather_kernel
+from .im2col import grad_weight_few_kernel
+from .per_sample import grad_weight_samples_kernel
+from .plan import GradWeightPlan, Layer, Work, edge_block, grad_weight_plan, turned_row, work_of
+from .transposed import grad_weight_turned_kernel
+
+__all__ = [
+    "GradWeightPlan",
+    "conv2d_grad_weight",
+    "conv2d_grad_weight_reference",
+    "grad_weight_plan",
+]
+
+
+def conv2d_grad_weight(
+    x: Tensor, dy: Tensor, partials: Tensor, *, first: bool,
+    stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
+    own_rows: int | None = None,
+) -> None:  # fmt: skip
+    """Add to running sums, float32 [splits, K, R, S, C/g], of which `first` starts new ones.
+
+    x [N, H, W, C] and dy [N, P, Q, K] are aligned to 16 bytes. `grad_weight_plan` says how many
+    splits there are and at what samples a launch may start. `precision` is "ieee" or "tf32", for
+    float32 maps. Of a band of a sample x may hold rows beside the `own_rows` that dy's stand for;
+    the sums are planned for these alone.
+    """
+    if partials.numel() == 0 or x.shape[0] == 0:
+        return
+    _, out_channels, size_r, size_s, in_channels = partials.shape
+    taps = Filter(
+        (size_r, size_s), stride, padding, dilation, groups, in_channels, out_channels // groups
+    )
+    layer = Layer(_sides(x), _sides(dy), taps, x.dtype, precision)
+    work = work_of(replace(layer, in_sides=(own_rows or x.shape[1], x.shape[2])))
+    tile = configured("grad_weight", work.tile, lambda: _facts(layer, work))
+    _LAUNCHES[work.kernel](x, dy, partials, first, layer, replace(work, tile=tile))
+
+
+# Launches
+
+
+def _facts(layer: Layer, work: Work) -> dict[str, Any]:
+    """What a launch is configured for: never the number of samples."""
+    facts = {"way": work.kernel, "sides": layer.out_sides, "dtype": layer.dtype}
+    return asdict(layer.taps) | facts | {"precision": layer.precision}
+
+
+def _sides(maps: Tensor) -> Pair:
+    return maps.shape[1], maps.shape[2]
+
+
+def _sums(partials: Tensor, tile: Tile) -> TensorDescriptor:
+    taps_joined = partials.view(*partials.shape[:2], -1, partials.shape[4])
+    return TensorDescriptor.from_tensor(taps_joined, [1, tile.out_channels, 1, tile.in_channels])
+
+
+def _launch_turned(
+    x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: Layer, work: Work
+) -> None:
+    tile, taps = work.tile, layer.taps
+    samples, columns = turned_row(layer.out_sides[1])
+    splits = work.splits // tile.parts
+    grad_weight_turned_kernel[(work.programs * splits,)](
+        swizzled(x, [samples, 1, columns, tile.in_channels]),
+        swizzled(dy, [samples, 1, columns, tile.out_channels]),
+        partials, int(first), x.shape[0], *layer.out_sides, taps.in_channels, taps.out_channels,
+        work.unit, splits, *taps.padding,
+        S=taps.size[1], X_STAGES=3, DY_STAGES=tile.num_stages, num_warps=tile.num_warps,
+    )  # fmt: skip
+
+
+def _launch_flat(
+    x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: Layer, work: Work
+) -> None:
+    tile, taps = work.tile, layer.taps
+    num_samples, (height, width) = x.shape[0], layer.out_sides
+    edge = edge_block(layer, tile)
+    kernel = grad_weight_taps_kernel if work.kernel == "taps" else grad_weight_flat_kernel
+    kernel[(work.programs * (work.splits + work.edges),)](
+        TensorDescriptor.from_tensor(x.flatten(1, 2), [1, tile.pixels, tile.in_channels]),
+        TensorDescriptor.from_tensor(dy.flatten(1, 2), [1, tile.pixels, tile.out_channels]),
+        TensorDescriptor.from_tensor(flat_rows(x), [1, edge, tile.in_channels]),
+        TensorDescriptor.from_tensor(flat_rows(dy), [1, edge, tile.out_channels]),
+        _sums(partials, tile), num_samples, height, width, taps.in_channels, taps.out_channels,
+        pitch_of(x), pitch_of(dy), work.unit, work.splits, work.edges,
+        *taps.padding, *taps.dilation,
+        FIRST=first, R=taps.size[0], S=taps.size[1], PRECISION=layer.precision,
+        BLOCK_P=tile.pixels, BLOCK_E=edge, BLOCK_K=tile.out_channels, BLOCK_C=tile.in_channels,
+        SWAP=tile.out_channels > tile.in_channels, STAGES=tile.num_stages, num_warps=tile.num_warps,
+    )  # fmt: skip
+
+
+def _launch_samples(
+    x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: Layer, work: Work
+) -> None:
+    tile, taps = work.tile, layer.taps
+    num_samples = x.shape[0]
+    grad_weight_samples_kernel[(work.programs * work.splits,)](
+        TensorDescriptor.from_tensor(flat_samples(x), [tile.pixels, tile.in_channels]),
+        TensorDescriptor.from_tensor(flat_samples(dy), [tile.pixels, tile.out_channels]),
+        _sums(partials, tile), num_samples, *layer.in_sides, *layer.out_sides,
+        taps.in_channels, taps.out_channels, pitch_of(x), pitch_of(dy), work.splits,
+        *taps.padding, *taps.dilation,
+        FIRST=first,
+        R=taps.size[0], S=taps.size[1], STRIDE_H=taps.stride[0], STRIDE_W=taps.stride[1],
+        PRECISION=layer.precision,
+        BLOCK_N=tile.pixels, BLOCK_K=tile.out_channels, BLOCK_C=tile.in_channels,
+        SWAP=tile.out_channels > tile.in_channels, STAGES=tile.num_stages, num_warps=tile.num_warps,
+    )  # fmt: skip
+
+
+def _launch_gather(
+    x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: Layer, work: Work
+) -> None:
+    tile, taps = work.tile, layer.taps
+    grad_weight_gather_kernel[(work.programs * work.splits,)](
+        x, dy, partials, int(first), x.shape[0], *layer.in_sides, *layer.out_sides,
+        taps.in_channels, taps.out_channels, taps.groups, *taps.padding, *taps.dilation,
+        pitch_of(x), pitch_of(dy), work.unit, work.splits,
+        R=taps.size[0], S=taps.size[1], STRIDE_H=taps.stride[0], STRIDE_W=taps.stride[1],
+        FLATTEN=taps.in_channels < FEW_CHANNELS, PRECISION=layer.precision,
+        BLOCK_P=tile.pixels, BLOCK_K=tile.out_channels, BLOCK_C=tile.in_channels,
+        num_warps=tile.num_warps, num_stages=tile.num_stages,
+    )  # fmt: skip
+
+
+def _launch_few(
+    x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: Layer, work: Work
+) -> None:
+    tile, taps = work.tile, layer.taps
+    grad_weight_few_kernel[(work.programs * work.splits,)](
+        x, TensorDescriptor.from_tensor(dy.flatten(1, 2), [1, tile.pixels, tile.out_channels]),
+        partials, x.shape[0], *layer.in_sides, *layer.out_sides, taps.out_channels,
+        work.unit, work.splits, *taps.padding, *taps.dilation,
+        FIRST=first, R=taps.size[0], S=taps.size[1], C=taps.in_channels,
+        PITCH=pitch_of(x), STRIDE_H=taps.stride[0], STRIDE_W=taps.stride[1],
+        PRECISION=layer.precision,
+        BLOCK_P=tile.pixels, BLOCK_K=tile.out_channels, BLOCK_E=tile.in_channels,
+        STAGES=tile.num_stages, num_warps=tile.num_warps,
+    )  # fmt: skip
+
+
+Launch = Callable[[Tensor, Tensor, Tensor, bool, Layer, Work], None]
+_LAUNCHES: Final[dict[str, Launch]] = {
+    "turned": _launch_turned,
+    "flat": _launch_flat,
+    "taps": _launch_flat,
+    "samples": _launch_samples,
+    "few": _launch_few,
+    "gather": _launch_gather,
+}
+
+
+# References
+
+
+def conv2d_grad_weight_reference(
+    x: Tensor, dy: Tensor, partials: Tensor, *, first: bool,
+    stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
+    own_rows: int | None = None,
+) -> None:  # fmt: skip
+    """Plain `conv2d_grad_weight`, in float32; its splits but the first hold zeros."""
+    if first:
+        partials.zero_()
+    size = [partials.shape[axis] for axis in (1, 4, 2, 3)]
+    geometry = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    plan = grad_weight_plan(
+        (own_rows or x.shape[1], x.shape[2]), _sides(dy), (size[0], size[1], size[2], size[3]),
+        **geometry, dtype=x.dtype, precision=precision,
+    )  # fmt: skip
+    x, geometry["padding"] = rows_read(x, dy.shape[1], size[2], stride, padding, dilation)
+    with rounding(precision):
+        for samples, grad in zip(x.split(plan.unit), dy.split(plan.unit), strict=True):
+            operands = (part.float().permute(0, 3, 1, 2) for part in (samples, grad))
+            if size[2:] == [1, 1]:  # oneDNN writes past its workspace where channels come last,
+                # as they also do by the strides that .contiguous() leaves to a single channel.
+                operands = (part.clone(memory_format=contiguous_format) for part in operands)
+            found = conv2d_weight(next(operands), size, next(operands), **geometry)
+            partials[0] += found.permute(0, 2, 3, 1)

@@ -1,0 +1,59 @@
+"""Weight gradients over small maps: a step is one pixel of many samples, and none is padding."""
+
+from typing import Final
+
+import triton
+import triton.language as tl
+
+from .split import add_products, load_sum, part_of, share_of, store_sum
+
+SIZES: Final = (
+    "num_samples", "in_h", "in_w", "out_h", "out_w", "in_c", "out_c", "x_pitch", "dy_pitch",
+    "splits",     "pad_h", "pad_w", "dil_h", "dil_w",
+)  # fmt: skip
+
+
+@triton.jit
+def _valid_outputs(shift, in_size, out_size, STRIDE: tl.constexpr):
+    """First output whose input `output * STRIDE + shift` lies in the map, and how many do."""
+    start = tl.maximum(0, tl.cdiv(-shift, STRIDE))
+    stop = tl.minimum(out_size, tl.cdiv(in_size - shift, STRIDE))
+    return start, tl.maximum(0, stop - start)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def grad_weight_samples_kernel(
+    x_desc, dy_desc, sums_desc,
+    num_samples, in_h, in_w, out_h, out_w, in_c, out_c, x_pitch, dy_pitch,
+    splits, pad_h, pad_w, dil_h, dil_w,
+    FIRST: tl.constexpr, R: tl.constexpr, S: tl.constexpr,
+    STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
+    SWAP: tl.constexpr, STAGES: tl.constexpr,
+) -> None:  # fmt: skip
+    """A unit is BLOCK_N samples, its steps are the outputs that a tap reaches."""
+    k, c, tap, split = part_of(
+        tl.program_id(0), tl.cdiv(out_c, BLOCK_K), tl.cdiv(in_c, BLOCK_C), R * S, BLOCK_K, BLOCK_C
+    )
+    shift_h = tap // S * dil_h - pad_h
+    shift_w = tap % S * dil_w - pad_w
+    first_h, num_h = _valid_outputs(shift_h, in_h, out_h, STRIDE_H)
+    first_w, num_w = _valid_outputs(shift_w, in_w, out_w, STRIDE_W)
+    start, share = share_of(split, splits, num_h * num_w)
+    home_h, home_w = first_h + start // tl.maximum(num_w, 1), first_w + start % tl.maximum(num_w, 1)
+    n, h, w, left = 0, home_h, home_w, share
+    acc = load_sum(sums_desc, split, k, tap, c, FIRST, SWAP, BLOCK_K, BLOCK_C)
+    for _ in tl.range(0, tl.cdiv(num_samples, BLOCK_N) * share, num_stages=STAGES):
+        x_pixel = (h * STRIDE_H + shift_h) * in_w + w * STRIDE_W + shift_w
+        dy = dy_desc.load([n, (h * out_w + w) * dy_pitch + k])
+        x = x_desc.load([n, x_pixel * x_pitch + c])
+        acc = add_products(acc, dy, x, SWAP, PRECISION)
+        w += 1
+        h = tl.where(w < first_w + num_w, h, h + 1)
+        w = tl.where(w < first_w + num_w, w, first_w)
+        left -= 1
+        n = tl.where(left == 0, n + BLOCK_N, n)
+        h = tl.where(left == 0, home_h, h)
+        w = tl.where(left == 0, home_w, w)
+        left = tl.where(left == 0, share, left)
+    store_sum(sums_desc, acc, split, k, tap, c, SWAP, BLOCK_K, BLOCK_C)

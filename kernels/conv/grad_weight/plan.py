@@ -1,0 +1,332 @@
+"""How a weight gradient is summed: by which kernel, in what tiles, over how many splits.
+
+All of it follows from a layer's sizes, dtype and precision and from the GPU, never from the number
+of samples: a split sums the same pixels of the same samples however a batch is cut into launches.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import torch
+from triton import cdiv
+
+from ...language.device import capability, holds_large_tiles, num_sms, shared_nbytes
+from ...language.gluon import available
+from ..tiles import (
+    FEW_CHANNELS,
+    STEP_NBYTES,
+    Filter,
+    Pair,
+    Tile,
+    block_of,
+    fitting_stages,
+    step_channels,
+)
+
+Kernel = Literal["turned", "flat", "taps", "samples", "few", "gather"]
+
+SMALL_MAP: Final = 28 * 28  # output pixels up to which a sum runs over samples
+UNIT_STEPS: Final = 512  # of pixels in a unit, at least, where UNIT_SAMPLES allow
+TURNED_UNIT_STEPS: Final = 2048  # 64->64 @224: 3.83 ms, by 512 steps 3.98
+UNIT_SAMPLES: Final = 64
+MOST_NBYTES: Final = 128 << 20  # of a layer's partial sums
+TURNED_PIXELS: Final = 32  # of a step of the kernel that turns x
+EDGE_SPLITS: Final = (1, 2, 4)
+IDLE_COST: Final = 0.5  # of the time that programs idle: the others run faster meanwhile
+SAMPLES: Final = 256  # of the launch that splits are chosen for, at these rates of an H200:
+FLOPS_RATE: Final = 7e14
+NBYTES_RATE: Final = 4e12
+SUM_PASSES: Final = 3  # over the sums, written and read by a batch's runs
+SPLIT_S: Final = 1e-7  # to add a split, besides its bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GradWeightPlan:
+    """Running sums [splits, K, R, S, C/g], float32.
+
+    A launch after the first of a batch starts at a multiple of `unit` samples.
+    """
+
+    splits: int
+    unit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A convolution as its weight gradient sees it: sides of x and dy, taps, arithmetic."""
+
+    in_sides: Pair
+    out_sides: Pair
+    taps: Filter
+    dtype: torch.dtype
+    precision: str
+
+    @property
+    def out_pixels(self) -> int:
+        return self.out_sides[0] * self.out_sides[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A layer's kernel, its tile, and its parts; `edges` splits more sum wrapped products."""
+
+    kernel: Kernel
+    tile: Tile
+    programs: int
+    unit: int
+    splits: int
+    edges: int
+
+
+def grad_weight_plan(
+    in_sides: Pair, out_sides: Pair, weight_shape: tuple[int, int, int, int], *,
+    stride: Pair, padding: Pair, dilation: Pair, groups: int, dtype: torch.dtype, precision: str,
+) -> GradWeightPlan:  # fmt: skip
+    """For maps x and dy of these sides (h, w) and a weight [K, C/g, R, S]."""
+    out_channels, in_channels, *size = weight_shape
+    taps = Filter(
+        (size[0], size[1]), stride, padding, dilation, groups, in_channels, out_channels // groups
+    )
+    work = work_of(Layer(in_sides, out_sides, taps, dtype, precision))
+    return GradWeightPlan(work.splits + work.edges, work.unit)
+
+
+def work_of(layer: Layer) -> Work:
+    """The way that a layer's weight gradient is summed on the present GPU."""
+    return _work_of(layer, capability(), num_sms(), shared_nbytes(), available())
+
+
+@functools.cache
+def _work_of(layer: Layer, capability: Pair, sms: int, shared: int, has_gluon: bool) -> Work:
+    """The arguments after the first are what else the work follows from."""
+    kernel = _kernel_of(layer, capability, has_gluon)
+    tile = _TILES.get(kernel, _tile)(layer)
+    sums = 3 if kernel in ("taps", "turned") else 1
+    runs = cdiv(layer.out_pixels, tile.pixels)
+    if kernel == "turned":
+        unit, steps = _turned_unit(layer)
+    elif kernel == "samples":
+        unit, steps = tile.pixels, layer.out_pixels
+    else:
+        unit = _unit_of(runs, UNIT_STEPS)
+        joined = kernel == "gather"
+        steps = cdiv(unit * layer.out_pixels, tile.pixels) if joined else unit * runs
+    edge = sums * unit * _edge_steps(layer, tile) if kernel in ("flat", "taps") else 0
+    programs = _programs(layer.taps, tile) // sums
+    slots = sms * (1 if kernel == "turned" else _residents(tile, sums, layer.dtype, shared))
+    splits, edges = _splits(programs, steps, edge, slots, layer)
+    return Work(kernel, tile, programs, unit, splits * tile.parts, edges)
+
+
+def _unit_of(amount: int, least: int) -> int:
+    """Samples of this amount each, a power of two, that together make at least so much."""
+    return block_of(cdiv(least, max(1, amount)), 1, UNIT_SAMPLES)
+
+
+def _weight_nbytes(taps: Filter) -> int:
+    return 4 * taps.groups * taps.out_channels * taps.num_taps * taps.in_channels
+
+
+def forget() -> None:
+    """Work out plans anew: their constants were changed."""
+    _work_of.cache_clear()
+
+
+# Which kernel
+
+
+def _kernel_of(layer: Layer, capability: Pair, has_gluon: bool) -> Kernel:
+    if not _suits_descriptors(layer, capability):
+        return "gather"
+    if layer.taps.in_channels < FEW_CHANNELS:
+        return "few"
+    if has_gluon and _suits_turning(layer):
+        return "turned"
+    if layer.out_pixels <= SMALL_MAP:
+        return "samples"
+    if not _is_flat(layer):
+        return "gather"
+    return "taps" if _shares_taps(layer) else "flat"
+
+
+def _suits_descriptors(layer: Layer, capability: Pair) -> bool:
+    """Whether maps can be read by TMA: Hopper on, whole 64-byte steps of channels or few."""
+    if (0, 0) < capability < (9, 0) or layer.taps.groups != 1:
+        return False
+    if layer.dtype == torch.float32 and layer.precision == "ieee":
+        return False
+    itemsize = layer.dtype.itemsize
+    few = layer.taps.in_channels < FEW_CHANNELS
+    whole = few or layer.taps.in_channels * itemsize % (STEP_NBYTES // 2) == 0
+    return whole and layer.taps.out_channels * itemsize % 16 == 0
+
+
+def _suits_turning(layer: Layer) -> bool:
+    """Whether TF32's products read turned maps: columns of three taps at stride 1."""
+    taps = layer.taps
+    dense = taps.size[0] == 3 and taps.stride == taps.dilation == (1, 1)
+    return layer.dtype == torch.float32 and dense
+
+
+def _is_flat(layer: Layer) -> bool:
+    """Whether a tap is one offset in the flat map: stride 1, sides kept, moving under a row."""
+    taps = layer.taps
+    kept = layer.in_sides == layer.out_sides and taps.stride == (1, 1)
+    return kept and taps.dilation[1] * (taps.size[1] - 1) // 2 < layer.in_sides[1]
+
+
+def _shares_taps(layer: Layer) -> bool:
+    """Whether loads would bound a sum tap by tap: few input channels, more output channels."""
+    taps = layer.taps
+    few = taps.in_channels <= 64 < taps.out_channels
+    return few and taps.size[1] == 3 and layer.dtype == torch.bfloat16
+
+
+# Tiles
+
+
+def _tile(layer: Layer) -> Tile:
+    """For the kernels that load by descriptors."""
+    taps = layer.taps
+    block_k = block_of(taps.out_channels, 16, 128)
+    block_c = block_of(taps.in_channels, 16, 128)
+    if layer.dtype == torch.float32:
+        # Two warps keep to mma.sync: wgmma cannot transpose float32, and 128x128 by eight warps ran
+        # at 41 TFLOP/s where this ran at 178 (256->256 @56).
+        return Tile(32, min(block_k, 64), block_c, 2, 3)
+    if not holds_large_tiles():
+        return Tile(64, block_k, block_c, 8 if block_k * block_c > 64 * 64 else 4, 3)
+    if taps.out_channels % 256 == 0 and taps.in_channels % 256 == 0:
+        return Tile(64, 128, 256, 8, 4)
+    if taps.out_channels % 256 == 0 and block_c == 128:
+        return Tile(64, 256, 128, 8, 4)
+    if block_k * block_c <= 64 * 64 and layer.out_pixels > SMALL_MAP:
+        return Tile(128, block_k, block_c, 4, 3)  # 64->64 @224: 1.88 ms, by 64 pixels 2.64
+    if block_k == block_c == 128 and layer.out_pixels > SMALL_MAP:
+        return Tile(32, 128, 128, 4, 6)  # 128->128 @112: 1.25 ms, by 64 pixels 1.31
+    return Tile(64, block_k, block_c, 4, 3)
+
+
+def _gather_tile(layer: Layer) -> Tile:
+    """For the kernel that loads by pointers."""
+    taps, dtype = layer.taps, layer.dtype
+    few = taps.in_channels < FEW_CHANNELS
+    block_k = block_of(taps.out_channels, 16, 128)
+    block_c = block_of(taps.num_taps * taps.in_channels if few else taps.in_channels, 16, 128)
+    if dtype == torch.float32 and layer.precision == "ieee":
+        return Tile(16, min(block_k, 64), min(block_c, 64), 8, 2)
+    if dtype == torch.float32:
+        block_k = min(block_k, 64)
+    num_stages = fitting_stages((block_k + block_c) * STEP_NBYTES, 3)
+    return Tile(
+        step_channels(dtype), block_k, block_c, 8 if block_k * block_c > 64 * 64 else 4, num_stages
+    )
+
+
+def _few_tile(layer: Layer) -> Tile:
+    """For the kernel of few channels."""
+    columns = layer.taps.num_taps * layer.taps.in_channels
+    block_k, block_c = block_of(layer.taps.out_channels, 16, 64), block_of(columns, 16, 128)
+    step = step_channels(layer.dtype)
+    if block_c > 64:
+        return Tile(step, block_k, block_c, 8, 3)
+    return Tile(2 * step, block_k, block_c, 4, 3)  # 3->64 @224: 0.38 ms, by 64 pixels 0.44
+
+
+def _turned_tile(layer: Layer) -> Tile:
+    """For the kernel that turns x; of 64 channels it leaves two sums."""
+    block_k = block_of(layer.taps.out_channels, 64, 128)
+    return Tile(TURNED_PIXELS, block_k, 64, 4, 6, parts=128 // block_k)
+
+
+def turned_row(width: int) -> Pair:
+    """Samples and columns of a step's pixels, such that rows of maps are overrun least."""
+    columns = [TURNED_PIXELS >> shift for shift in range(TURNED_PIXELS.bit_length())]
+    least = min(columns, key=lambda step: cdiv(width, step) * step)
+    return TURNED_PIXELS // least, least
+
+
+def _turned_unit(layer: Layer) -> tuple[int, int]:
+    """Samples of a unit, and its steps."""
+    height, width = layer.out_sides
+    samples, columns = turned_row(width)
+    steps = height * cdiv(width, columns)  # of so many samples
+    unit = max(samples, _unit_of(cdiv(steps, samples), TURNED_UNIT_STEPS))
+    return unit, unit // samples * steps
+
+
+_TILES: Final[dict[str, Callable[[Layer], Tile]]] = {
+    "few": _few_tile,
+    "gather": _gather_tile,
+    "turned": _turned_tile,
+}
+
+
+def edge_block(layer: Layer, tile: Tile) -> int:
+    """Pixels of a step down a map's edge."""
+    return block_of(layer.out_sides[0], 16, tile.pixels)
+
+
+def _edge_steps(layer: Layer, tile: Tile) -> int:
+    """Steps down a map's edge of the tap that wraps most."""
+    taps = layer.taps
+    wrapped = max(taps.padding[1], (taps.size[1] - 1) * taps.dilation[1] - taps.padding[1])
+    return wrapped * cdiv(layer.out_sides[0], edge_block(layer, tile))
+
+
+def _programs(taps: Filter, tile: Tile) -> int:
+    """Programs of one split."""
+    if taps.in_channels < FEW_CHANNELS:
+        tiles_c = cdiv(taps.num_taps * taps.in_channels, tile.in_channels)
+    else:
+        tiles_c = taps.num_taps * cdiv(taps.in_channels, tile.in_channels)
+    return taps.groups * tiles_c * cdiv(taps.out_channels, tile.out_channels)
+
+
+def _residents(tile: Tile, sums: int, dtype: torch.dtype, shared: int) -> int:
+    """Programs of so many sums of a tile that one multiprocessor holds at a time."""
+    staged = tile.pixels * (tile.out_channels + sums * tile.in_channels) * dtype.itemsize
+    registers = 32 * tile.num_warps * 64 + sums * tile.out_channels * tile.in_channels
+    return max(1, min(shared // (tile.num_stages * staged + 1024), 65536 // registers))
+
+
+# Splits
+
+
+def _splits(programs: int, steps: int, edge: int, slots: int, layer: Layer) -> tuple[int, int]:
+    """Splits of the pixels and of the edges: those of least cost in idle slots and sums."""
+    nbytes = _weight_nbytes(layer.taps)
+    added = (SUM_PASSES * nbytes / NBYTES_RATE + SPLIT_S) / _launch_s(layer)
+    least = programs * (steps + edge) / slots
+
+    def cost(way: tuple[int, int]) -> float:
+        idle = _rounds(programs, steps, edge, slots, way) / least - 1
+        return IDLE_COST * idle + added * sum(way)
+
+    most = max(1, min(steps, MOST_NBYTES // max(1, nbytes)))
+    edge_splits = EDGE_SPLITS if edge else (0,)
+    return min(itertools.product(range(1, most + 1), edge_splits), key=cost)
+
+
+def _launch_s(layer: Layer) -> float:
+    """Seconds that a launch over SAMPLES takes at least."""
+    taps, out_channels = layer.taps, layer.taps.groups * layer.taps.out_channels
+    in_pixels = layer.in_sides[0] * layer.in_sides[1]
+    flops = 2.0 * layer.out_pixels * out_channels * taps.num_taps * taps.in_channels
+    values = layer.out_pixels * out_channels + in_pixels * taps.groups * taps.in_channels
+    nbytes = values * layer.dtype.itemsize
+    return SAMPLES * max(flops / FLOPS_RATE, nbytes / NBYTES_RATE, 1e-12)
+
+
+def _rounds(programs: int, steps: int, edge: int, slots: int, way: tuple[int, int]) -> int:
+    """Steps that pass until the last program ends; edges go where the last round leaves room."""
+    splits, edges = way
+    rounds, share = cdiv(programs * splits, slots), cdiv(steps, splits)
+    if edges == 0:
+        return rounds * share
+    edge_share = cdiv(edge, edges)
+    room = (rounds * slots - programs * splits) * (share // edge_share)
+    return rounds * share + (0 if room >= programs * edges else edge_share)

@@ -1,0 +1,296 @@
+"""Launches of the convolution kernels: tiles, boxes and descriptors from a layer's sizes."""
+
+from dataclasses import asdict, dataclass, replace
+from math import gcd, prod
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from ..language.channel_ranges import is_range, pitch_of
+from ..language.device import num_sms
+from ..language.gluon import swizzled
+from ..language.overrides import configured
+from .batch_stats import MomentCells
+from .grad_bias import side_of, sum_cells
+from .im2col import conv_joined_kernel
+from .pointer import conv_kernel
+from .tiles import (
+    FEW_CHANNELS,
+    ROWS_PACKED_STAGES,
+    ROWS_STAGES,
+    Box,
+    Filter,
+    Pair,
+    Tile,
+    box_of,
+    box_tile,
+    joined_tile,
+    part_of,
+    pointer_tile,
+    shares_rows,
+    specialized_tile,
+    suits_specialized,
+)
+from .tma import conv_box_kernel
+from .warp_specialized import conv_specialized_kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """What is done with the sums before they are stored."""
+
+    bias: Tensor | None = None
+    mask: Tensor | None = None
+    relu: bool = False
+    codes: Tensor | None = None  # with it, windows 2x2 leave their maximum
+    sums: Tensor | None = None  # of the cells of what is stored
+    moments: Tensor | None = None  # of `cells` of what is stored
+    cells: MomentCells | None = None
+    out_precision: str = "ieee"  # of the products that read a float32 output
+
+    def moments_by(self, box: Box, *, flat: bool = False) -> Tensor | None:
+        """The moments, where these boxes are the cells."""
+        fits = self.cells is not None and (self.cells.box, self.cells.flat) == (box, flat)
+        return self.moments if fits else None
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """A packed filter as rows, one an output channel, with the elements between its taps."""
+
+    rows: Tensor
+    strides: Pair
+
+
+def weights_of(packed: Tensor, first: Pair = (0, 0), step: Pair = (1, 1)) -> Weights:
+    """Those of every `step`th tap of packed [K, R, S, C] from `first` on."""
+    _, _, size_s, channels = packed.shape
+    begin = (first[0] * size_s + first[1]) * channels
+    return Weights(packed.flatten(1)[:, begin:], (step[0] * size_s * channels, step[1] * channels))
+
+
+def launch_pointer(
+    x: Tensor, packed: Tensor, y: Tensor, taps: Filter, up: Pair, epilogue: Epilogue, precision: str
+) -> None:
+    """`up` spreads x out: the stride of the convolution whose data gradient this is."""
+    num_samples, out_h, out_w = _summed_sides(y, epilogue)
+    tile = configured(
+        "pointer",
+        pointer_tile(taps, x.dtype, precision, pooled=epilogue.codes is not None),
+        lambda: _facts(y, taps, epilogue) | {"up": up, "precision": precision},
+    )
+    few = taps.in_channels < FEW_CHANNELS
+    pixels = num_samples * triton.cdiv(out_h, up[0]) * triton.cdiv(out_w, up[1])
+    grid = (
+        triton.cdiv(pixels, tile.pixels) * triton.cdiv(taps.out_channels, tile.out_channels),
+        taps.groups * up[0] * up[1],
+    )
+    conv_kernel[grid](
+        x, packed, epilogue.bias, epilogue.mask, y, epilogue.codes,
+        num_samples, x.shape[1], x.shape[2], out_h, out_w,
+        taps.in_channels, taps.out_channels, taps.groups, *taps.padding, *taps.dilation,
+        pitch_of(x), 0 if epilogue.mask is None else pitch_of(epilogue.mask), pitch_of(y),
+        R=taps.size[0], S=taps.size[1], STRIDE_H=taps.stride[0], STRIDE_W=taps.stride[1],
+        UP_H=up[0], UP_W=up[1],
+        STEP_H=up[0] // gcd(up[0], taps.dilation[0]), STEP_W=up[1] // gcd(up[1], taps.dilation[1]),
+        **_flags(epilogue), FLATTEN=few, PRECISION=precision, OUT_PRECISION=epilogue.out_precision,
+        BLOCK_P=tile.pixels, BLOCK_K=tile.out_channels, BLOCK_C=tile.in_channels,
+        num_warps=tile.num_warps, num_stages=tile.num_stages,
+    )  # fmt: skip
+
+
+def launch_box(
+    x: Tensor, weights: Weights, y: Tensor, taps: Filter, epilogue: Epilogue, precision: str
+) -> bool:
+    """By boxes of pixels, at stride 1: specialised warps where these suit the layer.
+
+    Returns whether moments left, as the launchers below do.
+    """
+    pooled = epilogue.codes is not None
+    one_by_one = taps.size == (1, 1) and taps.padding == (0, 0)
+    joined = is_range(x) and is_range(y)
+    flat = one_by_one and joined and not pooled and epilogue.sums is None
+    if flat:
+        mask = None if epilogue.mask is None else _as_row(epilogue.mask)
+        x, y, epilogue = _as_row(x), _as_row(y), replace(epilogue, mask=mask)
+    tile = specialized_tile(taps, x.dtype)
+    box = (1, 1, tile.pixels) if flat else specialized_box(y, taps, epilogue)
+    if suits_specialized(taps, x.dtype, box, pooled=pooled):
+        return launch_specialized(x, weights, y, taps, epilogue, box, flat=flat)
+    left = _launch_plain_box(x, weights, y, taps, epilogue, precision, flat=flat)
+    sum_apart(y, epilogue)
+    return left
+
+
+def specialized_box(y: Tensor, taps: Filter, epilogue: Epilogue) -> Box:
+    """The box of pixels of a program of specialised warps."""
+    pixels = specialized_tile(taps, y.dtype).pixels
+    return box_of(*_summed_sides(y, epilogue)[1:], pixels, 1 if epilogue.codes is None else 2)
+
+
+def _cell_within(stored: list[int], y: Tensor, epilogue: Epilogue) -> int:
+    """Side of the cells whose sums leave with stored boxes, each whole in one; 0 if none do."""
+    cell = 0 if epilogue.sums is None else side_of(y, epilogue.sums)
+    whole = cell > 0 and stored[1] % cell == 0 and stored[2] % cell == 0
+    return cell if whole else 0
+
+
+def sum_apart(y: Tensor, epilogue: Epilogue) -> None:
+    """Sum the cells of a map that its kernel has left no sums of."""
+    if epilogue.sums is not None:
+        sum_cells(y, epilogue.sums)
+
+
+def _as_row(nhwc: Tensor) -> Tensor:
+    """All pixels as one row of one sample."""
+    return nhwc.view(1, 1, -1, nhwc.shape[3])
+
+
+def launch_specialized(
+    x: Tensor, weights: Weights, y: Tensor, taps: Filter, epilogue: Epilogue, box: Box, *,
+    flat: bool = False,
+) -> bool:  # fmt: skip
+    """x is [N, H, W, C], or its `halves_of` at stride 2."""
+    halved = x.dim() == 5
+    block = (*box[:2], 1, box[2]) if halved else box
+    pitch = x.stride(3) // 2 if halved else 0
+    shared = shares_rows(taps, box)
+    tile = configured(
+        "specialized",
+        _specialized_tile(taps, x.dtype, shared=shared),
+        lambda: _facts(y, taps, epilogue, flat=flat) | {"box": box, "rows": shared},
+    )
+    stored = _stored_box(box, tile, epilogue.codes is not None)
+    num_samples, height, width = _summed_sides(y, epilogue)
+    num_tiles = _num_tiles((num_samples, height, width), box, taps, tile)
+    cell, moments = _cell_within(stored, y, epilogue), epilogue.moments_by(box, flat=flat)
+    conv_specialized_kernel[(min(num_tiles, num_sms()),)](
+        swizzled(x, [*block, tile.in_channels]),
+        swizzled(x, [1, taps.size[0] - 1, box[2], tile.in_channels]) if shared else None,
+        swizzled(weights.rows, [tile.out_channels, tile.in_channels]),
+        epilogue.bias,
+        None if epilogue.mask is None else swizzled(epilogue.mask, stored),
+        swizzled(y, stored),
+        epilogue.codes, epilogue.sums, moments,
+        num_samples, height, width, taps.in_channels, taps.out_channels, pitch,
+        *taps.padding, *taps.dilation, *weights.strides,
+        R=taps.size[0], S=taps.size[1], **_flags(epilogue),
+        ROUND=y.dtype == torch.float32 and epilogue.out_precision == "tf32",
+        CELL=cell, MOMENTS=moments is not None, ROWS=taps.size[0] if shared else 1,
+        BLOCK_N=box[0], BLOCK_H=box[1], BLOCK_W=box[2], BLOCK_K=tile.out_channels,
+        STAGES=tile.num_stages, PACKED_STAGES=ROWS_PACKED_STAGES if shared else tile.num_stages,
+        num_warps=tile.num_warps,
+    )  # fmt: skip
+    if cell == 0:
+        sum_apart(y, epilogue)
+    return moments is not None
+
+
+def _launch_plain_box(
+    x: Tensor, weights: Weights, y: Tensor, taps: Filter, epilogue: Epilogue, precision: str, *,
+    flat: bool,
+) -> bool:  # fmt: skip
+    mask, pooled = epilogue.mask, epilogue.codes is not None
+    tile = configured(
+        "box",
+        box_tile(taps, x.dtype, masked=mask is not None, pooled=pooled),
+        lambda: _facts(y, taps, epilogue, flat=flat) | {"precision": precision},
+    )
+    num_samples, height, width = _summed_sides(y, epilogue)
+    box = (1, 1, tile.pixels) if flat else box_of(height, width, tile.pixels, 2 if pooled else 1)
+    stored = _stored_box(box, tile, pooled)
+    moments = epilogue.moments_by(part_of(box, tile.parts), flat=flat)
+    num_tiles = _num_tiles((num_samples, height, width), box, taps, tile)
+    conv_box_kernel[(min(num_tiles, tile.residents * num_sms()),)](
+        TensorDescriptor.from_tensor(x, [*box, tile.in_channels]),
+        TensorDescriptor.from_tensor(weights.rows, [tile.out_channels, tile.in_channels]),
+        epilogue.bias,
+        None if mask is None else TensorDescriptor.from_tensor(mask, stored),
+        TensorDescriptor.from_tensor(y, stored),
+        epilogue.codes, moments,
+        num_samples, height, width, taps.in_channels, taps.out_channels,
+        *taps.padding, *taps.dilation, *weights.strides,
+        R=taps.size[0], S=taps.size[1], **_flags(epilogue),
+        PRECISION=precision, OUT_PRECISION=epilogue.out_precision,
+        BLOCK_N=box[0], BLOCK_H=box[1], BLOCK_W=box[2],
+        BLOCK_K=tile.out_channels, BLOCK_C=tile.in_channels,
+        PARTS=tile.parts, STAGES=tile.num_stages, FLATTEN=tile.flatten, num_warps=tile.num_warps,
+    )  # fmt: skip
+    return moments is not None
+
+
+def launch_joined(
+    x: Tensor, packed: Tensor, y: Tensor, taps: Filter, epilogue: Epilogue, precision: str
+) -> bool:
+    """Of few channels: taps and channels are one axis, and the outputs leave as a box."""
+    pooled = epilogue.codes is not None
+    num_samples, height, width = _summed_sides(y, epilogue)
+    tile = configured(
+        "joined",
+        joined_tile(taps),
+        lambda: _facts(y, taps, epilogue) | {"precision": precision},
+    )
+    box = box_of(height, width, tile.pixels, 2 if pooled else 1)
+    moments = epilogue.moments_by(part_of(box, tile.parts))
+    conv_joined_kernel[(_num_tiles((num_samples, height, width), box, taps, tile),)](
+        x, packed, epilogue.bias,
+        TensorDescriptor.from_tensor(y, _stored_box(box, tile, pooled)),
+        epilogue.codes, moments,
+        num_samples, x.shape[1], x.shape[2], height, width, taps.out_channels,
+        *taps.padding, *taps.dilation,
+        R=taps.size[0], S=taps.size[1], IN_C=taps.in_channels, PITCH=pitch_of(x),
+        STRIDE_H=taps.stride[0], STRIDE_W=taps.stride[1],
+        HAS_BIAS=epilogue.bias is not None, RELU=epilogue.relu, POOL=pooled,
+        PRECISION=precision, OUT_PRECISION=epilogue.out_precision,
+        BLOCK_N=box[0], BLOCK_H=box[1], BLOCK_W=box[2],
+        BLOCK_K=tile.out_channels, BLOCK_E=tile.in_channels, PARTS=tile.parts,
+        num_warps=tile.num_warps,
+    )  # fmt: skip
+    return moments is not None
+
+
+def _num_tiles(sides: tuple[int, int, int], box: Box, taps: Filter, tile: Tile) -> int:
+    boxes = prod(triton.cdiv(side, step) for side, step in zip(sides, box, strict=True))
+    return boxes * triton.cdiv(taps.out_channels, tile.out_channels)
+
+
+def _stored_box(box: Box, tile: Tile, pooled: bool) -> list[int]:
+    """The block by which a box of sums leaves."""
+    if pooled:
+        return [box[0], box[1] // 2, box[2] // 2, tile.out_channels]
+    return [*part_of(box, tile.parts), tile.out_channels]
+
+
+def _summed_sides(y: Tensor, epilogue: Epilogue) -> tuple[int, int, int]:
+    """Samples, rows and columns of the sums that y is made of."""
+    scale = 1 if epilogue.codes is None else 2
+    return y.shape[0], scale * y.shape[1], scale * y.shape[2]
+
+
+def _specialized_tile(taps: Filter, dtype: torch.dtype, *, shared: bool) -> Tile:
+    """With stages of the rows that the taps of a column share, where they do."""
+    tile = specialized_tile(taps, dtype)
+    return replace(tile, num_stages=ROWS_STAGES) if shared else tile
+
+
+def _facts(y: Tensor, taps: Filter, epilogue: Epilogue, *, flat: bool = False) -> dict[str, Any]:
+    """What a launch is configured for: never the number of samples."""
+    return asdict(taps) | {
+        "dtype": y.dtype,
+        "sides": "flat" if flat else tuple(y.shape[1:3]),
+        "masked": epilogue.mask is not None,
+        "pooled": epilogue.codes is not None,
+        "summed": epilogue.sums is not None or epilogue.moments is not None,
+    }
+
+
+def _flags(epilogue: Epilogue) -> dict[str, bool]:
+    return {
+        "HAS_BIAS": epilogue.bias is not None,
+        "HAS_MASK": epilogue.mask is not None,
+        "RELU": epilogue.relu,
+        "POOL": epilogue.codes is not None,
+    }

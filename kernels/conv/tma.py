@@ -1,0 +1,57 @@
+"""The convolution kernel that loads by tensor descriptors: TMA on Hopper.
+
+Rows and columns outside a map are filled with zeros by the loads themselves.
+"""
+
+from typing import Final
+
+import triton
+import triton.language as tl
+
+from .epilogue import leave_box
+
+SIZES: Final = ("num_samples", "height", "width", "pad_h", "pad_w", "dil_h", "dil_w")
+
+
+@triton.jit(do_not_specialize=SIZES)
+def conv_box_kernel(
+    x_desc, packed_desc, bias_ptr, mask_desc, y_desc, codes_ptr, moments_ptr,
+    num_samples, height, width, in_c, out_c, pad_h, pad_w, dil_h, dil_w, packed_h, packed_w,
+    R: tl.constexpr, S: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_MASK: tl.constexpr,
+    RELU: tl.constexpr, POOL: tl.constexpr, PRECISION: tl.constexpr, OUT_PRECISION: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
+    PARTS: tl.constexpr, STAGES: tl.constexpr, FLATTEN: tl.constexpr,
+) -> None:  # fmt: skip
+    """Stride 1: a tile of outputs is a box of pixels, and a tap is the same box moved.
+
+    Taps are packed_h and packed_w weights apart. The box is operand B of the products. As operand A
+    its reshape goes through registers, which on triton 3.6 gave wrong sums that changed from run to
+    run (error 1.5e-1, 128x256, H200, 2026-11).
+    """
+    PIXELS: tl.constexpr = BLOCK_N * BLOCK_H * BLOCK_W
+    tiles_h = tl.cdiv(height, BLOCK_H)
+    tiles_w = tl.cdiv(width, BLOCK_W)
+    tiles_k = tl.cdiv(out_c, BLOCK_K)
+    tiles_c = tl.cdiv(in_c, BLOCK_C)
+    num_tiles = tl.cdiv(num_samples, BLOCK_N) * tiles_h * tiles_w * tiles_k
+    for tile in tl.range(tl.program_id(0), num_tiles, tl.num_programs(0), flatten=FLATTEN):
+        k = tile % tiles_k * BLOCK_K
+        box = tile // tiles_k
+        w = box % tiles_w * BLOCK_W
+        h = box // tiles_w % tiles_h * BLOCK_H
+        n = box // (tiles_w * tiles_h) * BLOCK_N
+        acc = tl.zeros((BLOCK_K, PIXELS), tl.float32)
+        for step in tl.range(0, R * S * tiles_c, num_stages=STAGES):
+            r = step % R
+            s = step // R // tiles_c
+            c = step // R % tiles_c * BLOCK_C
+            x = x_desc.load([n, h - pad_h + r * dil_h, w - pad_w + s * dil_w, c])
+            weight = packed_desc.load([k, r * packed_h + s * packed_w + c])
+            acc = tl.dot(weight, x.reshape(PIXELS, BLOCK_C).T, acc, input_precision=PRECISION)
+        leave_box(
+            acc, bias_ptr, mask_desc, y_desc, codes_ptr, moments_ptr,
+            n, h, w, k, num_samples, height, width, out_c,
+            HAS_BIAS, HAS_MASK, RELU, POOL, OUT_PRECISION,
+            BLOCK_N, BLOCK_H, BLOCK_W, BLOCK_K, PARTS,
+        )  # fmt: skip

@@ -1,0 +1,437 @@
+"""The box kernel of conv_tma.py for Hopper, its warps specialised.
+
+One warp loads. Two groups of four warps take tiles in turns, so that one group's tile leaves, and
+the mask of its next one comes, while the other group's products run. It is written in Gluon, which
+the interpreter does not run; its sums are those of conv_tma.py to the bit.
+
+On triton 3.6 a loop loses a variable that began as another one's value, and the kernel hangs: each
+that a loop changes starts from a number.
+"""
+
+from typing import Final
+
+from ..language.gluon import (
+    fence_async_shared,
+    gl,
+    gluon,
+    load_box,
+    mbarrier,
+    reinterpreted,
+    store_box,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from ..language.hopper import barriers, buffers, rounded, sum_of_ring
+from .epilogue import max_of_taps
+
+SIZES: Final = ("num_samples", "height", "width", "pitch", "pad_h", "pad_w", "dil_h", "dil_w")
+
+
+@gluon.jit
+def _place_of(tile, tiles_h, tiles_w, tiles_k, block):
+    """Sample, row, column and channel at which a tile starts; block has its sides."""
+    box = tile // tiles_k
+    n = box // (tiles_w * tiles_h) * block[0]
+    h = box // tiles_w % tiles_h * block[1]
+    return n, h, box % tiles_w * block[2], tile % tiles_k * block[3]
+
+
+@gluon.jit
+def _load_boxes(
+    x_desc, packed_desc, x_bufs, packed_bufs, full, empty, tiles, pitch, steps_c, offsets,
+    R: gl.constexpr, S: gl.constexpr, BLOCK: gl.constexpr,
+):  # fmt: skip
+    """Fill the ring of stages, step by step and tile by tile.
+
+    A map of 5 axes [samples, rows / 2, 2, columns / 2, pitch + channels] is read at stride 2.
+    """
+    STAGES: gl.constexpr = x_bufs.shape[0]
+    AXES: gl.constexpr = len(x_desc.block_type.shape)
+    BLOCK_C: gl.constexpr = x_desc.block_type.shape[AXES - 1]
+    num_tiles, tiles_h, tiles_w, tiles_k = tiles
+    pad_h, pad_w, dil_h, dil_w, packed_h, packed_w = offsets
+    stage = 0
+    phase = 1
+    for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
+        n, h, w, k = _place_of(tile, tiles_h, tiles_w, tiles_k, BLOCK)
+        for step in range(R * S * steps_c):
+            r = step % R
+            s = step // R // steps_c
+            c = step // R % steps_c * BLOCK_C
+            mbarrier.wait(empty.index(stage), phase)
+            bar = full.index(stage)
+            mbarrier.expect(bar, x_desc.block_type.nbytes + packed_desc.block_type.nbytes)
+            row = r * dil_h - pad_h
+            column = s * dil_w - pad_w
+            if AXES == 5:
+                place = [n, h + (row >> 1), row & 1, w + (column >> 1), (column & 1) * pitch + c]
+            else:
+                place = [n, h + row, w + column, c]
+            load_box(x_desc, place, bar, x_bufs.index(stage))
+            place = [k, r * packed_h + s * packed_w + c]
+            load_box(packed_desc, place, bar, packed_bufs.index(stage))
+            stage += 1
+            if stage == STAGES:
+                stage = 0
+                phase ^= 1
+
+
+@gluon.jit
+def _load_rows(
+    x_desc, edge_desc, packed_desc, x_rows, packed_bufs, full, empty, packed_full, packed_empty,
+    tiles, steps_c, offsets, R: gl.constexpr, S: gl.constexpr, BLOCK: gl.constexpr,
+):  # fmt: skip
+    """As `_load_boxes`, but a stage holds rows enough for the R taps of a column, and R weights."""
+    BLOCK_C: gl.constexpr = x_rows.shape[2]
+    HEIGHT: gl.constexpr = BLOCK[1] + R - 1
+    BOX: gl.constexpr = x_desc.block_type.shape
+    EDGE: gl.constexpr = edge_desc.block_type.shape
+    num_tiles, tiles_h, tiles_w, tiles_k = tiles
+    pad_h, pad_w, _, dil_w, packed_h, packed_w = offsets
+    count = 0
+    for tile in range(gl.program_id(0), num_tiles, gl.num_programs(0)):
+        n, h, w, k = _place_of(tile, tiles_h, tiles_w, tiles_k, BLOCK)
+        for step in range(S * steps_c):
+            column = w - pad_w + step // steps_c * dil_w
+            c = step % steps_c * BLOCK_C
+            stage = count % full.shape[0]
+            mbarrier.wait(empty.index(stage), count // full.shape[0] & 1 ^ 1)
+            bar = full.index(stage)
+            mbarrier.expect(bar, x_desc.block_type.nbytes + edge_desc.block_type.nbytes)
+            rows = reinterpreted(x_rows.index(stage * HEIGHT), x_desc.dtype, BOX, x_desc.layout)
+            load_box(x_desc, [n, h - pad_h, column, c], bar, rows)
+            rows = x_rows.index(stage * HEIGHT + BLOCK[1])
+            rows = reinterpreted(rows, x_desc.dtype, EDGE, edge_desc.layout)
+            row = h - pad_h + BLOCK[1]
+            load_box(edge_desc, [n, row, column, c], bar, rows)
+
+            stage = count % packed_full.shape[0]
+            mbarrier.wait(packed_empty.index(stage), count // packed_full.shape[0] & 1 ^ 1)
+            bar = packed_full.index(stage)
+            mbarrier.expect(bar, R * packed_desc.block_type.nbytes)
+            for r in gl.static_range(R):
+                place = [k, r * packed_h + step // steps_c * packed_w + c]
+                buf = packed_bufs.index(stage * R + r)
+                load_box(packed_desc, place, bar, buf)
+            count += 1
+
+
+@gluon.jit
+def _load(
+    x_desc, edge_desc, packed_desc, x_bufs, packed_bufs, full, empty, packed_full, packed_empty,
+    tiles, pitch, steps_c, offsets,
+    R: gl.constexpr, S: gl.constexpr, BLOCK: gl.constexpr, ROWS: gl.constexpr,
+):  # fmt: skip
+    if ROWS > 1:
+        _load_rows(
+            x_desc, edge_desc, packed_desc, x_bufs, packed_bufs, full, empty, packed_full,
+            packed_empty, tiles, steps_c, offsets, R, S, BLOCK,
+        )  # fmt: skip
+    else:
+        _load_boxes(
+            x_desc, packed_desc, x_bufs, packed_bufs, full, empty, tiles, pitch, steps_c, offsets,
+            R, S, BLOCK,
+        )  # fmt: skip
+
+
+@gluon.jit
+def _sum_rows(
+    acc, x_rows, packed_bufs, full, empty, packed_full, packed_empty, turn, count, steps,
+    R: gl.constexpr, BLOCK: gl.constexpr,
+):  # fmt: skip
+    """As `sum_of_ring`, of stages that `_load_rows` fills."""
+    BOX: gl.constexpr = [BLOCK[1] * BLOCK[2], x_rows.shape[2]]
+    HEIGHT: gl.constexpr = BLOCK[1] + R - 1
+    for step in range(count, count + steps):
+        stage = step % full.shape[0]
+        packed_stage = step % packed_full.shape[0]
+        mbarrier.wait(full.index(stage), step // full.shape[0] & 1)
+        mbarrier.wait(packed_full.index(packed_stage), step // packed_full.shape[0] & 1)
+        for r in gl.static_range(R):
+            box = x_rows.index(stage * HEIGHT + r)
+            box = reinterpreted(box, x_rows.dtype, BOX, x_rows.layout).permute([1, 0])
+            acc = warpgroup_mma(packed_bufs.index(packed_stage * R + r), box, acc, is_async=True)
+            acc = warpgroup_mma_wait(1, deps=[acc])
+            if r == 0:
+                last = gl.maximum(step - 1, 0)
+                mbarrier.arrive(empty.index(last % full.shape[0]), pred=step > count)
+                last = last % packed_full.shape[0]
+                mbarrier.arrive(packed_empty.index(last), pred=step > count)
+    mbarrier.arrive(turn)
+    acc = warpgroup_mma_wait(0, deps=[acc])
+    last = count + steps - 1
+    mbarrier.arrive(empty.index(last % full.shape[0]))
+    mbarrier.arrive(packed_empty.index(last % packed_full.shape[0]))
+    return acc
+
+
+@gluon.jit
+def _compute(
+    bias_ptr, mask_desc, y_desc, codes_ptr, sums_ptr, moments_ptr, x_bufs, packed_bufs, y_buf,
+    full, empty, packed_full, packed_empty, masked, turns, tiles, sides, out_c, steps,
+    TURN: gl.constexpr, BLOCK: gl.constexpr, HAS_BIAS: gl.constexpr, HAS_MASK: gl.constexpr,
+    RELU: gl.constexpr, POOL: gl.constexpr, ROUND: gl.constexpr, CELL: gl.constexpr,
+    MOMENTS: gl.constexpr, ROWS: gl.constexpr,
+):  # fmt: skip
+    """Take every second tile, from TURN on: products, then what leaves."""
+    PIXELS: gl.constexpr = BLOCK[0] * BLOCK[1] * BLOCK[2]
+    BLOCK_K: gl.constexpr = BLOCK[3]
+    STORED: gl.constexpr = y_desc.block_type.shape
+    DEPTH: gl.constexpr = 256 // x_bufs.dtype.primitive_bitwidth
+    SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, PIXELS, DEPTH])
+    num_tiles, tiles_h, tiles_w, tiles_k = tiles
+    count = TURN * steps
+    mask_phase = 0
+    turn_phase = 1 - TURN
+    first = gl.program_id(0) + TURN * gl.num_programs(0)
+    for tile in range(first, num_tiles, 2 * gl.num_programs(0)):
+        n, h, w, k = _place_of(tile, tiles_h, tiles_w, tiles_k, BLOCK)
+        _fetch_mask(mask_desc, y_buf, masked, [n, h, w, k], HAS_MASK)
+        acc = gl.zeros([BLOCK_K, PIXELS], gl.float32, SUMS)
+        mbarrier.wait(turns.index(TURN), turn_phase)
+        turn_phase ^= 1
+        other = turns.index(1 - TURN)
+        if ROWS > 1:
+            acc = _sum_rows(
+                acc, x_bufs, packed_bufs, full, empty, packed_full, packed_empty, other,
+                count, steps, ROWS, BLOCK,
+            )  # fmt: skip
+        else:
+            acc = sum_of_ring(acc, packed_bufs, x_bufs, full, empty, other, count, steps)
+        count += 2 * steps
+        if HAS_BIAS:
+            offs_k = k + gl.arange(0, BLOCK_K, gl.SliceLayout(1, SUMS))
+            bias = gl.load(bias_ptr + offs_k, mask=offs_k < out_c, other=0.0)
+            acc += gl.expand_dims(bias, 1)
+        if RELU:
+            acc = gl.where(acc <= 0, 0.0, acc)
+        if ROUND:
+            acc = rounded(acc)
+        if POOL:
+            acc, tap = _max_of_windows(acc.to(y_desc.dtype).to(gl.float32), BLOCK)
+            h = h // 2
+            w = w // 2
+            _store_codes(codes_ptr, tap, n, h, w, k, sides, out_c, STORED)
+        if STORED[1] * 2 == BLOCK[1] and not POOL:
+            upper, lower = gl.split(acc.reshape([BLOCK_K, 2, PIXELS // 2]).permute([0, 2, 1]))
+            place = [n, h, w, k]
+            _leave(
+                upper, mask_desc, y_desc, sums_ptr, y_buf, masked, mask_phase,
+                place, sides, out_c, HAS_MASK, CELL,
+            )  # fmt: skip
+            place = [n, h + STORED[1], w, k]
+            _fetch_mask(mask_desc, y_buf, masked, place, HAS_MASK)
+            _leave(
+                lower, mask_desc, y_desc, sums_ptr, y_buf, masked, mask_phase ^ 1,
+                place, sides, out_c, HAS_MASK, CELL,
+            )  # fmt: skip
+        else:
+            place = [n, h, w, k]
+            _leave(
+                acc, mask_desc, y_desc, sums_ptr, y_buf, masked, mask_phase,
+                place, sides, out_c, HAS_MASK, CELL,
+            )  # fmt: skip
+            mask_phase ^= 1
+        if MOMENTS:
+            y = acc.to(y_desc.dtype).to(gl.float32)
+            _store_moments(moments_ptr, y, tile // tiles_k, [n, h, w, k], sides, out_c, BLOCK)
+    tma.store_wait(0)
+
+
+@gluon.jit
+def _fetch_mask(mask_desc, y_buf, masked, place, HAS_MASK: gl.constexpr):
+    """Start the load of the mask of what leaves next, to where it will leave from."""
+    if HAS_MASK:
+        tma.store_wait(0)
+        mbarrier.expect(masked, mask_desc.block_type.nbytes)
+        load_box(mask_desc, place, masked, y_buf)
+
+
+@gluon.jit
+def _leave(
+    acc, mask_desc, y_desc, sums_ptr, y_buf, masked, mask_phase, place, sides, out_c,
+    HAS_MASK: gl.constexpr, CELL: gl.constexpr,
+):  # fmt: skip
+    """Store sums [channels, pixels], masked, and the sums of their cells."""
+    y = acc.permute([1, 0]).reshape(y_desc.block_type.shape).to(y_desc.dtype)
+    if HAS_MASK:
+        mbarrier.wait(masked, mask_phase)
+        mask = y_buf.load(y.type.layout)
+        y = gl.where(mask.to(gl.float32) <= 0, gl.zeros_like(y), y)
+    else:
+        tma.store_wait(0)
+    y_buf.store(y)
+    fence_async_shared()
+    store_box(y_desc, place, y_buf)
+    if CELL > 0:
+        _store_cell_sums(sums_ptr, y, place, sides, out_c, CELL)
+
+
+@gluon.jit
+def _max_of_windows(y, BLOCK: gl.constexpr):
+    """Maxima and their taps of windows 2x2 of y [channels, pixels of a box]."""
+    WINDOWS: gl.constexpr = BLOCK[0] * BLOCK[1] * BLOCK[2] // 4
+    SHAPE: gl.constexpr = [BLOCK[3], BLOCK[0] * BLOCK[1] // 2, 2, BLOCK[2] // 2, 2]
+    left, right = gl.split(y.reshape(SHAPE))
+    first, third = gl.split(left.permute([0, 1, 3, 2]))
+    second, fourth = gl.split(right.permute([0, 1, 3, 2]))
+    largest, tap = max_of_taps(first, second, third, fourth)
+    return largest.reshape([BLOCK[3], WINDOWS]), tap.reshape([BLOCK[3], WINDOWS])
+
+
+@gluon.jit
+def _store_codes(codes_ptr, tap, n, h, w, k, sides, out_c, BLOCK: gl.constexpr):
+    """Pack and store the taps [channels, windows] of a box of windows that starts at (n, h, w)."""
+    num_samples, height, width = sides
+    WINDOWS: gl.constexpr = BLOCK[0] * BLOCK[1] * BLOCK[2]
+    fours = tap.reshape([BLOCK[3] // 4, 4, WINDOWS])
+    COLUMN: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(2, fours.type.layout))
+    places = gl.expand_dims(gl.expand_dims(2 * gl.arange(0, 4, COLUMN), 0), 2)
+    codes = gl.sum(fours << places, axis=1)  # [channels / 4, windows]
+    byte = k // 4 + gl.arange(0, BLOCK[3] // 4, gl.SliceLayout(1, codes.type.layout))
+    window = gl.arange(0, WINDOWS, gl.SliceLayout(0, codes.type.layout))
+    sample = n + window // (BLOCK[1] * BLOCK[2])
+    row = h + window // BLOCK[2] % BLOCK[1]
+    column = w + window % BLOCK[2]
+    offs = ((sample.to(gl.int64) * height + row) * width + column) * (out_c // 4)
+    mask_w = (sample < num_samples) & (row < height) & (column < width)
+    mask = gl.expand_dims(byte < out_c // 4, 1) & gl.expand_dims(mask_w, 0)
+    ptrs = codes_ptr + gl.expand_dims(offs, 0) + gl.expand_dims(byte, 1)
+    gl.store(ptrs, codes.to(gl.uint8), mask=mask)
+
+
+@gluon.jit
+def _store_cell_sums(sums_ptr, y, place, sides, out_c, CELL: gl.constexpr):
+    """Sum as conv_grad_bias.py does, and store, the cells of a box y that starts at `place`."""
+    n, h, w, k = place
+    num_samples, height, width = sides
+    ROWS: gl.constexpr = y.shape[1] // CELL
+    COLUMNS: gl.constexpr = y.shape[2] // CELL
+    sums = _quarters(y.to(gl.float32).reshape([y.shape[0] * y.shape[1], y.shape[2], y.shape[3]]))
+    if CELL >= 4:
+        sums = _quarters(sums)
+    if CELL >= 8:
+        sums = _quarters(sums)
+    sums = sums.reshape([sums.shape[0] * COLUMNS, y.shape[3]])
+    cell = gl.arange(0, sums.shape[0], gl.SliceLayout(1, sums.type.layout))
+    offs_k = k + gl.arange(0, sums.shape[1], gl.SliceLayout(0, sums.type.layout))
+    sample = n + cell // (ROWS * COLUMNS)
+    row = h // CELL + cell // COLUMNS % ROWS
+    column = w // CELL + cell % COLUMNS
+    offs = ((sample.to(gl.int64) * height + row) * width + column) * out_c
+    mask_n = (sample < num_samples) & (row < height) & (column < width)
+    mask = gl.expand_dims(mask_n, 1) & gl.expand_dims(offs_k < out_c, 0)
+    gl.store(sums_ptr + gl.expand_dims(offs, 1) + gl.expand_dims(offs_k, 0), sums, mask=mask)
+
+
+@gluon.jit
+def _store_moments(moments_ptr, y, cell, place, sides, out_c, BLOCK: gl.constexpr):
+    """Of y [channels, pixels], the box at `place`: means and the squares about them."""
+    n, h, w, k = place
+    num_samples, height, width = sides
+    PIXELS: gl.constexpr = y.shape[1]
+    rows = gl.minimum(height - h, BLOCK[1]) * gl.minimum(width - w, BLOCK[2])
+    count = gl.minimum(num_samples - n, BLOCK[0]) * rows
+    if count == PIXELS:
+        mean = gl.sum(y, 1) / PIXELS
+        off = y - gl.expand_dims(mean, 1)
+        squares = gl.sum(off * off, 1)
+    else:
+        pixel = gl.arange(0, PIXELS, gl.SliceLayout(0, y.type.layout))
+        inside = n + pixel // (BLOCK[1] * BLOCK[2]) < num_samples
+        inside &= h + pixel // BLOCK[2] % BLOCK[1] < height
+        inside = gl.expand_dims(inside & (w + pixel % BLOCK[2] < width), 0)
+        mean = gl.sum(gl.where(inside, y, 0.0), 1) / count.to(gl.float32)
+        off = gl.where(inside, y - gl.expand_dims(mean, 1), 0.0)
+        squares = gl.sum(off * off, 1)
+    offs_k = k + gl.arange(0, BLOCK[3], gl.SliceLayout(1, y.type.layout))
+    ptrs = moments_ptr + cell.to(gl.int64) * 2 * out_c + offs_k
+    gl.store(ptrs, mean, mask=offs_k < out_c)
+    gl.store(ptrs + out_c, squares, mask=offs_k < out_c)
+
+
+@gluon.jit
+def _quarters(x):
+    """Sums of 2x2 neighbours of x [rows, columns, channels]."""
+    ROWS: gl.constexpr = x.shape[0] // 2
+    COLUMNS: gl.constexpr = x.shape[1] // 2
+    CHANNELS: gl.constexpr = x.shape[2]
+    pairs = gl.sum(x.reshape([2 * ROWS, COLUMNS, 2, CHANNELS]), axis=2)
+    return gl.sum(pairs.reshape([ROWS, 2, COLUMNS, CHANNELS]), axis=1)
+
+
+@gluon.jit
+def _rows(x_desc, COUNT: gl.constexpr):
+    """Shared memory for so many rows of pixels, one after the other."""
+    shape: gl.constexpr = [COUNT, x_desc.block_type.shape[2], x_desc.block_type.shape[3]]
+    layout: gl.constexpr = gl.NVMMASharedLayout(128, x_desc.dtype.primitive_bitwidth, 2)
+    return gl.allocate_shared_memory(x_desc.dtype, shape, layout)
+
+
+@gluon.jit(do_not_specialize=SIZES)
+def conv_specialized_kernel(
+    x_desc, edge_desc, packed_desc, bias_ptr, mask_desc, y_desc, codes_ptr, sums_ptr, moments_ptr,
+    num_samples, height, width, in_c, out_c, pitch, pad_h, pad_w, dil_h, dil_w, packed_h, packed_w,
+    R: gl.constexpr, S: gl.constexpr, HAS_BIAS: gl.constexpr, HAS_MASK: gl.constexpr,
+    RELU: gl.constexpr, POOL: gl.constexpr, ROUND: gl.constexpr, CELL: gl.constexpr,
+    MOMENTS: gl.constexpr, ROWS: gl.constexpr,
+    BLOCK_N: gl.constexpr, BLOCK_H: gl.constexpr, BLOCK_W: gl.constexpr, BLOCK_K: gl.constexpr,
+    STAGES: gl.constexpr, PACKED_STAGES: gl.constexpr,
+) -> None:  # fmt: skip
+    """A tile of outputs is a box of pixels, and a tap is the same box moved.
+
+    At stride 2 it moves in one of the four maps that every second row and column make. Taps are
+    packed_h and packed_w weights apart. With POOL the maxima of windows 2x2 leave, and height and
+    width count the rows and columns that lie in one; boxes then are 8 columns wide or more, whose
+    windows no two threads share. With CELL also the sums of cells of so many rows and columns of
+    what is stored leave, with MOMENTS those of each box: its means and the squares about them.
+    """
+    BLOCK: gl.constexpr = [BLOCK_N, BLOCK_H, BLOCK_W, BLOCK_K]
+    LEFT: gl.constexpr = CELL if CELL > 0 else 2 if POOL else 1  # rows that what leaves has one of
+    sides = (num_samples, height // LEFT, width // LEFT)
+    tiles_h = gl.cdiv(height, BLOCK[1])
+    tiles_w = gl.cdiv(width, BLOCK[2])
+    tiles_k = gl.cdiv(out_c, BLOCK[3])
+    num_tiles = gl.cdiv(num_samples, BLOCK[0]) * tiles_h * tiles_w * tiles_k
+    tiles = (num_tiles, tiles_h, tiles_w, tiles_k)
+    steps_c = gl.cdiv(in_c, packed_desc.block_type.shape[1])
+    steps = R * S * steps_c // ROWS
+    full = barriers(STAGES, 1)
+    empty = barriers(STAGES, 1)
+    turns = barriers(2, 1)
+    # Barriers that this variant never waits for are not made: they would lie on one another.
+    if ROWS > 1:
+        x_bufs = _rows(x_desc, STAGES * (BLOCK_H + ROWS - 1))
+        packed_full = barriers(PACKED_STAGES, 1)
+        packed_empty = barriers(PACKED_STAGES, 1)
+    else:
+        x_bufs = buffers(x_desc, STAGES)
+        packed_full = full
+        packed_empty = empty
+    masked = barriers(2, 1) if HAS_MASK else turns
+    packed_bufs = buffers(packed_desc, PACKED_STAGES * ROWS)
+    y_bufs = buffers(y_desc, 2)
+    gl.warp_specialize(
+        [
+            (_compute, (
+                bias_ptr, mask_desc, y_desc, codes_ptr, sums_ptr, moments_ptr, x_bufs, packed_bufs,
+                y_bufs.index(0), full, empty, packed_full, packed_empty, masked.index(0), turns,
+                tiles, sides, out_c, steps,
+                0, BLOCK, HAS_BIAS, HAS_MASK, RELU, POOL, ROUND, CELL, MOMENTS, ROWS,
+            )),
+            (_compute, (
+                bias_ptr, mask_desc, y_desc, codes_ptr, sums_ptr, moments_ptr, x_bufs, packed_bufs,
+                y_bufs.index(1), full, empty, packed_full, packed_empty, masked.index(1), turns,
+                tiles, sides, out_c, steps,
+                1, BLOCK, HAS_BIAS, HAS_MASK, RELU, POOL, ROUND, CELL, MOMENTS, ROWS,
+            )),
+            (_load, (
+                x_desc, edge_desc, packed_desc, x_bufs, packed_bufs,
+                full, empty, packed_full, packed_empty, tiles, pitch, steps_c,
+                (pad_h, pad_w, dil_h, dil_w, packed_h, packed_w), R, S, BLOCK, ROWS,
+            )),
+        ],
+        [4, 1],
+        [232, 40],
+    )  # fmt: skip

@@ -1,0 +1,55 @@
+"""What kernels written in Gluon share on Hopper: boxes in shared memory, barriers, rounding."""
+
+from .gluon import gl, gluon, mbarrier, warpgroup_mma, warpgroup_mma_wait
+
+
+@gluon.jit
+def buffers(desc, COUNT: gl.constexpr) -> gl.shared_memory_descriptor:
+    """Shared memory for so many of a descriptor's blocks."""
+    shape: gl.constexpr = [COUNT] + desc.block_type.shape  # noqa: RUF005 (no stars in Gluon)
+    return gl.allocate_shared_memory(desc.dtype, shape, desc.layout)
+
+
+@gluon.jit
+def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr) -> gl.shared_memory_descriptor:
+    """So many barriers, each for so many arrivals."""
+    made = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(COUNT):
+        mbarrier.init(made.index(i), count=ARRIVALS)
+    return made
+
+
+@gluon.jit
+def rounded(x) -> gl.tensor:
+    """What rounding.round_tf32 computes."""
+    bits = (x.to(gl.int32, bitcast=True) + 4096) & -8192
+    return gl.where(x == x, bits.to(gl.float32, bitcast=True), x)
+
+
+@gluon.jit
+def sum_of_ring(acc, left_bufs, right_bufs, full, empty, turn, count, steps) -> gl.tensor:
+    """acc += left [m, terms] right [n, terms]^T of a ring's stages, from step `count` of the ring.
+
+    Where its last product has started it is the other group's `turn`. The axes of a stage of
+    `right_bufs` but the last are joined.
+    """
+    STAGES: gl.constexpr = left_bufs.shape[0]
+    BOX: gl.constexpr = [acc.shape[1], left_bufs.shape[2]]
+    stage = count % STAGES
+    phase = count // STAGES & 1
+    last = 0  # a name that started as the stage's would never change (triton 3.6)
+    for step in range(steps):
+        mbarrier.wait(full.index(stage), phase)
+        right = right_bufs.index(stage).reshape(BOX).permute([1, 0])
+        acc = warpgroup_mma(left_bufs.index(stage), right, acc, is_async=True)
+        acc = warpgroup_mma_wait(1, deps=[acc])
+        mbarrier.arrive(empty.index(last), pred=step > 0)
+        last = stage
+        stage += 1
+        if stage == STAGES:
+            stage = 0
+            phase ^= 1
+    mbarrier.arrive(turn)
+    acc = warpgroup_mma_wait(0, deps=[acc])
+    mbarrier.arrive(empty.index(last))
+    return acc

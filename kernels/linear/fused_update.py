@@ -1,0 +1,97 @@
+"""Updates of a fully connected layer's weight in the epilogue of the product that is its gradient.
+
+The gradient, 411 MB of VGG-16's first such layer, is never written.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..optim.math import Rule, adamw_rule, apply_update, sgd_rule
+from ..optim.update import adamw_reference, momentum_states, sgd_reference
+from .gemm import Product, product_tile, tile_start
+from .grad_weight_resident import resident_update, suits_residence
+from .passes import linear_grad_weight_reference
+from .transpose import Turned, turned_product
+
+
+@triton.jit
+def _update_kernel(
+    a, b, m_size, n_size, k_size, group, param_ptr, states, control_ptr,
+    ADAMW: tl.constexpr, NESTEROV: tl.constexpr, MAXIMIZE: tl.constexpr,
+    A_BY_K: tl.constexpr, B_BY_K: tl.constexpr, DESCRIPTORS: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    TILE_GROUP: tl.constexpr, NUM_STAGES: tl.constexpr,
+):  # fmt: skip
+    """The gradient is A B, its sum in one share: `group` is k_size."""
+    m, n = tile_start(m_size, n_size, BLOCK_M, BLOCK_N, TILE_GROUP)
+    grad = product_tile(
+        a, b, m, n, m_size, n_size, k_size, 0, group,
+        A_BY_K, B_BY_K, DESCRIPTORS, PRECISION, BLOCK_M, BLOCK_N, BLOCK_K, NUM_STAGES,
+    )  # fmt: skip
+    offs_m, offs_n = m + tl.arange(0, BLOCK_M), n + tl.arange(0, BLOCK_N)
+    inside = (offs_m < m_size)[:, None] & (offs_n < n_size)[None, :]
+    offs = offs_m.to(tl.int64)[:, None] * n_size + offs_n[None, :]
+    apply_update(param_ptr, states, control_ptr, offs, inside, grad, ADAMW, NESTEROV, MAXIMIZE)
+
+
+def _launch(
+    x: Tensor, dy: Tensor, param: Tensor, states: tuple[Tensor, ...], control: Tensor, rule: Rule,
+    precision: str, turned: Turned | None,
+) -> None:  # fmt: skip
+    if turned is not None:
+        product = turned_product(x, dy, turned, precision, narrow=True)
+    elif suits_residence(x, dy):
+        resident_update(x, dy, param, states, control, rule)
+        return
+    else:
+        product = Product(dy, x, True, True, precision)
+    _update_kernel[product.grid](
+        *product.operands(), param, states, control, **rule.constants(), **product.constants()
+    )
+
+
+def linear_grad_weight_sgd(
+    x: Tensor, dy: Tensor, param: Tensor, momentum_buffer: Tensor | None, control: Tensor, *,
+    nesterov: bool, maximize: bool, precision: str,
+    turned: Turned | None = None,
+) -> None:  # fmt: skip
+    """`linear_grad_weight` of all samples, and `sgd` by it of the parameter [O, F]."""
+    states, rule = momentum_states(momentum_buffer), sgd_rule(nesterov, maximize)
+    _launch(x, dy, param, states, control, rule, precision, turned)
+
+
+def linear_grad_weight_adamw(
+    x: Tensor, dy: Tensor, param: Tensor, mean: Tensor, square: Tensor, control: Tensor, *,
+    maximize: bool, precision: str,
+    turned: Turned | None = None,
+) -> None:  # fmt: skip
+    """`linear_grad_weight` of all samples, and `adamw` by it of the parameter [O, F]."""
+    _launch(x, dy, param, (mean, square), control, adamw_rule(maximize), precision, turned)
+
+
+def linear_grad_weight_sgd_reference(
+    x: Tensor, dy: Tensor, param: Tensor, momentum_buffer: Tensor | None, control: Tensor, *,
+    nesterov: bool, maximize: bool, precision: str,
+    turned: Turned | None = None,
+) -> None:  # fmt: skip
+    """What `linear_grad_weight_sgd` computes."""
+    grad = _grad_weight(x, dy, precision)
+    sgd_reference(param, grad, momentum_buffer, control, nesterov=nesterov, maximize=maximize)
+
+
+def linear_grad_weight_adamw_reference(
+    x: Tensor, dy: Tensor, param: Tensor, mean: Tensor, square: Tensor, control: Tensor, *,
+    maximize: bool, precision: str,
+    turned: Turned | None = None,
+) -> None:  # fmt: skip
+    """What `linear_grad_weight_adamw` computes."""
+    grad = _grad_weight(x, dy, precision)
+    adamw_reference(param, grad, mean, square, control, maximize=maximize)
+
+
+def _grad_weight(x: Tensor, dy: Tensor, precision: str) -> Tensor:
+    grad = torch.empty(dy.shape[1], x.shape[1], device=x.device)
+    linear_grad_weight_reference(x, dy, grad, group=max(x.shape[0], 1), precision=precision)
+    return grad

@@ -1,0 +1,75 @@
+"""Products whose tiles are wider than a power of two: input gradients of layers with many inputs.
+
+VGG-16's first such layer has 25088 inputs: 196 tiles of 128 x 256 for 256 samples keep 132 SMs busy
+for one and a half rounds, 132 of 128 x 384 for one: 77 us, not 95 (H200, 2026-11-21). Two sums
+stand beside each other, over the same rows of dy.
+"""
+
+from typing import Final
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from ..language import device
+from .gemm import TILE_GROUP, WIDE, Ending, describable, finish, tile_start
+
+TILE: Final = {"BLOCK_M": 128, "BLOCK_N": 256, "SIDE_N": 128, "BLOCK_K": 64}
+NUM_STAGES: Final = 3
+NUM_WARPS: Final = 8
+
+
+@triton.jit
+def _store(
+    acc, m, n, m_size, n_size, mask_ptr, out_ptr, scale, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+) -> None:  # fmt: skip
+    offs_m, offs_n = m + tl.arange(0, BLOCK_M), n + tl.arange(0, BLOCK_N)
+    inside_n = offs_n < n_size
+    inside = (offs_m < m_size)[:, None] & inside_n[None, :]
+    offs = offs_m.to(tl.int64)[:, None] * n_size + offs_n[None, :]
+    out = finish(
+        acc, None, mask_ptr, offs, offs_n, inside, inside_n, scale, out_ptr.dtype.element_ty,
+        False, "ieee",
+    )  # fmt: skip
+    tl.store(out_ptr + offs, out, mask=inside)
+
+
+@triton.jit
+def _wide_kernel(
+    a, b, side, m_size, n_size, k_size, mask_ptr, out_ptr, scale,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SIDE_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    TILE_GROUP: tl.constexpr, NUM_STAGES: tl.constexpr,
+):  # fmt: skip
+    """out = A B; A [M, K], B [K, N], whose descriptor `side` reads SIDE_N columns at a time."""
+    m, n = tile_start(m_size, n_size, BLOCK_M, BLOCK_N + SIDE_N, TILE_GROUP)
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    beside = tl.zeros((BLOCK_M, SIDE_N), tl.float32)
+    for k in tl.range(0, k_size, BLOCK_K, num_stages=NUM_STAGES):
+        left = a.load([m, k])
+        acc = tl.dot(left, b.load([k, n]), acc)
+        beside = tl.dot(left, side.load([k, n + BLOCK_N]), beside)
+    _store(acc, m, n, m_size, n_size, mask_ptr, out_ptr, scale, BLOCK_M, BLOCK_N)
+    _store(beside, m, n + BLOCK_N, m_size, n_size, mask_ptr, out_ptr, scale, BLOCK_M, SIDE_N)
+
+
+def suits_width(a: Tensor, b: Tensor) -> bool:
+    """Whether such tiles pay: b [K, N] of very many columns, bfloat16, by Hopper's copy engine."""
+    has_engine = device.capability()[0] == 9 or device.interpreted()
+    wide = a.dtype == torch.bfloat16 and b.shape[1] > WIDE
+    return has_engine and wide and describable(a) and describable(b)
+
+
+def multiply_wide(a: Tensor, b: Tensor, out: Tensor, ending: Ending) -> None:
+    """bfloat16 out [M, N] = a [M, K] b [K, N], masked and scaled."""
+    (m_size, k_size), n_size = a.shape, b.shape[1]
+    columns = TILE["BLOCK_N"] + TILE["SIDE_N"]
+    _wide_kernel[(triton.cdiv(m_size, TILE["BLOCK_M"]) * triton.cdiv(n_size, columns),)](
+        TensorDescriptor.from_tensor(a, [TILE["BLOCK_M"], TILE["BLOCK_K"]]),
+        TensorDescriptor.from_tensor(b, [TILE["BLOCK_K"], TILE["BLOCK_N"]]),
+        TensorDescriptor.from_tensor(b, [TILE["BLOCK_K"], TILE["SIDE_N"]]),
+        m_size, n_size, k_size, ending.mask, out, ending.scale,
+        **TILE, TILE_GROUP=TILE_GROUP, NUM_STAGES=NUM_STAGES, num_warps=NUM_WARPS,
+    )  # fmt: skip

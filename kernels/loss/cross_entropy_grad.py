@@ -1,0 +1,185 @@
+"""The gradient of cross-entropy: scale * (softmax - target's share), row by row."""
+
+from typing import Final
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..language.rounding import stored, stored_reference
+from .cross_entropy import ALIGNMENT, MOST_ROWS, load_logits, top_and_log_total
+
+ROWS_TILE: Final = 2048
+TILE: Final = 1024
+NUM_WARPS: Final = 4
+
+
+@triton.jit
+def _factors(
+    target_ptr, weight_ptr, n, known, num_classes, ignore_index, scale, smoothing,
+    WEIGHTED: tl.constexpr, SMOOTHED: tl.constexpr,
+):  # fmt: skip
+    """Of rows n: the class, -1 if it is none; whether it is ignored; and two factors.
+
+    The gradient is `pull` times the softmax, less `hot` at the class and less what is spread.
+    """
+    target = tl.load(target_ptr + n, mask=known, other=0)
+    is_class = known & (target >= 0) & (target < num_classes)
+    hot = tl.where(is_class, scale, 0.0)
+    if WEIGHTED:
+        hot *= tl.load(weight_ptr + target, mask=is_class, other=0.0)
+    pull = hot
+    if SMOOTHED:
+        hot *= 1.0 - smoothing
+        spread = scale * smoothing
+        if WEIGHTED:
+            spread *= tl.load(weight_ptr + num_classes) / num_classes
+        pull = hot + spread
+    return tl.where(is_class, target, -1).to(tl.int32), target == ignore_index, pull, hot
+
+
+@triton.jit
+def _spread(
+    weight_ptr, classes, num_classes, scale, smoothing,
+    WEIGHTED: tl.constexpr, SMOOTHED: tl.constexpr,
+):  # fmt: skip
+    """What the gradient of every row lacks at each class."""
+    spread = classes * 0.0
+    if SMOOTHED:
+        spread += scale * (smoothing / num_classes)
+        if WEIGHTED:
+            mask = (classes >= 0) & (classes < num_classes)
+            spread *= tl.load(weight_ptr + classes, mask=mask, other=0.0)
+    return spread
+
+
+@triton.jit
+def _gradient(x, classes, target, lse, ignored, pull, hot, spread):
+    """0 where the target is ignored, NaN where it is no class."""
+    less = -tl.where(classes == target, hot, 0.0) - spread
+    fill = tl.where(ignored, 0.0, float("nan"))
+    return tl.where((target >= 0) & (ignored == 0), tl.fma(tl.exp(x - lse), pull, less), fill)
+
+
+@triton.jit(do_not_specialize=["num_samples", "ignore_index"])
+def _rows_kernel(
+    logits_ptr, target_ptr, weight_ptr, lse_ptr, total_ptr, control_ptr, dlogits_ptr,
+    num_samples, num_classes, ignore_index, smoothing,
+    WEIGHTED: tl.constexpr, SMOOTHED: tl.constexpr, AGAIN: tl.constexpr,
+    PRECISION: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, DIVISOR: tl.constexpr,
+):  # fmt: skip
+    """ROWS rows a program, each in one block; with AGAIN it sums the exponentials once more."""
+    num_classes = num_classes // DIVISOR * DIVISOR
+    n = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    known, classes = n < num_samples, tl.arange(0, BLOCK)
+    x = load_logits(logits_ptr + n * num_classes, classes, known, num_classes)
+    if AGAIN:
+        top, log_total = top_and_log_total(x)
+        lse = top + log_total
+    else:
+        lse = tl.load(lse_ptr + n, mask=known, other=0.0)
+    scale = tl.load(control_ptr) / tl.load(total_ptr + 1)
+    target, ignored, pull, hot = _factors(
+        target_ptr, weight_ptr, n, known, num_classes, ignore_index, scale, smoothing,
+        WEIGHTED, SMOOTHED,
+    )  # fmt: skip
+    spread = _spread(weight_ptr, classes, num_classes, scale, smoothing, WEIGHTED, SMOOTHED)
+    dx = _gradient(
+        x, classes[None, :], target[:, None], lse[:, None], ignored[:, None], pull[:, None],
+        hot[:, None], spread[None, :],
+    )  # fmt: skip
+    ptrs = dlogits_ptr + (n * num_classes)[:, None] + classes[None, :]
+    mask = known[:, None] & (classes < num_classes)[None, :]
+    tl.store(ptrs, stored(dx, dlogits_ptr.dtype.element_ty, PRECISION), mask=mask)
+
+
+@triton.jit(do_not_specialize=["num_samples", "num_classes", "ignore_index"])
+def _tiles_kernel(
+    logits_ptr, target_ptr, weight_ptr, lse_ptr, total_ptr, control_ptr, dlogits_ptr,
+    num_samples, num_classes, ignore_index, smoothing,
+    WEIGHTED: tl.constexpr, SMOOTHED: tl.constexpr, PRECISION: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """BLOCK logits a program, of one row or of two, wherever in memory rows begin."""
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    n = start // num_classes
+    offs = tl.arange(0, BLOCK)
+    classes = (start - n * num_classes).to(tl.int32) + offs
+    logits_ptr += start
+    dlogits_ptr += start
+    scale = tl.load(control_ptr) / tl.load(total_ptr + 1)
+    kind = dlogits_ptr.dtype.element_ty
+    if start + BLOCK <= (n + 1) * num_classes:
+        x = tl.load(logits_ptr + offs).to(tl.float32)
+        lse = tl.load(lse_ptr + n)
+        target, ignored, pull, hot = _factors(
+            target_ptr, weight_ptr, n, True, num_classes, ignore_index, scale, smoothing,
+            WEIGHTED, SMOOTHED,
+        )  # fmt: skip
+        spread = _spread(weight_ptr, classes, num_classes, scale, smoothing, WEIGHTED, SMOOTHED)
+        dx = _gradient(x, classes, target, lse, ignored, pull, hot, spread)
+        tl.store(dlogits_ptr + offs, stored(dx, kind, PRECISION))
+    else:
+        for _ in range(2):
+            known = n < num_samples
+            mask = (classes >= 0) & (classes < num_classes) & known
+            x = tl.load(logits_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+            lse = tl.load(lse_ptr + n, mask=known, other=0.0)
+            target, ignored, pull, hot = _factors(
+                target_ptr, weight_ptr, n, known, num_classes, ignore_index, scale, smoothing,
+                WEIGHTED, SMOOTHED,
+            )  # fmt: skip
+            spread = _spread(weight_ptr, classes, num_classes, scale, smoothing, WEIGHTED, SMOOTHED)
+            dx = _gradient(x, classes, target, lse, ignored, pull, hot, spread)
+            tl.store(dlogits_ptr + offs, stored(dx, kind, PRECISION), mask=mask)
+            n += 1
+            classes -= num_classes
+
+
+def cross_entropy_grad(
+    logits: Tensor, target: Tensor, weight: Tensor | None, lse: Tensor | None, total: Tensor,
+    control: Tensor, dlogits: Tensor, *,
+    ignore_index: int, smoothing: float, precision: str = "ieee",
+) -> None:  # fmt: skip
+    """dlogits of rows [M, C], by control[0] / total[1]; rows that are ignored get 0.
+
+    They are rounded as products of `precision` will read them. `control` float32 [1] on the device
+    is the gradient of the loss, or a loss scale; `total` what `loss_total` left. Without the `lse`
+    of `cross_entropy_rows` it is found again, of rows of at most MOST_CLASSES.
+    """
+    rows, classes = logits.shape
+    if rows == 0:
+        return
+    operands = (logits, target, weight, lse, total, control, dlogits, rows, classes)
+    settings = (ignore_index, smoothing)
+    flags = {"WEIGHTED": weight is not None, "SMOOTHED": smoothing != 0, "PRECISION": precision}
+    if classes > ROWS_TILE:
+        grid = (triton.cdiv(rows * classes, TILE),)
+        _tiles_kernel[grid](*operands, *settings, **flags, BLOCK=TILE, num_warps=NUM_WARPS)
+        return
+    block = triton.next_power_of_2(classes)
+    tile = ROWS_TILE // block if lse is None else min(ROWS_TILE // block, MOST_ROWS)
+    _rows_kernel[(triton.cdiv(rows, tile),)](
+        *operands, *settings, **flags, AGAIN=lse is None,
+        ROWS=tile, BLOCK=block, DIVISOR=min(classes & -classes, ALIGNMENT),
+        num_warps=NUM_WARPS,
+    )  # fmt: skip
+
+
+def cross_entropy_grad_reference(
+    logits: Tensor, target: Tensor, weight: Tensor | None, lse: Tensor | None, total: Tensor,
+    control: Tensor, dlogits: Tensor, *,
+    ignore_index: int, smoothing: float, precision: str = "ieee",
+) -> None:  # fmt: skip
+    """What `cross_entropy_grad` computes."""
+    wide = logits.double()
+    classes = wide.shape[1]
+    weights = wide.new_ones(classes) if weight is None else weight[:classes].double()
+    is_class = (target >= 0) & (target < classes)
+    hot = torch.nn.functional.one_hot(target.where(is_class, 0), classes)
+    shares = weights * (hot * (1 - smoothing) + smoothing / classes)
+    gradient = wide.softmax(1) * shares.sum(1, keepdim=True) - shares
+    gradient *= control.double() / total[1].double()
+    gradient.masked_fill_(~is_class[:, None], torch.nan)
+    gradient.masked_fill_((target == ignore_index)[:, None], 0.0)
+    dlogits.copy_(stored_reference(gradient.float(), dlogits.dtype, precision))

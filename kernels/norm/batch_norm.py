@@ -1,0 +1,372 @@
+"""Batch normalization of maps [N, ..., C] (Ioffe and Szegedy 2015): statistics, and what they make.
+
+In training the moments of slices of rows (mean, and sum of squares about it) merge, in a fixed
+order, to those of the batch. Sums are taken about the mean of a slice's first rows: of n rows, of
+which it is that of f, the deviation of the slice's own mean is at most sqrt(n / f) of the standard
+one, so that nothing cancels. Statistics are float32 [3, C]: the mean, 1 / sqrt(variance + eps), and
+the variance without bias, which running statistics take.
+"""
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Final, TypeAlias
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..codec.sign_bits import packed_signs, packed_signs_reference, words_of
+from ..language.rounding import stored, stored_reference
+from ..pointwise.activation import activate_reference
+from ..pointwise.activation_math import activated
+from .batch_norm_tiles import (
+    MERGED,
+    in_tile,
+    normalized,
+    normalizing,
+    offsets,
+    pitch_of,
+    place_of,
+    slice_at,
+    slice_ranges,
+    slices_of,
+    summing,
+    words_at,
+    writing,
+)
+
+RECALLED: Final = 128  # channels of a program
+Normalizing: TypeAlias = tuple[Tensor, Tensor | None, Tensor | None]  # statistics, weight and bias
+
+
+@triton.jit
+def _about(values, weights, total):
+    """The mean over rows of values [R, C] of these weights, which add up to `total`."""
+    return tl.sum(values * weights, 0) / tl.maximum(total, 1.0)
+
+
+@triton.jit(do_not_specialize=["num_rows", "group_rows", "slice_rows", "splits"])
+def _moments_kernel(
+    x_ptr, partials_ptr, num_rows, channels, pitch, partials_pitch,
+    group_rows, slice_rows, splits,
+    ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Mean, and sum of squares about it, of BLOCK_C channels of one slice."""
+    part, c, mask_c = place_of(tl.program_id(0), channels, ALIGN, BLOCK_C)
+    start, count = slice_at(part, num_rows, group_rows, slice_rows, splits)
+    mask = in_tile(count, mask_c, BLOCK_R)
+    ptrs = x_ptr + offsets(start, c, pitch, ALIGN, BLOCK_R)
+    x = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
+    about = _about(x, mask.to(tl.float32), tl.minimum(count, BLOCK_R).to(tl.float32))
+    off = tl.where(mask, x - about[None, :], 0.0)
+    sums, squares = off, off * off
+    for first in tl.range(BLOCK_R, count, BLOCK_R, num_stages=STAGES):
+        mask = in_tile(count - first, mask_c, BLOCK_R)
+        ptrs = x_ptr + offsets(start + first, c, pitch, ALIGN, BLOCK_R)
+        x = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
+        off = tl.where(mask, x - about[None, :], 0.0)
+        sums += off
+        squares = tl.fma(off, off, squares)
+    off = tl.sum(sums, 0) / tl.maximum(count, 1).to(tl.float32)
+    square = tl.sum(squares, 0) - off * off * count
+    ptrs = partials_ptr + part * 2 * partials_pitch + c
+    tl.store(ptrs, about + off, mask=mask_c)
+    tl.store(ptrs + partials_pitch, tl.maximum(square, 0.0), mask=mask_c)
+
+
+@triton.jit
+def _load_moments(
+    partials_ptr, p, c, mask_c, count, num_rows, group_rows, slice_rows, splits, pitch
+) -> tl.tuple:
+    """Rows, means and squares of slices p, [BLOCK_P, 1] and [BLOCK_P, BLOCK_C]."""
+    _, rows = slice_at(p.to(tl.int64), num_rows, group_rows, slice_rows, splits)
+    rows = tl.where(p < count, rows, 0).to(tl.float32)[:, None]
+    mask = (p < count)[:, None] & mask_c[None, :]
+    ptrs = partials_ptr + p[:, None] * 2 * pitch + c[None, :]
+    means = tl.load(ptrs, mask=mask, other=0.0)
+    return rows, means, tl.load(ptrs + pitch, mask=mask, other=0.0)
+
+
+@triton.jit
+def _track(ptr, value, factor, c, mask_c):
+    """Move a running statistic toward the value of this batch."""
+    running = tl.load(ptr + c, mask=mask_c, other=0.0)
+    tl.store(ptr + c, tl.fma(factor, value, (1.0 - factor) * running), mask=mask_c)
+
+
+@triton.jit
+def _tracks(flag_ptr):
+    """Whether running statistics may change."""
+    tracks = True
+    if flag_ptr is not None:
+        tracks = tl.load(flag_ptr) == 0.0
+    return tracks
+
+
+@triton.jit
+def _count_kernel(num_batches_ptr, flag_ptr):
+    tl.store(num_batches_ptr, tl.load(num_batches_ptr) + 1, mask=_tracks(flag_ptr))
+
+
+@triton.jit(do_not_specialize=["count", "num_rows", "group_rows", "slice_rows", "splits"])
+def _statistics_kernel(
+    partials_ptr, statistics_ptr, running_mean_ptr, running_var_ptr, num_batches_ptr, flag_ptr,
+    count, num_rows, channels, pitch, group_rows, slice_rows, splits, eps, momentum,
+    CUMULATIVE: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Merge the moments of all slices: those of the first tile give what sums are taken about."""
+    c = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    mask_c = c < channels
+    p = tl.arange(0, BLOCK_P)
+    rows, means, squares = _load_moments(
+        partials_ptr, p, c, mask_c, count, num_rows, group_rows, slice_rows, splits, pitch
+    )
+    about = _about(means, rows, tl.sum(rows, 0))
+    off = means - about[None, :]
+    sums = rows * off
+    squares = tl.fma(sums, off, squares)
+    for first in tl.range(BLOCK_P, count, BLOCK_P, num_stages=STAGES):
+        rows, means, more = _load_moments(
+            partials_ptr, first + p, c, mask_c, count,
+            num_rows, group_rows, slice_rows, splits, pitch,
+        )  # fmt: skip
+        off = means - about[None, :]
+        sums = tl.fma(rows, off, sums)
+        squares += tl.fma(rows * off, off, more)
+    total = num_rows.to(tl.float32)
+    off = tl.sum(sums, 0) / total
+    mean = about + off
+    square = tl.maximum(tl.sum(squares, 0) - off * off * total, 0.0)
+    variance = square / tl.maximum(total - 1.0, 1.0)
+    ptrs = statistics_ptr + c
+    tl.store(ptrs, mean, mask=mask_c)
+    tl.store(ptrs + channels, 1.0 / tl.sqrt_rn(square / total + eps), mask=mask_c)
+    tl.store(ptrs + 2 * channels, variance, mask=mask_c)
+    factor = momentum
+    if CUMULATIVE:
+        factor = 1.0 / tl.load(num_batches_ptr).to(tl.float32)
+    elif num_batches_ptr is not None and tl.program_id(0) == 0:
+        tl.store(num_batches_ptr, tl.load(num_batches_ptr) + 1, mask=_tracks(flag_ptr))
+    if running_mean_ptr is not None:
+        kept = mask_c & _tracks(flag_ptr)
+        _track(running_mean_ptr, mean, factor, c, kept)
+        _track(running_var_ptr, variance, factor, c, kept)
+
+
+@triton.jit
+def _recall_kernel(
+    running_mean_ptr, running_var_ptr, statistics_ptr, channels, eps, BLOCK_C: tl.constexpr
+):
+    c = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    mask = c < channels
+    variance = tl.load(running_var_ptr + c, mask=mask, other=0.0)
+    tl.store(statistics_ptr + c, tl.load(running_mean_ptr + c, mask=mask, other=0.0), mask=mask)
+    tl.store(statistics_ptr + channels + c, 1.0 / tl.sqrt_rn(variance + eps), mask=mask)
+    tl.store(statistics_ptr + 2 * channels + c, variance, mask=mask)
+
+
+@triton.jit
+def function_of(y, coefficient, FUNCTION: tl.constexpr) -> tl.tensor:
+    """ReLU of y, or another function."""
+    return tl.where(y <= 0, 0.0, y) if FUNCTION == "relu" else activated(y, coefficient, FUNCTION)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _normalize_kernel(
+    x_ptr, statistics_ptr, weight_ptr, bias_ptr, residual_ptr, residual_statistics_ptr,
+    residual_weight_ptr, residual_bias_ptr, y_ptr, signs_ptr,
+    num_rows, channels, x_pitch, residual_pitch, y_pitch, coefficient,
+    FUNCTION: tl.constexpr, PRECISION: tl.constexpr,
+    ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    tile, c, mask_c = place_of(tl.program_id(0), channels, ALIGN, BLOCK_C)
+    start = tile * BLOCK_R
+    mask = in_tile(num_rows - start, mask_c, BLOCK_R)
+    ptrs = x_ptr + offsets(start, c, x_pitch, ALIGN, BLOCK_R)
+    x = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
+    at = normalizing(statistics_ptr, weight_ptr, bias_ptr, c, mask_c, channels)
+    y = normalized(x, *at).to(y_ptr.dtype.element_ty)
+    if residual_ptr is not None:
+        ptrs = residual_ptr + offsets(start, c, residual_pitch, ALIGN, BLOCK_R)
+        residual = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
+        if residual_statistics_ptr is not None:
+            at = normalizing(
+                residual_statistics_ptr, residual_weight_ptr, residual_bias_ptr, c, mask_c, channels
+            )
+            residual = normalized(residual, *at).to(y_ptr.dtype.element_ty).to(tl.float32)
+        y = (y.to(tl.float32) + residual).to(y_ptr.dtype.element_ty)
+    if FUNCTION != "":
+        y = function_of(y.to(tl.float32), coefficient, FUNCTION).to(y_ptr.dtype.element_ty)
+    y = stored(y, y_ptr.dtype.element_ty, PRECISION)
+    tl.store(y_ptr + offsets(start, c, y_pitch, ALIGN, BLOCK_R), y, mask=mask)
+    if signs_ptr is not None:
+        dtype: tl.constexpr = signs_ptr.dtype.element_ty
+        offs, mask = words_at(start, num_rows - start, channels, dtype, BLOCK_R, BLOCK_C)
+        tl.store(signs_ptr + offs, packed_signs(y.to(tl.float32), dtype), mask=mask)
+
+
+def batch_norm_moments(x: Tensor, partials: Tensor, *, group: int) -> None:
+    """Of each slice of the rows of x [n, ..., C] its mean and the sum of squares about it.
+
+    partials are float32 [ceil(n / group), splits, 2, C]; x starts at a group's first sample. Maps
+    here and below, and these moments, may be ranges of channels of wider ones. Moves x once.
+    """
+    cut = slices_of(x.shape, partials, group)
+    channels = x.shape[-1]
+    tile = summing(x)
+    grid = (cut.count * triton.cdiv(channels, tile["BLOCK_C"]),)
+    _moments_kernel[grid](
+        x, partials, cut.rows, channels, pitch_of(x), pitch_of(partials),
+        cut.group_rows, cut.slice_rows, cut.splits, **tile,
+    )  # fmt: skip
+
+
+def batch_norm_statistics(
+    partials: Tensor, statistics: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
+    num_batches: Tensor | None, *,
+    shape: tuple[int, ...], group: int, momentum: float | None, eps: float,
+    flag: Tensor | None = None,
+) -> None:  # fmt: skip
+    """The statistics of a batch of maps of `shape`, and one step of the running ones, if given.
+
+    The running ones stay where the float32 `flag` [1] is given and not 0.
+
+    A running statistic r becomes (1 - momentum) r + momentum s, where s is this batch's; without a
+    momentum it is the mean over all batches, of which num_batches (int64, one element, here raised
+    by 1) tells the number.
+    """
+    cut = slices_of(shape, partials, group)
+    channels = shape[-1]
+    if momentum is None:  # all programs read the count
+        _count_kernel[(1,)](num_batches, flag)
+    _statistics_kernel[(triton.cdiv(channels, MERGED["BLOCK_C"]),)](
+        partials, statistics, running_mean, running_var, num_batches, flag,
+        cut.count, cut.rows, channels, pitch_of(partials),
+        cut.group_rows, cut.slice_rows, cut.splits,
+        float(eps), 0.0 if momentum is None else float(momentum), CUMULATIVE=momentum is None,
+        **MERGED,
+    )  # fmt: skip
+
+
+def batch_norm_recall(
+    running_mean: Tensor, running_var: Tensor, statistics: Tensor, *, eps: float
+) -> None:
+    """The statistics that running ones stand for."""
+    channels, block_c = statistics.shape[1], RECALLED
+    _recall_kernel[(triton.cdiv(channels, block_c),)](
+        running_mean, running_var, statistics, channels, float(eps), BLOCK_C=block_c, num_warps=1
+    )
+
+
+def batch_norm(
+    x: Tensor, statistics: Tensor, weight: Tensor | None, bias: Tensor | None,
+    residual: Tensor | None, y: Tensor, signs: Tensor | None = None, *,
+    residual_by: Normalizing | None = None,
+    function: str = "", coefficient: float = 0.0, precision: str = "ieee",
+) -> None:  # fmt: skip
+    """y = (x - mean) / sqrt(variance + eps) * weight + bias, then + residual, then its function.
+
+    That is "relu", one of activation.py's with its coefficient, or "" for none. Rounded to y's type
+    after each, as ops apart would, and last as products of `precision` read it. y may be the
+    residual; with `residual_by`, statistics, weight and bias, this is what they make of `residual`.
+    `signs`, uint8 [..., C / 8], tell where y is above zero (signs.py). Moves each map once.
+    """
+    if x.numel() == 0:
+        return
+    channels = x.shape[-1]
+    num_rows, tile = x.numel() // channels, writing(x, residual, y)
+    grid = (triton.cdiv(num_rows, tile["BLOCK_R"]) * triton.cdiv(channels, tile["BLOCK_C"]),)
+    _normalize_kernel[grid](
+        x, statistics, weight, bias, residual, *(residual_by or (None, None, None)), y,
+        None if signs is None else words_of(signs, channels),
+        num_rows, channels, pitch_of(x), pitch_of(residual), pitch_of(y), float(coefficient),
+        FUNCTION=function, PRECISION=precision, **tile,
+    )  # fmt: skip
+
+
+def batch_norm_moments_reference(x: Tensor, partials: Tensor, *, group: int) -> None:
+    """What `batch_norm_moments` computes."""
+    rows = x.reshape(-1, x.shape[-1]).double()
+    found = partials.view(-1, *partials.shape[2:])
+    for (start, stop), (mean, square) in zip(
+        slice_ranges(x.shape, partials, group), found, strict=True
+    ):
+        members = rows[start:stop]
+        exact = members.sum(0) / max(1, stop - start)
+        mean.copy_(exact)
+        square.copy_((members - exact).square().sum(0))
+
+
+def batch_norm_statistics_reference(
+    partials: Tensor, statistics: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
+    num_batches: Tensor | None, *,
+    shape: tuple[int, ...], group: int, momentum: float | None, eps: float,
+    flag: Tensor | None = None,
+) -> None:  # fmt: skip
+    """What `batch_norm_statistics` computes."""
+    counts = [stop - start for start, stop in slice_ranges(shape, partials, group)]
+    rows, total = _column(counts, partials.device), float(sum(counts))
+    means, squares = partials.view(-1, *partials.shape[2:]).double().unbind(1)
+    mean = (rows * means).sum(0) / total
+    square = (squares + rows * (means - mean).square()).sum(0)
+    statistics[0], statistics[1] = mean, (square / total + eps).rsqrt()
+    statistics[2] = square / max(1.0, total - 1.0)
+    tracks = statistics.new_ones(()) if flag is None else (flag[0] == 0.0).to(statistics.dtype)
+    if num_batches is not None:
+        num_batches += tracks.to(num_batches.dtype)
+    if running_mean is None or running_var is None:
+        return
+    for running, value in ((running_mean, statistics[0]), (running_var, statistics[2])):
+        if momentum is None:
+            assert num_batches is not None
+            factor = 1.0 / num_batches.double()
+            moved = running * (1.0 - factor) + value * factor
+        else:
+            moved = (running * (1.0 - momentum)).add(value, alpha=momentum)
+        running.copy_(torch.where(tracks != 0.0, moved.to(running.dtype), running))
+
+
+def _column(values: Sequence[int], device: torch.device) -> Tensor:
+    """Few different numbers as float64 [n, 1], made on the device: a capture takes no copies."""
+    runs = [(value, len(list(group))) for value, group in groupby(values)]
+    parts = [torch.full((n, 1), value, dtype=torch.float64, device=device) for value, n in runs]
+    return torch.cat(parts)
+
+
+def batch_norm_recall_reference(
+    running_mean: Tensor, running_var: Tensor, statistics: Tensor, *, eps: float
+) -> None:
+    """What `batch_norm_recall` computes."""
+    statistics[0], statistics[2] = running_mean, running_var
+    statistics[1] = (running_var.double() + eps).rsqrt()
+
+
+def batch_norm_reference(
+    x: Tensor, statistics: Tensor, weight: Tensor | None, bias: Tensor | None,
+    residual: Tensor | None, y: Tensor, signs: Tensor | None = None, *,
+    residual_by: Normalizing | None = None,
+    function: str = "", coefficient: float = 0.0, precision: str = "ieee",
+) -> None:  # fmt: skip
+    """What `batch_norm` computes."""
+    total = normalized_reference(x, statistics, weight, bias, y.dtype)
+    if residual is not None:
+        if residual_by is not None:
+            residual = normalized_reference(residual, *residual_by, y.dtype)
+        total = (total.float() + residual.float()).to(y.dtype)
+    if function == "relu":
+        total = torch.relu(total)
+    elif function:
+        activate_reference(total, total, function=function, coefficient=coefficient)
+    y.copy_(stored_reference(total, y.dtype, precision))
+    if signs is not None:
+        signs.copy_(packed_signs_reference(y))
+
+
+def normalized_reference(
+    x: Tensor, statistics: Tensor, weight: Tensor | None, bias: Tensor | None, dtype: torch.dtype
+) -> Tensor:
+    """The normalized map; computed in float64, so that no bit depends on places."""
+    y = (x.double() - statistics[0]) * (statistics[1] if weight is None else statistics[1] * weight)
+    y = y if bias is None else y + bias
+    return y.float().to(dtype)

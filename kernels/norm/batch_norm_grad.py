@@ -1,0 +1,331 @@
+"""Gradients of batch normalization, in two passes over its maps.
+
+With xhat = (x - mean) rstd of N rows, the sums of dy and of dy xhat over them are the gradients of
+bias and weight, and dx = weight rstd (dy - dbias / N - xhat dweight / N). Where a ReLU follows, dy
+counts only where its output is above zero: found again from x by the forward's own arithmetic, or
+by the output where a residual was added in between. Then the masked gradient, which is the
+residual's, is written as it is summed; so is a gradient that comes in two terms. The gradient of
+another function is found again from x likewise.
+"""
+
+from typing import TypeAlias
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..codec.sign_bits import passes, passes_reference, words_of
+from ..language.rounding import rounded_alone, stored, stored_reference
+from ..pointwise.activation import BY_OUTPUT, activate_grad_reference, activate_reference
+from ..pointwise.activation_math import activated, grad_by_input, grad_by_output
+from .batch_norm import normalized_reference
+from .batch_norm_tiles import (
+    MERGED,
+    in_tile,
+    normalized,
+    normalizing,
+    offsets,
+    pitch_of,
+    place_of,
+    slice_at,
+    slice_ranges,
+    slices_of,
+    summing,
+    words_at,
+    writing,
+)
+
+Other: TypeAlias = tuple[Tensor, Tensor, Tensor]  # a map, the statistics of it, and its sums
+
+
+@triton.jit
+def _behind(
+    x, dy, mean, scale, shift, coefficient, dtype: tl.constexpr, FUNCTION: tl.constexpr,
+    BY_OUTPUT: tl.constexpr, OUT_PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The gradient of the normalized x, as a map holds it, from that of its function."""
+    z = normalized(x, mean, scale, shift).to(dtype).to(tl.float32)
+    if FUNCTION == "relu":
+        dz = tl.where(z <= 0, 0.0, dy)
+    elif BY_OUTPUT:
+        y = stored(activated(z, coefficient, FUNCTION), dtype, OUT_PRECISION).to(tl.float32)
+        dz = grad_by_output(y, dy, coefficient, FUNCTION)
+    else:
+        dz = grad_by_input(z, dy, coefficient, FUNCTION)
+    return rounded_alone(dz.to(dtype).to(tl.float32))
+
+
+@triton.jit(do_not_specialize=["num_rows", "group_rows", "slice_rows", "splits"])
+def _sums_kernel(
+    x_ptr, dy_ptr, term_ptr, statistics_ptr, weight_ptr, bias_ptr, y_ptr, signs_ptr, partials_ptr,
+    grad_ptr, other_ptr, other_statistics_ptr, other_partials_ptr, num_rows, channels,
+    x_pitch, dy_pitch, term_pitch, y_pitch, grad_pitch, other_pitch,
+    group_rows, slice_rows, splits, coefficient,
+    FUNCTION: tl.constexpr, BY_OUTPUT: tl.constexpr, OUT_PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+    STAGES: tl.constexpr,
+):  # fmt: skip
+    """Sums of dy and of dy (x - mean) of BLOCK_C channels of one slice; of another x as well."""
+    part, c, mask_c = place_of(tl.program_id(0), channels, ALIGN, BLOCK_C)
+    start, count = slice_at(part, num_rows, group_rows, slice_rows, splits)
+    mean, scale, shift = normalizing(statistics_ptr, weight_ptr, bias_ptr, c, mask_c, channels)
+    sums = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
+    products = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
+    if other_ptr is not None:
+        other_products = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
+        other_mean = tl.load(other_statistics_ptr + c, mask=mask_c, other=0.0)[None, :]
+    for first in tl.range(0, count, BLOCK_R, num_stages=STAGES):
+        mask = in_tile(count - first, mask_c, BLOCK_R)
+        ptrs = x_ptr + offsets(start + first, c, x_pitch, ALIGN, BLOCK_R)
+        x = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
+        ptrs = dy_ptr + offsets(start + first, c, dy_pitch, ALIGN, BLOCK_R)
+        dy = tl.load(ptrs, mask=mask, other=0.0)
+        if term_ptr is not None:
+            ptrs = term_ptr + offsets(start + first, c, term_pitch, ALIGN, BLOCK_R)
+            total = dy.to(tl.float32) + tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
+            dy = total.to(dy_ptr.dtype.element_ty)
+        dy = dy.to(tl.float32)
+        if signs_ptr is not None:
+            dtype: tl.constexpr = signs_ptr.dtype.element_ty
+            offs, mask_w = words_at(start + first, count - first, channels, dtype, BLOCK_R, BLOCK_C)
+            dy = tl.where(passes(tl.load(signs_ptr + offs, mask=mask_w, other=0)), dy, 0.0)
+        elif y_ptr is not None:
+            ptrs = y_ptr + offsets(start + first, c, y_pitch, ALIGN, BLOCK_R)
+            dy = tl.where(tl.load(ptrs, mask=mask, other=0.0) <= 0, 0.0, dy)
+        elif FUNCTION != "":
+            dy = _behind(
+                x, dy, mean, scale, shift, coefficient, x_ptr.dtype.element_ty,
+                FUNCTION, BY_OUTPUT, OUT_PRECISION,
+            )  # fmt: skip
+        if grad_ptr is not None:
+            dy = stored(dy, tl.float32, PRECISION)
+            ptrs = grad_ptr + offsets(start + first, c, grad_pitch, ALIGN, BLOCK_R)
+            tl.store(ptrs, dy.to(grad_ptr.dtype.element_ty), mask=mask)
+        sums += dy
+        products = tl.fma(dy, x - mean, products)
+        if other_ptr is not None:
+            ptrs = other_ptr + offsets(start + first, c, other_pitch, ALIGN, BLOCK_R)
+            other = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
+            other_products = tl.fma(dy, other - other_mean, other_products)
+    ptrs = partials_ptr + part * 2 * channels + c
+    tl.store(ptrs, tl.sum(sums, 0), mask=mask_c)
+    tl.store(ptrs + channels, tl.sum(products, 0), mask=mask_c)
+    if other_ptr is not None:
+        ptrs = other_partials_ptr + part * 2 * channels + c
+        tl.store(ptrs, tl.sum(sums, 0), mask=mask_c)
+        tl.store(ptrs + channels, tl.sum(other_products, 0), mask=mask_c)
+
+
+@triton.jit(do_not_specialize=["count"])
+def _params_kernel(
+    partials_ptr, statistics_ptr, dweight_ptr, dbias_ptr, count, channels,
+    BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    c = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    mask_c = c < channels
+    sums = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
+    products = tl.zeros((BLOCK_P, BLOCK_C), tl.float32)
+    for first in tl.range(0, count, BLOCK_P, num_stages=STAGES):
+        p = first + tl.arange(0, BLOCK_P)
+        mask = (p < count)[:, None] & mask_c[None, :]
+        ptrs = partials_ptr + p[:, None] * 2 * channels + c[None, :]
+        sums += tl.load(ptrs, mask=mask, other=0.0)
+        products += tl.load(ptrs + channels, mask=mask, other=0.0)
+    rstd = tl.load(statistics_ptr + channels + c, mask=mask_c, other=0.0)
+    tl.store(dbias_ptr + c, tl.sum(sums, 0), mask=mask_c)
+    tl.store(dweight_ptr + c, tl.sum(products, 0) * rstd, mask=mask_c)
+
+
+@triton.jit(do_not_specialize=["num_rows", "rounded_from"])
+def _grad_input_kernel(
+    x_ptr, dy_ptr, statistics_ptr, weight_ptr, bias_ptr, dweight_ptr, dbias_ptr, added_ptr, dx_ptr,
+    num_rows, channels, x_pitch, dy_pitch, added_pitch, dx_pitch, rounded_from, share, coefficient,
+    FUNCTION: tl.constexpr, BY_OUTPUT: tl.constexpr, OUT_PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, ALIGN: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
+):  # fmt: skip
+    tile, c, mask_c = place_of(tl.program_id(0), channels, ALIGN, BLOCK_C)
+    start = tile * BLOCK_R
+    mask = in_tile(num_rows - start, mask_c, BLOCK_R)
+    ptrs = dy_ptr + offsets(start, c, dy_pitch, ALIGN, BLOCK_R)
+    dx = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
+    mean, scale, shift = normalizing(statistics_ptr, weight_ptr, bias_ptr, c, mask_c, channels)
+    if (FUNCTION != "") or (dbias_ptr is not None):
+        ptrs = x_ptr + offsets(start, c, x_pitch, ALIGN, BLOCK_R)
+        x = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
+        if FUNCTION != "":
+            dx = _behind(
+                x, dx, mean, scale, shift, coefficient, x_ptr.dtype.element_ty,
+                FUNCTION, BY_OUTPUT, OUT_PRECISION,
+            )  # fmt: skip
+        if dbias_ptr is not None:
+            rstd = tl.load(statistics_ptr + channels + c, mask=mask_c, other=0.0)
+            dbias = tl.load(dbias_ptr + c, mask=mask_c, other=0.0) * share
+            slope = tl.load(dweight_ptr + c, mask=mask_c, other=0.0) * rstd * share
+            dx = tl.fma(mean - x, slope[None, :], dx - dbias[None, :])
+    dx = (dx * scale).to(dx_ptr.dtype.element_ty)
+    if added_ptr is not None:
+        ptrs = added_ptr + offsets(start, c, added_pitch, ALIGN, BLOCK_R)
+        total = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
+        total += rounded_alone(dx.to(tl.float32))
+        dx = total.to(dx_ptr.dtype.element_ty)
+    last = stored(dx, dx_ptr.dtype.element_ty, PRECISION)
+    if rounded_from is not None:
+        last = tl.where((c >= rounded_from)[None, :], last, dx)
+    tl.store(dx_ptr + offsets(start, c, dx_pitch, ALIGN, BLOCK_R), last, mask=mask)
+
+
+def batch_norm_grad_sums(
+    x: Tensor, dy: Tensor, term: Tensor | None, statistics: Tensor,
+    weight: Tensor | None, bias: Tensor | None, y: Tensor | None,
+    partials: Tensor, grad: Tensor | None, *, group: int, other: Other | None = None,
+    function: str = "", coefficient: float = 0.0, out_precision: str = "ieee",
+    precision: str = "ieee",
+) -> None:  # fmt: skip
+    """Sums of g and of g (x - mean) over each slice, as `batch_norm_moments` cuts them.
+
+    g is dy, or dy + term in its type; zero where y, the output of a ReLU, is not above zero, for
+    which its signs may stand, uint8 [..., C / 8]. Without y it is the gradient behind `function` of
+    the normalized x, as `batch_norm` has it with the precision `out_precision`. It is written to
+    `grad`, if given, which may be dy, as products of `precision` read it. `other` gets the sums for
+    another map that g is the gradient behind. Moves each map once.
+    """
+    cut = slices_of(x.shape, partials, group)
+    channels = x.shape[-1]
+    signs = None
+    if y is not None and y.dtype == torch.uint8:
+        y, signs = None, words_of(y, channels)
+    given = (None, None, None) if other is None else other
+    tile = summing(x, dy, term, y, grad, given[0])
+    grid = (cut.count * triton.cdiv(channels, tile["BLOCK_C"]),)
+    _sums_kernel[grid](
+        x, dy, term, statistics, weight, bias, y, signs, partials, grad, *given,
+        cut.rows, channels,
+        pitch_of(x), pitch_of(dy), pitch_of(term), pitch_of(y), pitch_of(grad), pitch_of(given[0]),
+        cut.group_rows, cut.slice_rows, cut.splits, float(coefficient),
+        **_behind_constants(function, out_precision), PRECISION=precision, **tile,
+    )  # fmt: skip
+
+
+def _behind_constants(function: str, out_precision: str) -> dict[str, str | bool]:
+    """Compile-time arguments of `_behind`: only gradients by the output ask how that was stored."""
+    by_output = function in BY_OUTPUT
+    rounded = out_precision if by_output else "ieee"
+    return {"FUNCTION": function, "BY_OUTPUT": by_output, "OUT_PRECISION": rounded}
+
+
+def batch_norm_grad_params(
+    partials: Tensor, statistics: Tensor, dweight: Tensor, dbias: Tensor
+) -> None:
+    """Gradients of weight and bias, float32 [C], from the sums of all slices."""
+    channels = statistics.shape[1]
+    _params_kernel[(triton.cdiv(channels, MERGED["BLOCK_C"]),)](
+        partials, statistics, dweight, dbias, partials.shape[0] * partials.shape[1], channels,
+        **MERGED,
+    )  # fmt: skip
+
+
+def batch_norm_grad_input(
+    x: Tensor | None, dy: Tensor, statistics: Tensor, weight: Tensor | None, bias: Tensor | None,
+    dweight: Tensor | None, dbias: Tensor | None, dx: Tensor, *,
+    rows: int, added: Tensor | None = None, rounded_from: int | None = None,
+    function: str = "", coefficient: float = 0.0, out_precision: str = "ieee",
+    precision: str = "ieee",
+) -> None:  # fmt: skip
+    """dx from dy, and from the gradients of weight and bias where x was normalized by itself.
+
+    `rows` are those of the whole batch; dx may be dy. `function` is as for `batch_norm_grad_sums`;
+    without it and those gradients there is no need of x. `added`, which may be dx, counts besides:
+    a gradient that adds to dx. Products of `precision` read dx, or its channels from
+    `rounded_from` on. Moves each map once.
+    """
+    if dx.numel() == 0:
+        return
+    channels = dx.shape[-1]
+    num_rows, tile = dx.numel() // channels, writing(dx, dy, x, added)
+    grid = (triton.cdiv(num_rows, tile["BLOCK_R"]) * triton.cdiv(channels, tile["BLOCK_C"]),)
+    _grad_input_kernel[grid](
+        x, dy, statistics, weight, bias, dweight, dbias, added, dx, num_rows, channels,
+        pitch_of(x), pitch_of(dy), pitch_of(added), pitch_of(dx), rounded_from,
+        1.0 / rows, float(coefficient),
+        **_behind_constants(function, out_precision), PRECISION=precision, **tile,
+    )  # fmt: skip
+
+
+def batch_norm_grad_sums_reference(
+    x: Tensor, dy: Tensor, term: Tensor | None, statistics: Tensor,
+    weight: Tensor | None, bias: Tensor | None, y: Tensor | None,
+    partials: Tensor, grad: Tensor | None, *, group: int, other: Other | None = None,
+    function: str = "", coefficient: float = 0.0, out_precision: str = "ieee",
+    precision: str = "ieee",
+) -> None:  # fmt: skip
+    """What `batch_norm_grad_sums` computes."""
+    if term is not None:
+        dy = (dy.float() + term.float()).to(dy.dtype)
+    if y is not None:
+        dy = dy.masked_fill(~passes_reference(y) if y.dtype == torch.uint8 else y <= 0, 0.0)
+    elif function:
+        settings = {"function": function, "coefficient": coefficient, "precision": out_precision}
+        dy = _behind_reference(x, dy, statistics, weight, bias, **settings)
+    if grad is not None:
+        dy = stored_reference(dy, grad.dtype, precision)
+        grad.copy_(dy)
+    channels = x.shape[-1]
+    off, terms = ((t.reshape(-1, channels).double()) for t in (x - statistics[0].double(), dy))
+    found = partials.view(-1, *partials.shape[2:])
+    for (start, stop), (total, product) in zip(
+        slice_ranges(x.shape, partials, group), found, strict=True
+    ):
+        total.copy_(terms[start:stop].sum(0))
+        product.copy_((terms[start:stop] * off[start:stop]).sum(0))
+    if other is not None:
+        operands = (other[0], dy, None, other[1], None, None, None, other[2], None)
+        batch_norm_grad_sums_reference(*operands, group=group)
+
+
+def batch_norm_grad_params_reference(
+    partials: Tensor, statistics: Tensor, dweight: Tensor, dbias: Tensor
+) -> None:
+    """What `batch_norm_grad_params` computes."""
+    totals = partials.double().sum((0, 1))
+    dbias.copy_(totals[0])
+    dweight.copy_(totals[1] * statistics[1])
+
+
+def batch_norm_grad_input_reference(
+    x: Tensor | None, dy: Tensor, statistics: Tensor, weight: Tensor | None, bias: Tensor | None,
+    dweight: Tensor | None, dbias: Tensor | None, dx: Tensor, *,
+    rows: int, added: Tensor | None = None, rounded_from: int | None = None,
+    function: str = "", coefficient: float = 0.0, out_precision: str = "ieee",
+    precision: str = "ieee",
+) -> None:  # fmt: skip
+    """What `batch_norm_grad_input` computes."""
+    grad = dy.double()
+    if function and x is not None:
+        settings = {"function": function, "coefficient": coefficient, "precision": out_precision}
+        grad = _behind_reference(x, dy, statistics, weight, bias, **settings).double()
+    mean, rstd = statistics[0].double(), statistics[1].double()
+    if dbias is not None and dweight is not None and x is not None:
+        grad = grad - (dbias + (x.double() - mean) * rstd * dweight) / rows
+    grad = grad * (rstd if weight is None else rstd * weight)
+    total = grad.float().to(dx.dtype)
+    if added is not None:
+        total = (added.float() + total.float()).to(dx.dtype)
+    dx.copy_(total)
+    last = slice(rounded_from, None)
+    dx[..., last] = stored_reference(total[..., last], dx.dtype, precision)
+
+
+def _behind_reference(
+    x: Tensor, dy: Tensor, statistics: Tensor, weight: Tensor | None, bias: Tensor | None, *,
+    function: str, coefficient: float, precision: str,
+) -> Tensor:  # fmt: skip
+    z = normalized_reference(x, statistics, weight, bias, x.dtype)
+    if function == "relu":
+        return dy.masked_fill(z <= 0, 0.0)
+    settings = {"function": function, "coefficient": coefficient}
+    if function in BY_OUTPUT:
+        activate_reference(z, z, **settings, precision=precision)
+    dz = torch.empty_like(z)
+    activate_grad_reference(z, dy, dz, **settings)
+    return dz

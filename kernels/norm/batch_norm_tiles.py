@@ -1,0 +1,174 @@
+"""How batch normalization's kernels cut maps: slices of rows whose sums add up, tiles of channels.
+
+A map is rows of pixels by channels. What is summed over all rows is first summed over slices of
+them, whose bounds follow from the shape of the batch alone: so a sum has the same bits wherever
+launches are cut.
+"""
+
+from dataclasses import dataclass
+from math import gcd, prod
+from typing import Final
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..language import channel_ranges as ranges
+
+LEAST_ROWS: Final = 256  # of a group: its sums have 1.6% of the bytes of bfloat16 rows, or less
+SLICE_ROWS: Final = 512
+MOST_SLICES: Final = 2048  # of a batch, where its samples are fewer
+TILE_CHANNELS: Final = (64, 32, 16)  # 64 bfloat16 channels are one 128-byte line
+SUMMED: Final = 2048  # elements of a tile that is summed
+WRITTEN: Final = 8192  # elements of a tile that is written, by 8 warps
+MERGED: Final = {"BLOCK_P": 256, "BLOCK_C": 16, "STAGES": 2, "num_warps": 8}  # slices, channels
+
+
+@dataclass(frozen=True, slots=True)
+class BatchNormPlan:
+    """Groups of `group` samples, a power of two, each in `splits` slices of consecutive rows."""
+
+    group: int
+    splits: int
+
+    def partials_shape(self, samples: int, channels: int) -> tuple[int, int, int, int]:
+        """Of two sums for every slice and channel: [groups, splits, 2, C]."""
+        return triton.cdiv(samples, self.group), self.splits, 2, channels
+
+
+def batch_norm_plan(shape: tuple[int, ...]) -> BatchNormPlan:
+    """For maps [N, ..., C]."""
+    samples, pixels = shape[0], prod(shape[1:-1])
+    wanted = triton.next_power_of_2(triton.cdiv(LEAST_ROWS, max(1, pixels)))
+    most = max(1, MOST_SLICES // max(1, samples))
+    splits = max(1, min(pixels // SLICE_ROWS, most))
+    return BatchNormPlan(min(wanted, triton.next_power_of_2(max(1, samples))), splits)
+
+
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """The slices of a launch: so many, of `slice_rows` rows each, `splits` in `group_rows`."""
+
+    count: int
+    rows: int
+    group_rows: int
+    slice_rows: int
+    splits: int
+
+
+def slices_of(shape: tuple[int, ...], partials: Tensor, group: int) -> Slices:
+    """Those of maps [n, ..., C] whose first sample starts a group of `group` samples."""
+    pixels = prod(shape[1:-1])
+    groups, splits = partials.shape[:2]
+    assert groups == triton.cdiv(shape[0], group)
+    group_rows = group * pixels
+    slice_rows = triton.cdiv(group_rows, splits)
+    return Slices(groups * splits, shape[0] * pixels, group_rows, slice_rows, splits)
+
+
+def slice_ranges(shape: tuple[int, ...], partials: Tensor, group: int) -> list[tuple[int, int]]:
+    """The rows [start, stop) of every slice."""
+    cut = slices_of(shape, partials, group)
+    found = []
+    for index in range(cut.count):
+        number, part = divmod(index, cut.splits)
+        start = number * cut.group_rows + part * cut.slice_rows
+        stop = min(start + cut.slice_rows, (number + 1) * cut.group_rows, cut.rows)
+        found.append((start, max(start, stop)))
+    return found
+
+
+def summing(*maps: Tensor | None) -> dict[str, int]:
+    """Constants of a launch that sums rows of the maps."""
+    tile = _tile(maps, SUMMED)
+    aligned = tile["ALIGN"] >= 8
+    return tile | ({"STAGES": 4, "num_warps": 4} if aligned else {"STAGES": 1, "num_warps": 8})
+
+
+def writing(*maps: Tensor | None) -> dict[str, int]:
+    """Constants of a launch that writes rows of maps like these."""
+    return _tile(maps, WRITTEN) | {"num_warps": 8}
+
+
+def _tile(maps: tuple[Tensor | None, ...], elements: int) -> dict[str, int]:
+    """The block of channels that leaves the fewest idle, and as many rows as there is room for.
+
+    ALIGN divides channels and pitches: loads of 16 bytes ask for 8 bfloat16 elements.
+    """
+    given = [each for each in maps if each is not None]
+    channels = given[0].shape[-1]
+    block_c = min(TILE_CHANNELS, key=lambda block: triton.cdiv(channels, block) * block)
+    align = gcd(16, channels, *map(pitch_of, given))
+    return {"ALIGN": align, "BLOCK_R": elements // block_c, "BLOCK_C": block_c}
+
+
+def pitch_of(maps: Tensor | None) -> int:
+    """Elements from one row of a map to the next: more than its channels in a range of a wider."""
+    return 0 if maps is None else ranges.pitch_of(maps)
+
+
+@triton.jit
+def place_of(pid, channels, ALIGN: tl.constexpr, BLOCK_C: tl.constexpr) -> tl.tuple:
+    """Which tile of rows (int64) a program takes, its channels [BLOCK_C] and their mask."""
+    tiles_c = tl.cdiv(channels, BLOCK_C)
+    c = pid % tiles_c * BLOCK_C + tl.arange(0, BLOCK_C)
+    return (pid // tiles_c).to(tl.int64), c, c < channels // ALIGN * ALIGN
+
+
+@triton.jit
+def slice_at(part, num_rows, group_rows, slice_rows, splits) -> tl.tuple:
+    """The first row, and the number of rows, of slice `part` (int64)."""
+    start = part // splits * group_rows + part % splits * slice_rows
+    stop = tl.minimum(start + slice_rows, (part // splits + 1) * group_rows)
+    return start, tl.maximum(tl.minimum(stop, num_rows) - start, 0).to(tl.int32)
+
+
+@triton.jit
+def in_tile(count, mask_c, BLOCK_R: tl.constexpr) -> tl.tensor:
+    """The mask [BLOCK_R, BLOCK_C] of the first `count` rows of a tile."""
+    return (tl.arange(0, BLOCK_R) < count)[:, None] & mask_c[None, :]
+
+
+@triton.jit
+def offsets(start, c, pitch, ALIGN: tl.constexpr, BLOCK_R: tl.constexpr) -> tl.tensor:
+    """Those of channels c of the rows from `start` (int64) on, [BLOCK_R, BLOCK_C].
+
+    That the pitch is a multiple of ALIGN is for the compiler to know.
+    """
+    pitch = pitch // ALIGN * ALIGN
+    return start * pitch + (tl.arange(0, BLOCK_R)[:, None] * pitch + c[None, :])
+
+
+@triton.jit
+def words_at(
+    start, count, channels, dtype: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr
+) -> tl.tuple:
+    """Offsets, and their mask, of the signs (signs.py) of a program's channels.
+
+    They are words of this type, those of the first `count` rows from `start` (int64) on.
+    """
+    BITS: tl.constexpr = dtype.primitive_bitwidth
+    WORDS: tl.constexpr = BLOCK_C // BITS
+    words = channels // BITS
+    rows = tl.arange(0, BLOCK_R)[:, None]
+    word = tl.program_id(0) % tl.cdiv(channels, BLOCK_C) * WORDS + tl.arange(0, WORDS)[None, :]
+    return start * words + (rows * words + word), (rows < count) & (word < words)
+
+
+@triton.jit
+def normalizing(statistics_ptr, weight_ptr, bias_ptr, c, mask_c, channels) -> tl.tuple:
+    """Mean, factor and summand of the normalization of channels c, [1, BLOCK_C] each."""
+    mean = tl.load(statistics_ptr + c, mask=mask_c, other=0.0)
+    scale = tl.load(statistics_ptr + channels + c, mask=mask_c, other=0.0)
+    shift = tl.zeros_like(scale)
+    if weight_ptr is not None:
+        scale *= tl.load(weight_ptr + c, mask=mask_c, other=0.0)
+    if bias_ptr is not None:
+        shift = tl.load(bias_ptr + c, mask=mask_c, other=0.0)
+    return mean[None, :], scale[None, :], shift[None, :]
+
+
+@triton.jit
+def normalized(x, mean, scale, shift) -> tl.tensor:
+    """The mean is taken off before the product: so large means cost no digits."""
+    return tl.fma(x - mean, scale, shift)

@@ -1,0 +1,189 @@
+"""Gates: maps times, or plus, one value for each channel, of every sample or of all.
+
+The gradient of a gate is a sum over pixels, in a fixed order: of slices of a sample first, and then
+of these. Each slice is one program's, which makes the map's gradient from the same loads.
+"""
+
+from typing import Final
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..language.rounding import stored, stored_reference
+
+TILE: Final = 2048  # elements of a step
+STEPS: Final = 8  # of a slice
+WIDTHS: Final = (64, 32)  # channels of a tile: 64 bfloat16 are one 128-byte line
+NUM_WARPS: Final = 4
+SUM_BLOCK: Final = 64
+FUNCTIONS: Final = ("multiply", "add")
+
+
+@triton.jit
+def _slice(num_pixels, channels, ROWS: tl.constexpr, STEPS: tl.constexpr, WIDTH: tl.constexpr):
+    """Sample, first and last pixel, and channels [WIDTH] of this program's slice."""
+    sample = tl.program_id(0).to(tl.int64)
+    first = tl.program_id(1) * (ROWS * STEPS)
+    c = tl.program_id(2) * WIDTH + tl.arange(0, WIDTH)
+    return sample, first, tl.minimum(first + ROWS * STEPS, num_pixels), c
+
+
+@triton.jit(do_not_specialize=["num_pixels"])
+def _gate_kernel(
+    x_ptr, gate_ptr, y_ptr, num_pixels, channels, gate_stride, PRECISION: tl.constexpr,
+    ADDS: tl.constexpr, ROWS: tl.constexpr, STEPS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    sample, first, stop, c = _slice(num_pixels, channels, ROWS, STEPS, WIDTH)
+    gate = tl.load(gate_ptr + sample * gate_stride + c, mask=c < channels, other=0.0)
+    gate = gate.to(tl.float32)[None, :]
+    for start in range(first, stop, ROWS):
+        pixels = start + tl.arange(0, ROWS)
+        mask = (pixels < stop)[:, None] & (c < channels)[None, :]
+        offs = (sample * num_pixels + pixels)[:, None] * channels + c[None, :]  # [ROWS, WIDTH]
+        x = tl.load(x_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+        y = x + gate if ADDS else x * gate
+        tl.store(y_ptr + offs, stored(y, y_ptr.dtype.element_ty, PRECISION), mask=mask)
+
+
+@triton.jit(do_not_specialize=["num_pixels", "slices"])
+def _gate_grad_kernel(
+    x_ptr, gate_ptr, dy_ptr, dx_ptr, sums_ptr, num_pixels, channels, gate_stride, slices,
+    PRECISION: tl.constexpr, ADDS: tl.constexpr, TO_MAP: tl.constexpr, TO_GATE: tl.constexpr,
+    ROWS: tl.constexpr, STEPS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    sample, first, stop, c = _slice(num_pixels, channels, ROWS, STEPS, WIDTH)
+    total = tl.zeros((ROWS, WIDTH), tl.float32)
+    if TO_MAP:
+        gate = tl.load(gate_ptr + sample * gate_stride + c, mask=c < channels, other=0.0)
+        gate = gate.to(tl.float32)[None, :]
+    for start in range(first, stop, ROWS):
+        pixels = start + tl.arange(0, ROWS)
+        mask = (pixels < stop)[:, None] & (c < channels)[None, :]
+        offs = (sample * num_pixels + pixels)[:, None] * channels + c[None, :]
+        dy = tl.load(dy_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+        if TO_GATE:
+            if ADDS:
+                total += dy
+            else:
+                total += dy * tl.load(x_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+        if TO_MAP:
+            dx = stored(dy * gate, dx_ptr.dtype.element_ty, PRECISION)
+            tl.store(dx_ptr + offs, dx, mask=mask)
+    if TO_GATE:
+        sums_ptr += (sample * slices + tl.program_id(1)) * channels
+        tl.store(sums_ptr + c, tl.sum(total, 0), mask=c < channels)
+
+
+@triton.jit(do_not_specialize=["slices"])
+def _sum_slices_kernel(
+    sums_ptr, gate_ptr, slices, channels, PRECISION: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    sample = tl.program_id(0).to(tl.int64)
+    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), tl.float32)
+    sums_ptr += sample * slices * channels
+    for _ in range(slices):
+        total += tl.load(sums_ptr + c, mask=c < channels, other=0.0)
+        sums_ptr += channels
+    ptrs = gate_ptr + sample * channels + c
+    tl.store(ptrs, stored(total, gate_ptr.dtype.element_ty, PRECISION), mask=c < channels)
+
+
+def gate(
+    x: Tensor, gates: Tensor, y: Tensor, *, function: str = "multiply", precision: str = "ieee"
+) -> None:
+    """y = x times, or plus ("add"), the gates of its channels; y may be x.
+
+    x is [N, P, C], gates [N, C] or, the same for all samples, [1, C].
+    """
+    if x.numel() == 0:
+        return
+    grid, tile = _tiles(x)
+    _gate_kernel[grid](
+        x, gates, y, x.shape[1], x.shape[2], _stride(gates),
+        ADDS=function == "add", PRECISION=precision, **tile, num_warps=NUM_WARPS,
+    )  # fmt: skip
+
+
+def gate_grad(
+    x: Tensor | None, gates: Tensor | None, dy: Tensor, dx: Tensor | None, sums: Tensor | None, *,
+    precision: str = "ieee",
+) -> None:  # fmt: skip
+    """dx = dy * gates, which may be dy, and the sums of dy * x over slices of pixels.
+
+    `sums` float32 [N, gate_slices(P, C), C]. Either may be left out. Without x the sums are those
+    of dy, for gates that are added.
+    """
+    if dy.numel() == 0:
+        return
+    grid, tile = _tiles(dy)
+    _gate_grad_kernel[grid](
+        x, gates, dy, dx, sums, dy.shape[1], dy.shape[2], 0 if gates is None else _stride(gates),
+        grid[1], ADDS=x is None, TO_MAP=dx is not None, TO_GATE=sums is not None,
+        PRECISION=precision, **tile, num_warps=NUM_WARPS,
+    )  # fmt: skip
+
+
+def sum_slices(sums: Tensor, gates: Tensor, *, precision: str = "ieee") -> None:
+    """gates [N, C] = the sums [N, slices, C] of `gate_grad`, added in order."""
+    samples, slices, channels = sums.shape
+    if samples == 0:
+        return
+    _sum_slices_kernel[(samples, triton.cdiv(channels, SUM_BLOCK))](
+        sums, gates, slices, channels, PRECISION=precision, BLOCK=SUM_BLOCK, num_warps=1
+    )
+
+
+def gate_slices(pixels: int, channels: int) -> int:
+    """Sums of each channel of a sample."""
+    return triton.cdiv(pixels, STEPS * (TILE // _width(channels)))
+
+
+def _width(channels: int) -> int:
+    """Channels of a tile: the most that none of its columns are beside the map's, if any are."""
+    narrow = triton.next_power_of_2(channels)
+    fits = [width for width in WIDTHS if channels % width == 0]
+    return min(narrow, fits[0] if fits else WIDTHS[0])
+
+
+def _tiles(x: Tensor) -> tuple[tuple[int, int, int], dict[str, int]]:
+    samples, pixels, channels = x.shape
+    width = _width(channels)
+    grid = (samples, gate_slices(pixels, channels), triton.cdiv(channels, width))
+    return grid, {"ROWS": TILE // width, "STEPS": STEPS, "WIDTH": width}
+
+
+def _stride(gates: Tensor) -> int:
+    """Elements from one sample's gates to the next one's."""
+    return gates.shape[1] if gates.shape[0] > 1 else 0
+
+
+def gate_reference(
+    x: Tensor, gates: Tensor, y: Tensor, *, function: str = "multiply", precision: str = "ieee"
+) -> None:
+    """What `gate` computes."""
+    wide, factor = x.float(), gates.float()[:, None]
+    result = wide + factor if function == "add" else wide * factor
+    y.copy_(stored_reference(result, y.dtype, precision))
+
+
+def gate_grad_reference(
+    x: Tensor | None, gates: Tensor | None, dy: Tensor, dx: Tensor | None, sums: Tensor | None, *,
+    precision: str = "ieee",
+) -> None:  # fmt: skip
+    """What `gate_grad` computes."""
+    wide = dy.double()
+    if sums is not None:
+        terms = wide if x is None else wide * x.double()
+        rows = STEPS * (TILE // _width(dy.shape[2]))
+        sums.copy_(torch.stack([part.sum(1) for part in terms.split(rows, 1)], 1))
+    if dx is not None and gates is not None:
+        product = (wide * gates.double()[:, None]).float()
+        dx.copy_(stored_reference(product, dx.dtype, precision))
+
+
+def sum_slices_reference(sums: Tensor, gates: Tensor, *, precision: str = "ieee") -> None:
+    """What `sum_slices` computes."""
+    gates.copy_(stored_reference(sums.double().sum(1).float(), gates.dtype, precision))

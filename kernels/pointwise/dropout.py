@@ -1,0 +1,157 @@
+"""Dropout without a stored mask: Philox (Salmon et al. 2011), keyed by a counter, gives it again.
+
+Each element draws by its index in the whole batch, so a mask is the same whatever run of samples a
+launch covers. Elements come in aligned spans of 8 * LANES. One Philox call yields four words, whose
+halves belong to the 16-byte vector that its lane loads, or to two: a thread draws for what it loads
+and no draw changes hands. So p is a multiple of 2**-16: with a word an element the draws, not the
+bytes, set the pace (79% of a copy's; H200, 2026-11-21).
+"""
+
+from typing import Final
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..language.rounding import stored, stored_reference
+
+LANES: Final = 128
+DRAWS: Final = 8  # of one Philox call
+NUM_WARPS: Final = 4
+ROUNDS: Final = 7  # the fewest that pass BigCrush, by the paper
+UINT32: Final = 0xFFFFFFFF
+ROUND_A: Final = 0xD2511F53
+ROUND_B: Final = 0xCD9E8D57
+KEY_A: Final = 0x9E3779B9
+KEY_B: Final = 0xBB67AE85
+
+
+@triton.jit
+def _halves(first, second):
+    """The halves of words [..., N] in order: [..., N, word, half]."""
+    words = tl.join(first, second)
+    return tl.join(words & 0xFFFF, words >> 16)
+
+
+@triton.jit
+def _drop(
+    x_ptr, y_ptr, offs, numel, draws, least, scale, PRECISION: tl.constexpr, WHOLE: tl.constexpr
+):
+    mask = None if WHOLE else (offs >= 0) & (offs < numel)
+    x = tl.load(x_ptr + offs, mask=mask, other=None if WHOLE else 0.0)
+    keep = draws.reshape(offs.shape).to(tl.int32) >= least
+    y = tl.where(keep, x.to(tl.float32) * scale, 0.0)
+    tl.store(y_ptr + offs, stored(y, x.dtype, PRECISION), mask=mask)
+
+
+@triton.jit
+def _drop_span(
+    x_ptr, y_ptr, start, numel, words, least, scale,
+    VECTOR: tl.constexpr, PRECISION: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
+    LANES: tl.constexpr = words[0].shape[0]
+    offs = start + tl.arange(0, VECTOR * LANES)
+    if VECTOR == 8:
+        even, odd = tl.join(words[0], words[2]), tl.join(words[1], words[3])
+        _drop(x_ptr, y_ptr, offs, numel, _halves(even, odd), least, scale, PRECISION, WHOLE)
+    else:
+        first, second = _halves(words[0], words[1]), _halves(words[2], words[3])
+        _drop(x_ptr, y_ptr, offs, numel, first, least, scale, PRECISION, WHOLE)
+        _drop(x_ptr, y_ptr, offs + VECTOR * LANES, numel, second, least, scale, PRECISION, WHOLE)
+
+
+@triton.jit(do_not_specialize=["numel", "op_id", "least"])
+def _dropout_kernel(
+    x_ptr, y_ptr, seed_ptr, numel, first, op_id, least, scale,
+    VECTOR: tl.constexpr, PRECISION: tl.constexpr, LANES: tl.constexpr, ROUNDS: tl.constexpr,
+):  # fmt: skip
+    span = first // (8 * LANES) + tl.program_id(0).to(tl.int64)
+    counter = span * LANES + tl.arange(0, LANES)
+    low = counter.to(tl.uint32)
+    high = (counter >> 32).to(tl.uint32)
+    stream = tl.full((LANES,), op_id, tl.uint32)
+    words = tl.philox(tl.load(seed_ptr), low, high, stream, tl.zeros((LANES,), tl.uint32), ROUNDS)
+    start = span * (8 * LANES) - first
+    if (start >= 0) & (start + 8 * LANES <= numel):
+        _drop_span(x_ptr, y_ptr, start, numel, words, least, scale, VECTOR, PRECISION, True)
+    else:
+        _drop_span(x_ptr, y_ptr, start, numel, words, least, scale, VECTOR, PRECISION, False)
+
+
+def _vector(x: Tensor) -> int:
+    """Elements of a 16-byte load."""
+    return 16 // x.element_size()
+
+
+def _first_element(x: Tensor, first_sample: int) -> int:
+    return first_sample * x[:1].numel()
+
+
+def scale_of(p: float) -> float:
+    """The factor of what is kept where a share `p` is dropped."""
+    return 1.0 / (1.0 - p) if p < 1.0 else 0.0
+
+
+def _least_kept(p: float) -> int:
+    """The least draw of 16 bits whose element is kept."""
+    return round(p * (1 << 16))
+
+
+def dropout(
+    x: Tensor, y: Tensor, seed: Tensor, *,
+    p: float, op_id: int, first_sample: int, precision: str = "ieee",
+) -> None:  # fmt: skip
+    """y = x / (1 - p) where kept, 0 with probability p; the same call on dy gives dx; y may be x.
+
+    `seed` is an int64 tensor [1] on the device; `op_id` (below 2**31) gives every op its own stream
+    of numbers; `first_sample` is the index in the batch of the first sample of x. y is rounded as
+    products of `precision` will read it.
+    """
+    numel = x.numel()
+    if numel == 0:
+        return
+    first = _first_element(x, first_sample)
+    span = DRAWS * LANES
+    grid = (triton.cdiv(first + numel, span) - first // span,)
+    _dropout_kernel[grid](
+        x, y, seed, numel, first, op_id, _least_kept(p), scale_of(p),
+        VECTOR=_vector(x), PRECISION=precision, LANES=LANES, ROUNDS=ROUNDS, num_warps=NUM_WARPS,
+    )  # fmt: skip
+
+
+def dropout_reference(
+    x: Tensor, y: Tensor, seed: Tensor, *,
+    p: float, op_id: int, first_sample: int, precision: str = "ieee",
+) -> None:  # fmt: skip
+    """What `dropout` computes, mask and all."""
+    first = _first_element(x, first_sample)
+    index = torch.arange(first, first + x.numel(), dtype=torch.int64, device=x.device)
+    span, within = index // (DRAWS * LANES), index % (DRAWS * LANES)
+    vector = _vector(x)
+    words = philox(span * LANES + within // vector % LANES, op_id, seed)
+    draw = within // (vector * LANES) * vector + within % vector
+    word = words.gather(0, (draw // 2)[None])[0]
+    keep = (word >> 16 * (draw % 2) & 0xFFFF) >= _least_kept(p)
+    scaled = x.to(torch.float32) * scale_of(p)
+    dropped = torch.where(keep.view_as(x), scaled, torch.zeros_like(scaled))
+    y.copy_(stored_reference(dropped, y.dtype, precision))
+
+
+def philox(counter: Tensor, op_id: int, seed: Tensor) -> Tensor:
+    """Philox 4x32 of (counter, op_id) under `seed`: [4, *counter.shape], words below 2**32."""
+    c0, c1 = counter & UINT32, counter >> 32
+    c2, c3 = torch.full_like(counter, op_id), torch.zeros_like(counter)
+    k0, k1 = seed & UINT32, (seed >> 32) & UINT32
+    for _ in range(ROUNDS):
+        high_a, low_a = _product(c0, ROUND_A)
+        high_b, low_b = _product(c2, ROUND_B)
+        c0, c1, c2, c3 = high_b ^ c1 ^ k0, low_b, high_a ^ c3 ^ k1, low_a
+        k0, k1 = (k0 + KEY_A) & UINT32, (k1 + KEY_B) & UINT32
+    return torch.stack([c0, c1, c2, c3])
+
+
+def _product(a: Tensor, b: int) -> tuple[Tensor, Tensor]:
+    """High and low words of the 64-bit product of 32-bit words, without unsigned 64-bit types."""
+    middle = a * (b >> 16) + ((a * (b & 0xFFFF)) >> 16)
+    return middle >> 16, (a * b) & UINT32

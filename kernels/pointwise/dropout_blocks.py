@@ -1,0 +1,83 @@
+"""Dropout of whole channels, of whole samples, or of all of a batch, without a stored mask.
+
+What falls together draws once, by its index in the whole batch: Dropout2d (Tompson et al. 2015) by
+channel of a sample, stochastic depth (Huang et al. 2016) by sample ("row") or at once ("batch").
+"""
+
+from typing import Final
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..language.channel_chunks import chunk_place, launch_chunks
+from ..language.rounding import stored, stored_reference
+from .dropout import ROUNDS, philox, scale_of
+
+PARTS: Final = ("channel", "row", "batch")
+DRAW_BITS: Final = tl.constexpr(24)
+
+
+@triton.jit(do_not_specialize=["pixels", "first_sample", "op_id", "least", "chunks", "chunk"])
+def _drop_parts_kernel(
+    x_ptr, y_ptr, seed_ptr, pixels, channels, first_sample, op_id, least, scale, chunks, chunk,
+    PART: tl.constexpr, PRECISION: tl.constexpr, ROUNDS: tl.constexpr, PIXELS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+):  # fmt: skip
+    sample, start, stop = chunk_place(pixels, chunks, chunk)
+    c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    index = tl.zeros((CHANNELS,), tl.int64)
+    if PART == "row":
+        index += first_sample + sample
+    if PART == "channel":
+        index += (first_sample + sample) * channels + c
+    low, high = index.to(tl.uint32), (index >> 32).to(tl.uint32)
+    stream, zero = tl.full((CHANNELS,), op_id, tl.uint32), tl.zeros((CHANNELS,), tl.uint32)
+    word, _, _, _ = tl.philox(tl.load(seed_ptr), low, high, stream, zero, ROUNDS)
+    keep = ((word >> (32 - DRAW_BITS)).to(tl.int32) >= least)[None, :]
+    p, c = tl.arange(0, PIXELS)[:, None], c[None, :]
+    for first in range(start, stop, PIXELS):
+        mask = (first + p < stop) & (c < channels)
+        offs = (sample * pixels + first + p) * channels + c
+        x = tl.load(x_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+        y = tl.where(keep, x * scale, 0.0)
+        tl.store(y_ptr + offs, stored(y, y_ptr.dtype.element_ty, PRECISION), mask=mask)
+
+
+def dropout_parts(
+    x: Tensor, y: Tensor, seed: Tensor, *,
+    part: str, p: float, op_id: int, first_sample: int, precision: str = "ieee",
+) -> None:  # fmt: skip
+    """y = x / (1 - p) where kept, 0 with probability p; the same call on dy gives dx; y may be x.
+
+    x is [N, P, C]; a `part` of PARTS falls or stays whole. `seed`, `op_id` and `first_sample` are
+    as in `dropout`.
+    """
+    if x.numel():
+        sizes = (first_sample, op_id, _least_kept(p), scale_of(p))
+        constants = {"PART": part, "PRECISION": precision, "ROUNDS": ROUNDS}
+        launch_chunks(_drop_parts_kernel, x, (x, y, seed), *sizes, **constants)
+
+
+def _least_kept(p: float) -> int:
+    """The least draw whose part is kept."""
+    return round(p * (1 << DRAW_BITS.value))
+
+
+def dropout_parts_reference(
+    x: Tensor, y: Tensor, seed: Tensor, *,
+    part: str, p: float, op_id: int, first_sample: int, precision: str = "ieee",
+) -> None:  # fmt: skip
+    """What `dropout_parts` computes, mask and all."""
+    samples, _, channels = x.shape
+    index = torch.zeros(samples, 1, channels, dtype=torch.int64, device=x.device)
+    if part != "batch":
+        index += torch.arange(first_sample, first_sample + samples, device=x.device)[:, None, None]
+    if part == "channel":
+        index = index * channels + torch.arange(channels, device=x.device)
+    word = philox(index, op_id, seed)[0]
+    keep = (word >> 32 - DRAW_BITS.value) >= _least_kept(p)
+    scaled = x.float() * scale_of(p)
+    dropped = torch.where(keep, scaled, torch.zeros_like(scaled))
+    y.copy_(stored_reference(dropped, y.dtype, precision))

@@ -1,0 +1,92 @@
+"""Softmax and its logarithm over the channels of a map, with gradients that read the output."""
+
+from typing import Final
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..language.rounding import stored, stored_reference
+
+FUNCTIONS: Final = ("softmax", "log_softmax")
+MOST_CHANNELS: Final = 16384  # of a row that one program holds
+TILE: Final = 2048
+WARP_ELEMENTS: Final = 512  # of a row
+
+
+@triton.jit
+def _rows(num_rows, channels, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """Offsets and mask of this program's rows: [ROWS, BLOCK]."""
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    c = tl.arange(0, BLOCK)[None, :]
+    return rows[:, None] * channels + c, (rows < num_rows)[:, None] & (c < channels)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _softmax_kernel(
+    x_ptr, y_ptr, num_rows, channels, LOG: tl.constexpr, PRECISION: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    offs, mask = _rows(num_rows, channels, ROWS, BLOCK)
+    x = tl.load(x_ptr + offs, mask=mask, other=float("-inf")).to(tl.float32)
+    below = x - tl.max(x, 1)[:, None]
+    powers = tl.exp(below)
+    total = tl.sum(powers, 1)[:, None]
+    y = below - tl.log(total) if LOG else powers / total
+    tl.store(y_ptr + offs, stored(y, y_ptr.dtype.element_ty, PRECISION), mask=mask)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def _softmax_grad_kernel(
+    y_ptr, dy_ptr, dx_ptr, num_rows, channels, LOG: tl.constexpr, PRECISION: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    offs, mask = _rows(num_rows, channels, ROWS, BLOCK)
+    y = tl.load(y_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+    dy = tl.load(dy_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+    total = tl.sum(dy if LOG else y * dy, 1)[:, None]
+    dx = dy - tl.exp(y) * total if LOG else y * (dy - total)
+    tl.store(dx_ptr + offs, stored(dx, dx_ptr.dtype.element_ty, PRECISION), mask=mask)
+
+
+def softmax(x: Tensor, y: Tensor, *, function: str, precision: str = "ieee") -> None:
+    """y = "softmax" or "log_softmax" of the rows of x [M, C]; y may be x; C <= MOST_CHANNELS."""
+    _launch(_softmax_kernel, x, y, function=function, precision=precision)
+
+
+def softmax_grad(
+    y: Tensor, dy: Tensor, dx: Tensor, *, function: str, precision: str = "ieee"
+) -> None:
+    """dx of `softmax` from its output; dx may be dy."""
+    _launch(_softmax_grad_kernel, y, dy, dx, function=function, precision=precision)
+
+
+def _launch(kernel: triton.JITFunction, *maps: Tensor, function: str, precision: str) -> None:
+    num_rows, channels = maps[0].shape
+    if maps[0].numel() == 0:
+        return
+    block = triton.next_power_of_2(channels)
+    rows = max(TILE // block, 1)
+    kernel[(triton.cdiv(num_rows, rows),)](
+        *maps, num_rows, channels, LOG=function == "log_softmax", PRECISION=precision,
+        ROWS=rows, BLOCK=block, num_warps=max(min(block // WARP_ELEMENTS, 16), 4),
+    )  # fmt: skip
+
+
+def softmax_reference(x: Tensor, y: Tensor, *, function: str, precision: str = "ieee") -> None:
+    """What `softmax` computes."""
+    exact = getattr(torch, function)(x.double(), 1)
+    y.copy_(stored_reference(exact.float(), y.dtype, precision))
+
+
+def softmax_grad_reference(
+    y: Tensor, dy: Tensor, dx: Tensor, *, function: str, precision: str = "ieee"
+) -> None:
+    """What `softmax_grad` computes."""
+    values, wide = y.double(), dy.double()
+    if function == "log_softmax":
+        exact = wide - values.exp() * wide.sum(1, keepdim=True)
+    else:
+        exact = values * (wide - (values * wide).sum(1, keepdim=True))
+    dx.copy_(stored_reference(exact.float(), dx.dtype, precision))

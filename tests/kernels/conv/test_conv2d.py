@@ -1,0 +1,364 @@
+"""Forward and data-gradient convolution kernels against references, and these against autograd."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import conv_transpose2d, max_pool2d
+
+from tests.kernels.conv.conv_layers import (
+    DTYPES,
+    RUNS,
+    SHAPES,
+    Layer,
+    Shape,
+    gradients,
+    make,
+    tolerance_of,
+)
+from tests.kernels.numerics import (
+    as_range,
+    assert_repeatable,
+    is_poisoned_beside,
+    poisoned,
+    poisoned_like,
+    randn,
+    rms_error,
+)
+from tvdnn.kernels.conv import conv2d as conv
+from tvdnn.kernels.conv import launch as conv_launch
+from tvdnn.kernels.conv import tiles as conv_tiles
+from tvdnn.kernels.conv.grad_bias import grad_bias_plan, sum_cells_reference
+from tvdnn.kernels.conv.pack_weight import (
+    pack_weight,
+    pack_weight_grad_input,
+    pack_weight_grad_input_reference,
+    pack_weight_reference,
+)
+from tvdnn.kernels.conv.tiles import box_of
+
+
+@pytest.fixture(params=DTYPES, ids=["float32", "bfloat16"])
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    return request.param
+
+
+@pytest.fixture(params=list(SHAPES.values()), ids=list(SHAPES))
+def layer(request: pytest.FixtureRequest, dtype: torch.dtype, generator: torch.Generator) -> Layer:
+    shape = request.param
+    if generator.device.type == "cuda":
+        shape = replace(shape, precision="ieee")
+    return make(shape, dtype, generator)
+
+
+def test_references_match_autograd(layer: Layer, dtype: torch.dtype) -> None:
+    y, dx, _, _ = (gradient.detach() for gradient in gradients(layer))
+    settings = layer.shape.settings
+    out, dx_out = poisoned_like(layer.dy), poisoned_like(layer.x)
+    conv.conv2d_reference(layer.x, layer.packed(dtype), layer.bias, out, **settings)
+    conv.conv2d_grad_input_reference(layer.dy, layer.packed_grad(dtype), dx_out, **settings)
+    tolerance = tolerance_of(layer.shape, dtype)
+    assert rms_error(out, y) < tolerance
+    assert rms_error(dx_out, dx) < tolerance
+
+
+def test_forward(layer: Layer, dtype: torch.dtype) -> None:
+    packed = layer.packed(dtype)
+    for bias in (layer.bias, None):
+        out, expected = poisoned_like(layer.dy), poisoned_like(layer.dy)
+        conv.conv2d(layer.x, packed, bias, out, **layer.shape.settings)
+        conv.conv2d_reference(layer.x, packed, bias, expected, **layer.shape.settings)
+        assert rms_error(out, expected) < tolerance_of(layer.shape, dtype)
+
+
+def test_grad_input(layer: Layer, dtype: torch.dtype) -> None:
+    packed = layer.packed_grad(dtype)
+    out, expected = poisoned_like(layer.x), poisoned_like(layer.x)
+    conv.conv2d_grad_input(layer.dy, packed, out, **layer.shape.settings)
+    conv.conv2d_grad_input_reference(layer.dy, packed, expected, **layer.shape.settings)
+    assert rms_error(out, expected) < tolerance_of(layer.shape, dtype)
+
+
+@pytest.mark.parametrize("name", ["stride 2", "stride beyond filter", "groups", "box"])
+def test_transposed_with_a_bias(name: str, dtype: torch.dtype, generator: torch.Generator) -> None:
+    """Of torch's transposed convolution, with a row and a column that its windows may not reach."""
+    layer = make(replace(SHAPES[name], precision="ieee"), dtype, generator)
+    shape, samples = layer.shape, len(layer.x)
+    geometry = (shape.stride, shape.padding, (shape.stride[0] - 1,) * 2, shape.groups)
+    dy, channels = layer.dy.double().permute(0, 3, 1, 2), layer.x.shape[3]
+    bias = randn((channels,), torch.float32, generator)
+    exact = conv_transpose2d(dy, layer.weight.double(), bias.double(), *geometry, shape.dilation)
+    wanted = exact.permute(0, 2, 3, 1)
+    for launch in (conv.conv2d_grad_input, conv.conv2d_grad_input_reference):
+        out = poisoned((samples, *wanted.shape[1:]), dtype, wanted.device)
+        launch(layer.dy, layer.packed_grad(dtype), out, bias=bias, **shape.settings)
+        assert rms_error(out, wanted) < tolerance_of(shape, dtype)
+
+
+@pytest.mark.parametrize("name", ["box", "box, odd channels", "box, dilated"])
+def test_pointers_take_every_shape(
+    name: str, dtype: torch.dtype, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conv_tiles, "capability", lambda: (8, 0))
+    layer = make(replace(SHAPES[name], precision="ieee"), dtype, generator)
+    test_forward(layer, dtype)
+    test_grad_input(layer, dtype)
+
+
+FUSED = ["first layer", "stride 2", "groups", "box", "box, odd channels", "box, one by one"]
+
+
+@pytest.mark.parametrize("suffix", ["", "_reference"])
+@pytest.mark.parametrize("name", FUSED)
+def test_fused_relu_is_separate_relu(
+    name: str, suffix: str, dtype: torch.dtype, generator: torch.Generator
+) -> None:
+    layer = make(SHAPES[name], dtype, generator)
+    launch, packed = getattr(conv, "conv2d" + suffix), layer.packed(dtype)
+    separate, fused = poisoned_like(layer.dy), poisoned_like(layer.dy)
+    launch(layer.x, packed, layer.bias, separate, **layer.shape.settings)
+    launch(layer.x, packed, layer.bias, fused, relu=True, **layer.shape.settings)
+    assert (separate < 0).any()
+    assert torch.equal(fused, separate.relu())
+
+
+@pytest.mark.parametrize("suffix", ["", "_reference"])
+@pytest.mark.parametrize("name", FUSED)
+def test_fused_mask_is_separate_mask(
+    name: str, suffix: str, dtype: torch.dtype, generator: torch.Generator
+) -> None:
+    layer = make(SHAPES[name], dtype, generator)
+    mask = layer.x.relu()
+    launch, packed = getattr(conv, "conv2d_grad_input" + suffix), layer.packed_grad(dtype)
+    separate, fused = poisoned_like(layer.x), poisoned_like(layer.x)
+    launch(layer.dy, packed, separate, **layer.shape.settings)
+    launch(layer.dy, packed, fused, mask=mask, **layer.shape.settings)
+    assert torch.equal(fused, separate.masked_fill(mask <= 0, 0))
+
+
+@pytest.mark.parametrize("suffix", ["", "_reference"])
+@pytest.mark.parametrize("name", ["stride 2", "box", "box, odd channels", "box, one by one"])
+def test_sums_of_cells_are_those_of_what_is_stored(
+    name: str, suffix: str, dtype: torch.dtype, generator: torch.Generator
+) -> None:
+    layer = make(replace(SHAPES[name], x=(2, 8, 16)), dtype, generator)
+    launch, packed = getattr(conv, "conv2d_grad_input" + suffix), layer.packed_grad(dtype)
+    plain, dx = poisoned_like(layer.x), poisoned_like(layer.x)
+    launch(layer.dy, packed, plain, mask=layer.x, **layer.shape.settings)
+    for cell in (2, 4, 8):
+        shape = (2, 8 // cell, 16 // cell, dx.shape[3])
+        sums, expected = (poisoned(shape, torch.float32, dx.device) for _ in range(2))
+        launch(layer.dy, packed, dx, mask=layer.x, sums=sums, **layer.shape.settings)
+        sum_cells_reference(plain, expected)
+        assert torch.equal(dx, plain)
+        assert torch.equal(sums, expected)
+
+
+def pooled(y: Tensor) -> tuple[Tensor, Tensor]:
+    """Maxima of windows 2x2 and their places by PyTorch's pooling, coded in 2 bits a channel."""
+    maxima, places = max_pool2d(y.float().permute(0, 3, 1, 2), 2, return_indices=True)
+    row, column = places // y.shape[2], places % y.shape[2]
+    taps = (row % 2 * 2 + column % 2).permute(0, 2, 3, 1).unflatten(3, (-1, 4))
+    codes = sum(taps[..., i] << 2 * i for i in range(4))
+    return maxima.permute(0, 2, 3, 1).to(y.dtype), codes.to(torch.uint8)
+
+
+def with_whole_bytes(shape: Shape) -> Shape:
+    """The shape with output channels whose codes fill bytes."""
+    c, k = shape.channels
+    step = 4 * shape.groups
+    return replace(shape, channels=(c, -(-k // step) * step))
+
+
+@pytest.mark.parametrize(
+    ("name", "relu"), [*((name, True) for name in FUSED), ("uneven", False), ("box", False)]
+)
+@pytest.mark.parametrize("suffix", ["", "_reference"])
+def test_fused_pooling_is_separate_pooling(
+    name: str, suffix: str, relu: bool, dtype: torch.dtype, generator: torch.Generator
+) -> None:
+    layer = make(with_whole_bytes(SHAPES[name]), dtype, generator)
+    layer.x[-1, -1, -1, 0] = torch.nan
+    packed, settings = layer.packed(dtype), layer.shape.settings
+    whole = poisoned_like(layer.dy)
+    launch = getattr(conv, "conv2d" + suffix)
+    launch(layer.x, packed, layer.bias, whole, relu=relu, **settings)
+    maxima, codes = pooled(whole)
+    y, y_codes = poisoned_like(maxima), torch.full_like(codes, 0xA5)
+    launch = getattr(conv, "conv2d_max_pool" + suffix)
+    launch(layer.x, packed, layer.bias, y, y_codes, relu=relu, **settings)
+    assert torch.equal(y.nan_to_num(), maxima.nan_to_num())
+    assert torch.equal(y.isnan(), maxima.isnan())
+    assert torch.equal(y_codes, codes)
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+def test_packing_is_exact(groups: int, dtype: torch.dtype, generator: torch.Generator) -> None:
+    weight = randn((6, 5, 3, 2), torch.float32, generator)
+    for source in (weight, weight.to(memory_format=torch.channels_last), weight[:, 1:, :, ::2]):
+        k, c, r, s = source.shape
+        packed = poisoned((k, r, s, c), dtype, weight.device)
+        expected = poisoned_like(packed)
+        pack_weight(source, packed, groups=groups)
+        pack_weight_reference(source, expected, groups=groups)
+        assert torch.equal(packed, expected)
+        packed = poisoned((c * groups, r, s, k // groups), dtype, weight.device)
+        expected = poisoned_like(packed)
+        pack_weight_grad_input(source, packed, groups=groups)
+        pack_weight_grad_input_reference(source, expected, groups=groups)
+        assert torch.equal(packed, expected)
+
+
+POINTS = {"size": (1, 1), "padding": (0, 0), "precision": "tf32"}
+RANGES = {
+    "few channels": Shape((1, 9, 8), (5, 16), stride=(2, 2), precision="tf32"),
+    "groups": Shape((1, 4, 4), (40, 16), groups=2),
+    "stride 2": Shape((1, 7, 6), (19, 12), stride=(2, 2)),
+    "box": Shape((1, 4, 4), (64, 64), precision="tf32"),
+    "box, stride 2": Shape((1, 4, 4), (64, 64), (2, 2), (2, 2), (0, 0), precision="tf32"),
+    "box, odd channels": Shape((2, 5, 3), (32, 40), **POINTS),
+    "box, one by one, stride 2": Shape((2, 6, 5), (64, 32), stride=(2, 2), **POINTS),
+}
+
+
+def in_and_out_of(layer: Layer, place: Callable[[Tensor], Tensor]) -> tuple[list[Tensor], Tensor]:
+    """What the launchers make of maps that lie where `place` lays them, and codes."""
+    settings, like_x, like_y = layer.shape.settings, poisoned_like(layer.x), poisoned_like(layer.dy)
+    x, dy, mask = (place(maps) for maps in (layer.x, layer.dy, layer.x.relu()))
+    y, dx, maxima = (place(maps) for maps in (like_y, like_x, like_y[:, 1::2, 1::2]))
+    packed, bias = layer.packed(x.dtype), layer.bias
+    codes = torch.zeros(*maxima.shape[:3], y.shape[3] // 4, dtype=torch.uint8, device=y.device)
+    conv.conv2d(x, packed, bias, y, relu=True, **settings)
+    conv.conv2d_max_pool(x, packed, bias, maxima, codes, **settings)
+    conv.conv2d_grad_input(dy, layer.packed_grad(x.dtype), dx, mask=mask, **settings)
+    return [y, dx, maxima], codes
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_ranges_of_wider_maps(name: str, generator: torch.Generator) -> None:
+    """To the bits of maps of their own; what lies beside a range is neither read nor written."""
+    layer = make(RANGES[name], torch.bfloat16, generator)
+    expected, expected_codes = in_and_out_of(layer, torch.clone)
+    made, codes = in_and_out_of(layer, as_range)
+    assert torch.equal(codes, expected_codes)
+    for part, whole in zip(made, expected, strict=True):
+        assert torch.equal(part, whole)
+        assert is_poisoned_beside(part)
+
+
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("suffix", ["", "_reference"])
+def test_runs_have_the_bits_of_the_whole(
+    name: str, suffix: str, dtype: torch.dtype, generator: torch.Generator
+) -> None:
+    """Samples [group, N), computed alone, are what a launch over all samples makes of them."""
+    layer = make(RUNS[name], dtype, generator)
+    settings, group = layer.shape.settings, layer.shape.group
+    x, dy = layer.x[group:], layer.dy[group:]
+
+    def launch(name: str, *arguments: object) -> None:
+        getattr(conv, name + suffix)(*arguments, **settings)
+
+    whole, part = poisoned_like(layer.dy), poisoned_like(dy)
+    launch("conv2d", layer.x, layer.packed(dtype), layer.bias, whole)
+    launch("conv2d", x, layer.packed(dtype), layer.bias, part)
+    assert torch.equal(whole[group:], part)
+    whole, part = poisoned_like(layer.x), poisoned_like(x)
+    launch("conv2d_grad_input", layer.dy, layer.packed_grad(dtype), whole)
+    launch("conv2d_grad_input", dy, layer.packed_grad(dtype), part)
+    assert torch.equal(whole[group:], part)
+
+
+@pytest.mark.parametrize("name", ["first layer", "box"])
+def test_empty_batch(name: str, dtype: torch.dtype, generator: torch.Generator) -> None:
+    layer = make(replace(SHAPES[name], x=(0, *SHAPES[name].x[1:])), dtype, generator)
+    settings = layer.shape.settings
+    for suffix in ("", "_reference"):
+        getattr(conv, "conv2d" + suffix)(
+            layer.x, layer.packed(dtype), layer.bias, layer.dy, **settings
+        )
+        getattr(conv, "conv2d_grad_input" + suffix)(
+            layer.dy, layer.packed_grad(dtype), layer.x, **settings
+        )
+
+
+def test_boxes_waste_little() -> None:
+    for height in (224, 112, 56, 28, 14):
+        samples, rows, columns = box_of(height, height, 256)
+        assert samples * rows * columns == 256
+        assert height % rows == 0
+        assert height % columns == 0
+    assert box_of(7, 7, 256) == (32, 1, 8)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["large", "small", "few channels"])
+def test_repeats_to_the_bit(name: str, dtype: torch.dtype, generator: torch.Generator) -> None:
+    shape = {
+        "large": Shape((16, 56, 56), (128, 256), precision="tf32"),
+        "small": Shape((64, 14, 14), (256, 256), precision="tf32"),
+        "few channels": Shape((8, 112, 112), (3, 64), precision="tf32"),
+    }[name]
+    layer = make(shape, dtype, generator)
+    settings = shape.settings
+    y, dx = poisoned_like(layer.dy), poisoned_like(layer.x)
+    packed, packed_grad = layer.packed(dtype), layer.packed_grad(dtype)
+
+    def launch() -> None:
+        conv.conv2d(layer.x, packed, layer.bias, y, **settings)
+        conv.conv2d_grad_input(layer.dy, packed_grad, dx, **settings)
+
+    assert_repeatable(launch, y, dx)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("channels", [(64, 64), (64, 192), (128, 128)])
+@pytest.mark.parametrize("side", [112, 28, 30, 13, 7])
+def test_specialized_warps_change_no_bit(
+    channels: tuple[int, int],
+    side: int,
+    dtype: torch.dtype,
+    generator: torch.Generator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    layer = make(Shape((35, side, side), channels, precision="tf32"), dtype, generator)
+    specialized = outputs_of(layer)
+    for module in (conv, conv_launch):
+        monkeypatch.setattr(module, "suits_specialized", lambda *_, **__: False)
+    for one, other in zip(specialized, outputs_of(layer), strict=True):
+        assert torch.equal(one, other)
+
+
+def outputs_of(layer: Layer) -> list[Tensor]:
+    """What the launchers make of a layer, with each of the epilogues."""
+    settings, mask, dtype = layer.shape.settings, layer.x.relu(), layer.x.dtype
+    packed, packed_grad = layer.packed(dtype), layer.packed_grad(dtype)
+    y, dx, masked = poisoned_like(layer.dy), poisoned_like(layer.x), poisoned_like(layer.x)
+    conv.conv2d(layer.x, packed, layer.bias, y, relu=True, **settings)
+    conv.conv2d_grad_input(layer.dy, packed_grad, dx, **settings)
+    conv.conv2d_grad_input(layer.dy, packed_grad, masked, mask=mask, **settings)
+    cell = grad_bias_plan(layer.shape.x[1:], 1).cell
+    sums = poisoned_like(dx[:, cell - 1 :: cell, cell - 1 :: cell].float())
+    again = poisoned_like(layer.x)
+    by = {"mask": mask, "sums": sums if cell > 1 else None}
+    conv.conv2d_grad_input(layer.dy, packed_grad, again, **by, **settings)
+    maxima = poisoned_like(y[:, 1::2, 1::2])
+    codes = torch.zeros(*maxima.shape[:3], y.shape[3] // 4, dtype=torch.uint8, device=y.device)
+    conv.conv2d_max_pool(layer.x, packed, layer.bias, maxima, codes, **settings)
+    return [y, dx, masked, again, *([sums] if cell > 1 else []), maxima, codes]
+
+
+@pytest.mark.gpu
+def test_offsets_beyond_32_bits(generator: torch.Generator) -> None:
+    """The last sample of a map of over 2^31 elements is what it is alone."""
+    samples = (1 << 31) // (224 * 224 * 64) + 2
+    layer = make(Shape((2, 224, 224), (64, 64)), torch.bfloat16, generator)
+    x = torch.empty(samples, 224, 224, 64, dtype=torch.bfloat16, device="cuda")
+    x.copy_(layer.x[1])
+    y = poisoned_like(x)
+    conv.conv2d(x, layer.packed(torch.bfloat16), None, y, **layer.shape.settings)
+    alone = poisoned_like(layer.dy)
+    conv.conv2d(layer.x, layer.packed(torch.bfloat16), None, alone, **layer.shape.settings)
+    assert torch.equal(y[-1], alone[1])

@@ -1,0 +1,162 @@
+"""Depthwise convolution kernels against references, and these against autograd."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.kernels.conv.conv_layers import (
+    PARTIAL_TOLERANCE,
+    Layer,
+    Shape,
+    gradients,
+    make,
+    tolerance_of,
+)
+from tests.kernels.numerics import (
+    as_range,
+    is_poisoned_beside,
+    poisoned,
+    poisoned_like,
+    randn,
+    rms_error,
+)
+from tvdnn.kernels.conv import depthwise as own
+
+SHAPES = {
+    "7x7": Shape((2, 5, 9), (24, 24), (7, 7), padding=(3, 3), groups=24),
+    "3x3, stride 2": Shape((3, 7, 10), (72, 72), stride=(2, 2), groups=72),
+    "5x3, uneven": Shape((1, 6, 17), (8, 8), (5, 3), (1, 2), (2, 0), groups=8),
+    "5x5, dilated and strided": Shape((2, 11, 9), (16, 16), (5, 5), (3, 3), (4, 4), (2, 2), 16),
+    "one by one": Shape((2, 1, 1), (8, 8), (1, 1), padding=(0, 0), groups=8),
+}
+CASES = [("3x3, stride 2", torch.bfloat16), *((name, torch.float32) for name in SHAPES)]
+
+
+@pytest.fixture(autouse=True)
+def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few splits of the weight's gradient, as the interpreter takes programs one by one."""
+    monkeypatch.setattr(own, "PROGRAMS", 6)
+
+
+@pytest.fixture(params=CASES, ids=[f"{name}, {dtype}" for name, dtype in CASES])
+def layer(request: pytest.FixtureRequest, generator: torch.Generator) -> Layer:
+    name, dtype = request.param
+    return make(SHAPES[name], dtype, generator)
+
+
+def geometry(layer: Layer) -> dict[str, object]:
+    return {name: getattr(layer.shape, name) for name in ("stride", "padding", "dilation")}
+
+
+def packed(layer: Layer) -> Tensor:
+    return layer.weight[:, 0].permute(1, 2, 0).to(layer.x.dtype).contiguous()
+
+
+def plan_of(layer: Layer) -> own.DepthwisePlan:
+    _, height, width, channels = layer.dy.shape
+    return own.depthwise_plan((height, width), channels, layer.shape.size)
+
+
+def sums_of(layer: Layer) -> Tensor:
+    channels, _, *size = layer.weight.shape
+    return poisoned((plan_of(layer).splits, channels, *size, 1), torch.float32, layer.x.device)
+
+
+def test_all_follow_autograd(layer: Layer) -> None:
+    y, dx, dweight, _ = (gradient.detach() for gradient in gradients(layer))
+    tolerance = tolerance_of(layer.shape, layer.x.dtype)
+    settings = geometry(layer)
+    for suffix in ("", "_reference"):
+        forward, grad_input, grad_weight = (
+            getattr(own, name + suffix)
+            for name in ("depthwise_conv2d", "depthwise_conv2d_grad_input",
+                         "depthwise_conv2d_grad_weight")
+        )  # fmt: skip
+        out, alone, grads, sums = *map(poisoned_like, (layer.dy, layer.dy, layer.x)), sums_of(layer)
+        forward(layer.x, packed(layer), layer.bias, out, **settings, precision="ieee")
+        forward(layer.x, packed(layer), None, alone, **settings, precision="ieee")
+        grad_input(layer.dy, packed(layer), grads, **settings, precision="ieee")
+        grad_weight(layer.x, layer.dy, sums, first=True, **settings)
+        assert rms_error(out, y) <= tolerance
+        assert rms_error(alone, y - layer.bias.double()) <= tolerance
+        assert rms_error(grads, dx) <= tolerance
+        assert rms_error(sums.sum(0)[..., 0], dweight[:, 0]) <= PARTIAL_TOLERANCE
+
+
+def test_a_batch_may_be_cut(generator: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between units for the weight's gradient, which has several here; anywhere for the others."""
+    monkeypatch.setattr(own, "STEPS", 2)
+    monkeypatch.setattr(own, "TILE", 128)
+    shape = replace(SHAPES["3x3, stride 2"], x=(5, 9, 6), channels=(8, 8), groups=8)
+    layer = make(shape, torch.float32, generator)
+    settings, unit = geometry(layer), plan_of(layer).unit
+    assert 1 <= unit < 5
+    y, dx, sums = poisoned_like(layer.dy), poisoned_like(layer.x), sums_of(layer)
+    own.depthwise_conv2d(layer.x, packed(layer), None, y, **settings, precision="ieee")
+    own.depthwise_conv2d_grad_input(layer.dy, packed(layer), dx, **settings, precision="ieee")
+    for suffix in ("", "_reference"):
+        grad_weight = getattr(own, "depthwise_conv2d_grad_weight" + suffix)
+        pieces = sums_of(layer)
+        grad_weight(layer.x, layer.dy, sums, first=True, **settings)
+        grad_weight(layer.x[:unit], layer.dy[:unit], pieces, first=True, **settings)
+        grad_weight(layer.x[unit:], layer.dy[unit:], pieces, first=False, **settings)
+        assert torch.equal(pieces, sums)
+    for part in (slice(0, 1), slice(1, 5)):
+        some_y, some_dx = poisoned_like(y[part]), poisoned_like(dx[part])
+        x, dy = layer.x[part], layer.dy[part]
+        own.depthwise_conv2d(x, packed(layer), None, some_y, **settings, precision="ieee")
+        own.depthwise_conv2d_grad_input(dy, packed(layer), some_dx, **settings, precision="ieee")
+        assert torch.equal(some_y, y[part])
+        assert torch.equal(some_dx, dx[part])
+
+
+def test_ranges_of_wider_maps(generator: torch.Generator) -> None:
+    """To the bits of maps of their own; what lies beside a range is neither read nor written."""
+    layer = make(SHAPES["3x3, stride 2"], torch.bfloat16, generator)
+    settings, results = geometry(layer), []
+    for place in (torch.clone, as_range):
+        x, dy = place(layer.x), place(layer.dy)
+        y, dx, sums = place(poisoned_like(dy)), place(poisoned_like(x)), sums_of(layer)
+        own.depthwise_conv2d(x, packed(layer), layer.bias, y, precision="ieee", **settings)
+        own.depthwise_conv2d_grad_input(dy, packed(layer), dx, precision="ieee", **settings)
+        own.depthwise_conv2d_grad_weight(x, dy, sums, first=True, **settings)
+        results.append((y, dx, sums))
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+    assert all(is_poisoned_beside(part) for part in results[1][:2])
+
+
+@pytest.mark.parametrize("suffix", ["", "_reference"])
+def test_what_products_read_is_rounded(suffix: str, generator: torch.Generator) -> None:
+    x = randn((1, 4, 4, 8), torch.float32, generator)
+    taps = randn((3, 3, 8), torch.float32, generator)
+    settings = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1)}
+    for name in ("depthwise_conv2d", "depthwise_conv2d_grad_input"):
+        rest = (None,) if name == "depthwise_conv2d" else ()
+        out = poisoned_like(x)
+        getattr(own, name + suffix)(x, taps, *rest, out, **settings, precision="tf32")
+        assert not (out.view(torch.int32) & 0x1FFF).any()
+        getattr(own, name + suffix)(x, taps, *rest, out, **settings, precision="ieee")
+        assert (out.view(torch.int32) & 0x1FFF).any()
+
+
+def test_which_layers_suit() -> None:
+    assert own.suits_depthwise(96, 96, 96, (7, 7))
+    assert not own.suits_depthwise(96, 192, 96, (3, 3))
+    assert not own.suits_depthwise(96, 96, 48, (3, 3))
+    assert not own.suits_depthwise(30, 30, 30, (3, 3))
+    assert not own.suits_depthwise(96, 96, 96, (3, 9))
+
+
+@pytest.mark.gpu
+def test_large_offsets(generator: torch.Generator) -> None:
+    x = torch.ones(33, 1024, 1024, 64, dtype=torch.bfloat16, device=generator.device)
+    x[-1] = randn(x.shape[1:], x.dtype, generator)
+    taps = randn((3, 3, 64), x.dtype, generator)
+    settings = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "precision": "ieee"}
+    for launch, rest in ((own.depthwise_conv2d, (None,)), (own.depthwise_conv2d_grad_input, ())):
+        y, last = poisoned_like(x), poisoned_like(x[-1:])
+        launch(x, taps, *rest, y, **settings)
+        launch(x[-1:].clone(), taps, *rest, last, **settings)
+        assert torch.equal(y[-1:], last)

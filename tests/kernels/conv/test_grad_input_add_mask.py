@@ -1,0 +1,86 @@
+"""Data gradients that are the last term of a masked sum, against the passes that they stand for."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.kernels.numerics import poisoned_like, randn, rms_error
+from tvdnn.kernels.codec.sign_bits import packed_signs_reference
+from tvdnn.kernels.conv import conv2d as conv
+from tvdnn.kernels.conv import grad_input_add_mask as conv_grad_last
+from tvdnn.kernels.conv.grad_input_add_mask import ONE_BY_ONE, may_be_last
+
+BF16 = torch.bfloat16
+TOLERANCE = 4e-3
+MAPS = [((1, 1, 1), 64, 128), ((3, 8, 8), 64, 256), ((5, 5, 7), 192, 128), ((0, 4, 4), 64, 128)]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    dy: Tensor
+    packed: Tensor
+    added: Tensor
+    y: Tensor
+
+    @property
+    def operands(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self.dy, self.packed, self.added, packed_signs_reference(self.y)
+
+
+def make_case(sides: tuple[int, int, int], k: int, c: int, generator: torch.Generator) -> Case:
+    packed = randn((c, 1, 1, k), BF16, generator, k**-0.5)
+    dy, added, y = (randn((*sides, each), BF16, generator) for each in (k, c, c))
+    return Case(dy, packed, added, y)
+
+
+@pytest.mark.parametrize("suffix", ["", "_reference"])
+@pytest.mark.parametrize(("sides", "k", "c"), MAPS)
+def test_has_the_bits_of_passes_apart(
+    sides: tuple[int, int, int], k: int, c: int, suffix: str, generator: torch.Generator
+) -> None:
+    case = make_case(sides, k, c, generator)
+    found, term = poisoned_like(case.added), poisoned_like(case.added)
+    getattr(conv_grad_last, f"conv2d_grad_last{suffix}")(*case.operands, found)
+    getattr(conv, f"conv2d_grad_input{suffix}")(case.dy, case.packed, term, **ONE_BY_ONE)
+    total = (case.added.float() + term.float()).to(BF16)
+    assert torch.equal(found, torch.where(case.y > 0, total, 0.0))
+    exact = case.dy.double() @ case.packed.flatten(1).double().T + case.added.double()
+    assert rms_error(found, exact * (case.y > 0)) <= TOLERANCE
+
+
+@pytest.mark.parametrize("suffix", ["", "_reference"])
+def test_cuts_do_not_show(suffix: str, generator: torch.Generator) -> None:
+    case = make_case((4, 5, 5), 64, 128, generator)
+    launch = getattr(conv_grad_last, f"conv2d_grad_last{suffix}")
+    whole, parts = poisoned_like(case.added), poisoned_like(case.added)
+    dy, packed, *maps = case.operands
+    launch(dy, packed, *maps, whole)
+    for run in (slice(0, 1), slice(1, 4)):
+        launch(dy[run], packed, *(each[run] for each in maps), parts[run])
+    assert torch.equal(whole, parts)
+
+
+def test_takes_single_taps_of_whole_tiles() -> None:
+    how = {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1, "dtype": BF16}
+    assert may_be_last((64, 256, 1, 1), **how)
+    assert not may_be_last((64, 256, 3, 3), **how)
+    assert not may_be_last((64, 64, 1, 1), **how)
+    assert not may_be_last((40, 256, 1, 1), **how)
+    for other in ({"stride": (2, 2)}, {"groups": 2}, {"dtype": torch.float32}):
+        assert not may_be_last((64, 256, 1, 1), **how | other)
+
+
+@pytest.mark.gpu
+def test_large_offsets(generator: torch.Generator) -> None:
+    samples = (1 << 20) + 1
+    dy = torch.zeros(samples, 4, 4, 64, dtype=BF16, device=generator.device)
+    added, dx = (torch.empty(samples, 4, 4, 128, dtype=BF16, device=dy.device) for _ in range(2))
+    signs = torch.full((samples, 4, 4, 16), 0xFF, dtype=torch.uint8, device=dy.device)
+    last = make_case((1, 4, 4), 64, 128, generator)
+    dy[-1:], added[-1:], signs[-1:] = last.dy, last.added, last.operands[3]
+    alone = poisoned_like(last.added)
+    conv_grad_last.conv2d_grad_last(dy, last.packed, added, signs, dx)
+    conv_grad_last.conv2d_grad_last(*last.operands, alone)
+    assert torch.equal(dx[-1:], alone)

@@ -1,0 +1,88 @@
+"""Gluon's forms by version, where its kernels are chosen, and what happens where it is refused."""
+
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from triton.runtime.errors import TritonError
+
+from tests.support.offline import without_interpreter
+from tvdnn.kernels.language import gluon
+
+ROOT = Path(__file__).parents[3]
+CHOICES = """
+import sys, warnings
+import triton
+triton.__version__ = sys.argv[1] or triton.__version__
+from triton.runtime import driver
+from tests.support.offline import OfflineDriver
+from tvdnn.kernels.language import gluon
+
+chosen = []
+with warnings.catch_warnings(record=True) as warned:
+    warnings.simplefilter("always")
+    for arch in (80, 86, 89, 90, 100, 103, 120):
+        driver.set_active(OfflineDriver(arch))
+        chosen += [arch] * gluon.available()
+    driver.set_active(OfflineDriver(90))
+    gluon.available()
+print(chosen, [str(each.message) for each in warned if "Gluon" in str(each.message)])
+"""
+
+
+def choices(triton_version: str) -> str:
+    """The architectures that Gluon's kernels are chosen on, and the warnings about Gluon."""
+    done = subprocess.run(
+        [sys.executable, "-c", CHOICES, triton_version],
+        cwd=ROOT,
+        env=without_interpreter(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def on_hopper(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """With a device of compute capability 9.0, for which nothing has been tried."""
+    monkeypatch.setattr(gluon, "capability", lambda: (9, 0))
+    monkeypatch.setattr(gluon, "has_driver", lambda: True)
+    gluon._usable.cache_clear()
+    yield monkeypatch
+    gluon._usable.cache_clear()
+
+
+def test_this_version_has_its_form() -> None:
+    assert gluon.version() in gluon.FORMS
+    assert gluon.MISSING is None
+
+
+def test_the_kernels_are_chosen_on_hopper_alone() -> None:
+    """And compile there: every operation that they use is tried."""
+    assert choices("") == "[90] []"
+
+
+def test_a_version_that_is_not_tested_is_not_used_and_says_so_once() -> None:
+    chosen, _, warned = choices("3.10.0").partition(" ")
+    assert chosen == "[]"
+    assert warned.count("Gluon of Triton 3.10.0 is not used: ") == 1
+    assert "not among the versions tested" in warned
+    assert "1.77 ms instead of 1.41" in warned
+    assert "from 3.6 to 3.9" in warned
+
+
+def test_a_refusal_is_a_warning_with_its_cause(on_hopper: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise TritonError("at 5:4") from AttributeError("no 'reinterpret'")
+
+    on_hopper.setattr(gluon, "_trial_kernel", SimpleNamespace(warmup=refuse))
+    with pytest.warns(UserWarning, match="refuses a kernel .*no 'reinterpret'"):
+        assert not gluon.available()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not gluon.available()

@@ -1,0 +1,243 @@
+"""Cross-entropy against torch in float64: of rows and pixels, weighted and smoothed."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from tests.kernels.numerics import assert_repeatable, poisoned, poisoned_like, randn, rms_error
+from tvdnn.kernels.loss import cross_entropy as loss
+from tvdnn.kernels.loss import cross_entropy_grad as loss_grad
+
+TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 4e-3}
+IGNORED = -100
+SHAPES = [(1, 1), (3, 10), (5, 1000), (37, 3), (2, 21841)]
+PIXELS = [(2, 3, 1), (3, 1031, 2), (2, 77, 21), (1, 5, 2048)]
+
+
+@dataclass(frozen=True, slots=True)
+class Launchers:
+    """The launchers of one kind, or their references."""
+
+    rows: Any
+    pixels: Any
+    total: Any
+    grad: Any
+
+
+LAUNCHERS = [
+    Launchers(
+        loss.cross_entropy_rows,
+        loss.cross_entropy_pixels,
+        loss.loss_total,
+        loss_grad.cross_entropy_grad,
+    ),
+    Launchers(
+        loss.cross_entropy_rows_reference,
+        loss.cross_entropy_pixels_reference,
+        loss.loss_total_reference,
+        loss_grad.cross_entropy_grad_reference,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How losses are counted."""
+
+    reduction: str = "mean"
+    smoothing: float = 0.0
+    weight: Tensor | None = None
+
+    @property
+    def of_rows(self) -> dict[str, Any]:
+        return {"ignore_index": IGNORED, "smoothing": self.smoothing}
+
+    def torchs(self, logits: Tensor, target: Tensor, reduction: str) -> Tensor:
+        weight = None if self.weight is None else self.weight.double()
+        settings = {"ignore_index": IGNORED, "label_smoothing": self.smoothing}
+        return functional.cross_entropy(logits, target, weight, reduction=reduction, **settings)
+
+
+VARIANTS = {
+    "mean": Settings(),
+    "sum": Settings("sum"),
+    "smoothed": Settings(smoothing=0.1),
+    "weighted": Settings(weight=torch.empty(0)),
+    "both": Settings("mean", 0.2, torch.empty(0)),
+}
+
+
+def settings_of(name: str, classes: int, generator: torch.Generator) -> Settings:
+    """The settings of this name, with weights of these classes."""
+    known = VARIANTS[name]
+    if known.weight is None:
+        return known
+    weight = torch.rand(classes, generator=generator, device=generator.device) + 0.5
+    return Settings(known.reduction, known.smoothing, weight)
+
+
+def inputs(
+    shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Logits [..., C] and targets [...], about a fifth of them ignored, the last one not."""
+    *samples, classes = shape
+    device = generator.device
+    target = torch.randint(classes, samples, generator=generator, device=device)
+    ignored = torch.rand(samples, generator=generator, device=device) < 0.2
+    ignored[..., -1] = False
+    return randn(shape, dtype, generator, 4.0), target.masked_fill(ignored, IGNORED)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one set of launchers made."""
+
+    sums: Tensor
+    lse: Tensor | None
+    total: Tensor
+    dlogits: Tensor
+
+
+def run(
+    launchers: Launchers, logits: Tensor, target: Tensor, control: Tensor, settings: Settings
+) -> Found:
+    """The terms of rows, or the partial sums of pixels, and all that follows."""
+    weight = None if settings.weight is None else loss.with_sum(settings.weight)
+    total, dlogits = poisoned((2,), torch.float32, logits.device), poisoned_like(logits)
+    lse = None
+    if logits.dim() == 2:
+        sums = poisoned((len(logits), 2), torch.float32, logits.device)
+        lse = poisoned(target.shape, torch.float32, logits.device)
+        launchers.rows(logits, target, weight, sums, lse, **settings.of_rows)
+    else:
+        shape = (len(logits), loss.pixel_splits(*logits.shape[1:]), 2)
+        sums = poisoned(shape, torch.float32, logits.device)
+        launchers.pixels(logits, target, weight, sums, **settings.of_rows)
+    launchers.total(sums, None, total, mean=settings.reduction == "mean", share=1.0)
+    operands = (logits.flatten(0, -2), target.flatten(), weight, lse, total, control)
+    launchers.grad(*operands, dlogits.flatten(0, -2), **settings.of_rows)
+    return Found(sums, lse, total, dlogits)
+
+
+def error(found: Tensor, exact: Tensor) -> float:
+    """Relative error; absolute where all is zero, as with a single class."""
+    return rms_error(found, exact) if exact.any() else float(found.double().square().mean().sqrt())
+
+
+def assert_follows_torch(
+    logits: Tensor, target: Tensor, settings: Settings, tolerance: float
+) -> None:
+    """Losses to float32's error, gradients to that of their type."""
+    control = torch.tensor([2.5], device=logits.device)
+    leaf = logits.double().flatten(0, -2).requires_grad_()
+    exact = settings.torchs(leaf, target.flatten(), settings.reduction)
+    exact.backward(control[0].double())
+    assert leaf.grad is not None
+    for launchers in LAUNCHERS:
+        found = run(launchers, logits, target, control, settings)
+        assert error(found.total[0], exact.detach()) <= TOLERANCE[torch.float32]
+        assert error(found.dlogits.flatten(0, -2), leaf.grad) <= tolerance
+        if found.lse is not None:
+            each = settings.torchs(leaf, target, "none").detach()
+            assert error(found.sums[:, 0], each) <= TOLERANCE[torch.float32]
+            lse = logits.double().logsumexp(1)
+            assert rms_error(found.lse, lse) <= TOLERANCE[torch.float32]
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize("shape", [*SHAPES, *PIXELS])
+def test_follows_torch(
+    shape: tuple[int, ...], dtype: torch.dtype, name: str, generator: torch.Generator
+) -> None:
+    logits, target = inputs(shape, dtype, generator)
+    settings = settings_of(name, shape[-1], generator)
+    assert_follows_torch(logits, target, settings, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("mean", [True, False])
+def test_total_of_many(mean: bool, generator: torch.Generator) -> None:
+    partials = randn((2051, 3, 2), torch.float32, generator).square()
+    before = torch.tensor([7.0, 3.0], device=partials.device)
+    total, expected = (poisoned((2,), torch.float32, partials.device) for _ in range(2))
+    loss.loss_total(partials, before, total, mean=mean, share=0.3)
+    loss.loss_total_reference(partials, before, expected, mean=mean, share=0.3)
+    summed = partials.double().sum((0, 1))
+    divisor = summed[1] if mean else 1.0
+    assert rms_error(expected[0], 0.3 * summed[0] / divisor + 7.0) <= TOLERANCE[torch.float32]
+    assert rms_error(total, expected) <= TOLERANCE[torch.float32]
+
+
+@pytest.mark.parametrize("launchers", LAUNCHERS)
+def test_nothing_to_average(launchers: Launchers, generator: torch.Generator) -> None:
+    logits = randn((3, 7), torch.float32, generator)
+    target = torch.full((3,), IGNORED, device=logits.device)
+    control = torch.ones(1, device=logits.device)
+    found = run(launchers, logits, target, control, Settings())
+    assert math.isnan(found.total[0])
+    assert found.dlogits.eq(0).all()
+    found = run(launchers, logits[:0], target[:0], control, Settings("sum"))
+    assert found.total.tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("name", ["sum", "smoothed", "both"])
+@pytest.mark.parametrize("launchers", LAUNCHERS)
+def test_unknown_classes(launchers: Launchers, name: str, generator: torch.Generator) -> None:
+    logits = randn((3, 7), torch.float32, generator)
+    target = torch.tensor([7, -1, 3], device=logits.device)
+    control = torch.ones(1, device=logits.device)
+    settings = settings_of(name, 7, generator)
+    found = run(launchers, logits, target, control, settings)
+    assert found.sums[:2, 0].isnan().all()
+    assert found.sums[2].isfinite().all()
+    assert math.isnan(found.total[0])
+    assert found.dlogits[:2].isnan().all()
+    assert found.dlogits[2].isfinite().all()
+
+
+@pytest.mark.parametrize("launchers", LAUNCHERS)
+def test_infinite_logits(launchers: Launchers, generator: torch.Generator) -> None:
+    logits = randn((2, 7), torch.float32, generator)
+    logits[:, 2] = -math.inf
+    target = torch.tensor([2, 3], device=logits.device)
+    found = run(launchers, logits, target, torch.ones(1, device=logits.device), Settings("sum"))
+    assert found.sums[0, 0] == math.inf
+    assert found.sums[:, 1].eq(1).all()
+    assert found.sums[1, 0].isfinite()
+    assert found.dlogits.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize("shape", [(5, 1000), (5, 4099), (5, 700, 3)])
+def test_bits_do_not_depend_on_the_run(
+    shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator
+) -> None:
+    logits, target = inputs(shape, dtype, generator)
+    control = torch.ones(1, device=logits.device)
+    settings = Settings("sum", 0.1)
+    whole = run(LAUNCHERS[0], logits, target, control, settings)
+    part = run(LAUNCHERS[0], logits[2:4], target[2:4], control, settings)
+    assert torch.equal(whole.sums[2:4], part.sums)
+    assert torch.equal(whole.dlogits[2:4], part.dlogits)
+
+
+@pytest.mark.gpu
+def test_repeats_and_large_offsets(generator: torch.Generator) -> None:
+    logits, target = inputs((100003, 21841), torch.bfloat16, generator)
+    terms = poisoned((*target.shape, 2), torch.float32, logits.device)
+    lse = poisoned(target.shape, torch.float32, logits.device)
+    total, control = poisoned((2,), torch.float32, logits.device), torch.ones(1).to(logits.device)
+    settings = Settings("sum")
+    loss.cross_entropy_rows(logits, target, None, terms, lse, **settings.of_rows)
+    assert_repeatable(lambda: loss.loss_total(terms, None, total, mean=True, share=1.0), total)
+    last = run(LAUNCHERS[0], logits[-2:].clone(), target[-2:], control, settings)
+    assert torch.equal(terms[-2:], last.sums)
+    total[1] = 1.0
+    operands = (logits, target, None, lse, total, control, logits)
+    loss_grad.cross_entropy_grad(*operands, **settings.of_rows)
+    assert torch.equal(logits[-2:], last.dlogits)

@@ -1,0 +1,114 @@
+"""Which variants of kernels are assembled, and that those that are not are as those that are."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.support.limits import faults
+from tests.support.offline import ROOT, Report, is_due, without_interpreter
+from tests.support.variants import Variant, covering, facts_of, merged, once_each
+
+BOTH_WAYS = """
+from triton import knobs
+from triton.runtime import driver
+from tests.kernels.cases.conv_grad_bias import CASES
+from tests.support.offline import OfflineDriver
+from tests.support.variants import Allocated, compile_variant, variants_of
+
+knobs.compilation.always_compile = True  # what the cache has is not stopped
+driver.set_active(OfflineDriver(90))
+asked = [v for case in CASES[1:3] for v in variants_of(case.launch, str, case.name, wgmma=False)]
+assert len(asked) == 3, asked
+for each in asked:
+    stopped = compile_variant(each, lambda ir: False)
+    assert isinstance(stopped, Allocated), stopped
+    made = compile_variant(each, lambda ir: "tt.func" in ir)
+    assert made.metadata.shared == stopped.shared_nbytes > 0, each
+    assert made.asm["cubin"]
+"""
+SOUND = Report("case", 90, "launcher", "kernel", 1000, 1, needs_wgmma=True, registers=255)
+
+
+def variant(key: str, *facts: tuple[str, str], kernel: str = "k", launcher: str = "l") -> Variant:
+    named = SimpleNamespace(fn=SimpleNamespace(__name__=kernel))
+    return Variant("case", False, launcher, named, key, (), frozenset(facts))
+
+
+def test_facts_are_types_and_constants_but_no_numbers() -> None:
+    names = ["x", "y", "size", "RELU", "KIND", "BLOCK"]
+    box = "tensordesc<bf16[1, 16, 64],NVMMASharedLayout(rank=3)>"
+    signature: dict[str, Any] = {"x": "*fp32", "y": box, "size": "i32", "RELU": "constexpr"}
+    constants = {(3,): True, (4,): "mean", (5,): 64, (0, 1): False}
+    assert facts_of(names, signature, constants) == {
+        ("", ""),
+        ("x", "*fp32"),
+        ("y", "tensordesc<bf16[n, n, n"),
+        ("RELU", "True"),
+        ("KIND", "mean"),
+    }
+
+
+def test_those_assembled_have_every_fact_of_a_kernel() -> None:
+    on, off, wide, narrow = ("RELU", "True"), ("RELU", "False"), ("x", "*fp32"), ("x", "*bf16")
+    asked = [variant("a", on, wide), variant("b", on, narrow), variant("c", off, narrow)]
+    asked += [variant("d", off, wide), variant("e", on, wide, kernel="other")]
+    chosen = covering(asked)
+    assert [each.key for each in chosen] == ["a", "c", "e"]
+
+
+def test_no_variant_is_assembled_whose_facts_come_with_those_of_few() -> None:
+    common = [("x", str(number)) for number in range(3)]
+    asked = [variant("most", *common), variant("a", ("y", "1"), *common[:2])]
+    asked += [variant("b", ("y", "2"), *common[2:])]
+    assert [each.key for each in covering(asked)] == ["a", "b"]
+
+
+def test_one_of_each_launcher_or_kernel_is_its_first() -> None:
+    asked = [variant("a"), variant("b", launcher="m"), variant("c"), variant("d", kernel="other")]
+    assert [each.key for each in once_each(asked, by_launcher=True)] == ["a", "b", "d"]
+    assert [each.key for each in once_each(asked, by_launcher=False)] == ["a", "d"]
+
+
+def test_what_another_architecture_assembled_is_due_no_more() -> None:
+    assembled: set[str] = set()
+    asked = ("86", "a"), ("80", "a"), ("80", "b"), ("80", "b")
+    due = [is_due(f"cuda:{arch}", assembled, f"{ir} for cuda:{arch}") for arch, ir in asked]
+    assert due == [True, False, True, False]
+
+
+def test_equal_variants_are_one_that_needs_what_any_needs() -> None:
+    needing = Variant("other", True, "l", variant("a").kernel, "a", (), frozenset())
+    (found,) = merged([variant("a"), needing])
+    assert (found.case, found.needs_wgmma) == ("case", True)
+    assert len(merged([variant("a"), variant("a", launcher="m"), variant("b")])) == 3
+
+
+def test_a_variant_takes_the_shared_memory_that_it_has_when_assembled() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BOTH_WAYS],
+        cwd=ROOT,
+        env=without_interpreter(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("changed", "fault"),
+    [
+        ({"shared_nbytes": 232449}, "232449 bytes of shared memory"),
+        ({"spilled_nbytes": 8}, "spills 8 bytes"),
+        ({"serialized": True}, "serializes"),
+        ({"early_arrivals": 2}, "arrives 2 times"),
+        ({"num_wgmma": 0}, "no warpgroup products"),
+    ],
+)
+def test_every_fault_is_told(changed: dict[str, Any], fault: str) -> None:
+    assert [*faults(SOUND)] == []
+    fields = {name: getattr(SOUND, name) for name in Report.__slots__}
+    (found,) = faults(Report(**fields | changed))
+    assert fault in found

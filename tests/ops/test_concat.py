@@ -1,0 +1,430 @@
+"""Networks that concatenate and split maps: keep's bits under any plan, gradients as torch's."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import tvdnn.nn
+from tests.support import twins
+from tests.support.networks import Dense
+from tests.support.running import random_batches
+from tests.support.twins import assert_gradients_are_torchs
+from tvdnn.engine import training_graph
+from tvdnn.errors import UnsupportedOpError
+from tvdnn.graph import Graph, Kind, Network
+from tvdnn.ops import builder
+from tvdnn.trace.trace import trace
+
+BATCH, SHAPE, CLASSES = 5, (3, 6, 6), 4
+STEPS = {"torch": (2, BATCH), "triton": (1, 3)}  # of so many samples: the interpreter takes long
+CHUNK_SIZE = 600  # bytes: a sample a section
+
+
+class Inception(nn.Module):
+    """GoogLeNet's block: branches over one map side by side, rectified; the last is pooled."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.left = nn.Conv2d(channels, 3, 1)
+        self.middle = nn.Sequential(nn.Conv2d(channels, 2, 1), nn.ReLU(), nn.Conv2d(2, 5, 3, 1, 1))
+        self.right = nn.Sequential(nn.MaxPool2d(3, 1, 1), nn.Conv2d(channels, 2, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        branches = (self.left(x), self.middle(x), self.right(x))
+        return torch.cat([torch.relu(branch) for branch in branches], 1)
+
+
+class Recent(nn.Module):
+    """A dense block whose layers take the newest channels, so that ranges are all that is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Conv2d(size, size, 3, padding=1) for size in (2, 3, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = [x[:, 1:]]
+        for layer in self.layers:
+            joined = torch.cat(features, 1)
+            newest = joined[:, -layer.in_channels :]
+            features.append(layer(newest) + newest)
+        return torch.cat(features, 1)
+
+
+class Skip(nn.Module):
+    """U-Net's skip, without its scales: what comes back joins the map that went down."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.down = nn.Conv2d(channels, 4, 3, padding=1)
+        self.up = nn.Sequential(nn.MaxPool2d(3, 1, 1), nn.Conv2d(4, 4, 3, padding=1), nn.ReLU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        skip = torch.relu(self.down(x))
+        return torch.cat((skip, self.up(skip)), dim=1)
+
+
+class Shuffle(nn.Module):
+    """ShuffleNet's unit: half of the channels pass by, the others go through; ranges overlap."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels - channels // 2, 3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        left, right = x.split([x.shape[1] // 2, x.shape[1] - x.shape[1] // 2], 1)
+        return torch.cat((left, self.conv(right), x[:, 1:], x.narrow(1, 0, 2), left), 1)
+
+
+def make_net(*, short: bool = False) -> nn.Sequential:
+    """One block behind the other, or the last; the first reads the network's input."""
+    torch.manual_seed(7)
+    blocks: tuple[nn.Module, ...] = (Recent(),)
+    if not short:
+        blocks = (Inception(3), Dense(10, 2, 4), Skip(18), Shuffle(8), Recent())
+    head = (nn.Conv2d(9 if short else 26, 4, 1), nn.Flatten(), nn.Linear(144, CLASSES))
+    return nn.Sequential(*blocks, *head)
+
+
+def trained(kernels: str, policy: str, dtype: str, device: torch.device) -> list[Tensor]:
+    """The losses of some steps, and the parameters after them, at the policy's floor."""
+    net = make_net(short=kernels == "triton")
+    steps, samples = STEPS[kernels]
+    batches = random_batches(steps, (samples, *SHAPE), CLASSES, seed=5)
+    options = {"policy": policy, "dtype": dtype, "kernels": kernels}
+    return twins.trained(net, batches, device, chunk_size=CHUNK_SIZE, **options)
+
+
+@pytest.mark.parametrize(
+    ("kernels", "dtype", "policies"),
+    [
+        ("torch", "fp32", ("vdnn-all:m", "vdnn-dyn", "vdnn-conv:p")),
+        ("torch", "bf16", ("vdnn-all:m", "auto")),
+        ("triton", "tf32", ("vdnn-all:m",)),
+    ],
+)
+def test_every_policy_trains_to_the_same_bits(
+    kernels: str, dtype: str, policies: tuple[str, ...], device: torch.device
+) -> None:
+    kept = trained(kernels, "keep", dtype, device)
+    assert all(torch.isfinite(value).all() for value in kept)
+    for policy in policies:
+        moved = trained(kernels, policy, dtype, device)
+        assert all(torch.equal(one, other) for one, other in zip(kept, moved, strict=True))
+
+
+@pytest.mark.parametrize("policy", ["keep", "vdnn-all:m"])
+def test_gradients_are_torchs(policy: str) -> None:
+    (batch,) = random_batches(1, (BATCH, *SHAPE), CLASSES, seed=6)
+    assert_gradients_are_torchs(
+        make_net(), batch, policy=policy, chunk_size=CHUNK_SIZE, order_seed=1
+    )
+
+
+class Returns(nn.Module):
+    """Returns what `way` makes of a convolution's map of six channels."""
+
+    def __init__(self, way: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 6, 1)
+        self.way = way
+
+    def forward(self, x: Tensor) -> Any:
+        return self.way(self.conv(x))
+
+
+def traced(way: Callable[[Tensor], Any]) -> Network:
+    return trace(Returns(way), [torch.empty(2, *SHAPE)])
+
+
+@pytest.mark.parametrize(
+    ("way", "ranges"),
+    [
+        (lambda x: x[:, 2:5], [(2, 5)]),
+        (lambda x: x[:, -2:, :, :], [(4, 6)]),
+        (lambda x: x.narrow(-3, -4, 3), [(2, 5)]),
+        (lambda x: torch.narrow(x, 1, 0, 1), [(0, 1)]),
+        (lambda x: tuple(x.chunk(4, 1)), [(0, 2), (2, 4), (4, 6)]),
+        (lambda x: torch.chunk(input=x, chunks=2, dim=1)[-1], [(3, 6)]),
+        (lambda x: list(torch.split(x, 4, dim=1)), [(0, 4), (4, 6)]),
+        (lambda x: [part[:, 1:] for part in x.split((3, 3), 1)], [(0, 3), (1, 3), (3, 6), (1, 3)]),
+        (lambda x: x.flatten(1)[:, :100], [(0, 100)]),
+        (lambda x: torch.cat([x[:, :], x.narrow(1, 0, 6)], 1), []),
+    ],
+)
+def test_channels_are_taken_by_ranges(
+    way: Callable[[Tensor], Any], ranges: list[tuple[int, int]]
+) -> None:
+    narrows = [op for op in traced(way).ops if op.kind == "narrow"]
+    assert [op.attrs["channels"] for op in narrows] == ranges
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        nn.ChannelShuffle(2),
+        tvdnn.nn.ChannelShuffle(2),
+        lambda x: functional.channel_shuffle(x, 2),
+        lambda x: x.view(2, 2, 3, 6, 6).transpose(1, 2).contiguous().view(2, -1, 6, 6),
+        lambda x: x.reshape(-1, 2, 3, 6, 6).permute(0, 2, 1, 3, 4).flatten(1, 2),
+    ],
+)
+def test_channels_are_shuffled(way: Callable[[Tensor], Tensor]) -> None:
+    network = traced(way)
+    (shuffle,) = (op for op in network.ops if op.kind not in ("conv2d", "view"))
+    assert (shuffle.kind, shuffle.attrs) == ("shuffle_channels", {"groups": 2})
+    assert network.values[network.outputs[0]].shape == (2, 6, 6, 6)
+
+
+def test_groups_joined_again_are_a_view() -> None:
+    kinds = {op.kind for op in traced(lambda x: x.view(2, 3, 2, 6, 6).flatten(1, 2)).ops}
+    assert kinds == {"conv2d", "view"}
+
+
+@pytest.mark.parametrize("name", ["cat", "concat", "concatenate"])
+def test_names_of_concatenation(name: str) -> None:
+    network = traced(lambda x: getattr(torch, name)([x, x, x[:, :1]], dim=-3))
+    concat = network.ops[-1]
+    assert (concat.kind, concat.inputs) == ("concat", ("conv", "conv", "getitem"))
+    assert network.values[concat.output].shape == (2, 6, 6, 13)
+    assert traced(lambda x: torch.cat([x], 1)).ops[-1].kind == "view"
+
+
+@pytest.mark.parametrize(
+    ("way", "message"),
+    [
+        (lambda x: torch.cat([x, x]), r"cat of \(2, 6, 6, 6\) along the batch"),
+        (lambda x: torch.stack([x, x]), r"stack of \(2, 6, 6, 6\) along the batch"),
+        (lambda x: x.chunk(2)[0], "a slice of .* along the batch"),
+        (lambda x: x.unbind()[0], "an index of .* along the batch"),
+        (lambda x: x.narrow(0, 0, 1), "a slice of .* along the batch"),
+        (lambda x: x[:1], "a slice of .* along the batch"),
+        (lambda x: x[:, :, 6:], "a slice of .* that leaves nothing"),
+        (lambda x: x[:, [0, 2]], "an index of .* by immutable_list"),
+    ],
+)
+def test_other_parts_are_refused(way: Callable[[Tensor], Any], message: str) -> None:
+    with pytest.raises(UnsupportedOpError, match=message):
+        traced(way)
+
+
+def test_ranges_of_a_gradient_lie_in_one_map() -> None:
+    """Parts of one map fill one gradient; only channels that no part covers are cleared."""
+    net = nn.Sequential(Returns(lambda x: torch.cat((x[:, 3:], x[:, 1:3]), 1)), nn.Flatten())
+    graph = training_graph(net, torch.empty(2, *SHAPE))
+    (cleared,) = (each for each in graph.passes if each.role == "zero_grad")
+    assert [use.channels for use in cleared.writes] == [(0, 1)]
+    filling = [each for each in graph.passes if each.role == "grad_input" and "getitem" in each.op]
+    written = {use.buffer for each in filling for use in each.writes}
+    assert written == {cleared.writes[0].buffer}
+
+
+def test_the_features_of_a_block_are_one_map() -> None:
+    """Every concatenation of a block is a range of the last, and its gradients add up in one."""
+    net = nn.Sequential(nn.Conv2d(3, 4, 1), Recent(), nn.Flatten())
+    graph = training_graph(net, torch.empty(2, *SHAPE))
+    maps = [each for each in graph.buffers.values() if each.kind is Kind.MAP]
+    (container,) = (each.name for each in maps if len(each.shape) == 4 and each.shape[-1] > 4)
+    uses = [use for each in graph.passes for use in each.writes if use.buffer == container]
+    assert [use.channels for use in uses] == [(0, 3), (3, 5), (5, 8), (8, 10)]
+    added = [each.writes[0] for each in graph.passes if each.name.endswith("cat#3 add_grad")]
+    assert [(use.buffer, use.channels) for use in added] == [(f"grad {container}", (0, 8))]
+    assert not any(each.role == "forward" and each.op.startswith("1.cat") for each in graph.passes)
+
+
+def test_normalizations_of_a_block_copy_and_add_nothing() -> None:
+    """They read ranges, and their gradients add up in one map as they are made.
+
+    The moments of a range are made once, for all that normalize it.
+    """
+    net = nn.Sequential(nn.Conv2d(3, 4, 1), Dense(4, 3, 3), nn.BatchNorm2d(13), nn.Flatten())
+    graph = training_graph(net, torch.empty(2, *SHAPE))
+    read = [each.reads[0] for each in graph.passes if each.role == "moments"]
+    assert [use.channels for use in read] == [None, (0, 7), (7, 10), (10, 13)]
+    assert len({use.buffer for use in read[1:]}) == 1
+    merged = [each.reads[0] for each in graph.passes if each.role == "statistics"]
+    assert [use.channels for use in merged] == [None, (0, 7), (0, 10), None]
+    assert len({use.buffer for use in merged[1:]}) == 1
+    made = [each for each in graph.passes if each.role == "grad_input" and ".0 " in each.name]
+    assert [each.writes[0].channels for each in made] == [(0, 10), (0, 7), (0, 4)]
+    assert len({each.writes[0].buffer for each in made}) == 1
+    assert not any(each.role == "add_grad" for each in graph.passes)
+
+
+class Branches(nn.Module):
+    """Two normalized and rectified convolutions side by side, and what pooling makes of both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Conv2d(3, size, 1) for size in (2, 5))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(size) for size in (2, 5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        pairs = zip(self.convs, self.norms, strict=True)
+        left, right = (torch.relu(norm(conv(x))) for conv, norm in pairs)
+        return torch.cat((left, right, functional.max_pool2d(right, 3, 1, 1)), 1)
+
+
+def test_branches_of_fused_normalizations_are_never_copied() -> None:
+    """Nor are their gradients: the normalization takes a range, and makes a map of its own."""
+    net = nn.Sequential(Branches(), nn.Conv2d(12, 4, 1), nn.Flatten())
+    graph = training_graph(net, torch.empty(2, *SHAPE), fuse=True)
+    assert not any(graph.ops[each.op].kind == "concat" for each in graph.passes)
+    assert not any(each.role == "copy_grad" for each in graph.passes)
+    norms = [each for each in graph.passes if graph.ops[each.op].kind == "batch_norm_relu"]
+    made = [each.writes[0].channels for each in norms if each.role in ("forward", "grad_input")]
+    assert made == [(0, 2), (2, 7), None, None]
+
+
+class Wide(nn.Module):
+    """Branches of eight channels, as convolutions take them in ranges: SqueezeNet's and U-Net's.
+
+    A convolution reads what lies in a range, another is one's maker; both are plain and rectified.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU())
+        self.down = nn.Conv2d(8, 16, 2, 2)
+        self.up = nn.ConvTranspose2d(16, 8, 2, 2, output_padding=1)
+        self.own = nn.Conv2d(8, 8, 3, padding=1, groups=8)
+        self.last = nn.Conv2d(24, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        left = self.first(x)
+        right = self.up(torch.relu(self.down(left)))
+        y: Tensor = self.last(torch.cat((left, right, self.own(left)), 1))
+        return y
+
+
+def make_wide_net() -> nn.Sequential:
+    torch.manual_seed(9)
+    return nn.Sequential(Wide(), nn.Flatten(), nn.Linear(36, CLASSES))
+
+
+def copies_of(graph: Graph) -> list[str]:
+    roles = {each.role for each in graph.passes if graph.ops[each.op].kind in ("concat", "narrow")}
+    return [*roles, *(each.role for each in graph.passes if each.role == "copy_grad")]
+
+
+@pytest.mark.parametrize(
+    ("kernels", "dtype", "samples", "policies"),
+    [("torch", "fp32", BATCH, ("keep", "vdnn-all:m")), ("triton", "bf16", 2, ("keep",))],
+)
+def test_convolutions_in_ranges_have_the_bits_of_copies(
+    kernels: str,
+    dtype: str,
+    samples: int,
+    policies: tuple[str, ...],
+    device: torch.device,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batches = random_batches(1, (samples, *SHAPE), CLASSES, seed=5)
+    options = {"dtype": dtype, "kernels": kernels, "chunk_size": CHUNK_SIZE}
+    results = [
+        twins.trained(make_wide_net(), batches, device, policy=policy, **options)
+        for policy in policies
+    ]
+    assert copies_of(training_graph(make_wide_net(), torch.empty(2, *SHAPE), fuse=True)) == []
+    monkeypatch.setattr(builder, "places", lambda *_: {})
+    monkeypatch.setattr(builder.Builder, "takes_grad", lambda *_: False)
+    assert copies_of(training_graph(make_wide_net(), torch.empty(2, *SHAPE), fuse=True))
+    results.append(twins.trained(make_wide_net(), batches, device, policy="keep", **options))
+    for other in results[1:]:
+        assert all(torch.equal(one, two) for one, two in zip(results[0], other, strict=True))
+
+
+class Split(nn.Module):
+    """Res2Net's block: parts of a map go through convolutions of their own, one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(3, 24, 1), nn.ReLU())
+        self.convs = nn.ModuleList(nn.Conv2d(8, 8, 3, padding=1) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        left, middle, right = self.first(x).chunk(3, 1)
+        y = torch.relu(self.convs[0](middle))
+        return torch.cat((functional.max_pool2d(left, 3, 1, 1), y, self.convs[1](right) + y), 1)
+
+
+def make_split_net() -> nn.Sequential:
+    torch.manual_seed(9)
+    return nn.Sequential(Split(), nn.Conv2d(24, 2, 1), nn.Flatten(), nn.Linear(72, CLASSES))
+
+
+def test_parts_of_a_map_are_read_where_they_lie() -> None:
+    graph = training_graph(make_split_net(), torch.empty(2, *SHAPE), fuse=True)
+    assert copies_of(graph) == []
+    assert not any(each.role == "zero_grad" for each in graph.passes)
+
+
+def test_parts_train_to_the_same_bits(device: torch.device) -> None:
+    batches = random_batches(2, (BATCH, *SHAPE), CLASSES, seed=5)
+    kept, moved = (
+        twins.trained(
+            make_split_net(), batches, device,
+            dtype="fp32", kernels="torch", chunk_size=CHUNK_SIZE, policy=policy,
+        )
+        for policy in ("keep", "vdnn-all:m")
+    )  # fmt: skip
+    assert all(torch.equal(one, other) for one, other in zip(kept, moved, strict=True))
+
+
+def test_a_part_alone_is_copied() -> None:
+    """Else backward would keep the rest of the map for it."""
+    net = nn.Sequential(Returns(lambda x: functional.max_pool2d(x[:, 2:], 2)), nn.Flatten())
+    graph = training_graph(net, torch.empty(2, *SHAPE))
+    assert copies_of(graph) != []
+
+
+@pytest.mark.parametrize("make", [make_wide_net, make_split_net])
+def test_gradients_of_convolutions_in_ranges_are_torchs(make: Callable[[], nn.Module]) -> None:
+    (batch,) = random_batches(1, (BATCH, *SHAPE), CLASSES, seed=6)
+    net = make()
+    assert_gradients_are_torchs(net, batch, policy="keep", chunk_size=CHUNK_SIZE, order_seed=1)
+
+
+class Flat(nn.Module):
+    """Concatenates the pixels of maps that a convolution, a normalization and pooling make."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 6)
+        self.norm = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8))
+        self.pool = nn.Sequential(nn.Conv2d(3, 8, 1), nn.AdaptiveAvgPool2d(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        maps = (self.conv(x), self.norm(x).permute(0, 2, 3, 1), self.pool(x))
+        return torch.cat([each.flatten(1) for each in maps], 1)
+
+
+def test_gradients_of_flattened_maps_are_torchs() -> None:
+    """Their ranges of the gradient are no ranges of channels."""
+    torch.manual_seed(9)
+    net = nn.Sequential(Flat(), nn.Linear(88, CLASSES))
+    (batch,) = random_batches(1, (BATCH, *SHAPE), CLASSES, seed=6)
+    assert_gradients_are_torchs(net, batch, policy="keep", chunk_size=CHUNK_SIZE, atol=1e-6)
+
+
+class Halves(nn.Module):
+    """Concatenates three parts; a convolution reads the second of them, and the third's maker."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(2, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = x[:, :1], x[:, 1:]
+        return torch.cat((first, second, self.conv(second)), 1)
+
+
+def test_what_lies_across_the_loads_of_a_convolution_is_copied_into_its_range() -> None:
+    graph = training_graph(nn.Sequential(Halves(), nn.Flatten()), torch.empty(2, *SHAPE))
+    (copied,) = (each for each in graph.passes if each.op == "0.cat" and each.role == "forward")
+    assert [use.channels for use in copied.writes] == [(1, 3), (3, 5)]
+    (taken,) = (each for each in graph.passes if each.role == "copy_grad")
+    assert (taken.op, taken.reads[0].channels) == ("0.conv", (3, 5))

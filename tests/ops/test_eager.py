@@ -1,0 +1,222 @@
+"""Opaque ops: submodules that tvdnn has no ops for run by torch inside the schedule."""
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import tvdnn
+from tvdnn.engine.virtualize import Virtualized
+from tvdnn.errors import BudgetError, UnsupportedOpError
+from tvdnn.ops import eager
+from tvdnn.trace.trace import trace
+
+
+class Odd(nn.Module):
+    """Parameters of its own, calls that tvdnn has not, one of them in place on what it takes."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(channels))
+        self.shift = nn.Parameter(torch.randn(channels), requires_grad=False)
+        self.conv = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.conv(x.exp_().log1p()).cumsum(1)
+        return y.sin() * self.scale.view(1, -1, 1, 1) + self.shift.view(1, -1, 1, 1)
+
+
+class Turned(nn.Module):
+    """Takes maps with their channels last, and makes three dimensions for another odd layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sums = nn.Sequential(Sums(2), nn.Softshrink())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.sums(x.permute(0, 2, 3, 1))
+
+
+class Sums(nn.Module):
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.cumsum(self.dim).flatten(1, 2)
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.Softshrink(),
+        nn.Conv2d(8, 8, 3, padding=1),
+        Odd(8),
+        nn.ReLU(),
+        Turned(),
+        nn.Flatten(),
+        nn.Linear(8 * 8 * 8, 10),
+        nn.Softmin(1),
+    )
+
+
+def trained(net: nn.Module, x: Tensor) -> list[Tensor]:
+    """Outputs of three steps of SGD, and the parameters after them."""
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    outputs = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        y = net(x)
+        y.square().mean().backward()
+        optimizer.step()
+        outputs.append(y.detach())
+    return [*outputs, *(param.detach() for param in net.parameters())]
+
+
+def virtual(x: Tensor, policy: str, **options: Any) -> Virtualized:
+    net = network().to(x.device)
+    return tvdnn.virtualize(net, x, policy=policy, chunk_size="2KiB", opaque=True, **options)
+
+
+def test_a_network_with_odd_layers_trains_as_with_torch() -> None:
+    x = torch.randn(8, 3, 8, 8)
+    exact = trained(network(), x)
+    kept = trained(virtual(x, "keep", order_seed=1), x)
+    moved = trained(virtual(x, "vdnn-all:m", order_seed=2), x)
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(kept, moved, strict=True))
+    for mine, theirs in zip(kept, exact, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
+
+
+@pytest.fixture
+def tf32_allowed() -> Iterator[Any]:
+    """Torch's switch for convolutions, turned to TF32 meanwhile."""
+    switch: Any = torch.backends.cudnn.conv
+    before = switch.fp32_precision
+    switch.fp32_precision = "tf32"
+    yield switch
+    switch.fp32_precision = before
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"), [("fp32", {"ieee"}), ("tf32", {"tf32"}), ("bf16", {"tf32"})]
+)
+def test_torchs_products_are_as_exact_as_the_engines(
+    dtype: str, expected: set[str], tf32_allowed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forward and backward; and torch's own switch is then as it was."""
+    x, seen = torch.randn(8, 3, 8, 8), list[str]()
+    net = virtual(x, "keep", dtype=dtype)
+    call = eager._call
+
+    def noted(*given: Any) -> Tensor:
+        seen.append(tf32_allowed.fp32_precision)
+        return call(*given)
+
+    monkeypatch.setattr(eager, "_call", noted)
+    net(x).float().sum().backward()
+    assert len(seen) > 2
+    assert {*seen} == expected
+    assert tf32_allowed.fp32_precision == "tf32"
+
+
+@pytest.mark.gpu
+def test_odd_layers_train_within_the_graphs_of_a_gpu(device: torch.device) -> None:
+    x = torch.randn(8, 3, 8, 8, device=device)
+    exact = trained(network().double().to(device), x.double())
+    kept, moved = (
+        trained(virtual(x, policy, dtype="fp32"), x) for policy in ("keep", "vdnn-all:m")
+    )
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(kept, moved, strict=True))
+    for mine, theirs in zip(kept, exact, strict=True):
+        torch.testing.assert_close(mine.double(), theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_an_eval_network_and_frozen_inputs() -> None:
+    x = torch.randn(4, 3, 8, 8)
+    model, exact = virtual(x, "keep"), network()
+    with torch.no_grad():
+        torch.testing.assert_close(model(x), exact(x), rtol=1e-5, atol=1e-6)
+    for net in (model, exact):  # then nothing upstream of the first odd layer is trained
+        net.get_parameter("0.weight").requires_grad_(False)
+        net.get_parameter("0.bias").requires_grad_(False)
+        net(x).sum().backward()
+    mine, theirs = (net.get_parameter("3.scale").grad for net in (model, exact))
+    torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_the_plan_and_the_budget_count_it() -> None:
+    x = torch.randn(8, 3, 8, 8)
+    model = virtual(x, "keep")
+    assert model.plan.outside == ("1", "3", "5.sums.0", "5.sums.1", "8")
+    assert str(model.plan).endswith("  8: run by torch, outside the memory guarantee")
+    map_nbytes = 8 * 8 * 8 * 8 * 4  # of Odd's backward at least its copy and four results are there
+    counted = model.schedule.graph.fixed["opaque ops"]
+    assert 5 * map_nbytes <= counted <= 16 * map_nbytes
+    with pytest.raises(BudgetError):
+        virtual(x, "keep", budget=model.schedule.peak_nbytes - counted)
+
+
+def test_copies_keep_it() -> None:
+    x = torch.randn(2, 3, 8, 8)
+    model = copy.deepcopy(virtual(x, "keep"))
+    torch.testing.assert_close(model(x), network()(x), rtol=1e-5, atol=1e-6)
+
+
+class Noisy(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.rand_like(x).cos()
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return x.cumsum(1)
+
+
+class Two(nn.Module):
+    def forward(self, x: Tensor, scale: float = 2.0) -> Tensor:
+        return x.cumsum(1) * scale
+
+
+class Around(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.two = Two()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.two(x.relu(), 3.0)
+
+
+class Own(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.cumsum(1)
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        (nn.Sequential(nn.RReLU()), r"0: RReLU that draws random numbers \(aten.rrelu"),
+        (nn.Sequential(Noisy()), r"0: Noisy that draws random numbers \(aten.rand_like"),
+        (nn.Sequential(Counting()), "0: Counting that changes its buffer calls"),
+        (Around(), "two: Two of 2 arguments .opaque ones take one"),
+        (nn.Sequential(nn.Embedding(3, 4)), "0: Embedding that makes no tensor whose shape"),
+        (Own(), "Own: cumsum"),
+    ],
+)
+def test_what_cannot_be_opaque_says_so(layer: nn.Module, message: str) -> None:
+    with pytest.raises(UnsupportedOpError, match=message):
+        trace(layer, (torch.empty(2, 1, 3, 4),), opaque=True)
+
+
+def test_it_is_off_by_default() -> None:
+    with pytest.raises(UnsupportedOpError, match="Softshrink"):
+        tvdnn.virtualize(network(), torch.empty(2, 3, 8, 8))

@@ -1,0 +1,104 @@
+"""Residual networks whose last gradient terms come masked by signs, wherever maps are and move."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.support.running import random_batches
+from tvdnn.engine import Trainer, training_graph
+from tvdnn.graph import Graph
+from tvdnn.optim import SGD
+from tvdnn.planner import make as planning
+
+BATCH, SHAPE, CLASSES = 5, (3, 4, 4), 4
+CHUNK_SIZE = 8192  # of a map of 128 bfloat16 channels two samples
+STEPS = 2
+
+
+class Bottleneck(nn.Module):
+    """ResNet's block of three layers, its shortcut a layer where there is one."""
+
+    def __init__(self, channels: int, shortcut: nn.Module | None = None) -> None:
+        super().__init__()
+        self.narrow, self.first = nn.Conv2d(channels, 64, 1, bias=False), nn.BatchNorm2d(64)
+        self.wide, self.last = nn.Conv2d(64, 128, 1, bias=False), nn.BatchNorm2d(128)
+        self.shortcut = nn.Identity() if shortcut is None else shortcut
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.last(self.wide(self.first(self.narrow(x)).relu()))
+        return (y + self.shortcut(x)).relu()
+
+
+def make_net() -> nn.Sequential:
+    torch.manual_seed(5)
+    shortcuts = (nn.Conv2d(3, 128, 1, bias=False), None, nn.Conv2d(128, 128, 1), None)
+    blocks = (Bottleneck(3 if i == 0 else 128, each) for i, each in enumerate(shortcuts))
+    return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, CLASSES))
+
+
+def graph_of(**settings: object) -> Graph:
+    options = {"dtype": "bf16", "chunk_size": CHUNK_SIZE, "fuse": True} | settings
+    return training_graph(make_net(), torch.empty(BATCH, *SHAPE), optimizer=SGD(), **options)
+
+
+def trained(policy: str, device: torch.device, **options: object) -> list[Tensor]:
+    """The losses of the steps, and parameters and running statistics after them."""
+    net, batches = make_net().to(device), random_batches(STEPS, (BATCH, *SHAPE), CLASSES, seed=6)
+    given = [(x.to(device), y.to(device)) for x, y in batches]
+    how = {"optimizer": SGD(lr=0.1), "dtype": "bf16", "chunk_size": CHUNK_SIZE, "policy": policy}
+    trainer = Trainer(net, given[0][0], **how | options)
+    losses = [trainer.step(x, y).clone() for x, y in given]
+    trainer.close()
+    return [*losses, *copy.deepcopy(net.state_dict()).values()]
+
+
+def test_last_terms_are_added_where_they_are_made() -> None:
+    """By layers of single taps, of which the next block's first is the last in backward."""
+    graph = graph_of()
+    last = [each.op for each in graph.passes if each.role == "grad_last"]
+    assert last == ["3.narrow", "2.narrow", "1.narrow"]
+    sums = {each.op: each for each in graph.passes if each.role == "grad_sums"}
+    assert [len(sums[f"{block}.last"].writes) for block in range(4)] == [1, 1, 1, 2]
+    assert len(sums["1.last"].reads) == 3  # what was normalized, statistics and the gradient
+    for other in (graph_of(fuse=False), graph_of(dtype="tf32"), graph.lean and graph.lean()):
+        assert other
+        assert not any(each.role == "grad_last" for each in other.passes)
+
+
+def test_ranges_of_wider_maps_have_no_signs() -> None:
+    """A lean step would read the range by narrower loads, which may add up in another order."""
+
+    class Joined(nn.Module):
+        def __init__(self, shared: bool) -> None:
+            super().__init__()
+            self.block = Bottleneck(3, nn.Conv2d(3, 128, 1))
+            self.last = nn.Linear(131 if shared else 128, CLASSES)
+            self.shared = shared
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.block(x)
+            y = torch.cat([y, x], 1) if self.shared else y
+            return self.last(y.mean((2, 3)))
+
+    for shared in (False, True):
+        example = torch.empty(BATCH, *SHAPE)
+        options = {"dtype": "bf16", "chunk_size": CHUNK_SIZE, "fuse": True}
+        graph = training_graph(Joined(shared), example, optimizer=SGD(), **options)
+        assert bool(graph.spared) is not shared
+
+
+@pytest.mark.parametrize("kernels", ["torch", pytest.param("triton", marks=pytest.mark.gpu)])
+def test_every_policy_trains_to_the_same_bits(
+    kernels: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those that keep no signs, for want of room or since their ops are not fused."""
+    steps = {"kernels": kernels, "order_seed": 5}
+    kept = trained("keep", device, **steps)
+    assert all(value.isfinite().all() for value in kept)
+    found = [trained("vdnn-all:m", device, **steps)]
+    monkeypatch.setattr(planning, "SPARED_SHARE", 0.0)
+    found.append(trained("keep", device, **steps, budget=1 << 30))
+    for moved in found:
+        assert all(torch.equal(one, other) for one, other in zip(kept, moved, strict=True))

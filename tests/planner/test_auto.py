@@ -1,0 +1,318 @@
+"""auto: what it makes again, moves and keeps; never worse than vDNN; to keep's bits."""
+
+import random
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+
+from tests.planner.test_schedules import random_costs
+from tests.support.networks import Concat, Dense, Sum, random_chain, vgg
+from tests.support.running import random_batches, train
+from tests.support.simulated import h200, planned, step_s
+from tvdnn import models
+from tvdnn.engine import training_graph
+from tvdnn.graph import Graph, Kind, Network
+from tvdnn.ops import Settings, expand
+from tvdnn.optim import SGD
+from tvdnn.planner.ir.costs import Roofline
+from tvdnn.planner.ir.hardware import load
+from tvdnn.planner.ir.schedule import Schedule
+from tvdnn.planner.lowering.lower import lower
+from tvdnn.planner.lowering.segments import Variant
+from tvdnn.planner.make import floor_of, make_schedule
+from tvdnn.planner.policies.keep import keep
+from tvdnn.planner.recompute.candidates import Recipes, Together, Whole, recipes
+from tvdnn.planner.recompute.draft import Choice, auto
+from tvdnn.planner.recompute.regions import Remake, again, chains
+from tvdnn.planner.verify.check import check
+from tvdnn.units import MIB
+
+CLASSES = 4
+STEPS = 2
+
+
+def in_bf16(network: Network, *, fuse: bool) -> Graph:
+    return expand(network, Settings("bf16", 16 * MIB, optimizer=SGD(momentum=0.9), fuse=fuse))
+
+
+def remade(schedule: Schedule) -> set[str]:
+    """The maps that are made again."""
+    passes = (schedule.graph.passes[s.pass_index] for s in schedule.plan.slots if s.recompute)
+    return {use.buffer for pass_ in passes for use in pass_.writes if not use.whole}
+
+
+@pytest.fixture(scope="module")
+def big() -> Graph:
+    """VGG-16(256) in bfloat16, its ops fused."""
+    return in_bf16(vgg(256), fuse=True)
+
+
+def test_chains_end_where_maps_are_narrow(big: Graph) -> None:
+    found = chains(big, h200(big))
+    groups = [[0, 2], [5, 7], [10, 12, 14], [17, 19, 21], [24, 26, 28]]
+    assert [list(chain.ops) for chain in found] == [[f"conv2d{n}" for n in g] for g in groups]
+    assert {name for chain in found for r in chain.remakes for name in r.buffers} == {
+        f"relu{n}" for n in (1, 6, 11, 13, 18, 20, 25)
+    }
+
+
+def test_making_a_map_again_takes_its_convolution_and_packed_weight(big: Graph) -> None:
+    third = chains(big, h200(big))[2]
+    made = again(big, third, frozenset({"relu13"}))
+    assert [big.passes[i].name for i in made.packs] == ["conv2d12 pack"]
+    assert [big.passes[i].name for i in made.members] == ["conv2d12 forward"]
+    made = again(big, third, frozenset({"relu11", "relu13"}))
+    assert [big.passes[i].name for i in made.members] == ["conv2d10 forward", "conv2d12 forward"]
+
+
+@pytest.fixture(scope="module")
+def tight(big: Graph) -> Schedule:
+    """VGG-16(256) inside 2.53 GB."""
+    return planned(big, "auto", 2_530_000_000)
+
+
+def test_vgg16_in_two_and_a_half_gigabytes(big: Graph, tight: Schedule) -> None:
+    """The first maps are made again and the first pooled one leaves, for 9% of the time."""
+    kept = planned(big, "keep", None)
+    assert tight.peak_nbytes <= 2_530_000_000
+    assert remade(tight) == {"relu1", "relu6", "relu11", "relu13"}
+    assert {move.buffer for move in tight.plan.transfers} >= {"x", "max_pool2d4"}
+    assert tight.offloaded_nbytes < 1e9
+    assert round(kept.peak_nbytes / 1e9, 1) == 6.2
+    assert step_s(tight) < 1.12 * step_s(kept)
+
+
+def test_a_plan_says_what_is_made_again_and_what_leaves(tight: Schedule) -> None:
+    lines = str(tight.plan).splitlines()
+    assert lines[0] == "auto: 4 maps leave the device"
+    assert "  x: sections 0 to 31 (idle from conv2d0 forward to conv2d0 forward again)" in lines
+    assert "  relu1: made again (0.43 ms for 1.53 GiB)" in lines
+
+
+def test_auto_without_a_budget_keeps(big: Graph) -> None:
+    assert planned(big, "auto", None).plan == keep(big)
+
+
+def test_more_budget_is_not_slower_and_less_than_vdnn_never() -> None:
+    """Nine budgets from the floor up, on a VGG-11 of which all runs are short."""
+    graph = in_bf16(vgg(64, depths=(1, 1, 2, 2, 2), image=96), fuse=False)
+    floor = floor_of(graph, h200(graph), "auto")[0]
+    most = planned(graph, "keep", None).peak_nbytes
+    budgets = [floor + (most - floor) * part // 8 for part in range(9)]
+    seconds = [step_s(planned(graph, "auto", budget)) for budget in budgets]
+    assert all(more <= 1.02 * less for less, more in pairwise(seconds))
+    vdnn_floor = floor_of(graph, h200(graph), "vdnn-dyn")[0]
+    assert floor <= vdnn_floor
+    for budget, mine in zip(budgets, seconds, strict=True):
+        if budget >= vdnn_floor:
+            assert mine <= step_s(planned(graph, "vdnn-dyn", budget))
+
+
+@pytest.mark.usefixtures("units_of_one")
+@settings(max_examples=8, derandomize=True, deadline=None, database=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    batch=st.integers(2, 9),
+    image=st.integers(6, 12),
+    channels=st.integers(2, 8),
+    chunk_size=st.integers(200, 20_000),
+    share=st.floats(0, 1),
+    fuse=st.booleans(),
+)
+def test_any_chain_has_the_bits_of_keep(
+    seed: int, batch: int, image: int, channels: int, chunk_size: int, share: float, fuse: bool
+) -> None:
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    net = random_chain(rng, channels, image, CLASSES)
+    batches = random_batches(STEPS, (batch, channels, image, image), CLASSES, seed)
+    optimizer = SGD(momentum=0.9)
+    graph = training_graph(
+        net, batches[0][0], optimizer=optimizer, chunk_size=chunk_size, fuse=fuse
+    )
+    costs = random_costs(rng)
+    floor, _ = floor_of(graph, costs, "auto")
+    kept = lower(graph, keep(graph), costs)
+    budget = floor + round(share * max(0, kept.peak_nbytes - floor))
+    schedule = make_schedule(graph, costs, policy="auto", budget=budget)
+    check(schedule)
+    assert schedule.peak_nbytes <= budget
+    result = train(net, schedule, batches, order_seed=seed)
+    assert result.equals(train(net, kept, batches))
+    assert result.touched_nbytes <= schedule.arena_nbytes
+
+
+def stacked(rng: random.Random, channels: int) -> nn.Sequential:
+    """Two or three stages of convolutions, ReLUs and other layers, each ended by a pooling.
+
+    Some are normalized by the batch, or take the sum of a branch, or grow by more channels.
+    """
+    layers: list[nn.Module] = []
+    for _ in range(rng.randint(2, 3)):
+        for _ in range(rng.randint(1, 3)):
+            width = 4 * rng.randint(1, 2)
+            layers.append(nn.Conv2d(channels, width, 3, padding=1, bias=rng.random() < 0.7))
+            layers += [nn.BatchNorm2d(width)] * (rng.random() < 0.3)
+            layers += [nn.ReLU()] * (rng.random() < 0.8)
+            layers += [residual(width)] * (rng.random() < 0.3)
+            layers += [nn.LocalResponseNorm(3)] * (rng.random() < 0.2)
+            layers += [nn.Dropout(0.3)] * (rng.random() < 0.2)
+            joined = rng.random() < 0.3
+            layers += [rng.choice((forked, dense))(width)] * joined
+            channels = 2 * width if joined else width
+        layers.append(nn.MaxPool2d(2))
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 4))
+
+
+def residual(channels: int) -> Sum:
+    conv = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+    return Sum([nn.Sequential(conv, nn.BatchNorm2d(channels)), nn.Identity()], inplace=False)
+
+
+def forked(channels: int) -> Concat:
+    """Two normalized convolutions of one map side by side."""
+    convs = (nn.Conv2d(channels, channels, 1) for _ in range(2))
+    sides = [nn.Sequential(conv, nn.BatchNorm2d(channels), nn.ReLU()) for conv in convs]
+    return Concat(sides, [(0, channels)] * 2)
+
+
+def dense(channels: int) -> Dense:
+    return Dense(channels, channels // 2, 2)
+
+
+def drawn_choice(rng: random.Random, found: Recipes) -> Choice:
+    """Any of what can be made again, in any blocks."""
+    drawn = [
+        frozenset(name for r in chain.remakes if rng.random() < 0.6 for name in r.buffers)
+        for chain in found.chains
+    ]
+    wholes = frozenset(n for n in range(len(found.wholes)) if rng.random() < 0.6)
+    plain = (None, *Variant)
+    blocks = tuple(rng.choice(tuple(Variant) if names else plain) for names in drawn)
+    rounds = frozenset(n for n in range(len(found.rounds)) if rng.random() < 0.5)
+    rest = rng.choice(tuple(Variant))
+    return Choice(rest, blocks, tuple(drawn), wholes, rng.random() < 0.5, rounds)
+
+
+@pytest.mark.usefixtures("units_of_one")
+@settings(max_examples=14, derandomize=True, deadline=None, database=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    batch=st.integers(2, 9),
+    sections=st.integers(2, 9),
+    share=st.floats(0, 1),
+    fuse=st.booleans(),
+)
+def test_any_choice_has_the_bits_of_keep(
+    seed: int, batch: int, sections: int, share: float, fuse: bool
+) -> None:
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    net = stacked(rng, 3)
+    batches = random_batches(STEPS, (batch, 3, 12, 12), CLASSES, seed)
+    graph = training_graph(
+        net, batches[0][0], optimizer=SGD(momentum=0.9), sections=sections, fuse=fuse
+    )
+    costs = random_costs(rng)
+    found = recipes(graph, costs)
+    choice = drawn_choice(rng, found)
+    kept = lower(graph, keep(graph), costs)
+    draft = auto(graph, found, choice)
+    plan = draft.plan(round(share * kept.arena_nbytes)) or draft.plan(2 * kept.arena_nbytes)
+    schedule = lower(graph, plan, costs)
+    check(schedule)
+    rounds = [found.rounds[number] for number in choice.rounds]
+    gone = frozenset(index for each in rounds for index in each.passes)
+    wholes = [found.wholes[number] for number in choice.wholes]
+    apart = [whole.remake.buffers for whole in wholes if gone.isdisjoint(whole.makers)]
+    assert remade(schedule) >= frozenset().union(*choice.remade, *apart)
+    result = train(net, schedule, batches, order_seed=seed)
+    assert result.equals(train(net, kept, batches))
+
+
+@pytest.mark.usefixtures("units_of_one", "few_trials")
+def test_a_normalized_sum_trains_in_less_than_two_of_its_three_maps() -> None:
+    """Passes over the whole batch leave between them what they write, gradients among it."""
+    torch.manual_seed(0)
+    net = nn.Sequential(residual(8), nn.ReLU(), residual(8), nn.Flatten(), nn.Linear(8 * 64, 4))
+    batches = random_batches(STEPS, (16, 8, 8, 8), CLASSES, 0)
+    graph = training_graph(net, batches[0][0], optimizer=SGD(momentum=0.9), sections=16, fuse=True)
+    floor, _ = floor_of(graph, h200(graph), "auto")
+    schedule = planned(graph, "auto", floor)
+    check(schedule)
+    kinds = {graph.buffers[move.buffer].kind for move in schedule.plan.transfers}
+    assert kinds >= {Kind.MAP, Kind.GRAD}
+    maps = (buffer.nbytes for buffer in graph.buffers.values() if buffer.kind is Kind.MAP)
+    assert schedule.arena_nbytes < 2 * max(maps)
+    kept = planned(graph, "keep", None)
+    assert train(net, schedule, batches, order_seed=0).equals(train(net, kept, batches))
+
+
+class Held(nn.Module):
+    """Two convolutions side by side, and with `between` a function of the first before the last."""
+
+    def __init__(self, *, between: bool) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Conv2d(8, 8, 1) for _ in range(2))
+        self.between = between
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first = self.convs[0](x)
+        parts = [first, *([functional.silu(first)] if self.between else []), self.convs[1](x)]
+        y = torch.cat(parts, 1)
+        return functional.avg_pool2d(y, 2) if self.between else y
+
+
+@pytest.mark.parametrize("between", [False, True])
+def test_concatenated_maps_are_made_again_while_the_weights_last(between: bool) -> None:
+    """Backward reads the map of all when the last convolution's weight has been updated, or not."""
+    channels, pixels = (24, 16) if between else (16, 64)
+    features = (nn.Conv2d(3, 8, 1), Held(between=between), nn.BatchNorm2d(channels), nn.Flatten())
+    net = nn.Sequential(*features, nn.Linear(channels * pixels, 4))
+    graph = training_graph(net, torch.empty(4, 3, 8, 8), chunk_size=1024)
+    costs = Roofline(load("H200"), graph.dtype)
+    made = {name for whole in recipes(graph, costs).wholes for name in whole.remake.buffers}
+    assert ("1.cat" in made) is not between
+    floor, _ = floor_of(graph, costs, "auto")
+    check(make_schedule(graph, costs, policy="auto", budget=floor))
+
+
+def test_a_block_makes_what_its_layers_normalize_again() -> None:
+    """They read channels of a map that has them all by then, or has not yet, and must last."""
+    features = (nn.Conv2d(3, 8, 1), Dense(8, 4, 3), nn.BatchNorm2d(20), nn.Flatten())
+    net = nn.Sequential(*features, nn.Linear(20 * 64, 4))
+    graph = training_graph(net, torch.empty(4, 3, 8, 8), chunk_size=1024, fuse=True)
+    made = {name for whole in known(graph).wholes for name in whole.remake.buffers}
+    assert made >= {f"1.layers.{number}.1" for number in range(3)}
+
+
+def test_both_halves_of_a_skip_are_made_again_from_what_lies_far_apart() -> None:
+    net = models.by_name("unet", width=1 / 16)
+    graph = training_graph(net, torch.empty(2, 3, 32, 32), chunk_size=1024, fuse=True)
+    found = {min(whole.remake.buffers): whole for whole in known(graph).wholes}
+    assert found["cat#4"].takes >= {"down.0.3", "up.2.5"}
+    assert "pool" not in found  # its map would have to last from the first read of backward
+
+
+def known(graph: Graph) -> Recipes:
+    return recipes(graph, Roofline(load("H200"), graph.dtype))
+
+
+def test_maps_made_together_find_room_until_they_are_read() -> None:
+    """Each takes the one before, of which the second is read long after the third."""
+    due = {"a": 9, "b": 8, "c": 1, "d": 0}
+    before = [("a", ()), ("b", ("a",)), ("c", ("b",)), ("d", ("c",))]
+    wholes = [
+        Whole(Remake(frozenset({name}), 10, 1.0), (number,), frozenset(takes))
+        for number, (name, takes) in enumerate(before)
+    ]
+    for order in (wholes, wholes[::-1]):
+        narrow = Together(due, room=0)
+        added = [min(each.remake.buffers) for each in order if narrow.add(each)]
+        assert added == (["a", "b", "d"] if order is wholes else ["d", "c", "a"])
+        assert all(map(Together(due, room=20).add, order))

@@ -1,0 +1,141 @@
+"""The least time of a step: no schedule beats it, and with memory enough keep is near it."""
+
+import random
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tvdnn
+from tests.planner.test_schedules import CLASSES, random_costs
+from tests.support.networks import random_chain
+from tvdnn.engine import training_graph
+from tvdnn.graph import Direction, Graph, Kind, Pass
+from tvdnn.optim import SGD
+from tvdnn.planner.ir.costs import Costs, Link, Profile, Roofline
+from tvdnn.planner.ir.hardware import load
+from tvdnn.planner.make import floor_of, fuses, make_schedule
+from tvdnn.planner.timing.bound import COMPUTE, LINK, MEMORY, bound
+from tvdnn.planner.timing.simulate import simulate
+from tvdnn.units import GIB
+
+ROUNDING = 1e-6
+H200 = Roofline(load("H200"), "bf16")
+
+
+@pytest.fixture(scope="module")
+def vgg16() -> Graph:
+    net = tvdnn.models.vgg16().to("meta")
+    x = torch.empty(64, 3, 224, 224, device="meta")
+    return training_graph(net, x, optimizer=SGD(momentum=0.9), dtype="bf16")
+
+
+@settings(max_examples=30, derandomize=True, deadline=None, database=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    batch=st.integers(2, 9),
+    chunk_size=st.integers(200, 10_000),
+    share=st.floats(0, 1),
+    policy=st.sampled_from(("keep", "vdnn-all:m", "vdnn-conv:p", "vdnn-dyn", "auto")),
+)
+def test_no_policy_beats_it(
+    seed: int, batch: int, chunk_size: int, share: float, policy: str
+) -> None:
+    rng = random.Random(seed)
+    net = random_chain(rng, 3, 9, CLASSES, forks=rng.random() < 0.5)
+    x = torch.empty(batch, 3, 9, 9)
+    graph = training_graph(
+        net, x, optimizer=SGD(momentum=0.9), chunk_size=chunk_size, fuse=fuses(policy)
+    )
+    costs = random_costs(rng)
+    floor = floor_of(graph, costs, policy)[0]
+    roomy = max(floor, make_schedule(graph, costs, policy="keep").peak_nbytes)
+    budget = floor + round(share * (roomy - floor))
+    schedule = make_schedule(graph, costs, policy=policy, budget=budget)
+    found = bound(graph, costs, budget=budget, remakes=policy == "auto")
+    assert found is not None
+    assert found.step_s <= simulate(schedule, costs).step_s * (1 + ROUNDING)
+
+
+def test_enough_memory_leaves_compute_alone(vgg16: Graph) -> None:
+    kept = make_schedule(vgg16, H200, policy="keep")
+    for budget in (None, kept.peak_nbytes):
+        found = bound(vgg16, H200, budget=budget)
+        assert found is not None
+        assert found.binds == COMPUTE
+        assert found.offloaded_nbytes == found.remade_s == 0.0
+        assert found.step_s == found.compute_s
+        assert found.step_s == pytest.approx(simulate(kept, H200).step_s, rel=0.05)
+
+
+def test_a_slow_link_binds_where_nothing_is_made_again(vgg16: Graph) -> None:
+    slow = with_link(H200, Link(1e9, 2e9, 1e9, 2e9, 0.0))
+    room = GIB
+    found = bound(vgg16, slow, budget=vgg16.fixed_nbytes + room, remakes=False)
+    assert found is not None
+    assert found.binds == LINK
+    nbytes = kept_nbytes(vgg16) - room
+    assert found.offloaded_nbytes == pytest.approx(nbytes)
+    assert found.step_s == pytest.approx(nbytes / 1e9 + nbytes / 2e9)
+
+
+def test_making_again_is_weighed_against_the_link(vgg16: Graph) -> None:
+    """Where the link costs nothing all that must leave does, where it is useless nothing does."""
+    budget = vgg16.fixed_nbytes + GIB
+    swift, useless = (with_link(H200, Link(rate, rate, rate, rate, 0.0)) for rate in (1e15, 1.0))
+    found = bound(vgg16, swift, budget=budget)
+    assert found is not None
+    assert found.binds == COMPUTE
+    found = bound(vgg16, useless, budget=budget)
+    assert found is not None
+    assert found.binds == MEMORY
+    assert found.offloaded_nbytes < 1.0
+    assert found.step_s == pytest.approx(found.compute_s + found.remade_s)
+    both = bound(vgg16, H200, budget=budget)
+    assert both is not None
+    assert both.step_s < found.step_s
+
+
+@pytest.mark.parametrize("remakes", [False, True])
+def test_less_memory_takes_no_less_time(vgg16: Graph, remakes: bool) -> None:
+    budgets = range(vgg16.fixed_nbytes, vgg16.fixed_nbytes + 4 * GIB, GIB // 4)
+    found = [bound(vgg16, H200, budget=budget, remakes=remakes) for budget in budgets]
+    seconds = [each.step_s for each in found if each is not None]
+    assert len(seconds) == len(budgets)
+    assert all(more >= less * (1 - ROUNDING) for more, less in pairwise(seconds))
+    assert seconds[0] > 1.05 * seconds[-1]
+
+
+def test_a_host_without_room_leaves_making_again_or_nothing(vgg16: Graph) -> None:
+    budget = vgg16.fixed_nbytes + GIB
+    found = bound(vgg16, H200, budget=budget, host_budget=0)
+    assert found is not None
+    assert found.offloaded_nbytes == 0.0
+    assert bound(vgg16, H200, budget=budget, host_budget=0, remakes=False) is None
+
+
+def test_a_measured_pass_takes_the_least_of_any_cut() -> None:
+    link = Link(1.0, 1.0, 1.0, 1.0, 0.0)
+    pass_ = Pass("p", "op", "forward", Direction.FORWARD, 12, 1, (), ())
+    costs = Profile("by hand", link, {"p": ((1, 2.0), (4, 4.0), (8, 16.0))})
+    assert costs.least_s(pass_) == 12.0
+    cuts = (12 / rows * costs.launch_s(pass_, rows) for rows in range(1, 13))
+    assert min(cuts) == pytest.approx(12.0)
+
+
+def kept_nbytes(graph: Graph) -> int:
+    """Bytes of the maps that are there when backward begins and are read from then on."""
+    passes = graph.passes
+    turn = next(n for n, p in enumerate(passes) if p.direction is not Direction.FORWARD)
+    assert all(p.direction is not Direction.FORWARD for p in passes[turn:])
+    maps = {name for name, b in graph.buffers.items() if b.kind in (Kind.INPUT, Kind.MAP, Kind.AUX)}
+    there = {use.buffer for p in passes[:turn] for use in p.writes} | {*graph.inputs}
+    read = {use.buffer for p in passes[turn:] for use in p.reads}
+    return sum(graph.buffers[name].nbytes for name in maps & there & read)
+
+
+def with_link(costs: Roofline, link: Link) -> Costs:
+    return replace(costs, profile=replace(costs.profile, link=link))

@@ -1,0 +1,125 @@
+"""Random chains, plans, budgets and chunk sizes: checked, run in any order, identical to keep."""
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from tests.support.networks import random_chain
+from tests.support.plans import random_plan
+from tests.support.running import random_batches, train
+from tvdnn.engine import training_graph
+from tvdnn.graph import Graph
+from tvdnn.ops import concat_views
+from tvdnn.optim import SGD
+from tvdnn.planner.ir.costs import Costs, Link, Roofline
+from tvdnn.planner.ir.hardware import load
+from tvdnn.planner.ir.plan import Plan
+from tvdnn.planner.ir.schedule import Schedule
+from tvdnn.planner.lowering.floor import AtFloor
+from tvdnn.planner.lowering.lower import lower
+from tvdnn.planner.lowering.segments import Variant
+from tvdnn.planner.policies.keep import keep
+from tvdnn.planner.policies.vdnn import ALL, CONV, vdnn
+from tvdnn.planner.verify.check import check
+
+pytestmark = pytest.mark.usefixtures("units_of_one")
+
+EXAMPLES = 120
+STEPS = 2
+CLASSES = 4
+LINKS = (1e5, 1e8, 1e12)  # bytes a second: copies dwarf compute, match it, or cost nothing
+
+
+def random_costs(rng: random.Random) -> Costs:
+    """Costs under which copies are slow or fast against compute, so that orders differ."""
+    rate = rng.choice(LINKS)
+    link = Link(rate, rate, rate / 2, rate / 2, 1e-6)
+    return Roofline(replace(load("H200"), link=link), "fp32")
+
+
+def drawn_plan(graph: Graph, rng: random.Random) -> Plan:
+    """A policy's plan, or one built at random."""
+    kind = rng.choice(("random", "random", "keep", "all", "conv"))
+    if kind == "random":
+        return random_plan(graph, rng)
+    if kind == "keep":
+        return keep(graph)
+    kinds = {"all": ALL, "conv": CONV}[kind]
+    variant = rng.choice((Variant.MEMORY, Variant.PERFORMANCE))
+    return vdnn(graph, kinds, name=kind, default=variant, sync=rng.random() < 0.3)
+
+
+def drawn_schedule(graph: Graph, rng: random.Random) -> Schedule:
+    """A schedule of a drawn plan, its budget anywhere from the floor to what it would take."""
+    plan, costs = drawn_plan(graph, rng), random_costs(rng)
+    least, _ = AtFloor.of(graph, plan, costs).floor
+    most = lower(graph, plan, costs).peak_nbytes
+    budget = least + round(rng.choice((0.0, rng.random(), 1.0)) * max(0, most - least))
+    return lower(graph, plan, costs, budget=budget)
+
+
+@settings(max_examples=EXAMPLES, derandomize=True, deadline=None, database=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    batch=st.integers(2, 9),
+    image=st.integers(6, 12),
+    channels=st.integers(2, 8),
+    chunk_size=st.integers(200, 20_000),
+)
+@example(seed=5, batch=6, image=7, channels=4, chunk_size=17923).via("recompute cut the step")
+@example(seed=15, batch=5, image=11, channels=2, chunk_size=1983).via("gradient behind a view")
+@example(seed=206, batch=3, image=11, channels=6, chunk_size=1905).via("bits hung on addresses")
+@example(seed=419, batch=9, image=10, channels=2, chunk_size=12666).via("the floor did not fit")
+def test_any_plan_equals_keep(
+    seed: int, batch: int, image: int, channels: int, chunk_size: int
+) -> None:
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    net = random_chain(rng, channels, image, CLASSES)
+    assert_equals_keep(net, rng, (batch, channels, image, image), chunk_size, seed)
+
+
+@settings(max_examples=EXAMPLES // 4, derandomize=True, deadline=None, database=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    batch=st.integers(2, 7),
+    chunk_size=st.integers(200, 10_000),
+)
+def test_any_plan_of_forks_and_joins_equals_keep(seed: int, batch: int, chunk_size: int) -> None:
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    net = random_chain(rng, 3, 7, CLASSES, forks=True)
+    assert_equals_keep(net, rng, (batch, 3, 7, 7), chunk_size, seed)
+
+
+def test_any_plan_of_ranges_equals_keep() -> None:
+    """References take ranges of any channels: branches are never copied."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(concat_views.Ranges, "take", lambda self, use, *_: use in self.uses)
+        for seed in range(EXAMPLES // 20):
+            rng = random.Random(seed)
+            torch.manual_seed(seed)
+            net = random_chain(rng, 3, 7, CLASSES, forks=True)
+            assert_equals_keep(net, rng, (rng.randint(2, 7), 3, 7, 7), rng.randint(200, 9000), seed)
+
+
+def assert_equals_keep(
+    net: nn.Module, rng: random.Random, shape: tuple[int, ...], chunk_size: int, seed: int
+) -> None:
+    """A drawn plan is sound, and run in any order trains to keep's bits inside its peak."""
+    batches = random_batches(STEPS, shape, CLASSES, seed)
+    optimizer = SGD(momentum=0.9)
+    graph = training_graph(net, batches[0][0], optimizer=optimizer, chunk_size=chunk_size)
+    kept = lower(graph, keep(graph), random_costs(rng))
+    schedule = drawn_schedule(graph, rng)
+    check(schedule)
+    result = train(net, schedule, batches, order_seed=seed)
+    assert result.equals(train(net, kept, batches))
+    assert result.touched_nbytes == schedule.arena_nbytes
+    assert schedule.peak_nbytes == graph.fixed_nbytes + schedule.arena_nbytes
+    assert schedule.peak_nbytes <= schedule.budget_nbytes

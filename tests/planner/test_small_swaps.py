@@ -1,0 +1,100 @@
+"""tvDNN's policies on small networks: to keep's bits, and as fast as the best of all plans."""
+
+import random
+from math import inf
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from tests.planner.test_schedules import CLASSES, STEPS, random_costs
+from tests.support.exhaustive import exhaustive_s, small_case
+from tests.support.networks import Sum, random_chain
+from tests.support.running import random_batches, train
+from tvdnn.engine import training_graph
+from tvdnn.engine.build import default_costs
+from tvdnn.optim import SGD
+from tvdnn.planner.lowering.lower import lower
+from tvdnn.planner.make import floor_of, make_schedule
+from tvdnn.planner.offload import problem
+from tvdnn.planner.policies.keep import keep
+from tvdnn.planner.recompute.regions import chains
+from tvdnn.planner.timing.simulate import simulate
+from tvdnn.planner.verify.check import check
+
+pytestmark = pytest.mark.usefixtures("units_of_one")
+
+POLICIES = ("tvdnn-ilp", "tvdnn-heuristic")
+SEEDS = (0, 1, 2, 4, 7, 20, 28, 42, 46, 48, 62)  # of networks with few plans
+
+
+def test_no_choice_of_sections_is_faster() -> None:
+    """The ILP's plans are within 1% of exhaustive search, the heuristic's within 5% of them."""
+    for seed in SEEDS:
+        case = small_case(seed)
+        assert case is not None
+        graph, costs, budget = case
+        schedules = [make_schedule(graph, costs, policy=each, budget=budget) for each in POLICIES]
+        assert all(schedule.peak_nbytes <= budget for schedule in schedules)
+        ilp_s, heuristic_s = (simulate(schedule, costs).step_s for schedule in schedules)
+        assert ilp_s <= 1.01 * exhaustive_s(graph, costs, budget) < inf
+        assert heuristic_s <= 1.05 * ilp_s
+
+
+@settings(max_examples=5, derandomize=True, deadline=None, database=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    batch=st.integers(2, 4),
+    sections=st.integers(1, 3),
+    share=st.floats(0, 1),
+    policy=st.sampled_from(POLICIES),
+    forks=st.booleans(),
+)
+def test_any_chain_has_the_bits_of_keep(
+    seed: int, batch: int, sections: int, share: float, policy: str, forks: bool
+) -> None:
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    net = random_chain(rng, 3, 8, CLASSES, forks=forks)
+    batches = random_batches(STEPS, (batch, 3, 8, 8), CLASSES, seed)
+    graph = training_graph(
+        net, batches[0][0], optimizer=SGD(momentum=0.9), sections=sections, fuse=True
+    )
+    costs = random_costs(rng)
+    kept = lower(graph, keep(graph), costs)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(problem, "WORK", 500)  # any plan will do
+        floor, _ = floor_of(graph, costs, policy)
+        budget = floor + round(share * max(0, kept.peak_nbytes - floor))
+        schedule = make_schedule(graph, costs, policy=policy, budget=budget)
+    check(schedule)
+    assert schedule.peak_nbytes <= budget
+    standing = schedule.plan.standing
+    assert standing is None or standing.gap > -1e-6
+    result = train(net, schedule, batches, order_seed=seed)
+    assert result.equals(train(net, kept, batches))
+    assert result.touched_nbytes <= schedule.arena_nbytes
+
+
+def test_branches_whose_passes_interleave_are_in_one_chain_at_most() -> None:
+    """No pass runs twice: two chains would both have those backward passes."""
+    upsampled = nn.Sequential(_upsampling(11), _upsampling(8), nn.BatchNorm2d(4))
+    net = nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1),
+        Sum([nn.Sequential(nn.BatchNorm2d(4)), upsampled], inplace=False),
+        *(nn.ReLU(), nn.Conv2d(4, 16, 3, padding=1)),
+        *(nn.ReLU(), nn.Conv2d(16, 4, 3, padding=1)),
+        *(nn.ReLU(), nn.Flatten(), nn.Linear(256, 4)),
+    )
+    graph = training_graph(net, torch.empty(4, 3, 8, 8), sections=4, fuse=True)
+    costs = default_costs(graph)
+    passes = [index for chain in chains(graph, costs) for index in chain.passes]
+    assert len(set(passes)) == len(passes) > 0
+    for policy in ("tvdnn-heuristic", "auto"):
+        make_schedule(graph, costs, policy=policy, budget=floor_of(graph, costs, policy)[0])
+
+
+def _upsampling(size: int) -> nn.Upsample:
+    return nn.Upsample(size=(size, size), mode="bilinear")

@@ -1,0 +1,114 @@
+"""tvDNN's policies: which plans they try and choose, and how near the bound these are."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from tests.support.networks import pooled, vgg
+from tests.support.simulated import h200, planned, step_s
+from tvdnn.errors import BudgetError
+from tvdnn.graph import Graph
+from tvdnn.ops import Settings, expand
+from tvdnn.optim import SGD
+from tvdnn.planner.lowering.idle import Gap
+from tvdnn.planner.lowering.limits import Array
+from tvdnn.planner.make import floor_of
+from tvdnn.planner.offload import problem
+from tvdnn.planner.offload.fit import under_lowered_caps
+from tvdnn.planner.offload.ilp import Relaxed
+from tvdnn.planner.offload.problem import Task
+from tvdnn.planner.offload.skeleton import farthest, sites
+from tvdnn.planner.policies import tvdnn
+from tvdnn.planner.policies.keep import keep
+from tvdnn.planner.timing.bound import bound
+from tvdnn.units import MIB
+
+POLICIES = ("tvdnn-ilp", "tvdnn-heuristic")
+
+
+@pytest.fixture(scope="module")
+def big() -> Graph:
+    """VGG-16(256) in bfloat16, its ops fused."""
+    return expand(vgg(256), Settings("bf16", 16 * MIB, optimizer=SGD(momentum=0.9), fuse=True))
+
+
+def test_a_plan_says_how_near_the_bound_its_step_is() -> None:
+    settings = Settings("fp32", 64 << 10, optimizer=SGD(momentum=0.9), fuse=True)
+    graph = expand(pooled((64, 32, 32, 3), 8), settings)
+    budget = planned(graph, "keep", None).peak_nbytes // 2
+    schedule = planned(graph, "tvdnn-ilp", budget)
+    least = bound(graph, h200(graph), budget=budget, remakes=False)
+    assert least is not None
+    assert not any(slot.recompute for slot in schedule.plan.slots)
+    standing = schedule.plan.standing
+    assert standing is not None
+    assert standing.step_s == step_s(schedule) >= least.step_s
+    assert "above the bound of" in str(schedule.plan).splitlines()[1]
+
+
+def test_caps_are_no_longer_lowered_once_their_step_is_slower_than_a_known_one() -> None:
+    settings = Settings("fp32", 64 << 10, optimizer=SGD(momentum=0.9), fuse=True)
+    graph = expand(pooled((64, 32, 32, 3), 8), settings)
+    budget = planned(graph, "keep", None).peak_nbytes // 2
+    task = Task(graph, h200(graph), "tvdnn-heuristic", budget, None)
+    site = next(sites(graph, h200(graph)))
+    asked: list[Array] = []
+
+    def choose(caps: Array) -> Sequence[Gap] | None:
+        asked.append(caps)
+        return farthest(site.needed, site.gaps(caps), caps)
+
+    caps = task.caps(site)
+    first, *_ = under_lowered_caps(task, site, choose, caps)
+    made = [task.trial(site, choose(each), each) for each in asked.copy()]
+    seconds = [trial.seconds for trial in made if trial]
+    known = replace(first, seconds=seconds[0])
+    slower = next(number for number, each in enumerate(seconds) if each > known.seconds)
+    asked.clear()
+    assert under_lowered_caps(task, site, choose, caps, known) == []
+    assert len(asked) == slower + 1 < len(seconds)
+
+
+def test_where_few_plans_are_placed_they_are_of_the_best_sites(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With backward layer-major, as of the first site alone, the step takes longer."""
+    settings = Settings("fp32", 64 << 10, optimizer=SGD(momentum=0.9), fuse=True)
+    graph = expand(pooled((64, 32, 32, 3), 8), settings)
+    monkeypatch.setattr(problem, "WORK", 700)  # three plans of it
+    budget = planned(graph, "keep", None).peak_nbytes // 2
+    seconds = []
+    for most in (1, tvdnn.MOST_SITES):
+        monkeypatch.setattr(tvdnn, "MOST_SITES", most)
+        seconds.append([step_s(planned(graph, each, budget)) for each in POLICIES])
+    (ilp_first_s, first_s), (ilp_s, heuristic_s) = seconds
+    assert ilp_s < 0.95 * ilp_first_s
+    assert heuristic_s < 0.95 * first_s
+    assert heuristic_s < 1.05 * ilp_s
+
+
+def test_of_sites_as_good_the_one_of_smallest_blocks_goes_first() -> None:
+    settings = Settings("fp32", 64 << 10, optimizer=SGD(momentum=0.9), fuse=True)
+    graph = expand(pooled((64, 32, 32, 3), 8), settings)
+    ground = sorted(sites(graph, h200(graph)), key=lambda site: len(site.draft.program.launches))
+    fewest, most = ground[0], ground[-1]
+    assert len(fewest.draft.program.launches) < len(most.draft.program.launches)
+    for most_s, first in ((0.99, most), (1.009, most), (1.011, fewest)):
+        solved = {fewest: Relaxed(1.0, (), {}), most: Relaxed(most_s, (), {})}
+        assert tvdnn._by_promise(solved, gap=0.01)[0] is first
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_with_memory_enough_it_keeps(big: Graph, policy: str) -> None:
+    assert planned(big, policy, None).plan == keep(big)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_below_the_floor_it_tells_the_floor(policy: str) -> None:
+    graph = expand(vgg(4, (1, 1, 1, 1, 1), 32, 8), Settings("fp32", 64 << 10, fuse=True))
+    floor, step = floor_of(graph, h200(graph), policy)
+    assert planned(graph, policy, floor).peak_nbytes <= floor
+    with pytest.raises(BudgetError) as raised:
+        planned(graph, policy, floor - 1)
+    assert (raised.value.floor_nbytes, raised.value.step) == (floor, step)

@@ -1,0 +1,154 @@
+"""Kernels that compile side by side: none runs before, and what fails stays as it was."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from triton.runtime import _async_compile
+
+from tvdnn.runtime.precompile import compiling
+
+CPU = torch.device("cpu")
+ON_ITS_OWN = """
+import torch
+from triton import knobs
+from triton.runtime import driver
+from tests.support.offline import OfflineDriver, compiled_kernels
+from tvdnn.kernels.pointwise.activation import relu
+from tvdnn.runtime.precompile import compiling
+
+driver.set_active(OfflineDriver(90))
+cached = []
+knobs.compilation.listener = lambda *, cache_hit, **_: cached.append(cache_hit)
+x = torch.empty(1 << 16, device="meta")
+with compiling(torch.device("cpu")):
+    for _ in range(2):
+        relu(x, x)
+    assert not cached, "a launch compiled"
+assert cached == [False], cached
+with compiled_kernels() as kernels:
+    relu(x, x)
+assert cached == [False], cached
+assert all(each.kernel.metadata.target.arch == 90 for each in kernels), kernels
+"""
+LAUNCHED_AGAIN = """
+import torch, triton
+import triton.language as tl
+from contextlib import suppress
+from triton import knobs
+from triton.runtime import driver
+from triton.compiler.errors import CompilationError
+from tests.support.offline import OfflineDriver
+from tests.runtime.test_precompile import fails, nothing
+from tvdnn.runtime.precompile import compiling
+
+driver.set_active(OfflineDriver(90))
+compiled = []
+knobs.compilation.listener = lambda *, src, **_: compiled.append(src.name)
+x = torch.empty(1 << 16, device="meta")
+with compiling(torch.device("cpu")):
+    fails[(1,)](x)
+try:
+    fails[(1,)](x)
+    raise SystemExit("a kernel that does not compile was launched in silence")
+except CompilationError:
+    pass
+with suppress(KeyboardInterrupt), compiling(torch.device("cpu")):
+    nothing[(1,)](x)
+    raise KeyboardInterrupt
+assert not compiled, compiled
+with suppress(AttributeError):  # of the driver: there is no GPU to load the kernel on
+    nothing[(1,)](x)
+assert compiled == ["nothing"], compiled
+"""
+
+
+@triton.jit
+def fails(x_ptr) -> None:  # noqa: ANN001
+    tl.static_assert(False)
+
+
+@triton.jit
+def nothing(x_ptr) -> None:  # noqa: ANN001
+    pass
+
+
+@pytest.mark.parametrize("script", [ON_ITS_OWN, LAUNCHED_AGAIN], ids=["compiled", "not compiled"])
+def test_launches_within_do_not_run_and_launches_behind_do(script: str, tmp_path: Path) -> None:
+    """With Triton's compiler, for a GPU that is not there, apart from the interpreter.
+
+    Behind, kernels are ready, or those that failed or were interrupted are compiled anew.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment | {"TRITON_CACHE_DIR": str(tmp_path)},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_kernel_that_many_launch_is_compiled_once() -> None:
+    compiled, ready = list[str](), list[str]()
+    with compiling(CPU):
+        for name in "abab":
+            ask(name, lambda name=name: compiled.append(name) or name, ready.append)
+        assert not compiled
+    assert sorted(compiled) == sorted(ready) == ["a", "b"]
+
+
+def test_what_fails_to_compile_is_left_to_who_launches_it() -> None:
+    ready = list[str]()
+    with compiling(CPU):
+        ask("fails", lambda: 1 // 0, ready.append)
+        ask("compiles", lambda: "kernel", ready.append)
+    assert ready == ["kernel"]
+
+
+def test_nothing_compiles_behind_an_interrupt_and_launches_run_again() -> None:
+    compiled = list[str]()
+
+    def interrupted() -> None:
+        with compiling(CPU):
+            ask("a", lambda: compiled.append("a"), lambda _: None)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert not compiled
+    assert _async_compile.active_mode.get() is None
+
+
+def test_kernels_are_loaded_on_the_present_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    present, loaded = threading.local(), list[int]()
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda index: setattr(present, "index", index))
+
+    class Kernel:
+        def _init_handles(self) -> None:
+            loaded.append(present.index)
+
+    with compiling(torch.device("cuda")):
+        ask("a", Kernel, lambda _: None)
+        assert not loaded
+    assert loaded == [3]
+
+
+def ask(name: str, compile_: Callable[[], Any], finalize: Callable[[Any], None]) -> None:
+    """As a launch of a kernel that is not compiled does."""
+    mode = _async_compile.active_mode.get()
+    assert mode is not None
+    kernel = mode.submit(name, compile_, finalize)
+    assert not hasattr(kernel, "result")  # for which a launch would wait
+    metadata = kernel.launch_metadata((1,), 0)
+    kernel.run(1, 1, 1, 0, kernel.function, kernel.packed_metadata, metadata, None, None)

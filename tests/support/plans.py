@@ -1,0 +1,173 @@
+"""Random legal plans: orders, section-major segments, transfers and recompute.
+
+An order of the passes is any that keeps what each depends on.
+"""
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tvdnn.graph import Direction, Graph, Kind, Pass, Use, must_part
+from tvdnn.planner.ir.plan import Plan, Segment, Slot, Transfer
+
+MOVED_KINDS = (Kind.INPUT, Kind.MAP, Kind.GRAD, Kind.AUX)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One occurrence of a pass, and the earlier turns that must have run before it."""
+
+    pass_index: int
+    recompute: bool
+    after: frozenset[int]
+
+
+def random_plan(graph: Graph, rng: random.Random) -> Plan:
+    """A plan of `graph` drawn from all that the data model can say of it without codecs."""
+    turns = ordered(graph, recomputed(graph, rng))
+    segments = tuple(_random_segments(graph, turns, rng))
+    return Plan("random", segments, tuple(_random_transfers(graph, segments, rng)))
+
+
+def recomputed(graph: Graph, rng: random.Random) -> list[Slot]:
+    """The passes in program order, some maps made again right before backward reads them."""
+    slots = [Slot(index) for index in range(len(graph.passes))]
+    for name in reversed([name for name in graph.buffers if _recomputable(graph, name)]):
+        if rng.random() < 0.3:
+            slots = _with_recompute(graph, slots, name)
+    return slots
+
+
+def _recomputable(graph: Graph, name: str) -> bool:
+    writers = [graph.passes[index] for index in _writers(graph, name)]
+    forward = [p for p in writers if p.direction is Direction.FORWARD]
+    whole = any(use.whole for p in forward for use in p.writes)
+    return bool(forward) and graph.buffers[name].kind is Kind.MAP and not whole
+
+
+def _writers(graph: Graph, name: str) -> list[int]:
+    return [i for i, p in enumerate(graph.passes) if any(use.buffer == name for use in p.writes)]
+
+
+def _with_recompute(graph: Graph, slots: list[Slot], name: str) -> list[Slot]:
+    """The slots with the forward passes that write `name` again before its first later reader.
+
+    As they are where a parameter of these has been updated by then.
+    """
+    makers = [
+        index
+        for index in _writers(graph, name)
+        if graph.passes[index].direction is Direction.FORWARD
+    ]
+    for place, slot in enumerate(slots):
+        backward = slot.recompute or graph.passes[slot.pass_index].direction is Direction.BACKWARD
+        if backward and any(use.buffer == name for use in graph.passes[slot.pass_index].reads):
+            updated = {n for each in slots[:place] for n in graph.passes[each.pass_index].updates}
+            if any(param in updated for index in makers for param in graph.passes[index].params):
+                return slots
+            again = [Slot(index, recompute=True) for index in makers]
+            return [*slots[:place], *again, *slots[place:]]
+    return slots
+
+
+def ordered(graph: Graph, slots: Iterable[Slot]) -> list[Turn]:
+    """The slots' passes as turns, each with the turns that it must follow."""
+    turns: list[Turn] = []
+    writers: dict[str, int] = {}
+    readers: dict[str, list[int]] = {}
+    for number, slot in enumerate(slots):
+        reads, writes = _touches(graph.passes[slot.pass_index], recompute=slot.recompute)
+        after = {writers[name] for name in (*reads, *writes) if name in writers}
+        after |= {reader for name in writes for reader in readers.get(name, ())}
+        turns.append(Turn(slot.pass_index, slot.recompute, frozenset(after)))
+        for name in reads:
+            readers.setdefault(name, []).append(number)
+        for name in writes:
+            writers[name], readers[name] = number, []
+    return turns
+
+
+def _touches(pass_: Pass, *, recompute: bool) -> tuple[set[str], set[str]]:
+    """Buffers and (as "param NAME") parameters that a pass reads and writes."""
+    reads = {use.buffer for use in pass_.reads} | {f"param {name}" for name in pass_.params if name}
+    writes = {use.buffer for use in pass_.writes}
+    if not recompute:
+        writes |= {f"param {name}" for name in pass_.updates}
+    return reads, writes
+
+
+def _random_segments(graph: Graph, turns: Sequence[Turn], rng: random.Random) -> Iterable[Segment]:
+    """Turns in a random order that keeps what they follow, cut into random legal segments."""
+    todo = set(range(len(turns)))
+    while todo:
+        ready = sorted(n for n in todo if not turns[n].after & todo)
+        members = [rng.choice(ready[:2])]
+        todo.discard(members[0])
+        while rng.random() < 0.7:
+            ready = [n for n in sorted(todo) if not turns[n].after & todo]
+            joining = [n for n in ready if _joins(graph, turns, members, n)]
+            if not joining:
+                break
+            members.append(rng.choice(joining[:2]))
+            todo.discard(members[-1])
+        yield _segment(graph, [turns[n] for n in members], rng)
+
+
+def _joins(graph: Graph, turns: Sequence[Turn], members: Sequence[int], number: int) -> bool:
+    """Whether the turn may go through each section together with `members`."""
+    passes = [graph.passes[turns[n].pass_index] for n in (*members, number)]
+    if not all(p.splittable for p in passes):
+        return False
+    *_, last = passes
+    return not any(_meet_whole(p, last) or must_part(p, last) for p in passes[:-1])
+
+
+def _meet_whole(first: Pass, second: Pass) -> bool:
+    """Whether one writes, and the other touches, all rows of a buffer at once."""
+    ours, theirs = (_whole(p.writes) for p in (first, second))
+    touched = {use.buffer for use in (*second.reads, *second.writes)}
+    return bool(ours & touched or theirs & {use.buffer for use in (*first.reads, *first.writes)})
+
+
+def _whole(uses: Iterable[Use]) -> set[str]:
+    return {use.buffer for use in uses if use.whole}
+
+
+def _segment(graph: Graph, turns: Sequence[Turn], rng: random.Random) -> Segment:
+    passes = [graph.passes[turn.pass_index] for turn in turns]
+    unit = max(p.unit for p in passes)
+    block = 0 if unit >= passes[0].domain else unit * rng.choice((0, 1, 1, 2, 3))
+    slots = [
+        Slot(turn.pass_index, p.unit * rng.choice((0, 0, 1, 2, 3)), turn.recompute)
+        for turn, p in zip(turns, passes, strict=True)
+    ]
+    return Segment(tuple(slots), block)
+
+
+def _random_transfers(
+    graph: Graph, segments: Sequence[Segment], rng: random.Random
+) -> Iterable[Transfer]:
+    uses = _uses(graph, segments)
+    for name in sorted(uses):
+        buffer = graph.buffers[name]
+        for (leave, _), (back, fresh) in zip(uses[name], uses[name][1:], strict=False):
+            if fresh or rng.random() < 0.6:
+                continue
+            first = rng.randrange(buffer.num_sections)
+            count = rng.randint(1, buffer.num_sections - first)
+            back = rng.randint(leave + 1, back)
+            yield Transfer(name, first, count, leave, back, opens=rng.randint(0, back))
+
+
+def _uses(graph: Graph, segments: Sequence[Segment]) -> Mapping[str, list[tuple[int, bool]]]:
+    """By buffer that may move, the slots that use it and whether they write it afresh."""
+    found: dict[str, list[tuple[int, bool]]] = {}
+    slots = [slot for segment in segments for slot in segment.slots]
+    for number, slot in enumerate(slots):
+        pass_ = graph.passes[slot.pass_index]
+        read = {use.buffer for use in pass_.reads}
+        names = dict.fromkeys(use.buffer for use in (*pass_.reads, *pass_.writes) if not use.whole)
+        for name in names:
+            if graph.buffers[name].kind in MOVED_KINDS:
+                found.setdefault(name, []).append((number, name not in read))
+    return found

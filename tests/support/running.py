@@ -1,0 +1,89 @@
+"""Runs schedules as a trainer would, and tells losses, weights and the bytes that were touched."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from tvdnn.engine.core import make_control, write_control
+from tvdnn.planner.ir.schedule import Schedule
+from tvdnn.runtime.arena import Arena
+from tvdnn.runtime.binding import Tensors
+from tvdnn.runtime.cpu import POISON
+from tvdnn.runtime.host_slab import Slab
+from tvdnn.runtime.runner import Runner
+
+SENTINEL = 0x7F  # four of them are 3.4e38, far from anything that is computed
+BEYOND_NBYTES = 8192
+LEARNING_RATE, MOMENTUM = 0.05, 0.9
+Batch = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The losses of the steps, parameters and buffers after them, how far the arena was touched."""
+
+    losses: tuple[Tensor, ...]
+    params: tuple[Tensor, ...]
+    touched_nbytes: int
+
+    def equals(self, other: "Outcome") -> bool:
+        """Whether every loss and parameter has the same bits."""
+        pairs = zip((*self.losses, *self.params), (*other.losses, *other.params), strict=True)
+        return all(torch.equal(mine, theirs) for mine, theirs in pairs)
+
+
+def random_batches(count: int, shape: tuple[int, ...], classes: int, seed: int) -> list[Batch]:
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        (
+            torch.randn(shape, generator=generator),
+            torch.randint(0, classes, shape[:1], generator=generator),
+        )
+        for _ in range(count)
+    ]
+
+
+def train(
+    net: nn.Module, schedule: Schedule, batches: Sequence[Batch], *, order_seed: int | None = None
+) -> Outcome:
+    """Train a copy of `net` by SGD with momentum, a step a batch, over memory poisoned before."""
+    net = copy.deepcopy(net)
+    params, buffers = dict(net.named_parameters()), dict(net.named_buffers())
+    momenta = {name: torch.zeros_like(param) for name, param in params.items()}
+    block, control = make_control(torch.device("cpu"))
+    arena, slab = Arena(torch.device("cpu")), Slab(pinned=False)
+    arena.reserve(schedule.arena_nbytes + BEYOND_NBYTES)
+    slab.reserve(max(1, schedule.slab_nbytes))
+    detached = {name: param.detach() for name, param in params.items()}
+    updates = {name: (param, momenta[name]) for name, param in detached.items()}
+    updates |= {name: (buffer,) for name, buffer in buffers.items()}
+    runner = Runner(
+        schedule,
+        Tensors(detached | buffers, updates, control),
+        kernels="torch",
+        arena=arena,
+        slab=slab,
+        order_seed=order_seed,
+    )
+    runner.refresh()
+    losses, touched = [], 0
+    for number, (x, y) in enumerate(batches):
+        arena.bytes.fill_(POISON if number else SENTINEL)
+        slab.bytes.fill_(POISON)
+        sgd = (LEARNING_RATE, MOMENTUM, 0.0, 0.0, float(number == 0), 1.0)
+        write_control(block, sgd, 1.0, number)
+        runner.fill(schedule.graph.network.inputs[0], x)
+        runner.fill("target", y)
+        runner.run()
+        losses.append(runner.outputs("loss")[0][1][0].clone())
+        touched = touched or _high_water(arena.bytes)
+    return Outcome(tuple(losses), (*detached.values(), *buffers.values()), touched)
+
+
+def _high_water(memory: Tensor) -> int:
+    """One past the last byte that is not as it was filled."""
+    changed = (memory != SENTINEL).nonzero()
+    return int(changed[-1]) + 1 if len(changed) else 0

@@ -1,0 +1,48 @@
+"""What a network trains to under a policy, and its gradients beside those of a float64 twin."""
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tests.support.running import Batch
+from tvdnn.engine import Trainer, virtualize
+from tvdnn.optim import SGD
+
+CPU = torch.device("cpu")
+Pair = tuple[Tensor | None, Tensor | None]
+
+
+def trained(
+    net: nn.Module, batches: Sequence[Batch], device: torch.device = CPU, **options: Any
+) -> list[Tensor]:
+    """The losses of a step a batch, and the parameters after them; `options` are Trainer's."""
+    net = net.to(device)
+    trainer = Trainer(net, batches[0][0].to(device), optimizer=SGD(lr=0.1), **options)
+    losses = [trainer.step(x.to(device), y.to(device)).clone() for x, y in batches]
+    trainer.close()
+    return [*losses, *(param.detach() for param in net.parameters())]
+
+
+def gradients(net: nn.Module, batch: Batch, **options: Any) -> list[Pair]:
+    """Gradients of the input and each parameter, and torch's own; `options` are virtualize's."""
+    x, y = batch
+    twin = copy.deepcopy(net).double()
+    virtual = virtualize(net, x, dtype="fp32", **options)
+    inputs = (x.clone().requires_grad_(), x.double().requires_grad_())
+    for each, given in ((virtual, inputs[0]), (twin, inputs[1])):
+        functional.cross_entropy(each(given), y).backward()
+    pairs = (inputs, *zip(net.parameters(), twin.parameters(), strict=True))
+    return [(mine.grad, theirs.grad) for mine, theirs in pairs]
+
+
+def assert_gradients_are_torchs(
+    net: nn.Module, batch: Batch, *, atol: float = 1e-7, **options: Any
+) -> None:
+    for mine, theirs in gradients(net, batch, **options):
+        assert mine is not None
+        assert theirs is not None
+        torch.testing.assert_close(mine.double(), theirs, rtol=1e-4, atol=atol)

@@ -1,0 +1,54 @@
+"""Arithmetic that the tracer follows as several calls: gradients as torch's, what is refused."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tests.support.beside_torch import assert_trains_as_torch
+from tvdnn.errors import UnsupportedOpError
+from tvdnn.trace.trace import trace
+
+SHAPE = (3, 4, 5, 6)
+Function = Callable[[Tensor, Tensor], Tensor]
+FUNCTIONS: dict[str, Function] = {
+    "normalize channels": lambda x, p: functional.normalize(x, dim=1),
+    "normalize rows": lambda x, p: functional.normalize(x, dim=-1, eps=0.1),
+    "normalize pixels": lambda x, p: functional.normalize(x.flatten(2), dim=2),
+    "normalize zeros": lambda x, p: functional.normalize(x.relu() * 0, dim=1, eps=0.5) + x,
+    "addcmul": lambda x, p: torch.addcmul(x, x, x.tanh(), value=0.5),
+    "addcmul of a parameter": lambda x, p: x.addcmul(x.tanh(), p),
+    "addcmul to a parameter": lambda x, p: torch.addcmul(p, x, x),
+    "rsub": lambda x, p: torch.rsub(x, x.tanh(), alpha=2),
+    "rsub of a number": lambda x, p: torch.rsub(x, 1),
+    "rsub of a parameter": lambda x, p: torch.rsub(p, x),
+    "lerp": lambda x, p: torch.lerp(x, x.tanh(), 0.3) + x.lerp(x * x, 0.8),
+    "lerp by a parameter": lambda x, p: torch.lerp(x, x.tanh(), p),
+    "a number to a map": lambda x, p: 2**x + torch.pow(0.5, x),
+}
+
+
+class Arithmetic(nn.Module):
+    """A function between two convolutions, or of one map and a parameter of its channels."""
+
+    def __init__(self, function: Function) -> None:
+        super().__init__()
+        self.function, self.conv = function, nn.Conv2d(4, 4, 1)
+        self.param = nn.Parameter(torch.rand(4, 1, 1) + 0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self.conv(x), self.param)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_gradients_are_torchs(name: str) -> None:
+    torch.manual_seed(2)
+    assert_trains_as_torch(Arithmetic(FUNCTIONS[name]), torch.randn(SHAPE, requires_grad=True))
+
+
+def test_a_quotient_by_norms_of_another_order_is_refused() -> None:
+    net = Arithmetic(lambda x, p: functional.normalize(x, p=1.0, dim=1))
+    with pytest.raises(UnsupportedOpError, match="norm of order 1"):
+        trace(net, (torch.randn(SHAPE),))

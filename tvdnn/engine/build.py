@@ -1,0 +1,138 @@
+"""From a module, inputs and settings to the Graph of a step and the costs to plan it with."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from ..errors import InputError
+from ..graph import ChunkSizes, Graph, Network
+from ..ops import Settings, expand
+from ..ops.expand import DTYPES, Mode
+from ..ops.loss import Loss
+from ..optim import SGD, Optimizer
+from ..planner.ir.costs import Costs, Roofline
+from ..planner.ir.hardware import load
+from ..planner.make import DEFAULT_CHUNK_SIZE
+from ..trace.trace import trace
+from ..units import parse_bytes
+from .computed_weights import computed_nbytes
+from .losses import LossLike, check_losses, losses_of
+
+Progress = Callable[[str, float], None]
+DEFAULT_HARDWARE: Final = "H200"
+ChunkSize: TypeAlias = int | str | ChunkSizes | None
+
+
+def resolve_dtype(dtype: str | None, device: torch.device) -> str:
+    """The compute type: as asked, else float32 in the precision that torch's own switches allow."""
+    if dtype is None:
+        switch: Any = torch.backends.cudnn.conv  # type: ignore[attr-defined]
+        return "tf32" if device.type == "cuda" and switch.fp32_precision == "tf32" else "fp32"
+    return _known_dtype(dtype)
+
+
+def autocast_dtype(dtype: torch.dtype) -> str:
+    """The compute type of an autocast region."""
+    if dtype != torch.bfloat16:
+        name = str(dtype).removeprefix("torch.")
+        raise InputError(f"autocast to {name} is not supported; ask it for torch.bfloat16")
+    return "bf16"
+
+
+def _known_dtype(dtype: str) -> str:
+    if dtype not in DTYPES:
+        raise InputError(f"dtype {dtype!r} is not known; choose one of {', '.join(DTYPES)}")
+    return dtype
+
+
+def chunks_of(chunk_size: ChunkSize) -> ChunkSizes | None:
+    """Chunk sizes as asked for, as numbers, text ("4MiB") or by map class; None where they are not.
+
+    Raises InputError for what is no size.
+    """
+    if isinstance(chunk_size, ChunkSizes):
+        return chunk_size
+    nbytes = parse_bytes(chunk_size)
+    return None if nbytes is None else ChunkSizes(nbytes)
+
+
+def give_lazy_parameters(module: nn.Module, *inputs: torch.Tensor, opaque: bool = False) -> None:
+    """Give lazy layers the parameters that a first call on inputs of these shapes would."""
+    if any(is_lazy(param) for param in module.parameters()):
+        trace(module, tuple(torch.empty(x.shape, device="meta") for x in inputs), opaque=opaque)
+
+
+def training_graph(
+    module: nn.Module,
+    x: torch.Tensor,
+    *,
+    loss: LossLike | Sequence[LossLike] = "cross_entropy",
+    loss_weights: Sequence[float] | None = None,
+    optimizer: Optimizer | None = None,
+    dtype: str = "fp32",
+    chunk_size: ChunkSize = None,
+    sections: int | None = None,
+    bands: int | None = None,
+    fuse: bool = False,
+) -> Graph:
+    """The Graph of one training step of `module` on a batch like `x`: [N, ...], on any device.
+
+    `loss` and `loss_weights` are as Trainer's; `chunk_size` is the bytes of a section, `bands` into
+    how many bands of rows maps are cut if not by size, `fuse` joins ops that one kernel computes.
+    """
+    losses = losses_of(loss, loss_weights, torch.device("meta")).each
+    settings = training_settings(losses, optimizer or SGD(), dtype, chunk_size, sections)
+    network = check_trainable(trace(module, (x,), ordered=True), losses)
+    found = computed_nbytes(network, settings.mode, {})
+    return expand(network, replace(settings, fuse=fuse, bands=bands, computed_nbytes=found))
+
+
+def training_settings(
+    losses: tuple[Loss, ...],
+    optimizer: Optimizer,
+    dtype: str,
+    chunk_size: ChunkSize,
+    sections: int | None,
+) -> Settings:
+    """Settings of a training step; errors name what is not known."""
+    settings = Settings(
+        _known_dtype(dtype), DEFAULT_CHUNK_SIZE, Mode.TRAIN, sections, losses, optimizer
+    )
+    return with_chunks(settings, chunks_of(chunk_size))
+
+
+def with_chunks(settings: Settings, chunks: ChunkSizes | None) -> Settings:
+    """The settings with these chunk sizes, if there are any."""
+    if chunks is None:
+        return settings
+    return replace(settings, chunk_size=chunks.default, chunk_classes=chunks.classes)
+
+
+def check_trainable(network: Network, losses: Sequence[Loss]) -> Network:
+    """The network, if it has outputs that the losses take and something to train."""
+    check_losses(network, losses)
+    if not any(param.requires_grad for param in network.params.values()):
+        raise InputError(
+            "the network has no parameter with requires_grad; there is nothing to train"
+        )
+    return network
+
+
+def check_master_weights(module: nn.Module) -> None:
+    """Raise InputError unless all parameters are float32, as a trainer's updates are."""
+    for name, param in module.named_parameters():
+        if not is_lazy(param) and param.dtype != torch.float32:
+            found = str(param.dtype).removeprefix("torch.")
+            raise InputError(
+                f"parameter {name} is {found}, not float32; call .float() on the module"
+                " (the dtype of the computation is chosen apart)"
+            )
+
+
+def default_costs(graph: Graph) -> Costs:
+    """Costs to plan with where nothing is measured: a roofline."""
+    return Roofline(load(DEFAULT_HARDWARE), graph.dtype)

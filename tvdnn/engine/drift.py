@@ -1,0 +1,77 @@
+"""Watch: the first steps of a runner are timed, and where these are off one is measured."""
+
+from enum import Enum
+from statistics import median
+from typing import Final
+
+from ..planner.ir.timeline import Timeline
+from ..planner.timing.calibrate import is_off, joined
+from ..runtime.binding import Lap
+from ..runtime.runner import Runner
+
+WARM: Final = 1  # steps that run before any is timed
+TIMED: Final = 3
+
+
+class Stage(Enum):
+    """What is done with a step beside running it."""
+
+    PLAIN = "plain"
+    TIMED = "timed"
+    MEASURED = "measured"
+
+
+class Watch:
+    """Runs the steps of `runner`, the first of which should take `predicted_s`.
+
+    With `predicted_s` of None the next step is measured, whatever it takes. All are training steps
+    like any other. `measured` is the timeline once there is one, `done` whether nothing is left to
+    watch.
+    """
+
+    def __init__(self, runner: Runner, predicted_s: float | None) -> None:
+        self.measured: Timeline | None = None
+        self.done = False
+        self._runner, self._predicted_s = runner, predicted_s
+        self._count = 0
+        self._stage = Stage.PLAIN
+        self._laps: list[Lap] = []
+        self._steps: list[list[Lap]] = []
+        self._halves: list[Timeline] = []
+
+    @property
+    def asked(self) -> bool:
+        """Whether a step is measured because someone asked."""
+        return self._predicted_s is None
+
+    def run(self, half: int) -> None:
+        """Run one half of the step."""
+        if half == 0:
+            self._laps, self._halves, self._stage = [], [], self._next()
+        if self._stage is Stage.TIMED:
+            self._laps.append(self._runner.timed(half))
+        elif self._stage is Stage.MEASURED:
+            self._halves.append(self._runner.timeline(half))
+        else:
+            self._runner.run(half)
+        if half == len(self._runner.halves) - 1:
+            self._end()
+
+    def _next(self) -> Stage:
+        if self._predicted_s is None:
+            return Stage.MEASURED
+        if self._count < WARM:
+            return Stage.PLAIN
+        if self._count < WARM + TIMED:
+            return Stage.TIMED
+        taken_s = median(sum(lap() for lap in laps) for laps in self._steps)
+        self.done = not is_off(taken_s, self._predicted_s)
+        return Stage.PLAIN if self.done else Stage.MEASURED
+
+    def _end(self) -> None:
+        self._count += 1
+        if self._stage is Stage.TIMED:
+            self._steps.append(self._laps)
+        elif self._stage is Stage.MEASURED:
+            self.measured = joined(tuple(self._halves))
+            self.done = True

@@ -1,0 +1,113 @@
+"""Faults of labels: a step on labels that are no classes changes nothing, and is told of late.
+
+The device notes such a label beside the step that it spoils, and the host learns of it without
+waiting: by a copy into pinned memory that is made behind every step. Until the host has raised,
+later steps change nothing either.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+from weakref import WeakMethod
+
+import torch
+from torch import Tensor
+
+from ..kernels.copy.labels import fault_of
+from ..ops.operator import Control
+
+Fault: TypeAlias = tuple[int, int, int]  # the number of the step, the sample, the label
+
+
+class Faults:
+    """What the device has noted of labels, as far as the host knows."""
+
+    def __init__(self, control: Control) -> None:
+        assert control.faults is not None
+        self._flag, self._record = control.flag, control.faults.record
+        self._known = torch.zeros(2, dtype=torch.int64, pin_memory=self._record.is_cuda)
+
+    def follow(self) -> None:
+        """Copy what is noted to the host, behind the work issued so far; call after each step."""
+        self._known.copy_(self._record, non_blocking=True)
+
+    def found(self, *, wait: bool = False) -> Fault | None:
+        """The fault that is known, if any; with `wait` that of all steps issued."""
+        if not wait and not self._known[0].item():
+            return None
+        fault: Fault | None = fault_of(self._record.cpu())
+        return fault
+
+    def clear(self) -> None:
+        """Forget the fault, so that steps change something again."""
+        if self._record.is_cuda:  # copies into pinned memory may be on their way
+            torch.cuda.synchronize(self._record.device)
+        for tensor in (self._flag, self._record, self._known):
+            tensor.zero_()
+
+
+class Loss(Tensor):
+    """The loss of a step, a float32 tensor.
+
+    Reading its value raises InputError where the step had labels that are no classes. Operations on
+    it give plain tensors.
+    """
+
+    __torch_function__: Any = torch._C._disabled_torch_function_impl
+    _check: Callable[[], None]
+
+    def _read(self) -> Tensor:
+        """The loss as a plain tensor on the CPU, after the check."""
+        value = self.as_subclass(Tensor).detach().cpu()
+        self._check()
+        return value
+
+    def item(self) -> float:
+        return float(self._read().item())
+
+    def tolist(self) -> Any:
+        return self.item()
+
+    def cpu(self, memory_format: torch.memory_format = torch.preserve_format) -> Tensor:
+        return self._read()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        return self._read().numpy()
+
+    def __array__(self, *arguments: Any, **options: Any) -> Any:
+        return self._read().__array__(*arguments, **options)
+
+    def __float__(self) -> float:
+        return self.item()
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    def __repr__(self, **options: Any) -> str:  # type: ignore[override]
+        self._read()
+        return repr(self.as_subclass(Tensor))
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        return self.as_subclass(Tensor).clone()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.as_subclass(Tensor).__reduce_ex__(protocol)
+
+
+def loss_of(value: Tensor, check: Callable[[], None]) -> Loss:
+    """The loss whose reading calls the method `check` of an object, while the object lives."""
+    loss = value.as_subclass(Loss)
+    method = WeakMethod(check)
+
+    def checked() -> None:
+        call = method()
+        if call is not None:
+            call()
+
+    loss._check = checked
+    return loss

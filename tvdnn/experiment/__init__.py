@@ -1,0 +1,1 @@
+"""Experiments: a network planned, simulated, measured, swept over budgets or tuned."""

@@ -1,0 +1,187 @@
+"""Measuring a request: train the network under a policy on this machine, and time the steps."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from platform import machine
+from statistics import median
+
+import torch
+from torch import Tensor, nn
+
+from .. import models
+from ..engine import Trainer
+from ..engine.build import DEFAULT_HARDWARE, default_costs
+from ..optim import SGD
+from ..planner.ir.costs import Costs
+from ..planner.ir.schedule import Schedule
+from ..planner.ir.settings import Choice
+from ..planner.ir.timeline import Timeline
+from ..report.rows import Case, Measurement, Row, measured_row
+from ..runtime.host_slab import Slab
+from ..units import Limit
+from .progress import StageReport
+from .request import (
+    OPTIMIZER,
+    REFUSALS,
+    Request,
+    budget_nbytes,
+    find_bound,
+    find_floor,
+    make_case,
+    make_graph,
+    refused_row,
+    software,
+)
+from .simulate import Outcome
+
+SEED = 0
+UNGUARANTEED = "torch (outside the memory guarantee)"
+
+Batches = Sequence[tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Where requests are measured: the device, its kernels ("triton" or "torch"), a shared slab."""
+
+    device: torch.device
+    kernels: str | None
+    slab: Slab
+
+    @property
+    def name(self) -> str:
+        return device_name(self.device)
+
+    @property
+    def label(self) -> str:
+        """The kernels that run; the references on a GPU allocate memory that no plan counts."""
+        cuda = self.device.type == "cuda"
+        kernels = self.kernels or ("triton" if cuda else "torch")
+        return UNGUARANTEED if kernels == "torch" and cuda else kernels
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A row, the network as trained, its schedule and costs and, of a GPU, a step's timeline.
+
+    None where infeasible.
+    """
+
+    row: Row
+    net: nn.Module | None = None
+    schedule: Schedule | None = None
+    timeline: Timeline | None = None
+    costs: Costs | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        """All but the network, whose bytes lie on the device as long as this does."""
+        return Outcome(self.row, self.schedule, self.timeline, self.costs)
+
+
+def device_name(device: torch.device) -> str:
+    """The GPU's name, or that a CPU computes."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU ({machine()})"
+
+
+def planned_on(device: torch.device) -> str:
+    """The machine by whose costs steps on the device are planned."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else DEFAULT_HARDWARE
+
+
+def present_device(kernels: str | None) -> Device:
+    """The GPU if there is one, else the CPU."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return Device(device, kernels, Slab(pinned=device.type == "cuda"))
+
+
+def measured(
+    request: Request,
+    device: Device,
+    policy: str,
+    limit: Limit,
+    batches: Batches,
+    report: StageReport,
+    *,
+    optimizer: SGD = OPTIMIZER,
+    feedback: bool = False,
+    choice: Choice | None = None,
+) -> Measured:
+    """Train a fresh network of the same weights on these batches, under one policy and budget.
+
+    The first step warms up: it is not timed. With `feedback` the plan follows the first steps.
+    A `choice` tells the lead and what copies. What has no schedule within the limits, or none that
+    this machine can hold, yields an infeasible row.
+    """
+    budget = _budget_nbytes(request, policy, limit, report)
+    case = make_case(request, policy, budget, device.name, software(device.label))
+    torch.manual_seed(SEED)
+    net = models.by_name(request.net).to(device.device)
+    try:
+        trainer = Trainer(
+            net,
+            batches[0][0],
+            optimizer=optimizer,
+            policy=policy,
+            budget=budget,
+            host_budget=request.host_budget,
+            chunk_size=request.chunks,
+            lead=None if choice is None else choice.lead,
+            copies=None if choice is None else choice.copies,
+            dtype=request.dtype,
+            kernels=device.kernels,
+            slab=device.slab,
+            feedback=feedback,
+            progress=report,
+        )
+    except REFUSALS as error:
+        graph = make_graph(request, policy, report, budget)
+        return Measured(refused_row(case, graph, error, simulated=False))
+    try:
+        measurement = _run(trainer, batches, report)
+        row = _row(case, trainer, measurement, feedback=feedback)
+        return Measured(row, net, trainer.schedule, measurement.timeline, trainer.costs)
+    finally:
+        trainer.close()
+
+
+def _budget_nbytes(request: Request, policy: str, limit: Limit, report: StageReport) -> int | None:
+    """The bytes of a budget, for which a floor takes a graph and costs."""
+    if limit != "min":
+        return limit
+    graph = make_graph(request, policy, report, limit)
+    return budget_nbytes(limit, graph, default_costs(graph), policy)
+
+
+def _run(trainer: Trainer, batches: Batches, report: StageReport) -> Measurement:
+    losses: list[float] = []
+    seconds: list[float] = []
+    for number, (x, y) in enumerate(batches):
+        begin = time.perf_counter()
+        losses.append(float(trainer.step(x, y)))
+        seconds.append(time.perf_counter() - begin)
+        report("running", (number + 1) / len(batches))
+        trainer.settle()  # steps are timed by one plan or the other, beside no planning
+    cuda = trainer.device.type == "cuda"
+    return Measurement(
+        step_s=median(seconds[1:]),
+        peak_nbytes=trainer.peak_nbytes() if cuda else None,
+        loss=losses[-1],
+        timeline=trainer.timeline(x, y) if cuda else None,
+        losses=tuple(losses[1:]),
+    )
+
+
+def _row(case: Case, trainer: Trainer, measurement: Measurement, *, feedback: bool) -> Row:
+    floor = find_floor(trainer.graph, trainer.costs, case.policy)
+    known = trainer.costs.measured
+    return measured_row(
+        case,
+        trainer.schedule,
+        measurement,
+        floor,
+        predicted_s=trainer.predicted.step_s if known else None,
+        bound_s=find_bound(trainer.graph, trainer.costs, case) if known else None,
+        feedback=feedback,
+    )

@@ -1,0 +1,150 @@
+"""Opaque ops: submodules that run torch's own code and autograd inside the schedule.
+
+Forward keeps nothing but its input; backward runs the submodule again and takes gradients. The
+whole batch goes at once, in float32; torch rounds no operand of a product to TF32 where maps are
+float32 and the engine's products round none. What torch allocates on the way lies outside the
+arena; its peak is measured beforehand and counted in the budget.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from ..graph import Network, Op, Use
+from .builder import Builder, whole
+from .operator import Launch, OpDef
+from .torch_peak import peak_nbytes
+
+Params = Sequence[Tensor]
+_SWITCHES: Any = (torch.backends.cudnn.conv, torch.backends.cuda.matmul)  # type: ignore[attr-defined]
+
+
+def forward(b: Builder, op: Op) -> None:
+    x, y = b.input_of(op), b.new_output(op)
+    b.add_pass(op, "forward", (Use(x),), (Use(y),), params=op.params, unit=b.batch)
+
+
+def backward(b: Builder, op: Op) -> None:
+    """One pass makes the gradients of the input, where it is wanted, and of parameters."""
+    reads = (Use(b.input_of(op)), Use(b.grad_of(op)))
+    wants_input = b.needs_grad(op.inputs[0])
+    dx = (Use(b.new_grad(op.inputs[0])),) if wants_input else ()
+    trained = tuple(b.needs_param_grad(name) for name in op.params)
+    names = (name for name, trains in zip(op.params, trained, strict=True) if trains)
+    grads = tuple(whole(b.new_param_grad(name)) for name in names)
+    attrs = {"wants_input": wants_input, "trained": trained}
+    writes = (*dx, *grads)
+    b.add_pass(op, "grad", reads, writes, params=op.params, unit=b.batch, attrs=attrs)
+
+
+def _run_forward(a: Launch) -> None:
+    with _products_of(a):
+        y = _forward(a.attrs, _params(a), _taken(a, a.reads[0], "takes"))
+    _give(a, y, a.writes[0], "makes")
+
+
+def _run_grad(a: Launch) -> None:
+    x, dy = _taken(a, a.reads[0], "takes"), _taken(a, a.reads[1], "makes")
+    with _products_of(a):
+        dx, grads = _gradients(a.attrs, _params(a), a.attrs["trained"], x, dy)
+    writes = list(a.writes)
+    if a.attrs["wants_input"]:
+        _give(a, dx, writes.pop(0), "takes")
+    for target, grad in zip(writes, grads, strict=True):
+        target.copy_(grad)
+
+
+@contextmanager
+def _products_of(a: Launch) -> Iterator[None]:
+    """Torch's float32 products as exact as the engine's.
+
+    Torch has one switch for all threads: another thread's products may be exact meanwhile as well.
+    """
+    exact = a.precision == "ieee" and a.reads[0].dtype == torch.float32
+    switches = _SWITCHES if exact else ()
+    before = [switch.fp32_precision for switch in switches]
+    try:
+        for switch in switches:
+            switch.fp32_precision = "ieee"
+        yield
+    finally:
+        for switch, precision in zip(switches, before, strict=True):
+            switch.fp32_precision = precision
+
+
+def _params(a: Launch) -> Params:
+    return [param for param in a.params if param is not None]  # an opaque op's are all there
+
+
+def _taken(a: Launch, stored: Tensor, name: str) -> Tensor:
+    """A float32 copy, as torch has it, of the map that the settings `name` describe."""
+    x = torch.empty(a.attrs[name], device=stored.device)
+    return x.copy_(_as_torch_has(stored, *a.settings(name, f"{name}_axes").values()))
+
+
+def _give(a: Launch, value: Tensor, target: Tensor, name: str) -> None:
+    """Write a tensor that torch has made to the map that the settings `name` describe."""
+    source = torch.empty(target.shape, device=target.device)
+    _as_torch_has(source, *a.settings(name, f"{name}_axes").values()).copy_(value)
+    a.kernels.cast(source, target, precision=a.stored)
+
+
+def _as_torch_has(stored: Tensor, shape: Sequence[int], axes: Sequence[int]) -> Tensor:
+    """A map, whose shape a view may have changed, seen in torch's order of dimensions."""
+    return stored.view([shape[axes.index(axis)] for axis in range(len(axes))]).permute(*axes)
+
+
+def _forward(attrs: Mapping[str, Any], params: Params, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        return _call(attrs, params, x)
+
+
+def _gradients(
+    attrs: Mapping[str, Any], params: Params, trained: Sequence[bool], x: Tensor, dy: Tensor
+) -> tuple[Tensor, list[Tensor]]:
+    """Gradients of the input and of the trained parameters, zero where the result needs none."""
+    x.requires_grad_()
+    leaves = [p.detach().requires_grad_(trains) for p, trains in zip(params, trained, strict=True)]
+    wanted = [x, *(leaf for leaf in leaves if leaf.requires_grad)]
+    with torch.enable_grad():
+        y = _call(attrs, leaves, x)
+        grads = torch.autograd.grad(y, wanted, dy, materialize_grads=True)
+    return grads[0], list(grads[1:])
+
+
+def _call(attrs: Mapping[str, Any], params: Params, x: Tensor) -> Tensor:
+    """What the submodule makes of a copy of `x`, which it may write over."""
+    named = dict(zip(attrs["names"], params, strict=True))
+    with torch.autocast(x.device.type, enabled=False):
+        y: Tensor = functional_call(attrs["module"], named, (x.clone(),))
+    return y
+
+
+def opaque_nbytes(network: Network, device: torch.device) -> int:
+    """The most bytes that torch has allocated at once while an opaque op of the network runs.
+
+    Each one runs once, forward and backward.
+    """
+    ops = (op for op in network.ops if op.kind == "opaque")
+    return max((peak_nbytes(partial(_run_once, op.attrs, device), device) for op in ops), default=0)
+
+
+def _run_once(attrs: Mapping[str, Any], device: torch.device) -> None:
+    params = [param.detach() for param in attrs["module"].parameters()]
+    x = torch.zeros(attrs["takes"], device=device)
+    dy = torch.zeros_like(_forward(attrs, params, x))
+    _gradients(attrs, params, [param.is_floating_point() for param in params], x, dy)
+
+
+OPAQUE = OpDef(
+    kind="opaque",
+    forward=forward,
+    backward=backward,
+    roles={"forward": _run_forward, "grad": _run_grad},
+    saves=frozenset({"input"}),
+)

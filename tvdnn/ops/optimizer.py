@@ -1,0 +1,141 @@
+"""What becomes of parameters' gradients: updates in place of them, or sums for a later update.
+
+A gradient arrives as partial sums, or whole. Where a parameter is updated at once, partial sums go
+straight into the update, and the gradient never exists.
+"""
+
+from typing import Any
+
+from ..graph import Direction, Op, Use
+from ..kernels.optim.update import TENSORS
+from ..units import KIB
+from .builder import Builder, whole
+from .operator import Launch, OpDef
+
+PARAM = "parameter"
+WAITS_NBYTES = 64 * KIB  # of a parameter that waits for others to share a launch, at most
+
+
+def settle(b: Builder, op: Op) -> None:
+    """Consume the partial sums that the op's backward has left of its parameters' gradients."""
+    ours = [name for name in dict.fromkeys(op.params) if name in b.partials]
+    at_once = [name for name in ours if name in b.at_once]
+    if at_once:
+        _update_at_once(b, op, at_once)
+    for param in ours:
+        if param not in b.at_once:
+            _sum(b, param)
+    for param in dict.fromkeys(op.params):
+        if param not in b.param_grads or b.uses[param] > 1:
+            continue
+        if b.taken_by(param) == "update" and b.param_nbytes(param) <= WAITS_NBYTES:
+            b.waiting.append(param)
+        else:
+            take(b, param)
+    update_waiting(b, least=TENSORS)
+
+
+def take(b: Builder, param: str) -> None:
+    """Consume a parameter's whole gradient; those of tied uses add up from the last use on."""
+    pairs = zip(b.param_ranks[param], b.param_grads[param], strict=True)
+    b.param_grads[param] = [grad for _, grad in sorted(pairs, key=lambda pair: -pair[0])]
+    op = b.add_op(Op(param, PARAM, (), "", (param,), {}))
+    first, *others = (whole(name) for name in b.param_grads[param])
+    for other in others:
+        b.add_pass(op, "add_grad", (first, other), (first,))
+    if role := b.taken_by(param):
+        _add_update(b, op, role, (first,), (param,))
+
+
+def update_waiting(b: Builder, *, least: int = 1) -> None:
+    """Update the small parameters whose gradients are whole, where there are so many.
+
+    They share launches: the 106 of ResNet-50's normalizations take 14.
+    """
+    while len(b.waiting) >= least:
+        params, b.waiting = tuple(b.waiting[:TENSORS]), b.waiting[TENSORS:]
+        name = params[0] if len(params) == 1 else f"{params[0]} to {params[-1]}"
+        op = b.add_op(Op(name, PARAM, (), "", params, {}))
+        reads = tuple(whole(name) for param in params for name in b.param_grads[param])
+        _add_update(b, op, "update", reads, params)
+
+
+def _update_at_once(b: Builder, op: Op, params: list[str]) -> None:
+    """One pass that updates parameters of one op from their partial sums."""
+    reads = tuple(whole(name) for param in params for name in b.partials.pop(param))
+    _add_update(b, op, "update", reads, tuple(params))
+
+
+def _add_update(
+    b: Builder, op: Op, role: str, reads: tuple[Use, ...], params: tuple[str, ...]
+) -> None:
+    direction, b.direction = b.direction, Direction.UPDATE
+    nbytes = sum(update_nbytes(b, param) for param in params)
+    attrs = b.update_attrs if role == "update" else {}  # a kept sum has no state beside it
+    b.add_pass(op, role, reads, (), updates=params, extra_nbytes=nbytes, attrs=attrs)
+    b.direction = direction
+
+
+def update_nbytes(b: Builder, param: str) -> int:
+    """Bytes that an update moves: parameter and state, read and written."""
+    return 2 * (1 + len(b.optimizer.states)) * b.param_nbytes(param)
+
+
+def _sum(b: Builder, param: str) -> None:
+    """Sum the splits of one contribution to a gradient that is wanted whole."""
+    (partials,) = b.partials.pop(param)
+    grad = b.new_param_grad(param)
+    op = b.add_op(Op(grad, PARAM, (), "", (param,), {}))
+    b.add_pass(op, "sum", (whole(partials),), (whole(grad),))
+
+
+def update_by(a: Launch, kernel: str, *gradient: Any, **settings: Any) -> None:
+    """Launch the optimizer's form of `kernel` on what makes the gradient of the one parameter."""
+    ((param, *state),) = a.updates
+    run = getattr(a.kernels, kernel + a.attrs["optimizer"])
+    run(*gradient, param, *state, a.control.optimizer, **a.attrs["switches"], **settings)
+
+
+def run_update_at_once(a: Launch) -> None:
+    """Update each parameter by its partial sums."""
+    run = getattr(a.kernels, f"{a.attrs['optimizer']}_partials")
+    for partials, (param, *state) in zip(a.reads, a.updates, strict=True):
+        run(param, partials, *state, a.control.optimizer, **a.attrs["switches"])
+
+
+def _run_update(a: Launch) -> None:
+    params, *states = zip(*a.updates, strict=True)
+    run = getattr(a.kernels, f"{a.attrs['optimizer']}_many")
+    run(params, a.reads, *states, a.control.optimizer, **a.attrs["switches"])
+
+
+def _run_add(a: Launch) -> None:
+    """Add two contributions to a gradient, which no product will read."""
+    a.kernels.add(*a.reads, a.writes[0])
+
+
+def _run_accumulate(a: Launch) -> None:
+    ((total,),) = a.updates
+    a.kernels.add(total, a.reads[0], total)
+
+
+def _run_sum(a: Launch) -> None:
+    """Add partial sums in index order to a gradient."""
+    a.kernels.sum_partials(a.reads[0], a.writes[0], first=True)
+
+
+def _nothing(b: Builder, op: Op) -> None:
+    """Passes on a parameter's gradient are added when that is complete."""
+
+
+PARAMETER = OpDef(
+    kind=PARAM,
+    forward=_nothing,
+    backward=_nothing,
+    roles={
+        "sum": _run_sum,
+        "add_grad": _run_add,
+        "update": _run_update,
+        "accumulate": _run_accumulate,
+    },
+)

@@ -1,0 +1,72 @@
+"""Which maps are rounded to TF32 as they are written: those that products read, and no others.
+
+Tensor cores take of their operands what TF32 holds. What other passes read stays exact in float32,
+as torch has it: rounding it besides made gradients of networks with normalizations up to ten times
+less accurate than torch's (ConvNeXt-T, H200, 2026-11-21). A map that both read is rounded. The rule
+knows of a step its passes alone, so that no plan changes a bit.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from ..graph import Buffer, Direction, Need, Op, Pass, Use, meet
+from .concat_views import Channels, gaps_between
+from .registry import moves, multiplies
+
+
+class Rounding(NamedTuple):
+    """Passes that know what they round; the inputs, and the ops whose outputs, are rounded."""
+
+    passes: tuple[Pass, ...]
+    inputs: frozenset[str]
+    ops: frozenset[str]
+
+
+def with_rounding(
+    passes: Sequence[Pass], ops: Mapping[str, Op], buffers: Mapping[str, Buffer]
+) -> Rounding:
+    """Found from the last pass to the first, with the channels that later products read."""
+    read = _Operands(buffers)
+    found: list[Pass] = []
+    for each in reversed(passes):
+        rounded = tuple(read.taken(use) for use in each.writes)
+        kind = ops[each.op].kind
+        if multiplies(kind, each.role):
+            read.add(use for use in each.reads if use.need is Need.VALUES)
+        elif moves(kind, each.role):
+            pairs = zip(each.reads, rounded, strict=False)  # the write of codes has no read
+            read.add(use for use, channels in pairs if channels is not None)
+        found.append(replace(each, rounded=rounded))
+    makers = (each for each in found if each.direction is Direction.FORWARD and any(each.rounded))
+    return Rounding(tuple(reversed(found)), read.buffers(), frozenset(each.op for each in makers))
+
+
+class _Operands:
+    """The channels of buffers that products read before other values are written there."""
+
+    def __init__(self, buffers: Mapping[str, Buffer]) -> None:
+        self._buffers = buffers
+        self._read: dict[str, list[Channels]] = {}
+
+    def add(self, uses: Iterable[Use]) -> None:
+        for use in uses:
+            known = self._read.setdefault(use.buffer, [])
+            known += gaps_between(known, self._channels(use))
+
+    def taken(self, use: Use) -> Channels | None:
+        """The least range, from the use's first channel on, of those that it writes; they go."""
+        known, written = self._read.get(use.buffer, []), self._channels(use)
+        inside = [each for each in known if meet(each, written)]
+        if not inside:
+            return None
+        self._read[use.buffer] = [gap for each in known for gap in gaps_between([written], each)]
+        first, last = (min(start for start, _ in inside), max(stop for _, stop in inside))
+        return max(first, written[0]) - written[0], min(last, written[1]) - written[0]
+
+    def buffers(self) -> frozenset[str]:
+        """Those of which any channels are left."""
+        return frozenset(name for name, known in self._read.items() if known)
+
+    def _channels(self, use: Use) -> Channels:
+        return use.channels or (0, self._buffers[use.buffer].shape[-1])

@@ -1,0 +1,1 @@
+"""What planning passes on: plans, schedules, timelines, costs and settings, as data."""

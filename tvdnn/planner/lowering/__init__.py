@@ -1,0 +1,1 @@
+"""Lowering: from a plan to a schedule with an order, addresses and waits."""

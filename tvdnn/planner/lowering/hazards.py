@@ -1,0 +1,114 @@
+"""Hazards: the waits that order all steps that touch the same bytes, derived by byte range."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from ..ir.schedule import Lane, Operand, Space, Step
+
+NUM_LANES = len(Lane)
+Clock = tuple[int, ...]
+
+
+class _Last(NamedTuple):
+    """The step that wrote some bytes last (-1: none), and the last reader since on each lane."""
+
+    writer: int
+    readers: tuple[int, ...]
+
+
+_UNTOUCHED = _Last(-1, (-1,) * NUM_LANES)
+
+
+class _Ranges:
+    """What last touched each byte of a space, as ranges between sorted boundaries."""
+
+    def __init__(self, size: int) -> None:
+        self._bounds = [0, max(1, size)]
+        self._last = [_UNTOUCHED]
+
+    def _split(self, at: int) -> int:
+        """Index of the range that starts at byte `at`, cut there if need be."""
+        index = bisect_left(self._bounds, at)
+        if self._bounds[index] != at:
+            self._bounds.insert(index, at)
+            self._last.insert(index, self._last[index - 1])
+        return index
+
+    def touched(self, low: int, high: int) -> Sequence[_Last]:
+        first = bisect_right(self._bounds, low) - 1
+        return self._last[first : bisect_left(self._bounds, high)]
+
+    def read(self, low: int, high: int, step: int, lane: Lane) -> None:
+        first, end = self._split(low), self._split(high)
+        for index in range(first, end):
+            last = self._last[index]
+            readers = (*last.readers[:lane], step, *last.readers[lane + 1 :])
+            self._last[index] = _Last(last.writer, readers)
+
+    def write(self, low: int, high: int, step: int) -> None:
+        first, end = self._split(low), self._split(high)
+        self._bounds[first:end] = [low]
+        self._last[first:end] = [_Last(step, (-1,) * NUM_LANES)]
+
+
+def add_waits(
+    steps: Sequence[Step], arena_nbytes: int, slab_nbytes: int, extra: Sequence[tuple[int, ...]]
+) -> tuple[Step, ...]:
+    """`steps` with the fewest waits that order all hazards.
+
+    `extra` are by step the waits (earlier steps) that a policy asks for beside them.
+    """
+    spaces = {Space.ARENA: _Ranges(arena_nbytes), Space.SLAB: _Ranges(slab_nbytes)}
+    before = []
+    for index, step in enumerate(steps):
+        before.append({*_conflicts(step, spaces), *extra[index]})
+        _record(step, index, spaces)
+    return with_waits(steps, before)
+
+
+def with_waits(steps: Sequence[Step], before: Iterable[Iterable[int]]) -> tuple[Step, ...]:
+    """`steps` with the fewest waits by which each runs behind the earlier steps `before` it."""
+    clocks: list[Clock] = []
+    ahead: dict[Lane, Clock] = dict.fromkeys(Lane, (-1,) * NUM_LANES)
+    done = []
+    for index, (step, found) in enumerate(zip(steps, before, strict=True)):
+        waits, clock = _reduce(step.lane, found, steps, clocks, ahead[step.lane])
+        clock = (*clock[: step.lane], index, *clock[step.lane + 1 :])
+        clocks.append(clock)
+        ahead[step.lane] = clock
+        done.append(step._replace(waits=waits))
+    return tuple(done)
+
+
+def _conflicts(step: Step, spaces: dict[Space, _Ranges]) -> Iterable[int]:
+    for operand in step.reads:
+        for last in spaces[operand.space].touched(operand.offset, operand.end):
+            yield last.writer
+    for operand in step.writes:
+        for last in spaces[operand.space].touched(operand.offset, operand.end):
+            yield last.writer
+            yield from last.readers
+
+
+def _record(step: Step, index: int, spaces: dict[Space, _Ranges]) -> None:
+    written: set[Operand] = set(step.writes)
+    for operand in step.reads:
+        if operand not in written:
+            spaces[operand.space].read(operand.offset, operand.end, index, step.lane)
+    for operand in step.writes:
+        spaces[operand.space].write(operand.offset, operand.end, index)
+
+
+def _reduce(
+    lane: Lane, before: Iterable[int], steps: Sequence[Step], clocks: Sequence[Clock], clock: Clock
+) -> tuple[tuple[int, ...], Clock]:
+    """The waits among `before` that no lane's order or other wait implies, and the clock after."""
+    waits = []
+    for index in sorted(before, reverse=True):
+        other = steps[index].lane if index >= 0 else lane
+        if index < 0 or other is lane or clock[other] >= index:
+            continue
+        waits.append(index)
+        clock = tuple(map(max, clock, clocks[index]))
+    return tuple(sorted(waits)), clock

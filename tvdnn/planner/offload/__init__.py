@@ -1,0 +1,1 @@
+"""Offload: which sections leave the device and when they return."""

@@ -1,0 +1,348 @@
+"""The swap problem as a linear program: how many sections leave, and by which launch.
+
+Launches keep their order. By launch it counts the bytes that have left and returned so far and the
+seconds until the next may start. Copies of one way go one after the other, in the order in which
+sections are used last or first, so that sums over all sections say what each of them does: a few
+variables a launch, however many the maps. A section may leave in part, and frees what has left at
+once; what the host still has from a gap before leaves without a copy. Whole sections, copies in
+flight and placement only add to that. So no schedule of these launches that moves sections in these
+gaps takes less time.
+
+The integer program asks for whole sections besides. tvDNN's has not been published; this is ours.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import Bounds, LinearConstraint, linprog, milp
+from scipy.sparse import csr_array
+
+from ...graph import Graph
+from ..ir.costs import Costs, Link
+from ..lowering.idle import Gap
+from ..lowering.limits import Caps
+from ..lowering.list_scheduler import demand
+from ..lowering.program import Program
+from ..timing.bound import COMPUTE, LINK, MEMORY
+
+HOST = "host"
+SLIGHT = 1e-7  # of the step, for a section that leaves: none does in vain
+MORE = 0.01  # of what may bind, for which the gain is told
+TRACKS = ("out", "back", "free", "idle", "final", "due")
+
+Array: TypeAlias = npt.NDArray[np.float64]
+Numbers: TypeAlias = npt.NDArray[np.int64]
+Bundle: TypeAlias = tuple[Gap, ...]
+Times: TypeAlias = tuple[tuple[int, int], ...]
+Terms: TypeAlias = Sequence[tuple[Numbers, Array | float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxed:
+    """The least seconds of a step, and by bundle how many sections leave to reach it.
+
+    `gains` are the seconds that a hundredth more would save of compute, link, memory and host.
+    """
+
+    step_s: float
+    counts: tuple[float, ...]
+    gains: Mapping[str, float]
+
+
+def bundles(gaps: Iterable[Gap]) -> tuple[Bundle, ...]:
+    """Equal sections of a buffer that are idle between the same launches, by their last use.
+
+    All their gaps are the same, so that bundles have all of their sections in common or none.
+    """
+    sections: dict[tuple[str, int], list[Gap]] = {}
+    for gap in gaps:
+        sections.setdefault((gap.buffer, gap.section), []).append(gap)
+    found: dict[tuple[str, int, int, Times], list[Gap]] = {}
+    for (buffer, _), members in sections.items():
+        times = tuple((gap.last, gap.back) for gap in members)
+        for number, gap in enumerate(members):
+            found.setdefault((buffer, number, gap.nbytes, times), []).append(gap)
+    return tuple(map(tuple, sorted(found.values(), key=lambda members: members[0].last)))
+
+
+def copied_before(members: Sequence[Bundle]) -> Mapping[int, Sequence[int]]:
+    """By number of a bundle that may be clean, the bundles before it of its sections.
+
+    When they return nothing has written them since these left.
+    """
+    found: dict[int, Sequence[int]] = {}
+    alike: dict[tuple[str, int], list[int]] = {}
+    for number, (gap, *_) in enumerate(members):
+        others = alike.setdefault((gap.buffer, gap.section), [])
+        before = [other for other in others if gap.written <= members[other][0].last]
+        if before:
+            found[number] = before
+        others.append(number)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Clean:
+    """Bundles that may be clean: their numbers, launches and sizes, and the columns of how many."""
+
+    bundles: Numbers
+    columns: Numbers
+    written: Numbers
+    last: Numbers
+    sizes: Array
+
+    @classmethod
+    def of(cls, members: Sequence[Bundle], numbers: Sequence[int], sizes: Array) -> "_Clean":
+        bundles = np.array(numbers, np.int64)
+        return cls(
+            bundles,
+            len(members) + np.arange(len(numbers)),
+            np.array([members[number][0].written for number in numbers], np.int64),
+            np.array([members[number][0].last for number in numbers], np.int64),
+            sizes[bundles],
+        )
+
+
+class _Rows:
+    """Sparse rows, collected many at a time."""
+
+    def __init__(self, num_columns: int) -> None:
+        self._num_columns = num_columns
+        self._places: list[tuple[Numbers, Numbers, Array]] = []
+        self._limits: list[Array] = []
+        self._count = 0
+
+    def add(self, terms: Terms, limit: Array | float, count: int) -> slice:
+        """`count` rows, each the sum of its columns times their values; where they are."""
+        rows = np.arange(self._count, self._count + count)
+        for columns, values in terms:
+            self._places.append((rows, columns, np.broadcast_to(values, (count,))))
+        self._limits.append(np.broadcast_to(limit, (count,)))
+        self._count += count
+        return slice(self._count - count, self._count)
+
+    def scatter(self, rows: Numbers, columns: Numbers, values: Array) -> None:
+        """More values in rows that are there."""
+        self._places.append((rows, columns, values))
+
+    @property
+    def matrix(self) -> csr_array:
+        rows, columns, values = (np.concatenate(parts) for parts in zip(*self._places, strict=True))
+        return csr_array((values, (rows, columns)), shape=(self._count, self._num_columns))
+
+    @property
+    def limits(self) -> Array:
+        return np.concatenate(self._limits)
+
+
+class SwapProblem:
+    """Which of the `members` leave, so that the launches of a program find their bytes in `room`.
+
+    Columns are, by bundle, the sections that leave, and of those that may be clean how many are;
+    then by launch, for what had happened before it, the bytes that went out, came back and freed
+    memory, and those of what leaves that are idle, final and due; then by launch the seconds from
+    its start to the next one's. Clean bytes count as gone out as soon as they are idle. Bytes are
+    counted in those that must leave, seconds in those of all launches, so that numbers are about
+    one.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        program: Program,
+        costs: Costs,
+        members: Sequence[Bundle],
+        *,
+        room: Caps,
+        host_budget: int | None = None,
+    ) -> None:
+        launches = program.launches
+        needed = demand(program).astype(np.float64)
+        launch_s = [
+            costs.launch_s(graph.passes[at.pass_index], at.stop - at.start) for at in launches
+        ]
+        self._unit_s = sum(launch_s)
+        self._unit_nbytes = max(1.0, float((needed - room).max(initial=0)))
+        self._room = np.broadcast_to(room, needed.shape) / self._unit_nbytes
+        self._seconds = np.array(launch_s) / self._unit_s
+        self._sizes = np.array([each[0].nbytes for each in members]) / self._unit_nbytes
+        self._members, self._num = members, len(launches)
+        before = copied_before(members)
+        self._clean = _Clean.of(members, list(before), self._sizes)
+        self._first_track = len(members) + len(before)
+        self._first_wait = self._first_track + len(TRACKS) * (self._num + 1)
+        self._width = self._first_wait + self._num
+        self._sums, self._rows = _Rows(self._width), _Rows(self._width)
+        self._add_sums()
+        self._add_clean(before)
+        self._add_order()
+        self._memory_rows = self._add_memory((room - needed) / self._unit_nbytes)
+        self._host_rows = self._add_host(host_budget)
+        self._link_rows = self._add_link(costs.link)
+
+    def relaxed(self) -> Relaxed | None:
+        """The optimum of the linear program; None where it has no solution."""
+        low, high = self._bounds
+        found = linprog(
+            self._objective,
+            A_ub=self._rows.matrix,
+            b_ub=self._rows.limits,
+            A_eq=self._sums.matrix,
+            b_eq=self._sums.limits,
+            bounds=np.stack((low, high), axis=1),
+        )
+        if not found.success:
+            return None
+        step_s = float(found.x[self._first_wait :].sum()) * self._unit_s
+        counts = tuple(found.x[: len(self._members)].tolist())
+        return Relaxed(step_s, counts, self._gains(found.x, found.ineqlin.marginals))
+
+    def whole(self, *, time_limit_s: float, nodes: int, gap: float) -> tuple[float, ...] | None:
+        """By bundle how many whole sections leave, found by branching; None where none are."""
+        found = milp(
+            self._objective,
+            integrality=np.arange(self._width) < len(self._members),
+            bounds=Bounds(*self._bounds),
+            constraints=(
+                LinearConstraint(self._rows.matrix, -np.inf, self._rows.limits),
+                LinearConstraint(self._sums.matrix, self._sums.limits, self._sums.limits),
+            ),
+            options={"time_limit": time_limit_s, "node_limit": nodes, "mip_rel_gap": gap},
+        )
+        return None if found.x is None else tuple(found.x[: len(self._members)].round().tolist())
+
+    @property
+    def _objective(self) -> Array:
+        return np.where(
+            np.arange(self._width) >= self._first_wait,
+            1.0,
+            np.where(np.arange(self._width) < len(self._members), SLIGHT, 0.0),
+        )
+
+    @property
+    def _bounds(self) -> tuple[Array, Array]:
+        low, high = np.zeros(self._width), np.full(self._width, np.inf)
+        high[: len(self._members)] = [len(each) for each in self._members]
+        high[self._clean.columns] = high[self._clean.bundles]
+        high[[self._track(name)[0] for name in ("out", "back")]] = 0.0
+        low[self._first_wait :] = self._seconds
+        return low, high
+
+    def _track(self, name: str) -> Numbers:
+        """Columns of what had happened before each launch, and before the end."""
+        start = self._first_track + TRACKS.index(name) * (self._num + 1)
+        return np.arange(start, start + self._num + 1)
+
+    def _add_sums(self) -> None:
+        """What is idle, final or due before a launch: as before the last one, and what is new."""
+        begins = {
+            "idle": [each[0].last + 1 for each in self._members],
+            "final": [each[0].written + 1 for each in self._members],
+            "due": [each[0].back for each in self._members],
+        }
+        columns = np.arange(len(self._members))
+        for name, launches in begins.items():
+            track = self._track(name)
+            rows = self._sums.add([(track, 1.0)], 0.0, self._num + 1)
+            numbers = np.arange(rows.start, rows.stop)
+            self._sums.scatter(numbers[1:], track[:-1], np.full(self._num, -1.0))
+            self._sums.scatter(numbers[np.array(launches, np.int64)], columns, -self._sizes)
+            if name == "final":
+                clean = self._clean
+                self._sums.scatter(numbers[clean.written + 1], clean.columns, clean.sizes)
+                self._sums.scatter(numbers[clean.last + 1], clean.columns, -clean.sizes)
+
+    def _add_clean(self, before: Mapping[int, Sequence[int]]) -> None:
+        """Clean is no more than leaves, nor than was copied before."""
+        clean = self._clean
+        self._rows.add([(clean.columns, 1.0), (clean.bundles, -1.0)], 0.0, len(before))
+        rows = self._rows.add([(clean.columns, 1.0)], 0.0, len(before))
+        column = dict(zip(clean.bundles.tolist(), clean.columns.tolist(), strict=True))
+        for row, others in zip(range(rows.start, rows.stop), before.values(), strict=True):
+            copies = [(other, -1.0) for other in others]
+            copies += [(column[other], 1.0) for other in others if other in column]
+            columns, values = zip(*copies, strict=True)
+            where = np.full(len(copies), row), np.array(columns, np.int64), np.array(values)
+            self._rows.scatter(*where)
+
+    def _add_order(self) -> None:
+        """What frees memory is idle and out, what goes out is final, what is due is back.
+
+        Nothing comes back that has not freed memory, and all tracks only rise.
+        """
+        pairs = (
+            ("free", "out"),
+            ("free", "idle"),
+            ("out", "final"),
+            ("due", "back"),
+            ("back", "free"),
+        )
+        for less, more in pairs:
+            terms = [(self._track(less), 1.0), (self._track(more), -1.0)]
+            self._rows.add(terms, 0.0, self._num + 1)
+        for name in ("out", "back"):
+            track = self._track(name)
+            rows = self._rows.add([(track[:-1], 1.0), (track[1:], -1.0)], 0.0, self._num)
+            if name == "out":
+                self._no_copies(rows, -1.0)
+
+    def _no_copies(self, rows: slice, share: float) -> None:
+        """Of what goes out from a launch to the next, take this share of the clean bytes back."""
+        numbers = np.arange(rows.start, rows.stop)[self._clean.last]
+        self._rows.scatter(numbers, self._clean.columns, -share * self._clean.sizes)
+
+    def _add_memory(self, spare: Array) -> slice:
+        """What is back and not free takes no more than each launch leaves, with nothing moved."""
+        terms = [(self._track("back")[:-1], 1.0), (self._track("free")[:-1], -1.0)]
+        return self._rows.add(terms, spare, self._num)
+
+    def _add_host(self, host_budget: int | None) -> slice:
+        """What is out and not back takes no more than the host has."""
+        if host_budget is None:
+            return slice(0, 0)
+        terms = [(self._track("out"), 1.0), (self._track("back"), -1.0)]
+        return self._rows.add(terms, host_budget / self._unit_nbytes, self._num + 1)
+
+    def _add_link(self, link: Link) -> list[tuple[slice, float]]:
+        """No more goes each way from a launch to the next than the link takes.
+
+        A way has its rate alone less in proportion to what goes the other way meanwhile. Gives the
+        rows, and by how much a second raises their limits.
+        """
+        largest = max((gap.nbytes for each in self._members for gap in each), default=1)
+        alone = [self._rate(rate, largest, link) for rate in (link.to_host, link.to_device)]
+        both = [
+            self._rate(rate, largest, link) for rate in (link.to_host_duplex, link.to_device_duplex)
+        ]
+        if both[0] / alone[0] + both[1] / alone[1] < 1.0:  # then taking turns is faster
+            both = [rate / 2 for rate in alone]
+        waits = np.arange(self._first_wait, self._width)
+        tracks = [self._track(name) for name in ("out", "back")]
+        rows: list[tuple[slice, float]] = []
+        for way in (0, 1):
+            loss = (alone[way] - both[way]) / both[1 - way]
+            ours, theirs = tracks[way], tracks[1 - way]
+            terms = [(ours[1:], 1.0), (ours[:-1], -1.0), (waits, -alone[way])]
+            terms += [(theirs[1:], loss), (theirs[:-1], -loss)]
+            rows.append((self._rows.add(terms, 0.0, self._num), alone[way]))
+            self._no_copies(rows[-1][0], (1.0, loss)[way])
+        return rows
+
+    def _rate(self, rate: float, largest: int, link: Link) -> float:
+        """Of the largest sections, which lose least to the latency."""
+        return largest / (largest / rate + link.latency_s) * self._unit_s / self._unit_nbytes
+
+    def _gains(self, found: Array, marginals: Array) -> Mapping[str, float]:
+        """What more of each would save, by the prices of its rows."""
+        waits, prices, limits = found[self._first_wait :], -marginals, self._rows.limits
+        stalls = waits > self._seconds * (1 + SLIGHT)
+        saved = {
+            COMPUTE: float(self._seconds[~stalls].sum()),
+            LINK: sum(float(prices[rows] @ (alone * waits)) for rows, alone in self._link_rows),
+            MEMORY: float(prices[self._memory_rows] @ self._room),
+            HOST: float(prices[self._host_rows] @ limits[self._host_rows]),
+        }
+        return {name: MORE * share * self._unit_s for name, share in saved.items()}

@@ -1,0 +1,1 @@
+"""Recompute: which maps may be made again, and the plans that make them."""

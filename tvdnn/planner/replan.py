@@ -1,0 +1,106 @@
+"""Replanning: a plan made anew from costs that a measured step corrects."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from operator import itemgetter
+from typing import Any, Final
+
+from ..errors import BudgetError, HostMemoryError
+from ..graph import Graph, Network, Op
+from ..graph.state import NO_CHANGES
+from .ir.costs import Costs
+from .ir.schedule import Schedule
+from .ir.timeline import Timeline
+from .make import make_schedule
+from .timing.calibrate import Corrected, correct
+from .timing.simulate import simulate
+
+PLAIN: Final = (bool, int, float, str, type(None))
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A schedule, the costs that predicted its step, and the step as measured.
+
+    `policy`, `lead` and `host_budget` are those of the new schedule; its device budget is that of
+    the present one.
+    """
+
+    schedule: Schedule
+    costs: Costs
+    measured: Timeline
+    policy: str
+    lead: int | None
+    host_budget: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The corrected costs, and the schedule that is predicted to be faster, None where none is."""
+
+    costs: Corrected
+    schedule: Schedule | None
+
+
+def replan(request: Request) -> Answer:
+    """Correct the costs by the measured step and make the schedule anew within the same budgets."""
+    present = request.schedule
+    costs = correct(present, request.costs, request.measured)
+    try:
+        other = make_schedule(
+            present.graph,
+            costs,
+            policy=request.policy,
+            budget=present.budget_nbytes,
+            host_budget=request.host_budget,
+            lead=request.lead,
+        )
+    except (BudgetError, HostMemoryError):  # the floor may be higher with the corrected costs
+        return Answer(costs, None)
+    faster = simulate(other, costs).step_s < simulate(present, costs).step_s
+    return Answer(costs, other if faster else None)
+
+
+def sendable(graph: Graph) -> Graph:
+    """The graph with plain data alone, which another process can unpickle without torch.
+
+    Left out are modules and functions that only the engine calls; no plan depends on them.
+    """
+    return replace(
+        graph,
+        traced=_plain_network(graph.traced),
+        network=_plain_network(graph.network),
+        ops={name: _plain_op(op) for name, op in graph.ops.items()},
+        passes=tuple(replace(pass_, attrs=_plain_attrs(pass_.attrs)) for pass_ in graph.passes),
+        lean=None,
+    )
+
+
+def _plain_network(network: Network) -> Network:
+    ops = tuple(map(_plain_op, network.ops))
+    return replace(network, ops=ops, gather=itemgetter(0), changes=NO_CHANGES, formulas={})
+
+
+def _plain_op(op: Op) -> Op:
+    return replace(op, attrs=_plain_attrs(op.attrs))
+
+
+def _plain_attrs(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _plain(value) for name, value in attrs.items() if _is_plain(value)}
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, (tuple, list, frozenset)):
+        return all(map(_is_plain, value))
+    if isinstance(value, Mapping):
+        return all(map(_is_plain, (*value.keys(), *value.values())))
+    return type(value) in PLAIN
+
+
+def _plain(value: Any) -> Any:
+    """Plain data in Python's own types; torch.Size becomes a tuple."""
+    if isinstance(value, tuple):
+        return tuple(map(_plain, value))
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    return value

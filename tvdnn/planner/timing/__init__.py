@@ -1,0 +1,1 @@
+"""Seconds of a schedule: simulated, bounded from below, and corrected by measurements."""

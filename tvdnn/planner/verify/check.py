@@ -1,0 +1,176 @@
+"""The checker: proves that a schedule is safe to run, or names the step that is not and why.
+
+It shares with what makes schedules the data classes alone. Happens-before is what the executors
+keep: the order of each lane, the waits, and that the second half starts after the first has ended.
+"""
+
+from ...errors import ScheduleError
+from ...gc_pause import without_collection
+from ...graph import DTYPE_NBYTES, Buffer, Graph, Pass
+from ...units import format_bytes
+from ..ir.schedule import Action, Lane, Operand, Schedule, Space, Step
+from .contents import Clock, check_contents, fault
+from .coverage import check_coverage
+from .dataflow import versions
+from .provenance import check_provenance
+from .residencies import check_residencies
+
+ROUTES = {
+    Lane.OFFLOAD: (Space.ARENA, Space.SLAB),
+    Lane.PREFETCH: (Space.SLAB, Space.ARENA),
+}
+
+
+@without_collection()
+def check(schedule: Schedule) -> None:
+    """Raise ScheduleError, naming the step and the fault, unless every order of the steps is safe.
+
+    Proven: passes read the values and gradients that the traced network's ops name; operands are
+    those of the pass, in bounds; every pass covers its domain once, reductions in index order;
+    waits name earlier steps of other lanes; accesses to the same bytes of which one writes are
+    ordered; every read finds what program order says, and outputs are there at the end; the
+    residencies tell the steps' accesses; arena and slab are inside their budgets.
+    """
+    check_provenance(schedule.graph)
+    _check_sizes(schedule)
+    _check_forms(schedule)
+    check_residencies(schedule)
+    clocks, order = _clocks(schedule), versions(schedule.graph)
+    check_coverage(schedule, order)
+    check_contents(schedule, clocks, order)
+
+
+def _check_sizes(schedule: Schedule) -> None:
+    limits = (
+        ("device bytes", schedule.peak_nbytes, schedule.budget_nbytes, "budget"),
+        ("host bytes", schedule.slab_nbytes, schedule.host_budget_nbytes, "host budget"),
+    )
+    for what, nbytes, limit, name in limits:
+        if limit is not None and nbytes > limit:
+            raise ScheduleError(
+                f"{nbytes:,} {what} ({format_bytes(nbytes)}) are above the {name} of {limit:,}"
+            )
+    if min(schedule.arena_nbytes, schedule.slab_nbytes) < 0:
+        raise ScheduleError("arena and slab cannot have fewer than 0 bytes")
+    if not 0 <= schedule.cut <= len(schedule.steps):
+        raise ScheduleError(f"the cut {schedule.cut} is not among {len(schedule.steps)} steps")
+
+
+def _check_forms(schedule: Schedule) -> None:
+    """Each step by itself: its lane, its range, its operands."""
+    graph = schedule.graph
+    sizes = (schedule.arena_nbytes, schedule.slab_nbytes)
+    rows = {name: buffer.row_nbytes for name, buffer in graph.buffers.items()}
+    for index, step in enumerate(schedule.steps):
+        for operand in (*step.reads, *step.writes):
+            if operand.buffer not in rows:
+                raise ScheduleError(f"step {index} names {operand.buffer!r}, which is no buffer")
+        problem = _copy_problem(graph, step) if step.action is Action.COPY else None
+        if step.action is Action.LAUNCH:
+            problem = _launch_problem(graph, step)
+        if problem is not None:
+            raise ScheduleError(f"step {index} {problem}")
+        for operand in (*step.reads, *step.writes):
+            buffer = graph.buffers[operand.buffer]
+            problem = _operand_problem(operand, buffer, rows[operand.buffer], sizes[operand.space])
+            if problem is not None:
+                raise fault(schedule, index, problem)
+
+
+def _launch_problem(graph: Graph, step: Step) -> str | None:
+    if not 0 <= step.pass_index < len(graph.passes):
+        return f"launches pass {step.pass_index} of {len(graph.passes)}"
+    pass_ = graph.passes[step.pass_index]
+    where = f"launches {pass_.name} [{step.start}, {step.stop})"
+    if step.lane is not Lane.COMPUTE:
+        return f"{where} on the {step.lane.name.lower()} lane"
+    if not 0 <= step.start < step.stop <= pass_.domain:
+        return f"{where}, which is not within its domain of {pass_.domain}"
+    if step.start % pass_.unit or (step.stop % pass_.unit and step.stop != pass_.domain):
+        return f"{where}, which cuts its unit of {pass_.unit}"
+    uses = (*pass_.reads, *pass_.writes)
+    operands = (*step.reads, *step.writes)
+    if (len(step.reads), len(step.writes)) != (len(pass_.reads), len(pass_.writes)):
+        return f"{where} with {len(operands)} operands for {len(uses)} uses"
+    for use, operand in zip(uses, operands, strict=True):
+        wanted = use.rows(step.start, step.stop, graph.buffers[use.buffer])
+        if (operand.buffer, operand.start, operand.stop) != (use.buffer, *wanted):
+            found = f"{operand.buffer} [{operand.start}, {operand.stop})"
+            return f"{where} on {found}, not on {use.buffer} [{wanted[0]}, {wanted[1]})"
+        if operand.space is not Space.ARENA:
+            return f"{where} on {operand.buffer} in the slab"
+    return _split_row(pass_, step, where)
+
+
+def _split_row(pass_: Pass, step: Step, where: str) -> str | None:
+    """A row that stands for several domain rows is written by one launch."""
+    for use in pass_.writes:
+        ends = (step.start, 0 if step.stop == pass_.domain else step.stop)
+        if not use.whole and any(end % use.per for end in ends):
+            return f"{where}, which writes a row of {use.buffer} only in part"
+    return None
+
+
+def _copy_problem(graph: Graph, step: Step) -> str | None:
+    if len(step.reads) != 1 or len(step.writes) != 1:
+        return f"copies {len(step.reads)} operands to {len(step.writes)}"
+    (source,), (target,) = step.reads, step.writes
+    buffer = graph.buffers[source.buffer]
+    name = f"copies {source.buffer} [{source.start}, {source.stop})"
+    if ROUTES.get(step.lane) != (source.space, target.space):
+        route = f"from {source.space.name.lower()} to {target.space.name.lower()}"
+        return f"{name} {route} on the {step.lane.name.lower()} lane"
+    if (source.buffer, source.start, source.stop) != (target.buffer, target.start, target.stop):
+        return f"{name} to {target.buffer} [{target.start}, {target.stop})"
+    if (source.start, source.stop) != (step.start, step.stop):
+        return f"{name} as rows [{step.start}, {step.stop})"
+    if source.start % buffer.section or (
+        source.stop % buffer.section and source.stop != buffer.rows
+    ):
+        return f"{name}, which cuts a section of {buffer.section} rows"
+    return None
+
+
+def _operand_problem(operand: Operand, buffer: Buffer, row_nbytes: int, size: int) -> str | None:
+    rows = f"{operand.buffer} [{operand.start}, {operand.stop})"
+    if not 0 <= operand.start < operand.stop <= buffer.rows:
+        return f"uses {rows} of {buffer.rows} rows"
+    wanted = (operand.stop - operand.start) * row_nbytes
+    if operand.nbytes != wanted:
+        return f"uses {operand.nbytes} bytes for {rows}, which has {wanted}"
+    if operand.offset < 0 or operand.offset + operand.nbytes > size:
+        ends = f"[{operand.offset}, {operand.offset + operand.nbytes})"
+        return f"uses {rows} at {ends}, outside the {operand.space.name.lower()} of {size} bytes"
+    if operand.offset % DTYPE_NBYTES[buffer.dtype]:
+        return f"uses {rows} at byte {operand.offset}, not aligned for {buffer.dtype}"
+    return None
+
+
+def _clocks(schedule: Schedule) -> list[Clock]:
+    """By step, the last step of each lane that ends before it starts (on its own lane: itself).
+
+    Waits that name earlier steps alone make the order of the steps one of those that can happen,
+    so that there is no cycle.
+    """
+    clocks: list[Clock] = []
+    ahead: list[Clock] = [(-1, -1, -1)] * len(Lane)
+    for index, step in enumerate(schedule.steps):
+        if index == schedule.cut:
+            ahead = [(index - 1, index - 1, index - 1)] * len(Lane)
+        clock = list(ahead[step.lane])
+        for wait in step.waits:
+            _check_wait(schedule, index, wait)
+            clock = [max(pair) for pair in zip(clock, clocks[wait], strict=True)]
+        clock[step.lane] = index
+        ahead[step.lane] = (clock[0], clock[1], clock[2])
+        clocks.append(ahead[step.lane])
+    return clocks
+
+
+def _check_wait(schedule: Schedule, index: int, wait: int) -> None:
+    if not 0 <= wait < len(schedule.steps):
+        raise fault(schedule, index, f"waits for step {wait}, which does not exist")
+    if wait >= index:
+        raise fault(schedule, index, f"waits for step {wait}, which is not earlier: a deadlock")
+    if schedule.steps[wait].lane is schedule.steps[index].lane:
+        raise fault(schedule, index, f"waits for step {wait} of its own lane")

@@ -1,0 +1,91 @@
+"""Images: a unit of a map's bands as one map, with the rows of pixels beside it that windows read.
+
+Where the sections beside those of a launch lie next to them, as in a map that is held whole, its
+images are read in place. Else their rows are first joined in the launch's scratch, those of the
+first and the last unit of a run: the bytes of these are read twice and written once more.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from ..graph import Buffer, Graph, Pass, Use
+from ..planner.ir.schedule import Operand, Step
+from .views import Memory
+
+ALIGNMENT = 16  # bytes: a kernel is chosen by what it may load at once, the same wherever rows lie
+
+Copy = tuple[torch.Tensor, torch.Tensor]  # source, target
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """What a launch reads of a map: `rows` [1, H, W, C], with so many `beside` its own.
+
+    The `copies` come first: they join the rows where these do not lie together.
+    """
+
+    rows: torch.Tensor
+    beside: tuple[int, int]
+    copies: tuple[Copy, ...] = ()
+
+
+def image_of(
+    graph: Graph, pass_: Pass, step: Step, piece: tuple[int, int], memory: Memory
+) -> Image:
+    """What the launch of domain rows `piece` reads of the map that it reads with a halo."""
+    pairs = zip(pass_.reads, step.reads, strict=True)
+    found = {use.beside: (use, operand) for use, operand in pairs if use.beside or any(use.halo)}
+    use, own = found[0]
+    buffer = graph.buffers[use.buffer]
+    others = [found[side][1] for side in (-1, 1) if side in found]
+    held = (_joined(own, others, buffer), *others)
+    height, (above, below) = buffer.shape[1], _beside(graph, use, piece)
+    start, stop = height * piece[0], height * piece[1]
+    bounds = [(start - above, start), (start, stop), (stop, stop + below)]
+    image = memory.view(step.writes[-1], graph.buffers[pass_.writes[-1].buffer])
+    image = image[: stop - start + above + below]
+    whole = _rows(memory, use, buffer, held[:1], (start - above, stop + below))
+    if whole is not None and (whole.data_ptr() - image.data_ptr()) % ALIGNMENT == 0:
+        return Image(whole[None], (above, below))
+    parts = [_rows(memory, use, buffer, held, each) for each in bounds]
+    sources = [part for part in parts if part is not None]
+    assert len(sources) == len(bounds), f"{pass_.name} finds no rows beside {piece}"
+    targets = image.split([len(source) for source in sources])
+    return Image(image[None], (above, below), tuple(zip(sources, targets, strict=True)))
+
+
+def one_image(bands: torch.Tensor) -> torch.Tensor:
+    """Bands [n, h, W, C] of a map, or of a range of a wider one, as one map [1, n * h, W, C]."""
+    return bands.view(1, -1, *bands.shape[2:])
+
+
+def _beside(graph: Graph, use: Use, piece: tuple[int, int]) -> tuple[int, int]:
+    """The rows above and below that there are in a piece's sample."""
+    above, below = use.halo
+    return above if piece[0] % graph.bands else 0, below if piece[1] % graph.bands else 0
+
+
+def _joined(own: Operand, others: Iterable[Operand], buffer: Buffer) -> Operand:
+    """The bytes of `own` and of those of `others` that lie next to them."""
+    for other in others:
+        first, second = (own, other) if own.start < other.start else (other, own)
+        if first.stop == second.start and first.end == second.offset:
+            nbytes = first.nbytes + second.nbytes
+            own = first._replace(stop=second.stop, nbytes=nbytes)
+    return own
+
+
+def _rows(
+    memory: Memory, use: Use, buffer: Buffer, held: Iterable[Operand], bounds: tuple[int, int]
+) -> torch.Tensor | None:
+    """Rows of pixels [H, W, C] from the operand that has them all; None where none does."""
+    height = buffer.shape[1]
+    for operand in held:
+        first, last = height * operand.start, height * operand.stop
+        if first <= bounds[0] and bounds[1] <= last:
+            rows = memory.view(operand, buffer).flatten(0, 1)
+            rows = rows[bounds[0] - first : bounds[1] - first]
+            return rows if use.channels is None else rows[..., slice(*use.channels)]
+    return None

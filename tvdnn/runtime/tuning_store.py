@@ -1,0 +1,72 @@
+"""Records of tuning on disk: what was tried and what was found, for a network on a machine."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from ..graph import ChunkSizes, Network
+from ..planner.ir.settings import Choice, Tuned, fingerprint
+from .disk_cache import cache_file, sources, write_whole
+
+EMPTY: Final[Mapping[str, Any]] = {"trials": {}, "chunks": None, "choices": {}}
+
+
+class Record:
+    """The record of `network`, computed in `dtype`, on the machine called `hardware`.
+
+    `trials` are the seconds of a step that each thing tried takes, or the share of its time that a
+    launch takes as configured; None where it has no room, or is refused. `tuned` is what was
+    settled.
+    Each change is on disk when it is made, so that what was tried is never lost.
+    """
+
+    def __init__(self, hardware: str, network: Network, dtype: str) -> None:
+        self.path = _path(hardware, network, dtype)
+        stored = json.loads(self.path.read_text()) if self.path.exists() else EMPTY
+        self.trials: dict[str, float | None] = dict(stored["trials"])
+        self.tuned = _tuned(stored)
+
+    def add_trial(self, name: str, seconds: float | None) -> None:
+        self.trials[name] = seconds
+        self._save()
+
+    def settle(self, tuned: Tuned) -> None:
+        self.tuned = tuned
+        self._save()
+
+    def forget(self) -> None:
+        """Start anew."""
+        self.trials, self.tuned = {}, Tuned()
+        self._save()
+
+    def _save(self) -> None:
+        chunks = None if self.tuned.chunks is None else asdict(self.tuned.chunks)
+        choices = {budget: asdict(choice) for budget, choice in self.tuned.choices.items()}
+        configurations = self.tuned.configurations
+        found = {"chunks": chunks, "choices": choices, "configurations": configurations}
+        write_whole(self.path, {"trials": self.trials, **found})
+
+
+def find_tuned(hardware: str, network: Network, dtype: str) -> Tuned | None:
+    """What was settled for the network on this machine; None where it was never tuned."""
+    path = _path(hardware, network, dtype)
+    return _tuned(json.loads(path.read_text())) if path.exists() else None
+
+
+def has_records(hardware: str) -> bool:
+    """Whether anything was tuned on this machine with these versions."""
+    pattern = cache_file("tuned", hardware, sources(), "*")
+    return any(pattern.parent.glob(pattern.name))
+
+
+def _path(hardware: str, network: Network, dtype: str) -> Path:
+    return cache_file("tuned", hardware, sources(), fingerprint(network, dtype))
+
+
+def _tuned(stored: Mapping[str, Any]) -> Tuned:
+    found = stored["chunks"]
+    chunks = found and ChunkSizes(found["default"], tuple(map(tuple, found["classes"])))
+    choices = {budget: Choice(**choice) for budget, choice in stored["choices"].items()}
+    return Tuned(chunks, choices, stored.get("configurations"))

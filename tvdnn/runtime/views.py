@@ -1,0 +1,27 @@
+"""Memory: the bytes of arena and slab, and the rows of buffers in them as tensors."""
+
+from dataclasses import dataclass
+
+import torch
+
+from ..graph import Buffer
+from ..ops.operator import TORCH_DTYPES
+from ..planner.ir.schedule import Operand, Space
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The device arena and the pinned slab, as bytes."""
+
+    arena: torch.Tensor
+    slab: torch.Tensor
+
+    def view(self, operand: Operand, buffer: Buffer) -> torch.Tensor:
+        """The operand's rows as a tensor of the buffer's type."""
+        flat = self.raw(operand).view(TORCH_DTYPES[buffer.dtype])
+        return flat.view(operand.stop - operand.start, *buffer.shape[1:])
+
+    def raw(self, operand: Operand) -> torch.Tensor:
+        """The operand's bytes."""
+        space = self.arena if operand.space is Space.ARENA else self.slab
+        return space.narrow(0, operand.offset, operand.nbytes)

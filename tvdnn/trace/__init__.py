@@ -1,0 +1,1 @@
+"""Tracing: from a torch module to a Network."""

@@ -1,0 +1,1 @@
+"""Guards: what a trace depends on, which each step asks for again."""

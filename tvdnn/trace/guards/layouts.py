@@ -1,0 +1,61 @@
+"""What hangs on the layout of a network's inputs: writes to what torch then copied, or did not."""
+
+from collections.abc import Iterable, Sequence
+
+from torch import Tensor, fx
+
+from ...calls.translation import torch_name
+from ...errors import UnsupportedOpError
+from ...graph import Network
+from ..state.functionalize import storage_of
+
+# Calls whose result is a view of their input, or a copy where its layout allows no view.
+MAY_COPY = frozenset({"contiguous", "flatten", "ravel", "reshape", "reshape_as"})
+
+
+class Layouts:
+    """Finds reads that would see a write, or not, by the layout of the inputs.
+
+    A network is traced on contiguous inputs. `found` is the first line, as " at file:line", that
+    reads what lies on the other side of such a call than what was written after it.
+    """
+
+    def __init__(self) -> None:
+        self.found = ""
+        self._pairs: list[tuple[int, int]] = []  # storages of what calls read and of their results
+        self._changed: dict[int, Tensor | None] = {}  # by storage: the tensor that was written
+
+    def note(self, node: fx.Node) -> None:
+        """Note a call that may copy."""
+        value, sources = node.meta["value"], node.all_input_nodes
+        if torch_name(node) not in MAY_COPY or not isinstance(value, Tensor) or not sources:
+            return
+        pair = storage_of(sources[0].meta["value"]), storage_of(value)
+        if pair[0] is not None and pair[1] is not None:
+            self._pairs.append((pair[0], pair[1]))
+
+    def wrote(self, targets: Sequence[fx.Node]) -> None:
+        """Note that a call has written the tensors of these nodes."""
+        for tensor in (target.meta["value"] for target in targets):
+            storage = storage_of(tensor)
+            for one, other in self._pairs:
+                if storage == one == other:
+                    self._changed[other] = tensor
+                elif storage in (one, other):
+                    self._changed[other if storage == one else one] = None
+
+    def tells(self, node: fx.Node) -> bool:
+        """Whether to read the tensor of a node tells of which layout the inputs are."""
+        value = node.meta["value"]
+        storage = storage_of(value)
+        return storage in self._changed and self._changed[storage] is not value
+
+
+def check_layout(network: Network, inputs: Iterable[Tensor]) -> None:
+    """Raise UnsupportedOpError for inputs in another layout that the network's result hangs on."""
+    if network.layout_read and not all(x.is_contiguous() for x in inputs):
+        raise UnsupportedOpError(
+            f"the network reads{network.layout_read} what was written in place behind a reshape or"
+            " a flatten, which copies or not by the layout of its inputs; pass contiguous inputs"
+            " (.contiguous()), or flatten a .clone()"
+        )

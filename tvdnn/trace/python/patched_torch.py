@@ -1,0 +1,167 @@
+"""What torch answers otherwise while a forward runs over proxies.
+
+An autograd Function, whose backward no proxy sees, is refused; torch's own checkpoint is followed.
+A region of torch.autocast is refused, because an engine computes in one type, and one of
+hooks that change what backward reads.
+"""
+
+import builtins
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import fx, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.checkpoint import CheckpointFunction
+
+from .patched_builtins import ExchangedBuiltins
+from .side_effects import SideEffects
+
+AUTOCAST = (
+    "a region of torch.autocast, where an engine computes in one type (leave it out, and choose"
+    " the type by the engine's dtype)"
+)
+SAVED = "a region of saved_tensors_hooks, which an engine would not call (leave it out)"
+
+
+class Tracer(Protocol):
+    """What Exchanged asks of the tracer."""
+
+    evaluating: bool
+    net: nn.Module
+    side_effects: SideEffects
+
+    def refuse(self, reason: str) -> str:
+        """Note a refusal at the line that runs; what it says."""
+
+    def create_proxy(self, kind: str, target: Any, args: Any, kwargs: Any) -> fx.Proxy:
+        """A proxy of a new node."""
+
+
+ONE_TRACE = threading.RLock()  # what a trace exchanges is of all threads
+
+
+class Applier:
+    """What applies an autograd Function."""
+
+    def __init__(self, kind: Any) -> None:
+        self.kind = kind
+        self.__name__ = f"{kind.__name__}.apply"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.kind.apply(*args, **kwargs)
+
+
+class Exchanged:
+    """A context in which builtins, autograd Functions and regions of torch's know of proxies.
+
+    One thread at a time may be in it, which holds ONE_TRACE.
+    """
+
+    def __init__(self, tracer: Tracer) -> None:
+        self.tracer = tracer
+        self._builtins = ExchangedBuiltins(tracer.net)
+        self._isinstance: Callable[[Any, Any], bool] = builtins.isinstance
+        self._make_autocast: Callable[..., None] = torch.autocast.__init__
+        self._enter_autocast: Callable[[Any], Any] = torch.autocast.__enter__
+        self._enter_hooks: Callable[[Any], Any] = saved_tensors_hooks.__enter__
+        self._apply: Any = None
+
+    def __enter__(self) -> "Exchanged":
+        self._isinstance = builtins.isinstance
+        self._make_autocast = torch.autocast.__init__
+        self._enter_autocast = torch.autocast.__enter__
+        self._apply = torch.autograd.Function.__dict__.get("apply")
+        self._enter_hooks = saved_tensors_hooks.__enter__
+        torch.autocast.__init__ = self._autocast_of_maps()  # type: ignore[method-assign]
+        torch.autocast.__enter__ = self._autocast_refused()  # type: ignore[method-assign]
+        apply: Any = classmethod(self._function_applied())
+        torch.autograd.Function.apply = apply
+        saved_tensors_hooks.__enter__ = self._hooks_refused()  # type: ignore[method-assign]
+        self._builtins.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._builtins.__exit__()
+        torch.autocast.__init__ = self._make_autocast  # type: ignore[method-assign]
+        torch.autocast.__enter__ = self._enter_autocast  # type: ignore[method-assign]
+        saved_tensors_hooks.__enter__ = self._enter_hooks  # type: ignore[method-assign]
+        if self._apply is None:
+            del torch.autograd.Function.apply
+        else:
+            torch.autograd.Function.apply = self._apply
+
+    def _autocast_of_maps(self) -> Callable[..., None]:
+        """A region's `__init__`, which knows no device "meta", that a map names as its own."""
+
+        def init(region: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
+            known = "cpu" if device_type == "meta" else device_type
+            self._make_autocast(region, known, *args, **kwargs)
+
+        return init
+
+    def _autocast_refused(self) -> Callable[[Any], Any]:
+        def enter(region: Any) -> Any:
+            if not self.tracer.evaluating:
+                self.tracer.refuse(AUTOCAST)
+            return self._enter_autocast(region)
+
+        return enter
+
+    def _hooks_refused(self) -> Callable[[Any], Any]:
+        def enter(region: Any) -> Any:
+            if not self.tracer.evaluating and _is_users(region):
+                self.tracer.refuse(SAVED)
+            return self._enter_hooks(region)
+
+        return enter
+
+    def _function_applied(self) -> Callable[..., Any]:
+        plain = self._isinstance
+
+        def apply(kind: Any, *args: Any, **kwargs: Any) -> Any:
+            original = self._original(kind)
+            places = [at for at, each in enumerate(args) if plain(each, fx.Proxy)]
+            if not places and self.tracer.evaluating:
+                return original(*args, **kwargs)
+            if not places:
+                run = partial(original, *args, **kwargs)
+                return self.tracer.side_effects.noted(run, Applier(kind), args, kwargs)
+            if kind is CheckpointFunction:
+                return _checkpointed(*args)
+
+            maps = tuple(args[at] for at in places)
+            others = tuple(None if at in places else each for at, each in enumerate(args))
+
+            def applied(*maps: Any) -> Any:
+                given = dict(zip(places, maps, strict=True))
+                filled = (given.get(at, each) for at, each in enumerate(others))
+                return original(*filled, **kwargs)
+
+            applied.__name__ = f"{kind.__name__}, an autograd Function with a backward of its own"
+            return self.tracer.create_proxy("call_function", applied, maps, {})
+
+        return apply
+
+    def _original(self, kind: Any) -> Callable[..., Any]:
+        """The method `apply` that a Function has outside this context."""
+        found: Callable[..., Any] = (
+            getattr(super(torch.autograd.Function, kind), "apply")  # noqa: B009
+            if self._apply is None
+            else self._apply.__get__(None, kind)
+        )
+        return found
+
+
+def _checkpointed(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
+    """Torch's re-entrant checkpoint, which has gradients where one of its tensors has."""
+    graded = any(getattr(each, "requires_grad", False) is True for each in args)
+    with torch.set_grad_enabled(graded and torch.is_grad_enabled()):
+        return function(*args)
+
+
+def _is_users(region: saved_tensors_hooks) -> bool:
+    """Whether hooks are none of torch's own, which give back what they were given."""
+    return type(region) is saved_tensors_hooks or not type(region).__module__.startswith("torch.")

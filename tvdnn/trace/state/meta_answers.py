@@ -1,0 +1,130 @@
+"""What a module's own tensors answer while meta twins stand in for them: as the tensors would.
+
+Twins have no values: to read one is refused. They say that they lie where the network lies, and
+what is made there is on the meta device as they are.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from .functionalize import version_of
+
+READS: Final = frozenset(  # functions and methods whose answer hangs on values
+    {
+        *("item", "tolist", "numpy", "data_ptr", "equal", "allclose", "is_nonzero", "__array__"),
+        *("__bool__", "__int__", "__float__", "__index__", "__complex__", "__contains__"),
+    }
+)
+SET: Final = ("data", "grad")  # attributes whose setting is no write that torch counts
+MOVES: Final = ("to", "cpu", "cuda")
+
+
+class LostWriteError(Exception):
+    """A call wrote values of the module into a tensor with values of its own."""
+
+
+def torch_name_of(function: Any) -> str:
+    """The name of a function or method, or of the attribute that a getter or a setter is for."""
+    name = str(getattr(function, "__name__", function))
+    if name in ("__get__", "__set__"):
+        return str(getattr(function.__self__, "__name__", name))
+    return name
+
+
+def reads_values(function: Any, args: tuple[Any, ...]) -> bool:
+    """Whether a call asks a twin, or what is made of twins, for values."""
+    name = torch_name_of(function)
+    if not any(_is_twin(each) for each in args):
+        return False
+    return name in READS or (name == "__format__" and args[0].dim() == 0 and args[1] != "")
+
+
+def sets_attribute(function: Any) -> bool:
+    """Whether a call sets the values or the gradient of a tensor to another tensor's."""
+    is_setter = getattr(function, "__name__", None) == "__set__"
+    return is_setter and torch_name_of(function) in SET
+
+
+def answer(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    device: torch.device,
+) -> Any:
+    """What a call yields where twins lie on `device`.
+
+    Raises LostWriteError where it writes into a tensor that is no twin and made of none.
+    """
+    name = torch_name_of(function)
+    if not any(map(_is_twin, _tensors(args))):
+        return function(*args, **_placed(kwargs, device))
+    if name in _FACTS and args:
+        return _FACTS[name](device)
+    if name in MOVES:
+        args, kwargs = _on_meta(name, args, kwargs)
+        return function(*args, **kwargs) if name == "to" else args[0]
+    copies: list[Tensor] = []
+    result = function(*_together(args, copies), **kwargs)
+    if any(version_of(each) for each in copies):
+        raise LostWriteError
+    return result
+
+
+def _placed(kwargs: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    """Arguments that ask for a tensor where the network lies, which twins will meet."""
+    given = kwargs.get("device")
+    is_there = given is not None and torch.device(given).type == device.type
+    return kwargs | {"device": "meta"} if is_there else kwargs
+
+
+def _tensors(args: tuple[Any, ...]) -> list[Tensor]:
+    lists = [each if isinstance(each, (list, tuple)) else (each,) for each in args]
+    return [each for found in lists for each in found if isinstance(each, Tensor)]
+
+
+def _is_twin(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.device.type == "meta"
+
+
+def _together(args: tuple[Any, ...], copies: list[Tensor]) -> tuple[Any, ...]:
+    """Arguments in which other tensors than numbers are on the meta device, as twins are.
+
+    The tensors that are copied there are appended to `copies`.
+    """
+    return tuple(_moved(each, copies) for each in args)
+
+
+def _moved(value: Any, copies: list[Tensor]) -> Any:
+    """An argument there; no closure, which would keep the copies until a search for cycles."""
+    if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
+        return type(value)(_moved(each, copies) for each in value)
+    is_number = not isinstance(value, Tensor) or value.dim() == 0
+    if is_number or _is_twin(value):
+        return value
+    copies.append(value.to("meta"))
+    return copies[-1]
+
+
+def _on_meta(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a move, to where twins are."""
+
+    def placed(value: Any) -> Any:
+        if isinstance(value, torch.device) or (isinstance(value, str) and name == "to"):
+            return torch.device("meta")
+        return value.to("meta") if isinstance(value, Tensor) else value
+
+    return tuple(map(placed, args)), {key: placed(each) for key, each in kwargs.items()}
+
+
+_FACTS: Final[dict[str, Callable[[torch.device], Any]]] = {
+    "device": lambda device: device,
+    "is_cuda": lambda device: device.type == "cuda",
+    "is_cpu": lambda device: device.type == "cpu",
+    "is_meta": lambda device: device.type == "meta",
+    "get_device": lambda device: (device.index or 0) if device.type == "cuda" else -1,
+}
