@@ -1,0 +1,72 @@
+"""No file of more lines than one sitting takes, and no function that outgrows a screen."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("tvdnn", "kernels", "tests", "bench")
+MOST_LINES_OF_A_FILE, MOST_LINES_OF_A_FUNCTION = 350, 60
+# Files and functions that are still too long. One that has been cut leaves this list.
+TOO_LONG = {
+    "bench/cases/conv.py",
+    "bench/generated/draw.py",
+    "bench/generated/reaching_parts.py",
+    "bench/others.py",
+    "bench/training.py",
+    "kernels/conv/warp_specialized.py",
+    "kernels/linear/gemm.py",
+    "kernels/loss/cross_entropy.py",
+    "kernels/norm/batch_norm.py",
+    "tests/cli/test_cli.py",
+    "tests/engine/test_changes.py",
+    "tests/engine/test_computed_weights.py",
+    "tests/engine/test_trainer.py",
+    "tests/engine/test_virtualize.py",
+    "tests/experiment/test_tuner.py",
+    "tests/kernels/conv/test_conv2d.py",
+    "tests/kernels/norm/test_batch_norm.py",
+    "tests/nn/test_nn.py",
+    "tests/ops/test_batch_norm.py",
+    "tests/ops/test_concat.py",
+    "tests/support/faults.py",
+    "tests/support/launches.py",
+    "tests/support/schedules.py",
+    "tests/trace/test_state_changes.py",
+    "tests/trace/test_trace.py",
+    "tvdnn/calls/tables.py",
+    "tvdnn/engine/core.py",
+    "tvdnn/engine/trainer.py",
+    "tvdnn/engine/virtualize.py",
+    "tvdnn/experiment/tuner.py",
+    "tvdnn/ops/builder.py",
+    "tvdnn/ops/conv.py",
+    "tvdnn/ops/expand.py",
+    "tvdnn/planner/policies/auto.py",
+    "tvdnn/runtime/profiler.py",
+    "tvdnn/trace/trace.py",
+    "tvdnn/trace/tracer.py",
+    "tvdnn/cli/train.py:train",
+    "tvdnn/engine/trainer.py:__init__",
+    "tvdnn/engine/virtualize.py:virtualize",
+    "tvdnn/ops/expand.py:expand",
+}
+
+
+def too_long(path: Path) -> Iterator[str]:
+    """The file and those of its functions that have too many lines; kernels may be of any length."""
+    name, source = path.relative_to(ROOT).as_posix(), path.read_text()
+    if len(source.splitlines()) > MOST_LINES_OF_A_FILE:
+        yield name
+    if name.startswith("kernels/"):
+        return
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            assert node.end_lineno is not None
+            if node.end_lineno - node.lineno + 1 > MOST_LINES_OF_A_FUNCTION:
+                yield f"{name}:{node.name}"
+
+
+def test_files_and_functions_are_short() -> None:
+    paths = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
+    assert {found for path in paths for found in too_long(path)} == TOO_LONG
