@@ -54,7 +54,7 @@ TOO_LONG = {
 
 
 def too_long(path: Path) -> Iterator[str]:
-    """The file and those of its functions that have too many lines; kernels may be of any length."""
+    """The file and its functions that have too many lines. Functions of kernels may be longer."""
     name, source = path.relative_to(ROOT).as_posix(), path.read_text()
     if len(source.splitlines()) > MOST_LINES_OF_A_FILE:
         yield name
