@@ -27,8 +27,6 @@ TOO_LONG = {
     "tests/kernels/conv/test_conv2d.py",
     "tests/kernels/norm/test_batch_norm.py",
     "tests/nn/test_nn.py",
-    "tests/ops/test_batch_norm.py",
-    "tests/ops/test_concat.py",
     "tests/support/faults.py",
     "tests/support/launches.py",
     "tests/support/schedules.py",

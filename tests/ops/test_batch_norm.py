@@ -1,7 +1,6 @@
 """Networks with batch normalization: statistics of the whole batch, tracked as torch does."""
 
 import copy
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.support.networks import activations
+from tests.networks.batch_norm import Dense, Residual, activated, residual
 from tests.support.running import Batch, random_batches
 from tvdnn.engine import Trainer, training_graph, virtualize
 from tvdnn.errors import InputError
@@ -27,36 +26,9 @@ CHUNK_SIZE = 600  # bytes: a sample a section
 STEPS = 5
 
 
-class Residual(nn.Module):
-    """Normalization before a ReLU, into a sum, of both of its terms, and of features."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, 8, 3, padding=1, bias=False)
-        self.first = nn.BatchNorm2d(8, **settings)
-        self.conv = nn.Conv2d(8, 8, 3, padding=1, bias=False)
-        self.second = nn.BatchNorm2d(8, **settings)
-        self.down = nn.Conv2d(8, 8, 1, bias=False)
-        self.side = nn.BatchNorm2d(8, **settings)
-        self.last = nn.BatchNorm2d(8, **settings)
-        self.features = nn.Linear(288, 10)
-        self.norm = nn.BatchNorm1d(10, **settings)
-        self.head = nn.Linear(10, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = functional.relu(self.first(self.stem(x)))
-        x = functional.relu(self.second(self.conv(x)) + self.side(self.down(x)))
-        x = functional.relu(self.last(self.conv(x)) + x)
-        return self.head(self.norm(self.features(x.flatten(1))))
-
-
 def make_net(**settings: Any) -> Residual:
     torch.manual_seed(7)
-    net = Residual(**settings)
-    for param in net.parameters():
-        if param.dim() == 1:
-            nn.init.uniform_(param, 0.5, 1.5)
-    return net
+    return residual(**settings)
 
 
 def batches() -> list[Batch]:
@@ -127,80 +99,6 @@ def test_moments_of_a_map_are_made_once(device: torch.device) -> None:
     made = [each.op for each in graph.passes if each.role == "moments"]
     assert made == ["norms.0", "features"]
     close(trained(net, "keep", device), by_torch(net))
-
-
-class Dense(nn.Module):
-    """Normalization of what is concatenated, and between the terms of another concatenation."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, 8, 1)
-        self.norms = nn.ModuleList(nn.BatchNorm2d(channels) for channels in (8, 12, 16))
-        self.convs = nn.ModuleList(nn.Conv2d(channels, 4, 3, padding=1) for channels in (8, 12, 16))
-        self.last = nn.BatchNorm2d(4)
-        self.head = nn.Linear(8 * 36, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        maps = [self.stem(x)]
-        for norm, conv in zip(self.norms, self.convs, strict=True):
-            maps.append(conv(functional.relu(norm(torch.cat(maps, 1)))))
-        *_, first, second = maps
-        joined = torch.cat([self.last(first), functional.relu(self.last(second))], 1)
-        return self.head(joined.flatten(1))
-
-
-def frozen(net: Residual) -> Residual:
-    """With layers in evaluation: one that trains yet, and one that does not."""
-    net.side.eval()
-    net.last.eval().requires_grad_(False)
-    return net
-
-
-def activated() -> nn.Sequential:
-    """Every activation function behind a normalization."""
-    blocks = [(nn.Conv2d(4, 4, 1, bias=False), nn.BatchNorm2d(4), each) for each in activations()]
-    layers = (nn.Conv2d(3, 4, 1), *(layer for block in blocks for layer in block))
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(144, CLASSES))
-
-
-NETS: dict[str, Callable[[], nn.Module]] = {
-    "residual": make_net,
-    "frozen": lambda: frozen(make_net()),
-    "dense": Dense,
-    "activated": activated,
-}
-
-
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-@pytest.mark.parametrize("name", NETS)
-def test_every_policy_trains_to_the_same_bits(name: str, dtype: str, device: torch.device) -> None:
-    """Also those that fuse normalization with residuals and ReLUs, and those that do not."""
-    torch.manual_seed(9)
-    net, options = NETS[name](), {"kernels": "torch", "dtype": dtype, "order_seed": 3, "steps": 2}
-    kept, *others = (
-        trained(net, policy, device, **options)
-        for policy in ("vdnn-all:p", "vdnn-all:m", "keep", "auto")
-    )
-    assert all(value.isfinite().all() for value in kept)
-    for other in others:
-        assert all(torch.equal(one, another) for one, another in zip(kept, other, strict=True))
-
-
-@pytest.mark.parametrize("name", NETS)
-def test_fused_gradients_are_torchs(name: str, device: torch.device) -> None:
-    torch.manual_seed(9)
-    net = NETS[name]().to(device)
-    twin = copy.deepcopy(net).double()
-    ((x, y), *_) = [(x.to(device), y.to(device)) for x, y in batches()]
-    virtual = virtualize(net, x, policy="keep", chunk_size=CHUNK_SIZE, dtype="fp32", order_seed=1)
-    leaves = (x.clone().requires_grad_(), x.double().requires_grad_())
-    for each, leaf in zip((virtual, twin), leaves, strict=True):
-        functional.cross_entropy(each(leaf), y).backward()
-    pairs = [leaves, *zip(net.parameters(), twin.parameters(), strict=True)]
-    for mine, theirs in pairs:
-        assert (mine.grad is None) == (theirs.grad is None)
-        if mine.grad is not None and theirs.grad is not None:
-            close([mine.grad], [theirs.grad])
 
 
 def test_residuals_and_relus_are_taken_in() -> None:

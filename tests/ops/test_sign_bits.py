@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.networks.sign_bits import NETWORKS, Bottleneck
 from tests.support.running import random_batches
 from tvdnn.engine import Trainer, training_graph
 from tvdnn.graph import Graph
@@ -17,25 +18,8 @@ CHUNK_SIZE = 8192  # of a map of 128 bfloat16 channels two samples
 STEPS = 2
 
 
-class Bottleneck(nn.Module):
-    """ResNet's block of three layers, its shortcut a layer where there is one."""
-
-    def __init__(self, channels: int, shortcut: nn.Module | None = None) -> None:
-        super().__init__()
-        self.narrow, self.first = nn.Conv2d(channels, 64, 1, bias=False), nn.BatchNorm2d(64)
-        self.wide, self.last = nn.Conv2d(64, 128, 1, bias=False), nn.BatchNorm2d(128)
-        self.shortcut = nn.Identity() if shortcut is None else shortcut
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.last(self.wide(self.first(self.narrow(x)).relu()))
-        return (y + self.shortcut(x)).relu()
-
-
-def make_net() -> nn.Sequential:
-    torch.manual_seed(5)
-    shortcuts = (nn.Conv2d(3, 128, 1, bias=False), None, nn.Conv2d(128, 128, 1), None)
-    blocks = (Bottleneck(3 if i == 0 else 128, each) for i, each in enumerate(shortcuts))
-    return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, CLASSES))
+def make_net() -> nn.Module:
+    return NETWORKS["residual"].network()
 
 
 def graph_of(**settings: object) -> Graph:
@@ -45,7 +29,10 @@ def graph_of(**settings: object) -> Graph:
 
 def trained(policy: str, device: torch.device, **options: object) -> list[Tensor]:
     """The losses of the steps, and parameters and running statistics after them."""
-    net, batches = make_net().to(device), random_batches(STEPS, (BATCH, *SHAPE), CLASSES, seed=6)
+    net, batches = (
+        make_net().to(device),
+        random_batches(STEPS, (BATCH, *SHAPE), CLASSES, seed=6),
+    )
     given = [(x.to(device), y.to(device)) for x, y in batches]
     how = {"optimizer": SGD(lr=0.1), "dtype": "bf16", "chunk_size": CHUNK_SIZE, "policy": policy}
     trainer = Trainer(net, given[0][0], **how | options)
