@@ -8,7 +8,7 @@ from torch import Tensor
 from ..graph import Graph
 from ..planner.ir.costs import Costs, Hardware, Roofline
 from ..planner.ir.settings import COPIES, ENGINE, RULES, Choice, Configuration, Table
-from ..runtime.autotune import Configurable, Configuring
+from ..runtime.autotune import Autotuner, Tunable
 from ..runtime.profiler import profile
 from ..units import Limit
 from .measure import Device, measured, planned_on
@@ -36,10 +36,10 @@ class DataSheet:
     def measured_s(self, request: Request, choice: Choice, budget: Limit) -> float | None:
         return None
 
-    def configurable(self, graph: Graph) -> Sequence[Configurable]:
+    def configurable(self, graph: Graph) -> Sequence[Tunable]:
         return ()
 
-    def share(self, each: Configurable, configuration: Configuration) -> float | None:
+    def share(self, each: Tunable, configuration: Configuration) -> float | None:
         return None
 
     def close(self) -> None:
@@ -56,7 +56,7 @@ class PresentGpu:
         self.hardware = planned_on(device.device)
         self._device, self._report = device, report
         self._costs: dict[tuple[int, str, str], Costs] = {}
-        self._configuring: Configuring | None = None
+        self._configuring: Autotuner | None = None
         self._batch: tuple[Tensor, Tensor] | None = None
 
     def costs(self, graph: Graph, copies: str, configurations: Table = RULES) -> Costs:
@@ -83,15 +83,15 @@ class PresentGpu:
         found = measured(request, self._device, policy, budget, batches, report, choice=choice)
         return found.row.step_s
 
-    def configurable(self, graph: Graph) -> Sequence[Configurable]:
+    def configurable(self, graph: Graph) -> Sequence[Tunable]:
         costs = self.costs(graph, ENGINE)
-        self._configuring = Configuring(graph, self._device.device, self._kernels)
+        self._configuring = Autotuner(graph, self._device.device, self._kernels)
         found = self._configuring.worth(costs)
         self._report("compiling kernels", 0.0)
         self._configuring.compile(found)
         return found
 
-    def share(self, each: Configurable, configuration: Configuration) -> float | None:
+    def share(self, each: Tunable, configuration: Configuration) -> float | None:
         assert self._configuring is not None
         return self._configuring.share(each, configuration)
 

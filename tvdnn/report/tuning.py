@@ -24,7 +24,7 @@ class CurvePoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class TuningResult:
     """What is used inside a budget from now on, its seconds and those without tuning."""
 
     budget: Limit
@@ -41,7 +41,7 @@ def chunks_text(chunks: ChunkSizes) -> str:
     return "; ".join([_size(chunks.default), *parts])
 
 
-def settled_table(rows: Sequence[Settled], *, title: str, note: str | None = None) -> Table:
+def results_table(rows: Sequence[TuningResult], *, title: str, note: str | None = None) -> Table:
     """A line a budget: how to plan and copy, and the step beside one that nothing is tuned of."""
     table = Table(title=title, caption=note, **LOOK)
     times = ("simulated ms", "untuned", "measured ms", "untuned")

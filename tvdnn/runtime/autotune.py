@@ -13,7 +13,8 @@ from ..kernels.tuning.candidates import candidates
 from ..planner.ir.costs import Costs
 from ..planner.ir.settings import RULES, Configuration
 from .precompile import compiling
-from .profiler import SCRATCH_NBYTES, Scratch, signature
+from .profiler import signature
+from .scratch import SCRATCH_NBYTES, Scratch
 
 SHARE: Final = 0.9  # of a step's compute time, by the passes whose launches are worth it
 ROUNDS: Final = 2  # of measurements of a rule and a candidate in turn, of which the least count
@@ -21,7 +22,7 @@ REFUSALS: Final = (TritonError, RuntimeError, ValueError, AssertionError)  # it 
 
 
 @dataclass(frozen=True, slots=True)
-class Configurable:
+class Tunable:
     """A launch by its key, the pass that asks for it, and the configurations to try."""
 
     key: str
@@ -29,7 +30,7 @@ class Configurable:
     candidates: tuple[Configuration, ...]
 
 
-class Configuring:
+class Autotuner:
     """Launches of the passes of `graph` on a device, by rule and by candidate."""
 
     def __init__(
@@ -40,16 +41,16 @@ class Configuring:
         self._ready: str | None = None
         self._expected: tuple[torch.Tensor, ...] = ()
 
-    def worth(self, costs: Costs) -> tuple[Configurable, ...]:
+    def worth(self, costs: Costs) -> tuple[Tunable, ...]:
         """The launches of the passes that most of a step's compute time goes to, longest first."""
-        found: dict[str, Configurable] = {}
+        found: dict[str, Tunable] = {}
         for index in self._longest(costs):
             for key, asked in self._asked(index).items():
                 if key not in found and (tried := candidates(asked)):
-                    found[key] = Configurable(key, index, tuple(tried))
+                    found[key] = Tunable(key, index, tuple(tried))
         return tuple(found.values())
 
-    def compile(self, every: Iterable[Configurable]) -> None:
+    def compile(self, every: Iterable[Tunable]) -> None:
         """Compile the candidates of launches, all side by side."""
         with compiling(self._device):
             for each in every:
@@ -57,7 +58,7 @@ class Configuring:
                     self._scratch.configurations.table = {each.key: configuration}
                     self._scratch.try_out(each.pass_index, [self._rows(each.pass_index)])
 
-    def share(self, each: Configurable, configuration: Configuration) -> float | None:
+    def share(self, each: Tunable, configuration: Configuration) -> float | None:
         """The share of the time by its rule that a launch's pass takes as configured.
 
         None for a configuration that does not run, or whose results have other bits.

@@ -12,8 +12,8 @@ from ..ops.operator import Control, Launch
 from ..ops.registry import role
 from ..planner.ir.schedule import Action, Operand, Residency, Schedule, Space, Step
 from ..planner.ir.settings import ENGINE, KERNEL
-from .row_halo import Copy, image_of, one_image
-from .views import Memory
+from .row_halo import Copy, halo_tile, joined_tiles
+from .views import ByteViews
 
 Call = Callable[[], None]
 Arguments = tuple[Launch, Sequence[Copy]]
@@ -35,7 +35,7 @@ class Tensors:
 
 def bind(
     schedule: Schedule,
-    memory: Memory,
+    memory: ByteViews,
     tensors: Tensors,
     kernels: SimpleNamespace,
     *,
@@ -57,7 +57,7 @@ def bind(
 def bind_step(
     graph: Graph,
     step: Step,
-    memory: Memory,
+    memory: ByteViews,
     tensors: Tensors,
     kernels: SimpleNamespace,
     *,
@@ -120,13 +120,13 @@ def _arguments(
     pass_: Pass,
     step: Step,
     piece: tuple[int, int],
-    memory: Memory,
+    memory: ByteViews,
     tensors: Tensors,
     kernels: SimpleNamespace,
     owners: Mapping[str, torch.Tensor],
 ) -> Arguments:
     """The arguments of the launch of domain rows `piece`, and what is copied before it."""
-    image = image_of(graph, pass_, step, piece, memory) if pass_.windowed else None
+    image = halo_tile(graph, pass_, step, piece, memory) if pass_.windowed else None
 
     def view(use: Use, operand: Operand) -> torch.Tensor:
         if image and any(use.halo):
@@ -139,7 +139,7 @@ def _arguments(
         rows = memory.view(operand, buffer)[start - operand.start : stop - operand.start]
         rows = rows if use.channels is None else rows[..., slice(*use.channels)]
         rows = _seen_in(use.shape, rows) if use.shape else rows
-        return one_image(rows) if image and not use.whole else rows
+        return joined_tiles(rows) if image and not use.whole else rows
 
     def views(uses: Sequence[Use], operands: Sequence[Operand]) -> tuple[torch.Tensor, ...]:
         pairs = zip(uses, operands, strict=True)
@@ -228,7 +228,7 @@ def _joined(buffer: Buffer, offsets: Mapping[int, int]) -> Iterator[Place]:
         yield place
 
 
-def place_view(memory: Memory, buffer: Buffer, place: Place) -> torch.Tensor:
+def place_view(memory: ByteViews, buffer: Buffer, place: Place) -> torch.Tensor:
     """The rows of `place` as a tensor."""
     rows = (place.start, place.stop)
     nbytes = place.nbytes(buffer)

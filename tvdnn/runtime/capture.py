@@ -10,7 +10,7 @@ from ..gc_pause import without_collection
 
 
 @contextmanager
-def capturing(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: Any) -> Iterator[None]:
+def capture(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: Any) -> Iterator[None]:
     """Within, what this thread issues on the stream goes into the graph.
 
     What it allocates goes into the pool, which `torch.cuda.graph_pool_handle` made.
@@ -26,7 +26,7 @@ def capturing(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: Any)
 
 
 @contextmanager
-def forked(main: torch.cuda.Stream, others: Sequence[torch.cuda.Stream]) -> Iterator[None]:
+def fork_join(main: torch.cuda.Stream, others: Sequence[torch.cuda.Stream]) -> Iterator[None]:
     """Within, others go on from where `main` is; behind, `main` waits for them."""
     for stream in others:
         stream.wait_stream(main)

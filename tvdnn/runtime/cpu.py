@@ -14,7 +14,7 @@ from ..planner.ir.schedule import Lane, Schedule, Step
 from ..planner.ir.timeline import Span, Timeline, copy_waits
 from ..planner.timing.simulate import simulate
 from .binding import Call, Lap
-from .views import Memory
+from .views import ByteViews
 
 POISON = 0xFF  # every byte set: NaN in float32 and bfloat16
 
@@ -28,7 +28,7 @@ class CpuExecutor:
     def __init__(
         self,
         schedule: Schedule,
-        memory: Memory,
+        memory: ByteViews,
         calls: Sequence[Call],
         *,
         seed: int | None,

@@ -11,7 +11,7 @@ SIGNALS: Final = tuple(getattr(signal, name) for name in NAMES if hasattr(signal
 
 
 @contextmanager
-def uninterrupted() -> Iterator[None]:
+def defer_signals() -> Iterator[None]:
     """Signals that Python code handles, as an interrupt from the keyboard, are raised at the end.
 
     Such handlers run in the main thread alone; in others nothing is done.

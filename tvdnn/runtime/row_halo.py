@@ -12,7 +12,7 @@ import torch
 
 from ..graph import Buffer, Graph, Pass, Use
 from ..planner.ir.schedule import Operand, Step
-from .views import Memory
+from .views import ByteViews
 
 ALIGNMENT = 16  # bytes: a kernel is chosen by what it may load at once, the same wherever rows lie
 
@@ -20,7 +20,7 @@ Copy = tuple[torch.Tensor, torch.Tensor]  # source, target
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class HaloTile:
     """What a launch reads of a map: `rows` [1, H, W, C], with so many `beside` its own.
 
     The `copies` come first: they join the rows where these do not lie together.
@@ -31,9 +31,9 @@ class Image:
     copies: tuple[Copy, ...] = ()
 
 
-def image_of(
-    graph: Graph, pass_: Pass, step: Step, piece: tuple[int, int], memory: Memory
-) -> Image:
+def halo_tile(
+    graph: Graph, pass_: Pass, step: Step, piece: tuple[int, int], memory: ByteViews
+) -> HaloTile:
     """What the launch of domain rows `piece` reads of the map that it reads with a halo."""
     pairs = zip(pass_.reads, step.reads, strict=True)
     found = {use.beside: (use, operand) for use, operand in pairs if use.beside or any(use.halo)}
@@ -48,15 +48,15 @@ def image_of(
     image = image[: stop - start + above + below]
     whole = _rows(memory, use, buffer, held[:1], (start - above, stop + below))
     if whole is not None and (whole.data_ptr() - image.data_ptr()) % ALIGNMENT == 0:
-        return Image(whole[None], (above, below))
+        return HaloTile(whole[None], (above, below))
     parts = [_rows(memory, use, buffer, held, each) for each in bounds]
     sources = [part for part in parts if part is not None]
     assert len(sources) == len(bounds), f"{pass_.name} finds no rows beside {piece}"
     targets = image.split([len(source) for source in sources])
-    return Image(image[None], (above, below), tuple(zip(sources, targets, strict=True)))
+    return HaloTile(image[None], (above, below), tuple(zip(sources, targets, strict=True)))
 
 
-def one_image(bands: torch.Tensor) -> torch.Tensor:
+def joined_tiles(bands: torch.Tensor) -> torch.Tensor:
     """Bands [n, h, W, C] of a map, or of a range of a wider one, as one map [1, n * h, W, C]."""
     return bands.view(1, -1, *bands.shape[2:])
 
@@ -78,7 +78,7 @@ def _joined(own: Operand, others: Iterable[Operand], buffer: Buffer) -> Operand:
 
 
 def _rows(
-    memory: Memory, use: Use, buffer: Buffer, held: Iterable[Operand], bounds: tuple[int, int]
+    memory: ByteViews, use: Use, buffer: Buffer, held: Iterable[Operand], bounds: tuple[int, int]
 ) -> torch.Tensor | None:
     """Rows of pixels [H, W, C] from the operand that has them all; None where none does."""
     height = buffer.shape[1]

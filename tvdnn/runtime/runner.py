@@ -21,7 +21,7 @@ from .cpu import CpuExecutor
 from .cuda import CudaExecutor
 from .host_slab import Slab
 from .kernel_set import kernel_set
-from .views import Memory
+from .views import ByteViews
 
 Progress = Callable[[str, float], None]
 
@@ -76,7 +76,9 @@ class Runner:
     def suspend(self) -> None:
         """Let go of arena and slab, so that they can move; `refresh` takes hold of them again."""
         self._executor = None
-        self._memory = Memory(torch.empty(0, dtype=torch.uint8), torch.empty(0, dtype=torch.uint8))
+        self._memory = ByteViews(
+            torch.empty(0, dtype=torch.uint8), torch.empty(0, dtype=torch.uint8)
+        )
         self._generations = (-1, -1)
 
     def refresh(self) -> bool:
@@ -234,7 +236,7 @@ class Runner:
         self.suspend()
 
     def _prepare(self) -> None:
-        self._memory = Memory(self._arena.bytes, self._slab.bytes)
+        self._memory = ByteViews(self._arena.bytes, self._slab.bytes)
         calls = self._bind(self._tensors, by_unit=self._by_unit)
         if self._arena.device.type == "cuda":
             self._executor = self._capture(calls)

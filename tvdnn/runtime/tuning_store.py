@@ -13,7 +13,7 @@ from .disk_cache import cache_file, sources, write_whole
 EMPTY: Final[Mapping[str, Any]] = {"trials": {}, "chunks": None, "choices": {}}
 
 
-class Record:
+class TuningStore:
     """The record of `network`, computed in `dtype`, on the machine called `hardware`.
 
     `trials` are the seconds of a step that each thing tried takes, or the share of its time that a
@@ -32,7 +32,7 @@ class Record:
         self.trials[name] = seconds
         self._save()
 
-    def settle(self, tuned: Tuned) -> None:
+    def set_tuned(self, tuned: Tuned) -> None:
         self.tuned = tuned
         self._save()
 

@@ -10,7 +10,7 @@ from ..planner.ir.schedule import Operand, Space
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class ByteViews:
     """The device arena and the pinned slab, as bytes."""
 
     arena: torch.Tensor
