@@ -14,7 +14,7 @@ TWICE = {
     *("Arena", "Asked", "Choice", "Device", "Faults", "Held", "Launch"),
     *("Layer", "Link", "Loss", "Measured", "Operand", "Place"),
     *("Request", "Residency", "Settings", "Slab", "Slot", "Taken"),
-    *("Tracer", "Trial", "Watch", "Window", "Work"),
+    *("Tracer", "Trial", "Watch", "Work"),
 }
 RULE = re.compile(r"(\S+): (\w+) -> (.+)")
 
