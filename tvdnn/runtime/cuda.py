@@ -216,7 +216,7 @@ class CudaExecutor:
         events: Sequence[torch.cuda.Event],
         calls: Sequence[Call] | None = None,
     ) -> None:
-        """Issue steps [first, end): launches on `main`, copies on their streams, events for waits."""
+        """Issue steps [first, end): launches on `main`, copies on their streams."""
         streams = {**self._lanes.streams, Lane.COMPUTE: main}
         done: dict[int, torch.cuda.Event] = {}
         with fork_join(main, [streams[lane] for lane in COPY_LANES]):
