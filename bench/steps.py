@@ -36,9 +36,9 @@ import torch
 
 from bench.environment import environment
 from bench.nets import batch, net_of
+from bench.peers import AUTOCAST, peers
 from bench.timing import timed
 from bench.training import (
-    AUTOCAST,
     HOST_CAP,
     STEPS,
     Oracle,
@@ -46,7 +46,6 @@ from bench.training import (
     case,
     graph_of,
     measured,
-    peers,
     prepare,
     release,
     run,

@@ -12,8 +12,6 @@ TOO_LONG = {
     "bench/cases/conv.py",
     "bench/generated/draw.py",
     "bench/generated/reaching_parts.py",
-    "bench/others.py",
-    "bench/training.py",
     "kernels/conv/warp_specialized.py",
     "kernels/linear/gemm.py",
     "kernels/loss/cross_entropy.py",
