@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bench import headline, kernel_rows, networks, releases
+from bench import headline, kernel_rows, networks, plain_rows, releases
 from bench.entries import Result, read
 from bench.sections import sections
 
@@ -63,6 +63,9 @@ def results_page(results: Sequence[Result]) -> str:
     for title, starts, introduction in CHAPTERS:
         chosen = [result for result in results if result.name.startswith(starts)]
         parts += [f"## {title}", introduction, *sections(chosen)]
+    parts += [plain_rows.markdown(RESULTS, plain_rows.LARGE_PLANS)]
+    parts += ["## Running", plain_rows.markdown(RESULTS, plain_rows.REPLANS)]
+    parts += [plain_rows.markdown(RESULTS, plain_rows.COPIES)]
     parts += ["## Versions of Triton", releases.markdown(RESULTS / "releases")]
     parts += ["## Networks beside torch in float64", networks.markdown(RESULTS / "networks")]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -70,7 +73,9 @@ def results_page(results: Sequence[Result]) -> str:
 
 def kernels_page() -> str:
     """bench/KERNELS.md."""
-    return f"{KERNELS_HEAD}\n\n{kernel_rows.markdown(RESULTS / 'kernels')}\n"
+    compiled = plain_rows.markdown(RESULTS, plain_rows.COMPILED)
+    measured = kernel_rows.markdown(RESULTS / "kernels")
+    return f"{KERNELS_HEAD}\n\n{measured}\n\n## On all architectures\n\n{compiled}\n"
 
 
 def fill(readme: str, results: Sequence[Result]) -> str:
