@@ -24,7 +24,6 @@ TOO_LONG = {
     "tests/experiment/test_tuner.py",
     "tests/kernels/conv/test_conv2d.py",
     "tests/kernels/norm/test_batch_norm.py",
-    "tests/nn/test_nn.py",
     "tests/support/faults.py",
     "tests/support/launches.py",
     "tests/support/schedules.py",

@@ -7,9 +7,8 @@ from types import SimpleNamespace
 import torch
 
 from ..graph import Buffer, Graph, Pass, Use
-from ..ops.expand import DTYPES
+from ..ops.bind_pass import BoundPass, bind_pass
 from ..ops.operator import Control, Launch
-from ..ops.registry import role
 from ..planner.ir.schedule import Action, Operand, Residency, Schedule, Space, Step
 from ..planner.ir.settings import ENGINE, KERNEL
 from .row_halo import Copy, halo_tile, joined_tiles
@@ -71,15 +70,15 @@ def bind_step(
         move = kernels.transfer if copies == KERNEL else _copy
         return lambda: move(source, target)
     pass_ = graph.passes[step.pass_index]
-    run = role(graph.ops[pass_.op].kind, pass_.role)
+    bound = bind_pass(graph, pass_)
     by_piece = by_unit or pass_.windowed
     pieces = _units(pass_, step) if by_piece else [(step.start, step.stop)]
     owners = _params_of_grads(graph, pass_, tensors)
     arguments = [
-        _arguments(graph, pass_, step, piece, memory, tensors, kernels, owners) for piece in pieces
+        _arguments(graph, bound, step, piece, memory, tensors, kernels, owners) for piece in pieces
     ]
     launch = _launch_on_copies if by_unit else _launch
-    return lambda: launch(run, arguments)
+    return lambda: launch(bound.run, arguments)
 
 
 def _params_of_grads(graph: Graph, pass_: Pass, tensors: Tensors) -> dict[str, torch.Tensor]:
@@ -118,7 +117,7 @@ def _units(pass_: Pass, step: Step) -> list[tuple[int, int]]:
 
 def _arguments(
     graph: Graph,
-    pass_: Pass,
+    bound: BoundPass,
     step: Step,
     piece: tuple[int, int],
     memory: ByteViews,
@@ -127,6 +126,7 @@ def _arguments(
     owners: Mapping[str, torch.Tensor],
 ) -> Arguments:
     """The arguments of the launch of domain rows `piece`, and the copies that come before it."""
+    pass_ = graph.passes[step.pass_index]
     image = halo_tile(graph, pass_, step, piece, memory) if pass_.windowed else None
 
     def view(use: Use, operand: Operand) -> torch.Tensor:
@@ -147,21 +147,15 @@ def _arguments(
         return tuple(view(use, operand) for use, operand in pairs if not use.beside)
 
     scratch = -1 if image else None
-    precision = DTYPES[graph.dtype][1]
-    launch = Launch(
-        kernels=kernels,
-        reads=views(pass_.reads, step.reads),
-        writes=views(pass_.writes[:scratch], step.writes[:scratch]),
-        params=tuple(tensors.params[name] if name else None for name in pass_.params),
-        updates=tuple(tensors.updates[name] for name in pass_.updates),
-        attrs={**graph.ops[pass_.op].attrs, **pass_.attrs},
-        precision=precision,
-        rounded=pass_.rounded,
-        output_stored=precision if pass_.op in graph.rounded_ops else "ieee",
-        start=piece[0],
-        stop=piece[1],
-        control=tensors.control,
-        beside=image.beside if image else (0, 0),
+    launch = bound.launch(
+        kernels,
+        views(pass_.reads, step.reads),
+        views(pass_.writes[:scratch], step.writes[:scratch]),
+        tuple(tensors.params[name] if name else None for name in pass_.params),
+        tuple(tensors.updates[name] for name in pass_.updates),
+        piece,
+        tensors.control,
+        image.beside if image else (0, 0),
     )
     return launch, image.copies if image else ()
 
