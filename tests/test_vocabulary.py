@@ -13,7 +13,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 TWICE = {
     *("Arena", "Asked", "Choice", "Device", "Faults", "Held", "Launch"),
     *("Layer", "Link", "Loss", "Measured", "Operand", "Place"),
-    *("Request", "Residency", "Slab", "Slot", "Taken"),
+    *("Residency", "Slab", "Slot", "Taken"),
     *("Tracer", "Trial", "Watch", "Work"),
 }
 RULE = re.compile(r"(\S+): (\w+) -> (.+)")

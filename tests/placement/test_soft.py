@@ -18,6 +18,7 @@ from tvdnn.planner.ir.schedule import Lane
 from tvdnn.planner.offload.problem import Task, Trial
 from tvdnn.planner.offload.skeleton import farthest, sites
 from tvdnn.planner.offload.soft_placement import resettled, settled
+from tvdnn.planner.problem import GraphProblem, Limits
 from tvdnn.planner.verify.check import check
 
 UNIT = ALIGNMENT
@@ -107,7 +108,7 @@ def graph() -> Graph:
 def trial_of(graph: Graph, share: float) -> tuple[Task, Trial]:
     """The greedy choice of a plan for a share of what keep takes, in little less than its room."""
     budget = int(share * planned(graph, "keep", None).peak_nbytes)
-    task = Task(graph, h200(graph), "tvdnn-heuristic", budget, None)
+    task = Task(GraphProblem(graph, h200(graph), Limits.of(graph, budget)), "tvdnn-heuristic")
     site = next(iter(sites(graph, task.costs)))
     caps = (0.95 * task.caps(site)).astype(np.int64)
     trial = task.trial(site, farthest(site.needed, site.gaps(caps), caps), caps)

@@ -16,12 +16,12 @@ from tvdnn.engine import training_graph
 from tvdnn.engine.virtualize import virtualize
 from tvdnn.graph import Graph
 from tvdnn.optim import SGD
-from tvdnn.planner import make as planning
-from tvdnn.planner.ir.costs import Costs
 from tvdnn.planner.ir.plan import Plan
 from tvdnn.planner.ir.schedule import Action, Schedule
 from tvdnn.planner.lowering.lower import lower
 from tvdnn.planner.lowering.segments import Variant
+from tvdnn.planner.policies import auto as auto_policy
+from tvdnn.planner.problem import GraphProblem
 from tvdnn.planner.recompute.barriers import Half
 from tvdnn.planner.recompute.candidates import Recipes, recipes
 from tvdnn.planner.recompute.draft import Choice, auto
@@ -183,11 +183,11 @@ def test_torchs_autograd_goes_in_rounds_too(
 ) -> None:
     """Forward runs passes again before it hands out what the caller's loss takes."""
 
-    def search(graph: Graph, costs: Costs, **budgets: int | None) -> Schedule:
-        found = recipes(graph, costs)
-        return lower(graph, plan_of(graph, found, range(len(found.rounds))), costs, **budgets)
+    def search(problem: GraphProblem) -> Schedule | None:
+        found = recipes(problem.graph, problem.costs)
+        return problem.lowered(plan_of(problem.graph, found, range(len(found.rounds))))
 
-    monkeypatch.setattr(planning, "search", search)
+    monkeypatch.setattr(auto_policy, "search", search)
     ((x, y),) = random_batches(1, (BATCH, *SHAPE), CLASSES, 0)
     made = make()
     kept = virtualize(copy.deepcopy(made), x, policy="keep", sections=BATCH)

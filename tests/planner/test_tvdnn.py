@@ -21,6 +21,7 @@ from tvdnn.planner.offload.problem import Task
 from tvdnn.planner.offload.skeleton import farthest, sites
 from tvdnn.planner.policies import tvdnn
 from tvdnn.planner.policies.keep import keep
+from tvdnn.planner.problem import GraphProblem, Limits
 from tvdnn.planner.timing.bound import bound
 from tvdnn.units import MIB
 
@@ -51,7 +52,7 @@ def test_caps_are_no_longer_lowered_once_their_step_is_slower_than_a_known_one()
     settings = Settings("fp32", 64 << 10, optimizer=SGD(momentum=0.9), fuse=True)
     graph = expand(pooled((64, 32, 32, 3), 8), settings)
     budget = planned(graph, "keep", None).peak_nbytes // 2
-    task = Task(graph, h200(graph), "tvdnn-heuristic", budget, None)
+    task = Task(GraphProblem(graph, h200(graph), Limits.of(graph, budget)), "tvdnn-heuristic")
     site = next(sites(graph, h200(graph)))
     asked: list[Array] = []
 

@@ -22,6 +22,7 @@ from tvdnn.planner.lowering.lower import lower
 from tvdnn.planner.offload.problem import Task
 from tvdnn.planner.offload.skeleton import Site, moving_all, sites
 from tvdnn.planner.policies.keep import keep
+from tvdnn.planner.problem import GraphProblem, Limits
 
 MOST_PLANS = 4000
 CAPS = (1.0, 0.9, 0.8)
@@ -75,7 +76,7 @@ def exhaustive_s(graph: Graph, costs: Costs, budget: int) -> float:
     Between forward and backward; where something else must leave besides, all that is idle does.
     What cannot take less than the best found so far is not made.
     """
-    task = Task(graph, costs, "exhaustive", budget, None)
+    task = Task(GraphProblem(graph, costs, Limits.of(graph, budget)), "exhaustive")
     plans = [(site, moved) for site in sites(graph, costs) for moved in _plans(site)]
     ranked = sorted(((_least_s(costs, *plan), *plan) for plan in plans), key=itemgetter(0))
     best_s = inf
@@ -89,7 +90,7 @@ def exhaustive_s(graph: Graph, costs: Costs, budget: int) -> float:
 
 def floor_found(graph: Graph, costs: Costs, floor: int) -> int:
     """The least bytes that any of these plans takes, `floor` where none takes less."""
-    task = Task(graph, costs, "exhaustive", floor - 1, None)
+    task = Task(GraphProblem(graph, costs, Limits.of(graph, floor - 1)), "exhaustive")
     plans = ((site, moved) for site in sites(graph, costs) for moved in _plans(site))
     lean = (site.draft.moving(moved) for site, moved in plans if task.may_fit(site, moved))
     return min([floor, *(AtFloor.of(graph, plan, costs).floor[0] for plan in lean)])

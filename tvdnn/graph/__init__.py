@@ -4,6 +4,7 @@ from .buffer import DTYPE_NBYTES, RUN_CHUNKS, Buffer, ChunkSizes, Kind, map_clas
 from .fusion import QUARTER, channels_per_code_byte, fuse
 from .network import Network, Op, Param, Value
 from .passes import Direction, Graph, Need, Pass, Use, meet, must_part
+from .variants import GraphVariants
 
 __all__ = [
     "DTYPE_NBYTES",
@@ -13,6 +14,7 @@ __all__ = [
     "ChunkSizes",
     "Direction",
     "Graph",
+    "GraphVariants",
     "Kind",
     "Need",
     "Network",

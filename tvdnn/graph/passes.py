@@ -1,6 +1,6 @@
 """Passes: the kernel-level stages of a step over the buffers they use, and the Graph of them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -137,8 +137,8 @@ class Graph:
     bytes by purpose of what lies outside the arena: parameters, gradients, optimizer state, control
     block, staged inputs. `rounded_inputs` and `rounded_ops` are the inputs, and the ops whose
     outputs, are rounded to TF32. `bands` is the number of bands that maps of a sample are cut
-    into: each goes through the passes as a sample. `lean` gives the same step, to the bit, without
-    the maps `spared`, that are kept only to save time, if there are such.
+    into: each goes through the passes as a sample. `optional_maps` are kept only to save time: a
+    graph that `has_low_memory_variant` has another that computes the same bits without them.
     """
 
     traced: Network  # before any rewrite, and without losses
@@ -158,8 +158,8 @@ class Graph:
     rounded_inputs: frozenset[str] = frozenset()
     rounded_ops: frozenset[str] = frozenset()
     bands: int = 1
-    spared: frozenset[str] = frozenset()
-    lean: "Callable[[], Graph] | None" = field(default=None, compare=False, repr=False)
+    optional_maps: frozenset[str] = frozenset()
+    has_low_memory_variant: bool = False
 
     @property
     def batch(self) -> int:

@@ -1,17 +1,15 @@
 """Trials: sections of a site spent away, ordered to predict a step's time, placed and simulated."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TypeAlias
 
 import numpy as np
 
 from ...errors import HostMemoryError
-from ...graph import Graph
 from ...placement import ALIGNMENT
 from ...placement.cuda_blocks import usable_nbytes
-from ..ir.costs import Costs
 from ..ir.schedule import Schedule
 from ..lowering.arena import Arena, fit_arena
 from ..lowering.emit import assembled
@@ -19,6 +17,7 @@ from ..lowering.idle import Gap, dirty
 from ..lowering.limits import Array, Caps, CrowdedError, Misfits
 from ..lowering.list_scheduler import Entry
 from ..lowering.timetable import Ordered, ordered
+from ..problem import GraphProblem
 from ..timing.simulate import simulate
 from .skeleton import Site
 from .soft_placement import resettled, settled
@@ -58,25 +57,16 @@ def fastest(found: Iterable[Found | None]) -> Found | None:
     return min(filter(None, found), key=attrgetter("seconds"), default=None)
 
 
-@dataclass(frozen=True, slots=True)
 class Task:
-    """What is to be planned, and inside which budgets."""
+    """Which sections leave, by a policy, in a problem; it keeps the schedules made so far."""
 
-    graph: Graph
-    costs: Costs
-    policy: str
-    budget: int
-    host_budget: int | None
-    _compute_s: dict[Site, float] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
-    _made: dict[Key, Found | Misfits | None] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
-
-    @property
-    def room(self) -> int:
-        return self.budget - self.graph.fixed_nbytes
+    def __init__(self, problem: GraphProblem, policy: str) -> None:
+        assert problem.limits.arena is not None, "without a limit nothing leaves"
+        self.graph, self.costs, self.limits = problem.graph, problem.costs, problem.limits
+        self.room = problem.limits.arena
+        self._policy = policy
+        self._compute_s: dict[Site, float] = {}
+        self._made: dict[Key, Found | Misfits | None] = {}
 
     def caps(self, site: Site) -> Array:
         """What the site's launches may have at once, by each."""
@@ -129,7 +119,7 @@ class Task:
         """
         if moved is None or not _leaves_room(site, moved, caps):
             return None
-        plan = site.draft.moving(moved, self.policy)
+        plan = site.draft.moving(moved, self._policy)
         found = ordered(self.graph, plan, self.costs, caps, grain=grain)
         return None if found is None else Trial(site, tuple(moved), caps, found)
 
@@ -173,7 +163,7 @@ class Task:
 
     def _simulated(self, trial: Trial, steps: Ordered, arena: Arena) -> Found | None:
         """The schedule of a trial by these steps in the arena; None where the host has no room."""
-        budgets = {"budget": self.budget, "host_budget": self.host_budget}
+        budgets = {"budget": self.limits.device, "host_budget": self.limits.host}
         try:
             schedule = assembled(self.graph, steps, arena, **budgets)
         except HostMemoryError:

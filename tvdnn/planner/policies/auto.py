@@ -28,12 +28,17 @@ from ..lowering.limits import Array, narrowed
 from ..lowering.lower import lowered
 from ..lowering.segments import Variant
 from ..lowering.timetable import ordered
-from ..offload.skeleton import Site
+from ..offload.skeleton import Site, moving_all
+from ..problem import GraphProblem, Limits, Policy
 from ..recompute.candidates import Recipes, Together, recipes
-from ..recompute.draft import Choice, auto
+from ..recompute.draft import Choice, auto, leanest
 from ..recompute.regions import MAPS, Remake
 from ..timing.simulate import simulate
+from .keep import keep, keep_schedule
+from .tvdnn import heuristic
+from .vdnn import ALL, CONV, vdnn
 
+AUTO = "auto"
 WORK = 60_000  # sections of maps and passes in all plans that are tried: 45 of VGG-16, 2 s
 LEAST_TRIALS = 4
 LITTLE_GAIN = 0.02  # of a step, for which closing in on the number of bargains ends
@@ -68,8 +73,8 @@ class _Trials:
     graph: Graph
     recipes: Recipes
     costs: Costs
+    limits: Limits
     room: int
-    host_budget: int | None
     left: int
     hides: bool = False
     tried: set[Choice] = field(default_factory=set)
@@ -118,24 +123,23 @@ class _Trials:
 
     def _overflows(self, plan: Plan) -> bool:
         """Whether more is away at one time than the host has room for."""
-        if self.host_budget is None:
+        if self.limits.host is None:
             return False
         change: Counter[int] = Counter()
         for move in plan.transfers:
             nbytes = moved_nbytes(self.graph, move)
             change.update({move.leave: nbytes, move.back: -nbytes})
         away = accumulate(change[slot] for slot in sorted(change))
-        return max(away, default=0) > self.host_budget
+        return max(away, default=0) > self.limits.host
 
 
-def search(
-    graph: Graph, costs: Costs, *, budget: int, host_budget: int | None = None
-) -> Schedule | None:
+def search(problem: GraphProblem) -> Schedule | None:
     """The fastest schedule found within both budgets, as simulated; None where none is found."""
-    room = budget - graph.fixed_nbytes
+    graph, costs, limits = problem.graph, problem.costs, problem.limits
+    assert limits.arena is not None, "without a limit everything is kept"
     sections = sum(buffer.num_sections for buffer in graph.buffers.values())
     most = max(LEAST_TRIALS, WORK // (sections + len(graph.passes)))
-    trials = _Trials(graph, recipes(graph, costs), costs, room, host_budget, most)
+    trials = _Trials(graph, problem.once(recipes), costs, limits, limits.arena, most)
     bargains = _bargains(trials.recipes)
     way, count = _best_way(trials, bargains)
     if not trials.hides and most > LEAST_TRIALS:
@@ -151,10 +155,10 @@ def search(
         best = trials.best
         trials.take(_neighbours(trials, bargains))
     finalists = trials.found[-1 - most // TRIALS_A_FINALIST :]
-    schedules = [s for s in (_placed(trials, each, budget) for each in finalists) if s]
+    schedules = [s for s in (_placed(trials, each) for each in finalists) if s]
     if most > LEAST_TRIALS or not schedules:
         for each in _worth_filling(trials):
-            schedules += _filled(trials, each, budget)
+            schedules += _filled(trials, each)
     if len(schedules) < 2:
         return next(iter(schedules), None)
     return min(schedules, key=lambda s: simulate(s, costs).step_s)
@@ -261,14 +265,14 @@ def _least_copied(trials: _Trials, way: "_Way") -> Choice:
     return min(choices, key=copied)
 
 
-def _placed(trials: _Trials, candidate: Candidate, budget: int) -> Schedule | None:
+def _placed(trials: _Trials, candidate: Candidate) -> Schedule | None:
     try:
         return lowered(
             trials.graph,
             candidate.plan,
             trials.costs,
-            budget=budget,
-            host_budget=trials.host_budget,
+            budget=trials.limits.device,
+            host_budget=trials.limits.host,
             cap=candidate.cap,
         )
     except HostMemoryError:
@@ -290,7 +294,7 @@ def _worth_filling(trials: _Trials) -> list[Candidate]:
     return worth
 
 
-def _filled(trials: _Trials, candidate: Candidate, budget: int) -> list[Schedule]:
+def _filled(trials: _Trials, candidate: Candidate) -> list[Schedule]:
     """The candidate's schedules with so little left free, by launch, that all finds a place."""
     graph, costs = trials.graph, trials.costs
     site = Site(auto(graph, trials.recipes, candidate.choice))
@@ -301,7 +305,8 @@ def _filled(trials: _Trials, candidate: Candidate, budget: int) -> list[Schedule
         if steps is None:
             return None
         arena = fit_arena(graph, steps, trials.room)
-        return assembled(graph, steps, arena, budget=budget, host_budget=trials.host_budget)
+        budgets = {"budget": trials.limits.device, "host_budget": trials.limits.host}
+        return assembled(graph, steps, arena, **budgets)
 
     caps = np.full(site.needed.shape, usable_nbytes(trials.room))
     num_stays = len(site.draft.program.residencies)
@@ -399,3 +404,46 @@ def _neighbours(trials: _Trials, bargains: Sequence[_Bargain]) -> Iterator[Choic
 
 def _with(items: tuple[Item, ...], index: int, item: Item) -> tuple[Item, ...]:
     return (*items[:index], item, *items[index + 1 :])
+
+
+def _schedule(problem: GraphProblem) -> Schedule | None:
+    """keep's schedule where it fits, else the fastest of what search finds and of vDNN's trials."""
+    kept = keep_schedule(problem)
+    if kept is not None:
+        return kept
+    best = search(problem)
+    if best is None:
+        offloading = heuristic(problem)
+        if offloading is None:
+            return problem.first_that_fits(_leanest(problem))
+        return replace(offloading, plan=replace(offloading.plan, policy=AUTO))
+    best_s = simulate(best, problem.costs).step_s
+    for kinds in (CONV, ALL):
+        plan = vdnn(problem.graph, kinds, name=AUTO, default=Variant.PERFORMANCE)
+        other = problem.lowered(plan) if _may_take_less(problem, plan, best_s) else None
+        other_s = simulate(other, problem.costs).step_s if other else best_s
+        if other and other_s < best_s:
+            best, best_s = other, other_s
+    return best
+
+
+def _may_take_less(problem: GraphProblem, plan: Plan, below_s: float) -> bool:
+    """Whether the plan's order is predicted to take less than so many seconds."""
+    graph, costs, arena = problem.graph, problem.costs, problem.limits.arena
+    assert arena is not None
+    if copied_nbytes(graph, plan) / costs.link.to_device >= below_s:
+        return False
+    found = estimate(graph, plan, costs, arena, room=arena, below_s=below_s)
+    return found is not None and found.seconds < below_s
+
+
+def _leanest(problem: GraphProblem) -> Iterator[Plan]:
+    graph = problem.graph
+    yield from leanest(graph, problem.once(recipes))
+    yield from moving_all(graph, problem.costs, AUTO)
+    for kinds in (ALL, CONV):
+        yield vdnn(graph, kinds, name=AUTO, default=Variant.MEMORY)
+    yield keep(graph)
+
+
+POLICIES = (Policy(AUTO, _schedule, _leanest, recomputes=True, searches=True),)

@@ -6,7 +6,7 @@ least; the simulator tells which schedule is best. Which sites those are, and wh
 decided here; `attempts` finds places, and `enumeration` tries all choices where they are few.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -14,9 +14,7 @@ from operator import attrgetter, itemgetter
 
 import numpy as np
 
-from ...graph import Graph
-from ..ir.costs import Costs
-from ..ir.plan import Standing
+from ..ir.plan import Plan, Standing
 from ..ir.schedule import Schedule
 from ..lowering.idle import Gap
 from ..lowering.limits import Caps
@@ -25,8 +23,11 @@ from ..offload.fit import Chooser, fitted, is_tight, placed
 from ..offload.ilp import Bundle, Relaxed, SwapProblem, bundles
 from ..offload.local_search import WORTH, polished
 from ..offload.problem import Found, Task, fastest
-from ..offload.skeleton import Site, farthest, sites
+from ..offload.skeleton import Site, farthest, moving_all, sites
+from ..problem import GraphProblem, Policy
+from .keep import keep, keep_schedule
 
+ILP, HEURISTIC = "tvdnn-ilp", "tvdnn-heuristic"
 FIRST_SHARE = 0.97
 RANKED = 10_000  # launches, from which on no more sites are ordered to rank them: 1 s
 MOST_SITES = 2  # whose plans are placed: those of the fastest steps at the first share
@@ -53,18 +54,16 @@ class Effort:
     gap: float = 0.005
 
 
-def heuristic(
-    graph: Graph, costs: Costs, *, budget: int, host_budget: int | None = None
-) -> Schedule | None:
+def heuristic(problem: GraphProblem) -> Schedule | None:
     """The best schedule of a greedy choice of what leaves; None where none fits.
 
     It goes through the launches once a trial, and makes fewer trials of deeper networks. Where
     there are few choices it tries them all; the best plan is polished and, where the network is not
     small, its bytes are given places in other orders.
     """
-    task = Task(graph, costs, "tvdnn-heuristic", budget, host_budget)
+    task = Task(problem, HEURISTIC)
     best: Found | None = None
-    ranked = _ranked(task, list(_affordable(sites(graph, costs))))
+    ranked = _ranked(task, list(_affordable(sites(problem.graph, problem.costs))))
     for number, (site, likely_s) in enumerate(ranked.items()):
         if number >= _least_placed(task) and best and best.seconds <= NEAR * likely_s:
             break
@@ -77,21 +76,14 @@ def heuristic(
     return _improved(task, best, task.most_trials // few).schedule
 
 
-def optimal(
-    graph: Graph,
-    costs: Costs,
-    *,
-    budget: int,
-    host_budget: int | None = None,
-    effort: Effort = Effort(),
-) -> Schedule | None:
+def optimal(problem: GraphProblem, effort: Effort = Effort()) -> Schedule | None:
     """The best schedule of integer programs and the greedy choice, polished; None where none fits.
 
     Its plan tells how near it comes to the relaxed optimum of all sites. Where that is not near,
     and the network not small, its bytes are given places in other orders.
     """
-    task = Task(graph, costs, "tvdnn-ilp", budget, host_budget)
-    ground = list(sites(graph, costs))
+    task = Task(problem, ILP)
+    ground = list(sites(problem.graph, problem.costs))
     relaxed = {site: _problem(task, site, task.room).relaxed() for site in ground}
     solved = {site: found for site, found in relaxed.items() if found is not None}
     ranked = _most_promising(task, _by_promise(solved, effort.gap))
@@ -258,9 +250,9 @@ def _problem(task: Task, site: Site, caps: Caps) -> SwapProblem:
 
 
 def _program_of(task: Task, site: Site, caps: Caps, members: Sequence[Bundle]) -> SwapProblem:
-    graph, costs, host_budget = task.graph, task.costs, task.host_budget
+    graph, costs, host = task.graph, task.costs, task.limits.host
     program = site.draft.program
-    return SwapProblem(graph, program, costs, members, room=caps, host_budget=host_budget)
+    return SwapProblem(graph, program, costs, members, room=caps, host_budget=host)
 
 
 def _standing(best: Found, relaxed: Relaxed) -> Schedule:
@@ -268,3 +260,20 @@ def _standing(best: Found, relaxed: Relaxed) -> Schedule:
     gains = dict(sorted(relaxed.gains.items(), key=itemgetter(1), reverse=True))
     standing = Standing(best.seconds, relaxed.step_s, gains)
     return replace(best.schedule, plan=replace(best.schedule.plan, standing=standing))
+
+
+def _policy(name: str, search: Callable[[GraphProblem], Schedule | None]) -> Policy:
+    """The policy that takes keep's schedule where it fits, else what its search finds."""
+
+    def schedule(problem: GraphProblem) -> Schedule | None:
+        found = keep_schedule(problem) or search(problem)
+        return found or problem.first_that_fits(leanest(problem))
+
+    def leanest(problem: GraphProblem) -> Iterator[Plan]:
+        yield from moving_all(problem.graph, problem.costs, name)
+        yield keep(problem.graph)
+
+    return Policy(name, schedule, leanest, searches=True)
+
+
+POLICIES = (_policy(ILP, optimal), _policy(HEURISTIC, heuristic))

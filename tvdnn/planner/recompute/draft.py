@@ -117,6 +117,11 @@ def auto(graph: Graph, recipes: Recipes, choice: Choice) -> Draft:
     return Draft(graph, recipes, choice, parts, program(graph, Plan("auto", parts)))
 
 
+def least_moving_plan(graph: Graph) -> Plan:
+    """The plan of the least blocks, layer by layer, that moves all that is idle."""
+    return auto(graph, Recipes((), ()), Choice(Variant.MEMORY, (), ())).leanest()
+
+
 def leanest(graph: Graph, recipes: Recipes) -> Iterator[Plan]:
     """Plans with the least blocks that move all that is idle, besides making all again or none."""
     chains = recipes.chains
