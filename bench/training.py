@@ -206,8 +206,8 @@ def measured(
         predicted_s=trainer.predicted.step_s,
         bound_s=None if least is None else least.step_s,
     ).to_json() | {"losses": losses}
-    standing = trainer.schedule.plan.standing
-    row |= {"relaxed_s": None if standing is None else standing.bound_s}
+    optimality = trainer.schedule.plan.optimality
+    row |= {"relaxed_s": None if optimality is None else optimality.bound_s}
     if timeline is None:
         return row
     row |= {"compute_s": compute_s(trainer.schedule, costs)}

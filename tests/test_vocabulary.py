@@ -11,10 +11,10 @@ ROOT = Path(__file__).parents[1]
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 # Names that two classes still share. Each is to be given to one of them alone.
 TWICE = {
-    *("Arena", "Asked", "Choice", "Device", "Faults", "Held", "Launch"),
+    *("Arena", "Asked", "Device", "Faults", "Held", "Launch"),
     *("Layer", "Link", "Loss", "Measured", "Operand", "Place"),
     *("Residency", "Slab", "Slot", "Taken"),
-    *("Tracer", "Trial", "Watch", "Work"),
+    *("Tracer", "Watch", "Work"),
 }
 RULE = re.compile(r"(\S+): (\w+) -> (.+)")
 

@@ -15,9 +15,9 @@ from tvdnn.optim import SGD
 from tvdnn.placement import ALIGNMENT, Extent, Stay, settle
 from tvdnn.placement.cuda_blocks import usable_nbytes
 from tvdnn.planner.ir.schedule import Lane
-from tvdnn.planner.offload.problem import Task, Trial
-from tvdnn.planner.offload.skeleton import farthest, sites
-from tvdnn.planner.offload.soft_placement import resettled, settled
+from tvdnn.planner.offload.problem import ScheduleTrial, SwapProblem
+from tvdnn.planner.offload.skeleton import belady_choice, skeletons
+from tvdnn.planner.offload.soft_placement import placed_before_ordering, retried
 from tvdnn.planner.problem import GraphProblem, Limits
 from tvdnn.planner.verify.check import check
 
@@ -32,15 +32,17 @@ def one(nbytes: int, first: int, last: int) -> Extent:
 @st.composite
 def lives(draw: st.DrawFn) -> tuple[Extent, Extent]:
     """Up to three stays side by side, by when they would like to be there and when they must."""
-    wanted, firm, offset = [], [], 0
+    preferred, required, offset = [], [], 0
     for _ in range(draw(st.integers(1, 3))):
         nbytes, first = draw(st.integers(1, 3000)), draw(st.integers(0, 30))
         last = first + draw(st.integers(0, 6))
-        early, late = draw(st.integers(0, 5)), draw(st.integers(0, 5))
-        firm.append(Stay(offset, nbytes, first, last))
-        wanted.append(Stay(offset, nbytes, 10 * (first - early), 10 * (last + late) + 9))
+        early, at_latest_prefetch = draw(st.integers(0, 5)), draw(st.integers(0, 5))
+        required.append(Stay(offset, nbytes, first, last))
+        preferred.append(
+            Stay(offset, nbytes, 10 * (first - early), 10 * (last + at_latest_prefetch) + 9)
+        )
         offset += nbytes
-    return Extent.of(wanted), Extent.of(firm)
+    return Extent.of(preferred), Extent.of(required)
 
 
 def meet(one_: Stay, other: Stay) -> bool:
@@ -55,11 +57,11 @@ def meet(one_: Stay, other: Stay) -> bool:
 def test_what_must_be_there_at_one_time_shares_no_byte(
     extents: Sequence[tuple[Extent, Extent]], units: int
 ) -> None:
-    wanted, firm = zip(*extents, strict=True)
-    bases, misfits = settle(wanted, firm, units * UNIT)
+    preferred, required = zip(*extents, strict=True)
+    bases, misfits = settle(preferred, required, units * UNIT)
     stays = [
         stay._replace(offset=base + stay.offset)
-        for index, (base, extent) in enumerate(zip(bases, firm, strict=True))
+        for index, (base, extent) in enumerate(zip(bases, required, strict=True))
         if index not in misfits
         for stay in extent.stays
     ]
@@ -70,17 +72,17 @@ def test_what_must_be_there_at_one_time_shares_no_byte(
 
 
 def test_where_one_has_to_wait_it_is_the_shortest_wait() -> None:
-    firm = [one(UNIT, 0, 0), one(UNIT, 1, 1), one(UNIT, 2, 2)]
-    wanted = [one(UNIT, 0, 50), one(UNIT, 10, 30), one(UNIT, 25, 60)]
-    assert settle(wanted, firm, 3 * UNIT) == ((0, UNIT, 2 * UNIT), ())
-    assert settle(wanted, firm, 2 * UNIT) == ((0, UNIT, UNIT), ())
+    required = [one(UNIT, 0, 0), one(UNIT, 1, 1), one(UNIT, 2, 2)]
+    preferred = [one(UNIT, 0, 50), one(UNIT, 10, 30), one(UNIT, 25, 60)]
+    assert settle(preferred, required, 3 * UNIT) == ((0, UNIT, 2 * UNIT), ())
+    assert settle(preferred, required, 2 * UNIT) == ((0, UNIT, UNIT), ())
 
 
 def test_what_finds_no_place_drives_others_out() -> None:
     """The two small ones would like to lie apart, so that the large one has no hole at first."""
-    firm = [one(UNIT, 0, 1), one(UNIT, 0, 3), one(UNIT, 2, 4), one(2 * UNIT, 4, 5)]
-    wanted = [one(UNIT, 0, 9), one(UNIT, 0, 3), one(UNIT, 2, 9), one(2 * UNIT, 4, 9)]
-    bases, misfits = settle(wanted, firm, 3 * UNIT)
+    required = [one(UNIT, 0, 1), one(UNIT, 0, 3), one(UNIT, 2, 4), one(2 * UNIT, 4, 5)]
+    preferred = [one(UNIT, 0, 9), one(UNIT, 0, 3), one(UNIT, 2, 9), one(2 * UNIT, 4, 9)]
+    bases, misfits = settle(preferred, required, 3 * UNIT)
     assert not misfits
     assert bases[2] in (0, 2 * UNIT)
 
@@ -105,25 +107,27 @@ def graph() -> Graph:
     return expand(vgg(64), Settings("bf16", 4 << 20, optimizer=SGD(momentum=0.9), fuse=True))
 
 
-def trial_of(graph: Graph, share: float) -> tuple[Task, Trial]:
+def trial_of(graph: Graph, share: float) -> tuple[SwapProblem, ScheduleTrial]:
     """The greedy choice of a plan for a share of what keep takes, in little less than its room."""
     budget = int(share * planned(graph, "keep", None).peak_nbytes)
-    task = Task(GraphProblem(graph, h200(graph), Limits.of(graph, budget)), "tvdnn-heuristic")
-    site = next(iter(sites(graph, task.costs)))
-    caps = (0.95 * task.caps(site)).astype(np.int64)
-    trial = task.trial(site, farthest(site.needed, site.gaps(caps), caps), caps)
+    swap = SwapProblem(
+        GraphProblem(graph, h200(graph), Limits.of(graph, budget)), "tvdnn-heuristic"
+    )
+    skeleton = next(iter(skeletons(graph, swap.costs)))
+    caps = (0.95 * swap.caps(skeleton)).astype(np.int64)
+    trial = swap.trial(skeleton, belady_choice(skeleton.needed, skeleton.gaps(caps), caps), caps)
     assert trial is not None
-    return task, trial
+    return swap, trial
 
 
 @pytest.mark.parametrize("share", [0.7, 0.85])
 def test_in_places_steps_fit_and_wait_for_what_is_there(graph: Graph, share: float) -> None:
     """Launches come as before, copies between others."""
-    task, trial = trial_of(graph, share)
-    found = task.settled(trial)
+    swap, trial = trial_of(graph, share)
+    found = swap.placed_before_ordering(trial)
     assert found is not None
     check(found.schedule)
-    assert found.schedule.arena_nbytes <= usable_nbytes(task.room)
+    assert found.schedule.arena_nbytes <= usable_nbytes(swap.room)
     assert len(found.schedule.steps) == len(trial.steps.entries)
     launches = [step for step in found.schedule.steps if step.lane is Lane.COMPUTE]
     assert [(step.slot, step.pass_index, step.start) for step in launches] == [
@@ -132,20 +136,20 @@ def test_in_places_steps_fit_and_wait_for_what_is_there(graph: Graph, share: flo
 
 
 def test_more_tries_take_no_longer_and_at_times_less(graph: Graph) -> None:
-    task, trial = trial_of(graph, 0.7)
-    room = usable_nbytes(task.room)
-    made = graph, trial.steps, task.costs, room
-    first, _ = settled(*made)
-    seconds = [found[0].seconds for n in (1, 3, 8) if (found := resettled(*made, tries=n))]
+    swap, trial = trial_of(graph, 0.7)
+    room = usable_nbytes(swap.room)
+    made = graph, trial.steps, swap.costs, room
+    first, _ = placed_before_ordering(*made)
+    seconds = [found[0].seconds for n in (1, 3, 8) if (found := retried(*made, tries=n))]
     assert seconds[0] == first.seconds
     assert seconds == sorted(seconds, reverse=True)
     assert seconds[-1] < seconds[0]
-    best = task.resettled(trial, 8)
+    best = swap.retried(trial, 8)
     assert best is not None
     check(best.schedule)
     assert best.schedule.arena_nbytes <= room
 
 
 def test_what_has_no_place_in_any_try_is_told(graph: Graph) -> None:
-    task, trial = trial_of(graph, 0.7)
-    assert resettled(graph, trial.steps, task.costs, task.room // 2, tries=3) is None
+    swap, trial = trial_of(graph, 0.7)
+    assert retried(graph, trial.steps, swap.costs, swap.room // 2, tries=3) is None

@@ -25,8 +25,7 @@ class Buffer:
     """A dense array whose first axis (samples, their bands, or groups) is cut into sections.
 
     `section` is the number of rows of the first axis in one section: the unit of residency and of
-    copy. `layout` is "nhwc", "ring" or "padded"; `codec` is the form in which an idle section rests
-    ("raw").
+    copy.
     """
 
     name: str
@@ -34,8 +33,6 @@ class Buffer:
     shape: tuple[int, ...]
     dtype: str
     section: int
-    layout: str = "nhwc"
-    codec: str = "raw"
     rows: int = field(init=False, repr=False, compare=False)
     row_nbytes: int = field(init=False, repr=False, compare=False)
 

@@ -96,9 +96,9 @@ class Problem:
 
     def bound(self, policy: str) -> Bound | None:
         """What no schedule by the means of the policy beats; None where nothing fits."""
-        recomputes = policy_named(policy).recomputes
+        remakes = policy_named(policy).recomputes
         budgets = {"budget": self.budget_nbytes(policy), "host_budget": self.host_budget}
-        return bound(self.graph(policy), self.costs, **budgets, remakes=recomputes)
+        return bound(self.graph(policy), self.costs, **budgets, remakes=remakes)
 
     def baseline_nbytes(self, policy: str) -> int:
         """Bytes of network-wide allocation: every buffer at its own address."""
@@ -113,7 +113,7 @@ class Problem:
             schedule = self._at_floor(policy).schedule(
                 budget=limits.device, host_budget=limits.host
             )
-        plan = schedule.plan if lead is None else schedule.plan.led(lead)
+        plan = schedule.plan if lead is None else schedule.plan.with_prefetch_distance(lead)
         if plan.transfers == schedule.plan.transfers:
             return schedule
         return problem.lowered(plan) or schedule

@@ -46,20 +46,16 @@ class Transfer:
     leave: int
     back: int
     opens: int
-    tier: str = "host"
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """How near the optimum a plan is: seconds of its step as simulated, and those of a bound.
+class OptimalityReport:
+    """How near the optimum a plan is."""
 
-    `gains` are the seconds by which a hundredth more of each would lower the bound, the most first:
-    "memory", the "link", the "host" or "compute"; so the first binds.
-    """
-
-    step_s: float
-    bound_s: float
-    gains: Mapping[str, float]
+    step_s: float  # as simulated
+    bound_s: float  # no plan takes fewer seconds
+    # Seconds by which 1% more "memory", "link", "host" or "compute" lowers the bound, most first.
+    sensitivities: Mapping[str, float]
 
     @property
     def gap(self) -> float:
@@ -69,7 +65,7 @@ class Standing:
     def __str__(self) -> str:
         binds = ", ".join(
             f"{name} ({1e3 * seconds:.3f} ms for 1% more)"
-            for name, seconds in self.gains.items()
+            for name, seconds in self.sensitivities.items()
             if seconds > 0
         )
         return (
@@ -83,35 +79,32 @@ class Plan:
     """What happens to every buffer, and in which order the passes run.
 
     `sync` keeps vDNN's end-of-layer synchronisation: the slot after one whose maps leave, or one
-    during which maps return, waits for those copies. `codecs` names the form in which a buffer
-    rests where it is not raw. `reasons` says per buffer why, for people. `outside` names the ops
-    that run as they are and the parameters that are computed, whose bytes are counted but not held
-    to the budget. `standing` tells how near the optimum it is, where that is known.
+    during which maps return, waits for those copies. `outside` names the ops that run as they are
+    and the parameters that are computed, whose bytes are counted but not held to the budget.
     """
 
     policy: str
     segments: tuple[Segment, ...]
     transfers: tuple[Transfer, ...] = ()
     sync: bool = False
-    codecs: Mapping[str, str] = field(default_factory=dict)
-    reasons: Mapping[str, str] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)  # by buffer, for people
     outside: tuple[str, ...] = ()
-    standing: Standing | None = None
+    optimality: OptimalityReport | None = None  # where it is known
 
     @property
     def slots(self) -> tuple[Slot, ...]:
         return tuple(slot for segment in self.segments for slot in segment.slots)
 
-    def led(self, lead: int) -> "Plan":
-        """The plan with each prefetch issued at most `lead` slots ahead of its use."""
-        moves = (replace(each, opens=max(each.opens, each.back - lead)) for each in self.transfers)
-        return replace(self, transfers=tuple(moves), standing=None)
+    def with_prefetch_distance(self, most: int) -> "Plan":
+        """The plan with each prefetch issued at most so many slots ahead of its use."""
+        moves = (replace(each, opens=max(each.opens, each.back - most)) for each in self.transfers)
+        return replace(self, transfers=tuple(moves), optimality=None)
 
     def __str__(self) -> str:
         """The policy, and a line for every map that moves or is made again: how much, and why."""
         away = dict.fromkeys(move.buffer for move in self.transfers)
         lines = [f"{self.policy}: {len(away) or 'no'} maps leave the device"]
-        lines += [f"  {self.standing}"] if self.standing else []
+        lines += [f"  {self.optimality}"] if self.optimality else []
         for move in self.transfers:
             reason = self.reasons.get(move.buffer, "planned so")
             last = move.first + move.count - 1

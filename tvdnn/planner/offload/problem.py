@@ -1,4 +1,4 @@
-"""Trials: sections of a site spent away, ordered to predict a step's time, placed and simulated."""
+"""The swap problem: sections of a skeleton offloaded, their steps ordered, placed and simulated."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -19,80 +19,80 @@ from ..lowering.list_scheduler import Entry
 from ..lowering.timetable import Ordered, ordered
 from ..problem import GraphProblem
 from ..timing.simulate import simulate
-from .skeleton import Site
-from .soft_placement import resettled, settled
+from .skeleton import Skeleton
+from .soft_placement import placed_before_ordering, retried
 
 WORK = 20_000  # sections of maps and passes in all plans that are placed: 20 of VGG-16, 5 s
-SMALL = 100  # trials, from which on a network is small: wherever its plan may be, it is looked for
+SMALL = 100  # trials: a network that affords so many is small, and is searched more thoroughly
 
-Key: TypeAlias = tuple[Site, frozenset[tuple[str, int, int]], tuple[Entry, ...]]
+Key: TypeAlias = tuple[Skeleton, frozenset[tuple[str, int, int]], tuple[Entry, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """Gaps of a site spent away, and the order of the steps with at most `caps` bytes by each."""
+class ScheduleTrial:
+    """A choice of what to offload, and the order of its steps."""
 
-    site: Site
-    moved: tuple[Gap, ...]
-    caps: Caps
+    skeleton: Skeleton
+    moved: tuple[Gap, ...]  # idle intervals in which sections are offloaded
+    caps: Caps  # bytes at once by launch
     steps: Ordered
 
     @property
     def seconds(self) -> float:
-        """What a step is predicted to take."""
+        """The predicted seconds of a step."""
         return self.steps.seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The schedule of a trial, and what its step takes as simulated."""
+class EvaluatedTrial:
+    """The schedule of a trial, and the simulated seconds of its step."""
 
-    trial: Trial
+    trial: ScheduleTrial
     schedule: Schedule
     seconds: float
 
 
-def fastest(found: Iterable[Found | None]) -> Found | None:
-    """That whose step takes least; None where there is none."""
+def best_of(found: Iterable[EvaluatedTrial | None]) -> EvaluatedTrial | None:
+    """The one of the fewest seconds; None where there is none."""
     return min(filter(None, found), key=attrgetter("seconds"), default=None)
 
 
-class Task:
-    """Which sections leave, by a policy, in a problem; it keeps the schedules made so far."""
+class SwapProblem:
+    """Which sections to offload in a problem, by a policy. It keeps the schedules made so far."""
 
     def __init__(self, problem: GraphProblem, policy: str) -> None:
         assert problem.limits.arena is not None, "without a limit nothing leaves"
         self.graph, self.costs, self.limits = problem.graph, problem.costs, problem.limits
         self.room = problem.limits.arena
         self._policy = policy
-        self._compute_s: dict[Site, float] = {}
-        self._made: dict[Key, Found | Misfits | None] = {}
+        self._compute_s: dict[Skeleton, float] = {}
+        self._made: dict[Key, EvaluatedTrial | Misfits | None] = {}
 
-    def caps(self, site: Site) -> Array:
-        """What the site's launches may have at once, by each."""
-        return np.full(site.needed.shape, usable_nbytes(self.room))
+    def caps(self, skeleton: Skeleton) -> Array:
+        """The arena's bytes for each launch of the skeleton."""
+        return np.full(skeleton.needed.shape, usable_nbytes(self.room))
 
     @property
     def most_trials(self) -> int:
-        """How many plans are ordered."""
+        """How many plans a search may order."""
         sections = sum(buffer.num_sections for buffer in self.graph.buffers.values())
         return WORK // (sections + len(self.graph.passes))
 
     @property
     def small(self) -> bool:
-        """Whether all sites are placed, and more is tried of each."""
+        """Whether all skeletons are placed, and more is tried of each."""
         return self.most_trials >= SMALL
 
-    def compute_s(self, site: Site) -> float:
-        """What the site's launches take."""
-        if site not in self._compute_s:
-            self._compute_s[site] = site.draft.compute_s(self.costs)
-        return self._compute_s[site]
+    def compute_s(self, skeleton: Skeleton) -> float:
+        """The seconds of the skeleton's launches."""
+        if skeleton not in self._compute_s:
+            self._compute_s[skeleton] = skeleton.unbound.compute_s(self.costs)
+        return self._compute_s[skeleton]
 
-    def least_s(self, site: Site, moved: Sequence[Gap]) -> float:
-        """What no step takes less than in which these gaps are spent away.
+    def lower_bound_s(self, skeleton: Skeleton, moved: Sequence[Gap]) -> float:
+        """Seconds that no step takes less than with these sections offloaded.
 
-        Its launches, the copies of one way, and the copies of both as far as they share the link.
+        The most of the launches, the copies of one direction, and those of both on a shared link.
         """
         link, lanes = self.costs.link, (list(dirty(moved)), moved)
         ways = [
@@ -101,40 +101,39 @@ class Task:
         ]
         both = link.to_host_duplex / link.to_host + link.to_device_duplex / link.to_device
         lanes_s = (len(gaps) * link.latency_s + s for gaps, s in zip(lanes, ways, strict=True))
-        return max(self.compute_s(site), *lanes_s, sum(ways) / max(1.0, both))
+        return max(self.compute_s(skeleton), *lanes_s, sum(ways) / max(1.0, both))
 
-    def may_fit(self, site: Site, moved: Sequence[Gap]) -> bool:
-        """Whether there may be a placement of what is left while these gaps are spent away."""
-        excess = site.placed - usable_nbytes(self.room) - (ALIGNMENT - 1)
+    def may_fit(self, skeleton: Skeleton, moved: Sequence[Gap]) -> bool:
+        """Whether the sections that stay may have a placement."""
+        excess = skeleton.aligned_needed - usable_nbytes(self.room) - (ALIGNMENT - 1)
         for gap in moved:
-            excess[gap.last + 1 : gap.back] -= site.placed_nbytes(gap)
+            excess[gap.last + 1 : gap.back] -= skeleton.aligned_nbytes(gap)
         return not (excess > 0).any()
 
     def trial(
-        self, site: Site, moved: Sequence[Gap] | None, caps: Caps, *, grain: int = 1
-    ) -> Trial | None:
-        """The trial of `moved`, if any; None where its steps have no order.
+        self, skeleton: Skeleton, moved: Sequence[Gap] | None, caps: Caps, *, grain: int = 1
+    ) -> ScheduleTrial | None:
+        """The trial of `moved`; None where that is None or its steps have no order.
 
-        That counts every section as a multiple of `grain` bytes.
+        The order counts every section as a multiple of `grain` bytes.
         """
-        if moved is None or not _leaves_room(site, moved, caps):
+        if moved is None or not _leaves_room(skeleton, moved, caps):
             return None
-        plan = site.draft.moving(moved, self._policy)
+        plan = skeleton.unbound.offloading(moved, self._policy)
         found = ordered(self.graph, plan, self.costs, caps, grain=grain)
-        return None if found is None else Trial(site, tuple(moved), caps, found)
+        return None if found is None else ScheduleTrial(skeleton, tuple(moved), caps, found)
 
-    def aligned(self, site: Site, moved: Sequence[Gap]) -> Trial | None:
-        """The trial of `moved` in which every section takes the bytes up to the next base."""
-        return self.trial(site, moved, self.room + ALIGNMENT - 1, grain=ALIGNMENT)
+    def aligned_trial(self, skeleton: Skeleton, moved: Sequence[Gap]) -> ScheduleTrial | None:
+        """The trial of `moved` in which every section fills its last alignment."""
+        return self.trial(skeleton, moved, self.room + ALIGNMENT - 1, grain=ALIGNMENT)
 
-    def found(self, trial: Trial) -> Found | None:
-        """The schedule of a trial, None where the host has no room for what leaves.
+    def placed_after_ordering(self, trial: ScheduleTrial) -> EvaluatedTrial | None:
+        """The schedule of a trial with offsets for its order; None where the host has no room.
 
-        It is made once of all trials whose steps come in one order. Raises CrowdedError where its
-        bytes find no place.
+        Trials of the same order share one schedule. Raises CrowdedError where bytes find no place.
         """
         away = frozenset((gap.buffer, gap.section, gap.last) for gap in trial.moved)
-        key = trial.site, away, trial.steps.entries
+        key = trial.skeleton, away, trial.steps.entries
         if key not in self._made:
             try:
                 arena = fit_arena(self.graph, trial.steps, self.room)
@@ -144,36 +143,41 @@ class Task:
         made = self._made[key]
         if isinstance(made, tuple):
             raise CrowdedError(made)
-        return made and Found(trial, replace(made.schedule, plan=trial.steps.plan), made.seconds)
+        return made and EvaluatedTrial(
+            trial, replace(made.schedule, plan=trial.steps.plan), made.seconds
+        )
 
-    def settled(self, trial: Trial) -> Found | None:
-        """The schedule of a trial in places that are free when their bytes come.
+    def placed_before_ordering(self, trial: ScheduleTrial) -> EvaluatedTrial | None:
+        """The schedule of a trial ordered anew once its sections have offsets.
 
-        None where the host has no room for what leaves. Raises CrowdedError where there are no such
-        places.
+        None where the host has no room. Raises CrowdedError where bytes find no place.
         """
-        places = settled(self.graph, trial.steps, self.costs, usable_nbytes(self.room))
+        places = placed_before_ordering(
+            self.graph, trial.steps, self.costs, usable_nbytes(self.room)
+        )
         return self._simulated(trial, *places)
 
-    def resettled(self, trial: Trial, tries: int) -> Found | None:
-        """The schedule of a trial in the best such places of so many tries; None if none fits."""
+    def retried(self, trial: ScheduleTrial, tries: int) -> EvaluatedTrial | None:
+        """The fastest such schedule of so many tries with other offsets; None if none fits."""
         room = usable_nbytes(self.room)
-        places = resettled(self.graph, trial.steps, self.costs, room, tries=tries)
+        places = retried(self.graph, trial.steps, self.costs, room, tries=tries)
         return places and self._simulated(trial, *places)
 
-    def _simulated(self, trial: Trial, steps: Ordered, arena: Arena) -> Found | None:
-        """The schedule of a trial by these steps in the arena; None where the host has no room."""
+    def _simulated(
+        self, trial: ScheduleTrial, steps: Ordered, arena: Arena
+    ) -> EvaluatedTrial | None:
+        """The schedule of these steps in the arena; None where the host has no room."""
         budgets = {"budget": self.limits.device, "host_budget": self.limits.host}
         try:
             schedule = assembled(self.graph, steps, arena, **budgets)
         except HostMemoryError:
             return None
-        return Found(trial, schedule, simulate(schedule, self.costs).step_s)
+        return EvaluatedTrial(trial, schedule, simulate(schedule, self.costs).step_s)
 
 
-def _leaves_room(site: Site, moved: Sequence[Gap], caps: Caps) -> bool:
-    """Whether launches find their bytes under the caps while these gaps are spent away."""
-    excess = site.needed - caps
+def _leaves_room(skeleton: Skeleton, moved: Sequence[Gap], caps: Caps) -> bool:
+    """Whether launches find their bytes under the caps with these sections offloaded."""
+    excess = skeleton.needed - caps
     for gap in moved:
         excess[gap.last + 1 : gap.back] -= gap.nbytes
     return not (excess > 0).any()
