@@ -129,11 +129,11 @@ class _OpGroup:
         forward, backward = (self._phase(phase) for phase in self._phases)
         if forward is None or backward is None or len(forward.stages) < 2:
             return None
-        again = [
+        recomputed = [
             self._graph.passes[index] for phase in (forward, backward) for index in phase.recomputed
         ]
-        seconds = sum(costs.launch_s(pass_, pass_.domain) for pass_ in again)
-        names = self._between & frozenset(name for pass_ in again for name in written(pass_))
+        seconds = sum(costs.launch_s(pass_, pass_.domain) for pass_ in recomputed)
+        names = self._between & frozenset(name for pass_ in recomputed for name in written(pass_))
         maps = [b for b in map(self._graph.buffers.__getitem__, names) if b.kind is Kind.MAP]
         nbytes = sum(buffer.nbytes for buffer in maps)
         recompute = Recompute(frozenset(buffer.name for buffer in maps), nbytes, seconds)
@@ -149,10 +149,10 @@ class _OpGroup:
             if found is None:
                 return None
             stages.append(found)
-        again = {slot.pass_index for each in stages for slot in each.slots if slot.recompute}
-        if not all(self._finds_alike(index, phase) for index in again - {*phase}):
+        recomputed = {slot.pass_index for each in stages for slot in each.slots if slot.recompute}
+        if not all(self._finds_alike(index, phase) for index in recomputed - {*phase}):
             return None
-        ahead = [Slot(index, recompute=True) for index in self._packs(again - {*phase})]
+        ahead = [Slot(index, recompute=True) for index in self._packs(recomputed - {*phase})]
         ahead += [Slot(index) for index in phase if self._level.get(index) == AHEAD]
         after = tuple(index for index in phase if index not in self._level)
         made = Phase(phase, tuple(ahead), tuple(stages), after)
@@ -190,43 +190,43 @@ class _OpGroup:
         """One stage with all passes that it runs again; None where one cannot."""
         owned = [i for i in phase if self._level.get(i) == number]
         firsts = [i for i in owned if goes_by_sample(self._graph.passes[i])]
-        again = self._needed(firsts)
-        if again is None:
+        recomputed = self._needed(firsts)
+        if recomputed is None:
             return None
-        passes = [self._graph.passes[i] for i in (*again, *firsts)]
+        passes = [self._graph.passes[i] for i in (*recomputed, *firsts)]
         if any(cannot_join(*pair) for pair in combinations(passes, 2)):
             return None
-        slots = (Slot(i, recompute=i in again) for i in sorted((*again, *firsts)))
+        slots = (Slot(i, recompute=i in recomputed) for i in sorted((*recomputed, *firsts)))
         return BarrierStage(tuple(slots), tuple(i for i in owned if i not in firsts))
 
     def _needed(self, firsts: Sequence[int]) -> frozenset[int] | None:
         """The passes that recompute the maps between barriers that these read."""
-        again, due = set[int](), [*firsts]
+        recomputed, due = set[int](), [*firsts]
         while due:
             index = due.pop()
             reads = self._graph.passes[index].reads
             for use, producing in zip(reads, self._producers[index], strict=True):
                 if use.buffer not in self._between:
                     continue
-                new = producing - again - set(firsts)
-                if not all(self._may_run_again(source) for source in new):
+                new = producing - recomputed - set(firsts)
+                if not all(self._may_recompute(source) for source in new):
                     return None
-                again |= new
+                recomputed |= new
                 due += new
-        return frozenset(again)
+        return frozenset(recomputed)
 
-    def _may_run_again(self, index: int) -> bool:
+    def _may_recompute(self, index: int) -> bool:
         pass_ = self._graph.passes[index]
         plain = not (pass_.effects or pass_.updates or pass_.reduction)
         whole = any(use.whole for use in pass_.writes)
         return plain and goes_by_sample(pass_) and not whole and written(pass_) <= self._own
 
-    def _packs(self, again: Iterable[int]) -> list[int]:
+    def _packs(self, recomputed: Iterable[int]) -> list[int]:
         """The passes that pack the weights of these."""
         buffers, passes = self._graph.buffers, self._graph.passes
         sources = {
             source
-            for index in again
+            for index in recomputed
             for use, producing in zip(passes[index].reads, self._producers[index], strict=True)
             for source in producing
             if buffers[use.buffer].kind is Kind.WEIGHT

@@ -156,8 +156,8 @@ def _segments(graph: Graph, candidates: Candidates, choice: RecomputeChoice) -> 
     starts: dict[int, list[Segment]] = {}
     taken = passes_of_stages = candidates.passes_of_stages(choice.stages)
     for each in (candidates.stages[number] for number in choice.stages):
-        for half in (each.forward, each.backward):
-            starts[half.passes[0]] = list(_stage_segments(graph, half, choice.rest))
+        for phase in (each.forward, each.backward):
+            starts[phase.passes[0]] = list(_stage_segments(graph, phase, choice.rest))
     chosen = zip(candidates.regions, choice.blocks, choice.recomputed, strict=True)
     for region, block, recomputed in chosen:
         if block is None or not passes_of_stages.isdisjoint(region.passes):
@@ -179,14 +179,14 @@ def _segments(graph: Graph, candidates: Candidates, choice: RecomputeChoice) -> 
         yield from _others(segment, left)
 
 
-def _stage_segments(graph: Graph, half: Phase, block: Variant) -> Iterator[Segment]:
+def _stage_segments(graph: Graph, phase: Phase, block: Variant) -> Iterator[Segment]:
     """Stage after stage, and the passes before and behind each."""
-    yield from (Segment((slot,)) for slot in half.ahead)
-    for each in half.stages:
+    yield from (Segment((slot,)) for slot in phase.ahead)
+    for each in phase.stages:
         if each.slots:
             yield Segment(each.slots, _block_rows(graph, each.slots, block))
         yield from (Segment((Slot(index),)) for index in each.behind)
-    yield from (Segment((Slot(index),)) for index in half.after)
+    yield from (Segment((Slot(index),)) for index in phase.after)
 
 
 def _others(segment: Segment, slots: Sequence[Slot]) -> Iterator[Segment]:
