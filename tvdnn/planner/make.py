@@ -42,12 +42,11 @@ class Problem:
         self.costs, self.budget, self.host_budget = costs, budget, host_budget
         self._step = step
         self._known: dict[int, dict[object, Any]] = {}  # by the id of a graph that `_step` holds
-        self._floors: dict[tuple[int, str], AtFloor] = {}
 
     def within(self, budget: Limit) -> "Problem":
         """The problem inside another budget."""
         other = Problem(self._step, self.costs, budget, self.host_budget)
-        other._known, other._floors = self._known, self._floors
+        other._known = self._known
         return other
 
     def graph(self, policy: str) -> Graph:
@@ -125,10 +124,11 @@ class Problem:
 
     def _at_floor(self, policy: Policy) -> AtFloor:
         """The plan of the policy that has the lowest floor."""
-        key = id(self.graph(policy.name)), policy.name
-        if key not in self._floors:
-            self._floors[key] = _lowest(self._of(policy, None), policy)
-        return self._floors[key]
+        known = self._known.setdefault(id(self.graph(policy.name)), {})
+        if policy.name not in known:
+            known[policy.name] = _lowest(self._of(policy, None), policy)
+        floor: AtFloor = known[policy.name]
+        return floor
 
 
 def _lowest(problem: GraphProblem, policy: Policy) -> AtFloor:

@@ -56,7 +56,6 @@ def exhaustive_search(
 
 
 def _whatever_the_caps(moved: Offloaded) -> Chooser:
-    """The choice of the same sections under all caps."""
     return lambda _: moved
 
 

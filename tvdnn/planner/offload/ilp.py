@@ -30,6 +30,8 @@ from ..timing.bound import COMPUTE, LINK, MEMORY
 HOST = "host"
 EPSILON = 1e-7  # of the step, as the price of an offloaded section: none is offloaded in vain
 SENSITIVITY_STEP = 0.01  # share of a resource by which sensitivities raise it
+ILP_LIMIT_S, ILP_NODES = 5.0, 100  # of one integer program
+ILP_GAP = 0.005  # share by which it may miss the optimum; 0.002 takes 16 s for no faster plans
 TRACKS = ("out", "back", "free", "idle", "final", "due")
 
 Array: TypeAlias = npt.NDArray[np.float64]
@@ -196,9 +198,7 @@ class SwapLP:
         counts = tuple(found.x[: len(self._members)].tolist())
         return LpBound(step_s, counts, self._sensitivities(found.x, found.ineqlin.marginals))
 
-    def integer_counts(
-        self, *, time_limit_s: float, nodes: int, gap: float
-    ) -> tuple[float, ...] | None:
+    def integer_counts(self) -> tuple[float, ...] | None:
         """How many whole sections of each class leave, by branching; None without a solution."""
         found = milp(
             self._objective,
@@ -208,7 +208,7 @@ class SwapLP:
                 LinearConstraint(self._rows.matrix, -np.inf, self._rows.limits),
                 LinearConstraint(self._sums.matrix, self._sums.limits, self._sums.limits),
             ),
-            options={"time_limit": time_limit_s, "node_limit": nodes, "mip_rel_gap": gap},
+            options={"time_limit": ILP_LIMIT_S, "node_limit": ILP_NODES, "mip_rel_gap": ILP_GAP},
         )
         return None if found.x is None else tuple(found.x[: len(self._members)].round().tolist())
 

@@ -91,7 +91,6 @@ def _more(moved: Offloaded, members: Sequence[SectionClass]) -> Iterator[Offload
 
 
 def _away(moved: Offloaded, section_class: SectionClass) -> Iterator[Gap]:
-    """The offloaded sections of the class."""
     where = section_class[0].buffer, section_class[0].last, section_class[0].back
     return (gap for gap in moved if (gap.buffer, gap.last, gap.back) == where)
 

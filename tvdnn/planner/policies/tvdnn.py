@@ -6,7 +6,7 @@ are ordered. Where choices are few all are tried. The simulator tells which sche
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import inf
 from operator import attrgetter, itemgetter
@@ -19,7 +19,7 @@ from ..lowering.idle import Gap
 from ..lowering.limits import Caps
 from ..offload.exhaustive import exhaustive_search
 from ..offload.fit import Chooser, fit_candidate, is_tight, placed_if_any
-from ..offload.ilp import LpBound, SectionClass, SwapLP, section_classes
+from ..offload.ilp import ILP_GAP, LpBound, SectionClass, SwapLP, section_classes
 from ..offload.local_search import MIN_GAIN, local_search
 from ..offload.problem import EvaluatedTrial, SwapProblem, best_of
 from ..offload.skeleton import Skeleton, belady_choice, plans_offloading_all, skeletons
@@ -37,19 +37,6 @@ HEADROOM = (0.96, 0.92)  # shares of caps, for the greedy choice
 MOST_CLASSES = 1000  # of sections: integer programs of more are not solved in time in little memory
 TRIALS_PER_CHANGE = 4  # one trial in so many is spent on local search of a large network
 TRIALS_PER_RETRY = 2  # and then one in so many on other offsets
-
-
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """Bounds on one integer program.
-
-    But a little above the floor the gap ends it, within some 3 s: a plan is the same whatever else
-    the machine does. A gap of 0.002 takes up to 16 s for plans that are no faster.
-    """
-
-    time_limit_s: float = 5.0
-    nodes: int = 100  # of its tree
-    gap: float = 0.005  # share by which its answer may miss the optimum
 
 
 def heuristic(problem: GraphProblem) -> Schedule | None:
@@ -72,7 +59,7 @@ def heuristic(problem: GraphProblem) -> Schedule | None:
     return _searched_further(swap, best, swap.most_trials // few).schedule
 
 
-def optimal(problem: GraphProblem, effort: Effort = Effort()) -> Schedule | None:
+def optimal(problem: GraphProblem) -> Schedule | None:
     """The best schedule of integer programs and of the greedy choice; None where none fits.
 
     Its plan tells how near it comes to the optimum of the linear programs.
@@ -81,7 +68,7 @@ def optimal(problem: GraphProblem, effort: Effort = Effort()) -> Schedule | None
     all_skeletons = list(skeletons(problem.graph, problem.costs))
     bounds = {each: _full_lp(swap, each, swap.room).lp_bound() for each in all_skeletons}
     solved = {skeleton: found for skeleton, found in bounds.items() if found is not None}
-    ranked = _most_promising(swap, _by_promise(solved, effort.gap))
+    ranked = _most_promising(swap, _by_promise(solved))
     others = _ranked(swap, list(_affordable(all_skeletons)))
     greedy = [skeleton for skeleton in others if skeleton not in ranked]
     few = 1 if swap.small else TRIALS_PER_CHANGE
@@ -92,7 +79,7 @@ def optimal(problem: GraphProblem, effort: Effort = Effort()) -> Schedule | None
         if skeleton not in solved or not _may_gain(solved[skeleton].step_s, best):
             continue
         if skeleton in ranked:
-            found = best_of(_integer_schedules(swap, skeleton, effort, best))
+            found = best_of(_integer_schedules(swap, skeleton, best))
             if _may_gain((1.0 if swap.small else CLOSE_ENOUGH) * solved[skeleton].step_s, found):
                 found = best_of([found, *_greedy_schedules(swap, skeleton, best_of([best, found]))])
                 found = best_of([found, *exhaustive_search(swap, skeleton, found)])
@@ -121,22 +108,20 @@ def _searched_further(
 
 
 def _may_gain(least_s: float, best: EvaluatedTrial | None) -> bool:
-    """Whether a step of at least `least_s` seconds may be faster than the best."""
     return best is None or least_s < (1 - MIN_GAIN) * best.seconds
 
 
 def _most_promising(swap: SwapProblem, ranked: Sequence[Skeleton]) -> Sequence[Skeleton]:
-    """The first skeletons, or all of a small network."""
     return ranked if swap.small else ranked[:MOST_SKELETONS]
 
 
-def _by_promise(solved: Mapping[Skeleton, LpBound], gap: float) -> list[Skeleton]:
-    """The skeletons by the lower bounds of their steps; those within `gap` are even.
+def _by_promise(solved: Mapping[Skeleton, LpBound]) -> list[Skeleton]:
+    """The skeletons by the lower bounds of their steps; those within ILP_GAP are even.
 
     Of even ones the one of most launches goes first. It has the smallest blocks, which are placed
     best: plans of GoogLeNet, bound by the link, come 2% nearer to the bound.
     """
-    even_s = (1 + gap) * min((found.step_s for found in solved.values()), default=0.0)
+    even_s = (1 + ILP_GAP) * min((found.step_s for found in solved.values()), default=0.0)
 
     def promise(skeleton: Skeleton) -> tuple[float, int]:
         return max(solved[skeleton].step_s, even_s), -len(skeleton.unbound.program.launches)
@@ -219,10 +204,10 @@ def _all_idle_offloaded(swap: SwapProblem, skeleton: Skeleton) -> Iterator[Evalu
 
 
 def _integer_schedules(
-    swap: SwapProblem, skeleton: Skeleton, effort: Effort, best: EvaluatedTrial | None
+    swap: SwapProblem, skeleton: Skeleton, best: EvaluatedTrial | None
 ) -> list[EvaluatedTrial]:
     """Schedules of the choice of an integer program, also under lower caps."""
-    moved = _integer_choice(swap, skeleton, swap.caps(skeleton), effort)
+    moved = _integer_choice(swap, skeleton, swap.caps(skeleton))
     if moved is None:
         return []
     choose = partial(_with_more, skeleton, moved)
@@ -239,16 +224,12 @@ def _with_more(skeleton: Skeleton, moved: Sequence[Gap], caps: Caps) -> Sequence
     return None if more is None else [*moved, *more]
 
 
-def _integer_choice(
-    swap: SwapProblem, skeleton: Skeleton, caps: Caps, effort: Effort
-) -> Sequence[Gap] | None:
+def _integer_choice(swap: SwapProblem, skeleton: Skeleton, caps: Caps) -> Sequence[Gap] | None:
     """The sections that leave by the integer program, of each class the last; None if unsolved."""
     members = section_classes(skeleton.gaps(caps))
     if is_tight(swap, skeleton) and len(members) > MOST_CLASSES:
         return None
-    counts = _lp_of(swap, skeleton, caps, members).integer_counts(
-        time_limit_s=effort.time_limit_s, nodes=effort.nodes, gap=effort.gap
-    )
+    counts = _lp_of(swap, skeleton, caps, members).integer_counts()
     if counts is None:
         return None
     pairs = zip(members, counts, strict=True)
@@ -269,7 +250,6 @@ def _lp_of(
 
 
 def _with_optimality(best: EvaluatedTrial, lp_bound: LpBound) -> Schedule:
-    """The schedule, its plan told how near the optimum it is."""
     sensitivities = dict(sorted(lp_bound.sensitivities.items(), key=itemgetter(1), reverse=True))
     optimality = OptimalityReport(best.seconds, lp_bound.step_s, sensitivities)
     return replace(best.schedule, plan=replace(best.schedule.plan, optimality=optimality))

@@ -116,9 +116,11 @@ class _OpGroup:
         members = frozenset((*forward, *backward))
         passes = [graph.passes[index] for index in members]
         made = frozenset(name for pass_ in passes for name in written(pass_))
-        given = frozenset((*graph.inputs, *(name for pass_ in passes for name in _in_part(pass_))))
+        given = frozenset(
+            (*graph.inputs, *(name for pass_ in passes for name in _partly_written(pass_)))
+        )
         self._own = frozenset(name for name in made - given if uses.users[name] <= members)
-        at_once = frozenset(name for pass_ in passes for name in _at_once(pass_))
+        at_once = frozenset(name for pass_ in passes for name in _whole_uses(pass_))
         self._between = frozenset(
             name for name in self._own - at_once if graph.buffers[name].kind in BETWEEN
         )
@@ -169,7 +171,7 @@ class _OpGroup:
             if changed & set(pass_.params):
                 return False
             changed |= set(pass_.updates)
-            if not _comes_after(pass_):
+            if not _changes_parameters(pass_):
                 self._level[index] = max(self._since(phase, index), default=self._first(index))
         return any(self._level[i] > AHEAD for i in phase if i in self._level)
 
@@ -266,17 +268,17 @@ class _OpGroup:
         return (written(pass_) - self._between) | set(pass_.updates)
 
 
-def _in_part(pass_: Pass) -> frozenset[str]:
-    """The buffers of which the pass writes only some channels."""
+def _partly_written(pass_: Pass) -> frozenset[str]:
     return frozenset(use.buffer for use in pass_.writes if use.channels is not None)
 
 
-def _at_once(pass_: Pass) -> frozenset[str]:
-    """The buffers of which the pass uses all rows at once."""
-    uses, all_ = (*pass_.reads, *pass_.writes), not goes_by_sample(pass_) or _comes_after(pass_)
+def _whole_uses(pass_: Pass) -> frozenset[str]:
+    uses, all_ = (
+        (*pass_.reads, *pass_.writes),
+        not goes_by_sample(pass_) or _changes_parameters(pass_),
+    )
     return frozenset(use.buffer for use in uses if use.whole or all_)
 
 
-def _comes_after(pass_: Pass) -> bool:
-    """Whether the pass changes parameters; running statistics are none."""
+def _changes_parameters(pass_: Pass) -> bool:
     return bool(pass_.updates) and not pass_.effects

@@ -122,7 +122,6 @@ def _find_stages(graph: Graph, costs: Costs) -> tuple[StagedGroup, ...]:
 
 
 def _least_nbytes(graph: Graph) -> float:
-    """Bytes of maps, from which on these are worth a trial."""
     maps = (buffer.nbytes for buffer in graph.buffers.values() if buffer.kind in MAPS)
     return MIN_SHARE * max(maps, default=0)
 

@@ -131,7 +131,9 @@ def op_groups_of(graph: Graph, spans: Spans) -> Iterator[list[Op]]:
         group.append(op)
         products += _is_product(graph, spans, op)
         last = number + 1 == len(ops)
-        if not last and _made(graph, spans, op) & _made(graph, spans, ops[number + 1]):
+        if not last and _maps_of(graph, spans, op) & _maps_of(
+            graph, spans, ops[number + 1]
+        ):
             continue
         narrow = not last and sizes[max(0, number - 1)] > sizes[number] <= sizes[number + 1]
         if last or narrow or products >= MOST_PRODUCTS:
@@ -143,15 +145,15 @@ def _forward(graph: Graph, spans: Spans, op: Op) -> list[Pass]:
     return [graph.passes[i] for i in spans.get((op.name, Direction.FORWARD), range(0))]
 
 
-def _made(graph: Graph, spans: Spans, op: Op) -> frozenset[str]:
-    """The maps that the op's forward passes write."""
+def _maps_of(graph: Graph, spans: Spans, op: Op) -> frozenset[str]:
     names = frozenset(name for pass_ in _forward(graph, spans, op) for name in written(pass_))
     return frozenset(name for name in names if graph.buffers[name].kind in MAPS)
 
 
 def _map_nbytes(graph: Graph, spans: Spans, op: Op) -> int:
-    """Bytes a sample of the largest map that the op makes."""
-    return max((graph.buffers[name].row_nbytes for name in _made(graph, spans, op)), default=0)
+    return max(
+        (graph.buffers[name].row_nbytes for name in _maps_of(graph, spans, op)), default=0
+    )
 
 
 def _is_product(graph: Graph, spans: Spans, op: Op) -> bool:
@@ -202,7 +204,6 @@ def goes_by_sample(pass_: Pass) -> bool:
 
 
 def _conflict(first: Pass, second: Pass) -> bool:
-    """Whether one changes a buffer or parameter that the other uses."""
     mine, yours = ((read(p) | set(p.params), written(p) | set(p.updates)) for p in (first, second))
     return bool(mine[1] & (yours[0] | yours[1]) or yours[1] & mine[0])
 
@@ -212,7 +213,6 @@ def cannot_join(first: Pass, second: Pass) -> bool:
 
 
 def _meet_whole(first: Pass, second: Pass) -> bool:
-    """Whether one writes all rows of a buffer at once that the other uses."""
     ours, theirs = (frozenset(use.buffer for use in p.writes if use.whole) for p in (first, second))
     return bool(ours & (read(second) | written(second)) or theirs & (read(first) | written(first)))
 
