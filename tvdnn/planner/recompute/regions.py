@@ -131,9 +131,7 @@ def op_groups_of(graph: Graph, spans: Spans) -> Iterator[list[Op]]:
         group.append(op)
         products += _is_product(graph, spans, op)
         last = number + 1 == len(ops)
-        if not last and _maps_of(graph, spans, op) & _maps_of(
-            graph, spans, ops[number + 1]
-        ):
+        if not last and _maps_of(graph, spans, op) & _maps_of(graph, spans, ops[number + 1]):
             continue
         narrow = not last and sizes[max(0, number - 1)] > sizes[number] <= sizes[number + 1]
         if last or narrow or products >= MOST_PRODUCTS:
@@ -151,9 +149,7 @@ def _maps_of(graph: Graph, spans: Spans, op: Op) -> frozenset[str]:
 
 
 def _map_nbytes(graph: Graph, spans: Spans, op: Op) -> int:
-    return max(
-        (graph.buffers[name].row_nbytes for name in _maps_of(graph, spans, op)), default=0
-    )
+    return max((graph.buffers[name].row_nbytes for name in _maps_of(graph, spans, op)), default=0)
 
 
 def _is_product(graph: Graph, spans: Spans, op: Op) -> bool:
