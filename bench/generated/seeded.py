@@ -179,7 +179,7 @@ FURTHER: Final = (
     ),
     Fault(
         "biased variance",
-        "tvdnn/calls/reduce_axes.py",
+        "tvdnn/ops/reduce_axes.py",
         "(1 if unbiased in (None, True) else 0)",
         "(1 if unbiased else 0)",
         "variances are biased where the call does not say",
@@ -187,7 +187,7 @@ FURTHER: Final = (
     ),
     Fault(
         "softmax of a negative dimension",
-        "tvdnn/calls/softmax.py",
+        "tvdnn/ops/softmax.py",
         "kept_first(axes, {dim % len(shape)})",
         "kept_first(axes, {abs(dim)})",
         "softmax over the last dimension goes over the second",
@@ -195,7 +195,7 @@ FURTHER: Final = (
     ),
     Fault(
         "uneven pads",
-        "tvdnn/calls/remap.py",
+        "tvdnn/ops/remap.py",
         "even = (top, left) == (bottom, right) and",
         "even = top == bottom and",
         "a pad of other columns at the left than at the right becomes a convolution's",
@@ -218,7 +218,7 @@ FURTHER: Final = (
     Fault(
         "output written over",
         "tvdnn/ops/expand.py",
-        'if "output" in DEFINITIONS[b.makers[value].kind].saves:',
+        'if "output" in OPERATORS[b.makers[value].kind].saves:',
         "if False:",
         "a map is written over whose maker reads it backward",
     ),

@@ -205,7 +205,7 @@ def test_convolutions_in_ranges_have_the_bits_of_copies(
         twins.trained(wide_net(), batches, device, policy=policy, **options) for policy in policies
     ]
     assert copies_of(training_graph(wide(), torch.empty(2, *SHAPE), fuse=True)) == []
-    monkeypatch.setattr(builder, "places", lambda *_: {})
+    monkeypatch.setattr(builder, "aliases", lambda *_: {})
     monkeypatch.setattr(builder.Builder, "takes_grad", lambda *_: False)
     assert copies_of(training_graph(wide(), torch.empty(2, *SHAPE), fuse=True))
     results.append(twins.trained(wide_net(), batches, device, policy="keep", **options))

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ..calls.batch_norm import counted_batch_norm
+from ..functional import counted_batch_norm
 from ..kernels.norm import batch_norm as kernels
 from ..kernels.norm import batch_norm_grad as grad_kernels
 from ..kernels.norm.batch_norm_tiles import batch_norm_plan

@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from ..calls.call import Ints, pair
 from ..errors import InputError
+from ..functional import Ints, pair
 from ..kernels.conv import conv2d as kernels
 from ..kernels.conv import pack_weight as conv_pack
 from .conv import Settings, grad_bias, grad_weight, packed_shape, precision_of

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from ..calls.dropout import torch_stochastic_depth
+from .. import functional as torch_only
 from ..errors import InputError
 from ..kernels.pointwise import dropout as kernels
 from ..kernels.pointwise import dropout_blocks as part_kernels
@@ -70,7 +70,7 @@ def dropout2d(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = 
 def stochastic_depth(x: Tensor, p: float, mode: str, training: bool = True) -> Tensor:
     """What StochasticDepth makes of x; each call draws its seed from torch's generator."""
     if torchs_own(x) or x.dim() not in (2, 4):
-        return torch_stochastic_depth(x, p, mode, training)
+        return torch_only.stochastic_depth(x, p, mode, training)
     if not training or p == 0:
         return x
     return apply(_DropoutParts, checked(x), _seed(x), p, mode)

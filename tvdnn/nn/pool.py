@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from ..calls.call import Ints, pair
-from ..calls.pool import window
+from ..functional import Ints, pair, window
 from ..kernels.pool import avg as pool_avg
 from ..kernels.pool import max as pool_max
 from ..kernels.pool import max_grad as pool_max_grad

@@ -7,9 +7,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from ..calls.call import UnsupportedCallError
-from ..calls.resize import resizing
 from ..kernels.pointwise import resize as kernels
+from ..ops.resize import resizing
+from ..ops.traced_op import UnsupportedCallError
 from .maps import apply, checked, choose, nchw, nhwc, torchs_own
 
 

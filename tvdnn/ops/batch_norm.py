@@ -6,21 +6,48 @@ again from the input, and with it the function's gradient; of a ReLU behind a re
 the output are the mask, and what is masked by it is the gradient of the residual.
 """
 
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import Node
 
 from ..graph import Kind, Need, Op, Use
 from ..kernels.codec.sign_bits import BYTE
 from ..kernels.norm.batch_norm_tiles import BatchNormPlan, batch_norm_plan
 from .builder import Builder, whole
 from .gradient_sums import sum_so_far
-from .operator import PITCHED, Launch, OpDef
+from .operator import STRIDED, Launch, Operator, by_pixel
+from .reshape_translator import as_rows, of_rows
+from .row_tiles import tiles_by_pixel
 from .sign_bits import add_signs, signs_of
 from .statistics import moments_of, run_merge_cells, run_moments, slices_for
+from .traced_op import Shape, TracedOp
+
+
+def batch_norm(
+    out: Shape,
+    x: Node,
+    running_mean: Node | None,
+    running_var: Node | None,
+    weight: Node | None = None,
+    bias: Node | None = None,
+    training: bool = False,
+    momentum: float | None = 0.1,
+    eps: float = 1e-5,
+    num_batches_tracked: Node | None = None,
+) -> TracedOp:
+    attrs = {"training": training, "momentum": momentum, "eps": float(eps)}
+    state = (running_mean, running_var, num_batches_tracked if training else None)
+    if len(out) == 3:
+        return of_rows(
+            out, TracedOp("batch_norm", (as_rows(x),), (weight, bias), attrs, state=state)
+        )
+    return TracedOp("batch_norm", (x,), (weight, bias), attrs, state=state)
 
 
 def forward(b: Builder, op: Op) -> None:
@@ -191,14 +218,9 @@ def _add_groups(b: Builder, op: Op, name: str, plan: BatchNormPlan) -> Use:
     return Use(groups, per=plan.group)
 
 
-def _rows(maps: Tensor, channels: int) -> Tensor:
-    """Maps, which may be ranges of wider ones, as [N, pixels, C]: a view may have renamed them."""
-    return maps.view(maps.shape[0], -1, channels)
-
-
 def _mask_rows(mask: Tensor, channels: int) -> Tensor:
     """A map, or its signs, as rows."""
-    return _rows(mask, channels // BYTE if mask.dtype == torch.uint8 else channels)
+    return by_pixel(mask, channels // BYTE if mask.dtype == torch.uint8 else channels)
 
 
 def _function(a: Launch) -> dict[str, Any]:
@@ -222,19 +244,21 @@ def _run_recall(a: Launch) -> None:
 def _run_forward(a: Launch) -> None:
     (x, statistics, *others), (y, *signs) = a.reads, a.writes
     channels = statistics.shape[1]
-    rows = partial(_rows, channels=channels)
+    rows = partial(by_pixel, channels=channels)
     residual = rows(others[0]) if others else None
     operands = (rows(x), statistics, *a.params[:2], residual, rows(y))
     settings: dict[str, Any] = _function(a)
     if len(others) > 1:
         settings["residual_by"] = (others[1], *a.params[2:])
-    a.kernels.batch_norm(*operands, *(_rows(each, channels // BYTE) for each in signs), **settings)
+    a.kernels.batch_norm(
+        *operands, *(by_pixel(each, channels // BYTE) for each in signs), **settings
+    )
 
 
 def _run_grad_sums(a: Launch) -> None:
     (x, statistics, *maps), (partials, *grad) = a.reads, a.writes
     channels = statistics.shape[1]
-    rows = partial(_rows, channels=channels)
+    rows = partial(by_pixel, channels=channels)
     settings: dict[str, Any] = a.settings("group") | _function(a)
     settings["out_precision"] = a.output_stored
     if a.attrs["beside"]:
@@ -254,7 +278,7 @@ def _run_grad_params(a: Launch) -> None:
 def _run_grad_input(a: Launch) -> None:
     adds = a.attrs["adds"]
     dy, statistics, *others = a.reads[1:] if adds else a.reads
-    rows = partial(_rows, channels=statistics.shape[1])
+    rows = partial(by_pixel, channels=statistics.shape[1])
     x = rows(others[0]) if others else None
     dweight, dbias = others[1:] or (None, None)
     settings: dict[str, Any] = a.settings("rows") | _function(a)
@@ -264,30 +288,42 @@ def _run_grad_input(a: Launch) -> None:
     a.kernels.batch_norm_grad_input(*operands, **settings)
 
 
-def _definition(kind: str, *, adds: bool = False, saves: str = "input") -> OpDef:
-    return OpDef(
-        kind=kind,
-        forward=forward,
-        backward=backward,
-        roles={
-            "moments": run_moments,
-            "merge_cells": run_merge_cells,
-            "statistics": _run_statistics,
-            "recall": _run_recall,
-            "forward": _run_forward,
-            "grad_sums": _run_grad_sums,
-            "grad_params": _run_grad_params,
-            "grad_input": _run_grad_input,
-        },
-        saves=frozenset({"input", saves}),
-        elementwise=adds,
-        adds_grads=True,
-        pitched=PITCHED,
-    )
+_LAUNCHES: Mapping[str, Callable[[Launch], None]] = {
+    "moments": run_moments,
+    "merge_cells": run_merge_cells,
+    "statistics": _run_statistics,
+    "recall": _run_recall,
+    "forward": _run_forward,
+    "grad_sums": _run_grad_sums,
+    "grad_params": _run_grad_params,
+    "grad_input": _run_grad_input,
+}
 
 
-BATCH_NORM = _definition("batch_norm")
-BATCH_NORM_RELU = _definition("batch_norm_relu")
-BATCH_NORM_ACTIVATION = _definition("batch_norm_activation")
-BATCH_NORM_ADD = _definition("batch_norm_add", adds=True)
-BATCH_NORM_ADD_RELU = _definition("batch_norm_add_relu", adds=True, saves="output")
+def _fused(kind: str, *, adds: bool = False, saves: str = "input") -> Operator:
+    return replace(BATCH_NORM, kind=kind, saves={"input", saves}, in_place=adds, **_NOT_TRACED)
+
+
+BATCH_NORM = Operator(
+    "batch_norm",
+    forward,
+    backward,
+    _LAUNCHES,
+    saves={"input"},
+    adds_grads=True,
+    strided=STRIDED,
+    row_tiles=tiles_by_pixel,
+    vdnn="all",
+    functions={"functional.batch_norm": batch_norm, "counted_batch_norm": batch_norm},
+    modules=("BatchNorm1d", "BatchNorm2d", "LazyBatchNorm1d", "LazyBatchNorm2d"),
+    instead_of={
+        "SyncBatchNorm": "tvdnn.nn.BatchNorm2d, whose statistics are those of the whole batch"
+    },
+)
+_NOT_TRACED: dict[str, Any] = {"vdnn": "", "functions": {}, "modules": (), "instead_of": {}}
+FUSED = (
+    _fused("batch_norm_relu"),
+    _fused("batch_norm_activation"),
+    _fused("batch_norm_add", adds=True),
+    _fused("batch_norm_add_relu", adds=True, saves="output"),
+)

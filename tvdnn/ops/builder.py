@@ -21,7 +21,7 @@ from ..graph import (
 )
 from ..kernels.conv.batch_stats import MomentCells
 from ..optim import Optimizer
-from .concat_views import Channels, Place, Ranges, gaps_between, places
+from .concat_views import Alias, Channels, StridedSupport, aliases, gaps_between
 from .gradient_order import ReadOrder
 
 
@@ -34,8 +34,8 @@ class Builder:
     far, `holders` each gradient's buffer to how many values it is still a contribution of,
     `param_grads` each parameter to those of its uses, `filled` each gradient that is written range
     by range to the channels that are. `ranges` maps the names of ranges, which stand for buffers
-    until passes use them, to the buffer and the channels; `pitched` tells of each kind of op what
-    its passes take as ranges, `places` which values lie in a range of which others; `copied` are
+    until passes use them, to the buffer and the channels; `strided` tells of each kind of op what
+    its passes take as ranges, `aliases` which values lie in a range of which others; `copied` are
     the ranges that values were copied to. `makers` are the ops that make each value, `readers_of`
     lists the ops that read it, one entry for each input. `values_in` lists the values that lie in
     each buffer, wholly or in a range. `uses` counts the ops that use each parameter. `rectified`
@@ -81,8 +81,8 @@ class Builder:
     filled: dict[str, list[Channels]] = field(default_factory=dict)
     ranges: dict[str, tuple[str, Channels]] = field(default_factory=dict)
     views: dict[str, str] = field(default_factory=dict)
-    pitched: Mapping[str, Ranges] = field(default_factory=dict)
-    places: Mapping[str, Place] = field(init=False)
+    strided: Mapping[str, StridedSupport] = field(default_factory=dict)
+    aliases: Mapping[str, Alias] = field(init=False)
     copied: set[Use] = field(default_factory=set)
     partials: dict[str, list[str]] = field(default_factory=dict)
     waiting: list[str] = field(default_factory=list)
@@ -109,7 +109,7 @@ class Builder:
 
     def __post_init__(self) -> None:
         ops = self.network.ops
-        self.places = places(self.network, self.pitched)
+        self.aliases = aliases(self.network, self.strided)
         self.makers = {op.output: op for op in ops}
         for op in ops:
             for name in op.inputs:
@@ -161,12 +161,7 @@ class Builder:
         return self._add_buffer(Buffer(name, kind, shape, dtype, shape[0]))
 
     def add_groups(
-        self,
-        name: str,
-        shape: tuple[int, ...],
-        group: int,
-        like: str,
-        kind: Kind = Kind.PARTIAL,
+        self, name: str, shape: tuple[int, ...], group: int, like: str, kind: Kind = Kind.PARTIAL
     ) -> str:
         """A float32 buffer with one row for every `group` samples.
 
@@ -280,7 +275,7 @@ class Builder:
     def home_of(self, value: str) -> str:
         """What holds the value, made where there is none yet."""
         if value not in self.home:
-            place = self.places.get(value)
+            place = self.aliases.get(value)
             home = (
                 self.add_map(value, self.shape(value), most_rows=self._run_of_inputs(value))
                 if place is None
@@ -365,7 +360,7 @@ class Builder:
         """
         earlier = self.contributions.setdefault(value, [])
         if self._is_part(value) and not earlier:
-            part = self.places[value]
+            part = self.aliases[value]
             grad = self.grad_with_room(part.container, part.channels)
             return self.adopt_grad(value, self.add_range(grad, part.channels))
         suffix = f" part {len(earlier) + 1}" if earlier else ""  # `#2` ends names of values
@@ -378,7 +373,7 @@ class Builder:
 
     def _is_part(self, value: str) -> bool:
         """Whether the value lies in the map that it is a range of."""
-        return value in self.places and self.places[value].container in self.makers[value].inputs
+        return value in self.aliases and self.aliases[value].container in self.makers[value].inputs
 
     def adopt_grad(self, value: str, buffer: str) -> str:
         """Make `buffer`, the gradient of an op's output, a contribution to that of its input."""
@@ -477,7 +472,7 @@ class Builder:
         if op.kind == "view" and self.shape(op.output)[-1] != self.shape(op.inputs[0])[-1]:
             return False
         pitch = self.buffers[use.buffer].shape[-1]
-        return self.pitched[op.kind].take("gradient", use.channels[0], pitch)
+        return self.strided[op.kind].accepts("gradient", use.channels[0], pitch)
 
     def is_shared(self, grad: str) -> bool:
         """Whether more than one value has a contribution to its gradient in this buffer."""

@@ -27,10 +27,10 @@ from ..placement.cuda_blocks import block_nbytes
 from .builder import Builder
 from .gradient_order import ReadOrder
 from .gradient_sums import add_grads
-from .loss import LOSSES, TARGET, Loss
+from .loss import LOSSES, TARGET, OutputLoss
 from .optimizer import settle, take, update_waiting
-from .registry import DEFINITIONS
-from .row_tiles import bands_for, in_bands, most_bands
+from .registry import OPERATORS
+from .split_rows import bands_for, in_bands, most_bands
 from .tf32 import with_rounding
 
 CONTROL_NBYTES = 512
@@ -74,7 +74,7 @@ class Settings:
     chunk_size: int
     mode: Mode = Mode.TRAIN
     sections: int | None = None
-    losses: tuple[Loss, ...] = (Loss(),)
+    losses: tuple[OutputLoss, ...] = (OutputLoss(),)
     optimizer: Optimizer | None = None
     input_grads: frozenset[str] = frozenset()
     reserve: int = 0
@@ -116,7 +116,7 @@ def expand(network: Network, settings: Settings) -> Graph:
         optimizer=settings.optimizer or SGD(),
         takes=TAKES[settings.mode],
         order=ReadOrder(traced, cut_network.ops),
-        pitched={kind: each.pitched for kind, each in DEFINITIONS.items()},
+        strided={kind: each.strided for kind, each in OPERATORS.items()},
         lean=settings.lean,
     )
     inputs = _add_inputs(b, settings)
@@ -150,6 +150,7 @@ def expand(network: Network, settings: Settings) -> Graph:
         fixed=_fixed_nbytes(network, settings),
         dtype=settings.dtype,
         chunk_size=settings.chunk_size,
+        vdnn_traits={op.name: trait for op in network.ops if (trait := OPERATORS[op.kind].vdnn)},
         rounded_inputs=rounding.inputs,
         rounded_ops=rounding.ops,
         bands=bands,
@@ -176,7 +177,7 @@ def _bands_for(plain: Network, fused: Callable[[], Network], settings: Settings)
     return bands if bands == 1 else min(bands, most_bands(fused())[0])
 
 
-def _without_loss_names(network: Network, losses: tuple[Loss, ...]) -> Network:
+def _without_loss_names(network: Network, losses: tuple[OutputLoss, ...]) -> Network:
     """The network with other names for values and ops that have those of losses and targets."""
     reserved = {TARGET, "loss", *(f"loss {number}" for number in range(1, len(losses)))}
     if not reserved & {*network.values, *(op.name for op in network.ops)}:
@@ -265,8 +266,8 @@ def _add_output_grads(b: Builder) -> dict[str, str]:
 
 def _forward(b: Builder) -> None:
     for op in b.network.ops:
-        definition = DEFINITIONS[op.kind]
-        if definition.elementwise:
+        definition = OPERATORS[op.kind]
+        if definition.in_place:
             _place_elementwise(b, op)
         definition.forward(b, op)
 
@@ -276,9 +277,9 @@ def _place_elementwise(b: Builder, op: Op) -> None:
 
     Backward reads the first input of an op that saves its "input".
     """
-    saved = op.inputs[:1] if "input" in DEFINITIONS[op.kind].saves else ()
+    saved = op.inputs[:1] if "input" in OPERATORS[op.kind].saves else ()
     kept = {b.resolved(Use(b.home[name])).buffer for name in saved}
-    for name in op.inputs if op.output not in b.places else ():
+    for name in op.inputs if op.output not in b.aliases else ():
         buffer = b.resolved(Use(b.home[name])).buffer
         if buffer not in kept and _may_overwrite(b, op, name):
             b.values_in[buffer].clear()
@@ -308,7 +309,7 @@ def _reads_last(b: Builder, op: Op, value: str) -> bool:
         return False
     if b.resolved(Use(b.home[value])).channels is not None:
         return False
-    if "output" in DEFINITIONS[b.makers[value].kind].saves:
+    if "output" in OPERATORS[b.makers[value].kind].saves:
         return False
     others = [reader for reader in b.readers_of[value] if reader.name != op.name]
     return all(reader.kind == "view" and reader.output in b.home for reader in others)
@@ -320,13 +321,13 @@ def _backward(b: Builder, settings: Settings) -> None:
     for op in reversed(b.network.ops):
         b.take_turn(op)
         if op.kind in LOSSES:
-            DEFINITIONS[op.kind].backward(b, op)
+            OPERATORS[op.kind].backward(b, op)
             continue
         if not b.needs_grad(op.output) or op.output not in b.contributions:
             continue
-        definition = DEFINITIONS[op.kind]
+        definition = OPERATORS[op.kind]
         add_grads(b, op, definition)
-        if not definition.elementwise:  # whose gradient stays beside the pass that it overwrites
+        if not definition.in_place:  # whose gradient stays beside the pass that it overwrites
             _settle_all(b, unsettled)
         definition.backward(b, op)
         b.drop_grads(op.output)

@@ -4,10 +4,10 @@ from itertools import pairwise
 
 from ..graph import Kind, Op, Use
 from .builder import Builder
-from .operator import OpDef
+from .operator import Operator
 
 
-def add_grads(b: Builder, op: Op, reader: OpDef | None = None) -> None:
+def add_grads(b: Builder, op: Op, reader: Operator | None = None) -> None:
     """Sum the contributions to the gradient of the op's output, in their order.
 
     They add up in the first, or in a map of their own where that is shared, or the op, of which

@@ -13,7 +13,8 @@ from ..graph import Kind, Network, Op, Param, Use, Value
 from ..kernels.loss.cross_entropy import pixel_splits
 from ..kernels.loss.per_element import FUNCTIONS, element_splits
 from .builder import Builder, whole
-from .operator import Launch, OpDef
+from .operator import Launch, Operator
+from .row_tiles import tiles_by_pixel
 
 TARGET: Final = "target"
 LOSSES: Final = ("cross_entropy", *FUNCTIONS)
@@ -22,7 +23,7 @@ _ROW = ("ignore_index", "smoothing")
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class OutputLoss:
     """What is computed of one output and the target, and its share in the loss of the step.
 
     `attrs` are the kernels' settings, `params` the tensors of weights that they read: of classes
@@ -139,30 +140,27 @@ def _run_elements_grad(function: str, a: Launch) -> None:
     a.kernels.element_loss_grad(*operands, function=function, precision=a.stored)
 
 
-def _of_elements(function: str) -> OpDef:
-    return OpDef(
-        kind=function,
-        forward=elements_forward,
-        backward=backward,
-        roles={
+def _of_elements(function: str) -> Operator:
+    return Operator(
+        function,
+        elements_forward,
+        backward,
+        {
             "forward": partial(_run_elements, function),
             "total": _run_total,
             "grad_input": partial(_run_elements_grad, function),
         },
-        saves=frozenset({"input"}),
+        saves={"input"},
+        row_tiles=tiles_by_pixel,
     )
 
 
-CROSS_ENTROPY = OpDef(
-    kind="cross_entropy",
-    forward=forward,
-    backward=backward,
-    roles={
-        "rows": _run_rows,
-        "pixels": _run_pixels,
-        "total": _run_total,
-        "grad_input": _run_grad_input,
-    },
-    saves=frozenset({"input"}),
+CROSS_ENTROPY = Operator(
+    "cross_entropy",
+    forward,
+    backward,
+    {"rows": _run_rows, "pixels": _run_pixels, "total": _run_total, "grad_input": _run_grad_input},
+    saves={"input"},
+    row_tiles=tiles_by_pixel,
 )
 ELEMENT_LOSSES = tuple(map(_of_elements, FUNCTIONS))

@@ -10,7 +10,7 @@ from ..graph import Direction, Op, Use
 from ..kernels.optim.update import TENSORS
 from ..units import KIB
 from .builder import Builder, whole
-from .operator import Launch, OpDef
+from .operator import Launch, Operator
 
 PARAM = "parameter"
 WAITS_NBYTES = 64 * KIB  # of a parameter that waits for others to share a launch, at most
@@ -128,14 +128,9 @@ def _nothing(b: Builder, op: Op) -> None:
     """Passes on a parameter's gradient are added when that is complete."""
 
 
-PARAMETER = OpDef(
-    kind=PARAM,
-    forward=_nothing,
-    backward=_nothing,
-    roles={
-        "sum": _run_sum,
-        "add_grad": _run_add,
-        "update": _run_update,
-        "accumulate": _run_accumulate,
-    },
+PARAMETER = Operator(
+    PARAM,
+    _nothing,
+    _nothing,
+    {"sum": _run_sum, "add_grad": _run_add, "update": _run_update, "accumulate": _run_accumulate},
 )
