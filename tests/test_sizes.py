@@ -35,15 +35,12 @@ TOO_LONG = {
     "tvdnn/engine/core.py",
     "tvdnn/engine/trainer.py",
     "tvdnn/engine/virtualize.py",
-    "tvdnn/ops/builder.py",
-    "tvdnn/ops/expand.py",
     "tvdnn/planner/policies/auto.py",
     "tvdnn/trace/trace.py",
     "tvdnn/trace/tracer.py",
     "tvdnn/cli/train.py:train",
     "tvdnn/engine/trainer.py:__init__",
     "tvdnn/engine/virtualize.py:virtualize",
-    "tvdnn/ops/expand.py:expand",
 }
 
 

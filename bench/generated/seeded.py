@@ -46,7 +46,8 @@ MENDED: Final = (
         "sum over a concatenation",
         "tvdnn/ops/expand.py",
         "values = b.values_in[target.buffer]",
-        "values = [each for each in b.values_in[target.buffer] if not b.is_range(b.home[each])]",
+        "values = b.values_in[target.buffer];"
+        " values = [each for each in values if not b.is_range(b.buffer_of[each])]",
         "a sum is written over a concatenation in which others lie",
         mended=True,
         needs=r"cat\(",
@@ -81,7 +82,7 @@ MENDED: Final = (
     ),
     Fault(
         "pixels counted otherwise",
-        "tvdnn/ops/builder.py",
+        "tvdnn/ops/buffers.py",
         "return replace(use, shape=(*sides, width))",
         "return use",
         "what reads a view gets the shape of the buffer",
@@ -153,7 +154,7 @@ MENDED: Final = (
     ),
     Fault(
         "order of terms",
-        "tvdnn/ops/builder.py",
+        "tvdnn/ops/gradients.py",
         "return [grad for _, grad in sorted(pairs, key=lambda pair: -pair[0])]",
         "return [grad for _, grad in pairs]",
         "terms of gradients add up in the order of the fused ops",

@@ -39,21 +39,21 @@ def gelu(out: Shape, x: Node, approximate: str = "none") -> TracedOp:
 
 
 def backward(b: Builder, op: Op) -> None:
-    reads = (Use(b.home[op.output], need=Need.SIGN), Use(b.grad_of(op)))
+    reads = (Use(b.buffer_of[op.output], need=Need.SIGN), Use(b.grad_of(op)))
     b.add_pass(op, "grad_input", reads, (Use(b.next_grad(op)),))
 
 
 def behind_relu(b: Builder, op: Op) -> str:
     """The buffer with the gradient of what the ReLU inside a fused op takes."""
     dy = b.grad_of(op)
-    if op.output in b.masked:
+    if op.output in b.masked_gradients:
         return dy
     masked = (
         dy
         if not b.is_shared(dy)
         else b.add_map(b.unique(f"masked {dy}"), b.shape(op.output), Kind.GRAD)
     )
-    b.add_pass(op, "mask", (Use(b.home[op.output], need=Need.SIGN), Use(dy)), (Use(masked),))
+    b.add_pass(op, "mask", (Use(b.buffer_of[op.output], need=Need.SIGN), Use(dy)), (Use(masked),))
     return masked
 
 

@@ -41,7 +41,7 @@ def straight_through_backward(b: Builder, op: Op) -> None:
 
 
 def multiply_backward(b: Builder, op: Op) -> None:
-    factors = tuple(Use(b.home[name]) for name in op.inputs)
+    factors = tuple(Use(b.buffer_of[name]) for name in op.inputs)
     dy, wanted = Use(b.grad_of(op)), [b.needs_grad(name) for name in op.inputs]
     if all(wanted):
         grads = (Use(b.next_grad(op)), Use(b.new_grad(op.inputs[1])))

@@ -24,7 +24,6 @@ from .gradient_sums import sum_so_far
 from .operator import STRIDED, Launch, Operator, by_pixel
 from .reshape_translator import as_rows, of_rows
 from .row_tiles import tiles_by_pixel
-from .sign_bits import add_signs, signs_of
 from .statistics import moments_of, run_merge_cells, run_moments, slices_for
 from .traced_op import Shape, TracedOp
 
@@ -64,13 +63,13 @@ def forward(b: Builder, op: Op) -> None:
         return
     reads, params = [Use(b.input_of(op)), statistics], list(op.params[:2])
     for name in op.inputs[1:]:
-        reads.append(Use(b.home[name]))
+        reads.append(Use(b.buffer_of[name]))
         if name in b.added_normalized:
             reads.append(whole(_name(b.added_normalized[name])))
             params += b.added_normalized[name].params[:2]
-    writes = [Use(b.home.get(op.output) or b.new_output(op))]
+    writes = [Use(b.buffer_of.get(op.output) or b.new_output(op))]
     if not b.lean and _rectifies_sum(op) and b.needs_grad(op.output):
-        writes += add_signs(b, op)
+        writes += b.add_signs(op)
     b.add_pass(op, "forward", reads, writes, params=tuple(params))
 
 
@@ -79,7 +78,7 @@ def backward(b: Builder, op: Op) -> None:
 
     What the input gets is added to what there is of its gradient where that can be in place.
     """
-    (dy, *term), (value, *residual) = b.contributions[op.output], op.inputs
+    (dy, *term), (value, *residual) = b.gradient_terms[op.output], op.inputs
     writes = bool(term) or _masks(b, op)
     grad = _total(b, op) if writes else dy
     sums = _sums(b, op, grad) if writes or _needs_sums(b, op) else ()
@@ -92,7 +91,7 @@ def backward(b: Builder, op: Op) -> None:
     so_far = sum_so_far(b, value, op)
     dx = so_far or Use(b.new_grad(value) if kept else b.adopt_grad(value, grad))
     reads = [*([so_far] if so_far else []), Use(grad), whole(_name(op))]
-    again = "" if writes or op.output in b.masked else op.attrs.get("function", "")
+    again = "" if writes or op.output in b.masked_gradients else op.attrs.get("function", "")
     if again or op.attrs["training"]:
         reads.append(Use(b.input_of(op)))
     if op.attrs["training"]:
@@ -109,7 +108,7 @@ def _total(b: Builder, op: Op) -> str:
     dy = b.grad_of(op)
     if not b.is_shared(dy):
         return dy
-    return b.add_map(b.unique(f"total {dy}"), b.buffers[b.home[op.output]].shape, Kind.GRAD)
+    return b.add_map(b.unique(f"total {dy}"), b.buffers[b.buffer_of[op.output]].shape, Kind.GRAD)
 
 
 def _rectifies_sum(op: Op) -> bool:
@@ -119,12 +118,12 @@ def _rectifies_sum(op: Op) -> bool:
 
 def _masks(b: Builder, op: Op) -> bool:
     """Whether the op's output tells what of its gradient passes, of which all comes yet."""
-    return _rectifies_sum(op) and op.output not in b.masked
+    return _rectifies_sum(op) and op.output not in b.masked_gradients
 
 
 def _mask(b: Builder, op: Op) -> Use:
     """What tells where the output is above zero."""
-    return signs_of(b, op) or Use(b.home[op.output], need=Need.SIGN)
+    return b.signs_of(op) or Use(b.buffer_of[op.output], need=Need.SIGN)
 
 
 def _needs_sums(b: Builder, op: Op) -> bool:
@@ -165,12 +164,12 @@ def _sums(b: Builder, op: Op, grad: str) -> tuple[Use, Use]:
         return b.sums[op.output]
     statistics, plan = whole(_name(op)), batch_norm_plan(b.shape(op.inputs[0]))
     partials = _add_groups(b, op, "grad sums", plan)
-    dy, *term = b.contributions[op.output]
+    dy, *term = b.gradient_terms[op.output]
     sign = [_mask(b, op)] if _masks(b, op) else []
     reads = [Use(b.input_of(op)), statistics, Use(dy), *map(Use, term), *sign]
     writes = [partials, *([Use(grad)] if term or sign else [])]
     attrs = {"group": plan.group, "terms": 1 + len(term)}
-    attrs |= {"function": ""} if op.output in b.masked else {}
+    attrs |= {"function": ""} if op.output in b.masked_gradients else {}
     other = _summed_beside(b, op)
     if other is not None:
         reads += [Use(b.input_of(other)), whole(_name(other))]
@@ -191,7 +190,7 @@ def _summed_beside(b: Builder, op: Op) -> Op | None:
     other = b.added_normalized.get(op.inputs[-1])
     if b.lean or other is None or not (b.needs_grad(other.output) and _needs_sums(b, other)):
         return None
-    maps = {b.input_of(op), b.input_of(other), *b.contributions[op.output], b.home[op.output]}
+    maps = {b.input_of(op), b.input_of(other), *b.gradient_terms[op.output], b.buffer_of[op.output]}
     return None if any(map(b.is_range, maps)) else other
 
 

@@ -116,7 +116,7 @@ def _reads(
             operands[number] = BroadcastOperand(0, sizes, tuple(op.attrs["permutation"]))
         else:
             operands[number] = BroadcastOperand(len(reads), sizes)
-            reads.append(Use(b.home[_input(op, number)]))
+            reads.append(Use(b.buffer_of[_input(op, number)]))
     return reads, (operands[0], operands[1])
 
 

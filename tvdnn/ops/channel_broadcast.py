@@ -19,13 +19,13 @@ from .sample_sums import SAMPLE_SUMS, add_param_grads, add_sums
 
 
 def forward(b: Builder, op: Op) -> None:
-    reads, writes = tuple(Use(b.home[name]) for name in op.inputs), (Use(b.new_output(op)),)
+    reads, writes = tuple(Use(b.buffer_of[name]) for name in op.inputs), (Use(b.new_output(op)),)
     b.add_pass(op, "forward", reads, writes, params=op.params, attrs=_sizes(b, op))
 
 
 def multiply_backward(b: Builder, op: Op) -> None:
     x, gates = op.inputs
-    reads, writes = [Use(b.home[x]), Use(b.home[gates]), Use(b.grad_of(op))], []
+    reads, writes = [Use(b.buffer_of[x]), Use(b.buffer_of[gates]), Use(b.grad_of(op))], []
     sums = _add_sums(b, op) if b.needs_grad(gates) else None
     if sums is None:
         del reads[0]

@@ -224,7 +224,9 @@ def concat_forward(b: Builder, op: Op) -> None:
     y = b.new_output(op)
     away = []
     for name, channels in zip(op.inputs, ranges_of(b.network, op), strict=True):
-        source, target = (b.resolved(use) for use in (Use(b.home[name]), Use(y, channels=channels)))
+        source, target = (
+            b.resolved(use) for use in (Use(b.buffer_of[name]), Use(y, channels=channels))
+        )
         if target not in (source, *b.copied):
             away.append((source, target))
     if away:
@@ -259,7 +261,7 @@ def narrow_forward(b: Builder, op: Op) -> None:
 def narrow_backward(b: Builder, op: Op) -> None:
     """The gradient fills its range of one that others may fill elsewhere, if it does not yet."""
     value, channels, dy = op.inputs[0], op.attrs["channels"], b.resolved(Use(b.grad_of(op)))
-    ranged = (dx for dx in b.contributions.get(value, ()) if b.keeps_channels(dx))
+    ranged = (dx for dx in b.gradient_terms.get(value, ()) if b.keeps_channels(dx))
     if any(b.resolved(Use(dx, channels=channels)) == dy for dx in ranged):
         return
     dx = b.grad_with_room(value, channels)

@@ -31,7 +31,6 @@ from .conv_translator import conv1d, conv2d
 from .operator import STRIDED_BY_WORDS, TORCH_DTYPES, Operator
 from .pool import add_codes, codes_of
 from .row_tiles import NO_HALO, Halo, grad_rows_beside, rows_beside, tiles_of_windows
-from .sign_bits import new_total, other_term
 from .statistics import add_cells
 
 
@@ -59,9 +58,9 @@ def forward_relu_max_pool2d(b: Builder, op: Op) -> None:
 
 def _rectify(b: Builder, op: Op) -> None:
     """Declare what the op wants of its output's gradient."""
-    b.rectified[op.output] = 1.0
+    b.relu_outputs[op.output] = 1.0
     if b.needs_param_grad(op.params[1]) and _bias_plan(b, op).cell > 1:
-        b.cells[op.output] = _cell_behind(b, op)
+        b.bias_tiles[op.output] = _cell_behind(b, op)
 
 
 def _product(b: Builder, op: Op, *writes: Use, attrs: Mapping[str, Any] | None = None) -> None:
@@ -113,7 +112,7 @@ def _sums_exactly(b: Builder, op: Op) -> bool:
     if b.precision == "ieee" or not b.needs_param_grad(op.params[1]) or b.is_range(b.grad_of(op)):
         return False
     readers = [each.kind for each in b.network.ops if op.output in each.inputs]
-    return op.output not in b.rectified and readers != ["relu"]
+    return op.output not in b.relu_outputs and readers != ["relu"]
 
 
 def _grad_input(b: Builder, op: Op, dy: str, packed: str) -> None:
@@ -122,17 +121,17 @@ def _grad_input(b: Builder, op: Op, dy: str, packed: str) -> None:
     The last term of a gradient that signs mask is added to the other first.
     """
     value = op.inputs[0]
-    other, flops = other_term(b, value), _flops(b, op)
+    other, flops = b.other_term(value), _flops(b, op)
     if other is not None and may_be_last(filter_shape(b, op), **_settings(b, op)):
-        total = Use(new_total(b, value))
+        total = Use(b.new_total(value))
         b.add_pass(op, "grad_last", (Use(dy), whole(packed), *other), (total,), flops=flops)
         return
     mask = b.mask_of(value)
     dx = b.new_grad(value)
     writes = [Use(dx)]
-    if mask and value in b.cells:
-        b.cell_sums[value] = b.add_cell_sums(dx, b.cells[value])
-        writes.append(Use(b.cell_sums[value]))
+    if mask and value in b.bias_tiles:
+        b.bias_tile_sums[value] = b.add_bias_tile_sums(dx, b.bias_tiles[value])
+        writes.append(Use(b.bias_tile_sums[value]))
     reads = (Use(dy, halo=grad_halo_of(b, op)), whole(packed), *mask)
     b.add_pass(op, "grad_input", reads, writes, flops=flops)
 
@@ -193,11 +192,11 @@ def add_grad_bias(b: Builder, op: Op, grad: str, dy: str) -> None:
     sums = [whole(b.add_partials(op, bias, (plan.splits, *b.param_shape(bias))))]
     if plan.cell == 1:
         rows = dy
-    elif op.output in b.cell_sums:
-        rows = b.cell_sums[op.output]
+    elif op.output in b.bias_tile_sums:
+        rows = b.bias_tile_sums[op.output]
     else:
         rows = grad
-        sums.append(Use(b.add_cell_sums(grad, _cell_behind(b, op))))
+        sums.append(Use(b.add_bias_tile_sums(grad, _cell_behind(b, op))))
     attrs = {"cell": plan.cell}
     b.add_pass(op, "grad_bias", (Use(rows),), sums, unit=plan.unit, reduction=True, attrs=attrs)
 
@@ -216,12 +215,12 @@ def weight_plan(
 
 def halo_of(b: Builder, op: Op) -> Halo:
     """Rows beside a band that the op's windows read of the larger of its maps."""
-    return NO_HALO if b.bands == 1 else rows_beside(op, filter_shape(b, op)[2])
+    return NO_HALO if b.row_tiles == 1 else rows_beside(op, filter_shape(b, op)[2])
 
 
 def grad_halo_of(b: Builder, op: Op) -> Halo:
     """Rows beside a band of the smaller map that the larger one's bands are made of."""
-    return NO_HALO if b.bands == 1 else grad_rows_beside(op, filter_shape(b, op)[2])
+    return NO_HALO if b.row_tiles == 1 else grad_rows_beside(op, filter_shape(b, op)[2])
 
 
 def _moment_cells(b: Builder, op: Op) -> MomentCells | None:

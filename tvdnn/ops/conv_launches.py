@@ -8,7 +8,7 @@ import torch
 from ..graph import QUARTER
 from .bias_rounding import run_round
 from .operator import Launch
-from .optimizer import run_update_at_once
+from .optimizer import run_fused_update
 
 GEOMETRY = ("stride", "padding", "dilation", "groups")
 
@@ -115,7 +115,7 @@ LAUNCHES: Mapping[str, Callable[[Launch], None]] = {
     "grad_weight": _run_grad_weight,
     "grad_bias": _run_grad_bias,
     "round": run_round,
-    "update": run_update_at_once,
+    "update": run_fused_update,
     "grad_input": _run_grad_input,
     "grad_last": _run_grad_last,
 }

@@ -21,7 +21,7 @@ from .bias_rounding import rounded_copy, run_round
 from .builder import Builder, whole
 from .dropout import run_dropout
 from .operator import TORCH_DTYPES, Launch, Operator
-from .optimizer import run_update_at_once, update_by, update_nbytes
+from .optimizer import run_fused_update, update_by, update_nbytes
 from .traced_op import Shape, TracedOp, UnsupportedCallError, axes_of
 
 POINTWISE: Mapping[str, Any] = {
@@ -69,12 +69,12 @@ def _partials(b: Builder, name: str, outputs: int, terms: int) -> tuple[Use, ...
 
 def forward_relu(b: Builder, op: Op) -> None:
     forward(b, op)
-    b.rectified[op.output] = 1.0
+    b.relu_outputs[op.output] = 1.0
 
 
 def forward_relu_dropout(b: Builder, op: Op) -> None:
     forward(b, op)
-    b.rectified[op.output] = scale_of(op.attrs["p"])
+    b.relu_outputs[op.output] = scale_of(op.attrs["p"])
 
 
 def backward(b: Builder, op: Op) -> None:
@@ -103,7 +103,7 @@ def _grad_weight(b: Builder, op: Op, dy: str) -> None:
     """The gradient, or in its place the update that the product's epilogue applies."""
     weight, reads = op.params[0], (Use(b.input_of(op)), Use(dy))
     turned = _turned(b, op)
-    if weight in b.at_once:
+    if weight in b.fused_update:
         b.add_pass(
             op, "update_weight", reads, turned, updates=(weight,), unit=b.batch, reduction=True,
             flops=_flops(b, op), extra_nbytes=update_nbytes(b, weight),
@@ -130,7 +130,7 @@ def _turned(b: Builder, op: Op) -> tuple[Use, ...]:
 
 def _grad_bias(b: Builder, op: Op, dy: str) -> None:
     bias = op.params[1]
-    if bias in b.at_once:
+    if bias in b.fused_update:
         grad = b.add_partials(op, bias, (1, *b.param_shape(bias)))
     else:
         grad = b.new_param_grad(bias)
@@ -140,7 +140,7 @@ def _grad_bias(b: Builder, op: Op, dy: str) -> None:
 def _grad_input(b: Builder, op: Op, dy: str, cast: str | None) -> None:
     value = op.inputs[0]
     mask = b.mask_of(value)
-    attrs = {"mask_scale": b.rectified[value]} if mask else {}
+    attrs = {"mask_scale": b.relu_outputs[value]} if mask else {}
     reads = (Use(dy), *mask, *(() if cast is None else (whole(cast),)))
     params = op.params[:1] if cast is None else ("",)
     dx = b.new_grad(value)
@@ -252,7 +252,7 @@ _LAUNCHES: Mapping[str, Callable[[Launch], None]] = {
     "grad_weight": _run_grad_weight,
     "update_weight": _run_update_weight,
     "grad_bias": _run_grad_bias,
-    "update": run_update_at_once,
+    "update": run_fused_update,
     "grad_input": _run_grad_input,
 }
 LINEAR = Operator(

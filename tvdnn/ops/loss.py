@@ -4,7 +4,7 @@ Each adds its total to that of the loss before it, so that the last holds the lo
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 from typing import Any, Final
@@ -60,8 +60,58 @@ def label_ranges(network: Network) -> tuple[tuple[int, int], ...]:
     return tuple(dict.fromkeys(found))
 
 
+def without_loss_names(network: Network, losses: tuple[OutputLoss, ...]) -> Network:
+    """The network with other names for values and ops that have those of losses and targets."""
+    reserved = {TARGET, "loss", *(f"loss {number}" for number in range(1, len(losses)))}
+    if not reserved & {*network.values, *(op.name for op in network.ops)}:
+        return network
+
+    def named(name: str) -> str:
+        return f"{name} of the network" if name in reserved else name
+
+    values = (replace(value, name=named(value.name)) for value in network.values.values())
+    ops = (
+        replace(
+            op, name=named(op.name), inputs=tuple(map(named, op.inputs)), output=named(op.output)
+        )
+        for op in network.ops
+    )
+    return replace(
+        network,
+        values={value.name: value for value in values},
+        ops=tuple(ops),
+        inputs=tuple(map(named, network.inputs)),
+        outputs=tuple(map(named, network.outputs)),
+    )
+
+
+def with_losses(network: Network, losses: tuple[OutputLoss, ...]) -> Network:
+    """The network with a loss for each output, the last of which holds their sum."""
+    if not losses:
+        return network
+    values = {**network.values, TARGET: losses[0].target(network.values[network.outputs[0]])}
+    ops, params = list(network.ops), dict(network.params)
+    before: tuple[str, ...] = ()
+    for number, (loss, output) in enumerate(zip(losses, network.outputs, strict=True), 1):
+        name = "loss" if number == len(losses) else f"loss {number}"
+        attrs = {**loss.attrs, "mean": loss.mean, "share": loss.share}
+        names = tuple("" if param is None else param.name for param in loss.params)
+        ops.append(Op(name, loss.kind, (output, TARGET, *before), name, names, attrs))
+        params |= {param.name: param for param in loss.params if param is not None}
+        values[name] = Value(name, (2,))
+        before = (name,)
+    return replace(
+        network,
+        values=values,
+        ops=tuple(ops),
+        params=params,
+        inputs=(*network.inputs, TARGET),
+        outputs=("loss",),
+    )
+
+
 def forward(b: Builder, op: Op) -> None:
-    logits, target = (b.home[name] for name in op.inputs[:2])
+    logits, target = (b.buffer_of[name] for name in op.inputs[:2])
     if len(b.shape(op.inputs[0])) > 2:
         splits = pixel_splits(prod(b.shape(op.inputs[0])[1:-1]), b.shape(op.inputs[0])[-1])
         sums = b.add_map(f"{op.name} sums", (b.batch, splits, 2), Kind.AUX, "float32")
@@ -77,7 +127,7 @@ def forward(b: Builder, op: Op) -> None:
 def elements_forward(b: Builder, op: Op) -> None:
     shape = (b.batch, element_splits(prod(b.shape(op.inputs[0])[1:])), 2)
     sums = b.add_map(f"{op.name} sums", shape, Kind.AUX, "float32")
-    reads = tuple(Use(b.home[name]) for name in op.inputs[:2])
+    reads = tuple(Use(b.buffer_of[name]) for name in op.inputs[:2])
     b.add_pass(op, "forward", reads, (Use(sums),), params=op.params)
     _add_total(b, op, sums)
 
@@ -85,16 +135,16 @@ def elements_forward(b: Builder, op: Op) -> None:
 def _add_total(b: Builder, op: Op, sums: str) -> None:
     total = b.add_whole(op.output, Kind.AUX, (2,))
     b.put(op.output, total)
-    reads = (Use(sums), *(whole(b.home[name]) for name in op.inputs[2:]))
+    reads = (Use(sums), *(whole(b.buffer_of[name]) for name in op.inputs[2:]))
     b.add_pass(op, "total", reads, (whole(total),), unit=b.batch, reduction=True)
 
 
 def backward(b: Builder, op: Op) -> None:
     if not b.needs_grad(op.inputs[0]):
         return
-    logits, target = (b.home[name] for name in op.inputs[:2])
+    logits, target = (b.buffer_of[name] for name in op.inputs[:2])
     lse = (Use(_lse(op)),) if _lse(op) in b.buffers else ()
-    reads = (Use(logits), Use(target), whole(b.home[op.output]), *lse)
+    reads = (Use(logits), Use(target), whole(b.buffer_of[op.output]), *lse)
     b.add_pass(op, "grad_input", reads, (Use(b.new_grad(op.inputs[0])),), params=op.params)
 
 

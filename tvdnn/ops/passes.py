@@ -6,7 +6,7 @@ from .builder import Builder
 
 def forward(b: Builder, op: Op) -> None:
     """From all inputs to the output, which may lie in the place of one of them."""
-    reads = tuple(Use(b.home[name]) for name in op.inputs)
+    reads = tuple(Use(b.buffer_of[name]) for name in op.inputs)
     b.add_pass(op, "forward", reads, (Use(b.new_output(op)),), params=op.params)
 
 
@@ -17,7 +17,7 @@ def grad_by_input(b: Builder, op: Op) -> None:
 
 
 def grad_by_output(b: Builder, op: Op) -> None:
-    reads = (Use(b.home[op.output]), Use(b.grad_of(op)))
+    reads = (Use(b.buffer_of[op.output]), Use(b.grad_of(op)))
     b.add_pass(op, "grad_input", reads, (Use(b.next_grad(op)),))
 
 

@@ -77,7 +77,7 @@ def add_codes(b: Builder, op: Op, taps: int) -> str:
     """A buffer for where in each window of `taps` the maximum is that the op's output holds."""
     *pixels, channels = b.shape(op.output)
     shape = (*pixels, channels // channels_per_code_byte(taps))
-    rows = b.buffers[b.home[op.output]].section
+    rows = b.buffers[b.buffer_of[op.output]].section
     return b.add_map(codes_of(op), shape, Kind.AUX, "uint8", rows)
 
 

@@ -207,7 +207,9 @@ REMAP = Operator(
     grad_apart,
     {"forward": _run_forward, "grad_input": _run_grad_input},
     functions={
-        **{"pad": pad, "flip": flip, "roll": roll},
+        "pad": pad,
+        "flip": flip,
+        "roll": roll,
         **dict.fromkeys(("repeat", "tile", "expand", "expand_as", "broadcast_to"), repeat),
     },
     modules=tuple(f"{kind}Pad{dims}d" for kind in _PADS for dims in (1, 2)),

@@ -73,13 +73,13 @@ def forward(b: Builder, op: Op) -> None:
 
 def backward(b: Builder, op: Op) -> None:
     dy, dx = b.grad_of(op), b.new_grad(op.inputs[0])
-    halo = NO_HALO if b.bands == 1 else _halo(b, op, _times(op.attrs))
+    halo = NO_HALO if b.row_tiles == 1 else _halo(b, op, _times(op.attrs))
     b.add_pass(op, "grad_input", (Use(dy, halo=halo),), (Use(dx),))
 
 
 def _halo(b: Builder, op: Op, rows: int) -> Halo:
     """The rows of the band above and below that bilinear weights meet, one of the smaller map."""
-    return NO_HALO if b.bands == 1 or op.attrs["mode"] == "nearest" else (rows, rows)
+    return NO_HALO if b.row_tiles == 1 or op.attrs["mode"] == "nearest" else (rows, rows)
 
 
 def _times(attrs: Mapping[str, Any]) -> int:

@@ -6,7 +6,7 @@ from ..graph import Kind, Op, Use
 from ..kernels.reduce.per_sample import GROUP, sample_splits
 from .builder import Builder, whole
 from .operator import Launch
-from .optimizer import run_update_at_once
+from .optimizer import run_fused_update
 
 
 def add_sums(b: Builder, op: Op, *shape: int) -> str:
@@ -35,5 +35,5 @@ def run_param_grad(a: Launch) -> None:
 SAMPLE_SUMS: Mapping[str, Callable[[Launch], None]] = {
     "grad_weight": run_param_grad,
     "grad_bias": run_param_grad,
-    "update": run_update_at_once,
+    "update": run_fused_update,
 }

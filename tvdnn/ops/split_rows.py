@@ -11,7 +11,7 @@ from .registry import OPERATORS
 LARGE_CHUNKS: Final = 64  # of a map of one sample, above which samples of batches are cut too
 
 
-def bands_for(network: Network, dtype: str, chunk_size: int) -> int:
+def row_tiles_for(network: Network, dtype: str, chunk_size: int) -> int:
     """Into how many bands samples are cut: so many that those of the largest map fit a chunk.
 
     One where samples are small, or where an op does not go by bands.
@@ -21,22 +21,22 @@ def bands_for(network: Network, dtype: str, chunk_size: int) -> int:
     chunks = -(-largest * DTYPE_NBYTES[dtype] // chunk_size)
     if chunks <= (1 if network.batch == 1 else LARGE_CHUNKS):
         return 1
-    return min(1 << (chunks - 1).bit_length(), most_bands(network)[0])
+    return min(1 << (chunks - 1).bit_length(), most_row_tiles(network)[0])
 
 
-def most_bands(network: Network) -> tuple[int, str]:
+def most_row_tiles(network: Network) -> tuple[int, str]:
     """The largest power of two of bands that all ops go by, and the name of an op that sets it."""
-    return min((_most_bands(network, op), op.name) for op in network.ops)
+    return min((_most_row_tiles(network, op), op.name) for op in network.ops)
 
 
-def in_bands(network: Network, bands: int) -> Network:
+def split_rows(network: Network, bands: int) -> Network:
     """The network with a sample for every band.
 
     Raises InputError, naming an op, where there cannot be so many.
     """
     if bands == 1:
         return network
-    most, name = most_bands(network)
+    most, name = most_row_tiles(network)
     if bands > most or bands & (bands - 1):
         raise InputError(f"maps cannot be cut into {bands} bands of rows: {name} allows {most}")
     values = {name: _cut(value, bands) for name, value in network.values.items()}
@@ -60,7 +60,7 @@ def _cut_sides(attrs: Mapping[str, Any], bands: int) -> Mapping[str, Any]:
     return {**attrs, "sides": (height // bands, width)}
 
 
-def _most_bands(network: Network, op: Op) -> int:
+def _most_row_tiles(network: Network, op: Op) -> int:
     """The largest power of two of bands that the op goes by; 1 where it does by none."""
     row_tiles = OPERATORS[op.kind].row_tiles
     most = 1 if row_tiles is None else row_tiles(network, op)
