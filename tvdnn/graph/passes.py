@@ -155,6 +155,8 @@ class Graph:
     fixed: Mapping[str, int]
     dtype: str
     chunk_size: int
+    # By op of the network, "conv" or "all": the first of vDNN's policies to offload its input.
+    vdnn_traits: Mapping[str, str] = field(default_factory=dict)
     rounded_inputs: frozenset[str] = frozenset()
     rounded_ops: frozenset[str] = frozenset()
     bands: int = 1
