@@ -6,7 +6,7 @@ What launches want side by side is one extent: its sections keep their distances
 from collections.abc import Sequence
 
 from ...graph import Graph
-from ...placement import Extent, Stay
+from ...placement import AllocationGroup, BufferInterval
 from .list_scheduler import Event
 from .program import Program
 from .timetable import Ordered
@@ -18,7 +18,7 @@ COOL_DOWN = 6
 
 def lasting(
     graph: Graph, steps: Ordered, groups: Sequence[Sequence[int]], cool_down: int = 0
-) -> list[Extent]:
+) -> list[AllocationGroup]:
     """Groups of residencies as long as they last in the order, by its places.
 
     A freed one rests for `cool_down` places more, or until its section comes back.
@@ -32,7 +32,7 @@ def extents_of(
     groups: Sequence[Sequence[int]],
     begins: Sequence[int],
     ends: Sequence[int],
-) -> list[Extent]:
+) -> list[AllocationGroup]:
     """Groups of residencies, of which each lasts from a time to another."""
     return [_extent(graph, prog, members, begins, ends) for members in groups]
 
@@ -64,18 +64,20 @@ def _positions(steps: Ordered, cool_down: int) -> tuple[list[int], list[int]]:
 
 def _extent(
     graph: Graph, prog: Program, members: Sequence[int], begins: Sequence[int], ends: Sequence[int]
-) -> Extent:
+) -> AllocationGroup:
     """The residencies `members` of one buffer, as far apart as their sections."""
     if len(members) == 1:
         number = members[0]
-        stay = Stay(0, prog.residencies[number].nbytes, begins[number], ends[number])
-        return Extent.of((stay,))
+        stay = BufferInterval(0, prog.residencies[number].nbytes, begins[number], ends[number])
+        return AllocationGroup.of((stay,))
     stays = [prog.residencies[number] for number in members]
     buffer, first = graph.buffers[stays[0].buffer], min(stay.section for stay in stays)
     pitch = buffer.section * buffer.row_nbytes
-    return Extent.of(
+    return AllocationGroup.of(
         [
-            Stay((stay.section - first) * pitch, stay.nbytes, begins[number], ends[number])
+            BufferInterval(
+                (stay.section - first) * pitch, stay.nbytes, begins[number], ends[number]
+            )
             for number, stay in zip(members, stays, strict=True)
         ]
     )

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ...graph import Graph
-from ...placement import Extent, in_turn, settle
+from ...placement import AllocationGroup, assign_offsets_soft, placement_priority
 from ..ir.costs import Costs
 from ..lowering.arena import Arena
 from ..lowering.lifetimes import extents_of
@@ -50,7 +50,7 @@ def resettled(
     order leaves other bytes idle between them. It is kept if the steps take less.
     """
     wishes = _Wishes.of(graph, steps, costs, room)
-    turns, best = list(in_turn(wishes.wanted, wishes.firm)), None
+    turns, best = list(placement_priority(wishes.wanted, wishes.firm)), None
     rng = random.Random(len(turns))
     for number in range(tries):
         trial = _shuffled(turns, rng) if number else turns
@@ -81,8 +81,8 @@ class _Wishes:
     costs: Costs
     room: int
     groups: Sequence[Sequence[int]]
-    wanted: Sequence[Extent]
-    firm: Sequence[Extent]
+    wanted: Sequence[AllocationGroup]
+    firm: Sequence[AllocationGroup]
 
     @classmethod
     def of(cls, graph: Graph, steps: Ordered, costs: Costs, room: int) -> "_Wishes":
@@ -100,7 +100,7 @@ class _Wishes:
 
     def settled(self, turns: Sequence[int] | None = None) -> Settled:
         """The steps in places that the extents find in these turns. Raises CrowdedError."""
-        bases, misfits = settle(self.wanted, self.firm, self.room, turns)
+        bases, misfits = assign_offsets_soft(self.wanted, self.firm, self.room, turns)
         if misfits:
             crowded = [self.firm[at] for at in misfits]
             raise CrowdedError(tuple((each.first, each.last, each.nbytes) for each in crowded))
