@@ -26,7 +26,7 @@ from bench.environment import environment
 from bench.nets import batch, net_of
 from bench.timing import timed
 from bench.training import SGD, Oracle, initial, release
-from tvdnn.planner.ir.costs import Costs, Link
+from tvdnn.planner.ir.costs import Costs, HostLink
 from tvdnn.planner.timing.calibrate import Corrected
 from tvdnn.units import GIB
 
@@ -189,7 +189,7 @@ def make(
     return tvdnn.Trainer(net, x, dtype=dtype, **given, **options), net
 
 
-def scaled(link: Link, times: float) -> Link:
+def scaled(link: HostLink, times: float) -> HostLink:
     """The link at so many times its rates."""
     return replace(
         link,

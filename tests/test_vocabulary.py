@@ -12,9 +12,9 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 # Names that two classes still share. Each is to be given to one of them alone.
 TWICE = {
     *("Arena", "Asked", "Choice", "Device", "Faults", "Held", "Launch"),
-    *("Layer", "Link", "Loss", "Measured", "Operand", "Place"),
-    *("Request", "Residency", "Settings", "Slab", "Slot", "Taken"),
-    *("Tracer", "Trial", "Watch", "Work"),
+    *("Layer", "Loss", "Measured", "Operand", "Place", "Request"),
+    *("Residency", "Settings", "Slab", "Slot", "Tracer", "Trial", "Watch"),
+    *("Work"),
 }
 RULE = re.compile(r"(\S+): (\w+) -> (.+)")
 

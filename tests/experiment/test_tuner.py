@@ -186,8 +186,8 @@ def test_a_lead_bounds_how_early_prefetches_come(lead: int) -> None:
     led = make_schedule(graph, h200(graph), policy="vdnn-all", lead=lead)
     moves = led.plan.transfers
     assert moves
-    assert all(move.back - move.opens <= lead for move in moves)
-    opens = {move.buffer: move.opens for move in moves}
+    assert all(move.needed_by - move.earliest_prefetch <= lead for move in moves)
+    opens = {move.buffer: move.earliest_prefetch for move in moves}
     launches = [index for index, step in enumerate(led.steps) if step.lane is Lane.COMPUTE]
     for index, step in enumerate(led.steps):
         if step.lane is Lane.PREFETCH:

@@ -15,7 +15,7 @@ from tests.support.networks import random_chain
 from tvdnn.engine import training_graph
 from tvdnn.graph import Direction, Graph, Kind, Pass
 from tvdnn.optim import SGD
-from tvdnn.planner.ir.costs import Costs, Link, Profile, Roofline
+from tvdnn.planner.ir.costs import Costs, HostLink, Profile, Roofline
 from tvdnn.planner.ir.hardware import load
 from tvdnn.planner.make import floor_of, fuses, make_schedule
 from tvdnn.planner.timing.bound import COMPUTE, LINK, MEMORY, bound
@@ -72,7 +72,7 @@ def test_enough_memory_leaves_compute_alone(vgg16: Graph) -> None:
 
 
 def test_a_slow_link_binds_where_nothing_is_made_again(vgg16: Graph) -> None:
-    slow = with_link(H200, Link(1e9, 2e9, 1e9, 2e9, 0.0))
+    slow = with_link(H200, HostLink(1e9, 2e9, 1e9, 2e9, 0.0))
     room = GIB
     found = bound(vgg16, slow, budget=vgg16.fixed_nbytes + room, remakes=False)
     assert found is not None
@@ -85,7 +85,9 @@ def test_a_slow_link_binds_where_nothing_is_made_again(vgg16: Graph) -> None:
 def test_making_again_is_weighed_against_the_link(vgg16: Graph) -> None:
     """Where the link costs nothing all that must leave does, where it is useless nothing does."""
     budget = vgg16.fixed_nbytes + GIB
-    swift, useless = (with_link(H200, Link(rate, rate, rate, rate, 0.0)) for rate in (1e15, 1.0))
+    swift, useless = (
+        with_link(H200, HostLink(rate, rate, rate, rate, 0.0)) for rate in (1e15, 1.0)
+    )
     found = bound(vgg16, swift, budget=budget)
     assert found is not None
     assert found.binds == COMPUTE
@@ -118,10 +120,10 @@ def test_a_host_without_room_leaves_making_again_or_nothing(vgg16: Graph) -> Non
 
 
 def test_a_measured_pass_takes_the_least_of_any_cut() -> None:
-    link = Link(1.0, 1.0, 1.0, 1.0, 0.0)
+    link = HostLink(1.0, 1.0, 1.0, 1.0, 0.0)
     pass_ = Pass("p", "op", "forward", Direction.FORWARD, 12, 1, (), ())
     costs = Profile("by hand", link, {"p": ((1, 2.0), (4, 4.0), (8, 16.0))})
-    assert costs.least_s(pass_) == 12.0
+    assert costs.min_pass_s(pass_) == 12.0
     cuts = (12 / rows * costs.launch_s(pass_, rows) for rows in range(1, 13))
     assert min(cuts) == pytest.approx(12.0)
 
@@ -137,5 +139,5 @@ def kept_nbytes(graph: Graph) -> int:
     return sum(graph.buffers[name].nbytes for name in maps & there & read)
 
 
-def with_link(costs: Roofline, link: Link) -> Costs:
+def with_link(costs: Roofline, link: HostLink) -> Costs:
     return replace(costs, profile=replace(costs.profile, link=link))

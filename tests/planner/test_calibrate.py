@@ -17,7 +17,7 @@ from tvdnn.engine.drift import TIMED, WARM
 from tvdnn.errors import DeviceError
 from tvdnn.graph import Graph, Pass
 from tvdnn.optim import SGD
-from tvdnn.planner.ir.costs import Costs, Link, Roofline
+from tvdnn.planner.ir.costs import Costs, HostLink, Roofline
 from tvdnn.planner.ir.hardware import load
 from tvdnn.planner.ir.schedule import Lane, Schedule
 from tvdnn.planner.make import make_schedule
@@ -36,7 +36,7 @@ SLOW = 0.001  # of the link's rates: maps are made again rather than moved
 UNTIL_MEASURED = WARM + TIMED + 1
 
 
-def slowed(link: Link, share: float) -> Link:
+def slowed(link: HostLink, share: float) -> HostLink:
     rates = [field.name for field in fields(link) if field.name != "latency_s"]
     return replace(link, **{rate: getattr(link, rate) * share for rate in rates})
 
@@ -54,14 +54,14 @@ class Unsteady:
         return self.costs.hardware
 
     @property
-    def link(self) -> Link:
+    def link(self) -> HostLink:
         return self.costs.link
 
     def launch_s(self, pass_: Pass, rows: int) -> float:
         return self.costs.launch_s(pass_, rows) * self.jitter.uniform(0.99, 1.01)
 
-    def least_s(self, pass_: Pass) -> float:
-        return self.costs.least_s(pass_)
+    def min_pass_s(self, pass_: Pass) -> float:
+        return self.costs.min_pass_s(pass_)
 
 
 def machine(factors: Mapping[str, float], link_share: float, seed: int = 0) -> Costs:
@@ -104,7 +104,7 @@ def test_corrected_costs_predict_the_machine_that_was_measured() -> None:
     assert corrected.link.to_host == pytest.approx(truth.link.to_host, rel=0.02)
     assert corrected.link.to_device == pytest.approx(truth.link.to_device, rel=0.02)
     pass_ = next(each for each in graph.passes if each.name == "2 forward")
-    assert corrected.least_s(pass_) == pytest.approx(3.0 * PROFILED.least_s(pass_))
+    assert corrected.min_pass_s(pass_) == pytest.approx(3.0 * PROFILED.min_pass_s(pass_))
 
 
 def test_drifts_name_what_misses_most_first() -> None:

@@ -37,7 +37,7 @@ def num_meetings(schedule: Schedule) -> int:
     """Launches before which the compute lane tells how far it has come, or waits for a copy."""
     steps, places = schedule.steps, set[int]()
     launches = [index for index, step in enumerate(steps) if step.lane is Lane.COMPUTE]
-    for first, end in ((0, schedule.cut), (schedule.cut, len(steps))):
+    for first, end in ((0, schedule.phase_split), (schedule.phase_split, len(steps))):
         for index, awaited in crossings(steps, first, end).items():
             for lane, count in awaited.items():
                 if lane is Lane.COMPUTE:

@@ -16,7 +16,7 @@ from tvdnn.engine import training_graph
 from tvdnn.graph import Graph
 from tvdnn.ops import concat_views
 from tvdnn.optim import SGD
-from tvdnn.planner.ir.costs import Costs, Link, Roofline
+from tvdnn.planner.ir.costs import Costs, HostLink, Roofline
 from tvdnn.planner.ir.hardware import load
 from tvdnn.planner.ir.plan import Plan
 from tvdnn.planner.ir.schedule import Schedule
@@ -38,7 +38,7 @@ LINKS = (1e5, 1e8, 1e12)  # bytes a second: copies dwarf compute, match it, or c
 def random_costs(rng: random.Random) -> Costs:
     """Costs under which copies are slow or fast against compute, so that orders differ."""
     rate = rng.choice(LINKS)
-    link = Link(rate, rate, rate / 2, rate / 2, 1e-6)
+    link = HostLink(rate, rate, rate / 2, rate / 2, 1e-6)
     return Roofline(replace(load("H200"), link=link), "fp32")
 
 

@@ -91,7 +91,7 @@ def test_a_lead_makes_no_floor_higher(seed: int) -> None:
         make_schedule(graph, costs, policy=policy, budget=floor, lead=lead) for lead in (None, 1)
     )
     assert led.peak_nbytes <= floor
-    assert lowered(graph, plain.plan.led(1), costs, budget=floor) is None
+    assert lowered(graph, plain.plan.with_prefetch_distance(1), costs, budget=floor) is None
     assert led.plan == plain.plan
 
 

@@ -41,7 +41,7 @@ def test_a_plan_says_how_near_the_bound_its_step_is() -> None:
     least = bound(graph, h200(graph), budget=budget, remakes=False)
     assert least is not None
     assert not any(slot.recompute for slot in schedule.plan.slots)
-    standing = schedule.plan.standing
+    standing = schedule.plan.optimality
     assert standing is not None
     assert standing.step_s == step_s(schedule) >= least.step_s
     assert "above the bound of" in str(schedule.plan).splitlines()[1]

@@ -156,7 +156,7 @@ def _random_transfers(
             first = rng.randrange(buffer.num_sections)
             count = rng.randint(1, buffer.num_sections - first)
             back = rng.randint(leave + 1, back)
-            yield Transfer(name, first, count, leave, back, opens=rng.randint(0, back))
+            yield Transfer(name, first, count, leave, back, earliest_prefetch=rng.randint(0, back))
 
 
 def _uses(graph: Graph, segments: Sequence[Segment]) -> Mapping[str, list[tuple[int, bool]]]:

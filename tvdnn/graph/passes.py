@@ -132,8 +132,9 @@ class Graph:
     `inputs` maps each buffer that the caller fills before the step to the network value or target
     it holds, `outputs` are the buffers handed out after it: those of the network's outputs in their
     order (`output_maps`), and where asked for the gradients of inputs (`input_grads`) and of
-    parameters (`param_grads`, the whole one first). `cut` is the index of the first backward pass
-    where the step is run in two halves (autograd mode), else the number of passes. `fixed` are the
+    parameters (`param_grads`, the whole one first). `phase_split` is the index of
+    the first backward pass where the step is run in two phases (autograd mode), else the number of
+    passes. `fixed` are the
     bytes by purpose of what lies outside the arena: parameters, gradients, optimizer state, control
     block, staged inputs. `rounded_inputs` and `rounded_ops` are the inputs, and the ops whose
     outputs, are rounded to TF32. `bands` is the number of bands that maps of a sample are cut
@@ -151,7 +152,7 @@ class Graph:
     output_maps: tuple[str, ...]
     input_grads: Mapping[str, str]
     param_grads: Mapping[str, tuple[str, ...]]
-    cut: int
+    phase_split: int
     fixed: Mapping[str, int]
     dtype: str
     chunk_size: int

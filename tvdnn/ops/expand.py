@@ -146,7 +146,7 @@ def expand(network: Network, settings: Settings) -> Graph:
         output_maps=output_maps,
         input_grads=input_grads,
         param_grads={name: tuple(grads) for name, grads in b.param_grads.items()},
-        cut=cut if settings.mode is Mode.AUTOGRAD else len(b.passes),
+        phase_split=cut if settings.mode is Mode.AUTOGRAD else len(b.passes),
         fixed=_fixed_nbytes(network, settings),
         dtype=settings.dtype,
         chunk_size=settings.chunk_size,

@@ -9,7 +9,7 @@ from ..gc_pause import without_collection
 from ..graph import Direction, Graph
 from ..units import MIB, Limit
 from .ir.costs import Costs
-from .ir.plan import Plan, copied_nbytes
+from .ir.plan import Plan, prefetched_nbytes
 from .ir.schedule import Schedule
 from .lowering.estimate import estimate
 from .lowering.floor import AtFloor, demand_nbytes
@@ -94,7 +94,7 @@ def make_schedule(
         progress("planning", 0.0)
     with without_collection():
         schedule = _schedule(graph, costs, policy, budget, host_budget)
-        plan = schedule.plan if lead is None else schedule.plan.led(lead)
+        plan = schedule.plan if lead is None else schedule.plan.with_prefetch_distance(lead)
         if plan.transfers != schedule.plan.transfers:
             led = _lowered(graph, plan, costs, budget=budget, host_budget=host_budget)
             schedule = led or schedule
@@ -213,7 +213,7 @@ def _searched(
 
 def _may_take_less(graph: Graph, plan: Plan, costs: Costs, budget: int, below_s: float) -> bool:
     """Whether the plan's order is predicted to take less than so many seconds."""
-    if copied_nbytes(graph, plan) / costs.link.to_device >= below_s:
+    if prefetched_nbytes(graph, plan) / costs.link.to_device >= below_s:
         return False
     room = budget - graph.fixed_nbytes
     found = estimate(graph, plan, costs, room, room=room, below_s=below_s)

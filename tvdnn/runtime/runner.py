@@ -70,7 +70,7 @@ class Runner:
     @property
     def halves(self) -> tuple[tuple[int, int], ...]:
         """Step ranges of the halves; one where the step is not cut."""
-        cut, end = self.schedule.cut, len(self.schedule.steps)
+        cut, end = self.schedule.phase_split, len(self.schedule.steps)
         return ((0, cut), (cut, end)) if cut < end else ((0, end),)
 
     def suspend(self) -> None:

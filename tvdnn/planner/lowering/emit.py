@@ -38,7 +38,7 @@ def assembled(
         plan=plan,
         steps=add_waits(_steps(graph, steps, arena, slab), arena.nbytes, slab.nbytes, extra),
         residencies=_stays(steps, arena),
-        cut=steps.cut,
+        phase_split=steps.phase_split,
         arena_nbytes=arena.nbytes,
         slab_nbytes=slab.nbytes,
         budget_nbytes=budget,

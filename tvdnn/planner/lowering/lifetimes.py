@@ -44,7 +44,7 @@ def _positions(steps: Ordered, cool_down: int) -> tuple[list[int], list[int]]:
     """
     prog = steps.program
     at = {(entry.event, entry.number): index for index, entry in enumerate(steps.entries)}
-    cut, end = steps.cut, len(steps.entries)
+    cut, end = steps.phase_split, len(steps.entries)
     halves = ((0, cut - 1), (cut, end))
     begins, ends = [], []
     before: dict[tuple[str, int], int] = {}
@@ -52,8 +52,8 @@ def _positions(steps: Ordered, cool_down: int) -> tuple[list[int], list[int]]:
         first = (Event.PREFETCH, number) if stay.fetched else (Event.LAUNCH, stay.first)
         last = (Event.OFFLOAD, number) if stay.leaves else (Event.LAUNCH, stay.last)
         is_input = stay.written < stay.first and not stay.fetched
-        begins.append(halves[stay.first >= prog.cut][0] if is_input else at[first])
-        held_until = halves[stay.last >= prog.cut][1]
+        begins.append(halves[stay.first >= prog.phase_split][0] if is_input else at[first])
+        held_until = halves[stay.last >= prog.phase_split][1]
         ends.append(held_until if stay.held else min(end, at[last] + cool_down))
         section = stay.buffer, stay.section
         if section in before:

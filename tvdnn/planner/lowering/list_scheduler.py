@@ -101,7 +101,7 @@ class Scheduler:
     def run(self) -> Iterator[Entry]:
         for index, launch in enumerate(self._program.launches):
             boundary = index > 0 and launch.segment != self._program.launches[index - 1].segment
-            if index == self._program.cut or (self._sync and boundary):
+            if index == self._program.phase_split or (self._sync and boundary):
                 yield from self._flush()
             yield from self._retire()
             yield from self._make_room(index)

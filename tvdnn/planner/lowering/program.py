@@ -54,17 +54,13 @@ class Residency:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A plan's launches and the residencies that they imply.
-
-    `cut` is the first launch of the second half (autograd mode), else the number of launches.
-    `reads` and `writes` are by launch and use the numbers of the residencies touched.
-    """
+    """A plan's launches and the live intervals that they imply."""
 
     launches: tuple[Launch, ...]
-    cut: int
+    phase_split: int  # first launch of the second phase (autograd mode), else their number
     residencies: tuple[Residency, ...]
-    reads: tuple[tuple[tuple[int, ...], ...], ...]
-    writes: tuple[tuple[tuple[int, ...], ...], ...]
+    reads: tuple[tuple[tuple[int, ...], ...], ...]  # by launch and use, numbers of live intervals
+    writes: tuple[tuple[tuple[int, ...], ...], ...]  # by launch and use, numbers of live intervals
 
     def source(self, number: int) -> int:
         """The stay whose offload left on the host what the fetched stay `number` begins with."""
@@ -92,9 +88,9 @@ def unroll(graph: Graph, plan: Plan) -> Iterator[Launch]:
 
 def find_cut(graph: Graph, launches: tuple[Launch, ...]) -> int:
     """Index of the first launch of the second half (autograd mode), else the number of launches."""
-    if graph.cut == len(graph.passes):
+    if graph.phase_split == len(graph.passes):
         return len(launches)
-    return behind(launches, lambda launch: launch.pass_index < graph.cut)
+    return behind(launches, lambda launch: launch.pass_index < graph.phase_split)
 
 
 def behind(launches: tuple[Launch, ...], belongs: Callable[[Launch], bool]) -> int:
@@ -153,7 +149,7 @@ class _Stays:
         self._present = {name: [NONE] * each.num_sections for name, each in graph.buffers.items()}
         self._filled: dict[int, tuple[Channels, ...]] = {}
         self._moves: dict[str, dict[int, list[Transfer]]] = {}
-        for transfer in sorted(plan.transfers, key=lambda t: t.back, reverse=True):
+        for transfer in sorted(plan.transfers, key=lambda t: t.needed_by, reverse=True):
             moves = self._moves.setdefault(transfer.buffer, {})
             for section in range(transfer.first, transfer.first + transfer.count):
                 moves.setdefault(section, []).append(transfer)
@@ -215,7 +211,7 @@ class _Stays:
     def _find(self, index: int, buffer: str, section: int) -> int:
         """The section's present stay; a new one if it comes back, or is an input's first."""
         moves = self._moves.get(buffer, {}).get(section)
-        if moves and self._launches[index].slot >= moves[-1].back:
+        if moves and self._launches[index].slot >= moves[-1].needed_by:
             return self._fetch(index, buffer, section, moves.pop())
         if self._present[buffer][section] == NONE:
             if buffer not in self._graph.inputs:
@@ -231,9 +227,9 @@ class _Stays:
     def _fetch(self, index: int, buffer: str, section: int, move: Transfer) -> int:
         gone = self._present[buffer][section]
         before = self.all[gone]
-        if self._launches[before.last].slot > move.leave:
+        if self._launches[before.last].slot > move.offload_after:
             raise ScheduleError(
-                f"the plan offloads {buffer} after slot {move.leave}, "
+                f"the plan offloads {buffer} after slot {move.offload_after}, "
                 f"but {self._pass_name(before.last)} still uses it"
             )
         before.leaves = not before.clean
@@ -241,7 +237,7 @@ class _Stays:
         if gone in self._filled:
             self._filled[number] = self._filled[gone]
         stay = self.all[number]
-        stay.follows, stay.clean, stay.opens = gone, True, self._slot_start[move.opens]
+        stay.follows, stay.clean, stay.opens = gone, True, self._slot_start[move.earliest_prefetch]
         return number
 
     def _pass_name(self, index: int) -> str:

@@ -34,7 +34,7 @@ def layers(graph: Graph) -> tuple[Layer, ...]:
     """The passes in program order, cut into layers."""
     groups: list[list[int]] = []
     for index, pass_ in enumerate(graph.passes):
-        if groups and _joins(graph, groups[-1], pass_) and index != graph.cut:
+        if groups and _joins(graph, groups[-1], pass_) and index != graph.phase_split:
             groups[-1].append(index)
         else:
             groups.append([index])

@@ -54,15 +54,15 @@ class Ordered:
         return cls(plan, prog, entries, *seconds, scheduler.begins, scheduler.ends)
 
     @property
-    def cut(self) -> int:
+    def phase_split(self) -> int:
         """The second half's first place in the order (autograd mode), else the number of places.
 
         Before it all offloads of the first half have ended; prefetches ahead of its first launch
         belong to it.
         """
-        if self.program.cut == len(self.program.launches):
+        if self.program.phase_split == len(self.program.launches):
             return len(self.entries)
-        launch = self.entries.index(Entry(Event.LAUNCH, self.program.cut))
+        launch = self.entries.index(Entry(Event.LAUNCH, self.program.phase_split))
         ahead = (i for i in range(launch) if self.entries[i].event is not Event.PREFETCH)
         return 1 + max(ahead, default=-1)
 

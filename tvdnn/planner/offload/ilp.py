@@ -21,7 +21,7 @@ from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 from scipy.sparse import csr_array
 
 from ...graph import Graph
-from ..ir.costs import Costs, Link
+from ..ir.costs import Costs, HostLink
 from ..lowering.idle import Gap
 from ..lowering.limits import Caps
 from ..lowering.list_scheduler import demand
@@ -306,7 +306,7 @@ class SwapProblem:
         terms = [(self._track("out"), 1.0), (self._track("back"), -1.0)]
         return self._rows.add(terms, host_budget / self._unit_nbytes, self._num + 1)
 
-    def _add_link(self, link: Link) -> list[tuple[slice, float]]:
+    def _add_link(self, link: HostLink) -> list[tuple[slice, float]]:
         """No more goes each way from a launch to the next than the link takes.
 
         A way has its rate alone less in proportion to what goes the other way meanwhile. Gives the
@@ -331,7 +331,7 @@ class SwapProblem:
             self._no_copies(rows[-1][0], (1.0, loss)[way])
         return rows
 
-    def _rate(self, rate: float, largest: int, link: Link) -> float:
+    def _rate(self, rate: float, largest: int, link: HostLink) -> float:
         """Of the largest sections, which lose least to the latency."""
         return largest / (largest / rate + link.latency_s) * self._unit_s / self._unit_nbytes
 

@@ -19,7 +19,7 @@ from ...errors import HostMemoryError
 from ...graph import Direction, Graph
 from ...placement.cuda_blocks import usable_nbytes
 from ..ir.costs import Costs
-from ..ir.plan import Plan, copied_nbytes, moved_nbytes
+from ..ir.plan import Plan, prefetched_nbytes, transfer_nbytes
 from ..ir.schedule import Schedule
 from ..lowering.arena import fit_arena
 from ..lowering.emit import assembled
@@ -122,8 +122,8 @@ class _Trials:
             return False
         change: Counter[int] = Counter()
         for move in plan.transfers:
-            nbytes = moved_nbytes(self.graph, move)
-            change.update({move.leave: nbytes, move.back: -nbytes})
+            nbytes = transfer_nbytes(self.graph, move)
+            change.update({move.offload_after: nbytes, move.needed_by: -nbytes})
         away = accumulate(change[slot] for slot in sorted(change))
         return max(away, default=0) > self.host_budget
 
@@ -254,7 +254,7 @@ def _least_copied(trials: _Trials, way: "_Way") -> Choice:
 
     def copied(choice: Choice) -> float:
         plan = auto(graph, trials.recipes, choice).plan(room)
-        return inf if plan is None else copied_nbytes(graph, plan)
+        return inf if plan is None else prefetched_nbytes(graph, plan)
 
     counts = {len(way.bargains) * part // PARTS for part in range(PARTS + 1)}
     choices = [way.choice(trials.recipes, Variant.PERFORMANCE, count) for count in sorted(counts)]

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...graph import Graph
 from ..ir.costs import Costs
-from ..ir.plan import Standing
+from ..ir.plan import OptimalityReport
 from ..ir.schedule import Schedule
 from ..lowering.idle import Gap
 from ..lowering.limits import Caps
@@ -266,5 +266,5 @@ def _program_of(task: Task, site: Site, caps: Caps, members: Sequence[Bundle]) -
 def _standing(best: Found, relaxed: Relaxed) -> Schedule:
     """The schedule, its plan told how near the optimum it is."""
     gains = dict(sorted(relaxed.gains.items(), key=itemgetter(1), reverse=True))
-    standing = Standing(best.seconds, relaxed.step_s, gains)
-    return replace(best.schedule, plan=replace(best.schedule.plan, standing=standing))
+    standing = OptimalityReport(best.seconds, relaxed.step_s, gains)
+    return replace(best.schedule, plan=replace(best.schedule.plan, optimality=standing))

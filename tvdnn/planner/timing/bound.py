@@ -106,7 +106,7 @@ def _seconds(graph: Graph, costs: Costs) -> tuple[float, float]:
     """Seconds of all passes, once each: of forward, and of the rest."""
     halves = {True: 0.0, False: 0.0}
     for pass_ in graph.passes:
-        halves[pass_.direction is Direction.FORWARD] += costs.least_s(pass_)
+        halves[pass_.direction is Direction.FORWARD] += costs.min_pass_s(pass_)
     return halves[True], halves[False]
 
 
@@ -134,7 +134,7 @@ def _makers(graph: Graph, costs: Costs, nbytes: Mapping[str, int]) -> Iterator[t
             use.nbytes(graph.buffers[use.buffer]) for use in pass_.writes if use.buffer in nbytes
         )
         if gained and _may_run_again(pass_):
-            yield costs.least_s(pass_), gained
+            yield costs.min_pass_s(pass_), gained
 
 
 def _may_run_again(pass_: Pass) -> bool:

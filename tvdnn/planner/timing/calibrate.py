@@ -8,7 +8,7 @@ from typing import Final
 
 from ...graph import Pass
 from ...units import format_seconds
-from ..ir.costs import Costs, Link
+from ..ir.costs import Costs, HostLink
 from ..ir.schedule import Lane, Schedule
 from ..ir.timeline import Span, Timeline
 from .simulate import COPY_LANES, simulate
@@ -73,7 +73,7 @@ class Corrected:
 
     costs: Costs
     factors: Mapping[str, float]
-    link: Link
+    link: HostLink
 
     @property
     def hardware(self) -> str:
@@ -86,8 +86,8 @@ class Corrected:
     def launch_s(self, pass_: Pass, rows: int) -> float:
         return self.costs.launch_s(pass_, rows) * self.factors.get(pass_.name, 1.0)
 
-    def least_s(self, pass_: Pass) -> float:
-        return self.costs.least_s(pass_) * self.factors.get(pass_.name, 1.0)
+    def min_pass_s(self, pass_: Pass) -> float:
+        return self.costs.min_pass_s(pass_) * self.factors.get(pass_.name, 1.0)
 
 
 def is_off(measured_s: float, predicted_s: float) -> bool:
@@ -139,20 +139,20 @@ def joined(halves: tuple[Timeline, ...]) -> Timeline:
     return Timeline(spans, simulated=any(half.simulated for half in halves), stall_s=stall_s)
 
 
-def _link(schedule: Schedule, costs: Corrected, measured: Timeline) -> Link:
+def _link(schedule: Schedule, costs: Corrected, measured: Timeline) -> HostLink:
     """The link of `costs`, its rates those that its copies were measured at."""
     expected = simulate(schedule, costs)
     shares = [_share(expected, measured, lane, costs.link) for lane in COPY_LANES]
     return _scaled(costs.link, *shares)
 
 
-def _share(expected: Timeline, measured: Timeline, lane: Lane, link: Link) -> float:
+def _share(expected: Timeline, measured: Timeline, lane: Lane, link: HostLink) -> float:
     """What a way has of its predicted rate; all where nothing moves but latency passes."""
     predicted_s, taken_s = (_moving_s(each, lane, link) for each in (expected, measured))
     return predicted_s / taken_s if predicted_s > 0 and taken_s > 0 else 1.0
 
 
-def _scaled(link: Link, to_host: float, to_device: float) -> Link:
+def _scaled(link: HostLink, to_host: float, to_device: float) -> HostLink:
     return replace(
         link,
         to_host=link.to_host * to_host,
@@ -162,7 +162,7 @@ def _scaled(link: Link, to_host: float, to_device: float) -> Link:
     )
 
 
-def _moving_s(timeline: Timeline, lane: Lane, link: Link) -> float:
+def _moving_s(timeline: Timeline, lane: Lane, link: HostLink) -> float:
     """Seconds in which bytes move on a lane."""
     spans = (span for span in timeline.spans if span.lane is lane)
     return sum(span.end_s - span.start_s - link.latency_s for span in spans)

@@ -43,7 +43,7 @@ def fewer_meetings(schedule: Schedule, costs: Costs) -> Schedule:
         return schedule
     timeline = simulate(schedule, costs)
     before = [set(step.waits) for step in schedule.steps]
-    for first, end in ((0, schedule.cut), (schedule.cut, len(schedule.steps))):
+    for first, end in ((0, schedule.phase_split), (schedule.phase_split, len(schedule.steps))):
         half = range(first, end)
         launches = [index for index in half if schedule.steps[index].lane is Lane.COMPUTE]
         for number, needs in _meetings(_needs(schedule, timeline, half, launches)):

@@ -94,7 +94,7 @@ class _Simulation:
         return Timeline(spans, simulated=True, stall_s=stall_s)
 
     def _ready(self, index: int) -> bool:
-        cut = self._schedule.cut
+        cut = self._schedule.phase_split
         if index >= cut and len(self._spans) < cut:
             return False
         return all(wait in self._spans for wait in self._schedule.steps[index].waits)
@@ -174,15 +174,15 @@ def _held(schedule: Schedule, timeline: Timeline) -> Iterator[tuple[Residency, f
         end_s = max(spans[step].end_s for step in stay.steps)
         if stay.buffer in inputs and (stay.buffer, stay.section) not in filled:
             filled.add((stay.buffer, stay.section))
-            start_s = halves[stay.steps[0] >= schedule.cut][0]
+            start_s = halves[stay.steps[0] >= schedule.phase_split][0]
         if stay.buffer in outputs:
-            end_s = halves[stay.steps[-1] >= schedule.cut][1]
+            end_s = halves[stay.steps[-1] >= schedule.phase_split][1]
         yield stay, start_s, end_s
 
 
 def _halves(schedule: Schedule, timeline: Timeline) -> tuple[tuple[float, float], ...]:
     """Start and end of each half of the step; where there is one half, the second is empty."""
-    spans, cut = timeline.spans, schedule.cut
+    spans, cut = timeline.spans, schedule.phase_split
     start_s = min((span.start_s for span in spans), default=0.0)
     middle_s = max((span.end_s for span in spans[:cut]), default=start_s)
     end_s = max((span.end_s for span in spans), default=middle_s)

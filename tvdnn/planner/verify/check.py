@@ -52,8 +52,10 @@ def _check_sizes(schedule: Schedule) -> None:
             )
     if min(schedule.arena_nbytes, schedule.slab_nbytes) < 0:
         raise ScheduleError("arena and slab cannot have fewer than 0 bytes")
-    if not 0 <= schedule.cut <= len(schedule.steps):
-        raise ScheduleError(f"the cut {schedule.cut} is not among {len(schedule.steps)} steps")
+    if not 0 <= schedule.phase_split <= len(schedule.steps):
+        raise ScheduleError(
+            f"the phase split {schedule.phase_split} is not among {len(schedule.steps)} steps"
+        )
 
 
 def _check_forms(schedule: Schedule) -> None:
@@ -155,7 +157,7 @@ def _clocks(schedule: Schedule) -> list[Clock]:
     clocks: list[Clock] = []
     ahead: list[Clock] = [(-1, -1, -1)] * len(Lane)
     for index, step in enumerate(schedule.steps):
-        if index == schedule.cut:
+        if index == schedule.phase_split:
             ahead = [(index - 1, index - 1, index - 1)] * len(Lane)
         clock = list(ahead[step.lane])
         for wait in step.waits:

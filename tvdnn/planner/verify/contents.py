@@ -42,7 +42,7 @@ class Memory:
         self._starts = [0, nbytes]
         self.cells = [_cell("", 0, (), Lane.COMPUTE, CALLER) for _ in self._starts]
 
-    def cut(self, start: int, stop: int) -> slice:
+    def split_at(self, start: int, stop: int) -> slice:
         """Where the cells of bytes [start, stop) are, cut at both ends."""
         first = bisect_left(self._starts, start)
         if self._starts[first] != start:
@@ -83,7 +83,7 @@ def check_contents(schedule: Schedule, clocks: Sequence[Clock], order: Versions)
     taken from their sections' last ones. What a residency holds is gone after its last step.
     """
     walk = _Walk(schedule, clocks, order)
-    cut, end = schedule.cut, len(schedule.steps)
+    cut, end = schedule.phase_split, len(schedule.steps)
     walk.fill_inputs(0, cut)
     walk.run(0, cut)
     maps = schedule.graph.output_maps
@@ -129,7 +129,7 @@ class _Walk:
                 parts = (Part(*span(None, buffer), CALLER, 0),)
                 cell = _cell(stay.buffer, origin, parts, Lane.COMPUTE, first - 1)
                 memory = self._memory[Space.ARENA]
-                memory.put(memory.cut(stay.offset, stay.offset + stay.nbytes), cell)
+                memory.put(memory.split_at(stay.offset, stay.offset + stay.nbytes), cell)
 
     def take_outputs(self, names: Collection[str], made: Mapping[str, Parts]) -> None:
         """Find the outputs `names` as passes left them, where they last lie."""
@@ -210,7 +210,7 @@ class _Walk:
     ) -> None:
         """Leave `parts` in the operand's bytes, beside what other channels hold if `partly`."""
         memory, origin = self._memory[operand.space], self._origin(operand)
-        place = memory.cut(operand.offset, operand.end)
+        place = memory.split_at(operand.offset, operand.end)
         cells = memory.cells[place]
         for cell in cells:
             self._may_write(index, operand, cell)
@@ -241,12 +241,12 @@ class _Walk:
 
     def _forget(self, stay: Residency) -> None:
         memory = self._memory[Space.ARENA]
-        for cell in memory.cells[memory.cut(stay.offset, stay.offset + stay.nbytes)]:
+        for cell in memory.cells[memory.split_at(stay.offset, stay.offset + stay.nbytes)]:
             cell.parts = ()
 
     def _cells(self, operand: Operand) -> list[Cell]:
         memory = self._memory[operand.space]
-        return memory.cells[memory.cut(operand.offset, operand.end)]
+        return memory.cells[memory.split_at(operand.offset, operand.end)]
 
     def _origin(self, operand: Operand) -> int:
         return operand.offset - operand.start * self._graph.buffers[operand.buffer].row_nbytes

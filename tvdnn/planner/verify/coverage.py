@@ -21,7 +21,7 @@ def check_coverage(schedule: Schedule, order: Versions) -> None:
     for index, step in enumerate(schedule.steps):
         if step.action is Action.COPY:
             continue
-        late, second = step.pass_index >= graph.cut, index >= schedule.cut
+        late, second = step.pass_index >= graph.phase_split, index >= schedule.phase_split
         if late != second and not (second and step.recompute):
             raise fault(schedule, index, "is in the wrong half of the step")
         problem = progress.problem(step)

@@ -44,7 +44,7 @@ def versions(graph: Graph) -> Versions:
         latest[name] = (Part(*span(None, graph.buffers[name]), CALLER, 0),)
     needs, half = [], latest
     for index, pass_ in enumerate(graph.passes):
-        if index == graph.cut:
+        if index == graph.phase_split:
             half = dict(latest)
         needs.append(tuple(_found(graph, latest, use) for use in pass_.reads))
         for use in pass_.writes:

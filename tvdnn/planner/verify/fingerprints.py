@@ -53,7 +53,7 @@ class Fingerprints:
         self._shapes = {name: value.shape for name, value in values.items()}
         self.makers = {op.output: op for op in self.ops.values()}
         wanted = _wanted(graph)
-        autograd = graph.cut < len(graph.passes)
+        autograd = graph.phase_split < len(graph.passes)
         self.given = wanted.intersection(traced.outputs if autograd else ())
         self._readers: dict[str, list[tuple[Op, int]]] = {}
         self._values: dict[str, Prints] = {}
