@@ -11,10 +11,9 @@ ROOT = Path(__file__).parents[1]
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 # Names that two classes still share. Each is to be given to one of them alone.
 TWICE = {
-    *("Arena", "Asked", "Choice", "Device", "Faults", "Held", "Launch"),
-    *("Layer", "Loss", "Measured", "Operand", "Place", "Request"),
-    *("Residency", "Settings", "Slab", "Slot", "Tracer", "Trial", "Watch"),
-    *("Work"),
+    *("Asked", "Choice", "Device", "Faults", "Held", "Loss", "Measured"),
+    *("Operand", "Place", "Request", "Settings", "Slot", "Tracer", "Trial"),
+    *("Watch", "Work"),
 }
 RULE = re.compile(r"(\S+): (\w+) -> (.+)")
 

@@ -24,7 +24,7 @@ from tvdnn.optim import SGD
 from tvdnn.planner import make as planning
 from tvdnn.planner.ir.plan import Plan
 from tvdnn.planner.ir.schedule import Schedule
-from tvdnn.planner.lowering.floor import AtFloor
+from tvdnn.planner.lowering.floor import MinimumSchedule
 from tvdnn.planner.lowering.lower import lower
 from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.verify.check import check
@@ -90,7 +90,7 @@ def graph_of(net: nn.Module, bands: int, samples: int = 1, **options: object) ->
 def lowered(graph: Graph, plan: Plan) -> Schedule:
     """The schedule of the plan in the fewest bytes, checked."""
     costs = default_costs(graph)
-    schedule = lower(graph, plan, costs, budget=AtFloor.of(graph, plan, costs).floor[0])
+    schedule = lower(graph, plan, costs, budget=MinimumSchedule.of(graph, plan, costs).floor[0])
     check(schedule)
     return schedule
 

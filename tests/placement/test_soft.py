@@ -131,7 +131,7 @@ def test_in_places_steps_fit_and_wait_for_what_is_there(graph: Graph, share: flo
     assert found is not None
     check(found.schedule)
     assert found.schedule.arena_nbytes <= usable_nbytes(task.room)
-    assert len(found.schedule.steps) == len(trial.steps.entries)
+    assert len(found.schedule.steps) == len(trial.steps.items)
     launches = [step for step in found.schedule.steps if step.lane is Lane.COMPUTE]
     assert [(step.slot, step.pass_index, step.start) for step in launches] == [
         (launch.slot, launch.pass_index, launch.start) for launch in trial.steps.program.launches

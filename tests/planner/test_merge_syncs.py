@@ -14,7 +14,7 @@ from tvdnn.graph import Graph
 from tvdnn.ops import Settings, expand
 from tvdnn.planner import make as planning
 from tvdnn.planner.ir.schedule import Lane, Schedule
-from tvdnn.planner.lowering.lane_waits import crossings
+from tvdnn.planner.lowering.lane_waits import cross_lane_waits
 from tvdnn.planner.timing.merge_syncs import SLACK, _meetings, _Need, fewer_meetings
 from tvdnn.planner.timing.simulate import simulate
 from tvdnn.planner.verify.check import check
@@ -38,7 +38,7 @@ def num_meetings(schedule: Schedule) -> int:
     steps, places = schedule.steps, set[int]()
     launches = [index for index, step in enumerate(steps) if step.lane is Lane.COMPUTE]
     for first, end in ((0, schedule.phase_split), (schedule.phase_split, len(steps))):
-        for index, awaited in crossings(steps, first, end).items():
+        for index, awaited in cross_lane_waits(steps, first, end).items():
             for lane, count in awaited.items():
                 if lane is Lane.COMPUTE:
                     places.add(launches.index(count - 1) + 1)

@@ -18,8 +18,8 @@ from tvdnn.planner.ir.costs import HostLink, Roofline
 from tvdnn.planner.ir.hardware import load
 from tvdnn.planner.ir.plan import Plan, Segment, Slot, Transfer
 from tvdnn.planner.ir.schedule import Action, Lane, Schedule
-from tvdnn.planner.lowering.floor import AtFloor
-from tvdnn.planner.lowering.idle import Gap, dirty
+from tvdnn.planner.lowering.floor import MinimumSchedule
+from tvdnn.planner.lowering.idle import IdleInterval, dirty
 from tvdnn.planner.lowering.lower import lower
 from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.verify.check import check
@@ -157,7 +157,7 @@ def test_sections_leave_and_return_inside_segments(net: nn.Sequential, graph: Gr
         for name, (leave, back) in ends.items()
     )
     plan = Plan("hand", segments, transfers)
-    floor, _ = AtFloor.of(graph, plan, COSTS).floor
+    floor, _ = MinimumSchedule.of(graph, plan, COSTS).floor
     leanest = lower(graph, plan, COSTS, budget=floor)
     assert leanest.arena_nbytes == floor - graph.fixed_nbytes == 27_392
     schedule = lower(graph, plan, COSTS, budget=graph.fixed_nbytes + 29_704)
@@ -210,7 +210,9 @@ def test_a_map_leaves_more_than_once(net: nn.Sequential, graph: Graph) -> None:
 def test_what_was_written_since_is_copied_again() -> None:
     """Else the host still has it."""
     times = ((1, 3, 0), (4, 6, 0), (7, 9, 6), (9, 12, 6))  # last use, return, written
-    gaps = [Gap("a", 0, 8, last, back, last, back, last, done) for last, back, done in times]
+    gaps = [
+        IdleInterval("a", 0, 8, last, back, last, back, last, done) for last, back, done in times
+    ]
     other = replace(gaps[1], section=1)
     assert set(dirty([*reversed(gaps), other])) == {gaps[0], gaps[2], other}
     assert set(dirty(gaps[2:])) == {gaps[2]}

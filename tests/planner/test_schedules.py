@@ -20,7 +20,7 @@ from tvdnn.planner.ir.costs import Costs, HostLink, Roofline
 from tvdnn.planner.ir.hardware import load
 from tvdnn.planner.ir.plan import Plan
 from tvdnn.planner.ir.schedule import Schedule
-from tvdnn.planner.lowering.floor import AtFloor
+from tvdnn.planner.lowering.floor import MinimumSchedule
 from tvdnn.planner.lowering.lower import lower
 from tvdnn.planner.lowering.segments import Variant
 from tvdnn.planner.policies.keep import keep
@@ -57,7 +57,7 @@ def drawn_plan(graph: Graph, rng: random.Random) -> Plan:
 def drawn_schedule(graph: Graph, rng: random.Random) -> Schedule:
     """A schedule of a drawn plan, its budget anywhere from the floor to what it would take."""
     plan, costs = drawn_plan(graph, rng), random_costs(rng)
-    least, _ = AtFloor.of(graph, plan, costs).floor
+    least, _ = MinimumSchedule.of(graph, plan, costs).floor
     most = lower(graph, plan, costs).peak_nbytes
     budget = least + round(rng.choice((0.0, rng.random(), 1.0)) * max(0, most - least))
     return lower(graph, plan, costs, budget=budget)

@@ -11,7 +11,7 @@ from tvdnn.errors import BudgetError
 from tvdnn.graph import Graph
 from tvdnn.ops import Settings, expand
 from tvdnn.optim import SGD
-from tvdnn.planner.lowering.idle import Gap
+from tvdnn.planner.lowering.idle import IdleInterval
 from tvdnn.planner.lowering.limits import Array
 from tvdnn.planner.make import floor_of
 from tvdnn.planner.offload import problem
@@ -55,7 +55,7 @@ def test_caps_are_no_longer_lowered_once_their_step_is_slower_than_a_known_one()
     site = next(sites(graph, h200(graph)))
     asked: list[Array] = []
 
-    def choose(caps: Array) -> Sequence[Gap] | None:
+    def choose(caps: Array) -> Sequence[IdleInterval] | None:
         asked.append(caps)
         return farthest(site.needed, site.gaps(caps), caps)
 

@@ -13,7 +13,7 @@ from ..ir.costs import Costs
 from ..ir.schedule import Lane, Schedule
 from ..ir.timeline import Timeline
 from ..lowering.hazards import with_waits
-from ..lowering.lane_waits import crossings
+from ..lowering.lane_waits import cross_lane_waits
 from .simulate import simulate
 
 SLACK = 0.01  # of a step, by which what is waited for is predicted to be over
@@ -62,7 +62,7 @@ def _needs(
     spans, slack_s = timeline.spans, SLACK * timeline.step_s
     starts_s = [spans[index].start_s for index in launches]
     ends_s = [spans[index].end_s for index in launches]
-    for index, awaited in crossings(schedule.steps, half.start, half.stop).items():
+    for index, awaited in cross_lane_waits(schedule.steps, half.start, half.stop).items():
         number = bisect_left(launches, index)
         for lane, count in awaited.items():
             other = count - 1
