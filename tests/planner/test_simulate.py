@@ -11,7 +11,8 @@ from tvdnn.graph import Graph, Kind, Pass, Use
 from tvdnn.planner.ir.costs import HostLink
 from tvdnn.planner.ir.schedule import Lane, Schedule
 from tvdnn.planner.ir.timeline import Timeline
-from tvdnn.planner.timing.simulate import average_nbytes, memory_profile, simulate
+from tvdnn.planner.timing.memory_profile import average_nbytes, memory_profile
+from tvdnn.planner.timing.simulate import simulate
 from tvdnn.planner.verify.check import check
 
 

@@ -18,7 +18,8 @@ from tvdnn.planner.ir.schedule import Schedule
 from tvdnn.planner.lowering.lower import lower, lower_with_prefetch
 from tvdnn.planner.make import floor_of, make_schedule
 from tvdnn.planner.policies.keep import keep
-from tvdnn.planner.timing.simulate import memory_profile, simulate
+from tvdnn.planner.timing.memory_profile import memory_profile
+from tvdnn.planner.timing.simulate import simulate
 from tvdnn.planner.verify.check import check
 
 pytestmark = pytest.mark.usefixtures("units_of_one")

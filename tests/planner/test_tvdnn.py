@@ -21,7 +21,7 @@ from tvdnn.planner.offload.problem import Task
 from tvdnn.planner.offload.skeleton import farthest, sites
 from tvdnn.planner.policies import tvdnn
 from tvdnn.planner.policies.keep import keep
-from tvdnn.planner.timing.bound import bound
+from tvdnn.planner.timing.bound import lower_bound
 from tvdnn.units import MIB
 
 POLICIES = ("tvdnn-ilp", "tvdnn-heuristic")
@@ -38,7 +38,7 @@ def test_a_plan_says_how_near_the_bound_its_step_is() -> None:
     graph = expand(pooled((64, 32, 32, 3), 8), settings)
     budget = planned(graph, "keep", None).peak_nbytes // 2
     schedule = planned(graph, "tvdnn-ilp", budget)
-    least = bound(graph, h200(graph), budget=budget, remakes=False)
+    least = lower_bound(graph, h200(graph), budget=budget, recompute=False)
     assert least is not None
     assert not any(slot.recompute for slot in schedule.plan.slots)
     standing = schedule.plan.optimality

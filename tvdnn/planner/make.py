@@ -22,8 +22,8 @@ from .policies.tvdnn import heuristic, optimal
 from .policies.vdnn import ALL, CONV, vdnn
 from .recompute.candidates import Recipes, recipes
 from .recompute.draft import Choice, auto, leanest
-from .timing.bound import Bound, bound
-from .timing.merge_syncs import fewer_meetings
+from .timing.bound import LowerBound, lower_bound
+from .timing.merge_syncs import merge_sync_points
 from .timing.simulate import simulate
 from .verify.check import check
 
@@ -98,7 +98,7 @@ def make_schedule(
         if plan.transfers != schedule.plan.transfers:
             led = _lowered(graph, plan, costs, budget=budget, host_budget=host_budget)
             schedule = led or schedule
-        schedule = fewer_meetings(schedule, costs)
+        schedule = merge_sync_points(schedule, costs)
         check(schedule)
     if progress is not None:
         progress("planning", 1.0)
@@ -333,10 +333,10 @@ def bound_of(
     *,
     budget: int | None = None,
     host_budget: int | None = None,
-) -> Bound | None:
+) -> LowerBound | None:
     """What no schedule by the means of `policy` beats: only `auto` makes maps again.
 
     Raises InputError for an unknown policy.
     """
-    remakes = _parse(policy)[0] == "auto"
-    return bound(graph, costs, budget=budget, host_budget=host_budget, remakes=remakes)
+    recompute = _parse(policy)[0] == "auto"
+    return lower_bound(graph, costs, budget=budget, host_budget=host_budget, recompute=recompute)

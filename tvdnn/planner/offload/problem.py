@@ -140,8 +140,8 @@ class Task:
     def found(self, trial: Trial) -> Found | None:
         """The schedule of a trial, None where the host has no room for what leaves.
 
-        It is made once of all trials whose steps come in one order. Raises CrowdedError where its
-        bytes find no place.
+        It is made once of all trials whose steps come in one order. Raises FragmentationError
+        where its bytes find no place.
         """
         away = frozenset((gap.buffer, gap.section, gap.last) for gap in trial.moved)
         key = trial.site, away, trial.steps.items
@@ -159,8 +159,9 @@ class Task:
     def settled(self, trial: Trial) -> Found | None:
         """The schedule of a trial in places that are free when their bytes come.
 
-        None where the host has no room for what leaves. Raises CrowdedError where there are no such
-        places.
+        None where the host has no room for what leaves. Raises FragmentationError where there
+        are no such places.
+
         """
         places = settled(self.graph, trial.steps, self.costs, usable_nbytes(self.room))
         return self._simulated(trial, *places)

@@ -35,8 +35,9 @@ Settled: TypeAlias = tuple[Timetable, ArenaLayout]
 def settled(graph: Graph, steps: Timetable, costs: Costs, room: int) -> Settled:
     """The steps in places below `room` bytes, their launches and copies out in the order of these.
 
-    Wanted are the times that the steps' order predicts. Raises CrowdedError where bytes find no
-    place.
+    Wanted are the times that the steps' order predicts. Raises FragmentationError where bytes find
+    no place.
+
     """
     return _Wishes.of(graph, steps, costs, room).settled()
 
@@ -102,7 +103,7 @@ class _Wishes:
         return cls(graph, steps, costs, room, groups, wanted, firm)
 
     def settled(self, turns: Sequence[int] | None = None) -> Settled:
-        """The steps in places that the extents find in these turns. Raises CrowdedError."""
+        """The steps in places that the extents find in these turns. Raises FragmentationError."""
         bases, misfits = assign_offsets_soft(self.wanted, self.firm, self.room, turns)
         if misfits:
             crowded = [self.firm[at] for at in misfits]
