@@ -101,7 +101,7 @@ def test_making_again_is_weighed_against_the_link(vgg16: Graph) -> None:
     assert both.step_s < found.step_s
 
 
-@pytest.mark.parametrize("remakes", [False, True])
+@pytest.mark.parametrize("recompute", [False, True])
 def test_less_memory_takes_no_less_time(vgg16: Graph, recompute: bool) -> None:
     budgets = range(vgg16.fixed_nbytes, vgg16.fixed_nbytes + 4 * GIB, GIB // 4)
     found = [lower_bound(vgg16, H200, budget=budget, recompute=recompute) for budget in budgets]

@@ -93,7 +93,7 @@ def halves() -> ScheduleMaker:
         inputs=("x", "gy"),
         outputs=("y",),
         param_grads=("gw",),
-        phase_split=1,
+        cut=1,
     )
     maker = ScheduleMaker(graph, arena_nbytes=192)
     maker.place("x", 0)

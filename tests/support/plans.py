@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tvdnn.graph import Direction, Graph, Kind, Pass, Use, must_part
+from tvdnn.graph import Direction, Graph, Kind, Pass, Use, must_be_separate
 from tvdnn.planner.ir.plan import Plan, Segment, Slot, Transfer
 
 MOVED_KINDS = (Kind.INPUT, Kind.MAP, Kind.GRAD, Kind.AUX)
@@ -119,7 +119,7 @@ def _joins(graph: Graph, turns: Sequence[Turn], members: Sequence[int], number: 
     if not all(p.splittable for p in passes):
         return False
     *_, last = passes
-    return not any(_meet_whole(p, last) or must_part(p, last) for p in passes[:-1])
+    return not any(_meet_whole(p, last) or must_be_separate(p, last) for p in passes[:-1])
 
 
 def _meet_whole(first: Pass, second: Pass) -> bool:

@@ -16,7 +16,7 @@ from ..graph import (
     Op,
     Pass,
     Use,
-    meet,
+    overlap,
     section_rows,
 )
 from ..kernels.conv.batch_stats import MomentCells
@@ -222,7 +222,7 @@ class Builder:
         unit = min(self.batch, max([unit, *rows])) if unit or rows else self.batch
         nbytes = extra_nbytes + sum(use.nbytes(self.buffers[use.buffer]) for use in uses)
         for use in [use for use in reads if any(use.halo)]:
-            reads += [replace(use, halo=(0, 0), beside=side) for side in sides_of(use)]
+            reads += [replace(use, halo=(0, 0), neighbour=side) for side in sides_of(use)]
             writes.append(whole(self._add_image(self.unique(f"image {op.name} {role}"), use, unit)))
         self.passes.append(
             Pass(
@@ -433,7 +433,7 @@ class Builder:
         """A contribution to the gradient of `value` of which nobody else writes `channels`."""
         for name in self.contributions.get(value, ()):
             ranges = self.filled.get(name)
-            if ranges is not None and not any(meet(channels, other) for other in ranges):
+            if ranges is not None and not any(overlap(channels, other) for other in ranges):
                 ranges.append(channels)
                 return name
         name = self.new_grad(value)

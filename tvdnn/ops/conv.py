@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..graph import QUARTER, Kind, Op, Use
+from ..graph import POOL_2X2, Kind, Op, Use
 from ..kernels.conv.batch_stats import MomentCells, moment_cells
 from ..kernels.conv.grad_bias import GradBiasPlan, grad_bias_plan
 from ..kernels.conv.grad_input_add_mask import may_be_last
@@ -50,7 +50,7 @@ def forward_relu(b: Builder, op: Op) -> None:
 
 def forward_relu_max_pool2d(b: Builder, op: Op) -> None:
     y = b.new_output(op)
-    _product(b, op, Use(y), Use(add_codes(b, op, prod(QUARTER["kernel"]))))
+    _product(b, op, Use(y), Use(add_codes(b, op, prod(POOL_2X2["kernel"]))))
     _rectify(b, op)
 
 
@@ -332,7 +332,7 @@ def _run_forward_relu_max_pool2d(a: Launch) -> None:
 
 
 def _run_unpool(a: Launch) -> None:
-    a.kernels.max_unpool2d(*a.reads, a.writes[0], **QUARTER)
+    a.kernels.max_unpool2d(*a.reads, a.writes[0], **POOL_2X2)
 
 
 def _run_grad_input(a: Launch) -> None:

@@ -352,7 +352,7 @@ def _fixed_nbytes(network: Network, settings: Settings) -> dict[str, int]:
     """Bytes outside the arena, by purpose."""
     params = sum(param.nbytes for param in network.params.values())
     trained = {p.name: aligned(p.nbytes) for p in network.params.values() if p.requires_grad}
-    updated = [n for name, n in trained.items() if network.params[name].made_of is None]
+    updated = [n for name, n in trained.items() if network.params[name].computed_from is None]
     states = len(settings.optimizer.states) if settings.optimizer else 0
     kept = {Mode.INFER: frozenset(), Mode.TRAIN: network.completed_last}.get(settings.mode, trained)
     fixed = {

@@ -105,7 +105,7 @@ def make_schedule(
     network = graph.network
     outside = (
         *(op.name for op in network.ops if op.kind == "opaque"),
-        *(param.name for param in network.params.values() if param.made_of is not None),
+        *(param.name for param in network.params.values() if param.computed_from is not None),
     )
     return replace(schedule, plan=replace(schedule.plan, outside=outside)) if outside else schedule
 

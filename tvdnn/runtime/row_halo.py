@@ -36,7 +36,9 @@ def halo_tile(
 ) -> HaloTile:
     """What the launch of domain rows `piece` reads of the map that it reads with a halo."""
     pairs = zip(pass_.reads, step.reads, strict=True)
-    found = {use.beside: (use, operand) for use, operand in pairs if use.beside or any(use.halo)}
+    found = {
+        use.neighbour: (use, operand) for use, operand in pairs if use.neighbour or any(use.halo)
+    }
     use, own = found[0]
     buffer = graph.buffers[use.buffer]
     others = [found[side][1] for side in (-1, 1) if side in found]

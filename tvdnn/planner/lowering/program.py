@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from ...errors import ScheduleError
-from ...graph import Graph, Use, meet
+from ...graph import Graph, Use, overlap
 from ..ir.plan import Plan, Transfer
 
 # The number of no live interval.
@@ -216,7 +216,7 @@ class _IntervalBuilder:
     def _lacks(self, buffer: str, section: int, channels: Channels) -> bool:
         """True if the section's present interval has been given channels, but none of these."""
         filled = self._filled.get(self._present[buffer][section])
-        return filled is not None and not any(meet(channels, other) for other in filled)
+        return filled is not None and not any(overlap(channels, other) for other in filled)
 
     def _find(self, index: int, buffer: str, section: int) -> int:
         """The section's present interval; a new one after a prefetch or of a fresh input."""

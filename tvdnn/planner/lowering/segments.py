@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from math import lcm
 
-from ...graph import RUN_CHUNKS, Graph, Kind, Pass, must_part, section_rows
+from ...graph import RUN_CHUNKS, Graph, Kind, Pass, must_be_separate, section_rows
 from ..ir.plan import Segment, Slot
 
 
@@ -46,7 +46,7 @@ def _joins(graph: Graph, group: list[int], pass_: Pass) -> bool:
     first = members[0]
     if not (pass_.splittable and first.splittable) or pass_.direction is not first.direction:
         return False
-    if any(must_part(member, pass_) for member in members):
+    if any(must_be_separate(member, pass_) for member in members):
         return False
     return pass_.op == first.op or _in_place_on(members, pass_)
 

@@ -185,7 +185,7 @@ class _Replay:
         return zeros(width)
 
     def _replay_backward(self, pass_: Pass, op: Op) -> None:
-        grads = [use for use in pass_.reads if self._kind(use) is Kind.GRAD and not use.beside]
+        grads = [use for use in pass_.reads if self._kind(use) is Kind.GRAD and not use.neighbour]
         writes = [use for use in pass_.writes if self._kind(use) in (Kind.GRAD, Kind.AUX)]
         contents = [self._content(use) for use in grads]
         if op.kind in CHANNEL_OPS:
