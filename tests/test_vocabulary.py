@@ -12,8 +12,8 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 # Names that two classes still share. Each is to be given to one of them alone.
 TWICE = {
     *("Asked", "Choice", "Device", "Faults", "Held", "Loss", "Measured"),
-    *("Operand", "Place", "Request", "Settings", "Slot", "Tracer", "Trial"),
-    *("Watch", "Work"),
+    *("Operand", "Place", "Request", "Slot", "Tracer", "Trial", "Watch"),
+    *("Work"),
 }
 RULE = re.compile(r"(\S+): (\w+) -> (.+)")
 

@@ -7,12 +7,12 @@ from typing import Any
 from torch.fx import Node
 from torch.nn import Parameter
 
+from ..functional import Ints
 from ..graph.network import channels_last_axes
 from ..kernels.pointwise.activation import FUNCTIONS as ACTIVATIONS
 from ..kernels.pointwise.broadcast import FUNCTIONS as BROADCAST_FUNCTIONS
 from ..kernels.pointwise.unary import FUNCTIONS as UNARY
 
-Ints = int | list[int] | tuple[int, ...]
 Shape = tuple[int, ...]
 ARITHMETIC = ("add", "add_multiple", "affine", "multiply", "straight_through")
 ELEMENTWISE = frozenset({"relu", *ACTIVATIONS, *UNARY, *ARITHMETIC, "dropout", "view"})
@@ -133,10 +133,3 @@ def _takes_rows(call: Call) -> bool:
 def in_row(value: Ints, other: int) -> tuple[int, int]:
     """A setting of rows [N, C, L] for maps of one row; `other` is that of their height."""
     return other, value if isinstance(value, int) else int(value[0])
-
-
-def pair(value: Ints) -> tuple[int, int]:
-    if isinstance(value, int):
-        return value, value
-    height, width = value if len(value) == 2 else (value[0], value[0])
-    return int(height), int(width)

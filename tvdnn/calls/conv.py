@@ -2,9 +2,10 @@
 
 from torch.fx import Node
 
+from ..functional import Ints, pair
 from ..kernels.conv.depthwise import suits_depthwise
 from ..kernels.conv.tiles import Pair
-from .call import Call, Ints, Shape, Source, in_row, pair, shape_of
+from .call import Call, Shape, Source, in_row, shape_of
 from .remap import behind_zeros, padded
 from .reshape import as_rows, of_rows
 

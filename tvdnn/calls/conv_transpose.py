@@ -2,7 +2,8 @@
 
 from torch.fx import Node
 
-from .call import Call, Ints, Shape, Source, in_row, pair
+from ..functional import Ints, pair
+from .call import Call, Shape, Source, in_row
 from .conv import taps_of
 from .reshape import as_rows, of_rows
 

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .call import Ints, in_row, pair
+from ..functional import Ints, pair
+from .call import in_row
 
 
 def max_pool1d(

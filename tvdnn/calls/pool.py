@@ -4,7 +4,8 @@ from typing import Any
 
 from torch.fx import Node
 
-from .call import Call, Ints, Shape, pair, shape_of
+from ..functional import Ints, pair, window
+from .call import Call, Shape, shape_of
 
 
 def max_pool2d(
@@ -40,12 +41,3 @@ def avg_pool2d(
 
 def adaptive_avg_pool2d(out: Shape, x: Node, output_size: Any) -> Call:
     return Call("view" if out == shape_of(x) else "adaptive_avg_pool2d", (x,))
-
-
-def window(kernel_size: Ints, stride: Ints | None, padding: Ints) -> dict[str, Any]:
-    """A pooling window; no stride means that windows do not overlap."""
-    return {
-        "kernel": pair(kernel_size),
-        "stride": pair(stride or kernel_size),
-        "padding": pair(padding),
-    }

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from ..functional import counted_batch_norm, torch_stochastic_depth
 from .activation import (
     elu,
     gelu,
@@ -30,12 +31,12 @@ from .arithmetic import (
     sub,
     written_over,
 )
-from .batch_norm import batch_norm, counted_batch_norm
+from .batch_norm import batch_norm
 from .call import Call
 from .concat import attribute, cat, getitem, narrow, select, split, stack, unbind
 from .conv import conv1d, conv2d
 from .conv_transpose import conv_transpose1d, conv_transpose2d
-from .dropout import dropout, dropout2d, stochastic_depth, torch_stochastic_depth
+from .dropout import dropout, dropout2d, stochastic_depth
 from .group_norm import group_norm, instance_norm
 from .layer_norm import layer_norm
 from .linear import linear

@@ -82,20 +82,19 @@ def virtualize(
 ) -> "Virtualized":
     """`net` as a module of the same parameters whose steps stay inside `budget` device bytes.
 
-    The budget counts parameters, their gradients, maps, workspaces, and the state that `optimizer`
-    keeps or `reserve` bytes for what the engine cannot see; "min" is the floor, the least with
-    which `policy` has a schedule. `example_inputs` ([N, ...] each) give the shapes that are planned
-    at once; others are planned when they first appear. `dtype` is "fp32", "tf32" or "bf16"; without
-    it calls follow torch: the type of an autocast region, else bf16 where the parameters are
-    bfloat16 (their float32 copies are counted), else what torch's switches allow of TF32. Raises
-    BudgetError with the floor where `policy` has no schedule inside the budget, UnsupportedOpError
-    for an op that tvdnn does not know. `chunk_size`, `lead`, `copies` and `feedback` are as
-    Trainer's.
+    - `example_inputs`: tensors [N, ...] whose shapes are planned at once. Other shapes are planned
+      when they first appear.
+    - `budget`: bytes of parameters, gradients, maps, workspaces, and the state of `optimizer` or
+      `reserve` bytes for what the engine cannot see. "min" is the floor under `policy`.
+    - `dtype`: "fp32", "tf32" or "bf16". Without it calls follow torch: the type of an autocast
+      region, else bf16 for bfloat16 parameters (their float32 copies are counted), else what
+      torch's switches allow of TF32.
+    - `opaque`: torch's autograd runs submodules that hold unknown ops, in float32. Each reads and
+      makes one tensor, draws no random numbers and changes no buffers. Its input is kept, and it
+      runs again in backward. Torch's memory for it is counted, but not held to the budget.
+    - `chunk_size`, `lead`, `copies`, `host_budget` and `feedback`: as Trainer's.
 
-    With `opaque` a submodule that holds such an op runs as it is, by torch's autograd and in
-    float32, if it reads and makes one tensor, draws no random numbers and changes no buffers. Its
-    input is kept and it runs again in backward. What torch allocates for it is measured and
-    counted, but not held to the budget; the plan names it.
+    Raises BudgetError with the floor for a budget below it, UnsupportedOpError for an unknown op.
     """
     _refuse_wrappers(net)
     inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)

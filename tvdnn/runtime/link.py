@@ -1,4 +1,4 @@
-"""The host link's rates, measured: each way alone, and both ways at once."""
+"""The measured rates of the host link: each direction alone, and both at once."""
 
 from collections.abc import Callable
 from statistics import median
@@ -18,9 +18,9 @@ WAYS: Final = ((0,), (1,), (0, 1))  # to the host, to the device, both at once
 
 
 def measure_link(device: torch.device, copies: str = ENGINE) -> HostLink:
-    """Rates of long pinned copies, one way and both at once, and what one more copy costs.
+    """Rates of long pinned copies in bytes per second, and the seconds that one more copy costs.
 
-    `copies` tells what copies: the copy engines, or a kernel.
+    `copies` is "engine" (the copy engines) or "kernel".
     """
     move = transfer if copies == KERNEL else _by_engine
     hosts = [torch.empty(LONG_NBYTES, dtype=torch.uint8).pin_memory() for _ in range(2)]

@@ -38,7 +38,7 @@ class ProfileCache:
         self.links = {copies: HostLink(**link) for copies, link in links if link.keys() == names}
 
     def find(self, key: str, configurations: Table) -> tuple[tuple[int, float], ...] | None:
-        """The seconds of a pass as configured, where they were measured."""
+        """The measured seconds of a pass with its configurations. None for one not measured."""
         return self._samples.get(self._name(key, configurations))
 
     def add(
@@ -57,7 +57,7 @@ class ProfileCache:
         return repr((key, own)) if own else key
 
     def save(self) -> None:
-        """Write what was measured, in one go."""
+        """Write all measurements to the file."""
         links = {copies: asdict(link) for copies, link in self.links.items()}
         found = {"samples": self._samples, "asked": self._asked, "links": links}
         write_whole(self._path, found)

@@ -6,7 +6,14 @@ from pathlib import Path
 from types import FrameType
 
 INNER = (
-    *("torch.", "tvdnn.nn.", "tvdnn.calls.", "tvdnn.trace.tracer", "tvdnn.trace.diagnostics"),
+    *(
+        "torch.",
+        "tvdnn.nn.",
+        "tvdnn.calls.",
+        "tvdnn.functional",
+        "tvdnn.trace.tracer",
+        "tvdnn.trace.diagnostics",
+    ),
     *(
         "tvdnn.trace.state.functionalize",
         "tvdnn.trace.guards.inputs",

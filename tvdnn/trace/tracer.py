@@ -27,7 +27,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.utils._pytree import tree_leaves
 
-from ..calls.batch_norm import counted_batch_norm
 from ..calls.call import UNNAMED, Call, UnsupportedCallError, result_axes
 from ..calls.decompositions import DECOMPOSITIONS
 from ..calls.translation import (
@@ -40,9 +39,8 @@ from ..calls.translation import (
     translator_of,
 )
 from ..errors import InputError
+from ..functional import counted_batch_norm, drop_branch, normalize_batch
 from ..graph.network import channels_last_axes
-from ..nn.batch_norm import normalize_batch
-from ..nn.dropout import drop_branch
 from .casts import Casts
 from .diagnostics import FOREIGN, caller, instead, line_of, place, shown
 from .eager_fallback import Effects, opaque_call
