@@ -11,9 +11,8 @@ ROOT = Path(__file__).parents[1]
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 # Names that two classes still share. Each is to be given to one of them alone.
 TWICE = {
-    *("Arena", "Asked", "Choice", "Device", "Held", "Launch", "Layer"),
-    *("Link", "Measured", "Place", "Request", "Residency", "Slab", "Slot"),
-    *("Tracer", "Trial", "Watch", "Work"),
+    *("Asked", "Choice", "Device", "Held", "Measured", "Place", "Request"),
+    *("Slot", "Tracer", "Trial", "Watch", "Work"),
 }
 RULE = re.compile(r"(\S+): (\w+) -> (.+)")
 

@@ -76,13 +76,13 @@ def one_op(
     graph = expand(network, settings)
     grads = {name: found[0] for name, found in graph.param_grads.items()}
     names = {GRAD_Y: GRAD_Y}
-    backward = _named(graph, graph.passes[graph.cut :], names)
+    backward = _named(graph, graph.passes[graph.phase_split :], names)
     input_grad = graph.input_grads.get(X, "")
     input_grad = names.get(input_grad, input_grad)
     saved = _read_first(backward)
     return OneOp(
         batch=shape[0],
-        forward=_freeing(_named(graph, graph.passes[: graph.cut], {}), {*saved, result}),
+        forward=_freeing(_named(graph, graph.passes[: graph.phase_split], {}), {*saved, result}),
         backward=_freeing(backward, {*grads.values(), input_grad}),
         made={
             names.get(name, name): (buffer.shape, TORCH_DTYPES[buffer.dtype])

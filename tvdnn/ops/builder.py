@@ -97,7 +97,7 @@ class Builder(Masks):
         unit = min(self.batch, max([unit, *rows])) if unit or rows else self.batch
         nbytes = extra_nbytes + sum(use.nbytes(self.buffers[use.buffer]) for use in uses)
         for use in [use for use in reads if any(use.halo)]:
-            reads += [replace(use, halo=(0, 0), beside=side) for side in sides_of(use)]
+            reads += [replace(use, halo=(0, 0), neighbour=side) for side in sides_of(use)]
             writes.append(whole(self._add_image(self.unique(f"image {op.name} {role}"), use, unit)))
         self.passes.append(
             Pass(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from ..graph import Network, Op, meet
+from ..graph import Network, Op, overlap
 
 Channels = tuple[int, int]
 
@@ -49,7 +49,7 @@ def ranges_of(network: Network, concat: Op) -> list[Channels]:
 def gaps_between(ranges: Iterable[Channels], within: Channels) -> list[Channels]:
     """The channels of `within` that are in none of `ranges`, of which no two meet."""
     start, stop = within
-    inside = sorted(each for each in ranges if meet(each, within))
+    inside = sorted(each for each in ranges if overlap(each, within))
     bounds = zip(
         (start, *(last for _, last in inside)), (*(first for first, _ in inside), stop), strict=True
     )

@@ -11,7 +11,7 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from ..graph import QUARTER, Kind, Op, Use
+from ..graph import Kind, Op, Use
 from ..kernels.conv.batch_stats import MomentCells, moment_cells
 from ..kernels.conv.grad_bias import GradBiasPlan, grad_bias_plan
 from ..kernels.conv.grad_input_add_mask import may_be_last
@@ -52,7 +52,7 @@ def forward_relu(b: Builder, op: Op) -> None:
 
 def forward_relu_max_pool2d(b: Builder, op: Op) -> None:
     y = b.new_output(op)
-    _product(b, op, Use(y), Use(add_codes(b, op, prod(QUARTER["kernel"]))))
+    _product(b, op, Use(y), Use(add_codes(b, op, prod(POOL_2X2["kernel"]))))
     _rectify(b, op)
 
 

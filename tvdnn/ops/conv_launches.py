@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from ..graph import QUARTER
+from ..graph import POOL_2X2
 from .bias_rounding import run_round
 from .operator import Launch
 from .optimizer import run_fused_update
@@ -81,7 +81,7 @@ def run_forward_relu_max_pool2d(a: Launch) -> None:
 
 
 def run_unpool(a: Launch) -> None:
-    a.kernels.max_unpool2d(*a.reads, a.writes[0], **QUARTER)
+    a.kernels.max_unpool2d(*a.reads, a.writes[0], **POOL_2X2)
 
 
 def _run_grad_input(a: Launch) -> None:

@@ -134,7 +134,7 @@ def expand(network: Network, settings: Settings) -> Graph:
         output_maps=output_maps,
         input_grads=input_grads,
         param_grads={name: tuple(grads) for name, grads in b.param_grads.items()},
-        cut=boundary if settings.mode is Mode.AUTOGRAD else len(b.passes),
+        phase_split=boundary if settings.mode is Mode.AUTOGRAD else len(b.passes),
         fixed=_fixed_nbytes(network, settings),
         dtype=settings.dtype,
         chunk_size=settings.chunk_size,
@@ -310,7 +310,7 @@ def _fixed_nbytes(network: Network, settings: Settings) -> dict[str, int]:
     """Bytes outside the arena, by purpose."""
     params = sum(param.nbytes for param in network.params.values())
     trained = {p.name: aligned(p.nbytes) for p in network.params.values() if p.requires_grad}
-    updated = [n for name, n in trained.items() if network.params[name].made_of is None]
+    updated = [n for name, n in trained.items() if network.params[name].computed_from is None]
     states = len(settings.optimizer.states) if settings.optimizer else 0
     kept = {Mode.INFER: frozenset(), Mode.TRAIN: network.completed_last}.get(settings.mode, trained)
     fixed = {

@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from ..graph import Kind, Op, Use, meet
+from ..graph import Kind, Op, Use, overlap
 from .buffers import Buffers
 from .concat_views import Channels, gaps_between
 from .gradient_order import ReadOrder
@@ -113,7 +113,7 @@ class Gradients(Buffers):
         """A contribution to the gradient of `value` of which nobody else writes `channels`."""
         for name in self.gradient_terms.get(value, ()):
             ranges = self.filled.get(name)
-            if ranges is not None and not any(meet(channels, other) for other in ranges):
+            if ranges is not None and not any(overlap(channels, other) for other in ranges):
                 ranges.append(channels)
                 return name
         name = self.new_grad(value)

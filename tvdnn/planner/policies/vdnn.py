@@ -46,9 +46,9 @@ def vdnn(
             buffer,
             0,
             graph.buffers[buffer].num_sections,
-            leave=slots.forward[buffer][-1],
-            back=slots.backward[buffer][0],
-            opens=opens.get(op, slots.backward[buffer][0]),
+            offload_after=slots.forward[buffer][-1],
+            needed_by=slots.backward[buffer][0],
+            earliest_prefetch=opens.get(op, slots.backward[buffer][0]),
         )
         for op, buffer in moved.items()
     )
