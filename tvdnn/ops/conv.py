@@ -11,7 +11,7 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from ..graph import Kind, Op, Use
+from ..graph import POOL_2X2, Kind, Op, Use
 from ..kernels.conv.batch_stats import MomentCells, moment_cells
 from ..kernels.conv.grad_bias import GradBiasPlan, grad_bias_plan
 from ..kernels.conv.grad_input_add_mask import may_be_last
