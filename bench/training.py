@@ -22,7 +22,7 @@ from bench.timing import GROUPS, paced, timed
 from tvdnn.engine import training_graph
 from tvdnn.errors import BudgetError, DeviceError
 from tvdnn.graph import Graph
-from tvdnn.planner.ir.costs import Costs, Link
+from tvdnn.planner.ir.costs import Costs, HostLink
 from tvdnn.planner.ir.schedule import Lane, Schedule
 from tvdnn.planner.ir.timeline import Timeline, copy_waits
 from tvdnn.planner.make import DEFAULT_CHUNK_SIZE, Problem
@@ -222,7 +222,7 @@ def compute_s(schedule: Schedule, costs: Costs) -> float:
     return sum(costs.launch_s(passes[each.pass_index], each.stop - each.start) for each in launches)
 
 
-def link_s(schedule: Schedule, link: Link) -> float:
+def link_s(schedule: Schedule, link: HostLink) -> float:
     """Seconds that the bytes copied take at the link's measured rates, each way by itself."""
     rates = {Lane.OFFLOAD: link.to_host, Lane.PREFETCH: link.to_device}
     return max(

@@ -54,7 +54,7 @@ def test_a_floor_is_found_once_for_all_budgets(
 ) -> None:
     calls: list[str] = []
 
-    def counted(problem: GraphProblem, policy: Policy) -> make.AtFloor:
+    def counted(problem: GraphProblem, policy: Policy) -> make.MinimumSchedule:
         calls.append(policy.name)
         return lowest(problem, policy)
 

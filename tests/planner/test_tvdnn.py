@@ -11,7 +11,7 @@ from tvdnn.errors import BudgetError
 from tvdnn.graph import Graph
 from tvdnn.ops import Settings, expand
 from tvdnn.optim import SGD
-from tvdnn.planner.lowering.idle import Gap
+from tvdnn.planner.lowering.idle import IdleInterval
 from tvdnn.planner.lowering.limits import Array
 from tvdnn.planner.make import floor_of
 from tvdnn.planner.offload import problem
@@ -22,7 +22,7 @@ from tvdnn.planner.offload.skeleton import belady_choice, skeletons
 from tvdnn.planner.policies import tvdnn
 from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.problem import GraphProblem, Limits
-from tvdnn.planner.timing.bound import bound
+from tvdnn.planner.timing.bound import lower_bound
 from tvdnn.units import MIB
 
 POLICIES = ("tvdnn-ilp", "tvdnn-heuristic")
@@ -39,7 +39,7 @@ def test_a_plan_says_how_near_the_bound_its_step_is() -> None:
     graph = expand(pooled((64, 32, 32, 3), 8), settings)
     budget = planned(graph, "keep", None).peak_nbytes // 2
     schedule = planned(graph, "tvdnn-ilp", budget)
-    least = bound(graph, h200(graph), budget=budget, remakes=False)
+    least = lower_bound(graph, h200(graph), budget=budget, recompute=False)
     assert least is not None
     assert not any(slot.recompute for slot in schedule.plan.slots)
     optimality = schedule.plan.optimality
@@ -58,7 +58,7 @@ def test_caps_are_no_longer_lowered_once_their_step_is_slower_than_a_known_one()
     skeleton = next(skeletons(graph, h200(graph)))
     asked: list[Array] = []
 
-    def choose(caps: Array) -> Sequence[Gap] | None:
+    def choose(caps: Array) -> Sequence[IdleInterval] | None:
         asked.append(caps)
         return belady_choice(skeleton.needed, skeleton.gaps(caps), caps)
 
@@ -94,10 +94,10 @@ def test_where_few_plans_are_placed_they_are_of_the_best_sites(
 def test_of_sites_as_good_the_one_of_smallest_blocks_goes_first() -> None:
     settings = Settings("fp32", 64 << 10, optimizer=SGD(momentum=0.9), fuse=True)
     graph = expand(pooled((64, 32, 32, 3), 8), settings)
-    all_skeletons = sorted(
+    ground = sorted(
         skeletons(graph, h200(graph)), key=lambda skeleton: len(skeleton.unbound.program.launches)
     )
-    fewest, most = all_skeletons[0], all_skeletons[-1]
+    fewest, most = ground[0], ground[-1]
     assert len(fewest.unbound.program.launches) < len(most.unbound.program.launches)
     for most_s, first in ((0.99, most), (1.009, most), (1.011, fewest)):
         solved = {fewest: LpBound(1.0, (), {}), most: LpBound(most_s, (), {})}

@@ -15,9 +15,9 @@ from tvdnn.engine import training_graph
 from tvdnn.graph import Graph
 from tvdnn.optim import SGD
 from tvdnn.planner.ir.costs import Costs
-from tvdnn.planner.lowering.floor import AtFloor
-from tvdnn.planner.lowering.idle import Gap
-from tvdnn.planner.lowering.limits import CrowdedError
+from tvdnn.planner.lowering.floor import MinimumSchedule
+from tvdnn.planner.lowering.idle import IdleInterval
+from tvdnn.planner.lowering.limits import FragmentationError
 from tvdnn.planner.lowering.lower import lower
 from tvdnn.planner.offload.problem import SwapProblem
 from tvdnn.planner.offload.skeleton import Skeleton, plans_offloading_all, skeletons
@@ -26,10 +26,10 @@ from tvdnn.planner.problem import GraphProblem, Limits
 
 MOST_PLANS = 4000
 CAPS = (1.0, 0.9, 0.8)
-OPENINGS: tuple[Callable[[Gap], int], ...] = (
-    lambda gap: gap.opens,
-    lambda gap: gap.leave + 1,
-    lambda gap: gap.returns,
+OPENINGS: tuple[Callable[[IdleInterval], int], ...] = (
+    lambda gap: gap.earliest_prefetch,
+    lambda gap: gap.offload_after + 1,
+    lambda gap: gap.needed_by,
 )
 
 
@@ -46,7 +46,7 @@ def small_case(seed: int) -> tuple[Graph, Costs, int] | None:
     )
     costs = random_costs(rng)
     lean = (*plans_offloading_all(graph, costs, "exhaustive"), keep(graph))
-    floor = min(AtFloor.of(graph, plan, costs).floor[0] for plan in lean)
+    floor = min(MinimumSchedule.of(graph, plan, costs).floor[0] for plan in lean)
     most = lower(graph, keep(graph), costs).peak_nbytes
     budget = floor + round(rng.random() * (most - floor))
     if budget >= most or sum(_count(skeleton) for skeleton in skeletons(graph, costs)) > MOST_PLANS:
@@ -101,19 +101,19 @@ def floor_found(graph: Graph, costs: Costs, floor: int) -> int:
         for skeleton, moved in plans
         if swap.may_fit(skeleton, moved)
     )
-    return min([floor, *(AtFloor.of(graph, plan, costs).floor[0] for plan in lean)])
+    return min([floor, *(MinimumSchedule.of(graph, plan, costs).floor[0] for plan in lean)])
 
 
-def _least_s(costs: Costs, skeleton: Skeleton, moved: tuple[Gap, ...]) -> float:
+def _least_s(costs: Costs, skeleton: Skeleton, moved: tuple[IdleInterval, ...]) -> float:
     """No step takes less than its launches, and the copies of one way."""
     link, nbytes = costs.link, sum(gap.nbytes for gap in moved)
     copies_s = len(moved) * link.latency_s + nbytes / min(link.to_host, link.to_device)
     return max(skeleton.unbound.compute_s(costs), copies_s)
 
 
-def _maps(skeleton: Skeleton) -> list[list[Gap]]:
+def _maps(skeleton: Skeleton) -> list[list[IdleInterval]]:
     """The trips of each map that is not negligible."""
-    maps: dict[str, list[Gap]] = {}
+    maps: dict[str, list[IdleInterval]] = {}
     for gap in skeleton.forward_backward_idle:
         maps.setdefault(gap.buffer, []).append(gap)
     sizes = {name: sum(gap.nbytes for gap in gaps) for name, gaps in maps.items()}
@@ -125,24 +125,24 @@ def _count(skeleton: Skeleton) -> int:
     return 2 * prod(1 + len(gaps) for gaps in _maps(skeleton)) * len(OPENINGS) * len(CAPS)
 
 
-def _plans(skeleton: Skeleton) -> Iterator[tuple[Gap, ...]]:
+def _plans(skeleton: Skeleton) -> Iterator[tuple[IdleInterval, ...]]:
     """The last sections of each map, returning from backward on or from when they left on."""
     options = [[gaps[len(gaps) - n :] for n in range(1 + len(gaps))] for gaps in _maps(skeleton)]
     for choice, besides, opening in product(
         product(*options), ((), skeleton.intra_pass_idle), OPENINGS
     ):
         moved = (gap for gaps in (*choice, besides) for gap in gaps)
-        yield tuple(replace(gap, opens=opening(gap)) for gap in moved)
+        yield tuple(replace(gap, earliest_prefetch=opening(gap)) for gap in moved)
 
 
 def _seconds(
-    swap: SwapProblem, skeleton: Skeleton, moved: tuple[Gap, ...], cap: int
+    swap: SwapProblem, skeleton: Skeleton, moved: tuple[IdleInterval, ...], cap: int
 ) -> Iterator[float]:
     trial = swap.trial(skeleton, moved, cap)
     if trial is not None:
         try:
             found = swap.placed_after_ordering(trial)
-        except CrowdedError:
+        except FragmentationError:
             return
         if found is not None:
             yield found.seconds

@@ -14,12 +14,12 @@ from ..errors import InputError, UnsupportedOpError
 from ..graph import Graph, Network
 from ..ops import Settings
 from ..ops.expand import CONTROL_NBYTES, graph_variants
-from ..ops.operator import Control, Faults
+from ..ops.operator import Control, FaultRecord
 from ..planner.ir.costs import Costs
 from ..planner.ir.schedule import Schedule
 from ..planner.ir.settings import COPIES, RULES, Choice, Requested, Table, choose
 from ..planner.make import Problem, choose_variant
-from ..planner.timing.calibrate import Feedback
+from ..planner.timing.calibrate import Calibration
 from ..planner.timing.simulate import simulate
 from ..runtime.arena import Arena
 from ..runtime.binding import Tensors
@@ -271,7 +271,7 @@ class Core:
             found.append((tensor, self._before[name].copy_(tensor)))
         return found
 
-    def feedback(self, key: Hashable) -> Feedback | None:
+    def feedback(self, key: Hashable) -> Calibration | None:
         """The step that was measured last for `key` beside its prediction."""
         return self._replanner.feedback(key)
 
@@ -511,7 +511,7 @@ def make_control(device: torch.device) -> tuple[torch.Tensor, Control]:
     block = torch.zeros(CONTROL_NBYTES, dtype=torch.uint8, device=device)
     floats, words = block.view(torch.float32), block.view(torch.int64)
     first = RECORD_AT // words.element_size()
-    faults = Faults(step=words[1:2], record=words[first : first + 2])
+    faults = FaultRecord(step=words[1:2], record=words[first : first + 2])
     return block, Control(floats[8:16], scale=floats[4:5], seed=words[:1], faults=faults)
 
 

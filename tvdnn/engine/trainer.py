@@ -24,7 +24,7 @@ from ..planner.ir.schedule import Schedule
 from ..planner.ir.settings import DEFAULT_POLICY
 from ..planner.ir.timeline import Timeline
 from ..planner.policies import policy_named
-from ..planner.timing.calibrate import Feedback, compare
+from ..planner.timing.calibrate import Calibration, compare
 from ..planner.timing.simulate import simulate
 from ..runtime.host_slab import Slab
 from ..runtime.kernel_set import kernel_set
@@ -179,7 +179,7 @@ class Trainer:
         return simulate(self.schedule, self.costs)
 
     @property
-    def feedback(self) -> Feedback | None:
+    def feedback(self) -> Calibration | None:
         """The step on a batch like the example that was measured first, beside its prediction.
 
         None where the first steps took what was predicted, or were not watched.
@@ -191,7 +191,7 @@ class Trainer:
         """Whether a plan is being made anew in another process, or waits for the next step."""
         return self._core.replanning
 
-    def drift(self, x: torch.Tensor, y: torch.Tensor) -> Feedback:
+    def drift(self, x: torch.Tensor, y: torch.Tensor) -> Calibration:
         """One training step, measured on a GPU, and the ops that miss their prediction most."""
         timeline = self.timeline(x, y)
         key = self._key(tuple(x.shape))

@@ -24,7 +24,7 @@ from ..planner.ir.schedule import Schedule
 from ..planner.ir.settings import DEFAULT_POLICY
 from ..planner.make import DEFAULT_CHUNK_SIZE
 from ..planner.policies import policy_named
-from ..planner.timing.calibrate import Feedback
+from ..planner.timing.calibrate import Calibration
 from ..runtime.runner import Runner
 from ..trace.guards.inputs import check_inputs
 from ..trace.trace import trace
@@ -173,7 +173,7 @@ class Virtualized(nn.Module):
         return self.schedule.plan
 
     @property
-    def feedback(self) -> Feedback | None:
+    def feedback(self) -> Calibration | None:
         """The step that was measured last on inputs like the last, beside its prediction."""
         return None if self._core is None else self._core.feedback(self._last)
 

@@ -11,7 +11,7 @@ import torch
 from ..graph import Graph, Network, Op, Param, Pass, Value
 from ..ops.bind_pass import BoundPass, bind_pass
 from ..ops.expand import Mode, Settings, expand
-from ..ops.loss import LOSSES, TARGET, Loss
+from ..ops.loss import LOSSES, TARGET, OutputLoss
 from ..ops.operator import TORCH_DTYPES
 
 X: Final = "x"
@@ -70,19 +70,19 @@ def one_op(
         chunk_size=1,
         sections=1,
         mode=Mode.AUTOGRAD if any(wants) else Mode.INFER,
-        losses=(Loss(kind),),
+        losses=(OutputLoss(kind),),
         input_grads=frozenset({X} if wants[0] else ()),
     )
     graph = expand(network, settings)
     grads = {name: found[0] for name, found in graph.param_grads.items()}
     names = {GRAD_Y: GRAD_Y}
-    backward = _named(graph, graph.passes[graph.cut :], names)
+    backward = _named(graph, graph.passes[graph.phase_split :], names)
     input_grad = graph.input_grads.get(X, "")
     input_grad = names.get(input_grad, input_grad)
     saved = _read_first(backward)
     return OneOp(
         batch=shape[0],
-        forward=_freeing(_named(graph, graph.passes[: graph.cut], {}), {*saved, result}),
+        forward=_freeing(_named(graph, graph.passes[: graph.phase_split], {}), {*saved, result}),
         backward=_freeing(backward, {*grads.values(), input_grad}),
         made={
             names.get(name, name): (buffer.shape, TORCH_DTYPES[buffer.dtype])
@@ -105,7 +105,7 @@ def _network(
     """The network of the op alone, with a target where the op is a loss."""
     values, inputs = {X: Value(X, shape), Y: Value(Y, out)}, [X]
     if kind in LOSSES:
-        loss = Loss(kind)
+        loss = OutputLoss(kind)
         values[TARGET] = loss.target(values[X])
         values[Y] = Value(Y, (2,))
         inputs.append(TARGET)

@@ -11,12 +11,12 @@ from ..graph import Graph, GraphVariants
 from ..units import MIB, Limit
 from .ir.costs import Costs
 from .ir.schedule import Schedule
-from .lowering.floor import AtFloor, demand_nbytes
+from .lowering.floor import MinimumSchedule, floor_lower_bound
 from .policies import policy_named
 from .problem import GraphProblem, Limits, Policy
 from .recompute.draft import least_moving_plan
-from .timing.bound import Bound, bound
-from .timing.merge_syncs import fewer_meetings
+from .timing.bound import LowerBound, lower_bound
+from .timing.merge_syncs import merge_sync_points
 from .verify.check import check
 
 OPTIONAL_SHARE = 0.048  # of a budget: at most so much goes to maps that only save time
@@ -79,7 +79,7 @@ class Problem:
             progress("planning", 0.0)
         with without_collection():
             schedule = self._schedule(policy_named(policy), lead)
-            schedule = fewer_meetings(schedule, self.costs)
+            schedule = merge_sync_points(schedule, self.costs)
             check(schedule)
         if progress is not None:
             progress("planning", 1.0)
@@ -93,11 +93,11 @@ class Problem:
         """
         return self._at_floor(policy_named(policy)).floor
 
-    def bound(self, policy: str) -> Bound | None:
+    def bound(self, policy: str) -> LowerBound | None:
         """What no schedule by the means of the policy beats; None where nothing fits."""
         remakes = policy_named(policy).recomputes
         budgets = {"budget": self.budget_nbytes(policy), "host_budget": self.host_budget}
-        return bound(self.graph(policy), self.costs, **budgets, remakes=remakes)
+        return lower_bound(self.graph(policy), self.costs, **budgets, recompute=remakes)
 
     def baseline_nbytes(self, policy: str) -> int:
         """Bytes of network-wide allocation: every buffer at its own address."""
@@ -122,22 +122,22 @@ class Problem:
         limits = Limits.of(graph, budget, self.host_budget)
         return GraphProblem(graph, self.costs, limits, self._known.setdefault(id(graph), {}))
 
-    def _at_floor(self, policy: Policy) -> AtFloor:
+    def _at_floor(self, policy: Policy) -> MinimumSchedule:
         """The plan of the policy that has the lowest floor."""
         known = self._known.setdefault(id(self.graph(policy.name)), {})
         if policy.name not in known:
             known[policy.name] = _lowest(self._of(policy, None), policy)
-        floor: AtFloor = known[policy.name]
+        floor: MinimumSchedule = known[policy.name]
         return floor
 
 
-def _lowest(problem: GraphProblem, policy: Policy) -> AtFloor:
+def _lowest(problem: GraphProblem, policy: Policy) -> MinimumSchedule:
     graph, costs = problem.graph, problem.costs
-    demands = [(demand_nbytes(graph, plan)[0], plan) for plan in policy.leanest(problem)]
-    best: AtFloor | None = None
+    demands = [(floor_lower_bound(graph, plan)[0], plan) for plan in policy.leanest(problem)]
+    best: MinimumSchedule | None = None
     for nbytes, plan in sorted(demands, key=itemgetter(0)):
         if best is None or nbytes < best.floor[0]:
-            found = AtFloor.of(graph, replace(plan, policy=policy.name), costs)
+            found = MinimumSchedule.of(graph, replace(plan, policy=policy.name), costs)
             best = found if best is None else min(best, found, key=attrgetter("floor"))
     assert best is not None
     return best
@@ -148,7 +148,7 @@ def _naming_eager_parts(schedule: Schedule) -> Schedule:
     network = schedule.graph.network
     outside = (
         *(op.name for op in network.ops if op.kind == "opaque"),
-        *(param.name for param in network.params.values() if param.made_of is not None),
+        *(param.name for param in network.params.values() if param.computed_from is not None),
     )
     return replace(schedule, plan=replace(schedule.plan, outside=outside)) if outside else schedule
 
@@ -165,7 +165,7 @@ def choose_variant(variants: GraphVariants, limit: Limit, *, fused: bool) -> Gra
     optional = sum(graph.buffers[name].nbytes for name in graph.optional_maps)
     if limit == "min" or optional > OPTIONAL_SHARE * limit:
         return variants.graph(fused=fused, low_memory=True)
-    least = demand_nbytes(graph, least_moving_plan(graph))[0]
+    least = floor_lower_bound(graph, least_moving_plan(graph))[0]
     return variants.graph(fused=fused, low_memory=HEADROOM * least > limit)
 
 

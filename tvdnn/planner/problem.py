@@ -9,7 +9,7 @@ from ..graph import Graph
 from .ir.costs import Costs
 from .ir.plan import Plan
 from .ir.schedule import Schedule
-from .lowering.lower import lowered
+from .lowering.lower import lower_with_prefetch
 
 T = TypeVar("T")
 
@@ -75,7 +75,9 @@ class GraphProblem:
 
     def _lowered(self, plan: Plan) -> Schedule | None:
         limits = self.limits
-        return lowered(self.graph, plan, self.costs, budget=limits.device, host_budget=limits.host)
+        return lower_with_prefetch(
+            self.graph, plan, self.costs, budget=limits.device, host_budget=limits.host
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from rich.table import Table
 
 from ..planner.ir.schedule import Lane, Schedule
 from ..planner.ir.timeline import Span, Timeline
-from ..planner.timing.simulate import memory_profile
+from ..planner.timing.memory_profile import memory_profile
 from ..units import format_bytes, format_seconds
 from .tables import LOOK
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..planner.ir.schedule import Schedule
 from ..planner.ir.timeline import Timeline
-from ..planner.timing.simulate import average_nbytes
+from ..planner.timing.memory_profile import average_nbytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from ..planner.timing.calibrate import SHOWN, Feedback
+from ..planner.timing.calibrate import SHOWN, Calibration
 from ..units import format_bytes
 from .maps import MapRow
 from .rows import Row
@@ -97,15 +97,15 @@ def _step(row: Row) -> str:
     return INFEASIBLE if row.infeasible else _milliseconds(row.predicted_s)
 
 
-def drift_table(feedback: Feedback) -> Table:
+def drift_table(feedback: Calibration) -> Table:
     """The ops, and directions of the link, with the largest errors of predicted seconds."""
     taken, expected = feedback.measured.step_s, feedback.predicted.step_s
     title = f"{_milliseconds(taken)} ms a step, predicted {_milliseconds(expected)}"
-    table = Table(title=f"{title} ({feedback.off:+.1%})", **LOOK)
+    table = Table(title=f"{title} ({feedback.relative_error:+.1%})", **LOOK)
     for heading in ("op", "measured ms", "predicted ms", "missed", "of the step"):
         table.add_column(heading, justify="left" if heading == "op" else "right")
     for drift in feedback.drifts[:SHOWN]:
-        times = (drift.measured_s, drift.predicted_s, drift.missed_s)
+        times = (drift.measured_s, drift.predicted_s, drift.error_s)
         texts = (f"{seconds * MILLISECONDS:.3f}" for seconds in times)
         table.add_row(drift.name, *texts, f"{feedback.share(drift):.1%}")
     return table

@@ -8,7 +8,7 @@ from typing import Any, Final
 from ..graph import Direction, Graph, Kind
 from ..planner.ir.schedule import Action, Lane, Residency, Schedule, Step
 from ..planner.ir.timeline import Span, Timeline, copy_waits
-from ..planner.timing.simulate import profile_by
+from ..planner.timing.memory_profile import profile_by
 
 MICROSECONDS: Final = 1e6  # in a second: the unit of the format
 

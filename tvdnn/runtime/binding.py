@@ -71,7 +71,7 @@ def bind_step(
         return lambda: move(source, target)
     pass_ = graph.passes[step.pass_index]
     bound = bind_pass(graph, pass_)
-    by_piece = by_unit or pass_.windowed
+    by_piece = by_unit or pass_.reads_neighbours
     pieces = _units(pass_, step) if by_piece else [(step.start, step.stop)]
     owners = _params_of_grads(graph, pass_, tensors)
     arguments = [
@@ -127,7 +127,7 @@ def _arguments(
 ) -> Arguments:
     """The arguments of the launch of domain rows `piece`, and the copies that come before it."""
     pass_ = graph.passes[step.pass_index]
-    image = halo_tile(graph, pass_, step, piece, memory) if pass_.windowed else None
+    image = halo_tile(graph, pass_, step, piece, memory) if pass_.reads_neighbours else None
 
     def view(use: Use, operand: Operand) -> torch.Tensor:
         if image and any(use.halo):
@@ -144,7 +144,7 @@ def _arguments(
 
     def views(uses: Sequence[Use], operands: Sequence[Operand]) -> tuple[torch.Tensor, ...]:
         pairs = zip(uses, operands, strict=True)
-        return tuple(view(use, operand) for use, operand in pairs if not use.beside)
+        return tuple(view(use, operand) for use, operand in pairs if not use.neighbour)
 
     scratch = -1 if image else None
     launch = bound.launch(

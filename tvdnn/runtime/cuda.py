@@ -11,7 +11,7 @@ import torch
 
 from ..planner.ir.schedule import Lane, Schedule, Step
 from ..planner.ir.timeline import Span, Timeline, copy_waits
-from ..planner.lowering.lane_waits import crossings, joints
+from ..planner.lowering.lane_waits import cross_lane_waits, window_boundary_waits
 from ..planner.timing.simulate import COPY_LANES
 from .binding import Call, Lap
 from .capture import capture, fork_join
@@ -152,8 +152,8 @@ class CudaExecutor:
         steps, streams = self._schedule.steps, self._lanes.streams
         segments = list(segments_of(steps, first, end))
         copied = any(step.lane in COPY_LANES for step in steps[first:end])
-        awaited = {**crossings(steps, first, end)}
-        for index, before in joints(steps, segments).items():
+        awaited = {**cross_lane_waits(steps, first, end)}
+        for index, before in window_boundary_waits(steps, segments).items():
             awaited[index] = {**awaited[index], **before}
         told = {count for counts in awaited.values() for count in counts.values()}
 

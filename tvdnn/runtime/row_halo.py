@@ -37,7 +37,9 @@ def halo_tile(
 ) -> HaloTile:
     """The halo tile that the launch of domain rows `piece` reads."""
     pairs = zip(pass_.reads, step.reads, strict=True)
-    found = {use.beside: (use, operand) for use, operand in pairs if use.beside or any(use.halo)}
+    found = {
+        use.neighbour: (use, operand) for use, operand in pairs if use.neighbour or any(use.halo)
+    }
     use, own = found[0]
     buffer = graph.buffers[use.buffer]
     others = [found[side][1] for side in (-1, 1) if side in found]

@@ -71,7 +71,7 @@ class Runner:
     @property
     def halves(self) -> tuple[tuple[int, int], ...]:
         """The step range of each phase. One range where the step is not split."""
-        cut, end = self.schedule.cut, len(self.schedule.steps)
+        cut, end = self.schedule.phase_split, len(self.schedule.steps)
         return ((0, cut), (cut, end)) if cut < end else ((0, end),)
 
     def suspend(self) -> None:

@@ -6,7 +6,7 @@ from itertools import accumulate, chain, product
 from math import inf
 from operator import attrgetter, itemgetter, mul
 
-from ..lowering.idle import Gap
+from ..lowering.idle import IdleInterval
 from .fit import Chooser, at_latest_prefetch, placed_if_any, under_lowered_caps
 from .local_search import MIN_GAIN, PRUNE_ABOVE, Offloaded
 from .problem import EvaluatedTrial, ScheduleTrial, SwapProblem
@@ -72,7 +72,7 @@ def _batches(swap: SwapProblem, skeleton: Skeleton) -> Iterator[Sequence[tuple[f
 
 def _choices(swap: SwapProblem, skeleton: Skeleton) -> Iterator[Offloaded]:
     """Any numbers of the last sections of maps; of negligible maps as many as stay few choices."""
-    maps: dict[str, list[Gap]] = {}
+    maps: dict[str, list[IdleInterval]] = {}
     for gap in skeleton.forward_backward_idle:
         maps.setdefault(gap.buffer, []).append(gap)
     least = NEGLIGIBLE * max((gap.nbytes for gap in skeleton.forward_backward_idle), default=0)

@@ -9,15 +9,15 @@ from dataclasses import replace
 from itertools import islice, takewhile
 from typing import TypeAlias
 
-from ..lowering.idle import Gap
-from ..lowering.limits import Array, CrowdedError, narrowed
+from ..lowering.idle import IdleInterval
+from ..lowering.limits import Array, FragmentationError, with_tightened_limits
 from .problem import EvaluatedTrial, ScheduleTrial, SwapProblem, best_of
 from .skeleton import Skeleton
 
 CUT, AROUND = 0.2, 1  # share of the unplaced bytes by which caps sink, and launches beside theirs
 MOST_PLACED_FIRST = 10_000  # residencies: more are placed only after ordering
 
-Chooser: TypeAlias = Callable[[Array], Sequence[Gap] | None]
+Chooser: TypeAlias = Callable[[Array], Sequence[IdleInterval] | None]
 
 
 def fit_candidate(
@@ -73,14 +73,14 @@ def under_lowered_caps(
             return best
         try:
             return swap.placed_after_ordering(trial)
-        except CrowdedError:
+        except FragmentationError:
             late = at_latest_prefetch(swap, trial) if swap.small else None
             last = placed_if_any(swap.placed_after_ordering, late)
             found.extend([last] if last else [])
             raise
 
-    num_stays = len(skeleton.unbound.program.residencies)
-    tried = narrowed(attempt, caps, skeleton.least, num_stays)
+    num_stays = len(skeleton.unbound.program.intervals)
+    tried = with_tightened_limits(attempt, caps, skeleton.least, num_stays)
     faster = takewhile(lambda each: each is None or each is not best, tried)
     found += filter(None, islice(faster, most))
     return found
@@ -93,7 +93,7 @@ def _placed_before_ordering(
 
     It is given up once a step is predicted to take longer than the best.
     """
-    num_stays = len(skeleton.unbound.program.residencies)
+    num_stays = len(skeleton.unbound.program.intervals)
     if num_stays > MOST_PLACED_FIRST:
         return []
 
@@ -103,15 +103,15 @@ def _placed_before_ordering(
             return None
         return swap.placed_before_ordering(trial)
 
-    tried = narrowed(
-        attempt, swap.caps(skeleton), skeleton.least, num_stays, cut=CUT, around=AROUND
+    tried = with_tightened_limits(
+        attempt, swap.caps(skeleton), skeleton.least, num_stays, share=CUT, margin=AROUND
     )
     return list(filter(None, islice(tried, 1)))
 
 
 def at_latest_prefetch(swap: SwapProblem, trial: ScheduleTrial) -> ScheduleTrial | None:
     """The trial with every prefetch as late as it may be, so that fewer sections are there."""
-    moved = [replace(gap, opens=gap.returns) for gap in trial.moved]
+    moved = [replace(gap, earliest_prefetch=gap.needed_by) for gap in trial.moved]
     return swap.trial(trial.skeleton, moved, trial.caps)
 
 
@@ -121,5 +121,5 @@ def placed_if_any(
     """The schedule that `make` gives for the trial; None where bytes find no place."""
     try:
         return None if trial is None else make(trial)
-    except CrowdedError:
+    except FragmentationError:
         return None

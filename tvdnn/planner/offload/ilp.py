@@ -20,10 +20,10 @@ from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 from scipy.sparse import csr_array
 
 from ...graph import Graph
-from ..ir.costs import Costs, Link
-from ..lowering.idle import Gap
-from ..lowering.limits import Caps
-from ..lowering.list_scheduler import demand
+from ..ir.costs import Costs, HostLink
+from ..lowering.idle import IdleInterval
+from ..lowering.limits import MemoryLimit
+from ..lowering.list_scheduler import required_nbytes
 from ..lowering.program import Program
 from ..timing.bound import COMPUTE, LINK, MEMORY
 
@@ -36,7 +36,7 @@ TRACKS = ("out", "back", "free", "idle", "final", "due")
 
 Array: TypeAlias = npt.NDArray[np.float64]
 Numbers: TypeAlias = npt.NDArray[np.int64]
-SectionClass: TypeAlias = tuple[Gap, ...]
+SectionClass: TypeAlias = tuple[IdleInterval, ...]
 Times: TypeAlias = tuple[tuple[int, int], ...]
 Terms: TypeAlias = Sequence[tuple[Numbers, Array | float]]
 
@@ -50,17 +50,17 @@ class LpBound:
     sensitivities: Mapping[str, float]  # seconds saved by 1% more compute, link, memory or host
 
 
-def section_classes(gaps: Iterable[Gap]) -> tuple[SectionClass, ...]:
+def section_classes(gaps: Iterable[IdleInterval]) -> tuple[SectionClass, ...]:
     """Equal sections of a buffer that are idle between the same launches, by their last use.
 
     All their idle intervals are the same. Two classes share all of their sections or none.
     """
-    sections: dict[tuple[str, int], list[Gap]] = {}
+    sections: dict[tuple[str, int], list[IdleInterval]] = {}
     for gap in gaps:
         sections.setdefault((gap.buffer, gap.section), []).append(gap)
-    found: dict[tuple[str, int, int, Times], list[Gap]] = {}
+    found: dict[tuple[str, int, int, Times], list[IdleInterval]] = {}
     for (buffer, _), members in sections.items():
-        times = tuple((gap.last, gap.back) for gap in members)
+        times = tuple((gap.last, gap.next) for gap in members)
         for number, gap in enumerate(members):
             found.setdefault((buffer, number, gap.nbytes, times), []).append(gap)
     return tuple(map(tuple, sorted(found.values(), key=lambda members: members[0].last)))
@@ -75,7 +75,7 @@ def copied_before(members: Sequence[SectionClass]) -> Mapping[int, Sequence[int]
     alike: dict[tuple[str, int], list[int]] = {}
     for number, (gap, *_) in enumerate(members):
         others = alike.setdefault((gap.buffer, gap.section), [])
-        before = [other for other in others if gap.written <= members[other][0].last]
+        before = [other for other in others if gap.final_after <= members[other][0].last]
         if before:
             found[number] = before
         others.append(number)
@@ -98,7 +98,7 @@ class _Clean:
         return cls(
             section_classes,
             len(members) + np.arange(len(numbers)),
-            np.array([members[number][0].written for number in numbers], np.int64),
+            np.array([members[number][0].final_after for number in numbers], np.int64),
             np.array([members[number][0].last for number in numbers], np.int64),
             sizes[section_classes],
         )
@@ -154,11 +154,11 @@ class SwapLP:
         costs: Costs,
         members: Sequence[SectionClass],
         *,
-        room: Caps,
+        room: MemoryLimit,
         host_budget: int | None = None,
     ) -> None:
         launches = program.launches
-        needed = demand(program).astype(np.float64)
+        needed = required_nbytes(program).astype(np.float64)
         launch_s = [
             costs.launch_s(graph.passes[at.pass_index], at.stop - at.start) for at in launches
         ]
@@ -238,8 +238,8 @@ class SwapLP:
         """What is idle, final or due before a launch: as before the last one, and what is new."""
         begins = {
             "idle": [each[0].last + 1 for each in self._members],
-            "final": [each[0].written + 1 for each in self._members],
-            "due": [each[0].back for each in self._members],
+            "final": [each[0].final_after + 1 for each in self._members],
+            "due": [each[0].next for each in self._members],
         }
         columns = np.arange(len(self._members))
         for name, launches in begins.items():
@@ -304,7 +304,7 @@ class SwapLP:
         terms = [(self._track("out"), 1.0), (self._track("back"), -1.0)]
         return self._rows.add(terms, host_budget / self._unit_nbytes, self._num + 1)
 
-    def _add_link(self, link: Link) -> list[tuple[slice, float]]:
+    def _add_link(self, link: HostLink) -> list[tuple[slice, float]]:
         """No more goes each way from a launch to the next than the link takes.
 
         A way has its rate alone less in proportion to what goes the other way meanwhile. Gives the
@@ -329,7 +329,7 @@ class SwapLP:
             self._no_copies(rows[-1][0], (1.0, loss)[way])
         return rows
 
-    def _rate(self, rate: float, largest: int, link: Link) -> float:
+    def _rate(self, rate: float, largest: int, link: HostLink) -> float:
         """Of the largest sections, which lose least to the latency."""
         return largest / (largest / rate + link.latency_s) * self._unit_s / self._unit_nbytes
 

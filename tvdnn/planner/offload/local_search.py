@@ -6,12 +6,12 @@ from itertools import islice
 from operator import attrgetter
 from typing import TypeAlias
 
-from ..lowering.idle import Gap
-from ..lowering.limits import Caps, CrowdedError
+from ..lowering.idle import IdleInterval
+from ..lowering.limits import FragmentationError, MemoryLimit
 from .ilp import SectionClass, section_classes
 from .problem import EvaluatedTrial, ScheduleTrial, SwapProblem
 
-Offloaded: TypeAlias = tuple[Gap, ...]
+Offloaded: TypeAlias = tuple[IdleInterval, ...]
 
 MIN_GAIN = 1e-4  # of a step: less is no gain
 PRUNE_ABOVE = 1.02  # times the best step: a trial of more predicted seconds is not simulated
@@ -43,7 +43,7 @@ def _if_faster(
     for make in (swap.placed_after_ordering, swap.placed_before_ordering):
         try:
             found = make(trial)
-        except CrowdedError:
+        except FragmentationError:
             continue
         return found if found and found.seconds < (1 - MIN_GAIN) * best.seconds else None
     return None
@@ -54,7 +54,9 @@ def _single_changes(swap: SwapProblem, best: EvaluatedTrial) -> Iterator[Schedul
     skeleton, caps, moved = best.trial.skeleton, best.trial.caps, best.trial.moved
     members = section_classes(skeleton.all_idle if swap.small else skeleton.gaps(caps))
     fewer = list(_fewer(moved, members))
-    changed: list[tuple[Offloaded, Caps]] = [(moved, round(share * swap.room)) for share in CAPS]
+    changed: list[tuple[Offloaded, MemoryLimit]] = [
+        (moved, round(share * swap.room)) for share in CAPS
+    ]
     changed += [
         (each, caps) for each in (*fewer, *_more(moved, members), *_other_prefetch_times(moved))
     ]
@@ -90,9 +92,9 @@ def _more(moved: Offloaded, members: Sequence[SectionClass]) -> Iterator[Offload
             yield (*moved, stays[-1])
 
 
-def _away(moved: Offloaded, section_class: SectionClass) -> Iterator[Gap]:
-    where = section_class[0].buffer, section_class[0].last, section_class[0].back
-    return (gap for gap in moved if (gap.buffer, gap.last, gap.back) == where)
+def _away(moved: Offloaded, section_class: SectionClass) -> Iterator[IdleInterval]:
+    where = section_class[0].buffer, section_class[0].last, section_class[0].next
+    return (gap for gap in moved if (gap.buffer, gap.last, gap.next) == where)
 
 
 def _other_prefetch_times(moved: Offloaded) -> Iterator[Offloaded]:
@@ -100,13 +102,14 @@ def _other_prefetch_times(moved: Offloaded) -> Iterator[Offloaded]:
     for buffer in dict.fromkeys(gap.buffer for gap in moved):
         for opens in (_half_as_far, _as_soon_as_gone):
             yield tuple(
-                replace(gap, opens=opens(gap)) if gap.buffer == buffer else gap for gap in moved
+                replace(gap, earliest_prefetch=opens(gap)) if gap.buffer == buffer else gap
+                for gap in moved
             )
 
 
-def _half_as_far(gap: Gap) -> int:
-    return (gap.opens + gap.returns + 1) // 2
+def _half_as_far(gap: IdleInterval) -> int:
+    return (gap.earliest_prefetch + gap.needed_by + 1) // 2
 
 
-def _as_soon_as_gone(gap: Gap) -> int:
-    return gap.leave + 1
+def _as_soon_as_gone(gap: IdleInterval) -> int:
+    return gap.offload_after + 1

@@ -11,12 +11,12 @@ from ...errors import HostMemoryError
 from ...placement import ALIGNMENT
 from ...placement.cuda_blocks import usable_nbytes
 from ..ir.schedule import Schedule
-from ..lowering.arena import Arena, fit_arena
-from ..lowering.emit import assembled
-from ..lowering.idle import Gap, dirty
-from ..lowering.limits import Array, Caps, CrowdedError, Misfits
-from ..lowering.list_scheduler import Entry
-from ..lowering.timetable import Ordered, ordered
+from ..lowering.arena import ArenaLayout, place_arena_within
+from ..lowering.emit import emit_schedule
+from ..lowering.idle import IdleInterval, dirty
+from ..lowering.limits import Array, FragmentationError, MemoryLimit, Unplaced
+from ..lowering.list_scheduler import Item
+from ..lowering.timetable import Timetable, schedule_within
 from ..problem import GraphProblem
 from ..timing.simulate import simulate
 from .skeleton import Skeleton
@@ -25,7 +25,7 @@ from .soft_placement import placed_before_ordering, retried
 WORK = 20_000  # sections of maps and passes in all plans that are placed: 20 of VGG-16, 5 s
 SMALL = 100  # trials: a network that affords so many is small, and is searched more thoroughly
 
-Key: TypeAlias = tuple[Skeleton, frozenset[tuple[str, int, int]], tuple[Entry, ...]]
+Key: TypeAlias = tuple[Skeleton, frozenset[tuple[str, int, int]], tuple[Item, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,9 @@ class ScheduleTrial:
     """A choice of what to offload, and the order of its steps."""
 
     skeleton: Skeleton
-    moved: tuple[Gap, ...]  # idle intervals in which sections are offloaded
-    caps: Caps  # bytes at once by launch
-    steps: Ordered
+    moved: tuple[IdleInterval, ...]  # idle intervals in which sections are offloaded
+    caps: MemoryLimit  # bytes at once by launch
+    steps: Timetable
 
     @property
     def seconds(self) -> float:
@@ -66,7 +66,7 @@ class SwapProblem:
         self.room = problem.limits.arena
         self._policy = policy
         self._compute_s: dict[Skeleton, float] = {}
-        self._made: dict[Key, EvaluatedTrial | Misfits | None] = {}
+        self._made: dict[Key, EvaluatedTrial | Unplaced | None] = {}
 
     def caps(self, skeleton: Skeleton) -> Array:
         """The arena's bytes for each launch of the skeleton."""
@@ -89,7 +89,7 @@ class SwapProblem:
             self._compute_s[skeleton] = skeleton.unbound.compute_s(self.costs)
         return self._compute_s[skeleton]
 
-    def lower_bound_s(self, skeleton: Skeleton, moved: Sequence[Gap]) -> float:
+    def lower_bound_s(self, skeleton: Skeleton, moved: Sequence[IdleInterval]) -> float:
         """Seconds that no step takes less than with these sections offloaded.
 
         The most of the launches, the copies of one direction, and those of both on a shared link.
@@ -103,15 +103,20 @@ class SwapProblem:
         lanes_s = (len(gaps) * link.latency_s + s for gaps, s in zip(lanes, ways, strict=True))
         return max(self.compute_s(skeleton), *lanes_s, sum(ways) / max(1.0, both))
 
-    def may_fit(self, skeleton: Skeleton, moved: Sequence[Gap]) -> bool:
+    def may_fit(self, skeleton: Skeleton, moved: Sequence[IdleInterval]) -> bool:
         """Whether the sections that stay may have a placement."""
         excess = skeleton.aligned_needed - usable_nbytes(self.room) - (ALIGNMENT - 1)
         for gap in moved:
-            excess[gap.last + 1 : gap.back] -= skeleton.aligned_nbytes(gap)
+            excess[gap.last + 1 : gap.next] -= skeleton.aligned_nbytes(gap)
         return not (excess > 0).any()
 
     def trial(
-        self, skeleton: Skeleton, moved: Sequence[Gap] | None, caps: Caps, *, grain: int = 1
+        self,
+        skeleton: Skeleton,
+        moved: Sequence[IdleInterval] | None,
+        caps: MemoryLimit,
+        *,
+        grain: int = 1,
     ) -> ScheduleTrial | None:
         """The trial of `moved`; None where that is None or its steps have no order.
 
@@ -120,10 +125,12 @@ class SwapProblem:
         if moved is None or not _leaves_room(skeleton, moved, caps):
             return None
         plan = skeleton.unbound.offloading(moved, self._policy)
-        found = ordered(self.graph, plan, self.costs, caps, grain=grain)
+        found = schedule_within(self.graph, plan, self.costs, caps, grain=grain)
         return None if found is None else ScheduleTrial(skeleton, tuple(moved), caps, found)
 
-    def aligned_trial(self, skeleton: Skeleton, moved: Sequence[Gap]) -> ScheduleTrial | None:
+    def aligned_trial(
+        self, skeleton: Skeleton, moved: Sequence[IdleInterval]
+    ) -> ScheduleTrial | None:
         """The trial of `moved` in which every section fills its last alignment."""
         return self.trial(skeleton, moved, self.room + ALIGNMENT - 1, grain=ALIGNMENT)
 
@@ -133,16 +140,16 @@ class SwapProblem:
         Trials of the same order share one schedule. Raises CrowdedError where bytes find no place.
         """
         away = frozenset((gap.buffer, gap.section, gap.last) for gap in trial.moved)
-        key = trial.skeleton, away, trial.steps.entries
+        key = trial.skeleton, away, trial.steps.items
         if key not in self._made:
             try:
-                arena = fit_arena(self.graph, trial.steps, self.room)
+                arena = place_arena_within(self.graph, trial.steps, self.room)
                 self._made[key] = self._simulated(trial, trial.steps, arena)
-            except CrowdedError as error:
-                self._made[key] = error.misfits
+            except FragmentationError as error:
+                self._made[key] = error.unplaced
         made = self._made[key]
         if isinstance(made, tuple):
-            raise CrowdedError(made)
+            raise FragmentationError(made)
         return made and EvaluatedTrial(
             trial, replace(made.schedule, plan=trial.steps.plan), made.seconds
         )
@@ -164,20 +171,20 @@ class SwapProblem:
         return places and self._simulated(trial, *places)
 
     def _simulated(
-        self, trial: ScheduleTrial, steps: Ordered, arena: Arena
+        self, trial: ScheduleTrial, steps: Timetable, arena: ArenaLayout
     ) -> EvaluatedTrial | None:
         """The schedule of these steps in the arena; None where the host has no room."""
         budgets = {"budget": self.limits.device, "host_budget": self.limits.host}
         try:
-            schedule = assembled(self.graph, steps, arena, **budgets)
+            schedule = emit_schedule(self.graph, steps, arena, **budgets)
         except HostMemoryError:
             return None
         return EvaluatedTrial(trial, schedule, simulate(schedule, self.costs).step_s)
 
 
-def _leaves_room(skeleton: Skeleton, moved: Sequence[Gap], caps: Caps) -> bool:
+def _leaves_room(skeleton: Skeleton, moved: Sequence[IdleInterval], caps: MemoryLimit) -> bool:
     """Whether launches find their bytes under the caps with these sections offloaded."""
     excess = skeleton.needed - caps
     for gap in moved:
-        excess[gap.last + 1 : gap.back] -= gap.nbytes
+        excess[gap.last + 1 : gap.next] -= gap.nbytes
     return not (excess > 0).any()

@@ -17,10 +17,10 @@ from ...graph import Graph
 from ...placement import ALIGNMENT, aligned
 from ..ir.costs import Costs
 from ..ir.plan import Plan, Segment
-from ..lowering.idle import Gap, pauses, round_trips
-from ..lowering.limits import Caps
-from ..lowering.list_scheduler import demand
-from ..lowering.program import Residency, side_by_side
+from ..lowering.idle import IdleInterval, forward_backward_idle, intra_pass_idle
+from ..lowering.limits import MemoryLimit
+from ..lowering.list_scheduler import required_nbytes
+from ..lowering.program import LiveInterval, contiguous_groups
 from ..lowering.segments import Variant
 from ..recompute.candidates import Candidates
 from ..recompute.draft import RecomputeChoice, UnboundPlan, unbound_plan
@@ -40,7 +40,7 @@ class Skeleton:
     @cached_property
     def needed(self) -> Needed:
         """The bytes that each launch needs."""
-        return demand(self.unbound.program)
+        return required_nbytes(self.unbound.program)
 
     @cached_property
     def least(self) -> Needed:
@@ -48,16 +48,16 @@ class Skeleton:
         change = np.zeros(len(self.needed) + 1, np.int64)
         for gap in self.all_idle:
             change[gap.last + 1] -= gap.nbytes
-            change[gap.back] += gap.nbytes
+            change[gap.next] += gap.nbytes
         return self.needed + np.cumsum(change)[:-1]
 
     @cached_property
     def aligned_needed(self) -> Needed:
         """A lower bound of the bytes that each launch needs with all offsets aligned."""
         program = self.unbound.program
-        return demand(program, map(self.aligned_nbytes, program.residencies))
+        return required_nbytes(program, map(self.aligned_nbytes, program.intervals))
 
-    def aligned_nbytes(self, item: Gap | Residency) -> int:
+    def aligned_nbytes(self, item: IdleInterval | LiveInterval) -> int:
         """The fewest bytes that the section takes up to the next one.
 
         The uppermost section, and one beside others in a run, need not fill its last alignment.
@@ -69,23 +69,23 @@ class Skeleton:
     @cached_property
     def _in_runs(self) -> frozenset[tuple[str, int]]:
         """Sections that a launch wants side by side with others."""
-        stays = self.unbound.program.residencies
-        runs = (run for run in side_by_side(self.unbound.program) if len(run) > 1)
+        stays = self.unbound.program.intervals
+        runs = (run for run in contiguous_groups(self.unbound.program) if len(run) > 1)
         return frozenset((stays[n].buffer, stays[n].section) for run in runs for n in run)
 
     @cached_property
-    def forward_backward_idle(self) -> list[Gap]:
-        return round_trips(self.unbound.graph, self.unbound.program)
+    def forward_backward_idle(self) -> list[IdleInterval]:
+        return forward_backward_idle(self.unbound.graph, self.unbound.program)
 
     @cached_property
-    def intra_pass_idle(self) -> list[Gap]:
-        return pauses(self.unbound.graph, self.unbound.program)
+    def intra_pass_idle(self) -> list[IdleInterval]:
+        return intra_pass_idle(self.unbound.graph, self.unbound.program)
 
     @cached_property
-    def all_idle(self) -> list[Gap]:
+    def all_idle(self) -> list[IdleInterval]:
         return [*self.forward_backward_idle, *self.intra_pass_idle]
 
-    def gaps(self, room: Caps) -> list[Gap]:
+    def gaps(self, room: MemoryLimit) -> list[IdleInterval]:
         """Those between forward and backward where they suffice for `room`, else all intervals."""
         suffice = belady_choice(self.needed, self.forward_backward_idle, room) is not None
         return self.forward_backward_idle if suffice else self.all_idle
@@ -121,7 +121,9 @@ def plans_offloading_all(graph: Graph, costs: Costs, policy: str) -> Iterator[Pl
         yield skeleton.unbound.offloading(skeleton.all_idle, policy)
 
 
-def belady_choice(needed: Needed, gaps: Sequence[Gap], room: Caps) -> list[Gap] | None:
+def belady_choice(
+    needed: Needed, gaps: Sequence[IdleInterval], room: MemoryLimit
+) -> list[IdleInterval] | None:
     """Idle intervals to offload so that launches that need `needed` bytes fit `room`, or None.
 
     Where bytes are short, the section of the farthest next use leaves (Belady 1966, of pages). It
@@ -129,20 +131,20 @@ def belady_choice(needed: Needed, gaps: Sequence[Gap], room: Caps) -> list[Gap] 
     sections. Takes O(n log n).
     """
     coming = sorted(gaps, key=lambda gap: gap.last, reverse=True)
-    idle: list[tuple[int, int, int, Gap]] = []
+    idle: list[tuple[int, int, int, IdleInterval]] = []
     offloaded: list[tuple[int, int]] = []
-    chosen, freed = list[Gap](), 0
+    chosen, freed = list[IdleInterval](), 0
     for launch, excess in enumerate((needed - room).tolist()):
         while coming and coming[-1].last < launch:
             gap = coming.pop()
-            heappush(idle, (-gap.back, -gap.section, len(coming), gap))
+            heappush(idle, (-gap.next, -gap.section, len(coming), gap))
         while offloaded and offloaded[0][0] <= launch:
             freed -= heappop(offloaded)[1]
         while freed < excess:
             if not idle or -idle[0][0] <= launch:
                 return None
             gap = heappop(idle)[-1]
-            heappush(offloaded, (gap.back, gap.nbytes))
+            heappush(offloaded, (gap.next, gap.nbytes))
             chosen.append(gap)
             freed += gap.nbytes
     return chosen

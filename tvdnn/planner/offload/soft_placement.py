@@ -15,23 +15,23 @@ from typing import TypeAlias
 import numpy as np
 
 from ...graph import Graph
-from ...placement import Extent, in_turn, settle
+from ...placement import AllocationGroup, assign_offsets_soft, placement_priority
 from ..ir.costs import Costs
-from ..lowering.arena import Arena
-from ..lowering.lifetimes import extents_of
-from ..lowering.limits import CrowdedError
-from ..lowering.list_scheduler import Entry, Scheduler
-from ..lowering.program import NONE, Program, side_by_side
-from ..lowering.timetable import Ordered
+from ..lowering.arena import ArenaLayout
+from ..lowering.lifetimes import groups_over
+from ..lowering.limits import FragmentationError
+from ..lowering.list_scheduler import Item, ListScheduler
+from ..lowering.program import NONE, Program, contiguous_groups
+from ..lowering.timetable import Timetable
 
 NANOSECONDS = 1e9
 OVERTAKEN = 8  # waiting prefetches that one with a free place may overtake, at most
 SHUFFLED, LEAST_SHUFFLED = 10, 4  # one extent in so many changes its turn, but no fewer
 
-Placed: TypeAlias = tuple[Ordered, Arena]
+Placed: TypeAlias = tuple[Timetable, ArenaLayout]
 
 
-def placed_before_ordering(graph: Graph, steps: Ordered, costs: Costs, room: int) -> Placed:
+def placed_before_ordering(graph: Graph, steps: Timetable, costs: Costs, room: int) -> Placed:
     """The steps with offsets below `room` bytes, their launches and offloads in the same order.
 
     Preferred lifetimes are those that the order predicts. Raises CrowdedError where bytes find no
@@ -40,19 +40,21 @@ def placed_before_ordering(graph: Graph, steps: Ordered, costs: Costs, room: int
     return _Lifetimes.of(graph, steps, costs, room).placed_before_ordering()
 
 
-def retried(graph: Graph, steps: Ordered, costs: Costs, room: int, *, tries: int) -> Placed | None:
+def retried(
+    graph: Graph, steps: Timetable, costs: Costs, room: int, *, tries: int
+) -> Placed | None:
     """The fastest steps of so many tries with offsets assigned in other orders; None if none fits.
 
     Each try shuffles some extents that follow each other in the best order so far.
     """
     lifetimes = _Lifetimes.of(graph, steps, costs, room)
-    turns, best = list(in_turn(lifetimes.preferred, lifetimes.required)), None
+    turns, best = list(placement_priority(lifetimes.preferred, lifetimes.required)), None
     rng = random.Random(len(turns))
     for number in range(tries):
         trial = _shuffled(turns, rng) if number else turns
         try:
             found = lifetimes.placed_before_ordering(trial)
-        except CrowdedError:
+        except FragmentationError:
             continue
         if best is None or found[0].seconds < best[0].seconds:
             turns, best = trial, found
@@ -73,44 +75,49 @@ class _Lifetimes:
     """Extents of an order's residencies, by their preferred and by their required lifetimes."""
 
     graph: Graph
-    steps: Ordered
+    steps: Timetable
     costs: Costs
     room: int
     groups: Sequence[Sequence[int]]
-    preferred: Sequence[Extent]
-    required: Sequence[Extent]
+    preferred: Sequence[AllocationGroup]
+    required: Sequence[AllocationGroup]
 
     @classmethod
-    def of(cls, graph: Graph, steps: Ordered, costs: Costs, room: int) -> "_Lifetimes":
+    def of(cls, graph: Graph, steps: Timetable, costs: Costs, room: int) -> "_Lifetimes":
         prog = steps.program
-        groups = side_by_side(prog)
+        groups = contiguous_groups(prog)
         begins = [round(NANOSECONDS * begin_s) for begin_s in steps.begins]
         ends = [
-            max(begin, round(NANOSECONDS * (steps.seconds if stay.held else end_s)) - 1)
-            for stay, begin, end_s in zip(prog.residencies, begins, steps.ends, strict=True)
+            max(
+                begin,
+                round(NANOSECONDS * (steps.seconds if stay.pinned_to_phase_end else end_s)) - 1,
+            )
+            for stay, begin, end_s in zip(prog.intervals, begins, steps.ends, strict=True)
         ]
-        firsts, lasts = zip(*((stay.first, stay.last) for stay in prog.residencies), strict=True)
-        preferred = extents_of(graph, prog, groups, begins, ends)
-        required = extents_of(graph, prog, groups, firsts, lasts)
+        firsts, lasts = zip(*((stay.first, stay.last) for stay in prog.intervals), strict=True)
+        preferred = groups_over(graph, prog, groups, begins, ends)
+        required = groups_over(graph, prog, groups, firsts, lasts)
         return cls(graph, steps, costs, room, groups, preferred, required)
 
     def placed_before_ordering(self, turns: Sequence[int] | None = None) -> Placed:
         """The steps with the offsets that extents find in these turns. Raises CrowdedError."""
-        bases, misfits = settle(self.preferred, self.required, self.room, turns)
+        bases, misfits = assign_offsets_soft(self.preferred, self.required, self.room, turns)
         if misfits:
             crowded = [self.required[at] for at in misfits]
-            raise CrowdedError(tuple((each.first, each.last, each.nbytes) for each in crowded))
-        arena = Arena.of(self.groups, self.preferred, bases)
+            raise FragmentationError(
+                tuple((each.first, each.last, each.nbytes) for each in crowded)
+            )
+        arena = ArenaLayout.of(self.groups, self.preferred, bases)
         prog, before = self.steps.program, _before(self.steps.program, arena.addresses)
         scheduler = _PlacedScheduler(self.graph, prog, self.costs, before)
-        return Ordered.by(scheduler, self.steps.plan, prog), arena
+        return Timetable.from_scheduler(scheduler, self.steps.plan, prog), arena
 
 
 def _before(prog: Program, addresses: Sequence[int]) -> list[set[int]]:
     """By residency, those that held its bytes last before it."""
     before: list[set[int]] = [set() for _ in addresses]
     lows, owners = [0], [NONE]
-    stays = prog.residencies
+    stays = prog.intervals
     for number in sorted(range(len(stays)), key=lambda n: stays[n].first):
         low, high = addresses[number], addresses[number] + stays[number].nbytes
         first, last = bisect_right(lows, low) - 1, bisect_right(lows, high - 1)
@@ -124,7 +131,7 @@ def _before(prog: Program, addresses: Sequence[int]) -> list[set[int]]:
     return before
 
 
-class _PlacedScheduler(Scheduler):
+class _PlacedScheduler(ListScheduler):
     """A scheduler that counts no bytes: a residency waits for those before it in its place."""
 
     def __init__(
@@ -134,20 +141,20 @@ class _PlacedScheduler(Scheduler):
         super().__init__(graph, program, costs, none, none.copy(), [0] * len(before))
         self._before = before
 
-    def _make_room(self, index: int) -> Iterator[Entry]:
+    def _wait_for_bytes(self, index: int) -> Iterator[Item]:
         for number in self._starting[index]:
-            if not self._program.residencies[number].fetched:
+            if not self._program.intervals[number].is_prefetched:
                 yield from self._wait_for_place(number)
 
-    def _wait_for_offload(self, number: int) -> Iterator[Entry]:
+    def _wait_for_offload(self, number: int) -> Iterator[Item]:
         yield from super()._wait_for_offload(number)
         yield from self._wait_for_place(number)
 
-    def _wait_for_place(self, number: int) -> Iterator[Entry]:
-        while not self._before[number] <= self._gone:
+    def _wait_for_place(self, number: int) -> Iterator[Item]:
+        while not self._before[number] <= self._freed:
             yield self._finish_oldest()
 
-    def _fetch_ahead(self, index: int) -> Iterator[Entry]:
+    def _prefetch_ahead(self, index: int) -> Iterator[Item]:
         """Issue prefetches that would start during launch `index`, in places that are free."""
         end_s = self._start_s(index) + self._seconds[index]
         while self._prefetch_s < end_s:
@@ -156,12 +163,12 @@ class _PlacedScheduler(Scheduler):
             if number == NONE:
                 return
             self._queue.remove(number)
-            yield self._fetch(number)
+            yield self._prefetch(number)
 
     def _may_come(self, index: int, number: int) -> bool:
-        opens = self._program.residencies[number].opens
-        return opens <= index and self._has_left(number) and self._before[number] <= self._gone
+        opens = self._program.intervals[number].earliest_prefetch
+        return opens <= index and self._has_left(number) and self._before[number] <= self._freed
 
-    def _compute_floor(self, number: int) -> float:
+    def _earliest_s(self, number: int) -> float:
         freed_s = max((self.ends[other] for other in self._before[number]), default=0.0)
-        return max(freed_s, super()._compute_floor(number))
+        return max(freed_s, super()._earliest_s(number))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..ir.plan import Plan, copied_nbytes
+from ..ir.plan import Plan, prefetched_nbytes
 from ..ir.schedule import Schedule
 from ..lowering.estimate import estimate
 from ..lowering.segments import Variant
@@ -45,9 +45,9 @@ def _may_take_less(problem: GraphProblem, plan: Plan, below_s: float) -> bool:
     """Whether the plan's order is predicted to take less than so many seconds."""
     graph, costs, arena = problem.graph, problem.costs, problem.limits.arena
     assert arena is not None
-    if copied_nbytes(graph, plan) / costs.link.to_device >= below_s:
+    if prefetched_nbytes(graph, plan) / costs.link.to_device >= below_s:
         return False
-    found = estimate(graph, plan, costs, arena, room=arena, below_s=below_s)
+    found = estimate(graph, plan, costs, arena, capacity=arena, below_s=below_s)
     return found is not None and found.seconds < below_s
 
 

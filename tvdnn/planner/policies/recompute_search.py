@@ -18,15 +18,15 @@ from ...errors import HostMemoryError
 from ...graph import Direction, Graph
 from ...placement.cuda_blocks import usable_nbytes
 from ..ir.costs import Costs
-from ..ir.plan import Plan, copied_nbytes, moved_nbytes
+from ..ir.plan import Plan, prefetched_nbytes, transfer_nbytes
 from ..ir.schedule import Schedule
-from ..lowering.arena import fit_arena
-from ..lowering.emit import assembled
+from ..lowering.arena import place_arena_within
+from ..lowering.emit import emit_schedule
 from ..lowering.estimate import estimate
-from ..lowering.limits import Array, narrowed
-from ..lowering.lower import lowered
+from ..lowering.limits import Array, with_tightened_limits
+from ..lowering.lower import lower_with_prefetch
 from ..lowering.segments import Variant
-from ..lowering.timetable import ordered
+from ..lowering.timetable import schedule_within
 from ..offload.skeleton import Skeleton
 from ..problem import GraphProblem, Limits
 from ..recompute.candidates import Candidates, find_candidates
@@ -108,7 +108,7 @@ class RecomputeSearch:
                 return True
             self.left -= 1
             found = estimate(
-                self.graph, plan, self.costs, cap, room=self.arena_nbytes, below_s=below_s
+                self.graph, plan, self.costs, cap, capacity=self.arena_nbytes, below_s=below_s
             )
             if found is None:
                 return True
@@ -125,8 +125,8 @@ class RecomputeSearch:
             return False
         change: Counter[int] = Counter()
         for move in plan.transfers:
-            nbytes = moved_nbytes(self.graph, move)
-            change.update({move.leave: nbytes, move.back: -nbytes})
+            nbytes = transfer_nbytes(self.graph, move)
+            change.update({move.offload_after: nbytes, move.needed_by: -nbytes})
         offloaded = accumulate(change[slot] for slot in sorted(change))
         return max(offloaded, default=0) > self.limits.host
 
@@ -262,7 +262,7 @@ def _least_copied(search: RecomputeSearch, mode: RecomputeMode) -> RecomputeChoi
 
     def copied(choice: RecomputeChoice) -> float:
         plan = unbound_plan(graph, search.candidates, choice).plan(cap)
-        return inf if plan is None else copied_nbytes(graph, plan)
+        return inf if plan is None else prefetched_nbytes(graph, plan)
 
     counts = {len(mode.ranked) * part // COUNTS_COMPARED for part in range(COUNTS_COMPARED + 1)}
     known, block = search.candidates, Variant.PERFORMANCE
@@ -292,7 +292,9 @@ def _placed(search: RecomputeSearch, planned: PlannedChoice) -> Schedule | None:
     limits = search.limits
     budgets = {"budget": limits.device, "host_budget": limits.host}
     try:
-        return lowered(search.graph, planned.plan, search.costs, **budgets, cap=planned.cap)
+        return lower_with_prefetch(
+            search.graph, planned.plan, search.costs, **budgets, limit=planned.cap
+        )
     except HostMemoryError:
         return None
 
@@ -319,16 +321,16 @@ def _filled(search: RecomputeSearch, planned: PlannedChoice) -> list[Schedule]:
 
     def attempt(caps: Array) -> Schedule | None:
         plan = skeleton.unbound.plan(caps)
-        steps = None if plan is None else ordered(graph, plan, costs, caps)
+        steps = None if plan is None else schedule_within(graph, plan, costs, caps)
         if steps is None:
             return None
-        arena = fit_arena(graph, steps, search.arena_nbytes)
+        arena = place_arena_within(graph, steps, search.arena_nbytes)
         budgets = {"budget": search.limits.device, "host_budget": search.limits.host}
-        return assembled(graph, steps, arena, **budgets)
+        return emit_schedule(graph, steps, arena, **budgets)
 
     caps = np.full(skeleton.needed.shape, usable_nbytes(search.arena_nbytes))
-    num_stays = len(skeleton.unbound.program.residencies)
+    num_stays = len(skeleton.unbound.program.intervals)
     try:
-        return [*filter(None, narrowed(attempt, caps, skeleton.least, num_stays))]
+        return [*filter(None, with_tightened_limits(attempt, caps, skeleton.least, num_stays))]
     except HostMemoryError:
         return []

@@ -15,8 +15,8 @@ import numpy as np
 
 from ..ir.plan import OptimalityReport, Plan
 from ..ir.schedule import Schedule
-from ..lowering.idle import Gap
-from ..lowering.limits import Caps
+from ..lowering.idle import IdleInterval
+from ..lowering.limits import MemoryLimit
 from ..offload.exhaustive import exhaustive_search
 from ..offload.fit import Chooser, fit_candidate, is_tight, placed_if_any
 from ..offload.ilp import ILP_GAP, LpBound, SectionClass, SwapLP, section_classes
@@ -155,7 +155,7 @@ def _ranked(swap: SwapProblem, all_skeletons: list[Skeleton]) -> dict[Skeleton, 
     return {skeleton: seconds[skeleton] for skeleton in ranked}
 
 
-def _greedy(skeleton: Skeleton, caps: Caps) -> Sequence[Gap] | None:
+def _greedy(skeleton: Skeleton, caps: MemoryLimit) -> Sequence[IdleInterval] | None:
     return belady_choice(skeleton.needed, skeleton.gaps(caps), caps)
 
 
@@ -215,16 +215,20 @@ def _integer_schedules(
     return [*found, *_with_headroom(swap, skeleton, choose, HEADROOM_ILP, best_of([best, *found]))]
 
 
-def _with_more(skeleton: Skeleton, moved: Sequence[Gap], caps: Caps) -> Sequence[Gap] | None:
+def _with_more(
+    skeleton: Skeleton, moved: Sequence[IdleInterval], caps: MemoryLimit
+) -> Sequence[IdleInterval] | None:
     """These idle intervals, and others that launches also need under the caps."""
     needed, taken = skeleton.needed.copy(), set(moved)
     for gap in moved:
-        needed[gap.last + 1 : gap.back] -= gap.nbytes
+        needed[gap.last + 1 : gap.next] -= gap.nbytes
     more = belady_choice(needed, [gap for gap in skeleton.gaps(caps) if gap not in taken], caps)
     return None if more is None else [*moved, *more]
 
 
-def _integer_choice(swap: SwapProblem, skeleton: Skeleton, caps: Caps) -> Sequence[Gap] | None:
+def _integer_choice(
+    swap: SwapProblem, skeleton: Skeleton, caps: MemoryLimit
+) -> Sequence[IdleInterval] | None:
     """The sections that leave by the integer program, of each class the last; None if unsolved."""
     members = section_classes(skeleton.gaps(caps))
     if is_tight(swap, skeleton) and len(members) > MOST_CLASSES:
@@ -236,13 +240,13 @@ def _integer_choice(swap: SwapProblem, skeleton: Skeleton, caps: Caps) -> Sequen
     return [gap for each, count in pairs for gap in each[len(each) - round(count) :]]
 
 
-def _full_lp(swap: SwapProblem, skeleton: Skeleton, caps: Caps) -> SwapLP:
+def _full_lp(swap: SwapProblem, skeleton: Skeleton, caps: MemoryLimit) -> SwapLP:
     """The linear program in which all idle sections may leave."""
     return _lp_of(swap, skeleton, caps, section_classes(skeleton.all_idle))
 
 
 def _lp_of(
-    swap: SwapProblem, skeleton: Skeleton, caps: Caps, members: Sequence[SectionClass]
+    swap: SwapProblem, skeleton: Skeleton, caps: MemoryLimit, members: Sequence[SectionClass]
 ) -> SwapLP:
     graph, costs, host = swap.graph, swap.costs, swap.limits.host
     program = skeleton.unbound.program

@@ -16,10 +16,10 @@ from ...graph import RUN_CHUNKS, Graph, section_rows
 from ...units import format_bytes
 from ..ir.costs import Costs
 from ..ir.plan import Plan, Segment, Slot
-from ..lowering.idle import Gap, pauses, round_trips, transfers
-from ..lowering.limits import Caps
-from ..lowering.list_scheduler import demand
-from ..lowering.program import Program, program
+from ..lowering.idle import IdleInterval, forward_backward_idle, intra_pass_idle, transfers_of
+from ..lowering.limits import MemoryLimit
+from ..lowering.list_scheduler import required_nbytes
+from ..lowering.program import Program, build_program
 from ..lowering.segments import Variant, segments
 from .barriers import Phase
 from .candidates import Candidates, FullBatchRecompute, with_recomputed
@@ -49,19 +49,19 @@ class RecomputeChoice:
 class _FreeIntervals:
     """The idle intervals that are not taken yet, those of the outermost maps first."""
 
-    def __init__(self, gaps: Iterable[Gap]) -> None:
+    def __init__(self, gaps: Iterable[IdleInterval]) -> None:
         self._gaps = tuple(gaps)
         maps: dict[str, int] = {}
-        rows = [(g.last, g.back, maps.setdefault(g.buffer, len(maps))) for g in self._gaps]
+        rows = [(g.last, g.next, maps.setdefault(g.buffer, len(maps))) for g in self._gaps]
         self._last, self._back, self._map = np.array(rows, np.int64).reshape(-1, 3).T.copy()
 
-    def take(self, launch: int, excess: int) -> list[Gap]:
+    def take(self, launch: int, excess: int) -> list[IdleInterval]:
         """Sections of the outermost map that is idle at `launch`, the last first, up to `excess`.
 
         An interval that is taken ends before it began. It is idle at no launch then.
         """
         idle = np.flatnonzero((self._last < launch) & (launch < self._back))
-        chosen, nbytes = list[Gap](), 0
+        chosen, nbytes = list[IdleInterval](), 0
         for index in reversed(idle[self._map[idle] == self._map[idle[:1]]].tolist()):
             if nbytes < excess:
                 chosen.append(self._gaps[index])
@@ -80,7 +80,7 @@ class UnboundPlan:
     parts: tuple[Segment, ...]
     program: Program
 
-    def plan(self, room: Caps) -> Plan | None:
+    def plan(self, room: MemoryLimit) -> Plan | None:
         """The plan whose launches find their bytes in `room`; None where they cannot."""
         offloaded = _offloaded(self.graph, self.program, room)
         return None if offloaded is None else self.offloading(offloaded)
@@ -93,15 +93,18 @@ class UnboundPlan:
 
     def offloading_all(self) -> Plan:
         """The plan that offloads all idle sections."""
-        trips, others = round_trips(self.graph, self.program), pauses(self.graph, self.program)
+        trips, others = (
+            forward_backward_idle(self.graph, self.program),
+            intra_pass_idle(self.graph, self.program),
+        )
         return self.offloading([*trips, *others])
 
-    def offloading(self, gaps: Sequence[Gap], policy: str = "auto") -> Plan:
+    def offloading(self, gaps: Sequence[IdleInterval], policy: str = "auto") -> Plan:
         """The plan of `policy` that offloads sections in these idle intervals."""
         return Plan(
             policy,
             self.parts,
-            tuple(transfers(gaps)),
+            tuple(transfers_of(gaps)),
             reasons=_reasons(self.graph, self.candidates, self.choice, self.parts, gaps),
         )
 
@@ -109,7 +112,7 @@ class UnboundPlan:
 def unbound_plan(graph: Graph, candidates: Candidates, choice: RecomputeChoice) -> UnboundPlan:
     """The choice as segments and their program."""
     parts = _parts(graph, candidates, choice)
-    return UnboundPlan(graph, candidates, choice, parts, program(graph, Plan("auto", parts)))
+    return UnboundPlan(graph, candidates, choice, parts, build_program(graph, Plan("auto", parts)))
 
 
 def least_moving_plan(graph: Graph) -> Plan:
@@ -219,22 +222,22 @@ def _block_rows(graph: Graph, slots: Iterable[Slot], block: Variant) -> int:
     return min(-(-rows // unit) * unit, graph.batch)
 
 
-def _offloaded(graph: Graph, prog: Program, room: Caps) -> list[Gap] | None:
+def _offloaded(graph: Graph, prog: Program, room: MemoryLimit) -> list[IdleInterval] | None:
     """Sections to offload so that every launch finds its bytes in `room`; None if none suffice."""
-    excess, moved = demand(prog) - room, list[Gap]()
+    excess, moved = required_nbytes(prog) - room, list[IdleInterval]()
     if int(excess.max(initial=0)) <= 0:
         return moved
-    gaps, others = _FreeIntervals(round_trips(graph, prog)), None
+    gaps, others = _FreeIntervals(forward_backward_idle(graph, prog)), None
     fullest = int(excess.argmax())
     while excess[fullest] > 0:
         chosen = gaps.take(fullest, int(excess[fullest]))
         if not chosen:
-            others = others or _FreeIntervals(pauses(graph, prog))
+            others = others or _FreeIntervals(intra_pass_idle(graph, prog))
             chosen = others.take(fullest, int(excess[fullest]))
         if not chosen:
             return None
         for gap in chosen:
-            excess[gap.last + 1 : gap.back] -= gap.nbytes
+            excess[gap.last + 1 : gap.next] -= gap.nbytes
         moved += chosen
         fullest = int(excess.argmax())
     return moved
@@ -245,13 +248,16 @@ def _reasons(
     candidates: Candidates,
     choice: RecomputeChoice,
     parts: tuple[Segment, ...],
-    moved: Sequence[Gap],
+    moved: Sequence[IdleInterval],
 ) -> Mapping[str, str]:
     """Why maps are offloaded or recomputed, in words."""
     passes_of_stages = candidates.passes_of_stages(choice.stages)
     slots = [slot for part in parts for slot in part.slots]
     names = [graph.passes[s.pass_index].name + " again" * s.recompute for s in slots]
-    reasons = {gap.buffer: f"idle from {names[gap.leave]} to {names[gap.returns]}" for gap in moved}
+    reasons = {
+        gap.buffer: f"idle from {names[gap.offload_after]} to {names[gap.needed_by]}"
+        for gap in moved
+    }
     recomputes = [
         recompute
         for region, recomputed in zip(candidates.regions, choice.recomputed, strict=True)
