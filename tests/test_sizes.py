@@ -36,7 +36,6 @@ TOO_LONG = {
     "tvdnn/ops/builder.py",
     "tvdnn/ops/conv.py",
     "tvdnn/ops/expand.py",
-    "tvdnn/planner/policies/auto.py",
     "tvdnn/trace/trace.py",
     "tvdnn/trace/tracer.py",
     "tvdnn/cli/train.py:train",

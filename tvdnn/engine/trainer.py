@@ -23,7 +23,7 @@ from ..planner.ir.plan import Plan
 from ..planner.ir.schedule import Schedule
 from ..planner.ir.settings import DEFAULT_POLICY
 from ..planner.ir.timeline import Timeline
-from ..planner.make import fuses
+from ..planner.policies import policy_named
 from ..planner.timing.calibrate import Calibration, compare
 from ..planner.timing.simulate import simulate
 from ..runtime.host_slab import Slab
@@ -42,7 +42,7 @@ from .build import (
     resolve_dtype,
     training_settings,
 )
-from .core import Chosen, Core, Limits, Options, Updates, asked_for, write_control
+from .core import Chosen, Core, Options, PlanRequest, Updates, asked_for, write_control
 from .gradients import check_saving
 from .label_faults import Faults, loss_of
 from .losses import GivenLosses, LossLike, losses_of, target_nbytes, target_shape
@@ -122,7 +122,7 @@ class Trainer:
             kernels, order_seed, delay_seed, costs, slab, progress, feedback, clock, sized
         )
         asked = asked_for(policy, lead, copies)
-        limits = Limits(parse_limit(budget), parse_bytes(host_budget), asked)
+        limits = PlanRequest(parse_limit(budget), parse_bytes(host_budget), asked)
         losses = losses_of(loss, loss_weights, next(net.parameters(), torch.empty(0)).device)
         self._given_losses = GivenLosses(loss)
         self._core = Core(net, limits, options, losses.tensors)
@@ -131,7 +131,7 @@ class Trainer:
         self._settings = replace(
             training_settings(losses.each, self._spec, dtype, chunk_size, sections),
             reserve=self._staging.nbytes_for(example_inputs),
-            fuse=fuses(policy or DEFAULT_POLICY),
+            fuse=policy_named(policy or DEFAULT_POLICY).fused,
         )
         self._seed, self._steps = seed, 0
         self._grads: dict[str, torch.Tensor] = {}

@@ -22,14 +22,15 @@ from ..planner.ir.costs import Costs
 from ..planner.ir.plan import Plan
 from ..planner.ir.schedule import Schedule
 from ..planner.ir.settings import DEFAULT_POLICY
-from ..planner.make import DEFAULT_CHUNK_SIZE, fuses
+from ..planner.make import DEFAULT_CHUNK_SIZE
+from ..planner.policies import policy_named
 from ..planner.timing.calibrate import Calibration
 from ..runtime.runner import Runner
 from ..trace.guards.inputs import check_inputs
 from ..trace.trace import trace
 from ..units import parse_bytes, parse_limit
 from .build import ChunkSize, Progress, chunks_of, give_lazy_parameters, resolve_dtype, with_chunks
-from .core import Chosen, Core, Limits, Options, Updates, asked_for, one_device, write_control
+from .core import Chosen, Core, Options, PlanRequest, Updates, asked_for, one_device, write_control
 from .gradients import check_saving, check_unchanged, versions_of, with_gradients
 from .module_state import restored_after_failure
 
@@ -107,11 +108,11 @@ def virtualize(
         mode=Mode.AUTOGRAD,
         sections=sections,
         reserve=(parse_bytes(reserve) or 0) + _state_nbytes(net, optimizer) + _given_nbytes(net),
-        fuse=fuses(policy or DEFAULT_POLICY),
+        fuse=policy_named(policy or DEFAULT_POLICY).fused,
     )
     settings = with_chunks(settings, chunks_of(chunk_size))
     asked = asked_for(policy, lead, copies)
-    limits = Limits(parse_limit(budget), parse_bytes(host_budget), asked)
+    limits = PlanRequest(parse_limit(budget), parse_bytes(host_budget), asked)
     options = Options(
         kernels,
         order_seed,
@@ -141,7 +142,7 @@ class Virtualized(nn.Module):
         self,
         net: nn.Module,
         settings: Settings,
-        limits: Limits,
+        limits: PlanRequest,
         options: Options,
         asked: Asked,
     ) -> None:

@@ -31,7 +31,6 @@ class Buffer:
     shape: tuple[int, ...]
     dtype: str
     section: int  # rows of the first axis in one section, the unit of residency and of copies
-    codec: str = "raw"  # the form of an idle section
     rows: int = field(init=False, repr=False, compare=False)
     row_nbytes: int = field(init=False, repr=False, compare=False)
 

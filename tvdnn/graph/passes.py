@@ -1,6 +1,6 @@
 """Passes: the kernel-level stages of a step over its buffers, and the Graph of all passes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -139,9 +139,8 @@ class Graph:
     rounded_inputs: frozenset[str] = frozenset()  # inputs that are rounded to TF32
     rounded_ops: frozenset[str] = frozenset()  # ops whose outputs are rounded to TF32
     bands: int = 1  # bands of rows that a sample's maps are cut into; passes take each as a sample
-    spared: frozenset[str] = frozenset()  # maps that only save time
-    # The graph of the same step and bits without the maps `spared`, if there are any.
-    lean: "Callable[[], Graph] | None" = field(default=None, compare=False, repr=False)
+    optional_maps: frozenset[str] = frozenset()  # maps that only save time
+    has_low_memory_variant: bool = False  # another graph computes the same bits without them
 
     @property
     def batch(self) -> int:

@@ -1,6 +1,6 @@
 """Op definitions: what each op reads, writes and costs, as data, and the kernels it launches."""
 
 from .expand import Settings, expand
-from .registry import DEFINITIONS, supported
+from .registry import DEFINITIONS
 
-__all__ = ["DEFINITIONS", "Settings", "expand", "supported"]
+__all__ = ["DEFINITIONS", "Settings", "expand"]

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import cache, partial
+from functools import cache
 from math import prod
 
 from ..errors import InputError
@@ -14,6 +14,7 @@ from ..graph import (
     ChunkSizes,
     Direction,
     Graph,
+    GraphVariants,
     Kind,
     Network,
     Op,
@@ -94,7 +95,6 @@ def expand(network: Network, settings: Settings) -> Graph:
     cannot be.
     """
     _check(network, settings)
-    lean = cache(partial(expand, network, replace(settings, lean=True)))
     training = settings.mode in TRAINING
     traced = _without_loss_names(network, settings.losses) if training else network
     plain = _with_losses(traced, settings)
@@ -153,8 +153,15 @@ def expand(network: Network, settings: Settings) -> Graph:
         rounded_inputs=rounding.inputs,
         rounded_ops=rounding.ops,
         bands=bands,
-        spared=frozenset(b.signs),
-        lean=lean if b.signs or b.sums else None,
+        optional_maps=frozenset(b.signs),
+        has_low_memory_variant=bool(b.signs or b.sums),
+    )
+
+
+def graph_variants(network: Network, settings: Settings) -> GraphVariants:
+    """The graphs of one step of `network` by these settings, whatever they say of fusion."""
+    return GraphVariants(
+        lambda fused, low_memory: expand(network, replace(settings, fuse=fused, lean=low_memory))
     )
 
 

@@ -97,11 +97,6 @@ DEFINITIONS: dict[str, OpDef] = {
 }
 
 
-def supported() -> tuple[str, ...]:
-    """The kinds of op that a user's network may hold."""
-    return tuple(sorted(definition.kind for definition in _TRACED))
-
-
 def role(kind: str, name: str) -> Callable[[Launch], None]:
     """What a launch of the pass `name` of an op of `kind` does."""
     return {**_EVERY_OPS, **DEFINITIONS[kind].roles}[name]
