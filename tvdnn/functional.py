@@ -13,6 +13,11 @@ from .errors import InputError
 Ints = int | list[int] | tuple[int, ...]
 
 
+def in_row(value: Ints, other: int) -> tuple[int, int]:
+    """A setting of rows [N, C, L] for maps of one row; `other` is that of their height."""
+    return other, value if isinstance(value, int) else int(value[0])
+
+
 def pair(value: Ints) -> tuple[int, int]:
     """A setting of height and width; one number stands for both."""
     if isinstance(value, int):
@@ -28,6 +33,11 @@ def window(kernel_size: Ints, stride: Ints | None, padding: Ints) -> dict[str, A
         "stride": pair(stride or kernel_size),
         "padding": pair(padding),
     }
+
+
+def straight_through(before: Tensor, values: Tensor) -> Tensor:
+    """These values, with the gradient of what was there before."""
+    return before + (values - before).detach()
 
 
 def counted_batch_norm(
@@ -73,11 +83,11 @@ def normalize_batch(layer: _BatchNorm, input: Tensor) -> Tensor:  # noqa: A002 (
     return counted_batch_norm(input, *batch_norm_arguments(layer))
 
 
-def torch_stochastic_depth(x: Tensor, p: float, mode: str, training: bool = True) -> Tensor:
+def stochastic_depth(x: Tensor, p: float, mode: str, training: bool = True) -> Tensor:
     """`x` of which samples, or by mode "batch" all, are dropped, by torch's own functions."""
     if has_torch_function((x,)):
         handle: Any = handle_torch_function
-        result: Tensor = handle(torch_stochastic_depth, (x,), x, p, mode, training)
+        result: Tensor = handle(stochastic_depth, (x,), x, p, mode, training)
         return result
     if not training or p == 0:
         return x
@@ -96,4 +106,4 @@ def drop_branch(layer: torch.nn.Module, *given: Tensor, **named: Tensor) -> Tens
     if "drop_prob" in settings and not settings["scale_by_keep"]:
         raise InputError("DropPath without scale_by_keep is not supported; set it")
     p, mode = settings.get("drop_prob", settings.get("p")), settings.get("mode", "row")
-    return torch_stochastic_depth(x, p or 0.0, mode, layer.training)
+    return stochastic_depth(x, p or 0.0, mode, layer.training)

@@ -14,7 +14,7 @@ from ..errors import InputError, UnsupportedOpError
 from ..graph import Graph, Network
 from ..ops import Settings
 from ..ops.expand import CONTROL_NBYTES, graph_variants
-from ..ops.operator import Control, Faults
+from ..ops.operator import Control, FaultRecord
 from ..planner.ir.costs import Costs
 from ..planner.ir.schedule import Schedule
 from ..planner.ir.settings import COPIES, RULES, Choice, Requested, Table, choose
@@ -511,7 +511,7 @@ def make_control(device: torch.device) -> tuple[torch.Tensor, Control]:
     block = torch.zeros(CONTROL_NBYTES, dtype=torch.uint8, device=device)
     floats, words = block.view(torch.float32), block.view(torch.int64)
     first = RECORD_AT // words.element_size()
-    faults = Faults(step=words[1:2], record=words[first : first + 2])
+    faults = FaultRecord(step=words[1:2], record=words[first : first + 2])
     return block, Control(floats[8:16], scale=floats[4:5], seed=words[:1], faults=faults)
 
 

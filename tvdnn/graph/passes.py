@@ -136,6 +136,8 @@ class Graph:
     fixed: Mapping[str, int]  # by purpose, bytes outside the arena: parameters, optimizer state ...
     dtype: str
     chunk_size: int
+    # By op, "conv" or "all": the first of vDNN's policies to offload its input.
+    vdnn_traits: Mapping[str, str] = field(default_factory=dict)
     rounded_inputs: frozenset[str] = frozenset()  # inputs that are rounded to TF32
     rounded_ops: frozenset[str] = frozenset()  # ops whose outputs are rounded to TF32
     bands: int = 1  # bands of rows that a sample's maps are cut into; passes take each as a sample

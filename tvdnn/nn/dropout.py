@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..functional import torch_stochastic_depth
+from ..functional import stochastic_depth
 from .activation import activate, is_torchs
 from .eager import checked, run
 
@@ -45,7 +45,7 @@ class StochasticDepth(torch.nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         if is_torchs(input) or input.dim() not in (2, 4):
-            return torch_stochastic_depth(input, self.p, self.mode, self.training)
+            return stochastic_depth(input, self.p, self.mode, self.training)
         return drop_parts(input, self.p, self.mode, self.training)
 
     def extra_repr(self) -> str:

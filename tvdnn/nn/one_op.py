@@ -11,7 +11,7 @@ import torch
 from ..graph import Graph, Network, Op, Param, Pass, Value
 from ..ops.bind_pass import BoundPass, bind_pass
 from ..ops.expand import Mode, Settings, expand
-from ..ops.loss import LOSSES, TARGET, Loss
+from ..ops.loss import LOSSES, TARGET, OutputLoss
 from ..ops.operator import TORCH_DTYPES
 
 X: Final = "x"
@@ -70,7 +70,7 @@ def one_op(
         chunk_size=1,
         sections=1,
         mode=Mode.AUTOGRAD if any(wants) else Mode.INFER,
-        losses=(Loss(kind),),
+        losses=(OutputLoss(kind),),
         input_grads=frozenset({X} if wants[0] else ()),
     )
     graph = expand(network, settings)
@@ -105,7 +105,7 @@ def _network(
     """The network of the op alone, with a target where the op is a loss."""
     values, inputs = {X: Value(X, shape), Y: Value(Y, out)}, [X]
     if kind in LOSSES:
-        loss = Loss(kind)
+        loss = OutputLoss(kind)
         values[TARGET] = loss.target(values[X])
         values[Y] = Value(Y, (2,))
         inputs.append(TARGET)

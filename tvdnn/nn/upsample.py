@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..calls.call import UnsupportedCallError
-from ..calls.resize import resizing
+from ..ops.resize import resizing
+from ..ops.traced_op import UnsupportedCallError
 from .conv import KNOWN_SHAPES
 from .eager import checked, run, torchs_own
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ..graph import Buffer, Direction, Need, Op, Pass, Use, overlap
 from .concat_views import Channels, gaps_between
-from .registry import moves, multiplies
+from .registry import copies_values, multiplies
 
 
 class Rounding(NamedTuple):
@@ -34,7 +34,7 @@ def with_rounding(
         kind = ops[each.op].kind
         if multiplies(kind, each.role):
             read.add(use for use in each.reads if use.need is Need.VALUES)
-        elif moves(kind, each.role):
+        elif copies_values(kind, each.role):
             pairs = zip(each.reads, rounded, strict=False)  # the write of codes has no read
             read.add(use for use, channels in pairs if channels is not None)
         found.append(replace(each, rounded=rounded))

@@ -19,10 +19,9 @@ from ..lowering.segments import PassGroup, Variant, pass_groups, segments
 from ..problem import GraphProblem, Policy
 from .keep import keep
 
-CONV = frozenset(
-    {"conv2d", "conv2d_relu", "conv2d_relu_max_pool2d", "conv2d_depthwise", "conv_transpose2d"}
-)
-ALL = CONV | {"max_pool2d", "max_pool2d_codes", "local_response_norm", "batch_norm"}
+# The traits, in `Graph.vdnn_traits`, of ops whose inputs the two policies offload.
+CONV = frozenset({"conv"})
+ALL = CONV | {"all"}
 
 _KINDS = {"vdnn-all": ALL, "vdnn-conv": CONV}
 _VARIANTS = {"m": Variant.MEMORY, "p": Variant.PERFORMANCE}
@@ -40,17 +39,17 @@ class _Slots:
 
 def vdnn(
     graph: Graph,
-    kinds: frozenset[str],
+    traits: frozenset[str],
     *,
     name: str,
     default: Variant,
     variants: Mapping[int, Variant] | None = None,
     sync: bool = False,
 ) -> Plan:
-    """The plan that offloads the inputs of ops of `kinds`."""
+    """The plan that offloads the inputs of ops of these vDNN traits."""
     plan = Plan(name, segments(graph, variants or {}, default))
     slots = _slots(graph, plan)
-    moved = moved_inputs(graph, kinds, slots)
+    moved = moved_inputs(graph, traits, slots)
     opens = _windows(graph, moved, slots)
     transfers = tuple(
         Transfer(
@@ -81,13 +80,14 @@ def _slots(graph: Graph, plan: Plan) -> _Slots:
     return _Slots(forward, backward, starts)
 
 
-def moved_inputs(graph: Graph, kinds: frozenset[str], slots: _Slots) -> dict[str, str]:
+def moved_inputs(graph: Graph, traits: frozenset[str], slots: _Slots) -> dict[str, str]:
     """Buffers to move, by the op that offloads each: the last that takes it as its input."""
     inputs, outputs = input_buffers(graph), frozenset(graph.outputs)
     owner: dict[str, str] = {}
     for op in graph.network.ops:
         buffer = inputs.get(op.name, "")
-        if op.kind in kinds and buffer in slots.backward and buffer not in outputs:
+        takes = graph.vdnn_traits.get(op.name) in traits
+        if takes and buffer in slots.backward and buffer not in outputs:
             owner[buffer] = op.name
     return {op: buffer for buffer, op in owner.items()}
 
@@ -112,7 +112,7 @@ def _windows(graph: Graph, moved: Mapping[str, str], slots: _Slots) -> dict[str,
             if candidate.name in moved and candidate.name not in opens:
                 opens[candidate.name] = slots.starts[ops[number].name]
                 break
-            if candidate.kind in CONV:
+            if graph.vdnn_traits.get(candidate.name) in CONV:
                 break
     return opens
 

@@ -10,11 +10,11 @@ from torch.fx import Node
 from ..graph.network import channels_last_axes
 from ..kernels.copy.strided import MOST_DIMENSIONS
 from ..kernels.reduce.axes import MOST_GROUPS
-from .call import (
-    Call,
+from .traced_op import (
     Inner,
     Shape,
     Source,
+    TracedOp,
     UnsupportedCallError,
     axes_of,
     call_behind,
@@ -35,38 +35,38 @@ class Factor(NamedTuple):
     size: int
 
 
-def clone(out: Shape, x: Source, **memory_format: Any) -> Call:
+def clone(out: Shape, x: Source, **memory_format: Any) -> TracedOp:
     """A value of its own, which operations in place do not share."""
-    return Call("view", (x,), axes=axes_of(x))
+    return TracedOp("view", (x,), axes=axes_of(x))
 
 
-def reshape(out: Shape, x: Source, *args: Any, **kwargs: Any) -> Call:
+def reshape(out: Shape, x: Source, *args: Any, **kwargs: Any) -> TracedOp:
     """flatten, view, reshape and contiguous, by their effect: the target `out` says all.
 
     A view where the same bytes are that shape, else a copy in the order of maps.
     """
     source, axes = shape_of(x), axes_of(x)
     if out == source:
-        return Call("view", (x,), axes=axes)
+        return TracedOp("view", (x,), axes=axes)
     if out[:1] != source[:1]:
         raise UnsupportedCallError(f"reshape of {source} to {out} (the batch must stay as it is)")
     maker = call_behind(x)
     one_channel = maker is not None and maker.kind == "narrow" and maker.axes == PLANE
     if maker is not None and one_channel and out == (source[0], 1, *source[1:]):
-        return Call("narrow", maker.inputs, (), maker.attrs, channels_last_axes(4))
+        return TracedOp("narrow", maker.inputs, (), maker.attrs, channels_last_axes(4))
     factors = _common_factors(source, out)
     if factors is None:
         return reshape(out, _in_torchs_order(x))
     held = sorted(range(len(factors)), key=lambda i: (axes[factors[i].source], i))
     wanted = channels_last_axes(len(out))
     if held == sorted(range(len(factors)), key=lambda i: (wanted[factors[i].out], i)):
-        return Call("view", (x,), axes=wanted)
+        return TracedOp("view", (x,), axes=wanted)
     if (view_axes := _axes_of_view(out, factors, held)) is not None:
-        return Call("view", (x,), axes=view_axes)
+        return TracedOp("view", (x,), axes=view_axes)
     if len(out) == 2 and axes == channels_last_axes(4) and _has_own_shape(x):
-        return Call("flatten", (x,), axes=wanted)
+        return TracedOp("flatten", (x,), axes=wanted)
     if axes == TURNED and out == (source[0], source[1] * source[2], *source[3:]):
-        return Call("shuffle_channels", (x,), (), {"groups": source[2]}, wanted)
+        return TracedOp("shuffle_channels", (x,), (), {"groups": source[2]}, wanted)
     return _rearranged(x, factors, held, wanted)
 
 
@@ -95,7 +95,7 @@ def in_order(x: Source, axes: Shape) -> Source:
         for order in (axes_of(x), axes)
     )
     if held == wanted:
-        return Inner(Call("view", (x,), axes=axes), shape, axes)
+        return Inner(TracedOp("view", (x,), axes=axes), shape, axes)
     return Inner(_rearranged(x, factors, held, axes), shape, axes)
 
 
@@ -141,7 +141,7 @@ def _in_torchs_order(x: Source) -> Inner:
     return Inner(call, flat, (0, 1))
 
 
-def _rearranged(x: Source, factors: Sequence[Factor], held: Sequence[int], axes: Shape) -> Call:
+def _rearranged(x: Source, factors: Sequence[Factor], held: Sequence[int], axes: Shape) -> TracedOp:
     """A copy of the factors that are `held` in one order, whose result is stored by `axes`."""
     wanted = sorted(range(len(factors)), key=lambda i: (axes[factors[i].out], i))
     order = tuple(held.index(i) for i in wanted)
@@ -152,7 +152,7 @@ def _rearranged(x: Source, factors: Sequence[Factor], held: Sequence[int], axes:
             f"a copy of {shape_of(x)} in another order of {apart} parts of its dimensions (it takes"
             f" up to {MOST_DIMENSIONS - 1})"
         )
-    return Call("rearrange", (x,), (), {"sizes": sizes, "order": order}, axes)
+    return TracedOp("rearrange", (x,), (), {"sizes": sizes, "order": order}, axes)
 
 
 def as_rows(x: Source) -> Inner:
@@ -164,30 +164,30 @@ def as_rows(x: Source) -> Inner:
         (made,) = maker.inputs
         if isinstance(made, Inner) and (made.shape, made.axes) == (out, MAPS):
             return made  # which a call before this one has made
-    return Inner(Call("view", (in_order(x, channels_last_axes(3)),), axes=MAPS), out, MAPS)
+    return Inner(TracedOp("view", (in_order(x, channels_last_axes(3)),), axes=MAPS), out, MAPS)
 
 
-def of_rows(out: Shape, call: Call) -> Call:
+def of_rows(out: Shape, call: TracedOp) -> TracedOp:
     """What a call makes of maps of one row, as [N, C, L]."""
     samples, channels, length = out
     made = Inner(call, (samples, channels, 1, length), MAPS)
-    return Call("view", (made,), axes=channels_last_axes(3))
+    return TracedOp("view", (made,), axes=channels_last_axes(3))
 
 
-def channel_shuffle(out: Shape, x: Node, groups: int) -> Call:
+def channel_shuffle(out: Shape, x: Node, groups: int) -> TracedOp:
     if len(out) != 4:
         raise UnsupportedCallError(f"channel_shuffle of {len(out)} dimensions (it takes maps)")
-    return Call("shuffle_channels", (x,), (), {"groups": groups})
+    return TracedOp("shuffle_channels", (x,), (), {"groups": groups})
 
 
-def pixel_shuffle(out: Shape, x: Source, upscale_factor: int) -> Call:
+def pixel_shuffle(out: Shape, x: Source, upscale_factor: int) -> TracedOp:
     samples, channels, height, width = _map_of("pixel_shuffle", x)
     r = upscale_factor
     parts = _viewed((samples, channels // r**2, r, r, height, width), x)
     return reshape(out, _permuted(parts, (0, 1, 4, 2, 5, 3)))
 
 
-def pixel_unshuffle(out: Shape, x: Source, downscale_factor: int) -> Call:
+def pixel_unshuffle(out: Shape, x: Source, downscale_factor: int) -> TracedOp:
     samples, channels, height, width = _map_of("pixel_unshuffle", x)
     r = downscale_factor
     parts = _viewed((samples, channels, height // r, r, width // r, r), x)
@@ -212,27 +212,27 @@ def _permuted(x: Source, order: Sequence[int]) -> Inner:
     return Inner(call, tuple(shape_of(x)[dim] for dim in order), call.axes)
 
 
-def copy_(out: Shape, x: Source, source: Source, non_blocking: bool = False) -> Call:
+def copy_(out: Shape, x: Source, source: Source, non_blocking: bool = False) -> TracedOp:
     """A tensor written over whole: it holds what `source` does."""
     if not isinstance(source, Node) or shape_of(source) != out:
         found = shape_of(source) if isinstance(source, Node) else source
         raise UnsupportedCallError(f"copy_ of {found} to {out} (it takes a map of one shape)")
-    return Call("view", (source,), axes=axes_of(source))
+    return TracedOp("view", (source,), axes=axes_of(source))
 
 
-def permute(out: Shape, x: Source, *dims: Any, **named: Any) -> Call:
+def permute(out: Shape, x: Source, *dims: Any, **named: Any) -> TracedOp:
     """The same bytes under another order of dimensions."""
     (order,) = named.values() if named else ((dims[0] if len(dims) == 1 else dims),)
     return _reordered(x, [dim % len(out) for dim in order])
 
 
-def transpose(out: Shape, x: Source, dim0: int, dim1: int) -> Call:
+def transpose(out: Shape, x: Source, dim0: int, dim1: int) -> TracedOp:
     order = list(range(len(out)))
     order[dim0], order[dim1] = order[dim1], order[dim0]
     return _reordered(x, order)
 
 
-def movedim(out: Shape, x: Source, source: Any, destination: Any) -> Call:
+def movedim(out: Shape, x: Source, source: Any, destination: Any) -> TracedOp:
     ends = [[each] if isinstance(each, int) else list(each) for each in (source, destination)]
     moved, places = ([dim % len(out) for dim in end] for end in ends)
     order = [dim for dim in range(len(out)) if dim not in moved]
@@ -241,10 +241,10 @@ def movedim(out: Shape, x: Source, source: Any, destination: Any) -> Call:
     return _reordered(x, order)
 
 
-def _reordered(x: Source, order: Sequence[int]) -> Call:
+def _reordered(x: Source, order: Sequence[int]) -> TracedOp:
     if order[0] != 0:
         raise UnsupportedCallError("permute of the batch (it must stay the first dimension)")
-    return Call("view", (x,), axes=tuple(axes_of(x)[dim] for dim in order))
+    return TracedOp("view", (x,), axes=tuple(axes_of(x)[dim] for dim in order))
 
 
 def without(axes: Shape, dims: Collection[int]) -> Shape:

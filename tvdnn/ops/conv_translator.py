@@ -2,12 +2,12 @@
 
 from torch.fx import Node
 
-from ..functional import Ints, pair
+from ..functional import Ints, in_row, pair
 from ..kernels.conv.depthwise import suits_depthwise
 from ..kernels.conv.tiles import Pair
-from .call import Call, Shape, Source, in_row, shape_of
 from .remap import behind_zeros, padded
-from .reshape import as_rows, of_rows
+from .reshape_translator import as_rows, of_rows
+from .traced_op import Shape, Source, TracedOp, shape_of
 
 
 def conv1d(
@@ -19,7 +19,7 @@ def conv1d(
     padding: Ints | str = 0,
     dilation: Ints = 1,
     groups: int = 1,
-) -> Call:
+) -> TracedOp:
     """A convolution of maps of one row."""
     given = padding if isinstance(padding, str) else in_row(padding, 0)
     settings = (in_row(stride, 1), given, in_row(dilation, 1), groups)
@@ -35,7 +35,7 @@ def conv2d(
     padding: Ints | str = 0,
     dilation: Ints = 1,
     groups: int = 1,
-) -> Call:
+) -> TracedOp:
     kernel = taps_of(weight)
     if isinstance(padding, str):
         x, own = _padded(x, padding, kernel, pair(dilation))
@@ -50,7 +50,7 @@ def conv2d(
         "groups": groups,
     }
     depthwise = suits_depthwise(shape_of(x)[1], out[1], groups, kernel)
-    return Call("conv2d_depthwise" if depthwise else "conv2d", (x,), (weight, bias), attrs)
+    return TracedOp("conv2d_depthwise" if depthwise else "conv2d", (x,), (weight, bias), attrs)
 
 
 def taps_of(weight: Node) -> Pair:

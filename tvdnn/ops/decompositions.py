@@ -1,13 +1,56 @@
-"""Poolings that the tracer follows as several calls: of rows, by norms, and adaptive maxima."""
+"""Functions of torch that the tracer follows as several calls: arithmetic, and poolings."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..functional import Ints, pair
-from .call import in_row
+from ..functional import Ints, in_row, pair
+
+
+def normalize(
+    input: Tensor,  # noqa: A002 (torch's name)
+    p: float = 2.0,
+    dim: int = 1,
+    eps: float = 1e-12,
+    out: None = None,
+) -> Tensor:
+    norms = torch.norm(input, p, dim, keepdim=True)
+    return torch.div(input, norms.clamp_min(eps))
+
+
+def addcmul(
+    input: Tensor,  # noqa: A002 (torch's name)
+    tensor1: Tensor,
+    tensor2: Tensor,
+    *,
+    value: float = 1,
+    out: None = None,
+) -> Tensor:
+    return torch.add(input, tensor1 * tensor2, alpha=value)
+
+
+def rsub(input: Tensor, other: Any, *, alpha: float = 1) -> Tensor:  # noqa: A002 (torch's name)
+    """`other` less `alpha` times `input`."""
+    return torch.add(other, input, alpha=-alpha)
+
+
+def lerp(
+    input: Tensor,  # noqa: A002 (torch's name)
+    end: Tensor,
+    weight: Any,
+    *,
+    out: None = None,
+) -> Tensor:
+    """The weighted mean; it starts from what the weight is nearer to, as torch does by a number."""
+    step = end - input
+    if not isinstance(weight, (int, float)):
+        return torch.add(input, step * weight)
+    if abs(weight) < 0.5:
+        return torch.add(input, step, alpha=weight)
+    return torch.sub(end, step, alpha=1 - weight)
 
 
 def max_pool1d(
@@ -105,3 +148,25 @@ def lp_pool2d(
     means = functional.avg_pool2d(input.pow(norm_type), kernel_size, stride, 0, ceil_mode)
     height, width = pair(kernel_size)
     return means.mul(height * width).pow(1 / norm_type)
+
+
+def glu(input: Tensor, dim: int = -1) -> Tensor:  # noqa: A002 (torch's name)
+    values, gates = input.chunk(2, dim)
+    return values * torch.sigmoid(gates)
+
+
+DECOMPOSITIONS: Mapping[Any, Callable[..., Any]] = {
+    functional.glu: glu,
+    functional.normalize: normalize,
+    torch.addcmul: addcmul,
+    torch.rsub: rsub,
+    torch.lerp: lerp,
+    functional.max_pool1d: max_pool1d,
+    torch.max_pool1d: max_pool1d,
+    functional.avg_pool1d: avg_pool1d,
+    functional.adaptive_avg_pool1d: adaptive_avg_pool1d,
+    functional.adaptive_max_pool1d: adaptive_max_pool1d,
+    functional.adaptive_max_pool2d: adaptive_max_pool2d,
+    functional.lp_pool1d: lp_pool1d,
+    functional.lp_pool2d: lp_pool2d,
+}

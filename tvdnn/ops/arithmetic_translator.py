@@ -8,12 +8,20 @@ from torch import Tensor
 from torch.fx import Node
 
 from ..graph.network import channels_last_axes
-from .call import UNNAMED, Call, Shape, UnsupportedCallError, axes_of, is_parameter, shape_of
+from .traced_op import (
+    UNNAMED,
+    Shape,
+    TracedOp,
+    UnsupportedCallError,
+    axes_of,
+    is_parameter,
+    shape_of,
+)
 
 MOST_DIMENSIONS = 4  # of operands that broadcast
 
 
-def add(out: Shape, x: Any, other: Any, alpha: float = 1) -> Call:
+def add(out: Shape, x: Any, other: Any, alpha: float = 1) -> TracedOp:
     if not isinstance(x, Node):
         return _affine(other, alpha, x)
     if not isinstance(other, Node):
@@ -21,26 +29,21 @@ def add(out: Shape, x: Any, other: Any, alpha: float = 1) -> Call:
     if alpha == 1 and (call := _by_channel("channel_add", x, other)):
         return call
     if _are_alike(x, other):
-        return Call("add" if alpha == 1 else "add_multiple", (x, other), (), _scale(alpha))
+        return TracedOp("add" if alpha == 1 else "add_multiple", (x, other), (), _scale(alpha))
     if alpha == 1 and (call := _gated("gate_add", x, other)):
         return call
     return broadcast("add", out, x, other, alpha)
 
 
-def straight_through(before: Tensor, values: Tensor) -> Tensor:
-    """These values, with the gradient of what was there before."""
-    return before + (values - before).detach()
+def straight_through(out: Shape, before: Node, values: Node) -> TracedOp:
+    return TracedOp("straight_through", (before, values))
 
 
-def written_over(out: Shape, before: Node, values: Node) -> Call:
-    return Call("straight_through", (before, values))
-
-
-def sub(out: Shape, x: Any, other: Any, alpha: float = 1) -> Call:
+def sub(out: Shape, x: Any, other: Any, alpha: float = 1) -> TracedOp:
     return add(out, x, other, -alpha)
 
 
-def mul(out: Shape, x: Any, other: Any) -> Call:
+def mul(out: Shape, x: Any, other: Any) -> TracedOp:
     if not isinstance(x, Node):
         return _affine(other, x)
     if not isinstance(other, Node):
@@ -48,31 +51,31 @@ def mul(out: Shape, x: Any, other: Any) -> Call:
     if call := _by_channel("scale_channels", x, other):
         return call
     if _are_alike(x, other):
-        return Call("multiply", (x, other))
+        return TracedOp("multiply", (x, other))
     return _gated("gate_multiply", x, other) or broadcast("multiply", out, x, other)
 
 
-def div(out: Shape, x: Any, other: Any) -> Call:
+def div(out: Shape, x: Any, other: Any) -> TracedOp:
     if not isinstance(x, Node):
-        return Call("reciprocal", (other,), (), {"a": float(x)})
+        return TracedOp("reciprocal", (other,), (), {"a": float(x)})
     if not isinstance(other, Node):
         return _affine(x, 1 / other)
     return broadcast("divide", out, x, other)
 
 
-def neg(out: Shape, x: Node) -> Call:
+def neg(out: Shape, x: Node) -> TracedOp:
     return _affine(x, -1)
 
 
-def maximum(out: Shape, x: Node, other: Node) -> Call:
+def maximum(out: Shape, x: Node, other: Node) -> TracedOp:
     return broadcast("maximum", out, x, other)
 
 
-def minimum(out: Shape, x: Node, other: Node) -> Call:
+def minimum(out: Shape, x: Node, other: Node) -> TracedOp:
     return broadcast("minimum", out, x, other)
 
 
-def broadcast(function: str, out: Shape, x: Node, other: Node, scale: float = 1) -> Call:
+def broadcast(function: str, out: Shape, x: Node, other: Node, scale: float = 1) -> TracedOp:
     """The op of two maps, or of a map and a parameter or buffer, whose shapes broadcast."""
     maps = [each for each in (x, other) if each.op != "get_attr"]
     if not maps:
@@ -90,7 +93,7 @@ def broadcast(function: str, out: Shape, x: Node, other: Node, scale: float = 1)
     attrs: dict[str, Any] = {"scale": float(scale)}
     kind = f"broadcast_{function}"
     if len(maps) == 2:
-        return Call(kind, (x, other), (), attrs, axes if alike else None)
+        return TracedOp(kind, (x, other), (), attrs, axes if alike else None)
     param = x if maps[0] is other else other
     _check_constant(function, param, out)
     stored = tuple(axes.index(axis) for axis in range(len(axes)))
@@ -98,7 +101,7 @@ def broadcast(function: str, out: Shape, x: Node, other: Node, scale: float = 1)
     attrs |= {"shape": shape_of(param), "by_row": _has_rows(param, stored)}
     attrs |= {"filters": _is_stored_as_filters(function, param)}
     params, state = _held(param)
-    return Call(kind, (maps[0],), params, attrs, axes, state)
+    return TracedOp(kind, (maps[0],), params, attrs, axes, state)
 
 
 def _groups(out: Shape, maps: list[Node], order: Shape) -> bool:
@@ -164,13 +167,13 @@ def _are_alike(x: Node, other: Node) -> bool:
     return shape_of(x) == shape_of(other) and "get_attr" not in (x.op, other.op)
 
 
-def _by_channel(kind: str, x: Node, other: Node) -> Call | None:
+def _by_channel(kind: str, x: Node, other: Node) -> TracedOp | None:
     """The op of a map and a parameter of its channels, in either order; None of other nodes."""
     for maps, param in ((x, other), (other, x)):
         constant = param.op == "get_attr" and maps.op != "get_attr"
         if constant and _is_by_channel(maps, param):
             params, state = _held(param)
-            return Call(kind, (maps,), params, axes=axes_of(maps), state=state)
+            return TracedOp(kind, (maps,), params, axes=axes_of(maps), state=state)
     return None
 
 
@@ -187,19 +190,19 @@ def _is_by_channel(maps: Node, param: Node) -> bool:
     return known and padded == tuple(wanted)
 
 
-def _affine(x: Node, scale: float, shift: float = 0) -> Call:
-    return Call("affine", (x,), (), {"scale": float(scale), "shift": float(shift)})
+def _affine(x: Node, scale: float, shift: float = 0) -> TracedOp:
+    return TracedOp("affine", (x,), (), {"scale": float(scale), "shift": float(shift)})
 
 
 def _scale(alpha: float) -> dict[str, float]:
     return {} if alpha == 1 else {"scale": float(alpha)}
 
 
-def _gated(kind: str, x: Node, other: Node) -> Call | None:
+def _gated(kind: str, x: Node, other: Node) -> TracedOp | None:
     """The op of a map and one value a channel of every sample, in either order; None of others."""
     for maps, gates in ((x, other), (other, x)):
         shape = shape_of(maps)
         if len(shape) == 4 and shape_of(gates) == (*shape[:2], 1, 1) and gates.op != "get_attr":
             last = all(axes_of(each) == channels_last_axes(4) for each in (maps, gates))
-            return Call(kind, (maps, gates)) if last else None
+            return TracedOp(kind, (maps, gates)) if last else None
     return None

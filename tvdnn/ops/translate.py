@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, fx
 
 from ..graph.network import channels_last_axes
-from .call import (
-    BROADCASTS,
-    ELEMENTWISE,
+from .registry import FUNCTIONS, METHODS, OPERATORS
+from .reshape_translator import in_order
+from .traced_op import (
     UNNAMED,
-    Call,
     Inner,
+    Shape,
+    TracedOp,
     UnsupportedCallError,
     axes_of,
     is_computed,
@@ -22,27 +23,15 @@ from .call import (
     nested,
     shape_of,
 )
-from .concat import split, unbind
-from .reduce_axes import largest, smallest, var_mean
-from .reshape import in_order
-from .tables import FUNCTIONS, METHODS
 
-TAKES_VIEWS = (*BROADCASTS, "scale_channels", "channel_add")  # of parameters
-TAKES_BUFFERS = ("conv2d", "conv2d_depthwise")  # in the place of parameters, as BlurPool2d's filter
-SEVERAL = (
-    split,
-    unbind,
-    var_mean,
-    largest,
-    smallest,
-)  # translators of calls that yield several maps
+OF_MAPS = "it takes maps [N, C, H, W]"
 REARRANGING = (
     *("squeeze_", "unsqueeze_", "transpose_", "t_", "swapaxes_", "swapdims_"),
     *("resize_", "resize_as_", "set_", "as_strided_"),
 )
 
 
-def translated(node: fx.Node, translator: Callable[..., Call | None]) -> Call | None:
+def translated(node: fx.Node, translator: Callable[..., TracedOp | None]) -> TracedOp | None:
     """A supported call's op, if it reads maps as maps and parameters as parameters."""
     name = torch_name(node)
     named = {key: value for key, value in node.kwargs.items() if key != "out"}
@@ -60,25 +49,44 @@ def translated(node: fx.Node, translator: Callable[..., Call | None]) -> Call | 
     return _in_order(call)
 
 
-def _in_order(call: Call) -> Call:
+def result_axes(name: str, call: TracedOp, out: Shape) -> Shape:
+    """Of each dimension of a call's result, the axis where that is stored."""
+    if any(len(shape_of(x)) == 3 for x in call.inputs) and not _takes_rows(call):
+        raise UnsupportedCallError(f"{name} of 3 dimensions ({OF_MAPS})")
+    if call.axes is not None:
+        return call.axes
+    orders = {axes_of(x) for x in call.inputs}
+    if OPERATORS[call.kind].keeps_axes and len(orders) == 1:
+        return orders.pop()
+    if any(order != channels_last_axes(len(order)) for order in orders):
+        raise UnsupportedCallError(f"{name} of permuted maps (permute them back to [N, C, H, W])")
+    return channels_last_axes(len(out))
+
+
+def _takes_rows(call: TracedOp) -> bool:
+    record = OPERATORS[call.kind]
+    return record.takes_rows or record.keeps_axes
+
+
+def _in_order(call: TracedOp) -> TracedOp:
     """The call with maps in the order that it takes: channels last, or all in one order."""
     orders = {axes_of(x) for x in call.inputs}
-    if call.axes is not None or (call.kind in ELEMENTWISE and len(orders) == 1):
+    if call.axes is not None or (OPERATORS[call.kind].keeps_axes and len(orders) == 1):
         return call
     return replace(
         call, inputs=tuple(in_order(x, channels_last_axes(len(shape_of(x)))) for x in call.inputs)
     )
 
 
-def _check_sources(name: str, call: Call) -> None:
+def _check_sources(name: str, call: TracedOp) -> None:
     """Check that maps come from the inputs, and parameters and buffers are the network's."""
     if any(_is_constant(source) for source in call.inputs if not isinstance(source, Inner)):
         raise UnsupportedCallError(f"{name} of a tensor that does not come from the inputs")
     viewed = [each for each in (*call.params, *call.state) if each and "base" in each.meta]
-    if viewed and call.kind not in TAKES_VIEWS:
+    if viewed and not OPERATORS[call.kind].takes_views:
         raise UnsupportedCallError(f"{name} with a view of {viewed[0].target} (give it as it is)")
     if not all(param is None or _is_held(param, call) for param in call.params):
-        wanted = "a parameter or buffer" if call.kind in TAKES_BUFFERS else "a parameter"
+        wanted = "a parameter or buffer" if OPERATORS[call.kind].takes_buffers else "a parameter"
         raise UnsupportedCallError(f"{name} with a weight or bias that is not {wanted}")
     if not all(buffer is None or _is_buffer(buffer) for buffer in call.state):
         raise UnsupportedCallError(f"{name} with statistics that are not the module's buffers")
@@ -88,9 +96,9 @@ def _is_constant(source: Any) -> bool:
     return not isinstance(source, fx.Node) or source.op == "get_attr"
 
 
-def _is_held(source: Any, call: Call) -> bool:
+def _is_held(source: Any, call: TracedOp) -> bool:
     """Whether the network holds a tensor as what the call takes for its weight or bias."""
-    return _is_parameter(source) or (call.kind in TAKES_BUFFERS and _is_buffer(source))
+    return _is_parameter(source) or (OPERATORS[call.kind].takes_buffers and _is_buffer(source))
 
 
 def _is_parameter(source: Any) -> bool:
@@ -102,7 +110,7 @@ def _is_buffer(source: Any) -> bool:
     return named and not is_computed(source)
 
 
-def translator_of(node: fx.Node) -> Callable[..., Call | None] | None:
+def translator_of(node: fx.Node) -> Callable[..., TracedOp | None] | None:
     if rearranges_in_place(node):
         return None
     if node.op == "call_method":
@@ -129,8 +137,8 @@ def takes_apart(node: fx.Node) -> bool:
 
 
 def _is_split(node: fx.Node) -> bool:
-    """Whether a node yields the parts of a map."""
-    return translator_of(node) in SEVERAL and node.meta["refusal"] is None
+    """Whether a node yields the parts of a map, or the results of a reduction."""
+    return translator_of(node) is not None and node.meta["refusal"] is None
 
 
 def cuts_gradient(node: fx.Node) -> bool:
