@@ -17,7 +17,8 @@ from tvdnn.graph import Direction, Graph, Kind, Pass
 from tvdnn.optim import SGD
 from tvdnn.planner.ir.costs import Costs, HostLink, Profile, Roofline
 from tvdnn.planner.ir.hardware import load
-from tvdnn.planner.make import floor_of, fuses, make_schedule
+from tvdnn.planner.make import floor_of, make_schedule
+from tvdnn.planner.policies import policy_named
 from tvdnn.planner.timing.bound import COMPUTE, LINK, MEMORY, lower_bound
 from tvdnn.planner.timing.simulate import simulate
 from tvdnn.units import GIB
@@ -48,7 +49,7 @@ def test_no_policy_beats_it(
     net = random_chain(rng, 3, 9, CLASSES, forks=rng.random() < 0.5)
     x = torch.empty(batch, 3, 9, 9)
     graph = training_graph(
-        net, x, optimizer=SGD(momentum=0.9), chunk_size=chunk_size, fuse=fuses(policy)
+        net, x, optimizer=SGD(momentum=0.9), chunk_size=chunk_size, fuse=policy_named(policy).fused
     )
     costs = random_costs(rng)
     floor = floor_of(graph, costs, policy)[0]
@@ -123,7 +124,7 @@ def test_a_measured_pass_takes_the_least_of_any_cut() -> None:
     link = HostLink(1.0, 1.0, 1.0, 1.0, 0.0)
     pass_ = Pass("p", "op", "forward", Direction.FORWARD, 12, 1, (), ())
     costs = Profile("by hand", link, {"p": ((1, 2.0), (4, 4.0), (8, 16.0))})
-    assert costs.min_pass_s(pass_) == 12.0
+    assert costs.least_s(pass_) == 12.0
     cuts = (12 / rows * costs.launch_s(pass_, rows) for rows in range(1, 13))
     assert min(cuts) == pytest.approx(12.0)
 
