@@ -90,7 +90,9 @@ class _Replay:
         """Raise unless the forward passes of every op have read all of its inputs."""
         for name, read in self._read.items():
             ops = self._covered[name]
-            stored = [each for each in _outer_inputs(ops) if not self._expected.is_loss(each)]
+            stored = [
+                each for each in _inputs_from_outside(ops) if not self._expected.is_loss(each)
+            ]
             missing = [each for each in stored if each not in read]
             elsewhere = name in self._computed_later or ops[-1].kind in CHANNEL_OPS
             if missing and not elsewhere:
@@ -199,7 +201,7 @@ class _Replay:
             results = [zeros(self._width(use)) for use in writes]
         elif pass_.role in SUMS:
             output = self._covered[op.name][-1].output
-            results = [self._sum(contents, output, self._width(use)) for use in writes]
+            results = [self._sum_of_terms(contents, output, self._width(use)) for use in writes]
         else:
             others = self._without_own(pass_, op, grads, contents)
             results = [self._result(pass_, op, use, contents, others) for use in writes]
@@ -223,8 +225,10 @@ class _Replay:
             own = self._expected.own_term(op, width)
             return sum(matching, start=zeros(width)) if matching else own
         if pass_.role in TOTALS or (pass_.role == "grad_sums" and BARE_NORM in op.kind):
-            return self._sum(contents, ops[-1].output, width)
-        reader = next((each for each in ops if set(each.inputs) & set(_outer_inputs(ops))), ops[0])
+            return self._sum_of_terms(contents, ops[-1].output, width)
+        reader = next(
+            (each for each in ops if set(each.inputs) & set(_inputs_from_outside(ops))), ops[0]
+        )
         own = self._expected.own_term(reader, width)
         if PASSES_GRADIENT.get(reader.kind, ()) is None and len(ops) == 1:
             own = self._expected.grad(reader.output, width)
@@ -268,8 +272,7 @@ class _Replay:
         width = self._expected.widths[value]
         return [self._expected.rewidened(part, value, width) for part in parts]
 
-    def _sum(self, contents: Iterable[Prints], value: str, width: int) -> Prints:
-        """The sum of terms of the gradient of `value`, stored with `width` channels."""
+    def _sum_of_terms(self, contents: Iterable[Prints], value: str, width: int) -> Prints:
         terms = (self._expected.rewidened(each, value, width) for each in contents)
         return sum(terms, start=zeros(width))
 
@@ -292,8 +295,7 @@ class _Replay:
         return use.width(self._graph.buffers[use.buffer])
 
 
-def _outer_inputs(ops: Sequence[Op]) -> list[str]:
-    """The inputs of a fused op: the inputs of its ops that none of them computes."""
+def _inputs_from_outside(ops: Sequence[Op]) -> list[str]:
     computed = {op.output for op in ops}
     return [name for op in ops for name in op.inputs if name not in computed]
 
