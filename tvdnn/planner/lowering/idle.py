@@ -59,7 +59,7 @@ def intra_pass_idle(graph: Graph, prog: Program) -> list[IdleInterval]:
         if kind not in STREAMED_KINDS or live.pinned_to_phase_end:
             continue
         pairs = [(one, other) for one, other in pairwise(uses) if slots[one] != slots[other]]
-        if graph.bands > 1:
+        if graph.row_tiles > 1:
             pairs = list(_slot_after_slot(uses, slots))
         if all(slots[one] < slots[other] for one, other in pairs):
             found += (
