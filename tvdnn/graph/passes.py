@@ -28,8 +28,8 @@ class Use:
     """A pass's use of one buffer.
 
     A launch over domain rows [a, b) touches buffer rows [a // per, ceil(b / per)), or every row if
-    `whole`. A use with a halo reads pixel rows of the neighbouring row tiles. These are the sections
-    before and after its own, which two further uses name.
+    `whole`. A use with a halo reads pixel rows of the neighbouring row tiles. They lie in the
+    sections before and after its own, which two further uses name.
     """
 
     buffer: str
