@@ -183,13 +183,13 @@ def _compute_s(timeline: Timeline) -> float:
 
 def _beside_bound(schedule: Schedule, costs: Costs, budget: int) -> dict[str, Any]:
     """The standing that a plan carries, and for plans that only copy the bytes that must leave."""
-    standing = schedule.plan.optimality
-    if standing is None:
+    optimality = schedule.plan.optimality
+    if optimality is None:
         return {"gap": None, "binds": None, "least_offloaded_bytes": None}
     least = lower_bound(schedule.graph, costs, budget=budget, recompute=False)
     return {
-        "gap": standing.gap,
-        "binds": next(iter(standing.sensitivities)),
+        "gap": optimality.gap,
+        "binds": next(iter(optimality.sensitivities)),
         "least_offloaded_bytes": least and least.offloaded_nbytes,
     }
 

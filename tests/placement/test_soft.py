@@ -114,7 +114,6 @@ def graph() -> Graph:
 
 def trial_of(graph: Graph, share: float) -> tuple[SwapProblem, ScheduleTrial]:
     """The greedy choice for a share of keep's peak, under limits 5% below its capacity."""
-
     budget = int(share * planned(graph, "keep", None).peak_nbytes)
     swap = SwapProblem(
         GraphProblem(graph, h200(graph), Limits.of(graph, budget)), "tvdnn-heuristic"
@@ -153,7 +152,7 @@ def test_more_tries_take_no_longer_and_at_times_less(graph: Graph) -> None:
     best = swap.retried(trial, 8)
     assert best is not None
     check(best.schedule)
-    assert best.schedule.arena_nbytes <= capacity
+    assert best.schedule.arena_nbytes <= room
 
 
 def test_what_has_no_place_in_any_try_is_told(graph: Graph) -> None:

@@ -323,7 +323,7 @@ def test_maps_made_together_find_room_until_they_are_read() -> None:
         for number, (name, takes) in enumerate(before)
     ]
     for order in (full_batch, full_batch[::-1]):
-        narrow = RecomputeDependencies(due, room=0)
+        narrow = RecomputeDependencies(due, early_nbytes=0)
         added = [min(each.recompute.buffers) for each in order if narrow.add(each)]
         assert added == (["a", "b", "d"] if order is full_batch else ["d", "c", "a"])
-        assert all(map(RecomputeDependencies(due, room=20).add, order))
+        assert all(map(RecomputeDependencies(due, early_nbytes=20).add, order))

@@ -88,7 +88,7 @@ def test_a_policy_is_a_value(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> N
     assert problem.schedule("by-sample").peak_nbytes == problem.floor("by-sample")[0]
     bound = problem.bound("by-sample")
     assert bound is not None
-    assert bound.remade_s == 0.0
+    assert bound.recompute_s == 0.0
 
 
 def test_policies_by_what_they_may_do() -> None:

@@ -24,7 +24,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A dense array whose first axis (samples, their bands, or groups) is cut into sections."""
+    """A dense array whose first axis (samples, row tiles, or groups) is cut into sections."""
 
     name: str
     kind: Kind

@@ -141,7 +141,7 @@ def expand(network: Network, settings: Settings) -> Graph:
         vdnn_traits={op.name: trait for op in network.ops if (trait := OPERATORS[op.kind].vdnn)},
         rounded_inputs=rounding.inputs,
         rounded_ops=rounding.ops,
-        bands=tiles,
+        row_tiles=tiles,
         optional_maps=frozenset(b.signs),
         has_low_memory_variant=bool(b.signs or b.sums),
     )

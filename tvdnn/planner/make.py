@@ -95,9 +95,9 @@ class Problem:
 
     def bound(self, policy: str) -> LowerBound | None:
         """What no schedule by the means of the policy beats; None where nothing fits."""
-        remakes = policy_named(policy).recomputes
+        recompute = policy_named(policy).recomputes
         budgets = {"budget": self.budget_nbytes(policy), "host_budget": self.host_budget}
-        return lower_bound(self.graph(policy), self.costs, **budgets, recompute=remakes)
+        return lower_bound(self.graph(policy), self.costs, **budgets, recompute=recompute)
 
     def baseline_nbytes(self, policy: str) -> int:
         """Bytes of network-wide allocation: every buffer at its own address."""

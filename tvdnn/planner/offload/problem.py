@@ -137,7 +137,8 @@ class SwapProblem:
     def placed_after_ordering(self, trial: ScheduleTrial) -> EvaluatedTrial | None:
         """The schedule of a trial with offsets for its order; None where the host has no room.
 
-        Trials of the same order share one schedule. Raises CrowdedError where bytes find no place.
+        Trials of the same order share one schedule. Raises FragmentationError where bytes find no
+        place.
         """
         away = frozenset((gap.buffer, gap.section, gap.last) for gap in trial.moved)
         key = trial.skeleton, away, trial.steps.items
@@ -157,7 +158,7 @@ class SwapProblem:
     def placed_before_ordering(self, trial: ScheduleTrial) -> EvaluatedTrial | None:
         """The schedule of a trial ordered anew once its sections have offsets.
 
-        None where the host has no room. Raises CrowdedError where bytes find no place.
+        None where the host has no room. Raises FragmentationError where bytes find no place.
         """
         places = placed_before_ordering(
             self.graph, trial.steps, self.costs, usable_nbytes(self.room)

@@ -34,8 +34,8 @@ Placed: TypeAlias = tuple[Timetable, ArenaLayout]
 def placed_before_ordering(graph: Graph, steps: Timetable, costs: Costs, room: int) -> Placed:
     """The steps with offsets below `room` bytes, their launches and offloads in the same order.
 
-    Preferred lifetimes are those that the order predicts. Raises CrowdedError where bytes find no
-    place.
+    Preferred lifetimes are those that the order predicts. Raises FragmentationError where bytes
+    find no place.
     """
     return _Lifetimes.of(graph, steps, costs, room).placed_before_ordering()
 
@@ -100,7 +100,7 @@ class _Lifetimes:
         return cls(graph, steps, costs, room, groups, preferred, required)
 
     def placed_before_ordering(self, turns: Sequence[int] | None = None) -> Placed:
-        """The steps with the offsets that extents find in these turns. Raises CrowdedError."""
+        """The steps with the offsets that groups find in this order. Raises FragmentationError."""
         bases, misfits = assign_offsets_soft(self.preferred, self.required, self.room, turns)
         if misfits:
             crowded = [self.required[at] for at in misfits]

@@ -71,7 +71,7 @@ def barrier_stages(
     graph: Graph, costs: Costs, groups: Iterable[Sequence[str]], least_nbytes: float
 ) -> Iterator[StagedGroup]:
     """The groups of ops that can go in stages, share no pass and save enough bytes of maps."""
-    if graph.bands > 1:
+    if graph.row_tiles > 1:
         return
     spans, uses, passes_of_stages = spans_of(graph), _Uses(graph), set[int]()
     for group in groups:
