@@ -239,19 +239,18 @@ def _run(
     like: Tensor,
 ) -> None:
     """Run passes on tensors by name, to which what they write is added, on the device of `like`."""
-    kernels, rows = kernels_for(like), (0, op.batch)
-    tensors[""] = None
+    kernels, rows, made = kernels_for(like), (0, op.batch), op.made
     for each in passes:
         for name in each.writes:
             if name not in tensors:
-                shape, dtype = op.made[name]
+                shape, dtype = made[name]
                 tensors[name] = like.new_empty(shape, dtype=dtype)
         launch = each.bound.launch(
             kernels,
             tuple([tensors[name] for name in each.reads]),
             tuple([tensors[name] for name in each.writes]),
-            tuple([tensors[name] for name in each.params]),
-            tuple([(tensors[name],) for name in each.updates]),
+            tuple([tensors.get(name) for name in each.params]) if each.params else (),
+            tuple([(tensors[name],) for name in each.updates]) if each.updates else (),
             rows,
             scalars,
         )
