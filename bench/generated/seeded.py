@@ -53,7 +53,7 @@ MENDED: Final = (
     ),
     Fault(
         "no_grad",
-        "tvdnn/trace/tracer.py",
+        "tvdnn/trace/node_records.py",
         'meta["stops"] = not meta["graded"] or cuts_gradient(node)',
         'meta["stops"] = cuts_gradient(node)',
         "regions without gradients have them",
@@ -62,7 +62,7 @@ MENDED: Final = (
     ),
     Fault(
         "detach_",
-        "tvdnn/trace/tracer.py",
+        "tvdnn/trace/node_records.py",
         'if torch_name(node) == "detach_":',
         'if torch_name(node) == "detach":',
         "who reads a map after detach_ sends it gradients",
@@ -99,7 +99,7 @@ MENDED: Final = (
     ),
     Fault(
         "dead statistics",
-        "tvdnn/trace/tracer.py",
+        "tvdnn/trace/node_records.py",
         'meta["kept"] |= self.side_effects.tracks(call)',
         'meta["kept"] |= False',
         "running statistics that no output depends on do not change",
@@ -164,7 +164,7 @@ MENDED: Final = (
 FURTHER: Final = (
     Fault(
         "part taken for a copy",
-        "tvdnn/trace/tracer.py",
+        "tvdnn/trace/node_records.py",
         'meta["view"], meta["parent"] = node, parent_of(node, meta["value"])',
         'meta["view"], meta["parent"] = node,'
         ' None if node.target is operator.getitem else parent_of(node, meta["value"])',
@@ -172,7 +172,7 @@ FURTHER: Final = (
     ),
     Fault(
         "write not followed",
-        "tvdnn/trace/tracer.py",
+        "tvdnn/trace/node_ops.py",
         "if stale is not None:",
         'if stale is not None and stale.op == "placeholder":',
         "who reads a map after a write that cannot be followed reads the old one",

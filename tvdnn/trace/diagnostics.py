@@ -5,24 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 
-INNER = (
-    *("torch.", "tvdnn.nn.", "tvdnn.calls.", "tvdnn.trace.tracer", "tvdnn.trace.diagnostics"),
-    *(
-        "tvdnn.trace.state.functionalize",
-        "tvdnn.trace.guards.inputs",
-        "tvdnn.trace.casts",
-        "tvdnn.trace.python.patched_torch",
-        "tvdnn.trace.python.patched_builtins",
-        "tvdnn.trace.state.formulas",
-        "tvdnn.trace.proxy_attributes",
-        "tvdnn.trace.state.recorded_calls",
-        "tvdnn.trace.python.outputs",
-        "tvdnn.trace.python.side_effects",
-        "tvdnn.trace.state.meta_copies",
-        "tvdnn.trace.state.tape",
-        "tvdnn.trace.state.meta_answers",
-    ),
-)
+INNER = ("torch.", "tvdnn.nn.", "tvdnn.calls.", "tvdnn.trace.")
 FOREIGN = (  # errors that a module's code may raise where a proxy is no tensor, or for its own sake
     *(ArithmeticError, AssertionError, AttributeError, LookupError, NameError),
     *(RuntimeError, TypeError, ValueError),

@@ -162,7 +162,7 @@ class InPlaceOperators:
         """Refused where torch has one."""
         self.tracer.asked.ask(self.node, "_base")
         if self.node.meta["value"]._base is not None:
-            self.tracer.refuse("_base")
+            self.tracer.call.refuse("_base")
 
     @property
     def is_leaf(self) -> bool:
@@ -182,26 +182,26 @@ class InPlaceOperators:
     @property
     def device(self) -> device:
         """Where the network lies."""
-        found: device = self.tracer.device
+        found: device = self.tracer.call.device
         return found
 
     @property
     def is_cuda(self) -> bool:
-        return bool(self.tracer.device.type == "cuda")
+        return bool(self.tracer.call.device.type == "cuda")
 
     @property
     def is_cpu(self) -> bool:
-        return bool(self.tracer.device.type == "cpu")
+        return bool(self.tracer.call.device.type == "cpu")
 
     @property
     def is_meta(self) -> bool:
-        return bool(self.tracer.device.type == "meta")
+        return bool(self.tracer.call.device.type == "meta")
 
     def is_same_size(self, other: Any) -> bool:
         return bool(self.shape == other.shape)
 
     def get_device(self) -> int:
-        index = self.tracer.device.index
+        index = self.tracer.call.device.index
         return (0 if index is None else index) if self.is_cuda else -1
 
 
@@ -245,7 +245,7 @@ class _Unknown(fx.proxy.Attribute):
     def node(self) -> fx.Node:  # type: ignore[override]
         if self._node is None:
             tracer: Any = self.tracer
-            tracer.refuse(self.attr)
+            tracer.call.refuse(self.attr)
         node: fx.Node = super().node
         return node
 

@@ -93,8 +93,8 @@ def _refusing(nodes: Sequence[fx.Node]) -> frozenset[str]:
 def _check_supported(nodes: Sequence[fx.Node], tracer: MetaTracer) -> StateChanges:
     """What each step changes of the module's state, if all calls are supported."""
     stopped = [tracer.stopped] if tracer.stopped else []
-    changes, unmade = state_changes(tracer.side_effects.tape, tracer.net, nodes)
-    refused = [*_refusals(nodes), *tracer.side_effects.refused, *unmade, *stopped]
+    changes, unmade = state_changes(tracer.side_effects.tape, tracer.call.net, nodes)
+    refused = [*_refusals(nodes), *tracer.call.refused, *unmade, *stopped]
     _check_batches(nodes)
     if refused:
         raise _unsupported(refused) from tracer.cause
@@ -234,7 +234,9 @@ def _network(
 ) -> Network:
     tensors = {**dict(module.named_buffers()), **dict(module.named_parameters())}
     made = (node for node in nodes if node.op == "placeholder" or node.meta["call"] is not None)
-    names = _value_names(made, taken=RESERVED | tensors.keys() | tracer.recorded.formulas.keys())
+    names = _value_names(
+        made, taken=RESERVED | tensors.keys() | tracer.side_effects.recorded.formulas.keys()
+    )
     returned = _output_nodes(nodes[-1].args[0], names)
     emitter = _Emitter(names)
     for node, output in names.items():
@@ -243,7 +245,7 @@ def _network(
     outputs = tuple(emitter.ordered(node) if ordered else names[node] for node in returned)
     outputs = tuple(map(emitter.handed_out, outputs))
     emitter.drop_unread_moves(outputs)
-    params, formulas = _params(module, emitter.ops, tracer.recorded, changes.held)
+    params, formulas = _params(module, emitter.ops, tracer.side_effects.recorded, changes.held)
     _check_formulas(formulas, emitter.ops, changes)
     return Network(
         name=name,

@@ -9,13 +9,14 @@ import builtins
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import fx
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import CheckpointFunction
 
+from ..traced_call import TracedCall
 from .patched_builtins import ExchangedBuiltins
 from .side_effects import SideEffects
 
@@ -26,20 +27,7 @@ AUTOCAST = (
 SAVED = "a region of saved_tensors_hooks, which an engine would not call (leave it out)"
 
 
-class Tracer(Protocol):
-    """What Exchanged asks of the tracer."""
-
-    evaluating: bool
-    net: nn.Module
-    side_effects: SideEffects
-
-    def refuse(self, reason: str) -> str:
-        """Note a refusal at the line that runs; what it says."""
-
-    def create_proxy(self, kind: str, target: Any, args: Any, kwargs: Any) -> fx.Proxy:
-        """A proxy of a new node."""
-
-
+CreateProxy = Callable[..., fx.Proxy]  # (kind, target, args, kwargs)
 ONE_TRACE = threading.RLock()  # what a trace exchanges is of all threads
 
 
@@ -60,9 +48,11 @@ class Exchanged:
     One thread at a time may be in it, which holds ONE_TRACE.
     """
 
-    def __init__(self, tracer: Tracer) -> None:
-        self.tracer = tracer
-        self._builtins = ExchangedBuiltins(tracer.net)
+    def __init__(
+        self, call: TracedCall, side_effects: SideEffects, create_proxy: CreateProxy
+    ) -> None:
+        self._call, self._side_effects, self._create_proxy = call, side_effects, create_proxy
+        self._builtins = ExchangedBuiltins(call.net)
         self._isinstance: Callable[[Any, Any], bool] = builtins.isinstance
         self._make_autocast: Callable[..., None] = torch.autocast.__init__
         self._enter_autocast: Callable[[Any], Any] = torch.autocast.__enter__
@@ -104,16 +94,16 @@ class Exchanged:
 
     def _autocast_refused(self) -> Callable[[Any], Any]:
         def enter(region: Any) -> Any:
-            if not self.tracer.evaluating:
-                self.tracer.refuse(AUTOCAST)
+            if not self._call.evaluating:
+                self._call.refuse(AUTOCAST)
             return self._enter_autocast(region)
 
         return enter
 
     def _hooks_refused(self) -> Callable[[Any], Any]:
         def enter(region: Any) -> Any:
-            if not self.tracer.evaluating and _is_users(region):
-                self.tracer.refuse(SAVED)
+            if not self._call.evaluating and _is_users(region):
+                self._call.refuse(SAVED)
             return self._enter_hooks(region)
 
         return enter
@@ -124,11 +114,11 @@ class Exchanged:
         def apply(kind: Any, *args: Any, **kwargs: Any) -> Any:
             original = self._original(kind)
             places = [at for at, each in enumerate(args) if plain(each, fx.Proxy)]
-            if not places and self.tracer.evaluating:
+            if not places and self._call.evaluating:
                 return original(*args, **kwargs)
             if not places:
                 run = partial(original, *args, **kwargs)
-                return self.tracer.side_effects.noted(run, Applier(kind), args, kwargs)
+                return self._side_effects.noted(run, Applier(kind), args, kwargs)
             if kind is CheckpointFunction:
                 return _checkpointed(*args)
 
@@ -141,7 +131,7 @@ class Exchanged:
                 return original(*filled, **kwargs)
 
             applied.__name__ = f"{kind.__name__}, an autograd Function with a backward of its own"
-            return self.tracer.create_proxy("call_function", applied, maps, {})
+            return self._create_proxy("call_function", applied, maps, {})
 
         return apply
 

@@ -4,8 +4,7 @@ import gc
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Protocol
-from weakref import ReferenceType
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -18,9 +17,9 @@ from ...calls.translation import rearranges_in_place, torch_name
 from ..diagnostics import caller, shown
 from ..state.functionalize import base_of, storage_of
 from ..state.meta_answers import LostWriteError, answer, reads_values, sets_attribute, torch_name_of
-from ..state.meta_copies import StandIns
 from ..state.recorded_calls import RecordedCalls
 from ..state.tape import StateTape, Watched, takes_maps, tensors_in, watched
+from ..traced_call import TracedCall
 
 KEPT = frozenset(  # functions and methods that count though nothing reads their result
     {
@@ -33,26 +32,6 @@ COUNTER = "num_batches_tracked"
 TRACKING = ("batch_norm", "counted_batch_norm", "instance_norm")  # may write statistics they read
 
 
-class Tracer(Protocol):
-    """What SideEffects asks of the tracer; `proxies` are all those made."""
-
-    net: nn.Module
-    device: torch.device
-    graded: bool
-    evaluating: bool
-    stand_ins: StandIns
-    proxies: list[ReferenceType[fx.Proxy]]
-
-    def path_now(self) -> str:
-        """The running module's path below the traced one."""
-
-    def refuse(self, reason: str) -> str:
-        """Note a refusal at the line that runs; what it says."""
-
-    def evaluated(self, run: Callable[[], Any]) -> Any:
-        """What `run` returns; its calls are no part of the network."""
-
-
 class RefusedError(TraceError):
     """The network asked for what is not known; the message is a refusal that is noted already."""
 
@@ -63,12 +42,11 @@ class SideEffects(TorchFunctionMode):
     Calls on tensors that come from no map are on the `tape`, and `recorded` for what ops read.
     """
 
-    def __init__(self, tracer: Tracer) -> None:
+    def __init__(self, call: TracedCall) -> None:
         super().__init__()
-        self.tracer = tracer
-        self.refused: list[str] = []
-        self.tape = StateTape(tracer.stand_ins)
-        self.recorded = RecordedCalls(tracer.stand_ins, tracer.evaluated, tracer.device)
+        self.call = call
+        self.tape = StateTape(call.stand_ins)
+        self.recorded = RecordedCalls(call.stand_ins, call.evaluated, call.device)
         self._records = True
         self._counted: dict[str, int] = {}  # places on the tape by names of batch counters
         self._set_at: dict[tuple[int, str], str] = {}
@@ -77,7 +55,7 @@ class SideEffects(TorchFunctionMode):
 
     def __enter__(self) -> "SideEffects":
         self._grad_mode = torch.is_grad_enabled()
-        torch.set_grad_enabled(self.tracer.graded)
+        torch.set_grad_enabled(self.call.graded)
         self._set = nn.Module.__setattr__
         nn.Module.__setattr__ = self._noting_lines()  # type: ignore[method-assign]
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -97,9 +75,9 @@ class SideEffects(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if self.tracer.evaluating or takes_maps((args, kwargs)):
+        if self.call.evaluating or takes_maps((args, kwargs)):
             return func(*args, **kwargs)
-        run = partial(answer, func, args, kwargs, self.tracer.device)
+        run = partial(answer, func, args, kwargs, self.call.device)
         return self.noted(run, func, args, kwargs)
 
     def noted(
@@ -139,7 +117,7 @@ class SideEffects(TorchFunctionMode):
             return watched(function, run)
         except LostWriteError as error:
             reason = f"{torch_name_of(function)} writes tensors of the module into one that is not"
-            raise RefusedError(self.tracer.refuse(reason)) from error
+            raise RefusedError(self.call.refuse(reason)) from error
 
     def _check_reads(self, func: Any, args: tuple[Any, ...]) -> None:
         """Refuse to tell values: a course that hangs on them would be that of one step alone."""
@@ -147,16 +125,14 @@ class SideEffects(TorchFunctionMode):
             names = [self._name_of(each) for each in args if isinstance(each, Tensor)]
             what = next((name for name in names if name is not None), "what it is made of")
             reason = f"{torch_name_of(func)} reads values of the module ({what}) while it is traced"
-            raise RefusedError(self.tracer.refuse(reason))
+            raise RefusedError(self.call.refuse(reason))
 
     def _refuse_hooks(self, function: str, args: tuple[Any, ...]) -> None:
         """Refuse hooks on gradients of parameters, and of what is computed of them."""
         tensors = [each for each in args[:1] if isinstance(each, Tensor)]
         if function in HOOKS and any(self.recorded.made(x) or self._name_of(x) for x in tensors):
-            path = self.tracer.path_now() or type(self.tracer.net).__name__
-            self.refused.append(
-                f"{path}: {function} of a parameter, which a step would not run{shown(caller())}"
-            )
+            reason = f"{function} of a parameter, which a step would not run"
+            self.call.refused.append(f"{self.call.where()}: {reason}{shown(caller())}")
 
     def check(self, node: fx.Node, written: Sequence[fx.Node]) -> None:
         """Refuse writes of a call on maps to tensors that come from no map, but those of its op."""
@@ -188,32 +164,28 @@ class SideEffects(TorchFunctionMode):
 
     def look_back(self) -> None:
         """Note the attributes that have changed, and the maps that are still held."""
-        self.refused += [
-            f"{self._net}: forward gives {name} another storage, which a step would not"
-            for name in self.tracer.stand_ins.moved()
+        self.call.refused += [
+            f"{self.call.title}: forward gives {name} another storage, which a step would not"
+            for name in self.call.stand_ins.moved()
         ]
-        changes = self.tracer.stand_ins.changes()
+        changes = self.call.stand_ins.changes()
         holders = [each for each in changes if not _is_torchs(*each)]
         for module, attribute in holders:
-            path = self.tracer.stand_ins.path(module) or self._net
+            path = self.call.stand_ins.path(module) or self.call.title
             line = self._set_at.get((id(module), attribute), "")
-            self.refused.append(
+            self.call.refused.append(
                 f"{path}: forward changes the attribute {attribute}, which a step would not{line}"
             )
         if not holders:
-            self.refused += self._held_maps()
-
-    @property
-    def _net(self) -> str:
-        return type(self.tracer.net).__name__
+            self.call.refused += self._held_maps()
 
     def _held_maps(self) -> list[str]:
         """Refusals for maps that something outside the module still holds."""
-        if any(ref() is not None for ref in self.tracer.proxies):
+        if any(ref() is not None for ref in self.call.proxies):
             gc.collect()  # of objects that refer to one another
-        held = [proxy for ref in self.tracer.proxies if (proxy := ref()) is not None]
+        held = [proxy for ref in self.call.proxies if (proxy := ref()) is not None]
         return [
-            f"{proxy.node.meta['within'] or self._net}:"
+            f"{proxy.node.meta['within'] or self.call.title}:"
             f" {proxy.node.meta['name']} is still held after forward, as by a hook, a list or a"
             f" global, which a step would not fill{shown(proxy.node.meta['at'])}"
             for proxy in held[:1]
@@ -225,15 +197,15 @@ class SideEffects(TorchFunctionMode):
             return False
         if "batch_norm" in function:
             reason = "batch_norm of a parameter changes statistics, which a step would not"
-            self.refused.append(f"{self._within()}: {reason}{shown(caller())}")
+            self.call.refused.append(f"{self.call.where()}: {reason}{shown(caller())}")
             return True
-        twins = self.tracer.stand_ins.named()
+        twins = self.call.stand_ins.named()
         names = {self._name_of(tensor): "requires_grad" for tensor in formed}
         names |= {self._name_of(tensor): function for tensor in written}
         others = {self._name_of(tensor) for tensor in formed}
         refused = {n: each for n, each in names.items() if n and (n not in twins or n in others)}
-        self.refused += [
-            f"{self._within()}: {_written(each, name)}{shown(caller())}"
+        self.call.refused += [
+            f"{self.call.where()}: {_written(each, name)}{shown(caller())}"
             for name, each in refused.items()
         ]
         return bool(refused)
@@ -248,14 +220,11 @@ class SideEffects(TorchFunctionMode):
         counts = torch_name_of(func) in ("add_", "__iadd__") and written and _is_one(*given[0][1:])
         if counts and names[0].rpartition(".")[2] == COUNTER:
             self._counted.setdefault(names[0], self.tape.place)
-        self.tape.record(func, given, result, written, why, self._within())
-
-    def _within(self) -> str:
-        return self.tracer.path_now() or self._net
+        self.tape.record(func, given, result, written, why, self.call.where())
 
     def _name_of(self, tensor: Tensor) -> str | None:
         """The name of the parameter, buffer or attribute whose storage a tensor has."""
-        stand_ins = self.tracer.stand_ins
+        stand_ins = self.call.stand_ins
         return stand_ins.twin_of_storage(tensor) or stand_ins.attribute_of(tensor)
 
     def _noting_lines(self) -> Callable[..., None]:

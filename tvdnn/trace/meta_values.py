@@ -1,0 +1,90 @@
+"""The values of traced calls: tensors of the meta device, which have sizes and no data."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.fx.node import map_arg
+
+from ..calls.batch_norm import counted_batch_norm
+from ..calls.translation import function_of, rearranges_in_place, translator_of
+from ..errors import InputError
+from .diagnostics import FOREIGN, place
+from .eager_fallback import Effects
+from .python.side_effects import SideEffects
+from .state.meta_copies import empty_like
+from .traced_call import TracedCall
+
+
+class MetaValues:
+    """Runs the calls of nodes on the meta device; `inputs` are meta tensors by placeholder.
+
+    `effects` says why the module that ran last must not run twice; None where it may.
+    """
+
+    def __init__(
+        self, call: TracedCall, inputs: Mapping[str, Tensor], side_effects: SideEffects
+    ) -> None:
+        self._call, self._inputs = call, inputs
+        self._twins, self._recorded = call.stand_ins.twins, side_effects.recorded
+        self.effects: str | None = None
+
+    def of(self, node: fx.Node) -> Any:
+        """The result of a node's call on the meta device; None where that is unknown.
+
+        Raises InputError where torch refuses the sizes of a call that tvdnn knows.
+        """
+        if node.op == "output":
+            return None
+        if node.op == "placeholder":
+            return self._inputs[str(node.target)]
+        if node.op == "get_attr":
+            name = str(node.target)
+            return self._twins[name] if name in self._twins else self._recorded.values[name]
+        if any(source.meta["value"] is None for source in node.all_input_nodes):
+            return None
+        args, kwargs = map_arg((node.args, node.kwargs), lambda source: source.meta["value"])
+        if rearranges_in_place(node):
+            return None
+        self._call.evaluating = True
+        try:
+            with torch.inference_mode(False), torch.no_grad():
+                return self._evaluated(node, args, kwargs)
+        except FOREIGN as error:
+            if translator_of(node) is not None:
+                shapes = [tuple(source.meta["value"].shape) for source in node.all_input_nodes]
+                raise InputError(
+                    f"{node.meta['name']} of shapes {shapes}: {error}{place()}"
+                ) from error
+            return None
+        finally:
+            self._call.evaluating = False
+
+    def _evaluated(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        if node.op == "call_module":
+            return self._run_module(args, kwargs)
+        function = function_of(node, self._call.net)
+        if _is_batch_norm(function, *args, **kwargs):
+            return empty_like(args[0], args[0].dtype)
+        return function(*args, **kwargs)
+
+    def _run_module(self, args: Any, kwargs: Any) -> Any:
+        """Run the module that is refused or runs as it is, and note its effects."""
+        module = self._call.module
+        with Effects(module) as effects:
+            value = module.forward(*args, **kwargs)
+        self.effects = effects.found()
+        return value
+
+
+def _is_batch_norm(function: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
+    """Whether a call normalizes a batch and its sizes fit.
+
+    Torch takes 2 ms for one on the meta device, and a network may have thousands.
+    """
+    if function not in (torch.nn.functional.batch_norm, counted_batch_norm) or not args:
+        return False
+    x, *rest = (arg for arg in (*args, *kwargs.values()) if isinstance(arg, Tensor))
+    fits = all(tensor.shape == x.shape[1:2] for tensor in rest if tensor.dim() > 0)
+    return fits and x.numel() > x.shape[1]  # with one value a channel torch may refuse
