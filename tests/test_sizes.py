@@ -40,7 +40,6 @@ TOO_LONG = {
     "tvdnn/ops/conv.py",
     "tvdnn/ops/expand.py",
     "tvdnn/planner/policies/auto.py",
-    "tvdnn/trace/trace.py",
     "tvdnn/cli/train.py:train",
     "tvdnn/engine/trainer.py:__init__",
     "tvdnn/engine/virtualize.py:virtualize",
