@@ -108,7 +108,7 @@ MENDED: Final = (
     ),
     Fault(
         "state of the module's",
-        "tvdnn/engine/core.py",
+        "tvdnn/engine/module_tensors.py",
         "        change_state(changes, self.params | self.buffers | self._held, self.device)",
         "        pass",
         "writes to buffers by no map vanish",
@@ -126,9 +126,9 @@ MENDED: Final = (
     ),
     Fault(
         "accumulation",
-        "tvdnn/engine/trainer.py",
+        "tvdnn/engine/gradient_sums.py",
         "[name for name in updated.names if name in sums]",
-        "[name for name in self._core.params if name in sums]",
+        "[name for name in self._core.module.params if name in sums]",
         "accumulated steps decay parameters that no output depends on",
         mended=True,
         needs=r"accumulate",

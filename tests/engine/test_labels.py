@@ -53,7 +53,7 @@ def spoiled(batch: Batch, sample: int = 4, label: int = CLASSES) -> Batch:
 
 def without_news(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The host learns nothing, as if it were many steps ahead of a GPU."""
-    monkeypatch.setattr(trainer._faults, "follow", lambda: None)
+    monkeypatch.setattr(trainer._steps.count.faults, "follow", lambda: None)
 
 
 def assert_same(found: Any, expected: Any) -> None:

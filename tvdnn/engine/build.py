@@ -24,6 +24,9 @@ from .losses import LossLike, check_losses, losses_of
 
 Progress = Callable[[str, float], None]
 DEFAULT_HARDWARE: Final = "H200"
+NOTHING_TO_TRAIN: Final = (
+    "the network has no parameter with requires_grad; there is nothing to train"
+)
 ChunkSize: TypeAlias = int | str | ChunkSizes | None
 
 
@@ -116,9 +119,7 @@ def check_trainable(network: Network, losses: Sequence[Loss]) -> Network:
     """The network, if it has outputs that the losses take and something to train."""
     check_losses(network, losses)
     if not any(param.requires_grad for param in network.params.values()):
-        raise InputError(
-            "the network has no parameter with requires_grad; there is nothing to train"
-        )
+        raise InputError(NOTHING_TO_TRAIN)
     return network
 
 

@@ -1,4 +1,4 @@
-"""Watch: the first steps of a runner are timed, and where these are off one is measured."""
+"""The first steps of a runner are timed, and where these are off one is measured."""
 
 from enum import Enum
 from statistics import median
@@ -21,7 +21,7 @@ class Stage(Enum):
     MEASURED = "measured"
 
 
-class Watch:
+class StepWatch:
     """Runs the steps of `runner`, the first of which should take `predicted_s`.
 
     With `predicted_s` of None the next step is measured, whatever it takes. All are training steps

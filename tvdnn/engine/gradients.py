@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ..errors import EngineError
+from ..errors import EngineError, InputError
 from ..graph import Network
 from ..trace.state.functionalize import version_of
 
@@ -44,6 +44,16 @@ def check_saving() -> None:
             f" reads by its plan and would not call {getattr(hooks[0], '__qualname__', hooks[0])};"
             " call the network outside the region, or use it without an engine"
         )
+
+
+def check_no_hooks(params: Mapping[str, Tensor]) -> None:
+    """Raise InputError for a parameter with hooks on its gradient."""
+    for name, param in params.items():
+        if param._backward_hooks or param._post_accumulate_grad_hooks:
+            raise InputError(
+                f"parameter {name} has hooks on its gradient, which a planned step would not"
+                " call; remove them, or train in a loop of your own (virtualize)"
+            )
 
 
 def check_unchanged(

@@ -18,7 +18,7 @@ from ..ops.operator import Control
 Fault: TypeAlias = tuple[int, int, int]  # the number of the step, the sample, the label
 
 
-class Faults:
+class LabelFaults:
     """What the device has noted of labels, as far as the host knows."""
 
     def __init__(self, control: Control) -> None:
@@ -45,7 +45,7 @@ class Faults:
             tensor.zero_()
 
 
-class Loss(Tensor):
+class CheckedLoss(Tensor):
     """The loss of a step, a float32 tensor.
 
     Reading its value raises InputError where the step had labels that are no classes. Operations on
@@ -99,9 +99,9 @@ class Loss(Tensor):
         return self.as_subclass(Tensor).__reduce_ex__(protocol)
 
 
-def loss_of(value: Tensor, check: Callable[[], None]) -> Loss:
+def loss_of(value: Tensor, check: Callable[[], None]) -> CheckedLoss:
     """The loss whose reading calls the method `check` of an object, while the object lives."""
-    loss = value.as_subclass(Loss)
+    loss = value.as_subclass(CheckedLoss)
     method = WeakMethod(check)
 
     def checked() -> None:

@@ -11,7 +11,8 @@ from torch.fx.node import map_aggregate
 from ..graph.state import Made, Named, StateChanges
 from ..trace.state.tape import tensors_in
 
-Copies: TypeAlias = list[tuple[Tensor, Tensor]]  # tensors, and copies of what they held
+Copy: TypeAlias = tuple[Tensor, Tensor]  # a tensor, and a copy of what it held
+Copies: TypeAlias = list[Copy]
 
 
 def change_state(

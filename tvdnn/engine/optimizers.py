@@ -4,7 +4,7 @@ Learning-rate schedulers and state_dict work on them as on torch's; the update i
 the planned step, with the settings found here at that time.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
@@ -73,6 +73,23 @@ class Record:
     def tensors_of(self, param: Tensor) -> tuple[Tensor | None, ...]:
         """What a kernel of the optimizer updates beside `param`; None for no momentum."""
         return tuple(self.states[param].values()) or (None,)
+
+    def follow(
+        self, optimizer: Planned, trained: Mapping[str, Tensor], known: Container[Tensor]
+    ) -> None:
+        """Let the optimizer have parameters that were frozen when it was made.
+
+        `known` are the parameters that the network had then. Raises InputError for others.
+        """
+        missing = {name: param for name, param in trained.items() if param not in self.numbers}
+        for name, param in missing.items():
+            if param not in known:
+                raise InputError(
+                    f"parameter {name} was added or replaced after this trainer was made, and its"
+                    " optimizer holds the old ones; make a new trainer"
+                )
+        if missing:
+            self.adopt(optimizer, tuple(missing.values()))
 
     def adopt(self, optimizer: Planned, params: Sequence[Tensor]) -> None:
         """Give parameters that were not trained before their state, and to the optimizer."""

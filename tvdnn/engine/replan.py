@@ -10,11 +10,13 @@ from ..planner.ir.schedule import Schedule
 from ..planner.ir.timeline import Timeline
 from ..planner.replan import Answer, Request, replan, sendable
 from ..planner.timing.calibrate import Feedback, compare
+from ..runtime.runner import Runner
 from ..workers.background import Background
+from .drift import StepWatch
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredStep:
     """A measured step of a schedule, and the costs that predicted it."""
 
     schedule: Schedule
@@ -26,7 +28,7 @@ class Measured:
 class Pending:
     """A plan that is being made anew because of a measured step."""
 
-    cause: Measured
+    cause: MeasuredStep
     background: Background[Answer]
 
 
@@ -34,7 +36,8 @@ class Replanner:
     """Measured steps by the key of their runner, and the plans being made anew because of them."""
 
     def __init__(self) -> None:
-        self._measured: dict[Hashable, Measured] = {}
+        self._watches: dict[Hashable, StepWatch] = {}
+        self._measured: dict[Hashable, MeasuredStep] = {}
         self._feedbacks: dict[Hashable, Feedback] = {}
         self._replanned: set[Hashable] = set()
         self._pending: dict[Hashable, Pending] = {}
@@ -56,7 +59,28 @@ class Replanner:
             self._feedbacks[key] = compare(found.schedule, found.costs, found.timeline)
         return replace(self._feedbacks[key], replanned=key in self._replanned)
 
-    def keep(self, key: Hashable, measured: Measured) -> None:
+    def watch(self, key: Hashable, watch: StepWatch) -> None:
+        """Run the next steps for `key` under watch."""
+        self._watches[key] = watch
+
+    def run(self, key: Hashable, runner: Runner, costs: Costs, half: int) -> bool:
+        """Run one half of a step, under watch at first.
+
+        Returns whether the step was measured because it misses its prediction.
+        """
+        watch = self._watches.get(key)
+        if watch is None:
+            runner.run(half)
+            return False
+        watch.run(half)
+        if watch.done:
+            del self._watches[key]
+        if watch.measured is None:
+            return False
+        self._keep(key, MeasuredStep(runner.schedule, costs, watch.measured))
+        return not watch.asked
+
+    def _keep(self, key: Hashable, measured: MeasuredStep) -> None:
         """Keep a measured step as the feedback for `key`."""
         self._measured[key] = measured
         self._feedbacks.pop(key, None)
@@ -110,19 +134,21 @@ class Replanner:
             pending.background.cancel()
 
     def drop_all(self) -> None:
-        """Stop making any plan anew."""
+        """Stop watching steps and making plans anew."""
+        self._watches.clear()
         for key in self.pending:
             self.drop(key)
 
     def forget(self, key: Hashable) -> None:
-        """Drop the plan being made for `key`, and what was measured."""
+        """Drop the plan being made for `key`, its watch and its measured step."""
         self.drop(key)
+        self._watches.pop(key, None)
         self._measured.pop(key, None)
         self._feedbacks.pop(key, None)
         self._replanned.discard(key)
 
 
-def _grafted(answer: Answer, cause: Measured) -> Answer:
+def _grafted(answer: Answer, cause: MeasuredStep) -> Answer:
     """The answer for the engine's own graph and costs, of which the worker had copies."""
     costs = replace(answer.costs, costs=cause.costs)
     if answer.schedule is None:
