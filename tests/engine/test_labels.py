@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tests.support.running import Batch, random_batches
 from tvdnn.engine import Trainer
-from tvdnn.engine.trainer import RECENT_STEPS
+from tvdnn.engine.step_count import RECENT_STEPS
 from tvdnn.errors import InputError
 from tvdnn.optim import SGD, AdamW
 from tvdnn.planner.make import POLICIES
