@@ -90,7 +90,7 @@ def test_autocast_computes_weights_in_float32() -> None:
     model = virtualize(net, x, policy="keep")
     with torch.autocast("cpu", torch.bfloat16):
         model(x)
-    computed = model._core_now().computed.of(model.schedule.graph.network)
+    computed = model._steps.core_now().computed.of(model.schedule.graph.network)
     assert len(computed) == 2
     assert all((weight != weight.bfloat16().float()).any() for weight in computed.values())
 

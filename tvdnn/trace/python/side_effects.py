@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -17,6 +18,7 @@ from ...calls.translation import rearranges_in_place, torch_name
 from ..diagnostics import caller, shown
 from ..state.functionalize import base_of, storage_of
 from ..state.meta_answers import LostWriteError, answer, reads_values, sets_attribute, torch_name_of
+from ..state.recorded_call import RecordedCall, recorded_call
 from ..state.recorded_calls import RecordedCalls
 from ..state.tape import StateTape, Watched, takes_maps, tensors_in, watched
 from ..traced_call import TracedCall
@@ -102,13 +104,22 @@ class SideEffects(TorchFunctionMode):
         done = self._done(run, function)
         written = [tensor for tensor in tensors if storage_of(tensor) in done.written]
         formed = _unlike(tensors, _form, forms)
-        self.recorded.add(function, given, done.result, (*written, *formed))
+        call = recorded_call(
+            function,
+            given,
+            done.result,
+            written=written,
+            formed=formed,
+            draws=done.draws,
+            within=self.call.where(),
+        )
+        self.recorded.add(call)
         name = torch_name_of(function)
         if sets_attribute(function):
-            name, written, formed = f"setting .{name}", tensors[:1], tensors[:1]
-        if not self._refuses(name, written, formed):
-            why = "by random numbers" if done.draws else "in another form" if formed else ""
-            self._record(function, given, done.result, written, why)
+            name = f"setting .{name}"
+            call = replace(call, written=tuple(tensors[:1]), formed=tuple(tensors[:1]))
+        if not self._refuses(name, call.written, call.formed):
+            self._put_on_tape(call)
         return done.result
 
     def _done(self, run: Callable[[], Any], function: Any) -> Watched:
@@ -191,7 +202,7 @@ class SideEffects(TorchFunctionMode):
             for proxy in held[:1]
         ]
 
-    def _refuses(self, function: str, written: list[Tensor], formed: list[Tensor]) -> bool:
+    def _refuses(self, function: str, written: Sequence[Tensor], formed: Sequence[Tensor]) -> bool:
         """Refuse changes of attributes, and of more than the numbers of the module's tensors."""
         if not written and not formed:
             return False
@@ -210,17 +221,15 @@ class SideEffects(TorchFunctionMode):
         ]
         return bool(refused)
 
-    def _record(
-        self, func: Any, given: tuple[Any, Any], result: Any, written: list[Tensor], why: str
-    ) -> None:
+    def _put_on_tape(self, call: RecordedCall) -> None:
         """Put a call on the tape; note which counter of batches it increases by one."""
-        if not written and not any(True for _ in tensors_in(result)):
+        if not call.written and not any(True for _ in tensors_in(call.made)):
             return
-        names = [self._name_of(tensor) or "" for tensor in written]
-        counts = torch_name_of(func) in ("add_", "__iadd__") and written and _is_one(*given[0][1:])
-        if counts and names[0].rpartition(".")[2] == COUNTER:
+        names = [self._name_of(tensor) or "" for tensor in call.written]
+        added = call.name in ("add_", "__iadd__") and call.written
+        if added and _is_one(*call.arguments[0][1:]) and names[0].rpartition(".")[2] == COUNTER:
             self._counted.setdefault(names[0], self.tape.place)
-        self.tape.record(func, given, result, written, why, self.call.where())
+        self.tape.add(call)
 
     def _name_of(self, tensor: Tensor) -> str | None:
         """The name of the parameter, buffer or attribute whose storage a tensor has."""

@@ -7,8 +7,9 @@ from torch import Tensor, fx, nn
 
 from ...calls.call import Call, nested
 from ...graph.state import NO_CHANGES, Named, StateCall, StateChanges
+from ..diagnostics import shown
 from .functionalize import storage_of
-from .tape import STAND_IN, Recorded, StateTape
+from .tape import STAND_IN, StateTape, TapedCall
 
 HELD = "held"  # the entry of a node's `meta` that names the held copy which its op reads
 
@@ -17,16 +18,17 @@ HELD = "held"  # the entry of a node's `meta` that names the held copy which its
 class _Change:
     """A call on the tape, and the names of what it writes, and of all that it reads or writes."""
 
-    recorded: Recorded
+    taped: TapedCall
     writes: tuple[str, ...]
     uses: tuple[str, ...]
 
     def refusal(self, why: str) -> str:
         """Why a network that makes this call cannot be had."""
-        call = self.recorded
-        name = getattr(call.call.function, "__name__", str(call.call.function))
+        call = self.taped.recorded
+        name = getattr(call.function, "__name__", str(call.function))
         what = f"changes {' and '.join(self.writes)} of" if self.writes else "makes a tensor for"
-        return f"{call.within}: {name} {what} the module {why}, which a step would not{call.line}"
+        line = shown(call.at)
+        return f"{call.within}: {name} {what} the module {why}, which a step would not{line}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ def state_changes(
     read = (node for call in calls for node in (*call.params, *call.state))
     reads = [node for node in read if node is not None and str(node.target) in twins]
     refused = [
-        *(each.refusal(each.recorded.why) for each in changes if each.recorded.why),
+        *(each.refusal(each.taped.why) for each in changes if each.taped.why),
         *_late(changes, reads, calls, twins),
         *_shared(changes, net),
         *_read_by_torch(changes, calls, net),
@@ -68,7 +70,7 @@ def state_changes(
         tuple(_with_copies(changes, held)),
         written,
         {each.copy: each.name for each in held},
-        sum(each.recorded.nbytes for each in changes)
+        sum(each.taped.nbytes for each in changes)
         + sum(sizes[name] for name in (*written, *(each.name for each in held))),
     ), []
 
@@ -93,7 +95,7 @@ def _late(
     tracked = dict(_tracked(calls))
     trained = _first_places(x for x in reads if isinstance(twins[str(x.target)], nn.Parameter))
     for change in changes:
-        place = change.recorded.place
+        place = change.taped.place
         for name in change.uses:
             if tracked.get(name, place + 1) <= place:
                 yield change.refusal(f"after a normalization has changed {name}")
@@ -149,7 +151,7 @@ def _hold(changes: Sequence[_Change], reads: Iterable[fx.Node]) -> list[_Held]:
     held: dict[str, _Held] = {}
     for node in reads:
         name = str(node.target)
-        places = [each.recorded.place for each in changes if name in each.writes]
+        places = [each.taped.place for each in changes if name in each.writes]
         number = sum(place < node.meta["place"] for place in places)
         if number < len(places):
             copy = node.meta[HELD] = f"{name} before change {number + 1}"
@@ -161,7 +163,7 @@ def _with_copies(changes: Iterable[_Change], held: Iterable[_Held]) -> Iterator[
     """The calls, and ahead of each the copies of what it changes."""
     for change in changes:
         for each in held:
-            if each.place == change.recorded.place:
+            if each.place == change.taped.place:
                 args = Named(each.copy), Named(each.name)
                 yield StateCall(Tensor.copy_, args, {}, (STAND_IN,))
-        yield change.recorded.call
+        yield change.taped.call

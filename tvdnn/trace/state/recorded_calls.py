@@ -5,19 +5,17 @@ calls have made, these become a formula: the network has one more parameter, a c
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from numbers import Number
 from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
-from ..diagnostics import FOREIGN, Line, caller, place, shown
+from ..diagnostics import FOREIGN, place, shown
 from .formulas import Applied, Device, Formula, Read, Slot, reached
 from .functionalize import storage_of, version_of
-from .meta_answers import torch_name_of
 from .meta_copies import StandIns
+from .recorded_call import RecordedCall
 from .tape import Watch
 
 META = torch.device("meta")
@@ -25,23 +23,6 @@ PLAIN = (
     *(Number, str, type(None), type(...)),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Recorded:
-    """A call: what it was given and made, leaf by leaf, and the tensors that it wrote over."""
-
-    function: Callable[..., Any]
-    given: tuple[Any, ...]
-    form: TreeSpec
-    made: tuple[Any, ...]
-    written: tuple[Tensor, ...]
-    graded: bool
-    at: Line | None
-
-    @property
-    def name(self) -> str:
-        return torch_name_of(self.function)
 
 
 class NoFormulaError(Exception):
@@ -62,24 +43,18 @@ class RecordedCalls:
         device: torch.device,
     ) -> None:
         self._stand_ins, self._evaluated, self._device = stand_ins, evaluated, device
-        self._calls: list[_Recorded] = []
+        self._calls: list[RecordedCall] = []
         self._made: set[int] = set()  # ids of the tensors that calls have made, which are held
         self._names: dict[tuple[Any, ...], str] = {}
         self.formulas: dict[str, Formula] = {}
         self.values: dict[str, Tensor] = {}
 
-    def add(
-        self, function: Callable[..., Any], given: Any, made: Any, written: Sequence[Tensor]
-    ) -> None:
-        """Record a call that made a tensor, or wrote over one; `given` are its arguments."""
-        results = tuple(tree_leaves(made))
-        tensors = [each for each in results if isinstance(each, Tensor)]
-        if not tensors and not written:
-            return
-        leaves, form = tree_flatten(given)
-        graded, parts = torch.is_grad_enabled(), (tuple(leaves), form, results)
-        self._calls.append(_Recorded(function, *parts, tuple(written), graded, caller()))
-        self._made.update(map(id, tensors))
+    def add(self, call: RecordedCall) -> None:
+        """Keep a call that made a tensor, or wrote over one."""
+        tensors = [each for each in call.made if isinstance(each, Tensor)]
+        if tensors or call.written or call.formed:
+            self._calls.append(call)
+            self._made.update(map(id, tensors))
 
     def made(self, tensor: Tensor) -> bool:
         """Whether a recorded call has made the tensor."""
@@ -130,7 +105,7 @@ class _Formulas:
     """Makes a formula of the calls on which a tensor depends."""
 
     def __init__(
-        self, stand_ins: StandIns, calls: Sequence[_Recorded], device: torch.device
+        self, stand_ins: StandIns, calls: Sequence[RecordedCall], device: torch.device
     ) -> None:
         self._names, self._calls, self._device = stand_ins.names, calls, device
         self._module_storages = {storage_of(each) for each in stand_ins.twins.values()}
@@ -141,7 +116,7 @@ class _Formulas:
         """The formula of a tensor as it is now; None where it reads no parameter or buffer."""
         kept = list(self._needed(tensor))[::-1]
         known: set[int] = set()
-        unknown: list[_Recorded] = []
+        unknown: list[RecordedCall] = []
         for call in kept:
             if any(self._is_unknown(each, known) for each in call.given):
                 unknown.append(call)
@@ -152,11 +127,12 @@ class _Formulas:
         self._check(unknown, kept)
         return Formula(tuple(self._reads.values()), calls, self._slot(tensor), at=place())
 
-    def _needed(self, tensor: Tensor) -> Iterator[_Recorded]:
+    def _needed(self, tensor: Tensor) -> Iterator[RecordedCall]:
         """The calls that made or wrote the tensor or what these read, the last first."""
         ids, storages = {id(tensor)}, {storage_of(tensor)} - self._module_storages
         for call in reversed(self._calls):
-            changed = [each for each in (*call.made, *call.written) if isinstance(each, Tensor)]
+            changed = [*call.written, *call.formed]
+            changed += [each for each in call.made if isinstance(each, Tensor)]
             if any(id(each) in ids or storage_of(each) in storages for each in changed):
                 yield call
                 read = [each for each in call.given if isinstance(each, Tensor)]
@@ -167,7 +143,7 @@ class _Formulas:
         """Whether an argument is a tensor that no kept call before has made."""
         return isinstance(each, Tensor) and id(each) not in known and id(each) not in self._names
 
-    def _check(self, unknown: Sequence[_Recorded], kept: Sequence[_Recorded]) -> None:
+    def _check(self, unknown: Sequence[RecordedCall], kept: Sequence[RecordedCall]) -> None:
         for call in unknown:
             raise NoFormulaError(
                 f"what {call.name} makes of a tensor that is neither a parameter nor a buffer"
@@ -180,8 +156,8 @@ class _Formulas:
                     f"what {call.name} makes of {type(others[0]).__name__}{shown(call.at)}"
                 )
 
-    def _applied(self, call: _Recorded) -> Applied:
-        args, kwargs = tree_unflatten([self._placed(each) for each in call.given], call.form)
+    def _applied(self, call: RecordedCall) -> Applied:
+        args, kwargs = call.arguments_of([self._placed(each) for each in call.given])
         made = tuple(self._slot(each) if isinstance(each, Tensor) else None for each in call.made)
         return Applied(call.function, args, kwargs, made, call.graded)
 

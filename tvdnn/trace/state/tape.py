@@ -10,32 +10,26 @@ from torch.fx.node import map_aggregate
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...graph.state import Made, Named, StateCall
-from ..diagnostics import caller, shown
 from .functionalize import storage_of
 from .meta_copies import StandIns
+from .recorded_call import RecordedCall
 
 STAND_IN = -1  # the number of a result that is a parameter or buffer itself
 BY_GRADIENTS = frozenset({"backward", "grad"})
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
-    """A call on the tape.
+class TapedCall:
+    """A recorded call on the tape."""
 
-    `reads` and `changes` are storages: of its arguments, and of what it wrote. `needs` are numbers
-    of earlier calls' tensors. `why` tells why no step could make the call, `within` and `line`
-    where forward makes it.
-    """
-
-    place: int
-    call: StateCall
-    reads: frozenset[int]
-    needs: frozenset[int]
-    changes: frozenset[int]
-    nbytes: int
-    why: str
-    within: str
-    line: str
+    recorded: RecordedCall
+    place: int  # how many calls were on the tape before
+    call: StateCall  # with references in the place of tensors
+    reads: frozenset[int]  # storages of its arguments
+    needs: frozenset[int]  # numbers of earlier calls' tensors
+    changes: frozenset[int]  # storages that it wrote
+    nbytes: int  # of new tensors
+    why: str  # why no step could make the call; "" where one could
 
 
 class Watch(TorchDispatchMode):
@@ -86,48 +80,40 @@ class StateTape:
 
     def __init__(self, stand_ins: StandIns) -> None:
         self.stand_ins = stand_ins
-        self.recorded: list[Recorded] = []
+        self.calls: list[TapedCall] = []
         self.place = 0
         self._numbers: dict[int, int] = {}  # of tensors that calls made, by their ids
         self._made: list[Tensor] = []  # the tensors, which live as long as their ids count
 
-    def record(
-        self,
-        function: Callable[..., Any],
-        given: tuple[tuple[Any, ...], Mapping[str, Any]],
-        result: Any,
-        changed: Iterable[Tensor],
-        why: str,
-        within: str,
-    ) -> None:
-        """Put a call on the tape, as it was made of stand-ins."""
-        read, made = list(tensors_in(given)), list(tensors_in(result))
+    def add(self, call: RecordedCall) -> None:
+        """Put a call on the tape."""
+        given = call.arguments
+        read, made = list(tensors_in(given)), list(tensors_in(call.made))
         args, kwargs = replaced(given, self._reference)
-        self.recorded.append(
-            Recorded(
+        self.calls.append(
+            TapedCall(
+                call,
                 self.place,
-                StateCall(function, tuple(args), dict(kwargs), tuple(map(self._number, made))),
+                StateCall(call.function, tuple(args), dict(kwargs), tuple(map(self._number, made))),
                 _storages(read),
                 frozenset(self._numbers.get(id(each), STAND_IN) for each in read) - {STAND_IN},
-                _storages(changed),
+                _storages(call.written),
                 _fresh_nbytes(made, read),
-                why or self._why_not(function, given),
-                within,
-                shown(caller()),
+                _why(call) or self._why_not(call.function, given),
             )
         )
         self.place += 1
 
     def erase(self, place: int) -> None:
         """Take a call off the tape."""
-        self.recorded = [each for each in self.recorded if each.place != place]
+        self.calls = [each for each in self.calls if each.place != place]
 
-    def live(self) -> list[Recorded]:
+    def live(self) -> list[TapedCall]:
         """The calls that change parameters or buffers, and those that make what these read."""
         wanted = {storage_of(twin) or 0 for twin in self.stand_ins.named().values()}
         needed: set[int] = set()
-        live: list[Recorded] = []
-        for each in reversed(self.recorded):
+        live: list[TapedCall] = []
+        for each in reversed(self.calls):
             if each.changes & wanted or needed.intersection(each.call.makes):
                 live.append(each)
                 wanted |= each.reads
@@ -166,6 +152,11 @@ class StateTape:
             self._numbers[id(tensor)] = len(self._made)
             self._made.append(tensor)
         return self._numbers[id(tensor)]
+
+
+def _why(call: RecordedCall) -> str:
+    """Why no step could make a call, by what the call did; "" where one could."""
+    return "by random numbers" if call.draws else "in another form" if call.formed else ""
 
 
 def replaced(values: Any, by: Callable[[Any], Any]) -> Any:
