@@ -11,10 +11,8 @@ ROOT = Path(__file__).parents[1]
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 # Names that two classes still share. Each is to be given to one of them alone.
 TWICE = {
-    *("Arena", "Asked", "Choice", "Device", "Faults", "Held", "Launch"),
-    *("Layer", "Link", "Loss", "Measured", "Operand", "Place"),
-    *("Request", "Residency", "Settings", "Slab", "Slot", "Taken"),
-    *("Tracer", "Trial", "Watch", "Work"),
+    *("Arena", "Asked", "Choice", "Launch", "Layer", "Operand", "Place"),
+    *("Request", "Residency", "Settings", "Slab", "Taken", "Trial", "Work"),
 }
 RULE = re.compile(r"(\S+): (\w+) -> (.+)")
 

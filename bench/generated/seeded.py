@@ -30,7 +30,7 @@ MENDED: Final = (
         "tvdnn/trace/state/meta_copies.py",
         "for module in self._paths:",
         "for _, module in self.net.named_modules(remove_duplicate=False):",
-        "a module of two names is left with meta twins as its parameters",
+        "a module of two names is left with meta copies as its parameters",
         mended=True,
     ),
     Fault(

@@ -94,7 +94,7 @@ def set_anew(net: Refused) -> Tensor:
         (normalized, "batch_norm of a parameter changes statistics"),
         (normalized_besides, "batch_norm of a parameter changes statistics"),
         (lambda net: net.conv.weight * net.norm.running_var, "norm changes norm.running_var"),
-        (doubled_in_place, "by code that changes what it reads"),
+        (doubled_in_place, "whose computation changes a tensor that it reads"),
         (set_anew, "data changes conv.weight of the module"),
         (lambda net: net.conv.weight * net.table.to("meta"), "neither a parameter nor a buffer"),
         (hooked, "register_hook of a parameter"),
@@ -111,7 +111,9 @@ def test_what_no_step_could_compute_again_is_refused(
 
 def test_spectral_norm_that_is_estimated_is_refused() -> None:
     net = parametrizations.spectral_norm(nn.Conv2d(4, 4, 1))
-    with pytest.raises(UnsupportedOpError, match="by code that changes what it reads"):
+    with pytest.raises(
+        UnsupportedOpError, match="whose computation changes a tensor that it reads"
+    ):
         trace(net, [torch.empty(2, *SHAPE)])
 
 

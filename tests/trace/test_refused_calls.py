@@ -125,11 +125,32 @@ def test_control_flow_and_dynamic_shapes_are_listed_with_all_else() -> None:
         (lambda x: functional.leaky_relu(x, -0.1), "leaky_relu with a slope of -0.1"),
         (lambda x: x.T, "Returns: T"),
         (lambda x: x.long(), "Returns: long"),
+        (
+            lambda x: x * float(x.new_full((), 2.0)),
+            r"Returns: float\(\) reads a value of a tensor that forward computes, .* at \S*:\d+",
+        ),
     ],
 )
 def test_what_cannot_be_traced_says_so(way: Callable[[Tensor], Any], message: str) -> None:
     with pytest.raises(UnsupportedOpError, match=message):
         trace(Returns(way), (torch.empty(2, 4),))
+
+
+class Requiring(torch.nn.Linear):
+    """Sets requires_grad of a map that a parameter has made, which torch forbids."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
+        y.requires_grad = True
+        return y
+
+
+def test_requires_grad_of_a_computed_map_is_not_set() -> None:
+    module = Requiring(4, 2)
+    with pytest.raises(RuntimeError, match="requires_grad flags of leaf"):
+        module(torch.empty(2, 4))
+    with pytest.raises(InputError, match=r"Requiring: .*requires_grad flags of leaf.* at \S*:\d+"):
+        trace(module, (torch.empty(2, 4),))
 
 
 def test_parameters_are_float32_or_bfloat16() -> None:
@@ -162,5 +183,7 @@ def test_too_many_inputs() -> None:
 
 def test_sizes_that_do_not_fit_name_the_layer() -> None:
     module = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Linear(5, 2))
-    with pytest.raises(InputError, match=r"1 of shapes \[\(2, 4\), \(2, 5\)"):
+    layer = r"1: Linear\(in_features=5, out_features=2, bias=True\)"
+    wanted = rf"{layer} does not take a tensor of shape \(2, 4\): .* at \S*test_refused_calls.py:\d"
+    with pytest.raises(InputError, match=wanted):
         trace(module, (torch.empty(2, 4),))

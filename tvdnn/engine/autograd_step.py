@@ -13,7 +13,7 @@ from .virtual_steps import StepKey, VirtualSteps
 
 
 @dataclass(frozen=True, slots=True)
-class StepCall:
+class AutogradCall:
     """One forward. Its tensors are the inputs and then the trained parameters."""
 
     steps: VirtualSteps
@@ -23,14 +23,14 @@ class StepCall:
     trained: tuple[str, ...]  # names of parameters, computed ones among them
 
 
-class Step(torch.autograd.Function):
+class AutogradStep(torch.autograd.Function):
     """The two halves of a schedule as one node of torch's graph.
 
     Parameters are among its inputs, so that hooks and accumulation work.
     """
 
     @staticmethod
-    def forward(ctx: Any, call: StepCall, *tensors: Tensor) -> Any:
+    def forward(ctx: Any, call: AutogradCall, *tensors: Tensor) -> Any:
         inputs, graph = tensors[: call.num_inputs], call.runner.schedule.graph
         ctx.call = call
         ctx.inputs = [(tuple(x.shape), x.dtype) for x in inputs]
@@ -49,7 +49,7 @@ class Step(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        call: StepCall = ctx.call
+        call: AutogradCall = ctx.call
         network = call.runner.schedule.graph.network
         check_unchanged(network, ctx.trained, ctx.versions)
         filled = [
@@ -62,9 +62,9 @@ class Step(torch.autograd.Function):
 
 
 def _gradients(ctx: Any, reached: frozenset[str] | None) -> list[Tensor | None]:
-    """The gradients of inputs and trained parameters, none where torch has none.
+    """The gradients of inputs and trained parameters; None where torch has none.
 
-    `reached` are those on which an output with a gradient depends; None of all that any depends on.
+    `reached` are the names on which an output with a gradient depends; None for all names.
     """
     runner, graph = ctx.call.runner, ctx.call.runner.schedule.graph
     inputs = [

@@ -1,4 +1,4 @@
-"""Core: what Trainer and virtualize share: one network's memory, and its schedules by shape."""
+"""Core: the memory of one network and its schedules by shape, for Trainer and virtualize."""
 
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -30,17 +30,17 @@ from .build import (
     default_costs,
     with_chunks,
 )
-from .computed_weights import Computed
+from .computed_weights import ComputedParameters
 from .control import make_control
-from .drift import StepWatch
 from .module_tensors import ModuleTensors
 from .network_states import NetworkStates
 from .replan import Replanner
 from .requested import Requested, Resolved
+from .step_watch import StepWatch
 
 EMPTY: Final[Mapping[str, torch.Tensor]] = {}
 Updates: TypeAlias = Mapping[str, tuple[torch.Tensor | None, ...]]
-UpdatesOf: TypeAlias = Callable[[Network], Updates]  # what passes of a network's step change
+UpdatesOf: TypeAlias = Callable[[Network], Updates]  # the tensors that a step's passes change
 
 
 class Core:
@@ -61,7 +61,7 @@ class Core:
         self.requested = requested
         cuda = self.device.type == "cuda"
         self.kernels = requested.kernels or ("triton" if cuda else "torch")
-        self.computed = Computed(self.device)
+        self.computed = ComputedParameters(self.device)
         self.arena = Arena(self.device)
         self.slab = requested.slab or Slab(pinned=cuda)
         self.control_bytes, self.control = make_control(self.device)
@@ -71,15 +71,15 @@ class Core:
         self._replanner = Replanner()
         self.measures_next = False
         self.closed = False
-        self.preparations = 0  # after each, what lay in the arena is gone
+        self.preparations = 0  # counts; each one overwrites the maps in the arena
 
     def look(self) -> int:
         """The number of the network's present state; keys of runners hold it.
 
-        After a change of what a trace depends on the number is another. Schedules for parameters
-        and buffers that were replaced or have moved are forgotten. Raises InputError where the
-        parameters lie on another device than before, UnsupportedOpError where hooks on all modules
-        were registered.
+        A change on which the trace depends gives another number. Schedules for parameters and
+        buffers that were replaced or have moved are forgotten. Raises InputError where the
+        parameters have moved to another device, UnsupportedOpError where hooks on all modules are
+        registered.
         """
         if has_hooks_on_all_modules():
             raise UnsupportedOpError(HOOKS_ON_ALL)
@@ -109,8 +109,8 @@ class Core:
     ) -> Runner:
         """The runner for `key`, made when first asked for.
 
-        `key` holds the network's state, as `look` told it last. Where a step `begins`, a plan that
-        was made anew meanwhile takes the place of the present one.
+        `key` holds the state that `look` saw last. Where a step `begins`, a new plan that is ready
+        takes the place of the present one.
         """
         for old in self.states.use(key):
             self._forget_key(old)
@@ -147,11 +147,11 @@ class Core:
 
     @property
     def replanning(self) -> bool:
-        """Whether a plan is being made anew, or waits for a step that takes it over."""
+        """Whether a new plan is being made, or waits for the step that takes it over."""
         return bool(self._replanner.pending)
 
     def wait_for_plans(self) -> tuple[Hashable, ...]:
-        """Wait until no plan is being made anew; tell the keys for which one was.
+        """Wait until no new plan is being made; returns the keys of the new plans.
 
         The next step for such a key takes the new plan over.
         """
@@ -160,7 +160,7 @@ class Core:
         return tuple(key for key in self._replanner.pending if key in present)
 
     def _watch(self, key: Hashable) -> None:
-        """Watch the first steps of the runner for `key`, where these are predicted and timed."""
+        """Watch the first steps of the runner for `key` if they are predicted and can be timed."""
         runner, costs = self.runners[key], self.costs[key]
         if self.requested.feedback and costs.measured and runner.measures:
             predicted_s = simulate(runner.schedule, costs).step_s
@@ -176,7 +176,7 @@ class Core:
         self._replanner.ask(key, choice.policy, choice.lead, host_budget)
 
     def _replace_plan(self, key: Hashable, updates: UpdatesOf) -> None:
-        """Take over what was planned anew for `key`, if it is there: costs, perhaps a plan."""
+        """Take over new costs for `key`, if they are there, and a plan that is faster by them."""
         answer = self._replanner.answer(key)
         if answer is None:
             return
@@ -193,11 +193,11 @@ class Core:
             torch.cuda.synchronize(self.device)
 
     def on_device(self) -> AbstractContextManager[object]:
-        """Makes the network's GPU the present one, where it has one."""
+        """A context in which the network's GPU, if it has one, is the present one."""
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
     def _fit(self, schedule: Schedule) -> None:
-        """Grow arena and slab to what `schedule` takes, after all that hold on to the old ones."""
+        """Grow arena and slab to the bytes of `schedule`, after all runners let the old ones go."""
         small = self.arena.nbytes < schedule.arena_nbytes or self.slab.nbytes < schedule.slab_nbytes
         if small:
             self._suspend()
@@ -209,7 +209,7 @@ class Core:
             runner.suspend()
 
     def drop(self) -> None:
-        """Forget all schedules and give back the arena; they are planned again when next used."""
+        """Forget all schedules and give back the arena. Steps are planned again when next used."""
         for runner in self.runners.values():
             runner.close()
         self._forget()
@@ -233,9 +233,9 @@ class Core:
             self.requested.progress(stage, fraction)
 
     def resolve(self, network: Network, settings: Settings) -> Resolved:
-        """The graph of the network and how it runs, by what is asked and by what tuning found.
+        """The graph of a step, and how to plan and run it, as requested or as tuned.
 
-        Chunk sizes that `settings` has are kept.
+        Chunk sizes of `settings` are kept where the user gave them.
         """
         tuned = find_tuned(self.hardware, network, settings.dtype)
         if tuned is not None and not self.requested.sized:

@@ -25,7 +25,7 @@ class GradientSums:
         self._made: dict[tuple[str, torch.Size, tuple[int, ...]], torch.Tensor] = {}
 
     def start(self) -> None:
-        """Make tensors to accumulate in; what was planned without them is planned again."""
+        """Make the sums to accumulate in, and forget steps that were planned without them."""
         if self._accumulated:
             return
         self._core.drop()
@@ -43,7 +43,7 @@ class GradientSums:
 
     @contextmanager
     def summing(self, network: Network, mode: Mode, updated: Updated) -> Iterator[None]:
-        """A block that sums gradients: computed parameters are made before, updates behind it."""
+        """A context that sums gradients: it makes computed parameters first, and updates last."""
         sums = self._sums_of(network, mode)
         tensors = self._core.module.tensors if network.formulas else {}
         self._core.computed.fill(network, tensors)
@@ -55,16 +55,16 @@ class GradientSums:
         self._update(names, [sums[name] for name in names])
 
     def updates(self, mode: Mode, network: Network) -> Updates:
-        """What passes that consume gradients change: parameters and state, or kept sums."""
+        """The tensors that passes change by gradients: parameters and state, or kept sums."""
         sums = {name: (each,) for name, each in self._sums_of(network, mode).items()}
         if mode is Mode.ACCUMULATE:
             return sums
         return {**{name: self.tensors_of(name) for name in self._core.module.trained()}, **sums}
 
     def tensors_of(self, name: str) -> tuple[torch.Tensor | None, ...]:
-        """What an update of the parameter `name` changes: itself, and its optimizer state."""
+        """The tensors that an update of a parameter changes: itself, and its optimizer state."""
         param = self._core.module.params[name]
-        return param.detach(), *self._optimizer.record.tensors_of(param)
+        return param.detach(), *self._optimizer.planned_state.tensors_of(param)
 
     def _sums_of(self, network: Network, mode: Mode) -> dict[str, torch.Tensor]:
         """The kept sums of a step by parameter: of all, or of those completed last."""

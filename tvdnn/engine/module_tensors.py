@@ -42,7 +42,9 @@ class ModuleTensors:
     def are_replaced(self) -> bool:
         """Whether the network has other parameters or buffers than at the last update."""
         params, buffers = _tensors_of(self._net)
-        return not (_same(params, self.params) and _same(buffers, self.buffers))
+        return not (
+            _are_same_tensors(params, self.params) and _are_same_tensors(buffers, self.buffers)
+        )
 
     def update(self) -> None:
         """Take over the parameters and buffers that the network has now."""
@@ -112,8 +114,7 @@ def copies_of(params: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     }
 
 
-def _same(now: Mapping[str, torch.Tensor], before: Mapping[str, torch.Tensor]) -> bool:
-    """Whether both hold the same tensors under the same names."""
+def _are_same_tensors(now: Mapping[str, torch.Tensor], before: Mapping[str, torch.Tensor]) -> bool:
     return now.keys() == before.keys() and all(now[name] is before[name] for name in now)
 
 

@@ -1,4 +1,4 @@
-"""Replanning by the engine: measured steps, and plans that worker processes make anew by them."""
+"""Replanning: worker processes make new plans by the measured steps of an engine."""
 
 import warnings
 from collections.abc import Hashable
@@ -12,7 +12,7 @@ from ..planner.replan import Answer, Request, replan, sendable
 from ..planner.timing.calibrate import Feedback, compare
 from ..runtime.runner import Runner
 from ..workers.background import Background
-from .drift import StepWatch
+from .step_watch import StepWatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +26,14 @@ class MeasuredStep:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A plan that is being made anew because of a measured step."""
+    """A new plan that is being made because of a measured step."""
 
     cause: MeasuredStep
     background: Background[Answer]
 
 
 class Replanner:
-    """Measured steps by the key of their runner, and the plans being made anew because of them."""
+    """Measured steps by the key of their runner, and the new plans that follow from them."""
 
     def __init__(self) -> None:
         self._watches: dict[Hashable, StepWatch] = {}
@@ -44,7 +44,7 @@ class Replanner:
 
     @property
     def pending(self) -> tuple[Hashable, ...]:
-        """The keys of the plans that are being made anew."""
+        """The keys of the new plans that are being made."""
         return tuple(self._pending)
 
     def feedback(self, key: Hashable) -> Feedback | None:
@@ -77,17 +77,16 @@ class Replanner:
             del self._watches[key]
         if watch.measured is None:
             return False
-        self._keep(key, MeasuredStep(runner.schedule, costs, watch.measured))
-        return not watch.asked
+        self._keep_feedback(key, MeasuredStep(runner.schedule, costs, watch.measured))
+        return not watch.is_requested
 
-    def _keep(self, key: Hashable, measured: MeasuredStep) -> None:
-        """Keep a measured step as the feedback for `key`."""
+    def _keep_feedback(self, key: Hashable, measured: MeasuredStep) -> None:
         self._measured[key] = measured
         self._feedbacks.pop(key, None)
         self._replanned.discard(key)
 
     def ask(self, key: Hashable, policy: str, lead: int | None, host_budget: int | None) -> None:
-        """Have the plan for `key` made anew by its measured step, in another process."""
+        """Have a new plan for `key` made in another process, by its measured step."""
         cause = self._measured[key]
 
         def job() -> partial[Answer]:
@@ -103,9 +102,9 @@ class Replanner:
             pending.background.error()
 
     def answer(self, key: Hashable) -> Answer | None:
-        """The answer for `key` if it is there, once; with the graph and costs of the engine.
+        """The answer for `key` with the engine's graph and costs, once; None while there is none.
 
-        None also where the worker failed: a warning says so, and training goes on as before.
+        Where the worker failed, a warning says so, and training goes on by the present plan.
         """
         pending = self._pending.get(key)
         if pending is None or not pending.background.done:
@@ -123,12 +122,12 @@ class Replanner:
         return _grafted(pending.background.result(), pending.cause)
 
     def taken_over(self, key: Hashable, cause: Schedule) -> None:
-        """Note that the plan for `key` took the place of the schedule that was measured."""
+        """Note that a new plan for `key` took the place of the measured schedule."""
         if key in self._measured and self._measured[key].schedule is cause:
             self._replanned.add(key)
 
     def drop(self, key: Hashable) -> None:
-        """Stop making the plan for `key` anew, if it is."""
+        """Stop making a new plan for `key`."""
         pending = self._pending.pop(key, None)
         if pending is not None:
             pending.background.cancel()
@@ -149,7 +148,7 @@ class Replanner:
 
 
 def _grafted(answer: Answer, cause: MeasuredStep) -> Answer:
-    """The answer for the engine's own graph and costs, of which the worker had copies."""
+    """The answer with the engine's own graph and costs in the place of the worker's copies."""
     costs = replace(answer.costs, costs=cause.costs)
     if answer.schedule is None:
         return Answer(costs, None)

@@ -1,4 +1,4 @@
-"""Trainer: forward, loss, backward and update planned as one step, run inside a device budget."""
+"""Trainer: forward, loss, backward and update as one planned step inside a device budget."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -55,17 +55,15 @@ class Trainer:
     is "triton" or "torch" (references; outside the memory guarantee on a GPU). Learning rates are
     changed on `trainer.optimizer`, which torch's schedulers take.
 
-    `chunk_size` are the bytes of a section, the unit of copies; `lead` the most slots of the plan
-    by which a prefetch comes ahead of its use, where the plan then fits the budgets; `copies` tells
-    what copies, "engine" or "kernel". These and `policy` are what `tvdnn tune` found for the
-    network where they are not given, else 16 MiB, as many as there is room for, "engine" and
-    "auto".
+    `chunk_size` is the bytes of a section, the unit of copies. `lead` is the most slots of the plan
+    by which a prefetch comes ahead of its use. `copies` is "engine" (the GPU's copy engines) or
+    "kernel". Where these or `policy` are not given, they are as `tvdnn tune` found for the network,
+    else 16 MiB, as many slots as there is room for, "engine" and "auto".
 
-    On a GPU the first steps are timed. Where they miss what the profiled costs predict by more than
-    5% one is measured, the costs are corrected, and the plan is made again in another process while
-    training goes on. If it is predicted to be faster a later step begins with it, or `settle` waits
-    for it; `feedback=False` leaves plan and costs as they are. What is computed stays the same, bit
-    for bit.
+    On a GPU the first steps are timed. Where they miss their prediction by more than 5%, one step
+    is measured, the costs are corrected, and another process makes a new plan while training goes
+    on. A later step takes the new plan over if it is predicted to be faster; `settle` waits for it.
+    `feedback=False` keeps plan and costs. The results stay the same, bit for bit.
     """
 
     def __init__(
@@ -165,7 +163,7 @@ class Trainer:
 
     @property
     def replanning(self) -> bool:
-        """Whether a plan is being made anew in another process, or waits for the next step."""
+        """Whether a new plan is being made in another process, or waits for the next step."""
         return self._core.replanning
 
     def drift(self, x: torch.Tensor, y: torch.Tensor) -> Feedback:
@@ -179,20 +177,20 @@ class Trainer:
 
         `x` [N, ...] and `y`, classes int64 [N] or [N, H, W] or else floats in the output's shape,
         may lie on the device, or in pinned or pageable host memory. Where a label is neither a
-        class nor ignored, the step and those after it change nothing, and the loss is NaN; reading
-        the loss or a later call raises InputError with the sample and its label, and steps from
-        there on train again.
-        With `accumulate` = k the batch runs as k parts of N / k samples whose gradients are summed
-        before one update.
+        class nor ignored, this step and later ones change nothing, and the loss is NaN. Reading the
+        loss, or a later call, raises InputError with the sample and its label. Then steps train
+        again.
+        With `accumulate` = k the batch runs as k parts of N / k samples, whose gradients are summed
+        before one update. Raises InputError for a batch that does not fit.
         """
         self._check(x, y, accumulate)
         loss = self._steps.run(x, y, accumulate)
         return loss_of(loss, self._steps.count.raise_faults)
 
     def measure(self, x: torch.Tensor, y: torch.Tensor, steps: int = 20) -> float:
-        """Median seconds of a step, of `steps` after one to warm up: training steps like any.
+        """The median seconds of `steps` training steps, after one step to warm up.
 
-        A plan that is being made anew is taken over between two steps, outside their times.
+        A new plan is taken over between two steps, outside their times.
         """
         self.step(x, y)
         seconds = []
@@ -206,9 +204,9 @@ class Trainer:
         return median(seconds)
 
     def settle(self) -> None:
-        """Wait for plans that are being made anew by what the first steps took, and take them over.
+        """Wait for new plans that follow from measured steps, and take them over.
 
-        Without it training goes on meanwhile, and a later step takes such a plan over.
+        Without it training goes on, and a later step takes such a plan over.
         """
         keys: Iterable[Any] = self._core.wait_for_plans()
         for shape, mode, state in keys:
@@ -271,7 +269,7 @@ class Trainer:
 
 
 def _measure_foreign(net: nn.Module) -> int:
-    """Device bytes that others hold: all but the network's parameters and buffers."""
+    """Allocated device bytes beside the network's parameters and buffers."""
     own = [each for each in (*net.parameters(), *net.buffers()) if each.device.type == "cuda"]
     if not own:
         return 0

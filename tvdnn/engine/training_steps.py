@@ -88,7 +88,7 @@ class TrainingSteps:
     def _stepping(
         self, runner: Runner, mode: Mode, updated: Updated, snapshot: Sequence[Copy] = ()
     ) -> Iterator[None]:
-        """A block that runs the passes of one step; a failure takes the step back."""
+        """A context that runs the passes of one step; a failure takes the step back."""
         network = runner.schedule.graph.network
         changed = self._core.module.state_before(network.changes)
         with restored_after_failure([*snapshot, *changed]), self._core.on_device():
@@ -99,23 +99,23 @@ class TrainingSteps:
         self.count.add(updated)
 
     def follow_network(self) -> None:
-        """Plan for the network as it is now, if it has changed since the last step.
+        """Plan for the present network, if it has changed since the last step.
 
-        Raises InputError for parameters that the optimizer has not.
+        Raises InputError for parameters that the optimizer does not have.
         """
         state = self._core.look()
         if state == self.state:
             return
         check_master_weights(self._net)
         trained = self._core.module.trained()
-        self.optimizer.record.follow(self.optimizer, trained, self._made_for)
+        self.optimizer.planned_state.follow(self.optimizer, trained, self._made_for)
         self._sums.forget()
         self._updated, self.state = {}, state
 
     def _part(
         self, runner: Runner, x: torch.Tensor, y: torch.Tensor, mode: Mode, first: int = 0
     ) -> torch.Tensor:
-        """Run a batch, or the part of one from sample `first` on, and give its loss."""
+        """Run a batch, or its part from sample `first` on; returns the loss."""
         self._core.module.change_state(runner.schedule.graph.network.changes)
         self._batches.fill(runner, x, y, first)
         self._core.run(self.key(tuple(x.shape), mode))
@@ -146,7 +146,7 @@ class TrainingSteps:
         self._core.report("tracing", 1.0)
         kept = self._sums.nbytes_beside(network) if mode is Mode.TRAIN else 0
         reserve = self._settings.reserve + kept
-        reserve += self.optimizer.record.idle_nbytes(self._trained_by(network))
+        reserve += self.optimizer.planned_state.idle_nbytes(self._trained_by(network))
         if self._settings.reserve:  # where inputs are staged, so are targets
             reserve += BUFFERS * target_nbytes(network, self._settings.losses)
         return self._core.resolve(network, replace(self._settings, mode=mode, reserve=reserve))
@@ -156,14 +156,13 @@ class TrainingSteps:
         return check_trainable(network, self._settings.losses)
 
     def _trained_by(self, network: Network) -> list[torch.Tensor]:
-        """The parameters that steps of a network update."""
         params = self._core.module.trained()
         return [params[name] for name in network.params if name in params]
 
     def _write_control(
         self, runner: Runner, shape: tuple[int, ...], mode: Mode, scale: float
     ) -> Updated:
-        """Write the settings of the runner's next step; tell what the step updates."""
+        """Write the settings of the runner's next step; returns the updated parameters."""
         key = self.key(shape, mode)
         if key not in self._updated:
             graph, params = runner.schedule.graph, self._core.module.params
@@ -174,7 +173,7 @@ class TrainingSteps:
         return self._updated[key]
 
     def _snapshot(self) -> Copies:
-        """Copies of what a failed step must leave alone; on a GPU a step cannot stop half-way."""
+        """Copies of tensors to restore after a failed step; none on a GPU, where none stops."""
         if self._core.device.type == "cuda":
             return []
         frozen = [param for param in self._core.module.params.values() if not param.requires_grad]

@@ -1,4 +1,4 @@
-"""The steps of a virtualized network: planned by what a call is given, and run in two halves."""
+"""The steps of a virtualized network: planned by the inputs of a call, run in two halves."""
 
 import threading
 from collections.abc import Iterable, Sequence
@@ -69,10 +69,7 @@ class VirtualSteps:
         return None if self.core is None else self.core.feedback(self.last)
 
     def settle(self) -> None:
-        """Wait for plans that are being made anew by what the first steps took.
-
-        They are taken over at once, or by the next forward while a forward waits for its backward.
-        """
+        """Wait for new plans, and take them over unless a forward waits for its backward."""
         core = self.core
         if core is None:
             return
@@ -180,7 +177,7 @@ def _dtype_now(core: Core, requested: str | None) -> str:
 
 
 def _no_updates(_: Network) -> Updates:
-    """What the passes of a step in a user's loop change: no parameter."""
+    """No tensors: passes of a step in a user's loop update no parameter."""
     return {}
 
 

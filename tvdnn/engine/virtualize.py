@@ -12,7 +12,7 @@ from ..planner.make import DEFAULT_CHUNK_SIZE, fuses
 from ..units import parse_bytes, parse_limit
 from .build import ChunkSize, Progress, chunks_of, give_lazy_parameters, resolve_dtype, with_chunks
 from .module_tensors import one_device
-from .requested import Requested, is_sized, requested_choice
+from .requested import CPU, Requested, is_sized, requested_choice
 from .virtualized import Virtualized
 
 REFUSED = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")
@@ -41,28 +41,21 @@ def virtualize(
     clock: Costs | None = None,
     progress: Progress | None = None,
 ) -> Virtualized:
-    """`net` as a module of the same parameters whose steps stay inside `budget` device bytes.
+    """A module of the parameters of `net` whose steps take at most `budget` device bytes.
 
-    The budget counts parameters, their gradients, maps, workspaces, and the state that `optimizer`
-    keeps or `reserve` bytes for what the engine cannot see; "min" is the floor, the least with
-    which `policy` has a schedule. `example_inputs` ([N, ...] each) give the shapes that are planned
-    at once; others are planned when they first appear. `dtype` is "fp32", "tf32" or "bf16"; without
-    it calls follow torch: the type of an autocast region, else bf16 where the parameters are
-    bfloat16 (their float32 copies are counted), else what torch's switches allow of TF32. Raises
-    BudgetError with the floor where `policy` has no schedule inside the budget, UnsupportedOpError
-    for an op that tvdnn does not know. `chunk_size`, `lead`, `copies` and `feedback` are as
-    Trainer's.
+    The budget counts parameters, gradients, maps, workspaces, the state of `optimizer`, and
+    `reserve` bytes that the engine cannot see. A budget of "min" is the floor of `policy`.
+    `example_inputs` ([N, ...] each) give the shapes that are planned at once, others at their first
+    call. Without `dtype` ("fp32", "tf32" or "bf16") a call takes the type that torch takes.
+    `chunk_size`, `lead`, `copies` and `feedback` are as Trainer's. Raises BudgetError with the
+    floor where no schedule fits the budget, UnsupportedOpError for an unknown operation.
 
-    With `opaque` a submodule that holds such an op runs as it is, by torch's autograd and in
-    float32, if it reads and makes one tensor, draws no random numbers and changes no buffers. Its
-    input is kept and it runs again in backward. What torch allocates for it is measured and
-    counted, but not held to the budget; the plan names it.
+    With `opaque` a submodule that holds such an operation runs by torch's autograd in float32, if
+    it reads and makes one tensor, draws no random numbers and changes no buffers. It runs again in
+    backward on its kept input. The budget counts what torch allocates for it, as measured.
     """
-    _refuse_wrappers(net)
     inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
-    give_lazy_parameters(net, *inputs, opaque=opaque)
-    given = torch.device("cpu") if inputs[0].is_meta else inputs[0].device
-    device = one_device(dict(net.named_parameters()), given)
+    device = _made_ready(net, inputs, opaque)
     reserved = (parse_bytes(reserve) or 0) + _state_nbytes(net, optimizer) + _given_nbytes(net)
     settings = _settings(resolve_dtype(dtype, device), policy, sections, reserved)
     settings = with_chunks(settings, chunks_of(chunk_size))
@@ -85,6 +78,17 @@ def virtualize(
     virtualized = Virtualized(net, settings, requested)
     virtualized.prepare(*inputs)
     return virtualized
+
+
+def _made_ready(net: nn.Module, inputs: tuple[Tensor, ...], opaque: bool) -> torch.device:
+    """Check the network and give lazy layers their parameters; returns its device.
+
+    A network without parameters computes where its first input lies, for a meta tensor on the CPU.
+    """
+    _refuse_wrappers(net)
+    give_lazy_parameters(net, *inputs, opaque=opaque)
+    x = inputs[0]
+    return one_device(dict(net.named_parameters()), CPU if x.is_meta else x.device)
 
 
 def _settings(dtype: str, policy: str | None, sections: int | None, reserve: int) -> Settings:

@@ -17,7 +17,7 @@ from ..planner.ir.plan import Plan
 from ..planner.ir.schedule import Schedule
 from ..planner.timing.calibrate import Feedback
 from ..trace.guards.inputs import check_inputs
-from .autograd_step import Step, StepCall
+from .autograd_step import AutogradCall, AutogradStep
 from .gradients import check_saving
 from .requested import Requested
 from .virtual_steps import VirtualSteps
@@ -26,9 +26,9 @@ from .virtual_steps import VirtualSteps
 class Virtualized(nn.Module):
     """A network whose feature maps live in a planned arena.
 
-    It shares the registries of the module that it was made from, so that parameters, buffers,
-    submodules, their names and state_dict are that module's own.
-    One forward may be open at a time: its maps lie in the arena until its backward has run.
+    It shares the registries of the network that it was made from: parameters, buffers, submodules,
+    their names and state_dict are the network's own. One forward may be open at a time: its maps
+    lie in the arena until its backward has run.
     """
 
     _net: nn.Module
@@ -50,7 +50,7 @@ class Virtualized(nn.Module):
 
     @property
     def plan(self) -> Plan:
-        """What happens to every feature map, and why."""
+        """The plan: where each feature map is kept, and why."""
         return self.schedule.plan
 
     @property
@@ -59,25 +59,25 @@ class Virtualized(nn.Module):
         return self._steps.feedback()
 
     def measure_next(self) -> None:
-        """Measure the next step, on a GPU; `feedback` then names what misses its prediction."""
+        """Measure the next step, on a GPU; `feedback` then compares it with its prediction."""
         self._steps.core_now().measures_next = True
 
     @property
     def replanning(self) -> bool:
-        """Whether a plan is being made anew in another process, or waits for the next forward."""
+        """Whether a new plan is being made in another process, or waits for the next forward."""
         core = self._steps.core
         return core is not None and core.replanning
 
     def settle(self) -> None:
-        """Wait for plans that are being made anew by what the first steps took.
+        """Wait for new plans that follow from measured steps.
 
-        They are taken over at once, or by the next forward while a forward waits for its backward.
+        They are taken over at once; while a forward waits for its backward, by the next forward.
         """
         self._steps.settle()
 
     def prepare(self, *inputs: Tensor) -> None:
         """Plan and capture for inputs of these shapes."""
-        self._steps.runner(self._steps.key(inputs, graded=self._trains(inputs)))
+        self._steps.runner(self._steps.key(inputs, graded=self._has_gradients(inputs)))
 
     def forward(self, *arguments: Any, **named: Any) -> Any:
         """The network's outputs, copied out of the arena; its own for a batch of no samples.
@@ -101,8 +101,8 @@ class Virtualized(nn.Module):
             return self._stepped(inputs)
 
     def _stepped(self, inputs: tuple[Tensor, ...]) -> Any:
-        """The outputs of one step's first half, as a node of torch's graph."""
-        graded = self._trains(inputs) and torch.is_grad_enabled()
+        """The outputs of a step's first half, whose second half is a node of torch's graph."""
+        graded = self._has_gradients(inputs) and torch.is_grad_enabled()
         if graded:
             check_saving()
         key = self._steps.key(inputs, graded=graded)
@@ -115,19 +115,21 @@ class Virtualized(nn.Module):
                 computed = core.computed.values(network, core.module.tensors)
         given = {**core.module.params, **computed}.items()
         trained = {name: each for name, each in given if graded and each.requires_grad}
-        call = StepCall(self._steps, runner, key, len(inputs), tuple(trained))
-        step: Any = Step  # whose `apply` has types from torch 2.15 on
+        call = AutogradCall(self._steps, runner, key, len(inputs), tuple(trained))
+        step: Any = AutogradStep  # whose `apply` has types from torch 2.15 on
         outputs = step.apply(call, *inputs, *trained.values())
         return network.gather(outputs)
 
     def _tensors(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[Tensor, ...]:
-        """The tensors among the arguments of a call, in order; others must be as by default."""
+        """The tensors among the arguments, in order. Raises InputError for other arguments."""
         if not named and all(isinstance(each, Tensor) for each in arguments):
             return arguments
         bound = inspect.signature(self._net.forward).bind(*arguments, **named)
         parameters = bound.signature.parameters.values()
         values = list(bound.arguments.items())
-        while values and _is(values[-1][1], bound.signature.parameters[values[-1][0]].default):
+        while values and _is_default(
+            values[-1][1], bound.signature.parameters[values[-1][0]].default
+        ):
             values.pop()
         places = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
         for (name, value), place in zip_longest(values, places[: len(values)]):
@@ -157,28 +159,26 @@ class Virtualized(nn.Module):
         self._steps.close()
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> "Virtualized":
-        """Moves and casts reach the network's parameters; plans for the old ones are dropped."""
+        """Drop all plans, and move or cast the network's parameters."""
         self.close()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
-    def _trains(self, inputs: Iterable[Tensor]) -> bool:
-        """Whether a step on these inputs has gradients: of parameters or of inputs."""
+    def _has_gradients(self, inputs: Iterable[Tensor]) -> bool:
         return any(each.requires_grad for each in (*self.parameters(), *inputs))
 
 
 @cache
 def _break_compiled_graphs() -> None:
-    """Let torch.compile leave forwards alone, from the first virtualized network on.
+    """Keep torch.compile out of forwards, from the first virtualized network on.
 
-    To ask for it imports torch's compiler, which takes as long as torch: Trainers need none.
+    The call imports torch's compiler, which takes as long as torch. Trainers do not need it.
     """
     forward: Any = torch.compiler.disable(Virtualized.forward)
     Virtualized.forward = forward  # type: ignore[method-assign]
 
 
-def _is(value: Any, default: Any) -> bool:
-    """Whether an argument is as by default."""
+def _is_default(value: Any, default: Any) -> bool:
     if isinstance(value, Tensor):
         return False
     return value is default or (type(value) is type(default) and bool(value == default))

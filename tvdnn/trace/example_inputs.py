@@ -1,4 +1,4 @@
-"""Example inputs of a traced network: checked, and as meta tensors by the names of arguments."""
+"""Checks example inputs, and makes meta tensors by the names of forward's arguments."""
 
 import inspect
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from ..errors import InputError
 def meta_inputs(module: torch.nn.Module, example_inputs: Sequence[Tensor]) -> dict[str, Tensor]:
     """Float32 meta tensors of the inputs' shapes by the names of forward's arguments.
 
-    Raises InputError for inputs that forward does not take, or that are no batches of maps.
+    Raises InputError for inputs that forward does not take and for inputs that are no batch.
     """
     if not example_inputs:
         raise InputError("there are no example inputs; give at least one tensor")

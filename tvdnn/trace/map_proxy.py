@@ -10,7 +10,7 @@ from ..calls.decompositions import DECOMPOSITIONS
 from .casts import Casts
 from .proxy_attributes import InPlaceOperators, hide
 
-FACTS = frozenset(  # functions of maps that their values on the meta device answer
+FACTS = frozenset(  # functions that the meta tensor of a map answers
     {
         *(torch.is_floating_point, torch.is_complex, torch.is_same_size, torch.is_inference),
         *(torch.is_signed, torch.is_conj, torch.is_neg, torch.numel),
@@ -19,7 +19,7 @@ FACTS = frozenset(  # functions of maps that their values on the meta device ans
 
 
 class UnknownShapeError(TraceError):
-    """The network asked for the shape of `proxy`, which a refused call yields."""
+    """The network asked for the shape of `proxy`, the result of a refused call."""
 
     def __init__(self, proxy: "MapProxy") -> None:
         super().__init__(f"the shape of {proxy.node.meta['name']} is not known")
@@ -28,7 +28,7 @@ class UnknownShapeError(TraceError):
 
 @hide
 class MapProxy(InPlaceOperators, Casts, fx.Proxy):
-    """A proxy whose sizes are known numbers."""
+    """The proxy of a map. It answers for sizes and types by its tensor of the meta device."""
 
     @classmethod
     def __torch_function__(
@@ -51,7 +51,7 @@ class MapProxy(InPlaceOperators, Casts, fx.Proxy):
 
     @property
     def known(self) -> Tensor:
-        """The tensor of the meta device."""
+        """The tensor of the meta device. Raises UnknownShapeError after a refused call."""
         value = self.node.meta["value"]
         if not isinstance(value, Tensor):
             self.node.meta["kept"] = True  # code that goes on after the error has lost this call

@@ -8,10 +8,11 @@ from torch import Tensor, fx
 from torch.fx.node import map_arg
 
 from ..calls.batch_norm import counted_batch_norm
-from ..calls.translation import function_of, rearranges_in_place, translator_of
+from ..calls.translation import function_of, rearranges_in_place, torch_name, translator_of
 from ..errors import InputError
-from .diagnostics import FOREIGN, place
-from .eager_fallback import Effects
+from .diagnostics import FOREIGN, user_location
+from .eager_fallback import EagerEffects
+from .modules import LAYER_PACKAGES
 from .python.side_effects import SideEffects
 from .state.meta_copies import empty_like
 from .traced_call import TracedCall
@@ -27,7 +28,7 @@ class MetaValues:
         self, call: TracedCall, inputs: Mapping[str, Tensor], side_effects: SideEffects
     ) -> None:
         self._call, self._inputs = call, inputs
-        self._twins, self._recorded = call.stand_ins.twins, side_effects.recorded
+        self._copies, self._recorded = call.meta_copies.tensors, side_effects.recorded
         self.effects: str | None = None
 
     def of(self, node: fx.Node) -> Any:
@@ -41,7 +42,7 @@ class MetaValues:
             return self._inputs[str(node.target)]
         if node.op == "get_attr":
             name = str(node.target)
-            return self._twins[name] if name in self._twins else self._recorded.values[name]
+            return self._copies[name] if name in self._copies else self._recorded.values[name]
         if any(source.meta["value"] is None for source in node.all_input_nodes):
             return None
         args, kwargs = map_arg((node.args, node.kwargs), lambda source: source.meta["value"])
@@ -53,13 +54,22 @@ class MetaValues:
                 return self._evaluated(node, args, kwargs)
         except FOREIGN as error:
             if translator_of(node) is not None:
-                shapes = [tuple(source.meta["value"].shape) for source in node.all_input_nodes]
-                raise InputError(
-                    f"{node.meta['name']} of shapes {shapes}: {error}{place()}"
-                ) from error
+                raise InputError(self._refused_sizes(node, error)) from error
             return None
         finally:
             self._call.evaluating = False
+
+    def _refused_sizes(self, node: fx.Node, error: Exception) -> str:
+        """Why torch refuses the sizes of a call: the layer or function, the shapes and the line."""
+        module, what, sources = self._call.module, torch_name(node), node.all_input_nodes
+        if type(module).__module__.startswith(LAYER_PACKAGES):
+            what = f"{type(module).__name__}({module.extra_repr()})"
+            sources = [each for each in sources if each.op != "get_attr"]
+        shapes = [str(tuple(each.meta["value"].shape)) for each in sources]
+        given = f"a tensor of shape {shapes[0]}" if len(shapes) == 1 else ""
+        reason = str(error).rstrip(".")
+        given = given or f"tensors of shapes {' and '.join(shapes)}"
+        return f"{self._call.where()}: {what} does not take {given}: {reason}{user_location()}"
 
     def _evaluated(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         if node.op == "call_module":
@@ -72,7 +82,7 @@ class MetaValues:
     def _run_module(self, args: Any, kwargs: Any) -> Any:
         """Run the module that is refused or runs as it is, and note its effects."""
         module = self._call.module
-        with Effects(module) as effects:
+        with EagerEffects(module) as effects:
             value = module.forward(*args, **kwargs)
         self.effects = effects.found()
         return value

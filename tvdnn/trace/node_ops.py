@@ -8,30 +8,34 @@ from torch import Tensor, fx
 
 from ..calls.call import Call, UnsupportedCallError
 from ..calls.translation import takes_apart, torch_name, translated, translator_of
-from .eager_fallback import opaque_call
+from .eager_fallback import eager_call
 from .meta_values import MetaValues
 from .modules import module_refusal
 from .python.side_effects import SideEffects
-from .state.functionalize import Aliases
+from .state.functionalize import Functionalizer
 from .traced_call import TracedCall
 
 CreateNode = Callable[..., fx.Node]  # (kind, target, args, kwargs)
 
 
 class NodeOps:
-    """Finds the ops of nodes. The submodules at the paths `opaque` run by torch's own code."""
+    """Finds the ops of nodes. The submodules at the paths `eager_paths` run by torch's own code."""
 
     def __init__(
         self,
         call: TracedCall,
         values: MetaValues,
         side_effects: SideEffects,
-        aliases: Aliases,
+        functionalizer: Functionalizer,
         create_node: CreateNode,
-        opaque: frozenset[str],
+        eager_paths: frozenset[str],
     ) -> None:
         self._call, self._values, self._side_effects = call, values, side_effects
-        self._aliases, self._create_node, self._opaque = aliases, create_node, opaque
+        self._functionalizer, self._create_node, self._eager_paths = (
+            functionalizer,
+            create_node,
+            eager_paths,
+        )
 
     def of(self, node: fx.Node, stale: fx.Node | None) -> Call | None:
         """The op that a node stands for; None for a node that is no op.
@@ -46,21 +50,21 @@ class NodeOps:
         if stale is not None:
             raise UnsupportedCallError(
                 f"{torch_name(node)} reads {stale.meta['name']} after an in-place operation, which"
-                f" cannot be followed{self._aliases.line_of_write(stale)}"
+                f" cannot be followed{self._functionalizer.line_of_write(stale)}"
             )
         if node.op in ("placeholder", "get_attr", "output") or takes_apart(node):
             return None
         unknown = [each for each in node.all_input_nodes if each.meta.get("unknown")]
         if unknown:
             raise UnsupportedCallError(f"{torch_name(node)} of {unknown[0].meta['unknown']}")
-        if node.op == "call_module" and self._call.path_now() in self._opaque:
-            return self._opaque_call(node)
+        if node.op == "call_module" and self._call.path_now() in self._eager_paths:
+            return self._eager_call(node)
         if node.op == "call_module":
             raise UnsupportedCallError(module_refusal(self._call.module) or "")
         translator = translator_of(node)
         if translator is None:
             raise UnsupportedCallError(torch_name(node))
-        if any(_is_plain(each.meta["value"]) for each in (node, *node.all_input_nodes)):
+        if any(_is_number(each.meta["value"]) for each in (node, *node.all_input_nodes)):
             raise UnsupportedCallError(f"{torch_name(node)} of a number that a call on maps yields")
         return None if node.meta["value"] is None else self._translated(node, translator)
 
@@ -85,16 +89,15 @@ class NodeOps:
         counter = self._create_node("get_attr", name, (), {})
         return replace(call, state=(*call.state[:2], counter))
 
-    def _opaque_call(self, node: fx.Node) -> Call:
+    def _eager_call(self, node: fx.Node) -> Call:
         """The op of a submodule that runs as it is: what it reads, its parameters and itself."""
         module = self._call.module
         names = dict(module.named_parameters())
-        twin_names = (self._call.stand_ins.names[id(p)] for p in names.values())
-        params = (self._create_node("get_attr", name, (), {}) for name in twin_names)
+        copies = (self._call.meta_copies.names[id(p)] for p in names.values())
+        params = (self._create_node("get_attr", name, (), {}) for name in copies)
         attrs = {"module": module, "names": tuple(names)}
-        return opaque_call(node, tuple(params), attrs, self._values.effects)
+        return eager_call(node, tuple(params), attrs, self._values.effects)
 
 
-def _is_plain(value: Any) -> bool:
-    """Whether a value is known, and neither a tensor nor several."""
+def _is_number(value: Any) -> bool:
     return value is not None and not isinstance(value, (Tensor, tuple, list))

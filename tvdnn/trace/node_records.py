@@ -1,4 +1,4 @@
-"""What the tracer keeps of each node in its `meta`.
+"""The records that the tracer keeps of each node, in its `meta`.
 
 `value`, `version`, `parent`, `view`, `carries` and `shows` are those of state/functionalize.py.
 Further keys:
@@ -26,14 +26,14 @@ from torch import Tensor, fx
 from ..calls.call import UnsupportedCallError, result_axes
 from ..calls.translation import cuts_gradient, takes_apart, torch_name
 from ..graph.network import channels_last_axes
-from .diagnostics import FOREIGN, caller, instead
-from .guards.inputs import Asked
-from .guards.layouts import Layouts
+from .diagnostics import FOREIGN, source_line, suggestion
+from .guards.inputs import InputGuard
+from .guards.layouts import LayoutGuard
 from .meta_values import MetaValues
 from .modules import LAYER_PACKAGES
 from .node_ops import NodeOps
 from .python.side_effects import SideEffects, has_effects, may_change_state
-from .state.functionalize import Aliases, base_of, forgets, parent_of, version_of
+from .state.functionalize import Functionalizer, base_of, forgets, parent_of, version_of
 from .traced_call import TracedCall
 
 
@@ -45,12 +45,12 @@ class NodeRecords:
         call: TracedCall,
         values: MetaValues,
         ops: NodeOps,
-        aliases: Aliases,
+        functionalizer: Functionalizer,
         side_effects: SideEffects,
     ) -> None:
         self._call, self._values, self._ops = call, values, ops
-        self.aliases, self.side_effects = aliases, side_effects
-        self.layouts, self.asked = Layouts(), Asked()
+        self.functionalizer, self.side_effects = functionalizer, side_effects
+        self.layout_guard, self.input_guard = LayoutGuard(), InputGuard()
         self.fault: Exception | None = None
 
     def fill(self, node: fx.Node, value: Any = None, *, beside: bool = False) -> fx.Node:
@@ -60,7 +60,11 @@ class NodeRecords:
         """
         meta, sources = node.meta, node.all_input_nodes
         versions = [version_of(source.meta["value"]) for source in sources]
-        meta["name"], meta["within"], meta["at"] = self._name(node), self._call.path_now(), caller()
+        meta["name"], meta["within"], meta["at"] = (
+            self._name(node),
+            self._call.path_now(),
+            source_line(),
+        )
         meta["call"] = meta["refusal"] = None
         meta["place"] = self.side_effects.tape.place
         meta["graded"], meta["kept"] = torch.is_grad_enabled(), has_effects(node)
@@ -83,7 +87,7 @@ class NodeRecords:
             meta["version"] = node.all_input_nodes[0].meta["version"]
         meta["stops"] = not meta["graded"] or cuts_gradient(node)
         meta["shows"] = cuts_gradient(node) or not meta["graded"]
-        meta["carries"] = _carries(node)
+        meta["carries"] = _carries_gradient(node)
 
     def _fill_op(self, node: fx.Node, stale: fx.Node | None, written: Sequence[fx.Node]) -> None:
         """Note the op that the node stands for, or why there is none."""
@@ -95,9 +99,9 @@ class NodeRecords:
                 meta["axes"] = result_axes(torch_name(node), call, tuple(meta["value"].shape))
                 meta["kept"] |= self.side_effects.tracks(call)
             self.side_effects.check(node, [*filter(_is_of_no_map, written)])
-            self._keep_gradient(node, _target(node, written))
+            self._keep_gradient(node, _overwritten_node(node, written))
         except UnsupportedCallError as reason:
-            meta["refusal"] = self._call.refusal(f"{reason}{instead(str(reason))}")
+            meta["refusal"] = self._call.refusal(f"{reason}{suggestion(str(reason))}")
             meta["kept"] |= may_change_state(node, self._call.module) or _may_write(node, written)
         except FOREIGN as error:
             self.fault = error
@@ -115,34 +119,33 @@ class NodeRecords:
         return f"{path}.{function}" if path else function
 
     def _note_writes(self, node: fx.Node, written: Sequence[fx.Node]) -> None:
-        """Note which maps a call has written, and by what they hold a node's value now."""
-        self.layouts.note(node)
-        self.asked.note(node)
-        self.layouts.wrote(written)
+        """Note which maps a call has written, and the node of their new value."""
+        self.layout_guard.note(node)
+        self.input_guard.note(node)
+        self.layout_guard.wrote(written)
         if torch_name(node) == "detach_":
-            self.aliases.detach(node.all_input_nodes[0], node)
-        target = _target(node, written)
+            self.functionalizer.detach(node.all_input_nodes[0], node)
+        target = _overwritten_node(node, written)
         if target is None:
             for source in written:
-                self.aliases.lose(source, node)
+                self.functionalizer.lose(source, node)
         elif target.op != "get_attr":
-            self.aliases.wrote(node, target)
+            self.functionalizer.wrote(node, target)
 
     def _keep_gradient(self, node: fx.Node, target: fx.Node | None) -> None:
-        """What a call without gradients has written keeps the gradient of what it wrote over."""
+        """A map that a call without gradients has written keeps its former gradient."""
         if target is not None and target.meta["carries"] and not node.meta["graded"]:
-            self.aliases.keep_gradient(node, target)
+            self.functionalizer.keep_gradient(node, target)
 
 
-def _carries(node: fx.Node) -> bool:
-    """Whether a gradient flows back from a node's value."""
+def _carries_gradient(node: fx.Node) -> bool:
     if node.op in ("placeholder", "get_attr"):
         return bool(node.meta["value"].requires_grad)
     return not node.meta["stops"] and any(s.meta["carries"] for s in node.all_input_nodes)
 
 
 def _check_writes(node: fx.Node) -> None:
-    """Refuse writes to maps whose gradients would not be those of what they hold then."""
+    """Refuse writes after which torch's gradients differ from those of the new values."""
     carries = any(source.meta["carries"] for source in node.all_input_nodes)
     if node.kwargs.get("out") is not None and carries and node.meta["graded"]:
         raise UnsupportedCallError(f"{torch_name(node)} with out= of maps that have a gradient")
@@ -153,19 +156,17 @@ def _check_writes(node: fx.Node) -> None:
 
 
 def _may_write(node: fx.Node, written: Sequence[fx.Node]) -> bool:
-    """Whether a refused call writes, or by its name may write, a tensor that comes from no map."""
+    """Whether a refused call may write a parameter, a buffer or another tensor of no map."""
     in_place = torch_name(node).endswith("_") and node.args
     targets = [*written, *(node.args[:1] if in_place else ()), node.kwargs.get("out")]
     return any(isinstance(each, fx.Node) and _is_of_no_map(each) for each in targets)
 
 
 def _is_of_no_map(node: fx.Node) -> bool:
-    """Whether a node's tensor is, or is a view of, one that comes from no map."""
     return base_of(node).op == "get_attr"
 
 
-def _target(node: fx.Node, written: Sequence[fx.Node]) -> fx.Node | None:
-    """The node whose tensor a call writes over with its result; None where there is none."""
+def _overwritten_node(node: fx.Node, written: Sequence[fx.Node]) -> fx.Node | None:
     value = node.meta["value"]
     return next((source for source in written if source.meta["value"] is value), None)
 

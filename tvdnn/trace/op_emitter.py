@@ -16,7 +16,7 @@ DROPOUTS = ("dropout", "dropout_parts")  # ops that draw numbers of their own
 
 
 class OpEmitter:
-    """Makes ops and their values of calls; `names` are those of the values that nodes yield."""
+    """Makes ops and values of translated calls; `names` are the values' names by node."""
 
     def __init__(self, names: dict[fx.Node, str]) -> None:
         self.ops: list[Op] = []
@@ -25,18 +25,18 @@ class OpEmitter:
         self._num_dropouts = 0
 
     def emit(self, call: Call, name: str) -> None:
-        """Append the op whose output is the value `name`, behind those that its call is made of."""
+        """Append the op whose output is the value `name`, after the ops that its call contains."""
         inputs = tuple(self._input(source, name) for source in call.inputs)
         attrs = dict(call.attrs)
         if call.kind in DROPOUTS:
             attrs["op_id"] = self._num_dropouts
             self._num_dropouts += 1
         given = (*call.params, *call.state)
-        params = tuple("" if param is None else _name_read(param) for param in given)
+        params = tuple("" if param is None else _name_of_read_tensor(param) for param in given)
         self.ops.append(Op(name, call.kind, inputs, name, params, attrs))
 
     def _input(self, source: Source, reader: str) -> str:
-        """The name of the value that a call reads."""
+        """The name of a value that a call reads; an inner call is emitted first."""
         if source not in self._names:
             assert isinstance(source, Inner)
             name = self._names[source] = self._free_name(f"{reader} {source.call.kind}")
@@ -52,12 +52,12 @@ class OpEmitter:
         return name
 
     def ordered(self, node: fx.Node) -> str:
-        """The name of an output whose channels are stored last: a copy where they are not."""
+        """The name of an output with its channels stored last, a copy if need be."""
         source = in_order(node, channels_last_axes(len(node.meta["axes"])))
         return self._input(source, self._names[node])
 
     def handed_out(self, name: str) -> str:
-        """The name of an output: a copy where the network hands out an input, or a view of one."""
+        """The name of an output; an input, or a view of an input, is copied."""
         makers, copy = {op.output: op for op in self.ops}, f"{name} returned"
         source = name
         while source in makers and makers[source].kind == "view":
@@ -69,7 +69,7 @@ class OpEmitter:
         return copy
 
     def drop_unread_moves(self, outputs: Collection[str]) -> None:
-        """Leave out moves of values that nothing reads: who reads what they move took it before."""
+        """Drop views and moves whose result no op reads: readers took their source instead."""
         read = set(outputs)
         kept: list[Op] = []
         for op in reversed(self.ops):
@@ -81,8 +81,7 @@ class OpEmitter:
         self.ops = kept[::-1]
 
 
-def _name_read(param: fx.Node) -> str:
-    """The name of the parameter, buffer or held copy of one that an op reads."""
+def _name_of_read_tensor(param: fx.Node) -> str:
     return str(param.meta.get(HELD, param.target))
 
 

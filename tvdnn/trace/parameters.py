@@ -1,4 +1,4 @@
-"""Parameters and buffers that a traced network reads: checked, and as records of the network."""
+"""The parameters and buffers that a traced network reads: checks, and records of them."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -57,9 +57,10 @@ def _trains(tensor: Tensor | None) -> bool:
 def params_of(
     module: torch.nn.Module, ops: Sequence[Op], recorded: RecordedCalls, held: Mapping[str, str]
 ) -> tuple[dict[str, Param], dict[str, Formula]]:
-    """The parameters and buffers that ops use, in the order of first use, and the formulas.
+    """The parameters and buffers that ops read, in the order of first use, and the formulas.
 
-    Computed ones come with those that they are made of; `held` are copies of buffers.
+    The tensors that a formula reads are among them. `held` are names of buffers by those of their
+    copies.
     """
     trained = dict(module.named_parameters())
     tensors = {**dict(module.named_buffers()), **trained}
@@ -70,14 +71,15 @@ def params_of(
     params = {
         name: _computed_param(name, recorded)
         if name in formulas
-        else _param(name, tensors[name], torch.float32 if name in trained else tensors[name].dtype)
+        else _param_record(
+            name, tensors[name], torch.float32 if name in trained else tensors[name].dtype
+        )
         for name in {**used, **read}
     }
     return params, formulas
 
 
-def _param(name: str, tensor: Tensor, dtype: torch.dtype) -> Param:
-    """A parameter, as float32, or a buffer as it is."""
+def _param_record(name: str, tensor: Tensor, dtype: torch.dtype) -> Param:
     nbytes = tensor.numel() * dtype.itemsize
     return Param(name, tuple(tensor.shape), nbytes, tensor.requires_grad, _name(dtype))
 

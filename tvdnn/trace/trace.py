@@ -33,13 +33,15 @@ def trace(
     """The network that `module` computes on inputs of these shapes, in its mode (train or eval).
 
     Inputs and parameters may be on any device, the meta device included. Lazy layers get their
-    parameters, as a first call would give them; nothing else of the module changes. Parameters that
-    no output depends on are left out. Without `graded` the network is that of a call under
-    torch.no_grad(). UnsupportedOpError lists all that cannot be traced,
-    operations that tvdnn has not and control flow by values, each by its module and line. With
-    `opaque` the submodules that hold them are ops as they are, where they read and make one tensor,
-    draw no random numbers and change no buffers. Where outputs are `ordered`, permuted ones are
-    copied into the order of maps, which losses take.
+    parameters, as by a first call; nothing else of the module changes. Parameters that no output
+    depends on are left out. Without `graded` the network is that of a call under torch.no_grad().
+    With `opaque` a submodule that holds an unknown operation runs by torch's own code, if it reads
+    and makes one tensor, draws no random numbers and changes no buffers. With `ordered` a permuted
+    output is copied into the order of maps, which losses take.
+
+    Raises InputError for inputs or parameters that do not fit. Raises UnsupportedOpError, which
+    lists each operation that tvdnn does not know and each use of values in control flow, with its
+    module and line.
     """
     with ONE_TRACE:
         return _traced(module, example_inputs, name, opaque, graded, ordered)
@@ -64,7 +66,7 @@ def _traced(
         with torch.inference_mode(False):
             graph = tracer.trace_net()
         nodes = list(graph.nodes) if tracer.stopped else _live_nodes(graph)
-        found = _refusing(nodes) - paths if opaque else frozenset()
+        found = _paths_of_refused_calls(nodes) - paths if opaque else frozenset()
         if not found:
             changes = _check_supported(nodes, tracer)
             title = name or type(module).__name__
@@ -75,17 +77,16 @@ def _traced(
         paths |= found
 
 
-def _refusing(nodes: Sequence[fx.Node]) -> frozenset[str]:
-    """The paths of the submodules that make calls which are no ops."""
+def _paths_of_refused_calls(nodes: Sequence[fx.Node]) -> frozenset[str]:
     refused = (node for node in nodes if node.meta["refusal"] is not None)
     return frozenset(node.meta["within"] for node in refused) - {""}
 
 
 def _check_supported(nodes: Sequence[fx.Node], tracer: MetaTracer) -> StateChanges:
-    """What each step changes of the module's state, if all calls are supported."""
+    """The changes of parameters and buffers by a step. Raises where a call is refused."""
     stopped = [tracer.stopped] if tracer.stopped else []
     changes, unmade = state_changes(tracer.side_effects.tape, tracer.call.net, nodes)
-    refused = [*_refusals(nodes), *tracer.call.refused, *unmade, *stopped]
+    refused = [*_refusals_of(nodes), *tracer.call.refused, *unmade, *stopped]
     _check_batches(nodes)
     if refused:
         raise _unsupported(refused) from tracer.cause
@@ -93,7 +94,7 @@ def _check_supported(nodes: Sequence[fx.Node], tracer: MetaTracer) -> StateChang
 
 
 def _check_batches(nodes: Sequence[fx.Node]) -> None:
-    """Check that what a layer of maps reads are no images without a batch."""
+    """Raise InputError where a layer of maps reads an image without a batch."""
     for node in nodes:
         for source in node.all_input_nodes if node.meta["refusal"] is not None else ():
             shape = tuple(getattr(source.meta["value"], "shape", ()))
@@ -104,13 +105,12 @@ def _check_batches(nodes: Sequence[fx.Node]) -> None:
                 )
 
 
-def _refusals(nodes: Iterable[fx.Node]) -> list[str]:
-    """Why nodes are no ops, one line each, in the order of the calls."""
+def _refusals_of(nodes: Iterable[fx.Node]) -> list[str]:
     return [node.meta["refusal"] for node in nodes if node.meta["refusal"] is not None]
 
 
 def _live_nodes(graph: fx.Graph) -> list[fx.Node]:
-    """The inputs and what the output or the network's course depends on, in the calls' order."""
+    """The inputs and the nodes that the output or the control flow depends on, in order."""
     live: dict[fx.Node, None] = {}
     for node in reversed(graph.nodes):
         kept = node.op in ("output", "placeholder") or node.meta["kept"]
@@ -120,7 +120,7 @@ def _live_nodes(graph: fx.Graph) -> list[fx.Node]:
 
 
 def _unsupported(refused: Iterable[str]) -> UnsupportedOpError:
-    """The error that names every operation that cannot be had, and those that can."""
+    """The error that lists all refused operations and the supported ones."""
     lines = "".join(f"\n  {line}" for line in dict.fromkeys(refused))
     return UnsupportedOpError(f"tvdnn cannot trace this network:{lines}\nsupported: {SUPPORTED}")
 
@@ -163,13 +163,13 @@ def _network(
         detached=frozenset(name for node, name in names.items() if node.meta["stops"]),
         changes=changes,
         formulas=formulas,
-        layout_read=tracer.layouts.found,
-        asked=tracer.asked.lines,
+        layout_read=tracer.layout_guard.found,
+        asked=tracer.input_guard.lines,
     )
 
 
 def _value_names(nodes: Iterable[fx.Node], taken: Collection[str]) -> dict[fx.Node, str]:
-    """Names of the values, the second of one name marked `#2`; others have the names `taken`."""
+    """Names of the values. The second value of one name, or of a name `taken`, gets `#2`."""
     names: dict[str, fx.Node] = {}
     for node in nodes:
         wanted = name = node.meta["name"]

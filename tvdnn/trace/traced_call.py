@@ -1,4 +1,4 @@
-"""One traced call of a network: which modules run, and why the network is refused."""
+"""The state of one traced call: the modules that run, and why the network is refused."""
 
 import weakref
 from collections.abc import Callable
@@ -7,22 +7,22 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from .diagnostics import place
-from .state.meta_copies import StandIns
+from .diagnostics import source_location
+from .state.meta_copies import MetaCopies
 
 
 class TracedCall:
     """The state of one call of `net` while it is traced.
 
-    `stand_ins` are the meta copies of its tensors, `graded` tells whether torch records gradients
+    `meta_copies` are the meta copies of its tensors, `graded` tells whether torch records gradients
     where the network does not say otherwise. `running` are the modules whose forward runs, the
     innermost last. `refused` are the reasons why the network cannot be traced. `proxies` refer to
     all proxies that were made. Calls made while `evaluating` are no part of the network.
     """
 
-    def __init__(self, net: nn.Module, stand_ins: StandIns, *, graded: bool) -> None:
+    def __init__(self, net: nn.Module, meta_copies: MetaCopies, *, graded: bool) -> None:
         self.net = net
-        self.stand_ins = stand_ins
+        self.meta_copies = meta_copies
         self.graded = graded
         self.device = _device_of(net)
         self.running: list[nn.Module] = [net]
@@ -42,7 +42,7 @@ class TracedCall:
 
     def path_now(self) -> str:
         """The path of the innermost running module below the network; "" for the network."""
-        return self.stand_ins.path(self.module)
+        return self.meta_copies.path(self.module)
 
     def where(self) -> str:
         """The path of the innermost running module; for the network the name of its class."""
@@ -51,7 +51,7 @@ class TracedCall:
     def refusal(self, reason: str, path: str | None = None) -> str:
         """The reason behind the path of a module, the innermost by default, and before the line."""
         where = self.path_now() if path is None else path
-        return f"{where or self.title}: {reason}{place()}"
+        return f"{where or self.title}: {reason}{source_location()}"
 
     def refuse(self, reason: str) -> str:
         """Note why the network cannot be traced, with the line that runs; returns the text."""

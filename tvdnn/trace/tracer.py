@@ -26,7 +26,7 @@ from ..errors import InputError
 from ..graph.network import channels_last_axes
 from ..nn.batch_norm import normalize_batch
 from ..nn.dropout import drop_branch
-from .diagnostics import FOREIGN, line_of, place, shown
+from .diagnostics import FOREIGN, line_of_error, location_text, source_location
 from .map_proxy import MapProxy, UnknownShapeError
 from .meta_values import MetaValues
 from .modules import BRANCH_DROPPERS, module_refusal
@@ -34,11 +34,11 @@ from .node_ops import NodeOps
 from .node_records import NodeRecords
 from .python.outputs import taken_apart
 from .python.outside_writes import OutsideChanges
-from .python.patched_torch import Exchanged
-from .python.random_draws import Draws
+from .python.patched_torch import PatchedTorch
+from .python.random_draws import HostDraws
 from .python.side_effects import RefusedError, SideEffects
-from .state.functionalize import Aliases, is_stale
-from .state.meta_copies import StandIns
+from .state.functionalize import Functionalizer, is_stale
+from .state.meta_copies import MetaCopies
 from .state.recorded_calls import NoFormulaError
 from .traced_call import TracedCall
 
@@ -59,7 +59,7 @@ class Root(torch.nn.Module):
 class MetaTracer(fx.Tracer):
     """Traces one call of `net`; `inputs` are meta tensors by the names of the placeholders.
 
-    The submodules at the paths `opaque` are ops as they are, which run torch's own code. `graded`
+    The submodules at `eager_paths` are ops that run by torch's own code. `graded`
     tells whether torch records gradients where the network does not say otherwise. `stopped` says
     why the call could not be followed to its end, after the error `cause`.
     """
@@ -70,37 +70,42 @@ class MetaTracer(fx.Tracer):
         self,
         net: torch.nn.Module,
         inputs: Mapping[str, Tensor],
-        opaque: frozenset[str] = frozenset(),
+        eager_paths: frozenset[str] = frozenset(),
         *,
         graded: bool = True,
     ) -> None:
         super().__init__()
-        self.call = TracedCall(net, StandIns(net, _forward_of), graded=graded)
-        self.inputs, self.opaque = inputs, opaque
+        self.call = TracedCall(net, MetaCopies(net, _forward_of), graded=graded)
+        self.inputs, self.eager_paths = inputs, eager_paths
         self.stopped: str | None = None
         self.cause: Exception | None = None
         self.gather: Callable[[Sequence[Any]], Any] = operator.itemgetter(0)
-        self.aliases = Aliases(self._record)
+        self.functionalizer = Functionalizer(self._record)
         self.side_effects = SideEffects(self.call)
         values = MetaValues(self.call, inputs, self.side_effects)
-        ops = NodeOps(self.call, values, self.side_effects, self.aliases, self.create_node, opaque)
-        self.records = NodeRecords(self.call, values, ops, self.aliases, self.side_effects)
-        self.layouts, self.asked = self.records.layouts, self.records.asked
+        ops = NodeOps(
+            self.call, values, self.side_effects, self.functionalizer, self.create_node, eager_paths
+        )
+        self.records = NodeRecords(self.call, values, ops, self.functionalizer, self.side_effects)
+        self.layout_guard, self.input_guard = self.records.layout_guard, self.records.input_guard
         self._failed: str | None = None  # the path of the module whose forward raised
         self._decided: set[str] = set()  # lines that asked for a number or a condition
-        self._draws = Draws()
+        self._host_draws = HostDraws()
         self._thread = threading.get_ident()  # others may call modules meanwhile
 
     def trace_net(self) -> fx.Graph:
-        """The graph of one call, with meta twins in the place of parameters and buffers.
+        """The graph of one call, with meta copies in the place of parameters and buffers.
 
-        Where the call could not be followed to its end, `stopped` says why. Raises InputError where
-        torch itself would raise.
+        Where the call could not be followed to its end, `stopped` says why. Raises InputError for
+        an error that torch raises, too.
         """
         outside = OutsideChanges(self.call.net)
-        with self.call.stand_ins, outside:
+        with self.call.meta_copies, outside:
             try:
-                with self.side_effects, Exchanged(self.call, self.side_effects, self.create_proxy):
+                with (
+                    self.side_effects,
+                    PatchedTorch(self.call, self.side_effects, self.create_proxy),
+                ):
                     self.trace(Root(self.call.net, self))
             except RefusedError as error:
                 self.stopped = str(error)
@@ -119,7 +124,7 @@ class MetaTracer(fx.Tracer):
     def _fail(self, error: Exception) -> None:
         """Note that the module's code raised `error`; raise InputError if it does so in torch."""
         path = self._failed or self.call.title
-        reason = f"{path}: {type(error).__name__}: {error}{shown(line_of(error))}"
+        reason = f"{path}: {type(error).__name__}: {error}{location_text(line_of_error(error))}"
         if self._fails_in_torch(error):
             raise InputError(reason) from error
         self.stopped, self.cause = reason, error
@@ -134,7 +139,7 @@ class MetaTracer(fx.Tracer):
             with torch.set_grad_enabled(self.call.graded):
                 self.call.net(*inputs)
         except FOREIGN as other:
-            return type(other) is type(error) and line_of(other) == line_of(error)
+            return type(other) is type(error) and line_of_error(other) == line_of_error(error)
         finally:
             self.call.evaluating = False
         return False
@@ -145,10 +150,10 @@ class MetaTracer(fx.Tracer):
     def create_proxy(
         self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **options: Any
     ) -> fx.Proxy:
-        """A proxy of a new node; the one given where torch gives back the tensor that it is given.
+        """The proxy of a new node.
 
-        As torch does of what it writes, and of what it need not change: `x.contiguous() is x`. Then
-        the one given stands for the new node, which views what it stood for.
+        Where torch returns an argument itself (`x.relu_()`, `x.contiguous()`), the result is the
+        proxy of that argument, which stands for the new node from then on.
         """
         proxy = super().create_proxy(kind, target, args, kwargs, *rest, **options)
         value = proxy.node.meta["value"]
@@ -167,7 +172,7 @@ class MetaTracer(fx.Tracer):
 
     def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
         path = module_qualified_name.removeprefix("net").removeprefix(".")
-        return path in self.opaque or module_refusal(m) is not None
+        return path in self.eager_paths or module_refusal(m) is not None
 
     def call_module(
         self,
@@ -178,7 +183,7 @@ class MetaTracer(fx.Tracer):
     ) -> Any:
         if self.call.evaluating or threading.get_ident() != self._thread:
             return forward(*args, **kwargs)
-        if m not in self.call.stand_ins.modules:
+        if m not in self.call.meta_copies.modules:
             return self._call_apart(m, forward, args, kwargs)
         if isinstance(m, LazyModuleMixin) and m.has_uninitialized_params():
             self._initialize(m, args, kwargs)
@@ -188,7 +193,7 @@ class MetaTracer(fx.Tracer):
                 result = super().call_module(m, partial(_as_far_as_known, forward), args, kwargs)
             else:  # of parameters alone
                 result = _as_far_as_known(forward, *args, **kwargs)
-            self._check_draws()
+            self._refuse_draws()
             return result
         except (TraceError, *FOREIGN):
             self._failed = self._failed or self.call.path_now()
@@ -199,7 +204,7 @@ class MetaTracer(fx.Tracer):
     def _call_apart(
         self, m: torch.nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
-        """The call of a module that the network has not registered, as part of its caller."""
+        """Call a module that is no submodule of the network, as part of its caller."""
         if any(True for _ in (*m.parameters(), *m.buffers())):
             reason = (
                 f"{type(m).__name__}, whose tensors are not the network's, as of a layer made in"
@@ -211,9 +216,8 @@ class MetaTracer(fx.Tracer):
             raise RefusedError(self.call.refuse(refusal))
         return forward(*args, **kwargs)
 
-    def _check_draws(self) -> None:
-        """Refuse numbers that the running module has drawn."""
-        found = self._draws.found(self.call.module)
+    def _refuse_draws(self) -> None:
+        found = self._host_draws.found(self.call.module)
         self.call.refused += [f"{self.call.where()}: {reason}" for reason in found]
 
     def to_bool(self, obj: fx.Proxy) -> bool:
@@ -224,11 +228,11 @@ class MetaTracer(fx.Tracer):
         return (operator.getitem(obj, index) for index in range(len(obj)))
 
     def decide(self, proxy: fx.Proxy, what: str) -> int:
-        """An answer where the network's course hangs on a tensor, which is refused.
+        """Refuse control flow by the value of a tensor, and return a number to go on with.
 
-        It is 1 the first time that a line asks, then 0, so that loops end.
+        The number is 1 the first time that a line asks, then 0. Loops end by it.
         """
-        at = place()
+        at = source_location()
         proxy.node.meta["kept"] = True
         proxy.node.meta["refusal"] = self.call.refusal(
             f"{torch_name(proxy.node)} as {what}, by which control flow or a shape would hang on"
@@ -239,32 +243,32 @@ class MetaTracer(fx.Tracer):
         return int(first)
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, fx.Proxy]) -> Any:
-        """A module's attribute as it is; `create_arg` names parameters where a call takes them."""
+        """The attribute of a module, unchanged; `create_arg` names parameters."""
         return attr_val
 
     def create_arg(self, a: Any) -> Any:
-        """Parameters become reads by name; so do other tensors, which no op accepts."""
+        """Turn a tensor among the arguments of a call into a node that reads it by name."""
         if type(a).__module__ == "numpy" and getattr(a, "ndim", None) == 0:
             a = a.item()
         if not isinstance(a, Tensor):
             return super().create_arg(a)
-        if (viewed := self.call.evaluated(partial(self.call.stand_ins.viewed, a))) is not None:
+        if (viewed := self.call.evaluated(partial(self.call.meta_copies.viewed, a))) is not None:
             node = self.create_node("get_attr", viewed, (), {})
             node.meta["value"], node.meta["base"] = a, node.meta["value"]
             node.meta["axes"] = channels_last_axes(a.dim())
             return node
-        if (name := self.call.stand_ins.names.get(id(a))) is not None:
+        if (name := self.call.meta_copies.names.get(id(a))) is not None:
             return self.create_node("get_attr", name, (), {})
         return self._read_of_other(a)
 
     def _read_of_other(self, a: Tensor) -> fx.Node:
-        """The read of a tensor that is neither a parameter nor a buffer, but may be computed."""
+        """A node that reads a tensor which is neither a parameter nor a buffer."""
         try:
             name, unknown = self.side_effects.recorded.name_of(a), None
         except NoFormulaError as reason:
             name, unknown = None, str(reason)
         if name is None:
-            self.call.stand_ins.twins.setdefault(f"{UNNAMED}{id(a)}", a.to("meta"))
+            self.call.meta_copies.tensors.setdefault(f"{UNNAMED}{id(a)}", a.to("meta"))
         node = self.create_node("get_attr", name or f"{UNNAMED}{id(a)}", (), {})
         node.meta["computed"], node.meta["unknown"] = name is not None, unknown
         return node
@@ -272,20 +276,20 @@ class MetaTracer(fx.Tracer):
     def create_node(
         self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **options: Any
     ) -> fx.Node:
-        """A node that reads what the tensors of its arguments hold now."""
+        """A node whose arguments are the present values of their tensors."""
         args, kwargs = map_arg((args, kwargs), self._read)
         node = super().create_node(kind, target, args, kwargs, *rest, **options)
         return self.records.fill(node)
 
     def _read(self, node: fx.Node) -> fx.Node:
-        if not self.layouts.found and self.layouts.tells(node):
-            self.layouts.found = place()
-        return self.aliases.fresh(node)
+        if not self.layout_guard.found and self.layout_guard.tells(node):
+            self.layout_guard.found = source_location()
+        return self.functionalizer.fresh(node)
 
     def _record(
         self, kind: str, target: Any, args: Any, kwargs: Any, value: Any, graded: bool = True
     ) -> fx.Node:
-        """A node beside the user's, which may read what was there before a write."""
+        """A node that no call of the user's makes; it may read a value from before a write."""
         node = super().create_node(kind, target, args, kwargs)
         with torch.set_grad_enabled(graded and self.call.graded):
             filled = self.records.fill(node, value, beside=True)
@@ -295,23 +299,25 @@ class MetaTracer(fx.Tracer):
     def _initialize(
         self, module: LazyModuleMixin, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """Gives a lazy layer the parameters that its first call would give it."""
+        """Give a lazy layer the parameters that its first call would give it."""
         assert isinstance(module, torch.nn.Module)
-        self._check_draws()
+        self._refuse_draws()
         values = tuple(arg.known for arg in args)
         named = {name: arg.known for name, arg in kwargs.items()}
         infer = partial(module._infer_parameters, module, values, named)
         with torch.no_grad():
-            self.call.evaluated(partial(self.call.stand_ins.adopt, module, infer))
-        self._draws = Draws()  # the parameters are drawn once in torch, too
+            self.call.evaluated(partial(self.call.meta_copies.adopt, module, infer))
+        self._host_draws = HostDraws()  # torch draws these parameters once, too
 
 
 def _forward_of(module: torch.nn.Module) -> Callable[..., Any] | None:
-    """What runs for a module's forward while it is traced; None for its own."""
+    """The function that runs in the place of a module's forward; None for its own."""
     if isinstance(module, _BatchNorm) and type(module).forward is _BatchNorm.forward:
-        return partial(normalize_batch, module)  # torch's computes with a buffer's value
+        return partial(
+            normalize_batch, module
+        )  # torch's forward computes with the value of a buffer
     if f"{type(module).__module__}.{type(module).__name__}" in BRANCH_DROPPERS:
-        return partial(drop_branch, module)  # theirs draw by torch
+        return partial(drop_branch, module)  # their forward draws by torch
     return None
 
 
@@ -320,7 +326,7 @@ def _reads_maps(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def _as_far_as_known(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What `forward` returns, or what it asks the unknown shape of: more may be refused after."""
+    """The result of `forward`, or the first proxy of unknown shape that stopped it."""
     try:
         return forward(*args, **kwargs)
     except UnknownShapeError as error:

@@ -1,8 +1,8 @@
-"""What torch answers otherwise while a forward runs over proxies.
+"""Torch's functions and regions during a trace, which know of proxies.
 
-An autograd Function, whose backward no proxy sees, is refused; torch's own checkpoint is followed.
-A region of torch.autocast is refused, because an engine computes in one type, and one of
-hooks that change what backward reads.
+An autograd Function is refused, because no proxy sees its backward. Torch's own checkpoint is
+followed. A region of torch.autocast is refused, because an engine computes in one type. A region of
+hooks on saved tensors is refused, because an engine would not call them.
 """
 
 import builtins
@@ -17,7 +17,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import CheckpointFunction
 
 from ..traced_call import TracedCall
-from .patched_builtins import ExchangedBuiltins
+from .patched_builtins import PatchedBuiltins
 from .side_effects import SideEffects
 
 AUTOCAST = (
@@ -28,11 +28,11 @@ SAVED = "a region of saved_tensors_hooks, which an engine would not call (leave 
 
 
 CreateProxy = Callable[..., fx.Proxy]  # (kind, target, args, kwargs)
-ONE_TRACE = threading.RLock()  # what a trace exchanges is of all threads
+ONE_TRACE = threading.RLock()  # patched functions are those of all threads
 
 
 class Applier:
-    """What applies an autograd Function."""
+    """The method `apply` of an autograd Function, with a name for messages."""
 
     def __init__(self, kind: Any) -> None:
         self.kind = kind
@@ -42,8 +42,8 @@ class Applier:
         return self.kind.apply(*args, **kwargs)
 
 
-class Exchanged:
-    """A context in which builtins, autograd Functions and regions of torch's know of proxies.
+class PatchedTorch:
+    """A context in which builtins, autograd Functions and regions of torch know of proxies.
 
     One thread at a time may be in it, which holds ONE_TRACE.
     """
@@ -52,14 +52,14 @@ class Exchanged:
         self, call: TracedCall, side_effects: SideEffects, create_proxy: CreateProxy
     ) -> None:
         self._call, self._side_effects, self._create_proxy = call, side_effects, create_proxy
-        self._builtins = ExchangedBuiltins(call.net)
+        self._builtins = PatchedBuiltins(call.net)
         self._isinstance: Callable[[Any, Any], bool] = builtins.isinstance
         self._make_autocast: Callable[..., None] = torch.autocast.__init__
         self._enter_autocast: Callable[[Any], Any] = torch.autocast.__enter__
         self._enter_hooks: Callable[[Any], Any] = saved_tensors_hooks.__enter__
         self._apply: Any = None
 
-    def __enter__(self) -> "Exchanged":
+    def __enter__(self) -> "PatchedTorch":
         self._isinstance = builtins.isinstance
         self._make_autocast = torch.autocast.__init__
         self._enter_autocast = torch.autocast.__enter__
@@ -84,7 +84,7 @@ class Exchanged:
             torch.autograd.Function.apply = self._apply
 
     def _autocast_of_maps(self) -> Callable[..., None]:
-        """A region's `__init__`, which knows no device "meta", that a map names as its own."""
+        """The `__init__` of a region, which takes the device "meta" of a map for the CPU."""
 
         def init(region: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
             known = "cpu" if device_type == "meta" else device_type
@@ -102,7 +102,7 @@ class Exchanged:
 
     def _hooks_refused(self) -> Callable[[Any], Any]:
         def enter(region: Any) -> Any:
-            if not self._call.evaluating and _is_users(region):
+            if not self._call.evaluating and _are_hooks_of_user(region):
                 self._call.refuse(SAVED)
             return self._enter_hooks(region)
 
@@ -136,7 +136,7 @@ class Exchanged:
         return apply
 
     def _original(self, kind: Any) -> Callable[..., Any]:
-        """The method `apply` that a Function has outside this context."""
+        """The method `apply` of a Function outside this context."""
         found: Callable[..., Any] = (
             getattr(super(torch.autograd.Function, kind), "apply")  # noqa: B009
             if self._apply is None
@@ -146,12 +146,11 @@ class Exchanged:
 
 
 def _checkpointed(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
-    """Torch's re-entrant checkpoint, which has gradients where one of its tensors has."""
+    """Follow torch's re-entrant checkpoint: with gradients if one of its tensors has one."""
     graded = any(getattr(each, "requires_grad", False) is True for each in args)
     with torch.set_grad_enabled(graded and torch.is_grad_enabled()):
         return function(*args)
 
 
-def _is_users(region: saved_tensors_hooks) -> bool:
-    """Whether hooks are none of torch's own, which give back what they were given."""
+def _are_hooks_of_user(region: saved_tensors_hooks) -> bool:
     return type(region) is saved_tensors_hooks or not type(region).__module__.startswith("torch.")

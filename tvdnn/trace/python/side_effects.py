@@ -1,4 +1,4 @@
-"""What a forward does beside its result: it is part of the network, or refused by name and line."""
+"""Side effects of a forward: part of the network, or refused by name and line."""
 
 import gc
 from collections.abc import Callable, Sequence
@@ -15,15 +15,15 @@ from torch.overrides import TorchFunctionMode
 
 from ...calls.call import UNNAMED, Call, UnsupportedCallError, nested
 from ...calls.translation import rearranges_in_place, torch_name
-from ..diagnostics import caller, shown
+from ..diagnostics import location_text, source_line
 from ..state.functionalize import base_of, storage_of
 from ..state.meta_answers import LostWriteError, answer, reads_values, sets_attribute, torch_name_of
 from ..state.recorded_call import RecordedCall, recorded_call
 from ..state.recorded_calls import RecordedCalls
-from ..state.tape import StateTape, Watched, takes_maps, tensors_in, watched
+from ..state.tape import StateTape, WatchedCall, takes_maps, tensors_in, watched
 from ..traced_call import TracedCall
 
-KEPT = frozenset(  # functions and methods that count though nothing reads their result
+KEPT = frozenset(  # functions and methods that count although nothing reads their result
     {
         *("_assert", "_assert_async", "_assert_scalar", "backward", "requires_grad_"),
         *("register_hook", "register_post_accumulate_grad_hook", "retain_grad"),
@@ -31,24 +31,29 @@ KEPT = frozenset(  # functions and methods that count though nothing reads their
 )
 HOOKS = ("register_hook", "register_post_accumulate_grad_hook", "backward")
 COUNTER = "num_batches_tracked"
-TRACKING = ("batch_norm", "counted_batch_norm", "instance_norm")  # may write statistics they read
+TRACKING = (
+    "batch_norm",
+    "counted_batch_norm",
+    "instance_norm",
+)  # calls that may write the statistics that they read
 
 
 class RefusedError(TraceError):
-    """The network asked for what is not known; the message is a refusal that is noted already."""
+    """The trace cannot go on; the message is a refusal that is noted already."""
 
 
 class SideEffects(TorchFunctionMode):
-    """Watches a traced forward for writes to the module's tensors and attributes, and lost maps.
+    """Watches a traced forward for writes to tensors and attributes, and for maps that stay.
 
-    Calls on tensors that come from no map are on the `tape`, and `recorded` for what ops read.
+    Calls on tensors that come from no map are on the `tape`, for changes of state, and in
+    `recorded`, for computed parameters.
     """
 
     def __init__(self, call: TracedCall) -> None:
         super().__init__()
         self.call = call
-        self.tape = StateTape(call.stand_ins)
-        self.recorded = RecordedCalls(call.stand_ins, call.evaluated, call.device)
+        self.tape = StateTape(call.meta_copies)
+        self.recorded = RecordedCalls(call.meta_copies, call.evaluated, call.device)
         self._records = True
         self._counted: dict[str, int] = {}  # places on the tape by names of batch counters
         self._set_at: dict[tuple[int, str], str] = {}
@@ -85,12 +90,12 @@ class SideEffects(TorchFunctionMode):
     def noted(
         self, run: Callable[[], Any], function: Any, args: tuple[Any, ...], kwargs: Any
     ) -> Any:
-        """What `run` makes of the arguments of a call of `function`; what it changes is noted."""
+        """The result of `run`, which calls `function` on these arguments; its writes are noted."""
         self._check_reads(function, args)
         self._refuse_hooks(torch_name_of(function), args)
         if not self._records:
             return run()
-        self._records = False  # of what runs inside
+        self._records = False  # calls inside this one
         try:
             return self._recorded(run, function, (args, kwargs))
         finally:
@@ -100,10 +105,10 @@ class SideEffects(TorchFunctionMode):
         self, run: Callable[[], Any], function: Any, given: tuple[tuple[Any, ...], Any]
     ) -> Any:
         tensors = [each for each in tensors_in(given) if not is_lazy(each)]
-        forms = [*map(_form, tensors)]
+        forms = [*map(_properties, tensors)]
         done = self._done(run, function)
         written = [tensor for tensor in tensors if storage_of(tensor) in done.written]
-        formed = _unlike(tensors, _form, forms)
+        formed = _changed_tensors(tensors, _properties, forms)
         call = recorded_call(
             function,
             given,
@@ -122,8 +127,8 @@ class SideEffects(TorchFunctionMode):
             self._put_on_tape(call)
         return done.result
 
-    def _done(self, run: Callable[[], Any], function: Any) -> Watched:
-        """What comes of a call on tensors that come from no map."""
+    def _done(self, run: Callable[[], Any], function: Any) -> WatchedCall:
+        """The outcome of a call on tensors that come from no map."""
         try:
             return watched(function, run)
         except LostWriteError as error:
@@ -131,22 +136,24 @@ class SideEffects(TorchFunctionMode):
             raise RefusedError(self.call.refuse(reason)) from error
 
     def _check_reads(self, func: Any, args: tuple[Any, ...]) -> None:
-        """Refuse to tell values: a course that hangs on them would be that of one step alone."""
+        """Refuse to read values: control flow by them would be that of one step alone."""
         if reads_values(func, args):
             names = [self._name_of(each) for each in args if isinstance(each, Tensor)]
-            what = next((name for name in names if name is not None), "what it is made of")
-            reason = f"{torch_name_of(func)} reads values of the module ({what}) while it is traced"
+            what = next(filter(None, names), "a tensor that forward computes")
+            called = torch_name_of(func)
+            called = f"{called.strip('_')}()" if called.startswith("__") else called
+            reason = f"{called} reads a value of {what}, which is not known while tracing"
             raise RefusedError(self.call.refuse(reason))
 
     def _refuse_hooks(self, function: str, args: tuple[Any, ...]) -> None:
-        """Refuse hooks on gradients of parameters, and of what is computed of them."""
+        """Refuse hooks on gradients of parameters and of tensors computed of them."""
         tensors = [each for each in args[:1] if isinstance(each, Tensor)]
         if function in HOOKS and any(self.recorded.made(x) or self._name_of(x) for x in tensors):
             reason = f"{function} of a parameter, which a step would not run"
-            self.call.refused.append(f"{self.call.where()}: {reason}{shown(caller())}")
+            self.call.refused.append(f"{self.call.where()}: {reason}{location_text(source_line())}")
 
     def check(self, node: fx.Node, written: Sequence[fx.Node]) -> None:
-        """Refuse writes of a call on maps to tensors that come from no map, but those of its op."""
+        """Refuse writes by a call on maps to tensors of no map, except the state of its op."""
         call = node.meta["call"]
         for source in written:
             if call is None or source not in call.state:
@@ -154,7 +161,7 @@ class SideEffects(TorchFunctionMode):
                 raise UnsupportedCallError(_written(torch_name(node), str(base_of(source).target)))
 
     def tracks(self, call: Call) -> bool:
-        """Whether a call, or one whose result it reads, changes buffers of the module's."""
+        """Whether a call, or an inner one, changes buffers of its module."""
         return any(
             each.attrs.get("training") and any(buffer is not None for buffer in each.state)
             for each in nested(call)
@@ -177,12 +184,12 @@ class SideEffects(TorchFunctionMode):
         """Note the attributes that have changed, and the maps that are still held."""
         self.call.refused += [
             f"{self.call.title}: forward gives {name} another storage, which a step would not"
-            for name in self.call.stand_ins.moved()
+            for name in self.call.meta_copies.moved()
         ]
-        changes = self.call.stand_ins.changes()
+        changes = self.call.meta_copies.changes()
         holders = [each for each in changes if not _is_torchs(*each)]
         for module, attribute in holders:
-            path = self.call.stand_ins.path(module) or self.call.title
+            path = self.call.meta_copies.path(module) or self.call.title
             line = self._set_at.get((id(module), attribute), "")
             self.call.refused.append(
                 f"{path}: forward changes the attribute {attribute}, which a step would not{line}"
@@ -191,32 +198,32 @@ class SideEffects(TorchFunctionMode):
             self.call.refused += self._held_maps()
 
     def _held_maps(self) -> list[str]:
-        """Refusals for maps that something outside the module still holds."""
+        """Refusals for maps that an object outside the network still holds."""
         if any(ref() is not None for ref in self.call.proxies):
             gc.collect()  # of objects that refer to one another
         held = [proxy for ref in self.call.proxies if (proxy := ref()) is not None]
         return [
             f"{proxy.node.meta['within'] or self.call.title}:"
             f" {proxy.node.meta['name']} is still held after forward, as by a hook, a list or a"
-            f" global, which a step would not fill{shown(proxy.node.meta['at'])}"
+            f" global, which a step would not fill{location_text(proxy.node.meta['at'])}"
             for proxy in held[:1]
         ]
 
     def _refuses(self, function: str, written: Sequence[Tensor], formed: Sequence[Tensor]) -> bool:
-        """Refuse changes of attributes, and of more than the numbers of the module's tensors."""
+        """Refuse writes to attributes, and changes of a tensor's type, shape or storage."""
         if not written and not formed:
             return False
         if "batch_norm" in function:
             reason = "batch_norm of a parameter changes statistics, which a step would not"
-            self.call.refused.append(f"{self.call.where()}: {reason}{shown(caller())}")
+            self.call.refused.append(f"{self.call.where()}: {reason}{location_text(source_line())}")
             return True
-        twins = self.call.stand_ins.named()
+        copies = self.call.meta_copies.named()
         names = {self._name_of(tensor): "requires_grad" for tensor in formed}
         names |= {self._name_of(tensor): function for tensor in written}
         others = {self._name_of(tensor) for tensor in formed}
-        refused = {n: each for n, each in names.items() if n and (n not in twins or n in others)}
+        refused = {n: each for n, each in names.items() if n and (n not in copies or n in others)}
         self.call.refused += [
-            f"{self.call.where()}: {_written(each, name)}{shown(caller())}"
+            f"{self.call.where()}: {_written(each, name)}{location_text(source_line())}"
             for name, each in refused.items()
         ]
         return bool(refused)
@@ -233,12 +240,12 @@ class SideEffects(TorchFunctionMode):
 
     def _name_of(self, tensor: Tensor) -> str | None:
         """The name of the parameter, buffer or attribute whose storage a tensor has."""
-        stand_ins = self.call.stand_ins
-        return stand_ins.twin_of_storage(tensor) or stand_ins.attribute_of(tensor)
+        meta_copies = self.call.meta_copies
+        return meta_copies.name_of_storage(tensor) or meta_copies.attribute_of(tensor)
 
     def _noting_lines(self) -> Callable[..., None]:
         def setattr_noting_line(module: nn.Module, name: str, value: Any) -> None:
-            self._set_at[id(module), name] = shown(caller())
+            self._set_at[id(module), name] = location_text(source_line())
             self._set(module, name, value)
 
         return setattr_noting_line
@@ -257,13 +264,13 @@ def may_change_state(node: fx.Node, module: nn.Module) -> bool:
     return torch_name(node) in TRACKING and any(not isinstance(x, nn.Parameter) for x in read)
 
 
-def _unlike(tensors: list[Tensor], of: Callable[[Tensor], Any], before: list[Any]) -> list[Tensor]:
-    """The tensors of which `of` no longer tells what it told before."""
+def _changed_tensors(
+    tensors: list[Tensor], of: Callable[[Tensor], Any], before: list[Any]
+) -> list[Tensor]:
     return [each for each, was in zip(tensors, before, strict=True) if of(each) != was]
 
 
-def _form(tensor: Tensor) -> tuple[Any, ...]:
-    """What a tensor is beside its numbers."""
+def _properties(tensor: Tensor) -> tuple[Any, ...]:
     return tensor.requires_grad, storage_of(tensor), tensor.dtype, tensor.shape, tensor.stride()
 
 
@@ -278,10 +285,9 @@ def _written(function: str, name: str) -> str:
 
 
 def _is_torchs(module: nn.Module, attribute: str) -> bool:
-    """Whether torch's own code sets an attribute, which changes nothing that a step depends on.
+    """Whether torch's own code sets an attribute, on which no step depends.
 
-    It is of a module of torch's classes, or a weight that a hook of torch's computes before each
-    call.
+    The module is of a torch class, or a torch hook computes the attribute before each call.
     """
     hooks = [type(x) for x in module._forward_pre_hooks.values() if _sets(x, attribute)]
     own = (kind.__module__.startswith("torch.nn.utils.") for kind in hooks)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
-from ..diagnostics import Line, caller
+from ..diagnostics import Line, source_line
 from .meta_answers import torch_name_of
 
 
@@ -63,5 +63,5 @@ def recorded_call(
         torch.is_grad_enabled(),
         draws,
         within,
-        caller(),
+        source_line(),
     )
