@@ -31,7 +31,7 @@ from tvdnn.planner.ir.hardware import load
 from tvdnn.planner.ir.schedule import Lane, Schedule
 from tvdnn.planner.ir.timeline import Timeline
 from tvdnn.planner.make import fitting, fuses, make_schedule
-from tvdnn.planner.timing.bound import bound
+from tvdnn.planner.timing.bound import lower_bound
 from tvdnn.planner.timing.simulate import simulate
 from tvdnn.planner.verify.check import check
 from tvdnn.units import GIB, MIB
@@ -182,13 +182,13 @@ def _compute_s(timeline: Timeline) -> float:
 
 def _beside_bound(schedule: Schedule, costs: Costs, budget: int) -> dict[str, Any]:
     """The standing that a plan carries, and for plans that only copy the bytes that must leave."""
-    standing = schedule.plan.standing
+    standing = schedule.plan.optimality
     if standing is None:
         return {"gap": None, "binds": None, "least_offloaded_bytes": None}
-    least = bound(schedule.graph, costs, budget=budget, remakes=False)
+    least = lower_bound(schedule.graph, costs, budget=budget, recompute=False)
     return {
         "gap": standing.gap,
-        "binds": next(iter(standing.gains)),
+        "binds": next(iter(standing.sensitivities)),
         "least_offloaded_bytes": least and least.offloaded_nbytes,
     }
 

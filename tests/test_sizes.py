@@ -12,8 +12,6 @@ TOO_LONG = {
     "bench/cases/conv.py",
     "bench/generated/draw.py",
     "bench/generated/reaching_parts.py",
-    "bench/others.py",
-    "bench/training.py",
     "kernels/conv/warp_specialized.py",
     "kernels/linear/gemm.py",
     "kernels/loss/cross_entropy.py",
@@ -22,17 +20,11 @@ TOO_LONG = {
     "tests/experiment/test_tuner.py",
     "tests/kernels/conv/test_conv2d.py",
     "tests/kernels/norm/test_batch_norm.py",
-    "tests/nn/test_nn.py",
     "tests/support/faults.py",
     "tests/support/launches.py",
     "tests/support/schedules.py",
-    "tvdnn/calls/tables.py",
-    "tvdnn/ops/builder.py",
-    "tvdnn/ops/conv.py",
-    "tvdnn/ops/expand.py",
     "tvdnn/planner/policies/auto.py",
     "tvdnn/cli/train.py:train",
-    "tvdnn/ops/expand.py:expand",
 }
 
 

@@ -26,7 +26,7 @@ from tvdnn.experiment.processes import Processes
 from tvdnn.experiment.request import Request, as_tuned, chosen, make_graph, make_request, network_of
 from tvdnn.experiment.trials import Job, Trial
 from tvdnn.experiment.tuner import Tuner
-from tvdnn.graph import ChunkSizes, Graph, map_class
+from tvdnn.graph import ChunkSizes, Graph, size_class
 from tvdnn.kernels.language.overrides import Configurations
 from tvdnn.planner.ir.costs import Costs
 from tvdnn.planner.ir.hardware import load
@@ -169,13 +169,13 @@ def store(tuned: Tuned) -> None:
 
 def test_maps_of_a_class_have_sections_of_its_size() -> None:
     chunks = ChunkSizes(16 * KIB, ((13, 4 * KIB), (11, 64 * KIB)))
-    assert [map_class(nbytes) for nbytes in (1, 2, 4096, 4097, 8192)] == [0, 1, 12, 13, 13]
+    assert [size_class(nbytes) for nbytes in (1, 2, 4096, 4097, 8192)] == [0, 1, 12, 13, 13]
     assert [chunks.of(nbytes) for nbytes in (8192, 4096, 2048)] == [4 * KIB, 16 * KIB, 64 * KIB]
     plain, sized = (
         Trainer(make_net(), torch.empty(BATCH, *SHAPE), chunk_size=each).graph.buffers
         for each in (16 * KIB, chunks)
     )
-    of_class = [name for name in plain if map_class(plain[name].row_nbytes) == 13]
+    of_class = [name for name in plain if size_class(plain[name].row_nbytes) == 13]
     assert {(plain[name].section, sized[name].section) for name in of_class} == {(2, 1)}
 
 
@@ -186,8 +186,8 @@ def test_a_lead_bounds_how_early_prefetches_come(lead: int) -> None:
     led = make_schedule(graph, h200(graph), policy="vdnn-all", lead=lead)
     moves = led.plan.transfers
     assert moves
-    assert all(move.back - move.opens <= lead for move in moves)
-    opens = {move.buffer: move.opens for move in moves}
+    assert all(move.needed_by - move.earliest_prefetch <= lead for move in moves)
+    opens = {move.buffer: move.earliest_prefetch for move in moves}
     launches = [index for index, step in enumerate(led.steps) if step.lane is Lane.COMPUTE]
     for index, step in enumerate(led.steps):
         if step.lane is Lane.PREFETCH:
@@ -461,7 +461,7 @@ def test_requests_take_what_was_settled() -> None:
 
 @pytest.mark.usefixtures("units_of_one")
 def test_trainers_use_what_was_settled_to_the_bits_of_keep() -> None:
-    chunks = ChunkSizes(8 * KIB, ((map_class(8 * 16 * 16 * 4), 16 * KIB),))
+    chunks = ChunkSizes(8 * KIB, ((size_class(8 * 16 * 16 * 4), 16 * KIB),))
     store(Tuned(chunks, {"min": Choice("tvdnn-heuristic", 1, "kernel")}))
     nets, x = [make_net() for _ in range(2)], torch.empty(BATCH, *SHAPE)
     kept = Trainer(nets[0], x, policy="keep")

@@ -16,7 +16,7 @@ from tests.support.running import random_batches
 from tvdnn.engine import training_graph
 from tvdnn.errors import UnsupportedOpError
 from tvdnn.graph import Graph, Kind, Network
-from tvdnn.ops import builder
+from tvdnn.ops import buffers, builder
 from tvdnn.trace.trace import trace
 
 BATCH, SHAPE, CLASSES = 5, (3, 6, 6), 4
@@ -205,7 +205,7 @@ def test_convolutions_in_ranges_have_the_bits_of_copies(
         twins.trained(wide_net(), batches, device, policy=policy, **options) for policy in policies
     ]
     assert copies_of(training_graph(wide(), torch.empty(2, *SHAPE), fuse=True)) == []
-    monkeypatch.setattr(builder, "places", lambda *_: {})
+    monkeypatch.setattr(buffers, "aliases", lambda *_: {})
     monkeypatch.setattr(builder.Builder, "takes_grad", lambda *_: False)
     assert copies_of(training_graph(wide(), torch.empty(2, *SHAPE), fuse=True))
     results.append(twins.trained(wide_net(), batches, device, policy="keep", **options))

@@ -24,7 +24,7 @@ from tvdnn.optim import SGD
 from tvdnn.planner import make as planning
 from tvdnn.planner.ir.plan import Plan
 from tvdnn.planner.ir.schedule import Schedule
-from tvdnn.planner.lowering.floor import AtFloor
+from tvdnn.planner.lowering.floor import MinimumSchedule
 from tvdnn.planner.lowering.lower import lower
 from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.verify.check import check
@@ -90,7 +90,7 @@ def graph_of(net: nn.Module, bands: int, samples: int = 1, **options: object) ->
 def lowered(graph: Graph, plan: Plan) -> Schedule:
     """The schedule of the plan in the fewest bytes, checked."""
     costs = default_costs(graph)
-    schedule = lower(graph, plan, costs, budget=AtFloor.of(graph, plan, costs).floor[0])
+    schedule = lower(graph, plan, costs, budget=MinimumSchedule.of(graph, plan, costs).floor[0])
     check(schedule)
     return schedule
 
@@ -236,9 +236,11 @@ def test_a_window_needs_the_rows_beside_its_own(net: nn.Module) -> None:
     """What makes them cannot go block by block together with it; a copy of others is no help."""
     graph = graph_of(net, BANDS)
     plan = keep(graph)
-    reader = next(i for i, each in enumerate(graph.passes) if each.windowed and each.reads[0].halo)
+    reader = next(
+        i for i, each in enumerate(graph.passes) if each.reads_neighbours and each.reads[0].halo
+    )
     name = graph.passes[reader].reads[0].buffer
-    assert [use.beside for use in graph.passes[reader].reads if use.buffer == name] == [0, -1, 1]
+    assert [use.neighbour for use in graph.passes[reader].reads if use.buffer == name] == [0, -1, 1]
     schedule = lowered(graph, plan)
     index = next(i for i, step in enumerate(schedule.steps) if step.pass_index == reader)
     step = schedule.steps[index]

@@ -12,7 +12,7 @@ from tests.support.simulated import planned
 from tvdnn.graph import Graph
 from tvdnn.ops import Settings, expand
 from tvdnn.planner.ir.schedule import Lane, Schedule
-from tvdnn.planner.lowering.lane_waits import crossings, joints
+from tvdnn.planner.lowering.lane_waits import cross_lane_waits, window_boundary_waits
 from tvdnn.runtime import cuda
 
 
@@ -24,8 +24,8 @@ def graph() -> Graph:
 def run(schedule: Schedule, windows: Sequence[range], rng: random.Random) -> list[int]:
     """Steps in an order that lanes may take by their counts alone, two windows at a time."""
     steps = schedule.steps
-    awaited = {**crossings(steps, windows[0].start, windows[-1].stop)}
-    for index, before in joints(steps, windows).items():
+    awaited = {**cross_lane_waits(steps, windows[0].start, windows[-1].stop)}
+    for index, before in window_boundary_waits(steps, windows).items():
         awaited[index] = {**awaited[index], **before}
     queues = [
         {lane: [index for index in window if steps[index].lane is lane] for lane in Lane}
@@ -70,7 +70,7 @@ def test_lanes_run_no_step_before_what_it_waits_for(
 def test_no_lane_waits_for_what_it_knows(graph: Graph) -> None:
     schedule = planned(graph, "vdnn-all", None)
     steps = schedule.steps
-    awaited = crossings(steps, 0, len(steps))
+    awaited = cross_lane_waits(steps, 0, len(steps))
     for lane in Lane:
         for other in Lane:
             counts = [awaited[n].get(other, 0) for n, step in enumerate(steps) if step.lane is lane]
@@ -81,7 +81,7 @@ def test_no_lane_waits_for_what_it_knows(graph: Graph) -> None:
 
 def test_a_plan_without_copies_has_none(graph: Graph) -> None:
     steps = planned(graph, "keep", None).steps
-    assert not any(crossings(steps, 0, len(steps)).values())
+    assert not any(cross_lane_waits(steps, 0, len(steps)).values())
 
 
 @pytest.mark.parametrize(("copies", "launches"), [(1, 40), (3, 1000), (1000, 7), (1000, 1000)])

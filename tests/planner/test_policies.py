@@ -130,14 +130,14 @@ def test_prefetch_looks_back_no_further_than_the_next_convolution() -> None:
         pass_ = schedule.graph.passes[slot.pass_index]
         if pass_.direction is Direction.BACKWARD:
             begins.setdefault(pass_.op, number)
-    opens = {transfer.buffer: transfer.opens for transfer in schedule.plan.transfers}
+    opens = {transfer.buffer: transfer.earliest_prefetch for transfer in schedule.plan.transfers}
     finders = {"conv2d2": "loss", "conv2d0": "linear6", "x": "conv2d2"}
     assert opens == {buffer: begins[op] for buffer, op in finders.items()}
 
 
 def test_no_prefetch_is_issued_before_its_window(small: Graph) -> None:
     schedule = planned(small, "vdnn-all")
-    opens = {transfer.buffer: transfer.opens for transfer in schedule.plan.transfers}
+    opens = {transfer.buffer: transfer.earliest_prefetch for transfer in schedule.plan.transfers}
     last = -1
     for step in schedule.steps:
         if step.action is Action.LAUNCH:

@@ -71,7 +71,7 @@ def test_any_chain_has_the_bits_of_keep(
         schedule = make_schedule(graph, costs, policy=policy, budget=budget)
     check(schedule)
     assert schedule.peak_nbytes <= budget
-    standing = schedule.plan.standing
+    standing = schedule.plan.optimality
     assert standing is None or standing.gap > -1e-6
     result = train(net, schedule, batches, order_seed=seed)
     assert result.equals(train(net, kept, batches))

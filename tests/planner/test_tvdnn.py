@@ -11,7 +11,7 @@ from tvdnn.errors import BudgetError
 from tvdnn.graph import Graph
 from tvdnn.ops import Settings, expand
 from tvdnn.optim import SGD
-from tvdnn.planner.lowering.idle import Gap
+from tvdnn.planner.lowering.idle import IdleInterval
 from tvdnn.planner.lowering.limits import Array
 from tvdnn.planner.make import floor_of
 from tvdnn.planner.offload import problem
@@ -21,7 +21,7 @@ from tvdnn.planner.offload.problem import Task
 from tvdnn.planner.offload.skeleton import farthest, sites
 from tvdnn.planner.policies import tvdnn
 from tvdnn.planner.policies.keep import keep
-from tvdnn.planner.timing.bound import bound
+from tvdnn.planner.timing.bound import lower_bound
 from tvdnn.units import MIB
 
 POLICIES = ("tvdnn-ilp", "tvdnn-heuristic")
@@ -38,10 +38,10 @@ def test_a_plan_says_how_near_the_bound_its_step_is() -> None:
     graph = expand(pooled((64, 32, 32, 3), 8), settings)
     budget = planned(graph, "keep", None).peak_nbytes // 2
     schedule = planned(graph, "tvdnn-ilp", budget)
-    least = bound(graph, h200(graph), budget=budget, remakes=False)
+    least = lower_bound(graph, h200(graph), budget=budget, recompute=False)
     assert least is not None
     assert not any(slot.recompute for slot in schedule.plan.slots)
-    standing = schedule.plan.standing
+    standing = schedule.plan.optimality
     assert standing is not None
     assert standing.step_s == step_s(schedule) >= least.step_s
     assert "above the bound of" in str(schedule.plan).splitlines()[1]
@@ -55,7 +55,7 @@ def test_caps_are_no_longer_lowered_once_their_step_is_slower_than_a_known_one()
     site = next(sites(graph, h200(graph)))
     asked: list[Array] = []
 
-    def choose(caps: Array) -> Sequence[Gap] | None:
+    def choose(caps: Array) -> Sequence[IdleInterval] | None:
         asked.append(caps)
         return farthest(site.needed, site.gaps(caps), caps)
 

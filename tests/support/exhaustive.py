@@ -15,9 +15,9 @@ from tvdnn.engine import training_graph
 from tvdnn.graph import Graph
 from tvdnn.optim import SGD
 from tvdnn.planner.ir.costs import Costs
-from tvdnn.planner.lowering.floor import AtFloor
-from tvdnn.planner.lowering.idle import Gap
-from tvdnn.planner.lowering.limits import CrowdedError
+from tvdnn.planner.lowering.floor import MinimumSchedule
+from tvdnn.planner.lowering.idle import IdleInterval
+from tvdnn.planner.lowering.limits import FragmentationError
 from tvdnn.planner.lowering.lower import lower
 from tvdnn.planner.offload.problem import Task
 from tvdnn.planner.offload.skeleton import Site, moving_all, sites
@@ -25,10 +25,10 @@ from tvdnn.planner.policies.keep import keep
 
 MOST_PLANS = 4000
 CAPS = (1.0, 0.9, 0.8)
-OPENINGS: tuple[Callable[[Gap], int], ...] = (
-    lambda gap: gap.opens,
-    lambda gap: gap.leave + 1,
-    lambda gap: gap.returns,
+OPENINGS: tuple[Callable[[IdleInterval], int], ...] = (
+    lambda gap: gap.earliest_prefetch,
+    lambda gap: gap.offload_after + 1,
+    lambda gap: gap.needed_by,
 )
 
 
@@ -45,7 +45,7 @@ def small_case(seed: int) -> tuple[Graph, Costs, int] | None:
     )
     costs = random_costs(rng)
     lean = (*moving_all(graph, costs, "exhaustive"), keep(graph))
-    floor = min(AtFloor.of(graph, plan, costs).floor[0] for plan in lean)
+    floor = min(MinimumSchedule.of(graph, plan, costs).floor[0] for plan in lean)
     most = lower(graph, keep(graph), costs).peak_nbytes
     budget = floor + round(rng.random() * (most - floor))
     if budget >= most or sum(_count(site) for site in sites(graph, costs)) > MOST_PLANS:
@@ -92,19 +92,19 @@ def floor_found(graph: Graph, costs: Costs, floor: int) -> int:
     task = Task(graph, costs, "exhaustive", floor - 1, None)
     plans = ((site, moved) for site in sites(graph, costs) for moved in _plans(site))
     lean = (site.draft.moving(moved) for site, moved in plans if task.may_fit(site, moved))
-    return min([floor, *(AtFloor.of(graph, plan, costs).floor[0] for plan in lean)])
+    return min([floor, *(MinimumSchedule.of(graph, plan, costs).floor[0] for plan in lean)])
 
 
-def _least_s(costs: Costs, site: Site, moved: tuple[Gap, ...]) -> float:
+def _least_s(costs: Costs, site: Site, moved: tuple[IdleInterval, ...]) -> float:
     """No step takes less than its launches, and the copies of one way."""
     link, nbytes = costs.link, sum(gap.nbytes for gap in moved)
     copies_s = len(moved) * link.latency_s + nbytes / min(link.to_host, link.to_device)
     return max(site.draft.compute_s(costs), copies_s)
 
 
-def _maps(site: Site) -> list[list[Gap]]:
+def _maps(site: Site) -> list[list[IdleInterval]]:
     """The trips of each map that is not negligible."""
-    maps: dict[str, list[Gap]] = {}
+    maps: dict[str, list[IdleInterval]] = {}
     for gap in site.trips:
         maps.setdefault(gap.buffer, []).append(gap)
     sizes = {name: sum(gap.nbytes for gap in gaps) for name, gaps in maps.items()}
@@ -116,20 +116,20 @@ def _count(site: Site) -> int:
     return 2 * prod(1 + len(gaps) for gaps in _maps(site)) * len(OPENINGS) * len(CAPS)
 
 
-def _plans(site: Site) -> Iterator[tuple[Gap, ...]]:
+def _plans(site: Site) -> Iterator[tuple[IdleInterval, ...]]:
     """The last sections of each map, returning from backward on or from when they left on."""
     options = [[gaps[len(gaps) - n :] for n in range(1 + len(gaps))] for gaps in _maps(site)]
     for choice, besides, opening in product(product(*options), ((), site.others), OPENINGS):
         moved = (gap for gaps in (*choice, besides) for gap in gaps)
-        yield tuple(replace(gap, opens=opening(gap)) for gap in moved)
+        yield tuple(replace(gap, earliest_prefetch=opening(gap)) for gap in moved)
 
 
-def _seconds(task: Task, site: Site, moved: tuple[Gap, ...], cap: int) -> Iterator[float]:
+def _seconds(task: Task, site: Site, moved: tuple[IdleInterval, ...], cap: int) -> Iterator[float]:
     trial = task.trial(site, moved, cap)
     if trial is not None:
         try:
             found = task.found(trial)
-        except CrowdedError:
+        except FragmentationError:
             return
         if found is not None:
             yield found.seconds

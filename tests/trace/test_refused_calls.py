@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from tests.support.traced_networks import Inputs, Returns, Twice
-from tvdnn.calls.tables import SUPPORTED
 from tvdnn.errors import InputError, UnsupportedOpError
+from tvdnn.ops.registry import SUPPORTED
 from tvdnn.trace.trace import trace
 
 

@@ -44,9 +44,9 @@ HEADLINE_PROFILE = "H200"
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How rows are made: so many steps of each, by which kernels, or on which profile.
+    """How rows are made: the number of steps, the kernels, and the profile of a simulation.
 
-    `feedback` lets plans follow the first steps; `json_file` is where the rows go besides.
+    With `feedback` plans follow the first measured steps. Rows are also written to `json_file`.
     """
 
     steps: int
@@ -114,7 +114,7 @@ def _main_job(console: Console, way: Way) -> list[Row]:
 
 
 def _bench(console: Console, request: Request, cases: Cases, way: Way) -> list[Row]:
-    """The rows of all cases; each one's timeline is shown in small as soon as it is known."""
+    """The rows of all cases. The timeline of each is shown in small when it is known."""
     if way.hardware is None:
         outcomes = _measure(console, request, cases, way)
     else:
@@ -160,14 +160,14 @@ def _inside(row: Row) -> str:
 
 
 def _explain(console: Console, rows: Sequence[Row]) -> None:
-    """Say why rows are infeasible."""
+    """Print why rows are infeasible."""
     for row in rows:
         if row.reason is not None:
             console.print(f"{row.policy}: {row.reason}", style="yellow", markup=False)
 
 
 def _show(rows: Sequence[Row], json_file: str | None) -> None:
-    """A table for each subject among the rows; then the same as JSON."""
+    """Print a table for each subject among the rows, and write the rows as JSON."""
     subjects = itertools.groupby(rows, key=lambda row: (row.net, row.hardware, row.simulated))
     for _, group in subjects:
         part = tuple(group)

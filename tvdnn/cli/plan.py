@@ -1,4 +1,4 @@
-"""`tvdnn plan`: what happens to every feature map, and the time and memory that it predicts."""
+"""`tvdnn plan`: the decision for every feature map, with predicted time and memory."""
 
 from collections.abc import Sequence
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""`tvdnn tune`: chunk sizes and kernels of a network, and ways to plan it inside budgets, kept."""
+"""`tvdnn tune`: chunk sizes and kernels of a network, and how to plan it inside budgets."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -99,7 +99,7 @@ def tune(
 
 
 def machine_for(hardware: str | None, report: StageReport) -> Machine:
-    """The data sheet that is asked for, else the GPU that is here, else the default sheet."""
+    """The profile that is asked for, otherwise the present GPU, otherwise the default profile."""
     if hardware is None and torch.cuda.is_available():
         return PresentGpu(present_device(None), report)
     return DataSheet(load(hardware or DEFAULT_PROFILE))

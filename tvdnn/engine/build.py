@@ -12,7 +12,7 @@ from ..errors import InputError
 from ..graph import ChunkSizes, Graph, Network
 from ..ops import Settings, expand
 from ..ops.expand import DTYPES, Mode
-from ..ops.loss import Loss
+from ..ops.loss import OutputLoss
 from ..optim import SGD, Optimizer
 from ..planner.ir.costs import Costs, Roofline
 from ..planner.ir.hardware import load
@@ -95,7 +95,7 @@ def training_graph(
 
 
 def training_settings(
-    losses: tuple[Loss, ...],
+    losses: tuple[OutputLoss, ...],
     optimizer: Optimizer,
     dtype: str,
     chunk_size: ChunkSize,
@@ -115,7 +115,7 @@ def with_chunks(settings: Settings, chunks: ChunkSizes | None) -> Settings:
     return replace(settings, chunk_size=chunks.default, chunk_classes=chunks.classes)
 
 
-def check_trainable(network: Network, losses: Sequence[Loss]) -> Network:
+def check_trainable(network: Network, losses: Sequence[OutputLoss]) -> Network:
     """The network. Raises InputError unless the losses take its outputs and a parameter trains."""
     check_losses(network, losses)
     if not any(param.requires_grad for param in network.params.values()):

@@ -6,7 +6,7 @@ from typing import Final
 import torch
 
 from ..ops.expand import CONTROL_NBYTES
-from ..ops.operator import Control, Faults
+from ..ops.operator import Control, FaultRecord
 
 # The seed, the step's number, the scale, a gap, 7 floats of the optimizer. Behind them on the
 # device lie the flag of faults, which kernels set, and at byte 64 the record of the fault.
@@ -19,7 +19,7 @@ def make_control(device: torch.device) -> tuple[torch.Tensor, Control]:
     block = torch.zeros(CONTROL_NBYTES, dtype=torch.uint8, device=device)
     floats, words = block.view(torch.float32), block.view(torch.int64)
     first = RECORD_AT // words.element_size()
-    faults = Faults(step=words[1:2], record=words[first : first + 2])
+    faults = FaultRecord(step=words[1:2], record=words[first : first + 2])
     return block, Control(floats[8:16], scale=floats[4:5], seed=words[:1], faults=faults)
 
 

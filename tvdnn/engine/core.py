@@ -15,7 +15,7 @@ from ..planner.ir.costs import Costs
 from ..planner.ir.schedule import Schedule
 from ..planner.ir.settings import RULES, choose
 from ..planner.make import fitting, floor_of, make_schedule
-from ..planner.timing.calibrate import Feedback
+from ..planner.timing.calibrate import Calibration
 from ..planner.timing.simulate import simulate
 from ..runtime.arena import Arena
 from ..runtime.binding import Tensors
@@ -141,7 +141,7 @@ class Core:
         if self._replanner.run(key, self.runners[key], self.costs[key], half):
             self._ask(key)
 
-    def feedback(self, key: Hashable) -> Feedback | None:
+    def feedback(self, key: Hashable) -> Calibration | None:
         """The step that was measured last for `key` beside its prediction."""
         return self._replanner.feedback(key)
 

@@ -9,7 +9,7 @@ from ..planner.ir.costs import Costs
 from ..planner.ir.schedule import Schedule
 from ..planner.ir.timeline import Timeline
 from ..planner.replan import Answer, Request, replan, sendable
-from ..planner.timing.calibrate import Feedback, compare
+from ..planner.timing.calibrate import Calibration, compare
 from ..runtime.runner import Runner
 from ..workers.background import Background
 from .step_watch import StepWatch
@@ -38,7 +38,7 @@ class Replanner:
     def __init__(self) -> None:
         self._watches: dict[Hashable, StepWatch] = {}
         self._measured: dict[Hashable, MeasuredStep] = {}
-        self._feedbacks: dict[Hashable, Feedback] = {}
+        self._feedbacks: dict[Hashable, Calibration] = {}
         self._replanned: set[Hashable] = set()
         self._pending: dict[Hashable, Pending] = {}
 
@@ -47,7 +47,7 @@ class Replanner:
         """The keys of the new plans that are being made."""
         return tuple(self._pending)
 
-    def feedback(self, key: Hashable) -> Feedback | None:
+    def feedback(self, key: Hashable) -> Calibration | None:
         """The step that was measured last for `key` beside its prediction.
 
         The prediction is simulated when it is first asked for, not during training.

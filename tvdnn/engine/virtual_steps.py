@@ -14,7 +14,7 @@ from ..graph import Network
 from ..ops import Settings
 from ..ops.eager import opaque_nbytes
 from ..ops.expand import Mode
-from ..planner.timing.calibrate import Feedback
+from ..planner.timing.calibrate import Calibration
 from ..runtime.runner import Runner
 from ..trace.trace import trace
 from .build import autocast_dtype, resolve_dtype
@@ -64,7 +64,7 @@ class VirtualSteps:
             raise EngineError("nothing is planned yet; call the module, or prepare(*inputs), first")
         return self.core.runners[self.last]
 
-    def feedback(self) -> Feedback | None:
+    def feedback(self) -> Calibration | None:
         """The step that was measured last on inputs like the last, beside its prediction."""
         return None if self.core is None else self.core.feedback(self.last)
 

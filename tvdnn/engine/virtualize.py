@@ -41,24 +41,24 @@ def virtualize(
     clock: Costs | None = None,
     progress: Progress | None = None,
 ) -> Virtualized:
-    """A module of the parameters of `net` whose steps take at most `budget` device bytes.
+    """`net` as a module of the same parameters whose steps stay inside `budget` device bytes.
 
-    The budget counts parameters, gradients, maps, workspaces, the state of `optimizer`, and
-    `reserve` bytes that the engine cannot see. A budget of "min" is the floor of `policy`.
-    `example_inputs` ([N, ...] each) give the shapes that are planned at once, others at their first
-    call. Without `dtype` ("fp32", "tf32" or "bf16") a call takes the type that torch takes.
-    `chunk_size`, `lead`, `copies` and `feedback` are as Trainer's. Raises BudgetError with the
-    floor where no schedule fits the budget, UnsupportedOpError for an unknown operation.
+    - `example_inputs`: tensors [N, ...]. Other shapes are planned when they first appear.
+    - `budget`: bytes of parameters, gradients, maps, workspaces, and the state of `optimizer` or
+      `reserve` bytes for what the engine cannot see. "min" is the floor under `policy`.
+    - `dtype`: "fp32", "tf32" or "bf16". Without it a call takes the type of an autocast region,
+      else bf16 for bfloat16 parameters (with float32 copies), else what torch's switches allow.
+    - `opaque`: torch's autograd runs submodules that hold unknown ops, in float32. Each reads and
+      makes one tensor, draws no random numbers and changes no buffers. Its input is kept, and it
+      runs again in backward. Torch's memory for it is counted, but not held to the budget.
+    - `chunk_size`, `lead`, `copies`, `host_budget` and `feedback`: as Trainer's.
 
-    With `opaque` a submodule that holds such an operation runs by torch's autograd in float32, if
-    it reads and makes one tensor, draws no random numbers and changes no buffers. It runs again in
-    backward on its kept input. The budget counts what torch allocates for it, as measured.
+    Raises BudgetError with the floor for a budget below it, UnsupportedOpError for an unknown op.
     """
     inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
     device = _made_ready(net, inputs, opaque)
     reserved = (parse_bytes(reserve) or 0) + _state_nbytes(net, optimizer) + _given_nbytes(net)
-    settings = _settings(resolve_dtype(dtype, device), policy, sections, reserved)
-    settings = with_chunks(settings, chunks_of(chunk_size))
+    settings = _settings(resolve_dtype(dtype, device), policy, chunk_size, sections, reserved)
     requested = Requested(
         budget=parse_limit(budget),
         host_budget=parse_bytes(host_budget),
@@ -91,8 +91,10 @@ def _made_ready(net: nn.Module, inputs: tuple[Tensor, ...], opaque: bool) -> tor
     return one_device(dict(net.named_parameters()), CPU if x.is_meta else x.device)
 
 
-def _settings(dtype: str, policy: str | None, sections: int | None, reserve: int) -> Settings:
-    return Settings(
+def _settings(
+    dtype: str, policy: str | None, chunk_size: ChunkSize, sections: int | None, reserve: int
+) -> Settings:
+    settings = Settings(
         dtype=dtype,
         chunk_size=DEFAULT_CHUNK_SIZE,
         mode=Mode.AUTOGRAD,
@@ -100,6 +102,7 @@ def _settings(dtype: str, policy: str | None, sections: int | None, reserve: int
         reserve=reserve,
         fuse=fuses(policy or DEFAULT_POLICY),
     )
+    return with_chunks(settings, chunks_of(chunk_size))
 
 
 def _refuse_wrappers(net: nn.Module) -> None:

@@ -15,7 +15,7 @@ from ..errors import EngineError, InputError
 from ..ops import Settings
 from ..planner.ir.plan import Plan
 from ..planner.ir.schedule import Schedule
-from ..planner.timing.calibrate import Feedback
+from ..planner.timing.calibrate import Calibration
 from ..trace.guards.inputs import check_inputs
 from .autograd_step import AutogradCall, AutogradStep
 from .gradients import check_saving
@@ -54,7 +54,7 @@ class Virtualized(nn.Module):
         return self.schedule.plan
 
     @property
-    def feedback(self) -> Feedback | None:
+    def feedback(self) -> Calibration | None:
         """The step that was measured last on inputs like the last, beside its prediction."""
         return self._steps.feedback()
 

@@ -1,4 +1,4 @@
-"""Machines that tuning tries things on: one of a data sheet, or the GPU that is here."""
+"""Machines of the tuner: a hardware profile, or the present GPU."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from .measure import Device, measured, planned_on
 from .progress import StageReport
 from .request import Request, make_graph, random_labelled
 
-STEPS = 10  # that are timed, after one
+STEPS = 10  # timed steps, after a first that is not timed
 
 
 @dataclass(frozen=True, slots=True)
 class DataSheet:
-    """A machine that is only simulated: nothing runs, and no rates of kernels' copies are known."""
+    """A machine that is only simulated. Nothing runs, and copies by kernels have no rates."""
 
     profile: Hardware
     measures: bool = False
@@ -47,7 +47,7 @@ class DataSheet:
 
 
 class PresentGpu:
-    """The GPU that is here: its passes are profiled, and steps are timed in fresh trainers."""
+    """The present GPU. Its passes are profiled, and steps are timed in new trainers."""
 
     measures = True
     copies = COPIES
@@ -60,7 +60,7 @@ class PresentGpu:
         self._batch: tuple[Tensor, Tensor] | None = None
 
     def costs(self, graph: Graph, copies: str, configurations: Table = RULES) -> Costs:
-        # The graphs of a command live as long as it runs.
+        # The graphs of a command live as long as the command.
         key = (id(graph), copies, repr(configurations))
         if key not in self._costs:
             self._costs[key] = profile(

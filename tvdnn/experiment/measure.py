@@ -1,4 +1,4 @@
-"""Measuring a request: train the network under a policy on this machine, and time the steps."""
+"""Measurement of a request: train the network under a policy on this machine, and time steps."""
 
 import time
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ class Device:
 
     @property
     def label(self) -> str:
-        """The kernels that run; the references on a GPU allocate memory that no plan counts."""
+        """The kernels that run. References on a GPU allocate memory that no plan counts."""
         cuda = self.device.type == "cuda"
         kernels = self.kernels or ("triton" if cuda else "torch")
         return UNGUARANTEED if kernels == "torch" and cuda else kernels
@@ -63,9 +63,9 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A row, the network as trained, its schedule and costs and, of a GPU, a step's timeline.
+    """A row, the trained network, its schedule and costs and, on a GPU, the timeline of a step.
 
-    None where infeasible.
+    All but the row are None where the row is infeasible.
     """
 
     row: Row
@@ -76,22 +76,22 @@ class Measured:
 
     @property
     def outcome(self) -> Outcome:
-        """All but the network, whose bytes lie on the device as long as this does."""
+        """The result without the network, whose bytes stay on the device as long as it lives."""
         return Outcome(self.row, self.schedule, self.timeline, self.costs)
 
 
 def device_name(device: torch.device) -> str:
-    """The GPU's name, or that a CPU computes."""
+    """The name of the GPU, or "CPU" with its architecture."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU ({machine()})"
 
 
 def planned_on(device: torch.device) -> str:
-    """The machine by whose costs steps on the device are planned."""
+    """The machine whose costs plan the steps of the device."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else DEFAULT_HARDWARE
 
 
 def present_device(kernels: str | None) -> Device:
-    """The GPU if there is one, else the CPU."""
+    """The GPU if there is one, otherwise the CPU."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return Device(device, kernels, Slab(pinned=device.type == "cuda"))
 
@@ -108,11 +108,11 @@ def measured(
     feedback: bool = False,
     choice: Choice | None = None,
 ) -> Measured:
-    """Train a fresh network of the same weights on these batches, under one policy and budget.
+    """Train a new network with the same weights on these batches, under one policy and budget.
 
-    The first step warms up: it is not timed. With `feedback` the plan follows the first steps.
-    A `choice` tells the lead and what copies. What has no schedule within the limits, or none that
-    this machine can hold, yields an infeasible row.
+    The first step is not timed. With `feedback` the plan follows the first steps. `choice` sets the
+    prefetch distance and the kind of copies. The row is infeasible where no schedule fits the
+    limits or this machine.
     """
     budget = _budget_nbytes(request, policy, limit, report)
     case = make_case(request, policy, budget, device.name, software(device.label))
@@ -162,7 +162,7 @@ def _run(trainer: Trainer, batches: Batches, report: StageReport) -> Measurement
         losses.append(float(trainer.step(x, y)))
         seconds.append(time.perf_counter() - begin)
         report("running", (number + 1) / len(batches))
-        trainer.settle()  # steps are timed by one plan or the other, beside no planning
+        trainer.settle()  # no steps are timed while a plan is made
     cuda = trainer.device.type == "cuda"
     return Measurement(
         step_s=median(seconds[1:]),

@@ -16,7 +16,7 @@ from typing import Final, NoReturn
 import numpy as np
 
 from ..errors import InputError
-from ..graph import ChunkSizes, Graph, Kind, map_class
+from ..graph import ChunkSizes, Graph, Kind, size_class
 from ..planner.ir.settings import DEFAULT_POLICY, ENGINE, RULES, Choice, Configuration, Table, Tuned
 from ..planner.make import DEFAULT_CHUNK_SIZE, floor_of, make_schedule
 from ..report.tuning import CurvePoint, TuningResult
@@ -144,8 +144,8 @@ class Tuner:
         nbytes: dict[int, int] = {}
         for buffer in self._graph(chunks).buffers.values():
             if buffer.kind in (Kind.MAP, Kind.GRAD, Kind.INPUT):
-                known = nbytes.setdefault(map_class(buffer.row_nbytes), 0)
-                nbytes[map_class(buffer.row_nbytes)] = known + buffer.nbytes
+                known = nbytes.setdefault(size_class(buffer.row_nbytes), 0)
+                nbytes[size_class(buffer.row_nbytes)] = known + buffer.nbytes
         least = SMALL_CLASS * sum(nbytes.values())
         large = [each for each in nbytes if nbytes[each] >= least]
         return sorted(large, key=lambda each: nbytes[each], reverse=True)

@@ -1,19 +1,16 @@
 """Transposed convolution over the kernels."""
 
-from dataclasses import asdict
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from ..calls.call import Ints, pair
 from ..errors import InputError
-from ..kernels.conv import conv2d as kernels
-from ..kernels.conv import pack_weight as conv_pack
-from .conv import Settings, grad_bias, grad_weight, packed_shape, precision_of
-from .maps import apply, autocast, choose, nchw, nhwc, shape_only, torchs_own
+from ..functional import Ints, pair
+from .conv import KNOWN_SHAPES, named, precision_of
+from .eager import autocast, checked_map, run, torchs_own
 
 
 class ConvTranspose2d(torch.nn.ConvTranspose2d):
@@ -41,62 +38,24 @@ def conv_transpose2d(
     dilation: Ints = 1,
 ) -> Tensor:
     """torch.nn.functional.conv_transpose2d of maps [N, C, H, W]; parameters of any float type."""
+    settings: Any = (pair(stride), pair(padding), pair(output_padding), groups, pair(dilation))
     if torchs_own(x, weight):
-        return functional.conv_transpose2d(
-            x, weight, bias, stride, padding, output_padding, groups, dilation
-        )
+        return functional.conv_transpose2d(x, weight, bias, *settings)
     if x.dim() == 4 and x.shape[1] != weight.shape[0]:
         raise InputError(f"the input has shape {tuple(x.shape)}; weight is {tuple(weight.shape)}")
-    x = autocast(x)
-    settings = Settings(pair(stride), pair(padding), pair(dilation), groups)
-    with torch.autocast(x.device.type, enabled=False):
-        return apply(_ConvTranspose2d, x, weight, bias, settings, pair(output_padding))
+    x = checked_map(autocast(x))
+    if x.numel() == 0:
+        params = (weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
+        return functional.conv_transpose2d(x, *params, *settings)
+    out = _result_shape(x.shape, weight.shape, *settings)
+    attrs = named(settings[0], settings[1], settings[4]) | {"groups": groups}
+    precision = precision_of(x)
+    return run("conv_transpose2d", x, weight, bias, attrs=attrs, out=out, precision=precision)
 
 
-class _ConvTranspose2d(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, settings: Settings, added: Ints
-    ) -> Tensor:
-        maps = nhwc(x)
-        shape = functional.conv_transpose2d(
-            shape_only(x), shape_only(weight).to(x.dtype), None, output_padding=added,
-            **asdict(settings),
-        ).shape  # fmt: skip
-        k, c, r, s = weight.shape
-        groups, precision = settings.groups, precision_of(x)
-        packed = maps.new_empty(c * groups, r, s, k // groups)
-        pack = choose(
-            x, conv_pack.pack_weight_grad_input, conv_pack.pack_weight_grad_input_reference
-        )
-        pack(weight.float(), packed, groups=groups, precision=precision)
-        y = maps.new_empty(shape[0], *shape[2:], shape[1])
-        launch = choose(x, kernels.conv2d_grad_input, kernels.conv2d_grad_input_reference)
-        shift = None if bias is None else bias.float()
-        launch(maps, packed, y, **asdict(settings), precision=precision, bias=shift)
-        ctx.save_for_backward(x, weight, bias)
-        ctx.settings = settings
-        return nchw(y, like=x)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, bias = ctx.saved_tensors
-        wants_x, wants_weight, wants_bias, *_ = ctx.needs_input_grad
-        return (
-            _grad_input(x, weight, nhwc(dy), ctx.settings) if wants_x else None,
-            grad_weight(dy, weight, nhwc(x), ctx.settings) if wants_weight else None,
-            grad_bias(bias, nhwc(dy)) if wants_bias else None,
-            None,
-            None,
-        )
-
-
-def _grad_input(x: Tensor, weight: Tensor, grads: Tensor, settings: Settings) -> Tensor:
-    packed = grads.new_empty(packed_shape(weight))
-    pack = choose(x, conv_pack.pack_weight, conv_pack.pack_weight_reference)
-    pack(weight.float(), packed, groups=settings.groups, precision=precision_of(x))
-    dx = grads.new_empty(x.shape[0], *x.shape[2:], x.shape[1])
-    launch = choose(x, kernels.conv2d, kernels.conv2d_reference)
-    launch(grads, packed, None, dx, **asdict(settings), precision=precision_of(x))
-    return dx.permute(0, 3, 1, 2)
+@lru_cache(maxsize=KNOWN_SHAPES)
+def _result_shape(x: torch.Size, weight: torch.Size, *settings: Any) -> tuple[int, ...]:
+    """What torch says of the result, which also checks the arguments."""
+    maps, filters = torch.empty(x, device="meta"), torch.empty(weight, device="meta")
+    n, c, height, width = functional.conv_transpose2d(maps, filters, None, *settings).shape
+    return n, height, width, c

@@ -9,12 +9,12 @@ from ..gc_pause import without_collection
 from ..graph import Direction, Graph
 from ..units import MIB, Limit
 from .ir.costs import Costs
-from .ir.plan import Plan, copied_nbytes
+from .ir.plan import Plan, prefetched_nbytes
 from .ir.schedule import Schedule
 from .lowering.estimate import estimate
-from .lowering.floor import AtFloor, demand_nbytes
-from .lowering.lower import lower, lowered
-from .lowering.segments import Layer, Variant, layers
+from .lowering.floor import MinimumSchedule, floor_lower_bound
+from .lowering.lower import lower, lower_with_prefetch
+from .lowering.segments import PassGroup, Variant, pass_groups
 from .offload.skeleton import moving_all
 from .policies.auto import search
 from .policies.keep import keep
@@ -22,8 +22,8 @@ from .policies.tvdnn import heuristic, optimal
 from .policies.vdnn import ALL, CONV, vdnn
 from .recompute.candidates import Recipes, recipes
 from .recompute.draft import Choice, auto, leanest
-from .timing.bound import Bound, bound
-from .timing.merge_syncs import fewer_meetings
+from .timing.bound import LowerBound, lower_bound
+from .timing.merge_syncs import merge_sync_points
 from .timing.simulate import simulate
 from .verify.check import check
 
@@ -68,7 +68,7 @@ def fitting(graph: Graph, limit: Limit) -> Graph:
     if limit == "min" or spared > SPARED_SHARE * limit:
         return graph.lean()
     least = auto(graph, Recipes((), ()), Choice(Variant.MEMORY, (), ())).leanest()
-    return graph if ROOM * demand_nbytes(graph, least)[0] <= limit else graph.lean()
+    return graph if ROOM * floor_lower_bound(graph, least)[0] <= limit else graph.lean()
 
 
 def make_schedule(
@@ -94,18 +94,18 @@ def make_schedule(
         progress("planning", 0.0)
     with without_collection():
         schedule = _schedule(graph, costs, policy, budget, host_budget)
-        plan = schedule.plan if lead is None else schedule.plan.led(lead)
+        plan = schedule.plan if lead is None else schedule.plan.with_prefetch_distance(lead)
         if plan.transfers != schedule.plan.transfers:
             led = _lowered(graph, plan, costs, budget=budget, host_budget=host_budget)
             schedule = led or schedule
-        schedule = fewer_meetings(schedule, costs)
+        schedule = merge_sync_points(schedule, costs)
         check(schedule)
     if progress is not None:
         progress("planning", 1.0)
     network = graph.network
     outside = (
         *(op.name for op in network.ops if op.kind == "opaque"),
-        *(param.name for param in network.params.values() if param.made_of is not None),
+        *(param.name for param in network.params.values() if param.computed_from is not None),
     )
     return replace(schedule, plan=replace(schedule.plan, outside=outside)) if outside else schedule
 
@@ -157,7 +157,9 @@ def _first_that_fits(
     host_error: HostMemoryError | None = None
     for plan in plans:
         try:
-            schedule = lowered(graph, plan, costs, budget=budget, host_budget=host_budget)
+            schedule = lower_with_prefetch(
+                graph, plan, costs, budget=budget, host_budget=host_budget
+            )
         except HostMemoryError as error:
             host_error = error
         else:
@@ -213,10 +215,10 @@ def _searched(
 
 def _may_take_less(graph: Graph, plan: Plan, costs: Costs, budget: int, below_s: float) -> bool:
     """Whether the plan's order is predicted to take less than so many seconds."""
-    if copied_nbytes(graph, plan) / costs.link.to_device >= below_s:
+    if prefetched_nbytes(graph, plan) / costs.link.to_device >= below_s:
         return False
     room = budget - graph.fixed_nbytes
-    found = estimate(graph, plan, costs, room, room=room, below_s=below_s)
+    found = estimate(graph, plan, costs, room, capacity=room, below_s=below_s)
     return found is not None and found.seconds < below_s
 
 
@@ -245,7 +247,7 @@ def _lowered(
 ) -> Schedule | None:
     """The plan's schedule, None where it has none within both budgets."""
     try:
-        return lowered(graph, plan, costs, budget=budget, host_budget=host_budget)
+        return lower_with_prefetch(graph, plan, costs, budget=budget, host_budget=host_budget)
     except HostMemoryError:
         return None
 
@@ -266,19 +268,19 @@ def _dynamic(graph: Graph, policy: str, sync: bool) -> Iterator[Plan]:
 
 def _downgrades(graph: Graph, kinds: frozenset[str], name: str, sync: bool) -> Iterator[Plan]:
     """Plans that give the layer which sets the floor less workspace, layer after layer."""
-    members = layers(graph)
+    members = pass_groups(graph)
     default, variants = Variant.PERFORMANCE, dict[int, Variant]()
     while True:
         plan = vdnn(graph, kinds, name=name, default=default, variants=variants, sync=sync)
         if variants:
             yield plan
-        layer = _layer_of(graph, members, demand_nbytes(graph, plan)[1])
+        layer = _layer_of(graph, members, floor_lower_bound(graph, plan)[1])
         if layer is None or layer.index in variants:
             return
         variants[layer.index] = Variant.MEMORY
 
 
-def _layer_of(graph: Graph, members: Sequence[Layer], step: str) -> Layer | None:
+def _layer_of(graph: Graph, members: Sequence[PassGroup], step: str) -> PassGroup | None:
     """The layer with the pass that the step named `step` launches."""
     name = step.rsplit(" [", 1)[0]
     return next((m for m in members if any(graph.passes[i].name == name for i in m.passes)), None)
@@ -293,18 +295,18 @@ def floor_of(graph: Graph, costs: Costs, policy: str) -> tuple[int, str]:
     return _floor(graph, costs, policy).floor
 
 
-def _floor(graph: Graph, costs: Costs, policy: str) -> AtFloor:
+def _floor(graph: Graph, costs: Costs, policy: str) -> MinimumSchedule:
     """The plan of the policy that has the lowest floor."""
     base, variant, sync = _parse(policy)
     if base in ("auto", "vdnn-dyn", *SWAPPING):
         plans = [*_leanest(graph, costs, policy), keep(graph)]
     else:
         plans = [_static_plan(graph, policy, base, variant, sync)]
-    demands = [(demand_nbytes(graph, plan)[0], plan) for plan in plans]
-    best: AtFloor | None = None
+    demands = [(floor_lower_bound(graph, plan)[0], plan) for plan in plans]
+    best: MinimumSchedule | None = None
     for nbytes, plan in sorted(demands, key=itemgetter(0)):
         if best is None or nbytes < best.floor[0]:
-            found = AtFloor.of(graph, replace(plan, policy=policy), costs)
+            found = MinimumSchedule.of(graph, replace(plan, policy=policy), costs)
             best = found if best is None else min(best, found, key=attrgetter("floor"))
     assert best is not None
     return best
@@ -331,10 +333,10 @@ def bound_of(
     *,
     budget: int | None = None,
     host_budget: int | None = None,
-) -> Bound | None:
+) -> LowerBound | None:
     """What no schedule by the means of `policy` beats: only `auto` makes maps again.
 
     Raises InputError for an unknown policy.
     """
-    remakes = _parse(policy)[0] == "auto"
-    return bound(graph, costs, budget=budget, host_budget=host_budget, remakes=remakes)
+    recompute = _parse(policy)[0] == "auto"
+    return lower_bound(graph, costs, budget=budget, host_budget=host_budget, recompute=recompute)

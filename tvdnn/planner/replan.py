@@ -12,7 +12,7 @@ from .ir.costs import Costs
 from .ir.schedule import Schedule
 from .ir.timeline import Timeline
 from .make import make_schedule
-from .timing.calibrate import Corrected, correct
+from .timing.calibrate import CalibratedCosts, calibrate
 from .timing.simulate import simulate
 
 PLAIN: Final = (bool, int, float, str, type(None))
@@ -38,14 +38,14 @@ class Request:
 class Answer:
     """The corrected costs, and the schedule that is predicted to be faster, None where none is."""
 
-    costs: Corrected
+    costs: CalibratedCosts
     schedule: Schedule | None
 
 
 def replan(request: Request) -> Answer:
     """Correct the costs by the measured step and make the schedule anew within the same budgets."""
     present = request.schedule
-    costs = correct(present, request.costs, request.measured)
+    costs = calibrate(present, request.costs, request.measured)
     try:
         other = make_schedule(
             present.graph,

@@ -1,4 +1,4 @@
-"""Maps: what a plan does with every feature map, and why, as data for tables and JSON."""
+"""Maps: the decision of a plan for every feature map, and its reason, for tables and JSON."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -33,7 +33,7 @@ class MapRow:
 
 
 def map_rows(schedule: Schedule) -> tuple[MapRow, ...]:
-    """The decision for every feature map, input and auxiliary of the schedule, in program order."""
+    """The decision for every feature map, input and auxiliary buffer, in program order."""
     away: dict[str, int] = {}
     for transfer in schedule.plan.transfers:
         away[transfer.buffer] = away.get(transfer.buffer, 0) + transfer.count

@@ -1,4 +1,4 @@
-"""Launches of a step that may be configured, and what they take as their candidates have it."""
+"""Kernel autotuning: the tunable launches of a step, and the time that each candidate takes."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,14 +16,17 @@ from .precompile import compiling
 from .profiler import signature
 from .scratch import SCRATCH_NBYTES, Scratch
 
-SHARE: Final = 0.9  # of a step's compute time, by the passes whose launches are worth it
-ROUNDS: Final = 2  # of measurements of a rule and a candidate in turn, of which the least count
-REFUSALS: Final = (TritonError, RuntimeError, ValueError, AssertionError)  # it does not compile
+# Passes are tuned, longest first, until they make up this share of the compute time of a step.
+SHARE: Final = 0.9
+# Rule and candidate are measured in turn this many times. The least time of each counts.
+ROUNDS: Final = 2
+# Errors of a candidate that does not compile or does not launch.
+REFUSALS: Final = (TritonError, RuntimeError, ValueError, AssertionError)
 
 
 @dataclass(frozen=True, slots=True)
 class Tunable:
-    """A launch by its key, the pass that asks for it, and the configurations to try."""
+    """A launch that takes configurations: its key, the pass that launches it, its candidates."""
 
     key: str
     pass_index: int
@@ -31,7 +34,7 @@ class Tunable:
 
 
 class Autotuner:
-    """Launches of the passes of `graph` on a device, by rule and by candidate."""
+    """Times launches of the passes of `graph` on a device, by the rule and by each candidate."""
 
     def __init__(
         self, graph: Graph, device: torch.device, kernels: str, limit: int = SCRATCH_NBYTES
@@ -42,7 +45,7 @@ class Autotuner:
         self._expected: tuple[torch.Tensor, ...] = ()
 
     def worth(self, costs: Costs) -> tuple[Tunable, ...]:
-        """The launches of the passes that most of a step's compute time goes to, longest first."""
+        """The tunable launches of the passes that take most of the compute time, longest first."""
         found: dict[str, Tunable] = {}
         for index in self._longest(costs):
             for key, asked in self._asked(index).items():
@@ -51,7 +54,7 @@ class Autotuner:
         return tuple(found.values())
 
     def compile(self, every: Iterable[Tunable]) -> None:
-        """Compile the candidates of launches, all side by side."""
+        """Compile all candidates of the launches in parallel."""
         with compiling(self._device):
             for each in every:
                 for configuration in each.candidates:
@@ -59,9 +62,9 @@ class Autotuner:
                     self._scratch.try_out(each.pass_index, [self._rows(each.pass_index)])
 
     def share(self, each: Tunable, configuration: Configuration) -> float | None:
-        """The share of the time by its rule that a launch's pass takes as configured.
+        """Time of a pass with the configuration, as a share of its time by the rule.
 
-        None for a configuration that does not run, or whose results have other bits.
+        None where the configuration does not run, or changes the bits of a result.
         """
         index, rows = each.pass_index, self._rows(each.pass_index)
         if self._ready != each.key:
@@ -77,7 +80,7 @@ class Autotuner:
         return min(seconds[1::2]) / min(seconds[::2])
 
     def _longest(self, costs: Costs) -> Iterator[int]:
-        """A pass of each form, until what is left is little."""
+        """The first pass of each signature, by the seconds that the signature takes."""
         seconds: dict[str, float] = {}
         first: dict[str, int] = {}
         for index, pass_ in enumerate(self._graph.passes):
@@ -99,7 +102,7 @@ class Autotuner:
         return dict(self._scratch.configurations.asked)
 
     def _agrees(self, index: int, rows: int, own: Mapping[str, Configuration]) -> bool:
-        """Whether a pass leaves the bits that it leaves by the rules."""
+        """Whether the pass writes the same bits as by the rule."""
         self._scratch.configurations.table = own
         left = self._scratch.results(index, rows)
         return all(map(torch.equal, left, self._expected))

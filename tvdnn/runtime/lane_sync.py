@@ -52,7 +52,7 @@ class Lanes:
         self._low_water = torch.cuda.Event()
         self._counts = torch.zeros(len(Lane), dtype=torch.int32, device=device)
         with torch.cuda.device(device):
-            meet(self._counts, 0, (0, 0))  # loads the kernel, for which nothing may wait
+            meet(self._counts, 0, (0, 0))  # loads the kernel: a load during a step could deadlock
         torch.cuda.synchronize(device)
         self.independent = not _one_at_a_time() and are_independent_queues(
             list(self.streams.values()), self._replay_streams
@@ -119,12 +119,12 @@ class Lanes:
 
 @cache
 def lanes_of(device: torch.device) -> Lanes:
-    """The lanes of a device (with its index)."""
+    """The lanes of `device`, which must have an index."""
     return Lanes(device)
 
 
 def _one_at_a_time() -> bool:
-    """Whether the host waits for each launch, so that none is there for another to wait for."""
+    """Whether CUDA_LAUNCH_BLOCKING makes the host wait for each launch."""
     return os.environ.get("CUDA_LAUNCH_BLOCKING", "0") != "0"
 
 
@@ -152,7 +152,7 @@ def are_independent_queues(
 
 
 def _ends(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, reached: torch.Tensor) -> bool:
-    """Whether a graph ends of itself that waits for what it writes; if not, it is let go."""
+    """Whether the graph ends by its own writes. Otherwise the host writes for it."""
     reached.zero_()
     with torch.cuda.stream(stream):
         graph.replay()
@@ -165,7 +165,7 @@ def _ends(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, reached: torch
 
 
 def num_copies(stream: torch.cuda.Stream) -> int:
-    """How often what is captured from the stream so far copies or clears memory."""
+    """Number of copies and memsets in the capture of `stream` up to now."""
     types = driver.CUgraphNodeType
     copying = {types.CU_GRAPH_NODE_TYPE_MEMCPY, types.CU_GRAPH_NODE_TYPE_MEMSET}
     _, _, graph, *_ = _checked(driver.cuStreamGetCaptureInfo(stream.cuda_stream))
@@ -175,7 +175,7 @@ def num_copies(stream: torch.cuda.Stream) -> int:
 
 
 def wait_for(stream: torch.cuda.Stream, address: int, count: int) -> None:
-    """Let what follows on the stream wait until the int32 at the address is at least `count`."""
+    """Make later work on the stream wait until the int32 at `address` is at least `count`."""
     at_least = driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
     _checked(driver.cuStreamWaitValue32(stream.cuda_stream, address, count, at_least))
 
@@ -185,7 +185,7 @@ def _write(stream: torch.cuda.Stream, address: int, count: int) -> None:
 
 
 def _checked(result: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What a call of the driver gave besides its status."""
+    """The values that a driver call returned. Raises DeviceError for a bad status."""
     status, *values = result
     if status != driver.CUresult.CUDA_SUCCESS:
         raise DeviceError(f"the GPU refused what lets lanes wait for one another: {status.name}")

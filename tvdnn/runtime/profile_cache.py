@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from ..planner.ir.costs import Link
+from ..planner.ir.costs import HostLink
 from ..planner.ir.settings import Table
 from .disk_cache import cache_file, sources, write_whole
 
@@ -33,12 +33,12 @@ class ProfileCache:
         samples = stored.get("samples", {})
         self._samples: Samples = {key: tuple(map(tuple, rows)) for key, rows in samples.items()}
         self._asked: dict[str, list[str]] = stored.get("asked", {})
-        names = {field.name for field in fields(Link)}
+        names = {field.name for field in fields(HostLink)}
         links = stored.get("links", {}).items()
-        self.links = {copies: Link(**link) for copies, link in links if link.keys() == names}
+        self.links = {copies: HostLink(**link) for copies, link in links if link.keys() == names}
 
     def find(self, key: str, configurations: Table) -> tuple[tuple[int, float], ...] | None:
-        """The seconds of a pass as configured, where they were measured."""
+        """The measured seconds of a pass with its configurations. None for one not measured."""
         return self._samples.get(self._name(key, configurations))
 
     def add(
@@ -57,7 +57,7 @@ class ProfileCache:
         return repr((key, own)) if own else key
 
     def save(self) -> None:
-        """Write what was measured, in one go."""
+        """Write all measurements to the file."""
         links = {copies: asdict(link) for copies, link in self.links.items()}
         found = {"samples": self._samples, "asked": self._asked, "links": links}
         write_whole(self._path, found)

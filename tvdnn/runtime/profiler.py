@@ -1,4 +1,4 @@
-"""The profiler: seconds of each pass on the present GPU and the link's rates, cached on disk."""
+"""The profiler: seconds of each pass on the present GPU, and rates of the link. Cached on disk."""
 
 from collections.abc import Callable
 
@@ -24,9 +24,9 @@ def profile(
 ) -> Profile:
     """Measure every distinct pass of `graph` at several run lengths, on at most `limit` bytes.
 
-    The link is that of copies by the copy engines or, as `copies` has it, by a kernel. Parameters
-    and optimizer state are read or left alone, never written. Passes measured before on this GPU
-    with these versions and kernels, as `configurations` have it, come from the cache.
+    `copies` is "engine" or "kernel": the link is measured with such copies. Parameters and
+    optimizer state are never written. Measurements of this GPU, these versions, kernels and
+    `configurations` are taken from the cache.
     """
     cache = ProfileCache(device, kernels)
     samples: Samples = {}
@@ -53,7 +53,7 @@ def profile(
 
 
 def signature(graph: Graph, pass_: Pass) -> str:
-    """What makes two passes cost the same: kind, role, settings, types and shapes."""
+    """The key of the cost of a pass: kind, role, settings, types and shapes."""
     op = graph.ops[pass_.op]
     settings = {**op.attrs, **pass_.attrs}
     attrs = sorted((name, value) for name, value in settings.items() if name != "op_id")

@@ -1,4 +1,4 @@
-"""Scratch: device bytes on which passes are launched to be timed."""
+"""Scratch memory: device bytes on which passes are launched to be timed."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -21,22 +21,26 @@ from .kernel_set import kernel_set
 from .precompile import compiling
 from .views import ByteViews
 
-REPEATS = 8  # launches captured together: each one's share of the graph's own start is small
-CACHES = 2  # of bytes in turn, of which a last-level cache that holds one keeps none
+# Launches in one CUDA graph: the start of the graph is a small share of each.
+REPEATS = 8
+# Launches in turn touch this many times the bytes of the last-level cache. None hits it.
+CACHES = 2
 REPLAYS = 5
-# Between two launches of a step, beyond what is between those of one pass: a step's passes added up
-# came to 0.47 us a launch too little for DenseNet-121 and ResNet-50, 0.67 for GoogLeNet (H200,
-# 2026-11-23).
+# Seconds between two launches of a step, beyond those between launches of one pass. Sums over the
+# passes of a step were 0.47 us a launch too short for DenseNet-121 and ResNet-50, 0.67 us for
+# GoogLeNet (H200, 2026-11-23).
 APART_S = 0.5e-6
 SCRATCH_NBYTES = 3 * GIB
-OPTIMIZER_SETTING = 0.5  # each of them: updates show in parameters, and stay finite
-SEED = 0  # of random numbers: those of a pass are the same each time
+# The value of each setting of the optimizer: updates change parameters and stay finite.
+OPTIMIZER_SETTING = 0.5
+# The random numbers of a pass are the same each time.
+SEED = 0
 Rows = tuple[str, int, int]  # buffer, start, stop
 
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """A launch ready to run, the bytes that it writes, and the tensors outside them."""
+    """A bound launch, the bytes that it writes, and the tensors outside these bytes."""
 
     call: Call
     written: tuple[torch.Tensor, ...]
@@ -44,9 +48,9 @@ class _Bound:
 
 
 class Scratch:
-    """Device bytes on which passes are launched to measure them, filled with random numbers.
+    """Device bytes, filled with random numbers, on which passes are launched to be timed.
 
-    Kernels run as `configurations` have it at the launch.
+    Kernels run with the `configurations` that hold at the launch.
     """
 
     def __init__(
@@ -63,7 +67,7 @@ class Scratch:
         self._random = torch.Generator(device)
         self._bytes = torch.empty(0, dtype=torch.uint8, device=device)
         floats = torch.full((8,), OPTIMIZER_SETTING, device=device)
-        floats[7] = 0.0  # the flag by which nothing is updated
+        floats[7] = 0.0  # the flag that stops updates is off
         seed = torch.zeros(1, dtype=torch.int64, device=device)
         self._control = Control(floats, torch.ones(1, device=device), seed)
         self._cold_nbytes = CACHES * cache_nbytes(device)
@@ -72,7 +76,7 @@ class Scratch:
             self._stream, self._pool = torch.cuda.Stream(device), torch.cuda.graph_pool_handle()
 
     def row_counts(self, pass_: Pass) -> tuple[int, ...]:
-        """Rows to measure at: a unit, a run and four runs, as domain and scratch bytes allow."""
+        """Row counts to measure: a unit, a run and four runs, limited by domain and scratch."""
         uses = (use for use in (*pass_.reads, *pass_.writes) if not use.whole)
         row = max((self._graph.buffers[use.buffer].row_nbytes for use in uses), default=1)
         run = max(pass_.unit, section_rows(pass_.domain, row, RUN_CHUNKS * self._graph.chunk_size))
@@ -82,9 +86,9 @@ class Scratch:
         return tuple(fits or [min(wanted)])
 
     def compile(self, indices: Iterable[int]) -> None:
-        """Compile the kernels of passes side by side, but for those of torch's operations.
+        """Compile the kernels of passes in parallel, except for eager ops.
 
-        These may have kernels that tune themselves, or addresses that others of theirs find.
+        Kernels of eager ops may tune themselves, and may depend on addresses.
         """
         with compiling(self._device):
             for index in indices:
@@ -93,10 +97,10 @@ class Scratch:
                     self.try_out(index, self.row_counts(pass_))
 
     def try_out(self, index: int, counts: Iterable[int]) -> None:
-        """Launch pass `index` over so many rows each, as it is measured, every turn once.
+        """Launch pass `index` over each of `counts` rows, each turn once, and ignore errors.
 
-        What fails is left to others. The first launch over a map's samples may run another kernel
-        than those behind it: it sets the gradients that they add to.
+        The first launch over the samples of a map may run another kernel than later launches: it
+        sets the gradients that they add to.
         """
         with suppress(Exception):
             for rows in counts:
@@ -104,11 +108,11 @@ class Scratch:
                     call()
 
     def measure(self, index: int, rows: int) -> float:
-        """Median seconds of one launch of pass `index` over `rows` rows, as in a step.
+        """Median seconds of one launch of pass `index` over `rows` rows, timed as in a step.
 
-        There launches go over a map one after the other. One that is launched on the same rows
-        again finds them in the cache: a section of ResNet-50's batch normalization took 8 us so,
-        and 12 us in a step (H200, 2026-11-22).
+        In a step, launches go over a map one after the other. A second launch on the same rows
+        would find them in the cache: a section of batch normalization of ResNet-50 took 8 us, and
+        12 us in a step (H200, 2026-11-22).
         """
         calls = self.turns(index, rows)
         for call in calls:
@@ -127,9 +131,9 @@ class Scratch:
         return median(seconds() for _ in range(REPLAYS)) / len(launches) + APART_S
 
     def _captured(self, launches: Iterable[Call]) -> torch.cuda.CUDAGraph:
-        """A graph of launches, in a pool of memory with the one before, which is kept as long.
+        """A CUDA graph of the launches, in one memory pool with the graph before it.
 
-        Torch lets no graph into a pool that all have left.
+        The graph before is kept: torch refuses a graph in a pool that no other graph uses.
         """
         captured = torch.cuda.CUDAGraph()
         with capture(captured, self._stream, self._pool):
@@ -139,9 +143,9 @@ class Scratch:
         return captured
 
     def turns(self, index: int, rows: int) -> tuple[Call, ...]:
-        """Launches of pass `index` over `rows` rows each, one behind the other in its domain.
+        """Launches of pass `index` over `rows` rows each, at successive places of its domain.
 
-        As many as touch more bytes than the cache keeps, of those that scratch has room for.
+        They touch more bytes than the cache holds, as far as scratch has room.
         """
         pass_ = self._graph.passes[index]
         stride = -(-rows // pass_.unit) * pass_.unit
@@ -157,7 +161,7 @@ class Scratch:
         return tuple(bound.call for bound in self._bound(index, rows, starts[:count]))
 
     def results(self, index: int, rows: int) -> tuple[torch.Tensor, ...]:
-        """The bytes that one launch of pass `index` over `rows` rows leaves, parameters' too."""
+        """The bytes that one launch of pass `index` over `rows` rows writes, with parameters."""
         (bound,) = self._bound(index, rows)
         bound.call()
         states = (each for state in bound.tensors.updates.values() for each in state)
@@ -165,7 +169,7 @@ class Scratch:
         return tuple(each.contiguous().view(-1).view(torch.uint8).clone() for each in left)
 
     def _stand_ins_nbytes(self, pass_: Pass) -> int:
-        """Bytes of the stand-ins for parameters, and of optimizer state beside those updated."""
+        """Bytes of dummy parameters, and of optimizer state of the updated ones."""
         names = [name for name in (*pass_.params, *pass_.updates, *pass_.updates) if name]
         return sum(self._graph.network.params[name].nbytes for name in names)
 
@@ -175,7 +179,7 @@ class Scratch:
     def _operands(
         self, pass_: Pass, rows: int, starts: Sequence[int] = (0,)
     ) -> dict[Rows, Operand]:
-        """One operand for the rows of a buffer, one behind the other."""
+        """An operand for each range of rows that the pass uses. Operands lie end to end."""
         offset, found = 0, {}
         for start, use in product(starts, (*pass_.reads, *pass_.writes)):
             name, first, end = key = self._rows(use, start, rows)
@@ -189,7 +193,7 @@ class Scratch:
         return use.buffer, *use.rows(start, start + rows, self._graph.buffers[use.buffer])
 
     def call(self, index: int, rows: int) -> Call:
-        """A launch of pass `index` over its first `rows` rows, ready to run."""
+        """The bound launch of pass `index` over its first `rows` rows."""
         (bound,) = self._bound(index, rows)
         return bound.call
 
@@ -217,15 +221,15 @@ class Scratch:
     def _reserve(self, nbytes: int) -> None:
         if nbytes > self._bytes.numel():
             self._bytes = torch.empty(0, dtype=torch.uint8, device=self._device)
-            torch.cuda.empty_cache()  # nothing where there is no GPU
+            torch.cuda.empty_cache()  # does nothing without a GPU
             self._bytes = torch.empty(nbytes, dtype=torch.uint8, device=self._device)
 
     def _fill(self, memory: ByteViews, operands: Mapping[Rows, Operand]) -> None:
-        """Random numbers, which TF32 holds where products read TF32.
+        """Fill with random numbers, rounded to TF32 where products read TF32.
 
-        What toggles fewer bits takes less power, and clocks fall where power ends: matrix products
-        run faster on zeros than on real data. On maps of full float32 a step of VGG-16 in tf32 was
-        predicted to take 5% more than it does, on these 1% (H200, 2026-11-21).
+        Zeros toggle fewer bits and draw less power. The GPU lowers its clocks at its power limit:
+        matrix products run faster on zeros than on real data. With full float32 maps a step of
+        VGG-16 in tf32 was predicted 5% too long, with rounded maps 1% (H200, 2026-11-21).
         """
         for (name, _, _), operand in operands.items():
             view = memory.view(operand, self._graph.buffers[name])
@@ -237,7 +241,7 @@ class Scratch:
                 self._kernels.cast(view, view, precision="tf32")
 
     def _tensors(self, pass_: Pass) -> Tensors:
-        """Parameters by random stand-ins, which live as long as one measurement."""
+        """Random dummy parameters and optimizer state for one measurement."""
         params = self._graph.network.params
         names = [name for name in (*pass_.params, *pass_.updates) if name]
         stand_ins = {name: self._stand_in(params[name]) for name in names}
@@ -258,7 +262,7 @@ def _total_nbytes(operands: Mapping[Rows, Operand]) -> int:
 
 
 def cache_nbytes(device: torch.device) -> int:
-    """Bytes of a GPU's last-level cache; 0 on the CPU, where nothing is timed."""
+    """Bytes of the GPU's last-level cache. 0 on the CPU, where nothing is timed."""
     if device.type != "cuda":
         return 0
     return torch.cuda.get_device_properties(device).L2_cache_size

@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 
-INNER = ("torch.", "tvdnn.nn.", "tvdnn.calls.", "tvdnn.trace.")
+from ..ops.registry import INSTEAD_OF
+
+INNER = ("torch.", "tvdnn.nn.", "tvdnn.ops.", "tvdnn.functional", "tvdnn.trace.")
 LIBRARIES = ("contextlib", "functools", "torch", "tvdnn")  # no code of a user
 FOREIGN = (  # errors that a network's own code may raise
     *(ArithmeticError, AssertionError, AttributeError, LookupError, NameError),
@@ -14,11 +16,6 @@ FOREIGN = (  # errors that a network's own code may raise
 Line = tuple[str, int]
 BY_VALUES = "the size of the result hangs on the values of maps"
 INSTEAD: Mapping[str, str] = {
-    "RReLU": "tvdnn.nn.LeakyReLU has a fixed slope",
-    "AlphaDropout": "tvdnn.nn.Dropout",
-    "SyncBatchNorm": "tvdnn.nn.BatchNorm2d, whose statistics are those of the whole batch",
-    "matmul": "tvdnn.nn.Linear multiplies by a parameter",
-    "mm": "tvdnn.nn.Linear multiplies by a parameter",
     "nonzero": BY_VALUES,
     "masked_select": BY_VALUES,
     "unique": BY_VALUES,
@@ -29,7 +26,7 @@ INSTEAD: Mapping[str, str] = {
 
 def suggestion(reason: str) -> str:
     """The alternative to a refused layer or function, in brackets; "" where there is none."""
-    hint = INSTEAD.get(reason)
+    hint = INSTEAD.get(reason) or INSTEAD_OF.get(reason)
     return f" ({hint})" if hint else ""
 
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from ..calls.call import Call, UnsupportedCallError, axes_of
 from ..graph.network import channels_last_axes
+from ..ops.traced_op import TracedOp, UnsupportedCallError, axes_of
 from .state.tape import OperatorWatch
 
 
@@ -56,7 +56,7 @@ class EagerEffects(OperatorWatch):
 
 def eager_call(
     node: Node, params: tuple[Node, ...], attrs: Mapping[str, Any], effects: str | None
-) -> Call:
+) -> TracedOp:
     """The op of a submodule that runs by torch, on one tensor, and makes one.
 
     The attributes of the op are `attrs`, and the shapes and stored order of both tensors. Raises
@@ -80,4 +80,4 @@ def eager_call(
     axes = channels_last_axes(4) if result.dim() == 4 else tuple(range(result.dim()))
     takes = {"takes": tuple(value.shape), "takes_axes": axes_of(source)}
     makes = {"makes": tuple(result.shape), "makes_axes": axes}
-    return Call("opaque", (source,), params, {**attrs, **takes, **makes}, axes)
+    return TracedOp("opaque", (source,), params, {**attrs, **takes, **makes}, axes)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, fx
 from torch.fx.proxy import TraceError
 
-from ..calls.decompositions import DECOMPOSITIONS
+from ..ops.decompositions import DECOMPOSITIONS
 from .casts import Casts
 from .proxy_attributes import InPlaceOperators, hide
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, fx
 from torch.fx.node import map_arg
 
-from ..calls.batch_norm import counted_batch_norm
-from ..calls.translation import function_of, rearranges_in_place, torch_name, translator_of
 from ..errors import InputError
+from ..functional import counted_batch_norm
+from ..ops.translate import function_of, rearranges_in_place, torch_name, translator_of
 from .diagnostics import FOREIGN, user_location
 from .eager_fallback import EagerEffects
 from .modules import LAYER_PACKAGES

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import Tensor, fx
 
-from ..calls.call import Call, UnsupportedCallError
-from ..calls.translation import takes_apart, torch_name, translated, translator_of
+from ..ops.traced_op import TracedOp, UnsupportedCallError
+from ..ops.translate import takes_apart, torch_name, translated, translator_of
 from .eager_fallback import eager_call
 from .meta_values import MetaValues
 from .modules import module_refusal
@@ -37,7 +37,7 @@ class NodeOps:
             eager_paths,
         )
 
-    def of(self, node: fx.Node, stale: fx.Node | None) -> Call | None:
+    def of(self, node: fx.Node, stale: fx.Node | None) -> TracedOp | None:
         """The op that a node stands for; None for a node that is no op.
 
         `stale` is a node that the call reads and whose tensor was written since. Raises
@@ -46,7 +46,7 @@ class NodeOps:
         call = self._found(node, stale)
         return None if call is None else self._counted(call)
 
-    def _found(self, node: fx.Node, stale: fx.Node | None) -> Call | None:
+    def _found(self, node: fx.Node, stale: fx.Node | None) -> TracedOp | None:
         if stale is not None:
             raise UnsupportedCallError(
                 f"{torch_name(node)} reads {stale.meta['name']} after an in-place operation, which"
@@ -68,7 +68,9 @@ class NodeOps:
             raise UnsupportedCallError(f"{torch_name(node)} of a number that a call on maps yields")
         return None if node.meta["value"] is None else self._translated(node, translator)
 
-    def _translated(self, node: fx.Node, translator: Callable[..., Call | None]) -> Call | None:
+    def _translated(
+        self, node: fx.Node, translator: Callable[..., TracedOp | None]
+    ) -> TracedOp | None:
         """The op of a supported call.
 
         A view of a parameter that the op does not take becomes a computed parameter.
@@ -81,7 +83,7 @@ class NodeOps:
                 raise
             return translated(node, translator)
 
-    def _counted(self, call: Call) -> Call:
+    def _counted(self, call: TracedOp) -> TracedOp:
         """A normalization's call with the counter of batches that the module increased itself."""
         name = self._side_effects.counter_of(call)
         if name is None:
@@ -89,7 +91,7 @@ class NodeOps:
         counter = self._create_node("get_attr", name, (), {})
         return replace(call, state=(*call.state[:2], counter))
 
-    def _eager_call(self, node: fx.Node) -> Call:
+    def _eager_call(self, node: fx.Node) -> TracedOp:
         """The op of a submodule that runs as it is: what it reads, its parameters and itself."""
         module = self._call.module
         names = dict(module.named_parameters())

@@ -23,9 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from ..calls.call import UnsupportedCallError, result_axes
-from ..calls.translation import cuts_gradient, takes_apart, torch_name
 from ..graph.network import channels_last_axes
+from ..ops.traced_op import UnsupportedCallError
+from ..ops.translate import cuts_gradient, result_axes, takes_apart, torch_name
 from .diagnostics import FOREIGN, source_line, suggestion
 from .guards.inputs import InputGuard
 from .guards.layouts import LayoutGuard

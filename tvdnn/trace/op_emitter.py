@@ -6,13 +6,11 @@ from dataclasses import replace
 
 from torch import fx
 
-from ..calls.call import Call, Inner, Shape, Source
-from ..calls.reshape import in_order
 from ..graph.network import Op, Value, channels_last_axes
+from ..ops.registry import OPERATORS
+from ..ops.reshape_translator import in_order
+from ..ops.traced_op import Inner, Shape, Source, TracedOp
 from .state.changes import HELD
-
-MOVES = ("view", "remap", "rearrange")  # ops without effects, whose readers may read what they move
-DROPOUTS = ("dropout", "dropout_parts")  # ops that draw numbers of their own
 
 
 class OpEmitter:
@@ -24,11 +22,11 @@ class OpEmitter:
         self._names: dict[Source, str] = dict(names.items())
         self._num_dropouts = 0
 
-    def emit(self, call: Call, name: str) -> None:
+    def emit(self, call: TracedOp, name: str) -> None:
         """Append the op whose output is the value `name`, after the ops that its call contains."""
         inputs = tuple(self._input(source, name) for source in call.inputs)
         attrs = dict(call.attrs)
-        if call.kind in DROPOUTS:
+        if OPERATORS[call.kind].draws:
             attrs["op_id"] = self._num_dropouts
             self._num_dropouts += 1
         given = (*call.params, *call.state)
@@ -73,7 +71,7 @@ class OpEmitter:
         read = set(outputs)
         kept: list[Op] = []
         for op in reversed(self.ops):
-            if op.kind in MOVES and op.output not in read:
+            if OPERATORS[op.kind].skippable and op.output not in read:
                 del self.values[op.output]
                 continue
             kept.append(op)

@@ -88,7 +88,7 @@ def _computed_param(name: str, recorded: RecordedCalls) -> Param:
     value, formula = recorded.values[name], recorded.formulas[name]
     nbytes = value.numel() * torch.float32.itemsize
     trains = bool(formula.reaches)
-    return Param(name, tuple(value.shape), nbytes, trains, made_of=formula.names)
+    return Param(name, tuple(value.shape), nbytes, trains, computed_from=formula.names)
 
 
 def changes_of_formulas(

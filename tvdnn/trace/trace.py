@@ -5,11 +5,11 @@ from collections.abc import Collection, Iterable, Sequence
 import torch
 from torch import Tensor, fx
 
-from ..calls.call import OF_MAPS
-from ..calls.tables import SUPPORTED
 from ..errors import InputError, UnsupportedOpError
 from ..graph.network import Network
 from ..graph.state import StateChanges
+from ..ops.registry import SUPPORTED
+from ..ops.translate import OF_MAPS
 from .example_inputs import meta_inputs
 from .modules import refused_at_once
 from .op_emitter import OpEmitter

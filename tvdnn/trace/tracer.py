@@ -20,12 +20,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.utils._pytree import tree_leaves
 
-from ..calls.call import UNNAMED
-from ..calls.translation import cuts_gradient, torch_name
 from ..errors import InputError
+from ..functional import drop_branch, normalize_batch
 from ..graph.network import channels_last_axes
-from ..nn.batch_norm import normalize_batch
-from ..nn.dropout import drop_branch
+from ..ops.traced_op import UNNAMED
+from ..ops.translate import cuts_gradient, torch_name
 from .diagnostics import FOREIGN, line_of_error, location_text, source_location
 from .map_proxy import MapProxy, UnknownShapeError
 from .meta_values import MetaValues
@@ -204,7 +203,7 @@ class MetaTracer(fx.Tracer):
     def _call_apart(
         self, m: torch.nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
-        """Call a module that is no submodule of the network, as part of its caller."""
+        """TracedOp a module that is no submodule of the network, as part of its caller."""
         if any(True for _ in (*m.parameters(), *m.buffers())):
             reason = (
                 f"{type(m).__name__}, whose tensors are not the network's, as of a layer made in"

@@ -6,7 +6,7 @@ from itertools import accumulate, chain, product
 from math import inf
 from operator import attrgetter, itemgetter, mul
 
-from ..lowering.idle import Gap
+from ..lowering.idle import IdleInterval
 from .fit import Chooser, late, placed, under_lowered_caps
 from .local_search import HOPELESS, WORTH, Moved
 from .problem import Found, Task, Trial
@@ -67,7 +67,7 @@ def _batches(task: Task, site: Site) -> Iterator[Sequence[tuple[float, Moved]]]:
 
 def _choices(task: Task, site: Site) -> Iterator[Moved]:
     """Any numbers of the last sections of maps, in few choices; of negligible maps the largest."""
-    maps: dict[str, list[Gap]] = {}
+    maps: dict[str, list[IdleInterval]] = {}
     for gap in site.trips:
         maps.setdefault(gap.buffer, []).append(gap)
     least = NEGLIGIBLE * max((gap.nbytes for gap in site.trips), default=0)

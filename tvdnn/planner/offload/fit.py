@@ -8,15 +8,15 @@ from dataclasses import replace
 from itertools import islice, takewhile
 from typing import TypeAlias
 
-from ..lowering.idle import Gap
-from ..lowering.limits import Array, CrowdedError, narrowed
+from ..lowering.idle import IdleInterval
+from ..lowering.limits import Array, FragmentationError, with_tightened_limits
 from .problem import Found, Task, Trial, fastest
 from .skeleton import Site
 
 CUT, AROUND = 0.2, 1  # of what finds no place, and at launches beside its own: lower caps
 MOST_SETTLED = 10_000  # stays up to which they are given places
 
-Chooser: TypeAlias = Callable[[Array], Sequence[Gap] | None]
+Chooser: TypeAlias = Callable[[Array], Sequence[IdleInterval] | None]
 
 
 def fitted(
@@ -70,13 +70,13 @@ def under_lowered_caps(
             return best
         try:
             return task.found(trial)
-        except CrowdedError:
+        except FragmentationError:
             last = placed(task.found, late(task, trial)) if task.small else None
             found.extend([last] if last else [])
             raise
 
-    num_stays = len(site.draft.program.residencies)
-    tried = narrowed(attempt, caps, site.least, num_stays)
+    num_stays = len(site.draft.program.intervals)
+    tried = with_tightened_limits(attempt, caps, site.least, num_stays)
     faster = takewhile(lambda each: each is None or each is not best, tried)
     found += filter(None, islice(faster, most))
     return found
@@ -87,7 +87,7 @@ def _settled(task: Task, site: Site, choose: Chooser, best: Found | None) -> lis
 
     The choice is given up once a step is predicted to take longer than the best.
     """
-    num_stays = len(site.draft.program.residencies)
+    num_stays = len(site.draft.program.intervals)
     if num_stays > MOST_SETTLED:
         return []
 
@@ -97,13 +97,15 @@ def _settled(task: Task, site: Site, choose: Chooser, best: Found | None) -> lis
             return None
         return task.settled(trial)
 
-    tried = narrowed(attempt, task.caps(site), site.least, num_stays, cut=CUT, around=AROUND)
+    tried = with_tightened_limits(
+        attempt, task.caps(site), site.least, num_stays, share=CUT, margin=AROUND
+    )
     return list(filter(None, islice(tried, 1)))
 
 
 def late(task: Task, trial: Trial) -> Trial | None:
     """The trial with all sections back no earlier than they must, so that fewer are there."""
-    moved = [replace(gap, opens=gap.returns) for gap in trial.moved]
+    moved = [replace(gap, earliest_prefetch=gap.needed_by) for gap in trial.moved]
     return task.trial(trial.site, moved, trial.caps)
 
 
@@ -111,5 +113,5 @@ def placed(make: Callable[[Trial], Found | None], trial: Trial | None) -> Found 
     """The schedule that is made of the trial; None where there is none."""
     try:
         return None if trial is None else make(trial)
-    except CrowdedError:
+    except FragmentationError:
         return None

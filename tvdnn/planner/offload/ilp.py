@@ -21,10 +21,10 @@ from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 from scipy.sparse import csr_array
 
 from ...graph import Graph
-from ..ir.costs import Costs, Link
-from ..lowering.idle import Gap
-from ..lowering.limits import Caps
-from ..lowering.list_scheduler import demand
+from ..ir.costs import Costs, HostLink
+from ..lowering.idle import IdleInterval
+from ..lowering.limits import MemoryLimit
+from ..lowering.list_scheduler import required_nbytes
 from ..lowering.program import Program
 from ..timing.bound import COMPUTE, LINK, MEMORY
 
@@ -35,7 +35,7 @@ TRACKS = ("out", "back", "free", "idle", "final", "due")
 
 Array: TypeAlias = npt.NDArray[np.float64]
 Numbers: TypeAlias = npt.NDArray[np.int64]
-Bundle: TypeAlias = tuple[Gap, ...]
+Bundle: TypeAlias = tuple[IdleInterval, ...]
 Times: TypeAlias = tuple[tuple[int, int], ...]
 Terms: TypeAlias = Sequence[tuple[Numbers, Array | float]]
 
@@ -52,17 +52,17 @@ class Relaxed:
     gains: Mapping[str, float]
 
 
-def bundles(gaps: Iterable[Gap]) -> tuple[Bundle, ...]:
+def bundles(gaps: Iterable[IdleInterval]) -> tuple[Bundle, ...]:
     """Equal sections of a buffer that are idle between the same launches, by their last use.
 
     All their gaps are the same, so that bundles have all of their sections in common or none.
     """
-    sections: dict[tuple[str, int], list[Gap]] = {}
+    sections: dict[tuple[str, int], list[IdleInterval]] = {}
     for gap in gaps:
         sections.setdefault((gap.buffer, gap.section), []).append(gap)
-    found: dict[tuple[str, int, int, Times], list[Gap]] = {}
+    found: dict[tuple[str, int, int, Times], list[IdleInterval]] = {}
     for (buffer, _), members in sections.items():
-        times = tuple((gap.last, gap.back) for gap in members)
+        times = tuple((gap.last, gap.next) for gap in members)
         for number, gap in enumerate(members):
             found.setdefault((buffer, number, gap.nbytes, times), []).append(gap)
     return tuple(map(tuple, sorted(found.values(), key=lambda members: members[0].last)))
@@ -77,7 +77,7 @@ def copied_before(members: Sequence[Bundle]) -> Mapping[int, Sequence[int]]:
     alike: dict[tuple[str, int], list[int]] = {}
     for number, (gap, *_) in enumerate(members):
         others = alike.setdefault((gap.buffer, gap.section), [])
-        before = [other for other in others if gap.written <= members[other][0].last]
+        before = [other for other in others if gap.final_after <= members[other][0].last]
         if before:
             found[number] = before
         others.append(number)
@@ -100,7 +100,7 @@ class _Clean:
         return cls(
             bundles,
             len(members) + np.arange(len(numbers)),
-            np.array([members[number][0].written for number in numbers], np.int64),
+            np.array([members[number][0].final_after for number in numbers], np.int64),
             np.array([members[number][0].last for number in numbers], np.int64),
             sizes[bundles],
         )
@@ -156,11 +156,11 @@ class SwapProblem:
         costs: Costs,
         members: Sequence[Bundle],
         *,
-        room: Caps,
+        room: MemoryLimit,
         host_budget: int | None = None,
     ) -> None:
         launches = program.launches
-        needed = demand(program).astype(np.float64)
+        needed = required_nbytes(program).astype(np.float64)
         launch_s = [
             costs.launch_s(graph.passes[at.pass_index], at.stop - at.start) for at in launches
         ]
@@ -240,8 +240,8 @@ class SwapProblem:
         """What is idle, final or due before a launch: as before the last one, and what is new."""
         begins = {
             "idle": [each[0].last + 1 for each in self._members],
-            "final": [each[0].written + 1 for each in self._members],
-            "due": [each[0].back for each in self._members],
+            "final": [each[0].final_after + 1 for each in self._members],
+            "due": [each[0].next for each in self._members],
         }
         columns = np.arange(len(self._members))
         for name, launches in begins.items():
@@ -306,7 +306,7 @@ class SwapProblem:
         terms = [(self._track("out"), 1.0), (self._track("back"), -1.0)]
         return self._rows.add(terms, host_budget / self._unit_nbytes, self._num + 1)
 
-    def _add_link(self, link: Link) -> list[tuple[slice, float]]:
+    def _add_link(self, link: HostLink) -> list[tuple[slice, float]]:
         """No more goes each way from a launch to the next than the link takes.
 
         A way has its rate alone less in proportion to what goes the other way meanwhile. Gives the
@@ -331,7 +331,7 @@ class SwapProblem:
             self._no_copies(rows[-1][0], (1.0, loss)[way])
         return rows
 
-    def _rate(self, rate: float, largest: int, link: Link) -> float:
+    def _rate(self, rate: float, largest: int, link: HostLink) -> float:
         """Of the largest sections, which lose least to the latency."""
         return largest / (largest / rate + link.latency_s) * self._unit_s / self._unit_nbytes
 

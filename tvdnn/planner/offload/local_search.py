@@ -6,12 +6,12 @@ from itertools import islice
 from operator import attrgetter
 from typing import TypeAlias
 
-from ..lowering.idle import Gap
-from ..lowering.limits import Caps, CrowdedError
+from ..lowering.idle import IdleInterval
+from ..lowering.limits import FragmentationError, MemoryLimit
 from .ilp import Bundle, bundles
 from .problem import Found, Task, Trial
 
-Moved: TypeAlias = tuple[Gap, ...]
+Moved: TypeAlias = tuple[IdleInterval, ...]
 
 WORTH = 1e-4  # of a step: less is no gain
 HOPELESS = 1.02  # predicted for more than this share of the best: the simulator will agree
@@ -41,7 +41,7 @@ def _faster(task: Task, trial: Trial, best: Found) -> Found | None:
     for make in (task.found, task.settled):
         try:
             found = make(trial)
-        except CrowdedError:
+        except FragmentationError:
             continue
         return found if found and found.seconds < (1 - WORTH) * best.seconds else None
     return None
@@ -52,7 +52,7 @@ def _neighbours(task: Task, best: Found) -> Iterator[Trial]:
     site, caps, moved = best.trial.site, best.trial.caps, best.trial.moved
     members = bundles([*site.trips, *site.others] if task.small else site.gaps(caps))
     fewer = list(_fewer(moved, members))
-    changed: list[tuple[Moved, Caps]] = [(moved, round(share * task.room)) for share in CAPS]
+    changed: list[tuple[Moved, MemoryLimit]] = [(moved, round(share * task.room)) for share in CAPS]
     changed += [(each, caps) for each in (*fewer, *_more(moved, members), *_reopened(moved))]
     if len(members) <= (SMALL_PAIRED if task.small else MOST_PAIRED):
         changed += [(each, caps) for left in fewer for each in _more(left, members)]
@@ -84,10 +84,10 @@ def _more(moved: Moved, members: Sequence[Bundle]) -> Iterator[Moved]:
             yield (*moved, stays[-1])
 
 
-def _away(moved: Moved, bundle: Bundle) -> Iterator[Gap]:
+def _away(moved: Moved, bundle: Bundle) -> Iterator[IdleInterval]:
     """The sections of the bundle that leave."""
-    where = bundle[0].buffer, bundle[0].last, bundle[0].back
-    return (gap for gap in moved if (gap.buffer, gap.last, gap.back) == where)
+    where = bundle[0].buffer, bundle[0].last, bundle[0].next
+    return (gap for gap in moved if (gap.buffer, gap.last, gap.next) == where)
 
 
 def _reopened(moved: Moved) -> Iterator[Moved]:
@@ -95,13 +95,14 @@ def _reopened(moved: Moved) -> Iterator[Moved]:
     for buffer in dict.fromkeys(gap.buffer for gap in moved):
         for opens in (_half_as_far, _at_once):
             yield tuple(
-                replace(gap, opens=opens(gap)) if gap.buffer == buffer else gap for gap in moved
+                replace(gap, earliest_prefetch=opens(gap)) if gap.buffer == buffer else gap
+                for gap in moved
             )
 
 
-def _half_as_far(gap: Gap) -> int:
-    return (gap.opens + gap.returns + 1) // 2
+def _half_as_far(gap: IdleInterval) -> int:
+    return (gap.earliest_prefetch + gap.needed_by + 1) // 2
 
 
-def _at_once(gap: Gap) -> int:
-    return gap.leave + 1
+def _at_once(gap: IdleInterval) -> int:
+    return gap.offload_after + 1

@@ -13,12 +13,12 @@ from ...placement import ALIGNMENT
 from ...placement.cuda_blocks import usable_nbytes
 from ..ir.costs import Costs
 from ..ir.schedule import Schedule
-from ..lowering.arena import Arena, fit_arena
-from ..lowering.emit import assembled
-from ..lowering.idle import Gap, dirty
-from ..lowering.limits import Array, Caps, CrowdedError, Misfits
-from ..lowering.list_scheduler import Entry
-from ..lowering.timetable import Ordered, ordered
+from ..lowering.arena import ArenaLayout, place_arena_within
+from ..lowering.emit import emit_schedule
+from ..lowering.idle import IdleInterval, dirty
+from ..lowering.limits import Array, FragmentationError, MemoryLimit, Unplaced
+from ..lowering.list_scheduler import Item
+from ..lowering.timetable import Timetable, schedule_within
 from ..timing.simulate import simulate
 from .skeleton import Site
 from .soft_placement import resettled, settled
@@ -26,7 +26,7 @@ from .soft_placement import resettled, settled
 WORK = 20_000  # sections of maps and passes in all plans that are placed: 20 of VGG-16, 5 s
 SMALL = 100  # trials, from which on a network is small: wherever its plan may be, it is looked for
 
-Key: TypeAlias = tuple[Site, frozenset[tuple[str, int, int]], tuple[Entry, ...]]
+Key: TypeAlias = tuple[Site, frozenset[tuple[str, int, int]], tuple[Item, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ class Trial:
     """Gaps of a site spent away, and the order of the steps with at most `caps` bytes by each."""
 
     site: Site
-    moved: tuple[Gap, ...]
-    caps: Caps
-    steps: Ordered
+    moved: tuple[IdleInterval, ...]
+    caps: MemoryLimit
+    steps: Timetable
 
     @property
     def seconds(self) -> float:
@@ -70,7 +70,7 @@ class Task:
     _compute_s: dict[Site, float] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    _made: dict[Key, Found | Misfits | None] = field(
+    _made: dict[Key, Found | Unplaced | None] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -99,7 +99,7 @@ class Task:
             self._compute_s[site] = site.draft.compute_s(self.costs)
         return self._compute_s[site]
 
-    def least_s(self, site: Site, moved: Sequence[Gap]) -> float:
+    def least_s(self, site: Site, moved: Sequence[IdleInterval]) -> float:
         """What no step takes less than in which these gaps are spent away.
 
         Its launches, the copies of one way, and the copies of both as far as they share the link.
@@ -113,15 +113,15 @@ class Task:
         lanes_s = (len(gaps) * link.latency_s + s for gaps, s in zip(lanes, ways, strict=True))
         return max(self.compute_s(site), *lanes_s, sum(ways) / max(1.0, both))
 
-    def may_fit(self, site: Site, moved: Sequence[Gap]) -> bool:
+    def may_fit(self, site: Site, moved: Sequence[IdleInterval]) -> bool:
         """Whether there may be a placement of what is left while these gaps are spent away."""
         excess = site.placed - usable_nbytes(self.room) - (ALIGNMENT - 1)
         for gap in moved:
-            excess[gap.last + 1 : gap.back] -= site.placed_nbytes(gap)
+            excess[gap.last + 1 : gap.next] -= site.placed_nbytes(gap)
         return not (excess > 0).any()
 
     def trial(
-        self, site: Site, moved: Sequence[Gap] | None, caps: Caps, *, grain: int = 1
+        self, site: Site, moved: Sequence[IdleInterval] | None, caps: MemoryLimit, *, grain: int = 1
     ) -> Trial | None:
         """The trial of `moved`, if any; None where its steps have no order.
 
@@ -130,37 +130,38 @@ class Task:
         if moved is None or not _leaves_room(site, moved, caps):
             return None
         plan = site.draft.moving(moved, self.policy)
-        found = ordered(self.graph, plan, self.costs, caps, grain=grain)
+        found = schedule_within(self.graph, plan, self.costs, caps, grain=grain)
         return None if found is None else Trial(site, tuple(moved), caps, found)
 
-    def aligned(self, site: Site, moved: Sequence[Gap]) -> Trial | None:
+    def aligned(self, site: Site, moved: Sequence[IdleInterval]) -> Trial | None:
         """The trial of `moved` in which every section takes the bytes up to the next base."""
         return self.trial(site, moved, self.room + ALIGNMENT - 1, grain=ALIGNMENT)
 
     def found(self, trial: Trial) -> Found | None:
         """The schedule of a trial, None where the host has no room for what leaves.
 
-        It is made once of all trials whose steps come in one order. Raises CrowdedError where its
-        bytes find no place.
+        It is made once of all trials whose steps come in one order. Raises FragmentationError
+        where its bytes find no place.
         """
         away = frozenset((gap.buffer, gap.section, gap.last) for gap in trial.moved)
-        key = trial.site, away, trial.steps.entries
+        key = trial.site, away, trial.steps.items
         if key not in self._made:
             try:
-                arena = fit_arena(self.graph, trial.steps, self.room)
+                arena = place_arena_within(self.graph, trial.steps, self.room)
                 self._made[key] = self._simulated(trial, trial.steps, arena)
-            except CrowdedError as error:
-                self._made[key] = error.misfits
+            except FragmentationError as error:
+                self._made[key] = error.unplaced
         made = self._made[key]
         if isinstance(made, tuple):
-            raise CrowdedError(made)
+            raise FragmentationError(made)
         return made and Found(trial, replace(made.schedule, plan=trial.steps.plan), made.seconds)
 
     def settled(self, trial: Trial) -> Found | None:
         """The schedule of a trial in places that are free when their bytes come.
 
-        None where the host has no room for what leaves. Raises CrowdedError where there are no such
-        places.
+        None where the host has no room for what leaves. Raises FragmentationError where there
+        are no such places.
+
         """
         places = settled(self.graph, trial.steps, self.costs, usable_nbytes(self.room))
         return self._simulated(trial, *places)
@@ -171,19 +172,19 @@ class Task:
         places = resettled(self.graph, trial.steps, self.costs, room, tries=tries)
         return places and self._simulated(trial, *places)
 
-    def _simulated(self, trial: Trial, steps: Ordered, arena: Arena) -> Found | None:
+    def _simulated(self, trial: Trial, steps: Timetable, arena: ArenaLayout) -> Found | None:
         """The schedule of a trial by these steps in the arena; None where the host has no room."""
         budgets = {"budget": self.budget, "host_budget": self.host_budget}
         try:
-            schedule = assembled(self.graph, steps, arena, **budgets)
+            schedule = emit_schedule(self.graph, steps, arena, **budgets)
         except HostMemoryError:
             return None
         return Found(trial, schedule, simulate(schedule, self.costs).step_s)
 
 
-def _leaves_room(site: Site, moved: Sequence[Gap], caps: Caps) -> bool:
+def _leaves_room(site: Site, moved: Sequence[IdleInterval], caps: MemoryLimit) -> bool:
     """Whether launches find their bytes under the caps while these gaps are spent away."""
     excess = site.needed - caps
     for gap in moved:
-        excess[gap.last + 1 : gap.back] -= gap.nbytes
+        excess[gap.last + 1 : gap.next] -= gap.nbytes
     return not (excess > 0).any()

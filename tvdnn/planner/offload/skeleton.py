@@ -18,10 +18,10 @@ from ...graph import Graph
 from ...placement import ALIGNMENT, aligned
 from ..ir.costs import Costs
 from ..ir.plan import Plan, Segment
-from ..lowering.idle import Gap, pauses, round_trips
-from ..lowering.limits import Caps
-from ..lowering.list_scheduler import demand
-from ..lowering.program import Residency, side_by_side
+from ..lowering.idle import IdleInterval, forward_backward_idle, intra_pass_idle
+from ..lowering.limits import MemoryLimit
+from ..lowering.list_scheduler import required_nbytes
+from ..lowering.program import LiveInterval, contiguous_groups
 from ..lowering.segments import Variant
 from ..recompute.candidates import Recipes
 from ..recompute.draft import Choice, Draft, auto
@@ -43,7 +43,7 @@ class Site:
 
     @cached_property
     def needed(self) -> Needed:
-        return demand(self.draft.program)
+        return required_nbytes(self.draft.program)
 
     @cached_property
     def least(self) -> Needed:
@@ -51,7 +51,7 @@ class Site:
         change = np.zeros(len(self.needed) + 1, np.int64)
         for gap in (*self.trips, *self.others):
             change[gap.last + 1] -= gap.nbytes
-            change[gap.back] += gap.nbytes
+            change[gap.next] += gap.nbytes
         return self.needed + np.cumsum(change)[:-1]
 
     @cached_property
@@ -62,9 +62,9 @@ class Site:
         uppermost, and where it lies beside others in a run.
         """
         program = self.draft.program
-        return demand(program, map(self.placed_nbytes, program.residencies))
+        return required_nbytes(program, map(self.placed_nbytes, program.intervals))
 
-    def placed_nbytes(self, item: Gap | Residency) -> int:
+    def placed_nbytes(self, item: IdleInterval | LiveInterval) -> int:
         """Bytes that the section of a gap or stay takes at least, less what is below its base."""
         if (item.buffer, item.section) in self._in_runs:
             return item.nbytes - (ALIGNMENT - 1)
@@ -73,19 +73,19 @@ class Site:
     @cached_property
     def _in_runs(self) -> frozenset[tuple[str, int]]:
         """Sections that a launch wants side by side with others."""
-        stays = self.draft.program.residencies
-        runs = (run for run in side_by_side(self.draft.program) if len(run) > 1)
+        stays = self.draft.program.intervals
+        runs = (run for run in contiguous_groups(self.draft.program) if len(run) > 1)
         return frozenset((stays[n].buffer, stays[n].section) for run in runs for n in run)
 
     @cached_property
-    def trips(self) -> list[Gap]:
-        return round_trips(self.draft.graph, self.draft.program)
+    def trips(self) -> list[IdleInterval]:
+        return forward_backward_idle(self.draft.graph, self.draft.program)
 
     @cached_property
-    def others(self) -> list[Gap]:
-        return pauses(self.draft.graph, self.draft.program)
+    def others(self) -> list[IdleInterval]:
+        return intra_pass_idle(self.draft.graph, self.draft.program)
 
-    def gaps(self, room: Caps) -> list[Gap]:
+    def gaps(self, room: MemoryLimit) -> list[IdleInterval]:
         """Gaps of which some suffice for `room`, if any do: trips, and others where they must."""
         moves = farthest(self.needed, self.trips, room) is not None
         return self.trips if moves else [*self.trips, *self.others]
@@ -122,7 +122,9 @@ def moving_all(graph: Graph, costs: Costs, policy: str) -> Iterator[Plan]:
         yield site.draft.moving([*site.trips, *site.others], policy)
 
 
-def farthest(needed: Needed, gaps: Sequence[Gap], room: Caps) -> list[Gap] | None:
+def farthest(
+    needed: Needed, gaps: Sequence[IdleInterval], room: MemoryLimit
+) -> list[IdleInterval] | None:
     """Gaps to spend away so that launches that need `needed` bytes find them in `room`, or None.
 
     Where bytes are short, what comes back last leaves: it has the longest time idle, and by when it
@@ -130,20 +132,20 @@ def farthest(needed: Needed, gaps: Sequence[Gap], room: Caps) -> list[Gap] | Non
     are the last sections. Takes O(n log n).
     """
     coming = sorted(gaps, key=lambda gap: gap.last, reverse=True)
-    idle: list[tuple[int, int, int, Gap]] = []
+    idle: list[tuple[int, int, int, IdleInterval]] = []
     away: list[tuple[int, int]] = []
-    moved, gone = list[Gap](), 0
+    moved, gone = list[IdleInterval](), 0
     for launch, excess in enumerate((needed - room).tolist()):
         while coming and coming[-1].last < launch:
             gap = coming.pop()
-            heappush(idle, (-gap.back, -gap.section, len(coming), gap))
+            heappush(idle, (-gap.next, -gap.section, len(coming), gap))
         while away and away[0][0] <= launch:
             gone -= heappop(away)[1]
         while gone < excess:
             if not idle or -idle[0][0] <= launch:
                 return None
             gap = heappop(idle)[-1]
-            heappush(away, (gap.back, gap.nbytes))
+            heappush(away, (gap.next, gap.nbytes))
             moved.append(gap)
             gone += gap.nbytes
     return moved

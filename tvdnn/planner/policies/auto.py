@@ -19,15 +19,15 @@ from ...errors import HostMemoryError
 from ...graph import Direction, Graph
 from ...placement.cuda_blocks import usable_nbytes
 from ..ir.costs import Costs
-from ..ir.plan import Plan, copied_nbytes, moved_nbytes
+from ..ir.plan import Plan, prefetched_nbytes, transfer_nbytes
 from ..ir.schedule import Schedule
-from ..lowering.arena import fit_arena
-from ..lowering.emit import assembled
+from ..lowering.arena import place_arena_within
+from ..lowering.emit import emit_schedule
 from ..lowering.estimate import estimate
-from ..lowering.limits import Array, narrowed
-from ..lowering.lower import lowered
+from ..lowering.limits import Array, with_tightened_limits
+from ..lowering.lower import lower_with_prefetch
 from ..lowering.segments import Variant
-from ..lowering.timetable import ordered
+from ..lowering.timetable import schedule_within
 from ..offload.skeleton import Site
 from ..recompute.candidates import Recipes, Together, recipes
 from ..recompute.draft import Choice, auto
@@ -106,7 +106,7 @@ class _Trials:
             if plan is None or self._overflows(plan):
                 return True
             self.left -= 1
-            found = estimate(self.graph, plan, self.costs, cap, room=self.room, below_s=below_s)
+            found = estimate(self.graph, plan, self.costs, cap, capacity=self.room, below_s=below_s)
             if found is None:
                 return True
             if found.fits:
@@ -122,8 +122,8 @@ class _Trials:
             return False
         change: Counter[int] = Counter()
         for move in plan.transfers:
-            nbytes = moved_nbytes(self.graph, move)
-            change.update({move.leave: nbytes, move.back: -nbytes})
+            nbytes = transfer_nbytes(self.graph, move)
+            change.update({move.offload_after: nbytes, move.needed_by: -nbytes})
         away = accumulate(change[slot] for slot in sorted(change))
         return max(away, default=0) > self.host_budget
 
@@ -254,7 +254,7 @@ def _least_copied(trials: _Trials, way: "_Way") -> Choice:
 
     def copied(choice: Choice) -> float:
         plan = auto(graph, trials.recipes, choice).plan(room)
-        return inf if plan is None else copied_nbytes(graph, plan)
+        return inf if plan is None else prefetched_nbytes(graph, plan)
 
     counts = {len(way.bargains) * part // PARTS for part in range(PARTS + 1)}
     choices = [way.choice(trials.recipes, Variant.PERFORMANCE, count) for count in sorted(counts)]
@@ -263,13 +263,13 @@ def _least_copied(trials: _Trials, way: "_Way") -> Choice:
 
 def _placed(trials: _Trials, candidate: Candidate, budget: int) -> Schedule | None:
     try:
-        return lowered(
+        return lower_with_prefetch(
             trials.graph,
             candidate.plan,
             trials.costs,
             budget=budget,
             host_budget=trials.host_budget,
-            cap=candidate.cap,
+            limit=candidate.cap,
         )
     except HostMemoryError:
         return None
@@ -297,16 +297,16 @@ def _filled(trials: _Trials, candidate: Candidate, budget: int) -> list[Schedule
 
     def attempt(caps: Array) -> Schedule | None:
         plan = site.draft.plan(caps)
-        steps = None if plan is None else ordered(graph, plan, costs, caps)
+        steps = None if plan is None else schedule_within(graph, plan, costs, caps)
         if steps is None:
             return None
-        arena = fit_arena(graph, steps, trials.room)
-        return assembled(graph, steps, arena, budget=budget, host_budget=trials.host_budget)
+        arena = place_arena_within(graph, steps, trials.room)
+        return emit_schedule(graph, steps, arena, budget=budget, host_budget=trials.host_budget)
 
     caps = np.full(site.needed.shape, usable_nbytes(trials.room))
-    num_stays = len(site.draft.program.residencies)
+    num_stays = len(site.draft.program.intervals)
     try:
-        return [*filter(None, narrowed(attempt, caps, site.least, num_stays))]
+        return [*filter(None, with_tightened_limits(attempt, caps, site.least, num_stays))]
     except HostMemoryError:
         return []
 

@@ -16,10 +16,10 @@ import numpy as np
 
 from ...graph import Graph
 from ..ir.costs import Costs
-from ..ir.plan import Standing
+from ..ir.plan import OptimalityReport
 from ..ir.schedule import Schedule
-from ..lowering.idle import Gap
-from ..lowering.limits import Caps
+from ..lowering.idle import IdleInterval
+from ..lowering.limits import MemoryLimit
 from ..offload.exhaustive import enumerated
 from ..offload.fit import Chooser, fitted, is_tight, placed
 from ..offload.ilp import Bundle, Relaxed, SwapProblem, bundles
@@ -178,7 +178,7 @@ def _ranked(task: Task, ground: list[Site]) -> dict[Site, float]:
     return {site: seconds[site] for site in ranked}
 
 
-def _greedy(site: Site, caps: Caps) -> Sequence[Gap] | None:
+def _greedy(site: Site, caps: MemoryLimit) -> Sequence[IdleInterval] | None:
     return farthest(site.needed, site.gaps(caps), caps)
 
 
@@ -230,16 +230,20 @@ def _programmed(task: Task, site: Site, effort: Effort, best: Found | None) -> l
     return [*found, *_sparing(task, site, choose, SPREAD, fastest([best, *found]))]
 
 
-def _with_more(site: Site, moved: Sequence[Gap], caps: Caps) -> Sequence[Gap] | None:
+def _with_more(
+    site: Site, moved: Sequence[IdleInterval], caps: MemoryLimit
+) -> Sequence[IdleInterval] | None:
     """These gaps, and of the others those that launches need besides under the caps."""
     needed, taken = site.needed.copy(), set(moved)
     for gap in moved:
-        needed[gap.last + 1 : gap.back] -= gap.nbytes
+        needed[gap.last + 1 : gap.next] -= gap.nbytes
     more = farthest(needed, [gap for gap in site.gaps(caps) if gap not in taken], caps)
     return None if more is None else [*moved, *more]
 
 
-def _whole(task: Task, site: Site, caps: Caps, effort: Effort) -> Sequence[Gap] | None:
+def _whole(
+    task: Task, site: Site, caps: MemoryLimit, effort: Effort
+) -> Sequence[IdleInterval] | None:
     """The sections that leave by the integer program, of each bundle the last; None if unsolved."""
     members = bundles(site.gaps(caps))
     if is_tight(task, site) and len(members) > MOST_BUNDLES:
@@ -252,12 +256,14 @@ def _whole(task: Task, site: Site, caps: Caps, effort: Effort) -> Sequence[Gap] 
     return [gap for each, count in pairs for gap in each[len(each) - round(count) :]]
 
 
-def _problem(task: Task, site: Site, caps: Caps) -> SwapProblem:
+def _problem(task: Task, site: Site, caps: MemoryLimit) -> SwapProblem:
     """The problem of a site, in all of whose gaps sections may be away."""
     return _program_of(task, site, caps, bundles([*site.trips, *site.others]))
 
 
-def _program_of(task: Task, site: Site, caps: Caps, members: Sequence[Bundle]) -> SwapProblem:
+def _program_of(
+    task: Task, site: Site, caps: MemoryLimit, members: Sequence[Bundle]
+) -> SwapProblem:
     graph, costs, host_budget = task.graph, task.costs, task.host_budget
     program = site.draft.program
     return SwapProblem(graph, program, costs, members, room=caps, host_budget=host_budget)
@@ -266,5 +272,5 @@ def _program_of(task: Task, site: Site, caps: Caps, members: Sequence[Bundle]) -
 def _standing(best: Found, relaxed: Relaxed) -> Schedule:
     """The schedule, its plan told how near the optimum it is."""
     gains = dict(sorted(relaxed.gains.items(), key=itemgetter(1), reverse=True))
-    standing = Standing(best.seconds, relaxed.step_s, gains)
-    return replace(best.schedule, plan=replace(best.schedule.plan, standing=standing))
+    standing = OptimalityReport(best.seconds, relaxed.step_s, gains)
+    return replace(best.schedule, plan=replace(best.schedule.plan, optimality=standing))

@@ -13,10 +13,9 @@ from ...graph import Direction, Graph
 from ..ir.plan import Plan, Transfer
 from ..lowering.segments import Variant, segments
 
-CONV = frozenset(
-    {"conv2d", "conv2d_relu", "conv2d_relu_max_pool2d", "conv2d_depthwise", "conv_transpose2d"}
-)
-ALL = CONV | {"max_pool2d", "max_pool2d_codes", "local_response_norm", "batch_norm"}
+# The traits, in `Graph.vdnn_traits`, of ops whose inputs the two policies offload.
+CONV = frozenset({"conv"})
+ALL = CONV | {"all"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,26 +29,26 @@ class _Slots:
 
 def vdnn(
     graph: Graph,
-    kinds: frozenset[str],
+    traits: frozenset[str],
     *,
     name: str,
     default: Variant,
     variants: Mapping[int, Variant] | None = None,
     sync: bool = False,
 ) -> Plan:
-    """The plan that offloads the inputs of ops of `kinds`."""
+    """The plan that offloads the inputs of ops of these vDNN traits."""
     plan = Plan(name, segments(graph, variants or {}, default))
     slots = _slots(graph, plan)
-    moved = moved_inputs(graph, kinds, slots)
+    moved = moved_inputs(graph, traits, slots)
     opens = _windows(graph, moved, slots)
     transfers = tuple(
         Transfer(
             buffer,
             0,
             graph.buffers[buffer].num_sections,
-            leave=slots.forward[buffer][-1],
-            back=slots.backward[buffer][0],
-            opens=opens.get(op, slots.backward[buffer][0]),
+            offload_after=slots.forward[buffer][-1],
+            needed_by=slots.backward[buffer][0],
+            earliest_prefetch=opens.get(op, slots.backward[buffer][0]),
         )
         for op, buffer in moved.items()
     )
@@ -71,13 +70,14 @@ def _slots(graph: Graph, plan: Plan) -> _Slots:
     return _Slots(forward, backward, starts)
 
 
-def moved_inputs(graph: Graph, kinds: frozenset[str], slots: _Slots) -> dict[str, str]:
+def moved_inputs(graph: Graph, traits: frozenset[str], slots: _Slots) -> dict[str, str]:
     """Buffers to move, by the op that offloads each: the last that takes it as its input."""
     inputs, outputs = input_buffers(graph), frozenset(graph.outputs)
     owner: dict[str, str] = {}
     for op in graph.network.ops:
         buffer = inputs.get(op.name, "")
-        if op.kind in kinds and buffer in slots.backward and buffer not in outputs:
+        takes = graph.vdnn_traits.get(op.name) in traits
+        if takes and buffer in slots.backward and buffer not in outputs:
             owner[buffer] = op.name
     return {op: buffer for buffer, op in owner.items()}
 
@@ -102,6 +102,6 @@ def _windows(graph: Graph, moved: Mapping[str, str], slots: _Slots) -> dict[str,
             if candidate.name in moved and candidate.name not in opens:
                 opens[candidate.name] = slots.starts[ops[number].name]
                 break
-            if candidate.kind in CONV:
+            if graph.vdnn_traits.get(candidate.name) in CONV:
                 break
     return opens

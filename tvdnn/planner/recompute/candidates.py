@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
-from ...graph import Direction, Graph, Kind, Pass, Use, meet
+from ...graph import Direction, Graph, Kind, Pass, Use, overlap
 from ..ir.costs import Costs
 from ..ir.plan import Segment, Slot
 from ..lowering.segments import Variant, in_blocks
@@ -312,7 +312,7 @@ def _changes(graph: Graph, uses: _Uses, use: Use, index: int) -> bool:
     behind = (graph.passes[i] for i in uses.writers.get(use.buffer, ()) if i > index)
     writes = (write for pass_ in behind for write in pass_.writes if write.buffer == use.buffer)
     return any(
-        use.channels is None or write.channels is None or meet(use.channels, write.channels)
+        use.channels is None or write.channels is None or overlap(use.channels, write.channels)
         for write in writes
     )
 

@@ -16,10 +16,10 @@ from ...graph import RUN_CHUNKS, Graph, section_rows
 from ...units import format_bytes
 from ..ir.costs import Costs
 from ..ir.plan import Plan, Segment, Slot
-from ..lowering.idle import Gap, pauses, round_trips, transfers
-from ..lowering.limits import Caps
-from ..lowering.list_scheduler import demand
-from ..lowering.program import Program, program
+from ..lowering.idle import IdleInterval, forward_backward_idle, intra_pass_idle, transfers_of
+from ..lowering.limits import MemoryLimit
+from ..lowering.list_scheduler import required_nbytes
+from ..lowering.program import Program, build_program
 from ..lowering.segments import Variant, segments
 from .barriers import Half
 from .candidates import Recipes, Whole, with_remade
@@ -54,19 +54,19 @@ class Choice:
 class _Gaps:
     """The gaps that are not taken yet, those of the outermost maps first."""
 
-    def __init__(self, gaps: Iterable[Gap]) -> None:
+    def __init__(self, gaps: Iterable[IdleInterval]) -> None:
         self._gaps = tuple(gaps)
         maps: dict[str, int] = {}
-        rows = [(g.last, g.back, maps.setdefault(g.buffer, len(maps))) for g in self._gaps]
+        rows = [(g.last, g.next, maps.setdefault(g.buffer, len(maps))) for g in self._gaps]
         self._last, self._back, self._map = np.array(rows, np.int64).reshape(-1, 3).T.copy()
 
-    def take(self, launch: int, excess: int) -> list[Gap]:
+    def take(self, launch: int, excess: int) -> list[IdleInterval]:
         """Sections of the outermost map that is idle at `launch`, the last first, up to `excess`.
 
         A gap that is taken ends before it began, so that it is idle at no launch.
         """
         idle = np.flatnonzero((self._last < launch) & (launch < self._back))
-        chosen, nbytes = list[Gap](), 0
+        chosen, nbytes = list[IdleInterval](), 0
         for index in reversed(idle[self._map[idle] == self._map[idle[:1]]].tolist()):
             if nbytes < excess:
                 chosen.append(self._gaps[index])
@@ -85,7 +85,7 @@ class Draft:
     parts: tuple[Segment, ...]
     program: Program
 
-    def plan(self, room: Caps) -> Plan | None:
+    def plan(self, room: MemoryLimit) -> Plan | None:
         """The plan whose launches find their bytes in `room`; None where they cannot."""
         moved = _moved(self.graph, self.program, room)
         return None if moved is None else self.moving(moved)
@@ -98,15 +98,18 @@ class Draft:
 
     def leanest(self) -> Plan:
         """The plan in which all moves that is idle."""
-        trips, others = round_trips(self.graph, self.program), pauses(self.graph, self.program)
+        trips, others = (
+            forward_backward_idle(self.graph, self.program),
+            intra_pass_idle(self.graph, self.program),
+        )
         return self.moving([*trips, *others])
 
-    def moving(self, moved: Sequence[Gap], policy: str = "auto") -> Plan:
+    def moving(self, moved: Sequence[IdleInterval], policy: str = "auto") -> Plan:
         """The plan of `policy` in which these gaps are spent on the host."""
         return Plan(
             policy,
             self.parts,
-            tuple(transfers(moved)),
+            tuple(transfers_of(moved)),
             reasons=_reasons(self.graph, self.recipes, self.choice, self.parts, moved),
         )
 
@@ -114,7 +117,7 @@ class Draft:
 def auto(graph: Graph, recipes: Recipes, choice: Choice) -> Draft:
     """The draft of `choice`."""
     parts = _parts(graph, recipes, choice)
-    return Draft(graph, recipes, choice, parts, program(graph, Plan("auto", parts)))
+    return Draft(graph, recipes, choice, parts, build_program(graph, Plan("auto", parts)))
 
 
 def leanest(graph: Graph, recipes: Recipes) -> Iterator[Plan]:
@@ -207,22 +210,22 @@ def _block_rows(graph: Graph, slots: Iterable[Slot], block: Variant) -> int:
     return min(-(-rows // unit) * unit, graph.batch)
 
 
-def _moved(graph: Graph, prog: Program, room: Caps) -> list[Gap] | None:
+def _moved(graph: Graph, prog: Program, room: MemoryLimit) -> list[IdleInterval] | None:
     """The sections to move so that every launch finds its bytes in `room`; None if none suffice."""
-    excess, moved = demand(prog) - room, list[Gap]()
+    excess, moved = required_nbytes(prog) - room, list[IdleInterval]()
     if int(excess.max(initial=0)) <= 0:
         return moved
-    gaps, others = _Gaps(round_trips(graph, prog)), None
+    gaps, others = _Gaps(forward_backward_idle(graph, prog)), None
     fullest = int(excess.argmax())
     while excess[fullest] > 0:
         chosen = gaps.take(fullest, int(excess[fullest]))
         if not chosen:
-            others = others or _Gaps(pauses(graph, prog))
+            others = others or _Gaps(intra_pass_idle(graph, prog))
             chosen = others.take(fullest, int(excess[fullest]))
         if not chosen:
             return None
         for gap in chosen:
-            excess[gap.last + 1 : gap.back] -= gap.nbytes
+            excess[gap.last + 1 : gap.next] -= gap.nbytes
         moved += chosen
         fullest = int(excess.argmax())
     return moved
@@ -233,13 +236,16 @@ def _reasons(
     recipes: Recipes,
     choice: Choice,
     parts: tuple[Segment, ...],
-    moved: Sequence[Gap],
+    moved: Sequence[IdleInterval],
 ) -> Mapping[str, str]:
     """Why maps move or are made again, in words."""
     gone = recipes.gone(choice.rounds)
     slots = [slot for part in parts for slot in part.slots]
     names = [graph.passes[s.pass_index].name + " again" * s.recompute for s in slots]
-    reasons = {gap.buffer: f"idle from {names[gap.leave]} to {names[gap.returns]}" for gap in moved}
+    reasons = {
+        gap.buffer: f"idle from {names[gap.offload_after]} to {names[gap.needed_by]}"
+        for gap in moved
+    }
     remakes = [
         remake
         for chain, remade in zip(recipes.chains, choice.remade, strict=True)

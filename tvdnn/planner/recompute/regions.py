@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ...graph import Direction, Graph, Kind, Op, Pass, must_part
+from ...graph import Direction, Graph, Kind, Op, Pass, must_be_separate
 from ..ir.costs import Costs
 
 MOST_PRODUCTS = 4  # of a chain: more would hold more sums of weight gradients at one time
@@ -211,7 +211,7 @@ def _conflict(first: Pass, second: Pass) -> bool:
 
 
 def cannot_join(first: Pass, second: Pass) -> bool:
-    return _meet_whole(first, second) or must_part(first, second)
+    return _meet_whole(first, second) or must_be_separate(first, second)
 
 
 def _meet_whole(first: Pass, second: Pass) -> bool:
