@@ -53,11 +53,12 @@ from bench.training import (
 from tvdnn.cli import main as tvdnn_command
 from tvdnn.planner.ir.settings import ENGINE
 from tvdnn.planner.make import DEFAULT_CHUNK_SIZE, floor_of
+from tvdnn.planner.policies import vdnn
 from tvdnn.runtime.host_slab import Slab
 from tvdnn.runtime.profiler import profile
 from tvdnn.units import GIB
 
-POLICIES = ("keep", "vdnn-all:m", "vdnn-all:p", "vdnn-conv:m", "vdnn-conv:p", "vdnn-dyn")
+MATRIX = ("keep", *vdnn.PAPER)
 BUDGETS = (None, 12, 6, 4)
 SUPERNEURONS = {  # largest batches in 12 GB: Wang et al., PPoPP 2018
     "alexnet": 1792,
@@ -88,7 +89,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=STEPS, help="of each of our rows of `compare`")
     parser.add_argument("--host", type=float, default=HOST_CAP / GIB, help="GiB, of `--inside`")
     parser.add_argument("--dtype", choices=("bf16", "tf32"), default="bf16")
-    parser.add_argument("--policies", default=",".join(POLICIES))
+    parser.add_argument("--policies", default=",".join(MATRIX))
     parser.add_argument("--policy", help="of `compare`, else auto, and `budgets`, else tvdnn-ilp")
     parser.add_argument("--no-peers", action="store_true")
     parser.add_argument("--eager-only", action="store_true", help="no torch.compile as a peer")

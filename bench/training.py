@@ -25,7 +25,7 @@ from tvdnn.graph import Graph
 from tvdnn.planner.ir.costs import Costs, HostLink
 from tvdnn.planner.ir.schedule import Lane, Schedule
 from tvdnn.planner.ir.timeline import Timeline, copy_waits
-from tvdnn.planner.make import DEFAULT_CHUNK_SIZE, bound_of, floor_of
+from tvdnn.planner.make import DEFAULT_CHUNK_SIZE, Problem
 from tvdnn.report.rows import Case, Floor, Measurement, infeasible_row, measured_row
 from tvdnn.runtime.host_slab import Slab, available_nbytes
 from tvdnn.units import GIB
@@ -195,9 +195,9 @@ def measured(
     timeline: Timeline | None = None,
 ) -> dict[str, Any]:
     """The row of a trainer that ran."""
-    costs, budget = trainer.costs, chosen.budget_bytes
-    floor = Floor(*floor_of(trainer.graph, costs, chosen.policy))
-    least = bound_of(trainer.graph, costs, chosen.policy, budget=budget)
+    costs = trainer.costs
+    problem = Problem(trainer.graph, costs, chosen.budget_bytes)
+    floor, least = Floor(*problem.floor(chosen.policy)), problem.bound(chosen.policy)
     row = measured_row(
         chosen,
         trainer.schedule,
@@ -206,8 +206,8 @@ def measured(
         predicted_s=trainer.predicted.step_s,
         bound_s=None if least is None else least.step_s,
     ).to_json() | {"losses": losses}
-    standing = trainer.schedule.plan.optimality
-    row |= {"relaxed_s": None if standing is None else standing.bound_s}
+    optimality = trainer.schedule.plan.optimality
+    row |= {"relaxed_s": None if optimality is None else optimality.bound_s}
     if timeline is None:
         return row
     row |= {"compute_s": compute_s(trainer.schedule, costs)}

@@ -22,6 +22,7 @@ LEVELS = {
     "tvdnn.planner.lowering": 4,
     "tvdnn.planner.timing": 5,
     "tvdnn.planner.recompute": 5,
+    "tvdnn.planner.problem": 5,
     "tvdnn.planner.offload": 6,
     "tvdnn.planner.policies": 7,
     "tvdnn.planner.make": 8,

@@ -23,7 +23,6 @@ TOO_LONG = {
     "tests/support/faults.py",
     "tests/support/launches.py",
     "tests/support/schedules.py",
-    "tvdnn/planner/policies/auto.py",
     "tvdnn/cli/train.py:train",
 }
 

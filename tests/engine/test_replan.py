@@ -36,7 +36,7 @@ from tests.support.running import random_batches
 from tvdnn.engine import Trainer, training_graph, virtualize
 from tvdnn.graph import Graph
 from tvdnn.planner.ir.costs import Costs
-from tvdnn.planner.replan import Request, replan, sendable
+from tvdnn.planner.replan import ReplanRequest, replan, sendable
 from tvdnn.planner.timing.calibrate import CalibratedCosts
 from tvdnn.planner.timing.simulate import simulate
 from tvdnn.runtime.host_slab import Slab
@@ -290,7 +290,7 @@ def test_another_process_plans_the_same_without_torch(make_graph: Any) -> None:
     truth = CalibratedCosts(PROFILED, {}, machine({}, SLOW).link)
     schedule = schedule_of(graph, PROFILED)
     timeline = replace(simulate(schedule, truth), simulated=False)
-    request = Request(schedule, PROFILED, timeline, "auto", None, None)
+    request = ReplanRequest(schedule, PROFILED, timeline, "auto", None, None)
     here = replan(request)
     worker = Worker()
     try:

@@ -27,7 +27,8 @@ from tests.support.trained_networks import (
 )
 from tvdnn.engine import Trainer
 from tvdnn.optim import SGD, AdamW
-from tvdnn.planner.make import POLICIES, floor_of
+from tvdnn.planner.make import floor_of
+from tvdnn.planner.policies import POLICIES
 
 pytestmark = pytest.mark.usefixtures("units_of_one", "few_trials")
 

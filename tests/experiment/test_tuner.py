@@ -33,9 +33,9 @@ from tvdnn.planner.ir.hardware import load
 from tvdnn.planner.ir.schedule import Lane
 from tvdnn.planner.ir.settings import (
     RULES,
-    Asked,
     Choice,
     Configuration,
+    Requested,
     Table,
     Tuned,
     choose,
@@ -132,7 +132,7 @@ def guessed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def few_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "POLICIES", ("auto",))
+    monkeypatch.setattr(tuning, "SEARCHED", ("auto",))
     monkeypatch.setattr(tuning, "LEADS", (2,))
     monkeypatch.setattr(tuning, "SMALL_CLASS", 0.5)  # few classes have sizes of their own
 
@@ -200,12 +200,12 @@ def test_a_lead_bounds_how_early_prefetches_come(lead: int) -> None:
 
 def test_choices_are_what_was_asked_then_what_was_found() -> None:
     tuned = Tuned(choices={"5": Choice("tvdnn-ilp", 2, "kernel")})
-    assert choose(None, 5, Asked()) == Choice("auto", None, "engine")
-    assert choose(tuned, 5, Asked()) == Choice("tvdnn-ilp", 2, "kernel")
-    assert choose(tuned, 6, Asked()) == Choice()
-    assert choose(tuned, 5, Asked("tvdnn-ilp", 4)) == Choice("tvdnn-ilp", 4, "kernel")
-    assert choose(tuned, 5, Asked("keep")) == Choice("keep")
-    assert choose(tuned, 5, Asked(copies="engine")) == Choice("tvdnn-ilp", 2, "engine")
+    assert choose(None, 5, Requested()) == Choice("auto", None, "engine")
+    assert choose(tuned, 5, Requested()) == Choice("tvdnn-ilp", 2, "kernel")
+    assert choose(tuned, 6, Requested()) == Choice()
+    assert choose(tuned, 5, Requested("tvdnn-ilp", 4)) == Choice("tvdnn-ilp", 4, "kernel")
+    assert choose(tuned, 5, Requested("keep")) == Choice("keep")
+    assert choose(tuned, 5, Requested(copies="engine")) == Choice("tvdnn-ilp", 2, "engine")
 
 
 def test_networks_are_told_apart_by_what_they_compute() -> None:

@@ -6,7 +6,6 @@ import torch
 from tests.support.layers import TOLERANCE, error
 from tvdnn import nn
 from tvdnn.errors import InputError
-from tvdnn.nn.conv import conv2d
 
 
 def test_autocast_asks_for_bfloat16(device: torch.device) -> None:
@@ -35,19 +34,19 @@ def test_second_derivatives_are_refused(device: torch.device) -> None:
 
 def test_refusals_name_the_fault(device: torch.device) -> None:
     x = torch.randn(3, 8, 8, device=device)
-    weight = torch.randn(4, 3, 3, 3, device=device)
+    conv = nn.Conv2d(3, 4, 3).to(device)
     with pytest.raises(InputError, match=r"shape \(3, 8, 8\); maps are \[N, C, H, W\]"):
-        conv2d(x, weight)
+        conv(x)
     with pytest.raises(InputError, match=r"shape \(3, 8, 8\)"):
         nn.MaxPool2d(2)(x)
     with pytest.raises(InputError, match="the input is float16"):
-        conv2d(x[None].half(), weight)
+        conv(x[None].half())
     with pytest.raises(InputError, match=r"shape \(2, 4\); weight is \(3, 5\)"):
         nn.Linear(5, 3).to(device)(torch.randn(2, 4, device=device))
     with pytest.raises(
         InputError, match=r"shape \(1, 2, 8, 8\).* weight is \(4, 3, 3, 3\) in 1 group"
     ):
-        conv2d(x[None, :2], weight)
+        conv(x[None, :2])
     with pytest.raises(InputError, match=r"shape \(3, 8, 8\); normalized_shape is \(7,\)"):
         nn.LayerNorm(7)(x)
     with pytest.raises(ValueError, match="median"):

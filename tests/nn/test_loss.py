@@ -115,7 +115,7 @@ def test_losses_match_their_twins(
     given = {"generator": generator, "device": device}
     target = torch.rand(shape, **given) if classes is None else torch.randint(5, classes, **given)
     exact_x, twin = x.detach().double().requires_grad_(), copy.deepcopy(layer).double()
-    twin.__class__ = type(layer).__mro__[1]
+    twin.__class__ = getattr(torch.nn, type(layer).__name__)
 
     ours = layer(x, target)
     exact = twin(exact_x, target if classes else target.double())

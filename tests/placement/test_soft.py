@@ -15,9 +15,10 @@ from tvdnn.optim import SGD
 from tvdnn.placement import ALIGNMENT, AllocationGroup, BufferInterval, assign_offsets_soft
 from tvdnn.placement.cuda_blocks import usable_nbytes
 from tvdnn.planner.ir.schedule import Lane
-from tvdnn.planner.offload.problem import Task, Trial
-from tvdnn.planner.offload.skeleton import farthest, sites
-from tvdnn.planner.offload.soft_placement import resettled, settled
+from tvdnn.planner.offload.problem import ScheduleTrial, SwapProblem
+from tvdnn.planner.offload.skeleton import belady_choice, skeletons
+from tvdnn.planner.offload.soft_placement import placed_before_ordering, retried
+from tvdnn.planner.problem import GraphProblem, Limits
 from tvdnn.planner.verify.check import check
 
 UNIT = ALIGNMENT
@@ -111,26 +112,27 @@ def graph() -> Graph:
     return expand(vgg(64), Settings("bf16", 4 << 20, optimizer=SGD(momentum=0.9), fuse=True))
 
 
-def trial_of(graph: Graph, share: float) -> tuple[Task, Trial]:
+def trial_of(graph: Graph, share: float) -> tuple[SwapProblem, ScheduleTrial]:
     """The greedy choice for a share of keep's peak, under limits 5% below its capacity."""
-
     budget = int(share * planned(graph, "keep", None).peak_nbytes)
-    task = Task(graph, h200(graph), "tvdnn-heuristic", budget, None)
-    site = next(iter(sites(graph, task.costs)))
-    caps = (0.95 * task.caps(site)).astype(np.int64)
-    trial = task.trial(site, farthest(site.needed, site.gaps(caps), caps), caps)
+    swap = SwapProblem(
+        GraphProblem(graph, h200(graph), Limits.of(graph, budget)), "tvdnn-heuristic"
+    )
+    skeleton = next(iter(skeletons(graph, swap.costs)))
+    caps = (0.95 * swap.caps(skeleton)).astype(np.int64)
+    trial = swap.trial(skeleton, belady_choice(skeleton.needed, skeleton.gaps(caps), caps), caps)
     assert trial is not None
-    return task, trial
+    return swap, trial
 
 
 @pytest.mark.parametrize("share", [0.7, 0.85])
 def test_in_places_steps_fit_and_wait_for_what_is_there(graph: Graph, share: float) -> None:
     """Launches come as before, copies between others."""
-    task, trial = trial_of(graph, share)
-    found = task.settled(trial)
+    swap, trial = trial_of(graph, share)
+    found = swap.placed_before_ordering(trial)
     assert found is not None
     check(found.schedule)
-    assert found.schedule.arena_nbytes <= usable_nbytes(task.room)
+    assert found.schedule.arena_nbytes <= usable_nbytes(swap.room)
     assert len(found.schedule.steps) == len(trial.steps.items)
     launches = [step for step in found.schedule.steps if step.lane is Lane.COMPUTE]
     assert [(step.slot, step.pass_index, step.start) for step in launches] == [
@@ -139,20 +141,20 @@ def test_in_places_steps_fit_and_wait_for_what_is_there(graph: Graph, share: flo
 
 
 def test_more_tries_take_no_longer_and_at_times_less(graph: Graph) -> None:
-    task, trial = trial_of(graph, 0.7)
-    capacity = usable_nbytes(task.room)
-    made = graph, trial.steps, task.costs, capacity
-    first, _ = settled(*made)
-    seconds = [found[0].seconds for n in (1, 3, 8) if (found := resettled(*made, tries=n))]
+    swap, trial = trial_of(graph, 0.7)
+    capacity = usable_nbytes(swap.room)
+    made = graph, trial.steps, swap.costs, capacity
+    first, _ = placed_before_ordering(*made)
+    seconds = [found[0].seconds for n in (1, 3, 8) if (found := retried(*made, tries=n))]
     assert seconds[0] == first.seconds
     assert seconds == sorted(seconds, reverse=True)
     assert seconds[-1] < seconds[0]
-    best = task.resettled(trial, 8)
+    best = swap.retried(trial, 8)
     assert best is not None
     check(best.schedule)
-    assert best.schedule.arena_nbytes <= capacity
+    assert best.schedule.arena_nbytes <= room
 
 
 def test_what_has_no_place_in_any_try_is_told(graph: Graph) -> None:
-    task, trial = trial_of(graph, 0.7)
-    assert resettled(graph, trial.steps, task.costs, task.room // 2, tries=3) is None
+    swap, trial = trial_of(graph, 0.7)
+    assert retried(graph, trial.steps, swap.costs, swap.room // 2, tries=3) is None

@@ -17,7 +17,8 @@ from tvdnn.graph import Direction, Graph, Kind, Pass
 from tvdnn.optim import SGD
 from tvdnn.planner.ir.costs import Costs, HostLink, Profile, Roofline
 from tvdnn.planner.ir.hardware import load
-from tvdnn.planner.make import floor_of, fuses, make_schedule
+from tvdnn.planner.make import floor_of, make_schedule
+from tvdnn.planner.policies import policy_named
 from tvdnn.planner.timing.bound import COMPUTE, LINK, MEMORY, lower_bound
 from tvdnn.planner.timing.simulate import simulate
 from tvdnn.units import GIB
@@ -48,7 +49,7 @@ def test_no_policy_beats_it(
     net = random_chain(rng, 3, 9, CLASSES, forks=rng.random() < 0.5)
     x = torch.empty(batch, 3, 9, 9)
     graph = training_graph(
-        net, x, optimizer=SGD(momentum=0.9), chunk_size=chunk_size, fuse=fuses(policy)
+        net, x, optimizer=SGD(momentum=0.9), chunk_size=chunk_size, fuse=policy_named(policy).fused
     )
     costs = random_costs(rng)
     floor = floor_of(graph, costs, policy)[0]

@@ -1,4 +1,4 @@
-"""Feedback: a measured step corrects costs and names ops, and plans follow it to the bit."""
+"""Calibration: a measured step scales costs and names ops; plans follow it, to the same bits."""
 
 import random
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Crossings: by them and the order of lanes no step runs before what it waits for; windows."""
+"""Lane waits: no step runs before the steps that it waits for; windows of captured steps."""
 
 import random
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Meetings: fewer, in the same time, and no earlier than what they are for."""
+"""Sync points: fewer of them, in the same time, and none earlier than its waits allow."""
 
 from collections.abc import Sequence
 from itertools import combinations

@@ -123,7 +123,7 @@ def twin_of(layer: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
     """torch's layer in float64 with the weights as `dtype` sees them."""
     twin = copy.deepcopy(layer)
     if type(layer).__module__.startswith("tvdnn"):
-        twin.__class__ = type(layer).__mro__[1]
+        twin.__class__ = getattr(torch.nn, type(layer).__name__)
     with torch.no_grad():
         for name, param in twin.named_parameters():
             param.data = (param.to(dtype) if name == "weight" else param).double()

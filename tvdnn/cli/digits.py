@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..experiment.data import Dataset, accuracy, batches, digits, has_digits, random_batch
 from ..experiment.measure import Batches, Measured, measured, present_device
-from ..experiment.request import Request, find_floor, make_graph
+from ..experiment.request import Request, find_floor, make_problem
 from ..graph import ChunkSizes
 from ..optim import SGD
 from ..planner.ir.costs import Roofline
@@ -34,8 +34,9 @@ def train_digits(console: Console, kernels: str | None) -> list[Row]:
     torch.set_num_threads(1)  # such small maps take 31 ms a step with 1 thread and with 2
     device = present_device(kernels)
     with stages(console, "lenet5") as report:
-        graph = make_graph(REQUEST, POLICY, report)
-    floor = find_floor(graph, Roofline(load("H200"), REQUEST.dtype), POLICY)
+        report("tracing", 0.0)
+        problem = make_problem(REQUEST, Roofline(load("H200"), REQUEST.dtype))
+        floor = find_floor(problem, POLICY)
     cases = (("keep", None), (POLICY, int(floor.nbytes * SLACK)))
     found = []
     for policy, budget in cases:

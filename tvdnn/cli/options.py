@@ -8,9 +8,10 @@ import typer
 
 from .. import models
 from ..planner.ir import hardware
-from ..planner.make import POLICIES
+from ..planner.policies import POLICIES
 
 PathText = TypeVar("PathText", str, Path, None)
+BUDGET_HELP = "Device bytes: 6GiB, ..., min or none. Not given: a profile's memory."
 BASE_POLICIES = ", ".join(policy for policy in POLICIES if ":" not in policy)
 
 

@@ -10,11 +10,12 @@ from torch import nn
 
 from ..errors import UnsupportedOpError
 from ..graph import Network
-from ..ops import Settings, expand
+from ..ops import Settings
+from ..ops.expand import graph_variants
 from ..planner.ir.costs import Costs
 from ..planner.ir.schedule import Schedule
 from ..planner.ir.settings import RULES, choose
-from ..planner.make import fitting, floor_of, make_schedule
+from ..planner.make import Problem, choose_variant
 from ..planner.timing.calibrate import Calibration
 from ..planner.timing.simulate import simulate
 from ..runtime.arena import Arena
@@ -35,7 +36,7 @@ from .control import make_control
 from .module_tensors import ModuleTensors
 from .network_states import NetworkStates
 from .replan import Replanner
-from .requested import Requested, Resolved
+from .request import EngineRequest, Resolved
 from .step_watch import StepWatch
 
 EMPTY: Final[Mapping[str, torch.Tensor]] = {}
@@ -51,7 +52,10 @@ class Core:
     """
 
     def __init__(
-        self, net: nn.Module, requested: Requested, constants: Mapping[str, torch.Tensor] = EMPTY
+        self,
+        net: nn.Module,
+        requested: EngineRequest,
+        constants: Mapping[str, torch.Tensor] = EMPTY,
     ) -> None:
         warn_of_untested()
         self._constants = constants
@@ -244,7 +248,8 @@ class Core:
         reserve = settings.reserve + network.changes.nbytes
         settings = replace(settings, reserve=reserve, computed_nbytes=found)
         choice = choose(tuned, self.requested.budget, self.requested.choice)
-        graph = fitting(expand(network, settings), self.requested.budget)
+        variants = graph_variants(network, settings)
+        graph = choose_variant(variants, self.requested.budget, fused=settings.fuse)
         return Resolved(graph, choice, (tuned and tuned.configurations) or RULES)
 
     @property
@@ -262,15 +267,9 @@ class Core:
         return self._runner_of(schedule, resolved, updates)
 
     def _plan(self, resolved: Resolved, costs: Costs, budget: int | None) -> Schedule:
-        return make_schedule(
-            resolved.graph,
-            costs,
-            policy=resolved.choice.policy,
-            budget=budget,
-            host_budget=self.requested.host_budget,
-            lead=resolved.choice.lead,
-            progress=self.requested.progress,
-        )
+        problem = Problem(resolved.graph, costs, budget, self.requested.host_budget)
+        choice, progress = resolved.choice, self.requested.progress
+        return problem.schedule(choice.policy, lead=choice.lead, progress=progress)
 
     def _runner_of(self, schedule: Schedule, resolved: Resolved, updates: UpdatesOf) -> Runner:
         network = resolved.graph.network
@@ -305,9 +304,8 @@ class Core:
         return measured, budget if budget is None or floor is None else max(budget, floor)
 
     def _budget_nbytes(self, resolved: Resolved, costs: Costs) -> int | None:
-        if self.requested.budget != "min":
-            return self.requested.budget
-        return floor_of(resolved.graph, costs, resolved.choice.policy)[0]
+        problem = Problem(resolved.graph, costs, self.requested.budget)
+        return problem.budget_nbytes(resolved.choice.policy)
 
     def _profile(self, resolved: Resolved, budget: int | None) -> Costs:
         graph, limit = resolved.graph, None

@@ -8,7 +8,7 @@ from torch import nn
 from ..errors import InputError
 from ..graph.state import StateChanges
 from .module_state import Copies, change_state
-from .requested import CPU
+from .request import CPU
 
 
 class ModuleTensors:

@@ -8,7 +8,7 @@ from functools import partial
 from ..planner.ir.costs import Costs
 from ..planner.ir.schedule import Schedule
 from ..planner.ir.timeline import Timeline
-from ..planner.replan import Answer, Request, replan, sendable
+from ..planner.replan import ReplanAnswer, ReplanRequest, replan, sendable
 from ..planner.timing.calibrate import Calibration, compare
 from ..runtime.runner import Runner
 from ..workers.background import Background
@@ -29,7 +29,7 @@ class Pending:
     """A new plan that is being made because of a measured step."""
 
     cause: MeasuredStep
-    background: Background[Answer]
+    background: Background[ReplanAnswer]
 
 
 class Replanner:
@@ -89,10 +89,10 @@ class Replanner:
         """Have a new plan for `key` made in another process, by its measured step."""
         cause = self._measured[key]
 
-        def job() -> partial[Answer]:
+        def job() -> partial[ReplanAnswer]:
             schedule = replace(cause.schedule, graph=sendable(cause.schedule.graph))
             limits = policy, lead, host_budget
-            return partial(replan, Request(schedule, cause.costs, cause.timeline, *limits))
+            return partial(replan, ReplanRequest(schedule, cause.costs, cause.timeline, *limits))
 
         self._pending[key] = Pending(cause, Background(job))
 
@@ -101,7 +101,7 @@ class Replanner:
         for pending in self._pending.values():
             pending.background.error()
 
-    def answer(self, key: Hashable) -> Answer | None:
+    def answer(self, key: Hashable) -> ReplanAnswer | None:
         """The answer for `key` with the engine's graph and costs, once; None while there is none.
 
         Where the worker failed, a warning says so, and training goes on by the present plan.
@@ -147,11 +147,11 @@ class Replanner:
         self._replanned.discard(key)
 
 
-def _grafted(answer: Answer, cause: MeasuredStep) -> Answer:
+def _grafted(answer: ReplanAnswer, cause: MeasuredStep) -> ReplanAnswer:
     """The answer with the engine's own graph and costs in the place of the worker's copies."""
     costs = replace(answer.costs, costs=cause.costs)
     if answer.schedule is None:
-        return Answer(costs, None)
+        return ReplanAnswer(costs, None)
     host_budget = cause.schedule.host_budget_nbytes
     schedule = replace(answer.schedule, graph=cause.schedule.graph, host_budget_nbytes=host_budget)
-    return Answer(costs, schedule)
+    return ReplanAnswer(costs, schedule)

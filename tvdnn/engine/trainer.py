@@ -17,7 +17,7 @@ from ..planner.ir.plan import Plan
 from ..planner.ir.schedule import Schedule
 from ..planner.ir.settings import DEFAULT_POLICY
 from ..planner.ir.timeline import Timeline
-from ..planner.make import fuses
+from ..planner.policies import policy_named
 from ..planner.timing.calibrate import Calibration, compare
 from ..planner.timing.simulate import simulate
 from ..runtime.host_slab import Slab
@@ -35,7 +35,7 @@ from .gradients import check_no_hooks, check_saving
 from .label_faults import loss_of
 from .losses import GivenLosses, LossLike, losses_of
 from .optimizers import Planned, Spec
-from .requested import Requested, is_sized, requested_choice
+from .request import EngineRequest, is_sized, requested_choice
 from .training_batches import TrainingBatches
 from .training_steps import TrainingSteps
 
@@ -104,7 +104,7 @@ class Trainer:
         give_lazy_parameters(net, example_inputs)
         self._foreign_nbytes = _measure_foreign(net)
         spec: Spec = optimizer or SGD()
-        requested = Requested(
+        requested = EngineRequest(
             budget=parse_limit(budget),
             host_budget=parse_bytes(host_budget),
             choice=requested_choice(policy, lead, copies),
@@ -126,7 +126,7 @@ class Trainer:
         settings = replace(
             training_settings(losses.each, spec, dtype, chunk_size, sections),
             reserve=self._batches.reserve,
-            fuse=fuses(policy or DEFAULT_POLICY),
+            fuse=policy_named(policy or DEFAULT_POLICY).fused,
         )
         self._steps = TrainingSteps(net, self._core, self._batches, settings, spec, seed)
         self.optimizer: Planned = self._steps.optimizer

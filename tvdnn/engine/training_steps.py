@@ -27,7 +27,7 @@ from .gradient_sums import GradientSums
 from .losses import target_nbytes, target_shape
 from .module_state import Copies, Copy, copied, restore_where, restored_after_failure
 from .optimizers import Planned, Spec, Updated, control_of, plan_optimizer, updated_by
-from .requested import Resolved
+from .request import Resolved
 from .step_count import StepCount
 from .training_batches import TrainingBatches
 

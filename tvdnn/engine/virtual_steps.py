@@ -21,7 +21,7 @@ from .build import autocast_dtype, resolve_dtype
 from .control import write_control
 from .core import Core, Updates
 from .module_state import restored_after_failure
-from .requested import Requested, Resolved
+from .request import EngineRequest, Resolved
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class VirtualSteps:
     one arena, under `lock`.
     """
 
-    def __init__(self, net: nn.Module, settings: Settings, requested: Requested) -> None:
+    def __init__(self, net: nn.Module, settings: Settings, requested: EngineRequest) -> None:
         self._net, self._settings, self._requested = net, settings, requested
         self.core: Core | None = None
         self.last: StepKey | None = None  # of the schedule that was used, or planned, last

@@ -8,11 +8,12 @@ from ..ops import Settings
 from ..ops.expand import Mode
 from ..planner.ir.costs import Costs
 from ..planner.ir.settings import DEFAULT_POLICY
-from ..planner.make import DEFAULT_CHUNK_SIZE, fuses
+from ..planner.make import DEFAULT_CHUNK_SIZE
+from ..planner.policies import policy_named
 from ..units import parse_bytes, parse_limit
 from .build import ChunkSize, Progress, chunks_of, give_lazy_parameters, resolve_dtype, with_chunks
 from .module_tensors import one_device
-from .requested import CPU, Requested, is_sized, requested_choice
+from .request import CPU, EngineRequest, is_sized, requested_choice
 from .virtualized import Virtualized
 
 REFUSED = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")
@@ -59,7 +60,7 @@ def virtualize(
     device = _made_ready(net, inputs, opaque)
     reserved = (parse_bytes(reserve) or 0) + _state_nbytes(net, optimizer) + _given_nbytes(net)
     settings = _settings(resolve_dtype(dtype, device), policy, chunk_size, sections, reserved)
-    requested = Requested(
+    requested = EngineRequest(
         budget=parse_limit(budget),
         host_budget=parse_bytes(host_budget),
         choice=requested_choice(policy, lead, copies),
@@ -100,7 +101,7 @@ def _settings(
         mode=Mode.AUTOGRAD,
         sections=sections,
         reserve=reserve,
-        fuse=fuses(policy or DEFAULT_POLICY),
+        fuse=policy_named(policy or DEFAULT_POLICY).fused,
     )
     return with_chunks(settings, chunks_of(chunk_size))
 

@@ -19,7 +19,7 @@ from ..planner.timing.calibrate import Calibration
 from ..trace.guards.inputs import check_inputs
 from .autograd_step import AutogradCall, AutogradStep
 from .gradients import check_saving
-from .requested import Requested
+from .request import EngineRequest
 from .virtual_steps import VirtualSteps
 
 
@@ -33,7 +33,7 @@ class Virtualized(nn.Module):
 
     _net: nn.Module
 
-    def __init__(self, net: nn.Module, settings: Settings, requested: Requested) -> None:
+    def __init__(self, net: nn.Module, settings: Settings, requested: EngineRequest) -> None:
         super().__init__()
         _break_compiled_graphs()
         for registry in ("_parameters", "_buffers", "_modules"):

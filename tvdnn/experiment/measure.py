@@ -11,12 +11,14 @@ from torch import Tensor, nn
 
 from .. import models
 from ..engine import Trainer
-from ..engine.build import DEFAULT_HARDWARE, default_costs
+from ..engine.build import DEFAULT_HARDWARE
 from ..optim import SGD
-from ..planner.ir.costs import Costs
+from ..planner.ir.costs import Costs, Roofline
+from ..planner.ir.hardware import load
 from ..planner.ir.schedule import Schedule
 from ..planner.ir.settings import Choice
 from ..planner.ir.timeline import Timeline
+from ..planner.make import Problem
 from ..report.rows import Case, Measurement, Row, measured_row
 from ..runtime.host_slab import Slab
 from ..units import Limit
@@ -25,11 +27,10 @@ from .request import (
     OPTIMIZER,
     REFUSALS,
     Request,
-    budget_nbytes,
     find_bound,
     find_floor,
     make_case,
-    make_graph,
+    make_problem,
     refused_row,
     software,
 )
@@ -114,7 +115,8 @@ def measured(
     prefetch distance and the kind of copies. The row is infeasible where no schedule fits the
     limits or this machine.
     """
-    budget = _budget_nbytes(request, policy, limit, report)
+    problem = make_problem(request, Roofline(load(DEFAULT_HARDWARE), request.dtype), limit)
+    budget = problem.budget_nbytes(policy)
     case = make_case(request, policy, budget, device.name, software(device.label))
     torch.manual_seed(SEED)
     net = models.by_name(request.net).to(device.device)
@@ -136,22 +138,13 @@ def measured(
             progress=report,
         )
     except REFUSALS as error:
-        graph = make_graph(request, policy, report, budget)
-        return Measured(refused_row(case, graph, error, simulated=False))
+        return Measured(refused_row(case, problem, error, simulated=False))
     try:
         measurement = _run(trainer, batches, report)
         row = _row(case, trainer, measurement, feedback=feedback)
         return Measured(row, net, trainer.schedule, measurement.timeline, trainer.costs)
     finally:
         trainer.close()
-
-
-def _budget_nbytes(request: Request, policy: str, limit: Limit, report: StageReport) -> int | None:
-    """The bytes of a budget, for which a floor takes a graph and costs."""
-    if limit != "min":
-        return limit
-    graph = make_graph(request, policy, report, limit)
-    return budget_nbytes(limit, graph, default_costs(graph), policy)
 
 
 def _run(trainer: Trainer, batches: Batches, report: StageReport) -> Measurement:
@@ -174,14 +167,14 @@ def _run(trainer: Trainer, batches: Batches, report: StageReport) -> Measurement
 
 
 def _row(case: Case, trainer: Trainer, measurement: Measurement, *, feedback: bool) -> Row:
-    floor = find_floor(trainer.graph, trainer.costs, case.policy)
+    problem = Problem(trainer.graph, trainer.costs, case.budget_bytes)
     known = trainer.costs.measured
     return measured_row(
         case,
         trainer.schedule,
         measurement,
-        floor,
+        find_floor(problem, case.policy),
         predicted_s=trainer.predicted.step_s if known else None,
-        bound_s=find_bound(trainer.graph, trainer.costs, case) if known else None,
+        bound_s=find_bound(problem, case.policy) if known else None,
         feedback=feedback,
     )

@@ -7,12 +7,11 @@ from typing import Protocol
 
 from ..graph import ChunkSizes, Graph
 from ..planner.ir.costs import Costs
-from ..planner.ir.settings import DEFAULT_POLICY, RULES, Choice, Configuration, Table
-from ..planner.make import make_schedule
+from ..planner.ir.settings import RULES, Choice, Configuration, Table
 from ..planner.timing.simulate import simulate
 from ..runtime.autotune import Tunable
 from ..units import Limit
-from .request import REFUSALS, Request, budget_nbytes, make_graph
+from .request import REFUSALS, Request, make_problem
 
 
 class Machine(Protocol):
@@ -76,15 +75,8 @@ class Job:
 
     def seconds(self) -> float:
         """What the step takes, simulated. Raises one of REFUSALS where it has no room."""
-        graph = make_graph(self.request, DEFAULT_POLICY, lambda *_: None, self.budget)
-        schedule = make_schedule(
-            graph,
-            self.costs,
-            policy=self.choice.policy,
-            budget=budget_nbytes(self.budget, graph, self.costs, self.choice.policy),
-            host_budget=self.request.host_budget,
-            lead=self.choice.lead,
-        )
+        problem = make_problem(self.request, self.costs, self.budget)
+        schedule = problem.schedule(self.choice.policy, lead=self.choice.lead)
         return simulate(schedule, self.costs).step_s
 
     def seconds_if_any(self) -> float | None:

@@ -18,7 +18,8 @@ import numpy as np
 from ..errors import InputError
 from ..graph import ChunkSizes, Graph, Kind, size_class
 from ..planner.ir.settings import DEFAULT_POLICY, ENGINE, RULES, Choice, Configuration, Table, Tuned
-from ..planner.make import DEFAULT_CHUNK_SIZE, floor_of, make_schedule
+from ..planner.make import DEFAULT_CHUNK_SIZE, Problem
+from ..planner.policies import POLICIES
 from ..report.tuning import CurvePoint, TuningResult
 from ..runtime.autotune import Tunable
 from ..runtime.tuning_store import TuningStore
@@ -30,7 +31,7 @@ from .trials import Job, Machine, Trial
 
 CHUNK_SIZES: Final = tuple(MIB << power for power in range(7))
 LEADS: Final = (1, 2, 4, 8, 16, 32)
-POLICIES: Final = ("auto", "tvdnn-heuristic", "tvdnn-ilp")
+SEARCHED: Final = sorted(name for name, policy in POLICIES.items() if policy.searches)
 FINALISTS: Final = 3  # that are measured
 LED: Final = 2  # policies with which leads are tried
 LITTLE: Final = 0.002  # of a step, for which a class of maps gets no size of its own
@@ -108,8 +109,9 @@ class Tuner:
         """Evenly from little above the floor to little below what keeping everything takes."""
         graph = self._graph(UNTUNED)
         costs = self._machine.costs(graph, ENGINE)
-        floor = floor_of(graph, costs, Choice().policy)[0]
-        kept = make_schedule(graph, costs, policy="keep").peak_nbytes
+        problem = Problem(graph, costs)
+        floor = problem.floor(DEFAULT_POLICY)[0]
+        kept = problem.schedule("keep").peak_nbytes
         ends = ABOVE_FLOOR * floor, max(ABOVE_FLOOR * floor, BELOW_KEEP * kept)
         return tuple(dict.fromkeys(int(nbytes) for nbytes in np.linspace(*ends, BUDGETS)))
 
@@ -221,7 +223,7 @@ class Tuner:
 
     def _simulated(self, chunks: ChunkSizes, budget: Limit) -> dict[Choice, float]:
         """Seconds of a step by each policy, then by leads of the best, then by other copies."""
-        found = self._tried(chunks, budget, map(Choice, POLICIES))
+        found = self._tried(chunks, budget, map(Choice, SEARCHED))
         best = sorted(found, key=lambda choice: found[choice])
         led = (replace(choice, lead=lead) for choice in best[:LED] for lead in LEADS)
         found |= self._tried(chunks, budget, led)

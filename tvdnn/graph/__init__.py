@@ -4,6 +4,7 @@ from .buffer import DTYPE_NBYTES, RUN_CHUNKS, Buffer, ChunkSizes, Kind, section_
 from .fusion import POOL_2X2, channels_per_code_byte, fuse
 from .network import Network, Op, Param, Value
 from .passes import Direction, Graph, Need, Pass, Use, must_be_separate, overlap
+from .variants import GraphVariants
 
 __all__ = [
     "DTYPE_NBYTES",
@@ -13,6 +14,7 @@ __all__ = [
     "ChunkSizes",
     "Direction",
     "Graph",
+    "GraphVariants",
     "Kind",
     "Need",
     "Network",

@@ -24,14 +24,13 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A dense array whose first axis (samples, their bands, or groups) is cut into sections."""
+    """A dense array whose first axis (samples, row tiles, or groups) is cut into sections."""
 
     name: str
     kind: Kind
     shape: tuple[int, ...]
     dtype: str
     section: int  # rows of the first axis in one section, the unit of residency and of copies
-    codec: str = "raw"  # the form of an idle section
     rows: int = field(init=False, repr=False, compare=False)
     row_nbytes: int = field(init=False, repr=False, compare=False)
 

@@ -52,7 +52,7 @@ def conv2d_relu(network: Network) -> Network:
 def conv2d_relu_max_pool2d(network: Network) -> Network:
     """Fuse a rectified convolution with its 2x2 max pooling, with codes of two bits a maximum."""
     kinds = "conv2d_relu", "max_pool2d", "conv2d_relu_max_pool2d"
-    return _fused(network, FusionRule(*kinds, _pools_2x2, _inner_sides))
+    return _fused(network, FusionRule(*kinds, _pools_2x2, _pooled_sides))
 
 
 def linear_relu(network: Network) -> Network:
@@ -101,7 +101,9 @@ def batch_norm_add(network: Network) -> Network:
 
 def batch_norm_relu(network: Network) -> Network:
     """Fuse a normalization with its ReLU."""
-    return _fused(network, FusionRule("batch_norm", "relu", "batch_norm_relu", attrs=_function))
+    return _fused(
+        network, FusionRule("batch_norm", "relu", "batch_norm_relu", attrs=_activation_attrs)
+    )
 
 
 def batch_norm_activation(network: Network) -> Network:
@@ -110,14 +112,14 @@ def batch_norm_activation(network: Network) -> Network:
     Backward computes the activation's input again from the normalization's input.
     """
     for name in ACTIVATIONS:
-        rule = FusionRule("batch_norm", name, "batch_norm_activation", attrs=_function)
+        rule = FusionRule("batch_norm", name, "batch_norm_activation", attrs=_activation_attrs)
         network = _fused(network, rule)
     return network
 
 
 def batch_norm_add_relu(network: Network) -> Network:
     """Fuse a normalization and its residual with their ReLU."""
-    rule = FusionRule("batch_norm_add", "relu", "batch_norm_add_relu", attrs=_function)
+    rule = FusionRule("batch_norm_add", "relu", "batch_norm_add_relu", attrs=_activation_attrs)
     return _fused(network, rule)
 
 
@@ -125,7 +127,7 @@ def max_pool2d_codes(network: Network) -> Network:
     """Let max poolings write codes of their maxima. Backward then does not read their inputs."""
 
     def coded(op: Op) -> Op:
-        if op.kind != "max_pool2d" or not _may_code(network, op):
+        if op.kind != "max_pool2d" or not _codes_fill_bytes(network, op):
             return op
         return replace(op, kind="max_pool2d_codes")
 
@@ -201,18 +203,15 @@ def _pools_2x2(network: Network, conv: Op, pool: Op) -> bool:
     )
 
 
-def _function(_: Network, __: Op, activation: Op) -> Mapping[str, Any]:
-    """The activation function, and its coefficient if it has one."""
+def _activation_attrs(_: Network, __: Op, activation: Op) -> Mapping[str, Any]:
     return {**activation.attrs, "function": activation.kind}
 
 
-def _inner_sides(network: Network, conv: Op, _: Op) -> Mapping[str, Any]:
-    """The sides of the pooled map, which is no value of the fused network."""
+def _pooled_sides(network: Network, conv: Op, _: Op) -> Mapping[str, Any]:
     return {"sides": network.values[conv.output].shape[1:3]}
 
 
-def _may_code(network: Network, pool: Op) -> bool:
-    """True if codes of two or four bits name the maxima, in whole bytes a pixel."""
+def _codes_fill_bytes(network: Network, pool: Op) -> bool:
     taps = pool.attrs["kernel"][0] * pool.attrs["kernel"][1]
     channels = network.values[pool.output].shape[-1]
     return taps <= MOST_CODED_TAPS and channels % channels_per_code_byte(taps) == 0

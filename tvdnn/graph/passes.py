@@ -1,6 +1,6 @@
 """Passes: the kernel-level stages of a step over its buffers, and the Graph of all passes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -28,8 +28,8 @@ class Use:
     """A pass's use of one buffer.
 
     A launch over domain rows [a, b) touches buffer rows [a // per, ceil(b / per)), or every row if
-    `whole`. A use with a halo reads pixel rows of the neighbouring bands, in the sections before
-    and after its own. Two further uses name these sections.
+    `whole`. A use with a halo reads pixel rows of the neighbouring row tiles. They lie in the
+    sections before and after its own, which two further uses name.
     """
 
     buffer: str
@@ -37,7 +37,7 @@ class Use:
     per: int = 1  # domain rows of one buffer row
     need: Need = Need.VALUES
     channels: tuple[int, int] | None = None  # range of the last axis; None: all
-    halo: tuple[int, int] = (0, 0)  # pixel rows above and below its band that it reads
+    halo: tuple[int, int] = (0, 0)  # pixel rows above and below its row tile that it reads
     neighbour: int = 0  # -1, 1: the section before, after (at an end of the map the last); 0: own
     shape: tuple[int, ...] = ()  # of a sample where a view gives another than the buffer's
 
@@ -100,15 +100,15 @@ class Pass:
 
     @property
     def reads_neighbours(self) -> bool:
-        """True if a launch reads neighbouring bands. Its last write is then scratch for them."""
+        """True if a launch reads neighbouring row tiles. Its last write is then their scratch."""
         return any(use.neighbour for use in self.reads)
 
 
 def must_be_separate(first: Pass, second: Pass) -> bool:
-    """True if one pass writes a buffer of which the other reads neighbouring bands.
+    """True if one pass writes a buffer of which the other reads neighbouring row tiles.
 
-    Such passes cannot run block by block together. At the end of a block, the band below it is not
-    written yet, or the band above the next block is overwritten.
+    Such passes cannot run block by block together. At the end of a block, the tile below it is not
+    written yet, or the tile above the next block is overwritten.
     """
     return _writes_neighbours(first, second) or _writes_neighbours(second, first)
 
@@ -136,19 +136,18 @@ class Graph:
     fixed: Mapping[str, int]  # by purpose, bytes outside the arena: parameters, optimizer state ...
     dtype: str
     chunk_size: int
-    # By op of the network, "conv" or "all": the first of vDNN's policies to offload its input.
+    # By op, "conv" or "all": the first of vDNN's policies to offload its input.
     vdnn_traits: Mapping[str, str] = field(default_factory=dict)
     rounded_inputs: frozenset[str] = frozenset()  # inputs that are rounded to TF32
     rounded_ops: frozenset[str] = frozenset()  # ops whose outputs are rounded to TF32
-    bands: int = 1  # bands of rows that a sample's maps are cut into; passes take each as a sample
-    spared: frozenset[str] = frozenset()  # maps that only save time
-    # The graph of the same step and bits without the maps `spared`, if there are any.
-    lean: "Callable[[], Graph] | None" = field(default=None, compare=False, repr=False)
+    row_tiles: int = 1  # tiles of a sample's rows; passes take each tile as a sample
+    optional_maps: frozenset[str] = frozenset()  # maps that only save time
+    has_low_memory_variant: bool = False  # another graph computes the same bits without them
 
     @property
     def batch(self) -> int:
-        """The rows of every map: the bands of all samples."""
-        return self.network.batch * self.bands
+        """The rows of every map: the row tiles of all samples."""
+        return self.network.batch * self.row_tiles
 
     @property
     def fixed_nbytes(self) -> int:

@@ -1,6 +1,6 @@
 """ReLU and other elementwise functions over the kernels, in any memory layout."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -9,9 +9,24 @@ from .eager import checked, run, torchs_own
 from .layouts import elementwise
 
 
-def is_torchs(x: Tensor) -> bool:
-    """Whether an elementwise function is left to torch, as of a number and of no elements."""
-    return torchs_own(x) or x.dim() == 0 or x.numel() == 0
+class Elementwise(torch.nn.Module):
+    """A layer of torch's that runs the elementwise op `kind`; of a single number by torch.
+
+    `numbers` are settings of the op, each with the name of the layer's attribute for it. `by_input`
+    is as `run` has it.
+    """
+
+    kind: ClassVar[str]
+    numbers: ClassVar[tuple[tuple[str, str], ...]] = ()
+    by_input: ClassVar[bool] = False
+
+    def forward(self, input: Tensor) -> Tensor:
+        if torchs_own(input) or input.dim() == 0:
+            y: Tensor = super().forward(input)
+            return y
+        attrs = {name: float(getattr(self, number)) for name, number in self.numbers}
+        inplace: bool = getattr(self, "inplace", False)
+        return activate(self.kind, input, attrs=attrs, inplace=inplace, by_input=self.by_input)
 
 
 def activate(kind: str, x: Tensor, **given: Any) -> Tensor:
@@ -19,90 +34,70 @@ def activate(kind: str, x: Tensor, **given: Any) -> Tensor:
     return run(kind, checked(x), layout=elementwise(x), **given)
 
 
-class ReLU(torch.nn.ReLU):
+class ReLU(Elementwise, torch.nn.ReLU):
     """torch.nn.ReLU, run by tvdnn's kernels."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        if is_torchs(input):
-            return super().forward(input)
-        return activate("relu", input, inplace=self.inplace)
+    kind = "relu"
 
 
-class LeakyReLU(torch.nn.LeakyReLU):
+class LeakyReLU(Elementwise, torch.nn.LeakyReLU):
     """torch.nn.LeakyReLU, run by tvdnn's kernels; by torch where the slope is negative."""
 
+    kind, by_input = "leaky_relu", True
+    numbers = (("coefficient", "negative_slope"),)
+
     def forward(self, input: Tensor) -> Tensor:
-        if is_torchs(input) or self.negative_slope < 0:
-            return super().forward(input)
-        attrs = {"coefficient": float(self.negative_slope)}
-        return activate("leaky_relu", input, attrs=attrs, inplace=self.inplace, by_input=True)
+        if self.negative_slope < 0:
+            return torch.nn.LeakyReLU.forward(self, input)
+        return super().forward(input)
 
 
-class ReLU6(torch.nn.ReLU6):
+class ReLU6(Elementwise, torch.nn.ReLU6):
     """torch.nn.ReLU6, run by tvdnn's kernels."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        if is_torchs(input):
-            return super().forward(input)
-        return activate("relu6", input, inplace=self.inplace, by_input=True)
+    kind, by_input = "relu6", True
 
 
-class ELU(torch.nn.ELU):
+class ELU(Elementwise, torch.nn.ELU):
     """torch.nn.ELU, run by tvdnn's kernels."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        if is_torchs(input):
-            return super().forward(input)
-        attrs = {"coefficient": float(self.alpha)}
-        return activate("elu", input, attrs=attrs, inplace=self.inplace)
+    kind = "elu"
+    numbers = (("coefficient", "alpha"),)
 
 
-class SiLU(torch.nn.SiLU):
+class SiLU(Elementwise, torch.nn.SiLU):
     """torch.nn.SiLU, run by tvdnn's kernels."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        if is_torchs(input):
-            return super().forward(input)
-        return activate("silu", input, inplace=self.inplace)
+    kind = "silu"
 
 
-class GELU(torch.nn.GELU):
+class GELU(Elementwise, torch.nn.GELU):
     """torch.nn.GELU, exact and by tanh, run by tvdnn's kernels."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        kind = {"none": "gelu", "tanh": "gelu_tanh"}.get(self.approximate)
-        if is_torchs(input) or kind is None:
-            return super().forward(input)
-        return activate(kind, input)
+    @property
+    def kind(self) -> str:  # type: ignore[override]
+        return "gelu_tanh" if self.approximate == "tanh" else "gelu"
 
 
-class Sigmoid(torch.nn.Sigmoid):
+class Sigmoid(Elementwise, torch.nn.Sigmoid):
     """torch.nn.Sigmoid, run by tvdnn's kernels."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return super().forward(input) if is_torchs(input) else activate("sigmoid", input)
+    kind = "sigmoid"
 
 
-class Tanh(torch.nn.Tanh):
+class Tanh(Elementwise, torch.nn.Tanh):
     """torch.nn.Tanh, run by tvdnn's kernels."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        return super().forward(input) if is_torchs(input) else activate("tanh", input)
+    kind = "tanh"
 
 
-class Hardswish(torch.nn.Hardswish):
+class Hardswish(Elementwise, torch.nn.Hardswish):
     """torch.nn.Hardswish, run by tvdnn's kernels."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        if is_torchs(input):
-            return super().forward(input)
-        return activate("hardswish", input, inplace=self.inplace)
+    kind = "hardswish"
 
 
-class Hardsigmoid(torch.nn.Hardsigmoid):
+class Hardsigmoid(Elementwise, torch.nn.Hardsigmoid):
     """torch.nn.Hardsigmoid, run by tvdnn's kernels."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        if is_torchs(input):
-            return super().forward(input)
-        return activate("hardsigmoid", input, inplace=self.inplace)
+    kind = "hardsigmoid"

@@ -1,18 +1,17 @@
 """Convolution over the kernels."""
 
-from functools import lru_cache
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from ..errors import InputError
-from ..functional import Ints, pair
+from ..functional import pair
 from ..kernels.conv.depthwise import suits_depthwise
 from .eager import autocast, checked_map, run, torchs_own
+from .shapes import result_shape
 
-KNOWN_SHAPES: Final = 4096
 _SWITCH: Any = torch.backends.cudnn.conv  # type: ignore[attr-defined]
 
 
@@ -23,11 +22,22 @@ class Conv2d(torch.nn.Conv2d):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        if self.padding_mode != "zeros":
+        weight, groups = self.weight, self.groups
+        if self.padding_mode != "zeros" or torchs_own(input, weight):
             return super().forward(input)
-        return conv2d(
-            input, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups
-        )
+        if input.dim() == 4 and input.shape[1] != weight.shape[1] * groups:
+            shapes = f"shape {tuple(input.shape)}; weight is {tuple(weight.shape)}"
+            raise InputError(f"the input has {shapes} in {groups} groups")
+        x, padding = checked_map(autocast(input)), self.padding
+        if isinstance(padding, str):
+            x, padding = _padded(x, weight, padding, pair(self.dilation))
+        geometry = (pair(self.stride), pair(padding), pair(self.dilation))
+        out = result_shape(functional.conv2d, (x.shape, weight.shape), None, *geometry, groups)
+        kind = "conv2d"
+        if suits_depthwise(x.shape[1], out[3], groups, (weight.shape[2], weight.shape[3])):
+            kind = "conv2d_depthwise"
+        attrs, precision = geometry_of(self, pair(padding)), precision_of(x)
+        return run(kind, x, weight, self.bias, attrs=attrs, out=out, precision=precision)
 
 
 class LazyConv2d(torch.nn.LazyConv2d, Conv2d):  # type: ignore[misc]
@@ -36,38 +46,10 @@ class LazyConv2d(torch.nn.LazyConv2d, Conv2d):  # type: ignore[misc]
     cls_to_become = Conv2d
 
 
-def conv2d(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Ints = 1,
-    padding: Ints | str = 0,
-    dilation: Ints = 1,
-    groups: int = 1,
-) -> Tensor:
-    """torch.nn.functional.conv2d of maps [N, C, H, W]; weight and bias of any float type."""
-    if torchs_own(x, weight):
-        return functional.conv2d(x, weight, bias, stride, padding, dilation, groups)
-    if x.dim() == 4 and x.shape[1] != weight.shape[1] * groups:
-        shapes = f"shape {tuple(x.shape)}; weight is {tuple(weight.shape)} in {groups} groups"
-        raise InputError(f"the input has {shapes}")
-    x = checked_map(autocast(x))
-    if isinstance(padding, str):
-        x, padding = _padded(x, weight, padding, pair(dilation))
-    geometry = (pair(stride), pair(padding), pair(dilation))
-    if x.numel() == 0:
-        params = (weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
-        return functional.conv2d(x, *params, *geometry, groups)
-    kind, out = _kind_and_shape(x.shape, weight.shape, *geometry, groups)
-    settings = named(*geometry) | {"groups": groups}
-    precision = precision_of(x)
-    return run(kind, x, weight, bias, attrs=settings, out=out, precision=precision)
-
-
 def _padded(
     x: Tensor, weight: Tensor, padding: str, dilation: tuple[int, int]
 ) -> tuple[Tensor, tuple[int, int]]:
-    """The even part of "same" or "valid" padding, and `x` with the odd row and column added."""
+    """`x` with the odd row and column of "same" padding added, and the even part that is left."""
     if padding == "valid":
         return x, (0, 0)
     height, width = (d * (k - 1) for k, d in zip(weight.shape[2:], dilation, strict=True))
@@ -76,20 +58,12 @@ def _padded(
     return x, (height // 2, width // 2)
 
 
-@lru_cache(maxsize=KNOWN_SHAPES)
-def _kind_and_shape(
-    x: torch.Size, weight: torch.Size, *settings: Any
-) -> tuple[str, tuple[int, ...]]:
-    """The kind of op, and what torch says of the result, which also checks the arguments."""
-    maps, filters = torch.empty(x, device="meta"), torch.empty(weight, device="meta")
-    n, k, p, q = functional.conv2d(maps, filters, None, *settings).shape
-    depthwise = suits_depthwise(x[1], k, settings[-1], (weight[2], weight[3]))
-    return "conv2d_depthwise" if depthwise else "conv2d", (n, p, q, k)
-
-
-def named(*geometry: tuple[int, int]) -> dict[str, Any]:
-    """Stride, padding and dilation by the names that ops have for them."""
-    return dict(zip(("stride", "padding", "dilation"), geometry, strict=True))
+def geometry_of(
+    layer: torch.nn.Conv2d | torch.nn.ConvTranspose2d, padding: tuple[int, int]
+) -> dict[str, Any]:
+    """The settings of a convolution's op."""
+    strides = {"stride": pair(layer.stride), "padding": padding, "dilation": pair(layer.dilation)}
+    return strides | {"groups": layer.groups}
 
 
 def precision_of(x: Tensor) -> str:

@@ -5,15 +5,15 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..functional import stochastic_depth
-from .activation import activate, is_torchs
-from .eager import checked, run
+from .activation import activate
+from .eager import checked, run, torchs_own
 
 
 class Dropout(torch.nn.Dropout):
     """torch.nn.Dropout, run by tvdnn's kernels; nothing is kept for backward but a seed."""
 
     def forward(self, input: Tensor) -> Tensor:
-        if is_torchs(input):
+        if torchs_own(input) or input.dim() == 0:
             return super().forward(input)
         if not self.training or self.p == 0:
             return input
@@ -25,7 +25,7 @@ class Dropout2d(torch.nn.Dropout2d):
     """torch.nn.Dropout2d of maps [N, C, H, W], run by tvdnn's kernels; in place by torch."""
 
     def forward(self, input: Tensor) -> Tensor:
-        if is_torchs(input) or input.dim() != 4 or self.inplace:
+        if torchs_own(input) or input.dim() != 4 or self.inplace:
             return super().forward(input)
         return drop_parts(input, self.p, "channel", self.training)
 
@@ -44,7 +44,7 @@ class StochasticDepth(torch.nn.Module):
         self.p, self.mode = p, mode
 
     def forward(self, input: Tensor) -> Tensor:
-        if is_torchs(input) or input.dim() not in (2, 4):
+        if torchs_own(input) or input.dim() not in (2, 4):
             return stochastic_depth(input, self.p, self.mode, self.training)
         return drop_parts(input, self.p, self.mode, self.training)
 

@@ -68,11 +68,6 @@ def autocast(x: Tensor) -> Tensor:
     return checked(x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x)
 
 
-def shape_only(x: Tensor) -> Tensor:
-    """A tensor of the shape and type of `x` on the meta device, to ask torch for result shapes."""
-    return torch.empty(x.shape, dtype=x.dtype, device="meta")
-
-
 @dataclass(slots=True)
 class _Request:
     """An op, its settings and all that it takes but the input and the parameters that may train."""
@@ -123,6 +118,8 @@ def run(
         by_input,
     )
     request = _Request(kind, *given)
+    if x.numel() == 0 and 0 in (out or x.shape):
+        return _of_no_elements(request, x, *params)
     if not torch.is_autocast_enabled(x.device.type):
         return _apply(request, x, *params)
     with torch.autocast(x.device.type, enabled=False):
@@ -132,6 +129,16 @@ def run(
 def _apply(request: _Request, x: Tensor, *params: Tensor | None) -> Tensor:
     y: Tensor = _OneOp.apply(request, x, *params)
     return y
+
+
+def _of_no_elements(request: _Request, x: Tensor, *params: Tensor | None) -> Tensor:
+    """A result without elements, whose gradients are zeros."""
+    if request.inplace:
+        return x
+    shape = request.out or request.layout.enter(x.detach()).shape
+    y = request.layout.leave(x.new_zeros(shape), x)
+    sums = [each.sum().to(x.dtype) for each in (x, *params) if each is not None]
+    return y * torch.stack(sums).sum()
 
 
 class _OneOp(torch.autograd.Function):
@@ -232,19 +239,18 @@ def _run(
     like: Tensor,
 ) -> None:
     """Run passes on tensors by name, to which what they write is added, on the device of `like`."""
-    kernels, rows = kernels_for(like), (0, op.batch)
-    tensors[""] = None
+    kernels, rows, made = kernels_for(like), (0, op.batch), op.made
     for each in passes:
         for name in each.writes:
             if name not in tensors:
-                shape, dtype = op.made[name]
+                shape, dtype = made[name]
                 tensors[name] = like.new_empty(shape, dtype=dtype)
         launch = each.bound.launch(
             kernels,
             tuple([tensors[name] for name in each.reads]),
             tuple([tensors[name] for name in each.writes]),
-            tuple([tensors[name] for name in each.params]),
-            tuple([(tensors[name],) for name in each.updates]),
+            tuple([tensors.get(name) for name in each.params]) if each.params else (),
+            tuple([(tensors[name],) for name in each.updates]) if each.updates else (),
             rows,
             scalars,
         )

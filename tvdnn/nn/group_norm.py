@@ -53,7 +53,7 @@ def group_norm(
 ) -> Tensor:
     """torch.nn.functional.group_norm of [N, C, ...]; parameters of any float type."""
     refused = x.dim() < 2 or x.shape[1] % num_groups or x.numel() == num_groups
-    if torchs_own(x) or refused or not x.numel():
+    if torchs_own(x) or refused:
         return functional.group_norm(x, num_groups, weight, bias, eps)
     settings = {"groups": num_groups, "eps": float(eps)}
     return run("group_norm", checked(x), weight, bias, attrs=settings)

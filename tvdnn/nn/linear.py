@@ -10,32 +10,30 @@ from .layouts import AS_IS
 
 
 class Linear(torch.nn.Linear):
-    """torch.nn.Linear, run by tvdnn's kernels in the input's type."""
+    """torch.nn.Linear of [..., F], run by tvdnn's kernels in the input's type."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return linear(input, self.weight, self.bias)
+        weight, bias = self.weight, self.bias
+        if torchs_own(input, weight):
+            return super().forward(input)
+        if input.shape[-1:] != weight.shape[1:]:
+            wanted = f"weight is {tuple(weight.shape)}"
+            raise InputError(f"the input has shape {tuple(input.shape)}; {wanted}")
+        x = autocast(input)
+        if weight.numel() == 0:
+            return functional.linear(
+                x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype)
+            )
+        rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+        out = (len(rows), weight.shape[0])
+        y = run("linear", rows, weight, bias, layout=AS_IS, out=out, precision=_precision(x))
+        return y if x.dim() == 2 else y.view(*x.shape[:-1], weight.shape[0])
 
 
 class LazyLinear(torch.nn.LazyLinear, Linear):
     """A Linear that takes its input features from its first input."""
 
     cls_to_become = Linear
-
-
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """torch.nn.functional.linear of x [..., F]; weight [O, F] and bias [O] of any float type."""
-    if torchs_own(x, weight):
-        return functional.linear(x, weight, bias)
-    if x.shape[-1:] != weight.shape[1:]:
-        raise InputError(f"the input has shape {tuple(x.shape)}; weight is {tuple(weight.shape)}")
-    x = autocast(x)
-    if x.numel() == 0 or weight.numel() == 0:
-        params = (weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
-        return functional.linear(x, *params)
-    rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
-    out = (len(rows), weight.shape[0])
-    y = run("linear", rows, weight, bias, layout=AS_IS, out=out, precision=_precision(x))
-    return y if x.dim() == 2 else y.view(*x.shape[:-1], weight.shape[0])
 
 
 def _precision(x: Tensor) -> str:

@@ -7,8 +7,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..kernels.loss.cross_entropy import MOST_CLASSES, with_sum
-from .eager import checked, run, shape_only, torchs_own
+from .eager import checked, run, torchs_own
 from .layouts import CHANNELS_LAST, LOSS_OF_EACH, TOTAL
+from .shapes import shape_only
 
 
 class CrossEntropyLoss(torch.nn.CrossEntropyLoss):

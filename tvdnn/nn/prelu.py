@@ -11,7 +11,7 @@ class PReLU(torch.nn.PReLU):
 
     def forward(self, input: Tensor) -> Tensor:
         slopes = self.weight.numel()
-        fits = input.dim() > 1 and slopes in (1, input.shape[1]) and input.numel() > 0
+        fits = input.dim() > 1 and slopes in (1, input.shape[1])
         if torchs_own(input) or not fits:
             return super().forward(input)
         return run("prelu", checked(input), self.weight)

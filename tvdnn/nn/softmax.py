@@ -26,7 +26,5 @@ class LogSoftmax(torch.nn.LogSoftmax):
 
 
 def _is_torchs(x: Tensor, dim: int | None) -> bool:
-    if torchs_own(x) or x.numel() == 0:
-        return True
     over_channels = x.dim() in (2, 4) and dim in (1, 1 - x.dim())
-    return not over_channels or x.shape[1] > MOST_CHANNELS
+    return torchs_own(x) or not over_channels or x.shape[1] > MOST_CHANNELS

@@ -1,16 +1,13 @@
 """Upsampling and other resizing of maps over the kernels."""
 
-from functools import lru_cache
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from ..ops.resize import resizing
 from ..ops.traced_op import UnsupportedCallError
-from .conv import KNOWN_SHAPES
 from .eager import checked, run, torchs_own
+from .shapes import result_shape
 
 
 class Upsample(torch.nn.Upsample):
@@ -19,23 +16,11 @@ class Upsample(torch.nn.Upsample):
     def forward(self, input: Tensor) -> Tensor:
         if torchs_own(input) or input.dim() != 4 or input.numel() == 0:
             return super().forward(input)
-        given = (self.mode, self.align_corners, self.recompute_scale_factor)
-        known = _settings(input.shape, _key(self.size), _key(self.scale_factor), *given)
-        if known is None:
+        sizes = (self.size, self.scale_factor)
+        given = (*sizes, self.mode, self.align_corners, self.recompute_scale_factor)
+        n, height, width, c = result_shape(functional.interpolate, (input.shape,), *given)
+        try:
+            attrs = resizing((n, c, height, width), tuple(input.shape), *given)
+        except UnsupportedCallError:
             return super().forward(input)
-        out, settings = known
-        return run("resize", checked(input), attrs=settings, out=out)
-
-
-def _key(sizes: Any) -> Any:
-    return tuple(sizes) if isinstance(sizes, list) else sizes
-
-
-@lru_cache(maxsize=KNOWN_SHAPES)
-def _settings(x: torch.Size, *given: Any) -> tuple[tuple[int, ...], dict[str, Any]] | None:
-    """The shape of the result in the kernels' order, and the op's settings; None by torch."""
-    n, c, height, width = functional.interpolate(torch.empty(x, device="meta"), *given).shape
-    try:
-        return (n, height, width, c), resizing((n, c, height, width), tuple(x), *given)
-    except UnsupportedCallError:
-        return None
+        return run("resize", checked(input), attrs=attrs, out=(n, height, width, c))

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import cache, partial
+from functools import cache
 from math import prod
 
 from ..errors import InputError
@@ -14,6 +14,7 @@ from ..graph import (
     ChunkSizes,
     Direction,
     Graph,
+    GraphVariants,
     Kind,
     Network,
     Op,
@@ -98,7 +99,6 @@ def expand(network: Network, settings: Settings) -> Graph:
     there cannot be.
     """
     _check(network, settings)
-    low_memory = cache(partial(expand, network, replace(settings, lean=True)))
     training, infers = settings.mode in TRAINING, settings.mode is Mode.INFER
     traced = without_loss_names(network, settings.losses) if training else network
     losses = settings.losses if training else ()
@@ -141,9 +141,16 @@ def expand(network: Network, settings: Settings) -> Graph:
         vdnn_traits={op.name: trait for op in network.ops if (trait := OPERATORS[op.kind].vdnn)},
         rounded_inputs=rounding.inputs,
         rounded_ops=rounding.ops,
-        bands=tiles,
-        spared=frozenset(b.signs),
-        lean=low_memory if b.signs or b.sums else None,
+        row_tiles=tiles,
+        optional_maps=frozenset(b.signs),
+        has_low_memory_variant=bool(b.signs or b.sums),
+    )
+
+
+def graph_variants(network: Network, settings: Settings) -> GraphVariants:
+    """The graphs of one step of `network` by these settings, whatever they say of fusion."""
+    return GraphVariants(
+        lambda fused, low_memory: expand(network, replace(settings, fuse=fused, lean=low_memory))
     )
 
 

@@ -12,7 +12,7 @@ LARGE_NBYTES = 10 * MIB
 # Bytes of a step of large blocks.
 STEP_NBYTES = 2 * MIB
 # Most bytes of a remainder that stays with its block.
-LEAST_REST_NBYTES = MIB
+MOST_REST_NBYTES = MIB
 
 
 def block_nbytes(nbytes: int) -> int:
@@ -23,7 +23,7 @@ def block_nbytes(nbytes: int) -> int:
     if nbytes < LARGE_NBYTES:
         return nbytes
     exact, block = aligned(nbytes), -(-nbytes // STEP_NBYTES) * STEP_NBYTES
-    return block if block - exact <= LEAST_REST_NBYTES else exact
+    return block if block - exact <= MOST_REST_NBYTES else exact
 
 
 def usable_nbytes(limit: int) -> int:
@@ -31,5 +31,5 @@ def usable_nbytes(limit: int) -> int:
     if limit < LARGE_NBYTES:
         return limit
     whole = limit // STEP_NBYTES * STEP_NBYTES
-    rest = min(limit - whole, STEP_NBYTES - LEAST_REST_NBYTES - ALIGNMENT)
+    rest = min(limit - whole, STEP_NBYTES - MOST_REST_NBYTES - ALIGNMENT)
     return whole + rest // ALIGNMENT * ALIGNMENT

@@ -19,9 +19,10 @@ FIRST_PRUNE = 256
 class SweepFirstFit(Occupancy):
     """The placed intervals, where no group begins before the groups placed earlier.
 
-    A group whose intervals begin together overlaps live intervals and those that placed groups
-    still begin. It takes a gap between the live ones. For ten thousand layers the sweep is twenty
+    A group whose intervals begin together can overlap live intervals, and later intervals of groups
+    placed before. It takes a gap between the live ones. For ten thousand layers the sweep is twenty
     times as fast as `Occupancy`.
+
     """
 
     def __init__(self, num_intervals: int, *, best_fit: bool = False) -> None:

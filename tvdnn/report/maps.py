@@ -24,7 +24,6 @@ class MapRow:
     nbytes: int
     sections: int
     sections_away: int
-    codec: str
     decision: str
     why: str
 
@@ -59,7 +58,6 @@ def _row(schedule: Schedule, buffer: Buffer, decision: str, why: str, away: int)
         nbytes=buffer.nbytes,
         sections=buffer.num_sections,
         sections_away=away,
-        codec=schedule.plan.codecs.get(buffer.name, buffer.codec),
         decision=decision,
         why=why,
     )

@@ -119,7 +119,7 @@ def maps_table(maps: Sequence[MapRow]) -> Table:
     for heading in ("map", "shape", "bytes", "sections", "decision", "why"):
         table.add_column(heading, justify="right" if heading in ("bytes", "sections") else "left")
     if folded:
-        for _, run in groupby(maps, key=lambda row: (row.decision, row.codec, row.shape)):
+        for _, run in groupby(maps, key=lambda row: (row.decision, row.shape)):
             table.add_row(*_folded_cells(tuple(run)))
     else:
         for row in maps:
@@ -148,7 +148,7 @@ def _folded_cells(run: tuple[MapRow, ...]) -> tuple[str, ...]:
 
 def _decision(row: MapRow) -> str:
     part = "" if row.sections_away in (0, row.sections) else f" {row.sections_away} sections"
-    return row.decision + part + ("" if row.codec == "raw" else f", as {row.codec}")
+    return row.decision + part
 
 
 def _nbytes(nbytes: float | None) -> str:

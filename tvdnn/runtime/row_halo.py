@@ -67,7 +67,7 @@ def joined_tiles(bands: torch.Tensor) -> torch.Tensor:
 def _beside(graph: Graph, use: Use, piece: tuple[int, int]) -> tuple[int, int]:
     """The numbers of neighbour rows above and below inside the sample of `piece`."""
     above, below = use.halo
-    return above if piece[0] % graph.bands else 0, below if piece[1] % graph.bands else 0
+    return above if piece[0] % graph.row_tiles else 0, below if piece[1] % graph.row_tiles else 0
 
 
 def _joined(own: Operand, others: Iterable[Operand], buffer: Buffer) -> Operand:

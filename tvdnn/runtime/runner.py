@@ -102,9 +102,9 @@ class Runner:
         """
         graph = self.schedule.graph
         buffer = graph.buffers[name]
-        if value.shape[0] * graph.bands != buffer.rows:
+        if value.shape[0] * graph.row_tiles != buffer.rows:
             raise InputError(
-                f"{name} has {value.shape[0]} samples, the plan {buffer.rows // graph.bands}; "
+                f"{name} has {value.shape[0]} samples, the plan {buffer.rows // graph.row_tiles}; "
                 "plan for this batch size"
             )
         if buffer.dtype != "int64":
@@ -112,7 +112,9 @@ class Runner:
         rows_axis = 1 if buffer.dtype == "int64" else 2
         for place in self._inputs[name]:
             held = place_view(self._memory, buffer, place)
-            for sample, source, target in _by_sample(value, held, place, graph.bands, rows_axis):
+            for sample, source, target in _by_sample(
+                value, held, place, graph.row_tiles, rows_axis
+            ):
                 if buffer.dtype == "int64":
                     self._fill_labels(source, target, first + sample)
                 else:
@@ -219,7 +221,7 @@ class Runner:
         shape = [value.shape[axis] for axis in value.torch_axes]
         form = memory_format if len(shape) == 4 else torch.contiguous_format
         result = torch.empty(shape, dtype=dtype, device=self._arena.device, memory_format=form)
-        target, bands = _channels_first(result, value), self.schedule.graph.bands
+        target, bands = _channels_first(result, value), self.schedule.graph.row_tiles
         for place, held in self.outputs(buffer):
             view = held if bands > 1 else held.view(-1, *value.shape[1:])
             for _, rows, source in _by_sample(target, view, place, bands, 2):

@@ -23,10 +23,10 @@ def load(name: str) -> Hardware:
 
     Raises InputError with all names for a machine without a profile.
     """
-    wanted = _normalized(name)
+    key = _normalized(name)
     for path in sorted(FOLDER.glob("*.json")):
         fields = json.loads(path.read_text())
-        if _normalized(fields["name"]) == wanted:
+        if _normalized(fields["name"]) == key:
             return _from_json(fields)
     raise InputError(f"there is no hardware profile {name!r}; choose one of {', '.join(names())}")
 

@@ -77,7 +77,6 @@ class Plan:
     segments: tuple[Segment, ...]
     transfers: tuple[Transfer, ...] = ()
     sync: bool = False  # vDNN's synchronisation: a slot waits for the copies of the slot before it
-    codecs: Mapping[str, str] = field(default_factory=dict)  # by buffer, its form while idle
     reasons: Mapping[str, str] = field(default_factory=dict)  # by buffer, why: for people
     outside: tuple[str, ...] = ()  # eager ops and computed parameters: outside the budget
     optimality: OptimalityReport | None = None

@@ -44,7 +44,7 @@ def forward_backward_idle(graph: Graph, prog: Program) -> list[IdleInterval]:
         if 0 < at < len(uses):
             last, following = uses[at - 1], uses[at]
             times = last, following, slots[last], slots[following], slots[boundary]
-            idle = IdleInterval(*_section(live), *times, _latest(writes, last))
+            idle = IdleInterval(*_section(live), *times, _last_write_until(writes, last))
             found.setdefault(live.buffer, []).append(idle)
     return [idle for sections in found.values() for idle in sections]
 
@@ -59,7 +59,7 @@ def intra_pass_idle(graph: Graph, prog: Program) -> list[IdleInterval]:
         if kind not in STREAMED_KINDS or live.pinned_to_phase_end:
             continue
         pairs = [(one, other) for one, other in pairwise(uses) if slots[one] != slots[other]]
-        if graph.bands > 1:
+        if graph.row_tiles > 1:
             pairs = list(_slot_after_slot(uses, slots))
         if all(slots[one] < slots[other] for one, other in pairs):
             found += (
@@ -70,7 +70,7 @@ def intra_pass_idle(graph: Graph, prog: Program) -> list[IdleInterval]:
                     slots[last],
                     slots[following],
                     slots[last] + 1,
-                    _latest(writes, last),
+                    _last_write_until(writes, last),
                 )
                 for last, following in pairs
                 if last + 1 < following and not last < boundary <= following
@@ -102,8 +102,7 @@ def _section(live: LiveInterval) -> tuple[str, int, int]:
     return live.buffer, live.section, live.nbytes
 
 
-def _latest(writes: list[int], last: int) -> int:
-    """The last of the writing launches up to `last`; -1 where there is none."""
+def _last_write_until(writes: list[int], last: int) -> int:
     at = bisect_right(writes, last)
     return writes[at - 1] if at else -1
 

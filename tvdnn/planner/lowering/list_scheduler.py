@@ -105,7 +105,7 @@ class ListScheduler:
             boundary = index > 0 and launch.segment != self._program.launches[index - 1].segment
             if index == self._program.phase_split or (self._sync and boundary):
                 yield from self._finish_copies()
-            yield from self._finish_ended()
+            yield from self._free_ended_offloads()
             yield from self._wait_for_bytes(index)
             yield from self._prefetch_needed(index)
             yield from self._prefetch_ahead(index)
@@ -129,8 +129,7 @@ class ListScheduler:
             yield self._finish_oldest()
         self._compute_s = max(self._compute_s, self._prefetch_s)
 
-    def _finish_ended(self) -> Iterator[Item]:
-        """Free the bytes of offloads that have ended by now."""
+    def _free_ended_offloads(self) -> Iterator[Item]:
         while self._pending and self._pending[0][0] <= self._compute_s:
             yield self._finish_oldest()
 
@@ -162,7 +161,6 @@ class ListScheduler:
             yield self._prefetch(number)
 
     def _wait_for_offload(self, number: int) -> Iterator[Item]:
-        """A section can be prefetched only after its offload has ended."""
         while not self._has_left(number):
             yield self._finish_oldest()
 

@@ -187,7 +187,7 @@ class _IntervalBuilder:
 
     def _used(self, index: int, use: Use) -> tuple[int, ...]:
         """The present intervals of the sections that launch `index` uses."""
-        first, last = self._sections(index, use)
+        first, last = self._used_sections(index, use)
         touched = self._present[use.buffer][first:last]
         if NONE in touched or use.buffer in self._transfers:
             touched = [self._find(index, use.buffer, section) for section in range(first, last)]
@@ -199,22 +199,20 @@ class _IntervalBuilder:
         """The intervals that launch `index` writes: present ones that lack its channels, or new."""
         touched = [
             self._find(index, use.buffer, section)
-            if use.channels and self._lacks(use.buffer, section, use.channels)
+            if use.channels and self._has_only_other_channels(use.buffer, section, use.channels)
             else self._open(index, use.buffer, section)
-            for section in range(*self._sections(index, use))
+            for section in range(*self._used_sections(index, use))
         ]
         for number in touched:
             self.intervals[number].last = index
         return tuple(touched)
 
-    def _sections(self, index: int, use: Use) -> tuple[int, int]:
-        """Sections [first, last) that launch `index` uses."""
+    def _used_sections(self, index: int, use: Use) -> tuple[int, int]:
         launch, buffer = self._launches[index], self._graph.buffers[use.buffer]
         start, stop = use.rows(launch.start, launch.stop, buffer)
         return start // buffer.section, -(-stop // buffer.section)
 
-    def _lacks(self, buffer: str, section: int, channels: Channels) -> bool:
-        """True if the section's present interval has been given channels, but none of these."""
+    def _has_only_other_channels(self, buffer: str, section: int, channels: Channels) -> bool:
         filled = self._filled.get(self._present[buffer][section])
         return filled is not None and not any(overlap(channels, other) for other in filled)
 

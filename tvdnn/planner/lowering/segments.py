@@ -48,11 +48,10 @@ def _joins(graph: Graph, group: list[int], pass_: Pass) -> bool:
         return False
     if any(must_be_separate(member, pass_) for member in members):
         return False
-    return pass_.op == first.op or _in_place_on(members, pass_)
+    return pass_.op == first.op or _only_changes_in_place(members, pass_)
 
 
-def _in_place_on(members: Collection[Pass], pass_: Pass) -> bool:
-    """True if the pass only changes buffers in place that the members wrote."""
+def _only_changes_in_place(members: Collection[Pass], pass_: Pass) -> bool:
     written = {use.buffer for member in members for use in member.writes}
     read = {use.buffer for use in pass_.reads}
     return all(use.buffer in written and use.buffer in read for use in pass_.writes)

@@ -139,15 +139,17 @@ def concat_timelines(phases: tuple[Timeline, ...]) -> Timeline:
 
 
 def _measured_link(schedule: Schedule, costs: CalibratedCosts, measured: Timeline) -> HostLink:
-    """The link of `costs` with the rates of the measured copies."""
     expected = simulate(schedule, costs)
-    factors = [_rate_factor(expected, measured, lane, costs.link) for lane in COPY_LANES]
+    factors = [_measured_rate_factor(expected, measured, lane, costs.link) for lane in COPY_LANES]
     return _scaled(costs.link, *factors)
 
 
-def _rate_factor(expected: Timeline, measured: Timeline, lane: Lane, link: HostLink) -> float:
-    """The measured rate of a direction over the predicted one; 1 where no bytes move."""
-    predicted_s, measured_s = (_moving_s(each, lane, link) for each in (expected, measured))
+def _measured_rate_factor(
+    expected: Timeline, measured: Timeline, lane: Lane, link: HostLink
+) -> float:
+    predicted_s, measured_s = (
+        _copy_s_without_latency(each, lane, link) for each in (expected, measured)
+    )
     return predicted_s / measured_s if predicted_s > 0 and measured_s > 0 else 1.0
 
 
@@ -161,8 +163,7 @@ def _scaled(link: HostLink, to_host: float, to_device: float) -> HostLink:
     )
 
 
-def _moving_s(timeline: Timeline, lane: Lane, link: HostLink) -> float:
-    """Seconds of a lane's copies, less their latencies."""
+def _copy_s_without_latency(timeline: Timeline, lane: Lane, link: HostLink) -> float:
     spans = (span for span in timeline.spans if span.lane is lane)
     return sum(span.end_s - span.start_s - link.latency_s for span in spans)
 

@@ -100,10 +100,10 @@ def _launch_problem(graph: Graph, step: Step) -> str | None:
     if (len(step.reads), len(step.writes)) != (len(pass_.reads), len(pass_.writes)):
         return f"{where} with {len(operands)} operands for {len(uses)} uses"
     for use, operand in zip(uses, operands, strict=True):
-        wanted = use.rows(step.start, step.stop, graph.buffers[use.buffer])
-        if (operand.buffer, operand.start, operand.stop) != (use.buffer, *wanted):
+        expected = use.rows(step.start, step.stop, graph.buffers[use.buffer])
+        if (operand.buffer, operand.start, operand.stop) != (use.buffer, *expected):
             found = f"{operand.buffer} [{operand.start}, {operand.stop})"
-            return f"{where} on {found}, not on {use.buffer} [{wanted[0]}, {wanted[1]})"
+            return f"{where} on {found}, not on {use.buffer} [{expected[0]}, {expected[1]})"
         if operand.space is not Space.ARENA:
             return f"{where} on {operand.buffer} in the slab"
     return _split_row(pass_, step, where)
@@ -142,9 +142,9 @@ def _operand_problem(operand: Operand, buffer: Buffer, row_nbytes: int, size: in
     rows = f"{operand.buffer} [{operand.start}, {operand.stop})"
     if not 0 <= operand.start < operand.stop <= buffer.rows:
         return f"uses {rows} of {buffer.rows} rows"
-    wanted = (operand.stop - operand.start) * row_nbytes
-    if operand.nbytes != wanted:
-        return f"uses {operand.nbytes} bytes for {rows}, which has {wanted}"
+    expected = (operand.stop - operand.start) * row_nbytes
+    if operand.nbytes != expected:
+        return f"uses {operand.nbytes} bytes for {rows}, which has {expected}"
     if operand.offset < 0 or operand.offset + operand.nbytes > size:
         ends = f"[{operand.offset}, {operand.offset + operand.nbytes})"
         return f"uses {rows} at {ends}, outside the {operand.space.name.lower()} of {size} bytes"

@@ -122,7 +122,7 @@ class _Replay:
 
     def fill_inputs(self, first: int, end: int) -> None:
         """Fill the inputs that steps [first, end) use first, in their first residencies."""
-        firsts = _by_section(reversed(self._schedule.residencies), self._graph.inputs)
+        firsts = _last_by_section(reversed(self._schedule.residencies), self._graph.inputs)
         for each in firsts.values():
             if first <= each.steps[0] < end:
                 buffer = self._graph.buffers[each.buffer]
@@ -135,7 +135,7 @@ class _Replay:
 
     def take_outputs(self, names: Collection[str], produced: Mapping[str, ChannelRanges]) -> None:
         """Check that the last residencies of the outputs `names` hold what passes produced."""
-        lasts = _by_section(self._schedule.residencies, frozenset(names))
+        lasts = _last_by_section(self._schedule.residencies, frozenset(names))
         for name in names:
             buffer = self._graph.buffers[name]
             for section in range(buffer.num_sections):
@@ -289,10 +289,9 @@ class _Replay:
         return f"as {pass_.name}{after} leaves it"
 
 
-def _by_section(
+def _last_by_section(
     residencies: Iterable[Residency], names: Collection[str]
 ) -> dict[tuple[str, int], Residency]:
-    """The last residency of every section of the buffers `names`."""
     return {(each.buffer, each.section): each for each in residencies if each.buffer in names}
 
 

@@ -36,12 +36,12 @@ def check_coverage(schedule: Schedule, expected: Producers) -> None:
 class _Progress:
     """The rows that every pass has done, and the pass that changed each parameter last."""
 
-    __slots__ = ("_awaited", "_changed", "_params", "_passes", "_rows", "counts")
+    __slots__ = ("_changed", "_params", "_passes", "_reductions_read", "_rows", "counts")
 
     def __init__(self, graph: Graph, expected: Producers) -> None:
         self._passes = graph.passes
         self._rows = [bytearray(pass_.domain) for pass_ in graph.passes]
-        self._awaited = list(_awaited(graph, expected))
+        self._reductions_read = list(_reductions_read(graph, expected))
         self._params = list(_param_sources(graph))
         self._changed: dict[str, int] = {}
         self.counts = [0] * len(graph.passes)
@@ -57,7 +57,7 @@ class _Progress:
 
     def problem(self, step: Step) -> str | None:
         """The reason why `step` may not run now; None if it may."""
-        for index in self._awaited[step.pass_index]:
+        for index in self._reductions_read[step.pass_index]:
             if not self._complete(index):
                 return f"runs before {self._passes[index].name} is complete"
         own = self._recompute_problem(step) if step.recompute else self._order_problem(step)
@@ -102,8 +102,7 @@ class _Progress:
         return "the caller" if index == CALLER else self._passes[index].name
 
 
-def _awaited(graph: Graph, expected: Producers) -> Iterator[tuple[int, ...]]:
-    """By pass, the reductions whose results it reads."""
+def _reductions_read(graph: Graph, expected: Producers) -> Iterator[tuple[int, ...]]:
     for index, needs in enumerate(expected.needs):
         sources = {each.producer for ranges in needs for each in ranges} - {CALLER, index}
         yield tuple(sorted(s for s in sources if graph.passes[s].reduction))

@@ -55,18 +55,18 @@ class _Replay:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._expected = Fingerprints(graph)
-        self._held: dict[str, Prints] = {}
+        self._contents: dict[str, Prints] = {}
         self._read: dict[str, set[str]] = {}
-        self._made: set[str] = set()  # ops that have written their output
+        self._written_ops: set[str] = set()  # ops that have written their output
         self._computed_later: set[str] = set()  # normalizations that other ops compute
         self._covered = {name: self._expected.covered(op) for name, op in graph.ops.items()}
         for buffer, name in graph.inputs.items():
             width = graph.buffers[buffer].shape[-1]
             source = name.removeprefix("grad ")
             if graph.buffers[buffer].kind is Kind.GRAD:
-                self._held[buffer] = prints(f"given {source}", width)
+                self._contents[buffer] = prints(f"given {source}", width)
             elif name in self._expected.widths:
-                self._held[buffer] = self._expected.value(name).copy()
+                self._contents[buffer] = self._expected.value(name).copy()
 
     def advance(self, pass_: Pass) -> None:
         """Check the reads of a pass, and record its writes."""
@@ -90,7 +90,9 @@ class _Replay:
         """Raise unless the forward passes of every op have read all of its inputs."""
         for name, read in self._read.items():
             ops = self._covered[name]
-            stored = [each for each in _outer_inputs(ops) if not self._expected.is_loss(each)]
+            stored = [
+                each for each in _inputs_from_outside(ops) if not self._expected.is_loss(each)
+            ]
             missing = [each for each in stored if each not in read]
             elsewhere = name in self._computed_later or ops[-1].kind in CHANNEL_OPS
             if missing and not elsewhere:
@@ -140,7 +142,7 @@ class _Replay:
         """
         for name in names:
             maker = self._expected.makers.get(name)
-            if maker is None or maker.kind != BARE_NORM or maker.name in self._made:
+            if maker is None or maker.kind != BARE_NORM or maker.name in self._written_ops:
                 continue
             holds = self._holds_form(content, maker.inputs[0], pass_)
             if holds and any(self._is_aux_of(use, maker) for use in pass_.reads):
@@ -150,7 +152,7 @@ class _Replay:
     def _is_aux_of(self, use: Use, op: Op) -> bool:
         """True if a buffer holds what a pass of `op` wrote there."""
         buffer = self._graph.buffers[use.buffer]
-        if buffer.kind is not Kind.AUX or use.buffer not in self._held:
+        if buffer.kind is not Kind.AUX or use.buffer not in self._contents:
             return False
         return np.array_equal(self._content(use), self._content_of_aux(op, use))
 
@@ -169,7 +171,7 @@ class _Replay:
                 self._write(use, self._copy_result(copied[place], op, width))
             elif kind is Kind.MAP:
                 self._write(use, next(self._expected.forms(ops[-1].output, width)))
-                self._made.add(op.name)
+                self._written_ops.add(op.name)
 
     def _copy_result(self, content: Prints, op: Op, width: int) -> Prints:
         """The fingerprints that a copy writes. A view may have given the source other channels."""
@@ -199,15 +201,15 @@ class _Replay:
             results = [zeros(self._width(use)) for use in writes]
         elif pass_.role in SUMS:
             output = self._covered[op.name][-1].output
-            results = [self._sum(contents, output, self._width(use)) for use in writes]
+            results = [self._sum_of_terms(contents, output, self._width(use)) for use in writes]
         else:
-            rest = self._without_own(pass_, op, grads, contents)
-            results = [self._result(pass_, op, use, contents, rest) for use in writes]
+            others = self._without_own(pass_, op, grads, contents)
+            results = [self._result(pass_, op, use, contents, others) for use in writes]
         for use, result in zip(writes, results, strict=True):
             self._write(use, result)
 
     def _result(
-        self, pass_: Pass, op: Op, use: Use, contents: list[Prints], rest: list[Prints]
+        self, pass_: Pass, op: Op, use: Use, contents: list[Prints], others: list[Prints]
     ) -> Prints:
         """The fingerprints that a pass writes which reads the gradient of its op's output."""
         width = self._width(use)
@@ -218,17 +220,19 @@ class _Replay:
         ops = self._covered[op.name]
         if op.kind in CHANNEL_OPS and not self._expected.joins_channels(op):
             return self._expected.own_term(op, width)
-        fitting = [each for each in contents if len(each) == width]
+        matching = [each for each in contents if len(each) == width]
         if op.kind in CHANNEL_OPS:
             own = self._expected.own_term(op, width)
-            return sum(fitting, start=zeros(width)) if fitting else own
+            return sum(matching, start=zeros(width)) if matching else own
         if pass_.role in TOTALS or (pass_.role == "grad_sums" and BARE_NORM in op.kind):
-            return self._sum(contents, ops[-1].output, width)
-        reader = next((each for each in ops if set(each.inputs) & set(_outer_inputs(ops))), ops[0])
+            return self._sum_of_terms(contents, ops[-1].output, width)
+        reader = next(
+            (each for each in ops if set(each.inputs) & set(_inputs_from_outside(ops))), ops[0]
+        )
         own = self._expected.own_term(reader, width)
         if PASSES_GRADIENT.get(reader.kind, ()) is None and len(ops) == 1:
             own = self._expected.grad(reader.output, width)
-        return sum((each for each in rest if len(each) == width), start=own)
+        return sum((each for each in others if len(each) == width), start=own)
 
     def _without_own(
         self, pass_: Pass, op: Op, grads: Sequence[Use], contents: list[Prints]
@@ -238,21 +242,21 @@ class _Replay:
         Raises ScheduleError where no sum of the gradients is that of the output.
         """
         inner = [prints(f"inner {op.name}", len(content)) for content in contents]
-        left = [
+        remaining = [
             content
             for content, own in zip(contents, inner, strict=True)
             if not np.array_equal(content, own)
         ]
-        if not left or op.kind in CHANNEL_OPS:
+        if not remaining or op.kind in CHANNEL_OPS:
             return []
         output = self._covered[op.name][-1].output
-        for count in range(len(left), 0, -1):
-            for chosen in combinations(range(len(left)), count):
-                parts = self._of_one_width([left[index] for index in chosen], output)
+        for count in range(len(remaining), 0, -1):
+            for chosen in combinations(range(len(remaining)), count):
+                parts = self._of_one_width([remaining[index] for index in chosen], output)
                 expected = self._expected.grad(output, len(parts[0]))
                 known = len(parts) == 1 or all(part.any() for part in parts)
                 if known and np.array_equal(sum(parts[1:], start=parts[0]), expected):
-                    return [each for index, each in enumerate(left) if index not in chosen]
+                    return [each for index, each in enumerate(remaining) if index not in chosen]
         names = ", ".join(_described(use) for use in grads)
         raise ScheduleError(
             f"{pass_.name} reads {names}, which holds another gradient than that of {output}"
@@ -268,22 +272,21 @@ class _Replay:
         width = self._expected.widths[value]
         return [self._expected.rewidened(part, value, width) for part in parts]
 
-    def _sum(self, contents: Iterable[Prints], value: str, width: int) -> Prints:
-        """The sum of terms of the gradient of `value`, stored with `width` channels."""
+    def _sum_of_terms(self, contents: Iterable[Prints], value: str, width: int) -> Prints:
         terms = (self._expected.rewidened(each, value, width) for each in contents)
         return sum(terms, start=zeros(width))
 
     def _content(self, use: Use) -> Prints:
         """The fingerprints of a use's channels; zeros where nothing was written."""
-        held = self._held.get(use.buffer)
-        if held is None:
-            held = zeros(self._graph.buffers[use.buffer].shape[-1])
-        return held if use.channels is None else held[slice(*use.channels)]
+        channels = self._contents.get(use.buffer)
+        if channels is None:
+            channels = zeros(self._graph.buffers[use.buffer].shape[-1])
+        return channels if use.channels is None else channels[slice(*use.channels)]
 
     def _write(self, use: Use, content: Prints) -> None:
-        held = self._content(Use(use.buffer)).copy()
-        held[slice(*(use.channels or (0, len(held))))] = content
-        self._held[use.buffer] = held
+        channels = self._content(Use(use.buffer)).copy()
+        channels[slice(*(use.channels or (0, len(channels))))] = content
+        self._contents[use.buffer] = channels
 
     def _kind(self, use: Use) -> Kind:
         return self._graph.buffers[use.buffer].kind
@@ -292,10 +295,9 @@ class _Replay:
         return use.width(self._graph.buffers[use.buffer])
 
 
-def _outer_inputs(ops: Sequence[Op]) -> list[str]:
-    """The inputs of a fused op: the inputs of its ops that none of them computes."""
-    made = {op.output for op in ops}
-    return [name for op in ops for name in op.inputs if name not in made]
+def _inputs_from_outside(ops: Sequence[Op]) -> list[str]:
+    computed = {op.output for op in ops}
+    return [name for op in ops for name in op.inputs if name not in computed]
 
 
 def _is_within(part: Prints, whole: Prints) -> bool:

@@ -22,7 +22,7 @@ def check_residencies(schedule: Schedule) -> None:
             raise ScheduleError(f"the residency of {each.buffer} section {each.section} {problem}")
     firsts = _first_sections(schedule.graph.buffers.values())
     used, recorded = _used(schedule, firsts), _recorded(schedule, firsts)
-    distinct = used[_changes(used)]
+    distinct = used[_differs_from_previous(used)]
     if distinct.shape != recorded.shape or (distinct != recorded).any():
         raise _difference(schedule, firsts, distinct, recorded)
 
@@ -92,8 +92,7 @@ def _sorted(rows: Array) -> Array:
     return rows[order]
 
 
-def _changes(rows: Array) -> npt.NDArray[np.bool_]:
-    """By sorted row, True if it differs from the row before."""
+def _differs_from_previous(rows: Array) -> npt.NDArray[np.bool_]:
     fresh = np.ones(len(rows), np.bool_)
     fresh[1:] = np.any(rows[1:] != rows[:-1], axis=1)
     return fresh

@@ -8,7 +8,7 @@ import torch
 from ..errors import InputError
 from ..graph import Graph
 from ..planner.ir.costs import Costs
-from ..planner.ir.settings import COPIES, Asked, Choice, Table
+from ..planner.ir.settings import COPIES, Choice, Requested, Table
 from ..runtime.host_slab import Slab
 from ..units import Limit
 from .build import ChunkSize, Progress
@@ -17,7 +17,7 @@ CPU: Final = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
-class Requested:
+class EngineRequest:
     """Budgets and settings of an engine, as its user gave them.
 
     The seeds randomize order (CPU) or delays (GPU) for tests.
@@ -25,7 +25,7 @@ class Requested:
 
     budget: Limit = None  # device bytes; "min" is the floor of the policy
     host_budget: int | None = None  # pinned bytes
-    choice: Asked = field(default_factory=Asked)  # policy, lead and copies
+    choice: Requested = field(default_factory=Requested)  # policy, lead and copies
     kernels: str | None = None  # "triton" or "torch"; None: by the device
     order_seed: int | None = None
     delay_seed: int | None = None
@@ -49,11 +49,11 @@ class Resolved:
     configurations: Table
 
 
-def requested_choice(policy: str | None, lead: int | None, copies: str | None) -> Asked:
+def requested_choice(policy: str | None, lead: int | None, copies: str | None) -> Requested:
     """The requested way to plan and copy. Raises InputError for copies that are not known."""
     if copies is not None and copies not in COPIES:
         raise InputError(f"copies {copies!r} are not known; choose {' or '.join(COPIES)}")
-    return Asked(policy, lead, copies)
+    return Requested(policy, lead, copies)
 
 
 def is_sized(chunk_size: ChunkSize, sections: int | None) -> bool:
