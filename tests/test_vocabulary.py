@@ -11,8 +11,7 @@ ROOT = Path(__file__).parents[1]
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 # Names that two classes still share. Each is to be given to one of them alone.
 TWICE = {
-    *("Asked", "Device", "Held", "Measured", "Place", "Slot", "Tracer"),
-    *("Watch", "Work"),
+    *("Asked", "Work"),
 }
 RULE = re.compile(r"(\S+): (\w+) -> (.+)")
 
