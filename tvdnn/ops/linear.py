@@ -118,7 +118,7 @@ def _grad_weight(b: Builder, op: Op, dy: str) -> None:
 
 
 def _turned(b: Builder, op: Op) -> tuple[Use, ...]:
-    """Where the product's operands lie turned, if it takes them so: x, then the gradient."""
+    """Buffers for the product's transposed operands, if it takes them so: x, then the gradient."""
     if not turns(b.batch, TORCH_DTYPES[b.dtype], b.precision):
         return ()
     shapes = [(size, b.batch) for size in reversed(b.param_shape(op.params[0]))]
@@ -218,7 +218,6 @@ def _run_grad_input(a: Launch) -> None:
 
 
 def _run_mask_dropout(a: Launch) -> None:
-    """The gradients of dropout and of the ReLU before it, in place."""
     y, dy = a.reads
     run_dropout(replace(a, reads=(dy,)))
     a.kernels.relu_grad(y, a.writes[0], a.writes[0], precision=a.stored)

@@ -89,7 +89,7 @@ def vector_norm(
 
 
 def var_mean(out: Shape, x: Source, *args: Any, **kwargs: Any) -> None:
-    """var_mean and std_mean by themselves are no ops: those who take the results make them."""
+    """No op, as std_mean: the readers of its results make ops."""
 
 
 def largest(

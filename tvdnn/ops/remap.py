@@ -27,7 +27,7 @@ MODES = ("constant", "reflect", "replicate", "circular")
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What is taken along one dimension: so many elements, where an `Axis` tells."""
+    """The elements that are taken along one dimension."""
 
     axis: Axis
     size: int
@@ -90,7 +90,7 @@ def _grouped(dims: Sequence[Group]) -> list[Group]:
 def pad(
     out: Shape, x: Source, pad: Sequence[int], mode: str = "constant", value: float | None = None
 ) -> TracedOp:
-    """torch.nn.functional.pad: pairs of pads, those of the last dimension first."""
+    """Pairs of pads, the last dimension's first."""
     if mode not in MODES:
         raise UnsupportedCallError(f"pad by {mode} (by {', '.join(MODES)})")
     last = len(out) - 1
@@ -105,7 +105,7 @@ def pad(
 
 
 def _but_whole(taken: Mapping[int, Selection], shape: Shape) -> dict[int, Selection]:
-    """What is taken of dimensions of which not all is taken as it is."""
+    """The selections that change a dimension."""
     return {
         dim: each for dim, each in taken.items() if not each.axis.is_identity(shape[dim], each.size)
     }

@@ -1,4 +1,4 @@
-"""Which networks are cut into row tiles, into how many, and the network so cut."""
+"""How many row tiles a network is cut into, and the network in row tiles."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,9 +12,9 @@ LARGE_CHUNKS: Final = 64  # of a map of one sample, above which samples of batch
 
 
 def row_tiles_for(network: Network, dtype: str, chunk_size: int) -> int:
-    """Into how many bands samples are cut: so many that those of the largest map fit a chunk.
+    """The row tiles of a sample: enough for a tile of the largest map to fit a chunk.
 
-    One where samples are small, or where an op does not go by bands.
+    One where samples are small, or where an op takes whole maps only.
     """
     maps = (value.shape[1:] for value in network.values.values() if len(value.shape) == 4)
     largest = max((height * width * channels for height, width, channels in maps), default=0)
@@ -30,7 +30,7 @@ def most_row_tiles(network: Network) -> tuple[int, str]:
 
 
 def split_rows(network: Network, bands: int) -> Network:
-    """The network with a sample for every band.
+    """The network with a sample for every row tile.
 
     Raises InputError, naming an op, where there cannot be so many.
     """
@@ -45,7 +45,7 @@ def split_rows(network: Network, bands: int) -> Network:
 
 
 def _cut(value: Value, bands: int) -> Value:
-    """The value with its rows as samples; what has none, as the loss, as it is."""
+    """The value with its rows as samples. A value without rows, as the loss, stays as it is."""
     if len(value.shape) < 3:
         return value
     samples, height, *others = value.shape
@@ -61,7 +61,7 @@ def _cut_sides(attrs: Mapping[str, Any], bands: int) -> Mapping[str, Any]:
 
 
 def _most_row_tiles(network: Network, op: Op) -> int:
-    """The largest power of two of bands that the op goes by; 1 where it does by none."""
+    """The largest power of two of row tiles that the op allows."""
     row_tiles = OPERATORS[op.kind].row_tiles
     most = 1 if row_tiles is None else row_tiles(network, op)
     return max(1, most & -most)
