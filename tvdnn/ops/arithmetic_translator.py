@@ -30,7 +30,7 @@ def add(out: Shape, x: Any, other: Any, alpha: float = 1) -> TracedOp:
         return call
     if _are_alike(x, other):
         return TracedOp("add" if alpha == 1 else "add_multiple", (x, other), (), _scale(alpha))
-    if alpha == 1 and (call := _gated("gate_add", x, other)):
+    if alpha == 1 and (call := _channelwise("gate_add", x, other)):
         return call
     return broadcast("add", out, x, other, alpha)
 
@@ -52,7 +52,7 @@ def mul(out: Shape, x: Any, other: Any) -> TracedOp:
         return call
     if _are_alike(x, other):
         return TracedOp("multiply", (x, other))
-    return _gated("gate_multiply", x, other) or broadcast("multiply", out, x, other)
+    return _channelwise("gate_multiply", x, other) or broadcast("multiply", out, x, other)
 
 
 def div(out: Shape, x: Any, other: Any) -> TracedOp:
@@ -197,7 +197,7 @@ def _scale(alpha: float) -> dict[str, float]:
     return {} if alpha == 1 else {"scale": float(alpha)}
 
 
-def _gated(kind: str, x: Node, other: Node) -> TracedOp | None:
+def _channelwise(kind: str, x: Node, other: Node) -> TracedOp | None:
     """The op of a map and one value a channel of every sample, in either order; None of others."""
     for maps, gates in ((x, other), (other, x)):
         shape = shape_of(maps)

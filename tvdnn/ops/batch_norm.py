@@ -68,7 +68,7 @@ def forward(b: Builder, op: Op) -> None:
             reads.append(whole(_name(b.added_normalized[name])))
             params += b.added_normalized[name].params[:2]
     writes = [Use(b.buffer_of.get(op.output) or b.new_output(op))]
-    if not b.lean and _rectifies_sum(op) and b.needs_grad(op.output):
+    if not b.lean and _has_relu_behind_sum(op) and b.needs_grad(op.output):
         writes += b.add_signs(op)
     b.add_pass(op, "forward", reads, writes, params=tuple(params))
 
@@ -111,13 +111,13 @@ def _total(b: Builder, op: Op) -> str:
     return b.add_map(b.unique(f"total {dy}"), b.buffers[b.buffer_of[op.output]].shape, Kind.GRAD)
 
 
-def _rectifies_sum(op: Op) -> bool:
+def _has_relu_behind_sum(op: Op) -> bool:
     return "function" in op.attrs and len(op.inputs) > 1
 
 
 def _masks(b: Builder, op: Op) -> bool:
     """Whether the op masks its output's gradient itself."""
-    return _rectifies_sum(op) and op.output not in b.masked_gradients
+    return _has_relu_behind_sum(op) and op.output not in b.masked_gradients
 
 
 def _mask(b: Builder, op: Op) -> Use:

@@ -100,12 +100,12 @@ def getitem(out: Shape, x: Node, index: Any) -> TracedOp:
     if isinstance(x.meta["value"], (tuple, list)):
         return _part_of_split(out, x, index)
     source = shape_of(x)
-    taken = _taken(source, index)
-    numbers = {dim for dim, each in taken.items() if isinstance(each, int)}
-    call = TracedOp("view", (x,), axes=axes_of(x)) if not taken else _slices(x, taken, numbers)
+    picks = _picks(source, index)
+    numbers = {dim for dim, each in picks.items() if isinstance(each, int)}
+    call = TracedOp("view", (x,), axes=axes_of(x)) if not picks else _slices(x, picks, numbers)
     if not _adds_dimensions(index):
         return call
-    ranges = {dim: each for dim, each in taken.items() if isinstance(each, range)}
+    ranges = {dim: each for dim, each in picks.items() if isinstance(each, range)}
     kept = [
         len(ranges[dim]) if dim in ranges else size
         for dim, size in enumerate(source)
@@ -115,10 +115,10 @@ def getitem(out: Shape, x: Node, index: Any) -> TracedOp:
     return reshape(out, Inner(call, tuple(kept), call.axes))
 
 
-def _slices(x: Source, taken: Mapping[int, range | int], numbers: set[int]) -> TracedOp:
+def _slices(x: Source, picks: Mapping[int, range | int], numbers: set[int]) -> TracedOp:
     """The op of slices and numbers of a map."""
-    if len(taken) == 1:
-        ((dim, each),) = taken.items()
+    if len(picks) == 1:
+        ((dim, each),) = picks.items()
         if isinstance(each, int):
             return _element(x, dim, each)
         if each.step == 1:
@@ -127,24 +127,24 @@ def _slices(x: Source, taken: Mapping[int, range | int], numbers: set[int]) -> T
         dim: Selection(Axis(each.start, each.step), len(each))
         if isinstance(each, range)
         else Selection(Axis(each), 1)
-        for dim, each in taken.items()
+        for dim, each in picks.items()
     }
     return remapped("a slice", x, elements, drop=numbers)
 
 
-def _taken(shape: Shape, index: Any) -> dict[int, range | int]:
+def _picks(shape: Shape, index: Any) -> dict[int, range | int]:
     """By dimension the index, without whole dimensions."""
-    taken: dict[int, range | int] = {}
+    picks: dict[int, range | int] = {}
     for dim, each in enumerate(_in_full(shape, index)):
         if isinstance(each, slice):
             within = range(shape[dim])[each]
             if within != range(shape[dim]):
-                taken[dim] = within
+                picks[dim] = within
         elif isinstance(each, int) and not isinstance(each, bool):
-            taken[dim] = each % shape[dim]
+            picks[dim] = each % shape[dim]
         else:
             raise UnsupportedCallError(f"an index of {shape} by {type(each).__name__}")
-    return taken
+    return picks
 
 
 def _in_full(shape: Shape, index: Any) -> list[Any]:

@@ -44,17 +44,17 @@ def backward(b: Builder, op: Op) -> None:
 
 def _run_forward(a: Launch) -> None:
     with _products_of(a):
-        y = _forward(a.attrs, _params(a), _taken(a, a.reads[0], "takes"))
-    _give(a, y, a.writes[0], "makes")
+        y = _forward(a.attrs, _params(a), _in_torchs_order(a, a.reads[0], "takes"))
+    _write_back(a, y, a.writes[0], "makes")
 
 
 def _run_grad(a: Launch) -> None:
-    x, dy = _taken(a, a.reads[0], "takes"), _taken(a, a.reads[1], "makes")
+    x, dy = _in_torchs_order(a, a.reads[0], "takes"), _in_torchs_order(a, a.reads[1], "makes")
     with _products_of(a):
         dx, grads = _gradients(a.attrs, _params(a), a.attrs["trained"], x, dy)
     writes = list(a.writes)
     if a.attrs["wants_input"]:
-        _give(a, dx, writes.pop(0), "takes")
+        _write_back(a, dx, writes.pop(0), "takes")
     for target, grad in zip(writes, grads, strict=True):
         target.copy_(grad)
 
@@ -81,13 +81,13 @@ def _params(a: Launch) -> Params:
     return [param for param in a.params if param is not None]  # an opaque op's are all there
 
 
-def _taken(a: Launch, stored: Tensor, name: str) -> Tensor:
+def _in_torchs_order(a: Launch, stored: Tensor, name: str) -> Tensor:
     """A float32 copy of the map that the settings `name` describe, in torch's order."""
     x = torch.empty(a.attrs[name], device=stored.device)
     return x.copy_(_as_torch_has(stored, *a.settings(name, f"{name}_axes").values()))
 
 
-def _give(a: Launch, value: Tensor, target: Tensor, name: str) -> None:
+def _write_back(a: Launch, value: Tensor, target: Tensor, name: str) -> None:
     """Write torch's tensor to the map that the settings `name` describe."""
     source = torch.empty(target.shape, device=target.device)
     _as_torch_has(source, *a.settings(name, f"{name}_axes").values()).copy_(value)

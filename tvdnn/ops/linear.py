@@ -102,7 +102,7 @@ def _gradients(b: Builder, op: Op, product_grad: Callable[[Op], str]) -> None:
 def _grad_weight(b: Builder, op: Op, dy: str) -> None:
     """The gradient, or in its place the update that the product's epilogue applies."""
     weight, reads = op.params[0], (Use(b.input_of(op)), Use(dy))
-    turned = _turned(b, op)
+    turned = _transposed(b, op)
     if weight in b.fused_update:
         b.add_pass(
             op, "update_weight", reads, turned, updates=(weight,), unit=b.batch, reduction=True,
@@ -117,7 +117,7 @@ def _grad_weight(b: Builder, op: Op, dy: str) -> None:
         )
 
 
-def _turned(b: Builder, op: Op) -> tuple[Use, ...]:
+def _transposed(b: Builder, op: Op) -> tuple[Use, ...]:
     """Buffers for the product's transposed operands, if it takes them so: x, then the gradient."""
     if not turns(b.batch, TORCH_DTYPES[b.dtype], b.precision):
         return ()

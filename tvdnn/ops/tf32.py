@@ -30,7 +30,7 @@ def with_rounding(
     read = _Operands(buffers)
     found: list[Pass] = []
     for each in reversed(passes):
-        rounded = tuple(read.taken(use) for use in each.writes)
+        rounded = tuple(read.pop(use) for use in each.writes)
         kind = ops[each.op].kind
         if multiplies(kind, each.role):
             read.add(use for use in each.reads if use.need is Need.VALUES)
@@ -54,7 +54,7 @@ class _Operands:
             known = self._read.setdefault(use.buffer, [])
             known += gaps_between(known, self._channels(use))
 
-    def taken(self, use: Use) -> Channels | None:
+    def pop(self, use: Use) -> Channels | None:
         """The least range of operands that the use writes; it is removed."""
         known, written = self._read.get(use.buffer, []), self._channels(use)
         inside = [each for each in known if overlap(each, written)]
