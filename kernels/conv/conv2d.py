@@ -20,7 +20,9 @@ from torch.nn.functional import pad
 from torch.nn.grad import conv2d_input
 
 from ..language.channel_ranges import halves_of
+from ..language.cost import costing
 from ..language.rounding import stored_reference
+from . import cost
 from .batch_stats import MomentCells, cell_moments, cell_moments_reference
 from .grad_bias import sum_cells_reference
 from .launch import (
@@ -36,6 +38,7 @@ from .launch import (
 from .tiles import FEW_CHANNELS, Filter, Pair, has_descriptors, suits_descriptors, suits_specialized
 
 
+@costing(cost.forward)
 def conv2d(
     x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor, *,
     stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
@@ -56,6 +59,7 @@ def conv2d(
     _launch_forward(x, packed, y, taps, epilogue, precision)
 
 
+@costing(cost.max_pool)
 def conv2d_max_pool(
     x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor, codes: Tensor, *,
     stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
@@ -76,6 +80,7 @@ def conv2d_max_pool(
     _launch_forward(x, packed, y, taps, epilogue, precision)
 
 
+@costing(cost.grad_input)
 def conv2d_grad_input(
     dy: Tensor, packed: Tensor, dx: Tensor, *,
     stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,

@@ -13,8 +13,10 @@ from torch.nn.grad import conv2d_weight
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ...language.channel_ranges import flat_rows, flat_samples, pitch_of
+from ...language.cost import costing
 from ...language.gluon import swizzled
 from ...language.overrides import configured
+from .. import cost
 from ..conv2d import rounding, rows_read
 from ..tiles import FEW_CHANNELS, Filter, Pair, Tile
 from .flat import grad_weight_flat_kernel, grad_weight_taps_kernel
@@ -32,6 +34,7 @@ __all__ = [
 ]
 
 
+@costing(cost.grad_weight)
 def conv2d_grad_weight(
     x: Tensor, dy: Tensor, partials: Tensor, *, first: bool,
     stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
