@@ -12,7 +12,8 @@ from ..language.cost import costing
 from ..optim.math import Rule, adamw_rule, apply_update, sgd_rule
 from ..optim.update import adamw_reference, momentum_states, sgd_reference
 from . import cost
-from .gemm import Product, product_tile, tile_start
+from .gemm import Product
+from .gemm_tiles import product_tile, tile_start
 from .grad_weight_resident import resident_update, suits_residence
 from .passes import linear_grad_weight_reference
 from .transpose import Turned, turned_product
