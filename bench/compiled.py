@@ -3,8 +3,8 @@
     python -m bench.compiled -o bench/results/compiled/triton-3.9.json
 
 For compute capability 9.0 all that the cases of bench/cases ask for, candidates of tuning and the
-launches of training steps; for the others each launcher's kernels once. The tests compile the
-same up to shared memory, without candidates, and assemble one of each kernel for 9.0. A row is a
+launches of training steps; for the others each launcher's kernels once. The tests compile
+fewer, up to shared memory, and assemble one of each kernel for 9.0. A row is a
 kernel on an architecture, with the most that a variant takes. Exits with 1 where one does not
 compile or takes more than it may (limits.py). About 15 minutes of a core; a process to a core.
 """

@@ -19,8 +19,6 @@ TOO_LONG = {
     "tests/engine/test_trainer.py",
     "tests/engine/test_virtualize.py",
     "tests/experiment/test_tuner.py",
-    "tests/kernels/conv/test_conv2d.py",
-    "tests/kernels/norm/test_batch_norm.py",
     "tests/nn/test_nn.py",
     "tests/ops/test_batch_norm.py",
     "tests/ops/test_concat.py",

@@ -6,8 +6,8 @@ meta tensors. It cannot share a process with the interpreter:
     python -m bench.offline.compiler ARCH,... PART/PARTS DEPTH CASE_MODULE...
 
 compiles that part of the kernels that the modules' CASES launch and prints the reports as JSON: for
-Hopper all variants of a kernel, for other architectures each launcher's kernels once. DEPTH says
-which of them are assembled: `few`, one of each kernel for Hopper, or `all`.
+Hopper variants of a kernel, for other architectures each launcher's kernels once. DEPTH is `all`,
+by which every variant is assembled, or `few`: one of each kernel for Hopper.
 """
 
 import contextlib
@@ -37,6 +37,7 @@ from bench.offline.variants import (
     compile_variant,
     merged,
     once_each,
+    quickly_checked,
     replaced,
     variants_of,
 )
@@ -218,7 +219,7 @@ def compile_cases(
     """
     driver.set_active(OfflineDriver(arch))
     gluon.available()  # compiles a kernel to see whether it can, which belongs to no case
-    asked = _variants(cases, arch, part)
+    asked = _variants(cases, arch, part, every=every)
     few = once_each(asked, by_launcher=False) if arch == HOPPER else []
     ends = {(each.place, each.key) for each in (asked if every else few)}
     for variant in asked:
@@ -230,14 +231,19 @@ def compile_cases(
         yield report(variant, *made[place], arch)
 
 
-def _variants(cases: Sequence[Case], arch: int, part: tuple[int, int]) -> list[Variant]:
-    """What the cases ask for: for Hopper all, else each launcher's kernels once."""
+def _variants(
+    cases: Sequence[Case], arch: int, part: tuple[int, int], *, every: bool
+) -> list[Variant]:
+    """What the cases ask for: for Hopper `every` variant or few, else launchers' kernels once."""
     asked = [
         variant
         for case in cases
         for variant in variants_of(case.launch, _launcher, case.name, wgmma=case.wgmma)
     ]
-    found = merged(asked) if arch == HOPPER else once_each(asked, by_launcher=True)
+    if arch == HOPPER:
+        found = merged(asked) if every else quickly_checked(merged(asked))
+    else:
+        found = once_each(asked, by_launcher=True)
     counts = Counter(each.place for each in found)
     number, parts = part
     mine = {name for name, _ in counts.most_common()[number::parts]}

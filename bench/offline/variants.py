@@ -1,10 +1,14 @@
 """The variants of kernels that launches ask for, and which of them are compiled to the end.
 
 A variant goes through all passes of Triton that can refuse it, up to its shared memory. The rest,
-most of the time, is spent on few.
+most of the time, is spent on few. `covering` finds variants that together have each type of each
+operand, each operand left out, and each value of each constant that is not a number.
 """
 
 import contextlib
+import math
+import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -13,6 +17,9 @@ from triton._C.libtriton import nvidia
 from triton.backends.nvidia.compiler import CUDABackend
 from triton.runtime.jit import JITFunction
 
+Fact = tuple[str, str]
+NO_FACTS: Final = ("constexpr", "i32", "i64")  # types of numbers and of constants
+PRODUCTS: Final = ("conv.", "linear.")
 ALLOCATOR: Final = "add_allocate_tensor_memory"  # runs right behind that of shared memory
 
 
@@ -26,6 +33,7 @@ class Variant:
     kernel: Any
     key: str
     arguments: tuple[Any, ...]  # of the compilation
+    facts: frozenset[Fact]
 
     @property
     def place(self) -> str:
@@ -65,12 +73,29 @@ def variants_of(
     def record(
         self: Any, key: str, signature: Any, device: int, constants: Any, *rest: Any
     ) -> None:
+        facts = facts_of(self.arg_names, signature, constants)
         arguments = (signature, device, constants, *rest)
-        found.append(Variant(case, wgmma, launcher(), self, key, arguments))
+        found.append(Variant(case, wgmma, launcher(), self, key, arguments, facts))
 
     with replaced(JITFunction, "run", run), replaced(JITFunction, "_do_compile", record):
         launch()
     return found
+
+
+def facts_of(names: list[str], signature: Any, constants: Any) -> frozenset[Fact]:
+    """Types of operands, without the sides of blocks, and constants that are not numbers."""
+    kinds = {(name, _kind(type_)) for name, type_ in signature.items()}
+    values = {
+        (names[path[0]], str(value))
+        for path, value in constants.items()
+        if len(path) == 1 and (isinstance(value, bool) or not isinstance(value, int | float))
+    }
+    return frozenset({fact for fact in kinds if fact[1] not in NO_FACTS} | values | {("", "")})
+
+
+def _kind(type_: Any) -> str:
+    """`*bf16`, and of descriptors the type and the number of axes."""
+    return re.sub(r"\d+(?=[,\]])", "n", str(type_)).split("],")[0]
 
 
 def once_each(variants: Collection[Variant], *, by_launcher: bool) -> list[Variant]:
@@ -89,6 +114,32 @@ def merged(variants: Collection[Variant]) -> list[Variant]:
         before = found.setdefault(place, each)
         found[place] = replace(before, needs_wgmma=before.needs_wgmma or each.needs_wgmma)
     return [*found.values()]
+
+
+def quickly_checked(variants: Collection[Variant]) -> list[Variant]:
+    """All variants of products, whose tiles fill shared memory; of other kernels few."""
+    products = [each for each in variants if each.place.startswith(PRODUCTS)]
+    return products + covering([each for each in variants if not each.place.startswith(PRODUCTS)])
+
+
+def covering(variants: Collection[Variant]) -> list[Variant]:
+    """Few variants of each kernel that together have all facts of its variants."""
+    by_kernel: dict[str, list[Variant]] = {}
+    for each in variants:
+        by_kernel.setdefault(each.place, []).append(each)
+    return [each for group in by_kernel.values() for each in _covering(group)]
+
+
+def _covering(group: list[Variant]) -> Iterator[Variant]:
+    """First those with facts that few have: they must come, and bring common facts along."""
+    holders = Counter(fact for each in group for fact in each.facts)
+    missing = frozenset(holders)
+    while missing:
+        best = max(
+            group, key=lambda each: math.fsum(1 / holders[fact] for fact in each.facts & missing)
+        )
+        missing -= best.facts
+        yield best
 
 
 def compile_variant(variant: Variant, *, assembles: bool) -> Any:

@@ -1,6 +1,6 @@
 """Every launcher compiles for every supported architecture, within its limits, without a GPU.
 
-Every variant goes as far as its shared memory, and one of each kernel is assembled for Hopper.
+Variants go as far as their shared memory. One of each kernel is assembled, for Hopper.
 `python -m bench.compiled` assembles all, candidates of tuning among them.
 """
 
@@ -22,7 +22,7 @@ def test_every_launcher_compiles_within_the_limits_of_others() -> None:
 
 
 @pytest.mark.parametrize("part", range(HOPPER_PARTS))
-def test_all_variants_compile_within_the_limits_of_hopper(part: int) -> None:
+def test_variants_compile_within_the_limits_of_hopper(part: int) -> None:
     """With the launches of training steps. Of each kernel one variant is assembled."""
     reports = reports_of([CASES, "bench.offline.steps"], [HOPPER], (part, HOPPER_PARTS))
     check_all(reports)

@@ -9,7 +9,14 @@ import pytest
 
 from bench.offline.compiler import ROOT, Report, without_interpreter
 from bench.offline.limits import faults
-from bench.offline.variants import Variant, merged, once_each
+from bench.offline.variants import (
+    Variant,
+    covering,
+    facts_of,
+    merged,
+    once_each,
+    quickly_checked,
+)
 
 BOTH_WAYS = """
 from triton import knobs
@@ -33,9 +40,58 @@ for each in asked:
 SOUND = Report("case", 90, "launcher", "kernel", 1000, 1, needs_wgmma=True, registers=255)
 
 
-def variant(key: str, *, kernel: str = "k", launcher: str = "l", module: str = "m") -> Variant:
+def variant(
+    key: str,
+    *facts: tuple[str, str],
+    kernel: str = "k",
+    launcher: str = "l",
+    module: str = "m",
+) -> Variant:
     named = SimpleNamespace(fn=SimpleNamespace(__name__=kernel, __module__=module))
-    return Variant("case", False, launcher, named, key, ())
+    return Variant("case", False, launcher, named, key, (), frozenset(facts) | {("", "")})
+
+
+def test_facts_are_types_and_constants_but_no_numbers() -> None:
+    names = ["x", "y", "size", "RELU", "KIND", "BLOCK"]
+    box = "tensordesc<bf16[1, 16, 64],NVMMASharedLayout(rank=3)>"
+    signature: dict[str, Any] = {"x": "*fp32", "y": box, "size": "i32", "RELU": "constexpr"}
+    constants = {(3,): True, (4,): "mean", (5,): 64, (0, 1): False}
+    assert facts_of(names, signature, constants) == {
+        ("", ""),
+        ("x", "*fp32"),
+        ("y", "tensordesc<bf16[n, n, n"),
+        ("RELU", "True"),
+        ("KIND", "mean"),
+    }
+
+
+def test_those_assembled_have_every_fact_of_a_kernel() -> None:
+    on, off, wide, narrow = ("RELU", "True"), ("RELU", "False"), ("x", "*fp32"), ("x", "*bf16")
+    asked = [variant("a", on, wide), variant("b", on, narrow), variant("c", off, narrow)]
+    asked += [variant("d", off, wide), variant("e", on, wide, kernel="other")]
+    chosen = covering(asked)
+    assert [each.key for each in chosen] == ["a", "c", "e"]
+
+
+def test_no_variant_is_assembled_whose_facts_come_with_those_of_few() -> None:
+    common = [("x", str(number)) for number in range(3)]
+    asked = [variant("most", *common), variant("a", ("y", "1"), *common[:2])]
+    asked += [variant("b", ("y", "2"), *common[2:])]
+    assert [each.key for each in covering(asked)] == ["a", "b"]
+
+
+def test_products_are_checked_with_all_their_tiles() -> None:
+    asked = [
+        variant(key, module=f"tvdnn.kernels.{part}")
+        for part in ("conv.tma", "loss")
+        for key in "ab"
+    ]
+    chosen = quickly_checked(asked)
+    assert [(each.place, each.key) for each in chosen] == [
+        ("conv.tma.k", "a"),
+        ("conv.tma.k", "b"),
+        ("loss.k", "a"),
+    ]
 
 
 def test_one_of_each_launcher_or_kernel_is_its_first() -> None:
@@ -54,7 +110,7 @@ def test_kernels_of_one_name_in_two_modules_are_two() -> None:
 
 
 def test_equal_variants_are_one_that_needs_what_any_needs() -> None:
-    needing = Variant("other", True, "l", variant("a").kernel, "a", ())
+    needing = Variant("other", True, "l", variant("a").kernel, "a", (), frozenset())
     (found,) = merged([variant("a"), needing])
     assert (found.case, found.needs_wgmma) == ("case", True)
     assert len(merged([variant("a"), variant("a", launcher="m"), variant("b")])) == 3
