@@ -12,9 +12,9 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 # Names that two classes still share. Each is to be given to one of them alone.
 TWICE = {
     *("Arena", "Asked", "Choice", "Device", "Faults", "Held", "Launch"),
-    *("Layer", "Link", "Loss", "Measured", "Memory", "Operand", "Place"),
+    *("Link", "Loss", "Measured", "Memory", "Operand", "Place"),
     *("Record", "Request", "Residency", "Settings", "Slab", "Slot", "Taken"),
-    *("Tracer", "Trial", "Watch", "Window", "Work"),
+    *("Tracer", "Trial", "Watch"),
 }
 RULE = re.compile(r"(\S+): (\w+) -> (.+)")
 

@@ -18,11 +18,11 @@ SPILLED: Final[dict[tuple[int, int], dict[str, int]]] = {
         "conv.warp_specialized.conv_specialized_kernel": 168,
         "loss.cross_entropy_grad._rows_kernel": 8,
         "copy.host._transfer_kernel": 44,
-        "conv.grad_weight.transposed.grad_weight_turned_kernel": 176,
+        "conv.grad_weight.transposed.grad_weight_transposed_kernel": 176,
         "linear.gemm._product_kernel": 28,
     },
 }
-SERIALIZED: Final = {(3, 9): {"conv.grad_weight.transposed.grad_weight_turned_kernel"}}
+SERIALIZED: Final = {(3, 9): {"conv.grad_weight.transposed.grad_weight_transposed_kernel"}}
 
 
 def faults(report: Report) -> Iterator[str]:

@@ -28,7 +28,7 @@ from .grad_bias import sum_cells_reference
 from .launch import (
     Epilogue,
     launch_box,
-    launch_joined,
+    launch_im2col,
     launch_pointer,
     launch_specialized,
     specialized_box,
@@ -125,7 +125,7 @@ def _forward_filter(
 # Which kernel
 
 
-def _suits_joined(y: Tensor, taps: Filter, precision: str) -> bool:
+def _suits_im2col(y: Tensor, taps: Filter, precision: str) -> bool:
     """Few channels, and an output that can leave by TMA."""
     few = taps.in_channels < FEW_CHANNELS and taps.groups == 1
     exact = y.dtype == torch.float32 and precision == "ieee"
@@ -150,8 +150,8 @@ def _launch_forward(
     elif _suits_halves(x, y, taps, epilogue, precision):
         box = specialized_box(y, taps, epilogue)
         left = launch_specialized(halves_of(x), weights_of(packed), y, taps, epilogue, box)
-    elif _suits_joined(y, taps, precision):
-        left = launch_joined(x, packed, y, taps, epilogue, precision)
+    elif _suits_im2col(y, taps, precision):
+        left = launch_im2col(x, packed, y, taps, epilogue, precision)
     else:
         launch_pointer(x, packed, y, taps, (1, 1), epilogue, precision)
     if epilogue.moments is not None and epilogue.cells is not None and not left:
