@@ -107,7 +107,7 @@ def told(schedule: Schedule) -> list[Any]:
         for step in schedule.steps
     ]
     stays = [[stay.section, stay.offset, stay.nbytes, stay.steps] for stay in schedule.residencies]
-    return [steps, stays, schedule.cut, schedule.arena_nbytes, schedule.slab_nbytes]
+    return [steps, stays, schedule.phase_split, schedule.arena_nbytes, schedule.slab_nbytes]
 
 
 def where(operand: Operand) -> list[Any]:

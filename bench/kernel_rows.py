@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.markdown import table
+from bench.entries import UNKNOWN, machine
+from bench.markdown import at, table
 
 SETS = {
     "vgg16": "VGG-16's convolutions, N = 256",
@@ -77,45 +78,52 @@ def read(folder: Path) -> list[tuple[Mapping[str, Any], list[Row]]]:
 
 
 def markdown(folder: Path) -> str:
-    """Sums, then every row folded away, of each file."""
+    """Of each file the sums over networks, then every row."""
     parts = [_section(environment, rows) for environment, rows in read(folder)]
     return "\n\n".join(parts) or "No kernel is measured yet."
 
 
 def _section(environment: Mapping[str, Any], rows: Sequence[Row]) -> str:
-    machine = ", ".join(f"{key} {value}" for key, value in environment.items() if value)
-    parts = [_sums_table(rows), *_rows_tables(rows), f"<sub>{machine}</sub>"]
-    return "\n\n".join(parts)
+    types = ", ".join(dict.fromkeys(row.dtype for row in rows))
+    when = at([environment.get("commit") or UNKNOWN])
+    head = (f"## In {types}", f"<sub>{machine(environment)}</sub>")
+    return "\n\n".join(
+        (*head, f"Sums over networks, {when}:", _sums_table(rows), *_rows_tables(rows, when))
+    )
 
 
 def _sums_table(rows: Sequence[Row]) -> str:
     cells = [
         (
-            SETS[each.set], each.dtype, each.kernel, f"{each.ms:.2f}",
-            f"{each.peer} {each.peer_ms:.2f}", f"{each.ms / each.peer_ms:.2f}",
-            f"{each.worst.ratio:.2f} ({each.worst.shape})",
+            SETS[each.set], each.kernel, f"{each.ms:.2f}", f"{each.peer} {each.peer_ms:.2f}",
+            f"{each.ms / each.peer_ms:.2f}", f"{each.worst.ratio:.2f} ({each.worst.shape})",
         )
         for each in sums(rows)
     ]  # fmt: skip
-    heads = ("of", "type", "kernel", "ms", "peer's ms", "ratio", "worst ratio")
+    heads = ("of", "kernel", "ms", "peer's ms", "ratio", "worst ratio")
     return table(heads, cells, numbers=True)
 
 
-def _rows_tables(rows: Sequence[Row]) -> Iterator[str]:
-    """A folded table for each set and type."""
+def _rows_tables(rows: Sequence[Row], when: str) -> Iterator[str]:
+    """A title and a table for each set and type."""
+    heads = ("kernel", "shape", "ms", "rate", "of roofline", "of the peer's time", "error")
     for name, dtype in dict.fromkeys((row.set, row.dtype) for row in rows):
         mine = [row for row in rows if (row.set, row.dtype) == (name, dtype)]
-        heads = ("kernel", "shape", "ms", "rate", "of roofline", "of the peer's time", "error")
-        rows_table = table(heads, [_cells(row) for row in mine], numbers=True)
-        title = f"{SETS[name]}, {dtype}"
-        yield f"<details><summary>{title}: every kernel</summary>\n\n{rows_table}\n\n</details>"
+        yield f"### {SETS[name]}, {dtype}"
+        yield f"Every kernel, {when}:"
+        yield table(heads, [_cells(row) for row in mine], numbers=True)
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    rate = f"{row.tflops:.0f} TFLOP/s" if row.tflops else f"{row.gbytes_per_s:.0f} GB/s"
     times = f"{row.count} x " if row.count > 1 else ""
     peer_error = "-" if row.peer_error is None else f"{row.peer_error:.1e}"
     return (
-        row.kernel, times + row.shape, f"{row.ms:.3f}", rate, f"{row.roofline_share:.0%}",
+        row.kernel, times + row.shape, f"{row.ms:.3f}", *_rates(row),
         f"{row.ratio:.2f} ({row.peer})", f"{row.error:.1e} / {peer_error}",
     )  # fmt: skip
+
+
+def _rates(row: Row) -> tuple[str, str]:
+    """The rate and its share of the roofline. Tests see that no share is above 105%."""
+    rate = f"{row.tflops:.0f} TFLOP/s" if row.tflops else f"{row.gbytes_per_s:.0f} GB/s"
+    return rate, f"{row.roofline_share:.0%}"

@@ -23,15 +23,16 @@ import torch
 
 from bench.environment import software
 from tvdnn import models
-from tvdnn.engine import training_graph
-from tvdnn.graph import Direction, Graph, Kind
+from tvdnn.engine.build import training_variants
+from tvdnn.graph import Direction, Graph, GraphVariants, Kind
 from tvdnn.optim import SGD
 from tvdnn.planner.ir.costs import Costs, Roofline
 from tvdnn.planner.ir.hardware import load
 from tvdnn.planner.ir.schedule import Lane, Schedule
 from tvdnn.planner.ir.timeline import Timeline
-from tvdnn.planner.make import fitting, fuses, make_schedule
-from tvdnn.planner.timing.bound import bound
+from tvdnn.planner.make import choose_variant, make_schedule
+from tvdnn.planner.policies import policy_named
+from tvdnn.planner.timing.bound import lower_bound
 from tvdnn.planner.timing.simulate import simulate
 from tvdnn.planner.verify.check import check
 from tvdnn.units import GIB, MIB
@@ -88,28 +89,28 @@ def main() -> None:
     options.output.write_text(text) if options.output else print(text)
 
 
-def graph_of(case: Case) -> Graph:
+def graphs_of(case: Case) -> GraphVariants:
     """A training step of the case's network, on the meta device."""
     with torch.device("meta"):
         net = models.by_name(case.net)
         x = torch.empty(case.batch, *models.image_shape(case.net))
-    return training_graph(
+    return training_variants(
         net,
         x,
         optimizer=SGD(momentum=0.9),
         dtype=case.dtype,
         chunk_size=case.chunk_size,
-        fuse=fuses(case.policy),
     )
 
 
 def task_of(case: Case) -> tuple[Graph, Costs, Schedule, int]:
     """The case's graph for its budget, costs, keep's schedule and the budget in bytes."""
-    graph = graph_of(case)
+    graphs, fused = graphs_of(case), policy_named(case.policy).fused
+    graph = graphs.graph(fused=fused)
     costs = Roofline(load(MACHINE), graph.dtype)
     kept = make_schedule(graph, costs, policy=KEEP)
     budget = int(case.budget if case.budget > 1 else case.budget * kept.peak_nbytes)
-    return fitting(graph, budget), costs, kept, budget
+    return choose_variant(graphs, budget, fused=fused), costs, kept, budget
 
 
 def row_of(case: Case) -> dict[str, Any]:
@@ -182,13 +183,13 @@ def _compute_s(timeline: Timeline) -> float:
 
 def _beside_bound(schedule: Schedule, costs: Costs, budget: int) -> dict[str, Any]:
     """The standing that a plan carries, and for plans that only copy the bytes that must leave."""
-    standing = schedule.plan.standing
-    if standing is None:
+    optimality = schedule.plan.optimality
+    if optimality is None:
         return {"gap": None, "binds": None, "least_offloaded_bytes": None}
-    least = bound(schedule.graph, costs, budget=budget, remakes=False)
+    least = lower_bound(schedule.graph, costs, budget=budget, recompute=False)
     return {
-        "gap": standing.gap,
-        "binds": next(iter(standing.gains)),
+        "gap": optimality.gap,
+        "binds": next(iter(optimality.sensitivities)),
         "least_offloaded_bytes": least and least.offloaded_nbytes,
     }
 

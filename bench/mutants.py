@@ -43,7 +43,7 @@ GROUPS: Final = {
         ("tests/engine/test_trainer.py", "tests/models/test_zoo.py", "tests/ops/test_forks.py"),
     ),
     "trace": (
-        ("tvdnn", "tvdnn/calls"),
+        ("tvdnn", "tvdnn/trace"),
         ("tests/trace/test_trace.py", "tests/engine/test_virtualize.py"),
     ),
     "planner": (PLANNER, ("tests/planner/test_schedules.py", "tests/placement/test_search.py")),

@@ -27,24 +27,25 @@ from bench.granularity import units_of_one
 from tests.support.exhaustive import exhaustive_s, small_case
 from tvdnn.cli.output import stages
 from tvdnn.experiment.processes import Processes
-from tvdnn.experiment.request import make_request
+from tvdnn.experiment.request import make_problem, make_request
 from tvdnn.experiment.simulate import Outcome, simulated
 from tvdnn.experiment.sweep import swept_rows
 from tvdnn.graph import Graph
 from tvdnn.planner.ir.costs import Costs, Roofline
 from tvdnn.planner.ir.hardware import load
 from tvdnn.planner.make import make_schedule
+from tvdnn.planner.policies import POLICIES
 from tvdnn.planner.timing.simulate import simulate
 from tvdnn.report.rows import Row
 from tvdnn.units import GIB
 
 MACHINE, DTYPE = "Titan X Maxwell", "fp32"
-SWAPPING = ("tvdnn-ilp", "tvdnn-heuristic")
+OFFLOADING = tuple(n for n, each in POLICIES.items() if each.searches and not each.recomputes)
 BEST, NEAR_BEST, NEAR_ILP = "best", 1.01, 1.05
 PAPERS = {  # networks, batches, GiB of budget and policies
-    ("vgg16", 256, 12): ("vdnn-dyn:sync", "vdnn-dyn", *SWAPPING, "auto"),
-    ("vgg16", 256, 4): (*SWAPPING, "auto"),
-    ("vgg16", 512, 4): (*SWAPPING, "auto"),
+    ("vgg16", 256, 12): ("vdnn-dyn:sync", "vdnn-dyn", *OFFLOADING, "auto"),
+    ("vgg16", 256, 4): (*OFFLOADING, "auto"),
+    ("vgg16", 512, 4): (*OFFLOADING, "auto"),
     ("alexnet", 128, 12): ("keep", "vdnn-all:m"),
     ("overfeat", 128, 12): ("keep", "vdnn-all:m"),
     ("googlenet", 128, 12): ("keep", "vdnn-all:m"),
@@ -106,9 +107,10 @@ def papers() -> Iterator[dict[str, Any]]:
     for (net, batch, gib), policies in PAPERS.items():
         request = make_request(net, batch, None, DTYPE, None, None)
         with stages(console, f"{net}({batch})") as report:
-            kept = simulated(request, costs, "keep", None, report).row
+            problem = make_problem(request, costs)
+            kept = simulated(request, problem, "keep", None, report).row
             for policy in policies:
-                outcome = simulated(request, costs, policy, gib * GIB, report)
+                outcome = simulated(request, problem, policy, gib * GIB, report)
                 row = outcome.row
                 slower = row.predicted_s and kept.predicted_s and row.predicted_s / kept.predicted_s
                 yield row.to_json() | {"slowdown": slower, "maps_saved": _maps_saved(outcome)}
@@ -167,13 +169,13 @@ def compared(count: int) -> list[dict[str, Any]]:
     cases = itertools.islice(filter(None, map(small_case, itertools.count())), count)
     with units_of_one():
         found = [_seconds(*case) for case in cases]
-    return [compared_row(policy, found) for policy in SWAPPING]
+    return [compared_row(policy, found) for policy in OFFLOADING]
 
 
 def compared_row(policy: str, found: Sequence[Mapping[str, float]]) -> dict[str, Any]:
     """Seconds of the policy's steps in those of the best plans, and in those of the ILP."""
     to_best = [each[policy] / each[BEST] for each in found]
-    to_ilp = [each[policy] / each[SWAPPING[0]] for each in found]
+    to_ilp = [each[policy] / each[OFFLOADING[0]] for each in found]
     return {
         "net": "random",
         "batch": len(found),
@@ -188,7 +190,7 @@ def compared_row(policy: str, found: Sequence[Mapping[str, float]]) -> dict[str,
 def _seconds(graph: Graph, costs: Costs, budget: int) -> dict[str, float]:
     """Seconds of a step by policy, and of the best of all plans; printed as well."""
     seconds = {BEST: exhaustive_s(graph, costs, budget)}
-    for policy in SWAPPING:
+    for policy in OFFLOADING:
         schedule = make_schedule(graph, costs, policy=policy, budget=budget)
         seconds[policy] = simulate(schedule, costs).step_s
     print(*(f"{name} {each:.6g}" for name, each in seconds.items()), file=sys.stderr)

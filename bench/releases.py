@@ -13,7 +13,16 @@ from typing import Any
 from bench.markdown import table
 
 KEEP, EAGER = "keep", "torch eager"
-HEAD = ("network", "batch", "type", "Triton", "torch eager", "`keep`", "first step, nothing cached")
+HEAD = (
+    "network",
+    "batch",
+    "type",
+    "Triton",
+    "torch eager",
+    "`keep`",
+    "first step, nothing cached",
+    "commit",
+)
 
 
 def markdown(folder: Path) -> str:
@@ -33,6 +42,7 @@ def _row(document: Mapping[str, Any]) -> tuple[str, ...]:
         "" if eager is None else _milliseconds(eager["step_s"]),
         _milliseconds(kept["step_s"]),
         f"{kept['cold_s']:.1f} s",
+        document["environment"]["commit"],
     )
 
 

@@ -26,8 +26,8 @@ from bench.environment import environment
 from bench.nets import batch, net_of
 from bench.timing import timed
 from bench.training import SGD, Oracle, initial, release
-from tvdnn.planner.ir.costs import Costs, Link
-from tvdnn.planner.timing.calibrate import Corrected
+from tvdnn.planner.ir.costs import Costs, HostLink
+from tvdnn.planner.timing.calibrate import CalibratedCosts
 from tvdnn.units import GIB
 
 CASES: Final = (("vgg16", 256, 1.6), ("resnet50", 256, 2.5))  # networks, batches and GiB
@@ -60,7 +60,7 @@ def run(name: str, size: int, inside: float, dtype: str, skew: float) -> dict[st
     """The row of one network."""
     x, y = batch(name, size)
     costs = measured_costs(name, x, dtype, inside)
-    skewed = Corrected(costs, {}, scaled(costs.link, skew))
+    skewed = CalibratedCosts(costs, {}, scaled(costs.link, skew))
     trainer, net = make(name, x, dtype, "auto", inside, costs=skewed)
     before = trainer.schedule
     steps: list[tuple[str, float]] = []
@@ -95,7 +95,7 @@ def run(name: str, size: int, inside: float, dtype: str, skew: float) -> dict[st
         "compiled_in_swap": compiled,
         "slab_bytes": (before.slab_nbytes, trainer.schedule.slab_nbytes),
         "arena_bytes": (before.arena_nbytes, trainer.schedule.arena_nbytes),
-        "off": None if feedback is None else feedback.off,
+        "off": None if feedback is None else feedback.relative_error,
         "replanned": feedback is not None and feedback.replanned,
         "steps": steps,
     }
@@ -189,7 +189,7 @@ def make(
     return tvdnn.Trainer(net, x, dtype=dtype, **given, **options), net
 
 
-def scaled(link: Link, times: float) -> Link:
+def scaled(link: HostLink, times: float) -> HostLink:
     """The link at so many times its rates."""
     return replace(
         link,

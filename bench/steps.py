@@ -36,9 +36,9 @@ import torch
 
 from bench.environment import environment
 from bench.nets import batch, net_of
+from bench.peers import AUTOCAST, peers
 from bench.timing import timed
 from bench.training import (
-    AUTOCAST,
     HOST_CAP,
     STEPS,
     Oracle,
@@ -46,7 +46,6 @@ from bench.training import (
     case,
     graph_of,
     measured,
-    peers,
     prepare,
     release,
     run,
@@ -54,11 +53,12 @@ from bench.training import (
 from tvdnn.cli import main as tvdnn_command
 from tvdnn.planner.ir.settings import ENGINE
 from tvdnn.planner.make import DEFAULT_CHUNK_SIZE, floor_of
+from tvdnn.planner.policies import vdnn
 from tvdnn.runtime.host_slab import Slab
 from tvdnn.runtime.profiler import profile
 from tvdnn.units import GIB
 
-POLICIES = ("keep", "vdnn-all:m", "vdnn-all:p", "vdnn-conv:m", "vdnn-conv:p", "vdnn-dyn")
+MATRIX = ("keep", *vdnn.PAPER)
 BUDGETS = (None, 12, 6, 4)
 SUPERNEURONS = {  # largest batches in 12 GB: Wang et al., PPoPP 2018
     "alexnet": 1792,
@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=STEPS, help="of each of our rows of `compare`")
     parser.add_argument("--host", type=float, default=HOST_CAP / GIB, help="GiB, of `--inside`")
     parser.add_argument("--dtype", choices=("bf16", "tf32"), default="bf16")
-    parser.add_argument("--policies", default=",".join(POLICIES))
+    parser.add_argument("--policies", default=",".join(MATRIX))
     parser.add_argument("--policy", help="of `compare`, else auto, and `budgets`, else tvdnn-ilp")
     parser.add_argument("--no-peers", action="store_true")
     parser.add_argument("--eager-only", action="store_true", help="no torch.compile as a peer")
@@ -131,11 +131,9 @@ def compare(options: argparse.Namespace) -> tuple[str, str, Rows]:
             host_cap=round(options.host * GIB), steps=options.steps,
         )  # fmt: skip
         rows.append(row | {"inside_bytes": round(inside * GIB)})
-    note = (
-        "Memory by torch's counter, with the caller's x and y; `parts`: gradients of them add up."
-    )
+    note = "Memory by torch's counter, with the caller's x and y. The gradients of `parts` add up."
     if options.dtype == "bf16":
-        note += " torch's parameters and momentum are bf16 except by autocast, tvdnn's are float32."
+        note += " torch's parameters and momentum are bf16 except by autocast. tvdnn's are float32."
     return (
         f"{net_of(options.net).title}, batch {options.batch}, {options.dtype}",
         note,
@@ -151,7 +149,9 @@ def matrix(options: argparse.Namespace) -> tuple[str, str, Rows]:
     for policy in options.policies.split(","):
         for budget in BUDGETS:
             rows.append(run("vgg16", policy, budget, x, y, options.dtype, slab, oracle))
-    note = f"{STEPS} steps each from the same weights; `equal`: losses and weights as keep's."
+    note = (
+        f"{STEPS} steps each from the same weights; `same bits as keep` is of losses and weights."
+    )
     return f"VGG-16, batch 256, {options.dtype}", note, rows
 
 
@@ -234,7 +234,8 @@ def tuned(options: argparse.Namespace) -> tuple[str, str, Rows]:
             rows.append(row | {"tuned": True, **found})
         del x, y
     note = (
-        "Each pair of rows has one set of chunk sizes; `equal`: losses and weights as its keep's."
+        "Each pair of rows has one set of chunk sizes; `same bits as keep` is of losses and "
+        "weights, against its own keep."
     )
     return f"Tuned against default, {options.dtype}", note, rows
 
@@ -257,7 +258,7 @@ def budgets(options: argparse.Namespace) -> tuple[str, str, Rows]:
             rows += pool.map(swapped, *zip(*cases, strict=True))
     note = (
         f"Budgets evenly from {LEAST} times the floor of {policy} to {MOST} of what keep "
-        "takes; predicted before any step ran. `equal`: losses and weights as keep's."
+        "takes; predicted before any step ran. `same bits as keep` is of losses and weights."
     )
     return f"Swaps alone at five budgets, {options.dtype}", note, rows
 

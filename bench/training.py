@@ -1,11 +1,11 @@
-"""One network's training by torch and by tvdnn, each a row of what it takes."""
+"""One network's training by tvdnn: a row of what it takes."""
 
 import copy
 import fcntl
 import gc
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from tempfile import gettempdir
@@ -17,16 +17,15 @@ from torch.profiler import ProfilerActivity, profile
 
 import tvdnn
 from bench.environment import environment
-from bench.nets import loss_of, net_of, network
+from bench.nets import net_of, network
 from bench.timing import GROUPS, paced, timed
-from tests.support.accuracy import eager
 from tvdnn.engine import training_graph
 from tvdnn.errors import BudgetError, DeviceError
 from tvdnn.graph import Graph
-from tvdnn.planner.ir.costs import Costs, Link
+from tvdnn.planner.ir.costs import Costs, HostLink
 from tvdnn.planner.ir.schedule import Lane, Schedule
 from tvdnn.planner.ir.timeline import Timeline, copy_waits
-from tvdnn.planner.make import DEFAULT_CHUNK_SIZE, bound_of, floor_of
+from tvdnn.planner.make import DEFAULT_CHUNK_SIZE, Problem
 from tvdnn.report.rows import Case, Floor, Measurement, infeasible_row, measured_row
 from tvdnn.runtime.host_slab import Slab, available_nbytes
 from tvdnn.units import GIB
@@ -35,7 +34,6 @@ WARM = 2  # steps: the first, and one ahead of those that are timed
 STEPS = 20
 BUSY_STEPS = 5
 HOST_CAP = 110 * GIB
-AUTOCAST = "torch.compile, autocast"
 SGD = tvdnn.optim.SGD(lr=1e-3, momentum=0.9)
 
 Rows = list[dict[str, Any]]
@@ -197,9 +195,9 @@ def measured(
     timeline: Timeline | None = None,
 ) -> dict[str, Any]:
     """The row of a trainer that ran."""
-    costs, budget = trainer.costs, chosen.budget_bytes
-    floor = Floor(*floor_of(trainer.graph, costs, chosen.policy))
-    least = bound_of(trainer.graph, costs, chosen.policy, budget=budget)
+    costs = trainer.costs
+    problem = Problem(trainer.graph, costs, chosen.budget_bytes)
+    floor, least = Floor(*problem.floor(chosen.policy)), problem.bound(chosen.policy)
     row = measured_row(
         chosen,
         trainer.schedule,
@@ -208,8 +206,8 @@ def measured(
         predicted_s=trainer.predicted.step_s,
         bound_s=None if least is None else least.step_s,
     ).to_json() | {"losses": losses}
-    standing = trainer.schedule.plan.standing
-    row |= {"relaxed_s": None if standing is None else standing.bound_s}
+    optimality = trainer.schedule.plan.optimality
+    row |= {"relaxed_s": None if optimality is None else optimality.bound_s}
     if timeline is None:
         return row
     row |= {"compute_s": compute_s(trainer.schedule, costs)}
@@ -224,7 +222,7 @@ def compute_s(schedule: Schedule, costs: Costs) -> float:
     return sum(costs.launch_s(passes[each.pass_index], each.stop - each.start) for each in launches)
 
 
-def link_s(schedule: Schedule, link: Link) -> float:
+def link_s(schedule: Schedule, link: HostLink) -> float:
     """Seconds that the bytes copied take at the link's measured rates, each way by itself."""
     rates = {Lane.OFFLOAD: link.to_host, Lane.PREFETCH: link.to_device}
     return max(
@@ -262,67 +260,6 @@ def busy_share(step: Callable[[], object]) -> float:
         busy += max(0.0, end - max(start, reached))
         reached = max(reached, end)
     return busy / (reached - spans[0][0])
-
-
-def peers(
-    name: str,
-    x: torch.Tensor,
-    y: torch.Tensor,
-    dtype: str,
-    others: Sequence[tuple[str, int]],
-) -> Rows:
-    """The same training by torch: channels_last, pure bf16 or float32 with tf32 arithmetic.
-
-    Behind eager training come other ways, each in so many parts: AUTOCAST has float32 parameters,
-    as tvdnn has.
-    """
-    ways = [("torch eager", 1), *others]
-    return [peer(name, policy, count, x, y, dtype) for policy, count in ways]
-
-
-def peer(
-    name: str,
-    policy: str,
-    parts: int,
-    x: torch.Tensor,
-    y: torch.Tensor,
-    dtype: str,
-) -> dict[str, Any]:
-    """A row; the batch goes through in `parts`, whose gradients add up."""
-    kind = torch.bfloat16 if dtype == "bf16" and policy != AUTOCAST else torch.float32
-    net = eager(initial(name), kind).cuda()
-    inputs = x.to(memory_format=torch.channels_last, dtype=kind)
-    optimizer = torch.optim.SGD(net.parameters(), lr=SGD.lr, momentum=SGD.momentum)
-    called = net if policy == "torch eager" else torch.compile(net)
-
-    def step() -> None:
-        optimizer.zero_grad(set_to_none=True)
-        for part, target in zip(inputs.chunk(parts), y.chunk(parts), strict=True):
-            with torch.autocast("cuda", torch.bfloat16, enabled=policy == AUTOCAST):
-                loss = loss_of(name, called(part), target)
-            (loss / parts).backward()
-        optimizer.step()
-
-    for _ in range(4):
-        step()
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()  # without the search for algorithms in the first steps
-    turn = Turn()
-    turn.take()
-    step_s = paced(step, (STEPS - WARM) // GROUPS)
-    turn.give()
-    own_copy = 0 if inputs is x else x.numel() * x.element_size()
-    policy += f", {parts} parts" if parts > 1 else ""
-    row = {"net": name, "batch": x.shape[0], "image_size": x.shape[2], "dtype": dtype}
-    row |= {"policy": policy, "step_s": step_s, "images_per_s": x.shape[0] / step_s}
-    row |= {"max_memory_allocated": torch.cuda.max_memory_allocated() - own_copy}
-    row |= {"simulated": False, "infeasible": False, "hardware": torch.cuda.get_device_name()}
-    show(row)
-    torch._dynamo.reset()
-    torch._C._cuda_clearCublasWorkspaces()
-    gc.collect()
-    torch.cuda.empty_cache()
-    return row
 
 
 class Turn:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 
 from tvdnn.gc_pause import without_collection
-from tvdnn.runtime.capture import capturing
+from tvdnn.runtime.capture import capture
 
 
 def test_it_goes_on_when_the_last_is_done() -> None:
@@ -38,7 +38,7 @@ def test_nothing_is_freed_within_a_capture() -> None:
         capture_begin=lambda **_: told.append("begin"), capture_end=lambda: told.append("end")
     )
     no_stream = cast("torch.cuda.Stream", None)
-    with capturing(cast("Any", graph), no_stream, None):
+    with capture(cast("Any", graph), no_stream, None):
         assert not gc.isenabled()
         assert told == ["begin"]
     assert gc.isenabled()

@@ -68,13 +68,16 @@ def run(code: str, *paths: Path, folder: Path) -> list[str]:
 
 
 def files_of(folder: Path) -> set[str]:
-    """Modules and data that the checkout has for the package, as the wheel should name them."""
+    """Modules and data that the checkout has for the package, as the wheel should name them.
+
+    Pages for readers of the code stay out of the wheel.
+    """
     parts = {"tvdnn": folder / "tvdnn", "tvdnn/kernels": folder / "kernels"}
     return {
         f"{prefix}/{path.relative_to(top)}"
         for prefix, top in parts.items()
         for path in top.rglob("*")
-        if path.is_file() and not OUTSIDE & set(path.parts)
+        if path.is_file() and path.suffix != ".md" and not OUTSIDE & set(path.parts)
     }
 
 
@@ -89,7 +92,12 @@ def test_the_wheel_says_what_it_needs(wheel: Path) -> None:
     assert "\nLicense-Expression: Apache-2.0\n" in metadata
     needs = set(re.findall(r"^Requires-Dist: ([\w-]+)", metadata, re.M))
     assert {"torch", "triton", "numpy", "rich", "typer"} <= needs
-    assert set(re.findall(r"^Provides-Extra: (\w+)", metadata, re.M)) == {"demo", "plot", "test"}
+    assert set(re.findall(r"^Provides-Extra: (\w+)", metadata, re.M)) == {
+        "demo",
+        "docs",
+        "plot",
+        "test",
+    }
 
 
 def test_the_wheel_imports_without_the_checkout(wheel: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The README: its code runs as it stands, its commands parse, its links lead somewhere."""
+"""Every Markdown page: its code runs as it stands, its commands parse, its links lead somewhere."""
 
 import os
 import re
@@ -8,34 +8,65 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
-from tvdnn.cli import main
+from tvdnn.cli import _app, main
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
-COMMANDS = [
-    shlex.split(line)[1:]
-    for block in re.findall(r"^```bash\n(.*?)^```", README, re.M | re.S)
-    for line in block.splitlines()
-    if line.startswith("tvdnn ")
+FOLDERS = ("tvdnn", "kernels", "bench", "tests", ".ci/reference/pages")
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    *(path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.md"))),
 ]
+README = (ROOT / "README.md").read_text()
+MOST_COLUMNS = 9
+PAST = {"CHANGELOG.md", "RESULTS.md", "KERNELS.md"}  # these name files as they were once
 
 
-def test_the_python_runs_from_top_to_bottom(tmp_path: Path) -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```", README, re.M | re.S)
-    assert len(blocks) >= 4
-    script = tmp_path / "readme.py"
-    script.write_text("\n".join(blocks))
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.M | re.S)
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def anchors(page: Path) -> set[str]:
+    """The places of a page that its headings make."""
+    heads = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w -]", "", head).strip().lower().replace(" ", "-") for head in heads}
+
+
+WITH_CODE = [page for page in PAGES if blocks(page, "python")]
+LINES = [line for page in PAGES for block in blocks(page, "bash") for line in block.splitlines()]
+COMMANDS = [shlex.split(line)[1:] for line in dict.fromkeys(LINES) if line.startswith("tvdnn ")]
+
+
+def run(page: Path, folder: Path) -> str:
+    """What the page's code prints, run from top to bottom in a folder of its own."""
+    script = folder / "page.py"
+    script.write_text("\n".join(blocks(page, "python")))
     done = subprocess.run(
         [sys.executable, str(script)],
-        cwd=tmp_path,
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert re.search(r"^loss \d+\.\d+, peak \d+ bytes by plan$", done.stdout, re.M)
+    return done.stdout
+
+
+def test_the_readmes_code_trains_and_saves(tmp_path: Path) -> None:
+    assert len(blocks(ROOT / "README.md", "python")) >= 4
+    assert re.search(r"^loss \d+\.\d+, peak \d+ bytes by plan$", run(PAGES[0], tmp_path), re.M)
     assert (tmp_path / "checkpoint.pt").exists()
+
+
+@pytest.mark.parametrize("page", WITH_CODE[1:], ids=name_of)
+def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
+    run(page, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -54,36 +85,65 @@ def test_a_simulated_command_runs(
     assert policy in capsys.readouterr().out
 
 
+def parsed(command: list[str]) -> dict[str, object]:
+    """The arguments and options of a command line. Nothing is run."""
+    name, *words = command
+    return get_command(_app()).commands[name].make_context(name, words).params
+
+
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_a_command_has_the_options_it_is_shown_with(
-    command: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    assert main([command[0], "--help"]) == 0
-    text = capsys.readouterr().out
-    assert [word for word in command if word.startswith("--") and word not in text] == []
+def test_a_command_parses(command: list[str]) -> None:
+    parsed(command)
+
+
+def test_what_parses_is_told_apart() -> None:
+    assert parsed(["tune", "vgg16", "--batch", "256"])["batch"] == 256
+    for wrong, told in (("--chunks=1MiB", "--chunks"), ("--batch=none", "integer")):
+        with pytest.raises(Exception, match=told):
+            parsed(["tune", "vgg16", wrong])
+
+
+def test_modules_run_by_name_exist() -> None:
+    named = {
+        name for line in LINES for name in re.findall(r"python -m ((?:bench|tvdnn)[\w.]*)", line)
+    }
+    assert named
+    paths = [ROOT / name.replace(".", "/") for name in named]
+    missing = [p for p in paths if not p.with_suffix(".py").exists() and not p.is_dir()]
+    assert missing == []
 
 
 def test_the_two_main_commands_stand_first() -> None:
-    first = re.search(r"^```bash\n(.*?)^```", README, re.M | re.S)
-    assert first is not None
-    assert first[1].splitlines() == [
+    assert blocks(ROOT / "README.md", "bash")[0].splitlines() == [
         'pip install -e ".[demo]" && tvdnn bench',
         'pip install -e ".[test]" && pytest',
     ]
 
 
-def test_links_lead_somewhere() -> None:
-    targets = re.findall(r"\]\(([^)]+)\)", README)
-    anchors = {
-        "#" + re.sub(r"[^\w -]", "", head).strip().lower().replace(" ", "-")
-        for head in re.findall(r"^#+ (.*)$", README, re.M)
-    }
-    local = [target for target in targets if "://" not in target]
-    assert all(t in anchors if t.startswith("#") else (ROOT / t).exists() for t in local), local
+def test_the_readme_is_read_in_one_sitting() -> None:
+    assert 200 <= len(README.splitlines()) <= 250
 
 
-def test_folders_named_exist() -> None:
-    named = re.findall(r"`((?:tvdnn|kernels|bench|tests)/[\w/.]*)`", README)
-    assert named
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+        path, _, place = target.partition("#")
+        if "://" in target:
+            continue
+        file = page.parent / path if path else page
+        if not file.exists() or (place and place not in anchors(file)):
+            broken.append(target)
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.name not in PAST], ids=name_of)
+def test_folders_and_files_named_exist(page: Path) -> None:
+    named = re.findall(r"`((?:tvdnn|kernels|bench|tests)/[\w/.]*)`", page.read_text())
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_tables_fit_a_page(page: Path) -> None:
+    rules = re.findall(r"^\|[ :|-]+\|$", page.read_text(), re.M)
+    assert max((rule.count("|") - 1 for rule in rules), default=0) <= MOST_COLUMNS

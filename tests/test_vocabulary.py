@@ -11,10 +11,8 @@ ROOT = Path(__file__).parents[1]
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 # Names that two classes still share. Each is to be given to one of them alone.
 TWICE = {
-    *("Arena", "Asked", "Choice", "Device", "Faults", "Held", "Launch"),
-    *("Link", "Loss", "Measured", "Memory", "Operand", "Place"),
-    *("Record", "Request", "Residency", "Settings", "Slab", "Slot", "Taken"),
-    *("Tracer", "Trial", "Watch"),
+    *("Asked", "Device", "Held", "Measured", "Place", "Slot", "Tracer"),
+    "Watch",
 }
 RULE = re.compile(r"(\S+): (\w+) -> (.+)")
 

@@ -1,4 +1,4 @@
-"""The errors that users of tvdnn can cause; each names the thing, the number and the cure."""
+"""The errors that users of tvdnn can cause. Each names the thing, the number and the cure."""
 
 from functools import partial
 from typing import Any
@@ -11,8 +11,8 @@ class TvdnnError(Exception):
 class BudgetError(TvdnnError):
     """No schedule fits the budget.
 
-    `floor_nbytes` is the least budget at which the policy has a schedule and `step` the step that
-    sets it.
+    `floor_nbytes` is the least budget in bytes at which the policy has a schedule. `step` names the
+    step that sets this floor.
     """
 
     def __init__(self, message: str, *, floor_nbytes: int, step: str) -> None:
@@ -26,11 +26,11 @@ class BudgetError(TvdnnError):
 
 
 class HostMemoryError(TvdnnError):
-    """The plan needs more host memory than allowed or than the host has."""
+    """The plan needs more pinned host memory than `host_budget` allows or than the host has."""
 
 
 class UnsupportedOpError(TvdnnError):
-    """The network holds an op that tvdnn does not know."""
+    """The network holds ops that tvdnn does not know. Each is named with its module and line."""
 
 
 class InputError(TvdnnError):
@@ -38,11 +38,11 @@ class InputError(TvdnnError):
 
 
 class DeviceError(TvdnnError):
-    """What was asked for needs a GPU, driver or library that is not there."""
+    """A call needs a GPU, a driver or a library that is missing."""
 
 
 class ScheduleError(TvdnnError):
-    """The checker refused a schedule."""
+    """The checker refused a schedule. The message names the steps and the bytes."""
 
 
 class EngineError(TvdnnError):
@@ -50,7 +50,7 @@ class EngineError(TvdnnError):
 
 
 class WorkerError(TvdnnError):
-    """A worker process did not start, or its job failed in a way that no pickle can tell."""
+    """A worker process did not start, or its job raised an error that cannot be pickled."""
 
 
 class WorkerEndedError(WorkerError):

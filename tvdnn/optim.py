@@ -10,8 +10,8 @@ from .errors import InputError
 class Optimizer(Protocol):
     """What the engine asks of an optimizer.
 
-    `kind` names its kernels, `switches` are their static arguments, `states` the tensors of a
-    parameter's shape that it keeps beside it, by torch's names.
+    `kind` names its kernels, and `switches` are their static arguments. `states` are torch's names
+    of the tensors that it keeps for each parameter, in the parameter's shape.
     """
 
     kind: ClassVar[str]
@@ -26,8 +26,8 @@ class Optimizer(Protocol):
 class SGD:
     """Stochastic gradient descent as torch.optim.SGD defines it.
 
-    `lr` is the first learning rate; it may change from step to step. Raises InputError where torch
-    would refuse a setting.
+    `lr` is the first learning rate. Later rates are set on `trainer.optimizer`. Raises InputError
+    for a setting that torch would refuse.
     """
 
     kind: ClassVar[str] = "sgd"
@@ -48,12 +48,12 @@ class SGD:
 
     @property
     def switches(self) -> Mapping[str, bool]:
-        """What is fixed when kernels are compiled."""
+        """Settings that are fixed when the kernels are compiled."""
         return {"nesterov": self.nesterov, "maximize": self.maximize}
 
     @property
     def states(self) -> tuple[str, ...]:
-        """Tensors of a parameter's shape that are kept beside it, by torch's names."""
+        """The tensors kept for each parameter, in its shape, by torch's names."""
         return ("momentum_buffer",) if self.momentum else ()
 
 
@@ -61,8 +61,8 @@ class SGD:
 class AdamW:
     """Adam with decoupled weight decay as torch.optim.AdamW defines it.
 
-    `lr` is the first learning rate; it may change from step to step. Raises InputError where torch
-    would refuse a setting.
+    `lr` is the first learning rate. Later rates are set on `trainer.optimizer`. Raises InputError
+    for a setting that torch would refuse.
     """
 
     kind: ClassVar[str] = "adamw"
@@ -82,10 +82,10 @@ class AdamW:
 
     @property
     def switches(self) -> Mapping[str, bool]:
-        """What is fixed when kernels are compiled."""
+        """Settings that are fixed when the kernels are compiled."""
         return {"maximize": self.maximize}
 
     @property
     def states(self) -> tuple[str, ...]:
-        """Tensors of a parameter's shape that are kept beside it, by torch's names."""
+        """The tensors kept for each parameter, in its shape, by torch's names."""
         return ("exp_avg", "exp_avg_sq")

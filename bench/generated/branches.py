@@ -1,13 +1,13 @@
-"""Which branches random networks reach, and why they do not reach the others.
+r"""Which branches random networks reach, and why they do not reach the others.
 
-    python -m coverage run --branch -p --include "tvdnn/*.py,tvdnn/calls/*,tvdnn/graph/*,\
-tvdnn/ops/*" -m bench.generated --jobs 0 --shrink 0 --seeds 0:500 -o rows.jsonl
+    python -m coverage run --branch -p --include "tvdnn/trace/*,tvdnn/graph/*,tvdnn/ops/*" \
+        -m bench.generated --jobs 0 --shrink 0 --seeds 0:500 -o rows.jsonl
     python -m coverage combine
     python -m coverage json -o coverage.json
     python -m bench.generated.branches coverage.json --run rows.json
 
 Coverage's report in JSON and a file of reasons become a table: the branches of each file of trace,
-calls, graph and ops, those reached, and all that is missed with its reason. What is missed is named
+graph and ops, those reached, and all that is missed with its reason. What is missed is named
 by its file, function and text, not by its line's number: a function that is never called, a branch
 from a line that runs, or a line behind one that never ends as usual. What follows in the same
 function from one of these has its reason. The command fails where a reason is missing.

@@ -46,7 +46,8 @@ MENDED: Final = (
         "sum over a concatenation",
         "tvdnn/ops/expand.py",
         "values = b.values_in[target.buffer]",
-        "values = [each for each in b.values_in[target.buffer] if not b.is_range(b.home[each])]",
+        "values = b.values_in[target.buffer];"
+        " values = [each for each in values if not b.is_range(b.buffer_of[each])]",
         "a sum is written over a concatenation in which others lie",
         mended=True,
         needs=r"cat\(",
@@ -81,7 +82,7 @@ MENDED: Final = (
     ),
     Fault(
         "pixels counted otherwise",
-        "tvdnn/ops/builder.py",
+        "tvdnn/ops/buffers.py",
         "return replace(use, shape=(*sides, width))",
         "return use",
         "what reads a view gets the shape of the buffer",
@@ -153,7 +154,7 @@ MENDED: Final = (
     ),
     Fault(
         "order of terms",
-        "tvdnn/ops/builder.py",
+        "tvdnn/ops/gradients.py",
         "return [grad for _, grad in sorted(pairs, key=lambda pair: -pair[0])]",
         "return [grad for _, grad in pairs]",
         "terms of gradients add up in the order of the fused ops",
@@ -179,7 +180,7 @@ FURTHER: Final = (
     ),
     Fault(
         "biased variance",
-        "tvdnn/calls/reduce_axes.py",
+        "tvdnn/ops/reduce_axes.py",
         "(1 if unbiased in (None, True) else 0)",
         "(1 if unbiased else 0)",
         "variances are biased where the call does not say",
@@ -187,7 +188,7 @@ FURTHER: Final = (
     ),
     Fault(
         "softmax of a negative dimension",
-        "tvdnn/calls/softmax.py",
+        "tvdnn/ops/softmax.py",
         "kept_first(axes, {dim % len(shape)})",
         "kept_first(axes, {abs(dim)})",
         "softmax over the last dimension goes over the second",
@@ -195,7 +196,7 @@ FURTHER: Final = (
     ),
     Fault(
         "uneven pads",
-        "tvdnn/calls/remap.py",
+        "tvdnn/ops/remap.py",
         "even = (top, left) == (bottom, right) and",
         "even = top == bottom and",
         "a pad of other columns at the left than at the right becomes a convolution's",
@@ -218,7 +219,7 @@ FURTHER: Final = (
     Fault(
         "output written over",
         "tvdnn/ops/expand.py",
-        'if "output" in DEFINITIONS[b.makers[value].kind].saves:',
+        'if "output" in OPERATORS[b.makers[value].kind].saves:',
         "if False:",
         "a map is written over whose maker reads it backward",
     ),

@@ -15,7 +15,7 @@ from tvdnn.planner.ir.schedule import Action, Lane, Operand, Space, Step
 from tvdnn.runtime.binding import Tensors, bind_step
 from tvdnn.runtime.kernel_set import kernel_set
 from tvdnn.runtime.profiler import signature
-from tvdnn.runtime.views import Memory
+from tvdnn.runtime.views import ByteViews
 
 BATCH = 64
 SCRATCH_NBYTES = 1 << 36  # of the meta device, which holds nothing
@@ -44,7 +44,7 @@ def launch(graph: Graph, index: int, kernels: str = "triton") -> None:
     step = Step(Lane.COMPUTE, Action.LAUNCH, 0, index, 0, pass_.domain, reads, writes)
     scratch = torch.empty(SCRATCH_NBYTES, dtype=torch.uint8, device="meta")
     tensors, chosen = _tensors(graph, pass_), kernel_set(kernels)
-    bind_step(graph, step, Memory(scratch, scratch), tensors, chosen, by_unit=False)()
+    bind_step(graph, step, ByteViews(scratch, scratch), tensors, chosen, by_unit=False)()
 
 
 def _tensors(graph: Graph, pass_: Pass) -> Tensors:

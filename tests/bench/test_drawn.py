@@ -18,9 +18,9 @@ from bench.generated.draw import drawn_from_seed
 from bench.generated.kinds import KINDS, Kind
 from bench.generated.source import Seeded
 from bench.generated.writer import RejectedError, Writer
-from tvdnn.calls.decompositions import DECOMPOSITIONS
-from tvdnn.calls.tables import FUNCTIONS, METHODS
 from tvdnn.errors import UnsupportedOpError
+from tvdnn.ops.decompositions import DECOMPOSITIONS
+from tvdnn.ops.registry import FUNCTIONS, METHODS
 from tvdnn.trace.modules import LAYERS
 from tvdnn.trace.trace import trace
 
@@ -43,7 +43,7 @@ OPERATORS = {
     getattr: ".values",
 }
 MODULES = ("torch", torch), ("F", functional), ("torch.linalg", torch.linalg)
-BY_LAYERS = ("torch_stochastic_depth", "counted_batch_norm", "_threshold")  # that call them
+BY_LAYERS = ("stochastic_depth", "counted_batch_norm", "_threshold")  # that call them
 BY_WRITES = ("straight_through",)  # of which tracing makes calls
 
 

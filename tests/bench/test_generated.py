@@ -19,8 +19,8 @@ from bench.generated.draw import drawn_from_seed, programs
 from bench.generated.normalizations import written_out
 from bench.generated.program import Input, Line, Member, Program
 from bench.generated.shrink import shrunk
-from tvdnn.calls import activation, tables
-from tvdnn.calls.call import Call
+from tvdnn.ops import activation, registry
+from tvdnn.ops.traced_op import TracedOp
 
 KEPT = sorted((Path(generated.__file__).parent / "kept").glob("*.py"))
 SLOW_SEEDS = {2, 9, 28, 36, 46, 51}  # that take seconds
@@ -59,8 +59,8 @@ def replace_translator(
     patch: pytest.MonkeyPatch, function: Callable[..., Any], translator: Callable[..., Any]
 ) -> None:
     """Translate calls of a function of torch's by another translator than its own."""
-    changed = {**tables.FUNCTIONS, function: translator}
-    patch.setattr("tvdnn.calls.translation.FUNCTIONS", changed)
+    changed = {**registry.FUNCTIONS, function: translator}
+    patch.setattr("tvdnn.ops.translate.FUNCTIONS", changed)
 
 
 CONV = Member("conv", "nn.Conv2d(3, 3, 1)")
@@ -70,7 +70,7 @@ def test_a_wrong_operator_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where tanh is taken for a sigmoid, outputs and gradients are wrong."""
     text = program("torch.tanh(self.conv({0}))", members=(CONV,)).printed()
     assert outcome_of(text).kind == RIGHT
-    replace_translator(monkeypatch, torch.tanh, activation.sigmoid)
+    replace_translator(monkeypatch, torch.tanh, registry.METHODS["sigmoid"])
     found = outcome_of(text)
     assert (found.kind, found.why) == (WRONG, "output")
 
@@ -80,7 +80,7 @@ def test_a_slightly_wrong_operator_is_found(monkeypatch: pytest.MonkeyPatch) -> 
     text = program("F.leaky_relu(self.conv({0}), 0.3)", members=(CONV,)).printed()
     assert outcome_of(text).kind == RIGHT
 
-    def off(out: tuple[int, ...], x: Node, negative_slope: float, inplace: bool) -> Call:
+    def off(out: tuple[int, ...], x: Node, negative_slope: float, inplace: bool) -> TracedOp:
         return activation.leaky_relu(out, x, negative_slope * 1.0001, inplace)
 
     replace_translator(monkeypatch, functional.leaky_relu, off)
@@ -97,7 +97,7 @@ def test_refusals_failures_and_torchs_own_errors_are_told_apart(
     not_torch = program("{0} @ torch.ones(3, 3)").printed()
     assert compare(load(not_torch)).kind == TORCH
 
-    def broken(out: tuple[int, ...], x: Node) -> Call:
+    def broken(out: tuple[int, ...], x: Node) -> TracedOp:
         raise KeyError("broken")
 
     replace_translator(monkeypatch, torch.tanh, broken)

@@ -1,14 +1,17 @@
-"""The README's generated parts: tables and figure from rows worked out by hand, and up to date."""
+"""Generated pages: tables and figure from rows worked out by hand, and up to date."""
 
 import json
-from dataclasses import asdict, fields
+from dataclasses import fields
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from bench import everything, kernel_rows, networks, plans, tables
+from bench import everything, headline, markdown, networks, plans, tables
+from bench.entries import Result, read
 from bench.figure import Line, draw
+from bench.sections import section
 from tvdnn.report.rows import Row
 
 GIB = 2**30
@@ -43,13 +46,18 @@ ROWS = [
         "floor_bytes": 4 * GIB + GIB // 4,
     },
 ]
-FILE = {"title": "VGG-16", "note": "A note.", "environment": {"gpu": "H200"}, "rows": ROWS}
+FILE = {
+    "title": "VGG-16",
+    "note": "A note.",
+    "environment": {"gpu": "H200", "commit": "c0ffee1"},
+    "rows": ROWS,
+}
 
 
 @pytest.fixture
-def results(tmp_path: Path) -> tuple[tables.Result, ...]:
+def results(tmp_path: Path) -> tuple[Result, ...]:
     (tmp_path / "vgg16.json").write_text(json.dumps(FILE))
-    return tables.read(tmp_path)
+    return read(tmp_path)
 
 
 def cells(table: str) -> list[dict[str, str]]:
@@ -60,48 +68,78 @@ def cells(table: str) -> list[dict[str, str]]:
     return [dict(zip(head, line, strict=True)) for line in body]
 
 
-def test_a_row_says_what_was_measured(results: tuple[tables.Result, ...]) -> None:
-    assert cells(tables.table(results[0]))[2] == {
-        "policy": "vdnn-all",
-        "budget": "6.00 GiB",
+def answers(result: Result) -> dict[str, list[dict[str, str]]]:
+    """The rows of each table of a section by the line above it."""
+    parts = section(result, note="").split("\n\n")
+    return {line: cells(table) for line, table in pairwise(parts) if table.startswith("| ")}
+
+
+def opening(result: Result | None) -> str:
+    return headline.opening(result, Path("overview.svg"))
+
+
+def test_a_row_says_what_was_measured_question_by_question(results: tuple[Result, ...]) -> None:
+    found = answers(results[0])
+    key = {"policy": "vdnn-all", "budget": "6.00 GiB"}
+    assert list(found) == [
+        f"{question}, at commit c0ffee1:" for question in ("Time", "Memory", "Copies")
+    ]
+    time, memory, copies = found.values()
+    assert time[2] == {
+        **key,
         "step ms": "300.0",
         "images/s": "853",
         "predicted ms": "285.0 (-5.0%)",
         "slowdown": "3.75",
+        "same bits as keep": "yes",
+    }
+    assert memory[2] == {
+        **key,
         "planned peak": "6.00 GiB",
         "measured peak": "6.00 GiB",
         "by torch's counter": "6.12 GiB",
         "offloaded": "7.25 GiB",
-        "stall ms": "200.0",
-        "link used while waiting": "96%",
-        "same bits as keep": "yes",
     }
+    assert copies == [{**key, "stall ms": "200.0", "link used while waiting": "96%"}]
 
 
-def test_a_peer_and_an_infeasible_row_leave_blanks(results: tuple[tables.Result, ...]) -> None:
-    rows = cells(tables.table(results[0]))
-    assert rows[0]["by torch's counter"] == "12.00 GiB"
-    assert rows[0]["planned peak"] == "-"
-    assert rows[5]["step ms"].startswith("infeasible: floor 4.25 GiB")
-    assert rows[5]["images/s"] == "-"
+def test_a_peer_and_an_infeasible_row_leave_blanks(results: tuple[Result, ...]) -> None:
+    time, memory, _ = answers(results[0]).values()
+    assert memory[0]["by torch's counter"] == "12.00 GiB"
+    assert memory[0]["planned peak"] == "-"
+    assert time[5]["step ms"].startswith("infeasible: floor 4.25 GiB")
+    assert time[5]["images/s"] == "-"
+    assert {row["policy"] for row in memory} == {"torch eager", "keep", "vdnn-all"}
+
+
+def test_rows_of_several_commits_name_theirs(tmp_path: Path) -> None:
+    rows = [ROWS[1], {**ROWS[2], "commit": "5ca1ab1"}]
+    (tmp_path / "vgg16.json").write_text(json.dumps({**FILE, "rows": rows}))
+    found = answers(read(tmp_path)[0])
+    assert [row["commit"] for row in found["Time, at commits c0ffee1, 5ca1ab1:"]] == [
+        "c0ffee1",
+        "5ca1ab1",
+    ]
+
+
+def test_a_table_of_more_than_nine_columns_is_refused() -> None:
+    with pytest.raises(ValueError, match="10 columns"):
+        markdown.table([str(number) for number in range(10)], [])
 
 
 def test_different_bits_are_not_overlooked(tmp_path: Path) -> None:
     rows = [ROWS[0], ROWS[1], {**ROWS[2], "equal": False}]
     (tmp_path / "vgg16.json").write_text(json.dumps({**FILE, "rows": rows}))
-    results = tables.read(tmp_path)
-    assert [row["same bits as keep"] for row in cells(tables.table(results[0]))] == [
-        "-",
-        "yes",
-        "NO",
-    ]
-    assert "bit for bit" not in tables.opening(tables.compared(results))
+    results = read(tmp_path)
+    time = answers(results[0])["Time, at commit c0ffee1:"]
+    assert [row["same bits as keep"] for row in time] == ["-", "yes", "NO"]
+    assert "bit for bit" not in opening(headline.compared(results))
 
 
 def test_a_delayed_run_is_told_apart_and_held_to_no_prediction(tmp_path: Path) -> None:
     rows = [ROWS[2], {**ROWS[2], "random_delays": True}]
     (tmp_path / "soak.json").write_text(json.dumps({**FILE, "rows": rows}))
-    plain, delayed = cells(tables.table(tables.read(tmp_path)[0]))
+    plain, delayed = answers(read(tmp_path)[0])["Time, at commit c0ffee1:"]
     assert (plain["random delays"], plain["predicted ms"]) == ("-", "285.0 (-5.0%)")
     assert (delayed["random delays"], delayed["predicted ms"]) == ("yes", "-")
 
@@ -109,7 +147,7 @@ def test_a_delayed_run_is_told_apart_and_held_to_no_prediction(tmp_path: Path) -
 def test_several_networks_are_told_apart(tmp_path: Path) -> None:
     rows = [ROWS[1], {**ROWS[1], "net": "alexnet", "batch": 7168}]
     (tmp_path / "deep.json").write_text(json.dumps({**FILE, "rows": rows}))
-    found = cells(tables.table(tables.read(tmp_path)[0]))
+    found = answers(read(tmp_path)[0])["Time, at commit c0ffee1:"]
     assert [row["network"] for row in found] == ["vgg16(256)", "alexnet(7168)"]
 
 
@@ -137,13 +175,12 @@ def test_a_sweep_is_one_row_of_its_times_over_those_with_memory_enough(tmp_path:
     row = plans.swept_row(swept)
     assert row["budgets"] == [4, 5, 6, 7, 8]
     (tmp_path / "sweeps.json").write_text(json.dumps({**FILE, "rows": [row]}))
-    assert cells(tables.table(tables.read(tmp_path)[0])) == [
+    assert answers(read(tmp_path)[0])["Plans, at commit c0ffee1:"] == [
         {
             "policy": "auto",
-            "budget": "none",
             "budgets": "5",
             "slower at the floor / 1/4 / 1/2 / 3/4": "4.00 / 3.00 / 2.00 / 2.00",
-            "of the bound there": "2.00 / 1.50 / 1.00 / 2.00",
+            "over the bound there": "2.00 / 1.50 / 1.00 / 2.00",
         }
     ]
     with pytest.raises(AssertionError):
@@ -151,25 +188,26 @@ def test_a_sweep_is_one_row_of_its_times_over_those_with_memory_enough(tmp_path:
 
 
 def test_the_figure_shows_peers_keep_and_the_fastest_at_each_budget_below_it(
-    results: tuple[tables.Result, ...],
+    results: tuple[Result, ...],
 ) -> None:
-    shown = tables.compared(results)
+    shown = headline.compared(results)
     assert shown is not None
     assert [(e.row.policy, e.row.budget_bytes) for e in shown.entries] == [
         ("torch eager", None),
         ("keep", None),
         ("vdnn-conv", 6 * GIB),
     ]
-    caption = tables.opening(shown)
+    caption = opening(shown)
     assert "torch eager takes 12.00 GiB and 70.0 ms a step" in caption
-    assert "tvdnn trains inside 6.00 GiB at 250.0 ms (vdnn-conv)" in caption
+    assert "tvdnn (vdnn-conv) trains inside 6.00 GiB at 250.0 ms" in caption
+    assert "at commit c0ffee1" in caption
     assert "bit for bit" in caption
 
 
 def test_results_without_peers_make_no_figure(tmp_path: Path) -> None:
     (tmp_path / "deep.json").write_text(json.dumps({**FILE, "rows": ROWS[1:]}))
-    assert tables.compared(tables.read(tmp_path)) is None
-    assert tables.compared(()) is None
+    assert headline.compared(read(tmp_path)) is None
+    assert headline.compared(()) is None
 
 
 def test_bars_are_as_long_as_their_values() -> None:
@@ -188,45 +226,6 @@ def test_bars_are_as_long_as_their_values() -> None:
         *("eager & co", "12.00 GiB", "100.0 ms"),
         *("vdnn-all, 4 GiB", "6.00 GiB", "400.0 ms"),
     ]
-
-
-def kernel(**values: object) -> kernel_rows.Row:
-    row = {
-        "set": "vgg16", "kernel": "conv2d", "shape": "64->64 3x3 @224", "samples": 256, "count": 2,
-        "dtype": "bf16", "ms": 1.0, "peer": "cuDNN", "peer_ms": 2.0, "tflops": 500.0,
-        "gbytes_per_s": 1000.0, "roofline_share": 0.75, "error": 1e-3, "peer_error": 2e-3,
-        "config": "",
-    }  # fmt: skip
-    return kernel_rows.Row(**{**row, **values})
-
-
-def test_a_networks_sum_counts_each_layer_as_often_as_it_has_it() -> None:
-    rows = [
-        kernel(),
-        kernel(shape="other", count=1, ms=3.0),
-        kernel(kernel="conv2d_grad_weight", count=3, peer_ms=1.0),
-        kernel(set="elementwise", kernel="relu", tflops=0.0),
-    ]
-    found = [(s.kernel, s.ms, s.peer_ms, s.worst.shape) for s in kernel_rows.sums(rows)]
-    assert found == [
-        ("conv2d", 5.0, 6.0, "other"),
-        ("conv2d_grad_weight", 3.0, 3.0, "64->64 3x3 @224"),
-        ("all", 8.0, 9.0, "other"),
-    ]
-
-
-def test_kernels_are_shown_with_their_peers_and_errors(tmp_path: Path) -> None:
-    rows = [asdict(kernel()), asdict(kernel(set="elementwise", tflops=0.0, peer_error=None))]
-    (tmp_path / "bf16.json").write_text(json.dumps({"environment": {"gpu": "H200"}, "rows": rows}))
-    text = kernel_rows.markdown(tmp_path)
-    assert "| conv2d | 2.00 | cuDNN 4.00 | 0.50 | 0.50 (64->64 3x3 @224) |" in text
-    assert (
-        "2 x 64->64 3x3 @224 | 1.000 | 500 TFLOP/s | 75% | 0.50 (cuDNN) | 1.0e-03 / 2.0e-03 |"
-        in text
-    )
-    assert "1000 GB/s | 75% | 0.50 (cuDNN) | 1.0e-03 / - |" in text
-    assert "gpu H200" in text
-    assert kernel_rows.markdown(tmp_path / "none") == "No kernel is measured yet."
 
 
 def test_every_result_of_a_gpu_can_be_made_again() -> None:
@@ -256,22 +255,20 @@ def test_a_readme_without_the_markers_is_refused() -> None:
         tables.fill("no marks", ())
 
 
-def test_the_readme_is_up_to_date() -> None:
-    results = tables.read(tables.RESULTS)
-    readme = tables.README.read_text()
-    assert tables.fill(readme, results) == readme, "run python -m bench.tables"
-    shown = tables.compared(results)
-    drawn = tables.RESULTS / tables.FIGURE
-    assert (drawn.read_text() if drawn.exists() else None) == (
-        tables.figure(shown) if shown else None
-    ), "run python -m bench.tables"
-    by_name = tables.NETWORKS / networks.OTHERS_TABLE
-    assert by_name.read_text() == networks.by_name(tables.NETWORKS), "run python -m bench.tables"
+def test_written_pages_are_up_to_date() -> None:
+    stale = [path.name for path, text in tables.pages().items() if path.read_text() != text]
+    assert stale == [], "run python -m bench.tables"
+
+
+def test_ten_networks_stand_beside_torch() -> None:
+    rows = cells(headline.ten_networks(read(tables.RESULTS)))
+    assert [row["network"].partition(",")[0] for row in rows] == list(headline.TEN)
+    assert all(row[name] != "-" for row in rows for name in ("torch eager", "`keep`", "commit"))
 
 
 def test_networks_are_counted_by_type_and_listed_by_name(tmp_path: Path) -> None:
     random = {
-        "environment": {"gpu": "H200"},
+        "environment": {"gpu": "H200", "commit": "c0ffee1"},
         "networks": 1500,
         "outcomes": {"right": 1480, "torch fails": 10, "refused": 9, "wrong": 1},
         "median_ratio": 0.987,
@@ -285,16 +282,41 @@ def test_networks_are_counted_by_type_and_listed_by_name(tmp_path: Path) -> None
         {**right, "side": 97},
         {**about, "name": "b", "tokens": True, "outcome": "refused", "why": why, "side": 224},
     ]
-    others = {"environment": {"gpu": "H200"}, "median_ratio": {"bf16": 1.0}, "rows": rows}
+    others = {
+        "environment": {"gpu": "H200", "commit": "5ca1ab1"},
+        "median_ratio": {"bf16": 1.0},
+        "rows": rows,
+    }
     (tmp_path / networks.OTHERS).write_text(json.dumps(others))
-    shown, _, _ = networks.markdown(tmp_path).partition("\n\n")
+    _, shown, *_ = networks.markdown(tmp_path).split("\n\n")
     found = [[row[name] for name in networks.HEAD] for row in cells(shown)]
     assert found == [
-        ["1,490 random", "H200", "bf16", "1,480", "1", "0", "9", "0.99"],
-        ["1 of torchvision's and timm's, 2 with sizes", "H200", "bf16", "2", "0", "0", "0", "1.00"],
-        ["1 of those with attention, 1 with sizes", "H200", "bf16", "0", "0", "0", "1", ""],
+        ["1,490 random", "H200", "bf16", "1,480", "1", "0", "9", "0.99", "c0ffee1"],
+        [
+            "1 of torchvision's and timm's, 2 with sizes",
+            "H200",
+            "bf16",
+            "2",
+            "0",
+            "0",
+            "0",
+            "1.00",
+            "5ca1ab1",
+        ],
+        [
+            "1 of those with attention, 1 with sizes",
+            "H200",
+            "bf16",
+            "0",
+            "0",
+            "0",
+            "1",
+            "",
+            "5ca1ab1",
+        ],
     ]
     lines = networks.by_name(tmp_path).splitlines()
+    assert "On one H200, at commit 5ca1ab1:" in lines
     assert lines[-2:] == [
         "| timm | a |  | right at 64, right at 97 |  |",
         "| timm | b |  | refused at 224 | x.0: softmax of \\| |",

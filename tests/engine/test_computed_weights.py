@@ -404,9 +404,9 @@ def test_a_label_out_of_range_changes_nothing() -> None:
 def test_what_torch_computes_is_counted() -> None:
     x = torch.empty(BATCH, *SHAPE, device="meta")
     graph = training_graph(seeded(standardized), x)
-    weights = {name: param for name, param in graph.network.params.items() if param.made_of}
+    weights = {name: param for name, param in graph.network.params.items() if param.computed_from}
     assert sorted(weights) == [f"layers.{n}.weight computed" for n in range(3)]
-    assert weights["layers.2.weight computed"].made_of == ("layers.2.gain", "layers.2.weight")
+    assert weights["layers.2.weight computed"].computed_from == ("layers.2.gain", "layers.2.weight")
     nbytes = 4 * sum(p.numel() for p in seeded(standardized).parameters())
     assert graph.fixed["parameters"] == nbytes + sum(p.nbytes for p in weights.values())
     most = max(param.nbytes for param in weights.values())

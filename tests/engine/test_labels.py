@@ -14,7 +14,7 @@ from tvdnn.engine import Trainer
 from tvdnn.engine.trainer import RECENT_STEPS
 from tvdnn.errors import InputError
 from tvdnn.optim import SGD, AdamW
-from tvdnn.planner.make import POLICIES
+from tvdnn.planner.policies import POLICIES
 
 pytestmark = pytest.mark.usefixtures("few_trials")
 

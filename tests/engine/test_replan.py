@@ -36,8 +36,8 @@ from tests.support.running import random_batches
 from tvdnn.engine import Trainer, training_graph, virtualize
 from tvdnn.graph import Graph
 from tvdnn.planner.ir.costs import Costs
-from tvdnn.planner.replan import Request, replan, sendable
-from tvdnn.planner.timing.calibrate import Corrected
+from tvdnn.planner.replan import ReplanRequest, replan, sendable
+from tvdnn.planner.timing.calibrate import CalibratedCosts
 from tvdnn.planner.timing.simulate import simulate
 from tvdnn.runtime.host_slab import Slab
 from tvdnn.units import KIB, MIB
@@ -101,7 +101,7 @@ def test_training_goes_on_while_another_process_plans(gate: Gate) -> None:
         assert torch.equal(kept.step(x, y), trainer.step(x, y))
     assert trainer.schedule.offloaded_nbytes < before.offloaded_nbytes
     assert trainer.graph is before.graph
-    assert isinstance(trainer.costs, Corrected)
+    assert isinstance(trainer.costs, CalibratedCosts)
     assert isinstance(trainer.costs.costs, Gated)
     assert trainer.schedule.host_budget_nbytes == before.host_budget_nbytes
     assert all(map(torch.equal, kept.net.parameters(), trainer.net.parameters()))
@@ -205,7 +205,7 @@ def test_training_goes_on_where_planning_fails() -> None:
 
 def test_training_goes_on_where_costs_cannot_be_sent() -> None:
     @dataclass(frozen=True)
-    class Local(Corrected):
+    class Local(CalibratedCosts):
         pass
 
     trainer = measured_trainer(Local(PROFILED, {}, PROFILED.link))
@@ -234,13 +234,13 @@ def test_a_new_plan_has_the_host_memory_that_is_pinned(slab_nbytes: int) -> None
     """To pin more would stop training; passes are slower than predicted, so copies would pay."""
     slab = Slab(pinned=False)
     slab.reserve(slab_nbytes)
-    costs = Corrected(PROFILED, {}, slowed(PROFILED.link, 0.03))
+    costs = CalibratedCosts(PROFILED, {}, slowed(PROFILED.link, 0.03))
     slower = {pass_.name: 10.0 for pass_ in small_graph().passes}
     trainer = trainer_of(
         make_net(),
         budget=280 * KIB,
         costs=costs,
-        clock=Corrected(costs, slower, costs.link),
+        clock=CalibratedCosts(costs, slower, costs.link),
         slab=slab,
     )
     before = trainer.schedule
@@ -287,10 +287,10 @@ def named_outputs_graph() -> Graph:
 @pytest.mark.parametrize("make_graph", [small_graph, opaque_graph, named_outputs_graph])
 def test_another_process_plans_the_same_without_torch(make_graph: Any) -> None:
     graph = make_graph()
-    truth = Corrected(PROFILED, {}, machine({}, SLOW).link)
+    truth = CalibratedCosts(PROFILED, {}, machine({}, SLOW).link)
     schedule = schedule_of(graph, PROFILED)
     timeline = replace(simulate(schedule, truth), simulated=False)
-    request = Request(schedule, PROFILED, timeline, "auto", None, None)
+    request = ReplanRequest(schedule, PROFILED, timeline, "auto", None, None)
     here = replan(request)
     worker = Worker()
     try:

@@ -17,7 +17,8 @@ from tvdnn.engine import Trainer
 from tvdnn.errors import BudgetError, EngineError, HostMemoryError, InputError
 from tvdnn.kernels.pointwise import activation
 from tvdnn.optim import SGD, AdamW
-from tvdnn.planner.make import POLICIES, floor_of
+from tvdnn.planner.make import floor_of
+from tvdnn.planner.policies import POLICIES
 
 pytestmark = pytest.mark.usefixtures("units_of_one", "few_trials")
 

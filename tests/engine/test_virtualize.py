@@ -272,7 +272,7 @@ def test_without_gradients_no_backward_is_planned() -> None:
         y = net(x)
     assert not y.requires_grad
     assert_close(y, twin(x).detach())
-    assert net.schedule.graph.cut == len(net.schedule.graph.passes)
+    assert net.schedule.graph.phase_split == len(net.schedule.graph.passes)
     with torch.inference_mode():
         assert_close(net(x), twin(x))
 

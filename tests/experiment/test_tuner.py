@@ -24,17 +24,18 @@ from tvdnn.experiment import tuner as tuning
 from tvdnn.experiment.machines import DataSheet
 from tvdnn.experiment.processes import Processes
 from tvdnn.experiment.request import Request, as_tuned, chosen, make_graph, make_request, network_of
-from tvdnn.experiment.tuner import Job, Trial, Tuner
-from tvdnn.graph import ChunkSizes, Graph, map_class
+from tvdnn.experiment.trials import Job, Trial
+from tvdnn.experiment.tuner import Tuner
+from tvdnn.graph import ChunkSizes, Graph, size_class
 from tvdnn.kernels.language.overrides import Configurations
 from tvdnn.planner.ir.costs import Costs
 from tvdnn.planner.ir.hardware import load
 from tvdnn.planner.ir.schedule import Lane
 from tvdnn.planner.ir.settings import (
     RULES,
-    Asked,
     Choice,
     Configuration,
+    Requested,
     Table,
     Tuned,
     choose,
@@ -42,9 +43,9 @@ from tvdnn.planner.ir.settings import (
 )
 from tvdnn.planner.make import DEFAULT_CHUNK_SIZE, floor_of, make_schedule
 from tvdnn.runtime import runner
-from tvdnn.runtime.autotune import Configurable, Configuring
+from tvdnn.runtime.autotune import Autotuner, Tunable
 from tvdnn.runtime.kernel_set import kernel_set
-from tvdnn.runtime.tuning_store import Record, find_tuned
+from tvdnn.runtime.tuning_store import TuningStore, find_tuned
 from tvdnn.trace.trace import trace
 from tvdnn.units import KIB, Limit
 
@@ -90,13 +91,13 @@ class Clocked:
         self.configured.append(configurations)
         return DataSheet(load("H200")).costs(graph, copies)
 
-    def configurable(self, graph: Graph) -> Sequence[Configurable]:
+    def configurable(self, graph: Graph) -> Sequence[Tunable]:
         return [
-            Configurable(key, 0, tuple({"num_stages": 3 + i} for i in range(len(shares))))
+            Tunable(key, 0, tuple({"num_stages": 3 + i} for i in range(len(shares))))
             for key, shares in self.shares.items()
         ]
 
-    def share(self, each: Configurable, configuration: Configuration) -> float | None:
+    def share(self, each: Tunable, configuration: Configuration) -> float | None:
         stages = configuration["num_stages"]
         self.shared.append((each.key, stages))
         return self.shares[each.key][stages - 3]
@@ -131,7 +132,7 @@ def guessed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def few_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "POLICIES", ("auto",))
+    monkeypatch.setattr(tuning, "SEARCHED", ("auto",))
     monkeypatch.setattr(tuning, "LEADS", (2,))
     monkeypatch.setattr(tuning, "SMALL_CLASS", 0.5)  # few classes have sizes of their own
 
@@ -140,9 +141,9 @@ def lenet() -> Request:
     return make_request("lenet5", 16, None, "fp32", None, None)
 
 
-def tuner_of(machine: Clocked) -> tuple[Tuner, Record]:
-    record = Record("H200", network_of(lenet()), "fp32")
-    return Tuner(lenet(), machine, record, lambda *_: None, Processes(1)), record
+def tuner_of(machine: Clocked) -> tuple[Tuner, TuningStore]:
+    store = TuningStore("H200", network_of(lenet()), "fp32")
+    return Tuner(lenet(), machine, store, lambda *_: None, Processes(1)), store
 
 
 def run(capsys: Captured, *arguments: str | Path) -> tuple[int, str, str]:
@@ -157,10 +158,10 @@ def make_net() -> nn.Sequential:
     return nn.Sequential(*rectified, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(512, CLASSES))
 
 
-def settle(tuned: Tuned) -> None:
+def store(tuned: Tuned) -> None:
     """Have this settled for `make_net` in float32."""
     network = trace(make_net(), (torch.empty(BATCH, *SHAPE),))
-    Record("H200", network, "fp32").settle(tuned)
+    TuningStore("H200", network, "fp32").set_tuned(tuned)
 
 
 # What is tuned
@@ -168,13 +169,13 @@ def settle(tuned: Tuned) -> None:
 
 def test_maps_of_a_class_have_sections_of_its_size() -> None:
     chunks = ChunkSizes(16 * KIB, ((13, 4 * KIB), (11, 64 * KIB)))
-    assert [map_class(nbytes) for nbytes in (1, 2, 4096, 4097, 8192)] == [0, 1, 12, 13, 13]
+    assert [size_class(nbytes) for nbytes in (1, 2, 4096, 4097, 8192)] == [0, 1, 12, 13, 13]
     assert [chunks.of(nbytes) for nbytes in (8192, 4096, 2048)] == [4 * KIB, 16 * KIB, 64 * KIB]
     plain, sized = (
         Trainer(make_net(), torch.empty(BATCH, *SHAPE), chunk_size=each).graph.buffers
         for each in (16 * KIB, chunks)
     )
-    of_class = [name for name in plain if map_class(plain[name].row_nbytes) == 13]
+    of_class = [name for name in plain if size_class(plain[name].row_nbytes) == 13]
     assert {(plain[name].section, sized[name].section) for name in of_class} == {(2, 1)}
 
 
@@ -185,8 +186,8 @@ def test_a_lead_bounds_how_early_prefetches_come(lead: int) -> None:
     led = make_schedule(graph, h200(graph), policy="vdnn-all", lead=lead)
     moves = led.plan.transfers
     assert moves
-    assert all(move.back - move.opens <= lead for move in moves)
-    opens = {move.buffer: move.opens for move in moves}
+    assert all(move.needed_by - move.earliest_prefetch <= lead for move in moves)
+    opens = {move.buffer: move.earliest_prefetch for move in moves}
     launches = [index for index, step in enumerate(led.steps) if step.lane is Lane.COMPUTE]
     for index, step in enumerate(led.steps):
         if step.lane is Lane.PREFETCH:
@@ -199,12 +200,12 @@ def test_a_lead_bounds_how_early_prefetches_come(lead: int) -> None:
 
 def test_choices_are_what_was_asked_then_what_was_found() -> None:
     tuned = Tuned(choices={"5": Choice("tvdnn-ilp", 2, "kernel")})
-    assert choose(None, 5, Asked()) == Choice("auto", None, "engine")
-    assert choose(tuned, 5, Asked()) == Choice("tvdnn-ilp", 2, "kernel")
-    assert choose(tuned, 6, Asked()) == Choice()
-    assert choose(tuned, 5, Asked("tvdnn-ilp", 4)) == Choice("tvdnn-ilp", 4, "kernel")
-    assert choose(tuned, 5, Asked("keep")) == Choice("keep")
-    assert choose(tuned, 5, Asked(copies="engine")) == Choice("tvdnn-ilp", 2, "engine")
+    assert choose(None, 5, Requested()) == Choice("auto", None, "engine")
+    assert choose(tuned, 5, Requested()) == Choice("tvdnn-ilp", 2, "kernel")
+    assert choose(tuned, 6, Requested()) == Choice()
+    assert choose(tuned, 5, Requested("tvdnn-ilp", 4)) == Choice("tvdnn-ilp", 4, "kernel")
+    assert choose(tuned, 5, Requested("keep")) == Choice("keep")
+    assert choose(tuned, 5, Requested(copies="engine")) == Choice("tvdnn-ilp", 2, "engine")
 
 
 def test_networks_are_told_apart_by_what_they_compute() -> None:
@@ -225,7 +226,7 @@ def test_networks_are_told_apart_by_what_they_compute() -> None:
 @pytest.mark.usefixtures("guessed")
 def test_the_best_few_are_measured_and_the_fastest_settled() -> None:
     machine = Clocked()
-    tuner, record = tuner_of(machine)
+    tuner, store = tuner_of(machine)
     tuned = tuner.tune([BUDGET], SIZES)
     best, *others = [chunks for chunks, _ in machine.measured[:3]]
     assert (best.default, [size for _, size in best.classes]) == (4 * KIB, [2 * KIB])
@@ -238,10 +239,10 @@ def test_the_best_few_are_measured_and_the_fastest_settled() -> None:
     assert tuned.choices == {str(BUDGET): Choice("tvdnn-heuristic", 2)}
     assert find_tuned("H200", network_of(lenet()), "fp32") == tuned
     assert find_tuned("A100", network_of(lenet()), "fp32") is None
-    trials, measured = dict(record.trials), list(machine.measured)
+    trials, measured = dict(store.trials), list(machine.measured)
     again, _ = tuner_of(machine)
     assert again.tune([BUDGET], SIZES) == tuned
-    assert (record.trials, machine.measured) == (trials, measured)
+    assert (store.trials, machine.measured) == (trials, measured)
 
 
 @pytest.mark.usefixtures("guessed")
@@ -266,18 +267,18 @@ def test_chunk_sizes_stay_when_another_budget_is_tuned() -> None:
 @pytest.mark.parametrize("stops_after", [0, 1, 4])
 def test_an_interrupted_tuning_loses_nothing(stops_after: int) -> None:
     stopped = Clocked(stops_after)
-    tuner, record = tuner_of(stopped)
+    tuner, store = tuner_of(stopped)
     with pytest.raises(KeyboardInterrupt):
         tuner.tune([BUDGET], SIZES)
-    tried = dict(record.trials)
-    kept = Record("H200", network_of(lenet()), "fp32")
+    tried = dict(store.trials)
+    kept = TuningStore("H200", network_of(lenet()), "fp32")
     assert kept.trials == tried
     assert (kept.tuned == Tuned()) == (stops_after < 3)
     machine = Clocked()
-    tuner, record = tuner_of(machine)
+    tuner, store = tuner_of(machine)
     tuned = tuner.tune([BUDGET], SIZES)
     assert not set(stopped.measured) & set(machine.measured)
-    assert {name: record.trials[name] for name in tried} == tried
+    assert {name: store.trials[name] for name in tried} == tried
     unbroken, _ = tuner_of(Clocked())
     assert unbroken.tune([BUDGET], SIZES) == tuned
 
@@ -285,7 +286,7 @@ def test_an_interrupted_tuning_loses_nothing(stops_after: int) -> None:
 @pytest.mark.usefixtures("guessed")
 def test_configurations_that_are_clearly_faster_are_settled() -> None:
     machine = Clocked(shares=SHARES)
-    tuner, record = tuner_of(machine)
+    tuner, store = tuner_of(machine)
     tuned = tuner.tune([BUDGET], SIZES)
     assert tuned.configurations == FASTER
     assert find_tuned("H200", network_of(lenet()), "fp32") == tuned
@@ -293,11 +294,11 @@ def test_configurations_that_are_clearly_faster_are_settled() -> None:
     again, _ = tuner_of(machine)
     assert again.tune([BUDGET], SIZES) == tuned
     assert len(machine.shared) == 7
-    (settled,) = tuner.settled()
-    mine = Trial(tuned.chunks or UNTUNED, settled.choice, BUDGET, measured=True, configured=True)
-    assert record.trials[mine.name] == settled.measured_s
+    (stored,) = tuner.stored()
+    mine = Trial(tuned.chunks or UNTUNED, stored.choice, BUDGET, measured=True, configured=True)
+    assert store.trials[mine.name] == stored.measured_s
     plain = Trial(UNTUNED, Choice(), BUDGET, measured=True)
-    assert record.trials[plain.name] == settled.untuned_measured_s
+    assert store.trials[plain.name] == stored.untuned_measured_s
     assert {point.chunk_size for point in tuner.curve([BUDGET])} >= set(SIZES)
 
 
@@ -307,41 +308,41 @@ def test_launches_that_were_measured_are_not_again(stops_after: int) -> None:
     stopped = Clocked(shares=SHARES)
     tuner, _ = tuner_of(stopped)
     tuner.tune([], SIZES)
-    record = Record("H200", network_of(lenet()), "fp32")
-    record.settle(Tuned(record.tuned.chunks))
-    for name in [name for name in record.trials if name.startswith('["launch"')][stops_after:]:
-        del record.trials[name]
+    store = TuningStore("H200", network_of(lenet()), "fp32")
+    store.set_tuned(Tuned(store.tuned.chunks))
+    for name in [name for name in store.trials if name.startswith('["launch"')][stops_after:]:
+        del store.trials[name]
     machine = Clocked(shares=SHARES)
-    tuned = Tuner(lenet(), machine, record, lambda *_: None, Processes(1)).tune([], SIZES)
+    tuned = Tuner(lenet(), machine, store, lambda *_: None, Processes(1)).tune([], SIZES)
     assert tuned.configurations == FASTER
     assert machine.shared == stopped.shared[stops_after:]
 
 
 def test_choices_are_simulated_as_configured() -> None:
     machine = Clocked(shares=SHARES)
-    tuner, record = tuner_of(machine)
-    record.settle(Tuned(UNTUNED))
+    tuner, store = tuner_of(machine)
+    store.set_tuned(Tuned(UNTUNED))
     tuner.tune([2_000_000])
     assert machine.configured
     assert all(table == FASTER for table in machine.configured)
 
 
 def test_on_a_data_sheet_no_kernel_is_tuned(few_trials: None) -> None:
-    record = Record("H200", network_of(lenet()), "fp32")
-    tuner = Tuner(lenet(), DataSheet(load("H200")), record, lambda *_: None, Processes(1))
+    store = TuningStore("H200", network_of(lenet()), "fp32")
+    tuner = Tuner(lenet(), DataSheet(load("H200")), store, lambda *_: None, Processes(1))
     assert tuner.tune([], (16 * KIB,)).configurations is None
-    assert not any(name.startswith('["launch"') for name in record.trials)
+    assert not any(name.startswith('["launch"') for name in store.trials)
 
 
 def test_records_tell_configurations_from_none_tried() -> None:
-    record = Record("H200", network_of(lenet()), "fp32")
+    store = TuningStore("H200", network_of(lenet()), "fp32")
     for configurations in (None, {}, FASTER):
-        record.settle(Tuned(UNTUNED, configurations=configurations))
-        assert Record("H200", network_of(lenet()), "fp32").tuned == record.tuned
-    stored = json.loads(record.path.read_text())
+        store.set_tuned(Tuned(UNTUNED, configurations=configurations))
+        assert TuningStore("H200", network_of(lenet()), "fp32").tuned == store.tuned
+    stored = json.loads(store.path.read_text())
     del stored["configurations"]
-    record.path.write_text(json.dumps(stored))
-    assert Record("H200", network_of(lenet()), "fp32").tuned == Tuned(UNTUNED)
+    store.path.write_text(json.dumps(stored))
+    assert TuningStore("H200", network_of(lenet()), "fp32").tuned == Tuned(UNTUNED)
 
 
 def test_jobs_of_another_process_are_the_same() -> None:
@@ -368,20 +369,20 @@ def test_processes_side_by_side_tell_what_ends_them() -> None:
 
 
 def test_a_budget_that_nothing_fits_names_the_floor() -> None:
-    tuner, record = tuner_of(Clocked())
+    tuner, store = tuner_of(Clocked())
     for _ in range(2):
         with pytest.raises(BudgetError, match="below the floor"):
             tuner.tune([600_000], SIZES)
-    assert record.tuned.chunks is None
+    assert store.tuned.chunks is None
 
 
 @pytest.mark.usefixtures("guessed")
 def test_without_a_budget_some_between_floor_and_keep_are_tried() -> None:
-    tuner, record = tuner_of(Clocked())
+    tuner, store = tuner_of(Clocked())
     tuned = tuner.tune([], SIZES)
     assert tuned.chunks is not None
     assert not tuned.choices
-    budgets = {int(json.loads(name)[1]) for name in record.trials}
+    budgets = {int(json.loads(name)[1]) for name in store.trials}
     graph = make_graph(lenet(), "auto", lambda *_: None)
     floor, kept = floor_of(graph, h200(graph), "auto")[0], graph.baseline_nbytes
     assert all(floor < budget < kept for budget in budgets)
@@ -405,7 +406,7 @@ def test_tune_settles_and_the_other_commands_use_it(capsys: Captured, tmp_path: 
     assert "lenet5(16): simulating chunk sizes" in err.splitlines()
     assert found["simulated"]
     assert found["chunks"]["default"] in (16 * KIB, 32 * KIB)
-    assert [settled["budget"] for settled in found["budgets"]] == [BUDGET]
+    assert [stored["budget"] for stored in found["budgets"]] == [BUDGET]
     assert {point["chunk_size"] for point in found["curve"]} == {16 * KIB, 32 * KIB}
     after = json.loads(run(capsys, *plan)[1])["row"]
     assert (after["chunk_size"], after["tuned"]) == (found["chunks"]["default"], True)
@@ -449,8 +450,8 @@ def test_sizes_that_are_none_are_refused(capsys: Captured, sizes: str) -> None:
 
 
 def test_requests_take_what_was_settled() -> None:
-    settled = Tuned(ChunkSizes(4 * KIB), {"min": Choice("tvdnn-heuristic", 3)})
-    Record("H200", network_of(lenet()), "fp32").settle(settled)
+    stored = Tuned(ChunkSizes(4 * KIB), {"min": Choice("tvdnn-heuristic", 3)})
+    TuningStore("H200", network_of(lenet()), "fp32").set_tuned(stored)
     request = as_tuned(lenet(), "H200")
     assert request.chunks == ChunkSizes(4 * KIB)
     assert chosen(request, None, "min") == Choice("tvdnn-heuristic", 3)
@@ -460,8 +461,8 @@ def test_requests_take_what_was_settled() -> None:
 
 @pytest.mark.usefixtures("units_of_one")
 def test_trainers_use_what_was_settled_to_the_bits_of_keep() -> None:
-    chunks = ChunkSizes(8 * KIB, ((map_class(8 * 16 * 16 * 4), 16 * KIB),))
-    settle(Tuned(chunks, {"min": Choice("tvdnn-heuristic", 1, "kernel")}))
+    chunks = ChunkSizes(8 * KIB, ((size_class(8 * 16 * 16 * 4), 16 * KIB),))
+    store(Tuned(chunks, {"min": Choice("tvdnn-heuristic", 1, "kernel")}))
     nets, x = [make_net() for _ in range(2)], torch.empty(BATCH, *SHAPE)
     kept = Trainer(nets[0], x, policy="keep")
     tuned = Trainer(nets[1], x, budget="min", order_seed=3)
@@ -475,7 +476,7 @@ def test_trainers_use_what_was_settled_to_the_bits_of_keep() -> None:
 
 @pytest.mark.usefixtures("units_of_one")
 def test_virtualized_networks_use_what_was_settled() -> None:
-    settle(Tuned(ChunkSizes(8 * KIB)))
+    store(Tuned(ChunkSizes(8 * KIB)))
     x = torch.empty(BATCH, *SHAPE)
     assert virtualize(make_net(), x).schedule.graph.chunk_size == 8 * KIB
     assert virtualize(make_net(), x, chunk_size="4KiB").schedule.graph.chunk_size == 4 * KIB
@@ -493,7 +494,7 @@ def test_engines_run_their_kernels_as_settled(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(runner, "kernel_set", spied)
     x = torch.empty(BATCH, *SHAPE)
     Trainer(make_net(), x)
-    settle(Tuned(configurations=FASTER))
+    store(Tuned(configurations=FASTER))
     Trainer(make_net(), x)
     Trainer(make_net(), x, chunk_size="8KiB", policy="keep")
     virtualize(make_net(), x)
@@ -514,7 +515,7 @@ def test_kernels_of_the_gpu_are_tuned_to_the_same_bits() -> None:
     x, y = torch.randn(shape, device=device), torch.zeros(64, dtype=torch.int64, device=device)
     by_rule = Trainer(make(), x, dtype="bf16", policy="keep")
     losses = [by_rule.step(x, y) for _ in range(2)]
-    configuring = Configuring(by_rule.graph, device, "triton")
+    configuring = Autotuner(by_rule.graph, device, "triton")
     every = configuring.worth(by_rule.costs)
     assert every
     configuring.compile(every)
@@ -527,6 +528,6 @@ def test_kernels_of_the_gpu_are_tuned_to_the_same_bits() -> None:
     assert table
     hardware = torch.cuda.get_device_name(device)
     network = trace(make(), (torch.empty(shape, device="meta"),))
-    Record(hardware, network, "bf16").settle(Tuned(configurations=table))
+    TuningStore(hardware, network, "bf16").set_tuned(Tuned(configurations=table))
     tuned = Trainer(make(), x, dtype="bf16", policy="keep")
     assert [float(tuned.step(x, y)) for _ in range(2)] == list(map(float, losses))

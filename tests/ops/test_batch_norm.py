@@ -1,7 +1,6 @@
 """Networks with batch normalization: statistics of the whole batch, tracked as torch does."""
 
 import copy
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -10,16 +9,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.support.networks import activations
+from tests.networks.batch_norm import Dense, Residual, activated, residual
 from tests.support.running import Batch, random_batches
 from tvdnn.engine import Trainer, training_graph, virtualize
+from tvdnn.engine.build import training_variants
 from tvdnn.errors import InputError
 from tvdnn.graph import Kind
 from tvdnn.graph.fusion import ACTIVATIONS
 from tvdnn.kernels.pointwise.activation import FUNCTIONS
 from tvdnn.optim import SGD
 from tvdnn.planner import make as planning
-from tvdnn.planner.make import fitting
+from tvdnn.planner.make import choose_variant
 from tvdnn.trace.trace import trace
 
 BATCH, SHAPE, CLASSES = 5, (3, 6, 6), 4
@@ -27,36 +27,9 @@ CHUNK_SIZE = 600  # bytes: a sample a section
 STEPS = 5
 
 
-class Residual(nn.Module):
-    """Normalization before a ReLU, into a sum, of both of its terms, and of features."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, 8, 3, padding=1, bias=False)
-        self.first = nn.BatchNorm2d(8, **settings)
-        self.conv = nn.Conv2d(8, 8, 3, padding=1, bias=False)
-        self.second = nn.BatchNorm2d(8, **settings)
-        self.down = nn.Conv2d(8, 8, 1, bias=False)
-        self.side = nn.BatchNorm2d(8, **settings)
-        self.last = nn.BatchNorm2d(8, **settings)
-        self.features = nn.Linear(288, 10)
-        self.norm = nn.BatchNorm1d(10, **settings)
-        self.head = nn.Linear(10, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = functional.relu(self.first(self.stem(x)))
-        x = functional.relu(self.second(self.conv(x)) + self.side(self.down(x)))
-        x = functional.relu(self.last(self.conv(x)) + x)
-        return self.head(self.norm(self.features(x.flatten(1))))
-
-
 def make_net(**settings: Any) -> Residual:
     torch.manual_seed(7)
-    net = Residual(**settings)
-    for param in net.parameters():
-        if param.dim() == 1:
-            nn.init.uniform_(param, 0.5, 1.5)
-    return net
+    return residual(**settings)
 
 
 def batches() -> list[Batch]:
@@ -129,80 +102,6 @@ def test_moments_of_a_map_are_made_once(device: torch.device) -> None:
     close(trained(net, "keep", device), by_torch(net))
 
 
-class Dense(nn.Module):
-    """Normalization of what is concatenated, and between the terms of another concatenation."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, 8, 1)
-        self.norms = nn.ModuleList(nn.BatchNorm2d(channels) for channels in (8, 12, 16))
-        self.convs = nn.ModuleList(nn.Conv2d(channels, 4, 3, padding=1) for channels in (8, 12, 16))
-        self.last = nn.BatchNorm2d(4)
-        self.head = nn.Linear(8 * 36, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        maps = [self.stem(x)]
-        for norm, conv in zip(self.norms, self.convs, strict=True):
-            maps.append(conv(functional.relu(norm(torch.cat(maps, 1)))))
-        *_, first, second = maps
-        joined = torch.cat([self.last(first), functional.relu(self.last(second))], 1)
-        return self.head(joined.flatten(1))
-
-
-def frozen(net: Residual) -> Residual:
-    """With layers in evaluation: one that trains yet, and one that does not."""
-    net.side.eval()
-    net.last.eval().requires_grad_(False)
-    return net
-
-
-def activated() -> nn.Sequential:
-    """Every activation function behind a normalization."""
-    blocks = [(nn.Conv2d(4, 4, 1, bias=False), nn.BatchNorm2d(4), each) for each in activations()]
-    layers = (nn.Conv2d(3, 4, 1), *(layer for block in blocks for layer in block))
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(144, CLASSES))
-
-
-NETS: dict[str, Callable[[], nn.Module]] = {
-    "residual": make_net,
-    "frozen": lambda: frozen(make_net()),
-    "dense": Dense,
-    "activated": activated,
-}
-
-
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-@pytest.mark.parametrize("name", NETS)
-def test_every_policy_trains_to_the_same_bits(name: str, dtype: str, device: torch.device) -> None:
-    """Also those that fuse normalization with residuals and ReLUs, and those that do not."""
-    torch.manual_seed(9)
-    net, options = NETS[name](), {"kernels": "torch", "dtype": dtype, "order_seed": 3, "steps": 2}
-    kept, *others = (
-        trained(net, policy, device, **options)
-        for policy in ("vdnn-all:p", "vdnn-all:m", "keep", "auto")
-    )
-    assert all(value.isfinite().all() for value in kept)
-    for other in others:
-        assert all(torch.equal(one, another) for one, another in zip(kept, other, strict=True))
-
-
-@pytest.mark.parametrize("name", NETS)
-def test_fused_gradients_are_torchs(name: str, device: torch.device) -> None:
-    torch.manual_seed(9)
-    net = NETS[name]().to(device)
-    twin = copy.deepcopy(net).double()
-    ((x, y), *_) = [(x.to(device), y.to(device)) for x, y in batches()]
-    virtual = virtualize(net, x, policy="keep", chunk_size=CHUNK_SIZE, dtype="fp32", order_seed=1)
-    leaves = (x.clone().requires_grad_(), x.double().requires_grad_())
-    for each, leaf in zip((virtual, twin), leaves, strict=True):
-        functional.cross_entropy(each(leaf), y).backward()
-    pairs = [leaves, *zip(net.parameters(), twin.parameters(), strict=True)]
-    for mine, theirs in pairs:
-        assert (mine.grad is None) == (theirs.grad is None)
-        if mine.grad is not None and theirs.grad is not None:
-            close([mine.grad], [theirs.grad])
-
-
 def test_residuals_and_relus_are_taken_in() -> None:
     """Of a sum's two normalizations the later makes the other's result as it adds it."""
     graph = training_graph(make_net(), torch.empty(BATCH, *SHAPE), fuse=True)
@@ -220,19 +119,23 @@ def test_signs_of_sums_are_kept_where_there_is_room(
 ) -> None:
     """Backward reads them for the maps; where room is short, it reads the maps to the same bits."""
     net, how = make_net(), {"dtype": "bf16", "chunk_size": CHUNK_SIZE}
-    graph = training_graph(net, torch.empty(BATCH, *SHAPE), fuse=True, **how)
-    assert graph.lean is not None
-    lean = graph.lean()
-    assert graph.spared == {"signs side", "signs last"} == set(graph.buffers) - set(lean.buffers)
+    graphs = training_variants(net, torch.empty(BATCH, *SHAPE), **how)
+    graph, lean = (graphs.graph(fused=True, low_memory=low) for low in (False, True))
+    assert graph.has_low_memory_variant
+    assert not lean.has_low_memory_variant
+    signs = {"signs side", "signs last"}
+    assert graph.optional_maps == signs == set(graph.buffers) - set(lean.buffers)
     sums = [each for each in graph.passes if each.role == "grad_sums"]
     read = {use.buffer for each in sums for use in each.reads}
-    assert graph.spared <= read
+    assert signs <= read
     assert not read & {"relu#2", "relu#3"}
-    assert fitting(graph, None) is fitting(graph, 1 << 30) is graph
-    assert fitting(graph, 0) == lean
+    for limit in (None, 1 << 30):
+        assert choose_variant(graphs, limit, fused=True) is graph
+    assert choose_variant(graphs, 0, fused=True) is choose_variant(graphs, "min", fused=True)
+    assert choose_variant(graphs, 0, fused=True) is lean
     options = {**how, "kernels": "torch", "steps": 2}
     kept = trained(net, "keep", device, **options)
-    monkeypatch.setattr(planning, "SPARED_SHARE", 0.0)
+    monkeypatch.setattr(planning, "OPTIONAL_SHARE", 0.0)
     least = trained(net, "keep", device, **options, budget=1 << 30)
     assert all(torch.equal(one, other) for one, other in zip(kept, least, strict=True))
 

@@ -9,119 +9,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import tvdnn.nn
+from tests.networks.concat import NETWORKS, Recent, split, wide
 from tests.support import twins
 from tests.support.networks import Dense
 from tests.support.running import random_batches
-from tests.support.twins import assert_gradients_are_torchs
 from tvdnn.engine import training_graph
 from tvdnn.errors import UnsupportedOpError
 from tvdnn.graph import Graph, Kind, Network
-from tvdnn.ops import builder
+from tvdnn.ops import buffers, builder
 from tvdnn.trace.trace import trace
 
 BATCH, SHAPE, CLASSES = 5, (3, 6, 6), 4
-STEPS = {"torch": (2, BATCH), "triton": (1, 3)}  # of so many samples: the interpreter takes long
 CHUNK_SIZE = 600  # bytes: a sample a section
-
-
-class Inception(nn.Module):
-    """GoogLeNet's block: branches over one map side by side, rectified; the last is pooled."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.left = nn.Conv2d(channels, 3, 1)
-        self.middle = nn.Sequential(nn.Conv2d(channels, 2, 1), nn.ReLU(), nn.Conv2d(2, 5, 3, 1, 1))
-        self.right = nn.Sequential(nn.MaxPool2d(3, 1, 1), nn.Conv2d(channels, 2, 1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        branches = (self.left(x), self.middle(x), self.right(x))
-        return torch.cat([torch.relu(branch) for branch in branches], 1)
-
-
-class Recent(nn.Module):
-    """A dense block whose layers take the newest channels, so that ranges are all that is read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Conv2d(size, size, 3, padding=1) for size in (2, 3, 2))
-
-    def forward(self, x: Tensor) -> Tensor:
-        features = [x[:, 1:]]
-        for layer in self.layers:
-            joined = torch.cat(features, 1)
-            newest = joined[:, -layer.in_channels :]
-            features.append(layer(newest) + newest)
-        return torch.cat(features, 1)
-
-
-class Skip(nn.Module):
-    """U-Net's skip, without its scales: what comes back joins the map that went down."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.down = nn.Conv2d(channels, 4, 3, padding=1)
-        self.up = nn.Sequential(nn.MaxPool2d(3, 1, 1), nn.Conv2d(4, 4, 3, padding=1), nn.ReLU())
-
-    def forward(self, x: Tensor) -> Tensor:
-        skip = torch.relu(self.down(x))
-        return torch.cat((skip, self.up(skip)), dim=1)
-
-
-class Shuffle(nn.Module):
-    """ShuffleNet's unit: half of the channels pass by, the others go through; ranges overlap."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(channels - channels // 2, 3, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        left, right = x.split([x.shape[1] // 2, x.shape[1] - x.shape[1] // 2], 1)
-        return torch.cat((left, self.conv(right), x[:, 1:], x.narrow(1, 0, 2), left), 1)
-
-
-def make_net(*, short: bool = False) -> nn.Sequential:
-    """One block behind the other, or the last; the first reads the network's input."""
-    torch.manual_seed(7)
-    blocks: tuple[nn.Module, ...] = (Recent(),)
-    if not short:
-        blocks = (Inception(3), Dense(10, 2, 4), Skip(18), Shuffle(8), Recent())
-    head = (nn.Conv2d(9 if short else 26, 4, 1), nn.Flatten(), nn.Linear(144, CLASSES))
-    return nn.Sequential(*blocks, *head)
-
-
-def trained(kernels: str, policy: str, dtype: str, device: torch.device) -> list[Tensor]:
-    """The losses of some steps, and the parameters after them, at the policy's floor."""
-    net = make_net(short=kernels == "triton")
-    steps, samples = STEPS[kernels]
-    batches = random_batches(steps, (samples, *SHAPE), CLASSES, seed=5)
-    options = {"policy": policy, "dtype": dtype, "kernels": kernels}
-    return twins.trained(net, batches, device, chunk_size=CHUNK_SIZE, **options)
-
-
-@pytest.mark.parametrize(
-    ("kernels", "dtype", "policies"),
-    [
-        ("torch", "fp32", ("vdnn-all:m", "vdnn-dyn", "vdnn-conv:p")),
-        ("torch", "bf16", ("vdnn-all:m", "auto")),
-        ("triton", "tf32", ("vdnn-all:m",)),
-    ],
-)
-def test_every_policy_trains_to_the_same_bits(
-    kernels: str, dtype: str, policies: tuple[str, ...], device: torch.device
-) -> None:
-    kept = trained(kernels, "keep", dtype, device)
-    assert all(torch.isfinite(value).all() for value in kept)
-    for policy in policies:
-        moved = trained(kernels, policy, dtype, device)
-        assert all(torch.equal(one, other) for one, other in zip(kept, moved, strict=True))
-
-
-@pytest.mark.parametrize("policy", ["keep", "vdnn-all:m"])
-def test_gradients_are_torchs(policy: str) -> None:
-    (batch,) = random_batches(1, (BATCH, *SHAPE), CLASSES, seed=6)
-    assert_gradients_are_torchs(
-        make_net(), batch, policy=policy, chunk_size=CHUNK_SIZE, order_seed=1
-    )
 
 
 class Returns(nn.Module):
@@ -279,30 +178,8 @@ def test_branches_of_fused_normalizations_are_never_copied() -> None:
     assert made == [(0, 2), (2, 7), None, None]
 
 
-class Wide(nn.Module):
-    """Branches of eight channels, as convolutions take them in ranges: SqueezeNet's and U-Net's.
-
-    A convolution reads what lies in a range, another is one's maker; both are plain and rectified.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU())
-        self.down = nn.Conv2d(8, 16, 2, 2)
-        self.up = nn.ConvTranspose2d(16, 8, 2, 2, output_padding=1)
-        self.own = nn.Conv2d(8, 8, 3, padding=1, groups=8)
-        self.last = nn.Conv2d(24, 4, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        left = self.first(x)
-        right = self.up(torch.relu(self.down(left)))
-        y: Tensor = self.last(torch.cat((left, right, self.own(left)), 1))
-        return y
-
-
-def make_wide_net() -> nn.Sequential:
-    torch.manual_seed(9)
-    return nn.Sequential(Wide(), nn.Flatten(), nn.Linear(36, CLASSES))
+def wide_net() -> nn.Module:
+    return NETWORKS["ranges of eight channels"].network()
 
 
 def copies_of(graph: Graph) -> list[str]:
@@ -325,53 +202,21 @@ def test_convolutions_in_ranges_have_the_bits_of_copies(
     batches = random_batches(1, (samples, *SHAPE), CLASSES, seed=5)
     options = {"dtype": dtype, "kernels": kernels, "chunk_size": CHUNK_SIZE}
     results = [
-        twins.trained(make_wide_net(), batches, device, policy=policy, **options)
-        for policy in policies
+        twins.trained(wide_net(), batches, device, policy=policy, **options) for policy in policies
     ]
-    assert copies_of(training_graph(make_wide_net(), torch.empty(2, *SHAPE), fuse=True)) == []
-    monkeypatch.setattr(builder, "places", lambda *_: {})
+    assert copies_of(training_graph(wide(), torch.empty(2, *SHAPE), fuse=True)) == []
+    monkeypatch.setattr(buffers, "aliases", lambda *_: {})
     monkeypatch.setattr(builder.Builder, "takes_grad", lambda *_: False)
-    assert copies_of(training_graph(make_wide_net(), torch.empty(2, *SHAPE), fuse=True))
-    results.append(twins.trained(make_wide_net(), batches, device, policy="keep", **options))
+    assert copies_of(training_graph(wide(), torch.empty(2, *SHAPE), fuse=True))
+    results.append(twins.trained(wide_net(), batches, device, policy="keep", **options))
     for other in results[1:]:
         assert all(torch.equal(one, two) for one, two in zip(results[0], other, strict=True))
 
 
-class Split(nn.Module):
-    """Res2Net's block: parts of a map go through convolutions of their own, one after the other."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Sequential(nn.Conv2d(3, 24, 1), nn.ReLU())
-        self.convs = nn.ModuleList(nn.Conv2d(8, 8, 3, padding=1) for _ in range(2))
-
-    def forward(self, x: Tensor) -> Tensor:
-        left, middle, right = self.first(x).chunk(3, 1)
-        y = torch.relu(self.convs[0](middle))
-        return torch.cat((functional.max_pool2d(left, 3, 1, 1), y, self.convs[1](right) + y), 1)
-
-
-def make_split_net() -> nn.Sequential:
-    torch.manual_seed(9)
-    return nn.Sequential(Split(), nn.Conv2d(24, 2, 1), nn.Flatten(), nn.Linear(72, CLASSES))
-
-
 def test_parts_of_a_map_are_read_where_they_lie() -> None:
-    graph = training_graph(make_split_net(), torch.empty(2, *SHAPE), fuse=True)
+    graph = training_graph(split(), torch.empty(2, *SHAPE), fuse=True)
     assert copies_of(graph) == []
     assert not any(each.role == "zero_grad" for each in graph.passes)
-
-
-def test_parts_train_to_the_same_bits(device: torch.device) -> None:
-    batches = random_batches(2, (BATCH, *SHAPE), CLASSES, seed=5)
-    kept, moved = (
-        twins.trained(
-            make_split_net(), batches, device,
-            dtype="fp32", kernels="torch", chunk_size=CHUNK_SIZE, policy=policy,
-        )
-        for policy in ("keep", "vdnn-all:m")
-    )  # fmt: skip
-    assert all(torch.equal(one, other) for one, other in zip(kept, moved, strict=True))
 
 
 def test_a_part_alone_is_copied() -> None:
@@ -379,35 +224,6 @@ def test_a_part_alone_is_copied() -> None:
     net = nn.Sequential(Returns(lambda x: functional.max_pool2d(x[:, 2:], 2)), nn.Flatten())
     graph = training_graph(net, torch.empty(2, *SHAPE))
     assert copies_of(graph) != []
-
-
-@pytest.mark.parametrize("make", [make_wide_net, make_split_net])
-def test_gradients_of_convolutions_in_ranges_are_torchs(make: Callable[[], nn.Module]) -> None:
-    (batch,) = random_batches(1, (BATCH, *SHAPE), CLASSES, seed=6)
-    net = make()
-    assert_gradients_are_torchs(net, batch, policy="keep", chunk_size=CHUNK_SIZE, order_seed=1)
-
-
-class Flat(nn.Module):
-    """Concatenates the pixels of maps that a convolution, a normalization and pooling make."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, 8, 6)
-        self.norm = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8))
-        self.pool = nn.Sequential(nn.Conv2d(3, 8, 1), nn.AdaptiveAvgPool2d(1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        maps = (self.conv(x), self.norm(x).permute(0, 2, 3, 1), self.pool(x))
-        return torch.cat([each.flatten(1) for each in maps], 1)
-
-
-def test_gradients_of_flattened_maps_are_torchs() -> None:
-    """Their ranges of the gradient are no ranges of channels."""
-    torch.manual_seed(9)
-    net = nn.Sequential(Flat(), nn.Linear(88, CLASSES))
-    (batch,) = random_batches(1, (BATCH, *SHAPE), CLASSES, seed=6)
-    assert_gradients_are_torchs(net, batch, policy="keep", chunk_size=CHUNK_SIZE, atol=1e-6)
 
 
 class Halves(nn.Module):

@@ -2,61 +2,15 @@
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import tvdnn
-from tests.support.running import random_batches
-from tvdnn.engine import Trainer, virtualize
-from tvdnn.optim import SGD
+from tests.networks.dropout import Branched, StochasticDepth
+from tvdnn.engine import virtualize
 from tvdnn.trace.trace import trace
 
 BATCH, SHAPE, CLASSES = 6, (4, 5, 5), 3
 CHUNK_SIZE = 400  # bytes: a sample a section
-
-
-class StochasticDepth(nn.Module):
-    """Stands for torchvision's, which draws by torch."""
-
-    def __init__(self, p: float, mode: str) -> None:
-        super().__init__()
-        self.p, self.mode = p, mode
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * torch.empty(len(x), 1, 1, 1).bernoulli_(1 - self.p)
-
-
-StochasticDepth.__module__ = "torchvision.ops.stochastic_depth"
-
-
-class Branched(nn.Module):
-    """Residual branches that fall, and dropped channels."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.convs = nn.ModuleList(nn.Conv2d(4, 4, 3, padding=1) for _ in range(3))
-        falling = [StochasticDepth(0.5, "row"), tvdnn.nn.StochasticDepth(0.4, "batch")]
-        self.falling = nn.ModuleList([*falling, nn.Dropout2d(0.3)])
-        self.head = nn.Linear(100, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        for conv, falls in zip(self.convs, self.falling, strict=True):
-            x = x + falls(torch.relu(conv(x)))
-        return self.head(x.flatten(1))
-
-
-def test_trains_to_the_bits_of_keep() -> None:
-    batches, nets = random_batches(3, (BATCH, *SHAPE), CLASSES, seed=1), []
-    for _ in range(2):
-        torch.manual_seed(3)
-        nets.append(Branched())
-    settings = {"optimizer": SGD(lr=0.05), "chunk_size": CHUNK_SIZE}
-    keep = Trainer(nets[0], batches[0][0], policy="keep", **settings)
-    small = Trainer(nets[1], batches[0][0], policy="vdnn-all:m", order_seed=5, **settings)
-    assert small.schedule.slab_nbytes > 0
-    for x, y in batches:
-        assert torch.equal(keep.step(x, y), small.step(x, y))
-    for mine, theirs in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
-        assert torch.equal(mine, theirs)
 
 
 @pytest.mark.parametrize(

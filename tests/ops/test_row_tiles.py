@@ -24,7 +24,7 @@ from tvdnn.optim import SGD
 from tvdnn.planner import make as planning
 from tvdnn.planner.ir.plan import Plan
 from tvdnn.planner.ir.schedule import Schedule
-from tvdnn.planner.lowering.floor import AtFloor
+from tvdnn.planner.lowering.floor import MinimumSchedule
 from tvdnn.planner.lowering.lower import lower
 from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.verify.check import check
@@ -90,7 +90,7 @@ def graph_of(net: nn.Module, bands: int, samples: int = 1, **options: object) ->
 def lowered(graph: Graph, plan: Plan) -> Schedule:
     """The schedule of the plan in the fewest bytes, checked."""
     costs = default_costs(graph)
-    schedule = lower(graph, plan, costs, budget=AtFloor.of(graph, plan, costs).floor[0])
+    schedule = lower(graph, plan, costs, budget=MinimumSchedule.of(graph, plan, costs).floor[0])
     check(schedule)
     return schedule
 
@@ -114,7 +114,7 @@ def test_an_image_is_cut_so_that_the_bands_of_its_largest_map_fit_a_chunk() -> N
     with torch.device("meta"):
         net, x = models.unet(width=1 / 16), torch.empty(1, 3, 64, 64)
     graph = training_graph(net, x, chunk_size=16 << 10)
-    assert graph.bands == 4  # its concatenated maps have 128 KiB; of the deepest no more fit
+    assert graph.row_tiles == 4  # its concatenated maps have 128 KiB; of the deepest no more fit
     assert graph.batch == 4
     assert graph.buffers["x"].shape == (4, 16, 64, 3)
     assert graph.network.values["x"].shape == (1, 64, 64, 3)
@@ -122,11 +122,11 @@ def test_an_image_is_cut_so_that_the_bands_of_its_largest_map_fit_a_chunk() -> N
 
 def test_small_images_and_batches_stay_whole(net: nn.Module) -> None:
     x = torch.empty(1, 3, SIDE, SIDE, device="meta")
-    assert training_graph(net, x).bands == 1
+    assert training_graph(net, x).row_tiles == 1
     x = torch.empty(2, 3, SIDE, SIDE, device="meta")
-    assert training_graph(net, x, chunk_size=16 << 10).bands == 1
+    assert training_graph(net, x, chunk_size=16 << 10).row_tiles == 1
     assert (
-        training_graph(net, x, chunk_size=512).bands == 4  # a map has 128 chunks
+        training_graph(net, x, chunk_size=512).row_tiles == 4  # a map has 128 chunks
     )  # a map has 24 chunks, the deepest 8 rows
 
 
@@ -212,7 +212,7 @@ def test_a_network_of_the_users_loop_hands_out_whole_maps(net: nn.Module) -> Non
         y = each(x)
         loss = functional.cross_entropy(y, target)
         grads.append((y, *torch.autograd.grad(loss, (x, *each.parameters()))))
-    assert virtual.schedule.graph.bands > 1
+    assert virtual.schedule.graph.row_tiles > 1
     for mine, theirs in zip(*grads, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
 
@@ -236,9 +236,11 @@ def test_a_window_needs_the_rows_beside_its_own(net: nn.Module) -> None:
     """What makes them cannot go block by block together with it; a copy of others is no help."""
     graph = graph_of(net, BANDS)
     plan = keep(graph)
-    reader = next(i for i, each in enumerate(graph.passes) if each.windowed and each.reads[0].halo)
+    reader = next(
+        i for i, each in enumerate(graph.passes) if each.reads_neighbours and each.reads[0].halo
+    )
     name = graph.passes[reader].reads[0].buffer
-    assert [use.beside for use in graph.passes[reader].reads if use.buffer == name] == [0, -1, 1]
+    assert [use.neighbour for use in graph.passes[reader].reads if use.buffer == name] == [0, -1, 1]
     schedule = lowered(graph, plan)
     index = next(i for i, step in enumerate(schedule.steps) if step.pass_index == reader)
     step = schedule.steps[index]
@@ -253,5 +255,5 @@ def test_fused_networks_are_cut_into_as_many_bands_as_those_that_are_not() -> No
     net = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
     network = trace(net, [torch.empty(1, 1, 16, 16)])
     settings = [Settings("fp32", fuse=fuse, chunk_size=1024) for fuse in (True, False)]
-    bands = {expand(network, each).bands for each in settings}
+    bands = {expand(network, each).row_tiles for each in settings}
     assert bands == {4}

@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.networks.sign_bits import NETWORKS, Bottleneck
 from tests.support.running import random_batches
 from tvdnn.engine import Trainer, training_graph
+from tvdnn.engine.build import training_variants
 from tvdnn.graph import Graph
 from tvdnn.optim import SGD
 from tvdnn.planner import make as planning
@@ -17,35 +19,22 @@ CHUNK_SIZE = 8192  # of a map of 128 bfloat16 channels two samples
 STEPS = 2
 
 
-class Bottleneck(nn.Module):
-    """ResNet's block of three layers, its shortcut a layer where there is one."""
-
-    def __init__(self, channels: int, shortcut: nn.Module | None = None) -> None:
-        super().__init__()
-        self.narrow, self.first = nn.Conv2d(channels, 64, 1, bias=False), nn.BatchNorm2d(64)
-        self.wide, self.last = nn.Conv2d(64, 128, 1, bias=False), nn.BatchNorm2d(128)
-        self.shortcut = nn.Identity() if shortcut is None else shortcut
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.last(self.wide(self.first(self.narrow(x)).relu()))
-        return (y + self.shortcut(x)).relu()
+def make_net() -> nn.Module:
+    return NETWORKS["residual"].network()
 
 
-def make_net() -> nn.Sequential:
-    torch.manual_seed(5)
-    shortcuts = (nn.Conv2d(3, 128, 1, bias=False), None, nn.Conv2d(128, 128, 1), None)
-    blocks = (Bottleneck(3 if i == 0 else 128, each) for i, each in enumerate(shortcuts))
-    return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, CLASSES))
-
-
-def graph_of(**settings: object) -> Graph:
-    options = {"dtype": "bf16", "chunk_size": CHUNK_SIZE, "fuse": True} | settings
-    return training_graph(make_net(), torch.empty(BATCH, *SHAPE), optimizer=SGD(), **options)
+def graph_of(*, fused: bool = True, low_memory: bool = False, dtype: str = "bf16") -> Graph:
+    options = {"dtype": dtype, "chunk_size": CHUNK_SIZE, "optimizer": SGD()}
+    variants = training_variants(make_net(), torch.empty(BATCH, *SHAPE), **options)
+    return variants.graph(fused=fused, low_memory=low_memory)
 
 
 def trained(policy: str, device: torch.device, **options: object) -> list[Tensor]:
     """The losses of the steps, and parameters and running statistics after them."""
-    net, batches = make_net().to(device), random_batches(STEPS, (BATCH, *SHAPE), CLASSES, seed=6)
+    net, batches = (
+        make_net().to(device),
+        random_batches(STEPS, (BATCH, *SHAPE), CLASSES, seed=6),
+    )
     given = [(x.to(device), y.to(device)) for x, y in batches]
     how = {"optimizer": SGD(lr=0.1), "dtype": "bf16", "chunk_size": CHUNK_SIZE, "policy": policy}
     trainer = Trainer(net, given[0][0], **how | options)
@@ -62,8 +51,7 @@ def test_last_terms_are_added_where_they_are_made() -> None:
     sums = {each.op: each for each in graph.passes if each.role == "grad_sums"}
     assert [len(sums[f"{block}.last"].writes) for block in range(4)] == [1, 1, 1, 2]
     assert len(sums["1.last"].reads) == 3  # what was normalized, statistics and the gradient
-    for other in (graph_of(fuse=False), graph_of(dtype="tf32"), graph.lean and graph.lean()):
-        assert other
+    for other in (graph_of(fused=False), graph_of(dtype="tf32"), graph_of(low_memory=True)):
         assert not any(each.role == "grad_last" for each in other.passes)
 
 
@@ -86,7 +74,7 @@ def test_ranges_of_wider_maps_have_no_signs() -> None:
         example = torch.empty(BATCH, *SHAPE)
         options = {"dtype": "bf16", "chunk_size": CHUNK_SIZE, "fuse": True}
         graph = training_graph(Joined(shared), example, optimizer=SGD(), **options)
-        assert bool(graph.spared) is not shared
+        assert bool(graph.optional_maps) is not shared
 
 
 @pytest.mark.parametrize("kernels", ["torch", pytest.param("triton", marks=pytest.mark.gpu)])
@@ -98,7 +86,7 @@ def test_every_policy_trains_to_the_same_bits(
     kept = trained("keep", device, **steps)
     assert all(value.isfinite().all() for value in kept)
     found = [trained("vdnn-all:m", device, **steps)]
-    monkeypatch.setattr(planning, "SPARED_SHARE", 0.0)
+    monkeypatch.setattr(planning, "OPTIONAL_SHARE", 0.0)
     found.append(trained("keep", device, **steps, budget=1 << 30))
     for moved in found:
         assert all(torch.equal(one, other) for one, other in zip(kept, moved, strict=True))

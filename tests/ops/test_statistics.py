@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.networks.statistics import Bottleneck
 from tests.support.plans import random_plan
 from tests.support.running import random_batches, train
 from tvdnn.engine import Trainer, training_graph
@@ -22,25 +23,6 @@ from tvdnn.planner.verify.check import check
 BATCH, SHAPE, CLASSES = 9, (3, 8, 8), 4
 CHUNK_SIZE = 16384  # of a map of 32 bfloat16 channels four samples
 STEPS = 2
-
-
-class Bottleneck(nn.Module):
-    """A first layer, and a block whose sides go by boxes and by runs of pixels."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.first = nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32)
-        self.narrow, self.second = nn.Conv2d(32, 32, 1, bias=False), nn.BatchNorm2d(32)
-        self.conv, self.third = nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32)
-        self.wide, self.last = nn.Conv2d(32, 64, 1, 2), nn.BatchNorm2d(64)
-        self.plain = nn.Conv2d(64, 64, 1)
-        self.head = nn.Linear(64, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.first(self.stem(x)).relu()
-        x = self.third(self.conv(self.second(self.narrow(x)).relu())) + x
-        x = self.plain(self.last(self.wide(x.relu())).relu())
-        return self.head(x.mean((2, 3)))
 
 
 def net() -> nn.Module:
@@ -85,16 +67,6 @@ def test_exact_products_and_short_runs_leave_none() -> None:
     graph = graph_of(chunk_size=64)
     assert makers(graph, "moments") == ["last"]
     assert makers(graph, "merge_cells") == ["first", "second", "third"]
-
-
-@pytest.mark.parametrize("dtype", ["tf32", "bf16"])
-def test_every_policy_trains_to_the_same_bits(dtype: str, device: torch.device) -> None:
-    options = {"kernels": "torch", "order_seed": 5}
-    kept = trained("keep", dtype, device, **options)
-    assert all(value.isfinite().all() for value in kept)
-    for policy in ("vdnn-all:m", "auto"):
-        moved = trained(policy, dtype, device, **options)
-        assert all(torch.equal(one, other) for one, other in zip(kept, moved, strict=True))
 
 
 def test_any_plan_trains_to_the_same_bits() -> None:

@@ -30,7 +30,7 @@ from tvdnn.graph import Graph, Need, Use
 from tvdnn.kernels.conv.conv2d import rounding
 from tvdnn.kernels.language.rounding import stored_reference
 from tvdnn.models.resnet import Bottleneck
-from tvdnn.ops.registry import moves, multiplies
+from tvdnn.ops.registry import copies_values, multiplies
 from tvdnn.runtime import runner
 from tvdnn.runtime.kernel_set import kernel_set
 
@@ -161,7 +161,7 @@ def operands_of(graph: Graph) -> set[Spot]:
             for use, makers in zip(each.reads, read, strict=True):
                 found |= makers if use.need is Need.VALUES else set()
         for number, use in enumerate(each.writes):
-            moved = read[number] if moves(kind, each.role) and number < len(read) else set()
+            moved = read[number] if copies_values(kind, each.role) and number < len(read) else set()
             for place, spot in enumerate(spots(use)):
                 holds[spot] = {(index, number, place)} | moved
     return found

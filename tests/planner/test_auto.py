@@ -26,9 +26,14 @@ from tvdnn.planner.lowering.lower import lower
 from tvdnn.planner.lowering.segments import Variant
 from tvdnn.planner.make import floor_of, make_schedule
 from tvdnn.planner.policies.keep import keep
-from tvdnn.planner.recompute.candidates import Recipes, Together, Whole, recipes
-from tvdnn.planner.recompute.draft import Choice, auto
-from tvdnn.planner.recompute.regions import Remake, again, chains
+from tvdnn.planner.recompute.candidates import (
+    Candidates,
+    FullBatchRecompute,
+    RecomputeDependencies,
+    find_candidates,
+)
+from tvdnn.planner.recompute.draft import RecomputeChoice, unbound_plan
+from tvdnn.planner.recompute.regions import Recompute, recompute_passes, regions
 from tvdnn.planner.verify.check import check
 from tvdnn.units import MIB
 
@@ -40,7 +45,7 @@ def in_bf16(network: Network, *, fuse: bool) -> Graph:
     return expand(network, Settings("bf16", 16 * MIB, optimizer=SGD(momentum=0.9), fuse=fuse))
 
 
-def remade(schedule: Schedule) -> set[str]:
+def recomputed(schedule: Schedule) -> set[str]:
     """The maps that are made again."""
     passes = (schedule.graph.passes[s.pass_index] for s in schedule.plan.slots if s.recompute)
     return {use.buffer for pass_ in passes for use in pass_.writes if not use.whole}
@@ -53,20 +58,20 @@ def big() -> Graph:
 
 
 def test_chains_end_where_maps_are_narrow(big: Graph) -> None:
-    found = chains(big, h200(big))
+    found = regions(big, h200(big))
     groups = [[0, 2], [5, 7], [10, 12, 14], [17, 19, 21], [24, 26, 28]]
-    assert [list(chain.ops) for chain in found] == [[f"conv2d{n}" for n in g] for g in groups]
-    assert {name for chain in found for r in chain.remakes for name in r.buffers} == {
+    assert [list(region.ops) for region in found] == [[f"conv2d{n}" for n in g] for g in groups]
+    assert {name for region in found for r in region.recomputes for name in r.buffers} == {
         f"relu{n}" for n in (1, 6, 11, 13, 18, 20, 25)
     }
 
 
 def test_making_a_map_again_takes_its_convolution_and_packed_weight(big: Graph) -> None:
-    third = chains(big, h200(big))[2]
-    made = again(big, third, frozenset({"relu13"}))
+    third = regions(big, h200(big))[2]
+    made = recompute_passes(big, third, frozenset({"relu13"}))
     assert [big.passes[i].name for i in made.packs] == ["conv2d12 pack"]
     assert [big.passes[i].name for i in made.members] == ["conv2d12 forward"]
-    made = again(big, third, frozenset({"relu11", "relu13"}))
+    made = recompute_passes(big, third, frozenset({"relu11", "relu13"}))
     assert [big.passes[i].name for i in made.members] == ["conv2d10 forward", "conv2d12 forward"]
 
 
@@ -80,7 +85,7 @@ def test_vgg16_in_two_and_a_half_gigabytes(big: Graph, tight: Schedule) -> None:
     """The first maps are made again and the first pooled one leaves, for 9% of the time."""
     kept = planned(big, "keep", None)
     assert tight.peak_nbytes <= 2_530_000_000
-    assert remade(tight) == {"relu1", "relu6", "relu11", "relu13"}
+    assert recomputed(tight) == {"relu1", "relu6", "relu11", "relu13"}
     assert {move.buffer for move in tight.plan.transfers} >= {"x", "max_pool2d4"}
     assert tight.offloaded_nbytes < 1e9
     assert round(kept.peak_nbytes / 1e9, 1) == 6.2
@@ -91,7 +96,7 @@ def test_a_plan_says_what_is_made_again_and_what_leaves(tight: Schedule) -> None
     lines = str(tight.plan).splitlines()
     assert lines[0] == "auto: 4 maps leave the device"
     assert "  x: sections 0 to 31 (idle from conv2d0 forward to conv2d0 forward again)" in lines
-    assert "  relu1: made again (0.43 ms for 1.53 GiB)" in lines
+    assert "  relu1: recomputed (0.43 ms for 1.53 GiB)" in lines
 
 
 def test_auto_without_a_budget_keeps(big: Graph) -> None:
@@ -185,18 +190,18 @@ def dense(channels: int) -> Dense:
     return Dense(channels, channels // 2, 2)
 
 
-def drawn_choice(rng: random.Random, found: Recipes) -> Choice:
+def drawn_choice(rng: random.Random, found: Candidates) -> RecomputeChoice:
     """Any of what can be made again, in any blocks."""
     drawn = [
-        frozenset(name for r in chain.remakes if rng.random() < 0.6 for name in r.buffers)
-        for chain in found.chains
+        frozenset(name for r in region.recomputes if rng.random() < 0.6 for name in r.buffers)
+        for region in found.regions
     ]
-    wholes = frozenset(n for n in range(len(found.wholes)) if rng.random() < 0.6)
+    full_batch = frozenset(n for n in range(len(found.full_batch)) if rng.random() < 0.6)
     plain = (None, *Variant)
     blocks = tuple(rng.choice(tuple(Variant) if names else plain) for names in drawn)
-    rounds = frozenset(n for n in range(len(found.rounds)) if rng.random() < 0.5)
+    stages = frozenset(n for n in range(len(found.stages)) if rng.random() < 0.5)
     rest = rng.choice(tuple(Variant))
-    return Choice(rest, blocks, tuple(drawn), wholes, rng.random() < 0.5, rounds)
+    return RecomputeChoice(rest, blocks, tuple(drawn), full_batch, rng.random() < 0.5, stages)
 
 
 @pytest.mark.usefixtures("units_of_one")
@@ -219,18 +224,20 @@ def test_any_choice_has_the_bits_of_keep(
         net, batches[0][0], optimizer=SGD(momentum=0.9), sections=sections, fuse=fuse
     )
     costs = random_costs(rng)
-    found = recipes(graph, costs)
+    found = find_candidates(graph, costs)
     choice = drawn_choice(rng, found)
     kept = lower(graph, keep(graph), costs)
-    draft = auto(graph, found, choice)
-    plan = draft.plan(round(share * kept.arena_nbytes)) or draft.plan(2 * kept.arena_nbytes)
+    unbound = unbound_plan(graph, found, choice)
+    plan = unbound.plan(round(share * kept.arena_nbytes)) or unbound.plan(2 * kept.arena_nbytes)
     schedule = lower(graph, plan, costs)
     check(schedule)
-    rounds = [found.rounds[number] for number in choice.rounds]
-    gone = frozenset(index for each in rounds for index in each.passes)
-    wholes = [found.wholes[number] for number in choice.wholes]
-    apart = [whole.remake.buffers for whole in wholes if gone.isdisjoint(whole.makers)]
-    assert remade(schedule) >= frozenset().union(*choice.remade, *apart)
+    stages = [found.stages[number] for number in choice.stages]
+    passes_of_stages = frozenset(index for each in stages for index in each.passes)
+    full_batch = [found.full_batch[number] for number in choice.full_batch]
+    apart = [
+        whole.recompute.buffers for whole in full_batch if passes_of_stages.isdisjoint(whole.makers)
+    ]
+    assert recomputed(schedule) >= frozenset().union(*choice.recomputed, *apart)
     result = train(net, schedule, batches, order_seed=seed)
     assert result.equals(train(net, kept, batches))
 
@@ -276,7 +283,11 @@ def test_concatenated_maps_are_made_again_while_the_weights_last(between: bool) 
     net = nn.Sequential(*features, nn.Linear(channels * pixels, 4))
     graph = training_graph(net, torch.empty(4, 3, 8, 8), chunk_size=1024)
     costs = Roofline(load("H200"), graph.dtype)
-    made = {name for whole in recipes(graph, costs).wholes for name in whole.remake.buffers}
+    made = {
+        name
+        for whole in find_candidates(graph, costs).full_batch
+        for name in whole.recompute.buffers
+    }
     assert ("1.cat" in made) is not between
     floor, _ = floor_of(graph, costs, "auto")
     check(make_schedule(graph, costs, policy="auto", budget=floor))
@@ -287,32 +298,32 @@ def test_a_block_makes_what_its_layers_normalize_again() -> None:
     features = (nn.Conv2d(3, 8, 1), Dense(8, 4, 3), nn.BatchNorm2d(20), nn.Flatten())
     net = nn.Sequential(*features, nn.Linear(20 * 64, 4))
     graph = training_graph(net, torch.empty(4, 3, 8, 8), chunk_size=1024, fuse=True)
-    made = {name for whole in known(graph).wholes for name in whole.remake.buffers}
+    made = {name for whole in known(graph).full_batch for name in whole.recompute.buffers}
     assert made >= {f"1.layers.{number}.1" for number in range(3)}
 
 
 def test_both_halves_of_a_skip_are_made_again_from_what_lies_far_apart() -> None:
     net = models.by_name("unet", width=1 / 16)
     graph = training_graph(net, torch.empty(2, 3, 32, 32), chunk_size=1024, fuse=True)
-    found = {min(whole.remake.buffers): whole for whole in known(graph).wholes}
+    found = {min(whole.recompute.buffers): whole for whole in known(graph).full_batch}
     assert found["cat#4"].takes >= {"down.0.3", "up.2.5"}
     assert "pool" not in found  # its map would have to last from the first read of backward
 
 
-def known(graph: Graph) -> Recipes:
-    return recipes(graph, Roofline(load("H200"), graph.dtype))
+def known(graph: Graph) -> Candidates:
+    return find_candidates(graph, Roofline(load("H200"), graph.dtype))
 
 
 def test_maps_made_together_find_room_until_they_are_read() -> None:
     """Each takes the one before, of which the second is read long after the third."""
     due = {"a": 9, "b": 8, "c": 1, "d": 0}
     before = [("a", ()), ("b", ("a",)), ("c", ("b",)), ("d", ("c",))]
-    wholes = [
-        Whole(Remake(frozenset({name}), 10, 1.0), (number,), frozenset(takes))
+    full_batch = [
+        FullBatchRecompute(Recompute(frozenset({name}), 10, 1.0), (number,), frozenset(takes))
         for number, (name, takes) in enumerate(before)
     ]
-    for order in (wholes, wholes[::-1]):
-        narrow = Together(due, room=0)
-        added = [min(each.remake.buffers) for each in order if narrow.add(each)]
-        assert added == (["a", "b", "d"] if order is wholes else ["d", "c", "a"])
-        assert all(map(Together(due, room=20).add, order))
+    for order in (full_batch, full_batch[::-1]):
+        narrow = RecomputeDependencies(due, early_nbytes=0)
+        added = [min(each.recompute.buffers) for each in order if narrow.add(each)]
+        assert added == (["a", "b", "d"] if order is full_batch else ["d", "c", "a"])
+        assert all(map(RecomputeDependencies(due, early_nbytes=20).add, order))

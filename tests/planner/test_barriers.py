@@ -16,15 +16,15 @@ from tvdnn.engine import training_graph
 from tvdnn.engine.virtualize import virtualize
 from tvdnn.graph import Graph
 from tvdnn.optim import SGD
-from tvdnn.planner import make as planning
-from tvdnn.planner.ir.costs import Costs
 from tvdnn.planner.ir.plan import Plan
 from tvdnn.planner.ir.schedule import Action, Schedule
 from tvdnn.planner.lowering.lower import lower
 from tvdnn.planner.lowering.segments import Variant
-from tvdnn.planner.recompute.barriers import Half
-from tvdnn.planner.recompute.candidates import Recipes, recipes
-from tvdnn.planner.recompute.draft import Choice, auto
+from tvdnn.planner.policies import auto as auto_policy
+from tvdnn.planner.problem import GraphProblem
+from tvdnn.planner.recompute.barriers import Phase
+from tvdnn.planner.recompute.candidates import Candidates, find_candidates
+from tvdnn.planner.recompute.draft import RecomputeChoice, unbound_plan
 from tvdnn.planner.verify.check import check
 
 BATCH, SHAPE = 16, (3, 8, 8)
@@ -48,14 +48,14 @@ def graph(units_of_one: None) -> Graph:
     return training_graph(net(), x, optimizer=SGD(momentum=0.9), sections=BATCH, fuse=True)
 
 
-def plan_of(graph: Graph, found: Recipes, numbers: Collection[int]) -> Plan:
+def plan_of(graph: Graph, found: Candidates, numbers: Collection[int]) -> Plan:
     """The plan with these in rounds, by the least blocks, in which nothing moves."""
-    none = (frozenset[str](),) * len(found.chains)
-    choice = Choice(Variant.MEMORY, (None,) * len(none), none, rounds=frozenset(numbers))
-    return auto(graph, found, choice).moving([])
+    none = (frozenset[str](),) * len(found.regions)
+    choice = RecomputeChoice(Variant.MEMORY, (None,) * len(none), none, stages=frozenset(numbers))
+    return unbound_plan(graph, found, choice).offloading([])
 
 
-def told(graph: Graph, half: Half) -> list[tuple[list[str], list[str]]]:
+def told(graph: Graph, half: Phase) -> list[tuple[list[str], list[str]]]:
     """By round the passes in it, those marked that run again, and those behind."""
     names = [pass_.name for pass_ in graph.passes]
     return [
@@ -63,12 +63,12 @@ def told(graph: Graph, half: Half) -> list[tuple[list[str], list[str]]]:
             [names[s.pass_index] + " again" * s.recompute for s in each.slots],
             [names[index] for index in each.behind],
         )
-        for each in half.rounds
+        for each in half.stages
     ]
 
 
 def test_each_normalization_ends_a_round(graph: Graph) -> None:
-    first, second = recipes(graph, h200(graph)).rounds
+    first, second = find_candidates(graph, h200(graph)).stages
     again = ["0 forward again", "1 forward again", "3 forward again"]
     assert told(graph, first.forward) == [
         (["0 forward", "1 moments"], ["1 statistics"]),
@@ -90,31 +90,31 @@ def test_each_normalization_ends_a_round(graph: Graph) -> None:
     gradients += ["4 grad_input again", "3 grad_input again"]
     assert (last, end) == ([*again, *gradients, "1 grad_input", "0 grad_weight"], [])
     assert set(first.backward.passes).isdisjoint(second.backward.passes)
-    assert first.remake.buffers == {"0", "2", "3", "5", "6"}
-    assert first.remake.nbytes == sum(graph.buffers[name].nbytes for name in "02356")
+    assert first.recompute.buffers == {"0", "2", "3", "5", "6"}
+    assert first.recompute.nbytes == sum(graph.buffers[name].nbytes for name in "02356")
 
 
 def test_what_lies_between_is_there_a_block_at_a_time(graph: Graph) -> None:
     costs = h200(graph)
-    found = recipes(graph, costs)
+    found = find_candidates(graph, costs)
     plan = plan_of(graph, found, {0})
     schedule = lower(graph, plan, costs)
     check(schedule)
     block = max(segment.block for segment in plan.segments)
-    names = found.rounds[0].remake.buffers
+    names = found.stages[0].recompute.buffers
     stays = [stay for stay in schedule.residencies if stay.buffer in names]
     alive = [
         sum(s.nbytes for s in stays if s.steps[0] <= index <= s.steps[-1])
         for index in range(len(schedule.steps))
     ]
     assert 0 < block <= BATCH // 4
-    assert 0 < max(alive) <= block * found.rounds[0].remake.nbytes // BATCH
+    assert 0 < max(alive) <= block * found.stages[0].recompute.nbytes // BATCH
 
 
 @pytest.mark.parametrize("numbers", [{0}, {1}, {0, 1}])
 def test_rounds_have_the_bits_of_keep(graph: Graph, numbers: set[int]) -> None:
     costs = h200(graph)
-    schedule = lower(graph, plan_of(graph, recipes(graph, costs), numbers), costs)
+    schedule = lower(graph, plan_of(graph, find_candidates(graph, costs), numbers), costs)
     check(schedule)
     assert any(step.recompute for step in schedule.steps)
     batches = random_batches(STEPS, (BATCH, *SHAPE), CLASSES, 0)
@@ -153,7 +153,7 @@ def test_maps_made_in_part_are_left_out() -> None:
     """Beside the channels that are made again lie those of others."""
     x = torch.empty(BATCH, *SHAPE)
     graph = training_graph(joined(), x, optimizer=SGD(momentum=0.9), sections=BATCH, fuse=True)
-    assert not recipes(graph, h200(graph)).rounds
+    assert not find_candidates(graph, h200(graph)).stages
 
 
 @pytest.mark.usefixtures("units_of_one")
@@ -163,13 +163,15 @@ def test_rounds_take_passes_from_chains() -> None:
     optimizer = SGD(momentum=0.9)
     graph = training_graph(made, batches[0][0], optimizer=optimizer, sections=BATCH, fuse=True)
     costs = h200(graph)
-    found = recipes(graph, costs)
-    gone = found.gone(range(len(found.rounds)))
-    assert any(gone & chain.passes for chain in found.chains)
-    none = (frozenset[str](),) * len(found.chains)
-    blocks, wholes = (Variant.MEMORY,) * len(none), frozenset(range(len(found.wholes)))
-    rounds = frozenset(range(len(found.rounds)))
-    plan = auto(graph, found, Choice(Variant.MEMORY, blocks, none, wholes, rounds=rounds)).leanest()
+    found = find_candidates(graph, costs)
+    passes_of_stages = found.passes_of_stages(range(len(found.stages)))
+    assert any(passes_of_stages & chain.passes for chain in found.regions)
+    none = (frozenset[str](),) * len(found.regions)
+    blocks, full_batch = (Variant.MEMORY,) * len(none), frozenset(range(len(found.full_batch)))
+    stages = frozenset(range(len(found.stages)))
+    plan = unbound_plan(
+        graph, found, RecomputeChoice(Variant.MEMORY, blocks, none, full_batch, stages=stages)
+    ).offloading_all()
     schedule = lower(graph, plan, costs)
     check(schedule)
     kept = train(made, planned(graph, "keep", None), batches)
@@ -183,11 +185,11 @@ def test_torchs_autograd_goes_in_rounds_too(
 ) -> None:
     """Forward runs passes again before it hands out what the caller's loss takes."""
 
-    def search(graph: Graph, costs: Costs, **budgets: int | None) -> Schedule:
-        found = recipes(graph, costs)
-        return lower(graph, plan_of(graph, found, range(len(found.rounds))), costs, **budgets)
+    def search(problem: GraphProblem) -> Schedule | None:
+        found = find_candidates(problem.graph, problem.costs)
+        return problem.lowered(plan_of(problem.graph, found, range(len(found.stages))))
 
-    monkeypatch.setattr(planning, "search", search)
+    monkeypatch.setattr(auto_policy, "fastest_found", search)
     ((x, y),) = random_batches(1, (BATCH, *SHAPE), CLASSES, 0)
     made = make()
     kept = virtualize(copy.deepcopy(made), x, policy="keep", sections=BATCH)
@@ -196,7 +198,7 @@ def test_torchs_autograd_goes_in_rounds_too(
     for each in (kept, tight):
         functional.cross_entropy(each(x).flatten(1), y).backward()
     schedule = tight.schedule
-    assert any(step.recompute for step in schedule.steps[: schedule.cut])
+    assert any(step.recompute for step in schedule.steps[: schedule.phase_split])
     assert min(step.pass_index for step in schedule.steps if step.action is Action.LAUNCH) == 0
     pairs = zip(kept.parameters(), tight.parameters(), strict=True)
     assert all(torch.equal(mine.grad, theirs.grad) for mine, theirs in pairs)

@@ -15,10 +15,11 @@ from tests.support.networks import random_chain
 from tvdnn.engine import training_graph
 from tvdnn.graph import Direction, Graph, Kind, Pass
 from tvdnn.optim import SGD
-from tvdnn.planner.ir.costs import Costs, Link, Profile, Roofline
+from tvdnn.planner.ir.costs import Costs, HostLink, Profile, Roofline
 from tvdnn.planner.ir.hardware import load
-from tvdnn.planner.make import floor_of, fuses, make_schedule
-from tvdnn.planner.timing.bound import COMPUTE, LINK, MEMORY, bound
+from tvdnn.planner.make import floor_of, make_schedule
+from tvdnn.planner.policies import policy_named
+from tvdnn.planner.timing.bound import COMPUTE, LINK, MEMORY, lower_bound
 from tvdnn.planner.timing.simulate import simulate
 from tvdnn.units import GIB
 
@@ -48,14 +49,14 @@ def test_no_policy_beats_it(
     net = random_chain(rng, 3, 9, CLASSES, forks=rng.random() < 0.5)
     x = torch.empty(batch, 3, 9, 9)
     graph = training_graph(
-        net, x, optimizer=SGD(momentum=0.9), chunk_size=chunk_size, fuse=fuses(policy)
+        net, x, optimizer=SGD(momentum=0.9), chunk_size=chunk_size, fuse=policy_named(policy).fused
     )
     costs = random_costs(rng)
     floor = floor_of(graph, costs, policy)[0]
     roomy = max(floor, make_schedule(graph, costs, policy="keep").peak_nbytes)
     budget = floor + round(share * (roomy - floor))
     schedule = make_schedule(graph, costs, policy=policy, budget=budget)
-    found = bound(graph, costs, budget=budget, remakes=policy == "auto")
+    found = lower_bound(graph, costs, budget=budget, recompute=policy == "auto")
     assert found is not None
     assert found.step_s <= simulate(schedule, costs).step_s * (1 + ROUNDING)
 
@@ -63,18 +64,18 @@ def test_no_policy_beats_it(
 def test_enough_memory_leaves_compute_alone(vgg16: Graph) -> None:
     kept = make_schedule(vgg16, H200, policy="keep")
     for budget in (None, kept.peak_nbytes):
-        found = bound(vgg16, H200, budget=budget)
+        found = lower_bound(vgg16, H200, budget=budget)
         assert found is not None
         assert found.binds == COMPUTE
-        assert found.offloaded_nbytes == found.remade_s == 0.0
+        assert found.offloaded_nbytes == found.recompute_s == 0.0
         assert found.step_s == found.compute_s
         assert found.step_s == pytest.approx(simulate(kept, H200).step_s, rel=0.05)
 
 
 def test_a_slow_link_binds_where_nothing_is_made_again(vgg16: Graph) -> None:
-    slow = with_link(H200, Link(1e9, 2e9, 1e9, 2e9, 0.0))
+    slow = with_link(H200, HostLink(1e9, 2e9, 1e9, 2e9, 0.0))
     room = GIB
-    found = bound(vgg16, slow, budget=vgg16.fixed_nbytes + room, remakes=False)
+    found = lower_bound(vgg16, slow, budget=vgg16.fixed_nbytes + room, recompute=False)
     assert found is not None
     assert found.binds == LINK
     nbytes = kept_nbytes(vgg16) - room
@@ -85,24 +86,26 @@ def test_a_slow_link_binds_where_nothing_is_made_again(vgg16: Graph) -> None:
 def test_making_again_is_weighed_against_the_link(vgg16: Graph) -> None:
     """Where the link costs nothing all that must leave does, where it is useless nothing does."""
     budget = vgg16.fixed_nbytes + GIB
-    swift, useless = (with_link(H200, Link(rate, rate, rate, rate, 0.0)) for rate in (1e15, 1.0))
-    found = bound(vgg16, swift, budget=budget)
+    swift, useless = (
+        with_link(H200, HostLink(rate, rate, rate, rate, 0.0)) for rate in (1e15, 1.0)
+    )
+    found = lower_bound(vgg16, swift, budget=budget)
     assert found is not None
     assert found.binds == COMPUTE
-    found = bound(vgg16, useless, budget=budget)
+    found = lower_bound(vgg16, useless, budget=budget)
     assert found is not None
     assert found.binds == MEMORY
     assert found.offloaded_nbytes < 1.0
-    assert found.step_s == pytest.approx(found.compute_s + found.remade_s)
-    both = bound(vgg16, H200, budget=budget)
+    assert found.step_s == pytest.approx(found.compute_s + found.recompute_s)
+    both = lower_bound(vgg16, H200, budget=budget)
     assert both is not None
     assert both.step_s < found.step_s
 
 
-@pytest.mark.parametrize("remakes", [False, True])
-def test_less_memory_takes_no_less_time(vgg16: Graph, remakes: bool) -> None:
+@pytest.mark.parametrize("recompute", [False, True])
+def test_less_memory_takes_no_less_time(vgg16: Graph, recompute: bool) -> None:
     budgets = range(vgg16.fixed_nbytes, vgg16.fixed_nbytes + 4 * GIB, GIB // 4)
-    found = [bound(vgg16, H200, budget=budget, remakes=remakes) for budget in budgets]
+    found = [lower_bound(vgg16, H200, budget=budget, recompute=recompute) for budget in budgets]
     seconds = [each.step_s for each in found if each is not None]
     assert len(seconds) == len(budgets)
     assert all(more >= less * (1 - ROUNDING) for more, less in pairwise(seconds))
@@ -111,17 +114,17 @@ def test_less_memory_takes_no_less_time(vgg16: Graph, remakes: bool) -> None:
 
 def test_a_host_without_room_leaves_making_again_or_nothing(vgg16: Graph) -> None:
     budget = vgg16.fixed_nbytes + GIB
-    found = bound(vgg16, H200, budget=budget, host_budget=0)
+    found = lower_bound(vgg16, H200, budget=budget, host_budget=0)
     assert found is not None
     assert found.offloaded_nbytes == 0.0
-    assert bound(vgg16, H200, budget=budget, host_budget=0, remakes=False) is None
+    assert lower_bound(vgg16, H200, budget=budget, host_budget=0, recompute=False) is None
 
 
 def test_a_measured_pass_takes_the_least_of_any_cut() -> None:
-    link = Link(1.0, 1.0, 1.0, 1.0, 0.0)
+    link = HostLink(1.0, 1.0, 1.0, 1.0, 0.0)
     pass_ = Pass("p", "op", "forward", Direction.FORWARD, 12, 1, (), ())
     costs = Profile("by hand", link, {"p": ((1, 2.0), (4, 4.0), (8, 16.0))})
-    assert costs.least_s(pass_) == 12.0
+    assert costs.min_pass_s(pass_) == 12.0
     cuts = (12 / rows * costs.launch_s(pass_, rows) for rows in range(1, 13))
     assert min(cuts) == pytest.approx(12.0)
 
@@ -137,5 +140,5 @@ def kept_nbytes(graph: Graph) -> int:
     return sum(graph.buffers[name].nbytes for name in maps & there & read)
 
 
-def with_link(costs: Roofline, link: Link) -> Costs:
+def with_link(costs: Roofline, link: HostLink) -> Costs:
     return replace(costs, profile=replace(costs.profile, link=link))

@@ -1,4 +1,4 @@
-"""Feedback: a measured step corrects costs and names ops, and plans follow it to the bit."""
+"""Calibration: a measured step scales costs and names ops; plans follow it, to the same bits."""
 
 import random
 from collections.abc import Mapping
@@ -17,11 +17,11 @@ from tvdnn.engine.drift import TIMED, WARM
 from tvdnn.errors import DeviceError
 from tvdnn.graph import Graph, Pass
 from tvdnn.optim import SGD
-from tvdnn.planner.ir.costs import Costs, Link, Roofline
+from tvdnn.planner.ir.costs import Costs, HostLink, Roofline
 from tvdnn.planner.ir.hardware import load
 from tvdnn.planner.ir.schedule import Lane, Schedule
 from tvdnn.planner.make import make_schedule
-from tvdnn.planner.timing.calibrate import Corrected, compare, correct, joined
+from tvdnn.planner.timing.calibrate import CalibratedCosts, calibrate, compare, concat_timelines
 from tvdnn.planner.timing.simulate import simulate
 from tvdnn.report.tables import drift_table
 from tvdnn.units import KIB
@@ -31,12 +31,12 @@ pytestmark = pytest.mark.usefixtures("units_of_one")
 BATCH, SHAPE, CLASSES = 8, (3, 16, 16), 5
 MOMENTUM = SGD(0.05, momentum=0.9)
 BUDGET = 320 * KIB
-PROFILED = Corrected(Roofline(load("H200"), "fp32"), {}, load("H200").link)
+PROFILED = CalibratedCosts(Roofline(load("H200"), "fp32"), {}, load("H200").link)
 SLOW = 0.001  # of the link's rates: maps are made again rather than moved
 UNTIL_MEASURED = WARM + TIMED + 1
 
 
-def slowed(link: Link, share: float) -> Link:
+def slowed(link: HostLink, share: float) -> HostLink:
     rates = [field.name for field in fields(link) if field.name != "latency_s"]
     return replace(link, **{rate: getattr(link, rate) * share for rate in rates})
 
@@ -54,20 +54,20 @@ class Unsteady:
         return self.costs.hardware
 
     @property
-    def link(self) -> Link:
+    def link(self) -> HostLink:
         return self.costs.link
 
     def launch_s(self, pass_: Pass, rows: int) -> float:
         return self.costs.launch_s(pass_, rows) * self.jitter.uniform(0.99, 1.01)
 
-    def least_s(self, pass_: Pass) -> float:
-        return self.costs.least_s(pass_)
+    def min_pass_s(self, pass_: Pass) -> float:
+        return self.costs.min_pass_s(pass_)
 
 
 def machine(factors: Mapping[str, float], link_share: float, seed: int = 0) -> Costs:
     """A clock of passes so many times slower, and a link of such a share of its rates."""
     link = slowed(PROFILED.link, link_share)
-    return Unsteady(Corrected(PROFILED, factors, link), random.Random(seed))
+    return Unsteady(CalibratedCosts(PROFILED, factors, link), random.Random(seed))
 
 
 def make_net() -> nn.Sequential:
@@ -93,10 +93,12 @@ def schedule_of(graph: Graph, costs: Costs) -> Schedule:
 
 def test_corrected_costs_predict_the_machine_that_was_measured() -> None:
     graph = small_graph()
-    truth = Corrected(PROFILED, {"2 forward": 3.0, "4 grad_input": 0.5}, slowed(PROFILED.link, 0.1))
+    truth = CalibratedCosts(
+        PROFILED, {"2 forward": 3.0, "4 grad_input": 0.5}, slowed(PROFILED.link, 0.1)
+    )
     schedule = schedule_of(graph, PROFILED)
     measured = replace(simulate(schedule, truth), simulated=False)
-    corrected = correct(schedule, PROFILED, measured)
+    corrected = calibrate(schedule, PROFILED, measured)
     assert simulate(schedule, corrected).step_s == pytest.approx(measured.step_s, rel=1e-3)
     assert corrected.factors["2 forward"] == pytest.approx(3.0)
     assert corrected.factors["4 grad_input"] == pytest.approx(0.5)
@@ -104,12 +106,12 @@ def test_corrected_costs_predict_the_machine_that_was_measured() -> None:
     assert corrected.link.to_host == pytest.approx(truth.link.to_host, rel=0.02)
     assert corrected.link.to_device == pytest.approx(truth.link.to_device, rel=0.02)
     pass_ = next(each for each in graph.passes if each.name == "2 forward")
-    assert corrected.least_s(pass_) == pytest.approx(3.0 * PROFILED.least_s(pass_))
+    assert corrected.min_pass_s(pass_) == pytest.approx(3.0 * PROFILED.min_pass_s(pass_))
 
 
 def test_drifts_name_what_misses_most_first() -> None:
     graph = small_graph()
-    truth = Corrected(PROFILED, {"2 forward": 9.0, "4 forward": 4.0}, PROFILED.link)
+    truth = CalibratedCosts(PROFILED, {"2 forward": 9.0, "4 forward": 4.0}, PROFILED.link)
     schedule = schedule_of(graph, PROFILED)
     found = compare(schedule, PROFILED, replace(simulate(schedule, truth), simulated=False))
     assert [drift.name for drift in found.drifts[:2]] == ["2", "4"]
@@ -118,8 +120,8 @@ def test_drifts_name_what_misses_most_first() -> None:
     copied_s = found.measured.copy_s
     total_s = sum(span.end_s - span.start_s for span in compute) + copied_s
     assert sum(taken for taken, _ in pairs) == pytest.approx(total_s)
-    assert found.off > 0.05
-    assert str(found).splitlines()[0].endswith(f"predicted ({found.off:+.1%})")
+    assert found.relative_error > 0.05
+    assert str(found).splitlines()[0].endswith(f"predicted ({found.relative_error:+.1%})")
     assert str(found).splitlines()[1].startswith("  2: ")
     assert next(next(iter(column.cells)) for column in drift_table(found).columns) == "2"
 
@@ -127,7 +129,7 @@ def test_drifts_name_what_misses_most_first() -> None:
 def test_halves_are_joined_one_behind_the_other() -> None:
     schedule = schedule_of(small_graph(), PROFILED)
     half = simulate(schedule, PROFILED)
-    whole = joined((half, half))
+    whole = concat_timelines((half, half))
     assert whole.step_s == pytest.approx(2 * half.step_s)
     assert whole.stall_s == 2 * half.stall_s
     assert len(whole.spans) == 2 * len(half.spans)
@@ -183,7 +185,7 @@ def test_a_plan_that_is_no_better_is_not_taken() -> None:
     assert trainer.schedule is before
     assert trainer.feedback is not None
     assert not trainer.feedback.replanned
-    assert trainer.feedback.off == pytest.approx(2.0, abs=0.05)
+    assert trainer.feedback.relative_error == pytest.approx(2.0, abs=0.05)
     assert trainer.predicted.step_s == pytest.approx(trainer.feedback.measured.step_s, rel=0.02)
 
 
@@ -223,7 +225,7 @@ def test_a_virtualized_network_follows_its_first_steps() -> None:
     models[0].measure_next()
     functional.cross_entropy(models[0](x), y).backward()
     assert models[0].feedback is not None
-    assert models[0].feedback.off > 0.05
+    assert models[0].feedback.relative_error > 0.05
     assert not models[0].feedback.replanned
 
 

@@ -117,7 +117,7 @@ def test_refuses_pass_of_the_wrong_half() -> None:
     maker.place("gw", 64)
     maker.launch("g", 0, 4)
     maker.half()
-    refuse(maker.build(), r"step 1, g \[0, 4\), is in the wrong half")
+    refuse(maker.build(), r"step 1, g \[0, 4\), is in the wrong phase")
 
 
 def test_refuses_given_gradient_over_what_is_still_needed() -> None:

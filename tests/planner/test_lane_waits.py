@@ -1,4 +1,4 @@
-"""Crossings: by them and the order of lanes no step runs before what it waits for; windows."""
+"""Lane waits: no step runs before the steps that it waits for; windows of captured steps."""
 
 import random
 from collections import Counter
@@ -12,7 +12,7 @@ from tests.support.simulated import planned
 from tvdnn.graph import Graph
 from tvdnn.ops import Settings, expand
 from tvdnn.planner.ir.schedule import Lane, Schedule
-from tvdnn.planner.lowering.lane_waits import crossings, joints
+from tvdnn.planner.lowering.lane_waits import cross_lane_waits, window_boundary_waits
 from tvdnn.runtime import cuda
 
 
@@ -24,8 +24,8 @@ def graph() -> Graph:
 def run(schedule: Schedule, windows: Sequence[range], rng: random.Random) -> list[int]:
     """Steps in an order that lanes may take by their counts alone, two windows at a time."""
     steps = schedule.steps
-    awaited = {**crossings(steps, windows[0].start, windows[-1].stop)}
-    for index, before in joints(steps, windows).items():
+    awaited = {**cross_lane_waits(steps, windows[0].start, windows[-1].stop)}
+    for index, before in window_boundary_waits(steps, windows).items():
         awaited[index] = {**awaited[index], **before}
     queues = [
         {lane: [index for index in window if steps[index].lane is lane] for lane in Lane}
@@ -49,15 +49,15 @@ def run(schedule: Schedule, windows: Sequence[range], rng: random.Random) -> lis
 def test_lanes_run_no_step_before_what_it_waits_for(
     graph: Graph, monkeypatch: pytest.MonkeyPatch, policy: str, copies: int, launches: int
 ) -> None:
-    monkeypatch.setattr(cuda, "WINDOW_COPIES", copies)
-    monkeypatch.setattr(cuda, "WINDOW_LAUNCHES", launches)
+    monkeypatch.setattr(cuda, "SEGMENT_COPIES", copies)
+    monkeypatch.setattr(cuda, "SEGMENT_LAUNCHES", launches)
     keep = planned(graph, "keep", None)
     schedule = planned(graph, policy, round(0.7 * keep.peak_nbytes))
     steps, rng = schedule.steps, random.Random(0)
     assert any(step.lane is Lane.PREFETCH for step in steps)
     for _ in range(20):
         first = rng.choice([0, len(steps) // 2])
-        windows = list(cuda.windows_of(steps, first, len(steps)))
+        windows = list(cuda.segments_of(steps, first, len(steps)))
         ran = run(schedule, windows, rng)
         place = {index: n for n, index in enumerate(ran)}
         for index, step in enumerate(steps[first:], first):
@@ -70,7 +70,7 @@ def test_lanes_run_no_step_before_what_it_waits_for(
 def test_no_lane_waits_for_what_it_knows(graph: Graph) -> None:
     schedule = planned(graph, "vdnn-all", None)
     steps = schedule.steps
-    awaited = crossings(steps, 0, len(steps))
+    awaited = cross_lane_waits(steps, 0, len(steps))
     for lane in Lane:
         for other in Lane:
             counts = [awaited[n].get(other, 0) for n, step in enumerate(steps) if step.lane is lane]
@@ -81,18 +81,18 @@ def test_no_lane_waits_for_what_it_knows(graph: Graph) -> None:
 
 def test_a_plan_without_copies_has_none(graph: Graph) -> None:
     steps = planned(graph, "keep", None).steps
-    assert not any(crossings(steps, 0, len(steps)).values())
+    assert not any(cross_lane_waits(steps, 0, len(steps)).values())
 
 
 @pytest.mark.parametrize(("copies", "launches"), [(1, 40), (3, 1000), (1000, 7), (1000, 1000)])
 def test_windows_are_of_few_steps_and_as_long_as_these_allow(
     graph: Graph, monkeypatch: pytest.MonkeyPatch, copies: int, launches: int
 ) -> None:
-    monkeypatch.setattr(cuda, "WINDOW_COPIES", copies)
-    monkeypatch.setattr(cuda, "WINDOW_LAUNCHES", launches)
+    monkeypatch.setattr(cuda, "SEGMENT_COPIES", copies)
+    monkeypatch.setattr(cuda, "SEGMENT_LAUNCHES", launches)
     steps = planned(graph, "vdnn-all", None).steps
     first, end = len(steps) // 4, len(steps)
-    windows = list(cuda.windows_of(steps, first, end))
+    windows = list(cuda.segments_of(steps, first, end))
     assert [index for window in windows for index in window] == list(range(first, end))
 
     def count(window: range) -> Counter[Lane]:
@@ -111,11 +111,11 @@ def test_windows_are_of_few_steps_and_as_long_as_these_allow(
 def test_without_copies_a_window_has_all_launches(
     graph: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cuda, "WINDOW_LAUNCHES", 3)
+    monkeypatch.setattr(cuda, "SEGMENT_LAUNCHES", 3)
     steps = planned(graph, "keep", None).steps
-    assert list(cuda.windows_of(steps, 0, len(steps))) == [range(len(steps))]
+    assert list(cuda.segments_of(steps, 0, len(steps))) == [range(len(steps))]
 
 
 @pytest.mark.parametrize(("launches", "few"), [(1, 1), (4, 1), (5, 2), (9, 3), (384, 96)])
 def test_one_launch_in_four_is_few(launches: int, few: int) -> None:
-    assert cuda.few_of(launches) == few
+    assert cuda.low_water_of(launches) == few

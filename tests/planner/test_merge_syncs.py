@@ -1,4 +1,4 @@
-"""Meetings: fewer, in the same time, and no earlier than what they are for."""
+"""Sync points: fewer of them, in the same time, and none earlier than its waits allow."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -14,8 +14,8 @@ from tvdnn.graph import Graph
 from tvdnn.ops import Settings, expand
 from tvdnn.planner import make as planning
 from tvdnn.planner.ir.schedule import Lane, Schedule
-from tvdnn.planner.lowering.lane_waits import crossings
-from tvdnn.planner.timing.merge_syncs import SLACK, _meetings, _Need, fewer_meetings
+from tvdnn.planner.lowering.lane_waits import cross_lane_waits
+from tvdnn.planner.timing.merge_syncs import SLACK, _sync_points, _SyncNeed, merge_sync_points
 from tvdnn.planner.timing.simulate import simulate
 from tvdnn.planner.verify.check import check
 
@@ -29,7 +29,7 @@ def by_hazards(graph: Graph, policy: str, share: float) -> Schedule:
     """The schedule in a share of what keep takes whose lanes meet for each wait."""
     budget = round(share * planned(graph, "keep", None).peak_nbytes)
     with pytest.MonkeyPatch.context() as patch, few_trials():
-        patch.setattr(planning, "fewer_meetings", lambda schedule, costs: schedule)
+        patch.setattr(planning, "merge_sync_points", lambda schedule, costs: schedule)
         return planned(graph, policy, budget)
 
 
@@ -37,8 +37,8 @@ def num_meetings(schedule: Schedule) -> int:
     """Launches before which the compute lane tells how far it has come, or waits for a copy."""
     steps, places = schedule.steps, set[int]()
     launches = [index for index, step in enumerate(steps) if step.lane is Lane.COMPUTE]
-    for first, end in ((0, schedule.cut), (schedule.cut, len(steps))):
-        for index, awaited in crossings(steps, first, end).items():
+    for first, end in ((0, schedule.phase_split), (schedule.phase_split, len(steps))):
+        for index, awaited in cross_lane_waits(steps, first, end).items():
             for lane, count in awaited.items():
                 if lane is Lane.COMPUTE:
                     places.add(launches.index(count - 1) + 1)
@@ -52,7 +52,7 @@ def num_meetings(schedule: Schedule) -> int:
 def test_lanes_meet_less_often_in_the_same_time(graph: Graph, policy: str, share: float) -> None:
     before, costs = by_hazards(graph, policy, share), h200(graph)
     assert any(step.lane is Lane.PREFETCH for step in before.steps)
-    after = fewer_meetings(before, costs)
+    after = merge_sync_points(before, costs)
     check(after)
     assert num_meetings(after) <= num_meetings(before)
     assert policy.endswith("sync") or num_meetings(after) < num_meetings(before)
@@ -65,7 +65,7 @@ def test_what_waits_sooner_or_longer_has_slack(graph: Graph) -> None:
     timeline = simulate(before, costs)
     moved = 0
     for step, old, span in zip(
-        fewer_meetings(before, costs).steps, before.steps, timeline.spans, strict=True
+        merge_sync_points(before, costs).steps, before.steps, timeline.spans, strict=True
     ):
         for wait in {*step.waits} - {*old.waits}:
             moved += 1
@@ -77,13 +77,13 @@ def test_schedules_are_made_with_few_meetings(graph: Graph) -> None:
     before, costs = by_hazards(graph, "tvdnn-heuristic", 0.6), h200(graph)
     with few_trials():
         made = planned(graph, "tvdnn-heuristic", before.budget_nbytes)
-    assert made.steps == fewer_meetings(before, costs).steps
+    assert made.steps == merge_sync_points(before, costs).steps
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.booleans()), max_size=6))
 def test_no_fewer_meetings_would_do(found: Sequence[tuple[int, int, bool]]) -> None:
-    needs = [_Need(min(a, b), max(a, b), 0, waits) for a, b, waits in found]
-    meetings = list(_meetings(needs))
+    needs = [_SyncNeed(min(a, b), max(a, b), 0, waits) for a, b, waits in found]
+    meetings = list(_sync_points(needs))
     for place, met in meetings:
         assert all(need.first <= place <= need.last for need in met)
     assert sorted(need for _, met in meetings for need in met) == sorted(needs)

@@ -14,12 +14,12 @@ from tvdnn.engine import training_graph
 from tvdnn.errors import ScheduleError
 from tvdnn.graph import Graph
 from tvdnn.optim import SGD
-from tvdnn.planner.ir.costs import Link, Roofline
+from tvdnn.planner.ir.costs import HostLink, Roofline
 from tvdnn.planner.ir.hardware import load
 from tvdnn.planner.ir.plan import Plan, Segment, Slot, Transfer
 from tvdnn.planner.ir.schedule import Action, Lane, Schedule
-from tvdnn.planner.lowering.floor import AtFloor
-from tvdnn.planner.lowering.idle import Gap, dirty
+from tvdnn.planner.lowering.floor import MinimumSchedule
+from tvdnn.planner.lowering.idle import IdleInterval, dirty
 from tvdnn.planner.lowering.lower import lower
 from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.verify.check import check
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("units_of_one")
 BATCH, IMAGE, CLASSES = 8, 8, 4
 INNER_SECTION_NBYTES = IMAGE * IMAGE * 8 * 4  # of the maps of 8 channels inside the block
 INNER = ("0", "2")  # the values that the two convolutions make; their ReLUs work in place
-LINK = Link(1e6, 1e6, 5e5, 5e5, 1e-6)
+LINK = HostLink(1e6, 1e6, 5e5, 5e5, 1e-6)
 COSTS = Roofline(replace(load("H200"), link=LINK), "fp32")
 
 
@@ -153,10 +153,11 @@ def test_sections_leave_and_return_inside_segments(net: nn.Sequential, graph: Gr
         for name, (leave, back) in uses.items()
     }
     transfers = tuple(
-        Transfer(name, 0, BATCH, leave, back, opens=back) for name, (leave, back) in ends.items()
+        Transfer(name, 0, BATCH, leave, back, earliest_prefetch=back)
+        for name, (leave, back) in ends.items()
     )
     plan = Plan("hand", segments, transfers)
-    floor, _ = AtFloor.of(graph, plan, COSTS).floor
+    floor, _ = MinimumSchedule.of(graph, plan, COSTS).floor
     leanest = lower(graph, plan, COSTS, budget=floor)
     assert leanest.arena_nbytes == floor - graph.fixed_nbytes == 27_392
     schedule = lower(graph, plan, COSTS, budget=graph.fixed_nbytes + 29_704)
@@ -178,7 +179,9 @@ def test_some_sections_of_a_map_stay(net: nn.Sequential, graph: Graph, count: in
     segments = keep(graph).segments
     leave = slot_of(graph, segments, "2 forward")
     back = slot_of(graph, segments, "2 grad_weight")
-    plan = Plan("hand", segments, (Transfer("0", 2, count, leave, back, opens=back - 1),))
+    plan = Plan(
+        "hand", segments, (Transfer("0", 2, count, leave, back, earliest_prefetch=back - 1),)
+    )
     schedule = lower(graph, plan, COSTS)
     assert schedule.offloaded_nbytes == count * INNER_SECTION_NBYTES
     stays = Counter(stay.section for stay in schedule.residencies if stay.buffer == "0")
@@ -193,7 +196,8 @@ def test_a_map_leaves_more_than_once(net: nn.Sequential, graph: Graph) -> None:
         slot_of(graph, segments, "2 grad_weight")
     ]
     transfers = tuple(
-        Transfer("0", 0, BATCH, leave, back, opens=leave) for leave, back in pairwise(stops[1:])
+        Transfer("0", 0, BATCH, leave, back, earliest_prefetch=leave)
+        for leave, back in pairwise(stops[1:])
     )
     schedule = lower(graph, Plan("hand", segments, transfers), COSTS)
     assert schedule.offloaded_nbytes == BATCH * INNER_SECTION_NBYTES
@@ -206,7 +210,9 @@ def test_a_map_leaves_more_than_once(net: nn.Sequential, graph: Graph) -> None:
 def test_what_was_written_since_is_copied_again() -> None:
     """Else the host still has it."""
     times = ((1, 3, 0), (4, 6, 0), (7, 9, 6), (9, 12, 6))  # last use, return, written
-    gaps = [Gap("a", 0, 8, last, back, last, back, last, done) for last, back, done in times]
+    gaps = [
+        IdleInterval("a", 0, 8, last, back, last, back, last, done) for last, back, done in times
+    ]
     other = replace(gaps[1], section=1)
     assert set(dirty([*reversed(gaps), other])) == {gaps[0], gaps[2], other}
     assert set(dirty(gaps[2:])) == {gaps[2]}
@@ -235,6 +241,6 @@ def test_a_plan_that_reads_before_it_writes_is_refused(graph: Graph) -> None:
 def test_a_map_that_leaves_too_early_is_refused(graph: Graph) -> None:
     segments = keep(graph).segments
     leave, back = (slot_of(graph, segments, name) for name in ("1 forward", "2 grad_weight"))
-    plan = Plan("hand", segments, (Transfer("0", 0, BATCH, leave, back, opens=back),))
+    plan = Plan("hand", segments, (Transfer("0", 0, BATCH, leave, back, earliest_prefetch=back),))
     with pytest.raises(ScheduleError, match="but 2 forward still uses it"):
         lower(graph, plan, COSTS)

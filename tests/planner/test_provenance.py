@@ -89,8 +89,8 @@ def graph(name: str, mode: Mode = Mode.AUTOGRAD, *, fuse: bool = True) -> Graph:
 def with_pass(graph: Graph, index: int, *passes: Pass) -> Graph:
     """The graph with other passes in the place of one."""
     before, after = graph.passes[:index], graph.passes[index + 1 :]
-    cut = graph.cut + (len(passes) - 1) * (index < graph.cut)
-    return replace(graph, passes=(*before, *passes, *after), cut=cut)
+    cut = graph.phase_split + (len(passes) - 1) * (index < graph.phase_split)
+    return replace(graph, passes=(*before, *passes, *after), phase_split=cut)
 
 
 def others(graph: Graph, index: int, use: Use) -> Iterator[str]:

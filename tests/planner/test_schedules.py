@@ -16,11 +16,11 @@ from tvdnn.engine import training_graph
 from tvdnn.graph import Graph
 from tvdnn.ops import concat_views
 from tvdnn.optim import SGD
-from tvdnn.planner.ir.costs import Costs, Link, Roofline
+from tvdnn.planner.ir.costs import Costs, HostLink, Roofline
 from tvdnn.planner.ir.hardware import load
 from tvdnn.planner.ir.plan import Plan
 from tvdnn.planner.ir.schedule import Schedule
-from tvdnn.planner.lowering.floor import AtFloor
+from tvdnn.planner.lowering.floor import MinimumSchedule
 from tvdnn.planner.lowering.lower import lower
 from tvdnn.planner.lowering.segments import Variant
 from tvdnn.planner.policies.keep import keep
@@ -38,7 +38,7 @@ LINKS = (1e5, 1e8, 1e12)  # bytes a second: copies dwarf compute, match it, or c
 def random_costs(rng: random.Random) -> Costs:
     """Costs under which copies are slow or fast against compute, so that orders differ."""
     rate = rng.choice(LINKS)
-    link = Link(rate, rate, rate / 2, rate / 2, 1e-6)
+    link = HostLink(rate, rate, rate / 2, rate / 2, 1e-6)
     return Roofline(replace(load("H200"), link=link), "fp32")
 
 
@@ -57,7 +57,7 @@ def drawn_plan(graph: Graph, rng: random.Random) -> Plan:
 def drawn_schedule(graph: Graph, rng: random.Random) -> Schedule:
     """A schedule of a drawn plan, its budget anywhere from the floor to what it would take."""
     plan, costs = drawn_plan(graph, rng), random_costs(rng)
-    least, _ = AtFloor.of(graph, plan, costs).floor
+    least, _ = MinimumSchedule.of(graph, plan, costs).floor
     most = lower(graph, plan, costs).peak_nbytes
     budget = least + round(rng.choice((0.0, rng.random(), 1.0)) * max(0, most - least))
     return lower(graph, plan, costs, budget=budget)
@@ -100,7 +100,9 @@ def test_any_plan_of_forks_and_joins_equals_keep(seed: int, batch: int, chunk_si
 def test_any_plan_of_ranges_equals_keep() -> None:
     """References take ranges of any channels: branches are never copied."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(concat_views.Ranges, "take", lambda self, use, *_: use in self.uses)
+        patch.setattr(
+            concat_views.StridedSupport, "accepts", lambda self, use, *_: use in self.uses
+        )
         for seed in range(EXAMPLES // 20):
             rng = random.Random(seed)
             torch.manual_seed(seed)

@@ -8,10 +8,11 @@ import pytest
 from tests.support.schedules import FIXED_NBYTES, ScheduleMaker, buffer, graph_of, launchable, story
 from tvdnn.errors import ScheduleError
 from tvdnn.graph import Graph, Kind, Pass, Use
-from tvdnn.planner.ir.costs import Link
+from tvdnn.planner.ir.costs import HostLink
 from tvdnn.planner.ir.schedule import Lane, Schedule
 from tvdnn.planner.ir.timeline import Timeline
-from tvdnn.planner.timing.simulate import average_nbytes, memory_profile, simulate
+from tvdnn.planner.timing.memory_profile import average_nbytes, memory_profile
+from tvdnn.planner.timing.simulate import simulate
 from tvdnn.planner.verify.check import check
 
 
@@ -19,7 +20,7 @@ from tvdnn.planner.verify.check import check
 class HandCosts:
     """A launch takes its pass's seconds a row, one by default."""
 
-    link: Link
+    link: HostLink
     row_s: Mapping[str, float]
     hardware: str = "by hand"
     measured: bool = False
@@ -27,13 +28,13 @@ class HandCosts:
     def launch_s(self, pass_: Pass, rows: int) -> float:
         return rows * self.row_s.get(pass_.name, 1.0)
 
-    def least_s(self, pass_: Pass) -> float:
+    def min_pass_s(self, pass_: Pass) -> float:
         return self.launch_s(pass_, pass_.domain)
 
 
-EVEN = HandCosts(Link(64, 64, 32, 32, 0.0), {})
-UNEVEN = HandCosts(Link(64, 128, 32, 64, 0.25), {})
-HALF_HOLD = HandCosts(Link(64, 64, 32, 32, 0.0), {"hold": 0.5})
+EVEN = HandCosts(HostLink(64, 64, 32, 32, 0.0), {})
+UNEVEN = HandCosts(HostLink(64, 128, 32, 64, 0.25), {})
+HALF_HOLD = HandCosts(HostLink(64, 64, 32, 32, 0.0), {"hold": 0.5})
 
 
 def graph() -> Graph:
@@ -87,7 +88,7 @@ def test_what_lives_at_once_and_the_rest_of_the_arena() -> None:
     """q beside r, which is there from the start, or beside p, which is back: 192 of 256 bytes."""
     for hold_first in (False, True):
         made = schedule(hold_first=hold_first)
-        assert made.alive_nbytes == 192
+        assert made.max_live_nbytes == 192
         assert made.fragmentation == 0.25
 
 
@@ -146,7 +147,7 @@ def test_launches_alone_have_no_stall_and_no_overlap() -> None:
 
 def test_second_half_waits_for_the_first_ones_copies() -> None:
     made = schedule(hold_first=True)
-    early = replace(made, cut=len(made.steps) - 1)  # use_q alone in the second half
+    early = replace(made, phase_split=len(made.steps) - 1)  # use_q alone in the second half
     timeline = simulate(early, HandCosts(EVEN.link, {"hold": 0.0, "use_p": 0.25}))
     found = times(timeline, early)
     assert found["use_p"] == (4, 4.25)

@@ -20,7 +20,7 @@ from tvdnn.planner.lowering.lower import lower
 from tvdnn.planner.make import floor_of, make_schedule
 from tvdnn.planner.offload import problem
 from tvdnn.planner.policies.keep import keep
-from tvdnn.planner.recompute.regions import chains
+from tvdnn.planner.recompute.regions import regions
 from tvdnn.planner.timing.simulate import simulate
 from tvdnn.planner.verify.check import check
 
@@ -71,8 +71,8 @@ def test_any_chain_has_the_bits_of_keep(
         schedule = make_schedule(graph, costs, policy=policy, budget=budget)
     check(schedule)
     assert schedule.peak_nbytes <= budget
-    standing = schedule.plan.standing
-    assert standing is None or standing.gap > -1e-6
+    optimality = schedule.plan.optimality
+    assert optimality is None or optimality.gap > -1e-6
     result = train(net, schedule, batches, order_seed=seed)
     assert result.equals(train(net, kept, batches))
     assert result.touched_nbytes <= schedule.arena_nbytes
@@ -90,7 +90,7 @@ def test_branches_whose_passes_interleave_are_in_one_chain_at_most() -> None:
     )
     graph = training_graph(net, torch.empty(4, 3, 8, 8), sections=4, fuse=True)
     costs = default_costs(graph)
-    passes = [index for chain in chains(graph, costs) for index in chain.passes]
+    passes = [index for chain in regions(graph, costs) for index in chain.passes]
     assert len(set(passes)) == len(passes) > 0
     for policy in ("tvdnn-heuristic", "auto"):
         make_schedule(graph, costs, policy=policy, budget=floor_of(graph, costs, policy)[0])

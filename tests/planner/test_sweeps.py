@@ -15,10 +15,11 @@ from tvdnn.graph import Graph
 from tvdnn.placement import ALIGNMENT
 from tvdnn.planner.ir.costs import Costs
 from tvdnn.planner.ir.schedule import Schedule
-from tvdnn.planner.lowering.lower import lower, lowered
+from tvdnn.planner.lowering.lower import lower, lower_with_prefetch
 from tvdnn.planner.make import floor_of, make_schedule
 from tvdnn.planner.policies.keep import keep
-from tvdnn.planner.timing.simulate import memory_profile, simulate
+from tvdnn.planner.timing.memory_profile import memory_profile
+from tvdnn.planner.timing.simulate import simulate
 from tvdnn.planner.verify.check import check
 
 pytestmark = pytest.mark.usefixtures("units_of_one")
@@ -91,7 +92,10 @@ def test_a_lead_makes_no_floor_higher(seed: int) -> None:
         make_schedule(graph, costs, policy=policy, budget=floor, lead=lead) for lead in (None, 1)
     )
     assert led.peak_nbytes <= floor
-    assert lowered(graph, plain.plan.led(1), costs, budget=floor) is None
+    assert (
+        lower_with_prefetch(graph, plain.plan.with_prefetch_distance(1), costs, budget=floor)
+        is None
+    )
     assert led.plan == plain.plan
 
 

@@ -256,7 +256,7 @@ def test_the_table_marks_losses_and_what_is_infeasible(kept: Schedule, moved: Sc
 def test_a_long_network_is_folded_to_runs_of_like_maps() -> None:
     def row(number: int, width: int) -> MapRow:
         shape, name = (8, width), f"layer.{number}"
-        return MapRow(name, "map", shape, "float32", MIB, 2, 2, "raw", "offload", "why")
+        return MapRow(name, "map", shape, "float32", MIB, 2, 2, "offload", "why")
 
     many = [row(number, 16 if number < 50 else 32) for number in range(80)]
     lines = text(tables.maps_table(many))
@@ -269,7 +269,7 @@ def test_a_long_network_is_folded_to_runs_of_like_maps() -> None:
 
 
 def test_a_map_that_leaves_in_part_says_how_many_sections() -> None:
-    row = MapRow("m", "map", (8, 4), "float32", 128, 4, 3, "raw", "offload", "why")
+    row = MapRow("m", "map", (8, 4), "float32", 128, 4, 3, "offload", "why")
     assert "offload 3 sections" in text(tables.maps_table([row]))[-1]
 
 

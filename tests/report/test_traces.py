@@ -17,7 +17,8 @@ from tvdnn.planner.ir.hardware import load
 from tvdnn.planner.ir.schedule import Lane, Schedule
 from tvdnn.planner.ir.timeline import Timeline, copy_waits
 from tvdnn.planner.make import make_schedule
-from tvdnn.planner.timing.simulate import memory_profile, simulate
+from tvdnn.planner.timing.memory_profile import memory_profile
+from tvdnn.planner.timing.simulate import simulate
 from tvdnn.report import figures
 from tvdnn.report.traces import Held, Work, chrome_trace, moments
 from tvdnn.units import MIB

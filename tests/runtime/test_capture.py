@@ -5,7 +5,7 @@ from typing import cast
 import pytest
 import torch
 
-from tvdnn.runtime.capture import forked
+from tvdnn.runtime.capture import fork_join
 
 
 class Stream:
@@ -25,7 +25,7 @@ def test_streams_are_joined_behind_an_error() -> None:
     )
 
     def fail() -> None:
-        with forked(main, [first, second]):
+        with fork_join(main, [first, second]):
             assert told == [("first", "main"), ("second", "main")]
             raise ValueError("own")
 

@@ -5,14 +5,14 @@ from threading import Thread
 
 import pytest
 
-from tvdnn.runtime.defer_signals import uninterrupted
+from tvdnn.runtime.defer_signals import defer_signals
 
 
 def test_an_interrupt_waits_for_the_end() -> None:
     done = []
 
     def interrupted() -> None:
-        with uninterrupted():
+        with defer_signals():
             signal.raise_signal(signal.SIGINT)
             done.append("issued")
         done.append("after")
@@ -31,7 +31,7 @@ def test_so_does_any_signal_that_python_code_handles() -> None:
     seen = []
     before = signal.signal(signal.SIGUSR1, lambda *_: seen.append("handled"))
     try:
-        with uninterrupted():
+        with defer_signals():
             signal.raise_signal(signal.SIGUSR1)
             seen.append("issued")
     finally:
@@ -40,7 +40,7 @@ def test_so_does_any_signal_that_python_code_handles() -> None:
 
 
 def test_an_error_passes() -> None:
-    with pytest.raises(ValueError, match="own"), uninterrupted():
+    with pytest.raises(ValueError, match="own"), defer_signals():
         raise ValueError("own")
 
 
@@ -48,7 +48,7 @@ def test_in_another_thread_it_does_nothing() -> None:
     done = []
 
     def run() -> None:
-        with uninterrupted():
+        with defer_signals():
             done.append(signal.getsignal(signal.SIGINT))
 
     thread = Thread(target=run)

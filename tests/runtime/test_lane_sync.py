@@ -15,7 +15,7 @@ import torch
 
 import tvdnn
 from tvdnn.runtime import cuda
-from tvdnn.runtime.lane_sync import Lanes, Window, apart, lanes_of
+from tvdnn.runtime.lane_sync import GraphSegment, Lanes, are_independent_queues, lanes_of
 
 pytestmark = pytest.mark.gpu
 
@@ -30,12 +30,12 @@ def device() -> torch.device:
 
 def test_different_streams_are_apart(device: torch.device) -> None:
     streams = [torch.cuda.Stream(device) for _ in range(5)]
-    assert apart(streams[:3], streams[3:])
+    assert are_independent_queues(streams[:3], streams[3:])
 
 
 def test_one_stream_is_not_apart_from_itself_and_is_let_go(device: torch.device) -> None:
     stream, turn = torch.cuda.Stream(device), torch.cuda.Stream(device)
-    assert not apart([stream, stream], [turn])
+    assert not are_independent_queues([stream, stream], [turn])
     assert turn.query()
 
 
@@ -60,13 +60,13 @@ def test_where_the_host_waits_for_each_launch_they_are_not_apart(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
-    assert not Lanes(device).apart
+    assert not Lanes(device).independent
 
 
 def test_edges_compute_the_same(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert lanes_of(device).apart
+    assert lanes_of(device).independent
     want = trained(device)
-    monkeypatch.setattr(lanes_of(device), "apart", False)
+    monkeypatch.setattr(lanes_of(device), "independent", False)
     assert all(torch.equal(a, b) for a, b in zip(trained(device), want, strict=True))
 
 
@@ -74,7 +74,7 @@ def test_short_windows_compute_the_same(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     want = trained(device)
-    monkeypatch.setattr(cuda, "WINDOW_COPIES", 3)
+    monkeypatch.setattr(cuda, "SEGMENT_COPIES", 3)
     for seed in (None, 0):
         assert all(torch.equal(a, b) for a, b in zip(trained(device, seed), want, strict=True))
 
@@ -83,25 +83,25 @@ def test_a_window_is_issued_once_few_launches_are_left_of_the_one_before(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither sooner nor at their end, in each step; delays make launches long beside the host."""
-    monkeypatch.setattr(cuda, "WINDOW_COPIES", 3)
+    monkeypatch.setattr(cuda, "SEGMENT_COPIES", 3)
     replay, issue = torch.cuda.CUDAGraph.replay, Lanes.issue
     begun: list[tuple[bool, bool]] = []
-    few_left: list[torch.cuda.Event] = []
+    low_water: list[torch.cuda.Event] = []
     ends: list[torch.cuda.Event] = []
     pending: list[bool] = []
 
     def replayed(graph: torch.cuda.CUDAGraph) -> None:
-        begun.append((all(e.query() for e in few_left), all(e.query() for e in ends)))
+        begun.append((all(e.query() for e in low_water), all(e.query() for e in ends)))
         replay(graph)
         ends[:] = [torch.cuda.current_stream(device).record_event()]
 
-    def issued(self: Lanes, window: Window) -> None:
+    def issued(self: Lanes, window: GraphSegment) -> None:
         with monkeypatch.context() as patched:  # others replay graphs as well
             patched.setattr(torch.cuda.CUDAGraph, "replay", replayed)
             issue(self, window)
-        if window.few_left is not None:
-            pending.append(not window.few_left.query())
-            few_left[:] = [window.few_left]
+        if window.low_water is not None:
+            pending.append(not window.low_water.query())
+            low_water[:] = [window.low_water]
 
     monkeypatch.setattr(Lanes, "issue", issued)
     trained(device, delay_seed=0)
@@ -117,7 +117,7 @@ def test_another_thread_may_free_memory_meanwhile(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It waits for the device with the driver's locks in hand; a test that hangs ends in time."""
-    monkeypatch.setattr(cuda, "WINDOW_COPIES", 3)
+    monkeypatch.setattr(cuda, "SEGMENT_COPIES", 3)
     want = trained(device)
     trainer, net, batch = make(device)
     losses = [trainer.step(*batch)]

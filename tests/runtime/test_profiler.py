@@ -16,14 +16,16 @@ from tvdnn.kernels.language.rounding import stored_reference
 from tvdnn.ops import Settings, expand
 from tvdnn.ops.expand import Mode
 from tvdnn.optim import SGD, AdamW, Optimizer
-from tvdnn.planner.ir.costs import Link
+from tvdnn.planner.ir.costs import HostLink
 from tvdnn.planner.ir.schedule import Step
 from tvdnn.planner.ir.settings import Table
 from tvdnn.runtime import profiler
-from tvdnn.runtime.autotune import Configurable, Configuring
-from tvdnn.runtime.binding import Call, Memory
+from tvdnn.runtime import scratch as scratch_module
+from tvdnn.runtime.autotune import Autotuner, Tunable
+from tvdnn.runtime.binding import ByteViews, Call
 from tvdnn.runtime.disk_cache import sources
-from tvdnn.runtime.profiler import Scratch, profile
+from tvdnn.runtime.profiler import profile
+from tvdnn.runtime.scratch import Scratch
 from tvdnn.units import KIB, MIB
 
 OPTIMIZERS = (SGD(), SGD(momentum=0.9), AdamW())
@@ -64,26 +66,26 @@ def test_every_pass_runs_on_stand_ins(mode: Mode, optimizer: Optimizer, fuse: bo
 
 
 @pytest.fixture
-def bound(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Step, Memory]]:
+def bound(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Step, ByteViews]]:
     """The steps that are bound, and the memory of each."""
-    found = list[tuple[Step, Memory]]()
-    bind = profiler.bind_step
+    found = list[tuple[Step, ByteViews]]()
+    bind = scratch_module.bind_step
 
-    def spied(graph: Graph, step: Step, memory: Memory, *others: Any, **options: Any) -> Call:
+    def spied(graph: Graph, step: Step, memory: ByteViews, *others: Any, **options: Any) -> Call:
         found.append((step, memory))
         return bind(graph, step, memory, *others, **options)
 
-    monkeypatch.setattr(profiler, "bind_step", spied)
+    monkeypatch.setattr(scratch_module, "bind_step", spied)
     return found
 
 
 @pytest.mark.parametrize("cache", [0, 8 * KIB, MIB])
 def test_launches_take_turns_until_a_cache_keeps_nothing(
-    monkeypatch: pytest.MonkeyPatch, bound: list[tuple[Step, Memory]], cache: int
+    monkeypatch: pytest.MonkeyPatch, bound: list[tuple[Step, ByteViews]], cache: int
 ) -> None:
     """They go over a pass's domain as those of a step do, each on bytes of its own."""
     graph = expand(network(), Settings("fp32", 2 * KIB, optimizer=SGD()))
-    monkeypatch.setattr(profiler, "cache_nbytes", lambda _: cache)
+    monkeypatch.setattr(scratch_module, "cache_nbytes", lambda _: cache)
     scratch = Scratch(graph, torch.device("cpu"), "torch", 64 * MIB)
     several = 0
     for index, pass_ in enumerate(graph.passes):
@@ -102,7 +104,7 @@ def test_launches_take_turns_until_a_cache_keeps_nothing(
         assert all(low + size <= high for (low, size), (high, _) in pairwise(spans))
         touched = [sum(size for _, size in set().union(*moved[:n])) for n in range(len(moved))]
         assert all(nbytes < 2 * cache for nbytes in touched[1:])
-        over = len(steps) == min(pass_.domain // rows, profiler.REPEATS)
+        over = len(steps) == min(pass_.domain // rows, scratch_module.REPEATS)
         assert over or sum(size for _, size in spans) >= 2 * cache
         several += len(steps) > 1
     assert bool(several) == bool(cache)
@@ -112,7 +114,7 @@ def test_launches_take_no_more_turns_than_scratch_has_room_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     graph = expand(network(), Settings("fp32", 2 * KIB, optimizer=SGD()))
-    monkeypatch.setattr(profiler, "cache_nbytes", lambda _: MIB)
+    monkeypatch.setattr(scratch_module, "cache_nbytes", lambda _: MIB)
     index = next(i for i, pass_ in enumerate(graph.passes) if pass_.name == "relu1 grad_input")
     turns = [  # of 16 KiB each, which no parameter adds to
         len(Scratch(graph, torch.device("cpu"), "torch", limit * KIB).turns(index, 1))
@@ -121,7 +123,7 @@ def test_launches_take_no_more_turns_than_scratch_has_room_for(
     assert turns == [1, 2, 3, 4]
 
 
-def test_products_are_measured_on_what_tf32_holds(bound: list[tuple[Step, Memory]]) -> None:
+def test_products_are_measured_on_what_tf32_holds(bound: list[tuple[Step, ByteViews]]) -> None:
     graph = expand(network(), Settings("tf32", 16 * KIB, optimizer=SGD()))
     scratch = Scratch(graph, torch.device("cpu"), "torch", 64 * MIB)
     index = next(i for i, pass_ in enumerate(graph.passes) if pass_.role == "grad_weight")
@@ -197,7 +199,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[int,
     monkeypatch.setenv("TVDNN_CACHE", str(tmp_path))
     monkeypatch.setattr(Scratch, "measure", measure)
     monkeypatch.setattr(Scratch, "row_counts", lambda _, pass_: (pass_.unit,))
-    monkeypatch.setattr(profiler, "measure_link", lambda *_: Link(1.0, 1.0, 1.0, 1.0, 0.0))
+    monkeypatch.setattr(profiler, "measure_link", lambda *_: HostLink(1.0, 1.0, 1.0, 1.0, 0.0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "CPU")
     return found
 
@@ -236,7 +238,7 @@ def test_launches_worth_it_are_tried_and_refused(
 ) -> None:
     graph, device = few_passes(), torch.device("cpu")
     costs = profile(graph, device=device, kernels="triton")
-    configuring = Configuring(graph, device, "triton")
+    configuring = Autotuner(graph, device, "triton")
     each = next(each for each in configuring.worth(costs) if each.key.startswith("pointer"))
     assert graph.passes[each.pass_index].params
     assert {"num_stages": 3} in each.candidates
@@ -249,7 +251,7 @@ def test_launches_worth_it_are_tried_and_refused(
         return (torch.full((8,), len(self.configurations.table), dtype=torch.uint8),)
 
     monkeypatch.setattr(Scratch, "results", other_bits)
-    unlike = Configurable(f"{each.key} again", each.pass_index, each.candidates)
+    unlike = Tunable(f"{each.key} again", each.pass_index, each.candidates)
     assert configuring.share(unlike, {"num_stages": 3}) is None
 
 

@@ -43,7 +43,7 @@ def rebuilt(schedule: Schedule, steps: Sequence[Step], cut: int | None = None) -
         schedule,
         steps=tuple(steps),
         residencies=implied_residencies(schedule.graph, steps),
-        cut=schedule.cut if cut is None else cut,
+        phase_split=schedule.phase_split if cut is None else cut,
     )
 
 
@@ -116,7 +116,7 @@ def _reordered(schedule: Schedule, order: Sequence[int]) -> Schedule:
         waits = (place[wait] for wait in schedule.steps[old].waits if wait in place)
         kept = tuple(sorted(wait for wait in waits if wait < new))
         steps.append(schedule.steps[old]._replace(waits=kept))
-    cut = sum(old < schedule.cut for old in order)
+    cut = sum(old < schedule.phase_split for old in order)
     return rebuilt(schedule, steps, cut)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tvdnn.graph import Pass
-from tvdnn.planner.ir.costs import Costs, Link
+from tvdnn.planner.ir.costs import Costs, HostLink
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Elsewhere:
         return self.costs.hardware
 
     @property
-    def link(self) -> Link:
+    def link(self) -> HostLink:
         return self.costs.link
 
     def launch_s(self, pass_: Pass, rows: int) -> float:
@@ -29,8 +29,8 @@ class Elsewhere:
             self._arrive()
         return self.costs.launch_s(pass_, rows)
 
-    def least_s(self, pass_: Pass) -> float:
-        return self.costs.least_s(pass_)
+    def min_pass_s(self, pass_: Pass) -> float:
+        return self.costs.min_pass_s(pass_)
 
     def _arrive(self) -> None:
         raise NotImplementedError

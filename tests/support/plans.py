@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tvdnn.graph import Direction, Graph, Kind, Pass, Use, must_part
+from tvdnn.graph import Direction, Graph, Kind, Pass, Use, must_be_separate
 from tvdnn.planner.ir.plan import Plan, Segment, Slot, Transfer
 
 MOVED_KINDS = (Kind.INPUT, Kind.MAP, Kind.GRAD, Kind.AUX)
@@ -119,7 +119,7 @@ def _joins(graph: Graph, turns: Sequence[Turn], members: Sequence[int], number: 
     if not all(p.splittable for p in passes):
         return False
     *_, last = passes
-    return not any(_meet_whole(p, last) or must_part(p, last) for p in passes[:-1])
+    return not any(_meet_whole(p, last) or must_be_separate(p, last) for p in passes[:-1])
 
 
 def _meet_whole(first: Pass, second: Pass) -> bool:
@@ -156,7 +156,7 @@ def _random_transfers(
             first = rng.randrange(buffer.num_sections)
             count = rng.randint(1, buffer.num_sections - first)
             back = rng.randint(leave + 1, back)
-            yield Transfer(name, first, count, leave, back, opens=rng.randint(0, back))
+            yield Transfer(name, first, count, leave, back, earliest_prefetch=rng.randint(0, back))
 
 
 def _uses(graph: Graph, segments: Sequence[Segment]) -> Mapping[str, list[tuple[int, bool]]]:

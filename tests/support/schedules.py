@@ -73,7 +73,7 @@ def graph_of(
         output_maps=maps,
         input_grads={},
         param_grads={name: (name,) for name in grads},
-        cut=len(passes) if cut is None else cut,
+        phase_split=len(passes) if cut is None else cut,
         fixed={"parameters": FIXED_NBYTES},
         dtype="fp32",
         chunk_size=128,
@@ -147,7 +147,7 @@ class ScheduleMaker:
             plan=Plan("hand", ()),
             steps=tuple(self.steps),
             residencies=stays,
-            cut=len(self.steps) if self._cut is None else self._cut,
+            phase_split=len(self.steps) if self._cut is None else self._cut,
             arena_nbytes=self.arena_nbytes,
             slab_nbytes=self.slab_nbytes,
             budget_nbytes=budget,
@@ -193,7 +193,7 @@ def with_waits(schedule: Schedule) -> Schedule:
     sharers: list[list[int]] = [[] for _ in schedule.steps]
     for first, second in conflicts(schedule):
         sharers[second].append(first)
-    order = _Order(len(schedule.steps), schedule.cut)
+    order = _Order(len(schedule.steps), schedule.phase_split)
     steps = []
     for index, step in enumerate(schedule.steps):
         order.add(index, step.lane, ())
@@ -208,7 +208,7 @@ def with_waits(schedule: Schedule) -> Schedule:
 
 def happens_before(schedule: Schedule) -> npt.NDArray[np.bool_]:
     """[s, t]: step s ends before step t starts, by lanes, waits on earlier steps, and the cut."""
-    order = _Order(len(schedule.steps), schedule.cut)
+    order = _Order(len(schedule.steps), schedule.phase_split)
     for index, step in enumerate(schedule.steps):
         order.add(index, step.lane, (wait for wait in step.waits if 0 <= wait < index))
     return order.before
@@ -262,7 +262,7 @@ def results(schedule: Schedule) -> Mapping[str, int]:
     Every kernel is a hash of all that it reads, so that a wrong byte anywhere shows.
     """
     machine = _Machine(schedule)
-    halves = (0, schedule.cut), (schedule.cut, len(schedule.steps))
+    halves = (0, schedule.phase_split), (schedule.phase_split, len(schedule.steps))
     for first, end in halves:
         machine.fill(first, end)
         for index in range(first, end):

@@ -14,5 +14,5 @@ def few_trials() -> Iterator[None]:
 
     In the fewest bytes the best one takes seconds to find.
     """
-    with patch.object(problem, "WORK", 2000), patch.object(limits, "WORK", 0):
+    with patch.object(problem, "WORK", 2000), patch.object(limits, "SCHEDULED_IN_ALL", 0):
         yield

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.nn import functional
 
 import tvdnn.nn
-from tvdnn.calls.tables import SUPPORTED
 from tvdnn.errors import InputError, UnsupportedOpError
 from tvdnn.graph import Network, Op
+from tvdnn.ops.registry import SUPPORTED
 from tvdnn.trace.trace import trace
 
 Maps = dict[str, Tensor]

@@ -1,4 +1,4 @@
-"""The command line: each command parses, calls, renders and returns a code."""
+"""The command line: each command parses, calls, renders and returns an exit code."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -13,7 +13,7 @@ from .output import DONE, USAGE, fail
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns its exit code: 0 done, 1 infeasible or failed, 2 usage."""
+    """Run a command. Returns the exit code: 0 done, 1 infeasible or failed, 2 wrong usage."""
     try:
         _app()(args=arguments, prog_name="tvdnn")
     except SystemExit as end:

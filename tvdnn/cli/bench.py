@@ -14,14 +14,16 @@ from ..experiment.request import (
     Request,
     as_tuned,
     make_graph,
+    make_problem,
     make_request,
     parse_budgets,
     parse_policies,
     random_labelled,
 )
 from ..experiment.simulate import Outcome, simulated
-from ..planner.ir.costs import Costs, Roofline
+from ..planner.ir.costs import Roofline
 from ..planner.ir.hardware import load
+from ..planner.make import Problem
 from ..report.charts import lanes_chart
 from ..report.rows import Row, against_keep
 from ..report.tables import rows_table
@@ -44,9 +46,10 @@ HEADLINE_PROFILE = "H200"
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How rows are made: so many steps of each, by which kernels, or on which profile.
+    """How rows are made: the number of steps, the kernels, and the profile of a simulation.
 
-    `feedback` lets plans follow the first steps; `json_file` is where the rows go besides.
+    With `feedback` plans follow the first measured steps. Rows are also written to `json_file`.
+    Where `bounded`, what has no budget is planned inside the profile's memory.
     """
 
     steps: int
@@ -54,6 +57,7 @@ class Way:
     hardware: str | None
     feedback: bool
     json_file: str | None
+    bounded: bool = True
 
 
 def bench(
@@ -63,8 +67,9 @@ def bench(
     dtype: Dtype = None,
     policy: Annotated[str, typer.Option(help="Policies by comma.")] = "keep,vdnn-all,vdnn-dyn",
     budget: Annotated[
-        str, typer.Option(help="Device bytes by comma: 6GiB,4GiB,min or none.")
-    ] = "none",
+        str | None,
+        typer.Option(help="Device bytes by comma: 6GiB,min or none. Not given: a profile's."),
+    ] = None,
     host_budget: HostBudget = None,
     chunk_size: ChunkSize = None,
     steps: Annotated[int, typer.Option(min=1, help="Training steps of each policy.")] = 20,
@@ -91,7 +96,9 @@ def bench(
     else:
         default = "bf16" if torch.cuda.is_available() or hardware else "fp32"
         request = make_request(net, batch, image_size, dtype or default, chunk_size, host_budget)
-        cases = [(p, b) for b in parse_budgets(budget) for p in parse_policies(policy)]
+        budgets = parse_budgets(budget or "none")
+        cases = [(p, b) for b in budgets for p in parse_policies(policy)]
+        way = replace(way, bounded=budget is None)
         rows = _bench(console, request, cases, way)
     _explain(console, rows)
     _show(rows, json_file)
@@ -114,12 +121,14 @@ def _main_job(console: Console, way: Way) -> list[Row]:
 
 
 def _bench(console: Console, request: Request, cases: Cases, way: Way) -> list[Row]:
-    """The rows of all cases; each one's timeline is shown in small as soon as it is known."""
+    """The rows of all cases. The timeline of each is shown in small when it is known."""
     if way.hardware is None:
         outcomes = _measure(console, request, cases, way)
     else:
-        costs = Roofline(load(way.hardware), request.dtype)
-        outcomes = _simulate(console, as_tuned(request, costs.hardware), cases, costs)
+        profile = load(way.hardware)
+        tuned, memory = as_tuned(request, profile.name), profile.memory_nbytes
+        problem = make_problem(tuned, Roofline(profile, request.dtype))
+        outcomes = _simulate(console, tuned, cases, problem, memory if way.bounded else None)
     rows = []
     for found in outcomes:
         rows.append(found.row)
@@ -129,10 +138,12 @@ def _bench(console: Console, request: Request, cases: Cases, way: Way) -> list[R
     return list(against_keep(rows))
 
 
-def _simulate(console: Console, request: Request, cases: Cases, costs: Costs) -> Iterator[Outcome]:
+def _simulate(
+    console: Console, request: Request, cases: Cases, problem: Problem, memory: int | None
+) -> Iterator[Outcome]:
     for policy, budget in cases:
         with stages(console, policy) as report:
-            found = simulated(request, costs, policy, budget, report)
+            found = simulated(request, problem, policy, budget, report, memory_nbytes=memory)
         yield found
 
 
@@ -160,14 +171,14 @@ def _inside(row: Row) -> str:
 
 
 def _explain(console: Console, rows: Sequence[Row]) -> None:
-    """Say why rows are infeasible."""
+    """Print why rows are infeasible."""
     for row in rows:
         if row.reason is not None:
             console.print(f"{row.policy}: {row.reason}", style="yellow", markup=False)
 
 
 def _show(rows: Sequence[Row], json_file: str | None) -> None:
-    """A table for each subject among the rows; then the same as JSON."""
+    """Print a table for each subject among the rows, and write the rows as JSON."""
     subjects = itertools.groupby(rows, key=lambda row: (row.net, row.hardware, row.simulated))
     for _, group in subjects:
         part = tuple(group)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..experiment.data import Dataset, accuracy, batches, digits, has_digits, random_batch
 from ..experiment.measure import Batches, Measured, measured, present_device
-from ..experiment.request import Request, find_floor, make_graph
+from ..experiment.request import Request, find_floor, make_problem
 from ..graph import ChunkSizes
 from ..optim import SGD
 from ..planner.ir.costs import Roofline
@@ -20,22 +20,23 @@ from .output import stages
 
 REQUEST = Request("lenet5", 64, 32, "fp32", ChunkSizes(64 * KIB), None)
 OPTIMIZER = SGD(lr=0.05, momentum=0.9)
-STEPS = 220  # ten epochs of the digits
+STEPS = 220  # ten epochs
 POLICY = "vdnn-all:m"
-SLACK = 1.02  # budget over floor
+SLACK = 1.02  # budget / floor
 
 
 def train_digits(console: Console, kernels: str | None) -> list[Row]:
-    """Train both ways; say whether losses and weights are the same bits, and how well it learnt."""
+    """Train under both policies. Print whether the bits agree, and the test accuracy."""
     data = digits(REQUEST.shape) if has_digits() else None
     if data is None:
         console.print("scikit-learn is not installed (extra demo): training on random arrays.")
     steps = _steps(data)
-    torch.set_num_threads(1)  # maps this small are no faster with more: 31 ms a step with 1 and 2
+    torch.set_num_threads(1)  # such small maps take 31 ms a step with 1 thread and with 2
     device = present_device(kernels)
     with stages(console, "lenet5") as report:
-        graph = make_graph(REQUEST, POLICY, report)
-    floor = find_floor(graph, Roofline(load("H200"), REQUEST.dtype), POLICY)
+        report("tracing", 0.0)
+        problem = make_problem(REQUEST, Roofline(load("H200"), REQUEST.dtype))
+        floor = find_floor(problem, POLICY)
     cases = (("keep", None), (POLICY, int(floor.nbytes * SLACK)))
     found = []
     for policy, budget in cases:

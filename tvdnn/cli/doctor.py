@@ -1,4 +1,4 @@
-"""`tvdnn doctor`: the GPU, versions, copy rates and pinnable memory, and what would not work."""
+"""`tvdnn doctor`: the GPU, versions, copy rates and pinnable memory, with cures for faults."""
 
 import os
 import resource
@@ -39,7 +39,7 @@ GB = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at. `cure` says what does not work and what would mend it."""
+    """One thing that was checked. `cure` names the fault and its cure, or is None."""
 
     name: str
     value: str
@@ -48,7 +48,7 @@ class Finding:
 
 
 def doctor(json_file: JsonFile = None) -> None:
-    """Look at this machine: GPU, versions, copy rates, pinnable memory, and what would not work."""
+    """Check this machine: GPU, versions, copy rates and pinnable memory, with cures for faults."""
     with stages(messages(), "doctor") as report:
         report("looking", 0.0)
         findings = (*findings_of_versions(), *_extras(), *_device(), *_host())
@@ -59,7 +59,7 @@ def doctor(json_file: JsonFile = None) -> None:
 
 
 def findings_table(findings: tuple[Finding, ...]) -> Table:
-    """What was found, and what would not work and why."""
+    """All findings, with faults and cures."""
     table = Table(title="this machine", **LOOK)
     for heading in ("what", "found", "what would not work"):
         table.add_column(heading)
@@ -79,7 +79,7 @@ def _json(finding: Finding) -> dict[str, str | bool | None]:
 
 
 def findings_of_versions() -> Iterator[Finding]:
-    """Versions of what runs, and those that are too old or absent."""
+    """Versions of software, and those that are too old or missing."""
     for name, version in software().items():
         least = LEAST.get(name)
         old = least is not None and (version is None or minor(version) < least)
@@ -91,7 +91,7 @@ def findings_of_versions() -> Iterator[Finding]:
 
 
 def _extras() -> Iterator[Finding]:
-    """Packages that some commands want, and the compiler that Triton builds its launchers with."""
+    """Optional packages of some commands, and the compiler that Triton needs."""
     for package, needed in EXTRAS.items():
         found = find_spec(package) is not None
         yield Finding(package, "installed" if found else "none", None if found else needed)
@@ -130,7 +130,7 @@ def _copies(device: torch.device) -> Iterator[Finding]:
 
 
 def _host() -> Iterator[Finding]:
-    """What may be pinned: free memory, the container's limit on it, and the limit on locking."""
+    """Pinnable memory: free memory, the limit of the container, and the limit on locked memory."""
     yield Finding("host memory free", format_bytes(available_nbytes()))
     if CONTAINER_LIMIT.exists() and CONTAINER_LIMIT.read_text().strip() != "max":
         yield Finding("host memory limit", format_bytes(int(CONTAINER_LIMIT.read_text())))

@@ -8,21 +8,22 @@ import typer
 
 from .. import models
 from ..planner.ir import hardware
-from ..planner.make import POLICIES
+from ..planner.policies import POLICIES
 
 PathText = TypeVar("PathText", str, Path, None)
+BUDGET_HELP = "Device bytes: 6GiB, ..., min or none. Not given: a profile's memory."
 BASE_POLICIES = ", ".join(policy for policy in POLICIES if ":" not in policy)
 
 
 def in_a_folder(path: PathText) -> PathText:
-    """`path`, if the folder that it lies in exists; found out before the work, not after it."""
+    """`path`, if its folder exists. Checked before the work begins."""
     if path is not None and not Path(path).absolute().parent.is_dir():
         raise typer.BadParameter(f"there is no folder {Path(path).parent} to write into")
     return path
 
 
 def written_as(*suffixes: str) -> Callable[[Path | None], Path | None]:
-    """The check that a path, if there is one, ends in one of these and lies `in_a_folder`."""
+    """A check that a path, if given, has one of the suffixes and is `in_a_folder`."""
 
     def known(path: Path | None) -> Path | None:
         if path is None:

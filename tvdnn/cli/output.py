@@ -13,23 +13,23 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from ..experiment.progress import StageReport
 
 DONE, FAILED, USAGE = 0, 1, 2
-PLAIN_WIDTH = 200  # characters a line where no terminal says how wide it is
+PLAIN_WIDTH = 200  # characters of a line where there is no terminal
 STDOUT = "-"
 
 
 def messages() -> Console:
-    """Standard error, for messages and progress."""
+    """A console on standard error for messages and progress."""
     return Console(stderr=True, emoji=False, highlight=False, soft_wrap=True)
 
 
 def fail(error: object, code: int = FAILED) -> int:
-    """Say in one line what went wrong; returns the exit code."""
+    """Print an error in one line. Returns the exit code."""
     messages().print(f"error: {str(error).splitlines()[0]}", style="red", markup=False)
     return code
 
 
 def show(*renderables: RenderableType, json_file: str | None) -> None:
-    """Print results; to standard error where standard output is to hold JSON alone."""
+    """Print results. They go to standard error where standard output holds JSON."""
     console = Console(stderr=json_file == STDOUT, emoji=False, highlight=False)
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
@@ -38,7 +38,7 @@ def show(*renderables: RenderableType, json_file: str | None) -> None:
 
 
 def write_json(data: Any, json_file: str | None) -> None:
-    """Write `data` to the file, or to standard output for "-"; nowhere for None."""
+    """Write `data` to a file, or to standard output for "-". Does nothing for None."""
     if json_file is None:
         return
     text = json.dumps(data, indent=1) + "\n"
@@ -50,7 +50,7 @@ def write_json(data: Any, json_file: str | None) -> None:
 
 @contextmanager
 def stages(console: Console, label: str) -> Iterator[StageReport]:
-    """A report of stages and the fraction done: a live bar on a terminal, else a line a stage."""
+    """A progress report: a live bar on a terminal, otherwise a line for each stage."""
     if console.is_terminal:
         with _live(console) as progress:
             yield _bars(progress, label)

@@ -1,4 +1,4 @@
-"""`tvdnn plan`: what happens to every feature map, and the time and memory that it predicts."""
+"""`tvdnn plan`: the decision for every feature map, with predicted time and memory."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -9,7 +9,14 @@ import typer
 
 from ..errors import InputError
 from ..experiment.processes import Processes
-from ..experiment.request import Request, as_tuned, chosen, make_request, parse_policies
+from ..experiment.request import (
+    Request,
+    as_tuned,
+    chosen,
+    make_problem,
+    make_request,
+    parse_policies,
+)
 from ..experiment.simulate import Outcome, simulated
 from ..experiment.sweep import swept_rows
 from ..planner.ir.costs import Costs, Roofline
@@ -20,6 +27,7 @@ from ..report.maps import map_rows
 from ..report.tables import maps_table, rows_table, subject, sweep_table
 from ..units import parse_limit
 from .options import (
+    BUDGET_HELP,
     NET_HELP,
     Batch,
     ChunkSize,
@@ -42,7 +50,7 @@ def plan(
     image_size: ImageSize = None,
     dtype: Dtype = None,
     policy: Policy = None,
-    budget: Annotated[str, typer.Option(help="Device bytes: 6GiB, ..., min or none.")] = "none",
+    budget: Annotated[str | None, typer.Option(help=BUDGET_HELP)] = None,
     host_budget: HostBudget = None,
     chunk_size: ChunkSize = None,
     hardware: Profile = None,
@@ -66,17 +74,19 @@ def plan(
     With --sweep the step times of policies, by comma, over budgets: a table and, with -o, a figure.
     """
     request = make_request(net, batch, image_size, dtype or "bf16", chunk_size, host_budget)
-    limit = parse_limit(budget)
-    costs = Roofline(load(hardware or DEFAULT_PROFILE), request.dtype)
+    limit, profile = parse_limit(budget), load(hardware or DEFAULT_PROFILE)
+    memory = profile.memory_nbytes if budget is None else None
+    costs = Roofline(profile, request.dtype)
     request = as_tuned(request, costs.hardware)
     policies = parse_policies(policy or chosen(request, None, limit).policy)
     if sweep is not None:
-        _sweep(request, costs, policies, sweep, output, json_file)
+        _sweep(request, costs, policies, sweep, memory, output, json_file)
         return
     if len(policies) > 1 or output is not None:
         raise InputError("several policies, and -o, are for --sweep; plan shows one policy's maps")
     with stages(messages(), f"{net}({batch})") as report:
-        found = simulated(request, costs, policies[0], limit, report)
+        problem = make_problem(request, costs)
+        found = simulated(request, problem, policies[0], limit, report, memory_nbytes=memory)
     _show(found, json_file)
     if found.schedule is None:
         raise typer.Exit(fail(found.row.reason))
@@ -87,6 +97,7 @@ def _sweep(
     costs: Costs,
     policies: Sequence[str],
     count: int,
+    memory: int | None,
     output: Path | None,
     json_file: str | None,
 ) -> None:
@@ -94,7 +105,7 @@ def _sweep(
         stages(messages(), f"{request.net}({request.batch})") as report,
         closing(Processes()) as processes,
     ):
-        rows = swept_rows(request, costs, policies, count, report, processes)
+        rows = swept_rows(request, costs, policies, count, report, processes, memory_nbytes=memory)
     show(sweep_table(rows), json_file=json_file)
     write_json([row.to_json() for row in rows], json_file)
     if output is not None:

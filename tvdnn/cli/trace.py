@@ -13,6 +13,7 @@ from ..experiment.request import (
     as_tuned,
     chosen,
     make_graph,
+    make_problem,
     make_request,
     parse_policies,
     random_labelled,
@@ -22,13 +23,14 @@ from ..planner.ir.costs import Roofline
 from ..planner.ir.hardware import load
 from ..planner.ir.schedule import Schedule
 from ..planner.ir.timeline import Timeline
-from ..planner.make import make_schedule
+from ..planner.make import Problem
 from ..planner.timing.calibrate import compare
 from ..report import figures
 from ..report.tables import drift_table, rows_table, subject
 from ..report.traces import chrome_trace
 from ..units import Limit, parse_limit
 from .options import (
+    BUDGET_HELP,
     NET_HELP,
     Batch,
     ChunkSize,
@@ -61,7 +63,7 @@ def trace(
     image_size: ImageSize = None,
     dtype: Dtype = None,
     policy: Policy = None,
-    budget: Annotated[str, typer.Option(help="Device bytes: 6GiB, ..., min or none.")] = "none",
+    budget: Annotated[str | None, typer.Option(help=BUDGET_HELP)] = None,
     host_budget: HostBudget = None,
     chunk_size: ChunkSize = None,
     hardware: Profile = None,
@@ -73,7 +75,9 @@ def trace(
     """
     request = make_request(net, batch, image_size, dtype or "bf16", chunk_size, host_budget)
     limit, measures = parse_limit(budget), hardware is None and torch.cuda.is_available()
-    costs = Roofline(load(hardware or DEFAULT_PROFILE), request.dtype)
+    profile = load(hardware or DEFAULT_PROFILE)
+    memory = profile.memory_nbytes if budget is None else None
+    costs = Roofline(profile, request.dtype)
     machine = planned_on(torch.device("cuda")) if measures else costs.hardware
     request = as_tuned(request, machine)
     policy = policy or chosen(request, None, limit).policy
@@ -82,7 +86,8 @@ def trace(
         if measures:
             found = _measured(request, policy, limit, report)
         else:
-            found = simulated(request, costs, policy, limit, report)
+            problem = make_problem(request, costs)
+            found = simulated(request, problem, policy, limit, report, memory_nbytes=memory)
     show(rows_table([found.row]), json_file=None)
     if found.schedule is None or found.timeline is None:
         raise typer.Exit(fail(found.row.reason))
@@ -105,5 +110,5 @@ def _write(output: Path, schedule: Schedule, timeline: Timeline, title: str) -> 
         write_json(chrome_trace(schedule, timeline, title=title), str(output))
         return
     costs = Roofline(load(DEFAULT_PROFILE), schedule.graph.dtype)
-    kept = make_schedule(schedule.graph, costs, policy="keep")
+    kept = Problem(schedule.graph, costs).schedule("keep")
     figures.draw(schedule, timeline, output, title=title, kept_nbytes=kept.peak_nbytes)

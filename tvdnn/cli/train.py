@@ -115,14 +115,14 @@ def _fit(console: Console, run: Run, start: int) -> None:
 
 
 def print_epoch(epoch: int, loss: float, accuracy: float, peak: str) -> None:
-    """The result of an epoch, on standard output."""
+    """Print the result of an epoch."""
     Console(highlight=False).print(
         f"epoch {epoch}: loss {loss:.4f}, test accuracy {accuracy:.2%}, peak {peak}"
     )
 
 
 def _epoch(run: Run, epoch: int, report: Callable[[float], None]) -> float:
-    """The mean loss of one pass over the data, in an order of its own."""
+    """The mean loss of one pass over the data, in the order of this epoch."""
     batch = run.request.batch
     count = len(run.dataset.train) // batch
     total = torch.zeros((), device=run.trainer.device)
@@ -140,7 +140,7 @@ def _accuracy(net: nn.Module, run: Run) -> float:
 
 
 def _start(console: Console, run: Run, resume: bool) -> int:
-    """The epoch to begin with: 0, or where the checkpoint ended."""
+    """The first epoch: 0, or the one after the checkpoint."""
     path = run.checkpoint
     if not resume or path is None:
         return 0
@@ -159,7 +159,7 @@ def _start(console: Console, run: Run, resume: bool) -> int:
 
 
 def _save(run: Run, epoch: int) -> None:
-    """Write the checkpoint beside its name, then move it there: it is never half written."""
+    """Write the checkpoint to a temporary file, then move it. None is ever half written."""
     if run.checkpoint is None:
         return
     partial = run.checkpoint.with_name(run.checkpoint.name + ".partial")

@@ -1,4 +1,4 @@
-"""`tvdnn tune`: chunk sizes and kernels of a network, and ways to plan it inside budgets, kept."""
+"""`tvdnn tune`: chunk sizes and kernels of a network, and how to plan it inside budgets."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -16,11 +16,12 @@ from ..experiment.measure import present_device
 from ..experiment.processes import Processes
 from ..experiment.progress import StageReport
 from ..experiment.request import Request, make_request, network_of, parse_budgets
-from ..experiment.tuner import CHUNK_SIZES, Machine, Tuner
+from ..experiment.trials import Machine
+from ..experiment.tuner import CHUNK_SIZES, Tuner
 from ..planner.ir.hardware import load
 from ..report import figures
-from ..report.tuning import CurvePoint, chunks_text, curve_table, settled_table
-from ..runtime.tuning_store import Record
+from ..report.tuning import CurvePoint, chunks_text, curve_table, results_table
+from ..runtime.tuning_store import TuningStore
 from ..units import Limit, parse_bytes
 from .options import (
     NET_HELP,
@@ -81,7 +82,7 @@ def tune(
         closing(machine_for(hardware, progress)) as machine,
         closing(Processes()) as processes,
     ):
-        record = Record(machine.hardware, network_of(request), request.dtype)
+        record = TuningStore(machine.hardware, network_of(request), request.dtype)
         if again:
             record.forget()
         tuner = Tuner(request, machine, record, progress, processes)
@@ -98,7 +99,7 @@ def tune(
 
 
 def machine_for(hardware: str | None, report: StageReport) -> Machine:
-    """The data sheet that is asked for, else the GPU that is here, else the default sheet."""
+    """The profile that is asked for, otherwise the present GPU, otherwise the default profile."""
     if hardware is None and torch.cuda.is_available():
         return PresentGpu(present_device(None), report)
     return DataSheet(load(hardware or DEFAULT_PROFILE))
@@ -135,7 +136,7 @@ def _show(tuner: Tuner, title: str, json_file: str | None) -> None:
     note = f"Chunk sizes, for all policies and budgets: {chunks_text(tuned.chunks)}."
     if tuned.configurations is not None:
         note += f" Launches with configurations of their own: {len(tuned.configurations)}."
-    show(settled_table(tuple(tuner.settled()), title=title, note=note), json_file=json_file)
+    show(results_table(tuple(tuner.stored()), title=title, note=note), json_file=json_file)
 
 
 def _json(tuner: Tuner, machine: Machine, points: Sequence[CurvePoint]) -> dict[str, Any]:
@@ -145,6 +146,6 @@ def _json(tuner: Tuner, machine: Machine, points: Sequence[CurvePoint]) -> dict[
         "simulated": not machine.measures,
         "chunks": None if chunks is None else asdict(chunks),
         "configurations": tuner.tuned.configurations,
-        "budgets": [asdict(settled) for settled in tuner.settled()],
+        "budgets": [asdict(stored) for stored in tuner.stored()],
         "curve": [asdict(point) for point in points],
     }

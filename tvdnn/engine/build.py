@@ -9,10 +9,10 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from ..errors import InputError
-from ..graph import ChunkSizes, Graph, Network
-from ..ops import Settings, expand
-from ..ops.expand import DTYPES, Mode
-from ..ops.loss import Loss
+from ..graph import ChunkSizes, Graph, GraphVariants, Network
+from ..ops import Settings
+from ..ops.expand import DTYPES, Mode, graph_variants
+from ..ops.loss import OutputLoss
 from ..optim import SGD, Optimizer
 from ..planner.ir.costs import Costs, Roofline
 from ..planner.ir.hardware import load
@@ -66,7 +66,7 @@ def give_lazy_parameters(module: nn.Module, *inputs: torch.Tensor, opaque: bool 
         trace(module, tuple(torch.empty(x.shape, device="meta") for x in inputs), opaque=opaque)
 
 
-def training_graph(
+def training_variants(
     module: nn.Module,
     x: torch.Tensor,
     *,
@@ -77,22 +77,28 @@ def training_graph(
     chunk_size: ChunkSize = None,
     sections: int | None = None,
     bands: int | None = None,
-    fuse: bool = False,
-) -> Graph:
-    """The Graph of one training step of `module` on a batch like `x`: [N, ...], on any device.
+) -> GraphVariants:
+    """The Graphs of one training step of `module` on a batch like `x`: [N, ...], on any device.
 
     `loss` and `loss_weights` are as Trainer's; `chunk_size` is the bytes of a section, `bands` into
-    how many bands of rows maps are cut if not by size, `fuse` joins ops that one kernel computes.
+    how many bands of rows maps are cut if not by size.
     """
     losses = losses_of(loss, loss_weights, torch.device("meta")).each
     settings = training_settings(losses, optimizer or SGD(), dtype, chunk_size, sections)
     network = check_trainable(trace(module, (x,), ordered=True), losses)
     found = computed_nbytes(network, settings.mode, {})
-    return expand(network, replace(settings, fuse=fuse, bands=bands, computed_nbytes=found))
+    return graph_variants(network, replace(settings, bands=bands, computed_nbytes=found))
+
+
+def training_graph(
+    module: nn.Module, x: torch.Tensor, *, fuse: bool = False, **options: Any
+) -> Graph:
+    """One of `training_variants`, by the same options: `fuse` joins ops that a kernel computes."""
+    return training_variants(module, x, **options).graph(fused=fuse)
 
 
 def training_settings(
-    losses: tuple[Loss, ...],
+    losses: tuple[OutputLoss, ...],
     optimizer: Optimizer,
     dtype: str,
     chunk_size: ChunkSize,
@@ -112,7 +118,7 @@ def with_chunks(settings: Settings, chunks: ChunkSizes | None) -> Settings:
     return replace(settings, chunk_size=chunks.default, chunk_classes=chunks.classes)
 
 
-def check_trainable(network: Network, losses: Sequence[Loss]) -> Network:
+def check_trainable(network: Network, losses: Sequence[OutputLoss]) -> Network:
     """The network, if it has outputs that the losses take and something to train."""
     check_losses(network, losses)
     if not any(param.requires_grad for param in network.params.values()):

@@ -12,14 +12,14 @@ from torch import nn
 
 from ..errors import InputError, UnsupportedOpError
 from ..graph import Graph, Network
-from ..ops import Settings, expand
-from ..ops.expand import CONTROL_NBYTES
-from ..ops.operator import Control, Faults
+from ..ops import Settings
+from ..ops.expand import CONTROL_NBYTES, graph_variants
+from ..ops.operator import Control, FaultRecord
 from ..planner.ir.costs import Costs
 from ..planner.ir.schedule import Schedule
-from ..planner.ir.settings import COPIES, RULES, Asked, Choice, Table, choose
-from ..planner.make import fitting, floor_of, make_schedule
-from ..planner.timing.calibrate import Feedback
+from ..planner.ir.settings import COPIES, RULES, Choice, Requested, Table, choose
+from ..planner.make import Problem, choose_variant
+from ..planner.timing.calibrate import Calibration
 from ..planner.timing.simulate import simulate
 from ..runtime.arena import Arena
 from ..runtime.binding import Tensors
@@ -58,12 +58,12 @@ UpdatesOf: TypeAlias = Callable[[Network], Updates]  # what passes of a network'
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PlanRequest:
     """Within which bytes to plan, and what is asked of the way; a budget of "min" is the floor."""
 
     budget: Limit
     host_budget: int | None
-    asked: Asked
+    requested: Requested
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +95,11 @@ class Options:
     sized: bool = False
 
 
-def asked_for(policy: str | None, lead: int | None, copies: str | None) -> Asked:
+def asked_for(policy: str | None, lead: int | None, copies: str | None) -> Requested:
     """What is asked of the way to plan and copy. Raises InputError for a way that is not known."""
     if copies is not None and copies not in COPIES:
         raise InputError(f"copies {copies!r} are not known; choose {' or '.join(COPIES)}")
-    return Asked(policy, lead, copies)
+    return Requested(policy, lead, copies)
 
 
 class Core:
@@ -112,7 +112,7 @@ class Core:
     def __init__(
         self,
         net: nn.Module,
-        limits: Limits,
+        limits: PlanRequest,
         options: Options,
         constants: Mapping[str, torch.Tensor] = EMPTY,
         device: torch.device = CPU,
@@ -271,7 +271,7 @@ class Core:
             found.append((tensor, self._before[name].copy_(tensor)))
         return found
 
-    def feedback(self, key: Hashable) -> Feedback | None:
+    def feedback(self, key: Hashable) -> Calibration | None:
         """The step that was measured last for `key` beside its prediction."""
         return self._replanner.feedback(key)
 
@@ -394,8 +394,9 @@ class Core:
         found = self.computed.nbytes(network, settings.mode, self.tensors)
         reserve = settings.reserve + network.changes.nbytes
         settings = replace(settings, reserve=reserve, computed_nbytes=found)
-        choice = choose(tuned, self.limits.budget, self.limits.asked)
-        graph = fitting(expand(network, settings), self.limits.budget)
+        choice = choose(tuned, self.limits.budget, self.limits.requested)
+        variants = graph_variants(network, settings)
+        graph = choose_variant(variants, self.limits.budget, fused=settings.fuse)
         return Chosen(graph, choice, (tuned and tuned.configurations) or RULES)
 
     @property
@@ -413,15 +414,9 @@ class Core:
         return self._runner_of(schedule, chosen, updates)
 
     def _plan(self, chosen: Chosen, costs: Costs, budget: int | None) -> Schedule:
-        return make_schedule(
-            chosen.graph,
-            costs,
-            policy=chosen.choice.policy,
-            budget=budget,
-            host_budget=self.limits.host_budget,
-            lead=chosen.choice.lead,
-            progress=self.options.progress,
-        )
+        problem = Problem(chosen.graph, costs, budget, self.limits.host_budget)
+        choice, progress = chosen.choice, self.options.progress
+        return problem.schedule(choice.policy, lead=choice.lead, progress=progress)
 
     def _runner_of(self, schedule: Schedule, chosen: Chosen, updates: UpdatesOf) -> Runner:
         network = chosen.graph.network
@@ -461,9 +456,8 @@ class Core:
         return measured, budget if budget is None or floor is None else max(budget, floor)
 
     def _budget_nbytes(self, chosen: Chosen, costs: Costs) -> int | None:
-        if self.limits.budget != "min":
-            return self.limits.budget
-        return floor_of(chosen.graph, costs, chosen.choice.policy)[0]
+        problem = Problem(chosen.graph, costs, self.limits.budget)
+        return problem.budget_nbytes(chosen.choice.policy)
 
     def _profile(self, chosen: Chosen, budget: int | None) -> Costs:
         graph, limit = chosen.graph, None
@@ -517,7 +511,7 @@ def make_control(device: torch.device) -> tuple[torch.Tensor, Control]:
     block = torch.zeros(CONTROL_NBYTES, dtype=torch.uint8, device=device)
     floats, words = block.view(torch.float32), block.view(torch.int64)
     first = RECORD_AT // words.element_size()
-    faults = Faults(step=words[1:2], record=words[first : first + 2])
+    faults = FaultRecord(step=words[1:2], record=words[first : first + 2])
     return block, Control(floats[8:16], scale=floats[4:5], seed=words[:1], faults=faults)
 
 

@@ -5,7 +5,7 @@ from statistics import median
 from typing import Final
 
 from ..planner.ir.timeline import Timeline
-from ..planner.timing.calibrate import is_off, joined
+from ..planner.timing.calibrate import concat_timelines, is_mispredicted
 from ..runtime.binding import Lap
 from ..runtime.runner import Runner
 
@@ -65,7 +65,7 @@ class Watch:
         if self._count < WARM + TIMED:
             return Stage.TIMED
         taken_s = median(sum(lap() for lap in laps) for laps in self._steps)
-        self.done = not is_off(taken_s, self._predicted_s)
+        self.done = not is_mispredicted(taken_s, self._predicted_s)
         return Stage.PLAIN if self.done else Stage.MEASURED
 
     def _end(self) -> None:
@@ -73,5 +73,5 @@ class Watch:
         if self._stage is Stage.TIMED:
             self._steps.append(self._laps)
         elif self._stage is Stage.MEASURED:
-            self.measured = joined(tuple(self._halves))
+            self.measured = concat_timelines(tuple(self._halves))
             self.done = True

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..errors import InputError
 from ..graph import DTYPE_NBYTES, Network, Param
 from ..kernels.loss.cross_entropy import MOST_CLASSES, with_sum
-from ..ops.loss import TARGET, Loss
+from ..ops.loss import TARGET, OutputLoss
 from ..trace.modules import LAYER_PACKAGES
 from ..trace.state.functionalize import version_of
 
@@ -30,7 +30,7 @@ NAMES: Final[Mapping[str, type[nn.Module]]] = {
 class Losses:
     """The losses of a network's outputs, in order, and the weights that they read, by name."""
 
-    each: tuple[Loss, ...]
+    each: tuple[OutputLoss, ...]
     tensors: Mapping[str, Tensor]
 
 
@@ -123,7 +123,7 @@ def _changed(module: nn.Module, what: str) -> InputError:
     )
 
 
-def check_losses(network: Network, losses: Sequence[Loss]) -> None:
+def check_losses(network: Network, losses: Sequence[OutputLoss]) -> None:
     """Refuse a network unless it has an output for each loss, all for the same targets."""
     values = [network.values[name] for name in network.outputs]
     outputs = [value.shape for value in values]
@@ -141,7 +141,7 @@ def check_losses(network: Network, losses: Sequence[Loss]) -> None:
         _check_weights(loss, value.shape)
 
 
-def target_nbytes(network: Network, losses: Sequence[Loss]) -> int:
+def target_nbytes(network: Network, losses: Sequence[OutputLoss]) -> int:
     """Bytes of the targets of the network's outputs."""
     shape = losses[0].target_shape(network.values[network.outputs[0]].shape)
     return prod(shape) * DTYPE_NBYTES[losses[0].target_dtype]
@@ -155,7 +155,7 @@ def target_shape(network: Network) -> tuple[int, ...]:
     return tuple(target.shape[axis] for axis in target.torch_axes)
 
 
-def _check_weights(loss: Loss, shape: tuple[int, ...]) -> None:
+def _check_weights(loss: OutputLoss, shape: tuple[int, ...]) -> None:
     """Weights are of classes, or one for all or each channel, as torch broadcasts them."""
     channels, of_classes = shape[-1], loss.kind == "cross_entropy"
     for param in loss.params:
@@ -173,7 +173,9 @@ def _check_weights(loss: Loss, shape: tuple[int, ...]) -> None:
         )
 
 
-def _loss(given: LossLike, number: int, tensors: dict[str, Tensor], device: torch.device) -> Loss:
+def _loss(
+    given: LossLike, number: int, tensors: dict[str, Tensor], device: torch.device
+) -> OutputLoss:
     """The loss of output `number`, whose weights join `tensors`."""
     kind, module = _known(given)
     if module.reduction not in REDUCTIONS:
@@ -192,7 +194,7 @@ def _loss(given: LossLike, number: int, tensors: dict[str, Tensor], device: torc
         params.append(None if weight is None else _constant(name, weight))
         if weight is not None:
             tensors[name] = weight.detach().to(device, torch.float32).flatten().clone()
-    return Loss(kind, attrs, mean, params=tuple(params))
+    return OutputLoss(kind, attrs, mean, params=tuple(params))
 
 
 def _constant(name: str, weight: Tensor) -> Param:

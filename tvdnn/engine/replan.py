@@ -8,8 +8,8 @@ from functools import partial
 from ..planner.ir.costs import Costs
 from ..planner.ir.schedule import Schedule
 from ..planner.ir.timeline import Timeline
-from ..planner.replan import Answer, Request, replan, sendable
-from ..planner.timing.calibrate import Feedback, compare
+from ..planner.replan import ReplanAnswer, ReplanRequest, replan, sendable
+from ..planner.timing.calibrate import Calibration, compare
 from ..workers.background import Background
 
 
@@ -27,7 +27,7 @@ class Pending:
     """A plan that is being made anew because of a measured step."""
 
     cause: Measured
-    background: Background[Answer]
+    background: Background[ReplanAnswer]
 
 
 class Replanner:
@@ -35,7 +35,7 @@ class Replanner:
 
     def __init__(self) -> None:
         self._measured: dict[Hashable, Measured] = {}
-        self._feedbacks: dict[Hashable, Feedback] = {}
+        self._feedbacks: dict[Hashable, Calibration] = {}
         self._replanned: set[Hashable] = set()
         self._pending: dict[Hashable, Pending] = {}
 
@@ -44,7 +44,7 @@ class Replanner:
         """The keys of the plans that are being made anew."""
         return tuple(self._pending)
 
-    def feedback(self, key: Hashable) -> Feedback | None:
+    def feedback(self, key: Hashable) -> Calibration | None:
         """The step that was measured last for `key` beside its prediction.
 
         The prediction is simulated when it is first asked for, not during training.
@@ -66,10 +66,10 @@ class Replanner:
         """Have the plan for `key` made anew by its measured step, in another process."""
         cause = self._measured[key]
 
-        def job() -> partial[Answer]:
+        def job() -> partial[ReplanAnswer]:
             schedule = replace(cause.schedule, graph=sendable(cause.schedule.graph))
             limits = policy, lead, host_budget
-            return partial(replan, Request(schedule, cause.costs, cause.timeline, *limits))
+            return partial(replan, ReplanRequest(schedule, cause.costs, cause.timeline, *limits))
 
         self._pending[key] = Pending(cause, Background(job))
 
@@ -78,7 +78,7 @@ class Replanner:
         for pending in self._pending.values():
             pending.background.error()
 
-    def answer(self, key: Hashable) -> Answer | None:
+    def answer(self, key: Hashable) -> ReplanAnswer | None:
         """The answer for `key` if it is there, once; with the graph and costs of the engine.
 
         None also where the worker failed: a warning says so, and training goes on as before.
@@ -122,11 +122,11 @@ class Replanner:
         self._replanned.discard(key)
 
 
-def _grafted(answer: Answer, cause: Measured) -> Answer:
+def _grafted(answer: ReplanAnswer, cause: Measured) -> ReplanAnswer:
     """The answer for the engine's own graph and costs, of which the worker had copies."""
     costs = replace(answer.costs, costs=cause.costs)
     if answer.schedule is None:
-        return Answer(costs, None)
+        return ReplanAnswer(costs, None)
     host_budget = cause.schedule.host_budget_nbytes
     schedule = replace(answer.schedule, graph=cause.schedule.graph, host_budget_nbytes=host_budget)
-    return Answer(costs, schedule)
+    return ReplanAnswer(costs, schedule)

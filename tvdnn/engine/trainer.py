@@ -23,8 +23,8 @@ from ..planner.ir.plan import Plan
 from ..planner.ir.schedule import Schedule
 from ..planner.ir.settings import DEFAULT_POLICY
 from ..planner.ir.timeline import Timeline
-from ..planner.make import fuses
-from ..planner.timing.calibrate import Feedback, compare
+from ..planner.policies import policy_named
+from ..planner.timing.calibrate import Calibration, compare
 from ..planner.timing.simulate import simulate
 from ..runtime.host_slab import Slab
 from ..runtime.kernel_set import kernel_set
@@ -42,7 +42,7 @@ from .build import (
     resolve_dtype,
     training_settings,
 )
-from .core import Chosen, Core, Limits, Options, Updates, asked_for, write_control
+from .core import Chosen, Core, Options, PlanRequest, Updates, asked_for, write_control
 from .gradients import check_saving
 from .label_faults import Faults, loss_of
 from .losses import GivenLosses, LossLike, losses_of, target_nbytes, target_shape
@@ -56,29 +56,34 @@ Key: TypeAlias = tuple[tuple[int, ...], Mode, int]  # of a batch, its mode, the 
 class Trainer:
     """Trains `net` by planned steps on batches like `example_inputs`: [N, C, H, W] or [N, F].
 
-    `loss` is "cross_entropy", "bce_with_logits" or "mse", or a torch.nn.CrossEntropyLoss (of rows
-    or pixels), BCEWithLogitsLoss or MSELoss with its settings; for a network of several outputs a
-    list of one each, or `loss_weights`, the factors with which their losses are added. A step
-    refuses a loss module whose settings or weights have changed since.
-    `budget` bounds the device bytes of parameters, optimizer state, workspaces and maps,
-    `host_budget` the pinned bytes, both as numbers or text ("4GiB"). A `budget` of "min" is the
-    floor, the least with which `policy` has a schedule. `dtype` is "fp32", "tf32" or "bf16" (master
-    weights stay float32). Raises BudgetError with the floor where `policy` has no schedule inside
-    the budget. Other batch sizes are planned when they first appear and share the memory. `kernels`
-    is "triton" or "torch" (references; outside the memory guarantee on a GPU). Learning rates are
-    changed on `trainer.optimizer`, which torch's schedulers take.
+    - `loss`: "cross_entropy", "bce_with_logits" or "mse", or torch.nn's CrossEntropyLoss (of rows
+      or pixels), BCEWithLogitsLoss or MSELoss with its settings. A network of several outputs takes
+      a list, a loss for each. A step refuses a loss module that has changed since.
+    - `loss_weights`: the factors with which the losses of several outputs are added.
+    - `optimizer`: `tvdnn.optim.SGD` (the default) or `tvdnn.optim.AdamW`. Learning rates are
+      changed on `trainer.optimizer`, which torch's schedulers take.
+    - `policy`: "keep", "vdnn-all", "vdnn-conv", "vdnn-dyn", "tvdnn-ilp", "tvdnn-heuristic", "auto".
+    - `budget`: the most device bytes of parameters, optimizer state, workspaces and maps, as a
+      number or as text ("4GiB"). "min" is the floor: the least budget with a schedule.
+    - `host_budget`: the most pinned host bytes, as a number or as text.
+    - `chunk_size`: the bytes of a section, the unit of copies, as a number or as text.
+    - `lead`: the most slots of the plan by which a prefetch comes ahead of its use. A plan with
+      this lead must fit the budgets.
+    - `copies`: "engine" for the copy engines, "kernel" for a kernel.
+    - `dtype`: "fp32", "tf32" or "bf16". Master weights stay float32.
+    - `kernels`: "triton", or "torch" for references. On a GPU references lie outside the memory
+      guarantee.
+    - `feedback`: whether the plan follows the first steps on a GPU. Steps that miss their
+      prediction by more than 5% are measured, the costs are corrected, and the plan is made again
+      in another process. A later step takes it over if it is predicted to be faster. What is
+      computed stays the same, bit for bit.
 
-    `chunk_size` are the bytes of a section, the unit of copies; `lead` the most slots of the plan
-    by which a prefetch comes ahead of its use, where the plan then fits the budgets; `copies` tells
-    what copies, "engine" or "kernel". These and `policy` are what `tvdnn tune` found for the
-    network where they are not given, else 16 MiB, as many as there is room for, "engine" and
-    "auto".
+    Where `policy`, `chunk_size`, `lead` and `copies` are not given, they are what `tvdnn tune`
+    found for the network, or else "auto", 16 MiB, as many slots as there is room for, and "engine".
+    Other batch sizes are planned when they first appear, and share the memory.
 
-    On a GPU the first steps are timed. Where they miss what the profiled costs predict by more than
-    5% one is measured, the costs are corrected, and the plan is made again in another process while
-    training goes on. If it is predicted to be faster a later step begins with it, or `settle` waits
-    for it; `feedback=False` leaves plan and costs as they are. What is computed stays the same, bit
-    for bit.
+    Raises BudgetError with the floor for a budget below it, UnsupportedOpError for an op that tvdnn
+    does not know, and InputError for an argument that does not fit.
     """
 
     def __init__(
@@ -117,7 +122,7 @@ class Trainer:
             kernels, order_seed, delay_seed, costs, slab, progress, feedback, clock, sized
         )
         asked = asked_for(policy, lead, copies)
-        limits = Limits(parse_limit(budget), parse_bytes(host_budget), asked)
+        limits = PlanRequest(parse_limit(budget), parse_bytes(host_budget), asked)
         losses = losses_of(loss, loss_weights, next(net.parameters(), torch.empty(0)).device)
         self._given_losses = GivenLosses(loss)
         self._core = Core(net, limits, options, losses.tensors)
@@ -126,7 +131,7 @@ class Trainer:
         self._settings = replace(
             training_settings(losses.each, self._spec, dtype, chunk_size, sections),
             reserve=self._staging.nbytes_for(example_inputs),
-            fuse=fuses(policy or DEFAULT_POLICY),
+            fuse=policy_named(policy or DEFAULT_POLICY).fused,
         )
         self._seed, self._steps = seed, 0
         self._grads: dict[str, torch.Tensor] = {}
@@ -146,6 +151,7 @@ class Trainer:
 
     @property
     def device(self) -> torch.device:
+        """The device of the parameters, where steps run."""
         return self._core.device
 
     @property
@@ -155,10 +161,12 @@ class Trainer:
 
     @property
     def graph(self) -> Graph:
+        """The ops, buffers and passes of a step on a batch like the example."""
         return self.schedule.graph
 
     @property
     def plan(self) -> Plan:
+        """What happens to every feature map, and why."""
         return self.schedule.plan
 
     @property
@@ -171,7 +179,7 @@ class Trainer:
         return simulate(self.schedule, self.costs)
 
     @property
-    def feedback(self) -> Feedback | None:
+    def feedback(self) -> Calibration | None:
         """The step on a batch like the example that was measured first, beside its prediction.
 
         None where the first steps took what was predicted, or were not watched.
@@ -183,7 +191,7 @@ class Trainer:
         """Whether a plan is being made anew in another process, or waits for the next step."""
         return self._core.replanning
 
-    def drift(self, x: torch.Tensor, y: torch.Tensor) -> Feedback:
+    def drift(self, x: torch.Tensor, y: torch.Tensor) -> Calibration:
         """One training step, measured on a GPU, and the ops that miss their prediction most."""
         timeline = self.timeline(x, y)
         key = self._key(tuple(x.shape))

@@ -22,14 +22,15 @@ from ..planner.ir.costs import Costs
 from ..planner.ir.plan import Plan
 from ..planner.ir.schedule import Schedule
 from ..planner.ir.settings import DEFAULT_POLICY
-from ..planner.make import DEFAULT_CHUNK_SIZE, fuses
-from ..planner.timing.calibrate import Feedback
+from ..planner.make import DEFAULT_CHUNK_SIZE
+from ..planner.policies import policy_named
+from ..planner.timing.calibrate import Calibration
 from ..runtime.runner import Runner
 from ..trace.guards.inputs import check_inputs
 from ..trace.trace import trace
 from ..units import parse_bytes, parse_limit
 from .build import ChunkSize, Progress, chunks_of, give_lazy_parameters, resolve_dtype, with_chunks
-from .core import Chosen, Core, Limits, Options, Updates, asked_for, one_device, write_control
+from .core import Chosen, Core, Options, PlanRequest, Updates, asked_for, one_device, write_control
 from .gradients import check_saving, check_unchanged, versions_of, with_gradients
 from .module_state import restored_after_failure
 
@@ -82,20 +83,19 @@ def virtualize(
 ) -> "Virtualized":
     """`net` as a module of the same parameters whose steps stay inside `budget` device bytes.
 
-    The budget counts parameters, their gradients, maps, workspaces, and the state that `optimizer`
-    keeps or `reserve` bytes for what the engine cannot see; "min" is the floor, the least with
-    which `policy` has a schedule. `example_inputs` ([N, ...] each) give the shapes that are planned
-    at once; others are planned when they first appear. `dtype` is "fp32", "tf32" or "bf16"; without
-    it calls follow torch: the type of an autocast region, else bf16 where the parameters are
-    bfloat16 (their float32 copies are counted), else what torch's switches allow of TF32. Raises
-    BudgetError with the floor where `policy` has no schedule inside the budget, UnsupportedOpError
-    for an op that tvdnn does not know. `chunk_size`, `lead`, `copies` and `feedback` are as
-    Trainer's.
+    - `example_inputs`: tensors [N, ...] whose shapes are planned at once. Other shapes are planned
+      when they first appear.
+    - `budget`: bytes of parameters, gradients, maps, workspaces, and the state of `optimizer` or
+      `reserve` bytes for what the engine cannot see. "min" is the floor under `policy`.
+    - `dtype`: "fp32", "tf32" or "bf16". Without it calls follow torch: the type of an autocast
+      region, else bf16 for bfloat16 parameters (their float32 copies are counted), else what
+      torch's switches allow of TF32.
+    - `opaque`: torch's autograd runs submodules that hold unknown ops, in float32. Each reads and
+      makes one tensor, draws no random numbers and changes no buffers. Its input is kept, and it
+      runs again in backward. Torch's memory for it is counted, but not held to the budget.
+    - `chunk_size`, `lead`, `copies`, `host_budget` and `feedback`: as Trainer's.
 
-    With `opaque` a submodule that holds such an op runs as it is, by torch's autograd and in
-    float32, if it reads and makes one tensor, draws no random numbers and changes no buffers. Its
-    input is kept and it runs again in backward. What torch allocates for it is measured and
-    counted, but not held to the budget; the plan names it.
+    Raises BudgetError with the floor for a budget below it, UnsupportedOpError for an unknown op.
     """
     _refuse_wrappers(net)
     inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
@@ -108,11 +108,11 @@ def virtualize(
         mode=Mode.AUTOGRAD,
         sections=sections,
         reserve=(parse_bytes(reserve) or 0) + _state_nbytes(net, optimizer) + _given_nbytes(net),
-        fuse=fuses(policy or DEFAULT_POLICY),
+        fuse=policy_named(policy or DEFAULT_POLICY).fused,
     )
     settings = with_chunks(settings, chunks_of(chunk_size))
     asked = asked_for(policy, lead, copies)
-    limits = Limits(parse_limit(budget), parse_bytes(host_budget), asked)
+    limits = PlanRequest(parse_limit(budget), parse_bytes(host_budget), asked)
     options = Options(
         kernels,
         order_seed,
@@ -142,7 +142,7 @@ class Virtualized(nn.Module):
         self,
         net: nn.Module,
         settings: Settings,
-        limits: Limits,
+        limits: PlanRequest,
         options: Options,
         asked: Asked,
     ) -> None:
@@ -173,7 +173,7 @@ class Virtualized(nn.Module):
         return self.schedule.plan
 
     @property
-    def feedback(self) -> Feedback | None:
+    def feedback(self) -> Calibration | None:
         """The step that was measured last on inputs like the last, beside its prediction."""
         return None if self._core is None else self._core.feedback(self._last)
 

@@ -1,4 +1,4 @@
-"""Data: labelled images: scikit-learn's digits, a folder, an .npz file or random numbers."""
+"""Data: labelled images from scikit-learn's digits, a folder, an .npz file or random numbers."""
 
 import importlib
 import importlib.util
@@ -17,7 +17,7 @@ from ..errors import InputError
 
 TEST_SHARE = 0.2
 DECODERS = 8  # threads that decode the images of a folder
-PART = 32  # images that accuracy looks at together
+PART = 32  # images of a batch of accuracy
 
 
 class Split(Protocol):
@@ -25,7 +25,7 @@ class Split(Protocol):
 
     def __len__(self) -> int: ...
     def take(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Images [N, C, H, W] float32 and labels [N] int64 of these indices."""
+        """Images [N, C, H, W] float32 and labels [N] int64 at these indices."""
         ...
 
 
@@ -54,7 +54,7 @@ class ArraySplit:
 
 @dataclass(frozen=True, slots=True)
 class FolderSplit:
-    """Some images of a torchvision ImageFolder, decoded when taken."""
+    """Images of a torchvision ImageFolder, decoded when they are taken."""
 
     folder: Any
     members: Tensor
@@ -69,10 +69,10 @@ class FolderSplit:
 
 
 def load(source: str, *, shape: tuple[int, int, int], seed: int = 0) -> Dataset:
-    """The data named `source`: "digits", a folder of class folders, or an .npz file of x and y.
+    """The data named `source`: "digits", a folder with a folder for each class, or an .npz file.
 
-    Images are brought to `shape` [C, H, W]. A fifth, chosen by `seed`, is kept for testing where
-    the source has no test part of its own (`test` or `val` folder; `x_test` and `y_test` arrays).
+    Images are resized to `shape` [C, H, W]. Where the source has no test part (a `test` or `val`
+    folder; arrays `x_test` and `y_test`), a fifth of the images is held out, chosen by `seed`.
     """
     if source == "digits":
         return digits(shape, seed=seed)
@@ -85,12 +85,12 @@ def load(source: str, *, shape: tuple[int, int, int], seed: int = 0) -> Dataset:
 
 
 def has_digits() -> bool:
-    """Whether scikit-learn, which ships the digits, is installed."""
+    """Whether scikit-learn, which contains the digits, is installed."""
     return importlib.util.find_spec("sklearn") is not None
 
 
 def digits(shape: tuple[int, int, int], *, seed: int = 0) -> Dataset:
-    """The 1,797 scanned 8x8 digits that scikit-learn ships, enlarged, with values in [-1, 1]."""
+    """The 1,797 scanned 8x8 digits of scikit-learn, enlarged, with values in [-1, 1]."""
     if not has_digits():
         raise InputError("digits need scikit-learn: pip install 'tvdnn[demo]'")
     found = importlib.import_module("sklearn.datasets").load_digits()
@@ -100,7 +100,7 @@ def digits(shape: tuple[int, int, int], *, seed: int = 0) -> Dataset:
 
 
 def arrays(path: Path, shape: tuple[int, int, int], *, seed: int = 0) -> Dataset:
-    """Arrays x [N, H, W] or [N, C, H, W] and y [N]; uint8 images are scaled to [-1, 1]."""
+    """Arrays x [N, H, W] or [N, C, H, W] and y [N]. uint8 images are scaled to [-1, 1]."""
     with np.load(path) as file:
         missing = {"x", "y"} - set(file.files)
         if missing:
@@ -113,7 +113,7 @@ def arrays(path: Path, shape: tuple[int, int, int], *, seed: int = 0) -> Dataset
 
 
 def folder(path: Path, shape: tuple[int, int, int], *, seed: int = 0) -> Dataset:
-    """Images in one folder a class, under `train` and `test` (or `val`) where these exist."""
+    """Images of one folder a class, under `train` and `test` (or `val`) where these exist."""
     if importlib.util.find_spec("torchvision") is None:
         raise InputError(f"the image folder {path} needs torchvision: pip install torchvision")
     train = _image_folder(path / "train" if (path / "train").is_dir() else path, shape)
@@ -135,9 +135,9 @@ def random_batch(
     sides: tuple[int, ...] = (),
     seed: int = 0,
 ) -> tuple[Tensor, Tensor]:
-    """Normal images [batch, C, H, W] and uniform labels, the same for the same seed.
+    """Normal images [batch, C, H, W] and uniform labels. The same for the same seed.
 
-    They are one an image, [batch], or one a pixel of maps with `sides`.
+    Labels are [batch], or [batch, *sides] for a class a pixel.
     """
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(batch, *shape, generator=generator)
@@ -146,14 +146,14 @@ def random_batch(
 
 
 def batches(split: Split, batch: int, *, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Full batches of the split in an order that `seed` decides; what is left over is not used."""
+    """Full batches in an order set by `seed`. The remainder is dropped."""
     order = torch.randperm(len(split), generator=torch.Generator().manual_seed(seed))
     for start in range(0, len(split) - batch + 1, batch):
         yield split.take(order[start : start + batch])
 
 
 def accuracy(net: Callable[[Tensor], Tensor], split: Split, device: torch.device) -> float:
-    """Share of the split's images whose label has the largest logit, a part of it at a time."""
+    """The share of images whose label has the largest logit. PART images are tested at a time."""
     right = 0
     with torch.no_grad():
         for indices in torch.arange(len(split)).split(PART):
@@ -188,7 +188,7 @@ def _divided(images: Tensor, labels: Tensor, seed: int) -> Dataset:
 
 
 def _divide(count: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Indices to train on and to test with."""
+    """Indices of the training part and of the test part."""
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     held = max(1, round(count * TEST_SHARE))
     return order[held:], order[:held]
@@ -199,7 +199,7 @@ def _num_classes(labels: Tensor) -> int:
 
 
 def _resized(images: Tensor, shape: tuple[int, int, int]) -> Tensor:
-    """Images [N, C, H, W] brought to `shape`: bilinear, one channel repeated as often as asked."""
+    """Images [N, C, H, W] resized to `shape`: bilinear. One channel is repeated as needed."""
     channels, height, width = shape
     if images.shape[1] not in (1, channels):
         raise InputError(f"images have {images.shape[1]} channels, the network takes {channels}")

@@ -1,4 +1,4 @@
-"""Machines that tuning tries things on: one of a data sheet, or the GPU that is here."""
+"""Machines of the tuner: a hardware profile, or the present GPU."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,19 +8,19 @@ from torch import Tensor
 from ..graph import Graph
 from ..planner.ir.costs import Costs, Hardware, Roofline
 from ..planner.ir.settings import COPIES, ENGINE, RULES, Choice, Configuration, Table
-from ..runtime.autotune import Configurable, Configuring
+from ..runtime.autotune import Autotuner, Tunable
 from ..runtime.profiler import profile
 from ..units import Limit
 from .measure import Device, measured, planned_on
 from .progress import StageReport
 from .request import Request, make_graph, random_labelled
 
-STEPS = 10  # that are timed, after one
+STEPS = 10  # timed steps, after a first that is not timed
 
 
 @dataclass(frozen=True, slots=True)
 class DataSheet:
-    """A machine that is only simulated: nothing runs, and no rates of kernels' copies are known."""
+    """A machine that is only simulated. Nothing runs, and copies by kernels have no rates."""
 
     profile: Hardware
     measures: bool = False
@@ -36,10 +36,10 @@ class DataSheet:
     def measured_s(self, request: Request, choice: Choice, budget: Limit) -> float | None:
         return None
 
-    def configurable(self, graph: Graph) -> Sequence[Configurable]:
+    def configurable(self, graph: Graph) -> Sequence[Tunable]:
         return ()
 
-    def share(self, each: Configurable, configuration: Configuration) -> float | None:
+    def share(self, each: Tunable, configuration: Configuration) -> float | None:
         return None
 
     def close(self) -> None:
@@ -47,7 +47,7 @@ class DataSheet:
 
 
 class PresentGpu:
-    """The GPU that is here: its passes are profiled, and steps are timed in fresh trainers."""
+    """The present GPU. Its passes are profiled, and steps are timed in new trainers."""
 
     measures = True
     copies = COPIES
@@ -56,11 +56,11 @@ class PresentGpu:
         self.hardware = planned_on(device.device)
         self._device, self._report = device, report
         self._costs: dict[tuple[int, str, str], Costs] = {}
-        self._configuring: Configuring | None = None
+        self._configuring: Autotuner | None = None
         self._batch: tuple[Tensor, Tensor] | None = None
 
     def costs(self, graph: Graph, copies: str, configurations: Table = RULES) -> Costs:
-        # The graphs of a command live as long as it runs.
+        # The graphs of a command live as long as the command.
         key = (id(graph), copies, repr(configurations))
         if key not in self._costs:
             self._costs[key] = profile(
@@ -83,15 +83,15 @@ class PresentGpu:
         found = measured(request, self._device, policy, budget, batches, report, choice=choice)
         return found.row.step_s
 
-    def configurable(self, graph: Graph) -> Sequence[Configurable]:
+    def configurable(self, graph: Graph) -> Sequence[Tunable]:
         costs = self.costs(graph, ENGINE)
-        self._configuring = Configuring(graph, self._device.device, self._kernels)
+        self._configuring = Autotuner(graph, self._device.device, self._kernels)
         found = self._configuring.worth(costs)
         self._report("compiling kernels", 0.0)
         self._configuring.compile(found)
         return found
 
-    def share(self, each: Configurable, configuration: Configuration) -> float | None:
+    def share(self, each: Tunable, configuration: Configuration) -> float | None:
         assert self._configuring is not None
         return self._configuring.share(each, configuration)
 

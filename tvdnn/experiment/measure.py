@@ -1,4 +1,4 @@
-"""Measuring a request: train the network under a policy on this machine, and time the steps."""
+"""Measurement of a request: train the network under a policy on this machine, and time steps."""
 
 import time
 from collections.abc import Sequence
@@ -11,12 +11,14 @@ from torch import Tensor, nn
 
 from .. import models
 from ..engine import Trainer
-from ..engine.build import DEFAULT_HARDWARE, default_costs
+from ..engine.build import DEFAULT_HARDWARE
 from ..optim import SGD
-from ..planner.ir.costs import Costs
+from ..planner.ir.costs import Costs, Roofline
+from ..planner.ir.hardware import load
 from ..planner.ir.schedule import Schedule
 from ..planner.ir.settings import Choice
 from ..planner.ir.timeline import Timeline
+from ..planner.make import Problem
 from ..report.rows import Case, Measurement, Row, measured_row
 from ..runtime.host_slab import Slab
 from ..units import Limit
@@ -25,11 +27,10 @@ from .request import (
     OPTIMIZER,
     REFUSALS,
     Request,
-    budget_nbytes,
     find_bound,
     find_floor,
     make_case,
-    make_graph,
+    make_problem,
     refused_row,
     software,
 )
@@ -55,7 +56,7 @@ class Device:
 
     @property
     def label(self) -> str:
-        """The kernels that run; the references on a GPU allocate memory that no plan counts."""
+        """The kernels that run. References on a GPU allocate memory that no plan counts."""
         cuda = self.device.type == "cuda"
         kernels = self.kernels or ("triton" if cuda else "torch")
         return UNGUARANTEED if kernels == "torch" and cuda else kernels
@@ -63,9 +64,9 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A row, the network as trained, its schedule and costs and, of a GPU, a step's timeline.
+    """A row, the trained network, its schedule and costs and, on a GPU, the timeline of a step.
 
-    None where infeasible.
+    All but the row are None where the row is infeasible.
     """
 
     row: Row
@@ -76,22 +77,22 @@ class Measured:
 
     @property
     def outcome(self) -> Outcome:
-        """All but the network, whose bytes lie on the device as long as this does."""
+        """The result without the network, whose bytes stay on the device as long as it lives."""
         return Outcome(self.row, self.schedule, self.timeline, self.costs)
 
 
 def device_name(device: torch.device) -> str:
-    """The GPU's name, or that a CPU computes."""
+    """The name of the GPU, or "CPU" with its architecture."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU ({machine()})"
 
 
 def planned_on(device: torch.device) -> str:
-    """The machine by whose costs steps on the device are planned."""
+    """The machine whose costs plan the steps of the device."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else DEFAULT_HARDWARE
 
 
 def present_device(kernels: str | None) -> Device:
-    """The GPU if there is one, else the CPU."""
+    """The GPU if there is one, otherwise the CPU."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return Device(device, kernels, Slab(pinned=device.type == "cuda"))
 
@@ -108,13 +109,14 @@ def measured(
     feedback: bool = False,
     choice: Choice | None = None,
 ) -> Measured:
-    """Train a fresh network of the same weights on these batches, under one policy and budget.
+    """Train a new network with the same weights on these batches, under one policy and budget.
 
-    The first step warms up: it is not timed. With `feedback` the plan follows the first steps.
-    A `choice` tells the lead and what copies. What has no schedule within the limits, or none that
-    this machine can hold, yields an infeasible row.
+    The first step is not timed. With `feedback` the plan follows the first steps. `choice` sets the
+    prefetch distance and the kind of copies. The row is infeasible where no schedule fits the
+    limits or this machine.
     """
-    budget = _budget_nbytes(request, policy, limit, report)
+    problem = make_problem(request, Roofline(load(DEFAULT_HARDWARE), request.dtype), limit)
+    budget = problem.budget_nbytes(policy)
     case = make_case(request, policy, budget, device.name, software(device.label))
     torch.manual_seed(SEED)
     net = models.by_name(request.net).to(device.device)
@@ -136,22 +138,13 @@ def measured(
             progress=report,
         )
     except REFUSALS as error:
-        graph = make_graph(request, policy, report, budget)
-        return Measured(refused_row(case, graph, error, simulated=False))
+        return Measured(refused_row(case, problem, error, simulated=False))
     try:
         measurement = _run(trainer, batches, report)
         row = _row(case, trainer, measurement, feedback=feedback)
         return Measured(row, net, trainer.schedule, measurement.timeline, trainer.costs)
     finally:
         trainer.close()
-
-
-def _budget_nbytes(request: Request, policy: str, limit: Limit, report: StageReport) -> int | None:
-    """The bytes of a budget, for which a floor takes a graph and costs."""
-    if limit != "min":
-        return limit
-    graph = make_graph(request, policy, report, limit)
-    return budget_nbytes(limit, graph, default_costs(graph), policy)
 
 
 def _run(trainer: Trainer, batches: Batches, report: StageReport) -> Measurement:
@@ -162,7 +155,7 @@ def _run(trainer: Trainer, batches: Batches, report: StageReport) -> Measurement
         losses.append(float(trainer.step(x, y)))
         seconds.append(time.perf_counter() - begin)
         report("running", (number + 1) / len(batches))
-        trainer.settle()  # steps are timed by one plan or the other, beside no planning
+        trainer.settle()  # no steps are timed while a plan is made
     cuda = trainer.device.type == "cuda"
     return Measurement(
         step_s=median(seconds[1:]),
@@ -174,14 +167,14 @@ def _run(trainer: Trainer, batches: Batches, report: StageReport) -> Measurement
 
 
 def _row(case: Case, trainer: Trainer, measurement: Measurement, *, feedback: bool) -> Row:
-    floor = find_floor(trainer.graph, trainer.costs, case.policy)
+    problem = Problem(trainer.graph, trainer.costs, case.budget_bytes)
     known = trainer.costs.measured
     return measured_row(
         case,
         trainer.schedule,
         measurement,
-        floor,
+        find_floor(problem, case.policy),
         predicted_s=trainer.predicted.step_s if known else None,
-        bound_s=find_bound(trainer.graph, trainer.costs, case) if known else None,
+        bound_s=find_bound(problem, case.policy) if known else None,
         feedback=feedback,
     )

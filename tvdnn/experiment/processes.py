@@ -1,4 +1,4 @@
-"""Plans made side by side, each in a worker process."""
+"""Parallel planning, each plan in a worker process."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -10,14 +10,14 @@ from ..errors import HostMemoryError, WorkerEndedError
 from ..workers.cores import usable_cores
 from ..workers.process import Worker
 
-PROCESSES = min(8, usable_cores())  # of about 1 GB each
+PROCESSES = min(8, usable_cores())  # each takes about 1 GB
 Result = TypeVar("Result")
 
 
 class Processes:
-    """Worker processes, started when there is first more than one job for them.
+    """Worker processes. They start when there is more than one job.
 
-    Each belongs to a thread, which waits for its results.
+    Each process belongs to a thread, which waits for its results.
     """
 
     def __init__(self, count: int | None = None) -> None:
@@ -31,9 +31,9 @@ class Processes:
     def each(
         self, jobs: Sequence[Callable[[], Result]], progress: Callable[[float], None]
     ) -> Iterator[tuple[int, Result]]:
-        """The number of each job, which can be pickled, and its result, as they are done.
+        """The number of each job and its result, in the order of completion. Jobs are pickled.
 
-        `progress` is told the fraction done. Raises HostMemoryError where a process is ended from
+        `progress` receives the fraction done. Raises HostMemoryError where a process is killed from
         outside.
         """
         progress(0.0)
@@ -61,7 +61,7 @@ class Processes:
             ) from error
 
     def _call(self, job: Callable[[], Result]) -> Result:
-        """The job's result, by the worker of this thread."""
+        """The result of the job, from this thread's worker."""
         with self._lock:
             if self._closed:
                 raise WorkerEndedError("the worker processes are closed")
@@ -72,7 +72,7 @@ class Processes:
         return worker.call(job)
 
     def close(self) -> None:
-        """End the processes, and with them the jobs that they run."""
+        """End the processes and their jobs."""
         with self._lock:
             self._closed = True
             for worker in self._workers:

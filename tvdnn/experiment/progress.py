@@ -1,4 +1,4 @@
-"""Progress: how a long task tells which stage it is in."""
+"""Progress reports of long tasks."""
 
 from collections.abc import Callable
 

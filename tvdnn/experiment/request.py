@@ -13,16 +13,16 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from .. import __version__, models
-from ..engine.build import check_trainable, chunks_of, default_costs, training_settings
+from ..engine.build import check_trainable, chunks_of, training_settings
 from ..engine.losses import losses_of
 from ..errors import BudgetError, DeviceError, HostMemoryError, InputError, TvdnnError
-from ..graph import ChunkSizes, Graph, Network
-from ..ops import expand
-from ..ops.expand import DTYPES
+from ..graph import ChunkSizes, Graph, GraphVariants, Network
+from ..ops.expand import DTYPES, graph_variants
 from ..optim import SGD
 from ..planner.ir.costs import Costs
-from ..planner.ir.settings import Asked, Choice, Tuned, choose
-from ..planner.make import DEFAULT_CHUNK_SIZE, POLICIES, bound_of, fitting, floor_of, fuses
+from ..planner.ir.settings import Choice, Requested, Tuned, choose
+from ..planner.make import DEFAULT_CHUNK_SIZE, Problem, choose_variant
+from ..planner.policies import POLICIES, policy_named
 from ..report.rows import Case, Floor, Row, infeasible_row
 from ..runtime.releases import installed
 from ..runtime.tuning_store import find_tuned, has_records
@@ -103,24 +103,29 @@ def as_tuned(request: Request, hardware: str) -> Request:
 
 def chosen(request: Request, policy: str | None, budget: Limit) -> Choice:
     """How to plan and copy: by the policy, if one is asked for, and else as tuning found."""
-    return choose(request.tuned, budget, Asked(policy))
+    return choose(request.tuned, budget, Requested(policy))
+
+
+def make_problem(request: Request, costs: Costs, limit: Limit = None) -> Problem:
+    """How to plan a training step on a machine of these costs inside this budget."""
+    return Problem(_variants(replace(request, tuned=None)), costs, limit, request.host_budget)
 
 
 def make_graph(request: Request, policy: str, report: StageReport, limit: Limit = None) -> Graph:
     """The graph of a training step as `policy` plans it in this budget, traced without memory."""
     report("tracing", 0.0)
-    graph = _graph(replace(request, tuned=None), fuse=fuses(policy))
-    graph = fitting(graph, limit)
+    variants = _variants(replace(request, tuned=None))
+    graph = choose_variant(variants, limit, fused=policy_named(policy).fused)
     report("tracing", 1.0)
     return graph
 
 
 @cache
-def _graph(request: Request, *, fuse: bool) -> Graph:
+def _variants(request: Request) -> GraphVariants:
     network = network_of(request)
     losses = losses_of("cross_entropy", None, torch.device("meta")).each
     settings = training_settings(losses, OPTIMIZER, request.dtype, request.chunks, None)
-    return expand(check_trainable(network, losses), replace(settings, fuse=fuse))
+    return graph_variants(check_trainable(network, losses), settings)
 
 
 def network_of(request: Request) -> Network:
@@ -178,29 +183,24 @@ def parse_budgets(text: str) -> tuple[Limit, ...]:
     return tuple(parse_limit(part.strip()) for part in text.split(","))
 
 
-def budget_nbytes(limit: Limit, graph: Graph, costs: Costs, policy: str) -> int | None:
-    """The bytes of a budget; of min the floor of the policy."""
-    return find_floor(graph, costs, policy).nbytes if limit == "min" else limit
-
-
-def refused_row(case: Case, graph: Graph, error: TvdnnError, *, simulated: bool) -> Row:
+def refused_row(case: Case, problem: Problem, error: TvdnnError, *, simulated: bool) -> Row:
     """The row of a case that was refused with one of `REFUSALS`."""
     if isinstance(error, BudgetError):
         floor = Floor(error.floor_nbytes, error.step)
     else:
-        floor = find_floor(graph, default_costs(graph), case.policy)
+        floor = find_floor(problem, case.policy)
     return infeasible_row(
         case,
         floor,
-        baseline_nbytes=graph.baseline_nbytes,
+        baseline_nbytes=problem.baseline_nbytes(case.policy),
         simulated=simulated,
         reason=str(error),
     )
 
 
-def find_floor(graph: Graph, costs: Costs, policy: str) -> Floor:
+def find_floor(problem: Problem, policy: str) -> Floor:
     """The least budget of a policy, and the step that sets it."""
-    return Floor(*floor_of(graph, costs, policy))
+    return Floor(*problem.floor(policy))
 
 
 @cache
@@ -236,9 +236,7 @@ def _commit() -> str | None:
     return found.stdout.strip() or None
 
 
-def find_bound(
-    graph: Graph, costs: Costs, case: Case, host_budget: int | None = None
-) -> float | None:
-    """Seconds that no schedule by the means of the case's policy beats inside its budgets."""
-    found = bound_of(graph, costs, case.policy, budget=case.budget_bytes, host_budget=host_budget)
+def find_bound(problem: Problem, policy: str) -> float | None:
+    """Seconds that no schedule by the means of the policy beats inside the budgets."""
+    found = problem.bound(policy)
     return None if found is None else found.step_s

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ..planner.ir.costs import Costs
 from ..planner.ir.schedule import Schedule
 from ..planner.ir.timeline import Timeline
-from ..planner.make import make_schedule
+from ..planner.make import Problem
 from ..planner.timing.simulate import simulate
 from ..report.rows import Floor, Row, simulated_row
 from ..units import Limit
@@ -13,12 +13,10 @@ from .progress import StageReport
 from .request import (
     REFUSALS,
     Request,
-    budget_nbytes,
     chosen,
     find_bound,
     find_floor,
     make_case,
-    make_graph,
     refused_row,
     software,
 )
@@ -39,33 +37,32 @@ class Outcome:
 
 def simulated(
     request: Request,
-    costs: Costs,
+    problem: Problem,
     policy: str,
     limit: Limit,
     report: StageReport,
+    *,
     floor: Floor | None = None,
+    memory_nbytes: int | None = None,
 ) -> Outcome:
-    """One policy inside one budget, on the machine that `costs` describe.
+    """One policy inside one budget, on the machine that the problem's costs describe.
 
-    The policy's floor is looked for unless it is given.
+    The policy's floor is looked for unless it is given. Without a budget, a plan that takes more
+    than the machine's `memory_nbytes` is made anew inside these.
     """
-    graph = make_graph(request, policy, report, limit)
-    budget = budget_nbytes(limit, graph, costs, policy)
-    case = make_case(request, policy, budget, costs.hardware, software())
+    problem, costs = problem.within(limit), problem.costs
+    report("tracing", 0.0)
+    problem.graph(policy)
+    report("tracing", 1.0)
+    case = make_case(request, policy, problem.budget_nbytes(policy), costs.hardware, software())
+    lead = chosen(request, policy, limit).lead
     try:
-        schedule = make_schedule(
-            graph,
-            costs,
-            policy=policy,
-            budget=budget,
-            host_budget=request.host_budget,
-            lead=chosen(request, policy, limit).lead,
-            progress=report,
-        )
+        schedule = problem.schedule(policy, lead=lead, progress=report)
     except REFUSALS as error:
-        return Outcome(refused_row(case, graph, error, simulated=True))
+        return Outcome(refused_row(case, problem, error, simulated=True))
+    if limit is None and memory_nbytes is not None and schedule.peak_nbytes > memory_nbytes:
+        return simulated(request, problem, policy, memory_nbytes, report, floor=floor)
     timeline = simulate(schedule, costs)
-    floor = floor or find_floor(graph, costs, policy)
-    bound_s = find_bound(graph, costs, case, request.host_budget)
+    floor, bound_s = floor or find_floor(problem, policy), find_bound(problem, policy)
     row = simulated_row(case, schedule, timeline, floor, bound_s=bound_s)
     return Outcome(row, schedule, timeline)

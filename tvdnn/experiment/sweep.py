@@ -8,11 +8,10 @@ import numpy as np
 
 from ..errors import InputError
 from ..planner.ir.costs import Costs
-from ..planner.make import make_schedule
 from ..report.rows import Floor, Row
 from .processes import Processes
 from .progress import StageReport
-from .request import Request, find_floor, make_graph
+from .request import Request, find_floor, make_problem
 from .simulate import simulated
 
 
@@ -23,22 +22,26 @@ def swept_rows(
     count: int,
     report: StageReport,
     processes: Processes,
+    *,
+    memory_nbytes: int | None = None,
 ) -> list[Row]:
     """A row for each policy and each of `count` budgets, the least first, planned by processes.
 
-    Budgets go evenly from the least of the policies' floors to what keeping everything takes. A
+    Budgets go evenly from the least of the policies' floors to what keeping everything takes, or to
+    the machine's `memory_nbytes` where that is less. A
     schedule that fits less memory fits more as well: where it is faster than what is found there it
     takes that place, so that no policy's time grows with its budget.
     """
     if count < 2:
         raise InputError(f"a sweep over {count} budgets has no two ends; ask for 2 or more")
-    floors = {
-        policy: find_floor(make_graph(request, policy, report, "min"), costs, policy)
-        for policy in policies
-    }
-    kept = make_schedule(make_graph(request, "keep", report), costs, policy="keep").peak_nbytes
+    report("tracing", 0.0)
+    problem = make_problem(request, costs)
+    report("tracing", 1.0)
+    floors = {policy: find_floor(problem.within("min"), policy) for policy in policies}
+    kept = problem.schedule("keep").peak_nbytes
+    most = kept if memory_nbytes is None else min(kept, memory_nbytes)
     least = [floor.nbytes for floor in floors.values()]
-    budgets = np.ceil(np.linspace(min(least), max(kept, *least), count)).astype(int).tolist()
+    budgets = np.ceil(np.linspace(min(least), max(most, *least), count)).astype(int).tolist()
     cases = [(policy, budget) for policy in floors for budget in budgets]
     jobs = [partial(_row, request, costs, *case, floors[case[0]]) for case in cases]
     made = processes.each(jobs, partial(report, "planning"))
@@ -48,7 +51,8 @@ def swept_rows(
 
 
 def _row(request: Request, costs: Costs, policy: str, budget: int, floor: Floor) -> Row:
-    return simulated(request, costs, policy, budget, lambda *_: None, floor).row
+    problem = make_problem(request, costs)
+    return simulated(request, problem, policy, budget, lambda *_: None, floor=floor).row
 
 
 def _frontier(rows: Sequence[Row]) -> Iterator[Row]:

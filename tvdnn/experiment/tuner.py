@@ -7,31 +7,31 @@ What was tried is kept in a record, so that nothing is tried twice.
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from math import exp, inf, log
-from typing import Final, NoReturn, Protocol
+from typing import Final, NoReturn
 
 import numpy as np
 
 from ..errors import InputError
-from ..graph import ChunkSizes, Graph, Kind, map_class
-from ..planner.ir.costs import Costs
+from ..graph import ChunkSizes, Graph, Kind, size_class
 from ..planner.ir.settings import DEFAULT_POLICY, ENGINE, RULES, Choice, Configuration, Table, Tuned
-from ..planner.make import DEFAULT_CHUNK_SIZE, floor_of, make_schedule
-from ..planner.timing.simulate import simulate
-from ..report.tuning import CurvePoint, Settled
-from ..runtime.autotune import Configurable
-from ..runtime.tuning_store import Record
+from ..planner.make import DEFAULT_CHUNK_SIZE, Problem
+from ..planner.policies import POLICIES
+from ..report.tuning import CurvePoint, TuningResult
+from ..runtime.autotune import Tunable
+from ..runtime.tuning_store import TuningStore
 from ..units import MIB, Limit, parse_limit
 from .processes import Processes
 from .progress import StageReport
-from .request import REFUSALS, Request, budget_nbytes, make_graph
+from .request import REFUSALS, Request, make_graph
+from .trials import Job, Machine, Trial
 
 CHUNK_SIZES: Final = tuple(MIB << power for power in range(7))
 LEADS: Final = (1, 2, 4, 8, 16, 32)
-POLICIES: Final = ("auto", "tvdnn-heuristic", "tvdnn-ilp")
+SEARCHED: Final = sorted(name for name, policy in POLICIES.items() if policy.searches)
 FINALISTS: Final = 3  # that are measured
 LED: Final = 2  # policies with which leads are tried
 LITTLE: Final = 0.002  # of a step, for which a class of maps gets no size of its own
@@ -43,86 +43,6 @@ LAUNCH: Final = "launch"  # what names of trials of configurations start with
 UNTUNED: Final = ChunkSizes(DEFAULT_CHUNK_SIZE)
 
 
-class Machine(Protocol):
-    """Where steps are simulated, and measured if it `measures`; `copies` are its ways to copy."""
-
-    @property
-    def hardware(self) -> str: ...
-    @property
-    def measures(self) -> bool: ...
-    @property
-    def copies(self) -> Sequence[str]: ...
-    def costs(self, graph: Graph, copies: str, configurations: Table = RULES) -> Costs:
-        """Costs of the graph's passes, their kernels as configured, and of copies made so."""
-        ...
-
-    def measured_s(self, request: Request, choice: Choice, budget: Limit) -> float | None:
-        """Seconds of a step as it runs, None where it has no room."""
-        ...
-
-    def configurable(self, graph: Graph) -> Sequence[Configurable]:
-        """The launches of most of the graph's compute time that may be configured."""
-        ...
-
-    def share(self, each: Configurable, configuration: Configuration) -> float | None:
-        """The share of its time that a launch takes as configured, None where that is refused.
-
-        Of launches of the graph that was asked about last.
-        """
-        ...
-
-    def close(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """One thing to try; its name is its key in the record."""
-
-    chunks: ChunkSizes
-    choice: Choice
-    budget: Limit
-    measured: bool = False
-    configured: bool = False
-
-    @property
-    def name(self) -> str:
-        sizes = {"default": self.chunks.default} | {str(k): v for k, v in self.chunks.classes}
-        choice = [self.choice.policy, self.choice.lead, self.choice.copies]
-        kind = "measured" if self.measured else "simulated"
-        configured = ["configured"] if self.configured else []
-        return json.dumps([kind, str(self.budget), sizes, *choice, *configured])
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A step of a request to plan, by the costs of its passes."""
-
-    request: Request
-    choice: Choice
-    budget: Limit
-    costs: Costs
-
-    def seconds(self) -> float:
-        """What the step takes, simulated. Raises one of REFUSALS where it has no room."""
-        graph = make_graph(self.request, DEFAULT_POLICY, lambda *_: None, self.budget)
-        schedule = make_schedule(
-            graph,
-            self.costs,
-            policy=self.choice.policy,
-            budget=budget_nbytes(self.budget, graph, self.costs, self.choice.policy),
-            host_budget=self.request.host_budget,
-            lead=self.choice.lead,
-        )
-        return simulate(schedule, self.costs).step_s
-
-    def seconds_if_any(self) -> float | None:
-        """The same, None where it has no room."""
-        try:
-            return self.seconds()
-        except REFUSALS:
-            return None
-
-
 class Tuner:
     """Tries sizes and choices for `request` on a machine, and settles them in the record."""
 
@@ -130,12 +50,12 @@ class Tuner:
         self,
         request: Request,
         machine: Machine,
-        record: Record,
+        store: TuningStore,
         report: StageReport,
         processes: Processes,
     ) -> None:
         self._request, self._machine = request, machine
-        self._record, self._report = record, report
+        self._store, self._report = store, report
         self._processes = processes
         self._graphs: dict[tuple[ChunkSizes, Limit], Graph] = {}
 
@@ -144,20 +64,20 @@ class Tuner:
 
         What the record has settled before stays. Raises BudgetError where nothing fits.
         """
-        if self._record.tuned.chunks is None:
+        if self._store.tuned.chunks is None:
             chunks = self._best_chunks(budgets or self._some_budgets(), sizes)
-            self._record.settle(replace(self._record.tuned, chunks=chunks))
-        if self._record.tuned.configurations is None and self._machine.measures:
+            self._store.set_tuned(replace(self._store.tuned, chunks=chunks))
+        if self._store.tuned.configurations is None and self._machine.measures:
             configurations = self._best_configurations()
-            self._record.settle(replace(self._record.tuned, configurations=configurations))
+            self._store.set_tuned(replace(self._store.tuned, configurations=configurations))
         for budget in budgets:
-            if str(budget) not in self._record.tuned.choices:
-                self._settle_choice(budget)
-        return self._record.tuned
+            if str(budget) not in self._store.tuned.choices:
+                self._store_choice(budget)
+        return self._store.tuned
 
     def curve(self, budgets: Sequence[Limit]) -> Iterator[CurvePoint]:
         """What was tried of single chunk sizes, the least first."""
-        tried = [json.loads(name) for name in self._record.trials]
+        tried = [json.loads(name) for name in self._store.trials]
         sizes = sorted({each[2]["default"] for each in tried if each[0] != LAUNCH})
         for size in sizes:
             for budget in budgets or self._some_budgets():
@@ -168,29 +88,30 @@ class Tuner:
 
     @property
     def tuned(self) -> Tuned:
-        return self._record.tuned
+        return self._store.tuned
 
-    def settled(self) -> Iterator[Settled]:
+    def stored(self) -> Iterator[TuningResult]:
         """What is used inside each budget from now on, its seconds and those without tuning."""
-        tuned = self._record.tuned
+        tuned = self._store.tuned
         for budget, choice in tuned.choices.items():
             limit = parse_limit(budget)
             mine = self._trial(tuned.chunks or UNTUNED, choice, limit)
             plain = Trial(UNTUNED, Choice(), limit)
             known = [self._known(mine, plain, measured=each) for each in (False, True)]
-            yield Settled(limit, choice, *chain.from_iterable(known))
+            yield TuningResult(limit, choice, *chain.from_iterable(known))
 
     def _known(self, *trials: Trial, measured: bool) -> Iterator[float | None]:
         """Seconds of trials, where they were tried and fit."""
         for trial in trials:
-            yield self._record.trials.get(replace(trial, measured=measured).name)
+            yield self._store.trials.get(replace(trial, measured=measured).name)
 
     def _some_budgets(self) -> tuple[int, ...]:
         """Evenly from little above the floor to little below what keeping everything takes."""
         graph = self._graph(UNTUNED)
         costs = self._machine.costs(graph, ENGINE)
-        floor = floor_of(graph, costs, Choice().policy)[0]
-        kept = make_schedule(graph, costs, policy="keep").peak_nbytes
+        problem = Problem(graph, costs)
+        floor = problem.floor(DEFAULT_POLICY)[0]
+        kept = problem.schedule("keep").peak_nbytes
         ends = ABOVE_FLOOR * floor, max(ABOVE_FLOOR * floor, BELOW_KEEP * kept)
         return tuple(dict.fromkeys(int(nbytes) for nbytes in np.linspace(*ends, BUDGETS)))
 
@@ -225,8 +146,8 @@ class Tuner:
         nbytes: dict[int, int] = {}
         for buffer in self._graph(chunks).buffers.values():
             if buffer.kind in (Kind.MAP, Kind.GRAD, Kind.INPUT):
-                known = nbytes.setdefault(map_class(buffer.row_nbytes), 0)
-                nbytes[map_class(buffer.row_nbytes)] = known + buffer.nbytes
+                known = nbytes.setdefault(size_class(buffer.row_nbytes), 0)
+                nbytes[size_class(buffer.row_nbytes)] = known + buffer.nbytes
         least = SMALL_CLASS * sum(nbytes.values())
         large = [each for each in nbytes if nbytes[each] >= least]
         return sorted(large, key=lambda each: nbytes[each], reverse=True)
@@ -253,8 +174,8 @@ class Tuner:
     # Configurations
 
     def _best_configurations(self) -> Table:
-        assert self._record.tuned.chunks is not None
-        every = self._machine.configurable(self._graph(self._record.tuned.chunks))
+        assert self._store.tuned.chunks is not None
+        every = self._machine.configurable(self._graph(self._store.tuned.chunks))
         found = {}
         for number, each in enumerate(every):
             self._report("measuring kernels", number / len(every))
@@ -262,28 +183,28 @@ class Tuner:
                 found[each.key] = best
         return found
 
-    def _best_configuration(self, each: Configurable) -> Configuration | None:
+    def _best_configuration(self, each: Tunable) -> Configuration | None:
         """The candidate that takes the least, if that is clearly less than by the rule."""
         shares = [self._share(each, candidate) for candidate in each.candidates]
         best = min(range(len(shares)), key=lambda index: shares[index])
         return each.candidates[best] if shares[best] < 1 - NOISE else None
 
-    def _share(self, each: Configurable, configuration: Configuration) -> float:
+    def _share(self, each: Tunable, configuration: Configuration) -> float:
         """What the configuration takes, from the record or tried now; infinite where refused."""
         name = json.dumps([LAUNCH, each.key, configuration])
-        if name not in self._record.trials:
-            self._record.add_trial(name, self._machine.share(each, configuration))
-        found = self._record.trials[name]
+        if name not in self._store.trials:
+            self._store.add_trial(name, self._machine.share(each, configuration))
+        found = self._store.trials[name]
         return inf if found is None else found
 
     # Choices
 
-    def _settle_choice(self, budget: Limit) -> None:
-        choices = {**self._record.tuned.choices, str(budget): self._best_choice(budget)}
-        self._record.settle(replace(self._record.tuned, choices=choices))
+    def _store_choice(self, budget: Limit) -> None:
+        choices = {**self._store.tuned.choices, str(budget): self._best_choice(budget)}
+        self._store.set_tuned(replace(self._store.tuned, choices=choices))
 
     def _best_choice(self, budget: Limit) -> Choice:
-        chunks = self._record.tuned.chunks
+        chunks = self._store.tuned.chunks
         assert chunks is not None
         if budget is None:
             return Choice()  # everything is kept
@@ -302,7 +223,7 @@ class Tuner:
 
     def _simulated(self, chunks: ChunkSizes, budget: Limit) -> dict[Choice, float]:
         """Seconds of a step by each policy, then by leads of the best, then by other copies."""
-        found = self._tried(chunks, budget, map(Choice, POLICIES))
+        found = self._tried(chunks, budget, map(Choice, SEARCHED))
         best = sorted(found, key=lambda choice: found[choice])
         led = (replace(choice, lead=lead) for choice in best[:LED] for lead in LEADS)
         found |= self._tried(chunks, budget, led)
@@ -323,14 +244,14 @@ class Tuner:
         self, chunks: ChunkSizes, choice: Choice, budget: Limit, *, measured: bool = False
     ) -> Trial:
         """A trial with what configurations were settled."""
-        return Trial(chunks, choice, budget, measured, bool(self._record.tuned.configurations))
+        return Trial(chunks, choice, budget, measured, bool(self._store.tuned.configurations))
 
     def _seconds(self, trial: Trial) -> float:
         """What the trial takes, from the record or measured now; infinite where it does not fit."""
-        if trial.name not in self._record.trials:
+        if trial.name not in self._store.trials:
             assert trial.measured, "simulated by `_simulate` before"
-            self._record.add_trial(trial.name, self._measure(trial))
-        found = self._record.trials[trial.name]
+            self._store.add_trial(trial.name, self._measure(trial))
+        found = self._store.trials[trial.name]
         return inf if found is None else found
 
     def _measure(self, trial: Trial) -> float | None:
@@ -342,18 +263,18 @@ class Tuner:
 
     def _simulate(self, what: str, trials: Sequence[Trial]) -> None:
         """Have the record know what the trials take as simulated."""
-        new = [trial for trial in trials if trial.name not in self._record.trials]
+        new = [trial for trial in trials if trial.name not in self._store.trials]
         if not new:
             return
         jobs = [self._job(trial).seconds_if_any for trial in new]
         progress = partial(self._report, f"simulating {what}")
         for number, seconds in self._processes.each(jobs, progress):
-            self._record.add_trial(new[number].name, seconds)
+            self._store.add_trial(new[number].name, seconds)
 
     def _job(self, trial: Trial) -> Job:
         graph = self._graph(trial.chunks, trial.budget)
-        settled = self._record.tuned.configurations if trial.configured else None
-        costs = self._machine.costs(graph, trial.choice.copies, settled or RULES)
+        stored = self._store.tuned.configurations if trial.configured else None
+        costs = self._machine.costs(graph, trial.choice.copies, stored or RULES)
         request = replace(self._request, chunks=trial.chunks)
         return Job(request, trial.choice, trial.budget, costs)
 

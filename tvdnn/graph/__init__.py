@@ -1,18 +1,20 @@
-"""What a training step computes, as pure data: the traced network, its buffers and its passes."""
+"""A training step as pure data: the traced network, its buffers and its passes."""
 
-from .buffer import DTYPE_NBYTES, RUN_CHUNKS, Buffer, ChunkSizes, Kind, map_class, section_rows
-from .fusion import QUARTER, channels_per_code_byte, fuse
+from .buffer import DTYPE_NBYTES, RUN_CHUNKS, Buffer, ChunkSizes, Kind, section_rows, size_class
+from .fusion import POOL_2X2, channels_per_code_byte, fuse
 from .network import Network, Op, Param, Value
-from .passes import Direction, Graph, Need, Pass, Use, meet, must_part
+from .passes import Direction, Graph, Need, Pass, Use, must_be_separate, overlap
+from .variants import GraphVariants
 
 __all__ = [
     "DTYPE_NBYTES",
-    "QUARTER",
+    "POOL_2X2",
     "RUN_CHUNKS",
     "Buffer",
     "ChunkSizes",
     "Direction",
     "Graph",
+    "GraphVariants",
     "Kind",
     "Need",
     "Network",
@@ -23,8 +25,8 @@ __all__ = [
     "Value",
     "channels_per_code_byte",
     "fuse",
-    "map_class",
-    "meet",
-    "must_part",
+    "must_be_separate",
+    "overlap",
     "section_rows",
+    "size_class",
 ]

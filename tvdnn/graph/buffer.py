@@ -1,15 +1,17 @@
-"""Buffers: everything a step reads or writes that is not a parameter, cut into sections."""
+"""Buffers: the arrays that a step reads or writes, parameters aside, cut into sections."""
 
 from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
 
+# Bytes of an element.
 DTYPE_NBYTES = {"float32": 4, "bfloat16": 2, "int64": 8, "uint8": 1}
-RUN_CHUNKS = 4  # chunks of a run that fills the GPU: 64 MiB are some twelve waves on an H200
+# Chunks of a run that fills the GPU: 64 MiB are some twelve waves on an H200.
+RUN_CHUNKS = 4
 
 
 class Kind(Enum):
-    """What a buffer holds; reports stack memory by it."""
+    """The contents of a buffer. Reports stack memory by kind."""
 
     INPUT = "input"
     MAP = "map"
@@ -22,20 +24,13 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A dense array whose first axis (samples, their bands, or groups) is cut into sections.
-
-    `section` is the number of rows of the first axis in one section: the unit of residency and of
-    copy. `layout` is "nhwc", "ring" or "padded"; `codec` is the form in which an idle section rests
-    ("raw").
-    """
+    """A dense array whose first axis (samples, row tiles, or groups) is cut into sections."""
 
     name: str
     kind: Kind
     shape: tuple[int, ...]
     dtype: str
-    section: int
-    layout: str = "nhwc"
-    codec: str = "raw"
+    section: int  # rows of the first axis in one section, the unit of residency and of copies
     rows: int = field(init=False, repr=False, compare=False)
     row_nbytes: int = field(init=False, repr=False, compare=False)
 
@@ -66,22 +61,25 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class ChunkSizes:
-    """Bytes of a section: `default`, or what `classes` have for the class of its map."""
+    """Bytes of a section."""
 
     default: int
-    classes: tuple[tuple[int, int], ...] = ()
+    classes: tuple[tuple[int, int], ...] = ()  # (size class of a map, bytes of its sections)
 
     def of(self, row_nbytes: int) -> int:
         """Bytes of a section of maps of `row_nbytes` a sample."""
-        return dict(self.classes).get(map_class(row_nbytes), self.default)
+        return dict(self.classes).get(size_class(row_nbytes), self.default)
 
 
-def map_class(row_nbytes: int) -> int:
-    """The least power of two that holds a sample: what has one needs sections of one size."""
+def size_class(row_nbytes: int) -> int:
+    """The exponent of the least power of two that holds a sample of `row_nbytes`.
+
+    Maps of one size class have sections of one size.
+    """
     return max(0, row_nbytes - 1).bit_length()
 
 
 def section_rows(rows: int, row_nbytes: int, chunk_size: int) -> int:
-    """Rows in a section: the largest power of two whose bytes fit `chunk_size`, at least one."""
-    fit = max(1, chunk_size // max(1, row_nbytes))
-    return min(1 << (fit.bit_length() - 1), 1 << max(0, rows - 1).bit_length())
+    """Rows of a section: the largest power of two whose bytes fit `chunk_size`, at least one."""
+    fitting = max(1, chunk_size // max(1, row_nbytes))
+    return min(1 << (fitting.bit_length() - 1), 1 << max(0, rows - 1).bit_length())

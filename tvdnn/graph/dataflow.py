@@ -1,6 +1,7 @@
 """Producers: the passes whose writes each pass reads, in program order.
 
-The checker derives the same anew (versions.py), so that no code of the planner proves itself.
+The checker has its own copy (planner/verify/dataflow.py), so that no code of the planner proves
+itself.
 """
 
 from collections.abc import Iterator
@@ -13,9 +14,9 @@ Span: TypeAlias = tuple[int, int]
 
 
 def producers(graph: Graph) -> Producers:
-    """By pass and read, the indices of the passes that wrote its channels last before it.
+    """By pass and read, the indices of the passes that wrote the read channels last before it.
 
-    What the caller fills has no producer.
+    A buffer that the caller fills has no producer.
     """
     writers: dict[str, list[tuple[Span, int]]] = {}
     found = []
@@ -38,7 +39,8 @@ def _writers_of(
 
 
 def _outside(writers: list[tuple[Span, int]], span: Span) -> Iterator[tuple[Span, int]]:
-    """What is left of earlier writes outside the channels `span`."""
+    """The channels of earlier writes outside `span`, each range with its writer."""
+
     for (first, last), writer in writers:
         for start, stop in ((first, min(last, span[0])), (max(first, span[1]), last)):
             if start < stop:

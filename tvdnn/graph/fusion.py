@@ -1,7 +1,7 @@
-"""Fusion: rewrites of a network that name as one op what one kernel computes.
+"""Fusion: rewrites that replace two ops by one op with one kernel.
 
-Each rewrite joins an op with the only reader of its output. The inner value is then never written,
-and the fused op computes to the bits of the two.
+A rewrite fuses an op with the only reader of its output. The value between them is then never
+written. The fused op computes the same bits as the two.
 """
 
 from collections import Counter
@@ -11,12 +11,14 @@ from typing import Any
 
 from .network import Network, Op
 
-CODED_TAPS = 16  # taps of a window whose maximum a code of four bits can name
+# Most taps of a pooling window: a code of four bits names its maximum.
+MOST_CODED_TAPS = 16
 ACTIVATIONS = (
     *("leaky_relu", "sigmoid", "tanh", "relu6"),
     *("elu", "silu", "gelu", "gelu_tanh", "hardswish", "hardsigmoid"),
 )
-QUARTER: Mapping[str, Any] = {
+# The settings of a 2x2 pooling without overlap.
+POOL_2X2: Mapping[str, Any] = {
     "kernel": (2, 2),
     "stride": (2, 2),
     "padding": (0, 0),
@@ -25,57 +27,55 @@ QUARTER: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Join:
-    """An op of kind `first`, and one of kind `second` that alone reads its output, become `fused`.
-
-    `fits` tells of the network and both ops whether they do; `attrs` are the settings that the
-    fused op has beside those of the first.
-    """
+class FusionRule:
+    """Ops of kind `first` fuse with the only reader of their output, of kind `second`."""
 
     first: str
     second: str
-    fused: str
-    fits: Callable[[Network, Op, Op], bool] = lambda *_: True
-    attrs: Callable[[Network, Op, Op], Mapping[str, Any]] = lambda *_: {}
+    fused: str  # kind of the fused op
+    applies: Callable[[Network, Op, Op], bool] = lambda *_: True
+    attrs: Callable[[Network, Op, Op], Mapping[str, Any]] = lambda *_: {}  # added to the first's
 
 
 def fuse(network: Network) -> Network:
-    """The network after every rewrite, each wherever it fits."""
+    """The network after every rewrite, each wherever it applies."""
     for rewrite in REWRITES:
         network = rewrite(network)
     return network
 
 
 def conv2d_relu(network: Network) -> Network:
-    """A convolution keeps what its ReLU leaves of it."""
-    return _joined(network, Join("conv2d", "relu", "conv2d_relu"))
+    """Fuse a convolution with its ReLU."""
+    return _fused(network, FusionRule("conv2d", "relu", "conv2d_relu"))
 
 
 def conv2d_relu_max_pool2d(network: Network) -> Network:
-    """A rectified convolution keeps of every 2x2 window the maximum, and its place in two bits."""
-    join = Join("conv2d_relu", "max_pool2d", "conv2d_relu_max_pool2d", _pools_quarters, _inner_map)
-    return _joined(network, join)
+    """Fuse a rectified convolution with its 2x2 max pooling, with codes of two bits a maximum."""
+    kinds = "conv2d_relu", "max_pool2d", "conv2d_relu_max_pool2d"
+    return _fused(network, FusionRule(*kinds, _pools_2x2, _pooled_sides))
 
 
 def linear_relu(network: Network) -> Network:
-    """A linear layer keeps what its ReLU leaves of it."""
-    return _joined(network, Join("linear", "relu", "linear_relu"))
+    """Fuse a linear layer with its ReLU."""
+    return _fused(network, FusionRule("linear", "relu", "linear_relu"))
 
 
 def linear_relu_dropout(network: Network) -> Network:
-    """A rectified linear layer drops elements as it writes them."""
+    """Fuse a rectified linear layer with its dropout."""
 
     def attrs(_: Network, __: Op, dropout: Op) -> Mapping[str, Any]:
         return dropout.attrs
 
-    return _joined(network, Join("linear_relu", "dropout", "linear_relu_dropout", attrs=attrs))
+    rule = FusionRule("linear_relu", "dropout", "linear_relu_dropout", attrs=attrs)
+    return _fused(network, rule)
 
 
 def batch_norm_add(network: Network) -> Network:
-    """A normalization adds a residual to what it writes; where both terms are such, the later.
+    """Fuse a normalization with the addition of a residual to its output.
 
-    The normalization moves behind its residual. One that shares its running statistics with others
-    stays, for these change in the order of the calls.
+    Where both terms are normalizations, the later one is fused. The fused op takes the place of the
+    addition. A normalization that shares its running statistics is not fused, because these change
+    in the order of the calls.
     """
     readers, places = _only_readers(network), {op.name: n for n, op in enumerate(network.ops)}
     uses = Counter(name for op in network.ops for name in op.params)
@@ -85,7 +85,7 @@ def batch_norm_add(network: Network) -> Network:
         if op.kind == "batch_norm" and all(uses[name] == 1 for name in op.params[2:] if name)
     }
     fused: dict[str, Op] = {}
-    taken: set[str] = set()
+    absorbed: set[str] = set()
     for op in network.ops:
         terms = [makers[name] for name in op.inputs if name in makers and name in readers]
         if op.kind != "add" or not terms:
@@ -94,38 +94,40 @@ def batch_norm_add(network: Network) -> Network:
         (residual,) = (name for name in op.inputs if name != norm.output)
         inputs = (*norm.inputs, residual)
         fused[op.name] = replace(norm, kind="batch_norm_add", inputs=inputs, output=op.output)
-        taken.add(norm.name)
-    gone = {op.output for op in network.ops if op.name in taken}
-    return replace(
-        network,
-        values={name: value for name, value in network.values.items() if name not in gone},
-        ops=tuple(fused.get(op.name, op) for op in network.ops if op.name not in taken),
-    )
+        absorbed.add(norm.name)
+    inner = {op.output for op in network.ops if op.name in absorbed}
+    return _replaced(network, fused, absorbed, inner)
 
 
 def batch_norm_relu(network: Network) -> Network:
-    """A normalization keeps what its ReLU leaves of it."""
-    return _joined(network, Join("batch_norm", "relu", "batch_norm_relu", attrs=_function))
+    """Fuse a normalization with its ReLU."""
+    return _fused(
+        network, FusionRule("batch_norm", "relu", "batch_norm_relu", attrs=_activation_attrs)
+    )
 
 
 def batch_norm_activation(network: Network) -> Network:
-    """Or another function: what it was of is found again from the normalization's input."""
+    """Fuse a normalization with another activation.
+
+    Backward computes the activation's input again from the normalization's input.
+    """
     for name in ACTIVATIONS:
-        join = Join("batch_norm", name, "batch_norm_activation", attrs=_function)
-        network = _joined(network, join)
+        rule = FusionRule("batch_norm", name, "batch_norm_activation", attrs=_activation_attrs)
+        network = _fused(network, rule)
     return network
 
 
 def batch_norm_add_relu(network: Network) -> Network:
-    """So it does with a residual."""
-    return _joined(network, Join("batch_norm_add", "relu", "batch_norm_add_relu", attrs=_function))
+    """Fuse a normalization and its residual with their ReLU."""
+    rule = FusionRule("batch_norm_add", "relu", "batch_norm_add_relu", attrs=_activation_attrs)
+    return _fused(network, rule)
 
 
 def max_pool2d_codes(network: Network) -> Network:
-    """A max pooling notes where its maxima are, so that backward need not read its input."""
+    """Let max poolings write codes of their maxima. Backward then does not read their inputs."""
 
     def coded(op: Op) -> Op:
-        if op.kind != "max_pool2d" or not _may_code(network, op):
+        if op.kind != "max_pool2d" or not _codes_fill_bytes(network, op):
             return op
         return replace(op, kind="max_pool2d_codes")
 
@@ -145,32 +147,39 @@ REWRITES: tuple[Callable[[Network], Network], ...] = (
 )
 
 
-def _joined(network: Network, join: Join) -> Network:
-    """The network with `join` made wherever it fits."""
+def _fused(network: Network, rule: FusionRule) -> Network:
+    """The network with `rule` applied wherever it applies."""
     readers = _only_readers(network)
     fused: dict[str, Op] = {}
-    taken: set[str] = set()
+    absorbed: set[str] = set()
     for op in network.ops:
         reader = readers.get(op.output)
-        if op.kind != join.first or reader is None or reader.kind != join.second:
+        if op.kind != rule.first or reader is None or reader.kind != rule.second:
             continue
-        if join.fits(network, op, reader):
-            attrs = {**op.attrs, **join.attrs(network, op, reader)}
-            fused[op.name] = replace(op, kind=join.fused, output=reader.output, attrs=attrs)
-            taken.add(reader.name)
-    gone = {op.output for op in network.ops if op.name in fused}
+        if rule.applies(network, op, reader):
+            attrs = {**op.attrs, **rule.attrs(network, op, reader)}
+            fused[op.name] = replace(op, kind=rule.fused, output=reader.output, attrs=attrs)
+            absorbed.add(reader.name)
+    inner = {op.output for op in network.ops if op.name in fused}
+    return _replaced(network, fused, absorbed, inner)
+
+
+def _replaced(
+    network: Network, fused: Mapping[str, Op], absorbed: set[str], inner: set[str]
+) -> Network:
+    """The network with `fused` ops by name, without the `absorbed` ops and the `inner` values."""
     return replace(
         network,
-        values={name: value for name, value in network.values.items() if name not in gone},
-        ops=tuple(fused.get(op.name, op) for op in network.ops if op.name not in taken),
+        values={name: value for name, value in network.values.items() if name not in inner},
+        ops=tuple(fused.get(op.name, op) for op in network.ops if op.name not in absorbed),
     )
 
 
 def _only_readers(network: Network) -> dict[str, Op]:
-    """By value, the op that alone reads it.
+    """By value with one reader, that reader.
 
-    None for what the network hands out, and for values that stop the gradient: an op fused over
-    such a value would let the gradient through.
+    Outputs of the network are left out. So are values that stop the gradient: an op fused over such
+    a value would let the gradient through.
     """
     readers: dict[str, list[Op]] = {}
     for op in network.ops:
@@ -183,34 +192,32 @@ def _only_readers(network: Network) -> dict[str, Op]:
     }
 
 
-def _pools_quarters(network: Network, conv: Op, pool: Op) -> bool:
-    """Whether the pooling takes 2x2 windows side by side, of whole groups of four channels."""
+def _pools_2x2(network: Network, conv: Op, pool: Op) -> bool:
+    """True if the pooling has 2x2 windows without overlap, and channels in groups of four."""
     _, rows, columns, channels = network.values[conv.output].shape
     pooled = network.values[pool.output].shape[1:3]
     return (
-        all(pool.attrs[name] == value for name, value in QUARTER.items())
+        all(pool.attrs[name] == value for name, value in POOL_2X2.items())
         and pooled == (rows // 2, columns // 2)
         and channels % 4 == 0
     )
 
 
-def _function(_: Network, __: Op, activation: Op) -> Mapping[str, Any]:
-    """The activation function, and its coefficient if it has one."""
+def _activation_attrs(_: Network, __: Op, activation: Op) -> Mapping[str, Any]:
     return {**activation.attrs, "function": activation.kind}
 
 
-def _inner_map(network: Network, conv: Op, _: Op) -> Mapping[str, Any]:
-    """The sides of the map that is pooled, which no value of the network holds any more."""
+def _pooled_sides(network: Network, conv: Op, _: Op) -> Mapping[str, Any]:
     return {"sides": network.values[conv.output].shape[1:3]}
 
 
-def _may_code(network: Network, pool: Op) -> bool:
-    """Whether codes of two or four bits, whole bytes a pixel, name the maxima of the windows."""
+def _codes_fill_bytes(network: Network, pool: Op) -> bool:
     taps = pool.attrs["kernel"][0] * pool.attrs["kernel"][1]
     channels = network.values[pool.output].shape[-1]
-    return taps <= CODED_TAPS and channels % channels_per_code_byte(taps) == 0
+    return taps <= MOST_CODED_TAPS and channels % channels_per_code_byte(taps) == 0
 
 
 def channels_per_code_byte(taps: int) -> int:
-    """Channels whose maxima, each of a window of `taps`, one byte of codes names."""
+    """The number of channels whose maxima one byte of codes names, in windows of `taps`."""
+
     return 4 if taps <= 4 else 2

@@ -1,4 +1,4 @@
-"""The traced network: ops over named values, with static shapes and no torch."""
+"""Traced network: ops over named values with static shapes, without torch."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,72 +10,50 @@ from .state import NO_CHANGES, StateChanges
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """An op's input or output. `shape` is batch first and channels last: a map is [N, H, W, C].
-
-    `axes` says of each of torch's dimensions which of `shape` it is, by default (0, 3, 1, 2) of a
-    map and what that is of others.
-    """
+    """An op's input or output."""
 
     name: str
-    shape: tuple[int, ...]
-    axes: tuple[int, ...] = ()
+    shape: tuple[int, ...]  # batch first, channels last: a map is [N, H, W, C]
+    axes: tuple[int, ...] = ()  # by torch dimension, its axis of `shape`; (): `channels_last_axes`
 
     @property
     def torch_axes(self) -> tuple[int, ...]:
-        """`axes`, in full."""
+        """By torch dimension, its axis of `shape`."""
         return self.axes or channels_last_axes(len(self.shape))
 
 
 def channels_last_axes(dims: int) -> tuple[int, ...]:
-    """By dimension of a value as torch has it, batch and channels first, the axis of its shape."""
+    """By torch dimension (batch and channels first), its axis: (0, 3, 1, 2) for a map."""
     return (0, dims - 1, *range(1, dims - 1)) if dims > 1 else tuple(range(dims))
 
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A parameter or buffer of the user's module, by its state_dict name. `shape` is torch's.
+    """A parameter or buffer of the user's module."""
 
-    A computed one is `made_of` others, which these names are of; nothing updates it.
-    """
-
-    name: str
-    shape: tuple[int, ...]
+    name: str  # in the state_dict
+    shape: tuple[int, ...]  # torch's
     nbytes: int
     requires_grad: bool = True
     dtype: str = "float32"
-    made_of: tuple[str, ...] | None = None
+    computed_from: tuple[str, ...] | None = None  # parameters; nothing updates a computed one
 
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """A node of the network.
+    """A node of the network. The output of a `view` has the bytes of its input."""
 
-    `name` is the module path (with a suffix where a module runs twice), `kind` the key of its
-    definition in `tvdnn.ops`, `params` the names of its parameters and of the module's buffers that
-    it uses ("" where an optional one is absent), `attrs` its static settings. A `view` op's output
-    is its input's bytes.
-    """
-
-    name: str
-    kind: str
+    name: str  # the module path, with a suffix where a module runs twice
+    kind: str  # the key of its definition in `tvdnn.ops`
     inputs: tuple[str, ...]
     output: str
-    params: tuple[str, ...]
-    attrs: Mapping[str, Any]
+    params: tuple[str, ...]  # parameters and buffers of the module; "" for an absent optional one
+    attrs: Mapping[str, Any]  # static settings
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What tracing a module yields: ops in execution order; values, inputs and outputs by name.
-
-    `gather` makes of the outputs what the module returns: a tensor, or tuples, named tuples, lists
-    and dicts of tensors, with None, numbers and texts among them. `detached` are the values from
-    which no gradient goes back to what they are made of. `changes` are those of the module's state
-    that depend on no value. `formulas` compute those of `params` that are made of others, which ops
-    may read as well. `layout_read` is the line, as " at file:line", whose result hangs on the
-    layout of the inputs; it is as of contiguous ones. `asked` are the lines that ask what the
-    inputs are, by what they ask.
-    """
+    """A traced module: its ops in execution order, and its values by name."""
 
     name: str
     values: Mapping[str, Value]
@@ -84,12 +62,13 @@ class Network:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     training: bool
+    # From the outputs, the module's result: a tensor, or nested tuples, lists and dicts of tensors.
     gather: Callable[[Sequence[Any]], Any] = itemgetter(0)
-    detached: frozenset[str] = frozenset()
-    changes: StateChanges = NO_CHANGES
-    formulas: Mapping[str, Any] = field(default_factory=dict)
-    layout_read: str = ""
-    asked: Mapping[str, str] = field(default_factory=dict)
+    detached: frozenset[str] = frozenset()  # values that stop the gradient
+    changes: StateChanges = NO_CHANGES  # of the module's state
+    formulas: Mapping[str, Any] = field(default_factory=dict)  # by computed parameter
+    layout_read: str = ""  # " at file:line" of a result that depends on the inputs' layout
+    asked: Mapping[str, str] = field(default_factory=dict)  # by property of the inputs, the line
 
     @property
     def batch(self) -> int:
@@ -97,9 +76,11 @@ class Network:
 
     @property
     def completed_last(self) -> frozenset[str]:
-        """The parameters whose gradients the passes of a step leave incomplete, or hand on.
+        """The parameters whose gradients are complete only after all passes of a step.
 
-        They are the computed ones and those that these are made of.
+        They are the computed parameters, and the parameters that these are computed from.
         """
-        computed = [each for each in self.params.values() if each.made_of is not None]
-        return frozenset(name for each in computed for name in (each.name, *(each.made_of or ())))
+        computed = [each for each in self.params.values() if each.computed_from is not None]
+        return frozenset(
+            name for each in computed for name in (each.name, *(each.computed_from or ()))
+        )

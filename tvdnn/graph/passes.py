@@ -1,6 +1,6 @@
-"""Passes: the kernel-level stages of a step over the buffers they use, and the Graph of them."""
+"""Passes: the kernel-level stages of a step over its buffers, and the Graph of all passes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -16,7 +16,7 @@ class Direction(Enum):
 
 
 class Need(Enum):
-    """What a pass takes from a buffer that it reads: it decides in which forms that may rest."""
+    """The part of a buffer's values that a pass reads: it decides the forms of idle sections."""
 
     VALUES = "values"
     SIGN = "sign"
@@ -28,30 +28,27 @@ class Use:
     """A pass's use of one buffer.
 
     A launch over domain rows [a, b) touches buffer rows [a // per, ceil(b / per)), or every row if
-    `whole`. `channels` limits the use to a range of the last axis. `halo` are the rows of pixels
-    above and below its own that it reads of a map in bands; they are in the sections before and
-    behind, which further uses name by `beside`, -1 and 1 (at an end of the map, its last section).
-    `shape` is that of a sample as the op sees it, where a view has given it another than the buffer
-    has.
+    `whole`. A use with a halo reads pixel rows of the neighbouring row tiles. They lie in the
+    sections before and after its own, which two further uses name.
     """
 
     buffer: str
     whole: bool = False
-    per: int = 1
+    per: int = 1  # domain rows of one buffer row
     need: Need = Need.VALUES
-    channels: tuple[int, int] | None = None
-    halo: tuple[int, int] = (0, 0)
-    beside: int = 0
-    shape: tuple[int, ...] = ()
+    channels: tuple[int, int] | None = None  # range of the last axis; None: all
+    halo: tuple[int, int] = (0, 0)  # pixel rows above and below its row tile that it reads
+    neighbour: int = 0  # -1, 1: the section before, after (at an end of the map the last); 0: own
+    shape: tuple[int, ...] = ()  # of a sample where a view gives another than the buffer's
 
     def rows(self, start: int, stop: int, buffer: Buffer) -> tuple[int, int]:
         """The buffer rows that a launch over domain rows [start, stop) touches."""
         if self.whole:
             return 0, buffer.rows
         first, last = start // self.per, -(-stop // self.per)
-        if self.beside < 0:
+        if self.neighbour < 0:
             return max(0, first - buffer.section), first or min(buffer.section, buffer.rows)
-        if self.beside > 0:
+        if self.neighbour > 0:
             end = min(buffer.rows, last + buffer.section)
             return last if last < end else buffer.bounds(buffer.num_sections - 1)[0], end
         return first, last
@@ -66,8 +63,8 @@ class Use:
         return buffer.nbytes // buffer.shape[-1] * self.width(buffer)
 
 
-def meet(first: tuple[int, int], second: tuple[int, int]) -> bool:
-    """Whether two ranges of channels have one in common."""
+def overlap(first: tuple[int, int], second: tuple[int, int]) -> bool:
+    """True if two ranges of channels have a channel in common."""
     return first[0] < second[1] and second[0] < first[1]
 
 
@@ -75,13 +72,9 @@ def meet(first: tuple[int, int], second: tuple[int, int]) -> bool:
 class Pass:
     """One kernel-level stage of an op's forward, backward or update.
 
-    Its domain is the batch, rows [0, domain). A launch covers [a, b) with a and b multiples of
-    `unit` (or b the domain's end); `unit` holds whole sections of every buffer used. A
-    `reduction`'s launches go in index order and its result is complete only after the last.
-    `params` are read and `updates` written in place, both by name. `flops` and `nbytes`
-    (device-memory traffic) are those of the whole domain. `attrs` are static settings beside the
-    op's. `effects` marks state outside the buffers that recompute must not repeat. `rounded` are by
-    write the channels that are rounded to TF32, None for none; () where no products read TF32.
+    Its domain is the batch, rows [0, domain). A launch covers rows [a, b), with a and b multiples
+    of `unit`, or b the end of the domain. The launches of a reduction run in index order, and its
+    result is complete only after the last.
     """
 
     name: str
@@ -89,82 +82,72 @@ class Pass:
     role: str
     direction: Direction
     domain: int
-    unit: int
+    unit: int  # rows; holds whole sections of every buffer used
     reads: tuple[Use, ...]
     writes: tuple[Use, ...]
-    params: tuple[str, ...] = ()
-    updates: tuple[str, ...] = ()
+    params: tuple[str, ...] = ()  # read, by name
+    updates: tuple[str, ...] = ()  # written in place, by name
     reduction: bool = False
-    flops: float = 0.0
-    nbytes: float = 0.0
-    attrs: Mapping[str, Any] = field(default_factory=dict)
-    effects: bool = False
-    rounded: tuple[tuple[int, int] | None, ...] = ()
+    flops: float = 0.0  # of the whole domain
+    nbytes: float = 0.0  # device-memory traffic of the whole domain
+    attrs: Mapping[str, Any] = field(default_factory=dict)  # static settings besides the op's
+    effects: bool = False  # changes state outside the buffers, which a recompute must not repeat
+    rounded: tuple[tuple[int, int] | None, ...] = ()  # by write, channels rounded to TF32
 
     @property
     def splittable(self) -> bool:
         return self.unit < self.domain
 
     @property
-    def windowed(self) -> bool:
-        """Whether a launch reads rows beside its own; its last write is then scratch for them."""
-        return any(use.beside for use in self.reads)
+    def reads_neighbours(self) -> bool:
+        """True if a launch reads neighbouring row tiles. Its last write is then their scratch."""
+        return any(use.neighbour for use in self.reads)
 
 
-def must_part(first: Pass, second: Pass) -> bool:
-    """Whether one writes what the other reads beside its own bands.
+def must_be_separate(first: Pass, second: Pass) -> bool:
+    """True if one pass writes a buffer of which the other reads neighbouring row tiles.
 
-    Such passes cannot go block by block together: at the end of a block the rows below it are not
-    there yet, or those above the next are no more.
+    Such passes cannot run block by block together. At the end of a block, the tile below it is not
+    written yet, or the tile above the next block is overwritten.
     """
-    return _writes_beside(first, second) or _writes_beside(second, first)
+    return _writes_neighbours(first, second) or _writes_neighbours(second, first)
 
 
-def _writes_beside(writer: Pass, reader: Pass) -> bool:
-    beside = {use.buffer for use in reader.reads if use.beside}
-    return bool(beside) and any(use.buffer in beside for use in writer.writes)
+def _writes_neighbours(writer: Pass, reader: Pass) -> bool:
+    read = {use.buffer for use in reader.reads if use.neighbour}
+    return bool(read) and any(use.buffer in read for use in writer.writes)
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A training (or evaluation) step of a network: passes in program order over buffers.
-
-    `inputs` maps each buffer that the caller fills before the step to the network value or target
-    it holds, `outputs` are the buffers handed out after it: those of the network's outputs in their
-    order (`output_maps`), and where asked for the gradients of inputs (`input_grads`) and of
-    parameters (`param_grads`, the whole one first). `cut` is the index of the first backward pass
-    where the step is run in two halves (autograd mode), else the number of passes. `fixed` are the
-    bytes by purpose of what lies outside the arena: parameters, gradients, optimizer state, control
-    block, staged inputs. `rounded_inputs` and `rounded_ops` are the inputs, and the ops whose
-    outputs, are rounded to TF32. `bands` is the number of bands that maps of a sample are cut
-    into: each goes through the passes as a sample. `lean` gives the same step, to the bit, without
-    the maps `spared`, that are kept only to save time, if there are such.
-    """
+    """A training (or evaluation) step of a network: passes in program order over buffers."""
 
     traced: Network  # before any rewrite, and without losses
     network: Network
     ops: Mapping[str, Op]
     buffers: Mapping[str, Buffer]
     passes: tuple[Pass, ...]
-    inputs: Mapping[str, str]
-    outputs: tuple[str, ...]
-    output_maps: tuple[str, ...]
-    input_grads: Mapping[str, str]
-    param_grads: Mapping[str, tuple[str, ...]]
-    cut: int
-    fixed: Mapping[str, int]
+    inputs: Mapping[str, str]  # by buffer that the caller fills, its network value or target
+    outputs: tuple[str, ...]  # buffers that the caller is given: maps, and gradients if asked for
+    output_maps: tuple[str, ...]  # buffers of the network's outputs, in their order
+    input_grads: Mapping[str, str]  # by input, the buffer of its gradient
+    param_grads: Mapping[str, tuple[str, ...]]  # by parameter, its gradient's buffers, whole first
+    phase_split: int  # first pass of the second phase (autograd mode), else the number of passes
+    fixed: Mapping[str, int]  # by purpose, bytes outside the arena: parameters, optimizer state ...
     dtype: str
     chunk_size: int
-    rounded_inputs: frozenset[str] = frozenset()
-    rounded_ops: frozenset[str] = frozenset()
-    bands: int = 1
-    spared: frozenset[str] = frozenset()
-    lean: "Callable[[], Graph] | None" = field(default=None, compare=False, repr=False)
+    # By op, "conv" or "all": the first of vDNN's policies to offload its input.
+    vdnn_traits: Mapping[str, str] = field(default_factory=dict)
+    rounded_inputs: frozenset[str] = frozenset()  # inputs that are rounded to TF32
+    rounded_ops: frozenset[str] = frozenset()  # ops whose outputs are rounded to TF32
+    row_tiles: int = 1  # tiles of a sample's rows; passes take each tile as a sample
+    optional_maps: frozenset[str] = frozenset()  # maps that only save time
+    has_low_memory_variant: bool = False  # another graph computes the same bits without them
 
     @property
     def batch(self) -> int:
-        """Rows of every map: the bands of all samples."""
-        return self.network.batch * self.bands
+        """The rows of every map: the row tiles of all samples."""
+        return self.network.batch * self.row_tiles
 
     @property
     def fixed_nbytes(self) -> int:
@@ -172,5 +155,5 @@ class Graph:
 
     @property
     def baseline_nbytes(self) -> int:
-        """Bytes of network-wide allocation, vDNN's baseline: every buffer at its own address."""
+        """Bytes with every buffer at its own address: vDNN's baseline, network-wide allocation."""
         return self.fixed_nbytes + sum(buffer.nbytes for buffer in self.buffers.values())

@@ -1,6 +1,5 @@
-"""Op definitions: what each op reads, writes and costs, as data, and the kernels it launches."""
+"""Operators: what each kind of op is in torch, its passes as data, and the kernels it launches."""
 
 from .expand import Settings, expand
-from .registry import DEFINITIONS, supported
 
-__all__ = ["DEFINITIONS", "Settings", "expand", "supported"]
+__all__ = ["Settings", "expand"]

@@ -5,49 +5,55 @@ sign. A ReLU inside a fused op takes its gradient masked: from the only reader o
 else by a pass of the op's own.
 """
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
+
+from torch.fx import Node
 
 from ..graph import Kind, Need, Op, Use
 from ..kernels.pointwise.activation import BY_INPUT, BY_OUTPUT
 from .builder import Builder
-from .operator import PITCHED, Launch, OpDef
+from .operator import STRIDED, Launch, Operator, Translator, elementwise_translator
+from .passes import forward, grad_by_input, grad_by_output
+from .row_tiles import tiles_by_pixel
+from .traced_op import Shape, TracedOp, UnsupportedCallError
 
 
-def forward(b: Builder, op: Op) -> None:
-    b.add_pass(op, "forward", (Use(b.input_of(op)),), (Use(b.home[op.output]),))
+def leaky_relu(
+    out: Shape, x: Node, negative_slope: float = 0.01, inplace: bool = False
+) -> TracedOp:
+    if negative_slope < 0:
+        raise UnsupportedCallError(
+            f"leaky_relu with a slope of {negative_slope} (it takes one that is not negative)"
+        )
+    return TracedOp("leaky_relu", (x,), (), {"coefficient": float(negative_slope)})
+
+
+def elu(out: Shape, x: Node, alpha: float = 1.0, inplace: bool = False) -> TracedOp:
+    return TracedOp("elu", (x,), (), {"coefficient": float(alpha)})
+
+
+def gelu(out: Shape, x: Node, approximate: str = "none") -> TracedOp:
+    return TracedOp("gelu" if approximate == "none" else "gelu_tanh", (x,))
 
 
 def backward(b: Builder, op: Op) -> None:
-    reads = (Use(b.home[op.output], need=Need.SIGN), Use(b.grad_of(op)))
-    b.add_pass(op, "grad_input", reads, (Use(b.next_grad(op)),))
-
-
-def by_output_backward(b: Builder, op: Op) -> None:
-    reads = (Use(b.home[op.output]), Use(b.grad_of(op)))
-    b.add_pass(op, "grad_input", reads, (Use(b.next_grad(op)),))
-
-
-def by_input_forward(b: Builder, op: Op) -> None:
-    b.add_pass(op, "forward", (Use(b.input_of(op)),), (Use(b.new_output(op)),))
-
-
-def by_input_backward(b: Builder, op: Op) -> None:
-    reads = (Use(b.input_of(op)), Use(b.grad_of(op)))
+    reads = (Use(b.buffer_of[op.output], need=Need.SIGN), Use(b.grad_of(op)))
     b.add_pass(op, "grad_input", reads, (Use(b.next_grad(op)),))
 
 
 def behind_relu(b: Builder, op: Op) -> str:
     """The buffer with the gradient of what the ReLU inside a fused op takes."""
     dy = b.grad_of(op)
-    if op.output in b.masked:
+    if op.output in b.masked_gradients:
         return dy
     masked = (
         dy
         if not b.is_shared(dy)
         else b.add_map(b.unique(f"masked {dy}"), b.shape(op.output), Kind.GRAD)
     )
-    b.add_pass(op, "mask", (Use(b.home[op.output], need=Need.SIGN), Use(dy)), (Use(masked),))
+    b.add_pass(op, "mask", (Use(b.buffer_of[op.output], need=Need.SIGN), Use(dy)), (Use(masked),))
     return masked
 
 
@@ -60,53 +66,62 @@ def run_mask(a: Launch) -> None:
     a.kernels.relu_grad(*a.reads_alike(), a.writes[0], precision=a.stored)
 
 
-def _run_activate(function: str, a: Launch) -> None:
+def run_function(kernel: str, function: str, a: Launch) -> None:
+    """Launch the kernel of a family of functions, with the op's settings."""
     settings = {"function": function, "precision": a.stored, **a.attrs}
-    a.kernels.activate(*a.reads_alike(), a.writes[0], **settings)
+    getattr(a.kernels, kernel)(*a.reads_alike(), a.writes[0], **settings)
 
 
-def _run_activate_grad(function: str, a: Launch) -> None:
-    settings = {"function": function, "precision": a.stored, **a.attrs}
-    a.kernels.activate_grad(*a.reads_alike(), a.writes[0], **settings)
+# Each function's layer, and its translator where it has settings.
+_IN_TORCH: Mapping[str, tuple[str, Translator | None]] = {
+    "leaky_relu": ("LeakyReLU", leaky_relu),
+    "relu6": ("ReLU6", None),
+    "elu": ("ELU", elu),
+    "silu": ("SiLU", None),
+    "gelu": ("GELU", gelu),
+    "sigmoid": ("Sigmoid", None),
+    "tanh": ("Tanh", None),
+    "hardswish": ("Hardswish", None),
+    "hardsigmoid": ("Hardsigmoid", None),
+}
 
 
-def _by_output(function: str) -> OpDef:
-    return OpDef(
-        kind=function,
-        forward=forward,
-        backward=by_output_backward,
-        roles=_roles(function),
-        saves=frozenset({"output"}),
-        elementwise=True,
-        pitched=PITCHED,
-    )
-
-
-def _by_input(function: str) -> OpDef:
-    return OpDef(
-        kind=function,
-        forward=by_input_forward,
-        backward=by_input_backward,
-        roles=_roles(function),
-        saves=frozenset({"input"}),
-        pitched=PITCHED,
-    )
-
-
-def _roles(function: str) -> dict[str, Callable[[Launch], None]]:
-    return {
-        "forward": partial(_run_activate, function),
-        "grad_input": partial(_run_activate_grad, function),
+def _activation(function: str) -> Operator:
+    by_output = function in BY_OUTPUT
+    layer, translator = _IN_TORCH.get(function, ("", None))
+    of_torch: dict[str, Any] = {
+        "functions": {function: translator or elementwise_translator(function)},
+        "modules": (layer,),
     }
+    return Operator(
+        function,
+        forward,
+        grad_by_output if by_output else grad_by_input,
+        {
+            "forward": partial(run_function, "activate", function),
+            "grad_input": partial(run_function, "activate_grad", function),
+        },
+        saves={"output" if by_output else "input"},
+        in_place=by_output,
+        strided=STRIDED,
+        row_tiles=tiles_by_pixel,
+        keeps_axes=True,
+        **(of_torch if layer else {}),
+    )
 
 
-RELU = OpDef(
-    kind="relu",
-    forward=forward,
-    backward=backward,
-    roles={"forward": _run_forward, "grad_input": run_mask},
-    saves=frozenset({"output"}),
-    elementwise=True,
-    pitched=PITCHED,
+RELU = Operator(
+    "relu",
+    forward,
+    backward,
+    {"forward": _run_forward, "grad_input": run_mask},
+    saves={"output"},
+    in_place=True,
+    strided=STRIDED,
+    row_tiles=tiles_by_pixel,
+    functions={"relu": elementwise_translator("relu")},
+    modules=("ReLU",),
+    instead_of={"RReLU": "tvdnn.nn.LeakyReLU has a fixed slope"},
+    keeps_axes=True,
 )
-ACTIVATIONS = (*map(_by_output, BY_OUTPUT), *map(_by_input, BY_INPUT))
+ACTIVATIONS = tuple(map(_activation, (*BY_OUTPUT, *BY_INPUT)))

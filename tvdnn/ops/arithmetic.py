@@ -4,12 +4,11 @@ A map that was written over by its detached alias has the gradient of what it wa
 """
 
 from ..graph import Op, Use
+from .arithmetic_translator import add, div, maximum, minimum, mul, neg, straight_through, sub
 from .builder import Builder
-from .operator import Launch, OpDef
-
-
-def affine_forward(b: Builder, op: Op) -> None:
-    b.add_pass(op, "forward", (Use(b.input_of(op)),), (Use(b.home[op.output]),))
+from .operator import STRIDED, Launch, Operator
+from .passes import forward
+from .row_tiles import tiles_by_pixel
 
 
 def affine_backward(b: Builder, op: Op) -> None:
@@ -20,9 +19,11 @@ def affine_backward(b: Builder, op: Op) -> None:
         b.add_pass(op, "grad_input", (Use(b.grad_of(op)),), (Use(b.next_grad(op)),))
 
 
-def add_multiple_forward(b: Builder, op: Op) -> None:
-    reads = tuple(Use(b.home[name]) for name in op.inputs)
-    b.add_pass(op, "forward", reads, (Use(b.home[op.output]),))
+def add_backward(b: Builder, op: Op) -> None:
+    """The gradient of a sum is that of each of its terms, where it lies."""
+    for name in op.inputs:
+        if b.needs_grad(name):
+            b.adopt_grad(name, b.grad_of(op))
 
 
 def add_multiple_backward(b: Builder, op: Op) -> None:
@@ -34,24 +35,13 @@ def add_multiple_backward(b: Builder, op: Op) -> None:
         b.add_pass(op, "grad_input", (Use(b.grad_of(op)),), (Use(b.new_grad(second)),))
 
 
-def straight_through_forward(b: Builder, op: Op) -> None:
-    """The second map's values; the first is among the reads because it is what was written over."""
-    reads = tuple(Use(b.home[name]) for name in op.inputs)
-    b.add_pass(op, "forward", reads, (Use(b.new_output(op)),))
-
-
 def straight_through_backward(b: Builder, op: Op) -> None:
     """The first map's gradient is the result's, where it lies; the second has none."""
     b.adopt_grad(op.inputs[0], b.grad_of(op))
 
 
-def multiply_forward(b: Builder, op: Op) -> None:
-    reads = tuple(Use(b.home[name]) for name in op.inputs)
-    b.add_pass(op, "forward", reads, (Use(b.new_output(op)),))
-
-
 def multiply_backward(b: Builder, op: Op) -> None:
-    factors = tuple(Use(b.home[name]) for name in op.inputs)
+    factors = tuple(Use(b.buffer_of[name]) for name in op.inputs)
     dy, wanted = Use(b.grad_of(op)), [b.needs_grad(name) for name in op.inputs]
     if all(wanted):
         grads = (Use(b.next_grad(op)), Use(b.new_grad(op.inputs[1])))
@@ -59,6 +49,10 @@ def multiply_backward(b: Builder, op: Op) -> None:
     else:
         value, factor = op.inputs[wanted.index(True)], factors[wanted.index(False)]
         b.add_pass(op, "grad_input", (factor, dy), (Use(b.new_grad(value)),))
+
+
+def run_add(a: Launch) -> None:
+    a.kernels.add(*a.reads_alike(), a.writes[0], precision=a.stored)
 
 
 def _run_affine(a: Launch) -> None:
@@ -71,12 +65,12 @@ def _run_scale(a: Launch) -> None:
 
 
 def _run_add_multiple(a: Launch) -> None:
-    a.kernels.add_multiple(
-        *a.reads_alike(), a.writes[0], scale=a.attrs["scale"], precision=a.stored
-    )
+    settings = a.settings("scale") | {"precision": a.stored}
+    a.kernels.add_multiple(*a.reads_alike(), a.writes[0], **settings)
 
 
 def _run_straight_through(a: Launch) -> None:
+    """The second map's values; the first is what was written over."""
     _, values = a.reads_alike()
     a.kernels.affine(values, a.writes[0], scale=1.0, precision=a.stored)
 
@@ -91,34 +85,56 @@ def _run_multiply_grad(a: Launch) -> None:
     a.kernels.multiply_grad(*operands, precision=a.stored)
 
 
-AFFINE = OpDef(
-    kind="affine",
-    forward=affine_forward,
-    backward=affine_backward,
-    roles={"forward": _run_affine, "grad_input": _run_scale},
-    elementwise=True,
+AFFINE = Operator(
+    "affine",
+    forward,
+    affine_backward,
+    {"forward": _run_affine, "grad_input": _run_scale},
+    in_place=True,
+    row_tiles=tiles_by_pixel,
+    functions=dict.fromkeys(("neg", "negative", "operator.neg"), neg),
+    keeps_axes=True,
 )
-ADD_MULTIPLE = OpDef(
-    kind="add_multiple",
-    forward=add_multiple_forward,
-    backward=add_multiple_backward,
-    roles={"forward": _run_add_multiple, "grad_input": _run_scale},
-    elementwise=True,
+ADD = Operator(
+    "add",
+    forward,
+    add_backward,
+    {"forward": run_add},
+    in_place=True,
+    strided=STRIDED,
+    row_tiles=tiles_by_pixel,
+    functions=dict.fromkeys(("add", "operator.add"), add)
+    | dict.fromkeys(("sub", "subtract", "operator.sub"), sub),
+    keeps_axes=True,
 )
-STRAIGHT_THROUGH = OpDef(
-    kind="straight_through",
-    forward=straight_through_forward,
-    backward=straight_through_backward,
-    roles={"forward": _run_straight_through},
+ADD_MULTIPLE = Operator(
+    "add_multiple",
+    forward,
+    add_multiple_backward,
+    {"forward": _run_add_multiple, "grad_input": _run_scale},
+    in_place=True,
+    row_tiles=tiles_by_pixel,
+    keeps_axes=True,
 )
-MULTIPLY = OpDef(
-    kind="multiply",
-    forward=multiply_forward,
-    backward=multiply_backward,
-    roles={
-        "forward": _run_multiply,
-        "grad_input": _run_multiply,
-        "grad_inputs": _run_multiply_grad,
-    },
-    saves=frozenset({"input"}),
+STRAIGHT_THROUGH = Operator(
+    "straight_through",
+    forward,
+    straight_through_backward,
+    {"forward": _run_straight_through},
+    row_tiles=tiles_by_pixel,
+    functions={"straight_through": straight_through},
+    keeps_axes=True,
+)
+MULTIPLY = Operator(
+    "multiply",
+    forward,
+    multiply_backward,
+    {"forward": _run_multiply, "grad_input": _run_multiply, "grad_inputs": _run_multiply_grad},
+    saves={"input"},
+    row_tiles=tiles_by_pixel,
+    functions=dict.fromkeys(("mul", "multiply", "operator.mul"), mul)
+    | dict.fromkeys(("div", "divide", "true_divide", "operator.truediv"), div)
+    | {"maximum": maximum, "minimum": minimum},
+    modules=("GLU",),
+    keeps_axes=True,
 )

@@ -6,21 +6,47 @@ again from the input, and with it the function's gradient; of a ReLU behind a re
 the output are the mask, and what is masked by it is the gradient of the residual.
 """
 
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx import Node
 
 from ..graph import Kind, Need, Op, Use
 from ..kernels.codec.sign_bits import BYTE
 from ..kernels.norm.batch_norm_tiles import BatchNormPlan, batch_norm_plan
 from .builder import Builder, whole
 from .gradient_sums import sum_so_far
-from .operator import PITCHED, Launch, OpDef
-from .sign_bits import add_signs, signs_of
+from .operator import STRIDED, Launch, Operator, by_pixel
+from .reshape_translator import as_rows, of_rows
+from .row_tiles import tiles_by_pixel
 from .statistics import moments_of, run_merge_cells, run_moments, slices_for
+from .traced_op import Shape, TracedOp
+
+
+def batch_norm(
+    out: Shape,
+    x: Node,
+    running_mean: Node | None,
+    running_var: Node | None,
+    weight: Node | None = None,
+    bias: Node | None = None,
+    training: bool = False,
+    momentum: float | None = 0.1,
+    eps: float = 1e-5,
+    num_batches_tracked: Node | None = None,
+) -> TracedOp:
+    attrs = {"training": training, "momentum": momentum, "eps": float(eps)}
+    state = (running_mean, running_var, num_batches_tracked if training else None)
+    if len(out) == 3:
+        return of_rows(
+            out, TracedOp("batch_norm", (as_rows(x),), (weight, bias), attrs, state=state)
+        )
+    return TracedOp("batch_norm", (x,), (weight, bias), attrs, state=state)
 
 
 def forward(b: Builder, op: Op) -> None:
@@ -37,13 +63,13 @@ def forward(b: Builder, op: Op) -> None:
         return
     reads, params = [Use(b.input_of(op)), statistics], list(op.params[:2])
     for name in op.inputs[1:]:
-        reads.append(Use(b.home[name]))
+        reads.append(Use(b.buffer_of[name]))
         if name in b.added_normalized:
             reads.append(whole(_name(b.added_normalized[name])))
             params += b.added_normalized[name].params[:2]
-    writes = [Use(b.home.get(op.output) or b.new_output(op))]
+    writes = [Use(b.buffer_of.get(op.output) or b.new_output(op))]
     if not b.lean and _rectifies_sum(op) and b.needs_grad(op.output):
-        writes += add_signs(b, op)
+        writes += b.add_signs(op)
     b.add_pass(op, "forward", reads, writes, params=tuple(params))
 
 
@@ -52,7 +78,7 @@ def backward(b: Builder, op: Op) -> None:
 
     What the input gets is added to what there is of its gradient where that can be in place.
     """
-    (dy, *term), (value, *residual) = b.contributions[op.output], op.inputs
+    (dy, *term), (value, *residual) = b.gradient_terms[op.output], op.inputs
     writes = bool(term) or _masks(b, op)
     grad = _total(b, op) if writes else dy
     sums = _sums(b, op, grad) if writes or _needs_sums(b, op) else ()
@@ -65,7 +91,7 @@ def backward(b: Builder, op: Op) -> None:
     so_far = sum_so_far(b, value, op)
     dx = so_far or Use(b.new_grad(value) if kept else b.adopt_grad(value, grad))
     reads = [*([so_far] if so_far else []), Use(grad), whole(_name(op))]
-    again = "" if writes or op.output in b.masked else op.attrs.get("function", "")
+    again = "" if writes or op.output in b.masked_gradients else op.attrs.get("function", "")
     if again or op.attrs["training"]:
         reads.append(Use(b.input_of(op)))
     if op.attrs["training"]:
@@ -82,7 +108,7 @@ def _total(b: Builder, op: Op) -> str:
     dy = b.grad_of(op)
     if not b.is_shared(dy):
         return dy
-    return b.add_map(b.unique(f"total {dy}"), b.buffers[b.home[op.output]].shape, Kind.GRAD)
+    return b.add_map(b.unique(f"total {dy}"), b.buffers[b.buffer_of[op.output]].shape, Kind.GRAD)
 
 
 def _rectifies_sum(op: Op) -> bool:
@@ -92,12 +118,12 @@ def _rectifies_sum(op: Op) -> bool:
 
 def _masks(b: Builder, op: Op) -> bool:
     """Whether the op's output tells what of its gradient passes, of which all comes yet."""
-    return _rectifies_sum(op) and op.output not in b.masked
+    return _rectifies_sum(op) and op.output not in b.masked_gradients
 
 
 def _mask(b: Builder, op: Op) -> Use:
     """What tells where the output is above zero."""
-    return signs_of(b, op) or Use(b.home[op.output], need=Need.SIGN)
+    return b.signs_of(op) or Use(b.buffer_of[op.output], need=Need.SIGN)
 
 
 def _needs_sums(b: Builder, op: Op) -> bool:
@@ -138,12 +164,12 @@ def _sums(b: Builder, op: Op, grad: str) -> tuple[Use, Use]:
         return b.sums[op.output]
     statistics, plan = whole(_name(op)), batch_norm_plan(b.shape(op.inputs[0]))
     partials = _add_groups(b, op, "grad sums", plan)
-    dy, *term = b.contributions[op.output]
+    dy, *term = b.gradient_terms[op.output]
     sign = [_mask(b, op)] if _masks(b, op) else []
     reads = [Use(b.input_of(op)), statistics, Use(dy), *map(Use, term), *sign]
     writes = [partials, *([Use(grad)] if term or sign else [])]
     attrs = {"group": plan.group, "terms": 1 + len(term)}
-    attrs |= {"function": ""} if op.output in b.masked else {}
+    attrs |= {"function": ""} if op.output in b.masked_gradients else {}
     other = _summed_beside(b, op)
     if other is not None:
         reads += [Use(b.input_of(other)), whole(_name(other))]
@@ -164,7 +190,7 @@ def _summed_beside(b: Builder, op: Op) -> Op | None:
     other = b.added_normalized.get(op.inputs[-1])
     if b.lean or other is None or not (b.needs_grad(other.output) and _needs_sums(b, other)):
         return None
-    maps = {b.input_of(op), b.input_of(other), *b.contributions[op.output], b.home[op.output]}
+    maps = {b.input_of(op), b.input_of(other), *b.gradient_terms[op.output], b.buffer_of[op.output]}
     return None if any(map(b.is_range, maps)) else other
 
 
@@ -191,14 +217,9 @@ def _add_groups(b: Builder, op: Op, name: str, plan: BatchNormPlan) -> Use:
     return Use(groups, per=plan.group)
 
 
-def _rows(maps: Tensor, channels: int) -> Tensor:
-    """Maps, which may be ranges of wider ones, as [N, pixels, C]: a view may have renamed them."""
-    return maps.view(maps.shape[0], -1, channels)
-
-
 def _mask_rows(mask: Tensor, channels: int) -> Tensor:
     """A map, or its signs, as rows."""
-    return _rows(mask, channels // BYTE if mask.dtype == torch.uint8 else channels)
+    return by_pixel(mask, channels // BYTE if mask.dtype == torch.uint8 else channels)
 
 
 def _function(a: Launch) -> dict[str, Any]:
@@ -222,19 +243,21 @@ def _run_recall(a: Launch) -> None:
 def _run_forward(a: Launch) -> None:
     (x, statistics, *others), (y, *signs) = a.reads, a.writes
     channels = statistics.shape[1]
-    rows = partial(_rows, channels=channels)
+    rows = partial(by_pixel, channels=channels)
     residual = rows(others[0]) if others else None
     operands = (rows(x), statistics, *a.params[:2], residual, rows(y))
     settings: dict[str, Any] = _function(a)
     if len(others) > 1:
         settings["residual_by"] = (others[1], *a.params[2:])
-    a.kernels.batch_norm(*operands, *(_rows(each, channels // BYTE) for each in signs), **settings)
+    a.kernels.batch_norm(
+        *operands, *(by_pixel(each, channels // BYTE) for each in signs), **settings
+    )
 
 
 def _run_grad_sums(a: Launch) -> None:
     (x, statistics, *maps), (partials, *grad) = a.reads, a.writes
     channels = statistics.shape[1]
-    rows = partial(_rows, channels=channels)
+    rows = partial(by_pixel, channels=channels)
     settings: dict[str, Any] = a.settings("group") | _function(a)
     settings["out_precision"] = a.output_stored
     if a.attrs["beside"]:
@@ -254,7 +277,7 @@ def _run_grad_params(a: Launch) -> None:
 def _run_grad_input(a: Launch) -> None:
     adds = a.attrs["adds"]
     dy, statistics, *others = a.reads[1:] if adds else a.reads
-    rows = partial(_rows, channels=statistics.shape[1])
+    rows = partial(by_pixel, channels=statistics.shape[1])
     x = rows(others[0]) if others else None
     dweight, dbias = others[1:] or (None, None)
     settings: dict[str, Any] = a.settings("rows") | _function(a)
@@ -264,30 +287,42 @@ def _run_grad_input(a: Launch) -> None:
     a.kernels.batch_norm_grad_input(*operands, **settings)
 
 
-def _definition(kind: str, *, adds: bool = False, saves: str = "input") -> OpDef:
-    return OpDef(
-        kind=kind,
-        forward=forward,
-        backward=backward,
-        roles={
-            "moments": run_moments,
-            "merge_cells": run_merge_cells,
-            "statistics": _run_statistics,
-            "recall": _run_recall,
-            "forward": _run_forward,
-            "grad_sums": _run_grad_sums,
-            "grad_params": _run_grad_params,
-            "grad_input": _run_grad_input,
-        },
-        saves=frozenset({"input", saves}),
-        elementwise=adds,
-        adds_grads=True,
-        pitched=PITCHED,
-    )
+_LAUNCHES: Mapping[str, Callable[[Launch], None]] = {
+    "moments": run_moments,
+    "merge_cells": run_merge_cells,
+    "statistics": _run_statistics,
+    "recall": _run_recall,
+    "forward": _run_forward,
+    "grad_sums": _run_grad_sums,
+    "grad_params": _run_grad_params,
+    "grad_input": _run_grad_input,
+}
 
 
-BATCH_NORM = _definition("batch_norm")
-BATCH_NORM_RELU = _definition("batch_norm_relu")
-BATCH_NORM_ACTIVATION = _definition("batch_norm_activation")
-BATCH_NORM_ADD = _definition("batch_norm_add", adds=True)
-BATCH_NORM_ADD_RELU = _definition("batch_norm_add_relu", adds=True, saves="output")
+def _fused(kind: str, *, adds: bool = False, saves: str = "input") -> Operator:
+    return replace(BATCH_NORM, kind=kind, saves={"input", saves}, in_place=adds, **_NOT_TRACED)
+
+
+BATCH_NORM = Operator(
+    "batch_norm",
+    forward,
+    backward,
+    _LAUNCHES,
+    saves={"input"},
+    adds_grads=True,
+    strided=STRIDED,
+    row_tiles=tiles_by_pixel,
+    vdnn="all",
+    functions={"functional.batch_norm": batch_norm, "counted_batch_norm": batch_norm},
+    modules=("BatchNorm1d", "BatchNorm2d", "LazyBatchNorm1d", "LazyBatchNorm2d"),
+    instead_of={
+        "SyncBatchNorm": "tvdnn.nn.BatchNorm2d, whose statistics are those of the whole batch"
+    },
+)
+_NOT_TRACED: dict[str, Any] = {"vdnn": "", "functions": {}, "modules": (), "instead_of": {}}
+FUSED = (
+    _fused("batch_norm_relu"),
+    _fused("batch_norm_activation"),
+    _fused("batch_norm_add", adds=True),
+    _fused("batch_norm_add_relu", adds=True, saves="output"),
+)

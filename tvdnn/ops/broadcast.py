@@ -15,9 +15,9 @@ import torch
 from ..graph import Kind, Op, Use
 from ..kernels.pointwise.broadcast import FUNCTIONS, sum_slices_of
 from .builder import Builder
-from .operator import Launch, OpDef
-from .optimizer import run_update_at_once
-from .sample_sums import add_param_grads, run_param_grad
+from .operator import Launch, Operator
+from .row_tiles import tiles_by_pixel
+from .sample_sums import SAMPLE_SUMS, add_param_grads
 
 Sizes = tuple[int, int, int]
 READS = {  # by function and operand, which operands its gradient reads
@@ -29,7 +29,7 @@ READS = {  # by function and operand, which operands its gradient reads
 }
 
 
-class Operand(NamedTuple):
+class BroadcastOperand(NamedTuple):
     """An operand of a pass: the number of the read or parameter that holds it.
 
     `sizes` are those of a sample in the order of the result's axes, 1 where it is repeated.
@@ -106,17 +106,17 @@ def _input(op: Op, number: int) -> str:
 
 def _reads(
     b: Builder, op: Op, numbers: Sequence[int]
-) -> tuple[list[Use], tuple[Operand | None, Operand | None]]:
+) -> tuple[list[Use], tuple[BroadcastOperand | None, BroadcastOperand | None]]:
     """Uses of the operands of these numbers that are maps, and all operands; None of others."""
     reads: list[Use] = []
-    operands: list[Operand | None] = [None, None]
+    operands: list[BroadcastOperand | None] = [None, None]
     for number in numbers:
         sizes = _operand_sizes(b, op, number)
         if _is_param(op, number):
-            operands[number] = Operand(0, sizes, tuple(op.attrs["permutation"]))
+            operands[number] = BroadcastOperand(0, sizes, tuple(op.attrs["permutation"]))
         else:
-            operands[number] = Operand(len(reads), sizes)
-            reads.append(Use(b.home[_input(op, number)]))
+            operands[number] = BroadcastOperand(len(reads), sizes)
+            reads.append(Use(b.buffer_of[_input(op, number)]))
     return reads, (operands[0], operands[1])
 
 
@@ -222,20 +222,22 @@ def _run_grad_repeated(a: Launch) -> None:
     a.kernels.sum_slices(sums, grad, precision=a.stored)
 
 
-def _definition(function: str) -> OpDef:
-    return OpDef(
-        kind=kind_of(function),
-        forward=partial(forward, function),
-        backward=partial(backward, function),
-        roles={
+def _definition(function: str) -> Operator:
+    return Operator(
+        kind_of(function),
+        partial(forward, function),
+        partial(backward, function),
+        {
             "forward": partial(_run_forward, function),
             "grad_input": partial(_run_grad_input, function),
             "grad_sums": partial(_run_grad_sums, function),
             "grad_repeated": _run_grad_repeated,
-            "grad_weight": run_param_grad,
-            "update": run_update_at_once,
+            **SAMPLE_SUMS,
         },
-        saves=frozenset({"input"} if any(READS[function]) else ()),
+        saves={"input"} if any(READS[function]) else set(),
+        row_tiles=tiles_by_pixel,
+        takes_rows=True,
+        takes_views=True,
     )
 
 

@@ -1,28 +1,31 @@
-"""Gates: maps times, or plus, a value for each channel: a parameter, or another map of one pixel.
+"""Maps times, or plus, a value for each channel: a parameter, or another map of one pixel.
 
-One pass makes the map's gradient and, of every sample, what the gate's adds up from.
+One pass makes the map's gradient and, of every sample, the sums that the values' adds up from.
 """
 
+from functools import partial
 from math import prod
 
 import torch
 
-from ..graph import Kind, Op, Use
+from ..graph import Op, Use
+from ..kernels.language.channel_chunks import num_chunks
 from ..kernels.pointwise.channel_broadcast import gate_slices
 from .builder import Builder
-from .operator import Launch, OpDef
-from .optimizer import run_update_at_once
-from .sample_sums import add_param_grads, run_param_grad
+from .operator import Launch, Operator, by_pixel
+from .passes import forward as forward_of_inputs
+from .row_tiles import tiles_by_pixel
+from .sample_sums import SAMPLE_SUMS, add_param_grads, add_sums
 
 
 def forward(b: Builder, op: Op) -> None:
-    reads = tuple(Use(b.home[name]) for name in op.inputs)
-    b.add_pass(op, "forward", reads, (Use(b.new_output(op)),), attrs=_sizes(b, op))
+    reads, writes = tuple(Use(b.buffer_of[name]) for name in op.inputs), (Use(b.new_output(op)),)
+    b.add_pass(op, "forward", reads, writes, params=op.params, attrs=_sizes(b, op))
 
 
 def multiply_backward(b: Builder, op: Op) -> None:
     x, gates = op.inputs
-    reads, writes = [Use(b.home[x]), Use(b.home[gates]), Use(b.grad_of(op))], []
+    reads, writes = [Use(b.buffer_of[x]), Use(b.buffer_of[gates]), Use(b.grad_of(op))], []
     sums = _add_sums(b, op) if b.needs_grad(gates) else None
     if sums is None:
         del reads[0]
@@ -48,11 +51,6 @@ def add_backward(b: Builder, op: Op) -> None:
         _add_gate_grad(b, op, sums)
 
 
-def channel_forward(b: Builder, op: Op) -> None:
-    writes = (Use(b.new_output(op)),)
-    b.add_pass(op, "forward", (Use(b.input_of(op)),), writes, params=op.params, attrs=_sizes(b, op))
-
-
 def channel_add_backward(b: Builder, op: Op) -> None:
     """The map's gradient is the sum's, where it lies."""
     if b.needs_param_grad(op.params[0]):
@@ -65,10 +63,21 @@ def channel_add_backward(b: Builder, op: Op) -> None:
 
 
 def _add_sums(b: Builder, op: Op, *kinds: int) -> str:
-    samples, *sides, channels = b.shape(op.output)
-    shape = (samples, gate_slices(prod(sides), channels), *kinds, channels)
-    rows = b.buffers[b.grad_of(op)].section
-    return b.add_map(f"sums {op.name}", shape, Kind.AUX, "float32", rows)
+    _, *sides, channels = b.shape(op.output)
+    return add_sums(b, op, gate_slices(prod(sides), channels), *kinds, channels)
+
+
+def scale_backward(b: Builder, op: Op) -> None:
+    """Only the parameter's gradient needs the input."""
+    dy, wanted = b.grad_of(op), b.needs_grad(op.inputs[0])
+    if not b.needs_param_grad(op.params[0]):
+        b.add_pass(op, "grad_input", (Use(dy),), (Use(b.next_grad(op)),), params=op.params)
+        return
+    _, *sides, channels = b.shape(op.output)
+    sums = add_sums(b, op, num_chunks(prod(sides), channels), 1, channels)
+    writes = (Use(sums), *((Use(b.next_grad(op)),) if wanted else ()))
+    b.add_pass(op, "grad_sums", (Use(b.input_of(op)), Use(dy)), writes, params=op.params)
+    add_param_grads(b, op, sums)
 
 
 def _add_gate_grad(b: Builder, op: Op, sums: str) -> None:
@@ -80,8 +89,7 @@ def _sizes(b: Builder, op: Op) -> dict[str, int]:
 
 
 def _by_pixel(a: Launch, maps: torch.Tensor) -> torch.Tensor:
-    """Maps as [N, pixels, channels]; a view may have renamed them."""
-    return maps.view(len(maps), -1, a.attrs["channels"])
+    return by_pixel(maps, a.attrs["channels"])
 
 
 def _run(function: str, a: Launch) -> None:
@@ -91,12 +99,7 @@ def _run(function: str, a: Launch) -> None:
     a.kernels.gate(*operands, function=function, precision=a.stored)
 
 
-def _run_multiply(a: Launch) -> None:
-    _run("multiply", a)
-
-
-def _run_add(a: Launch) -> None:
-    _run("add", a)
+_run_multiply, _run_add = partial(_run, "multiply"), partial(_run, "add")
 
 
 def _run_grad_input(a: Launch) -> None:
@@ -118,31 +121,50 @@ def _run_grad_gate(a: Launch) -> None:
     a.kernels.sum_slices(a.reads[0], a.writes[0].flatten(1), precision=a.stored)
 
 
-GATE_MULTIPLY = OpDef(
-    kind="gate_multiply",
-    forward=forward,
-    backward=multiply_backward,
-    roles={
-        "forward": _run_multiply,
-        "grad_input": _run_grad_input,
-        "grad_gate": _run_grad_gate,
-    },
-    saves=frozenset({"input"}),
+def _scale_of(a: Launch) -> torch.Tensor:
+    scale = a.params[0]
+    assert scale is not None
+    return scale.flatten()
+
+
+def _run_scale(a: Launch) -> None:
+    scale = _scale_of(a)
+    x, y = (by_pixel(maps, scale.numel()) for maps in (*a.reads, *a.writes))
+    a.kernels.scale_channels(x, scale, y, precision=a.stored)
+
+
+def _run_scale_grad(a: Launch) -> None:
+    scale, (sums, *written) = _scale_of(a), a.writes
+    x, dy, *dx = (by_pixel(maps, scale.numel()) for maps in (*a.reads, *written))
+    a.kernels.scale_channels_grad(x, dy, scale, dx[0] if dx else None, sums, precision=a.stored)
+
+
+GATE_MULTIPLY = Operator(
+    "gate_multiply",
+    forward,
+    multiply_backward,
+    {"forward": _run_multiply, "grad_input": _run_grad_input, "grad_gate": _run_grad_gate},
+    saves={"input"},
 )
-GATE_ADD = OpDef(
-    kind="gate_add",
-    forward=forward,
-    backward=add_backward,
-    roles={"forward": _run_add, "slices": _run_slices, "grad_gate": _run_grad_gate},
+GATE_ADD = Operator(
+    "gate_add",
+    forward,
+    add_backward,
+    {"forward": _run_add, "slices": _run_slices, "grad_gate": _run_grad_gate},
 )
-CHANNEL_ADD = OpDef(
-    kind="channel_add",
-    forward=channel_forward,
-    backward=channel_add_backward,
-    roles={
-        "forward": _run_add,
-        "slices": _run_slices,
-        "grad_weight": run_param_grad,
-        "update": run_update_at_once,
-    },
+CHANNEL_ADD = Operator(
+    "channel_add",
+    forward,
+    channel_add_backward,
+    {"forward": _run_add, "slices": _run_slices, **SAMPLE_SUMS},
+    takes_views=True,
+)
+SCALE_CHANNELS = Operator(
+    "scale_channels",
+    forward_of_inputs,
+    scale_backward,
+    {"forward": _run_scale, "grad_input": _run_scale, "grad_sums": _run_scale_grad, **SAMPLE_SUMS},
+    saves={"input"},
+    row_tiles=tiles_by_pixel,
+    takes_views=True,
 )

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from ..graph import Network, Op, meet
+from ..graph import Network, Op, overlap
 
 Channels = tuple[int, int]
 
@@ -18,7 +18,7 @@ WORD = 8  # channels that one load of 16 bytes takes in bfloat16
 
 
 @dataclass(frozen=True, slots=True)
-class Ranges:
+class StridedSupport:
     """What an op's passes take at a pitch, as ranges of the channels of wider maps.
 
     `uses` may be all those of an "input", of the "output", and of the output's "gradient". A range
@@ -28,12 +28,12 @@ class Ranges:
     uses: frozenset[str] = frozenset()
     word: int = 1
 
-    def take(self, use: str, start: int, pitch: int) -> bool:
+    def accepts(self, use: str, start: int, pitch: int) -> bool:
         return use in self.uses and start % self.word == 0 and pitch % self.word == 0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Alias:
     """A range of the channels of the value `container`."""
 
     container: str
@@ -49,40 +49,40 @@ def ranges_of(network: Network, concat: Op) -> list[Channels]:
 def gaps_between(ranges: Iterable[Channels], within: Channels) -> list[Channels]:
     """The channels of `within` that are in none of `ranges`, of which no two meet."""
     start, stop = within
-    inside = sorted(each for each in ranges if meet(each, within))
+    inside = sorted(each for each in ranges if overlap(each, within))
     bounds = zip(
         (start, *(last for _, last in inside)), (*(first for first, _ in inside), stop), strict=True
     )
     return [gap for gap in bounds if gap[0] < gap[1]]
 
 
-def places(network: Network, pitched: Mapping[str, Ranges]) -> dict[str, Place]:
+def aliases(network: Network, strided: Mapping[str, StridedSupport]) -> dict[str, Alias]:
     """By value, the range of a concatenation's output, or of a map split, that holds it.
 
-    `pitched` tells of each kind of op what its passes take at a pitch.
+    `strided` tells of each kind of op what its passes take at a pitch.
     """
-    found: dict[str, Place] = {}
+    found: dict[str, Alias] = {}
     concats = [op for op in network.ops if op.kind == "concat"]
-    values = _Values(network, pitched)
+    values = _Values(network, strided)
     while concats:
         container = concats.pop()
         ranges = ranges_of(network, container)
         before, pitch = values.extent(found, container.output)
         for name, (start, stop) in zip(container.inputs, ranges, strict=True):
             if name not in found and values.may_lie_at(name, before + start, pitch):
-                found[name] = Place(container.output, (start, stop))
+                found[name] = Alias(container.output, (start, stop))
         for earlier in concats:
             first = _position(earlier.inputs, container.inputs)
             if first is None or earlier.output in found:
                 continue
             start, stop = ranges[first][0], ranges[first + len(earlier.inputs) - 1][1]
             if values.is_read_at(earlier.output, before + start, pitch):
-                found[earlier.output] = Place(container.output, (start, stop))
+                found[earlier.output] = Alias(container.output, (start, stop))
     _add_parts(network, found, values)
     return found
 
 
-def _add_parts(network: Network, found: dict[str, Place], values: "_Values") -> None:
+def _add_parts(network: Network, found: dict[str, Alias], values: "_Values") -> None:
     """Find the parts of maps that may be read where they lie.
 
     One part alone would keep alive what it leaves out: the parts are all of the map, or it is read
@@ -93,7 +93,7 @@ def _add_parts(network: Network, found: dict[str, Place], values: "_Values") -> 
         before, pitch = values.extent(found, value)
         width = network.values[value].shape[-1]
         parts = {
-            op.output: Place(value, op.attrs["channels"])
+            op.output: Alias(value, op.attrs["channels"])
             for op in narrows
             if op.inputs[0] == value
             and len(network.values[op.output].shape) == len(network.values[value].shape)
@@ -116,8 +116,8 @@ def _position(part: tuple[str, ...], whole: tuple[str, ...]) -> int | None:
 class _Values:
     """Who makes and who reads each value, and whether they do so at a pitch."""
 
-    def __init__(self, network: Network, pitched: Mapping[str, Ranges]) -> None:
-        self._network, self._pitched = network, pitched
+    def __init__(self, network: Network, strided: Mapping[str, StridedSupport]) -> None:
+        self._network, self._strided = network, strided
         self._makers = {op.output: op for op in network.ops}
         self._readers: dict[str, list[Op]] = {}
         for op in network.ops:
@@ -132,7 +132,7 @@ class _Values:
         (source,) = maker.inputs
         return self._width(name) == self._width(source) and self.keeps_channels(source)
 
-    def extent(self, found: Mapping[str, Place], value: str) -> tuple[int, int]:
+    def extent(self, found: Mapping[str, Alias], value: str) -> tuple[int, int]:
         """First channel of a value in the widest map that holds it, and the channels of that."""
         start = 0
         while True:
@@ -151,7 +151,7 @@ class _Values:
     def may_lie_at(self, name: str, start: int, pitch: int) -> bool:
         """Whether the value may be written from there on in a map so wide, and read so."""
         maker = self._makers.get(name)
-        makes = maker is not None and self._pitched[maker.kind].take("output", start, pitch)
+        makes = maker is not None and self._strided[maker.kind].accepts("output", start, pitch)
         return makes and self.is_read_at(name, start, pitch)
 
     def is_read_at(self, name: str, start: int, pitch: int) -> bool:
@@ -163,7 +163,7 @@ class _Values:
 
     def _reads_at(self, reader: Op, name: str, start: int, pitch: int) -> bool:
         if reader.kind != "view":
-            return self._pitched[reader.kind].take("input", start, pitch)
+            return self._strided[reader.kind].accepts("input", start, pitch)
         keeps = self._width(name) == self._width(reader.output)
         return keeps and self.is_read_at(reader.output, start, pitch)
 

@@ -11,25 +11,27 @@ from functools import partial
 from math import prod
 from typing import Any
 
-import torch
-
-from ..graph import QUARTER, Kind, Op, Use
+from ..graph import POOL_2X2, Kind, Op, Use
 from ..kernels.conv.batch_stats import MomentCells, moment_cells
 from ..kernels.conv.grad_bias import GradBiasPlan, grad_bias_plan
 from ..kernels.conv.grad_input_add_mask import may_be_last
 from ..kernels.conv.grad_weight.launch import GradWeightPlan, grad_weight_plan
 from ..kernels.conv.tiles import Pair
 from .activation import behind_relu, run_mask
-from .bias_rounding import round_in_place, run_round
+from .bias_rounding import round_in_place
 from .builder import Builder, whole
-from .operator import PITCHED_BY_WORDS, TORCH_DTYPES, Launch, OpDef
-from .optimizer import run_update_at_once
+from .conv_launches import (
+    GEOMETRY,
+    LAUNCHES,
+    run_forward_relu,
+    run_forward_relu_max_pool2d,
+    run_unpool,
+)
+from .conv_translator import conv1d, conv2d
+from .operator import STRIDED_BY_WORDS, TORCH_DTYPES, Operator
 from .pool import add_codes, codes_of
-from .row_tiles import NO_HALO, Halo, grad_rows_beside, rows_beside
-from .sign_bits import new_total, other_term
+from .row_tiles import NO_HALO, Halo, grad_rows_beside, rows_beside, tiles_of_windows
 from .statistics import add_cells
-
-GEOMETRY = ("stride", "padding", "dilation", "groups")
 
 
 def forward(b: Builder, op: Op) -> None:
@@ -50,15 +52,15 @@ def forward_relu(b: Builder, op: Op) -> None:
 
 def forward_relu_max_pool2d(b: Builder, op: Op) -> None:
     y = b.new_output(op)
-    _product(b, op, Use(y), Use(add_codes(b, op, prod(QUARTER["kernel"]))))
+    _product(b, op, Use(y), Use(add_codes(b, op, prod(POOL_2X2["kernel"]))))
     _rectify(b, op)
 
 
 def _rectify(b: Builder, op: Op) -> None:
     """Declare what the op wants of its output's gradient."""
-    b.rectified[op.output] = 1.0
+    b.relu_outputs[op.output] = 1.0
     if b.needs_param_grad(op.params[1]) and _bias_plan(b, op).cell > 1:
-        b.cells[op.output] = _cell_behind(b, op)
+        b.bias_tiles[op.output] = _cell_behind(b, op)
 
 
 def _product(b: Builder, op: Op, *writes: Use, attrs: Mapping[str, Any] | None = None) -> None:
@@ -110,7 +112,7 @@ def _sums_exactly(b: Builder, op: Op) -> bool:
     if b.precision == "ieee" or not b.needs_param_grad(op.params[1]) or b.is_range(b.grad_of(op)):
         return False
     readers = [each.kind for each in b.network.ops if op.output in each.inputs]
-    return op.output not in b.rectified and readers != ["relu"]
+    return op.output not in b.relu_outputs and readers != ["relu"]
 
 
 def _grad_input(b: Builder, op: Op, dy: str, packed: str) -> None:
@@ -119,17 +121,17 @@ def _grad_input(b: Builder, op: Op, dy: str, packed: str) -> None:
     The last term of a gradient that signs mask is added to the other first.
     """
     value = op.inputs[0]
-    other, flops = other_term(b, value), _flops(b, op)
+    other, flops = b.other_term(value), _flops(b, op)
     if other is not None and may_be_last(filter_shape(b, op), **_settings(b, op)):
-        total = Use(new_total(b, value))
+        total = Use(b.new_total(value))
         b.add_pass(op, "grad_last", (Use(dy), whole(packed), *other), (total,), flops=flops)
         return
     mask = b.mask_of(value)
     dx = b.new_grad(value)
     writes = [Use(dx)]
-    if mask and value in b.cells:
-        b.cell_sums[value] = b.add_cell_sums(dx, b.cells[value])
-        writes.append(Use(b.cell_sums[value]))
+    if mask and value in b.bias_tiles:
+        b.bias_tile_sums[value] = b.add_bias_tile_sums(dx, b.bias_tiles[value])
+        writes.append(Use(b.bias_tile_sums[value]))
     reads = (Use(dy, halo=grad_halo_of(b, op)), whole(packed), *mask)
     b.add_pass(op, "grad_input", reads, writes, flops=flops)
 
@@ -190,11 +192,11 @@ def add_grad_bias(b: Builder, op: Op, grad: str, dy: str) -> None:
     sums = [whole(b.add_partials(op, bias, (plan.splits, *b.param_shape(bias))))]
     if plan.cell == 1:
         rows = dy
-    elif op.output in b.cell_sums:
-        rows = b.cell_sums[op.output]
+    elif op.output in b.bias_tile_sums:
+        rows = b.bias_tile_sums[op.output]
     else:
         rows = grad
-        sums.append(Use(b.add_cell_sums(grad, _cell_behind(b, op))))
+        sums.append(Use(b.add_bias_tile_sums(grad, _cell_behind(b, op))))
     attrs = {"cell": plan.cell}
     b.add_pass(op, "grad_bias", (Use(rows),), sums, unit=plan.unit, reduction=True, attrs=attrs)
 
@@ -213,12 +215,12 @@ def weight_plan(
 
 def halo_of(b: Builder, op: Op) -> Halo:
     """Rows beside a band that the op's windows read of the larger of its maps."""
-    return NO_HALO if b.bands == 1 else rows_beside(op, filter_shape(b, op)[2])
+    return NO_HALO if b.row_tiles == 1 else rows_beside(op, filter_shape(b, op)[2])
 
 
 def grad_halo_of(b: Builder, op: Op) -> Halo:
     """Rows beside a band of the smaller map that the larger one's bands are made of."""
-    return NO_HALO if b.bands == 1 else grad_rows_beside(op, filter_shape(b, op)[2])
+    return NO_HALO if b.row_tiles == 1 else grad_rows_beside(op, filter_shape(b, op)[2])
 
 
 def _moment_cells(b: Builder, op: Op) -> MomentCells | None:
@@ -264,143 +266,35 @@ def _flops(b: Builder, op: Op) -> float:
     return 2.0 * prod(_map_shape(b, op)) * c * r * s
 
 
-def settings_of(a: Launch) -> dict[str, Any]:
-    """The geometry and the precision of a launch; of padding, what rows above do not stand for."""
-    settings = a.settings(*GEOMETRY)
-    height, width = settings["padding"]
-    return settings | {"padding": (height - a.beside[0], width), "precision": a.precision}
-
-
-def storing_of(a: Launch) -> dict[str, Any]:
-    """Also that of the products which read what it writes."""
-    return settings_of(a) | {"out_precision": a.stored}
-
-
-def spreading_of(a: Launch) -> dict[str, Any]:
-    """The same of a launch from the smaller map, whose first row is met at a row of padding."""
-    (height, width), (stride, _) = a.attrs["padding"], a.attrs["stride"]
-    return storing_of(a) | {"padding": (height + stride * a.beside[0], width)}
-
-
-def run_grad_weight(a: Launch, x: torch.Tensor, dy: torch.Tensor) -> None:
-    """The sums over the maps of a convolution; rows beside a band of x are none of their plan's."""
-    own = x.shape[1] - sum(a.beside)
-    settings = settings_of(a) | {"own_rows": own, "first": a.start == 0}
-    a.kernels.conv2d_grad_weight(x, dy, a.writes[0], **settings)
-
-
-def _pack_settings(a: Launch) -> dict[str, Any]:
-    return a.settings("groups") | {"precision": a.stored}
-
-
-def _filter(a: Launch) -> torch.Tensor:
-    """The weight [K, C/g, R, S]; without R, or R and S, where it has one row or tap."""
-    weight = a.params[0]
-    assert weight is not None
-    return as_filters(weight)
-
-
-def as_filters(weight: torch.Tensor) -> torch.Tensor:
-    """Filters [K, C/g, R, S], of which R, or R and S, may be left out where they are 1."""
-    for _ in range(4 - weight.dim()):
-        weight = weight.unsqueeze(2)
-    return weight
-
-
-def _run_pack(a: Launch) -> None:
-    a.kernels.pack_weight(_filter(a), a.writes[0], **_pack_settings(a))
-
-
-def _run_pack_grad_input(a: Launch) -> None:
-    a.kernels.pack_weight_grad_input(_filter(a), a.writes[0], **_pack_settings(a))
-
-
-def _run_forward(a: Launch) -> None:
-    y, *moments = a.writes
-    left = {"moments": moments[0], "cells": a.attrs["cells"]} if moments else {}
-    a.kernels.conv2d(a.reads[0], a.reads[1], a.params[0], y, **left, **storing_of(a))
-
-
-def _run_forward_relu(a: Launch) -> None:
-    x, packed = a.reads
-    a.kernels.conv2d(x, packed, a.params[0], a.writes[0], relu=True, **storing_of(a))
-
-
-def _run_forward_relu_max_pool2d(a: Launch) -> None:
-    x, packed = a.reads
-    a.kernels.conv2d_max_pool(x, packed, a.params[0], *a.writes, relu=True, **storing_of(a))
-
-
-def _run_unpool(a: Launch) -> None:
-    a.kernels.max_unpool2d(*a.reads, a.writes[0], **QUARTER)
-
-
-def _run_grad_input(a: Launch) -> None:
-    dy, packed, *mask = a.reads
-    dx, *sums = a.writes
-    by = {"mask": mask[0] if mask else None, "sums": sums[0] if sums else None}
-    a.kernels.conv2d_grad_input(dy, packed, dx, **by, **spreading_of(a))
-
-
-def _run_grad_last(a: Launch) -> None:
-    a.kernels.conv2d_grad_last(*a.reads, a.writes[0])
-
-
-def _run_grad_weight(a: Launch) -> None:
-    dy, x = a.reads
-    run_grad_weight(a, x, dy)
-
-
-def _run_grad_bias(a: Launch) -> None:
-    rows, (partials, *sums) = a.reads[0], a.writes
-    if sums:
-        a.kernels.sum_cells(rows, sums[0])
-        rows = sums[0]
-    a.kernels.conv2d_grad_bias(rows, partials, first=a.start == 0, **a.settings("cell"))
-
-
-ROLES: Mapping[str, Callable[[Launch], None]] = {
-    "pack": _run_pack,
-    "forward": _run_forward,
-    "pack_grad_input": _run_pack_grad_input,
-    "grad_weight": _run_grad_weight,
-    "grad_bias": _run_grad_bias,
-    "round": run_round,
-    "update": run_update_at_once,
-    "grad_input": _run_grad_input,
-    "grad_last": _run_grad_last,
-}
 PRODUCTS = frozenset({"forward", "grad_input", "grad_last", "grad_weight"})
-CONV2D = OpDef(
-    kind="conv2d",
-    forward=forward,
-    backward=backward,
-    roles=ROLES,
-    saves=frozenset({"input"}),
+CONV2D = Operator(
+    "conv2d",
+    forward,
+    backward,
+    LAUNCHES,
+    saves={"input"},
     products=PRODUCTS,
-    pitched=PITCHED_BY_WORDS,
+    strided=STRIDED_BY_WORDS,
+    row_tiles=tiles_of_windows,
+    vdnn="conv",
+    functions={"conv1d": conv1d, "conv2d": conv2d},
+    modules=("Conv1d", "Conv2d"),
+    takes_buffers=True,
 )
-CONV2D_RELU = OpDef(
+CONV2D_RELU = replace(
+    CONV2D,
     kind="conv2d_relu",
     forward=forward_relu,
     backward=backward_relu,
-    roles={**ROLES, "forward": _run_forward_relu, "mask": run_mask},
-    saves=frozenset({"input", "output"}),
-    products=PRODUCTS,
-    pitched=PITCHED_BY_WORDS,
+    launches={**LAUNCHES, "forward": run_forward_relu, "mask": run_mask},
+    saves={"input", "output"},
+    functions={},
+    modules=(),
 )
-CONV2D_RELU_MAX_POOL2D = OpDef(
+CONV2D_RELU_MAX_POOL2D = replace(
+    CONV2D_RELU,
     kind="conv2d_relu_max_pool2d",
     forward=forward_relu_max_pool2d,
-    backward=backward_relu,
-    roles={
-        **ROLES,
-        "forward": _run_forward_relu_max_pool2d,
-        "mask": run_mask,
-        "unpool": _run_unpool,
-    },
-    saves=frozenset({"input", "output"}),
-    products=PRODUCTS,
-    moves=frozenset({"unpool"}),
-    pitched=PITCHED_BY_WORDS,
+    launches={**CONV2D_RELU.launches, "forward": run_forward_relu_max_pool2d, "unpool": run_unpool},
+    copies_values={"unpool"},
 )

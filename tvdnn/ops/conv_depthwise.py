@@ -9,8 +9,9 @@ from math import prod
 from ..graph import Kind, Op, Use
 from ..kernels.conv.depthwise import depthwise_plan
 from .builder import Builder, whole
-from .conv import ROLES, add_grad_bias, as_filters, filter_shape
-from .operator import PITCHED_BY_WORDS, Launch, OpDef
+from .conv import add_grad_bias, filter_shape
+from .conv_launches import LAUNCHES, as_filters
+from .operator import STRIDED_BY_WORDS, Launch, Operator
 
 GEOMETRY = ("stride", "padding", "dilation")
 
@@ -78,17 +79,19 @@ def _run_grad_weight(a: Launch) -> None:
     a.kernels.depthwise_conv2d_grad_weight(*a.reads, a.writes[0], **settings)
 
 
-CONV2D_DEPTHWISE = OpDef(
-    kind="conv2d_depthwise",
-    forward=forward,
-    backward=backward,
-    roles={
-        **ROLES,
+CONV2D_DEPTHWISE = Operator(
+    "conv2d_depthwise",
+    forward,
+    backward,
+    {
+        **LAUNCHES,
         "pack": _run_pack,
         "forward": _run_forward,
         "grad_input": _run_grad_input,
         "grad_weight": _run_grad_weight,
     },
-    saves=frozenset({"input"}),
-    pitched=PITCHED_BY_WORDS,
+    saves={"input"},
+    strided=STRIDED_BY_WORDS,
+    vdnn="conv",
+    takes_buffers=True,
 )

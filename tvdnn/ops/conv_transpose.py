@@ -5,23 +5,66 @@ Its weight [C, K/g, R, S] is that of the convolution which makes C channels out 
 
 from math import prod
 
+from torch.fx import Node
+
+from ..functional import Ints, in_row, pair
 from ..graph import Op, Use
 from .builder import Builder, whole
 from .conv import (
     PRODUCTS,
-    ROLES,
     add_param_grads,
     filter_shape,
     grad_halo_of,
     halo_of,
     pack,
     pack_grad_input,
-    run_grad_weight,
-    spreading_of,
-    storing_of,
     weight_plan,
 )
-from .operator import PITCHED_BY_WORDS, Launch, OpDef
+from .conv_launches import LAUNCHES, run_grad_weight, spreading_of, storing_of
+from .conv_translator import taps_of
+from .operator import STRIDED_BY_WORDS, Launch, Operator
+from .reshape_translator import as_rows, of_rows
+from .row_tiles import tiles_of_transposed
+from .traced_op import Shape, Source, TracedOp
+
+
+def conv_transpose1d(
+    out: Shape,
+    x: Source,
+    weight: Node,
+    bias: Node | None = None,
+    stride: Ints = 1,
+    padding: Ints = 0,
+    output_padding: Ints = 0,
+    groups: int = 1,
+    dilation: Ints = 1,
+) -> TracedOp:
+    """A transposed convolution of maps of one row."""
+    settings = (in_row(stride, 1), in_row(padding, 0), 0, groups, in_row(dilation, 1))
+    maps = (*out[:2], 1, out[2])
+    return of_rows(out, conv_transpose2d(maps, as_rows(x), weight, bias, *settings))
+
+
+def conv_transpose2d(
+    out: Shape,
+    x: Source,
+    weight: Node,
+    bias: Node | None = None,
+    stride: Ints = 1,
+    padding: Ints = 0,
+    output_padding: Ints = 0,
+    groups: int = 1,
+    dilation: Ints = 1,
+) -> TracedOp:
+    """The padding of the output shows in its shape."""
+    attrs = {
+        "kernel": taps_of(weight),
+        "stride": pair(stride),
+        "padding": pair(padding),
+        "dilation": pair(dilation),
+        "groups": groups,
+    }
+    return TracedOp("conv_transpose2d", (x,), (weight, bias), attrs)
 
 
 def forward(b: Builder, op: Op) -> None:
@@ -71,17 +114,21 @@ def _run_grad_weight(a: Launch) -> None:
     run_grad_weight(a, dy, x)
 
 
-CONV_TRANSPOSE2D = OpDef(
-    kind="conv_transpose2d",
-    forward=forward,
-    backward=backward,
-    roles={
-        **ROLES,
+CONV_TRANSPOSE2D = Operator(
+    "conv_transpose2d",
+    forward,
+    backward,
+    {
+        **LAUNCHES,
         "forward": _run_forward,
         "grad_input": _run_grad_input,
         "grad_weight": _run_grad_weight,
     },
-    saves=frozenset({"input"}),
+    saves={"input"},
     products=PRODUCTS,
-    pitched=PITCHED_BY_WORDS,
+    strided=STRIDED_BY_WORDS,
+    row_tiles=tiles_of_transposed,
+    vdnn="conv",
+    functions={"conv_transpose1d": conv_transpose1d, "conv_transpose2d": conv_transpose2d},
+    modules=("ConvTranspose1d", "ConvTranspose2d"),
 )

@@ -1,16 +1,42 @@
 """dropout of elements and of parts: masks come from seed and place, and are never stored."""
 
-from ..graph import Op, Use
-from .builder import Builder
-from .operator import Launch, OpDef
+from typing import Any
+
+from torch.fx import Node
+
+from .operator import Launch, Operator
+from .passes import forward, grad_in_place
+from .row_tiles import tiles_by_pixel
+from .traced_op import Shape, TracedOp, UnsupportedCallError, axes_of
 
 
-def forward(b: Builder, op: Op) -> None:
-    b.add_pass(op, "forward", (Use(b.input_of(op)),), (Use(b.home[op.output]),))
+def dropout(
+    out: Shape, x: Node, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> TracedOp:
+    if not training or p == 0:
+        return TracedOp("view", (x,))
+    return TracedOp("dropout", (x,), (), {"p": float(p)})
 
 
-def backward(b: Builder, op: Op) -> None:
-    b.add_pass(op, "grad_input", (Use(b.grad_of(op)),), (Use(b.next_grad(op)),))
+def dropout2d(
+    out: Shape, x: Node, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> TracedOp:
+    if not training or p == 0:
+        return TracedOp("view", (x,))
+    if len(out) != 4:
+        raise UnsupportedCallError(f"dropout2d of {out} (it takes maps [N, C, H, W])")
+    return TracedOp("dropout_parts", (x,), (), _parts("channel", p, out[1]))
+
+
+def stochastic_depth(out: Shape, x: Node, p: float, mode: str, training: bool = True) -> TracedOp:
+    if not training or p == 0:
+        return TracedOp("view", (x,))
+    channels = out[axes_of(x).index(len(out) - 1)]
+    return TracedOp("dropout_parts", (x,), (), _parts(mode, p, channels), axes_of(x))
+
+
+def _parts(part: str, p: float, channels: int) -> dict[str, Any]:
+    return {"part": part, "p": float(p), "channels": channels}
 
 
 def run_dropout(a: Launch) -> None:
@@ -24,17 +50,26 @@ def _run_parts(a: Launch) -> None:
     a.kernels.dropout_parts(x, y, a.control.seed, first_sample=a.start, **settings)
 
 
-DROPOUT = OpDef(
-    kind="dropout",
-    forward=forward,
-    backward=backward,
-    roles={"forward": run_dropout, "grad_input": run_dropout},
-    elementwise=True,
+DROPOUT = Operator(
+    "dropout",
+    forward,
+    grad_in_place,
+    {"forward": run_dropout, "grad_input": run_dropout},
+    in_place=True,
+    row_tiles=tiles_by_pixel,
+    functions={"functional.dropout": dropout},
+    modules=("Dropout",),
+    instead_of={"AlphaDropout": "tvdnn.nn.Dropout"},
+    keeps_axes=True,
+    draws=True,
 )
-DROPOUT_PARTS = OpDef(
-    kind="dropout_parts",
-    forward=forward,
-    backward=backward,
-    roles={"forward": _run_parts, "grad_input": _run_parts},
-    elementwise=True,
+DROPOUT_PARTS = Operator(
+    "dropout_parts",
+    forward,
+    grad_in_place,
+    {"forward": _run_parts, "grad_input": _run_parts},
+    in_place=True,
+    functions={"dropout2d": dropout2d, "stochastic_depth": stochastic_depth},
+    modules=("Dropout2d", "StochasticDepth"),
+    draws=True,
 )

@@ -17,7 +17,7 @@ from torch.func import functional_call
 
 from ..graph import Network, Op, Use
 from .builder import Builder, whole
-from .operator import Launch, OpDef
+from .operator import Launch, Operator
 from .torch_peak import peak_nbytes
 
 Params = Sequence[Tensor]
@@ -141,10 +141,11 @@ def _run_once(attrs: Mapping[str, Any], device: torch.device) -> None:
     _gradients(attrs, params, [param.is_floating_point() for param in params], x, dy)
 
 
-OPAQUE = OpDef(
-    kind="opaque",
-    forward=forward,
-    backward=backward,
-    roles={"forward": _run_forward, "grad": _run_grad},
-    saves=frozenset({"input"}),
+OPAQUE = Operator(
+    "opaque",
+    forward,
+    backward,
+    {"forward": _run_forward, "grad": _run_grad},
+    saves={"input"},
+    takes_rows=True,
 )

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import cache, partial
+from functools import cache
 from math import prod
 
 from ..errors import InputError
@@ -14,11 +14,11 @@ from ..graph import (
     ChunkSizes,
     Direction,
     Graph,
+    GraphVariants,
     Kind,
     Network,
     Op,
     Use,
-    Value,
     fuse,
 )
 from ..optim import SGD, Optimizer
@@ -27,10 +27,10 @@ from ..placement.cuda_blocks import block_nbytes
 from .builder import Builder
 from .gradient_order import ReadOrder
 from .gradient_sums import add_grads
-from .loss import LOSSES, TARGET, Loss
-from .optimizer import settle, take, update_waiting
-from .registry import DEFINITIONS
-from .row_tiles import bands_for, in_bands, most_bands
+from .loss import LOSSES, TARGET, OutputLoss, with_losses, without_loss_names
+from .optimizer import flush_batched_updates, flush_gradients, take
+from .registry import OPERATORS
+from .split_rows import most_row_tiles, row_tiles_for, split_rows
 from .tf32 import with_rounding
 
 CONTROL_NBYTES = 512
@@ -52,37 +52,42 @@ class Mode(Enum):
 
 
 TRAINING = (Mode.TRAIN, Mode.ACCUMULATE)
-TAKES = {Mode.TRAIN: "update", Mode.ACCUMULATE: "accumulate", Mode.AUTOGRAD: "", Mode.INFER: ""}
+GRADIENT_SINKS = {
+    Mode.TRAIN: "update",
+    Mode.ACCUMULATE: "accumulate",
+    Mode.AUTOGRAD: "",
+    Mode.INFER: "",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a network is expanded into a step.
+    """How a network is expanded into a step."""
 
-    `dtype` is "fp32" (IEEE), "tf32" or "bf16"; `chunk_size` the bytes of a section, but for maps of
-    the classes that `chunk_classes` name with theirs; or `sections` is their number per map.
-    `input_grads` are the network inputs whose gradient is wanted; `reserve` are device bytes of the
-    caller's to count, `opaque_nbytes` those that opaque ops allocate, `computed_nbytes` those that
-    torch allocates for computed parameters.
-    `losses` are those of the outputs, in their order.
-    `fuse` joins ops that one kernel computes. `bands` is into how many bands of rows the maps of a
-    sample are cut, None for as many as their size asks for. `lean` spares memory where that moves
-    more bytes.
-    """
-
+    # "fp32" (IEEE), "tf32" or "bf16".
     dtype: str
+    # The bytes of a section.
     chunk_size: int
     mode: Mode = Mode.TRAIN
+    # The number of sections per map, in the place of their bytes.
     sections: int | None = None
-    losses: tuple[Loss, ...] = (Loss(),)
+    # Those of the outputs, in their order.
+    losses: tuple[OutputLoss, ...] = (OutputLoss(),)
     optimizer: Optimizer | None = None
+    # The network inputs whose gradient is wanted.
     input_grads: frozenset[str] = frozenset()
+    # Device bytes of the caller's to count, those that opaque ops allocate, and those that torch
+    # allocates for computed parameters.
     reserve: int = 0
     opaque_nbytes: int = 0
     computed_nbytes: int = 0
+    # Whether ops that one kernel computes are joined.
     fuse: bool = False
+    # The row tiles that the maps of a sample are cut into; None for as many as their size asks for.
     bands: int | None = None
+    # The bytes of sections of maps of some classes.
     chunk_classes: tuple[tuple[int, int], ...] = ()
+    # Whether memory is spared where that moves more bytes.
     lean: bool = False
 
 
@@ -90,51 +95,34 @@ class Settings:
 def expand(network: Network, settings: Settings) -> Graph:
     """The passes and buffers of one step of `network`.
 
-    Raises InputError for an empty batch and for settings that make no sense, or bands that there
-    cannot be.
+    Raises InputError for an empty batch and for settings that make no sense, or row tiles that
+    there cannot be.
     """
     _check(network, settings)
-    lean = cache(partial(expand, network, replace(settings, lean=True)))
-    training = settings.mode in TRAINING
-    traced = _without_loss_names(network, settings.losses) if training else network
-    plain = _with_losses(traced, settings)
-    fused = cache(lambda: _with_losses(fuse(traced), settings))
+    training, infers = settings.mode in TRAINING, settings.mode is Mode.INFER
+    traced = without_loss_names(network, settings.losses) if training else network
+    losses = settings.losses if training else ()
+    plain = with_losses(traced, losses)
+    fused = cache(lambda: with_losses(fuse(traced), losses))
     network = fused() if settings.fuse else plain
-    dtype, precision = DTYPES[settings.dtype]
-    infers = settings.mode is Mode.INFER
-    wanted = frozenset[str]() if infers else _wanted(network, settings.input_grads)
-    bands = settings.bands or _bands_for(plain, fused, settings)
-    cut_network = in_bands(network, bands)
-    b = Builder(
-        cut_network,
-        dtype,
-        precision,
-        ChunkSizes(settings.chunk_size, settings.chunk_classes),
-        settings.sections,
-        bands,
-        wanted,
-        optimizer=settings.optimizer or SGD(),
-        takes=TAKES[settings.mode],
-        order=ReadOrder(traced, cut_network.ops),
-        pitched={kind: each.pitched for kind, each in DEFINITIONS.items()},
-        lean=settings.lean,
-    )
+    tiles = settings.bands or _row_tiles_for(plain, fused, settings)
+    b = _builder(traced, network, tiles, settings)
     inputs = _add_inputs(b, settings)
     _forward(b)
-    cut = len(b.passes)
-    output_maps = tuple(b.resolved(Use(b.home[name])).buffer for name in network.outputs)
-    handed_out = list(output_maps)
+    boundary = len(b.passes)
+    output_maps = tuple(b.resolved(Use(b.buffer_of[name])).buffer for name in network.outputs)
     if not infers:
         b.direction = Direction.BACKWARD
         if not training:
             inputs |= _add_output_grads(b)
         _backward(b, settings)
-    read = [name for name in settings.input_grads if name in b.contributions]
-    input_grads = {name: b.resolved(Use(b.contributions[name][0])).buffer for name in read}
+    read = [name for name in settings.input_grads if name in b.gradient_terms]
+    input_grads = {name: b.resolved(Use(b.gradient_terms[name][0])).buffer for name in read}
+    handed_out = list(output_maps)
     if settings.mode is Mode.AUTOGRAD:
         handed_out += [*(grads[0] for grads in b.param_grads.values()), *input_grads.values()]
-    ops = {op.name: op for op in cut_network.ops} | b.added
-    rounding = with_rounding(b.passes if precision == "tf32" else (), ops, b.buffers)
+    ops = {op.name: op for op in b.network.ops} | b.added
+    rounding = with_rounding(b.passes if b.precision == "tf32" else (), ops, b.buffers)
     return Graph(
         traced=traced,
         network=network,
@@ -146,15 +134,43 @@ def expand(network: Network, settings: Settings) -> Graph:
         output_maps=output_maps,
         input_grads=input_grads,
         param_grads={name: tuple(grads) for name, grads in b.param_grads.items()},
-        cut=cut if settings.mode is Mode.AUTOGRAD else len(b.passes),
+        phase_split=boundary if settings.mode is Mode.AUTOGRAD else len(b.passes),
         fixed=_fixed_nbytes(network, settings),
         dtype=settings.dtype,
         chunk_size=settings.chunk_size,
+        vdnn_traits={op.name: trait for op in network.ops if (trait := OPERATORS[op.kind].vdnn)},
         rounded_inputs=rounding.inputs,
         rounded_ops=rounding.ops,
-        bands=bands,
-        spared=frozenset(b.signs),
-        lean=lean if b.signs or b.sums else None,
+        row_tiles=tiles,
+        optional_maps=frozenset(b.signs),
+        has_low_memory_variant=bool(b.signs or b.sums),
+    )
+
+
+def graph_variants(network: Network, settings: Settings) -> GraphVariants:
+    """The graphs of one step of `network` by these settings, whatever they say of fusion."""
+    return GraphVariants(
+        lambda fused, low_memory: expand(network, replace(settings, fuse=fused, lean=low_memory))
+    )
+
+
+def _builder(traced: Network, network: Network, tiles: int, settings: Settings) -> Builder:
+    """A builder of the network in row tiles."""
+    dtype, precision = DTYPES[settings.dtype]
+    infers, tiled = settings.mode is Mode.INFER, split_rows(network, tiles)
+    return Builder(
+        network=tiled,
+        dtype=dtype,
+        precision=precision,
+        chunks=ChunkSizes(settings.chunk_size, settings.chunk_classes),
+        sections=settings.sections,
+        row_tiles=tiles,
+        wanted=frozenset() if infers else _wanted(network, settings.input_grads),
+        optimizer=settings.optimizer or SGD(),
+        gradient_sink=GRADIENT_SINKS[settings.mode],
+        order=ReadOrder(traced, tiled.ops),
+        strided={kind: each.strided for kind, each in OPERATORS.items()},
+        lean=settings.lean,
     )
 
 
@@ -165,66 +181,15 @@ def _check(network: Network, settings: Settings) -> None:
         raise InputError(f"sections is {settings.sections}; it must be at least 1")
 
 
-def _bands_for(plain: Network, fused: Callable[[], Network], settings: Settings) -> int:
+def _row_tiles_for(plain: Network, fused: Callable[[], Network], settings: Settings) -> int:
     """Bands that fit the chunk size where nothing is fused, and that it is cut into fused as well.
 
     So a network that one policy fuses and another does not has the same bands, and the same bits.
     """
     if settings.sections is not None:
         return 1
-    bands = bands_for(plain, DTYPES[settings.dtype][0], settings.chunk_size)
-    return bands if bands == 1 else min(bands, most_bands(fused())[0])
-
-
-def _without_loss_names(network: Network, losses: tuple[Loss, ...]) -> Network:
-    """The network with other names for values and ops that have those of losses and targets."""
-    reserved = {TARGET, "loss", *(f"loss {number}" for number in range(1, len(losses)))}
-    if not reserved & {*network.values, *(op.name for op in network.ops)}:
-        return network
-
-    def named(name: str) -> str:
-        return f"{name} of the network" if name in reserved else name
-
-    values = (replace(value, name=named(value.name)) for value in network.values.values())
-    ops = (
-        replace(
-            op, name=named(op.name), inputs=tuple(map(named, op.inputs)), output=named(op.output)
-        )
-        for op in network.ops
-    )
-    return replace(
-        network,
-        values={value.name: value for value in values},
-        ops=tuple(ops),
-        inputs=tuple(map(named, network.inputs)),
-        outputs=tuple(map(named, network.outputs)),
-    )
-
-
-def _with_losses(network: Network, settings: Settings) -> Network:
-    """In training, the network with a loss for each output, the last of which holds their sum."""
-    if settings.mode not in TRAINING:
-        return network
-    losses = settings.losses
-    values = {**network.values, TARGET: losses[0].target(network.values[network.outputs[0]])}
-    ops, params = list(network.ops), dict(network.params)
-    before: tuple[str, ...] = ()
-    for number, (loss, output) in enumerate(zip(losses, network.outputs, strict=True), 1):
-        name = "loss" if number == len(losses) else f"loss {number}"
-        attrs = {**loss.attrs, "mean": loss.mean, "share": loss.share}
-        names = tuple("" if param is None else param.name for param in loss.params)
-        ops.append(Op(name, loss.kind, (output, TARGET, *before), name, names, attrs))
-        params |= {param.name: param for param in loss.params if param is not None}
-        values[name] = Value(name, (2,))
-        before = (name,)
-    return replace(
-        network,
-        values=values,
-        ops=tuple(ops),
-        params=params,
-        inputs=(*network.inputs, TARGET),
-        outputs=("loss",),
-    )
+    bands = row_tiles_for(plain, DTYPES[settings.dtype][0], settings.chunk_size)
+    return bands if bands == 1 else min(bands, most_row_tiles(fused())[0])
 
 
 def _wanted(network: Network, input_grads: frozenset[str]) -> frozenset[str]:
@@ -265,8 +230,8 @@ def _add_output_grads(b: Builder) -> dict[str, str]:
 
 def _forward(b: Builder) -> None:
     for op in b.network.ops:
-        definition = DEFINITIONS[op.kind]
-        if definition.elementwise:
+        definition = OPERATORS[op.kind]
+        if definition.in_place:
             _place_elementwise(b, op)
         definition.forward(b, op)
 
@@ -276,13 +241,13 @@ def _place_elementwise(b: Builder, op: Op) -> None:
 
     Backward reads the first input of an op that saves its "input".
     """
-    saved = op.inputs[:1] if "input" in DEFINITIONS[op.kind].saves else ()
-    kept = {b.resolved(Use(b.home[name])).buffer for name in saved}
-    for name in op.inputs if op.output not in b.places else ():
-        buffer = b.resolved(Use(b.home[name])).buffer
+    saved = op.inputs[:1] if "input" in OPERATORS[op.kind].saves else ()
+    kept = {b.resolved(Use(b.buffer_of[name])).buffer for name in saved}
+    for name in op.inputs if op.output not in b.aliases else ():
+        buffer = b.resolved(Use(b.buffer_of[name])).buffer
         if buffer not in kept and _may_overwrite(b, op, name):
             b.values_in[buffer].clear()
-            b.put(op.output, b.home[name])
+            b.put(op.output, b.buffer_of[name])
             return
     b.new_output(op)
 
@@ -293,7 +258,7 @@ def _may_overwrite(b: Builder, op: Op, name: str) -> bool:
     It may where these bytes are a whole buffer, and the op reads all values that lie there last,
     forward and backward.
     """
-    target = b.resolved(Use(b.home[name]))
+    target = b.resolved(Use(b.buffer_of[name]))
     values = b.values_in[target.buffer]
     return target.channels is None and all(_reads_last(b, op, value) for value in values)
 
@@ -306,45 +271,45 @@ def _reads_last(b: Builder, op: Op, value: str) -> bool:
     """
     if value not in b.makers or value in b.network.outputs:
         return False
-    if b.resolved(Use(b.home[value])).channels is not None:
+    if b.resolved(Use(b.buffer_of[value])).channels is not None:
         return False
-    if "output" in DEFINITIONS[b.makers[value].kind].saves:
+    if "output" in OPERATORS[b.makers[value].kind].saves:
         return False
     others = [reader for reader in b.readers_of[value] if reader.name != op.name]
-    return all(reader.kind == "view" and reader.output in b.home for reader in others)
+    return all(reader.kind == "view" and reader.output in b.buffer_of for reader in others)
 
 
 def _backward(b: Builder, settings: Settings) -> None:
     """Passes backward, and behind each op's those that consume its parameters' gradients."""
-    unsettled: list[Op] = []
+    unflushed: list[Op] = []
     for op in reversed(b.network.ops):
         b.take_turn(op)
         if op.kind in LOSSES:
-            DEFINITIONS[op.kind].backward(b, op)
+            OPERATORS[op.kind].backward(b, op)
             continue
-        if not b.needs_grad(op.output) or op.output not in b.contributions:
+        if not b.needs_grad(op.output) or op.output not in b.gradient_terms:
             continue
-        definition = DEFINITIONS[op.kind]
+        definition = OPERATORS[op.kind]
         add_grads(b, op, definition)
-        if not definition.elementwise:  # whose gradient stays beside the pass that it overwrites
-            _settle_all(b, unsettled)
+        if not definition.in_place:  # whose gradient stays beside the pass that it overwrites
+            _flush_all(b, unflushed)
         definition.backward(b, op)
         b.drop_grads(op.output)
-        unsettled.append(op)
-    _settle_all(b, unsettled)
-    update_waiting(b)
+        unflushed.append(op)
+    _flush_all(b, unflushed)
+    flush_batched_updates(b)
     for name, count in b.uses.items():
         if count > 1 and name in b.param_grads:
             take(b, name)
-    for name in sorted(settings.input_grads & b.contributions.keys()):
+    for name in sorted(settings.input_grads & b.gradient_terms.keys()):
         add_grads(b, b.add_op(Op(name, "view", (), name, (), {})))
 
 
-def _settle_all(b: Builder, ops: list[Op]) -> None:
+def _flush_all(b: Builder, ops: list[Op]) -> None:
     present = b.turn
     while ops:
         b.turn = ops[0]
-        settle(b, ops.pop(0))
+        flush_gradients(b, ops.pop(0))
     b.turn = present
 
 
@@ -352,7 +317,7 @@ def _fixed_nbytes(network: Network, settings: Settings) -> dict[str, int]:
     """Bytes outside the arena, by purpose."""
     params = sum(param.nbytes for param in network.params.values())
     trained = {p.name: aligned(p.nbytes) for p in network.params.values() if p.requires_grad}
-    updated = [n for name, n in trained.items() if network.params[name].made_of is None]
+    updated = [n for name, n in trained.items() if network.params[name].computed_from is None]
     states = len(settings.optimizer.states) if settings.optimizer else 0
     kept = {Mode.INFER: frozenset(), Mode.TRAIN: network.completed_last}.get(settings.mode, trained)
     fixed = {

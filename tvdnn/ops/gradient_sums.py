@@ -4,10 +4,10 @@ from itertools import pairwise
 
 from ..graph import Kind, Op, Use
 from .builder import Builder
-from .operator import OpDef
+from .operator import Operator
 
 
-def add_grads(b: Builder, op: Op, reader: OpDef | None = None) -> None:
+def add_grads(b: Builder, op: Op, reader: Operator | None = None) -> None:
     """Sum the contributions to the gradient of the op's output, in their order.
 
     They add up in the first, or in a map of their own where that is shared, or the op, of which
@@ -25,7 +25,7 @@ def add_grads(b: Builder, op: Op, reader: OpDef | None = None) -> None:
     leaves = apart if reader is None else not b.takes_grad(op, first)
     total = first
     if leaves or (others and b.is_shared(first)):
-        shape = b.buffers[b.home[op.output]].shape
+        shape = b.buffers[b.buffer_of[op.output]].shape
         total = b.add_map(b.unique(f"grad {op.output} total"), shape, Kind.GRAD)
     if leaves and not others:
         b.add_pass(op, "copy_grad", (Use(first),), (Use(total),))
@@ -50,7 +50,7 @@ def range_of_all(b: Builder, op: Op) -> Use | None:
     A later concatenation of the same neighbours left it. None where there is no such range, or
     where a term of a branch's gradient that adds up earlier is still to come.
     """
-    grads = [b.contributions.get(name, []) for name in op.inputs]
+    grads = [b.gradient_terms.get(name, []) for name in op.inputs]
     if any(len(each) != 1 or b.is_shared(each[0]) or each[0] in b.filled for each in grads):
         return None
     uses = [b.resolved(Use(name)) for (name,) in grads]
@@ -71,7 +71,7 @@ def sum_so_far(b: Builder, value: str, reader: Op) -> Use | None:
     It is the value's only contribution as yet; or, where one reader is all that a concatenation or
     a view has, that of what it is made of, which then needs no gradient of its own. None else.
     """
-    grads = b.contributions.get(value, [])
+    grads = b.gradient_terms.get(value, [])
     if grads:
         alone = len(grads) == 1 and not b.is_shared(grads[0]) and grads[0] not in b.filled
         if not alone or not b.adds_next(value, reader):

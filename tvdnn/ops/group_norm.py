@@ -7,13 +7,47 @@ parameters' gradients add up from.
 from math import prod
 
 import torch
+from torch.fx import Node
 
 from ..graph import Kind, Op, Use
 from ..kernels.language.channel_chunks import num_chunks
 from .builder import Builder
-from .operator import Launch, OpDef
-from .optimizer import run_update_at_once
-from .sample_sums import add_param_grads, run_param_grad
+from .operator import Launch, Operator, by_pixel
+from .reshape_translator import as_rows, of_rows
+from .sample_sums import SAMPLE_SUMS, add_param_grads
+from .traced_op import Shape, TracedOp, UnsupportedCallError
+
+
+def group_norm(
+    out: Shape,
+    x: Node,
+    num_groups: int,
+    weight: Node | None = None,
+    bias: Node | None = None,
+    eps: float = 1e-5,
+) -> TracedOp:
+    attrs = {"groups": num_groups, "eps": float(eps)}
+    if len(out) == 3:
+        return of_rows(out, TracedOp("group_norm", (as_rows(x),), (weight, bias), attrs))
+    return TracedOp("group_norm", (x,), (weight, bias), attrs)
+
+
+def instance_norm(
+    out: Shape,
+    x: Node,
+    running_mean: Node | None = None,
+    running_var: Node | None = None,
+    weight: Node | None = None,
+    bias: Node | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> TracedOp:
+    if running_mean is not None or not use_input_stats:
+        raise UnsupportedCallError(
+            "instance_norm with running statistics (it takes track_running_stats=False)"
+        )
+    return group_norm(out, x, out[1], weight, bias, eps)
 
 
 def forward(b: Builder, op: Op) -> None:
@@ -71,8 +105,7 @@ def _by_chunk(b: Builder, op: Op, name: str, beside: str) -> str:
 
 
 def _by_pixel(a: Launch, maps: torch.Tensor) -> torch.Tensor:
-    """Maps as [N, pixels, channels]; a view may have renamed them."""
-    return maps.view(len(maps), -1, a.attrs["channels"])
+    return by_pixel(maps, a.attrs["channels"])
 
 
 def _run_forward(a: Launch) -> None:
@@ -93,16 +126,12 @@ def _run_grad_input(a: Launch) -> None:
     )  # fmt: skip
 
 
-GROUP_NORM = OpDef(
-    kind="group_norm",
-    forward=forward,
-    backward=backward,
-    roles={
-        "forward": _run_forward,
-        "grad_input": _run_grad_input,
-        "grad_weight": run_param_grad,
-        "grad_bias": run_param_grad,
-        "update": run_update_at_once,
-    },
-    saves=frozenset({"input"}),
+GROUP_NORM = Operator(
+    "group_norm",
+    forward,
+    backward,
+    {"forward": _run_forward, "grad_input": _run_grad_input, **SAMPLE_SUMS},
+    saves={"input"},
+    functions={"group_norm": group_norm, "functional.instance_norm": instance_norm},
+    modules=("GroupNorm", "InstanceNorm1d", "InstanceNorm2d"),
 )

@@ -3,16 +3,34 @@
 By the way it leaves of every sample what the parameters' gradients add up from.
 """
 
+from collections.abc import Sequence
 from math import prod
 
 import torch
+from torch.fx import Node
 
-from ..graph import Kind, Op, Use
+from ..graph import Op, Use
 from ..kernels.norm.layer_norm import layer_norm_chunks
 from .builder import Builder
-from .operator import Launch, OpDef
-from .optimizer import run_update_at_once
-from .sample_sums import add_param_grads, run_param_grad
+from .operator import Launch, Operator, by_pixel
+from .sample_sums import SAMPLE_SUMS, add_param_grads, add_sums
+from .traced_op import Shape, TracedOp, UnsupportedCallError, axes_of, shape_of
+
+
+def layer_norm(
+    out: Shape,
+    x: Node,
+    normalized_shape: Sequence[int],
+    weight: Node | None = None,
+    bias: Node | None = None,
+    eps: float = 1e-5,
+) -> TracedOp:
+    if len(normalized_shape) != 1 or axes_of(x)[-1] != len(out) - 1:
+        raise UnsupportedCallError(
+            f"layer_norm of {shape_of(x)} over {tuple(normalized_shape)}"
+            " (it takes [N, F], or maps permuted to [N, H, W, C], over the last dimension)"
+        )
+    return TracedOp("layer_norm", (x,), (weight, bias), {"eps": float(eps)}, axes_of(x))
 
 
 def forward(b: Builder, op: Op) -> None:
@@ -35,16 +53,12 @@ def backward(b: Builder, op: Op) -> None:
 
 
 def _add_sums(b: Builder, op: Op) -> str:
-    """A buffer for the sums, in sections as long as the gradient's."""
-    samples, *sides, columns = b.shape(op.output)
-    shape = (samples, layer_norm_chunks(prod(sides), columns), 2, columns)
-    rows = b.buffers[b.grad_of(op)].section
-    return b.add_map(f"sums {op.name}", shape, Kind.AUX, "float32", rows)
+    _, *sides, columns = b.shape(op.output)
+    return add_sums(b, op, layer_norm_chunks(prod(sides), columns), 2, columns)
 
 
 def _by_row(a: Launch, maps: torch.Tensor) -> torch.Tensor:
-    """Maps as [N, rows, columns]; a view may have renamed them."""
-    return maps.view(len(maps), -1, a.attrs["columns"])
+    return by_pixel(maps, a.attrs["columns"])
 
 
 def _run_forward(a: Launch) -> None:
@@ -61,16 +75,12 @@ def _run_grad_input(a: Launch) -> None:
     a.kernels.layer_norm_grad(x, dy, a.params[0], dx, sums, **settings)
 
 
-LAYER_NORM = OpDef(
-    kind="layer_norm",
-    forward=forward,
-    backward=backward,
-    roles={
-        "forward": _run_forward,
-        "grad_input": _run_grad_input,
-        "grad_weight": run_param_grad,
-        "grad_bias": run_param_grad,
-        "update": run_update_at_once,
-    },
-    saves=frozenset({"input"}),
+LAYER_NORM = Operator(
+    "layer_norm",
+    forward,
+    backward,
+    {"forward": _run_forward, "grad_input": _run_grad_input, **SAMPLE_SUMS},
+    saves={"input"},
+    functions={"layer_norm": layer_norm},
+    modules=("LayerNorm",),
 )

@@ -9,6 +9,8 @@ from functools import partial
 from math import prod
 from typing import Any
 
+from torch.fx import Node
+
 from ..graph import Kind, Op, Use
 from ..kernels.linear.passes import linear_shares
 from ..kernels.linear.tf32_weight import keeps_weight
@@ -18,8 +20,28 @@ from .activation import behind_relu, run_mask
 from .bias_rounding import rounded_copy, run_round
 from .builder import Builder, whole
 from .dropout import run_dropout
-from .operator import TORCH_DTYPES, Launch, OpDef
-from .optimizer import run_update_at_once, update_by, update_nbytes
+from .operator import TORCH_DTYPES, Launch, Operator
+from .optimizer import run_fused_update, update_by, update_nbytes
+from .traced_op import Shape, TracedOp, UnsupportedCallError, axes_of
+
+POINTWISE: Mapping[str, Any] = {
+    "kernel": (1, 1),
+    "stride": (1, 1),
+    "padding": (0, 0),
+    "dilation": (1, 1),
+    "groups": 1,
+}
+
+
+def linear(out: Shape, x: Node, weight: Node, bias: Node | None = None) -> TracedOp:
+    if len(out) == 2:
+        return TracedOp("linear", (x,), (weight, bias))
+    if len(out) != 4 or axes_of(x)[-1] != 3:
+        raise UnsupportedCallError(
+            f"linear over an input of {len(out)} dimensions"
+            " (it takes [N, F], or maps permuted to [N, H, W, C])"
+        )
+    return TracedOp("conv2d", (x,), (weight, bias), POINTWISE, axes_of(x))
 
 
 def forward(b: Builder, op: Op) -> None:
@@ -47,12 +69,12 @@ def _partials(b: Builder, name: str, outputs: int, terms: int) -> tuple[Use, ...
 
 def forward_relu(b: Builder, op: Op) -> None:
     forward(b, op)
-    b.rectified[op.output] = 1.0
+    b.relu_outputs[op.output] = 1.0
 
 
 def forward_relu_dropout(b: Builder, op: Op) -> None:
     forward(b, op)
-    b.rectified[op.output] = scale_of(op.attrs["p"])
+    b.relu_outputs[op.output] = scale_of(op.attrs["p"])
 
 
 def backward(b: Builder, op: Op) -> None:
@@ -81,7 +103,7 @@ def _grad_weight(b: Builder, op: Op, dy: str) -> None:
     """The gradient, or in its place the update that the product's epilogue applies."""
     weight, reads = op.params[0], (Use(b.input_of(op)), Use(dy))
     turned = _turned(b, op)
-    if weight in b.at_once:
+    if weight in b.fused_update:
         b.add_pass(
             op, "update_weight", reads, turned, updates=(weight,), unit=b.batch, reduction=True,
             flops=_flops(b, op), extra_nbytes=update_nbytes(b, weight),
@@ -108,7 +130,7 @@ def _turned(b: Builder, op: Op) -> tuple[Use, ...]:
 
 def _grad_bias(b: Builder, op: Op, dy: str) -> None:
     bias = op.params[1]
-    if bias in b.at_once:
+    if bias in b.fused_update:
         grad = b.add_partials(op, bias, (1, *b.param_shape(bias)))
     else:
         grad = b.new_param_grad(bias)
@@ -118,7 +140,7 @@ def _grad_bias(b: Builder, op: Op, dy: str) -> None:
 def _grad_input(b: Builder, op: Op, dy: str, cast: str | None) -> None:
     value = op.inputs[0]
     mask = b.mask_of(value)
-    attrs = {"mask_scale": b.rectified[value]} if mask else {}
+    attrs = {"mask_scale": b.relu_outputs[value]} if mask else {}
     reads = (Use(dy), *mask, *(() if cast is None else (whole(cast),)))
     params = op.params[:1] if cast is None else ("",)
     dx = b.new_grad(value)
@@ -222,7 +244,7 @@ def _run_grad_bias(a: Launch) -> None:
     a.kernels.linear_grad_bias(dy, grad.view(1, -1), group=a.stop - a.start)
 
 
-_ROLES: Mapping[str, Callable[[Launch], None]] = {
+_LAUNCHES: Mapping[str, Callable[[Launch], None]] = {
     "cast": _run_cast,
     "cast_grad_input": _run_cast,
     "forward": _run_forward,
@@ -230,31 +252,34 @@ _ROLES: Mapping[str, Callable[[Launch], None]] = {
     "grad_weight": _run_grad_weight,
     "update_weight": _run_update_weight,
     "grad_bias": _run_grad_bias,
-    "update": run_update_at_once,
+    "update": run_fused_update,
     "grad_input": _run_grad_input,
 }
-_PRODUCTS = frozenset({"forward", "grad_input", "grad_weight", "update_weight"})
-LINEAR = OpDef(
-    kind="linear",
-    forward=forward,
-    backward=backward,
-    roles=_ROLES,
-    saves=frozenset({"input"}),
-    products=_PRODUCTS,
+LINEAR = Operator(
+    "linear",
+    forward,
+    backward,
+    _LAUNCHES,
+    saves={"input"},
+    products={"forward", "grad_input", "grad_weight", "update_weight"},
+    functions={"linear": linear},
+    modules=("Linear",),
+    instead_of=dict.fromkeys(("matmul", "mm"), "tvdnn.nn.Linear multiplies by a parameter"),
 )
-LINEAR_RELU = OpDef(
+LINEAR_RELU = replace(
+    LINEAR,
     kind="linear_relu",
     forward=forward_relu,
     backward=backward_relu,
-    roles={**_ROLES, "forward": _run_forward_relu, "mask": run_mask},
-    saves=frozenset({"input", "output"}),
-    products=_PRODUCTS,
+    launches={**_LAUNCHES, "forward": _run_forward_relu, "mask": run_mask},
+    saves={"input", "output"},
+    functions={},
+    modules=(),
+    instead_of={},
 )
-LINEAR_RELU_DROPOUT = OpDef(
+LINEAR_RELU_DROPOUT = replace(
+    LINEAR_RELU,
     kind="linear_relu_dropout",
     forward=forward_relu_dropout,
-    backward=backward_relu,
-    roles={**_ROLES, "forward": _run_forward_relu_dropout, "mask": _run_mask_dropout},
-    saves=frozenset({"input", "output"}),
-    products=_PRODUCTS,
+    launches={**_LAUNCHES, "forward": _run_forward_relu_dropout, "mask": _run_mask_dropout},
 )

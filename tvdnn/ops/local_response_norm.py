@@ -1,14 +1,23 @@
 """Local response normalization; its gradient computes the scales again from the input."""
 
+from torch.fx import Node
+
 from ..graph import Op, Use
 from .builder import Builder
-from .operator import Launch, OpDef
+from .operator import Launch, Operator
+from .passes import forward
+from .row_tiles import tiles_by_pixel
+from .traced_op import Shape, TracedOp
+
+
+def local_response_norm(
+    out: Shape, x: Node, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+) -> TracedOp:
+    attrs = {"size": size, "alpha": float(alpha), "beta": float(beta), "k": float(k)}
+    return TracedOp("local_response_norm", (x,), (), attrs)
+
 
 _SETTINGS = ("size", "alpha", "beta", "k")
-
-
-def forward(b: Builder, op: Op) -> None:
-    b.add_pass(op, "forward", (Use(b.input_of(op)),), (Use(b.new_output(op)),))
 
 
 def backward(b: Builder, op: Op) -> None:
@@ -26,10 +35,14 @@ def _run_grad_input(a: Launch) -> None:
     a.kernels.local_response_norm_grad(*a.reads, a.writes[0], **settings, precision=a.stored)
 
 
-LOCAL_RESPONSE_NORM = OpDef(
-    kind="local_response_norm",
-    forward=forward,
-    backward=backward,
-    roles={"forward": _run_forward, "grad_input": _run_grad_input},
-    saves=frozenset({"input"}),
+LOCAL_RESPONSE_NORM = Operator(
+    "local_response_norm",
+    forward,
+    backward,
+    {"forward": _run_forward, "grad_input": _run_grad_input},
+    saves={"input"},
+    row_tiles=tiles_by_pixel,
+    vdnn="all",
+    functions={"local_response_norm": local_response_norm},
+    modules=("LocalResponseNorm",),
 )

@@ -4,7 +4,7 @@ Each adds its total to that of the loss before it, so that the last holds the lo
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 from typing import Any, Final
@@ -13,7 +13,8 @@ from ..graph import Kind, Network, Op, Param, Use, Value
 from ..kernels.loss.cross_entropy import pixel_splits
 from ..kernels.loss.per_element import FUNCTIONS, element_splits
 from .builder import Builder, whole
-from .operator import Launch, OpDef
+from .operator import Launch, Operator
+from .row_tiles import tiles_by_pixel
 
 TARGET: Final = "target"
 LOSSES: Final = ("cross_entropy", *FUNCTIONS)
@@ -22,7 +23,7 @@ _ROW = ("ignore_index", "smoothing")
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class OutputLoss:
     """What is computed of one output and the target, and its share in the loss of the step.
 
     `attrs` are the kernels' settings, `params` the tensors of weights that they read: of classes
@@ -59,8 +60,58 @@ def label_ranges(network: Network) -> tuple[tuple[int, int], ...]:
     return tuple(dict.fromkeys(found))
 
 
+def without_loss_names(network: Network, losses: tuple[OutputLoss, ...]) -> Network:
+    """The network with other names for values and ops that have those of losses and targets."""
+    reserved = {TARGET, "loss", *(f"loss {number}" for number in range(1, len(losses)))}
+    if not reserved & {*network.values, *(op.name for op in network.ops)}:
+        return network
+
+    def named(name: str) -> str:
+        return f"{name} of the network" if name in reserved else name
+
+    values = (replace(value, name=named(value.name)) for value in network.values.values())
+    ops = (
+        replace(
+            op, name=named(op.name), inputs=tuple(map(named, op.inputs)), output=named(op.output)
+        )
+        for op in network.ops
+    )
+    return replace(
+        network,
+        values={value.name: value for value in values},
+        ops=tuple(ops),
+        inputs=tuple(map(named, network.inputs)),
+        outputs=tuple(map(named, network.outputs)),
+    )
+
+
+def with_losses(network: Network, losses: tuple[OutputLoss, ...]) -> Network:
+    """The network with a loss for each output, the last of which holds their sum."""
+    if not losses:
+        return network
+    values = {**network.values, TARGET: losses[0].target(network.values[network.outputs[0]])}
+    ops, params = list(network.ops), dict(network.params)
+    before: tuple[str, ...] = ()
+    for number, (loss, output) in enumerate(zip(losses, network.outputs, strict=True), 1):
+        name = "loss" if number == len(losses) else f"loss {number}"
+        attrs = {**loss.attrs, "mean": loss.mean, "share": loss.share}
+        names = tuple("" if param is None else param.name for param in loss.params)
+        ops.append(Op(name, loss.kind, (output, TARGET, *before), name, names, attrs))
+        params |= {param.name: param for param in loss.params if param is not None}
+        values[name] = Value(name, (2,))
+        before = (name,)
+    return replace(
+        network,
+        values=values,
+        ops=tuple(ops),
+        params=params,
+        inputs=(*network.inputs, TARGET),
+        outputs=("loss",),
+    )
+
+
 def forward(b: Builder, op: Op) -> None:
-    logits, target = (b.home[name] for name in op.inputs[:2])
+    logits, target = (b.buffer_of[name] for name in op.inputs[:2])
     if len(b.shape(op.inputs[0])) > 2:
         splits = pixel_splits(prod(b.shape(op.inputs[0])[1:-1]), b.shape(op.inputs[0])[-1])
         sums = b.add_map(f"{op.name} sums", (b.batch, splits, 2), Kind.AUX, "float32")
@@ -76,7 +127,7 @@ def forward(b: Builder, op: Op) -> None:
 def elements_forward(b: Builder, op: Op) -> None:
     shape = (b.batch, element_splits(prod(b.shape(op.inputs[0])[1:])), 2)
     sums = b.add_map(f"{op.name} sums", shape, Kind.AUX, "float32")
-    reads = tuple(Use(b.home[name]) for name in op.inputs[:2])
+    reads = tuple(Use(b.buffer_of[name]) for name in op.inputs[:2])
     b.add_pass(op, "forward", reads, (Use(sums),), params=op.params)
     _add_total(b, op, sums)
 
@@ -84,16 +135,16 @@ def elements_forward(b: Builder, op: Op) -> None:
 def _add_total(b: Builder, op: Op, sums: str) -> None:
     total = b.add_whole(op.output, Kind.AUX, (2,))
     b.put(op.output, total)
-    reads = (Use(sums), *(whole(b.home[name]) for name in op.inputs[2:]))
+    reads = (Use(sums), *(whole(b.buffer_of[name]) for name in op.inputs[2:]))
     b.add_pass(op, "total", reads, (whole(total),), unit=b.batch, reduction=True)
 
 
 def backward(b: Builder, op: Op) -> None:
     if not b.needs_grad(op.inputs[0]):
         return
-    logits, target = (b.home[name] for name in op.inputs[:2])
+    logits, target = (b.buffer_of[name] for name in op.inputs[:2])
     lse = (Use(_lse(op)),) if _lse(op) in b.buffers else ()
-    reads = (Use(logits), Use(target), whole(b.home[op.output]), *lse)
+    reads = (Use(logits), Use(target), whole(b.buffer_of[op.output]), *lse)
     b.add_pass(op, "grad_input", reads, (Use(b.new_grad(op.inputs[0])),), params=op.params)
 
 
@@ -139,30 +190,27 @@ def _run_elements_grad(function: str, a: Launch) -> None:
     a.kernels.element_loss_grad(*operands, function=function, precision=a.stored)
 
 
-def _of_elements(function: str) -> OpDef:
-    return OpDef(
-        kind=function,
-        forward=elements_forward,
-        backward=backward,
-        roles={
+def _of_elements(function: str) -> Operator:
+    return Operator(
+        function,
+        elements_forward,
+        backward,
+        {
             "forward": partial(_run_elements, function),
             "total": _run_total,
             "grad_input": partial(_run_elements_grad, function),
         },
-        saves=frozenset({"input"}),
+        saves={"input"},
+        row_tiles=tiles_by_pixel,
     )
 
 
-CROSS_ENTROPY = OpDef(
-    kind="cross_entropy",
-    forward=forward,
-    backward=backward,
-    roles={
-        "rows": _run_rows,
-        "pixels": _run_pixels,
-        "total": _run_total,
-        "grad_input": _run_grad_input,
-    },
-    saves=frozenset({"input"}),
+CROSS_ENTROPY = Operator(
+    "cross_entropy",
+    forward,
+    backward,
+    {"rows": _run_rows, "pixels": _run_pixels, "total": _run_total, "grad_input": _run_grad_input},
+    saves={"input"},
+    row_tiles=tiles_by_pixel,
 )
 ELEMENT_LOSSES = tuple(map(_of_elements, FUNCTIONS))

@@ -1,14 +1,15 @@
-"""The form of an op definition, and the arguments that a launch of one of its passes gets."""
+"""Operator: the one record of a kind of op, and the arguments that a launch of its passes gets."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
-from ..graph import Op
+from ..graph import Network, Op
 from .builder import Builder
-from .concat_views import WORD, Channels, Ranges
+from .concat_views import WORD, Channels, StridedSupport
+from .traced_op import TracedOp
 
 TORCH_DTYPES = {
     "float32": torch.float32,
@@ -16,13 +17,16 @@ TORCH_DTYPES = {
     "int64": torch.int64,
     "uint8": torch.uint8,
 }
-UNPITCHED = Ranges()
-PITCHED = Ranges(frozenset({"input", "output", "gradient"}))
-PITCHED_BY_WORDS = Ranges(PITCHED.uses, WORD)
+NOT_STRIDED = StridedSupport()
+STRIDED = StridedSupport(frozenset({"input", "output", "gradient"}))
+STRIDED_BY_WORDS = StridedSupport(STRIDED.uses, WORD)
+# From torch's shape of the result and the call's arguments to an op; None of a call that yields
+# several maps, which those make that take one of them.
+Translator = Callable[..., TracedOp | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Faults:
+class FaultRecord:
     """What labels that are no classes leave on the device: `kernels.labels` writes it."""
 
     # int64 [1]: the number of the present step, above 0, written before each
@@ -42,7 +46,7 @@ class Control:
     optimizer: torch.Tensor
     scale: torch.Tensor
     seed: torch.Tensor
-    faults: Faults | None = None
+    faults: FaultRecord | None = None
 
     @property
     def flag(self) -> torch.Tensor:
@@ -52,28 +56,28 @@ class Control:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One launch: views of the buffers and tensors that a pass uses over samples [start, stop).
+    """One launch: views of the buffers and tensors that a pass uses over samples [start, stop)."""
 
-    `reads` and `writes` are in the order of the pass's uses, `params` and `updates` in that of its
-    names (None where the op has no such parameter; for an update, by name the parameter and then
-    its optimizer state). `kernels` has the launchers or their references under the same names.
-    `precision` is that of products, `rounded` the channels of each write that are such's operands;
-    `output_stored` is what `stored` was in the op's forward pass. `beside` are the rows above and
-    below its own that the read with a halo has.
-    """
-
+    # The launchers, or their references under the same names.
     kernels: Any
+    # In the order of the pass's uses.
     reads: tuple[torch.Tensor, ...]
     writes: tuple[torch.Tensor, ...]
+    # In the order of the pass's names; None where the op has no such parameter.
     params: tuple[torch.Tensor | None, ...]
+    # By name, the parameter and then its optimizer state.
     updates: tuple[tuple[torch.Tensor | None, ...], ...]
     attrs: Mapping[str, Any]
+    # That of products.
     precision: str
+    # The channels of each write that products read.
     rounded: tuple[Channels | None, ...]
+    # `stored` in the op's forward pass.
     output_stored: str
     start: int
     stop: int
     control: Control
+    # The rows above and below its own that the read with a halo has.
     beside: tuple[int, int] = (0, 0)
 
     @property
@@ -107,26 +111,68 @@ def as_maps(values: torch.Tensor) -> torch.Tensor:
     return values.as_strided((samples, 1, count, channels), strides)
 
 
-@dataclass(frozen=True, slots=True)
-class OpDef:
-    """How one kind of op is declared and run.
+def by_pixel(maps: torch.Tensor, channels: int) -> torch.Tensor:
+    """Maps as [N, pixels, channels], which may be ranges of wider ones; a view may rename them."""
+    return maps.view(len(maps), -1, channels)
 
-    `forward` and `backward` add the op's passes to a builder; `saves` names what its backward reads
-    of its own ("input", "output"); `elementwise` allows its output to take its input's bytes;
-    `adds_grads` tells that its backward takes the gradient of its output as a sum of two terms.
-    `roles` maps the role of each pass to what a launch of it does. `products` are the roles whose
-    passes multiply the values that they read on tensor cores, `moves` those whose passes write no
-    other values than they read. `pitched` tells what these take as ranges of the channels of wider
-    maps.
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One kind of op: its calls in torch, its passes, its launches and its traits.
+
+    The tables of functions, methods and layers, and all that is asked of a kind, are derived from
+    these records (registry.py).
     """
 
     kind: str
+    # Add the passes of an op to a builder.
     forward: Callable[[Builder, Op], None]
     backward: Callable[[Builder, Op], None]
-    roles: Mapping[str, Callable[[Launch], None]]
-    saves: frozenset[str] = field(default_factory=frozenset)
-    elementwise: bool = False
+    # By the role of a pass, what a launch of it does.
+    launches: Mapping[str, Callable[[Launch], None]]
+    # Of the op's own values, "input" and "output", those that its backward passes read.
+    saves: Set[str] = frozenset()
+    # Whether its output may take its input's bytes.
+    in_place: bool = False
+    # Whether its backward passes take the gradient of its output as a sum of two terms.
     adds_grads: bool = False
-    products: frozenset[str] = frozenset()
-    moves: frozenset[str] = frozenset()
-    pitched: Ranges = UNPITCHED
+    # The roles whose passes multiply the values that they read on tensor cores.
+    products: Set[str] = frozenset()
+    # The roles whose passes write no other values than they read.
+    copies_values: Set[str] = frozenset()
+    # What its passes take as ranges of the channels of wider maps.
+    strided: StridedSupport = NOT_STRIDED
+    # The most row tiles that its maps may be cut into; None where it takes whole maps only.
+    row_tiles: Callable[[Network, Op], int] | None = None
+    # The vDNN policies that offload its input: "all", or "conv" and "all"; "" for none.
+    vdnn: Literal["", "all", "conv"] = ""
+
+    # By name, the translators of functions and methods. A plain name is that of a function of
+    # torch, torch.nn.functional and tvdnn.functional and of a tensor's method, in place or not; one
+    # with a dot is that of the function in one module.
+    functions: Mapping[str, Translator] = field(default_factory=dict)
+    # The names of the layers of torch.nn and tvdnn.nn that call these functions.
+    modules: tuple[str, ...] = ()
+    # What could stand in the place of layers and functions that tvdnn has not, by their names.
+    instead_of: Mapping[str, str] = field(default_factory=dict)
+    # Whether its result has the order of dimensions of its inputs, if they share one.
+    keeps_axes: bool = False
+    # Whether it takes maps of three dimensions, [N, C, L].
+    takes_rows: bool = False
+    # Whether it takes views of parameters, or buffers in the place of parameters.
+    takes_views: bool = False
+    takes_buffers: bool = False
+    # Whether it draws random numbers of its own.
+    draws: bool = False
+    # Whether its readers may read its input in its place, so that it may be left out.
+    skippable: bool = False
+
+
+def elementwise_translator(kind: str) -> Translator:
+    """The translator of a function of a map alone, with torch's flag `inplace` or without."""
+
+    def translate(out: object, x: Any, inplace: bool = False) -> TracedOp:
+        return TracedOp(kind, (x,))
+
+    translate.__name__ = kind
+    return translate

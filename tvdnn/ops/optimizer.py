@@ -10,57 +10,57 @@ from ..graph import Direction, Op, Use
 from ..kernels.optim.update import TENSORS
 from ..units import KIB
 from .builder import Builder, whole
-from .operator import Launch, OpDef
+from .operator import Launch, Operator
 
 PARAM = "parameter"
 WAITS_NBYTES = 64 * KIB  # of a parameter that waits for others to share a launch, at most
 
 
-def settle(b: Builder, op: Op) -> None:
+def flush_gradients(b: Builder, op: Op) -> None:
     """Consume the partial sums that the op's backward has left of its parameters' gradients."""
     ours = [name for name in dict.fromkeys(op.params) if name in b.partials]
-    at_once = [name for name in ours if name in b.at_once]
-    if at_once:
-        _update_at_once(b, op, at_once)
+    fused = [name for name in ours if name in b.fused_update]
+    if fused:
+        _update_fused(b, op, fused)
     for param in ours:
-        if param not in b.at_once:
+        if param not in b.fused_update:
             _sum(b, param)
     for param in dict.fromkeys(op.params):
         if param not in b.param_grads or b.uses[param] > 1:
             continue
-        if b.taken_by(param) == "update" and b.param_nbytes(param) <= WAITS_NBYTES:
-            b.waiting.append(param)
+        if b.sink_of(param) == "update" and b.param_nbytes(param) <= WAITS_NBYTES:
+            b.batched_updates.append(param)
         else:
             take(b, param)
-    update_waiting(b, least=TENSORS)
+    flush_batched_updates(b, least=TENSORS)
 
 
 def take(b: Builder, param: str) -> None:
     """Consume a parameter's whole gradient; those of tied uses add up from the last use on."""
-    pairs = zip(b.param_ranks[param], b.param_grads[param], strict=True)
+    pairs = zip(b.param_places[param], b.param_grads[param], strict=True)
     b.param_grads[param] = [grad for _, grad in sorted(pairs, key=lambda pair: -pair[0])]
     op = b.add_op(Op(param, PARAM, (), "", (param,), {}))
     first, *others = (whole(name) for name in b.param_grads[param])
     for other in others:
         b.add_pass(op, "add_grad", (first, other), (first,))
-    if role := b.taken_by(param):
+    if role := b.sink_of(param):
         _add_update(b, op, role, (first,), (param,))
 
 
-def update_waiting(b: Builder, *, least: int = 1) -> None:
+def flush_batched_updates(b: Builder, *, least: int = 1) -> None:
     """Update the small parameters whose gradients are whole, where there are so many.
 
     They share launches: the 106 of ResNet-50's normalizations take 14.
     """
-    while len(b.waiting) >= least:
-        params, b.waiting = tuple(b.waiting[:TENSORS]), b.waiting[TENSORS:]
+    while len(b.batched_updates) >= least:
+        params, b.batched_updates = tuple(b.batched_updates[:TENSORS]), b.batched_updates[TENSORS:]
         name = params[0] if len(params) == 1 else f"{params[0]} to {params[-1]}"
         op = b.add_op(Op(name, PARAM, (), "", params, {}))
         reads = tuple(whole(name) for param in params for name in b.param_grads[param])
         _add_update(b, op, "update", reads, params)
 
 
-def _update_at_once(b: Builder, op: Op, params: list[str]) -> None:
+def _update_fused(b: Builder, op: Op, params: list[str]) -> None:
     """One pass that updates parameters of one op from their partial sums."""
     reads = tuple(whole(name) for param in params for name in b.partials.pop(param))
     _add_update(b, op, "update", reads, tuple(params))
@@ -96,7 +96,7 @@ def update_by(a: Launch, kernel: str, *gradient: Any, **settings: Any) -> None:
     run(*gradient, param, *state, a.control.optimizer, **a.attrs["switches"], **settings)
 
 
-def run_update_at_once(a: Launch) -> None:
+def run_fused_update(a: Launch) -> None:
     """Update each parameter by its partial sums."""
     run = getattr(a.kernels, f"{a.attrs['optimizer']}_partials")
     for partials, (param, *state) in zip(a.reads, a.updates, strict=True):
@@ -128,14 +128,9 @@ def _nothing(b: Builder, op: Op) -> None:
     """Passes on a parameter's gradient are added when that is complete."""
 
 
-PARAMETER = OpDef(
-    kind=PARAM,
-    forward=_nothing,
-    backward=_nothing,
-    roles={
-        "sum": _run_sum,
-        "add_grad": _run_add,
-        "update": _run_update,
-        "accumulate": _run_accumulate,
-    },
+PARAMETER = Operator(
+    PARAM,
+    _nothing,
+    _nothing,
+    {"sum": _run_sum, "add_grad": _run_add, "update": _run_update, "accumulate": _run_accumulate},
 )

@@ -3,13 +3,22 @@
 from math import prod
 
 import torch
+from torch.fx import Node
 
-from ..graph import Kind, Op, Use
+from ..graph import Op, Use
 from ..kernels.pointwise.prelu import prelu_terms
 from .builder import Builder
-from .operator import Launch, OpDef
-from .optimizer import run_update_at_once
-from .sample_sums import add_param_grads, run_param_grad
+from .operator import Launch, Operator, by_pixel
+from .reshape_translator import as_rows, of_rows
+from .row_tiles import tiles_by_pixel
+from .sample_sums import SAMPLE_SUMS, add_param_grads, add_sums
+from .traced_op import Shape, TracedOp
+
+
+def prelu(out: Shape, x: Node, weight: Node) -> TracedOp:
+    if len(out) == 3:
+        return of_rows(out, TracedOp("prelu", (as_rows(x),), (weight,)))
+    return TracedOp("prelu", (x,), (weight,))
 
 
 def forward(b: Builder, op: Op) -> None:
@@ -24,8 +33,7 @@ def backward(b: Builder, op: Op) -> None:
     if b.needs_param_grad(op.params[0]):
         _, *sides, channels = b.shape(op.output)
         slopes = prod(b.param_shape(op.params[0]))
-        shape = (b.batch, prelu_terms(prod(sides), channels, slopes), 1, slopes)
-        sums = b.add_map(f"sums {op.name}", shape, Kind.AUX, "float32", b.buffers[dy].section)
+        sums = add_sums(b, op, prelu_terms(prod(sides), channels, slopes), 1, slopes)
         writes.append(Use(sums))
     if wanted:
         writes.append(Use(b.next_grad(op)))
@@ -41,8 +49,7 @@ def _sizes(b: Builder, op: Op) -> dict[str, int]:
 
 
 def _by_pixel(a: Launch, maps: torch.Tensor) -> torch.Tensor:
-    """Maps as [N, pixels, channels]; a view may have renamed them."""
-    return maps.view(len(maps), -1, a.attrs["channels"])
+    return by_pixel(maps, a.attrs["channels"])
 
 
 def _slopes_of(a: Launch) -> torch.Tensor:
@@ -64,15 +71,13 @@ def _run_grad_input(a: Launch) -> None:
     a.kernels.prelu_grad(x, dy, _slopes_of(a), dx, sums, precision=a.stored)
 
 
-PRELU = OpDef(
-    kind="prelu",
-    forward=forward,
-    backward=backward,
-    roles={
-        "forward": _run_forward,
-        "grad_input": _run_grad_input,
-        "grad_weight": run_param_grad,
-        "update": run_update_at_once,
-    },
-    saves=frozenset({"input"}),
+PRELU = Operator(
+    "prelu",
+    forward,
+    backward,
+    {"forward": _run_forward, "grad_input": _run_grad_input, **SAMPLE_SUMS},
+    saves={"input"},
+    row_tiles=tiles_by_pixel,
+    functions={"prelu": prelu},
+    modules=("PReLU",),
 )

@@ -6,13 +6,10 @@ import torch
 
 from ..graph import Op, Use
 from .builder import Builder
-from .operator import Launch, OpDef
-from .remap import backward, forward
-
-
-def join_forward(b: Builder, op: Op) -> None:
-    reads = tuple(Use(b.home[name]) for name in op.inputs)
-    b.add_pass(op, "forward", reads, (Use(b.new_output(op)),))
+from .concat import stack
+from .operator import Launch, Operator
+from .passes import forward, grad_apart
+from .reshape_translator import pixel_shuffle, pixel_unshuffle
 
 
 def join_backward(b: Builder, op: Op) -> None:
@@ -61,15 +58,21 @@ def _places(a: Launch, joined: torch.Tensor) -> Sequence[torch.Tensor]:
     return torch.split(whole, sizes, 2)
 
 
-REARRANGE = OpDef(
-    kind="rearrange",
-    forward=forward,
-    backward=backward,
-    roles={"forward": _run_rearrange, "grad_input": _run_rearrange_back},
+REARRANGE = Operator(
+    "rearrange",
+    forward,
+    grad_apart,
+    {"forward": _run_rearrange, "grad_input": _run_rearrange_back},
+    functions={"pixel_shuffle": pixel_shuffle, "pixel_unshuffle": pixel_unshuffle},
+    modules=("PixelShuffle", "PixelUnshuffle"),
+    takes_rows=True,
+    skippable=True,
 )
-JOIN = OpDef(
-    kind="join",
-    forward=join_forward,
-    backward=join_backward,
-    roles={"forward": _run_join, "grad_input": _run_join_back},
+JOIN = Operator(
+    "join",
+    forward,
+    join_backward,
+    {"forward": _run_join, "grad_input": _run_join_back},
+    functions={"stack": stack},
+    takes_rows=True,
 )

@@ -1,117 +1,97 @@
-"""The op definitions by kind, and the role that a pass of an op plays."""
+"""The operators by kind, found in the modules of this package, and the tables derived of them."""
 
-from collections.abc import Callable
+import builtins
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
 
-from .activation import ACTIVATIONS, RELU
-from .arithmetic import ADD_MULTIPLE, AFFINE, MULTIPLY, STRAIGHT_THROUGH
-from .batch_norm import (
-    BATCH_NORM,
-    BATCH_NORM_ACTIVATION,
-    BATCH_NORM_ADD,
-    BATCH_NORM_ADD_RELU,
-    BATCH_NORM_RELU,
-)
-from .broadcast import BROADCASTS
-from .channel_broadcast import CHANNEL_ADD, GATE_ADD, GATE_MULTIPLY
-from .channel_scale import SCALE_CHANNELS
-from .concat import CONCAT, NARROW, run_copies, run_zeros
-from .conv import CONV2D, CONV2D_RELU, CONV2D_RELU_MAX_POOL2D
-from .conv_depthwise import CONV2D_DEPTHWISE
-from .conv_transpose import CONV_TRANSPOSE2D
-from .dropout import DROPOUT, DROPOUT_PARTS
-from .eager import OPAQUE
-from .group_norm import GROUP_NORM
-from .layer_norm import LAYER_NORM
-from .linear import LINEAR, LINEAR_RELU, LINEAR_RELU_DROPOUT
-from .local_response_norm import LOCAL_RESPONSE_NORM
-from .loss import CROSS_ENTROPY, ELEMENT_LOSSES
-from .operator import Launch, OpDef
-from .optimizer import PARAMETER
-from .pool import ADAPTIVE_AVG_POOL2D, AVG_POOL2D, MAX_POOL2D, MAX_POOL2D_CODES
-from .prelu import PRELU
-from .rearrange import JOIN, REARRANGE
-from .reduce_axes import EXPAND, REDUCE_AXES
-from .remap import REMAP
-from .reshape import ADD, FLATTEN, SHUFFLE_CHANNELS, VIEW, run_add
-from .resize import RESIZE
-from .softmax import SOFTMAXES
-from .unary import UNARY
+import torch
+from torch.nn import functional
 
-_TRACED = (
-    CONV2D,
-    CONV2D_DEPTHWISE,
-    CONV_TRANSPOSE2D,
-    RELU,
-    *ACTIVATIONS,
-    *UNARY,
-    PRELU,
-    MAX_POOL2D,
-    AVG_POOL2D,
-    ADAPTIVE_AVG_POOL2D,
-    LINEAR,
-    DROPOUT,
-    DROPOUT_PARTS,
-    LOCAL_RESPONSE_NORM,
-    LAYER_NORM,
-    BATCH_NORM,
-    GROUP_NORM,
-    SCALE_CHANNELS,
-    FLATTEN,
-    SHUFFLE_CHANNELS,
-    VIEW,
-    ADD,
-    ADD_MULTIPLE,
-    AFFINE,
-    MULTIPLY,
-    STRAIGHT_THROUGH,
-    *BROADCASTS,
-    GATE_ADD,
-    GATE_MULTIPLY,
-    CHANNEL_ADD,
-    *SOFTMAXES,
-    RESIZE,
-    REMAP,
-    REARRANGE,
-    JOIN,
-    REDUCE_AXES,
-    EXPAND,
-    CONCAT,
-    NARROW,
-)
-_FUSED = (
-    CONV2D_RELU,
-    CONV2D_RELU_MAX_POOL2D,
-    LINEAR_RELU,
-    LINEAR_RELU_DROPOUT,
-    MAX_POOL2D_CODES,
-    BATCH_NORM_RELU,
-    BATCH_NORM_ACTIVATION,
-    BATCH_NORM_ADD,
-    BATCH_NORM_ADD_RELU,
-)
-_ADDED = (CROSS_ENTROPY, *ELEMENT_LOSSES, PARAMETER, OPAQUE)
-_EVERY_OPS_MOVES = frozenset({"copy_grad"})
-_EVERY_OPS = {"add_grad": run_add, "copy_grad": run_copies, "zero_grad": run_zeros}
-DEFINITIONS: dict[str, OpDef] = {
-    definition.kind: definition for definition in (*_TRACED, *_FUSED, *_ADDED)
+from .. import functional as ours
+from .arithmetic import run_add
+from .concat import run_copies, run_zeros
+from .decompositions import DECOMPOSITIONS
+from .operator import Launch, Operator, Translator
+
+_NAMESPACES = {
+    "builtins": builtins,
+    "functional": functional,
+    "linalg": torch.linalg,
+    "operator": operator,
 }
 
 
-def supported() -> tuple[str, ...]:
-    """The kinds of op that a user's network may hold."""
-    return tuple(sorted(definition.kind for definition in _TRACED))
+def _operators() -> Iterator[Operator]:
+    """The records of all modules of this folder, in the order of the modules' names."""
+    here = Path(__file__)
+    for path in sorted(here.parent.glob("*.py")):
+        if path.stem not in ("__init__", here.stem, *_READERS):
+            for value in vars(import_module(f"{__package__}.{path.stem}")).values():
+                found = value if isinstance(value, tuple) else (value,)
+                yield from (each for each in found if isinstance(each, Operator))
+
+
+_READERS = ("bind_pass", "expand", "split_rows", "tf32", "translate")  # which import this module
+OPERATORS: Mapping[str, Operator] = {each.kind: each for each in _operators()}
+
+
+def _torch_functions(name: str) -> Iterator[Any]:
+    """The functions of a name, as records give it, and their forms in place."""
+    place, _, short = name.rpartition(".")
+    in_place = f"i{short}" if place == "operator" else f"{short}_"
+    for module in [_NAMESPACES[place]] if place else [torch, functional, ours]:
+        found = (getattr(module, each, None) for each in (short, in_place))
+        yield from (each for each in found if each is not None)
+
+
+_TRANSLATORS: Mapping[str, Translator] = {
+    name: translator for each in OPERATORS.values() for name, translator in each.functions.items()
+}
+FUNCTIONS: Mapping[Any, Translator] = {
+    function: translator
+    for name, translator in _TRANSLATORS.items()
+    for function in _torch_functions(name)
+}
+METHODS: Mapping[str, Translator] = {
+    name: translator for name, translator in _TRANSLATORS.items() if hasattr(torch.Tensor, name)
+}
+
+
+def _names() -> set[str]:
+    """The names of torch's functions and methods that are translated or decomposed."""
+    functions = (*FUNCTIONS, *DECOMPOSITIONS)
+    in_torch = {each.__name__ for each in functions if each.__module__ != ours.__name__}
+    others = {name for name in in_torch if name.endswith("_") or hasattr(operator, name)}
+    return METHODS.keys() | (in_torch - others)
+
+
+LAYERS = tuple(name for each in OPERATORS.values() for name in each.modules)
+INSTEAD_OF = {name: hint for each in OPERATORS.values() for name, hint in each.instead_of.items()}
+SUPPORTED = (
+    f"the layers {', '.join(LAYERS)} and Sequential; the functions and methods"
+    f" {', '.join(sorted(_names()))}; over any dimension but the batch; Python's operators, slices"
+    " and indices; weights and biases that are computed of parameters and buffers alone"
+)
+_EVERY_OPS: Mapping[str, Callable[[Launch], None]] = {
+    "add_grad": run_add,
+    "copy_grad": run_copies,
+    "zero_grad": run_zeros,
+}
 
 
 def role(kind: str, name: str) -> Callable[[Launch], None]:
     """What a launch of the pass `name` of an op of `kind` does."""
-    return {**_EVERY_OPS, **DEFINITIONS[kind].roles}[name]
+    return {**_EVERY_OPS, **OPERATORS[kind].launches}[name]
 
 
 def multiplies(kind: str, name: str) -> bool:
     """Whether the pass `name` of an op of `kind` multiplies what it reads on tensor cores."""
-    return name in DEFINITIONS[kind].products
+    return name in OPERATORS[kind].products
 
 
-def moves(kind: str, name: str) -> bool:
+def copies_values(kind: str, name: str) -> bool:
     """Whether the pass writes no other values than it reads: each write those of one read."""
-    return name in DEFINITIONS[kind].moves | _EVERY_OPS_MOVES
+    return name == "copy_grad" or name in OPERATORS[kind].copies_values

@@ -1,19 +1,185 @@
 """Pads, slices, rolls, flips and repeats: copies of a map by indices that are computed."""
 
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
 import torch
 
-from ..graph import Op, Use
-from .builder import Builder
-from .operator import Launch, OpDef
+from ..kernels.copy.remap import Axis
+from .operator import Launch, Operator
+from .passes import forward, grad_apart
+from .reshape_translator import groups_of, without
+from .traced_op import (
+    Inner,
+    Shape,
+    Source,
+    TracedOp,
+    UnsupportedCallError,
+    axes_of,
+    call_behind,
+    shape_of,
+)
+
+AXES = 3  # along which the kernels compute indices
+MODES = ("constant", "reflect", "replicate", "circular")
 
 
-def forward(b: Builder, op: Op) -> None:
-    b.add_pass(op, "forward", (Use(b.input_of(op)),), (Use(b.new_output(op)),))
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What is taken along one dimension: so many elements, where an `Axis` tells."""
+
+    axis: Axis
+    size: int
 
 
-def backward(b: Builder, op: Op) -> None:
-    dy, dx = b.grad_of(op), b.new_grad(op.inputs[0])
-    b.add_pass(op, "grad_input", (Use(dy),), (Use(dx),))
+def remapped(
+    name: str,
+    x: Source,
+    taken: Mapping[int, Selection],
+    *,
+    fill: float = 0.0,
+    drop: Collection[int] = (),
+) -> TracedOp:
+    """The copy of `x` that has `taken` along some of its dimensions, by their numbers.
+
+    The result lacks the dimensions `drop`, along which one element is taken.
+    """
+    shape, axes = shape_of(x), axes_of(x)
+    if any(dim == 0 for dim in taken):
+        raise UnsupportedCallError(f"{name} of {shape} along the batch")
+    sizes = [taken[dim].size if dim in taken else size for dim, size in enumerate(shape)]
+    if 0 in sizes:
+        raise UnsupportedCallError(f"{name} of {shape} that leaves nothing")
+    result_axes = without(axes, drop)
+    if all(each.axis.is_identity(shape[dim], each.size) for dim, each in taken.items()):
+        return TracedOp("view", (x,), axes=result_axes)
+    stored = [axes.index(axis) for axis in range(1, len(shape))]
+    groups = _grouped([(shape[dim], sizes[dim], taken.get(dim)) for dim in stored])
+    if len(groups) > AXES:
+        raise UnsupportedCallError(
+            f"{name} of {shape} along dimensions {sorted(taken)} (it takes up to {AXES} that are"
+            " not neighbours)"
+        )
+    attrs = {
+        "source": tuple(source for source, _, _ in groups),
+        "result": tuple(size for _, size, _ in groups),
+        "axes": tuple(Axis() if each is None else each.axis for _, _, each in groups),
+        "fill": float(fill),
+    }
+    return TracedOp("remap", (x,), (), attrs, result_axes)
+
+
+Group = tuple[int, int, Selection | None]
+
+
+def _grouped(dims: Sequence[Group]) -> list[Group]:
+    """Sizes before and after, by stored axis; neighbours of which all is taken are one."""
+    groups: list[Group] = []
+    for source, size, taken in dims:
+        whole = taken is None or taken.axis.is_identity(source, size)
+        if whole and source == 1:
+            continue
+        if whole and groups and groups[-1][2] is None:
+            source, size = groups[-1][0] * source, groups[-1][1] * size
+            groups.pop()
+        groups.append((source, size, None if whole else taken))
+    return [(1, 1, None)] * (AXES - len(groups)) + groups
+
+
+def pad(
+    out: Shape, x: Source, pad: Sequence[int], mode: str = "constant", value: float | None = None
+) -> TracedOp:
+    """torch.nn.functional.pad: pairs of pads, those of the last dimension first."""
+    if mode not in MODES:
+        raise UnsupportedCallError(f"pad by {mode} (by {', '.join(MODES)})")
+    last = len(out) - 1
+    befores = {last - index: before for index, before in enumerate(pad[::2])}
+    taken = {dim: Selection(Axis(-before, mode=mode), out[dim]) for dim, before in befores.items()}
+    call = remapped("pad", x, _but_whole(taken, shape_of(x)), fill=value or 0.0)
+    if call.kind == "view" or mode != "constant" or value:
+        return call
+    behinds = {last - index: behind for index, behind in enumerate(pad[1::2])}
+    zeros = {dim: (befores[dim], behinds[dim]) for dim in taken}
+    return replace(call, attrs={**call.attrs, "zeros": zeros})
+
+
+def _but_whole(taken: Mapping[int, Selection], shape: Shape) -> dict[int, Selection]:
+    """What is taken of dimensions of which not all is taken as it is."""
+    return {
+        dim: each for dim, each in taken.items() if not each.axis.is_identity(shape[dim], each.size)
+    }
+
+
+def behind_zeros(x: Source, most: tuple[int, int]) -> tuple[Source, tuple[int, int]]:
+    """Rows and columns of zeros around a map that a pad has added, and the map without them.
+
+    `x` and none where there are others, or more than `most`.
+    """
+    call = call_behind(x)
+    zeros = {} if call is None or call.kind != "remap" else call.attrs.get("zeros", {})
+    (top, bottom), (left, right) = (zeros.get(dim, (0, 0)) for dim in (2, 3))
+    plain = len(shape_of(x)) == 4 and set(zeros) <= {2, 3}
+    even = (top, left) == (bottom, right) and 0 <= top <= most[0] and 0 <= left <= most[1]
+    if call is None or not zeros or not plain or not even:
+        return x, (0, 0)
+    return call.inputs[0], (top, left)
+
+
+def padded(x: Source, pads: Mapping[int, tuple[int, int]]) -> Source:
+    """`x` with zeros before and behind it along some dimensions."""
+    shape = list(shape_of(x))
+    taken = {}
+    for dim, (before, behind) in pads.items():
+        shape[dim] += before + behind
+        taken[dim] = Selection(Axis(-before), shape[dim])
+    taken = _but_whole(taken, shape_of(x))
+    return Inner(remapped("pad", x, taken), tuple(shape), axes_of(x)) if taken else x
+
+
+def flip(out: Shape, x: Source, *dims: Any, **named: Any) -> TracedOp:
+    taken = {}
+    for dim in _integers(dims, named):
+        size = out[dim]
+        taken[dim % len(out)] = Selection(Axis(size - 1, -1), size)
+    return remapped("flip", x, {dim: each for dim, each in taken.items() if each.size > 1})
+
+
+def roll(out: Shape, x: Source, shifts: Any, dims: Any = None) -> TracedOp:
+    if dims is None or dims == ():
+        raise UnsupportedCallError(f"roll of {out} as one row, the batch among it (name its dims)")
+    shift_of: dict[int, int] = {}
+    for shift, dim in zip(_integers((shifts,), {}), _integers((dims,), {}), strict=True):
+        shift_of[dim % len(out)] = shift_of.get(dim % len(out), 0) + shift
+    taken = {
+        dim: Selection(Axis(-(shift % out[dim]), mode="circular"), out[dim])
+        for dim, shift in shift_of.items()
+    }
+    return remapped("roll", x, _but_whole(taken, out))
+
+
+def repeat(out: Shape, x: Source, *sizes: Any, **named: Any) -> TracedOp:
+    """Repeats along dimensions, and expansions of dimensions of one: `out` says how often."""
+    shape = shape_of(x)
+    if len(out) != len(shape):
+        raise UnsupportedCallError(f"repeat of {shape} to {out} (it takes as many dimensions)")
+    circular = {dim: Selection(Axis(mode="circular"), size) for dim, size in enumerate(out)}
+    taken = _but_whole(circular, shape)
+    if taken and 0 not in taken and all(shape[dim] == 1 for dim in taken):
+        layout = groups_of(out, axes_of(x), taken)
+        if layout is not None:
+            return TracedOp("expand", (x,), (), layout, axes_of(x))
+    return remapped("repeat", x, taken)
+
+
+def _integers(given: Sequence[Any], named: Mapping[str, Any]) -> list[int]:
+    """Numbers given one by one, or as one tuple."""
+    values = [*given, *named.values()]
+    return [
+        each
+        for value in values
+        for each in (value if isinstance(value, (tuple, list)) else (value,))
+    ]
 
 
 def _source(a: Launch, maps: torch.Tensor) -> torch.Tensor:
@@ -34,9 +200,19 @@ def _run_grad_input(a: Launch) -> None:
     a.kernels.remap_grad(dy, dx, **a.settings("axes"), precision=a.stored)
 
 
-REMAP = OpDef(
-    kind="remap",
-    forward=forward,
-    backward=backward,
-    roles={"forward": _run_forward, "grad_input": _run_grad_input},
+_PADS = ("Zero", "Constant", "Reflection", "Replication", "Circular")
+REMAP = Operator(
+    "remap",
+    forward,
+    grad_apart,
+    {"forward": _run_forward, "grad_input": _run_grad_input},
+    functions={
+        "pad": pad,
+        "flip": flip,
+        "roll": roll,
+        **dict.fromkeys(("repeat", "tile", "expand", "expand_as", "broadcast_to"), repeat),
+    },
+    modules=tuple(f"{kind}Pad{dims}d" for kind in _PADS for dims in (1, 2)),
+    takes_rows=True,
+    skippable=True,
 )

@@ -1,9 +1,12 @@
-"""Ops that move, rename or add bytes: view, flatten to torch's order, shuffle, add."""
+"""Ops that move or rename bytes: view, flatten to torch's order, shuffle."""
 
-from ..graph import Op, Use
+from ..graph import Op
 from .builder import Builder
-from .concat_views import Ranges
-from .operator import PITCHED, Launch, OpDef, as_maps
+from .concat_views import StridedSupport
+from .operator import STRIDED, Launch, Operator, as_maps
+from .passes import forward, grad_apart
+from .reshape_translator import channel_shuffle, clone, copy_, movedim, permute, reshape, transpose
+from .row_tiles import tiles_by_pixel, tiles_of_view
 
 
 def view_forward(b: Builder, op: Op) -> None:
@@ -18,26 +21,13 @@ def view_backward(b: Builder, op: Op) -> None:
 
 
 def moving_forward(b: Builder, op: Op) -> None:
-    b.add_pass(op, "forward", (Use(b.input_of(op)),), (Use(b.new_output(op)),))
+    forward(b, op)
     b.passes_masks(op)
 
 
 def moving_backward(b: Builder, op: Op) -> None:
     b.hand_mask_on(op)
-    dy, dx = b.grad_of(op), b.new_grad(op.inputs[0])
-    b.add_pass(op, "grad_input", (Use(dy),), (Use(dx),))
-
-
-def add_forward(b: Builder, op: Op) -> None:
-    reads = tuple(Use(b.home[name]) for name in op.inputs)
-    b.add_pass(op, "forward", reads, (Use(b.home[op.output]),))
-
-
-def add_backward(b: Builder, op: Op) -> None:
-    """The gradient of a sum is that of each of its terms, where it lies."""
-    for name in op.inputs:
-        if b.needs_grad(name):
-            b.adopt_grad(name, b.grad_of(op))
+    grad_apart(b, op)
 
 
 def _run_flatten(a: Launch) -> None:
@@ -63,38 +53,46 @@ def _run_unshuffle(a: Launch) -> None:
     a.kernels.shuffle_channels(dy, dx.view(dy.shape), groups=groups)
 
 
-def run_add(a: Launch) -> None:
-    a.kernels.add(*a.reads_alike(), a.writes[0], precision=a.stored)
-
-
-VIEW = OpDef(
-    kind="view",
-    forward=view_forward,
-    backward=view_backward,
-    roles={},
-    pitched=Ranges(frozenset({"gradient"})),
+_RESHAPES = (
+    *("flatten", "unflatten", "squeeze", "unsqueeze", "view", "view_as", "reshape", "reshape_as"),
+    *("contiguous", "detach", "positive", "operator.pos"),
 )
-FLATTEN = OpDef(
-    kind="flatten",
-    forward=moving_forward,
-    backward=moving_backward,
-    roles={"forward": _run_flatten, "grad_input": _run_unflatten},
-    moves=frozenset({"forward", "grad_input"}),
-    pitched=PITCHED,
+VIEW = Operator(
+    "view",
+    view_forward,
+    view_backward,
+    {},
+    strided=StridedSupport(frozenset({"gradient"})),
+    row_tiles=tiles_of_view,
+    functions={
+        **dict.fromkeys(_RESHAPES, reshape),
+        **dict.fromkeys(("movedim", "moveaxis"), movedim),
+        **dict.fromkeys(("transpose", "swapaxes", "swapdims"), transpose),
+        "permute": permute,
+        "clone": clone,
+        "copy_": copy_,
+    },
+    modules=("Identity", "Flatten", "Unflatten"),
+    keeps_axes=True,
+    skippable=True,
 )
-SHUFFLE_CHANNELS = OpDef(
-    kind="shuffle_channels",
-    forward=moving_forward,
-    backward=moving_backward,
-    roles={"forward": _run_shuffle, "grad_input": _run_unshuffle},
-    moves=frozenset({"forward", "grad_input"}),
-    pitched=PITCHED,
+FLATTEN = Operator(
+    "flatten",
+    moving_forward,
+    moving_backward,
+    {"forward": _run_flatten, "grad_input": _run_unflatten},
+    copies_values={"forward", "grad_input"},
+    strided=STRIDED,
+    takes_rows=True,
 )
-ADD = OpDef(
-    kind="add",
-    forward=add_forward,
-    backward=add_backward,
-    roles={"forward": run_add},
-    elementwise=True,
-    pitched=PITCHED,
+SHUFFLE_CHANNELS = Operator(
+    "shuffle_channels",
+    moving_forward,
+    moving_backward,
+    {"forward": _run_shuffle, "grad_input": _run_unshuffle},
+    copies_values={"forward", "grad_input"},
+    strided=STRIDED,
+    row_tiles=tiles_by_pixel,
+    functions={"channel_shuffle": channel_shuffle},
+    modules=("ChannelShuffle",),
 )

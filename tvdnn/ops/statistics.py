@@ -20,7 +20,7 @@ def add_cells(b: Builder, op: Op, cells: MomentCells) -> Use | None:
 
     None where a launch would have to be longer than a run for them, or the output is a range.
     """
-    y = b.home[op.output]
+    y = b.buffer_of[op.output]
     if b.is_range(y) or cells.group > RUN_CHUNKS * b.buffers[y].section:
         return None
     b.moment_cells[y] = cells

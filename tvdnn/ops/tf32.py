@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..graph import Buffer, Direction, Need, Op, Pass, Use, meet
+from ..graph import Buffer, Direction, Need, Op, Pass, Use, overlap
 from .concat_views import Channels, gaps_between
-from .registry import moves, multiplies
+from .registry import copies_values, multiplies
 
 
 class Rounding(NamedTuple):
@@ -34,7 +34,7 @@ def with_rounding(
         kind = ops[each.op].kind
         if multiplies(kind, each.role):
             read.add(use for use in each.reads if use.need is Need.VALUES)
-        elif moves(kind, each.role):
+        elif copies_values(kind, each.role):
             pairs = zip(each.reads, rounded, strict=False)  # the write of codes has no read
             read.add(use for use, channels in pairs if channels is not None)
         found.append(replace(each, rounded=rounded))
@@ -57,7 +57,7 @@ class _Operands:
     def taken(self, use: Use) -> Channels | None:
         """The least range, from the use's first channel on, of those that it writes; they go."""
         known, written = self._read.get(use.buffer, []), self._channels(use)
-        inside = [each for each in known if meet(each, written)]
+        inside = [each for each in known if overlap(each, written)]
         if not inside:
             return None
         self._read[use.buffer] = [gap for each in known for gap in gaps_between([written], each)]

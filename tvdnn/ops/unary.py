@@ -1,34 +1,143 @@
 """Elementwise functions with up to two numbers. Their gradients read the input."""
 
+from collections.abc import Mapping
 from functools import partial
+from math import inf
+from math import log as log_of
+from typing import Any
+
+from torch.fx import Node
 
 from ..kernels.pointwise.unary import FUNCTIONS
-from .activation import by_input_backward, by_input_forward
-from .operator import PITCHED, Launch, OpDef
+from .activation import run_function
+from .operator import STRIDED, Operator, Translator, elementwise_translator
+from .passes import forward, grad_by_input
+from .row_tiles import tiles_by_pixel
+from .traced_op import Inner, Shape, Source, TracedOp, UnsupportedCallError, axes_of
+
+POWERS = {2: "square", 3: "cube", 0.5: "sqrt", -0.5: "rsqrt"}
 
 
-def _run_unary(function: str, a: Launch) -> None:
-    settings = {"function": function, "precision": a.stored, **a.attrs}
-    a.kernels.unary(*a.reads_alike(), a.writes[0], **settings)
+def softplus(out: Shape, x: Node, beta: float = 1.0, threshold: float = 20.0) -> TracedOp:
+    return _call("softplus", x, beta, threshold)
 
 
-def _run_unary_grad(function: str, a: Launch) -> None:
-    settings = {"function": function, "precision": a.stored, **a.attrs}
-    a.kernels.unary_grad(*a.reads_alike(), a.writes[0], **settings)
+def celu(out: Shape, x: Node, alpha: float = 1.0, inplace: bool = False) -> TracedOp:
+    return _call("celu", x, alpha)
 
 
-def _definition(function: str) -> OpDef:
-    return OpDef(
-        kind=function,
-        forward=by_input_forward,
-        backward=by_input_backward,
-        roles={
-            "forward": partial(_run_unary, function),
-            "grad_input": partial(_run_unary_grad, function),
+def hardtanh(
+    out: Shape, x: Node, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
+) -> TracedOp:
+    """Torch's ReLU6 calls it too."""
+    if (min_val, max_val) == (0, 6):
+        return TracedOp("relu6", (x,))
+    return _call("hardtanh", x, min_val, max_val)
+
+
+def threshold(
+    out: Shape, x: Node, threshold: float, value: float, inplace: bool = False
+) -> TracedOp:
+    return _call("threshold", x, threshold, value)
+
+
+def clamp(out: Shape, x: Node, *bounds: Any, **named: Any) -> TracedOp:
+    lower, upper = _bounds(*bounds, **named)
+    return _call("clamp", x, -inf if lower is None else lower, inf if upper is None else upper)
+
+
+def clamp_min(out: Shape, x: Node, *bound: Any, **named: Any) -> TracedOp:
+    return clamp(out, x, *bound, **named)
+
+
+def clamp_max(out: Shape, x: Node, *bound: Any, **named: Any) -> TracedOp:
+    return clamp(out, x, None, *bound, **named)
+
+
+def reciprocal(out: Shape, x: Node) -> TracedOp:
+    return _call("reciprocal", x, 1.0)
+
+
+def power(out: Shape, x: Any, exponent: Any) -> TracedOp:
+    """A map to a number, or a number above zero to a map."""
+    if isinstance(exponent, Node):
+        return _exponential(out, x, exponent)
+    if exponent == 1:
+        return TracedOp("affine", (x,), (), {"scale": 1.0, "shift": 0.0})
+    if exponent == -1:
+        return reciprocal(out, x)
+    return _call(POWERS[exponent], x) if exponent in POWERS else _call("pow", x, exponent)
+
+
+def _exponential(out: Shape, base: Any, x: Node) -> TracedOp:
+    if isinstance(base, Node) or base <= 0:
+        what = "a tensor" if isinstance(base, Node) else str(base)
+        raise UnsupportedCallError(
+            f"pow of {what} with a tensor as exponent (it takes a number above zero)"
+        )
+    scaled = TracedOp("affine", (x,), (), {"scale": log_of(base), "shift": 0.0})
+    return _call("exp", Inner(scaled, out, axes_of(x)))
+
+
+def _bounds(min: Any = None, max: Any = None) -> tuple[Any, Any]:  # noqa: A002 (torch's names)
+    return min, max
+
+
+def _call(function: str, x: Source, *numbers: Any) -> TracedOp:
+    """The op of a function; the numbers are its a and b."""
+    if any(isinstance(number, Node) for number in numbers):
+        raise UnsupportedCallError(f"{function} with a tensor where it takes a number")
+    pairs = zip("ab", numbers, strict=False)
+    return TracedOp(function, (x,), (), {name: float(number) for name, number in pairs})
+
+
+def _plain(*functions: str) -> dict[str, Translator]:
+    return {function: elementwise_translator(function) for function in functions}
+
+
+_CLAMPS: Mapping[str, Translator] = {
+    "clamp": clamp,
+    "clip": clamp,
+    "clamp_min": clamp_min,
+    "clamp_max": clamp_max,
+}
+_ABS = elementwise_translator("abs")
+_POWERS: Mapping[str, Translator] = {"pow": power, "operator.pow": power}
+# Of each function the names in torch with their translators, and the layer.
+_IN_TORCH: Mapping[str, tuple[Mapping[str, Translator], str]] = {
+    "mish": (_plain("mish"), "Mish"),
+    "softplus": ({"softplus": softplus}, "Softplus"),
+    "celu": ({"celu": celu}, "CELU"),
+    "selu": (_plain("selu"), "SELU"),
+    "log_sigmoid": ({"logsigmoid": elementwise_translator("log_sigmoid")}, "LogSigmoid"),
+    "softsign": (_plain("softsign"), "Softsign"),
+    "hardtanh": ({"hardtanh": hardtanh}, "Hardtanh"),
+    "threshold": ({"threshold": threshold}, "Threshold"),
+    "clamp": (_CLAMPS, ""),
+    "abs": ({"abs": _ABS, "absolute": _ABS, "operator.abs": _ABS}, ""),
+    "reciprocal": ({"reciprocal": reciprocal}, ""),
+    "pow": (_POWERS, ""),
+    **{name: (_plain(name), "") for name in ("exp", "log", "sqrt", "rsqrt", "square")},
+}
+
+
+def _unary(function: str) -> Operator:
+    functions, layer = _IN_TORCH.get(function, ({}, ""))
+    return Operator(
+        function,
+        forward,
+        grad_by_input,
+        {
+            "forward": partial(run_function, "unary", function),
+            "grad_input": partial(run_function, "unary_grad", function),
         },
-        saves=frozenset({"input"}),
-        pitched=PITCHED,
+        saves={"input"},
+        strided=STRIDED,
+        row_tiles=tiles_by_pixel,
+        functions=functions,
+        modules=(layer,) if layer else (),
+        keeps_axes=True,
     )
 
 
-UNARY = tuple(map(_definition, FUNCTIONS))
+UNARY = tuple(map(_unary, FUNCTIONS))

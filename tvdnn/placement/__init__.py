@@ -1,19 +1,19 @@
-"""Where bytes lie, as integers: residencies in the arena and host copies in the slab."""
+"""Memory placement: integer offsets of residencies in the arena and of host copies in the slab."""
 
-from .bounded import fit
-from .intervals import ALIGNMENT, Extent, Stay, aligned, least_nbytes
-from .search import place, shuffled
-from .soft import in_turn, settle
+from .bounded import first_fit_bounded
+from .intervals import ALIGNMENT, AllocationGroup, BufferInterval, aligned, lower_bound_nbytes
+from .search import assign_offsets, restart_randomly
+from .soft import assign_offsets_soft, placement_priority
 
 __all__ = [
     "ALIGNMENT",
-    "Extent",
-    "Stay",
+    "AllocationGroup",
+    "BufferInterval",
     "aligned",
-    "fit",
-    "in_turn",
-    "least_nbytes",
-    "place",
-    "settle",
-    "shuffled",
+    "assign_offsets",
+    "assign_offsets_soft",
+    "first_fit_bounded",
+    "lower_bound_nbytes",
+    "placement_priority",
+    "restart_randomly",
 ]

@@ -1,47 +1,64 @@
-"""Fitting: a base address inside a given room for each extent, and which extents find none."""
+"""First fit below a given capacity: an offset for each group, and the groups that have none."""
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
-from .intervals import Extent, by_start
-from .sweep_first_fit import TakenByStart
+from .intervals import AllocationGroup, order_by_start
+from .sweep_first_fit import SweepFirstFit
 
-FEW_MISFITS, MANY_MISFITS = 3, 12  # up to which other kinds of gaps are tried
-BRIEF = 0.02  # of all times: what lasts no longer goes to the other end, if that helps
+# Most unplaced groups after which best fit is tried.
+BEST_FIT_UNPLACED = 3
+# Most unplaced groups after which highest fit for short-lived groups is tried.
+HIGHEST_FIT_UNPLACED = 12
+# Longest life of a short-lived group, as a share of all times.
+SHORT_LIVED = 0.02
+
+Bounded: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]  # offsets, unplaced
 
 
-def fit(extents: Sequence[Extent], room: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Base addresses below `room` as `place` gives them, and the extents that find none.
+def first_fit_bounded(groups: Sequence[AllocationGroup], capacity: int) -> Bounded:
+    """Offsets below `capacity` bytes, as of `assign_offsets`, and the numbers of unplaced groups.
 
-    Each extent goes by its start into the first gap; if not many are left out then what is brief
-    goes into the last, and if few are then all go into the gap that is least too large, should that
-    leave out fewer. The base of one that finds no place is 0.
+    Groups are placed in the order of their starts, each at the lowest free offset. If at most 12
+    groups stay unplaced, short-lived groups are tried at the highest free offset. If at most 3 stay
+    unplaced, best fit is tried. The result with the fewest unplaced groups is returned. The offset
+    of an unplaced group is 0.
     """
-    found = _fit_in(extents, room)
-    if 0 < len(found[1]) <= MANY_MISFITS:
-        brief = round(BRIEF * max(extent.last for extent in extents))
-        found = min(found, _fit_in(extents, room, brief=brief), key=_misfits) if brief else found
-    if 0 < len(found[1]) <= FEW_MISFITS:
-        found = min(found, _fit_in(extents, room, tight=True), key=_misfits)
+    found = _place_below(groups, capacity)
+    if 0 < len(found[1]) <= HIGHEST_FIT_UNPLACED:
+        short_lived = round(SHORT_LIVED * max(group.last for group in groups))
+        if short_lived:
+            other = _place_below(groups, capacity, short_lived=short_lived)
+            found = min(found, other, key=_num_unplaced)
+    if 0 < len(found[1]) <= BEST_FIT_UNPLACED:
+        found = min(found, _place_below(groups, capacity, best_fit=True), key=_num_unplaced)
     return found
 
 
-def _misfits(found: tuple[tuple[int, ...], tuple[int, ...]]) -> int:
+def _num_unplaced(found: Bounded) -> int:
     return len(found[1])
 
 
-def _fit_in(
-    extents: Sequence[Extent], room: int, *, tight: bool = False, brief: int = 0
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """What `fit` finds, in the first gaps or in `tight` ones; in the last for what is `brief`."""
-    bases, misfits = [0] * len(extents), list[int]()
-    taken = TakenByStart(sum(len(e.stays) for e in extents), tight=tight)
-    for index in by_start(extents):
-        extent = extents[index]
-        highest = extent.last - extent.first < brief and len(extent.stays) == 1
-        base = taken.top_base(extent, room) if highest else taken.base(extent)
-        if base + extent.nbytes > room:
-            misfits.append(index)
+def _place_below(
+    groups: Sequence[AllocationGroup],
+    capacity: int,
+    *,
+    best_fit: bool = False,
+    short_lived: int = 0,
+) -> Bounded:
+    """One attempt, by first fit or best fit.
+
+    A group that lives shorter than `short_lived` times takes the highest fit.
+    """
+    offsets, unplaced = [0] * len(groups), list[int]()
+    occupancy = SweepFirstFit(sum(len(each.intervals) for each in groups), best_fit=best_fit)
+    for index in order_by_start(groups):
+        group = groups[index]
+        highest = group.last - group.first < short_lived and len(group.intervals) == 1
+        offset = occupancy.highest_fit(group, capacity) if highest else occupancy.fit(group)
+        if offset + group.nbytes > capacity:
+            unplaced.append(index)
         else:
-            bases[index] = base
-            taken.add(extent, base)
-    return tuple(bases), tuple(misfits)
+            offsets[index] = offset
+            occupancy.add(group, offset)
+    return tuple(offsets), tuple(unplaced)

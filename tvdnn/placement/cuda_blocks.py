@@ -1,29 +1,35 @@
-"""What torch's CUDA allocator makes of a request: a block that may be larger.
+"""Sizes of the blocks that torch's CUDA allocator gives for a request.
 
-Requests are rounded up to 512 bytes. From 10 MiB on a block comes in steps of 2 MiB, and a rest of
-at most 1 MiB stays with it (c10/cuda/CUDACachingAllocator.cpp).
+The allocator rounds requests up to 512 bytes. Blocks of 10 MiB and more come in steps of 2 MiB. A
+remainder of at most 1 MiB stays with its block (c10/cuda/CUDACachingAllocator.cpp).
 """
 
 from ..units import MIB
 from .intervals import ALIGNMENT, aligned
 
+# Bytes from which blocks come in steps.
 LARGE_NBYTES = 10 * MIB
+# Bytes of a step of large blocks.
 STEP_NBYTES = 2 * MIB
-LEAST_REST_NBYTES = MIB
+# Most bytes of a remainder that stays with its block.
+MOST_REST_NBYTES = MIB
 
 
 def block_nbytes(nbytes: int) -> int:
-    """Bytes of a fresh block for a request; a small one gets what it asks, but for rounding."""
+    """Bytes of a fresh block for a request of `nbytes`.
+
+    A request below 10 MiB is returned unrounded.
+    """
     if nbytes < LARGE_NBYTES:
         return nbytes
     exact, block = aligned(nbytes), -(-nbytes // STEP_NBYTES) * STEP_NBYTES
-    return block if block - exact <= LEAST_REST_NBYTES else exact
+    return block if block - exact <= MOST_REST_NBYTES else exact
 
 
-def usable_nbytes(room: int) -> int:
-    """The most bytes whose block, and that of any fewer, takes at most `room`."""
-    if room < LARGE_NBYTES:
-        return room
-    whole = room // STEP_NBYTES * STEP_NBYTES
-    rest = min(room - whole, STEP_NBYTES - LEAST_REST_NBYTES - ALIGNMENT)
+def usable_nbytes(limit: int) -> int:
+    """The largest request in bytes for which it and every smaller request fit `limit` bytes."""
+    if limit < LARGE_NBYTES:
+        return limit
+    whole = limit // STEP_NBYTES * STEP_NBYTES
+    rest = min(limit - whole, STEP_NBYTES - MOST_REST_NBYTES - ALIGNMENT)
     return whole + rest // ALIGNMENT * ALIGNMENT

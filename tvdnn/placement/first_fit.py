@@ -1,85 +1,100 @@
-"""Taken: the bytes of the extents placed so far, and the base at which the next one meets none."""
+"""First fit: the bytes that placed groups occupy, and the lowest free offset of the next group."""
 
 from bisect import bisect_right, insort
 from collections.abc import Iterator
 
 import numpy as np
 
-from .intervals import Array, Extent
-from .offsets import Row, barred, first_gap, forbidden, gap_between, low_base, low_gap, tightest_gap
+from .intervals import AllocationGroup, Array
+from .offsets import (
+    Placed,
+    best_fit,
+    blocked_arrays,
+    blocked_ranges,
+    lowest_fit_of_one,
+    lowest_free,
+    lowest_free_of,
+    lowest_free_of_sorted,
+)
 
-FEW_STAYS = 256  # up to which looking at each is faster than at arrays
-MANY_LATEST = 8  # new ones, from which all are sorted anew
+# Intervals up to which a list is faster than arrays.
+FEW_INTERVALS = 256
+# New intervals above which the arrays are sorted anew.
+MANY_NEW = 8
 
 
-class Taken:
-    """The stays placed so far by their low addresses: as parallel arrays, if few as a list."""
+class Occupancy:
+    """The placed intervals by their low bytes: few as a list, many as parallel arrays.
 
-    def __init__(self, capacity: int, *, tight: bool = False) -> None:
+    `num_intervals` is the most intervals that are added.
+    """
+
+    def __init__(self, num_intervals: int, *, best_fit: bool = False) -> None:
         self.high_water = 0
-        self._tight = tight
-        self._few = capacity <= FEW_STAYS
+        self._best_fit = best_fit
+        self._few = num_intervals <= FEW_INTERVALS
         self._lows: list[int] = []
-        self._stays: list[Row] = []
-        self._rows: Array = np.zeros((4, max(1, capacity)), np.int64)
-        self._latest: list[Row] = []
+        self._listed: list[Placed] = []
+        self._rows: Array = np.zeros((4, max(1, num_intervals)), np.int64)
+        self._new: list[Placed] = []
 
-    def add(self, extent: Extent, base: int) -> None:
-        self._latest += occupied(extent, base)
-        self.high_water = max(self.high_water, base + extent.nbytes)
+    def add(self, group: AllocationGroup, offset: int) -> None:
+        self._new += placed_at(group, offset)
+        self.high_water = max(self.high_water, offset + group.nbytes)
 
-    def base(self, extent: Extent) -> int:
-        """An aligned base at which no stay of `extent` meets one placed before."""
-        alone = len(extent.stays) == 1 and not self._tight
+    def fit(self, group: AllocationGroup) -> int:
+        """An aligned offset at which `group` overlaps no placed interval: the lowest, or best."""
         if self._few:
-            stays = self._listed()
-            if alone:
-                return low_base(stays, extent.stays[0])
-            intervals = barred(stays, extent)
-            if not self._tight or not intervals:
-                return low_gap(intervals)
-            return tightest_gap(*np.array(intervals, np.int64).T)
-        rows = self._entered()
-        near = ((rows[2] <= extent.last) & (rows[3] >= extent.first)).nonzero()[0]
+            return self._fit_in_list(group)
+        rows = self._sorted_rows()
+        near = ((rows[2] <= group.last) & (rows[3] >= group.first)).nonzero()[0]
         if near.size == 0:
             return 0
-        if alone:
-            stay = extent.stays[0]
-            lows = rows[0].take(near) - (stay.offset + stay.nbytes)
-            return gap_between(lows, rows[1].take(near) - stay.offset)
+        if len(group.intervals) == 1 and not self._best_fit:
+            only = group.intervals[0]
+            lows = rows[0].take(near) - (only.offset + only.nbytes)
+            return lowest_free_of_sorted(lows, rows[1].take(near) - only.offset)
         rows = rows.take(near, 1)
-        return (tightest_gap if self._tight else first_gap)(*forbidden(rows, extent))
+        return (best_fit if self._best_fit else lowest_free_of)(*blocked_arrays(rows, group))
 
-    def _listed(self) -> list[Row]:
-        """All stays in the list."""
-        for stay in self._latest:
-            insort(self._stays, stay)
-        self._latest.clear()
-        return self._stays
+    def _fit_in_list(self, group: AllocationGroup) -> int:
+        placed = self._sorted_list()
+        if len(group.intervals) == 1 and not self._best_fit:
+            return lowest_fit_of_one(placed, group.intervals[0])
+        blocked = blocked_ranges(placed, group)
+        if not self._best_fit or not blocked:
+            return lowest_free(blocked)
+        return best_fit(*np.array(blocked, np.int64).T)
 
-    def _entered(self) -> Array:
-        """All stays in the arrays."""
+    def _sorted_list(self) -> list[Placed]:
+        for placed in self._new:
+            insort(self._listed, placed)
+        self._new.clear()
+        return self._listed
+
+    def _sorted_rows(self) -> Array:
+        """The placed intervals as columns, sorted by low byte [4, intervals]."""
         lows, rows = self._lows, self._rows
-        if len(self._latest) > MANY_LATEST:
-            merged = np.concatenate((rows[:, : len(lows)], np.array(self._latest, np.int64).T), 1)
-            self._enter(merged[:, np.argsort(merged[0], kind="stable")])
+        if len(self._new) > MANY_NEW:
+            merged = np.concatenate((rows[:, : len(lows)], np.array(self._new, np.int64).T), 1)
+            self._set_rows(merged[:, np.argsort(merged[0], kind="stable")])
             return self._rows[:, : len(self._lows)]
-        for stay in self._latest:
-            at, end = bisect_right(lows, stay[0]), len(lows)
-            lows.insert(at, stay[0])
+        for placed in self._new:
+            at, end = bisect_right(lows, placed[0]), len(lows)
+            lows.insert(at, placed[0])
             rows[:, at + 1 : end + 1] = rows[:, at:end]
-            rows[:, at] = stay
-        self._latest.clear()
+            rows[:, at] = placed
+        self._new.clear()
         return rows[:, : len(lows)]
 
-    def _enter(self, rows: Array) -> None:
-        """Let these, in order, be all the stays."""
+    def _set_rows(self, rows: Array) -> None:
+        """Replace all placed intervals by sorted `rows` [4, intervals]."""
         self._rows[:, : rows.shape[1]] = rows
         self._lows = rows[0].tolist()
-        self._latest.clear()
+        self._new.clear()
 
 
-def occupied(extent: Extent, base: int) -> Iterator[Row]:
-    """Low and high address, first and last time of each stay."""
-    for offset, nbytes, first, last in extent.stays:
-        yield base + offset, base + offset + nbytes, first, last
+def placed_at(group: AllocationGroup, offset: int) -> Iterator[Placed]:
+    """The low and high byte, first and last time of each interval of `group` at `offset`."""
+    for start, nbytes, first, last in group.intervals:
+        yield offset + start, offset + start + nbytes, first, last

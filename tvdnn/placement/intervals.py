@@ -1,8 +1,7 @@
-"""Extents: stays in memory at fixed distances from one base, and what of them is alive when.
+"""Live intervals of bytes, in groups that are placed as a whole, and bounds on their memory.
 
-A stay has bytes for some time. Sections that a launch wants side by side are stays of one extent,
-which is placed as a whole; most extents are of one stay. What is alive at one time tells how few
-bytes a placement may take, and where it is tightest.
+An interval has bytes for some time (XLA's heap simulator: BufferInterval). Sections that a launch
+needs contiguous are intervals of one group (XLA: colocations). Most groups have one interval.
 """
 
 from collections.abc import Sequence
@@ -11,23 +10,24 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+# Bytes of which every offset is a multiple.
 ALIGNMENT = 512
 
 Array: TypeAlias = npt.NDArray[np.int64]
 
 
 def aligned(nbytes: int) -> int:
-    """`nbytes` rounded up to the alignment."""
+    """`nbytes` rounded up to a multiple of 512."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def all_aligned(nbytes: Array) -> Array:
-    """What `aligned` gives, of each."""
+def align_each(nbytes: Array) -> Array:
+    """Each of `nbytes` rounded up to a multiple of 512."""
     return (nbytes + (ALIGNMENT - 1)) & -ALIGNMENT
 
 
-class Stay(NamedTuple):
-    """`nbytes` at `offset` in an extent, occupied from time `first` through `last`."""
+class BufferInterval(NamedTuple):
+    """`nbytes` at `offset` in a group, live from time `first` through time `last`."""
 
     offset: int
     nbytes: int
@@ -35,72 +35,74 @@ class Stay(NamedTuple):
     last: int
 
 
-class Extent(NamedTuple):
-    """Stays at fixed distances from one base address: sections that launches want side by side."""
+class AllocationGroup(NamedTuple):
+    """Intervals at fixed distances from one offset: sections that launches need contiguous."""
 
-    stays: tuple[Stay, ...]
+    intervals: tuple[BufferInterval, ...]
     first: int
     last: int
     nbytes: int
 
     @classmethod
-    def of(cls, stays: Sequence[Stay]) -> "Extent":
-        """The extent of `stays`, with the time and bytes that it spans."""
-        if len(stays) == 1:
-            (stay,) = stays
-            return cls((stay,), stay.first, stay.last, stay.offset + stay.nbytes)
-        first, last = min(stay.first for stay in stays), max(stay.last for stay in stays)
-        return cls(tuple(stays), first, last, max(stay.offset + stay.nbytes for stay in stays))
+    def of(cls, intervals: Sequence[BufferInterval]) -> "AllocationGroup":
+        """The group of `intervals`, with the time and the bytes that it spans."""
+        if len(intervals) == 1:
+            (only,) = intervals
+            return cls((only,), only.first, only.last, only.offset + only.nbytes)
+        first = min(each.first for each in intervals)
+        last = max(each.last for each in intervals)
+        nbytes = max(each.offset + each.nbytes for each in intervals)
+        return cls(tuple(intervals), first, last, nbytes)
 
 
-def by_start(extents: Sequence[Extent]) -> list[int]:
-    """The extents by number, in the order in which they begin; of a moment the largest first."""
-    return sorted(range(len(extents)), key=lambda i: (extents[i].first, -extents[i].nbytes))
+def order_by_start(groups: Sequence[AllocationGroup]) -> list[int]:
+    """The numbers of the groups by their first time; of one time the largest first."""
+    return sorted(range(len(groups)), key=lambda i: (groups[i].first, -groups[i].nbytes))
 
 
-def fullest(extents: Sequence[Extent]) -> list[int]:
-    """By extent, the bytes alive at the fullest time of its span."""
-    alive = _alive_of(extents)
-    return [int(alive[extent.first : extent.last + 1].max()) for extent in extents]
+def peak_live_nbytes(groups: Sequence[AllocationGroup]) -> list[int]:
+    """By group, the most bytes live at one time of the group's span."""
+    live = _live_of(groups)
+    return [int(live[group.first : group.last + 1].max()) for group in groups]
 
 
-def least_nbytes(extents: Sequence[Extent]) -> int:
-    """A mark that no placement is below, from the units of `ALIGNMENT` bytes that live at once.
+def lower_bound_nbytes(groups: Sequence[AllocationGroup]) -> int:
+    """A lower bound in bytes on the high-water mark of every placement.
 
-    Bases are aligned, so a stay has for itself the units that it begins or whose start it covers.
-    The uppermost stay of a moment may leave the rest of its last unit.
+    The bound counts units of 512 bytes. Offsets are aligned. An interval has for itself the units
+    that it begins in and those whose start it covers. The uppermost interval of a time may leave
+    the rest of its last unit.
     """
-    offset, nbytes, first, last = _columns(extents)
-    ends = all_aligned(offset + nbytes)
-    alive = _alive(ends - all_aligned(offset), first, last)
-    rest, left = np.zeros_like(alive), ends - offset - nbytes
+    offset, nbytes, first, last = _columns(groups)
+    ends = align_each(offset + nbytes)
+    live = _live(ends - align_each(offset), first, last)
+    rest, left = np.zeros_like(live), ends - offset - nbytes
     for at in left.nonzero()[0]:
         span = slice(first[at], last[at] + 1)
         rest[span] = np.maximum(rest[span], left[at])
-    return int((alive - rest).max(initial=0))
+    return int((live - rest).max(initial=0))
 
 
-def most_alive(extents: Sequence[Extent]) -> int:
-    """The bytes alive at the fullest time."""
-    return int(_alive_of(extents).max(initial=0))
+def max_live_nbytes(groups: Sequence[AllocationGroup]) -> int:
+    """The most bytes live at one time."""
+    return int(_live_of(groups).max(initial=0))
 
 
-def _alive_of(extents: Sequence[Extent]) -> Array:
-    """Bytes alive at each time."""
-    _, nbytes, first, last = _columns(extents)
-    return _alive(nbytes, first, last)
+def _live_of(groups: Sequence[AllocationGroup]) -> Array:
+    _, nbytes, first, last = _columns(groups)
+    return _live(nbytes, first, last)
 
 
-def _columns(extents: Sequence[Extent]) -> Array:
-    """The fields of all stays: offset, bytes, first and last time [4, stays]."""
-    stays = [stay for extent in extents for stay in extent.stays]
-    return np.array(stays, np.int64).reshape(-1, 4).T
+def _columns(groups: Sequence[AllocationGroup]) -> Array:
+    """The fields of all intervals: offset, bytes, first and last time [4, intervals]."""
+    intervals = [interval for group in groups for interval in group.intervals]
+    return np.array(intervals, np.int64).reshape(-1, 4).T
 
 
-def _alive(amounts: Array, first: Array, last: Array) -> Array:
-    """Of these amounts, each from a first to a last time, those at each time."""
+def _live(amounts: Array, first: Array, last: Array) -> Array:
+    """By time, the sum of the amounts that are live from `first` through `last` [times]."""
     change = np.zeros(int(last.max(initial=-1)) + 2, np.int64)
     np.add.at(change, first, amounts)
     np.subtract.at(change, last + 1, amounts)
-    alive: Array = np.cumsum(change)
-    return alive
+    live: Array = np.cumsum(change)
+    return live

@@ -1,8 +1,8 @@
-"""Bases: the aligned addresses at which an extent meets nothing that is there already.
+"""Free offsets: the aligned offsets at which a group overlaps no placed interval.
 
-A stay that is there while one of the extent's would be bars an open interval of bases. What is left
-between such intervals are gaps, of which the first is wanted, or the one that is least too large.
-Few intervals are looked at one by one, many as arrays, with the same results.
+A placed interval that is live at one time with an interval of the group blocks an open range of
+offsets. First fit takes the lowest offset that no range blocks, best fit the shortest gap between
+ranges. Few ranges are compared one by one, many as arrays. Both give the same offsets.
 """
 
 from collections.abc import Sequence
@@ -11,75 +11,75 @@ from typing import TypeAlias
 
 import numpy as np
 
-from .intervals import Array, Extent, Stay, aligned, all_aligned
+from .intervals import AllocationGroup, Array, BufferInterval, align_each, aligned
 
-Row: TypeAlias = tuple[int, int, int, int]  # of a stay: low and high address, first and last time
+Placed: TypeAlias = tuple[int, int, int, int]  # of an interval: low and high byte, first, last time
 
 
-def low_base(taken: Sequence[Row], stay: Stay) -> int:
-    """The lowest aligned base at which `stay` meets none of those taken, which are sorted."""
-    offset, nbytes, first, last = stay
-    base = 0
-    for low, high, since, until in taken:
+def lowest_fit_of_one(placed: Sequence[Placed], interval: BufferInterval) -> int:
+    """The lowest aligned offset of a group of one interval; `placed` are sorted."""
+    offset, nbytes, first, last = interval
+    lowest = 0
+    for low, high, since, until in placed:
         if since <= last and until >= first:
-            if low - offset - nbytes >= base:
+            if low - offset - nbytes >= lowest:
                 break
-            if high - offset > base:
-                base = aligned(high - offset)
-    return base
+            if high - offset > lowest:
+                lowest = aligned(high - offset)
+    return lowest
 
 
-def barred(taken: Sequence[Row], extent: Extent) -> list[tuple[int, int]]:
-    """What `forbidden` gives, of few stays."""
-    start, end = extent.first, extent.last
-    near = [row for row in taken if row[2] <= end and row[3] >= start]
+def blocked_ranges(placed: Sequence[Placed], group: AllocationGroup) -> list[tuple[int, int]]:
+    """Open ranges of offsets at which an interval of `group` overlaps a placed one."""
+    start, end = group.first, group.last
+    near = [each for each in placed if each[2] <= end and each[3] >= start]
     return [
         (low - offset - nbytes, high - offset)
-        for offset, nbytes, first, last in extent.stays
+        for offset, nbytes, first, last in group.intervals
         for low, high, since, until in near
         if since <= last and until >= first
     ]
 
 
-def low_gap(intervals: Sequence[tuple[int, int]]) -> int:
-    """What `first_gap` gives, of few intervals."""
-    base = 0
-    for low, high in sorted(intervals):
-        if low >= base:
+def lowest_free(blocked: Sequence[tuple[int, int]]) -> int:
+    """The lowest multiple of 512 inside none of the open ranges."""
+    lowest = 0
+    for low, high in sorted(blocked):
+        if low >= lowest:
             break
-        if high > base:
-            base = aligned(high)
-    return base
+        if high > lowest:
+            lowest = aligned(high)
+    return lowest
 
 
-def forbidden(near: Array, extent: Extent) -> tuple[Array, Array]:
-    """Open intervals of base addresses at which a stay of `extent` would meet a stay in `near`."""
-    rows = [(stay.offset, stay.nbytes, stay.first, stay.last) for stay in extent.stays]
-    stays = np.array(rows, np.int64).T[:, :, None]  # [4, stays, 1]
-    meets = (near[2] <= stays[3]) & (near[3] >= stays[2])  # [stays, near]
-    return (near[0] - stays[0] - stays[1])[meets], (near[1] - stays[0])[meets]
+def blocked_arrays(near: Array, group: AllocationGroup) -> tuple[Array, Array]:
+    """`blocked_ranges` as arrays of low and high ends; `near` are placed intervals [4, n]."""
+    rows = [(each.offset, each.nbytes, each.first, each.last) for each in group.intervals]
+    own = np.array(rows, np.int64).T[:, :, None]  # [4, intervals, 1]
+    overlap = (near[2] <= own[3]) & (near[3] >= own[2])  # [intervals, near]
+    return (near[0] - own[0] - own[1])[overlap], (near[1] - own[0])[overlap]
 
 
-def first_gap(lows: Array, highs: Array) -> int:
-    """The lowest multiple of the alignment inside none of the open intervals (low, high)."""
+def lowest_free_of(lows: Array, highs: Array) -> int:
+    """`lowest_free` of the open ranges (low, high) as arrays."""
     order = np.argsort(lows, kind="stable")
-    return gap_between(lows[order], highs[order])
+    return lowest_free_of_sorted(lows[order], highs[order])
 
 
-def gap_between(lows: Array, highs: Array) -> int:
-    """What `first_gap` gives, of sorted intervals."""
+def lowest_free_of_sorted(lows: Array, highs: Array) -> int:
+    """`lowest_free` of the open ranges (low, high) as arrays, sorted by their low ends."""
     if lows.size == 0 or lows[0] >= 0:
         return 0
-    starts = np.maximum.accumulate(all_aligned(highs))
+    starts = np.maximum.accumulate(align_each(highs))
     free = (np.maximum(starts[:-1], 0) <= lows[1:]).nonzero()[0]
     return max(0, int(starts[free[0] if free.size else -1]))
 
 
-def tightest_gap(lows: Array, highs: Array) -> int:
-    """The lowest multiple of the alignment in the shortest gap between the open intervals."""
+def best_fit(lows: Array, highs: Array) -> int:
+    """The lowest multiple of 512 in the shortest gap between the open ranges (low, high)."""
     order = np.argsort(lows, kind="stable")
     lows, highs = lows[order], np.maximum.accumulate(highs[order])
-    starts = np.concatenate(([0], np.maximum(0, all_aligned(highs))))
+    starts = np.concatenate(([0], np.maximum(0, align_each(highs))))
     spare = np.concatenate((lows - starts[:-1], [maxsize]))
     free = np.flatnonzero(spare >= 0)
     return int(starts[free[np.argmin(spare[free])]])

@@ -1,7 +1,7 @@
-"""Placement: a base address for every extent, so that no two stays share a byte at one time.
+"""Offset assignment: an offset for every group; no two live intervals share a byte.
 
-Extents go one after the other to the lowest address that is free as long as they last. How high
-that reaches is up to their order: several are tried, and the best is changed where it is highest.
+Groups are placed one after the other by first fit. The high-water mark depends on their order.
+Several orders are tried, and the best is improved where it is highest.
 """
 
 import random
@@ -9,137 +9,149 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import TypeAlias
 
-from .first_fit import Taken
-from .intervals import Extent, by_start, fullest, least_nbytes, most_alive
-from .sweep_first_fit import TakenByStart
+from .first_fit import Occupancy
+from .intervals import (
+    AllocationGroup,
+    lower_bound_nbytes,
+    max_live_nbytes,
+    order_by_start,
+    peak_live_nbytes,
+)
+from .sweep_first_fit import SweepFirstFit
 
-LITTLE = 1.01  # above the bytes alive: where no room is set, less is not looked for
-FEW, MANY = 3000, 12_000  # extents up to which four orders are tried, and two
+# High-water mark, in live bytes, that is low enough where no target and no trials are given.
+CLOSE_ENOUGH = 1.01
+# Groups up to which four orders are tried.
+FOUR_ORDERS = 3000
+# Groups up to which two orders are tried if there are trials.
+TWO_ORDERS = 12_000
 
-Placed: TypeAlias = tuple[tuple[int, ...], int]
+Assignment: TypeAlias = tuple[tuple[int, ...], int]  # offset of each group, high-water mark
 
 
-def place(
-    extents: Sequence[Extent],
-    enough: int | None = None,
+def assign_offsets(
+    groups: Sequence[AllocationGroup],
+    target: int | None = None,
     trials: int = 0,
-) -> Placed:
-    """Base addresses (multiples of 512) in the order of `extents`, and the high-water mark.
+) -> Assignment:
+    """Offsets (multiples of 512 bytes) in the order of `groups`, and the high-water mark in bytes.
 
-    Several orders are tried, each extent at the lowest address that its neighbours in time leave
-    free, until the mark is at most `enough` bytes (None: the least that is possible, or little
-    above what lives at once where there are no trials). Then, up to `trials` times, an extent that
-    reaches the mark is placed earlier, to lower it. Where more than `enough` lives at once, one
-    order is all.
+    Orders are tried until the mark is at most `target` bytes. The default target is the lower bound
+    if there are trials, else 1% above the most live bytes. Then up to `trials` times a group that
+    reaches the mark is placed earlier. If more than `target` bytes are live at once, one order is
+    tried.
     """
-    alive = most_alive(extents)
-    if enough is not None:
-        content = enough
-    else:
-        content = max(alive, least_nbytes(extents)) if trials else round(LITTLE * alive)
+    live = max_live_nbytes(groups)
+    if target is None:
+        target = max(live, lower_bound_nbytes(groups)) if trials else round(CLOSE_ENOUGH * live)
     best: Sequence[int] = ()
-    found: Placed = ((), 0)
-    for order in _orders(extents, thorough=trials > 0):
-        placed = _place_in(extents, order, found[1] - 1 if best else None)
-        if placed is not None:
-            best, found = order, placed
-        if found[1] <= content or content < alive:
+    found: Assignment = ((), 0)
+    for order in _orders(groups, thorough=trials > 0):
+        assigned = _assign_in(groups, order, found[1] - 1 if best else None)
+        if assigned is not None:
+            best, found = order, assigned
+        if found[1] <= target or target < live:
             return found
-    return _improved(extents, best, found, content, trials)
+    return _improved(groups, best, found, target, trials)
 
 
-def shuffled(extents: Sequence[Extent], found: Placed, trials: int) -> Placed:
-    """`found`, or a lower mark that one of random orders gives, up to `trials` without gain."""
-    rng, order = random.Random(len(extents)), [*range(len(extents))]
-    least, left = least_nbytes(extents) if trials else 0, trials
-    while left and found[1] > least:
+def restart_randomly(
+    groups: Sequence[AllocationGroup], found: Assignment, trials: int
+) -> Assignment:
+    """`found`, or a lower mark of a random order; stops after `trials` orders without gain."""
+    rng, order = random.Random(len(groups)), [*range(len(groups))]
+    bound, left = lower_bound_nbytes(groups) if trials else 0, trials
+    while left and found[1] > bound:
         rng.shuffle(order)
-        lower = _place_in(extents, order, found[1] - 1)
+        lower = _assign_in(groups, order, found[1] - 1)
         found, left = (lower, trials) if lower else (found, left - 1)
     return found
 
 
-def _orders(extents: Sequence[Extent], *, thorough: bool) -> Iterator[Sequence[int]]:
-    """Orders that pack well: by start, then those that place first what lives at the fullest time.
+def _orders(groups: Sequence[AllocationGroup], *, thorough: bool) -> Iterator[Sequence[int]]:
+    """Orders that pack well: by start, by peak live bytes, by size.
 
-    Of many extents the latter take long: they are tried up to a number, of more if `thorough`.
-
-    Of thirty schedules of VGG-16, (fullest, start) gave the tightest packing for seventeen.
+    Above a number of groups, which is larger if `thorough`, only the order by start is fast enough.
+    Of thirty schedules of VGG-16, (peak, start) gave the lowest mark for seventeen.
     """
-    numbers = range(len(extents))
-    yield by_start(extents)
-    if len(extents) > (MANY if thorough else FEW):
+    numbers = range(len(groups))
+    yield order_by_start(groups)
+    if len(groups) > (TWO_ORDERS if thorough else FOUR_ORDERS):
         return
-    full = fullest(extents)
-    yield sorted(numbers, key=lambda i: (-full[i], extents[i].first))
-    if len(extents) <= FEW:
-        yield sorted(numbers, key=lambda i: (-full[i], -extents[i].nbytes))
-        yield sorted(numbers, key=lambda i: (-extents[i].nbytes, extents[i].first))
+    peak = peak_live_nbytes(groups)
+    yield sorted(numbers, key=lambda i: (-peak[i], groups[i].first))
+    if len(groups) <= FOUR_ORDERS:
+        yield sorted(numbers, key=lambda i: (-peak[i], -groups[i].nbytes))
+        yield sorted(numbers, key=lambda i: (-groups[i].nbytes, groups[i].first))
 
 
 def _improved(
-    extents: Sequence[Extent], order: Sequence[int], found: Placed, enough: int, trials: int
-) -> Placed:
-    """`found`, or a lower mark by placing what reaches the mark ahead of one it meets in time."""
-    rng = random.Random(len(extents))
+    groups: Sequence[AllocationGroup],
+    order: Sequence[int],
+    found: Assignment,
+    target: int,
+    trials: int,
+) -> Assignment:
+    """`found`, or a lower mark: a group at the mark is placed before one that it meets in time."""
+    rng = random.Random(len(groups))
     for _ in range(trials):
-        bases, mark = found
-        if mark <= enough:
+        offsets, mark = found
+        if mark <= target:
             break
-        top = next(i for i in order if bases[i] + extents[i].nbytes == mark)
+        top = next(i for i in order if offsets[i] + groups[i].nbytes == mark)
         at = order.index(top)
-        met = [place for place in range(at) if _meet(extents[order[place]], extents[top])]
+        met = [place for place in range(at) if _overlap(groups[order[place]], groups[top])]
         if not met:
             break
         ahead = met[0] if rng.random() < 0.5 else rng.choice(met)
         trial = (*order[:ahead], top, *order[ahead:at], *order[at + 1 :])
-        placed = _place_again(extents, trial, found, ahead)
-        if placed is not None:
-            order, found = trial, placed
+        assigned = _assign_again(groups, trial, found, ahead)
+        if assigned is not None:
+            order, found = trial, assigned
     return found
 
 
-def _meet(one: Extent, other: Extent) -> bool:
+def _overlap(one: AllocationGroup, other: AllocationGroup) -> bool:
     return one.first <= other.last and other.first <= one.last
 
 
-def _place_in(
-    extents: Sequence[Extent], order: Sequence[int], limit: int | None = None
-) -> Placed | None:
-    """Bases and mark of the extents placed in `order`; None where the mark passes `limit`."""
-    bases = [0] * len(extents)
-    in_time = all(extents[a].first <= extents[b].first for a, b in pairwise(order))
-    taken = (TakenByStart if in_time else Taken)(sum(len(e.stays) for e in extents))
+def _assign_in(
+    groups: Sequence[AllocationGroup], order: Sequence[int], limit: int | None = None
+) -> Assignment | None:
+    """Offsets and mark of the groups placed in `order`; None where the mark passes `limit`."""
+    offsets = [0] * len(groups)
+    by_start = all(groups[a].first <= groups[b].first for a, b in pairwise(order))
+    occupancy = (SweepFirstFit if by_start else Occupancy)(sum(len(g.intervals) for g in groups))
     for index in order:
-        extent = extents[index]
-        bases[index] = taken.base(extent)
-        taken.add(extent, bases[index])
-        if limit is not None and taken.high_water > limit:
+        group = groups[index]
+        offsets[index] = occupancy.fit(group)
+        occupancy.add(group, offsets[index])
+        if limit is not None and occupancy.high_water > limit:
             return None
-    return tuple(bases), taken.high_water
+    return tuple(offsets), occupancy.high_water
 
 
-def _place_again(
-    extents: Sequence[Extent], order: Sequence[int], found: Placed, ahead: int
-) -> Placed | None:
-    """What `_place_in` gives of `order`, after `found` where what is now at `ahead` came later.
+def _assign_again(
+    groups: Sequence[AllocationGroup], order: Sequence[int], found: Assignment, ahead: int
+) -> Assignment | None:
+    """`_assign_in` of `order`, which differs from that of `found` in the group moved to `ahead`.
 
-    None where the mark passes that of `found`. An extent stays where it was unless one placed
-    before that it meets in time is elsewhere than it was. So it may leave a hole between its own
-    stays below another that came by its start.
+    None where the mark passes that of `found`. A group keeps its offset unless a group placed
+    before it, live at one time with it, has another offset than in `found`. A kept offset may be
+    higher than that of first fit: the sweep uses no holes between the intervals of one group.
     """
-    bases, limit = list(found[0]), found[1]
-    elsewhere = bytearray(1 + max(extent.last for extent in extents))  # by time, whether any is
-    taken = Taken(sum(len(e.stays) for e in extents))
+    offsets, limit = list(found[0]), found[1]
+    moved = bytearray(1 + max(group.last for group in groups))  # by time, 1 where a group moved
+    occupancy = Occupancy(sum(len(each.intervals) for each in groups))
     for place, index in enumerate(order):
-        extent = extents[index]
-        span = slice(extent.first, extent.last + 1)
-        if place == ahead or 1 in elsewhere[span]:
-            base = taken.base(extent)
-            if place == ahead or base != bases[index]:
-                elsewhere[span] = b"\1" * (extent.last + 1 - extent.first)
-            bases[index] = base
-        taken.add(extent, bases[index])
-        if taken.high_water > limit:
+        group = groups[index]
+        span = slice(group.first, group.last + 1)
+        if place == ahead or 1 in moved[span]:
+            offset = occupancy.fit(group)
+            if place == ahead or offset != offsets[index]:
+                moved[span] = b"\1" * (group.last + 1 - group.first)
+            offsets[index] = offset
+        occupancy.add(group, offsets[index])
+        if occupancy.high_water > limit:
             return None
-    return tuple(bases), taken.high_water
+    return tuple(offsets), occupancy.high_water

@@ -1,6 +1,7 @@
-"""By start: bases for extents of which none begins before those placed earlier do.
+"""First fit for groups in the order of their starts: a sweep over time with a free list.
 
-What is there by then leaves gaps of free bytes, which are kept by address as stays begin and end.
+Live intervals leave free gaps of bytes between them. The free list keeps the gaps by address while
+intervals begin and end.
 """
 
 from bisect import bisect_right
@@ -8,113 +9,120 @@ from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from sys import maxsize
 
-from .first_fit import Taken, occupied
-from .intervals import ALIGNMENT, Extent, aligned
+from .first_fit import Occupancy, placed_at
+from .intervals import ALIGNMENT, AllocationGroup, aligned
+
+# Placed intervals from which ended ones are first dropped from the arrays.
+FIRST_PRUNE = 256
 
 
-class TakenByStart(Taken):
-    """The stays placed so far, where none begins before the extents placed earlier do.
+class SweepFirstFit(Occupancy):
+    """The placed intervals, where no group begins before the groups placed earlier.
 
-    So an extent whose stays begin together meets what is there by then, and stays to come of
-    extents placed before: it goes into a gap between the former. Twenty times as fast for ten
-    thousand layers.
+    A group whose intervals begin together can overlap live intervals, and later intervals of groups
+    placed before. It takes a gap between the live ones. For ten thousand layers the sweep is twenty
+    times as fast as `Occupancy`.
+
     """
 
-    def __init__(self, capacity: int, *, tight: bool = False) -> None:
-        super().__init__(capacity, tight=tight)
-        self._gaps = _Gaps()
-        self._present: list[tuple[int, int, int]] = []  # last, low, high: a heap
-        self._coming: list[tuple[int, int, int, int]] = []  # first, last, low, high: a heap
-        self._next_prune = 256
+    def __init__(self, num_intervals: int, *, best_fit: bool = False) -> None:
+        super().__init__(num_intervals, best_fit=best_fit)
+        self._free = _FreeList()
+        self._live: list[tuple[int, int, int]] = []  # heap of (last, low, high)
+        self._coming: list[tuple[int, int, int, int]] = []  # heap of (first, last, low, high)
+        self._next_prune = FIRST_PRUNE
 
-    def add(self, extent: Extent, base: int) -> None:
-        super().add(extent, base)
-        for low, high, first, last in occupied(extent, base):
+    def add(self, group: AllocationGroup, offset: int) -> None:
+        super().add(group, offset)
+        for low, high, first, last in placed_at(group, offset):
             heappush(self._coming, (first, last, low, high))
 
-    def base(self, extent: Extent) -> int:
-        self._go_to(extent.first)
-        if len(extent.stays) > 1 and any(stay.first > extent.first for stay in extent.stays):
-            self._forget_before(extent.first)
-            return super().base(extent)
-        barred = sorted(
-            (low - stay.offset - stay.nbytes, high - stay.offset)
+    def fit(self, group: AllocationGroup) -> int:
+        self._advance_to(group.first)
+        if len(group.intervals) > 1 and any(each.first > group.first for each in group.intervals):
+            self._drop_ended(group.first)
+            return super().fit(group)
+        blocked = sorted(
+            (low - each.offset - each.nbytes, high - each.offset)
             for first, _, low, high in self._coming
-            for stay in extent.stays
-            if first <= stay.last
+            for each in group.intervals
+            if first <= each.last
         )
-        bases = self._gaps.bases(extent.nbytes, barred)
-        return min(bases)[1] if self._tight else next(bases)[1]
+        fits = self._free.fits(group.nbytes, blocked)
+        return min(fits)[1] if self._best_fit else next(fits)[1]
 
-    def top_base(self, extent: Extent, room: int) -> int:
-        """As `base`, of one stay that begins last, in the last gap below `room`; else above."""
-        self._go_to(extent.first)
-        barred = [
-            (low - extent.nbytes, high)
+    def highest_fit(self, group: AllocationGroup, capacity: int) -> int:
+        """The highest free offset below `capacity` for a group of one interval.
+
+        Gives `capacity` where there is none.
+        """
+        self._advance_to(group.first)
+        blocked = [
+            (low - group.nbytes, high)
             for first, _, low, high in self._coming
-            if first <= extent.last
+            if first <= group.last
         ]
-        return self._gaps.top_base(extent.nbytes, sorted(barred, reverse=True), room)
+        return self._free.highest_fit(group.nbytes, sorted(blocked, reverse=True), capacity)
 
-    def _go_to(self, time: int) -> None:
-        """Let what begins and ends up to `time` take its bytes and free them."""
+    def _advance_to(self, time: int) -> None:
+        """Take the bytes of intervals that begin up to `time`; free those that end before it."""
         while self._coming and self._coming[0][0] <= time:
             first, last, low, high = heappop(self._coming)
-            self._end_before(first)
-            self._gaps.take(low, high)
-            heappush(self._present, (last, low, high))
-        self._end_before(time)
+            self._free_before(first)
+            self._free.take(low, high)
+            heappush(self._live, (last, low, high))
+        self._free_before(time)
 
-    def _end_before(self, time: int) -> None:
-        while self._present and self._present[0][0] < time:
-            _, low, high = heappop(self._present)
-            self._gaps.free(low, high)
+    def _free_before(self, time: int) -> None:
+        while self._live and self._live[0][0] < time:
+            _, low, high = heappop(self._live)
+            self._free.give_back(low, high)
 
-    def _forget_before(self, time: int) -> None:
-        """Drop stays that ended before `time`, now and then."""
+    def _drop_ended(self, time: int) -> None:
+        """Drop intervals that ended before `time` whenever the arrays have doubled."""
         if self._few:
             return
-        rows = self._entered()
+        rows = self._sorted_rows()
         if rows.shape[1] < self._next_prune:
             return
-        self._enter(rows[:, rows[3] >= time])
-        self._next_prune = 2 * len(self._lows) + 256
+        self._set_rows(rows[:, rows[3] >= time])
+        self._next_prune = 2 * len(self._lows) + FIRST_PRUNE
 
 
-class _Gaps:
+class _FreeList:
     """Free bytes as gaps [low, high) in the order of their addresses; the last has no end."""
 
     def __init__(self) -> None:
         self._lows, self._highs = [0], [maxsize]
 
-    def bases(self, nbytes: int, barred: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-        """By gap the bytes too many for `nbytes`, and the lowest aligned base in it.
+    def fits(self, nbytes: int, blocked: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+        """By gap that holds `nbytes`: the spare bytes, and the lowest aligned offset in it.
 
-        The base is inside none of the `barred` intervals, which are open and sorted.
+        The offset is inside none of the `blocked` ranges, which are open and sorted.
         """
         for low, high in zip(self._lows, self._highs, strict=True):
             if high - low < nbytes:
                 continue
-            base = aligned(low)
-            for start, stop in barred:
-                if start < base < stop:
-                    base = aligned(stop)
-            if base + nbytes <= high:
-                yield high - low - nbytes, base
+            offset = aligned(low)
+            for start, stop in blocked:
+                if start < offset < stop:
+                    offset = aligned(stop)
+            if offset + nbytes <= high:
+                yield high - low - nbytes, offset
 
-    def top_base(self, nbytes: int, barred: Sequence[tuple[int, int]], room: int) -> int:
-        """The highest aligned base below `room`, which is inside none of these; `room` if none is.
+    def highest_fit(self, nbytes: int, blocked: Sequence[tuple[int, int]], capacity: int) -> int:
+        """The highest aligned offset of `nbytes` below `capacity`; `capacity` if there is none.
 
-        They are open, and sorted from the last.
+        The offset is inside none of the `blocked` ranges, which are open and sorted from the last.
         """
         for low, high in zip(reversed(self._lows), reversed(self._highs), strict=True):
-            base = (min(high, room) - nbytes) & -ALIGNMENT
-            for start, stop in barred:
-                if start < base < stop:
-                    base = start & -ALIGNMENT
-            if base >= low:
-                return base
-        return room
+            offset = (min(high, capacity) - nbytes) & -ALIGNMENT
+            for start, stop in blocked:
+                if start < offset < stop:
+                    offset = start & -ALIGNMENT
+            if offset >= low:
+                return offset
+        return capacity
 
     def take(self, low: int, high: int) -> None:
         """Take bytes [low, high), which are free."""
@@ -129,8 +137,8 @@ class _Gaps:
             self._lows.insert(at, high)
             self._highs.insert(at, stop)
 
-    def free(self, low: int, high: int) -> None:
-        """Give bytes [low, high) back."""
+    def give_back(self, low: int, high: int) -> None:
+        """Free bytes [low, high) again."""
         first = last = bisect_right(self._lows, low)
         if first and self._highs[first - 1] == low:
             first -= 1

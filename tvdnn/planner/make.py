@@ -1,74 +1,172 @@
-"""Planning: from a policy's name, a graph and a budget to a checked schedule."""
+"""Making schedules: from a step and a policy's name to a checked schedule inside a budget."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from operator import attrgetter, itemgetter
+from typing import Any
 
-from ..errors import HostMemoryError, InputError
+from ..errors import InputError
 from ..gc_pause import without_collection
-from ..graph import Direction, Graph
+from ..graph import Graph, GraphVariants
 from ..units import MIB, Limit
 from .ir.costs import Costs
-from .ir.plan import Plan, copied_nbytes
 from .ir.schedule import Schedule
-from .lowering.estimate import estimate
-from .lowering.floor import AtFloor, demand_nbytes
-from .lowering.lower import lower, lowered
-from .lowering.segments import Layer, Variant, layers
-from .offload.skeleton import moving_all
-from .policies.auto import search
-from .policies.keep import keep
-from .policies.tvdnn import heuristic, optimal
-from .policies.vdnn import ALL, CONV, vdnn
-from .recompute.candidates import Recipes, recipes
-from .recompute.draft import Choice, auto, leanest
-from .timing.bound import Bound, bound
-from .timing.merge_syncs import fewer_meetings
-from .timing.simulate import simulate
+from .lowering.floor import MinimumSchedule, floor_lower_bound
+from .policies import policy_named
+from .problem import GraphProblem, Limits, Policy
+from .recompute.draft import least_moving_plan
+from .timing.bound import LowerBound, lower_bound
+from .timing.merge_syncs import merge_sync_points
 from .verify.check import check
 
-SPARED_SHARE = 0.048  # of a budget: at most so much goes to maps that only save time
-ROOM = 1.25  # times the least that a plan needs
+OPTIONAL_SHARE = 0.048  # of a budget: at most so much goes to maps that only save time
+HEADROOM = 1.25  # times the least that a plan needs
 DEFAULT_CHUNK_SIZE = 16 * MIB  # copies of it reach 54.9 of an H200 link's 55.4 GB/s, of 4 MiB 53.9
 
-_STATIC = {"vdnn-all": ALL, "vdnn-conv": CONV}
-_VARIANTS = {"m": Variant.MEMORY, "p": Variant.PERFORMANCE}
-SWAPPING = {"tvdnn-ilp": optimal, "tvdnn-heuristic": heuristic}
-POLICIES = (
-    "keep",
-    "vdnn-all",
-    "vdnn-conv",
-    "vdnn-dyn",
-    *(f"{name}:sync" for name in _STATIC),
-    *(f"{name}:{variant}" for name in _STATIC for variant in _VARIANTS),
-    *(f"{name}:{variant}:sync" for name in _STATIC for variant in _VARIANTS),
-    "vdnn-dyn:sync",
-    *SWAPPING,
-    "auto",
-)
 
+class Problem:
+    """A step to plan on a machine inside a budget, under any policy.
 
-def fuses(policy: str) -> bool:
-    """Whether `policy` plans over fused ops; vDNN's go by the layers of its paper.
-
-    Raises InputError for an unknown policy.
+    `step` is its graph, or its graphs, of which each policy takes one that suits it and the budget.
+    `budget` are device bytes, "min" for each policy's floor, None without a limit; `host_budget`
+    are pinned bytes. What is found of a graph, whatever the budget, is found once.
     """
-    return _parse(policy)[0] in ("keep", "auto", *SWAPPING)
+
+    def __init__(
+        self,
+        step: Graph | GraphVariants,
+        costs: Costs,
+        budget: Limit = None,
+        host_budget: int | None = None,
+    ) -> None:
+        self.costs, self.budget, self.host_budget = costs, budget, host_budget
+        self._step = step
+        self._known: dict[int, dict[object, Any]] = {}  # by the id of a graph that `_step` holds
+
+    def within(self, budget: Limit) -> "Problem":
+        """The problem inside another budget."""
+        other = Problem(self._step, self.costs, budget, self.host_budget)
+        other._known = self._known
+        return other
+
+    def graph(self, policy: str) -> Graph:
+        """The graph that the policy plans inside the budget."""
+        fused = policy_named(policy).fused
+        if isinstance(self._step, Graph):
+            return self._step
+        return choose_variant(self._step, self.budget, fused=fused)
+
+    def budget_nbytes(self, policy: str) -> int | None:
+        """The bytes of the budget; of "min" the policy's floor."""
+        return self.floor(policy)[0] if self.budget == "min" else self.budget
+
+    def schedule(
+        self,
+        policy: str = "auto",
+        *,
+        lead: int | None = None,
+        progress: Callable[[str, float], None] | None = None,
+    ) -> Schedule:
+        """The checked schedule of the policy inside the budgets.
+
+        With `lead` no prefetch is issued more slots ahead of its use, unless the plan then fits the
+        budgets no more: a lead makes no floor higher. Raises InputError for an unknown policy and a
+        `lead` below 0, BudgetError (with the floor) and HostMemoryError where nothing fits.
+        """
+        if lead is not None and lead < 0:
+            raise InputError(f"lead is {lead}; a prefetch comes 0 or more slots ahead")
+        if progress is not None:
+            progress("planning", 0.0)
+        with without_collection():
+            schedule = self._schedule(policy_named(policy), lead)
+            schedule = merge_sync_points(schedule, self.costs)
+            check(schedule)
+        if progress is not None:
+            progress("planning", 1.0)
+        return _naming_eager_parts(schedule)
+
+    @without_collection()
+    def floor(self, policy: str) -> tuple[int, str]:
+        """The least device bytes in which the policy has a schedule, and the step that sets them.
+
+        It has one in all budgets from there on.
+        """
+        return self._at_floor(policy_named(policy)).floor
+
+    def bound(self, policy: str) -> LowerBound | None:
+        """What no schedule by the means of the policy beats; None where nothing fits."""
+        recompute = policy_named(policy).recomputes
+        budgets = {"budget": self.budget_nbytes(policy), "host_budget": self.host_budget}
+        return lower_bound(self.graph(policy), self.costs, **budgets, recompute=recompute)
+
+    def baseline_nbytes(self, policy: str) -> int:
+        """Bytes of network-wide allocation: every buffer at its own address."""
+        return self.graph(policy).baseline_nbytes
+
+    def _schedule(self, policy: Policy, lead: int | None) -> Schedule:
+        """The schedule of the policy, not checked yet."""
+        problem = self._of(policy, self.budget_nbytes(policy.name))
+        schedule = policy.schedule(problem)
+        if schedule is None:
+            limits = problem.limits
+            schedule = self._at_floor(policy).schedule(
+                budget=limits.device, host_budget=limits.host
+            )
+        plan = schedule.plan if lead is None else schedule.plan.with_prefetch_distance(lead)
+        if plan.transfers == schedule.plan.transfers:
+            return schedule
+        return problem.lowered(plan) or schedule
+
+    def _of(self, policy: Policy, budget: int | None) -> GraphProblem:
+        graph = self.graph(policy.name)
+        limits = Limits.of(graph, budget, self.host_budget)
+        return GraphProblem(graph, self.costs, limits, self._known.setdefault(id(graph), {}))
+
+    def _at_floor(self, policy: Policy) -> MinimumSchedule:
+        """The plan of the policy that has the lowest floor."""
+        known = self._known.setdefault(id(self.graph(policy.name)), {})
+        if policy.name not in known:
+            known[policy.name] = _lowest(self._of(policy, None), policy)
+        floor: MinimumSchedule = known[policy.name]
+        return floor
 
 
-def fitting(graph: Graph, limit: Limit) -> Graph:
-    """The graph; or the lean one where what that spares is much of the budget, or hardly fits.
+def _lowest(problem: GraphProblem, policy: Policy) -> MinimumSchedule:
+    graph, costs = problem.graph, problem.costs
+    demands = [(floor_lower_bound(graph, plan)[0], plan) for plan in policy.leanest(problem)]
+    best: MinimumSchedule | None = None
+    for nbytes, plan in sorted(demands, key=itemgetter(0)):
+        if best is None or nbytes < best.floor[0]:
+            found = MinimumSchedule.of(graph, replace(plan, policy=policy.name), costs)
+            best = found if best is None else min(best, found, key=attrgetter("floor"))
+    assert best is not None
+    return best
+
+
+def _naming_eager_parts(schedule: Schedule) -> Schedule:
+    """The schedule, its plan told which ops and parameters torch computes outside of it."""
+    network = schedule.graph.network
+    outside = (
+        *(op.name for op in network.ops if op.kind == "opaque"),
+        *(param.name for param in network.params.values() if param.computed_from is not None),
+    )
+    return replace(schedule, plan=replace(schedule.plan, outside=outside)) if outside else schedule
+
+
+def choose_variant(variants: GraphVariants, limit: Limit, *, fused: bool) -> Graph:
+    """The graph; the low-memory one where optional maps are much of the budget, or hardly fit.
 
     At 4.3% of it, four tenths of what keep takes, ResNet-50 (256 images) is 1.5 ms faster with the
     signs of its maps by the roofline of an H200, and at 5.1%, where more has to leave, 1.0 slower.
     """
-    if graph.lean is None or limit is None:
+    graph = variants.graph(fused=fused)
+    if not graph.has_low_memory_variant or limit is None:
         return graph
-    spared = sum(graph.buffers[name].nbytes for name in graph.spared)
-    if limit == "min" or spared > SPARED_SHARE * limit:
-        return graph.lean()
-    least = auto(graph, Recipes((), ()), Choice(Variant.MEMORY, (), ())).leanest()
-    return graph if ROOM * demand_nbytes(graph, least)[0] <= limit else graph.lean()
+    optional = sum(graph.buffers[name].nbytes for name in graph.optional_maps)
+    if limit == "min" or optional > OPTIONAL_SHARE * limit:
+        return variants.graph(fused=fused, low_memory=True)
+    least = floor_lower_bound(graph, least_moving_plan(graph))[0]
+    return variants.graph(fused=fused, low_memory=HEADROOM * least > limit)
 
 
 def make_schedule(
@@ -81,260 +179,11 @@ def make_schedule(
     lead: int | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> Schedule:
-    """The checked schedule of `policy` inside `budget` device and `host_budget` pinned bytes.
-
-    With `lead` no prefetch is issued more slots ahead of its use, unless the plan then fits the
-    budgets no more: a lead makes no floor higher. Raises InputError for an unknown policy and a
-    `lead` below 0, BudgetError (with the floor) where the policy has no schedule that fits.
-    """
-
-    if lead is not None and lead < 0:
-        raise InputError(f"lead is {lead}; a prefetch comes 0 or more slots ahead")
-    if progress is not None:
-        progress("planning", 0.0)
-    with without_collection():
-        schedule = _schedule(graph, costs, policy, budget, host_budget)
-        plan = schedule.plan if lead is None else schedule.plan.led(lead)
-        if plan.transfers != schedule.plan.transfers:
-            led = _lowered(graph, plan, costs, budget=budget, host_budget=host_budget)
-            schedule = led or schedule
-        schedule = fewer_meetings(schedule, costs)
-        check(schedule)
-    if progress is not None:
-        progress("planning", 1.0)
-    network = graph.network
-    outside = (
-        *(op.name for op in network.ops if op.kind == "opaque"),
-        *(param.name for param in network.params.values() if param.made_of is not None),
-    )
-    return replace(schedule, plan=replace(schedule.plan, outside=outside)) if outside else schedule
+    """The checked schedule of `policy` for one graph: see `Problem.schedule`."""
+    problem = Problem(graph, costs, budget, host_budget)
+    return problem.schedule(policy, lead=lead, progress=progress)
 
 
-def _schedule(
-    graph: Graph, costs: Costs, policy: str, budget: int | None, host_budget: int | None
-) -> Schedule:
-    """The schedule of `policy`, not checked yet."""
-    base, variant, sync = _parse(policy)
-    budgets = {"budget": budget, "host_budget": host_budget}
-    if base == "auto":
-        return _searched(graph, costs, **budgets)
-    if base in SWAPPING:
-        return _swapped(graph, costs, policy, **budgets)
-    if base == "vdnn-dyn":
-        return _first_that_fits(graph, costs, policy, _dynamic(graph, policy, sync), **budgets)
-    return lower(graph, _static_plan(graph, policy, base, variant, sync), costs, **budgets)
-
-
-def _parse(policy: str) -> tuple[str, Variant, bool]:
-    """What a policy's name says: its base, its variant, and whether it synchronises layers."""
-    if policy not in POLICIES:
-        raise InputError(f"policy {policy!r} is not known; choose one of {', '.join(POLICIES)}")
-    base, *suffixes = policy.split(":")
-    variants = (_VARIANTS[suffix] for suffix in suffixes if suffix in _VARIANTS)
-    return base, next(variants, Variant.PERFORMANCE), "sync" in suffixes
-
-
-def _static_plan(graph: Graph, policy: str, base: str, variant: Variant, sync: bool) -> Plan:
-    if base == "keep":
-        return keep(graph)
-    return vdnn(graph, _STATIC[base], name=policy, default=variant, sync=sync)
-
-
-def _first_that_fits(
-    graph: Graph,
-    costs: Costs,
-    policy: str,
-    plans: Iterable[Plan],
-    *,
-    budget: int | None,
-    host_budget: int | None,
-) -> Schedule:
-    """The schedule of the first plan that has one within both budgets, or the one at the floor.
-
-    Raises BudgetError with the floor where none fits the device, HostMemoryError where those that
-    do take too much of the host.
-    """
-    host_error: HostMemoryError | None = None
-    for plan in plans:
-        try:
-            schedule = lowered(graph, plan, costs, budget=budget, host_budget=host_budget)
-        except HostMemoryError as error:
-            host_error = error
-        else:
-            if schedule is not None:
-                return schedule
-    if host_error is not None:
-        raise host_error
-    return _floor(graph, costs, policy).schedule(budget=budget, host_budget=host_budget)
-
-
-def _swapped(
-    graph: Graph, costs: Costs, policy: str, *, budget: int | None, host_budget: int | None
-) -> Schedule:
-    """keep's schedule where it fits, else what the search of `policy` finds, else the leanest."""
-    if budget is None:
-        return lower(graph, keep(graph), costs)
-    kept = _kept(graph, costs, budget=budget, host_budget=host_budget)
-    if kept is not None:
-        return kept
-    found = SWAPPING[policy](graph, costs, budget=budget, host_budget=host_budget)
-    if found is not None:
-        return found
-    plans = (keep(graph), *moving_all(graph, costs, policy))
-    return _first_that_fits(graph, costs, policy, plans, budget=budget, host_budget=host_budget)
-
-
-def _searched(
-    graph: Graph, costs: Costs, *, budget: int | None, host_budget: int | None
-) -> Schedule:
-    """keep's schedule where it fits, else the fastest of what search finds and of vDNN's trials."""
-    if budget is None:
-        return lower(graph, keep(graph), costs)
-    budgets = {"budget": budget, "host_budget": host_budget}
-    kept = _kept(graph, costs, budget=budget, host_budget=host_budget)
-    if kept is not None:
-        return kept
-    best = search(graph, costs, budget=budget, host_budget=host_budget)
-    if best is None:
-        swapped = heuristic(graph, costs, budget=budget, host_budget=host_budget)
-        if swapped is not None:
-            return replace(swapped, plan=replace(swapped.plan, policy="auto"))
-        return _first_that_fits(graph, costs, "auto", _leanest(graph, costs, "auto"), **budgets)
-    best_s = simulate(best, costs).step_s
-    for kinds in (CONV, ALL):
-        plan = vdnn(graph, kinds, name="auto", default=Variant.PERFORMANCE)
-        if _may_take_less(graph, plan, costs, budget, best_s):
-            other = _lowered(graph, plan, costs, **budgets)
-            other_s = simulate(other, costs).step_s if other else best_s
-            if other and other_s < best_s:
-                best, best_s = other, other_s
-    return best
-
-
-def _may_take_less(graph: Graph, plan: Plan, costs: Costs, budget: int, below_s: float) -> bool:
-    """Whether the plan's order is predicted to take less than so many seconds."""
-    if copied_nbytes(graph, plan) / costs.link.to_device >= below_s:
-        return False
-    room = budget - graph.fixed_nbytes
-    found = estimate(graph, plan, costs, room, room=room, below_s=below_s)
-    return found is not None and found.seconds < below_s
-
-
-def _kept(graph: Graph, costs: Costs, *, budget: int, host_budget: int | None) -> Schedule | None:
-    """keep's schedule, None where it has none within both budgets.
-
-    Most often what forward leaves to backward is too much by itself, which is told at once.
-    """
-    if graph.fixed_nbytes + _left_nbytes(graph) > budget:
-        return None
-    return _lowered(graph, keep(graph), costs, budget=budget, host_budget=host_budget)
-
-
-def _left_nbytes(graph: Graph) -> int:
-    """Bytes that forward writes and what comes after it only reads."""
-    forward = [pass_ for pass_ in graph.passes if pass_.direction is Direction.FORWARD]
-    after = [pass_ for pass_ in graph.passes if pass_.direction is not Direction.FORWARD]
-    left = {use.buffer for pass_ in forward for use in pass_.writes}
-    left &= {use.buffer for pass_ in after for use in pass_.reads}
-    left -= {use.buffer for pass_ in after for use in pass_.writes}
-    return sum(graph.buffers[name].nbytes for name in left)
-
-
-def _lowered(
-    graph: Graph, plan: Plan, costs: Costs, *, budget: int | None, host_budget: int | None
-) -> Schedule | None:
-    """The plan's schedule, None where it has none within both budgets."""
-    try:
-        return lowered(graph, plan, costs, budget=budget, host_budget=host_budget)
-    except HostMemoryError:
-        return None
-
-
-def _dynamic(graph: Graph, policy: str, sync: bool) -> Iterator[Plan]:
-    """vDNN's dynamic policy: its trials, fastest first, and what its test of trainability runs.
-
-    The paper makes that test first; whether it passes is the same when it comes last.
-    """
-    yield keep(graph)
-    for kinds in (CONV, ALL):
-        yield vdnn(graph, kinds, name=policy, default=Variant.PERFORMANCE, sync=sync)
-    for kinds in (CONV, ALL):
-        yield from _downgrades(graph, kinds, policy, sync)
-    for kinds in (CONV, ALL):
-        yield vdnn(graph, kinds, name=policy, default=Variant.MEMORY, sync=sync)
-
-
-def _downgrades(graph: Graph, kinds: frozenset[str], name: str, sync: bool) -> Iterator[Plan]:
-    """Plans that give the layer which sets the floor less workspace, layer after layer."""
-    members = layers(graph)
-    default, variants = Variant.PERFORMANCE, dict[int, Variant]()
-    while True:
-        plan = vdnn(graph, kinds, name=name, default=default, variants=variants, sync=sync)
-        if variants:
-            yield plan
-        layer = _layer_of(graph, members, demand_nbytes(graph, plan)[1])
-        if layer is None or layer.index in variants:
-            return
-        variants[layer.index] = Variant.MEMORY
-
-
-def _layer_of(graph: Graph, members: Sequence[Layer], step: str) -> Layer | None:
-    """The layer with the pass that the step named `step` launches."""
-    name = step.rsplit(" [", 1)[0]
-    return next((m for m in members if any(graph.passes[i].name == name for i in m.passes)), None)
-
-
-@without_collection()
 def floor_of(graph: Graph, costs: Costs, policy: str) -> tuple[int, str]:
-    """The least device bytes in which `policy` has a schedule, and the step that sets them.
-
-    It has one in all budgets from there on. Raises InputError for an unknown policy.
-    """
-    return _floor(graph, costs, policy).floor
-
-
-def _floor(graph: Graph, costs: Costs, policy: str) -> AtFloor:
-    """The plan of the policy that has the lowest floor."""
-    base, variant, sync = _parse(policy)
-    if base in ("auto", "vdnn-dyn", *SWAPPING):
-        plans = [*_leanest(graph, costs, policy), keep(graph)]
-    else:
-        plans = [_static_plan(graph, policy, base, variant, sync)]
-    demands = [(demand_nbytes(graph, plan)[0], plan) for plan in plans]
-    best: AtFloor | None = None
-    for nbytes, plan in sorted(demands, key=itemgetter(0)):
-        if best is None or nbytes < best.floor[0]:
-            found = AtFloor.of(graph, replace(plan, policy=policy), costs)
-            best = found if best is None else min(best, found, key=attrgetter("floor"))
-    assert best is not None
-    return best
-
-
-def _leanest(graph: Graph, costs: Costs, policy: str) -> Iterator[Plan]:
-    """Plans one of which sets the floor of a policy that has several."""
-    base, _, sync = _parse(policy)
-    if base == "vdnn-dyn":
-        yield from _dynamic(graph, policy, sync)
-        return
-    if base == "auto":
-        yield from leanest(graph, recipes(graph, costs))
-    yield from moving_all(graph, costs, policy)
-    if base == "auto":
-        for kinds in (ALL, CONV):
-            yield vdnn(graph, kinds, name=policy, default=Variant.MEMORY)
-
-
-def bound_of(
-    graph: Graph,
-    costs: Costs,
-    policy: str,
-    *,
-    budget: int | None = None,
-    host_budget: int | None = None,
-) -> Bound | None:
-    """What no schedule by the means of `policy` beats: only `auto` makes maps again.
-
-    Raises InputError for an unknown policy.
-    """
-    remakes = _parse(policy)[0] == "auto"
-    return bound(graph, costs, budget=budget, host_budget=host_budget, remakes=remakes)
+    """The floor of `policy` for one graph, and the step that sets it: see `Problem.floor`."""
+    return Problem(graph, costs).floor(policy)

@@ -11,15 +11,15 @@ from ..graph.state import NO_CHANGES
 from .ir.costs import Costs
 from .ir.schedule import Schedule
 from .ir.timeline import Timeline
-from .make import make_schedule
-from .timing.calibrate import Corrected, correct
+from .make import Problem
+from .timing.calibrate import CalibratedCosts, calibrate
 from .timing.simulate import simulate
 
 PLAIN: Final = (bool, int, float, str, type(None))
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ReplanRequest:
     """A schedule, the costs that predicted its step, and the step as measured.
 
     `policy`, `lead` and `host_budget` are those of the new schedule; its device budget is that of
@@ -35,30 +35,24 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ReplanAnswer:
     """The corrected costs, and the schedule that is predicted to be faster, None where none is."""
 
-    costs: Corrected
+    costs: CalibratedCosts
     schedule: Schedule | None
 
 
-def replan(request: Request) -> Answer:
+def replan(request: ReplanRequest) -> ReplanAnswer:
     """Correct the costs by the measured step and make the schedule anew within the same budgets."""
     present = request.schedule
-    costs = correct(present, request.costs, request.measured)
+    costs = calibrate(present, request.costs, request.measured)
     try:
-        other = make_schedule(
-            present.graph,
-            costs,
-            policy=request.policy,
-            budget=present.budget_nbytes,
-            host_budget=request.host_budget,
-            lead=request.lead,
-        )
+        problem = Problem(present.graph, costs, present.budget_nbytes, request.host_budget)
+        other = problem.schedule(request.policy, lead=request.lead)
     except (BudgetError, HostMemoryError):  # the floor may be higher with the corrected costs
-        return Answer(costs, None)
+        return ReplanAnswer(costs, None)
     faster = simulate(other, costs).step_s < simulate(present, costs).step_s
-    return Answer(costs, other if faster else None)
+    return ReplanAnswer(costs, other if faster else None)
 
 
 def sendable(graph: Graph) -> Graph:
@@ -72,7 +66,6 @@ def sendable(graph: Graph) -> Graph:
         network=_plain_network(graph.network),
         ops={name: _plain_op(op) for name, op in graph.ops.items()},
         passes=tuple(replace(pass_, attrs=_plain_attrs(pass_.attrs)) for pass_ in graph.passes),
-        lean=None,
     )
 
 

@@ -1,4 +1,4 @@
-"""Charts of a few characters: how busy each lane is, and how full the device, over a step."""
+"""Charts of a few characters: the load of each lane, and the memory of the device, over a step."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from rich.table import Table
 
 from ..planner.ir.schedule import Lane, Schedule
 from ..planner.ir.timeline import Span, Timeline
-from ..planner.timing.simulate import memory_profile
+from ..planner.timing.memory_profile import memory_profile
 from ..units import format_bytes, format_seconds
 from .tables import LOOK
 
@@ -15,7 +15,7 @@ CELLS = 60
 
 
 def lanes_chart(schedule: Schedule, timeline: Timeline, *, cells: int = CELLS) -> Table:
-    """A line a lane, each character as high as the lane is busy then; and one for memory."""
+    """A line for each lane, whose characters show its load over time, and a line for memory."""
     chart = Table.grid(padding=(0, 1))
     for lane in Lane:
         spans = [span for span in timeline.spans if span.lane is lane]
@@ -30,7 +30,7 @@ def lanes_chart(schedule: Schedule, timeline: Timeline, *, cells: int = CELLS) -
 
 
 def memory_table(schedule: Schedule, timeline: Timeline) -> Table:
-    """What fills the device at the fullest moment of the step, and what the arena has free then."""
+    """Device memory by kind at the moment of most use, with the free bytes of the arena."""
     held = fullest(schedule, timeline)
     free = schedule.arena_nbytes - sum(held.values())
     parts = {**schedule.graph.fixed, **held, "free in the arena": free}
@@ -45,21 +45,21 @@ def memory_table(schedule: Schedule, timeline: Timeline) -> Table:
 
 
 def fullest(schedule: Schedule, timeline: Timeline) -> dict[str, int]:
-    """Bytes of the arena by kind at the moment when most are in use."""
+    """Bytes of the arena by kind at the moment of most use."""
     moments = (by_kind for _, by_kind in memory_profile(schedule, timeline))
     most = max(moments, key=lambda by_kind: sum(by_kind.values()), default={})
     return {kind.value: nbytes for kind, nbytes in most.items()}
 
 
 def bars(shares: Sequence[float]) -> str:
-    """A character per share in [0, 1]; what is not nothing shows."""
+    """A character for each share in [0, 1]. A share above 0 is never blank."""
     top = len(LEVELS) - 1
     heights = (0 if share <= 0 else max(1, round(min(1.0, share) * top)) for share in shares)
     return "".join(LEVELS[height] for height in heights)
 
 
 def busy_shares(spans: Sequence[Span], step_s: float, cells: int) -> list[float]:
-    """Share of each of `cells` equal slices of [0, step_s) that the spans occupy."""
+    """The busy share of each of `cells` equal slices of [0, step_s)."""
     shares = [0.0] * cells
     width_s = step_s / cells
     for span in spans if width_s else ():

@@ -1,4 +1,4 @@
-"""Figures: a step's lanes over the memory that it holds, and times of steps over budgets."""
+"""Figures: the lanes of a step over its memory, and step times over budgets and chunk sizes."""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -45,8 +45,8 @@ def draw(
 ) -> None:
     """Write the figure to `path`, which ends in one of SUFFIXES.
 
-    `kept_nbytes` is the peak of keeping everything, a line beside that of the budget. Raises
-    InputError for another suffix, and where matplotlib is missing.
+    `kept_nbytes`, the peak of `keep`, is drawn as a line beside the budget. Raises InputError for
+    another suffix, and where matplotlib is missing.
     """
     figure = _figure(path)
     lanes, memory = figure.subplots(2, sharex=True, height_ratios=(1, 2))
@@ -59,7 +59,7 @@ def draw(
 
 
 def draw_sweep(rows: Sequence[Row], path: Path, *, title: str) -> None:
-    """Write the step times of each policy over its budgets to `path`, with what bounds them.
+    """Write the step times of each policy over its budgets to `path`, with their lower bounds.
 
     Raises InputError as `draw` does.
     """
@@ -119,7 +119,7 @@ def _figure(path: Path) -> Any:
 
 
 def _draw_lanes(axes: "Axes", schedule: Schedule, timeline: Timeline) -> None:
-    """A row a lane from the top, and in that of compute the waits for copies."""
+    """A row for each lane from the top. The row of compute also shows waits for copies."""
     bars: dict[Work, list[tuple[float, float]]] = {work: [] for work in Work}
     for span in timeline.spans:
         work = work_of(schedule.graph, schedule.steps[span.step])
@@ -137,7 +137,7 @@ def _draw_lanes(axes: "Axes", schedule: Schedule, timeline: Timeline) -> None:
 
 
 def _draw_memory(axes: "Axes", found: Sequence[Moment], timeline: Timeline) -> None:
-    """Bytes stacked by purpose, level from one moment to the next."""
+    """Bytes stacked by purpose, constant from one change to the next."""
     purposes = [name for name in found[0].nbytes if any(m.nbytes[name] for m in found)]
     end_s = max(span.end_s for span in timeline.spans)
     times: list[Any] = [m.time_s * MILLISECONDS for m in found] + [end_s * MILLISECONDS]

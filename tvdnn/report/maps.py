@@ -1,4 +1,4 @@
-"""Maps: what a plan does with every feature map, and why, as data for tables and JSON."""
+"""Maps: the decision of a plan for every feature map, and its reason, for tables and JSON."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -24,7 +24,6 @@ class MapRow:
     nbytes: int
     sections: int
     sections_away: int
-    codec: str
     decision: str
     why: str
 
@@ -33,7 +32,7 @@ class MapRow:
 
 
 def map_rows(schedule: Schedule) -> tuple[MapRow, ...]:
-    """The decision for every feature map, input and auxiliary of the schedule, in program order."""
+    """The decision for every feature map, input and auxiliary buffer, in program order."""
     away: dict[str, int] = {}
     for transfer in schedule.plan.transfers:
         away[transfer.buffer] = away.get(transfer.buffer, 0) + transfer.count
@@ -59,7 +58,6 @@ def _row(schedule: Schedule, buffer: Buffer, decision: str, why: str, away: int)
         nbytes=buffer.nbytes,
         sections=buffer.num_sections,
         sections_away=away,
-        codec=schedule.plan.codecs.get(buffer.name, buffer.codec),
         decision=decision,
         why=why,
     )

@@ -7,16 +7,16 @@ from typing import Any
 
 from ..planner.ir.schedule import Schedule
 from ..planner.ir.timeline import Timeline
-from ..planner.timing.simulate import average_nbytes
+from ..planner.timing.memory_profile import average_nbytes
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What a row is about: a network and its batch, and how it is planned.
+    """The subject of a row: a network with its batch, and how its step is planned.
 
-    `hardware` is the machine that runs it, or the profile that it is simulated on. `versions` names
-    the software, and the commit where it is known. `chunk_size` is that of most maps where the
-    sizes are `tuned`.
+    `hardware` is the machine that runs the step, or the profile that it is simulated on. `versions`
+    holds the versions of software, and the commit where it is known. `chunk_size` is the default
+    size in bytes; where sizes are `tuned`, some classes of maps have others.
     """
 
     net: str
@@ -41,10 +41,10 @@ class Floor:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What running a schedule showed: the median step, the peak and the last loss.
+    """Results of running a schedule: seconds of the median step, peak bytes and the last loss.
 
-    `losses` are those of all timed steps, where kept; `peak_nbytes` and `timeline` are None
-    where the device measures none (a CPU).
+    `losses` are those of all timed steps, where kept. `peak_nbytes` and `timeline` are None on a
+    CPU, which measures neither.
     """
 
     step_s: float
@@ -56,12 +56,12 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a benchmark; its fields are the keys of its JSON. What does not apply is None.
+    """One line of a benchmark. Its fields are the keys of its JSON; None where one does not apply.
 
-    `bound_s` is what no schedule by the policy's means beats inside the budgets (`planner.bound`);
-    `equal` tells whether the losses are those of `keep` bit for bit; `feedback` whether the plan
-    could follow what the first steps took, None where none ran; `reason` is why it is infeasible.
-    `fragmentation` is the share of the arena that is idle at its fullest step.
+    `bound_s` is the lower bound of the step time inside the budgets (`planner.timing.bound`).
+    `equal` says whether the losses have the bits of `keep`. `feedback` says whether the plan was
+    made again from measured times; None where nothing ran. `reason` says why the row is infeasible.
+    `fragmentation` is the idle share of the arena at its fullest step.
     """
 
     net: str
@@ -110,9 +110,9 @@ def infeasible_row(
     simulated: bool,
     reason: str | None = None,
 ) -> Row:
-    """The row of a policy that has no schedule inside the budgets, or none that the machine holds.
+    """The row of a policy that has no schedule inside the budgets or on this machine.
 
-    `reason` is None where the floor says it all.
+    `reason` is None where the floor says everything.
     """
     return Row(
         **_subject(case),
@@ -165,7 +165,7 @@ def measured_row(
     bound_s: float | None,
     feedback: bool = False,
 ) -> Row:
-    """The row of a schedule that was run. What costs tell is None where no costs are known."""
+    """The row of a schedule that was run. Predictions are None where no costs are known."""
     return replace(
         _planned_row(case, schedule, floor, measurement.timeline),
         step_s=measurement.step_s,
@@ -180,9 +180,10 @@ def measured_row(
 
 
 def against_keep(rows: Sequence[Row]) -> tuple[Row, ...]:
-    """The rows beside `keep` on the same subject and machine: how much slower, and the same losses.
+    """The rows with their slowdown beside `keep` and whether their losses have its bits.
 
-    Where `keep` ran in several budgets, the first is taken: it does the same in all.
+    Rows are compared with `keep` on the same subject and machine. The first row of `keep` counts:
+    its step is the same in every budget.
     """
     oracles: dict[tuple[object, ...], Row] = {}
     for row in rows:
@@ -199,7 +200,7 @@ def _beside(row: Row, oracle: Row | None) -> Row:
 
 
 def _same(losses: Sequence[float] | None, others: Sequence[float] | None) -> bool | None:
-    """Whether two runs had the same losses bit for bit, also where they are not numbers."""
+    """Whether two runs had the same losses bit for bit. NaN equals NaN."""
     if losses is None or others is None:
         return None
     return pack(f"{len(losses)}d", *losses) == pack(f"{len(others)}d", *others)
@@ -210,7 +211,7 @@ def _subject(case: Case) -> dict[str, Any]:
 
 
 def _planned_row(case: Case, schedule: Schedule, floor: Floor, timeline: Timeline | None) -> Row:
-    """What the schedule alone and its timeline say."""
+    """The fields that follow from the schedule and its timeline."""
     return replace(
         infeasible_row(
             case, floor, baseline_nbytes=schedule.graph.baseline_nbytes, simulated=False

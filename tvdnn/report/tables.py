@@ -1,4 +1,4 @@
-"""Tables: benchmark rows and map decisions as rich tables."""
+"""Tables: benchmark rows and decisions about maps as rich tables."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,13 +8,14 @@ from typing import Any, Final
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from ..planner.timing.calibrate import SHOWN, Feedback
+from ..planner.timing.calibrate import SHOWN, Calibration
 from ..units import format_bytes
 from .maps import MapRow
 from .rows import Row
 
 MILLISECONDS = 1e3
-FOLD_FROM = 60  # more maps than this are folded: runs of one shape and decision share a line
+# Of more maps than this, runs with one shape and decision share a line.
+FOLD_FROM = 60
 NONE = "-"
 INFEASIBLE = "infeasible"
 SAME_LOSSES = {True: "as keep", False: "DIFFER", None: NONE}
@@ -23,7 +24,7 @@ LOOK: Final[Any] = {"box": SIMPLE_HEAD, "title_justify": "left", "caption_justif
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the table of rows: its heading and what it shows of a row."""
+    """A column of the table of rows: its heading, and the text of a row in it."""
 
     heading: str
     text: Callable[[Row], str]
@@ -51,22 +52,22 @@ COLUMNS = (
 
 
 def infeasible_text(row: Row) -> str:
-    """That the row does not fit, and what would."""
+    """The text of an infeasible row, with its floor."""
     where = f" ({row.floor_step})" if row.floor_step else ""
     return f"infeasible: floor {_nbytes(row.floor_bytes)}{where}"
 
 
 def subject(row: Row) -> str:
-    """What a table of rows like this one is about, in a line."""
+    """The title line of a table of rows like this one."""
     way = "simulated on" if row.simulated else "measured on"
     size = f"{row.image_size}x{row.image_size}"
     return f"{row.net}({row.batch}) {size} {row.dtype}, {way} {row.hardware}"
 
 
 def rows_table(rows: Sequence[Row], *, note: str | None = None) -> Table:
-    """One line a policy and budget. Rows of one table have one network, batch, type and machine.
+    """A line for each policy and budget. The rows have one network, batch, type and machine.
 
-    Columns in which no row has anything are left out.
+    Columns without a value are left out.
     """
     table = Table(title=subject(rows[0]), caption=note, **LOOK)
     shown = [column for column in COLUMNS if any(column.text(row) != NONE for row in rows)]
@@ -79,7 +80,7 @@ def rows_table(rows: Sequence[Row], *, note: str | None = None) -> Table:
 
 
 def sweep_table(rows: Sequence[Row]) -> Table:
-    """A line a budget, the milliseconds of each policy and their bound side by side."""
+    """A line for each budget: the milliseconds of each policy, and the lower bound."""
     table = Table(title=subject(rows[0]), **LOOK)
     policies = list(dict.fromkeys(row.policy for row in rows))
     for heading in ("budget", *(text for policy in policies for text in (f"{policy} ms", "bound"))):
@@ -96,29 +97,29 @@ def _step(row: Row) -> str:
     return INFEASIBLE if row.infeasible else _milliseconds(row.predicted_s)
 
 
-def drift_table(feedback: Feedback) -> Table:
-    """The ops, and the ways of the link, whose seconds in a step miss their prediction most."""
+def drift_table(feedback: Calibration) -> Table:
+    """The ops, and directions of the link, with the largest errors of predicted seconds."""
     taken, expected = feedback.measured.step_s, feedback.predicted.step_s
     title = f"{_milliseconds(taken)} ms a step, predicted {_milliseconds(expected)}"
-    table = Table(title=f"{title} ({feedback.off:+.1%})", **LOOK)
+    table = Table(title=f"{title} ({feedback.relative_error:+.1%})", **LOOK)
     for heading in ("op", "measured ms", "predicted ms", "missed", "of the step"):
         table.add_column(heading, justify="left" if heading == "op" else "right")
     for drift in feedback.drifts[:SHOWN]:
-        times = (drift.measured_s, drift.predicted_s, drift.missed_s)
+        times = (drift.measured_s, drift.predicted_s, drift.error_s)
         texts = (f"{seconds * MILLISECONDS:.3f}" for seconds in times)
         table.add_row(drift.name, *texts, f"{feedback.share(drift):.1%}")
     return table
 
 
 def maps_table(maps: Sequence[MapRow]) -> Table:
-    """What happens to every map and why; runs of like maps of a long network share a line."""
+    """The decision for each map and its reason. Like maps of a long network share a line."""
     folded = len(maps) > FOLD_FROM
     title = f"{len(maps)} feature maps"
     table = Table(title=title, **LOOK)
     for heading in ("map", "shape", "bytes", "sections", "decision", "why"):
         table.add_column(heading, justify="right" if heading in ("bytes", "sections") else "left")
     if folded:
-        for _, run in groupby(maps, key=lambda row: (row.decision, row.codec, row.shape)):
+        for _, run in groupby(maps, key=lambda row: (row.decision, row.shape)):
             table.add_row(*_folded_cells(tuple(run)))
     else:
         for row in maps:
@@ -147,7 +148,7 @@ def _folded_cells(run: tuple[MapRow, ...]) -> tuple[str, ...]:
 
 def _decision(row: MapRow) -> str:
     part = "" if row.sections_away in (0, row.sections) else f" {row.sections_away} sections"
-    return row.decision + part + ("" if row.codec == "raw" else f", as {row.codec}")
+    return row.decision + part
 
 
 def _nbytes(nbytes: float | None) -> str:

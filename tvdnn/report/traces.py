@@ -1,4 +1,4 @@
-"""Traces of a step, predicted or measured: what a viewer of Chrome's trace format shows of it."""
+"""Traces of a step, predicted or measured, in Chrome's trace format."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from typing import Any, Final
 from ..graph import Direction, Graph, Kind
 from ..planner.ir.schedule import Action, Lane, Residency, Schedule, Step
 from ..planner.ir.timeline import Span, Timeline, copy_waits
-from ..planner.timing.simulate import profile_by
+from ..planner.timing.memory_profile import profile_by
 
-MICROSECONDS: Final = 1e6  # a second has, the format's unit
+MICROSECONDS: Final = 1e6  # in a second: the unit of the format
 
 
 class Held(Enum):
-    """What bytes of the arena are for; a map that a copy brings or takes is in flight."""
+    """Purposes of bytes of the arena. A map that is being copied is in flight."""
 
     GRADIENTS = "gradients"
     WORKSPACE = "workspace"
@@ -23,7 +23,7 @@ class Held(Enum):
 
 
 class Work(Enum):
-    """What a span does."""
+    """Kinds of work of a span."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -36,7 +36,7 @@ class Work(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Device bytes by purpose from `time_s` on, what lies outside the arena first."""
+    """Device bytes by purpose from `time_s` on. The first entry is outside the arena."""
 
     time_s: float
     nbytes: Mapping[str, int]
@@ -45,8 +45,8 @@ class Moment:
 def chrome_trace(schedule: Schedule, timeline: Timeline, *, title: str) -> dict[str, Any]:
     """The step as JSON for ui.perfetto.dev or chrome://tracing.
 
-    A thread a lane, stalls in that of compute, and a counter of device memory by purpose. Format:
-    Google's "Trace Event Format".
+    Each lane is a thread. Stalls stand in the thread of compute. A counter shows device memory by
+    purpose. Format: Google's "Trace Event Format".
     """
     events = [
         {"ph": "M", "pid": 0, "name": "process_name", "args": {"name": title}},
@@ -63,7 +63,7 @@ def chrome_trace(schedule: Schedule, timeline: Timeline, *, title: str) -> dict[
 
 
 def work_of(graph: Graph, step: Step) -> Work:
-    """What a step of a graph's schedule does."""
+    """The kind of work of a step of the graph's schedule."""
     if step.action is Action.COPY:
         return Work[step.lane.name]
     direction = graph.passes[step.pass_index].direction
@@ -72,7 +72,7 @@ def work_of(graph: Graph, step: Step) -> Work:
 
 
 def moments(schedule: Schedule, timeline: Timeline) -> Iterator[Moment]:
-    """Device memory by purpose, from each time on at which it changes."""
+    """Device memory by purpose at each time at which it changes."""
     graph = schedule.graph
     for time_s, held in profile_by(schedule, timeline, lambda stay: purpose(schedule, stay), Held):
         arena = {what.value: held.get(what, 0) for what in Held}
@@ -80,7 +80,7 @@ def moments(schedule: Schedule, timeline: Timeline) -> Iterator[Moment]:
 
 
 def purpose(schedule: Schedule, stay: Residency) -> Held:
-    """What the bytes of a residency are for."""
+    """The purpose of the bytes of a residency."""
     kind = schedule.graph.buffers[stay.buffer].kind
     if kind in (Kind.GRAD, Kind.PARAM_GRAD):
         return Held.GRADIENTS

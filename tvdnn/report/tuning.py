@@ -1,4 +1,4 @@
-"""What tuning found, as tables: the curve of step time over chunk size, and the choices made."""
+"""Results of tuning as tables: the curve of step time over chunk size, and the choices made."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ MILLISECONDS = 1e3
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """Seconds of a step inside a budget, by one chunk size for all maps; None where unknown."""
+    """Seconds of a step inside a budget with one chunk size for all maps. None where unknown."""
 
     chunk_size: int
     budget: Limit
@@ -24,8 +24,8 @@ class CurvePoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
-    """What is used inside a budget from now on, its seconds and those without tuning."""
+class TuningResult:
+    """The choice for a budget, with the seconds of a step before and after tuning."""
 
     budget: Limit
     choice: Choice
@@ -41,8 +41,8 @@ def chunks_text(chunks: ChunkSizes) -> str:
     return "; ".join([_size(chunks.default), *parts])
 
 
-def settled_table(rows: Sequence[Settled], *, title: str, note: str | None = None) -> Table:
-    """A line a budget: how to plan and copy, and the step beside one that nothing is tuned of."""
+def results_table(rows: Sequence[TuningResult], *, title: str, note: str | None = None) -> Table:
+    """A line for each budget: the choice, and the seconds of a step before and after tuning."""
     table = Table(title=title, caption=note, **LOOK)
     times = ("simulated ms", "untuned", "measured ms", "untuned")
     for heading in ("budget", "policy", "lead", "copies", *times):
@@ -57,7 +57,7 @@ def settled_table(rows: Sequence[Settled], *, title: str, note: str | None = Non
 
 
 def curve_table(points: Sequence[CurvePoint], *, title: str) -> Table:
-    """A line a chunk size: the step inside each budget, simulated and measured."""
+    """A line for each chunk size: the step time inside each budget, simulated and measured."""
     table = Table(title=title, **LOOK)
     budgets = list(dict.fromkeys(point.budget for point in points))
     table.add_column("chunk size", justify="right")
@@ -73,7 +73,7 @@ def curve_table(points: Sequence[CurvePoint], *, title: str) -> Table:
 
 
 def limit_text(budget: Limit) -> str:
-    """A budget as it is asked for."""
+    """A budget as it was asked for."""
     return budget if isinstance(budget, str) else format_bytes(budget)
 
 

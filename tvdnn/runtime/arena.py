@@ -10,8 +10,8 @@ from .cpu import POISON
 class Arena:
     """Bytes on `device`.
 
-    `generation` counts moves: what was captured over older bytes must be captured again. Who holds
-    views of the bytes lets go of them first, or the old ones stay allocated beside the new.
+    `generation` counts moves. After a move, CUDA graphs must be captured again. A caller drops its
+    views before the arena grows. Otherwise the old bytes stay allocated beside the new ones.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -20,9 +20,9 @@ class Arena:
         self.bytes = torch.empty(0, dtype=torch.uint8, device=device)
 
     def reserve(self, nbytes: int) -> None:
-        """Grow to at least `nbytes`; the old bytes are given back first, so the two never add up.
+        """Grow to at least `nbytes` bytes. The old bytes are freed first.
 
-        Raises DeviceError where the device has not that many.
+        Raises DeviceError where the device has fewer bytes free.
         """
         if nbytes <= self.bytes.numel():
             return

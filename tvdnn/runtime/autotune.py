@@ -1,4 +1,4 @@
-"""Launches of a step that may be configured, and what they take as their candidates have it."""
+"""Kernel autotuning: the tunable launches of a step, and the time that each candidate takes."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,24 +13,28 @@ from ..kernels.tuning.candidates import candidates
 from ..planner.ir.costs import Costs
 from ..planner.ir.settings import RULES, Configuration
 from .precompile import compiling
-from .profiler import SCRATCH_NBYTES, Scratch, signature
+from .profiler import signature
+from .scratch import SCRATCH_NBYTES, Scratch
 
-SHARE: Final = 0.9  # of a step's compute time, by the passes whose launches are worth it
-ROUNDS: Final = 2  # of measurements of a rule and a candidate in turn, of which the least count
-REFUSALS: Final = (TritonError, RuntimeError, ValueError, AssertionError)  # it does not compile
+# Passes are tuned, longest first, until they make up this share of the compute time of a step.
+SHARE: Final = 0.9
+# Rule and candidate are measured in turn this many times. The least time of each counts.
+ROUNDS: Final = 2
+# Errors of a candidate that does not compile or does not launch.
+REFUSALS: Final = (TritonError, RuntimeError, ValueError, AssertionError)
 
 
 @dataclass(frozen=True, slots=True)
-class Configurable:
-    """A launch by its key, the pass that asks for it, and the configurations to try."""
+class Tunable:
+    """A launch that takes configurations: its key, the pass that launches it, its candidates."""
 
     key: str
     pass_index: int
     candidates: tuple[Configuration, ...]
 
 
-class Configuring:
-    """Launches of the passes of `graph` on a device, by rule and by candidate."""
+class Autotuner:
+    """Times launches of the passes of `graph` on a device, by the rule and by each candidate."""
 
     def __init__(
         self, graph: Graph, device: torch.device, kernels: str, limit: int = SCRATCH_NBYTES
@@ -40,27 +44,27 @@ class Configuring:
         self._ready: str | None = None
         self._expected: tuple[torch.Tensor, ...] = ()
 
-    def worth(self, costs: Costs) -> tuple[Configurable, ...]:
-        """The launches of the passes that most of a step's compute time goes to, longest first."""
-        found: dict[str, Configurable] = {}
+    def worth(self, costs: Costs) -> tuple[Tunable, ...]:
+        """The tunable launches of the passes that take most of the compute time, longest first."""
+        found: dict[str, Tunable] = {}
         for index in self._longest(costs):
             for key, asked in self._asked(index).items():
                 if key not in found and (tried := candidates(asked)):
-                    found[key] = Configurable(key, index, tuple(tried))
+                    found[key] = Tunable(key, index, tuple(tried))
         return tuple(found.values())
 
-    def compile(self, every: Iterable[Configurable]) -> None:
-        """Compile the candidates of launches, all side by side."""
+    def compile(self, every: Iterable[Tunable]) -> None:
+        """Compile all candidates of the launches in parallel."""
         with compiling(self._device):
             for each in every:
                 for configuration in each.candidates:
                     self._scratch.configurations.table = {each.key: configuration}
                     self._scratch.try_out(each.pass_index, [self._rows(each.pass_index)])
 
-    def share(self, each: Configurable, configuration: Configuration) -> float | None:
-        """The share of the time by its rule that a launch's pass takes as configured.
+    def share(self, each: Tunable, configuration: Configuration) -> float | None:
+        """Time of a pass with the configuration, as a share of its time by the rule.
 
-        None for a configuration that does not run, or whose results have other bits.
+        None where the configuration does not run, or changes the bits of a result.
         """
         index, rows = each.pass_index, self._rows(each.pass_index)
         if self._ready != each.key:
@@ -76,7 +80,7 @@ class Configuring:
         return min(seconds[1::2]) / min(seconds[::2])
 
     def _longest(self, costs: Costs) -> Iterator[int]:
-        """A pass of each form, until what is left is little."""
+        """The first pass of each signature, by the seconds that the signature takes."""
         seconds: dict[str, float] = {}
         first: dict[str, int] = {}
         for index, pass_ in enumerate(self._graph.passes):
@@ -98,7 +102,7 @@ class Configuring:
         return dict(self._scratch.configurations.asked)
 
     def _agrees(self, index: int, rows: int, own: Mapping[str, Configuration]) -> bool:
-        """Whether a pass leaves the bits that it leaves by the rules."""
+        """Whether the pass writes the same bits as by the rule."""
         self._scratch.configurations.table = own
         left = self._scratch.results(index, rows)
         return all(map(torch.equal, left, self._expected))

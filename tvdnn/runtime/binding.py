@@ -1,4 +1,4 @@
-"""Binding: a schedule's steps as calls on views of arena and slab."""
+"""Binding: the steps of a schedule as calls over views of the arena and the slab."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,25 +7,25 @@ from types import SimpleNamespace
 import torch
 
 from ..graph import Buffer, Graph, Pass, Use
-from ..ops.expand import DTYPES
+from ..ops.bind_pass import BoundPass, bind_pass
 from ..ops.operator import Control, Launch
-from ..ops.registry import role
 from ..planner.ir.schedule import Action, Operand, Residency, Schedule, Space, Step
 from ..planner.ir.settings import ENGINE, KERNEL
-from .row_halo import Copy, image_of, one_image
-from .views import Memory
+from .row_halo import Copy, halo_tile, joined_tiles
+from .views import ByteViews
 
 Call = Callable[[], None]
 Arguments = tuple[Launch, Sequence[Copy]]
-Lap = Callable[[], float]  # the seconds of what has run
+Lap = Callable[[], float]  # waits for a phase and returns its seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Tensors:
-    """The tensors outside arena and slab that a graph names.
+    """The tensors of a graph that lie outside the arena and the slab.
 
-    `params` by name; `updates` what a pass that consumes a parameter's gradient changes: the
-    parameter and its optimizer state (None without), or the kept sum of gradients.
+    `params` holds parameters by name. `updates` holds what a pass changes that consumes a gradient:
+    the parameter and its optimizer state (None where there is none), or the running sum of
+    gradients.
     """
 
     params: Mapping[str, torch.Tensor]
@@ -35,18 +35,18 @@ class Tensors:
 
 def bind(
     schedule: Schedule,
-    memory: Memory,
+    memory: ByteViews,
     tensors: Tensors,
     kernels: SimpleNamespace,
     *,
     by_unit: bool,
     copies: str = ENGINE,
 ) -> list[Call]:
-    """A call per step.
+    """A call for each step.
 
-    With `by_unit` a launch runs unit by unit on copies of what it reads, for kernels whose bits
-    depend on the run's length and on addresses, as those of a CPU's matrix products do. `copies`
-    tells what copies, a copy engine or a kernel.
+    `by_unit`: a launch runs unit by unit on copies of its operands. This is for kernels whose bits
+    depend on the length of the run and on addresses, such as matrix products of a CPU. `copies` is
+    "engine" or "kernel".
     """
     return [
         bind_step(schedule.graph, step, memory, tensors, kernels, by_unit=by_unit, copies=copies)
@@ -57,32 +57,32 @@ def bind(
 def bind_step(
     graph: Graph,
     step: Step,
-    memory: Memory,
+    memory: ByteViews,
     tensors: Tensors,
     kernels: SimpleNamespace,
     *,
     by_unit: bool,
     copies: str = ENGINE,
 ) -> Call:
-    """The call that runs one step."""
+    """The call of one step."""
     if step.action is Action.COPY:
         source, target = memory.raw(step.reads[0]), memory.raw(step.writes[0])
         move = kernels.transfer if copies == KERNEL else _copy
         return lambda: move(source, target)
     pass_ = graph.passes[step.pass_index]
-    run = role(graph.ops[pass_.op].kind, pass_.role)
-    by_piece = by_unit or pass_.windowed
+    bound = bind_pass(graph, pass_)
+    by_piece = by_unit or pass_.reads_neighbours
     pieces = _units(pass_, step) if by_piece else [(step.start, step.stop)]
     owners = _params_of_grads(graph, pass_, tensors)
     arguments = [
-        _arguments(graph, pass_, step, piece, memory, tensors, kernels, owners) for piece in pieces
+        _arguments(graph, bound, step, piece, memory, tensors, kernels, owners) for piece in pieces
     ]
     launch = _launch_on_copies if by_unit else _launch
-    return lambda: launch(run, arguments)
+    return lambda: launch(bound.run, arguments)
 
 
 def _params_of_grads(graph: Graph, pass_: Pass, tensors: Tensors) -> dict[str, torch.Tensor]:
-    """The parameter of each gradient, which has its strides, so that updates are elementwise."""
+    """The parameter of each gradient. A gradient has the strides of its parameter."""
     used = {use.buffer for use in (*pass_.reads, *pass_.writes)}
     return {
         grad: tensors.params[param]
@@ -117,16 +117,17 @@ def _units(pass_: Pass, step: Step) -> list[tuple[int, int]]:
 
 def _arguments(
     graph: Graph,
-    pass_: Pass,
+    bound: BoundPass,
     step: Step,
     piece: tuple[int, int],
-    memory: Memory,
+    memory: ByteViews,
     tensors: Tensors,
     kernels: SimpleNamespace,
     owners: Mapping[str, torch.Tensor],
 ) -> Arguments:
-    """The arguments of the launch of domain rows `piece`, and what is copied before it."""
-    image = image_of(graph, pass_, step, piece, memory) if pass_.windowed else None
+    """The arguments of the launch of domain rows `piece`, and the copies that come before it."""
+    pass_ = graph.passes[step.pass_index]
+    image = halo_tile(graph, pass_, step, piece, memory) if pass_.reads_neighbours else None
 
     def view(use: Use, operand: Operand) -> torch.Tensor:
         if image and any(use.halo):
@@ -139,37 +140,30 @@ def _arguments(
         rows = memory.view(operand, buffer)[start - operand.start : stop - operand.start]
         rows = rows if use.channels is None else rows[..., slice(*use.channels)]
         rows = _seen_in(use.shape, rows) if use.shape else rows
-        return one_image(rows) if image and not use.whole else rows
+        return joined_tiles(rows) if image and not use.whole else rows
 
     def views(uses: Sequence[Use], operands: Sequence[Operand]) -> tuple[torch.Tensor, ...]:
         pairs = zip(uses, operands, strict=True)
-        return tuple(view(use, operand) for use, operand in pairs if not use.beside)
+        return tuple(view(use, operand) for use, operand in pairs if not use.neighbour)
 
     scratch = -1 if image else None
-    precision = DTYPES[graph.dtype][1]
-    launch = Launch(
-        kernels=kernels,
-        reads=views(pass_.reads, step.reads),
-        writes=views(pass_.writes[:scratch], step.writes[:scratch]),
-        params=tuple(tensors.params[name] if name else None for name in pass_.params),
-        updates=tuple(tensors.updates[name] for name in pass_.updates),
-        attrs={**graph.ops[pass_.op].attrs, **pass_.attrs},
-        precision=precision,
-        rounded=pass_.rounded,
-        output_stored=precision if pass_.op in graph.rounded_ops else "ieee",
-        start=piece[0],
-        stop=piece[1],
-        control=tensors.control,
-        beside=image.beside if image else (0, 0),
+    launch = bound.launch(
+        kernels,
+        views(pass_.reads, step.reads),
+        views(pass_.writes[:scratch], step.writes[:scratch]),
+        tuple(tensors.params[name] if name else None for name in pass_.params),
+        tuple(tensors.updates[name] for name in pass_.updates),
+        piece,
+        tensors.control,
+        image.beside if image else (0, 0),
     )
     return launch, image.copies if image else ()
 
 
 def _seen_in(shape: tuple[int, ...], rows: torch.Tensor) -> torch.Tensor:
-    """Rows of a buffer, or of some of its channels, with samples of another shape.
+    """Rows of a buffer, or of a channel range of it, viewed with samples of another shape.
 
-    The samples of some channels keep their last axis. Axes of one get the strides that kernels
-    expect of them.
+    A channel range keeps its last axis. Axes of one element get the strides that kernels expect.
     """
     if rows.is_contiguous():
         return rows.view(len(rows), *shape)
@@ -192,19 +186,19 @@ class Place:
 
 
 def input_places(schedule: Schedule) -> dict[str, tuple[Place, ...]]:
-    """Where the rows of each input go before its half of the step: its sections' first stays."""
+    """The places of the rows of each input before its phase of the step."""
     return _places(schedule, schedule.graph.inputs, schedule.residencies[::-1])
 
 
 def output_places(schedule: Schedule) -> dict[str, tuple[Place, ...]]:
-    """Where the rows of each output lie after its half of the step: its sections' last stays."""
+    """The places of the rows of each output after its phase of the step."""
     return _places(schedule, schedule.graph.outputs, schedule.residencies)
 
 
 def _places(
     schedule: Schedule, names: Iterable[str], stays: Sequence[Residency]
 ) -> dict[str, tuple[Place, ...]]:
-    """For each buffer named, the places of its sections' last stays among `stays`."""
+    """The places of the last residency of each section, for each buffer named."""
     offsets: dict[str, dict[int, int]] = {name: {} for name in names}
     for stay in stays:
         if stay.buffer in offsets:
@@ -214,7 +208,7 @@ def _places(
 
 
 def _joined(buffer: Buffer, offsets: Mapping[int, int]) -> Iterator[Place]:
-    """Places of a buffer's sections, those that lie end to end as one."""
+    """The places of the sections of a buffer. Adjacent sections are joined."""
     place: Place | None = None
     for section in sorted(offsets):
         start, stop = buffer.bounds(section)
@@ -228,7 +222,7 @@ def _joined(buffer: Buffer, offsets: Mapping[int, int]) -> Iterator[Place]:
         yield place
 
 
-def place_view(memory: Memory, buffer: Buffer, place: Place) -> torch.Tensor:
+def place_view(memory: ByteViews, buffer: Buffer, place: Place) -> torch.Tensor:
     """The rows of `place` as a tensor."""
     rows = (place.start, place.stop)
     nbytes = place.nbytes(buffer)

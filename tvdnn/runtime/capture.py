@@ -1,4 +1,4 @@
-"""CUDA graphs, captured."""
+"""Capture of CUDA graphs."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,12 +10,12 @@ from ..gc_pause import without_collection
 
 
 @contextmanager
-def capturing(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: Any) -> Iterator[None]:
-    """Within, what this thread issues on the stream goes into the graph.
+def capture(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: Any) -> Iterator[None]:
+    """Capture into `graph` all work that this thread issues on `stream` inside the context.
 
-    What it allocates goes into the pool, which `torch.cuda.graph_pool_handle` made.
-    `torch.cuda.graph` would free all that torch has cached, each time. No other graph may be freed
-    meanwhile, which would end the capture: so garbage is not collected.
+    Allocations go into `pool`, which `torch.cuda.graph_pool_handle` made. `torch.cuda.graph` would
+    empty the cache of torch's allocator each time. Freeing another graph would end the capture.
+    Garbage collection is paused for that reason.
     """
     with without_collection(), torch.cuda.stream(stream):
         graph.capture_begin(pool=pool, capture_error_mode="thread_local")
@@ -26,12 +26,12 @@ def capturing(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, pool: Any)
 
 
 @contextmanager
-def forked(main: torch.cuda.Stream, others: Sequence[torch.cuda.Stream]) -> Iterator[None]:
-    """Within, others go on from where `main` is; behind, `main` waits for them."""
+def fork_join(main: torch.cuda.Stream, others: Sequence[torch.cuda.Stream]) -> Iterator[None]:
+    """Fork `others` from `main` on entry. On exit `main` waits for them."""
     for stream in others:
         stream.wait_stream(main)
     try:
         yield
-    finally:  # a capture ends, and memory is given back, behind them only
+    finally:  # a capture may end, and memory may be freed, only after the join
         for stream in others:
             main.wait_stream(stream)

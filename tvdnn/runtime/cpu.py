@@ -1,8 +1,7 @@
-"""The CPU executor: runs a schedule's steps in a seeded random order over memory poisoned with NaN.
+"""The CPU executor: runs the steps of a schedule in a seeded random order over poisoned memory.
 
-The order respects the lanes and the waits and nothing else, so that a missing wait shows as a
-difference; bytes that no later step may read are overwritten with NaN as soon as their last step
-has run.
+The order respects lanes and waits alone. A missing wait shows as a different result. Bytes that no
+later step may read are overwritten with NaN after their last step.
 """
 
 import random
@@ -14,21 +13,21 @@ from ..planner.ir.schedule import Lane, Schedule, Step
 from ..planner.ir.timeline import Span, Timeline, copy_waits
 from ..planner.timing.simulate import simulate
 from .binding import Call, Lap
-from .views import Memory
+from .views import ByteViews
 
 POISON = 0xFF  # every byte set: NaN in float32 and bfloat16
 
 
 class CpuExecutor:
-    """Runs the two halves of a schedule. `seed` fixes the order; None keeps the schedule's own.
+    """Runs the two phases of a schedule. `seed` fixes the order; None keeps the schedule's order.
 
-    Steps are timed as they would run on the machine whose costs are the `clock`.
+    `clock` holds the costs of a machine. Steps are timed as that machine would run them.
     """
 
     def __init__(
         self,
         schedule: Schedule,
-        memory: Memory,
+        memory: ByteViews,
         calls: Sequence[Call],
         *,
         seed: int | None,
@@ -52,12 +51,12 @@ class CpuExecutor:
                     self._poison(number, end)
 
     def timed(self, first: int, end: int) -> Lap:
-        """Run steps [first, end); the seconds that they take are told when asked for."""
+        """Run steps [first, end). The lap returns their seconds."""
         timeline = self.timeline(first, end)
         return lambda: timeline.step_s
 
     def timeline(self, first: int, end: int) -> Timeline:
-        """Run steps [first, end), and tell when the clock's machine does. There must be a clock."""
+        """Run steps [first, end), and return their timeline on the machine of the clock."""
         assert self._clock is not None
         self.run(first, end)
         ran = simulate(self._schedule, self._clock).spans[first:end]

@@ -1,4 +1,4 @@
-"""The CUDA executor: the halves of a step as CUDA graphs, in whose branches the lanes run."""
+"""The CUDA executor: the phases of a step as CUDA graphs, whose branches are the lanes."""
 
 import random
 from collections import Counter
@@ -11,47 +11,51 @@ import torch
 
 from ..planner.ir.schedule import Lane, Schedule, Step
 from ..planner.ir.timeline import Span, Timeline, copy_waits
-from ..planner.lowering.lane_waits import crossings, joints
+from ..planner.lowering.lane_waits import cross_lane_waits, window_boundary_waits
 from ..planner.timing.simulate import COPY_LANES
 from .binding import Call, Lap
-from .capture import capturing, forked
-from .defer_signals import uninterrupted
-from .lane_sync import Window, count_copies, lanes_of
+from .capture import capture, fork_join
+from .defer_signals import defer_signals
+from .lane_sync import GraphSegment, lanes_of, num_copies
 
 MAX_DELAY_CYCLES: Final = 2_000_000  # about a millisecond on an H200
-WINDOW_COPIES = 120  # most of a lane: with waits, events and delays up to 840 operations
-WINDOW_LAUNCHES = 384  # with waits up to 768 kernels, beside those that are left of the one before
-FEW: Final = 4  # one in so many of a window's launches
+# Most copies of a lane in a segment. With waits, events and delays that is 840 operations.
+SEGMENT_COPIES = 120
+# Most launches of a segment. With waits that is 768 kernels, beside those left of the last segment.
+SEGMENT_LAUNCHES = 384
+# The next segment is issued when this fraction (1 / LOW_WATER) of the launches is left.
+LOW_WATER: Final = 4
 
 
 class CudaExecutor:
-    """Runs the two halves of a schedule on one device.
+    """Runs the two phases of a schedule on one device.
 
-    A half is one or more windows, each a CUDA graph with a branch for each lane, whose steps wait
-    for those of others by counts: ResNet-50(256) in 6.9 GiB takes 128 ms so, and 138 where the
-    graph's edges say what waits (H200, 2026-11-23). Edges it has where branches are not apart, and
-    where a launch copies or clears memory by what may be a queue that lanes share.
+    A phase is one or more segments. A segment is a CUDA graph with a branch for each lane. The
+    steps of a branch wait for other branches by counters: ResNet-50(256) in 6.9 GiB takes 128 ms,
+    and 138 ms with waits as edges of the graph (H200, 2026-11-23). Edges are used where branches
+    may share a queue of the GPU, and where a launch copies or clears memory, possibly on a queue
+    that lanes share.
 
-    A window is issued by one call of the driver, so that another thread's, which may wait for the
-    device with the driver's locks in hand, comes before it or behind. While each branch was a graph
-    a thread that freed memory all the time soon did so between two of them, and both hung.
+    One driver call issues a segment. Calls of other threads, which may wait for the device while
+    they hold the driver's locks, come before it or after it. With a graph for each branch, a thread
+    that frees memory could come between two branches, and both hung.
 
-    The driver issues branches one after another, as they were captured (driver 580). Copies' come
-    first, as a queue of them that waits takes some 1,000 operations before the host waits too: so
-    windows have few enough. Launches' come last. Before each window the host waits until few
-    launches of the one before are left (`Lanes.wait`), so that some 1,000 kernels at most are
-    ahead. Where more are a thread of the driver's is busy all the time, and copies get 51 of the
-    link's 55 GB/s: ResNet-50(256) in 9.1 GiB took 44.6 ms as one window of 655 launches, 42.1 as
-    two, and DenseNet-121(128) in 4.7 GiB 27.9 as one of 1,495, 26.6 as four (H200, 2026-11-23).
+    The driver issues branches one after another, in the order of their capture (driver 580). Copies
+    come first. A waiting queue takes some 1,000 operations before the host blocks, which bounds the
+    copies of a segment. Launches come last. Before each segment the host waits until few launches
+    of the segment before are left (`Lanes.wait`). At most some 1,000 kernels are then queued. With
+    more, a thread of the driver is busy all the time, and copies get 51 of the link's 55 GB/s:
+    ResNet-50(256) in 9.1 GiB took 44.6 ms as one segment of 655 launches and 42.1 ms as two;
+    DenseNet-121(128) in 4.7 GiB took 27.9 ms as one of 1,495 and 26.6 ms as four (H200,
+    2026-11-23).
 
-    Copies are the copy engines', let go behind launches. Kernels that store to pinned memory
-    themselves reach 52 of the engines' 55 GB/s, but 58 of their 100 where both ways are busy. One
-    launch for a whole map that counts its finished sections, for whose counts the copies wait, was
-    no faster than a launch for each run: 30.07 and 29.95 ms for 1.64 GB to leave (bench/copies.py,
-    H200, 2026-11-21).
+    Copy engines copy, each copy behind the launch that it waits for. Kernels that store to pinned
+    memory reach 52 of the engines' 55 GB/s, but 58 of their 100 GB/s where both directions are
+    busy. One launch for a whole map that counts its finished sections was no faster than a launch
+    for each run: 30.07 and 29.95 ms to offload 1.64 GB (bench/copies.py, H200, 2026-11-21).
 
-    `delay_seed` puts a random delay before every step, so that a missing wait shows as a
-    difference.
+    `delay_seed` puts a random delay before every step. A missing wait then shows as a different
+    result.
     """
 
     def __init__(
@@ -69,8 +73,8 @@ class CudaExecutor:
         index = torch.cuda.current_device() if device.index is None else device.index
         self._lanes = lanes_of(torch.device("cuda", index))
         self._waited = {wait for step in schedule.steps for wait in step.waits}
-        self._graphs: dict[tuple[int, int], Sequence[Window]] = {}
-        self._pool = torch.cuda.graph_pool_handle()  # of what opaque ops allocate, in either half
+        self._graphs: dict[tuple[int, int], Sequence[GraphSegment]] = {}
+        self._pool = torch.cuda.graph_pool_handle()  # for allocations of eager ops in both phases
 
     def capture(self, first: int, end: int) -> None:
         """Capture steps [first, end). Every kernel must have run once before."""
@@ -81,7 +85,7 @@ class CudaExecutor:
         self._replay(self._graphs[first, end])
 
     def timed(self, first: int, end: int) -> Lap:
-        """Replay steps [first, end); their seconds are told, and waited for, when asked for."""
+        """Replay steps [first, end). The lap waits for them and returns their seconds."""
         begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begun.record()
         self.run(first, end)
@@ -100,11 +104,11 @@ class CudaExecutor:
             self._issue(first, end, torch.cuda.current_stream(self._device), [], calls)
 
     def timeline(self, first: int, end: int) -> Timeline:
-        """Run steps [first, end) once, with an event on both sides of each, and read them.
+        """Run steps [first, end) once, with an event before and after each, and read the events.
 
-        The events take time of their lanes: between thousands of short launches stalls read low.
-        VGG-16(256) under vdnn-all:m (4,300 steps) showed 61 ms, under :p (2,300) 215 ms, at the
-        same 285 ms a step (H200, 2026-11-21).
+        Events take time of their lanes. Stalls read low among thousands of short launches:
+        VGG-16(256) under vdnn-all:m (4,300 steps) showed 61 ms, under vdnn-all:p (2,300 steps) 215
+        ms, both at 285 ms a step (H200, 2026-11-21).
         """
         count = 2 * (end - first) + 1
         events = [torch.cuda.Event(enable_timing=True, external=True) for _ in range(count)]
@@ -129,37 +133,37 @@ class CudaExecutor:
 
     def _captured(
         self, first: int, end: int, events: Sequence[torch.cuda.Event]
-    ) -> Sequence[Window]:
-        """The steps as windows, to be issued in this order."""
-        with self._lanes.lock:  # which others hold until the device has all that it waits for
+    ) -> Sequence[GraphSegment]:
+        """The segments of the steps, in the order of issue."""
+        with self._lanes.lock:  # no other schedule issues work meanwhile
             torch.cuda.synchronize(self._device)
             torch.cuda.empty_cache()
-            found = list(self._windows(first, end, events)) if self._lanes.apart else []
+            found = list(self._segments(first, end, events)) if self._lanes.independent else []
             if found and all(safe for _, safe in found):
-                return [window for window, _ in found]
-            with self._capturing() as graph:
+                return [segment for segment, _ in found]
+            with self._capture() as graph:
                 self._issue(first, end, self._lanes.streams[Lane.COMPUTE], events)
-        return [Window(graph, None)]
+        return [GraphSegment(graph, None)]
 
-    def _windows(
+    def _segments(
         self, first: int, end: int, events: Sequence[torch.cuda.Event]
-    ) -> Iterator[tuple[Window, bool]]:
-        """Windows of the steps, and whether no launch of theirs is in a queue that copies use."""
+    ) -> Iterator[tuple[GraphSegment, bool]]:
+        """Each segment of the steps, and whether its launches leave the queues of copies alone."""
         steps, streams = self._schedule.steps, self._lanes.streams
-        windows = list(windows_of(steps, first, end))
+        segments = list(segments_of(steps, first, end))
         copied = any(step.lane in COPY_LANES for step in steps[first:end])
-        awaited = {**crossings(steps, first, end)}
-        for index, before in joints(steps, windows).items():
+        awaited = {**cross_lane_waits(steps, first, end)}
+        for index, before in window_boundary_waits(steps, segments).items():
             awaited[index] = {**awaited[index], **before}
         told = {count for counts in awaited.values() for count in counts.values()}
 
-        def branch(lane: Lane, window: range, few_left: torch.cuda.Event | None) -> None:
-            own = [index for index in window if steps[index].lane is lane]
-            first_of_few = own[-few_of(len(own))] if own else end
+        def branch(lane: Lane, segment: range, low_water: torch.cuda.Event | None) -> None:
+            own = [index for index in segment if steps[index].lane is lane]
+            first_of_few = own[-low_water_of(len(own))] if own else end
             reached = 0
             for index in own:
-                if few_left is not None and index == first_of_few:
-                    few_left.record()
+                if low_water is not None and index == first_of_few:
+                    low_water.record()
                 if reached or awaited[index]:
                     self._lanes.meet(lane, reached, awaited[index])
                 self._call(self._calls[index], events, index - first)
@@ -167,42 +171,42 @@ class CudaExecutor:
             if reached:
                 self._lanes.meet(lane, reached, {})
 
-        for window in windows:
-            used = {steps[index].lane for index in window}
+        for segment in segments:
+            used = {steps[index].lane for index in segment}
             copying = [lane for lane in COPY_LANES if lane in used]
             awaits = copied and Lane.COMPUTE in used
-            few_left = torch.cuda.Event(external=True, blocking=True) if awaits else None
+            low_water = torch.cuda.Event(external=True, blocking=True) if awaits else None
             others = [streams[lane] for lane in copying]
-            with self._capturing() as graph, forked(streams[Lane.COMPUTE], others):
+            with self._capture() as graph, fork_join(streams[Lane.COMPUTE], others):
                 for lane in copying:
                     with torch.cuda.stream(streams[lane]):
-                        branch(lane, window, None)
-                copies = count_copies(streams[Lane.COMPUTE]) if copying else 0
-                branch(Lane.COMPUTE, window, few_left)
-                safe = not copying or count_copies(streams[Lane.COMPUTE]) == copies
-            yield Window(graph, few_left), safe
+                        branch(lane, segment, None)
+                copies = num_copies(streams[Lane.COMPUTE]) if copying else 0
+                branch(Lane.COMPUTE, segment, low_water)
+                safe = not copying or num_copies(streams[Lane.COMPUTE]) == copies
+            yield GraphSegment(graph, low_water), safe
 
     @contextmanager
-    def _capturing(self) -> Iterator[torch.cuda.CUDAGraph]:
+    def _capture(self) -> Iterator[torch.cuda.CUDAGraph]:
         graph = torch.cuda.CUDAGraph(keep_graph=True)
-        with capturing(graph, self._lanes.streams[Lane.COMPUTE], self._pool):
+        with capture(graph, self._lanes.streams[Lane.COMPUTE], self._pool):
             yield graph
         graph.instantiate()
         self._lanes.upload(graph)
 
-    def _replay(self, windows: Sequence[Window]) -> None:
-        if len(windows) == 1 and windows[0].few_left is None:
-            windows[0].graph.replay()
+    def _replay(self, segments: Sequence[GraphSegment]) -> None:
+        if len(segments) == 1 and segments[0].low_water is None:
+            segments[0].graph.replay()
             return
-        self._lanes.wait()  # where it can be interrupted
-        # Else a half would end in its middle, and what it runs on could be given back.
-        with uninterrupted(), self._lanes.lock:
-            self._lanes.begin()
+        self._lanes.wait()  # an interrupt may come here
+        # An interrupt inside would end a phase in its middle, and its memory could be freed.
+        with defer_signals(), self._lanes.lock:
+            self._lanes.reset()
             try:
-                for window in windows:
-                    self._lanes.issue(window)
+                for segment in segments:
+                    self._lanes.issue(segment)
             finally:
-                self._lanes.end()
+                self._lanes.join()
 
     def _issue(
         self,
@@ -212,10 +216,10 @@ class CudaExecutor:
         events: Sequence[torch.cuda.Event],
         calls: Sequence[Call] | None = None,
     ) -> None:
-        """Issue steps [first, end), copies beside `main`, with an event for each wait."""
+        """Issue steps [first, end): launches on `main`, copies on their streams."""
         streams = {**self._lanes.streams, Lane.COMPUTE: main}
         done: dict[int, torch.cuda.Event] = {}
-        with forked(main, [streams[lane] for lane in COPY_LANES]):
+        with fork_join(main, [streams[lane] for lane in COPY_LANES]):
             for index in range(first, end):
                 step = self._schedule.steps[index]
                 stream = streams[step.lane]
@@ -228,7 +232,7 @@ class CudaExecutor:
                     done[index] = stream.record_event()
 
     def _call(self, call: Call, events: Sequence[torch.cuda.Event], number: int) -> None:
-        """Make a call on the current stream, after a delay if asked for, between its two events."""
+        """Make a call on the current stream, after the random delay, between its two events."""
         if self._random is not None:
             torch.cuda._sleep(self._random.randrange(MAX_DELAY_CYCLES))
         if events:
@@ -238,14 +242,14 @@ class CudaExecutor:
             events[2 * number + 1].record()
 
 
-def windows_of(steps: Sequence[Step], first: int, end: int) -> Iterator[range]:
-    """Steps [first, end) in parts of few launches, evenly spread, and few copies each way.
+def segments_of(steps: Sequence[Step], first: int, end: int) -> Iterator[range]:
+    """Ranges of steps [first, end) with few launches, evenly spread, and few copies each way.
 
-    All at once where nothing is copied.
+    One range where nothing is copied.
     """
     launches = sum(step.lane is Lane.COMPUTE for step in steps[first:end])
-    parts = 1 if launches == end - first else ceil(launches / WINDOW_LAUNCHES) or 1
-    most = {**dict.fromkeys(COPY_LANES, WINDOW_COPIES), Lane.COMPUTE: ceil(launches / parts)}
+    parts = 1 if launches == end - first else ceil(launches / SEGMENT_LAUNCHES) or 1
+    most = {**dict.fromkeys(COPY_LANES, SEGMENT_COPIES), Lane.COMPUTE: ceil(launches / parts)}
     begin, counts = first, Counter[Lane]()
     for index in range(first, end):
         lane = steps[index].lane
@@ -257,6 +261,6 @@ def windows_of(steps: Sequence[Step], first: int, end: int) -> Iterator[range]:
         yield range(begin, end)
 
 
-def few_of(launches: int) -> int:
-    """How many of a window's launches are left when the next window is issued; at least one."""
-    return ceil(launches / FEW)
+def low_water_of(launches: int) -> int:
+    """Launches of a segment that are left when the next segment is issued. At least one."""
+    return ceil(launches / LOW_WATER)

@@ -1,4 +1,4 @@
-"""Interrupts that wait until what must not be cut in two is done."""
+"""Signals deferred until a section of code that must not be interrupted has ended."""
 
 import signal
 from collections.abc import Iterator
@@ -11,10 +11,10 @@ SIGNALS: Final = tuple(getattr(signal, name) for name in NAMES if hasattr(signal
 
 
 @contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Signals that Python code handles, as an interrupt from the keyboard, are raised at the end.
+def defer_signals() -> Iterator[None]:
+    """Defer signals with Python handlers, such as Ctrl-C, to the end of the context.
 
-    Such handlers run in the main thread alone; in others nothing is done.
+    Python runs handlers in the main thread alone. In other threads the context does nothing.
     """
     if current_thread() is not main_thread():
         yield

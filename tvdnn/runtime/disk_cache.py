@@ -1,6 +1,6 @@
-"""What is kept on disk: files by machine and versions, each written whole or not at all.
+"""The cache on disk: a file for each machine and set of versions, written whole or not at all.
 
-The folder is `TVDNN_CACHE`, else tvdnn in the user's cache folder.
+The folder is `TVDNN_CACHE`, or `tvdnn` in the user's cache folder.
 """
 
 import hashlib
@@ -18,14 +18,14 @@ from .kernel_set import kernel_files
 
 
 def cache_file(kind: str, hardware: str, *parts: str) -> Path:
-    """Where results of a kind lie for a machine, the present torch and triton, and other parts."""
+    """The file of results of `kind` for a machine, versions of torch and Triton, and `parts`."""
     home = Path(os.environ.get("TVDNN_CACHE", Path.home() / ".cache" / "tvdnn"))
     words = (kind, hardware, torch.__version__, triton.__version__, *parts)
     return home / ("-".join(word.replace(" ", "_") for word in words) + ".json")
 
 
 def write_whole(path: Path, data: Any) -> None:
-    """Write JSON in one go."""
+    """Write JSON to a temporary file, then move it to `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with NamedTemporaryFile("w", dir=path.parent, delete=False) as partial:
         partial.write(json.dumps(data))
@@ -33,9 +33,9 @@ def write_whole(path: Path, data: Any) -> None:
 
 
 @cache
-def sources(*beside: Path) -> str:
-    """A short hash of the kernels' sources, and of files beside them."""
+def sources(*others: Path) -> str:
+    """A hash of 12 digits of the sources of all kernels and of the files `others`."""
     digest = hashlib.sha256()
-    for path in (*kernel_files(), *beside):
+    for path in (*kernel_files(), *others):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]

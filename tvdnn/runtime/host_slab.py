@@ -1,4 +1,4 @@
-"""The slab: one pinned host allocation of exact size, shared and grown between steps."""
+"""The slab: one pinned host allocation, which grows between steps."""
 
 import mmap
 import weakref
@@ -16,19 +16,19 @@ PAGE = 4096
 
 
 def available_nbytes() -> int:
-    """Host memory that a program may still take, from the kernel's own estimate."""
+    """Bytes of host memory that a program may still allocate, as the operating system estimates."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     kib = {name: int(rest.split()[0]) for name, rest in (line.split(":") for line in lines)}
     return kib["MemAvailable"] * KIB
 
 
 class Slab:
-    """Page-locked host memory of exactly the bytes asked for, rounded up to pages.
+    """Page-locked host memory of `nbytes` bytes, rounded up to pages.
 
-    A plain mapping registered with CUDA: torch's pinned allocator rounds up to a power of two. It
-    asks for huge pages, of which there are fewer to lock; copies are as fast on small ones (H200).
-    It is hidden from child processes, whose copies on write would move pages that the GPU knows. On
-    a machine without a GPU the memory is ordinary.
+    The slab is a plain mapping that is registered with CUDA. Torch's pinned allocator would round
+    up to a power of two. The mapping asks for huge pages, which lock faster; copies run as fast on
+    small pages (H200). Child processes do not see the mapping: copy on write would move pages that
+    the GPU knows. Without a GPU the memory is not page-locked.
     """
 
     def __init__(self, *, pinned: bool) -> None:
@@ -42,9 +42,9 @@ class Slab:
         return self.bytes.numel()
 
     def reserve(self, nbytes: int) -> None:
-        """Grow to at least `nbytes`; what was captured over the old memory must be captured again.
+        """Grow to at least `nbytes` bytes. CUDA graphs over the old bytes must be captured again.
 
-        `generation` counts growths. Raises HostMemoryError where the host has not that many.
+        `generation` counts growths. Raises HostMemoryError where the host has fewer bytes.
         """
         if nbytes <= self.nbytes:
             return
@@ -66,13 +66,13 @@ class Slab:
         if self._pinned:
             register = torch.cuda.cudart().cudaHostRegister
             _check(register(memory.data_ptr(), memory.numel(), 0), "cudaHostRegister")
-            # A slab that is dropped without close must be unpinned before its mapping goes.
+            # A slab that is dropped without close is unpinned before its mapping is freed.
             self._unpin = weakref.finalize(self, _unregister, memory)
         self.bytes = memory
         self.generation += 1
 
     def close(self) -> None:
-        """Unpin and drop the memory."""
+        """Unpin and free the memory."""
         if self._unpin is not None:
             self._unpin()
             self._unpin = None

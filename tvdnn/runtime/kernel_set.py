@@ -12,7 +12,7 @@ from ..kernels.language.overrides import Configurations
 
 
 def kernel_files() -> Iterator[Path]:
-    """The source files of all kernels, in the order of their names."""
+    """The source files of all kernels, sorted by path."""
     for folder in kernel_package.__path__:
         yield from sorted(Path(folder).rglob("*.py"))
 
@@ -27,7 +27,7 @@ _SUFFIX = "_reference"
 
 
 def kernel_set(name: str, configurations: Configurations | None = None) -> SimpleNamespace:
-    """The kernels called `name`: "triton", which run as configured, or "torch"."""
+    """The launchers called `name`: "triton", run with `configurations`, or "torch"."""
     if name not in ("triton", "torch"):
         raise InputError(f"kernels {name!r} are not known; choose triton or torch")
     found: dict[str, Callable[..., None]] = {}
@@ -43,5 +43,5 @@ def _launchers(module: ModuleType, *, reference: bool) -> dict[str, Callable[...
     return {
         stem: getattr(module, stem + (_SUFFIX if reference else ""))
         for stem in stems
-        if isinstance(vars(module).get(stem), FunctionType)  # neither missing nor a part of kernels
+        if isinstance(vars(module).get(stem), FunctionType)  # not a jit function
     }

@@ -1,9 +1,9 @@
-"""Lanes: what is launched, offloaded and prefetched on a device, and how far each has come.
+"""Lane synchronization on CUDA: the streams of the three lanes, and how far each lane has come.
 
-Lanes wait for one another by counts in device memory: launches by a kernel, copies by the CUDA
-driver's stream memory operations. As edges of one graph such waits slow copies down: its nodes are
-spread over many streams, and copies get 47 to 49 of the link's 55 GB/s even while no kernel runs
-(H200, 2026-11-22).
+Lanes wait for one another by counters in device memory. Launches wait in a kernel, copies by the
+CUDA driver's stream memory operations. Edges of one graph would slow copies down: the driver
+spreads the graph's nodes over many streams, and copies get 47 to 49 of the link's 55 GB/s even
+while no kernel runs (H200, 2026-11-22).
 """
 
 import os
@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from threading import Lock
 from time import monotonic
 from typing import Any, Final
@@ -22,28 +21,26 @@ from ..errors import DeviceError
 from ..kernels.copy.semaphore import meet
 from ..planner.ir.schedule import Lane
 from ..planner.timing.simulate import COPY_LANES
-from .capture import capturing, forked
+from .capture import capture, fork_join
+from .driver import driver
 
 PATIENCE_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """Steps that are issued together: a graph with a branch for each lane that has some.
-
-    Where launches and copies wait for one another by counts, it records `few_left` when few of its
-    launches are left to run.
-    """
+class GraphSegment:
+    """Steps that are issued together: a CUDA graph with a branch for each lane of these steps."""
 
     graph: torch.cuda.CUDAGraph
-    few_left: torch.cuda.Event | None
+    # Recorded when few launches are left to run. None where lanes do not wait for one another.
+    low_water: torch.cuda.Event | None
 
 
 class Lanes:
-    """Streams that all schedules on a device share, and how far each lane has come.
+    """The streams that all schedules on a device share, and a counter of steps for each lane.
 
-    On `streams` work is captured, or issued step by step. Who does so, or issues windows, holds
-    `lock` until all of it is there: so no two schedules wait for each other.
+    Work is captured on `streams`, or issued there step by step. A caller that issues steps or graph
+    segments holds `lock` until all of them are issued. No two schedules then wait for each other.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -51,33 +48,36 @@ class Lanes:
             lane: torch.cuda.Stream(device) for lane in Lane
         }
         self.lock = Lock()
-        self._turns = deque(torch.cuda.Stream(device) for _ in range(2))
-        self._few_left = torch.cuda.Event()
+        self._replay_streams = deque(torch.cuda.Stream(device) for _ in range(2))
+        self._low_water = torch.cuda.Event()
         self._counts = torch.zeros(len(Lane), dtype=torch.int32, device=device)
         with torch.cuda.device(device):
-            meet(self._counts, 0, (0, 0))  # loads the kernel, for which nothing may wait
+            meet(self._counts, 0, (0, 0))  # loads the kernel: a load during a step could deadlock
         torch.cuda.synchronize(device)
-        self.apart = not _one_at_a_time() and apart(list(self.streams.values()), self._turns)
+        self.independent = not _one_at_a_time() and are_independent_queues(
+            list(self.streams.values()), self._replay_streams
+        )
 
-    def begin(self) -> None:
-        """Count from 0 again, in the current stream's order, once no window runs."""
+    def reset(self) -> None:
+        """Set the counters to 0 in the current stream's order, once no segment runs."""
         current = torch.cuda.current_stream(self._counts.device)
-        for stream in self._turns:
+        for stream in self._replay_streams:
             current.wait_stream(stream)
         self._counts.zero_()
-        for stream in self._turns:
+        for stream in self._replay_streams:
             stream.wait_stream(current)
 
-    def end(self) -> None:
-        """Let the current stream go on once no window runs."""
-        for stream in self._turns:
+    def join(self) -> None:
+        """Let the current stream go on once no segment runs."""
+        for stream in self._replay_streams:
             torch.cuda.current_stream(self._counts.device).wait_stream(stream)
 
     def meet(self, lane: Lane, reached: int, awaited: Mapping[Lane, int]) -> None:
-        """Tell how far the lane has come (0: nothing), then wait until others have come so far.
+        """Signal that the lane has done `reached` steps, then wait for the counts `awaited`.
 
-        Launches do so by a kernel, copies by the stream's memory operations. For its own count, in
-        the window before, each waits by these: a kernel would keep a launch from the whole GPU.
+        0 signals nothing. Launches signal and wait by a kernel, copies by the stream's memory
+        operations. A lane waits for its own count of the segment before by memory operations too: a
+        waiting kernel would keep a launch from the whole GPU.
         """
         if lane is Lane.COMPUTE:
             if lane in awaited:
@@ -92,26 +92,26 @@ class Lanes:
             wait_for(self.streams[lane], self._address(other), count)
 
     def upload(self, graph: torch.cuda.CUDAGraph) -> None:
-        """Make a graph ready, so that its launch waits for nothing that the device does."""
-        stream = self._turns[0].cuda_stream
-        _checked(_driver().cuGraphUpload(graph.raw_cuda_graph_exec(), stream))
+        """Upload a graph to the device. Its launch then waits for no other work of the device."""
+        stream = self._replay_streams[0].cuda_stream
+        _checked(driver.cuGraphUpload(graph.raw_cuda_graph_exec(), stream))
 
     def wait(self) -> None:
-        """Wait until few of the launches issued last are left, behind which more may be queued.
+        """Wait until few of the launches issued last are left. More may then be queued.
 
-        After the last of them the GPU would idle while the host issues the next, 0.7 to 1.7 ms. The
-        host sleeps: spinning would keep a core busy all the time, and steps take the same.
+        After the last launch the GPU would idle for 0.7 to 1.7 ms while the host issues the next
+        segment. The host sleeps: spinning keeps a core busy, and steps take the same time.
         """
-        self._few_left.synchronize()
+        self._low_water.synchronize()
 
-    def issue(self, window: Window) -> None:
-        """Replay a window beside the one before; wait before that."""
+    def issue(self, segment: GraphSegment) -> None:
+        """Wait for the low-water event of the segment before, then replay this one beside it."""
         self.wait()
-        with torch.cuda.stream(self._turns[0]):
-            window.graph.replay()
-        self._turns.rotate()
-        if window.few_left is not None:
-            self._few_left = window.few_left
+        with torch.cuda.stream(self._replay_streams[0]):
+            segment.graph.replay()
+        self._replay_streams.rotate()
+        if segment.low_water is not None:
+            self._low_water = segment.low_water
 
     def _address(self, lane: Lane) -> int:
         return self._counts[lane.value].data_ptr()
@@ -119,37 +119,40 @@ class Lanes:
 
 @cache
 def lanes_of(device: torch.device) -> Lanes:
-    """The lanes of a device (with its index)."""
+    """The lanes of `device`, which must have an index."""
     return Lanes(device)
 
 
 def _one_at_a_time() -> bool:
-    """Whether the host waits for each launch, so that none is there for another to wait for."""
+    """Whether CUDA_LAUNCH_BLOCKING makes the host wait for each launch."""
     return os.environ.get("CUDA_LAUNCH_BLOCKING", "0") != "0"
 
 
-def apart(streams: Sequence[torch.cuda.Stream], turns: Iterable[torch.cuda.Stream]) -> bool:
-    """Whether a graph's branches, captured on `streams`, go on while others wait for them.
+def are_independent_queues(
+    streams: Sequence[torch.cuda.Stream], replay_streams: Iterable[torch.cuda.Stream]
+) -> bool:
+    """Whether a graph's branches, captured on `streams`, run while other branches wait for them.
 
-    They may share one of the GPU's queues, as all do where CUDA_DEVICE_MAX_CONNECTIONS is 1: what
-    waits at its head for another of them would wait forever. `turns` are what it is launched on.
+    Branches may share one of the GPU's queues. All do where CUDA_DEVICE_MAX_CONNECTIONS is 1. A
+    branch that waits at the head of a queue for another of that queue would wait forever.
+    `replay_streams` launch the graph.
     """
     reached = torch.zeros(len(streams), dtype=torch.int32, pin_memory=True)
     addresses = [each.data_ptr() for each in reached]
     main, graph = streams[0], torch.cuda.CUDAGraph()
     with (
-        capturing(graph, main, torch.cuda.graph_pool_handle()),
-        forked(main, streams[1:]),
+        capture(graph, main, torch.cuda.graph_pool_handle()),
+        fork_join(main, streams[1:]),
     ):
         for number, stream in enumerate(streams):
             for address in addresses[number + 1 :]:
                 wait_for(stream, address, 1)
             _write(stream, addresses[number], 1)
-    return all(_ends(graph, turn, reached) for turn in turns)
+    return all(_ends(graph, stream, reached) for stream in replay_streams)
 
 
 def _ends(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, reached: torch.Tensor) -> bool:
-    """Whether a graph ends of itself that waits for what it writes; if not, it is let go."""
+    """Whether the graph ends by its own writes. Otherwise the host writes for it."""
     reached.zero_()
     with torch.cuda.stream(stream):
         graph.replay()
@@ -161,33 +164,29 @@ def _ends(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream, reached: torch
     return ended
 
 
-def count_copies(stream: torch.cuda.Stream) -> int:
-    """How often what is captured from the stream so far copies or clears memory."""
-    types = _driver().CUgraphNodeType
+def num_copies(stream: torch.cuda.Stream) -> int:
+    """Number of copies and memsets in the capture of `stream` up to now."""
+    types = driver.CUgraphNodeType
     copying = {types.CU_GRAPH_NODE_TYPE_MEMCPY, types.CU_GRAPH_NODE_TYPE_MEMSET}
-    _, _, graph, *_ = _checked(_driver().cuStreamGetCaptureInfo(stream.cuda_stream))
-    _, count = _checked(_driver().cuGraphGetNodes(graph))
-    nodes, _ = _checked(_driver().cuGraphGetNodes(graph, count))
-    return sum(_checked(_driver().cuGraphNodeGetType(node))[0] in copying for node in nodes)
+    _, _, graph, *_ = _checked(driver.cuStreamGetCaptureInfo(stream.cuda_stream))
+    _, count = _checked(driver.cuGraphGetNodes(graph))
+    nodes, _ = _checked(driver.cuGraphGetNodes(graph, count))
+    return sum(_checked(driver.cuGraphNodeGetType(node))[0] in copying for node in nodes)
 
 
 def wait_for(stream: torch.cuda.Stream, address: int, count: int) -> None:
-    """Let what follows on the stream wait until the int32 at the address is at least `count`."""
-    at_least = _driver().CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
-    _checked(_driver().cuStreamWaitValue32(stream.cuda_stream, address, count, at_least))
+    """Make later work on the stream wait until the int32 at `address` is at least `count`."""
+    at_least = driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
+    _checked(driver.cuStreamWaitValue32(stream.cuda_stream, address, count, at_least))
 
 
 def _write(stream: torch.cuda.Stream, address: int, count: int) -> None:
-    _checked(_driver().cuStreamWriteValue32(stream.cuda_stream, address, count, 0))
-
-
-def _driver() -> Any:
-    return import_module("cuda.bindings.driver")  # where there is no GPU it may be missing
+    _checked(driver.cuStreamWriteValue32(stream.cuda_stream, address, count, 0))
 
 
 def _checked(result: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What a call of the driver gave besides its status."""
+    """The values that a driver call returned. Raises DeviceError for a bad status."""
     status, *values = result
-    if status != _driver().CUresult.CUDA_SUCCESS:
+    if status != driver.CUresult.CUDA_SUCCESS:
         raise DeviceError(f"the GPU refused what lets lanes wait for one another: {status.name}")
     return tuple(values)

@@ -1,4 +1,4 @@
-"""The host link's rates, measured: each way alone, and both ways at once."""
+"""The measured rates of the host link: each direction alone, and both at once."""
 
 from collections.abc import Callable
 from statistics import median
@@ -7,7 +7,7 @@ from typing import Final
 import torch
 
 from ..kernels.copy.host import transfer
-from ..planner.ir.costs import Link
+from ..planner.ir.costs import HostLink
 from ..planner.ir.settings import ENGINE, KERNEL
 from ..units import MIB
 
@@ -17,10 +17,10 @@ SHORT_NBYTES: Final = MIB
 WAYS: Final = ((0,), (1,), (0, 1))  # to the host, to the device, both at once
 
 
-def measure_link(device: torch.device, copies: str = ENGINE) -> Link:
-    """Rates of long pinned copies, one way and both at once, and what one more copy costs.
+def measure_link(device: torch.device, copies: str = ENGINE) -> HostLink:
+    """Rates of long pinned copies in bytes per second, and the seconds that one more copy costs.
 
-    `copies` tells what copies: the copy engines, or a kernel.
+    `copies` is "engine" (the copy engines) or "kernel".
     """
     move = transfer if copies == KERNEL else _by_engine
     hosts = [torch.empty(LONG_NBYTES, dtype=torch.uint8).pin_memory() for _ in range(2)]
@@ -45,7 +45,7 @@ def measure_link(device: torch.device, copies: str = ENGINE) -> Link:
     to_host, to_device, both = (LONG_NBYTES / seconds(ways, LONG_NBYTES, 4) for ways in WAYS)
     short_s = seconds((0,), SHORT_NBYTES, 64)
     latency_s = max(0.0, short_s - SHORT_NBYTES / to_host)
-    return Link(to_host, to_device, both, both, latency_s)
+    return HostLink(to_host, to_device, both, both, latency_s)
 
 
 def _by_engine(source: torch.Tensor, target: torch.Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Kernels compiled side by side, each once, before anything launches them."""
+"""Parallel compilation of kernels before their first launch."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -16,7 +16,8 @@ from .triton_launchers import keep_launchers_apart
 
 keep_launchers_apart()
 THREADS: Final = 12
-Job = tuple[Callable[[], Any], Callable[[Any], None]]  # what compiles, and what takes the kernel
+# A function that compiles a kernel, and one that receives the compiled kernel.
+Job = tuple[Callable[[], Any], Callable[[Any], None]]
 _NOT_RUN: Final = SimpleNamespace(
     function=None,
     packed_metadata=None,
@@ -27,11 +28,12 @@ _NOT_RUN: Final = SimpleNamespace(
 
 @contextmanager
 def compiling(device: torch.device) -> Iterator[None]:
-    """Within, launches of kernels that are not compiled do not run; at its end these kernels are.
+    """Collect the kernels that launches inside the context ask for, and compile them on exit.
 
-    They are loaded on the present GPU as well, but for those that fail: these do so again where
-    they are launched. So none waits for the launch of another: ResNet-50's, pass by pass, take
-    45 s. Kernels compiled before, and torch's own, run on whatever those skipped have left.
+    Launches of uncompiled kernels do nothing inside. Compiled kernels are also loaded on the
+    present GPU. A kernel that fails to compile fails again at its launch. Compiled one after
+    another, the kernels of ResNet-50 take 45 s. Kernels compiled before, and torch's own kernels,
+    run inside the context on whatever the skipped launches left.
     """
     on_gpu = device.type == "cuda"
     begin = partial(torch.cuda.set_device, torch.cuda.current_device()) if on_gpu else None
@@ -43,10 +45,10 @@ def compiling(device: torch.device) -> Iterator[None]:
 
 
 class _Deferred:
-    """Stands for a kernel that is not compiled yet, in Triton's cache as well from 3.7 on.
+    """A placeholder for an uncompiled kernel, from Triton 3.7 on also in Triton's cache.
 
-    Its launches do nothing within `mode`. Outside, where compiling failed, was interrupted or goes
-    on in another thread, a launch compiles the kernel first.
+    Its launches do nothing inside `mode`. Outside, a launch compiles the kernel first where
+    compilation failed, was interrupted, or runs in another thread.
     """
 
     def __init__(self, mode: AsyncCompileMode, job: Job) -> None:
@@ -61,9 +63,9 @@ class _Deferred:
 
 
 class _Compiling(AsyncCompileMode):  # type: ignore[misc]
-    """Triton's mode in which kernels compile on other threads, except that they begin at its end.
+    """Triton's mode of asynchronous compilation, with all compilation at its end.
 
-    Begun at once, they would take the interpreter from the thread that launches.
+    Compilation that began at once would take the interpreter lock from the launching thread.
     """
 
     def __init__(self, executor: Executor, *, load: bool) -> None:
@@ -74,12 +76,12 @@ class _Compiling(AsyncCompileMode):  # type: ignore[misc]
     def submit(
         self, key: str, compile_: Callable[[], Any], finalize: Callable[[Any], None], *_: Any
     ) -> _Deferred:
-        """Note the kernel. Triton 3.9 also passes what drops a failed kernel from its cache."""
+        """Note the kernel. Triton 3.9 also passes a callback that drops a failed kernel."""
         self._jobs[key] = compile_, finalize
         return _Deferred(self, self._jobs[key])
 
     def __exit__(self, kind: type[BaseException] | None, *raised: Any) -> None:
-        super().__exit__(kind, *raised)  # from here on launches run
+        super().__exit__(kind, *raised)  # launches run from here on
         if kind is None:
             list(self.executor.map(self._make, self._jobs.values()))
 

@@ -1,44 +1,15 @@
-"""The profiler: seconds of each pass on the present GPU and the link's rates, cached on disk."""
+"""The profiler: seconds of each pass on the present GPU, and rates of the link. Cached on disk."""
 
-import json
-import platform
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
-from itertools import product
-from pathlib import Path
-from statistics import median
+from collections.abc import Callable
 
 import torch
 
-from ..graph import RUN_CHUNKS, Graph, Param, Pass, Use, section_rows
-from ..kernels.language.overrides import Configurations
-from ..ops.operator import TORCH_DTYPES, Control
-from ..placement import aligned
-from ..planner.ir.costs import Link, Profile
-from ..planner.ir.schedule import Action, Lane, Operand, Space, Step
+from ..graph import Graph, Pass, Use
+from ..planner.ir.costs import Profile
 from ..planner.ir.settings import ENGINE, RULES, Table
-from ..units import GIB
-from .binding import Call, Tensors, bind_step
-from .capture import capturing
-from .disk_cache import cache_file, sources, write_whole
-from .kernel_set import kernel_set
 from .link import measure_link
-from .precompile import compiling
-from .views import Memory
-
-REPEATS = 8  # launches captured together: each one's share of the graph's own start is small
-CACHES = 2  # of bytes in turn, of which a last-level cache that holds one keeps none
-REPLAYS = 5
-# Between two launches of a step, beyond what is between those of one pass: a step's passes added up
-# came to 0.47 us a launch too little for DenseNet-121 and ResNet-50, 0.67 for GoogLeNet (H200,
-# 2026-11-23).
-APART_S = 0.5e-6
-SCRATCH_NBYTES = 3 * GIB
-OPTIMIZER_SETTING = 0.5  # each of them: updates show in parameters, and stay finite
-SEED = 0  # of random numbers: those of a pass are the same each time
-Samples = dict[str, tuple[tuple[int, float], ...]]
-Rows = tuple[str, int, int]  # buffer, start, stop
+from .profile_cache import ProfileCache, Samples
+from .scratch import SCRATCH_NBYTES, Scratch
 
 
 def profile(
@@ -53,11 +24,11 @@ def profile(
 ) -> Profile:
     """Measure every distinct pass of `graph` at several run lengths, on at most `limit` bytes.
 
-    The link is that of copies by the copy engines or, as `copies` has it, by a kernel. Parameters
-    and optimizer state are read or left alone, never written. Passes measured before on this GPU
-    with these versions and kernels, as `configurations` have it, come from the cache.
+    `copies` is "engine" or "kernel": the link is measured with such copies. Parameters and
+    optimizer state are never written. Measurements of this GPU, these versions, kernels and
+    `configurations` are taken from the cache.
     """
-    cache = _Cache(device, kernels)
+    cache = ProfileCache(device, kernels)
     samples: Samples = {}
     most = SCRATCH_NBYTES if limit is None else min(limit, SCRATCH_NBYTES)
     keys = [signature(graph, pass_) for pass_ in graph.passes]
@@ -82,7 +53,7 @@ def profile(
 
 
 def signature(graph: Graph, pass_: Pass) -> str:
-    """What makes two passes cost the same: kind, role, settings, types and shapes."""
+    """The key of the cost of a pass: kind, role, settings, types and shapes."""
     op = graph.ops[pass_.op]
     settings = {**op.attrs, **pass_.attrs}
     attrs = sorted((name, value) for name, value in settings.items() if name != "op_id")
@@ -96,278 +67,3 @@ def signature(graph: Graph, pass_: Pass) -> str:
     params = [graph.network.params[name].shape for name in (*pass_.params, *pass_.updates) if name]
     form = (op.kind, pass_.role, graph.dtype, attrs)
     return repr((*form, uses, params, min(pass_.domain, pass_.unit)))
-
-
-@dataclass(frozen=True, slots=True)
-class _Bound:
-    """A launch ready to run, the bytes that it writes, and the tensors outside them."""
-
-    call: Call
-    written: tuple[torch.Tensor, ...]
-    tensors: Tensors
-
-
-class Scratch:
-    """Device bytes on which passes are launched to measure them, filled with random numbers.
-
-    Kernels run as `configurations` have it at the launch.
-    """
-
-    def __init__(
-        self,
-        graph: Graph,
-        device: torch.device,
-        kernels: str,
-        limit: int,
-        configurations: Table = RULES,
-    ) -> None:
-        self._graph, self._device, self._limit = graph, device, limit
-        self.configurations = Configurations(configurations)
-        self._kernels = kernel_set(kernels, self.configurations)
-        self._random = torch.Generator(device)
-        self._bytes = torch.empty(0, dtype=torch.uint8, device=device)
-        floats = torch.full((8,), OPTIMIZER_SETTING, device=device)
-        floats[7] = 0.0  # the flag by which nothing is updated
-        seed = torch.zeros(1, dtype=torch.int64, device=device)
-        self._control = Control(floats, torch.ones(1, device=device), seed)
-        self._cold_nbytes = CACHES * cache_nbytes(device)
-        self._latest: torch.cuda.CUDAGraph | None = None
-        if device.type == "cuda":
-            self._stream, self._pool = torch.cuda.Stream(device), torch.cuda.graph_pool_handle()
-
-    def row_counts(self, pass_: Pass) -> tuple[int, ...]:
-        """Rows to measure at: a unit, a run and four runs, as domain and scratch bytes allow."""
-        uses = (use for use in (*pass_.reads, *pass_.writes) if not use.whole)
-        row = max((self._graph.buffers[use.buffer].row_nbytes for use in uses), default=1)
-        run = max(pass_.unit, section_rows(pass_.domain, row, RUN_CHUNKS * self._graph.chunk_size))
-        wanted = {min(pass_.domain, rows) for rows in (pass_.unit, run, 4 * run)}
-        room = self._limit - self._stand_ins_nbytes(pass_)
-        fits = [rows for rows in sorted(wanted) if self._nbytes(pass_, rows) <= room]
-        return tuple(fits or [min(wanted)])
-
-    def compile(self, indices: Iterable[int]) -> None:
-        """Compile the kernels of passes side by side, but for those of torch's operations.
-
-        These may have kernels that tune themselves, or addresses that others of theirs find.
-        """
-        with compiling(self._device):
-            for index in indices:
-                pass_ = self._graph.passes[index]
-                if self._graph.ops[pass_.op].kind != "opaque":
-                    self.try_out(index, self.row_counts(pass_))
-
-    def try_out(self, index: int, counts: Iterable[int]) -> None:
-        """Launch pass `index` over so many rows each, as it is measured, every turn once.
-
-        What fails is left to others. The first launch over a map's samples may run another kernel
-        than those behind it: it sets the gradients that they add to.
-        """
-        with suppress(Exception):
-            for rows in counts:
-                for call in self.turns(index, rows):
-                    call()
-
-    def measure(self, index: int, rows: int) -> float:
-        """Median seconds of one launch of pass `index` over `rows` rows, as in a step.
-
-        There launches go over a map one after the other. One that is launched on the same rows
-        again finds them in the cache: a section of ResNet-50's batch normalization took 8 us so,
-        and 12 us in a step (H200, 2026-11-22).
-        """
-        calls = self.turns(index, rows)
-        for call in calls:
-            call()
-        launches = calls * -(-REPEATS // len(calls))
-        begin, end = (torch.cuda.Event(enable_timing=True, external=True) for _ in range(2))
-        torch.cuda.synchronize(self._device)
-        captured = self._captured((begin.record, *launches, end.record))
-
-        def seconds() -> float:
-            captured.replay()
-            torch.cuda.synchronize(self._device)
-            return float(begin.elapsed_time(end)) / 1e3
-
-        seconds()
-        return median(seconds() for _ in range(REPLAYS)) / len(launches) + APART_S
-
-    def _captured(self, launches: Iterable[Call]) -> torch.cuda.CUDAGraph:
-        """A graph of launches, in a pool of memory with the one before, which is kept as long.
-
-        Torch lets no graph into a pool that all have left.
-        """
-        captured = torch.cuda.CUDAGraph()
-        with capturing(captured, self._stream, self._pool):
-            for call in launches:
-                call()
-        self._latest = captured
-        return captured
-
-    def turns(self, index: int, rows: int) -> tuple[Call, ...]:
-        """Launches of pass `index` over `rows` rows each, one behind the other in its domain.
-
-        As many as touch more bytes than the cache keeps, of those that scratch has room for.
-        """
-        pass_ = self._graph.passes[index]
-        stride = -(-rows // pass_.unit) * pass_.unit
-        starts = range(0, pass_.domain - rows + 1, stride)[:REPEATS]
-        room = self._limit - self._stand_ins_nbytes(pass_)
-
-        def nbytes(count: int) -> int:
-            return self._nbytes(pass_, rows, starts[:count])
-
-        count, most = 1, len(starts)
-        while count < most and nbytes(count) < self._cold_nbytes and nbytes(count + 1) <= room:
-            count += 1
-        return tuple(bound.call for bound in self._bound(index, rows, starts[:count]))
-
-    def results(self, index: int, rows: int) -> tuple[torch.Tensor, ...]:
-        """The bytes that one launch of pass `index` over `rows` rows leaves, parameters' too."""
-        (bound,) = self._bound(index, rows)
-        bound.call()
-        states = (each for state in bound.tensors.updates.values() for each in state)
-        left = (*bound.written, *(each for each in states if each is not None))
-        return tuple(each.contiguous().view(-1).view(torch.uint8).clone() for each in left)
-
-    def _stand_ins_nbytes(self, pass_: Pass) -> int:
-        """Bytes of the stand-ins for parameters, and of optimizer state beside those updated."""
-        names = [name for name in (*pass_.params, *pass_.updates, *pass_.updates) if name]
-        return sum(self._graph.network.params[name].nbytes for name in names)
-
-    def _nbytes(self, pass_: Pass, rows: int, starts: Sequence[int] = (0,)) -> int:
-        return _total_nbytes(self._operands(pass_, rows, starts))
-
-    def _operands(
-        self, pass_: Pass, rows: int, starts: Sequence[int] = (0,)
-    ) -> dict[Rows, Operand]:
-        """One operand for the rows of a buffer, one behind the other."""
-        offset, found = 0, {}
-        for start, use in product(starts, (*pass_.reads, *pass_.writes)):
-            name, first, end = key = self._rows(use, start, rows)
-            nbytes = (end - first) * self._graph.buffers[name].row_nbytes
-            if key not in found:
-                found[key] = Operand(*key, Space.ARENA, offset, nbytes)
-                offset += aligned(nbytes)
-        return found
-
-    def _rows(self, use: Use, start: int, rows: int) -> Rows:
-        return use.buffer, *use.rows(start, start + rows, self._graph.buffers[use.buffer])
-
-    def call(self, index: int, rows: int) -> Call:
-        """A launch of pass `index` over its first `rows` rows, ready to run."""
-        (bound,) = self._bound(index, rows)
-        return bound.call
-
-    def _bound(self, index: int, rows: int, starts: Sequence[int] = (0,)) -> list[_Bound]:
-        pass_ = self._graph.passes[index]
-        operands = self._operands(pass_, rows, starts)
-        self._reserve(_total_nbytes(operands))
-        memory = Memory(self._bytes, torch.empty(0, dtype=torch.uint8))
-        self._random.manual_seed(SEED)
-        self._fill(memory, operands)
-        tensors = self._tensors(pass_)
-
-        def bound(start: int) -> _Bound:
-            reads, writes = (
-                tuple(operands[self._rows(use, start, rows)] for use in uses)
-                for uses in (pass_.reads, pass_.writes)
-            )
-            span = (start, start + rows)
-            step = Step(Lane.COMPUTE, Action.LAUNCH, 0, index, *span, reads, writes)
-            call = bind_step(self._graph, step, memory, tensors, self._kernels, by_unit=False)
-            return _Bound(call, tuple(memory.raw(operand) for operand in writes), tensors)
-
-        return [bound(start) for start in starts]
-
-    def _reserve(self, nbytes: int) -> None:
-        if nbytes > self._bytes.numel():
-            self._bytes = torch.empty(0, dtype=torch.uint8, device=self._device)
-            torch.cuda.empty_cache()  # nothing where there is no GPU
-            self._bytes = torch.empty(nbytes, dtype=torch.uint8, device=self._device)
-
-    def _fill(self, memory: Memory, operands: Mapping[Rows, Operand]) -> None:
-        """Random numbers, which TF32 holds where products read TF32.
-
-        What toggles fewer bits takes less power, and clocks fall where power ends: matrix products
-        run faster on zeros than on real data. On maps of full float32 a step of VGG-16 in tf32 was
-        predicted to take 5% more than it does, on these 1% (H200, 2026-11-21).
-        """
-        for (name, _, _), operand in operands.items():
-            view = memory.view(operand, self._graph.buffers[name])
-            if not view.is_floating_point():
-                view.zero_()
-                continue
-            view.normal_(generator=self._random)
-            if self._graph.dtype == "tf32" and view.dtype == torch.float32:
-                self._kernels.cast(view, view, precision="tf32")
-
-    def _tensors(self, pass_: Pass) -> Tensors:
-        """Parameters by random stand-ins, which live as long as one measurement."""
-        params = self._graph.network.params
-        names = [name for name in (*pass_.params, *pass_.updates) if name]
-        stand_ins = {name: self._stand_in(params[name]) for name in names}
-        states: dict[str, tuple[torch.Tensor | None, ...]] = {}
-        for name in pass_.updates:
-            kept = (torch.zeros_like(stand_ins[name]) for _ in range(pass_.attrs.get("states", 0)))
-            none = (None,) if pass_.attrs.get("states") == 0 else ()
-            states[name] = (stand_ins[name], *kept, *none)
-        return Tensors(stand_ins, states, self._control)
-
-    def _stand_in(self, param: Param) -> torch.Tensor:
-        values = torch.randn(param.shape, device=self._device, generator=self._random)
-        return values.to(TORCH_DTYPES[param.dtype])
-
-
-def _total_nbytes(operands: Mapping[Rows, Operand]) -> int:
-    return sum(aligned(operand.nbytes) for operand in operands.values())
-
-
-def cache_nbytes(device: torch.device) -> int:
-    """Bytes of a GPU's last-level cache; 0 on the CPU, where nothing is timed."""
-    if device.type != "cuda":
-        return 0
-    return torch.cuda.get_device_properties(device).L2_cache_size
-
-
-class _Cache:
-    """Measurements on disk, one file per GPU, versions, kernels and how they are measured.
-
-    Of each pass it knows the launches that asked for configurations: only theirs tell its
-    measurements apart.
-    """
-
-    def __init__(self, device: torch.device, kernels: str) -> None:
-        here = Path(__file__)
-        parts = (kernels, sources(here, here.with_name("link.py")), platform.machine())
-        self._path = cache_file("profile", torch.cuda.get_device_name(device), *parts)
-        stored = json.loads(self._path.read_text()) if self._path.exists() else {}
-        samples = stored.get("samples", {})
-        self._samples: Samples = {key: tuple(map(tuple, rows)) for key, rows in samples.items()}
-        self._asked: dict[str, list[str]] = stored.get("asked", {})
-        names = {field.name for field in fields(Link)}
-        links = stored.get("links", {}).items()
-        self.links = {copies: Link(**link) for copies, link in links if link.keys() == names}
-
-    def find(self, key: str, configurations: Table) -> tuple[tuple[int, float], ...] | None:
-        """The seconds of a pass as configured, where they were measured."""
-        return self._samples.get(self._name(key, configurations))
-
-    def add(
-        self,
-        key: str,
-        configurations: Table,
-        asked: Iterable[str],
-        samples: tuple[tuple[int, float], ...],
-    ) -> None:
-        self._asked[key] = sorted(asked)
-        self._samples[self._name(key, configurations)] = samples
-
-    def _name(self, key: str, configurations: Table) -> str:
-        asked = [each for each in self._asked.get(key, ()) if each in configurations]
-        own = [(each, sorted(configurations[each].items())) for each in asked]
-        return repr((key, own)) if own else key
-
-    def save(self) -> None:
-        """Write what was measured, in one go."""
-        links = {copies: asdict(link) for copies, link in self.links.items()}
-        found = {"samples": self._samples, "asked": self._asked, "links": links}
-        write_whole(self._path, found)

@@ -1,4 +1,4 @@
-"""The versions of torch and Triton that tvdnn is tested with, and what to say of others."""
+"""The versions of torch and Triton that tvdnn is tested with, and warnings about others."""
 
 import functools
 import re
@@ -8,7 +8,7 @@ from typing import Final
 
 Minor = tuple[int, int]
 
-# Each torch with the Triton that it brings.
+# Each version of torch with the version of Triton that it depends on.
 TESTED: Final[frozenset[tuple[Minor, Minor]]] = frozenset(
     {
         ((2, 11), (3, 6)),
@@ -21,9 +21,9 @@ TESTED: Final[frozenset[tuple[Minor, Minor]]] = frozenset(
 
 
 def untested(torch: str, triton: str | None) -> str | None:
-    """What to say of these versions where they are not supported together; None where they are.
+    """A warning about versions that are not supported together. None where they are.
 
-    Without Triton, as on the CPU of a Mac, torch's version alone counts.
+    Without Triton, as on the CPU of a Mac, only the version of torch counts.
     """
     pair = minor(torch), None if triton is None else minor(triton)
     if any(pair in (tested, (tested[0], None)) for tested in TESTED):
@@ -36,20 +36,20 @@ def untested(torch: str, triton: str | None) -> str | None:
 
 
 def untested_here() -> str | None:
-    """What to say of the versions installed."""
+    """A warning about the installed versions, or None."""
     torch = installed("torch")
     return None if torch is None else untested(torch, installed("triton"))
 
 
 @functools.cache
 def warn_of_untested() -> None:
-    """Warn, once a process, where the versions installed are not tested together."""
+    """Warn once in a process where the installed versions are not tested together."""
     if (said := untested_here()) is not None:
         warnings.warn(said, stacklevel=2)
 
 
 def installed(package: str) -> str | None:
-    """A package's version; None where it is not installed."""
+    """The version of a package. None where it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -1,8 +1,8 @@
-"""Images: a unit of a map's bands as one map, with the rows of pixels beside it that windows read.
+"""Halo tiles: the row tiles of a launch as one map, with the neighbour rows that windows read.
 
-Where the sections beside those of a launch lie next to them, as in a map that is held whole, its
-images are read in place. Else their rows are first joined in the launch's scratch, those of the
-first and the last unit of a run: the bytes of these are read twice and written once more.
+A tile is read in place where its neighbour sections are adjacent in memory, as in a map that is
+held whole. Otherwise its rows are first copied together into the scratch of the launch. That reads
+the bytes of the first and the last unit of a run twice, and writes them once more.
 """
 
 from collections.abc import Iterable
@@ -12,18 +12,19 @@ import torch
 
 from ..graph import Buffer, Graph, Pass, Use
 from ..planner.ir.schedule import Operand, Step
-from .views import Memory
+from .views import ByteViews
 
-ALIGNMENT = 16  # bytes: a kernel is chosen by what it may load at once, the same wherever rows lie
+# Bytes. Kernels are chosen by the alignment of their operands, which must not depend on the place.
+ALIGNMENT = 16
 
 Copy = tuple[torch.Tensor, torch.Tensor]  # source, target
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
-    """What a launch reads of a map: `rows` [1, H, W, C], with so many `beside` its own.
+class HaloTile:
+    """The rows that a launch reads: `rows` [1, H, W, C], `beside` of them above and below its own.
 
-    The `copies` come first: they join the rows where these do not lie together.
+    `copies` come before the launch. They gather rows that are not adjacent.
     """
 
     rows: torch.Tensor
@@ -31,12 +32,14 @@ class Image:
     copies: tuple[Copy, ...] = ()
 
 
-def image_of(
-    graph: Graph, pass_: Pass, step: Step, piece: tuple[int, int], memory: Memory
-) -> Image:
-    """What the launch of domain rows `piece` reads of the map that it reads with a halo."""
+def halo_tile(
+    graph: Graph, pass_: Pass, step: Step, piece: tuple[int, int], memory: ByteViews
+) -> HaloTile:
+    """The halo tile that the launch of domain rows `piece` reads."""
     pairs = zip(pass_.reads, step.reads, strict=True)
-    found = {use.beside: (use, operand) for use, operand in pairs if use.beside or any(use.halo)}
+    found = {
+        use.neighbour: (use, operand) for use, operand in pairs if use.neighbour or any(use.halo)
+    }
     use, own = found[0]
     buffer = graph.buffers[use.buffer]
     others = [found[side][1] for side in (-1, 1) if side in found]
@@ -48,27 +51,27 @@ def image_of(
     image = image[: stop - start + above + below]
     whole = _rows(memory, use, buffer, held[:1], (start - above, stop + below))
     if whole is not None and (whole.data_ptr() - image.data_ptr()) % ALIGNMENT == 0:
-        return Image(whole[None], (above, below))
+        return HaloTile(whole[None], (above, below))
     parts = [_rows(memory, use, buffer, held, each) for each in bounds]
     sources = [part for part in parts if part is not None]
     assert len(sources) == len(bounds), f"{pass_.name} finds no rows beside {piece}"
     targets = image.split([len(source) for source in sources])
-    return Image(image[None], (above, below), tuple(zip(sources, targets, strict=True)))
+    return HaloTile(image[None], (above, below), tuple(zip(sources, targets, strict=True)))
 
 
-def one_image(bands: torch.Tensor) -> torch.Tensor:
-    """Bands [n, h, W, C] of a map, or of a range of a wider one, as one map [1, n * h, W, C]."""
+def joined_tiles(bands: torch.Tensor) -> torch.Tensor:
+    """Row tiles [n, h, W, C] of a map or of a channel range as one map [1, n * h, W, C]."""
     return bands.view(1, -1, *bands.shape[2:])
 
 
 def _beside(graph: Graph, use: Use, piece: tuple[int, int]) -> tuple[int, int]:
-    """The rows above and below that there are in a piece's sample."""
+    """The numbers of neighbour rows above and below inside the sample of `piece`."""
     above, below = use.halo
-    return above if piece[0] % graph.bands else 0, below if piece[1] % graph.bands else 0
+    return above if piece[0] % graph.row_tiles else 0, below if piece[1] % graph.row_tiles else 0
 
 
 def _joined(own: Operand, others: Iterable[Operand], buffer: Buffer) -> Operand:
-    """The bytes of `own` and of those of `others` that lie next to them."""
+    """The bytes of `own` joined with those of `others` that are adjacent."""
     for other in others:
         first, second = (own, other) if own.start < other.start else (other, own)
         if first.stop == second.start and first.end == second.offset:
@@ -78,9 +81,9 @@ def _joined(own: Operand, others: Iterable[Operand], buffer: Buffer) -> Operand:
 
 
 def _rows(
-    memory: Memory, use: Use, buffer: Buffer, held: Iterable[Operand], bounds: tuple[int, int]
+    memory: ByteViews, use: Use, buffer: Buffer, held: Iterable[Operand], bounds: tuple[int, int]
 ) -> torch.Tensor | None:
-    """Rows of pixels [H, W, C] from the operand that has them all; None where none does."""
+    """Rows of pixels [H, W, C] from the operand that holds all of them. None where none does."""
     height = buffer.shape[1]
     for operand in held:
         first, last = height * operand.start, height * operand.stop

@@ -1,4 +1,4 @@
-"""Runner: a schedule made ready to run on one device, with its memory, calls and executor."""
+"""The runner: a schedule with its memory, calls and executor on one device."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,19 +21,20 @@ from .cpu import CpuExecutor
 from .cuda import CudaExecutor
 from .host_slab import Slab
 from .kernel_set import kernel_set
-from .views import Memory
+from .views import ByteViews
 
 Progress = Callable[[str, float], None]
 
 
 class Runner:
-    """Runs a schedule's halves: fill its inputs, run, read its outputs.
+    """Runs the phases of a schedule: fill inputs, run, read outputs.
 
-    On a GPU it runs every kernel once on scratch bytes and captures the halves as graphs, and does
-    so again when arena or slab have grown. `order_seed` randomizes the order of steps on the CPU,
-    `delay_seed` delays them at random on a GPU. On the CPU steps are timed as on a machine whose
-    costs are the `clock`. `copies` tells what copies, a copy engine or a kernel, `configurations`
-    how kernels run. After an exception in a step the runner is dead and says so.
+    On a GPU every kernel first runs once on scratch bytes. The phases are then captured as CUDA
+    graphs, again after the arena or the slab has grown. `order_seed` randomizes the order of steps
+    on the CPU, `delay_seed` delays steps on a GPU. On the CPU, `clock` holds the costs of the
+    machine whose times are reported. `copies` is "engine" or "kernel". `configurations` are those
+    of tuned kernels. After an exception in a step the runner is dead, and later calls raise an
+    error.
     """
 
     def __init__(
@@ -69,20 +70,23 @@ class Runner:
 
     @property
     def halves(self) -> tuple[tuple[int, int], ...]:
-        """Step ranges of the halves; one where the step is not cut."""
-        cut, end = self.schedule.cut, len(self.schedule.steps)
+        """The step range of each phase. One range where the step is not split."""
+        cut, end = self.schedule.phase_split, len(self.schedule.steps)
         return ((0, cut), (cut, end)) if cut < end else ((0, end),)
 
     def suspend(self) -> None:
-        """Let go of arena and slab, so that they can move; `refresh` takes hold of them again."""
+        """Drop all views of arena and slab. They can move then; `refresh` takes new views."""
         self._executor = None
-        self._memory = Memory(torch.empty(0, dtype=torch.uint8), torch.empty(0, dtype=torch.uint8))
+        self._memory = ByteViews(
+            torch.empty(0, dtype=torch.uint8), torch.empty(0, dtype=torch.uint8)
+        )
         self._generations = (-1, -1)
 
     def refresh(self) -> bool:
-        """Bind and capture where that is due, and tell whether it was; call before filling inputs.
+        """Bind and capture where arena or slab have moved. Returns whether that was done.
 
-        Arena and slab must be as large as the schedule takes. Capture overwrites the arena.
+        Call it before inputs are filled: capture overwrites the arena. Arena and slab must be as
+        large as the schedule needs.
         """
         due = self._generations != (self._arena.generation, self._slab.generation)
         if due:
@@ -90,17 +94,17 @@ class Runner:
         return due
 
     def fill(self, name: str, value: torch.Tensor, *, first: int = 0) -> None:
-        """Write the caller's rows of an input, cast and laid out on the way.
+        """Write the caller's rows of an input, with cast and change of layout.
 
         Maps come as torch has them: [N, C, H, W], unless the network permutes them. Labels are
-        checked on the device; in what it records of a fault the samples count from `first`. Raises
-        InputError for another number of samples.
+        checked on the device; the number of a wrong sample counts from `first`. Raises InputError
+        for another number of samples.
         """
         graph = self.schedule.graph
         buffer = graph.buffers[name]
-        if value.shape[0] * graph.bands != buffer.rows:
+        if value.shape[0] * graph.row_tiles != buffer.rows:
             raise InputError(
-                f"{name} has {value.shape[0]} samples, the plan {buffer.rows // graph.bands}; "
+                f"{name} has {value.shape[0]} samples, the plan {buffer.rows // graph.row_tiles}; "
                 "plan for this batch size"
             )
         if buffer.dtype != "int64":
@@ -108,17 +112,19 @@ class Runner:
         rows_axis = 1 if buffer.dtype == "int64" else 2
         for place in self._inputs[name]:
             held = place_view(self._memory, buffer, place)
-            for sample, source, target in _by_sample(value, held, place, graph.bands, rows_axis):
+            for sample, source, target in _by_sample(
+                value, held, place, graph.row_tiles, rows_axis
+            ):
                 if buffer.dtype == "int64":
                     self._fill_labels(source, target, first + sample)
                 else:
-                    flat = source.dim() == 2  # a view may have renamed maps of one pixel
+                    flat = source.dim() == 2  # a view may have flattened maps of one pixel
                     target = target.flatten(1) if flat else target
                     precision = self._precision if name in graph.rounded_inputs else "ieee"
                     self._kernels.stage(source, target, precision=precision)
 
     def check_labels(self, labels: torch.Tensor, *, first: int = 0) -> None:
-        """Check labels on the device, as `fill` does, ahead of other steps."""
+        """Check labels on the device, as `fill` does, before other steps."""
         self._fill_labels(labels, None, first)
 
     def _fill_labels(self, labels: torch.Tensor, target: torch.Tensor | None, first: int) -> None:
@@ -130,17 +136,17 @@ class Runner:
             self._kernels.stage_labels(labels, target, *words, **settings)
 
     def _value_of(self, name: str) -> Value:
-        """The network's value that an input is, or is the gradient of."""
+        """The network's value that an input holds, or whose gradient it is."""
         graph = self.schedule.graph
         return graph.network.values[graph.inputs[name].removeprefix("grad ")]
 
     def run(self, half: int = 0) -> None:
-        """Run one half of the step on the current stream."""
+        """Run one phase of the step on the current stream."""
         with self._running() as executor:
             executor.run(*self.halves[half])
 
     def timed(self, half: int = 0) -> Lap:
-        """Run one half of the step; its seconds are told when asked for.
+        """Run one phase of the step. The lap returns its seconds.
 
         Raises DeviceError on a CPU without a clock.
         """
@@ -148,7 +154,7 @@ class Runner:
             return executor.timed(*self.halves[half])
 
     def timeline(self, half: int | None = None) -> Timeline:
-        """Run one half or the whole step, parameters' update and all, and measure each step of it.
+        """Run one phase or the whole step, updates included, and measure each of its steps.
 
         Raises DeviceError on a CPU without a clock.
         """
@@ -163,7 +169,7 @@ class Runner:
 
     @contextmanager
     def _running(self, *, measured: bool = False) -> Iterator[CpuExecutor | CudaExecutor]:
-        """The executor, for a step after whose failure the runner is dead."""
+        """The executor for a step. If the step fails, the runner is dead afterwards."""
         if self._dead is not None:
             raise EngineError(
                 f"this engine stopped after a failed step ({self._dead}); make a new one"
@@ -183,18 +189,18 @@ class Runner:
         dtype: torch.dtype,
         memory_format: torch.memory_format = torch.contiguous_format,
     ) -> torch.Tensor:
-        """A fresh copy of a network output, as torch has it; maps in `memory_format`."""
+        """A fresh copy of a network output in torch's layout. Maps are in `memory_format`."""
         graph = self.schedule.graph
         buffer = graph.output_maps[graph.network.outputs.index(name)]
         return self._copy_out(buffer, graph.network.values[name], dtype, memory_format)
 
     def read_grad(self, name: str, dtype: torch.dtype) -> torch.Tensor:
-        """A fresh copy of the gradient of a network input, as torch has it (NCHW)."""
+        """A fresh copy of the gradient of a network input in torch's layout [N, C, H, W]."""
         graph = self.schedule.graph
         return self._copy_out(graph.input_grads[name], graph.network.values[name], dtype)
 
     def read_param_grad(self, name: str, param: torch.Tensor) -> torch.Tensor | None:
-        """A fresh copy of a parameter's gradient, laid out as the parameter.
+        """A fresh copy of the gradient of a parameter, in the parameter's layout.
 
         None where no output depends on the parameter.
         """
@@ -215,7 +221,7 @@ class Runner:
         shape = [value.shape[axis] for axis in value.torch_axes]
         form = memory_format if len(shape) == 4 else torch.contiguous_format
         result = torch.empty(shape, dtype=dtype, device=self._arena.device, memory_format=form)
-        target, bands = _channels_first(result, value), self.schedule.graph.bands
+        target, bands = _channels_first(result, value), self.schedule.graph.row_tiles
         for place, held in self.outputs(buffer):
             view = held if bands > 1 else held.view(-1, *value.shape[1:])
             for _, rows, source in _by_sample(target, view, place, bands, 2):
@@ -223,18 +229,18 @@ class Runner:
         return result
 
     def outputs(self, name: str) -> list[tuple[Place, torch.Tensor]]:
-        """The rows of an output where they lie; valid until the next half runs."""
+        """The rows of an output in the arena. Valid until the next phase runs."""
         buffer = self.schedule.graph.buffers[name]
         places = self._outputs[name]
         return [(place, place_view(self._memory, buffer, place)) for place in places]
 
     def close(self) -> None:
-        """Drop calls and graphs; arena and slab stay with their owners."""
+        """Drop calls and graphs. Arena and slab stay with their owners."""
         self._dead = "closed"
         self.suspend()
 
     def _prepare(self) -> None:
-        self._memory = Memory(self._arena.bytes, self._slab.bytes)
+        self._memory = ByteViews(self._arena.bytes, self._slab.bytes)
         calls = self._bind(self._tensors, by_unit=self._by_unit)
         if self._arena.device.type == "cuda":
             self._executor = self._capture(calls)
@@ -245,7 +251,7 @@ class Runner:
         self._generations = (self._arena.generation, self._slab.generation)
 
     def _capture(self, calls: list[Call]) -> CudaExecutor:
-        """Run everything once on scratch bytes, so that every kernel is loaded, then capture."""
+        """Run everything once on scratch bytes, which loads all kernels, then capture."""
         executor = CudaExecutor(
             self.schedule, calls, device=self._arena.device, delay_seed=self._delay_seed
         )
@@ -259,7 +265,7 @@ class Runner:
         return executor
 
     def _rehearsal(self) -> list[Call]:
-        """The calls of all steps, but on stand-ins for what they would update."""
+        """The calls of all steps, on dummy tensors in place of those that they update."""
         scratch = {name: self._stand_in(tensors) for name, tensors in self._tensors.updates.items()}
         tensors = Tensors(self._tensors.params, scratch, self._tensors.control)
         return self._bind(tensors, by_unit=False)
@@ -274,7 +280,7 @@ class Runner:
         return tuple(None if tensor is None else self._scratch_like(tensor) for tensor in tensors)
 
     def _scratch_like(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor of this form over the arena's first bytes; its own where it does not fit."""
+        """A tensor of this form over the first bytes of the arena, or a new one if it is larger."""
         nbytes = tensor.numel() * tensor.element_size()
         if nbytes > self._arena.bytes.numel():
             return torch.empty_like(tensor)
@@ -283,7 +289,7 @@ class Runner:
 
 
 def _channels_first(x: torch.Tensor, value: Value) -> torch.Tensor:
-    """A tensor as torch has the network's value, with its dimensions as torch has maps."""
+    """A tensor in the layout that torch has for the network's value."""
     stored = x.permute([value.torch_axes.index(axis) for axis in range(x.dim())])
     return stored.permute(channels_last_axes(x.dim()))
 
@@ -291,9 +297,9 @@ def _channels_first(x: torch.Tensor, value: Value) -> torch.Tensor:
 def _by_sample(
     value: torch.Tensor, held: torch.Tensor, place: Place, bands: int, rows_axis: int
 ) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
-    """The first sample of rows of a place, what the caller has of them, and the rows.
+    """The first sample of the rows of a place, the caller's values of these rows, and the rows.
 
-    All rows of the place at once, but those of bands sample by sample.
+    All rows of the place at once; row tiles sample by sample.
     """
     if bands == 1:
         yield place.start, value[place.start : place.stop], held

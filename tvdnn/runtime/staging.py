@@ -1,4 +1,4 @@
-"""Staging: host batches reach the device through two buffers each, copied beside the steps."""
+"""Staging: host batches are copied to the device beside the steps, in two buffers each."""
 
 from dataclasses import dataclass
 
@@ -30,9 +30,9 @@ class Staging:
         return BUFFERS * sum(value.numel() * value.element_size() for value in away)
 
     def put(self, value: torch.Tensor, name: str) -> torch.Tensor:
-        """`value` on the device for the current stream's work; `release` when that is issued.
+        """A device copy of `value` for work on the current stream.
 
-        Values of one `name` take turns in its buffers.
+        Call `release` after that work is issued. Values of one `name` use its buffers in turn.
         """
         if value.device == self._device:
             return value
@@ -46,7 +46,7 @@ class Staging:
         return slot.tensor
 
     def release(self) -> None:
-        """What was put may be overwritten once the work issued so far is done."""
+        """Allow the buffers to be overwritten once the work issued up to now is done."""
         for slot in self._used:
             slot.free.record(torch.cuda.current_stream(self._device))
         self._used.clear()
@@ -55,7 +55,7 @@ class Staging:
         kind, form = (name, value.dtype), (tuple(value.shape), value.stride())
         slots = self._slots.get(kind, [])
         if not slots or (tuple(slots[0].tensor.shape), slots[0].tensor.stride()) != form:
-            slots = self._slots[kind] = []  # another shape takes the bytes of the last
+            slots = self._slots[kind] = []  # a new shape replaces the buffers of the last one
             tensors = (torch.empty_like(value, device=self._device) for _ in range(BUFFERS))
             slots += [_Slot(tensor, torch.cuda.Event()) for tensor in tensors]
             assert self._stream is not None

@@ -1,9 +1,9 @@
-"""Triton's compiled launchers, each read from its module before another thread's takes its place.
+"""Triton's compiled launchers, each read from its module before another thread replaces the module.
 
-Up to Triton 3.6 each signature of kernels has a launcher, an extension of C, and all of them are
-modules of one name. Python keeps one module of a name: an extension that is loaded once more puts
-its functions into the module that the one before it left. So while kernels compile side by side, a
-kernel could be given the launcher of another, and read its arguments as if they were the other's.
+Up to Triton 3.6 each signature of a kernel has a launcher, a C extension. All of these extensions
+have one module name. Python keeps one module of a name: loading an extension again puts its
+functions into the module of the one before. While kernels compile in parallel, a kernel could get
+the launcher of another kernel, and read its arguments by the wrong signature.
 """
 
 from collections.abc import Callable
@@ -14,13 +14,14 @@ from typing import Any, Final
 
 from triton.runtime import build
 
-_LOADER: Final = "_load_module_from_path"  # of triton.runtime.build, in all versions to 3.9
+# The function of triton.runtime.build that loads extensions, in all versions up to 3.9.
+_LOADER: Final = "_load_module_from_path"
 
 
 def keep_launchers_apart() -> None:
-    """Have Triton load its extensions one at a time, and hold each one's functions by themselves.
+    """Make Triton load its extensions one at a time, and keep the functions of each.
 
-    Does nothing where that is done already, or where this version of Triton loads them otherwise.
+    Does nothing where that is already done, or where this version of Triton loads them another way.
     """
     load = getattr(build, _LOADER, None)
     if load is not None and not hasattr(load, "__wrapped__"):

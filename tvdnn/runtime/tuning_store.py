@@ -1,4 +1,4 @@
-"""Records of tuning on disk: what was tried and what was found, for a network on a machine."""
+"""The store of tuning on disk: trials and results for a network on a machine."""
 
 import json
 from collections.abc import Mapping
@@ -13,13 +13,12 @@ from .disk_cache import cache_file, sources, write_whole
 EMPTY: Final[Mapping[str, Any]] = {"trials": {}, "chunks": None, "choices": {}}
 
 
-class Record:
-    """The record of `network`, computed in `dtype`, on the machine called `hardware`.
+class TuningStore:
+    """The trials and results of `network`, computed in `dtype`, on the machine `hardware`.
 
-    `trials` are the seconds of a step that each thing tried takes, or the share of its time that a
-    launch takes as configured; None where it has no room, or is refused. `tuned` is what was
-    settled.
-    Each change is on disk when it is made, so that what was tried is never lost.
+    `trials` holds the seconds of a step for each trial, or the share of its time that a launch
+    takes as configured. None stands for a trial that does not fit or does not run. `tuned` is the
+    result. Each change is written to disk at once: no trial is lost.
     """
 
     def __init__(self, hardware: str, network: Network, dtype: str) -> None:
@@ -32,12 +31,12 @@ class Record:
         self.trials[name] = seconds
         self._save()
 
-    def settle(self, tuned: Tuned) -> None:
+    def set_tuned(self, tuned: Tuned) -> None:
         self.tuned = tuned
         self._save()
 
     def forget(self) -> None:
-        """Start anew."""
+        """Delete all trials and results."""
         self.trials, self.tuned = {}, Tuned()
         self._save()
 
@@ -50,13 +49,13 @@ class Record:
 
 
 def find_tuned(hardware: str, network: Network, dtype: str) -> Tuned | None:
-    """What was settled for the network on this machine; None where it was never tuned."""
+    """The result for the network on this machine. None where the network was never tuned."""
     path = _path(hardware, network, dtype)
     return _tuned(json.loads(path.read_text())) if path.exists() else None
 
 
 def has_records(hardware: str) -> bool:
-    """Whether anything was tuned on this machine with these versions."""
+    """Whether any network was tuned on this machine with these versions."""
     pattern = cache_file("tuned", hardware, sources(), "*")
     return any(pattern.parent.glob(pattern.name))
 

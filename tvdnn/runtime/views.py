@@ -1,4 +1,4 @@
-"""Memory: the bytes of arena and slab, and the rows of buffers in them as tensors."""
+"""Views: the bytes of arena and slab, and the rows of buffers as tensors over these bytes."""
 
 from dataclasses import dataclass
 
@@ -10,18 +10,18 @@ from ..planner.ir.schedule import Operand, Space
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class ByteViews:
     """The device arena and the pinned slab, as bytes."""
 
     arena: torch.Tensor
     slab: torch.Tensor
 
     def view(self, operand: Operand, buffer: Buffer) -> torch.Tensor:
-        """The operand's rows as a tensor of the buffer's type."""
+        """The rows of the operand as a tensor of the buffer's type."""
         flat = self.raw(operand).view(TORCH_DTYPES[buffer.dtype])
         return flat.view(operand.stop - operand.start, *buffer.shape[1:])
 
     def raw(self, operand: Operand) -> torch.Tensor:
-        """The operand's bytes."""
+        """The bytes of the operand."""
         space = self.arena if operand.space is Space.ARENA else self.slab
         return space.narrow(0, operand.offset, operand.nbytes)

@@ -5,8 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 
+from ..ops.registry import INSTEAD_OF
+
 INNER = (
-    *("torch.", "tvdnn.nn.", "tvdnn.calls.", "tvdnn.trace.tracer", "tvdnn.trace.diagnostics"),
+    *("torch.", "tvdnn.nn.", "tvdnn.ops.", "tvdnn.functional"),
+    *("tvdnn.trace.tracer", "tvdnn.trace.diagnostics"),
     *(
         "tvdnn.trace.state.functionalize",
         "tvdnn.trace.guards.inputs",
@@ -30,11 +33,6 @@ FOREIGN = (  # errors that a module's code may raise where a proxy is no tensor,
 Line = tuple[str, int]
 BY_VALUES = "the size of the result hangs on the values of maps"
 INSTEAD: Mapping[str, str] = {
-    "RReLU": "tvdnn.nn.LeakyReLU has a fixed slope",
-    "AlphaDropout": "tvdnn.nn.Dropout",
-    "SyncBatchNorm": "tvdnn.nn.BatchNorm2d, whose statistics are those of the whole batch",
-    "matmul": "tvdnn.nn.Linear multiplies by a parameter",
-    "mm": "tvdnn.nn.Linear multiplies by a parameter",
     "nonzero": BY_VALUES,
     "masked_select": BY_VALUES,
     "unique": BY_VALUES,
@@ -45,7 +43,7 @@ INSTEAD: Mapping[str, str] = {
 
 def instead(reason: str) -> str:
     """What to say of an alternative to the layer or function that the reason begins with."""
-    hint = INSTEAD.get(reason)
+    hint = INSTEAD.get(reason) or INSTEAD_OF.get(reason)
     return f" ({hint})" if hint else ""
 
 

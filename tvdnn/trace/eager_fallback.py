@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.fx import Node
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..calls.call import Call, UnsupportedCallError, axes_of
 from ..graph.network import channels_last_axes
+from ..ops.traced_op import TracedOp, UnsupportedCallError, axes_of
 
 
 class Effects(TorchDispatchMode):
@@ -57,7 +57,7 @@ class Effects(TorchDispatchMode):
 
 def opaque_call(
     node: Node, params: tuple[Node, ...], attrs: Mapping[str, Any], effects: str | None
-) -> Call:
+) -> TracedOp:
     """The op of a submodule's call on one tensor that yields one.
 
     Its forward runs again in backward, so it may have no effects. Its settings add torch's shapes
@@ -78,4 +78,4 @@ def opaque_call(
     axes = channels_last_axes(4) if result.dim() == 4 else tuple(range(result.dim()))
     takes = {"takes": tuple(value.shape), "takes_axes": axes_of(source)}
     makes = {"makes": tuple(result.shape), "makes_axes": axes}
-    return Call("opaque", (source,), params, {**attrs, **takes, **makes}, axes)
+    return TracedOp("opaque", (source,), params, {**attrs, **takes, **makes}, axes)

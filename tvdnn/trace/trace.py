@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, fx
 from torch.nn.parameter import is_lazy
 
-from ..calls.call import OF_MAPS, Call, Inner, Shape, Source
-from ..calls.reshape import in_order
-from ..calls.tables import SUPPORTED
 from ..errors import InputError, UnsupportedOpError
 from ..graph.network import Network, Op, Param, Value, channels_last_axes
 from ..graph.state import StateChanges
+from ..ops.registry import OPERATORS, SUPPORTED
+from ..ops.reshape_translator import in_order
+from ..ops.traced_op import Inner, Shape, Source, TracedOp
+from ..ops.translate import OF_MAPS
 from .modules import refused_at_once
 from .python.patched_torch import ONE_TRACE
 from .state.changes import HELD, state_changes
@@ -24,10 +25,7 @@ from .state.recorded_calls import RecordedCalls
 from .tracer import MetaTracer
 
 PARAM_DTYPES = (torch.float32, torch.bfloat16)  # the latter by float32 copies
-
-MOVES = ("view", "remap", "rearrange")  # ops without effects, whose readers may read what they move
 RESERVED = frozenset({"loss", "target"})  # values that training adds to a network
-DROPOUTS = ("dropout", "dropout_parts")  # ops that draw numbers of their own
 
 
 def trace(
@@ -300,11 +298,11 @@ class _Emitter:
         self._names: dict[Source, str] = dict(names.items())
         self._num_dropouts = 0
 
-    def emit(self, call: Call, name: str) -> None:
+    def emit(self, call: TracedOp, name: str) -> None:
         """Append the op whose output is the value `name`, behind those that its call is made of."""
         inputs = tuple(self._input(source, name) for source in call.inputs)
         attrs = dict(call.attrs)
-        if call.kind in DROPOUTS:
+        if OPERATORS[call.kind].draws:
             attrs["op_id"] = self._num_dropouts
             self._num_dropouts += 1
         given = (*call.params, *call.state)
@@ -349,7 +347,7 @@ class _Emitter:
         read = set(outputs)
         kept: list[Op] = []
         for op in reversed(self.ops):
-            if op.kind in MOVES and op.output not in read:
+            if OPERATORS[op.kind].skippable and op.output not in read:
                 del self.values[op.output]
                 continue
             kept.append(op)
@@ -394,7 +392,7 @@ def _computed_param(name: str, recorded: RecordedCalls) -> Param:
     value, formula = recorded.values[name], recorded.formulas[name]
     nbytes = value.numel() * torch.float32.itemsize
     trains = bool(formula.reaches)
-    return Param(name, tuple(value.shape), nbytes, trains, made_of=formula.names)
+    return Param(name, tuple(value.shape), nbytes, trains, computed_from=formula.names)
 
 
 def _output_nodes(outputs: object, names: dict[fx.Node, str]) -> list[fx.Node]:

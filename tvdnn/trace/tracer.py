@@ -27,22 +27,21 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.utils._pytree import tree_leaves
 
-from ..calls.batch_norm import counted_batch_norm
-from ..calls.call import UNNAMED, Call, UnsupportedCallError, result_axes
-from ..calls.decompositions import DECOMPOSITIONS
-from ..calls.translation import (
+from ..errors import InputError
+from ..functional import counted_batch_norm, drop_branch, normalize_batch
+from ..graph.network import channels_last_axes
+from ..ops.decompositions import DECOMPOSITIONS
+from ..ops.traced_op import UNNAMED, TracedOp, UnsupportedCallError
+from ..ops.translate import (
     cuts_gradient,
     function_of,
     rearranges_in_place,
+    result_axes,
     takes_apart,
     torch_name,
     translated,
     translator_of,
 )
-from ..errors import InputError
-from ..graph.network import channels_last_axes
-from ..nn.batch_norm import normalize_batch
-from ..nn.dropout import drop_branch
 from .casts import Casts
 from .diagnostics import FOREIGN, caller, instead, line_of, place, shown
 from .eager_fallback import Effects, opaque_call
@@ -502,7 +501,7 @@ class MetaTracer(fx.Tracer):
         where = self.path_now() if path is None else path
         return f"{where or type(self.net).__name__}: {reason}{place()}"
 
-    def _call(self, node: fx.Node, stale: fx.Node | None) -> Call | None:
+    def _call(self, node: fx.Node, stale: fx.Node | None) -> TracedOp | None:
         """The op that a node stands for; None for what is not an op."""
         if stale is not None:
             raise UnsupportedCallError(
@@ -525,7 +524,9 @@ class MetaTracer(fx.Tracer):
             raise UnsupportedCallError(f"{torch_name(node)} of a number that a call on maps yields")
         return None if node.meta["value"] is None else self._translated(node, translator)
 
-    def _translated(self, node: fx.Node, translator: Callable[..., Call | None]) -> Call | None:
+    def _translated(
+        self, node: fx.Node, translator: Callable[..., TracedOp | None]
+    ) -> TracedOp | None:
         """The op of a supported call.
 
         Views of parameters count as computed where it does not take them as they are.
@@ -538,7 +539,7 @@ class MetaTracer(fx.Tracer):
                 raise
             return translated(node, translator)
 
-    def _counted(self, call: Call | None) -> Call | None:
+    def _counted(self, call: TracedOp | None) -> TracedOp | None:
         """A normalization's call with the counter of batches that the module increased itself."""
         name = self.side_effects.counter_of(call) if call is not None else None
         if call is None or name is None:
@@ -546,7 +547,7 @@ class MetaTracer(fx.Tracer):
         counter = self.create_node("get_attr", name, (), {})
         return replace(call, state=(*call.state[:2], counter))
 
-    def _opaque_call(self, node: fx.Node) -> Call:
+    def _opaque_call(self, node: fx.Node) -> TracedOp:
         """The op of a submodule that runs as it is: what it reads, its parameters and itself."""
         module = self.active[-1]
         names = dict(module.named_parameters())

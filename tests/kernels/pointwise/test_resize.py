@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from tests.kernels.numerics import assert_repeatable, poisoned, poisoned_like, randn, rms_error
-from tvdnn.calls.resize import resizing
 from tvdnn.kernels.language.rounding import stored_reference
 from tvdnn.kernels.pointwise import resize as kernels
+from tvdnn.ops.resize import resizing
 
 TOLERANCE = {torch.float32: 3e-6, torch.bfloat16: 4e-3}
 ROUNDING = 4 * torch.finfo(torch.float32).eps  # of sums of four products of about 1

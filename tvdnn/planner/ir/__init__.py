@@ -1,1 +1,1 @@
-"""What planning passes on: plans, schedules, timelines, costs and settings, as data."""
+"""Records that pass between the planner's stages: plan, schedule, timeline, costs, settings."""

@@ -1,4 +1,4 @@
-"""Costs: seconds per launch and copy rates, from a hardware profile's roofline or measured."""
+"""Costs: seconds of launches and rates of copies, by a data sheet's roofline or measured."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,60 +8,61 @@ from ...graph import Pass
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """A host link: bytes per second each way, alone and while both run, and seconds a copy call."""
+class HostLink:
+    """The link between device and host. Rates are in bytes per second."""
 
     to_host: float
     to_device: float
-    to_host_duplex: float
-    to_device_duplex: float
-    latency_s: float
+    to_host_duplex: float  # while the other direction is busy
+    to_device_duplex: float  # while the other direction is busy
+    latency_s: float  # of one copy
 
 
 class Costs(Protocol):
-    """What planner and simulator ask of a machine.
-
-    `hardware` names it, `measured` tells a profile from a roofline.
-    """
+    """The costs of a machine, as planner and simulator read them."""
 
     @property
-    def hardware(self) -> str: ...
+    def hardware(self) -> str:
+        """The name of the machine."""
+        ...
+
     @property
-    def measured(self) -> bool: ...
+    def measured(self) -> bool:
+        """True for measured costs, False for a roofline."""
+        ...
+
     @property
-    def link(self) -> Link: ...
+    def link(self) -> HostLink: ...
     def launch_s(self, pass_: Pass, rows: int) -> float:
         """Seconds of one launch of `pass_` over `rows` rows of its domain."""
         ...
 
-    def least_s(self, pass_: Pass) -> float:
-        """Seconds of `pass_` over its domain, in whatever launches it takes least."""
+    def min_pass_s(self, pass_: Pass) -> float:
+        """The least seconds of `pass_` over its domain, split into any launches."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """A machine from its data sheet.
-
-    `flops` maps a compute type ("bf16", "tf32", "fp32") to peak FLOP/s, `bandwidth` is the device
-    memory's in bytes per second. `efficiency` is the share of peak assumed for compute and
-    `memory_efficiency` that of memory bandwidth.
-    """
+    """A machine by its data sheet."""
 
     name: str
     memory_nbytes: int
-    bandwidth: float
-    flops: Mapping[str, float]
-    efficiency: float
-    memory_efficiency: float
-    launch_s: float
-    link: Link
+    bandwidth: float  # of device memory, in bytes per second
+    flops: Mapping[str, float]  # by compute type ("bf16", "tf32", "fp32"), peak FLOP/s
+    efficiency: float  # assumed share of peak FLOP/s
+    memory_efficiency: float  # assumed share of bandwidth
+    launch_s: float  # overhead of one launch
+    link: HostLink
     sources: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Costs from a hardware profile: a launch's overhead, and the longer of its work and bytes."""
+    """Costs by the roofline model (Williams 2009): overhead, then the longer of work and traffic.
+
+    A launch over part of a pass's rows has that share of its FLOPs and bytes.
+    """
 
     profile: Hardware
     dtype: str
@@ -75,7 +76,7 @@ class Roofline:
         return False
 
     @property
-    def link(self) -> Link:
+    def link(self) -> HostLink:
         return self.profile.link
 
     def launch_s(self, pass_: Pass, rows: int) -> float:
@@ -84,17 +85,17 @@ class Roofline:
         bytes_s = pass_.nbytes * share / (self.profile.bandwidth * self.profile.memory_efficiency)
         return self.profile.launch_s + max(flops_s, bytes_s)
 
-    def least_s(self, pass_: Pass) -> float:
+    def min_pass_s(self, pass_: Pass) -> float:
         return self.launch_s(pass_, pass_.domain)
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Costs measured on a GPU: by pass name, seconds at numbers of rows, interpolated between."""
+    """Costs measured on a GPU, interpolated linearly between samples."""
 
     hardware: str
-    link: Link
-    samples: Mapping[str, tuple[tuple[int, float], ...]]
+    link: HostLink
+    samples: Mapping[str, tuple[tuple[int, float], ...]]  # by pass name: (rows, seconds), sorted
 
     @property
     def measured(self) -> bool:
@@ -109,7 +110,7 @@ class Profile:
         slope = (above[1] - below[1]) / (above[0] - below[0])
         return below[1] + slope * (rows - below[0])
 
-    def least_s(self, pass_: Pass) -> float:
-        """The least seconds a row are at a sample: between two they lie between theirs."""
-        a_row = (seconds / rows for rows, seconds in self.samples[pass_.name])
-        return pass_.domain * min(a_row)
+    def min_pass_s(self, pass_: Pass) -> float:
+        """The domain at the least seconds a row, which interpolation has at a sample."""
+        per_row = (seconds / rows for rows, seconds in self.samples[pass_.name])
+        return pass_.domain * min(per_row)

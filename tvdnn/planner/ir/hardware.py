@@ -1,4 +1,4 @@
-"""Hardware profiles: JSON files of machines that plans can be made for without being on them."""
+"""Hardware profiles: JSON files by which plans are made for machines that are not at hand."""
 
 import json
 import re
@@ -7,34 +7,34 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InputError
-from .costs import Hardware, Link
+from .costs import Hardware, HostLink
 
 FOLDER = Path(__file__).parents[2] / "hardware"
 
 
 def names() -> tuple[str, ...]:
-    """The machines that have a profile."""
+    """The names of all machines with a profile."""
     return tuple(sorted(json.loads(path.read_text())["name"] for path in FOLDER.glob("*.json")))
 
 
 @cache
 def load(name: str) -> Hardware:
-    """The profile of the machine `name`, in any case and with or without spaces and dashes.
+    """The profile of the machine `name`. Case, spaces and dashes of the name do not matter.
 
-    Raises InputError, with the names there are, for a machine that has none.
+    Raises InputError with all names for a machine without a profile.
     """
-    wanted = _plain(name)
+    key = _normalized(name)
     for path in sorted(FOLDER.glob("*.json")):
         fields = json.loads(path.read_text())
-        if _plain(fields["name"]) == wanted:
-            return _hardware(fields)
+        if _normalized(fields["name"]) == key:
+            return _from_json(fields)
     raise InputError(f"there is no hardware profile {name!r}; choose one of {', '.join(names())}")
 
 
-def _plain(name: str) -> str:
+def _normalized(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def _hardware(fields: dict[str, Any]) -> Hardware:
-    link, sources = Link(**fields["link"]), tuple(fields["sources"])
+def _from_json(fields: dict[str, Any]) -> Hardware:
+    link, sources = HostLink(**fields["link"]), tuple(fields["sources"])
     return Hardware(**{**fields, "link": link, "sources": sources})

@@ -1,4 +1,4 @@
-"""Plan: the decisions for every buffer and the order of the passes; no time, no addresses."""
+"""Plan: the decision for every buffer and the order of the passes, without times or addresses."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -8,68 +8,59 @@ from ...graph import Graph
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One occurrence of a pass in the plan; what is recomputed occurs again, later.
-
-    `run` is the most domain rows that one launch covers; 0 means the whole block.
-    """
+    """One occurrence of a pass in the plan. A recomputed pass occurs again, later."""
 
     pass_index: int
-    run: int = 0
+    run: int = 0  # most domain rows of one launch; 0: the whole block
     recompute: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Slots executed together: block after block, each through all of the slots (section-major).
-
-    `block` is the domain rows of one block; 0 means the whole domain, so that slots go one after
-    the other (layer-major).
-    """
+    """Slots executed together: block after block, each block through all slots (section-major)."""
 
     slots: tuple[Slot, ...]
-    block: int = 0
+    block: int = 0  # domain rows of one block; 0: the whole domain, slot after slot (layer-major)
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Sections [first, first + count) of a buffer that leave the device and return.
+    """Sections [first, first + count) of a buffer that are offloaded and prefetched again.
 
-    Slots are numbered through all segments in order. A section leaves once the launch of slot
-    `leave` that last touches it has run (its copy may start as soon as its bytes are final), and is
-    back before the first launch of a slot at or after `back` touches it. Its prefetch is issued no
-    earlier than the start of slot `opens`.
+    Slots are numbered through all segments. A section is offloaded as soon as its bytes are final,
+    and leaves the device once the last launch of slot `offload_after` that uses it has run. It is
+    back before the first launch of a slot from `needed_by` on that uses it.
     """
 
     buffer: str
     first: int
     count: int
-    leave: int
-    back: int
-    opens: int
-    tier: str = "host"
+    offload_after: int  # slot of the last use before the offload
+    needed_by: int  # slot of the first use after the prefetch
+    earliest_prefetch: int  # slot before whose start no prefetch is issued
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """How near the optimum a plan is: seconds of its step as simulated, and those of a bound.
+class OptimalityReport:
+    """The simulated step time of a plan beside a lower bound, in seconds.
 
-    `gains` are the seconds by which a hundredth more of each would lower the bound, the most first:
-    "memory", the "link", the "host" or "compute"; so the first binds.
+    A sensitivity is the number of seconds by which 1% more of a resource ("memory", "link", "host"
+    or "compute") lowers the bound. The largest comes first: its resource binds.
     """
 
     step_s: float
     bound_s: float
-    gains: Mapping[str, float]
+    sensitivities: Mapping[str, float]
 
     @property
     def gap(self) -> float:
-        """By what share the step takes longer than the bound."""
+        """The share of the bound by which the step is longer."""
         return self.step_s / self.bound_s - 1.0
 
     def __str__(self) -> str:
         binds = ", ".join(
             f"{name} ({1e3 * seconds:.3f} ms for 1% more)"
-            for name, seconds in self.gains.items()
+            for name, seconds in self.sensitivities.items()
             if seconds > 0
         )
         return (
@@ -80,55 +71,51 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What happens to every buffer, and in which order the passes run.
-
-    `sync` keeps vDNN's end-of-layer synchronisation: the slot after one whose maps leave, or one
-    during which maps return, waits for those copies. `codecs` names the form in which a buffer
-    rests where it is not raw. `reasons` says per buffer why, for people. `outside` names the ops
-    that run as they are and the parameters that are computed, whose bytes are counted but not held
-    to the budget. `standing` tells how near the optimum it is, where that is known.
-    """
+    """A policy's decisions: the order of the passes, and the transfers of every buffer."""
 
     policy: str
     segments: tuple[Segment, ...]
     transfers: tuple[Transfer, ...] = ()
-    sync: bool = False
-    codecs: Mapping[str, str] = field(default_factory=dict)
-    reasons: Mapping[str, str] = field(default_factory=dict)
-    outside: tuple[str, ...] = ()
-    standing: Standing | None = None
+    sync: bool = False  # vDNN's synchronisation: a slot waits for the copies of the slot before it
+    reasons: Mapping[str, str] = field(default_factory=dict)  # by buffer, why: for people
+    outside: tuple[str, ...] = ()  # eager ops and computed parameters: outside the budget
+    optimality: OptimalityReport | None = None
 
     @property
     def slots(self) -> tuple[Slot, ...]:
         return tuple(slot for segment in self.segments for slot in segment.slots)
 
-    def led(self, lead: int) -> "Plan":
-        """The plan with each prefetch issued at most `lead` slots ahead of its use."""
-        moves = (replace(each, opens=max(each.opens, each.back - lead)) for each in self.transfers)
-        return replace(self, transfers=tuple(moves), standing=None)
+    def with_prefetch_distance(self, slots: int) -> "Plan":
+        """The plan with each prefetch issued at most `slots` slots ahead of its use."""
+        transfers = tuple(
+            replace(each, earliest_prefetch=max(each.earliest_prefetch, each.needed_by - slots))
+            for each in self.transfers
+        )
+        return replace(self, transfers=transfers, optimality=None)
 
     def __str__(self) -> str:
-        """The policy, and a line for every map that moves or is made again: how much, and why."""
-        away = dict.fromkeys(move.buffer for move in self.transfers)
-        lines = [f"{self.policy}: {len(away) or 'no'} maps leave the device"]
-        lines += [f"  {self.standing}"] if self.standing else []
-        for move in self.transfers:
-            reason = self.reasons.get(move.buffer, "planned so")
-            last = move.first + move.count - 1
-            lines.append(f"  {move.buffer}: sections {move.first} to {last} ({reason})")
-        again = (name for name in self.reasons if name not in away)
-        lines += [f"  {name}: made again ({self.reasons[name]})" for name in again]
+        """The policy, and a line for every map that is offloaded or recomputed: which, and why."""
+        offloaded = dict.fromkeys(each.buffer for each in self.transfers)
+        lines = [f"{self.policy}: {len(offloaded) or 'no'} maps leave the device"]
+        lines += [f"  {self.optimality}"] if self.optimality else []
+        for each in self.transfers:
+            reason = self.reasons.get(each.buffer, "planned so")
+            last = each.first + each.count - 1
+            lines.append(f"  {each.buffer}: sections {each.first} to {last} ({reason})")
+        recomputed = (name for name in self.reasons if name not in offloaded)
+        lines += [f"  {name}: recomputed ({self.reasons[name]})" for name in recomputed]
         lines += [f"  {name}: run by torch, outside the memory guarantee" for name in self.outside]
         return "\n".join(lines)
 
 
-def copied_nbytes(graph: Graph, plan: Plan) -> int:
-    """Bytes that come back to the device in a step; no more leave."""
-    return sum(moved_nbytes(graph, move) for move in plan.transfers)
+def prefetched_nbytes(graph: Graph, plan: Plan) -> int:
+    """Bytes that are prefetched in a step. At most as many are offloaded."""
+    return sum(transfer_nbytes(graph, transfer) for transfer in plan.transfers)
 
 
-def moved_nbytes(graph: Graph, move: Transfer) -> int:
+def transfer_nbytes(graph: Graph, transfer: Transfer) -> int:
     """Bytes of the sections of a transfer."""
-    buffer = graph.buffers[move.buffer]
-    start, stop = buffer.bounds(move.first)[0], buffer.bounds(move.first + move.count - 1)[1]
+    buffer = graph.buffers[transfer.buffer]
+    start = buffer.bounds(transfer.first)[0]
+    stop = buffer.bounds(transfer.first + transfer.count - 1)[1]
     return (stop - start) * buffer.row_nbytes

@@ -1,4 +1,4 @@
-"""Schedule: frozen steps on three lanes, with static addresses and waits, for all readers."""
+"""Schedule: steps on three lanes with static addresses and waits, which every reader follows."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class Lane(IntEnum):
 
 
 class Space(IntEnum):
-    """Where bytes lie: the device arena, or the pinned host slab."""
+    """The memory that holds bytes: the device arena, or the pinned host slab."""
 
     ARENA = 0
     SLAB = 1
@@ -29,7 +29,7 @@ class Action(Enum):
 
 
 class Operand(NamedTuple):
-    """Rows [start, stop) of a buffer at byte `offset` of a space, `nbytes` long and contiguous."""
+    """Rows [start, stop) of a buffer: `nbytes` contiguous bytes at byte `offset` of a space."""
 
     buffer: str
     start: int
@@ -46,20 +46,18 @@ class Operand(NamedTuple):
 class Step(NamedTuple):
     """One launch of a pass over domain rows [start, stop), or one copy of a section.
 
-    Steps of a lane run in the order of the schedule. `waits` are indices of earlier steps on other
-    lanes that must have finished first. `reads` and `writes` are in the order of the pass's uses
-    (for a copy: source and destination); `slot` is the plan's slot that the step belongs to.
+    Steps of a lane run in the order of the schedule.
     """
 
     lane: Lane
     action: Action
-    slot: int
-    pass_index: int
+    slot: int  # of the plan
+    pass_index: int  # -1: a copy
     start: int
     stop: int
-    reads: tuple[Operand, ...]
-    writes: tuple[Operand, ...]
-    waits: tuple[int, ...] = ()
+    reads: tuple[Operand, ...]  # in the order of the pass's uses; of a copy: the source
+    writes: tuple[Operand, ...]  # in the order of the pass's uses; of a copy: the destination
+    waits: tuple[int, ...] = ()  # earlier steps of other lanes that must have ended
     recompute: bool = False
 
     @property
@@ -68,28 +66,24 @@ class Step(NamedTuple):
 
 
 class Residency(NamedTuple):
-    """One stay of a section in the arena: used by `steps` in order, and free after the last."""
+    """A section at an address of the arena, from the first of its steps to the last."""
 
     buffer: str
     section: int
-    offset: int
+    offset: int  # byte of the arena
     nbytes: int
-    steps: tuple[int, ...]
+    steps: tuple[int, ...]  # the steps that use it, in order
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Steps in a valid total order, the arena and slab they use, the budgets they were made for.
-
-    `residencies` are the stays of all sections. `cut` is the index of the first step of the second
-    half where the step is run in two halves (autograd mode), else the number of steps.
-    """
+    """Steps in a valid total order, the sizes of arena and slab, and the budgets."""
 
     graph: Graph
     plan: Plan
     steps: tuple[Step, ...]
-    residencies: tuple[Residency, ...]
-    cut: int
+    residencies: tuple[Residency, ...]  # of all sections
+    phase_split: int  # first step of the second phase (autograd mode), else the number of steps
     arena_nbytes: int
     slab_nbytes: int
     budget_nbytes: int | None
@@ -97,39 +91,41 @@ class Schedule:
 
     @property
     def peak_nbytes(self) -> int:
-        """Device bytes of the network: what lies outside the arena, and the arena."""
+        """Device bytes of the network: those outside the arena, and the arena."""
         return self.graph.fixed_nbytes + self.arena_nbytes
 
     @property
-    def alive_nbytes(self) -> int:
-        """Most bytes of residencies that are there at one step: no placement takes fewer.
+    def max_live_nbytes(self) -> int:
+        """The most bytes of residencies live at one step: a lower bound on the arena.
 
-        An input is there from the start of its half of the step, an output until the end of it.
+        An input is live from the start of its phase, an output until the end of its phase.
         """
         change, filled = Counter[int](), set[tuple[str, int]]()
         inputs, outputs = frozenset(self.graph.inputs), frozenset(self.graph.outputs)
-        for stay in self.residencies:
-            first, last = stay.steps[0], stay.steps[-1]
-            if stay.buffer in inputs and (stay.buffer, stay.section) not in filled:
-                filled.add((stay.buffer, stay.section))
-                first = 0 if first < self.cut else self.cut
-            if stay.buffer in outputs:
-                last = (self.cut if last < self.cut else len(self.steps)) - 1
-            change.update({first: stay.nbytes})
-            change.subtract({last + 1: stay.nbytes})
+        split = self.phase_split
+        for each in self.residencies:
+            first, last = each.steps[0], each.steps[-1]
+            if each.buffer in inputs and (each.buffer, each.section) not in filled:
+                filled.add((each.buffer, each.section))
+                first = 0 if first < split else split
+            if each.buffer in outputs:
+                last = (split if last < split else len(self.steps)) - 1
+            change.update({first: each.nbytes})
+            change.subtract({last + 1: each.nbytes})
         return max(accumulate(change[step] for step in sorted(change)), default=0)
 
     @property
     def fragmentation(self) -> float:
-        """The share of the arena that is idle even at the step with most bytes there."""
-        return 1.0 - self.alive_nbytes / self.arena_nbytes if self.arena_nbytes else 0.0
+        """The share of the arena that holds no live bytes at the step with the most."""
+        return 1.0 - self.max_live_nbytes / self.arena_nbytes if self.arena_nbytes else 0.0
 
     @property
     def offloaded_nbytes(self) -> int:
         return sum(step.copied_nbytes for step in self.steps if step.lane is Lane.OFFLOAD)
 
     def step_name(self, index: int) -> str:
-        """The step in words, for errors and traces: "features.2 grad_weight [8, 16)"."""
+        """The step's name in errors and traces, as "features.2 grad_weight [8, 16)"."""
+
         step = self.steps[index]
         if step.action is Action.COPY:
             return f"{step.lane.name.lower()} {step.reads[0].buffer} [{step.start}, {step.stop})"

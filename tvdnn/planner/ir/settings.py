@@ -42,18 +42,18 @@ class Tuned:
     configurations: Table | None = None
 
 
-def choose(tuned: Tuned | None, budget: Limit, asked: "Asked") -> Choice:
+def choose(tuned: Tuned | None, budget: Limit, requested: "Requested") -> Choice:
     """What was asked for, and for the rest what was found for this budget and the policy."""
     found = None if tuned is None else tuned.choices.get(str(budget))
-    policy = asked.policy or (DEFAULT_POLICY if found is None else found.policy)
+    policy = requested.policy or (DEFAULT_POLICY if found is None else found.policy)
     if found is None or found.policy != policy:
         found = Choice(policy)
-    lead = found.lead if asked.lead is None else asked.lead
-    return Choice(policy, lead, asked.copies or found.copies)
+    lead = found.lead if requested.lead is None else requested.lead
+    return Choice(policy, lead, requested.copies or found.copies)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Requested:
     """What the user asks of a choice; None where it is left to tuning."""
 
     policy: str | None = None

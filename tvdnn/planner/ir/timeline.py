@@ -1,4 +1,4 @@
-"""Timeline: when each step started and ended, as simulated or as measured."""
+"""Timeline: the start and the end of each step, simulated or measured."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Spans in the order of the schedule's steps; `stall_s` is compute time lost to copies."""
+    """The spans of all steps, in the order of the schedule."""
 
     spans: tuple[Span, ...]
     simulated: bool
-    stall_s: float
+    stall_s: float  # seconds that compute waits for copies
 
     @property
     def step_s(self) -> float:
@@ -37,25 +37,26 @@ class Timeline:
 
     @property
     def overlap(self) -> float | None:
-        """Share of the copies' seconds that hides behind compute; None where nothing is copied."""
+        """The share of the copies' seconds hidden behind compute; None without copies."""
         return None if self.copy_s == 0 else max(0.0, 1.0 - self.stall_s / self.copy_s)
 
 
 def copy_waits(schedule: Schedule, spans: Sequence[Span]) -> tuple[tuple[float, float], ...]:
-    """Intervals in which the next launch could have run but for the copies that it waits for.
+    """Intervals in seconds in which the next launch waits for copies alone.
 
-    The first launch of the second half waits for all copies of the first.
+    The first launch of the second phase waits for all copies of the first phase.
     """
     ends = {span.step: span.end_s for span in spans}
     waits: list[tuple[float, float]] = []
-    free_s, half = spans[0].start_s if spans else 0.0, 0
+    free_s, phase = spans[0].start_s if spans else 0.0, 0
     for span in spans:
         if span.lane is not Lane.COMPUTE:
             continue
         before = list(schedule.steps[span.step].waits)
-        if half < schedule.cut <= span.step:
-            half = schedule.cut
-            before = [s.step for s in spans if s.step < half]
+        if phase < schedule.phase_split <= span.step:
+            phase = schedule.phase_split
+            before = [s.step for s in spans if s.step < phase]
+
         copies = (w for w in before if schedule.steps[w].action is Action.COPY and w in ends)
         arrived_s = max((ends[w] for w in copies), default=0.0)
         if arrived_s > free_s:

@@ -1,80 +1,98 @@
-"""Arena: an address on the device for every residency, for as long as an order keeps it."""
+"""Arena layout: a device address for every live interval of a timetable."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 from ...graph import Graph
-from ...placement import Extent, fit, least_nbytes, place, shuffled
+from ...placement import (
+    AllocationGroup,
+    assign_offsets,
+    first_fit_bounded,
+    lower_bound_nbytes,
+    restart_randomly,
+)
 from ...placement.cuda_blocks import block_nbytes, usable_nbytes
-from .lifetimes import COOL_DOWN, lasting
-from .limits import CrowdedError
-from .list_scheduler import Event
-from .program import side_by_side
-from .timetable import Ordered
+from .lifetimes import REUSE_DELAY, group_lifetimes
+from .limits import FragmentationError
+from .list_scheduler import ItemKind
+from .program import contiguous_groups
+from .timetable import Timetable
 
-FEW_TRIALS, MANY_TRIALS = 6, 30  # of a placement, at 30 ms each for VGG-16
-FULL_EXTENTS = 3000  # up to which all trials are made: above, they take longer, and are fewer
-FEW_EXTENTS = 200  # up to which all rounds of lower caps make trials, and floors random orders
+# Trials of a placement, at 30 ms each for VGG-16.
+FEW_TRIALS, MANY_TRIALS = 6, 30
+# Groups up to which all trials are made. Trials of more groups take longer, and fewer are made.
+ALL_TRIALS_GROUPS = 3000
+# Groups up to which a fragmented arena makes trials, and a floor makes random restarts.
+FEW_GROUPS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Arena:
-    """The address of every residency on the device."""
+class ArenaLayout:
+    """The device address of every live interval, by its number, and the bytes of the arena."""
 
     addresses: tuple[int, ...]
     nbytes: int
 
     @classmethod
     def of(
-        cls, groups: Sequence[Sequence[int]], extents: Sequence[Extent], bases: Sequence[int]
-    ) -> "Arena":
-        """The arena of groups of residencies at these base addresses."""
-        addresses, top = [0] * sum(map(len, groups)), 0
-        for members, extent, base in zip(groups, extents, bases, strict=True):
-            for number, stay in zip(members, extent.stays, strict=True):
-                addresses[number] = base + stay.offset
-            top = max(top, base + extent.nbytes)
+        cls,
+        members: Sequence[Sequence[int]],
+        groups: Sequence[AllocationGroup],
+        offsets: Sequence[int],
+    ) -> "ArenaLayout":
+        """The layout of groups at these offsets; `members` are the numbers of their intervals."""
+        addresses, top = [0] * sum(map(len, members)), 0
+        for numbers, group, offset in zip(members, groups, offsets, strict=True):
+            for number, interval in zip(numbers, group.intervals, strict=True):
+                addresses[number] = offset + interval.offset
+            top = max(top, offset + group.nbytes)
         return cls(tuple(addresses), block_nbytes(top))
 
 
 def place_arena(
     graph: Graph,
-    steps: Ordered,
+    timetable: Timetable,
     *,
-    cool_down: int = 0,
-    enough: int | None = None,
+    reuse_delay: int = 0,
+    target: int | None = None,
     trials: int = 0,
-    shuffles: int = 0,
-) -> Arena:
-    """The arena of the order, as tight as `place` makes it of `enough` and `trials`.
+    restarts: int = 0,
+) -> ArenaLayout:
+    """The layout of a timetable's live intervals, improved until it takes `target` bytes.
 
-    Of few extents, as tight as so many `shuffles` without gain make it.
+    `trials` are those of `assign_offsets`. Few groups are also placed in random orders, until
+    `restarts` orders in a row give no smaller layout.
     """
-    groups = side_by_side(steps.program)
-    extents = lasting(graph, steps, groups, cool_down)
-    share = min(1, FULL_EXTENTS / max(1, len(extents))) ** 2
-    enough = None if enough is None else usable_nbytes(enough)
-    found = place(extents, enough, int(trials * share))
-    if len(extents) <= FEW_EXTENTS:
-        found = shuffled(extents, found, shuffles)
-    return Arena.of(groups, extents, found[0])
+    members = contiguous_groups(timetable.program)
+    groups = group_lifetimes(graph, timetable, members, reuse_delay)
+    share = min(1, ALL_TRIALS_GROUPS / max(1, len(groups))) ** 2
+    target = None if target is None else usable_nbytes(target)
+    found = assign_offsets(groups, target, int(trials * share))
+    if len(groups) <= FEW_GROUPS:
+        found = restart_randomly(groups, found, restarts)
+    return ArenaLayout.of(members, groups, found[0])
 
 
-def fit_arena(graph: Graph, steps: Ordered, room: int) -> Arena:
-    """The arena of the order inside `room`. Raises CrowdedError where bytes find no place."""
-    groups, usable = side_by_side(steps.program), usable_nbytes(room)
-    extents = lasting(graph, steps, groups)
-    bases, misfits = fit(extents, usable)
-    if misfits and len(extents) <= FEW_EXTENTS and least_nbytes(extents) <= usable:
-        bases, high_water = place(extents, usable, FEW_TRIALS)
-        misfits = misfits if high_water > usable else ()
-    if not misfits:
-        rested = lasting(graph, steps, groups, COOL_DOWN)
-        others, crowded = fit(rested, usable)
-        return Arena.of(groups, extents, bases) if crowded else Arena.of(groups, rested, others)
-    launches = list(accumulate(entry.event is Event.LAUNCH for entry in steps.entries))
-    firsts = [launches[extents[at].first] - 1 for at in misfits]
-    raise CrowdedError(
-        tuple((first, first, extents[at].nbytes) for first, at in zip(firsts, misfits, strict=True))
+def place_arena_within(graph: Graph, timetable: Timetable, capacity: int) -> ArenaLayout:
+    """The layout of a timetable's live intervals inside `capacity` bytes.
+
+    Raises FragmentationError where groups stay unplaced.
+    """
+    members, usable = contiguous_groups(timetable.program), usable_nbytes(capacity)
+    groups = group_lifetimes(graph, timetable, members)
+    offsets, unplaced = first_fit_bounded(groups, usable)
+    if unplaced and len(groups) <= FEW_GROUPS and lower_bound_nbytes(groups) <= usable:
+        offsets, high_water = assign_offsets(groups, usable, FEW_TRIALS)
+        unplaced = unplaced if high_water > usable else ()
+    if not unplaced:
+        delayed = group_lifetimes(graph, timetable, members, REUSE_DELAY)
+        others, delayed_unplaced = first_fit_bounded(delayed, usable)
+        if delayed_unplaced:
+            return ArenaLayout.of(members, groups, offsets)
+        return ArenaLayout.of(members, delayed, others)
+    launches = list(accumulate(item.kind is ItemKind.LAUNCH for item in timetable.items))
+    firsts = [launches[groups[at].first] - 1 for at in unplaced]
+    raise FragmentationError(
+        tuple((first, first, groups[at].nbytes) for first, at in zip(firsts, unplaced, strict=True))
     )

@@ -1,7 +1,7 @@
-"""Assembly: a schedule from steps in an order and an arena for them.
+"""Emission: the schedule of a timetable and its arena layout.
 
-Launches and copies get the addresses of what they touch, and wait for the steps before them that
-touch the same bytes; with vDNN's synchronisation, for the copies of the layer before as well.
+Launches and copies get the addresses of their operands. A step waits for earlier steps that touch
+the same bytes. With vDNN's synchronisation it also waits for the copies of the layer before.
 """
 
 from collections.abc import Sequence
@@ -10,35 +10,40 @@ from ...errors import HostMemoryError
 from ...graph import Graph
 from ...units import format_bytes
 from ..ir.schedule import Action, Lane, Operand, Residency, Schedule, Space, Step
-from .arena import Arena
+from .arena import ArenaLayout
 from .hazards import add_waits
-from .list_scheduler import Entry, Event
+from .list_scheduler import Item, ItemKind
 from .program import Program
-from .slab import Slab, place_slab
-from .timetable import Ordered
+from .slab import SlabLayout, place_slab
+from .timetable import Timetable
 
 
-def assembled(
-    graph: Graph, steps: Ordered, arena: Arena, *, budget: int | None, host_budget: int | None
+def emit_schedule(
+    graph: Graph,
+    timetable: Timetable,
+    arena: ArenaLayout,
+    *,
+    budget: int | None,
+    host_budget: int | None,
 ) -> Schedule:
-    """The schedule of the steps in the arena.
+    """The schedule of the timetable in the arena. Budgets are in bytes.
 
-    Raises HostMemoryError where its copies find no place on the host.
+    Raises HostMemoryError where the host copies exceed `host_budget`.
     """
-    plan, slab = steps.plan, place_slab(steps)
+    plan, slab = timetable.plan, place_slab(timetable)
     if host_budget is not None and slab.nbytes > host_budget:
         raise HostMemoryError(
             f"{plan.policy} keeps {format_bytes(slab.nbytes)} on the host, above the host "
             f"budget {format_bytes(host_budget)}; raise host_budget, or give the device more "
             "memory so that less moves"
         )
-    extra = _sync_waits(steps) if plan.sync else [()] * len(steps.entries)
+    extra = _sync_waits(timetable) if plan.sync else [()] * len(timetable.items)
     return Schedule(
         graph=graph,
         plan=plan,
-        steps=add_waits(_steps(graph, steps, arena, slab), arena.nbytes, slab.nbytes, extra),
-        residencies=_stays(steps, arena),
-        cut=steps.cut,
+        steps=add_waits(_steps(graph, timetable, arena, slab), arena.nbytes, slab.nbytes, extra),
+        residencies=_residencies(timetable, arena),
+        phase_split=timetable.phase_split,
         arena_nbytes=arena.nbytes,
         slab_nbytes=slab.nbytes,
         budget_nbytes=budget,
@@ -46,22 +51,24 @@ def assembled(
     )
 
 
-def _steps(graph: Graph, steps: Ordered, arena: Arena, slab: Slab) -> Sequence[Step]:
-    """The steps of the order, with addresses and without waits."""
-    prog = steps.program
+def _steps(
+    graph: Graph, timetable: Timetable, arena: ArenaLayout, slab: SlabLayout
+) -> Sequence[Step]:
+    """The steps of the timetable with addresses, without waits."""
+    prog = timetable.program
     return [
-        _launch_step(graph, prog, entry.number, arena)
-        if entry.event is Event.LAUNCH
-        else _copy_step(graph, prog, entry, arena, slab)
-        for entry in steps.entries
+        _launch_step(graph, prog, item.number, arena)
+        if item.kind is ItemKind.LAUNCH
+        else _copy_step(graph, prog, item, arena, slab)
+        for item in timetable.items
     ]
 
 
-def _launch_step(graph: Graph, prog: Program, index: int, arena: Arena) -> Step:
+def _launch_step(graph: Graph, prog: Program, index: int, arena: ArenaLayout) -> Step:
     launch = prog.launches[index]
 
     def operand(run: tuple[int, ...]) -> Operand:
-        first, last = prog.residencies[run[0]], prog.residencies[run[-1]]
+        first, last = prog.intervals[run[0]], prog.intervals[run[-1]]
         buffer = graph.buffers[first.buffer]
         start, stop = buffer.bounds(first.section)[0], buffer.bounds(last.section)[1]
         nbytes = (stop - start) * buffer.row_nbytes
@@ -73,50 +80,52 @@ def _launch_step(graph: Graph, prog: Program, index: int, arena: Arena) -> Step:
     return Step(Lane.COMPUTE, Action.LAUNCH, *where, reads, writes, recompute=launch.recompute)
 
 
-def _copy_step(graph: Graph, prog: Program, entry: Entry, arena: Arena, slab: Slab) -> Step:
-    stay = prog.residencies[entry.number]
-    offload = entry.event is Event.OFFLOAD
-    start, stop = graph.buffers[stay.buffer].bounds(stay.section)
-    here = arena.addresses[entry.number]
-    host = slab.addresses[entry.number if offload else prog.source(entry.number)]
-    device = Operand(stay.buffer, start, stop, Space.ARENA, here, stay.nbytes)
-    away = Operand(stay.buffer, start, stop, Space.SLAB, host, stay.nbytes)
-    source, target = (device, away) if offload else (away, device)
+def _copy_step(
+    graph: Graph, prog: Program, item: Item, arena: ArenaLayout, slab: SlabLayout
+) -> Step:
+    interval = prog.intervals[item.number]
+    offload = item.kind is ItemKind.OFFLOAD
+    start, stop = graph.buffers[interval.buffer].bounds(interval.section)
+    rows = interval.buffer, start, stop
+    host_address = slab.addresses[item.number if offload else prog.offload_source(item.number)]
+    device = Operand(*rows, Space.ARENA, arena.addresses[item.number], interval.nbytes)
+    host = Operand(*rows, Space.SLAB, host_address, interval.nbytes)
+    source, target = (device, host) if offload else (host, device)
     lane = Lane.OFFLOAD if offload else Lane.PREFETCH
-    slot = prog.launches[stay.last if offload else stay.first].slot
+    slot = prog.launches[interval.last if offload else interval.first].slot
     return Step(lane, Action.COPY, slot, -1, start, stop, (source,), (target,))
 
 
-def _stays(steps: Ordered, arena: Arena) -> tuple[Residency, ...]:
-    """Every residency with its address and the steps that use it."""
-    prog = steps.program
-    users: list[list[int]] = [[] for _ in prog.residencies]
-    for index, entry in enumerate(steps.entries):
-        if entry.event is not Event.LAUNCH:
-            users[entry.number].append(index)
+def _residencies(timetable: Timetable, arena: ArenaLayout) -> tuple[Residency, ...]:
+    """Every live interval with its address and the steps that use it."""
+    prog = timetable.program
+    users: list[list[int]] = [[] for _ in prog.intervals]
+    for index, item in enumerate(timetable.items):
+        if item.kind is not ItemKind.LAUNCH:
+            users[item.number].append(index)
             continue
-        uses = (*prog.reads[entry.number], *prog.writes[entry.number])
+        uses = (*prog.reads[item.number], *prog.writes[item.number])
         for number in {number for use in uses for number in use}:
             users[number].append(index)
     return tuple(
-        Residency(stay.buffer, stay.section, address, stay.nbytes, tuple(used_by))
-        for stay, address, used_by in zip(prog.residencies, arena.addresses, users, strict=True)
+        Residency(each.buffer, each.section, address, each.nbytes, tuple(used_by))
+        for each, address, used_by in zip(prog.intervals, arena.addresses, users, strict=True)
     )
 
 
-def _sync_waits(steps: Ordered) -> list[tuple[int, ...]]:
+def _sync_waits(timetable: Timetable) -> list[tuple[int, ...]]:
     """vDNN's end-of-layer waits: a segment and the copies issued during it end before the next."""
     waits: list[tuple[int, ...]] = []
     segment, barrier, running, copies = -1, -1, -1, [-1, -1]
-    for index, entry in enumerate(steps.entries):
-        if entry.event is Event.LAUNCH:
-            launch = steps.program.launches[entry.number]
-            crosses = launch.segment != segment
-            waits.append(tuple(c for c in copies if c >= 0) if crosses else ())
-            if crosses:
+    for index, item in enumerate(timetable.items):
+        if item.kind is ItemKind.LAUNCH:
+            launch = timetable.program.launches[item.number]
+            begins_segment = launch.segment != segment
+            waits.append(tuple(c for c in copies if c >= 0) if begins_segment else ())
+            if begins_segment:
                 segment, barrier = launch.segment, running
             running = index
         else:
             waits.append((barrier,) if barrier >= 0 else ())
-            copies[entry.event is Event.PREFETCH] = index
+            copies[item.kind is ItemKind.PREFETCH] = index
     return waits

@@ -1,4 +1,4 @@
-"""Estimate: what a plan's step takes, by its order alone, and whether its bytes fit."""
+"""Estimates of a plan's step from its timetable alone, without a schedule."""
 
 from dataclasses import dataclass
 from math import inf
@@ -7,33 +7,33 @@ from ...graph import Graph
 from ..ir.costs import Costs
 from ..ir.plan import Plan
 from .arena import place_arena
-from .timetable import ordered
+from .timetable import schedule_within
 
-LITTLE_WAIT = 0.005  # of the time of all launches, up to which a step counts as never waiting
+# Share of the launches' seconds up to which a step counts as never waiting.
+MAX_WAIT_SHARE = 0.005
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Predicted seconds of a step, and whether it waits for copies.
-
-    `fits` tells that it takes less time and fewer bytes than were asked for.
-    """
+    """Predicted seconds of a step."""
 
     seconds: float
-    waits: bool
-    fits: bool
+    waits: bool  # for copies
+    fits: bool  # takes less than the given seconds and bytes
 
 
 def estimate(
-    graph: Graph, plan: Plan, costs: Costs, cap: int, *, room: int, below_s: float = inf
+    graph: Graph, plan: Plan, costs: Costs, limit: int, *, capacity: int, below_s: float = inf
 ) -> Estimate | None:
-    """What the order of `plan` under `cap` takes; None where no order keeps under it.
+    """The estimate of `plan` with at most `limit` live bytes; None where no timetable has so few.
 
-    Bytes are placed more tightly only until they fit `room`, and not at all where the step does not
-    take less than `below_s`.
+    The arena is placed only if the step takes less than `below_s` seconds, and only as tightly as
+    `capacity` bytes ask.
     """
-    steps = ordered(graph, plan, costs, cap)
-    if steps is None:
+    timetable = schedule_within(graph, plan, costs, limit)
+    if timetable is None:
         return None
-    fits = steps.seconds < below_s and place_arena(graph, steps, enough=room).nbytes <= room
-    return Estimate(steps.seconds, steps.seconds > (1 + LITTLE_WAIT) * steps.compute_s, fits)
+    fits = timetable.seconds < below_s
+    fits = fits and place_arena(graph, timetable, target=capacity).nbytes <= capacity
+    waits = timetable.seconds > (1 + MAX_WAIT_SHARE) * timetable.compute_s
+    return Estimate(timetable.seconds, waits, fits)

@@ -1,6 +1,6 @@
-"""Floor: the fewest device bytes in which a plan has a schedule, and the schedule there.
+"""Floor: the fewest device bytes with which a plan has a schedule, and that schedule.
 
-Sections are then there from their first use to their last, and no copy comes ahead of its use.
+At the floor a section is live from its first use to its last, and no prefetch is issued early.
 """
 
 from dataclasses import dataclass
@@ -11,63 +11,64 @@ from ...units import format_bytes
 from ..ir.costs import Costs
 from ..ir.plan import Plan
 from ..ir.schedule import Schedule
-from .arena import MANY_TRIALS, Arena, place_arena
-from .emit import assembled
-from .list_scheduler import demand
-from .program import Program, program
-from .timetable import Ordered
+from .arena import MANY_TRIALS, ArenaLayout, place_arena
+from .emit import emit_schedule
+from .list_scheduler import required_nbytes
+from .program import Program, build_program
+from .timetable import Timetable
 
-SHUFFLES = 150  # of few extents, without gain
+# Random orders without gain after which the search for the smallest arena ends.
+RESTARTS = 150
 
 
 @dataclass(frozen=True, slots=True)
-class AtFloor:
-    """A plan's steps in an order that has the fewest bytes at every launch, and their arena.
-
-    `floor` are the device bytes from which on the plan has a schedule, and the step that sets them.
-    """
+class MinimumSchedule:
+    """The timetable of a plan with the fewest live bytes at every launch, and its arena."""
 
     graph: Graph
-    steps: Ordered
-    arena: Arena
-    floor: tuple[int, str]
+    timetable: Timetable
+    arena: ArenaLayout
+    floor: tuple[int, str]  # device bytes, and the step that sets them
 
     @classmethod
-    def of(cls, graph: Graph, plan: Plan, costs: Costs) -> "AtFloor":
-        prog = program(graph, plan)
-        steps = Ordered.under(graph, plan, prog, costs, demand(prog))
-        arena = place_arena(graph, steps, trials=MANY_TRIALS, shuffles=SHUFFLES)
-        floor = graph.fixed_nbytes + arena.nbytes, _tight_step(graph, prog)
-        return cls(graph, steps, arena, floor)
+    def of(cls, graph: Graph, plan: Plan, costs: Costs) -> "MinimumSchedule":
+        prog = build_program(graph, plan)
+        timetable = Timetable.within(graph, plan, prog, costs, required_nbytes(prog))
+        arena = place_arena(graph, timetable, trials=MANY_TRIALS, restarts=RESTARTS)
+        floor = graph.fixed_nbytes + arena.nbytes, _largest_step(graph, prog)
+        return cls(graph, timetable, arena, floor)
 
     def schedule(self, *, budget: int | None, host_budget: int | None) -> Schedule:
-        """The plan's schedule in the fewest bytes.
+        """The schedule at the floor. Budgets are in bytes.
 
-        Raises BudgetError with the floor where that is above the budget, HostMemoryError where
-        copies do not fit.
+        Raises BudgetError with the floor where it exceeds `budget`, HostMemoryError where the host
+        copies exceed `host_budget`.
         """
         nbytes, step = self.floor
         if budget is not None and nbytes > budget:
             raise BudgetError(
                 f"budget {format_bytes(budget)} is below the floor {format_bytes(nbytes)} "
-                f"({nbytes:,} bytes) of {self.steps.plan.policy}, set by {step}; raise the budget, "
-                "lower chunk_size or the batch, or choose a policy that offloads more",
+                f"({nbytes:,} bytes) of {self.timetable.plan.policy}, set by {step}; raise the "
+                "budget, lower chunk_size or the batch, or choose a policy that offloads more",
                 floor_nbytes=nbytes,
                 step=step,
             )
-        return assembled(self.graph, self.steps, self.arena, budget=budget, host_budget=host_budget)
+        budgets = {"budget": budget, "host_budget": host_budget}
+        return emit_schedule(self.graph, self.timetable, self.arena, **budgets)
 
 
-def demand_nbytes(graph: Graph, plan: Plan) -> tuple[int, str]:
-    """A bound from below of the plan's floor, its bytes without their placement, and its step."""
-    prog = program(graph, plan)
-    return graph.fixed_nbytes + int(demand(prog).max(initial=0)), _tight_step(graph, prog)
+def floor_lower_bound(graph: Graph, plan: Plan) -> tuple[int, str]:
+    """A lower bound in bytes on the plan's floor, and the step that sets it."""
+
+    prog = build_program(graph, plan)
+    nbytes = int(required_nbytes(prog).max(initial=0))
+    return graph.fixed_nbytes + nbytes, _largest_step(graph, prog)
 
 
-def _tight_step(graph: Graph, prog: Program) -> str:
-    """The launch that needs the most bytes at once."""
-    needed = demand(prog)
-    if not needed.size:
+def _largest_step(graph: Graph, prog: Program) -> str:
+    """The name of the launch that requires the most bytes."""
+    required = required_nbytes(prog)
+    if not required.size:
         return "no step"
-    launch = prog.launches[int(needed.argmax())]
+    launch = prog.launches[int(required.argmax())]
     return f"{graph.passes[launch.pass_index].name} [{launch.start}, {launch.stop})"

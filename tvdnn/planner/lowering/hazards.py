@@ -1,4 +1,4 @@
-"""Hazards: the waits that order all steps that touch the same bytes, derived by byte range."""
+"""Hazards: the waits that order steps which touch the same bytes, derived by byte range."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
@@ -10,32 +10,32 @@ NUM_LANES = len(Lane)
 Clock = tuple[int, ...]
 
 
-class _Last(NamedTuple):
-    """The step that wrote some bytes last (-1: none), and the last reader since on each lane."""
+class _LastAccess(NamedTuple):
+    """The last accesses to some bytes."""
 
-    writer: int
-    readers: tuple[int, ...]
+    writer: int  # the last step that wrote them; -1: none
+    readers: tuple[int, ...]  # by lane, the last step that read them since; -1: none
 
 
-_UNTOUCHED = _Last(-1, (-1,) * NUM_LANES)
+_UNTOUCHED = _LastAccess(-1, (-1,) * NUM_LANES)
 
 
 class _Ranges:
-    """What last touched each byte of a space, as ranges between sorted boundaries."""
+    """The last accesses to each byte of a space, as ranges between sorted boundaries."""
 
     def __init__(self, size: int) -> None:
         self._bounds = [0, max(1, size)]
         self._last = [_UNTOUCHED]
 
     def _split(self, at: int) -> int:
-        """Index of the range that starts at byte `at`, cut there if need be."""
+        """Index of the range that starts at byte `at`; the range that holds `at` is split."""
         index = bisect_left(self._bounds, at)
         if self._bounds[index] != at:
             self._bounds.insert(index, at)
             self._last.insert(index, self._last[index - 1])
         return index
 
-    def touched(self, low: int, high: int) -> Sequence[_Last]:
+    def accesses(self, low: int, high: int) -> Sequence[_LastAccess]:
         first = bisect_right(self._bounds, low) - 1
         return self._last[first : bisect_left(self._bounds, high)]
 
@@ -44,12 +44,12 @@ class _Ranges:
         for index in range(first, end):
             last = self._last[index]
             readers = (*last.readers[:lane], step, *last.readers[lane + 1 :])
-            self._last[index] = _Last(last.writer, readers)
+            self._last[index] = _LastAccess(last.writer, readers)
 
     def write(self, low: int, high: int, step: int) -> None:
         first, end = self._split(low), self._split(high)
         self._bounds[first:end] = [low]
-        self._last[first:end] = [_Last(step, (-1,) * NUM_LANES)]
+        self._last[first:end] = [_LastAccess(step, (-1,) * NUM_LANES)]
 
 
 def add_waits(
@@ -57,7 +57,7 @@ def add_waits(
 ) -> tuple[Step, ...]:
     """`steps` with the fewest waits that order all hazards.
 
-    `extra` are by step the waits (earlier steps) that a policy asks for beside them.
+    `extra` are, by step, earlier steps that a policy adds to the waits.
     """
     spaces = {Space.ARENA: _Ranges(arena_nbytes), Space.SLAB: _Ranges(slab_nbytes)}
     before = []
@@ -68,7 +68,7 @@ def add_waits(
 
 
 def with_waits(steps: Sequence[Step], before: Iterable[Iterable[int]]) -> tuple[Step, ...]:
-    """`steps` with the fewest waits by which each runs behind the earlier steps `before` it."""
+    """`steps` with the fewest waits by which each step runs after the earlier steps in `before`."""
     clocks: list[Clock] = []
     ahead: dict[Lane, Clock] = dict.fromkeys(Lane, (-1,) * NUM_LANES)
     done = []
@@ -83,10 +83,10 @@ def with_waits(steps: Sequence[Step], before: Iterable[Iterable[int]]) -> tuple[
 
 def _conflicts(step: Step, spaces: dict[Space, _Ranges]) -> Iterable[int]:
     for operand in step.reads:
-        for last in spaces[operand.space].touched(operand.offset, operand.end):
+        for last in spaces[operand.space].accesses(operand.offset, operand.end):
             yield last.writer
     for operand in step.writes:
-        for last in spaces[operand.space].touched(operand.offset, operand.end):
+        for last in spaces[operand.space].accesses(operand.offset, operand.end):
             yield last.writer
             yield from last.readers
 
@@ -103,7 +103,8 @@ def _record(step: Step, index: int, spaces: dict[Space, _Ranges]) -> None:
 def _reduce(
     lane: Lane, before: Iterable[int], steps: Sequence[Step], clocks: Sequence[Clock], clock: Clock
 ) -> tuple[tuple[int, ...], Clock]:
-    """The waits among `before` that no lane's order or other wait implies, and the clock after."""
+    """The waits in `before` that no lane's order and no other wait implies, and the new clock."""
+
     waits = []
     for index in sorted(before, reverse=True):
         other = steps[index].lane if index >= 0 else lane

@@ -1,4 +1,4 @@
-"""Gaps: when sections are idle between two uses, so that they may leave the device and return."""
+"""Idle intervals: the times between two uses of a section in which it may leave the device."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
@@ -8,140 +8,140 @@ from operator import attrgetter
 
 from ...graph import Direction, Graph, Kind
 from ..ir.plan import Transfer
-from .program import Program, Residency, behind
+from .program import LiveInterval, Program, end_of_last
 
-MOVED_KINDS = (Kind.INPUT, Kind.MAP, Kind.AUX)
-STREAMED_KINDS = (*MOVED_KINDS, Kind.GRAD)  # between any two uses, where nothing else helps
+# Kinds that are offloaded between forward and backward.
+OFFLOADED_KINDS = (Kind.INPUT, Kind.MAP, Kind.AUX)
+# Kinds that are offloaded between any two uses where the budget asks for it.
+STREAMED_KINDS = (*OFFLOADED_KINDS, Kind.GRAD)
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
-    """A section's time away if it moves: after launch `last` and before launch `back`.
-
-    These are in the slots `leave` and `returns`; it comes no earlier than in the slot `opens`. Its
-    bytes are final, and may leave, from the end of the launch `written` on (-1: from the start).
-    """
+class IdleInterval:
+    """The time between two neighbouring uses of a section, in which it may be on the host alone."""
 
     buffer: str
     section: int
     nbytes: int
-    last: int
-    back: int
-    leave: int
-    returns: int
-    opens: int
-    written: int
+    last: int  # launch of the use before
+    next: int  # launch of the use after
+    offload_after: int  # slot of launch `last`
+    needed_by: int  # slot of launch `next`
+    earliest_prefetch: int  # slot before which no prefetch is issued
+    final_after: int  # launch that wrote its bytes last before `next`; -1: none
 
 
-def round_trips(graph: Graph, prog: Program) -> list[Gap]:
-    """Gaps between forward and backward uses, outermost maps first."""
-    turn = _turn(graph, prog)
+def forward_backward_idle(graph: Graph, prog: Program) -> list[IdleInterval]:
+    """Idle intervals from the last forward to the first backward use, outermost maps first."""
+    boundary = _end_of_forward(graph, prog)
     slots = [launch.slot for launch in prog.launches]
-    gaps: dict[str, list[Gap]] = {}
-    for stay, uses, written in _lives(prog):
-        if not uses or graph.buffers[stay.buffer].kind not in MOVED_KINDS or stay.held:
+    found: dict[str, list[IdleInterval]] = {}
+    for live, uses, writes in _uses(prog):
+        kind = graph.buffers[live.buffer].kind
+        if not uses or kind not in OFFLOADED_KINDS or live.pinned_to_phase_end:
             continue
-        at = bisect_left(uses, turn)
+        at = bisect_left(uses, boundary)
         if 0 < at < len(uses):
-            last, back = uses[at - 1], uses[at]
-            times = last, back, slots[last], slots[back], slots[turn]
-            gap = Gap(*_what(stay), *times, _latest(written, last))
-            gaps.setdefault(stay.buffer, []).append(gap)
-    return [gap for sections in gaps.values() for gap in sections]
+            last, following = uses[at - 1], uses[at]
+            times = last, following, slots[last], slots[following], slots[boundary]
+            idle = IdleInterval(*_section(live), *times, _last_write_until(writes, last))
+            found.setdefault(live.buffer, []).append(idle)
+    return [idle for sections in found.values() for idle in sections]
 
 
-def pauses(graph: Graph, prog: Program) -> list[Gap]:
-    """All other gaps of what one slot uses after the other, the longest first."""
-    turn = _turn(graph, prog)
+def intra_pass_idle(graph: Graph, prog: Program) -> list[IdleInterval]:
+    """All other idle intervals of buffers whose slots do not interleave, the longest first."""
+    boundary = _end_of_forward(graph, prog)
     slots = [launch.slot for launch in prog.launches]
-    gaps: list[Gap] = []
-    for stay, uses, written in _lives(prog):
-        if graph.buffers[stay.buffer].kind not in STREAMED_KINDS or stay.held:
+    found: list[IdleInterval] = []
+    for live, uses, writes in _uses(prog):
+        kind = graph.buffers[live.buffer].kind
+        if kind not in STREAMED_KINDS or live.pinned_to_phase_end:
             continue
-        ends = [(last, back) for last, back in pairwise(uses) if slots[last] != slots[back]]
-        if graph.bands > 1:
-            ends = list(_slot_after_slot(uses, slots))
-        if all(slots[last] < slots[back] for last, back in ends):
-            gaps += (
-                Gap(
-                    *_what(stay),
+        pairs = [(one, other) for one, other in pairwise(uses) if slots[one] != slots[other]]
+        if graph.row_tiles > 1:
+            pairs = list(_slot_after_slot(uses, slots))
+        if all(slots[one] < slots[other] for one, other in pairs):
+            found += (
+                IdleInterval(
+                    *_section(live),
                     last,
-                    back,
+                    following,
                     slots[last],
-                    slots[back],
+                    slots[following],
                     slots[last] + 1,
-                    _latest(written, last),
+                    _last_write_until(writes, last),
                 )
-                for last, back in ends
-                if last + 1 < back and not last < turn <= back
+                for last, following in pairs
+                if last + 1 < following and not last < boundary <= following
             )
-    return sorted(gaps, key=lambda gap: gap.last - gap.back)
+    return sorted(found, key=lambda idle: idle.last - idle.next)
 
 
 def _slot_after_slot(uses: list[int], slots: list[int]) -> Iterator[tuple[int, int]]:
-    """Neighbouring uses of which the second is in a later slot than all before.
+    """Neighbouring uses, the second in a later slot than all before.
 
-    A section beside a block is used by the last slot of that, then by all of its own block's.
+    A halo section is used by the last slot of the neighbouring block, then by its own block.
     """
     latest = -1
-    for last, back in pairwise(uses):
-        latest = max(latest, slots[last])
-        if slots[back] > latest:
-            yield last, back
+    for one, other in pairwise(uses):
+        latest = max(latest, slots[one])
+        if slots[other] > latest:
+            yield one, other
 
 
-def _turn(graph: Graph, prog: Program) -> int:
-    """The first launch behind forward, whose maps may be made again on the way."""
+def _end_of_forward(graph: Graph, prog: Program) -> int:
+    """The first launch after the last forward launch, recomputes aside."""
     passes = graph.passes
-    return behind(
+    return end_of_last(
         prog.launches, lambda each: passes[each.pass_index].direction is Direction.FORWARD
     )
 
 
-def _what(stay: Residency) -> tuple[str, int, int]:
-    return stay.buffer, stay.section, stay.nbytes
+def _section(live: LiveInterval) -> tuple[str, int, int]:
+    return live.buffer, live.section, live.nbytes
 
 
-def _latest(written: list[int], last: int) -> int:
-    """The last of the launches up to `last` that write; -1 where none does."""
-    at = bisect_right(written, last)
-    return written[at - 1] if at else -1
+def _last_write_until(writes: list[int], last: int) -> int:
+    at = bisect_right(writes, last)
+    return writes[at - 1] if at else -1
 
 
-def _lives(prog: Program) -> Iterator[tuple[Residency, list[int], list[int]]]:
-    """Each residency, the launches that use it, and those of them that write it."""
-    uses: list[list[int]] = [[] for _ in prog.residencies]
-    written: list[list[int]] = [[] for _ in prog.residencies]
+def _uses(prog: Program) -> Iterator[tuple[LiveInterval, list[int], list[int]]]:
+    """Each live interval, the launches that use it, and those of them that write it."""
+    uses: list[list[int]] = [[] for _ in prog.intervals]
+    writes: list[list[int]] = [[] for _ in prog.intervals]
     for index, touched in enumerate(zip(prog.reads, prog.writes, strict=True)):
         for number in {number for runs in touched for run in runs for number in run}:
             uses[number].append(index)
         for number in {number for run in touched[1] for number in run}:
-            written[number].append(index)
-    return zip(prog.residencies, uses, written, strict=True)
+            writes[number].append(index)
+    return zip(prog.intervals, uses, writes, strict=True)
 
 
-def dirty(moved: Iterable[Gap]) -> Iterator[Gap]:
-    """The gaps that begin with a copy to the host.
+def dirty(offloaded: Iterable[IdleInterval]) -> Iterator[IdleInterval]:
+    """The idle intervals that begin with a copy to the host.
 
-    The host has the sections of the others from a gap before, and nothing wrote them since.
+    The host still has the other sections from an earlier offload, and nothing wrote them since.
     """
-    before: dict[tuple[str, int], Gap] = {}
-    for gap in sorted(moved, key=attrgetter("last")):
-        section = gap.buffer, gap.section
-        if section not in before or before[section].last < gap.written:
-            yield gap
-        before[section] = gap
+    before: dict[tuple[str, int], IdleInterval] = {}
+    for idle in sorted(offloaded, key=attrgetter("last")):
+        section = idle.buffer, idle.section
+        if section not in before or before[section].last < idle.final_after:
+            yield idle
+        before[section] = idle
 
 
-def transfers(moved: Iterable[Gap]) -> Iterator[Transfer]:
-    """Neighbouring sections that leave and return in the same slots, as one transfer."""
-    ordered = sorted(moved, key=lambda gap: (gap.buffer, gap.section))
+def transfers_of(offloaded: Iterable[IdleInterval]) -> Iterator[Transfer]:
+    """One transfer for neighbouring sections that leave and return in the same slots."""
+    ordered = sorted(offloaded, key=lambda idle: (idle.buffer, idle.section))
 
-    def run(item: tuple[int, Gap]) -> tuple[str, int, int, int]:
-        place, gap = item
-        return gap.buffer, gap.section - place, gap.leave, gap.returns
+    def run(item: tuple[int, IdleInterval]) -> tuple[str, int, int, int]:
+        place, idle = item
+        return idle.buffer, idle.section - place, idle.offload_after, idle.needed_by
 
     for _, items in groupby(enumerate(ordered), key=run):
-        first, *rest = (gap for _, gap in items)
-        where = first.buffer, first.section, 1 + len(rest)
-        yield Transfer(*where, first.leave, first.returns, min(first.opens, first.returns))
+        first, *rest = (idle for _, idle in items)
+        sections = first.buffer, first.section, 1 + len(rest)
+        slots = first.offload_after, first.needed_by
+        yield Transfer(*sections, *slots, min(first.earliest_prefetch, first.needed_by))

@@ -1,17 +1,19 @@
-"""Crossings: how far lanes must have come before a step starts."""
+"""Lane waits: the progress of other lanes that a step must see before it starts."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..ir.schedule import Lane, Step
 
 
-def crossings(steps: Sequence[Step], first: int, end: int) -> Mapping[int, Mapping[Lane, int]]:
-    """By step of [first, end) how far other lanes must have come, if its lane does not know yet.
+def cross_lane_waits(
+    steps: Sequence[Step], first: int, end: int
+) -> Mapping[int, Mapping[Lane, int]]:
+    """By step of [first, end), the progress of other lanes that its lane has not yet seen.
 
-    A lane runs its steps in their order. It has come as far as the number of its last step that has
-    ended, counted from 1; steps before the first have ended.
+    The progress of a lane is the number of its last ended step, counted from 1. Steps before
+    `first` have ended.
     """
-    known: dict[tuple[Lane, Lane], int] = {}
+    seen: dict[tuple[Lane, Lane], int] = {}
     found: dict[int, Mapping[Lane, int]] = {}
     for index in range(first, end):
         lane = steps[index].lane
@@ -19,19 +21,21 @@ def crossings(steps: Sequence[Step], first: int, end: int) -> Mapping[int, Mappi
         found[index] = {
             other: count
             for other, count in last.items()
-            if other is not lane and count > max(first, known.get((lane, other), 0))
+            if other is not lane and count > max(first, seen.get((lane, other), 0))
         }
-        known |= {(lane, other): count for other, count in found[index].items()}
+        seen |= {(lane, other): count for other, count in found[index].items()}
     return found
 
 
-def joints(steps: Sequence[Step], windows: Iterable[range]) -> Mapping[int, Mapping[Lane, int]]:
-    """By first step of a lane in a window how far that lane must have come, in windows before."""
+def window_boundary_waits(
+    steps: Sequence[Step], windows: Iterable[range]
+) -> Mapping[int, Mapping[Lane, int]]:
+    """By first step of a lane in a window, the progress of that lane in earlier windows."""
     found: dict[int, Mapping[Lane, int]] = {}
-    come: dict[Lane, int] = {}
+    progress: dict[Lane, int] = {}
     for window in windows:
         last = {steps[index].lane: index + 1 for index in window}
         first = {steps[index].lane: index for index in reversed(window)}
-        found |= {first[lane]: {lane: come[lane]} for lane in first if lane in come}
-        come |= last
+        found |= {first[lane]: {lane: progress[lane]} for lane in first if lane in progress}
+        progress |= last
     return found

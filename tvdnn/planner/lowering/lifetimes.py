@@ -1,81 +1,84 @@
-"""Lifetimes: from when to when residencies have their bytes, as extents that memory can place.
+"""Lifetimes: the times at which live intervals have their bytes, as groups for placement.
 
-What launches want side by side is one extent: its sections keep their distances.
+Sections that a launch needs contiguous form one group and keep their distances.
 """
 
 from collections.abc import Sequence
 
 from ...graph import Graph
-from ...placement import Extent, Stay
-from .list_scheduler import Event
+from ...placement import AllocationGroup, BufferInterval
+from .list_scheduler import ItemKind
 from .program import Program
-from .timetable import Ordered
+from .timetable import Timetable
 
-# Places in the order for which freed bytes rest where there is room, so that a copy into them need
-# not wait for the last launch.
-COOL_DOWN = 6
+# Items of the timetable for which freed bytes are not reused where there is room for that. A copy
+# into them then need not wait for the last launch.
+REUSE_DELAY = 6
 
 
-def lasting(
-    graph: Graph, steps: Ordered, groups: Sequence[Sequence[int]], cool_down: int = 0
-) -> list[Extent]:
-    """Groups of residencies as long as they last in the order, by its places.
+def group_lifetimes(
+    graph: Graph, timetable: Timetable, members: Sequence[Sequence[int]], reuse_delay: int = 0
+) -> list[AllocationGroup]:
+    """The groups of live intervals `members` over the items of the timetable.
 
-    A freed one rests for `cool_down` places more, or until its section comes back.
+    An interval lasts for `reuse_delay` items more, or until its section is prefetched.
     """
-    return extents_of(graph, steps.program, groups, *_positions(steps, cool_down))
+    return groups_over(graph, timetable.program, members, *_item_spans(timetable, reuse_delay))
 
 
-def extents_of(
+def groups_over(
     graph: Graph,
     prog: Program,
-    groups: Sequence[Sequence[int]],
+    members: Sequence[Sequence[int]],
     begins: Sequence[int],
     ends: Sequence[int],
-) -> list[Extent]:
-    """Groups of residencies, of which each lasts from a time to another."""
-    return [_extent(graph, prog, members, begins, ends) for members in groups]
+) -> list[AllocationGroup]:
+    """The groups of live intervals `members`, each interval with its first and last time."""
+    return [_group(graph, prog, numbers, begins, ends) for numbers in members]
 
 
-def _positions(steps: Ordered, cool_down: int) -> tuple[list[int], list[int]]:
-    """Places in the order at which each residency begins and ends.
+def _item_spans(timetable: Timetable, reuse_delay: int) -> tuple[list[int], list[int]]:
+    """The first and the last item of each live interval.
 
-    An input is there before its half begins.
+    An input begins with its phase, an output ends with its phase.
     """
-    prog = steps.program
-    at = {(entry.event, entry.number): index for index, entry in enumerate(steps.entries)}
-    cut, end = steps.cut, len(steps.entries)
-    halves = ((0, cut - 1), (cut, end))
+    prog = timetable.program
+    at = {(item.kind, item.number): index for index, item in enumerate(timetable.items)}
+    split, end = timetable.phase_split, len(timetable.items)
+    phases = ((0, split - 1), (split, end))
     begins, ends = [], []
     before: dict[tuple[str, int], int] = {}
-    for number, stay in enumerate(prog.residencies):
-        first = (Event.PREFETCH, number) if stay.fetched else (Event.LAUNCH, stay.first)
-        last = (Event.OFFLOAD, number) if stay.leaves else (Event.LAUNCH, stay.last)
-        is_input = stay.written < stay.first and not stay.fetched
-        begins.append(halves[stay.first >= prog.cut][0] if is_input else at[first])
-        held_until = halves[stay.last >= prog.cut][1]
-        ends.append(held_until if stay.held else min(end, at[last] + cool_down))
-        section = stay.buffer, stay.section
+    for number, live in enumerate(prog.intervals):
+        fetched = live.is_prefetched
+        first = (ItemKind.PREFETCH, number) if fetched else (ItemKind.LAUNCH, live.first)
+        last = (ItemKind.OFFLOAD, number) if live.is_offloaded else (ItemKind.LAUNCH, live.last)
+        is_input = live.written < live.first and not fetched
+        begins.append(phases[live.first >= prog.phase_split][0] if is_input else at[first])
+        phase_end = phases[live.last >= prog.phase_split][1]
+        ends.append(phase_end if live.pinned_to_phase_end else min(end, at[last] + reuse_delay))
+        section = live.buffer, live.section
         if section in before:
             ends[before[section]] = min(ends[before[section]], begins[number] - 1)
         before[section] = number
     return begins, ends
 
 
-def _extent(
+def _group(
     graph: Graph, prog: Program, members: Sequence[int], begins: Sequence[int], ends: Sequence[int]
-) -> Extent:
-    """The residencies `members` of one buffer, as far apart as their sections."""
+) -> AllocationGroup:
+    """The live intervals `members` of one buffer, as far apart as their sections."""
     if len(members) == 1:
         number = members[0]
-        stay = Stay(0, prog.residencies[number].nbytes, begins[number], ends[number])
-        return Extent.of((stay,))
-    stays = [prog.residencies[number] for number in members]
-    buffer, first = graph.buffers[stays[0].buffer], min(stay.section for stay in stays)
+        nbytes = prog.intervals[number].nbytes
+        return AllocationGroup.of((BufferInterval(0, nbytes, begins[number], ends[number]),))
+    lives = [prog.intervals[number] for number in members]
+    buffer, first = graph.buffers[lives[0].buffer], min(live.section for live in lives)
     pitch = buffer.section * buffer.row_nbytes
-    return Extent.of(
+    return AllocationGroup.of(
         [
-            Stay((stay.section - first) * pitch, stay.nbytes, begins[number], ends[number])
-            for number, stay in zip(members, stays, strict=True)
+            BufferInterval(
+                (live.section - first) * pitch, live.nbytes, begins[number], ends[number]
+            )
+            for number, live in zip(members, lives, strict=True)
         ]
     )

@@ -1,8 +1,8 @@
-"""Crowding: bytes that are few enough at each launch and yet find no place, and caps that help.
+"""Memory limits of launches, tightened where fragmentation leaves groups unplaced.
 
-Launches that want sections side by side leave parts of such runs idle while these come and go, so
-bytes under one cap may find no place. At their launches and a few about them the cap is lowered and
-the steps are ordered again, until all fit. Elsewhere the arena stays full.
+Live bytes below the limit of every launch may still find no offsets, because launches need sections
+contiguous. The limits of the launches around an unplaced group are then tightened, and the steps
+are scheduled again, until all groups are placed. Elsewhere the arena stays full.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,63 +12,72 @@ import numpy as np
 import numpy.typing as npt
 
 Array: TypeAlias = npt.NDArray[np.int64]
-Caps: TypeAlias = int | Array  # bytes at once: at all launches, or by launch
-Misfits: TypeAlias = tuple[tuple[int, int, int], ...]  # first and last launch of bytes, how many
+MemoryLimit: TypeAlias = int | Array  # most live bytes: at every launch, or by launch
+Unplaced: TypeAlias = tuple[tuple[int, int, int], ...]  # of a group: first, last launch, bytes
 Result = TypeVar("Result")
 
-MOST_ROUNDS, LEAST_ROUNDS = 24, 6
-WORK = 200_000  # launches and stays in all rounds, at 30 us each
-FIRST_CUT = 0.3  # of what finds no place, by which caps are lowered
-FIRST_ABOUT = 3  # launches before and after, at which they are
-EVERYWHERE = 64  # one part in so many of all caps goes too where there are few rounds
-MORE = 1.18  # of both each round
+# Most and fewest rounds.
+MOST_ROUNDS, FEWEST_ROUNDS = 24, 6
+# Launches and live intervals that all rounds together may schedule, at 30 us each.
+SCHEDULED_IN_ALL = 200_000
+# Share of an unplaced group's bytes by which limits are tightened in the first round.
+FIRST_SHARE = 0.3
+# Launches before and after an unplaced group whose limits are tightened in the first round.
+FIRST_MARGIN = 3
+# Factor by which share and margin grow each round.
+GROWTH = 1.18
+# Part of all limits by which every limit is tightened in a round where rounds are few: one in 64.
+EVERY_LIMIT_PART = 64
 
 
-class CrowdedError(Exception):
-    """What lives at once is few enough but finds no place."""
+class FragmentationError(Exception):
+    """Live bytes are within the limits, but some groups have no offset."""
 
-    def __init__(self, misfits: Misfits) -> None:
-        super().__init__(f"bytes from launches {[first for first, _, _ in misfits]} find no place")
-        self.misfits = misfits
+    def __init__(self, unplaced: Unplaced) -> None:
+        super().__init__(f"bytes from launches {[first for first, _, _ in unplaced]} find no place")
+        self.unplaced = unplaced
 
 
-def narrowed(
+def with_tightened_limits(
     attempt: Callable[[Array], Result],
-    caps: Array,
+    limits: Array,
     least: Array,
-    num_stays: int,
+    num_intervals: int,
     *,
-    cut: float = FIRST_CUT,
-    around: int = FIRST_ABOUT,
+    share: float = FIRST_SHARE,
+    margin: int = FIRST_MARGIN,
 ) -> Iterator[Result]:
-    """What `attempt` makes of caps under which all bytes find a place.
+    """The results of `attempt` for limits under which all groups are placed.
 
-    `caps` are lowered after each CrowdedError, at first by a share `cut` of what finds no place at
-    its launches and so many `around` them, but to no less than `least`; once all fits they go
-    halfway back, and are lowered by less. There are so many rounds as work on `num_stays` allows;
-    where these are few they start from lower caps, and the first that fits is enough.
+    `limits` are bytes by launch. After a FragmentationError the limits of the launches of each
+    unplaced group, and of `margin` launches on both sides, are tightened by `share` of its bytes,
+    but not below `least`. After a result the limits go halfway back, and share and margin start
+    again from half the share. The number of rounds falls with `num_intervals`. Where rounds are few
+    they start from tighter limits and end with the first result.
     """
-    full, share, about = caps, cut, float(around)
-    rounds = max(LEAST_ROUNDS, min(MOST_ROUNDS, WORK // (num_stays + len(caps) + 1)))
-    few = rounds == LEAST_ROUNDS
+    full, part, reach = limits, share, float(margin)
+    affordable = SCHEDULED_IN_ALL // (num_intervals + len(limits) + 1)
+    rounds = max(FEWEST_ROUNDS, min(MOST_ROUNDS, affordable))
+    few = rounds == FEWEST_ROUNDS
     if few:
-        caps = np.maximum(caps - full // EVERYWHERE, least)
+        limits = np.maximum(limits - full // EVERY_LIMIT_PART, least)
     for _ in range(rounds):
         try:
-            yield attempt(caps)
-        except CrowdedError as error:
-            caps = _lowered(caps, error.misfits, share, round(about))
-            caps = np.maximum(caps - full // EVERYWHERE * few, least)
-            share, about = MORE * share, MORE * about
+            yield attempt(limits)
+        except FragmentationError as error:
+            limits = _tightened(limits, error.unplaced, part, round(reach))
+            limits = np.maximum(limits - full // EVERY_LIMIT_PART * few, least)
+            part, reach = GROWTH * part, GROWTH * reach
         else:
-            if few or (caps == full).all():
+            if few or (limits == full).all():
                 return
-            caps, share, about = (caps + full) // 2, cut / 2, float(around)
+            limits, part, reach = (limits + full) // 2, share / 2, float(margin)
 
 
-def _lowered(caps: Array, misfits: Misfits, share: float, about: int) -> Array:
-    """Caps lowered by a share of what found no place, at its launches and so many about them."""
-    less: Array = caps.copy()
-    for first, last, nbytes in misfits:
-        less[max(0, first - about) : last + about + 1] -= round(share * nbytes)
+def _tightened(limits: Array, unplaced: Unplaced, share: float, margin: int) -> Array:
+    """Limits less a share of each unplaced group's bytes, with `margin` launches on both sides."""
+
+    less: Array = limits.copy()
+    for first, last, nbytes in unplaced:
+        less[max(0, first - margin) : last + margin + 1] -= round(share * nbytes)
     return less

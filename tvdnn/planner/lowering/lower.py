@@ -1,7 +1,7 @@
-"""Lowering: from a plan to a schedule inside a budget.
+"""Lowering: the schedule of a plan inside a budget.
 
-The steps are ordered with as many bytes at once as the budget has, so that copies come early, and
-the residencies placed. Where they find no place, that is tried again with fewer bytes at once.
+The steps are scheduled with as many live bytes as the budget has, for early copies. The live
+intervals are then placed. Where they do not fit, both are tried again with fewer live bytes.
 """
 
 from ...graph import Graph
@@ -9,16 +9,18 @@ from ...placement import aligned
 from ..ir.costs import Costs
 from ..ir.plan import Plan
 from ..ir.schedule import Schedule
-from .arena import FEW_TRIALS, MANY_TRIALS, Arena, place_arena
-from .emit import assembled
-from .floor import AtFloor
-from .lifetimes import COOL_DOWN
-from .list_scheduler import demand
-from .program import Program, program
-from .timetable import Ordered
+from .arena import FEW_TRIALS, MANY_TRIALS, ArenaLayout, place_arena
+from .emit import emit_schedule
+from .floor import MinimumSchedule
+from .lifetimes import REUSE_DELAY
+from .list_scheduler import required_nbytes
+from .program import Program, build_program
+from .timetable import Timetable
 
+# Attempts with fewer live bytes each, before limits near the required bytes are tried.
 TIGHTEN_ATTEMPTS = 6
-LAST_SLACKS = (1.0, 1.05, 1.2)  # caps that are tried last, in demands: which packs best varies
+# Limits that are tried last, as multiples of the required bytes: which one packs best varies.
+LAST_SLACKS = (1.0, 1.05, 1.2)
 
 
 def lower(
@@ -31,66 +33,70 @@ def lower(
 ) -> Schedule:
     """The schedule of `plan` inside `budget` device bytes and `host_budget` pinned bytes.
 
-    Raises BudgetError with the plan's floor where that is above the budget, HostMemoryError where
-    its copies do not fit.
+    Raises BudgetError with the plan's floor where it exceeds `budget`, HostMemoryError where the
+    host copies exceed `host_budget`.
     """
-    schedule = lowered(graph, plan, costs, budget=budget, host_budget=host_budget)
+    schedule = lower_with_prefetch(graph, plan, costs, budget=budget, host_budget=host_budget)
     if schedule is not None:
         return schedule
-    return AtFloor.of(graph, plan, costs).schedule(budget=budget, host_budget=host_budget)
+    minimum = MinimumSchedule.of(graph, plan, costs)
+    return minimum.schedule(budget=budget, host_budget=host_budget)
 
 
-def lowered(
+def lower_with_prefetch(
     graph: Graph,
     plan: Plan,
     costs: Costs,
     *,
     budget: int | None = None,
     host_budget: int | None = None,
-    cap: int | None = None,
+    limit: int | None = None,
 ) -> Schedule | None:
-    """The plan's schedule with copies ahead of their uses, None where these find no place.
+    """The schedule of `plan` with copies ahead of their uses; None where it does not fit.
 
-    `cap` are the bytes of arena under which orders are tried first. Raises HostMemoryError where
-    its copies do not fit.
+    `limit` is the most live bytes in the first attempt, by default the arena's capacity. Raises
+    HostMemoryError where the host copies exceed `host_budget`.
     """
-    room = None if budget is None else budget - graph.fixed_nbytes
-    found = _fit(graph, plan, costs, room, cap)
-    return found and assembled(graph, *found, budget=budget, host_budget=host_budget)
+    capacity = None if budget is None else budget - graph.fixed_nbytes
+    found = _fit(graph, plan, costs, capacity, limit)
+    return found and emit_schedule(graph, *found, budget=budget, host_budget=host_budget)
 
 
 def _fit(
-    graph: Graph, plan: Plan, costs: Costs, room: int | None, cap: int | None
-) -> tuple[Ordered, Arena] | None:
-    """An order and its placement within `room`, None where none is found.
+    graph: Graph, plan: Plan, costs: Costs, capacity: int | None, limit: int | None
+) -> tuple[Timetable, ArenaLayout] | None:
+    """A timetable and an arena of at most `capacity` bytes; None where there is none.
 
-    Where the bytes fit but their placement does not, the order is made again under a tighter cap,
-    at last under those at and little above the demand.
+    Where the arena is too large, the plan is scheduled again with fewer live bytes, at last with
+    limits near the required bytes.
     """
-    prog, enough = program(graph, plan), room
-    if room is None:
-        room = sum(aligned(stay.nbytes) for stay in prog.residencies)
-    cap, least = room if cap is None else cap, int(demand(prog).max(initial=0))
-    if least > room:
+    prog, target = build_program(graph, plan), capacity
+    if capacity is None:
+        capacity = sum(aligned(live.nbytes) for live in prog.intervals)
+    required = int(required_nbytes(prog).max(initial=0))
+    limit = capacity if limit is None else limit
+    if required > capacity:
         return None
     for _ in range(TIGHTEN_ATTEMPTS):
-        if cap < least:
+        if limit < required:
             break
-        steps = Ordered.under(graph, plan, prog, costs, cap)
-        for rest in (COOL_DOWN, 0) if plan.transfers else (0,):
-            arena = place_arena(graph, steps, cool_down=rest, enough=enough, trials=FEW_TRIALS)
-            if arena.nbytes <= room:
+        steps = Timetable.within(graph, plan, prog, costs, limit)
+        for delay in (REUSE_DELAY, 0) if plan.transfers else (0,):
+            arena = place_arena(graph, steps, reuse_delay=delay, target=target, trials=FEW_TRIALS)
+            if arena.nbytes <= capacity:
                 return steps, arena
-        cap -= max((arena.nbytes - room) // 2, cap // 64)
-    steps, arena = _tightest(graph, plan, prog, costs)
-    return (steps, arena) if arena.nbytes <= room else None
+        limit -= max((arena.nbytes - capacity) // 2, limit // 64)
+    steps, arena = _smallest(graph, plan, prog, costs)
+    return (steps, arena) if arena.nbytes <= capacity else None
 
 
-def _tightest(graph: Graph, plan: Plan, prog: Program, costs: Costs) -> tuple[Ordered, Arena]:
-    """The order that takes the fewest bytes, of those under caps at and little above the demand."""
-    least = int(demand(prog).max(initial=0))
-    moves = any(stay.fetched for stay in prog.residencies)
-    caps = [round(least * slack) for slack in (LAST_SLACKS if moves else LAST_SLACKS[:1])]
-    orders = [Ordered.under(graph, plan, prog, costs, cap) for cap in caps]
-    steps = min(orders, key=lambda each: place_arena(graph, each).nbytes)
+def _smallest(
+    graph: Graph, plan: Plan, prog: Program, costs: Costs
+) -> tuple[Timetable, ArenaLayout]:
+    """The timetable with the smallest arena, of those with limits near the required bytes."""
+    required = int(required_nbytes(prog).max(initial=0))
+    has_copies = any(live.is_prefetched for live in prog.intervals)
+    limits = [round(required * slack) for slack in (LAST_SLACKS if has_copies else LAST_SLACKS[:1])]
+    timetables = [Timetable.within(graph, plan, prog, costs, limit) for limit in limits]
+    steps = min(timetables, key=lambda each: place_arena(graph, each).nbytes)
     return steps, place_arena(graph, steps, trials=MANY_TRIALS)

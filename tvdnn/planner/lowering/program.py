@@ -1,19 +1,21 @@
-"""Launches: a plan unrolled into compute launches, and the stays of every section between them."""
+"""Program: a plan unrolled into compute launches, and the live intervals of every section."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from ...errors import ScheduleError
-from ...graph import Graph, Use, meet
+from ...graph import Graph, Use, overlap
 from ..ir.plan import Plan, Transfer
 
-NONE = -1  # no stay
+# The number of no live interval.
+NONE = -1
 
 Channels: TypeAlias = tuple[int, int]
+Runs: TypeAlias = tuple[tuple[int, ...], ...]  # by use of a launch, numbers of live intervals
 
 
-class Launch(NamedTuple):
+class ProgramLaunch(NamedTuple):
     """One launch of a pass over domain rows [start, stop), in a segment and slot of the plan."""
 
     segment: int
@@ -25,56 +27,51 @@ class Launch(NamedTuple):
 
 
 @dataclass(slots=True)
-class Residency:
-    """One stay of a section on the device, from launch `first` to launch `last`.
+class LiveInterval:
+    """A section on the device from launch `first` through launch `last`.
 
-    `written` is the launch that wrote its bytes last; of a `clean` stay none did, and they lie on
-    the host as well. A stay that `follows` another, by its number, began with a prefetch that
-    `opens` no earlier than that launch. `leaves` ones end with an offload, which clean ones do
-    without; `held` ones last until their half of the step has ended.
+    As in register allocation, an offload and its prefetch split the life of a section into
+    intervals.
     """
 
     buffer: str
     section: int
     first: int
     last: int
-    written: int
+    written: int  # launch that wrote its bytes last
     nbytes: int
-    follows: int = NONE
-    clean: bool = False
-    leaves: bool = False
-    held: bool = False
-    opens: int = 0
+    previous: int = NONE  # number of the interval before the prefetch that begins this one
+    clean: bool = False  # no launch has written it: the host has the same bytes
+    is_offloaded: bool = False  # it ends with an offload; a clean one needs none
+    pinned_to_phase_end: bool = False  # it lasts until its phase of the step has ended
+    earliest_prefetch: int = 0  # launch before which no prefetch is issued
 
     @property
-    def fetched(self) -> bool:
-        """Whether it began with a prefetch."""
-        return self.follows != NONE
+    def is_prefetched(self) -> bool:
+        """True if the interval begins with a prefetch."""
+        return self.previous != NONE
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A plan's launches and the residencies that they imply.
+    """A plan's launches and the live intervals that they imply."""
 
-    `cut` is the first launch of the second half (autograd mode), else the number of launches.
-    `reads` and `writes` are by launch and use the numbers of the residencies touched.
-    """
+    launches: tuple[ProgramLaunch, ...]
+    phase_split: int  # first launch of the second phase (autograd mode), else their number
+    intervals: tuple[LiveInterval, ...]
+    reads: tuple[Runs, ...]  # by launch
+    writes: tuple[Runs, ...]  # by launch
 
-    launches: tuple[Launch, ...]
-    cut: int
-    residencies: tuple[Residency, ...]
-    reads: tuple[tuple[tuple[int, ...], ...], ...]
-    writes: tuple[tuple[tuple[int, ...], ...], ...]
+    def offload_source(self, number: int) -> int:
+        """The number of the interval whose offload made the host copy of prefetched `number`."""
 
-    def source(self, number: int) -> int:
-        """The stay whose offload left on the host what the fetched stay `number` begins with."""
-        number = self.residencies[number].follows
-        while not self.residencies[number].leaves:
-            number = self.residencies[number].follows
+        number = self.intervals[number].previous
+        while not self.intervals[number].is_offloaded:
+            number = self.intervals[number].previous
         return number
 
 
-def unroll(graph: Graph, plan: Plan) -> Iterator[Launch]:
+def unroll(graph: Graph, plan: Plan) -> Iterator[ProgramLaunch]:
     """The launches of a plan in order: by segment, then block, then slot, then run."""
     slot_base = 0
     for index, segment in enumerate(plan.segments):
@@ -86,40 +83,46 @@ def unroll(graph: Graph, plan: Plan) -> Iterator[Launch]:
                 run = slot.run or block
                 for start in range(low, max(high, low + 1), run):
                     stop = min(high, start + run)
-                    yield Launch(index, number, slot.pass_index, start, stop, slot.recompute)
+                    yield ProgramLaunch(index, number, slot.pass_index, start, stop, slot.recompute)
         slot_base += len(segment.slots)
 
 
-def find_cut(graph: Graph, launches: tuple[Launch, ...]) -> int:
-    """Index of the first launch of the second half (autograd mode), else the number of launches."""
-    if graph.cut == len(graph.passes):
+def phase_split_of(graph: Graph, launches: tuple[ProgramLaunch, ...]) -> int:
+    """The first launch of the second phase (autograd mode), else the number of launches."""
+    if graph.phase_split == len(graph.passes):
         return len(launches)
-    return behind(launches, lambda launch: launch.pass_index < graph.cut)
+    return end_of_last(launches, lambda launch: launch.pass_index < graph.phase_split)
 
 
-def behind(launches: tuple[Launch, ...], belongs: Callable[[Launch], bool]) -> int:
-    """The launch behind the last of those that belong and make nothing again; 0 where none does."""
+def end_of_last(
+    launches: tuple[ProgramLaunch, ...], belongs: Callable[[ProgramLaunch], bool]
+) -> int:
+    """The index after the last launch that belongs and is no recompute; 0 where there is none."""
     found = (i for i, each in enumerate(launches) if not each.recompute and belongs(each))
     return 1 + max(found, default=-1)
 
 
-def program(graph: Graph, plan: Plan) -> Program:
-    """Unroll `plan` and derive when every section is on the device."""
+def build_program(graph: Graph, plan: Plan) -> Program:
+    """Unroll `plan` and derive the live intervals of every section.
+
+    Raises ScheduleError where the plan reads a section before it is written, or uses it after its
+    offload.
+    """
     launches = tuple(unroll(graph, plan))
-    cut = find_cut(graph, launches)
-    stays = _Stays(graph, plan, launches, cut)
+    phase_split = phase_split_of(graph, launches)
+    builder = _IntervalBuilder(graph, plan, launches, phase_split)
     reads, writes = [], []
     for index in range(len(launches)):
-        read, written = stays.visit(index)
+        read, written = builder.visit(index)
         reads.append(read)
         writes.append(written)
-    stays.hold_outputs()
-    return Program(launches, cut, tuple(stays.all), tuple(reads), tuple(writes))
+    builder.pin_outputs()
+    return Program(launches, phase_split, tuple(builder.intervals), tuple(reads), tuple(writes))
 
 
-def side_by_side(prog: Program) -> list[list[int]]:
-    """Residencies grouped so that what one launch covers as a run lies in one group."""
-    leader = list(range(len(prog.residencies)))
+def contiguous_groups(prog: Program) -> list[list[int]]:
+    """The numbers of the live intervals, grouped: one launch's run of sections is in one group."""
+    leader = list(range(len(prog.intervals)))
 
     def find(number: int) -> int:
         while leader[number] != number:
@@ -139,126 +142,129 @@ def side_by_side(prog: Program) -> list[list[int]]:
     return list(groups.values())
 
 
-class _Stays:
-    """Walks the launches in order and opens, extends and closes the stays of sections.
+class _IntervalBuilder:
+    """Walks the launches in order and opens, extends and closes the live intervals of sections.
 
-    What writes channels that a stay has not yet been given fills the stay, and opens none.
+    A write of channels that the present interval has not been given yet extends that interval.
+    Every other write that does not read its buffer opens a new one.
     """
 
-    def __init__(self, graph: Graph, plan: Plan, launches: tuple[Launch, ...], cut: int) -> None:
-        self.all: list[Residency] = []
+    def __init__(
+        self, graph: Graph, plan: Plan, launches: tuple[ProgramLaunch, ...], phase_split: int
+    ) -> None:
+        self.intervals: list[LiveInterval] = []
         self._graph = graph
         self._launches = launches
-        self._cut = cut
+        self._phase_split = phase_split
         self._present = {name: [NONE] * each.num_sections for name, each in graph.buffers.items()}
         self._filled: dict[int, tuple[Channels, ...]] = {}
-        self._moves: dict[str, dict[int, list[Transfer]]] = {}
-        for transfer in sorted(plan.transfers, key=lambda t: t.back, reverse=True):
-            moves = self._moves.setdefault(transfer.buffer, {})
+        self._transfers: dict[str, dict[int, list[Transfer]]] = {}
+        for transfer in sorted(plan.transfers, key=lambda each: each.needed_by, reverse=True):
+            of_buffer = self._transfers.setdefault(transfer.buffer, {})
             for section in range(transfer.first, transfer.first + transfer.count):
-                moves.setdefault(section, []).append(transfer)
+                of_buffer.setdefault(section, []).append(transfer)
         self._slot_start: dict[int, int] = {}
         for index, launch in enumerate(launches):
             self._slot_start.setdefault(launch.slot, index)
 
-    def visit(self, index: int) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
-        """Residencies that launch `index` reads and writes, per use of its pass."""
+    def visit(self, index: int) -> tuple[Runs, Runs]:
+        """The live intervals that launch `index` reads and writes, per use of its pass."""
         launch = self._launches[index]
         pass_ = self._graph.passes[launch.pass_index]
-        reads = tuple([self._found(index, use) for use in pass_.reads])
+        reads = tuple([self._used(index, use) for use in pass_.reads])
         writes = []
         for use in pass_.writes:
             adds = pass_.reduction and use.whole and launch.start > 0
             fresh = not adds and all(read.buffer != use.buffer for read in pass_.reads)
-            touched = (self._written if fresh else self._found)(index, use)
+            touched = (self._written if fresh else self._used)(index, use)
             for number in touched:
-                self.all[number].written = index
-                self.all[number].clean = False
+                self.intervals[number].written = index
+                self.intervals[number].clean = False
                 if use.channels is not None:
                     self._filled[number] = (*self._filled.get(number, ()), use.channels)
             writes.append(touched)
         return reads, tuple(writes)
 
-    def _found(self, index: int, use: Use) -> tuple[int, ...]:
-        """The present stays of what launch `index` uses."""
-        first, last = self._sections(index, use)
+    def _used(self, index: int, use: Use) -> tuple[int, ...]:
+        """The present intervals of the sections that launch `index` uses."""
+        first, last = self._used_sections(index, use)
         touched = self._present[use.buffer][first:last]
-        if NONE in touched or use.buffer in self._moves:
+        if NONE in touched or use.buffer in self._transfers:
             touched = [self._find(index, use.buffer, section) for section in range(first, last)]
         for number in touched:
-            self.all[number].last = index
+            self.intervals[number].last = index
         return tuple(touched)
 
     def _written(self, index: int, use: Use) -> tuple[int, ...]:
-        """New stays of what launch `index` writes; or those that have room for its channels."""
+        """The intervals that launch `index` writes: present ones that lack its channels, or new."""
         touched = [
             self._find(index, use.buffer, section)
-            if use.channels and self._has_room(use.buffer, section, use.channels)
+            if use.channels and self._has_only_other_channels(use.buffer, section, use.channels)
             else self._open(index, use.buffer, section)
-            for section in range(*self._sections(index, use))
+            for section in range(*self._used_sections(index, use))
         ]
         for number in touched:
-            self.all[number].last = index
+            self.intervals[number].last = index
         return tuple(touched)
 
-    def _sections(self, index: int, use: Use) -> tuple[int, int]:
-        """Sections [first, last) that launch `index` uses."""
+    def _used_sections(self, index: int, use: Use) -> tuple[int, int]:
         launch, buffer = self._launches[index], self._graph.buffers[use.buffer]
         start, stop = use.rows(launch.start, launch.stop, buffer)
         return start // buffer.section, -(-stop // buffer.section)
 
-    def _has_room(self, buffer: str, section: int, channels: Channels) -> bool:
-        """Whether the section's present stay has been given channels, but none of these."""
+    def _has_only_other_channels(self, buffer: str, section: int, channels: Channels) -> bool:
         filled = self._filled.get(self._present[buffer][section])
-        return filled is not None and not any(meet(channels, other) for other in filled)
+        return filled is not None and not any(overlap(channels, other) for other in filled)
 
     def _find(self, index: int, buffer: str, section: int) -> int:
-        """The section's present stay; a new one if it comes back, or is an input's first."""
-        moves = self._moves.get(buffer, {}).get(section)
-        if moves and self._launches[index].slot >= moves[-1].back:
-            return self._fetch(index, buffer, section, moves.pop())
+        """The section's present interval; a new one after a prefetch or of a fresh input."""
+        transfers = self._transfers.get(buffer, {}).get(section)
+        if transfers and self._launches[index].slot >= transfers[-1].needed_by:
+            return self._prefetch(index, buffer, section, transfers.pop())
         if self._present[buffer][section] == NONE:
             if buffer not in self._graph.inputs:
                 raise ScheduleError(
                     f"the plan has {self._pass_name(index)} read {buffer} section {section}, "
                     "which nothing wrote before"
                 )
-            stay = self.all[self._open(index, buffer, section)]
-            stay.first = self._cut if index >= self._cut else 0
-            stay.written = stay.first - 1
+            live = self.intervals[self._open(index, buffer, section)]
+            live.first = self._phase_split if index >= self._phase_split else 0
+            live.written = live.first - 1
         return self._present[buffer][section]
 
-    def _fetch(self, index: int, buffer: str, section: int, move: Transfer) -> int:
-        gone = self._present[buffer][section]
-        before = self.all[gone]
-        if self._launches[before.last].slot > move.leave:
+    def _prefetch(self, index: int, buffer: str, section: int, transfer: Transfer) -> int:
+        previous = self._present[buffer][section]
+        before = self.intervals[previous]
+        if self._launches[before.last].slot > transfer.offload_after:
             raise ScheduleError(
-                f"the plan offloads {buffer} after slot {move.leave}, "
+                f"the plan offloads {buffer} after slot {transfer.offload_after}, "
                 f"but {self._pass_name(before.last)} still uses it"
             )
-        before.leaves = not before.clean
+        before.is_offloaded = not before.clean
         number = self._open(index, buffer, section)
-        if gone in self._filled:
-            self._filled[number] = self._filled[gone]
-        stay = self.all[number]
-        stay.follows, stay.clean, stay.opens = gone, True, self._slot_start[move.opens]
+        if previous in self._filled:
+            self._filled[number] = self._filled[previous]
+        live = self.intervals[number]
+        live.previous, live.clean = previous, True
+        live.earliest_prefetch = self._slot_start[transfer.earliest_prefetch]
         return number
 
     def _pass_name(self, index: int) -> str:
         return self._graph.passes[self._launches[index].pass_index].name
 
     def _open(self, index: int, buffer: str, section: int) -> int:
-        number = len(self.all)
+        number = len(self.intervals)
         nbytes = self._graph.buffers[buffer].section_nbytes(section)
-        self.all.append(Residency(buffer, section, index, index, index, nbytes))
+        self.intervals.append(LiveInterval(buffer, section, index, index, index, nbytes))
         self._present[buffer][section] = number
         return number
 
-    def hold_outputs(self) -> None:
-        """Keep outputs until handed out: those of the first half at the cut, others at the end."""
-        outputs, gone = set(self._graph.outputs), {stay.follows for stay in self.all}
-        for number, stay in enumerate(self.all):
-            if stay.buffer in outputs and number not in gone:
-                end = self._cut if stay.written < self._cut else len(self._launches)
-                stay.last = max(stay.last, end - 1)
-                stay.held = True
+    def pin_outputs(self) -> None:
+        """Keep the outputs of each phase until its end, when they are handed out."""
+        outputs, replaced = set(self._graph.outputs), {live.previous for live in self.intervals}
+        for number, live in enumerate(self.intervals):
+            if live.buffer in outputs and number not in replaced:
+                split = self._phase_split
+                end = split if live.written < split else len(self._launches)
+                live.last = max(live.last, end - 1)
+                live.pinned_to_phase_end = True

@@ -1,44 +1,44 @@
-"""Default segments: a layer's passes, and those in place on its result, run block by block."""
+"""Default segments: the passes of a layer, and passes in place on its result, run in blocks."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import lcm
 
-from ...graph import RUN_CHUNKS, Graph, Kind, Pass, must_part, section_rows
+from ...graph import RUN_CHUNKS, Graph, Kind, Pass, must_be_separate, section_rows
 from ..ir.plan import Segment, Slot
 
 
 class Variant(Enum):
-    """How far a layer goes at a time: a unit of samples, a run that fills the GPU, or all of them.
+    """The block of a layer.
 
-    All, also where a layer makes maps for itself alone: VGG-16(256) un-pools 1.6 GB of gradient so,
-    at no higher peak, and takes 0.5 ms less in bf16, 1.6 in TF32, than in blocks of 256 MiB (H200,
-    2026-11-21).
+    KEEP also covers a layer's internal maps. VGG-16(256) un-pools 1.6 GB of gradient in one block
+    at no higher peak. It takes 0.5 ms less in bf16, and 1.6 ms less in TF32, than blocks of 256 MiB
+    (H200, 2026-11-21).
     """
 
-    MEMORY = "m"
-    PERFORMANCE = "p"
-    KEEP = "keep"
+    MEMORY = "m"  # one unit of samples
+    PERFORMANCE = "p"  # a run that fills the GPU
+    KEEP = "keep"  # all samples
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
-    """Consecutive passes that one segment runs block by block; `index` is in program order."""
+class PassGroup:
+    """Consecutive passes that one segment runs block by block."""
 
-    index: int
+    index: int  # in program order
     passes: tuple[int, ...]
 
 
-def layers(graph: Graph) -> tuple[Layer, ...]:
-    """The passes in program order, cut into layers."""
+def pass_groups(graph: Graph) -> tuple[PassGroup, ...]:
+    """The passes in program order, in groups."""
     groups: list[list[int]] = []
     for index, pass_ in enumerate(graph.passes):
-        if groups and _joins(graph, groups[-1], pass_) and index != graph.cut:
+        if groups and _joins(graph, groups[-1], pass_) and index != graph.phase_split:
             groups[-1].append(index)
         else:
             groups.append([index])
-    return tuple(Layer(number, tuple(group)) for number, group in enumerate(groups))
+    return tuple(PassGroup(number, tuple(group)) for number, group in enumerate(groups))
 
 
 def _joins(graph: Graph, group: list[int], pass_: Pass) -> bool:
@@ -46,13 +46,12 @@ def _joins(graph: Graph, group: list[int], pass_: Pass) -> bool:
     first = members[0]
     if not (pass_.splittable and first.splittable) or pass_.direction is not first.direction:
         return False
-    if any(must_part(member, pass_) for member in members):
+    if any(must_be_separate(member, pass_) for member in members):
         return False
-    return pass_.op == first.op or _in_place_on(members, pass_)
+    return pass_.op == first.op or _only_changes_in_place(members, pass_)
 
 
-def _in_place_on(members: Collection[Pass], pass_: Pass) -> bool:
-    """Whether the pass only changes, in place, what the members wrote."""
+def _only_changes_in_place(members: Collection[Pass], pass_: Pass) -> bool:
     written = {use.buffer for member in members for use in member.writes}
     read = {use.buffer for use in pass_.reads}
     return all(use.buffer in written and use.buffer in read for use in pass_.writes)
@@ -61,15 +60,15 @@ def _in_place_on(members: Collection[Pass], pass_: Pass) -> bool:
 def segments(
     graph: Graph, variants: Mapping[int, Variant], default: Variant
 ) -> tuple[Segment, ...]:
-    """One segment a layer, its block set by the layer's variant."""
+    """One segment for each pass group. `variants` are by group, `default` is that of the others."""
     return tuple(
-        in_blocks(graph, [Slot(i) for i in layer.passes], variants.get(layer.index, default))
-        for layer in layers(graph)
+        in_blocks(graph, [Slot(i) for i in group.passes], variants.get(group.index, default))
+        for group in pass_groups(graph)
     )
 
 
 def in_blocks(graph: Graph, slots: Sequence[Slot], variant: Variant) -> Segment:
-    """The slots as one segment, in the blocks of the variant."""
+    """One segment of the slots, in blocks of the variant."""
     passes = [graph.passes[slot.pass_index] for slot in slots]
     unit = lcm(*(pass_.unit for pass_ in passes))
     if unit >= passes[0].domain or variant is Variant.KEEP:
@@ -81,7 +80,8 @@ def in_blocks(graph: Graph, slots: Sequence[Slot], variant: Variant) -> Segment:
 
 
 def _run_rows(graph: Graph, passes: Collection[Pass], nbytes: int) -> int:
-    """Samples whose largest map fits `nbytes`."""
+    """The samples whose largest map fits `nbytes`."""
+
     uses = (use for pass_ in passes for use in (*pass_.reads, *pass_.writes) if not use.whole)
     buffers = (graph.buffers[use.buffer] for use in uses)
     kinds = (Kind.INPUT, Kind.MAP, Kind.GRAD)

@@ -1,47 +1,50 @@
-"""Slab: an address on the host for every section that leaves, until it has come back."""
+"""Slab layout: a host address for every offloaded live interval, until its last prefetch."""
 
 from dataclasses import dataclass
 
-from ...placement import Extent, Stay, aligned, place
-from .list_scheduler import Event
-from .timetable import Ordered
+from ...placement import AllocationGroup, BufferInterval, aligned, assign_offsets
+from .list_scheduler import ItemKind
+from .timetable import Timetable
 
 
 @dataclass(frozen=True, slots=True)
-class Slab:
-    """The address on the host by the stay that left."""
+class SlabLayout:
+    """The host address by number of the offloaded live interval, and the bytes of the slab."""
 
     addresses: dict[int, int]
     nbytes: int
 
 
-def place_slab(steps: Ordered) -> Slab:
-    """The slab of the order, in which each stay is held from its offload to its last prefetch."""
-    held = _held(steps)
-    if held and max(s.first for s in held.values()) < min(s.last for s in held.values()):
-        return _stacked(held)  # all are there at one time: nothing to share
-    bases, high_water = place([Extent.of((stay,)) for stay in held.values()]) if held else ((), 0)
-    return Slab(dict(zip(held, bases, strict=True)), high_water)
+def place_slab(timetable: Timetable) -> SlabLayout:
+    """The slab layout of a timetable. A host copy lives from its offload to its last prefetch."""
+    copies = _host_copies(timetable)
+    if not copies:
+        return SlabLayout({}, 0)
+    if max(each.first for each in copies.values()) < min(each.last for each in copies.values()):
+        return _stacked(copies)  # all are live at one time and share no byte
+    groups = [AllocationGroup.of((copy,)) for copy in copies.values()]
+    offsets, high_water = assign_offsets(groups)
+    return SlabLayout(dict(zip(copies, offsets, strict=True)), high_water)
 
 
-def _held(steps: Ordered) -> dict[int, Stay]:
-    """From when to when the host has what each stay left, by places in the order."""
-    leaving: dict[int, int] = {}
-    held: dict[int, Stay] = {}
-    for at, entry in enumerate(steps.entries):
-        if entry.event is Event.OFFLOAD:
-            leaving[entry.number] = at
-        elif entry.event is Event.PREFETCH:
-            source = steps.program.source(entry.number)
-            nbytes = steps.program.residencies[source].nbytes
-            held[source] = Stay(0, nbytes, leaving[source], at)
-    return held
+def _host_copies(timetable: Timetable) -> dict[int, BufferInterval]:
+    """By offloaded live interval, the items of the timetable between which the host has a copy."""
+    offloads: dict[int, int] = {}
+    copies: dict[int, BufferInterval] = {}
+    for at, item in enumerate(timetable.items):
+        if item.kind is ItemKind.OFFLOAD:
+            offloads[item.number] = at
+        elif item.kind is ItemKind.PREFETCH:
+            source = timetable.program.offload_source(item.number)
+            nbytes = timetable.program.intervals[source].nbytes
+            copies[source] = BufferInterval(0, nbytes, offloads[source], at)
+    return copies
 
 
-def _stacked(held: dict[int, Stay]) -> Slab:
+def _stacked(copies: dict[int, BufferInterval]) -> SlabLayout:
     """Addresses one after the other."""
-    bases, top = {}, 0
-    for number, stay in held.items():
-        bases[number] = top
-        top += aligned(stay.nbytes)
-    return Slab(bases, top)
+    addresses, top = {}, 0
+    for number, copy in copies.items():
+        addresses[number] = top
+        top += aligned(copy.nbytes)
+    return SlabLayout(addresses, top)

@@ -1,4 +1,4 @@
-"""Ordered: the launches and copies of a plan in an order, and the seconds that it predicts."""
+"""Timetable: the launches and copies of a plan in one order, with their predicted times."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,70 +8,74 @@ import numpy as np
 from ...graph import Graph
 from ..ir.costs import Costs
 from ..ir.plan import Plan
-from .limits import Caps
-from .list_scheduler import CapacityError, Entry, Event, Scheduler, demand
-from .program import Program, program
+from .limits import MemoryLimit
+from .list_scheduler import CapacityError, Item, ItemKind, ListScheduler, required_nbytes
+from .program import Program, build_program
 
 
 @dataclass(frozen=True, slots=True)
-class Ordered:
-    """A plan's launches and stays, and an order of its steps with the seconds that it predicts.
-
-    Of these `compute_s` are the launches. `begins` and `ends` are the seconds at which each stay
-    takes its bytes and frees them.
-    """
+class Timetable:
+    """A plan's launches and copies in one order, with predicted seconds."""
 
     plan: Plan
     program: Program
-    entries: tuple[Entry, ...]
-    seconds: float
-    compute_s: float
-    begins: Sequence[float]
-    ends: Sequence[float]
+    items: tuple[Item, ...]
+    seconds: float  # end of the last launch or copy
+    compute_s: float  # sum of the launches
+    begins: Sequence[float]  # by live interval, the second at which it takes its bytes
+    ends: Sequence[float]  # by live interval, the second at which it frees its bytes
 
     @classmethod
-    def under(
-        cls, graph: Graph, plan: Plan, prog: Program, costs: Costs, caps: Caps, *, grain: int = 1
-    ) -> "Ordered":
-        """The steps of a plan and its program with at most `caps` bytes by each launch.
+    def within(
+        cls,
+        graph: Graph,
+        plan: Plan,
+        prog: Program,
+        costs: Costs,
+        limits: MemoryLimit,
+        *,
+        grain: int = 1,
+    ) -> "Timetable":
+        """The timetable of a plan and its program with at most `limits` live bytes at each launch.
 
-        Every section counts as a multiple of `grain` bytes. Raises CapacityError where no order
-        keeps that.
+        Sections count as multiples of `grain` bytes. Raises CapacityError where the launches
+        require more.
         """
-        held = [-(-stay.nbytes // grain) * grain for stay in prog.residencies]
-        needed = demand(prog, held)
-        caps = np.broadcast_to(caps, needed.shape)
-        if (needed > caps).any():
-            worst = int((needed - caps).argmax())
-            raise CapacityError(worst, int(needed[worst]))
-        return cls.by(Scheduler(graph, prog, costs, caps, needed, held, plan.sync), plan, prog)
+        sizes = [-(-live.nbytes // grain) * grain for live in prog.intervals]
+        required = required_nbytes(prog, sizes)
+        limits = np.broadcast_to(limits, required.shape)
+        if (required > limits).any():
+            worst = int((required - limits).argmax())
+            raise CapacityError(worst, int(required[worst]))
+        scheduler = ListScheduler(graph, prog, costs, limits, required, sizes, plan.sync)
+        return cls.from_scheduler(scheduler, plan, prog)
 
     @classmethod
-    def by(cls, scheduler: Scheduler, plan: Plan, prog: Program) -> "Ordered":
-        """The steps of a plan and its program as the scheduler, which has not run yet, has them."""
-        entries = tuple(scheduler.run())
+    def from_scheduler(cls, scheduler: ListScheduler, plan: Plan, prog: Program) -> "Timetable":
+        """The timetable that the scheduler, which has not run yet, makes of a plan's program."""
+        items = tuple(scheduler.run())
         seconds = scheduler.end_s, scheduler.compute_s
-        return cls(plan, prog, entries, *seconds, scheduler.begins, scheduler.ends)
+        return cls(plan, prog, items, *seconds, scheduler.begins, scheduler.ends)
 
     @property
-    def cut(self) -> int:
-        """The second half's first place in the order (autograd mode), else the number of places.
+    def phase_split(self) -> int:
+        """The first item of the second phase (autograd mode), else the number of items.
 
-        Before it all offloads of the first half have ended; prefetches ahead of its first launch
-        belong to it.
+        All offloads of the first phase have ended before it. Prefetches ahead of the second phase's
+        first launch belong to the second phase.
         """
-        if self.program.cut == len(self.program.launches):
-            return len(self.entries)
-        launch = self.entries.index(Entry(Event.LAUNCH, self.program.cut))
-        ahead = (i for i in range(launch) if self.entries[i].event is not Event.PREFETCH)
+        if self.program.phase_split == len(self.program.launches):
+            return len(self.items)
+        launch = self.items.index(Item(ItemKind.LAUNCH, self.program.phase_split))
+        ahead = (i for i in range(launch) if self.items[i].kind is not ItemKind.PREFETCH)
         return 1 + max(ahead, default=-1)
 
 
-def ordered(
-    graph: Graph, plan: Plan, costs: Costs, caps: Caps, *, grain: int = 1
-) -> Ordered | None:
-    """The plan's steps in an order as `Ordered.under` gives it; None if none has so few bytes."""
+def schedule_within(
+    graph: Graph, plan: Plan, costs: Costs, limits: MemoryLimit, *, grain: int = 1
+) -> Timetable | None:
+    """`Timetable.within` of the plan; None where its launches require more bytes."""
     try:
-        return Ordered.under(graph, plan, program(graph, plan), costs, caps, grain=grain)
+        return Timetable.within(graph, plan, build_program(graph, plan), costs, limits, grain=grain)
     except CapacityError:
         return None

@@ -1,4 +1,4 @@
-"""Where there are few choices of what leaves, all of them tried."""
+"""Exhaustive search: where there are few choices of what to offload, all of them are tried."""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -6,74 +6,79 @@ from itertools import accumulate, chain, product
 from math import inf
 from operator import attrgetter, itemgetter, mul
 
-from ..lowering.idle import Gap
-from .fit import Chooser, late, placed, under_lowered_caps
-from .local_search import HOPELESS, WORTH, Moved
-from .problem import Found, Task, Trial
-from .skeleton import Site
+from ..lowering.idle import IdleInterval
+from .fit import Chooser, at_latest_prefetch, placed_if_any, under_lowered_caps
+from .local_search import MIN_GAIN, PRUNE_ABOVE, Offloaded
+from .problem import EvaluatedTrial, ScheduleTrial, SwapProblem
+from .skeleton import Skeleton
 
-LESS = (0.97, 0.94, 0.9, 0.85, 0.8, 0.7)  # caps, where one choice finds no place
-MOST_CHOICES = 500  # of a site, up to which all are tried
+LOWER_CAPS = (0.97, 0.94, 0.9, 0.85, 0.8, 0.7)  # shares of the arena, where bytes find no place
+MOST_CHOICES = 500  # of a skeleton, up to which all are tried
 BATCH = 32  # choices that are ordered before the best of them are placed
-MOST_CROWDED = 2  # of those that found no place, for which one is looked for again
-PATIENCE = 24  # choices that may be placed in vain
-NEGLIGIBLE = 0.05  # of the largest section
+MOST_UNPLACED = 2  # choices whose bytes found no place, that are placed under lower caps
+PATIENCE = 24  # choices in a row that may be placed without gain
+NEGLIGIBLE = 0.05  # of the largest section: maps of smaller sections may be left out
 
 
-def enumerated(task: Task, site: Site, best: Found | None) -> Iterator[Found]:
-    """Schedules of any numbers of the last sections of maps, where there are few such choices.
+def exhaustive_search(
+    swap: SwapProblem, skeleton: Skeleton, best: EvaluatedTrial | None
+) -> Iterator[EvaluatedTrial]:
+    """Schedules that offload any numbers of the last sections of maps, where these are few.
 
-    With nothing else away and, of small networks, with all that is idle elsewhere. Made are those
-    whose steps are predicted to take little more than the best, and at last the fastest of those
-    whose bytes found no place, under caps by launch.
+    Small networks also offload all sections that are idle within forward or backward. Choices are
+    placed that are predicted to take little more than the best. At last the fastest of those whose
+    bytes found no place are placed under lower caps by launch.
     """
     best_s, patience = best.seconds if best else inf, PATIENCE
-    crowded: list[Trial] = []
-    for likely in _batches(task, site):
-        worth = [moved for least_s, moved in likely if least_s < (1 - WORTH) * best_s]
-        fit = (moved for moved in worth if task.may_fit(site, moved))
-        trials = filter(None, [task.trial(site, moved, task.room) for moved in fit])
+    unplaced: list[ScheduleTrial] = []
+    for likely in _batches(swap, skeleton):
+        worth = [moved for least_s, moved in likely if least_s < (1 - MIN_GAIN) * best_s]
+        fit = (moved for moved in worth if swap.may_fit(skeleton, moved))
+        trials = filter(None, [swap.trial(skeleton, moved, swap.room) for moved in fit])
         for trial in sorted(trials, key=attrgetter("seconds")):
-            if trial.seconds > HOPELESS * best_s or patience <= 0:
+            if trial.seconds > PRUNE_ABOVE * best_s or patience <= 0:
                 break
-            made = placed(task.found, trial)
+            made = placed_if_any(swap.placed_after_ordering, trial)
             if made is None:
-                crowded.append(trial)
-            for found in [made] if made else _under_less(task, trial, best_s):
-                if found.seconds < (1 - WORTH) * best_s:
+                unplaced.append(trial)
+            for found in [made] if made else _with_less_at_once(swap, trial, best_s):
+                if found.seconds < (1 - MIN_GAIN) * best_s:
                     best_s, patience = found.seconds, PATIENCE
                 yield found
             patience -= 1
         if patience <= 0:
             break
-    for trial in sorted(crowded, key=attrgetter("seconds"))[:MOST_CROWDED]:
-        if trial.seconds < (1 - WORTH) * best_s:
-            yield from under_lowered_caps(task, site, _always(trial.moved), task.caps(site), most=1)
+    for trial in sorted(unplaced, key=attrgetter("seconds"))[:MOST_UNPLACED]:
+        if trial.seconds < (1 - MIN_GAIN) * best_s:
+            yield from under_lowered_caps(
+                swap, skeleton, _whatever_the_caps(trial.moved), swap.caps(skeleton), most=1
+            )
 
 
-def _always(moved: Moved) -> Chooser:
-    """The choice of the same sections under all caps."""
+def _whatever_the_caps(moved: Offloaded) -> Chooser:
     return lambda _: moved
 
 
-def _batches(task: Task, site: Site) -> Iterator[Sequence[tuple[float, Moved]]]:
-    """Choices and what no step takes less than with them, the least first, some at a time."""
-    besides = ((), tuple(site.others)) if task.small else ((),)
-    chosen = [(*moved, *more) for moved in _choices(task, site) for more in besides]
-    ranked = sorted(((task.least_s(site, moved), moved) for moved in chosen), key=itemgetter(0))
+def _batches(swap: SwapProblem, skeleton: Skeleton) -> Iterator[Sequence[tuple[float, Offloaded]]]:
+    """Choices and lower bounds of their seconds, the fewest first, some at a time."""
+    besides = ((), tuple(skeleton.intra_pass_idle)) if swap.small else ((),)
+    chosen = [(*moved, *more) for moved in _choices(swap, skeleton) for more in besides]
+    ranked = sorted(
+        ((swap.lower_bound_s(skeleton, moved), moved) for moved in chosen), key=itemgetter(0)
+    )
     for first in range(0, len(ranked), BATCH):
         yield ranked[first : first + BATCH]
 
 
-def _choices(task: Task, site: Site) -> Iterator[Moved]:
-    """Any numbers of the last sections of maps, in few choices; of negligible maps the largest."""
-    maps: dict[str, list[Gap]] = {}
-    for gap in site.trips:
+def _choices(swap: SwapProblem, skeleton: Skeleton) -> Iterator[Offloaded]:
+    """Any numbers of the last sections of maps; of negligible maps as many as stay few choices."""
+    maps: dict[str, list[IdleInterval]] = {}
+    for gap in skeleton.forward_backward_idle:
         maps.setdefault(gap.buffer, []).append(gap)
-    least = NEGLIGIBLE * max((gap.nbytes for gap in site.trips), default=0)
+    least = NEGLIGIBLE * max((gap.nbytes for gap in skeleton.forward_backward_idle), default=0)
     ranked = sorted(maps.values(), key=lambda gaps: gaps[0].nbytes, reverse=True)
     counts = list(accumulate((1 + len(gaps) for gaps in ranked), mul))
-    few = bisect_right(counts, min(MOST_CHOICES, task.most_trials))
+    few = bisect_right(counts, min(MOST_CHOICES, swap.most_trials))
     if few < len(ranked) and ranked[few][0].nbytes > least:
         return
     options = ([gaps[len(gaps) - n :] for n in range(1 + len(gaps))] for gaps in ranked[:few])
@@ -81,15 +86,17 @@ def _choices(task: Task, site: Site) -> Iterator[Moved]:
         yield tuple(chain.from_iterable(choice))
 
 
-def _under_less(task: Task, trial: Trial, best_s: float) -> Iterator[Found]:
-    """Schedules of a trial whose bytes find no place: under lower caps, or with all back late.
+def _with_less_at_once(
+    swap: SwapProblem, trial: ScheduleTrial, best_s: float
+) -> Iterator[EvaluatedTrial]:
+    """Schedules of a trial whose bytes find no place: under lower caps, or at latest prefetch.
 
-    Of these are made which are predicted to take little more than the best.
+    Those are placed that are predicted to take little more than the best.
     """
-    site, moved = trial.site, trial.moved
-    less = [task.aligned(site, moved)]
-    less += [task.trial(site, moved, round(share * task.room)) for share in LESS]
-    for each in (*less, *(late(task, each) for each in (trial, *less) if each)):
-        if each is not None and each.seconds <= HOPELESS * best_s:
-            found = placed(task.found, each)
+    skeleton, moved = trial.skeleton, trial.moved
+    less = [swap.aligned_trial(skeleton, moved)]
+    less += [swap.trial(skeleton, moved, round(share * swap.room)) for share in LOWER_CAPS]
+    for each in (*less, *(at_latest_prefetch(swap, each) for each in (trial, *less) if each)):
+        if each is not None and each.seconds <= PRUNE_ABOVE * best_s:
+            found = placed_if_any(swap.placed_after_ordering, each)
             yield from [found] if found else []

@@ -1,6 +1,7 @@
-"""Attempts at a place for all bytes of a choice of what leaves.
+"""Fitting a choice of what to offload: caps on bytes at once under which all find a place.
 
-With places given before the steps are ordered, which goes well in little room, or after.
+Sections get their offsets before the steps are ordered, which works well in little memory, or
+after.
 """
 
 from collections.abc import Callable, Sequence
@@ -8,108 +9,117 @@ from dataclasses import replace
 from itertools import islice, takewhile
 from typing import TypeAlias
 
-from ..lowering.idle import Gap
-from ..lowering.limits import Array, CrowdedError, narrowed
-from .problem import Found, Task, Trial, fastest
-from .skeleton import Site
+from ..lowering.idle import IdleInterval
+from ..lowering.limits import Array, FragmentationError, with_tightened_limits
+from .problem import EvaluatedTrial, ScheduleTrial, SwapProblem, best_of
+from .skeleton import Skeleton
 
-CUT, AROUND = 0.2, 1  # of what finds no place, and at launches beside its own: lower caps
-MOST_SETTLED = 10_000  # stays up to which they are given places
+CUT, AROUND = 0.2, 1  # share of the unplaced bytes by which caps sink, and launches beside theirs
+MOST_PLACED_FIRST = 10_000  # residencies: more are placed only after ordering
 
-Chooser: TypeAlias = Callable[[Array], Sequence[Gap] | None]
+Chooser: TypeAlias = Callable[[Array], Sequence[IdleInterval] | None]
 
 
-def fitted(
-    task: Task,
-    site: Site,
+def fit_candidate(
+    swap: SwapProblem,
+    skeleton: Skeleton,
     choose: Chooser,
-    best: Found | None,
+    best: EvaluatedTrial | None,
     *,
     both: bool,
     most: int | None = None,
-) -> list[Found]:
-    """Schedules of a choice in places and, with `both` or where there are none, without.
+) -> list[EvaluatedTrial]:
+    """Schedules of a choice placed before ordering and, with `both` or where none fits, after.
 
-    The latter are up to `most`, under caps whose bytes find a place. In little room they are far
-    slower, and made only where no schedule is known.
+    Of the latter there are up to `most`. In little memory they are far slower, and made only where
+    no schedule is known.
     """
-    found = _settled(task, site, choose, best)
-    known = found or best if is_tight(task, site) else found and not both
+    found = _placed_before_ordering(swap, skeleton, choose, best)
+    known = found or best if is_tight(swap, skeleton) else found and not both
     if known:
         return found
-    least, caps = fastest([best, *found]), task.caps(site)
-    return found + under_lowered_caps(task, site, choose, caps, least, most=most)
+    least, caps = best_of([best, *found]), swap.caps(skeleton)
+    return found + under_lowered_caps(swap, skeleton, choose, caps, least, most=most)
 
 
-def is_tight(task: Task, site: Site) -> bool:
-    """Whether a large network has so little room that more than round trips must be made."""
-    return not task.small and site.gaps(task.caps(site)) is not site.trips
+def is_tight(swap: SwapProblem, skeleton: Skeleton) -> bool:
+    """Whether a large network must offload sections within forward or backward as well."""
+    return (
+        not swap.small and skeleton.gaps(swap.caps(skeleton)) is not skeleton.forward_backward_idle
+    )
 
 
 def under_lowered_caps(
-    task: Task,
-    site: Site,
+    swap: SwapProblem,
+    skeleton: Skeleton,
     choose: Chooser,
     caps: Array,
-    best: Found | None = None,
+    best: EvaluatedTrial | None = None,
     *,
     most: int | None = None,
-) -> list[Found]:
+) -> list[EvaluatedTrial]:
     """Up to `most` schedules of a choice, under caps lowered where bytes find no place.
 
     They end where a trial is predicted to take longer than `best`: lower caps make it slower yet.
-    Of a small network those of the choice with all back late too.
+    Of a small network also schedules with every prefetch at the latest.
     """
-    found: list[Found] = []
+    found: list[EvaluatedTrial] = []
 
-    def attempt(caps: Array) -> Found | None:
-        trial = task.trial(site, choose(caps), caps)
+    def attempt(caps: Array) -> EvaluatedTrial | None:
+        trial = swap.trial(skeleton, choose(caps), caps)
         if trial is None:
             return None
         if best and trial.seconds > best.seconds:
             return best
         try:
-            return task.found(trial)
-        except CrowdedError:
-            last = placed(task.found, late(task, trial)) if task.small else None
+            return swap.placed_after_ordering(trial)
+        except FragmentationError:
+            late = at_latest_prefetch(swap, trial) if swap.small else None
+            last = placed_if_any(swap.placed_after_ordering, late)
             found.extend([last] if last else [])
             raise
 
-    num_stays = len(site.draft.program.residencies)
-    tried = narrowed(attempt, caps, site.least, num_stays)
+    num_stays = len(skeleton.unbound.program.intervals)
+    tried = with_tightened_limits(attempt, caps, skeleton.least, num_stays)
     faster = takewhile(lambda each: each is None or each is not best, tried)
     found += filter(None, islice(faster, most))
     return found
 
 
-def _settled(task: Task, site: Site, choose: Chooser, best: Found | None) -> list[Found]:
-    """The schedule of a choice in places free when its bytes come, under caps that allow for them.
+def _placed_before_ordering(
+    swap: SwapProblem, skeleton: Skeleton, choose: Chooser, best: EvaluatedTrial | None
+) -> list[EvaluatedTrial]:
+    """The schedule of a choice with offsets before its order, under the caps that allow for them.
 
-    The choice is given up once a step is predicted to take longer than the best.
+    It is given up once a step is predicted to take longer than the best.
     """
-    num_stays = len(site.draft.program.residencies)
-    if num_stays > MOST_SETTLED:
+    num_stays = len(skeleton.unbound.program.intervals)
+    if num_stays > MOST_PLACED_FIRST:
         return []
 
-    def attempt(caps: Array) -> Found | None:
-        trial = task.trial(site, choose(caps), caps)
+    def attempt(caps: Array) -> EvaluatedTrial | None:
+        trial = swap.trial(skeleton, choose(caps), caps)
         if trial is None or (best and trial.seconds > best.seconds):
             return None
-        return task.settled(trial)
+        return swap.placed_before_ordering(trial)
 
-    tried = narrowed(attempt, task.caps(site), site.least, num_stays, cut=CUT, around=AROUND)
+    tried = with_tightened_limits(
+        attempt, swap.caps(skeleton), skeleton.least, num_stays, share=CUT, margin=AROUND
+    )
     return list(filter(None, islice(tried, 1)))
 
 
-def late(task: Task, trial: Trial) -> Trial | None:
-    """The trial with all sections back no earlier than they must, so that fewer are there."""
-    moved = [replace(gap, opens=gap.returns) for gap in trial.moved]
-    return task.trial(trial.site, moved, trial.caps)
+def at_latest_prefetch(swap: SwapProblem, trial: ScheduleTrial) -> ScheduleTrial | None:
+    """The trial with every prefetch as late as it may be, so that fewer sections are there."""
+    moved = [replace(gap, earliest_prefetch=gap.needed_by) for gap in trial.moved]
+    return swap.trial(trial.skeleton, moved, trial.caps)
 
 
-def placed(make: Callable[[Trial], Found | None], trial: Trial | None) -> Found | None:
-    """The schedule that is made of the trial; None where there is none."""
+def placed_if_any(
+    make: Callable[[ScheduleTrial], EvaluatedTrial | None], trial: ScheduleTrial | None
+) -> EvaluatedTrial | None:
+    """The schedule that `make` gives for the trial; None where bytes find no place."""
     try:
         return None if trial is None else make(trial)
-    except CrowdedError:
+    except FragmentationError:
         return None

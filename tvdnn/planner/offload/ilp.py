@@ -1,14 +1,13 @@
 """The swap problem as a linear program: how many sections leave, and by which launch.
 
 Launches keep their order. By launch it counts the bytes that have left and returned so far and the
-seconds until the next may start. Copies of one way go one after the other, in the order in which
-sections are used last or first, so that sums over all sections say what each of them does: a few
-variables a launch, however many the maps. A section may leave in part, and frees what has left at
-once; what the host still has from a gap before leaves without a copy. Whole sections, copies in
-flight and placement only add to that. So no schedule of these launches that moves sections in these
-gaps takes less time.
+seconds until the next may start. Copies of one direction follow each other in the order of last or
+first uses. Sums over all sections then say what each of them does: a few variables a launch,
+however many the maps. A section may leave in part, and frees at once what has left. A section that
+the host still has leaves without a copy. Whole sections, copies in flight and placement only add
+seconds: no schedule of these launches and idle intervals takes less time.
 
-The integer program asks for whole sections besides. tvDNN's has not been published; this is ours.
+The integer program asks for whole sections. tvDNN's has not been published; this is ours.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,63 +20,62 @@ from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 from scipy.sparse import csr_array
 
 from ...graph import Graph
-from ..ir.costs import Costs, Link
-from ..lowering.idle import Gap
-from ..lowering.limits import Caps
-from ..lowering.list_scheduler import demand
+from ..ir.costs import Costs, HostLink
+from ..lowering.idle import IdleInterval
+from ..lowering.limits import MemoryLimit
+from ..lowering.list_scheduler import required_nbytes
 from ..lowering.program import Program
 from ..timing.bound import COMPUTE, LINK, MEMORY
 
 HOST = "host"
-SLIGHT = 1e-7  # of the step, for a section that leaves: none does in vain
-MORE = 0.01  # of what may bind, for which the gain is told
+EPSILON = 1e-7  # of the step, as the price of an offloaded section: none is offloaded in vain
+SENSITIVITY_STEP = 0.01  # share of a resource by which sensitivities raise it
+ILP_LIMIT_S, ILP_NODES = 5.0, 100  # of one integer program
+ILP_GAP = 0.005  # share by which it may miss the optimum; 0.002 takes 16 s for no faster plans
 TRACKS = ("out", "back", "free", "idle", "final", "due")
 
 Array: TypeAlias = npt.NDArray[np.float64]
 Numbers: TypeAlias = npt.NDArray[np.int64]
-Bundle: TypeAlias = tuple[Gap, ...]
+SectionClass: TypeAlias = tuple[IdleInterval, ...]
 Times: TypeAlias = tuple[tuple[int, int], ...]
 Terms: TypeAlias = Sequence[tuple[Numbers, Array | float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Relaxed:
-    """The least seconds of a step, and by bundle how many sections leave to reach it.
+class LpBound:
+    """The optimum of the linear program."""
 
-    `gains` are the seconds that a hundredth more would save of compute, link, memory and host.
-    """
-
-    step_s: float
-    counts: tuple[float, ...]
-    gains: Mapping[str, float]
+    step_s: float  # the fewest seconds of a step
+    counts: tuple[float, ...]  # offloaded sections by class
+    sensitivities: Mapping[str, float]  # seconds saved by 1% more compute, link, memory or host
 
 
-def bundles(gaps: Iterable[Gap]) -> tuple[Bundle, ...]:
+def section_classes(gaps: Iterable[IdleInterval]) -> tuple[SectionClass, ...]:
     """Equal sections of a buffer that are idle between the same launches, by their last use.
 
-    All their gaps are the same, so that bundles have all of their sections in common or none.
+    All their idle intervals are the same. Two classes share all of their sections or none.
     """
-    sections: dict[tuple[str, int], list[Gap]] = {}
+    sections: dict[tuple[str, int], list[IdleInterval]] = {}
     for gap in gaps:
         sections.setdefault((gap.buffer, gap.section), []).append(gap)
-    found: dict[tuple[str, int, int, Times], list[Gap]] = {}
+    found: dict[tuple[str, int, int, Times], list[IdleInterval]] = {}
     for (buffer, _), members in sections.items():
-        times = tuple((gap.last, gap.back) for gap in members)
+        times = tuple((gap.last, gap.next) for gap in members)
         for number, gap in enumerate(members):
             found.setdefault((buffer, number, gap.nbytes, times), []).append(gap)
     return tuple(map(tuple, sorted(found.values(), key=lambda members: members[0].last)))
 
 
-def copied_before(members: Sequence[Bundle]) -> Mapping[int, Sequence[int]]:
-    """By number of a bundle that may be clean, the bundles before it of its sections.
+def copied_before(members: Sequence[SectionClass]) -> Mapping[int, Sequence[int]]:
+    """By number of a class that may be clean, the classes before it of the same sections.
 
-    When they return nothing has written them since these left.
+    Nothing writes the sections between the two.
     """
     found: dict[int, Sequence[int]] = {}
     alike: dict[tuple[str, int], list[int]] = {}
     for number, (gap, *_) in enumerate(members):
         others = alike.setdefault((gap.buffer, gap.section), [])
-        before = [other for other in others if gap.written <= members[other][0].last]
+        before = [other for other in others if gap.final_after <= members[other][0].last]
         if before:
             found[number] = before
         others.append(number)
@@ -86,23 +84,23 @@ def copied_before(members: Sequence[Bundle]) -> Mapping[int, Sequence[int]]:
 
 @dataclass(frozen=True, slots=True)
 class _Clean:
-    """Bundles that may be clean: their numbers, launches and sizes, and the columns of how many."""
+    """Classes that may be clean: their numbers, launches and sizes, and the columns of how many."""
 
-    bundles: Numbers
+    section_classes: Numbers
     columns: Numbers
     written: Numbers
     last: Numbers
     sizes: Array
 
     @classmethod
-    def of(cls, members: Sequence[Bundle], numbers: Sequence[int], sizes: Array) -> "_Clean":
-        bundles = np.array(numbers, np.int64)
+    def of(cls, members: Sequence[SectionClass], numbers: Sequence[int], sizes: Array) -> "_Clean":
+        section_classes = np.array(numbers, np.int64)
         return cls(
-            bundles,
+            section_classes,
             len(members) + np.arange(len(numbers)),
-            np.array([members[number][0].written for number in numbers], np.int64),
+            np.array([members[number][0].final_after for number in numbers], np.int64),
             np.array([members[number][0].last for number in numbers], np.int64),
-            sizes[bundles],
+            sizes[section_classes],
         )
 
 
@@ -138,10 +136,10 @@ class _Rows:
         return np.concatenate(self._limits)
 
 
-class SwapProblem:
+class SwapLP:
     """Which of the `members` leave, so that the launches of a program find their bytes in `room`.
 
-    Columns are, by bundle, the sections that leave, and of those that may be clean how many are;
+    Columns are, by class, the sections that leave, and of those that may be clean how many are;
     then by launch, for what had happened before it, the bytes that went out, came back and freed
     memory, and those of what leaves that are idle, final and due; then by launch the seconds from
     its start to the next one's. Clean bytes count as gone out as soon as they are idle. Bytes are
@@ -154,13 +152,13 @@ class SwapProblem:
         graph: Graph,
         program: Program,
         costs: Costs,
-        members: Sequence[Bundle],
+        members: Sequence[SectionClass],
         *,
-        room: Caps,
+        room: MemoryLimit,
         host_budget: int | None = None,
     ) -> None:
         launches = program.launches
-        needed = demand(program).astype(np.float64)
+        needed = required_nbytes(program).astype(np.float64)
         launch_s = [
             costs.launch_s(graph.passes[at.pass_index], at.stop - at.start) for at in launches
         ]
@@ -183,7 +181,7 @@ class SwapProblem:
         self._host_rows = self._add_host(host_budget)
         self._link_rows = self._add_link(costs.link)
 
-    def relaxed(self) -> Relaxed | None:
+    def lp_bound(self) -> LpBound | None:
         """The optimum of the linear program; None where it has no solution."""
         low, high = self._bounds
         found = linprog(
@@ -198,10 +196,10 @@ class SwapProblem:
             return None
         step_s = float(found.x[self._first_wait :].sum()) * self._unit_s
         counts = tuple(found.x[: len(self._members)].tolist())
-        return Relaxed(step_s, counts, self._gains(found.x, found.ineqlin.marginals))
+        return LpBound(step_s, counts, self._sensitivities(found.x, found.ineqlin.marginals))
 
-    def whole(self, *, time_limit_s: float, nodes: int, gap: float) -> tuple[float, ...] | None:
-        """By bundle how many whole sections leave, found by branching; None where none are."""
+    def integer_counts(self) -> tuple[float, ...] | None:
+        """How many whole sections of each class leave, by branching; None without a solution."""
         found = milp(
             self._objective,
             integrality=np.arange(self._width) < len(self._members),
@@ -210,7 +208,7 @@ class SwapProblem:
                 LinearConstraint(self._rows.matrix, -np.inf, self._rows.limits),
                 LinearConstraint(self._sums.matrix, self._sums.limits, self._sums.limits),
             ),
-            options={"time_limit": time_limit_s, "node_limit": nodes, "mip_rel_gap": gap},
+            options={"time_limit": ILP_LIMIT_S, "node_limit": ILP_NODES, "mip_rel_gap": ILP_GAP},
         )
         return None if found.x is None else tuple(found.x[: len(self._members)].round().tolist())
 
@@ -219,14 +217,14 @@ class SwapProblem:
         return np.where(
             np.arange(self._width) >= self._first_wait,
             1.0,
-            np.where(np.arange(self._width) < len(self._members), SLIGHT, 0.0),
+            np.where(np.arange(self._width) < len(self._members), EPSILON, 0.0),
         )
 
     @property
     def _bounds(self) -> tuple[Array, Array]:
         low, high = np.zeros(self._width), np.full(self._width, np.inf)
         high[: len(self._members)] = [len(each) for each in self._members]
-        high[self._clean.columns] = high[self._clean.bundles]
+        high[self._clean.columns] = high[self._clean.section_classes]
         high[[self._track(name)[0] for name in ("out", "back")]] = 0.0
         low[self._first_wait :] = self._seconds
         return low, high
@@ -240,8 +238,8 @@ class SwapProblem:
         """What is idle, final or due before a launch: as before the last one, and what is new."""
         begins = {
             "idle": [each[0].last + 1 for each in self._members],
-            "final": [each[0].written + 1 for each in self._members],
-            "due": [each[0].back for each in self._members],
+            "final": [each[0].final_after + 1 for each in self._members],
+            "due": [each[0].next for each in self._members],
         }
         columns = np.arange(len(self._members))
         for name, launches in begins.items():
@@ -258,9 +256,9 @@ class SwapProblem:
     def _add_clean(self, before: Mapping[int, Sequence[int]]) -> None:
         """Clean is no more than leaves, nor than was copied before."""
         clean = self._clean
-        self._rows.add([(clean.columns, 1.0), (clean.bundles, -1.0)], 0.0, len(before))
+        self._rows.add([(clean.columns, 1.0), (clean.section_classes, -1.0)], 0.0, len(before))
         rows = self._rows.add([(clean.columns, 1.0)], 0.0, len(before))
-        column = dict(zip(clean.bundles.tolist(), clean.columns.tolist(), strict=True))
+        column = dict(zip(clean.section_classes.tolist(), clean.columns.tolist(), strict=True))
         for row, others in zip(range(rows.start, rows.stop), before.values(), strict=True):
             copies = [(other, -1.0) for other in others]
             copies += [(column[other], 1.0) for other in others if other in column]
@@ -306,7 +304,7 @@ class SwapProblem:
         terms = [(self._track("out"), 1.0), (self._track("back"), -1.0)]
         return self._rows.add(terms, host_budget / self._unit_nbytes, self._num + 1)
 
-    def _add_link(self, link: Link) -> list[tuple[slice, float]]:
+    def _add_link(self, link: HostLink) -> list[tuple[slice, float]]:
         """No more goes each way from a launch to the next than the link takes.
 
         A way has its rate alone less in proportion to what goes the other way meanwhile. Gives the
@@ -331,18 +329,18 @@ class SwapProblem:
             self._no_copies(rows[-1][0], (1.0, loss)[way])
         return rows
 
-    def _rate(self, rate: float, largest: int, link: Link) -> float:
+    def _rate(self, rate: float, largest: int, link: HostLink) -> float:
         """Of the largest sections, which lose least to the latency."""
         return largest / (largest / rate + link.latency_s) * self._unit_s / self._unit_nbytes
 
-    def _gains(self, found: Array, marginals: Array) -> Mapping[str, float]:
+    def _sensitivities(self, found: Array, marginals: Array) -> Mapping[str, float]:
         """What more of each would save, by the prices of its rows."""
         waits, prices, limits = found[self._first_wait :], -marginals, self._rows.limits
-        stalls = waits > self._seconds * (1 + SLIGHT)
+        stalls = waits > self._seconds * (1 + EPSILON)
         saved = {
             COMPUTE: float(self._seconds[~stalls].sum()),
             LINK: sum(float(prices[rows] @ (alone * waits)) for rows, alone in self._link_rows),
             MEMORY: float(prices[self._memory_rows] @ self._room),
             HOST: float(prices[self._host_rows] @ limits[self._host_rows]),
         }
-        return {name: MORE * share * self._unit_s for name, share in saved.items()}
+        return {name: SENSITIVITY_STEP * share * self._unit_s for name, share in saved.items()}

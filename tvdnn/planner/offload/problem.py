@@ -1,108 +1,98 @@
-"""Trials: sections of a site spent away, ordered to predict a step's time, placed and simulated."""
+"""The swap problem: sections of a skeleton offloaded, their steps ordered, placed and simulated."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TypeAlias
 
 import numpy as np
 
 from ...errors import HostMemoryError
-from ...graph import Graph
 from ...placement import ALIGNMENT
 from ...placement.cuda_blocks import usable_nbytes
-from ..ir.costs import Costs
 from ..ir.schedule import Schedule
-from ..lowering.arena import Arena, fit_arena
-from ..lowering.emit import assembled
-from ..lowering.idle import Gap, dirty
-from ..lowering.limits import Array, Caps, CrowdedError, Misfits
-from ..lowering.list_scheduler import Entry
-from ..lowering.timetable import Ordered, ordered
+from ..lowering.arena import ArenaLayout, place_arena_within
+from ..lowering.emit import emit_schedule
+from ..lowering.idle import IdleInterval, dirty
+from ..lowering.limits import Array, FragmentationError, MemoryLimit, Unplaced
+from ..lowering.list_scheduler import Item
+from ..lowering.timetable import Timetable, schedule_within
+from ..problem import GraphProblem
 from ..timing.simulate import simulate
-from .skeleton import Site
-from .soft_placement import resettled, settled
+from .skeleton import Skeleton
+from .soft_placement import placed_before_ordering, retried
 
 WORK = 20_000  # sections of maps and passes in all plans that are placed: 20 of VGG-16, 5 s
-SMALL = 100  # trials, from which on a network is small: wherever its plan may be, it is looked for
+SMALL = 100  # trials: a network that affords so many is small, and is searched more thoroughly
 
-Key: TypeAlias = tuple[Site, frozenset[tuple[str, int, int]], tuple[Entry, ...]]
+Key: TypeAlias = tuple[Skeleton, frozenset[tuple[str, int, int]], tuple[Item, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """Gaps of a site spent away, and the order of the steps with at most `caps` bytes by each."""
+class ScheduleTrial:
+    """A choice of what to offload, and the order of its steps."""
 
-    site: Site
-    moved: tuple[Gap, ...]
-    caps: Caps
-    steps: Ordered
+    skeleton: Skeleton
+    moved: tuple[IdleInterval, ...]  # idle intervals in which sections are offloaded
+    caps: MemoryLimit  # bytes at once by launch
+    steps: Timetable
 
     @property
     def seconds(self) -> float:
-        """What a step is predicted to take."""
+        """The predicted seconds of a step."""
         return self.steps.seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The schedule of a trial, and what its step takes as simulated."""
+class EvaluatedTrial:
+    """The schedule of a trial, and the simulated seconds of its step."""
 
-    trial: Trial
+    trial: ScheduleTrial
     schedule: Schedule
     seconds: float
 
 
-def fastest(found: Iterable[Found | None]) -> Found | None:
-    """That whose step takes least; None where there is none."""
+def best_of(found: Iterable[EvaluatedTrial | None]) -> EvaluatedTrial | None:
+    """The one of the fewest seconds; None where there is none."""
     return min(filter(None, found), key=attrgetter("seconds"), default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
-    """What is to be planned, and inside which budgets."""
+class SwapProblem:
+    """Which sections to offload in a problem, by a policy. It keeps the schedules made so far."""
 
-    graph: Graph
-    costs: Costs
-    policy: str
-    budget: int
-    host_budget: int | None
-    _compute_s: dict[Site, float] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
-    _made: dict[Key, Found | Misfits | None] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    def __init__(self, problem: GraphProblem, policy: str) -> None:
+        assert problem.limits.arena is not None, "without a limit nothing leaves"
+        self.graph, self.costs, self.limits = problem.graph, problem.costs, problem.limits
+        self.room = problem.limits.arena
+        self._policy = policy
+        self._compute_s: dict[Skeleton, float] = {}
+        self._made: dict[Key, EvaluatedTrial | Unplaced | None] = {}
 
-    @property
-    def room(self) -> int:
-        return self.budget - self.graph.fixed_nbytes
-
-    def caps(self, site: Site) -> Array:
-        """What the site's launches may have at once, by each."""
-        return np.full(site.needed.shape, usable_nbytes(self.room))
+    def caps(self, skeleton: Skeleton) -> Array:
+        """The arena's bytes for each launch of the skeleton."""
+        return np.full(skeleton.needed.shape, usable_nbytes(self.room))
 
     @property
     def most_trials(self) -> int:
-        """How many plans are ordered."""
+        """How many plans a search may order."""
         sections = sum(buffer.num_sections for buffer in self.graph.buffers.values())
         return WORK // (sections + len(self.graph.passes))
 
     @property
     def small(self) -> bool:
-        """Whether all sites are placed, and more is tried of each."""
+        """Whether all skeletons are placed, and more is tried of each."""
         return self.most_trials >= SMALL
 
-    def compute_s(self, site: Site) -> float:
-        """What the site's launches take."""
-        if site not in self._compute_s:
-            self._compute_s[site] = site.draft.compute_s(self.costs)
-        return self._compute_s[site]
+    def compute_s(self, skeleton: Skeleton) -> float:
+        """The seconds of the skeleton's launches."""
+        if skeleton not in self._compute_s:
+            self._compute_s[skeleton] = skeleton.unbound.compute_s(self.costs)
+        return self._compute_s[skeleton]
 
-    def least_s(self, site: Site, moved: Sequence[Gap]) -> float:
-        """What no step takes less than in which these gaps are spent away.
+    def lower_bound_s(self, skeleton: Skeleton, moved: Sequence[IdleInterval]) -> float:
+        """Seconds that no step takes less than with these sections offloaded.
 
-        Its launches, the copies of one way, and the copies of both as far as they share the link.
+        The most of the launches, the copies of one direction, and those of both on a shared link.
         """
         link, lanes = self.costs.link, (list(dirty(moved)), moved)
         ways = [
@@ -111,79 +101,91 @@ class Task:
         ]
         both = link.to_host_duplex / link.to_host + link.to_device_duplex / link.to_device
         lanes_s = (len(gaps) * link.latency_s + s for gaps, s in zip(lanes, ways, strict=True))
-        return max(self.compute_s(site), *lanes_s, sum(ways) / max(1.0, both))
+        return max(self.compute_s(skeleton), *lanes_s, sum(ways) / max(1.0, both))
 
-    def may_fit(self, site: Site, moved: Sequence[Gap]) -> bool:
-        """Whether there may be a placement of what is left while these gaps are spent away."""
-        excess = site.placed - usable_nbytes(self.room) - (ALIGNMENT - 1)
+    def may_fit(self, skeleton: Skeleton, moved: Sequence[IdleInterval]) -> bool:
+        """Whether the sections that stay may have a placement."""
+        excess = skeleton.aligned_needed - usable_nbytes(self.room) - (ALIGNMENT - 1)
         for gap in moved:
-            excess[gap.last + 1 : gap.back] -= site.placed_nbytes(gap)
+            excess[gap.last + 1 : gap.next] -= skeleton.aligned_nbytes(gap)
         return not (excess > 0).any()
 
     def trial(
-        self, site: Site, moved: Sequence[Gap] | None, caps: Caps, *, grain: int = 1
-    ) -> Trial | None:
-        """The trial of `moved`, if any; None where its steps have no order.
+        self,
+        skeleton: Skeleton,
+        moved: Sequence[IdleInterval] | None,
+        caps: MemoryLimit,
+        *,
+        grain: int = 1,
+    ) -> ScheduleTrial | None:
+        """The trial of `moved`; None where that is None or its steps have no order.
 
-        That counts every section as a multiple of `grain` bytes.
+        The order counts every section as a multiple of `grain` bytes.
         """
-        if moved is None or not _leaves_room(site, moved, caps):
+        if moved is None or not _leaves_room(skeleton, moved, caps):
             return None
-        plan = site.draft.moving(moved, self.policy)
-        found = ordered(self.graph, plan, self.costs, caps, grain=grain)
-        return None if found is None else Trial(site, tuple(moved), caps, found)
+        plan = skeleton.unbound.offloading(moved, self._policy)
+        found = schedule_within(self.graph, plan, self.costs, caps, grain=grain)
+        return None if found is None else ScheduleTrial(skeleton, tuple(moved), caps, found)
 
-    def aligned(self, site: Site, moved: Sequence[Gap]) -> Trial | None:
-        """The trial of `moved` in which every section takes the bytes up to the next base."""
-        return self.trial(site, moved, self.room + ALIGNMENT - 1, grain=ALIGNMENT)
+    def aligned_trial(
+        self, skeleton: Skeleton, moved: Sequence[IdleInterval]
+    ) -> ScheduleTrial | None:
+        """The trial of `moved` in which every section fills its last alignment."""
+        return self.trial(skeleton, moved, self.room + ALIGNMENT - 1, grain=ALIGNMENT)
 
-    def found(self, trial: Trial) -> Found | None:
-        """The schedule of a trial, None where the host has no room for what leaves.
+    def placed_after_ordering(self, trial: ScheduleTrial) -> EvaluatedTrial | None:
+        """The schedule of a trial with offsets for its order; None where the host has no room.
 
-        It is made once of all trials whose steps come in one order. Raises CrowdedError where its
-        bytes find no place.
+        Trials of the same order share one schedule. Raises FragmentationError where bytes find no
+        place.
         """
         away = frozenset((gap.buffer, gap.section, gap.last) for gap in trial.moved)
-        key = trial.site, away, trial.steps.entries
+        key = trial.skeleton, away, trial.steps.items
         if key not in self._made:
             try:
-                arena = fit_arena(self.graph, trial.steps, self.room)
+                arena = place_arena_within(self.graph, trial.steps, self.room)
                 self._made[key] = self._simulated(trial, trial.steps, arena)
-            except CrowdedError as error:
-                self._made[key] = error.misfits
+            except FragmentationError as error:
+                self._made[key] = error.unplaced
         made = self._made[key]
         if isinstance(made, tuple):
-            raise CrowdedError(made)
-        return made and Found(trial, replace(made.schedule, plan=trial.steps.plan), made.seconds)
+            raise FragmentationError(made)
+        return made and EvaluatedTrial(
+            trial, replace(made.schedule, plan=trial.steps.plan), made.seconds
+        )
 
-    def settled(self, trial: Trial) -> Found | None:
-        """The schedule of a trial in places that are free when their bytes come.
+    def placed_before_ordering(self, trial: ScheduleTrial) -> EvaluatedTrial | None:
+        """The schedule of a trial ordered anew once its sections have offsets.
 
-        None where the host has no room for what leaves. Raises CrowdedError where there are no such
-        places.
+        None where the host has no room. Raises FragmentationError where bytes find no place.
         """
-        places = settled(self.graph, trial.steps, self.costs, usable_nbytes(self.room))
+        places = placed_before_ordering(
+            self.graph, trial.steps, self.costs, usable_nbytes(self.room)
+        )
         return self._simulated(trial, *places)
 
-    def resettled(self, trial: Trial, tries: int) -> Found | None:
-        """The schedule of a trial in the best such places of so many tries; None if none fits."""
+    def retried(self, trial: ScheduleTrial, tries: int) -> EvaluatedTrial | None:
+        """The fastest such schedule of so many tries with other offsets; None if none fits."""
         room = usable_nbytes(self.room)
-        places = resettled(self.graph, trial.steps, self.costs, room, tries=tries)
+        places = retried(self.graph, trial.steps, self.costs, room, tries=tries)
         return places and self._simulated(trial, *places)
 
-    def _simulated(self, trial: Trial, steps: Ordered, arena: Arena) -> Found | None:
-        """The schedule of a trial by these steps in the arena; None where the host has no room."""
-        budgets = {"budget": self.budget, "host_budget": self.host_budget}
+    def _simulated(
+        self, trial: ScheduleTrial, steps: Timetable, arena: ArenaLayout
+    ) -> EvaluatedTrial | None:
+        """The schedule of these steps in the arena; None where the host has no room."""
+        budgets = {"budget": self.limits.device, "host_budget": self.limits.host}
         try:
-            schedule = assembled(self.graph, steps, arena, **budgets)
+            schedule = emit_schedule(self.graph, steps, arena, **budgets)
         except HostMemoryError:
             return None
-        return Found(trial, schedule, simulate(schedule, self.costs).step_s)
+        return EvaluatedTrial(trial, schedule, simulate(schedule, self.costs).step_s)
 
 
-def _leaves_room(site: Site, moved: Sequence[Gap], caps: Caps) -> bool:
-    """Whether launches find their bytes under the caps while these gaps are spent away."""
-    excess = site.needed - caps
+def _leaves_room(skeleton: Skeleton, moved: Sequence[IdleInterval], caps: MemoryLimit) -> bool:
+    """Whether launches find their bytes under the caps with these sections offloaded."""
+    excess = skeleton.needed - caps
     for gap in moved:
-        excess[gap.last + 1 : gap.back] -= gap.nbytes
+        excess[gap.last + 1 : gap.next] -= gap.nbytes
     return not (excess > 0).any()

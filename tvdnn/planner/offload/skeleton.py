@@ -1,8 +1,7 @@
-"""tvDNN (PPoPP 2018): maps leave in sections and return; nothing is made again.
+"""Skeletons: orders of execution before any offload, and the choice of what to offload.
 
-Layers go block by block. Neighbouring layers may go section-major, each block through all of them,
-so that it is still there for the next, and the gradients between them never exist for the whole
-batch.
+Layers go block by block. Neighbouring layers may go section-major: each block runs through all of
+them while it is on the device, and the gradients between them never exist for the whole batch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,54 +17,51 @@ from ...graph import Graph
 from ...placement import ALIGNMENT, aligned
 from ..ir.costs import Costs
 from ..ir.plan import Plan, Segment
-from ..lowering.idle import Gap, pauses, round_trips
-from ..lowering.limits import Caps
-from ..lowering.list_scheduler import demand
-from ..lowering.program import Residency, side_by_side
+from ..lowering.idle import IdleInterval, forward_backward_idle, intra_pass_idle
+from ..lowering.limits import MemoryLimit
+from ..lowering.list_scheduler import required_nbytes
+from ..lowering.program import LiveInterval, contiguous_groups
 from ..lowering.segments import Variant
-from ..recompute.candidates import Recipes
-from ..recompute.draft import Choice, Draft, auto
-from ..recompute.regions import MAPS, Chain, chains
+from ..recompute.candidates import Candidates
+from ..recompute.draft import RecomputeChoice, UnboundPlan, unbound_plan
+from ..recompute.regions import MAPS, FusibleRegion, regions
 
-LITTLE = 0.01  # of the bytes of all maps
+MIN_SHARE = 0.01  # of the bytes of all maps: inner maps of less are worth no skeleton
 
 Needed: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Site:
-    """A draft in which nothing is made again and nothing moves yet, and the gaps of its sections.
+class Skeleton:
+    """An order of execution without recompute or offload, and when its sections are idle."""
 
-    Its launches need `needed` bytes. `trips` are gaps from forward to backward, `others` all else.
-    """
-
-    draft: Draft
+    unbound: UnboundPlan
 
     @cached_property
     def needed(self) -> Needed:
-        return demand(self.draft.program)
+        """The bytes that each launch needs."""
+        return required_nbytes(self.unbound.program)
 
     @cached_property
     def least(self) -> Needed:
-        """Bytes that its launches need where all leaves that is idle meanwhile."""
+        """The bytes that each launch needs while all idle sections are offloaded."""
         change = np.zeros(len(self.needed) + 1, np.int64)
-        for gap in (*self.trips, *self.others):
+        for gap in self.all_idle:
             change[gap.last + 1] -= gap.nbytes
-            change[gap.back] += gap.nbytes
+            change[gap.next] += gap.nbytes
         return self.needed + np.cumsum(change)[:-1]
 
     @cached_property
-    def placed(self) -> Needed:
-        """What its launches need with the room that placement asks, less what it may ask at most.
+    def aligned_needed(self) -> Needed:
+        """A lower bound of the bytes that each launch needs with all offsets aligned."""
+        program = self.unbound.program
+        return required_nbytes(program, map(self.aligned_nbytes, program.intervals))
 
-        The base of what lies alone is aligned, and so is that of what lies above it, but of the
-        uppermost, and where it lies beside others in a run.
+    def aligned_nbytes(self, item: IdleInterval | LiveInterval) -> int:
+        """The fewest bytes that the section takes up to the next one.
+
+        The uppermost section, and one beside others in a run, need not fill its last alignment.
         """
-        program = self.draft.program
-        return demand(program, map(self.placed_nbytes, program.residencies))
-
-    def placed_nbytes(self, item: Gap | Residency) -> int:
-        """Bytes that the section of a gap or stay takes at least, less what is below its base."""
         if (item.buffer, item.section) in self._in_runs:
             return item.nbytes - (ALIGNMENT - 1)
         return aligned(item.nbytes)
@@ -73,77 +69,82 @@ class Site:
     @cached_property
     def _in_runs(self) -> frozenset[tuple[str, int]]:
         """Sections that a launch wants side by side with others."""
-        stays = self.draft.program.residencies
-        runs = (run for run in side_by_side(self.draft.program) if len(run) > 1)
+        stays = self.unbound.program.intervals
+        runs = (run for run in contiguous_groups(self.unbound.program) if len(run) > 1)
         return frozenset((stays[n].buffer, stays[n].section) for run in runs for n in run)
 
     @cached_property
-    def trips(self) -> list[Gap]:
-        return round_trips(self.draft.graph, self.draft.program)
+    def forward_backward_idle(self) -> list[IdleInterval]:
+        return forward_backward_idle(self.unbound.graph, self.unbound.program)
 
     @cached_property
-    def others(self) -> list[Gap]:
-        return pauses(self.draft.graph, self.draft.program)
+    def intra_pass_idle(self) -> list[IdleInterval]:
+        return intra_pass_idle(self.unbound.graph, self.unbound.program)
 
-    def gaps(self, room: Caps) -> list[Gap]:
-        """Gaps of which some suffice for `room`, if any do: trips, and others where they must."""
-        moves = farthest(self.needed, self.trips, room) is not None
-        return self.trips if moves else [*self.trips, *self.others]
+    @cached_property
+    def all_idle(self) -> list[IdleInterval]:
+        return [*self.forward_backward_idle, *self.intra_pass_idle]
+
+    def gaps(self, room: MemoryLimit) -> list[IdleInterval]:
+        """Those between forward and backward where they suffice for `room`, else all intervals."""
+        suffice = belady_choice(self.needed, self.forward_backward_idle, room) is not None
+        return self.forward_backward_idle if suffice else self.all_idle
 
 
-def sites(graph: Graph, costs: Costs) -> Iterator[Site]:
-    """Drafts of blocks of three sizes, each different.
+def skeletons(graph: Graph, costs: Costs) -> Iterator[Skeleton]:
+    """Skeletons of blocks of three sizes, each different.
 
-    Layer-major and, where maps that chains alone use are more than a little, section-major in
-    backward or both ways.
+    Layer-major and, where fusible regions have enough inner maps, section-major in backward or in
+    both directions.
     """
-    found, seen = chains(graph, costs), set[tuple[Segment, ...]]()
+    found, seen = regions(graph, costs), set[tuple[Segment, ...]]()
     none = (frozenset[str](),) * len(found)
     for variant in (Variant.PERFORMANCE, Variant.KEEP, Variant.MEMORY):
-        ways = ((None, False), (variant, False), (variant, True))
-        for block, through in ways if _much(graph, found) else ways[:1]:
-            choice = Choice(variant, (block,) * len(found), none, through=through)
-            draft = auto(graph, Recipes(found, ()), choice)
-            if draft.parts not in seen:
-                seen.add(draft.parts)
-                yield Site(draft)
+        orders = ((None, False), (variant, False), (variant, True))
+        for block, through in orders if _have_inner_maps(graph, found) else orders[:1]:
+            choice = RecomputeChoice(variant, (block,) * len(found), none, through=through)
+            unbound = unbound_plan(graph, Candidates(found, ()), choice)
+            if unbound.parts not in seen:
+                seen.add(unbound.parts)
+                yield Skeleton(unbound)
 
 
-def _much(graph: Graph, found: Sequence[Chain]) -> bool:
-    """Whether the inner maps of chains are a share of all maps worth a site."""
-    inner = sum(graph.buffers[name].nbytes for chain in found for name in chain.inner)
+def _have_inner_maps(graph: Graph, found: Sequence[FusibleRegion]) -> bool:
+    inner = sum(graph.buffers[name].nbytes for region in found for name in region.inner)
     maps = sum(buffer.nbytes for buffer in graph.buffers.values() if buffer.kind in MAPS)
-    return inner > LITTLE * maps
+    return inner > MIN_SHARE * maps
 
 
-def moving_all(graph: Graph, costs: Costs, policy: str) -> Iterator[Plan]:
-    """Plans that move all that is idle, those of the least blocks first."""
-    for site in reversed(list(sites(graph, costs))):
-        yield site.draft.moving([*site.trips, *site.others], policy)
+def plans_offloading_all(graph: Graph, costs: Costs, policy: str) -> Iterator[Plan]:
+    """Plans that offload all idle sections, those of the smallest blocks first."""
+    for skeleton in reversed(list(skeletons(graph, costs))):
+        yield skeleton.unbound.offloading(skeleton.all_idle, policy)
 
 
-def farthest(needed: Needed, gaps: Sequence[Gap], room: Caps) -> list[Gap] | None:
-    """Gaps to spend away so that launches that need `needed` bytes find them in `room`, or None.
+def belady_choice(
+    needed: Needed, gaps: Sequence[IdleInterval], room: MemoryLimit
+) -> list[IdleInterval] | None:
+    """Idle intervals to offload so that launches that need `needed` bytes fit `room`, or None.
 
-    Where bytes are short, what comes back last leaves: it has the longest time idle, and by when it
-    was used last it may have begun to leave long before (Belady 1966, of pages). Of one map these
-    are the last sections. Takes O(n log n).
+    Where bytes are short, the section of the farthest next use leaves (Belady 1966, of pages). It
+    is idle for longest, and its copy may have begun at its last use. Of one map these are the last
+    sections. Takes O(n log n).
     """
     coming = sorted(gaps, key=lambda gap: gap.last, reverse=True)
-    idle: list[tuple[int, int, int, Gap]] = []
-    away: list[tuple[int, int]] = []
-    moved, gone = list[Gap](), 0
+    idle: list[tuple[int, int, int, IdleInterval]] = []
+    offloaded: list[tuple[int, int]] = []
+    chosen, freed = list[IdleInterval](), 0
     for launch, excess in enumerate((needed - room).tolist()):
         while coming and coming[-1].last < launch:
             gap = coming.pop()
-            heappush(idle, (-gap.back, -gap.section, len(coming), gap))
-        while away and away[0][0] <= launch:
-            gone -= heappop(away)[1]
-        while gone < excess:
+            heappush(idle, (-gap.next, -gap.section, len(coming), gap))
+        while offloaded and offloaded[0][0] <= launch:
+            freed -= heappop(offloaded)[1]
+        while freed < excess:
             if not idle or -idle[0][0] <= launch:
                 return None
             gap = heappop(idle)[-1]
-            heappush(away, (gap.back, gap.nbytes))
-            moved.append(gap)
-            gone += gap.nbytes
-    return moved
+            heappush(offloaded, (gap.next, gap.nbytes))
+            chosen.append(gap)
+            freed += gap.nbytes
+    return chosen

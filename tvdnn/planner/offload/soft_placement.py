@@ -1,9 +1,8 @@
-"""Places: an order of steps in which what begins waits until its place is free.
+"""Soft placement: offsets first, then an order of steps in which a residency waits for its place.
 
-A list scheduler counts bytes, which may be few enough and yet find no place where launches want
+A list scheduler counts bytes. These may be few enough and yet find no place where launches want
 sections side by side. Here each residency has its address before the order is made. By its launches
-alone it shares no byte with another; but copies take their time, and where that would have two in
-one place, the later one waits.
+it shares no byte with another. Where a copy would have two in one place, the later one waits.
 """
 
 import random
@@ -16,47 +15,46 @@ from typing import TypeAlias
 import numpy as np
 
 from ...graph import Graph
-from ...placement import Extent, in_turn, settle
+from ...placement import AllocationGroup, assign_offsets_soft, placement_priority
 from ..ir.costs import Costs
-from ..lowering.arena import Arena
-from ..lowering.lifetimes import extents_of
-from ..lowering.limits import CrowdedError
-from ..lowering.list_scheduler import Entry, Scheduler
-from ..lowering.program import NONE, Program, side_by_side
-from ..lowering.timetable import Ordered
+from ..lowering.arena import ArenaLayout
+from ..lowering.lifetimes import groups_over
+from ..lowering.limits import FragmentationError
+from ..lowering.list_scheduler import Item, ListScheduler
+from ..lowering.program import NONE, Program, contiguous_groups
+from ..lowering.timetable import Timetable
 
 NANOSECONDS = 1e9
-OVERTAKEN = 8  # copies back that wait for their places, at most, by one that need not
-SHUFFLED, LEAST_SHUFFLED = 10, 4  # one extent in so many takes another turn, of few extents more
+OVERTAKEN = 8  # waiting prefetches that one with a free place may overtake, at most
+SHUFFLED, LEAST_SHUFFLED = 10, 4  # one extent in so many changes its turn, but no fewer
 
-Settled: TypeAlias = tuple[Ordered, Arena]
+Placed: TypeAlias = tuple[Timetable, ArenaLayout]
 
 
-def settled(graph: Graph, steps: Ordered, costs: Costs, room: int) -> Settled:
-    """The steps in places below `room` bytes, their launches and copies out in the order of these.
+def placed_before_ordering(graph: Graph, steps: Timetable, costs: Costs, room: int) -> Placed:
+    """The steps with offsets below `room` bytes, their launches and offloads in the same order.
 
-    Wanted are the times that the steps' order predicts. Raises CrowdedError where bytes find no
-    place.
+    Preferred lifetimes are those that the order predicts. Raises FragmentationError where bytes
+    find no place.
     """
-    return _Wishes.of(graph, steps, costs, room).settled()
+    return _Lifetimes.of(graph, steps, costs, room).placed_before_ordering()
 
 
-def resettled(
-    graph: Graph, steps: Ordered, costs: Costs, room: int, *, tries: int
-) -> Settled | None:
-    """The steps in the places, of so many tries, by which they take least; None if none fits.
+def retried(
+    graph: Graph, steps: Timetable, costs: Costs, room: int, *, tries: int
+) -> Placed | None:
+    """The fastest steps of so many tries with offsets assigned in other orders; None if none fits.
 
-    Once all have places, extents that had them one after another take turns at random: another
-    order leaves other bytes idle between them. It is kept if the steps take less.
+    Each try shuffles some extents that follow each other in the best order so far.
     """
-    wishes = _Wishes.of(graph, steps, costs, room)
-    turns, best = list(in_turn(wishes.wanted, wishes.firm)), None
+    lifetimes = _Lifetimes.of(graph, steps, costs, room)
+    turns, best = list(placement_priority(lifetimes.preferred, lifetimes.required)), None
     rng = random.Random(len(turns))
     for number in range(tries):
         trial = _shuffled(turns, rng) if number else turns
         try:
-            found = wishes.settled(trial)
-        except CrowdedError:
+            found = lifetimes.placed_before_ordering(trial)
+        except FragmentationError:
             continue
         if best is None or found[0].seconds < best[0].seconds:
             turns, best = trial, found
@@ -64,7 +62,7 @@ def resettled(
 
 
 def _shuffled(turns: list[int], rng: random.Random) -> list[int]:
-    """The turns with some that follow each other, anywhere, in a random order."""
+    """The turns with some that follow each other in a random order."""
     start = rng.randrange(len(turns))
     stop = start + max(LEAST_SHUFFLED, len(turns) // SHUFFLED)
     others = turns[start:stop]
@@ -73,48 +71,53 @@ def _shuffled(turns: list[int], rng: random.Random) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wishes:
-    """Extents of an order's stays, when these would like to have their bytes and when they must."""
+class _Lifetimes:
+    """Extents of an order's residencies, by their preferred and by their required lifetimes."""
 
     graph: Graph
-    steps: Ordered
+    steps: Timetable
     costs: Costs
     room: int
     groups: Sequence[Sequence[int]]
-    wanted: Sequence[Extent]
-    firm: Sequence[Extent]
+    preferred: Sequence[AllocationGroup]
+    required: Sequence[AllocationGroup]
 
     @classmethod
-    def of(cls, graph: Graph, steps: Ordered, costs: Costs, room: int) -> "_Wishes":
+    def of(cls, graph: Graph, steps: Timetable, costs: Costs, room: int) -> "_Lifetimes":
         prog = steps.program
-        groups = side_by_side(prog)
+        groups = contiguous_groups(prog)
         begins = [round(NANOSECONDS * begin_s) for begin_s in steps.begins]
         ends = [
-            max(begin, round(NANOSECONDS * (steps.seconds if stay.held else end_s)) - 1)
-            for stay, begin, end_s in zip(prog.residencies, begins, steps.ends, strict=True)
+            max(
+                begin,
+                round(NANOSECONDS * (steps.seconds if stay.pinned_to_phase_end else end_s)) - 1,
+            )
+            for stay, begin, end_s in zip(prog.intervals, begins, steps.ends, strict=True)
         ]
-        firsts, lasts = zip(*((stay.first, stay.last) for stay in prog.residencies), strict=True)
-        wanted = extents_of(graph, prog, groups, begins, ends)
-        firm = extents_of(graph, prog, groups, firsts, lasts)
-        return cls(graph, steps, costs, room, groups, wanted, firm)
+        firsts, lasts = zip(*((stay.first, stay.last) for stay in prog.intervals), strict=True)
+        preferred = groups_over(graph, prog, groups, begins, ends)
+        required = groups_over(graph, prog, groups, firsts, lasts)
+        return cls(graph, steps, costs, room, groups, preferred, required)
 
-    def settled(self, turns: Sequence[int] | None = None) -> Settled:
-        """The steps in places that the extents find in these turns. Raises CrowdedError."""
-        bases, misfits = settle(self.wanted, self.firm, self.room, turns)
+    def placed_before_ordering(self, turns: Sequence[int] | None = None) -> Placed:
+        """The steps with the offsets that groups find in this order. Raises FragmentationError."""
+        bases, misfits = assign_offsets_soft(self.preferred, self.required, self.room, turns)
         if misfits:
-            crowded = [self.firm[at] for at in misfits]
-            raise CrowdedError(tuple((each.first, each.last, each.nbytes) for each in crowded))
-        arena = Arena.of(self.groups, self.wanted, bases)
+            crowded = [self.required[at] for at in misfits]
+            raise FragmentationError(
+                tuple((each.first, each.last, each.nbytes) for each in crowded)
+            )
+        arena = ArenaLayout.of(self.groups, self.preferred, bases)
         prog, before = self.steps.program, _before(self.steps.program, arena.addresses)
-        scheduler = _InPlaces(self.graph, prog, self.costs, before)
-        return Ordered.by(scheduler, self.steps.plan, prog), arena
+        scheduler = _PlacedScheduler(self.graph, prog, self.costs, before)
+        return Timetable.from_scheduler(scheduler, self.steps.plan, prog), arena
 
 
 def _before(prog: Program, addresses: Sequence[int]) -> list[set[int]]:
-    """By residency those that have its bytes last before it does."""
+    """By residency, those that held its bytes last before it."""
     before: list[set[int]] = [set() for _ in addresses]
     lows, owners = [0], [NONE]
-    stays = prog.residencies
+    stays = prog.intervals
     for number in sorted(range(len(stays)), key=lambda n: stays[n].first):
         low, high = addresses[number], addresses[number] + stays[number].nbytes
         first, last = bisect_right(lows, low) - 1, bisect_right(lows, high - 1)
@@ -128,8 +131,8 @@ def _before(prog: Program, addresses: Sequence[int]) -> list[set[int]]:
     return before
 
 
-class _InPlaces(Scheduler):
-    """A scheduler that counts no bytes: what begins waits for those before it in its place."""
+class _PlacedScheduler(ListScheduler):
+    """A scheduler that counts no bytes: a residency waits for those before it in its place."""
 
     def __init__(
         self, graph: Graph, program: Program, costs: Costs, before: Sequence[set[int]]
@@ -138,20 +141,20 @@ class _InPlaces(Scheduler):
         super().__init__(graph, program, costs, none, none.copy(), [0] * len(before))
         self._before = before
 
-    def _make_room(self, index: int) -> Iterator[Entry]:
+    def _wait_for_bytes(self, index: int) -> Iterator[Item]:
         for number in self._starting[index]:
-            if not self._program.residencies[number].fetched:
+            if not self._program.intervals[number].is_prefetched:
                 yield from self._wait_for_place(number)
 
-    def _wait_for_offload(self, number: int) -> Iterator[Entry]:
+    def _wait_for_offload(self, number: int) -> Iterator[Item]:
         yield from super()._wait_for_offload(number)
         yield from self._wait_for_place(number)
 
-    def _wait_for_place(self, number: int) -> Iterator[Entry]:
-        while not self._before[number] <= self._gone:
+    def _wait_for_place(self, number: int) -> Iterator[Item]:
+        while not self._before[number] <= self._freed:
             yield self._finish_oldest()
 
-    def _fetch_ahead(self, index: int) -> Iterator[Entry]:
+    def _prefetch_ahead(self, index: int) -> Iterator[Item]:
         """Issue prefetches that would start during launch `index`, in places that are free."""
         end_s = self._start_s(index) + self._seconds[index]
         while self._prefetch_s < end_s:
@@ -160,12 +163,12 @@ class _InPlaces(Scheduler):
             if number == NONE:
                 return
             self._queue.remove(number)
-            yield self._fetch(number)
+            yield self._prefetch(number)
 
     def _may_come(self, index: int, number: int) -> bool:
-        opens = self._program.residencies[number].opens
-        return opens <= index and self._has_left(number) and self._before[number] <= self._gone
+        opens = self._program.intervals[number].earliest_prefetch
+        return opens <= index and self._has_left(number) and self._before[number] <= self._freed
 
-    def _compute_floor(self, number: int) -> float:
+    def _earliest_s(self, number: int) -> float:
         freed_s = max((self.ends[other] for other in self._before[number]), default=0.0)
-        return max(freed_s, super()._compute_floor(number))
+        return max(freed_s, super()._earliest_s(number))

@@ -1,1 +1,25 @@
-"""Policies, one file a system: each turns a graph into the plans that it would try, in order."""
+"""Policies: all ways to plan, by name. A new one is a module here and a line below."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from ...errors import InputError
+from ..problem import Policy
+from . import auto, keep, tvdnn, vdnn
+
+POLICIES: Final[Mapping[str, Policy]] = {
+    policy.name: policy
+    for policy in (
+        *keep.POLICIES,
+        *vdnn.POLICIES,
+        *tvdnn.POLICIES,
+        *auto.POLICIES,
+    )
+}
+
+
+def policy_named(name: str) -> Policy:
+    """The policy of that name. Raises InputError for one that is not known."""
+    if name not in POLICIES:
+        raise InputError(f"policy {name!r} is not known; choose one of {', '.join(POLICIES)}")
+    return POLICIES[name]

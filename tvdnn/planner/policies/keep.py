@@ -1,10 +1,43 @@
 """keep: every map stays on the device until its last use. What lossless policies must equal."""
 
-from ...graph import Graph
+from collections.abc import Iterator
+
+from ...graph import Direction, Graph
 from ..ir.plan import Plan
+from ..ir.schedule import Schedule
 from ..lowering.segments import Variant, segments
+from ..problem import GraphProblem, Policy
 
 
 def keep(graph: Graph) -> Plan:
     """The plan that moves nothing."""
     return Plan("keep", segments(graph, {}, Variant.KEEP))
+
+
+def keep_schedule(problem: GraphProblem) -> Schedule | None:
+    """keep's schedule, None where it has none within the limits.
+
+    Most often the maps that forward saves for backward are too large by themselves. No order is
+    made of these.
+    """
+    arena = problem.limits.arena
+    if arena is not None and _saved_nbytes(problem.graph) > arena:
+        return None
+    return problem.lowered(keep(problem.graph))
+
+
+def _saved_nbytes(graph: Graph) -> int:
+    """Bytes that forward writes and that later passes only read."""
+    forward = [pass_ for pass_ in graph.passes if pass_.direction is Direction.FORWARD]
+    after = [pass_ for pass_ in graph.passes if pass_.direction is not Direction.FORWARD]
+    saved = {use.buffer for pass_ in forward for use in pass_.writes}
+    saved &= {use.buffer for pass_ in after for use in pass_.reads}
+    saved -= {use.buffer for pass_ in after for use in pass_.writes}
+    return sum(graph.buffers[name].nbytes for name in saved)
+
+
+def _leanest(problem: GraphProblem) -> Iterator[Plan]:
+    yield keep(problem.graph)
+
+
+POLICIES = (Policy("keep", keep_schedule, _leanest),)

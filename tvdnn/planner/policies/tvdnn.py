@@ -1,270 +1,276 @@
-"""The searches for tvDNN's plans: by greedy choice of what leaves, and by integer programs.
+"""tvDNN (PPoPP 2018): maps leave in sections and return, chosen greedily or by integer programs.
 
-Both look for the highest cap on bytes at once whose plan finds a place for them, first with places
-given before the steps are ordered and then after, on the sites whose steps are predicted to take
-least; the simulator tells which schedule is best. Which sites those are, and what leaves, is
-decided here; `attempts` finds places, and `enumeration` tries all choices where they are few.
+Both searches take the skeletons of the fewest predicted seconds. On each they look for the highest
+cap on bytes at once whose plan finds a place for all, with offsets given before or after the steps
+are ordered. Where choices are few all are tried. The simulator tells which schedule is best.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from math import inf
 from operator import attrgetter, itemgetter
 
 import numpy as np
 
-from ...graph import Graph
-from ..ir.costs import Costs
-from ..ir.plan import Standing
+from ..ir.plan import OptimalityReport, Plan
 from ..ir.schedule import Schedule
-from ..lowering.idle import Gap
-from ..lowering.limits import Caps
-from ..offload.exhaustive import enumerated
-from ..offload.fit import Chooser, fitted, is_tight, placed
-from ..offload.ilp import Bundle, Relaxed, SwapProblem, bundles
-from ..offload.local_search import WORTH, polished
-from ..offload.problem import Found, Task, fastest
-from ..offload.skeleton import Site, farthest, sites
+from ..lowering.idle import IdleInterval
+from ..lowering.limits import MemoryLimit
+from ..offload.exhaustive import exhaustive_search
+from ..offload.fit import Chooser, fit_candidate, is_tight, placed_if_any
+from ..offload.ilp import ILP_GAP, LpBound, SectionClass, SwapLP, section_classes
+from ..offload.local_search import MIN_GAIN, local_search
+from ..offload.problem import EvaluatedTrial, SwapProblem, best_of
+from ..offload.skeleton import Skeleton, belady_choice, plans_offloading_all, skeletons
+from ..problem import GraphProblem, Policy
+from .keep import keep, keep_schedule
 
-FIRST_SHARE = 0.97
-RANKED = 10_000  # launches, from which on no more sites are ordered to rank them: 1 s
-MOST_SITES = 2  # whose plans are placed: those of the fastest steps at the first share
-NEAR = 1.02  # times the least that a site's step may take: near enough
-EMPTIED = (1.0, 0.9, 0.8, 0.7)  # caps, where no choice finds a place
-SPREAD = tuple(1 - number / 400 for number in range(1, 9))  # of the caps, for an integer program's
-SPARING = (0.96, 0.92)  # of the caps, under which the greedy choice is given places as well
-MOST_BUNDLES = 1000  # where sections leave again, up to which integer programs are solved in time
-POLISHED = 4  # trials, of which one is spent on polish where the network is not small
-RESETTLED = 2  # trials, of which one is then spent on places in another order
+ILP, HEURISTIC = "tvdnn-ilp", "tvdnn-heuristic"
+RANKING_SHARE = 0.97  # of the arena, under which skeletons are ordered to rank them
+RANKED = 10_000  # launches: no more are ordered to rank skeletons, which takes 1 s
+MOST_SKELETONS = 2  # of a large network whose plans are placed
+CLOSE_ENOUGH = 1.02  # times the lower bound of a step: no faster one is looked for
+HEADROOM_FALLBACK = (1.0, 0.9, 0.8, 0.7)  # shares of the arena, where no choice finds a place
+HEADROOM_ILP = tuple(1 - number / 400 for number in range(1, 9))  # shares of caps, for its choice
+HEADROOM = (0.96, 0.92)  # shares of caps, for the greedy choice
+MOST_CLASSES = 1000  # of sections: integer programs of more are not solved in time in little memory
+TRIALS_PER_CHANGE = 4  # one trial in so many is spent on local search of a large network
+TRIALS_PER_RETRY = 2  # and then one in so many on other offsets
 
 
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """Bounds on one integer program.
+def heuristic(problem: GraphProblem) -> Schedule | None:
+    """The best schedule of a greedy choice of what to offload; None where none fits.
 
-    Its seconds, the nodes of its tree, and by what share its answer may miss the optimum. But a
-    little above the floor the gap ends it, within some 3 s, so that a plan is the same whatever
-    else the machine does; a gap of 0.002 takes up to 16 s for plans that are no faster.
+    A trial goes through the launches once. Deeper networks have fewer trials.
     """
-
-    time_limit_s: float = 5.0
-    nodes: int = 100
-    gap: float = 0.005
-
-
-def heuristic(
-    graph: Graph, costs: Costs, *, budget: int, host_budget: int | None = None
-) -> Schedule | None:
-    """The best schedule of a greedy choice of what leaves; None where none fits.
-
-    It goes through the launches once a trial, and makes fewer trials of deeper networks. Where
-    there are few choices it tries them all; the best plan is polished and, where the network is not
-    small, its bytes are given places in other orders.
-    """
-    task = Task(graph, costs, "tvdnn-heuristic", budget, host_budget)
-    best: Found | None = None
-    ranked = _ranked(task, list(_affordable(sites(graph, costs))))
-    for number, (site, likely_s) in enumerate(ranked.items()):
-        if number >= _least_placed(task) and best and best.seconds <= NEAR * likely_s:
+    swap = SwapProblem(problem, HEURISTIC)
+    best: EvaluatedTrial | None = None
+    ranked = _ranked(swap, list(_affordable(skeletons(problem.graph, problem.costs))))
+    for number, (skeleton, likely_s) in enumerate(ranked.items()):
+        if number >= _least_placed(swap) and best and best.seconds <= CLOSE_ENOUGH * likely_s:
             break
-        if _may_gain(task.compute_s(site), best):
-            best = fastest([best, *_chosen(task, site, best)])
-            best = fastest([best, *enumerated(task, site, best)])
+        if _may_gain(swap.compute_s(skeleton), best):
+            best = best_of([best, *_greedy_schedules(swap, skeleton, best)])
+            best = best_of([best, *exhaustive_search(swap, skeleton, best)])
     if best is None:
         return None
-    few = 1 if task.small else POLISHED
-    return _improved(task, best, task.most_trials // few).schedule
+    few = 1 if swap.small else TRIALS_PER_CHANGE
+    return _searched_further(swap, best, swap.most_trials // few).schedule
 
 
-def optimal(
-    graph: Graph,
-    costs: Costs,
-    *,
-    budget: int,
-    host_budget: int | None = None,
-    effort: Effort = Effort(),
-) -> Schedule | None:
-    """The best schedule of integer programs and the greedy choice, polished; None where none fits.
+def optimal(problem: GraphProblem) -> Schedule | None:
+    """The best schedule of integer programs and of the greedy choice; None where none fits.
 
-    Its plan tells how near it comes to the relaxed optimum of all sites. Where that is not near,
-    and the network not small, its bytes are given places in other orders.
+    Its plan tells how near it comes to the optimum of the linear programs.
     """
-    task = Task(graph, costs, "tvdnn-ilp", budget, host_budget)
-    ground = list(sites(graph, costs))
-    relaxed = {site: _problem(task, site, task.room).relaxed() for site in ground}
-    solved = {site: found for site, found in relaxed.items() if found is not None}
-    ranked = _most_promising(task, _by_promise(solved, effort.gap))
-    greedy = [site for site in _ranked(task, list(_affordable(ground))) if site not in ranked]
-    few = 1 if task.small else POLISHED
-    tries = task.most_trials // few // max(1, len(ranked))
+    swap = SwapProblem(problem, ILP)
+    all_skeletons = list(skeletons(problem.graph, problem.costs))
+    bounds = {each: _full_lp(swap, each, swap.room).lp_bound() for each in all_skeletons}
+    solved = {skeleton: found for skeleton, found in bounds.items() if found is not None}
+    ranked = _most_promising(swap, _by_promise(solved))
+    others = _ranked(swap, list(_affordable(all_skeletons)))
+    greedy = [skeleton for skeleton in others if skeleton not in ranked]
+    few = 1 if swap.small else TRIALS_PER_CHANGE
+    tries = swap.most_trials // few // max(1, len(ranked))
     least = min(solved.values(), key=attrgetter("step_s"), default=None)
-    best: Found | None = None
-    for site in (*ranked, *greedy):  # these are what the heuristic tries
-        if site not in solved or not _may_gain(solved[site].step_s, best):
+    best: EvaluatedTrial | None = None
+    for skeleton in (*ranked, *greedy):  # these are what the heuristic tries
+        if skeleton not in solved or not _may_gain(solved[skeleton].step_s, best):
             continue
-        if site in ranked:
-            found = fastest(_programmed(task, site, effort, best))
-            if _may_gain((1.0 if task.small else NEAR) * solved[site].step_s, found):
-                found = fastest([found, *_chosen(task, site, fastest([best, found]))])
-                found = fastest([found, *enumerated(task, site, found)])
+        if skeleton in ranked:
+            found = best_of(_integer_schedules(swap, skeleton, best))
+            if _may_gain((1.0 if swap.small else CLOSE_ENOUGH) * solved[skeleton].step_s, found):
+                found = best_of([found, *_greedy_schedules(swap, skeleton, best_of([best, found]))])
+                found = best_of([found, *exhaustive_search(swap, skeleton, found)])
         else:
-            found = fastest(fitted(task, site, partial(_greedy, site), best, both=False))
+            choose = partial(_greedy, skeleton)
+            found = best_of(fit_candidate(swap, skeleton, choose, best, both=False))
         if found is not None:
-            best = fastest([best, polished(task, found, tries) if task.small else found])
-    done = task.small and best is not None
-    best = best or fastest(each for site in ranked for each in _emptied(task, site))
+            best = best_of([best, local_search(swap, found, tries) if swap.small else found])
+    done = swap.small and best is not None
+    best = best or best_of(each for s in ranked for each in _all_idle_offloaded(swap, s))
     if best is None or least is None:
         return None
-    return _standing(best if done else _improved(task, best, tries, least.step_s), least)
+    best = best if done else _searched_further(swap, best, tries, least.step_s)
+    return _with_optimality(best, least)
 
 
-def _improved(task: Task, best: Found, tries: int, least_s: float = 0.0) -> Found:
-    """The best one polished, and in other places where that is not near the least seconds."""
-    best = polished(task, best, tries)
-    elsewhere = 0 if task.small else task.most_trials // RESETTLED
-    if not elsewhere or best.seconds <= NEAR * least_s:
+def _searched_further(
+    swap: SwapProblem, best: EvaluatedTrial, tries: int, least_s: float = 0.0
+) -> EvaluatedTrial:
+    """The best of a local search and, of a large network far above `least_s`, of other offsets."""
+    best = local_search(swap, best, tries)
+    retries = 0 if swap.small else swap.most_trials // TRIALS_PER_RETRY
+    if not retries or best.seconds <= CLOSE_ENOUGH * least_s:
         return best
-    return fastest([best, task.resettled(best.trial, elsewhere)]) or best
+    return best_of([best, swap.retried(best.trial, retries)]) or best
 
 
-def _may_gain(least_s: float, best: Found | None) -> bool:
-    """Whether what takes so many seconds at least may take less than the best."""
-    return best is None or least_s < (1 - WORTH) * best.seconds
+def _may_gain(least_s: float, best: EvaluatedTrial | None) -> bool:
+    return best is None or least_s < (1 - MIN_GAIN) * best.seconds
 
 
-def _most_promising(task: Task, ranked: Sequence[Site]) -> Sequence[Site]:
-    """The first of the sites; none is left out of what is small."""
-    return ranked if task.small else ranked[:MOST_SITES]
+def _most_promising(swap: SwapProblem, ranked: Sequence[Skeleton]) -> Sequence[Skeleton]:
+    return ranked if swap.small else ranked[:MOST_SKELETONS]
 
 
-def _by_promise(solved: Mapping[Site, Relaxed], gap: float) -> list[Site]:
-    """The sites by the least that their steps may take; those within `gap` are even.
+def _by_promise(solved: Mapping[Skeleton, LpBound]) -> list[Skeleton]:
+    """The skeletons by the lower bounds of their steps; those within ILP_GAP are even.
 
-    Of these the one of most launches goes first. It has the smallest blocks, for which places are
-    found best: of GoogLeNet, bound by the link, plans come 2% nearer to what all may take.
+    Of even ones the one of most launches goes first. It has the smallest blocks, which are placed
+    best: plans of GoogLeNet, bound by the link, come 2% nearer to the bound.
     """
-    even_s = (1 + gap) * min((found.step_s for found in solved.values()), default=0.0)
+    even_s = (1 + ILP_GAP) * min((found.step_s for found in solved.values()), default=0.0)
 
-    def promise(site: Site) -> tuple[float, int]:
-        return max(solved[site].step_s, even_s), -len(site.draft.program.launches)
+    def promise(skeleton: Skeleton) -> tuple[float, int]:
+        return max(solved[skeleton].step_s, even_s), -len(skeleton.unbound.program.launches)
 
     return sorted(solved, key=promise)
 
 
-def _least_placed(task: Task) -> int:
-    """Of how many sites plans are placed, whatever the first of them take."""
-    return max(1, task.most_trials // 2)
+def _least_placed(swap: SwapProblem) -> int:
+    """How many skeletons are placed, however fast the first of them is."""
+    return max(1, swap.most_trials // 2)
 
 
-def _affordable(ground: Iterable[Site]) -> Iterator[Site]:
-    """The first of the sites, and more as long as their launches are few enough to order all."""
+def _affordable(all_skeletons: Iterable[Skeleton]) -> Iterator[Skeleton]:
+    """The first skeleton, and more as long as their launches are few enough to order all."""
     num_launches = 0
-    for site in ground:
-        yield site
-        num_launches += len(site.draft.program.launches)
+    for skeleton in all_skeletons:
+        yield skeleton
+        num_launches += len(skeleton.unbound.program.launches)
         if num_launches >= RANKED:
             break
 
 
-def _ranked(task: Task, ground: list[Site]) -> dict[Site, float]:
-    """The sites whose steps are predicted to take least, and what; inf, and last, without order."""
-    cap = round(FIRST_SHARE * task.room)
-    if len(ground) == 1:
-        return {ground[0]: inf}
-    trials = {site: task.trial(site, _greedy(site, cap), cap) for site in ground}
-    seconds = {site: trial.seconds if trial else inf for site, trial in trials.items()}
-    ranked = _most_promising(task, sorted(ground, key=seconds.__getitem__))
-    return {site: seconds[site] for site in ranked}
+def _ranked(swap: SwapProblem, all_skeletons: list[Skeleton]) -> dict[Skeleton, float]:
+    """The most promising skeletons and their predicted seconds; inf where steps have no order."""
+    cap = round(RANKING_SHARE * swap.room)
+    if len(all_skeletons) == 1:
+        return {all_skeletons[0]: inf}
+    trials = {each: swap.trial(each, _greedy(each, cap), cap) for each in all_skeletons}
+    seconds = {skeleton: trial.seconds if trial else inf for skeleton, trial in trials.items()}
+    ranked = _most_promising(swap, sorted(all_skeletons, key=seconds.__getitem__))
+    return {skeleton: seconds[skeleton] for skeleton in ranked}
 
 
-def _greedy(site: Site, caps: Caps) -> Sequence[Gap] | None:
-    return farthest(site.needed, site.gaps(caps), caps)
+def _greedy(skeleton: Skeleton, caps: MemoryLimit) -> Sequence[IdleInterval] | None:
+    return belady_choice(skeleton.needed, skeleton.gaps(caps), caps)
 
 
-def _chosen(task: Task, site: Site, best: Found | None) -> list[Found]:
-    """Schedules of the greedy choice: in places, and under caps whose bytes find one.
+def _greedy_schedules(
+    swap: SwapProblem, skeleton: Skeleton, best: EvaluatedTrial | None
+) -> list[EvaluatedTrial]:
+    """Schedules of the greedy choice, also under lower caps.
 
-    Also in places with room to spare: more leaves than must, and less waits for its place.
+    More is offloaded then than must be, and less waits for its place.
     """
-    choose = partial(_greedy, site)
-    found = fitted(task, site, choose, best, both=task.small)
-    return [*found, *_sparing(task, site, choose, SPARING, fastest([best, *found]))]
+    choose = partial(_greedy, skeleton)
+    found = fit_candidate(swap, skeleton, choose, best, both=swap.small)
+    return [*found, *_with_headroom(swap, skeleton, choose, HEADROOM, best_of([best, *found]))]
 
 
-def _sparing(
-    task: Task, site: Site, choose: Chooser, shares: Sequence[float], best: Found | None
-) -> Iterator[Found]:
-    """Schedules of a choice in places under such shares of all caps.
+def _with_headroom(
+    swap: SwapProblem,
+    skeleton: Skeleton,
+    choose: Chooser,
+    shares: Sequence[float],
+    best: EvaluatedTrial | None,
+) -> Iterator[EvaluatedTrial]:
+    """Schedules of a choice placed before ordering, under these shares of all caps.
 
     Those are placed that are predicted to take less than the best so far.
     """
     for share in shares:
-        caps = (share * task.caps(site)).astype(np.int64)
-        trial = task.trial(site, choose(caps), caps)
+        caps = (share * swap.caps(skeleton)).astype(np.int64)
+        trial = swap.trial(skeleton, choose(caps), caps)
         if trial is not None and (best is None or trial.seconds < best.seconds):
-            found = placed(task.settled, trial)
-            best = fastest([best, found])
+            found = placed_if_any(swap.placed_before_ordering, trial)
+            best = best_of([best, found])
             yield from [found] if found else []
 
 
-def _emptied(task: Task, site: Site) -> Iterator[Found]:
-    """Schedules of the site in which all leaves that is idle between forward and backward, or ever.
+def _all_idle_offloaded(swap: SwapProblem, skeleton: Skeleton) -> Iterator[EvaluatedTrial]:
+    """Schedules that offload all sections idle between forward and backward, or all idle sections.
 
     Most bytes find a place then.
     """
-    for gaps in (site.trips, [*site.trips, *site.others]):
-        for share in EMPTIED:
-            trial = task.trial(site, gaps, round(share * task.room))
-            found = placed(task.found, trial)
+    for gaps in (skeleton.forward_backward_idle, skeleton.all_idle):
+        for share in HEADROOM_FALLBACK:
+            trial = swap.trial(skeleton, gaps, round(share * swap.room))
+            found = placed_if_any(swap.placed_after_ordering, trial)
             yield from [found] if found else []
 
 
-def _programmed(task: Task, site: Site, effort: Effort, best: Found | None) -> list[Found]:
-    """Schedules of the site by the integer program, also under caps that leave room to spare."""
-    moved = _whole(task, site, task.caps(site), effort)
+def _integer_schedules(
+    swap: SwapProblem, skeleton: Skeleton, best: EvaluatedTrial | None
+) -> list[EvaluatedTrial]:
+    """Schedules of the choice of an integer program, also under lower caps."""
+    moved = _integer_choice(swap, skeleton, swap.caps(skeleton))
     if moved is None:
         return []
-    choose = partial(_with_more, site, moved)
-    found = fitted(task, site, choose, best, both=task.small, most=1)
-    return [*found, *_sparing(task, site, choose, SPREAD, fastest([best, *found]))]
+    choose = partial(_with_more, skeleton, moved)
+    found = fit_candidate(swap, skeleton, choose, best, both=swap.small, most=1)
+    return [*found, *_with_headroom(swap, skeleton, choose, HEADROOM_ILP, best_of([best, *found]))]
 
 
-def _with_more(site: Site, moved: Sequence[Gap], caps: Caps) -> Sequence[Gap] | None:
-    """These gaps, and of the others those that launches need besides under the caps."""
-    needed, taken = site.needed.copy(), set(moved)
+def _with_more(
+    skeleton: Skeleton, moved: Sequence[IdleInterval], caps: MemoryLimit
+) -> Sequence[IdleInterval] | None:
+    """These idle intervals, and others that launches also need under the caps."""
+    needed, taken = skeleton.needed.copy(), set(moved)
     for gap in moved:
-        needed[gap.last + 1 : gap.back] -= gap.nbytes
-    more = farthest(needed, [gap for gap in site.gaps(caps) if gap not in taken], caps)
+        needed[gap.last + 1 : gap.next] -= gap.nbytes
+    more = belady_choice(needed, [gap for gap in skeleton.gaps(caps) if gap not in taken], caps)
     return None if more is None else [*moved, *more]
 
 
-def _whole(task: Task, site: Site, caps: Caps, effort: Effort) -> Sequence[Gap] | None:
-    """The sections that leave by the integer program, of each bundle the last; None if unsolved."""
-    members = bundles(site.gaps(caps))
-    if is_tight(task, site) and len(members) > MOST_BUNDLES:
+def _integer_choice(
+    swap: SwapProblem, skeleton: Skeleton, caps: MemoryLimit
+) -> Sequence[IdleInterval] | None:
+    """The sections that leave by the integer program, of each class the last; None if unsolved."""
+    members = section_classes(skeleton.gaps(caps))
+    if is_tight(swap, skeleton) and len(members) > MOST_CLASSES:
         return None
-    program = _program_of(task, site, caps, members)
-    counts = program.whole(time_limit_s=effort.time_limit_s, nodes=effort.nodes, gap=effort.gap)
+    counts = _lp_of(swap, skeleton, caps, members).integer_counts()
     if counts is None:
         return None
     pairs = zip(members, counts, strict=True)
     return [gap for each, count in pairs for gap in each[len(each) - round(count) :]]
 
 
-def _problem(task: Task, site: Site, caps: Caps) -> SwapProblem:
-    """The problem of a site, in all of whose gaps sections may be away."""
-    return _program_of(task, site, caps, bundles([*site.trips, *site.others]))
+def _full_lp(swap: SwapProblem, skeleton: Skeleton, caps: MemoryLimit) -> SwapLP:
+    """The linear program in which all idle sections may leave."""
+    return _lp_of(swap, skeleton, caps, section_classes(skeleton.all_idle))
 
 
-def _program_of(task: Task, site: Site, caps: Caps, members: Sequence[Bundle]) -> SwapProblem:
-    graph, costs, host_budget = task.graph, task.costs, task.host_budget
-    program = site.draft.program
-    return SwapProblem(graph, program, costs, members, room=caps, host_budget=host_budget)
+def _lp_of(
+    swap: SwapProblem, skeleton: Skeleton, caps: MemoryLimit, members: Sequence[SectionClass]
+) -> SwapLP:
+    graph, costs, host = swap.graph, swap.costs, swap.limits.host
+    program = skeleton.unbound.program
+    return SwapLP(graph, program, costs, members, room=caps, host_budget=host)
 
 
-def _standing(best: Found, relaxed: Relaxed) -> Schedule:
-    """The schedule, its plan told how near the optimum it is."""
-    gains = dict(sorted(relaxed.gains.items(), key=itemgetter(1), reverse=True))
-    standing = Standing(best.seconds, relaxed.step_s, gains)
-    return replace(best.schedule, plan=replace(best.schedule.plan, standing=standing))
+def _with_optimality(best: EvaluatedTrial, lp_bound: LpBound) -> Schedule:
+    sensitivities = dict(sorted(lp_bound.sensitivities.items(), key=itemgetter(1), reverse=True))
+    optimality = OptimalityReport(best.seconds, lp_bound.step_s, sensitivities)
+    return replace(best.schedule, plan=replace(best.schedule.plan, optimality=optimality))
+
+
+def _policy(name: str, search: Callable[[GraphProblem], Schedule | None]) -> Policy:
+    """The policy that takes keep's schedule where it fits, else what its search finds."""
+
+    def schedule(problem: GraphProblem) -> Schedule | None:
+        found = keep_schedule(problem) or search(problem)
+        return found or problem.first_that_fits(leanest(problem))
+
+    def leanest(problem: GraphProblem) -> Iterator[Plan]:
+        yield from plans_offloading_all(problem.graph, problem.costs, name)
+        yield keep(problem.graph)
+
+    return Policy(name, schedule, leanest, searches=True)
+
+
+POLICIES = (_policy(ILP, optimal), _policy(HEURISTIC, heuristic))

@@ -6,17 +6,26 @@ backward, each layer looks back for the nearest map that is still away, no furth
 convolution, and fetches it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 
 from ...graph import Direction, Graph
 from ..ir.plan import Plan, Transfer
-from ..lowering.segments import Variant, segments
+from ..ir.schedule import Schedule
+from ..lowering.floor import floor_lower_bound
+from ..lowering.segments import PassGroup, Variant, pass_groups, segments
+from ..problem import GraphProblem, Policy
+from .keep import keep
 
-CONV = frozenset(
-    {"conv2d", "conv2d_relu", "conv2d_relu_max_pool2d", "conv2d_depthwise", "conv_transpose2d"}
-)
-ALL = CONV | {"max_pool2d", "max_pool2d_codes", "local_response_norm", "batch_norm"}
+# The traits, in `Graph.vdnn_traits`, of ops whose inputs the two policies offload.
+CONV = frozenset({"conv"})
+ALL = CONV | {"all"}
+
+_KINDS = {"vdnn-all": ALL, "vdnn-conv": CONV}
+_VARIANTS = {"m": Variant.MEMORY, "p": Variant.PERFORMANCE}
+PAPER = (*(f"{name}:{letter}" for name, letter in product(_KINDS, _VARIANTS)), "vdnn-dyn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,26 +39,26 @@ class _Slots:
 
 def vdnn(
     graph: Graph,
-    kinds: frozenset[str],
+    traits: frozenset[str],
     *,
     name: str,
     default: Variant,
     variants: Mapping[int, Variant] | None = None,
     sync: bool = False,
 ) -> Plan:
-    """The plan that offloads the inputs of ops of `kinds`."""
+    """The plan that offloads the inputs of ops of these vDNN traits."""
     plan = Plan(name, segments(graph, variants or {}, default))
     slots = _slots(graph, plan)
-    moved = moved_inputs(graph, kinds, slots)
+    moved = moved_inputs(graph, traits, slots)
     opens = _windows(graph, moved, slots)
     transfers = tuple(
         Transfer(
             buffer,
             0,
             graph.buffers[buffer].num_sections,
-            leave=slots.forward[buffer][-1],
-            back=slots.backward[buffer][0],
-            opens=opens.get(op, slots.backward[buffer][0]),
+            offload_after=slots.forward[buffer][-1],
+            needed_by=slots.backward[buffer][0],
+            earliest_prefetch=opens.get(op, slots.backward[buffer][0]),
         )
         for op, buffer in moved.items()
     )
@@ -71,13 +80,14 @@ def _slots(graph: Graph, plan: Plan) -> _Slots:
     return _Slots(forward, backward, starts)
 
 
-def moved_inputs(graph: Graph, kinds: frozenset[str], slots: _Slots) -> dict[str, str]:
+def moved_inputs(graph: Graph, traits: frozenset[str], slots: _Slots) -> dict[str, str]:
     """Buffers to move, by the op that offloads each: the last that takes it as its input."""
     inputs, outputs = input_buffers(graph), frozenset(graph.outputs)
     owner: dict[str, str] = {}
     for op in graph.network.ops:
         buffer = inputs.get(op.name, "")
-        if op.kind in kinds and buffer in slots.backward and buffer not in outputs:
+        takes = graph.vdnn_traits.get(op.name) in traits
+        if takes and buffer in slots.backward and buffer not in outputs:
             owner[buffer] = op.name
     return {op: buffer for buffer, op in owner.items()}
 
@@ -102,6 +112,70 @@ def _windows(graph: Graph, moved: Mapping[str, str], slots: _Slots) -> dict[str,
             if candidate.name in moved and candidate.name not in opens:
                 opens[candidate.name] = slots.starts[ops[number].name]
                 break
-            if candidate.kind in CONV:
+            if graph.vdnn_traits.get(candidate.name) in CONV:
                 break
     return opens
+
+
+def _dynamic(graph: Graph, policy: str, *, sync: bool) -> Iterator[Plan]:
+    """vDNN's dynamic policy: its trials, fastest first, and last its test of trainability.
+
+    The paper makes that test first. Whether it passes is the same when it comes last.
+    """
+    yield keep(graph)
+    for kinds in (CONV, ALL):
+        yield vdnn(graph, kinds, name=policy, default=Variant.PERFORMANCE, sync=sync)
+    for kinds in (CONV, ALL):
+        yield from _downgrades(graph, kinds, policy, sync)
+    for kinds in (CONV, ALL):
+        yield vdnn(graph, kinds, name=policy, default=Variant.MEMORY, sync=sync)
+
+
+def _downgrades(graph: Graph, kinds: frozenset[str], name: str, sync: bool) -> Iterator[Plan]:
+    """Plans that give the layer which sets the floor less workspace, layer after layer."""
+    members = pass_groups(graph)
+    default, variants = Variant.PERFORMANCE, dict[int, Variant]()
+    while True:
+        plan = vdnn(graph, kinds, name=name, default=default, variants=variants, sync=sync)
+        if variants:
+            yield plan
+        layer = _layer_of(graph, members, floor_lower_bound(graph, plan)[1])
+        if layer is None or layer.index in variants:
+            return
+        variants[layer.index] = Variant.MEMORY
+
+
+def _layer_of(graph: Graph, members: Sequence[PassGroup], step: str) -> PassGroup | None:
+    """The layer with the pass that the step named `step` launches."""
+    name = step.rsplit(" [", 1)[0]
+    return next((m for m in members if any(graph.passes[i].name == name for i in m.passes)), None)
+
+
+def _policy(name: str, plans: Callable[[Graph], Iterator[Plan]]) -> Policy:
+    """The policy that takes the first of its plans that fits."""
+
+    def schedule(problem: GraphProblem) -> Schedule | None:
+        return problem.first_that_fits(plans(problem.graph))
+
+    return Policy(name, schedule, lambda problem: plans(problem.graph), fused=False)
+
+
+def _policies() -> Iterator[Policy]:
+    """By the layers of the paper: each set of them, in two variants, and the dynamic policy."""
+    for suffix in ("", ":sync"):
+        for letter in ("", *_VARIANTS):
+            for base, kinds in _KINDS.items():
+                name = f"{base}:{letter}{suffix}" if letter else base + suffix
+                variant = _VARIANTS.get(letter, Variant.PERFORMANCE)
+                yield _policy(name, partial(_static, kinds, name, variant, sync=bool(suffix)))
+        name = f"vdnn-dyn{suffix}"
+        yield _policy(name, partial(_dynamic, policy=name, sync=bool(suffix)))
+
+
+def _static(
+    kinds: frozenset[str], name: str, variant: Variant, graph: Graph, *, sync: bool
+) -> Iterator[Plan]:
+    yield vdnn(graph, kinds, name=name, default=variant, sync=sync)
+
+
+POLICIES = tuple(_policies())

@@ -1,10 +1,10 @@
-"""Rounds: layers that normalize over the batch, gone through block by block once for each of them.
+"""Barrier stages: layers that normalize over the batch, run by block once for each of them.
 
-No block of samples goes through a batch normalization before all have come as far. So all blocks go
-up to the first, one after the other; then all start again, through it and up to the next; and so
-on. What lies between is made again in every round, and is never there for the whole batch: where a
-map hardly fits the device, that takes less than to copy it. Backward goes likewise, a round for
-each normalization's sums, and makes forward's maps and its own gradients again.
+A batch normalization is a barrier: no block of samples passes it before all have come so far. All
+blocks run up to the first barrier, one after the other. Then all start again, pass it and run up to
+the next. The maps between are recomputed in every stage and never exist for the whole batch. Where
+a map hardly fits the device, that takes less time than to copy it. Backward has a stage for each
+normalization's sums, and recomputes forward's maps and its own gradients.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,65 +15,71 @@ from ...graph import Direction, Graph, Kind, Pass
 from ...graph.dataflow import Producers, producers
 from ..ir.costs import Costs
 from ..ir.plan import Slot
-from .regions import Remake, Spans, cannot_join, goes_by_sample, read, spans_of, users_of, written
+from .regions import (
+    Recompute,
+    Spans,
+    cannot_join,
+    goes_by_sample,
+    read,
+    spans_of,
+    users_of,
+    written,
+)
 
 BETWEEN = (Kind.MAP, Kind.GRAD)
-AHEAD = -1  # the round of what needs none
+AHEAD = -1  # the stage of passes that need none
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
-    """Slots that go through each block together, and passes that run `behind`, once for all."""
+class BarrierStage:
+    """Passes between two barriers."""
 
-    slots: tuple[Slot, ...]
-    behind: tuple[int, ...]
+    slots: tuple[Slot, ...]  # go through each block together
+    behind: tuple[int, ...]  # run behind these, once for all samples
 
 
 @dataclass(frozen=True, slots=True)
-class Half:
-    """The `passes` of one direction: slots `ahead` of the rounds, these, and what comes `after`."""
+class Phase:
+    """The passes of one direction."""
 
-    passes: range
+    passes: range  # all of them, in program order
     ahead: tuple[Slot, ...]
-    rounds: tuple[Round, ...]
+    stages: tuple[BarrierStage, ...]
     after: tuple[int, ...]
 
     @property
-    def again(self) -> list[int]:
+    def recomputed(self) -> list[int]:
         """The passes that run again, as often as they do."""
-        slots = (*self.ahead, *(slot for each in self.rounds for slot in each.slots))
+        slots = (*self.ahead, *(slot for each in self.stages for slot in each.slots))
         return [slot.pass_index for slot in slots if slot.recompute]
 
 
 @dataclass(frozen=True, slots=True)
-class Rounds:
-    """Neighbouring ops in rounds, and the maps between them that these never have at once."""
+class StagedGroup:
+    """Neighbouring ops in stages; the maps that these recompute never exist for the whole batch."""
 
-    forward: Half
-    backward: Half
-    remake: Remake
+    forward: Phase
+    backward: Phase
+    recompute: Recompute
 
     @property
     def passes(self) -> frozenset[int]:
         return frozenset((*self.forward.passes, *self.backward.passes))
 
 
-def in_rounds(
-    graph: Graph, costs: Costs, stages: Iterable[Sequence[str]], least_nbytes: float
-) -> Iterator[Rounds]:
-    """Those of the stages, given by their ops, that can go in rounds and share no pass.
-
-    Left out is what does not spare more than so many bytes of maps.
-    """
-    if graph.bands > 1:
+def barrier_stages(
+    graph: Graph, costs: Costs, groups: Iterable[Sequence[str]], least_nbytes: float
+) -> Iterator[StagedGroup]:
+    """The groups of ops that can go in stages, share no pass and save enough bytes of maps."""
+    if graph.row_tiles > 1:
         return
-    spans, uses, gone = spans_of(graph), _Uses(graph), set[int]()
-    for stage in stages:
-        halves = [_extent(spans, stage, way) for way in (Direction.FORWARD, Direction.BACKWARD)]
-        if all(halves) and all(gone.isdisjoint(half) for half in halves):
-            found = _Stage(graph, uses, *halves).rounds(costs)
-            if found is not None and found.remake.nbytes > least_nbytes:
-                gone |= found.passes
+    spans, uses, passes_of_stages = spans_of(graph), _Uses(graph), set[int]()
+    for group in groups:
+        phases = [_extent(spans, group, way) for way in (Direction.FORWARD, Direction.BACKWARD)]
+        if all(phases) and all(passes_of_stages.isdisjoint(phase) for phase in phases):
+            found = _OpGroup(graph, uses, *phases).stages(costs)
+            if found is not None and found.recompute.nbytes > least_nbytes:
+                passes_of_stages |= found.passes
                 yield found
 
 
@@ -99,147 +105,151 @@ def _extent(spans: Spans, stage: Sequence[str], way: Direction) -> range:
     return range(min(s.start for s in owned), max(s.stop for s in owned)) if owned else range(0)
 
 
-class _Stage:
-    """A stage's passes of both directions, and the buffers that they alone use."""
+class _OpGroup:
+    """The passes of a group of ops in both directions, and the buffers that they alone use."""
 
     def __init__(self, graph: Graph, uses: _Uses, forward: range, backward: range) -> None:
         self._graph = graph
         self._uses = uses
         self._producers = uses.producers
-        self._halves = forward, backward
+        self._phases = forward, backward
         members = frozenset((*forward, *backward))
         passes = [graph.passes[index] for index in members]
         made = frozenset(name for pass_ in passes for name in written(pass_))
-        given = frozenset((*graph.inputs, *(name for pass_ in passes for name in _in_part(pass_))))
+        given = frozenset(
+            (*graph.inputs, *(name for pass_ in passes for name in _partly_written(pass_)))
+        )
         self._own = frozenset(name for name in made - given if uses.users[name] <= members)
-        at_once = frozenset(name for pass_ in passes for name in _at_once(pass_))
+        at_once = frozenset(name for pass_ in passes for name in _whole_uses(pass_))
         self._between = frozenset(
             name for name in self._own - at_once if graph.buffers[name].kind in BETWEEN
         )
         self._level: dict[int, int] = {}
 
-    def rounds(self, costs: Costs) -> Rounds | None:
-        """The stage in rounds; None where there would be one, or what runs again cannot."""
-        forward, backward = (self._half(half) for half in self._halves)
-        if forward is None or backward is None or len(forward.rounds) < 2:
+    def stages(self, costs: Costs) -> StagedGroup | None:
+        """The group in stages; None where there would be one, or a pass cannot run again."""
+        forward, backward = (self._phase(phase) for phase in self._phases)
+        if forward is None or backward is None or len(forward.stages) < 2:
             return None
-        again = [self._graph.passes[index] for half in (forward, backward) for index in half.again]
-        seconds = sum(costs.launch_s(pass_, pass_.domain) for pass_ in again)
-        names = self._between & frozenset(name for pass_ in again for name in written(pass_))
+        recomputed = [
+            self._graph.passes[index] for phase in (forward, backward) for index in phase.recomputed
+        ]
+        seconds = sum(costs.launch_s(pass_, pass_.domain) for pass_ in recomputed)
+        names = self._between & frozenset(name for pass_ in recomputed for name in written(pass_))
         maps = [b for b in map(self._graph.buffers.__getitem__, names) if b.kind is Kind.MAP]
         nbytes = sum(buffer.nbytes for buffer in maps)
-        remake = Remake(frozenset(buffer.name for buffer in maps), nbytes, seconds)
-        return Rounds(forward, backward, remake)
+        recompute = Recompute(frozenset(buffer.name for buffer in maps), nbytes, seconds)
+        return StagedGroup(forward, backward, recompute)
 
-    def _half(self, half: range) -> Half | None:
-        """One direction in rounds; None where what runs again cannot."""
-        if not self._levelled(half):
+    def _phase(self, phase: range) -> Phase | None:
+        """One direction in stages; None where a pass cannot run again."""
+        if not self._levelled(phase):
             return None
-        rounds: list[Round] = []
-        for number in range(1 + max(self._level[i] for i in half if i in self._level)):
-            found = self._round(half, number)
+        stages: list[BarrierStage] = []
+        for number in range(1 + max(self._level[i] for i in phase if i in self._level)):
+            found = self._stage(phase, number)
             if found is None:
                 return None
-            rounds.append(found)
-        again = {slot.pass_index for each in rounds for slot in each.slots if slot.recompute}
-        if not all(self._finds_alike(index, half) for index in again - {*half}):
+            stages.append(found)
+        recomputed = {slot.pass_index for each in stages for slot in each.slots if slot.recompute}
+        if not all(self._finds_alike(index, phase) for index in recomputed - {*phase}):
             return None
-        ahead = [Slot(index, recompute=True) for index in self._packs(again - {*half})]
-        ahead += [Slot(index) for index in half if self._level.get(index) == AHEAD]
-        after = tuple(index for index in half if index not in self._level)
-        made = Half(half, tuple(ahead), tuple(rounds), after)
+        ahead = [Slot(index, recompute=True) for index in self._packs(recomputed - {*phase})]
+        ahead += [Slot(index) for index in phase if self._level.get(index) == AHEAD]
+        after = tuple(index for index in phase if index not in self._level)
+        made = Phase(phase, tuple(ahead), tuple(stages), after)
         return made if self._keeps_order(made) else None
 
-    def _levelled(self, half: range) -> bool:
-        """Give every pass of the half its round; whether all can have one, and any does.
+    def _levelled(self, phase: range) -> bool:
+        """Give every pass of the phase its stage. Whether all can have one, and any does.
 
-        What changes parameters has none: it comes after all rounds, and nothing may need them then.
+        A pass that changes parameters comes after all stages. Nothing may read these then.
         """
         changed: set[str] = set()
-        for index in half:
+        for index in phase:
             pass_ = self._graph.passes[index]
             if changed & set(pass_.params):
                 return False
             changed |= set(pass_.updates)
-            if not _comes_after(pass_):
-                self._level[index] = max(self._since(half, index), default=self._first(index))
-        return any(self._level[i] > AHEAD for i in half if i in self._level)
+            if not _changes_parameters(pass_):
+                self._level[index] = max(self._since(phase, index), default=self._first(index))
+        return any(self._level[i] > AHEAD for i in phase if i in self._level)
 
     def _first(self, index: int) -> int:
         return 0 if goes_by_sample(self._graph.passes[index]) else AHEAD
 
-    def _since(self, half: range, index: int) -> Iterator[int]:
-        """The rounds before which the pass cannot run, by what it reads."""
+    def _since(self, phase: range, index: int) -> Iterator[int]:
+        """The stages before which the pass cannot run, by what it reads."""
         pass_ = self._graph.passes[index]
         for use, producing in zip(pass_.reads, self._producers[index], strict=True):
-            for source in producing & set(half) & self._level.keys():
+            for source in producing & set(phase) & self._level.keys():
                 maker = self._graph.passes[source]
                 whole = use.whole or any(w.whole for w in maker.writes if w.buffer == use.buffer)
                 waits = goes_by_sample(pass_) and (whole or not goes_by_sample(maker))
                 yield self._level[source] + waits
 
-    def _round(self, half: range, number: int) -> Round | None:
-        """Those of one round with all that they need again; None where that cannot be."""
-        owned = [i for i in half if self._level.get(i) == number]
+    def _stage(self, phase: range, number: int) -> BarrierStage | None:
+        """One stage with all passes that it runs again; None where one cannot."""
+        owned = [i for i in phase if self._level.get(i) == number]
         firsts = [i for i in owned if goes_by_sample(self._graph.passes[i])]
-        again = self._needed(firsts)
-        if again is None:
+        recomputed = self._needed(firsts)
+        if recomputed is None:
             return None
-        passes = [self._graph.passes[i] for i in (*again, *firsts)]
+        passes = [self._graph.passes[i] for i in (*recomputed, *firsts)]
         if any(cannot_join(*pair) for pair in combinations(passes, 2)):
             return None
-        slots = (Slot(i, recompute=i in again) for i in sorted((*again, *firsts)))
-        return Round(tuple(slots), tuple(i for i in owned if i not in firsts))
+        slots = (Slot(i, recompute=i in recomputed) for i in sorted((*recomputed, *firsts)))
+        return BarrierStage(tuple(slots), tuple(i for i in owned if i not in firsts))
 
     def _needed(self, firsts: Sequence[int]) -> frozenset[int] | None:
-        """The passes that make again what these read of what lies between."""
-        again, due = set[int](), [*firsts]
+        """The passes that recompute the maps between barriers that these read."""
+        recomputed, due = set[int](), [*firsts]
         while due:
             index = due.pop()
             reads = self._graph.passes[index].reads
             for use, producing in zip(reads, self._producers[index], strict=True):
                 if use.buffer not in self._between:
                     continue
-                new = producing - again - set(firsts)
-                if not all(self._may_run_again(source) for source in new):
+                new = producing - recomputed - set(firsts)
+                if not all(self._may_recompute(source) for source in new):
                     return None
-                again |= new
+                recomputed |= new
                 due += new
-        return frozenset(again)
+        return frozenset(recomputed)
 
-    def _may_run_again(self, index: int) -> bool:
+    def _may_recompute(self, index: int) -> bool:
         pass_ = self._graph.passes[index]
         plain = not (pass_.effects or pass_.updates or pass_.reduction)
         whole = any(use.whole for use in pass_.writes)
         return plain and goes_by_sample(pass_) and not whole and written(pass_) <= self._own
 
-    def _packs(self, again: Iterable[int]) -> list[int]:
-        """What packs the weights of forward passes that backward runs again."""
+    def _packs(self, recomputed: Iterable[int]) -> list[int]:
+        """The passes that pack the weights of these."""
         buffers, passes = self._graph.buffers, self._graph.passes
         sources = {
             source
-            for index in again
+            for index in recomputed
             for use, producing in zip(passes[index].reads, self._producers[index], strict=True)
             for source in producing
             if buffers[use.buffer].kind is Kind.WEIGHT
         }
         return sorted(sources)
 
-    def _finds_alike(self, index: int, half: range) -> bool:
-        """Whether a pass before the half finds there what it found, but for what is made again."""
+    def _finds_alike(self, index: int, phase: range) -> bool:
+        """Whether a forward pass would read the same in this phase, but for recomputed maps."""
         pass_, packs = self._graph.passes[index], self._packs([index])
         names = read(pass_) - self._between | {*pass_.params}
         names |= {name for pack in packs for name in self._graph.passes[pack].params}
-        return not any(self._uses.changes(name, index, half.start) for name in names)
+        return not any(self._uses.changes(name, index, phase.start) for name in names)
 
-    def _keeps_order(self, half: Half) -> bool:
-        """Whether all find what they read in what lasts, as the half has it, in this order too."""
-        order = [slot.pass_index for slot in half.ahead]
-        for each in half.rounds:
+    def _keeps_order(self, phase: Phase) -> bool:
+        """Whether all passes read the same of what lasts in this order as in program order."""
+        order = [slot.pass_index for slot in phase.ahead]
+        for each in phase.stages:
             order += [*(slot.pass_index for slot in each.slots), *each.behind]
-        order += half.after
+        order += phase.after
         changes: dict[str, set[int]] = {}
-        for index in half.passes:
+        for index in phase.passes:
             for name in self._changed(index):
                 changes.setdefault(name, set()).add(index)
         done: dict[str, set[int]] = {name: set() for name in changes}
@@ -253,22 +263,22 @@ class _Stage:
         return True
 
     def _changed(self, index: int) -> frozenset[str]:
-        """What lasts of what the pass changes, buffers and parameters."""
+        """The buffers and parameters that the pass changes for good."""
         pass_ = self._graph.passes[index]
         return (written(pass_) - self._between) | set(pass_.updates)
 
 
-def _in_part(pass_: Pass) -> frozenset[str]:
-    """The buffers of which the pass writes some channels: beside them lie those of others."""
+def _partly_written(pass_: Pass) -> frozenset[str]:
     return frozenset(use.buffer for use in pass_.writes if use.channels is not None)
 
 
-def _at_once(pass_: Pass) -> frozenset[str]:
-    """The buffers of which the pass uses all rows at once."""
-    uses, all_ = (*pass_.reads, *pass_.writes), not goes_by_sample(pass_) or _comes_after(pass_)
+def _whole_uses(pass_: Pass) -> frozenset[str]:
+    uses, all_ = (
+        (*pass_.reads, *pass_.writes),
+        not goes_by_sample(pass_) or _changes_parameters(pass_),
+    )
     return frozenset(use.buffer for use in uses if use.whole or all_)
 
 
-def _comes_after(pass_: Pass) -> bool:
-    """Whether the pass changes parameters; what normalization keeps of its own is none."""
+def _changes_parameters(pass_: Pass) -> bool:
     return bool(pass_.updates) and not pass_.effects

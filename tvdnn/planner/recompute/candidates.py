@@ -1,77 +1,73 @@
-"""Recipes: all that may be made again, block by block in chains and rounds, or as whole maps."""
+"""All that may be recomputed: by block in fusible regions and barrier stages, or full batches."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
-from ...graph import Direction, Graph, Kind, Pass, Use, meet
+from ...graph import Direction, Graph, Kind, Pass, Use, overlap
 from ..ir.costs import Costs
 from ..ir.plan import Segment, Slot
 from ..lowering.segments import Variant, in_blocks
-from .barriers import Rounds, in_rounds
-from .regions import MAPS, Chain, Remake, chains, read, spans_of, stages_of, written
+from .barriers import StagedGroup, barrier_stages
+from .regions import MAPS, FusibleRegion, Recompute, op_groups_of, read, regions, spans_of, written
 
-INGREDIENTS = (*MAPS, Kind.INPUT, Kind.WEIGHT)
-LEAST_SHARE = 0.01  # of the largest map's bytes: less is not worth a trial of the search
-NEAR_OPS = 3  # backward, within which a map may well be made ahead of its own use
+INPUT_KINDS = (*MAPS, Kind.INPUT, Kind.WEIGHT)
+MIN_SHARE = 0.01  # of the largest map's bytes: less is not worth a trial of the search
+NEAR_OPS = 3  # backward ops: a map recomputed so far ahead of its own use is just in time
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
-    """Maps that the passes `makers` make again, all samples of them, before backward reads them.
+class FullBatchRecompute:
+    """Maps that passes recompute for all samples before backward reads them.
 
-    `takes` are the maps that these read. Networks of batch normalization are recomputed so, since
-    no block of samples goes through their layers: Chen et al. 2016, SuperNeurons (Wang et al.
-    2018).
+    Networks of batch normalization are recomputed so, since no block of samples goes through their
+    layers: Chen et al. 2016, SuperNeurons (Wang et al. 2018).
     """
 
-    remake: Remake
-    makers: tuple[int, ...]
-    takes: frozenset[str]
+    recompute: Recompute
+    makers: tuple[int, ...]  # the passes that run again
+    takes: frozenset[str]  # maps that these read
 
 
 @dataclass(frozen=True)
-class Recipes:
-    """The chains of a graph, what may go in rounds, and maps outside chains, the best first.
+class Candidates:
+    """What the backward passes of a graph may recompute."""
 
-    `due` has by map the number of the first op that reads it in backward.
-    """
-
-    chains: tuple[Chain, ...]
-    wholes: tuple[Whole, ...]
-    due: Mapping[str, int] = field(default_factory=dict)
-    find_rounds: Callable[[], tuple[Rounds, ...]] = tuple
+    regions: tuple[FusibleRegion, ...]
+    full_batch: tuple[FullBatchRecompute, ...]  # outside regions, the fewest seconds a byte first
+    first_backward_use: Mapping[str, int] = field(default_factory=dict)  # number of an op, by map
+    find_stages: Callable[[], tuple[StagedGroup, ...]] = tuple
 
     @cached_property
-    def rounds(self) -> tuple[Rounds, ...]:
-        """What may go in rounds: found when asked for, since few plans need it."""
-        return self.find_rounds()
+    def stages(self) -> tuple[StagedGroup, ...]:
+        """Barrier stages, found when first asked for: few plans need them."""
+        return self.find_stages()
 
-    def gone(self, rounds: Iterable[int]) -> frozenset[int]:
-        """The passes of these rounds: no chain or whole map has them then."""
-        return frozenset(index for number in rounds for index in self.rounds[number].passes)
+    def passes_of_stages(self, stages: Iterable[int]) -> frozenset[int]:
+        """The passes of these barrier stages, which no other candidate may have then."""
+        return frozenset(index for number in stages for index in self.stages[number].passes)
 
 
-class Together:
-    """Whole maps that are made again together, none long before backward reads it.
+class RecomputeDependencies:
+    """Full-batch recomputes that go together, none long before backward reads its maps.
 
-    What is made again and takes what is made again has that made first, and what this takes, and so
-    on to the first layers: all would fill the memory meanwhile.
+    A recompute whose inputs are recomputed too has these made first, and their inputs before them,
+    down to the first layers. All of them would fill the memory meanwhile.
     """
 
-    def __init__(self, due: Mapping[str, int], room: float) -> None:
-        self._due = due
-        self._room = room
-        self._maker: dict[str, Whole] = {}
-        self._takers: dict[str, list[Whole]] = {}
+    def __init__(self, first_use: Mapping[str, int], early_nbytes: float) -> None:
+        self._first_use = first_use
+        self._early_nbytes = early_nbytes  # of maps that may be recomputed too early
+        self._maker: dict[str, FullBatchRecompute] = {}
+        self._takers: dict[str, list[FullBatchRecompute]] = {}
 
-    def add(self, whole: Whole) -> bool:
-        """Make this one again as well, unless one would be made too early; whether it is."""
-        known = whole.remake.buffers & self._due.keys()
+    def add(self, whole: FullBatchRecompute) -> bool:
+        """Add one unless a map would be recomputed too early. Whether it is added."""
+        known = whole.recompute.buffers & self._first_use.keys()
         self._maker |= dict.fromkeys(known, whole)
         for name in whole.takes:
             self._takers.setdefault(name, []).append(whole)
-        if all(self._in_time(each) for each in self._roots(whole)):
+        if all(self._is_just_in_time(each) for each in self._roots(whole)):
             return True
         for name in known:
             del self._maker[name]
@@ -79,18 +75,18 @@ class Together:
             self._takers[name].pop()
         return False
 
-    def _roots(self, whole: Whole) -> Iterator[Whole]:
-        """The whole, and all that have it made first."""
+    def _roots(self, whole: FullBatchRecompute) -> Iterator[FullBatchRecompute]:
+        """The recompute, and all that have it run first."""
         left, seen = [whole], {whole.makers}
         while left:
             yield (each := left.pop())
-            for name in each.remake.buffers:
+            for name in each.recompute.buffers:
                 new = [w for w in self._takers.get(name, ()) if w.makers not in seen]
                 seen |= {w.makers for w in new}
                 left += new
 
-    def _in_time(self, root: Whole) -> bool:
-        """Whether all that is made with `root` is read soon, or finds room until it is."""
+    def _is_just_in_time(self, root: FullBatchRecompute) -> bool:
+        """Whether all maps made for `root` are read soon, or few bytes of them are not."""
         last = self._first(root) + NEAR_OPS
         left, seen, early = [root], {root.makers}, 0
         while left:
@@ -98,51 +94,52 @@ class Together:
                 whole = self._maker.get(name)
                 if whole is None or whole.makers in seen:
                     continue
-                if self._due[name] > last:
-                    early += whole.remake.nbytes
-                    if early > self._room:
+                if self._first_use[name] > last:
+                    early += whole.recompute.nbytes
+                    if early > self._early_nbytes:
                         return False
                 seen.add(whole.makers)
                 left.append(whole)
         return True
 
-    def _first(self, whole: Whole) -> int:
-        return min(self._due[name] for name in whole.remake.buffers if name in self._due)
+    def _first(self, whole: FullBatchRecompute) -> int:
+        return min(
+            self._first_use[name] for name in whole.recompute.buffers if name in self._first_use
+        )
 
 
-def recipes(graph: Graph, costs: Costs) -> Recipes:
-    """What the graph's backward passes may make again."""
-    found = chains(graph, costs)
+def find_candidates(graph: Graph, costs: Costs) -> Candidates:
+    """What the graph's backward passes may recompute."""
+    found = regions(graph, costs)
     uses = _Uses(graph)
-    wholes = sorted(_wholes(graph, costs, found, uses), key=_price)
-    return Recipes(found, tuple(wholes), uses.read_back, partial(_rounds, graph, costs))
+    full_batch = sorted(_full_batch(graph, costs, found, uses), key=_seconds_per_byte)
+    return Candidates(found, tuple(full_batch), uses.read_back, partial(_find_stages, graph, costs))
 
 
-def _rounds(graph: Graph, costs: Costs) -> tuple[Rounds, ...]:
-    stages = ([op.name for op in stage] for stage in stages_of(graph, spans_of(graph)))
-    return tuple(in_rounds(graph, costs, stages, _least_nbytes(graph)))
+def _find_stages(graph: Graph, costs: Costs) -> tuple[StagedGroup, ...]:
+    stages = ([op.name for op in stage] for stage in op_groups_of(graph, spans_of(graph)))
+    return tuple(barrier_stages(graph, costs, stages, _least_nbytes(graph)))
 
 
 def _least_nbytes(graph: Graph) -> float:
-    """Bytes of maps, from which on these are worth a trial."""
     maps = (buffer.nbytes for buffer in graph.buffers.values() if buffer.kind in MAPS)
-    return LEAST_SHARE * max(maps, default=0)
+    return MIN_SHARE * max(maps, default=0)
 
 
-def with_remade(
+def with_recomputed(
     graph: Graph,
     parts: Iterable[Segment],
-    wholes: Iterable[Whole],
+    full_batch: Iterable[FullBatchRecompute],
     block: Variant,
     *,
-    afresh: bool = False,
+    memory_centric: bool = False,
 ) -> Iterator[Segment]:
-    """The segments, and before each of backward those that make again the maps that it reads.
+    """The segments, and before each backward one those that recompute the maps that it reads.
 
-    `block` sets the blocks in which these are made. What they take is made first, and there from
-    then on, or with `afresh` made once more when backward reads it itself.
+    `block` sets the blocks of these. Their inputs are recomputed first and stay, or with
+    `memory_centric` are recomputed once more when backward itself reads them.
     """
-    makers = {name: whole for whole in wholes for name in whole.remake.buffers}
+    makers = {name: whole for whole in full_batch for name in whole.recompute.buffers}
     packs = {
         name: index
         for index, pass_ in enumerate(graph.passes)
@@ -155,21 +152,21 @@ def with_remade(
         if any(_is_backward(pass_) for pass_ in passes):
             wanted = [name for pass_ in passes for name in sorted(read(pass_))]
             due = [name for name in wanted if name in makers and name not in made]
-            there = set(made) if afresh and due else made
+            there = set(made) if memory_centric and due else made
             for index in _making(graph, due, makers, packs, there):
                 yield in_blocks(graph, [Slot(index, recompute=True)], block)
-            made.update(*(makers[name].remake.buffers for name in due))
+            made.update(*(makers[name].recompute.buffers for name in due))
         yield part
 
 
 def _making(
     graph: Graph,
     wanted: Sequence[str],
-    makers: Mapping[str, Whole],
+    makers: Mapping[str, FullBatchRecompute],
     packs: Mapping[str, int],
     made: set[str],
 ) -> Iterator[int]:
-    """The passes that make again those of the wanted maps that can be, behind what these read."""
+    """The passes that recompute the wanted maps, each behind those that make its inputs."""
     due: list[str | int] = [*reversed(wanted)]  # maps to make, and passes once what they read is
     while due:
         item = due.pop()
@@ -178,15 +175,17 @@ def _making(
             yield from (packs[name] for name in taken if name in packs)
             yield item
         elif item in makers and item not in made:
-            made |= makers[item].remake.buffers
+            made |= makers[item].recompute.buffers
             for index in reversed(makers[item].makers):
                 due += [index, *sorted(read(graph.passes[index]), reverse=True)]
 
 
-def _wholes(graph: Graph, costs: Costs, found: Sequence[Chain], uses: "_Uses") -> Iterator[Whole]:
-    """Each group of maps outside chains that some forward passes write together, if it is large.
+def _full_batch(
+    graph: Graph, costs: Costs, found: Sequence[FusibleRegion], uses: "_Uses"
+) -> Iterator[FullBatchRecompute]:
+    """Each large group of maps outside regions that some forward passes write together.
 
-    Left out is what takes a map that backward would have read for the last time long before.
+    A group is left out that needs a map whose last backward use is long before.
     """
     least = _least_nbytes(graph)
     inner = frozenset(name for chain in found for name in chain.inner)
@@ -199,22 +198,20 @@ def _wholes(graph: Graph, costs: Costs, found: Sequence[Chain], uses: "_Uses") -
             takes = _taken(graph, makers) - buffers
             due = min(uses.read_back[name] for name in wanted)
             if all(uses.last_read.get(name, due) >= due - NEAR_OPS for name in takes):
-                yield Whole(Remake(buffers, nbytes, seconds), makers, frozenset(takes))
+                yield FullBatchRecompute(
+                    Recompute(buffers, nbytes, seconds), makers, frozenset(takes)
+                )
 
 
 class _Uses:
-    """By buffer, the forward passes that write it, and the first and last op of its backward reads.
-
-    Ops are numbered in the order of their backward passes. `first_read` are the passes of the
-    first ones, `changed` the first that change each parameter.
-    """
+    """Who uses each buffer. Ops are numbered in the order of their backward passes."""
 
     def __init__(self, graph: Graph) -> None:
-        self.writers: dict[str, list[int]] = {}
-        self.read_back: dict[str, int] = {}
-        self.last_read: dict[str, int] = {}
-        self.first_read: dict[str, int] = {}
-        self.changed: dict[str, int] = {}
+        self.writers: dict[str, list[int]] = {}  # forward passes
+        self.read_back: dict[str, int] = {}  # first op of its backward reads
+        self.last_read: dict[str, int] = {}  # last op of these
+        self.first_read: dict[str, int] = {}  # first pass of these
+        self.changed: dict[str, int] = {}  # by parameter, the first pass that changes it
         ops: dict[str, int] = {}
         for index, pass_ in enumerate(graph.passes):
             if pass_.direction is Direction.FORWARD:
@@ -233,8 +230,8 @@ class _Uses:
 def _groups(graph: Graph, uses: _Uses) -> Iterator[tuple[frozenset[str], tuple[int, ...]]]:
     """Maps that backward reads with all passes that write them, joined where one writes several.
 
-    Workspace that a pass leaves besides, which nothing reads in backward, is none of them. What a
-    pass takes that backward does not read, as pooling does that noted its maxima, is made as well.
+    Workspace that nothing reads in backward is left out. A map that such a pass reads and backward
+    does not is recomputed as well: pooling that noted its maxima reads one.
     """
     seen: set[str] = set()
     for name in uses.writers:
@@ -250,7 +247,7 @@ def _groups(graph: Graph, uses: _Uses) -> Iterator[tuple[frozenset[str], tuple[i
 def _closed(
     graph: Graph, uses: _Uses, buffers: set[str], makers: set[int]
 ) -> tuple[set[str], set[int]]:
-    """The buffers and their writers, with all that lasts of what these write besides."""
+    """The buffers and their writers, with all other lasting buffers that these write."""
     more = buffers
     while more:
         makers = makers | {index for name in more for index in uses.writers[name]}
@@ -277,11 +274,11 @@ def _can_make(
     makers: Sequence[int],
     inner: frozenset[str],
 ) -> bool:
-    """Whether the makers, run again one after the other, find all that they read and leave no more.
+    """Whether the makers, run again in order, find what they read and write nothing else.
 
-    So none may change what a maker reads before it runs again; copies of weights are made for it
-    anew. A map that one maker gave its first channels may long have been read by others as the next
-    adds to it: in backward they have all run.
+    No pass may change what a maker reads before it runs again. Copies of weights are made anew.
+    Others may have read the first channels of a map before the next maker added to it: in backward
+    all makers have run.
     """
     passes = [graph.passes[index] for index in makers]
     taken = _taken(graph, makers) - buffers
@@ -291,7 +288,7 @@ def _can_make(
         return False
     if any(graph.buffers[name].kind not in MAPS for name in buffers):
         return False
-    if any(graph.buffers[name].kind not in INGREDIENTS for name in taken):
+    if any(graph.buffers[name].kind not in INPUT_KINDS for name in taken):
         return False
     weights = {name for name in taken if graph.buffers[name].kind is Kind.WEIGHT}
     packs = [graph.passes[index] for name in weights for index in uses.writers[name]]
@@ -308,11 +305,11 @@ def _can_make(
 
 
 def _changes(graph: Graph, uses: _Uses, use: Use, index: int) -> bool:
-    """Whether a forward pass behind pass `index` writes what that reads by `use`."""
+    """Whether a forward pass behind pass `index` writes what pass `index` reads by `use`."""
     behind = (graph.passes[i] for i in uses.writers.get(use.buffer, ()) if i > index)
     writes = (write for pass_ in behind for write in pass_.writes if write.buffer == use.buffer)
     return any(
-        use.channels is None or write.channels is None or meet(use.channels, write.channels)
+        use.channels is None or write.channels is None or overlap(use.channels, write.channels)
         for write in writes
     )
 
@@ -321,5 +318,5 @@ def _is_backward(pass_: Pass) -> bool:
     return pass_.direction is not Direction.FORWARD
 
 
-def _price(whole: Whole) -> float:
-    return whole.remake.seconds / whole.remake.nbytes
+def _seconds_per_byte(whole: FullBatchRecompute) -> float:
+    return whole.recompute.seconds / whole.recompute.nbytes

@@ -1,1 +1,1 @@
-"""Seconds of a schedule: simulated, bounded from below, and corrected by measurements."""
+"""Seconds of a schedule: simulated, bounded from below, and calibrated by measurements."""

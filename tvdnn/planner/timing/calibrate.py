@@ -1,4 +1,4 @@
-"""Feedback: a step as it was measured beside its prediction, and costs corrected by it."""
+"""Calibration: a measured step beside its prediction, and costs scaled to the measurement."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -8,58 +8,57 @@ from typing import Final
 
 from ...graph import Pass
 from ...units import format_seconds
-from ..ir.costs import Costs, Link
+from ..ir.costs import Costs, HostLink
 from ..ir.schedule import Lane, Schedule
 from ..ir.timeline import Span, Timeline
 from .simulate import COPY_LANES, simulate
 
-LITTLE: Final = 0.05  # by which a step may miss its prediction before costs are corrected
-LINK_ROUNDS: Final = 3  # in which its rates are found
+# Share of the prediction by which a step may differ before costs are calibrated.
+TOLERANCE: Final = 0.05
+# Rounds in which the link's rates are found.
+LINK_ROUNDS: Final = 3
+# Ops that are shown, those with the largest errors first.
 SHOWN: Final = 10
 COPIES: Final = {Lane.OFFLOAD: "copies to the host", Lane.PREFETCH: "copies to the device"}
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Seconds of a step that an op's launches, or the copies of one way, take and should take."""
+    """Predicted and measured seconds in one step of an op's launches, or of one copy direction."""
 
     name: str
     predicted_s: float
     measured_s: float
 
     @property
-    def missed_s(self) -> float:
-        """How much longer than predicted; less than nothing where shorter."""
+    def error_s(self) -> float:
+        """Measured less predicted seconds."""
         return self.measured_s - self.predicted_s
 
 
 @dataclass(frozen=True, slots=True)
-class Feedback:
-    """A step of `schedule` as `predicted` and as `measured`.
-
-    `drifts` names what differs, the most first. `replanned` tells whether the plan that the
-    corrected costs gave took the schedule's place.
-    """
+class Calibration:
+    """A step of `schedule`, predicted and measured."""
 
     schedule: Schedule
     predicted: Timeline
     measured: Timeline
-    drifts: tuple[Drift, ...]
-    replanned: bool = False
+    drifts: tuple[Drift, ...]  # by op or copy direction, the largest error first
+    replanned: bool = False  # True if a plan by the calibrated costs replaced the schedule
 
     @property
-    def off(self) -> float:
-        """By what share the step takes longer than predicted."""
+    def relative_error(self) -> float:
+        """The share of the prediction by which the measured step is longer."""
         return self.measured.step_s / self.predicted.step_s - 1.0
 
     def share(self, drift: Drift) -> float:
-        """What the measured seconds are of the measured step."""
+        """The share of the measured step that the measured seconds take."""
         return drift.measured_s / self.measured.step_s
 
     def __str__(self) -> str:
-        """The step, and a line for each of the ops that miss their prediction most."""
+        """The step, and a line for each of the ops with the largest errors."""
         times = format_seconds(self.measured.step_s), format_seconds(self.predicted.step_s)
-        lines = [f"{times[0]} a step measured, {times[1]} predicted ({self.off:+.1%})"]
+        lines = [f"{times[0]} a step measured, {times[1]} predicted ({self.relative_error:+.1%})"]
         for drift in self.drifts[:SHOWN]:
             took, expected = format_seconds(drift.measured_s), format_seconds(drift.predicted_s)
             share = self.share(drift)
@@ -68,12 +67,12 @@ class Feedback:
 
 
 @dataclass(frozen=True, slots=True)
-class Corrected:
-    """`costs`, with the seconds of passes taken `factors` times, and another link."""
+class CalibratedCosts:
+    """Costs with scaled pass times and another link."""
 
     costs: Costs
-    factors: Mapping[str, float]
-    link: Link
+    factors: Mapping[str, float]  # by pass name, on its seconds
+    link: HostLink
 
     @property
     def hardware(self) -> str:
@@ -86,30 +85,30 @@ class Corrected:
     def launch_s(self, pass_: Pass, rows: int) -> float:
         return self.costs.launch_s(pass_, rows) * self.factors.get(pass_.name, 1.0)
 
-    def least_s(self, pass_: Pass) -> float:
-        return self.costs.least_s(pass_) * self.factors.get(pass_.name, 1.0)
+    def min_pass_s(self, pass_: Pass) -> float:
+        return self.costs.min_pass_s(pass_) * self.factors.get(pass_.name, 1.0)
 
 
-def is_off(measured_s: float, predicted_s: float) -> bool:
-    """Whether a step misses its prediction by more than is little."""
-    return abs(measured_s / predicted_s - 1.0) > LITTLE
+def is_mispredicted(measured_s: float, predicted_s: float) -> bool:
+    """True if a step differs from its prediction by more than 5%."""
+    return abs(measured_s / predicted_s - 1.0) > TOLERANCE
 
 
-def compare(schedule: Schedule, costs: Costs, measured: Timeline) -> Feedback:
-    """The measured step of `schedule` beside what `costs` predict."""
+def compare(schedule: Schedule, costs: Costs, measured: Timeline) -> Calibration:
+    """The measured step of `schedule` beside the prediction by `costs`."""
     predicted = simulate(schedule, costs)
     expected, found = _by_name(schedule, predicted), _by_name(schedule, measured)
     drifts = [Drift(name, expected[name], found[name]) for name in expected]
-    drifts.sort(key=lambda drift: abs(drift.missed_s), reverse=True)
-    return Feedback(schedule, predicted, measured, tuple(drifts))
+    drifts.sort(key=lambda drift: abs(drift.error_s), reverse=True)
+    return Calibration(schedule, predicted, measured, tuple(drifts))
 
 
-def correct(schedule: Schedule, costs: Costs, measured: Timeline) -> Corrected:
-    """`costs` by which each pass and each way of the link takes in `schedule` what was measured.
+def calibrate(schedule: Schedule, costs: Costs, measured: Timeline) -> CalibratedCosts:
+    """`costs` scaled so that passes and copies of `schedule` take the measured seconds.
 
-    A pass takes as many times longer in launches of any length. Copies are compared with those that
-    the simulator makes beside the launches as measured; and again at the rates found, by which the
-    ways of the link overlap as they did.
+    The factor of a pass is the same for launches of all lengths. The rates of the link are scaled
+    by the measured copies over the simulated ones. This is repeated three times, because the
+    overlap of both directions depends on the rates.
     """
     expected, found = defaultdict[str, float](float), defaultdict[str, float](float)
     for span in measured.spans:
@@ -119,40 +118,42 @@ def correct(schedule: Schedule, costs: Costs, measured: Timeline) -> Corrected:
             expected[pass_.name] += costs.launch_s(pass_, step.stop - step.start)
             found[pass_.name] += span.end_s - span.start_s
     factors = {name: found[name] / each for name, each in expected.items() if each and found[name]}
-    corrected = Corrected(costs, factors, costs.link)
+    calibrated = CalibratedCosts(costs, factors, costs.link)
     for _ in range(LINK_ROUNDS):
-        corrected = replace(corrected, link=_link(schedule, corrected, measured))
-    return corrected
+        calibrated = replace(calibrated, link=_measured_link(schedule, calibrated, measured))
+    return calibrated
 
 
-def joined(halves: tuple[Timeline, ...]) -> Timeline:
-    """The timeline of a step that ran in halves, one behind the other."""
+def concat_timelines(phases: tuple[Timeline, ...]) -> Timeline:
+    """The timeline of a step whose phases ran one after the other."""
     ends = [0.0]
-    for half in halves:
-        ends.append(ends[-1] + max((span.end_s for span in half.spans), default=0.0))
+    for phase in phases:
+        ends.append(ends[-1] + max((span.end_s for span in phase.spans), default=0.0))
     spans = tuple(
         Span(span.lane, span.step, begin + span.start_s, begin + span.end_s)
-        for half, (begin, _) in zip(halves, pairwise(ends), strict=True)
-        for span in half.spans
+        for phase, (begin, _) in zip(phases, pairwise(ends), strict=True)
+        for span in phase.spans
     )
-    stall_s = sum(half.stall_s for half in halves)
-    return Timeline(spans, simulated=any(half.simulated for half in halves), stall_s=stall_s)
+    stall_s = sum(phase.stall_s for phase in phases)
+    return Timeline(spans, simulated=any(phase.simulated for phase in phases), stall_s=stall_s)
 
 
-def _link(schedule: Schedule, costs: Corrected, measured: Timeline) -> Link:
-    """The link of `costs`, its rates those that its copies were measured at."""
+def _measured_link(schedule: Schedule, costs: CalibratedCosts, measured: Timeline) -> HostLink:
     expected = simulate(schedule, costs)
-    shares = [_share(expected, measured, lane, costs.link) for lane in COPY_LANES]
-    return _scaled(costs.link, *shares)
+    factors = [_measured_rate_factor(expected, measured, lane, costs.link) for lane in COPY_LANES]
+    return _scaled(costs.link, *factors)
 
 
-def _share(expected: Timeline, measured: Timeline, lane: Lane, link: Link) -> float:
-    """What a way has of its predicted rate; all where nothing moves but latency passes."""
-    predicted_s, taken_s = (_moving_s(each, lane, link) for each in (expected, measured))
-    return predicted_s / taken_s if predicted_s > 0 and taken_s > 0 else 1.0
+def _measured_rate_factor(
+    expected: Timeline, measured: Timeline, lane: Lane, link: HostLink
+) -> float:
+    predicted_s, measured_s = (
+        _copy_s_without_latency(each, lane, link) for each in (expected, measured)
+    )
+    return predicted_s / measured_s if predicted_s > 0 and measured_s > 0 else 1.0
 
 
-def _scaled(link: Link, to_host: float, to_device: float) -> Link:
+def _scaled(link: HostLink, to_host: float, to_device: float) -> HostLink:
     return replace(
         link,
         to_host=link.to_host * to_host,
@@ -162,14 +163,14 @@ def _scaled(link: Link, to_host: float, to_device: float) -> Link:
     )
 
 
-def _moving_s(timeline: Timeline, lane: Lane, link: Link) -> float:
-    """Seconds in which bytes move on a lane."""
+def _copy_s_without_latency(timeline: Timeline, lane: Lane, link: HostLink) -> float:
     spans = (span for span in timeline.spans if span.lane is lane)
     return sum(span.end_s - span.start_s - link.latency_s for span in spans)
 
 
 def _by_name(schedule: Schedule, timeline: Timeline) -> dict[str, float]:
-    """Seconds of each op's launches and of the copies of each way."""
+    """By name, the seconds of each op's launches and of the copies of each direction."""
+
     found = defaultdict[str, float](float)
     for span in timeline.spans:
         launched = schedule.steps[span.step].pass_index

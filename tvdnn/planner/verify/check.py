@@ -1,7 +1,7 @@
-"""The checker: proves that a schedule is safe to run, or names the step that is not and why.
+"""Checker: proves that a schedule is safe to run, or names the step that is not and the reason.
 
-It shares with what makes schedules the data classes alone. Happens-before is what the executors
-keep: the order of each lane, the waits, and that the second half starts after the first has ended.
+The checker shares only the data classes with the planner. Steps are ordered as the executors order
+them: by their lane, by their waits, and by the end of the first phase before the second.
 """
 
 from ...errors import ScheduleError
@@ -9,9 +9,9 @@ from ...gc_pause import without_collection
 from ...graph import DTYPE_NBYTES, Buffer, Graph, Pass
 from ...units import format_bytes
 from ..ir.schedule import Action, Lane, Operand, Schedule, Space, Step
-from .contents import Clock, check_contents, fault
+from .contents import Clock, check_contents, schedule_error
 from .coverage import check_coverage
-from .dataflow import versions
+from .dataflow import producers
 from .provenance import check_provenance
 from .residencies import check_residencies
 
@@ -25,19 +25,24 @@ ROUTES = {
 def check(schedule: Schedule) -> None:
     """Raise ScheduleError, naming the step and the fault, unless every order of the steps is safe.
 
-    Proven: passes read the values and gradients that the traced network's ops name; operands are
-    those of the pass, in bounds; every pass covers its domain once, reductions in index order;
-    waits name earlier steps of other lanes; accesses to the same bytes of which one writes are
-    ordered; every read finds what program order says, and outputs are there at the end; the
-    residencies tell the steps' accesses; arena and slab are inside their budgets.
+    The proof has these parts:
+
+    - Passes read the values and gradients that the traced network's ops name.
+    - Operands are those of the pass, and in bounds.
+    - Every pass covers its domain once, reductions in index order.
+    - Waits name earlier steps of other lanes.
+    - Accesses to the same bytes are ordered if one of them writes.
+    - Every read finds the bytes that program order gives it, and so does the caller at the end.
+    - The residencies record the accesses of the steps.
+    - Arena and slab are inside their budgets.
     """
     check_provenance(schedule.graph)
     _check_sizes(schedule)
     _check_forms(schedule)
     check_residencies(schedule)
-    clocks, order = _clocks(schedule), versions(schedule.graph)
-    check_coverage(schedule, order)
-    check_contents(schedule, clocks, order)
+    clocks, expected = _clocks(schedule), producers(schedule.graph)
+    check_coverage(schedule, expected)
+    check_contents(schedule, clocks, expected)
 
 
 def _check_sizes(schedule: Schedule) -> None:
@@ -52,12 +57,14 @@ def _check_sizes(schedule: Schedule) -> None:
             )
     if min(schedule.arena_nbytes, schedule.slab_nbytes) < 0:
         raise ScheduleError("arena and slab cannot have fewer than 0 bytes")
-    if not 0 <= schedule.cut <= len(schedule.steps):
-        raise ScheduleError(f"the cut {schedule.cut} is not among {len(schedule.steps)} steps")
+    if not 0 <= schedule.phase_split <= len(schedule.steps):
+        raise ScheduleError(
+            f"the phase split {schedule.phase_split} is not among {len(schedule.steps)} steps"
+        )
 
 
 def _check_forms(schedule: Schedule) -> None:
-    """Each step by itself: its lane, its range, its operands."""
+    """Check each step by itself: its lane, its range, its operands."""
     graph = schedule.graph
     sizes = (schedule.arena_nbytes, schedule.slab_nbytes)
     rows = {name: buffer.row_nbytes for name, buffer in graph.buffers.items()}
@@ -74,7 +81,7 @@ def _check_forms(schedule: Schedule) -> None:
             buffer = graph.buffers[operand.buffer]
             problem = _operand_problem(operand, buffer, rows[operand.buffer], sizes[operand.space])
             if problem is not None:
-                raise fault(schedule, index, problem)
+                raise schedule_error(schedule, index, problem)
 
 
 def _launch_problem(graph: Graph, step: Step) -> str | None:
@@ -93,17 +100,17 @@ def _launch_problem(graph: Graph, step: Step) -> str | None:
     if (len(step.reads), len(step.writes)) != (len(pass_.reads), len(pass_.writes)):
         return f"{where} with {len(operands)} operands for {len(uses)} uses"
     for use, operand in zip(uses, operands, strict=True):
-        wanted = use.rows(step.start, step.stop, graph.buffers[use.buffer])
-        if (operand.buffer, operand.start, operand.stop) != (use.buffer, *wanted):
+        expected = use.rows(step.start, step.stop, graph.buffers[use.buffer])
+        if (operand.buffer, operand.start, operand.stop) != (use.buffer, *expected):
             found = f"{operand.buffer} [{operand.start}, {operand.stop})"
-            return f"{where} on {found}, not on {use.buffer} [{wanted[0]}, {wanted[1]})"
+            return f"{where} on {found}, not on {use.buffer} [{expected[0]}, {expected[1]})"
         if operand.space is not Space.ARENA:
             return f"{where} on {operand.buffer} in the slab"
     return _split_row(pass_, step, where)
 
 
 def _split_row(pass_: Pass, step: Step, where: str) -> str | None:
-    """A row that stands for several domain rows is written by one launch."""
+    """The row of several domain rows that the launch writes only in part; None if there is none."""
     for use in pass_.writes:
         ends = (step.start, 0 if step.stop == pass_.domain else step.stop)
         if not use.whole and any(end % use.per for end in ends):
@@ -135,9 +142,9 @@ def _operand_problem(operand: Operand, buffer: Buffer, row_nbytes: int, size: in
     rows = f"{operand.buffer} [{operand.start}, {operand.stop})"
     if not 0 <= operand.start < operand.stop <= buffer.rows:
         return f"uses {rows} of {buffer.rows} rows"
-    wanted = (operand.stop - operand.start) * row_nbytes
-    if operand.nbytes != wanted:
-        return f"uses {operand.nbytes} bytes for {rows}, which has {wanted}"
+    expected = (operand.stop - operand.start) * row_nbytes
+    if operand.nbytes != expected:
+        return f"uses {operand.nbytes} bytes for {rows}, which has {expected}"
     if operand.offset < 0 or operand.offset + operand.nbytes > size:
         ends = f"[{operand.offset}, {operand.offset + operand.nbytes})"
         return f"uses {rows} at {ends}, outside the {operand.space.name.lower()} of {size} bytes"
@@ -149,13 +156,13 @@ def _operand_problem(operand: Operand, buffer: Buffer, row_nbytes: int, size: in
 def _clocks(schedule: Schedule) -> list[Clock]:
     """By step, the last step of each lane that ends before it starts (on its own lane: itself).
 
-    Waits that name earlier steps alone make the order of the steps one of those that can happen,
-    so that there is no cycle.
+    Waits name earlier steps only. The order of the steps is then possible, and there is no cycle.
     """
+
     clocks: list[Clock] = []
     ahead: list[Clock] = [(-1, -1, -1)] * len(Lane)
     for index, step in enumerate(schedule.steps):
-        if index == schedule.cut:
+        if index == schedule.phase_split:
             ahead = [(index - 1, index - 1, index - 1)] * len(Lane)
         clock = list(ahead[step.lane])
         for wait in step.waits:
@@ -169,8 +176,10 @@ def _clocks(schedule: Schedule) -> list[Clock]:
 
 def _check_wait(schedule: Schedule, index: int, wait: int) -> None:
     if not 0 <= wait < len(schedule.steps):
-        raise fault(schedule, index, f"waits for step {wait}, which does not exist")
+        raise schedule_error(schedule, index, f"waits for step {wait}, which does not exist")
     if wait >= index:
-        raise fault(schedule, index, f"waits for step {wait}, which is not earlier: a deadlock")
+        raise schedule_error(
+            schedule, index, f"waits for step {wait}, which is not earlier: a deadlock"
+        )
     if schedule.steps[wait].lane is schedule.steps[index].lane:
-        raise fault(schedule, index, f"waits for step {wait} of its own lane")
+        raise schedule_error(schedule, index, f"waits for step {wait} of its own lane")

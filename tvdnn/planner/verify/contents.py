@@ -1,4 +1,4 @@
-"""What every byte of arena and slab holds while a schedule runs: the checker's proof of reads."""
+"""Byte-state proof: a replay of a schedule that tracks what every byte of arena and slab holds."""
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -8,42 +8,40 @@ from typing import TypeAlias
 from ...errors import ScheduleError
 from ...graph import Buffer
 from ..ir.schedule import Action, Lane, Operand, Residency, Schedule, Space, Step
-from .dataflow import CALLER, Part, Parts, Versions, overlay, restricted, span
+from .dataflow import CALLER, ChannelRange, ChannelRanges, Producers, overlay, restricted, span
 
-Clock: TypeAlias = tuple[int, int, int]
+Clock: TypeAlias = tuple[int, int, int]  # by lane, its last step that has ended
 
 
 @dataclass(slots=True)
-class Cell:
-    """Neighbouring bytes with one history.
-
-    They hold rows of `buffer` whose row 0 would lie at address `origin`; `writer`, on `lane`, is
-    the last step that wrote them and `readers` are, by lane, the last that read them since.
-    """
+class ByteRange:
+    """Neighbouring bytes with one history."""
 
     buffer: str
-    origin: int
-    parts: Parts
-    lane: Lane
-    writer: int
-    readers: list[int]
+    origin: int  # the address at which row 0 of the buffer would lie
+    ranges: ChannelRanges  # what the bytes hold; (): nothing
+    lane: Lane  # of the writer
+    writer: int  # the last step that wrote the bytes
+    readers: list[int]  # by lane, the last step that read them since
 
 
-def _cell(buffer: str, origin: int, parts: Parts, lane: Lane, writer: int) -> Cell:
-    return Cell(buffer, origin, parts, lane, writer, [CALLER, CALLER, CALLER])
+def _byte_range(
+    buffer: str, origin: int, ranges: ChannelRanges, lane: Lane, writer: int
+) -> ByteRange:
+    return ByteRange(buffer, origin, ranges, lane, writer, [CALLER, CALLER, CALLER])
 
 
-class Memory:
-    """The bytes [0, nbytes) of one space as cells in the order of their addresses."""
+class SpaceContents:
+    """The bytes [0, nbytes) of one space, as byte ranges in the order of their addresses."""
 
-    __slots__ = ("_starts", "cells")
+    __slots__ = ("_starts", "byte_ranges")
 
     def __init__(self, nbytes: int) -> None:
         self._starts = [0, nbytes]
-        self.cells = [_cell("", 0, (), Lane.COMPUTE, CALLER) for _ in self._starts]
+        self.byte_ranges = [_byte_range("", 0, (), Lane.COMPUTE, CALLER) for _ in self._starts]
 
-    def cut(self, start: int, stop: int) -> slice:
-        """Where the cells of bytes [start, stop) are, cut at both ends."""
+    def split_at(self, start: int, stop: int) -> slice:
+        """The indices of the byte ranges of [start, stop), after a split at both ends."""
         first = bisect_left(self._starts, start)
         if self._starts[first] != start:
             self._split(first, start)
@@ -54,126 +52,134 @@ class Memory:
                 self._split(last, stop)
         return slice(first, last)
 
-    def put(self, place: slice, cell: Cell) -> None:
-        """Lay one cell over those of `place`."""
-        self._starts[place] = [self._starts[place.start]]
-        self.cells[place] = [cell]
+    def replace(self, indices: slice, byte_range: ByteRange) -> None:
+        """Replace the byte ranges at `indices` by one."""
+        self._starts[indices] = [self._starts[indices.start]]
+        self.byte_ranges[indices] = [byte_range]
 
     def _split(self, index: int, address: int) -> None:
-        """Begin a cell at `address`, which lies in the one before `index`."""
-        cell = self.cells[index - 1]
-        twin = Cell(
-            cell.buffer, cell.origin, cell.parts, cell.lane, cell.writer, cell.readers.copy()
+        """Begin a byte range at `address`, which lies in the one before `index`."""
+        old = self.byte_ranges[index - 1]
+        new = ByteRange(
+            old.buffer, old.origin, old.ranges, old.lane, old.writer, old.readers.copy()
         )
         self._starts.insert(index, address)
-        self.cells.insert(index, twin)
+        self.byte_ranges.insert(index, new)
 
 
-def fault(schedule: Schedule, index: int, text: str) -> ScheduleError:
-    """The error that step `index` does what `text` says."""
+def schedule_error(schedule: Schedule, index: int, text: str) -> ScheduleError:
+    """An error about step `index`; `text` begins with a verb."""
     return ScheduleError(f"step {index}, {schedule.step_name(index)}, {text}")
 
 
-def check_contents(schedule: Schedule, clocks: Sequence[Clock], order: Versions) -> None:
+def check_contents(schedule: Schedule, clocks: Sequence[Clock], expected: Producers) -> None:
     """Raise ScheduleError unless reads find what they need and conflicting accesses are ordered.
 
-    `clocks` hold for every step the last step of each lane that has ended before it starts (on its
-    own lane: itself). The steps must be well formed. Before each half the caller fills the inputs
-    that it uses first, in their sections' first residencies; after it the outputs made in it are
-    taken from their sections' last ones. What a residency holds is gone after its last step.
+    `clocks` hold, by step, the last step of each lane that has ended before it starts (on its own
+    lane: itself). The steps must be well formed. Before each phase the caller fills the inputs that
+    the phase uses first, in their sections' first residencies. After each phase it takes the
+    phase's outputs from their sections' last residencies. A residency holds nothing after its last
+    step.
     """
-    walk = _Walk(schedule, clocks, order)
-    cut, end = schedule.cut, len(schedule.steps)
-    walk.fill_inputs(0, cut)
-    walk.run(0, cut)
+    replay = _Replay(schedule, clocks, expected)
+    split, end = schedule.phase_split, len(schedule.steps)
+    replay.fill_inputs(0, split)
+    replay.run(0, split)
     maps = schedule.graph.output_maps
-    walk.take_outputs(maps, order.half)
-    walk.fill_inputs(cut, end)
-    walk.run(cut, end)
-    walk.take_outputs([name for name in schedule.graph.outputs if name not in maps], order.end)
+    replay.take_outputs(maps, expected.after_first_phase)
+    replay.fill_inputs(split, end)
+    replay.run(split, end)
+    others = [name for name in schedule.graph.outputs if name not in maps]
+    replay.take_outputs(others, expected.after_step)
 
 
-class _Walk:
-    """The walk through a schedule's steps in their order, and both spaces as they are there."""
+class _Replay:
+    """The steps of a schedule in their order, and the present contents of both spaces."""
 
-    __slots__ = ("_clocks", "_closing", "_graph", "_memory", "_schedule", "_versions")
+    __slots__ = ("_clocks", "_closing", "_expected", "_graph", "_memory", "_schedule")
 
-    def __init__(self, schedule: Schedule, clocks: Sequence[Clock], order: Versions) -> None:
+    def __init__(self, schedule: Schedule, clocks: Sequence[Clock], expected: Producers) -> None:
         self._schedule, self._graph = schedule, schedule.graph
-        self._clocks, self._versions = clocks, order
-        self._memory = (Memory(schedule.arena_nbytes), Memory(schedule.slab_nbytes))  # by Space
+        self._clocks, self._expected = clocks, expected
+        sizes = schedule.arena_nbytes, schedule.slab_nbytes
+        self._memory = tuple(map(SpaceContents, sizes))  # by Space
         self._closing: dict[int, list[Residency]] = {}
         outputs = frozenset(self._graph.outputs)
-        for stay in schedule.residencies:
-            if stay.buffer not in outputs:
-                self._closing.setdefault(stay.steps[-1], []).append(stay)
+        for each in schedule.residencies:
+            if each.buffer not in outputs:
+                self._closing.setdefault(each.steps[-1], []).append(each)
 
     def run(self, first: int, end: int) -> None:
-        """Take steps [first, end)."""
+        """Replay steps [first, end)."""
         for index in range(first, end):
             step = self._schedule.steps[index]
             if step.action is Action.COPY:
                 self._copy(index, step)
             else:
                 self._launch(index, step)
-            for stay in self._closing.get(index, ()):
-                self._forget(stay)
+            for residency in self._closing.get(index, ()):
+                self._clear(residency)
 
     def fill_inputs(self, first: int, end: int) -> None:
-        """Lay the inputs first used in steps [first, end) where they are first resident."""
-        stays = _by_section(reversed(self._schedule.residencies), self._graph.inputs)
-        for stay in stays.values():
-            if first <= stay.steps[0] < end:
-                buffer = self._graph.buffers[stay.buffer]
-                origin = stay.offset - buffer.bounds(stay.section)[0] * buffer.row_nbytes
-                parts = (Part(*span(None, buffer), CALLER, 0),)
-                cell = _cell(stay.buffer, origin, parts, Lane.COMPUTE, first - 1)
+        """Fill the inputs that steps [first, end) use first, in their first residencies."""
+        firsts = _last_by_section(reversed(self._schedule.residencies), self._graph.inputs)
+        for each in firsts.values():
+            if first <= each.steps[0] < end:
+                buffer = self._graph.buffers[each.buffer]
+                origin = each.offset - buffer.bounds(each.section)[0] * buffer.row_nbytes
+                filled = (ChannelRange(*span(None, buffer), CALLER, 0),)
+                byte_range = _byte_range(each.buffer, origin, filled, Lane.COMPUTE, first - 1)
                 memory = self._memory[Space.ARENA]
-                memory.put(memory.cut(stay.offset, stay.offset + stay.nbytes), cell)
+                indices = memory.split_at(each.offset, each.offset + each.nbytes)
+                memory.replace(indices, byte_range)
 
-    def take_outputs(self, names: Collection[str], made: Mapping[str, Parts]) -> None:
-        """Find the outputs `names` as passes left them, where they last lie."""
-        stays = _by_section(self._schedule.residencies, frozenset(names))
+    def take_outputs(self, names: Collection[str], produced: Mapping[str, ChannelRanges]) -> None:
+        """Check that the last residencies of the outputs `names` hold what passes produced."""
+        lasts = _last_by_section(self._schedule.residencies, frozenset(names))
         for name in names:
             buffer = self._graph.buffers[name]
             for section in range(buffer.num_sections):
-                if (name, section) not in stays:
+                if (name, section) not in lasts:
                     raise ScheduleError(f"output {name} section {section} is never resident")
-                self._find_output(stays[name, section], buffer, made.get(name, ()))
+                self._check_output(lasts[name, section], buffer, produced.get(name, ()))
 
-    def _find_output(self, stay: Residency, buffer: Buffer, need: Parts) -> None:
-        start, stop = buffer.bounds(stay.section)
-        operand = Operand(buffer.name, start, stop, Space.ARENA, stay.offset, stay.nbytes)
-        origin = stay.offset - start * buffer.row_nbytes
-        for cell in self._cells(operand):
-            if cell.buffer != buffer.name or cell.origin != origin or cell.parts != need:
+    def _check_output(self, residency: Residency, buffer: Buffer, needed: ChannelRanges) -> None:
+        start, stop = buffer.bounds(residency.section)
+        rows = buffer.name, start, stop
+        operand = Operand(*rows, Space.ARENA, residency.offset, residency.nbytes)
+        origin = residency.offset - start * buffer.row_nbytes
+        for each in self._byte_ranges(operand):
+            if each.buffer != buffer.name or each.origin != origin or each.ranges != needed:
                 raise ScheduleError(
-                    f"output {_place(operand)} is handed out, {self._finding(cell, operand, need)}"
+                    f"output {_described(operand)} is handed out, "
+                    f"{self._finding(each, operand, needed)}"
                 )
 
     def _launch(self, index: int, step: Step) -> None:
         pass_ = self._graph.passes[step.pass_index]
         adds = pass_.reduction and step.start > 0
         unfinished = {use.buffer for use in pass_.writes if use.whole} if adds else set()
-        for operand, need in zip(step.reads, self._versions.needs[step.pass_index], strict=True):
+        needs = self._expected.needs[step.pass_index]
+        for operand, needed in zip(step.reads, needs, strict=True):
             if operand.buffer in unfinished:
                 continue
-            if need:
-                self._read(index, step.lane, operand, need)
-            elif not self._starts_afresh(step, operand):
-                raise fault(self._schedule, index, f"reads {operand.buffer}, which no pass made")
+            if needed:
+                self._read(index, step.lane, operand, needed)
+            elif not self._begins_reduction(step, operand):
+                text = f"reads {operand.buffer}, which no pass made"
+                raise schedule_error(self._schedule, index, text)
         for operand, use in zip(step.writes, pass_.writes, strict=True):
-            part = Part(
+            written = ChannelRange(
                 *span(use.channels, self._graph.buffers[use.buffer]),
-                source=step.pass_index,
+                producer=step.pass_index,
                 done=step.stop if use.whole else pass_.domain,
             )
             if operand.buffer in unfinished:
-                self._read(index, step.lane, operand, (part._replace(done=step.start),))
-            self._write(index, step.lane, operand, (part,), partly=use.channels is not None)
+                self._read(index, step.lane, operand, (written._replace(done=step.start),))
+            self._write(index, step.lane, operand, (written,), partly=use.channels is not None)
 
-    def _starts_afresh(self, step: Step, operand: Operand) -> bool:
-        """Whether a reduction, here at its start, reads its own sum, which is not begun."""
+    def _begins_reduction(self, step: Step, operand: Operand) -> bool:
+        """True if the operand is the sum of a reduction that begins with this step."""
         pass_ = self._graph.passes[step.pass_index]
         return pass_.reduction and any(
             use.whole and use.buffer == operand.buffer for use in pass_.writes
@@ -181,110 +187,114 @@ class _Walk:
 
     def _copy(self, index: int, step: Step) -> None:
         (source,), (target,) = step.reads, step.writes
-        cells = self._read(index, step.lane, source, None)
-        parts = cells[0].parts
-        if any(cell.parts != parts for cell in cells):
-            text = f"moves {_place(source)}, of which not all rows are written alike"
-            raise fault(self._schedule, index, text)
-        self._write(index, step.lane, target, parts, partly=False)
+        read = self._read(index, step.lane, source, None)
+        ranges = read[0].ranges
+        if any(each.ranges != ranges for each in read):
+            text = f"moves {_described(source)}, of which not all rows are written alike"
+            raise schedule_error(self._schedule, index, text)
+        self._write(index, step.lane, target, ranges, partly=False)
 
-    def _read(self, index: int, lane: Lane, operand: Operand, need: Parts | None) -> list[Cell]:
-        """The operand's cells, in all of which `need` (None: any version) is written by then."""
+    def _read(
+        self, index: int, lane: Lane, operand: Operand, needed: ChannelRanges | None
+    ) -> list[ByteRange]:
+        """The operand's byte ranges, which all hold `needed` (None: anything) before the step."""
         clock, origin = self._clocks[index], self._origin(operand)
-        cells = self._cells(operand)
-        for cell in cells:
-            if cell.buffer != operand.buffer or cell.origin != origin or not cell.parts:
-                found = False
+        found = self._byte_ranges(operand)
+        for each in found:
+            if each.buffer != operand.buffer or each.origin != origin or not each.ranges:
+                holds = False
             else:
-                found = need is None or cell.parts == need or restricted(cell.parts, need) == need
-            if not found:
-                text = f"reads {_place(operand)}, {self._finding(cell, operand, need or ())}"
-                raise fault(self._schedule, index, text)
-            if clock[cell.lane] < cell.writer:
-                raise self._race(index, "reads", operand, cell.writer, "writes")
-            cell.readers[lane] = index
-        return cells
+                holds = needed is None or each.ranges == needed
+                holds = holds or restricted(each.ranges, needed or ()) == needed
+            if not holds:
+                finding = self._finding(each, operand, needed or ())
+                text = f"reads {_described(operand)}, {finding}"
+                raise schedule_error(self._schedule, index, text)
+            if clock[each.lane] < each.writer:
+                raise self._race(index, "reads", operand, each.writer, "writes")
+            each.readers[lane] = index
+        return found
 
     def _write(
-        self, index: int, lane: Lane, operand: Operand, parts: Parts, *, partly: bool
+        self, index: int, lane: Lane, operand: Operand, ranges: ChannelRanges, *, partly: bool
     ) -> None:
-        """Leave `parts` in the operand's bytes, beside what other channels hold if `partly`."""
+        """Write `ranges` to the operand's bytes; if `partly`, other channels stay."""
         memory, origin = self._memory[operand.space], self._origin(operand)
-        place = memory.cut(operand.offset, operand.end)
-        cells = memory.cells[place]
-        for cell in cells:
-            self._may_write(index, operand, cell)
-            same = cell.buffer == operand.buffer and cell.origin == origin
-            if cell.readers[lane] == index and not same:
-                text = f"writes {_place(operand)} over {cell.buffer}, which it reads"
-                raise fault(self._schedule, index, text)
-            if cell.writer == index and not (partly and same):
-                text = f"writes {_place(operand)} over {cell.buffer}, which it writes too"
-                raise fault(self._schedule, index, text)
+        indices = memory.split_at(operand.offset, operand.end)
+        found = memory.byte_ranges[indices]
+        for each in found:
+            self._check_ended(index, operand, each)
+            same = each.buffer == operand.buffer and each.origin == origin
+            if each.readers[lane] == index and not same:
+                text = f"writes {_described(operand)} over {each.buffer}, which it reads"
+                raise schedule_error(self._schedule, index, text)
+            if each.writer == index and not (partly and same):
+                text = f"writes {_described(operand)} over {each.buffer}, which it writes too"
+                raise schedule_error(self._schedule, index, text)
         if not partly:
-            memory.put(place, _cell(operand.buffer, origin, parts, lane, index))
+            memory.replace(indices, _byte_range(operand.buffer, origin, ranges, lane, index))
             return
-        for cell in cells:
-            same = cell.buffer == operand.buffer and cell.origin == origin
-            cell.parts = overlay(cell.parts, *parts) if same else parts
-            cell.buffer, cell.origin, cell.lane, cell.writer = operand.buffer, origin, lane, index
-            cell.readers = [CALLER, CALLER, CALLER]
+        for each in found:
+            same = each.buffer == operand.buffer and each.origin == origin
+            each.ranges = overlay(each.ranges, *ranges) if same else ranges
+            each.buffer, each.origin, each.lane, each.writer = operand.buffer, origin, lane, index
+            each.readers = [CALLER, CALLER, CALLER]
 
-    def _may_write(self, index: int, operand: Operand, cell: Cell) -> None:
-        """Raise unless all who touched the cell have ended."""
+    def _check_ended(self, index: int, operand: Operand, byte_range: ByteRange) -> None:
+        """Raise unless all accesses to the byte range have ended before step `index`."""
         clock = self._clocks[index]
-        if clock[cell.lane] < cell.writer:
-            raise self._race(index, "writes", operand, cell.writer, "writes")
-        for seen, reader in zip(clock, cell.readers, strict=True):
-            if seen < reader:
+        if clock[byte_range.lane] < byte_range.writer:
+            raise self._race(index, "writes", operand, byte_range.writer, "writes")
+        for ended, reader in zip(clock, byte_range.readers, strict=True):
+            if ended < reader:
                 raise self._race(index, "writes", operand, reader, "reads")
 
-    def _forget(self, stay: Residency) -> None:
+    def _clear(self, residency: Residency) -> None:
         memory = self._memory[Space.ARENA]
-        for cell in memory.cells[memory.cut(stay.offset, stay.offset + stay.nbytes)]:
-            cell.parts = ()
+        indices = memory.split_at(residency.offset, residency.offset + residency.nbytes)
+        for each in memory.byte_ranges[indices]:
+            each.ranges = ()
 
-    def _cells(self, operand: Operand) -> list[Cell]:
+    def _byte_ranges(self, operand: Operand) -> list[ByteRange]:
         memory = self._memory[operand.space]
-        return memory.cells[memory.cut(operand.offset, operand.end)]
+        return memory.byte_ranges[memory.split_at(operand.offset, operand.end)]
 
     def _origin(self, operand: Operand) -> int:
         return operand.offset - operand.start * self._graph.buffers[operand.buffer].row_nbytes
 
     def _race(self, index: int, does: str, operand: Operand, other: int, did: str) -> ScheduleError:
         before = f"step {other}, {self._schedule.step_name(other)}"
-        text = f"{does} {_place(operand)} without waiting for {before}, which {did} there"
-        return fault(self._schedule, index, text)
+        text = f"{does} {_described(operand)} without waiting for {before}, which {did} there"
+        return schedule_error(self._schedule, index, text)
 
-    def _finding(self, cell: Cell, operand: Operand, need: Parts) -> str:
-        """What lies in the way of a read, in words."""
-        if not cell.parts:
+    def _finding(self, byte_range: ByteRange, operand: Operand, needed: ChannelRanges) -> str:
+        """What the bytes hold instead of `needed`, in words."""
+        if not byte_range.ranges:
             return "but nothing is there"
-        if cell.buffer != operand.buffer:
-            return f"but {cell.buffer} is there"
-        if cell.origin != self._origin(operand):
+        if byte_range.buffer != operand.buffer:
+            return f"but {byte_range.buffer} is there"
+        if byte_range.origin != self._origin(operand):
             return "but other rows of it are there"
-        found = restricted(cell.parts, need)
-        return f"but finds it {self._state(found)}, not {self._state(need)}"
+        found = restricted(byte_range.ranges, needed)
+        return f"but finds it {self._state(found)}, not {self._state(needed)}"
 
-    def _state(self, parts: Parts) -> str:
-        return " and ".join(self._source(part) for part in parts) or "unwritten"
+    def _state(self, ranges: ChannelRanges) -> str:
+        return " and ".join(self._source(each) for each in ranges) or "unwritten"
 
-    def _source(self, part: Part) -> str:
-        if part.source == CALLER:
+    def _source(self, channels: ChannelRange) -> str:
+        if channels.producer == CALLER:
             return "as the caller fills it"
-        pass_ = self._graph.passes[part.source]
-        after = "" if part.done == pass_.domain else f" [0, {part.done})"
+        pass_ = self._graph.passes[channels.producer]
+        after = "" if channels.done == pass_.domain else f" [0, {channels.done})"
         return f"as {pass_.name}{after} leaves it"
 
 
-def _by_section(
-    stays: Iterable[Residency], names: Collection[str]
+def _last_by_section(
+    residencies: Iterable[Residency], names: Collection[str]
 ) -> dict[tuple[str, int], Residency]:
-    """The last of `stays` for every section of the buffers `names`."""
-    return {(stay.buffer, stay.section): stay for stay in stays if stay.buffer in names}
+    return {(each.buffer, each.section): each for each in residencies if each.buffer in names}
 
 
-def _place(operand: Operand) -> str:
+def _described(operand: Operand) -> str:
     rows = f"{operand.buffer} [{operand.start}, {operand.stop})"
     return f"{rows} at {operand.space.name.lower()} byte {operand.offset}"

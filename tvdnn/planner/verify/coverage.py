@@ -1,53 +1,53 @@
-"""The checker's proof that every pass runs once over its whole domain, at its place."""
+"""Coverage proof: every pass runs once over its whole domain, in a valid order."""
 
 from collections.abc import Iterator
 
 from ...errors import ScheduleError
 from ...graph import Direction, Graph
 from ..ir.schedule import Action, Schedule, Step
-from .contents import fault
-from .dataflow import CALLER, Versions
+from .contents import schedule_error
+from .dataflow import CALLER, Producers
 
 
-def check_coverage(schedule: Schedule, order: Versions) -> None:
-    """Raise ScheduleError unless the launches, in their order, are each pass over its domain once.
+def check_coverage(schedule: Schedule, expected: Producers) -> None:
+    """Raise ScheduleError unless the launches cover the domain of each pass once.
 
-    Reductions go in index order and are complete before what they make is read; a recompute repeats
-    rows of a pass that is no reduction and changes no parameter; a parameter is read as program
-    order leaves it; each half holds its own passes.
+    Reductions run in index order and are complete before their results are read. A recompute
+    repeats rows of a pass that is no reduction and changes no parameter. A parameter is read as
+    program order leaves it. Each phase holds its own passes.
     """
     graph = schedule.graph
-    progress = _Progress(graph, order)
+    progress = _Progress(graph, expected)
     for index, step in enumerate(schedule.steps):
         if step.action is Action.COPY:
             continue
-        late, second = step.pass_index >= graph.cut, index >= schedule.cut
+        late, second = step.pass_index >= graph.phase_split, index >= schedule.phase_split
         if late != second and not (second and step.recompute):
-            raise fault(schedule, index, "is in the wrong half of the step")
+            raise schedule_error(schedule, index, "is in the wrong phase of the step")
         problem = progress.problem(step)
         if problem is not None:
-            raise fault(schedule, index, problem)
-        progress.take(step)
+            raise schedule_error(schedule, index, problem)
+        progress.advance(step)
     for pass_, count in zip(graph.passes, progress.counts, strict=True):
         if count < pass_.domain:
             raise ScheduleError(f"{pass_.name} runs over {count} of {pass_.domain} rows")
 
 
 class _Progress:
-    """How far every pass has come, and which pass changed each parameter last."""
+    """The rows that every pass has done, and the pass that changed each parameter last."""
 
-    __slots__ = ("_awaited", "_changed", "_params", "_passes", "_rows", "counts")
+    __slots__ = ("_changed", "_params", "_passes", "_reductions_read", "_rows", "counts")
 
-    def __init__(self, graph: Graph, order: Versions) -> None:
+    def __init__(self, graph: Graph, expected: Producers) -> None:
         self._passes = graph.passes
         self._rows = [bytearray(pass_.domain) for pass_ in graph.passes]
-        self._awaited = list(_awaited(graph, order))
+        self._reductions_read = list(_reductions_read(graph, expected))
         self._params = list(_param_sources(graph))
         self._changed: dict[str, int] = {}
         self.counts = [0] * len(graph.passes)
 
-    def take(self, step: Step) -> None:
-        """Note that `step` has run."""
+    def advance(self, step: Step) -> None:
+        """Record that `step` has run."""
         if step.recompute:
             return
         self._rows[step.pass_index][step.start : step.stop] = b"\1" * (step.stop - step.start)
@@ -56,8 +56,8 @@ class _Progress:
             self._changed[name] = step.pass_index
 
     def problem(self, step: Step) -> str | None:
-        """What is wrong with running `step` now."""
-        for index in self._awaited[step.pass_index]:
+        """The reason why `step` may not run now; None if it may."""
+        for index in self._reductions_read[step.pass_index]:
             if not self._complete(index):
                 return f"runs before {self._passes[index].name} is complete"
         own = self._recompute_problem(step) if step.recompute else self._order_problem(step)
@@ -86,7 +86,7 @@ class _Progress:
         return None
 
     def _param_problem(self, step: Step) -> str | None:
-        """Whether each parameter is as the last pass before in program order leaves it."""
+        """The parameter that differs from program order, in words; None if there is none."""
         updates = self._passes[step.pass_index].updates
         for name, source in self._params[step.pass_index]:
             found = self._changed.get(name, CALLER)
@@ -102,15 +102,15 @@ class _Progress:
         return "the caller" if index == CALLER else self._passes[index].name
 
 
-def _awaited(graph: Graph, order: Versions) -> Iterator[tuple[int, ...]]:
-    """By pass, the reductions over the whole batch that make what it reads."""
-    for index, needs in enumerate(order.needs):
-        sources = {part.source for parts in needs for part in parts} - {CALLER, index}
+def _reductions_read(graph: Graph, expected: Producers) -> Iterator[tuple[int, ...]]:
+    for index, needs in enumerate(expected.needs):
+        sources = {each.producer for ranges in needs for each in ranges} - {CALLER, index}
         yield tuple(sorted(s for s in sources if graph.passes[s].reduction))
 
 
 def _param_sources(graph: Graph) -> Iterator[tuple[tuple[str, int], ...]]:
-    """By pass, the parameters that it uses and the pass that changes each last before it."""
+    """By pass, the parameters that it uses, each with the pass that changes it last before."""
+
     latest: dict[str, int] = {}
     for index, pass_ in enumerate(graph.passes):
         names = dict.fromkeys((*pass_.params, *pass_.updates))

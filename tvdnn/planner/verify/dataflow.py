@@ -1,4 +1,8 @@
-"""Versions: which pass left what a buffer holds, and which version every pass must find."""
+"""Producers: the pass that wrote each buffer's channels last, before every read in program order.
+
+The planner's own copy is graph/dataflow.py. The checker derives producers itself, so that no code
+of the planner proves itself.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,54 +10,52 @@ from typing import NamedTuple, TypeAlias
 
 from ...graph import Buffer, Graph, Use
 
-CALLER = -1  # the source of what the caller fills in, and the step that does so
+# The producer of buffers that the caller fills, and the step that fills them.
+CALLER = -1
 
 
-class Part(NamedTuple):
-    """Channels [start, stop) of some rows as pass `source` leaves them after `done` domain rows.
+class ChannelRange(NamedTuple):
+    """Channels [start, stop) of some rows, as `producer` leaves them after `done` domain rows.
 
-    A named tuple: parts are compared at every access, and dataclasses compare far slower.
+    A named tuple: ranges are compared at every access, and dataclasses compare far slower.
     """
 
     start: int
     stop: int
-    source: int
+    producer: int  # index of a pass, or CALLER
     done: int
 
 
-Parts: TypeAlias = tuple[Part, ...]
+ChannelRanges: TypeAlias = tuple[ChannelRange, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Versions:
-    """What program order says of every buffer.
+class Producers:
+    """The channel ranges of every buffer in program order."""
 
-    `needs` are, by pass and read, the parts that must be found; `half` and `end` what each buffer
-    holds after the first half and after the step.
-    """
-
-    needs: tuple[tuple[Parts, ...], ...]
-    half: Mapping[str, Parts]
-    end: Mapping[str, Parts]
+    needs: tuple[tuple[ChannelRanges, ...], ...]  # by pass and read, the ranges to be found
+    after_first_phase: Mapping[str, ChannelRanges]  # by buffer
+    after_step: Mapping[str, ChannelRanges]  # by buffer
 
 
-def versions(graph: Graph) -> Versions:
+def producers(graph: Graph) -> Producers:
     """Follow the graph's passes in program order."""
-    latest: dict[str, Parts] = {}
+    latest: dict[str, ChannelRanges] = {}
     for name in graph.inputs:
-        latest[name] = (Part(*span(None, graph.buffers[name]), CALLER, 0),)
-    needs, half = [], latest
+        latest[name] = (ChannelRange(*span(None, graph.buffers[name]), CALLER, 0),)
+    needs, first_phase = [], latest
     for index, pass_ in enumerate(graph.passes):
-        if index == graph.cut:
-            half = dict(latest)
-        needs.append(tuple(_found(graph, latest, use) for use in pass_.reads))
+        if index == graph.phase_split:
+            first_phase = dict(latest)
+        needs.append(tuple(_read(graph, latest, use) for use in pass_.reads))
         for use in pass_.writes:
-            part = Part(*span(use.channels, graph.buffers[use.buffer]), index, pass_.domain)
-            latest[use.buffer] = overlay(latest.get(use.buffer, ()), part)
-    return Versions(tuple(needs), half, latest)
+            channels = span(use.channels, graph.buffers[use.buffer])
+            written = ChannelRange(*channels, index, pass_.domain)
+            latest[use.buffer] = overlay(latest.get(use.buffer, ()), written)
+    return Producers(tuple(needs), first_phase, latest)
 
 
-def _found(graph: Graph, latest: Mapping[str, Parts], use: Use) -> Parts:
+def _read(graph: Graph, latest: Mapping[str, ChannelRanges], use: Use) -> ChannelRanges:
     return within(latest.get(use.buffer, ()), *span(use.channels, graph.buffers[use.buffer]))
 
 
@@ -62,21 +64,21 @@ def span(channels: tuple[int, int] | None, buffer: Buffer) -> tuple[int, int]:
     return channels or (0, buffer.shape[-1])
 
 
-def within(parts: Parts, start: int, stop: int) -> Parts:
-    """What `parts` say of channels [start, stop)."""
+def within(ranges: ChannelRanges, start: int, stop: int) -> ChannelRanges:
+    """The parts of `ranges` inside channels [start, stop)."""
     return tuple(
-        Part(max(part.start, start), min(part.stop, stop), part.source, part.done)
-        for part in parts
-        if part.start < stop and start < part.stop
+        ChannelRange(max(each.start, start), min(each.stop, stop), each.producer, each.done)
+        for each in ranges
+        if each.start < stop and start < each.stop
     )
 
 
-def overlay(parts: Parts, part: Part) -> Parts:
-    """`parts` with `part` written over its channels."""
-    last = max(part.stop, *(other.stop for other in parts)) if parts else part.stop
-    return (*within(parts, 0, part.start), part, *within(parts, part.stop, last))
+def overlay(ranges: ChannelRanges, written: ChannelRange) -> ChannelRanges:
+    """`ranges` after a write of the channels of `written`."""
+    last = max(written.stop, *(each.stop for each in ranges)) if ranges else written.stop
+    return (*within(ranges, 0, written.start), written, *within(ranges, written.stop, last))
 
 
-def restricted(parts: Parts, need: Parts) -> Parts:
-    """`parts` within the channels that `need` speaks of."""
-    return within(parts, need[0].start, need[-1].stop) if need else ()
+def restricted(ranges: ChannelRanges, needed: ChannelRanges) -> ChannelRanges:
+    """The parts of `ranges` inside the channels of `needed`."""
+    return within(ranges, needed[0].start, needed[-1].stop) if needed else ()

@@ -1,11 +1,11 @@
-"""The checker's proof of the graph: passes read the values that the traced network's ops name.
+"""Provenance proof: passes read the values that the traced network's ops name.
 
-Each buffer holds, channel by channel, a fingerprint: a 64-bit number that stands for what lies
-there. The walk follows the passes in program order. What each op must find is derived from the
-network as traced, before any rewrite, container or buffer. No code is shared with the op
-definitions that made the passes.
+Each channel of a buffer holds a fingerprint, a 64-bit number for the value in it. The proof replays
+the passes in program order. The fingerprints that each op must find are derived from the traced
+network, before any rewrite, container or buffer. No code is shared with the op definitions that
+made the passes.
 
-What a kernel computes from the right values is not proven here.
+The proof does not cover what a kernel computes from the right values.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,12 +16,17 @@ import numpy as np
 
 from ...errors import ScheduleError
 from ...graph import Direction, Graph, Kind, Op, Pass, Use
-from .fingerprints import CHANNEL_OPS, HANDS_ON, Fingerprints, Prints, prints, zeros
+from .fingerprints import CHANNEL_OPS, PASSES_GRADIENT, Fingerprints, Prints, prints, zeros
 
-BARE_NORM: Final = "batch_norm"  # may be computed by the op that adds its output
-SUMS: Final = ("add_grad", "copy_grad")  # passes that add gradients of one value
-TOTALS: Final = ("mask", "round")  # passes that leave the gradient they read
-INNER: Final = ("unpool", "grad_bias")  # passes whose gradient maps only their own op reads
+# The kind of a normalization, which the op that adds its output may compute.
+BARE_NORM: Final = "batch_norm"
+# Roles of passes that add gradients of one value.
+SUMS: Final = ("add_grad", "copy_grad")
+# Roles of passes that write the gradient that they read.
+TOTALS: Final = ("mask", "round")
+# Roles of passes whose gradient maps only their own op reads.
+INNER: Final = ("unpool", "grad_bias")
+# Kinds of buffers that hold values.
 STORED: Final = (Kind.MAP, Kind.INPUT)
 
 
@@ -32,74 +37,76 @@ def check_provenance(graph: Graph) -> None:
     """
     if not graph.ops:
         return
-    walk = _Walk(graph)
+    replay = _Replay(graph)
     forward = sum(pass_.direction is Direction.FORWARD for pass_ in graph.passes)
     for index, pass_ in enumerate(graph.passes):
         if index == forward:
-            walk.check_outputs()
-        walk.take(pass_)
+            replay.check_outputs()
+        replay.advance(pass_)
     if forward == len(graph.passes):
-        walk.check_outputs()
-    walk.check_inputs_read()
-    walk.check_input_grads()
+        replay.check_outputs()
+    replay.check_inputs_read()
+    replay.check_input_grads()
 
 
-class _Walk:
-    """What the buffers hold, pass by pass."""
+class _Replay:
+    """The fingerprints in the buffers, pass by pass."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._expected = Fingerprints(graph)
-        self._held: dict[str, Prints] = {}
+        self._contents: dict[str, Prints] = {}
         self._read: dict[str, set[str]] = {}
-        self._made: set[str] = set()  # ops that have written their output
+        self._written_ops: set[str] = set()  # ops that have written their output
         self._computed_later: set[str] = set()  # normalizations that other ops compute
         self._covered = {name: self._expected.covered(op) for name, op in graph.ops.items()}
         for buffer, name in graph.inputs.items():
             width = graph.buffers[buffer].shape[-1]
             source = name.removeprefix("grad ")
             if graph.buffers[buffer].kind is Kind.GRAD:
-                self._held[buffer] = prints(f"given {source}", width)
+                self._contents[buffer] = prints(f"given {source}", width)
             elif name in self._expected.widths:
-                self._held[buffer] = self._expected.value(name).copy()
+                self._contents[buffer] = self._expected.value(name).copy()
 
-    def take(self, pass_: Pass) -> None:
-        """Check what a pass reads, and note what it writes."""
+    def advance(self, pass_: Pass) -> None:
+        """Check the reads of a pass, and record its writes."""
         if pass_.direction is Direction.UPDATE:
             return
         op = self._graph.ops[pass_.op]
-        found = {name for use in pass_.reads for name in self._value_read(pass_, op, use)}
+        found = {name for use in pass_.reads for name in self._values_read(pass_, op, use)}
         if pass_.direction is Direction.FORWARD:
             self._read.setdefault(op.name, set()).update(found)
-            self._take_forward(pass_, op)
+            self._replay_forward(pass_, op)
         else:
-            self._take_backward(pass_, op)
+            self._replay_backward(pass_, op)
 
     def check_outputs(self) -> None:
-        """The maps that are handed out hold the network's outputs."""
+        """Raise unless the output buffers hold the network's outputs."""
         for buffer, name in zip(self._graph.output_maps, self._graph.network.outputs, strict=True):
             if self._graph.buffers[buffer].kind in STORED and not self._holds(Use(buffer), name):
                 raise ScheduleError(f"buffer {buffer} does not hold the output {name}")
 
     def check_inputs_read(self) -> None:
-        """The forward passes of every op have read all of its inputs."""
+        """Raise unless the forward passes of every op have read all of its inputs."""
         for name, read in self._read.items():
             ops = self._covered[name]
-            stored = [each for each in _outer_inputs(ops) if not self._expected.is_loss(each)]
+            stored = [
+                each for each in _inputs_from_outside(ops) if not self._expected.is_loss(each)
+            ]
             missing = [each for each in stored if each not in read]
             elsewhere = name in self._computed_later or ops[-1].kind in CHANNEL_OPS
             if missing and not elsewhere:
                 raise ScheduleError(f"no forward pass of {name} reads its input {missing[0]}")
 
     def check_input_grads(self) -> None:
-        """The gradients of inputs that are handed out have all of their terms."""
+        """Raise unless the gradients of inputs that are outputs have all of their terms."""
         for name, buffer in self._graph.input_grads.items():
-            wanted = self._expected.grad(name, self._graph.buffers[buffer].shape[-1])
-            if not np.array_equal(self._content(Use(buffer)), wanted):
+            expected = self._expected.grad(name, self._graph.buffers[buffer].shape[-1])
+            if not np.array_equal(self._content(Use(buffer)), expected):
                 raise ScheduleError(f"buffer {buffer} does not hold the gradient of {name}")
 
-    def _value_read(self, pass_: Pass, op: Op, use: Use) -> Iterator[str]:
-        """The inputs that the op finds by one of its uses."""
+    def _values_read(self, pass_: Pass, op: Op, use: Use) -> Iterator[str]:
+        """The inputs of the op that one of its uses finds."""
         if self._graph.buffers[use.buffer].kind not in STORED or op.kind == "parameter":
             return
         ops = self._covered[op.name]
@@ -109,7 +116,7 @@ class _Walk:
         found += [each for each in self._deferred(pass_, names, content) if each not in found]
         if not found:
             raise ScheduleError(
-                f"{pass_.name} reads {_place(use)}, which holds none of what {op.name} reads:"
+                f"{pass_.name} reads {_described(use)}, which holds none of what {op.name} reads:"
                 f" {', '.join(names)}"
             )
         yield from found
@@ -120,7 +127,7 @@ class _Walk:
         return any(np.array_equal(content, form) for form in forms)
 
     def _holds_form(self, content: Prints, name: str, pass_: Pass) -> bool:
-        """Whether the content is a value; for moments and ranges, some of its channels suffice."""
+        """True if the content is a value; for moments and ranges, some of its channels suffice."""
         kind = self._graph.ops[pass_.op].kind
         forms = self._expected.forms(name, len(content))
         if any(np.array_equal(content, form) for form in forms):
@@ -129,13 +136,13 @@ class _Walk:
         return part and _is_within(content, self._expected.value(name))
 
     def _deferred(self, pass_: Pass, names: Iterable[str], content: Prints) -> Iterator[str]:
-        """The outputs of normalizations, not computed yet, that the pass computes from `content`.
+        """The outputs of normalizations that the pass itself computes from `content`.
 
-        Their statistics must be among what it reads.
+        The pass must read their statistics.
         """
         for name in names:
             maker = self._expected.makers.get(name)
-            if maker is None or maker.kind != BARE_NORM or maker.name in self._made:
+            if maker is None or maker.kind != BARE_NORM or maker.name in self._written_ops:
                 continue
             holds = self._holds_form(content, maker.inputs[0], pass_)
             if holds and any(self._is_aux_of(use, maker) for use in pass_.reads):
@@ -143,9 +150,9 @@ class _Walk:
                 yield name
 
     def _is_aux_of(self, use: Use, op: Op) -> bool:
-        """Whether a buffer holds what a pass of `op` itself left there."""
+        """True if a buffer holds what a pass of `op` wrote there."""
         buffer = self._graph.buffers[use.buffer]
-        if buffer.kind is not Kind.AUX or use.buffer not in self._held:
+        if buffer.kind is not Kind.AUX or use.buffer not in self._contents:
             return False
         return np.array_equal(self._content(use), self._content_of_aux(op, use))
 
@@ -153,7 +160,7 @@ class _Walk:
         start, stop = use.channels or (0, self._graph.buffers[use.buffer].shape[-1])
         return prints(f"aux {op.name}", stop - start)
 
-    def _take_forward(self, pass_: Pass, op: Op) -> None:
+    def _replay_forward(self, pass_: Pass, op: Op) -> None:
         ops = self._covered[op.name]
         copied = [self._content(use) for use in pass_.reads]
         for place, use in enumerate(pass_.writes):
@@ -161,13 +168,13 @@ class _Walk:
             if kind is Kind.AUX:
                 self._write(use, self._content_of_aux(op, use))
             elif kind is Kind.MAP and op.kind in CHANNEL_OPS:
-                self._write(use, self._copied(copied[place], op, width))
+                self._write(use, self._copy_result(copied[place], op, width))
             elif kind is Kind.MAP:
                 self._write(use, next(self._expected.forms(ops[-1].output, width)))
-                self._made.add(op.name)
+                self._written_ops.add(op.name)
 
-    def _copied(self, content: Prints, op: Op, width: int) -> Prints:
-        """What a copy leaves: a view may have given the source other channels."""
+    def _copy_result(self, content: Prints, op: Op, width: int) -> Prints:
+        """The fingerprints that a copy writes. A view may have given the source other channels."""
         if not self._expected.joins_channels(op):
             return self._expected.value(op.output)
         if len(content) == width:
@@ -179,8 +186,8 @@ class _Walk:
                 return self._expected.value(name)
         return zeros(width)
 
-    def _take_backward(self, pass_: Pass, op: Op) -> None:
-        grads = [use for use in pass_.reads if self._kind(use) is Kind.GRAD and not use.beside]
+    def _replay_backward(self, pass_: Pass, op: Op) -> None:
+        grads = [use for use in pass_.reads if self._kind(use) is Kind.GRAD and not use.neighbour]
         writes = [use for use in pass_.writes if self._kind(use) in (Kind.GRAD, Kind.AUX)]
         contents = [self._content(use) for use in grads]
         if op.kind in CHANNEL_OPS:
@@ -194,17 +201,17 @@ class _Walk:
             results = [zeros(self._width(use)) for use in writes]
         elif pass_.role in SUMS:
             output = self._covered[op.name][-1].output
-            results = [self._sum(contents, output, self._width(use)) for use in writes]
+            results = [self._sum_of_terms(contents, output, self._width(use)) for use in writes]
         else:
-            rest = self._without_own(pass_, op, grads, contents)
-            results = [self._result(pass_, op, use, contents, rest) for use in writes]
+            others = self._without_own(pass_, op, grads, contents)
+            results = [self._result(pass_, op, use, contents, others) for use in writes]
         for use, result in zip(writes, results, strict=True):
             self._write(use, result)
 
     def _result(
-        self, pass_: Pass, op: Op, use: Use, contents: list[Prints], rest: list[Prints]
+        self, pass_: Pass, op: Op, use: Use, contents: list[Prints], others: list[Prints]
     ) -> Prints:
-        """What a pass that reads the gradient of its op's output leaves."""
+        """The fingerprints that a pass writes which reads the gradient of its op's output."""
         width = self._width(use)
         if self._kind(use) is Kind.AUX and pass_.role != "round":
             return self._content_of_aux(op, use)
@@ -213,69 +220,73 @@ class _Walk:
         ops = self._covered[op.name]
         if op.kind in CHANNEL_OPS and not self._expected.joins_channels(op):
             return self._expected.own_term(op, width)
-        fitting = [each for each in contents if len(each) == width]
+        matching = [each for each in contents if len(each) == width]
         if op.kind in CHANNEL_OPS:
             own = self._expected.own_term(op, width)
-            return sum(fitting, start=zeros(width)) if fitting else own
+            return sum(matching, start=zeros(width)) if matching else own
         if pass_.role in TOTALS or (pass_.role == "grad_sums" and BARE_NORM in op.kind):
-            return self._sum(contents, ops[-1].output, width)
-        reader = next((each for each in ops if set(each.inputs) & set(_outer_inputs(ops))), ops[0])
+            return self._sum_of_terms(contents, ops[-1].output, width)
+        reader = next(
+            (each for each in ops if set(each.inputs) & set(_inputs_from_outside(ops))), ops[0]
+        )
         own = self._expected.own_term(reader, width)
-        if HANDS_ON.get(reader.kind, ()) is None and len(ops) == 1:
+        if PASSES_GRADIENT.get(reader.kind, ()) is None and len(ops) == 1:
             own = self._expected.grad(reader.output, width)
-        return sum((each for each in rest if len(each) == width), start=own)
+        return sum((each for each in others if len(each) == width), start=own)
 
     def _without_own(
         self, pass_: Pass, op: Op, grads: Sequence[Use], contents: list[Prints]
     ) -> list[Prints]:
-        """The gradients that a pass reads beside that of its op's output."""
+        """The gradients that a pass reads besides its op's output gradient.
+
+        Raises ScheduleError where no sum of the gradients is that of the output.
+        """
         inner = [prints(f"inner {op.name}", len(content)) for content in contents]
-        left = [
+        remaining = [
             content
             for content, own in zip(contents, inner, strict=True)
             if not np.array_equal(content, own)
         ]
-        if not left or op.kind in CHANNEL_OPS:
+        if not remaining or op.kind in CHANNEL_OPS:
             return []
         output = self._covered[op.name][-1].output
-        for count in range(len(left), 0, -1):
-            for chosen in combinations(range(len(left)), count):
-                parts = self._of_one_width([left[index] for index in chosen], output)
-                wanted = self._expected.grad(output, len(parts[0]))
+        for count in range(len(remaining), 0, -1):
+            for chosen in combinations(range(len(remaining)), count):
+                parts = self._of_one_width([remaining[index] for index in chosen], output)
+                expected = self._expected.grad(output, len(parts[0]))
                 known = len(parts) == 1 or all(part.any() for part in parts)
-                if known and np.array_equal(sum(parts[1:], start=parts[0]), wanted):
-                    return [each for index, each in enumerate(left) if index not in chosen]
-        names = ", ".join(_place(use) for use in grads)
+                if known and np.array_equal(sum(parts[1:], start=parts[0]), expected):
+                    return [each for index, each in enumerate(remaining) if index not in chosen]
+        names = ", ".join(_described(use) for use in grads)
         raise ScheduleError(
             f"{pass_.name} reads {names}, which holds another gradient than that of {output}"
         )
 
     def _of_one_width(self, parts: list[Prints], value: str) -> list[Prints]:
-        """Terms of the gradient of `value`, of which views gave some other channels than it has.
+        """Terms of the gradient of `value`, all with its number of channels.
 
-        What is no term becomes zeros.
+        A view may have given some of them other channels. A part that is no term becomes zeros.
         """
         if len({len(part) for part in parts}) == 1:
             return parts
         width = self._expected.widths[value]
         return [self._expected.rewidened(part, value, width) for part in parts]
 
-    def _sum(self, contents: Iterable[Prints], value: str, width: int) -> Prints:
-        """The sum of terms of the gradient of `value`, stored with `width` channels."""
+    def _sum_of_terms(self, contents: Iterable[Prints], value: str, width: int) -> Prints:
         terms = (self._expected.rewidened(each, value, width) for each in contents)
         return sum(terms, start=zeros(width))
 
     def _content(self, use: Use) -> Prints:
-        """The fingerprints of the channels that a use names; zeros where nothing was written."""
-        held = self._held.get(use.buffer)
-        if held is None:
-            held = zeros(self._graph.buffers[use.buffer].shape[-1])
-        return held if use.channels is None else held[slice(*use.channels)]
+        """The fingerprints of a use's channels; zeros where nothing was written."""
+        channels = self._contents.get(use.buffer)
+        if channels is None:
+            channels = zeros(self._graph.buffers[use.buffer].shape[-1])
+        return channels if use.channels is None else channels[slice(*use.channels)]
 
     def _write(self, use: Use, content: Prints) -> None:
-        held = self._content(Use(use.buffer)).copy()
-        held[slice(*(use.channels or (0, len(held))))] = content
-        self._held[use.buffer] = held
+        channels = self._content(Use(use.buffer)).copy()
+        channels[slice(*(use.channels or (0, len(channels))))] = content
+        self._contents[use.buffer] = channels
 
     def _kind(self, use: Use) -> Kind:
         return self._graph.buffers[use.buffer].kind
@@ -284,19 +295,19 @@ class _Walk:
         return use.width(self._graph.buffers[use.buffer])
 
 
-def _outer_inputs(ops: Sequence[Op]) -> list[str]:
-    """The inputs of a fused op: those of its ops that none of them makes."""
-    made = {op.output for op in ops}
-    return [name for op in ops for name in op.inputs if name not in made]
+def _inputs_from_outside(ops: Sequence[Op]) -> list[str]:
+    computed = {op.output for op in ops}
+    return [name for op in ops for name in op.inputs if name not in computed]
 
 
 def _is_within(part: Prints, whole: Prints) -> bool:
-    """Whether `part` is a contiguous range of `whole`."""
+    """True if `part` is a contiguous range of `whole`."""
+
     if len(part) == 0 or len(part) > len(whole):
         return False
     starts = np.flatnonzero(whole == part[0])
     return any(np.array_equal(whole[start : start + len(part)], part) for start in starts)
 
 
-def _place(use: Use) -> str:
+def _described(use: Use) -> str:
     return use.buffer if use.channels is None else f"{use.buffer} channels {list(use.channels)}"

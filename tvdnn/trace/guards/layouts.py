@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor, fx
 
-from ...calls.translation import torch_name
 from ...errors import UnsupportedOpError
 from ...graph import Network
+from ...ops.translate import torch_name
 from ..state.functionalize import storage_of
 
 # Calls whose result is a view of their input, or a copy where its layout allows no view.

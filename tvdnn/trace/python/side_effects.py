@@ -13,8 +13,8 @@ from torch.fx.proxy import TraceError
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
-from ...calls.call import UNNAMED, Call, UnsupportedCallError, nested
-from ...calls.translation import rearranges_in_place, torch_name
+from ...ops.traced_op import UNNAMED, TracedOp, UnsupportedCallError, nested
+from ...ops.translate import rearranges_in_place, torch_name
 from ..diagnostics import caller, shown
 from ..state.functionalize import base_of, storage_of
 from ..state.meta_answers import LostWriteError, answer, reads_values, sets_attribute, torch_name_of
@@ -166,14 +166,14 @@ class SideEffects(TorchFunctionMode):
                 node.meta["kept"] = True
                 raise UnsupportedCallError(_written(torch_name(node), str(base_of(source).target)))
 
-    def tracks(self, call: Call) -> bool:
+    def tracks(self, call: TracedOp) -> bool:
         """Whether a call, or one whose result it reads, changes buffers of the module's."""
         return any(
             each.attrs.get("training") and any(buffer is not None for buffer in each.state)
             for each in nested(call)
         )
 
-    def counter_of(self, call: Call) -> str | None:
+    def counter_of(self, call: TracedOp) -> str | None:
         """The counter that the module increased itself before a normalization of a batch."""
         mean = call.state[0] if call.kind == "batch_norm" and len(call.state) == 3 else None
         if mean is None or not call.attrs["training"] or call.state[2] is not None:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, fx, nn
 
-from ...calls.call import Call, nested
 from ...graph.state import NO_CHANGES, Named, StateCall, StateChanges
+from ...ops.traced_op import TracedOp, nested
 from .functionalize import storage_of
 from .tape import STAND_IN, Recorded, StateTape
 
@@ -86,7 +86,7 @@ def _changes(tape: StateTape) -> list[_Change]:
 def _late(
     changes: Iterable[_Change],
     reads: Iterable[fx.Node],
-    calls: Iterable[Call],
+    calls: Iterable[TracedOp],
     twins: dict[str, Tensor],
 ) -> Iterator[str]:
     """Refusals for calls that come behind ops which must not see, or do, their work."""
@@ -102,7 +102,7 @@ def _late(
                 yield change.refusal(f"after {name} was read")
 
 
-def _tracked(calls: Iterable[Call]) -> Iterator[tuple[str, int]]:
+def _tracked(calls: Iterable[TracedOp]) -> Iterator[tuple[str, int]]:
     """The buffers that ops change, and the first place of each."""
     state = [x for call in calls if call.attrs.get("training") for x in call.state]
     yield from _first_places(node for node in state if node is not None).items()
@@ -128,7 +128,7 @@ def _shared(changes: Iterable[_Change], net: nn.Module) -> Iterator[str]:
 
 
 def _read_by_torch(
-    changes: Iterable[_Change], calls: Iterable[Call], net: nn.Module
+    changes: Iterable[_Change], calls: Iterable[TracedOp], net: nn.Module
 ) -> Iterator[str]:
     """Refusals for writes to tensors of submodules that run as they are, in backward again."""
     inside = {

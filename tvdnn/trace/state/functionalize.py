@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, fx
 from torch.fx.node import map_arg
 
-from ...calls.arithmetic import straight_through
-from ...calls.translation import cuts_gradient
+from ...functional import straight_through
+from ...ops.translate import cuts_gradient
 from ..diagnostics import shown
 
 Record = Callable[..., fx.Node]  # (kind, target, args, kwargs, value): a node beside the user's

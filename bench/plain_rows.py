@@ -1,0 +1,136 @@
+"""Results of other forms than whole steps, as Markdown: a table a file."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.entries import UNKNOWN, machine
+from bench.markdown import at, table
+from tvdnn.units import KIB, format_bytes
+
+Values = Mapping[str, Any]
+Text = Callable[[Values], str]
+NONE = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class PlainTable:
+    """What is shown of one file of bench/results."""
+
+    title: str
+    file: str
+    note: str
+    columns: tuple[tuple[str, Text], ...]
+    # The rows to show, of all rows of the file.
+    rows: Callable[[Sequence[Values]], Sequence[Values]] = lambda rows: rows
+
+
+def markdown(folder: Path, shown: PlainTable) -> str:
+    """The table under its title, with machine and commit."""
+    document = json.loads((folder / shown.file).read_text())
+    environment = document["environment"]
+    body = [[text(row) for _, text in shown.columns] for row in shown.rows(document["rows"])]
+    return "\n\n".join(
+        (
+            f"### {shown.title}",
+            shown.note,
+            f"<sub>{machine(environment)}</sub>",
+            f"Measured {at([environment.get('commit') or UNKNOWN])}:",
+            table([heading for heading, _ in shown.columns], body, numbers=True),
+        )
+    )
+
+
+def _value(key: str, form: str = "") -> Text:
+    return lambda row: NONE if row.get(key) is None else f"{row[key]:{form}}"
+
+
+def _nbytes(key: str) -> Text:
+    return lambda row: format_bytes(row[key])
+
+
+def _milliseconds(key: str) -> Text:
+    return lambda row: f"{row[key] * 1e3:.1f}"
+
+
+def _network(row: Values) -> str:
+    return f"{row['net']}({row['batch']})"
+
+
+def _rates(rows: Sequence[Values]) -> Sequence[Values]:
+    return [row for row in rows if row["measured"] == "rate"]
+
+
+def _by_architecture(rows: Sequence[Values]) -> Sequence[Values]:
+    """For each architecture the number of kernels and variants, and the most that any takes."""
+    most = ("shared_nbytes", "registers", "spilled_nbytes")
+    found = []
+    for arch in sorted({row["arch"] for row in rows}):
+        mine = [row for row in rows if row["arch"] == arch]
+        summed = {"arch": arch, "kernels": len(mine), "variants": sum(r["variants"] for r in mine)}
+        found.append({**summed, **{key: max(row[key] for row in mine) for key in most}})
+    return found
+
+
+LARGE_PLANS = PlainTable(
+    "Plans of full-size networks",
+    "plans/large.json",
+    "Planned for an H200 by its data sheet: nothing was run. CPU seconds are of one core.",
+    (
+        ("network", _network),
+        ("policy", _value("policy")),
+        ("budget", _nbytes("budget_bytes")),
+        ("planned peak", _nbytes("planned_peak_bytes")),
+        ("keep's peak", _nbytes("kept_peak_bytes")),
+        ("predicted ms", _milliseconds("predicted_s")),
+        ("keep's ms", _milliseconds("kept_s")),
+        ("planning s", _value("plan_cpu_s", ".1f")),
+        ("checking s", _value("check_cpu_s", ".2f")),
+    ),
+)
+REPLANS = PlainTable(
+    "Steps while a plan is made again",
+    "plans/replan.json",
+    "The first plan is made by costs whose link is too fast by the factor `skew`.",
+    (
+        ("network", _network),
+        ("budget", _nbytes("budget_bytes")),
+        ("skew", _value("skew")),
+        ("median step ms", _milliseconds("median_s")),
+        ("slowest beside planning ms", _milliseconds("worst_s")),
+        ("step that takes it over ms", _milliseconds("swap_s")),
+        ("median after ms", _milliseconds("after_s")),
+        ("planning s", _value("planning_s", ".1f")),
+        ("same bits as keep", lambda row: {True: "yes", False: "NO"}[row["equal"]]),
+    ),
+)
+COPIES = PlainTable(
+    "Copies between device and host",
+    "copies/h200.json",
+    "Rates in GB/s, each way alone and both at once.",
+    (
+        ("by", _value("way")),
+        ("MiB", _value("mib")),
+        ("to host", _value("to_host")),
+        ("to device", _value("to_device")),
+        ("both", _value("both")),
+    ),
+    _rates,
+)
+COMPILED = PlainTable(
+    "Compiled without a GPU",
+    "compiled/triton-3.9.json",
+    "The most that any variant takes: shared memory of a program, registers of a thread, and bytes "
+    "of registers spilled.",
+    (
+        ("compute capability", lambda row: f"{row['arch'] // 10}.{row['arch'] % 10}"),
+        ("kernels", _value("kernels")),
+        ("variants", _value("variants")),
+        ("shared memory", lambda row: f"{row['shared_nbytes'] / KIB:.0f} KiB"),
+        ("registers", _value("registers")),
+        ("spilled bytes", _value("spilled_nbytes")),
+    ),
+    _by_architecture,
+)

@@ -1,0 +1,109 @@
+"""Functions over torch alone that layers, translators of torch's calls and the tracer share."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.overrides import handle_torch_function, has_torch_function
+
+from .errors import InputError
+
+Ints = int | list[int] | tuple[int, ...]
+
+
+def in_row(value: Ints, other: int) -> tuple[int, int]:
+    """A setting of rows [N, C, L] for maps of one row; `other` is that of their height."""
+    return other, value if isinstance(value, int) else int(value[0])
+
+
+def pair(value: Ints) -> tuple[int, int]:
+    """A setting of height and width; one number stands for both."""
+    if isinstance(value, int):
+        return value, value
+    height, width = value if len(value) == 2 else (value[0], value[0])
+    return int(height), int(width)
+
+
+def window(kernel_size: Ints, stride: Ints | None, padding: Ints) -> dict[str, Any]:
+    """A pooling window; no stride means that windows do not overlap."""
+    return {
+        "kernel": pair(kernel_size),
+        "stride": pair(stride or kernel_size),
+        "padding": pair(padding),
+    }
+
+
+def straight_through(before: Tensor, values: Tensor) -> Tensor:
+    """These values, with the gradient of what was there before."""
+    return before + (values - before).detach()
+
+
+def counted_batch_norm(
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    training: bool,
+    momentum: float | None,
+    eps: float,
+    num_batches_tracked: Tensor | None,
+) -> Tensor:
+    """What a layer asks of torch's function, which does not know the number of batches.
+
+    Without a momentum the running statistics become the mean over all batches.
+    """
+    state, affine = (running_mean, running_var), (weight, bias)
+    if has_torch_function((x,)):
+        given = (x, *state, *affine, training, momentum, eps, num_batches_tracked)
+        handle: Any = handle_torch_function
+        result: Tensor = handle(counted_batch_norm, (x,), *given)
+        return result
+    if num_batches_tracked is not None:
+        num_batches_tracked += 1
+        if momentum is None and not x.is_meta:
+            momentum = 1.0 / float(num_batches_tracked)
+    return functional.batch_norm(x, *state, *affine, training, momentum or 0.0, eps)
+
+
+def batch_norm_arguments(layer: _BatchNorm) -> tuple[Any, ...]:
+    """What `counted_batch_norm` takes behind its input, for torch's layer in its mode."""
+    recalls = not layer.training and layer.running_mean is not None
+    tracks = layer.training and layer.track_running_stats
+    running = (layer.running_mean, layer.running_var) if recalls or tracks else (None, None)
+    count = layer.num_batches_tracked if tracks else None
+    momentum = 0.0 if layer.momentum is None and count is None else layer.momentum
+    return *running, layer.weight, layer.bias, not recalls, momentum, layer.eps, count
+
+
+def normalize_batch(layer: _BatchNorm, input: Tensor) -> Tensor:  # noqa: A002 (torch's name)
+    """What torch's batch normalization layer computes and tracks, in its mode."""
+    return counted_batch_norm(input, *batch_norm_arguments(layer))
+
+
+def stochastic_depth(x: Tensor, p: float, mode: str, training: bool = True) -> Tensor:
+    """`x` of which samples, or by mode "batch" all, are dropped, by torch's own functions."""
+    if has_torch_function((x,)):
+        handle: Any = handle_torch_function
+        result: Tensor = handle(stochastic_depth, (x,), x, p, mode, training)
+        return result
+    if not training or p == 0:
+        return x
+    shape = (len(x) if mode == "row" else 1, *(1,) * (x.dim() - 1))
+    kept = (torch.rand(shape, device=x.device) >= p).to(x.dtype)
+    return x * (kept / (1 - p) if p < 1 else kept)
+
+
+def drop_branch(layer: torch.nn.Module, *given: Tensor, **named: Tensor) -> Tensor:
+    """What torchvision's StochasticDepth, or timm's DropPath, makes of its input in its mode.
+
+    The one calls its input `input`, the other `x`.
+    """
+    (x,) = (*given, *named.values())
+    settings = vars(layer)
+    if "drop_prob" in settings and not settings["scale_by_keep"]:
+        raise InputError("DropPath without scale_by_keep is not supported; set it")
+    p, mode = settings.get("drop_prob", settings.get("p")), settings.get("mode", "row")
+    return stochastic_depth(x, p or 0.0, mode, layer.training)

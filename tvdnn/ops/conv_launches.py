@@ -1,0 +1,121 @@
+"""Launches of convolutions: of their packed weights, products, sums and un-pooled gradients."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from ..graph import POOL_2X2
+from .bias_rounding import run_round
+from .operator import Launch
+from .optimizer import run_fused_update
+
+GEOMETRY = ("stride", "padding", "dilation", "groups")
+
+
+def settings_of(a: Launch) -> dict[str, Any]:
+    """The geometry and the precision of a launch; of padding, what rows above do not stand for."""
+    settings = a.settings(*GEOMETRY)
+    height, width = settings["padding"]
+    return settings | {"padding": (height - a.beside[0], width), "precision": a.precision}
+
+
+def storing_of(a: Launch) -> dict[str, Any]:
+    """Also that of the products which read what it writes."""
+    return settings_of(a) | {"out_precision": a.stored}
+
+
+def spreading_of(a: Launch) -> dict[str, Any]:
+    """The same of a launch from the smaller map, whose first row is met at a row of padding."""
+    (height, width), (stride, _) = a.attrs["padding"], a.attrs["stride"]
+    return storing_of(a) | {"padding": (height + stride * a.beside[0], width)}
+
+
+def run_grad_weight(a: Launch, x: torch.Tensor, dy: torch.Tensor) -> None:
+    """The sums over the maps of a convolution; rows beside a band of x are none of their plan's."""
+    own = x.shape[1] - sum(a.beside)
+    settings = settings_of(a) | {"own_rows": own, "first": a.start == 0}
+    a.kernels.conv2d_grad_weight(x, dy, a.writes[0], **settings)
+
+
+def _pack_settings(a: Launch) -> dict[str, Any]:
+    return a.settings("groups") | {"precision": a.stored}
+
+
+def _filter(a: Launch) -> torch.Tensor:
+    """The weight [K, C/g, R, S]; without R, or R and S, where it has one row or tap."""
+    weight = a.params[0]
+    assert weight is not None
+    return as_filters(weight)
+
+
+def as_filters(weight: torch.Tensor) -> torch.Tensor:
+    """Filters [K, C/g, R, S], of which R, or R and S, may be left out where they are 1."""
+    for _ in range(4 - weight.dim()):
+        weight = weight.unsqueeze(2)
+    return weight
+
+
+def _run_pack(a: Launch) -> None:
+    a.kernels.pack_weight(_filter(a), a.writes[0], **_pack_settings(a))
+
+
+def _run_pack_grad_input(a: Launch) -> None:
+    a.kernels.pack_weight_grad_input(_filter(a), a.writes[0], **_pack_settings(a))
+
+
+def _run_forward(a: Launch) -> None:
+    y, *moments = a.writes
+    left = {"moments": moments[0], "cells": a.attrs["cells"]} if moments else {}
+    a.kernels.conv2d(a.reads[0], a.reads[1], a.params[0], y, **left, **storing_of(a))
+
+
+def run_forward_relu(a: Launch) -> None:
+    x, packed = a.reads
+    a.kernels.conv2d(x, packed, a.params[0], a.writes[0], relu=True, **storing_of(a))
+
+
+def run_forward_relu_max_pool2d(a: Launch) -> None:
+    x, packed = a.reads
+    a.kernels.conv2d_max_pool(x, packed, a.params[0], *a.writes, relu=True, **storing_of(a))
+
+
+def run_unpool(a: Launch) -> None:
+    a.kernels.max_unpool2d(*a.reads, a.writes[0], **POOL_2X2)
+
+
+def _run_grad_input(a: Launch) -> None:
+    dy, packed, *mask = a.reads
+    dx, *sums = a.writes
+    by = {"mask": mask[0] if mask else None, "sums": sums[0] if sums else None}
+    a.kernels.conv2d_grad_input(dy, packed, dx, **by, **spreading_of(a))
+
+
+def _run_grad_last(a: Launch) -> None:
+    a.kernels.conv2d_grad_last(*a.reads, a.writes[0])
+
+
+def _run_grad_weight(a: Launch) -> None:
+    dy, x = a.reads
+    run_grad_weight(a, x, dy)
+
+
+def _run_grad_bias(a: Launch) -> None:
+    rows, (partials, *sums) = a.reads[0], a.writes
+    if sums:
+        a.kernels.sum_cells(rows, sums[0])
+        rows = sums[0]
+    a.kernels.conv2d_grad_bias(rows, partials, first=a.start == 0, **a.settings("cell"))
+
+
+LAUNCHES: Mapping[str, Callable[[Launch], None]] = {
+    "pack": _run_pack,
+    "forward": _run_forward,
+    "pack_grad_input": _run_pack_grad_input,
+    "grad_weight": _run_grad_weight,
+    "grad_bias": _run_grad_bias,
+    "round": run_round,
+    "update": run_fused_update,
+    "grad_input": _run_grad_input,
+    "grad_last": _run_grad_last,
+}

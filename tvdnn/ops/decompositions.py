@@ -1,0 +1,172 @@
+"""Functions of torch that the tracer follows as several calls: arithmetic, and poolings."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ..functional import Ints, in_row, pair
+
+
+def normalize(
+    input: Tensor,  # noqa: A002 (torch's name)
+    p: float = 2.0,
+    dim: int = 1,
+    eps: float = 1e-12,
+    out: None = None,
+) -> Tensor:
+    norms = torch.norm(input, p, dim, keepdim=True)
+    return torch.div(input, norms.clamp_min(eps))
+
+
+def addcmul(
+    input: Tensor,  # noqa: A002 (torch's name)
+    tensor1: Tensor,
+    tensor2: Tensor,
+    *,
+    value: float = 1,
+    out: None = None,
+) -> Tensor:
+    return torch.add(input, tensor1 * tensor2, alpha=value)
+
+
+def rsub(input: Tensor, other: Any, *, alpha: float = 1) -> Tensor:  # noqa: A002 (torch's name)
+    """`other` less `alpha` times `input`."""
+    return torch.add(other, input, alpha=-alpha)
+
+
+def lerp(
+    input: Tensor,  # noqa: A002 (torch's name)
+    end: Tensor,
+    weight: Any,
+    *,
+    out: None = None,
+) -> Tensor:
+    """The weighted mean; it starts from what the weight is nearer to, as torch does by a number."""
+    step = end - input
+    if not isinstance(weight, (int, float)):
+        return torch.add(input, step * weight)
+    if abs(weight) < 0.5:
+        return torch.add(input, step, alpha=weight)
+    return torch.sub(end, step, alpha=1 - weight)
+
+
+def max_pool1d(
+    input: Tensor,  # noqa: A002 (torch's name)
+    kernel_size: Ints,
+    stride: Ints | None = None,
+    padding: Ints = 0,
+    dilation: Ints = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,  # with it torch calls another function
+) -> Tensor:
+    window = _row_window(kernel_size, stride, padding)
+    pools = functional.max_pool2d(input.unsqueeze(2), *window, in_row(dilation, 1), ceil_mode)
+    return pools.squeeze(2)
+
+
+def avg_pool1d(
+    input: Tensor,  # noqa: A002 (torch's name)
+    kernel_size: Ints,
+    stride: Ints | None = None,
+    padding: Ints = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Tensor:
+    window = _row_window(kernel_size, stride, padding)
+    return functional.avg_pool2d(input.unsqueeze(2), *window, ceil_mode, count_include_pad).squeeze(
+        2
+    )
+
+
+def _row_window(
+    kernel_size: Ints, stride: Ints | None, padding: Ints
+) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+    """A window of one row; no stride means that windows do not overlap."""
+    return in_row(kernel_size, 1), in_row(stride or kernel_size, 1), in_row(padding, 0)
+
+
+def adaptive_avg_pool1d(input: Tensor, output_size: Ints) -> Tensor:  # noqa: A002 (torch's name)
+    return functional.adaptive_avg_pool2d(input.unsqueeze(2), in_row(output_size, 1)).squeeze(2)
+
+
+def adaptive_max_pool1d(
+    input: Tensor,  # noqa: A002 (torch's name)
+    output_size: Ints,
+    return_indices: bool = False,
+) -> Tensor:
+    return _adaptive_maxima(input, 2, in_row(output_size, 1)[1])
+
+
+def adaptive_max_pool2d(
+    input: Tensor,  # noqa: A002 (torch's name)
+    output_size: Any,
+    return_indices: bool = False,
+) -> Tensor:
+    """Windows of one size are those of max pooling; else columns are reduced first, then rows.
+
+    Of equal maxima the first of a window, row by row, has the gradient in both.
+    """
+    sides = tuple(input.shape[-2:])
+    wanted = output_size if isinstance(output_size, (tuple, list)) else (output_size,) * 2
+    sizes = [side if size is None else size for side, size in zip(sides, wanted, strict=True)]
+    if all(side % size == 0 for side, size in zip(sides, sizes, strict=True)):
+        kernel = (sides[0] // sizes[0], sides[1] // sizes[1])
+        return functional.max_pool2d(input, kernel, kernel)
+    return _adaptive_maxima(_adaptive_maxima(input, 3, sizes[1]), 2, sizes[0])
+
+
+def _adaptive_maxima(x: Tensor, dim: int, size: int) -> Tensor:
+    """The largest elements of torch's adaptive windows along one dimension."""
+    side = x.shape[dim]
+    bounds = [(i * side // size, -(-(i + 1) * side // size)) for i in range(size)]
+    windows = [x.narrow(dim, start, stop - start) for start, stop in bounds]
+    return torch.cat([torch.max(each, dim, keepdim=True)[0] for each in windows], dim)
+
+
+def lp_pool1d(
+    input: Tensor,  # noqa: A002 (torch's name)
+    norm_type: float,
+    kernel_size: Ints,
+    stride: Ints | None = None,
+    ceil_mode: bool = False,
+) -> Tensor:
+    kernel, step, _ = _row_window(kernel_size, stride, 0)
+    return lp_pool2d(input.unsqueeze(2), norm_type, kernel, step, ceil_mode).squeeze(2)
+
+
+def lp_pool2d(
+    input: Tensor,  # noqa: A002 (torch's name)
+    norm_type: float,
+    kernel_size: Ints,
+    stride: Ints | None = None,
+    ceil_mode: bool = False,
+) -> Tensor:
+    """The norm of each window: torch takes that of the mean, as large as a whole window."""
+    means = functional.avg_pool2d(input.pow(norm_type), kernel_size, stride, 0, ceil_mode)
+    height, width = pair(kernel_size)
+    return means.mul(height * width).pow(1 / norm_type)
+
+
+def glu(input: Tensor, dim: int = -1) -> Tensor:  # noqa: A002 (torch's name)
+    values, gates = input.chunk(2, dim)
+    return values * torch.sigmoid(gates)
+
+
+DECOMPOSITIONS: Mapping[Any, Callable[..., Any]] = {
+    functional.glu: glu,
+    functional.normalize: normalize,
+    torch.addcmul: addcmul,
+    torch.rsub: rsub,
+    torch.lerp: lerp,
+    functional.max_pool1d: max_pool1d,
+    torch.max_pool1d: max_pool1d,
+    functional.avg_pool1d: avg_pool1d,
+    functional.adaptive_avg_pool1d: adaptive_avg_pool1d,
+    functional.adaptive_max_pool1d: adaptive_max_pool1d,
+    functional.adaptive_max_pool2d: adaptive_max_pool2d,
+    functional.lp_pool1d: lp_pool1d,
+    functional.lp_pool2d: lp_pool2d,
+}

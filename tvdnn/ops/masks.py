@@ -1,0 +1,101 @@
+"""Masks: which gradients come masked to the ops that have a ReLU inside, and what masks them.
+
+The signs of a map that a ReLU leaves behind a sum are kept as bits.
+"""
+
+from dataclasses import dataclass, field
+
+from ..graph import Kind, Need, Op, Use
+from ..kernels.codec.sign_bits import BYTE
+from .gradients import Gradients
+
+
+@dataclass(slots=True, kw_only=True)
+class Masks(Gradients):
+    """What masks gradients, and which of them come masked."""
+
+    # Whether memory is spared where that moves more bytes: there are no sign maps.
+    lean: bool = False
+    # By value whose gradient counts only where the value is above zero, the factor it has there.
+    relu_outputs: dict[str, float] = field(default_factory=dict)
+    # Those of them whose reader writes the gradient so.
+    masked_gradients: set[str] = field(default_factory=set)
+    # By such value, the side of the tiles over which its maker wants sums of the gradient.
+    bias_tiles: dict[str, int] = field(default_factory=dict)
+    # By such value, the buffer where the reader that masks the gradient left these sums.
+    bias_tile_sums: dict[str, str] = field(default_factory=dict)
+    # The buffers with the signs of maps.
+    signs: set[str] = field(default_factory=set)
+
+    def passes_masks(self, op: Op) -> None:
+        """Declare that a mask of the op's output masks its input alike.
+
+        So it is where every element of the output is one of the input's and gives its gradient to
+        that alone.
+        """
+        value = op.inputs[0]
+        if value in self.relu_outputs and self.has_one_reader(value):
+            self.relu_outputs[op.output] = self.relu_outputs[value]
+
+    def hand_mask_on(self, op: Op) -> None:
+        """Tell the maker of the op's input whether its gradient comes masked."""
+        if op.output in self.masked_gradients and op.inputs[0] in self.relu_outputs:
+            self.masked_gradients.add(op.inputs[0])
+
+    def mask_of(self, value: str) -> tuple[Use, ...]:
+        """What the only reader of a rectified value masks the gradient by: the value; else ()."""
+        if value not in self.relu_outputs or not self.has_one_reader(value):
+            return ()
+        self.masked_gradients.add(value)
+        return (Use(self.buffer_of[value], need=Need.SIGN),)
+
+    def add_bias_tile_sums(self, grad: str, cell: int) -> str:
+        """A buffer for the sums over the cells of a gradient map, in sections as long as its."""
+        samples, height, width, channels = self.buffers[grad].shape
+        shape, rows = (samples, height // cell, width // cell, channels), self.buffers[grad].section
+        return self.add_map(self.unique(f"sums of {grad}"), shape, Kind.GRAD, "float32", rows)
+
+    def add_signs(self, op: Op) -> tuple[Use, ...]:
+        """The use of a buffer for the signs of the op's output; () where they fill no whole bytes.
+
+        With them ResNet-50's backward reads 2.6 GB less of 256 images. There are none for a range:
+        a lean step reads that by narrower loads, and might add in another order.
+        """
+        *pixels, channels = self.shape(op.output)
+        y = self.buffer_of[op.output]
+        if channels % BYTE != 0 or self.is_range(y):
+            return ()
+        shape, rows = (*pixels, channels // BYTE), self.buffers[y].section
+        signs = self.add_map(f"signs {op.name}", shape, Kind.AUX, "uint8", rows)
+        self.signs.add(signs)
+        return (Use(signs),)
+
+    def signs_of(self, op: Op) -> Use | None:
+        """The use of the signs of the op's output, if there are such."""
+        name = f"signs {op.name}"
+        return Use(name) if name in self.signs else None
+
+    def other_term(self, value: str) -> tuple[Use, Use] | None:
+        """The gradient of the value that lacks but one more term, and the signs that mask the sum.
+
+        None where there are no signs, or the gradient does not lie as the value does.
+        """
+        maker, grads = self.makers.get(value), self.gradient_terms.get(value, [])
+        signs = None if maker is None else self.signs_of(maker)
+        if signs is None or len(grads) != 1 or value in self.network.outputs:
+            return None
+        if len(self.readers_of[value]) != 2:
+            return None
+        (grad,) = grads
+        whole = not (self.is_range(grad) or self.is_range(self.buffer_of[value]))
+        return (Use(grad), signs) if whole and grad not in self.filled else None
+
+    def new_total(self, value: str) -> str:
+        """A buffer for the whole gradient of the value, masked, in the place of its other term."""
+        (grad,) = self.gradient_terms[value]
+        total = self.new_grad(value)
+        self.drop_grad(grad)
+        self.gradient_terms[value] = [total]
+        self.term_places[value] = self.term_places[value][-1:]
+        self.masked_gradients.add(value)
+        return total

@@ -1,0 +1,32 @@
+"""The passes that most ops have: one forward, and one backward for the first input."""
+
+from ..graph import Op, Use
+from .builder import Builder
+
+
+def forward(b: Builder, op: Op) -> None:
+    """From all inputs to the output, which may lie in the place of one of them."""
+    reads = tuple(Use(b.buffer_of[name]) for name in op.inputs)
+    b.add_pass(op, "forward", reads, (Use(b.new_output(op)),), params=op.params)
+
+
+def grad_by_input(b: Builder, op: Op) -> None:
+    """In place of the output's gradient where that may be handed on, by the input."""
+    reads = (Use(b.input_of(op)), Use(b.grad_of(op)))
+    b.add_pass(op, "grad_input", reads, (Use(b.next_grad(op)),))
+
+
+def grad_by_output(b: Builder, op: Op) -> None:
+    reads = (Use(b.buffer_of[op.output]), Use(b.grad_of(op)))
+    b.add_pass(op, "grad_input", reads, (Use(b.next_grad(op)),))
+
+
+def grad_in_place(b: Builder, op: Op) -> None:
+    """In place of the output's gradient where that may be handed on, by that alone."""
+    b.add_pass(op, "grad_input", (Use(b.grad_of(op)),), (Use(b.next_grad(op)),))
+
+
+def grad_apart(b: Builder, op: Op) -> None:
+    """In a buffer of its own, by the output's gradient alone."""
+    dy, dx = b.grad_of(op), b.new_grad(op.inputs[0])
+    b.add_pass(op, "grad_input", (Use(dy),), (Use(dx),))

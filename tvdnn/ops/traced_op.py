@@ -1,0 +1,90 @@
+"""TracedOp: an op in the making, and what translators ask of the nodes and settings of a call."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch.fx import Node
+from torch.nn import Parameter
+
+Shape = tuple[int, ...]
+UNNAMED = "tensor "  # before the id of a tensor that is no parameter or buffer of the network
+
+
+@dataclass(frozen=True, slots=True)
+class TracedOp:
+    """An op in the making, of one kind."""
+
+    kind: str
+    # The nodes that it reads, or further ops, where one call of torch's stands for several ops.
+    inputs: tuple["Source", ...]
+    # The nodes of its parameters.
+    params: tuple[Node | None, ...] = ()
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    # Where the dimensions of its result are stored, if it minds the order of its input's.
+    axes: Shape | None = None
+    # The nodes of the module's buffers that it reads or changes.
+    state: tuple[Node | None, ...] = ()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Inner:
+    """The result of an op in the making that another one reads, of the same call of torch's."""
+
+    call: TracedOp
+    # Torch's shape of the result.
+    shape: Shape
+    # Where the dimensions of the result are stored.
+    axes: Shape
+
+
+Source = Node | Inner
+
+
+class UnsupportedCallError(Exception):
+    """A torch call that is no op of tvdnn; the message names it, or which use of it."""
+
+
+def nested(call: TracedOp) -> Iterator[TracedOp]:
+    """The call and those whose results it reads."""
+    yield call
+    for source in call.inputs:
+        if isinstance(source, Inner):
+            yield from nested(source.call)
+
+
+def is_parameter(node: Node) -> bool:
+    """Whether a node is a parameter, a view of one, or computed of parameters and buffers."""
+    base = node.meta.get("base", node.meta["value"])
+    return isinstance(base, Parameter) or is_computed(node)
+
+
+def is_computed(node: Node) -> bool:
+    """Whether a node is what the network computes of parameters and buffers alone."""
+    return bool(node.meta.get("computed"))
+
+
+def shape_of(node: Source) -> Shape:
+    """Torch's shape of what `node` yields."""
+    return node.shape if isinstance(node, Inner) else tuple(node.meta["value"].shape)
+
+
+def axes_of(node: Source) -> Shape:
+    """Of each dimension of what `node` yields, the axis where that is stored."""
+    axes: Shape = node.axes if isinstance(node, Inner) else node.meta["axes"]
+    return axes
+
+
+def call_of(node: Source) -> TracedOp | None:
+    """The call that yields `node`; None for inputs, parameters and what is refused."""
+    call: TracedOp | None = node.call if isinstance(node, Inner) else node.meta["call"]
+    return call
+
+
+def call_behind(node: Source) -> TracedOp | None:
+    """The call that yields `node`, if one that reads `node` may read what that call reads instead.
+
+    None where no gradient goes back from `node`.
+    """
+    stops = isinstance(node, Node) and node.meta["stops"]
+    return None if stops else call_of(node)

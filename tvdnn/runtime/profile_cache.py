@@ -1,0 +1,63 @@
+"""The cache of profiles on disk: seconds of passes, and rates of the link."""
+
+import json
+import platform
+from collections.abc import Iterable
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import torch
+
+from ..planner.ir.costs import HostLink
+from ..planner.ir.settings import Table
+from .disk_cache import cache_file, sources, write_whole
+
+Samples = dict[str, tuple[tuple[int, float], ...]]
+
+# Sources of how passes and the link are measured: results of other sources are not reused.
+_MEASURING = [Path(__file__).with_name(f"{stem}.py") for stem in ("profiler", "scratch", "link")]
+
+
+class ProfileCache:
+    """Measurements on disk: a file for each GPU, versions, kernels and way of measuring.
+
+    The cache knows which launches of a pass asked for configurations. Only the configurations of
+    these launches are part of the key of its seconds.
+    """
+
+    def __init__(self, device: torch.device, kernels: str) -> None:
+
+        parts = (kernels, sources(*_MEASURING), platform.machine())
+        self._path = cache_file("profile", torch.cuda.get_device_name(device), *parts)
+        stored = json.loads(self._path.read_text()) if self._path.exists() else {}
+        samples = stored.get("samples", {})
+        self._samples: Samples = {key: tuple(map(tuple, rows)) for key, rows in samples.items()}
+        self._asked: dict[str, list[str]] = stored.get("asked", {})
+        names = {field.name for field in fields(HostLink)}
+        links = stored.get("links", {}).items()
+        self.links = {copies: HostLink(**link) for copies, link in links if link.keys() == names}
+
+    def find(self, key: str, configurations: Table) -> tuple[tuple[int, float], ...] | None:
+        """The measured seconds of a pass with its configurations. None for one not measured."""
+        return self._samples.get(self._name(key, configurations))
+
+    def add(
+        self,
+        key: str,
+        configurations: Table,
+        asked: Iterable[str],
+        samples: tuple[tuple[int, float], ...],
+    ) -> None:
+        self._asked[key] = sorted(asked)
+        self._samples[self._name(key, configurations)] = samples
+
+    def _name(self, key: str, configurations: Table) -> str:
+        asked = [each for each in self._asked.get(key, ()) if each in configurations]
+        own = [(each, sorted(configurations[each].items())) for each in asked]
+        return repr((key, own)) if own else key
+
+    def save(self) -> None:
+        """Write all measurements to the file."""
+        links = {copies: asdict(link) for copies, link in self.links.items()}
+        found = {"samples": self._samples, "asked": self._asked, "links": links}
+        write_whole(self._path, found)
