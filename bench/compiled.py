@@ -2,11 +2,11 @@
 
     python -m bench.compiled -o bench/results/compiled/triton-3.9.json
 
-For compute capability 9.0 all that the cases of tests/kernels/cases launch, candidates of tuning
-among them; for the others each launcher's kernels once. The tests compile the same up to shared
-memory, and assemble few of each kernel. A row is a kernel on an architecture, with the most that a
-variant takes. Exits with 1 where one does not compile or takes more than it may (limits.py).
-About 15 minutes of a core; a process to a core.
+For compute capability 9.0 all that the cases of bench/cases ask for, candidates of tuning and the
+launches of training steps; for the others each launcher's kernels once. The tests compile
+fewer, up to shared memory, and assemble one of each kernel for 9.0. A row is a
+kernel on an architecture, with the most that a variant takes. Exits with 1 where one does not
+compile or takes more than it may (limits.py). About 15 minutes of a core; a process to a core.
 """
 
 import argparse
@@ -22,11 +22,12 @@ from typing import Any, Final
 import triton
 
 from bench.environment import software
-from tests.support.limits import faults
-from tests.support.offline import HOPPER, ROOT, SHARED_NBYTES, Report, reports_of
+from bench.offline.compiler import HOPPER, SHARED_NBYTES, Report, reports_of
+from bench.offline.limits import faults
 
 HOPPER_PARTS: Final = 6
-VARIANTS: Final = ("candidates", "ones", "ranges", "steps")  # of launches that other cases make
+CASES: Final = "bench.offline.cases"
+MORE: Final = ("bench.offline.steps", "bench.offline.candidates")  # for Hopper
 MOST: Final = ("shared_nbytes", "registers", "spilled_nbytes")
 Job = tuple[int, tuple[int, int]]
 
@@ -62,12 +63,8 @@ def _compiled(job: Job) -> tuple[list[Report], str]:
 
 
 def modules(arch: int) -> list[str]:
-    """The modules of cases; those of more variants come last, and for Hopper alone."""
-    folder = ROOT / "tests" / "kernels" / "cases"
-    stems = sorted(path.stem for path in folder.glob("[!_]*.py"))
-    chosen = [stem for stem in stems if stem not in VARIANTS]
-    chosen += VARIANTS if arch == HOPPER else ()
-    return [f"tests.kernels.cases.{stem}" for stem in chosen]
+    """The modules of cases."""
+    return [CASES, *(MORE if arch == HOPPER else ())]
 
 
 def rows(reports: Sequence[Report]) -> Iterator[dict[str, Any]]:

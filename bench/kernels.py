@@ -3,15 +3,15 @@
     python -m bench.kernels [--sets vgg16 resnet50 fused moments linear ...] [--dtypes bf16] -o F
 
 Both sides run in turns in one process on random data, each time with a cold L2 cache; times are
-medians. Errors are relative RMS against float64 in the same run. The roofline is what a large copy
-and large matrix products reach on the same GPU. Writes the rows as JSON.
+medians. Errors are relative RMS against float64 in the same run. The roofline is what copies and
+large matrix products reach on the same GPU. Writes the rows as JSON.
 """
 
 import argparse
 import gc
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from math import inf
@@ -21,20 +21,12 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from bench.cases import conv, elementwise, linear
-from bench.cases.case import Calls, Case
+from bench.cases.case import Launch, Operands, Peer
 from bench.environment import environment
-from bench.kernel_rows import Row, sums
+from bench.kernel_rates import MeasuredCase, measured_cases, rates_of
+from bench.kernel_rows import SETS, Row, sums
 from bench.timing import DTYPES, Ceilings, in_turns, measure_ceilings, recorded
 
-SETS: Final[dict[str, Callable[[str], Iterator[Case]]]] = {
-    "vgg16": lambda dtype: conv.cases(conv.VGG16, dtype),
-    "resnet50": lambda dtype: conv.cases(conv.RESNET50, dtype),
-    "fused": lambda dtype: conv.cases(conv.VGG16, dtype, passes=conv.FUSED),
-    "moments": lambda dtype: conv.moment_cases(conv.RESNET50, dtype),
-    "linear": linear.cases,
-    "elementwise": elementwise.cases,
-}
 COMPILE_SAMPLES: Final = 16
 COMPILE_THREADS: Final = 8
 TURNS_S: Final = 0.04  # of both sides together, for a case
@@ -58,14 +50,14 @@ def main() -> None:
     print(f"copy {ceilings.bytes_per_s / 1e12:.2f} TB/s, products", end=" ")
     print({name: round(rate / 1e12) for name, rate in ceilings.flops_per_s.items()}, "TFLOP/s")
     chosen = list(_chosen(options.sets, options.dtypes, options.match))
-    _compile([case for _, case in chosen])
+    _compile(chosen)
     print(f"compiled after {time.monotonic() - begin:.0f} s", flush=True)
     rows: list[Row] = []
-    for name, case in chosen:
+    for case, dtype in chosen:
         if time.monotonic() - begin > options.seconds:
-            print(f"out of time before {name} {case.kernel} {case.shape}")
+            print(f"out of time before {case.measured.kernel} {case.shape}")
             break
-        rows.append(measure(name, case, ceilings))
+        rows.append(measure(case, dtype, ceilings))
         print(line(rows[-1]), flush=True)
     print("\n".join(totals(rows)), f"{time.monotonic() - begin:.0f} s", sep="\n")
     document = {"environment": environment(), "ceilings": asdict(ceilings)}
@@ -73,53 +65,63 @@ def main() -> None:
     options.output.write_text(json.dumps(document, indent=1) + "\n")
 
 
-def _chosen(sets: Sequence[str], dtypes: Sequence[str], text: str) -> Iterator[tuple[str, Case]]:
+def _chosen(
+    sets: Sequence[str], dtypes: Sequence[str], text: str
+) -> Iterator[tuple[MeasuredCase, str]]:
+    found = list(measured_cases())
     for name in sets:
         for dtype in dtypes:
-            for case in SETS[name](dtype):
-                if text in f"{case.kernel} {case.shape}":
-                    yield name, case
+            for each in found:
+                if each.measured.set == name and text in f"{each.measured.kernel} {each.shape}":
+                    yield each, dtype
 
 
-def _compile(cases: Sequence[Case]) -> None:
-    """Launch our kernels once on few samples, compiling them side by side."""
+def _compile(chosen: Sequence[tuple[MeasuredCase, str]]) -> None:
+    """Launch our products once on few samples, compiling them side by side."""
 
-    def launch(case: Case) -> None:
-        case.make(min(case.samples, COMPILE_SAMPLES)).own()
+    def launch(case: MeasuredCase, dtype: str) -> None:
+        size = (min(case.size[0], COMPILE_SAMPLES), *case.size[1:])
+        made = case.make(Operands(torch.device("cuda")), dtype, size)
+        made.prepare()
+        made.run()
 
+    products = [each for each in chosen if each[0].measured.set != "elementwise"]
     start = {"initializer": torch.set_default_device, "initargs": ("cuda",)}
     with ThreadPoolExecutor(COMPILE_THREADS, **start) as pool:
-        list(pool.map(launch, (case for case in cases if case.flops)))
+        list(pool.map(lambda each: launch(*each), products))
     _release()
 
 
-def measure(name: str, case: Case, ceilings: Ceilings) -> Row:
+def measure(case: MeasuredCase, dtype: str, ceilings: Ceilings) -> Row:
     """Check, then time, both sides of a case."""
-    calls = case.make(case.samples)
+    launch = case.make(Operands(torch.device("cuda")), dtype)
+    peer = launch.peer
+    assert peer is not None, case.measured.kernel
+    launch.prepare()
     with recorded() as launched:
-        mine = calls.part(calls.own()).double().clone()
-    error, peer_error = errors(calls, mine)
-    least_s = ceilings.least_s(case.flops, case.nbytes, case.dtype)
-    rounds = max(5, min(30, round(TURNS_S / least_s / 2)))
-    seconds = in_turns({"own": calls.own, "peer": calls.peer}, rounds)
-    own_s = seconds["own"]
+        error, peer_error = errors(launch, peer)
+    rates = rates_of(launch, ceilings, dtype)
+    rounds = max(5, min(30, round(TURNS_S / rates.least_s / 2)))
+    seconds = in_turns({"own": launch.run, "peer": peer.run}, rounds)
+    own_s, of = seconds["own"], case.measured
     row = Row(
-        name, case.kernel, case.shape, case.samples, case.count, case.dtype,
-        1e3 * own_s, case.peer, 1e3 * seconds["peer"],
-        case.flops / own_s / 1e12, case.nbytes / own_s / 1e9, least_s / own_s,
+        of.set, of.kernel, case.shape, case.size[0], of.count, dtype,
+        1e3 * own_s, of.peer, 1e3 * seconds["peer"], *rates.at(own_s),
         error, peer_error, "; ".join(launched),
     )  # fmt: skip
-    del calls, mine
+    del launch, peer
     _release()
     return row
 
 
-def errors(calls: Calls, mine: Tensor) -> tuple[float, float | None]:
+def errors(launch: Launch, peer: Peer) -> tuple[float, float | None]:
     """Relative RMS against float64: ours, and the peer's where it computes the same numbers."""
-    exact = calls.exact()
-    if not calls.same_numbers:
+    launch.run()
+    mine = peer.part(peer.result()).double().clone()
+    exact = peer.exact()
+    if not peer.same_numbers:
         return _relative_rms(mine, exact), None
-    return _relative_rms(mine, exact), _relative_rms(calls.part(calls.peer()).double(), exact)
+    return _relative_rms(mine, exact), _relative_rms(peer.part(peer.run()).double(), exact)
 
 
 def _relative_rms(actual: Tensor, exact: Tensor) -> float:

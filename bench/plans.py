@@ -23,8 +23,8 @@ from typing import Any
 from rich.console import Console
 
 from bench.environment import software
+from bench.granularity import units_of_one
 from tests.support.exhaustive import exhaustive_s, small_case
-from tests.support.granularity import units_of_one
 from tvdnn.cli.output import stages
 from tvdnn.experiment.processes import Processes
 from tvdnn.experiment.request import make_problem, make_request

@@ -52,9 +52,8 @@ Each kernel ran beside cuDNN's, cuBLAS's or torch's in turns in one process (`py
 bench.kernels`), on random data and with a cold cache. A network's sum counts each layer as often as
 the network has it, without the first layer's data gradient, which no step computes. Errors are
 relative to float64, ours / theirs. The roofline is what large copies and products reach on the same
-GPU. Where the counted work is more than 1.1 times what the GPU can do, the count is wrong, and
-neither rate nor share is shown: merges are counted with a convolution's products, and strided 1x1
-convolutions with pixels that no kernel reads."""
+GPU, for the bytes and products that a launch cannot do without: no taps on padding, no pixels that
+no window reads, and no sums that one launch of ours leaves to the next."""
 
 
 def results_page(results: Sequence[Result]) -> str:

@@ -18,20 +18,31 @@ SLEEP_CYCLES: Final = 4_000_000  # two milliseconds in which the host queues a r
 GROUPS: Final = 3  # of steps, timed one behind the other
 MATMUL_SIDE: Final = 8192
 COPIED_NBYTES: Final = 2 << 30
+CACHED_NBYTES: Final = 50_000_000  # operands that the L2 cache of an H100 or H200 may hold
+CACHED_COPY_NBYTES: Final = 16 << 20  # of a copy inside of that cache
+CACHED_COPIES: Final = 100
 
 Call = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """Rates measured on this GPU: a large copy's bytes, read and written, and matrix products."""
+    """Rates measured on this GPU: of copies, whose bytes are read and written, and of products.
+
+    The memory copies what the L2 cache, whose rate is `cached_bytes_per_s`, does not hold. Where
+    that rate was not measured, the memory's stands for it.
+    """
 
     bytes_per_s: float
     flops_per_s: Mapping[str, float]
+    cached_bytes_per_s: float | None = None
 
     def least_s(self, flops: float, nbytes: float, dtype: str) -> float:
-        """Seconds under which work of this size cannot be done: its roofline."""
-        return max(flops / self.flops_per_s[dtype], nbytes / self.bytes_per_s)
+        """Seconds under which one launch of this cost cannot be done: its roofline."""
+        rate = self.bytes_per_s
+        if nbytes <= CACHED_NBYTES and self.cached_bytes_per_s is not None:
+            rate = self.cached_bytes_per_s
+        return max(flops / self.flops_per_s[dtype], nbytes / rate)
 
 
 def in_turns(calls: Mapping[str, Call], rounds: int) -> dict[str, float]:
@@ -93,7 +104,19 @@ def measure_ceilings() -> Ceilings:
     target = torch.empty_like(source)
     copy_s = in_turns({"copy": lambda: target.copy_(source)}, 10)["copy"]
     rates = {name: _matmul_rate(kind) for name, kind in DTYPES.items()}
-    return Ceilings(2 * COPIED_NBYTES / copy_s, rates)
+    return Ceilings(2 * COPIED_NBYTES / copy_s, rates, _cached_copy_rate())
+
+
+def _cached_copy_rate() -> float:
+    """Of copies of the same bytes one behind the other."""
+    source = torch.randn(CACHED_COPY_NBYTES // 4, device="cuda")
+    target = torch.empty_like(source)
+
+    def copies() -> None:
+        for _ in range(CACHED_COPIES):
+            target.copy_(source)
+
+    return 2 * CACHED_COPIES * CACHED_COPY_NBYTES / in_turns({"copies": copies}, 10)["copies"]
 
 
 def _matmul_rate(dtype: torch.dtype) -> float:

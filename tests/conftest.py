@@ -12,7 +12,8 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read by triton.jit as kernel modules are imported
 
-from tests.support import granularity, interpreter, searching
+from bench import granularity
+from tests.support import interpreter, searching
 from tests.support.ordering import slow_first
 
 if not torch.cuda.is_available():

@@ -26,7 +26,7 @@ from .tiles import (
     box_of,
     box_tile,
     fits_specialized,
-    joined_tile,
+    im2col_tile,
     part_of,
     specialized_tile,
 )
@@ -92,7 +92,7 @@ def moment_cells(
     if groups > 1 or exact or out_channels * dtype.itemsize % 16 != 0:
         return None
     if taps.in_channels < FEW_CHANNELS:
-        tile = joined_tile(taps)
+        tile = im2col_tile(taps)
         return MomentCells(out_sides, part_of(box_of(*out_sides, tile.pixels), tile.parts), False)
     whole_steps = taps.in_channels * dtype.itemsize % (STEP_NBYTES // 2) == 0
     if not whole_steps or out_channels < 2 * FEW_CHANNELS:

@@ -20,13 +20,15 @@ from torch.nn.functional import pad
 from torch.nn.grad import conv2d_input
 
 from ..language.channel_ranges import halves_of
+from ..language.cost import costing
 from ..language.rounding import stored_reference
+from . import cost
 from .batch_stats import MomentCells, cell_moments, cell_moments_reference
 from .grad_bias import sum_cells_reference
 from .launch import (
     Epilogue,
     launch_box,
-    launch_joined,
+    launch_im2col,
     launch_pointer,
     launch_specialized,
     specialized_box,
@@ -36,6 +38,7 @@ from .launch import (
 from .tiles import FEW_CHANNELS, Filter, Pair, has_descriptors, suits_descriptors, suits_specialized
 
 
+@costing(cost.forward)
 def conv2d(
     x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor, *,
     stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
@@ -56,6 +59,7 @@ def conv2d(
     _launch_forward(x, packed, y, taps, epilogue, precision)
 
 
+@costing(cost.max_pool)
 def conv2d_max_pool(
     x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor, codes: Tensor, *,
     stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
@@ -76,6 +80,7 @@ def conv2d_max_pool(
     _launch_forward(x, packed, y, taps, epilogue, precision)
 
 
+@costing(cost.grad_input)
 def conv2d_grad_input(
     dy: Tensor, packed: Tensor, dx: Tensor, *,
     stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
@@ -120,7 +125,7 @@ def _forward_filter(
 # Which kernel
 
 
-def _suits_joined(y: Tensor, taps: Filter, precision: str) -> bool:
+def _suits_im2col(y: Tensor, taps: Filter, precision: str) -> bool:
     """Few channels, and an output that can leave by TMA."""
     few = taps.in_channels < FEW_CHANNELS and taps.groups == 1
     exact = y.dtype == torch.float32 and precision == "ieee"
@@ -145,8 +150,8 @@ def _launch_forward(
     elif _suits_halves(x, y, taps, epilogue, precision):
         box = specialized_box(y, taps, epilogue)
         left = launch_specialized(halves_of(x), weights_of(packed), y, taps, epilogue, box)
-    elif _suits_joined(y, taps, precision):
-        left = launch_joined(x, packed, y, taps, epilogue, precision)
+    elif _suits_im2col(y, taps, precision):
+        left = launch_im2col(x, packed, y, taps, epilogue, precision)
     else:
         launch_pointer(x, packed, y, taps, (1, 1), epilogue, precision)
     if epilogue.moments is not None and epilogue.cells is not None and not left:

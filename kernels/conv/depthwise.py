@@ -16,7 +16,9 @@ from torch import Tensor
 from triton import cdiv
 
 from ..language.channel_ranges import pitch_of
+from ..language.cost import costing
 from ..language.rounding import stored
+from . import cost
 from .conv2d import conv2d_grad_input_reference, conv2d_reference
 from .grad_weight.launch import conv2d_grad_weight_reference
 from .grad_weight.split import share_of
@@ -196,6 +198,7 @@ def _depthwise_grad_weight_kernel(
                 tl.store(partials_ptr + tap, total, mask=mask_c)
 
 
+@costing(cost.depthwise)
 def depthwise_conv2d(
     x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor, *,
     stride: Pair, padding: Pair, dilation: Pair, precision: str,
@@ -204,6 +207,7 @@ def depthwise_conv2d(
     _launch(x, packed, bias, y, stride, (1, 1), padding, dilation, precision, turned=False)
 
 
+@costing(cost.depthwise_grad_input)
 def depthwise_conv2d_grad_input(
     dy: Tensor, packed: Tensor, dx: Tensor, *,
     stride: Pair, padding: Pair, dilation: Pair, precision: str,
@@ -248,6 +252,7 @@ def _num_warps(x: Tensor) -> int:
     return TILE * x.element_size() // (32 * 16)
 
 
+@costing(cost.grad_weight)
 def depthwise_conv2d_grad_weight(
     x: Tensor, dy: Tensor, partials: Tensor, *, first: bool,
     stride: Pair, padding: Pair, dilation: Pair,

@@ -18,6 +18,7 @@ from torch import Tensor
 from triton import cdiv
 
 from ..codec.sign_bits import passes, passes_reference, words_of
+from ..language.cost import costing
 from ..language.device import num_sms
 from ..language.gluon import (
     available,
@@ -31,6 +32,7 @@ from ..language.gluon import (
     tma,
 )
 from ..language.hopper import barriers, buffers, sum_of_ring
+from . import cost
 from .conv2d import conv2d_grad_input, conv2d_grad_input_reference
 from .tiles import Pair
 
@@ -211,6 +213,7 @@ def _last_kernel(
     )  # fmt: skip
 
 
+@costing(cost.add_mask)
 def conv2d_grad_last(dy: Tensor, packed: Tensor, added: Tensor, signs: Tensor, dx: Tensor) -> None:
     """dx [n, H, W, C], the sum of two terms where a ReLU passes it.
 

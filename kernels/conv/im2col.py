@@ -16,7 +16,7 @@ SIZES: Final = (
 
 
 @triton.jit(do_not_specialize=SIZES)
-def conv_joined_kernel(
+def conv_im2col_kernel(
     x_ptr, packed_ptr, bias_ptr, y_desc, codes_ptr, moments_ptr,
     num_samples, in_h, in_w, height, width, out_c, pad_h, pad_w, dil_h, dil_w,
     R: tl.constexpr, S: tl.constexpr, IN_C: tl.constexpr, PITCH: tl.constexpr,

@@ -15,7 +15,7 @@ from ..language.gluon import swizzled
 from ..language.overrides import configured
 from .batch_stats import MomentCells
 from .grad_bias import side_of, sum_cells
-from .im2col import conv_joined_kernel
+from .im2col import conv_im2col_kernel
 from .pointer import conv_kernel
 from .tiles import (
     FEW_CHANNELS,
@@ -27,7 +27,7 @@ from .tiles import (
     Tile,
     box_of,
     box_tile,
-    joined_tile,
+    im2col_tile,
     part_of,
     pointer_tile,
     shares_rows,
@@ -222,7 +222,7 @@ def _launch_plain_box(
     return moments is not None
 
 
-def launch_joined(
+def launch_im2col(
     x: Tensor, packed: Tensor, y: Tensor, taps: Filter, epilogue: Epilogue, precision: str
 ) -> bool:
     """Of few channels: taps and channels are one axis, and the outputs leave as a box."""
@@ -230,12 +230,12 @@ def launch_joined(
     num_samples, height, width = _summed_sides(y, epilogue)
     tile = configured(
         "joined",
-        joined_tile(taps),
+        im2col_tile(taps),
         lambda: _facts(y, taps, epilogue) | {"precision": precision},
     )
     box = box_of(height, width, tile.pixels, 2 if pooled else 1)
     moments = epilogue.moments_by(part_of(box, tile.parts))
-    conv_joined_kernel[(_num_tiles((num_samples, height, width), box, taps, tile),)](
+    conv_im2col_kernel[(_num_tiles((num_samples, height, width), box, taps, tile),)](
         x, packed, epilogue.bias,
         TensorDescriptor.from_tensor(y, _stored_box(box, tile, pooled)),
         epilogue.codes, moments,

@@ -11,19 +11,23 @@ that a loop changes starts from a number.
 from typing import Final
 
 from ..language.gluon import (
-    fence_async_shared,
     gl,
     gluon,
     load_box,
     mbarrier,
     reinterpreted,
-    store_box,
     tma,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
 from ..language.hopper import barriers, buffers, rounded, sum_of_ring
-from .epilogue import max_of_taps
+from .warp_specialized_epilogue import (
+    fetch_mask,
+    max_of_windows,
+    store_codes,
+    store_moments,
+    store_tile,
+)
 
 SIZES: Final = ("num_samples", "height", "width", "pitch", "pad_h", "pad_w", "dil_h", "dil_w")
 
@@ -187,7 +191,7 @@ def _compute(
     first = gl.program_id(0) + TURN * gl.num_programs(0)
     for tile in range(first, num_tiles, 2 * gl.num_programs(0)):
         n, h, w, k = _place_of(tile, tiles_h, tiles_w, tiles_k, BLOCK)
-        _fetch_mask(mask_desc, y_buf, masked, [n, h, w, k], HAS_MASK)
+        fetch_mask(mask_desc, y_buf, masked, [n, h, w, k], HAS_MASK)
         acc = gl.zeros([BLOCK_K, PIXELS], gl.float32, SUMS)
         mbarrier.wait(turns.index(TURN), turn_phase)
         turn_phase ^= 1
@@ -209,156 +213,34 @@ def _compute(
         if ROUND:
             acc = rounded(acc)
         if POOL:
-            acc, tap = _max_of_windows(acc.to(y_desc.dtype).to(gl.float32), BLOCK)
+            acc, tap = max_of_windows(acc.to(y_desc.dtype).to(gl.float32), BLOCK)
             h = h // 2
             w = w // 2
-            _store_codes(codes_ptr, tap, n, h, w, k, sides, out_c, STORED)
+            store_codes(codes_ptr, tap, n, h, w, k, sides, out_c, STORED)
         if STORED[1] * 2 == BLOCK[1] and not POOL:
             upper, lower = gl.split(acc.reshape([BLOCK_K, 2, PIXELS // 2]).permute([0, 2, 1]))
             place = [n, h, w, k]
-            _leave(
+            store_tile(
                 upper, mask_desc, y_desc, sums_ptr, y_buf, masked, mask_phase,
                 place, sides, out_c, HAS_MASK, CELL,
             )  # fmt: skip
             place = [n, h + STORED[1], w, k]
-            _fetch_mask(mask_desc, y_buf, masked, place, HAS_MASK)
-            _leave(
+            fetch_mask(mask_desc, y_buf, masked, place, HAS_MASK)
+            store_tile(
                 lower, mask_desc, y_desc, sums_ptr, y_buf, masked, mask_phase ^ 1,
                 place, sides, out_c, HAS_MASK, CELL,
             )  # fmt: skip
         else:
             place = [n, h, w, k]
-            _leave(
+            store_tile(
                 acc, mask_desc, y_desc, sums_ptr, y_buf, masked, mask_phase,
                 place, sides, out_c, HAS_MASK, CELL,
             )  # fmt: skip
             mask_phase ^= 1
         if MOMENTS:
             y = acc.to(y_desc.dtype).to(gl.float32)
-            _store_moments(moments_ptr, y, tile // tiles_k, [n, h, w, k], sides, out_c, BLOCK)
+            store_moments(moments_ptr, y, tile // tiles_k, [n, h, w, k], sides, out_c, BLOCK)
     tma.store_wait(0)
-
-
-@gluon.jit
-def _fetch_mask(mask_desc, y_buf, masked, place, HAS_MASK: gl.constexpr):
-    """Start the load of the mask of what leaves next, to where it will leave from."""
-    if HAS_MASK:
-        tma.store_wait(0)
-        mbarrier.expect(masked, mask_desc.block_type.nbytes)
-        load_box(mask_desc, place, masked, y_buf)
-
-
-@gluon.jit
-def _leave(
-    acc, mask_desc, y_desc, sums_ptr, y_buf, masked, mask_phase, place, sides, out_c,
-    HAS_MASK: gl.constexpr, CELL: gl.constexpr,
-):  # fmt: skip
-    """Store sums [channels, pixels], masked, and the sums of their cells."""
-    y = acc.permute([1, 0]).reshape(y_desc.block_type.shape).to(y_desc.dtype)
-    if HAS_MASK:
-        mbarrier.wait(masked, mask_phase)
-        mask = y_buf.load(y.type.layout)
-        y = gl.where(mask.to(gl.float32) <= 0, gl.zeros_like(y), y)
-    else:
-        tma.store_wait(0)
-    y_buf.store(y)
-    fence_async_shared()
-    store_box(y_desc, place, y_buf)
-    if CELL > 0:
-        _store_cell_sums(sums_ptr, y, place, sides, out_c, CELL)
-
-
-@gluon.jit
-def _max_of_windows(y, BLOCK: gl.constexpr):
-    """Maxima and their taps of windows 2x2 of y [channels, pixels of a box]."""
-    WINDOWS: gl.constexpr = BLOCK[0] * BLOCK[1] * BLOCK[2] // 4
-    SHAPE: gl.constexpr = [BLOCK[3], BLOCK[0] * BLOCK[1] // 2, 2, BLOCK[2] // 2, 2]
-    left, right = gl.split(y.reshape(SHAPE))
-    first, third = gl.split(left.permute([0, 1, 3, 2]))
-    second, fourth = gl.split(right.permute([0, 1, 3, 2]))
-    largest, tap = max_of_taps(first, second, third, fourth)
-    return largest.reshape([BLOCK[3], WINDOWS]), tap.reshape([BLOCK[3], WINDOWS])
-
-
-@gluon.jit
-def _store_codes(codes_ptr, tap, n, h, w, k, sides, out_c, BLOCK: gl.constexpr):
-    """Pack and store the taps [channels, windows] of a box of windows that starts at (n, h, w)."""
-    num_samples, height, width = sides
-    WINDOWS: gl.constexpr = BLOCK[0] * BLOCK[1] * BLOCK[2]
-    fours = tap.reshape([BLOCK[3] // 4, 4, WINDOWS])
-    COLUMN: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(2, fours.type.layout))
-    places = gl.expand_dims(gl.expand_dims(2 * gl.arange(0, 4, COLUMN), 0), 2)
-    codes = gl.sum(fours << places, axis=1)  # [channels / 4, windows]
-    byte = k // 4 + gl.arange(0, BLOCK[3] // 4, gl.SliceLayout(1, codes.type.layout))
-    window = gl.arange(0, WINDOWS, gl.SliceLayout(0, codes.type.layout))
-    sample = n + window // (BLOCK[1] * BLOCK[2])
-    row = h + window // BLOCK[2] % BLOCK[1]
-    column = w + window % BLOCK[2]
-    offs = ((sample.to(gl.int64) * height + row) * width + column) * (out_c // 4)
-    mask_w = (sample < num_samples) & (row < height) & (column < width)
-    mask = gl.expand_dims(byte < out_c // 4, 1) & gl.expand_dims(mask_w, 0)
-    ptrs = codes_ptr + gl.expand_dims(offs, 0) + gl.expand_dims(byte, 1)
-    gl.store(ptrs, codes.to(gl.uint8), mask=mask)
-
-
-@gluon.jit
-def _store_cell_sums(sums_ptr, y, place, sides, out_c, CELL: gl.constexpr):
-    """Sum as conv_grad_bias.py does, and store, the cells of a box y that starts at `place`."""
-    n, h, w, k = place
-    num_samples, height, width = sides
-    ROWS: gl.constexpr = y.shape[1] // CELL
-    COLUMNS: gl.constexpr = y.shape[2] // CELL
-    sums = _quarters(y.to(gl.float32).reshape([y.shape[0] * y.shape[1], y.shape[2], y.shape[3]]))
-    if CELL >= 4:
-        sums = _quarters(sums)
-    if CELL >= 8:
-        sums = _quarters(sums)
-    sums = sums.reshape([sums.shape[0] * COLUMNS, y.shape[3]])
-    cell = gl.arange(0, sums.shape[0], gl.SliceLayout(1, sums.type.layout))
-    offs_k = k + gl.arange(0, sums.shape[1], gl.SliceLayout(0, sums.type.layout))
-    sample = n + cell // (ROWS * COLUMNS)
-    row = h // CELL + cell // COLUMNS % ROWS
-    column = w // CELL + cell % COLUMNS
-    offs = ((sample.to(gl.int64) * height + row) * width + column) * out_c
-    mask_n = (sample < num_samples) & (row < height) & (column < width)
-    mask = gl.expand_dims(mask_n, 1) & gl.expand_dims(offs_k < out_c, 0)
-    gl.store(sums_ptr + gl.expand_dims(offs, 1) + gl.expand_dims(offs_k, 0), sums, mask=mask)
-
-
-@gluon.jit
-def _store_moments(moments_ptr, y, cell, place, sides, out_c, BLOCK: gl.constexpr):
-    """Of y [channels, pixels], the box at `place`: means and the squares about them."""
-    n, h, w, k = place
-    num_samples, height, width = sides
-    PIXELS: gl.constexpr = y.shape[1]
-    rows = gl.minimum(height - h, BLOCK[1]) * gl.minimum(width - w, BLOCK[2])
-    count = gl.minimum(num_samples - n, BLOCK[0]) * rows
-    if count == PIXELS:
-        mean = gl.sum(y, 1) / PIXELS
-        off = y - gl.expand_dims(mean, 1)
-        squares = gl.sum(off * off, 1)
-    else:
-        pixel = gl.arange(0, PIXELS, gl.SliceLayout(0, y.type.layout))
-        inside = n + pixel // (BLOCK[1] * BLOCK[2]) < num_samples
-        inside &= h + pixel // BLOCK[2] % BLOCK[1] < height
-        inside = gl.expand_dims(inside & (w + pixel % BLOCK[2] < width), 0)
-        mean = gl.sum(gl.where(inside, y, 0.0), 1) / count.to(gl.float32)
-        off = gl.where(inside, y - gl.expand_dims(mean, 1), 0.0)
-        squares = gl.sum(off * off, 1)
-    offs_k = k + gl.arange(0, BLOCK[3], gl.SliceLayout(1, y.type.layout))
-    ptrs = moments_ptr + cell.to(gl.int64) * 2 * out_c + offs_k
-    gl.store(ptrs, mean, mask=offs_k < out_c)
-    gl.store(ptrs + out_c, squares, mask=offs_k < out_c)
-
-
-@gluon.jit
-def _quarters(x):
-    """Sums of 2x2 neighbours of x [rows, columns, channels]."""
-    ROWS: gl.constexpr = x.shape[0] // 2
-    COLUMNS: gl.constexpr = x.shape[1] // 2
-    CHANNELS: gl.constexpr = x.shape[2]
-    pairs = gl.sum(x.reshape([2 * ROWS, COLUMNS, 2, CHANNELS]), axis=2)
-    return gl.sum(pairs.reshape([ROWS, 2, COLUMNS, CHANNELS]), axis=1)
 
 
 @gluon.jit

@@ -16,7 +16,7 @@ TileT = TypeVar("TileT")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TileRequest:
     """A launch that may be configured: its kernel, its tile by the rule, and what that is for."""
 
     kernel: str
@@ -33,9 +33,9 @@ class Configurations:
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        self.asked: dict[str, Asked] = {}
+        self.asked: dict[str, TileRequest] = {}
 
-    def tile(self, asked: Asked) -> Any:
+    def tile(self, asked: TileRequest) -> Any:
         """The tile of a launch."""
         key = asked.key
         self.asked[key] = asked
@@ -61,4 +61,4 @@ _active: Final[ContextVar[Configurations | None]] = ContextVar("configurations",
 def configured(kernel: str, tile: TileT, facts: Callable[[], Mapping[str, Any]]) -> TileT:
     """The tile that a launch is configured to have, by default the rule's."""
     active = _active.get()
-    return tile if active is None else active.tile(Asked(kernel, tile, facts()))
+    return tile if active is None else active.tile(TileRequest(kernel, tile, facts()))

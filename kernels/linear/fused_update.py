@@ -8,9 +8,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..language.cost import costing
 from ..optim.math import Rule, adamw_rule, apply_update, sgd_rule
 from ..optim.update import adamw_reference, momentum_states, sgd_reference
-from .gemm import Product, product_tile, tile_start
+from . import cost
+from .gemm import Product
+from .gemm_tiles import product_tile, tile_start
 from .grad_weight_resident import resident_update, suits_residence
 from .passes import linear_grad_weight_reference
 from .transpose import Turned, turned_product
@@ -52,6 +55,7 @@ def _launch(
     )
 
 
+@costing(cost.update)
 def linear_grad_weight_sgd(
     x: Tensor, dy: Tensor, param: Tensor, momentum_buffer: Tensor | None, control: Tensor, *,
     nesterov: bool, maximize: bool, precision: str,
@@ -62,6 +66,7 @@ def linear_grad_weight_sgd(
     _launch(x, dy, param, states, control, rule, precision, turned)
 
 
+@costing(cost.update)
 def linear_grad_weight_adamw(
     x: Tensor, dy: Tensor, param: Tensor, mean: Tensor, square: Tensor, control: Tensor, *,
     maximize: bool, precision: str,

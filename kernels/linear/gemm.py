@@ -16,7 +16,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ..language import device
 from ..language.overrides import configured
-from ..language.rounding import add_product, stored
+from .gemm_tiles import finish, product_tile, tile_start
 
 TILE_GROUP: Final = 8  # rows of tiles that walk the columns together, to meet in the L2 cache
 DESCRIPTOR_ALIGNMENT: Final = 16  # bytes, of a descriptor's base and row stride
@@ -190,81 +190,6 @@ def describable(matrix: Tensor) -> bool:
     """Whether the copy engine can read tiles of a row-major matrix."""
     stride_nbytes = matrix.shape[1] * matrix.element_size()
     return (matrix.data_ptr() | stride_nbytes) % DESCRIPTOR_ALIGNMENT == 0
-
-
-@triton.jit
-def _load_tile(
-    source, row, column, end_row, num_columns,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DESCRIPTOR: tl.constexpr,
-):  # fmt: skip
-    """Tile [ROWS, COLUMNS] at (row, column) of a row-major matrix, zero from `end_row` on."""
-    if DESCRIPTOR:
-        tile = source.load([row, column])
-    else:
-        offs_r = row + tl.arange(0, ROWS)[:, None]
-        offs_c = column + tl.arange(0, COLUMNS)[None, :]
-        mask = (offs_r < end_row) & (offs_c < num_columns)
-        tile = tl.load(source + (offs_r.to(tl.int64) * num_columns + offs_c), mask=mask, other=0.0)
-    return tile
-
-
-@triton.jit
-def tile_start(
-    m_size, n_size, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TILE_GROUP: tl.constexpr
-) -> tl.tuple:
-    """Row and column where this program's tile starts.
-
-    TILE_GROUP rows of tiles at a time, a column of them after the other.
-    """
-    pid = tl.program_id(0)
-    tiles_m, tiles_n = tl.cdiv(m_size, BLOCK_M), tl.cdiv(n_size, BLOCK_N)
-    per_group = TILE_GROUP * tiles_n
-    first_m = pid // per_group * TILE_GROUP
-    rows = tl.minimum(tiles_m - first_m, TILE_GROUP)
-    return (first_m + pid % per_group % rows) * BLOCK_M, pid % per_group // rows * BLOCK_N
-
-
-@triton.jit
-def product_tile(
-    a, b, m, n, m_size, n_size, k_size, start_k, end_k,
-    A_BY_K: tl.constexpr, B_BY_K: tl.constexpr, DESCRIPTORS: tl.constexpr,
-    PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    NUM_STAGES: tl.constexpr,
-) -> tl.tensor:  # fmt: skip
-    """The sum over the terms [start_k, end_k) of the tile at (m, n): float32 [BLOCK_M, BLOCK_N]."""
-    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for k in tl.range(start_k, end_k, BLOCK_K, num_stages=NUM_STAGES):
-        if A_BY_K:
-            left = _load_tile(a, k, m, end_k, m_size, BLOCK_K, BLOCK_M, DESCRIPTORS).T
-        else:
-            left = _load_tile(a, m, k, m_size, k_size, BLOCK_M, BLOCK_K, DESCRIPTORS)
-        if B_BY_K:
-            right = _load_tile(b, k, n, end_k, n_size, BLOCK_K, BLOCK_N, DESCRIPTORS)
-        else:
-            right = _load_tile(b, n, k, n_size, k_size, BLOCK_N, BLOCK_K, DESCRIPTORS).T
-        acc = add_product(acc, left, right, PRECISION)
-    return acc
-
-
-@triton.jit
-def finish(
-    acc, bias_ptr, mask_ptr, offs, offs_n, inside, inside_n, scale, dtype: tl.constexpr,
-    RELU: tl.constexpr, OUT_PRECISION: tl.constexpr,
-) -> tl.tensor:  # fmt: skip
-    """What a product [rows, columns] leaves as: with the bias, then with ReLU or masked and scaled.
-
-    To the type it is rounded where a pass of its own would take over from it: before the mask's
-    scale; for products that read it, last.
-    """
-    if bias_ptr is not None:
-        acc += tl.load(bias_ptr + offs_n, mask=inside_n, other=0.0)[None, :]
-    out = acc.to(dtype)
-    if RELU:
-        out = tl.where(out <= 0, 0.0, out)  # keeps NaN
-    if mask_ptr is not None:
-        out = (out.to(tl.float32) * scale).to(dtype)
-        out = tl.where(tl.load(mask_ptr + offs, mask=inside, other=0.0) <= 0, 0.0, out)
-    return stored(out, dtype, OUT_PRECISION)
 
 
 @triton.jit

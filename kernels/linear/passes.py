@@ -6,9 +6,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..language import device
+from ..language.cost import costing
 from ..language.rounding import stored_reference
 from ..pointwise.dropout import dropout, dropout_reference
 from ..reduce.partials import sum_rows, sum_rows_reference
+from . import cost
 from .gemm import WIDE, Ending, Product, multiply, multiply_split, share_of
 from .grad_weight_resident import resident_gradient, suits_residence
 from .grad_weight_tma_store import streamed_gradient, streams
@@ -34,6 +36,7 @@ def linear_shares(outputs: int, terms: int, dtype: torch.dtype, precision: str) 
     return triton.cdiv(terms, share_of(terms, wanted))
 
 
+@costing(cost.forward)
 def linear(
     x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, *, precision: str,
     relu: bool = False, dropout_p: float = 0.0, seed: Tensor | None = None, op_id: int = 0,
@@ -65,6 +68,7 @@ def linear(
         dropout(y, y, seed, p=dropout_p, precision=left_as, **place)
 
 
+@costing(cost.grad_input)
 def linear_grad_input(
     dy: Tensor, weight: Tensor, dx: Tensor, *, precision: str, mask: Tensor | None = None,
     scale: float = 1.0, out_precision: str | None = None, partials: Tensor | None = None,
@@ -86,6 +90,7 @@ def linear_grad_input(
         multiply(Product(dy, weight, False, True, precision), dx, ending)
 
 
+@costing(cost.grad_weight)
 def linear_grad_weight(
     x: Tensor, dy: Tensor, partials: Tensor, *, group: int, precision: str,
     turned: Turned | None = None,

@@ -22,7 +22,7 @@ NUM_WARPS: Final = 4
 
 
 @triton.jit
-def _turn_kernel(matrix_ptr, turned_ptr, num_rows, num_columns, SIDE: tl.constexpr) -> None:
+def _transpose_kernel(matrix_ptr, turned_ptr, num_rows, num_columns, SIDE: tl.constexpr) -> None:
     offs_c = tl.program_id(0) * SIDE + tl.arange(0, SIDE)
     offs_r = tl.program_id(1) * SIDE + tl.arange(0, SIDE)
     inside = (offs_r < num_rows)[:, None] & (offs_c < num_columns)[None, :]
@@ -52,4 +52,4 @@ def _turn(matrix: Tensor, turned: Tensor) -> None:
     """turned [columns, rows] = matrix [rows, columns]."""
     rows, columns = matrix.shape
     grid = (triton.cdiv(columns, SIDE), triton.cdiv(rows, SIDE))
-    _turn_kernel[grid](matrix, turned, rows, columns, SIDE=SIDE, num_warps=NUM_WARPS)
+    _transpose_kernel[grid](matrix, turned, rows, columns, SIDE=SIDE, num_warps=NUM_WARPS)

@@ -14,7 +14,8 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ..language import device
-from .gemm import TILE_GROUP, WIDE, Ending, describable, finish, tile_start
+from .gemm import TILE_GROUP, WIDE, Ending, describable
+from .gemm_tiles import finish, tile_start
 
 TILE: Final = {"BLOCK_M": 128, "BLOCK_N": 256, "SIDE_N": 128, "BLOCK_K": 64}
 NUM_STAGES: Final = 3

@@ -13,11 +13,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .logits import (
+    load_logits,
+    spread_of_row,
+    spread_of_rows,
+    top_and_log_total,
+    top_and_total_of_row,
+)
+
 ROWS_TILE: Final = 2048  # logits of a program of one warp, whose maxima need no shared memory
 LANES: Final = 128  # threads that share a row of more logits
 LOADS: Final = 16  # logits of a thread that are in flight together
 MOST_ROWS: Final = 64
-LOG2_E: Final = tl.constexpr(1.4426950408889634)
 ALIGNMENT: Final = 16  # elements, of the widest load
 PIXELS_TILE: Final = 2048  # logits of a step over pixels
 PIXEL_STEPS: Final = 8  # of a program
@@ -27,89 +34,6 @@ MOST_CLASSES: Final = PIXELS_TILE  # of pixels
 SUM_BLOCK: Final = 4096
 SUM_UNROLL: Final = 4  # blocks in flight together
 SUM_WARPS: Final = 32
-
-
-@triton.jit
-def _shift(top):
-    """What takes exp(x - top) to a power of two of one multiply-add; 0 where top is -inf."""
-    return tl.where(top == float("-inf"), 0.0, top * -LOG2_E)
-
-
-@triton.jit
-def _exponentials(x, shift):
-    return tl.exp2(tl.fma(x, LOG2_E, shift))
-
-
-@triton.jit
-def _with_logits(top, total, x):
-    """Largest logits [LANES] and sums of exponentials of what others lack, [LOADS, LANES] more."""
-    higher = tl.maximum(top, tl.max(x, 0))
-    shift = _shift(higher)
-    total = total * _exponentials(top, shift) + tl.sum(_exponentials(x, shift[None, :]), 0)
-    return higher, total
-
-
-@triton.jit
-def _top_and_total_of_row(row_ptr, num_classes, LOADS: tl.constexpr, BLOCK: tl.constexpr):
-    """Of a row, in one reading: its largest logit, and the sum of the exponentials of the others'.
-
-    A lane takes every BLOCK-th class, wherever the row begins in memory.
-    """
-    top = tl.full((BLOCK,), float("-inf"), tl.float32)
-    total = tl.zeros((BLOCK,), tl.float32)
-    offs = tl.arange(0, LOADS)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]  # [LOADS, BLOCK]
-    for _ in range(num_classes // (LOADS * BLOCK)):
-        top, total = _with_logits(top, total, tl.load(row_ptr + offs).to(tl.float32))
-        row_ptr += LOADS * BLOCK
-    mask = offs < num_classes % (LOADS * BLOCK)
-    rest = tl.load(row_ptr + offs, mask=mask, other=float("-inf"))
-    top, total = _with_logits(top, total, rest.to(tl.float32))
-    highest = tl.max(top, 0)
-    return highest, tl.sum(total * _exponentials(top, _shift(highest)), 0)
-
-
-@triton.jit
-def _spread_of_row(
-    row_ptr, weight_ptr, num_classes, top, log_total,
-    WEIGHTED: tl.constexpr, LOADS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """The sum over all classes of a row of their weighted losses."""
-    offs = tl.arange(0, LOADS)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]  # [LOADS, BLOCK]
-    total = tl.zeros((LOADS, BLOCK), tl.float32)
-    for start in range(0, num_classes, LOADS * BLOCK):
-        mask = offs < num_classes - start
-        x = tl.load(row_ptr + start + offs, mask=mask, other=0.0).to(tl.float32)
-        losses = log_total + (top - x)
-        if WEIGHTED:
-            losses *= tl.load(weight_ptr + start + offs, mask=mask, other=0.0)
-        total += tl.where(mask, losses, 0.0)
-    return tl.sum(tl.sum(total, 0), 0)
-
-
-@triton.jit
-def load_logits(row_ptrs, classes, known, num_classes) -> tl.tensor:
-    """Whole rows: [ROWS, BLOCK], -inf beside them."""
-    mask = (classes < num_classes)[None, :] & known[:, None]
-    ptrs = row_ptrs[:, None] + classes[None, :]
-    return tl.load(ptrs, mask=mask, other=float("-inf")).to(tl.float32)
-
-
-@triton.jit
-def top_and_log_total(x) -> tuple[tl.tensor, tl.tensor]:
-    """Of rows [ROWS, BLOCK]: the largest logit, and log(sum exp(x - largest))."""
-    top = tl.max(x, 1)
-    return top, tl.log(tl.sum(_exponentials(x, _shift(top)[:, None]), 1))
-
-
-@triton.jit
-def _spread_of_rows(
-    x, weight_ptr, classes, num_classes, top, log_total, WEIGHTED: tl.constexpr
-):  # fmt: skip
-    """The sum over all classes of their weighted losses: [ROWS]."""
-    losses = log_total[:, None] + (top[:, None] - x)
-    if WEIGHTED:
-        losses *= tl.load(weight_ptr + classes, mask=classes < num_classes, other=0.0)[None, :]
-    return tl.sum(tl.where((classes < num_classes)[None, :], losses, 0.0), 1)
 
 
 @triton.jit
@@ -143,10 +67,10 @@ def _row_kernel(
     num_classes = num_classes // DIVISOR * DIVISOR
     n = tl.program_id(0).to(tl.int64)
     row_ptr = logits_ptr + n * num_classes
-    top, total = _top_and_total_of_row(row_ptr, num_classes, LOADS, BLOCK)
+    top, total = top_and_total_of_row(row_ptr, num_classes, LOADS, BLOCK)
     log_total, spread = tl.log(total), 0.0
     if SMOOTHED:
-        spread = _spread_of_row(
+        spread = spread_of_row(
             row_ptr, weight_ptr, num_classes, top, log_total, WEIGHTED, LOADS, BLOCK
         )
     loss, divisor = _terms(
@@ -169,7 +93,7 @@ def _terms_of_rows(
     top, log_total = top_and_log_total(x)
     spread = 0.0
     if SMOOTHED:
-        spread = _spread_of_rows(x, weight_ptr, classes, num_classes, top, log_total, WEIGHTED)
+        spread = spread_of_rows(x, weight_ptr, classes, num_classes, top, log_total, WEIGHTED)
     loss, divisor = _terms(
         n, known, target_ptr, weight_ptr, row_ptrs, top, log_total, spread, num_classes,
         ignore_index, smoothing, WEIGHTED, SMOOTHED,

@@ -8,7 +8,8 @@ import triton.language as tl
 from torch import Tensor
 
 from ..language.rounding import stored, stored_reference
-from .cross_entropy import ALIGNMENT, MOST_ROWS, load_logits, top_and_log_total
+from .cross_entropy import ALIGNMENT, MOST_ROWS
+from .logits import load_logits, top_and_log_total
 
 ROWS_TILE: Final = 2048
 TILE: Final = 1024

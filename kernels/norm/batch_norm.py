@@ -35,15 +35,10 @@ from .batch_norm_tiles import (
     words_at,
     writing,
 )
+from .running_stats import is_tracking, load_moments, mean_about, track
 
 RECALLED: Final = 128  # channels of a program
 Normalizing: TypeAlias = tuple[Tensor, Tensor | None, Tensor | None]  # statistics, weight and bias
-
-
-@triton.jit
-def _about(values, weights, total):
-    """The mean over rows of values [R, C] of these weights, which add up to `total`."""
-    return tl.sum(values * weights, 0) / tl.maximum(total, 1.0)
 
 
 @triton.jit(do_not_specialize=["num_rows", "group_rows", "slice_rows", "splits"])
@@ -58,7 +53,7 @@ def _moments_kernel(
     mask = in_tile(count, mask_c, BLOCK_R)
     ptrs = x_ptr + offsets(start, c, pitch, ALIGN, BLOCK_R)
     x = tl.load(ptrs, mask=mask, other=0.0).to(tl.float32)
-    about = _about(x, mask.to(tl.float32), tl.minimum(count, BLOCK_R).to(tl.float32))
+    about = mean_about(x, mask.to(tl.float32), tl.minimum(count, BLOCK_R).to(tl.float32))
     off = tl.where(mask, x - about[None, :], 0.0)
     sums, squares = off, off * off
     for first in tl.range(BLOCK_R, count, BLOCK_R, num_stages=STAGES):
@@ -76,37 +71,8 @@ def _moments_kernel(
 
 
 @triton.jit
-def _load_moments(
-    partials_ptr, p, c, mask_c, count, num_rows, group_rows, slice_rows, splits, pitch
-) -> tl.tuple:
-    """Rows, means and squares of slices p, [BLOCK_P, 1] and [BLOCK_P, BLOCK_C]."""
-    _, rows = slice_at(p.to(tl.int64), num_rows, group_rows, slice_rows, splits)
-    rows = tl.where(p < count, rows, 0).to(tl.float32)[:, None]
-    mask = (p < count)[:, None] & mask_c[None, :]
-    ptrs = partials_ptr + p[:, None] * 2 * pitch + c[None, :]
-    means = tl.load(ptrs, mask=mask, other=0.0)
-    return rows, means, tl.load(ptrs + pitch, mask=mask, other=0.0)
-
-
-@triton.jit
-def _track(ptr, value, factor, c, mask_c):
-    """Move a running statistic toward the value of this batch."""
-    running = tl.load(ptr + c, mask=mask_c, other=0.0)
-    tl.store(ptr + c, tl.fma(factor, value, (1.0 - factor) * running), mask=mask_c)
-
-
-@triton.jit
-def _tracks(flag_ptr):
-    """Whether running statistics may change."""
-    tracks = True
-    if flag_ptr is not None:
-        tracks = tl.load(flag_ptr) == 0.0
-    return tracks
-
-
-@triton.jit
 def _count_kernel(num_batches_ptr, flag_ptr):
-    tl.store(num_batches_ptr, tl.load(num_batches_ptr) + 1, mask=_tracks(flag_ptr))
+    tl.store(num_batches_ptr, tl.load(num_batches_ptr) + 1, mask=is_tracking(flag_ptr))
 
 
 @triton.jit(do_not_specialize=["count", "num_rows", "group_rows", "slice_rows", "splits"])
@@ -119,15 +85,15 @@ def _statistics_kernel(
     c = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     mask_c = c < channels
     p = tl.arange(0, BLOCK_P)
-    rows, means, squares = _load_moments(
+    rows, means, squares = load_moments(
         partials_ptr, p, c, mask_c, count, num_rows, group_rows, slice_rows, splits, pitch
     )
-    about = _about(means, rows, tl.sum(rows, 0))
+    about = mean_about(means, rows, tl.sum(rows, 0))
     off = means - about[None, :]
     sums = rows * off
     squares = tl.fma(sums, off, squares)
     for first in tl.range(BLOCK_P, count, BLOCK_P, num_stages=STAGES):
-        rows, means, more = _load_moments(
+        rows, means, more = load_moments(
             partials_ptr, first + p, c, mask_c, count,
             num_rows, group_rows, slice_rows, splits, pitch,
         )  # fmt: skip
@@ -147,11 +113,11 @@ def _statistics_kernel(
     if CUMULATIVE:
         factor = 1.0 / tl.load(num_batches_ptr).to(tl.float32)
     elif num_batches_ptr is not None and tl.program_id(0) == 0:
-        tl.store(num_batches_ptr, tl.load(num_batches_ptr) + 1, mask=_tracks(flag_ptr))
+        tl.store(num_batches_ptr, tl.load(num_batches_ptr) + 1, mask=is_tracking(flag_ptr))
     if running_mean_ptr is not None:
-        kept = mask_c & _tracks(flag_ptr)
-        _track(running_mean_ptr, mean, factor, c, kept)
-        _track(running_var_ptr, variance, factor, c, kept)
+        kept = mask_c & is_tracking(flag_ptr)
+        track(running_mean_ptr, mean, factor, c, kept)
+        track(running_var_ptr, variance, factor, c, kept)
 
 
 @triton.jit

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..language.cost import costing, updates
 from ..reduce.partials import add_partials, filters_of, partial_tile, sum_partials_reference
 from .math import Rule, adamw_rule, apply_update, sgd_rule
 from .update import adamw_reference, momentum_states, sgd_reference
@@ -54,6 +55,7 @@ def _launch(
     )  # fmt: skip
 
 
+@costing(updates(0, 2))
 def sgd_partials(
     param: Tensor, partials: Tensor, momentum_buffer: Tensor | None, control: Tensor, *,
     nesterov: bool, maximize: bool,
@@ -63,6 +65,7 @@ def sgd_partials(
     _launch(param, partials, states, control, sgd_rule(nesterov, maximize))
 
 
+@costing(updates(0, 2, 3))
 def adamw_partials(
     param: Tensor, partials: Tensor, mean: Tensor, square: Tensor, control: Tensor, *,
     maximize: bool,

@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..language.cost import costing, updates
 from .math import Rule, adamw_rule, apply_update, sgd_rule
 
 BLOCK: Final = 2048
@@ -53,6 +54,7 @@ def _launch_all(updates: Sequence[Update], control: Tensor, rule: Rule) -> None:
             _launch([update], control, rule)
 
 
+@costing(updates(0, 2))
 def sgd(
     param: Tensor, grad: Tensor, momentum_buffer: Tensor | None, control: Tensor, *,
     nesterov: bool, maximize: bool,
@@ -68,6 +70,7 @@ def sgd(
     _launch_all(updates, control, sgd_rule(nesterov, maximize))
 
 
+@costing(updates(0, 2))
 def sgd_many(
     params: Sequence[Tensor], grads: Sequence[Tensor], momentum_buffers: Sequence[Tensor | None],
     control: Tensor, *, nesterov: bool, maximize: bool,
@@ -78,6 +81,7 @@ def sgd_many(
     _launch_all(updates, control, sgd_rule(nesterov, maximize))
 
 
+@costing(updates(0, 2, 3))
 def adamw(
     param: Tensor, grad: Tensor, mean: Tensor, square: Tensor, control: Tensor, *, maximize: bool
 ) -> None:
@@ -90,6 +94,7 @@ def adamw(
     _launch_all([(param, grad, (mean, square))], control, adamw_rule(maximize))
 
 
+@costing(updates(0, 2, 3))
 def adamw_many(
     params: Sequence[Tensor], grads: Sequence[Tensor], means: Sequence[Tensor],
     squares: Sequence[Tensor], control: Tensor, *, maximize: bool,

@@ -104,7 +104,7 @@ def _resize_grad_kernel(
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class PixelRange:
     """Where one looks for the pixels made of pixel i: `size` of them from i * inverse + offset."""
 
     inverse: float
@@ -146,24 +146,24 @@ def resize_grad(
     )  # fmt: skip
 
 
-def _windows(sides: tuple[int, int], y: Tensor, mode: str, scales: Scales) -> Iterator[Window]:
+def _windows(sides: tuple[int, int], y: Tensor, mode: str, scales: Scales) -> Iterator[PixelRange]:
     for size, out_size, scale in zip(sides, y.shape[1:3], scales, strict=True):
         yield _window(size, out_size, mode, scale)
 
 
-def _window(size: int, out_size: int, mode: str, scale: float) -> Window:
+def _window(size: int, out_size: int, mode: str, scale: float) -> PixelRange:
     if scale == 0:  # all pixels are made of the first
-        return Window(0.0, 0.0, out_size)
+        return PixelRange(0.0, 0.0, out_size)
     times = out_size // size
     if mode != "corners" and times * size == out_size and scale * times == 1:
         doubled = mode == "bilinear"
         reach = 2 * times - times % 2 if doubled else times
-        return Window(float(times), float(-(times // 2) if doubled else 0), reach)
+        return PixelRange(float(times), float(-(times // 2) if doubled else 0), reach)
     inverse = 1 / scale
     if mode == "nearest":
-        return Window(inverse, -SLACK, int(inverse + 2 * SLACK) + 2)
+        return PixelRange(inverse, -SLACK, int(inverse + 2 * SLACK) + 2)
     begin = -inverse if mode == "corners" else -0.5 * inverse - 0.5
-    return Window(inverse, begin + 1 - SLACK, int(2 * inverse + 2 * SLACK) + 1)
+    return PixelRange(inverse, begin + 1 - SLACK, int(2 * inverse + 2 * SLACK) + 1)
 
 
 def resize_reference(

@@ -13,7 +13,7 @@ from triton import cdiv
 
 from ..conv.tiles import ROWS_PACKED_STAGES, STEP_NBYTES, Tile
 from ..language.device import shared_nbytes
-from ..language.overrides import Asked, Configuration
+from ..language.overrides import Configuration, TileRequest
 from ..linear.gemm import MOST_DEPTH, Tiles
 
 MOST: Final = 10  # of a launch
@@ -24,7 +24,7 @@ BARRIERS_NBYTES: Final = 1024
 Options = Mapping[str, Sequence[int]]
 
 
-def candidates(asked: Asked) -> list[Configuration]:
+def candidates(asked: TileRequest) -> list[Configuration]:
     """Those that change least first."""
     options, fits = _KERNELS[asked.kernel](asked)
     found = sorted(_changes(asked.tile, options, fits), key=len)
@@ -43,7 +43,7 @@ def _changes(tile: Any, options: Options, fits: Callable[[Any], bool]) -> Iterat
 Ways = tuple[Options, Callable[[Any], bool]]
 
 
-def _specialized(asked: Asked) -> Ways:
+def _specialized(asked: TileRequest) -> Ways:
     facts, tile = asked.facts, asked.tile
     itemsize, (_, rows, columns), taps = _itemsize(asked), facts["box"], facts["size"][0]
     left = 4 if facts["pooled"] else tile.parts
@@ -61,7 +61,7 @@ def _specialized(asked: Asked) -> Ways:
     return {"out_channels": _out_channels(asked), "num_stages": _around(tile.num_stages, 2)}, fits
 
 
-def _box(asked: Asked) -> Ways:
+def _box(asked: TileRequest) -> Ways:
     """Windows take registers: they keep their channels."""
     tile, pooled = asked.tile, asked.facts["pooled"]
 
@@ -80,7 +80,7 @@ def _box(asked: Asked) -> Ways:
     return options, fits
 
 
-def _joined(asked: Asked) -> Ways:
+def _im2col(asked: TileRequest) -> Ways:
     options = {
         "num_warps": (4, 8),
         "in_channels": (16, 32),
@@ -89,7 +89,7 @@ def _joined(asked: Asked) -> Ways:
     return options, lambda other: _sums(other) <= MOST_SUMS
 
 
-def _pointer(asked: Asked) -> Ways:
+def _pointer(asked: TileRequest) -> Ways:
     most = MOST_PLAIN_SUMS if _is_exact(asked) else MOST_SUMS
 
     def fits(other: Tile) -> bool:
@@ -105,7 +105,7 @@ def _pointer(asked: Asked) -> Ways:
     return options, fits
 
 
-def _grad_weight(asked: Asked) -> Ways:
+def _grad_weight(asked: TileRequest) -> Ways:
     """The tile sets the splits: what is left are stages and, of wgmma's products, warps."""
     tile, way = asked.tile, asked.facts["way"]
     sums = 3 if way == "taps" else 1
@@ -121,7 +121,7 @@ def _grad_weight(asked: Asked) -> Ways:
     return {"num_stages": _around(tile.num_stages, 2), "num_warps": warps}, fits
 
 
-def _linear(asked: Asked) -> Ways:
+def _linear(asked: TileRequest) -> Ways:
     tile, facts = asked.tile, asked.facts
     most = tile.rows * tile.columns // (32 * tile.num_warps) if facts["narrow"] else MOST_SUMS
     most = MOST_PLAIN_SUMS if _is_exact(asked) else most
@@ -134,7 +134,7 @@ def _linear(asked: Asked) -> Ways:
     return _linear_options(asked), fits
 
 
-def _linear_options(asked: Asked) -> Options:
+def _linear_options(asked: TileRequest) -> Options:
     """Exact sums are cut at a tile's depth; TF32 stored by K keeps to what needs no other copy."""
     tile, facts = asked.tile, asked.facts
     columns = sorted({max(32, tile.columns // 2), tile.columns, min(256, 2 * tile.columns)})
@@ -149,16 +149,16 @@ def _linear_options(asked: Asked) -> Options:
     return free | {"depth": depths}
 
 
-def _is_exact(asked: Asked) -> bool:
+def _is_exact(asked: TileRequest) -> bool:
     return asked.facts["dtype"] == torch.float32 and asked.facts["precision"] == "ieee"
 
 
-def _itemsize(asked: Asked) -> int:
+def _itemsize(asked: TileRequest) -> int:
     dtype: torch.dtype = asked.facts["dtype"]
     return dtype.itemsize
 
 
-def _step_nbytes(asked: Asked, tile: Tile) -> int:
+def _step_nbytes(asked: TileRequest, tile: Tile) -> int:
     return (tile.pixels + tile.out_channels) * tile.in_channels * _itemsize(asked)
 
 
@@ -167,7 +167,7 @@ def _sums(tile: Tile) -> int:
     return cdiv(tile.pixels * tile.out_channels, 32 * tile.num_warps)
 
 
-def _out_channels(asked: Asked) -> Sequence[int]:
+def _out_channels(asked: TileRequest) -> Sequence[int]:
     """Those of a warpgroup's products at least, twice as many where there are more."""
     return (64, 128) if asked.facts["out_channels"] > 64 else (asked.tile.out_channels,)
 
@@ -176,10 +176,10 @@ def _around(count: int, reach: int) -> range:
     return range(max(2, count - reach), count + reach + 1)
 
 
-_KERNELS: Final[dict[str, Callable[[Asked], Ways]]] = {
+_KERNELS: Final[dict[str, Callable[[TileRequest], Ways]]] = {
     "specialized": _specialized,
     "box": _box,
-    "joined": _joined,
+    "joined": _im2col,
     "pointer": _pointer,
     "grad_weight": _grad_weight,
     "linear": _linear,

@@ -152,7 +152,7 @@ def test_more_tries_take_no_longer_and_at_times_less(graph: Graph) -> None:
     best = swap.retried(trial, 8)
     assert best is not None
     check(best.schedule)
-    assert best.schedule.arena_nbytes <= room
+    assert best.schedule.arena_nbytes <= capacity
 
 
 def test_what_has_no_place_in_any_try_is_told(graph: Graph) -> None:

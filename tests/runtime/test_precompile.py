@@ -21,7 +21,7 @@ ON_ITS_OWN = """
 import torch
 from triton import knobs
 from triton.runtime import driver
-from tests.support.offline import OfflineDriver, compiled_kernels
+from bench.offline.compiler import OfflineDriver, compiled_kernels
 from tvdnn.kernels.pointwise.activation import relu
 from tvdnn.runtime.precompile import compiling
 
@@ -46,7 +46,7 @@ from contextlib import suppress
 from triton import knobs
 from triton.runtime import driver
 from triton.compiler.errors import CompilationError
-from tests.support.offline import OfflineDriver
+from bench.offline.compiler import OfflineDriver
 from tests.runtime.test_precompile import fails, nothing
 from tvdnn.runtime.precompile import compiling
 

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import tvdnn
-from tests.kernels.cases.steps import launch
+from bench.offline.steps import launch
 from tvdnn.engine import training_graph
 from tvdnn.kernels.pool.max_grad import max_unpool2d_reference
 from tvdnn.optim import SGD

@@ -8,7 +8,7 @@ import torch
 from triton.errors import TritonError
 
 from ..graph import Graph
-from ..kernels.language.overrides import Asked
+from ..kernels.language.overrides import TileRequest
 from ..kernels.tuning.candidates import candidates
 from ..planner.ir.costs import Costs
 from ..planner.ir.settings import RULES, Configuration
@@ -95,7 +95,7 @@ class Autotuner:
             left -= seconds[form]
             yield first[form]
 
-    def _asked(self, index: int) -> Mapping[str, Asked]:
+    def _asked(self, index: int) -> Mapping[str, TileRequest]:
         self._scratch.configurations.table = RULES
         self._scratch.configurations.asked.clear()
         self._scratch.call(index, self._rows(index))()

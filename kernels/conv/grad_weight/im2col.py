@@ -30,7 +30,7 @@ def _gathered(
 
 
 @triton.jit(do_not_specialize=SIZES)
-def grad_weight_few_kernel(
+def grad_weight_im2col_kernel(
     x_ptr, dy_desc, partials_ptr,
     num_samples, in_h, in_w, out_h, out_w, out_c, unit, splits, pad_h, pad_w, dil_h, dil_w,
     FIRST: tl.constexpr, R: tl.constexpr, S: tl.constexpr, C: tl.constexpr,

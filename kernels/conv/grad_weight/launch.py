@@ -13,16 +13,26 @@ from torch.nn.grad import conv2d_weight
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ...language.channel_ranges import flat_rows, flat_samples, pitch_of
+from ...language.cost import costing
 from ...language.gluon import swizzled
 from ...language.overrides import configured
+from .. import cost
 from ..conv2d import rounding, rows_read
 from ..tiles import FEW_CHANNELS, Filter, Pair, Tile
 from .flat import grad_weight_flat_kernel, grad_weight_taps_kernel
 from .gather import grad_weight_gather_kernel
-from .im2col import grad_weight_few_kernel
+from .im2col import grad_weight_im2col_kernel
 from .per_sample import grad_weight_samples_kernel
-from .plan import GradWeightPlan, Layer, Work, edge_block, grad_weight_plan, turned_row, work_of
-from .transposed import grad_weight_turned_kernel
+from .plan import (
+    GradWeightPlan,
+    GradWeightShape,
+    LaunchPlan,
+    edge_block,
+    grad_weight_plan,
+    transposed_row,
+    work_of,
+)
+from .transposed import grad_weight_transposed_kernel
 
 __all__ = [
     "GradWeightPlan",
@@ -32,6 +42,7 @@ __all__ = [
 ]
 
 
+@costing(cost.grad_weight)
 def conv2d_grad_weight(
     x: Tensor, dy: Tensor, partials: Tensor, *, first: bool,
     stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
@@ -50,7 +61,7 @@ def conv2d_grad_weight(
     taps = Filter(
         (size_r, size_s), stride, padding, dilation, groups, in_channels, out_channels // groups
     )
-    layer = Layer(_sides(x), _sides(dy), taps, x.dtype, precision)
+    layer = GradWeightShape(_sides(x), _sides(dy), taps, x.dtype, precision)
     work = work_of(replace(layer, in_sides=(own_rows or x.shape[1], x.shape[2])))
     tile = configured("grad_weight", work.tile, lambda: _facts(layer, work))
     _LAUNCHES[work.kernel](x, dy, partials, first, layer, replace(work, tile=tile))
@@ -59,7 +70,7 @@ def conv2d_grad_weight(
 # Launches
 
 
-def _facts(layer: Layer, work: Work) -> dict[str, Any]:
+def _facts(layer: GradWeightShape, work: LaunchPlan) -> dict[str, Any]:
     """What a launch is configured for: never the number of samples."""
     facts = {"way": work.kernel, "sides": layer.out_sides, "dtype": layer.dtype}
     return asdict(layer.taps) | facts | {"precision": layer.precision}
@@ -74,13 +85,13 @@ def _sums(partials: Tensor, tile: Tile) -> TensorDescriptor:
     return TensorDescriptor.from_tensor(taps_joined, [1, tile.out_channels, 1, tile.in_channels])
 
 
-def _launch_turned(
-    x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: Layer, work: Work
+def _launch_transposed(
+    x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: GradWeightShape, work: LaunchPlan
 ) -> None:
     tile, taps = work.tile, layer.taps
-    samples, columns = turned_row(layer.out_sides[1])
+    samples, columns = transposed_row(layer.out_sides[1])
     splits = work.splits // tile.parts
-    grad_weight_turned_kernel[(work.programs * splits,)](
+    grad_weight_transposed_kernel[(work.programs * splits,)](
         swizzled(x, [samples, 1, columns, tile.in_channels]),
         swizzled(dy, [samples, 1, columns, tile.out_channels]),
         partials, int(first), x.shape[0], *layer.out_sides, taps.in_channels, taps.out_channels,
@@ -90,7 +101,7 @@ def _launch_turned(
 
 
 def _launch_flat(
-    x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: Layer, work: Work
+    x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: GradWeightShape, work: LaunchPlan
 ) -> None:
     tile, taps = work.tile, layer.taps
     num_samples, (height, width) = x.shape[0], layer.out_sides
@@ -111,7 +122,7 @@ def _launch_flat(
 
 
 def _launch_samples(
-    x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: Layer, work: Work
+    x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: GradWeightShape, work: LaunchPlan
 ) -> None:
     tile, taps = work.tile, layer.taps
     num_samples = x.shape[0]
@@ -130,7 +141,7 @@ def _launch_samples(
 
 
 def _launch_gather(
-    x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: Layer, work: Work
+    x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: GradWeightShape, work: LaunchPlan
 ) -> None:
     tile, taps = work.tile, layer.taps
     grad_weight_gather_kernel[(work.programs * work.splits,)](
@@ -145,10 +156,10 @@ def _launch_gather(
 
 
 def _launch_few(
-    x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: Layer, work: Work
+    x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: GradWeightShape, work: LaunchPlan
 ) -> None:
     tile, taps = work.tile, layer.taps
-    grad_weight_few_kernel[(work.programs * work.splits,)](
+    grad_weight_im2col_kernel[(work.programs * work.splits,)](
         x, TensorDescriptor.from_tensor(dy.flatten(1, 2), [1, tile.pixels, tile.out_channels]),
         partials, x.shape[0], *layer.in_sides, *layer.out_sides, taps.out_channels,
         work.unit, work.splits, *taps.padding, *taps.dilation,
@@ -160,9 +171,9 @@ def _launch_few(
     )  # fmt: skip
 
 
-Launch = Callable[[Tensor, Tensor, Tensor, bool, Layer, Work], None]
+Launch = Callable[[Tensor, Tensor, Tensor, bool, GradWeightShape, LaunchPlan], None]
 _LAUNCHES: Final[dict[str, Launch]] = {
-    "turned": _launch_turned,
+    "turned": _launch_transposed,
     "flat": _launch_flat,
     "taps": _launch_flat,
     "samples": _launch_samples,

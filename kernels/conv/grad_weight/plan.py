@@ -55,7 +55,7 @@ class GradWeightPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class GradWeightShape:
     """A convolution as its weight gradient sees it: sides of x and dy, taps, arithmetic."""
 
     in_sides: Pair
@@ -70,7 +70,7 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class LaunchPlan:
     """A layer's kernel, its tile, and its parts; `edges` splits more sum wrapped products."""
 
     kernel: Kernel
@@ -90,24 +90,26 @@ def grad_weight_plan(
     taps = Filter(
         (size[0], size[1]), stride, padding, dilation, groups, in_channels, out_channels // groups
     )
-    work = work_of(Layer(in_sides, out_sides, taps, dtype, precision))
+    work = work_of(GradWeightShape(in_sides, out_sides, taps, dtype, precision))
     return GradWeightPlan(work.splits + work.edges, work.unit)
 
 
-def work_of(layer: Layer) -> Work:
+def work_of(layer: GradWeightShape) -> LaunchPlan:
     """The way that a layer's weight gradient is summed on the present GPU."""
     return _work_of(layer, capability(), num_sms(), shared_nbytes(), available())
 
 
 @functools.cache
-def _work_of(layer: Layer, capability: Pair, sms: int, shared: int, has_gluon: bool) -> Work:
+def _work_of(
+    layer: GradWeightShape, capability: Pair, sms: int, shared: int, has_gluon: bool
+) -> LaunchPlan:
     """The arguments after the first are what else the work follows from."""
     kernel = _kernel_of(layer, capability, has_gluon)
     tile = _TILES.get(kernel, _tile)(layer)
     sums = 3 if kernel in ("taps", "turned") else 1
     runs = cdiv(layer.out_pixels, tile.pixels)
     if kernel == "turned":
-        unit, steps = _turned_unit(layer)
+        unit, steps = _transposed_unit(layer)
     elif kernel == "samples":
         unit, steps = tile.pixels, layer.out_pixels
     else:
@@ -118,7 +120,7 @@ def _work_of(layer: Layer, capability: Pair, sms: int, shared: int, has_gluon: b
     programs = _programs(layer.taps, tile) // sums
     slots = sms * (1 if kernel == "turned" else _residents(tile, sums, layer.dtype, shared))
     splits, edges = _splits(programs, steps, edge, slots, layer)
-    return Work(kernel, tile, programs, unit, splits * tile.parts, edges)
+    return LaunchPlan(kernel, tile, programs, unit, splits * tile.parts, edges)
 
 
 def _unit_of(amount: int, least: int) -> int:
@@ -131,14 +133,14 @@ def _weight_nbytes(taps: Filter) -> int:
 
 
 def forget() -> None:
-    """Work out plans anew: their constants were changed."""
+    """LaunchPlan out plans anew: their constants were changed."""
     _work_of.cache_clear()
 
 
 # Which kernel
 
 
-def _kernel_of(layer: Layer, capability: Pair, has_gluon: bool) -> Kernel:
+def _kernel_of(layer: GradWeightShape, capability: Pair, has_gluon: bool) -> Kernel:
     if not _suits_descriptors(layer, capability):
         return "gather"
     if layer.taps.in_channels < FEW_CHANNELS:
@@ -152,7 +154,7 @@ def _kernel_of(layer: Layer, capability: Pair, has_gluon: bool) -> Kernel:
     return "taps" if _shares_taps(layer) else "flat"
 
 
-def _suits_descriptors(layer: Layer, capability: Pair) -> bool:
+def _suits_descriptors(layer: GradWeightShape, capability: Pair) -> bool:
     """Whether maps can be read by TMA: Hopper on, whole 64-byte steps of channels or few."""
     if (0, 0) < capability < (9, 0) or layer.taps.groups != 1:
         return False
@@ -164,21 +166,21 @@ def _suits_descriptors(layer: Layer, capability: Pair) -> bool:
     return whole and layer.taps.out_channels * itemsize % 16 == 0
 
 
-def _suits_turning(layer: Layer) -> bool:
+def _suits_turning(layer: GradWeightShape) -> bool:
     """Whether TF32's products read turned maps: columns of three taps at stride 1."""
     taps = layer.taps
     dense = taps.size[0] == 3 and taps.stride == taps.dilation == (1, 1)
     return layer.dtype == torch.float32 and dense
 
 
-def _is_flat(layer: Layer) -> bool:
+def _is_flat(layer: GradWeightShape) -> bool:
     """Whether a tap is one offset in the flat map: stride 1, sides kept, moving under a row."""
     taps = layer.taps
     kept = layer.in_sides == layer.out_sides and taps.stride == (1, 1)
     return kept and taps.dilation[1] * (taps.size[1] - 1) // 2 < layer.in_sides[1]
 
 
-def _shares_taps(layer: Layer) -> bool:
+def _shares_taps(layer: GradWeightShape) -> bool:
     """Whether loads would bound a sum tap by tap: few input channels, more output channels."""
     taps = layer.taps
     few = taps.in_channels <= 64 < taps.out_channels
@@ -188,7 +190,7 @@ def _shares_taps(layer: Layer) -> bool:
 # Tiles
 
 
-def _tile(layer: Layer) -> Tile:
+def _tile(layer: GradWeightShape) -> Tile:
     """For the kernels that load by descriptors."""
     taps = layer.taps
     block_k = block_of(taps.out_channels, 16, 128)
@@ -210,7 +212,7 @@ def _tile(layer: Layer) -> Tile:
     return Tile(64, block_k, block_c, 4, 3)
 
 
-def _gather_tile(layer: Layer) -> Tile:
+def _gather_tile(layer: GradWeightShape) -> Tile:
     """For the kernel that loads by pointers."""
     taps, dtype = layer.taps, layer.dtype
     few = taps.in_channels < FEW_CHANNELS
@@ -226,7 +228,7 @@ def _gather_tile(layer: Layer) -> Tile:
     )
 
 
-def _few_tile(layer: Layer) -> Tile:
+def _im2col_tile(layer: GradWeightShape) -> Tile:
     """For the kernel of few channels."""
     columns = layer.taps.num_taps * layer.taps.in_channels
     block_k, block_c = block_of(layer.taps.out_channels, 16, 64), block_of(columns, 16, 128)
@@ -236,41 +238,41 @@ def _few_tile(layer: Layer) -> Tile:
     return Tile(2 * step, block_k, block_c, 4, 3)  # 3->64 @224: 0.38 ms, by 64 pixels 0.44
 
 
-def _turned_tile(layer: Layer) -> Tile:
+def _transposed_tile(layer: GradWeightShape) -> Tile:
     """For the kernel that turns x; of 64 channels it leaves two sums."""
     block_k = block_of(layer.taps.out_channels, 64, 128)
     return Tile(TURNED_PIXELS, block_k, 64, 4, 6, parts=128 // block_k)
 
 
-def turned_row(width: int) -> Pair:
+def transposed_row(width: int) -> Pair:
     """Samples and columns of a step's pixels, such that rows of maps are overrun least."""
     columns = [TURNED_PIXELS >> shift for shift in range(TURNED_PIXELS.bit_length())]
     least = min(columns, key=lambda step: cdiv(width, step) * step)
     return TURNED_PIXELS // least, least
 
 
-def _turned_unit(layer: Layer) -> tuple[int, int]:
+def _transposed_unit(layer: GradWeightShape) -> tuple[int, int]:
     """Samples of a unit, and its steps."""
     height, width = layer.out_sides
-    samples, columns = turned_row(width)
+    samples, columns = transposed_row(width)
     steps = height * cdiv(width, columns)  # of so many samples
     unit = max(samples, _unit_of(cdiv(steps, samples), TURNED_UNIT_STEPS))
     return unit, unit // samples * steps
 
 
-_TILES: Final[dict[str, Callable[[Layer], Tile]]] = {
-    "few": _few_tile,
+_TILES: Final[dict[str, Callable[[GradWeightShape], Tile]]] = {
+    "few": _im2col_tile,
     "gather": _gather_tile,
-    "turned": _turned_tile,
+    "turned": _transposed_tile,
 }
 
 
-def edge_block(layer: Layer, tile: Tile) -> int:
+def edge_block(layer: GradWeightShape, tile: Tile) -> int:
     """Pixels of a step down a map's edge."""
     return block_of(layer.out_sides[0], 16, tile.pixels)
 
 
-def _edge_steps(layer: Layer, tile: Tile) -> int:
+def _edge_steps(layer: GradWeightShape, tile: Tile) -> int:
     """Steps down a map's edge of the tap that wraps most."""
     taps = layer.taps
     wrapped = max(taps.padding[1], (taps.size[1] - 1) * taps.dilation[1] - taps.padding[1])
@@ -296,7 +298,9 @@ def _residents(tile: Tile, sums: int, dtype: torch.dtype, shared: int) -> int:
 # Splits
 
 
-def _splits(programs: int, steps: int, edge: int, slots: int, layer: Layer) -> tuple[int, int]:
+def _splits(
+    programs: int, steps: int, edge: int, slots: int, layer: GradWeightShape
+) -> tuple[int, int]:
     """Splits of the pixels and of the edges: those of least cost in idle slots and sums."""
     nbytes = _weight_nbytes(layer.taps)
     added = (SUM_PASSES * nbytes / NBYTES_RATE + SPLIT_S) / _launch_s(layer)
@@ -311,7 +315,7 @@ def _splits(programs: int, steps: int, edge: int, slots: int, layer: Layer) -> t
     return min(itertools.product(range(1, most + 1), edge_splits), key=cost)
 
 
-def _launch_s(layer: Layer) -> float:
+def _launch_s(layer: GradWeightShape) -> float:
     """Seconds that a launch over SAMPLES takes at least."""
     taps, out_channels = layer.taps, layer.taps.groups * layer.taps.out_channels
     in_pixels = layer.in_sides[0] * layer.in_sides[1]

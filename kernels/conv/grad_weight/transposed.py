@@ -29,7 +29,7 @@ CHANNELS: Final = gl.constexpr(64)  # of x, and of dy for a group of warps
 ROWS: Final = gl.constexpr(8)  # of x in the ring: three in use, and room for a column's last two
 SUMS: Final = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 8]))
 FRAGMENT: Final = gl.constexpr(gl.DotOperandLayout(0, SUMS.value, 1))
-# [pixels, channels], such that `_turned_dy` makes a fragment of it. No two lanes meet in a bank.
+# [pixels, channels], such that `_transposed_dy` makes a fragment of it. Lanes meet in no bank.
 DY_LAYOUT: Final = gl.constexpr(
     gl.DistributedLinearLayout(
         reg_bases=[[0, 8], [1, 0], [8, 0], [16, 0]],
@@ -40,7 +40,7 @@ DY_LAYOUT: Final = gl.constexpr(
     )
 )
 # [pixels, channels]. Threads read four channels at a time and write four pixels; no two of eight
-# lanes meet in a bank, since `_turned_x` writes channels in an order of its own.
+# lanes meet in a bank, since `_transposed_x` writes channels in an order of its own.
 X_LAYOUT: Final = gl.constexpr(
     gl.DistributedLinearLayout(
         reg_bases=[[0, 1], [0, 2], [2, 0], [4, 0]],
@@ -63,13 +63,13 @@ PARTIALS: Final = gl.constexpr(
 
 
 @gluon.jit
-def _turned_dy(row):
+def _transposed_dy(row):
     """Channels by pixels, of which every eight lie in the order 0 2 4 6 1 3 5 7."""
     return row.reshape([4, 4, 2, 64]).permute([3, 0, 2, 1]).reshape([64, 32])
 
 
 @gluon.jit
-def _turned_x(row):
+def _transposed_x(row):
     """Pixels as of dy; of 32 channels, the eight first of four lie before the eight second."""
     parts = row.reshape([4, 4, 2, 2, 8, 4]).permute([3, 5, 4, 0, 2, 1])
     return parts.reshape([64, 32])
@@ -77,7 +77,7 @@ def _turned_x(row):
 
 @gluon.jit
 def _load_sum(ptrs, mask):
-    """A sum that earlier launches left, its columns in the order of `_turned_x`."""
+    """A sum that earlier launches left, its columns in the order of `_transposed_x`."""
     acc = gl.load(ptrs, mask=mask, other=0.0)
     acc = acc.reshape([64, 2, 8, 4]).permute([0, 1, 3, 2]).reshape([64, 64])
     return gl.convert_layout(acc, SUMS)
@@ -196,7 +196,7 @@ def _turn(
             mbarrier.wait(x_full.index(stage), phase)
             x = x_bufs.index(stage).reshape([PIXELS, CHANNELS]).load(X_LAYOUT)
             mbarrier.wait(turned_empty.index(slot), slot_phase)
-            turned.index(slot).store(_turned_x(x))
+            turned.index(slot).store(_transposed_x(x))
             fence_async_shared()
             mbarrier.arrive(turned_full.index(slot))
             mbarrier.arrive(x_empty.index(stage))
@@ -217,7 +217,7 @@ def _fragment(dy_bufs, dy_full, dy_row, HALF: gl.constexpr):
     mbarrier.wait(dy_full.index(dy_row % STAGES), dy_row // STAGES & 1)
     row = dy_bufs.index(dy_row % STAGES).reshape([PIXELS, dy_bufs.shape[4]])
     channels = row.slice(HALF * CHANNELS, CHANNELS, dim=1).load(DY_LAYOUT)
-    return gl.convert_layout(_turned_dy(channels), FRAGMENT, assert_trivial=True)
+    return gl.convert_layout(_transposed_dy(channels), FRAGMENT, assert_trivial=True)
 
 
 @gluon.jit
@@ -300,7 +300,7 @@ def _sum(
 
 
 @gluon.jit(do_not_specialize=SIZES)
-def grad_weight_turned_kernel(
+def grad_weight_transposed_kernel(
     x_desc, dy_desc, partials_ptr,
     first, num_samples, out_h, out_w, in_c, out_c, unit, splits, pad_h, pad_w,
     S: gl.constexpr, X_STAGES: gl.constexpr, DY_STAGES: gl.constexpr,

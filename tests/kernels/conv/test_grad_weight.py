@@ -20,7 +20,7 @@ from tests.kernels.conv.conv_layers import (
 from tests.kernels.numerics import as_range, assert_repeatable, poisoned, rms_error
 from tvdnn.kernels.conv.grad_weight import launch as conv_grad_weight
 from tvdnn.kernels.conv.grad_weight import plan as conv_grad_weight_plan
-from tvdnn.kernels.conv.grad_weight.plan import GradWeightPlan, grad_weight_plan, turned_row
+from tvdnn.kernels.conv.grad_weight.plan import GradWeightPlan, grad_weight_plan, transposed_row
 from tvdnn.kernels.language.device import capability
 from tvdnn.kernels.language.rounding import stored_reference
 
@@ -289,7 +289,7 @@ def plan_on_h200(
     ("width", "row"), [(224, (1, 32)), (112, (2, 16)), (56, (4, 8)), (14, (16, 2)), (13, (32, 1))]
 )
 def test_rows_of_turned_maps_overrun_none(width: int, row: tuple[int, int]) -> None:
-    assert turned_row(width) == row
+    assert transposed_row(width) == row
 
 
 @pytest.mark.gpu

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from triton.runtime.errors import TritonError
 
-from tests.support.offline import without_interpreter
+from bench.offline.compiler import without_interpreter
 from tvdnn.kernels.language import gluon
 
 ROOT = Path(__file__).parents[3]
@@ -19,7 +19,7 @@ import sys, warnings
 import triton
 triton.__version__ = sys.argv[1] or triton.__version__
 from triton.runtime import driver
-from tests.support.offline import OfflineDriver
+from bench.offline.compiler import OfflineDriver
 from tvdnn.kernels.language import gluon
 
 chosen = []

@@ -15,7 +15,7 @@ from tvdnn.kernels.conv import conv2d as conv
 from tvdnn.kernels.conv import launch as conv_launch
 from tvdnn.kernels.conv.grad_weight.launch import conv2d_grad_weight, grad_weight_plan
 from tvdnn.kernels.conv.tiles import Tile
-from tvdnn.kernels.language.overrides import Asked, Configurations, configured
+from tvdnn.kernels.language.overrides import Configurations, TileRequest, configured
 from tvdnn.kernels.linear import passes as linear
 from tvdnn.kernels.linear.gemm import share_of
 from tvdnn.kernels.tuning.candidates import candidates
@@ -38,7 +38,7 @@ Table = Mapping[str, Mapping[str, int]]
 Run = Callable[[Table], tuple[Configurations, list[Tensor]]]
 
 
-def few(asked: Mapping[str, Asked]) -> Iterator[Table]:
+def few(asked: Mapping[str, TileRequest]) -> Iterator[Table]:
     """Tables of a launch's first and last candidates."""
     for key, each in asked.items():
         found = candidates(each)
@@ -232,7 +232,7 @@ def test_a_launch_that_fails_leaves_no_configuration_behind() -> None:
 )
 def test_candidates_keep_what_is_planned(kernel: str, tile: Tile, facts: dict[str, Any]) -> None:
     common = {"size": (3, 3), "dtype": torch.bfloat16, "out_channels": 256, "precision": "tf32"}
-    asked = Asked(kernel, tile, common | {"pooled": False} | facts)
+    asked = TileRequest(kernel, tile, common | {"pooled": False} | facts)
     found = candidates(asked)
     assert found
     assert [len(way) for way in found] == sorted(len(way) for way in found)

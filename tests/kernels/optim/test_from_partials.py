@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.kernels.numerics import randn
+from tests.kernels.numerics import poisoned, randn
 from tvdnn.kernels.optim import from_partials as optim_partials
 from tvdnn.kernels.optim import update as optim
 from tvdnn.kernels.reduce import partials as reduce
@@ -89,6 +89,8 @@ def test_filters_of_one_row(launchers: tuple[Any, ...], generator: torch.Generat
 
 
 def test_no_parameters(device: torch.device) -> None:
-    empty, control = torch.empty(0, 4, device=device), torch.zeros(8, device=device)
+    room, control = poisoned((1, 4), torch.float32, device), torch.zeros(8, device=device)
+    empty = room[:0]
     optim_partials.sgd_partials(empty, empty[None], None, control, nesterov=False, maximize=False)
     optim_partials.adamw_partials(empty, empty[None], empty, empty, control, maximize=False)
+    assert room.isnan().all()

@@ -1,0 +1,134 @@
+"""Gradients of convolutions' weights."""
+
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from bench.cases.case import (
+    BF16,
+    At,
+    Call,
+    KernelCase,
+    Launch,
+    Operands,
+    Peer,
+    Settings,
+    Shape,
+    launching,
+    nchw,
+)
+from bench.cases.conv.conv2d import CHECKED, EXACT, HALF, WIDE
+from bench.cases.conv.layers import Layer, Tensors, layer_of, measured
+from tvdnn.kernels.conv.grad_weight.launch import conv2d_grad_weight, grad_weight_plan
+from tvdnn.kernels.reduce.partials import sum_partials
+
+EXACT_CHANNELS: Final = 32
+EXACT_CHUNK: Final = 32  # samples whose float64 copies are in memory together
+
+
+def _grad(
+    o: Operands,
+    size: Shape,
+    layer: Layer | None = None,
+    dtype: torch.dtype = BF16,
+    precision: str = "tf32",
+    first: bool = True,
+    **changes: Any,
+) -> Launch:
+    """Running sums, of which `first` starts new ones."""
+    t = Tensors(o, size[0], layer_of(size, layer, **changes), dtype, precision)
+    k, c, taps, _ = t.layer.shape
+    plan = grad_weight_plan(*t.layer.sides, t.layer.shape, **t.settings, dtype=dtype)
+    shape = (plan.splits, k, taps, taps, c)
+    if first:
+        partials = o.out(*shape, compared=lambda sums: sums.sum(0))
+    else:
+        partials = o.updated(o.randn(*shape), compared=lambda sums: sums.sum(0))
+    operands = (t.rounded_x, t.rounded_dy, partials)
+    return launching(conv2d_grad_weight, *operands, first=first, **t.settings)
+
+
+def _whole(
+    o: Operands,
+    size: Shape,
+    layer: Layer,
+    dtype: torch.dtype = BF16,
+) -> Launch:
+    """The sum over partials is part of the work."""
+    t = Tensors(o, size[0], layer, dtype, "tf32")
+    k, c, taps, _ = layer.shape
+    plan = grad_weight_plan(*layer.sides, layer.shape, **t.settings, dtype=dtype)
+    partials, grad = o.out(plan.splits, k, taps, taps, c), o.out(*t.weight.shape)
+    settings = {"first": True, **t.settings}
+    peer = Peer(
+        lambda: grad,
+        lambda: t.backward(nchw(t.dy), nchw(t.x), t.native, 1),
+        lambda: _exact(layer, t.x, t.dy),
+        lambda result: result[:EXACT_CHANNELS, :EXACT_CHANNELS],
+    )
+    calls = (
+        Call(conv2d_grad_weight, (t.rounded_x, t.rounded_dy, partials), settings),
+        Call(sum_partials, (partials, grad), {"first": True}),
+    )
+    return Launch(calls, peer, scratch=(partials,))
+
+
+def _exact(layer: Layer, x: Tensor, dy: Tensor) -> Tensor:
+    """The gradient of the first channels [K, C, R, S] in float64: a product for each tap."""
+    c, k = (min(EXACT_CHANNELS, t.shape[3]) for t in (x, dy))
+    grad = torch.zeros(k, c, layer.taps, layer.taps, dtype=torch.float64, device=x.device)
+    reach = (layer.out_side - 1) * layer.stride + 1
+    for start in range(0, x.shape[0], EXACT_CHUNK):
+        samples = slice(start, start + EXACT_CHUNK)
+        around = (0, 0, *(layer.padding,) * 4)
+        padded = torch.nn.functional.pad(x[samples, ..., :c].double(), around)
+        upper = dy[samples, ..., :k].double().reshape(-1, k)
+        for r in range(layer.taps):
+            for s in range(layer.taps):
+                tap = padded[:, r : r + reach : layer.stride, s : s + reach : layer.stride]
+                grad[:, :, r, s] += upper.T @ tap.reshape(-1, c)
+    return grad
+
+
+def _both_runs(
+    layer: Layer, kind: Settings, *, wgmma: bool = True, tuned: bool = False
+) -> list[At]:
+    """Sums that a launch starts, and sums that it goes on with."""
+    exact = kind.get("precision") == "ieee"
+    return [
+        At((64,), {"layer": layer, **kind, "first": first}, wgmma and not exact, tuned)
+        for first in (True, False)
+    ]
+
+
+BY_STRIDE: Final = (Layer(28, 64, 128, stride=2), Layer(112, 64, 128, stride=2))
+LAYERS: Final = (  # of products in bfloat16 by each of the algorithms
+    *(Layer(56, 3, 64), Layer(56, 64, 64), Layer(56, 64, 128), Layer(56, 128, 128)),
+    *(Layer(56, 128, 256), Layer(56, 256, 256), Layer(14, 512, 512), *BY_STRIDE),
+)
+SPREAD: Final = Layer(56, 128, 256, dilation=2, pad=2)
+STRIDED: Final = Layer(28, 128, 256, stride=2)
+COMPILED: Final = (
+    *(each for layer in LAYERS for each in _both_runs(layer, HALF)),
+    *_both_runs(Layer(14, 128, 256), HALF, tuned=True),
+    *_both_runs(Layer(56, 3, 64), WIDE),
+    *_both_runs(Layer(56, 128, 256), WIDE, tuned=True),
+    *_both_runs(Layer(224, 64, 64), WIDE),
+    *_both_runs(SPREAD, WIDE, wgmma=False),
+    *_both_runs(STRIDED, WIDE, wgmma=False),
+    *_both_runs(Layer(56, 128, 256), EXACT),
+)
+CASES = (
+    KernelCase(
+        conv2d_grad_weight,
+        _grad,
+        {**CHECKED, "running": {"first": False}},
+        COMPILED,
+        (
+            *measured("conv2d_grad_weight", "vgg16", make=_whole),
+            *measured("conv2d_grad_weight", "resnet50", make=_whole),
+        ),
+        odd=False,
+    ),
+)

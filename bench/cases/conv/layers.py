@@ -1,0 +1,192 @@
+"""Square convolutions, and those of VGG-16 and ResNet-50."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import nan
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from bench.cases.case import EXACT_SAMPLES, Launch, Measured, Operands, Shape, nchw
+from tvdnn.kernels.conv.batch_stats import MomentCells, moment_cells
+from tvdnn.kernels.conv.pack_weight import pack_weight, pack_weight_grad_input
+from tvdnn.kernels.language.rounding import stored_reference
+
+SAMPLES: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A square convolution, and how many of it a network has."""
+
+    side: int
+    in_channels: int
+    out_channels: int
+    taps: int = 3
+    stride: int = 1
+    count: int = 1
+    dilation: int = 1
+    groups: int = 1
+    pad: int | None = None  # by default such that stride 1 keeps the side
+
+    @property
+    def name(self) -> str:
+        stride = f"/{self.stride}" if self.stride > 1 else ""
+        return (
+            f"{self.in_channels}->{self.out_channels} {self.taps}x{self.taps}{stride} @{self.side}"
+        )
+
+    @property
+    def padding(self) -> int:
+        return self.taps // 2 if self.pad is None else self.pad
+
+    @property
+    def out_side(self) -> int:
+        reach = self.dilation * (self.taps - 1) + 1
+        return (self.side + 2 * self.padding - reach) // self.stride + 1
+
+    @property
+    def macs(self) -> int:
+        """Products that one sample takes, those with padding included."""
+        return self.out_side**2 * self.out_channels * self.in_channels * self.taps**2
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The geometry as launchers take it."""
+        sides = {"stride": self.stride, "padding": self.padding, "dilation": self.dilation}
+        return {name: (side, side) for name, side in sides.items()} | {"groups": self.groups}
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Of the weight, [K, C/g, R, S]."""
+        return (self.out_channels, self.in_channels // self.groups, self.taps, self.taps)
+
+    @property
+    def sides(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        return (self.side, self.side), (self.out_side, self.out_side)
+
+    def cells(self, dtype: torch.dtype, precision: str = "tf32") -> MomentCells | None:
+        """Those whose moments its forward pass leaves, if any."""
+        settings = {**self.settings, "dtype": dtype, "precision": precision}
+        return moment_cells(*self.sides, self.shape, **settings)
+
+
+VGG16: Final = (
+    Layer(224, 3, 64), Layer(224, 64, 64), Layer(112, 64, 128), Layer(112, 128, 128),
+    Layer(56, 128, 256), Layer(56, 256, 256, count=2), Layer(28, 256, 512),
+    Layer(28, 512, 512, count=2), Layer(14, 512, 512, count=3),
+)  # fmt: skip
+
+
+def _stage(side: int, inputs: int, width: int, blocks: int, stride: int) -> tuple[Layer, ...]:
+    """The convolutions of one stage of bottleneck blocks, the stride in its first 3x3."""
+    inner, wide = side // stride, 4 * width
+    strided = (Layer(side, width, width, stride=stride),) if stride > 1 else ()
+    return (
+        Layer(side, inputs, width, 1),
+        *strided,
+        Layer(inner, width, width, count=blocks - len(strided)),
+        Layer(inner, width, wide, 1, count=blocks + (stride == 1)),  # the shortcut has its shape
+        *((Layer(side, inputs, wide, 1, stride),) if stride > 1 else ()),
+        Layer(inner, wide, width, 1, count=blocks - 1),
+    )
+
+
+RESNET50: Final = (
+    Layer(224, 3, 64, 7, 2),
+    *_stage(56, 64, 64, 3, 1),
+    *_stage(56, 256, 128, 4, 2),
+    *_stage(28, 512, 256, 6, 2),
+    *_stage(14, 1024, 512, 3, 2),
+)
+NETWORKS: Final = {"vgg16": VGG16, "resnet50": RESNET50}
+SMALL: Final = Layer(7, 8, 16, 3, 2)  # which tests compare with cuDNN's counterpart
+
+
+class Tensors:
+    """Random maps, weights and gradients of a layer.
+
+    Our kernels find theirs rounded to TF32, as the kernels before them leave maps; `x`, `dy` and
+    `weight` are the operands before that, for the peer and for float64.
+    """
+
+    def __init__(
+        self, o: Operands, samples: int, layer: Layer, dtype: torch.dtype, precision: str
+    ) -> None:
+        k, c, taps, _ = layer.shape
+        self.layer, self.settings = layer, {**layer.settings, "precision": precision}
+        x = (samples, layer.side, layer.side, layer.in_channels)
+        dy = (samples, layer.out_side, layer.out_side, layer.out_channels)
+        self.x, self.dy = o.randn(*x, dtype=dtype), o.randn(*dy, dtype=dtype)
+        self.weight, self.bias = o.randn(k, c, taps, taps) * (c * taps**2) ** -0.5, o.randn(k)
+        self.packed = torch.full((k, taps, taps, c), nan, dtype=dtype, device=o.device)
+        turned = (layer.in_channels, taps, taps, k // layer.groups)
+        self.packed_grad = torch.full(turned, nan, dtype=dtype, device=o.device)
+        if o.holds_values:
+            packing = {"groups": layer.groups, "precision": precision}
+            pack_weight(self.weight, self.packed, **packing)
+            pack_weight_grad_input(self.weight, self.packed_grad, **packing)
+        self.rounded_x = stored_reference(self.x, dtype, precision)
+        self.rounded_dy = stored_reference(self.dy, dtype, precision)
+        self.native = self.weight.to(dtype, memory_format=torch.channels_last)
+
+    def backward(self, dy: Tensor, x: Tensor, weight: Tensor, which: int) -> Tensor:
+        """cuDNN's gradient of the input (0) or of the weight (1)."""
+        geometry = self.layer.settings
+        pairs = [geometry[name] for name in ("stride", "padding", "dilation")]
+        wanted = [which == 0, which == 1, False]
+        result: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(
+            dy, x, weight, None, *pairs, False, (0, 0), self.layer.groups, wanted
+        )
+        return result[which]
+
+
+def exactly(compute: Callable[..., Tensor], *operands: Tensor) -> Tensor:
+    """In float64, without cuDNN's search for the fastest algorithm."""
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False):
+        return compute(*(operand.double() for operand in operands))
+
+
+def few(maps: Tensor) -> Tensor:
+    """The first samples, channels first."""
+    return nchw(maps)[:EXACT_SAMPLES]
+
+
+def layer_of(size: Shape, layer: Layer | None, **changes: Any) -> Layer:
+    """`layer`, or one of maps of this size."""
+    return layer or Layer(size[1], changes.pop("channels", size[-1]), size[-1], **changes)
+
+
+def measured(
+    kernel: str,
+    network: str,
+    peer: str = "cuDNN",
+    *,
+    of: str = "",
+    moments: bool = False,
+    small: Layer = SMALL,
+    make: Callable[..., Launch] | None = None,
+    **settings: Any,
+) -> list[Measured]:
+    """A row of every layer but the first, where nothing needs the gradient of its input.
+
+    With `moments` of the layers that leave any.
+    """
+    return [
+        Measured(
+            kernel,
+            (SAMPLES,),
+            {"layer": layer, **settings},
+            (3,),
+            {"layer": small},
+            make,
+            of or network,
+            layer.name,
+            peer,
+            layer.count,
+        )
+        for layer in NETWORKS[network]
+        if not ("grad_input" in kernel and layer.in_channels == 3)
+        and not (moments and layer.cells(torch.bfloat16) is None)
+    ]

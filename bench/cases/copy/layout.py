@@ -1,0 +1,117 @@
+"""Layouts and types of maps, sums of two, and shuffled channels."""
+
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from bench.cases.case import (
+    BF16,
+    EXACT_SAMPLES,
+    F32,
+    At,
+    KernelCase,
+    Launch,
+    Measured,
+    Operands,
+    Peer,
+    Shape,
+    at,
+    checked,
+    first_samples,
+    launching,
+    nchw,
+    over,
+    per_sample,
+)
+from tvdnn.kernels.copy.layout import add, cast, shuffle_channels, stage, unstage
+
+FIRST: Final = (256, 224, 224, 64)  # VGG-16's largest map
+IMAGES: Final = (256, 224, 224, 3)
+FC6: Final = (4096, 25088)  # VGG-16's largest weight
+
+
+def _stage(o: Operands, size: Shape, dtype: torch.dtype = BF16, strided: bool = False) -> Launch:
+    """The caller's float32 images into maps; `strided`: part of larger images."""
+    samples, height, width, channels = size
+    if strided:
+        larger = o.randn(samples, 2 * channels, 2 * height, 2 * width)
+        x = larger[:, :channels, ::2, ::2]
+    else:
+        x = o.randn(samples, channels, height, width)
+    y = o.out(*size, dtype=dtype)
+    peer = Peer(
+        lambda: nchw(y),
+        lambda: x.to(dtype, memory_format=torch.channels_last),
+        lambda: x[:EXACT_SAMPLES].double(),
+        first_samples,
+    )
+    return launching(stage, x, y, peer=peer)
+
+
+def _unstage(o: Operands, size: Shape, dtype: torch.dtype = BF16) -> Launch:
+    y, (samples, height, width, channels) = o.randn(*size, dtype=dtype), size
+    return launching(unstage, y, o.out(samples, channels, height, width))
+
+
+def _shuffle(o: Operands, size: Shape, dtype: torch.dtype = BF16, groups: int = 0) -> Launch:
+    """`groups`: by default one for each channel."""
+    x, y = o.randn(*size, dtype=dtype), o.out(*size, dtype=dtype)
+    return launching(shuffle_channels, x, y, groups=groups or size[-1])
+
+
+def _cast(o: Operands, size: Shape) -> Launch:
+    wide, narrow = o.randn(*size), o.out(*size, dtype=BF16)
+
+    def narrowed(values: Tensor) -> Tensor:
+        return values.bfloat16() if values.dtype == F32 else values
+
+    return launching(cast, wide, narrow, peer=per_sample(lambda: narrow, narrowed, wide))
+
+
+def _add(o: Operands, size: Shape, dtype: torch.dtype = BF16, beside: Shape = ()) -> Launch:
+    """Of one map that is a range of channels where so many are `beside` it, into another such."""
+    a, b = o.randn(*size, dtype=dtype, beside=beside), o.randn(*size, dtype=dtype)
+    out = o.out(*size, dtype=dtype, beside=beside)
+    return launching(add, a, b, out, peer=per_sample(lambda: out, torch.add, a, b))
+
+
+def _ranges() -> list[At]:
+    return [
+        At((2, 28, 28, channels), {"dtype": dtype, "beside": (channels, 2 * channels)})
+        for channels in (29, 32, 256)
+        for dtype in (BF16, F32)
+    ]
+
+
+BY_TYPE: Final[dict[str, Any]] = checked(dtype=[BF16, F32])
+IMAGE_SIZES, ONE = [(2, 224, 224, 3), (2, 224, 224, 64)], (1, 1, 1, 1)
+CASES = (
+    KernelCase(
+        stage,
+        _stage,
+        checked(dtype=[BF16, F32], strided=[False, True]),
+        (*at(IMAGE_SIZES), At(ONE, {"dtype": F32, "strided": True})),
+        [Measured("stage", IMAGES, title="256x3x224x224")],
+    ),
+    KernelCase(unstage, _unstage, BY_TYPE, at(IMAGE_SIZES)),
+    KernelCase(
+        shuffle_channels,
+        _shuffle,
+        BY_TYPE | {"in two": {"groups": 1}},
+        at([(2, 28, 28, 116)], over(groups=[2, 58])),
+    ),
+    KernelCase(
+        cast,
+        _cast,
+        compiled=at([(8192,)]),
+        measured=[Measured("cast", FC6, small=(4, 40), typed=False)],
+    ),
+    KernelCase(
+        add,
+        _add,
+        checked(dtype=[BF16, F32], beside=[(), (8, 16)]),
+        (At((8192,)), *_ranges(), At(ONE, {"dtype": F32})),
+        [Measured("add", FIRST)],
+    ),
+)

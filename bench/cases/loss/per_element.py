@@ -1,0 +1,75 @@
+"""Losses of single elements, and their gradients."""
+
+from math import prod
+from typing import Any
+
+import torch
+
+from bench.cases.case import (
+    BF16,
+    F32,
+    KINDS,
+    At,
+    KernelCase,
+    Launch,
+    Operands,
+    Shape,
+    at,
+    checked,
+    launching,
+    over,
+)
+from tvdnn.kernels.loss.per_element import element_loss, element_loss_grad, element_splits
+
+
+def _weights(o: Operands, size: Shape, weighted: bool) -> list[torch.Tensor | None]:
+    """A weight of each channel, and one of what is positive there."""
+    return [o.randn(size[-1]).abs_() if weighted else None for _ in range(2)]
+
+
+def _targets(o: Operands, size: Shape, dtype: torch.dtype) -> torch.Tensor:
+    return o.randn(*size, dtype=dtype).sigmoid_()
+
+
+def _loss(
+    o: Operands,
+    size: Shape,
+    dtype: torch.dtype = BF16,
+    weighted: bool = False,
+    function: str = "mse",
+    precision: str = "",
+) -> Launch:
+    """`precision`: of the gradient alone."""
+    x, target = o.randn(*size, dtype=dtype), _targets(o, size, F32)
+    splits = element_splits(prod(size[1:]))
+    partials = o.out(size[0], splits, 2, compared=lambda sums: sums.sum(1))
+    operands = (x, target, *_weights(o, size, weighted), partials)
+    return launching(element_loss, *operands, function=function)
+
+
+def _loss_grad(
+    o: Operands, size: Shape, dtype: torch.dtype = BF16, weighted: bool = False, **settings: Any
+) -> Launch:
+    x, target, weights = (
+        o.randn(*size, dtype=dtype),
+        _targets(o, size, F32),
+        _weights(o, size, weighted),
+    )
+    operands = (x, target, *weights, o.full(2.0, 2), o.full(0.5, 1), o.out(*size, dtype=dtype))
+    return launching(element_loss_grad, *operands, **{"function": "mse", **settings})
+
+
+MAPS, ONE = (4, 32, 32, 64), (1, 1)
+BCE = {"function": "bce_with_logits", "weighted": True}
+COMPILED = (*at([MAPS], KINDS), *at([MAPS], over([BCE], KINDS)))
+BOTH = checked(function=["mse", "bce_with_logits"], weighted=[False, True], dtype=[BF16, F32])
+SINGLE = {"dtype": F32, "weighted": True}
+CASES = (
+    KernelCase(element_loss, _loss, BOTH, (*COMPILED, At(ONE, SINGLE))),
+    KernelCase(
+        element_loss_grad,
+        _loss_grad,
+        BOTH,
+        (*COMPILED, At(ONE, {**SINGLE, "function": "bce_with_logits"})),
+    ),
+)

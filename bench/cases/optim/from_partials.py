@@ -1,0 +1,69 @@
+"""Updates of parameters from the partial sums of their gradients."""
+
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from bench.cases.case import (
+    At,
+    KernelCase,
+    Launch,
+    Measured,
+    Operands,
+    Peer,
+    Shape,
+    checked,
+    launching,
+)
+from bench.cases.optim.update import DECAY, SGD, adamw_values, sgd_values, torch_sgd, updated
+from tvdnn.kernels.optim.from_partials import adamw_partials, sgd_partials
+
+PARTIALS: Final = (11, 512, 3, 3, 512)  # of a weight of VGG-16
+
+
+def _sgd(o: Operands, size: Shape, splits: int = 4, **settings: Any) -> Launch:
+    param, momentum = updated(o, 2, size)
+    operands = (param, o.randn(splits, *size), momentum, sgd_values(o))
+    return launching(sgd_partials, *operands, **SGD | settings)
+
+
+def _adamw(o: Operands, size: Shape, splits: int = 4) -> Launch:
+    param, *states = updated(o, 3, size)
+    operands = (param, o.randn(splits, *size), *states, adamw_values(o))
+    return launching(adamw_partials, *operands, maximize=False)
+
+
+def _beside_torch(o: Operands, size: Shape) -> Launch:
+    """Of partials [splits, K, R, S, C] by one launch; torch's by two."""
+    partials, start = o.randn(*size), o.randn(*size[1:]).permute(0, 3, 1, 2).contiguous()
+    param, momentum = o.updated(start), o.updated(torch.zeros_like(start))
+    made: list[Tensor] = []
+
+    def run() -> Tensor:
+        if not made:
+            made.extend((start.clone(), torch.zeros_like(start)))
+        grad = partials.sum(0).permute(0, 3, 1, 2).contiguous()
+        torch_sgd(made[0], grad, made[1])
+        return made[0]
+
+    def exact() -> Tensor:
+        grad, wide = partials.double().sum(0).permute(0, 3, 1, 2), start.double()
+        return wide - 0.1 * (grad + DECAY * wide)
+
+    operands = (param, partials, momentum, sgd_values(o))
+    return launching(sgd_partials, *operands, peer=Peer(lambda: param, run, exact), **SGD)
+
+
+SHAPES = ((512, 256, 3, 3), (64, 3, 7, 7), (2048, 512, 1, 1), (4096, 4096), (1000,))
+COMPILED = tuple(At(shape) for shape in (*SHAPES, (1, 1, 1, 1)))
+CASES = (
+    KernelCase(
+        sgd_partials,
+        _sgd,
+        checked(nesterov=[False, True], splits=[1, 5]),
+        COMPILED,
+        [Measured("sgd_partials", PARTIALS, {}, (3, 8, 3, 3, 4), make=_beside_torch, typed=False)],
+    ),
+    KernelCase(adamw_partials, _adamw, compiled=(*COMPILED, At((1,), {"splits": 1}))),
+)

@@ -1,0 +1,42 @@
+"""Maps times a learned scale of each channel, and the gradients."""
+
+from typing import Any
+
+import torch
+
+from bench.cases.case import (
+    BF16,
+    F32,
+    At,
+    KernelCase,
+    Launch,
+    Operands,
+    Shape,
+    checked,
+    launching,
+)
+from tvdnn.kernels.language.channel_chunks import num_chunks
+from tvdnn.kernels.pointwise.channel_scale import scale_channels, scale_channels_grad
+
+
+def _scale(o: Operands, size: Shape, dtype: torch.dtype = BF16, **settings: Any) -> Launch:
+    x, y = o.randn(*size, dtype=dtype).flatten(1, -2), o.out(*size, dtype=dtype).flatten(1, -2)
+    return launching(scale_channels, x, o.randn(size[-1]), y, **settings)
+
+
+def _scale_grad(o: Operands, size: Shape, dtype: torch.dtype = BF16, **settings: Any) -> Launch:
+    x, dy = (o.randn(*size, dtype=dtype).flatten(1, -2) for _ in range(2))
+    dx, (samples, pixels, channels) = o.out(*x.shape, dtype=dtype), x.shape
+    shape = (samples, num_chunks(pixels, channels), 1, channels)
+    sums = o.out(*shape, compared=lambda sums: sums.sum(1))
+    return launching(scale_channels_grad, x, dy, o.randn(channels), dx, sums, **settings)
+
+
+COMPILED = (
+    At((2, 3136, 1, 96), {"dtype": BF16, "precision": "ieee"}),
+    At((2, 49, 1, 769), {"dtype": F32, "precision": "tf32"}),
+)
+CASES = (
+    KernelCase(scale_channels, _scale, checked(dtype=[BF16, F32]), COMPILED),
+    KernelCase(scale_channels_grad, _scale_grad, checked(dtype=[BF16, F32]), COMPILED),
+)

@@ -1,0 +1,61 @@
+"""Softmax of rows and its logarithm, and the gradients."""
+
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from bench.cases.case import (
+    BF16,
+    F32,
+    KINDS,
+    At,
+    KernelCase,
+    Launch,
+    Measured,
+    Operands,
+    Shape,
+    at,
+    checked,
+    launching,
+    over,
+    per_sample,
+)
+from tvdnn.kernels.pointwise.softmax import FUNCTIONS, softmax, softmax_grad
+
+PIXELS: Final = (64, 256, 256, 21)
+
+
+def _softmax(o: Operands, size: Shape, dtype: torch.dtype = BF16, **settings: Any) -> Launch:
+    x, y = o.randn(*size, dtype=dtype), o.out(*size, dtype=dtype)
+    settings = {"function": "softmax", **settings}
+
+    def shares(maps: Tensor) -> Tensor:
+        return functional.softmax(maps, -1)
+
+    rows = (x.flatten(0, -2), y.flatten(0, -2))
+    return launching(softmax, *rows, peer=per_sample(lambda: y, shares, x), **settings)
+
+
+def _softmax_grad(o: Operands, size: Shape, dtype: torch.dtype = BF16, **settings: Any) -> Launch:
+    """Of outputs that are shares, or logarithms of such."""
+    y, dy = (o.randn(*size, dtype=dtype).flatten(0, -2) for _ in range(2))
+    settings = {"function": "log_softmax", **settings}
+    y.copy_(getattr(functional, settings["function"])(y.float(), -1))
+    return launching(softmax_grad, y, dy, o.out(*y.shape, dtype=dtype), **settings)
+
+
+ROWS, ONE = [(784, 21), (784, 16384)], (1, 1)
+COMPILED = at(ROWS, over(KINDS, function=FUNCTIONS))
+BY_FUNCTION = checked(function=FUNCTIONS, dtype=[BF16, F32])
+CASES = (
+    KernelCase(
+        softmax,
+        _softmax,
+        BY_FUNCTION,
+        (*COMPILED, At(ONE, {"dtype": F32})),
+        [Measured("softmax", PIXELS)],
+    ),
+    KernelCase(softmax_grad, _softmax_grad, BY_FUNCTION, (*COMPILED, At(ONE, {"dtype": F32}))),
+)

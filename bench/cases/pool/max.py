@@ -1,0 +1,107 @@
+"""Maxima of windows, alone and with codes of their places."""
+
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from bench.cases.case import (
+    BF16,
+    F32,
+    U8,
+    At,
+    KernelCase,
+    Launch,
+    Measured,
+    Operands,
+    Shape,
+    launching,
+    nchw,
+    per_sample,
+)
+from tvdnn.kernels.pool.max import max_pool2d, max_pool2d_codes
+
+Window = dict[str, tuple[int, int]]
+FIRST: Final = (256, 224, 224, 64)  # VGG-16's largest map
+ALEXNET: Final = (1024, 55, 55, 64)
+MEASURED: Final = ((FIRST, 2), (ALEXNET, 3))
+
+
+def window(side: int = 2, stride: int = 2, padding: int = 0) -> Window:
+    sides = {"kernel": side, "stride": stride, "padding": padding, "dilation": 1}
+    return {name: (each, each) for name, each in sides.items()}
+
+
+def pooled(shape: Shape, of: Window) -> Shape:
+    sides = [
+        (side + 2 * of["padding"][0] - of["kernel"][0]) // of["stride"][0] + 1
+        for side in shape[1:3]
+    ]
+    return (shape[0], *sides, shape[3])
+
+
+def code_shape(shape: Shape, of: Window) -> Shape:
+    """Of the codes of pooled maps: 2 bits a channel for windows 2x2, else 4."""
+    return (*shape[:3], shape[3] // (4 if of["kernel"] == (2, 2) else 2))
+
+
+def _max_pool(o: Operands, size: Shape, dtype: torch.dtype = BF16, **windows: int) -> Launch:
+    of = window(**windows)
+    x, y = o.randn(*size, dtype=dtype), o.out(*pooled(size, of), dtype=dtype)
+
+    def maxima(maps: Tensor) -> Tensor:
+        return functional.max_pool2d(maps, *of.values())
+
+    return launching(max_pool2d, x, y, peer=per_sample(lambda: nchw(y), maxima, nchw(x)), **of)
+
+
+def _codes(o: Operands, size: Shape, dtype: torch.dtype = BF16, **windows: int) -> Launch:
+    """torch leaves indices, 8 bytes an output."""
+    of = window(**windows)
+    x, y = o.randn(*size, dtype=dtype), o.out(*pooled(size, of), dtype=dtype)
+    codes = o.out(*code_shape(pooled(size, of), of), dtype=U8)
+
+    def maxima(maps: Tensor) -> Tensor:
+        return functional.max_pool2d(maps, *of.values(), return_indices=True)[0]
+
+    peer = per_sample(lambda: nchw(y), maxima, nchw(x))
+    return launching(max_pool2d_codes, x, y, codes, peer=peer, **of)
+
+
+def measured_windows(kernel: str) -> list[Measured]:
+    """Windows of VGG-16 and of AlexNet."""
+    return [Measured(f"{kernel} {size}x{size}", maps, {"side": size}) for maps, size in MEASURED]
+
+
+def compiled_windows() -> list[At]:
+    """Windows 2x2, and 3x3 in both types."""
+    threes: dict[str, Any] = {"side": 3, "padding": 1}
+    maps = (2, 112, 112, 64)
+    return [At((2, 224, 224, 64)), At(maps, threes), At(maps, threes | {"dtype": F32})]
+
+
+ONE: Final = At((1, 1, 1, 1), {"dtype": F32, "side": 1, "stride": 1})
+WINDOWS: Final[dict[str, dict[str, Any]]] = {
+    "2x2": {},
+    "3x3": {"side": 3, "padding": 1},
+    "3x3 by 1, float32": {"side": 3, "stride": 1, "dtype": F32},
+}
+APART: Final[dict[str, dict[str, Any]]] = {"2x2 by 3": {"stride": 3}}
+CASES = (
+    KernelCase(
+        max_pool2d,
+        _max_pool,
+        WINDOWS | APART,
+        (*compiled_windows(), ONE),
+        measured_windows("max_pool2d"),
+    ),
+    KernelCase(
+        max_pool2d_codes,
+        _codes,
+        WINDOWS,
+        compiled_windows(),
+        measured_windows("max_pool2d_codes"),
+        odd=False,
+    ),
+)

@@ -1,0 +1,45 @@
+"""What a kernel compiled offline may take, and what it must and must not do."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from bench.offline.compiler import HOPPER, SHARED_NBYTES, Report
+from tvdnn.kernels.language import gluon
+
+# Bytes of registers that a version of Triton spills on Hopper where 3.6, whose times the tiles were
+# chosen by, spills none; and kernels whose products 3.9 leaves to ptxas to serialize.
+SPILLED: Final[dict[tuple[int, int], dict[str, int]]] = {
+    (3, 7): {"conv.tma.conv_box_kernel": 304, "conv.pointer.conv_kernel": 112},
+    (3, 9): {
+        "pointwise.broadcast._broadcast_sums_kernel": 28,
+        "reduce.axes._reduce_grad_kernel": 12,
+        "conv.tma.conv_box_kernel": 564,
+        "conv.pointer.conv_kernel": 184,
+        "conv.warp_specialized.conv_specialized_kernel": 168,
+        "loss.cross_entropy_grad._rows_kernel": 8,
+        "copy.host._transfer_kernel": 44,
+        "conv.grad_weight.transposed.grad_weight_transposed_kernel": 176,
+        "linear.gemm._product_kernel": 28,
+    },
+}
+SERIALIZED: Final = {(3, 9): {"conv.grad_weight.transposed.grad_weight_transposed_kernel"}}
+
+
+def faults(report: Report) -> Iterator[str]:
+    """What is wrong with a kernel, if anything is."""
+    if report.shared_nbytes > SHARED_NBYTES[report.arch]:
+        yield f"takes {report.shared_nbytes} bytes of shared memory"
+    if report.arch == HOPPER:
+        yield from _faults_on_hopper(report)
+
+
+def _faults_on_hopper(report: Report) -> Iterator[str]:
+    version = gluon.version()
+    if report.spilled_nbytes > SPILLED.get(version, {}).get(report.kernel, 0):
+        yield f"spills {report.spilled_nbytes} bytes of registers"
+    if report.serialized and report.kernel not in SERIALIZED.get(version, ()):
+        yield "has products that ptxas serializes"
+    if report.early_arrivals:
+        yield f"arrives {report.early_arrivals} times before other warps may have waited"
+    if report.needs_wgmma and not report.num_wgmma:
+        yield "has no warpgroup products"
