@@ -4,7 +4,6 @@ import gc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -68,15 +67,10 @@ class SideEffects(TorchFunctionMode):
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         nn.Module.__setattr__ = self._set  # type: ignore[method-assign]
         torch.set_grad_enabled(self._grad_mode)
-        super().__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
