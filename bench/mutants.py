@@ -29,10 +29,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.drawing_mutants import ROOT, Mutant, copied, draw, write
-from bench.reaching_tests import Record
+from bench.reaching_tests import Record, file_of
 
 KERNELS_TESTS: Final = "tests/kernels/"
-PIECE_S: Final = 60.0  # of tests that one process runs; 5 s of it are its start
+FIRST_S: Final = 10.0  # of the tests of a mutant that the first process runs
+PIECE_S: Final = 80.0  # of those that later ones run; a process takes 5 s to start
 LIMIT_S: Final = 3600.0  # of the tests without a mutant
 SLOWER: Final = 3.0  # how many times longer than without a mutant tests may take
 NO_TESTS: Final = 5  # pytest's answer where none were chosen
@@ -130,33 +131,31 @@ def run_pieces(
 def tests_of(mutant: Mutant, function: str, records: dict[str, Record]) -> list[str]:
     """The tests that pass without the mutant and may see it, in the order to run them."""
     passed = {name: record for name, record in records.items() if not record["failed"]}
-    of_kernels = mutant.group == "kernels"
-    alike = [name for name in passed if name.startswith(KERNELS_TESTS) == of_kernels]
     files = {file_of(name) for name in passed if function in passed[name]["of_file"]}
     reaching = [
         name for name, each in passed.items() if function in each["own"] or file_of(name) in files
     ]
-    if any(function in record["before"] for record in records.values()):
-        reaching = list(dict.fromkeys([*reaching, *alike]))
     imports = re.compile(rf"^(?:from|import) .*\b{Path(mutant.file).stem}\b", re.MULTILINE)
     near = {name for name in map(file_of, reaching) if imports.search((ROOT / name).read_text())}
     reaching.sort(key=lambda name: (file_of(name) not in near, file_of(name)))
-    starting = [name for name in alike if passed[name]["starts_python"]]
+    starting = [
+        name
+        for name, each in passed.items()
+        if each["starts_python"] and name.startswith(KERNELS_TESTS) == (mutant.group == "kernels")
+    ]
     return list(dict.fromkeys([*reaching, *starting]))
 
 
-def file_of(name: str) -> str:
-    return name.partition("::")[0]
-
-
 def cut_up(names: list[str], records: dict[str, Record]) -> Iterator[list[str]]:
-    """The tests in pieces of about `PIECE_S`."""
+    """The tests in pieces, of which each takes twice as long as the one before, up to `PIECE_S`."""
     piece: list[str] = []
+    seconds, most = 0.0, FIRST_S
     for name in names:
         piece.append(name)
-        if sum(records[each]["seconds"] for each in piece) >= PIECE_S:
+        seconds += records[name]["seconds"]
+        if seconds >= most:
             yield piece
-            piece = []
+            piece, seconds, most = [], 0.0, min(2 * most, PIECE_S)
     if piece:
         yield piece
 

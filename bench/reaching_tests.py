@@ -27,15 +27,14 @@ Cached: Final = type(cache(int))
 
 
 class Record(TypedDict):
-    """What is known of a test. Functions are those entered while it ran, while a fixture was made
-    that other tests of its file have too, and before the first test of its process.
-    """
+    """What is known of a test. Functions are named as in FUNCTIONS."""
 
     failed: bool
     seconds: float
-    own: list[str]
-    of_file: list[str]
-    before: list[str]
+    own: list[str]  # functions entered while it ran
+    of_file: list[
+        str
+    ]  # those entered as its file was imported, or a fixture made for several tests
     starts_python: bool  # a process of its own, whose functions are not recorded
 
 
@@ -71,8 +70,10 @@ class Watcher:
 
     def __init__(self, functions: Iterable[str]) -> None:
         self._functions = frozenset(functions)
-        self._entered: dict[str, set[str]] = defaultdict(set)
-        self._now = "before"
+        self._own: set[str] = set()
+        self._of_file: dict[str, set[str]] = defaultdict(set)
+        self._file = ""
+        self._now = self._of_file[self._file]
         self._starts_python = False
         self._clears: list[Callable[[], None]] = []
         sys.addaudithook(self._audited)
@@ -82,10 +83,10 @@ class Watcher:
         sys.monitoring.set_events(TOOL, events)
 
     def _started(self, code: CodeType, _: int) -> object:
-        function = f"{file_of(code.co_filename)} {code.co_name}"
+        function = f"{in_tree(code.co_filename)} {code.co_name}"
         if function not in self._functions:
             return sys.monitoring.DISABLE
-        self._entered[self._now].add(function)
+        self._now.add(function)
         return None
 
     def _audited(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -95,13 +96,17 @@ class Watcher:
     def pytest_sessionfinish(self) -> None:
         sys.monitoring.set_events(TOOL, 0)
 
+    def pytest_collectstart(self, collector: pytest.Collector) -> None:
+        self._now = self._of_file[file_of(collector.nodeid)]
+
     def pytest_collection_finish(self) -> None:
         self._clears = list(clears())
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self) -> Generator[None, object, object]:
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         """A test enters all that it needs, as it finds nothing in caches."""
-        self._now = "own"
+        self._file, self._starts_python = file_of(item.nodeid), False
+        self._now = self._own = set()
         for clear in self._clears:
             clear()
         return (yield)
@@ -111,7 +116,7 @@ class Watcher:
         self, fixturedef: pytest.FixtureDef[Any]
     ) -> Generator[None, object, object]:
         before = self._now
-        self._now = before if fixturedef.scope == "function" else "of_file"
+        self._now = before if fixturedef.scope == "function" else self._of_file[self._file]
         try:
             return (yield)
         finally:
@@ -119,12 +124,12 @@ class Watcher:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
-        if call.when != "teardown":
-            return
-        entered = {name: sorted(self._entered[name]) for name in ("own", "of_file", "before")}
-        item.user_properties += [*entered.items(), ("starts_python", self._starts_python)]
-        self._entered.clear()
-        self._starts_python = False
+        if call.when == "teardown":
+            item.user_properties += [
+                ("own", sorted(self._own)),
+                ("of_file", sorted(self._of_file[self._file])),
+                ("starts_python", self._starts_python),
+            ]
 
 
 class Recorder:
@@ -149,15 +154,18 @@ class Recorder:
         self._path.write_text(json.dumps(self._records, indent=1) + "\n")
 
     def _record(self, name: str) -> Record:
-        empty = Record(
-            failed=False, seconds=0.0, own=[], of_file=[], before=[], starts_python=False
-        )
+        empty = Record(failed=False, seconds=0.0, own=[], of_file=[], starts_python=False)
         return self._records.setdefault(name, empty)
 
 
 @cache
-def file_of(path: str) -> str:
+def in_tree(path: str) -> str:
     return os.path.relpath(path, ROOT)
+
+
+def file_of(name: str) -> str:
+    """The file of a test."""
+    return name.partition("::")[0]
 
 
 def clears() -> Iterator[Callable[[], None]]:
