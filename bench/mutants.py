@@ -8,10 +8,11 @@
 that change it, both at random, in functions and outside annotations. `run` first runs all tests on
 the tree as it is and records which of them enter a mutant's function (bench/reaching_tests.py,
 Python 3.12). It copies the tree, applies a mutant, and runs the tests that passed and enter the
-function, until one fails; the name of that test goes to the file. Tests in files that import the
-mutant's module come first. Tests that start processes come last, as functions entered there are
-not recorded: those of kernels for mutants of kernels, the others for other mutants. A mutant that
-changes nothing that can be seen gets a reason by hand (`equivalent`), and is not run.
+function, until one fails that also fails by itself; the name of that test goes to the file. Tests
+in files named as the mutant's module, or that import it, come first. Tests that start processes
+come last, as functions entered there are not recorded: those of kernels for mutants of kernels, the
+others for other mutants. A mutant that changes nothing that can be seen gets a reason by hand
+(`equivalent`), and is not run.
 """
 
 import argparse
@@ -135,8 +136,13 @@ def tests_of(mutant: Mutant, function: str, records: dict[str, Record]) -> list[
     reaching = [
         name for name, each in passed.items() if function in each["own"] or file_of(name) in files
     ]
-    imports = re.compile(rf"^(?:from|import) .*\b{Path(mutant.file).stem}\b", re.MULTILINE)
-    near = {name for name in map(file_of, reaching) if imports.search((ROOT / name).read_text())}
+    stem = Path(mutant.file).stem
+    imports = re.compile(rf"^(?:from|import) .*\b{stem}\b", re.MULTILINE)
+    near = {
+        name
+        for name in map(file_of, reaching)
+        if stem in name or imports.search((ROOT / name).read_text())
+    }
     reaching.sort(key=lambda name: (file_of(name) not in near, file_of(name)))
     starting = [
         name
@@ -161,19 +167,28 @@ def cut_up(names: list[str], records: dict[str, Record]) -> Iterator[list[str]]:
 
 
 def catching_test(tree: Path, place: Path, names: list[str], most_s: float) -> str:
-    """The first of the tests that fails on a tree; "" where none does."""
+    """The first of the tests that fails on a tree, also by itself; "" where none does."""
     place.mkdir()
+    while names:
+        found = failing_test(tree, place, names, most_s)
+        if found not in names or failing_test(tree, place, [found], most_s):
+            return found
+        names = names[names.index(found) + 1 :]
+    return ""
+
+
+def failing_test(tree: Path, place: Path, names: list[str], most_s: float) -> str:
+    """The first of the tests that fails, or what pytest says where it names none; "" for none."""
     listed, made = place / "tests.json", place / "record.json"
     listed.write_text(json.dumps(names))
+    made.unlink(missing_ok=True)
     files = dict.fromkeys(map(file_of, names))
     code, text = tested(tree, most_s, made, f"--tests={listed}", "-x", "-n", "0", *files)
     if code is None:
         return f"no end within {most_s:.0f} s"
     if code in (0, NO_TESTS):
         return ""
-    if not made.exists():
-        return text[-400:]
-    records: dict[str, Record] = json.loads(made.read_text())
+    records: dict[str, Record] = json.loads(made.read_text()) if made.exists() else {}
     return next((name for name, each in records.items() if each["failed"]), text[-400:])
 
 
