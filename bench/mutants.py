@@ -136,7 +136,7 @@ def tests_of(mutant: Mutant, function: str, records: dict[str, Record]) -> list[
     reaching = [
         name for name, each in passed.items() if function in each["own"] or file_of(name) in files
     ]
-    stem = Path(mutant.file).stem
+    stem = Path(function.partition(" ")[0]).stem
     imports = re.compile(rf"^(?:from|import) .*\b{stem}\b", re.MULTILINE)
     near = {
         name
