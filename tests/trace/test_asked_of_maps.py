@@ -204,7 +204,7 @@ REFUSED = [
     (swallowed(lambda net, h: copy.copy(h)), "copy.copy"),
     (swallowed(lambda net, h: UNREGISTERED[0](h)), "Conv2d, whose tensors are not the network's"),
     (layer_with_weights, f"Net: Conv2d, whose tensors are not the network's.*{HERE}"),
-    (lambda net, h: h * net.scale.mean().item(), f"Net: item reads values .*{HERE}"),
+    (lambda net, h: h * net.scale.mean().item(), f"Net: item reads a value .*{HERE}"),
     (packed, f"Net: a region of saved_tensors_hooks.*{HERE}"),
     (data_set, f"Net: setting .data changes conv.weight of the module.*{HERE}"),
 ]
