@@ -70,6 +70,13 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
     run(page, tmp_path)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_parts_of_files_to_be_written_compile(page: Path) -> None:
+    """A block of `py` is a part of a file that the reader writes; it cannot run by itself."""
+    for block in blocks(page, "py"):
+        compile(block, str(page), "exec")
+
+
 @pytest.mark.parametrize(
     "command", [command for command in COMMANDS if "--hardware" in command], ids=" ".join
 )
