@@ -12,7 +12,6 @@ from bench.cases.conv.layers import RESNET50, VGG16
 from bench.kernel_rates import MOST_SHARE, MeasuredCase, measured_cases, rates_of, recomputed
 from bench.kernel_rows import SETS
 from bench.kernels import errors
-from bench.tables import KERNELS
 from bench.timing import CACHED_NBYTES, Ceilings
 from tvdnn.kernels.conv.conv2d import conv2d
 from tvdnn.kernels.language.cost import cost_of
@@ -20,7 +19,7 @@ from tvdnn.kernels.pointwise.activation import relu
 
 VGG16_MACS = 15_346_630_656  # of the convolutions, for one image (Simonyan and Zisserman 2014)
 RESNET50_MACS = 4_087_136_256
-FILES = sorted(KERNELS.glob("*.json"))
+FILES = sorted((Path(__file__).parents[2] / "bench/results/kernels").glob("*.json"))
 CASES = {(each.measured.set, each.measured.kernel): each for each in measured_cases()}
 CUDNN_ALONE = ("conv2d, ReLU", "conv2d_max_pool")  # torch has no such operation on a CPU
 META = torch.device("meta")
