@@ -12,23 +12,10 @@ TOO_LONG = {
     "bench/generated/draw.py",
     "bench/generated/reaching_parts.py",
     "tests/cli/test_cli.py",
-    "tests/engine/test_changes.py",
-    "tests/engine/test_computed_weights.py",
-    "tests/engine/test_trainer.py",
-    "tests/engine/test_virtualize.py",
     "tests/experiment/test_tuner.py",
     "tests/support/faults.py",
     "tests/support/schedules.py",
-    "tests/trace/test_state_changes.py",
-    "tests/trace/test_trace.py",
-    "tvdnn/engine/core.py",
-    "tvdnn/engine/trainer.py",
-    "tvdnn/engine/virtualize.py",
-    "tvdnn/trace/trace.py",
-    "tvdnn/trace/tracer.py",
     "tvdnn/cli/train.py:train",
-    "tvdnn/engine/trainer.py:__init__",
-    "tvdnn/engine/virtualize.py:virtualize",
 }
 
 

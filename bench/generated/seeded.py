@@ -30,7 +30,7 @@ MENDED: Final = (
         "tvdnn/trace/state/meta_copies.py",
         "for module in self._paths:",
         "for _, module in self.net.named_modules(remove_duplicate=False):",
-        "a module of two names is left with meta twins as its parameters",
+        "a module of two names is left with meta copies as its parameters",
         mended=True,
     ),
     Fault(
@@ -54,7 +54,7 @@ MENDED: Final = (
     ),
     Fault(
         "no_grad",
-        "tvdnn/trace/tracer.py",
+        "tvdnn/trace/node_records.py",
         'meta["stops"] = not meta["graded"] or cuts_gradient(node)',
         'meta["stops"] = cuts_gradient(node)',
         "regions without gradients have them",
@@ -63,7 +63,7 @@ MENDED: Final = (
     ),
     Fault(
         "detach_",
-        "tvdnn/trace/tracer.py",
+        "tvdnn/trace/node_records.py",
         'if torch_name(node) == "detach_":',
         'if torch_name(node) == "detach":',
         "who reads a map after detach_ sends it gradients",
@@ -100,7 +100,7 @@ MENDED: Final = (
     ),
     Fault(
         "dead statistics",
-        "tvdnn/trace/tracer.py",
+        "tvdnn/trace/node_records.py",
         'meta["kept"] |= self.side_effects.tracks(call)',
         'meta["kept"] |= False',
         "running statistics that no output depends on do not change",
@@ -109,7 +109,7 @@ MENDED: Final = (
     ),
     Fault(
         "state of the module's",
-        "tvdnn/engine/core.py",
+        "tvdnn/engine/module_tensors.py",
         "        change_state(changes, self.params | self.buffers | self._held, self.device)",
         "        pass",
         "writes to buffers by no map vanish",
@@ -127,9 +127,9 @@ MENDED: Final = (
     ),
     Fault(
         "accumulation",
-        "tvdnn/engine/trainer.py",
+        "tvdnn/engine/gradient_sums.py",
         "[name for name in updated.names if name in sums]",
-        "[name for name in self._core.params if name in sums]",
+        "[name for name in self._core.module.params if name in sums]",
         "accumulated steps decay parameters that no output depends on",
         mended=True,
         needs=r"accumulate",
@@ -165,7 +165,7 @@ MENDED: Final = (
 FURTHER: Final = (
     Fault(
         "part taken for a copy",
-        "tvdnn/trace/tracer.py",
+        "tvdnn/trace/node_records.py",
         'meta["view"], meta["parent"] = node, parent_of(node, meta["value"])',
         'meta["view"], meta["parent"] = node,'
         ' None if node.target is operator.getitem else parent_of(node, meta["value"])',
@@ -173,7 +173,7 @@ FURTHER: Final = (
     ),
     Fault(
         "write not followed",
-        "tvdnn/trace/tracer.py",
+        "tvdnn/trace/node_ops.py",
         "if stale is not None:",
         'if stale is not None and stale.op == "placeholder":',
         "who reads a map after a write that cannot be followed reads the old one",

@@ -1,62 +1,34 @@
 """Changes of a network after its first plan are followed as by torch, or refused by name."""
 
 import copy
-import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
 
-import tvdnn
-from tests.support.running import Batch, random_batches
+from tests.support.changed_networks import (
+    ATOL,
+    RTOL,
+    SHAPE,
+    SPEC,
+    Net,
+    assert_close,
+    assert_follows,
+    assign_state,
+    batches_of,
+    evaluate,
+    freeze,
+    freeze_and_evaluate,
+    replace_layer,
+    replace_norm,
+    replace_parameter,
+    torch_step,
+    train_all,
+    virtual,
+)
 from tvdnn.engine import Trainer
-from tvdnn.engine.core import MOST_STATES
-from tvdnn.errors import InputError
-from tvdnn.optim import SGD, AdamW
-
-RTOL, ATOL = 1e-4, 1e-6  # of parameters after a few steps, relative to fp32's 1.2e-7 a rounding
-SHAPE, CLASSES = (6, 3, 6, 6), 5
-SPEC = SGD(lr=0.05, momentum=0.9)
-
-
-class Net(nn.Module):
-    """A small network with settings that a user may change between steps."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.conv = nn.Conv2d(3, 4, 3, padding=1)
-        self.norm = nn.BatchNorm2d(4)
-        self.drop = nn.Dropout(0.0)
-        self.fc = nn.Linear(4, CLASSES)
-        self.twice = False
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.norm(self.conv(x))
-        x = torch.relu(self.norm(x) if self.twice else x)
-        return self.fc(self.drop(x.mean((2, 3))))
-
-
-def replace_norm(net: Net) -> None:
-    torch.manual_seed(4)
-    net.norm = nn.BatchNorm2d(4, momentum=0.3)
-
-
-def replace_layer(net: Net) -> None:
-    torch.manual_seed(3)
-    net.fc = nn.Linear(4, CLASSES)
-
-
-def replace_parameter(net: Net) -> None:
-    net.fc.weight = nn.Parameter(torch.full_like(net.fc.weight, 0.1))
-
-
-def assign_state(net: Net) -> None:
-    state = {name: tensor.clone() * 0.5 for name, tensor in net.state_dict().items()}
-    net.load_state_dict(state, assign=True)
+from tvdnn.engine.network_states import MOST_STATES
+from tvdnn.optim import AdamW
 
 
 def replace_buffers(net: Net) -> None:
@@ -88,22 +60,6 @@ def zero_all(net: Net) -> None:
     net.drop.p = 1.0
 
 
-def freeze(net: Net) -> None:
-    net.conv.requires_grad_(False)
-
-
-def freeze_and_evaluate(net: Net) -> None:
-    net.norm.requires_grad_(False).eval()
-
-
-def evaluate(net: Net) -> None:
-    net.eval()
-
-
-def train_all(net: Net) -> None:
-    net.train().requires_grad_(True)
-
-
 SETTINGS: list[Callable[[Net], None]] = [
     set_momentum, set_cumulative, set_eps, use_norm_twice, zero_all, replace_buffers,
     normalize_by_running, freeze, freeze_and_evaluate, evaluate,
@@ -111,28 +67,6 @@ SETTINGS: list[Callable[[Net], None]] = [
 REPLACEMENTS: list[Callable[[Net], None]] = [
     replace_norm, replace_layer, replace_parameter, assign_state,
 ]  # fmt: skip
-
-
-def batches_of(count: int) -> list[Batch]:
-    return random_batches(count, SHAPE, CLASSES, seed=1)
-
-
-def virtual(net: nn.Module, **options: Any) -> tvdnn.engine.Virtualized:
-    return tvdnn.virtualize(net, torch.empty(SHAPE), **options)
-
-
-def assert_close(mine: nn.Module, theirs: nn.Module) -> None:
-    expected = theirs.state_dict()
-    for name, found in mine.state_dict().items():
-        torch.testing.assert_close(found, expected[name], rtol=RTOL, atol=ATOL, msg=name)
-
-
-def torch_step(net: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> Tensor:
-    optimizer.zero_grad()
-    loss = functional.cross_entropy(net(batch[0]), batch[1])
-    loss.backward()
-    optimizer.step()
-    return loss.detach()
 
 
 @pytest.mark.parametrize("change", [*SETTINGS, *REPLACEMENTS])
@@ -154,30 +88,6 @@ def test_a_virtualized_network_follows_a_change(change: Callable[[Net], None]) -
         torch.testing.assert_close(made(x), twin(x), rtol=RTOL, atol=ATOL)
 
 
-def assert_follows(
-    net: Net,
-    changes: dict[int, Callable[[Net], None]],
-    spec: SGD | AdamW,
-    accumulate: int = 1,
-) -> None:
-    """A trainer's steps, with changes ahead of some, leave what a loop leaves that has all."""
-    twin = copy.deepcopy(net)
-    trainer = Trainer(net, torch.empty(SHAPE), optimizer=spec)
-    kind = torch.optim.SGD if isinstance(spec, SGD) else torch.optim.AdamW
-    optimizer = kind(twin.parameters(), **dataclasses.asdict(spec))  # type: ignore[operator]
-    for number, (x, y) in enumerate(batches_of(6)):
-        for each in (net, twin) if number in changes else ():
-            changes[number](each)
-        found = trainer.step(x, y, accumulate=accumulate)
-        optimizer.zero_grad()
-        parts = zip(x.chunk(accumulate), y.chunk(accumulate), strict=True)
-        losses = [functional.cross_entropy(twin(a), b) / accumulate for a, b in parts]
-        torch.autograd.backward(losses)
-        optimizer.step()
-        torch.testing.assert_close(found, sum(losses).detach(), rtol=RTOL, atol=ATOL)
-    assert_close(net, twin)
-
-
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("change", SETTINGS)
 def test_a_trainer_follows_a_change(change: Callable[[Net], None], accumulate: int) -> None:
@@ -195,102 +105,6 @@ def test_a_trainer_follows_a_change_and_its_end(
 @pytest.mark.parametrize("change", [freeze, freeze_and_evaluate, evaluate])
 def test_a_trainer_by_adamw_follows_a_change(change: Callable[[Net], None]) -> None:
     assert_follows(Net(), {2: change}, AdamW(lr=0.01, eps=0.01, weight_decay=0.1))
-
-
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_a_trainer_trains_what_was_frozen(accumulate: int) -> None:
-    net = Net()
-    freeze(net)
-    assert_follows(net, {3: train_all}, SPEC, accumulate)
-
-
-def test_adamw_trains_what_was_frozen_from_the_first_step_on() -> None:
-    net = Net()
-    freeze(net)
-    assert_follows(net, {0: train_all}, AdamW(lr=0.01, eps=0.01))
-
-
-def test_adamw_refuses_other_counts() -> None:
-    """One count of steps corrects the averages of all that a planned step updates."""
-    net = Net()
-    freeze(net)
-    trainer = Trainer(net, torch.empty(SHAPE), optimizer=AdamW(lr=0.01))
-    batch, _ = batches_of(2)
-    trainer.step(*batch)
-    train_all(net)
-    with pytest.raises(InputError, match=r"conv.weight was updated 0 times and norm.weight 1 "):
-        trainer.step(*batch)
-
-
-def test_state_of_parameters_that_are_not_trained_is_in_the_budget() -> None:
-    """Of frozen ones, and of those that no output depends on."""
-    net: Any = Net()
-    net.unread = nn.Linear(64, 64)
-    trainer = Trainer(net, torch.empty(SHAPE), optimizer=AdamW(lr=0.01))
-    before = trainer.graph.fixed_nbytes
-    assert trainer.graph.fixed["reserve"] >= 2 * 4 * (64 * 64 + 64)
-    net.unread.requires_grad_(False)
-    freeze(net)
-    trainer.step(*batches_of(1)[0])
-    assert trainer.graph.fixed_nbytes == before
-
-
-@pytest.mark.parametrize(
-    ("change", "name"),
-    [(replace_norm, "norm.weight"), (replace_layer, "fc.weight"),
-     (replace_parameter, "fc.weight"), (assign_state, "conv.weight")],
-)  # fmt: skip
-def test_a_trainer_refuses_parameters_that_its_optimizer_has_not(
-    change: Callable[[Net], None], name: str
-) -> None:
-    """Torch's optimizer goes on with the old ones, in silence."""
-    net = Net()
-    trainer = Trainer(net, torch.empty(SHAPE), optimizer=SPEC)
-    (batch,) = batches_of(1)
-    trainer.step(*batch)
-    change(net)
-    before = copy.deepcopy(net.state_dict())
-    for _ in range(2):
-        with pytest.raises(InputError, match=f"parameter {name} was added or replaced .* make a"):
-            trainer.step(*batch)
-    assert all(torch.equal(before[key], value) for key, value in net.state_dict().items())
-
-
-def test_a_trainer_follows_replaced_frozen_parameters() -> None:
-    net = Net()
-    net.conv.requires_grad_(False)
-    twin = copy.deepcopy(net)
-    trainer = Trainer(net, torch.empty(SHAPE), optimizer=SPEC)
-    trained = [param for param in twin.parameters() if param.requires_grad]
-    optimizer = torch.optim.SGD(trained, lr=0.05, momentum=0.9)
-    for number, batch in enumerate(batches_of(3)):
-        if number == 1:
-            for each in (net, twin):
-                torch.manual_seed(8)
-                each.conv = nn.Conv2d(3, 4, 3, padding=1).requires_grad_(False)
-        expected = torch_step(twin, optimizer, batch)
-        torch.testing.assert_close(trainer.step(*batch), expected, rtol=RTOL, atol=ATOL)
-    assert_close(net, twin)
-
-
-def test_a_trainer_leaves_a_layer_that_is_gone() -> None:
-    """A parameter that is no longer the network's has no gradient: it stays as it is."""
-    net = Net()
-    trainer = Trainer(net, torch.empty(SHAPE), optimizer=SPEC)
-    first, second = batches_of(2)
-    trainer.step(*first)
-    norm, net.norm = net.norm, nn.Identity()
-    before = copy.deepcopy(norm.state_dict())
-    trainer.step(*second)
-    assert all(torch.equal(before[name], value) for name, value in norm.state_dict().items())
-
-
-def test_parameters_cast_in_place_are_refused_by_a_trainer() -> None:
-    net = Net()
-    trainer = Trainer(net, torch.empty(SHAPE), optimizer=SPEC)
-    net.bfloat16()
-    with pytest.raises(InputError, match=r"is bfloat16, not float32; call .float\(\)"):
-        trainer.step(*batches_of(1)[0])
 
 
 def test_parameters_cast_in_place_are_followed_by_a_virtualized_network() -> None:
@@ -328,40 +142,3 @@ def test_few_states_are_kept() -> None:
         trainer.step(*batch)
     core = trainer._core
     assert len(core.runners) == len(core.costs) == MOST_STATES
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda it: it.param_groups[0].update(nesterov=True), "nesterov .* is now True"),
-        (lambda it: it.param_groups[0].update(maximize=True), "maximize .* is now True"),
-        (lambda it: it.param_groups[0].update(momentum=0.9), "momentum .* is now 0.9 and was 0"),
-        (
-            lambda it: it.add_param_group({"params": [torch.zeros(1, requires_grad=True)]}),
-            "several parameter groups",
-        ),
-    ],
-)
-def test_optimizer_settings_that_a_step_ignores_are_refused(
-    change: Callable[[Any], None], message: str
-) -> None:
-    trainer = Trainer(Net(), torch.empty(SHAPE), optimizer=SGD(lr=0.05))
-    change(trainer.optimizer)
-    with pytest.raises(InputError, match=message):
-        trainer.step(*batches_of(1)[0])
-
-
-@pytest.mark.parametrize("spec", [SPEC, AdamW(lr=0.01)])
-def test_optimizer_state_loaded_directly_is_used(spec: SGD | AdamW) -> None:
-    """`trainer.optimizer.load_state_dict` writes the tensors that planned steps update."""
-    nets = [Net() for _ in range(2)]
-    first, second = (Trainer(net, torch.empty(SHAPE), optimizer=spec) for net in nets)
-    *batches, last = batches_of(3)
-    for batch in batches:
-        first.step(*batch)
-    second.step(*last)
-    nets[1].load_state_dict(nets[0].state_dict())
-    second.optimizer.load_state_dict(copy.deepcopy(first.optimizer.state_dict()))
-    for each in (first, second):
-        each.step(*last)
-    assert all(map(torch.equal, nets[0].parameters(), nets[1].parameters()))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tests.support.running import Batch, random_batches
 from tvdnn.engine import Trainer
-from tvdnn.engine.trainer import RECENT_STEPS
+from tvdnn.engine.step_count import RECENT_STEPS
 from tvdnn.errors import InputError
 from tvdnn.optim import SGD, AdamW
 from tvdnn.planner.policies import POLICIES
@@ -53,7 +53,7 @@ def spoiled(batch: Batch, sample: int = 4, label: int = CLASSES) -> Batch:
 
 def without_news(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The host learns nothing, as if it were many steps ahead of a GPU."""
-    monkeypatch.setattr(trainer._faults, "follow", lambda: None)
+    monkeypatch.setattr(trainer._steps.count.faults, "follow", lambda: None)
 
 
 def assert_same(found: Any, expected: Any) -> None:

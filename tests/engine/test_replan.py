@@ -174,7 +174,7 @@ def test_a_virtualized_network_settles_between_its_steps(gate: Gate) -> None:
     assert model.schedule is not before
     model.close()
     model.settle()
-    assert model._core is None
+    assert model._steps.core is None
 
 
 def killed(gate: Gate) -> None:

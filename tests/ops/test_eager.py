@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import tvdnn
-from tvdnn.engine.virtualize import Virtualized
+from tvdnn.engine.virtualized import Virtualized
 from tvdnn.errors import BudgetError, UnsupportedOpError
 from tvdnn.ops import eager
 from tvdnn.trace.trace import trace
@@ -207,7 +207,7 @@ class Own(nn.Module):
         (nn.Sequential(nn.RReLU()), r"0: RReLU that draws random numbers \(aten.rrelu"),
         (nn.Sequential(Noisy()), r"0: Noisy that draws random numbers \(aten.rand_like"),
         (nn.Sequential(Counting()), "0: Counting that changes its buffer calls"),
-        (Around(), "two: Two of 2 arguments .opaque ones take one"),
+        (Around(), "two: Two of 2 arguments .one that runs by torch takes one"),
         (nn.Sequential(nn.Embedding(3, 4)), "0: Embedding that makes no tensor whose shape"),
         (Own(), "Own: cumsum"),
     ],

@@ -13,7 +13,7 @@ from torch.nn import functional
 from tests.support.running import random_batches
 from tests.support.simulated import h200
 from tvdnn.engine import Trainer, training_graph, virtualize
-from tvdnn.engine.drift import TIMED, WARM
+from tvdnn.engine.step_watch import TIMED, WARM
 from tvdnn.errors import DeviceError
 from tvdnn.graph import Graph, Pass
 from tvdnn.optim import SGD

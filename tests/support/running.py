@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from tvdnn.engine.core import make_control, write_control
+from tvdnn.engine.control import make_control, write_control
 from tvdnn.planner.ir.schedule import Schedule
 from tvdnn.runtime.arena import Arena
 from tvdnn.runtime.binding import Tensors

@@ -191,9 +191,12 @@ def layer_with_weights(net: Net, h: Tensor) -> Tensor:
 UNREGISTERED = [nn.Conv2d(4, 4, 1)]
 HERE = "at tests/trace/test_asked_of_maps.py:"
 REFUSED = [
-    (swallowed(lambda net, h: net.scale.sum().item()), "item reads values of the module"),
-    (swallowed(lambda net, h: bool(net.scale.sum() > 0)), "__bool__ reads values of the module"),
-    (swallowed(lambda net, h: f"{net.scale.sum():.2f}"), "__format__ reads values of the module"),
+    (
+        swallowed(lambda net, h: net.scale.sum().item()),
+        "item reads a value of a tensor that forward computes",
+    ),
+    (swallowed(lambda net, h: bool(net.scale.sum() > 0)), r"bool\(\) reads a value of a tensor"),
+    (swallowed(lambda net, h: f"{net.scale.sum():.2f}"), r"format\(\) reads a value of a tensor"),
     (swallowed(lambda net, h: f"{h.mean((1, 2, 3)).mean():.2f}"), "mean as a text"),
     (swallowed(lambda net, h: torch.nonzero(h).shape), "nonzero"),
     (swallowed(lambda net, h: h.grad_fn.name()), "grad_fn"),

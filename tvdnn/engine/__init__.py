@@ -2,6 +2,7 @@
 
 from .build import training_graph
 from .trainer import Trainer
-from .virtualize import Virtualized, virtualize
+from .virtualize import virtualize
+from .virtualized import Virtualized
 
 __all__ = ["Trainer", "Virtualized", "training_graph", "virtualize"]

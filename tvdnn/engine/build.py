@@ -24,11 +24,14 @@ from .losses import LossLike, check_losses, losses_of
 
 Progress = Callable[[str, float], None]
 DEFAULT_HARDWARE: Final = "H200"
+NOTHING_TO_TRAIN: Final = (
+    "the network has no parameter with requires_grad; there is nothing to train"
+)
 ChunkSize: TypeAlias = int | str | ChunkSizes | None
 
 
 def resolve_dtype(dtype: str | None, device: torch.device) -> str:
-    """The compute type: as asked, else float32 in the precision that torch's own switches allow."""
+    """The requested compute type, else float32 in the precision that torch's switches allow."""
     if dtype is None:
         switch: Any = torch.backends.cudnn.conv  # type: ignore[attr-defined]
         return "tf32" if device.type == "cuda" and switch.fp32_precision == "tf32" else "fp32"
@@ -50,9 +53,9 @@ def _known_dtype(dtype: str) -> str:
 
 
 def chunks_of(chunk_size: ChunkSize) -> ChunkSizes | None:
-    """Chunk sizes as asked for, as numbers, text ("4MiB") or by map class; None where they are not.
+    """The requested chunk sizes: bytes, text ("4MiB") or by map class; None for no request.
 
-    Raises InputError for what is no size.
+    Raises InputError for a text that is no size.
     """
     if isinstance(chunk_size, ChunkSizes):
         return chunk_size
@@ -61,7 +64,7 @@ def chunks_of(chunk_size: ChunkSize) -> ChunkSizes | None:
 
 
 def give_lazy_parameters(module: nn.Module, *inputs: torch.Tensor, opaque: bool = False) -> None:
-    """Give lazy layers the parameters that a first call on inputs of these shapes would."""
+    """Give lazy layers their parameters, as a first call on inputs of these shapes would."""
     if any(is_lazy(param) for param in module.parameters()):
         trace(module, tuple(torch.empty(x.shape, device="meta") for x in inputs), opaque=opaque)
 
@@ -104,7 +107,7 @@ def training_settings(
     chunk_size: ChunkSize,
     sections: int | None,
 ) -> Settings:
-    """Settings of a training step; errors name what is not known."""
+    """Settings of a training step. Raises InputError for an unknown type or size."""
     settings = Settings(
         _known_dtype(dtype), DEFAULT_CHUNK_SIZE, Mode.TRAIN, sections, losses, optimizer
     )
@@ -119,12 +122,10 @@ def with_chunks(settings: Settings, chunks: ChunkSizes | None) -> Settings:
 
 
 def check_trainable(network: Network, losses: Sequence[OutputLoss]) -> Network:
-    """The network, if it has outputs that the losses take and something to train."""
+    """The network. Raises InputError unless the losses take its outputs and a parameter trains."""
     check_losses(network, losses)
     if not any(param.requires_grad for param in network.params.values()):
-        raise InputError(
-            "the network has no parameter with requires_grad; there is nothing to train"
-        )
+        raise InputError(NOTHING_TO_TRAIN)
     return network
 
 
@@ -140,5 +141,5 @@ def check_master_weights(module: nn.Module) -> None:
 
 
 def default_costs(graph: Graph) -> Costs:
-    """Costs to plan with where nothing is measured: a roofline."""
+    """The costs of a roofline, for plans without measured costs."""
     return Roofline(load(DEFAULT_HARDWARE), graph.dtype)

@@ -1,7 +1,7 @@
-"""Computed parameters: torch makes them before a step, and takes their gradients behind it.
+"""Computed parameters: torch makes them before a step, and takes their gradients after it.
 
-They are what a network's forward computes of parameters and buffers alone, such as standardized
-weights. Passes read them where they lie at fixed addresses, as they read parameters.
+A network's forward computes them of parameters and buffers alone. Standardized weights are an
+example. Passes read them at fixed addresses, as they read parameters.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
@@ -17,8 +17,8 @@ from ..trace.state.formulas import gradients
 from ..trace.state.meta_answers import torch_name_of
 
 
-class Computed:
-    """The tensors that passes read as computed parameters; schedules of all shapes share them."""
+class ComputedParameters:
+    """The tensors of computed parameters; schedules of all shapes share them."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -26,9 +26,9 @@ class Computed:
         self._nbytes: dict[Hashable, int] = {}
 
     def nbytes(self, network: Network, mode: Mode, tensors: Mapping[str, Tensor]) -> int:
-        """The most bytes that torch allocates at once for them; measured once for a form of them.
+        """The most bytes that torch allocates at once to compute them; measured once by form.
 
-        To measure on a GPU resets what torch counts there.
+        On a GPU the measurement resets torch's count of allocated bytes.
         """
         names = (tuple(map(torch_name_of, f.functions)) for f in network.formulas.values())
         key = mode, *((name, network.params[name].shape) for name in network.formulas), *names
@@ -37,11 +37,11 @@ class Computed:
         return self._nbytes[key]
 
     def of(self, network: Network) -> dict[str, Tensor]:
-        """Those of the network, by name."""
+        """The computed parameters of a network, by name."""
         return {name: self._tensor(network.params[name]) for name in network.formulas}
 
     def values(self, network: Network, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What the network's formulas make of parameters and buffers, put where passes read it."""
+        """The results of the network's formulas; passes read copies of them."""
         values = {}
         for name, formula in network.formulas.items():
             value = formula(tensors, self._device)
@@ -50,7 +50,7 @@ class Computed:
         return values
 
     def fill(self, network: Network, tensors: Mapping[str, Tensor]) -> None:
-        """Put what the formulas make where passes read it, one after the other, for a trainer."""
+        """Compute the network's formulas one after the other, where passes read the results."""
         with torch.no_grad():
             for name, formula in network.formulas.items():
                 value = formula(tensors, self._device)
@@ -63,7 +63,7 @@ class Computed:
         sums: Mapping[str, Tensor],
         names: Iterable[str],
     ) -> None:
-        """Add to the sums of parameters' gradients what those of the computed ones `names` make."""
+        """Add the gradients that come by the computed parameters `names` to those of parameters."""
         for name in names:
             found = gradients(network.formulas[name], tensors, self._device, sums[name])
             for reached, gradient in found.items():
@@ -77,7 +77,7 @@ class Computed:
 
 
 def trained_by(network: Network) -> frozenset[str]:
-    """The parameters whose gradients come by computed ones."""
+    """The names of parameters whose gradients come by computed parameters."""
     formulas = network.formulas.values()
     return frozenset(name for formula in formulas for name in formula.reaches)
 
@@ -85,8 +85,8 @@ def trained_by(network: Network) -> frozenset[str]:
 def computed_nbytes(network: Network, mode: Mode, tensors: Mapping[str, Tensor]) -> int:
     """The most bytes that torch allocates at once for the computed parameters of a step.
 
-    A trainer makes one after the other, forward and backward; torch's autograd all of them. They
-    are counted on a GPU, and else on tensors without data.
+    A trainer makes one after the other, forward and backward. Torch's autograd makes all of them at
+    once. The bytes are measured on a GPU, and elsewhere counted on tensors without data.
     """
     if not network.formulas:
         return 0

@@ -1,11 +1,11 @@
-"""Which gradients a backward has, and whether what it reads is as its forward left it."""
+"""Which gradients a backward has, and checks that hooks and writes do not change them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from ..errors import EngineError
+from ..errors import EngineError, InputError
 from ..graph import Network
 from ..trace.state.functionalize import version_of
 
@@ -20,7 +20,7 @@ def reached_from(network: Network, outputs: Iterable[str]) -> frozenset[str]:
 
 
 def with_gradients(network: Network, grads: Sequence[Tensor | None]) -> frozenset[str] | None:
-    """What gets a gradient where only some outputs have one; None where all have."""
+    """The names that get a gradient if only some outputs have one; None if all have."""
     pairs = list(zip(network.outputs, grads, strict=True))
     if all(grad is not None for _, grad in pairs):
         return None
@@ -33,9 +33,10 @@ def versions_of(network: Network, params: Mapping[str, Tensor]) -> dict[str, int
 
 
 def check_saving() -> None:
-    """Raise EngineError in a region of a user's hooks that change what backward reads.
+    """Raise EngineError in a region of a user's hooks on saved tensors.
 
-    Torch calls the innermost alone; its own, of checkpoints and save_on_cpu, give back the same.
+    Torch calls the innermost hooks alone. Its own hooks, of checkpoints and save_on_cpu, return the
+    same values.
     """
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
     if hooks is not None and not str(getattr(hooks[0], "__module__", "")).startswith("torch."):
@@ -46,10 +47,20 @@ def check_saving() -> None:
         )
 
 
+def check_no_hooks(params: Mapping[str, Tensor]) -> None:
+    """Raise InputError for a parameter with hooks on its gradient."""
+    for name, param in params.items():
+        if param._backward_hooks or param._post_accumulate_grad_hooks:
+            raise InputError(
+                f"parameter {name} has hooks on its gradient, which a planned step would not"
+                " call; remove them, or train in a loop of your own (virtualize)"
+            )
+
+
 def check_unchanged(
     network: Network, params: Mapping[str, Tensor], versions: Mapping[str, int]
 ) -> None:
-    """Raises EngineError where a parameter was written since `versions` were taken."""
+    """Raise EngineError for a parameter that was written since `versions` were taken."""
     now = versions_of(network, params)
     changed = [name for name, version in versions.items() if now.get(name, version) != version]
     if changed:

@@ -1,8 +1,7 @@
-"""Faults of labels: a step on labels that are no classes changes nothing, and is told of late.
+"""Label faults: a step on a label that is no class changes nothing, and an error follows later.
 
-The device notes such a label beside the step that it spoils, and the host learns of it without
-waiting: by a copy into pinned memory that is made behind every step. Until the host has raised,
-later steps change nothing either.
+The device records the label and the step. The host does not wait: after every step the record is
+copied into pinned memory. Until the host has raised the error, later steps change nothing either.
 """
 
 from collections.abc import Callable
@@ -18,8 +17,8 @@ from ..ops.operator import Control
 Fault: TypeAlias = tuple[int, int, int]  # the number of the step, the sample, the label
 
 
-class Faults:
-    """What the device has noted of labels, as far as the host knows."""
+class LabelFaults:
+    """The device's record of a label fault, and the host's copy of it."""
 
     def __init__(self, control: Control) -> None:
         assert control.faults is not None
@@ -27,7 +26,7 @@ class Faults:
         self._known = torch.zeros(2, dtype=torch.int64, pin_memory=self._record.is_cuda)
 
     def follow(self) -> None:
-        """Copy what is noted to the host, behind the work issued so far; call after each step."""
+        """Copy the record to the host, after the work issued so far; call after each step."""
         self._known.copy_(self._record, non_blocking=True)
 
     def found(self, *, wait: bool = False) -> Fault | None:
@@ -38,14 +37,14 @@ class Faults:
         return fault
 
     def clear(self) -> None:
-        """Forget the fault, so that steps change something again."""
+        """Forget the fault: later steps train again."""
         if self._record.is_cuda:  # copies into pinned memory may be on their way
             torch.cuda.synchronize(self._record.device)
         for tensor in (self._flag, self._record, self._known):
             tensor.zero_()
 
 
-class Loss(Tensor):
+class CheckedLoss(Tensor):
     """The loss of a step, a float32 tensor.
 
     Reading its value raises InputError where the step had labels that are no classes. Operations on
@@ -55,26 +54,25 @@ class Loss(Tensor):
     __torch_function__: Any = torch._C._disabled_torch_function_impl
     _check: Callable[[], None]
 
-    def _read(self) -> Tensor:
-        """The loss as a plain tensor on the CPU, after the check."""
+    def _checked_value(self) -> Tensor:
         value = self.as_subclass(Tensor).detach().cpu()
         self._check()
         return value
 
     def item(self) -> float:
-        return float(self._read().item())
+        return float(self._checked_value().item())
 
     def tolist(self) -> Any:
         return self.item()
 
     def cpu(self, memory_format: torch.memory_format = torch.preserve_format) -> Tensor:
-        return self._read()
+        return self._checked_value()
 
     def numpy(self, *, force: bool = False) -> Any:
-        return self._read().numpy()
+        return self._checked_value().numpy()
 
     def __array__(self, *arguments: Any, **options: Any) -> Any:
-        return self._read().__array__(*arguments, **options)
+        return self._checked_value().__array__(*arguments, **options)
 
     def __float__(self) -> float:
         return self.item()
@@ -86,7 +84,7 @@ class Loss(Tensor):
         return bool(self.item())
 
     def __repr__(self, **options: Any) -> str:  # type: ignore[override]
-        self._read()
+        self._checked_value()
         return repr(self.as_subclass(Tensor))
 
     def __format__(self, spec: str) -> str:
@@ -99,9 +97,9 @@ class Loss(Tensor):
         return self.as_subclass(Tensor).__reduce_ex__(protocol)
 
 
-def loss_of(value: Tensor, check: Callable[[], None]) -> Loss:
+def loss_of(value: Tensor, check: Callable[[], None]) -> CheckedLoss:
     """The loss whose reading calls the method `check` of an object, while the object lives."""
-    loss = value.as_subclass(Loss)
+    loss = value.as_subclass(CheckedLoss)
     method = WeakMethod(check)
 
     def checked() -> None:

@@ -1,4 +1,4 @@
-"""What a user gives as a loss, as data for the planner and tensors for the kernels."""
+"""A user's losses, as data for the planner and tensors for the kernels."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,10 +37,10 @@ class Losses:
 def losses_of(
     loss: LossLike | Sequence[LossLike], weights: Sequence[float] | None, device: torch.device
 ) -> Losses:
-    """The losses that names and modules of torch.nn or tvdnn.nn stand for.
+    """The losses of these names, or of modules of torch.nn or tvdnn.nn.
 
     `weights` are the factors of the outputs' losses, all of `loss` if that is one. Raises
-    InputError for losses that are not known or of settings that tvdnn has not.
+    InputError for unknown losses and for settings that tvdnn does not have.
     """
     given = [loss] if isinstance(loss, (str, nn.Module)) else list(loss)
     shares = [1.0] * len(given) if weights is None else [float(weight) for weight in weights]
@@ -60,7 +60,7 @@ def losses_of(
 
 
 class GivenLosses:
-    """Modules that a user gave as losses, whose settings plans and their kernels hold.
+    """The loss modules of a user, whose settings are part of plans and kernels.
 
     `check` raises InputError where a setting, or the values of a weight, are not what they were
     when this was made. A write to a weight by `.data` is not seen.
@@ -89,7 +89,7 @@ class GivenLosses:
 
 
 class _Weight:
-    """A weight of a loss: the tensor that was seen last, and the values that it had at first."""
+    """A weight of a loss: its tensor at the last check, and its values at first."""
 
     def __init__(self, module: nn.Module, name: str) -> None:
         self._module, self._name = module, name
@@ -124,7 +124,7 @@ def _changed(module: nn.Module, what: str) -> InputError:
 
 
 def check_losses(network: Network, losses: Sequence[OutputLoss]) -> None:
-    """Refuse a network unless it has an output for each loss, all for the same targets."""
+    """Raise InputError unless the network has an output for each loss, of the same targets."""
     values = [network.values[name] for name in network.outputs]
     outputs = [value.shape for value in values]
     if len(outputs) != len(losses):
@@ -156,7 +156,7 @@ def target_shape(network: Network) -> tuple[int, ...]:
 
 
 def _check_weights(loss: OutputLoss, shape: tuple[int, ...]) -> None:
-    """Weights are of classes, or one for all or each channel, as torch broadcasts them."""
+    """Check that weights have a value for each class or channel, or one for all."""
     channels, of_classes = shape[-1], loss.kind == "cross_entropy"
     for param in loss.params:
         if param is None or (prod(param.shape) == 1 and not of_classes):
@@ -203,7 +203,7 @@ def _constant(name: str, weight: Tensor) -> Param:
 
 
 def _known(given: LossLike) -> tuple[str, Any]:
-    """The name of a loss that tvdnn has, and the module that says its settings."""
+    """The name of a loss, and a module with its settings. Raises InputError for others."""
     if isinstance(given, str) and given in NAMES:
         return given, NAMES[given]()
     if isinstance(given, nn.Module) and type(given).__module__.startswith(LAYER_PACKAGES):

@@ -1,4 +1,4 @@
-"""What a forward changes of the module's own tensors, as each step does it."""
+"""Changes of a network's own tensors by its forward, made again in each step."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,13 +11,14 @@ from torch.fx.node import map_aggregate
 from ..graph.state import Made, Named, StateChanges
 from ..trace.state.tape import tensors_in
 
-Copies: TypeAlias = list[tuple[Tensor, Tensor]]  # tensors, and copies of what they held
+Copy: TypeAlias = tuple[Tensor, Tensor]  # a tensor, and a copy of what it held
+Copies: TypeAlias = list[Copy]
 
 
 def change_state(
     changes: StateChanges, tensors: Mapping[str, Tensor], device: torch.device
 ) -> None:
-    """Make the calls once, by torch, on parameters, buffers and held copies by name."""
+    """Make the calls of `changes` once on `tensors`: parameters, buffers and held copies."""
     made: dict[int, Tensor] = {}
 
     def real(value: Any) -> Any:
@@ -40,7 +41,7 @@ def copied(tensors: Iterable[Tensor]) -> Copies:
 
 @contextmanager
 def restored_after_failure(before: Copies) -> Iterator[None]:
-    """A block whose exception leaves the tensors as they were."""
+    """A context that writes the copies back where its block raises an exception."""
     try:
         yield
     except BaseException:
@@ -51,9 +52,9 @@ def restored_after_failure(before: Copies) -> Iterator[None]:
 
 
 def restore_where(flag: Tensor, before: Copies) -> None:
-    """Write back what tensors held if the 0-d `flag` is not 0, without waiting for the device.
+    """Write the copies back if the 0-d `flag` is not 0, without waiting for the device.
 
-    The copies then hold what the tensors do.
+    Afterwards each copy equals its tensor.
     """
     with torch.no_grad():
         for tensor, copy in before:

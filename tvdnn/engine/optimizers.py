@@ -1,10 +1,10 @@
-"""Optimizers as torch's own classes see them, and what a planned step reads of them.
+"""Optimizers that are torch's own classes, and the settings that a planned step reads.
 
 Learning-rate schedulers and state_dict work on them as on torch's; the update itself runs inside
 the planned step, with the settings found here at that time.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
@@ -22,27 +22,27 @@ Spec: TypeAlias = SGD | AdamW
 
 
 class PlannedSGD(torch.optim.SGD):
-    """SGD whose update the planned step has made.
+    """SGD whose updates are part of planned steps.
 
-    `record` has the tensors of its state; those of a parameter appear in `state`, as torch's do,
-    at its first update.
+    `planned_state` has the tensors of its state. Those of a parameter appear in `state`, as torch's
+    do, at its first update.
     """
 
-    record: "Record"
+    planned_state: "OptimizerState"
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Nothing: the parameters are updated."""
+        """Do nothing: the planned step has updated the parameters."""
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what state_dict saved, in the tensors that planned steps update."""
         super().load_state_dict(state_dict)
-        self.record.take_over(self)
+        self.planned_state.take_over(self)
 
 
 class PlannedAdamW(torch.optim.AdamW):
-    """AdamW whose update the planned step has made; `record` is as that of PlannedSGD."""
+    """AdamW whose updates are part of planned steps; `planned_state` is as PlannedSGD's."""
 
-    record: "Record"
+    planned_state: "OptimizerState"
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """Nothing: the parameters are updated."""
@@ -50,13 +50,13 @@ class PlannedAdamW(torch.optim.AdamW):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what state_dict saved, in the tensors that planned steps update."""
         super().load_state_dict(state_dict)
-        self.record.take_over(self)
+        self.planned_state.take_over(self)
 
 
 Planned: TypeAlias = PlannedSGD | PlannedAdamW
 
 
-class Record:
+class OptimizerState:
     """The optimizer state of each parameter, and how often each parameter was updated.
 
     `steps` is float32, as torch's counts are, and its elements are AdamW's "step" tensors.
@@ -71,12 +71,29 @@ class Record:
         self.states = {param: {name: next(states) for name in spec.states} for param in params}
 
     def tensors_of(self, param: Tensor) -> tuple[Tensor | None, ...]:
-        """What a kernel of the optimizer updates beside `param`; None for no momentum."""
+        """The state tensors that a kernel updates beside `param`; None for no momentum."""
         return tuple(self.states[param].values()) or (None,)
 
+    def follow(
+        self, optimizer: Planned, trained: Mapping[str, Tensor], known: Container[Tensor]
+    ) -> None:
+        """Let the optimizer have parameters that were frozen when it was made.
+
+        `known` are the parameters that the network had then. Raises InputError for others.
+        """
+        missing = {name: param for name, param in trained.items() if param not in self.numbers}
+        for name, param in missing.items():
+            if param not in known:
+                raise InputError(
+                    f"parameter {name} was added or replaced after this trainer was made, and its"
+                    " optimizer holds the old ones; make a new trainer"
+                )
+        if missing:
+            self.adopt(optimizer, tuple(missing.values()))
+
     def adopt(self, optimizer: Planned, params: Sequence[Tensor]) -> None:
-        """Give parameters that were not trained before their state, and to the optimizer."""
-        other = Record(self.spec, params)
+        """Add parameters to the optimizer, and make their state."""
+        other = OptimizerState(self.spec, params)
         self.numbers |= {param: len(self.steps) + n for param, n in other.numbers.items()}
         self.states |= other.states
         self.steps = torch.cat((self.steps, other.steps))
@@ -84,7 +101,7 @@ class Record:
         self.show(optimizer, tuple(optimizer.state))  # counts are elements of the new tensor
 
     def idle_nbytes(self, trained: Iterable[Tensor]) -> int:
-        """Bytes of the state of parameters that a step which trains these does not train."""
+        """Bytes of the state of all parameters beside those `trained` by a step."""
         return block_nbytes(self._nbytes(self.states)) - block_nbytes(self._nbytes(trained))
 
     def _nbytes(self, params: Iterable[Tensor]) -> int:
@@ -92,7 +109,7 @@ class Record:
         return sum(aligned(tensor.numel() * tensor.element_size()) for tensor in states)
 
     def show(self, optimizer: Planned, params: Iterable[Tensor]) -> None:
-        """Put the state of these parameters where torch has it."""
+        """Put the state of these parameters into the optimizer's `state`."""
         for param in params:
             entry = optimizer.state[param]
             entry.update(self.states[param])
@@ -100,7 +117,7 @@ class Record:
                 entry["step"] = self.steps[self.numbers[param]]
 
     def take_over(self, optimizer: Planned) -> None:
-        """Copy what the optimizer has loaded, and show it the tensors that steps update."""
+        """Copy the state that the optimizer has loaded into the tensors that steps update."""
         self.shown.clear()
         for param, number in self.numbers.items():
             found = optimizer.state.pop(param, {})
@@ -117,13 +134,13 @@ def plan_optimizer(spec: Spec, params: Sequence[Tensor]) -> Planned:
     """The optimizer of `params` that `spec` describes, memory for all of its state allocated."""
     kind = PlannedSGD if isinstance(spec, SGD) else PlannedAdamW
     optimizer = kind(params, **asdict(spec))
-    optimizer.record = Record(spec, params)
+    optimizer.planned_state = OptimizerState(spec, params)
     return optimizer
 
 
 @dataclass(frozen=True, slots=True)
 class Updated:
-    """The parameters that one schedule updates, by name, and their places in a record's counts.
+    """The parameters that one schedule updates, by name, and their places among the counts.
 
     Gradients of some come by the `computed` ones, of which the schedule sums them.
     """
@@ -135,26 +152,28 @@ class Updated:
 
 
 def updated_by(graph: Graph, optimizer: Planned, params: Mapping[str, Tensor]) -> Updated:
-    """What a step of the graph updates: parameters that no output depends on stay as they are."""
+    """The parameters that a step of the graph updates; others no output depends on."""
     changed = {name for each in graph.passes for name in each.updates}
     formulas = graph.network.formulas
     computed = tuple(name for name in formulas if name in changed)
     changed |= {reached for name in computed for reached in formulas[name].reaches}
     names = tuple(name for name in params if name in changed)
     found = tuple(params[name] for name in names)
-    numbers = torch.tensor([optimizer.record.numbers[param] for param in found], dtype=torch.int64)
+    numbers = torch.tensor(
+        [optimizer.planned_state.numbers[param] for param in found], dtype=torch.int64
+    )
     return Updated(names, found, numbers, computed)
 
 
 def count_step(optimizer: Planned, updated: Updated, *, by: int = 1) -> None:
-    """Count a step that was run, as torch counts it beside each parameter; -1 takes one back."""
-    record = optimizer.record
-    record.steps.index_add_(0, updated.numbers, torch.full((len(updated.names),), float(by)))
+    """Count a step beside each parameter, as torch does; `by` of -1 takes one back."""
+    planned_state = optimizer.planned_state
+    planned_state.steps.index_add_(0, updated.numbers, torch.full((len(updated.names),), float(by)))
     if by < 0:
         return
-    if updated.names not in record.shown:
-        record.show(optimizer, updated.params)
-        record.shown.add(updated.names)
+    if updated.names not in planned_state.shown:
+        planned_state.show(optimizer, updated.params)
+        planned_state.shown.add(updated.names)
     optimizer.step()
 
 
@@ -170,7 +189,7 @@ def _zeros_beside(params: Sequence[Tensor]) -> Iterator[Tensor]:
 
 
 def control_of(optimizer: Planned, updated: Updated) -> tuple[float, ...]:
-    """The settings of the next step, as the optimizer's kernels read them.
+    """The settings of the next step: seven floats, as the optimizer's kernels read them.
 
     Raises InputError for settings that the planned step cannot follow.
     """
@@ -188,7 +207,7 @@ def control_of(optimizer: Planned, updated: Updated) -> tuple[float, ...]:
 
 def _check_settings(optimizer: Planned) -> None:
     """Raise InputError where the optimizer was changed in a way that compiled updates ignore."""
-    spec, (group, *others) = optimizer.record.spec, optimizer.param_groups
+    spec, (group, *others) = optimizer.planned_state.spec, optimizer.param_groups
     if others:
         raise InputError(
             "the trainer's optimizer has several parameter groups; a planned step has one"
@@ -214,14 +233,14 @@ def _steps_before(optimizer: Planned, updated: Updated) -> int:
     """
     if not updated.names:
         return 0
-    steps = optimizer.record.steps[updated.numbers]
+    steps = optimizer.planned_state.steps[updated.numbers]
     least, most = (int(count) for count in steps.aminmax())
     if least != most and _depends_on_count(optimizer):
         fewer, more = (updated.names[int(steps.eq(count).nonzero()[0])] for count in (least, most))
         raise InputError(
             f"{fewer} was updated {least} times and {more} {most} times; a planned step of"
-            f" {type(optimizer.record.spec).__name__} takes one count for all that it updates, so"
-            " make a new trainer where other parameters are trained than before"
+            f" {type(optimizer.planned_state.spec).__name__} takes one count for all that it"
+            " updates, so make a new trainer where other parameters are trained than before"
         )
     return most
 

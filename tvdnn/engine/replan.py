@@ -1,4 +1,4 @@
-"""Replanning by the engine: measured steps, and plans that worker processes make anew by them."""
+"""Replanning: worker processes make new plans by the measured steps of an engine."""
 
 import warnings
 from collections.abc import Hashable
@@ -10,11 +10,13 @@ from ..planner.ir.schedule import Schedule
 from ..planner.ir.timeline import Timeline
 from ..planner.replan import ReplanAnswer, ReplanRequest, replan, sendable
 from ..planner.timing.calibrate import Calibration, compare
+from ..runtime.runner import Runner
 from ..workers.background import Background
+from .step_watch import StepWatch
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredStep:
     """A measured step of a schedule, and the costs that predicted it."""
 
     schedule: Schedule
@@ -24,24 +26,25 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A plan that is being made anew because of a measured step."""
+    """A new plan that is being made because of a measured step."""
 
-    cause: Measured
+    cause: MeasuredStep
     background: Background[ReplanAnswer]
 
 
 class Replanner:
-    """Measured steps by the key of their runner, and the plans being made anew because of them."""
+    """Measured steps by the key of their runner, and the new plans that follow from them."""
 
     def __init__(self) -> None:
-        self._measured: dict[Hashable, Measured] = {}
+        self._watches: dict[Hashable, StepWatch] = {}
+        self._measured: dict[Hashable, MeasuredStep] = {}
         self._feedbacks: dict[Hashable, Calibration] = {}
         self._replanned: set[Hashable] = set()
         self._pending: dict[Hashable, Pending] = {}
 
     @property
     def pending(self) -> tuple[Hashable, ...]:
-        """The keys of the plans that are being made anew."""
+        """The keys of the new plans that are being made."""
         return tuple(self._pending)
 
     def feedback(self, key: Hashable) -> Calibration | None:
@@ -56,14 +59,34 @@ class Replanner:
             self._feedbacks[key] = compare(found.schedule, found.costs, found.timeline)
         return replace(self._feedbacks[key], replanned=key in self._replanned)
 
-    def keep(self, key: Hashable, measured: Measured) -> None:
-        """Keep a measured step as the feedback for `key`."""
+    def watch(self, key: Hashable, watch: StepWatch) -> None:
+        """Run the next steps for `key` under watch."""
+        self._watches[key] = watch
+
+    def run(self, key: Hashable, runner: Runner, costs: Costs, half: int) -> bool:
+        """Run one half of a step, under watch at first.
+
+        Returns whether the step was measured because it misses its prediction.
+        """
+        watch = self._watches.get(key)
+        if watch is None:
+            runner.run(half)
+            return False
+        watch.run(half)
+        if watch.done:
+            del self._watches[key]
+        if watch.measured is None:
+            return False
+        self._keep_feedback(key, MeasuredStep(runner.schedule, costs, watch.measured))
+        return not watch.is_requested
+
+    def _keep_feedback(self, key: Hashable, measured: MeasuredStep) -> None:
         self._measured[key] = measured
         self._feedbacks.pop(key, None)
         self._replanned.discard(key)
 
     def ask(self, key: Hashable, policy: str, lead: int | None, host_budget: int | None) -> None:
-        """Have the plan for `key` made anew by its measured step, in another process."""
+        """Have a new plan for `key` made in another process, by its measured step."""
         cause = self._measured[key]
 
         def job() -> partial[ReplanAnswer]:
@@ -79,9 +102,9 @@ class Replanner:
             pending.background.error()
 
     def answer(self, key: Hashable) -> ReplanAnswer | None:
-        """The answer for `key` if it is there, once; with the graph and costs of the engine.
+        """The answer for `key` with the engine's graph and costs, once; None while there is none.
 
-        None also where the worker failed: a warning says so, and training goes on as before.
+        Where the worker failed, a warning says so, and training goes on by the present plan.
         """
         pending = self._pending.get(key)
         if pending is None or not pending.background.done:
@@ -99,31 +122,33 @@ class Replanner:
         return _grafted(pending.background.result(), pending.cause)
 
     def taken_over(self, key: Hashable, cause: Schedule) -> None:
-        """Note that the plan for `key` took the place of the schedule that was measured."""
+        """Note that a new plan for `key` took the place of the measured schedule."""
         if key in self._measured and self._measured[key].schedule is cause:
             self._replanned.add(key)
 
     def drop(self, key: Hashable) -> None:
-        """Stop making the plan for `key` anew, if it is."""
+        """Stop making a new plan for `key`."""
         pending = self._pending.pop(key, None)
         if pending is not None:
             pending.background.cancel()
 
     def drop_all(self) -> None:
-        """Stop making any plan anew."""
+        """Stop watching steps and making plans anew."""
+        self._watches.clear()
         for key in self.pending:
             self.drop(key)
 
     def forget(self, key: Hashable) -> None:
-        """Drop the plan being made for `key`, and what was measured."""
+        """Drop the plan being made for `key`, its watch and its measured step."""
         self.drop(key)
+        self._watches.pop(key, None)
         self._measured.pop(key, None)
         self._feedbacks.pop(key, None)
         self._replanned.discard(key)
 
 
-def _grafted(answer: ReplanAnswer, cause: Measured) -> ReplanAnswer:
-    """The answer for the engine's own graph and costs, of which the worker had copies."""
+def _grafted(answer: ReplanAnswer, cause: MeasuredStep) -> ReplanAnswer:
+    """The answer with the engine's own graph and costs in the place of the worker's copies."""
     costs = replace(answer.costs, costs=cause.costs)
     if answer.schedule is None:
         return ReplanAnswer(costs, None)

@@ -106,18 +106,18 @@ def run(
     gradient, which reads the result, may as well read the input, so that others may write over the
     result.
     """
-    given = (
-        tuple(attrs.items()) if attrs else (),
-        layout,
-        out,
-        precision,
-        state,
-        target,
-        seed,
-        inplace,
-        by_input,
+    request = _Request(
+        kind=kind,
+        attrs=tuple(attrs.items()) if attrs else (),
+        layout=layout,
+        out=out,
+        precision=precision,
+        state=state,
+        target=target,
+        seed=seed,
+        inplace=inplace,
+        by_input=by_input,
     )
-    request = _Request(kind, *given)
     if x.numel() == 0 and 0 in (out or x.shape):
         return _of_no_elements(request, x, *params)
     if not torch.is_autocast_enabled(x.device.type):
@@ -152,18 +152,15 @@ class _OneOp(torch.autograd.Function):
         operands = [None if each is None else _operand(each) for each in params]
         tensors: dict[str, Any] = dict(zip(PARAMS, (*operands, *request.state), strict=False))
         tensors[X], tensors[TARGET] = entered, request.target
-        keeps_copy = request.inplace and X in op.saved
-        kept = layout.back(entered.clone(), x) if keeps_copy else x
+        kept = x
         if request.inplace:
             ctx.mark_dirty(x)
             tensors[Y] = entered
+            if X in op.saved:
+                kept = layout.back(entered.clone(), x)
         scalars = _NO_SCALARS if request.seed is None else _scalars(seed=request.seed)
         _run(op, op.forward, tensors, scalars, entered)
-        made = tensors[layout.result]
-        if not request.inplace:
-            y = layout.leave(made, x)
-        else:
-            y = x if made.data_ptr() == x.data_ptr() else x.copy_(layout.back(made, x))
+        y = _result(request, tensors[layout.result], x)
         if op.backward:
             tensors |= zip(PARAMS, params, strict=False)
             tensors[X] = kept
@@ -192,10 +189,9 @@ class _OneOp(torch.autograd.Function):
             if name:
                 tensors[name] = dy.new_empty_strided(*like[1:], dtype=torch.float32)
         _run(op, op.backward, tensors, scalars, dy)
-        dx = tensors[op.input_grad] if op.input_grad else None
+        dx = layout.back(tensors[op.input_grad], dy) if op.input_grad else None
         pairs = zip(op.param_grads, ctx.like, strict=True)
-        grads = [tensors[name].to(like[0]) if name else None for name, like in pairs]
-        return None, None if dx is None else layout.back(dx, dy), *grads
+        return None, dx, *[tensors[name].to(like[0]) if name else None for name, like in pairs]
 
 
 def _op_of(
@@ -213,6 +209,13 @@ def _op_of(
         "tf32" if tf32 else _NAMES[x.dtype],
         request.layout.result,
     )
+
+
+def _result(request: _Request, made: Tensor, x: Tensor) -> Tensor:
+    """What kernels have made, in torch's order: in `x` itself where that is asked for."""
+    if not request.inplace:
+        return request.layout.leave(made, x)
+    return x if made.data_ptr() == x.data_ptr() else x.copy_(request.layout.back(made, x))
 
 
 def _operand(param: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ X: Final = "x"
 Y: Final = "y"
 GRAD_Y: Final = "grad y"
 PARAMS: Final = tuple(f"parameter {number}" for number in range(5))
-KNOWN_OPS: Final = 4096  # ops of other settings, shapes or types, each of some 4 KB
+KNOWN_OPS: Final = 4096  # ops of other settings, shapes or types, of 2 to 8 KB each
 Shape = tuple[int, ...]
 
 

@@ -1,8 +1,8 @@
-"""Activation functions: those whose gradient needs the output alone, and those that keep the input.
+"""Activation functions, by output and by input.
 
-The former run in place where nothing else reads their input; ReLU's gradient needs the output's
-sign. A ReLU inside a fused op takes its gradient masked: from the only reader of what it leaves, or
-else by a pass of the op's own.
+A function by output needs its output alone for the gradient. It runs in place where nothing else
+reads its input. ReLU's gradient needs only the output's sign. A ReLU inside a fused op takes its
+gradient masked: the only reader of its output masks it, or else a pass of the fused op.
 """
 
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ def backward(b: Builder, op: Op) -> None:
 
 
 def behind_relu(b: Builder, op: Op) -> str:
-    """The buffer with the gradient of what the ReLU inside a fused op takes."""
+    """The buffer with the gradient of the input of the ReLU inside a fused op."""
     dy = b.grad_of(op)
     if op.output in b.masked_gradients:
         return dy

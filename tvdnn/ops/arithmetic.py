@@ -1,6 +1,6 @@
-"""Multiples, sums and products of maps of one shape; products keep both factors for backward.
+"""Multiples, sums and products of maps of one shape. Products keep both factors for backward.
 
-A map that was written over by its detached alias has the gradient of what it was before.
+A map may be written over by its detached alias. Its gradient is then that of the result.
 """
 
 from ..graph import Op, Use
@@ -20,7 +20,7 @@ def affine_backward(b: Builder, op: Op) -> None:
 
 
 def add_backward(b: Builder, op: Op) -> None:
-    """The gradient of a sum is that of each of its terms, where it lies."""
+    """Each term's gradient is the sum's gradient, where that lies."""
     for name in op.inputs:
         if b.needs_grad(name):
             b.adopt_grad(name, b.grad_of(op))
@@ -36,7 +36,7 @@ def add_multiple_backward(b: Builder, op: Op) -> None:
 
 
 def straight_through_backward(b: Builder, op: Op) -> None:
-    """The first map's gradient is the result's, where it lies; the second has none."""
+    """The first map's gradient is the result's gradient; the second has none."""
     b.adopt_grad(op.inputs[0], b.grad_of(op))
 
 
@@ -70,7 +70,6 @@ def _run_add_multiple(a: Launch) -> None:
 
 
 def _run_straight_through(a: Launch) -> None:
-    """The second map's values; the first is what was written over."""
     _, values = a.reads_alike()
     a.kernels.affine(values, a.writes[0], scale=1.0, precision=a.stored)
 

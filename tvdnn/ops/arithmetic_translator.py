@@ -30,7 +30,7 @@ def add(out: Shape, x: Any, other: Any, alpha: float = 1) -> TracedOp:
         return call
     if _are_alike(x, other):
         return TracedOp("add" if alpha == 1 else "add_multiple", (x, other), (), _scale(alpha))
-    if alpha == 1 and (call := _gated("gate_add", x, other)):
+    if alpha == 1 and (call := _channelwise("gate_add", x, other)):
         return call
     return broadcast("add", out, x, other, alpha)
 
@@ -52,7 +52,7 @@ def mul(out: Shape, x: Any, other: Any) -> TracedOp:
         return call
     if _are_alike(x, other):
         return TracedOp("multiply", (x, other))
-    return _gated("gate_multiply", x, other) or broadcast("multiply", out, x, other)
+    return _channelwise("gate_multiply", x, other) or broadcast("multiply", out, x, other)
 
 
 def div(out: Shape, x: Any, other: Any) -> TracedOp:
@@ -131,13 +131,13 @@ def _check_constant(function: str, param: Node, out: Shape) -> None:
 
 
 def _base(param: Node) -> Tensor:
-    """The parameter or buffer that a node names, of which its value may be a view."""
+    """The parameter or buffer of a node, whose value may be a view of it."""
     base: Tensor = param.meta.get("base", param.meta["value"])
     return base
 
 
 def _is_stored_as_filters(function: str, param: Node) -> bool:
-    """Whether the gradient of a parameter is summed as that of filters, [K, R, S, C/g]."""
+    """Whether a parameter's gradient is summed in the order of filters, [K, R, S, C/g]."""
     base = _base(param)
     if base.dim() != 4 or "base" not in param.meta:
         return base.dim() == 4
@@ -149,21 +149,20 @@ def _is_stored_as_filters(function: str, param: Node) -> bool:
 
 
 def _has_rows(param: Node, stored: Shape) -> bool:
-    """Whether a parameter has a value for each row of maps, or of what is stored as rows."""
+    """Whether a parameter has a value for each row of the stored maps."""
     ahead = len(stored) - len(shape_of(param))
     dim = stored[1] - ahead if len(stored) > 2 else -1
     return dim >= 0 and shape_of(param)[dim] > 1
 
 
 def _held(param: Node) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-    """A constant of a call: as its parameter, or as its state if it is a module's buffer."""
+    """A constant as the op's parameter, or as its state if it is a module's buffer."""
     named = not str(param.target).startswith(UNNAMED)
     is_buffer = named and not is_parameter(param)
     return ((), (param,)) if is_buffer else ((param,), ())
 
 
 def _are_alike(x: Node, other: Node) -> bool:
-    """Whether two operands are maps of one shape."""
     return shape_of(x) == shape_of(other) and "get_attr" not in (x.op, other.op)
 
 
@@ -178,7 +177,7 @@ def _by_channel(kind: str, x: Node, other: Node) -> TracedOp | None:
 
 
 def _is_by_channel(maps: Node, param: Node) -> bool:
-    """Whether a parameter has a value for each channel of maps, and none besides."""
+    """Whether a parameter has one value for each channel of maps and nothing else."""
     dims, shape = len(axes_of(maps)), shape_of(param)
     if dims == 3:  # [N, C, L], whose sums and products broadcast
         return False
@@ -198,7 +197,7 @@ def _scale(alpha: float) -> dict[str, float]:
     return {} if alpha == 1 else {"scale": float(alpha)}
 
 
-def _gated(kind: str, x: Node, other: Node) -> TracedOp | None:
+def _channelwise(kind: str, x: Node, other: Node) -> TracedOp | None:
     """The op of a map and one value a channel of every sample, in either order; None of others."""
     for maps, gates in ((x, other), (other, x)):
         shape = shape_of(maps)

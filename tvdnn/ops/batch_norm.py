@@ -1,9 +1,9 @@
-"""Batch normalization: moments of groups of samples, their merge, then the map; backward likewise.
+"""Batch normalization: mean/M2 partials of groups of samples, their merge, then the map.
 
-Statistics are the whole batch's, whatever its sections. A residual may be added to what is
-normalized, and an activation function follow, in the same passes. Backward finds the normalized map
-again from the input, and with it the function's gradient; of a ReLU behind a residual the signs of
-the output are the mask, and what is masked by it is the gradient of the residual.
+Statistics are the whole batch's, whatever its sections. The same passes may add a residual to the
+normalized map and apply an activation function. Backward computes the normalized map and the
+function's gradient again from the input. Where a ReLU follows a residual, the signs of the output
+mask the gradient, and the masked gradient is the residual's.
 """
 
 from collections.abc import Callable, Mapping
@@ -68,15 +68,15 @@ def forward(b: Builder, op: Op) -> None:
             reads.append(whole(_name(b.added_normalized[name])))
             params += b.added_normalized[name].params[:2]
     writes = [Use(b.buffer_of.get(op.output) or b.new_output(op))]
-    if not b.lean and _rectifies_sum(op) and b.needs_grad(op.output):
+    if not b.lean and _has_relu_behind_sum(op) and b.needs_grad(op.output):
         writes += b.add_signs(op)
     b.add_pass(op, "forward", reads, writes, params=tuple(params))
 
 
 def backward(b: Builder, op: Op) -> None:
-    """The passes backward; the gradient that the residual has lies still after them.
+    """The passes backward. The residual's gradient still lies in its buffer after them.
 
-    What the input gets is added to what there is of its gradient where that can be in place.
+    The input's gradient is added in place to its earlier terms where possible.
     """
     (dy, *term), (value, *residual) = b.gradient_terms[op.output], op.inputs
     writes = bool(term) or _masks(b, op)
@@ -101,9 +101,9 @@ def backward(b: Builder, op: Op) -> None:
 
 
 def _total(b: Builder, op: Op) -> str:
-    """The buffer for the gradient of what a ReLU takes, or of two terms.
+    """The buffer for the gradient of the ReLU's input, or for the sum of two terms.
 
-    It is the first term's, unless that is another value's too.
+    The buffer is the first term's, unless that holds another value's gradient too.
     """
     dy = b.grad_of(op)
     if not b.is_shared(dy):
@@ -111,18 +111,17 @@ def _total(b: Builder, op: Op) -> str:
     return b.add_map(b.unique(f"total {dy}"), b.buffers[b.buffer_of[op.output]].shape, Kind.GRAD)
 
 
-def _rectifies_sum(op: Op) -> bool:
-    """Whether a ReLU behind a residual follows."""
+def _has_relu_behind_sum(op: Op) -> bool:
     return "function" in op.attrs and len(op.inputs) > 1
 
 
 def _masks(b: Builder, op: Op) -> bool:
-    """Whether the op's output tells what of its gradient passes, of which all comes yet."""
-    return _rectifies_sum(op) and op.output not in b.masked_gradients
+    """Whether the op masks its output's gradient itself."""
+    return _has_relu_behind_sum(op) and op.output not in b.masked_gradients
 
 
 def _mask(b: Builder, op: Op) -> Use:
-    """What tells where the output is above zero."""
+    """The use of the op's signs, or of its output."""
     return b.signs_of(op) or Use(b.buffer_of[op.output], need=Need.SIGN)
 
 
@@ -135,7 +134,7 @@ def _name(op: Op) -> str:
 
 
 def _statistics(b: Builder, op: Op) -> str:
-    """The buffer with the statistics of the batch, or those that running ones stand for."""
+    """The buffer with the batch's statistics, or with the running ones in their place."""
     shape = b.shape(op.inputs[0])
     statistics = b.add_whole(_name(op), Kind.AUX, (3, shape[-1]))
     tracked = tuple(name for name in op.params[2:] if name)
@@ -157,8 +156,8 @@ def _statistics(b: Builder, op: Op) -> str:
 def _sums(b: Builder, op: Op, grad: str) -> tuple[Use, Use]:
     """The gradients of weight and bias, wanted or not.
 
-    The sum of two terms, and what a ReLU behind a residual masks, is left in `grad`. Sums are found
-    for the residual's normalization as well, if that is made where it is added.
+    `grad` gets the sum of two terms, masked by the ReLU behind a residual. If the residual's own
+    normalization happens where the residual is added, its sums are found as well.
     """
     if op.output in b.sums:
         return b.sums[op.output]
@@ -218,12 +217,11 @@ def _add_groups(b: Builder, op: Op, name: str, plan: BatchNormPlan) -> Use:
 
 
 def _mask_rows(mask: Tensor, channels: int) -> Tensor:
-    """A map, or its signs, as rows."""
     return by_pixel(mask, channels // BYTE if mask.dtype == torch.uint8 else channels)
 
 
 def _function(a: Launch) -> dict[str, Any]:
-    """What follows the normalization, and the precision."""
+    """The function behind the normalization, and the precision."""
     names = [name for name in ("function", "coefficient") if name in a.attrs]
     return a.settings(*names) | {"precision": a.stored}
 

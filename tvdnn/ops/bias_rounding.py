@@ -1,7 +1,7 @@
-"""Gradients rounded for products behind the sums of them that are biases' gradients.
+"""Gradients that are rounded for products after biases' gradients have been summed from them.
 
-These are sums of exact values, as torch's: over a map they cancel, and what rounding leaves of them
-would not. Without it those of squeeze and excitation had three times the error of torch's.
+The sums are of exact values, as torch's are. Over a map exact values cancel and rounding errors do
+not: without this, squeeze-and-excitation biases had three times the error of torch's.
 """
 
 from ..graph import Kind, Op, Use

@@ -1,8 +1,7 @@
-"""Sums, products, quotients, maxima and minima of operands of any shapes that broadcast together.
+"""Sums, products, quotients, maxima and minima of operands whose shapes broadcast.
 
-An operand is a map, or a parameter or buffer of the module. The gradient of one that is repeated
-is a sum over the dimensions that it is repeated in: by sample first, and of parameters then over
-the batch.
+An operand is a map, or a parameter or buffer of the module. The gradient of a repeated operand is
+a sum over the repeated dimensions: by sample first, and for parameters then over the batch.
 """
 
 from collections.abc import Sequence
@@ -30,14 +29,13 @@ READS = {  # by function and operand, which operands its gradient reads
 
 
 class BroadcastOperand(NamedTuple):
-    """An operand of a pass: the number of the read or parameter that holds it.
+    """An operand of a pass."""
 
-    `sizes` are those of a sample in the order of the result's axes, 1 where it is repeated.
-    `permutation` tells of a parameter where its dimensions go; of a map it is ().
-    """
-
+    # The number of the read or parameter that holds it.
     place: int
+    # Those of a sample in the order of the result's axes, 1 where it is repeated.
     sizes: Sizes
+    # Of a parameter, the dimension that each axis of the result has; () of a map.
     permutation: tuple[int, ...] = ()
 
 
@@ -95,12 +93,10 @@ def _add_gradient(b: Builder, op: Op, function: str, number: int) -> None:
 
 
 def _is_param(op: Op, number: int) -> bool:
-    """Whether an operand is the op's parameter."""
     return bool(op.attrs.get("param", -1) == number)
 
 
 def _input(op: Op, number: int) -> str:
-    """The value that is an operand."""
     return op.inputs[0 if len(op.inputs) == 1 else number]
 
 
@@ -125,7 +121,6 @@ def _operand_sizes(b: Builder, op: Op, number: int) -> Sizes:
 
 
 def _sizes(b: Builder, op: Op) -> Sizes:
-    """The sizes of a sample of the result."""
     return _grouped(b, op)[2]
 
 

@@ -1,4 +1,4 @@
-"""Buffers: those that hold the values of a network, and names for ranges and views of them."""
+"""Buffers: their sections, the values that lie in them, and their ranges and views."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -92,7 +92,7 @@ class Buffers:
     ) -> str:
         """A float32 buffer with one row for every `group` samples.
 
-        Its sections are those of the map `like`, or of one row where these have fewer samples.
+        Its sections match the map `like`, or hold one row where the map's have fewer samples.
         """
         section = max(1, self.buffers[like].section // group)
         return self._add_buffer(Buffer(name, kind, shape, "float32", section))
@@ -119,7 +119,7 @@ class Buffers:
         return self.buffer_for(op.output)
 
     def buffer_for(self, value: str) -> str:
-        """What holds the value, made where there is none yet."""
+        """The buffer, range or view of the value, made if there is none yet."""
         if value not in self.buffer_of:
             place = self.aliases.get(value)
             home = (
@@ -158,7 +158,7 @@ class Buffers:
         return name
 
     def add_view(self, buffer: str, shape: tuple[int, ...]) -> str:
-        """A name for a buffer or range, or for what a view is of, seen in another shape."""
+        """A name for a buffer or range in another shape; a view's base stands for the view."""
         base = self.views.get(buffer, buffer)
         if self.buffers[base].shape == shape:
             return base
@@ -173,7 +173,7 @@ class Buffers:
         return name not in self.ranges and name not in self.views
 
     def keeps_channels(self, buffer: str) -> bool:
-        """Whether the last axis is that of the buffer or range that the name is a view of."""
+        """Whether the name's last axis is its base's last axis."""
         base = self.views.get(buffer, buffer)
         return self.buffers[buffer].shape[-1] == self.buffers[base].shape[-1]
 

@@ -87,9 +87,10 @@ class Builder(Masks):
     ) -> None:
         """Append a pass over the batch.
 
-        Its unit is the largest section that it touches by sample, but at least `unit`; the whole
-        batch where it touches none. Its bytes are those of its buffers and `extra_nbytes`. Where a
-        read has a halo, it reads the sections beside it and has scratch to join their rows.
+        The pass's unit is the largest section that it touches by sample, but at least `unit`. A
+        pass that touches none takes the whole batch. Its bytes are those of its buffers and
+        `extra_nbytes`. A read with a halo also reads the neighbour sections, and the pass gets
+        scratch to join their rows.
         """
         reads, writes = ([self.resolved(use) for use in uses] for uses in (reads, writes))
         uses = (*reads, *writes)
@@ -142,10 +143,7 @@ class Builder(Masks):
 
     @property
     def update_attrs(self) -> Mapping[str, Any]:
-        """What a pass that updates says of the optimizer.
-
-        The name of its kernels, how many tensors it keeps for a parameter, and its switches.
-        """
+        """The optimizer's settings of an update: kernels, number of states, switches."""
         optimizer = self.optimizer
         states = len(optimizer.states)
         return {"optimizer": optimizer.kind, "states": states, "switches": optimizer.switches}

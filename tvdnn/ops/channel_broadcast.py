@@ -36,7 +36,7 @@ def multiply_backward(b: Builder, op: Op) -> None:
     attrs = _sizes(b, op) | {"to_gate": sums is not None}
     b.add_pass(op, "grad_input", reads, writes, attrs=attrs)
     if sums is not None:
-        _add_gate_grad(b, op, sums)
+        _add_values_grad(b, op, sums)
 
 
 def add_backward(b: Builder, op: Op) -> None:
@@ -48,7 +48,7 @@ def add_backward(b: Builder, op: Op) -> None:
         sums = _add_sums(b, op)
         reads, attrs = (Use(b.grad_of(op)),), _sizes(b, op)
         b.add_pass(op, "slices", reads, (Use(sums),), attrs=attrs)
-        _add_gate_grad(b, op, sums)
+        _add_values_grad(b, op, sums)
 
 
 def channel_add_backward(b: Builder, op: Op) -> None:
@@ -80,7 +80,7 @@ def scale_backward(b: Builder, op: Op) -> None:
     add_param_grads(b, op, sums)
 
 
-def _add_gate_grad(b: Builder, op: Op, sums: str) -> None:
+def _add_values_grad(b: Builder, op: Op, sums: str) -> None:
     b.add_pass(op, "grad_gate", (Use(sums),), (Use(b.new_grad(op.inputs[1])),))
 
 
@@ -117,7 +117,7 @@ def _run_slices(a: Launch) -> None:
     a.kernels.gate_grad(None, None, _by_pixel(a, a.reads[0]), None, sums)
 
 
-def _run_grad_gate(a: Launch) -> None:
+def _run_values_grad(a: Launch) -> None:
     a.kernels.sum_slices(a.reads[0], a.writes[0].flatten(1), precision=a.stored)
 
 
@@ -143,14 +143,14 @@ GATE_MULTIPLY = Operator(
     "gate_multiply",
     forward,
     multiply_backward,
-    {"forward": _run_multiply, "grad_input": _run_grad_input, "grad_gate": _run_grad_gate},
+    {"forward": _run_multiply, "grad_input": _run_grad_input, "grad_gate": _run_values_grad},
     saves={"input"},
 )
 GATE_ADD = Operator(
     "gate_add",
     forward,
     add_backward,
-    {"forward": _run_add, "slices": _run_slices, "grad_gate": _run_grad_gate},
+    {"forward": _run_add, "slices": _run_slices, "grad_gate": _run_values_grad},
 )
 CHANNEL_ADD = Operator(
     "channel_add",

@@ -1,6 +1,6 @@
-"""Concatenation and ranges of channels: what does not lie in its range of a map is copied there.
+"""Concatenation and ranges of channels. A branch that lies elsewhere is copied to its range.
 
-The gradients of branches are ranges of the container's.
+The gradients of branches are ranges of the concatenation's gradient.
 """
 
 from collections.abc import Mapping, Sequence
@@ -57,7 +57,7 @@ def stack(out: Shape, tensors: Sequence[Source] | Node, dim: int = 0) -> TracedO
 
 
 def _parts(tensors: Sequence[Source] | Node) -> Sequence[Source]:
-    """Tensors given one by one, or all those that one call yields."""
+    """The given tensors, or all results of one call."""
     if not isinstance(tensors, Node):
         return tensors
     found: list[Source] = []
@@ -78,11 +78,11 @@ def _joined(out: Shape, tensors: Sequence[Source], dim: int, axes: Shape) -> Tra
 
 
 def split(out: Shape, x: Node, sizes: Any = None, dim: int = 0, **named_sizes: Any) -> None:
-    """split and chunk by themselves are no ops: those who take the parts make them."""
+    """No op: the readers of its parts make ops. So do those of chunk."""
 
 
 def unbind(out: Shape, x: Node, dim: int = 0) -> None:
-    """As `split`, of parts that lack the dimension."""
+    """No op, as `split`. Its parts lack the dimension."""
 
 
 def narrow(out: Shape, x: Source, dim: int, start: int, length: int) -> TracedOp:
@@ -100,12 +100,12 @@ def getitem(out: Shape, x: Node, index: Any) -> TracedOp:
     if isinstance(x.meta["value"], (tuple, list)):
         return _part_of_split(out, x, index)
     source = shape_of(x)
-    taken = _taken(source, index)
-    numbers = {dim for dim, each in taken.items() if isinstance(each, int)}
-    call = TracedOp("view", (x,), axes=axes_of(x)) if not taken else _slices(x, taken, numbers)
+    picks = _picks(source, index)
+    numbers = {dim for dim, each in picks.items() if isinstance(each, int)}
+    call = TracedOp("view", (x,), axes=axes_of(x)) if not picks else _slices(x, picks, numbers)
     if not _adds_dimensions(index):
         return call
-    ranges = {dim: each for dim, each in taken.items() if isinstance(each, range)}
+    ranges = {dim: each for dim, each in picks.items() if isinstance(each, range)}
     kept = [
         len(ranges[dim]) if dim in ranges else size
         for dim, size in enumerate(source)
@@ -115,10 +115,10 @@ def getitem(out: Shape, x: Node, index: Any) -> TracedOp:
     return reshape(out, Inner(call, tuple(kept), call.axes))
 
 
-def _slices(x: Source, taken: Mapping[int, range | int], numbers: set[int]) -> TracedOp:
-    """What slices and numbers take of a map."""
-    if len(taken) == 1:
-        ((dim, each),) = taken.items()
+def _slices(x: Source, picks: Mapping[int, range | int], numbers: set[int]) -> TracedOp:
+    """The op of slices and numbers of a map."""
+    if len(picks) == 1:
+        ((dim, each),) = picks.items()
         if isinstance(each, int):
             return _element(x, dim, each)
         if each.step == 1:
@@ -127,28 +127,28 @@ def _slices(x: Source, taken: Mapping[int, range | int], numbers: set[int]) -> T
         dim: Selection(Axis(each.start, each.step), len(each))
         if isinstance(each, range)
         else Selection(Axis(each), 1)
-        for dim, each in taken.items()
+        for dim, each in picks.items()
     }
     return remapped("a slice", x, elements, drop=numbers)
 
 
-def _taken(shape: Shape, index: Any) -> dict[int, range | int]:
-    """By dimension what an index takes, but of those that are taken whole."""
-    taken: dict[int, range | int] = {}
+def _picks(shape: Shape, index: Any) -> dict[int, range | int]:
+    """By dimension the index, without whole dimensions."""
+    picks: dict[int, range | int] = {}
     for dim, each in enumerate(_in_full(shape, index)):
         if isinstance(each, slice):
             within = range(shape[dim])[each]
             if within != range(shape[dim]):
-                taken[dim] = within
+                picks[dim] = within
         elif isinstance(each, int) and not isinstance(each, bool):
-            taken[dim] = each % shape[dim]
+            picks[dim] = each % shape[dim]
         else:
             raise UnsupportedCallError(f"an index of {shape} by {type(each).__name__}")
-    return taken
+    return picks
 
 
 def _in_full(shape: Shape, index: Any) -> list[Any]:
-    """What is taken of each dimension: `...` stands for as many whole ones as are missing."""
+    """An index for every dimension: `...` stands for whole ones."""
     given = [each for each in _as_tuple(index) if each is not None]
     at = next((place for place, each in enumerate(given) if each is ...), len(given))
     named = [each for each in given if each is not ...]
@@ -164,7 +164,7 @@ def _adds_dimensions(index: Any) -> bool:
 
 
 def attribute(out: Shape, x: Node, name: str) -> TracedOp:
-    """`values` of what max or min along a dimension yields."""
+    """The `values` of max or min along a dimension."""
     if name != "values" or not isinstance(x.meta["value"], tuple):
         raise UnsupportedCallError(name)
     return _part_of_split(out, x, 0)
@@ -194,7 +194,7 @@ def _split_dimension(node: Node) -> int:
 
 
 def _element(x: Source, dim: int, number: int) -> TracedOp:
-    """One element along a dimension, which the result lacks."""
+    """One element along a dimension, which is dropped."""
     if dim == 1 and axes_of(x) == channels_last_axes(4) and not _is_stored_otherwise(x):
         return TracedOp("narrow", (x,), (), {"channels": (number, number + 1)}, axes=PLANE)
     return remapped("an index", x, {dim: Selection(Axis(number), 1)}, drop={dim})

@@ -1,9 +1,9 @@
-"""Containers: the output of a concatenation as the place of its branches, which is then no copy.
+"""Concat views: branches that lie in the concatenation's output from the start, without a copy.
 
-What a branch's maker writes at a pitch, and all who read it read so, lies in the container's range
-from the start, if it begins where they can take it. An earlier concatenation of some of the same
-neighbours is a range itself: the features of a dense block are one container, whatever its layers
-concatenate. Parts that a map is split into lie in it where backward keeps no more for it.
+A branch lies there if its maker writes at a pitch, all its readers read at a pitch, and its range
+begins where they accept it. An earlier concatenation of the same neighbours is a range itself: the
+features of a dense block share one map. The parts of a split map lie in that map unless backward
+would keep more bytes for it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,18 +14,16 @@ from ..graph import Network, Op, overlap
 
 Channels = tuple[int, int]
 
-WORD = 8  # channels that one load of 16 bytes takes in bfloat16
+WORD = 8  # channels in one load of 16 bytes of bfloat16
 
 
 @dataclass(frozen=True, slots=True)
 class StridedSupport:
-    """What an op's passes take at a pitch, as ranges of the channels of wider maps.
+    """The ranges of wider maps' channels that an op's passes accept."""
 
-    `uses` may be all those of an "input", of the "output", and of the output's "gradient". A range
-    must start, and a map be wide, at whole multiples of `word` channels.
-    """
-
+    # The values that may be ranges: the inputs, the output, the output's gradient.
     uses: frozenset[str] = frozenset()
+    # Channels. A range starts, and a map is wide, at whole multiples of it.
     word: int = 1
 
     def accepts(self, use: str, start: int, pitch: int) -> bool:
@@ -57,9 +55,9 @@ def gaps_between(ranges: Iterable[Channels], within: Channels) -> list[Channels]
 
 
 def aliases(network: Network, strided: Mapping[str, StridedSupport]) -> dict[str, Alias]:
-    """By value, the range of a concatenation's output, or of a map split, that holds it.
+    """By value, the range of a concatenation's output, or of a split map, that holds it.
 
-    `strided` tells of each kind of op what its passes take at a pitch.
+    `strided` says by kind of op which ranges its passes accept.
     """
     found: dict[str, Alias] = {}
     concats = [op for op in network.ops if op.kind == "concat"]
@@ -85,8 +83,8 @@ def aliases(network: Network, strided: Mapping[str, StridedSupport]) -> dict[str
 def _add_parts(network: Network, found: dict[str, Alias], values: "_Values") -> None:
     """Find the parts of maps that may be read where they lie.
 
-    One part alone would keep alive what it leaves out: the parts are all of the map, or it is read
-    besides.
+    A single part would keep the whole map alive. The parts must cover the map, or the map must be
+    read whole as well.
     """
     narrows = [op for op in network.ops if op.kind == "narrow" and op.output not in found]
     for value in dict.fromkeys(op.inputs[0] for op in narrows):
@@ -114,7 +112,7 @@ def _position(part: tuple[str, ...], whole: tuple[str, ...]) -> int | None:
 
 
 class _Values:
-    """Who makes and who reads each value, and whether they do so at a pitch."""
+    """The maker and the readers of each value, and whether they accept ranges."""
 
     def __init__(self, network: Network, strided: Mapping[str, StridedSupport]) -> None:
         self._network, self._strided = network, strided
@@ -125,7 +123,7 @@ class _Values:
                 self._readers.setdefault(name, []).append(op)
 
     def keeps_channels(self, name: str) -> bool:
-        """Whether what holds the value has its channels: no view has given it others."""
+        """Whether no view has given the value another number of channels."""
         maker = self._makers.get(name)
         if maker is None or maker.kind != "view":
             return True
@@ -149,7 +147,7 @@ class _Values:
         return any(reader.kind != "narrow" for reader in self._readers.get(name, ()))
 
     def may_lie_at(self, name: str, start: int, pitch: int) -> bool:
-        """Whether the value may be written from there on in a map so wide, and read so."""
+        """Whether a map of `pitch` channels may hold the value from channel `start` on."""
         maker = self._makers.get(name)
         makes = maker is not None and self._strided[maker.kind].accepts("output", start, pitch)
         return makes and self.is_read_at(name, start, pitch)

@@ -1,8 +1,8 @@
-"""conv2d: packed weights, per-sample forward and data gradient, parameters' in running sums.
+"""conv2d: packed weights, per-sample forward and data gradient, running sums for parameters.
 
-Fused with a ReLU it takes its gradient masked; with pooling besides, it un-pools the gradient of
-what it kept into a map that lives as long as the block of samples that its layer is at. Its bias
-needs of the gradient the sums over cells, which a convolution that writes the gradient leaves.
+A conv2d fused with a ReLU takes its gradient masked. With pooling as well, it un-pools the gradient
+into a map that lives as long as its layer's block of samples. The bias's gradient adds up from sums
+over tiles of the map's gradient, which the convolution that writes that gradient may leave.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -57,14 +57,14 @@ def forward_relu_max_pool2d(b: Builder, op: Op) -> None:
 
 
 def _rectify(b: Builder, op: Op) -> None:
-    """Declare what the op wants of its output's gradient."""
+    """Declare the mask, and the bias-sum tiles, of the output's gradient."""
     b.relu_outputs[op.output] = 1.0
     if b.needs_param_grad(op.params[1]) and _bias_plan(b, op).cell > 1:
         b.bias_tiles[op.output] = _cell_behind(b, op)
 
 
 def _product(b: Builder, op: Op, *writes: Use, attrs: Mapping[str, Any] | None = None) -> None:
-    """The convolution, and what is fused with it."""
+    """The convolution and its fused ops."""
     x, bias = b.input_of(op), op.params[1]
     k, c, r, s = filter_shape(b, op)
     packed = pack(b, op, "pack", f"packed {op.name}", (k, r, s, c))
@@ -81,7 +81,7 @@ def backward_relu(b: Builder, op: Op) -> None:
 
 
 def _gradients(b: Builder, op: Op, inner_grad: Callable[[Op], str]) -> None:
-    """The passes behind the gradient of what a ReLU takes, if any, which `inner_grad` makes."""
+    """The passes backward, from the gradient that `inner_grad` makes."""
     packed = pack_grad_input(b, op) if b.needs_grad(op.inputs[0]) else None
     grad = inner_grad(op)
     dy = _unpooled(b, op, grad) if _pools(op) else grad
@@ -93,7 +93,7 @@ def _gradients(b: Builder, op: Op, inner_grad: Callable[[Op], str]) -> None:
 def add_param_grads(
     b: Builder, op: Op, grad: str, dy: str, add_grad_weight: Callable[[Builder, Op, str], None]
 ) -> str:
-    """The passes of weight and bias; what they return of `dy` is rounded for products."""
+    """The passes of weight and bias, and the gradient rounded for products."""
     if not _sums_exactly(b, op):
         add_grad_weight(b, op, dy)
         add_grad_bias(b, op, grad, dy)
@@ -105,9 +105,9 @@ def add_param_grads(
 
 
 def _sums_exactly(b: Builder, op: Op) -> bool:
-    """Whether the bias's gradient is the sum of what is not yet rounded for products.
+    """Whether the bias's gradient sums values that are not yet rounded for products.
 
-    Not of ranges, nor behind a ReLU: the product that makes the gradient masks and may sum it.
+    Ranges do not, nor outputs with a ReLU behind: the product that makes their gradient masks it.
     """
     if b.precision == "ieee" or not b.needs_param_grad(op.params[1]) or b.is_range(b.grad_of(op)):
         return False
@@ -141,14 +141,13 @@ def _pools(op: Op) -> bool:
 
 
 def _unpooled(b: Builder, op: Op, grad: str) -> str:
-    """The gradient of the map that is pooled."""
     name = b.add_map(b.unique(f"grad {op.name}"), _map_shape(b, op), Kind.GRAD)
     b.add_pass(op, "unpool", (Use(grad), Use(codes_of(op))), (Use(name),))
     return name
 
 
 def _map_shape(b: Builder, op: Op) -> tuple[int, ...]:
-    """The shape of what the convolution alone makes."""
+    """The shape of the convolution's own output."""
     n, p, q, k = b.shape(op.output)
     return (n, *op.attrs.get("sides", (p, q)), k)
 
@@ -224,21 +223,20 @@ def grad_halo_of(b: Builder, op: Op) -> Halo:
 
 
 def _moment_cells(b: Builder, op: Op) -> MomentCells | None:
-    """The cells whose moments the kernel may leave, none of images of several bands."""
+    """The tiles whose mean and M2 the kernel may leave; None with a halo."""
     if any(halo_of(b, op)):
         return None
     return moment_cells(*_sizes(b, op), **_settings(b, op))
 
 
 def _sizes(b: Builder, op: Op) -> tuple[Pair, Pair, tuple[int, int, int, int]]:
-    """The sides of the maps, and the filter's shape."""
     height, width = b.buffers[b.input_of(op)].shape[1:3]
     out_height, out_width = _map_shape(b, op)[1:3]
     return (height, width), (out_height, out_width), filter_shape(b, op)
 
 
 def _settings(b: Builder, op: Op) -> dict[str, Any]:
-    """What else a plan of the op's kernels depends on."""
+    """The other settings that a kernel's plan depends on."""
     settings = {name: op.attrs[name] for name in GEOMETRY}
     return settings | {"dtype": TORCH_DTYPES[b.dtype], "precision": b.precision}
 
@@ -249,13 +247,13 @@ def _bias_plan(b: Builder, op: Op) -> GradBiasPlan:
 
 
 def _cell_behind(b: Builder, op: Op) -> int:
-    """The side of a cell in what the op keeps of its map."""
+    """The side of a tile in the op's output."""
     cell: int = _bias_plan(b, op).cell
     return cell // 2 if _pools(op) else cell
 
 
 def filter_shape(b: Builder, op: Op) -> tuple[int, int, int, int]:
-    """[K, C/g, R, S]; filters of a row have R = 1, those of a linear layer over pixels one tap."""
+    """[K, C/g, R, S], with R or S = 1 where the weight lacks them."""
     k, c, *taps = b.param_shape(op.params[0])
     r, s = (1, 1, *taps)[-2:]
     return k, c, r, s

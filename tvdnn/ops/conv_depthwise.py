@@ -58,7 +58,7 @@ def _flops(b: Builder, op: Op) -> float:
 
 
 def _run_pack(a: Launch) -> None:
-    """The weight [C, 1, R, S] is that of a convolution which makes one channel out of C."""
+    """Pack the weight [C, 1, R, S] as a convolution from C channels to one."""
     (weight,), (packed,) = a.params, a.writes
     assert weight is not None
     a.kernels.pack_weight(as_filters(weight).transpose(0, 1), packed[None], groups=1)

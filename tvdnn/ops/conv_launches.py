@@ -14,14 +14,14 @@ GEOMETRY = ("stride", "padding", "dilation", "groups")
 
 
 def settings_of(a: Launch) -> dict[str, Any]:
-    """The geometry and the precision of a launch; of padding, what rows above do not stand for."""
+    """Geometry and precision. Rows above stand for rows of padding."""
     settings = a.settings(*GEOMETRY)
     height, width = settings["padding"]
     return settings | {"padding": (height - a.beside[0], width), "precision": a.precision}
 
 
 def storing_of(a: Launch) -> dict[str, Any]:
-    """Also that of the products which read what it writes."""
+    """The same, with the precision of the products that read the result."""
     return settings_of(a) | {"out_precision": a.stored}
 
 
@@ -43,7 +43,6 @@ def _pack_settings(a: Launch) -> dict[str, Any]:
 
 
 def _filter(a: Launch) -> torch.Tensor:
-    """The weight [K, C/g, R, S]; without R, or R and S, where it has one row or tap."""
     weight = a.params[0]
     assert weight is not None
     return as_filters(weight)

@@ -59,7 +59,7 @@ def taps_of(weight: Node) -> Pair:
 
 
 def _room(kernel: Pair, dilation: Pair, padding: Pair) -> Pair:
-    """How much more padding a convolution takes, up to all of a window but one tap."""
+    """The padding that a convolution can still take: a window less one tap."""
     reach = [d * (k - 1) - p for k, d, p in zip(kernel, dilation, padding, strict=True)]
     return reach[0], reach[1]
 

@@ -84,7 +84,7 @@ def backward(b: Builder, op: Op) -> None:
 
 
 def _grad_weight(b: Builder, op: Op, dy: str) -> None:
-    """That of the convolution: the gradient is its input, the input its gradient."""
+    """The convolution's weight gradient, with input and gradient exchanged."""
     weight, (k, c, r, s) = op.params[0], filter_shape(b, op)
     if not b.needs_param_grad(weight):
         return

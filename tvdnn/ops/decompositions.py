@@ -44,7 +44,7 @@ def lerp(
     *,
     out: None = None,
 ) -> Tensor:
-    """The weighted mean; it starts from what the weight is nearer to, as torch does by a number."""
+    """The weighted mean from the nearer end, as torch computes it."""
     step = end - input
     if not isinstance(weight, (int, float)):
         return torch.add(input, step * weight)
@@ -84,7 +84,6 @@ def avg_pool1d(
 def _row_window(
     kernel_size: Ints, stride: Ints | None, padding: Ints
 ) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
-    """A window of one row; no stride means that windows do not overlap."""
     return in_row(kernel_size, 1), in_row(stride or kernel_size, 1), in_row(padding, 0)
 
 
@@ -105,9 +104,9 @@ def adaptive_max_pool2d(
     output_size: Any,
     return_indices: bool = False,
 ) -> Tensor:
-    """Windows of one size are those of max pooling; else columns are reduced first, then rows.
+    """Max pooling if all windows have one size; else columns are reduced first, then rows.
 
-    Of equal maxima the first of a window, row by row, has the gradient in both.
+    The first maximum of a window, row by row, gets the gradient in both.
     """
     sides = tuple(input.shape[-2:])
     wanted = output_size if isinstance(output_size, (tuple, list)) else (output_size,) * 2
@@ -144,7 +143,7 @@ def lp_pool2d(
     stride: Ints | None = None,
     ceil_mode: bool = False,
 ) -> Tensor:
-    """The norm of each window: torch takes that of the mean, as large as a whole window."""
+    """The norm of each window, as large as torch's: the mean times the window's size."""
     means = functional.avg_pool2d(input.pow(norm_type), kernel_size, stride, 0, ceil_mode)
     height, width = pair(kernel_size)
     return means.mul(height * width).pow(1 / norm_type)

@@ -25,17 +25,17 @@ def dropout2d(
         return TracedOp("view", (x,))
     if len(out) != 4:
         raise UnsupportedCallError(f"dropout2d of {out} (it takes maps [N, C, H, W])")
-    return TracedOp("dropout_parts", (x,), (), _parts("channel", p, out[1]))
+    return TracedOp("dropout_parts", (x,), (), _blocks("channel", p, out[1]))
 
 
 def stochastic_depth(out: Shape, x: Node, p: float, mode: str, training: bool = True) -> TracedOp:
     if not training or p == 0:
         return TracedOp("view", (x,))
     channels = out[axes_of(x).index(len(out) - 1)]
-    return TracedOp("dropout_parts", (x,), (), _parts(mode, p, channels), axes_of(x))
+    return TracedOp("dropout_parts", (x,), (), _blocks(mode, p, channels), axes_of(x))
 
 
-def _parts(part: str, p: float, channels: int) -> dict[str, Any]:
+def _blocks(part: str, p: float, channels: int) -> dict[str, Any]:
     return {"part": part, "p": float(p), "channels": channels}
 
 
@@ -44,7 +44,7 @@ def run_dropout(a: Launch) -> None:
     a.kernels.dropout(a.reads[0], a.writes[0], a.control.seed, first_sample=a.start, **settings)
 
 
-def _run_parts(a: Launch) -> None:
+def _run_blocks(a: Launch) -> None:
     x, y = (maps.view(len(maps), -1, a.attrs["channels"]) for maps in (a.reads[0], a.writes[0]))
     settings = a.settings("part", "p", "op_id") | {"precision": a.stored}
     a.kernels.dropout_parts(x, y, a.control.seed, first_sample=a.start, **settings)
@@ -63,11 +63,11 @@ DROPOUT = Operator(
     keeps_axes=True,
     draws=True,
 )
-DROPOUT_PARTS = Operator(
+DROPOUT_BLOCKS = Operator(
     "dropout_parts",
     forward,
     grad_in_place,
-    {"forward": _run_parts, "grad_input": _run_parts},
+    {"forward": _run_blocks, "grad_input": _run_blocks},
     in_place=True,
     functions={"dropout2d": dropout2d, "stochastic_depth": stochastic_depth},
     modules=("Dropout2d", "StochasticDepth"),

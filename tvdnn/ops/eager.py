@@ -1,9 +1,9 @@
 """Opaque ops: submodules that run torch's own code and autograd inside the schedule.
 
-Forward keeps nothing but its input; backward runs the submodule again and takes gradients. The
-whole batch goes at once, in float32; torch rounds no operand of a product to TF32 where maps are
-float32 and the engine's products round none. What torch allocates on the way lies outside the
-arena; its peak is measured beforehand and counted in the budget.
+Forward keeps only its input. Backward runs the submodule again and takes gradients. The whole batch
+runs at once, in float32. Torch rounds no operand to TF32 where maps are float32 and the engine's
+products are exact. Torch's own allocations lie outside the arena: their peak is measured beforehand
+and counted in the budget.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,17 +44,17 @@ def backward(b: Builder, op: Op) -> None:
 
 def _run_forward(a: Launch) -> None:
     with _products_of(a):
-        y = _forward(a.attrs, _params(a), _taken(a, a.reads[0], "takes"))
-    _give(a, y, a.writes[0], "makes")
+        y = _forward(a.attrs, _params(a), _in_torchs_order(a, a.reads[0], "takes"))
+    _write_back(a, y, a.writes[0], "makes")
 
 
 def _run_grad(a: Launch) -> None:
-    x, dy = _taken(a, a.reads[0], "takes"), _taken(a, a.reads[1], "makes")
+    x, dy = _in_torchs_order(a, a.reads[0], "takes"), _in_torchs_order(a, a.reads[1], "makes")
     with _products_of(a):
         dx, grads = _gradients(a.attrs, _params(a), a.attrs["trained"], x, dy)
     writes = list(a.writes)
     if a.attrs["wants_input"]:
-        _give(a, dx, writes.pop(0), "takes")
+        _write_back(a, dx, writes.pop(0), "takes")
     for target, grad in zip(writes, grads, strict=True):
         target.copy_(grad)
 
@@ -81,21 +81,21 @@ def _params(a: Launch) -> Params:
     return [param for param in a.params if param is not None]  # an opaque op's are all there
 
 
-def _taken(a: Launch, stored: Tensor, name: str) -> Tensor:
-    """A float32 copy, as torch has it, of the map that the settings `name` describe."""
+def _in_torchs_order(a: Launch, stored: Tensor, name: str) -> Tensor:
+    """A float32 copy of the map that the settings `name` describe, in torch's order."""
     x = torch.empty(a.attrs[name], device=stored.device)
     return x.copy_(_as_torch_has(stored, *a.settings(name, f"{name}_axes").values()))
 
 
-def _give(a: Launch, value: Tensor, target: Tensor, name: str) -> None:
-    """Write a tensor that torch has made to the map that the settings `name` describe."""
+def _write_back(a: Launch, value: Tensor, target: Tensor, name: str) -> None:
+    """Write torch's tensor to the map that the settings `name` describe."""
     source = torch.empty(target.shape, device=target.device)
     _as_torch_has(source, *a.settings(name, f"{name}_axes").values()).copy_(value)
     a.kernels.cast(source, target, precision=a.stored)
 
 
 def _as_torch_has(stored: Tensor, shape: Sequence[int], axes: Sequence[int]) -> Tensor:
-    """A map, whose shape a view may have changed, seen in torch's order of dimensions."""
+    """A map in torch's order of dimensions."""
     return stored.view([shape[axes.index(axis)] for axis in range(len(axes))]).permute(*axes)
 
 
@@ -118,7 +118,7 @@ def _gradients(
 
 
 def _call(attrs: Mapping[str, Any], params: Params, x: Tensor) -> Tensor:
-    """What the submodule makes of a copy of `x`, which it may write over."""
+    """The submodule's result on a copy of `x`, which the submodule may write over."""
     named = dict(zip(attrs["names"], params, strict=True))
     with torch.autocast(x.device.type, enabled=False):
         y: Tensor = functional_call(attrs["module"], named, (x.clone(),))

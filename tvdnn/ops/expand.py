@@ -39,7 +39,7 @@ DTYPES = {"fp32": ("float32", "ieee"), "tf32": ("float32", "tf32"), "bf16": ("bf
 
 
 class Mode(Enum):
-    """What a step does.
+    """The purpose of a step.
 
     TRAIN updates inside the step, ACCUMULATE sums gradients for a later update, AUTOGRAD hands them
     to the caller, INFER has no backward.
@@ -182,9 +182,9 @@ def _check(network: Network, settings: Settings) -> None:
 
 
 def _row_tiles_for(plain: Network, fused: Callable[[], Network], settings: Settings) -> int:
-    """Bands that fit the chunk size where nothing is fused, and that it is cut into fused as well.
+    """The row tiles of the unfused network, or fewer if the fused one allows fewer.
 
-    So a network that one policy fuses and another does not has the same bands, and the same bits.
+    A network has the same tiles, and the same bits, under policies that fuse and that do not.
     """
     if settings.sections is not None:
         return 1
@@ -213,7 +213,7 @@ def _add_inputs(b: Builder, settings: Settings) -> dict[str, str]:
 
 
 def _run_of_readers(b: Builder, name: str) -> int:
-    """Samples in a run of the largest map that is made of the value: its blocks can be as short."""
+    """Samples in a run of the largest map that is made of the value."""
     made = (b.shape(op.output) for op in b.network.ops if name in op.inputs)
     row_nbytes = max((prod(shape[1:]) for shape in made), default=1) * DTYPE_NBYTES[b.dtype]
     return RUN_CHUNKS * b.rows_for(row_nbytes)
@@ -280,7 +280,7 @@ def _reads_last(b: Builder, op: Op, value: str) -> bool:
 
 
 def _backward(b: Builder, settings: Settings) -> None:
-    """Passes backward, and behind each op's those that consume its parameters' gradients."""
+    """The passes backward, each op's before those that consume its parameters' gradients."""
     unflushed: list[Op] = []
     for op in reversed(b.network.ops):
         b.take_turn(op)

@@ -31,7 +31,7 @@ class ReadOrder:
     def reads(self, op: Op, value: str) -> list[int]:
         """The places of the traced ops by which the op reads the value, the last first.
 
-        Ranges of a value share a gradient, whose place is that of the last of them.
+        Ranges of a value share a gradient. Its place is the last range's.
         """
         if op.kind == "narrow" or value not in op.inputs:
             return [self._narrowed.get(value, -1)]

@@ -1,4 +1,4 @@
-"""Sums of gradients: where the contributions to that of one value add up, in their fixed order."""
+"""Sums of gradients: the terms of a value's gradient add up in a fixed order."""
 
 from itertools import pairwise
 
@@ -39,16 +39,16 @@ def add_grads(b: Builder, op: Op, reader: Operator | None = None) -> None:
 
 
 def _is_written(b: Builder, name: str) -> bool:
-    """Whether a pass writes the buffer; the caller gives the gradients of outputs."""
+    """Whether a pass writes the buffer, and not the caller."""
     buffer = b.resolved(Use(name)).buffer
     return any(use.buffer == buffer for pass_ in b.passes for use in pass_.writes)
 
 
 def range_of_all(b: Builder, op: Op) -> Use | None:
-    """The range in which all branches have a gradient, the only one as yet, side by side.
+    """The range in which all branches have their only gradient so far, side by side.
 
-    A later concatenation of the same neighbours left it. None where there is no such range, or
-    where a term of a branch's gradient that adds up earlier is still to come.
+    A later concatenation of the same neighbours left it. None if there is no such range, or if an
+    earlier term of a branch's gradient is still to come.
     """
     grads = [b.gradient_terms.get(name, []) for name in op.inputs]
     if any(len(each) != 1 or b.is_shared(each[0]) or each[0] in b.filled for each in grads):
@@ -66,10 +66,10 @@ def range_of_all(b: Builder, op: Op) -> Use | None:
 
 
 def sum_so_far(b: Builder, value: str, reader: Op) -> Use | None:
-    """A gradient that the contribution of `reader` to that of `value` may be added to in place.
+    """A gradient to which the term that comes through `reader` may be added in place.
 
-    It is the value's only contribution as yet; or, where one reader is all that a concatenation or
-    a view has, that of what it is made of, which then needs no gradient of its own. None else.
+    It is the value's only term so far. If `reader` is the only reader of a concatenation or a view,
+    it is the gradient of the sources, and the value needs no gradient of its own. Else None.
     """
     grads = b.gradient_terms.get(value, [])
     if grads:

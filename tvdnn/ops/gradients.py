@@ -1,4 +1,4 @@
-"""Gradients: the terms of each value's gradient, and the buffers where they lie and add up."""
+"""Gradients: the terms of each value's gradient, the buffers that hold them, and their order."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -38,10 +38,9 @@ class Gradients(Buffers):
         return self.gradient_terms[op.output][0]
 
     def new_grad(self, value: str) -> str:
-        """A fresh buffer for one more contribution to the gradient of `value`.
+        """A fresh buffer, in the value's shape, for one more term of the gradient of `value`.
 
-        It has the value's shape. The first to that of a part, which lies in the map split, lies in
-        that map's gradient.
+        The first term of a part that lies in a split map lies in that map's gradient.
         """
         earlier = self.gradient_terms.setdefault(value, [])
         if self._is_part(value) and not earlier:
@@ -57,11 +56,10 @@ class Gradients(Buffers):
         return self.adopt_grad(value, name)
 
     def _is_part(self, value: str) -> bool:
-        """Whether the value lies in the map that it is a range of."""
         return value in self.aliases and self.aliases[value].container in self.makers[value].inputs
 
     def adopt_grad(self, value: str, buffer: str) -> str:
-        """Make `buffer`, the gradient of an op's output, a contribution to that of its input."""
+        """Make `buffer` a term of the gradient of `value`."""
         self.gradient_terms.setdefault(value, []).append(buffer)
         self.term_places.setdefault(value, []).append(self._place(value))
         self.gradient_refcount[self._bytes_of(buffer)] += 1
@@ -105,7 +103,6 @@ class Gradients(Buffers):
         return min(rank, *self.order.reads(reader, value))
 
     def _bytes_of(self, buffer: str) -> tuple[str, Channels | None]:
-        """Where the bytes lie that a name stands for."""
         use = self.resolved(Use(buffer))
         return use.buffer, use.channels
 
@@ -126,28 +123,25 @@ class Gradients(Buffers):
         return gaps_between(self.filled.pop(grad, [(0, width)]), (0, width))
 
     def next_grad(self, op: Op) -> str:
-        """Where the gradient of the op's input is made of that of its output, element by element.
-
-        It is in place where that may be handed on.
-        """
+        """A buffer for the input's gradient: the output's if it may be handed on, or a new one."""
         dy, value = self.grad_of(op), op.inputs[0]
         return self.adopt_grad(value, dy) if self.may_hand_on(dy, value) else self.new_grad(value)
 
     def may_hand_on(self, grad: str, value: str) -> bool:
-        """Whether what is made in place of a gradient may be that of `value`.
+        """Whether the gradient of `value` may be written over the gradient `grad`.
 
-        Not where another value's gradient lies there too, nor where the value's maker does not take
-        it and would have it copied.
+        It may not if another value's gradient lies there too, nor if the value's maker does not
+        accept it there.
         """
         maker = self.makers.get(value)
         taken = not self.is_range(grad) if maker is None else self.takes_grad(maker, grad)
         return taken and not self.is_shared(grad)
 
     def takes_grad(self, op: Op, grad: str) -> bool:
-        """Whether the op takes the gradient of its output where it lies.
+        """Whether the op accepts the gradient of its output where it lies.
 
-        Of ranges it takes those that its passes can; a view takes one whose channels it keeps. A
-        concatenation hands ranges of the gradient on, which must have its channels.
+        An op accepts the ranges that its passes support. A view accepts one whose channels it
+        keeps. A concatenation hands on ranges of the gradient, which must have its channels.
         """
         if op.kind == "concat" and not self.keeps_channels(grad):
             return False

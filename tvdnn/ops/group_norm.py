@@ -1,7 +1,7 @@
 """Group normalization, and instance normalization, whose groups are single channels.
 
-The forward leaves the groups' statistics to the gradient, which leaves of every sample what the
-parameters' gradients add up from.
+Forward keeps the groups' statistics for backward. Backward leaves sums of every sample, which add
+up to the parameters' gradients.
 """
 
 from math import prod
@@ -62,7 +62,7 @@ def forward(b: Builder, op: Op) -> None:
 
 
 def backward(b: Builder, op: Op) -> None:
-    """Reads the map and the gradient twice, if that of the input is wanted."""
+    """Reads map and gradient, and both again for the input's gradient."""
     dy = b.grad_of(op)
     reads = (Use(b.input_of(op)), Use(dy), Use(_moments_of(op)))
     sums = _by_chunk(b, op, f"sums {op.name}", dy)
@@ -92,7 +92,7 @@ def _moments_of(op: Op) -> str:
 
 
 def _by_group(b: Builder, op: Op, name: str, beside: str) -> str:
-    """Two values by sample and group, in sections as long as those of the map `beside`."""
+    """Two values by sample and group, in sections of the map `beside`."""
     shape = (b.batch, op.attrs["groups"], 2)
     return b.add_map(name, shape, Kind.AUX, "float32", b.buffers[beside].section)
 

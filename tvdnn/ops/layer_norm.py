@@ -1,6 +1,6 @@
-"""Layer normalization; its gradient computes the statistics again, from the input.
+"""Layer normalization. Its gradient computes the statistics again from the input.
 
-By the way it leaves of every sample what the parameters' gradients add up from.
+Backward leaves sums of every sample, which add up to the parameters' gradients.
 """
 
 from collections.abc import Sequence

@@ -102,7 +102,7 @@ def _gradients(b: Builder, op: Op, product_grad: Callable[[Op], str]) -> None:
 def _grad_weight(b: Builder, op: Op, dy: str) -> None:
     """The gradient, or in its place the update that the product's epilogue applies."""
     weight, reads = op.params[0], (Use(b.input_of(op)), Use(dy))
-    turned = _turned(b, op)
+    turned = _transposed(b, op)
     if weight in b.fused_update:
         b.add_pass(
             op, "update_weight", reads, turned, updates=(weight,), unit=b.batch, reduction=True,
@@ -117,8 +117,8 @@ def _grad_weight(b: Builder, op: Op, dy: str) -> None:
         )
 
 
-def _turned(b: Builder, op: Op) -> tuple[Use, ...]:
-    """Where the product's operands lie turned, if it takes them so: x, then the gradient."""
+def _transposed(b: Builder, op: Op) -> tuple[Use, ...]:
+    """Buffers for the product's transposed operands, if it takes them so: x, then the gradient."""
     if not turns(b.batch, TORCH_DTYPES[b.dtype], b.precision):
         return ()
     shapes = [(size, b.batch) for size in reversed(b.param_shape(op.params[0]))]
@@ -218,7 +218,6 @@ def _run_grad_input(a: Launch) -> None:
 
 
 def _run_mask_dropout(a: Launch) -> None:
-    """The gradients of dropout and of the ReLU before it, in place."""
     y, dy = a.reads
     run_dropout(replace(a, reads=(dy,)))
     a.kernels.relu_grad(y, a.writes[0], a.writes[0], precision=a.stored)

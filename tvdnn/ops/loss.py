@@ -24,16 +24,16 @@ _ROW = ("ignore_index", "smoothing")
 
 @dataclass(frozen=True, slots=True)
 class OutputLoss:
-    """What is computed of one output and the target, and its share in the loss of the step.
-
-    `attrs` are the kernels' settings, `params` the tensors of weights that they read: of classes
-    (behind them their sum), or of channels and of positive targets; "" for none.
-    """
+    """The loss of one output against the target."""
 
     kind: str = "cross_entropy"
+    # The kernels' settings.
     attrs: Mapping[str, Any] = field(default_factory=lambda: CLASSES)
     mean: bool = True
+    # Its share in the loss of the step.
     share: float = 1.0
+    # The weights that the kernels read: of classes (behind them their sum), or of channels and of
+    # positive targets; None for none.
     params: tuple[Param | None, ...] = (None,)
 
     def target_shape(self, output: tuple[int, ...]) -> tuple[int, ...]:
@@ -61,7 +61,7 @@ def label_ranges(network: Network) -> tuple[tuple[int, int], ...]:
 
 
 def without_loss_names(network: Network, losses: tuple[OutputLoss, ...]) -> Network:
-    """The network with other names for values and ops that have those of losses and targets."""
+    """The network without the names of losses and targets."""
     reserved = {TARGET, "loss", *(f"loss {number}" for number in range(1, len(losses)))}
     if not reserved & {*network.values, *(op.name for op in network.ops)}:
         return network

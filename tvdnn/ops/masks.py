@@ -12,7 +12,7 @@ from .gradients import Gradients
 
 @dataclass(slots=True, kw_only=True)
 class Masks(Gradients):
-    """What masks gradients, and which of them come masked."""
+    """The masks of gradients, and the gradients that come masked."""
 
     # Whether memory is spared where that moves more bytes: there are no sign maps.
     lean: bool = False
@@ -28,10 +28,10 @@ class Masks(Gradients):
     signs: set[str] = field(default_factory=set)
 
     def passes_masks(self, op: Op) -> None:
-        """Declare that a mask of the op's output masks its input alike.
+        """Declare that a mask of the op's output is one of its input.
 
-        So it is where every element of the output is one of the input's and gives its gradient to
-        that alone.
+        Every element of the output must be an element of the input, and give its gradient to that
+        alone.
         """
         value = op.inputs[0]
         if value in self.relu_outputs and self.has_one_reader(value):
@@ -43,7 +43,7 @@ class Masks(Gradients):
             self.masked_gradients.add(op.inputs[0])
 
     def mask_of(self, value: str) -> tuple[Use, ...]:
-        """What the only reader of a rectified value masks the gradient by: the value; else ()."""
+        """The mask of the value's gradient by its only reader: the value itself, or none."""
         if value not in self.relu_outputs or not self.has_one_reader(value):
             return ()
         self.masked_gradients.add(value)
@@ -71,7 +71,7 @@ class Masks(Gradients):
         return (Use(signs),)
 
     def signs_of(self, op: Op) -> Use | None:
-        """The use of the signs of the op's output, if there are such."""
+        """The use of the signs of the op's output, or None."""
         name = f"signs {op.name}"
         return Use(name) if name in self.signs else None
 

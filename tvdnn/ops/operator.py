@@ -27,7 +27,7 @@ Translator = Callable[..., TracedOp | None]
 
 @dataclass(frozen=True, slots=True)
 class FaultRecord:
-    """What labels that are no classes leave on the device: `kernels.labels` writes it."""
+    """The device's record of labels that are no classes. `kernels.labels` writes it."""
 
     # int64 [1]: the number of the present step, above 0, written before each
     step: torch.Tensor
@@ -82,7 +82,7 @@ class Launch:
 
     @property
     def stored(self) -> str:
-        """The precision of the products that read what is written."""
+        """The precision of the products that read the result."""
         return self.precision if any(self.rounded) else "ieee"
 
     @property
@@ -92,7 +92,7 @@ class Launch:
         return first[0] or None if first else None
 
     def reads_alike(self) -> tuple[torch.Tensor, ...]:
-        """The reads in the shape of what is written: views may have renamed them."""
+        """The reads in the shape of the first write. Views may have other shapes."""
         return tuple(read.view_as(self.writes[0]) for read in self.reads)
 
     def settings(self, *names: str) -> dict[str, Any]:

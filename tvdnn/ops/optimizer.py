@@ -1,7 +1,7 @@
-"""What becomes of parameters' gradients: updates in place of them, or sums for a later update.
+"""Updates of parameters by their gradients, and sums of gradients for a later update.
 
-A gradient arrives as partial sums, or whole. Where a parameter is updated at once, partial sums go
-straight into the update, and the gradient never exists.
+A gradient arrives as partial sums, or whole. In a fused update partial sums go straight into the
+update, and the gradient never exists.
 """
 
 from typing import Any
@@ -36,7 +36,7 @@ def flush_gradients(b: Builder, op: Op) -> None:
 
 
 def take(b: Builder, param: str) -> None:
-    """Consume a parameter's whole gradient; those of tied uses add up from the last use on."""
+    """Consume a whole gradient. The terms of tied uses add up from the last use on."""
     pairs = zip(b.param_places[param], b.param_grads[param], strict=True)
     b.param_grads[param] = [grad for _, grad in sorted(pairs, key=lambda pair: -pair[0])]
     op = b.add_op(Op(param, PARAM, (), "", (param,), {}))
@@ -48,7 +48,7 @@ def take(b: Builder, param: str) -> None:
 
 
 def flush_batched_updates(b: Builder, *, least: int = 1) -> None:
-    """Update the small parameters whose gradients are whole, where there are so many.
+    """Update the small parameters whose gradients are whole, if there are at least `least`.
 
     They share launches: the 106 of ResNet-50's normalizations take 14.
     """
@@ -61,7 +61,6 @@ def flush_batched_updates(b: Builder, *, least: int = 1) -> None:
 
 
 def _update_fused(b: Builder, op: Op, params: list[str]) -> None:
-    """One pass that updates parameters of one op from their partial sums."""
     reads = tuple(whole(name) for param in params for name in b.partials.pop(param))
     _add_update(b, op, "update", reads, tuple(params))
 
@@ -90,7 +89,7 @@ def _sum(b: Builder, param: str) -> None:
 
 
 def update_by(a: Launch, kernel: str, *gradient: Any, **settings: Any) -> None:
-    """Launch the optimizer's form of `kernel` on what makes the gradient of the one parameter."""
+    """Launch the optimizer's form of `kernel` on the operands of the parameter's gradient."""
     ((param, *state),) = a.updates
     run = getattr(a.kernels, kernel + a.attrs["optimizer"])
     run(*gradient, param, *state, a.control.optimizer, **a.attrs["switches"], **settings)
@@ -110,7 +109,6 @@ def _run_update(a: Launch) -> None:
 
 
 def _run_add(a: Launch) -> None:
-    """Add two contributions to a gradient, which no product will read."""
     a.kernels.add(*a.reads, a.writes[0])
 
 
@@ -120,7 +118,6 @@ def _run_accumulate(a: Launch) -> None:
 
 
 def _run_sum(a: Launch) -> None:
-    """Add partial sums in index order to a gradient."""
     a.kernels.sum_partials(a.reads[0], a.writes[0], first=True)
 
 

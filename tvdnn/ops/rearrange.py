@@ -33,7 +33,7 @@ def _run_rearrange_back(a: Launch) -> None:
 def _seen(
     a: Launch, x: torch.Tensor, y: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """What is copied, in the order of the copy, and the copy."""
+    """The source in the copy's order, and the copy."""
     sizes, order = a.attrs["sizes"], a.attrs["order"]
     parts = x.view(len(x), *sizes).permute(0, *(1 + place for place in order))
     return parts, y.view(parts.shape)
@@ -52,7 +52,7 @@ def _run_join_back(a: Launch) -> None:
 
 
 def _places(a: Launch, joined: torch.Tensor) -> Sequence[torch.Tensor]:
-    """Where in the joined map each of its parts lies."""
+    """The part of the joined map that each input fills."""
     sizes, after = a.attrs["sizes"], a.attrs["after"]
     whole = joined.view(len(joined), -1, sum(sizes), after)
     return torch.split(whole, sizes, 2)

@@ -1,6 +1,7 @@
 """Reductions over axes of maps, and expansions along axes, each the other's gradient."""
 
 from collections.abc import Callable
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -46,30 +47,6 @@ def amin(out: Shape, x: Source, dim: Any = (), keepdim: bool = False) -> TracedO
     return _reduced("amin", out, x, dim)
 
 
-def var(
-    out: Shape,
-    x: Source,
-    dim: Any = None,
-    unbiased: bool | None = None,
-    keepdim: bool = False,
-    *,
-    correction: float | None = None,
-) -> TracedOp:
-    return _spread("var", out, x, dim, unbiased, correction)
-
-
-def std(
-    out: Shape,
-    x: Source,
-    dim: Any = None,
-    unbiased: bool | None = None,
-    keepdim: bool = False,
-    *,
-    correction: float | None = None,
-) -> TracedOp:
-    return _spread("std", out, x, dim, unbiased, correction)
-
-
 def norm(
     out: Shape, x: Source, p: Any = "fro", dim: Any = None, keepdim: bool = False, dtype: Any = None
 ) -> TracedOp:
@@ -89,7 +66,7 @@ def vector_norm(
 
 
 def var_mean(out: Shape, x: Source, *args: Any, **kwargs: Any) -> None:
-    """var_mean and std_mean by themselves are no ops: those who take the results make them."""
+    """No op, as std_mean: the readers of its results make ops."""
 
 
 def largest(
@@ -129,7 +106,8 @@ def one_of_several(function: str, out: Shape, call: Node, index: int) -> TracedO
     if index % 2 == 1:
         return _reduced("mean", out, x, dim)
     spread = function.removesuffix("_mean")
-    return _spread(spread, out, x, dim, arguments.get("unbiased"), arguments.get("correction"))
+    unbiased, correction = arguments.get("unbiased"), arguments.get("correction")
+    return _spread(spread, out, x, dim, unbiased, correction=correction)
 
 
 def _norm(out: Shape, x: Source, p: Any, dim: Any, dtype: Any) -> TracedOp:
@@ -139,7 +117,14 @@ def _norm(out: Shape, x: Source, p: Any, dim: Any, dtype: Any) -> TracedOp:
 
 
 def _spread(
-    function: str, out: Shape, x: Source, dim: Any, unbiased: bool | None, correction: float | None
+    function: str,
+    out: Shape,
+    x: Source,
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
 ) -> TracedOp:
     """A variance or a standard deviation; torch's default is the unbiased one."""
     if isinstance(dim, bool):
@@ -227,8 +212,8 @@ REDUCE_AXES = Operator(
         "amin": amin,
         "max": largest,
         "min": smallest,
-        "var": var,
-        "std": std,
+        "var": partial(_spread, "var"),
+        "std": partial(_spread, "std"),
         "var_mean": var_mean,
         "std_mean": var_mean,
         "norm": norm,

@@ -1,4 +1,4 @@
-"""The operators by kind, found in the modules of this package, and the tables derived of them."""
+"""The operators by kind, found in this package's modules, and the tables derived from them."""
 
 import builtins
 import operator
@@ -24,6 +24,10 @@ _NAMESPACES = {
 }
 
 
+# The modules of this folder that read the tables below.
+_READERS = ("bind_pass", "expand", "split_rows", "tf32", "translate")
+
+
 def _operators() -> Iterator[Operator]:
     """The records of all modules of this folder, in the order of the modules' names."""
     here = Path(__file__)
@@ -34,7 +38,6 @@ def _operators() -> Iterator[Operator]:
                 yield from (each for each in found if isinstance(each, Operator))
 
 
-_READERS = ("bind_pass", "expand", "split_rows", "tf32", "translate")  # which import this module
 OPERATORS: Mapping[str, Operator] = {each.kind: each for each in _operators()}
 
 
@@ -83,15 +86,15 @@ _EVERY_OPS: Mapping[str, Callable[[Launch], None]] = {
 
 
 def role(kind: str, name: str) -> Callable[[Launch], None]:
-    """What a launch of the pass `name` of an op of `kind` does."""
+    """The function that launches the pass `name` of an op of `kind`."""
     return {**_EVERY_OPS, **OPERATORS[kind].launches}[name]
 
 
 def multiplies(kind: str, name: str) -> bool:
-    """Whether the pass `name` of an op of `kind` multiplies what it reads on tensor cores."""
+    """Whether the pass multiplies its reads on tensor cores."""
     return name in OPERATORS[kind].products
 
 
 def copies_values(kind: str, name: str) -> bool:
-    """Whether the pass writes no other values than it reads: each write those of one read."""
+    """Whether the pass only copies: each write holds values of one read."""
     return name == "copy_grad" or name in OPERATORS[kind].copies_values

@@ -27,7 +27,7 @@ MODES = ("constant", "reflect", "replicate", "circular")
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What is taken along one dimension: so many elements, where an `Axis` tells."""
+    """The elements that are taken along one dimension."""
 
     axis: Axis
     size: int
@@ -36,29 +36,29 @@ class Selection:
 def remapped(
     name: str,
     x: Source,
-    taken: Mapping[int, Selection],
+    picks: Mapping[int, Selection],
     *,
     fill: float = 0.0,
     drop: Collection[int] = (),
 ) -> TracedOp:
-    """The copy of `x` that has `taken` along some of its dimensions, by their numbers.
+    """The copy of `x` that has `picks` along some of its dimensions, by their numbers.
 
     The result lacks the dimensions `drop`, along which one element is taken.
     """
     shape, axes = shape_of(x), axes_of(x)
-    if any(dim == 0 for dim in taken):
+    if any(dim == 0 for dim in picks):
         raise UnsupportedCallError(f"{name} of {shape} along the batch")
-    sizes = [taken[dim].size if dim in taken else size for dim, size in enumerate(shape)]
+    sizes = [picks[dim].size if dim in picks else size for dim, size in enumerate(shape)]
     if 0 in sizes:
         raise UnsupportedCallError(f"{name} of {shape} that leaves nothing")
     result_axes = without(axes, drop)
-    if all(each.axis.is_identity(shape[dim], each.size) for dim, each in taken.items()):
+    if all(each.axis.is_identity(shape[dim], each.size) for dim, each in picks.items()):
         return TracedOp("view", (x,), axes=result_axes)
     stored = [axes.index(axis) for axis in range(1, len(shape))]
-    groups = _grouped([(shape[dim], sizes[dim], taken.get(dim)) for dim in stored])
+    groups = _grouped([(shape[dim], sizes[dim], picks.get(dim)) for dim in stored])
     if len(groups) > AXES:
         raise UnsupportedCallError(
-            f"{name} of {shape} along dimensions {sorted(taken)} (it takes up to {AXES} that are"
+            f"{name} of {shape} along dimensions {sorted(picks)} (it takes up to {AXES} that are"
             " not neighbours)"
         )
     attrs = {
@@ -76,38 +76,38 @@ Group = tuple[int, int, Selection | None]
 def _grouped(dims: Sequence[Group]) -> list[Group]:
     """Sizes before and after, by stored axis; neighbours of which all is taken are one."""
     groups: list[Group] = []
-    for source, size, taken in dims:
-        whole = taken is None or taken.axis.is_identity(source, size)
+    for source, size, picks in dims:
+        whole = picks is None or picks.axis.is_identity(source, size)
         if whole and source == 1:
             continue
         if whole and groups and groups[-1][2] is None:
             source, size = groups[-1][0] * source, groups[-1][1] * size
             groups.pop()
-        groups.append((source, size, None if whole else taken))
+        groups.append((source, size, None if whole else picks))
     return [(1, 1, None)] * (AXES - len(groups)) + groups
 
 
 def pad(
     out: Shape, x: Source, pad: Sequence[int], mode: str = "constant", value: float | None = None
 ) -> TracedOp:
-    """torch.nn.functional.pad: pairs of pads, those of the last dimension first."""
+    """Pairs of pads, the last dimension's first."""
     if mode not in MODES:
         raise UnsupportedCallError(f"pad by {mode} (by {', '.join(MODES)})")
     last = len(out) - 1
     befores = {last - index: before for index, before in enumerate(pad[::2])}
-    taken = {dim: Selection(Axis(-before, mode=mode), out[dim]) for dim, before in befores.items()}
-    call = remapped("pad", x, _but_whole(taken, shape_of(x)), fill=value or 0.0)
+    picks = {dim: Selection(Axis(-before, mode=mode), out[dim]) for dim, before in befores.items()}
+    call = remapped("pad", x, _but_whole(picks, shape_of(x)), fill=value or 0.0)
     if call.kind == "view" or mode != "constant" or value:
         return call
     behinds = {last - index: behind for index, behind in enumerate(pad[1::2])}
-    zeros = {dim: (befores[dim], behinds[dim]) for dim in taken}
+    zeros = {dim: (befores[dim], behinds[dim]) for dim in picks}
     return replace(call, attrs={**call.attrs, "zeros": zeros})
 
 
-def _but_whole(taken: Mapping[int, Selection], shape: Shape) -> dict[int, Selection]:
-    """What is taken of dimensions of which not all is taken as it is."""
+def _but_whole(picks: Mapping[int, Selection], shape: Shape) -> dict[int, Selection]:
+    """The selections that change a dimension."""
     return {
-        dim: each for dim, each in taken.items() if not each.axis.is_identity(shape[dim], each.size)
+        dim: each for dim, each in picks.items() if not each.axis.is_identity(shape[dim], each.size)
     }
 
 
@@ -129,20 +129,20 @@ def behind_zeros(x: Source, most: tuple[int, int]) -> tuple[Source, tuple[int, i
 def padded(x: Source, pads: Mapping[int, tuple[int, int]]) -> Source:
     """`x` with zeros before and behind it along some dimensions."""
     shape = list(shape_of(x))
-    taken = {}
+    picks = {}
     for dim, (before, behind) in pads.items():
         shape[dim] += before + behind
-        taken[dim] = Selection(Axis(-before), shape[dim])
-    taken = _but_whole(taken, shape_of(x))
-    return Inner(remapped("pad", x, taken), tuple(shape), axes_of(x)) if taken else x
+        picks[dim] = Selection(Axis(-before), shape[dim])
+    picks = _but_whole(picks, shape_of(x))
+    return Inner(remapped("pad", x, picks), tuple(shape), axes_of(x)) if picks else x
 
 
 def flip(out: Shape, x: Source, *dims: Any, **named: Any) -> TracedOp:
-    taken = {}
+    picks = {}
     for dim in _integers(dims, named):
         size = out[dim]
-        taken[dim % len(out)] = Selection(Axis(size - 1, -1), size)
-    return remapped("flip", x, {dim: each for dim, each in taken.items() if each.size > 1})
+        picks[dim % len(out)] = Selection(Axis(size - 1, -1), size)
+    return remapped("flip", x, {dim: each for dim, each in picks.items() if each.size > 1})
 
 
 def roll(out: Shape, x: Source, shifts: Any, dims: Any = None) -> TracedOp:
@@ -151,11 +151,11 @@ def roll(out: Shape, x: Source, shifts: Any, dims: Any = None) -> TracedOp:
     shift_of: dict[int, int] = {}
     for shift, dim in zip(_integers((shifts,), {}), _integers((dims,), {}), strict=True):
         shift_of[dim % len(out)] = shift_of.get(dim % len(out), 0) + shift
-    taken = {
+    picks = {
         dim: Selection(Axis(-(shift % out[dim]), mode="circular"), out[dim])
         for dim, shift in shift_of.items()
     }
-    return remapped("roll", x, _but_whole(taken, out))
+    return remapped("roll", x, _but_whole(picks, out))
 
 
 def repeat(out: Shape, x: Source, *sizes: Any, **named: Any) -> TracedOp:
@@ -164,12 +164,12 @@ def repeat(out: Shape, x: Source, *sizes: Any, **named: Any) -> TracedOp:
     if len(out) != len(shape):
         raise UnsupportedCallError(f"repeat of {shape} to {out} (it takes as many dimensions)")
     circular = {dim: Selection(Axis(mode="circular"), size) for dim, size in enumerate(out)}
-    taken = _but_whole(circular, shape)
-    if taken and 0 not in taken and all(shape[dim] == 1 for dim in taken):
-        layout = groups_of(out, axes_of(x), taken)
+    picks = _but_whole(circular, shape)
+    if picks and 0 not in picks and all(shape[dim] == 1 for dim in picks):
+        layout = groups_of(out, axes_of(x), picks)
         if layout is not None:
             return TracedOp("expand", (x,), (), layout, axes_of(x))
-    return remapped("repeat", x, taken)
+    return remapped("repeat", x, picks)
 
 
 def _integers(given: Sequence[Any], named: Mapping[str, Any]) -> list[int]:

@@ -100,7 +100,7 @@ def in_order(x: Source, axes: Shape) -> Source:
 
 
 def _common_factors(source: Shape, out: Shape) -> list[Factor] | None:
-    """The factors of which the dimensions of both shapes are products; None without such."""
+    """The common factors of the dimensions of both shapes, or None."""
     factors: list[Factor] = []
     dims = [[dim for dim, size in enumerate(shape) if dim and size > 1] for shape in (source, out)]
     places, left = [0, 0], [1, 1]
@@ -168,7 +168,7 @@ def as_rows(x: Source) -> Inner:
 
 
 def of_rows(out: Shape, call: TracedOp) -> TracedOp:
-    """What a call makes of maps of one row, as [N, C, L]."""
+    """The call's result on maps of one row, as [N, C, L]."""
     samples, channels, length = out
     made = Inner(call, (samples, channels, 1, length), MAPS)
     return TracedOp("view", (made,), axes=channels_last_axes(3))
@@ -213,7 +213,7 @@ def _permuted(x: Source, order: Sequence[int]) -> Inner:
 
 
 def copy_(out: Shape, x: Source, source: Source, non_blocking: bool = False) -> TracedOp:
-    """A tensor written over whole: it holds what `source` does."""
+    """A tensor written over whole by `source`."""
     if not isinstance(source, Node) or shape_of(source) != out:
         found = shape_of(source) if isinstance(source, Node) else source
         raise UnsupportedCallError(f"copy_ of {found} to {out} (it takes a map of one shape)")

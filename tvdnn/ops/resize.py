@@ -13,7 +13,7 @@ from .traced_op import Shape, Source, TracedOp, UnsupportedCallError, shape_of
 
 
 def interpolate(out: Shape, x: Source, *args: Any, **kwargs: Any) -> TracedOp:
-    """What torch's Upsample calls."""
+    """Also called by torch's Upsample."""
     if len(out) == 3:
         maps, settings = as_rows(x), _of_rows(*args, **kwargs)
         return of_rows(out, interpolate((*out[:2], 1, out[2]), maps, **settings))
@@ -78,12 +78,12 @@ def backward(b: Builder, op: Op) -> None:
 
 
 def _halo(b: Builder, op: Op, rows: int) -> Halo:
-    """The rows of the band above and below that bilinear weights meet, one of the smaller map."""
+    """The neighbour rows that bilinear weights read: one of the smaller map."""
     return NO_HALO if b.row_tiles == 1 or op.attrs["mode"] == "nearest" else (rows, rows)
 
 
 def _times(attrs: Mapping[str, Any]) -> int:
-    """How many rows are made of one, where maps are in bands."""
+    """The rows that are made of one, in row tiles."""
     scale: float = attrs["scales"][0]
     return round(1 / scale)
 

@@ -1,19 +1,19 @@
-"""Bands: rows of maps, all maps cut alike from top to bottom, as the samples of a step.
+"""Row tiles: rows of maps that stand for samples. All maps are cut alike from top to bottom.
 
-Maps are [N, H, W, C], so a run of a sample's rows is one piece of memory, as a run of samples is. A
-network whose samples are cut into B bands is expanded as one of N * B samples H/B rows high: its
-buffers, sections, units, launches and sums are those of samples, and whatever goes by pixel (or, as
-batch normalization and losses, sums over them) needs no other kernel. Strides and poolings divide
-the rows of all bands alike, so that band i of a map is made of band i of the one before.
+Maps are [N, H, W, C]: a run of a sample's rows is one piece of memory, as a run of samples is. A
+network whose samples are cut into B tiles is expanded as a network of N * B samples of H/B rows.
+Buffers, sections, units, launches and sums then count tiles as samples. Ops that go by pixel, and
+sums over pixels, need no other kernel. Strides and poolings divide the rows of all tiles alike:
+tile i of a map is made of tile i of the map before.
 
-A window besides reads some rows of the bands above and below: its use has a `halo`, and its launch
-finds the sections beside its own resident, wherever they lie. It goes unit by unit, each an image
-that has these rows in place of padding (runtime/images.py). So no row is written by two launches or
-kept twice, sections stay independent, and residencies of three of them are enough.
+A window also reads rows of the tiles above and below. Its use has a `halo`, and its launch finds
+the neighbour sections resident. The launch goes unit by unit, each a copy that has these rows in
+place of padding. No row is written by two launches or kept twice. Sections stay independent, and
+residencies of three of them are enough.
 
-What is cut depends on the network, the type and the chunk size alone, never on policy, budget or
-launch, and a unit is computed by the same kernel from the same rows wherever launches are cut: so
-`keep`, which holds whole maps, gives the same bits.
+The tiles depend on the network, the type and the chunk size alone, never on policy, budget or
+launch. A unit is computed by the same kernel from the same rows wherever launches are cut. `keep`,
+which holds whole maps, gives the same bits.
 """
 
 from math import gcd, prod
@@ -28,13 +28,13 @@ NO_HALO: Final[Halo] = (0, 0)
 
 
 def rows_beside(op: Op, taps: int) -> Halo:
-    """Of the input of a convolution with so many rows of taps, what the output's bands read."""
+    """The neighbour rows of its input that a convolution with `taps` rows of taps reads."""
     (stride, _), (padding, _), (dilation, _) = _geometry(op)
     return max(0, padding), max(0, dilation * (taps - 1) + 1 - stride - padding)
 
 
 def grad_rows_beside(op: Op, taps: int) -> Halo:
-    """Of the output's gradient, what the bands of the input's read."""
+    """The neighbour rows of the output's gradient that the input's gradient reads."""
     (stride, _), (padding, _), (dilation, _) = _geometry(op)
     reach = dilation * (taps - 1)
     return max(0, (reach - padding) // stride), max(0, (padding - 1) // stride + 1)
@@ -88,15 +88,15 @@ def _heights(network: Network, op: Op) -> tuple[int, int]:
 
 
 def _height(network: Network, name: str) -> int:
-    """Rows of a map or of its targets; 0 of a loss, 1 of what has no rows."""
+    """The rows of a map or of its targets: 0 for a loss, 1 where there are none."""
     shape = network.values[name].shape
     return shape[1] if len(shape) > 2 else int(len(shape) == 2)
 
 
 def _tiles_between(network: Network, op: Op, large: int, small: int) -> int:
-    """Of a convolution from rows `large` to `small`; that of a transposed one goes the other way.
+    """The most tiles of a convolution from `large` to `small` rows.
 
-    A band has all rows that windows read beside it, and those of its neighbours.
+    A tile has all rows that its neighbours' windows read.
     """
     taps = (*network.params[op.params[0]].shape[2:], 1)[0]
     stride = op.attrs["stride"][0]
@@ -109,7 +109,7 @@ def _tiles_between(network: Network, op: Op, large: int, small: int) -> int:
 
 
 def _words(network: Network, op: Op) -> list[int]:
-    """Loads of 16 bytes in the op's maps: a band has whole ones, so that all of them lie alike."""
+    """The maps' loads of 16 bytes. A tile has whole ones."""
     sizes = (prod(network.values[name].shape[1:]) for name in (*op.inputs, op.output))
     return [size // WORD if size % WORD == 0 else 1 for size in sizes]
 

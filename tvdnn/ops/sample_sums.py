@@ -1,4 +1,4 @@
-"""Gradients of parameters that add up from sums which a pass leaves of every sample."""
+"""Gradients of parameters that add up from sums of every sample."""
 
 from collections.abc import Callable, Mapping
 

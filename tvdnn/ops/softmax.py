@@ -44,7 +44,6 @@ def _over(function: str, x: Source, dim: int | None, dtype: Any) -> TracedOp:
 
 
 def _rows(a: Launch, maps: torch.Tensor) -> torch.Tensor:
-    """Maps as rows of channels; a view may have renamed them."""
     return maps.view(-1, a.attrs["channels"])
 
 

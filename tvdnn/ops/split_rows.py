@@ -1,4 +1,4 @@
-"""Which networks are cut into row tiles, into how many, and the network so cut."""
+"""How many row tiles a network is cut into, and the network in row tiles."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,9 +12,9 @@ LARGE_CHUNKS: Final = 64  # of a map of one sample, above which samples of batch
 
 
 def row_tiles_for(network: Network, dtype: str, chunk_size: int) -> int:
-    """Into how many bands samples are cut: so many that those of the largest map fit a chunk.
+    """The row tiles of a sample: enough for a tile of the largest map to fit a chunk.
 
-    One where samples are small, or where an op does not go by bands.
+    One where samples are small, or where an op takes whole maps only.
     """
     maps = (value.shape[1:] for value in network.values.values() if len(value.shape) == 4)
     largest = max((height * width * channels for height, width, channels in maps), default=0)
@@ -25,43 +25,43 @@ def row_tiles_for(network: Network, dtype: str, chunk_size: int) -> int:
 
 
 def most_row_tiles(network: Network) -> tuple[int, str]:
-    """The largest power of two of bands that all ops go by, and the name of an op that sets it."""
+    """The largest power of two of tiles that all ops go by, and the name of an op that sets it."""
     return min((_most_row_tiles(network, op), op.name) for op in network.ops)
 
 
-def split_rows(network: Network, bands: int) -> Network:
-    """The network with a sample for every band.
+def split_rows(network: Network, tiles: int) -> Network:
+    """The network with a sample for every row tile.
 
     Raises InputError, naming an op, where there cannot be so many.
     """
-    if bands == 1:
+    if tiles == 1:
         return network
     most, name = most_row_tiles(network)
-    if bands > most or bands & (bands - 1):
-        raise InputError(f"maps cannot be cut into {bands} bands of rows: {name} allows {most}")
-    values = {name: _cut(value, bands) for name, value in network.values.items()}
-    ops = tuple(replace(op, attrs=_cut_sides(op.attrs, bands)) for op in network.ops)
+    if tiles > most or tiles & (tiles - 1):
+        raise InputError(f"maps cannot be cut into {tiles} bands of rows: {name} allows {most}")
+    values = {name: _cut(value, tiles) for name, value in network.values.items()}
+    ops = tuple(replace(op, attrs=_cut_sides(op.attrs, tiles)) for op in network.ops)
     return replace(network, values=values, ops=ops)
 
 
-def _cut(value: Value, bands: int) -> Value:
-    """The value with its rows as samples; what has none, as the loss, as it is."""
+def _cut(value: Value, tiles: int) -> Value:
+    """The value with its rows as samples. A value without rows, as the loss, stays as it is."""
     if len(value.shape) < 3:
         return value
     samples, height, *others = value.shape
-    return replace(value, shape=(samples * bands, height // bands, *others))
+    return replace(value, shape=(samples * tiles, height // tiles, *others))
 
 
-def _cut_sides(attrs: Mapping[str, Any], bands: int) -> Mapping[str, Any]:
+def _cut_sides(attrs: Mapping[str, Any], tiles: int) -> Mapping[str, Any]:
     """Settings of a band: the sides of a map that no value holds are of the network's."""
     if "sides" not in attrs:
         return attrs
     height, width = attrs["sides"]
-    return {**attrs, "sides": (height // bands, width)}
+    return {**attrs, "sides": (height // tiles, width)}
 
 
 def _most_row_tiles(network: Network, op: Op) -> int:
-    """The largest power of two of bands that the op goes by; 1 where it does by none."""
+    """The largest power of two of row tiles that the op allows."""
     row_tiles = OPERATORS[op.kind].row_tiles
     most = 1 if row_tiles is None else row_tiles(network, op)
     return max(1, most & -most)

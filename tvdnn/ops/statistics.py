@@ -1,8 +1,8 @@
-"""Moments of channels, slice by slice: made once, where the first op that normalizes them is.
+"""Mean and M2 of channels by slice of the samples, made once, for the first op that normalizes.
 
-A convolution may leave those of cells of its output, which then need only be merged. The ranges of
-a map share a buffer of moments with it, as they share its bytes: each normalization of a dense
-block adds those of the channels that are new.
+A convolution may leave the mean and M2 of tiles of its output, which then only need to be merged.
+The ranges of a map share a buffer of partials, as they share its bytes: each normalization of a
+dense block adds the partials of its new channels.
 """
 
 from collections.abc import Iterator
@@ -29,13 +29,13 @@ def add_cells(b: Builder, op: Op, cells: MomentCells) -> Use | None:
 
 
 def slices_for(b: Builder, op: Op) -> BatchNormPlan:
-    """How the op's input is cut into slices: by groups of whole cells where it has such."""
+    """The slices of the op's input: groups of whole tiles where a convolution left such."""
     cells = _cells_of(b, op)
     return BatchNormPlan(cells.group, 1) if cells else batch_norm_plan(b.shape(op.inputs[0]))
 
 
 def moments_of(b: Builder, op: Op) -> Use:
-    """The moments of all slices of the op's input; passes make what there is not yet of them."""
+    """The partials of all slices of the op's input. Passes make the missing ones."""
     x, plan = b.input_of(op), slices_for(b, op)
     name, width, channels = _place(b, op)
     if name not in b.moments:
@@ -60,15 +60,15 @@ def _cells(y: str) -> str:
 
 
 def _cells_of(b: Builder, op: Op) -> MomentCells | None:
-    """The cells whose moments there are of the op's input, whose channels are the map's."""
+    """The tiles whose partials the maker of the op's input left."""
     x = b.input_of(op)
     return b.moment_cells.get(b.resolved(Use(x)).buffer) if b.keeps_channels(x) else None
 
 
 def _place(b: Builder, op: Op) -> tuple[str, int, Channels]:
-    """The buffer of moments, its width, and the channels of it that are the input's.
+    """The buffer of partials, its width, and the channels that are the input's.
 
-    A view whose channels are others than those of what it renames has a buffer of its own.
+    A view with other channels than its base has a buffer of its own.
     """
     use, channels = b.resolved(Use(b.input_of(op))), b.shape(op.inputs[0])[-1]
     if not b.keeps_channels(b.input_of(op)):

@@ -1,9 +1,9 @@
-"""Which maps are rounded to TF32 as they are written: those that products read, and no others.
+"""Which maps are rounded to TF32 as they are written: the operands of products, and no others.
 
-Tensor cores take of their operands what TF32 holds. What other passes read stays exact in float32,
-as torch has it: rounding it besides made gradients of networks with normalizations up to ten times
-less accurate than torch's (ConvNeXt-T, H200, 2026-11-21). A map that both read is rounded. The rule
-knows of a step its passes alone, so that no plan changes a bit.
+Tensor cores use the TF32 part of their operands. Other passes read exact float32, as torch does:
+rounding their maps as well made gradients of networks with normalizations up to ten times less
+accurate than torch's (ConvNeXt-T, H200, 2026-11-21). A map that both read is rounded. The rule sees
+only a step's passes, and no plan changes a bit.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ from .registry import copies_values, multiplies
 
 
 class Rounding(NamedTuple):
-    """Passes that know what they round; the inputs, and the ops whose outputs, are rounded."""
+    """The passes with their rounded channels, and the inputs and ops whose outputs are rounded."""
 
     passes: tuple[Pass, ...]
     inputs: frozenset[str]
@@ -30,7 +30,7 @@ def with_rounding(
     read = _Operands(buffers)
     found: list[Pass] = []
     for each in reversed(passes):
-        rounded = tuple(read.taken(use) for use in each.writes)
+        rounded = tuple(read.pop(use) for use in each.writes)
         kind = ops[each.op].kind
         if multiplies(kind, each.role):
             read.add(use for use in each.reads if use.need is Need.VALUES)
@@ -54,8 +54,8 @@ class _Operands:
             known = self._read.setdefault(use.buffer, [])
             known += gaps_between(known, self._channels(use))
 
-    def taken(self, use: Use) -> Channels | None:
-        """The least range, from the use's first channel on, of those that it writes; they go."""
+    def pop(self, use: Use) -> Channels | None:
+        """The least range of operands that the use writes; it is removed."""
         known, written = self._read.get(use.buffer, []), self._channels(use)
         inside = [each for each in known if overlap(each, written)]
         if not inside:
@@ -65,7 +65,7 @@ class _Operands:
         return max(first, written[0]) - written[0], min(last, written[1]) - written[0]
 
     def buffers(self) -> frozenset[str]:
-        """Those of which any channels are left."""
+        """The buffers with any channels left."""
         return frozenset(name for name, known in self._read.items() if known)
 
     def _channels(self, use: Use) -> Channels:

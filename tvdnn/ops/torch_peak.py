@@ -1,4 +1,4 @@
-"""Peak: the most bytes that torch allocates at once while a function of its own runs."""
+"""The most bytes that torch allocates at once while a function runs."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,10 +11,9 @@ from torch.utils._pytree import tree_leaves
 
 
 def peak_nbytes(run: Callable[[], object], device: torch.device) -> int:
-    """The most bytes that are allocated at once while `run` runs, above those before.
+    """The most bytes allocated at once while `run` runs, above those before.
 
-    On a GPU its allocator counts them; elsewhere they are those of the tensors that operations
-    make.
+    On a GPU its allocator counts them. Elsewhere the tensors that operations make are counted.
     """
     if device.type != "cuda":
         living = _Living()

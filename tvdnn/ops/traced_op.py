@@ -1,4 +1,4 @@
-"""TracedOp: an op in the making, and what translators ask of the nodes and settings of a call."""
+"""TracedOp: an op in the making, and questions of translators about nodes and settings."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -46,7 +46,7 @@ class UnsupportedCallError(Exception):
 
 
 def nested(call: TracedOp) -> Iterator[TracedOp]:
-    """The call and those whose results it reads."""
+    """The call and the calls whose results it reads."""
     yield call
     for source in call.inputs:
         if isinstance(source, Inner):
@@ -60,29 +60,29 @@ def is_parameter(node: Node) -> bool:
 
 
 def is_computed(node: Node) -> bool:
-    """Whether a node is what the network computes of parameters and buffers alone."""
+    """Whether a node is computed of parameters and buffers alone."""
     return bool(node.meta.get("computed"))
 
 
 def shape_of(node: Source) -> Shape:
-    """Torch's shape of what `node` yields."""
+    """Torch's shape of a result."""
     return node.shape if isinstance(node, Inner) else tuple(node.meta["value"].shape)
 
 
 def axes_of(node: Source) -> Shape:
-    """Of each dimension of what `node` yields, the axis where that is stored."""
+    """Of each dimension of a result, the axis where that is stored."""
     axes: Shape = node.axes if isinstance(node, Inner) else node.meta["axes"]
     return axes
 
 
 def call_of(node: Source) -> TracedOp | None:
-    """The call that yields `node`; None for inputs, parameters and what is refused."""
+    """The call that yields `node`; None for inputs, parameters and refused calls."""
     call: TracedOp | None = node.call if isinstance(node, Inner) else node.meta["call"]
     return call
 
 
 def call_behind(node: Source) -> TracedOp | None:
-    """The call that yields `node`, if one that reads `node` may read what that call reads instead.
+    """The call that yields `node`, if a reader of `node` may read that call's input instead.
 
     None where no gradient goes back from `node`.
     """

@@ -1,4 +1,4 @@
-"""From a node of the traced graph to the op that its call stands for."""
+"""From a node of the traced graph to its op."""
 
 import operator
 from collections.abc import Callable
@@ -97,7 +97,7 @@ def _is_constant(source: Any) -> bool:
 
 
 def _is_held(source: Any, call: TracedOp) -> bool:
-    """Whether the network holds a tensor as what the call takes for its weight or bias."""
+    """Whether the network holds a tensor that the call accepts as weight or bias."""
     return _is_parameter(source) or (OPERATORS[call.kind].takes_buffers and _is_buffer(source))
 
 
@@ -122,12 +122,12 @@ def translator_of(node: fx.Node) -> Callable[..., TracedOp | None] | None:
 
 
 def _indexes_by_values(node: fx.Node) -> bool:
-    """Whether a node takes of a map what another map names."""
+    """Whether a node indexes a map by another map's values."""
     return node.target is operator.getitem and len(node.all_input_nodes) > 1
 
 
 def takes_apart(node: fx.Node) -> bool:
-    """Whether a node picks an element of what a refused call yields."""
+    """Whether a node picks an element of a refused call's result."""
     if node.target is not operator.getitem:
         return False
     return not any(
@@ -137,12 +137,12 @@ def takes_apart(node: fx.Node) -> bool:
 
 
 def _is_split(node: fx.Node) -> bool:
-    """Whether a node yields the parts of a map, or the results of a reduction."""
+    """Whether a node yields several maps."""
     return translator_of(node) is not None and node.meta["refusal"] is None
 
 
 def cuts_gradient(node: fx.Node) -> bool:
-    """Whether no gradient goes from what a call yields to what it reads."""
+    """Whether no gradient goes from a call's result to its inputs."""
     return torch_name(node) in ("detach", "detach_")
 
 
@@ -152,7 +152,7 @@ def rearranges_in_place(node: fx.Node) -> bool:
 
 
 def function_of(node: fx.Node, root: torch.nn.Module) -> Callable[..., Any]:
-    """What to call for a node's value."""
+    """The function to call for a node's value."""
     function: Callable[..., Any]
     if node.op == "call_function":
         function = node.target  # type: ignore[assignment]

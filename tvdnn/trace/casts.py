@@ -1,8 +1,8 @@
-"""Casts and moves of maps, and constants of their type, as a network's own code asks for them.
+"""Casts and moves of maps, and constants of their type, in a network's own code.
 
-An engine computes in the type and on the device that it was given, whatever a network casts maps
-to. Traced maps are float32. So a cast to float32 is the map itself, as in torch, and one to another
-floating-point type is a map of its own. Casts to integers are refused as other calls are.
+An engine computes in the type and on the device that it was given. A network's casts do not change
+them. Traced maps are float32. A cast to float32 is the map itself, as in torch. A cast to another
+floating-point type is a map of its own. A cast to integers is refused.
 """
 
 from typing import Any
@@ -19,16 +19,15 @@ class Casts:
     device: Any
 
     def new_ones(self, *size: Any, **form: Any) -> Any:
-        return torch.ones(*size, **self._like(form))
+        return torch.ones(*size, **self._type_and_device(form))
 
     def new_zeros(self, *size: Any, **form: Any) -> Any:
-        return torch.zeros(*size, **self._like(form))
+        return torch.zeros(*size, **self._type_and_device(form))
 
     def new_full(self, size: Any, fill_value: Any, **form: Any) -> Any:
-        return torch.full(size, fill_value, **self._like(form))
+        return torch.full(size, fill_value, **self._type_and_device(form))
 
-    def _like(self, form: dict[str, Any]) -> dict[str, Any]:
-        """The type and the device of a constant, the map's where `form` names no others."""
+    def _type_and_device(self, form: dict[str, Any]) -> dict[str, Any]:
         given = {name: each for name, each in form.items() if each is not None}
         return {"dtype": self.dtype, "device": self.device} | given
 
@@ -36,13 +35,13 @@ class Casts:
         return self
 
     def half(self, **memory_format: Any) -> Any:
-        return self._as(torch.float16)
+        return self._as_floating_point(torch.float16)
 
     def bfloat16(self, **memory_format: Any) -> Any:
-        return self._as(torch.bfloat16)
+        return self._as_floating_point(torch.bfloat16)
 
     def double(self, **memory_format: Any) -> Any:
-        return self._as(torch.float64)
+        return self._as_floating_point(torch.float64)
 
     def cuda(self, *settings: Any, **named: Any) -> Any:
         return self
@@ -51,11 +50,11 @@ class Casts:
         return self
 
     def type_as(self, other: Any) -> Any:
-        found = self._as(other.dtype)
+        found = self._as_floating_point(other.dtype)
         return self._call("type_as", other) if found is None else found
 
     def type(self, dtype: Any = None, **settings: Any) -> Any:
-        found = self._as(dtype) if isinstance(dtype, torch.dtype) else None
+        found = self._as_floating_point(dtype) if isinstance(dtype, torch.dtype) else None
         return self._call("type", dtype) if found is None else found
 
     def to(self, *args: Any, copy: bool = False, **kwargs: Any) -> Any:
@@ -63,13 +62,12 @@ class Casts:
         dtypes: list[Any] = [each for each in given if isinstance(each, torch.dtype)]
         dtypes += [each.dtype for each in given if isinstance(each, (Tensor, fx.Proxy))]
         copies = copy or any(each is True for each in args[-1:])
-        found = self._as(dtypes[0]) if dtypes else self
+        found = self._as_floating_point(dtypes[0]) if dtypes else self
         if found is None:
             return self._call("to", *args, **kwargs)
         return self._call("clone") if copies and found is self else found
 
-    def _as(self, dtype: torch.dtype) -> Any:
-        """The map in a floating-point type; None where the type is another."""
+    def _as_floating_point(self, dtype: torch.dtype) -> Any:
         if dtype == torch.float32:
             return self
         return self._call("clone") if dtype.is_floating_point else None

@@ -1,4 +1,4 @@
-"""What a refusal says beside its reason: the line, and what could stand there instead."""
+"""Diagnostics: the line in the user's code, and a layer or function that tvdnn has instead."""
 
 import sys
 from collections.abc import Mapping
@@ -7,26 +7,9 @@ from types import FrameType
 
 from ..ops.registry import INSTEAD_OF
 
-INNER = (
-    *("torch.", "tvdnn.nn.", "tvdnn.ops.", "tvdnn.functional"),
-    *("tvdnn.trace.tracer", "tvdnn.trace.diagnostics"),
-    *(
-        "tvdnn.trace.state.functionalize",
-        "tvdnn.trace.guards.inputs",
-        "tvdnn.trace.casts",
-        "tvdnn.trace.python.patched_torch",
-        "tvdnn.trace.python.patched_builtins",
-        "tvdnn.trace.state.formulas",
-        "tvdnn.trace.proxy_attributes",
-        "tvdnn.trace.state.recorded_calls",
-        "tvdnn.trace.python.outputs",
-        "tvdnn.trace.python.side_effects",
-        "tvdnn.trace.state.meta_copies",
-        "tvdnn.trace.state.tape",
-        "tvdnn.trace.state.meta_answers",
-    ),
-)
-FOREIGN = (  # errors that a module's code may raise where a proxy is no tensor, or for its own sake
+INNER = ("torch.", "tvdnn.nn.", "tvdnn.ops.", "tvdnn.functional", "tvdnn.trace.")
+LIBRARIES = ("contextlib", "functools", "torch", "tvdnn")  # no code of a user
+FOREIGN = (  # errors that a network's own code may raise
     *(ArithmeticError, AssertionError, AttributeError, LookupError, NameError),
     *(RuntimeError, TypeError, ValueError),
 )
@@ -41,43 +24,62 @@ INSTEAD: Mapping[str, str] = {
 }
 
 
-def instead(reason: str) -> str:
-    """What to say of an alternative to the layer or function that the reason begins with."""
+def suggestion(reason: str) -> str:
+    """The alternative to a refused layer or function, in brackets; "" where there is none."""
     hint = INSTEAD.get(reason) or INSTEAD_OF.get(reason)
     return f" ({hint})" if hint else ""
 
 
-def place() -> str:
-    """The line that runs outside torch's code and the layers', as " at file:line"; "" for none."""
-    return shown(caller())
+def source_location() -> str:
+    """The line of the network's own code that runs, as " at file:line"; "" where there is none."""
+    return location_text(source_line())
 
 
-def caller() -> Line | None:
-    """The file and number of the line that runs outside torch's code and the layers'.
+def user_location() -> str:
+    """The line of the network's code that runs; where there is none, the line that called tvdnn.
 
-    It is looked for up to the call of the traced module.
+    A network of layers alone, such as a Sequential, has no code of its own.
+    """
+    return source_location() or location_text(_line_outside())
+
+
+def _line_outside() -> Line | None:
+    """The line outside tvdnn and torch whose call has led here."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package not in LIBRARIES:
+            return frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back
+    return None
+
+
+def source_line() -> Line | None:
+    """The file and number of the line of the network's own code that runs; None for no line.
+
+    Frames of torch, of layers and of the tracer are passed over. The search ends at `trace`.
     """
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not _is_entry(frame):
+    while frame is not None and not _is_call_of_trace(frame):
         if not _is_inner(frame):
             return frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back
     return None
 
 
-def line_of(error: BaseException) -> Line | None:
-    """The file and number of the innermost line outside torch's code that an error passed."""
+def line_of_error(error: BaseException) -> Line | None:
+    """The file and number of the innermost line of a network's own code that an error passed."""
     found, traceback = None, error.__traceback__
     while traceback is not None:
-        if not _is_inner(traceback.tb_frame) and not _is_entry(traceback.tb_frame):
+        if not _is_inner(traceback.tb_frame) and not _is_call_of_trace(traceback.tb_frame):
             found = traceback.tb_frame.f_code.co_filename, traceback.tb_lineno
         traceback = traceback.tb_next
     return found
 
 
-def shown(line: Line | None) -> str:
+def location_text(line: Line | None) -> str:
     """A line as " at file:line"; "" for none."""
-    return "" if line is None else f" at {_shown(line[0])}:{line[1]}"
+    return "" if line is None else f" at {_relative_path(line[0])}:{line[1]}"
 
 
 def _is_inner(frame: FrameType) -> bool:
@@ -85,13 +87,11 @@ def _is_inner(frame: FrameType) -> bool:
     return name in ("torch", "copy") or name.startswith(INNER)
 
 
-def _is_entry(frame: FrameType) -> bool:
-    """Whether the frame is of the call by which tracing begins."""
+def _is_call_of_trace(frame: FrameType) -> bool:
     return bool(frame.f_globals.get("__name__") == "tvdnn.trace.trace")
 
 
-def _shown(filename: str) -> str:
-    """The file's path, from the present folder where it is below it."""
+def _relative_path(filename: str) -> str:
     path = Path(filename)
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)

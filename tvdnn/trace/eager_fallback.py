@@ -1,53 +1,52 @@
-"""What may be an opaque op: a submodule that runs by torch's own code and autograd, as it is."""
+"""The eager fallback: a submodule that runs by torch's own code and autograd, as one op."""
 
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx import Node
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..graph.network import channels_last_axes
 from ..ops.traced_op import TracedOp, UnsupportedCallError, axes_of
+from .state.tape import OperatorWatch
 
 
-class Effects(TorchDispatchMode):
-    """Notes what a call of `module` does that a second one would not do alike."""
+class EagerEffects(OperatorWatch):
+    """A context that notes the effects of a call of `module` which a second call would repeat.
+
+    Raises TypeError for indices that are no whole numbers: torch 2.11 takes them on the meta
+    device.
+    """
 
     def __init__(self, module: torch.nn.Module) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._module = module
-        self._random: str | None = None
         self._before: dict[str, tuple[int, int]] = {}
         self._after: dict[str, tuple[int, int]] = {}
 
-    def __enter__(self) -> "Effects":
+    def __enter__(self) -> "EagerEffects":
         self._before = self._buffers()
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        super().__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
         self._after = self._buffers()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if torch.Tag.nondeterministic_seeded in func.tags:
-            self._random = str(func)
-        return func(*args, **(kwargs or {}))
+        for argument, given in zip(func._schema.arguments, args, strict=False):
+            is_index = argument.name == "indices" and isinstance(given, Tensor)
+            if is_index and given.is_floating_point():
+                raise TypeError(f"{func} takes indices that are whole numbers, not {given.dtype}")
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
     def found(self) -> str | None:
         """The effect in words; None where there is none."""
-        if self._random is not None:
-            return f"draws random numbers ({self._random})"
+        if self.drawn_by:
+            return f"draws random numbers ({self.drawn_by})"
         changed = [name for name in self._after if self._after[name] != self._before.get(name)]
         return f"changes its buffer {changed[0]}" if changed else None
 
@@ -55,19 +54,22 @@ class Effects(TorchDispatchMode):
         return {name: (id(b), b._version) for name, b in self._module.named_buffers()}
 
 
-def opaque_call(
+def eager_call(
     node: Node, params: tuple[Node, ...], attrs: Mapping[str, Any], effects: str | None
 ) -> TracedOp:
-    """The op of a submodule's call on one tensor that yields one.
+    """The op of a submodule that runs by torch, on one tensor, and makes one.
 
-    Its forward runs again in backward, so it may have no effects. Its settings add torch's shapes
-    of what it takes and makes, and where the dimensions of these are stored.
+    The attributes of the op are `attrs`, and the shapes and stored order of both tensors. Raises
+    UnsupportedCallError where the submodule takes or makes others, or where it has `effects`: its
+    forward runs again in backward.
     """
     module = type(attrs["module"]).__name__
     inputs = [*node.args, *node.kwargs.values()]
     source = inputs[0] if len(inputs) == 1 else None
     if not isinstance(source, Node):
-        raise UnsupportedCallError(f"{module} of {len(inputs)} arguments (opaque ones take one)")
+        raise UnsupportedCallError(
+            f"{module} of {len(inputs)} arguments (one that runs by torch takes one)"
+        )
     value, result = source.meta["value"], node.meta["value"]
     if not isinstance(value, Tensor) or not isinstance(result, Tensor):
         raise UnsupportedCallError(f"{module} that makes no tensor whose shape is known")

@@ -1,4 +1,4 @@
-"""Modules as the tracer meets them: whose forward it follows, and why others are refused."""
+"""Modules that the tracer follows, and why it refuses others."""
 
 from collections.abc import Iterator
 
@@ -37,7 +37,7 @@ def has_hooks_on_all_modules() -> bool:
 
 
 def refused_at_once(net: torch.nn.Module) -> Iterator[str]:
-    """Why no forward of a network can be followed at all, by submodule."""
+    """Why a network cannot be traced at all, by submodule."""
     if has_hooks_on_all_modules():
         yield HOOKS_ON_ALL
     for path, module in net.named_modules():

@@ -1,4 +1,4 @@
-"""What proxies have of a tensor's attributes beside operations: in-place operators, plain facts."""
+"""Attributes of a tensor that a proxy answers itself, and in-place operators."""
 
 import operator
 import sys
@@ -10,7 +10,7 @@ from torch import Tensor, device, fx
 from .python.patched_builtins import asks_of_proxies, reads_class
 from .state.functionalize import storage_of
 
-FACTS = frozenset(  # attributes and methods that a meta tensor answers as the tensor would
+FACTS = frozenset(  # attributes and methods that a meta tensor answers as any tensor
     {
         *("layout", "is_sparse", "is_quantized", "is_nested", "is_complex"),
         *("is_floating_point", "is_signed", "element_size", "itemsize", "nbytes", "stride"),
@@ -28,7 +28,7 @@ def _in_place(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]
 
 
 class InPlaceOperators:
-    """The operators that write over their first operand, and what tells of gradients."""
+    """Operators that write over their first operand, and attributes that tell of gradients."""
 
     node: fx.Node
     tracer: Any
@@ -76,7 +76,7 @@ class InPlaceOperators:
         return format(self.node.meta["value"], spec)
 
     def __copy__(self) -> Any:
-        """Recorded, to be refused: torch makes a leaf of the same storage, cut off."""
+        """Record a refused call: torch makes a leaf of the same storage without a gradient."""
         return self._cut_off("copy.copy")
 
     def __deepcopy__(self, memo: object) -> Any:
@@ -94,7 +94,7 @@ class InPlaceOperators:
     def __getattr__(self, name: str) -> Any:
         value = self.node.meta["value"] if name in FACTS else None
         if isinstance(value, Tensor):
-            self.tracer.asked.ask(self.node, name)
+            self.tracer.input_guard.note_question(self.node, name)
             return getattr(value, name)
         if not hasattr(Tensor, name):
             raise AttributeError(f"'Tensor' object has no attribute '{name}'")
@@ -113,29 +113,32 @@ class InPlaceOperators:
 
     @property
     def data(self) -> Any:
-        """As by `detach`, but for what is written through it: torch does not know of that."""
+        """The detached map. Torch does not count writes through it."""
         found = self.detach()
         found.node.meta["shows"] = False
         return found
 
     @property
     def keys(self) -> Any:
-        """Tensors have none, by which code tells them from dicts; torch's own code asks proxies."""
+        """A tensor has no keys: a network's code tells tensors from dicts by them."""
         raise AttributeError("'Tensor' object has no attribute 'keys'")
 
     @property
     def requires_grad(self) -> bool:
         if not asks_of_proxies(sys._getframe(1)):
-            self.tracer.asked.ask(self.node, "requires_grad")
-        return bool(self.tracer.aliases.fresh(self.node).meta["carries"])
+            self.tracer.input_guard.note_question(self.node, "requires_grad")
+        return bool(self.tracer.functionalizer.fresh(self.node).meta["carries"])
 
     @requires_grad.setter
     def requires_grad(self, requires_grad: bool) -> None:
+        node = self.tracer.functionalizer.fresh(self.node)
+        if node.op != "placeholder" and node.meta["carries"]:
+            raise RuntimeError("you can only change requires_grad flags of leaf variables.")
         self.requires_grad_(requires_grad)
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
-        """As torch's: a map that depends on parameters keeps its gradient."""
-        given = self.tracer.aliases.fresh(self.node).op == "placeholder"
+        """As torch: a map that depends on parameters keeps its gradient."""
+        given = self.tracer.functionalizer.fresh(self.node).op == "placeholder"
         if given and requires_grad != self.requires_grad:  # which the caller would see
             return self.tracer.create_proxy("call_method", "requires_grad_", (self,), {})
         if self.requires_grad and not requires_grad:
@@ -143,72 +146,72 @@ class InPlaceOperators:
         return self
 
     def register_hook(self, hook: object) -> Any:
-        """Recorded without the function, to be refused."""
+        """Record a refused call, without the hook."""
         return self.tracer.create_proxy("call_method", "register_hook", (self,), {})
 
     @property
     def grad(self) -> None:
-        """None, as of every map that is no leaf; retain_grad is refused."""
-        self.tracer.asked.ask(self.node, "grad")
+        """None, as for every map that is no leaf; retain_grad is refused."""
+        self.tracer.input_guard.note_question(self.node, "grad")
 
     @property
     def grad_fn(self) -> Any:
-        """Recorded, to be refused where it is read; None where torch has none."""
-        self.tracer.asked.ask(self.node, "grad_fn")
+        """None where torch has none; else an attribute that is refused when it is read."""
+        self.tracer.input_guard.note_question(self.node, "grad_fn")
         return None if self.is_leaf else _Unknown(self, "grad_fn")  # type: ignore[arg-type]
 
     @property
     def _base(self) -> None:
-        """Refused where torch has one."""
-        self.tracer.asked.ask(self.node, "_base")
+        """None; refused where torch has a base."""
+        self.tracer.input_guard.note_question(self.node, "_base")
         if self.node.meta["value"]._base is not None:
-            self.tracer.refuse("_base")
+            self.tracer.call.refuse("_base")
 
     @property
     def is_leaf(self) -> bool:
-        self.tracer.asked.ask(self.node, "is_leaf")
+        self.tracer.input_guard.note_question(self.node, "is_leaf")
         return self._is_input() or not self.requires_grad
 
     def _is_input(self) -> bool:
-        """Whether it is an input itself, as a contiguous one that is made contiguous is."""
+        """Whether the map is an input itself, as after .contiguous() of a contiguous input."""
         value = self.node.meta["value"]
         inputs = (each for each in self.node.graph.nodes if each.op == "placeholder")
         if not any(each.meta["value"] is value for each in inputs):
             return False
         if self.node.op != "placeholder":
-            self.tracer.asked.ask(self.node, "stride")
+            self.tracer.input_guard.note_question(self.node, "stride")
         return True
 
     @property
     def device(self) -> device:
-        """Where the network lies."""
-        found: device = self.tracer.device
+        """The device of the network."""
+        found: device = self.tracer.call.device
         return found
 
     @property
     def is_cuda(self) -> bool:
-        return bool(self.tracer.device.type == "cuda")
+        return bool(self.tracer.call.device.type == "cuda")
 
     @property
     def is_cpu(self) -> bool:
-        return bool(self.tracer.device.type == "cpu")
+        return bool(self.tracer.call.device.type == "cpu")
 
     @property
     def is_meta(self) -> bool:
-        return bool(self.tracer.device.type == "meta")
+        return bool(self.tracer.call.device.type == "meta")
 
     def is_same_size(self, other: Any) -> bool:
         return bool(self.shape == other.shape)
 
     def get_device(self) -> int:
-        index = self.tracer.device.index
+        index = self.tracer.call.device.index
         return (0 if index is None else index) if self.is_cuda else -1
 
 
 class Hidden:
-    """An attribute of proxies that tensors have not: it is there for torch's and tvdnn's code.
+    """An attribute of proxies that tensors do not have: only torch and tvdnn see it.
 
-    The network's own code may give its maps an attribute of this name.
+    The network's own code may give its maps an attribute of the same name.
     """
 
     def __init__(self, name: str, found: Any = None) -> None:
@@ -231,7 +234,7 @@ class Hidden:
 
 
 def hide(kind: type[fx.Proxy]) -> type[Any]:
-    """Hide of a class of proxies what tensors have not, but for methods that Python calls."""
+    """Hide the attributes of a proxy class that tensors do not have, except Python's own."""
     names = [name for name in dir(kind) if name not in dir(Tensor) and not name.startswith("__")]
     for name in ("node", "tracer", *(each for each in names if each != "keys")):
         setattr(kind, name, Hidden(name, getattr(kind, name, None)))
@@ -239,13 +242,13 @@ def hide(kind: type[fx.Proxy]) -> type[Any]:
 
 
 class _Unknown(fx.proxy.Attribute):
-    """An attribute of which nothing is known: where it is read, it is refused."""
+    """An attribute whose value is not known: reading it is refused."""
 
     @property
     def node(self) -> fx.Node:  # type: ignore[override]
         if self._node is None:
             tracer: Any = self.tracer
-            tracer.refuse(self.attr)
+            tracer.call.refuse(self.attr)
         node: fx.Node = super().node
         return node
 

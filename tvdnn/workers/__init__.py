@@ -1,2 +1,1 @@
-"""Worker processes: jobs that run beside this process, and neither import its main module nor
-use its GPU."""
+"""Worker processes: they run jobs without this process's main module and without its GPU."""

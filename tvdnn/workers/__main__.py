@@ -40,7 +40,7 @@ def _end_with(parent: int) -> None:
 
 
 def _own_output() -> BinaryIO:
-    """Standard output for answers alone: what anything prints goes to standard error instead."""
+    """Standard output for answers alone; prints go to standard error."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     return answers

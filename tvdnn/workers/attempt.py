@@ -1,10 +1,10 @@
-"""An attempt whose failure is handed to another thread or process, not raised here."""
+"""A with-block whose failure is for another thread or process."""
 
 from types import TracebackType
 
 
 class Attempt:
-    """A with-block that keeps the exception raised in it as `error` and goes on behind it."""
+    """A with-block that keeps its exception as `error` and does not raise it."""
 
     def __init__(self) -> None:
         self.error: BaseException | None = None

@@ -1,4 +1,4 @@
-"""A job in a worker process, whose result is waited for or looked for."""
+"""A job in a worker process, and its result."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -18,8 +18,8 @@ _slots: Final = Semaphore(usable_cores())
 class Background(Generic[Result]):
     """A job that a worker process of its own runs, with less priority than this process.
 
-    `make_job` makes the job, which can be pickled; it is called on another thread. At most as many
-    worker processes as usable cores run at a time; further jobs wait for their turn.
+    `make_job` is called on another thread and returns the job, which can be pickled. At most as
+    many worker processes run at a time as there are usable cores. Further jobs wait.
     """
 
     def __init__(self, make_job: Callable[[], Callable[[], Result]]) -> None:
@@ -36,11 +36,11 @@ class Background(Generic[Result]):
         return self._future.done()
 
     def result(self) -> Result:
-        """The result of the job, waited for; what the job raised is raised here."""
+        """Wait for the result of the job. Raises the exception of the job."""
         return self._future.result()
 
     def error(self) -> BaseException | None:
-        """What the job raised, waited for; None where it has a result."""
+        """Wait for the exception of the job; None where the job has a result."""
         return self._future.exception()
 
     def cancel(self) -> None:

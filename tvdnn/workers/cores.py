@@ -11,9 +11,9 @@ MOUNT: Final = Path("/sys/fs/cgroup")
 
 
 def usable_cores(cgroup: Path = CGROUP, mount: Path = MOUNT) -> int:
-    """Cores of this process: those it may run on, within the CPU quota of its control groups.
+    """The number of cores of this process, within the CPU quota of its control groups; at least 1.
 
-    Processes that torchrun starts side by side on one host share the cores evenly. At least one.
+    Processes that torchrun starts side by side on one host share the cores evenly.
     """
     cores = float(_allowed())
     cores = min([cores, *_quotas(cgroup, mount)])

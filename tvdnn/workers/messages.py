@@ -7,14 +7,14 @@ _LENGTH: Final = Struct("<Q")
 
 
 def send(stream: IO[bytes], message: bytes) -> None:
-    """Write a message. Raises OSError where nobody reads any more."""
+    """Write a message. Raises OSError where the reader is gone."""
     stream.write(_LENGTH.pack(len(message)))
     stream.write(message)
     stream.flush()
 
 
 def receive(stream: IO[bytes]) -> bytes | None:
-    """The next message, None where the other side is gone."""
+    """The next message; None where the writer is gone."""
     header = stream.read(_LENGTH.size)
     if len(header) < _LENGTH.size:
         return None

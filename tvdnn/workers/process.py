@@ -18,7 +18,7 @@ from .messages import receive, send
 
 Result = TypeVar("Result")
 _PACKAGES: Final = Path(__file__).parents[2]  # the folder from which this tvdnn is imported
-# By which a process takes itself for one of several that train together, or waits for input.
+# Variables by which a process joins others that train together, or waits for input.
 _NOT_FOR_WORKERS: Final = (
     "GROUP_",
     "LOCAL_",
@@ -30,7 +30,7 @@ _NOT_FOR_WORKERS: Final = (
     "TORCHELASTIC_",
     "WORLD_SIZE",
 )
-GRACE_S: Final = 5.0  # for a process that has closed its output to end by itself
+GRACE_S: Final = 5.0  # seconds in which a process that has closed its output may end
 _NO_GPU: Final = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 _ONE_THREAD: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -67,7 +67,7 @@ class Worker:
         return self._process.pid
 
     def call(self, job: Callable[[], Result]) -> Result:
-        """The result of a job that can be pickled; what it raises is raised here.
+        """The result of a job that can be pickled. Raises the exception of the job.
 
         Raises WorkerEndedError where the process ends before its answer.
         """
@@ -102,7 +102,7 @@ class Worker:
         """Kill the process and close the pipes; `call` must not be running."""
         self.end()
         for stream in (self._process.stdin, self._process.stdout, self._errors):
-            _close(stream)
+            _close_dropping_rest(stream)
 
     def _ending(self) -> str:
         """How the process ended, and the last line that it wrote."""
@@ -129,8 +129,7 @@ def _environment() -> dict[str, str]:
     return {**kept, **path, **dict.fromkeys(_NO_GPU, ""), **dict.fromkeys(_ONE_THREAD, "1")}
 
 
-def _close(stream: IO[bytes] | None) -> None:
-    """Close a pipe to a process that may be gone: what waits to be written is dropped."""
+def _close_dropping_rest(stream: IO[bytes] | None) -> None:
     if stream is not None:
         with suppress(OSError):
             stream.close()

@@ -1,1 +1,1 @@
-"""Guards: what a trace depends on, which each step asks for again."""
+"""Guards: the conditions of a trace, which each later step checks."""

@@ -1,6 +1,6 @@
-"""What a forward asks of its inputs beside their sizes, such as strides, and whether it holds.
+"""Guards on inputs: attributes beside sizes, such as strides, that a forward asks for.
 
-A trace answers as of new contiguous tensors. So each call compares its inputs with these.
+A trace answers as for new contiguous tensors. Each later call checks its inputs.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -10,7 +10,7 @@ from torch import Tensor, fx
 
 from ...errors import UnsupportedOpError
 from ...graph import Network
-from ..diagnostics import place
+from ..diagnostics import source_location
 from ..state.functionalize import storage_of
 from .layouts import check_layout
 
@@ -23,10 +23,11 @@ CURES: Final[Mapping[str, str]] = {
 }
 
 
-class Asked:
-    """Notes what a forward asks of its inputs; `lines` are the first ones, as " at file:line".
+class InputGuard:
+    """Notes the attributes of inputs that a forward asks for.
 
-    A map that is no input has strides, and is a view or a copy, by the strides of the inputs.
+    `lines` are the first lines that ask, as " at file:line", by attribute. Strides of a map that is
+    no input depend on the strides of the inputs.
     """
 
     def __init__(self) -> None:
@@ -38,21 +39,21 @@ class Asked:
         if node.op == "placeholder":
             self._inputs.add(storage_of(node.meta["value"]))
 
-    def ask(self, node: fx.Node, name: str) -> None:
+    def note_question(self, node: fx.Node, name: str) -> None:
         """Note that the line which runs asks for an attribute of the tensor of a node."""
         if name in BY_STRIDES:
-            self.lines.setdefault(STRIDES, place())
+            self.lines.setdefault(STRIDES, source_location())
         if name in _DIFFERS and storage_of(node.meta["value"]) in self._inputs:
-            self.lines.setdefault(name, place())
+            self.lines.setdefault(name, source_location())
 
 
 def check_inputs(
     network: Network, inputs: Sequence[Tensor], graded: Collection[int] = frozenset()
 ) -> None:
-    """Raise UnsupportedOpError for inputs for which the trace does not hold.
+    """Raise UnsupportedOpError for inputs on which the traced forward would take another course.
 
-    These have another layout that results hang on, or answer otherwise than the trace did.
-    `graded` are the numbers of the inputs that required a gradient in the trace.
+    Their layout, or an attribute that forward asks for, differs from that in the trace. `graded`
+    are the numbers of the inputs that required a gradient in the trace.
     """
     check_layout(network, inputs)
     for name, line in network.asked.items():

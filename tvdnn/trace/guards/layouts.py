@@ -1,4 +1,4 @@
-"""What hangs on the layout of a network's inputs: writes to what torch then copied, or did not."""
+"""The guard on the layout of inputs: by it torch copies a map or views it, before a write."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,15 +9,15 @@ from ...graph import Network
 from ...ops.translate import torch_name
 from ..state.functionalize import storage_of
 
-# Calls whose result is a view of their input, or a copy where its layout allows no view.
+# Calls that return a view of their input, or a copy where its layout allows no view.
 MAY_COPY = frozenset({"contiguous", "flatten", "ravel", "reshape", "reshape_as"})
 
 
-class Layouts:
-    """Finds reads that would see a write, or not, by the layout of the inputs.
+class LayoutGuard:
+    """Finds reads that see a write in one layout of the inputs and not in another.
 
-    A network is traced on contiguous inputs. `found` is the first line, as " at file:line", that
-    reads what lies on the other side of such a call than what was written after it.
+    A network is traced on contiguous inputs. `found` is the first such line, as " at file:line": it
+    reads the source of a call that may copy after a write to the result, or the other way round.
     """
 
     def __init__(self) -> None:
@@ -45,14 +45,14 @@ class Layouts:
                     self._changed[other if storage == one else one] = None
 
     def tells(self, node: fx.Node) -> bool:
-        """Whether to read the tensor of a node tells of which layout the inputs are."""
+        """Whether the value of a node's tensor depends on the layout of the inputs."""
         value = node.meta["value"]
         storage = storage_of(value)
         return storage in self._changed and self._changed[storage] is not value
 
 
 def check_layout(network: Network, inputs: Iterable[Tensor]) -> None:
-    """Raise UnsupportedOpError for inputs in another layout that the network's result hangs on."""
+    """Raise UnsupportedOpError for inputs in another layout, if the result depends on it."""
     if network.layout_read and not all(x.is_contiguous() for x in inputs):
         raise UnsupportedOpError(
             f"the network reads{network.layout_read} what was written in place behind a reshape or"

@@ -1,4 +1,4 @@
-"""What a trace of a module depends on, as one number that is cheap to ask for at every step."""
+"""The guard on a module's state: one number for all that a trace of the module depends on."""
 
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from ..python.held_containers import Held, Links
+from ..python.held_containers import HeldContainers, HeldNames
 from ..python.outside_reads import Outside
 
 REGISTRIES = ("_parameters", "_buffers", "_modules")
@@ -25,8 +25,8 @@ UNREAD = frozenset(  # entries of a module's __dict__ that no forward reads
         *("_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"),
     }
 )
-DEPTH = 20  # to which the containers of attributes are compared
-MOST_STATES = 64  # whose numbers are remembered; one that comes back later gets a new number
+DEPTH = 20  # of nested containers in attributes that are compared
+MOST_STATES = 64  # remembered states; an older one that comes back gets a new number
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 Serial = Callable[[object], int]
 
@@ -102,12 +102,12 @@ class TraceState:
         return self._number
 
     def refresh(self) -> int:
-        """What `now` gives, found anew: it also sees other shapes and types behind `.data`."""
+        """The number of the present state, found anew: shapes and types behind `.data` count."""
         modules = list(self._module.modules())
         self._modules, self._dicts = modules, [each.__dict__ for each in modules]
         self._getters = [itemgetter(*_read(each)) for each in self._dicts]
-        held = [Held(each, tuple(dict.fromkeys(_read(each)))) for each in self._dicts]
-        self._links = Links(held, most=sys.maxsize, depth=DEPTH)
+        held = [HeldNames(each, tuple(dict.fromkeys(_read(each)))) for each in self._dicts]
+        self._containers = HeldContainers(held, most=sys.maxsize, depth=DEPTH)
         names = (*REGISTRIES, *HOOKS)
         kept = [each[name] for each in self._dicts for name in names if name in each]
         self._filled, self._empty = [each for each in kept if each], [e for e in kept if not e]
@@ -139,13 +139,13 @@ class TraceState:
             self._filled == self._members
             and not any(self._empty)
             and self._look() == self._seen
-            and self._links.hold()
+            and self._containers.hold()
             and self._outside.hold()
             and all(registry[name] is each for registry, name, each in self._scalars)
         )
 
     def _entries(self) -> Iterator[tuple[Any, ...]]:
-        """What each module holds beside registries and hooks."""
+        """The attributes of each module beside registries and hooks."""
         return (get(each) for get, each in zip(self._getters, self._dicts))  # noqa: B905
 
     def _look(self) -> tuple[list[Any], ...]:
@@ -155,7 +155,7 @@ class TraceState:
             [*map(type, self._modules)],
             [*self._entries()],
             [*map(_requires_grad, self._params)],
-            self._links.look(),
+            self._containers.look(),
             self._outside.look(),
         )
 

@@ -1,1 +1,1 @@
-"""Python around a traced forward: what it asks, reads, changes and returns beside its maps."""
+"""Python around a traced forward: builtins, values outside the network, side effects, outputs."""

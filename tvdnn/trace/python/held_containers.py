@@ -1,4 +1,4 @@
-"""Lists, sets and dicts that others hold: whether they hold the same items, in the same places."""
+"""Lists, sets and dicts in attributes and variables, compared with those of before."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ Items: TypeAlias = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """Names under which a dict holds values; `title` stands before a name in a text."""
+class HeldNames:
+    """Names under which a dict holds values; `title` is the prefix of a name in messages."""
 
     parent: Mapping[str, Any]
     names: tuple[str, ...]
@@ -19,8 +19,8 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """A list, set or dict, what holds it by which key, and the name by which it is reached."""
+class HeldContainer:
+    """A list, set or dict, its holder and key, and the name by which it is reached."""
 
     parent: Any
     key: Any
@@ -38,36 +38,38 @@ class Link:
             self.child.update(items)
 
 
-class Links:
-    """The lists, sets and dicts below values, each of at most so many items.
+class HeldContainers:
+    """The lists, sets and dicts below values, each of at most `most` items, to a `depth`.
 
-    Two lists may be equal, and one alone change later: so `hold` tells whether each is still there.
+    Two lists may be equal, and one alone may change later. `hold` compares their identities.
     """
 
-    def __init__(self, held: Iterable[Held], *, most: int, depth: int) -> None:
-        self.links = [
-            Link(*link, f"{each.title}{name}")
+    def __init__(self, held: Iterable[HeldNames], *, most: int, depth: int) -> None:
+        self.containers = [
+            HeldContainer(*link, f"{each.title}{name}")
             for each in held
             for name in each.names
-            for link in _links(each.parent, name, most, depth)
+            for link in _containers_below(each.parent, name, most, depth)
         ]
-        self._parents = [each.parent for each in self.links]
-        self._keys = [each.key for each in self.links]
-        self._children = [each.child for each in self.links]
+        self._parents = [each.parent for each in self.containers]
+        self._keys = [each.key for each in self.containers]
+        self._children = [each.child for each in self.containers]
         self._dicts = [each for each in self._children if isinstance(each, dict)]
         self._others = [each for each in self._children if not isinstance(each, dict)]
 
     def hold(self) -> bool:
-        """Whether all are in their places. Raises LookupError where a place is gone."""
+        """Whether all are in their places. Raises LookupError for a place that is gone."""
         now = map(getitem, self._parents, self._keys)
         return all(map(is_, now, self._children))
 
     def look(self) -> list[list[Items]]:
-        """What they hold."""
+        """Their items."""
         return [[*map(tuple, self._others)], [tuple(each.items()) for each in self._dicts]]
 
 
-def _links(parent: Any, key: Any, most: int, depth: int) -> Iterator[tuple[Any, Any, Any]]:
+def _containers_below(
+    parent: Any, key: Any, most: int, depth: int
+) -> Iterator[tuple[Any, Any, Any]]:
     child = parent.get(key) if isinstance(parent, Mapping) else parent[key]
     if not isinstance(child, CONTAINERS) or len(child) > most or not depth:
         return
@@ -75,4 +77,4 @@ def _links(parent: Any, key: Any, most: int, depth: int) -> Iterator[tuple[Any, 
         yield parent, key, child
     if not isinstance(child, set):
         for below in [*child] if isinstance(child, dict) else range(len(child)):
-            yield from _links(child, below, most, depth - 1)
+            yield from _containers_below(child, below, most, depth - 1)

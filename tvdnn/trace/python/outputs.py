@@ -1,4 +1,4 @@
-"""What a forward returns: its maps, and how a step's outputs are put together as it has them."""
+"""The outputs of a forward: its maps, and the containers that hold them."""
 
 import operator
 from collections import OrderedDict
@@ -26,14 +26,14 @@ class _Output:
 
 @dataclass(frozen=True, slots=True)
 class _Plain:
-    """What is returned beside maps: None, a number, a text."""
+    """A returned value beside maps: None, a number, a text."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
 class _Several:
-    """A container, by its class; `names` are the keys of a dict."""
+    """A container; `names` are the keys of a dict."""
 
     kind: Any
     items: tuple[Any, ...]
@@ -42,9 +42,9 @@ class _Several:
 
 @dataclass(frozen=True, slots=True)
 class _Object:
-    """An instance of a class of the user's, by what `copy.copy` makes of it.
+    """An instance of a user's class, as `copy.copy` makes it.
 
-    It is what `make` returns of `args`, with a state, and items of a list and of a dict.
+    `make(*args)` makes it. A state, items of a list and entries of a dict follow.
     """
 
     make: Any
@@ -55,9 +55,10 @@ class _Object:
 
 
 def taken_apart(returned: Any) -> tuple[Gather, Any]:
-    """What makes of the maps what a module returns, and the maps: one, or several in a list.
+    """A function from maps to the value that a module returns, and the maps: one, or a list.
 
-    Mappings, sequences and dataclasses of the user's own classes are of these classes again.
+    Mappings, sequences and dataclasses of a user's classes are made as instances of these classes.
+    Raises TraceError for a returned value of another kind.
     """
     if isinstance(returned, fx.Proxy) and isinstance(returned.node.meta["value"], Tensor):
         return operator.itemgetter(0), returned
@@ -67,7 +68,7 @@ def taken_apart(returned: Any) -> tuple[Gather, Any]:
 
 
 def _flat_gather(form: Any) -> Gather | None:
-    """What makes a tuple or a list that holds nothing but maps."""
+    """The function that makes a tuple or a list of maps alone; None for another form."""
     flat = isinstance(form, _Several) and form.names is None
     if not flat or not all(isinstance(each, _Output) for each in form.items):
         return None
@@ -76,9 +77,9 @@ def _flat_gather(form: Any) -> Gather | None:
 
 
 def _form_of(returned: Any, maps: list[Any], inside: bool = False) -> Any:
-    """What is returned without its maps, which are appended to `maps`.
+    """The form of a returned value; its maps are appended to `maps`.
 
-    A map that an object has `inside` twice is one output, as it is one tensor in torch.
+    A map that stands twice `inside` an object is one output, as it is one tensor in torch.
     """
     if isinstance(returned, (fx.Proxy, Tensor)):
         return _form_of_map(returned, maps, inside)
@@ -154,7 +155,7 @@ def _put_together(form: Any, maps: Sequence[Any]) -> Any:
 
 
 def _made_again(form: _Object, maps: Sequence[Any]) -> Any:
-    """An instance, put together as `copy.copy` does."""
+    """An instance, made as by `copy.copy`."""
     parts = (form.args, form.state, form.items, form.entries)
     args, state, items, entries = (_put_together(part, maps) for part in parts)
     found = form.make(*args)

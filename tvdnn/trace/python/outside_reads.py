@@ -1,7 +1,7 @@
-"""What a forward reads outside its modules: globals, and attributes of classes and other objects.
+"""Values outside the modules that a forward may read: globals, attributes, enclosed variables.
 
-Such values are read while a network is traced. So each later call compares them with what they
-were then, and a forward that changes one is refused.
+A trace reads such values once. Each later call compares them with those of the trace. A forward
+that changes one is refused.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from typing import Any, Final
 from torch import Tensor, nn
 
 from ..state.functionalize import version_of
-from .held_containers import CONTAINERS, Held, Links
+from .held_containers import CONTAINERS, HeldContainers, HeldNames
 from .reached_functions import codes_of, forwards_of, is_own
 
 GLOBAL: Final = ("LOAD_GLOBAL", "STORE_GLOBAL")
@@ -27,13 +27,13 @@ ENVIRONMENT: Final = frozenset({"environ", "environb", "getenv"})
 MOST_ITEMS: Final = 256  # of a container that is compared item by item
 MISSING: Final = object()
 PLAIN: Final = (bool, int, float, complex, str, bytes, type(None))
-DEPTH: Final = 4  # to which containers are compared
+DEPTH: Final = 4  # of nested containers that are compared
 METHODS: Final = (FunctionType, classmethod, staticmethod, property, type, ModuleType)
 NAMESPACES: Final = (SimpleNamespace, argparse.Namespace)
 
 
 @dataclass(frozen=True, slots=True)
-class Place(Held):
+class OutsideNames(HeldNames):
     """Names of globals, or of attributes of the owner."""
 
     owner: Any = None
@@ -55,22 +55,22 @@ class Place(Held):
 
 
 class Outside:
-    """The values outside the modules of `net` that its forward may read, as far as names tell.
+    """The values outside the modules of `net` that its forward may read, found by name.
 
-    `places` hold them, `cells` are variables that functions enclose, with names. Lists, sets and
-    dicts count by their items, tensors by torch's count of writes as well. `asks_grad_mode` tells
+    `groups` hold globals and attributes, `cells` variables that functions enclose. Lists, sets and
+    dicts count by their items, tensors also by torch's count of writes. `asks_grad_mode` tells
     whether forward may ask for torch's grad mode.
     """
 
     def __init__(self, net: nn.Module) -> None:
         self.functions = forwards_of(net)
         names = {name for each in self.functions for name in _names(each)}
-        self.places = [*_globals(self.functions), *_attributes(net, self.functions, names)]
+        self.groups = [*_globals(self.functions), *_attributes(net, self.functions, names)]
         self.cells = _cells(self.functions)
         values = {name: cell.cell_contents for name, cell in self.cells.items()}
-        enclosed = Held(values, tuple(values), "the variable ")
-        self.links = Links([*self.places, enclosed], most=MOST_ITEMS, depth=DEPTH)
-        found = [*values.values(), *(value for place in self.places for value in place.look())]
+        enclosed = HeldNames(values, tuple(values), "the variable ")
+        self.held = HeldContainers([*self.groups, enclosed], most=MOST_ITEMS, depth=DEPTH)
+        found = [*values.values(), *(value for group in self.groups for value in group.look())]
         self._tensors = [each for each in found if isinstance(each, Tensor)]
         self._lists = [
             (c, values[n]) for n, c in self.cells.items() if isinstance(values[n], CONTAINERS)
@@ -79,35 +79,35 @@ class Outside:
         self._environment: Any = os.environ if names & ENVIRONMENT else {}
 
     def look(self) -> list[Any]:
-        """Lists that differ after a change. Raises ValueError for a variable that is gone."""
+        """Lists of the values, for comparison. Raises ValueError for a variable that is gone."""
         return [
-            [place.look() for place in self.places],
+            [group.look() for group in self.groups],
             [cell.cell_contents for cell in self.cells.values()],
-            self.links.look(),
+            self.held.look(),
             [*map(version_of, self._tensors)],
             dict(self._environment),
         ]
 
     def hold(self) -> bool:
-        """Whether the containers are those that were there when this was made."""
-        return self.links.hold() and all(cell.cell_contents is x for cell, x in self._lists)
+        """Whether each container is the same object as when this was made."""
+        return self.held.hold() and all(cell.cell_contents is x for cell, x in self._lists)
 
     def fingerprint(self, serial: Callable[[object], int]) -> Hashable:
-        """A hashable form, in which `serial` numbers what is neither plain nor a container."""
+        """A hashable form of the values; `serial` numbers other objects than plain values."""
         frozen = partial(_frozen, serial=serial)
-        places = ((x.title, x.names, frozen(tuple(x.look()))) for x in self.places)
+        groups = ((x.title, x.names, frozen(tuple(x.look()))) for x in self.groups)
         cells = ((name, frozen(cell.cell_contents)) for name, cell in self.cells.items())
         links = (
             (x.name, frozen(x.items(), ordered=not isinstance(x.child, set)))
-            for x in self.links.links
+            for x in self.held.containers
         )
         versions = map(version_of, self._tensors)
         environment = sorted(self._environment.items())
-        return tuple(places), tuple(cells), tuple(links), tuple(versions), tuple(environment)
+        return tuple(groups), tuple(cells), tuple(links), tuple(versions), tuple(environment)
 
 
 def _frozen(value: Any, serial: Callable[[object], int], ordered: bool = True) -> Hashable:
-    """Plain values by value, containers by their kind alone: their items are links."""
+    """A hashable form: plain values by value, containers by their class alone."""
     if isinstance(value, PLAIN):
         return type(value), value
     if type(value) is tuple:
@@ -123,7 +123,7 @@ def _names(function: FunctionType) -> Iterator[str]:
         yield from code.co_names
 
 
-def _globals(functions: Iterable[FunctionType]) -> Iterator[Place]:
+def _globals(functions: Iterable[FunctionType]) -> Iterator[OutsideNames]:
     """The globals of each file that functions read or set."""
     files: dict[int, tuple[dict[str, Any], dict[str, None]]] = {}
     for function in functions:
@@ -133,7 +133,7 @@ def _globals(functions: Iterable[FunctionType]) -> Iterator[Place]:
     for held, names in files.values():
         found = tuple(name for name in names if not _is_fixed(name, held.get(name, MISSING)))
         if found:
-            yield Place(held, found, f"the global {held.get('__name__')}.", held)
+            yield OutsideNames(held, found, f"the global {held.get('__name__')}.", held)
 
 
 def _is_fixed(name: str, value: Any) -> bool:
@@ -143,8 +143,7 @@ def _is_fixed(name: str, value: Any) -> bool:
     return isinstance(value, ModuleType) or getattr(value, "__name__", None) == name
 
 
-def _read_by(function: FunctionType) -> list[Any]:
-    """The globals that a function names."""
+def _values_of_globals(function: FunctionType) -> list[Any]:
     names = [name for code in codes_of(function.__code__) for name in _global_names(code)]
     return [*map(function.__globals__.get, names)]
 
@@ -158,12 +157,12 @@ def _global_names(code: CodeType) -> Iterator[str]:
 
 def _attributes(
     net: nn.Module, functions: Sequence[FunctionType], names: set[str]
-) -> Iterator[Place]:
+) -> Iterator[OutsideNames]:
     """Attributes of these names of classes, files and objects that functions and modules name."""
     known: set[int] = set()
     waiting = [kind for module in net.modules() for kind in type(module).__mro__]
     waiting += [each for module in net.modules() for each in vars(module).values()]
-    waiting += [value for function in functions for value in _read_by(function)]
+    waiting += [value for function in functions for value in _values_of_globals(function)]
     waiting += [cell.cell_contents for cell in _cells(functions).values()]
     while waiting:
         owner = waiting.pop()
@@ -174,11 +173,11 @@ def _attributes(
             kind = owner if isinstance(owner, (type, ModuleType)) else type(owner)
             waiting += [held[name] for name in found if name in held]
             if found:
-                yield Place(held, found, f"the attribute {kind.__name__}.", owner)
+                yield OutsideNames(held, found, f"the attribute {kind.__name__}.", owner)
 
 
 def _fields(owner: Any, names: set[str]) -> Iterator[str]:
-    """The attributes of these names that are no methods; an instance has those of its class."""
+    """The attributes of these names, without methods, of an owner and of its class."""
     kinds = () if isinstance(owner, (type, ModuleType)) else type(owner).__mro__[:-1]
     of_classes = {name: value for kind in kinds[::-1] for name, value in vars(kind).items()}
     for name, value in (of_classes | dict(vars(owner))).items():

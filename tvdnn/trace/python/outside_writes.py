@@ -1,4 +1,4 @@
-"""What a forward changes outside its modules while it is traced: told by name, and taken back."""
+"""Changes outside the modules by a traced forward: refused by name, and taken back."""
 
 import dis
 import random
@@ -9,23 +9,23 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..diagnostics import shown
+from ..diagnostics import location_text
 from .outside_reads import PLAIN, Outside
 from .reached_functions import codes_of
 
 
 class OutsideChanges:
-    """While it is entered a forward of `net` is traced; `found` are its changes by name, as texts.
+    """A context for the trace of a forward of `net`; `found` are the names of its changes.
 
-    On leaving all is as it was on entering. Of what containers hold only numbers, texts and tuples
-    of them count as changed: the rest are caches.
+    On leaving, all values are as on entering. In containers only numbers, texts and tuples of them
+    count as changed: other items are caches.
     """
 
     def __init__(self, net: nn.Module) -> None:
         self.found: list[str] = []
         self._outside = Outside(net)
         self._before = self._outside.look()
-        self._items = [link.items() for link in self._outside.links.links]
+        self._items = [container.items() for container in self._outside.held.containers]
         self._generators = dict(_generators(net, self._outside))
         self._states = [*map(_state, self._generators.values())]
 
@@ -33,19 +33,24 @@ class OutsideChanges:
         return self
 
     def __exit__(self, *error: object) -> None:
-        names = [*self._drawn(), *self._names(), *self._variables(), *self._contents()]
+        names = [
+            *self._generators_that_drew(),
+            *self._names(),
+            *self._variables(),
+            *self._contents(),
+        ]
         self.found = [f"{name}, which a step would not{self._line(name)}" for name in names]
 
     def _names(self) -> Iterator[str]:
-        """The globals and attributes, which get back what they had."""
-        for place, before in zip(self._outside.places, self._before[0], strict=True):
-            for name, old, new in zip(place.names, before, place.look(), strict=True):
+        """The changed globals and attributes, which get their values back."""
+        for group, before in zip(self._outside.groups, self._before[0], strict=True):
+            for name, old, new in zip(group.names, before, group.look(), strict=True):
                 if not _is_same(old, new):
-                    place.put(name, old)
-                    yield f"{place.title}{name}"
+                    group.put(name, old)
+                    yield f"{group.title}{name}"
 
     def _variables(self) -> Iterator[str]:
-        """The variables that functions enclose."""
+        """The changed variables that functions enclose."""
         pairs = zip(self._outside.cells.items(), self._before[1], strict=True)
         for (name, cell), old in pairs:
             if not _is_same(old, cell.cell_contents):
@@ -53,30 +58,31 @@ class OutsideChanges:
                 yield f"the variable {name.strip()}"
 
     def _contents(self) -> Iterator[str]:
-        """The lists, sets and dicts."""
-        for link, before in zip(self._outside.links.links, self._items, strict=True):
-            now = link.items()
+        """The changed lists, sets and dicts."""
+        for container, before in zip(self._outside.held.containers, self._items, strict=True):
+            now = container.items()
             if len(now) == len(before) and all(map(_is_same, now, before)):
                 continue
-            link.put_back(before)
+            container.put_back(before)
             if [*filter(_is_plain, now)] != [*filter(_is_plain, before)]:
-                yield link.name
+                yield container.name
 
-    def _drawn(self) -> Iterator[str]:
-        """The generators of numbers that have drawn, which go on where they are."""
+    def _generators_that_drew(self) -> Iterator[str]:
         for (name, generator), state in zip(self._generators.items(), self._states, strict=True):
             if _state(generator) != state:
                 yield name
 
     def _line(self, name: str) -> str:
         variable = name.rpartition(".")[2]
-        return shown(next(_lines(self._outside.functions, variable), None))
+        return location_text(
+            next(_lines_of_stores_and_reads(self._outside.functions, variable), None)
+        )
 
 
 def _generators(net: nn.Module, outside: Outside) -> Iterator[tuple[str, Any]]:
-    """Generators of numbers, by names as texts."""
+    """Generators of random numbers and their names."""
     held = [
-        (f"{p.title}{n}", x) for p in outside.places for n, x in zip(p.names, p.look(), strict=True)
+        (f"{p.title}{n}", x) for p in outside.groups for n, x in zip(p.names, p.look(), strict=True)
     ]
     held += [(f"the variable {name}", cell.cell_contents) for name, cell in outside.cells.items()]
     for path, module in net.named_modules():
@@ -85,7 +91,7 @@ def _generators(net: nn.Module, outside: Outside) -> Iterator[tuple[str, Any]]:
 
 
 def _state(generator: Any) -> str | None:
-    """The state of a generator of Python's, torch's or numpy's; None of what is none."""
+    """The state of a random generator of Python, torch or numpy; None for another value."""
     if isinstance(generator, torch.Generator):
         return str(generator.get_state().tolist())
     if type(generator) is random.Random:
@@ -111,8 +117,9 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, PLAIN) or (isinstance(value, tuple) and all(map(_is_plain, value)))
 
 
-def _lines(functions: Iterable[FunctionType], name: str) -> Iterator[tuple[str, int]]:
-    """The lines that set a name, then those that read it."""
+def _lines_of_stores_and_reads(
+    functions: Iterable[FunctionType], name: str
+) -> Iterator[tuple[str, int]]:
     found = [each for f in functions for code in codes_of(f.__code__) for each in _uses(code, name)]
     yield from (line for stores, line in found if stores)
     yield from (line for stores, line in found if not stores)

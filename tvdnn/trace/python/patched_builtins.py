@@ -1,4 +1,4 @@
-"""What Python's builtins answer of maps while a forward runs over proxies: as of the tensors."""
+"""Python's builtins during a trace, which answer for a proxy as for its tensor."""
 
 import builtins
 import dis
@@ -15,12 +15,12 @@ from .reached_functions import functions_of
 ASKING: Final = frozenset({"MATCH_CLASS", "LOAD_ATTR", "LOAD_METHOD"})  # bytecodes of Python's code
 
 
-class ExchangedBuiltins:
+class PatchedBuiltins:
     """A context in which `isinstance`, `callable` and `type` take a map for its tensor.
 
-    Only the thread that entered it is answered so, and not the code of torch and of tvdnn. `type`
-    is another in the Python files of the functions that `net` reaches alone: code that is imported
-    meanwhile may be of C, which takes no other `type`.
+    They do this for the thread that entered it, and not for code of torch and of tvdnn. `type` is
+    replaced in the Python files of the functions that `net` reaches alone: code in C, which may be
+    imported meanwhile, takes no other `type`.
     """
 
     def __init__(self, net: nn.Module) -> None:
@@ -30,7 +30,7 @@ class ExchangedBuiltins:
         self._thread = 0
         self._files: list[dict[str, Any]] = []
 
-    def __enter__(self) -> "ExchangedBuiltins":
+    def __enter__(self) -> "PatchedBuiltins":
         self._thread = threading.get_ident()
         files = {id(each.__globals__): each.__globals__ for each in functions_of(self._net)}
         self._files = [names for names in files.values() if "type" not in names]
@@ -48,7 +48,7 @@ class ExchangedBuiltins:
         builtins.callable = self._callable  # type: ignore[assignment]
 
     def _isinstance_of_maps(self) -> Callable[[Any, Any], bool]:
-        """A function, not a method: all of Python's code calls it, and seldom for a map."""
+        """A plain function, for speed: all of Python's code calls it, seldom for a map."""
         stock, proxy = self._isinstance, fx.Proxy
 
         def isinstance_of_maps(each: Any, kinds: Any) -> bool:
@@ -64,7 +64,7 @@ class ExchangedBuiltins:
         return self._callable(each if tensor is None else tensor)
 
     def _tensor(self, each: Any, frame: FrameType) -> Any:
-        """The tensor that a map stands for, where code that the tracer follows asks."""
+        """The tensor that a map stands for, if code that the tracer follows asks; else None."""
         if not self._isinstance(each, fx.Proxy) or asks_of_proxies(frame):
             return None
         if threading.get_ident() != self._thread:
@@ -74,7 +74,7 @@ class ExchangedBuiltins:
 
 
 class _TypeOfMaps:
-    """Stands for `type`: code that is run meanwhile may call it, subclass it and ask by it."""
+    """Stands for `type`: code may call it, subclass it and compare with it."""
 
     def __init__(self, tensor: Callable[[Any, FrameType], Any]) -> None:
         self._tensor = tensor
@@ -112,12 +112,12 @@ class _TypeOfMaps:
 
 
 def asks_of_proxies(frame: FrameType) -> bool:
-    """Whether code is torch's, but for torch.is_tensor, or the tracer's own."""
+    """Whether code is of tvdnn or of a module below torch, and wants to see proxies."""
     return str(frame.f_globals.get("__name__", "")).startswith(("torch.", "tvdnn."))
 
 
 def reads_class(frame: FrameType) -> bool:
-    """Whether code of the network's own matches a map's class, or reads it as an attribute.
+    """Whether the network's own code matches the class of a map, or reads it as an attribute.
 
     Functions in C, which ask for it too, must see a proxy: they read a tensor's memory.
     """

@@ -1,22 +1,23 @@
-"""What torch answers otherwise while a forward runs over proxies.
+"""Torch's functions and regions during a trace, which know of proxies.
 
-An autograd Function, whose backward no proxy sees, is refused; torch's own checkpoint is followed.
-A region of torch.autocast is refused, because an engine computes in one type, and one of
-hooks that change what backward reads.
+An autograd Function is refused, because no proxy sees its backward. Torch's own checkpoint is
+followed. A region of torch.autocast is refused, because an engine computes in one type. A region of
+hooks on saved tensors is refused, because an engine would not call them.
 """
 
 import builtins
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import fx
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import CheckpointFunction
 
-from .patched_builtins import ExchangedBuiltins
+from ..traced_call import TracedCall
+from .patched_builtins import PatchedBuiltins
 from .side_effects import SideEffects
 
 AUTOCAST = (
@@ -26,25 +27,12 @@ AUTOCAST = (
 SAVED = "a region of saved_tensors_hooks, which an engine would not call (leave it out)"
 
 
-class Tracer(Protocol):
-    """What Exchanged asks of the tracer."""
-
-    evaluating: bool
-    net: nn.Module
-    side_effects: SideEffects
-
-    def refuse(self, reason: str) -> str:
-        """Note a refusal at the line that runs; what it says."""
-
-    def create_proxy(self, kind: str, target: Any, args: Any, kwargs: Any) -> fx.Proxy:
-        """A proxy of a new node."""
-
-
-ONE_TRACE = threading.RLock()  # what a trace exchanges is of all threads
+CreateProxy = Callable[..., fx.Proxy]  # (kind, target, args, kwargs)
+ONE_TRACE = threading.RLock()  # patched functions are those of all threads
 
 
 class Applier:
-    """What applies an autograd Function."""
+    """The method `apply` of an autograd Function, with a name for messages."""
 
     def __init__(self, kind: Any) -> None:
         self.kind = kind
@@ -54,22 +42,24 @@ class Applier:
         return self.kind.apply(*args, **kwargs)
 
 
-class Exchanged:
-    """A context in which builtins, autograd Functions and regions of torch's know of proxies.
+class PatchedTorch:
+    """A context in which builtins, autograd Functions and regions of torch know of proxies.
 
     One thread at a time may be in it, which holds ONE_TRACE.
     """
 
-    def __init__(self, tracer: Tracer) -> None:
-        self.tracer = tracer
-        self._builtins = ExchangedBuiltins(tracer.net)
+    def __init__(
+        self, call: TracedCall, side_effects: SideEffects, create_proxy: CreateProxy
+    ) -> None:
+        self._call, self._side_effects, self._create_proxy = call, side_effects, create_proxy
+        self._builtins = PatchedBuiltins(call.net)
         self._isinstance: Callable[[Any, Any], bool] = builtins.isinstance
         self._make_autocast: Callable[..., None] = torch.autocast.__init__
         self._enter_autocast: Callable[[Any], Any] = torch.autocast.__enter__
         self._enter_hooks: Callable[[Any], Any] = saved_tensors_hooks.__enter__
         self._apply: Any = None
 
-    def __enter__(self) -> "Exchanged":
+    def __enter__(self) -> "PatchedTorch":
         self._isinstance = builtins.isinstance
         self._make_autocast = torch.autocast.__init__
         self._enter_autocast = torch.autocast.__enter__
@@ -94,7 +84,7 @@ class Exchanged:
             torch.autograd.Function.apply = self._apply
 
     def _autocast_of_maps(self) -> Callable[..., None]:
-        """A region's `__init__`, which knows no device "meta", that a map names as its own."""
+        """The `__init__` of a region, which takes the device "meta" of a map for the CPU."""
 
         def init(region: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
             known = "cpu" if device_type == "meta" else device_type
@@ -104,16 +94,16 @@ class Exchanged:
 
     def _autocast_refused(self) -> Callable[[Any], Any]:
         def enter(region: Any) -> Any:
-            if not self.tracer.evaluating:
-                self.tracer.refuse(AUTOCAST)
+            if not self._call.evaluating:
+                self._call.refuse(AUTOCAST)
             return self._enter_autocast(region)
 
         return enter
 
     def _hooks_refused(self) -> Callable[[Any], Any]:
         def enter(region: Any) -> Any:
-            if not self.tracer.evaluating and _is_users(region):
-                self.tracer.refuse(SAVED)
+            if not self._call.evaluating and _are_hooks_of_user(region):
+                self._call.refuse(SAVED)
             return self._enter_hooks(region)
 
         return enter
@@ -124,11 +114,11 @@ class Exchanged:
         def apply(kind: Any, *args: Any, **kwargs: Any) -> Any:
             original = self._original(kind)
             places = [at for at, each in enumerate(args) if plain(each, fx.Proxy)]
-            if not places and self.tracer.evaluating:
+            if not places and self._call.evaluating:
                 return original(*args, **kwargs)
             if not places:
                 run = partial(original, *args, **kwargs)
-                return self.tracer.side_effects.noted(run, Applier(kind), args, kwargs)
+                return self._side_effects.noted(run, Applier(kind), args, kwargs)
             if kind is CheckpointFunction:
                 return _checkpointed(*args)
 
@@ -141,12 +131,12 @@ class Exchanged:
                 return original(*filled, **kwargs)
 
             applied.__name__ = f"{kind.__name__}, an autograd Function with a backward of its own"
-            return self.tracer.create_proxy("call_function", applied, maps, {})
+            return self._create_proxy("call_function", applied, maps, {})
 
         return apply
 
     def _original(self, kind: Any) -> Callable[..., Any]:
-        """The method `apply` that a Function has outside this context."""
+        """The method `apply` of a Function outside this context."""
         found: Callable[..., Any] = (
             getattr(super(torch.autograd.Function, kind), "apply")  # noqa: B009
             if self._apply is None
@@ -156,12 +146,11 @@ class Exchanged:
 
 
 def _checkpointed(function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
-    """Torch's re-entrant checkpoint, which has gradients where one of its tensors has."""
+    """Follow torch's re-entrant checkpoint: with gradients if one of its tensors has one."""
     graded = any(getattr(each, "requires_grad", False) is True for each in args)
     with torch.set_grad_enabled(graded and torch.is_grad_enabled()):
         return function(*args)
 
 
-def _is_users(region: saved_tensors_hooks) -> bool:
-    """Whether hooks are none of torch's own, which give back what they were given."""
+def _are_hooks_of_user(region: saved_tensors_hooks) -> bool:
     return type(region) is saved_tensors_hooks or not type(region).__module__.startswith("torch.")

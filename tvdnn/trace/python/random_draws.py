@@ -1,4 +1,4 @@
-"""Numbers that a forward draws outside its maps: drawn once while tracing, not in each step."""
+"""Random numbers that a forward draws on the host: once in a trace, not in each step."""
 
 import inspect
 import random
@@ -7,17 +7,17 @@ from typing import Any
 
 import torch
 
-from ..diagnostics import shown
+from ..diagnostics import location_text
 
 
-class Draws:
-    """Tells which generators of numbers on the host have drawn since it was last asked."""
+class HostDraws:
+    """Tells which random generators of the host have drawn since `found` was called last."""
 
     def __init__(self) -> None:
         self._before = _generators()
 
     def found(self, module: torch.nn.Module) -> list[str]:
-        """Refusals for the generators that have drawn; they name the line of `module`'s forward."""
+        """Refusals for generators that have drawn, with the line of the forward of `module`."""
         before, self._before = self._before, _generators()
         drawn = [name for name, state in self._before.items() if before.get(name, state) != state]
         return [
@@ -28,7 +28,7 @@ class Draws:
 
 
 def _generators() -> dict[str, Any]:
-    with torch._C.DisableTorchFunction():  # which is no call of the network's
+    with torch._C.DisableTorchFunction():  # this is no call of the network
         drawn = torch.get_rng_state().numpy().tobytes()
     states = {"random": random.getstate(), "torch": drawn}
     numpy: Any = sys.modules.get("numpy")
@@ -40,4 +40,4 @@ def _generators() -> dict[str, Any]:
 
 def _line_of_forward(module: torch.nn.Module) -> str:
     code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
-    return "" if code is None else shown((code.co_filename, code.co_firstlineno))
+    return "" if code is None else location_text((code.co_filename, code.co_firstlineno))

@@ -1,4 +1,4 @@
-"""The functions of a network's own code: what its modules' methods name, call and hold."""
+"""The functions of a network's own code that its modules name, call or hold."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -13,10 +13,10 @@ OTHERS: Final = frozenset({"torch", "tvdnn", "triton", "numpy", *sys.stdlib_modu
 
 
 def functions_of(net: nn.Module) -> list[FunctionType]:
-    """The functions that calls of `net` may reach, but those of torch, numpy and Python itself.
+    """The functions that calls of `net` may reach, without those of torch, numpy and Python.
 
-    They are found by name: methods of its modules' classes, functions that its modules hold, and
-    those that a function names, wraps or encloses.
+    They are methods of its modules' classes, functions that its modules hold, and functions that
+    another one names, wraps or encloses.
     """
     found: dict[int, FunctionType] = {}
     waiting = [each for module in net.modules() for each in _held(module)]
@@ -29,10 +29,10 @@ def functions_of(net: nn.Module) -> list[FunctionType]:
 
 
 def forwards_of(net: nn.Module) -> list[FunctionType]:
-    """The functions among these that a forward may call, as far as names tell.
+    """The functions of `functions_of` that a forward may call, by their names.
 
-    These are called `forward`, or as a name in one of the others; Python's own methods, those that
-    modules hold and those that no name tells of count as well.
+    A function counts if it is called `forward`, if one that counts names it, if a module holds it,
+    if Python calls it (`__len__`), or if it has no name of its own.
     """
     made = {id(vars(kind).get("__init__")) for m in net.modules() for kind in type(m).__mro__}
     held = {
@@ -58,7 +58,7 @@ def _is_called(function: FunctionType, names: set[str]) -> bool:
 
 def _held(module: nn.Module) -> Iterator[Any]:
     for kind in type(module).__mro__:
-        yield from _members(kind)
+        yield from _members_of_own(kind)
     for value in module.__dict__.values():
         yield from _items(value)
 
@@ -69,19 +69,18 @@ def _items(value: Any) -> Iterable[Any]:
     return value if isinstance(value, (list, tuple)) else (value,)
 
 
-def _members(kind: Any) -> Iterable[Any]:
-    """What a class or a Python module of the user's has."""
+def _members_of_own(kind: Any) -> Iterable[Any]:
     names = {"__name__": kind.__module__} if isinstance(kind, type) else vars(kind)
     return list(vars(kind).values()) if is_own(names) else ()
 
 
 def _named(function: FunctionType) -> Iterator[Any]:
-    """What a function's code finds by its names, its closure, its defaults and what it wraps."""
+    """The values that a function reaches by names, closure, defaults and __wrapped__."""
     names = {name for code in codes_of(function.__code__) for name in code.co_names}
     for value in [function.__globals__[name] for name in names & function.__globals__.keys()]:
         yield value
         if isinstance(value, (type, ModuleType)):
-            yield from _members(value)
+            yield from _members_of_own(value)
     for cell in function.__closure__ or ():
         with suppress(ValueError):  # an empty cell
             yield from _items(cell.cell_contents)
@@ -108,5 +107,5 @@ def _function_in(value: Any) -> FunctionType | None:
 
 
 def is_own(names: Any) -> bool:
-    """Whether names are those of a Python file of the user's."""
+    """Whether names are the globals of a user's Python file."""
     return str(names.get("__name__")).partition(".")[0] not in OTHERS

@@ -1,11 +1,10 @@
-"""What a forward does beside its result: it is part of the network, or refused by name and line."""
+"""Side effects of a forward: part of the network, or refused by name and line."""
 
 import gc
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from types import TracebackType
-from typing import Any, Protocol
-from weakref import ReferenceType
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -15,14 +14,15 @@ from torch.overrides import TorchFunctionMode
 
 from ...ops.traced_op import UNNAMED, TracedOp, UnsupportedCallError, nested
 from ...ops.translate import rearranges_in_place, torch_name
-from ..diagnostics import caller, shown
+from ..diagnostics import location_text, source_line
 from ..state.functionalize import base_of, storage_of
 from ..state.meta_answers import LostWriteError, answer, reads_values, sets_attribute, torch_name_of
-from ..state.meta_copies import StandIns
+from ..state.recorded_call import RecordedCall, recorded_call
 from ..state.recorded_calls import RecordedCalls
-from ..state.tape import StateTape, Watched, takes_maps, tensors_in, watched
+from ..state.tape import StateTape, WatchedCall, takes_maps, tensors_in, watched
+from ..traced_call import TracedCall
 
-KEPT = frozenset(  # functions and methods that count though nothing reads their result
+KEPT = frozenset(  # functions and methods that count although nothing reads their result
     {
         *("_assert", "_assert_async", "_assert_scalar", "backward", "requires_grad_"),
         *("register_hook", "register_post_accumulate_grad_hook", "retain_grad"),
@@ -30,45 +30,29 @@ KEPT = frozenset(  # functions and methods that count though nothing reads their
 )
 HOOKS = ("register_hook", "register_post_accumulate_grad_hook", "backward")
 COUNTER = "num_batches_tracked"
-TRACKING = ("batch_norm", "counted_batch_norm", "instance_norm")  # may write statistics they read
-
-
-class Tracer(Protocol):
-    """What SideEffects asks of the tracer; `proxies` are all those made."""
-
-    net: nn.Module
-    device: torch.device
-    graded: bool
-    evaluating: bool
-    stand_ins: StandIns
-    proxies: list[ReferenceType[fx.Proxy]]
-
-    def path_now(self) -> str:
-        """The running module's path below the traced one."""
-
-    def refuse(self, reason: str) -> str:
-        """Note a refusal at the line that runs; what it says."""
-
-    def evaluated(self, run: Callable[[], Any]) -> Any:
-        """What `run` returns; its calls are no part of the network."""
+TRACKING = (
+    "batch_norm",
+    "counted_batch_norm",
+    "instance_norm",
+)  # calls that may write the statistics that they read
 
 
 class RefusedError(TraceError):
-    """The network asked for what is not known; the message is a refusal that is noted already."""
+    """The trace cannot go on; the message is a refusal that is noted already."""
 
 
 class SideEffects(TorchFunctionMode):
-    """Watches a traced forward for writes to the module's tensors and attributes, and lost maps.
+    """Watches a traced forward for writes to tensors and attributes, and for maps that stay.
 
-    Calls on tensors that come from no map are on the `tape`, and `recorded` for what ops read.
+    Calls on tensors that come from no map are on the `tape`, for changes of state, and in
+    `recorded`, for computed parameters.
     """
 
-    def __init__(self, tracer: Tracer) -> None:
+    def __init__(self, call: TracedCall) -> None:
         super().__init__()
-        self.tracer = tracer
-        self.refused: list[str] = []
-        self.tape = StateTape(tracer.stand_ins)
-        self.recorded = RecordedCalls(tracer.stand_ins, tracer.evaluated, tracer.device)
+        self.call = call
+        self.tape = StateTape(call.meta_copies)
+        self.recorded = RecordedCalls(call.meta_copies, call.evaluated, call.device)
         self._records = True
         self._counted: dict[str, int] = {}  # places on the tape by names of batch counters
         self._set_at: dict[tuple[int, str], str] = {}
@@ -77,40 +61,35 @@ class SideEffects(TorchFunctionMode):
 
     def __enter__(self) -> "SideEffects":
         self._grad_mode = torch.is_grad_enabled()
-        torch.set_grad_enabled(self.tracer.graded)
+        torch.set_grad_enabled(self.call.graded)
         self._set = nn.Module.__setattr__
         nn.Module.__setattr__ = self._noting_lines()  # type: ignore[method-assign]
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         nn.Module.__setattr__ = self._set  # type: ignore[method-assign]
         torch.set_grad_enabled(self._grad_mode)
-        super().__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if self.tracer.evaluating or takes_maps((args, kwargs)):
+        if self.call.evaluating or takes_maps((args, kwargs)):
             return func(*args, **kwargs)
-        run = partial(answer, func, args, kwargs, self.tracer.device)
+        run = partial(answer, func, args, kwargs, self.call.device)
         return self.noted(run, func, args, kwargs)
 
     def noted(
         self, run: Callable[[], Any], function: Any, args: tuple[Any, ...], kwargs: Any
     ) -> Any:
-        """What `run` makes of the arguments of a call of `function`; what it changes is noted."""
+        """The result of `run`, which calls `function` on these arguments; its writes are noted."""
         self._check_reads(function, args)
         self._refuse_hooks(torch_name_of(function), args)
         if not self._records:
             return run()
-        self._records = False  # of what runs inside
+        self._records = False  # calls inside this one
         try:
             return self._recorded(run, function, (args, kwargs))
         finally:
@@ -120,46 +99,55 @@ class SideEffects(TorchFunctionMode):
         self, run: Callable[[], Any], function: Any, given: tuple[tuple[Any, ...], Any]
     ) -> Any:
         tensors = [each for each in tensors_in(given) if not is_lazy(each)]
-        forms = [*map(_form, tensors)]
+        forms = [*map(_properties, tensors)]
         done = self._done(run, function)
         written = [tensor for tensor in tensors if storage_of(tensor) in done.written]
-        formed = _unlike(tensors, _form, forms)
-        self.recorded.add(function, given, done.result, (*written, *formed))
+        formed = _changed_tensors(tensors, _properties, forms)
+        call = recorded_call(
+            function,
+            given,
+            done.result,
+            written=written,
+            formed=formed,
+            draws=done.draws,
+            within=self.call.where(),
+        )
+        self.recorded.add(call)
         name = torch_name_of(function)
         if sets_attribute(function):
-            name, written, formed = f"setting .{name}", tensors[:1], tensors[:1]
-        if not self._refuses(name, written, formed):
-            why = "by random numbers" if done.draws else "in another form" if formed else ""
-            self._record(function, given, done.result, written, why)
+            name = f"setting .{name}"
+            call = replace(call, written=tuple(tensors[:1]), formed=tuple(tensors[:1]))
+        if not self._refuses(name, call.written, call.formed):
+            self._put_on_tape(call)
         return done.result
 
-    def _done(self, run: Callable[[], Any], function: Any) -> Watched:
-        """What comes of a call on tensors that come from no map."""
+    def _done(self, run: Callable[[], Any], function: Any) -> WatchedCall:
+        """The outcome of a call on tensors that come from no map."""
         try:
             return watched(function, run)
         except LostWriteError as error:
             reason = f"{torch_name_of(function)} writes tensors of the module into one that is not"
-            raise RefusedError(self.tracer.refuse(reason)) from error
+            raise RefusedError(self.call.refuse(reason)) from error
 
     def _check_reads(self, func: Any, args: tuple[Any, ...]) -> None:
-        """Refuse to tell values: a course that hangs on them would be that of one step alone."""
+        """Refuse to read values: control flow by them would be that of one step alone."""
         if reads_values(func, args):
             names = [self._name_of(each) for each in args if isinstance(each, Tensor)]
-            what = next((name for name in names if name is not None), "what it is made of")
-            reason = f"{torch_name_of(func)} reads values of the module ({what}) while it is traced"
-            raise RefusedError(self.tracer.refuse(reason))
+            what = next(filter(None, names), "a tensor that forward computes")
+            called = torch_name_of(func)
+            called = f"{called.strip('_')}()" if called.startswith("__") else called
+            reason = f"{called} reads a value of {what}, which is not known while tracing"
+            raise RefusedError(self.call.refuse(reason))
 
     def _refuse_hooks(self, function: str, args: tuple[Any, ...]) -> None:
-        """Refuse hooks on gradients of parameters, and of what is computed of them."""
+        """Refuse hooks on gradients of parameters and of tensors computed of them."""
         tensors = [each for each in args[:1] if isinstance(each, Tensor)]
         if function in HOOKS and any(self.recorded.made(x) or self._name_of(x) for x in tensors):
-            path = self.tracer.path_now() or type(self.tracer.net).__name__
-            self.refused.append(
-                f"{path}: {function} of a parameter, which a step would not run{shown(caller())}"
-            )
+            reason = f"{function} of a parameter, which a step would not run"
+            self.call.refused.append(f"{self.call.where()}: {reason}{location_text(source_line())}")
 
     def check(self, node: fx.Node, written: Sequence[fx.Node]) -> None:
-        """Refuse writes of a call on maps to tensors that come from no map, but those of its op."""
+        """Refuse writes by a call on maps to tensors of no map, except the state of its op."""
         call = node.meta["call"]
         for source in written:
             if call is None or source not in call.state:
@@ -167,7 +155,7 @@ class SideEffects(TorchFunctionMode):
                 raise UnsupportedCallError(_written(torch_name(node), str(base_of(source).target)))
 
     def tracks(self, call: TracedOp) -> bool:
-        """Whether a call, or one whose result it reads, changes buffers of the module's."""
+        """Whether a call, or an inner one, changes buffers of its module."""
         return any(
             each.attrs.get("training") and any(buffer is not None for buffer in each.state)
             for each in nested(call)
@@ -188,79 +176,70 @@ class SideEffects(TorchFunctionMode):
 
     def look_back(self) -> None:
         """Note the attributes that have changed, and the maps that are still held."""
-        self.refused += [
-            f"{self._net}: forward gives {name} another storage, which a step would not"
-            for name in self.tracer.stand_ins.moved()
+        self.call.refused += [
+            f"{self.call.title}: forward gives {name} another storage, which a step would not"
+            for name in self.call.meta_copies.moved()
         ]
-        changes = self.tracer.stand_ins.changes()
+        changes = self.call.meta_copies.changes()
         holders = [each for each in changes if not _is_torchs(*each)]
         for module, attribute in holders:
-            path = self.tracer.stand_ins.path(module) or self._net
+            path = self.call.meta_copies.path(module) or self.call.title
             line = self._set_at.get((id(module), attribute), "")
-            self.refused.append(
+            self.call.refused.append(
                 f"{path}: forward changes the attribute {attribute}, which a step would not{line}"
             )
         if not holders:
-            self.refused += self._held_maps()
-
-    @property
-    def _net(self) -> str:
-        return type(self.tracer.net).__name__
+            self.call.refused += self._held_maps()
 
     def _held_maps(self) -> list[str]:
-        """Refusals for maps that something outside the module still holds."""
-        if any(ref() is not None for ref in self.tracer.proxies):
+        """Refusals for maps that an object outside the network still holds."""
+        if any(ref() is not None for ref in self.call.proxies):
             gc.collect()  # of objects that refer to one another
-        held = [proxy for ref in self.tracer.proxies if (proxy := ref()) is not None]
+        held = [proxy for ref in self.call.proxies if (proxy := ref()) is not None]
         return [
-            f"{proxy.node.meta['within'] or self._net}:"
+            f"{proxy.node.meta['within'] or self.call.title}:"
             f" {proxy.node.meta['name']} is still held after forward, as by a hook, a list or a"
-            f" global, which a step would not fill{shown(proxy.node.meta['at'])}"
+            f" global, which a step would not fill{location_text(proxy.node.meta['at'])}"
             for proxy in held[:1]
         ]
 
-    def _refuses(self, function: str, written: list[Tensor], formed: list[Tensor]) -> bool:
-        """Refuse changes of attributes, and of more than the numbers of the module's tensors."""
+    def _refuses(self, function: str, written: Sequence[Tensor], formed: Sequence[Tensor]) -> bool:
+        """Refuse writes to attributes, and changes of a tensor's type, shape or storage."""
         if not written and not formed:
             return False
         if "batch_norm" in function:
             reason = "batch_norm of a parameter changes statistics, which a step would not"
-            self.refused.append(f"{self._within()}: {reason}{shown(caller())}")
+            self.call.refused.append(f"{self.call.where()}: {reason}{location_text(source_line())}")
             return True
-        twins = self.tracer.stand_ins.named()
+        copies = self.call.meta_copies.named()
         names = {self._name_of(tensor): "requires_grad" for tensor in formed}
         names |= {self._name_of(tensor): function for tensor in written}
         others = {self._name_of(tensor) for tensor in formed}
-        refused = {n: each for n, each in names.items() if n and (n not in twins or n in others)}
-        self.refused += [
-            f"{self._within()}: {_written(each, name)}{shown(caller())}"
+        refused = {n: each for n, each in names.items() if n and (n not in copies or n in others)}
+        self.call.refused += [
+            f"{self.call.where()}: {_written(each, name)}{location_text(source_line())}"
             for name, each in refused.items()
         ]
         return bool(refused)
 
-    def _record(
-        self, func: Any, given: tuple[Any, Any], result: Any, written: list[Tensor], why: str
-    ) -> None:
+    def _put_on_tape(self, call: RecordedCall) -> None:
         """Put a call on the tape; note which counter of batches it increases by one."""
-        if not written and not any(True for _ in tensors_in(result)):
+        if not call.written and not any(True for _ in tensors_in(call.made)):
             return
-        names = [self._name_of(tensor) or "" for tensor in written]
-        counts = torch_name_of(func) in ("add_", "__iadd__") and written and _is_one(*given[0][1:])
-        if counts and names[0].rpartition(".")[2] == COUNTER:
+        names = [self._name_of(tensor) or "" for tensor in call.written]
+        added = call.name in ("add_", "__iadd__") and call.written
+        if added and _is_one(*call.arguments[0][1:]) and names[0].rpartition(".")[2] == COUNTER:
             self._counted.setdefault(names[0], self.tape.place)
-        self.tape.record(func, given, result, written, why, self._within())
-
-    def _within(self) -> str:
-        return self.tracer.path_now() or self._net
+        self.tape.add(call)
 
     def _name_of(self, tensor: Tensor) -> str | None:
         """The name of the parameter, buffer or attribute whose storage a tensor has."""
-        stand_ins = self.tracer.stand_ins
-        return stand_ins.twin_of_storage(tensor) or stand_ins.attribute_of(tensor)
+        meta_copies = self.call.meta_copies
+        return meta_copies.name_of_storage(tensor) or meta_copies.attribute_of(tensor)
 
     def _noting_lines(self) -> Callable[..., None]:
         def setattr_noting_line(module: nn.Module, name: str, value: Any) -> None:
-            self._set_at[id(module), name] = shown(caller())
+            self._set_at[id(module), name] = location_text(source_line())
             self._set(module, name, value)
 
         return setattr_noting_line
@@ -279,13 +258,13 @@ def may_change_state(node: fx.Node, module: nn.Module) -> bool:
     return torch_name(node) in TRACKING and any(not isinstance(x, nn.Parameter) for x in read)
 
 
-def _unlike(tensors: list[Tensor], of: Callable[[Tensor], Any], before: list[Any]) -> list[Tensor]:
-    """The tensors of which `of` no longer tells what it told before."""
+def _changed_tensors(
+    tensors: list[Tensor], of: Callable[[Tensor], Any], before: list[Any]
+) -> list[Tensor]:
     return [each for each, was in zip(tensors, before, strict=True) if of(each) != was]
 
 
-def _form(tensor: Tensor) -> tuple[Any, ...]:
-    """What a tensor is beside its numbers."""
+def _properties(tensor: Tensor) -> tuple[Any, ...]:
     return tensor.requires_grad, storage_of(tensor), tensor.dtype, tensor.shape, tensor.stride()
 
 
@@ -300,10 +279,9 @@ def _written(function: str, name: str) -> str:
 
 
 def _is_torchs(module: nn.Module, attribute: str) -> bool:
-    """Whether torch's own code sets an attribute, which changes nothing that a step depends on.
+    """Whether torch's own code sets an attribute, on which no step depends.
 
-    It is of a module of torch's classes, or a weight that a hook of torch's computes before each
-    call.
+    The module is of a torch class, or a torch hook computes the attribute before each call.
     """
     hooks = [type(x) for x in module._forward_pre_hooks.values() if _sets(x, attribute)]
     own = (kind.__module__.startswith("torch.nn.utils.") for kind in hooks)

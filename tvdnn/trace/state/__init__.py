@@ -1,1 +1,1 @@
-"""Parameters and buffers while a forward is traced: what it reads, changes and computes of them."""
+"""Parameters and buffers while a forward is traced: reads, writes, and tensors computed of them."""

@@ -1,4 +1,4 @@
-"""Which calls of a traced forward each step makes again, and what its passes read of their work."""
+"""The calls of a traced forward that each step makes again on parameters and buffers."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -7,26 +7,28 @@ from torch import Tensor, fx, nn
 
 from ...graph.state import NO_CHANGES, Named, StateCall, StateChanges
 from ...ops.traced_op import TracedOp, nested
+from ..diagnostics import location_text
 from .functionalize import storage_of
-from .tape import STAND_IN, Recorded, StateTape
+from .tape import STAND_IN, StateTape, TapedCall
 
 HELD = "held"  # the entry of a node's `meta` that names the held copy which its op reads
 
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A call on the tape, and the names of what it writes, and of all that it reads or writes."""
+    """A call on the tape, with the names of the tensors that it writes, and reads or writes."""
 
-    recorded: Recorded
+    taped: TapedCall
     writes: tuple[str, ...]
     uses: tuple[str, ...]
 
     def refusal(self, why: str) -> str:
-        """Why a network that makes this call cannot be had."""
-        call = self.recorded
-        name = getattr(call.call.function, "__name__", str(call.call.function))
+        """Why a network that makes this call is refused."""
+        call = self.taped.recorded
+        name = getattr(call.function, "__name__", str(call.function))
         what = f"changes {' and '.join(self.writes)} of" if self.writes else "makes a tensor for"
-        return f"{call.within}: {name} {what} the module {why}, which a step would not{call.line}"
+        line = location_text(call.at)
+        return f"{call.within}: {name} {what} the module {why}, which a step would not{line}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,41 +43,41 @@ class _Held:
 def state_changes(
     tape: StateTape, net: nn.Module, nodes: Sequence[fx.Node]
 ) -> tuple[StateChanges, list[str]]:
-    """What each step changes of parameters and buffers of `net`, and why it could not.
+    """The changes of parameters and buffers of `net` by each step, and why some are refused.
 
-    `nodes` are those that become ops. A node that reads a buffer before a call changes it gets the
-    name of a held copy.
+    `nodes` become ops. A node that reads a buffer before a call changes it gets the name of a held
+    copy.
     """
-    twins = tape.stand_ins.named()
+    copies = tape.meta_copies.named()
     changes = _changes(tape)
     if not changes:
         return NO_CHANGES, []
     calls = [call for node in nodes if node.meta["call"] for call in nested(node.meta["call"])]
     read = (node for call in calls for node in (*call.params, *call.state))
-    reads = [node for node in read if node is not None and str(node.target) in twins]
+    reads = [node for node in read if node is not None and str(node.target) in copies]
     refused = [
-        *(each.refusal(each.recorded.why) for each in changes if each.recorded.why),
-        *_late(changes, reads, calls, twins),
+        *(each.refusal(each.taped.why) for each in changes if each.taped.why),
+        *_late(changes, reads, calls, copies),
         *_shared(changes, net),
         *_read_by_torch(changes, calls, net),
     ]
     if refused:
         return NO_CHANGES, refused
     held = _hold(changes, reads)
-    sizes = {name: twin.numel() * twin.element_size() for name, twin in twins.items()}
+    sizes = {name: copy.numel() * copy.element_size() for name, copy in copies.items()}
     written = tuple(dict.fromkeys(name for each in changes for name in each.writes))
     return StateChanges(
         tuple(_with_copies(changes, held)),
         written,
         {each.copy: each.name for each in held},
-        sum(each.recorded.nbytes for each in changes)
+        sum(each.taped.nbytes for each in changes)
         + sum(sizes[name] for name in (*written, *(each.name for each in held))),
     ), []
 
 
 def _changes(tape: StateTape) -> list[_Change]:
     """The live calls in their order."""
-    names = {storage_of(twin): name for name, twin in tape.stand_ins.named().items()}
+    names = {storage_of(copy): name for name, copy in tape.meta_copies.named().items()}
 
     def named(storages: Iterable[int]) -> tuple[str, ...]:
         return tuple(sorted(names[each] for each in storages if each in names))
@@ -87,13 +89,13 @@ def _late(
     changes: Iterable[_Change],
     reads: Iterable[fx.Node],
     calls: Iterable[TracedOp],
-    twins: dict[str, Tensor],
+    copies: dict[str, Tensor],
 ) -> Iterator[str]:
-    """Refusals for calls that come behind ops which must not see, or do, their work."""
-    tracked = dict(_tracked(calls))
-    trained = _first_places(x for x in reads if isinstance(twins[str(x.target)], nn.Parameter))
+    """Refusals for writes after an op that reads a trained parameter or changes the buffer."""
+    tracked = dict(_tracked_buffers(calls))
+    trained = _first_places(x for x in reads if isinstance(copies[str(x.target)], nn.Parameter))
     for change in changes:
-        place = change.recorded.place
+        place = change.taped.place
         for name in change.uses:
             if tracked.get(name, place + 1) <= place:
                 yield change.refusal(f"after a normalization has changed {name}")
@@ -102,14 +104,13 @@ def _late(
                 yield change.refusal(f"after {name} was read")
 
 
-def _tracked(calls: Iterable[TracedOp]) -> Iterator[tuple[str, int]]:
-    """The buffers that ops change, and the first place of each."""
+def _tracked_buffers(calls: Iterable[TracedOp]) -> Iterator[tuple[str, int]]:
     state = [x for call in calls if call.attrs.get("training") for x in call.state]
     yield from _first_places(node for node in state if node is not None).items()
 
 
 def _first_places(nodes: Iterable[fx.Node]) -> dict[str, int]:
-    """By names of tensors the place of the first node that reads each."""
+    """The place on the tape of the first node that reads each tensor, by name."""
     found: dict[str, int] = {}
     for node in nodes:
         place = node.meta["place"]
@@ -118,7 +119,7 @@ def _first_places(nodes: Iterable[fx.Node]) -> dict[str, int]:
 
 
 def _shared(changes: Iterable[_Change], net: nn.Module) -> Iterator[str]:
-    """Refusals for writes to tensors whose bytes another parameter or buffer has, too."""
+    """Refusals for writes to tensors that share their bytes with a parameter or buffer."""
     tensors = {**dict(net.named_parameters()), **dict(net.named_buffers())}
     for change in changes:
         for name in change.writes:
@@ -130,7 +131,7 @@ def _shared(changes: Iterable[_Change], net: nn.Module) -> Iterator[str]:
 def _read_by_torch(
     changes: Iterable[_Change], calls: Iterable[TracedOp], net: nn.Module
 ) -> Iterator[str]:
-    """Refusals for writes to tensors of submodules that run as they are, in backward again."""
+    """Refusals for writes to tensors of submodules that torch runs again in backward."""
     inside = {
         id(tensor)
         for call in calls
@@ -145,11 +146,11 @@ def _read_by_torch(
 
 
 def _hold(changes: Sequence[_Change], reads: Iterable[fx.Node]) -> list[_Held]:
-    """The held copies, whose names the nodes get that read them."""
+    """The held copies; a node that reads one gets its name."""
     held: dict[str, _Held] = {}
     for node in reads:
         name = str(node.target)
-        places = [each.recorded.place for each in changes if name in each.writes]
+        places = [each.taped.place for each in changes if name in each.writes]
         number = sum(place < node.meta["place"] for place in places)
         if number < len(places):
             copy = node.meta[HELD] = f"{name} before change {number + 1}"
@@ -158,10 +159,10 @@ def _hold(changes: Sequence[_Change], reads: Iterable[fx.Node]) -> list[_Held]:
 
 
 def _with_copies(changes: Iterable[_Change], held: Iterable[_Held]) -> Iterator[StateCall]:
-    """The calls, and ahead of each the copies of what it changes."""
+    """The calls, and before each the copies of the buffers that it changes."""
     for change in changes:
         for each in held:
-            if each.place == change.recorded.place:
+            if each.place == change.taped.place:
                 args = Named(each.copy), Named(each.name)
                 yield StateCall(Tensor.copy_, args, {}, (STAND_IN,))
-        yield change.recorded.call
+        yield change.taped.call

@@ -1,4 +1,4 @@
-"""Formulas: how torch computes a tensor of parameters and buffers alone, as calls to run again."""
+"""Formulas: torch's calls that compute a tensor of parameters and buffers alone."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -13,20 +13,20 @@ from .meta_answers import answer
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
-    """Where a formula holds one of its tensors."""
+class FormulaSlot:
+    """The number of a tensor in a formula."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
-    """The device of the network, in the place of the one that a trace ran on."""
+class NetworkDevice:
+    """Stands for the device of the network in the arguments of a call."""
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
-    """A parameter or buffer of the network that a formula reads, in the type that it had traced."""
+class FormulaRead:
+    """A parameter or buffer that a formula reads, in the type of its meta copy."""
 
     slot: int
     name: str
@@ -34,36 +34,29 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
-    """A call of a formula. Slots stand for tensors in its arguments and, in order, its results.
-
-    `graded` tells whether torch records gradients of it.
-    """
+class FormulaCall:
+    """A call of a formula. Slots stand for the tensors among its arguments and results."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-    results: tuple[Slot | None, ...]
-    graded: bool
+    results: tuple[FormulaSlot | None, ...]
+    graded: bool  # whether torch records gradients
 
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """Calls of torch that make one tensor of what is read; the same ones as a forward makes.
+    """The calls of torch by which a forward computes one tensor of parameters and buffers."""
 
-    `reaches` are the names of the parameters that its gradient reaches, `at` the line that reads
-    its result first, as " at file:line".
-    """
-
-    reads: tuple[Read, ...]
-    calls: tuple[Applied, ...]
-    result: Slot
-    reaches: tuple[str, ...] = ()
-    at: str = ""
+    reads: tuple[FormulaRead, ...]
+    calls: tuple[FormulaCall, ...]
+    result: FormulaSlot
+    reaches: tuple[str, ...] = ()  # names of the parameters that the gradient reaches
+    at: str = ""  # the line that reads the result first, as " at file:line"
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the parameters and buffers that are read."""
+        """The names of the parameters and buffers that the formula reads."""
         return tuple(read.name for read in self.reads)
 
     @property
@@ -71,14 +64,14 @@ class Formula:
         return tuple(call.function for call in self.calls)
 
     def __call__(self, tensors: Mapping[str, Tensor], device: torch.device) -> Tensor:
-        """What the calls make of the tensors of these names, without autocast."""
+        """The result of the calls on the tensors of these names, without autocast."""
         held = {read.slot: tensors[read.name].to(read.dtype) for read in self.reads}
         graded = torch.is_grad_enabled()
 
         def filled(each: Any) -> Any:
-            if isinstance(each, Slot):
+            if isinstance(each, FormulaSlot):
                 return held[each.number]
-            return device if isinstance(each, Device) else each
+            return device if isinstance(each, NetworkDevice) else each
 
         with without_autocast(device):
             for call in self.calls:
@@ -97,25 +90,25 @@ def _made(
     kwargs: dict[str, Any],
     device: torch.device,
 ) -> Any:
-    """What a call makes; on the meta device it may read constants that lie elsewhere."""
+    """The result of a call. On the meta device it may read constants of another device."""
     known = device.type != "meta"
     return function(*args, **kwargs) if known else answer(function, args, kwargs, device)
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """A region whose calls compute in the types of what they read."""
+    """A region whose calls compute in the types of the tensors that they read."""
     known = device.type != "meta"  # which has no autocast
     return torch.autocast(device.type, enabled=False) if known else nullcontext()
 
 
-def _mapped(filled: Callable[[Any], Any], call: Applied) -> dict[str, Any]:
+def _mapped(filled: Callable[[Any], Any], call: FormulaCall) -> dict[str, Any]:
     return {name: tree_map(filled, each) for name, each in call.kwargs.items()}
 
 
 def gradients(
     formula: Formula, tensors: Mapping[str, Tensor], device: torch.device, gradient: Tensor
 ) -> dict[str, Tensor]:
-    """The gradients of the parameters that a formula reads, by its result's; computed anew."""
+    """Gradients of the parameters that a formula reads, of its result's; computed anew."""
     leaves = {name: tensors[name].detach() for name in formula.names}
     wanted = [leaves[name].requires_grad_() for name in formula.reaches]
     with torch.enable_grad():

@@ -1,10 +1,10 @@
-"""Functionalization: what in-place operations write becomes new values, which all aliases read.
+"""Functionalization: an in-place operation makes a new value, which all aliases read.
 
 The meta tensors of traced values share storages as torch's own tensors do, and torch counts the
 writes to each storage. A value whose storage has been written since the value was recorded is
-stale. It is made again when it is next read: each write is carried back through the views that it
-went through to a new value of the tensor that owns the storage (the base), and the views that lead
-from the base to the stale value are taken again.
+stale. It is made again when it is next read. Each write is carried back through its views to a new
+value of the tensor that owns the storage (the base). Then the views that lead from the base to the
+stale value are taken again.
 """
 
 import operator
@@ -18,37 +18,39 @@ from torch.fx.node import map_arg
 
 from ...functional import straight_through
 from ...ops.translate import cuts_gradient
-from ..diagnostics import shown
+from ..diagnostics import location_text
 
 Record = Callable[..., fx.Node]  # (kind, target, args, kwargs, value): a node beside the user's
 
 
 @dataclass(slots=True)
 class _Storage:
-    """The writes to a storage.
+    """The writes to a storage."""
 
-    `written` are those that `base` does not hold yet: what was written, and the alias that it was
-    written through. `last` is what was written last.
-    """
-
-    base: fx.Node
-    last: fx.Node
+    base: fx.Node  # the value of the tensor that owns the storage
+    last: fx.Node  # the value that was written last
+    # Values that `base` does not contain yet, each with the alias through which it was written.
     written: list[tuple[fx.Node, fx.Node]] = field(default_factory=list)
-    lost: bool = False
+    lost: bool = False  # whether a write could not be followed
 
 
 class NoInverseError(Exception):
-    """A write through a view that does not lead back to what is viewed."""
+    """A write through a view cannot be carried back to the viewed tensor."""
 
 
-class Aliases:
-    """Knows of every node's value which other node's value it is a view of.
+class Functionalizer:
+    """Makes stale values again; `record` makes a node.
 
-    Nodes keep in `meta`: `value`, `version` (torch's count of writes when the node was recorded),
-    `parent` (the node whose storage the value shares, None where it owns its own), `view` (the node
-    that took the view: itself, or after a write through a view that view's), `carries` (whether a
-    gradient flows back from it) and `shows` (whether torch counts the writes through a view that
-    carries none). `record` makes a node.
+    Nodes keep in `meta`:
+
+    | key | meaning |
+    |---|---|
+    | value | the tensor of the meta device, or several |
+    | version | torch's count of writes when the node was recorded |
+    | parent | the node whose storage the value shares; None where the value owns its storage |
+    | view | the node that took the view: itself, or after a write through a view that view's |
+    | carries | whether a gradient flows back from the value |
+    | shows | whether torch counts the writes through a view without a gradient |
     """
 
     def __init__(self, record: Record) -> None:
@@ -57,9 +59,9 @@ class Aliases:
         self._detached: dict[int, fx.Node] = {}
 
     def fresh(self, node: fx.Node) -> fx.Node:
-        """The node of what `node`'s tensor holds now: itself where nothing was written since.
+        """The node of the present value of `node`'s tensor: `node` where nothing was written.
 
-        A stale node comes back as it is where the write cannot be followed.
+        A stale node is returned where the write cannot be followed.
         """
         node = node.meta.get("keeps", node)
         node = self._detached.get(id(node.meta["value"]), node)
@@ -83,7 +85,7 @@ class Aliases:
         return again
 
     def wrote(self, node: fx.Node, through: fx.Node) -> None:
-        """Note that `node` is what the tensor of `through` now holds."""
+        """Note that `node` is the new value of the tensor of `through`."""
         key = storage_of(through.meta["value"]) or 0
         state = self._storages.get(key)
         if state is None:
@@ -101,7 +103,7 @@ class Aliases:
         node.meta["keeps"] = kept  # by which the result of the call is read
 
     def lose(self, through: fx.Node, node: fx.Node) -> None:
-        """Note that `node` wrote the tensor of `through` in a way that is not known."""
+        """Note that `node` wrote the tensor of `through` with a value that is not known."""
         key = storage_of(through.meta["value"]) or 0
         state = self._storages.setdefault(key, _Storage(base_of(through), node))
         state.last, state.lost = node, True
@@ -109,14 +111,14 @@ class Aliases:
     def line_of_write(self, node: fx.Node) -> str:
         """The line that wrote the storage of a node's value last, as " at file:line"."""
         state = self._storages.get(storage_of(node.meta["value"]) or 0)
-        return "" if state is None else shown(state.last.meta["at"])
+        return "" if state is None else location_text(state.last.meta["at"])
 
     def detach(self, through: fx.Node, node: fx.Node) -> None:
-        """Note that the tensor of `through` is what `node` yields from now on, as by detach_."""
+        """Note that the value of `through` is that of `node` from now on, as by detach_."""
         self._detached[id(through.meta["value"])] = node
 
     def _base_now(self, state: _Storage) -> fx.Node:
-        """What the base holds after all writes."""
+        """The value of the base after all writes."""
         while state.written:
             written, through = state.written[0]
             state.base = self._carried_back(through, written, state.base)
@@ -124,7 +126,7 @@ class Aliases:
         return state.base
 
     def _carried_back(self, through: fx.Node, written: fx.Node, base: fx.Node) -> fx.Node:
-        """The base after a write, from its value before."""
+        """The value of the base after a write, by its value before."""
         parent = through.meta["parent"]
         if parent is None:
             return written
@@ -139,10 +141,10 @@ class Aliases:
     def _behind(
         self, through: fx.Node, written: fx.Node, before: fx.Node, inside: fx.Node, whole: Tensor
     ) -> fx.Node:
-        """The tensor behind an alias without a gradient: its values change, its gradient does not.
+        """The tensor that an alias without a gradient views: its values change, its gradient not.
 
-        Torch forgets a write through `data`, and allows none with gradients through a view that was
-        taken without. A gradient of what was written would go on through the alias alone.
+        Torch forgets a write through `data`, and allows no write with gradients through a view that
+        was taken without. A gradient of the written value would flow through the alias alone.
         """
         view = through.meta["view"]
         allowed = cuts_gradient(view) or not written.meta["graded"]
@@ -155,7 +157,7 @@ class Aliases:
         return self._record("call_function", straight_through, (before, cut), {}, whole)
 
     def _put_back(self, new: fx.Node, view: Tensor, before: fx.Node, whole: Tensor) -> fx.Node:
-        """What `before` holds when `new` is what its view holds; both as tensors give the place."""
+        """The value `before` with `new` in the place that `view` has in the tensor `whole`."""
         if _places(view) == _places(whole):
             return new
         if view.numel() == whole.numel():
@@ -178,7 +180,7 @@ class Aliases:
     def _joined(
         self, new: fx.Node, before: fx.Node, whole: Tensor, place: tuple[int, int, int]
     ) -> fx.Node:
-        """A tensor of whose dimension `dim` the range behind `start` is new."""
+        """The value `before` with `new` in the range (dimension, start, length) `place`."""
         dim, start, length = place
         behind = start + length
         ranges = ((0, start), (behind, whole.shape[dim] - behind))
@@ -191,7 +193,7 @@ class Aliases:
         return self._record("call_function", torch.cat, ((*ahead, new, *after), dim), {}, whole)
 
     def _taken_again(self, node: fx.Node, base: fx.Node) -> fx.Node:
-        """The view that `node` is, of what the base now holds."""
+        """The view of a node, taken again of the present value of the base."""
         view, value = node.meta["view"], node.meta["value"]
         parent = view.meta["parent"]
         if parent is None:
@@ -207,7 +209,7 @@ class Aliases:
     def _parts_again(
         self, node: fx.Node, parent: fx.Node, source: fx.Node
     ) -> dict[fx.Node, fx.Node]:
-        """What to read in the place of the parent, and of a tuple of the parent's parts."""
+        """The nodes to read in the place of the parent and of tuples of the parent's parts."""
         again = {parent: source}
         for each in node.all_input_nodes:
             if isinstance(each.meta["value"], (tuple, list)):
@@ -229,7 +231,7 @@ def is_stale(node: fx.Node) -> bool:
 
 
 def storage_of(value: Any) -> int | None:
-    """A number of the storage of a tensor; None of what is none."""
+    """The number of a tensor's storage; None for a value that is no tensor."""
     return value.untyped_storage()._cdata if isinstance(value, Tensor) else None
 
 
@@ -241,7 +243,7 @@ def base_of(node: fx.Node) -> fx.Node:
 
 
 def parent_of(node: fx.Node, value: Any) -> fx.Node | None:
-    """The node that is read and whose storage the value shares."""
+    """The node among those that a call reads whose storage the result shares."""
     storage = storage_of(value)
     for source in _sources(node) if storage is not None else ():
         if storage_of(source.meta["value"]) == storage:
@@ -250,7 +252,7 @@ def parent_of(node: fx.Node, value: Any) -> fx.Node | None:
 
 
 def _sources(node: fx.Node) -> Iterator[fx.Node]:
-    """What a node reads; of the parts of a split map, the map."""
+    """The nodes that a node reads; for a part of a split map, the map."""
     for source in node.all_input_nodes:
         if isinstance(source.meta["value"], (tuple, list)) and node.target is operator.getitem:
             yield from source.all_input_nodes
@@ -259,9 +261,9 @@ def _sources(node: fx.Node) -> Iterator[fx.Node]:
 
 
 def forgets(node: fx.Node) -> bool:
-    """Whether a call copies over a whole map, with a gradient, what is not made of that map.
+    """Whether a call copies over a whole map with a gradient a value that is not made of it.
 
-    Torch's gradients of what the map was made of are zeros then, and not None.
+    Torch's gradients of the map's sources are then zeros, and not None.
     """
     if node.op != "call_method" or node.target != "copy_" or not isinstance(node.args[0], fx.Node):
         return False
@@ -282,7 +284,7 @@ def forgets(node: fx.Node) -> bool:
 
 
 def _places(tensor: Tensor) -> tuple[Any, ...]:
-    """The dimensions of more than one element with their strides, the shape and the offset."""
+    """Shape, strides (0 for dimensions of one element) and offset of a tensor."""
     return tensor.shape, _steps(tensor), tensor.storage_offset()
 
 
@@ -338,6 +340,6 @@ def _have_equal_steps(view: Tensor, whole: Tensor) -> bool:
 
 
 def _start(offset: int, whole: Tensor, dim: int) -> int:
-    """Where along `dim` an element lies that is `offset` behind the first."""
+    """The index along `dim` of the element `offset` elements after the first."""
     stride = whole.stride(dim)
     return offset // stride % whole.shape[dim] if stride else 0

@@ -1,7 +1,7 @@
-"""What a module's own tensors answer while meta twins stand in for them: as the tensors would.
+"""Answers of meta copies, as the tensors of the network would give them.
 
-Twins have no values: to read one is refused. They say that they lie where the network lies, and
-what is made there is on the meta device as they are.
+A meta copy has no values: a call that reads values is refused. A meta copy says that it lies on the
+network's device. A tensor that a call makes on that device is on the meta device, too.
 """
 
 from collections.abc import Callable
@@ -12,22 +12,22 @@ from torch import Tensor
 
 from .functionalize import version_of
 
-READS: Final = frozenset(  # functions and methods whose answer hangs on values
+READS: Final = frozenset(  # functions and methods that read values
     {
         *("item", "tolist", "numpy", "data_ptr", "equal", "allclose", "is_nonzero", "__array__"),
         *("__bool__", "__int__", "__float__", "__index__", "__complex__", "__contains__"),
     }
 )
-SET: Final = ("data", "grad")  # attributes whose setting is no write that torch counts
+SET: Final = ("data", "grad")  # attributes; torch does not count their setting as a write
 MOVES: Final = ("to", "cpu", "cuda")
 
 
 class LostWriteError(Exception):
-    """A call wrote values of the module into a tensor with values of its own."""
+    """A call wrote values of the network into a tensor that has values of its own."""
 
 
 def torch_name_of(function: Any) -> str:
-    """The name of a function or method, or of the attribute that a getter or a setter is for."""
+    """The name of a function or method; for a getter or a setter that of the attribute."""
     name = str(getattr(function, "__name__", function))
     if name in ("__get__", "__set__"):
         return str(getattr(function.__self__, "__name__", name))
@@ -35,15 +35,15 @@ def torch_name_of(function: Any) -> str:
 
 
 def reads_values(function: Any, args: tuple[Any, ...]) -> bool:
-    """Whether a call asks a twin, or what is made of twins, for values."""
+    """Whether a call reads values of a meta copy, or of a tensor made of meta copies."""
     name = torch_name_of(function)
-    if not any(_is_twin(each) for each in args):
+    if not any(_is_meta_copy(each) for each in args):
         return False
     return name in READS or (name == "__format__" and args[0].dim() == 0 and args[1] != "")
 
 
 def sets_attribute(function: Any) -> bool:
-    """Whether a call sets the values or the gradient of a tensor to another tensor's."""
+    """Whether a call sets `.data` or `.grad` of a tensor."""
     is_setter = getattr(function, "__name__", None) == "__set__"
     return is_setter and torch_name_of(function) in SET
 
@@ -54,12 +54,12 @@ def answer(
     kwargs: dict[str, Any],
     device: torch.device,
 ) -> Any:
-    """What a call yields where twins lie on `device`.
+    """The result of a call of torch, for which meta copies seem to lie on `device`.
 
-    Raises LostWriteError where it writes into a tensor that is no twin and made of none.
+    Raises LostWriteError where the call writes into a tensor that has values of its own.
     """
     name = torch_name_of(function)
-    if not any(map(_is_twin, _tensors(args))):
+    if not any(map(_is_meta_copy, _tensors(args))):
         return function(*args, **_placed(kwargs, device))
     if name in _FACTS and args:
         return _FACTS[name](device)
@@ -74,7 +74,7 @@ def answer(
 
 
 def _placed(kwargs: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    """Arguments that ask for a tensor where the network lies, which twins will meet."""
+    """The arguments, where they name the network's device with the meta device instead."""
     given = kwargs.get("device")
     is_there = given is not None and torch.device(given).type == device.type
     return kwargs | {"device": "meta"} if is_there else kwargs
@@ -85,24 +85,24 @@ def _tensors(args: tuple[Any, ...]) -> list[Tensor]:
     return [each for found in lists for each in found if isinstance(each, Tensor)]
 
 
-def _is_twin(value: Any) -> bool:
+def _is_meta_copy(value: Any) -> bool:
     return isinstance(value, Tensor) and value.device.type == "meta"
 
 
 def _together(args: tuple[Any, ...], copies: list[Tensor]) -> tuple[Any, ...]:
-    """Arguments in which other tensors than numbers are on the meta device, as twins are.
+    """The arguments with all tensors but numbers on the meta device.
 
-    The tensors that are copied there are appended to `copies`.
+    Tensors that are copied there are appended to `copies`.
     """
     return tuple(_moved(each, copies) for each in args)
 
 
 def _moved(value: Any, copies: list[Tensor]) -> Any:
-    """An argument there; no closure, which would keep the copies until a search for cycles."""
+    """One argument on the meta device. A closure would keep the copies in a cycle."""
     if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
         return type(value)(_moved(each, copies) for each in value)
     is_number = not isinstance(value, Tensor) or value.dim() == 0
-    if is_number or _is_twin(value):
+    if is_number or _is_meta_copy(value):
         return value
     copies.append(value.to("meta"))
     return copies[-1]
@@ -111,7 +111,7 @@ def _moved(value: Any, copies: list[Tensor]) -> Any:
 def _on_meta(
     name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a move, to where twins are."""
+    """The arguments of a move to another device, with the meta device in its place."""
 
     def placed(value: Any) -> Any:
         if isinstance(value, torch.device) or (isinstance(value, str) and name == "to"):

@@ -1,10 +1,9 @@
-"""Meta tensors that stand in for a module's parameters and buffers while it is traced."""
+"""Meta copies: tensors without data in the place of parameters and buffers during a trace."""
 
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -38,30 +37,30 @@ class _Held:
             self.container.update(self.items)
 
 
-class StandIns:
-    """While it is entered, meta twins are the parameters and buffers of `net`.
+class MetaCopies:
+    """A context in which meta copies are the parameters and buffers of `net`.
 
-    A tensor has one twin, whatever the number of its names. `twins` are the twins by name, as
-    named_parameters and named_buffers have it, `names` the names by the ids of twins and tensors.
-    On leaving every attribute of every module is as it was on entering, whatever has happened.
-    Submodules run the function that `forwards` gives for them, where it gives one.
+    A tensor has one meta copy, whatever the number of its names. `tensors` are the meta copies by
+    the names of named_parameters and named_buffers. `names` are these names by the ids of tensors
+    and of their meta copies. `forwards` returns the function that runs in the place of a module's
+    forward, or None. On leaving, every attribute of every module is as it was on entering.
     """
 
     def __init__(self, net: nn.Module, forwards: Forwards = lambda _: None) -> None:
         self.net, self._forwards = net, forwards
-        self.twins: dict[str, Tensor] = {}
+        self.tensors: dict[str, Tensor] = {}
         self.names: dict[int, str] = {}
-        self._types: dict[str, torch.dtype] = {}  # of the tensors that twins stand for
-        self._storages: dict[str, int | None] = {}  # of twins when they were made
+        self._types: dict[str, torch.dtype] = {}  # of the tensors that meta copies stand for
+        self._storages: dict[str, int | None] = {}  # of meta copies when they were made
         self._by_storage: dict[int | None, str] = {}
-        self._twin_of: dict[int, Tensor] = {}
+        self._copy_of: dict[int, Tensor] = {}
         self._kept: list[Tensor] = []  # the tensors whose ids are keys above
         self._paths = {module: path for path, module in net.named_modules()}
         self._before: dict[nn.Module, list[_Held]] = {}
         self._given: dict[nn.Module, list[_Held]] = {}
-        self._copies: dict[int, str] = {}  # attributes that are tensors, by their storages
+        self._attributes: dict[int, str] = {}  # attributes that are tensors, by their storages
 
-    def __enter__(self) -> "StandIns":
+    def __enter__(self) -> "MetaCopies":
         self._name_tensors(self.net, prefix="")
         try:
             for module in self._paths:
@@ -71,12 +70,7 @@ class StandIns:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         try:
             self._restore()
         except KeyboardInterrupt:  # came between two modules
@@ -84,7 +78,7 @@ class StandIns:
             raise
 
     def adopt(self, module: nn.Module, change: Callable[[], object]) -> None:
-        """Let `change` give a lazy module its parameters, which then get twins."""
+        """Let `change` give a lazy module its parameters, and make meta copies of them."""
         for held in self._before[module]:
             held.restore()
         change()
@@ -104,37 +98,39 @@ class StandIns:
         return list(dict.fromkeys(found))
 
     def attribute_of(self, tensor: Tensor) -> str | None:
-        """The attribute whose storage a tensor has, where that is no twin's.
+        """The attribute of a module whose storage a tensor has; None for a meta copy's storage.
 
-        Lists of a module's may hold its parameters themselves.
+        A list of a module's may hold the parameters themselves.
         """
         key = storage_of(tensor)
         held = (self.names[id(each)] for each in self._kept if storage_of(each) == key)
         beside = next((f"{name}, held beside it," for name in held), None)
-        return self._copies.get(key or 0, beside)
+        return self._attributes.get(key or 0, beside)
 
     def is_recast(self, name: str) -> bool:
-        """Whether the tensor that a twin stands for is of another type."""
-        return self._types[name] != self.twins[name].dtype
+        """Whether the tensor that a meta copy stands for is of another type."""
+        return self._types[name] != self.tensors[name].dtype
 
     def moved(self) -> list[str]:
-        """The names of the twins whose bytes were exchanged."""
-        return [n for n, storage in self._storages.items() if storage_of(self.twins[n]) != storage]
+        """The names of the meta copies whose bytes were exchanged."""
+        return [
+            n for n, storage in self._storages.items() if storage_of(self.tensors[n]) != storage
+        ]
 
-    def twin_of_storage(self, tensor: Tensor) -> str | None:
-        """The name of the twin that a tensor is, or whose first bytes it has."""
+    def name_of_storage(self, tensor: Tensor) -> str | None:
+        """The name of the meta copy that a tensor is, or whose first bytes it has."""
         name = self.names.get(id(tensor))
-        is_twin = name is not None and self.twins[name] is tensor
-        return name if is_twin else self._by_storage.get(storage_of(tensor))
+        is_copy = name is not None and self.tensors[name] is tensor
+        return name if is_copy else self._by_storage.get(storage_of(tensor))
 
     def named(self) -> dict[str, Tensor]:
-        """The twins of parameters and buffers; `twins` may get others."""
-        return {name: self.twins[name] for name in self._types}
+        """The meta copies of parameters and buffers; `tensors` may get others."""
+        return {name: self.tensors[name] for name in self._types}
 
     def viewed(self, tensor: Tensor) -> str | None:
-        """The parameter or buffer of which a tensor is all elements, in order, in another shape.
+        """The parameter or buffer of which a tensor is a view of all elements in order.
 
-        None where it is no such view, or one that stops the gradient.
+        None for another tensor, and for a view that stops the gradient.
         """
         base = tensor._base
         if base is None or id(base) not in self.names or id(tensor) in self.names:
@@ -155,33 +151,35 @@ class StandIns:
         return path
 
     def _name_tensors(self, module: nn.Module, *, prefix: str) -> None:
-        """Make a twin, float32 for floats, for each parameter and buffer that has a shape."""
+        """Make a meta copy, float32 for floats, for each parameter and buffer that has a shape."""
         for name, tensor in itertools.chain(module.named_parameters(), module.named_buffers()):
             if is_lazy(tensor) or id(tensor) in self.names:
                 continue
             dtype = torch.float32 if tensor.is_floating_point() else tensor.dtype
-            twin = empty_like(tensor, dtype)
+            copy = empty_like(tensor, dtype)
             if isinstance(tensor, nn.Parameter):
-                twin = nn.Parameter(twin, requires_grad=tensor.requires_grad)
-            self._twin_of[id(tensor)] = twin
-            self.twins[prefix + name] = twin
+                copy = nn.Parameter(copy, requires_grad=tensor.requires_grad)
+            self._copy_of[id(tensor)] = copy
+            self.tensors[prefix + name] = copy
             self._types[prefix + name] = tensor.dtype
-            self._storages[prefix + name] = storage = storage_of(twin)
+            self._storages[prefix + name] = storage = storage_of(copy)
             self._by_storage.setdefault(storage, prefix + name)
-            self.names[id(twin)] = self.names[id(tensor)] = prefix + name
+            self.names[id(copy)] = self.names[id(tensor)] = prefix + name
             self._kept.append(tensor)
 
     def _swap(self, module: nn.Module) -> None:
-        """Note what a module holds, put twins in, and note it again."""
+        """Note the attributes of a module, put meta copies in, and note them again."""
         self._before[module] = list(_held(module))
         entries = module.__dict__
         for registry in REGISTRIES:
             for name, tensor in entries[registry].items():
-                entries[registry][name] = self._twin_of.get(id(tensor), tensor)
+                entries[registry][name] = self._copy_of.get(id(tensor), tensor)
         for name, value in entries.items():
             if isinstance(value, Tensor):  # no parameter or buffer: a forward may write over it
                 entries[name] = copy = value.detach().clone()
-                self._copies[storage_of(copy) or 0] = f"{self._paths[module]}.{name}".lstrip(".")
+                self._attributes[storage_of(copy) or 0] = f"{self._paths[module]}.{name}".lstrip(
+                    "."
+                )
         forward = self._forwards(module)
         if forward is not None:
             entries["forward"] = forward

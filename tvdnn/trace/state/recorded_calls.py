@@ -1,24 +1,22 @@
-"""Recorded calls: what a traced forward computes of parameters and buffers, where no map is read.
+"""Recorded calls: computations of a traced forward on parameters and buffers alone.
 
-Such a call runs on meta tensors while tracing, and no step runs it again. Where an op reads what
-calls have made, these become a formula: the network has one more parameter, a computed one.
+Such a call runs on meta copies during the trace, and no step runs it again. Where an op reads the
+result, the calls become a formula, and the network gets a computed parameter.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from numbers import Number
 from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
-from ..diagnostics import FOREIGN, Line, caller, place, shown
-from .formulas import Applied, Device, Formula, Read, Slot, reached
+from ..diagnostics import FOREIGN, location_text, source_location
+from .formulas import Formula, FormulaCall, FormulaRead, FormulaSlot, NetworkDevice, reached
 from .functionalize import storage_of, version_of
-from .meta_answers import torch_name_of
-from .meta_copies import StandIns
-from .tape import Watch
+from .meta_copies import MetaCopies
+from .recorded_call import RecordedCall
+from .tape import OperatorWatch
 
 META = torch.device("meta")
 PLAIN = (
@@ -27,84 +25,61 @@ PLAIN = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Recorded:
-    """A call: what it was given and made, leaf by leaf, and the tensors that it wrote over."""
-
-    function: Callable[..., Any]
-    given: tuple[Any, ...]
-    form: TreeSpec
-    made: tuple[Any, ...]
-    written: tuple[Tensor, ...]
-    graded: bool
-    at: Line | None
-
-    @property
-    def name(self) -> str:
-        return torch_name_of(self.function)
-
-
 class NoFormulaError(Exception):
-    """What a tensor is computed of or by, which no step could compute again."""
+    """Why no step could compute a tensor again."""
 
 
 class RecordedCalls:
-    """The calls of a traced forward that read no map, and the formulas that were asked for.
+    """The calls of a traced forward that read no map, and the formulas of computed parameters.
 
-    `evaluated` runs a function without recording it, `device` is the network's. `formulas` and
-    `values`, which are tensors of the meta device, are by the names of computed parameters.
+    `evaluated` runs a function without recording it. `device` is the network's. `formulas` and
+    `values` (meta tensors) are by the names of computed parameters.
     """
 
     def __init__(
         self,
-        stand_ins: StandIns,
+        meta_copies: MetaCopies,
         evaluated: Callable[[Callable[[], Any]], Any],
         device: torch.device,
     ) -> None:
-        self._stand_ins, self._evaluated, self._device = stand_ins, evaluated, device
-        self._calls: list[_Recorded] = []
+        self._copies, self._evaluated, self._device = meta_copies, evaluated, device
+        self._calls: list[RecordedCall] = []
         self._made: set[int] = set()  # ids of the tensors that calls have made, which are held
         self._names: dict[tuple[Any, ...], str] = {}
         self.formulas: dict[str, Formula] = {}
         self.values: dict[str, Tensor] = {}
 
-    def add(
-        self, function: Callable[..., Any], given: Any, made: Any, written: Sequence[Tensor]
-    ) -> None:
-        """Record a call that made a tensor, or wrote over one; `given` are its arguments."""
-        results = tuple(tree_leaves(made))
-        tensors = [each for each in results if isinstance(each, Tensor)]
-        if not tensors and not written:
-            return
-        leaves, form = tree_flatten(given)
-        graded, parts = torch.is_grad_enabled(), (tuple(leaves), form, results)
-        self._calls.append(_Recorded(function, *parts, tuple(written), graded, caller()))
-        self._made.update(map(id, tensors))
+    def add(self, call: RecordedCall) -> None:
+        """Keep a call that made a tensor, or wrote over one."""
+        tensors = [each for each in call.made if isinstance(each, Tensor)]
+        if tensors or call.written or call.formed:
+            self._calls.append(call)
+            self._made.update(map(id, tensors))
 
     def made(self, tensor: Tensor) -> bool:
         """Whether a recorded call has made the tensor."""
         return id(tensor) in self._made
 
     def name_of(self, tensor: Tensor) -> str | None:
-        """The name of the computed parameter that a tensor is; None where it is none.
+        """The name of the computed parameter that a tensor is; None for another tensor.
 
-        Raises NoFormulaError for a tensor that is made of parameters or buffers and cannot be
-        computed again.
+        Raises NoFormulaError for a tensor of parameters or buffers that no step could compute
+        again.
         """
         if not self.made(tensor):
             return None
         key = id(tensor), *_state(tensor)
         if key not in self._names:
-            made = _Formulas(self._stand_ins, self._calls, self._device).of(tensor)
+            made = _Formulas(self._copies, self._calls, self._device).of(tensor)
             if made is None:
                 return None
-            formula = self._evaluated(lambda: _proven(made, tensor, self._stand_ins.twins))
+            formula = self._evaluated(lambda: _proven(made, tensor, self._copies.tensors))
             self._names[key] = name = self._free_name(formula)
             self.formulas[name], self.values[name] = formula, tensor
         return self._names[key]
 
     def computes(self, view: fx.Node) -> bool:
-        """Whether a view of a parameter can be computed; if so its node names what is."""
+        """Whether a view of a parameter has a formula; its node then names the result."""
         try:
             name = self.name_of(view.meta["value"])
         except NoFormulaError:
@@ -115,33 +90,33 @@ class RecordedCalls:
         return name is not None
 
     def _free_name(self, formula: Formula) -> str:
-        """A name that no parameter, buffer or other formula has, of the largest that is read."""
-        twins = self._stand_ins.twins
-        largest = max(formula.names, key=lambda name: twins[name].numel())
+        """A new name for a formula, by the largest tensor that it reads."""
+        copies = self._copies.tensors
+        largest = max(formula.names, key=lambda name: copies[name].numel())
         name = f"{largest} computed"
         count = 1
-        while name in self.formulas or name in twins:
+        while name in self.formulas or name in copies:
             count += 1
             name = f"{largest} computed {count}"
         return name
 
 
 class _Formulas:
-    """Makes a formula of the calls on which a tensor depends."""
+    """Makes the formula of a tensor from the calls on which the tensor depends."""
 
     def __init__(
-        self, stand_ins: StandIns, calls: Sequence[_Recorded], device: torch.device
+        self, meta_copies: MetaCopies, calls: Sequence[RecordedCall], device: torch.device
     ) -> None:
-        self._names, self._calls, self._device = stand_ins.names, calls, device
-        self._module_storages = {storage_of(each) for each in stand_ins.twins.values()}
-        self._slots: dict[int, Slot] = {}
-        self._reads: dict[int, Read] = {}
+        self._names, self._calls, self._device = meta_copies.names, calls, device
+        self._module_storages = {storage_of(each) for each in meta_copies.tensors.values()}
+        self._slots: dict[int, FormulaSlot] = {}
+        self._reads: dict[int, FormulaRead] = {}
 
     def of(self, tensor: Tensor) -> Formula | None:
-        """The formula of a tensor as it is now; None where it reads no parameter or buffer."""
+        """The formula of a tensor's present value; None where it reads no parameter or buffer."""
         kept = list(self._needed(tensor))[::-1]
         known: set[int] = set()
-        unknown: list[_Recorded] = []
+        unknown: list[RecordedCall] = []
         for call in kept:
             if any(self._is_unknown(each, known) for each in call.given):
                 unknown.append(call)
@@ -150,13 +125,14 @@ class _Formulas:
         if not self._reads:
             return None
         self._check(unknown, kept)
-        return Formula(tuple(self._reads.values()), calls, self._slot(tensor), at=place())
+        return Formula(tuple(self._reads.values()), calls, self._slot(tensor), at=source_location())
 
-    def _needed(self, tensor: Tensor) -> Iterator[_Recorded]:
-        """The calls that made or wrote the tensor or what these read, the last first."""
+    def _needed(self, tensor: Tensor) -> Iterator[RecordedCall]:
+        """The calls on which the tensor's present value depends, the last first."""
         ids, storages = {id(tensor)}, {storage_of(tensor)} - self._module_storages
         for call in reversed(self._calls):
-            changed = [each for each in (*call.made, *call.written) if isinstance(each, Tensor)]
+            changed = [*call.written, *call.formed]
+            changed += [each for each in call.made if isinstance(each, Tensor)]
             if any(id(each) in ids or storage_of(each) in storages for each in changed):
                 yield call
                 read = [each for each in call.given if isinstance(each, Tensor)]
@@ -164,44 +140,44 @@ class _Formulas:
                 storages |= set(map(storage_of, read)) - self._module_storages
 
     def _is_unknown(self, each: Any, known: set[int]) -> bool:
-        """Whether an argument is a tensor that no kept call before has made."""
         return isinstance(each, Tensor) and id(each) not in known and id(each) not in self._names
 
-    def _check(self, unknown: Sequence[_Recorded], kept: Sequence[_Recorded]) -> None:
+    def _check(self, unknown: Sequence[RecordedCall], kept: Sequence[RecordedCall]) -> None:
         for call in unknown:
             raise NoFormulaError(
-                f"what {call.name} makes of a tensor that is neither a parameter nor a buffer"
-                f" (register it as a buffer){shown(call.at)}"
+                f"the result of {call.name} on a tensor that is neither a parameter nor a buffer"
+                f" (register it as a buffer){location_text(call.at)}"
             )
         for call in kept:
             others = [each for each in call.given if not _is_plain(each)]
             if others:
                 raise NoFormulaError(
-                    f"what {call.name} makes of {type(others[0]).__name__}{shown(call.at)}"
+                    f"the result of {call.name} on a {type(others[0]).__name__}"
+                    f"{location_text(call.at)}"
                 )
 
-    def _applied(self, call: _Recorded) -> Applied:
-        args, kwargs = tree_unflatten([self._placed(each) for each in call.given], call.form)
+    def _applied(self, call: RecordedCall) -> FormulaCall:
+        args, kwargs = call.arguments_of([self._placed(each) for each in call.given])
         made = tuple(self._slot(each) if isinstance(each, Tensor) else None for each in call.made)
-        return Applied(call.function, args, kwargs, made, call.graded)
+        return FormulaCall(call.function, args, kwargs, made, call.graded)
 
     def _placed(self, each: Any) -> Any:
-        """An argument as a formula has it."""
+        """The form of an argument in a formula."""
         if isinstance(each, Tensor):
             return self._slot(each)
-        return Device() if self._names_device(each) else each
+        return NetworkDevice() if self._names_device(each) else each
 
     def _names_device(self, each: Any) -> bool:
-        """Whether an argument says where the network lies, or where its trace runs."""
+        """Whether an argument names the network's device, or the meta device."""
         if not isinstance(each, (str, torch.device)):
             return False
         return str(each).partition(":")[0] in (META.type, self._device.type)
 
-    def _slot(self, tensor: Tensor) -> Slot:
-        slot = self._slots.setdefault(id(tensor), Slot(len(self._slots)))
+    def _slot(self, tensor: Tensor) -> FormulaSlot:
+        slot = self._slots.setdefault(id(tensor), FormulaSlot(len(self._slots)))
         name = self._names.get(id(tensor))
         if name is not None:
-            self._reads.setdefault(slot.number, Read(slot.number, name, tensor.dtype))
+            self._reads.setdefault(slot.number, FormulaRead(slot.number, name, tensor.dtype))
         return slot
 
 
@@ -211,24 +187,25 @@ def _is_plain(each: Any) -> bool:
     return isinstance(each, (*PLAIN, Tensor))
 
 
-def _proven(formula: Formula, tensor: Tensor, twins: Mapping[str, Tensor]) -> Formula:
-    """The formula with what its gradient reaches, if it makes the tensor again.
+def _proven(formula: Formula, tensor: Tensor, copies: Mapping[str, Tensor]) -> Formula:
+    """The formula with the parameters that its gradient reaches, after a trial run.
 
-    Raises NoFormulaError where it draws random numbers, changes a buffer or makes another.
+    Raises NoFormulaError where the formula draws random numbers, changes a tensor that it reads, or
+    makes a tensor of another shape or type.
     """
-    leaves = {name: twins[name] for name in formula.names}
-    watch = Watch()
+    leaves = {name: copies[name] for name in formula.names}
+    watch = OperatorWatch()
     try:
         with torch.set_grad_enabled(True), watch:
             again = formula(leaves, META)
             found = reached(again, leaves)
     except FOREIGN as error:
-        raise NoFormulaError(f"what cannot be computed again ({error})") from error
+        raise NoFormulaError(f"a tensor that cannot be computed again ({error})") from error
     effect = watch.effect_on(leaves.values())
     if effect is None and _form(again) != _form(tensor):
-        effect = "computes another tensor when it runs again"
+        effect = "gives another tensor when it runs again"
     if effect is not None:
-        raise NoFormulaError(f"what is computed of {formula.names[0]} by code that {effect}")
+        raise NoFormulaError(f"a tensor computed of {formula.names[0]}, whose computation {effect}")
     return Formula(formula.reads, formula.calls, formula.result, found, formula.at)
 
 

@@ -10,39 +10,32 @@ from torch.fx.node import map_aggregate
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...graph.state import Made, Named, StateCall
-from ..diagnostics import caller, shown
 from .functionalize import storage_of
-from .meta_copies import StandIns
+from .meta_copies import MetaCopies
+from .recorded_call import RecordedCall
 
 STAND_IN = -1  # the number of a result that is a parameter or buffer itself
 BY_GRADIENTS = frozenset({"backward", "grad"})
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
-    """A call on the tape.
+class TapedCall:
+    """A recorded call on the tape."""
 
-    `reads` and `changes` are storages: of its arguments, and of what it wrote. `needs` are numbers
-    of earlier calls' tensors. `why` tells why no step could make the call, `within` and `line`
-    where forward makes it.
-    """
-
-    place: int
-    call: StateCall
-    reads: frozenset[int]
-    needs: frozenset[int]
-    changes: frozenset[int]
-    nbytes: int
-    why: str
-    within: str
-    line: str
+    recorded: RecordedCall
+    place: int  # how many calls were on the tape before
+    call: StateCall  # with references in the place of tensors
+    reads: frozenset[int]  # storages of its arguments
+    needs: frozenset[int]  # numbers of earlier calls' tensors
+    changes: frozenset[int]  # storages that it wrote
+    nbytes: int  # of new tensors
+    why: str  # why no step could make the call; "" where one could
 
 
-class Watch(TorchDispatchMode):
-    """Notes which of torch's operators write which storages, and which draws random numbers.
+class OperatorWatch(TorchDispatchMode):
+    """Notes the storages that torch's operators write, and operators that draw random numbers.
 
-    Under a mode the lists of tensors that operators write do not count as written by torch, and
-    statistics that a normalization tracks never do.
+    Torch's own counts of writes miss lists of tensors under a mode, and tracked statistics.
     """
 
     def __init__(self) -> None:
@@ -58,76 +51,68 @@ class Watch(TorchDispatchMode):
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.drawn_by = str(func)
         for argument in arguments:
-            if _writes(argument, given):
+            if _writes(argument, given, backward="_backward" in str(func)):
                 found = tensors_in(given.get(argument.name))
                 self.written |= dict.fromkeys(_storages(found), str(func))
         return func(*args, **(kwargs or {}))
 
     def effect_on(self, tensors: Iterable[Tensor]) -> str | None:
-        """What the operators do beside their results: random numbers, or writes to these."""
+        """The side effect of the operators: random numbers, or a write to one of `tensors`."""
         if self.drawn_by:
             return f"draws random numbers ({self.drawn_by})"
         writers = (self.written.get(storage) for storage in _storages(tensors))
-        return next((f"changes what it reads ({each})" for each in writers if each), None)
+        return next((f"changes a tensor that it reads ({each})" for each in writers if each), None)
 
 
-def _writes(argument: Any, given: Mapping[str, Any]) -> bool:
-    """Whether an operator writes an argument; normalizations of batches do so unannounced."""
-    tracks = argument.name in ("running_mean", "running_var")
+def _writes(argument: Any, given: Mapping[str, Any], *, backward: bool) -> bool:
+    """Whether an operator writes an argument. Batch normalization does so undeclared."""
+    tracks = argument.name in ("running_mean", "running_var") and not backward
     trains = any(given.get(name) for name in ("training", "train"))
     return (tracks and trains) or (argument.alias_info is not None and argument.alias_info.is_write)
 
 
 class StateTape:
-    """Records calls; `place` counts those so far.
+    """Keeps the calls that may change parameters and buffers; `place` is their number so far.
 
-    An op on maps reads a parameter or buffer as the calls before its own place have left it.
+    An op on maps reads a parameter or buffer as the calls before the op's place have left it.
     """
 
-    def __init__(self, stand_ins: StandIns) -> None:
-        self.stand_ins = stand_ins
-        self.recorded: list[Recorded] = []
+    def __init__(self, meta_copies: MetaCopies) -> None:
+        self.meta_copies = meta_copies
+        self.calls: list[TapedCall] = []
         self.place = 0
         self._numbers: dict[int, int] = {}  # of tensors that calls made, by their ids
         self._made: list[Tensor] = []  # the tensors, which live as long as their ids count
 
-    def record(
-        self,
-        function: Callable[..., Any],
-        given: tuple[tuple[Any, ...], Mapping[str, Any]],
-        result: Any,
-        changed: Iterable[Tensor],
-        why: str,
-        within: str,
-    ) -> None:
-        """Put a call on the tape, as it was made of stand-ins."""
-        read, made = list(tensors_in(given)), list(tensors_in(result))
+    def add(self, call: RecordedCall) -> None:
+        """Put a call on the tape."""
+        given = call.arguments
+        read, made = list(tensors_in(given)), list(tensors_in(call.made))
         args, kwargs = replaced(given, self._reference)
-        self.recorded.append(
-            Recorded(
+        self.calls.append(
+            TapedCall(
+                call,
                 self.place,
-                StateCall(function, tuple(args), dict(kwargs), tuple(map(self._number, made))),
+                StateCall(call.function, tuple(args), dict(kwargs), tuple(map(self._number, made))),
                 _storages(read),
                 frozenset(self._numbers.get(id(each), STAND_IN) for each in read) - {STAND_IN},
-                _storages(changed),
-                _fresh_nbytes(made, read),
-                why or self._why_not(function, given),
-                within,
-                shown(caller()),
+                _storages(call.written),
+                _new_nbytes(made, read),
+                _why_not_repeatable(call) or self._why_not(call.function, given),
             )
         )
         self.place += 1
 
     def erase(self, place: int) -> None:
         """Take a call off the tape."""
-        self.recorded = [each for each in self.recorded if each.place != place]
+        self.calls = [each for each in self.calls if each.place != place]
 
-    def live(self) -> list[Recorded]:
-        """The calls that change parameters or buffers, and those that make what these read."""
-        wanted = {storage_of(twin) or 0 for twin in self.stand_ins.named().values()}
+    def live(self) -> list[TapedCall]:
+        """The calls that change parameters or buffers, and the calls on which these depend."""
+        wanted = {storage_of(copy) or 0 for copy in self.meta_copies.named().values()}
         needed: set[int] = set()
-        live: list[Recorded] = []
-        for each in reversed(self.recorded):
+        live: list[TapedCall] = []
+        for each in reversed(self.calls):
             if each.changes & wanted or needed.intersection(each.call.makes):
                 live.append(each)
                 wanted |= each.reads
@@ -142,21 +127,21 @@ class StateTape:
             known = self._name_of(tensor)
             if known is None and id(tensor) not in self._numbers:
                 return "by a tensor that is no parameter or buffer"
-            if known is not None and self.stand_ins.is_recast(known):
+            if known is not None and self.meta_copies.is_recast(known):
                 return f"by {known}, which is neither float32 nor of whole numbers"
         return ""
 
     def _reference(self, value: Any) -> Any:
-        """What stands for an argument's tensor on the tape."""
+        """The reference on the tape that stands for a tensor."""
         if not isinstance(value, Tensor):
             return value
         name = self._name_of(value)
         return Made(self._numbers.get(id(value), STAND_IN)) if name is None else Named(name)
 
     def _name_of(self, tensor: Tensor) -> str | None:
-        """The name of a stand-in."""
-        name = self.stand_ins.names.get(id(tensor))
-        return name if name is not None and self.stand_ins.twins[name] is tensor else None
+        """The name of a meta copy; None for another tensor."""
+        name = self.meta_copies.names.get(id(tensor))
+        return name if name is not None and self.meta_copies.tensors[name] is tensor else None
 
     def _number(self, tensor: Tensor) -> int:
         """The number of a tensor that a call has made."""
@@ -168,13 +153,17 @@ class StateTape:
         return self._numbers[id(tensor)]
 
 
+def _why_not_repeatable(call: RecordedCall) -> str:
+    return "by random numbers" if call.draws else "in another form" if call.formed else ""
+
+
 def replaced(values: Any, by: Callable[[Any], Any]) -> Any:
     """The values of nested tuples, lists, dicts and slices, each replaced."""
     return map_aggregate(values, by)
 
 
 def tensors_in(values: Any) -> Iterator[Tensor]:
-    """The tensors in nested tuples, lists, dicts and slices but sparse ones, without storage."""
+    """The strided tensors in nested tuples, lists, dicts and slices."""
     return (each for each in _leaves(values) if _is_strided(each))
 
 
@@ -188,21 +177,21 @@ def takes_maps(given: Any) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
-    """What a call returned, the storages that it wrote, and whether it drew random numbers."""
+class WatchedCall:
+    """The result of a call, the storages that it wrote, and whether it drew random numbers."""
 
     result: Any
     written: frozenset[int]
     draws: bool
 
 
-def watched(function: Callable[..., Any], call: Callable[[], Any]) -> Watched:
-    """Make a call of a function, and tell what came of it."""
+def watched(function: Callable[..., Any], call: Callable[[], Any]) -> WatchedCall:
+    """Make a call of a function under watch."""
     if getattr(function, "__name__", "") == "__get__":  # of a tensor's property
-        return Watched(call(), frozenset(), False)
-    with Watch() as watch:
+        return WatchedCall(call(), frozenset(), False)
+    with OperatorWatch() as watch:
         result = call()
-    return Watched(result, frozenset(watch.written), bool(watch.drawn_by))
+    return WatchedCall(result, frozenset(watch.written), bool(watch.drawn_by))
 
 
 def _leaves(values: Any) -> list[Any]:
@@ -215,7 +204,6 @@ def _storages(tensors: Iterable[Tensor]) -> frozenset[int]:
     return frozenset(storage_of(each) or 0 for each in tensors)
 
 
-def _fresh_nbytes(made: Iterable[Tensor], read: Iterable[Tensor]) -> int:
-    """Bytes of the results that share no storage with an argument."""
+def _new_nbytes(made: Iterable[Tensor], read: Iterable[Tensor]) -> int:
     known = _storages(read)
     return sum(x.numel() * x.element_size() for x in made if storage_of(x) not in known)

@@ -1,4 +1,4 @@
-"""Watch: the first steps of a runner are timed, and where these are off one is measured."""
+"""Times the first steps of a runner, and measures one where they miss their prediction."""
 
 from enum import Enum
 from statistics import median
@@ -14,19 +14,18 @@ TIMED: Final = 3
 
 
 class Stage(Enum):
-    """What is done with a step beside running it."""
+    """Whether a step is only run, timed or measured."""
 
     PLAIN = "plain"
     TIMED = "timed"
     MEASURED = "measured"
 
 
-class Watch:
-    """Runs the steps of `runner`, the first of which should take `predicted_s`.
+class StepWatch:
+    """Runs the steps of `runner`, which should take `predicted_s` seconds.
 
-    With `predicted_s` of None the next step is measured, whatever it takes. All are training steps
-    like any other. `measured` is the timeline once there is one, `done` whether nothing is left to
-    watch.
+    With `predicted_s` of None the next step is measured in any case. All steps train as without a
+    watch. `measured` is the timeline of the measured step, `done` tells whether the watch is over.
     """
 
     def __init__(self, runner: Runner, predicted_s: float | None) -> None:
@@ -40,8 +39,8 @@ class Watch:
         self._halves: list[Timeline] = []
 
     @property
-    def asked(self) -> bool:
-        """Whether a step is measured because someone asked."""
+    def is_requested(self) -> bool:
+        """Whether a step is measured at the user's request."""
         return self._predicted_s is None
 
     def run(self, half: int) -> None:

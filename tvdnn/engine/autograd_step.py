@@ -1,0 +1,80 @@
+"""One step of a virtualized network as a node of torch's graph."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ..runtime.runner import Runner
+from .gradients import check_unchanged, versions_of, with_gradients
+from .virtual_steps import StepKey, VirtualSteps
+
+
+@dataclass(frozen=True, slots=True)
+class AutogradCall:
+    """One forward. Its tensors are the inputs and then the trained parameters."""
+
+    steps: VirtualSteps
+    runner: Runner
+    key: StepKey
+    num_inputs: int
+    trained: tuple[str, ...]  # names of parameters, computed ones among them
+
+
+class AutogradStep(torch.autograd.Function):
+    """The two halves of a schedule as one node of torch's graph.
+
+    Parameters are among its inputs, so that hooks and accumulation work.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, call: AutogradCall, *tensors: Tensor) -> Any:
+        inputs, graph = tensors[: call.num_inputs], call.runner.schedule.graph
+        ctx.call = call
+        ctx.inputs = [(tuple(x.shape), x.dtype) for x in inputs]
+        core = call.steps.core_now()
+        found = {**core.module.params, **core.computed.of(graph.network)}
+        ctx.trained = {name: found[name] for name in call.trained}
+        ctx.number, outputs = call.steps.run_forward(call.runner, call.key, inputs)
+        ctx.versions = versions_of(graph.network, ctx.trained)  # which the forward may change
+        ctx.forms = [(y.shape, y.dtype, y.device) for y in outputs]
+        names = zip(graph.network.outputs, outputs, strict=True)
+        trained = {n.removeprefix("grad ") for n in graph.inputs.values() if n.startswith("grad ")}
+        ctx.mark_non_differentiable(*(y for name, y in names if name not in trained))
+        ctx.set_materialize_grads(False)
+        return outputs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        call: AutogradCall = ctx.call
+        network = call.runner.schedule.graph.network
+        check_unchanged(network, ctx.trained, ctx.versions)
+        filled = [
+            torch.zeros(shape, dtype=dtype, device=device) if grad is None else grad
+            for grad, (shape, dtype, device) in zip(grads, ctx.forms, strict=True)
+        ]
+        with call.steps.lock:
+            call.steps.run_backward(call.runner, call.key, ctx.number, filled)
+            return None, *_gradients(ctx, with_gradients(network, grads))
+
+
+def _gradients(ctx: Any, reached: frozenset[str] | None) -> list[Tensor | None]:
+    """The gradients of inputs and trained parameters; None where torch has none.
+
+    `reached` are the names on which an output with a gradient depends; None for all names.
+    """
+    runner, graph = ctx.call.runner, ctx.call.runner.schedule.graph
+    inputs = [
+        runner.read_grad(name, dtype)
+        if name in graph.input_grads and (reached is None or name in reached)
+        else None
+        for name, (_, dtype) in zip(graph.network.inputs, ctx.inputs, strict=True)
+    ]
+    params = [
+        runner.read_param_grad(name, param) if reached is None or name in reached else None
+        for name, param in ctx.trained.items()
+    ]
+    return inputs + params

@@ -1,0 +1,61 @@
+"""What a user requests of an engine, and what one step's schedule is then made of."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import torch
+
+from ..errors import InputError
+from ..graph import Graph
+from ..planner.ir.costs import Costs
+from ..planner.ir.settings import COPIES, Choice, Requested, Table
+from ..runtime.host_slab import Slab
+from ..units import Limit
+from .build import ChunkSize, Progress
+
+CPU: Final = torch.device("cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """Budgets and settings of an engine, as its user gave them.
+
+    The seeds randomize order (CPU) or delays (GPU) for tests.
+    """
+
+    budget: Limit = None  # device bytes; "min" is the floor of the policy
+    host_budget: int | None = None  # pinned bytes
+    choice: Requested = field(default_factory=Requested)  # policy, lead and copies
+    kernels: str | None = None  # "triton" or "torch"; None: by the device
+    order_seed: int | None = None
+    delay_seed: int | None = None
+    costs: Costs | None = None  # instead of measured ones
+    slab: Slab | None = None  # to share with other engines
+    progress: Progress | None = None
+    feedback: bool = True  # plan anew by what the first steps take, where costs are measured
+    clock: Costs | None = None  # of the machine that a CPU plays
+    sized: bool = False  # whether chunk sizes are given, so that tuned ones do not count
+    dtype: str | None = None  # of virtualized calls; None: as torch's own switches say
+    opaque: bool = False  # whether submodules may run by torch's own code
+    device: torch.device = CPU  # where a network without parameters computes
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The graph of a step, how to plan it and copy, and how its kernels run."""
+
+    graph: Graph
+    choice: Choice
+    configurations: Table
+
+
+def requested_choice(policy: str | None, lead: int | None, copies: str | None) -> Requested:
+    """The requested way to plan and copy. Raises InputError for copies that are not known."""
+    if copies is not None and copies not in COPIES:
+        raise InputError(f"copies {copies!r} are not known; choose {' or '.join(COPIES)}")
+    return Requested(policy, lead, copies)
+
+
+def is_sized(chunk_size: ChunkSize, sections: int | None) -> bool:
+    """Whether a user gives sizes of sections, which tuned ones then do not replace."""
+    return chunk_size is not None or sections is not None

@@ -1,0 +1,62 @@
+"""The count of a trainer's steps, which goes back where labels were no classes."""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from ..errors import InputError
+from ..ops.operator import Control
+from .label_faults import LabelFaults
+from .optimizers import Planned, Updated, count_step
+
+RECENT_STEPS: Final = 4096  # more than a GPU's queue holds while the host goes on
+
+
+class StepCount:
+    """Counts the steps of a trainer in `steps`, and beside the parameters of its optimizer.
+
+    `label_ranges` are the number of classes and the ignored label of each loss.
+    """
+
+    def __init__(
+        self, control: Control, optimizer: Planned, label_ranges: Sequence[tuple[int, int]]
+    ) -> None:
+        self.steps = 0
+        self.faults = LabelFaults(control)
+        self._optimizer, self._label_ranges = optimizer, label_ranges
+        self._recent: deque[tuple[int, Updated]] = deque(maxlen=RECENT_STEPS)
+
+    def add(self, updated: Updated) -> None:
+        """Count a step that was run."""
+        self.steps += 1
+        self._recent.append((self.steps, updated))
+        count_step(self._optimizer, updated)
+
+    def forget(self) -> None:
+        """Forget faults and recent steps, as before another state is loaded."""
+        self.faults.clear()
+        self._recent.clear()
+
+    def raise_faults(self, *, wait: bool = False) -> None:
+        """Raise InputError for a label that is no class, if one is known, and count back.
+
+        With `wait` the steps on their way are waited for.
+        """
+        fault = self.faults.found(wait=wait)
+        if fault is None:
+            return
+        step, sample, label = fault
+        for number, updated in self._recent:
+            if number >= step:
+                count_step(self._optimizer, updated, by=-1)
+        self._recent.clear()
+        self.steps = step - 1
+        self.faults.clear()
+        known = " and ".join(
+            f"a class from 0 to {classes - 1} or ignore_index {ignored}"
+            for classes, ignored in self._label_ranges
+        )
+        raise InputError(
+            f"step {step}: sample {sample} has label {label}; labels are {known}. Neither that step"
+            " nor those after it have changed anything: correct the labels and go on"
+        )

@@ -1,0 +1,195 @@
+"""The steps of a trainer: planned by the shape of their batch, and run."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeAlias
+
+import torch
+from torch import nn
+from torch.utils.weak import WeakIdKeyDictionary
+
+from ..errors import InputError
+from ..graph import Network
+from ..ops import Settings
+from ..ops.expand import Mode
+from ..ops.loss import label_ranges
+from ..planner.ir.timeline import Timeline
+from ..runtime.runner import Runner
+from ..runtime.staging import BUFFERS
+from ..trace.guards.inputs import check_inputs
+from ..trace.trace import trace
+from .build import NOTHING_TO_TRAIN, check_master_weights, check_trainable
+from .control import write_control
+from .core import Core
+from .gradient_sums import GradientSums
+from .losses import target_nbytes, target_shape
+from .module_state import Copies, Copy, copied, restore_where, restored_after_failure
+from .optimizers import Planned, Spec, Updated, control_of, plan_optimizer, updated_by
+from .request import Resolved
+from .step_count import StepCount
+from .training_batches import TrainingBatches
+
+Key: TypeAlias = tuple[tuple[int, ...], Mode, int]  # of a batch, its mode, the network's state
+
+
+class TrainingSteps:
+    """Plans and runs training steps of `net` on batches of any number of samples.
+
+    `settings` are those of a step on a batch like the example. Raises InputError where no parameter
+    has requires_grad.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        core: Core,
+        batches: TrainingBatches,
+        settings: Settings,
+        spec: Spec,
+        seed: int,
+    ) -> None:
+        self._net, self._core, self._batches, self._settings = net, core, batches, settings
+        self.seed = seed
+        self.target_dtype = settings.losses[0].target_dtype
+        self._updated: dict[Key, Updated] = {}
+        self.state = core.look()
+        self.optimizer = _make_optimizer(spec, list(core.module.trained().values()))
+        self._sums = GradientSums(core, spec, self.optimizer)
+        self._made_for: Any = WeakIdKeyDictionary(dict.fromkeys(net.parameters()))
+        network = self.runner(batches.first).schedule.graph.network
+        self.target_shape = target_shape(network)
+        self.count = StepCount(core.control, self.optimizer, label_ranges(network))
+
+    def run(self, x: torch.Tensor, y: torch.Tensor, accumulate: int) -> torch.Tensor:
+        """Run one step on a batch in so many parts; returns the loss, a 0-d tensor."""
+        if accumulate > 1:
+            self._sums.start()
+        mode = Mode.ACCUMULATE if accumulate > 1 else Mode.TRAIN
+        shape = (x.shape[0] // accumulate, *x.shape[1:])
+        runner = self.runner(shape, mode, begins=True)
+        check_inputs(runner.schedule.graph.network, (x,))
+        updated = self._write_control(runner, shape, mode, 1.0 / accumulate)
+        with self._stepping(runner, mode, updated, self._snapshot()):
+            return self._parts(runner, x, y) if accumulate > 1 else self._part(runner, x, y, mode)
+
+    def timeline(self, x: torch.Tensor, y: torch.Tensor) -> Timeline:
+        """Run one step on a GPU and return its measured timeline."""
+        runner = self.runner(tuple(x.shape), begins=True)
+        check_inputs(runner.schedule.graph.network, (x,))
+        updated = self._write_control(runner, tuple(x.shape), Mode.TRAIN, 1.0)
+        with self._stepping(runner, Mode.TRAIN, updated):
+            self._core.module.change_state(runner.schedule.graph.network.changes)
+            self._batches.fill(runner, x, y)
+            return runner.timeline()
+
+    @contextmanager
+    def _stepping(
+        self, runner: Runner, mode: Mode, updated: Updated, snapshot: Sequence[Copy] = ()
+    ) -> Iterator[None]:
+        """A context that runs the passes of one step; a failure takes the step back."""
+        network = runner.schedule.graph.network
+        changed = self._core.module.state_before(network.changes)
+        with restored_after_failure([*snapshot, *changed]), self._core.on_device():
+            with self._sums.summing(network, mode, updated):
+                yield
+            self.count.faults.follow()
+            restore_where(self._core.control.flag[0], changed)
+        self.count.add(updated)
+
+    def follow_network(self) -> None:
+        """Plan for the present network, if it has changed since the last step.
+
+        Raises InputError for parameters that the optimizer does not have.
+        """
+        state = self._core.look()
+        if state == self.state:
+            return
+        check_master_weights(self._net)
+        trained = self._core.module.trained()
+        self.optimizer.planned_state.follow(self.optimizer, trained, self._made_for)
+        self._sums.forget()
+        self._updated, self.state = {}, state
+
+    def _part(
+        self, runner: Runner, x: torch.Tensor, y: torch.Tensor, mode: Mode, first: int = 0
+    ) -> torch.Tensor:
+        """Run a batch, or its part from sample `first` on; returns the loss."""
+        self._core.module.change_state(runner.schedule.graph.network.changes)
+        self._batches.fill(runner, x, y, first)
+        self._core.run(self.key(tuple(x.shape), mode))
+        return _loss(runner)
+
+    def _parts(self, runner: Runner, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Sum the gradients of the parts of a batch."""
+        rows = runner.schedule.graph.network.batch
+        starts = range(0, len(x), rows)
+        self._batches.check_labels(runner, y, starts)
+        parts = zip(x.split(rows), y.split(rows), starts, strict=True)
+        losses = [self._part(runner, a, b, Mode.ACCUMULATE, start) for a, b, start in parts]
+        return torch.stack(losses).mean()
+
+    def key(self, shape: tuple[int, ...], mode: Mode = Mode.TRAIN) -> Key:
+        return shape, mode, self.state
+
+    def runner(
+        self, shape: tuple[int, ...], mode: Mode = Mode.TRAIN, *, begins: bool = False
+    ) -> Runner:
+        """The runner for batches of `shape`, planned and captured when first asked for."""
+        resolved, updates = partial(self._resolved, shape, mode), partial(self._sums.updates, mode)
+        return self._core.runner(self.key(shape, mode), resolved, updates, begins=begins)
+
+    def _resolved(self, shape: tuple[int, ...], mode: Mode) -> Resolved:
+        self._core.report("tracing", 0.0)
+        network = self._trace(shape)
+        self._core.report("tracing", 1.0)
+        kept = self._sums.nbytes_beside(network) if mode is Mode.TRAIN else 0
+        reserve = self._settings.reserve + kept
+        reserve += self.optimizer.planned_state.idle_nbytes(self._trained_by(network))
+        if self._settings.reserve:  # where inputs are staged, so are targets
+            reserve += BUFFERS * target_nbytes(network, self._settings.losses)
+        return self._core.resolve(network, replace(self._settings, mode=mode, reserve=reserve))
+
+    def _trace(self, shape: tuple[int, ...]) -> Network:
+        network = trace(self._net, (torch.empty(shape, device="meta"),), ordered=True)
+        return check_trainable(network, self._settings.losses)
+
+    def _trained_by(self, network: Network) -> list[torch.Tensor]:
+        params = self._core.module.trained()
+        return [params[name] for name in network.params if name in params]
+
+    def _write_control(
+        self, runner: Runner, shape: tuple[int, ...], mode: Mode, scale: float
+    ) -> Updated:
+        """Write the settings of the runner's next step; returns the updated parameters."""
+        key = self.key(shape, mode)
+        if key not in self._updated:
+            graph, params = runner.schedule.graph, self._core.module.params
+            self._updated[key] = updated_by(graph, self.optimizer, params)
+        settings = control_of(self.optimizer, self._updated[key])
+        seed, step = self.seed + self.count.steps, self.count.steps + 1
+        write_control(self._core.control_bytes, settings, scale, seed, step)
+        return self._updated[key]
+
+    def _snapshot(self) -> Copies:
+        """Copies of tensors to restore after a failed step; none on a GPU, where none stops."""
+        if self._core.device.type == "cuda":
+            return []
+        frozen = [param for param in self._core.module.params.values() if not param.requires_grad]
+        trained = [
+            tensor for name in self._core.module.trained() for tensor in self._sums.tensors_of(name)
+        ]
+        given = (*frozen, *trained, *self._core.module.buffers.values())
+        return copied(tensor.detach() for tensor in given if tensor is not None)
+
+
+def _make_optimizer(spec: Spec, trained: Sequence[torch.Tensor]) -> Planned:
+    if not trained:
+        raise InputError(NOTHING_TO_TRAIN)
+    return plan_optimizer(spec, trained)
+
+
+def _loss(runner: Runner) -> torch.Tensor:
+    (_, total) = runner.outputs("loss")[0]
+    return total[0].clone()

@@ -1,0 +1,201 @@
+"""The steps of a virtualized network: planned by the inputs of a call, run in two halves."""
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import EngineError, InputError
+from ..graph import Network
+from ..ops import Settings
+from ..ops.eager import opaque_nbytes
+from ..ops.expand import Mode
+from ..planner.timing.calibrate import Calibration
+from ..runtime.runner import Runner
+from ..trace.trace import trace
+from .build import autocast_dtype, resolve_dtype
+from .control import write_control
+from .core import Core, Updates
+from .module_state import restored_after_failure
+from .request import EngineRequest, Resolved
+
+
+@dataclass(frozen=True, slots=True)
+class StepKey:
+    """What one schedule is made for."""
+
+    shapes: tuple[tuple[int, ...], ...]
+    mode: Mode
+    state: int  # the number of the state of the network
+    input_grads: frozenset[int]  # numbers of the inputs whose gradients are computed
+    dtype: str
+    grad_mode: bool  # whether forward is traced with gradients
+
+
+class VirtualSteps:
+    """Plans and runs the steps of `net`. One forward may be open at a time.
+
+    The maps of an open forward lie in the arena until its backward has run. Several threads share
+    one arena, under `lock`.
+    """
+
+    def __init__(self, net: nn.Module, settings: Settings, requested: EngineRequest) -> None:
+        self._net, self._settings, self._requested = net, settings, requested
+        self.core: Core | None = None
+        self.last: StepKey | None = None  # of the schedule that was used, or planned, last
+        self.lock = threading.RLock()
+        self._open = 0  # the number of the open forward
+        self._forwards = 0
+
+    def core_now(self) -> Core:
+        """The core, made when first asked for."""
+        if self.core is None:
+            with torch.inference_mode(False):
+                self.core = Core(self._net, self._requested)
+        return self.core
+
+    def last_runner(self) -> Runner:
+        """The runner that was used, or planned, last. Raises EngineError where there is none."""
+        if self.core is None or self.last not in self.core.runners:
+            raise EngineError("nothing is planned yet; call the module, or prepare(*inputs), first")
+        return self.core.runners[self.last]
+
+    def feedback(self) -> Calibration | None:
+        """The step that was measured last on inputs like the last, beside its prediction."""
+        return None if self.core is None else self.core.feedback(self.last)
+
+    def settle(self) -> None:
+        """Wait for new plans, and take them over unless a forward waits for its backward."""
+        core = self.core
+        if core is None:
+            return
+        keys: Iterable[Any] = core.wait_for_plans()
+        for key in keys:
+            if not self._open:
+                core.runner(key, partial(self._resolved, key), _no_updates, begins=True)
+
+    def close(self) -> None:
+        """Give back arena, graphs and slab."""
+        self._open = 0
+        if self.core is not None:
+            self.core.close()
+            self.core = None
+
+    def key(self, inputs: tuple[Tensor, ...], *, graded: bool) -> StepKey:
+        """The key of a step on these inputs, with gradients where `graded`."""
+        wants = frozenset(i for i, x in enumerate(inputs) if graded and x.requires_grad)
+        mode = Mode.AUTOGRAD if graded else Mode.INFER
+        shapes, core = tuple(tuple(x.shape) for x in inputs), self.core_now()
+        state, dtype = core.look(), _dtype_now(core, self._requested.dtype)
+        return StepKey(shapes, mode, state, wants, dtype, core.states.grad_mode(graded))
+
+    def runner(self, key: StepKey, *, begins: bool = False) -> Runner:
+        """The runner for a key, planned and captured when first asked for."""
+        core = self.core_now()
+        before, is_open = core.preparations, self._open
+        self._open = 0  # planning and capture take the arena, and with it an open forward's maps
+        with torch.inference_mode(False):  # what is made here serves later training steps, too
+            runner = core.runner(key, partial(self._resolved, key), _no_updates, begins=begins)
+        if core.preparations == before:
+            self._open = is_open
+        self.last = key
+        return runner
+
+    def _resolved(self, key: StepKey) -> Resolved:
+        core = self.core_now()
+        core.report("tracing", 0.0)
+        inputs = tuple(
+            torch.empty(shape, device="meta", requires_grad=number in key.input_grads)
+            for number, shape in enumerate(key.shapes)
+        )
+        network = trace(self._net, inputs, opaque=self._requested.opaque, graded=key.grad_mode)
+        core.report("tracing", 1.0)
+        settings = replace(
+            self._settings,
+            dtype=key.dtype,
+            mode=key.mode,
+            input_grads=frozenset(network.inputs[i] for i in key.input_grads),
+            opaque_nbytes=opaque_nbytes(network, core.device),
+        )
+        return core.resolve(network, settings)
+
+    def run_forward(
+        self, runner: Runner, key: StepKey, inputs: tuple[Tensor, ...]
+    ) -> tuple[int, tuple[Tensor, ...]]:
+        """Run the first half; returns this forward's number and its outputs."""
+        core = self.core_now()
+        network = runner.schedule.graph.network
+        seed = int(torch.randint(0, 2**31, ()).item())  # torch's generator, as its dropout does
+        write_control(core.control_bytes, (), 1.0, seed)
+        self._forwards += 1
+        self._open = self._forwards
+        before = core.module.state_before(network.changes)
+        with core.on_device(), restored_after_failure(before):
+            core.module.change_state(network.changes)
+            core.module.copy_params()
+            for name, value in zip(network.inputs, inputs, strict=True):
+                runner.fill(name, _checked(name, value, core.device))
+            core.run(key, 0)
+            form = _output_form(inputs[0])
+            outputs = tuple(runner.read(name, **form) for name in network.outputs)
+        return self._open, outputs
+
+    def run_backward(
+        self, runner: Runner, key: StepKey, number: int, grads: Sequence[Tensor]
+    ) -> None:
+        """Run the second half, for the forward `number` if its maps are still there."""
+        if self._open != number:
+            raise EngineError(
+                "the maps of this forward are gone: another forward of this network ran after it, "
+                "or its backward has run already; call backward once after each forward, or "
+                "virtualize a second copy (retain_graph cannot help)"
+            )
+        self._open = 0
+        graph = runner.schedule.graph
+        totals: dict[str, Tensor] = {}
+        for output, grad in zip(graph.network.outputs, grads, strict=True):
+            name = f"grad {output}"  # an output may be returned twice
+            totals[name] = totals[name] + grad if name in totals else grad
+        for buffer, value in graph.inputs.items():
+            if value in totals:
+                runner.fill(buffer, totals[value])
+        self.core_now().run(key, 1)
+
+
+def _dtype_now(core: Core, requested: str | None) -> str:
+    """The compute type of a call: as requested, else of the autocast region or the parameters."""
+    kind = core.device.type
+    if requested is None and torch.is_autocast_enabled(kind):
+        return autocast_dtype(torch.get_autocast_dtype(kind))
+    if requested is None and core.module.copies:
+        return "bf16"
+    return resolve_dtype(requested, core.device)
+
+
+def _no_updates(_: Network) -> Updates:
+    """No tensors: passes of a step in a user's loop update no parameter."""
+    return {}
+
+
+def _checked(name: str, value: Tensor, device: torch.device) -> Tensor:
+    if value.device != device:
+        raise InputError(
+            f"{name} lies on {value.device}, the network on {device}; move one of them"
+        )
+    return value.detach()
+
+
+def _output_form(x: Tensor) -> dict[str, Any]:
+    """Type and memory format of outputs: the input's, under autocast the region's type."""
+    kind = x.device.type
+    autocast = torch.is_autocast_enabled(kind)
+    last = x.dim() == 4 and not x.is_contiguous()
+    last = last and x.is_contiguous(memory_format=torch.channels_last)
+    return {
+        "dtype": torch.get_autocast_dtype(kind) if autocast else x.dtype,
+        "memory_format": torch.channels_last if last else torch.contiguous_format,
+    }

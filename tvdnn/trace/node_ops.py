@@ -1,0 +1,105 @@
+"""From the node of a traced call to the op that the call stands for."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, fx
+
+from ..ops.traced_op import TracedOp, UnsupportedCallError
+from ..ops.translate import takes_apart, torch_name, translated, translator_of
+from .eager_fallback import eager_call
+from .meta_values import MetaValues
+from .modules import module_refusal
+from .python.side_effects import SideEffects
+from .state.functionalize import Functionalizer
+from .traced_call import TracedCall
+
+CreateNode = Callable[..., fx.Node]  # (kind, target, args, kwargs)
+
+
+class NodeOps:
+    """Finds the ops of nodes. The submodules at the paths `eager_paths` run by torch's own code."""
+
+    def __init__(
+        self,
+        call: TracedCall,
+        values: MetaValues,
+        side_effects: SideEffects,
+        functionalizer: Functionalizer,
+        create_node: CreateNode,
+        eager_paths: frozenset[str],
+    ) -> None:
+        self._call, self._values, self._side_effects = call, values, side_effects
+        self._functionalizer, self._create_node, self._eager_paths = (
+            functionalizer,
+            create_node,
+            eager_paths,
+        )
+
+    def of(self, node: fx.Node, stale: fx.Node | None) -> TracedOp | None:
+        """The op that a node stands for; None for a node that is no op.
+
+        `stale` is a node that the call reads and whose tensor was written since. Raises
+        UnsupportedCallError where tvdnn has no such op.
+        """
+        call = self._found(node, stale)
+        return None if call is None else self._counted(call)
+
+    def _found(self, node: fx.Node, stale: fx.Node | None) -> TracedOp | None:
+        if stale is not None:
+            raise UnsupportedCallError(
+                f"{torch_name(node)} reads {stale.meta['name']} after an in-place operation, which"
+                f" cannot be followed{self._functionalizer.line_of_write(stale)}"
+            )
+        if node.op in ("placeholder", "get_attr", "output") or takes_apart(node):
+            return None
+        unknown = [each for each in node.all_input_nodes if each.meta.get("unknown")]
+        if unknown:
+            raise UnsupportedCallError(f"{torch_name(node)} of {unknown[0].meta['unknown']}")
+        if node.op == "call_module" and self._call.path_now() in self._eager_paths:
+            return self._eager_call(node)
+        if node.op == "call_module":
+            raise UnsupportedCallError(module_refusal(self._call.module) or "")
+        translator = translator_of(node)
+        if translator is None:
+            raise UnsupportedCallError(torch_name(node))
+        if any(_is_number(each.meta["value"]) for each in (node, *node.all_input_nodes)):
+            raise UnsupportedCallError(f"{torch_name(node)} of a number that a call on maps yields")
+        return None if node.meta["value"] is None else self._translated(node, translator)
+
+    def _translated(
+        self, node: fx.Node, translator: Callable[..., TracedOp | None]
+    ) -> TracedOp | None:
+        """The op of a supported call.
+
+        A view of a parameter that the op does not take becomes a computed parameter.
+        """
+        try:
+            return translated(node, translator)
+        except UnsupportedCallError:
+            views = [each for each in node.all_input_nodes if "base" in each.meta]
+            if not views or not all(map(self._side_effects.recorded.computes, views)):
+                raise
+            return translated(node, translator)
+
+    def _counted(self, call: TracedOp) -> TracedOp:
+        """A normalization's call with the counter of batches that the module increased itself."""
+        name = self._side_effects.counter_of(call)
+        if name is None:
+            return call
+        counter = self._create_node("get_attr", name, (), {})
+        return replace(call, state=(*call.state[:2], counter))
+
+    def _eager_call(self, node: fx.Node) -> TracedOp:
+        """The op of a submodule that runs as it is: what it reads, its parameters and itself."""
+        module = self._call.module
+        names = dict(module.named_parameters())
+        copies = (self._call.meta_copies.names[id(p)] for p in names.values())
+        params = (self._create_node("get_attr", name, (), {}) for name in copies)
+        attrs = {"module": module, "names": tuple(names)}
+        return eager_call(node, tuple(params), attrs, self._values.effects)
+
+
+def _is_number(value: Any) -> bool:
+    return value is not None and not isinstance(value, (Tensor, tuple, list))
