@@ -17,21 +17,11 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[1]
 GROUPS: Final = {  # folders
-    "kernels": ("kernels", "kernels/language"),
+    "kernels": ("kernels",),
     "ops": ("tvdnn/ops",),
-    "trace": ("tvdnn", "tvdnn/calls"),
-    "planner": ("tvdnn/planner", "tvdnn/planner/policies", "tvdnn/memory"),
+    "trace": ("tvdnn/trace",),
+    "planner": ("tvdnn/planner", "tvdnn/placement"),
 }
-NO_TRACE: Final = (
-    "__init__",
-    "__main__",
-    "collection",
-    "data",
-    "draws",
-    "errors",
-    "optim",
-    "units",
-)
 CONTEXT: Final = 3  # lines above and below by which a mutant finds its place
 Spec = tuple[str, str, int, int, int]  # file, operator, occurrence, line, column
 
@@ -106,8 +96,7 @@ def files_of(group: str) -> list[str]:
     return [
         path.relative_to(ROOT).as_posix()
         for folder in GROUPS[group]
-        for path in sorted((ROOT / folder).glob("*.py"))
-        if folder != "tvdnn" or path.stem not in NO_TRACE
+        for path in sorted((ROOT / folder).rglob("*.py"))
     ]
 
 

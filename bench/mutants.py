@@ -12,7 +12,8 @@ function, until one fails that also fails by itself; the name of that test goes 
 in files named as the mutant's module, or that import it, come first. Tests that start processes
 come last, as functions entered there are not recorded: those of kernels for mutants of kernels, the
 others for other mutants. A mutant that changes nothing that can be seen gets a reason by hand
-(`equivalent`), and is not run.
+(`equivalent`), and is not run. Of the forty drawn at f0bdd2f tests caught thirty there, five change
+nothing, and five were not caught.
 """
 
 import argparse
