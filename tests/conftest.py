@@ -61,6 +61,12 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def torch_seed() -> None:
+    """Torch's random numbers are the same in a test whatever runs before it."""
+    torch.manual_seed(20)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def cache_apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What was tuned on this machine changes no plan; beside a GPU profiles are kept, and that."""

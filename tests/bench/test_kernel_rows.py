@@ -34,12 +34,10 @@ def test_a_networks_sum_counts_each_layer_as_often_as_it_has_it() -> None:
 
 def test_kernels_are_shown_with_their_peers_and_errors(tmp_path: Path) -> None:
     rows = [asdict(kernel()), asdict(kernel(set="elementwise", tflops=0.0, peer_error=None))]
-    rows += [asdict(kernel(kernel="merge", tflops=5000.0, roofline_share=6.0))]
     about = {"gpu": "H200", "commit": "c0ffee1"}
     (tmp_path / "bf16.json").write_text(json.dumps({"environment": about, "rows": rows}))
     text = kernel_rows.markdown(tmp_path)
     assert "Every kernel, at commit c0ffee1:" in text
-    assert "| merge | 2 x 64->64 3x3 @224 | 1.000 | - | - | 0.50 (cuDNN) |" in text
     assert "| conv2d | 2.00 | cuDNN 4.00 | 0.50 | 0.50 (64->64 3x3 @224) |" in text
     assert (
         "2 x 64->64 3x3 @224 | 1.000 | 500 TFLOP/s | 75% | 0.50 (cuDNN) | 1.0e-03 / 2.0e-03 |"
