@@ -68,10 +68,10 @@ class Operands:
         """Normal values. `beside`: channels of a wider map before and after these."""
         before, after = beside or (0, 0)
         wide = (*shape[:-1], shape[-1] + before + after)
-        options: dict[str, Any] = {"dtype": dtype, "device": self.device}
-        made = torch.empty(wide, **options)
+        made = torch.empty(wide, device=self.device)
         if self.holds_values:
-            made.normal_(generator=self.generator)
+            made.normal_(generator=self.generator)  # in bfloat16 torch 2.11 draws zeros
+        made = made.to(dtype)
         return made[..., before : before + shape[-1]] if beside else made
 
     def integers(self, high: int, *shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
