@@ -15,9 +15,9 @@ from tvdnn.optim import SGD
 from tvdnn.placement import ALIGNMENT, AllocationGroup, BufferInterval, assign_offsets_soft
 from tvdnn.placement.cuda_blocks import usable_nbytes
 from tvdnn.planner.ir.schedule import Lane
-from tvdnn.planner.offload.problem import ScheduleTrial, SwapProblem
 from tvdnn.planner.offload.skeleton import belady_choice, skeletons
 from tvdnn.planner.offload.soft_placement import placed_before_ordering, retried
+from tvdnn.planner.offload.swap_problem import ScheduleTrial, SwapProblem
 from tvdnn.planner.problem import GraphProblem, Limits
 from tvdnn.planner.verify.check import check
 

@@ -18,7 +18,7 @@ from tvdnn.engine.build import default_costs
 from tvdnn.optim import SGD
 from tvdnn.planner.lowering.lower import lower
 from tvdnn.planner.make import floor_of, make_schedule
-from tvdnn.planner.offload import problem
+from tvdnn.planner.offload import swap_problem
 from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.recompute.regions import regions
 from tvdnn.planner.timing.simulate import simulate
@@ -65,7 +65,7 @@ def test_any_chain_has_the_bits_of_keep(
     costs = random_costs(rng)
     kept = lower(graph, keep(graph), costs)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(problem, "WORK", 500)  # any plan will do
+        patch.setattr(swap_problem, "WORK", 500)  # any plan will do
         floor, _ = floor_of(graph, costs, policy)
         budget = floor + round(share * max(0, kept.peak_nbytes - floor))
         schedule = make_schedule(graph, costs, policy=policy, budget=budget)

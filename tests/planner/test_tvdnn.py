@@ -14,11 +14,11 @@ from tvdnn.optim import SGD
 from tvdnn.planner.lowering.idle import IdleInterval
 from tvdnn.planner.lowering.limits import Array
 from tvdnn.planner.make import floor_of
-from tvdnn.planner.offload import problem
+from tvdnn.planner.offload import swap_problem
 from tvdnn.planner.offload.fit import under_lowered_caps
 from tvdnn.planner.offload.ilp import LpBound
-from tvdnn.planner.offload.problem import SwapProblem
 from tvdnn.planner.offload.skeleton import belady_choice, skeletons
+from tvdnn.planner.offload.swap_problem import SwapProblem
 from tvdnn.planner.policies import tvdnn
 from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.problem import GraphProblem, Limits
@@ -79,7 +79,7 @@ def test_where_few_plans_are_placed_they_are_of_the_best_sites(
     """With backward layer-major, as of the first site alone, the step takes longer."""
     settings = Settings("fp32", 64 << 10, optimizer=SGD(momentum=0.9), fuse=True)
     graph = expand(pooled((64, 32, 32, 3), 8), settings)
-    monkeypatch.setattr(problem, "WORK", 700)  # three plans of it
+    monkeypatch.setattr(swap_problem, "WORK", 700)  # three plans of it
     budget = planned(graph, "keep", None).peak_nbytes // 2
     seconds = []
     for most in (1, tvdnn.MOST_SKELETONS):

@@ -19,8 +19,8 @@ from tvdnn.planner.lowering.floor import MinimumSchedule
 from tvdnn.planner.lowering.idle import IdleInterval
 from tvdnn.planner.lowering.limits import FragmentationError
 from tvdnn.planner.lowering.lower import lower
-from tvdnn.planner.offload.problem import SwapProblem
 from tvdnn.planner.offload.skeleton import Skeleton, plans_offloading_all, skeletons
+from tvdnn.planner.offload.swap_problem import SwapProblem
 from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.problem import GraphProblem, Limits
 

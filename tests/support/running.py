@@ -11,7 +11,7 @@ from tvdnn.engine.control import make_control, write_control
 from tvdnn.planner.ir.schedule import Schedule
 from tvdnn.runtime.arena import Arena
 from tvdnn.runtime.binding import Tensors
-from tvdnn.runtime.cpu import POISON
+from tvdnn.runtime.cpu_executor import POISON
 from tvdnn.runtime.host_slab import Slab
 from tvdnn.runtime.runner import Runner
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 from tvdnn.planner.lowering import limits
-from tvdnn.planner.offload import problem
+from tvdnn.planner.offload import swap_problem
 
 
 @contextmanager
@@ -14,5 +14,5 @@ def few_trials() -> Iterator[None]:
 
     In the fewest bytes the best one takes seconds to find.
     """
-    with patch.object(problem, "WORK", 2000), patch.object(limits, "SCHEDULED_IN_ALL", 0):
+    with patch.object(swap_problem, "WORK", 2000), patch.object(limits, "SCHEDULED_IN_ALL", 0):
         yield

@@ -33,10 +33,10 @@ from .build import (
 )
 from .computed_weights import ComputedParameters
 from .control import make_control
+from .engine_request import EngineRequest, Resolved
 from .module_tensors import ModuleTensors
 from .network_states import NetworkStates
 from .replan import Replanner
-from .request import EngineRequest, Resolved
 from .step_watch import StepWatch
 
 EMPTY: Final[Mapping[str, torch.Tensor]] = {}

@@ -7,8 +7,8 @@ from torch import nn
 
 from ..errors import InputError
 from ..graph.state import StateChanges
-from .module_state import Copies, change_state
-from .request import CPU
+from .engine_request import CPU
+from .state_changes import Copies, change_state
 
 
 class ModuleTensors:

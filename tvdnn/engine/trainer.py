@@ -31,11 +31,11 @@ from .build import (
     training_settings,
 )
 from .core import Core
+from .engine_request import EngineRequest, is_sized, requested_choice
 from .gradients import check_no_hooks, check_saving
 from .label_faults import loss_of
 from .losses import GivenLosses, LossLike, losses_of
 from .optimizers import Planned, Spec
-from .request import EngineRequest, is_sized, requested_choice
 from .training_batches import TrainingBatches
 from .training_steps import TrainingSteps
 

@@ -23,11 +23,11 @@ from ..trace.trace import trace
 from .build import NOTHING_TO_TRAIN, check_master_weights, check_trainable
 from .control import write_control
 from .core import Core
+from .engine_request import Resolved
 from .gradient_sums import GradientSums
 from .losses import target_nbytes, target_shape
-from .module_state import Copies, Copy, copied, restore_where, restored_after_failure
 from .optimizers import Planned, Spec, Updated, control_of, plan_optimizer, updated_by
-from .request import Resolved
+from .state_changes import Copies, Copy, copied, restore_where, restored_after_failure
 from .step_count import StepCount
 from .training_batches import TrainingBatches
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..errors import EngineError, InputError
 from ..graph import Network
 from ..ops import Settings
-from ..ops.eager import opaque_nbytes
+from ..ops.eager_fallback import opaque_nbytes
 from ..ops.expand import Mode
 from ..planner.timing.calibrate import Calibration
 from ..runtime.runner import Runner
@@ -20,8 +20,8 @@ from ..trace.trace import trace
 from .build import autocast_dtype, resolve_dtype
 from .control import write_control
 from .core import Core, Updates
-from .module_state import restored_after_failure
-from .request import EngineRequest, Resolved
+from .engine_request import EngineRequest, Resolved
+from .state_changes import restored_after_failure
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from ..planner.make import DEFAULT_CHUNK_SIZE
 from ..planner.policies import policy_named
 from ..units import parse_bytes, parse_limit
 from .build import ChunkSize, Progress, chunks_of, give_lazy_parameters, resolve_dtype, with_chunks
+from .engine_request import CPU, EngineRequest, is_sized, requested_choice
 from .module_tensors import one_device
-from .request import CPU, EngineRequest, is_sized, requested_choice
 from .virtualized import Virtualized
 
 REFUSED = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")

@@ -18,8 +18,8 @@ from ..planner.ir.schedule import Schedule
 from ..planner.timing.calibrate import Calibration
 from ..trace.guards.inputs import check_inputs
 from .autograd_step import AutogradCall, AutogradStep
+from .engine_request import EngineRequest
 from .gradients import check_saving
-from .request import EngineRequest
 from .virtual_steps import VirtualSteps
 
 

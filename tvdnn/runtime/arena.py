@@ -4,7 +4,7 @@ import torch
 
 from ..errors import DeviceError
 from ..units import format_bytes
-from .cpu import POISON
+from .cpu_executor import POISON
 
 
 class Arena:

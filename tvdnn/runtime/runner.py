@@ -17,8 +17,8 @@ from ..planner.ir.settings import ENGINE, RULES, Table
 from ..planner.ir.timeline import Timeline
 from .arena import Arena
 from .binding import Call, Lap, Place, Tensors, bind, input_places, output_places, place_view
-from .cpu import CpuExecutor
-from .cuda import CudaExecutor
+from .cpu_executor import CpuExecutor
+from .cuda_executor import CudaExecutor
 from .host_slab import Slab
 from .kernel_set import kernel_set
 from .views import ByteViews

@@ -9,8 +9,8 @@ from operator import attrgetter, itemgetter, mul
 from ..lowering.idle import IdleInterval
 from .fit import Chooser, at_latest_prefetch, placed_if_any, under_lowered_caps
 from .local_search import MIN_GAIN, PRUNE_ABOVE, Offloaded
-from .problem import EvaluatedTrial, ScheduleTrial, SwapProblem
 from .skeleton import Skeleton
+from .swap_problem import EvaluatedTrial, ScheduleTrial, SwapProblem
 
 LOWER_CAPS = (0.97, 0.94, 0.9, 0.85, 0.8, 0.7)  # shares of the arena, where bytes find no place
 MOST_CHOICES = 500  # of a skeleton, up to which all are tried

@@ -11,8 +11,8 @@ from typing import TypeAlias
 
 from ..lowering.idle import IdleInterval
 from ..lowering.limits import Array, FragmentationError, with_tightened_limits
-from .problem import EvaluatedTrial, ScheduleTrial, SwapProblem, best_of
 from .skeleton import Skeleton
+from .swap_problem import EvaluatedTrial, ScheduleTrial, SwapProblem, best_of
 
 CUT, AROUND = 0.2, 1  # share of the unplaced bytes by which caps sink, and launches beside theirs
 MOST_PLACED_FIRST = 10_000  # residencies: more are placed only after ordering

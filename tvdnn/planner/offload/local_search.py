@@ -9,7 +9,7 @@ from typing import TypeAlias
 from ..lowering.idle import IdleInterval
 from ..lowering.limits import FragmentationError, MemoryLimit
 from .ilp import SectionClass, section_classes
-from .problem import EvaluatedTrial, ScheduleTrial, SwapProblem
+from .swap_problem import EvaluatedTrial, ScheduleTrial, SwapProblem
 
 Offloaded: TypeAlias = tuple[IdleInterval, ...]
 

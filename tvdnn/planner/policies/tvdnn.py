@@ -21,8 +21,8 @@ from ..offload.exhaustive import exhaustive_search
 from ..offload.fit import Chooser, fit_candidate, is_tight, placed_if_any
 from ..offload.ilp import ILP_GAP, LpBound, SectionClass, SwapLP, section_classes
 from ..offload.local_search import MIN_GAIN, local_search
-from ..offload.problem import EvaluatedTrial, SwapProblem, best_of
 from ..offload.skeleton import Skeleton, belady_choice, plans_offloading_all, skeletons
+from ..offload.swap_problem import EvaluatedTrial, SwapProblem, best_of
 from ..problem import GraphProblem, Policy
 from .keep import keep, keep_schedule
 

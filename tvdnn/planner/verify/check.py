@@ -9,7 +9,7 @@ from ...gc_pause import without_collection
 from ...graph import DTYPE_NBYTES, Buffer, Graph, Pass
 from ...units import format_bytes
 from ..ir.schedule import Action, Lane, Operand, Schedule, Space, Step
-from .contents import Clock, check_contents, schedule_error
+from .byte_states import Clock, check_contents, schedule_error
 from .coverage import check_coverage
 from .dataflow import producers
 from .provenance import check_provenance

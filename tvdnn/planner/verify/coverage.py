@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from ...errors import ScheduleError
 from ...graph import Direction, Graph
 from ..ir.schedule import Action, Schedule, Step
-from .contents import schedule_error
+from .byte_states import schedule_error
 from .dataflow import CALLER, Producers
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import tvdnn
 from tvdnn.engine.virtualized import Virtualized
 from tvdnn.errors import BudgetError, UnsupportedOpError
-from tvdnn.ops import eager
+from tvdnn.ops import eager_fallback
 from tvdnn.trace.trace import trace
 
 
@@ -111,13 +111,13 @@ def test_torchs_products_are_as_exact_as_the_engines(
     """Forward and backward; and torch's own switch is then as it was."""
     x, seen = torch.randn(8, 3, 8, 8), list[str]()
     net = virtual(x, "keep", dtype=dtype)
-    call = eager._call
+    call = eager_fallback._call
 
     def noted(*given: Any) -> Tensor:
         seen.append(tf32_allowed.fp32_precision)
         return call(*given)
 
-    monkeypatch.setattr(eager, "_call", noted)
+    monkeypatch.setattr(eager_fallback, "_call", noted)
     net(x).float().sum().backward()
     assert len(seen) > 2
     assert {*seen} == expected
