@@ -4,6 +4,7 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,8 +47,14 @@ def files_in(scope: str) -> list[Path]:
     return [place] if place.is_file() else sorted(place.rglob("*.py"))
 
 
+@cache
+def named_words(source: str) -> dict[str, set[str]]:
+    """The words of each name."""
+    return {name: words_of(name) for name in names_in(source)}
+
+
 def found_in(source: str, banned: Ban) -> set[str]:
-    return {name for name in names_in(source) if banned.word in words_of(name)}
+    return {name for name, words in named_words(source).items() if banned.word in words}
 
 
 def test_no_name_holds_a_banned_word() -> None:
