@@ -1,15 +1,13 @@
 """Every network of the table: the bits of keep under every policy, and gradients as torch's."""
 
-import copy
-
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import Tensor
 
 from tests.networks.case import NetworkCase, Options, Run
 from tests.networks.table import NETWORKS
-from tvdnn.engine import Trainer, virtualize
+from tests.support.twins import beside_float64
+from tvdnn.engine import Trainer
 from tvdnn.kernels.conv import depthwise
 from tvdnn.optim import SGD
 
@@ -55,27 +53,11 @@ def test_every_policy_trains_to_the_bits_of_keep(
 
 @pytest.mark.parametrize("name", [name for name, case in NETWORKS.items() if case.gradients])
 def test_gradients_are_torchs(name: str) -> None:
-    """Of the input and all parameters, with maps that move, beside autograd in float64."""
+    """The loss and all gradients, with maps that move, beside autograd in float64."""
     case = NETWORKS[name]
-    net, ((x, y),) = case.network(), case.batches(1, 2)
-    twin = copy.deepcopy(net).double()
-    virtual = virtualize(
-        net, x, dtype="fp32", policy="vdnn-all:m", chunk_size=case.chunk_size, order_seed=1
-    )
-    mine, theirs = x.clone().requires_grad_(), x.double().requires_grad_()
-    losses = [
-        functional.cross_entropy(run(given), y) for run, given in ((virtual, mine), (twin, theirs))
-    ]
-    for loss in losses:
-        loss.backward()
-    torch.testing.assert_close(losses[0].double(), losses[1], rtol=RTOL, atol=case.atol)
-    assert_gradients_are_close([mine, *net.parameters()], [theirs, *twin.parameters()], case.atol)
-
-
-def assert_gradients_are_close(
-    mine: list[Tensor | nn.Parameter], theirs: list[Tensor | nn.Parameter], atol: float
-) -> None:
-    for one, other in zip(mine, theirs, strict=True):
-        assert (one.grad is None) == (other.grad is None)
-        if one.grad is not None and other.grad is not None:
-            torch.testing.assert_close(one.grad.double(), other.grad, rtol=RTOL, atol=atol)
+    (batch,) = case.batches(1, 2)
+    options = {"policy": "vdnn-all:m", "chunk_size": case.chunk_size, "order_seed": 1}
+    for mine, theirs in beside_float64(case.network(), batch, **options):
+        assert (mine is None) == (theirs is None)
+        if mine is not None and theirs is not None:
+            torch.testing.assert_close(mine.double(), theirs, rtol=RTOL, atol=case.atol)

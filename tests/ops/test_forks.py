@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from tests.support.networks import Sum, random_chain
 from tests.support.running import random_batches
-from tests.support.twins import gradients
+from tests.support.twins import beside_float64
 from tvdnn.engine import training_graph
 from tvdnn.graph import Kind
 
@@ -35,7 +35,7 @@ def test_gradients_are_torchs(seed: int, batch: int) -> None:
     (drawn,) = random_batches(1, (batch, *SHAPE), CLASSES, seed)
     policy = rng.choice(("keep", "vdnn-all:m", "vdnn-all:p", "vdnn-conv"))
     options = {"policy": policy, "chunk_size": 1500, "order_seed": seed}
-    for mine, theirs in gradients(net, drawn, **options):
+    for mine, theirs in beside_float64(net, drawn, **options):
         if theirs is None:
             assert mine is None
         else:

@@ -27,22 +27,29 @@ def trained(
     return [*losses, *(param.detach() for param in net.parameters())]
 
 
-def gradients(net: nn.Module, batch: Batch, **options: Any) -> list[Pair]:
-    """Gradients of the input and each parameter, and torch's own; `options` are virtualize's."""
+def beside_float64(net: nn.Module, batch: Batch, **options: Any) -> list[Pair]:
+    """The loss and the gradients of the input and each parameter, each beside torch's in float64.
+
+    `options` are virtualize's.
+    """
     x, y = batch
     twin = copy.deepcopy(net).double()
     virtual = virtualize(net, x, dtype="fp32", **options)
     inputs = (x.clone().requires_grad_(), x.double().requires_grad_())
-    for each, given in ((virtual, inputs[0]), (twin, inputs[1])):
-        functional.cross_entropy(each(given), y).backward()
+    mine, theirs = (
+        functional.cross_entropy(each(given), y)
+        for each, given in zip((virtual, twin), inputs, strict=True)
+    )
+    for loss in (mine, theirs):
+        loss.backward()
     pairs = (inputs, *zip(net.parameters(), twin.parameters(), strict=True))
-    return [(mine.grad, theirs.grad) for mine, theirs in pairs]
+    return [(mine.detach(), theirs.detach()), *((one.grad, other.grad) for one, other in pairs)]
 
 
 def assert_gradients_are_torchs(
     net: nn.Module, batch: Batch, *, atol: float = 1e-7, **options: Any
 ) -> None:
-    for mine, theirs in gradients(net, batch, **options):
+    for mine, theirs in beside_float64(net, batch, **options):
         assert mine is not None
         assert theirs is not None
         torch.testing.assert_close(mine.double(), theirs, rtol=1e-4, atol=atol)
