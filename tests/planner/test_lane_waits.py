@@ -1,4 +1,4 @@
-"""Lane waits: no step runs before the steps that it waits for; windows of captured steps."""
+"""Lane waits: no step runs before the steps that it waits for; segments of captured steps."""
 
 import random
 from collections import Counter
@@ -12,7 +12,7 @@ from tests.support.simulated import planned
 from tvdnn.graph import Graph
 from tvdnn.ops import Settings, expand
 from tvdnn.planner.ir.schedule import Lane, Schedule
-from tvdnn.planner.lowering.lane_waits import cross_lane_waits, window_boundary_waits
+from tvdnn.planner.lowering.lane_waits import cross_lane_waits, graph_segment_waits
 from tvdnn.runtime import cuda_executor
 
 
@@ -21,17 +21,17 @@ def graph() -> Graph:
     return expand(vgg(8, (1, 1, 1, 1, 1), 64, 16), Settings("fp32", 64 << 10))
 
 
-def run(schedule: Schedule, windows: Sequence[range], rng: random.Random) -> list[int]:
-    """Steps in an order that lanes may take by their counts alone, two windows at a time."""
+def run(schedule: Schedule, segments: Sequence[range], rng: random.Random) -> list[int]:
+    """Steps in an order that lanes may take by their counts alone, two segments at a time."""
     steps = schedule.steps
-    awaited = {**cross_lane_waits(steps, windows[0].start, windows[-1].stop)}
-    for index, before in window_boundary_waits(steps, windows).items():
+    awaited = {**cross_lane_waits(steps, segments[0].start, segments[-1].stop)}
+    for index, before in graph_segment_waits(steps, segments).items():
         awaited[index] = {**awaited[index], **before}
     queues = [
-        {lane: [index for index in window if steps[index].lane is lane] for lane in Lane}
-        for window in windows
+        {lane: [index for index in segment if steps[index].lane is lane] for lane in Lane}
+        for segment in segments
     ]
-    reached, ran = dict.fromkeys(Lane, windows[0].start), list[int]()
+    reached, ran = dict.fromkeys(Lane, segments[0].start), list[int]()
     while any(left := [each for each in queues if any(each.values())]):
         ready = [
             queue
@@ -57,8 +57,8 @@ def test_lanes_run_no_step_before_what_it_waits_for(
     assert any(step.lane is Lane.PREFETCH for step in steps)
     for _ in range(20):
         first = rng.choice([0, len(steps) // 2])
-        windows = list(cuda_executor.segments_of(steps, first, len(steps)))
-        ran = run(schedule, windows, rng)
+        segments = list(cuda_executor.segments_of(steps, first, len(steps)))
+        ran = run(schedule, segments, rng)
         place = {index: n for n, index in enumerate(ran)}
         for index, step in enumerate(steps[first:], first):
             assert all(place[wait] < place[index] for wait in step.waits if wait >= first)
@@ -92,20 +92,20 @@ def test_windows_are_of_few_steps_and_as_long_as_these_allow(
     monkeypatch.setattr(cuda_executor, "SEGMENT_LAUNCHES", launches)
     steps = planned(graph, "vdnn-all", None).steps
     first, end = len(steps) // 4, len(steps)
-    windows = list(cuda_executor.segments_of(steps, first, end))
-    assert [index for window in windows for index in window] == list(range(first, end))
+    segments = list(cuda_executor.segments_of(steps, first, end))
+    assert [index for segment in segments for index in segment] == list(range(first, end))
 
-    def count(window: range) -> Counter[Lane]:
-        return Counter(steps[index].lane for index in window)
+    def count(segment: range) -> Counter[Lane]:
+        return Counter(steps[index].lane for index in segment)
 
     every = count(range(first, end))[Lane.COMPUTE]
     evenly = ceil(every / ceil(every / launches))
     most = {Lane.COMPUTE: evenly, Lane.OFFLOAD: copies, Lane.PREFETCH: copies}
     assert launches / 2 < evenly <= launches or every <= launches
-    assert all(number <= most[lane] for each in windows for lane, number in count(each).items())
-    for window in windows[:-1]:
-        lane = steps[window.stop].lane
-        assert count(window)[lane] == most[lane]
+    assert all(number <= most[lane] for each in segments for lane, number in count(each).items())
+    for segment in segments[:-1]:
+        lane = steps[segment.stop].lane
+        assert count(segment)[lane] == most[lane]
 
 
 def test_without_copies_a_window_has_all_launches(

@@ -11,7 +11,7 @@ import torch
 
 from ..planner.ir.schedule import Lane, Schedule, Step
 from ..planner.ir.timeline import Span, Timeline, copy_waits
-from ..planner.lowering.lane_waits import cross_lane_waits, window_boundary_waits
+from ..planner.lowering.lane_waits import cross_lane_waits, graph_segment_waits
 from ..planner.timing.simulate import COPY_LANES
 from .binding import Call, Lap
 from .capture import capture, fork_join
@@ -153,7 +153,7 @@ class CudaExecutor:
         segments = list(segments_of(steps, first, end))
         copied = any(step.lane in COPY_LANES for step in steps[first:end])
         awaited = {**cross_lane_waits(steps, first, end)}
-        for index, before in window_boundary_waits(steps, segments).items():
+        for index, before in graph_segment_waits(steps, segments).items():
             awaited[index] = {**awaited[index], **before}
         told = {count for counts in awaited.values() for count in counts.values()}
 

@@ -27,15 +27,15 @@ def cross_lane_waits(
     return found
 
 
-def window_boundary_waits(
-    steps: Sequence[Step], windows: Iterable[range]
+def graph_segment_waits(
+    steps: Sequence[Step], segments: Iterable[range]
 ) -> Mapping[int, Mapping[Lane, int]]:
-    """By first step of a lane in a window, the progress of that lane in earlier windows."""
+    """By first step of a lane in a graph segment, the progress of that lane in earlier ones."""
     found: dict[int, Mapping[Lane, int]] = {}
     progress: dict[Lane, int] = {}
-    for window in windows:
-        last = {steps[index].lane: index + 1 for index in window}
-        first = {steps[index].lane: index for index in reversed(window)}
+    for segment in segments:
+        last = {steps[index].lane: index + 1 for index in segment}
+        first = {steps[index].lane: index for index in reversed(segment)}
         found |= {first[lane]: {lane: progress[lane]} for lane in first if lane in progress}
         progress |= last
     return found
