@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import tvdnn
+from tests.support.lowered import lower
 from tests.support.plans import random_plan
 from tests.support.running import Outcome, train
 from tvdnn import models
@@ -25,7 +26,6 @@ from tvdnn.planner import make as planning
 from tvdnn.planner.ir.plan import Plan
 from tvdnn.planner.ir.schedule import Schedule
 from tvdnn.planner.lowering.floor import MinimumSchedule
-from tvdnn.planner.lowering.lower import lower
 from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.verify.check import check
 from tvdnn.trace.trace import trace

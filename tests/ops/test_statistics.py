@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.networks.statistics import Bottleneck
+from tests.support.lowered import lower
 from tests.support.plans import random_plan
 from tests.support.running import random_batches, train
 from tvdnn.engine import Trainer, training_graph
@@ -16,7 +17,6 @@ from tvdnn.graph import Graph
 from tvdnn.kernels.conv.batch_stats import MomentCells
 from tvdnn.ops import conv
 from tvdnn.optim import SGD
-from tvdnn.planner.lowering.lower import lower
 from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.verify.check import check
 

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from tests.planner.test_schedules import random_costs
+from tests.support.lowered import lower
 from tests.support.networks import Concat, Dense, Sum, random_chain, vgg
 from tests.support.running import random_batches, train
 from tests.support.simulated import h200, planned, step_s
@@ -22,7 +23,6 @@ from tvdnn.optim import SGD
 from tvdnn.planner.ir.costs import Roofline
 from tvdnn.planner.ir.hardware import load
 from tvdnn.planner.ir.schedule import Schedule
-from tvdnn.planner.lowering.lower import lower
 from tvdnn.planner.lowering.segments import Variant
 from tvdnn.planner.make import floor_of, make_schedule
 from tvdnn.planner.policies.keep import keep

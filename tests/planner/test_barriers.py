@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from tests.planner.test_auto import CLASSES, STEPS
+from tests.support.lowered import lower
 from tests.support.networks import Concat, Sum
 from tests.support.running import random_batches, train
 from tests.support.simulated import h200, planned
@@ -18,7 +19,6 @@ from tvdnn.graph import Graph
 from tvdnn.optim import SGD
 from tvdnn.planner.ir.plan import Plan
 from tvdnn.planner.ir.schedule import Action, Schedule
-from tvdnn.planner.lowering.lower import lower
 from tvdnn.planner.lowering.segments import Variant
 from tvdnn.planner.policies import auto as auto_policy
 from tvdnn.planner.problem import GraphProblem

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.support.lowered import lower
 from tests.support.running import random_batches, train
 from tvdnn.engine import training_graph
 from tvdnn.errors import ScheduleError
@@ -20,7 +21,6 @@ from tvdnn.planner.ir.plan import Plan, Segment, Slot, Transfer
 from tvdnn.planner.ir.schedule import Action, Lane, Schedule
 from tvdnn.planner.lowering.floor import MinimumSchedule
 from tvdnn.planner.lowering.idle import IdleInterval, dirty
-from tvdnn.planner.lowering.lower import lower
 from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.verify.check import check
 

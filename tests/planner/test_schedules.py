@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from tests.support.lowered import lower
 from tests.support.networks import random_chain
 from tests.support.plans import random_plan
 from tests.support.running import random_batches, train
@@ -21,7 +22,6 @@ from tvdnn.planner.ir.hardware import load
 from tvdnn.planner.ir.plan import Plan
 from tvdnn.planner.ir.schedule import Schedule
 from tvdnn.planner.lowering.floor import MinimumSchedule
-from tvdnn.planner.lowering.lower import lower
 from tvdnn.planner.lowering.segments import Variant
 from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.policies.vdnn import ALL, CONV, vdnn

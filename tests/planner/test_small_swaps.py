@@ -11,12 +11,12 @@ from torch import nn
 
 from tests.planner.test_schedules import CLASSES, STEPS, random_costs
 from tests.support.exhaustive import exhaustive_s, small_case
+from tests.support.lowered import lower
 from tests.support.networks import Sum, random_chain
 from tests.support.running import random_batches, train
 from tvdnn.engine import training_graph
 from tvdnn.engine.build import default_costs
 from tvdnn.optim import SGD
-from tvdnn.planner.lowering.lower import lower
 from tvdnn.planner.make import floor_of, make_schedule
 from tvdnn.planner.offload import swap_problem
 from tvdnn.planner.policies.keep import keep

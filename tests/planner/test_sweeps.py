@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from tests.support.exhaustive import floor_found, small_case
+from tests.support.lowered import lower
 from tvdnn.errors import BudgetError
 from tvdnn.graph import Graph
 from tvdnn.placement import ALIGNMENT
 from tvdnn.planner.ir.costs import Costs
 from tvdnn.planner.ir.schedule import Schedule
-from tvdnn.planner.lowering.lower import lower, lower_with_prefetch
+from tvdnn.planner.lowering.lower import lower_with_prefetch
 from tvdnn.planner.make import floor_of, make_schedule
 from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.timing.memory_profile import memory_profile

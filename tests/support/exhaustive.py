@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from tests.planner.test_schedules import CLASSES, random_costs
+from tests.support.lowered import lower
 from tvdnn.engine import training_graph
 from tvdnn.graph import Graph
 from tvdnn.optim import SGD
@@ -18,7 +19,6 @@ from tvdnn.planner.ir.costs import Costs
 from tvdnn.planner.lowering.floor import MinimumSchedule
 from tvdnn.planner.lowering.idle import IdleInterval
 from tvdnn.planner.lowering.limits import FragmentationError
-from tvdnn.planner.lowering.lower import lower
 from tvdnn.planner.offload.skeleton import Skeleton, plans_offloading_all, skeletons
 from tvdnn.planner.offload.swap_problem import SwapProblem
 from tvdnn.planner.policies.keep import keep

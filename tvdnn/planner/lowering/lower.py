@@ -11,7 +11,6 @@ from ..ir.plan import Plan
 from ..ir.schedule import Schedule
 from .arena import FEW_TRIALS, MANY_TRIALS, ArenaLayout, place_arena
 from .emit import emit_schedule
-from .floor import MinimumSchedule
 from .lifetimes import REUSE_DELAY
 from .list_scheduler import required_nbytes
 from .program import Program, build_program
@@ -21,26 +20,6 @@ from .timetable import Timetable
 TIGHTEN_ATTEMPTS = 6
 # Limits that are tried last, as multiples of the required bytes: which one packs best varies.
 LAST_SLACKS = (1.0, 1.05, 1.2)
-
-
-def lower(
-    graph: Graph,
-    plan: Plan,
-    costs: Costs,
-    *,
-    budget: int | None = None,
-    host_budget: int | None = None,
-) -> Schedule:
-    """The schedule of `plan` inside `budget` device bytes and `host_budget` pinned bytes.
-
-    Raises BudgetError with the plan's floor where it exceeds `budget`, HostMemoryError where the
-    host copies exceed `host_budget`.
-    """
-    schedule = lower_with_prefetch(graph, plan, costs, budget=budget, host_budget=host_budget)
-    if schedule is not None:
-        return schedule
-    minimum = MinimumSchedule.of(graph, plan, costs)
-    return minimum.schedule(budget=budget, host_budget=host_budget)
 
 
 def lower_with_prefetch(
