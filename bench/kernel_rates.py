@@ -14,7 +14,9 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from bench.cases.case import KernelCase, Launch, Measured, Operands, Shape, kernel_cases
+from bench.cases.case import KernelCase, Measured, kernel_cases
+from bench.cases.launch import Launch
+from bench.cases.operands import Operands, Shape
 from bench.timing import DTYPES, Ceilings
 
 MOST_SHARE: Final = 1.05  # of a roofline, whose ceilings are measured too

@@ -21,7 +21,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from bench.cases.case import Launch, Operands, Peer
+from bench.cases.launch import Launch, Peer
+from bench.cases.operands import Operands
 from bench.environment import environment
 from bench.kernel_rates import MeasuredCase, measured_cases, rates_of
 from bench.kernel_rows import SETS, Row, sums

@@ -4,7 +4,8 @@ from functools import partial
 
 import torch
 
-from bench.cases.case import At, KernelCase, Operands, kernel_cases
+from bench.cases.case import At, KernelCase, kernel_cases
+from bench.cases.operands import Operands
 from bench.offline.compiler import Case
 
 

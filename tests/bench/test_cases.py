@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.cases.case import Call, Launch, Operands, kernel_cases
+from bench.cases.case import kernel_cases
 from bench.cases.conv.layers import RESNET50, VGG16
+from bench.cases.launch import Call, Launch
+from bench.cases.operands import Operands
 from bench.kernel_rates import MOST_SHARE, MeasuredCase, measured_cases, rates_of, recomputed
 from bench.kernel_rows import SETS
 from bench.kernels import errors

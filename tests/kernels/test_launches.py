@@ -7,15 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench.cases.case import (
-    KernelCase,
-    Launch,
-    Operands,
-    Settings,
-    Shape,
-    Written,
-    kernel_cases,
-)
+from bench.cases.case import KernelCase, kernel_cases
+from bench.cases.launch import Launch, Settings
+from bench.cases.operands import Operands, Shape, Written
 from tests.kernels.numerics import assert_repeatable, rms_error
 from tvdnn.kernels.language.cost import Cost
 from tvdnn.runtime.kernel_set import kernel_set

@@ -6,21 +6,11 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from bench.cases.case import (
-    BF16,
-    F32,
-    At,
-    Call,
-    KernelCase,
-    Launch,
-    Operands,
-    Peer,
-    Shape,
-    checked,
-    launching,
-)
+from bench.cases.case import At, KernelCase, checked
 from bench.cases.conv.conv2d import SMALL_MOMENTS, moments_of
 from bench.cases.conv.layers import Layer, measured
+from bench.cases.launch import Call, Launch, Peer, launching
+from bench.cases.operands import BF16, F32, Operands, Shape
 from tvdnn.kernels.conv.batch_stats import MomentCells, cell_moments, merge_cells
 from tvdnn.kernels.norm.batch_norm import batch_norm_moments, batch_norm_statistics
 from tvdnn.kernels.norm.batch_norm_tiles import batch_norm_plan

@@ -7,23 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bench.cases.case import (
-    BF16,
-    F32,
-    U8,
-    At,
-    Call,
-    KernelCase,
-    Launch,
-    Operands,
-    Peer,
-    Settings,
-    Shape,
-    first_samples,
-    launching,
-    nchw,
-)
+from bench.cases.case import At, KernelCase
 from bench.cases.conv.layers import Layer, Tensors, exactly, few, layer_of, measured
+from bench.cases.launch import Call, Launch, Peer, Settings, first_samples, launching, nchw
+from bench.cases.operands import BF16, F32, U8, Operands, Shape
 from tvdnn.kernels.conv.batch_stats import MomentCells
 from tvdnn.kernels.conv.conv2d import conv2d, conv2d_grad_input, conv2d_max_pool
 from tvdnn.kernels.language.gluon import widens

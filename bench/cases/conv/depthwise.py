@@ -4,7 +4,9 @@ from typing import Any
 
 import torch
 
-from bench.cases.case import BF16, F32, At, KernelCase, Launch, Operands, Settings, Shape, launching
+from bench.cases.case import At, KernelCase
+from bench.cases.launch import Launch, Settings, launching
+from bench.cases.operands import BF16, F32, Operands, Shape
 from tvdnn.kernels.conv.depthwise import (
     depthwise_conv2d,
     depthwise_conv2d_grad_input,

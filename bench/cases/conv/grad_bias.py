@@ -4,21 +4,9 @@ from typing import Final
 
 import torch
 
-from bench.cases.case import (
-    BF16,
-    F32,
-    At,
-    Call,
-    KernelCase,
-    Launch,
-    Measured,
-    Operands,
-    Peer,
-    Settings,
-    Shape,
-    checked,
-    launching,
-)
+from bench.cases.case import At, KernelCase, Measured, checked
+from bench.cases.launch import Call, Launch, Peer, Settings, launching
+from bench.cases.operands import BF16, F32, Operands, Shape
 from tvdnn.kernels.conv.grad_bias import conv2d_grad_bias, grad_bias_plan, sum_cells
 from tvdnn.kernels.reduce.partials import sum_partials
 

@@ -1,6 +1,8 @@
 """The gradient of a 1x1 convolution's input, added to another and masked."""
 
-from bench.cases.case import BF16, U8, At, KernelCase, Launch, Operands, Shape, launching
+from bench.cases.case import At, KernelCase
+from bench.cases.launch import Launch, launching
+from bench.cases.operands import BF16, U8, Operands, Shape
 from tvdnn.kernels.conv.grad_input_add_mask import conv2d_grad_last
 
 

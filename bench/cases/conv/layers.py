@@ -8,7 +8,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from bench.cases.case import EXACT_SAMPLES, Launch, Measured, Operands, Shape, nchw
+from bench.cases.case import Measured
+from bench.cases.launch import EXACT_SAMPLES, Launch, nchw
+from bench.cases.operands import Operands, Shape
 from tvdnn.kernels.conv.batch_stats import MomentCells, moment_cells
 from tvdnn.kernels.conv.pack_weight import pack_weight, pack_weight_grad_input
 from tvdnn.kernels.language.rounding import stored_reference

@@ -5,7 +5,9 @@ from functools import partial
 
 import torch
 
-from bench.cases.case import BF16, F32, At, KernelCase, Launch, Operands, Shape, launching
+from bench.cases.case import At, KernelCase
+from bench.cases.launch import Launch, launching
+from bench.cases.operands import BF16, F32, Operands, Shape
 from tvdnn.kernels.conv.pack_weight import pack_weight, pack_weight_grad_input
 
 

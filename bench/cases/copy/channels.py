@@ -4,18 +4,9 @@ from typing import Final
 
 import torch
 
-from bench.cases.case import (
-    BF16,
-    F32,
-    KernelCase,
-    Launch,
-    Operands,
-    Shape,
-    at,
-    checked,
-    launching,
-    over,
-)
+from bench.cases.case import KernelCase, at, checked, over
+from bench.cases.launch import Launch, launching
+from bench.cases.operands import BF16, F32, Operands, Shape
 from tvdnn.kernels.copy.channels import copy_channels, zero_channels
 
 

@@ -2,7 +2,9 @@
 
 from math import prod
 
-from bench.cases.case import U8, KernelCase, Launch, Operands, Shape, at, launching
+from bench.cases.case import KernelCase, at
+from bench.cases.launch import Launch, launching
+from bench.cases.operands import U8, Operands, Shape
 from tvdnn.kernels.copy.host import transfer
 
 

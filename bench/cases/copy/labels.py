@@ -2,7 +2,9 @@
 
 import torch
 
-from bench.cases.case import U8, At, KernelCase, Launch, Operands, Shape, checked, launching
+from bench.cases.case import At, KernelCase, checked
+from bench.cases.launch import Launch, launching
+from bench.cases.operands import U8, Operands, Shape
 from tvdnn.kernels.copy.labels import stage_labels
 
 LABELS = {"classes": 1000, "ignore_index": -100, "first": 0}

@@ -5,25 +5,17 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from bench.cases.case import (
-    BF16,
+from bench.cases.case import At, KernelCase, Measured, at, checked, over
+from bench.cases.launch import (
     EXACT_SAMPLES,
-    F32,
-    At,
-    KernelCase,
     Launch,
-    Measured,
-    Operands,
     Peer,
-    Shape,
-    at,
-    checked,
     first_samples,
     launching,
     nchw,
-    over,
     per_sample,
 )
+from bench.cases.operands import BF16, F32, Operands, Shape
 from tvdnn.kernels.copy.layout import add, cast, shuffle_channels, stage, unstage
 
 FIRST: Final = (256, 224, 224, 64)  # VGG-16's largest map

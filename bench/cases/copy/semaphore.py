@@ -2,7 +2,9 @@
 
 import torch
 
-from bench.cases.case import At, KernelCase, Launch, Operands, Shape, launching
+from bench.cases.case import At, KernelCase
+from bench.cases.launch import Launch, launching
+from bench.cases.operands import Operands, Shape
 from tvdnn.kernels.copy.semaphore import meet
 
 

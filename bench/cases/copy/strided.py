@@ -4,17 +4,9 @@ from typing import Any
 
 import torch
 
-from bench.cases.case import (
-    BF16,
-    F32,
-    At,
-    KernelCase,
-    Launch,
-    Operands,
-    Shape,
-    checked,
-    launching,
-)
+from bench.cases.case import At, KernelCase, checked
+from bench.cases.launch import Launch, launching
+from bench.cases.operands import BF16, F32, Operands, Shape
 from tvdnn.kernels.copy.strided import copy_strided
 
 

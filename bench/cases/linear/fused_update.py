@@ -5,7 +5,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from bench.cases.case import BF16, At, KernelCase, Launch, Operands, Shape, launching
+from bench.cases.case import At, KernelCase
+from bench.cases.launch import Launch, launching
 from bench.cases.linear.passes import (
     FC6,
     FC8,
@@ -17,6 +18,7 @@ from bench.cases.linear.passes import (
     rounded,
     transposed,
 )
+from bench.cases.operands import BF16, Operands, Shape
 from bench.cases.optim.update import adamw_values, sgd_values, updated
 from tvdnn.kernels.linear.fused_update import linear_grad_weight_adamw, linear_grad_weight_sgd
 

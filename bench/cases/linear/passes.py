@@ -5,19 +5,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from bench.cases.case import (
-    BF16,
-    F32,
-    At,
-    KernelCase,
-    Launch,
-    Measured,
-    Operands,
-    Peer,
-    Shape,
-    checked,
-    launching,
-)
+from bench.cases.case import At, KernelCase, Measured, checked
+from bench.cases.launch import Launch, Peer, launching
+from bench.cases.operands import BF16, F32, Operands, Shape
 from tvdnn.kernels.language.rounding import stored_reference
 from tvdnn.kernels.linear.passes import (
     linear,

@@ -4,19 +4,9 @@ from typing import Any, Final
 
 import torch
 
-from bench.cases.case import (
-    BF16,
-    F32,
-    At,
-    KernelCase,
-    Launch,
-    Operands,
-    Shape,
-    at,
-    checked,
-    launching,
-    over,
-)
+from bench.cases.case import At, KernelCase, at, checked, over
+from bench.cases.launch import Launch, launching
+from bench.cases.operands import BF16, F32, Operands, Shape
 from tvdnn.kernels.loss.cross_entropy import (
     cross_entropy_pixels,
     cross_entropy_rows,

@@ -7,25 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bench.cases.case import (
-    BF16,
-    EXACT_SAMPLES,
-    F32,
-    At,
-    Call,
-    KernelCase,
-    Launch,
-    Measured,
-    Operands,
-    Peer,
-    Shape,
-    at,
-    checked,
-    first_samples,
-    launching,
-    over,
-)
+from bench.cases.case import At, KernelCase, Measured, at, checked, over
+from bench.cases.launch import EXACT_SAMPLES, Call, Launch, Peer, first_samples, launching
 from bench.cases.loss.cross_entropy import MAPS, PLAIN, ROWS, options_of, weights_of
+from bench.cases.operands import BF16, F32, Operands, Shape
 from tvdnn.kernels.loss.cross_entropy import cross_entropy_rows, loss_total
 from tvdnn.kernels.loss.cross_entropy_grad import cross_entropy_grad
 

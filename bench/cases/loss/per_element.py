@@ -5,20 +5,9 @@ from typing import Any
 
 import torch
 
-from bench.cases.case import (
-    BF16,
-    F32,
-    KINDS,
-    At,
-    KernelCase,
-    Launch,
-    Operands,
-    Shape,
-    at,
-    checked,
-    launching,
-    over,
-)
+from bench.cases.case import KINDS, At, KernelCase, at, checked, over
+from bench.cases.launch import Launch, launching
+from bench.cases.operands import BF16, F32, Operands, Shape
 from tvdnn.kernels.loss.per_element import element_loss, element_loss_grad, element_splits
 
 

@@ -7,26 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bench.cases.case import (
-    BF16,
-    F32,
-    KINDS,
-    U8,
-    At,
-    Call,
-    KernelCase,
-    Launch,
-    Measured,
-    Operands,
-    Peer,
-    Shape,
-    at,
-    checked,
-    first_samples,
-    launching,
-    nchw,
-    over,
-)
+from bench.cases.case import KINDS, At, KernelCase, Measured, at, checked, over
+from bench.cases.launch import Call, Launch, Peer, first_samples, launching, nchw
+from bench.cases.operands import BF16, F32, U8, Operands, Shape
 from tvdnn.kernels.norm.batch_norm import (
     batch_norm,
     batch_norm_moments,

@@ -6,24 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bench.cases.case import (
-    BF16,
-    F32,
-    U8,
-    At,
-    Call,
-    KernelCase,
-    Launch,
-    Measured,
-    Operands,
-    Peer,
-    Shape,
-    at,
-    checked,
-    first_samples,
-    launching,
-    nchw,
-)
+from bench.cases.case import At, KernelCase, Measured, at, checked
+from bench.cases.launch import Call, Launch, Peer, first_samples, launching, nchw
 from bench.cases.norm.batch_norm import (
     EPS,
     ONE,
@@ -36,6 +20,7 @@ from bench.cases.norm.batch_norm import (
     partial_sums,
     statistics_of,
 )
+from bench.cases.operands import BF16, F32, U8, Operands, Shape
 from tvdnn.kernels.norm.batch_norm_grad import (
     batch_norm_grad_input,
     batch_norm_grad_params,

@@ -4,18 +4,9 @@ from typing import Any
 
 import torch
 
-from bench.cases.case import (
-    BF16,
-    F32,
-    KINDS,
-    At,
-    KernelCase,
-    Launch,
-    Operands,
-    Shape,
-    checked,
-    launching,
-)
+from bench.cases.case import KINDS, At, KernelCase, checked
+from bench.cases.launch import Launch, launching
+from bench.cases.operands import BF16, F32, Operands, Shape
 from tvdnn.kernels.language.channel_chunks import num_chunks
 from tvdnn.kernels.norm.group_norm import group_norm, group_norm_grad
 

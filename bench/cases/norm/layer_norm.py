@@ -5,19 +5,9 @@ from typing import Any
 
 import torch
 
-from bench.cases.case import (
-    BF16,
-    F32,
-    KINDS,
-    At,
-    KernelCase,
-    Launch,
-    Operands,
-    Shape,
-    at,
-    checked,
-    launching,
-)
+from bench.cases.case import KINDS, At, KernelCase, at, checked
+from bench.cases.launch import Launch, launching
+from bench.cases.operands import BF16, F32, Operands, Shape
 from tvdnn.kernels.norm.layer_norm import LONGEST, layer_norm, layer_norm_chunks, layer_norm_grad
 
 EPS = {"eps": 1e-6}

@@ -6,20 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bench.cases.case import (
-    BF16,
-    F32,
-    At,
-    KernelCase,
-    Launch,
-    Measured,
-    Operands,
-    Shape,
-    checked,
-    launching,
-    nchw,
-    per_sample,
-)
+from bench.cases.case import At, KernelCase, Measured, checked
+from bench.cases.launch import Launch, launching, nchw, per_sample
+from bench.cases.operands import BF16, F32, Operands, Shape
 from tvdnn.kernels.norm.local_response_norm import local_response_norm, local_response_norm_grad
 
 ALEXNET: Final = (1024, 55, 55, 64)

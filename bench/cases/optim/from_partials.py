@@ -5,17 +5,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from bench.cases.case import (
-    At,
-    KernelCase,
-    Launch,
-    Measured,
-    Operands,
-    Peer,
-    Shape,
-    checked,
-    launching,
-)
+from bench.cases.case import At, KernelCase, Measured, checked
+from bench.cases.launch import Launch, Peer, launching
+from bench.cases.operands import Operands, Shape
 from bench.cases.optim.update import DECAY, SGD, adamw_values, sgd_values, torch_sgd, updated
 from tvdnn.kernels.optim.from_partials import adamw_partials, sgd_partials
 

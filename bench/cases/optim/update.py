@@ -6,19 +6,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from bench.cases.case import (
-    EXACT_SAMPLES,
-    At,
-    KernelCase,
-    Launch,
-    Measured,
-    Operands,
-    Peer,
-    Settings,
-    Shape,
-    first_samples,
-    launching,
-)
+from bench.cases.case import At, KernelCase, Measured
+from bench.cases.launch import EXACT_SAMPLES, Launch, Peer, Settings, first_samples, launching
+from bench.cases.operands import Operands, Shape
 from tvdnn.kernels.optim.update import adamw, adamw_control, adamw_many, sgd, sgd_many
 
 FC6: Final = (4096, 25088)  # VGG-16's largest weight

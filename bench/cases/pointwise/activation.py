@@ -5,21 +5,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from bench.cases.case import (
-    BF16,
-    F32,
-    KINDS,
-    KernelCase,
-    Launch,
-    Measured,
-    Operands,
-    Shape,
-    at,
-    checked,
-    launching,
-    over,
-    per_sample,
-)
+from bench.cases.case import KINDS, KernelCase, Measured, at, checked, over
+from bench.cases.launch import Launch, launching, per_sample
+from bench.cases.operands import BF16, F32, Operands, Shape
 from tvdnn.kernels.pointwise.activation import FUNCTIONS, activate, activate_grad, relu, relu_grad
 
 FIRST: Final = (256, 224, 224, 64)  # VGG-16's largest map

@@ -6,22 +6,9 @@ from typing import Any, Final
 
 import torch
 
-from bench.cases.case import (
-    BF16,
-    F32,
-    KINDS,
-    KernelCase,
-    Launch,
-    Measured,
-    Operands,
-    Settings,
-    Shape,
-    at,
-    checked,
-    launching,
-    over,
-    per_sample,
-)
+from bench.cases.case import KINDS, KernelCase, Measured, at, checked, over
+from bench.cases.launch import Launch, Settings, launching, per_sample
+from bench.cases.operands import BF16, F32, Operands, Shape
 from tvdnn.kernels.pointwise.arithmetic import add_multiple, affine, multiply, multiply_grad
 
 FIRST: Final = (256, 224, 224, 64)  # VGG-16's largest map

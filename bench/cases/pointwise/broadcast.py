@@ -6,19 +6,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from bench.cases.case import (
-    BF16,
-    F32,
-    At,
-    KernelCase,
-    Launch,
-    Operands,
-    Shape,
-    at,
-    checked,
-    launching,
-    over,
-)
+from bench.cases.case import At, KernelCase, at, checked, over
+from bench.cases.launch import Launch, launching
+from bench.cases.operands import BF16, F32, Operands, Shape
 from tvdnn.kernels.pointwise.broadcast import (
     FUNCTIONS,
     broadcast,

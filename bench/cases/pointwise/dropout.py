@@ -6,21 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bench.cases.case import (
-    BF16,
-    EXACT_SAMPLES,
-    F32,
-    At,
-    KernelCase,
-    Launch,
-    Measured,
-    Operands,
-    Peer,
-    Shape,
-    checked,
-    first_samples,
-    launching,
-)
+from bench.cases.case import At, KernelCase, Measured, checked
+from bench.cases.launch import EXACT_SAMPLES, Launch, Peer, first_samples, launching
+from bench.cases.operands import BF16, F32, Operands, Shape
 from tvdnn.kernels.pointwise.dropout import dropout, dropout_reference
 
 

@@ -6,22 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bench.cases.case import (
-    BF16,
-    F32,
-    At,
-    KernelCase,
-    Launch,
-    Measured,
-    Operands,
-    Shape,
-    at,
-    checked,
-    launching,
-    nchw,
-    over,
-    per_sample,
-)
+from bench.cases.case import At, KernelCase, Measured, at, checked, over
+from bench.cases.launch import Launch, launching, nchw, per_sample
+from bench.cases.operands import BF16, F32, Operands, Shape
 from tvdnn.kernels.pointwise.resize import MODES, resize, resize_grad
 
 INNER: Final = (64, 64, 64, 256)  # U-Net's upsampling

@@ -6,22 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bench.cases.case import (
-    BF16,
-    F32,
-    KINDS,
-    At,
-    KernelCase,
-    Launch,
-    Measured,
-    Operands,
-    Shape,
-    at,
-    checked,
-    launching,
-    over,
-    per_sample,
-)
+from bench.cases.case import KINDS, At, KernelCase, Measured, at, checked, over
+from bench.cases.launch import Launch, launching, per_sample
+from bench.cases.operands import BF16, F32, Operands, Shape
 from tvdnn.kernels.pointwise.softmax import FUNCTIONS, softmax, softmax_grad
 
 PIXELS: Final = (64, 256, 256, 21)

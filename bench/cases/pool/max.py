@@ -6,20 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bench.cases.case import (
-    BF16,
-    F32,
-    U8,
-    At,
-    KernelCase,
-    Launch,
-    Measured,
-    Operands,
-    Shape,
-    launching,
-    nchw,
-    per_sample,
-)
+from bench.cases.case import At, KernelCase, Measured
+from bench.cases.launch import Launch, launching, nchw, per_sample
+from bench.cases.operands import BF16, F32, U8, Operands, Shape
 from tvdnn.kernels.pool.max import max_pool2d, max_pool2d_codes
 
 Window = dict[str, tuple[int, int]]

@@ -6,19 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bench.cases.case import (
-    BF16,
-    U8,
-    Call,
-    KernelCase,
-    Launch,
-    Operands,
-    Peer,
-    Shape,
-    launching,
-    nchw,
-    per_sample,
-)
+from bench.cases.case import KernelCase
+from bench.cases.launch import Call, Launch, Peer, launching, nchw, per_sample
+from bench.cases.operands import BF16, U8, Operands, Shape
 from bench.cases.pool.max import (
     APART,
     ONE,

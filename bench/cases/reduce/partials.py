@@ -5,17 +5,9 @@ from typing import Final
 
 from torch import Tensor
 
-from bench.cases.case import (
-    At,
-    KernelCase,
-    Launch,
-    Measured,
-    Operands,
-    Peer,
-    Shape,
-    checked,
-    launching,
-)
+from bench.cases.case import At, KernelCase, Measured, checked
+from bench.cases.launch import Launch, Peer, launching
+from bench.cases.operands import Operands, Shape
 from tvdnn.kernels.reduce.partials import sum_partials, sum_rows
 
 PARTIALS: Final = (11, 512, 3, 3, 512)  # of a weight of VGG-16

@@ -1,6 +1,8 @@
 """Running sums of what launches leave for each sample."""
 
-from bench.cases.case import At, KernelCase, Launch, Operands, Shape, checked, launching
+from bench.cases.case import At, KernelCase, checked
+from bench.cases.launch import Launch, launching
+from bench.cases.operands import Operands, Shape
 from tvdnn.kernels.norm.layer_norm import LONGEST, layer_norm_chunks
 from tvdnn.kernels.reduce.per_sample import add_sample_sums, sample_splits
 

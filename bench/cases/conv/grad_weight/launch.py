@@ -5,21 +5,11 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from bench.cases.case import (
-    BF16,
-    At,
-    Call,
-    KernelCase,
-    Launch,
-    Operands,
-    Peer,
-    Settings,
-    Shape,
-    launching,
-    nchw,
-)
+from bench.cases.case import At, KernelCase
 from bench.cases.conv.conv2d import CHECKED, EXACT, HALF, WIDE
 from bench.cases.conv.layers import Layer, Tensors, layer_of, measured
+from bench.cases.launch import Call, Launch, Peer, Settings, launching, nchw
+from bench.cases.operands import BF16, Operands, Shape
 from tvdnn.kernels.conv.grad_weight.launch import conv2d_grad_weight, grad_weight_plan
 from tvdnn.kernels.reduce.partials import sum_partials
 
