@@ -144,7 +144,7 @@ def test_memory_format_is_kept(
         "conv depthwise, eights",
         "conv transposed, strided",
         "relu",
-        "leaky relu",
+        "leakyrelu",
         "gelu",
         "max pool",
         "avg pool",

@@ -1,12 +1,15 @@
 """Layers of tvdnn.nn by name, with the shape of an input, and their twins of torch in float64."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from tvdnn import nn
+from tvdnn.nn.activation import Elementwise
 
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 4e-3}
 
@@ -18,7 +21,23 @@ def shifted(layer: torch.nn.Module) -> torch.nn.Module:
     return layer
 
 
+EXPORTED: Final = [getattr(nn, name) for name in nn.__all__]
+ELEMENTWISE: Final = [layer for layer in EXPORTED if issubclass(layer, Elementwise)]
+# Of elementwise layers, by name, arguments other than the defaults.
+ARGUMENTS: Final[Mapping[str, tuple[float, ...]]] = {
+    "CELU": (0.7,),
+    "ELU": (0.7,),
+    "Hardtanh": (-0.5, 0.7),
+    "LeakyReLU": (0.2,),
+    "Softplus": (2, 1),
+    "Threshold": (0.1, -0.3),
+}
+
 LAYERS: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...]]] = {
+    **{
+        layer.__name__.lower(): (partial(layer, *ARGUMENTS.get(layer.__name__, ())), (2, 5, 3, 7))
+        for layer in ELEMENTWISE
+    },
     "conv": (lambda: nn.Conv2d(3, 8, 3, padding=1), (2, 3, 9, 7)),
     "conv one channel": (lambda: nn.Conv2d(1, 5, 5), (3, 1, 11, 8)),
     "conv strided": (lambda: nn.Conv2d(4, 6, (5, 3), stride=(3, 2), padding=(2, 0)), (2, 4, 13, 8)),
@@ -42,30 +61,13 @@ LAYERS: dict[str, tuple[Callable[[], torch.nn.Module], tuple[int, ...]]] = {
         lambda: nn.ConvTranspose2d(4, 6, 3, stride=3, groups=2, dilation=2, bias=False),
         (2, 4, 5, 3),
     ),
-    "relu": (nn.ReLU, (2, 5, 3, 7)),
     "relu of features": (nn.ReLU, (3, 11)),
-    "leaky relu": (lambda: nn.LeakyReLU(0.2), (2, 5, 3, 7)),
     "leaky relu, falling": (lambda: nn.LeakyReLU(-0.2), (2, 5, 3, 7)),
-    "relu6": (nn.ReLU6, (2, 5, 3, 7)),
-    "elu": (lambda: nn.ELU(0.7), (2, 5, 3, 7)),
-    "silu": (nn.SiLU, (2, 5, 3, 7)),
-    "gelu": (nn.GELU, (2, 5, 3, 7)),
     "gelu by tanh": (lambda: nn.GELU("tanh"), (3, 11)),
-    "sigmoid": (nn.Sigmoid, (2, 5, 3, 7)),
-    "tanh": (nn.Tanh, (2, 5, 3, 7)),
-    "hardswish": (nn.Hardswish, (2, 5, 3, 7)),
-    "hardsigmoid": (nn.Hardsigmoid, (2, 5, 3, 7)),
     "prelu": (nn.PReLU, (2, 5, 3, 7)),
     "prelu by channel": (lambda: shifted(nn.PReLU(5)), (2, 5, 3, 7)),
     "prelu of features": (lambda: nn.PReLU(11, init=-0.3), (3, 11)),
-    "mish": (nn.Mish, (2, 5, 3, 7)),
-    "softplus": (lambda: nn.Softplus(2, threshold=1), (2, 5, 3, 7)),
-    "celu": (lambda: nn.CELU(0.7), (2, 5, 3, 7)),
-    "selu": (nn.SELU, (2, 5, 3, 7)),
-    "log sigmoid": (nn.LogSigmoid, (2, 5, 3, 7)),
-    "softsign": (nn.Softsign, (3, 11)),
-    "hardtanh": (lambda: nn.Hardtanh(-0.5, 0.7), (2, 5, 3, 7)),
-    "threshold": (lambda: nn.Threshold(0.1, -0.3), (2, 5, 3, 7)),
+    "softsign of features": (nn.Softsign, (3, 11)),
     "glu": (lambda: nn.GLU(1), (2, 6, 3, 7)),
     "max pool": (lambda: nn.MaxPool2d(2), (2, 5, 7, 8)),
     "max pool overlapping": (lambda: nn.MaxPool2d(3, stride=2, padding=1), (2, 5, 7, 8)),
