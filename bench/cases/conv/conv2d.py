@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from bench.cases.case import At, KernelCase
-from bench.cases.conv.layers import Layer, Tensors, exactly, few, layer_of, measured
+from bench.cases.conv.layers import Layer, Tensors, exactly, few, measured, of_layer
 from bench.cases.launch import Call, Launch, Peer, Settings, first_samples, launching, nchw
 from bench.cases.operands import BF16, F32, U8, Operands, Shape
 from tvdnn.kernels.conv.batch_stats import MomentCells
@@ -18,23 +18,19 @@ from tvdnn.kernels.language.gluon import widens
 CELL: Final = 4  # rows and columns that tests sum, a divisor of every side
 
 
+@of_layer
 def _forward(
     o: Operands,
-    size: Shape,
-    layer: Layer | None = None,
-    dtype: torch.dtype = BF16,
-    precision: str = "tf32",
+    t: Tensors,
     moments: bool = False,
     bias: bool = True,
     out_precision: str | None = None,
     relu: bool = False,
-    **changes: Any,
 ) -> Launch:
     """With the `moments` of what is stored, for the kernel's own cells."""
-    t = Tensors(o, size[0], layer_of(size, layer, **changes), dtype, precision)
-    y = o.out(*t.dy.shape, dtype=dtype)
+    y = o.out(*t.dy.shape, dtype=t.dy.dtype)
     settings = {**t.settings, "out_precision": out_precision, "relu": relu}
-    cells = t.layer.cells(dtype, precision) if moments else None
+    cells = t.layer.cells(y.dtype, t.settings["precision"]) if moments else None
     if cells is not None:
         settings |= {"moments": moments_of(o, cells, len(y), y.shape[3]), "cells": cells}
     added = t.bias if bias else None
@@ -74,18 +70,11 @@ def _exact(t: Tensors, *, relu: bool) -> Tensor:
     return exactly(lambda *each: _product(t, *each).relu(), few(t.x), t.native, t.bias)
 
 
-def _max_pool(
-    o: Operands,
-    size: Shape,
-    layer: Layer | None = None,
-    dtype: torch.dtype = BF16,
-    precision: str = "tf32",
-    **changes: Any,
-) -> Launch:
+@of_layer
+def _max_pool(o: Operands, t: Tensors) -> Launch:
     """Bias, ReLU and pooling 2x2 in the epilogue; cuDNN's ReLU, then torch's pooling."""
-    t = Tensors(o, size[0], layer_of(size, layer, **changes), dtype, precision)
     samples, side, _, channels = t.dy.shape
-    y = o.out(samples, side // 2, side // 2, channels, dtype=dtype)
+    y = o.out(samples, side // 2, side // 2, channels, dtype=t.dy.dtype)
     codes = o.out(*y.shape[:3], channels // 4, dtype=U8)
     peer = Peer(
         lambda: nchw(y),
@@ -97,25 +86,17 @@ def _max_pool(
     return launching(conv2d_max_pool, *operands, peer=peer, **t.settings)
 
 
+@of_layer
 def _grad_input(
-    o: Operands,
-    size: Shape,
-    layer: Layer | None = None,
-    dtype: torch.dtype = BF16,
-    precision: str = "tf32",
-    masked: bool = False,
-    cell: int = 0,
-    bias: bool = False,
-    **changes: Any,
+    o: Operands, t: Tensors, masked: bool = False, cell: int = 0, bias: bool = False
 ) -> Launch:
-    """`masked` by the ReLU before, and with the sums of square cells of so many rows."""
-    t = Tensors(o, size[0], layer_of(size, layer, **changes), dtype, precision)
-    dx, settings = o.out(*t.x.shape, dtype=dtype), dict[str, Any](t.settings)
+    """`masked` by the ReLU before, and with the sums of square cells of `cell` rows."""
+    dx, settings = o.out(*t.x.shape, dtype=t.x.dtype), dict[str, Any](t.settings)
     if masked:
         settings["mask"] = t.rounded_x
     if cell:
         side = t.layer.side // cell
-        settings["sums"] = o.out(size[0], side, side, t.layer.in_channels)
+        settings["sums"] = o.out(len(dx), side, side, t.layer.in_channels)
     if bias:
         settings["bias"] = o.randn(t.layer.in_channels)
 

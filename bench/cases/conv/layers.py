@@ -1,7 +1,8 @@
 """Square convolutions, and those of VGG-16 and ResNet-50."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import wraps
 from math import nan
 from typing import Any, Final
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from bench.cases.case import Measured
 from bench.cases.launch import EXACT_SAMPLES, Launch, nchw
-from bench.cases.operands import Operands, Shape
+from bench.cases.operands import BF16, Operands, Shape
 from tvdnn.kernels.conv.batch_stats import MomentCells, moment_cells
 from tvdnn.kernels.conv.pack_weight import pack_weight, pack_weight_grad_input
 from tvdnn.kernels.language.rounding import stored_reference
@@ -106,6 +107,9 @@ NETWORKS: Final = {"vgg16": VGG16, "resnet50": RESNET50}
 SMALL: Final = Layer(7, 8, 16, 3, 2)  # which tests compare with cuDNN's counterpart
 
 
+GEOMETRY: Final = {each.name for each in fields(Layer)}
+
+
 class Tensors:
     """Random maps, weights and gradients of a layer.
 
@@ -155,9 +159,23 @@ def few(maps: Tensor) -> Tensor:
     return nchw(maps)[:EXACT_SAMPLES]
 
 
-def layer_of(size: Shape, layer: Layer | None, **changes: Any) -> Layer:
-    """`layer`, or one of maps of this size."""
-    return layer or Layer(size[1], changes.pop("channels", size[-1]), size[-1], **changes)
+def of_layer(make: Callable[..., Launch]) -> Callable[..., Launch]:
+    """A maker for a case, from one that takes a layer's tensors in place of a size.
+
+    The layer is a setting, or one of maps of the size whose fields are settings.
+    """
+
+    @wraps(make)
+    def made(
+        o: Operands, size: Shape, layer: Layer | None = None, dtype: torch.dtype = BF16,
+        precision: str = "tf32", channels: int = 0, **settings: Any,
+    ) -> Launch:  # fmt: skip
+        if layer is None:
+            changes = {name: settings.pop(name) for name in GEOMETRY if name in settings}
+            layer = Layer(size[1], channels or size[-1], size[-1], **changes)
+        return make(o, Tensors(o, size[0], layer, dtype, precision), **settings)
+
+    return made
 
 
 def measured(

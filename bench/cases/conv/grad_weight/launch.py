@@ -1,15 +1,15 @@
 """Gradients of convolutions' weights."""
 
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from bench.cases.case import At, KernelCase
 from bench.cases.conv.conv2d import CHECKED, EXACT, HALF, WIDE
-from bench.cases.conv.layers import Layer, Tensors, layer_of, measured
+from bench.cases.conv.layers import Layer, Tensors, measured, of_layer
 from bench.cases.launch import Call, Launch, Peer, Settings, launching, nchw
-from bench.cases.operands import BF16, Operands, Shape
+from bench.cases.operands import Operands, Shape
 from tvdnn.kernels.conv.grad_weight.launch import conv2d_grad_weight, grad_weight_plan
 from tvdnn.kernels.reduce.partials import sum_partials
 
@@ -17,20 +17,17 @@ EXACT_CHANNELS: Final = 32
 EXACT_CHUNK: Final = 32  # samples whose float64 copies are in memory together
 
 
-def _grad(
-    o: Operands,
-    size: Shape,
-    layer: Layer | None = None,
-    dtype: torch.dtype = BF16,
-    precision: str = "tf32",
-    first: bool = True,
-    **changes: Any,
-) -> Launch:
-    """Running sums, of which `first` starts new ones."""
-    t = Tensors(o, size[0], layer_of(size, layer, **changes), dtype, precision)
+def _partials_shape(t: Tensors) -> Shape:
+    """As many gradients [K, R, S, C/g] as the launch's plan has splits."""
     k, c, taps, _ = t.layer.shape
-    plan = grad_weight_plan(*t.layer.sides, t.layer.shape, **t.settings, dtype=dtype)
-    shape = (plan.splits, k, taps, taps, c)
+    plan = grad_weight_plan(*t.layer.sides, t.layer.shape, **t.settings, dtype=t.x.dtype)
+    return (plan.splits, k, taps, taps, c)
+
+
+@of_layer
+def _grad(o: Operands, t: Tensors, first: bool = True) -> Launch:
+    """Running sums, of which `first` starts new ones."""
+    shape = _partials_shape(t)
     if first:
         partials = o.out(*shape, compared=lambda sums: sums.sum(0))
     else:
@@ -39,22 +36,15 @@ def _grad(
     return launching(conv2d_grad_weight, *operands, first=first, **t.settings)
 
 
-def _whole(
-    o: Operands,
-    size: Shape,
-    layer: Layer,
-    dtype: torch.dtype = BF16,
-) -> Launch:
+@of_layer
+def _whole(o: Operands, t: Tensors) -> Launch:
     """The sum over partials is part of the work."""
-    t = Tensors(o, size[0], layer, dtype, "tf32")
-    k, c, taps, _ = layer.shape
-    plan = grad_weight_plan(*layer.sides, layer.shape, **t.settings, dtype=dtype)
-    partials, grad = o.out(plan.splits, k, taps, taps, c), o.out(*t.weight.shape)
+    partials, grad = o.out(*_partials_shape(t)), o.out(*t.weight.shape)
     settings = {"first": True, **t.settings}
     peer = Peer(
         lambda: grad,
         lambda: t.backward(nchw(t.dy), nchw(t.x), t.native, 1),
-        lambda: _exact(layer, t.x, t.dy),
+        lambda: _exact(t.layer, t.x, t.dy),
         lambda result: result[:EXACT_CHANNELS, :EXACT_CHANNELS],
     )
     calls = (
