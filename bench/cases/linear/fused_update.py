@@ -2,7 +2,6 @@
 
 from typing import Any, Final
 
-import torch
 from torch import Tensor
 
 from bench.cases.case import At, KernelCase
@@ -14,49 +13,35 @@ from bench.cases.linear.passes import (
     KINDS_OF_PRODUCTS,
     ONES,
     TF32,
-    layer_of,
-    rounded,
-    transposed,
+    LinearLayer,
+    of_layer,
 )
-from bench.cases.operands import BF16, Operands, Shape
+from bench.cases.operands import Operands
 from bench.cases.optim.update import adamw_values, sgd_values, updated
 from tvdnn.kernels.linear.fused_update import linear_grad_weight_adamw, linear_grad_weight_sgd
 
 
-def _inputs(o: Operands, size: Shape, dtype: torch.dtype, precision: str) -> list[Tensor]:
-    samples, *features = layer_of(size)
-    return [rounded(o.randn(samples, each, dtype=dtype), precision) for each in features]
+def _inputs(layer: LinearLayer) -> list[Tensor]:
+    return [layer.rounded(layer.maps(each)) for each in (layer.inputs, layer.outputs)]
 
 
-def _settings(
-    o: Operands, size: Shape, dtype: torch.dtype, precision: str, turned: bool
-) -> dict[str, Any]:
-    room = transposed(o, size, dtype, precision) if turned else None
-    return {"precision": precision, "turned": room, "maximize": False}
+def _settings(layer: LinearLayer, turned: bool) -> dict[str, Any]:
+    room = layer.transposed() if turned else None
+    return {"precision": layer.precision, "turned": room, "maximize": False}
 
 
-def _sgd(
-    o: Operands,
-    size: Shape,
-    dtype: torch.dtype = BF16,
-    precision: str = "tf32",
-    turned: bool = True,
-) -> Launch:
-    param, momentum = updated(o, 2, layer_of(size)[:0:-1])
-    operands = (*_inputs(o, size, dtype, precision), param, momentum, sgd_values(o))
-    settings = _settings(o, size, dtype, precision, turned)
+@of_layer
+def _sgd(o: Operands, layer: LinearLayer, turned: bool = True) -> Launch:
+    param, momentum = updated(o, 2, (layer.outputs, layer.inputs))
+    operands = (*_inputs(layer), param, momentum, sgd_values(o))
+    settings = _settings(layer, turned)
     return launching(linear_grad_weight_sgd, *operands, nesterov=True, **settings)
 
 
-def _adamw(
-    o: Operands,
-    size: Shape,
-    dtype: torch.dtype = BF16,
-    precision: str = "tf32",
-    turned: bool = True,
-) -> Launch:
-    operands = (*_inputs(o, size, dtype, precision), *updated(o, 3, layer_of(size)[:0:-1]))
-    settings = _settings(o, size, dtype, precision, turned)
+@of_layer
+def _adamw(o: Operands, layer: LinearLayer, turned: bool = True) -> Launch:
+    operands = (*_inputs(layer), *updated(o, 3, (layer.outputs, layer.inputs)))
+    settings = _settings(layer, turned)
     return launching(linear_grad_weight_adamw, *operands, adamw_values(o), **settings)
 
 

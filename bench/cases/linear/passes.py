@@ -1,5 +1,7 @@
 """Linear layers: outputs, and gradients of inputs, weights and biases."""
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any, Final
 
 import torch
@@ -22,88 +24,96 @@ LAYERS: Final = ((25088, 4096), (4096, 4096), (4096, 1000))  # VGG-16's inputs a
 SAMPLES: Final = 256
 
 
-def layer_of(size: Shape) -> tuple[int, int, int]:
-    """Samples, inputs and outputs. Maps have an output, and four inputs, for each channel."""
-    return (size[0], 4 * size[-1], size[-1]) if len(size) == 4 else (size[0], size[1], size[2])
+class LinearLayer:
+    """The operands of a linear layer's launch. Each call makes one more.
+
+    Maps have an output, and four inputs, for each channel.
+    """
+
+    def __init__(self, o: Operands, size: Shape, dtype: torch.dtype, precision: str) -> None:
+        self.o, self.dtype, self.precision = o, dtype, precision
+        self.samples = size[0]
+        self.inputs, self.outputs = (4 * size[-1], size[-1]) if len(size) == 4 else size[1:]
+
+    def maps(self, features: int) -> Tensor:
+        return self.o.randn(self.samples, features, dtype=self.dtype)
+
+    def out(self, features: int) -> Tensor:
+        return self.o.out(self.samples, features, dtype=self.dtype)
+
+    def weight(self) -> Tensor:
+        weight = self.o.randn(self.outputs, self.inputs, dtype=self.dtype)
+        return weight.mul_(self.inputs**-0.5)
+
+    def rounded(self, tensor: Tensor) -> Tensor:
+        """The values as the launches before leave them for products."""
+        return stored_reference(tensor, tensor.dtype, self.precision)
+
+    def partials(self, out: Tensor, terms: int, shares: int) -> Tensor | None:
+        """Room for the sums of a product's shares; of 0 for as many as its sizes ask for."""
+        count = shares or linear_shares(out.shape[1], terms, self.dtype, self.precision)
+        return None if count == 1 else self.o.randn(len(out), count, out.shape[1])
+
+    def transposed(self) -> list[Tensor] | None:
+        """Room for transposed operands, where the weight gradient takes any."""
+        if not turns(self.samples, self.dtype, self.precision):
+            return None
+        features = (self.inputs, self.outputs)
+        return [self.o.randn(each, self.samples, dtype=self.dtype) for each in features]
 
 
-def rounded(tensor: Tensor, precision: str) -> Tensor:
-    """The values as the launches before leave them for products of this precision."""
-    return stored_reference(tensor, tensor.dtype, precision)
+def of_layer(make: Callable[..., Launch]) -> Callable[..., Launch]:
+    """A maker for a case, from one that takes a layer in place of a size and a type."""
+
+    @wraps(make)
+    def made(
+        o: Operands,
+        size: Shape,
+        dtype: torch.dtype = BF16,
+        precision: str = "tf32",
+        **settings: Any,
+    ) -> Launch:
+        return make(o, LinearLayer(o, size, dtype, precision), **settings)
+
+    return made
 
 
-def transposed(o: Operands, size: Shape, dtype: torch.dtype, precision: str) -> list[Tensor] | None:
-    """Room for transposed operands, where the weight gradient takes any."""
-    samples, *features = layer_of(size)
-    if not turns(samples, dtype, precision):
-        return None
-    return [o.randn(each, samples, dtype=dtype) for each in features]
-
-
+@of_layer
 def _forward(
-    o: Operands,
-    size: Shape,
-    dtype: torch.dtype = BF16,
-    precision: str = "tf32",
-    shares: int = 1,
-    bias: bool = True,
-    **settings: Any,
+    o: Operands, layer: LinearLayer, shares: int = 1, bias: bool = True, **settings: Any
 ) -> Launch:
-    samples, inputs, outputs = layer_of(size)
-    x, weight = o.randn(samples, inputs, dtype=dtype), o.randn(outputs, inputs, dtype=dtype)
-    weight.mul_(inputs**-0.5)
-    y, added = o.out(samples, outputs, dtype=dtype), o.randn(outputs) if bias else None
-    partials = _partials(o, y, inputs, precision, shares)
+    x, weight, y = layer.maps(layer.inputs), layer.weight(), layer.out(layer.outputs)
+    added = o.randn(layer.outputs) if bias else None
+    partials = layer.partials(y, layer.inputs, shares)
     peer = Peer(lambda: y, lambda: x @ weight.T, lambda: x.double() @ weight.double().T)
-    operands = (rounded(x, precision), rounded(weight, precision), added, y)
-    settings = {"precision": precision, "partials": partials, **settings}
+    operands = (layer.rounded(x), layer.rounded(weight), added, y)
+    settings = {"precision": layer.precision, "partials": partials, **settings}
     return launching(linear, *operands, peer=peer, **settings)
 
 
-def _partials(o: Operands, y: Tensor, terms: int, precision: str, shares: int) -> Tensor | None:
-    """Room for the sums of a product's shares; of 0 for as many as its sizes ask for."""
-    count = shares or linear_shares(y.shape[1], terms, y.dtype, precision)
-    return None if count == 1 else o.randn(len(y), count, y.shape[1])
-
-
+@of_layer
 def _grad_input(
-    o: Operands,
-    size: Shape,
-    dtype: torch.dtype = BF16,
-    precision: str = "tf32",
-    shares: int = 1,
-    masked: bool = False,
-    **settings: Any,
+    o: Operands, layer: LinearLayer, shares: int = 1, masked: bool = False, **settings: Any
 ) -> Launch:
-    samples, inputs, outputs = layer_of(size)
-    dy, weight = o.randn(samples, outputs, dtype=dtype), o.randn(outputs, inputs, dtype=dtype)
-    weight.mul_(inputs**-0.5)
-    dx = o.out(samples, inputs, dtype=dtype)
-    mask = o.randn(samples, inputs, dtype=dtype) if masked else None
-    partials = _partials(o, dx, outputs, precision, shares)
+    dy, weight, dx = layer.maps(layer.outputs), layer.weight(), layer.out(layer.inputs)
+    settings["mask"] = layer.maps(layer.inputs) if masked else None
+    settings["partials"] = layer.partials(dx, layer.outputs, shares)
     peer = Peer(lambda: dx, lambda: dy @ weight, lambda: dy.double() @ weight.double())
-    operands = (rounded(dy, precision), rounded(weight, precision), dx)
-    settings = {"precision": precision, "mask": mask, "partials": partials, **settings}
-    return launching(linear_grad_input, *operands, peer=peer, **settings)
+    operands = (layer.rounded(dy), layer.rounded(weight), dx)
+    return launching(linear_grad_input, *operands, peer=peer, precision=layer.precision, **settings)
 
 
-def _grad_weight(
-    o: Operands,
-    size: Shape,
-    dtype: torch.dtype = BF16,
-    precision: str = "tf32",
-    group: int = 0,
-    turned: bool = True,
-) -> Launch:
+@of_layer
+def _grad_weight(o: Operands, layer: LinearLayer, group: int = 0, turned: bool = True) -> Launch:
     """A float32 gradient, of `group` samples each, by default of all."""
-    samples, inputs, outputs = layer_of(size)
-    x, dy = o.randn(samples, inputs, dtype=dtype), o.randn(samples, outputs, dtype=dtype)
-    groups = -(-samples // group) if group else 1
-    grad = o.out(groups, outputs, inputs) if groups > 1 else o.out(outputs, inputs)
-    room = transposed(o, size, dtype, precision) if turned else None
+    x, dy = layer.maps(layer.inputs), layer.maps(layer.outputs)
+    groups = -(-layer.samples // group) if group else 1
+    shape = (layer.outputs, layer.inputs)
+    grad = o.out(groups, *shape) if groups > 1 else o.out(*shape)
+    room = layer.transposed() if turned else None
     peer = Peer(lambda: grad, lambda: _product(dy.T, x), lambda: dy.double().T @ x.double())
-    operands = (rounded(x, precision), rounded(dy, precision), grad)
-    settings = {"group": group or samples, "precision": precision, "turned": room}
+    operands = (layer.rounded(x), layer.rounded(dy), grad)
+    settings = {"group": group or layer.samples, "precision": layer.precision, "turned": room}
     return launching(linear_grad_weight, *operands, peer=peer, **settings)
 
 
@@ -114,10 +124,10 @@ def _product(left: Tensor, right: Tensor) -> Tensor:
     return torch.mm(left, right, out_dtype=F32)
 
 
-def _grad_bias(o: Operands, size: Shape, dtype: torch.dtype = BF16, groups: int = 1) -> Launch:
-    samples, _, outputs = layer_of(size)
-    dy, partials = o.randn(samples, outputs, dtype=dtype), o.out(groups, outputs)
-    return launching(linear_grad_bias, dy, partials, group=-(-samples // groups))
+@of_layer
+def _grad_bias(o: Operands, layer: LinearLayer, groups: int = 1) -> Launch:
+    dy, partials = layer.maps(layer.outputs), o.out(groups, layer.outputs)
+    return launching(linear_grad_bias, dy, partials, group=-(-layer.samples // groups))
 
 
 def _measured(kernel: str, **settings: Any) -> list[Measured]:
