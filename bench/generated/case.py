@@ -4,7 +4,7 @@ import copy
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,24 +20,23 @@ NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A network as its source says it.
+    """A network as its source says it."""
 
-    `make` makes it as written, `make_torch` of torch's layers alone. `shapes` are those of the
-    inputs, of which `grads` require gradients. `settings` say how tvdnn runs it.
-    """
-
-    make: Callable[[], nn.Module]
-    make_torch: Callable[[], nn.Module]
-    shapes: Mapping[str, tuple[int, ...]]
-    grads: Sequence[str]
-    settings: Mapping[str, Any]
+    make: Callable[[], nn.Module]  # as written
+    make_torch: Callable[[], nn.Module]  # of torch's layers alone
+    shapes: Mapping[str, tuple[int, ...]]  # of the inputs, by name
+    grads: Sequence[str]  # names of the inputs that require gradients
+    settings: Mapping[str, Any]  # how tvdnn runs it
 
 
 def load(text: str) -> Case:
-    """The case that a printed network stands for."""
+    """The case that a printed network stands for.
+
+    By default the network trains, and no input requires gradients.
+    """
     given, plain = _run(text), _run(BRANCHES.sub(r"nn.Dropout(\1)", OURS.sub("nn.", text)))
-    about = (given[name] for name in ("INPUTS", "GRADS", "SETTINGS"))
-    return Case(given["make"], plain["make"], *about)
+    about = (given["INPUTS"], given.get("GRADS", []), given["SETTINGS"])
+    return Case(_maker(given), _maker(plain), *about)
 
 
 def _run(text: str) -> dict[str, Any]:
@@ -46,17 +45,20 @@ def _run(text: str) -> dict[str, Any]:
     return namespace
 
 
+def _maker(names: Mapping[str, Any]) -> Callable[[], nn.Module]:
+    if "make" in names:
+        return cast(Callable[[], nn.Module], names["make"])
+    return lambda: names["Net"]().train()
+
+
 @dataclass(frozen=True, slots=True)
 class Data:
-    """Weights, and for each step the inputs, for one data seed. All are float32.
-
-    Where `rounded` says so they are numbers that bfloat16 holds.
-    """
+    """Weights and inputs for one data seed. All are float32."""
 
     state: State
-    inputs: tuple[tuple[Tensor, ...], ...]
+    inputs: tuple[tuple[Tensor, ...], ...]  # of each step
     seed: int
-    rounded: bool
+    rounded: bool  # to numbers that bfloat16 holds
 
     def gradient(self, step: int, number: int, shape: Sequence[int]) -> Tensor:
         """The gradient of output `number` in a step."""

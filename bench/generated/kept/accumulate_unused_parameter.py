@@ -1,8 +1,5 @@
 # accumulate decays parameters that no output depends on
-import torch
-import tvdnn
 from torch import nn
-from torch.nn import functional as F
 
 
 class Net(nn.Module):
@@ -16,11 +13,13 @@ class Net(nn.Module):
         return self.a(x)
 
 
-def make():
-    net = Net().train()
-    return net
-
-
 INPUTS = {"x": (4, 4, 6, 6)}
-GRADS = []
-SETTINGS = {"policy": "vdnn-all", "sections": 2, "trainer": {"loss": "nn.MSELoss()", "optimizer": "SGD(lr=LR, weight_decay=0.1)", "accumulate": 2}}
+SETTINGS = {
+    "policy": "vdnn-all",
+    "sections": 2,
+    "trainer": {
+        "loss": "nn.MSELoss()",
+        "optimizer": "SGD(lr=LR, weight_decay=0.1)",
+        "accumulate": 2,
+    },
+}

@@ -1,17 +1,12 @@
 # a region of torch.autocast on the device that a map names: refused
 import torch
-import tvdnn
-from torch import nn
-from torch.nn import functional as F
+
+from bench.generated.one_convolution import OneConvolution
 
 
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a = nn.Conv2d(4, 4, 1)
-
+class Net(OneConvolution):
     def forward(self, x):
-        v0 = self.a(x)
+        v0 = self.conv(x)
         region = torch.autocast(v0.device.type, dtype=torch.bfloat16, enabled=False)
         region.__enter__()
         v1 = v0 * 2
@@ -19,11 +14,5 @@ class Net(nn.Module):
         return v1
 
 
-def make():
-    net = Net().train()
-    return net
-
-
 INPUTS = {"x": (3, 4, 6, 6)}
-GRADS = []
 SETTINGS = {"policy": "vdnn-all", "sections": 2}

@@ -1,8 +1,5 @@
 # a network that one policy fuses and another does not is cut into the same bands
-import torch
-import tvdnn
 from torch import nn
-from torch.nn import functional as F
 
 
 class Net(nn.Module):
@@ -15,11 +12,5 @@ class Net(nn.Module):
         return v2
 
 
-def make():
-    net = Net().train()
-    return net
-
-
 INPUTS = {"y": (1, 1, 16, 16)}
-GRADS = []
-SETTINGS = {'policy': 'vdnn-all', 'chunk_size': 1024}
+SETTINGS = {"policy": "vdnn-all", "chunk_size": 1024}

@@ -1,8 +1,6 @@
 # a buffer that a call writes which tvdnn has not: refused, not dropped
 import torch
-import tvdnn
 from torch import nn
-from torch.nn import functional as F
 
 
 class Net(nn.Module):
@@ -17,11 +15,5 @@ class Net(nn.Module):
         return v0
 
 
-def make():
-    net = Net().train()
-    return net
-
-
 INPUTS = {"x": (3, 4, 6, 6)}
-GRADS = []
 SETTINGS = {"policy": "vdnn-all", "sections": 2}

@@ -1,8 +1,5 @@
 # a map is written over as a whole: the gradient of what it was made of is zero, not none
-import torch
-import tvdnn
 from torch import nn
-from torch.nn import functional as F
 
 
 class Net(nn.Module):
@@ -17,11 +14,5 @@ class Net(nn.Module):
         return v5
 
 
-def make():
-    net = Net().train()
-    return net
-
-
 INPUTS = {"x": (1, 2, 1, 1), "y": (1, 2, 1, 1)}
-GRADS = []
-SETTINGS = {'policy': 'vdnn-conv'}
+SETTINGS = {"policy": "vdnn-conv"}

@@ -1,9 +1,6 @@
 # running statistics of a BatchNorm1d over [N, C, L] that nothing reads are not updated, in silence
 # A dead call that is refused but changes state is dropped. Owner: tracing
-import torch
-import tvdnn
 from torch import nn
-from torch.nn import functional as F
 
 
 class Net(nn.Module):
@@ -17,11 +14,5 @@ class Net(nn.Module):
         return self.conv(x)
 
 
-def make():
-    net = Net().train()
-    return net
-
-
 INPUTS = {"x": (4, 3, 4, 4)}
-GRADS = []
 SETTINGS = {"policy": "vdnn-all"}

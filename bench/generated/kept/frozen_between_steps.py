@@ -1,6 +1,5 @@
 # a layer that is frozen, and a forward that counts, under a trainer
 import torch
-import tvdnn
 from torch import nn
 from torch.nn import functional as F
 
@@ -18,13 +17,7 @@ class Net(nn.Module):
         return self.b(F.relu(self.bn(self.a(x)))) * self.count
 
 
-def make():
-    net = Net().train()
-    return net
-
-
 INPUTS = {"x": (4, 4, 6, 5)}
-GRADS = []
 SETTINGS = {
     "policy": "auto",
     "budget": 0.0,

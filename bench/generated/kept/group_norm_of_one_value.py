@@ -1,8 +1,6 @@
 # GroupNorm(12, 12) of [5, 12]: torch gives the bias; the reference of one sample raises ValueError
 import torch
-import tvdnn
 from torch import nn
-from torch.nn import functional as F
 
 
 class Net(nn.Module):
@@ -26,11 +24,5 @@ class Net(nn.Module):
         return {"out0": v7, "out1": v5}
 
 
-def make():
-    net = Net().train()
-    return net
-
-
 INPUTS = {"x": (5, 16, 10, 10)}
-GRADS = []
-SETTINGS = {'policy': 'auto', 'sections': 3, 'budget': 0.25}
+SETTINGS = {"policy": "auto", "sections": 3, "budget": 0.25}

@@ -1,5 +1,4 @@
 import torch
-import tvdnn
 from torch import nn
 from torch.nn import functional as F
 
@@ -32,5 +31,5 @@ def make():
 
 
 INPUTS = {"x": (3, 16), "y": (3, 3, 5, 5)}
-GRADS = ['y']
-SETTINGS = {'policy': 'vdnn-dyn', 'sections': 3, 'budget': 0.0}
+GRADS = ["y"]
+SETTINGS = {"policy": "vdnn-dyn", "sections": 3, "budget": 0.0}

@@ -1,8 +1,5 @@
 # a lazy normalization, while terms are measured
-import torch
-import tvdnn
 from torch import nn
-from torch.nn import functional as F
 
 
 class Net(nn.Module):
@@ -17,11 +14,5 @@ class Net(nn.Module):
         return v3
 
 
-def make():
-    net = Net().train()
-    return net
-
-
 INPUTS = {"y": (2, 1)}
-GRADS = []
-SETTINGS = {'policy': 'vdnn-all'}
+SETTINGS = {"policy": "vdnn-all"}

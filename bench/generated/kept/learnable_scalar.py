@@ -1,8 +1,6 @@
 # y * p with p of shape [1]
 import torch
-import tvdnn
 from torch import nn
-from torch.nn import functional as F
 
 
 class Net(nn.Module):
@@ -15,11 +13,5 @@ class Net(nn.Module):
         return self.a(x) * self.p
 
 
-def make():
-    net = Net().train()
-    return net
-
-
 INPUTS = {"x": (3, 4, 6, 6)}
-GRADS = []
 SETTINGS = {"policy": "vdnn-all", "sections": 2}

@@ -1,25 +1,15 @@
 # forward returns a list
-import torch
-import tvdnn
-from torch import nn
-from torch.nn import functional as F
+from bench.generated.one_convolution import OneConvolution
 
 
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv0 = nn.Conv2d(6, 3, 1)
+class Net(OneConvolution):
+    channels = (6, 3)
 
     def forward(self, x):
-        v0 = self.conv0(x)
+        v0 = self.conv(x)
         return [v0]
 
 
-def make():
-    net = Net().train()
-    return net
-
-
 INPUTS = {"x": (2, 6, 6, 6)}
-GRADS = ['x']
-SETTINGS = {'policy': 'vdnn-conv', 'sections': 2}
+GRADS = ["x"]
+SETTINGS = {"policy": "vdnn-conv", "sections": 2}

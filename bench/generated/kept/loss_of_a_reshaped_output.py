@@ -1,8 +1,5 @@
 # a loss of an output that is stored in torch's order
-import torch
-import tvdnn
 from torch import nn
-from torch.nn import functional as F
 
 
 class Net(nn.Module):
@@ -16,11 +13,9 @@ class Net(nn.Module):
         return v1.reshape(5, 6, 5, 2)
 
 
-def make():
-    net = Net().train()
-    return net
-
-
 INPUTS = {"x": (5, 6, 4, 9)}
-GRADS = []
-SETTINGS = {'policy': 'vdnn-all', 'sections': 2, 'trainer': {'loss': "nn.MSELoss(reduction='sum')", 'optimizer': 'SGD(lr=LR, momentum=0.9)'}}
+SETTINGS = {
+    "policy": "vdnn-all",
+    "sections": 2,
+    "trainer": {"loss": "nn.MSELoss(reduction='sum')", "optimizer": "SGD(lr=LR, momentum=0.9)"},
+}

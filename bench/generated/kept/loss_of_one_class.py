@@ -1,8 +1,9 @@
 # the loss of one class is zero, but for what rounds inside
 import torch
-import tvdnn
 from torch import nn
 from torch.nn import functional as F
+
+import tvdnn
 
 
 class Net(nn.Module):
@@ -32,11 +33,14 @@ class Net(nn.Module):
         return v31
 
 
-def make():
-    net = Net().train()
-    return net
-
-
 INPUTS = {"x": (4, 3, 8, 8)}
-GRADS = ['x']
-SETTINGS = {'policy': 'vdnn-all', 'sections': 3, 'trainer': {'loss': 'nn.CrossEntropyLoss(label_smoothing=0.1)', 'optimizer': 'AdamW(lr=0.002, betas=(0.8, 0.95), eps=0.001, weight_decay=0.3)', 'accumulate': 2}}
+GRADS = ["x"]
+SETTINGS = {
+    "policy": "vdnn-all",
+    "sections": 3,
+    "trainer": {
+        "loss": "nn.CrossEntropyLoss(label_smoothing=0.1)",
+        "optimizer": "AdamW(lr=0.002, betas=(0.8, 0.95), eps=0.001, weight_decay=0.3)",
+        "accumulate": 2,
+    },
+}

@@ -1,6 +1,5 @@
 # cat([f, h]) read by bn, then cat([f, h, k]) + skip
 import torch
-import tvdnn
 from torch import nn
 from torch.nn import functional as F
 
@@ -21,11 +20,5 @@ class Net(nn.Module):
         return torch.cat([f, h, k], 1) + self.skip(x)
 
 
-def make():
-    net = Net().train()
-    return net
-
-
 INPUTS = {"x": (3, 4, 6, 6)}
-GRADS = []
 SETTINGS = {"policy": "vdnn-all", "sections": 2}

@@ -1,6 +1,4 @@
 # relu(bn1(a)) + bn2(b)
-import torch
-import tvdnn
 from torch import nn
 from torch.nn import functional as F
 
@@ -17,11 +15,5 @@ class Net(nn.Module):
         return F.relu(self.bn1(self.a(x))) + self.bn2(self.b(x))
 
 
-def make():
-    net = Net().train()
-    return net
-
-
 INPUTS = {"x": (3, 4, 6, 6)}
-GRADS = []
 SETTINGS = {"policy": "vdnn-all", "sections": 2}

@@ -1,8 +1,5 @@
 # h + (h + bn(h)): vdnn-all differs from keep in the last bits
-import torch
-import tvdnn
 from torch import nn
-from torch.nn import functional as F
 
 
 class Net(nn.Module):
@@ -16,11 +13,5 @@ class Net(nn.Module):
         return h + (h + self.bn(h))
 
 
-def make():
-    net = Net().train()
-    return net
-
-
 INPUTS = {"x": (3, 4, 6, 6)}
-GRADS = []
 SETTINGS = {"policy": "vdnn-all", "sections": 2}

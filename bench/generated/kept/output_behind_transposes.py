@@ -1,8 +1,9 @@
 # the checker refuses the schedule: an output that is a view of a sum's
 import torch
-import tvdnn
 from torch import nn
 from torch.nn import functional as F
+
+import tvdnn
 
 
 class Net(nn.Module):
@@ -42,5 +43,4 @@ def make():
 
 
 INPUTS = {"x": (5, 4, 9, 9)}
-GRADS = []
-SETTINGS = {'policy': 'vdnn-all', 'sections': 3, 'evaluates': True}
+SETTINGS = {"policy": "vdnn-all", "sections": 3, "evaluates": True}

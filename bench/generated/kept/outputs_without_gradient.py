@@ -1,7 +1,4 @@
-import torch
-import tvdnn
 from torch import nn
-from torch.nn import functional as F
 
 
 class Net(nn.Module):
@@ -16,11 +13,5 @@ class Net(nn.Module):
         return v0
 
 
-def make():
-    net = Net().train()
-    return net
-
-
 INPUTS = {"y": (1, 1, 1, 1)}
-GRADS = []
-SETTINGS = {'policy': 'vdnn-conv'}
+SETTINGS = {"policy": "vdnn-conv"}

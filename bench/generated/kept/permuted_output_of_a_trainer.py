@@ -1,6 +1,4 @@
 # a loss of an output whose dimensions are permuted
-import torch
-import tvdnn
 from torch import nn
 from torch.nn import functional as F
 
@@ -14,13 +12,7 @@ class Net(nn.Module):
         return F.relu(self.a(x)).transpose(2, 3)
 
 
-def make():
-    net = Net().train()
-    return net
-
-
 INPUTS = {"x": (3, 4, 6, 5)}
-GRADS = []
 SETTINGS = {
     "policy": "vdnn-all",
     "sections": 2,

@@ -1,8 +1,6 @@
 # self.n += 1 in forward
 import torch
-import tvdnn
 from torch import nn
-from torch.nn import functional as F
 
 
 class Net(nn.Module):
@@ -16,11 +14,5 @@ class Net(nn.Module):
         return self.a(x)
 
 
-def make():
-    net = Net().train()
-    return net
-
-
 INPUTS = {"x": (3, 4, 6, 6)}
-GRADS = []
 SETTINGS = {"policy": "vdnn-all", "sections": 2}

@@ -1,6 +1,5 @@
 # A gradient of two terms, one through a view of other channels, was taken for another value's.
 import torch
-import tvdnn
 from torch import nn
 from torch.nn import functional as F
 
@@ -17,11 +16,5 @@ class Net(nn.Module):
         return s * h, F.pixel_shuffle(s, 2)
 
 
-def make():
-    net = Net().train()
-    return net
-
-
 INPUTS = {"x": (3, 4, 5, 2)}
-GRADS = []
 SETTINGS = {"policy": "vdnn-all"}

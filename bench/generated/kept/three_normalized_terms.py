@@ -1,8 +1,5 @@
 # (bn1(a) + bn2(b)) + bn3(c)
-import torch
-import tvdnn
 from torch import nn
-from torch.nn import functional as F
 
 
 class Net(nn.Module):
@@ -19,11 +16,5 @@ class Net(nn.Module):
         return (self.bn1(self.a(x)) + self.bn2(self.b(x))) + self.bn3(self.c(x))
 
 
-def make():
-    net = Net().train()
-    return net
-
-
 INPUTS = {"x": (3, 4, 6, 6)}
-GRADS = []
 SETTINGS = {"policy": "vdnn-all", "sections": 2}

@@ -1,8 +1,8 @@
 # the checker refuses: no forward pass of bn1 reads its input bn0
 import torch
-import tvdnn
 from torch import nn
-from torch.nn import functional as F
+
+import tvdnn
 
 
 class Net(nn.Module):
@@ -20,11 +20,5 @@ class Net(nn.Module):
         return v6
 
 
-def make():
-    net = Net().train()
-    return net
-
-
 INPUTS = {"x": (2, 8, 8, 10)}
-GRADS = []
-SETTINGS = {'policy': 'vdnn-all'}
+SETTINGS = {"policy": "vdnn-all"}

@@ -1,8 +1,5 @@
 # statistics of a batch normalization that nothing reads
-import torch
-import tvdnn
 from torch import nn
-from torch.nn import functional as F
 
 
 class Net(nn.Module):
@@ -17,11 +14,5 @@ class Net(nn.Module):
         return h
 
 
-def make():
-    net = Net().train()
-    return net
-
-
 INPUTS = {"x": (3, 4, 6, 6)}
-GRADS = []
 SETTINGS = {"policy": "vdnn-all", "sections": 2}

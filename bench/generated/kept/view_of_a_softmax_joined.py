@@ -1,6 +1,5 @@
 # What a view of a softmax is was not proved where it is joined with a convolution's channels.
 import torch
-import tvdnn
 from torch import nn
 from torch.nn import functional as F
 
@@ -28,5 +27,4 @@ def make():
 
 
 INPUTS = {"x": (4, 4, 5, 2)}
-GRADS = []
-SETTINGS = {'policy': 'vdnn-all'}
+SETTINGS = {"policy": "vdnn-all"}
