@@ -1,82 +1,35 @@
 """draw: a random network, from a seed or by Hypothesis."""
 
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from hypothesis import strategies as st
 
-from bench.generated import (
-    banded,
-    broadcast,
-    computed,
-    corners,
-    forms,
-    functionals,
-    layers,
-    lines,
-    modules,
-    motifs,
-    owned,
-    pointwise,
-    reaching,
-    rearrange,
-    reduce,
-    refused,
-    refused_state,
-    stages,
-    sums,
-    unary,
-    views,
-    written,
-)
-from bench.generated.kinds import KINDS, Kind
+from bench.generated import banded
+from bench.generated.all_kinds import KINDS
+from bench.generated.kinds import Kind
 from bench.generated.program import INPUTS, Program, used_values
 from bench.generated.returned import OBJECTS, REFUSED_FORMS
+from bench.generated.run_settings import POLICIES, drawn_settings, drawn_trainer, is_opaque
 from bench.generated.source import Drawn, Seeded, Source, chance, choice, weighted
-from bench.generated.writer import TORCH_FAILURES, RejectedError, Writer
+from bench.generated.torch_run import is_differentiable, is_trained
+from bench.generated.writer import RejectedError, Writer
 
-MODULES = (
-    broadcast,
-    computed,
-    corners,
-    forms,
-    functionals,
-    layers,
-    lines,
-    modules,
-    motifs,
-    owned,
-    pointwise,
-    rearrange,
-    reduce,
-    refused,
-    refused_state,
-    stages,
-    sums,
-    unary,
-    views,
-    written,
-    reaching,
-)  # whose kinds are registered
 SIDES = (6, 8, 5, 4, 7, 3, 10, 13, 12, 2, 1, 9)
 FEW_SIDES = (8, 7, 16)
 REFUSED = 1  # percent of the networks that hold what tvdnn refuses, drawn on purpose
 BANDED = 10  # percent of the others whose samples are cut into bands
 TRIES = 4  # draws of one statement before the network goes on without
-STRIDED = re.compile(r"_\(|[-+*/]=|inplace=True|Asking|Writing")
-OF_LAYOUT = "Laid("  # which goes by the memory format of the inputs
-POLICIES = ("vdnn-all", "vdnn-conv", "tvdnn-heuristic", "vdnn-dyn", "auto")
-SHARES = (50, 20, 15, 8, 7)  # of the draws: plans near the floor take long
+OF_LAYOUT = "Laid("  # a part that goes by the memory format of the inputs
 
 
 def drawn_from_seed(
     seed: int, kinds: Iterable[str] = (), *, few: bool = False, refused: int = REFUSED
 ) -> Program:
-    """The network of a seed; of these kinds where any are named, of few sizes where asked.
+    """The network of a seed; of `kinds` where any are named, and of `few` sizes where asked.
 
-    So many percent of the networks hold what tvdnn refuses.
+    `refused` percent of the networks hold what tvdnn refuses.
     """
     return draw_program(Seeded(seed), kinds, few=few, refused=refused)
 
@@ -129,7 +82,7 @@ def _refused_program(source: Source, kinds: list[Kind]) -> Program:
     while len(w.lines) == before:
         _grow(w, kinds)
     last = [line.targets[0] for line in w.lines if line.targets][-1]
-    found: dict[str, Any] = {"opaque": True} if _is_opaque(w) else {}
+    found: dict[str, Any] = {"opaque": True} if is_opaque(w) else {}
     if any(OF_LAYOUT in each.text for each in (*w.members, *w.lines)):
         found["channels_last"] = True
     return w.program([last], "one", policy=choice(source, POLICIES), sections=2, **found)
@@ -154,7 +107,7 @@ def _input_shape(w: Writer, batch: int) -> tuple[int, ...]:
 
 
 def _grow(w: Writer, kinds: list[Kind]) -> None:
-    """Writes one more kind behind a value, if one of a few draws fits."""
+    """Write one more kind behind a value, if one of a few draws fits."""
     for _ in range(TRIES):
         name = w.pick(w.named("map", "row", "last", "line", "groups", "number"))
         fitting = [kind for kind in kinds if w.kind(name) in kind.reads]
@@ -164,7 +117,7 @@ def _grow(w: Writer, kinds: list[Kind]) -> None:
         mark = w.mark()
         try:
             kind.draw(w, name)
-            if kind.changes and not _is_differentiable(w):
+            if kind.changes and not is_differentiable(w):
                 raise RejectedError("autograd needs a value that is changed")
             return
         except RejectedError:
@@ -172,43 +125,16 @@ def _grow(w: Writer, kinds: list[Kind]) -> None:
 
 
 def _train_something(w: Writer) -> None:
-    """Ends the network with a layer where its last value depends on no parameter."""
+    """End the network with a layer where its last value depends on no parameter."""
     last = _ends(w)[0]
     layers = {"map": ("conv2d", "conv2d_depthwise", "batch_norm"), "row": ("linear",)}
-    if w.kind(last) not in layers or _is_trained(w, last):
+    if w.kind(last) not in layers or is_trained(w, last):
         return
     mark = w.mark()
     try:
         KINDS[choice(w.source, layers[w.kind(last)])].draw(w, last)
     except RejectedError:
         w.back(mark)
-
-
-def _is_trained(w: Writer, output: str) -> bool:
-    """Whether a parameter gets a gradient of this output."""
-    net, inputs = _made(w, [output])
-    out = net(*(x.detach() for x in inputs))[0]
-    return bool(out.requires_grad)
-
-
-def _made(w: Writer, outputs: list[str]) -> tuple[torch.nn.Module, list[torch.Tensor]]:
-    """The network so far as a module, and inputs."""
-    namespace: dict[str, Any] = {}
-    exec(w.program(outputs, "tuple").printed(), namespace)
-    inputs = [torch.randn(each.shape, requires_grad=each.grad) for each in w.inputs]
-    return namespace["make"](), inputs
-
-
-def _is_differentiable(w: Writer) -> bool:
-    """Whether torch computes gradients of the network so far."""
-    net, inputs = _made(w, list(w.values))
-    try:
-        wanted = [out for out in net(*inputs) if out.requires_grad]
-        if wanted:
-            torch.autograd.backward([out.sum() for out in wanted])
-    except TORCH_FAILURES:
-        return False
-    return True
 
 
 def _module_program(w: Writer) -> Program:
@@ -222,7 +148,7 @@ def _module_program(w: Writer) -> Program:
     forms += ("pair",) if len(outputs) == 2 else ()
     form = "list" if chance(w.source, 3) else choice(w.source, forms)
     form = choice(w.source, (*OBJECTS,)) if chance(w.source, 5) else form
-    return w.program(outputs, form, **_settings(w))
+    return w.program(outputs, form, **drawn_settings(w))
 
 
 def _ends(w: Writer) -> list[str]:
@@ -239,126 +165,20 @@ def _ends(w: Writer) -> list[str]:
     return [first, *unread, *(inner if chance(w.source, 20) else [])]
 
 
-def _settings(w: Writer, *, trainer: bool = False) -> dict[str, Any]:
-    """How tvdnn runs the network beside keep: sections, and another policy.
-
-    Parameters are replaced in a loop alone: a trainer's optimizer, as torch's, has the old ones.
-    """
-    settings: dict[str, Any] = {"policy": weighted(w.source, POLICIES, SHARES)}
-    if chance(w.source, 60):
-        settings["sections"] = choice(w.source, (2, 3))
-    elif chance(w.source, 60):
-        settings["chunk_size"] = choice(w.source, (512, 1024, 2048))
-    if settings["policy"] in ("auto", "tvdnn-heuristic", "vdnn-dyn"):
-        settings["budget"] = choice(w.source, (0.5, 0.0, 0.25))  # between floor and keep's peak
-    if _is_opaque(w):
-        settings["opaque"] = True
-    if chance(w.source, 5) and not _asks_for_strides(w):
-        settings["channels_last"] = True
-    if chance(w.source, 5):
-        settings["parameters"] = "bfloat16"
-    if chance(w.source, 20):
-        settings["evaluates"] = True
-    changes = [each for each in _changes(w) if not (trainer and _replaces(each))]
-    if chance(w.source, 10) and changes:
-        settings["between"] = choice(w.source, changes)
-    return settings
-
-
-def _asks_for_strides(w: Writer) -> bool:
-    """Whether it may hang on the memory format of inputs what the network computes.
-
-    A plan is made for inputs whose channels come first. So what is a view by them, and what of it
-    an operation in place writes, may be a copy by others, which tvdnn does not tell apart.
-    """
-    texts = [each.text for each in (*w.members, *w.lines)]
-    return any(STRIDED.search(text) for text in texts)
-
-
-def _is_opaque(w: Writer) -> bool:
-    """Whether the network holds submodules that are to run as they are."""
-    return any(member.name.startswith("opaque") for member in w.members)
-
-
-def _changes(w: Writer) -> list[str]:
-    """Statements about `net` that change it between two steps."""
-    found = []
-    for member in w.members:
-        name, kind = member.name, member.text.partition("(")[0].rpartition(".")[2]
-        if kind.startswith("BatchNorm"):
-            found += [f"net.{name}.momentum = 0.7", f"net.{name}.eps = 0.1", f"net.{name}.eval()"]
-        elif kind.startswith(("Conv", "Linear")):
-            found += [
-                f"net.{name}.requires_grad_(False)",
-                f"net.{name}.weight.data.mul_(0.5)",
-                f"net.{name}.weight = nn.Parameter(net.{name}.weight.detach() * 0.5)",
-                f"net.{name}.load_state_dict(net.{name}.state_dict(), assign=True)",
-            ]
-        elif kind in ("ReLU", "Sigmoid", "Tanh", "ELU"):
-            found.append(f"net.{name} = nn.SiLU()")
-        elif kind == "Dropout":
-            found.append(f"net.{name}.p = 0.0")
-    return found
-
-
-def _replaces(change: str) -> bool:
-    """Whether a statement gives a layer other parameter objects."""
-    return "nn.Parameter(" in change or "assign=True" in change
-
-
 def _trainer_program(w: Writer, batch: int) -> Program | None:
     """What Trainer trains: losses of one or two outputs. None where no parameter is trained."""
     first, *rest = _ends(w)
-    if w.kind(first) in ("last", "line") or _is_opaque(w) or not _is_trained(w, first):
+    if w.kind(first) in ("last", "line") or is_opaque(w) or not is_trained(w, first):
         return None
     outputs = [first]
     same = [name for name in rest if w.shape(name) == w.shape(first)]
     if same and chance(w.source, 40):
         outputs.append(same[0])
-    settings = _settings(w, trainer=True)
+    settings = drawn_settings(w, trainer=True)
     for name in ("evaluates", "parameters", "channels_last"):
         settings.pop(name, None)
     of_classes = w.kind(first) in ("map", "row")
-    settings["trainer"] = _trainer(w, batch, len(outputs), of_classes=of_classes)
+    settings["trainer"] = drawn_trainer(w, batch, len(outputs), of_classes=of_classes)
     if "accumulate" in settings["trainer"]:
         settings.pop("budget", None)  # the sums of gradients need room that the floor has not
     return w.program(outputs, "one" if len(outputs) == 1 else "tuple", **settings)
-
-
-def _trainer(w: Writer, batch: int, count: int, *, of_classes: bool) -> Mapping[str, Any]:
-    losses = (
-        "nn.CrossEntropyLoss()",
-        "nn.MSELoss()",
-        "nn.BCEWithLogitsLoss()",
-        "nn.CrossEntropyLoss(label_smoothing=0.1)",
-        "nn.CrossEntropyLoss(ignore_index=0)",
-        "nn.CrossEntropyLoss(reduction='sum')",
-        "nn.CrossEntropyLoss(weight=torch.linspace(0.5, 1.5, CHANNELS))",
-        "nn.CrossEntropyLoss(weight=torch.linspace(0.5, 1.5, CHANNELS), label_smoothing=0.2)",
-        "nn.MSELoss(reduction='sum')",
-        "nn.BCEWithLogitsLoss(reduction='sum')",
-        "nn.BCEWithLogitsLoss(pos_weight=torch.full((1,), 2.0))",
-        "nn.BCEWithLogitsLoss(weight=torch.full((1,), 0.5))",
-    )
-    optimizers = (
-        "SGD(lr=LR, momentum=0.9)",
-        "SGD(lr=LR)",
-        "SGD(lr=LR, momentum=0.9, nesterov=True)",
-        "SGD(lr=LR, momentum=0.8, dampening=0.3, weight_decay=0.1)",
-        "SGD(lr=LR, momentum=0.5, maximize=True)",
-        "AdamW(lr=0.01, eps=0.01)",
-        "AdamW(lr=0.002, betas=(0.8, 0.95), eps=0.001, weight_decay=0.3)",
-        "AdamW(lr=0.002, eps=0.01, maximize=True)",
-    )
-    fitting = [each for each in losses if of_classes or "Entropy" not in each]
-    found: dict[str, Any] = {
-        "loss": choice(w.source, fitting),
-        "optimizer": choice(w.source, optimizers),
-    }
-    if count > 1:
-        found["loss_weights"] = (1.0, 0.4)
-    parts = [k for k in (2, 3, 4, 5) if batch % k == 0]
-    fixed = any(f"({batch}, " in line.text for line in w.lines)  # views that name the batch's size
-    if parts and not fixed and chance(w.source, 50):
-        found["accumulate"] = parts[0]
-    return found

@@ -11,6 +11,7 @@ from torch.nn import functional
 import tvdnn
 from bench.generated.own_parts import OWN_PARTS
 from bench.generated.reaching_parts import REACHING
+from bench.generated.returned_parts import RETURNED
 
 PARTS: Final[Mapping[str, str]] = {
     **OWN_PARTS,
@@ -245,6 +246,7 @@ class Writing(nn.Module):
         return y * 2
 ''',
     **REACHING,
+    **RETURNED,
 }
 NAMES: Final = re.compile(rf"\b({'|'.join(PARTS)})\b")
 
