@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
-from torch.overrides import TorchFunctionMode
 
 from bench.generated import rule
+from bench.generated.calls import CallMode
 from bench.generated.normalizations import written_out
 from bench.generated.runs import Seen
 
@@ -68,7 +68,7 @@ def largest(found: Mapping[str, float], others: Iterable[Seen], exact: Seen) -> 
     return errors
 
 
-class Rounded(TorchFunctionMode):
+class Rounded(CallMode):
     """Results of torch's functions, and their gradients, are rounded at random to rule.NOISE.
 
     Of a normalization, its statistics and all that is made of them.
@@ -78,16 +78,12 @@ class Rounded(TorchFunctionMode):
         super().__init__()
         self.generator = torch.Generator().manual_seed(seed)
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
+    def called(
+        self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        out = func(*args, **(kwargs or {}))  # moves the running statistics of a normalization, too
+        out = func(*args, **kwargs)  # moves the running statistics of a normalization, too
         with self:
-            normalized = written_out(func, args, kwargs or {})
+            normalized = written_out(func, args, kwargs)
         if normalized is not None:
             return normalized
         if not isinstance(out, Tensor) or is_lazy(out) or out.numel() == 0:

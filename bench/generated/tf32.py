@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
+from bench.generated.calls import CallMode
 from tvdnn.kernels.language.rounding import stored_reference
 
 CONVOLUTIONS: Final = (torch.conv1d, torch.conv2d)
@@ -39,20 +39,15 @@ def products_in(dtype: str) -> Iterator[None]:
             switch.fp32_precision = value
 
 
-class _Tf32Products(TorchFunctionMode):
+class _Tf32Products(CallMode):
     """Rounds the operands of products, forward and backward. Depthwise convolutions stay exact."""
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
+    def called(
+        self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
-        kwargs = dict(kwargs or {})
         if func not in (*CONVOLUTIONS, *TRANSPOSED, functional.linear):
             return func(*args, **kwargs)
-        given = dict(zip(("input", "weight", "bias"), args[:3], strict=False)) | kwargs
+        given = dict(zip(("input", "weight", "bias"), args[:3], strict=False)) | {**kwargs}
         x, weight, bias = (given.pop(name, None) for name in ("input", "weight", "bias"))
         rest = args[3:]
         if x.dtype != torch.float32 or (func in CONVOLUTIONS and _is_depthwise(x, weight)):
