@@ -34,15 +34,9 @@ def _softmax_grad(o: Operands, size: Shape, dtype: torch.dtype = BF16, **setting
 
 
 ROWS, ONE = [(784, 21), (784, 16384)], (1, 1)
-COMPILED = at(ROWS, over(KINDS, function=FUNCTIONS))
+COMPILED = (*at(ROWS, over(KINDS, function=FUNCTIONS)), At(ONE, {"dtype": F32}))
 BY_FUNCTION = checked(function=FUNCTIONS, dtype=[BF16, F32])
 CASES = (
-    KernelCase(
-        softmax,
-        _softmax,
-        BY_FUNCTION,
-        (*COMPILED, At(ONE, {"dtype": F32})),
-        [Measured("softmax", PIXELS)],
-    ),
-    KernelCase(softmax_grad, _softmax_grad, BY_FUNCTION, (*COMPILED, At(ONE, {"dtype": F32}))),
+    KernelCase(softmax, _softmax, BY_FUNCTION, COMPILED, [Measured("softmax", PIXELS)]),
+    KernelCase(softmax_grad, _softmax_grad, BY_FUNCTION, COMPILED),
 )
