@@ -49,16 +49,16 @@ def _stage(w: Writer, x: str) -> str:
     if form == 4:
         return w.line(choice(w.source, ELEMENTWISE), x)
     if form == 5:
-        return w.line(f"{w.member('bn', f'nn.BatchNorm2d({c})')}({{0}})", x)
+        return w.layer("bn", f"nn.BatchNorm2d({c})", x)
     if form == 6:
         pool = choice(w.source, POOLS if chance(w.source, 85) else OTHERS)
-        return w.line(f"{w.member('pool', f'nn.{pool}')}({{0}})", x)
+        return w.layer("pool", f"nn.{pool}", x)
     if form == 7 and height * width < 300:
         up = choice(w.source, ("nn.Upsample(scale_factor=2)", "nn.ConvTranspose2d(%d, 4, 2, 2)"))
         text = up % c if "%d" in up else up
-        return w.line(f"{w.member('up', text)}({{0}})", x)
+        return w.layer("up", text, x)
     if form == 10 and height * width < 300:
-        return w.line(f"{w.member('up', f'nn.ConvTranspose2d({c}, 4, 2, 2)')}({{0}})", x)
+        return w.layer("up", f"nn.ConvTranspose2d({c}, 4, 2, 2)", x)
     if form in (8, 11):
         shapes = ((height, 1), (1, c, height, 1), (c, 1, 1), (width,))
         shape = choice(w.source, shapes if form == 8 else shapes[:2])
@@ -83,10 +83,10 @@ def _convolution(w: Writer, x: str) -> str:
     if chance(w.source, 20):
         return residual_with_downsample(w, x)
     joined = ", ".join(layers)
-    return w.line(f"{w.member('stage', f'nn.Sequential({joined})')}({{0}})", x)
+    return w.layer("stage", f"nn.Sequential({joined})", x)
 
 
 def _end(w: Writer, x: str) -> str:
     """A classifier's head, by which nothing goes by bands."""
     pooled = w.line("{0}.mean((2, 3))", x)
-    return w.line(f"{w.member('fc', f'nn.Linear({w.shape(x)[1]}, 3)')}({{0}})", pooled)
+    return w.layer("fc", f"nn.Linear({w.shape(x)[1]}, 3)", pooled)

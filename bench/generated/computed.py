@@ -62,7 +62,7 @@ def conv2d_of_a_weight_read_twice(w: Writer, x: str) -> str:
 def weight_normed_conv2d(w: Writer, x: str) -> str:
     c, out = w.shape(x)[1], channels(w)
     normed = f"nn.utils.parametrizations.weight_norm(nn.Conv2d({c}, {out}, 3, padding=1))"
-    return w.line(f"{w.member('conv', normed)}({{0}})", x)
+    return w.layer("conv", normed, x)
 
 
 @kind(2, "row")

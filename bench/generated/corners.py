@@ -5,7 +5,7 @@ import re
 from bench.generated.kinds import kind
 from bench.generated.motifs import conv_to, normalized
 from bench.generated.source import chance, choice
-from bench.generated.writer import RejectedError, Writer
+from bench.generated.writer import Writer
 
 FROZEN = (  # layers, and what of them trains
     ("nn.Conv2d(C, C, 3, padding=1, groups=C)", "weight"),
@@ -79,8 +79,8 @@ def linear_over_pixels(w: Writer, x: str) -> str:
     c, out = w.shape(x)[1], choice(w.source, (4, 8, 3))
     turned = w.line("{0}.permute(0, 2, 3, 1)", x, permuted=True)
     if chance(w.source, 50):
-        layer = w.member("fc", f"nn.Linear({c}, {out}, bias={chance(w.source, 70)})")
-        made = w.line(f"{layer}({{0}})", turned, permuted=True)
+        linear = f"nn.Linear({c}, {out}, bias={chance(w.source, 70)})"
+        made = w.layer("fc", linear, turned, permuted=True)
     else:
         weight = w.member("p", f"nn.Parameter(0.3 * torch.randn({out}, {c}))")
         made = w.line(f"F.linear({{0}}, {weight})", turned, permuted=True)
@@ -93,7 +93,7 @@ def layers_in_a_row_of_lines(w: Writer, x: str) -> str:
     c = w.shape(x)[1]
     texts = (f"nn.PReLU({c})", f"nn.Conv1d({c}, {c}, 1)", "nn.PReLU()", "nn.AvgPool1d(1)")
     for _ in range(w.source.integer(2, 3)):
-        x = w.line(f"{w.member('part', choice(w.source, texts))}({{0}})", x)
+        x = w.layer("part", choice(w.source, texts), x)
     return x
 
 
@@ -138,9 +138,7 @@ def inner_concatenation_read_otherwise(w: Writer, x: str) -> str:
 @kind(1)
 def bottlenecks(w: Writer, x: str) -> str:
     """ResNet's blocks of 1x1 convolutions, wide enough to add the last term of a gradient."""
-    _, _, height, width = w.shape(x)
-    if height * width > 64:
-        raise RejectedError("large enough")
+    w.at_most(x, 64)
     layers = "nn.Sequential(nn.Conv2d({0}, {1}, 1, bias=False), nn.BatchNorm2d({1}))"
     value = conv_to(w, x, 128)
     for _ in range(2):

@@ -46,6 +46,18 @@ OF_ROWS = (
     "F.dropout({0}, 0.0)",
     "{0}.mean(1, keepdim=True).expand_as({0})",
 )
+CASTS = (
+    "{0}.clone()",
+    "{0}.float().to({0}.dtype)",
+    "{0}.double().to({0}.dtype)",
+    "{0}.to({0}.dtype)",
+    "{0}.to(dtype={0}.dtype, copy=True)",
+    "{0}.to({0})",
+    "{0}.to({0}.device)",
+    "{0}.cpu()",
+    "{0}.type({0}.dtype)",
+    "{0}.type_as({0})",
+)
 
 
 @kind(7)
@@ -86,7 +98,7 @@ def other_pool2d(w: Writer, x: str) -> str:
         return w.line(choice(w.source, calls), x)
     layer = choice(w.source, layers)
     source = w.line("{0}.abs() + 0.1", x) if "LPPool" in layer else x
-    return w.line(f"{w.member('pool', layer)}({{0}})", source)
+    return w.layer("pool", layer, source)
 
 
 @kind(2)
@@ -99,7 +111,7 @@ def padding_layer(w: Writer, x: str) -> str:
         "nn.ZeroPad2d((1, 0, 0, 1))",
         "nn.ReplicationPad2d((1, 0, 0, 2))",
     )
-    return w.line(f"{w.member('pad', choice(w.source, texts))}({{0}})", x)
+    return w.layer("pad", choice(w.source, texts), x)
 
 
 @kind(3)
@@ -138,16 +150,4 @@ def views_of_whole_maps_of_parameters(w: Writer, x: str) -> str:
 @kind(2, "map", "row", "line")
 def cast_or_copy(w: Writer, x: str) -> str:
     """Casts to the map's own type, and copies: an engine computes in one type."""
-    texts = (
-        "{0}.clone()",
-        "{0}.float().to({0}.dtype)",
-        "{0}.double().to({0}.dtype)",
-        "{0}.to({0}.dtype)",
-        "{0}.to(dtype={0}.dtype, copy=True)",
-        "{0}.to({0})",
-        "{0}.to({0}.device)",
-        "{0}.cpu()",
-        "{0}.type({0}.dtype)",
-        "{0}.type_as({0})",
-    )
-    return w.line(choice(w.source, texts), x)
+    return w.line(choice(w.source, CASTS), x)

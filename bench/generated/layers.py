@@ -20,7 +20,7 @@ def conv2d(w: Writer, x: str) -> str:
         return w.line(f"F.conv2d({{0}}, {weight}{bias}{options})", x)
     bias = sometimes(w, 40, False)
     options = settings(**given, groups=None if groups == 1 else groups, bias=bias)
-    return w.line(f"{w.member('conv', f'nn.Conv2d({c}, {out}, {kernel}{options})')}({{0}})", x)
+    return w.layer("conv", f"nn.Conv2d({c}, {out}, {kernel}{options})", x)
 
 
 @kind(4)
@@ -29,14 +29,14 @@ def conv2d_depthwise(w: Writer, x: str) -> str:
     kernel = choice(w.source, (3, 1, 2, (3, 2), 5))
     out = c * choice(w.source, (1, 1, 1, 2))
     options = settings(**_window(w, kernel, size), groups=c, bias=sometimes(w, 30, False))
-    return w.line(f"{w.member('conv', f'nn.Conv2d({c}, {out}, {kernel}{options})')}({{0}})", x)
+    return w.layer("conv", f"nn.Conv2d({c}, {out}, {kernel}{options})", x)
 
 
 @kind(5)
 def pointwise_conv2d(w: Writer, x: str) -> str:
     c, out = w.shape(x)[1], channels(w)
     options = settings(bias=sometimes(w, 40, False), stride=sometimes(w, 20, 2))
-    return w.line(f"{w.member('conv', f'nn.Conv2d({c}, {out}, 1{options})')}({{0}})", x)
+    return w.layer("conv", f"nn.Conv2d({c}, {out}, 1{options})", x)
 
 
 @kind(4)
@@ -44,14 +44,13 @@ def same_conv2d(w: Writer, x: str) -> str:
     """A convolution from and to the map's shape, which sums want."""
     c = w.shape(x)[1]
     options = settings(padding=choice(w.source, (1, "same")), bias=sometimes(w, 40, False))
-    return w.line(f"{w.member('conv', f'nn.Conv2d({c}, {c}, 3{options})')}({{0}})", x)
+    return w.layer("conv", f"nn.Conv2d({c}, {c}, 3{options})", x)
 
 
 @kind(4)
 def conv_transpose2d(w: Writer, x: str) -> str:
-    _, c, height, width = w.shape(x)
-    if height * width > 100:
-        raise RejectedError("large enough")
+    w.at_most(x, 100)
+    c = w.shape(x)[1]
     out = channels(w)
     kernel, stride = both(w, 1, 3), both(w, 1, 3)
     groups = _groups(w, c, out)
@@ -64,8 +63,7 @@ def conv_transpose2d(w: Writer, x: str) -> str:
         groups=None if groups == 1 else groups,
         bias=sometimes(w, 30, False),
     )
-    layer = w.member("conv", f"nn.ConvTranspose2d({c}, {out}, {kernel}{options})")
-    return w.line(f"{layer}({{0}})", x)
+    return w.layer("conv", f"nn.ConvTranspose2d({c}, {out}, {kernel}{options})", x)
 
 
 @kind(8, "row")
@@ -75,14 +73,13 @@ def linear(w: Writer, x: str) -> str:
         weight = param(w, (out, features), 0.3)
         bias = f", {param(w, (out,), 0.3)}" if chance(w.source, 50) else ""
         return w.line(f"F.linear({{0}}, {weight}{bias})", x)
-    layer = w.member("fc", f"nn.Linear({features}, {out}{settings(bias=sometimes(w, 30, False))})")
-    return w.line(f"{layer}({{0}})", x)
+    return w.layer("fc", f"nn.Linear({features}, {out}{settings(bias=sometimes(w, 30, False))})", x)
 
 
 @kind(6, "last")
 def linear_last(w: Writer, x: str) -> str:
     features, out = w.shape(x)[3], w.source.integer(1, 12)
-    return w.line(f"{w.member('fc', f'nn.Linear({features}, {out})')}({{0}})", x, permuted=True)
+    return w.layer("fc", f"nn.Linear({features}, {out})", x, permuted=True)
 
 
 def norm_of(w: Writer, x: str) -> str:
@@ -128,23 +125,20 @@ def group_norm(w: Writer, x: str) -> str:
     c = w.shape(x)[1]
     groups = choice(w.source, [g for g in range(1, c + 1) if c % g == 0])
     affine = sometimes(w, 15, False)
-    return w.line(
-        f"{w.member('gn', f'nn.GroupNorm({groups}, {c}{settings(affine=affine)})')}({{0}})", x
-    )
+    return w.layer("gn", f"nn.GroupNorm({groups}, {c}{settings(affine=affine)})", x)
 
 
 @kind(2)
 def instance_norm(w: Writer, x: str) -> str:
     layer = f"nn.InstanceNorm2d({w.shape(x)[1]}{settings(affine=sometimes(w, 40, True))})"
-    return w.line(f"{w.member('inorm', layer)}({{0}})", x)
+    return w.layer("inorm", layer, x)
 
 
 @kind(3, "row", "last")
 def layer_norm(w: Writer, x: str) -> str:
     features = w.shape(x)[-1]
     options = settings(elementwise_affine=sometimes(w, 15, False), bias=sometimes(w, 10, False))
-    layer = w.member("ln", f"nn.LayerNorm({features}{options})")
-    return w.line(f"{layer}({{0}})", x, permuted=w.kind(x) == "last")
+    return w.layer("ln", f"nn.LayerNorm({features}{options})", x, permuted=w.kind(x) == "last")
 
 
 @kind(3)
@@ -152,7 +146,7 @@ def local_response_norm(w: Writer, x: str) -> str:
     options = f"{w.source.integer(1, 5)}, alpha=0.1{settings(k=sometimes(w, 20, 2.0))}"
     if chance(w.source, 25):
         return w.line(f"F.local_response_norm({{0}}, {options})", x)
-    return w.line(f"{w.member('lrn', f'nn.LocalResponseNorm({options})')}({{0}})", x)
+    return w.layer("lrn", f"nn.LocalResponseNorm({options})", x)
 
 
 @kind(6)
@@ -160,7 +154,7 @@ def max_pool2d(w: Writer, x: str) -> str:
     options = _pool(w, x, dilation=sometimes(w, 10, 2))
     if chance(w.source, 30):
         return w.line(f"{choice(w.source, ('F', 'torch'))}.max_pool2d({{0}}, {options})", x)
-    return w.line(f"{w.member('pool', f'nn.MaxPool2d({options})')}({{0}})", x)
+    return w.layer("pool", f"nn.MaxPool2d({options})", x)
 
 
 @kind(5)
@@ -169,7 +163,7 @@ def avg_pool2d(w: Writer, x: str) -> str:
     options = _pool(w, x, count_include_pad=include, divisor_override=sometimes(w, 10, 3))
     if chance(w.source, 30):
         return w.line(f"F.avg_pool2d({{0}}, {options})", x)
-    return w.line(f"{w.member('pool', f'nn.AvgPool2d({options})')}({{0}})", x)
+    return w.layer("pool", f"nn.AvgPool2d({options})", x)
 
 
 @kind(3)
@@ -178,7 +172,7 @@ def adaptive_avg_pool2d(w: Writer, x: str) -> str:
     size = choice(w.source, (1, 2, 3, (height, 1), (1, width), (2, 3), (None, 2)))
     if chance(w.source, 30):
         return w.line(f"F.adaptive_avg_pool2d({{0}}, {size})", x)
-    return w.line(f"{w.member('pool', f'nn.AdaptiveAvgPool2d({size})')}({{0}})", x)
+    return w.layer("pool", f"nn.AdaptiveAvgPool2d({size})", x)
 
 
 @kind(2)
@@ -192,8 +186,7 @@ def mean_of_pixels(w: Writer, x: str) -> str:
 @kind(5)
 def resize(w: Writer, x: str) -> str:
     _, _, height, width = w.shape(x)
-    if height * width > 150:
-        raise RejectedError("large enough")
+    w.at_most(x, 150)
     mode = choice(w.source, ("nearest", "bilinear"))
     corners = sometimes(w, 30, True) if mode == "bilinear" else None
     size = (w.source.integer(1, 2 * height), w.source.integer(1, 2 * width))
@@ -210,9 +203,9 @@ def resize(w: Writer, x: str) -> str:
         factors = (2, 1.5, 0.5, (2.0, 1.0), 3) if min(height, width) > 1 else (2, 3)
         factor = choice(w.source, factors)
         layer = f"nn.Upsample(scale_factor={factor}{settings(mode=mode, align_corners=corners)})"
-        return w.line(f"{w.member('up', layer)}({{0}})", x)
+        return w.layer("up", layer, x)
     kind_of = choice(w.source, ("UpsamplingNearest2d", "UpsamplingBilinear2d"))
-    return w.line(f"{w.member('up', f'nn.{kind_of}(size={size})')}({{0}})", x)
+    return w.layer("up", f"nn.{kind_of}(size={size})", x)
 
 
 @kind(3, "map", "row", "last")
@@ -226,11 +219,10 @@ def dropout(w: Writer, x: str) -> str:
     if form == 0:
         return w.line(f"F.dropout({{0}}, {p}, training={w.training})", x, permuted=last)
     if form == 1 and w.kind(x) == "map":
-        return w.line(f"{w.member('drop', f'nn.Dropout2d({p})')}({{0}})", x)
+        return w.layer("drop", f"nn.Dropout2d({p})", x)
     if form == 2 and p < 1:
-        layer = w.member("drop", f"tvdnn.nn.StochasticDepth({p}, 'row')")
-        return w.line(f"{layer}({{0}})", x, permuted=last)
-    return w.line(f"{w.member('drop', f'nn.Dropout({p})')}({{0}})", x, permuted=last)
+        return w.layer("drop", f"tvdnn.nn.StochasticDepth({p}, 'row')", x, permuted=last)
+    return w.layer("drop", f"nn.Dropout({p})", x, permuted=last)
 
 
 def _window(w: Writer, kernel: int | tuple[int, int], size: list[int]) -> dict[str, object]:

@@ -9,6 +9,36 @@ from bench.generated.writer import RejectedError, Writer
 
 LAYER = "nn.Upsample(scale_factor=2, mode='linear')"
 LONG = 60  # values of a row that is not made longer
+POOLS = (
+    "nn.MaxPool1d(2)",
+    "nn.MaxPool1d(3, stride=1, padding=1)",
+    "nn.MaxPool1d(2, stride=1, dilation=2)",
+    "nn.MaxPool1d(2, stride=2, ceil_mode=True)",
+    "nn.AvgPool1d(2)",
+    "nn.AvgPool1d(3, stride=2, padding=1, count_include_pad=False)",
+    "nn.AvgPool1d((2,), ceil_mode=True)",
+    "nn.AdaptiveAvgPool1d(1)",
+    "nn.AdaptiveAvgPool1d(2)",
+    "nn.AdaptiveMaxPool1d(1)",
+    "nn.AdaptiveMaxPool1d(2)",
+    "nn.LPPool1d(2, 2)",
+    "nn.LPPool1d(2, 3, stride=1)",
+)
+PADS = (
+    "nn.ZeroPad1d(1)",
+    "nn.ConstantPad1d((1, 2), 0.5)",
+    "nn.ReflectionPad1d(1)",
+    "nn.ReplicationPad1d((0, 2))",
+    "nn.CircularPad1d(1)",
+)
+SIZES = (
+    "F.interpolate({0}, scale_factor=2)",
+    "F.interpolate({0}, size=7)",
+    "F.interpolate({0}, None, 1.5, 'linear')",
+    "F.interpolate({0}, scale_factor=(2.0,), mode='linear', align_corners=True)",
+    "F.interpolate({0}, size=(5,), mode='linear')",
+    "F.interpolate({0}, scale_factor=1.4, recompute_scale_factor=True)",
+)
 
 
 @kind(5, "line")
@@ -28,7 +58,7 @@ def conv1d(w: Writer, x: str) -> str:
         bias = choice(w.source, ("", f", {param(w, (out,), 0.3)}"))
         return w.line(f"F.conv1d({{0}}, {weight}{bias}{settings(**given)})", x)
     options = settings(**given, bias=sometimes(w, 30, False), padding_mode=_padding_mode(w, given))
-    return w.line(f"{w.member('conv', f'nn.Conv1d({c}, {out}, {kernel}{options})')}({{0}})", x)
+    return w.layer("conv", f"nn.Conv1d({c}, {out}, {kernel}{options})", x)
 
 
 def _padding_mode(w: Writer, given: dict[str, object]) -> object:
@@ -38,9 +68,8 @@ def _padding_mode(w: Writer, given: dict[str, object]) -> object:
 
 @kind(2, "line")
 def conv_transpose1d(w: Writer, x: str) -> str:
-    _, c, length = w.shape(x)
-    if length > LONG:
-        raise RejectedError("long enough")
+    w.at_most(x, LONG)
+    c = w.shape(x)[1]
     out, kernel, stride = channels(w), w.source.integer(1, 3), w.source.integer(1, 3)
     options = settings(
         stride=stride,
@@ -53,26 +82,11 @@ def conv_transpose1d(w: Writer, x: str) -> str:
         weight = param(w, (c, out, kernel), 0.3)
         return w.line(f"F.conv_transpose1d({{0}}, {weight}, stride={stride})", x)
     layer = f"nn.ConvTranspose1d({c}, {out}, {kernel}{options})"
-    return w.line(f"{w.member('conv', layer)}({{0}})", x)
+    return w.layer("conv", layer, x)
 
 
 @kind(8, "line")
 def pool1d(w: Writer, x: str) -> str:
-    texts = (
-        "nn.MaxPool1d(2)",
-        "nn.MaxPool1d(3, stride=1, padding=1)",
-        "nn.MaxPool1d(2, stride=1, dilation=2)",
-        "nn.MaxPool1d(2, stride=2, ceil_mode=True)",
-        "nn.AvgPool1d(2)",
-        "nn.AvgPool1d(3, stride=2, padding=1, count_include_pad=False)",
-        "nn.AvgPool1d((2,), ceil_mode=True)",
-        "nn.AdaptiveAvgPool1d(1)",
-        "nn.AdaptiveAvgPool1d(2)",
-        "nn.AdaptiveMaxPool1d(1)",
-        "nn.AdaptiveMaxPool1d(2)",
-        "nn.LPPool1d(2, 2)",
-        "nn.LPPool1d(2, 3, stride=1)",
-    )
     calls = (
         "F.max_pool1d({0}, 2)",
         "torch.max_pool1d({0}, 3, stride=2, padding=1)",
@@ -85,7 +99,7 @@ def pool1d(w: Writer, x: str) -> str:
     )
     if chance(w.source, 40):
         return w.line(choice(w.source, calls), x)
-    return w.line(f"{w.member('pool', choice(w.source, texts))}({{0}})", x)
+    return w.layer("pool", choice(w.source, POOLS), x)
 
 
 @kind(3, "line")
@@ -98,44 +112,27 @@ def norm_of_a_line(w: Writer, x: str) -> str:
     if form == 0:
         return w.line(f"{norm_of(w, x)}({{0}})", x)
     if form == 1:
-        return w.line(f"{w.member('gn', f'nn.GroupNorm({groups}, {c})')}({{0}})", x)
+        return w.layer("gn", f"nn.GroupNorm({groups}, {c})", x)
     if form == 2:
-        return w.line(f"{w.member('inorm', f'nn.InstanceNorm1d({c}, affine=True)')}({{0}})", x)
+        return w.layer("inorm", f"nn.InstanceNorm1d({c}, affine=True)", x)
     return w.line(choice(w.source, (f"F.group_norm({{0}}, {groups})", "F.instance_norm({0})")), x)
 
 
 @kind(3, "line")
 def pad1d(w: Writer, x: str) -> str:
-    if w.shape(x)[2] > LONG:
-        raise RejectedError("long enough")
-    texts = (
-        "nn.ZeroPad1d(1)",
-        "nn.ConstantPad1d((1, 2), 0.5)",
-        "nn.ReflectionPad1d(1)",
-        "nn.ReplicationPad1d((0, 2))",
-        "nn.CircularPad1d(1)",
-    )
+    w.at_most(x, LONG)
     calls = ("F.pad({0}, (1, 1))", "F.pad({0}, (0, 1, 0, 2))", "F.pad({0}, (2, 0), 'replicate')")
     if chance(w.source, 40):
         return w.line(choice(w.source, calls), x)
-    return w.line(f"{w.member('pad', choice(w.source, texts))}({{0}})", x)
+    return w.layer("pad", choice(w.source, PADS), x)
 
 
 @kind(3, "line")
 def resize1d(w: Writer, x: str) -> str:
-    if w.shape(x)[2] > LONG:
-        raise RejectedError("long enough")
-    texts = (
-        "F.interpolate({0}, scale_factor=2)",
-        "F.interpolate({0}, size=7)",
-        "F.interpolate({0}, None, 1.5, 'linear')",
-        "F.interpolate({0}, scale_factor=(2.0,), mode='linear', align_corners=True)",
-        "F.interpolate({0}, size=(5,), mode='linear')",
-        "F.interpolate({0}, scale_factor=1.4, recompute_scale_factor=True)",
-    )
+    w.at_most(x, LONG)
     if chance(w.source, 20):
-        return w.line(f"{w.member('up', LAYER)}({{0}})", x)
-    return w.line(choice(w.source, texts), x)
+        return w.layer("up", LAYER, x)
+    return w.line(choice(w.source, SIZES), x)
 
 
 @kind(4, "line")

@@ -29,7 +29,7 @@ OPAQUE = (
 def lazy_layer(w: Writer, x: str) -> str:
     """A layer that takes its sizes from its first input."""
     text = choice(w.source, LAZY).replace("OUT", str(channels(w)))
-    return w.line(f"{w.member('lazy', text)}({{0}})", x)
+    return w.layer("lazy", text, x)
 
 
 @kind(1, "row")
@@ -41,7 +41,7 @@ def lazy_layer_of_rows(w: Writer, x: str) -> str:
 @kind(1, "line")
 def lazy_layer_of_a_line(w: Writer, x: str) -> str:
     text = choice(w.source, ("nn.LazyConv1d(4, 1)", "nn.LazyBatchNorm1d()"))
-    return w.line(f"{w.member('lazy', text)}({{0}})", x)
+    return w.layer("lazy", text, x)
 
 
 @kind(4)
@@ -50,7 +50,7 @@ def opaque_part(w: Writer, x: str) -> str:
     text = choice(w.source, OPAQUE).replace("CHANNELS", str(w.shape(x)[1]))
     if chance(w.source, 35):
         x = w.line("{0}.detach()", x)
-    return w.line(f"{w.member('opaque', text)}({{0}})", x)
+    return w.layer("opaque", text, x)
 
 
 @kind(1)
@@ -62,20 +62,19 @@ def two_opaque_calls(w: Writer, x: str) -> str:
 
 @kind(1, "last")
 def opaque_part_of_turned_maps(w: Writer, x: str) -> str:
-    return w.line(f"{w.member('opaque', 'nn.Tanhshrink()')}({{0}})", x, permuted=True)
+    return w.layer("opaque", "nn.Tanhshrink()", x, permuted=True)
 
 
 @kind(2)
 def checkpointed(w: Writer, x: str) -> str:
     c = w.shape(x)[1]
-    part = w.member("part", f"Checkpointed({c}, {choice(w.source, (False, True))})")
-    return w.line(f"{part}({{0}})", x)
+    return w.layer("part", f"Checkpointed({c}, {choice(w.source, (False, True))})", x)
 
 
 @kind(2)
 def asking(w: Writer, x: str) -> str:
     """A forward that goes by what is known of a map: its sizes, type, gradient."""
-    return w.line(f"{w.member('part', 'Asking()')}({{0}})", x)
+    return w.layer("part", "Asking()", x)
 
 
 @kind(2)
@@ -107,7 +106,7 @@ def dropped_branch(w: Writer, x: str) -> str:
     texts = ("tvdnn.nn.StochasticDepth(1.0, 'row')", "tvdnn.nn.StochasticDepth(1.0, 'batch')")
     texts += ("DropPath(0.0)", "DropPath()", "nn.Dropout2d(0.0)")
     texts += ("nn.Dropout2d(1.0)", "nn.Dropout(1.0)", "tvdnn.nn.StochasticDepth(0.0, 'batch')")
-    dropped = w.line(f"{w.member('drop', choice(w.source, texts))}({{0}})", branch)
+    dropped = w.layer("drop", choice(w.source, texts), branch)
     return w.line("{0} + {1}", x, dropped)
 
 
@@ -117,7 +116,7 @@ def classifier(w: Writer, x: str) -> str:
     features = w.shape(x)[1]
     p = choice(w.source, (0.0, 1.0)) if w.training else 0.5
     layers = f"nn.Linear({features}, 8), nn.ReLU(), nn.Dropout({p}), nn.Linear(8, 6)"
-    return w.line(f"{w.member('head', f'nn.Sequential({layers})')}({{0}})", x)
+    return w.layer("head", f"nn.Sequential({layers})", x)
 
 
 @kind(3)
@@ -126,21 +125,20 @@ def pooled_convolution(w: Writer, x: str) -> str:
     c, out = w.shape(x)[1], choice(w.source, (4, 8, 6, 12))
     pool = choice(w.source, ("nn.MaxPool2d(2)", "nn.MaxPool2d(2, 2)", "nn.MaxPool2d(3, 2)"))
     conv = f"nn.Conv2d({c}, {out}, 3, padding=1{choice(w.source, ('', ', bias=False'))})"
-    return w.line(f"{w.member('stage', f'nn.Sequential({conv}, nn.ReLU(), {pool})')}({{0}})", x)
+    return w.layer("stage", f"nn.Sequential({conv}, nn.ReLU(), {pool})", x)
 
 
 @kind(4)
 def wide_layers(w: Writer, x: str) -> str:
     """Channels in whole words of 16 bytes, for which convolutions leave moments behind."""
-    _, c, height, width = w.shape(x)
-    if height * width > 150:
-        raise RejectedError("large enough")
+    w.at_most(x, 150)
+    c = w.shape(x)[1]
     out, stride = choice(w.source, ((64, 1), (128, 1), (64, 2), (32, 1)))
     first = f"nn.Conv2d({c}, {out}, 3, padding=1, stride={stride}, bias=False)"
     last = f"nn.Conv2d({out}, {out}, {choice(w.source, (1, 3))}, padding=1)"
     layers = f"{first}, nn.BatchNorm2d({out}), nn.ReLU(), {last}, nn.BatchNorm2d({out})"
-    value = w.line(f"{w.member('wide', f'nn.Sequential({layers})')}({{0}})", x)
+    value = w.layer("wide", f"nn.Sequential({layers})", x)
     if chance(w.source, 50):
         again = f"nn.Sequential(nn.Conv2d({out}, {out}, 1), nn.BatchNorm2d({out}))"
-        value = w.line(f"{w.member('wide', again)}({{0}})", value)
-    return w.line(f"{w.member('narrow', f'nn.Conv2d({out}, 4, 1)')}({{0}})", value)
+        value = w.layer("wide", again, value)
+    return w.layer("narrow", f"nn.Conv2d({out}, 4, 1)", value)

@@ -13,8 +13,7 @@ LAYER = re.compile(r"\bnn\.(Conv|Linear|BatchNorm)")
 def conv_to(w: Writer, x: str, out: int, kernel: int = 1) -> str:
     """A convolution of `x` to `out` channels that keeps its size."""
     padding = f", padding={kernel // 2}" if kernel > 1 else ""
-    layer = w.member("conv", f"nn.Conv2d({w.shape(x)[1]}, {out}, {kernel}{padding})")
-    return w.line(f"{layer}({{0}})", x)
+    return w.layer("conv", f"nn.Conv2d({w.shape(x)[1]}, {out}, {kernel}{padding})", x)
 
 
 def normalized(w: Writer, x: str) -> str:
@@ -45,8 +44,8 @@ def residual_with_downsample(w: Writer, x: str) -> str:
     out = choice(w.source, (4, 8, 6))
     stride = choice(w.source, (1, 2))
     c = w.shape(x)[1]
-    first = w.member("conv", f"nn.Conv2d({c}, {out}, 3, stride={stride}, padding=1, bias=False)")
-    branch = w.line(f"{first}({{0}})", x)
+    first = f"nn.Conv2d({c}, {out}, 3, stride={stride}, padding=1, bias=False)"
+    branch = w.layer("conv", first, x)
     branch = w.line("F.relu({0})", normalized(w, branch))
     branch = normalized(w, conv_to(w, branch, out, 3))
     skip = w.member("conv", f"nn.Conv2d({c}, {out}, 1, stride={stride}, bias=False)")
@@ -99,8 +98,7 @@ def shared_layers(w: Writer, x: str) -> str:
     act = w.member("act", choice(w.source, ("nn.ReLU()", "nn.Tanh()")))
     form = w.source.integer(0, 3)
     if form == 0:
-        chain = w.member("chain", f"nn.Sequential({conv}, {act}, {conv}, {act})")
-        return w.line(f"{chain}({{0}})", x)
+        return w.layer("chain", f"nn.Sequential({conv}, {act}, {conv}, {act})", x)
     if form == 1:
         again = w.member("again", conv)
         return w.line(f"{again}({act}({conv}({{0}})))", x)
@@ -156,8 +154,7 @@ def squeeze_by_rows(w: Writer, x: str) -> str:
     """Squeeze and excitation by linear layers: [N, C] viewed as [N, C, 1, 1]."""
     n, c, *_ = w.shape(x)
     pooled = w.line("{0}.mean((2, 3))", x)
-    layer = w.member("fc", f"nn.Linear({c}, {c})")
-    gates = w.line(f"{layer}({{0}})", pooled)
+    gates = w.layer("fc", f"nn.Linear({c}, {c})", pooled)
     views = (f"{{0}}.view({n}, {c}, 1, 1)", "{0}[:, :, None, None]")
     gates = w.line(f"torch.sigmoid({choice(w.source, views)})", gates)
     return w.line("{0} * {1}", x, gates)

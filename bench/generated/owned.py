@@ -100,8 +100,7 @@ def attention_of_parameters(w: Writer, x: str) -> str:
 @kind(1)
 def weight_normed_by_a_hook(w: Writer, x: str) -> str:
     c = w.shape(x)[1]
-    conv = w.member("conv", f"nn.utils.weight_norm(nn.Conv2d({c}, 4, 3, padding=1))")
-    return w.line(f"{conv}({{0}})", x)
+    return w.layer("conv", f"nn.utils.weight_norm(nn.Conv2d({c}, 4, 3, padding=1))", x)
 
 
 @kind(2)

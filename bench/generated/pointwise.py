@@ -180,7 +180,7 @@ def softmax(w: Writer, x: str) -> str:
     form = choice(w.source, ("F.softmax({0}, 1)", "torch.softmax({0}, dim=1)", "{0}.softmax(1)"))
     if chance(w.source, 40):
         name = choice(w.source, ("Softmax(1)", "LogSoftmax(1)", "Softmax2d()"))
-        return w.line(f"{w.member('soft', f'nn.{name}')}({{0}})", x)
+        return w.layer("soft", f"nn.{name}", x)
     if chance(w.source, 40):
         form = form.replace("softmax", "log_softmax")
     return w.line(form, x)

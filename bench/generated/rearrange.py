@@ -23,7 +23,7 @@ def pad(w: Writer, x: str) -> str:
         layers = {"constant": "ZeroPad2d", "reflect": "ReflectionPad2d"}
         layers |= {"replicate": "ReplicationPad2d", "circular": "CircularPad2d"}
         size = choice(w.source, (sizes, sizes[0]))
-        return w.line(f"{w.member('pad', f'nn.{layers[mode]}({size})')}({{0}})", x)
+        return w.layer("pad", f"nn.{layers[mode]}({size})", x)
     return w.line(f"F.pad({{0}}, {sizes}, mode={mode!r})", x)
 
 
@@ -43,11 +43,10 @@ def padded_conv2d(w: Writer, x: str) -> str:
         around = choice(w.source, (*even, *uneven))
         padded = w.line(f"F.pad({{0}}, {around})", x)
         stride = choice(w.source, (1, 2))
-        layer = w.member("conv", f"nn.Conv2d({c}, {out}, 3, stride={stride})")
-        return w.line(f"{layer}({{0}})", padded)
+        return w.layer("conv", f"nn.Conv2d({c}, {out}, 3, stride={stride})", padded)
     mode = choice(w.source, ("reflect", "replicate", "circular"))
     layer = f"nn.Conv2d({c}, {out}, 3, padding=1, padding_mode={mode!r})"
-    return w.line(f"{w.member('conv', layer)}({{0}})", x)
+    return w.layer("conv", layer, x)
 
 
 @kind(4)

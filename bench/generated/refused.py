@@ -160,7 +160,7 @@ def refused_layer(w: Writer, x: str) -> str:
 
 
 def layer(w: Writer, x: str, text: str) -> str:
-    return w.line(f"{w.member('part', _filled(w, x, text))}({{0}})", x)
+    return w.layer("part", _filled(w, x, text), x)
 
 
 @kind(5, refused=True)

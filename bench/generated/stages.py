@@ -3,7 +3,7 @@
 from bench.generated.kinds import kind
 from bench.generated.motifs import conv_to
 from bench.generated.source import chance, choice
-from bench.generated.writer import RejectedError, Writer
+from bench.generated.writer import Writer
 
 LARGE = 100  # pixels of a map that many channels are made of
 
@@ -25,7 +25,7 @@ def halves(w: Writer, x: str) -> str:
     if form == 2:
         return w.line("torch.cat([{0}, {1}, {2}], 1)", branch, first, h)
     joined = w.line("torch.cat([{0}, {1}], 1)", first, branch)
-    return w.line(f"{w.member('mix', 'nn.ChannelShuffle(2)')}({{0}})", joined)
+    return w.layer("mix", "nn.ChannelShuffle(2)", joined)
 
 
 @kind(2)
@@ -57,16 +57,14 @@ def sum_over_a_concatenation(w: Writer, x: str) -> str:
 @kind(6)
 def bottleneck(w: Writer, x: str) -> str:
     """ResNet-50's blocks: ReLUs behind sums, whose signs are kept where channels fill bytes."""
-    _, _, height, width = w.shape(x)
-    if height * width > LARGE:
-        raise RejectedError("large enough")
+    w.at_most(x, LARGE)
     wide = choice(w.source, (128, 16, 128, 8))
     value = conv_to(w, x, wide)
     for _ in range(2):
         inner = choice(w.source, (64, 8)) if wide == 128 else 8
         first = f"nn.Conv2d({wide}, {inner}, 1, bias=False), nn.BatchNorm2d({inner}), nn.ReLU()"
         last = f"nn.Conv2d({inner}, {wide}, 1, bias=False), nn.BatchNorm2d({wide})"
-        branch = w.line(f"{w.member('block', f'nn.Sequential({first}, {last})')}({{0}})", value)
+        branch = w.layer("block", f"nn.Sequential({first}, {last})", value)
         value = w.line("F.relu({0} + {1})", branch, value)
     return value
 
@@ -76,22 +74,21 @@ def normalized_at_large_sides(w: Writer, x: str) -> str:
     """Convolutions that leave moments of whole cells, and what normalizes their maps."""
     value = w.line("F.interpolate({0}, size=(16, 12))", x)
     value = conv_to(w, value, choice(w.source, (8, 16, 32)), choice(w.source, (1, 3)))
-    value = w.line(f"{w.member('bn', f'nn.BatchNorm2d({w.shape(value)[1]})')}({{0}})", value)
+    value = w.layer("bn", f"nn.BatchNorm2d({w.shape(value)[1]})", value)
     return w.line(choice(w.source, ("F.relu({0})", "F.avg_pool2d(F.silu({0}), 2)")), value)
 
 
 @kind(2)
 def head_of_maps(w: Writer, x: str) -> str:
     """AlexNet's: convolution, ReLU, perhaps a pooling, flatten, linear, ReLU, dropout, linear."""
-    _, c, height, width = w.shape(x)
-    if height * width > LARGE:
-        raise RejectedError("large enough")
+    w.at_most(x, LARGE)
+    c = w.shape(x)[1]
     pool = choice(w.source, ("", ", nn.MaxPool2d(2)", ", nn.AdaptiveAvgPool2d(1)"))
-    body = w.member("body", f"nn.Sequential(nn.Conv2d({c}, 8, 3, padding=1), nn.ReLU(){pool})")
-    flat = w.line("{0}.flatten(1)", w.line(f"{body}({{0}})", x))
+    body = w.layer("body", f"nn.Sequential(nn.Conv2d({c}, 8, 3, padding=1), nn.ReLU(){pool})", x)
+    flat = w.line("{0}.flatten(1)", body)
     p = choice(w.source, (0.0, 1.0)) if w.training else 0.5
     layers = f"nn.Linear({w.shape(flat)[1]}, 8), nn.ReLU(), nn.Dropout({p}), nn.Linear(8, 6)"
-    return w.line(f"{w.member('head', f'nn.Sequential({layers})')}({{0}})", flat)
+    return w.layer("head", f"nn.Sequential({layers})", flat)
 
 
 @kind(3)
@@ -117,9 +114,7 @@ def gates_of_few_gradients(w: Writer, x: str) -> str:
 @kind(4)
 def frozen_part(w: Writer, x: str) -> str:
     """A layer of which weight, bias or both are not trained, behind one that is."""
-    *_, height, width = w.shape(x)
-    if height * width > LARGE:
-        raise RejectedError("large enough")
+    w.at_most(x, LARGE)
     layers = (
         f"nn.Conv2d(8, 8, 3, padding=1, groups={choice(w.source, (1, 8))})",
         "nn.ConvTranspose2d(8, 4, 2)",

@@ -82,8 +82,7 @@ def padded_convolution(w: Writer, x: str) -> str:
     value = w.line(f"F.pad({{0}}, {pads!r})", x)
     if chance(w.source, 25):
         return w.line("F.avg_pool2d({0}, 2)", value)
-    layer = w.member("conv", f"nn.Conv2d({w.shape(x)[1]}, {choice(w.source, (4, 3))}, 3)")
-    return w.line(f"{layer}({{0}})", value)
+    return w.layer("conv", f"nn.Conv2d({w.shape(x)[1]}, {choice(w.source, (4, 3))}, 3)", value)
 
 
 @kind(3)

@@ -78,7 +78,7 @@ def elementwise_layer(w: Writer, x: str) -> str:
         if w.kind(x) == "last":
             raise RejectedError("PReLU takes the second dimension for channels")
         text = text.replace("CHANNELS", str(w.shape(x)[1]))
-    return w.line(f"{w.member('act', f'nn.{text}')}({{0}})", x, permuted=w.kind(x) == "last")
+    return w.layer("act", f"nn.{text}", x, permuted=w.kind(x) == "last")
 
 
 @kind(7, *ANY)
@@ -104,5 +104,5 @@ def gated_linear_unit(w: Writer, x: str) -> str:
     if w.shape(x)[1] % 2:
         raise RejectedError("an odd number of channels")
     if chance(w.source, 40):
-        return w.line(f"{w.member('glu', 'nn.GLU(1)')}({{0}})", x)
+        return w.layer("glu", "nn.GLU(1)", x)
     return w.line(choice(w.source, ("F.glu({0}, 1)", "F.glu({0}, dim=1)")), x)

@@ -14,7 +14,7 @@ def flatten(w: Writer, x: str) -> str:
     texts = ("{0}.flatten(1)", "torch.flatten({0}, 1)", "{0}.view({0}.size(0), -1)")
     texts += ("{0}.reshape({0}.shape[0], -1)", "{0}.reshape(len({0}), -1)")
     if chance(w.source, 30):
-        return w.line(f"{w.member('flat', 'nn.Flatten()')}({{0}})", x)
+        return w.layer("flat", "nn.Flatten()", x)
     return w.line(choice(w.source, texts), x)
 
 
@@ -140,7 +140,7 @@ def channel_shuffle(w: Writer, x: str) -> str:
     n, c, height, width = w.shape(x)
     groups = choice(w.source, [g for g in range(1, c + 1) if c % g == 0])
     if chance(w.source, 50):
-        return w.line(f"{w.member('mix', f'nn.ChannelShuffle({groups})')}({{0}})", x)
+        return w.layer("mix", f"nn.ChannelShuffle({groups})", x)
     apart = w.line(f"{{0}}.view({n}, {groups}, {c // groups}, {height}, {width})", x)
     turned = w.line("{0}.transpose(1, 2)", apart)
     return w.line(f"{{0}}.reshape({n}, {c}, {height}, {width})", turned)

@@ -1,6 +1,7 @@
 """Writer: builds a network statement by statement, and runs each to know what it yields."""
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -73,6 +74,11 @@ class Writer:
         few = chance(self.source, 60)
         return choice(self.source, names[:RECENT] if few else names)
 
+    def at_most(self, name: str, pixels: int) -> None:
+        """Refuse a statement about a map or line of more pixels than these."""
+        if prod(self.shape(name)[2:]) > pixels:
+            raise RejectedError("large enough")
+
     # What is added.
 
     def input(self, shape: tuple[int, ...], *, grad: bool) -> str:
@@ -97,6 +103,10 @@ class Writer:
     def line(self, text: str, *operands: str, permuted: bool = False) -> str:
         """A statement that makes a value; its name."""
         return self.parts(text, *operands, count=1, permuted=permuted)[0]
+
+    def layer(self, prefix: str, text: str, operand: str, *, permuted: bool = False) -> str:
+        """A new layer and its call on a value; the name of what it makes."""
+        return self.line(f"{self.member(prefix, text)}({{0}})", operand, permuted=permuted)
 
     def parts(self, text: str, *operands: str, count: int, permuted: bool = False) -> list[str]:
         """A statement that makes several values."""

@@ -69,7 +69,7 @@ def parts_before_a_change(w: Writer, x: str) -> str:
 def items_written(w: Writer, x: str) -> str:
     """y[:, :1] = ..., y[:, 0] += ..., and the like."""
     how = choice(w.source, (0, 1, 2, 4, 5, 6))
-    return w.line(f"{w.member('part', f'Writing({how})')}({{0}})", x)
+    return w.layer("part", f"Writing({how})", x)
 
 
 @kind(1, changes=True)
