@@ -28,7 +28,7 @@ Spec = tuple[str, str, int, int, int]  # file, operator, occurrence, line, colum
 
 @dataclass(slots=True)
 class Mutant:
-    """A change of a few lines. `caught` names the first test that failed, "" where none did."""
+    """A change of a few lines."""
 
     group: str
     file: str
@@ -38,7 +38,7 @@ class Mutant:
     before: list[str]
     after: list[str]
     below: list[str]
-    caught: str | None = None
+    caught: str | None = None  # the first test that failed, "" where none did
     equivalent: str = ""  # why no test can see it
 
 

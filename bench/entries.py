@@ -41,9 +41,9 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A results file; `name` is the file's without its suffix."""
+    """A results file."""
 
-    name: str
+    name: str  # the file's, without its suffix
     title: str
     note: str
     environment: Mapping[str, Any]

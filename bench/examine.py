@@ -44,24 +44,19 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What came of a job.
-
-    `why` is the refusal, the exception, or the tensors that are wrong. `median_ratio` is the median
-    of our error over torch eager's over all tensors. `tokens` marks networks with attention or
-    token layers. `commit` is tvdnn's.
-    """
+    """What came of a job."""
 
     library: str
     name: str
     side: int
     dtype: str
-    tokens: bool
+    tokens: bool  # the network has attention or token layers
     outcome: str
-    why: str = ""
-    median_ratio: float | None = None
+    why: str = ""  # the refusal, the exception, or the tensors that are wrong
+    median_ratio: float | None = None  # over all tensors, of our error over torch eager's
     tensors: int = 0
     seconds: float = 0.0
-    commit: str = ""
+    commit: str = ""  # tvdnn's
 
 
 def row_of(job: Job, outcome: str, why: str = "", **more: Any) -> Row:

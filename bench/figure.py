@@ -20,16 +20,12 @@ text { font: 13px system-ui, sans-serif; fill: #1f2328 }
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the figure.
-
-    `counted_nbytes` is the measured peak of what a budget covers, `allocated_nbytes` that with the
-    caller's x, y and outputs. A peer is other people's training, shown for comparison.
-    """
+    """One line of the figure."""
 
     label: str
-    is_peer: bool
-    counted_nbytes: int
-    allocated_nbytes: int
+    is_peer: bool  # other people's training, shown for comparison
+    counted_nbytes: int  # measured peak of what a budget covers
+    allocated_nbytes: int  # the same with the caller's x, y and outputs
     budget_nbytes: int | None
     step_s: float
 

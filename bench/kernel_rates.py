@@ -42,10 +42,6 @@ class MeasuredCase:
     measured: Measured
 
     @property
-    def size(self) -> Shape:
-        return self.measured.size
-
-    @property
     def shape(self) -> str:
         return self.measured.shape
 

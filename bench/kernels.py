@@ -81,7 +81,8 @@ def _compile(chosen: Sequence[tuple[MeasuredCase, str]]) -> None:
     """Launch our products once on few samples, compiling them side by side."""
 
     def launch(case: MeasuredCase, dtype: str) -> None:
-        size = (min(case.size[0], COMPILE_SAMPLES), *case.size[1:])
+        samples, *sides = case.measured.size
+        size = (min(samples, COMPILE_SAMPLES), *sides)
         made = case.make(Operands(torch.device("cuda")), dtype, size)
         made.prepare()
         made.run()
@@ -106,7 +107,7 @@ def measure(case: MeasuredCase, dtype: str, ceilings: Ceilings) -> Row:
     seconds = in_turns({"own": launch.run, "peer": peer.run}, rounds)
     own_s, of = seconds["own"], case.measured
     row = Row(
-        of.set, of.kernel, case.shape, case.size[0], of.count, dtype,
+        of.set, of.kernel, case.shape, of.size[0], of.count, dtype,
         1e3 * own_s, of.peer, 1e3 * seconds["peer"], *rates.at(own_s),
         error, peer_error, "; ".join(launched),
     )  # fmt: skip

@@ -47,16 +47,13 @@ TRIES: Final = 3  # of the fixed work
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A network and its batch, planned by a policy inside a budget.
-
-    A `budget` below 1 is a share of the peak of keep, any other a number of bytes.
-    """
+    """A network and its batch, planned by a policy inside a budget."""
 
     net: str
     batch: int
     dtype: str
     policy: str
-    budget: float
+    budget: float  # below 1 a share of the peak of keep, else bytes
     chunk_size: int = 16 * MIB
 
 

@@ -14,17 +14,13 @@ import tvdnn
 
 @dataclass(frozen=True, slots=True)
 class Net:
-    """What a network is called, takes and gives.
-
-    Its images have `side` rows and columns; of several outputs the losses are added with `weights`;
-    targets are classes of images, or with `per_pixel` of pixels.
-    """
+    """What a network is called, takes and gives."""
 
     title: str
-    side: int = 224
+    side: int = 224  # rows and columns of its images
     classes: int = 1000
-    weights: tuple[float, ...] = (1.0,)
-    per_pixel: bool = False
+    weights: tuple[float, ...] = (1.0,)  # of the losses of its outputs, which are added
+    per_pixel: bool = False  # targets are classes of pixels, not of images
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 

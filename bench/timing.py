@@ -27,15 +27,11 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """Rates measured on this GPU: of copies, whose bytes are read and written, and of products.
+    """Rates measured on this GPU: of copies, whose bytes are read and written, and of products."""
 
-    The memory copies what the L2 cache, whose rate is `cached_bytes_per_s`, does not hold. Where
-    that rate was not measured, the memory's stands for it.
-    """
-
-    bytes_per_s: float
+    bytes_per_s: float  # of the memory
     flops_per_s: Mapping[str, float]
-    cached_bytes_per_s: float | None = None
+    cached_bytes_per_s: float | None = None  # of the L2 cache; None stands for the memory's
 
     def least_s(self, flops: float, nbytes: float, dtype: str) -> float:
         """Seconds under which one launch of this cost cannot be done: its roofline."""

@@ -47,16 +47,12 @@ ROOT = Path(tvdnn.__file__).parent.parent
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a case.
-
-    `why` names the exception, or the first tensor that is wrong; `details` say more. `ratios` are
-    our error over eager's, of each tensor that both have an error of.
-    """
+    """What came of a case."""
 
     kind: str
-    why: str = ""
+    why: str = ""  # names the exception, or the first tensor that is wrong
     details: tuple[str, ...] = ()
-    ratios: tuple[float, ...] = ()
+    ratios: tuple[float, ...] = ()  # of each tensor, our error over eager's where both have one
 
     @property
     def is_fault(self) -> bool:

@@ -12,21 +12,15 @@ Draw = Callable[[Writer, str], str]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What may be drawn: `draw` writes it behind a value and names the value that it ends with.
-
-    `weight` is its share of the draws and `reads` the kinds of values that it takes (Writer.kind).
-    `changes` says that it changes values in place, where autograd may refuse. `planned` kinds are
-    not supported by tvdnn yet and drawn only on demand; `refused` ones are not, and are drawn by
-    themselves.
-    """
+    """An operation, layer or motif that may be drawn."""
 
     name: str
-    weight: int
-    reads: tuple[str, ...]
-    draw: Draw
-    changes: bool = False
-    planned: bool = False
-    refused: bool = False
+    weight: int  # its share of the draws
+    reads: tuple[str, ...]  # the kinds of values that it takes (Writer.kind)
+    draw: Draw  # writes it behind a value, and names the value that it ends with
+    changes: bool = False  # values in place, where autograd may refuse
+    planned: bool = False  # tvdnn does not support it yet; drawn only on demand
+    refused: bool = False  # tvdnn refuses it; drawn in networks of its own
 
 
 KINDS: Final[dict[str, Kind]] = {}
@@ -39,7 +33,7 @@ def kind(
     planned: bool = False,
     refused: bool = False,
 ) -> Callable[[Draw], Draw]:
-    """Registers a function as the Kind of its name."""
+    """Register a function as the Kind of its name."""
 
     def register(draw: Draw) -> Draw:
         name = draw.__name__

@@ -18,17 +18,14 @@ DIED = "the process died"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One network's outcome, as the file has it. `ratios` counts log2 of ratios, times BINS.
-
-    `commit` is tvdnn's, if TVDNN_COMMIT named it.
-    """
+    """One network's outcome, as the file has it."""
 
     seed: int
     kind: str
     why: str
     seconds: float
-    ratios: Mapping[str, int]
-    commit: str = ""
+    ratios: Mapping[str, int]  # counts of log2 of ratios, times BINS
+    commit: str = ""  # tvdnn's, if TVDNN_COMMIT named it
 
     def printed(self) -> str:
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}

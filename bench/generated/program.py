@@ -36,16 +36,12 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One statement of forward. `text` names its operands {0}, {1}, and so on.
+    """One statement of forward."""
 
-    `targets` are the names of the values that it makes. A statement that changes a value in place
-    and makes none has no target. `no_grad` puts it into a torch.no_grad() region.
-    """
-
-    targets: tuple[str, ...]
-    text: str
+    targets: tuple[str, ...]  # names of the values that it makes; none where it changes a value
+    text: str  # names its operands {0}, {1}, and so on
     operands: tuple[str, ...] = ()
-    no_grad: bool = False
+    no_grad: bool = False  # it stands in a torch.no_grad() region
 
     def printed(self) -> str:
         statement = self.text.format(*self.operands)
@@ -56,9 +52,8 @@ class Line:
 class Program:
     """A network, its inputs, and how it is to be run.
 
-    `form` is what forward returns: "one" tensor, a "tuple", a "list", a "dict" or, of two, a "pair"
-    with names; or one of the forms of returned.py. `setup` are statements about `net`, run after
-    its mode is set. `settings` say how tvdnn runs it.
+    Forward returns "one" tensor, a "tuple", a "list", a "dict", a "pair" of two with names, or one
+    of the forms of returned.py.
     """
 
     inputs: tuple[Input, ...]
@@ -67,8 +62,8 @@ class Program:
     outputs: tuple[str, ...]
     form: str = "one"
     training: bool = True
-    setup: tuple[str, ...] = ()
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    setup: tuple[str, ...] = ()  # statements about `net`, run after its mode is set
+    settings: Mapping[str, Any] = field(default_factory=dict)  # how tvdnn runs it
 
     def printed(self) -> str:
         """The source of a Python module that makes the network and names its inputs."""

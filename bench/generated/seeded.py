@@ -9,19 +9,15 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """In `file` the text `old`, which stands there once, becomes `new`; `wrong` is what that does.
-
-    `mended` says that the project had the fault once. A network whose source has not what the
-    pattern `needs` finds cannot meet the fault, and need not be compared.
-    """
+    """A change of the text of a file."""
 
     name: str
     file: str
-    old: str
-    new: str
-    wrong: str
-    mended: bool = False
-    needs: str = ""
+    old: str  # stands once in the file
+    new: str  # takes its place
+    wrong: str  # what the change does
+    mended: bool = False  # the project had the fault once
+    needs: str = ""  # a pattern in the source of every network that can meet the fault
 
 
 MENDED: Final = (

@@ -39,20 +39,16 @@ FORK = multiprocessing.get_context("fork")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Of a fault the networks tried, the seed that found it (None: none did) and what was seen.
-
-    `compared` counts those of the networks tried that can meet the fault, at least LEAST where one
-    found it, and `right` those of them that are right all the same.
-    """
+    """A fault, and what the networks tried saw of it."""
 
     fault: str
     mended: bool
     file: str
     wrong: str
     tried: int
-    compared: int
-    right: int
-    seed: int | None = None
+    compared: int  # networks tried that can meet the fault, at least LEAST where one found it
+    right: int  # of these, networks that are right all the same
+    seed: int | None = None  # of the network that found the fault
     seen: str = ""
 
 

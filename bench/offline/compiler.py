@@ -56,11 +56,11 @@ LAUNCHERS: Final = {each.__code__: name for name, each in vars(kernel_set("trito
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A launch on meta tensors; `wgmma`: on Hopper its kernels must use warpgroup products."""
+    """A launch on meta tensors."""
 
     name: str
     launch: Callable[[], None]
-    wgmma: bool = False
+    wgmma: bool = False  # on Hopper its kernels must use warpgroup products
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,13 +25,13 @@ ALLOCATOR: Final = "add_allocate_tensor_memory"  # runs right behind that of sha
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A kernel as a launcher asks for it: `key` tells the kernel's variants apart."""
+    """A kernel as a launcher asks for it."""
 
     case: str
     needs_wgmma: bool
     launcher: str
     kernel: Any
-    key: str
+    key: str  # tells the kernel's variants apart
     arguments: tuple[Any, ...]  # of the compilation
     facts: frozenset[Fact]
 

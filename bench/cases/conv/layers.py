@@ -113,8 +113,8 @@ GEOMETRY: Final = {each.name for each in fields(Layer)}
 class Tensors:
     """Random maps, weights and gradients of a layer.
 
-    Our kernels find theirs rounded to TF32, as the kernels before them leave maps; `x`, `dy` and
-    `weight` are the operands before that, for the peer and for float64.
+    Our kernels read maps that the kernels before them rounded to TF32. The peer and float64 read
+    `x`, `dy` and `weight`, which are not rounded.
     """
 
     def __init__(
