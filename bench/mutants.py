@@ -30,7 +30,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, Final
 
-from bench.drawing_mutants import ROOT, Mutant, copied, draw, write
+from bench.drawing_mutants import ROOT, Mutant, copied, draw, function_at, write
 from bench.reaching_tests import Record, file_of
 
 KERNELS_TESTS: Final = "tests/kernels/"
@@ -219,9 +219,11 @@ def tested(tree: Path, most_s: float, record: Path, *arguments: str) -> tuple[in
 
 
 def function_of(mutant: Mutant, tree: Path) -> str:
-    """The function as "FILE NAME", with the file of `tree` that holds the mutant's lines."""
-    path, _ = place_of(mutant, tree)
-    return f"{path.relative_to(tree).as_posix()} {mutant.function}"
+    """The function as "FILE NAME" that holds the mutant's lines in `tree`."""
+    path, old = place_of(mutant, tree)
+    source = path.read_text()
+    line = source[: source.index(old)].count("\n") + len(mutant.above) + 1
+    return f"{path.relative_to(tree).as_posix()} {function_at(source, line)}"
 
 
 def apply(mutant: Mutant, tree: Path) -> None:
