@@ -9,6 +9,7 @@ import argparse
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import fsum
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -64,7 +65,7 @@ def measured_cases() -> Iterator[MeasuredCase]:
 def rates_of(launch: Launch, ceilings: Ceilings, dtype: str) -> Rates:
     """Of all calls, each of which has a roofline of its own."""
     costs = launch.costs
-    least_s = sum(ceilings.least_s(*cost, dtype) for cost in costs)
+    least_s = fsum(ceilings.least_s(*cost, dtype) for cost in costs)
     return Rates(sum(each.flops for each in costs), sum(each.nbytes for each in costs), least_s)
 
 
