@@ -30,3 +30,9 @@ def test_bfloat16_weights_have_bfloat16_gradients(device: torch.device) -> None:
     net.insert(1, nn.BatchNorm2d(4).to(device).bfloat16())
     net(torch.randn(2, 3, 5, 5, device=device, dtype=torch.bfloat16)).sum().backward()
     assert all(param.grad.dtype == torch.bfloat16 for param in net.parameters())
+
+
+def test_filters_larger_than_the_map_are_refused(device: torch.device) -> None:
+    layer = nn.Conv2d(3, 4, 2).to(device)
+    with pytest.raises(RuntimeError, match=r"larger than|greater than"):
+        layer(torch.zeros(2, 3, 9, 1, device=device))

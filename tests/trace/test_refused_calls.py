@@ -181,9 +181,13 @@ def test_too_many_inputs() -> None:
         trace(Twice(), (torch.empty(2, 4), torch.empty(2, 4)))
 
 
-def test_sizes_that_do_not_fit_name_the_layer() -> None:
-    module = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Linear(5, 2))
-    layer = r"1: Linear\(in_features=5, out_features=2, bias=True\)"
-    wanted = rf"{layer} does not take a tensor of shape \(2, 4\): .* at \S*test_refused_calls.py:\d"
-    with pytest.raises(InputError, match=wanted):
-        trace(module, (torch.empty(2, 4),))
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [(torch.nn.Linear(5, 2), (2, 4)), (torch.nn.Conv2d(3, 4, 2), (2, 3, 9, 1))],
+)
+def test_sizes_that_do_not_fit_name_the_layer(
+    layer: torch.nn.Module, shape: tuple[int, ...]
+) -> None:
+    named = re.escape(f"1: {layer} does not take a tensor of shape {shape}: ")
+    with pytest.raises(InputError, match=rf"{named}.* at \S*test_refused_calls.py:\d"):
+        trace(torch.nn.Sequential(torch.nn.ReLU(), layer), (torch.empty(*shape),))

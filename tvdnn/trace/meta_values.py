@@ -1,7 +1,7 @@
 """The values of traced calls: tensors of the meta device, which have sizes and no data."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, fx
@@ -16,6 +16,8 @@ from .modules import LAYER_PACKAGES
 from .python.side_effects import SideEffects
 from .state.meta_copies import empty_like
 from .traced_call import TracedCall
+
+CONVOLUTIONS: Final = (torch.nn.functional.conv1d, torch.nn.functional.conv2d)
 
 
 class MetaValues:
@@ -77,7 +79,10 @@ class MetaValues:
         function = function_of(node, self._call.net)
         if _is_batch_norm(function, *args, **kwargs):
             return empty_like(args[0], args[0].dtype)
-        return function(*args, **kwargs)
+        value = function(*args, **kwargs)
+        if function in CONVOLUTIONS and value.numel() == 0:  # torch 2.11 refuses data alone
+            raise ValueError(f"the output would have shape {tuple(value.shape)}")
+        return value
 
     def _run_module(self, args: Any, kwargs: Any) -> Any:
         """Run the module that is refused or runs as it is, and note its effects."""
