@@ -13,7 +13,6 @@ import json
 import os
 import sys
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -26,8 +25,8 @@ from bench.environment import environment
 from bench.nets import batch, net_of
 from bench.timing import timed
 from bench.training import SGD, Oracle, initial, release
-from tvdnn.planner.ir.costs import Costs, HostLink
-from tvdnn.planner.timing.calibrate import CalibratedCosts
+from tvdnn.planner.ir.costs import Costs
+from tvdnn.planner.timing.calibrate import CalibratedCosts, scaled_link
 from tvdnn.units import GIB
 
 CASES: Final = (("vgg16", 256, 1.6), ("resnet50", 256, 2.5))  # networks, batches and GiB
@@ -60,7 +59,7 @@ def run(name: str, size: int, inside: float, dtype: str, skew: float) -> dict[st
     """The row of one network."""
     x, y = batch(name, size)
     costs = measured_costs(name, x, dtype, inside)
-    skewed = CalibratedCosts(costs, {}, scaled(costs.link, skew))
+    skewed = CalibratedCosts(costs, {}, scaled_link(costs.link, skew, skew))
     trainer, net = make(name, x, dtype, "auto", inside, costs=skewed)
     before = trainer.schedule
     steps: list[tuple[str, float]] = []
@@ -187,17 +186,6 @@ def make(
     weights = net_of(name).weights
     given = {"optimizer": SGD, "loss_weights": weights, "policy": policy, "budget": budget}
     return tvdnn.Trainer(net, x, dtype=dtype, **given, **options), net
-
-
-def scaled(link: HostLink, times: float) -> HostLink:
-    """The link at so many times its rates."""
-    return replace(
-        link,
-        to_host=link.to_host * times,
-        to_device=link.to_device * times,
-        to_host_duplex=link.to_host_duplex * times,
-        to_device_duplex=link.to_device_duplex * times,
-    )
 
 
 if __name__ == "__main__":

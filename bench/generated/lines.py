@@ -24,6 +24,16 @@ POOLS = (
     "nn.LPPool1d(2, 2)",
     "nn.LPPool1d(2, 3, stride=1)",
 )
+POOL_CALLS = (
+    "F.max_pool1d({0}, 2)",
+    "torch.max_pool1d({0}, 3, stride=2, padding=1)",
+    "F.avg_pool1d({0}, 2, stride=1)",
+    "torch.avg_pool1d({0}, (2,))",
+    "F.adaptive_avg_pool1d({0}, 2)",
+    "torch.adaptive_avg_pool1d({0}, 1)",
+    "F.adaptive_max_pool1d({0}, 1)",
+    "F.lp_pool1d({0}, 2, 2)",
+)
 PADS = (
     "nn.ZeroPad1d(1)",
     "nn.ConstantPad1d((1, 2), 0.5)",
@@ -87,18 +97,8 @@ def conv_transpose1d(w: Writer, x: str) -> str:
 
 @kind(8, "line")
 def pool1d(w: Writer, x: str) -> str:
-    calls = (
-        "F.max_pool1d({0}, 2)",
-        "torch.max_pool1d({0}, 3, stride=2, padding=1)",
-        "F.avg_pool1d({0}, 2, stride=1)",
-        "torch.avg_pool1d({0}, (2,))",
-        "F.adaptive_avg_pool1d({0}, 2)",
-        "torch.adaptive_avg_pool1d({0}, 1)",
-        "F.adaptive_max_pool1d({0}, 1)",
-        "F.lp_pool1d({0}, 2, 2)",
-    )
     if chance(w.source, 40):
-        return w.line(choice(w.source, calls), x)
+        return w.line(choice(w.source, POOL_CALLS), x)
     return w.layer("pool", choice(w.source, POOLS), x)
 
 

@@ -141,7 +141,7 @@ def concat_timelines(phases: tuple[Timeline, ...]) -> Timeline:
 def _measured_link(schedule: Schedule, costs: CalibratedCosts, measured: Timeline) -> HostLink:
     expected = simulate(schedule, costs)
     factors = [_measured_rate_factor(expected, measured, lane, costs.link) for lane in COPY_LANES]
-    return _scaled(costs.link, *factors)
+    return scaled_link(costs.link, *factors)
 
 
 def _measured_rate_factor(
@@ -153,7 +153,8 @@ def _measured_rate_factor(
     return predicted_s / measured_s if predicted_s > 0 and measured_s > 0 else 1.0
 
 
-def _scaled(link: HostLink, to_host: float, to_device: float) -> HostLink:
+def scaled_link(link: HostLink, to_host: float, to_device: float) -> HostLink:
+    """The link at these multiples of its rates."""
     return replace(
         link,
         to_host=link.to_host * to_host,
