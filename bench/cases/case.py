@@ -14,6 +14,7 @@ from typing import Any, Final
 from bench.cases.launch import Launch, Settings
 from bench.cases.operands import BF16, F32, Shape
 
+TYPES: Final = (BF16, F32)  # of maps
 KINDS: Final = (  # types of maps, and the precision of the products that read them
     {"dtype": BF16, "precision": "ieee"},
     {"dtype": F32, "precision": "tf32"},
@@ -86,6 +87,9 @@ def at(sizes: Iterable[Shape], settings: Iterable[Settings] = ({},)) -> tuple[At
 def checked(**lists: Iterable[Any]) -> dict[str, Settings]:
     """All combinations of the values, each named by them."""
     return {", ".join(map(str, each.values())): each for each in over(**lists)}
+
+
+BY_TYPE: Final = checked(dtype=TYPES)
 
 
 def kernel_cases() -> Iterator[KernelCase]:

@@ -6,11 +6,11 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from bench.cases.case import At, KernelCase, checked
+from bench.cases.case import BY_TYPE, At, KernelCase
 from bench.cases.conv.conv2d import SMALL_MOMENTS, moments_of
 from bench.cases.conv.layers import Layer, measured
 from bench.cases.launch import Call, Launch, Peer, launching
-from bench.cases.operands import BF16, F32, Operands, Shape
+from bench.cases.operands import BF16, Operands, Shape
 from tvdnn.kernels.conv.batch_stats import MomentCells, cell_moments, merge_cells
 from tvdnn.kernels.norm.batch_norm import batch_norm_moments, batch_norm_statistics
 from tvdnn.kernels.norm.batch_norm_tiles import batch_norm_plan
@@ -70,7 +70,7 @@ def _exact(y: Tensor) -> Tensor:
 
 
 CASES = (
-    KernelCase(cell_moments, _moments, checked(dtype=[BF16, F32]), [At((64, 56, 56, 256))]),
+    KernelCase(cell_moments, _moments, BY_TYPE, [At((64, 56, 56, 256))]),
     KernelCase(
         merge_cells,
         _merge,

@@ -4,13 +4,12 @@ from typing import Final
 
 import torch
 
-from bench.cases.case import At, KernelCase, Measured, checked
+from bench.cases.case import TYPES, At, KernelCase, Measured, checked
 from bench.cases.launch import Call, Launch, Peer, Settings, launching
-from bench.cases.operands import BF16, F32, Operands, Shape
+from bench.cases.operands import BF16, Operands, Shape
+from bench.cases.shapes import VGG16_MAP
 from tvdnn.kernels.conv.grad_bias import conv2d_grad_bias, grad_bias_plan, sum_cells
 from tvdnn.kernels.reduce.partials import sum_partials
-
-FIRST: Final = (256, 224, 224, 64)  # VGG-16's largest map
 
 
 def _cells(size: Shape, cell: int) -> Shape:
@@ -48,25 +47,26 @@ def _whole(o: Operands, size: Shape, dtype: torch.dtype = BF16) -> Launch:
 
 
 MAPS: Final = (8, 56, 56, 64)
-BOTH: Final = (BF16, F32)
 COMPILED: Final = [
-    At(MAPS, {"cell": cell, "dtype": dtype, "splits": 4}) for cell in (1, 2, 4, 8) for dtype in BOTH
+    At(MAPS, {"cell": cell, "dtype": dtype, "splits": 4})
+    for cell in (1, 2, 4, 8)
+    for dtype in TYPES
 ]
-CELLS: Final[dict[str, Settings]] = checked(cell=[2, 4, 8], dtype=BOTH)
+CELLS: Final[dict[str, Settings]] = checked(cell=[2, 4, 8], dtype=TYPES)
 CASES = (
     KernelCase(
         sum_cells,
         _sum_cells,
         CELLS,
-        [At(MAPS, {"cell": cell, "dtype": dtype}) for cell in (2, 4, 8) for dtype in BOTH],
+        [At(MAPS, {"cell": cell, "dtype": dtype}) for cell in (2, 4, 8) for dtype in TYPES],
         odd=False,
     ),
     KernelCase(
         conv2d_grad_bias,
         _grad_bias,
-        checked(cell=[1, 4], dtype=BOTH),
+        checked(cell=[1, 4], dtype=TYPES),
         COMPILED,
-        [Measured("conv2d_grad_bias", FIRST, make=_whole)],
+        [Measured("conv2d_grad_bias", VGG16_MAP, make=_whole)],
         odd=False,
     ),
 )

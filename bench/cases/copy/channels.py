@@ -4,9 +4,9 @@ from typing import Final
 
 import torch
 
-from bench.cases.case import KernelCase, at, checked, over
+from bench.cases.case import BY_TYPE, TYPES, KernelCase, at, over
 from bench.cases.launch import Launch, launching
-from bench.cases.operands import BF16, F32, Operands, Shape
+from bench.cases.operands import BF16, Operands, Shape
 from tvdnn.kernels.copy.channels import copy_channels, zero_channels
 
 
@@ -24,9 +24,8 @@ def _beside(size: Shape) -> Shape:
     return (size[-1], 2 * size[-1])
 
 
-BOTH = checked(dtype=[BF16, F32])
-COMPILED: Final = at([(2, 28, 28, size) for size in (29, 32, 58, 256)], over(dtype=[BF16, F32]))
+COMPILED: Final = at([(2, 28, 28, size) for size in (29, 32, 58, 256)], over(dtype=TYPES))
 CASES = (
-    KernelCase(copy_channels, _copy, BOTH, COMPILED),
-    KernelCase(zero_channels, _zero, BOTH, COMPILED),
+    KernelCase(copy_channels, _copy, BY_TYPE, COMPILED),
+    KernelCase(zero_channels, _zero, BY_TYPE, COMPILED),
 )

@@ -1,11 +1,11 @@
 """Layouts and types of maps, sums of two, and shuffled channels."""
 
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor
 
-from bench.cases.case import At, KernelCase, Measured, at, checked, over
+from bench.cases.case import BY_TYPE, TYPES, At, KernelCase, Measured, at, checked, over
 from bench.cases.launch import (
     EXACT_SAMPLES,
     Launch,
@@ -16,11 +16,10 @@ from bench.cases.launch import (
     per_sample,
 )
 from bench.cases.operands import BF16, F32, Operands, Shape
+from bench.cases.shapes import FC6, VGG16_MAP
 from tvdnn.kernels.copy.layout import add, cast, shuffle_channels, stage, unstage
 
-FIRST: Final = (256, 224, 224, 64)  # VGG-16's largest map
 IMAGES: Final = (256, 224, 224, 3)
-FC6: Final = (4096, 25088)  # VGG-16's largest weight
 
 
 def _stage(o: Operands, size: Shape, dtype: torch.dtype = BF16, strided: bool = False) -> Launch:
@@ -72,17 +71,16 @@ def _ranges() -> list[At]:
     return [
         At((2, 28, 28, channels), {"dtype": dtype, "beside": (channels, 2 * channels)})
         for channels in (29, 32, 256)
-        for dtype in (BF16, F32)
+        for dtype in TYPES
     ]
 
 
-BY_TYPE: Final[dict[str, Any]] = checked(dtype=[BF16, F32])
 IMAGE_SIZES, ONE = [(2, 224, 224, 3), (2, 224, 224, 64)], (1, 1, 1, 1)
 CASES = (
     KernelCase(
         stage,
         _stage,
-        checked(dtype=[BF16, F32], strided=[False, True]),
+        checked(dtype=TYPES, strided=[False, True]),
         (*at(IMAGE_SIZES), At(ONE, {"dtype": F32, "strided": True})),
         [Measured("stage", IMAGES, title="256x3x224x224")],
     ),
@@ -102,8 +100,8 @@ CASES = (
     KernelCase(
         add,
         _add,
-        checked(dtype=[BF16, F32], beside=[(), (8, 16)]),
+        checked(dtype=TYPES, beside=[(), (8, 16)]),
         (At((8192,)), *_ranges(), At(ONE, {"dtype": F32})),
-        [Measured("add", FIRST)],
+        [Measured("add", VGG16_MAP)],
     ),
 )

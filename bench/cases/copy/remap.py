@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from bench.cases.case import At, KernelCase, checked
+from bench.cases.case import TYPES, At, KernelCase, checked
 from bench.cases.launch import Launch, launching
 from bench.cases.operands import BF16, F32, Operands, Shape
 from tvdnn.kernels.copy.remap import MODES, Axis, remap, remap_grad
@@ -37,7 +37,7 @@ def _remap_grad(
 
 ONE, MAPS, ODD = (1, 1, 1, 1), (2, 14, 14, 64), (2, 14, 14, 21)
 SINGLE = {"dtype": F32, "by": 0}
-BY_MODE = checked(mode=MODES, dtype=[BF16, F32])
+BY_MODE = checked(mode=MODES, dtype=TYPES)
 CASES = (
     KernelCase(
         remap,

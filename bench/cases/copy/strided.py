@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 
-from bench.cases.case import At, KernelCase, checked
+from bench.cases.case import TYPES, At, KernelCase, checked
 from bench.cases.launch import Launch, launching
-from bench.cases.operands import BF16, F32, Operands, Shape
+from bench.cases.operands import BF16, Operands, Shape
 from tvdnn.kernels.copy.strided import copy_strided
 
 
@@ -32,7 +32,7 @@ CASES = (
     KernelCase(
         copy_strided,
         _copy,
-        checked(gathers=[True, False], dtype=[BF16, F32]),
+        checked(gathers=[True, False], dtype=TYPES),
         (
             At((2, 14, 14, 16), {"precision": "tf32"}),
             At((2, 14, 14, 16), {"gathers": False}),

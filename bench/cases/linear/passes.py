@@ -7,7 +7,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from bench.cases.case import At, KernelCase, Measured, checked
+from bench.cases.case import BY_TYPE, At, KernelCase, Measured
 from bench.cases.launch import Launch, Peer, launching
 from bench.cases.operands import BF16, F32, Operands, Shape
 from tvdnn.kernels.language.rounding import stored_reference
@@ -204,7 +204,7 @@ CASES = (
     KernelCase(
         linear_grad_bias,
         _grad_bias,
-        checked(dtype=[BF16, F32]),
+        BY_TYPE,
         (At((256, 1, 1000)), *(At((1, 1, 1), {"dtype": dtype}) for dtype in (F32, BF16))),
     ),
 )

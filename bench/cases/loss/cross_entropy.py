@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import torch
 
-from bench.cases.case import At, KernelCase, at, checked, over
+from bench.cases.case import TYPES, At, KernelCase, at, checked, over
 from bench.cases.launch import Launch, launching
 from bench.cases.operands import BF16, F32, Operands, Shape
 from tvdnn.kernels.loss.cross_entropy import (
@@ -61,7 +61,7 @@ def _total(
 ROWS, ONE = [(256, 1000), (256, 50257)], (1, 1)
 MAPS = ((4, 8192, 1, 21), (4, 8192, 1, 2), (4, 8192, 1, 2048))
 SINGLE: dict[str, Any] = {"dtype": F32, "weighted": True, "ignore_index": 1, "smoothing": 1}
-BOTH = checked(weighted=[False, True], dtype=[BF16, F32])
+BOTH = checked(weighted=[False, True], dtype=TYPES)
 CASES = (
     KernelCase(
         cross_entropy_rows,
@@ -77,7 +77,7 @@ CASES = (
             *(
                 At(size, {"dtype": dtype, "weighted": size[-1] != 21})
                 for size in MAPS
-                for dtype in (BF16, F32)
+                for dtype in TYPES
             ),
             At((1, 1, 1), SINGLE),
         ),

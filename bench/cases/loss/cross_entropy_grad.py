@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bench.cases.case import At, KernelCase, Measured, at, checked, over
+from bench.cases.case import KINDS, TYPES, At, KernelCase, Measured, at, checked, over
 from bench.cases.launch import EXACT_SAMPLES, Call, Launch, Peer, first_samples, launching
 from bench.cases.loss.cross_entropy import MAPS, PLAIN, ROWS, options_of, weights_of
 from bench.cases.operands import BF16, F32, Operands, Shape
@@ -63,18 +63,17 @@ def _mean_loss(o: Operands, size: Shape, dtype: torch.dtype = BF16) -> Launch:
 
 
 SINGLE: dict[str, Any] = {"dtype": F32, "weighted": True, "ignore_index": 1, "smoothing": 1}
-TYPES = ({"dtype": BF16, "precision": "ieee"}, {"dtype": F32, "precision": "tf32"})
 CASES = (
     KernelCase(
         cross_entropy_grad,
         _grad,
-        checked(weighted=[False, True], kept=[True, False], dtype=[BF16, F32]),
+        checked(weighted=[False, True], kept=[True, False], dtype=TYPES),
         (
             *at(ROWS, over(weighted=[False, True])),
             *(
                 At(size, {**each, "weighted": size[-1] != 21, "kept": False})
                 for size in MAPS
-                for each in TYPES
+                for each in KINDS
             ),
             At((1, 1), SINGLE),
         ),

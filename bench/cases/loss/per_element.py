@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from bench.cases.case import KINDS, At, KernelCase, at, checked, over
+from bench.cases.case import KINDS, TYPES, At, KernelCase, at, checked, over
 from bench.cases.launch import Launch, launching
 from bench.cases.operands import BF16, F32, Operands, Shape
 from tvdnn.kernels.loss.per_element import element_loss, element_loss_grad, element_splits
@@ -51,7 +51,7 @@ def _loss_grad(
 MAPS, ONE = (4, 32, 32, 64), (1, 1)
 BCE = {"function": "bce_with_logits", "weighted": True}
 COMPILED = (*at([MAPS], KINDS), *at([MAPS], over([BCE], KINDS)))
-BOTH = checked(function=["mse", "bce_with_logits"], weighted=[False, True], dtype=[BF16, F32])
+BOTH = checked(function=["mse", "bce_with_logits"], weighted=[False, True], dtype=TYPES)
 SINGLE = {"dtype": F32, "weighted": True}
 CASES = (
     KernelCase(element_loss, _loss, BOTH, (*COMPILED, At(ONE, SINGLE))),

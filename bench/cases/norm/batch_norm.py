@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bench.cases.case import KINDS, At, KernelCase, Measured, at, checked, over
+from bench.cases.case import BY_TYPE, KINDS, At, KernelCase, Measured, at, checked, over
 from bench.cases.launch import Call, Launch, Peer, first_samples, launching, nchw
 from bench.cases.operands import BF16, F32, U8, Operands, Shape
 from tvdnn.kernels.norm.batch_norm import (
@@ -135,7 +135,7 @@ CASES = (
     KernelCase(
         batch_norm_moments,
         _moments,
-        checked(dtype=[BF16, F32]),
+        BY_TYPE,
         [At(size, {"dtype": each["dtype"]}) for size, each in (*TYPED, (ONE, EXACT))],
         [
             Measured("batch_norm", WIDE, make=_whole),

@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 
-from bench.cases.case import KINDS, At, KernelCase, checked
+from bench.cases.case import KINDS, TYPES, At, KernelCase, checked
 from bench.cases.launch import Launch, launching
-from bench.cases.operands import BF16, F32, Operands, Shape
+from bench.cases.operands import BF16, Operands, Shape
 from tvdnn.kernels.language.channel_chunks import num_chunks
 from tvdnn.kernels.norm.group_norm import group_norm, group_norm_grad
 
@@ -46,7 +46,7 @@ COMPILED = (
     At((2, 3136, 1, 30), {"groups": 30, **KINDS[1]}),
     At((2, 900, 1, 3), {"groups": 1, **KINDS[0]}),
 )
-GROUPS = checked(groups=[0, 1], dtype=[BF16, F32])
+GROUPS = checked(groups=[0, 1], dtype=TYPES)
 CASES = (
     KernelCase(group_norm, _norm, GROUPS, COMPILED),
     KernelCase(group_norm_grad, _norm_grad, GROUPS, COMPILED),

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from bench.cases.case import KINDS, At, KernelCase, at, checked
+from bench.cases.case import BY_TYPE, KINDS, At, KernelCase, at
 from bench.cases.launch import Launch, launching
-from bench.cases.operands import BF16, F32, Operands, Shape
+from bench.cases.operands import BF16, Operands, Shape
 from tvdnn.kernels.norm.layer_norm import LONGEST, layer_norm, layer_norm_chunks, layer_norm_grad
 
 EPS = {"eps": 1e-6}
@@ -32,7 +32,6 @@ COMPILED = (
     *at([(2, 49, 768), (2, 1, LONGEST - 1)], KINDS[:1]),
     At((2, 1, LONGEST), KINDS[1]),
 )
-BY_TYPE = checked(dtype=[BF16, F32])
 CASES = (
     KernelCase(layer_norm, _norm, BY_TYPE, COMPILED),
     KernelCase(layer_norm_grad, _norm_grad, BY_TYPE, COMPILED),

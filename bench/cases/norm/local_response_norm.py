@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bench.cases.case import At, KernelCase, Measured, checked
+from bench.cases.case import BY_TYPE, At, KernelCase, Measured
 from bench.cases.launch import Launch, launching, nchw, per_sample
 from bench.cases.operands import BF16, F32, Operands, Shape
+from bench.cases.shapes import ALEXNET_MAP
 from tvdnn.kernels.norm.local_response_norm import local_response_norm, local_response_norm_grad
 
-ALEXNET: Final = (1024, 55, 55, 64)
 OF: Final = {"size": 5, "alpha": 1e-4, "beta": 0.75, "k": 2.0}
 
 
@@ -40,20 +40,19 @@ def _norm_grad(o: Operands, size: Shape, dtype: torch.dtype = BF16, width: int =
 
 
 COMPILED = (At((2, 27, 27, 256)), At((1, 1, 1, 1), {"dtype": F32, "width": 1}))
-BY_TYPE = checked(dtype=[BF16, F32])
 CASES = (
     KernelCase(
         local_response_norm,
         _norm,
         BY_TYPE,
         COMPILED,
-        [Measured("local_response_norm", ALEXNET)],
+        [Measured("local_response_norm", ALEXNET_MAP)],
     ),
     KernelCase(
         local_response_norm_grad,
         _norm_grad,
         BY_TYPE,
         COMPILED,
-        [Measured("local_response_norm_grad", ALEXNET)],
+        [Measured("local_response_norm_grad", ALEXNET_MAP)],
     ),
 )

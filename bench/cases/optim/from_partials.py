@@ -1,6 +1,6 @@
 """Updates of parameters from the partial sums of their gradients."""
 
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,9 +9,8 @@ from bench.cases.case import At, KernelCase, Measured, checked
 from bench.cases.launch import Launch, Peer, launching
 from bench.cases.operands import Operands, Shape
 from bench.cases.optim.update import DECAY, SGD, adamw_values, sgd_values, torch_sgd, updated
+from bench.cases.shapes import PARTIALS
 from tvdnn.kernels.optim.from_partials import adamw_partials, sgd_partials
-
-PARTIALS: Final = (11, 512, 3, 3, 512)  # of a weight of VGG-16
 
 
 def _sgd(o: Operands, size: Shape, splits: int = 4, **settings: Any) -> Launch:

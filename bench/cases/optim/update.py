@@ -9,9 +9,9 @@ from torch import Tensor
 from bench.cases.case import At, KernelCase, Measured
 from bench.cases.launch import EXACT_SAMPLES, Launch, Peer, Settings, first_samples, launching
 from bench.cases.operands import Operands, Shape
+from bench.cases.shapes import FC6
 from tvdnn.kernels.optim.update import adamw, adamw_control, adamw_many, sgd, sgd_many
 
-FC6: Final = (4096, 25088)  # VGG-16's largest weight
 DECAY: Final = 1e-4
 SGD: Final = {"nesterov": False, "maximize": False}
 OF_ADAMW: Final = {"lr": 1e-3, "eps": 1e-8, "weight_decay": 1e-2}

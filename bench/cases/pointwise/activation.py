@@ -1,16 +1,15 @@
 """ReLU and the other activations, and their gradients."""
 
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from bench.cases.case import KINDS, KernelCase, Measured, at, checked, over
+from bench.cases.case import BY_TYPE, KINDS, TYPES, KernelCase, Measured, at, checked, over
 from bench.cases.launch import Launch, launching, per_sample
 from bench.cases.operands import BF16, F32, Operands, Shape
+from bench.cases.shapes import VGG16_MAP
 from tvdnn.kernels.pointwise.activation import FUNCTIONS, activate, activate_grad, relu, relu_grad
-
-FIRST: Final = (256, 224, 224, 64)  # VGG-16's largest map
 
 
 def _relu(o: Operands, size: Shape, dtype: torch.dtype = BF16, beside: Shape = ()) -> Launch:
@@ -47,11 +46,10 @@ OTHERS = (
     *at([MAPS], over(KINDS, function=FUNCTIONS)),
     *at([ONE], over(dtype=[F32], function=["elu"], coefficient=[1])),
 )
-BY_TYPE = checked(dtype=[BF16, F32])
-BY_FUNCTION = checked(function=FUNCTIONS, dtype=[BF16, F32])
+BY_FUNCTION = checked(function=FUNCTIONS, dtype=TYPES)
 CASES = (
-    KernelCase(relu, _relu, BY_TYPE, RELUS, [Measured("relu", FIRST)]),
-    KernelCase(relu_grad, _relu_grad, BY_TYPE, RELUS, [Measured("relu_grad", FIRST)]),
+    KernelCase(relu, _relu, BY_TYPE, RELUS, [Measured("relu", VGG16_MAP)]),
+    KernelCase(relu_grad, _relu_grad, BY_TYPE, RELUS, [Measured("relu_grad", VGG16_MAP)]),
     KernelCase(activate, _activate, BY_FUNCTION, OTHERS),
     KernelCase(activate_grad, _activate_grad, BY_FUNCTION, OTHERS),
 )

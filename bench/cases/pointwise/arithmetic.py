@@ -2,16 +2,15 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import torch
 
-from bench.cases.case import KINDS, KernelCase, Measured, at, checked, over
+from bench.cases.case import BY_TYPE, KINDS, KernelCase, Measured, at, over
 from bench.cases.launch import Launch, Settings, launching, per_sample
 from bench.cases.operands import BF16, F32, Operands, Shape
+from bench.cases.shapes import VGG16_MAP
 from tvdnn.kernels.pointwise.arithmetic import add_multiple, affine, multiply, multiply_grad
-
-FIRST: Final = (256, 224, 224, 64)  # VGG-16's largest map
 
 
 def _arithmetic(
@@ -40,7 +39,7 @@ def _case(
 ) -> KernelCase:
     compiled = at([(2, 9, 9, 64)], over([settings], KINDS))
     single = at([(1, 1, 1, 1)], over([ones], dtype=[F32]))
-    by_type = {name: {**settings, **each} for name, each in checked(dtype=[BF16, F32]).items()}
+    by_type = {name: {**settings, **each} for name, each in BY_TYPE.items()}
     make = partial(_arithmetic, launcher, reads, writes)
     return KernelCase(launcher, make, by_type, (*compiled, *single), measured)
 
@@ -48,6 +47,6 @@ def _case(
 CASES = (
     _case(affine, 1, 1, {"scale": 2, "shift": 0.5}, {"scale": 1, "shift": 1}),
     _case(add_multiple, 2, 1, {"scale": -1}, {"scale": 1}),
-    _case(multiply, 2, 1, {}, {}, (Measured("multiply", FIRST),)),
+    _case(multiply, 2, 1, {}, {}, (Measured("multiply", VGG16_MAP),)),
     _case(multiply_grad, 3, 2, {}, {}),
 )

@@ -5,7 +5,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from bench.cases.case import KINDS, KernelCase, Measured, at, checked, over
+from bench.cases.case import BY_TYPE, KINDS, TYPES, KernelCase, Measured, at, checked, over
 from bench.cases.launch import Call, Launch, launching, per_sample
 from bench.cases.operands import BF16, F32, Operands, Shape
 from tvdnn.kernels.pointwise.channel_broadcast import (
@@ -73,21 +73,21 @@ CASES = (
     KernelCase(
         gate,
         _gate,
-        checked(function=FUNCTIONS, dtype=[BF16, F32]),
+        checked(function=FUNCTIONS, dtype=TYPES),
         (*at(MAPS, over(KINDS, function=FUNCTIONS)), *SINGLE),
         [Measured("gate", WIDEST)],
     ),
     KernelCase(
         gate_grad,
         _gate_grad,
-        checked(reads=[True, False], dtype=[BF16, F32]),
-        (*at(MAPS, over(KINDS)), *at(MAPS, over(dtype=[BF16, F32], reads=[False])), *SINGLE),
+        checked(reads=[True, False], dtype=TYPES),
+        (*at(MAPS, over(KINDS)), *at(MAPS, over(dtype=TYPES, reads=[False])), *SINGLE),
         [Measured("gate_grad", WIDEST, make=_gradients)],
     ),
     KernelCase(
         sum_slices,
         _sum_slices,
-        checked(dtype=[BF16, F32]),
+        BY_TYPE,
         (
             *(
                 each

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from bench.cases.case import At, KernelCase, checked
+from bench.cases.case import BY_TYPE, At, KernelCase
 from bench.cases.launch import Launch, launching
 from bench.cases.operands import BF16, F32, Operands, Shape
 from tvdnn.kernels.language.channel_chunks import num_chunks
@@ -29,6 +29,6 @@ COMPILED = (
     At((2, 49, 1, 769), {"dtype": F32, "precision": "tf32"}),
 )
 CASES = (
-    KernelCase(scale_channels, _scale, checked(dtype=[BF16, F32]), COMPILED),
-    KernelCase(scale_channels_grad, _scale_grad, checked(dtype=[BF16, F32]), COMPILED),
+    KernelCase(scale_channels, _scale, BY_TYPE, COMPILED),
+    KernelCase(scale_channels_grad, _scale_grad, BY_TYPE, COMPILED),
 )

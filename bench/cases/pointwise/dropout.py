@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bench.cases.case import At, KernelCase, Measured, checked
+from bench.cases.case import BY_TYPE, At, KernelCase, Measured
 from bench.cases.launch import EXACT_SAMPLES, Launch, Peer, first_samples, launching
 from bench.cases.operands import BF16, F32, Operands, Shape
 from tvdnn.kernels.pointwise.dropout import dropout, dropout_reference
@@ -34,7 +34,7 @@ CASES = (
     KernelCase(
         dropout,
         _dropout,
-        checked(dtype=[BF16, F32]),
+        BY_TYPE,
         (
             At((256, 4096), {"first_sample": 256}),
             At((1, 1, 1, 1), {"dtype": F32, "first_sample": 1, "op_id": 1}),

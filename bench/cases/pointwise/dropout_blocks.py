@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from bench.cases.case import KINDS, At, KernelCase, at, checked, over
+from bench.cases.case import KINDS, TYPES, At, KernelCase, at, checked, over
 from bench.cases.launch import Launch, launching
 from bench.cases.operands import BF16, F32, Operands, Shape
 from tvdnn.kernels.pointwise.dropout_blocks import PARTS, dropout_parts
@@ -21,7 +21,7 @@ CASES = (
     KernelCase(
         dropout_parts,
         _dropout,
-        checked(part=PARTS, dtype=[BF16, F32]),
+        checked(part=PARTS, dtype=TYPES),
         (*at([(2, 784, 1, 96)], over(KINDS, part=PARTS)), At((1, 1, 1, 1), ONES)),
     ),
 )

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from bench.cases.case import KINDS, KernelCase, at, checked, over
+from bench.cases.case import KINDS, TYPES, KernelCase, at, checked, over
 from bench.cases.launch import Launch, launching
 from bench.cases.operands import BF16, F32, Operands, Shape
 from tvdnn.kernels.pointwise.prelu import prelu, prelu_grad, prelu_terms
@@ -45,7 +45,7 @@ CASES = (
     KernelCase(
         prelu,
         _prelu,
-        checked(slopes=[0, 1], dtype=[BF16, F32]),
+        checked(slopes=[0, 1], dtype=TYPES),
         (*at([WIDE], over(KINDS, slopes=[1])), *at([ODD], over(KINDS)), *ONE),
     ),
     KernelCase(

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bench.cases.case import At, KernelCase, Measured, at, checked, over
+from bench.cases.case import TYPES, At, KernelCase, Measured, at, checked, over
 from bench.cases.launch import Launch, launching, nchw, per_sample
 from bench.cases.operands import BF16, F32, Operands, Shape
 from tvdnn.kernels.pointwise.resize import MODES, resize, resize_grad
@@ -65,7 +65,7 @@ COMPILED = (
     At((2, 14, 14, 21), {"mode": "bilinear"}),
 )
 ONE = {"dtype": F32, "by": 1, "scales": (1, 1)}
-BY_MODE = checked(mode=MODES, dtype=[BF16, F32])
+BY_MODE = checked(mode=MODES, dtype=TYPES)
 CASES = (
     KernelCase(resize, _resize, BY_MODE, (*COMPILED, At((1, 1, 1, 1), ONE)), _measured("resize")),
     KernelCase(

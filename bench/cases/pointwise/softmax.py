@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bench.cases.case import KINDS, At, KernelCase, Measured, at, checked, over
+from bench.cases.case import KINDS, TYPES, At, KernelCase, Measured, at, checked, over
 from bench.cases.launch import Launch, launching, per_sample
 from bench.cases.operands import BF16, F32, Operands, Shape
 from tvdnn.kernels.pointwise.softmax import FUNCTIONS, softmax, softmax_grad
@@ -35,7 +35,7 @@ def _softmax_grad(o: Operands, size: Shape, dtype: torch.dtype = BF16, **setting
 
 ROWS, ONE = [(784, 21), (784, 16384)], (1, 1)
 COMPILED = (*at(ROWS, over(KINDS, function=FUNCTIONS)), At(ONE, {"dtype": F32}))
-BY_FUNCTION = checked(function=FUNCTIONS, dtype=[BF16, F32])
+BY_FUNCTION = checked(function=FUNCTIONS, dtype=TYPES)
 CASES = (
     KernelCase(softmax, _softmax, BY_FUNCTION, COMPILED, [Measured("softmax", PIXELS)]),
     KernelCase(softmax_grad, _softmax_grad, BY_FUNCTION, COMPILED),

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from bench.cases.case import KINDS, At, KernelCase, at, checked, over
+from bench.cases.case import KINDS, TYPES, At, KernelCase, at, checked, over
 from bench.cases.launch import Launch, launching
 from bench.cases.operands import BF16, F32, Operands, Shape
 from tvdnn.kernels.pointwise.unary import FUNCTIONS, unary, unary_grad
@@ -32,7 +32,7 @@ MAPS, ONE = (2, 9, 9, 64), (1, 1, 1, 1)
 COMPILED = at([MAPS], over(KINDS, function=FUNCTIONS, beside=[(), (32, 64)]))
 POWER = At(ONE, {"dtype": F32, "function": "pow", "a": 1, "b": 0.0})
 SOFTPLUS = At(ONE, {"dtype": F32, "function": "softplus", "a": 1, "b": 1})
-BY_FUNCTION = checked(function=FUNCTIONS, dtype=[BF16, F32])
+BY_FUNCTION = checked(function=FUNCTIONS, dtype=TYPES)
 CASES = (
     KernelCase(unary, _unary, BY_FUNCTION, (*COMPILED, POWER)),
     KernelCase(unary_grad, _unary_grad, BY_FUNCTION, (*COMPILED, SOFTPLUS)),

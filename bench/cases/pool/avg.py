@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bench.cases.case import At, KernelCase, Measured, checked
+from bench.cases.case import BY_TYPE, At, KernelCase, Measured, checked
 from bench.cases.launch import Launch, launching, nchw, per_sample
 from bench.cases.operands import BF16, F32, Operands, Shape
 from bench.cases.pool.max import pooled
@@ -56,7 +56,6 @@ def _adaptive_grad(o: Operands, size: Shape, dtype: torch.dtype = BF16) -> Launc
 
 
 MAPS, ONE = At((2, 57, 57, 64), THREES), (1, 1, 1, 1)
-BY_TYPE = checked(dtype=[BF16, F32])
 WINDOWS = checked(count_include_pad=[True, False], divisor_override=[None, 3])
 CASES = (
     KernelCase(avg_pool2d, _avg, WINDOWS, (MAPS, At(ONE, {"dtype": F32, **SINGLE}))),

@@ -9,12 +9,11 @@ from torch.nn import functional
 from bench.cases.case import At, KernelCase, Measured
 from bench.cases.launch import Launch, launching, nchw, per_sample
 from bench.cases.operands import BF16, F32, U8, Operands, Shape
+from bench.cases.shapes import ALEXNET_MAP, VGG16_MAP
 from tvdnn.kernels.pool.max import max_pool2d, max_pool2d_codes
 
 Window = dict[str, tuple[int, int]]
-FIRST: Final = (256, 224, 224, 64)  # VGG-16's largest map
-ALEXNET: Final = (1024, 55, 55, 64)
-MEASURED: Final = ((FIRST, 2), (ALEXNET, 3))
+MEASURED: Final = ((VGG16_MAP, 2), (ALEXNET_MAP, 3))
 
 
 def window(side: int = 2, stride: int = 2, padding: int = 0) -> Window:

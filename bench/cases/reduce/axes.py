@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from bench.cases.case import At, KernelCase, checked
+from bench.cases.case import TYPES, At, KernelCase, checked
 from bench.cases.launch import Launch, launching
 from bench.cases.operands import BF16, F32, Operands, Shape
 from tvdnn.kernels.reduce.axes import FUNCTIONS, READS_INPUT, reduce_axes, reduce_axes_grad
@@ -41,7 +41,7 @@ COMPILED = (
     At((2, 2, 3, 5, 7), {"function": "std", "precision": "tf32"}),
     At((1, 1), {"dtype": F32, "function": "std"}),
 )
-BY_FUNCTION = checked(function=FUNCTIONS, dtype=[BF16, F32])
+BY_FUNCTION = checked(function=FUNCTIONS, dtype=TYPES)
 CASES = (
     KernelCase(reduce_axes, _reduced, BY_FUNCTION, COMPILED),
     KernelCase(reduce_axes_grad, _reduced_grad, BY_FUNCTION, COMPILED),

@@ -1,16 +1,14 @@
 """Sums of rows, and of the partial sums of parameters' gradients."""
 
 from math import prod
-from typing import Final
 
 from torch import Tensor
 
 from bench.cases.case import At, KernelCase, Measured, checked
 from bench.cases.launch import Launch, Peer, launching
 from bench.cases.operands import Operands, Shape
+from bench.cases.shapes import PARTIALS
 from tvdnn.kernels.reduce.partials import sum_partials, sum_rows
-
-PARTIALS: Final = (11, 512, 3, 3, 512)  # of a weight of VGG-16
 
 
 def _sum_rows(o: Operands, size: Shape, groups: int = 0) -> Launch:
