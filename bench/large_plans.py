@@ -60,7 +60,9 @@ class Case:
 CASES: Final = (
     Case("vgg16", 256, "bf16", "tvdnn-ilp", 1 / 2),
     Case("vgg16", 256, "bf16", "tvdnn-heuristic", 1 / 2),
-    Case("vgg16", 256, "bf16", "auto", 2_530_000_000),
+    Case("vgg16", 256, "bf16", "vdnn-conv", 6 * GIB),
+    Case("vgg16", 256, "bf16", "vdnn-all", 6 * GIB),
+    Case("vgg16", 256, "bf16", "auto", 5 * GIB // 2),
     Case("vgg16_bn", 128, "bf16", "auto", 1 / 3),
     Case("vgg416", 32, "fp32", "vdnn-all", 12 * GIB),
     Case("resnet50", 256, "bf16", "tvdnn-ilp", 1 / 4),

@@ -92,8 +92,8 @@ def test_what_others_read_or_the_network_returns_stays() -> None:
 
 
 def vgg16(*, fuse: bool) -> Graph:
-    """A training step of VGG-16(256) in bfloat16."""
-    return expand(vgg(256), Settings("bf16", 16 * MIB, optimizer=SGD(momentum=0.9), fuse=fuse))
+    """A training step of VGG-16(16) in bfloat16."""
+    return expand(vgg(16), Settings("bf16", 4 * MIB, optimizer=SGD(momentum=0.9), fuse=fuse))
 
 
 def nbytes_of(graph: Graph, kind: Kind) -> int:
@@ -122,20 +122,20 @@ def test_vgg16_has_no_elementwise_pass_left() -> None:
 
 
 def test_pooled_maps_are_never_written() -> None:
-    """Of VGG-16's maps, 3.1 GB are those before its poolings; in their place are codes.
+    """Two fifths of the bytes of VGG-16's maps are before its poolings; in their place are codes.
 
     Two small ones more are those before dropout.
     """
     plain, fused = vgg16(fuse=False), vgg16(fuse=True)
     sides = ((224, 64), (112, 128), (56, 256), (28, 512), (14, 512))
-    pooled = [256 * side**2 * channels for side, channels in sides]
-    dropped = 2 * 256 * 4096
+    pooled = [16 * side**2 * channels for side, channels in sides]
+    dropped = 2 * 16 * 4096
     gone = nbytes_of(plain, Kind.MAP) - nbytes_of(fused, Kind.MAP)
     assert gone == 2 * (sum(pooled) + dropped)
     assert nbytes_of(fused, Kind.AUX) - nbytes_of(plain, Kind.AUX) == sum(pooled) // 16
     costs = Roofline(load("H200"), "bf16")
     before, after = (make_schedule(graph, costs, policy="keep") for graph in (plain, fused))
-    assert after.peak_nbytes < before.peak_nbytes - 2_800_000_000
+    assert after.peak_nbytes < before.peak_nbytes - 0.9 * gone
 
 
 def planned(

@@ -53,16 +53,16 @@ def recomputed(schedule: Schedule) -> set[str]:
 
 @pytest.fixture(scope="module")
 def big() -> Graph:
-    """VGG-16(256) in bfloat16, its ops fused."""
-    return in_bf16(vgg(256), fuse=True)
+    """VGG-16(256) in bfloat16, its ops fused, for images of 112 x 112 pixels."""
+    return in_bf16(vgg(256, image=112, classifier=64), fuse=True)
 
 
 def test_chains_end_where_maps_are_narrow(big: Graph) -> None:
     found = regions(big, h200(big))
-    groups = [[0, 2], [5, 7], [10, 12, 14], [17, 19, 21], [24, 26, 28]]
+    groups = [[0, 2], [5, 7], [10, 12, 14], [17, 19, 21]]
     assert [list(region.ops) for region in found] == [[f"conv2d{n}" for n in g] for g in groups]
     assert {name for region in found for r in region.recomputes for name in r.buffers} == {
-        f"relu{n}" for n in (1, 6, 11, 13, 18, 20, 25)
+        f"relu{n}" for n in (1, 6, 11, 13, 18)
     }
 
 
@@ -77,26 +77,28 @@ def test_making_a_map_again_takes_its_convolution_and_packed_weight(big: Graph) 
 
 @pytest.fixture(scope="module")
 def tight(big: Graph) -> Schedule:
-    """VGG-16(256) inside 2.53 GB."""
-    return planned(big, "auto", 2_530_000_000)
+    """Half of its memory."""
+    return planned(big, "auto", 750_000_000)
 
 
-def test_vgg16_in_two_and_a_half_gigabytes(big: Graph, tight: Schedule) -> None:
-    """The first maps are made again and the first pooled one leaves, for 9% of the time."""
+def test_the_first_maps_are_made_again_and_the_first_pooled_one_leaves(
+    big: Graph, tight: Schedule
+) -> None:
+    """For 7% of the time."""
     kept = planned(big, "keep", None)
-    assert tight.peak_nbytes <= 2_530_000_000
-    assert recomputed(tight) == {"relu1", "relu6", "relu11", "relu13"}
-    assert {move.buffer for move in tight.plan.transfers} >= {"x", "max_pool2d4"}
-    assert tight.offloaded_nbytes < 1e9
-    assert round(kept.peak_nbytes / 1e9, 1) == 6.2
-    assert step_s(tight) < 1.12 * step_s(kept)
+    assert tight.peak_nbytes <= 750_000_000
+    assert recomputed(tight) == {"relu1", "relu6"}
+    assert {move.buffer for move in tight.plan.transfers} == {"x", "max_pool2d4"}
+    assert tight.offloaded_nbytes < 0.1 * kept.arena_nbytes
+    assert round(kept.peak_nbytes / 1e9, 1) == 1.4
+    assert step_s(tight) < 1.1 * step_s(kept)
 
 
 def test_a_plan_says_what_is_made_again_and_what_leaves(tight: Schedule) -> None:
     lines = str(tight.plan).splitlines()
-    assert lines[0] == "auto: 4 maps leave the device"
-    assert "  x: sections 0 to 31 (idle from conv2d0 forward to conv2d0 forward again)" in lines
-    assert "  relu1: recomputed (0.43 ms for 1.53 GiB)" in lines
+    assert lines[0] == "auto: 2 maps leave the device"
+    assert "  x: sections 0 to 7 (idle from conv2d0 forward to conv2d0 forward again)" in lines
+    assert "  relu1: recomputed (0.11 ms for 392.00 MiB)" in lines
 
 
 def test_auto_without_a_budget_keeps(big: Graph) -> None:

@@ -9,11 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import tvdnn
 from tests.planner.test_schedules import CLASSES, random_costs
-from tests.support.networks import random_chain
+from tests.support.networks import random_chain, vgg
 from tvdnn.engine import training_graph
 from tvdnn.graph import Direction, Graph, Kind, Pass
+from tvdnn.ops import Settings, expand
 from tvdnn.optim import SGD
 from tvdnn.planner.ir.costs import Costs, HostLink, Profile, Roofline
 from tvdnn.planner.ir.hardware import load
@@ -21,17 +21,18 @@ from tvdnn.planner.make import floor_of, make_schedule
 from tvdnn.planner.policies import policy_named
 from tvdnn.planner.timing.bound import COMPUTE, LINK, MEMORY, lower_bound
 from tvdnn.planner.timing.simulate import simulate
-from tvdnn.units import GIB
+from tvdnn.units import MIB
 
 ROUNDING = 1e-6
+ROOM = 256 * MIB  # half of what keep takes of `vgg16`
 H200 = Roofline(load("H200"), "bf16")
 
 
 @pytest.fixture(scope="module")
 def vgg16() -> Graph:
-    net = tvdnn.models.vgg16().to("meta")
-    x = torch.empty(64, 3, 224, 224, device="meta")
-    return training_graph(net, x, optimizer=SGD(momentum=0.9), dtype="bf16")
+    """VGG-16(64) in bfloat16, for images of 112 x 112 pixels."""
+    network = vgg(64, image=112, classifier=64)
+    return expand(network, Settings("bf16", 4 * MIB, optimizer=SGD(momentum=0.9)))
 
 
 @settings(max_examples=30, derandomize=True, deadline=None, database=None)
@@ -74,18 +75,17 @@ def test_enough_memory_leaves_compute_alone(vgg16: Graph) -> None:
 
 def test_a_slow_link_binds_where_nothing_is_made_again(vgg16: Graph) -> None:
     slow = with_link(H200, HostLink(1e9, 2e9, 1e9, 2e9, 0.0))
-    room = GIB
-    found = lower_bound(vgg16, slow, budget=vgg16.fixed_nbytes + room, recompute=False)
+    found = lower_bound(vgg16, slow, budget=vgg16.fixed_nbytes + ROOM, recompute=False)
     assert found is not None
     assert found.binds == LINK
-    nbytes = kept_nbytes(vgg16) - room
+    nbytes = kept_nbytes(vgg16) - ROOM
     assert found.offloaded_nbytes == pytest.approx(nbytes)
     assert found.step_s == pytest.approx(nbytes / 1e9 + nbytes / 2e9)
 
 
 def test_making_again_is_weighed_against_the_link(vgg16: Graph) -> None:
     """Where the link costs nothing all that must leave does, where it is useless nothing does."""
-    budget = vgg16.fixed_nbytes + GIB
+    budget = vgg16.fixed_nbytes + ROOM
     swift, useless = (
         with_link(H200, HostLink(rate, rate, rate, rate, 0.0)) for rate in (1e15, 1.0)
     )
@@ -104,7 +104,7 @@ def test_making_again_is_weighed_against_the_link(vgg16: Graph) -> None:
 
 @pytest.mark.parametrize("recompute", [False, True])
 def test_less_memory_takes_no_less_time(vgg16: Graph, recompute: bool) -> None:
-    budgets = range(vgg16.fixed_nbytes, vgg16.fixed_nbytes + 4 * GIB, GIB // 4)
+    budgets = range(vgg16.fixed_nbytes, vgg16.fixed_nbytes + 2 * ROOM, ROOM // 8)
     found = [lower_bound(vgg16, H200, budget=budget, recompute=recompute) for budget in budgets]
     seconds = [each.step_s for each in found if each is not None]
     assert len(seconds) == len(budgets)
@@ -113,7 +113,7 @@ def test_less_memory_takes_no_less_time(vgg16: Graph, recompute: bool) -> None:
 
 
 def test_a_host_without_room_leaves_making_again_or_nothing(vgg16: Graph) -> None:
-    budget = vgg16.fixed_nbytes + GIB
+    budget = vgg16.fixed_nbytes + ROOM
     found = lower_bound(vgg16, H200, budget=budget, host_budget=0)
     assert found is not None
     assert found.offloaded_nbytes == 0.0

@@ -23,20 +23,18 @@ from tvdnn.planner.policies import tvdnn
 from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.problem import GraphProblem, Limits
 from tvdnn.planner.timing.bound import lower_bound
-from tvdnn.units import MIB
 
 POLICIES = ("tvdnn-ilp", "tvdnn-heuristic")
 
 
 @pytest.fixture(scope="module")
-def big() -> Graph:
-    """VGG-16(256) in bfloat16, its ops fused."""
-    return expand(vgg(256), Settings("bf16", 16 * MIB, optimizer=SGD(momentum=0.9), fuse=True))
-
-
-def test_a_plan_says_how_near_the_bound_its_step_is() -> None:
+def graph() -> Graph:
+    """Two convolutions and a pooling, fused, in sections of 64 KiB."""
     settings = Settings("fp32", 64 << 10, optimizer=SGD(momentum=0.9), fuse=True)
-    graph = expand(pooled((64, 32, 32, 3), 8), settings)
+    return expand(pooled((64, 32, 32, 3), 8), settings)
+
+
+def test_a_plan_says_how_near_the_bound_its_step_is(graph: Graph) -> None:
     budget = planned(graph, "keep", None).peak_nbytes // 2
     schedule = planned(graph, "tvdnn-ilp", budget)
     least = lower_bound(graph, h200(graph), budget=budget, recompute=False)
@@ -48,9 +46,9 @@ def test_a_plan_says_how_near_the_bound_its_step_is() -> None:
     assert "above the bound of" in str(schedule.plan).splitlines()[1]
 
 
-def test_caps_are_no_longer_lowered_once_their_step_is_slower_than_a_known_one() -> None:
-    settings = Settings("fp32", 64 << 10, optimizer=SGD(momentum=0.9), fuse=True)
-    graph = expand(pooled((64, 32, 32, 3), 8), settings)
+def test_caps_are_no_longer_lowered_once_their_step_is_slower_than_a_known_one(
+    graph: Graph,
+) -> None:
     budget = planned(graph, "keep", None).peak_nbytes // 2
     swap = SwapProblem(
         GraphProblem(graph, h200(graph), Limits.of(graph, budget)), "tvdnn-heuristic"
@@ -74,11 +72,9 @@ def test_caps_are_no_longer_lowered_once_their_step_is_slower_than_a_known_one()
 
 
 def test_where_few_plans_are_placed_they_are_of_the_best_sites(
-    monkeypatch: pytest.MonkeyPatch,
+    graph: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With backward layer-major, as of the first site alone, the step takes longer."""
-    settings = Settings("fp32", 64 << 10, optimizer=SGD(momentum=0.9), fuse=True)
-    graph = expand(pooled((64, 32, 32, 3), 8), settings)
     monkeypatch.setattr(swap_problem, "WORK", 700)  # three plans of it
     budget = planned(graph, "keep", None).peak_nbytes // 2
     seconds = []
@@ -91,9 +87,7 @@ def test_where_few_plans_are_placed_they_are_of_the_best_sites(
     assert heuristic_s < 1.05 * ilp_s
 
 
-def test_of_sites_as_good_the_one_of_smallest_blocks_goes_first() -> None:
-    settings = Settings("fp32", 64 << 10, optimizer=SGD(momentum=0.9), fuse=True)
-    graph = expand(pooled((64, 32, 32, 3), 8), settings)
+def test_of_sites_as_good_the_one_of_smallest_blocks_goes_first(graph: Graph) -> None:
     ground = sorted(
         skeletons(graph, h200(graph)), key=lambda skeleton: len(skeleton.unbound.program.launches)
     )
@@ -105,8 +99,8 @@ def test_of_sites_as_good_the_one_of_smallest_blocks_goes_first() -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_with_memory_enough_it_keeps(big: Graph, policy: str) -> None:
-    assert planned(big, policy, None).plan == keep(big)
+def test_with_memory_enough_it_keeps(graph: Graph, policy: str) -> None:
+    assert planned(graph, policy, None).plan == keep(graph)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
