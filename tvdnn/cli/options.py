@@ -2,16 +2,16 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from .. import models
 from ..planner.ir import hardware
 from ..planner.policies import POLICIES
+from ..report import figures
 
 PathText = TypeVar("PathText", str, Path, None)
-BUDGET_HELP = "Device bytes: 6GiB, ..., min or none. Not given: a profile's memory."
 BASE_POLICIES = ", ".join(policy for policy in POLICIES if ":" not in policy)
 
 
@@ -35,6 +35,15 @@ def written_as(*suffixes: str) -> Callable[[Path | None], Path | None]:
     return known
 
 
+def output_option(description: str, *suffixes: str) -> Any:
+    """--output or -o: a figure, or a file with one of the other suffixes."""
+    return typer.Option(
+        "--output", "-o", callback=written_as(*suffixes, *figures.SUFFIXES), help=description
+    )
+
+
+NET_HELP = f"One of {', '.join(models.names())}."
+Net = Annotated[str, typer.Argument(help=NET_HELP)]
 Batch = Annotated[int, typer.Option(min=1, help="Samples in a batch.")]
 ImageSize = Annotated[
     int | None, typer.Option(min=1, help="Side of the images; the network's own if not given.")
@@ -45,6 +54,10 @@ Dtype = Annotated[
 ]
 ChunkSize = Annotated[
     str | None, typer.Option(help="Bytes of a section, the unit of copies: 4MiB, 16MiB, ...")
+]
+Budget = Annotated[
+    str | None,
+    typer.Option(help="Device bytes: 6GiB, ..., min or none. Not given: a profile's memory."),
 ]
 HostBudget = Annotated[
     str | None, typer.Option(help="Most pinned host memory: 64GiB, ... or none.")
@@ -68,4 +81,3 @@ JsonFile = Annotated[
         help="Write the results to this file; - is standard output.",
     ),
 ]
-NET_HELP = f"One of {', '.join(models.names())}."

@@ -27,17 +27,17 @@ from ..report.maps import map_rows
 from ..report.tables import maps_table, rows_table, subject, sweep_table
 from ..units import parse_limit
 from .options import (
-    BUDGET_HELP,
-    NET_HELP,
     Batch,
+    Budget,
     ChunkSize,
     Dtype,
     HostBudget,
     ImageSize,
     JsonFile,
+    Net,
     Policy,
     Profile,
-    written_as,
+    output_option,
 )
 from .output import fail, messages, show, stages, write_json
 
@@ -45,12 +45,12 @@ DEFAULT_PROFILE = "H200"
 
 
 def plan(
-    net: Annotated[str, typer.Argument(help=NET_HELP)],
+    net: Net,
     batch: Batch = 128,
     image_size: ImageSize = None,
     dtype: Dtype = None,
     policy: Policy = None,
-    budget: Annotated[str | None, typer.Option(help=BUDGET_HELP)] = None,
+    budget: Budget = None,
     host_budget: HostBudget = None,
     chunk_size: ChunkSize = None,
     hardware: Profile = None,
@@ -58,15 +58,7 @@ def plan(
         int | None,
         typer.Option(help="Plan for so many budgets instead, from the floor to keep's peak."),
     ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            callback=written_as(*figures.SUFFIXES),
-            help="With --sweep: FILE.png or FILE.svg.",
-        ),
-    ] = None,
+    output: Annotated[Path | None, output_option("With --sweep: FILE.png or FILE.svg.")] = None,
     json_file: JsonFile = None,
 ) -> None:
     """Plan a training step on a hardware profile, without a GPU: the decision for every map.

@@ -30,16 +30,16 @@ from ..report.tables import drift_table, rows_table, subject
 from ..report.traces import chrome_trace
 from ..units import Limit, parse_limit
 from .options import (
-    BUDGET_HELP,
-    NET_HELP,
     Batch,
+    Budget,
     ChunkSize,
     Dtype,
     HostBudget,
     ImageSize,
+    Net,
     Policy,
     Profile,
-    written_as,
+    output_option,
 )
 from .output import fail, messages, show, stages, write_json
 from .plan import DEFAULT_PROFILE
@@ -49,21 +49,16 @@ STEPS = 3
 
 
 def trace(
-    net: Annotated[str, typer.Argument(help=NET_HELP)],
+    net: Net,
     output: Annotated[
         Path,
-        typer.Option(
-            "--output",
-            "-o",
-            callback=written_as(JSON, *figures.SUFFIXES),
-            help="FILE.json for ui.perfetto.dev, FILE.png or FILE.svg for a figure.",
-        ),
+        output_option("FILE.json for ui.perfetto.dev, FILE.png or FILE.svg for a figure.", JSON),
     ],
     batch: Batch = 128,
     image_size: ImageSize = None,
     dtype: Dtype = None,
     policy: Policy = None,
-    budget: Annotated[str | None, typer.Option(help=BUDGET_HELP)] = None,
+    budget: Budget = None,
     host_budget: HostBudget = None,
     chunk_size: ChunkSize = None,
     hardware: Profile = None,

@@ -18,7 +18,7 @@ from ..experiment.data import Dataset
 from ..experiment.request import Request, make_request, parse_policies
 from ..optim import SGD
 from ..units import format_bytes, parse_limit
-from .options import NET_HELP, ChunkSize, Dtype, HostBudget, ImageSize, Policy, in_a_folder
+from .options import ChunkSize, Dtype, HostBudget, ImageSize, Net, Policy, in_a_folder
 from .output import messages, stages
 
 
@@ -35,7 +35,7 @@ class Run:
 
 
 def train(
-    net: Annotated[str, typer.Argument(help=NET_HELP)],
+    net: Net,
     source: Annotated[
         str, typer.Option("--data", help="digits, a folder of class folders, or an .npz of x, y.")
     ] = "digits",
@@ -73,11 +73,7 @@ def train(
     limit = parse_limit(budget)
     if resume and checkpoint is None:
         raise InputError("--resume needs --checkpoint FILE to go on from")
-    dataset = data.load(source, shape=request.shape, seed=seed)
-    if len(dataset.train) < batch:
-        raise InputError(
-            f"{source} has {len(dataset.train)} images to train on, fewer than a batch"
-        )
+    dataset = _dataset(source, request, seed)
     torch.manual_seed(seed)
     module = models.by_name(net, num_classes=dataset.num_classes).to(device)
     with stages(console, net) as report:
@@ -98,6 +94,15 @@ def train(
         _fit(console, run, _start(console, run, resume))
     finally:
         trainer.close()
+
+
+def _dataset(source: str, request: Request, seed: int) -> Dataset:
+    dataset = data.load(source, shape=request.shape, seed=seed)
+    if len(dataset.train) < request.batch:
+        raise InputError(
+            f"{source} has {len(dataset.train)} images to train on, fewer than a batch"
+        )
+    return dataset
 
 
 def _fit(console: Console, run: Run, start: int) -> None:

@@ -23,22 +23,13 @@ from ..report import figures
 from ..report.tuning import CurvePoint, chunks_text, curve_table, results_table
 from ..runtime.tuning_store import TuningStore
 from ..units import Limit, parse_bytes
-from .options import (
-    NET_HELP,
-    Batch,
-    Dtype,
-    HostBudget,
-    ImageSize,
-    JsonFile,
-    Profile,
-    written_as,
-)
+from .options import Batch, Dtype, HostBudget, ImageSize, JsonFile, Net, Profile, output_option
 from .output import DONE, FAILED, messages, show, stages, write_json
 from .plan import DEFAULT_PROFILE
 
 
 def tune(
-    net: Annotated[str, typer.Argument(help=NET_HELP)],
+    net: Net,
     batch: Batch = 128,
     image_size: ImageSize = None,
     dtype: Dtype = None,
@@ -56,13 +47,7 @@ def tune(
         bool, typer.Option("--report", help="Show step time over chunk size.")
     ] = False,
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            callback=written_as(*figures.SUFFIXES),
-            help="The same as a figure: FILE.png or FILE.svg.",
-        ),
+        Path | None, output_option("The same as a figure: FILE.png or FILE.svg.")
     ] = None,
     json_file: JsonFile = None,
 ) -> None:
