@@ -5,23 +5,19 @@ from random import Random
 
 import pytest
 
-from tests.support.faults import FAULTS, HARMFUL, Fault, implied_residencies, rebuilt
-from tests.support.schedules import (
-    ScheduleMaker,
-    buffer,
-    graph_of,
-    launchable,
-    races,
-    results,
-    story,
-)
+from tests.support.faults.changes import implied_residencies, rebuilt
+from tests.support.faults.table import FAULTS, HARMFUL, Fault
+from tests.support.schedules.example import example_schedule
+from tests.support.schedules.maker import ScheduleMaker, buffer, graph_of, launchable
+from tests.support.schedules.order import races
+from tests.support.schedules.results import results
 from tvdnn.errors import ScheduleError
 from tvdnn.graph import Direction, Graph, Kind, Use
 from tvdnn.planner.ir.schedule import Schedule
 from tvdnn.planner.verify.check import check
 
 BACK = Direction.BACKWARD
-STORIES = (story(partial_apart=True), story(partial_apart=False))
+EXAMPLES = (example_schedule(partial_apart=True), example_schedule(partial_apart=False))
 
 
 def refuse(schedule: Schedule, message: str) -> None:
@@ -29,7 +25,7 @@ def refuse(schedule: Schedule, message: str) -> None:
         check(schedule)
 
 
-@pytest.mark.parametrize("schedule", STORIES)
+@pytest.mark.parametrize("schedule", EXAMPLES)
 def test_accepts_offload_in_place_and_partial_sums(schedule: Schedule) -> None:
     check(schedule)
     assert not races(schedule)
@@ -37,7 +33,7 @@ def test_accepts_offload_in_place_and_partial_sums(schedule: Schedule) -> None:
     assert schedule.offloaded_nbytes == 512
 
 
-@pytest.mark.parametrize("schedule", STORIES)
+@pytest.mark.parametrize("schedule", EXAMPLES)
 def test_implied_residencies_are_those_laid_by_hand(schedule: Schedule) -> None:
     implied = implied_residencies(schedule.graph, schedule.steps)
     assert set(implied) == set(schedule.residencies)
@@ -45,14 +41,14 @@ def test_implied_residencies_are_those_laid_by_hand(schedule: Schedule) -> None:
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_refuses(fault: Fault) -> None:
-    mutants = [fault.seed(schedule, seed) for schedule in STORIES for seed in range(10)]
+    mutants = [fault.seed(schedule, seed) for schedule in EXAMPLES for seed in range(10)]
     assert None not in mutants
     for mutant in mutants:
         with pytest.raises(ScheduleError):
             check(mutant)
 
 
-@pytest.mark.parametrize("schedule", STORIES)
+@pytest.mark.parametrize("schedule", EXAMPLES)
 def test_accepts_nothing_that_the_oracles_see_harm_in(schedule: Schedule) -> None:
     right = results(schedule)
     accepted = 0
@@ -69,7 +65,7 @@ def test_accepts_nothing_that_the_oracles_see_harm_in(schedule: Schedule) -> Non
 
 
 def test_names_step_and_race() -> None:
-    schedule = STORIES[0]
+    schedule = EXAMPLES[0]
     steps = tuple(s._replace(waits=()) if i == 13 else s for i, s in enumerate(schedule.steps))
     refuse(
         replace(schedule, steps=steps),
@@ -222,7 +218,7 @@ def test_refuses_input_overwritten_before_its_last_read() -> None:
 
 
 def test_refuses_parameter_changed_before_its_last_reader() -> None:
-    schedule = STORIES[0]
+    schedule = EXAMPLES[0]
     passes = list(schedule.graph.passes)
     number = next(i for i, pass_ in enumerate(passes) if pass_.name == "relu_grad")
     passes[number] = replace(passes[number], params=("weight",))
@@ -236,7 +232,7 @@ def test_refuses_parameter_changed_before_its_last_reader() -> None:
 
 
 def test_refuses_reader_of_an_unfinished_reduction() -> None:
-    schedule = STORIES[0]
+    schedule = EXAMPLES[0]
     names = [schedule.step_name(i) for i in range(len(schedule.steps))]
     steps = list(schedule.steps)
     last_sum = names.index("sum [6, 8)")

@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 
-from tests.support.faults import FAULTS, Fault
+from tests.support.faults.table import FAULTS, Fault
 from tests.support.networks import NetworkMaker
 from tvdnn.errors import ScheduleError
 from tvdnn.ops import Settings, expand

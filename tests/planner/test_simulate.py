@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from tests.support.schedules import FIXED_NBYTES, ScheduleMaker, buffer, graph_of, launchable, story
+from tests.support.schedules.example import example_schedule
+from tests.support.schedules.maker import FIXED_NBYTES, ScheduleMaker, buffer, graph_of, launchable
 from tvdnn.errors import ScheduleError
 from tvdnn.graph import Graph, Kind, Pass, Use
 from tvdnn.planner.ir.costs import HostLink
@@ -186,8 +187,8 @@ def test_bytes_over_time() -> None:
     assert average_nbytes(made, timeline) == pytest.approx(FIXED_NBYTES + held / 6.5)
 
 
-def test_story_keeps_lanes_waits_and_arena() -> None:
-    made = story()
+def test_the_example_keeps_lanes_waits_and_arena() -> None:
+    made = example_schedule()
     timeline = simulate(made, UNEVEN)
     ends = dict.fromkeys(Lane, 0.0)
     for step, span in zip(made.steps, timeline.spans, strict=True):

@@ -1,0 +1,184 @@
+"""Schedules built by hand, step by step."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from tests.support.schedules.order import with_waits
+from tvdnn.graph import Buffer, Direction, Graph, Kind, Network, Pass, Use
+from tvdnn.planner.ir.plan import Plan
+from tvdnn.planner.ir.schedule import Action, Lane, Operand, Residency, Schedule, Space, Step
+
+FIXED_NBYTES = 1000
+
+
+def buffer(name: str, rows: int, width: int, section: int, kind: Kind = Kind.MAP) -> Buffer:
+    """A float32 buffer of `rows` rows of `width` channels."""
+    return Buffer(name, kind, (rows, width), "float32", section)
+
+
+def launchable(
+    name: str,
+    domain: int,
+    unit: int,
+    reads: Sequence[Use],
+    writes: Sequence[Use],
+    direction: Direction = Direction.FORWARD,
+    *,
+    params: tuple[str, ...] = (),
+    updates: tuple[str, ...] = (),
+    reduction: bool = False,
+    effects: bool = False,
+) -> Pass:
+    """A pass whose op and role do not matter."""
+    return Pass(
+        name=name,
+        op=name,
+        role="run",
+        direction=direction,
+        domain=domain,
+        unit=unit,
+        reads=tuple(reads),
+        writes=tuple(writes),
+        params=params,
+        updates=updates,
+        reduction=reduction,
+        effects=effects,
+    )
+
+
+def graph_of(
+    buffers: Iterable[Buffer],
+    passes: Iterable[Pass],
+    inputs: Iterable[str],
+    outputs: Iterable[str],
+    cut: int | None = None,
+    param_grads: Iterable[str] = (),
+) -> Graph:
+    """A graph of no network, with `FIXED_NBYTES` outside the arena."""
+    maps, grads = tuple(outputs), tuple(param_grads)
+    passes = tuple(passes)
+    network = Network("hand", {}, (), {}, (), (), training=True)
+    return Graph(
+        traced=network,
+        network=network,
+        ops={},
+        buffers={item.name: item for item in buffers},
+        passes=passes,
+        inputs={name: name for name in inputs},
+        outputs=(*maps, *grads),
+        output_maps=maps,
+        input_grads={},
+        param_grads={name: (name,) for name in grads},
+        phase_split=len(passes) if cut is None else cut,
+        fixed={"parameters": FIXED_NBYTES},
+        dtype="fp32",
+        chunk_size=128,
+    )
+
+
+@dataclass(slots=True)
+class ScheduleMaker:
+    """Collects steps in order; `place` gives addresses, the bytes that steps share the waits."""
+
+    graph: Graph
+    arena_nbytes: int
+    slab_nbytes: int = 0
+    steps: list[Step] = field(default_factory=list)
+    _stays: list[tuple[str, int, int, list[int]]] = field(default_factory=list)
+    _current: dict[tuple[str, int], int] = field(default_factory=dict)
+    _cut: int | None = None
+
+    def place(self, name: str, offset: int, sections: Iterable[int] | None = None) -> None:
+        """New residencies of `sections` (all), the first at `offset`, the others behind it."""
+        item = self.graph.buffers[name]
+        for section in range(item.num_sections) if sections is None else sections:
+            self._current[name, section] = len(self._stays)
+            self._stays.append((name, section, offset, []))
+            offset += item.section_nbytes(section)
+
+    def launch(self, name: str, start: int, stop: int, *, recompute: bool = False) -> int:
+        """A launch of the pass `name` over [start, stop); its index."""
+        index = next(i for i, pass_ in enumerate(self.graph.passes) if pass_.name == name)
+        pass_ = self.graph.passes[index]
+        reads = tuple(self._operand(use, start, stop) for use in pass_.reads)
+        writes = tuple(self._operand(use, start, stop) for use in pass_.writes)
+        return self._add(
+            Step(
+                Lane.COMPUTE,
+                Action.LAUNCH,
+                index,
+                index,
+                start,
+                stop,
+                reads,
+                writes,
+                recompute=recompute,
+            )
+        )
+
+    def offload(self, name: str, section: int, slab: int) -> int:
+        """A copy of a section from where it is to byte `slab`."""
+        here, there = self._section(name, section, slab)
+        return self._copy(Lane.OFFLOAD, here, there)
+
+    def prefetch(self, name: str, section: int, slab: int, offset: int) -> int:
+        """A copy of a section from byte `slab` to a new residency at `offset`."""
+        self.place(name, offset, (section,))
+        here, there = self._section(name, section, slab)
+        return self._copy(Lane.PREFETCH, there, here)
+
+    def half(self) -> None:
+        """Here the first half ends."""
+        self._cut = len(self.steps)
+
+    def build(self, *, budget: int | None = None, host_budget: int | None = None) -> Schedule:
+        stays = tuple(
+            Residency(
+                name, section, offset, self.graph.buffers[name].section_nbytes(section), tuple(at)
+            )
+            for name, section, offset, at in self._stays
+        )
+        schedule = Schedule(
+            graph=self.graph,
+            plan=Plan("hand", ()),
+            steps=tuple(self.steps),
+            residencies=stays,
+            phase_split=len(self.steps) if self._cut is None else self._cut,
+            arena_nbytes=self.arena_nbytes,
+            slab_nbytes=self.slab_nbytes,
+            budget_nbytes=budget,
+            host_budget_nbytes=host_budget,
+        )
+        return with_waits(schedule)
+
+    def _operand(self, use: Use, start: int, stop: int) -> Operand:
+        item = self.graph.buffers[use.buffer]
+        first, end = use.rows(start, stop, item)
+        for section in item.sections_of(first, end):
+            self._use(use.buffer, section)
+        offset = self._stays[self._current[use.buffer, first // item.section]][2]
+        offset += first % item.section * item.row_nbytes
+        nbytes = (end - first) * item.row_nbytes
+        return Operand(use.buffer, first, end, Space.ARENA, offset, nbytes)
+
+    def _section(self, name: str, section: int, slab: int) -> tuple[Operand, Operand]:
+        self._use(name, section)
+        item = self.graph.buffers[name]
+        offset = self._stays[self._current[name, section]][2]
+        here = Operand(
+            name, *item.bounds(section), Space.ARENA, offset, item.section_nbytes(section)
+        )
+        return here, here._replace(space=Space.SLAB, offset=slab)
+
+    def _use(self, name: str, section: int) -> None:
+        steps = self._stays[self._current[name, section]][3]
+        if len(self.steps) not in steps:
+            steps.append(len(self.steps))
+
+    def _copy(self, lane: Lane, source: Operand, target: Operand) -> int:
+        rows = source.start, source.stop
+        return self._add(Step(lane, Action.COPY, 0, -1, *rows, (source,), (target,)))
+
+    def _add(self, step: Step) -> int:
+        self.steps.append(step)
+        return len(self.steps) - 1

@@ -1,0 +1,92 @@
+"""What running a schedule finds: digests of its outputs, computed byte by byte."""
+
+from collections.abc import Mapping
+from hashlib import blake2b
+
+import numpy as np
+import numpy.typing as npt
+
+from tvdnn.graph import Use
+from tvdnn.planner.ir.schedule import Action, Operand, Schedule, Space, Step
+
+Bytes = npt.NDArray[np.uint64]  # one word for every byte of a space
+
+
+def results(schedule: Schedule) -> Mapping[str, int]:
+    """Digests of the outputs and of the parameters after the steps ran in the tuple's order.
+
+    Every kernel is a hash of all that it reads, so that a wrong byte anywhere shows.
+    """
+    machine = _Machine(schedule)
+    halves = (0, schedule.phase_split), (schedule.phase_split, len(schedule.steps))
+    for first, end in halves:
+        machine.fill(first, end)
+        for index in range(first, end):
+            machine.run(schedule.steps[index])
+        machine.take(first, end)
+    return machine.found
+
+
+def _digest(*values: object) -> int:
+    state = blake2b(digest_size=8)
+    for value in values:
+        state.update(value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode())
+    return int.from_bytes(state.digest(), "little")
+
+
+def _words(seed: int, count: int) -> Bytes:
+    return np.arange(count, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(seed)
+
+
+class _Machine:
+    """Both spaces, a word for every byte, and a version for every parameter."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule, self._graph = schedule, schedule.graph
+        self._spaces = [_words(1, schedule.arena_nbytes), _words(2, schedule.slab_nbytes)]
+        self.found: dict[str, int] = {}
+
+    def fill(self, first: int, end: int) -> None:
+        stays = {(s.buffer, s.section): s for s in reversed(self._schedule.residencies)}
+        for (name, section), stay in stays.items():
+            if name in self._graph.inputs and first <= stay.steps[0] < end:
+                words = _words(_digest(name, section), stay.nbytes)
+                self._spaces[Space.ARENA][stay.offset : stay.offset + stay.nbytes] = words
+
+    def take(self, first: int, end: int) -> None:
+        for stay in self._schedule.residencies:
+            if stay.buffer in self._graph.outputs and first <= stay.steps[-1] < end:
+                words = self._spaces[Space.ARENA][stay.offset : stay.offset + stay.nbytes]
+                self.found[f"{stay.buffer} {stay.section}"] = _digest(words)
+
+    def run(self, step: Step) -> None:
+        if step.action is Action.COPY:
+            self._view(step.writes[0])[:] = self._view(step.reads[0])
+            return
+        unit = self._graph.passes[step.pass_index].unit
+        for start in range(step.start, step.stop, unit):
+            self._run_unit(step, start, min(step.stop, start + unit))
+
+    def _view(self, operand: Operand) -> Bytes:
+        return self._spaces[operand.space][operand.offset : operand.end]
+
+    def _rows(self, use: Use, operand: Operand, start: int, stop: int) -> Bytes:
+        """The rows and channels that the use touches for domain rows [start, stop)."""
+        item = self._graph.buffers[use.buffer]
+        first, end = use.rows(start, stop, item)
+        rows = self._view(operand).reshape(-1, item.row_nbytes)
+        low, high = (4 * c for c in use.channels or (0, item.row_nbytes // 4))
+        return rows[first - operand.start : end - operand.start, low:high]
+
+    def _run_unit(self, step: Step, start: int, stop: int) -> None:
+        pass_ = self._graph.passes[step.pass_index]
+        reads = zip(pass_.reads, step.reads, strict=True)
+        params = [self.found.get(name, 0) for name in pass_.params]
+        parts = [self._rows(use, operand, start, stop).copy() for use, operand in reads]
+        value = _digest(pass_.name, start, stop, params, *parts)
+        for number, (use, operand) in enumerate(zip(pass_.writes, step.writes, strict=True)):
+            rows = self._rows(use, operand, start, stop)
+            kept = _digest(rows.copy()) if use.whole and start else 0
+            rows[:] = _words(_digest(value, number, kept), rows.size).reshape(rows.shape)
+        for name in () if step.recompute else pass_.updates:
+            self.found[name] = _digest(self.found.get(name, 0), value)
