@@ -3,6 +3,7 @@
 import gc
 import os
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -74,6 +75,12 @@ def cache_apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         if not torch.cuda.is_available():
             patch.setenv("TVDNN_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tuned in this test changes no plan of others."""
+    monkeypatch.setenv("TVDNN_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,80 @@
+"""`tvdnn plan`: what it shows and writes, and plans that do not fit."""
+
+import json
+import re
+from pathlib import Path
+
+from tests.support.commands import SMALL, Captured, run, table
+from tvdnn.units import KIB
+
+
+def test_plan_shows_decisions_memory_and_times(capsys: Captured) -> None:
+    code, out, err = run(capsys, "plan", *SMALL, "--policy", "vdnn-all", "--hardware", "A100")
+    lines = table(out)
+    assert code == 0
+    assert lines[0] == "13 feature maps"
+    assert "0 32x28x28x6 588.00 KiB 16 offload input of 2" in lines
+    assert "7 32x120 15.00 KiB 1 keep stays until 8 grad_input has read it" in lines
+    assert "device memory at its fullest" in lines
+    assert [line.split()[0] for line in lines if "busy" in line] == [
+        "compute",
+        "offload",
+        "prefetch",
+    ]
+    assert "lenet5(32) 32x32 fp32, simulated on A100" in lines
+    assert any(line.startswith("vdnn-all none ") for line in lines)
+    assert err.splitlines() == ["lenet5(32): tracing", "lenet5(32): planning"]
+
+
+def test_plan_writes_the_same_as_json(capsys: Captured, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    assert run(capsys, "plan", *SMALL, "--policy", "vdnn-all", "--json", path)[0] == 0
+    plan = json.loads(path.read_text())
+    assert set(plan) == {"row", "maps", "floor_bytes"}
+    assert plan["floor_bytes"] == plan["row"]["floor_bytes"] > 0
+    assert (plan["row"]["simulated"], plan["row"]["hardware"]) == (True, "H200")
+    assert {row["name"] for row in plan["maps"] if row["decision"] == "offload"} == {
+        *("input", "0", "2", "3")
+    }
+    moved = sum(row["nbytes"] for row in plan["maps"] if row["decision"] == "offload")
+    assert plan["row"]["offloaded_bytes"] == moved
+
+
+def test_json_on_standard_output_stands_there_alone(capsys: Captured) -> None:
+    code, out, err = run(capsys, "plan", *SMALL, "--json", "-")
+    assert code == 0
+    assert json.loads(out)["row"]["policy"] == "auto"
+    assert "feature maps" in err
+
+
+def test_a_plan_that_does_not_fit_is_1_with_its_floor(capsys: Captured) -> None:
+    code, out, err = run(capsys, "plan", *SMALL, "--budget", "100KiB", "--json", "-")
+    plan = json.loads(out)
+    assert code == 1
+    assert (plan["maps"], plan["row"]["infeasible"]) == ([], True)
+    assert plan["floor_bytes"] > 100 * KIB
+    assert re.search(r"^error: budget 100\.00 KiB is below the floor .* set by ", err, re.M)
+
+
+def test_a_plan_is_feasible_at_the_floor_it_names(capsys: Captured) -> None:
+    _, out, _ = run(capsys, "plan", *SMALL, "--budget", "100KiB", "--json", "-")
+    floor = json.loads(out)["floor_bytes"]
+    code, out, _ = run(capsys, "plan", *SMALL, "--budget", str(floor), "--json", "-")
+    assert code == 0
+    assert json.loads(out)["row"]["planned_peak_bytes"] <= floor
+    _, least, _ = run(capsys, "plan", *SMALL, "--budget", "min", "--json", "-")
+    assert json.loads(least)["row"] == json.loads(out)["row"]
+
+
+def test_a_host_budget_too_small_is_1(capsys: Captured) -> None:
+    limits = ("--policy", "vdnn-all", "--host-budget", "64KiB")
+    code, _, err = run(capsys, "plan", *SMALL, *limits)
+    assert code == 1
+    assert re.search(r"^error: vdnn-all keeps .* on the host", err, re.M)
+
+
+def test_every_model_can_be_planned(capsys: Captured) -> None:
+    names = ("lenet5", "alexnet", "overfeat", "nin", "vgg11-bn", "ResNet18", "densenet121")
+    for name in names:
+        code, out, _ = run(capsys, "plan", name, "--batch", "2", "--json", "-")
+        assert (code, json.loads(out)["row"]["net"]) == (0, name)
