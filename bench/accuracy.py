@@ -56,7 +56,7 @@ SEEDS = 5
 LOSSES_SEEDS = 20  # at most: 20 steps are trained of each, and in float64
 STEPS = 20
 BATCH = 16
-SHARE = 2  # of an image's rows and columns one in so many, where networks take less
+SHARE = 2  # one in two of an image's rows and columns, for networks that take smaller images
 SGD = tvdnn.optim.SGD(lr=0.01, momentum=0.9)
 DTYPES = {"tf32": torch.float32, "bf16": torch.bfloat16}
 ERRORS = ("ours", "eager")

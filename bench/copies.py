@@ -37,7 +37,7 @@ Copy = Callable[[Tensor, Tensor], None]
 
 @triton.jit
 def _copy_kernel(source_ptr, target_ptr, num_blocks, BLOCK: tl.constexpr):
-    """Blocks of 16-byte words, each program every so many."""
+    """Blocks of 16-byte words. Each program copies every num_programs-th block."""
     for block in range(tl.program_id(0), num_blocks, tl.num_programs(0)):
         offs = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
         tl.store(target_ptr + offs, tl.load(source_ptr + offs))

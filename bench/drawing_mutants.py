@@ -101,7 +101,7 @@ def files_of(group: str) -> list[str]:
 
 
 def specs_of(files: list[str], tree: Path) -> list[Spec]:
-    """cosmic-ray's mutations of the files, those in functions and outside annotations."""
+    """cosmic-ray's mutations of the files that lie in functions and outside annotations."""
     settings = ["[cosmic-ray]", f"module-path = {json.dumps(files)}", "timeout = 1.0"]
     settings += ["excluded-modules = []", 'test-command = "true"']
     settings += ["[cosmic-ray.distributor]", 'name = "local"']
@@ -145,7 +145,7 @@ def function_at(source: str, line: int) -> str:
 
 
 def copied(tree: Path) -> Path:
-    """A copy of the checkout without what is generated."""
+    """A copy of the checkout without generated files."""
     shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".*", "__pycache__", "*.egg-info"))
     shutil.copytree(ROOT / ".ci", tree / ".ci")
     return tree

@@ -97,7 +97,7 @@ def main() -> None:
 
 
 def _work_off(names: Sequence[str], gpus: int, folder: Path) -> None:
-    """Run the commands of all these files on so many GPUs."""
+    """Run the commands of these files on a number of GPUs."""
     left: Queue[tuple[str, int]] = Queue()
     for name in names:
         for number in reversed(range(len(JOBS[name]))):

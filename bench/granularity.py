@@ -1,4 +1,4 @@
-"""Where launches may be cut: for tests at any sample, as those of large maps may be."""
+"""A patch for tests: launches may be cut at any sample, as launches on large maps may be."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,9 +12,9 @@ from tvdnn.ops import conv
 
 @contextmanager
 def units_of_one() -> Iterator[None]:
-    """Parameter gradients are two sums whose launches may start at any sample, as for large maps.
+    """Make parameter gradients of two sums, whose launches may start at any sample.
 
-    For maps as small as those of tests a unit holds a whole batch, and there are sums by dozens.
+    Without the patch a launch on small maps takes a whole batch, and there are dozens of sums.
     """
     plan = GradWeightPlan(splits=2, unit=1)
 

@@ -31,7 +31,7 @@ class Rates(NamedTuple):
     least_s: float
 
     def at(self, seconds: float) -> tuple[float, float, float]:
-        """TFLOP/s, GB/s and the share of the roofline of work that took so long."""
+        """TFLOP/s, GB/s and the share of the roofline of work that took these seconds."""
         return self.flops / seconds / 1e12, self.nbytes / seconds / 1e9, self.least_s / seconds
 
 

@@ -35,7 +35,7 @@ from bench.reaching_tests import Record, file_of
 
 KERNELS_TESTS: Final = "tests/kernels/"
 FIRST_S: Final = 10.0  # of the tests of a mutant that the first process runs
-PIECE_S: Final = 80.0  # of those that later ones run; a process takes 5 s to start
+PIECE_S: Final = 80.0  # of the tests that each later process runs; it takes 5 s to start
 LIMIT_S: Final = 3600.0  # of the tests without a mutant
 SLOWER: Final = 3.0  # how many times longer than without a mutant tests may take
 NO_TESTS: Final = 5  # pytest's answer where none were chosen

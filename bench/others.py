@@ -119,7 +119,7 @@ def _is_cpu() -> bool:
 
 
 def run_all(jobs: Sequence[Job], processes: int, seconds: float, end: float) -> Iterator[Row]:
-    """The rows of the jobs, each in a forked process that may take so many seconds."""
+    """The rows of the jobs, each in a forked process with a limit of seconds."""
     context = get_context("fork")
     waiting, running = list(reversed(jobs)), dict[Connection, tuple[Job, Any, float]]()
     while waiting or running:

@@ -23,8 +23,8 @@ def peers(
 ) -> Rows:
     """The same training by torch: channels_last, pure bf16 or float32 with tf32 arithmetic.
 
-    Behind eager training come other ways, each in so many parts: AUTOCAST has float32 parameters,
-    as tvdnn has.
+    `others` are further ways to train, each with a number of parts. AUTOCAST has float32
+    parameters, as tvdnn has.
     """
     ways = [("torch eager", 1), *others]
     return [peer(name, policy, count, x, y, dtype) for policy, count in ways]

@@ -32,9 +32,8 @@ class Record(TypedDict):
     failed: bool
     seconds: float
     own: list[str]  # functions entered while it ran
-    of_file: list[
-        str
-    ]  # those entered as its file was imported, or a fixture made for several tests
+    # Functions entered as its file was imported, or as a fixture was made for several tests.
+    of_file: list[str]
     starts_python: bool  # a process of its own, whose functions are not recorded
 
 

@@ -144,7 +144,7 @@ def median_of(steps: list[tuple[str, float]], stage: str) -> float | None:
 
 @contextmanager
 def compilations() -> Any:
-    """The kernels that Triton compiles meanwhile, by name; not those that it finds in its cache."""
+    """The names of kernels that Triton compiles meanwhile, not of kernels that its cache has."""
     found, before = list[str](), knobs.compilation.listener
 
     def listen(*, src: Any, cache_hit: bool, **_: Any) -> None:

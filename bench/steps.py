@@ -273,7 +273,7 @@ def swapped(
 def spaced(
     net: str, policy: str, x: torch.Tensor, dtype: str, kept: int, count: int = 5
 ) -> list[float]:
-    """So many budgets of a policy, in GiB, where all is kept in so many bytes."""
+    """`count` budgets in GiB, from LEAST of the policy's floor to MOST of `kept` bytes."""
     graph = graph_of(net, x, dtype)
     floor, _ = floor_of(graph, profile(graph, device=x.device, kernels="triton"), policy)
     first, last = LEAST * floor, MOST * kept

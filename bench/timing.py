@@ -44,7 +44,7 @@ class Ceilings:
 def in_turns(calls: Mapping[str, Call], rounds: int) -> dict[str, float]:
     """Median seconds of each call over rounds of all of them, each with a cold L2 cache.
 
-    The GPU sleeps while the host queues a round, so that no launch waits for the host.
+    The GPU sleeps while the host queues a round. No launch then waits for the host.
     """
     flushed = torch.empty(FLUSH_NBYTES, dtype=torch.uint8, device="cuda")
     times: dict[str, list[float]] = {name: [] for name in calls}
@@ -69,7 +69,7 @@ def _span(call: Call, flushed: Tensor) -> tuple[torch.cuda.Event, torch.cuda.Eve
 
 
 def paced(step: Call, each: int) -> float:
-    """Seconds of a step among others, as in training: the median of groups of so many.
+    """Seconds of a step among others, as in training: the median over groups of `each` steps.
 
     Groups follow one another, and one step before them, without a pause: a step by itself waits for
     the host, which takes 1 ms to launch DenseNet-121's 1,500 kernels.

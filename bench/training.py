@@ -30,7 +30,7 @@ from tvdnn.report.rows import Case, Floor, Measurement, infeasible_row, measured
 from tvdnn.runtime.host_slab import Slab, available_nbytes
 from tvdnn.units import GIB
 
-WARM = 2  # steps: the first, and one ahead of those that are timed
+WARM = 2  # steps before the timed ones
 STEPS = 20
 BUSY_STEPS = 5
 HOST_CAP = 110 * GIB
@@ -47,7 +47,7 @@ class Oracle:
         self.weights = ""
 
     def equals(self, losses: list[float], net: nn.Module) -> bool | None:
-        """Whether these equal the first ones seen, which are kept; None of those themselves."""
+        """Whether these equal the first call's, which it keeps. None for the first call."""
         weights = digest(net)
         if self.losses is None:
             self.losses, self.weights = losses, weights
@@ -69,7 +69,7 @@ def _first(name: str) -> nn.Module:
 
 
 def initial(name: str) -> nn.Module:
-    """A network on the CPU with the same weights every time, and so what is drawn from then on."""
+    """A network on the CPU, with the same weights and the same random numbers after it always."""
     net = copy.deepcopy(_first(name))
     torch.manual_seed(0)
     return net
@@ -122,7 +122,7 @@ def run(
     steps: int = STEPS,
     **options: Any,
 ) -> dict[str, Any]:
-    """A row: so many steps of one policy at one budget, none if they do not fit."""
+    """A row of one policy at one budget, without measurements if it does not fit."""
     turn, chosen = Turn(), case(name, policy, budget, x, dtype)
     try:
         trainer, net, ready = prepare(

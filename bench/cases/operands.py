@@ -30,7 +30,7 @@ class Written:
 
 
 class Operands:
-    """Fresh operands on one device. It keeps track of those that a launch writes.
+    """Makes operands on one device, and keeps a record of the outputs among them.
 
     An output lies in a buffer with `margin` elements on both sides.
     """

@@ -35,7 +35,7 @@ from bench.generated.shrink import shrunk
 from bench.generated.timed import compared
 
 BLOCK = 20  # seeds of a child
-KEPT_ALIKE = 3  # networks that fail in the same way are kept up to so many
+KEPT_ALIKE = 3  # networks kept that fail in the same way
 
 
 @dataclass(frozen=True, slots=True)

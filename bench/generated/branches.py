@@ -33,7 +33,7 @@ EXIT = "the end"  # where a branch leaves its function
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """Of a file, what is missed, with how many branches and lines and for what reason."""
+    """A branch or line of a file that no network reached, and the reason if one is known."""
 
     file: str
     what: str
@@ -44,7 +44,7 @@ class Missed:
 
 @dataclass(slots=True)
 class _Region:
-    """Of a function, or of a module's own lines, what ran and what did not."""
+    """The lines of a function, or of a module outside functions, and whether each ran."""
 
     name: str
     lines: Mapping[int, bool]  # of each line whether it ran
@@ -53,7 +53,7 @@ class _Region:
     missed: dict[str, int] = field(default_factory=dict)
 
     def found(self) -> dict[str, int]:
-        """What is missed by name, and how many branches each stands for."""
+        """The missed lines and jumps by name, and the number of branches that each stands for."""
         if self.name and self.lines and not any(self.lines.values()):
             return {f"{self.name}()": len(self.branches)}
         for start, end in self.branches:
@@ -66,7 +66,7 @@ class _Region:
         return self.missed
 
     def _add_lines(self) -> None:
-        """Lines that no branch leads past, as those of an exception that never comes."""
+        """Add missed lines that no branch leads to, such as a handler of a rare exception."""
         targets, before = {end for _, end in self.branches}, True
         for line, ran in sorted(self.lines.items()):
             if not ran and before and line not in targets:
@@ -135,7 +135,7 @@ def _missed(
 
 
 def _counts(files: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Of each file, and of all, the branches that there are and those that are reached."""
+    """The branches of each file and of all files, and how many of them are reached."""
     rows = {
         name: (about["summary"]["num_branches"], about["summary"]["covered_branches"])
         for name, about in files.items()

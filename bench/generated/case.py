@@ -86,7 +86,7 @@ class Data:
 
 
 def data_of(case: Case, seed: int, *, steps: int, rounded: bool) -> Data:
-    """The data of a seed. Weights are the network's initial ones; those of norms are drawn."""
+    """The data of a seed, with the network's initial weights. Weights of norms are drawn."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net = case.make_torch()
@@ -133,7 +133,7 @@ def moved(values: Tensor, dtype: str, *seeds: int) -> Tensor:
 
 
 def moved_state(state: State, dtype: str, seed: int) -> State:
-    """Parameters and buffers moved so; those of integers, and what modules note, as they are."""
+    """Parameters and buffers that `moved` has moved. Integers and modules' notes stay the same."""
     twin = copy.copy(state)  # with what state_dict() holds beside names and values
     twin.update(
         (name, moved(value, dtype, seed, number))

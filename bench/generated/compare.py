@@ -95,7 +95,7 @@ def compare(case: Case, setup: Setup = Setup()) -> Outcome:
 
 
 def _is_told_wrongly(error: Exception, case: Case) -> bool:
-    """Whether an error blames what is given, where torch takes it and nothing changes later."""
+    """Whether an error blames inputs that torch takes, in a network that nothing changes later."""
     return isinstance(error, InputError) and "between" not in case.settings
 
 
@@ -124,7 +124,7 @@ class _Reference:
         return steps(torch_net(self.case, data, form), self.case, data, form, lr=self.lr)
 
     def largest_errors(self, eager: Mapping[str, float]) -> Mapping[str, float]:
-        """Eager's errors, as the rule says of EAGER_RUNS; those of its own run are given."""
+        """The largest errors of EAGER_RUNS runs of eager. `eager` holds the first run's."""
         moved = (self.data.moved(self.setup.dtype, seed) for seed in range(rule.EAGER_RUNS - 1))
         return errors.largest(eager, map(self._run_eager, moved), self.exact)
 
@@ -285,9 +285,9 @@ class _Ours:
 
 
 def _made(case: Case, setup: Setup, data: Data) -> nn.Module:
-    """The network with its weights, but those of lazy layers, which are not there yet.
+    """The network with its weights. Lazy layers have none yet.
 
-    Where the case's settings ask for it, and we compute in bfloat16, so are its parameters.
+    In bfloat16 its parameters are bfloat16, too, where the case's settings ask for it.
     """
     net = case.make().to(setup.device)
     if case.settings.get("parameters") == "bfloat16" and setup.dtype == "bf16":

@@ -89,7 +89,7 @@ def computed_affine(w: Writer, x: str) -> str:
 
 
 def _filters(w: Writer, param: str, shape: tuple[int, ...]) -> str:
-    """What may be computed of filters; those of one number are not normalized."""
+    """A computation on filters. Filters of one number are not normalized."""
     if chance(w.source, 40) or prod(shape[1:]) < 2:
         return _any(w, param)
     text = choice(w.source, OF_FILTERS)

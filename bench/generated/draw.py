@@ -152,7 +152,7 @@ def _module_program(w: Writer) -> Program:
 
 
 def _ends(w: Writer) -> list[str]:
-    """Values that may be returned: first the last one, then those that nothing reads."""
+    """Values to return: the last one, then values that nothing reads, seldom the others."""
     names = w.named("map", "row")
     if not names or chance(w.source, 15):
         names = w.named("map", "row", "line", "last", "groups", "number")

@@ -60,7 +60,7 @@ def beyond(
 
 
 def largest(found: Mapping[str, float], others: Iterable[Seen], exact: Seen) -> dict[str, float]:
-    """The largest error of each tensor, of those found and of other runs."""
+    """The largest error of each tensor, over the errors found and the errors of other runs."""
     errors = dict(found)
     for seen in others:
         for name, error in differences(seen, exact).items():
@@ -69,9 +69,9 @@ def largest(found: Mapping[str, float], others: Iterable[Seen], exact: Seen) -> 
 
 
 class Rounded(CallMode):
-    """Results of torch's functions, and their gradients, are rounded at random to rule.NOISE.
+    """Rounds results of torch's functions, and their gradients, at random to rule.NOISE.
 
-    Of a normalization, its statistics and all that is made of them.
+    In a normalization it also rounds the statistics and every value computed from them.
     """
 
     def __init__(self, seed: int) -> None:

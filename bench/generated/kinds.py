@@ -61,12 +61,12 @@ def text_of(value: object) -> str:
 
 
 def settings(**given: object) -> str:
-    """Keyword arguments for a call, each after a comma; those that are None are left out."""
+    """Keyword arguments for a call, each after a comma, without arguments that are None."""
     return "".join(f", {name}={value!r}" for name, value in given.items() if value is not None)
 
 
 def sometimes(w: Writer, percent: int, value: object) -> object:
-    """The value, in so many of a hundred draws; else None."""
+    """The value in `percent` of a hundred draws, else None."""
     return value if chance(w.source, percent) else None
 
 

@@ -1,4 +1,4 @@
-"""Normalizations and cross-entropy written out, so that the rounding inside can be measured."""
+"""Normalizations and cross-entropy written out, to measure the rounding inside."""
 
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
@@ -11,9 +11,9 @@ from torch.nn import functional
 def written_out(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Tensor | None:
-    """What such a function makes, by elementary operations.
+    """The result of a normalization or of cross-entropy, by elementary operations.
 
-    None where the function is another, or a normalization takes statistics that it is given.
+    None for any other function, and for a normalization by given statistics.
     """
     if function not in WRITTEN_OUT:
         return None

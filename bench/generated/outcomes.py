@@ -12,7 +12,7 @@ from typing import Any
 
 from bench.generated.compare import REFUSED, RIGHT, Outcome
 
-BINS = 16  # of ratios: so many for a factor of two
+BINS = 16  # of ratios, for each factor of two
 DIED = "the process died"
 
 

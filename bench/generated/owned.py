@@ -126,7 +126,7 @@ def two_states_changed(w: Writer, x: str) -> str:
 
 @kind(2, changes=True)
 def copied_over_whole(w: Writer, x: str) -> str:
-    """A map over which is copied what is made of it and of another."""
+    """A map that is written over, as a whole, with a sum of itself and another."""
     if w.kind(x) != "map":
         raise RejectedError("no map")
     value = conv_to(w, x, w.shape(x)[1])

@@ -187,7 +187,7 @@ def _outputs(found: Any, seen: Seen, prefix: str) -> dict[str, Tensor]:
 
 
 def _change(net: nn.Module, case: Case, step: int) -> None:
-    """Change the network behind the first step, where its settings say so."""
+    """Make the change behind the first step that the network's settings may ask for."""
     if step == 0 and "between" in case.settings:
         exec(case.settings["between"], {"net": net, "nn": nn})
 

@@ -40,7 +40,7 @@ def choice(source: Source, options: Sequence[T]) -> T:
 
 
 def chance(source: Source, percent: int) -> bool:
-    """True in so many of a hundred draws; the simplest draw is False."""
+    """True in `percent` of a hundred draws; the simplest draw is False."""
     return source.integer(0, 99) >= 100 - percent
 
 

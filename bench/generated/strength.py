@@ -96,7 +96,7 @@ def _options() -> argparse.Namespace:
 
 
 def _rows_in(path: Path) -> dict[str, Row]:
-    """The rows of a file by fault; those of faults that are no more are left out."""
+    """The rows of a file by fault, without rows of faults that FAULTS no longer has."""
     if not path.exists():
         return {}
     names = {fault.name for fault in FAULTS}
@@ -111,7 +111,7 @@ def _write(path: Path, first: int, rows: dict[str, Row]) -> None:
 
 
 def _searched(fault: Fault, before: Row | None, first: int, most: int) -> Row:
-    """Compare networks under a fault until one finds it, behind those tried before."""
+    """Compare networks under a fault, from the first one not tried yet, until one finds it."""
     row = before or Row(
         fault.name, fault.mended, fault.file, fault.wrong, tried=0, compared=0, right=0
     )

@@ -71,7 +71,7 @@ def _product(
 
 
 class Tf32Product(torch.autograd.Function):
-    """A product, and those that are its gradients, of operands rounded to TF32."""
+    """A product and its gradients, which are products too, of operands rounded to TF32."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, product: Callable[..., Tensor]) -> Tensor:

@@ -1,4 +1,4 @@
-"""What torch says of the network so far, run as a printed module."""
+"""Questions to torch about a network that is being drawn: does it train, does autograd take it?"""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def is_trained(w: Writer, output: str) -> bool:
 
 
 def _made(w: Writer, outputs: list[str]) -> tuple[torch.nn.Module, list[torch.Tensor]]:
-    """The network so far as a module, and inputs."""
+    """The network as a module, and inputs for it."""
     namespace: dict[str, Any] = {}
     exec(w.program(outputs, "tuple").printed(), namespace)
     inputs = [torch.randn(each.shape, requires_grad=each.grad) for each in w.inputs]
@@ -23,7 +23,7 @@ def _made(w: Writer, outputs: list[str]) -> tuple[torch.nn.Module, list[torch.Te
 
 
 def is_differentiable(w: Writer) -> bool:
-    """Whether torch computes gradients of the network so far."""
+    """Whether torch computes the network's gradients without an error."""
     net, inputs = _made(w, list(w.values))
     try:
         wanted = [out for out in net(*inputs) if out.requires_grad]

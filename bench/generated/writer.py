@@ -22,10 +22,10 @@ class RejectedError(Exception):
 
 
 class Writer:
-    """The network so far. `values` holds what each name stands for, by torch in float32.
+    """A network that grows by statements. `values` holds each name's value, by torch in float32.
 
-    `ours` is the percentage of layers that are taken from tvdnn.nn where it has them. `few` asks
-    for maps of few sizes, for which fewer kernels are compiled.
+    `ours` percent of the layers come from tvdnn.nn where it has them. `few` asks for maps of few
+    sizes, for which fewer kernels are compiled.
     """
 
     def __init__(self, source: Source, *, training: bool, ours: int = 0, few: bool = False) -> None:

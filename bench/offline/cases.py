@@ -1,4 +1,4 @@
-"""Launches to compile: those of every kernel's case."""
+"""Launches to compile, from every kernel's case."""
 
 from functools import partial
 

@@ -168,7 +168,7 @@ def assembled_again(kernel: Any) -> str:
 
 
 def report(variant: Variant, made: Any, log: str, arch: int) -> Report:
-    """Read a compiled kernel's PTX and assembler log, if it came so far."""
+    """Read a compiled kernel's PTX and assembler log, if it was assembled."""
     common = {"case": variant.case, "arch": arch, "launcher": variant.launcher}
     common |= {"kernel": variant.place, "needs_wgmma": variant.needs_wgmma}
     if isinstance(made, Allocated):

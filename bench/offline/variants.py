@@ -131,7 +131,7 @@ def covering(variants: Collection[Variant]) -> list[Variant]:
 
 
 def _covering(group: list[Variant]) -> Iterator[Variant]:
-    """First those with facts that few have: they must come, and bring common facts along."""
+    """Variants with rare facts come first: they must be chosen, and have common facts too."""
     holders = Counter(fact for each in group for fact in each.facts)
     missing = frozenset(holders)
     while missing:

@@ -27,7 +27,7 @@ def _forward(
     out_precision: str | None = None,
     relu: bool = False,
 ) -> Launch:
-    """With the `moments` of what is stored, for the kernel's own cells."""
+    """With `moments` of the stored map too, over the kernel's own cells."""
     y = o.out(*t.dy.shape, dtype=t.dy.dtype)
     settings = {**t.settings, "out_precision": out_precision, "relu": relu}
     cells = t.layer.cells(y.dtype, t.settings["precision"]) if moments else None
@@ -44,7 +44,7 @@ def _forward(
 
 
 def moments_of(o: Operands, cells: MomentCells, samples: int, channels: int) -> Tensor:
-    """Room for the moments of cells, of which those behind the last map's stay as they are."""
+    """Room for the moments of cells. Cells behind the last map's are not written."""
     shape, count = cells.shape(samples, channels), cells.count(samples)
     return o.out(*shape, written=lambda moments: moments.flatten(0, 1)[:count])
 

@@ -31,7 +31,7 @@ class Layer:
     count: int = 1
     dilation: int = 1
     groups: int = 1
-    pad: int | None = None  # by default such that stride 1 keeps the side
+    pad: int | None = None  # by default stride 1 keeps the side
 
     @property
     def name(self) -> str:
@@ -51,7 +51,7 @@ class Layer:
 
     @property
     def macs(self) -> int:
-        """Products that one sample takes, those with padding included."""
+        """Products that one sample takes, products with padding included."""
         return self.out_side**2 * self.out_channels * self.in_channels * self.taps**2
 
     @property

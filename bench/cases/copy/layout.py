@@ -61,7 +61,7 @@ def _cast(o: Operands, size: Shape) -> Launch:
 
 
 def _add(o: Operands, size: Shape, dtype: torch.dtype = BF16, beside: Shape = ()) -> Launch:
-    """Of one map that is a range of channels where so many are `beside` it, into another such."""
+    """With channels `beside` it, the first map is a range of a wider one. The sum is another."""
     a, b = o.randn(*size, dtype=dtype, beside=beside), o.randn(*size, dtype=dtype)
     out = o.out(*size, dtype=dtype, beside=beside)
     return launching(add, a, b, out, peer=per_sample(lambda: out, torch.add, a, b))

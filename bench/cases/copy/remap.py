@@ -11,7 +11,7 @@ from tvdnn.kernels.copy.remap import MODES, Axis, remap, remap_grad
 
 
 def _axes(mode: str, by: int) -> tuple[Axis, Axis, Axis]:
-    """Rows and columns padded by so many on both sides."""
+    """Rows and columns padded by `by` elements on both sides."""
     return Axis(-by, mode=mode), Axis(-by, mode=mode), Axis()
 
 

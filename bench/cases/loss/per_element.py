@@ -12,7 +12,7 @@ from tvdnn.kernels.loss.per_element import element_loss, element_loss_grad, elem
 
 
 def _weights(o: Operands, size: Shape, weighted: bool) -> list[torch.Tensor | None]:
-    """A weight of each channel, and one of what is positive there."""
+    """A weight of each channel, and a weight of each channel's positive targets."""
     return [o.randn(size[-1]).abs_() if weighted else None for _ in range(2)]
 
 

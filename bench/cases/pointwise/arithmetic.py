@@ -22,7 +22,7 @@ def _arithmetic(
     dtype: torch.dtype = BF16,
     **settings: Any,
 ) -> Launch:
-    """A launcher that takes so many maps, then so many outputs."""
+    """A launch that reads `reads` maps, its first operands, and writes `writes` others."""
     read = [o.randn(*size, dtype=dtype) for _ in range(reads)]
     written = [o.out(*size, dtype=dtype) for _ in range(writes)]
     peer = per_sample(lambda: written[0], torch.mul, *read) if launcher is multiply else None

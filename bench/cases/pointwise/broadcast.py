@@ -71,7 +71,7 @@ def _compiled(**settings: list[Any]) -> tuple[At, ...]:
 
 
 def _with_precision(compiled: tuple[At, ...], **more: Any) -> tuple[At, ...]:
-    """As products of the type read what is stored."""
+    """The same, stored in the precision that products of the type read."""
     return tuple(
         At(each.size, {**each.settings, **more, "precision": _PRECISIONS[each.settings["dtype"]]})
         for each in compiled

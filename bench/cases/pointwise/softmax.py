@@ -26,7 +26,7 @@ def _softmax(o: Operands, size: Shape, dtype: torch.dtype = BF16, **settings: An
 
 
 def _softmax_grad(o: Operands, size: Shape, dtype: torch.dtype = BF16, **settings: Any) -> Launch:
-    """Of outputs that are shares, or logarithms of such."""
+    """The gradient from outputs, which are shares or logarithms of shares."""
     y, dy = (o.randn(*size, dtype=dtype).flatten(0, -2) for _ in range(2))
     settings = {"function": "log_softmax", **settings}
     y.copy_(getattr(functional, settings["function"])(y.float(), -1))
