@@ -92,7 +92,7 @@ def digest_of(case: Case) -> str:
 
 
 def told(schedule: Schedule) -> list[Any]:
-    """What of a schedule decides what runs, without names."""
+    """The fields of a schedule that decide what runs, without names."""
     steps = [
         [
             int(step.lane),

@@ -44,7 +44,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What came of a job."""
+    """The result of a job."""
 
     library: str
     name: str
@@ -176,7 +176,7 @@ class _Data:
 def _torchs(
     job: Job, state: Mapping[str, Tensor], data: _Data, kind: torch.dtype, lr: float
 ) -> Seen:
-    """What torch makes of it; in bfloat16 under autocast, with parameters in float32."""
+    """torch's results; in bfloat16 under autocast, with parameters in float32."""
     net = make(job).to(job.device)
     net.load_state_dict(state)
     wide = kind if kind == torch.float64 else torch.float32

@@ -38,7 +38,7 @@ class Panel:
     full: float
 
     def at(self, value: float) -> float:
-        """Where a bar of this value ends."""
+        """The place where a bar of this value ends."""
         return self.left + PANEL_WIDTH * value / self.full
 
 

@@ -24,7 +24,7 @@ MOST_SHARE: Final = 1.05  # of a roofline, whose ceilings are measured too
 
 
 class Rates(NamedTuple):
-    """What launches do together, and the seconds that each needs at least, added up."""
+    """The work of several launches, and the sum of the least seconds that each needs."""
 
     flops: float
     nbytes: float
@@ -63,7 +63,7 @@ def measured_cases() -> Iterator[MeasuredCase]:
 
 
 def rates_of(launch: Launch, ceilings: Ceilings, dtype: str) -> Rates:
-    """Of all calls, each of which has a roofline of its own."""
+    """The rates of all calls together. Each call has a roofline of its own."""
     costs = launch.costs
     least_s = fsum(ceilings.least_s(*cost, dtype) for cost in costs)
     return Rates(sum(each.flops for each in costs), sum(each.nbytes for each in costs), least_s)

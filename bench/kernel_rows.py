@@ -59,7 +59,7 @@ class Sum:
 
 
 def sums(rows: Sequence[Row]) -> Iterator[Sum]:
-    """By kernel, then of all, of every set that has arithmetic."""
+    """Sums by kernel and over all kernels, for every set that has products."""
     for name, dtype in dict.fromkeys((row.set, row.dtype) for row in rows if row.tflops):
         mine = [row for row in rows if (row.set, row.dtype) == (name, dtype)]
         kernels = [*dict.fromkeys(row.kernel for row in mine), "all"]
@@ -78,7 +78,7 @@ def read(folder: Path) -> list[tuple[Mapping[str, Any], list[Row]]]:
 
 
 def markdown(folder: Path) -> str:
-    """Of each file the sums over networks, then every row."""
+    """The sums over networks of each file, then every row."""
     parts = [_section(environment, rows) for environment, rows in read(folder)]
     return "\n\n".join(parts) or "No kernel is measured yet."
 

@@ -113,7 +113,7 @@ def task_of(case: Case) -> tuple[Graph, Costs, Schedule, int]:
 
 
 def row_of(case: Case) -> dict[str, Any]:
-    """What the case's schedule takes, and how keep and the lower bound stand beside it."""
+    """A row of the case's schedule, with keep and the lower bound beside it."""
     graph, costs, kept, budget = task_of(case)
     schedule, plan_s = _timed(
         lambda: make_schedule(graph, costs, policy=case.policy, budget=budget)
@@ -150,7 +150,7 @@ def row_of(case: Case) -> dict[str, Any]:
 
 
 def _timed(run: Callable[[], T]) -> tuple[T, float]:
-    """What `run` returns, and its CPU seconds."""
+    """The result of `run`, and its CPU seconds."""
     begin = time.process_time()
     result = run()
     return result, time.process_time() - begin

@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def recorded(path: Path, mutants: list[Mutant]) -> dict[str, Record]:
-    """What is known of every test on the tree as it is, from the file where it is there."""
+    """A record of every test on the unchanged tree, read from the file if there is one."""
     if not path.exists():
         with tempfile.TemporaryDirectory() as place:
             tree = copied(Path(place) / "tree")

@@ -14,7 +14,7 @@ import tvdnn
 
 @dataclass(frozen=True, slots=True)
 class Net:
-    """What a network is called, takes and gives."""
+    """A network's title, input and outputs."""
 
     title: str
     side: int = 224  # rows and columns of its images
@@ -49,7 +49,7 @@ NETS: Final[Mapping[str, Net]] = {
 
 
 def net_of(name: str) -> Net:
-    """What is known of a network; of others that it classifies images of 224 x 224."""
+    """A network of NETS, by default one that classifies images of 224 x 224."""
     return NETS.get(name, Net(name))
 
 

@@ -17,7 +17,7 @@ NONE = "-"
 
 @dataclass(frozen=True, slots=True)
 class PlainTable:
-    """What is shown of one file of bench/results."""
+    """A table of one file of bench/results."""
 
     title: str
     file: str
@@ -64,7 +64,7 @@ def _rates(rows: Sequence[Values]) -> Sequence[Values]:
 
 
 def _by_architecture(rows: Sequence[Values]) -> Sequence[Values]:
-    """For each architecture the number of kernels and variants, and the most that any takes."""
+    """A row an architecture: its kernels and variants, and the most that any takes."""
     most = ("shared_nbytes", "registers", "spilled_nbytes")
     found = []
     for arch in sorted({row["arch"] for row in rows}):

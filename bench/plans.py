@@ -117,7 +117,7 @@ def papers() -> Iterator[dict[str, Any]]:
 
 
 def _maps_saved(outcome: Outcome) -> float | None:
-    """By how much the average of all but weights, gradients and state is below the baseline's."""
+    """The share of the baseline's average bytes that is saved, without weights and their state."""
     row, schedule = outcome.row, outcome.schedule
     if schedule is None or row.avg_bytes is None:
         return None

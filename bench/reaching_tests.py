@@ -27,7 +27,7 @@ Cached: Final = type(cache(int))
 
 
 class Record(TypedDict):
-    """What is known of a test. Functions are named as in FUNCTIONS."""
+    """A test's result, and the functions that it entered, named as in FUNCTIONS."""
 
     failed: bool
     seconds: float

@@ -109,7 +109,7 @@ def run(name: str, size: int, inside: float, dtype: str, skew: float) -> dict[st
 
 
 def stage_of(before: list[str], was_beside: bool, changed: bool) -> str:
-    """What was going on in a step."""
+    """The stage in which a step ran."""
     if changed:
         return SWAP
     if SWAP in before:
@@ -120,7 +120,7 @@ def stage_of(before: list[str], was_beside: bool, changed: bool) -> str:
 
 
 def faults(row: dict[str, Any]) -> list[str]:
-    """What should not be."""
+    """Messages about each promise that the row breaks."""
     if row["worst_s"] is None or row["swap_s"] is None:
         return ["no plan was made anew and taken over: choose another --skew"]
     found = []

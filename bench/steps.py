@@ -285,7 +285,7 @@ def _named(known: tuple[Any, ...], nets: list[str] | None) -> list[Any]:
 
 
 def tune(name: str, size: int, inside: float, dtype: str) -> dict[str, Any]:
-    """What `tvdnn tune` settles for one of our networks: chunk sizes, and the budget's choice."""
+    """The choice of `tvdnn tune` for one of our networks: chunk sizes and budget."""
     with TemporaryDirectory() as folder:
         path = f"{folder}/tuned.json"
         budget = str(round(inside * GIB))

@@ -104,7 +104,7 @@ def measure_ceilings() -> Ceilings:
 
 
 def _cached_copy_rate() -> float:
-    """Of copies of the same bytes one behind the other."""
+    """Bytes per second of copies of the same bytes, one behind the other."""
     source = torch.randn(CACHED_COPY_NBYTES // 4, device="cuda")
     target = torch.empty_like(source)
 

@@ -40,7 +40,7 @@ Rows = list[dict[str, Any]]
 
 
 class Oracle:
-    """What keep computed: losses and a digest of the weights after the same steps."""
+    """keep's losses, and a digest of its weights after the same steps."""
 
     def __init__(self) -> None:
         self.losses: list[float] | None = None
@@ -169,7 +169,7 @@ def run(
 
 
 def graph_of(name: str, x: torch.Tensor, dtype: str) -> Graph:
-    """What a trainer of the network plans."""
+    """The graph that a trainer of the network plans."""
     return training_graph(
         initial(name).to("meta"),
         x.to("meta"),

@@ -98,7 +98,7 @@ class Operands:
                 each.tensor.copy_(each.start)
 
     def reset(self, value: float | None = None) -> None:
-        """As before the first launch, with `value` in the outputs instead of poison."""
+        """Restore what was before the first launch, with `value` in outputs instead of poison."""
         for each in self.written:
             if value is None:
                 poison(each.buffer)

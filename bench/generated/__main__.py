@@ -40,7 +40,7 @@ KEPT_ALIKE = 3  # networks kept that fail in the same way
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What to run and where its results go."""
+    """Options of a run, and where its results go."""
 
     setup: Setup
     kinds: tuple[str, ...]

@@ -109,7 +109,7 @@ def _options() -> argparse.Namespace:
 
 
 def _run(path: Path) -> dict[str, Any]:
-    """Of a run, what was asked for, where, and what came of its networks."""
+    """The command of a run, its environment, and the outcomes of its networks."""
     found = json.loads(path.read_text())
     command = re.sub(r" ?(-o|--faults) \S+", "", " ".join(found["command"]))
     about = {name: found[name] for name in ("environment", "networks", "outcomes")}

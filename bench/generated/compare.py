@@ -47,7 +47,7 @@ ROOT = Path(tvdnn.__file__).parent.parent
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a case."""
+    """The outcome of comparing one network with torch."""
 
     kind: str
     why: str = ""  # names the exception, or the first tensor that is wrong
@@ -100,7 +100,7 @@ def _is_told_wrongly(error: Exception, case: Case) -> bool:
 
 
 def _references(case: Case, setup: Setup) -> list["_Reference"]:
-    """What torch makes of each data seed, at one learning rate."""
+    """torch's results for each data seed, at one learning rate."""
     rounded = setup.dtype == "bf16"
     data = [data_of(case, seed, steps=STEPS, rounded=rounded) for seed in rule.DATA_SEEDS]
     lr = learning_rate(case, data[0])
@@ -108,7 +108,7 @@ def _references(case: Case, setup: Setup) -> list["_Reference"]:
 
 
 class _Reference:
-    """What torch makes of one data seed, in float64 and in the type of the comparison."""
+    """torch's results for one data seed, in float64 and in the type of the comparison."""
 
     def __init__(self, case: Case, setup: Setup, data: Data, lr: float) -> None:
         self.case, self.setup, self.data, self.lr = case, setup, data, lr
@@ -303,7 +303,7 @@ def _loaded(net: nn.Module, data: Data) -> nn.Module:
 
 
 def _kind_of(tensor: str) -> str:
-    """What a message is about, without the step and the name: "gradient is None"."""
+    """A message without its step and name, such as "gradient is None"."""
     found = re.match(
         r"(?:step \d+ )?(output in eval mode|gradient of input|\w+)(?: [\w.]+)??(?: (is .*))?$",
         tensor,

@@ -99,7 +99,7 @@ def layers_in_a_row_of_lines(w: Writer, x: str) -> str:
 
 @kind(2)
 def layers_in_a_row_of_pixels(w: Writer, x: str) -> str:
-    """The same over a map's pixels."""
+    """The same layers over a map's pixels."""
     return layers_in_a_row_of_lines(w, w.line("{0}.flatten(2)", x))
 
 

@@ -138,7 +138,7 @@ def _train_something(w: Writer) -> None:
 
 
 def _module_program(w: Writer) -> Program:
-    """What a user's loop trains: any outputs in any form."""
+    """A network for a user's loop: any outputs in any form."""
     ends = _ends(w)
     count = 1 if chance(w.source, 45) else min(len(ends), w.source.integer(1, 3))
     outputs = ends[:count]
@@ -166,7 +166,7 @@ def _ends(w: Writer) -> list[str]:
 
 
 def _trainer_program(w: Writer, batch: int) -> Program | None:
-    """What Trainer trains: losses of one or two outputs. None where no parameter is trained."""
+    """A network for Trainer, of one or two outputs. None where it trains no parameter."""
     first, *rest = _ends(w)
     if w.kind(first) in ("last", "line") or is_opaque(w) or not is_trained(w, first):
         return None

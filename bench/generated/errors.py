@@ -27,7 +27,7 @@ def differences(found: Seen, exact: Seen) -> dict[str, float]:
 
 
 def mismatches(found: Seen, exact: Seen) -> list[str]:
-    """What differs otherwise than by rounding: names, None or a tensor, shapes, finiteness."""
+    """Differences other than rounding: names, None or a tensor, shapes, finiteness."""
     if found.keys() != exact.keys():
         return [f"{name} is there on one side only" for name in found.keys() ^ exact.keys()]
     reasons = []
@@ -117,7 +117,7 @@ def terms(run: Callable[[], Seen], exact: Seen) -> dict[str, float]:
 
 
 def scales(exact: Seen, of_terms: Mapping[str, float]) -> dict[str, float]:
-    """What errors are measured by: a tensor's RMS, or that of its terms where these cancel."""
+    """The scale of each tensor's error: its RMS, or the RMS of its terms where these cancel."""
     found = {name: 0.0 if value is None else rms(value) for name, value in exact.items()}
     return {name: _scale(scale, of_terms.get(name, 0.0)) for name, scale in found.items()}
 

@@ -219,7 +219,7 @@ def stopped(w: Writer, x: str) -> str:
 
 @kind(3, "map", "row")
 def without_gradient(w: Writer, x: str) -> str:
-    """What autograd does not follow: a region without gradients, or a detached value."""
+    """A region without gradients or a detached value, which autograd does not follow."""
     form = w.source.integer(0, 2)
     if form == 0:
         value = stopped(w, x)

@@ -46,7 +46,7 @@ def _layer_norm(given: Mapping[str, Any]) -> Tensor:
 
 
 def _cross_entropy(given: Mapping[str, Any]) -> Tensor | None:
-    """Of logits [N, C, ...] and classes. Of one class only the rounding of what cancels is left."""
+    """Cross-entropy of logits [N, C, ...] and classes. The loss of one class is rounding alone."""
     x, target, smoothing = given["input"], given["target"], given["label_smoothing"]
     weight, ignored, reduction = given["weight"], given["ignore_index"], given["reduction"]
     if target.is_floating_point() or x.dim() < 2:

@@ -46,7 +46,7 @@ def rows_in(path: Path) -> list[Row]:
 
 
 def signature(outcome: Outcome) -> str:
-    """What tells one cause from another: reasons without paths, names of layers and numbers."""
+    """The cause of an outcome: its reason without paths, names of layers and numbers."""
     if outcome.kind == RIGHT:
         return ""
     if outcome.kind != REFUSED:

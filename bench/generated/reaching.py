@@ -71,5 +71,5 @@ def refused_question(w: Writer, x: str) -> str:
 
 @kind(2, refused=True)
 def refused_layout(w: Writer, x: str) -> str:
-    """What hangs on the memory format of inputs that are not contiguous."""
+    """A forward that depends on the memory format of inputs that are not contiguous."""
     return layer(w, x, f"Laid({chance(w.source, 50)})")

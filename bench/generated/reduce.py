@@ -39,7 +39,7 @@ def quotient_by_norms(w: Writer, x: str) -> str:
 
 @kind(2)
 def reduction_of_channels(w: Writer, x: str) -> str:
-    """What spatial attention reads: the mean and the largest of the channels."""
+    """The mean and the largest of the channels, which spatial attention reads."""
     mean = w.line("{0}.mean(1, keepdim=True)", x)
     most = w.line(choice(w.source, ("{0}.amax(1, keepdim=True)", "{0}.max(1, keepdim=True)[0]")), x)
     return w.line("torch.cat([{0}, {1}], 1)", mean, most)

@@ -206,7 +206,7 @@ def refused_opaque(w: Writer, x: str) -> str:
 
 @kind(1, refused=True)
 def refused_wish_for_a_gradient(w: Writer, x: str) -> str:
-    """Of an input that has none."""
+    """Forward asks for the gradient of an input that requires none."""
     w.change("{0}.requires_grad_()", "x")
     return w.line("{0} + {1}", x, w.line("{0} * 2", "x"))
 

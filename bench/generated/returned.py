@@ -28,7 +28,7 @@ REFUSED_FORMS: Final[Mapping[str, str]] = {
 
 
 def returned(form: str, outputs: tuple[str, ...]) -> str:
-    """What forward returns in one of these forms."""
+    """The expression that forward returns in a form of OBJECTS or REFUSED_FORMS."""
     text = (OBJECTS | REFUSED_FORMS)[form]
     return text.format(first=outputs[0], last=outputs[-1], joined=", ".join(outputs))
 
@@ -44,7 +44,7 @@ def maps_in(found: Any) -> tuple[dict[str, Tensor], float]:
 
 
 def _values(found: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """What an object holds, itself first."""
+    """An object and all objects inside it, with their paths."""
     yield path, found
     if isinstance(found, Tensor):
         return

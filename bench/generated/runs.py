@@ -86,7 +86,7 @@ def as_given(case: Case, x: Tensor) -> Tensor:
 
 
 def loop_of_losses(net: nn.Module, case: Case, data: Data, form: Form, *, lr: float) -> Seen:
-    """What torch's own loop leaves of the loss and optimizer that Trainer is given."""
+    """Losses and parameters of torch's own loop with Trainer's loss and optimizer."""
     training = _Loop(net, case, data, form, lr)
     seen: Seen = {}
     for step in range(STEPS):
@@ -99,7 +99,7 @@ def loop_of_losses(net: nn.Module, case: Case, data: Data, form: Form, *, lr: fl
 
 
 def trainer_steps(trainer: tvdnn.Trainer, case: Case, data: Data) -> Seen:
-    """What Trainer leaves of the same steps."""
+    """Losses and parameters of Trainer after the same steps."""
     seen: Seen = {}
     net, device = trainer.net, trainer.device
     accumulate = case.settings["trainer"].get("accumulate", 1)
@@ -180,7 +180,7 @@ def output_shape(case: Case, data: Data) -> tuple[int, ...]:
 
 
 def _outputs(found: Any, seen: Seen, prefix: str) -> dict[str, Tensor]:
-    """What a network returns, by name; `seen` notes the form."""
+    """The maps that a network returns, by name. `seen` records the form."""
     maps, form = maps_in(found)
     seen[f"{prefix}form"] = torch.tensor(form, dtype=torch.float64)
     return maps

@@ -55,7 +55,7 @@ def tidied(program: Program) -> Program:
 
 
 def _cuts(program: Program) -> Iterator[Program]:
-    """What an earlier value is returned by, without all that comes after it."""
+    """Shorter networks: each ends at an earlier value and returns it."""
     for number, line in enumerate(program.lines[:-1]):
         if line.targets and not program.settings.get("trainer"):
             kept = program.lines[: number + 1]

@@ -93,7 +93,7 @@ def head_of_maps(w: Writer, x: str) -> str:
 
 @kind(3)
 def moved_between_layers(w: Writer, x: str) -> str:
-    """What moves values between a ReLU and the layer that masks its gradient."""
+    """A move of values between a ReLU and the layer that masks its gradient."""
     value = w.line("F.relu({0})", conv_to(w, x, 8, 3))
     moves = ("{0}.flatten(2).view({0}.shape)", "F.channel_shuffle({0}, 2)", "{0}.contiguous()")
     moves += ("{0}", "{0}")

@@ -54,7 +54,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of one network; its kind is SKIPPED where it cannot meet the fault."""
+    """The outcome of one network. Its kind is SKIPPED where it cannot meet the fault."""
 
     seed: int
     kind: str
@@ -136,7 +136,7 @@ def _fails_anyway(seed: int) -> bool:
 
 
 def _results(seeds: Sequence[int], fault: Fault | None) -> Iterator[Result]:
-    """What a forked child sends of each network, up to the one at which it dies."""
+    """Results that a forked child sends, one a network, until it ends or dies."""
     ours, theirs = FORK.Pipe(duplex=False)
     child = FORK.Process(target=_run, args=(seeds, fault, theirs), daemon=True)
     child.start()

@@ -17,7 +17,7 @@ class OutOfTimeError(Exception):
 
 
 def compared(program: Program, setup: Setup) -> Outcome:
-    """What comes of a network; FAILED where that takes more of the CPU's time than the limit."""
+    """The outcome of a network. It is FAILED where that takes more CPU time than the limit."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise OutOfTimeError(f"more than {limit} s of the CPU's time")

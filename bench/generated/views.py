@@ -32,7 +32,7 @@ def unflatten(w: Writer, x: str) -> str:
 
 @kind(3)
 def view_of_other_sides(w: Writer, x: str) -> str:
-    """The same pixels counted as other rows and columns."""
+    """A map's pixels counted as other rows and columns."""
     n, c, height, width = w.shape(x)
     pixels = height * width
     rows = choice(w.source, [r for r in range(1, pixels + 1) if pixels % r == 0])

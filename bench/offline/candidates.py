@@ -10,7 +10,7 @@ from tvdnn.kernels.tuning.candidates import candidates
 
 
 def _by_candidates(launch: Callable[[], None]) -> None:
-    """By the first candidate of everything that asks, and by the last."""
+    """Launch by the first candidates of all tiles, then by the last."""
     by_rule = Configurations({})
     with nothing_compiled():  # what the rule chooses is a case of its own
         by_rule.around(launch)()

@@ -65,7 +65,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the compiler made of one kernel that a launcher launches."""
+    """Resources of one compiled kernel that a launcher launches."""
 
     case: str
     arch: int
@@ -159,7 +159,7 @@ def _launcher() -> str:
 
 
 def assembled_again(kernel: Any) -> str:
-    """What ptxas says of a kernel that came from the cache: its registers, spills and products."""
+    """ptxas' log of a kernel that came from the cache: its registers, spills and products."""
     backend = make_backend(kernel.metadata.target)
     options = backend.parse_options({name: getattr(kernel.metadata, name) for name in ASSEMBLING})
     with contextlib.redirect_stdout(io.StringIO()) as log:
@@ -234,7 +234,7 @@ def compile_cases(
 def _variants(
     cases: Sequence[Case], arch: int, part: tuple[int, int], *, every: bool
 ) -> list[Variant]:
-    """What the cases ask for: for Hopper `every` variant or few, else launchers' kernels once."""
+    """Variants to compile: for Hopper `every` one or few, else each launcher's kernels once."""
     asked = [
         variant
         for case in cases

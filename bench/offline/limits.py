@@ -26,7 +26,7 @@ SERIALIZED: Final = {(3, 9): {"conv.grad_weight.transposed.grad_weight_transpose
 
 
 def faults(report: Report) -> Iterator[str]:
-    """What is wrong with a kernel, if anything is."""
+    """Messages about each limit that a kernel exceeds."""
     if report.shared_nbytes > SHARED_NBYTES[report.arch]:
         yield f"takes {report.shared_nbytes} bytes of shared memory"
     if report.arch == HOPPER:

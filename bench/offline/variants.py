@@ -63,7 +63,7 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 def variants_of(
     launch: Callable[[], None], launcher: Callable[[], str], case: str, *, wgmma: bool
 ) -> list[Variant]:
-    """What a launch asks to be compiled, of which nothing is."""
+    """The variants that a launch asks for. None is compiled."""
     found: list[Variant] = []
     stock = JITFunction.run
 

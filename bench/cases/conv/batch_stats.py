@@ -37,7 +37,7 @@ def _merge(o: Operands, size: Shape) -> Launch:
 
 
 def _statistics(o: Operands, size: Shape, layer: Layer, dtype: torch.dtype = BF16) -> Launch:
-    """From the moments of cells that the epilogue left, beside the same from the map itself."""
+    """Statistics from moments that the epilogue left, beside statistics from the map itself."""
     shape = (size[0], layer.out_side, layer.out_side, layer.out_channels)
     y, cells, channels = o.randn(*shape, dtype=dtype), layer.cells(dtype), layer.out_channels
     assert cells is not None

@@ -27,7 +27,7 @@ def _forward(
     out_precision: str | None = None,
     relu: bool = False,
 ) -> Launch:
-    """With `moments` of the stored map too, over the kernel's own cells."""
+    """With `moments` the launch also leaves moments of the stored map, over the kernel's cells."""
     y = o.out(*t.dy.shape, dtype=t.dy.dtype)
     settings = {**t.settings, "out_precision": out_precision, "relu": relu}
     cells = t.layer.cells(y.dtype, t.settings["precision"]) if moments else None
@@ -120,7 +120,7 @@ def _grad_input(
 
 
 def _with_moments(o: Operands, size: Shape, layer: Layer, dtype: torch.dtype = BF16) -> Launch:
-    """Beside the same without them."""
+    """A convolution with moments, beside our own without them."""
     own = _forward(o, size, layer, dtype, moments=True, bias=False)
     (call,) = own.calls
     plain = {
@@ -158,7 +158,7 @@ def _at(layer: Layer, *settings: Settings, wgmma: bool = True, tuned: bool = Fal
 
 
 def both(layer: Layer, *settings: Settings, wgmma: bool = True) -> tuple[At, At]:
-    """In bfloat16 and in TF32."""
+    """The layer compiled in bfloat16 and in TF32."""
     return _at(layer, *settings, HALF, wgmma=wgmma), _at(layer, *settings, WIDE, wgmma=wgmma)
 
 

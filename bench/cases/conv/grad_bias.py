@@ -24,7 +24,7 @@ def _sum_cells(o: Operands, size: Shape, cell: int = 4, dtype: torch.dtype = BF1
 def _grad_bias(
     o: Operands, size: Shape, cell: int = 1, dtype: torch.dtype = BF16, splits: int = 0
 ) -> Launch:
-    """Of maps, or of sums over their cells, in as many sums as the plan has or in `splits`."""
+    """Sums of maps, or of sums over their cells. `splits` is by default the plan's."""
     rows = o.randn(*size, dtype=dtype) if cell == 1 else o.randn(*_cells(size, cell))
     splits = splits or grad_bias_plan(size[1:3], size[3]).splits
     partials = o.out(splits, size[3], compared=lambda sums: sums.sum(0))

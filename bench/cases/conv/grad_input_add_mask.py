@@ -7,7 +7,7 @@ from tvdnn.kernels.conv.grad_input_add_mask import conv2d_grad_last
 
 
 def _grad(o: Operands, size: Shape, wide: int = 128, narrow: int = 64) -> Launch:
-    """From `narrow` channels to `wide` ones."""
+    """The gradient goes from `narrow` channels to `wide` ones."""
     pixels = size[:3]
     dy, added = o.randn(*pixels, narrow, dtype=BF16), o.randn(*pixels, wide, dtype=BF16)
     packed = o.randn(wide, 1, 1, narrow, dtype=BF16).mul_(narrow**-0.5)

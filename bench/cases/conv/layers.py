@@ -62,7 +62,7 @@ class Layer:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """Of the weight, [K, C/g, R, S]."""
+        """The weight's shape, [K, C/g, R, S]."""
         return (self.out_channels, self.in_channels // self.groups, self.taps, self.taps)
 
     @property
@@ -149,7 +149,7 @@ class Tensors:
 
 
 def exactly(compute: Callable[..., Tensor], *operands: Tensor) -> Tensor:
-    """In float64, without cuDNN's search for the fastest algorithm."""
+    """Compute in float64, without cuDNN's search for the fastest algorithm."""
     with torch.backends.cudnn.flags(enabled=True, benchmark=False):
         return compute(*(operand.double() for operand in operands))
 

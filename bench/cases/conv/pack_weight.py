@@ -19,7 +19,7 @@ def _pack(
     groups: int = 1,
     precision: str = "ieee",
 ) -> Launch:
-    """Of as many inputs as outputs, [K, C/g, 3, 3] into [K, 3, 3, C/g], or [C, 3, 3, K/g]."""
+    """A square weight [K, C/g, 3, 3] is packed into [K, 3, 3, C/g], or into [C, 3, 3, K/g]."""
     channels = size[-1]
     weight = o.randn(channels, channels // groups, 3, 3)
     packed = o.out(channels, 3, 3, channels // groups, dtype=dtype)

@@ -163,7 +163,7 @@ ONES: Final = tuple(At((1, 1, 1), {"dtype": dtype, "precision": "tf32"}) for dty
 
 
 def _shared(**settings: Any) -> list[At]:
-    """By whole products, and by sums of their shares."""
+    """Launches by whole products, and by sums of their shares."""
     sizes = ((FC6, HALF), (FC8, TF32))
     both = [{**each, **settings} for _, each in sizes]
     return [

@@ -76,7 +76,7 @@ def _batch_norm(
     bias: bool = True,
     **settings: Any,
 ) -> Launch:
-    """With a residual that is normalized `by` statistics of its own, and packed signs."""
+    """`by`: the residual is normalized by statistics of its own. `signs`: signs are packed."""
     x, (statistics, weight, added) = o.randn(*size, dtype=dtype), statistics_of(o, size)
     other = o.randn(*size, dtype=dtype) if residual else None
     y = o.out(*size, dtype=dtype)

@@ -40,7 +40,7 @@ def _grad_sums(
     left: bool = False,
     **settings: Any,
 ) -> Launch:
-    """Of the gradient and a `term`, masked by an output's "values" or "signs", which is `left`."""
+    """The gradient plus a `term`, masked by an output's "values" or "signs"; it may be `left`."""
     x, dy = (o.randn(*size, dtype=dtype) for _ in range(2))
     more = o.randn(*size, dtype=dtype) if term else None
     statistics, weight, added = statistics_of(o, size)
@@ -73,7 +73,7 @@ def _grad_input(
     rows: int = 8,
     **settings: Any,
 ) -> Launch:
-    """Without `sums` of constant statistics, whose map is not read."""
+    """Without `sums` the statistics are constant, and the map is not read."""
     x = o.randn(*size, dtype=dtype) if sums else None
     dy, (statistics, weight, shift) = o.randn(*size, dtype=dtype), statistics_of(o, size)
     slopes = [o.randn(size[-1]) if sums else None for _ in range(2)]

@@ -34,7 +34,7 @@ def _norm_grad(
 
 
 def _sums(o: Operands, x: torch.Tensor, *, defined: bool = True) -> torch.Tensor:
-    """Of every chunk of the pixels. The forward reference leaves none."""
+    """Room for sums of every chunk of the pixels. The forward reference leaves none."""
     samples, pixels, channels = x.shape
     shape = (samples, num_chunks(pixels, channels), 2, channels)
     return o.out(*shape, compared=lambda sums: sums.sum(1) if defined else sums[:0])

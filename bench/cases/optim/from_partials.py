@@ -26,7 +26,7 @@ def _adamw(o: Operands, size: Shape, splits: int = 4) -> Launch:
 
 
 def _beside_torch(o: Operands, size: Shape) -> Launch:
-    """Of partials [splits, K, R, S, C] by one launch; torch's by two."""
+    """An update from partials [splits, K, R, S, C] by one launch, beside torch's two."""
     partials, start = o.randn(*size), o.randn(*size[1:]).permute(0, 3, 1, 2).contiguous()
     param, momentum = o.updated(start), o.updated(torch.zeros_like(start))
     made: list[Tensor] = []

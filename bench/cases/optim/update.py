@@ -18,7 +18,7 @@ OF_ADAMW: Final = {"lr": 1e-3, "eps": 1e-8, "weight_decay": 1e-2}
 
 
 def sgd_values(o: Operands) -> Tensor:
-    """What `sgd` reads: rate 0.1, momentum 0.9, decay 1e-4."""
+    """The control that `sgd` reads: rate 0.1, momentum 0.9, decay 1e-4."""
     return _control(o, [0.1, 0.9, 0.0, DECAY, 0.0, 1.0, 0.0, 0.0])
 
 

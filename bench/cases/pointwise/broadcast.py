@@ -59,7 +59,7 @@ def _grad_sums(
 
 
 def _compiled(**settings: list[Any]) -> tuple[At, ...]:
-    """For all functions, and quotients in float32, with operands of three shapes."""
+    """All functions in bfloat16 and quotients in float32, with operands of three shapes."""
     shapes = [
         {"kept": OF_CHANNELS},
         {"kept": (True, True, False)},
@@ -71,7 +71,7 @@ def _compiled(**settings: list[Any]) -> tuple[At, ...]:
 
 
 def _with_precision(compiled: tuple[At, ...], **more: Any) -> tuple[At, ...]:
-    """The same, stored in the precision that products of the type read."""
+    """Add the precision in which products of the type read what is stored."""
     return tuple(
         At(each.size, {**each.settings, **more, "precision": _PRECISIONS[each.settings["dtype"]]})
         for each in compiled

@@ -50,7 +50,7 @@ def _sum_slices(
 
 
 def _gradients(o: Operands, size: Shape, dtype: torch.dtype = BF16) -> Launch:
-    """Of the map and of its gates, of which the latter is compared."""
+    """The gradients of the map and of its gates. The gates' gradient is compared."""
     (call,) = _gate_grad(o, size, dtype).calls
     x, gates, dy, _, sums = call.operands
     dgates = o.out(*gates.shape, dtype=dtype)

@@ -15,7 +15,7 @@ OF = {"a": 0.5, "b": 2.0}
 def _unary(
     o: Operands, size: Shape, dtype: torch.dtype = BF16, beside: Shape = (), **settings: Any
 ) -> Launch:
-    """Of values at least a tenth, where every function is defined."""
+    """Values are at least 0.1, where every function is defined."""
     x, y = o.randn(*size, dtype=dtype), o.out(*size, dtype=dtype, beside=beside)
     return launching(unary, x.abs_().add_(0.1), y, **OF | settings)
 

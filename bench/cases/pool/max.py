@@ -30,7 +30,7 @@ def pooled(shape: Shape, of: Window) -> Shape:
 
 
 def code_shape(shape: Shape, of: Window) -> Shape:
-    """Of the codes of pooled maps: 2 bits a channel for windows 2x2, else 4."""
+    """The shape of the codes of pooled maps: 2 bits a channel for windows 2x2, else 4."""
     return (*shape[:3], shape[3] // (4 if of["kernel"] == (2, 2) else 2))
 
 

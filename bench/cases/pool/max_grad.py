@@ -32,7 +32,7 @@ def _grad(o: Operands, size: Shape, dtype: torch.dtype = BF16, **windows: int) -
 
 
 def _unpool(o: Operands, size: Shape, dtype: torch.dtype = BF16, **windows: int) -> Launch:
-    """From codes that the forward pass leaves before."""
+    """Codes are left by the forward pass, which runs before."""
     of = window(**windows)
     x, shape = o.randn(*size, dtype=dtype), pooled(size, of)
     y, dy = (o.randn(*shape, dtype=dtype) for _ in range(2))

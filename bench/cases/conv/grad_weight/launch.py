@@ -18,7 +18,7 @@ EXACT_CHUNK: Final = 32  # samples whose float64 copies are in memory together
 
 
 def _partials_shape(t: Tensors) -> Shape:
-    """As many gradients [K, R, S, C/g] as the launch's plan has splits."""
+    """The shape of partial gradients, [splits, K, R, S, C/g]."""
     k, c, taps, _ = t.layer.shape
     plan = grad_weight_plan(*t.layer.sides, t.layer.shape, **t.settings, dtype=t.x.dtype)
     return (plan.splits, k, taps, taps, c)
