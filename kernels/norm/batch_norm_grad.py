@@ -17,7 +17,12 @@ from torch import Tensor
 
 from ..codec.sign_bits import passes, passes_reference, words_of
 from ..language.rounding import rounded_alone, stored, stored_reference
-from ..pointwise.activation import BY_OUTPUT, activate_grad_reference, activate_reference
+from ..pointwise.activation import (
+    BY_EXACT_OUTPUT,
+    BY_OUTPUT,
+    activate_grad_reference,
+    activate_reference,
+)
 from ..pointwise.activation_math import activated, grad_by_input, grad_by_output
 from .batch_norm import normalized_reference
 from .batch_norm_tiles import (
@@ -208,9 +213,9 @@ def batch_norm_grad_sums(
 
 
 def _behind_constants(function: str, out_precision: str) -> dict[str, str | bool]:
-    """Compile-time arguments of `_behind`: only gradients by the output ask how that was stored."""
+    """Compile-time arguments of `_behind`: only some gradients ask how the output was stored."""
     by_output = function in BY_OUTPUT
-    rounded = out_precision if by_output else "ieee"
+    rounded = out_precision if by_output and function not in BY_EXACT_OUTPUT else "ieee"
     return {"FUNCTION": function, "BY_OUTPUT": by_output, "OUT_PRECISION": rounded}
 
 
@@ -325,7 +330,8 @@ def _behind_reference(
         return dy.masked_fill(z <= 0, 0.0)
     settings = {"function": function, "coefficient": coefficient}
     if function in BY_OUTPUT:
-        activate_reference(z, z, **settings, precision=precision)
+        stored_as = "ieee" if function in BY_EXACT_OUTPUT else precision
+        activate_reference(z, z, **settings, precision=stored_as)
     dz = torch.empty_like(z)
     activate_grad_reference(z, dy, dz, **settings)
     return dz

@@ -27,6 +27,7 @@ from ..language.rounding import stored, stored_reference
 from .activation_math import activated, grad_by_input, grad_by_output
 
 BY_OUTPUT: Final = ("leaky_relu", "sigmoid", "tanh", "relu6")
+BY_EXACT_OUTPUT: Final = ("sigmoid", "tanh")  # which rounding to TF32 may make 1: no gradient
 BY_INPUT: Final = ("elu", "silu", "gelu", "gelu_tanh", "hardswish", "hardsigmoid")
 FUNCTIONS: Final = (*BY_OUTPUT, *BY_INPUT)
 _RELU: Final = {"FUNCTION": "relu", "coefficient": 0.0}
@@ -177,18 +178,23 @@ def activate(
 
 def activate_grad(
     values: Tensor, dy: Tensor, dx: Tensor, *,
-    function: str, coefficient: float = 0.0, precision: str = "ieee",
+    function: str, coefficient: float = 0.0, precision: str = "ieee", by_input: bool = False,
 ) -> None:  # fmt: skip
     """dx of `activate`, from its output where BY_OUTPUT has the function, else from its input.
 
-    dx may be dy.
+    With `by_input` functions of BY_EXACT_OUTPUT read the input, too, to the same bits as the output
+    in float32 gives. dx may be dy.
     """
     constants: dict[str, str | float] = {"FUNCTION": function, "PRECISION": precision}
-    constants |= {"BY_OUTPUT": function in BY_OUTPUT, "coefficient": float(coefficient)}
+    constants |= {"BY_OUTPUT": _reads_output(function, by_input), "coefficient": float(coefficient)}
     if are_whole(values, dy, dx):
         launch(_activate_grad_kernel, values, dy, dx, **constants)
     else:
         launch_ranges(_activate_grad_ranges_kernel, values, dy, dx, **constants)
+
+
+def _reads_output(function: str, by_input: bool) -> bool:
+    return function in BY_OUTPUT and not by_input
 
 
 def relu_reference(x: Tensor, y: Tensor, *, precision: str = "ieee") -> None:
@@ -242,8 +248,11 @@ def activate_reference(
 
 def activate_grad_reference(
     values: Tensor, dy: Tensor, dx: Tensor, *,
-    function: str, coefficient: float = 0.0, precision: str = "ieee",
+    function: str, coefficient: float = 0.0, precision: str = "ieee", by_input: bool = False,
 ) -> None:  # fmt: skip
     """What `activate_grad` computes; in float64, as `activate_reference`."""
+    if by_input and function in BY_OUTPUT:
+        x, values = values, torch.empty_like(values, dtype=torch.float32)
+        activate_reference(x, values, function=function, coefficient=coefficient)
     exact = _GRADIENTS[function](values.double(), dy.double(), coefficient)
     dx.copy_(stored_reference(exact.float(), dx.dtype, precision))

@@ -112,8 +112,10 @@ def grad_by_output(y, dy, coefficient, FUNCTION: tl.constexpr) -> tl.tensor:
 
 @triton.jit
 def grad_by_input(x, dy, coefficient, FUNCTION: tl.constexpr) -> tl.tensor:
-    """The gradient of the input x of a function."""
-    if FUNCTION == "elu":
+    """The gradient of the input x of a function. Of a sigmoid or tanh the output is made again."""
+    if FUNCTION == "sigmoid" or FUNCTION == "tanh":
+        dx = grad_by_output(activated(x, coefficient, FUNCTION), dy, coefficient, FUNCTION)
+    elif FUNCTION == "elu":
         dx = tl.where(x <= 0, dy * coefficient * tl.exp(x), dy)
     elif FUNCTION == "silu":
         share, rest = shares(x)

@@ -1,4 +1,8 @@
-"""Softmax and its logarithm over the channels of a map, with gradients that read the output."""
+"""Softmax and its logarithm over the channels of a map, with gradients that read the output.
+
+Where the output is rounded as products read it, the shares of a row no longer add up to 1, and the
+gradient may be all error. It then reads the input, and makes the output again.
+"""
 
 from typing import Final
 
@@ -23,6 +27,15 @@ def _rows(num_rows, channels, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     return rows[:, None] * channels + c, (rows < num_rows)[:, None] & (c < channels)
 
 
+@triton.jit
+def _normalized(x, LOG: tl.constexpr):
+    """Softmax of rows, or its logarithm. Elements beyond the row are minus infinity."""
+    below = x - tl.max(x, 1)[:, None]
+    powers = tl.exp(below)
+    total = tl.sum(powers, 1)[:, None]
+    return below - tl.log(total) if LOG else powers / total
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def _softmax_kernel(
     x_ptr, y_ptr, num_rows, channels, LOG: tl.constexpr, PRECISION: tl.constexpr,
@@ -30,20 +43,21 @@ def _softmax_kernel(
 ):  # fmt: skip
     offs, mask = _rows(num_rows, channels, ROWS, BLOCK)
     x = tl.load(x_ptr + offs, mask=mask, other=float("-inf")).to(tl.float32)
-    below = x - tl.max(x, 1)[:, None]
-    powers = tl.exp(below)
-    total = tl.sum(powers, 1)[:, None]
-    y = below - tl.log(total) if LOG else powers / total
+    y = _normalized(x, LOG)
     tl.store(y_ptr + offs, stored(y, y_ptr.dtype.element_ty, PRECISION), mask=mask)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _softmax_grad_kernel(
-    y_ptr, dy_ptr, dx_ptr, num_rows, channels, LOG: tl.constexpr, PRECISION: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    map_ptr, dy_ptr, dx_ptr, num_rows, channels, BY_INPUT: tl.constexpr, LOG: tl.constexpr,
+    PRECISION: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     offs, mask = _rows(num_rows, channels, ROWS, BLOCK)
-    y = tl.load(y_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+    if BY_INPUT:
+        x = tl.load(map_ptr + offs, mask=mask, other=float("-inf")).to(tl.float32)
+        y = _normalized(x, LOG)
+    else:
+        y = tl.load(map_ptr + offs, mask=mask, other=0.0).to(tl.float32)
     dy = tl.load(dy_ptr + offs, mask=mask, other=0.0).to(tl.float32)
     total = tl.sum(dy if LOG else y * dy, 1)[:, None]
     dx = dy - tl.exp(y) * total if LOG else y * (dy - total)
@@ -56,13 +70,20 @@ def softmax(x: Tensor, y: Tensor, *, function: str, precision: str = "ieee") -> 
 
 
 def softmax_grad(
-    y: Tensor, dy: Tensor, dx: Tensor, *, function: str, precision: str = "ieee"
+    values: Tensor, dy: Tensor, dx: Tensor, *,
+    function: str, precision: str = "ieee", by_input: bool = False,
+) -> None:  # fmt: skip
+    """dx of `softmax` from its output, or from its input; dx may be dy.
+
+    By the input it has the bits that the output in float32 gives.
+    """
+    settings = {"function": function, "precision": precision, "BY_INPUT": by_input}
+    _launch(_softmax_grad_kernel, values, dy, dx, **settings)
+
+
+def _launch(
+    kernel: triton.JITFunction, *maps: Tensor, function: str, precision: str, **constants: bool
 ) -> None:
-    """dx of `softmax` from its output; dx may be dy."""
-    _launch(_softmax_grad_kernel, y, dy, dx, function=function, precision=precision)
-
-
-def _launch(kernel: triton.JITFunction, *maps: Tensor, function: str, precision: str) -> None:
     num_rows, channels = maps[0].shape
     if maps[0].numel() == 0:
         return
@@ -70,7 +91,7 @@ def _launch(kernel: triton.JITFunction, *maps: Tensor, function: str, precision:
     rows = max(TILE // block, 1)
     kernel[(triton.cdiv(num_rows, rows),)](
         *maps, num_rows, channels, LOG=function == "log_softmax", PRECISION=precision,
-        ROWS=rows, BLOCK=block, num_warps=max(min(block // WARP_ELEMENTS, 16), 4),
+        ROWS=rows, BLOCK=block, **constants, num_warps=max(min(block // WARP_ELEMENTS, 16), 4),
     )  # fmt: skip
 
 
@@ -81,12 +102,16 @@ def softmax_reference(x: Tensor, y: Tensor, *, function: str, precision: str = "
 
 
 def softmax_grad_reference(
-    y: Tensor, dy: Tensor, dx: Tensor, *, function: str, precision: str = "ieee"
-) -> None:
+    values: Tensor, dy: Tensor, dx: Tensor, *,
+    function: str, precision: str = "ieee", by_input: bool = False,
+) -> None:  # fmt: skip
     """What `softmax_grad` computes."""
-    values, wide = y.double(), dy.double()
+    if by_input:
+        x, values = values, torch.empty_like(values, dtype=torch.float32)
+        softmax_reference(x, values, function=function)
+    y, wide = values.double(), dy.double()
     if function == "log_softmax":
-        exact = wide - values.exp() * wide.sum(1, keepdim=True)
+        exact = wide - y.exp() * wide.sum(1, keepdim=True)
     else:
-        exact = values * (wide - (values * wide).sum(1, keepdim=True))
+        exact = y * (wide - (y * wide).sum(1, keepdim=True))
     dx.copy_(stored_reference(exact.float(), dx.dtype, precision))

@@ -48,6 +48,12 @@ def test_networks_that_once_failed(path: Path, dtype: str) -> None:
     assert not outcome.is_fault, (outcome.why, *outcome.details)
 
 
+def test_a_network_that_once_failed_in_tf32() -> None:
+    path = next(path for path in KEPT if path.stem == "saturated_sigmoid")
+    outcome = outcome_of(path.read_text(), "tf32")
+    assert not outcome.is_fault, (outcome.why, *outcome.details)
+
+
 def program(*lines: str, members: tuple[Member, ...] = (), **settings: Any) -> Program:
     """A network of one input and these statements, each of which makes v0, v1, and so on."""
     made = tuple(Line((f"v{i}",), text, ("x",)) for i, text in enumerate(lines))

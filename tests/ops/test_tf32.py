@@ -278,6 +278,31 @@ def test_gradients_are_as_accurate_as_products_of_tf32_allow(name: str) -> None:
     assert max(ratios.values()) <= MOST, {n: r for n, r in ratios.items() if r > MOST}
 
 
+@pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.parametrize("function", ["Sigmoid", "Tanh", "Softmax", "LogSoftmax"])
+def test_gradients_do_not_read_rounded_outputs(function: str, normalized: bool) -> None:
+    """A product that reads the output, moved, has one weight: no other terms hide an element."""
+    settings = {"dim": 1} if "oftmax" in function else {}
+    product = nn.Conv2d(4, 1, 1, bias=False)
+    before = [nn.BatchNorm2d(4, affine=False, eps=1e-12)] if normalized else []
+    net = nn.Sequential(*before, getattr(nn, function)(**settings), nn.ChannelShuffle(2), product)
+    with torch.no_grad():
+        product.weight[:] = torch.tensor([1.0, 0.0, 0.0, 0.0]).view(1, 4, 1, 1)
+    spread = 2.0 if function == "Tanh" else 4.0
+    x = spread * torch.randn(BATCH, 4, SIDE, SIDE, generator=torch.Generator().manual_seed(3))
+    found = []
+    for each, given in ((copy.deepcopy(net).double(), x.double()), (net, x.clone())):
+        given.requires_grad_()
+        run = each if given.dtype == torch.float64 else virtualize(net, given, dtype="tf32")
+        run(given).sum().backward()
+        found.append(given.grad)
+    exact, ours = found
+    assert exact is not None
+    assert ours is not None
+    assert (ours[:, 0].abs() > 0).all()
+    torch.testing.assert_close(ours.double(), exact, rtol=2**-9, atol=0.0)
+
+
 @pytest.mark.parametrize("dtype", ["fp32", "tf32"])
 def test_torchs_switch_of_convolutions_alone_is_followed_and_left(dtype: str) -> None:
     """Where that of recurrent layers differs, torch refuses to say what cuDNN as a whole does."""

@@ -1,21 +1,24 @@
 """Activation functions, by output and by input.
 
 A function by output needs its output alone for the gradient. It runs in place where nothing else
-reads its input. ReLU's gradient needs only the output's sign. A ReLU inside a fused op takes its
-gradient masked: the only reader of its output masks it, or else a pass of the fused op.
+reads its input. A saturated sigmoid or tanh that is rounded to TF32 has lost its gradient: the
+gradient then reads the input. ReLU's gradient needs only the output's sign. A ReLU inside a fused
+op takes its gradient masked: the only reader of its output masks it, or else a pass of the fused
+op.
 """
 
 from collections.abc import Mapping
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from torch.fx import Node
 
 from ..graph import Kind, Need, Op, Use
-from ..kernels.pointwise.activation import BY_INPUT, BY_OUTPUT
+from ..kernels.pointwise.activation import BY_EXACT_OUTPUT, BY_INPUT, BY_OUTPUT
 from .builder import Builder
 from .operator import STRIDED, Launch, Operator, Translator, elementwise_translator
-from .passes import forward, grad_by_input, grad_by_output
+from .passes import forward, grad_by_input, grad_by_output, with_grad_by_input
 from .row_tiles import tiles_by_pixel
 from .traced_op import Shape, TracedOp, UnsupportedCallError
 
@@ -66,9 +69,9 @@ def run_mask(a: Launch) -> None:
     a.kernels.relu_grad(*a.reads_alike(), a.writes[0], precision=a.stored)
 
 
-def run_function(kernel: str, function: str, a: Launch) -> None:
-    """Launch the kernel of a family of functions, with the op's settings."""
-    settings = {"function": function, "precision": a.stored, **a.attrs}
+def run_function(kernel: str, function: str, a: Launch, **others: bool) -> None:
+    """Launch the kernel of a family of functions, with the op's settings and others."""
+    settings = {"function": function, "precision": a.stored, **a.attrs, **others}
     getattr(a.kernels, kernel)(*a.reads_alike(), a.writes[0], **settings)
 
 
@@ -84,6 +87,14 @@ _IN_TORCH: Mapping[str, tuple[str, Translator | None]] = {
     "hardswish": ("Hardswish", None),
     "hardsigmoid": ("Hardsigmoid", None),
 }
+
+
+def _activations(function: str) -> tuple[Operator, ...]:
+    operator = _activation(function)
+    if function not in BY_EXACT_OUTPUT:
+        return (operator,)
+    grad = partial(run_function, "activate_grad", function, by_input=True)
+    return with_grad_by_input(operator, grad)
 
 
 def _activation(function: str) -> Operator:
@@ -124,4 +135,4 @@ RELU = Operator(
     instead_of={"RReLU": "tvdnn.nn.LeakyReLU has a fixed slope"},
     keeps_axes=True,
 )
-ACTIVATIONS = tuple(map(_activation, (*BY_OUTPUT, *BY_INPUT)))
+ACTIVATIONS = tuple(chain.from_iterable(map(_activations, (*BY_OUTPUT, *BY_INPUT))))

@@ -31,7 +31,7 @@ from .loss import LOSSES, TARGET, OutputLoss, with_losses, without_loss_names
 from .optimizer import flush_batched_updates, flush_gradients, take
 from .registry import OPERATORS
 from .split_rows import most_row_tiles, row_tiles_for, split_rows
-from .tf32 import with_rounding
+from .tf32 import with_gradients_by_input, with_rounding
 
 CONTROL_NBYTES = 512
 HANDED_OUT_NBYTES = 3 * 512  # blocks of losses that the caller holds
@@ -105,8 +105,11 @@ def expand(network: Network, settings: Settings) -> Graph:
     plain = with_losses(traced, losses)
     fused = cache(lambda: with_losses(fuse(traced), losses))
     network = fused() if settings.fuse else plain
+    wanted = frozenset() if infers else _wanted(network, settings.input_grads)
+    rounds = DTYPES[settings.dtype][1] == "tf32"
+    network = with_gradients_by_input(network, wanted) if rounds else network
     tiles = settings.bands or _row_tiles_for(plain, fused, settings)
-    b = _builder(traced, network, tiles, settings)
+    b = _builder(traced, network, tiles, wanted, settings)
     inputs = _add_inputs(b, settings)
     _forward(b)
     boundary = len(b.passes)
@@ -122,7 +125,7 @@ def expand(network: Network, settings: Settings) -> Graph:
     if settings.mode is Mode.AUTOGRAD:
         handed_out += [*(grads[0] for grads in b.param_grads.values()), *input_grads.values()]
     ops = {op.name: op for op in b.network.ops} | b.added
-    rounding = with_rounding(b.passes if b.precision == "tf32" else (), ops, b.buffers)
+    rounding = with_rounding(b.passes if rounds else (), ops, b.buffers)
     return Graph(
         traced=traced,
         network=network,
@@ -154,10 +157,12 @@ def graph_variants(network: Network, settings: Settings) -> GraphVariants:
     )
 
 
-def _builder(traced: Network, network: Network, tiles: int, settings: Settings) -> Builder:
+def _builder(
+    traced: Network, network: Network, tiles: int, wanted: frozenset[str], settings: Settings
+) -> Builder:
     """A builder of the network in row tiles."""
     dtype, precision = DTYPES[settings.dtype]
-    infers, tiled = settings.mode is Mode.INFER, split_rows(network, tiles)
+    tiled = split_rows(network, tiles)
     return Builder(
         network=tiled,
         dtype=dtype,
@@ -165,7 +170,7 @@ def _builder(traced: Network, network: Network, tiles: int, settings: Settings) 
         chunks=ChunkSizes(settings.chunk_size, settings.chunk_classes),
         sections=settings.sections,
         row_tiles=tiles,
-        wanted=frozenset() if infers else _wanted(network, settings.input_grads),
+        wanted=wanted,
         optimizer=settings.optimizer or SGD(),
         gradient_sink=GRADIENT_SINKS[settings.mode],
         order=ReadOrder(traced, tiled.ops),

@@ -138,6 +138,9 @@ class Operator:
     adds_grads: bool = False
     # The roles whose passes multiply the values that they read on tensor cores.
     products: Set[str] = frozenset()
+    # The kind of the same function whose gradient reads the input. It takes the place of an op with
+    # an output that is rounded to TF32. "" where no gradient is lost by that.
+    if_rounded: str = ""
     # The roles whose passes write no other values than they read.
     copies_values: Set[str] = frozenset()
     # What its passes take as ranges of the channels of wider maps.

@@ -1,7 +1,11 @@
 """The passes that most ops have: one forward, and one backward for the first input."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from ..graph import Op, Use
 from .builder import Builder
+from .operator import Launch, Operator
 
 
 def forward(b: Builder, op: Op) -> None:
@@ -19,6 +23,23 @@ def grad_by_input(b: Builder, op: Op) -> None:
 def grad_by_output(b: Builder, op: Op) -> None:
     reads = (Use(b.buffer_of[op.output]), Use(b.grad_of(op)))
     b.add_pass(op, "grad_input", reads, (Use(b.next_grad(op)),))
+
+
+def with_grad_by_input(
+    operator: Operator, grad_input: Callable[[Launch], None]
+) -> tuple[Operator, Operator]:
+    """An operator with a gradient by the output, and the one that stands for it if rounded."""
+    other = replace(
+        operator,
+        kind=f"{operator.kind}_by_input",
+        backward=grad_by_input,
+        launches={**operator.launches, "grad_input": grad_input},
+        saves={"input"},
+        in_place=False,
+        functions={},
+        modules=(),
+    )
+    return replace(operator, if_rounded=other.kind), other
 
 
 def grad_in_place(b: Builder, op: Op) -> None:

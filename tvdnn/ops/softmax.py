@@ -1,4 +1,7 @@
-"""Softmax over channels, and its logarithm: in place, with gradients that read the output."""
+"""Softmax over channels, and its logarithm: in place, with gradients that read the output.
+
+One that is rounded to TF32 has its gradient by the input.
+"""
 
 from functools import partial
 from typing import Any
@@ -7,7 +10,7 @@ import torch
 
 from ..kernels.pointwise.softmax import MOST_CHANNELS
 from .operator import Launch, Operator, Translator
-from .passes import forward, grad_by_output
+from .passes import forward, grad_by_output, with_grad_by_input
 from .reshape_translator import in_order, kept_first
 from .traced_op import Inner, Shape, Source, TracedOp, UnsupportedCallError, axes_of, shape_of
 
@@ -52,13 +55,15 @@ def _run(function: str, a: Launch) -> None:
     a.kernels.softmax(x, y, function=function, precision=a.stored)
 
 
-def _run_grad(function: str, a: Launch) -> None:
+def _run_grad(function: str, a: Launch, by_input: bool = False) -> None:
     maps = (_rows(a, each) for each in (*a.reads, *a.writes))
-    a.kernels.softmax_grad(*maps, function=function, precision=a.stored)
+    a.kernels.softmax_grad(*maps, function=function, precision=a.stored, by_input=by_input)
 
 
-def _softmax(function: str, translator: Translator, modules: tuple[str, ...]) -> Operator:
-    return Operator(
+def _softmax(
+    function: str, translator: Translator, modules: tuple[str, ...]
+) -> tuple[Operator, Operator]:
+    operator = Operator(
         function,
         forward,
         grad_by_output,
@@ -69,6 +74,7 @@ def _softmax(function: str, translator: Translator, modules: tuple[str, ...]) ->
         modules=modules,
         takes_rows=True,
     )
+    return with_grad_by_input(operator, partial(_run_grad, function, by_input=True))
 
 
 SOFTMAX = _softmax("softmax", softmax, ("Softmax", "Softmax2d"))

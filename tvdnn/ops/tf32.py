@@ -4,15 +4,35 @@ Tensor cores use the TF32 part of their operands. Other passes read exact float3
 rounding their maps as well made gradients of networks with normalizations up to ten times less
 accurate than torch's (ConvNeXt-T, H200, 2026-11-21). A map that both read is rounded. The rule sees
 only a step's passes, and no plan changes a bit.
+
+A gradient that would be lost if it read a rounded output reads the op's input, because that keeps
+no more maps than a rounded copy would, takes no more launches, and leaves products as fast.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..graph import Buffer, Direction, Need, Op, Pass, Use, overlap
+from ..graph import Buffer, Direction, Need, Network, Op, Pass, Use, overlap
 from .concat_views import Channels, gaps_between
-from .registry import copies_values, multiplies
+from .registry import OPERATORS, copies_values, multiplies
+
+
+def with_gradients_by_input(network: Network, wanted: Set[str]) -> Network:
+    """The network with ops by input for those whose output a product reads, as it is or moved.
+
+    Only the gradients of the values `wanted` count.
+    """
+    read: set[str] = set()
+    ops: list[Op] = []
+    for op in reversed(network.ops):
+        operator = OPERATORS[op.kind]
+        moves = op.kind == "view" or copies_values(op.kind, "forward")
+        if operator.products or (moves and op.output in read):
+            read.update(op.inputs)
+        replaced = operator.if_rounded and op.output in read & wanted
+        ops.append(replace(op, kind=operator.if_rounded) if replaced else op)
+    return replace(network, ops=tuple(reversed(ops)))
 
 
 class Rounding(NamedTuple):

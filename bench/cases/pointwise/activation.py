@@ -9,7 +9,14 @@ from bench.cases.case import BY_TYPE, KINDS, TYPES, KernelCase, Measured, at, ch
 from bench.cases.launch import Launch, launching, per_sample
 from bench.cases.operands import BF16, F32, Operands, Shape
 from bench.cases.shapes import VGG16_MAP
-from tvdnn.kernels.pointwise.activation import FUNCTIONS, activate, activate_grad, relu, relu_grad
+from tvdnn.kernels.pointwise.activation import (
+    BY_EXACT_OUTPUT,
+    FUNCTIONS,
+    activate,
+    activate_grad,
+    relu,
+    relu_grad,
+)
 
 
 def _relu(o: Operands, size: Shape, dtype: torch.dtype = BF16, beside: Shape = ()) -> Launch:
@@ -47,9 +54,15 @@ OTHERS = (
     *at([ONE], over(dtype=[F32], function=["elu"], coefficient=[1])),
 )
 BY_FUNCTION = checked(function=FUNCTIONS, dtype=TYPES)
+BY_INPUT = {"dtype": [F32], "function": BY_EXACT_OUTPUT, "by_input": [True]}
 CASES = (
     KernelCase(relu, _relu, BY_TYPE, RELUS, [Measured("relu", VGG16_MAP)]),
     KernelCase(relu_grad, _relu_grad, BY_TYPE, RELUS, [Measured("relu_grad", VGG16_MAP)]),
     KernelCase(activate, _activate, BY_FUNCTION, OTHERS),
-    KernelCase(activate_grad, _activate_grad, BY_FUNCTION, OTHERS),
+    KernelCase(
+        activate_grad,
+        _activate_grad,
+        BY_FUNCTION | checked(**BY_INPUT),
+        (*OTHERS, *at([MAPS], over(**BY_INPUT))),
+    ),
 )

@@ -36,7 +36,13 @@ def _softmax_grad(o: Operands, size: Shape, dtype: torch.dtype = BF16, **setting
 ROWS, ONE = [(784, 21), (784, 16384)], (1, 1)
 COMPILED = (*at(ROWS, over(KINDS, function=FUNCTIONS)), At(ONE, {"dtype": F32}))
 BY_FUNCTION = checked(function=FUNCTIONS, dtype=TYPES)
+BY_INPUT = {"dtype": [F32], "function": FUNCTIONS, "by_input": [True]}
 CASES = (
     KernelCase(softmax, _softmax, BY_FUNCTION, COMPILED, [Measured("softmax", PIXELS)]),
-    KernelCase(softmax_grad, _softmax_grad, BY_FUNCTION, COMPILED),
+    KernelCase(
+        softmax_grad,
+        _softmax_grad,
+        BY_FUNCTION | checked(**BY_INPUT),
+        (*COMPILED, *at(ROWS, over(**BY_INPUT))),
+    ),
 )

@@ -18,6 +18,7 @@ from tests.kernels.numerics import (
     rms_error,
 )
 from tvdnn.kernels.pointwise.activation import (
+    BY_EXACT_OUTPUT,
     BY_OUTPUT,
     FUNCTIONS,
     activate,
@@ -166,6 +167,23 @@ def test_small_values_keep_their_digits(function: str, generator: torch.Generato
         y = poisoned_like(x)
         forward(x, y, **settings_of(function))
         assert ((y.double() - exact_y).abs() <= 2 * ULP * exact_y.abs()).all()
+
+
+@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize("function", BY_EXACT_OUTPUT)
+def test_gradients_by_input_have_the_bits_of_those_by_output(
+    function: str, beside: bool, generator: torch.Generator
+) -> None:
+    """In whole maps, and in ranges of wider ones."""
+    x, dy = (randn((7, 5, 5, 16), torch.float32, generator, spread) for spread in (8.0, 1.0))
+    x = x[..., 4:12] if beside else x
+    dy = dy[..., : x.shape[-1]]
+    for forward, backward in LAUNCHERS:
+        y, dx, other = (poisoned_like(x) for _ in range(3))
+        forward(x, y, **settings_of(function))
+        backward(y, dy, dx, **settings_of(function))
+        backward(x, dy, other, **settings_of(function), by_input=True)
+        assert torch.equal(dx, other)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -54,6 +54,22 @@ def test_gradient_is_autograds(function: str, generator: torch.Generator) -> Non
         assert rms_error(dx, leaf.grad) <= TOLERANCE[torch.float32]
 
 
+@pytest.mark.parametrize("suffix", ["", "_reference"])
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_gradients_by_input_have_the_bits_of_those_by_output(
+    function: str, suffix: str, generator: torch.Generator
+) -> None:
+    x, dy = (randn((70, 21), torch.float32, generator, scale) for scale in (8.0, 1.0))
+    y, dx, other = (poisoned_like(x) for _ in range(3))
+    softmax, softmax_grad = (
+        getattr(kernels, name + suffix) for name in ("softmax", "softmax_grad")
+    )
+    softmax(x, y, function=function)
+    softmax_grad(y, dy, dx, function=function)
+    softmax_grad(x, dy, other, function=function, by_input=True)
+    assert torch.equal(dx, other)
+
+
 def test_bits_do_not_depend_on_the_run(generator: torch.Generator) -> None:
     x = randn((301, 21), torch.float32, generator)
     whole, parts = poisoned_like(x), poisoned_like(x)
