@@ -13,12 +13,12 @@ from tvdnn.graph import Graph
 from tvdnn.ops import Settings, expand
 from tvdnn.optim import SGD
 from tvdnn.placement import ALIGNMENT, AllocationGroup, BufferInterval, assign_offsets_soft
-from tvdnn.placement.cuda_blocks import usable_nbytes
+from tvdnn.planner.ir.budgets import Budgets
 from tvdnn.planner.ir.schedule import Lane
-from tvdnn.planner.offload.skeleton import belady_choice, skeletons
-from tvdnn.planner.offload.soft_placement import placed_before_ordering, retried
+from tvdnn.planner.offload.belady import skeletons
+from tvdnn.planner.offload.soft_placement import SoftPlacement
 from tvdnn.planner.offload.swap_problem import ScheduleTrial, SwapProblem
-from tvdnn.planner.problem import GraphProblem, Limits
+from tvdnn.planner.problem import GraphProblem
 from tvdnn.planner.verify.check import check
 
 UNIT = ALIGNMENT
@@ -115,12 +115,10 @@ def graph() -> Graph:
 def trial_of(graph: Graph, share: float) -> tuple[SwapProblem, ScheduleTrial]:
     """The greedy choice for a share of keep's peak, under limits 5% below its capacity."""
     budget = int(share * planned(graph, "keep", None).peak_nbytes)
-    swap = SwapProblem(
-        GraphProblem(graph, h200(graph), Limits.of(graph, budget)), "tvdnn-heuristic"
-    )
-    skeleton = next(iter(skeletons(graph, swap.costs)))
-    caps = (0.95 * swap.caps(skeleton)).astype(np.int64)
-    trial = swap.trial(skeleton, belady_choice(skeleton.needed, skeleton.gaps(caps), caps), caps)
+    problem = GraphProblem(graph, h200(graph), Budgets.of(graph, budget))
+    swap = SwapProblem(problem, next(skeletons(graph, problem.costs)), "tvdnn-heuristic")
+    limits = (0.95 * swap.limits).astype(np.int64)
+    trial = swap.trial(swap.greedy(limits), limits)
     assert trial is not None
     return swap, trial
 
@@ -132,7 +130,7 @@ def test_in_places_steps_fit_and_wait_for_what_is_there(graph: Graph, share: flo
     found = swap.placed_before_ordering(trial)
     assert found is not None
     check(found.schedule)
-    assert found.schedule.arena_nbytes <= usable_nbytes(swap.room)
+    assert found.schedule.arena_nbytes <= swap.usable
     assert len(found.schedule.steps) == len(trial.steps.items)
     launches = [step for step in found.schedule.steps if step.lane is Lane.COMPUTE]
     assert [(step.slot, step.pass_index, step.start) for step in launches] == [
@@ -142,19 +140,18 @@ def test_in_places_steps_fit_and_wait_for_what_is_there(graph: Graph, share: flo
 
 def test_more_tries_take_no_longer_and_at_times_less(graph: Graph) -> None:
     swap, trial = trial_of(graph, 0.7)
-    capacity = usable_nbytes(swap.room)
-    made = graph, trial.steps, swap.costs, capacity
-    first, _ = placed_before_ordering(*made)
-    seconds = [found[0].seconds for n in (1, 3, 8) if (found := retried(*made, tries=n))]
+    placement = SoftPlacement(trial.steps, swap.costs, swap.usable)
+    first, _ = placement.placed()
+    seconds = [found[0].seconds for n in (1, 3, 8) if (found := placement.retried(n))]
     assert seconds[0] == first.seconds
     assert seconds == sorted(seconds, reverse=True)
     assert seconds[-1] < seconds[0]
     best = swap.retried(trial, 8)
     assert best is not None
     check(best.schedule)
-    assert best.schedule.arena_nbytes <= capacity
+    assert best.schedule.arena_nbytes <= swap.usable
 
 
 def test_what_has_no_place_in_any_try_is_told(graph: Graph) -> None:
     swap, trial = trial_of(graph, 0.7)
-    assert retried(graph, trial.steps, swap.costs, swap.room // 2, tries=3) is None
+    assert SoftPlacement(trial.steps, swap.costs, swap.capacity // 2).retried(3) is None

@@ -32,8 +32,8 @@ from tvdnn.planner.recompute.candidates import (
     RecomputeDependencies,
     find_candidates,
 )
-from tvdnn.planner.recompute.draft import RecomputeChoice, unbound_plan
 from tvdnn.planner.recompute.regions import Recompute, recompute_passes, regions
+from tvdnn.planner.recompute.skeleton import RecomputeChoice, skeleton_of
 from tvdnn.planner.verify.check import check
 from tvdnn.units import MIB
 
@@ -229,8 +229,8 @@ def test_any_choice_has_the_bits_of_keep(
     found = find_candidates(graph, costs)
     choice = drawn_choice(rng, found)
     kept = lower(graph, keep(graph), costs)
-    unbound = unbound_plan(graph, found, choice)
-    plan = unbound.plan(round(share * kept.arena_nbytes)) or unbound.plan(2 * kept.arena_nbytes)
+    skeleton, limit = skeleton_of(graph, found, choice), round(share * kept.arena_nbytes)
+    plan = skeleton.plan_within(limit) or skeleton.plan_within(2 * kept.arena_nbytes)
     schedule = lower(graph, plan, costs)
     check(schedule)
     stages = [found.stages[number] for number in choice.stages]

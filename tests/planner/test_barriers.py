@@ -24,7 +24,7 @@ from tvdnn.planner.policies import auto as auto_policy
 from tvdnn.planner.problem import GraphProblem
 from tvdnn.planner.recompute.barriers import Phase
 from tvdnn.planner.recompute.candidates import Candidates, find_candidates
-from tvdnn.planner.recompute.draft import RecomputeChoice, unbound_plan
+from tvdnn.planner.recompute.skeleton import RecomputeChoice, skeleton_of
 from tvdnn.planner.verify.check import check
 
 BATCH, SHAPE = 16, (3, 8, 8)
@@ -52,7 +52,7 @@ def plan_of(graph: Graph, found: Candidates, numbers: Collection[int]) -> Plan:
     """The plan with these in rounds, by the least blocks, in which nothing moves."""
     none = (frozenset[str](),) * len(found.regions)
     choice = RecomputeChoice(Variant.MEMORY, (None,) * len(none), none, stages=frozenset(numbers))
-    return unbound_plan(graph, found, choice).offloading([])
+    return skeleton_of(graph, found, choice).offloading([])
 
 
 def told(graph: Graph, half: Phase) -> list[tuple[list[str], list[str]]]:
@@ -169,10 +169,9 @@ def test_rounds_take_passes_from_chains() -> None:
     none = (frozenset[str](),) * len(found.regions)
     blocks, full_batch = (Variant.MEMORY,) * len(none), frozenset(range(len(found.full_batch)))
     stages = frozenset(range(len(found.stages)))
-    plan = unbound_plan(
-        graph, found, RecomputeChoice(Variant.MEMORY, blocks, none, full_batch, stages=stages)
-    ).offloading_all()
-    schedule = lower(graph, plan, costs)
+    choice = RecomputeChoice(Variant.MEMORY, blocks, none, full_batch, stages=stages)
+    skeleton = skeleton_of(graph, found, choice)
+    schedule = lower(graph, skeleton.offloading(skeleton.all_idle), costs)
     check(schedule)
     kept = train(made, planned(graph, "keep", None), batches)
     assert train(made, schedule, batches, order_seed=0).equals(kept)

@@ -14,6 +14,7 @@ from tvdnn.ops import Settings
 from tvdnn.ops.expand import expand, graph_variants
 from tvdnn.optim import SGD
 from tvdnn.planner import make
+from tvdnn.planner.ir.budgets import Budgets
 from tvdnn.planner.ir.costs import Roofline
 from tvdnn.planner.ir.hardware import load
 from tvdnn.planner.ir.plan import Plan
@@ -21,7 +22,7 @@ from tvdnn.planner.ir.schedule import Schedule
 from tvdnn.planner.lowering.segments import Variant, segments
 from tvdnn.planner.make import Problem, choose_variant
 from tvdnn.planner.policies import POLICIES, policy_named
-from tvdnn.planner.problem import GraphProblem, Limits, Policy
+from tvdnn.planner.problem import GraphProblem, Policy
 from tvdnn.units import MIB
 
 SETTINGS = Settings("bf16", MIB, optimizer=SGD(momentum=0.9))
@@ -69,9 +70,9 @@ def test_a_floor_is_found_once_for_all_budgets(
     assert calls == ["vdnn-all:m"]
 
 
-def test_limits_leave_the_arena_what_is_not_fixed(graph: Graph) -> None:
-    assert Limits.of(graph, None) == Limits(None, None, None)
-    assert Limits.of(graph, 10**9, 5) == Limits(10**9, 5, 10**9 - graph.fixed_nbytes)
+def test_budgets_leave_the_arena_what_is_not_fixed(graph: Graph) -> None:
+    assert Budgets.of(graph, None) == Budgets(None, None, None)
+    assert Budgets.of(graph, 10**9, 5) == Budgets(10**9, 5, 10**9 - graph.fixed_nbytes)
 
 
 def test_a_policy_is_a_value(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from tests.support.lowered import lower
 from tvdnn.errors import BudgetError
 from tvdnn.graph import Graph
 from tvdnn.placement import ALIGNMENT
+from tvdnn.planner.ir.budgets import Budgets
 from tvdnn.planner.ir.costs import Costs
 from tvdnn.planner.ir.schedule import Schedule
 from tvdnn.planner.lowering.lower import lower_with_prefetch
@@ -93,10 +94,8 @@ def test_a_lead_makes_no_floor_higher(seed: int) -> None:
         make_schedule(graph, costs, policy=policy, budget=floor, lead=lead) for lead in (None, 1)
     )
     assert led.peak_nbytes <= floor
-    assert (
-        lower_with_prefetch(graph, plain.plan.with_prefetch_distance(1), costs, budget=floor)
-        is None
-    )
+    late, budgets = plain.plan.with_prefetch_distance(1), Budgets.of(graph, floor)
+    assert lower_with_prefetch(graph, late, costs, budgets) is None
     assert led.plan == plain.plan
 
 

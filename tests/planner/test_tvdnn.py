@@ -11,17 +11,18 @@ from tvdnn.errors import BudgetError
 from tvdnn.graph import Graph
 from tvdnn.ops import Settings, expand
 from tvdnn.optim import SGD
+from tvdnn.planner.ir.budgets import Budgets
 from tvdnn.planner.lowering.idle import IdleInterval
 from tvdnn.planner.lowering.limits import Array
 from tvdnn.planner.make import floor_of
 from tvdnn.planner.offload import swap_problem
-from tvdnn.planner.offload.fit import under_lowered_caps
+from tvdnn.planner.offload.belady import skeletons
+from tvdnn.planner.offload.fit import under_tightened_limits
 from tvdnn.planner.offload.ilp import LpBound
-from tvdnn.planner.offload.skeleton import belady_choice, skeletons
 from tvdnn.planner.offload.swap_problem import SwapProblem
 from tvdnn.planner.policies import tvdnn
 from tvdnn.planner.policies.keep import keep
-from tvdnn.planner.problem import GraphProblem, Limits
+from tvdnn.planner.problem import GraphProblem
 from tvdnn.planner.timing.bound import lower_bound
 
 POLICIES = ("tvdnn-ilp", "tvdnn-heuristic")
@@ -46,35 +47,32 @@ def test_a_plan_says_how_near_the_bound_its_step_is(graph: Graph) -> None:
     assert "above the bound of" in str(schedule.plan).splitlines()[1]
 
 
-def test_caps_are_no_longer_lowered_once_their_step_is_slower_than_a_known_one(
+def test_limits_are_no_longer_tightened_once_their_step_is_slower_than_a_known_one(
     graph: Graph,
 ) -> None:
     budget = planned(graph, "keep", None).peak_nbytes // 2
-    swap = SwapProblem(
-        GraphProblem(graph, h200(graph), Limits.of(graph, budget)), "tvdnn-heuristic"
-    )
-    skeleton = next(skeletons(graph, h200(graph)))
+    problem = GraphProblem(graph, h200(graph), Budgets.of(graph, budget))
+    swap = SwapProblem(problem, next(skeletons(graph, h200(graph))), "tvdnn-heuristic")
     asked: list[Array] = []
 
-    def choose(caps: Array) -> Sequence[IdleInterval] | None:
-        asked.append(caps)
-        return belady_choice(skeleton.needed, skeleton.gaps(caps), caps)
+    def choose(limits: Array) -> Sequence[IdleInterval] | None:
+        asked.append(limits)
+        return swap.greedy(limits)
 
-    caps = swap.caps(skeleton)
-    first, *_ = under_lowered_caps(swap, skeleton, choose, caps)
-    made = [swap.trial(skeleton, choose(each), each) for each in asked.copy()]
+    first, *_ = under_tightened_limits(swap, choose)
+    made = [swap.trial(choose(each), each) for each in asked.copy()]
     seconds = [trial.seconds for trial in made if trial]
     known = replace(first, seconds=seconds[0])
     slower = next(number for number, each in enumerate(seconds) if each > known.seconds)
     asked.clear()
-    assert under_lowered_caps(swap, skeleton, choose, caps, known) == []
+    assert under_tightened_limits(swap, choose, known) == []
     assert len(asked) == slower + 1 < len(seconds)
 
 
-def test_where_few_plans_are_placed_they_are_of_the_best_sites(
+def test_where_few_plans_are_placed_they_are_of_the_best_skeletons(
     graph: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With backward layer-major, as of the first site alone, the step takes longer."""
+    """With backward layer-major, as of the first skeleton alone, the step takes longer."""
     monkeypatch.setattr(swap_problem, "WORK", 700)  # three plans of it
     budget = planned(graph, "keep", None).peak_nbytes // 2
     seconds = []
@@ -87,12 +85,13 @@ def test_where_few_plans_are_placed_they_are_of_the_best_sites(
     assert heuristic_s < 1.05 * ilp_s
 
 
-def test_of_sites_as_good_the_one_of_smallest_blocks_goes_first(graph: Graph) -> None:
-    ground = sorted(
-        skeletons(graph, h200(graph)), key=lambda skeleton: len(skeleton.unbound.program.launches)
+def test_of_skeletons_as_good_the_one_of_smallest_blocks_goes_first(graph: Graph) -> None:
+    problem = GraphProblem(graph, h200(graph), Budgets.of(graph, graph.baseline_nbytes))
+    fewest, *_, most = sorted(
+        (SwapProblem(problem, each, "tvdnn-ilp") for each in skeletons(graph, h200(graph))),
+        key=lambda swap: len(swap.skeleton.program.launches),
     )
-    fewest, most = ground[0], ground[-1]
-    assert len(fewest.unbound.program.launches) < len(most.unbound.program.launches)
+    assert len(fewest.skeleton.program.launches) < len(most.skeleton.program.launches)
     for most_s, first in ((0.99, most), (1.004, most), (1.006, fewest)):
         solved = {fewest: LpBound(1.0, (), {}), most: LpBound(most_s, (), {})}
         assert tvdnn._by_promise(solved)[0] is first

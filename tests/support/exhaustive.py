@@ -15,21 +15,22 @@ from tests.support.lowered import lower
 from tvdnn.engine import training_graph
 from tvdnn.graph import Graph
 from tvdnn.optim import SGD
+from tvdnn.planner.ir.budgets import Budgets
 from tvdnn.planner.ir.costs import Costs
 from tvdnn.planner.lowering.floor import MinimumSchedule
 from tvdnn.planner.lowering.idle import IdleInterval
-from tvdnn.planner.lowering.limits import FragmentationError
-from tvdnn.planner.offload.skeleton import Skeleton, plans_offloading_all, skeletons
-from tvdnn.planner.offload.swap_problem import SwapProblem
+from tvdnn.planner.offload.belady import plans_offloading_all, skeletons
+from tvdnn.planner.offload.swap_problem import SwapProblem, placed_if_any
 from tvdnn.planner.policies.keep import keep
-from tvdnn.planner.problem import GraphProblem, Limits
+from tvdnn.planner.problem import GraphProblem
+from tvdnn.planner.recompute.skeleton import Skeleton
 
 MOST_PLANS = 4000
-CAPS = (1.0, 0.9, 0.8)
+LIMITS = (1.0, 0.9, 0.8)
 OPENINGS: tuple[Callable[[IdleInterval], int], ...] = (
-    lambda gap: gap.earliest_prefetch,
-    lambda gap: gap.offload_after + 1,
-    lambda gap: gap.needed_by,
+    lambda idle: idle.earliest_prefetch,
+    lambda idle: idle.offload_after + 1,
+    lambda idle: idle.needed_by,
 )
 
 
@@ -76,73 +77,73 @@ def exhaustive_s(graph: Graph, costs: Costs, budget: int) -> float:
     Between forward and backward; where something else must leave besides, all that is idle does.
     What cannot take less than the best found so far is not made.
     """
-    swap = SwapProblem(GraphProblem(graph, costs, Limits.of(graph, budget)), "exhaustive")
-    plans = [
-        (skeleton, moved) for skeleton in skeletons(graph, costs) for moved in _plans(skeleton)
-    ]
-    ranked = sorted(((_least_s(costs, *plan), *plan) for plan in plans), key=itemgetter(0))
+    plans = _swap_plans(graph, costs, budget)
+    ranked = sorted(((_least_s(*plan), *plan) for plan in plans), key=itemgetter(0))
     best_s = inf
-    for least_s, skeleton, moved in ranked:
+    for least_s, swap, offloaded in ranked:
         if least_s >= best_s:
             break
-        caps = (round(share * swap.room) for share in CAPS)
-        best_s = min([best_s, *(s for cap in caps for s in _seconds(swap, skeleton, moved, cap))])
+        limits = (round(share * swap.capacity) for share in LIMITS)
+        best_s = min([best_s, *(s for each in limits for s in _seconds(swap, offloaded, each))])
     return best_s
 
 
 def floor_found(graph: Graph, costs: Costs, floor: int) -> int:
     """The least bytes that any of these plans takes, `floor` where none takes less."""
-    swap = SwapProblem(GraphProblem(graph, costs, Limits.of(graph, floor - 1)), "exhaustive")
-    plans = (
-        (skeleton, moved) for skeleton in skeletons(graph, costs) for moved in _plans(skeleton)
-    )
     lean = (
-        skeleton.unbound.offloading(moved)
-        for skeleton, moved in plans
-        if swap.may_fit(skeleton, moved)
+        swap.skeleton.offloading(offloaded)
+        for swap, offloaded in _swap_plans(graph, costs, floor - 1)
+        if swap.may_fit(offloaded)
     )
     return min([floor, *(MinimumSchedule.of(graph, plan, costs).floor[0] for plan in lean)])
 
 
-def _least_s(costs: Costs, skeleton: Skeleton, moved: tuple[IdleInterval, ...]) -> float:
+def _swap_plans(
+    graph: Graph, costs: Costs, budget: int
+) -> Iterator[tuple[SwapProblem, tuple[IdleInterval, ...]]]:
+    """What may be offloaded of every skeleton."""
+    problem = GraphProblem(graph, costs, Budgets.of(graph, budget))
+    for skeleton in skeletons(graph, costs):
+        swap = SwapProblem(problem, skeleton, "exhaustive")
+        for offloaded in _plans(skeleton):
+            yield swap, offloaded
+
+
+def _least_s(swap: SwapProblem, offloaded: tuple[IdleInterval, ...]) -> float:
     """No step takes less than its launches, and the copies of one way."""
-    link, nbytes = costs.link, sum(gap.nbytes for gap in moved)
-    copies_s = len(moved) * link.latency_s + nbytes / min(link.to_host, link.to_device)
-    return max(skeleton.unbound.compute_s(costs), copies_s)
+    link, nbytes = swap.costs.link, sum(idle.nbytes for idle in offloaded)
+    copies_s = len(offloaded) * link.latency_s + nbytes / min(link.to_host, link.to_device)
+    return max(swap.compute_s, copies_s)
 
 
 def _maps(skeleton: Skeleton) -> list[list[IdleInterval]]:
-    """The trips of each map that is not negligible."""
+    """The idle sections of each map that is not negligible."""
     maps: dict[str, list[IdleInterval]] = {}
-    for gap in skeleton.forward_backward_idle:
-        maps.setdefault(gap.buffer, []).append(gap)
-    sizes = {name: sum(gap.nbytes for gap in gaps) for name, gaps in maps.items()}
-    return [gaps for name, gaps in maps.items() if sizes[name] > max(sizes.values()) / 50]
+    for idle in skeleton.forward_backward_idle:
+        maps.setdefault(idle.buffer, []).append(idle)
+    sizes = {name: sum(idle.nbytes for idle in found) for name, found in maps.items()}
+    return [found for name, found in maps.items() if sizes[name] > max(sizes.values()) / 50]
 
 
 def _count(skeleton: Skeleton) -> int:
-    """How many plans of a site are placed at most."""
-    return 2 * prod(1 + len(gaps) for gaps in _maps(skeleton)) * len(OPENINGS) * len(CAPS)
+    """How many plans of a skeleton are placed at most."""
+    return 2 * prod(1 + len(found) for found in _maps(skeleton)) * len(OPENINGS) * len(LIMITS)
 
 
 def _plans(skeleton: Skeleton) -> Iterator[tuple[IdleInterval, ...]]:
     """The last sections of each map, returning from backward on or from when they left on."""
-    options = [[gaps[len(gaps) - n :] for n in range(1 + len(gaps))] for gaps in _maps(skeleton)]
+    options = [
+        [sections[len(sections) - n :] for n in range(1 + len(sections))]
+        for sections in _maps(skeleton)
+    ]
     for choice, besides, opening in product(
         product(*options), ((), skeleton.intra_pass_idle), OPENINGS
     ):
-        moved = (gap for gaps in (*choice, besides) for gap in gaps)
-        yield tuple(replace(gap, earliest_prefetch=opening(gap)) for gap in moved)
+        offloaded = (idle for sections in (*choice, besides) for idle in sections)
+        yield tuple(replace(idle, earliest_prefetch=opening(idle)) for idle in offloaded)
 
 
-def _seconds(
-    swap: SwapProblem, skeleton: Skeleton, moved: tuple[IdleInterval, ...], cap: int
-) -> Iterator[float]:
-    trial = swap.trial(skeleton, moved, cap)
-    if trial is not None:
-        try:
-            found = swap.placed_after_ordering(trial)
-        except FragmentationError:
-            return
-        if found is not None:
-            yield found.seconds
+def _seconds(swap: SwapProblem, offloaded: tuple[IdleInterval, ...], limit: int) -> Iterator[float]:
+    found = placed_if_any(swap.placed_after_ordering, swap.trial(offloaded, limit))
+    if found is not None:
+        yield found.seconds

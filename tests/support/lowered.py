@@ -1,6 +1,7 @@
 """A plan's schedule, by its order where that fits, else at its floor."""
 
 from tvdnn.graph import Graph
+from tvdnn.planner.ir.budgets import Budgets
 from tvdnn.planner.ir.costs import Costs
 from tvdnn.planner.ir.plan import Plan
 from tvdnn.planner.ir.schedule import Schedule
@@ -21,8 +22,6 @@ def lower(
     Raises BudgetError with the plan's floor where it exceeds `budget`, HostMemoryError where the
     host copies exceed `host_budget`.
     """
-    schedule = lower_with_prefetch(graph, plan, costs, budget=budget, host_budget=host_budget)
-    if schedule is not None:
-        return schedule
-    minimum = MinimumSchedule.of(graph, plan, costs)
-    return minimum.schedule(budget=budget, host_budget=host_budget)
+    budgets = Budgets.of(graph, budget, host_budget)
+    schedule = lower_with_prefetch(graph, plan, costs, budgets)
+    return schedule or MinimumSchedule.of(graph, plan, costs).schedule(budgets)

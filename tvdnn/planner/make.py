@@ -9,12 +9,13 @@ from ..errors import InputError
 from ..gc_pause import without_collection
 from ..graph import Graph, GraphVariants
 from ..units import MIB, Limit
+from .ir.budgets import Budgets
 from .ir.costs import Costs
 from .ir.schedule import Schedule
 from .lowering.floor import MinimumSchedule, floor_lower_bound
 from .policies import policy_named
-from .problem import GraphProblem, Limits, Policy
-from .recompute.draft import least_moving_plan
+from .problem import GraphProblem, Policy
+from .recompute.skeleton import least_moving_plan
 from .timing.bound import LowerBound, lower_bound
 from .timing.merge_syncs import merge_sync_points
 from .verify.check import check
@@ -108,10 +109,7 @@ class Problem:
         problem = self._of(policy, self.budget_nbytes(policy.name))
         schedule = policy.schedule(problem)
         if schedule is None:
-            limits = problem.limits
-            schedule = self._at_floor(policy).schedule(
-                budget=limits.device, host_budget=limits.host
-            )
+            schedule = self._at_floor(policy).schedule(problem.budgets)
         plan = schedule.plan if lead is None else schedule.plan.with_prefetch_distance(lead)
         if plan.transfers == schedule.plan.transfers:
             return schedule
@@ -119,8 +117,8 @@ class Problem:
 
     def _of(self, policy: Policy, budget: int | None) -> GraphProblem:
         graph = self.graph(policy.name)
-        limits = Limits.of(graph, budget, self.host_budget)
-        return GraphProblem(graph, self.costs, limits, self._known.setdefault(id(graph), {}))
+        budgets = Budgets.of(graph, budget, self.host_budget)
+        return GraphProblem(graph, self.costs, budgets, self._known.setdefault(id(graph), {}))
 
     def _at_floor(self, policy: Policy) -> MinimumSchedule:
         """The plan of the policy that has the lowest floor."""

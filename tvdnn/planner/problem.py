@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from ..errors import HostMemoryError
 from ..graph import Graph
+from .ir.budgets import Budgets
 from .ir.costs import Costs
 from .ir.plan import Plan
 from .ir.schedule import Schedule
@@ -14,30 +15,16 @@ from .lowering.lower import lower_with_prefetch
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Bytes to plan inside; None where there is no limit."""
-
-    device: int | None = None
-    host: int | None = None  # pinned
-    arena: int | None = None  # what the graph's fixed bytes leave of the device's
-
-    @classmethod
-    def of(cls, graph: Graph, device: int | None, host: int | None = None) -> "Limits":
-        """The limits of a graph on a device."""
-        return cls(device, host, None if device is None else device - graph.fixed_nbytes)
-
-
 class GraphProblem:
     """One graph to plan, the costs of its passes and the bytes to plan inside.
 
-    `known` holds what was found of the graph and its costs alone, whatever the limits.
+    `known` holds what was found of the graph and its costs alone, whatever the budgets.
     """
 
     def __init__(
-        self, graph: Graph, costs: Costs, limits: Limits, known: dict[object, Any] | None = None
+        self, graph: Graph, costs: Costs, budgets: Budgets, known: dict[object, Any] | None = None
     ) -> None:
-        self.graph, self.costs, self.limits = graph, costs, limits
+        self.graph, self.costs, self.budgets = graph, costs, budgets
         self._known = {} if known is None else known
 
     def once(self, find: Callable[[Graph, Costs], T]) -> T:
@@ -47,10 +34,13 @@ class GraphProblem:
         found: T = self._known[find]
         return found
 
-    def lowered(self, plan: Plan) -> Schedule | None:
-        """The plan's schedule, None where it has none within both budgets."""
+    def lowered(self, plan: Plan, limit: int | None = None) -> Schedule | None:
+        """The plan's schedule, None where it has none within both budgets.
+
+        `limit` is the most live bytes in the first attempt.
+        """
         try:
-            return self._lowered(plan)
+            return lower_with_prefetch(self.graph, plan, self.costs, self.budgets, limit)
         except HostMemoryError:
             return None
 
@@ -63,7 +53,7 @@ class GraphProblem:
         host_error: HostMemoryError | None = None
         for plan in plans:
             try:
-                schedule = self._lowered(plan)
+                schedule = lower_with_prefetch(self.graph, plan, self.costs, self.budgets)
             except HostMemoryError as error:
                 host_error = error
             else:
@@ -72,12 +62,6 @@ class GraphProblem:
         if host_error is not None:
             raise host_error
         return None
-
-    def _lowered(self, plan: Plan) -> Schedule | None:
-        limits = self.limits
-        return lower_with_prefetch(
-            self.graph, plan, self.costs, budget=limits.device, host_budget=limits.host
-        )
 
 
 @dataclass(frozen=True, slots=True)

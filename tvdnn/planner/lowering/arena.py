@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from ...graph import Graph
 from ...placement import (
     AllocationGroup,
     assign_offsets,
@@ -16,7 +15,7 @@ from ...placement.cuda_blocks import block_nbytes, usable_nbytes
 from .lifetimes import REUSE_DELAY, group_lifetimes
 from .limits import FragmentationError
 from .list_scheduler import ItemKind
-from .program import contiguous_groups
+from .program import Program
 from .timetable import Timetable
 
 # Trials of a placement, at 30 ms each for VGG-16.
@@ -36,22 +35,18 @@ class ArenaLayout:
 
     @classmethod
     def of(
-        cls,
-        members: Sequence[Sequence[int]],
-        groups: Sequence[AllocationGroup],
-        offsets: Sequence[int],
+        cls, prog: Program, groups: Sequence[AllocationGroup], offsets: Sequence[int]
     ) -> "ArenaLayout":
-        """The layout of groups at these offsets; `members` are the numbers of their intervals."""
-        addresses, top = [0] * sum(map(len, members)), 0
-        for numbers, group, offset in zip(members, groups, offsets, strict=True):
-            for number, interval in zip(numbers, group.intervals, strict=True):
-                addresses[number] = offset + interval.offset
+        """The layout of a program's groups at these offsets."""
+        addresses, top = [0] * len(prog.intervals), 0
+        for members, group, offset in zip(prog.groups, groups, offsets, strict=True):
+            for number, distance in members:
+                addresses[number] = offset + distance
             top = max(top, offset + group.nbytes)
         return cls(tuple(addresses), block_nbytes(top))
 
 
 def place_arena(
-    graph: Graph,
     timetable: Timetable,
     *,
     reuse_delay: int = 0,
@@ -64,33 +59,30 @@ def place_arena(
     `trials` are those of `assign_offsets`. Few groups are also placed in random orders, until
     `restarts` orders in a row give no smaller layout.
     """
-    members = contiguous_groups(timetable.program)
-    groups = group_lifetimes(graph, timetable, members, reuse_delay)
+    groups = group_lifetimes(timetable, reuse_delay)
     share = min(1, ALL_TRIALS_GROUPS / max(1, len(groups))) ** 2
     target = None if target is None else usable_nbytes(target)
     found = assign_offsets(groups, target, int(trials * share))
     if len(groups) <= FEW_GROUPS:
         found = restart_randomly(groups, found, restarts)
-    return ArenaLayout.of(members, groups, found[0])
+    return ArenaLayout.of(timetable.program, groups, found[0])
 
 
-def place_arena_within(graph: Graph, timetable: Timetable, capacity: int) -> ArenaLayout:
+def place_arena_within(timetable: Timetable, capacity: int) -> ArenaLayout:
     """The layout of a timetable's live intervals inside `capacity` bytes.
 
     Raises FragmentationError where groups stay unplaced.
     """
-    members, usable = contiguous_groups(timetable.program), usable_nbytes(capacity)
-    groups = group_lifetimes(graph, timetable, members)
+    groups, usable = group_lifetimes(timetable), usable_nbytes(capacity)
     offsets, unplaced = first_fit_bounded(groups, usable)
     if unplaced and len(groups) <= FEW_GROUPS and lower_bound_nbytes(groups) <= usable:
         offsets, high_water = assign_offsets(groups, usable, FEW_TRIALS)
         unplaced = unplaced if high_water > usable else ()
     if not unplaced:
-        delayed = group_lifetimes(graph, timetable, members, REUSE_DELAY)
+        delayed = group_lifetimes(timetable, REUSE_DELAY)
         others, delayed_unplaced = first_fit_bounded(delayed, usable)
-        if delayed_unplaced:
-            return ArenaLayout.of(members, groups, offsets)
-        return ArenaLayout.of(members, delayed, others)
+        placed = (groups, offsets) if delayed_unplaced else (delayed, others)
+        return ArenaLayout.of(timetable.program, *placed)
     launches = list(accumulate(item.kind is ItemKind.LAUNCH for item in timetable.items))
     firsts = [launches[groups[at].first] - 1 for at in unplaced]
     raise FragmentationError(

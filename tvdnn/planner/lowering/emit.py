@@ -7,8 +7,8 @@ the same bytes. With vDNN's synchronisation it also waits for the copies of the 
 from collections.abc import Sequence
 
 from ...errors import HostMemoryError
-from ...graph import Graph
 from ...units import format_bytes
+from ..ir.budgets import Budgets
 from ..ir.schedule import Action, Lane, Operand, Residency, Schedule, Space, Step
 from .arena import ArenaLayout
 from .hazards import add_waits
@@ -18,19 +18,12 @@ from .slab import SlabLayout, place_slab
 from .timetable import Timetable
 
 
-def emit_schedule(
-    graph: Graph,
-    timetable: Timetable,
-    arena: ArenaLayout,
-    *,
-    budget: int | None,
-    host_budget: int | None,
-) -> Schedule:
-    """The schedule of the timetable in the arena. Budgets are in bytes.
+def emit_schedule(timetable: Timetable, arena: ArenaLayout, budgets: Budgets) -> Schedule:
+    """The schedule of the timetable in the arena.
 
-    Raises HostMemoryError where the host copies exceed `host_budget`.
+    Raises HostMemoryError where the host copies exceed their budget.
     """
-    plan, slab = timetable.plan, place_slab(timetable)
+    plan, slab, host_budget = timetable.program.plan, place_slab(timetable), budgets.host
     if host_budget is not None and slab.nbytes > host_budget:
         raise HostMemoryError(
             f"{plan.policy} keeps {format_bytes(slab.nbytes)} on the host, above the host "
@@ -39,37 +32,35 @@ def emit_schedule(
         )
     extra = _sync_waits(timetable) if plan.sync else [()] * len(timetable.items)
     return Schedule(
-        graph=graph,
+        graph=timetable.program.graph,
         plan=plan,
-        steps=add_waits(_steps(graph, timetable, arena, slab), arena.nbytes, slab.nbytes, extra),
+        steps=add_waits(_steps(timetable, arena, slab), arena.nbytes, slab.nbytes, extra),
         residencies=_residencies(timetable, arena),
         phase_split=timetable.phase_split,
         arena_nbytes=arena.nbytes,
         slab_nbytes=slab.nbytes,
-        budget_nbytes=budget,
+        budget_nbytes=budgets.device,
         host_budget_nbytes=host_budget,
     )
 
 
-def _steps(
-    graph: Graph, timetable: Timetable, arena: ArenaLayout, slab: SlabLayout
-) -> Sequence[Step]:
+def _steps(timetable: Timetable, arena: ArenaLayout, slab: SlabLayout) -> Sequence[Step]:
     """The steps of the timetable with addresses, without waits."""
     prog = timetable.program
     return [
-        _launch_step(graph, prog, item.number, arena)
+        _launch_step(prog, item.number, arena)
         if item.kind is ItemKind.LAUNCH
-        else _copy_step(graph, prog, item, arena, slab)
+        else _copy_step(prog, item, arena, slab)
         for item in timetable.items
     ]
 
 
-def _launch_step(graph: Graph, prog: Program, index: int, arena: ArenaLayout) -> Step:
+def _launch_step(prog: Program, index: int, arena: ArenaLayout) -> Step:
     launch = prog.launches[index]
 
     def operand(run: tuple[int, ...]) -> Operand:
         first, last = prog.intervals[run[0]], prog.intervals[run[-1]]
-        buffer = graph.buffers[first.buffer]
+        buffer = prog.graph.buffers[first.buffer]
         start, stop = buffer.bounds(first.section)[0], buffer.bounds(last.section)[1]
         nbytes = (stop - start) * buffer.row_nbytes
         return Operand(first.buffer, start, stop, Space.ARENA, arena.addresses[run[0]], nbytes)
@@ -80,12 +71,10 @@ def _launch_step(graph: Graph, prog: Program, index: int, arena: ArenaLayout) ->
     return Step(Lane.COMPUTE, Action.LAUNCH, *where, reads, writes, recompute=launch.recompute)
 
 
-def _copy_step(
-    graph: Graph, prog: Program, item: Item, arena: ArenaLayout, slab: SlabLayout
-) -> Step:
+def _copy_step(prog: Program, item: Item, arena: ArenaLayout, slab: SlabLayout) -> Step:
     interval = prog.intervals[item.number]
     offload = item.kind is ItemKind.OFFLOAD
-    start, stop = graph.buffers[interval.buffer].bounds(interval.section)
+    start, stop = prog.graph.buffers[interval.buffer].bounds(interval.section)
     rows = interval.buffer, start, stop
     host_address = slab.addresses[item.number if offload else prog.offload_source(item.number)]
     device = Operand(*rows, Space.ARENA, arena.addresses[item.number], interval.nbytes)

@@ -34,6 +34,6 @@ def estimate(
     if timetable is None:
         return None
     fits = timetable.seconds < below_s
-    fits = fits and place_arena(graph, timetable, target=capacity).nbytes <= capacity
+    fits = fits and place_arena(timetable, target=capacity).nbytes <= capacity
     waits = timetable.seconds > (1 + MAX_WAIT_SHARE) * timetable.compute_s
     return Estimate(timetable.seconds, waits, fits)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ...errors import BudgetError
 from ...graph import Graph
 from ...units import format_bytes
+from ..ir.budgets import Budgets
 from ..ir.costs import Costs
 from ..ir.plan import Plan
 from ..ir.schedule import Schedule
@@ -25,7 +26,6 @@ RESTARTS = 150
 class MinimumSchedule:
     """The timetable of a plan with the fewest live bytes at every launch, and its arena."""
 
-    graph: Graph
     timetable: Timetable
     arena: ArenaLayout
     floor: tuple[int, str]  # device bytes, and the step that sets them
@@ -33,42 +33,40 @@ class MinimumSchedule:
     @classmethod
     def of(cls, graph: Graph, plan: Plan, costs: Costs) -> "MinimumSchedule":
         prog = build_program(graph, plan)
-        timetable = Timetable.within(graph, plan, prog, costs, required_nbytes(prog))
-        arena = place_arena(graph, timetable, trials=MANY_TRIALS, restarts=RESTARTS)
-        floor = graph.fixed_nbytes + arena.nbytes, _largest_step(graph, prog)
-        return cls(graph, timetable, arena, floor)
+        timetable = Timetable.within(prog, costs, required_nbytes(prog))
+        arena = place_arena(timetable, trials=MANY_TRIALS, restarts=RESTARTS)
+        return cls(timetable, arena, (graph.fixed_nbytes + arena.nbytes, _fullest(prog)[1]))
 
-    def schedule(self, *, budget: int | None, host_budget: int | None) -> Schedule:
-        """The schedule at the floor. Budgets are in bytes.
+    def schedule(self, budgets: Budgets) -> Schedule:
+        """The schedule at the floor.
 
-        Raises BudgetError with the floor where it exceeds `budget`, HostMemoryError where the host
-        copies exceed `host_budget`.
+        Raises BudgetError with the floor where it exceeds the device's budget, HostMemoryError
+        where the host copies exceed theirs.
         """
-        nbytes, step = self.floor
+        budget, (nbytes, step) = budgets.device, self.floor
+        policy = self.timetable.program.plan.policy
         if budget is not None and nbytes > budget:
             raise BudgetError(
                 f"budget {format_bytes(budget)} is below the floor {format_bytes(nbytes)} "
-                f"({nbytes:,} bytes) of {self.timetable.plan.policy}, set by {step}; raise the "
-                "budget, lower chunk_size or the batch, or choose a policy that offloads more",
+                f"({nbytes:,} bytes) of {policy}, set by {step}; raise the budget, "
+                "lower chunk_size or the batch, or choose a policy that offloads more",
                 floor_nbytes=nbytes,
                 step=step,
             )
-        budgets = {"budget": budget, "host_budget": host_budget}
-        return emit_schedule(self.graph, self.timetable, self.arena, **budgets)
+        return emit_schedule(self.timetable, self.arena, budgets)
 
 
 def floor_lower_bound(graph: Graph, plan: Plan) -> tuple[int, str]:
     """A lower bound in bytes on the plan's floor, and the step that sets it."""
-
-    prog = build_program(graph, plan)
-    nbytes = int(required_nbytes(prog).max(initial=0))
-    return graph.fixed_nbytes + nbytes, _largest_step(graph, prog)
+    nbytes, step = _fullest(build_program(graph, plan))
+    return graph.fixed_nbytes + nbytes, step
 
 
-def _largest_step(graph: Graph, prog: Program) -> str:
-    """The name of the launch that requires the most bytes."""
+def _fullest(prog: Program) -> tuple[int, str]:
+    """The most bytes that a launch requires, and its name."""
     required = required_nbytes(prog)
     if not required.size:
-        return "no step"
+        return 0, "no step"
     launch = prog.launches[int(required.argmax())]
-    return f"{graph.passes[launch.pass_index].name} [{launch.start}, {launch.stop})"
+    name = f"{prog.graph.passes[launch.pass_index].name} [{launch.start}, {launch.stop})"
+    return int(required.max()), name

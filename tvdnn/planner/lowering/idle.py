@@ -1,12 +1,12 @@
 """Idle intervals: the times between two uses of a section in which it may leave the device."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from operator import attrgetter
 
-from ...graph import Direction, Graph, Kind
+from ...graph import Direction, Kind
 from ..ir.plan import Transfer
 from .program import LiveInterval, Program, end_of_last
 
@@ -31,47 +31,31 @@ class IdleInterval:
     final_after: int  # launch that wrote its bytes last before `next`; -1: none
 
 
-def forward_backward_idle(graph: Graph, prog: Program) -> list[IdleInterval]:
+def forward_backward_idle(prog: Program) -> list[IdleInterval]:
     """Idle intervals from the last forward to the first backward use, outermost maps first."""
-    boundary = _end_of_forward(graph, prog)
-    slots = [launch.slot for launch in prog.launches]
+    boundary = _end_of_forward(prog)
     found: dict[str, list[IdleInterval]] = {}
-    for live, uses, writes in _uses(prog):
-        kind = graph.buffers[live.buffer].kind
-        if not uses or kind not in OFFLOADED_KINDS or live.pinned_to_phase_end:
-            continue
+    for live, uses, writes in _uses(prog, OFFLOADED_KINDS):
         at = bisect_left(uses, boundary)
         if 0 < at < len(uses):
-            last, following = uses[at - 1], uses[at]
-            times = last, following, slots[last], slots[following], slots[boundary]
-            idle = IdleInterval(*_section(live), *times, _last_write_until(writes, last))
+            earliest = prog.launches[boundary].slot
+            idle = _idle_between(prog, live, writes, uses[at - 1], uses[at], earliest)
             found.setdefault(live.buffer, []).append(idle)
     return [idle for sections in found.values() for idle in sections]
 
 
-def intra_pass_idle(graph: Graph, prog: Program) -> list[IdleInterval]:
+def intra_pass_idle(prog: Program) -> list[IdleInterval]:
     """All other idle intervals of buffers whose slots do not interleave, the longest first."""
-    boundary = _end_of_forward(graph, prog)
+    boundary = _end_of_forward(prog)
     slots = [launch.slot for launch in prog.launches]
     found: list[IdleInterval] = []
-    for live, uses, writes in _uses(prog):
-        kind = graph.buffers[live.buffer].kind
-        if kind not in STREAMED_KINDS or live.pinned_to_phase_end:
-            continue
+    for live, uses, writes in _uses(prog, STREAMED_KINDS):
         pairs = [(one, other) for one, other in pairwise(uses) if slots[one] != slots[other]]
-        if graph.row_tiles > 1:
+        if prog.graph.row_tiles > 1:
             pairs = list(_slot_after_slot(uses, slots))
         if all(slots[one] < slots[other] for one, other in pairs):
             found += (
-                IdleInterval(
-                    *_section(live),
-                    last,
-                    following,
-                    slots[last],
-                    slots[following],
-                    slots[last] + 1,
-                    _last_write_until(writes, last),
-                )
+                _idle_between(prog, live, writes, last, following, slots[last] + 1)
                 for last, following in pairs
                 if last + 1 < following and not last < boundary <= following
             )
@@ -90,25 +74,28 @@ def _slot_after_slot(uses: list[int], slots: list[int]) -> Iterator[tuple[int, i
             yield one, other
 
 
-def _end_of_forward(graph: Graph, prog: Program) -> int:
+def _end_of_forward(prog: Program) -> int:
     """The first launch after the last forward launch, recomputes aside."""
-    passes = graph.passes
+    passes = prog.graph.passes
     return end_of_last(
         prog.launches, lambda each: passes[each.pass_index].direction is Direction.FORWARD
     )
 
 
-def _section(live: LiveInterval) -> tuple[str, int, int]:
-    return live.buffer, live.section, live.nbytes
-
-
-def _last_write_until(writes: list[int], last: int) -> int:
+def _idle_between(
+    prog: Program, live: LiveInterval, writes: list[int], last: int, following: int, earliest: int
+) -> IdleInterval:
+    """The idle interval from launch `last` to launch `following`, prefetched from `earliest` on."""
     at = bisect_right(writes, last)
-    return writes[at - 1] if at else -1
+    slots = prog.launches[last].slot, prog.launches[following].slot, earliest
+    section = live.buffer, live.section, live.nbytes
+    return IdleInterval(*section, last, following, *slots, writes[at - 1] if at else -1)
 
 
-def _uses(prog: Program) -> Iterator[tuple[LiveInterval, list[int], list[int]]]:
-    """Each live interval, the launches that use it, and those of them that write it."""
+def _uses(
+    prog: Program, kinds: Collection[Kind]
+) -> Iterator[tuple[LiveInterval, list[int], list[int]]]:
+    """Each live interval that may leave, the launches that use it, and those that write it."""
     uses: list[list[int]] = [[] for _ in prog.intervals]
     writes: list[list[int]] = [[] for _ in prog.intervals]
     for index, touched in enumerate(zip(prog.reads, prog.writes, strict=True)):
@@ -116,7 +103,10 @@ def _uses(prog: Program) -> Iterator[tuple[LiveInterval, list[int], list[int]]]:
             uses[number].append(index)
         for number in {number for run in touched[1] for number in run}:
             writes[number].append(index)
-    return zip(prog.intervals, uses, writes, strict=True)
+    for found in zip(prog.intervals, uses, writes, strict=True):
+        live = found[0]
+        if prog.graph.buffers[live.buffer].kind in kinds and not live.pinned_to_phase_end:
+            yield found
 
 
 def dirty(offloaded: Iterable[IdleInterval]) -> Iterator[IdleInterval]:

@@ -5,7 +5,6 @@ Sections that a launch needs contiguous form one group and keep their distances.
 
 from collections.abc import Sequence
 
-from ...graph import Graph
 from ...placement import AllocationGroup, BufferInterval
 from .list_scheduler import ItemKind
 from .program import Program
@@ -16,25 +15,26 @@ from .timetable import Timetable
 REUSE_DELAY = 6
 
 
-def group_lifetimes(
-    graph: Graph, timetable: Timetable, members: Sequence[Sequence[int]], reuse_delay: int = 0
-) -> list[AllocationGroup]:
-    """The groups of live intervals `members` over the items of the timetable.
+def group_lifetimes(timetable: Timetable, reuse_delay: int = 0) -> list[AllocationGroup]:
+    """The groups of a timetable's live intervals over its items.
 
     An interval lasts for `reuse_delay` items more, or until its section is prefetched.
     """
-    return groups_over(graph, timetable.program, members, *_item_spans(timetable, reuse_delay))
+    return groups_over(timetable.program, *_item_spans(timetable, reuse_delay))
 
 
-def groups_over(
-    graph: Graph,
-    prog: Program,
-    members: Sequence[Sequence[int]],
-    begins: Sequence[int],
-    ends: Sequence[int],
-) -> list[AllocationGroup]:
-    """The groups of live intervals `members`, each interval with its first and last time."""
-    return [_group(graph, prog, numbers, begins, ends) for numbers in members]
+def groups_over(prog: Program, begins: Sequence[int], ends: Sequence[int]) -> list[AllocationGroup]:
+    """The groups of a program, each live interval with its first and last time."""
+    lives = prog.intervals
+    return [
+        AllocationGroup.of(
+            [
+                BufferInterval(offset, lives[number].nbytes, begins[number], ends[number])
+                for number, offset in group
+            ]
+        )
+        for group in prog.groups
+    ]
 
 
 def _item_spans(timetable: Timetable, reuse_delay: int) -> tuple[list[int], list[int]]:
@@ -61,24 +61,3 @@ def _item_spans(timetable: Timetable, reuse_delay: int) -> tuple[list[int], list
             ends[before[section]] = min(ends[before[section]], begins[number] - 1)
         before[section] = number
     return begins, ends
-
-
-def _group(
-    graph: Graph, prog: Program, members: Sequence[int], begins: Sequence[int], ends: Sequence[int]
-) -> AllocationGroup:
-    """The live intervals `members` of one buffer, as far apart as their sections."""
-    if len(members) == 1:
-        number = members[0]
-        nbytes = prog.intervals[number].nbytes
-        return AllocationGroup.of((BufferInterval(0, nbytes, begins[number], ends[number]),))
-    lives = [prog.intervals[number] for number in members]
-    buffer, first = graph.buffers[lives[0].buffer], min(live.section for live in lives)
-    pitch = buffer.section * buffer.row_nbytes
-    return AllocationGroup.of(
-        [
-            BufferInterval(
-                (live.section - first) * pitch, live.nbytes, begins[number], ends[number]
-            )
-            for number, live in zip(members, lives, strict=True)
-        ]
-    )

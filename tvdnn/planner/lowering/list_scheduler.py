@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...graph import Graph
 from ..ir.costs import Costs
 from .program import NONE, Program
 
@@ -64,24 +63,18 @@ class ListScheduler:
 
     def __init__(
         self,
-        graph: Graph,
         program: Program,
         costs: Costs,
         limits: npt.NDArray[np.int64],
         required: npt.NDArray[np.int64],
         sizes: list[int],
-        sync: bool = False,
     ) -> None:
-        self._program = program
+        self.program = program
         self._costs = costs
         self._limits = limits
         self._reserved = required
         self._sizes = sizes
-        self._sync = sync
-        self._seconds = [
-            costs.launch_s(graph.passes[launch.pass_index], launch.stop - launch.start)
-            for launch in program.launches
-        ]
+        self._seconds = program.launch_seconds(costs)
         self._ends = [0.0] * len(program.launches)
         self._compute_s = self._offload_s = self._prefetch_s = 0.0
         self._live = 0
@@ -101,9 +94,9 @@ class ListScheduler:
 
     def run(self) -> Iterator[Item]:
         """The items in their order. A scheduler runs once."""
-        for index, launch in enumerate(self._program.launches):
-            boundary = index > 0 and launch.segment != self._program.launches[index - 1].segment
-            if index == self._program.phase_split or (self._sync and boundary):
+        for index, launch in enumerate(self.program.launches):
+            boundary = index > 0 and launch.segment != self.program.launches[index - 1].segment
+            if index == self.program.phase_split or (self.program.plan.sync and boundary):
                 yield from self._finish_copies()
             yield from self._free_ended_offloads()
             yield from self._wait_for_bytes(index)
@@ -154,7 +147,7 @@ class ListScheduler:
         self._live += new
 
     def _prefetch_needed(self, index: int) -> Iterator[Item]:
-        while self._queue and self._program.intervals[self._queue[0]].first <= index:
+        while self._queue and self.program.intervals[self._queue[0]].first <= index:
             number = self._queue[0]
             yield from self._wait_for_offload(number)
             self._queue.popleft()
@@ -165,10 +158,10 @@ class ListScheduler:
             yield self._finish_oldest()
 
     def _has_left(self, number: int) -> bool:
-        return self._program.intervals[number].previous in self._freed
+        return self.program.intervals[number].previous in self._freed
 
     def _prefetch(self, number: int) -> Item:
-        link, live = self._costs.link, self._program.intervals[number]
+        link, live = self._costs.link, self.program.intervals[number]
         rate = link.to_device_duplex if self._pending else link.to_device
         start_s = max(self._prefetch_s, self._earliest_s(number))
         self._prefetch_s = start_s + link.latency_s + live.nbytes / rate
@@ -179,7 +172,7 @@ class ListScheduler:
 
     def _earliest_s(self, number: int) -> float:
         """The end of the launch before the one at which the prefetch may be issued."""
-        earliest = self._program.intervals[number].earliest_prefetch
+        earliest = self.program.intervals[number].earliest_prefetch
         return self._ends[earliest - 1] if earliest > 0 else 0.0
 
     def _prefetch_ahead(self, index: int) -> Iterator[Item]:
@@ -187,7 +180,7 @@ class ListScheduler:
         end_s = self._start_s(index) + self._seconds[index]
         while self._queue and self._prefetch_s < end_s:
             number = self._queue[0]
-            live = self._program.intervals[number]
+            live = self.program.intervals[number]
             if live.earliest_prefetch > index or not self._has_left(number):
                 return
             if not self._fits(index, number):
@@ -199,14 +192,14 @@ class ListScheduler:
             yield self._prefetch(number)
 
     def _fits(self, index: int, number: int) -> bool:
-        live = self._program.intervals[number]
+        live = self.program.intervals[number]
         spare = self._limits[index : live.first] - self._reserved[index : live.first]
         least = min(int(self._limits[index]) - self._live, int(spare.min(initial=maxsize)))
         return self._sizes[number] <= least
 
     def _start_s(self, index: int) -> float:
         """The second at which compute is free and the launch's prefetches have arrived."""
-        arrivals = (self._arrival.get(n, 0.0) for uses in self._program.reads[index] for n in uses)
+        arrivals = (self._arrival.get(n, 0.0) for uses in self.program.reads[index] for n in uses)
         return max(self._compute_s, max(arrivals, default=0.0))
 
     def _launch(self, index: int) -> None:
@@ -221,7 +214,7 @@ class ListScheduler:
         """Free the intervals that end with launch `index`, at once or by an offload."""
         link = self._costs.link
         for number in self._ending[index]:
-            live = self._program.intervals[number]
+            live = self.program.intervals[number]
             if not live.is_offloaded:
                 self._live -= self._sizes[number]
                 self._freed.add(number)

@@ -6,6 +6,7 @@ intervals are then placed. Where they do not fit, both are tried again with fewe
 
 from ...graph import Graph
 from ...placement import aligned
+from ..ir.budgets import Budgets
 from ..ir.costs import Costs
 from ..ir.plan import Plan
 from ..ir.schedule import Schedule
@@ -26,32 +27,28 @@ def lower_with_prefetch(
     graph: Graph,
     plan: Plan,
     costs: Costs,
-    *,
-    budget: int | None = None,
-    host_budget: int | None = None,
+    budgets: Budgets,
     limit: int | None = None,
 ) -> Schedule | None:
     """The schedule of `plan` with copies ahead of their uses; None where it does not fit.
 
     `limit` is the most live bytes in the first attempt, by default the arena's capacity. Raises
-    HostMemoryError where the host copies exceed `host_budget`.
+    HostMemoryError where the host copies exceed their budget.
     """
-    capacity = None if budget is None else budget - graph.fixed_nbytes
-    found = _fit(graph, plan, costs, capacity, limit)
-    return found and emit_schedule(graph, *found, budget=budget, host_budget=host_budget)
+    found = _fit(build_program(graph, plan), costs, budgets.arena, limit)
+    return found and emit_schedule(*found, budgets)
 
 
 def _fit(
-    graph: Graph, plan: Plan, costs: Costs, capacity: int | None, limit: int | None
+    prog: Program, costs: Costs, target: int | None, limit: int | None
 ) -> tuple[Timetable, ArenaLayout] | None:
-    """A timetable and an arena of at most `capacity` bytes; None where there is none.
+    """A timetable and an arena of at most `target` bytes; None where there is none.
 
     Where the arena is too large, the plan is scheduled again with fewer live bytes, at last with
     limits near the required bytes.
     """
-    prog, target = build_program(graph, plan), capacity
-    if capacity is None:
-        capacity = sum(aligned(live.nbytes) for live in prog.intervals)
+    everything = sum(aligned(live.nbytes) for live in prog.intervals)
+    capacity = everything if target is None else target
     required = int(required_nbytes(prog).max(initial=0))
     limit = capacity if limit is None else limit
     if required > capacity:
@@ -59,23 +56,21 @@ def _fit(
     for _ in range(TIGHTEN_ATTEMPTS):
         if limit < required:
             break
-        steps = Timetable.within(graph, plan, prog, costs, limit)
-        for delay in (REUSE_DELAY, 0) if plan.transfers else (0,):
-            arena = place_arena(graph, steps, reuse_delay=delay, target=target, trials=FEW_TRIALS)
+        steps = Timetable.within(prog, costs, limit)
+        for delay in (REUSE_DELAY, 0) if prog.plan.transfers else (0,):
+            arena = place_arena(steps, reuse_delay=delay, target=target, trials=FEW_TRIALS)
             if arena.nbytes <= capacity:
                 return steps, arena
         limit -= max((arena.nbytes - capacity) // 2, limit // 64)
-    steps, arena = _smallest(graph, plan, prog, costs)
+    steps, arena = _smallest(prog, costs)
     return (steps, arena) if arena.nbytes <= capacity else None
 
 
-def _smallest(
-    graph: Graph, plan: Plan, prog: Program, costs: Costs
-) -> tuple[Timetable, ArenaLayout]:
+def _smallest(prog: Program, costs: Costs) -> tuple[Timetable, ArenaLayout]:
     """The timetable with the smallest arena, of those with limits near the required bytes."""
     required = int(required_nbytes(prog).max(initial=0))
     has_copies = any(live.is_prefetched for live in prog.intervals)
     limits = [round(required * slack) for slack in (LAST_SLACKS if has_copies else LAST_SLACKS[:1])]
-    timetables = [Timetable.within(graph, plan, prog, costs, limit) for limit in limits]
-    steps = min(timetables, key=lambda each: place_arena(graph, each).nbytes)
-    return steps, place_arena(graph, steps, trials=MANY_TRIALS)
+    timetables = [Timetable.within(prog, costs, limit) for limit in limits]
+    steps = min(timetables, key=lambda each: place_arena(each).nbytes)
+    return steps, place_arena(steps, trials=MANY_TRIALS)

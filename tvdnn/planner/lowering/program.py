@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 from ...errors import ScheduleError
 from ...graph import Graph, Use, overlap
+from ..ir.costs import Costs
 from ..ir.plan import Plan, Transfer
 
 # The number of no live interval.
@@ -52,15 +54,37 @@ class LiveInterval:
         return self.previous != NONE
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Program:
     """A plan's launches and the live intervals that they imply."""
 
+    graph: Graph
+    plan: Plan
     launches: tuple[ProgramLaunch, ...]
     phase_split: int  # first launch of the second phase (autograd mode), else their number
     intervals: tuple[LiveInterval, ...]
     reads: tuple[Runs, ...]  # by launch
     writes: tuple[Runs, ...]  # by launch
+
+    @cached_property
+    def groups(self) -> list[list[tuple[int, int]]]:
+        """The numbers of the live intervals by group, each with its offset in the group in bytes.
+
+        The sections that one launch needs contiguous are in one group.
+        """
+        found = []
+        for numbers in _contiguous_groups(self):
+            lives = [self.intervals[number] for number in numbers]
+            buffer, first = self.graph.buffers[lives[0].buffer], min(each.section for each in lives)
+            pitch = buffer.section * buffer.row_nbytes
+            offsets = ((each.section - first) * pitch for each in lives)
+            found.append(list(zip(numbers, offsets, strict=True)))
+        return found
+
+    def launch_seconds(self, costs: Costs) -> list[float]:
+        """The seconds of each launch."""
+        passes = self.graph.passes
+        return [costs.launch_s(passes[at.pass_index], at.stop - at.start) for at in self.launches]
 
     def offload_source(self, number: int) -> int:
         """The number of the interval whose offload made the host copy of prefetched `number`."""
@@ -117,11 +141,11 @@ def build_program(graph: Graph, plan: Plan) -> Program:
         reads.append(read)
         writes.append(written)
     builder.pin_outputs()
-    return Program(launches, phase_split, tuple(builder.intervals), tuple(reads), tuple(writes))
+    lives = tuple(builder.intervals)
+    return Program(graph, plan, launches, phase_split, lives, tuple(reads), tuple(writes))
 
 
-def contiguous_groups(prog: Program) -> list[list[int]]:
-    """The numbers of the live intervals, grouped: one launch's run of sections is in one group."""
+def _contiguous_groups(prog: Program) -> list[list[int]]:
     leader = list(range(len(prog.intervals)))
 
     def find(number: int) -> int:

@@ -17,7 +17,6 @@ from .program import Program, build_program
 class Timetable:
     """A plan's launches and copies in one order, with predicted seconds."""
 
-    plan: Plan
     program: Program
     items: tuple[Item, ...]
     seconds: float  # end of the last launch or copy
@@ -27,16 +26,9 @@ class Timetable:
 
     @classmethod
     def within(
-        cls,
-        graph: Graph,
-        plan: Plan,
-        prog: Program,
-        costs: Costs,
-        limits: MemoryLimit,
-        *,
-        grain: int = 1,
+        cls, prog: Program, costs: Costs, limits: MemoryLimit, *, grain: int = 1
     ) -> "Timetable":
-        """The timetable of a plan and its program with at most `limits` live bytes at each launch.
+        """The timetable of a program with at most `limits` live bytes at each launch.
 
         Sections count as multiples of `grain` bytes. Raises CapacityError where the launches
         require more.
@@ -47,15 +39,14 @@ class Timetable:
         if (required > limits).any():
             worst = int((required - limits).argmax())
             raise CapacityError(worst, int(required[worst]))
-        scheduler = ListScheduler(graph, prog, costs, limits, required, sizes, plan.sync)
-        return cls.from_scheduler(scheduler, plan, prog)
+        return cls.from_scheduler(ListScheduler(prog, costs, limits, required, sizes))
 
     @classmethod
-    def from_scheduler(cls, scheduler: ListScheduler, plan: Plan, prog: Program) -> "Timetable":
-        """The timetable that the scheduler, which has not run yet, makes of a plan's program."""
+    def from_scheduler(cls, scheduler: ListScheduler) -> "Timetable":
+        """The timetable that the scheduler, which has not run yet, makes of its program."""
         items = tuple(scheduler.run())
         seconds = scheduler.end_s, scheduler.compute_s
-        return cls(plan, prog, items, *seconds, scheduler.begins, scheduler.ends)
+        return cls(scheduler.program, items, *seconds, scheduler.begins, scheduler.ends)
 
     @property
     def phase_split(self) -> int:
@@ -76,6 +67,6 @@ def schedule_within(
 ) -> Timetable | None:
     """`Timetable.within` of the plan; None where its launches require more bytes."""
     try:
-        return Timetable.within(graph, plan, build_program(graph, plan), costs, limits, grain=grain)
+        return Timetable.within(build_program(graph, plan), costs, limits, grain=grain)
     except CapacityError:
         return None

@@ -19,7 +19,6 @@ import numpy.typing as npt
 from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 from scipy.sparse import csr_array
 
-from ...graph import Graph
 from ..ir.costs import Costs, HostLink
 from ..lowering.idle import IdleInterval
 from ..lowering.limits import MemoryLimit
@@ -50,19 +49,19 @@ class LpBound:
     sensitivities: Mapping[str, float]  # seconds saved by 1% more compute, link, memory or host
 
 
-def section_classes(gaps: Iterable[IdleInterval]) -> tuple[SectionClass, ...]:
+def section_classes(intervals: Iterable[IdleInterval]) -> tuple[SectionClass, ...]:
     """Equal sections of a buffer that are idle between the same launches, by their last use.
 
     All their idle intervals are the same. Two classes share all of their sections or none.
     """
     sections: dict[tuple[str, int], list[IdleInterval]] = {}
-    for gap in gaps:
-        sections.setdefault((gap.buffer, gap.section), []).append(gap)
+    for idle in intervals:
+        sections.setdefault((idle.buffer, idle.section), []).append(idle)
     found: dict[tuple[str, int, int, Times], list[IdleInterval]] = {}
     for (buffer, _), members in sections.items():
-        times = tuple((gap.last, gap.next) for gap in members)
-        for number, gap in enumerate(members):
-            found.setdefault((buffer, number, gap.nbytes, times), []).append(gap)
+        times = tuple((idle.last, idle.next) for idle in members)
+        for number, idle in enumerate(members):
+            found.setdefault((buffer, number, idle.nbytes, times), []).append(idle)
     return tuple(map(tuple, sorted(found.values(), key=lambda members: members[0].last)))
 
 
@@ -73,9 +72,9 @@ def copied_before(members: Sequence[SectionClass]) -> Mapping[int, Sequence[int]
     """
     found: dict[int, Sequence[int]] = {}
     alike: dict[tuple[str, int], list[int]] = {}
-    for number, (gap, *_) in enumerate(members):
-        others = alike.setdefault((gap.buffer, gap.section), [])
-        before = [other for other in others if gap.final_after <= members[other][0].last]
+    for number, (idle, *_) in enumerate(members):
+        others = alike.setdefault((idle.buffer, idle.section), [])
+        before = [other for other in others if idle.final_after <= members[other][0].last]
         if before:
             found[number] = before
         others.append(number)
@@ -137,7 +136,7 @@ class _Rows:
 
 
 class SwapLP:
-    """Which of the `members` leave, so that the launches of a program find their bytes in `room`.
+    """Which of the `members` leave, so that a program's launches find their bytes within `limits`.
 
     Columns are, by class, the sections that leave, and of those that may be clean how many are;
     then by launch, for what had happened before it, the bytes that went out, came back and freed
@@ -149,25 +148,20 @@ class SwapLP:
 
     def __init__(
         self,
-        graph: Graph,
         program: Program,
         costs: Costs,
         members: Sequence[SectionClass],
-        *,
-        room: MemoryLimit,
+        limits: MemoryLimit,
         host_budget: int | None = None,
     ) -> None:
-        launches = program.launches
-        needed = required_nbytes(program).astype(np.float64)
-        launch_s = [
-            costs.launch_s(graph.passes[at.pass_index], at.stop - at.start) for at in launches
-        ]
+        required = required_nbytes(program).astype(np.float64)
+        launch_s = program.launch_seconds(costs)
         self._unit_s = sum(launch_s)
-        self._unit_nbytes = max(1.0, float((needed - room).max(initial=0)))
-        self._room = np.broadcast_to(room, needed.shape) / self._unit_nbytes
+        self._unit_nbytes = max(1.0, float((required - limits).max(initial=0)))
+        self._limits = np.broadcast_to(limits, required.shape) / self._unit_nbytes
         self._seconds = np.array(launch_s) / self._unit_s
         self._sizes = np.array([each[0].nbytes for each in members]) / self._unit_nbytes
-        self._members, self._num = members, len(launches)
+        self._members, self._num = members, len(launch_s)
         before = copied_before(members)
         self._clean = _Clean.of(members, list(before), self._sizes)
         self._first_track = len(members) + len(before)
@@ -177,7 +171,7 @@ class SwapLP:
         self._add_sums()
         self._add_clean(before)
         self._add_order()
-        self._memory_rows = self._add_memory((room - needed) / self._unit_nbytes)
+        self._memory_rows = self._add_memory((limits - required) / self._unit_nbytes)
         self._host_rows = self._add_host(host_budget)
         self._link_rows = self._add_link(costs.link)
 
@@ -310,7 +304,7 @@ class SwapLP:
         A way has its rate alone less in proportion to what goes the other way meanwhile. Gives the
         rows, and by how much a second raises their limits.
         """
-        largest = max((gap.nbytes for each in self._members for gap in each), default=1)
+        largest = max((idle.nbytes for each in self._members for idle in each), default=1)
         alone = [self._rate(rate, largest, link) for rate in (link.to_host, link.to_device)]
         both = [
             self._rate(rate, largest, link) for rate in (link.to_host_duplex, link.to_device_duplex)
@@ -340,7 +334,7 @@ class SwapLP:
         saved = {
             COMPUTE: float(self._seconds[~stalls].sum()),
             LINK: sum(float(prices[rows] @ (alone * waits)) for rows, alone in self._link_rows),
-            MEMORY: float(prices[self._memory_rows] @ self._room),
+            MEMORY: float(prices[self._memory_rows] @ self._limits),
             HOST: float(prices[self._host_rows] @ limits[self._host_rows]),
         }
         return {name: SENSITIVITY_STEP * share * self._unit_s for name, share in saved.items()}

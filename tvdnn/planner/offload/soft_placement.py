@@ -8,118 +8,98 @@ it shares no byte with another. Where a copy would have two in one place, the la
 import random
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import TypeAlias
 
 import numpy as np
 
-from ...graph import Graph
-from ...placement import AllocationGroup, assign_offsets_soft, placement_priority
+from ...placement import assign_offsets_soft, placement_priority
 from ..ir.costs import Costs
 from ..lowering.arena import ArenaLayout
 from ..lowering.lifetimes import groups_over
 from ..lowering.limits import FragmentationError
 from ..lowering.list_scheduler import Item, ListScheduler
-from ..lowering.program import NONE, Program, contiguous_groups
+from ..lowering.program import NONE, Program
 from ..lowering.timetable import Timetable
 
 NANOSECONDS = 1e9
 OVERTAKEN = 8  # waiting prefetches that one with a free place may overtake, at most
-SHUFFLED, LEAST_SHUFFLED = 10, 4  # one extent in so many changes its turn, but no fewer
+SHUFFLED, LEAST_SHUFFLED = 10, 4  # one group in so many changes its turn, but no fewer
 
 Placed: TypeAlias = tuple[Timetable, ArenaLayout]
 
 
-def placed_before_ordering(graph: Graph, steps: Timetable, costs: Costs, room: int) -> Placed:
-    """The steps with offsets below `room` bytes, their launches and offloads in the same order.
+class SoftPlacement:
+    """Offsets below `capacity` bytes for the residencies of an order, which follows them then.
 
-    Preferred lifetimes are those that the order predicts. Raises FragmentationError where bytes
-    find no place.
+    Preferred lifetimes are those that the order predicts. Launches and offloads keep their order.
     """
-    return _Lifetimes.of(graph, steps, costs, room).placed_before_ordering()
 
-
-def retried(
-    graph: Graph, steps: Timetable, costs: Costs, room: int, *, tries: int
-) -> Placed | None:
-    """The fastest steps of so many tries with offsets assigned in other orders; None if none fits.
-
-    Each try shuffles some extents that follow each other in the best order so far.
-    """
-    lifetimes = _Lifetimes.of(graph, steps, costs, room)
-    turns, best = list(placement_priority(lifetimes.preferred, lifetimes.required)), None
-    rng = random.Random(len(turns))
-    for number in range(tries):
-        trial = _shuffled(turns, rng) if number else turns
-        try:
-            found = lifetimes.placed_before_ordering(trial)
-        except FragmentationError:
-            continue
-        if best is None or found[0].seconds < best[0].seconds:
-            turns, best = trial, found
-    return best
-
-
-def _shuffled(turns: list[int], rng: random.Random) -> list[int]:
-    """The turns with some that follow each other in a random order."""
-    start = rng.randrange(len(turns))
-    stop = start + max(LEAST_SHUFFLED, len(turns) // SHUFFLED)
-    others = turns[start:stop]
-    rng.shuffle(others)
-    return [*turns[:start], *others, *turns[stop:]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Lifetimes:
-    """Extents of an order's residencies, by their preferred and by their required lifetimes."""
-
-    graph: Graph
-    steps: Timetable
-    costs: Costs
-    room: int
-    groups: Sequence[Sequence[int]]
-    preferred: Sequence[AllocationGroup]
-    required: Sequence[AllocationGroup]
-
-    @classmethod
-    def of(cls, graph: Graph, steps: Timetable, costs: Costs, room: int) -> "_Lifetimes":
-        prog = steps.program
-        groups = contiguous_groups(prog)
+    def __init__(self, steps: Timetable, costs: Costs, capacity: int) -> None:
+        self._program, self._costs, self._capacity = steps.program, costs, capacity
+        lives = steps.program.intervals
         begins = [round(NANOSECONDS * begin_s) for begin_s in steps.begins]
+        ends_s = (
+            steps.seconds if live.pinned_to_phase_end else end_s
+            for live, end_s in zip(lives, steps.ends, strict=True)
+        )
         ends = [
-            max(
-                begin,
-                round(NANOSECONDS * (steps.seconds if stay.pinned_to_phase_end else end_s)) - 1,
-            )
-            for stay, begin, end_s in zip(prog.intervals, begins, steps.ends, strict=True)
+            max(begin, round(NANOSECONDS * end_s) - 1)
+            for begin, end_s in zip(begins, ends_s, strict=True)
         ]
-        firsts, lasts = zip(*((stay.first, stay.last) for stay in prog.intervals), strict=True)
-        preferred = groups_over(graph, prog, groups, begins, ends)
-        required = groups_over(graph, prog, groups, firsts, lasts)
-        return cls(graph, steps, costs, room, groups, preferred, required)
+        firsts, lasts = zip(*((live.first, live.last) for live in lives), strict=True)
+        self._preferred = groups_over(steps.program, begins, ends)
+        self._required = groups_over(steps.program, firsts, lasts)
 
-    def placed_before_ordering(self, turns: Sequence[int] | None = None) -> Placed:
-        """The steps with the offsets that groups find in this order. Raises FragmentationError."""
-        bases, misfits = assign_offsets_soft(self.preferred, self.required, self.room, turns)
-        if misfits:
-            crowded = [self.required[at] for at in misfits]
-            raise FragmentationError(
-                tuple((each.first, each.last, each.nbytes) for each in crowded)
-            )
-        arena = ArenaLayout.of(self.groups, self.preferred, bases)
-        prog, before = self.steps.program, _before(self.steps.program, arena.addresses)
-        scheduler = _PlacedScheduler(self.graph, prog, self.costs, before)
-        return Timetable.from_scheduler(scheduler, self.steps.plan, prog), arena
+    def placed(self, priority: Sequence[int] | None = None) -> Placed:
+        """The steps with the offsets that groups find in this order.
+
+        Raises FragmentationError where bytes find no place.
+        """
+        groups = self._preferred, self._required
+        offsets, unplaced = assign_offsets_soft(*groups, self._capacity, priority)
+        if unplaced:
+            left = [self._required[at] for at in unplaced]
+            raise FragmentationError(tuple((each.first, each.last, each.nbytes) for each in left))
+        arena = ArenaLayout.of(self._program, self._preferred, offsets)
+        before = _before(self._program, arena.addresses)
+        scheduler = _PlacedScheduler(self._program, self._costs, before)
+        return Timetable.from_scheduler(scheduler), arena
+
+    def retried(self, tries: int) -> Placed | None:
+        """The fastest steps of so many tries with offsets in other orders; None if none fits.
+
+        Each try shuffles some groups that follow each other in the best order so far.
+        """
+        priority = list(placement_priority(self._preferred, self._required))
+        best, rng = None, random.Random(len(priority))
+        for number in range(tries):
+            trial = _shuffled(priority, rng) if number else priority
+            try:
+                found = self.placed(trial)
+            except FragmentationError:
+                continue
+            if best is None or found[0].seconds < best[0].seconds:
+                priority, best = trial, found
+        return best
+
+
+def _shuffled(priority: list[int], rng: random.Random) -> list[int]:
+    """The groups with some that follow each other in a random order."""
+    start = rng.randrange(len(priority))
+    stop = start + max(LEAST_SHUFFLED, len(priority) // SHUFFLED)
+    others = priority[start:stop]
+    rng.shuffle(others)
+    return [*priority[:start], *others, *priority[stop:]]
 
 
 def _before(prog: Program, addresses: Sequence[int]) -> list[set[int]]:
     """By residency, those that held its bytes last before it."""
     before: list[set[int]] = [set() for _ in addresses]
     lows, owners = [0], [NONE]
-    stays = prog.intervals
-    for number in sorted(range(len(stays)), key=lambda n: stays[n].first):
-        low, high = addresses[number], addresses[number] + stays[number].nbytes
+    lives = prog.intervals
+    for number in sorted(range(len(lives)), key=lambda n: lives[n].first):
+        low, high = addresses[number], addresses[number] + lives[number].nbytes
         first, last = bisect_right(lows, low) - 1, bisect_right(lows, high - 1)
         before[number] = set(owners[first:last]) - {NONE}
         cut = [(lows[first], owners[first])] if lows[first] < low else []
@@ -134,16 +114,14 @@ def _before(prog: Program, addresses: Sequence[int]) -> list[set[int]]:
 class _PlacedScheduler(ListScheduler):
     """A scheduler that counts no bytes: a residency waits for those before it in its place."""
 
-    def __init__(
-        self, graph: Graph, program: Program, costs: Costs, before: Sequence[set[int]]
-    ) -> None:
+    def __init__(self, program: Program, costs: Costs, before: Sequence[set[int]]) -> None:
         none = np.zeros(len(program.launches), np.int64)
-        super().__init__(graph, program, costs, none, none.copy(), [0] * len(before))
+        super().__init__(program, costs, none, none.copy(), [0] * len(before))
         self._before = before
 
     def _wait_for_bytes(self, index: int) -> Iterator[Item]:
         for number in self._starting[index]:
-            if not self._program.intervals[number].is_prefetched:
+            if not self.program.intervals[number].is_prefetched:
                 yield from self._wait_for_place(number)
 
     def _wait_for_offload(self, number: int) -> Iterator[Item]:
@@ -166,7 +144,7 @@ class _PlacedScheduler(ListScheduler):
             yield self._prefetch(number)
 
     def _may_come(self, index: int, number: int) -> bool:
-        opens = self._program.intervals[number].earliest_prefetch
+        opens = self.program.intervals[number].earliest_prefetch
         return opens <= index and self._has_left(number) and self._before[number] <= self._freed
 
     def _earliest_s(self, number: int) -> float:

@@ -1,40 +1,43 @@
 """The swap problem: sections of a skeleton offloaded, their steps ordered, placed and simulated."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from operator import attrgetter
 from typing import TypeAlias
 
 import numpy as np
 
 from ...errors import HostMemoryError
-from ...placement import ALIGNMENT
+from ...placement import ALIGNMENT, aligned
 from ...placement.cuda_blocks import usable_nbytes
 from ..ir.schedule import Schedule
 from ..lowering.arena import ArenaLayout, place_arena_within
 from ..lowering.emit import emit_schedule
 from ..lowering.idle import IdleInterval, dirty
 from ..lowering.limits import Array, FragmentationError, MemoryLimit, Unplaced
-from ..lowering.list_scheduler import Item
+from ..lowering.list_scheduler import Item, required_nbytes
+from ..lowering.program import LiveInterval
 from ..lowering.timetable import Timetable, schedule_within
 from ..problem import GraphProblem
+from ..recompute.skeleton import Skeleton
 from ..timing.simulate import simulate
-from .skeleton import Skeleton
-from .soft_placement import placed_before_ordering, retried
+from .belady import belady_choice
+from .soft_placement import SoftPlacement
 
 WORK = 20_000  # sections of maps and passes in all plans that are placed: 20 of VGG-16, 5 s
 SMALL = 100  # trials: a network that affords so many is small, and is searched more thoroughly
 
-Key: TypeAlias = tuple[Skeleton, frozenset[tuple[str, int, int]], tuple[Item, ...]]
+Key: TypeAlias = tuple[frozenset[tuple[str, int, int]], tuple[Item, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleTrial:
     """A choice of what to offload, and the order of its steps."""
 
-    skeleton: Skeleton
-    moved: tuple[IdleInterval, ...]  # idle intervals in which sections are offloaded
-    caps: MemoryLimit  # bytes at once by launch
+    swap: "SwapProblem"
+    offloaded: tuple[IdleInterval, ...]
+    limits: MemoryLimit
     steps: Timetable
 
     @property
@@ -57,82 +60,108 @@ def best_of(found: Iterable[EvaluatedTrial | None]) -> EvaluatedTrial | None:
     return min(filter(None, found), key=attrgetter("seconds"), default=None)
 
 
-class SwapProblem:
-    """Which sections to offload in a problem, by a policy. It keeps the schedules made so far."""
+def most_trials(problem: GraphProblem) -> int:
+    """How many plans a search may order."""
+    sections = sum(buffer.num_sections for buffer in problem.graph.buffers.values())
+    return WORK // (sections + len(problem.graph.passes))
 
-    def __init__(self, problem: GraphProblem, policy: str) -> None:
-        assert problem.limits.arena is not None, "without a limit nothing leaves"
-        self.graph, self.costs, self.limits = problem.graph, problem.costs, problem.limits
-        self.room = problem.limits.arena
-        self._policy = policy
-        self._compute_s: dict[Skeleton, float] = {}
+
+class SwapProblem:
+    """Which sections of a skeleton to offload, by a policy. It keeps the schedules made so far."""
+
+    def __init__(self, problem: GraphProblem, skeleton: Skeleton, policy: str) -> None:
+        assert problem.budgets.arena is not None, "without a limit nothing leaves"
+        self.skeleton, self.costs, self.budgets = skeleton, problem.costs, problem.budgets
+        self.capacity = problem.budgets.arena
+        self.usable = usable_nbytes(self.capacity)
+        self.most_trials = most_trials(problem)
+        self._graph, self._policy = problem.graph, policy
         self._made: dict[Key, EvaluatedTrial | Unplaced | None] = {}
 
-    def caps(self, skeleton: Skeleton) -> Array:
-        """The arena's bytes for each launch of the skeleton."""
-        return np.full(skeleton.needed.shape, usable_nbytes(self.room))
-
     @property
-    def most_trials(self) -> int:
-        """How many plans a search may order."""
-        sections = sum(buffer.num_sections for buffer in self.graph.buffers.values())
-        return WORK // (sections + len(self.graph.passes))
+    def limits(self) -> Array:
+        """The arena's bytes for each launch."""
+        return np.full(self.skeleton.required.shape, self.usable)
 
     @property
     def small(self) -> bool:
         """Whether all skeletons are placed, and more is tried of each."""
         return self.most_trials >= SMALL
 
-    def compute_s(self, skeleton: Skeleton) -> float:
+    @cached_property
+    def compute_s(self) -> float:
         """The seconds of the skeleton's launches."""
-        if skeleton not in self._compute_s:
-            self._compute_s[skeleton] = skeleton.unbound.compute_s(self.costs)
-        return self._compute_s[skeleton]
+        return self.skeleton.compute_s(self.costs)
 
-    def lower_bound_s(self, skeleton: Skeleton, moved: Sequence[IdleInterval]) -> float:
+    def idle(self, limits: MemoryLimit) -> list[IdleInterval]:
+        """Intervals between forward and backward where they suffice for the limits, else all."""
+        trips = self.skeleton.forward_backward_idle
+        suffice = belady_choice(self.skeleton.required, trips, limits) is not None
+        return trips if suffice else self.skeleton.all_idle
+
+    def greedy(self, limits: MemoryLimit) -> Sequence[IdleInterval] | None:
+        """Belady's choice of what to offload."""
+        return belady_choice(self.skeleton.required, self.idle(limits), limits)
+
+    def lower_bound_s(self, offloaded: Sequence[IdleInterval]) -> float:
         """Seconds that no step takes less than with these sections offloaded.
 
         The most of the launches, the copies of one direction, and those of both on a shared link.
         """
-        link, lanes = self.costs.link, (list(dirty(moved)), moved)
+        link, lanes = self.costs.link, (list(dirty(offloaded)), offloaded)
         ways = [
-            sum(gap.nbytes for gap in gaps) / rate
-            for gaps, rate in zip(lanes, (link.to_host, link.to_device), strict=True)
+            sum(idle.nbytes for idle in copied) / rate
+            for copied, rate in zip(lanes, (link.to_host, link.to_device), strict=True)
         ]
         both = link.to_host_duplex / link.to_host + link.to_device_duplex / link.to_device
-        lanes_s = (len(gaps) * link.latency_s + s for gaps, s in zip(lanes, ways, strict=True))
-        return max(self.compute_s(skeleton), *lanes_s, sum(ways) / max(1.0, both))
+        lanes_s = (len(copied) * link.latency_s + s for copied, s in zip(lanes, ways, strict=True))
+        return max(self.compute_s, *lanes_s, sum(ways) / max(1.0, both))
 
-    def may_fit(self, skeleton: Skeleton, moved: Sequence[IdleInterval]) -> bool:
+    def may_fit(self, offloaded: Sequence[IdleInterval]) -> bool:
         """Whether the sections that stay may have a placement."""
-        excess = skeleton.aligned_needed - usable_nbytes(self.room) - (ALIGNMENT - 1)
-        for gap in moved:
-            excess[gap.last + 1 : gap.next] -= skeleton.aligned_nbytes(gap)
-        return not (excess > 0).any()
+        least = self._aligned_required - self.skeleton.freed(offloaded, self._aligned_nbytes)
+        return not (least > self.usable + ALIGNMENT - 1).any()
+
+    @cached_property
+    def _aligned_required(self) -> Array:
+        """A lower bound of the bytes that each launch requires with all offsets aligned."""
+        program = self.skeleton.program
+        return required_nbytes(program, map(self._aligned_nbytes, program.intervals))
+
+    def _aligned_nbytes(self, item: IdleInterval | LiveInterval) -> int:
+        """The fewest bytes that the section takes up to the next one.
+
+        The uppermost section, and one beside others in a run, need not fill its last alignment.
+        """
+        if (item.buffer, item.section) in self._in_runs:
+            return item.nbytes - (ALIGNMENT - 1)
+        return aligned(item.nbytes)
+
+    @cached_property
+    def _in_runs(self) -> frozenset[tuple[str, int]]:
+        """Sections that a launch wants side by side with others."""
+        program = self.skeleton.program
+        runs = (group for group in program.groups if len(group) > 1)
+        lives = (program.intervals[number] for group in runs for number, _ in group)
+        return frozenset((live.buffer, live.section) for live in lives)
 
     def trial(
-        self,
-        skeleton: Skeleton,
-        moved: Sequence[IdleInterval] | None,
-        caps: MemoryLimit,
-        *,
-        grain: int = 1,
+        self, offloaded: Sequence[IdleInterval] | None, limits: MemoryLimit, *, grain: int = 1
     ) -> ScheduleTrial | None:
-        """The trial of `moved`; None where that is None or its steps have no order.
+        """The trial of a choice; None where that is None or its steps have no order.
 
         The order counts every section as a multiple of `grain` bytes.
         """
-        if moved is None or not _leaves_room(skeleton, moved, caps):
+        skeleton = self.skeleton
+        if offloaded is None or (skeleton.required - skeleton.freed(offloaded) > limits).any():
             return None
-        plan = skeleton.unbound.offloading(moved, self._policy)
-        found = schedule_within(self.graph, plan, self.costs, caps, grain=grain)
-        return None if found is None else ScheduleTrial(skeleton, tuple(moved), caps, found)
+        plan = skeleton.offloading(offloaded, self._policy)
+        found = schedule_within(self._graph, plan, self.costs, limits, grain=grain)
+        return None if found is None else ScheduleTrial(self, tuple(offloaded), limits, found)
 
-    def aligned_trial(
-        self, skeleton: Skeleton, moved: Sequence[IdleInterval]
-    ) -> ScheduleTrial | None:
-        """The trial of `moved` in which every section fills its last alignment."""
-        return self.trial(skeleton, moved, self.room + ALIGNMENT - 1, grain=ALIGNMENT)
+    def aligned_trial(self, offloaded: Sequence[IdleInterval]) -> ScheduleTrial | None:
+        """The trial of a choice in which every section fills its last alignment."""
+        return self.trial(offloaded, self.capacity + ALIGNMENT - 1, grain=ALIGNMENT)
 
     def placed_after_ordering(self, trial: ScheduleTrial) -> EvaluatedTrial | None:
         """The schedule of a trial with offsets for its order; None where the host has no room.
@@ -140,52 +169,49 @@ class SwapProblem:
         Trials of the same order share one schedule. Raises FragmentationError where bytes find no
         place.
         """
-        away = frozenset((gap.buffer, gap.section, gap.last) for gap in trial.moved)
-        key = trial.skeleton, away, trial.steps.items
+        away = frozenset((idle.buffer, idle.section, idle.last) for idle in trial.offloaded)
+        key = away, trial.steps.items
         if key not in self._made:
             try:
-                arena = place_arena_within(self.graph, trial.steps, self.room)
+                arena = place_arena_within(trial.steps, self.capacity)
                 self._made[key] = self._simulated(trial, trial.steps, arena)
             except FragmentationError as error:
                 self._made[key] = error.unplaced
         made = self._made[key]
         if isinstance(made, tuple):
             raise FragmentationError(made)
-        return made and EvaluatedTrial(
-            trial, replace(made.schedule, plan=trial.steps.plan), made.seconds
-        )
+        plan = trial.steps.program.plan
+        return made and EvaluatedTrial(trial, replace(made.schedule, plan=plan), made.seconds)
 
     def placed_before_ordering(self, trial: ScheduleTrial) -> EvaluatedTrial | None:
         """The schedule of a trial ordered anew once its sections have offsets.
 
         None where the host has no room. Raises FragmentationError where bytes find no place.
         """
-        places = placed_before_ordering(
-            self.graph, trial.steps, self.costs, usable_nbytes(self.room)
-        )
-        return self._simulated(trial, *places)
+        placement = SoftPlacement(trial.steps, self.costs, self.usable)
+        return self._simulated(trial, *placement.placed())
 
     def retried(self, trial: ScheduleTrial, tries: int) -> EvaluatedTrial | None:
         """The fastest such schedule of so many tries with other offsets; None if none fits."""
-        room = usable_nbytes(self.room)
-        places = retried(self.graph, trial.steps, self.costs, room, tries=tries)
-        return places and self._simulated(trial, *places)
+        placed = SoftPlacement(trial.steps, self.costs, self.usable).retried(tries)
+        return placed and self._simulated(trial, *placed)
 
     def _simulated(
         self, trial: ScheduleTrial, steps: Timetable, arena: ArenaLayout
     ) -> EvaluatedTrial | None:
         """The schedule of these steps in the arena; None where the host has no room."""
-        budgets = {"budget": self.limits.device, "host_budget": self.limits.host}
         try:
-            schedule = emit_schedule(self.graph, steps, arena, **budgets)
+            schedule = emit_schedule(steps, arena, self.budgets)
         except HostMemoryError:
             return None
         return EvaluatedTrial(trial, schedule, simulate(schedule, self.costs).step_s)
 
 
-def _leaves_room(skeleton: Skeleton, moved: Sequence[IdleInterval], caps: MemoryLimit) -> bool:
-    """Whether launches find their bytes under the caps with these sections offloaded."""
-    excess = skeleton.needed - caps
-    for gap in moved:
-        excess[gap.last + 1 : gap.next] -= gap.nbytes
-    return not (excess > 0).any()
+def placed_if_any(
+    make: Callable[[ScheduleTrial], EvaluatedTrial | None], trial: ScheduleTrial | None
+) -> EvaluatedTrial | None:
+    """The schedule that `make` gives for the trial; None where bytes find no place."""
+    try:
+        return None if trial is None else make(trial)
+    except FragmentationError:
+        return None

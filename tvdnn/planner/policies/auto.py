@@ -7,10 +7,10 @@ from ..ir.plan import Plan, prefetched_nbytes
 from ..ir.schedule import Schedule
 from ..lowering.estimate import estimate
 from ..lowering.segments import Variant
-from ..offload.skeleton import plans_offloading_all
+from ..offload.belady import plans_offloading_all
 from ..problem import GraphProblem, Policy
 from ..recompute.candidates import find_candidates
-from ..recompute.draft import leanest_plans
+from ..recompute.skeleton import leanest_plans
 from ..timing.simulate import simulate
 from .keep import keep, keep_schedule
 from .recompute_search import fastest_found
@@ -43,7 +43,7 @@ def _schedule(problem: GraphProblem) -> Schedule | None:
 
 def _may_take_less(problem: GraphProblem, plan: Plan, below_s: float) -> bool:
     """Whether the plan's order is predicted to take less than so many seconds."""
-    graph, costs, arena = problem.graph, problem.costs, problem.limits.arena
+    graph, costs, arena = problem.graph, problem.costs, problem.budgets.arena
     assert arena is not None
     if prefetched_nbytes(graph, plan) / costs.link.to_device >= below_s:
         return False

@@ -15,12 +15,12 @@ def keep(graph: Graph) -> Plan:
 
 
 def keep_schedule(problem: GraphProblem) -> Schedule | None:
-    """keep's schedule, None where it has none within the limits.
+    """keep's schedule, None where it has none within the budgets.
 
     Most often the maps that forward saves for backward are too large by themselves. No order is
     made of these.
     """
-    arena = problem.limits.arena
+    arena = problem.budgets.arena
     if arena is not None and _saved_nbytes(problem.graph) > arena:
         return None
     return problem.lowered(keep(problem.graph))

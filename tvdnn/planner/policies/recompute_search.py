@@ -15,22 +15,18 @@ from operator import attrgetter
 import numpy as np
 
 from ...errors import HostMemoryError
-from ...graph import Direction, Graph
+from ...graph import Direction
 from ...placement.cuda_blocks import usable_nbytes
-from ..ir.costs import Costs
 from ..ir.plan import Plan, prefetched_nbytes, transfer_nbytes
 from ..ir.schedule import Schedule
 from ..lowering.arena import place_arena_within
 from ..lowering.emit import emit_schedule
 from ..lowering.estimate import estimate
 from ..lowering.limits import Array, with_tightened_limits
-from ..lowering.lower import lower_with_prefetch
 from ..lowering.segments import Variant
 from ..lowering.timetable import schedule_within
-from ..offload.skeleton import Skeleton
-from ..problem import GraphProblem, Limits
+from ..problem import GraphProblem
 from ..recompute.candidates import Candidates, find_candidates
-from ..recompute.draft import RecomputeChoice, unbound_plan
 from ..recompute.modes import (
     RecomputeCandidate,
     RecomputeMode,
@@ -39,14 +35,15 @@ from ..recompute.modes import (
     with_item,
 )
 from ..recompute.regions import MAPS
+from ..recompute.skeleton import RecomputeChoice, skeleton_of
 from ..timing.simulate import simulate
 
 WORK = 60_000  # sections of maps and passes in all plans that are tried: 45 of VGG-16, 2 s
 LEAST_TRIALS = 4  # of the largest networks, and of each stage of the search of the others
 MIN_GAIN = 0.02  # of a step: numbers of candidates that differ by less are not told apart
 STEPS = 16  # the first step between numbers of candidates is one part in so many of all
-CAPS = (0.97, 0.9, 0.82)  # shares of the arena that bytes at once may take; placement has the rest
-MOST_UNPLACED = 2  # choices whose bytes found no place, that are placed under lower caps
+LIMITS = (0.97, 0.9, 0.82)  # shares of the arena that live bytes may take; placement has the rest
+MOST_UNPLACED = 2  # choices whose bytes found no place, that are placed under tighter limits
 MODES = ((0.2, False), (0.0, False), (0.0, True))  # (share of the arena, memory-centric)
 COUNTS_COMPARED = 6  # numbers of candidates of which the one that copies least is tried
 TRIALS_PER_SHORTLISTED = 20  # to make and simulate a schedule takes as long as eight trials
@@ -54,11 +51,11 @@ TRIALS_PER_SHORTLISTED = 20  # to make and simulate a schedule takes as long as 
 
 @dataclass(frozen=True, slots=True)
 class PlannedChoice:
-    """A choice and its plan under a cap on bytes at once, with the predicted seconds of a step."""
+    """A choice and its plan under a limit on live bytes, with the predicted seconds of a step."""
 
     plan: Plan
     choice: RecomputeChoice
-    cap: int
+    limit: int
     seconds: float
 
 
@@ -66,11 +63,9 @@ class PlannedChoice:
 class RecomputeSearch:
     """The choices tried so far."""
 
-    graph: Graph
+    problem: GraphProblem
     candidates: Candidates
-    costs: Costs
-    limits: Limits
-    arena_nbytes: int
+    capacity: int  # bytes of the arena
     left: int  # trials
     found_overlapped: bool = False  # a choice whose copies all hide behind launches
     tried: set[RecomputeChoice] = field(default_factory=set)
@@ -98,47 +93,47 @@ class RecomputeSearch:
         """Try the choice. Whether its step waits for copies, or its bytes are too many."""
         self.tried.add(choice)
         below_s = self.best.seconds if self.best else inf
-        unbound = unbound_plan(self.graph, self.candidates, choice)
-        if unbound.compute_s(self.costs) >= below_s:
+        graph, costs = self.problem.graph, self.problem.costs
+        skeleton = skeleton_of(graph, self.candidates, choice)
+        if skeleton.compute_s(costs) >= below_s:
             return False
-        for share in CAPS:
-            cap = round(share * self.arena_nbytes)
-            plan = unbound.plan(cap)
+        for share in LIMITS:
+            limit = round(share * self.capacity)
+            plan = skeleton.plan_within(limit)
             if plan is None or self._overflows_host(plan):
                 return True
             self.left -= 1
-            found = estimate(
-                self.graph, plan, self.costs, cap, capacity=self.arena_nbytes, below_s=below_s
-            )
+            found = estimate(graph, plan, costs, limit, capacity=self.capacity, below_s=below_s)
             if found is None:
                 return True
             if found.fits:
-                self.found.append(PlannedChoice(plan, choice, cap, found.seconds))
+                self.found.append(PlannedChoice(plan, choice, limit, found.seconds))
             if found.fits or found.seconds >= below_s:
                 return found.waits
-            self.unplaced.append(PlannedChoice(plan, choice, cap, found.seconds))
+            self.unplaced.append(PlannedChoice(plan, choice, limit, found.seconds))
         return True
 
     def _overflows_host(self, plan: Plan) -> bool:
         """Whether more bytes are offloaded at one time than the host may hold."""
-        if self.limits.host is None:
+        host = self.problem.budgets.host
+        if host is None:
             return False
         change: Counter[int] = Counter()
-        for move in plan.transfers:
-            nbytes = transfer_nbytes(self.graph, move)
-            change.update({move.offload_after: nbytes, move.needed_by: -nbytes})
+        for transfer in plan.transfers:
+            nbytes = transfer_nbytes(self.problem.graph, transfer)
+            change.update({transfer.offload_after: nbytes, transfer.needed_by: -nbytes})
         offloaded = accumulate(change[slot] for slot in sorted(change))
-        return max(offloaded, default=0) > self.limits.host
+        return max(offloaded, default=0) > host
 
 
 def fastest_found(problem: GraphProblem) -> Schedule | None:
     """The fastest schedule found within both budgets, as simulated; None where none is found."""
-    graph, costs, limits = problem.graph, problem.costs, problem.limits
-    assert limits.arena is not None, "without a limit everything is kept"
+    graph, capacity = problem.graph, problem.budgets.arena
+    assert capacity is not None, "without a limit everything is kept"
     sections = sum(buffer.num_sections for buffer in graph.buffers.values())
     most = max(LEAST_TRIALS, WORK // (sections + len(graph.passes)))
     known = problem.once(find_candidates)
-    search = RecomputeSearch(graph, known, costs, limits, limits.arena, most)
+    search = RecomputeSearch(problem, known, capacity, most)
     ranked = ranked_candidates(known)
     mode, count = _best_mode(search, ranked)
     if not search.found_overlapped and most > LEAST_TRIALS:
@@ -154,13 +149,13 @@ def fastest_found(problem: GraphProblem) -> Schedule | None:
         best = search.best
         search.take(_single_changes(search, ranked))
     shortlist = search.found[-1 - most // TRIALS_PER_SHORTLISTED :]
-    schedules = [s for s in (_placed(search, each) for each in shortlist) if s]
+    schedules = [*filter(None, (problem.lowered(each.plan, each.limit) for each in shortlist))]
     if most > LEAST_TRIALS or not schedules:
         for each in _worth_filling(search):
             schedules += _filled(search, each)
     if len(schedules) < 2:
         return next(iter(schedules), None)
-    return min(schedules, key=lambda s: simulate(s, costs).step_s)
+    return min(schedules, key=lambda s: simulate(s, problem.costs).step_s)
 
 
 def _best_mode(
@@ -170,7 +165,7 @@ def _best_mode(
     ended: dict[RecomputeMode, int] = {}
     best: RecomputeMode | None = None
     for share, memory_centric in MODES if search.left > LEAST_TRIALS else MODES[:1]:
-        together = tuple(compatible(search.candidates, ranked, share * search.arena_nbytes))
+        together = tuple(compatible(search.candidates, ranked, share * search.capacity))
         mode = RecomputeMode(together, memory_centric and not all(e.in_region for e in together))
         if mode not in ended:
             before = search.best
@@ -189,7 +184,7 @@ def _best_stages(
     And the number of its candidates that was tried last. Each trial has twice as many layers in
     stages as the one before. They do not count as trials of the search.
     """
-    known, left, buffers = search.candidates, search.left, search.graph.buffers
+    known, left, buffers = search.candidates, search.left, search.problem.graph.buffers
     sizes = [max(buffers[name].nbytes for name in s.recompute.buffers) for s in known.stages]
     largest = sorted(range(len(sizes)), key=lambda number: -sizes[number])
     search.left = max(left, LEAST_TRIALS)
@@ -221,12 +216,12 @@ def _doubled(most: int) -> Iterator[int]:
 
 def _most_overlapped(search: RecomputeSearch, ranked: Sequence[RecomputeCandidate]) -> int:
     """How many candidates leave no more bytes to copy than forward has time for."""
-    graph, costs = search.graph, search.costs
+    graph, costs = search.problem.graph, search.problem.costs
     forward = (pass_ for pass_ in graph.passes if pass_.direction is Direction.FORWARD)
     hidden = costs.link.to_host * sum(costs.launch_s(pass_, pass_.domain) for pass_ in forward)
     maps = sum(buffer.nbytes for buffer in graph.buffers.values() if buffer.kind in MAPS)
     left = accumulate((-each.recompute.nbytes for each in ranked), initial=maps)
-    return sum(nbytes > search.arena_nbytes + hidden for nbytes in left)
+    return sum(nbytes > search.capacity + hidden for nbytes in left)
 
 
 def _bisect(search: RecomputeSearch, mode: RecomputeMode, block: Variant, count: int) -> int:
@@ -258,10 +253,10 @@ def _least_copied(search: RecomputeSearch, mode: RecomputeMode) -> RecomputeChoi
     That counts where copies do not hide behind launches. Maps that are recomputed too early fill
     the memory.
     """
-    graph, cap = search.graph, round(CAPS[0] * search.arena_nbytes)
+    graph, limit = search.problem.graph, round(LIMITS[0] * search.capacity)
 
     def copied(choice: RecomputeChoice) -> float:
-        plan = unbound_plan(graph, search.candidates, choice).plan(cap)
+        plan = skeleton_of(graph, search.candidates, choice).plan_within(limit)
         return inf if plan is None else prefetched_nbytes(graph, plan)
 
     counts = {len(mode.ranked) * part // COUNTS_COMPARED for part in range(COUNTS_COMPARED + 1)}
@@ -288,17 +283,6 @@ def _single_changes(
         yield replace(search.choice, memory_centric=not search.choice.memory_centric)
 
 
-def _placed(search: RecomputeSearch, planned: PlannedChoice) -> Schedule | None:
-    limits = search.limits
-    budgets = {"budget": limits.device, "host_budget": limits.host}
-    try:
-        return lower_with_prefetch(
-            search.graph, planned.plan, search.costs, **budgets, limit=planned.cap
-        )
-    except HostMemoryError:
-        return None
-
-
 def _worth_filling(search: RecomputeSearch) -> list[PlannedChoice]:
     """The best choice where it offloads, and unplaced ones of fewer predicted seconds.
 
@@ -315,22 +299,22 @@ def _worth_filling(search: RecomputeSearch) -> list[PlannedChoice]:
 
 
 def _filled(search: RecomputeSearch, planned: PlannedChoice) -> list[Schedule]:
-    """Schedules of the choice under the highest caps by launch whose bytes find a place."""
-    graph, costs = search.graph, search.costs
-    skeleton = Skeleton(unbound_plan(graph, search.candidates, planned.choice))
+    """Schedules of the choice under the highest limits by launch whose bytes find a place."""
+    problem = search.problem
+    skeleton = skeleton_of(problem.graph, search.candidates, planned.choice)
 
-    def attempt(caps: Array) -> Schedule | None:
-        plan = skeleton.unbound.plan(caps)
-        steps = None if plan is None else schedule_within(graph, plan, costs, caps)
+    def attempt(limits: Array) -> Schedule | None:
+        plan = skeleton.plan_within(limits)
+        steps = schedule_within(problem.graph, plan, problem.costs, limits) if plan else None
         if steps is None:
             return None
-        arena = place_arena_within(graph, steps, search.arena_nbytes)
-        budgets = {"budget": search.limits.device, "host_budget": search.limits.host}
-        return emit_schedule(graph, steps, arena, **budgets)
+        arena = place_arena_within(steps, search.capacity)
+        return emit_schedule(steps, arena, problem.budgets)
 
-    caps = np.full(skeleton.needed.shape, usable_nbytes(search.arena_nbytes))
-    num_stays = len(skeleton.unbound.program.intervals)
+    limits = np.full(skeleton.required.shape, usable_nbytes(search.capacity))
+    num_intervals = len(skeleton.program.intervals)
+    schedules = with_tightened_limits(attempt, limits, skeleton.least, num_intervals)
     try:
-        return [*filter(None, with_tightened_limits(attempt, caps, skeleton.least, num_stays))]
+        return [*filter(None, schedules)]
     except HostMemoryError:
         return []

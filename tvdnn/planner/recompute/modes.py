@@ -6,8 +6,8 @@ from typing import TypeVar
 
 from ..lowering.segments import Variant
 from .candidates import Candidates, RecomputeDependencies
-from .draft import RecomputeChoice
 from .regions import Recompute
+from .skeleton import RecomputeChoice
 
 Item = TypeVar("Item")
 

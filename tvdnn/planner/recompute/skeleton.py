@@ -1,14 +1,17 @@
-"""From a choice of what to recompute to segments, and from there to a plan that offloads the rest.
+"""Skeletons: orders of execution before any offload, and the plans that offload from them.
 
-Fusible regions whose maps are recomputed go section-major in both directions. These maps exist for
-the samples of one block at a time. Layers that normalize over the batch go by block in barrier
-stages. Maps outside of both are recomputed for the full batch. What else must leave the device is
-offloaded, outermost maps first: they are idle for longest.
+A choice of what to recompute gives the order. Fusible regions whose maps are recomputed go
+section-major in both directions. These maps exist for the samples of one block at a time. Layers
+that normalize over the batch go by block in barrier stages. Maps outside of both are recomputed for
+the full batch. What else must leave the device is offloaded, outermost maps first: they are idle
+for longest.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import lcm
+from operator import attrgetter
 
 import numpy as np
 
@@ -17,7 +20,7 @@ from ...units import format_bytes
 from ..ir.costs import Costs
 from ..ir.plan import Plan, Segment, Slot
 from ..lowering.idle import IdleInterval, forward_backward_idle, intra_pass_idle, transfers_of
-from ..lowering.limits import MemoryLimit
+from ..lowering.limits import Array, MemoryLimit
 from ..lowering.list_scheduler import required_nbytes
 from ..lowering.program import Program, build_program
 from ..lowering.segments import Variant, segments
@@ -28,6 +31,7 @@ from .regions import PassRegion, RecomputeSet, recompute_passes
 LONG_RUN_CHUNKS = 16  # where little moves, longer blocks save launches
 CHUNKS = {Variant.PERFORMANCE: RUN_CHUNKS, Variant.KEEP: LONG_RUN_CHUNKS}
 NOTHING = RecomputeSet((), ())
+NBYTES = attrgetter("nbytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +53,13 @@ class RecomputeChoice:
 class _FreeIntervals:
     """The idle intervals that are not taken yet, those of the outermost maps first."""
 
-    def __init__(self, gaps: Iterable[IdleInterval]) -> None:
-        self._gaps = tuple(gaps)
+    def __init__(self, idle: Iterable[IdleInterval]) -> None:
+        self._intervals = tuple(idle)
         maps: dict[str, int] = {}
-        rows = [(g.last, g.next, maps.setdefault(g.buffer, len(maps))) for g in self._gaps]
+        rows = [
+            (each.last, each.next, maps.setdefault(each.buffer, len(maps)))
+            for each in self._intervals
+        ]
         self._last, self._back, self._map = np.array(rows, np.int64).reshape(-1, 3).T.copy()
 
     def take(self, launch: int, excess: int) -> list[IdleInterval]:
@@ -64,87 +71,141 @@ class _FreeIntervals:
         chosen, nbytes = list[IdleInterval](), 0
         for index in reversed(idle[self._map[idle] == self._map[idle[:1]]].tolist()):
             if nbytes < excess:
-                chosen.append(self._gaps[index])
+                chosen.append(self._intervals[index])
                 nbytes += chosen[-1].nbytes
                 self._back[index] = -1
         return chosen
 
 
-@dataclass(frozen=True, slots=True)
-class UnboundPlan:
-    """A choice as segments and their program, before any offload."""
+@dataclass(frozen=True, eq=False)
+class Skeleton:
+    """An order of execution before any offload, and when its sections are idle."""
 
-    graph: Graph
     candidates: Candidates
     choice: RecomputeChoice
-    parts: tuple[Segment, ...]
-    program: Program
+    program: Program  # of a plan that offloads nothing
 
-    def plan(self, room: MemoryLimit) -> Plan | None:
-        """The plan whose launches find their bytes in `room`; None where they cannot."""
-        offloaded = _offloaded(self.graph, self.program, room)
-        return None if offloaded is None else self.offloading(offloaded)
+    @cached_property
+    def required(self) -> Array:
+        """The bytes that each launch requires."""
+        return required_nbytes(self.program)
+
+    @cached_property
+    def least(self) -> Array:
+        """The bytes that each launch requires while all idle sections are offloaded."""
+        return self.required - self.freed(self.all_idle)
+
+    def freed(
+        self, offloaded: Iterable[IdleInterval], size: Callable[[IdleInterval], int] = NBYTES
+    ) -> Array:
+        """The bytes by launch that sections free while they are offloaded."""
+        change = np.zeros(len(self.required) + 1, np.int64)
+        for idle in offloaded:
+            change[idle.last + 1] += size(idle)
+            change[idle.next] -= size(idle)
+        return np.cumsum(change)[:-1]
+
+    @cached_property
+    def forward_backward_idle(self) -> list[IdleInterval]:
+        return forward_backward_idle(self.program)
+
+    @cached_property
+    def intra_pass_idle(self) -> list[IdleInterval]:
+        return intra_pass_idle(self.program)
+
+    @cached_property
+    def all_idle(self) -> list[IdleInterval]:
+        return [*self.forward_backward_idle, *self.intra_pass_idle]
 
     def compute_s(self, costs: Costs) -> float:
-        """What the launches take."""
-        passes = self.graph.passes
-        launches = self.program.launches
-        return sum(costs.launch_s(passes[at.pass_index], at.stop - at.start) for at in launches)
+        """The seconds of all launches."""
+        return sum(self.program.launch_seconds(costs))
 
-    def offloading_all(self) -> Plan:
-        """The plan that offloads all idle sections."""
-        trips, others = (
-            forward_backward_idle(self.graph, self.program),
-            intra_pass_idle(self.graph, self.program),
-        )
-        return self.offloading([*trips, *others])
+    def plan_within(self, limits: MemoryLimit) -> Plan | None:
+        """The plan whose launches find their bytes within limits; None where they cannot."""
+        offloaded = self._outermost_idle(limits)
+        return None if offloaded is None else self.offloading(offloaded)
 
-    def offloading(self, gaps: Sequence[IdleInterval], policy: str = "auto") -> Plan:
+    def offloading(self, offloaded: Sequence[IdleInterval], policy: str = "auto") -> Plan:
         """The plan of `policy` that offloads sections in these idle intervals."""
-        return Plan(
-            policy,
-            self.parts,
-            tuple(transfers_of(gaps)),
-            reasons=_reasons(self.graph, self.candidates, self.choice, self.parts, gaps),
-        )
+        transfers, reasons = tuple(transfers_of(offloaded)), self._reasons(offloaded)
+        return replace(self.program.plan, policy=policy, transfers=transfers, reasons=reasons)
+
+    def _outermost_idle(self, limits: MemoryLimit) -> list[IdleInterval] | None:
+        """Sections to offload so that every launch finds its bytes; None if none suffice."""
+        excess, offloaded = self.required - limits, list[IdleInterval]()
+        if int(excess.max(initial=0)) <= 0:
+            return offloaded
+        trips, others = _FreeIntervals(self.forward_backward_idle), None
+        fullest = int(excess.argmax())
+        while excess[fullest] > 0:
+            chosen = trips.take(fullest, int(excess[fullest]))
+            if not chosen:
+                others = others or _FreeIntervals(self.intra_pass_idle)
+                chosen = others.take(fullest, int(excess[fullest]))
+            if not chosen:
+                return None
+            for idle in chosen:
+                excess[idle.last + 1 : idle.next] -= idle.nbytes
+            offloaded += chosen
+            fullest = int(excess.argmax())
+        return offloaded
+
+    def _reasons(self, offloaded: Sequence[IdleInterval]) -> Mapping[str, str]:
+        """Why maps are offloaded or recomputed, in words."""
+        candidates, choice, graph = self.candidates, self.choice, self.program.graph
+        passes_of_stages = candidates.passes_of_stages(choice.stages)
+        slots = self.program.plan.slots
+        names = [graph.passes[s.pass_index].name + " again" * s.recompute for s in slots]
+        reasons = {
+            idle.buffer: f"idle from {names[idle.offload_after]} to {names[idle.needed_by]}"
+            for idle in offloaded
+        }
+        recomputes = [
+            recompute
+            for region, recomputed in zip(candidates.regions, choice.recomputed, strict=True)
+            if passes_of_stages.isdisjoint(region.passes)
+            for recompute in region.recomputes
+            if recompute.buffers <= recomputed
+        ]
+        recomputes += [whole.recompute for whole in _full_batch(candidates, choice)]
+        recomputes += [candidates.stages[number].recompute for number in sorted(choice.stages)]
+        for recompute in recomputes:
+            price = f"{1e3 * recompute.seconds:.2f} ms for {format_bytes(recompute.nbytes)}"
+            reasons |= dict.fromkeys(sorted(recompute.buffers), price)
+        return reasons
 
 
-def unbound_plan(graph: Graph, candidates: Candidates, choice: RecomputeChoice) -> UnboundPlan:
-    """The choice as segments and their program."""
-    parts = _parts(graph, candidates, choice)
-    return UnboundPlan(graph, candidates, choice, parts, build_program(graph, Plan("auto", parts)))
+def skeleton_of(graph: Graph, candidates: Candidates, choice: RecomputeChoice) -> Skeleton:
+    """The order of execution of a choice."""
+    parts = with_recomputed(
+        graph,
+        _segments(graph, candidates, choice),
+        _full_batch(candidates, choice),
+        choice.rest,
+        memory_centric=choice.memory_centric,
+    )
+    return Skeleton(candidates, choice, build_program(graph, Plan("auto", tuple(parts))))
 
 
 def least_moving_plan(graph: Graph) -> Plan:
     """The plan of the smallest blocks, layer by layer, that offloads all idle sections."""
-    return unbound_plan(
-        graph, Candidates((), ()), RecomputeChoice(Variant.MEMORY, (), ())
-    ).offloading_all()
+    choice = RecomputeChoice(Variant.MEMORY, (), ())
+    skeleton = skeleton_of(graph, Candidates((), ()), choice)
+    return skeleton.offloading(skeleton.all_idle)
 
 
 def leanest_plans(graph: Graph, candidates: Candidates) -> Iterator[Plan]:
     """Plans of the smallest blocks that offload all idle sections, recomputing all maps or none."""
     regions = candidates.regions
     blocks = (Variant.MEMORY,) * len(regions)
-    for recomputes in (True, False):
-        names = (
-            (name for r in region.recomputes if recomputes for name in r.buffers)
-            for region in regions
-        )
-        full_batch = (
-            frozenset(range(len(candidates.full_batch))) if recomputes else frozenset[int]()
-        )
-        choice = RecomputeChoice(Variant.MEMORY, blocks, tuple(map(frozenset, names)), full_batch)
-        yield unbound_plan(graph, candidates, choice).offloading_all()
-
-
-def _parts(graph: Graph, candidates: Candidates, choice: RecomputeChoice) -> tuple[Segment, ...]:
-    """The segments of a choice."""
-    parts = _segments(graph, candidates, choice)
-    full_batch = _full_batch(candidates, choice)
-    return tuple(
-        with_recomputed(graph, parts, full_batch, choice.rest, memory_centric=choice.memory_centric)
-    )
+    none = RecomputeChoice(Variant.MEMORY, blocks, (frozenset[str](),) * len(regions))
+    names = ((name for each in region.recomputes for name in each.buffers) for region in regions)
+    full_batch = frozenset(range(len(candidates.full_batch)))
+    all_ = replace(none, recomputed=tuple(map(frozenset, names)), full_batch=full_batch)
+    for choice in (all_, none):
+        skeleton = skeleton_of(graph, candidates, choice)
+        yield skeleton.offloading(skeleton.all_idle)
 
 
 def _full_batch(candidates: Candidates, choice: RecomputeChoice) -> list[FullBatchRecompute]:
@@ -220,54 +281,3 @@ def _block_rows(graph: Graph, slots: Iterable[Slot], block: Variant) -> int:
     row = max(graph.buffers[use.buffer].row_nbytes for use in uses)
     rows = section_rows(graph.batch, row, CHUNKS[block] * graph.chunk_size)
     return min(-(-rows // unit) * unit, graph.batch)
-
-
-def _offloaded(graph: Graph, prog: Program, room: MemoryLimit) -> list[IdleInterval] | None:
-    """Sections to offload so that every launch finds its bytes in `room`; None if none suffice."""
-    excess, moved = required_nbytes(prog) - room, list[IdleInterval]()
-    if int(excess.max(initial=0)) <= 0:
-        return moved
-    gaps, others = _FreeIntervals(forward_backward_idle(graph, prog)), None
-    fullest = int(excess.argmax())
-    while excess[fullest] > 0:
-        chosen = gaps.take(fullest, int(excess[fullest]))
-        if not chosen:
-            others = others or _FreeIntervals(intra_pass_idle(graph, prog))
-            chosen = others.take(fullest, int(excess[fullest]))
-        if not chosen:
-            return None
-        for gap in chosen:
-            excess[gap.last + 1 : gap.next] -= gap.nbytes
-        moved += chosen
-        fullest = int(excess.argmax())
-    return moved
-
-
-def _reasons(
-    graph: Graph,
-    candidates: Candidates,
-    choice: RecomputeChoice,
-    parts: tuple[Segment, ...],
-    moved: Sequence[IdleInterval],
-) -> Mapping[str, str]:
-    """Why maps are offloaded or recomputed, in words."""
-    passes_of_stages = candidates.passes_of_stages(choice.stages)
-    slots = [slot for part in parts for slot in part.slots]
-    names = [graph.passes[s.pass_index].name + " again" * s.recompute for s in slots]
-    reasons = {
-        gap.buffer: f"idle from {names[gap.offload_after]} to {names[gap.needed_by]}"
-        for gap in moved
-    }
-    recomputes = [
-        recompute
-        for region, recomputed in zip(candidates.regions, choice.recomputed, strict=True)
-        if passes_of_stages.isdisjoint(region.passes)
-        for recompute in region.recomputes
-        if recompute.buffers <= recomputed
-    ]
-    recomputes += [whole.recompute for whole in _full_batch(candidates, choice)]
-    recomputes += [candidates.stages[number].recompute for number in sorted(choice.stages)]
-    for recompute in recomputes:
-        price = f"{1e3 * recompute.seconds:.2f} ms for {format_bytes(recompute.nbytes)}"
-        reasons |= dict.fromkeys(sorted(recompute.buffers), price)
-    return reasons
