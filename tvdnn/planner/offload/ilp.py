@@ -81,28 +81,6 @@ def copied_before(members: Sequence[SectionClass]) -> Mapping[int, Sequence[int]
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Clean:
-    """Classes that may be clean: their numbers, launches and sizes, and the columns of how many."""
-
-    section_classes: Numbers
-    columns: Numbers
-    written: Numbers
-    last: Numbers
-    sizes: Array
-
-    @classmethod
-    def of(cls, members: Sequence[SectionClass], numbers: Sequence[int], sizes: Array) -> "_Clean":
-        section_classes = np.array(numbers, np.int64)
-        return cls(
-            section_classes,
-            len(members) + np.arange(len(numbers)),
-            np.array([members[number][0].final_after for number in numbers], np.int64),
-            np.array([members[number][0].last for number in numbers], np.int64),
-            sizes[section_classes],
-        )
-
-
 class _Rows:
     """Sparse rows, collected many at a time."""
 
@@ -162,8 +140,11 @@ class SwapLP:
         self._seconds = np.array(launch_s) / self._unit_s
         self._sizes = np.array([each[0].nbytes for each in members]) / self._unit_nbytes
         self._members, self._num = members, len(launch_s)
+        self._last = np.array([each[0].last for each in members], np.int64)
+        self._final = np.array([each[0].final_after for each in members], np.int64)
         before = copied_before(members)
-        self._clean = _Clean.of(members, list(before), self._sizes)
+        self._clean = np.array(list(before), np.int64)  # classes that may be clean
+        self._clean_columns = len(members) + np.arange(len(before))
         self._first_track = len(members) + len(before)
         self._first_wait = self._first_track + len(TRACKS) * (self._num + 1)
         self._width = self._first_wait + self._num
@@ -218,7 +199,7 @@ class SwapLP:
     def _bounds(self) -> tuple[Array, Array]:
         low, high = np.zeros(self._width), np.full(self._width, np.inf)
         high[: len(self._members)] = [len(each) for each in self._members]
-        high[self._clean.columns] = high[self._clean.section_classes]
+        high[self._clean_columns] = high[self._clean]
         high[[self._track(name)[0] for name in ("out", "back")]] = 0.0
         low[self._first_wait :] = self._seconds
         return low, high
@@ -231,9 +212,9 @@ class SwapLP:
     def _add_sums(self) -> None:
         """What is idle, final or due before a launch: as before the last one, and what is new."""
         begins = {
-            "idle": [each[0].last + 1 for each in self._members],
-            "final": [each[0].final_after + 1 for each in self._members],
-            "due": [each[0].next for each in self._members],
+            "idle": self._last + 1,
+            "final": self._final + 1,
+            "due": np.array([each[0].next for each in self._members], np.int64),
         }
         columns = np.arange(len(self._members))
         for name, launches in begins.items():
@@ -241,23 +222,24 @@ class SwapLP:
             rows = self._sums.add([(track, 1.0)], 0.0, self._num + 1)
             numbers = np.arange(rows.start, rows.stop)
             self._sums.scatter(numbers[1:], track[:-1], np.full(self._num, -1.0))
-            self._sums.scatter(numbers[np.array(launches, np.int64)], columns, -self._sizes)
+            self._sums.scatter(numbers[launches], columns, -self._sizes)
             if name == "final":
-                clean = self._clean
-                self._sums.scatter(numbers[clean.written + 1], clean.columns, clean.sizes)
-                self._sums.scatter(numbers[clean.last + 1], clean.columns, -clean.sizes)
+                sizes = self._sizes[self._clean]
+                for ended, sign in ((self._final, 1.0), (self._last, -1.0)):
+                    since = numbers[ended[self._clean] + 1]
+                    self._sums.scatter(since, self._clean_columns, sign * sizes)
 
     def _add_clean(self, before: Mapping[int, Sequence[int]]) -> None:
         """Clean is no more than leaves, nor than was copied before."""
-        clean = self._clean
-        self._rows.add([(clean.columns, 1.0), (clean.section_classes, -1.0)], 0.0, len(before))
-        rows = self._rows.add([(clean.columns, 1.0)], 0.0, len(before))
-        column = dict(zip(clean.section_classes.tolist(), clean.columns.tolist(), strict=True))
+        columns = self._clean_columns
+        self._rows.add([(columns, 1.0), (self._clean, -1.0)], 0.0, len(before))
+        rows = self._rows.add([(columns, 1.0)], 0.0, len(before))
+        column = dict(zip(before, columns.tolist(), strict=True))
         for row, others in zip(range(rows.start, rows.stop), before.values(), strict=True):
             copies = [(other, -1.0) for other in others]
             copies += [(column[other], 1.0) for other in others if other in column]
-            columns, values = zip(*copies, strict=True)
-            where = np.full(len(copies), row), np.array(columns, np.int64), np.array(values)
+            copied, values = zip(*copies, strict=True)
+            where = np.full(len(copies), row), np.array(copied, np.int64), np.array(values)
             self._rows.scatter(*where)
 
     def _add_order(self) -> None:
@@ -283,8 +265,8 @@ class SwapLP:
 
     def _no_copies(self, rows: slice, share: float) -> None:
         """Of what goes out from a launch to the next, take this share of the clean bytes back."""
-        numbers = np.arange(rows.start, rows.stop)[self._clean.last]
-        self._rows.scatter(numbers, self._clean.columns, -share * self._clean.sizes)
+        numbers = np.arange(rows.start, rows.stop)[self._last[self._clean]]
+        self._rows.scatter(numbers, self._clean_columns, -share * self._sizes[self._clean])
 
     def _add_memory(self, spare: Array) -> slice:
         """What is back and not free takes no more than each launch leaves, with nothing moved."""
