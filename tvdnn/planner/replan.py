@@ -6,7 +6,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from ..errors import BudgetError, HostMemoryError
-from ..graph import Graph, Network, Op
+from ..graph import Graph, Network
 from ..graph.state import NO_CHANGES
 from .ir.costs import Costs
 from .ir.schedule import Schedule
@@ -64,18 +64,14 @@ def sendable(graph: Graph) -> Graph:
         graph,
         traced=_plain_network(graph.traced),
         network=_plain_network(graph.network),
-        ops={name: _plain_op(op) for name, op in graph.ops.items()},
+        ops={name: replace(op, attrs=_plain_attrs(op.attrs)) for name, op in graph.ops.items()},
         passes=tuple(replace(pass_, attrs=_plain_attrs(pass_.attrs)) for pass_ in graph.passes),
     )
 
 
 def _plain_network(network: Network) -> Network:
-    ops = tuple(map(_plain_op, network.ops))
+    ops = tuple(replace(op, attrs=_plain_attrs(op.attrs)) for op in network.ops)
     return replace(network, ops=ops, gather=itemgetter(0), changes=NO_CHANGES, formulas={})
-
-
-def _plain_op(op: Op) -> Op:
-    return replace(op, attrs=_plain_attrs(op.attrs))
 
 
 def _plain_attrs(attrs: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ FOLDER = Path(__file__).parents[2] / "hardware"
 
 def names() -> tuple[str, ...]:
     """The names of all machines with a profile."""
-    return tuple(sorted(json.loads(path.read_text())["name"] for path in FOLDER.glob("*.json")))
+    return tuple(sorted(fields["name"] for fields in _profiles()))
 
 
 @cache
@@ -24,10 +24,10 @@ def load(name: str) -> Hardware:
     Raises InputError with all names for a machine without a profile.
     """
     key = _normalized(name)
-    for path in sorted(FOLDER.glob("*.json")):
-        fields = json.loads(path.read_text())
+    for fields in _profiles():
         if _normalized(fields["name"]) == key:
-            return _from_json(fields)
+            link, sources = HostLink(**fields["link"]), tuple(fields["sources"])
+            return Hardware(**{**fields, "link": link, "sources": sources})
     raise InputError(f"there is no hardware profile {name!r}; choose one of {', '.join(names())}")
 
 
@@ -35,6 +35,5 @@ def _normalized(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def _from_json(fields: dict[str, Any]) -> Hardware:
-    link, sources = HostLink(**fields["link"]), tuple(fields["sources"])
-    return Hardware(**{**fields, "link": link, "sources": sources})
+def _profiles() -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))]

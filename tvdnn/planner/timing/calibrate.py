@@ -139,18 +139,16 @@ def concat_timelines(phases: tuple[Timeline, ...]) -> Timeline:
 
 
 def _measured_link(schedule: Schedule, costs: CalibratedCosts, measured: Timeline) -> HostLink:
-    expected = simulate(schedule, costs)
-    factors = [_measured_rate_factor(expected, measured, lane, costs.link) for lane in COPY_LANES]
-    return scaled_link(costs.link, *factors)
+    link, expected = costs.link, simulate(schedule, costs)
 
+    def factor(lane: Lane) -> float:
+        predicted_s, measured_s = (
+            sum(s.end_s - s.start_s - link.latency_s for s in each.spans if s.lane is lane)
+            for each in (expected, measured)
+        )
+        return predicted_s / measured_s if predicted_s > 0 and measured_s > 0 else 1.0
 
-def _measured_rate_factor(
-    expected: Timeline, measured: Timeline, lane: Lane, link: HostLink
-) -> float:
-    predicted_s, measured_s = (
-        _copy_s_without_latency(each, lane, link) for each in (expected, measured)
-    )
-    return predicted_s / measured_s if predicted_s > 0 and measured_s > 0 else 1.0
+    return scaled_link(link, *map(factor, COPY_LANES))
 
 
 def scaled_link(link: HostLink, to_host: float, to_device: float) -> HostLink:
@@ -162,11 +160,6 @@ def scaled_link(link: HostLink, to_host: float, to_device: float) -> HostLink:
         to_device=link.to_device * to_device,
         to_device_duplex=link.to_device_duplex * to_device,
     )
-
-
-def _copy_s_without_latency(timeline: Timeline, lane: Lane, link: HostLink) -> float:
-    spans = (span for span in timeline.spans if span.lane is lane)
-    return sum(span.end_s - span.start_s - link.latency_s for span in spans)
 
 
 def _by_name(schedule: Schedule, timeline: Timeline) -> dict[str, float]:
