@@ -99,6 +99,18 @@ class Pass:
         return self.unit < self.domain
 
     @property
+    def read_buffers(self) -> frozenset[str]:
+        return frozenset(use.buffer for use in self.reads)
+
+    @property
+    def written_buffers(self) -> frozenset[str]:
+        return frozenset(use.buffer for use in self.writes)
+
+    @property
+    def used_buffers(self) -> frozenset[str]:
+        return self.read_buffers | self.written_buffers
+
+    @property
     def reads_neighbours(self) -> bool:
         """True if a launch reads neighbouring row tiles. Its last write is then their scratch."""
         return any(use.neighbour for use in self.reads)

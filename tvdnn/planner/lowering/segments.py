@@ -52,9 +52,8 @@ def _joins(graph: Graph, group: list[int], pass_: Pass) -> bool:
 
 
 def _only_changes_in_place(members: Collection[Pass], pass_: Pass) -> bool:
-    written = {use.buffer for member in members for use in member.writes}
-    read = {use.buffer for use in pass_.reads}
-    return all(use.buffer in written and use.buffer in read for use in pass_.writes)
+    written = {name for member in members for name in member.written_buffers}
+    return pass_.written_buffers <= written & pass_.read_buffers
 
 
 def segments(

@@ -30,9 +30,9 @@ def _saved_nbytes(graph: Graph) -> int:
     """Bytes that forward writes and that later passes only read."""
     forward = [pass_ for pass_ in graph.passes if pass_.direction is Direction.FORWARD]
     after = [pass_ for pass_ in graph.passes if pass_.direction is not Direction.FORWARD]
-    saved = {use.buffer for pass_ in forward for use in pass_.writes}
-    saved &= {use.buffer for pass_ in after for use in pass_.reads}
-    saved -= {use.buffer for pass_ in after for use in pass_.writes}
+    saved = {name for pass_ in forward for name in pass_.written_buffers}
+    saved &= {name for pass_ in after for name in pass_.read_buffers}
+    saved -= {name for pass_ in after for name in pass_.written_buffers}
     return sum(graph.buffers[name].nbytes for name in saved)
 
 

@@ -20,10 +20,8 @@ from .regions import (
     Spans,
     cannot_join,
     goes_by_sample,
-    read,
     spans_of,
     users_of,
-    written,
 )
 
 BETWEEN = (Kind.MAP, Kind.GRAD)
@@ -91,7 +89,7 @@ class _Uses:
         self.users = users_of(graph)
         self._changes: dict[str, list[int]] = {}
         for index, pass_ in enumerate(graph.passes):
-            for name in {*written(pass_), *pass_.updates}:
+            for name in {*pass_.written_buffers, *pass_.updates}:
                 self._changes.setdefault(name, []).append(index)
 
     def changes(self, name: str, after: int, before: int) -> bool:
@@ -115,7 +113,7 @@ class _OpGroup:
         self._phases = forward, backward
         members = frozenset((*forward, *backward))
         passes = [graph.passes[index] for index in members]
-        made = frozenset(name for pass_ in passes for name in written(pass_))
+        made = frozenset(name for pass_ in passes for name in pass_.written_buffers)
         given = frozenset(
             (*graph.inputs, *(name for pass_ in passes for name in _partly_written(pass_)))
         )
@@ -135,7 +133,9 @@ class _OpGroup:
             self._graph.passes[index] for phase in (forward, backward) for index in phase.recomputed
         ]
         seconds = sum(costs.launch_s(pass_, pass_.domain) for pass_ in recomputed)
-        names = self._between & frozenset(name for pass_ in recomputed for name in written(pass_))
+        names = self._between & frozenset(
+            name for pass_ in recomputed for name in pass_.written_buffers
+        )
         maps = [b for b in map(self._graph.buffers.__getitem__, names) if b.kind is Kind.MAP]
         nbytes = sum(buffer.nbytes for buffer in maps)
         recompute = Recompute(frozenset(buffer.name for buffer in maps), nbytes, seconds)
@@ -221,7 +221,7 @@ class _OpGroup:
         pass_ = self._graph.passes[index]
         plain = not (pass_.effects or pass_.updates or pass_.reduction)
         whole = any(use.whole for use in pass_.writes)
-        return plain and goes_by_sample(pass_) and not whole and written(pass_) <= self._own
+        return plain and goes_by_sample(pass_) and not whole and pass_.written_buffers <= self._own
 
     def _packs(self, recomputed: Iterable[int]) -> list[int]:
         """The passes that pack the weights of these."""
@@ -238,7 +238,7 @@ class _OpGroup:
     def _finds_alike(self, index: int, phase: range) -> bool:
         """Whether a forward pass would read the same in this phase, but for recomputed maps."""
         pass_, packs = self._graph.passes[index], self._packs([index])
-        names = read(pass_) - self._between | {*pass_.params}
+        names = pass_.read_buffers - self._between | {*pass_.params}
         names |= {name for pack in packs for name in self._graph.passes[pack].params}
         return not any(self._uses.changes(name, index, phase.start) for name in names)
 
@@ -255,7 +255,9 @@ class _OpGroup:
         done: dict[str, set[int]] = {name: set() for name in changes}
         for index in order:
             pass_ = self._graph.passes[index]
-            for name in (read(pass_) | set(pass_.params) | self._changed(index)) & changes.keys():
+            for name in (
+                pass_.read_buffers | set(pass_.params) | self._changed(index)
+            ) & changes.keys():
                 if done[name] - {index} != {i for i in changes[name] if i < index}:
                     return False
             for name in self._changed(index):
@@ -265,7 +267,7 @@ class _OpGroup:
     def _changed(self, index: int) -> frozenset[str]:
         """The buffers and parameters that the pass changes for good."""
         pass_ = self._graph.passes[index]
-        return (written(pass_) - self._between) | set(pass_.updates)
+        return (pass_.written_buffers - self._between) | set(pass_.updates)
 
 
 def _partly_written(pass_: Pass) -> frozenset[str]:

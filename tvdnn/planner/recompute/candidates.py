@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
-from ...graph import Direction, Graph, Kind, Pass, Use, overlap
+from ...graph import Direction, Graph, Kind, Use, overlap
 from ..ir.costs import Costs
 from ..ir.plan import Segment, Slot
 from ..lowering.segments import Variant, in_blocks
 from .barriers import StagedGroup, barrier_stages
-from .regions import MAPS, FusibleRegion, Recompute, op_groups_of, read, regions, spans_of, written
+from .regions import MAPS, FusibleRegion, Recompute, op_groups_of, regions, spans_of
 
 INPUT_KINDS = (*MAPS, Kind.INPUT, Kind.WEIGHT)
 MIN_SHARE = 0.01  # of the largest map's bytes: less is not worth a trial of the search
@@ -111,9 +111,11 @@ class RecomputeDependencies:
 def find_candidates(graph: Graph, costs: Costs) -> Candidates:
     """What the graph's backward passes may recompute."""
     found = regions(graph, costs)
-    uses = _Uses(graph)
-    full_batch = sorted(_full_batch(graph, costs, found, uses), key=_seconds_per_byte)
-    return Candidates(found, tuple(full_batch), uses.read_back, partial(_find_stages, graph, costs))
+    inner = frozenset(name for region in found for name in region.inner)
+    finder = _FullBatchFinder(graph, inner)
+    full_batch = sorted(finder.find(costs), key=lambda each: each.recompute.seconds_per_byte)
+    find_stages = partial(_find_stages, graph, costs)
+    return Candidates(found, tuple(full_batch), finder.read_back, find_stages)
 
 
 def _find_stages(graph: Graph, costs: Costs) -> tuple[StagedGroup, ...]:
@@ -143,14 +145,14 @@ def with_recomputed(
     packs = {
         name: index
         for index, pass_ in enumerate(graph.passes)
-        for name in written(pass_)
+        for name in pass_.written_buffers
         if graph.buffers[name].kind is Kind.WEIGHT and pass_.direction is Direction.FORWARD
     }
     made: set[str] = set()
     for part in parts:
         passes = [graph.passes[slot.pass_index] for slot in part.slots]
-        if any(_is_backward(pass_) for pass_ in passes):
-            wanted = [name for pass_ in passes for name in sorted(read(pass_))]
+        if any(pass_.direction is not Direction.FORWARD for pass_ in passes):
+            wanted = [name for pass_ in passes for name in sorted(pass_.read_buffers)]
             due = [name for name in wanted if name in makers and name not in made]
             there = set(made) if memory_centric and due else made
             for index in _making(graph, due, makers, packs, there):
@@ -171,152 +173,130 @@ def _making(
     while due:
         item = due.pop()
         if isinstance(item, int):
-            taken = sorted(read(graph.passes[item]))
+            taken = sorted(graph.passes[item].read_buffers)
             yield from (packs[name] for name in taken if name in packs)
             yield item
         elif item in makers and item not in made:
             made |= makers[item].recompute.buffers
             for index in reversed(makers[item].makers):
-                due += [index, *sorted(read(graph.passes[index]), reverse=True)]
+                due += [index, *sorted(graph.passes[index].read_buffers, reverse=True)]
 
 
-def _full_batch(
-    graph: Graph, costs: Costs, found: Sequence[FusibleRegion], uses: "_Uses"
-) -> Iterator[FullBatchRecompute]:
-    """Each large group of maps outside regions that some forward passes write together.
+class _FullBatchFinder:
+    """Finds full-batch recomputes outside regions, whose `inner` maps it leaves alone.
 
-    A group is left out that needs a map whose last backward use is long before.
+    Ops are numbered in the order of their backward passes.
     """
-    least = _least_nbytes(graph)
-    inner = frozenset(name for chain in found for name in chain.inner)
-    for buffers, makers in _groups(graph, uses):
-        wanted = frozenset(name for name in buffers if name in uses.read_back)
-        nbytes = sum(graph.buffers[name].nbytes for name in wanted)
-        if nbytes >= least and _can_make(graph, uses, buffers, makers, inner):
-            passes = (graph.passes[index] for index in makers)
-            seconds = sum(costs.launch_s(pass_, pass_.domain) for pass_ in passes)
-            takes = _taken(graph, makers) - buffers
-            due = min(uses.read_back[name] for name in wanted)
-            if all(uses.last_read.get(name, due) >= due - NEAR_OPS for name in takes):
-                yield FullBatchRecompute(
-                    Recompute(buffers, nbytes, seconds), makers, frozenset(takes)
-                )
 
-
-class _Uses:
-    """Who uses each buffer. Ops are numbered in the order of their backward passes."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.writers: dict[str, list[int]] = {}  # forward passes
+    def __init__(self, graph: Graph, inner: frozenset[str]) -> None:
+        self._graph, self._inner = graph, inner
+        self._writers: dict[str, list[int]] = {}  # forward passes
         self.read_back: dict[str, int] = {}  # first op of its backward reads
-        self.last_read: dict[str, int] = {}  # last op of these
-        self.first_read: dict[str, int] = {}  # first pass of these
-        self.changed: dict[str, int] = {}  # by parameter, the first pass that changes it
+        self._last_read: dict[str, int] = {}  # last op of these
+        self._first_read: dict[str, int] = {}  # first pass of these
+        self._changed: dict[str, int] = {}  # by parameter, the first pass that changes it
         ops: dict[str, int] = {}
         for index, pass_ in enumerate(graph.passes):
             if pass_.direction is Direction.FORWARD:
-                for name in written(pass_):
-                    self.writers.setdefault(name, []).append(index)
+                for name in pass_.written_buffers:
+                    self._writers.setdefault(name, []).append(index)
             elif pass_.direction is Direction.BACKWARD:
                 number = ops.setdefault(pass_.op, len(ops))
-                for name in read(pass_):
+                for name in pass_.read_buffers:
                     self.read_back.setdefault(name, number)
-                    self.last_read[name] = number
-                    self.first_read.setdefault(name, index)
+                    self._last_read[name] = number
+                    self._first_read.setdefault(name, index)
             for name in pass_.updates:
-                self.changed.setdefault(name, index)
+                self._changed.setdefault(name, index)
 
+    def find(self, costs: Costs) -> Iterator[FullBatchRecompute]:
+        """Each large group of maps outside regions that some forward passes write together.
 
-def _groups(graph: Graph, uses: _Uses) -> Iterator[tuple[frozenset[str], tuple[int, ...]]]:
-    """Maps that backward reads with all passes that write them, joined where one writes several.
+        A group is left out that needs a map whose last backward use is long before.
+        """
+        least = _least_nbytes(self._graph)
+        for buffers, makers in self._groups():
+            wanted = buffers & self.read_back.keys()
+            nbytes = sum(self._graph.buffers[name].nbytes for name in wanted)
+            if nbytes < least or not self._can_make(buffers, makers):
+                continue
+            passes = (self._graph.passes[index] for index in makers)
+            seconds = sum(costs.launch_s(pass_, pass_.domain) for pass_ in passes)
+            takes = self._taken(makers) - buffers
+            due = min(self.read_back[name] for name in wanted)
+            if all(self._last_read.get(name, due) >= due - NEAR_OPS for name in takes):
+                recompute = Recompute(buffers, nbytes, seconds)
+                yield FullBatchRecompute(recompute, makers, frozenset(takes))
 
-    Workspace that nothing reads in backward is left out. A map that such a pass reads and backward
-    does not is recomputed as well: pooling that noted its maxima reads one.
-    """
-    seen: set[str] = set()
-    for name in uses.writers:
-        if name not in seen and graph.buffers[name].kind in MAPS:
-            buffers, makers = _closed(graph, uses, {name}, set())
-            seen |= buffers
-            while lost := {n for n in _taken(graph, makers) - buffers if _is_lost(graph, uses, n)}:
-                buffers, makers = _closed(graph, uses, buffers | lost, makers)
-            if buffers & uses.read_back.keys():
-                yield frozenset(buffers), tuple(sorted(makers))
+    def _groups(self) -> Iterator[tuple[frozenset[str], tuple[int, ...]]]:
+        """Maps that backward reads with all their writers, joined where one writes several.
 
+        Workspace that nothing reads in backward is left out. A map that such a pass reads and
+        backward does not is recomputed as well: pooling that noted its maxima reads one.
+        """
+        seen: set[str] = set()
+        for name in self._writers:
+            if name not in seen and self._graph.buffers[name].kind in MAPS:
+                buffers, makers = self._closed({name}, set())
+                seen |= buffers
+                while lost := {n for n in self._taken(makers) - buffers if self._is_lost(n)}:
+                    buffers, makers = self._closed(buffers | lost, makers)
+                if buffers & self.read_back.keys():
+                    yield frozenset(buffers), tuple(sorted(makers))
 
-def _closed(
-    graph: Graph, uses: _Uses, buffers: set[str], makers: set[int]
-) -> tuple[set[str], set[int]]:
-    """The buffers and their writers, with all other lasting buffers that these write."""
-    more = buffers
-    while more:
-        makers = makers | {index for name in more for index in uses.writers[name]}
-        names = {name for index in makers for name in written(graph.passes[index])}
-        lasting = {n for n in names if graph.buffers[n].kind in MAPS or n in uses.read_back}
-        buffers, more = buffers | lasting, lasting - buffers
-    return buffers, makers
+    def _closed(self, buffers: set[str], makers: set[int]) -> tuple[set[str], set[int]]:
+        """The buffers and their writers, with all other lasting buffers that these write."""
+        more, graph = buffers, self._graph
+        while more:
+            makers = makers | {index for name in more for index in self._writers[name]}
+            names = {name for index in makers for name in graph.passes[index].written_buffers}
+            lasting = {n for n in names if graph.buffers[n].kind in MAPS or n in self.read_back}
+            buffers, more = buffers | lasting, lasting - buffers
+        return buffers, makers
 
+    def _taken(self, makers: Iterable[int]) -> set[str]:
+        return {name for index in makers for name in self._graph.passes[index].read_buffers}
 
-def _taken(graph: Graph, makers: Iterable[int]) -> set[str]:
-    return {name for index in makers for name in read(graph.passes[index])}
+    def _is_lost(self, name: str) -> bool:
+        """Whether a map is one that forward makes and backward never reads."""
+        known = name in self._writers and name not in self.read_back
+        return known and self._graph.buffers[name].kind is Kind.MAP
 
+    def _can_make(self, buffers: frozenset[str], makers: Sequence[int]) -> bool:
+        """Whether the makers, run again in order, find what they read and write nothing else.
 
-def _is_lost(graph: Graph, uses: _Uses, name: str) -> bool:
-    """Whether a map is one that forward makes and backward never reads."""
-    known = name in uses.writers and name not in uses.read_back
-    return known and graph.buffers[name].kind is Kind.MAP
+        No pass may change what a maker reads before it runs again. Copies of weights are made anew.
+        Others may have read the first channels of a map before the next maker added to it: in
+        backward all makers have run.
+        """
+        graph, taken = self._graph, self._taken(makers) - buffers
+        passes = [graph.passes[index] for index in makers]
+        if any(pass_.effects or pass_.updates for pass_ in passes):
+            return False
+        if buffers & set(graph.outputs) or (buffers | taken) & self._inner:
+            return False
+        if any(graph.buffers[name].kind not in MAPS for name in buffers):
+            return False
+        if any(graph.buffers[name].kind not in INPUT_KINDS for name in taken):
+            return False
+        weights = {name for name in taken if graph.buffers[name].kind is Kind.WEIGHT}
+        packs = [graph.passes[index] for name in weights for index in self._writers[name]]
+        first = min(self._first_read[name] for name in buffers & self._first_read.keys())
+        params = (name for pass_ in (*passes, *packs) for name in pass_.params)
+        if any(self._changed.get(name, first) < first for name in params):
+            return False
+        return not any(
+            self._changes(use, index)
+            for index in makers
+            for use in graph.passes[index].reads
+            if use.buffer not in buffers | weights
+        )
 
-
-def _can_make(
-    graph: Graph,
-    uses: _Uses,
-    buffers: frozenset[str],
-    makers: Sequence[int],
-    inner: frozenset[str],
-) -> bool:
-    """Whether the makers, run again in order, find what they read and write nothing else.
-
-    No pass may change what a maker reads before it runs again. Copies of weights are made anew.
-    Others may have read the first channels of a map before the next maker added to it: in backward
-    all makers have run.
-    """
-    passes = [graph.passes[index] for index in makers]
-    taken = _taken(graph, makers) - buffers
-    if any(pass_.effects or pass_.updates for pass_ in passes):
-        return False
-    if buffers & (inner | set(graph.outputs)) or taken & inner:
-        return False
-    if any(graph.buffers[name].kind not in MAPS for name in buffers):
-        return False
-    if any(graph.buffers[name].kind not in INPUT_KINDS for name in taken):
-        return False
-    weights = {name for name in taken if graph.buffers[name].kind is Kind.WEIGHT}
-    packs = [graph.passes[index] for name in weights for index in uses.writers[name]]
-    first = min(uses.first_read[name] for name in buffers if name in uses.first_read)
-    params = (name for pass_ in (*passes, *packs) for name in pass_.params)
-    if any(uses.changed.get(name, first) < first for name in params):
-        return False
-    return not any(
-        _changes(graph, uses, use, index)
-        for index in makers
-        for use in graph.passes[index].reads
-        if use.buffer not in buffers | weights
-    )
-
-
-def _changes(graph: Graph, uses: _Uses, use: Use, index: int) -> bool:
-    """Whether a forward pass behind pass `index` writes what pass `index` reads by `use`."""
-    behind = (graph.passes[i] for i in uses.writers.get(use.buffer, ()) if i > index)
-    writes = (write for pass_ in behind for write in pass_.writes if write.buffer == use.buffer)
-    return any(
-        use.channels is None or write.channels is None or overlap(use.channels, write.channels)
-        for write in writes
-    )
-
-
-def _is_backward(pass_: Pass) -> bool:
-    return pass_.direction is not Direction.FORWARD
-
-
-def _seconds_per_byte(whole: FullBatchRecompute) -> float:
-    return whole.recompute.seconds / whole.recompute.nbytes
+    def _changes(self, use: Use, index: int) -> bool:
+        """Whether a forward pass behind pass `index` writes what pass `index` reads by `use`."""
+        behind = (self._graph.passes[i] for i in self._writers.get(use.buffer, ()) if i > index)
+        writes = (write for pass_ in behind for write in pass_.writes if write.buffer == use.buffer)
+        return any(
+            use.channels is None or write.channels is None or overlap(use.channels, write.channels)
+            for write in writes
+        )

@@ -20,10 +20,6 @@ class RecomputeCandidate:
     number: int  # of the region, or of the full-batch recompute
     in_region: bool
 
-    @property
-    def seconds_per_byte(self) -> float:
-        return self.recompute.seconds / self.recompute.nbytes
-
     def passes(self, known: Candidates) -> Collection[int]:
         """The passes of its region, or those that run again."""
         if self.in_region:
@@ -80,7 +76,7 @@ def ranked_candidates(known: Candidates) -> list[RecomputeCandidate]:
         RecomputeCandidate(each.recompute, number, False)
         for number, each in enumerate(known.full_batch)
     ]
-    return sorted(candidates, key=lambda each: each.seconds_per_byte)
+    return sorted(candidates, key=lambda each: each.recompute.seconds_per_byte)
 
 
 def compatible(

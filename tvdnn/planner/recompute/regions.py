@@ -1,7 +1,8 @@
 """Fusible regions: neighbouring ops whose passes may go section-major, and what recompute costs."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import TypeAlias
 
 from ...graph import Direction, Graph, Kind, Op, Pass, must_be_separate
@@ -45,12 +46,15 @@ class Recompute:
     nbytes: int  # that need not be saved
     seconds: float  # that it takes
 
+    @property
+    def seconds_per_byte(self) -> float:
+        return self.seconds / self.nbytes
+
 
 @dataclass(frozen=True, slots=True)
 class FusibleRegion:
     """Neighbouring ops with their passes forward and backward."""
 
-    ops: tuple[str, ...]
     forward: PassRegion
     backward: PassRegion
     inner: frozenset[str]  # maps that only these passes use
@@ -81,22 +85,13 @@ def recompute_passes(
     wanted, packed, members = set(recomputed), set[str](), list[int]()
     for index in reversed(region.forward.members):
         pass_ = graph.passes[index]
-        if wanted & written(pass_):
+        if wanted & pass_.written_buffers:
             members.append(index)
-            wanted |= (read(pass_) & region.inner) - (region.stored - recomputed)
-            packed |= {name for name in read(pass_) if graph.buffers[name].kind is Kind.WEIGHT}
-    packs = (i for i in region.forward.before if packed & written(graph.passes[i]))
+            wanted |= (pass_.read_buffers & region.inner) - (region.stored - recomputed)
+            read = pass_.read_buffers
+            packed |= {name for name in read if graph.buffers[name].kind is Kind.WEIGHT}
+    packs = (i for i in region.forward.before if packed & graph.passes[i].written_buffers)
     return RecomputeSet(tuple(packs), tuple(reversed(members)))
-
-
-def read(pass_: Pass) -> frozenset[str]:
-    """The buffers that the pass reads."""
-    return frozenset(use.buffer for use in pass_.reads)
-
-
-def written(pass_: Pass) -> frozenset[str]:
-    """The buffers that the pass writes."""
-    return frozenset(use.buffer for use in pass_.writes)
 
 
 def spans_of(graph: Graph) -> Spans:
@@ -112,8 +107,8 @@ def users_of(graph: Graph) -> Users:
     """By buffer, the passes that use it, and the caller where it is handed out."""
     users: dict[str, set[int]] = {name: {HANDED_OUT} for name in graph.outputs}
     for index, pass_ in enumerate(graph.passes):
-        for use in (*pass_.reads, *pass_.writes):
-            users.setdefault(use.buffer, set()).add(index)
+        for name in pass_.used_buffers:
+            users.setdefault(name, set()).add(index)
     return {name: frozenset(indices) for name, indices in users.items()}
 
 
@@ -123,37 +118,27 @@ def op_groups_of(graph: Graph, spans: Spans) -> Iterator[list[Op]]:
     No group has more than MOST_PRODUCTS products. None ends before a pass that changes its map in
     place.
     """
-    ops = [op for op in graph.network.ops if _map_nbytes(graph, spans, op)]
-    sizes = [_map_nbytes(graph, spans, op) for op in ops]
+    buffers, maps, sizes = graph.buffers, dict[str, frozenset[str]](), dict[str, int]()
+    is_product: dict[str, bool] = {}
+    for op in graph.network.ops:
+        forward = [graph.passes[i] for i in spans.get((op.name, Direction.FORWARD), ())]
+        names = frozenset(name for pass_ in forward for name in pass_.written_buffers)
+        maps[op.name] = frozenset(name for name in names if buffers[name].kind in MAPS)
+        sizes[op.name] = max((buffers[name].row_nbytes for name in maps[op.name]), default=0)
+        is_product[op.name] = any(pass_.flops > 0 for pass_ in forward)
+    ops = [op for op in graph.network.ops if sizes[op.name]]
     group: list[Op] = []
     products = 0
-    for number, op in enumerate(ops):
+    for before, op, after in zip([*ops[:1], *ops], ops, [*ops[1:], None], strict=False):
         group.append(op)
-        products += _is_product(graph, spans, op)
-        last = number + 1 == len(ops)
-        if not last and _maps_of(graph, spans, op) & _maps_of(graph, spans, ops[number + 1]):
+        products += is_product[op.name]
+        if after and maps[op.name] & maps[after.name]:
             continue
-        narrow = not last and sizes[max(0, number - 1)] > sizes[number] <= sizes[number + 1]
-        if last or narrow or products >= MOST_PRODUCTS:
+        size = sizes[op.name]
+        narrow = after and sizes[before.name] > size <= sizes[after.name]
+        if not after or narrow or products >= MOST_PRODUCTS:
             yield group
             group, products = [], 0
-
-
-def _forward(graph: Graph, spans: Spans, op: Op) -> list[Pass]:
-    return [graph.passes[i] for i in spans.get((op.name, Direction.FORWARD), range(0))]
-
-
-def _maps_of(graph: Graph, spans: Spans, op: Op) -> frozenset[str]:
-    names = frozenset(name for pass_ in _forward(graph, spans, op) for name in written(pass_))
-    return frozenset(name for name in names if graph.buffers[name].kind in MAPS)
-
-
-def _map_nbytes(graph: Graph, spans: Spans, op: Op) -> int:
-    return max((graph.buffers[name].row_nbytes for name in _maps_of(graph, spans, op)), default=0)
-
-
-def _is_product(graph: Graph, spans: Spans, op: Op) -> bool:
-    return any(pass_.flops > 0 for pass_ in _forward(graph, spans, op))
 
 
 def _region_of(
@@ -165,12 +150,11 @@ def _region_of(
     if len(group) < 2 or forward is None or backward is None:
         return None
     inner = _inner(graph, forward, backward, users)
-    used = (read(graph.passes[i]) | written(graph.passes[i]) for i in backward.members)
-    stored = inner & frozenset(name for names in used for name in names)
-    names = tuple(op.name for op in group)
-    bare = FusibleRegion(names, forward, backward, inner, stored, ())
-    recomputes = tuple(sorted(_recomputes(graph, costs, bare), key=lambda r: r.seconds / r.nbytes))
-    return FusibleRegion(names, forward, backward, inner, stored, recomputes)
+    used = frozenset(name for i in backward.members for name in graph.passes[i].used_buffers)
+    stored = inner & used
+    bare = FusibleRegion(forward, backward, inner, stored, ())
+    recomputes = sorted(_recomputes(graph, costs, bare), key=attrgetter("seconds_per_byte"))
+    return replace(bare, recomputes=tuple(recomputes))
 
 
 def _region(
@@ -200,8 +184,9 @@ def goes_by_sample(pass_: Pass) -> bool:
 
 
 def _conflict(first: Pass, second: Pass) -> bool:
-    mine, yours = ((read(p) | set(p.params), written(p) | set(p.updates)) for p in (first, second))
-    return bool(mine[1] & (yours[0] | yours[1]) or yours[1] & mine[0])
+    reads, other_reads = (each.read_buffers | set(each.params) for each in (first, second))
+    changes, others = (each.written_buffers | set(each.updates) for each in (first, second))
+    return bool(changes & (other_reads | others) or others & reads)
 
 
 def cannot_join(first: Pass, second: Pass) -> bool:
@@ -210,13 +195,13 @@ def cannot_join(first: Pass, second: Pass) -> bool:
 
 def _meet_whole(first: Pass, second: Pass) -> bool:
     ours, theirs = (frozenset(use.buffer for use in p.writes if use.whole) for p in (first, second))
-    return bool(ours & (read(second) | written(second)) or theirs & (read(first) | written(first)))
+    return bool(ours & second.used_buffers or theirs & first.used_buffers)
 
 
 def _inner(graph: Graph, forward: PassRegion, backward: PassRegion, users: Users) -> frozenset[str]:
     """Maps that the forward members write and that no pass but the members uses."""
     members = frozenset((*forward.members, *backward.members))
-    made = {name for index in forward.members for name in written(graph.passes[index])}
+    made = {name for index in forward.members for name in graph.passes[index].written_buffers}
     maps = (name for name in made if graph.buffers[name].kind in MAPS)
     return frozenset(name for name in maps if users[name] <= members)
 
@@ -228,7 +213,7 @@ def _recomputes(graph: Graph, costs: Costs, region: FusibleRegion) -> Iterator[R
         if not wanted or not group <= region.inner:
             continue
         makers = [graph.passes[i] for i in recompute_passes(graph, region, wanted).members]
-        if any(p.effects or p.updates or not written(p) <= region.inner for p in makers):
+        if any(p.effects or p.updates or not p.written_buffers <= region.inner for p in makers):
             continue
         seconds = sum(costs.launch_s(pass_, pass_.domain) for pass_ in makers)
         yield Recompute(wanted, sum(graph.buffers[name].nbytes for name in wanted), seconds)
@@ -238,7 +223,7 @@ def _made_together(graph: Graph, region: FusibleRegion) -> list[frozenset[str]]:
     """What the forward members write, joined where one pass writes several."""
     groups: list[frozenset[str]] = []
     for index in region.forward.members:
-        joined = written(graph.passes[index])
+        joined = graph.passes[index].written_buffers
         apart = [group for group in groups if not group & joined]
         joined = joined.union(*(group for group in groups if group & joined))
         groups = [*apart, joined]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import linprog
 
-from ...graph import Direction, Graph, Kind, Pass
+from ...graph import Direction, Graph, Kind
 from ..ir.costs import Costs
 
 # Kinds whose buffers hold what forward leaves to backward.
@@ -116,13 +116,12 @@ def _seconds(graph: Graph, costs: Costs) -> tuple[float, float]:
 
 def _kept_nbytes(graph: Graph) -> Mapping[str, int]:
     """By name, the bytes of the maps that forward or the caller writes and backward reads."""
-    before = {*graph.inputs}
-    after = set[str]()
+    before, after = {*graph.inputs}, set[str]()
     for pass_ in graph.passes:
         if pass_.direction is Direction.FORWARD:
-            before |= {use.buffer for use in pass_.writes}
+            before |= pass_.written_buffers
         else:
-            after |= {use.buffer for use in pass_.reads}
+            after |= pass_.read_buffers
     both = before & after
     return {
         name: buffer.nbytes
@@ -139,10 +138,6 @@ def _recomputes(
         gained = sum(
             use.nbytes(graph.buffers[use.buffer]) for use in pass_.writes if use.buffer in nbytes
         )
-        if gained and _may_be_recomputed(pass_):
+        forward = pass_.direction is Direction.FORWARD
+        if gained and forward and not pass_.effects and not pass_.updates:
             yield costs.min_pass_s(pass_), gained
-
-
-def _may_be_recomputed(pass_: Pass) -> bool:
-    forward = pass_.direction is Direction.FORWARD
-    return forward and not pass_.effects and not pass_.updates
