@@ -12,9 +12,9 @@ from ...placement import (
     restart_randomly,
 )
 from ...placement.cuda_blocks import block_nbytes, usable_nbytes
+from ..ir.schedule import Lane
 from .lifetimes import REUSE_DELAY, group_lifetimes
 from .limits import FragmentationError
-from .list_scheduler import ItemKind
 from .program import Program
 from .timetable import Timetable
 
@@ -83,7 +83,7 @@ def place_arena_within(timetable: Timetable, capacity: int) -> ArenaLayout:
         others, delayed_unplaced = first_fit_bounded(delayed, usable)
         placed = (groups, offsets) if delayed_unplaced else (delayed, others)
         return ArenaLayout.of(timetable.program, *placed)
-    launches = list(accumulate(item.kind is ItemKind.LAUNCH for item in timetable.items))
+    launches = list(accumulate(item.lane is Lane.COMPUTE for item in timetable.items))
     firsts = [launches[groups[at].first] - 1 for at in unplaced]
     raise FragmentationError(
         tuple((first, first, groups[at].nbytes) for first, at in zip(firsts, unplaced, strict=True))

@@ -12,7 +12,7 @@ from ..ir.budgets import Budgets
 from ..ir.schedule import Action, Lane, Operand, Residency, Schedule, Space, Step
 from .arena import ArenaLayout
 from .hazards import add_waits
-from .list_scheduler import Item, ItemKind
+from .list_scheduler import Item
 from .program import Program
 from .slab import SlabLayout, place_slab
 from .timetable import Timetable
@@ -49,7 +49,7 @@ def _steps(timetable: Timetable, arena: ArenaLayout, slab: SlabLayout) -> Sequen
     prog = timetable.program
     return [
         _launch_step(prog, item.number, arena)
-        if item.kind is ItemKind.LAUNCH
+        if item.lane is Lane.COMPUTE
         else _copy_step(prog, item, arena, slab)
         for item in timetable.items
     ]
@@ -73,16 +73,15 @@ def _launch_step(prog: Program, index: int, arena: ArenaLayout) -> Step:
 
 def _copy_step(prog: Program, item: Item, arena: ArenaLayout, slab: SlabLayout) -> Step:
     interval = prog.intervals[item.number]
-    offload = item.kind is ItemKind.OFFLOAD
+    offload = item.lane is Lane.OFFLOAD
     start, stop = prog.graph.buffers[interval.buffer].bounds(interval.section)
     rows = interval.buffer, start, stop
     host_address = slab.addresses[item.number if offload else prog.offload_source(item.number)]
     device = Operand(*rows, Space.ARENA, arena.addresses[item.number], interval.nbytes)
     host = Operand(*rows, Space.SLAB, host_address, interval.nbytes)
     source, target = (device, host) if offload else (host, device)
-    lane = Lane.OFFLOAD if offload else Lane.PREFETCH
     slot = prog.launches[interval.last if offload else interval.first].slot
-    return Step(lane, Action.COPY, slot, -1, start, stop, (source,), (target,))
+    return Step(item.lane, Action.COPY, slot, -1, start, stop, (source,), (target,))
 
 
 def _residencies(timetable: Timetable, arena: ArenaLayout) -> tuple[Residency, ...]:
@@ -90,7 +89,7 @@ def _residencies(timetable: Timetable, arena: ArenaLayout) -> tuple[Residency, .
     prog = timetable.program
     users: list[list[int]] = [[] for _ in prog.intervals]
     for index, item in enumerate(timetable.items):
-        if item.kind is not ItemKind.LAUNCH:
+        if item.lane is not Lane.COMPUTE:
             users[item.number].append(index)
             continue
         uses = (*prog.reads[item.number], *prog.writes[item.number])
@@ -107,7 +106,7 @@ def _sync_waits(timetable: Timetable) -> list[tuple[int, ...]]:
     waits: list[tuple[int, ...]] = []
     segment, barrier, running, copies = -1, -1, -1, [-1, -1]
     for index, item in enumerate(timetable.items):
-        if item.kind is ItemKind.LAUNCH:
+        if item.lane is Lane.COMPUTE:
             launch = timetable.program.launches[item.number]
             begins_segment = launch.segment != segment
             waits.append(tuple(c for c in copies if c >= 0) if begins_segment else ())
@@ -116,5 +115,5 @@ def _sync_waits(timetable: Timetable) -> list[tuple[int, ...]]:
             running = index
         else:
             waits.append((barrier,) if barrier >= 0 else ())
-            copies[item.kind is ItemKind.PREFETCH] = index
+            copies[item.lane is Lane.PREFETCH] = index
     return waits

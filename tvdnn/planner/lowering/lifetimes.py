@@ -6,7 +6,7 @@ Sections that a launch needs contiguous form one group and keep their distances.
 from collections.abc import Sequence
 
 from ...placement import AllocationGroup, BufferInterval
-from .list_scheduler import ItemKind
+from ..ir.schedule import Lane
 from .program import Program
 from .timetable import Timetable
 
@@ -43,15 +43,15 @@ def _item_spans(timetable: Timetable, reuse_delay: int) -> tuple[list[int], list
     An input begins with its phase, an output ends with its phase.
     """
     prog = timetable.program
-    at = {(item.kind, item.number): index for index, item in enumerate(timetable.items)}
+    at = {(item.lane, item.number): index for index, item in enumerate(timetable.items)}
     split, end = timetable.phase_split, len(timetable.items)
     phases = ((0, split - 1), (split, end))
     begins, ends = [], []
     before: dict[tuple[str, int], int] = {}
     for number, live in enumerate(prog.intervals):
         fetched = live.is_prefetched
-        first = (ItemKind.PREFETCH, number) if fetched else (ItemKind.LAUNCH, live.first)
-        last = (ItemKind.OFFLOAD, number) if live.is_offloaded else (ItemKind.LAUNCH, live.last)
+        first = (Lane.PREFETCH, number) if fetched else (Lane.COMPUTE, live.first)
+        last = (Lane.OFFLOAD, number) if live.is_offloaded else (Lane.COMPUTE, live.last)
         is_input = live.written < live.first and not fetched
         begins.append(phases[live.first >= prog.phase_split][0] if is_input else at[first])
         phase_end = phases[live.last >= prog.phase_split][1]

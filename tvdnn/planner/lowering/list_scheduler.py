@@ -7,7 +7,6 @@ during which it starts, if all launches up to its use still have the bytes that 
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from enum import IntEnum
 from sys import maxsize
 from typing import NamedTuple
 
@@ -15,29 +14,19 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ir.costs import Costs
+from ..ir.schedule import Lane
 from .program import NONE, Program
-
-
-class ItemKind(IntEnum):
-    LAUNCH = 0
-    OFFLOAD = 1
-    PREFETCH = 2
 
 
 class Item(NamedTuple):
     """One item of a timetable: a launch by its index, or the copy of a live interval by number."""
 
-    kind: ItemKind
+    lane: Lane
     number: int
 
 
 class CapacityError(Exception):
-    """Launch `launch` requires `nbytes` live bytes, which exceed its limit."""
-
-    def __init__(self, launch: int, nbytes: int) -> None:
-        super().__init__(f"launch {launch} needs {nbytes} bytes at once")
-        self.launch = launch
-        self.nbytes = nbytes
+    """A launch requires more live bytes than its limit."""
 
 
 def required_nbytes(program: Program, sizes: Iterable[int] | None = None) -> npt.NDArray[np.int64]:
@@ -103,7 +92,7 @@ class ListScheduler:
             yield from self._prefetch_needed(index)
             yield from self._prefetch_ahead(index)
             self._launch(index)
-            yield Item(ItemKind.LAUNCH, index)
+            yield Item(Lane.COMPUTE, index)
             self._release(index)
         yield from self._finish_copies()
 
@@ -131,7 +120,7 @@ class ListScheduler:
         self._live -= self._sizes[number]
         self._compute_s = max(self._compute_s, end_s)
         self._freed.add(number)
-        return Item(ItemKind.OFFLOAD, number)
+        return Item(Lane.OFFLOAD, number)
 
     def _new_nbytes(self, index: int) -> int:
         """Bytes of the intervals that begin with launch `index` and are not prefetched yet."""
@@ -142,7 +131,7 @@ class ListScheduler:
         new = self._new_nbytes(index)
         while self._live + new > self._limits[index]:
             if not self._pending:
-                raise CapacityError(index, self._live + new)
+                raise CapacityError(f"launch {index} requires {self._live + new} live bytes")
             yield self._finish_oldest()
         self._live += new
 
@@ -168,7 +157,7 @@ class ListScheduler:
         self._arrival[number] = self._prefetch_s
         delayed = number == self._delayed
         self.begins[number] = max(start_s, self._compute_s) if delayed else start_s
-        return Item(ItemKind.PREFETCH, number)
+        return Item(Lane.PREFETCH, number)
 
     def _earliest_s(self, number: int) -> float:
         """The end of the launch before the one at which the prefetch may be issued."""

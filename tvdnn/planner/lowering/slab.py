@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ...placement import AllocationGroup, BufferInterval, aligned, assign_offsets
-from .list_scheduler import ItemKind
+from ..ir.schedule import Lane
 from .timetable import Timetable
 
 
@@ -32,9 +32,9 @@ def _host_copies(timetable: Timetable) -> dict[int, BufferInterval]:
     offloads: dict[int, int] = {}
     copies: dict[int, BufferInterval] = {}
     for at, item in enumerate(timetable.items):
-        if item.kind is ItemKind.OFFLOAD:
+        if item.lane is Lane.OFFLOAD:
             offloads[item.number] = at
-        elif item.kind is ItemKind.PREFETCH:
+        elif item.lane is Lane.PREFETCH:
             source = timetable.program.offload_source(item.number)
             nbytes = timetable.program.intervals[source].nbytes
             copies[source] = BufferInterval(0, nbytes, offloads[source], at)

@@ -8,8 +8,9 @@ import numpy as np
 from ...graph import Graph
 from ..ir.costs import Costs
 from ..ir.plan import Plan
+from ..ir.schedule import Lane
 from .limits import MemoryLimit
-from .list_scheduler import CapacityError, Item, ItemKind, ListScheduler, required_nbytes
+from .list_scheduler import CapacityError, Item, ListScheduler, required_nbytes
 from .program import Program, build_program
 
 
@@ -37,8 +38,7 @@ class Timetable:
         required = required_nbytes(prog, sizes)
         limits = np.broadcast_to(limits, required.shape)
         if (required > limits).any():
-            worst = int((required - limits).argmax())
-            raise CapacityError(worst, int(required[worst]))
+            raise CapacityError(f"launch {(required - limits).argmax()} requires too many bytes")
         return cls.from_scheduler(ListScheduler(prog, costs, limits, required, sizes))
 
     @classmethod
@@ -57,8 +57,8 @@ class Timetable:
         """
         if self.program.phase_split == len(self.program.launches):
             return len(self.items)
-        launch = self.items.index(Item(ItemKind.LAUNCH, self.program.phase_split))
-        ahead = (i for i in range(launch) if self.items[i].kind is not ItemKind.PREFETCH)
+        launch = self.items.index(Item(Lane.COMPUTE, self.program.phase_split))
+        ahead = (i for i in range(launch) if self.items[i].lane is not Lane.PREFETCH)
         return 1 + max(ahead, default=-1)
 
 

@@ -7,7 +7,7 @@ convolution, and fetches it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from itertools import product
 
@@ -28,13 +28,20 @@ _VARIANTS = {"m": Variant.MEMORY, "p": Variant.PERFORMANCE}
 PAPER = (*(f"{name}:{letter}" for name, letter in product(_KINDS, _VARIANTS)), "vdnn-dyn")
 
 
-@dataclass(frozen=True, slots=True)
 class _Slots:
     """The slots that touch each buffer forward and backward, and each op's first one backward."""
 
-    forward: Mapping[str, list[int]]
-    backward: Mapping[str, list[int]]
-    starts: Mapping[str, int]
+    def __init__(self, graph: Graph, plan: Plan) -> None:
+        self.forward: dict[str, list[int]] = {}
+        self.backward: dict[str, list[int]] = {}
+        self.starts: dict[str, int] = {}
+        for number, slot in enumerate(plan.slots):
+            pass_ = graph.passes[slot.pass_index]
+            forward = pass_.direction is Direction.FORWARD
+            if pass_.direction is Direction.BACKWARD:
+                self.starts.setdefault(pass_.op, number)
+            for name in pass_.used_buffers:
+                (self.forward if forward else self.backward).setdefault(name, []).append(number)
 
 
 def vdnn(
@@ -47,10 +54,10 @@ def vdnn(
     sync: bool = False,
 ) -> Plan:
     """The plan that offloads the inputs of ops of these vDNN traits."""
-    plan = Plan(name, segments(graph, variants or {}, default))
-    slots = _slots(graph, plan)
-    moved = moved_inputs(graph, traits, slots)
-    opens = _windows(graph, moved, slots)
+    plan = Plan(name, segments(graph, variants or {}, default), sync=sync)
+    slots = _Slots(graph, plan)
+    inputs = _offloaded_inputs(graph, traits, slots)
+    earliest = _windows(graph, inputs, slots)
     transfers = tuple(
         Transfer(
             buffer,
@@ -58,63 +65,43 @@ def vdnn(
             graph.buffers[buffer].num_sections,
             offload_after=slots.forward[buffer][-1],
             needed_by=slots.backward[buffer][0],
-            earliest_prefetch=opens.get(op, slots.backward[buffer][0]),
+            earliest_prefetch=earliest.get(op, slots.backward[buffer][0]),
         )
-        for op, buffer in moved.items()
+        for op, buffer in inputs.items()
     )
-    reasons = {buffer: f"input of {op}" for op, buffer in moved.items()}
-    return Plan(name, plan.segments, transfers, sync=sync, reasons=reasons)
+    reasons = {buffer: f"input of {op}" for op, buffer in inputs.items()}
+    return replace(plan, transfers=transfers, reasons=reasons)
 
 
-def _slots(graph: Graph, plan: Plan) -> _Slots:
-    forward: dict[str, list[int]] = {}
-    backward: dict[str, list[int]] = {}
-    starts: dict[str, int] = {}
-    for number, slot in enumerate(plan.slots):
-        pass_ = graph.passes[slot.pass_index]
-        side = forward if pass_.direction is Direction.FORWARD else backward
-        if pass_.direction is Direction.BACKWARD:
-            starts.setdefault(pass_.op, number)
-        for use in (*pass_.reads, *pass_.writes):
-            side.setdefault(use.buffer, []).append(number)
-    return _Slots(forward, backward, starts)
-
-
-def moved_inputs(graph: Graph, traits: frozenset[str], slots: _Slots) -> dict[str, str]:
-    """Buffers to move, by the op that offloads each: the last that takes it as its input."""
-    inputs, outputs = input_buffers(graph), frozenset(graph.outputs)
+def _offloaded_inputs(graph: Graph, traits: frozenset[str], slots: _Slots) -> dict[str, str]:
+    """Buffers to offload, by the op that offloads each: the last that takes it as its input."""
+    inputs: dict[str, str] = {}  # by op, the buffer that its forward pass reads first
+    for pass_ in graph.passes:
+        if pass_.role == "forward" and pass_.reads:
+            inputs.setdefault(pass_.op, pass_.reads[0].buffer)
     owner: dict[str, str] = {}
     for op in graph.network.ops:
         buffer = inputs.get(op.name, "")
         takes = graph.vdnn_traits.get(op.name) in traits
-        if takes and buffer in slots.backward and buffer not in outputs:
+        if takes and buffer in slots.backward and buffer not in graph.outputs:
             owner[buffer] = op.name
     return {op: buffer for buffer, op in owner.items()}
 
 
-def input_buffers(graph: Graph) -> dict[str, str]:
-    """By op, the buffer that its forward pass reads first."""
-    reading = (p for p in graph.passes if p.role == "forward" and p.reads)
-    inputs: dict[str, str] = {}
-    for pass_ in reading:
-        inputs.setdefault(pass_.op, pass_.reads[0].buffer)
-    return inputs
-
-
-def _windows(graph: Graph, moved: Mapping[str, str], slots: _Slots) -> dict[str, int]:
+def _windows(graph: Graph, inputs: Mapping[str, str], slots: _Slots) -> dict[str, int]:
     """The slot at which each op's input may be fetched: vDNN's search back from a layer."""
     ops = graph.network.ops
-    opens: dict[str, int] = {}
+    earliest: dict[str, int] = {}
     for number in reversed(range(len(ops))):
         if ops[number].name not in slots.starts:
             continue
         for candidate in reversed(ops[:number]):
-            if candidate.name in moved and candidate.name not in opens:
-                opens[candidate.name] = slots.starts[ops[number].name]
+            if candidate.name in inputs and candidate.name not in earliest:
+                earliest[candidate.name] = slots.starts[ops[number].name]
                 break
             if graph.vdnn_traits.get(candidate.name) in CONV:
                 break
-    return opens
+    return earliest
 
 
 def _dynamic(graph: Graph, policy: str, *, sync: bool) -> Iterator[Plan]:
@@ -162,20 +149,19 @@ def _policy(name: str, plans: Callable[[Graph], Iterator[Plan]]) -> Policy:
 
 def _policies() -> Iterator[Policy]:
     """By the layers of the paper: each set of them, in two variants, and the dynamic policy."""
-    for suffix in ("", ":sync"):
-        for letter in ("", *_VARIANTS):
-            for base, kinds in _KINDS.items():
+    for sync in (False, True):
+        suffix = ":sync" * sync
+        for letter, variant in {"": Variant.PERFORMANCE, **_VARIANTS}.items():
+            for base, traits in _KINDS.items():
                 name = f"{base}:{letter}{suffix}" if letter else base + suffix
-                variant = _VARIANTS.get(letter, Variant.PERFORMANCE)
-                yield _policy(name, partial(_static, kinds, name, variant, sync=bool(suffix)))
+                plan = partial(vdnn, traits=traits, name=name, default=variant, sync=sync)
+                yield _policy(name, partial(_alone, plan))
         name = f"vdnn-dyn{suffix}"
-        yield _policy(name, partial(_dynamic, policy=name, sync=bool(suffix)))
+        yield _policy(name, partial(_dynamic, policy=name, sync=sync))
 
 
-def _static(
-    kinds: frozenset[str], name: str, variant: Variant, graph: Graph, *, sync: bool
-) -> Iterator[Plan]:
-    yield vdnn(graph, kinds, name=name, default=variant, sync=sync)
+def _alone(plan: Callable[[Graph], Plan], graph: Graph) -> Iterator[Plan]:
+    yield plan(graph)
 
 
 POLICIES = tuple(_policies())
