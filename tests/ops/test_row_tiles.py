@@ -84,7 +84,7 @@ def batches(samples: int, count: int = 2) -> list[tuple[Tensor, Tensor]]:
 def graph_of(net: nn.Module, bands: int, samples: int = 1, **options: object) -> Graph:
     x = torch.empty(samples, 3, SIDE, SIDE, device="meta")
     settings = {"optimizer": SGD(momentum=0.9), "chunk_size": 8192, **options}
-    return training_graph(net, x, bands=bands, **settings)  # type: ignore[arg-type]
+    return training_graph(net, x, row_tiles=bands, **settings)  # type: ignore[arg-type]
 
 
 def lowered(graph: Graph, plan: Plan) -> Schedule:
@@ -147,7 +147,7 @@ def test_an_op_that_windows_do_not_suit_is_named(
 ) -> None:
     net = nn.Sequential(*layers)
     with pytest.raises(InputError, match=f"into 16 bands of rows: {name} allows {most}"):
-        training_graph(net, torch.empty(1, 3, SIDE, SIDE, device="meta"), bands=16)
+        training_graph(net, torch.empty(1, 3, SIDE, SIDE, device="meta"), row_tiles=16)
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_last_terms_are_added_where_they_are_made() -> None:
 
 
 def test_ranges_of_wider_maps_have_no_signs() -> None:
-    """A lean step would read the range by narrower loads, which may add up in another order."""
+    """A low-memory step would read it by narrower loads, which may add up in another order."""
 
     class Joined(nn.Module):
         def __init__(self, shared: bool) -> None:

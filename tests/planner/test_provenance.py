@@ -210,8 +210,8 @@ def test_a_normalization_dropped_from_a_sum_is_refused() -> None:
 def test_random_networks_are_proven(seed: int) -> None:
     net = random_chain(Random(seed), 3, 7, 4, forks=True)
     network = trace(net, (torch.empty(2, 3, 7, 7),))
-    for fuse, bands in product((False, True), (None, 1)):
-        settings = Settings("fp32", 900, Mode.AUTOGRAD, fuse=fuse, bands=bands)
+    for fuse, row_tiles in product((False, True), (None, 1)):
+        settings = Settings("fp32", 900, Mode.AUTOGRAD, fuse=fuse, row_tiles=row_tiles)
         graph = expand(network, replace(settings, input_grads=frozenset(network.inputs)))
         check_provenance(graph)
         assert any(each.direction is Direction.BACKWARD for each in graph.passes)

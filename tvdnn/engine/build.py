@@ -79,18 +79,18 @@ def training_variants(
     dtype: str = "fp32",
     chunk_size: ChunkSize = None,
     sections: int | None = None,
-    bands: int | None = None,
+    row_tiles: int | None = None,
 ) -> GraphVariants:
     """The Graphs of one training step of `module` on a batch like `x`: [N, ...], on any device.
 
-    `loss` and `loss_weights` are as Trainer's; `chunk_size` is the bytes of a section, `bands` into
-    how many bands of rows maps are cut if not by size.
+    `loss` and `loss_weights` are as Trainer's; `chunk_size` is the bytes of a section, `row_tiles`
+    into how many tiles of rows maps are cut if not by size.
     """
     losses = losses_of(loss, loss_weights, torch.device("meta")).each
     settings = training_settings(losses, optimizer or SGD(), dtype, chunk_size, sections)
     network = check_trainable(trace(module, (x,), ordered=True), losses)
     found = computed_nbytes(network, settings.mode, {})
-    return graph_variants(network, replace(settings, bands=bands, computed_nbytes=found))
+    return graph_variants(network, replace(settings, row_tiles=row_tiles, computed_nbytes=found))
 
 
 def training_graph(

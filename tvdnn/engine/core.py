@@ -36,7 +36,7 @@ from .control import make_control
 from .engine_request import EngineRequest, Resolved
 from .module_tensors import ModuleTensors
 from .network_states import NetworkStates
-from .replan import Replanner
+from .replan_workers import Replanner
 from .step_watch import StepWatch
 
 EMPTY: Final[Mapping[str, torch.Tensor]] = {}

@@ -1,7 +1,7 @@
 """Producers: the passes whose writes each pass reads, in program order.
 
-The checker has its own copy (planner/verify/dataflow.py), so that no code of the planner proves
-itself.
+The checker derives them itself (planner/verify/read_sources.py), so that no code of the planner
+proves itself.
 """
 
 from collections.abc import Iterator

@@ -68,7 +68,7 @@ def forward(b: Builder, op: Op) -> None:
             reads.append(whole(_name(b.added_normalized[name])))
             params += b.added_normalized[name].params[:2]
     writes = [Use(b.buffer_of.get(op.output) or b.new_output(op))]
-    if not b.lean and _has_relu_behind_sum(op) and b.needs_grad(op.output):
+    if not b.low_memory and _has_relu_behind_sum(op) and b.needs_grad(op.output):
         writes += b.add_signs(op)
     b.add_pass(op, "forward", reads, writes, params=tuple(params))
 
@@ -183,11 +183,11 @@ def _sums(b: Builder, op: Op, grad: str) -> tuple[Use, Use]:
 def _summed_beside(b: Builder, op: Op) -> Op | None:
     """The normalization of the residual that takes the same gradient, where it wants its sums.
 
-    None where a map is a range, for narrower loads might add in another order; and in a lean step,
-    where the map would wait for the backward passes between the two.
+    None where a map is a range, for narrower loads might add in another order; and in a low-memory
+    step, where the map would wait for the backward passes between the two.
     """
     other = b.added_normalized.get(op.inputs[-1])
-    if b.lean or other is None or not (b.needs_grad(other.output) and _needs_sums(b, other)):
+    if b.low_memory or other is None or not (b.needs_grad(other.output) and _needs_sums(b, other)):
         return None
     maps = {b.input_of(op), b.input_of(other), *b.gradient_terms[op.output], b.buffer_of[op.output]}
     return None if any(map(b.is_range, maps)) else other

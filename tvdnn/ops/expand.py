@@ -84,11 +84,11 @@ class Settings:
     # Whether ops that one kernel computes are joined.
     fuse: bool = False
     # The row tiles that the maps of a sample are cut into; None for as many as their size asks for.
-    bands: int | None = None
+    row_tiles: int | None = None
     # The bytes of sections of maps of some classes.
     chunk_classes: tuple[tuple[int, int], ...] = ()
     # Whether memory is spared where that moves more bytes.
-    lean: bool = False
+    low_memory: bool = False
 
 
 @without_collection()
@@ -108,7 +108,7 @@ def expand(network: Network, settings: Settings) -> Graph:
     wanted = frozenset() if infers else _wanted(network, settings.input_grads)
     rounds = DTYPES[settings.dtype][1] == "tf32"
     network = with_gradients_by_input(network, wanted) if rounds else network
-    tiles = settings.bands or _row_tiles_for(plain, fused, settings)
+    tiles = settings.row_tiles or _row_tiles_for(plain, fused, settings)
     b = _builder(traced, network, tiles, wanted, settings)
     inputs = _add_inputs(b, settings)
     _forward(b)
@@ -153,7 +153,7 @@ def expand(network: Network, settings: Settings) -> Graph:
 def graph_variants(network: Network, settings: Settings) -> GraphVariants:
     """The graphs of one step of `network` by these settings, whatever they say of fusion."""
     return GraphVariants(
-        lambda fused, low_memory: expand(network, replace(settings, fuse=fused, lean=low_memory))
+        lambda fuse, low: expand(network, replace(settings, fuse=fuse, low_memory=low))
     )
 
 
@@ -175,7 +175,7 @@ def _builder(
         gradient_sink=GRADIENT_SINKS[settings.mode],
         order=ReadOrder(traced, tiled.ops),
         strided={kind: each.strided for kind, each in OPERATORS.items()},
-        lean=settings.lean,
+        low_memory=settings.low_memory,
     )
 
 
@@ -193,8 +193,8 @@ def _row_tiles_for(plain: Network, fused: Callable[[], Network], settings: Setti
     """
     if settings.sections is not None:
         return 1
-    bands = row_tiles_for(plain, DTYPES[settings.dtype][0], settings.chunk_size)
-    return bands if bands == 1 else min(bands, most_row_tiles(fused())[0])
+    row_tiles = row_tiles_for(plain, DTYPES[settings.dtype][0], settings.chunk_size)
+    return row_tiles if row_tiles == 1 else min(row_tiles, most_row_tiles(fused())[0])
 
 
 def _wanted(network: Network, input_grads: frozenset[str]) -> frozenset[str]:

@@ -15,7 +15,7 @@ class Masks(Gradients):
     """The masks of gradients, and the gradients that come masked."""
 
     # Whether memory is spared where that moves more bytes: there are no sign maps.
-    lean: bool = False
+    low_memory: bool = False
     # By value whose gradient counts only where the value is above zero, the factor it has there.
     relu_outputs: dict[str, float] = field(default_factory=dict)
     # Those of them whose reader writes the gradient so.
@@ -59,7 +59,7 @@ class Masks(Gradients):
         """The use of a buffer for the signs of the op's output; () where they fill no whole bytes.
 
         With them ResNet-50's backward reads 2.6 GB less of 256 images. There are none for a range:
-        a lean step reads that by narrower loads, and might add in another order.
+        a low-memory step reads that by narrower loads, and might add in another order.
         """
         *pixels, channels = self.shape(op.output)
         y = self.buffer_of[op.output]

@@ -59,9 +59,9 @@ def halo_tile(
     return HaloTile(image[None], (above, below), tuple(zip(sources, targets, strict=True)))
 
 
-def joined_tiles(bands: torch.Tensor) -> torch.Tensor:
+def joined_tiles(tiles: torch.Tensor) -> torch.Tensor:
     """Row tiles [n, h, W, C] of a map or of a channel range as one map [1, n * h, W, C]."""
-    return bands.view(1, -1, *bands.shape[2:])
+    return tiles.view(1, -1, *tiles.shape[2:])
 
 
 def _beside(graph: Graph, use: Use, piece: tuple[int, int]) -> tuple[int, int]:

@@ -221,10 +221,10 @@ class Runner:
         shape = [value.shape[axis] for axis in value.torch_axes]
         form = memory_format if len(shape) == 4 else torch.contiguous_format
         result = torch.empty(shape, dtype=dtype, device=self._arena.device, memory_format=form)
-        target, bands = _channels_first(result, value), self.schedule.graph.row_tiles
+        target, tiles = _channels_first(result, value), self.schedule.graph.row_tiles
         for place, held in self.outputs(buffer):
-            view = held if bands > 1 else held.view(-1, *value.shape[1:])
-            for _, rows, source in _by_sample(target, view, place, bands, 2):
+            view = held if tiles > 1 else held.view(-1, *value.shape[1:])
+            for _, rows, source in _by_sample(target, view, place, tiles, 2):
                 self._kernels.unstage(source, rows)
         return result
 
@@ -295,19 +295,19 @@ def _channels_first(x: torch.Tensor, value: Value) -> torch.Tensor:
 
 
 def _by_sample(
-    value: torch.Tensor, held: torch.Tensor, place: Place, bands: int, rows_axis: int
+    value: torch.Tensor, held: torch.Tensor, place: Place, tiles: int, rows_axis: int
 ) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
     """The first sample of the rows of a place, the caller's values of these rows, and the rows.
 
     All rows of the place at once; row tiles sample by sample.
     """
-    if bands == 1:
+    if tiles == 1:
         yield place.start, value[place.start : place.stop], held
         return
     height = held.shape[1]
-    for sample in range(place.start // bands, -(-place.stop // bands)):
-        first = max(place.start, sample * bands)
-        last = min(place.stop, (sample + 1) * bands)
+    for sample in range(place.start // tiles, -(-place.stop // tiles)):
+        first = max(place.start, sample * tiles)
+        last = min(place.stop, (sample + 1) * tiles)
         image = held[first - place.start : last - place.start].view(1, -1, *held.shape[2:])
-        start, rows = (first - sample * bands) * height, (last - first) * height
+        start, rows = (first - sample * tiles) * height, (last - first) * height
         yield sample, value[sample : sample + 1].narrow(rows_axis, start, rows), image

@@ -10,11 +10,11 @@ from ...errors import HostMemoryError
 from ...units import format_bytes
 from ..ir.budgets import Budgets
 from ..ir.schedule import Action, Lane, Operand, Residency, Schedule, Space, Step
-from .arena import ArenaLayout
+from .arena_layout import ArenaLayout
 from .hazards import add_waits
 from .list_scheduler import Item
 from .program import Program
-from .slab import SlabLayout, place_slab
+from .slab_layout import SlabLayout, place_slab
 from .timetable import Timetable
 
 

@@ -6,7 +6,7 @@ from math import inf
 from ...graph import Graph
 from ..ir.costs import Costs
 from ..ir.plan import Plan
-from .arena import place_arena
+from .arena_layout import place_arena
 from .timetable import schedule_within
 
 # Share of the launches' seconds up to which a step counts as never waiting.

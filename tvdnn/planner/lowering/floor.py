@@ -12,7 +12,7 @@ from ..ir.budgets import Budgets
 from ..ir.costs import Costs
 from ..ir.plan import Plan
 from ..ir.schedule import Schedule
-from .arena import MANY_TRIALS, ArenaLayout, place_arena
+from .arena_layout import MANY_TRIALS, ArenaLayout, place_arena
 from .emit import emit_schedule
 from .list_scheduler import required_nbytes
 from .program import Program, build_program

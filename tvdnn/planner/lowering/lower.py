@@ -10,7 +10,7 @@ from ..ir.budgets import Budgets
 from ..ir.costs import Costs
 from ..ir.plan import Plan
 from ..ir.schedule import Schedule
-from .arena import FEW_TRIALS, MANY_TRIALS, ArenaLayout, place_arena
+from .arena_layout import FEW_TRIALS, MANY_TRIALS, ArenaLayout, place_arena
 from .emit import emit_schedule
 from .lifetimes import REUSE_DELAY
 from .list_scheduler import required_nbytes

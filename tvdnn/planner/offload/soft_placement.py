@@ -15,7 +15,7 @@ import numpy as np
 
 from ...placement import assign_offsets_soft, placement_priority
 from ..ir.costs import Costs
-from ..lowering.arena import ArenaLayout
+from ..lowering.arena_layout import ArenaLayout
 from ..lowering.lifetimes import groups_over
 from ..lowering.limits import FragmentationError
 from ..lowering.list_scheduler import Item, ListScheduler

@@ -12,7 +12,7 @@ from ...errors import HostMemoryError
 from ...placement import ALIGNMENT, aligned
 from ...placement.cuda_blocks import usable_nbytes
 from ..ir.schedule import Schedule
-from ..lowering.arena import ArenaLayout, place_arena_within
+from ..lowering.arena_layout import ArenaLayout, place_arena_within
 from ..lowering.emit import emit_schedule
 from ..lowering.idle import IdleInterval, dirty
 from ..lowering.limits import Array, FragmentationError, MemoryLimit, Unplaced

@@ -19,7 +19,7 @@ from ...graph import Direction
 from ...placement.cuda_blocks import usable_nbytes
 from ..ir.plan import Plan, prefetched_nbytes, transfer_nbytes
 from ..ir.schedule import Schedule
-from ..lowering.arena import place_arena_within
+from ..lowering.arena_layout import place_arena_within
 from ..lowering.emit import emit_schedule
 from ..lowering.estimate import estimate
 from ..lowering.limits import Array, with_tightened_limits

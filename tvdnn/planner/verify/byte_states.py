@@ -8,7 +8,15 @@ from typing import TypeAlias
 from ...errors import ScheduleError
 from ...graph import Buffer
 from ..ir.schedule import Action, Lane, Operand, Residency, Schedule, Space, Step
-from .dataflow import CALLER, ChannelRange, ChannelRanges, Producers, overlay, restricted, span
+from .read_sources import (
+    CALLER,
+    ChannelRange,
+    ChannelRanges,
+    ReadSources,
+    overlay,
+    restricted,
+    span,
+)
 
 Clock: TypeAlias = tuple[int, int, int]  # by lane, its last step that has ended
 
@@ -72,7 +80,7 @@ def schedule_error(schedule: Schedule, index: int, text: str) -> ScheduleError:
     return ScheduleError(f"step {index}, {schedule.step_name(index)}, {text}")
 
 
-def check_contents(schedule: Schedule, clocks: Sequence[Clock], expected: Producers) -> None:
+def check_contents(schedule: Schedule, clocks: Sequence[Clock], expected: ReadSources) -> None:
     """Raise ScheduleError unless reads find what they need and conflicting accesses are ordered.
 
     `clocks` hold, by step, the last step of each lane that has ended before it starts (on its own
@@ -98,7 +106,7 @@ class _Replay:
 
     __slots__ = ("_clocks", "_closing", "_expected", "_graph", "_memory", "_schedule")
 
-    def __init__(self, schedule: Schedule, clocks: Sequence[Clock], expected: Producers) -> None:
+    def __init__(self, schedule: Schedule, clocks: Sequence[Clock], expected: ReadSources) -> None:
         self._schedule, self._graph = schedule, schedule.graph
         self._clocks, self._expected = clocks, expected
         sizes = schedule.arena_nbytes, schedule.slab_nbytes

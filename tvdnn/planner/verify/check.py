@@ -11,8 +11,8 @@ from ...units import format_bytes
 from ..ir.schedule import Action, Lane, Operand, Schedule, Space, Step
 from .byte_states import Clock, check_contents, schedule_error
 from .coverage import check_coverage
-from .dataflow import producers
 from .provenance import check_provenance
+from .read_sources import read_sources
 from .residencies import check_residencies
 
 ROUTES = {
@@ -40,7 +40,7 @@ def check(schedule: Schedule) -> None:
     _check_sizes(schedule)
     _check_forms(schedule)
     check_residencies(schedule)
-    clocks, expected = _clocks(schedule), producers(schedule.graph)
+    clocks, expected = _clocks(schedule), read_sources(schedule.graph)
     check_coverage(schedule, expected)
     check_contents(schedule, clocks, expected)
 

@@ -6,10 +6,10 @@ from ...errors import ScheduleError
 from ...graph import Direction, Graph
 from ..ir.schedule import Action, Schedule, Step
 from .byte_states import schedule_error
-from .dataflow import CALLER, Producers
+from .read_sources import CALLER, ReadSources
 
 
-def check_coverage(schedule: Schedule, expected: Producers) -> None:
+def check_coverage(schedule: Schedule, expected: ReadSources) -> None:
     """Raise ScheduleError unless the launches cover the domain of each pass once.
 
     Reductions run in index order and are complete before their results are read. A recompute
@@ -38,7 +38,7 @@ class _Progress:
 
     __slots__ = ("_changed", "_params", "_passes", "_reductions_read", "_rows", "counts")
 
-    def __init__(self, graph: Graph, expected: Producers) -> None:
+    def __init__(self, graph: Graph, expected: ReadSources) -> None:
         self._passes = graph.passes
         self._rows = [bytearray(pass_.domain) for pass_ in graph.passes]
         self._reductions_read = list(_reductions_read(graph, expected))
@@ -102,7 +102,7 @@ class _Progress:
         return "the caller" if index == CALLER else self._passes[index].name
 
 
-def _reductions_read(graph: Graph, expected: Producers) -> Iterator[tuple[int, ...]]:
+def _reductions_read(graph: Graph, expected: ReadSources) -> Iterator[tuple[int, ...]]:
     for index, needs in enumerate(expected.needs):
         sources = {each.producer for ranges in needs for each in ranges} - {CALLER, index}
         yield tuple(sorted(s for s in sources if graph.passes[s].reduction))

@@ -1,7 +1,7 @@
-"""Producers: the pass that wrote each buffer's channels last, before every read in program order.
+"""Sources of reads: the pass that wrote each buffer's channels last, before every read.
 
-The planner's own copy is graph/dataflow.py. The checker derives producers itself, so that no code
-of the planner proves itself.
+The planner derives producers in graph/dataflow.py. The checker derives the sources of reads itself,
+so that no code of the planner proves itself.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ ChannelRanges: TypeAlias = tuple[ChannelRange, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Producers:
+class ReadSources:
     """The channel ranges of every buffer in program order."""
 
     needs: tuple[tuple[ChannelRanges, ...], ...]  # by pass and read, the ranges to be found
@@ -38,7 +38,7 @@ class Producers:
     after_step: Mapping[str, ChannelRanges]  # by buffer
 
 
-def producers(graph: Graph) -> Producers:
+def read_sources(graph: Graph) -> ReadSources:
     """Follow the graph's passes in program order."""
     latest: dict[str, ChannelRanges] = {}
     for name in graph.inputs:
@@ -52,7 +52,7 @@ def producers(graph: Graph) -> Producers:
             channels = span(use.channels, graph.buffers[use.buffer])
             written = ChannelRange(*channels, index, pass_.domain)
             latest[use.buffer] = overlay(latest.get(use.buffer, ()), written)
-    return Producers(tuple(needs), first_phase, latest)
+    return ReadSources(tuple(needs), first_phase, latest)
 
 
 def _read(graph: Graph, latest: Mapping[str, ChannelRanges], use: Use) -> ChannelRanges:
