@@ -13,6 +13,9 @@ from .limits import MemoryLimit
 from .list_scheduler import CapacityError, Item, ListScheduler, required_nbytes
 from .program import Program, build_program
 
+# Share of the launches' seconds up to which a step counts as never waiting.
+MAX_WAIT_SHARE = 0.005
+
 
 @dataclass(frozen=True, slots=True)
 class Timetable:
@@ -47,6 +50,11 @@ class Timetable:
         items = tuple(scheduler.run())
         seconds = scheduler.end_s, scheduler.compute_s
         return cls(scheduler.program, items, *seconds, scheduler.begins, scheduler.ends)
+
+    @property
+    def waits(self) -> bool:
+        """Whether the step waits for copies."""
+        return self.seconds > (1 + MAX_WAIT_SHARE) * self.compute_s
 
     @property
     def phase_split(self) -> int:

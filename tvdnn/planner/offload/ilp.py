@@ -24,9 +24,8 @@ from ..lowering.idle import IdleInterval
 from ..lowering.limits import MemoryLimit
 from ..lowering.list_scheduler import required_nbytes
 from ..lowering.program import Program
-from ..timing.bound import COMPUTE, LINK, MEMORY
 
-HOST = "host"
+COMPUTE, LINK, MEMORY, HOST = "compute", "link", "memory", "host"
 EPSILON = 1e-7  # of the step, as the price of an offloaded section: none is offloaded in vain
 SENSITIVITY_STEP = 0.01  # share of a resource by which sensitivities raise it
 ILP_LIMIT_S, ILP_NODES = 5.0, 100  # of one integer program

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from ..ir.plan import Plan, prefetched_nbytes
 from ..ir.schedule import Schedule
-from ..lowering.estimate import estimate
 from ..lowering.segments import Variant
+from ..lowering.timetable import schedule_within
 from ..offload.belady import plans_offloading_all
 from ..problem import GraphProblem, Policy
 from ..recompute.candidates import find_candidates
@@ -47,7 +47,7 @@ def _may_take_less(problem: GraphProblem, plan: Plan, below_s: float) -> bool:
     assert arena is not None
     if prefetched_nbytes(graph, plan) / costs.link.to_device >= below_s:
         return False
-    found = estimate(graph, plan, costs, arena, capacity=arena, below_s=below_s)
+    found = schedule_within(graph, plan, costs, arena)
     return found is not None and found.seconds < below_s
 
 

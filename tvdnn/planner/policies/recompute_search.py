@@ -19,9 +19,8 @@ from ...graph import Direction
 from ...placement.cuda_blocks import usable_nbytes
 from ..ir.plan import Plan, prefetched_nbytes, transfer_nbytes
 from ..ir.schedule import Schedule
-from ..lowering.arena_layout import place_arena_within
+from ..lowering.arena_layout import place_arena, place_arena_within
 from ..lowering.emit import emit_schedule
-from ..lowering.estimate import estimate
 from ..lowering.limits import Array, with_tightened_limits
 from ..lowering.segments import Variant
 from ..lowering.timetable import schedule_within
@@ -103,14 +102,16 @@ class RecomputeSearch:
             if plan is None or self._overflows_host(plan):
                 return True
             self.left -= 1
-            found = estimate(graph, plan, costs, limit, capacity=self.capacity, below_s=below_s)
-            if found is None:
+            steps = schedule_within(graph, plan, costs, limit)
+            if steps is None:
                 return True
-            if found.fits:
-                self.found.append(PlannedChoice(plan, choice, limit, found.seconds))
-            if found.fits or found.seconds >= below_s:
-                return found.waits
-            self.unplaced.append(PlannedChoice(plan, choice, limit, found.seconds))
+            if steps.seconds >= below_s:
+                return steps.waits
+            planned = PlannedChoice(plan, choice, limit, steps.seconds)
+            if place_arena(steps, target=self.capacity).nbytes <= self.capacity:
+                self.found.append(planned)
+                return steps.waits
+            self.unplaced.append(planned)
         return True
 
     def _overflows_host(self, plan: Plan) -> bool:

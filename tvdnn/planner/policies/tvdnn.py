@@ -65,7 +65,8 @@ def optimal(problem: GraphProblem) -> Schedule | None:
     Its plan tells how near it comes to the optimum of the linear programs.
     """
     swaps = list(_swap_problems(problem, ILP))
-    bounds = {each: _full_lp(each).lp_bound() for each in swaps}
+    every = {each: section_classes(each.skeleton.all_idle) for each in swaps}
+    bounds = {each: _lp_of(each, each.capacity, every[each]).lp_bound() for each in swaps}
     solved = {swap: found for swap, found in bounds.items() if found is not None}
     small, trials = swaps[0].small, swaps[0].most_trials
     ranked = _most_promising(_by_promise(solved))
@@ -219,11 +220,6 @@ def _integer_choice(swap: SwapProblem) -> Sequence[IdleInterval] | None:
         return None
     pairs = zip(members, counts, strict=True)
     return [idle for each, count in pairs for idle in each[len(each) - round(count) :]]
-
-
-def _full_lp(swap: SwapProblem) -> SwapLP:
-    """The linear program in which all idle sections may leave."""
-    return _lp_of(swap, swap.capacity, section_classes(swap.skeleton.all_idle))
 
 
 def _lp_of(swap: SwapProblem, limits: MemoryLimit, members: Sequence[SectionClass]) -> SwapLP:

@@ -17,8 +17,8 @@ from ..ir.costs import Costs
 from ..ir.plan import Slot
 from .regions import (
     Recompute,
-    Spans,
     cannot_join,
+    extent_of,
     goes_by_sample,
     spans_of,
     users_of,
@@ -73,7 +73,7 @@ def barrier_stages(
         return
     spans, uses, passes_of_stages = spans_of(graph), _Uses(graph), set[int]()
     for group in groups:
-        phases = [_extent(spans, group, way) for way in (Direction.FORWARD, Direction.BACKWARD)]
+        phases = [extent_of(spans, group, way) for way in (Direction.FORWARD, Direction.BACKWARD)]
         if all(phases) and all(passes_of_stages.isdisjoint(phase) for phase in phases):
             found = _OpGroup(graph, uses, *phases).stages(costs)
             if found is not None and found.recompute.nbytes > least_nbytes:
@@ -95,12 +95,6 @@ class _Uses:
     def changes(self, name: str, after: int, before: int) -> bool:
         """Whether a pass between these two changes the buffer or parameter."""
         return any(after < index < before for index in self._changes.get(name, ()))
-
-
-def _extent(spans: Spans, stage: Sequence[str], way: Direction) -> range:
-    """All passes from the first to the last of the stage's of one direction."""
-    owned = [spans[op, way] for op in stage if (op, way) in spans]
-    return range(min(s.start for s in owned), max(s.stop for s in owned)) if owned else range(0)
 
 
 class _OpGroup:

@@ -119,8 +119,8 @@ def find_candidates(graph: Graph, costs: Costs) -> Candidates:
 
 
 def _find_stages(graph: Graph, costs: Costs) -> tuple[StagedGroup, ...]:
-    stages = ([op.name for op in stage] for stage in op_groups_of(graph, spans_of(graph)))
-    return tuple(barrier_stages(graph, costs, stages, _least_nbytes(graph)))
+    groups = op_groups_of(graph, spans_of(graph))
+    return tuple(barrier_stages(graph, costs, groups, _least_nbytes(graph)))
 
 
 def _least_nbytes(graph: Graph) -> float:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TypeAlias
 
-from ...graph import Direction, Graph, Kind, Op, Pass, must_be_separate
+from ...graph import Direction, Graph, Kind, Pass, must_be_separate
 from ..ir.costs import Costs
 
 MOST_PRODUCTS = 4  # of a region: more would hold more sums of weight gradients at one time
@@ -103,6 +103,12 @@ def spans_of(graph: Graph) -> Spans:
     return spans
 
 
+def extent_of(spans: Spans, ops: Sequence[str], direction: Direction) -> range:
+    """All passes from the first to the last of these ops in one direction."""
+    owned = [spans[op, direction] for op in ops if (op, direction) in spans]
+    return range(min(s.start for s in owned), max(s.stop for s in owned)) if owned else range(0)
+
+
 def users_of(graph: Graph) -> Users:
     """By buffer, the passes that use it, and the caller where it is handed out."""
     users: dict[str, set[int]] = {name: {HANDED_OUT} for name in graph.outputs}
@@ -112,7 +118,7 @@ def users_of(graph: Graph) -> Users:
     return {name: frozenset(indices) for name, indices in users.items()}
 
 
-def op_groups_of(graph: Graph, spans: Spans) -> Iterator[list[Op]]:
+def op_groups_of(graph: Graph, spans: Spans) -> Iterator[list[str]]:
     """Ops in their order, cut behind maps smaller than the one before and no larger than the next.
 
     No group has more than MOST_PRODUCTS products. None ends before a pass that changes its map in
@@ -127,10 +133,10 @@ def op_groups_of(graph: Graph, spans: Spans) -> Iterator[list[Op]]:
         sizes[op.name] = max((buffers[name].row_nbytes for name in maps[op.name]), default=0)
         is_product[op.name] = any(pass_.flops > 0 for pass_ in forward)
     ops = [op for op in graph.network.ops if sizes[op.name]]
-    group: list[Op] = []
+    group: list[str] = []
     products = 0
     for before, op, after in zip([*ops[:1], *ops], ops, [*ops[1:], None], strict=False):
-        group.append(op)
+        group.append(op.name)
         products += is_product[op.name]
         if after and maps[op.name] & maps[after.name]:
             continue
@@ -142,7 +148,7 @@ def op_groups_of(graph: Graph, spans: Spans) -> Iterator[list[Op]]:
 
 
 def _region_of(
-    graph: Graph, costs: Costs, group: Sequence[Op], spans: Spans, users: Users
+    graph: Graph, costs: Costs, group: Sequence[str], spans: Spans, users: Users
 ) -> FusibleRegion | None:
     """The group as a region; None where its passes cannot go together."""
     regions = [_region(graph, group, spans, way) for way in (Direction.FORWARD, Direction.BACKWARD)]
@@ -158,14 +164,11 @@ def _region_of(
 
 
 def _region(
-    graph: Graph, group: Sequence[Op], spans: Spans, direction: Direction
+    graph: Graph, group: Sequence[str], spans: Spans, direction: Direction
 ) -> PassRegion | None:
     """The group's passes of one direction; None where one that goes by sample cannot join."""
-    owned = [spans[op.name, direction] for op in group if (op.name, direction) in spans]
-    if not owned:
-        return None
     before, members, after = list[int](), list[int](), list[int]()
-    for index in range(min(s.start for s in owned), max(s.stop for s in owned)):
+    for index in extent_of(spans, group, direction):
         pass_ = graph.passes[index]
         waits = any(_conflict(graph.passes[other], pass_) for other in after)
         if goes_by_sample(pass_):

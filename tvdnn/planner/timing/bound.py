@@ -21,8 +21,7 @@ from ..ir.costs import Costs
 
 # Kinds whose buffers hold what forward leaves to backward.
 MAPS = (Kind.INPUT, Kind.MAP, Kind.AUX)
-COMPUTE, LINK, MEMORY = "compute", "link", "memory"
-# Share of the step below which seconds are the solver's rounding.
+# Price of a recompute without gain, as a share of its seconds.
 EPSILON = 1e-6
 
 
@@ -34,17 +33,6 @@ class LowerBound:
     compute_s: float  # of all passes, once each
     offloaded_nbytes: float
     recompute_s: float
-
-    @property
-    def binds(self) -> str:
-        """The resource of which more lowers the bound: "memory", "link" or "compute".
-
-        Memory binds where maps are recomputed.
-        """
-        least = EPSILON * self.step_s
-        if self.recompute_s > least:
-            return MEMORY
-        return LINK if self.step_s - self.compute_s > least else COMPUTE
 
 
 def lower_bound(

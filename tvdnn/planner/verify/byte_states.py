@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ...errors import ScheduleError
@@ -30,13 +30,8 @@ class ByteRange:
     ranges: ChannelRanges  # what the bytes hold; (): nothing
     lane: Lane  # of the writer
     writer: int  # the last step that wrote the bytes
-    readers: list[int]  # by lane, the last step that read them since
-
-
-def _byte_range(
-    buffer: str, origin: int, ranges: ChannelRanges, lane: Lane, writer: int
-) -> ByteRange:
-    return ByteRange(buffer, origin, ranges, lane, writer, [CALLER, CALLER, CALLER])
+    # By lane, the last step that read the bytes since.
+    readers: list[int] = field(default_factory=lambda: [CALLER, CALLER, CALLER])
 
 
 class SpaceContents:
@@ -46,7 +41,7 @@ class SpaceContents:
 
     def __init__(self, nbytes: int) -> None:
         self._starts = [0, nbytes]
-        self.byte_ranges = [_byte_range("", 0, (), Lane.COMPUTE, CALLER) for _ in self._starts]
+        self.byte_ranges = [ByteRange("", 0, (), Lane.COMPUTE, CALLER) for _ in self._starts]
 
     def split_at(self, start: int, stop: int) -> slice:
         """The indices of the byte ranges of [start, stop), after a split at both ends."""
@@ -136,7 +131,7 @@ class _Replay:
                 buffer = self._graph.buffers[each.buffer]
                 origin = each.offset - buffer.bounds(each.section)[0] * buffer.row_nbytes
                 filled = (ChannelRange(*span(None, buffer), CALLER, 0),)
-                byte_range = _byte_range(each.buffer, origin, filled, Lane.COMPUTE, first - 1)
+                byte_range = ByteRange(each.buffer, origin, filled, Lane.COMPUTE, first - 1)
                 memory = self._memory[Space.ARENA]
                 indices = memory.split_at(each.offset, each.offset + each.nbytes)
                 memory.replace(indices, byte_range)
@@ -240,7 +235,7 @@ class _Replay:
                 text = f"writes {_described(operand)} over {each.buffer}, which it writes too"
                 raise schedule_error(self._schedule, index, text)
         if not partly:
-            memory.replace(indices, _byte_range(operand.buffer, origin, ranges, lane, index))
+            memory.replace(indices, ByteRange(operand.buffer, origin, ranges, lane, index))
             return
         for each in found:
             same = each.buffer == operand.buffer and each.origin == origin
