@@ -27,6 +27,11 @@ class GraphProblem:
         self.graph, self.costs, self.budgets = graph, costs, budgets
         self._known = {} if known is None else known
 
+    def affordable_plans(self, work: int) -> int:
+        """How many plans may be tried whose sections and passes are `work` in all."""
+        sections = sum(buffer.num_sections for buffer in self.graph.buffers.values())
+        return work // (sections + len(self.graph.passes))
+
     def once(self, find: Callable[[Graph, Costs], T]) -> T:
         """What `find` gives for the graph and its costs; it is called once."""
         if find not in self._known:

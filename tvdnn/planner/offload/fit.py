@@ -10,7 +10,7 @@ from itertools import islice, takewhile
 from typing import TypeAlias
 
 from ..lowering.idle import IdleInterval
-from ..lowering.limits import Array, FragmentationError, with_tightened_limits
+from ..lowering.limits import Array, FragmentationError
 from .swap_problem import EvaluatedTrial, ScheduleTrial, SwapProblem, best_of, placed_if_any
 
 CUT, AROUND = 0.2, 1  # share of the unplaced bytes by which limits sink, and launches beside theirs
@@ -73,10 +73,7 @@ def under_tightened_limits(
             found.extend([last] if last else [])
             raise
 
-    skeleton = swap.skeleton
-    tried = with_tightened_limits(
-        attempt, swap.limits, skeleton.least, len(skeleton.program.intervals)
-    )
+    tried = swap.skeleton.with_tightened_limits(attempt, swap.capacity)
     faster = takewhile(lambda each: each is None or each is not best, tried)
     found += filter(None, islice(faster, most))
     return found
@@ -89,8 +86,8 @@ def _placed_before_ordering(
 
     It is given up once a step is predicted to take longer than the best.
     """
-    num_intervals = len(swap.skeleton.program.intervals)
-    if num_intervals > MOST_PLACED_FIRST:
+    skeleton = swap.skeleton
+    if len(skeleton.program.intervals) > MOST_PLACED_FIRST:
         return []
 
     def attempt(limits: Array) -> EvaluatedTrial | None:
@@ -99,9 +96,7 @@ def _placed_before_ordering(
             return None
         return swap.placed_before_ordering(trial)
 
-    tried = with_tightened_limits(
-        attempt, swap.limits, swap.skeleton.least, num_intervals, share=CUT, margin=AROUND
-    )
+    tried = skeleton.with_tightened_limits(attempt, swap.capacity, share=CUT, margin=AROUND)
     return list(filter(None, islice(tried, 1)))
 
 

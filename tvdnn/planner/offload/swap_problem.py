@@ -6,8 +6,6 @@ from functools import cached_property
 from operator import attrgetter
 from typing import TypeAlias
 
-import numpy as np
-
 from ...errors import HostMemoryError
 from ...placement import ALIGNMENT, aligned
 from ...placement.cuda_blocks import usable_nbytes
@@ -60,12 +58,6 @@ def best_of(found: Iterable[EvaluatedTrial | None]) -> EvaluatedTrial | None:
     return min(filter(None, found), key=attrgetter("seconds"), default=None)
 
 
-def most_trials(problem: GraphProblem) -> int:
-    """How many plans a search may order."""
-    sections = sum(buffer.num_sections for buffer in problem.graph.buffers.values())
-    return WORK // (sections + len(problem.graph.passes))
-
-
 class SwapProblem:
     """Which sections of a skeleton to offload, by a policy. It keeps the schedules made so far."""
 
@@ -73,15 +65,10 @@ class SwapProblem:
         assert problem.budgets.arena is not None, "without a limit nothing leaves"
         self.skeleton, self.costs, self.budgets = skeleton, problem.costs, problem.budgets
         self.capacity = problem.budgets.arena
-        self.usable = usable_nbytes(self.capacity)
-        self.most_trials = most_trials(problem)
+        self.usable, self.limits = usable_nbytes(self.capacity), skeleton.limits(self.capacity)
+        self.most_trials = problem.affordable_plans(WORK)
         self._graph, self._policy = problem.graph, policy
         self._made: dict[Key, EvaluatedTrial | Unplaced | None] = {}
-
-    @property
-    def limits(self) -> Array:
-        """The arena's bytes for each launch."""
-        return np.full(self.skeleton.required.shape, self.usable)
 
     @property
     def small(self) -> bool:

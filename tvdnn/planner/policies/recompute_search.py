@@ -12,16 +12,13 @@ from itertools import accumulate
 from math import inf
 from operator import attrgetter
 
-import numpy as np
-
 from ...errors import HostMemoryError
 from ...graph import Direction
-from ...placement.cuda_blocks import usable_nbytes
 from ..ir.plan import Plan, prefetched_nbytes, transfer_nbytes
 from ..ir.schedule import Schedule
 from ..lowering.arena_layout import place_arena, place_arena_within
 from ..lowering.emit import emit_schedule
-from ..lowering.limits import Array, with_tightened_limits
+from ..lowering.limits import Array
 from ..lowering.segments import Variant
 from ..lowering.timetable import schedule_within
 from ..problem import GraphProblem
@@ -64,6 +61,7 @@ class RecomputeSearch:
 
     problem: GraphProblem
     candidates: Candidates
+    ranked: Sequence[RecomputeCandidate]  # all candidates, the fewest seconds a byte first
     capacity: int  # bytes of the arena
     left: int  # trials
     found_overlapped: bool = False  # a choice whose copies all hide behind launches
@@ -129,16 +127,13 @@ class RecomputeSearch:
 
 def fastest_found(problem: GraphProblem) -> Schedule | None:
     """The fastest schedule found within both budgets, as simulated; None where none is found."""
-    graph, capacity = problem.graph, problem.budgets.arena
+    known, capacity = problem.once(find_candidates), problem.budgets.arena
     assert capacity is not None, "without a limit everything is kept"
-    sections = sum(buffer.num_sections for buffer in graph.buffers.values())
-    most = max(LEAST_TRIALS, WORK // (sections + len(graph.passes)))
-    known = problem.once(find_candidates)
-    search = RecomputeSearch(problem, known, capacity, most)
-    ranked = ranked_candidates(known)
-    mode, count = _best_mode(search, ranked)
+    most = max(LEAST_TRIALS, problem.affordable_plans(WORK))
+    search = RecomputeSearch(problem, known, ranked_candidates(known), capacity, most)
+    mode, count = _best_mode(search)
     if not search.found_overlapped and most > LEAST_TRIALS:
-        mode, count = _best_stages(search, ranked, mode, count)
+        mode, count = _best_stages(search, mode, count)
     for block in (Variant.KEEP, Variant.MEMORY):
         if most > LEAST_TRIALS:  # else none is left for ResNet-50 in sections of 8 MiB
             search.left = max(search.left, LEAST_TRIALS)
@@ -148,7 +143,7 @@ def fastest_found(problem: GraphProblem) -> Schedule | None:
     best = None
     while search.best is not best:  # None where nothing is found
         best = search.best
-        search.take(_single_changes(search, ranked))
+        search.take(_single_changes(search))
     shortlist = search.found[-1 - most // TRIALS_PER_SHORTLISTED :]
     schedules = [*filter(None, (problem.lowered(each.plan, each.limit) for each in shortlist))]
     if most > LEAST_TRIALS or not schedules:
@@ -159,14 +154,12 @@ def fastest_found(problem: GraphProblem) -> Schedule | None:
     return min(schedules, key=lambda s: simulate(s, problem.costs).step_s)
 
 
-def _best_mode(
-    search: RecomputeSearch, ranked: Sequence[RecomputeCandidate]
-) -> tuple[RecomputeMode, int]:
+def _best_mode(search: RecomputeSearch) -> tuple[RecomputeMode, int]:
     """The mode with the best plan, and the number of its candidates that was tried last."""
     ended: dict[RecomputeMode, int] = {}
     best: RecomputeMode | None = None
     for share, memory_centric in MODES if search.left > LEAST_TRIALS else MODES[:1]:
-        together = tuple(compatible(search.candidates, ranked, share * search.capacity))
+        together = tuple(compatible(search.candidates, search.ranked, share * search.capacity))
         mode = RecomputeMode(together, memory_centric and not all(e.in_region for e in together))
         if mode not in ended:
             before = search.best
@@ -178,7 +171,7 @@ def _best_mode(
 
 
 def _best_stages(
-    search: RecomputeSearch, ranked: Sequence[RecomputeCandidate], mode: RecomputeMode, count: int
+    search: RecomputeSearch, mode: RecomputeMode, count: int
 ) -> tuple[RecomputeMode, int]:
     """The mode, or a better one in which the layers of the largest maps go in barrier stages.
 
@@ -189,10 +182,11 @@ def _best_stages(
     sizes = [max(buffers[name].nbytes for name in s.recompute.buffers) for s in known.stages]
     largest = sorted(range(len(sizes)), key=lambda number: -sizes[number])
     search.left = max(left, LEAST_TRIALS)
-    for most in _doubled(len(largest)):
+    doubled = (1 << number for number in range(len(largest).bit_length()))
+    for most in sorted({*doubled, len(largest)} - {0}):
         stages = frozenset(largest[:most])
         taken = known.passes_of_stages(stages)
-        others = (each for each in ranked if taken.isdisjoint(each.passes(known)))
+        others = (each for each in search.ranked if taken.isdisjoint(each.passes(known)))
         other = RecomputeMode(tuple(compatible(known, others, 0.0)), False, stages)
         before, found_overlapped = search.best, search.found_overlapped
         first = _most_overlapped(search, other.ranked)
@@ -203,16 +197,6 @@ def _best_stages(
             mode, count = other, ended
     search.left = left
     return mode, count
-
-
-def _doubled(most: int) -> Iterator[int]:
-    """1, 2, 4 and so on, and `most`."""
-    number = 1
-    while number < most:
-        yield number
-        number *= 2
-    if most:
-        yield most
 
 
 def _most_overlapped(search: RecomputeSearch, ranked: Sequence[RecomputeCandidate]) -> int:
@@ -265,11 +249,9 @@ def _least_copied(search: RecomputeSearch, mode: RecomputeMode) -> RecomputeChoi
     return min((mode.choice(known, block, count) for count in sorted(counts)), key=copied)
 
 
-def _single_changes(
-    search: RecomputeSearch, ranked: Sequence[RecomputeCandidate]
-) -> Iterator[RecomputeChoice]:
+def _single_changes(search: RecomputeSearch) -> Iterator[RecomputeChoice]:
     """Choices that differ from the best so far in one decision."""
-    for each in ranked:
+    for each in search.ranked:
         yield each.flipped(search.choice)
     for number in range(len(search.candidates.regions)):
         for other in (*Variant, None):
@@ -312,10 +294,7 @@ def _filled(search: RecomputeSearch, planned: PlannedChoice) -> list[Schedule]:
         arena = place_arena_within(steps, search.capacity)
         return emit_schedule(steps, arena, problem.budgets)
 
-    limits = np.full(skeleton.required.shape, usable_nbytes(search.capacity))
-    num_intervals = len(skeleton.program.intervals)
-    schedules = with_tightened_limits(attempt, limits, skeleton.least, num_intervals)
     try:
-        return [*filter(None, schedules)]
+        return [*filter(None, skeleton.with_tightened_limits(attempt, search.capacity))]
     except HostMemoryError:
         return []

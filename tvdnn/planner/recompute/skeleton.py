@@ -12,15 +12,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import lcm
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
 
 from ...graph import RUN_CHUNKS, Graph, section_rows
+from ...placement.cuda_blocks import usable_nbytes
 from ...units import format_bytes
 from ..ir.costs import Costs
 from ..ir.plan import Plan, Segment, Slot
 from ..lowering.idle import IdleInterval, forward_backward_idle, intra_pass_idle, transfers_of
-from ..lowering.limits import Array, MemoryLimit
+from ..lowering.limits import Array, MemoryLimit, Result, with_tightened_limits
 from ..lowering.list_scheduler import required_nbytes
 from ..lowering.program import Program, build_program
 from ..lowering.segments import Variant, segments
@@ -116,6 +118,21 @@ class Skeleton:
     @cached_property
     def all_idle(self) -> list[IdleInterval]:
         return [*self.forward_backward_idle, *self.intra_pass_idle]
+
+    def with_tightened_limits(
+        self, attempt: Callable[[Array], Result], capacity: int, **first: Any
+    ) -> Iterator[Result]:
+        """The results of `attempt` for limits by launch under which all groups are placed.
+
+        `first` sets how far limits are tightened first.
+        """
+        limits = self.limits(capacity)
+        num_intervals = len(self.program.intervals)
+        return with_tightened_limits(attempt, limits, self.least, num_intervals, **first)
+
+    def limits(self, capacity: int) -> Array:
+        """The arena's bytes for each launch."""
+        return np.full(self.required.shape, usable_nbytes(capacity))
 
     def compute_s(self, costs: Costs) -> float:
         """The seconds of all launches."""
