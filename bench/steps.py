@@ -52,7 +52,7 @@ from bench.training import (
 )
 from tvdnn.cli import main as tvdnn_command
 from tvdnn.planner.ir.settings import ENGINE
-from tvdnn.planner.make import DEFAULT_CHUNK_SIZE, floor_of
+from tvdnn.planner.make import DEFAULT_CHUNK_SIZE, Problem
 from tvdnn.planner.policies import vdnn
 from tvdnn.runtime.host_slab import Slab
 from tvdnn.runtime.profiler import profile
@@ -275,7 +275,8 @@ def spaced(
 ) -> list[float]:
     """`count` budgets in GiB, from LEAST of the policy's floor to MOST of `kept` bytes."""
     graph = graph_of(net, x, dtype)
-    floor, _ = floor_of(graph, profile(graph, device=x.device, kernels="triton"), policy)
+    costs = profile(graph, device=x.device, kernels="triton")
+    floor, _ = Problem(graph, costs).floor(policy)
     first, last = LEAST * floor, MOST * kept
     return [(first + (last - first) * n / (count - 1)) / GIB for n in range(count)]
 

@@ -11,7 +11,7 @@ import tvdnn
 from tests.support.accuracy import torchs_precision
 from tvdnn.errors import BudgetError, InputError
 from tvdnn.planner.ir.schedule import Schedule
-from tvdnn.planner.make import floor_of
+from tvdnn.planner.make import Problem
 from tvdnn.runtime.host_slab import Slab
 
 pytestmark = pytest.mark.gpu
@@ -77,7 +77,7 @@ def test_smallest_budget_holds_and_changes_no_bit(batch: Batch) -> None:
     want = train(batch, policy="keep", dtype="bf16")
     options = {"optimizer": SGD, "chunk_size": CHUNK, "dtype": "bf16"}
     trainer = tvdnn.Trainer(make_net(), batch[0], policy="vdnn-all:m", **options)
-    floor, _ = floor_of(trainer.graph, trainer.costs, "vdnn-all:m")
+    floor, _ = Problem(trainer.graph, trainer.costs).floor("vdnn-all:m")
     trainer.close()
     with pytest.raises(BudgetError):
         train(batch, policy="vdnn-all:m", dtype="bf16", budget=floor // 2)

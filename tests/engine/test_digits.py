@@ -12,7 +12,7 @@ from tests.support.running import Batch
 from tvdnn import models
 from tvdnn.engine import Trainer
 from tvdnn.optim import SGD
-from tvdnn.planner.make import floor_of
+from tvdnn.planner.make import Problem
 from tvdnn.units import KIB
 
 BATCH, EPOCHS, SIDE, TESTED = 32, 6, 32, 360
@@ -62,7 +62,7 @@ def test_lenet_learns_the_digits_near_the_floor(digits: tuple[Batch, Batch]) -> 
     train, test = digits
     kept_net, kept = made("keep")
     roomy = made("vdnn-all")[1]
-    floor, _ = floor_of(roomy.graph, roomy.costs, "vdnn-all")
+    floor, _ = Problem(roomy.graph, roomy.costs).floor("vdnn-all")
     budget = floor + floor // 50
     net, trainer = made("vdnn-all", budget)
     rates = [OneCycleLR(each.optimizer, LEARNING_RATE, STEPS) for each in (kept, trainer)]

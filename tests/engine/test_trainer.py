@@ -27,7 +27,7 @@ from tests.support.trained_networks import (
 )
 from tvdnn.engine import Trainer
 from tvdnn.optim import SGD, AdamW
-from tvdnn.planner.make import floor_of
+from tvdnn.planner.make import Problem
 from tvdnn.planner.policies import POLICIES
 
 pytestmark = pytest.mark.usefixtures("units_of_one", "few_trials")
@@ -45,7 +45,7 @@ def test_policies_train_to_the_bits_of_keep(policy: str) -> None:
         nets = [nn.Sequential(*make_net()[:-1], nn.Dropout(), make_net()[-1]) for _ in range(2)]
         kept = trainer_of(nets[0], policy="keep", dtype=dtype)
         roomy = trainer_of(nets[1], policy=policy, dtype=dtype)
-        floor, _ = floor_of(roomy.graph, roomy.costs, policy)
+        floor, _ = Problem(roomy.graph, roomy.costs).floor(policy)
         tight = trainer_of(nets[1], policy=policy, dtype=dtype, budget="min", order_seed=11)
         assert tight.schedule.peak_nbytes <= tight.schedule.budget_nbytes == floor
         for x, y in batches_of(3):

@@ -26,7 +26,7 @@ from tvdnn.experiment.tuner import Tuner
 from tvdnn.graph import ChunkSizes
 from tvdnn.planner.ir.hardware import load
 from tvdnn.planner.ir.settings import Choice, Tuned
-from tvdnn.planner.make import floor_of
+from tvdnn.planner.make import Problem
 from tvdnn.runtime.tuning_store import TuningStore, find_tuned
 from tvdnn.units import KIB
 
@@ -182,6 +182,6 @@ def test_without_a_budget_some_between_floor_and_keep_are_tried() -> None:
     assert not tuned.choices
     budgets = {int(json.loads(name)[1]) for name in store.trials}
     graph = make_graph(lenet(), "auto", lambda *_: None)
-    floor, kept = floor_of(graph, h200(graph), "auto")[0], graph.baseline_nbytes
+    floor, kept = Problem(graph, h200(graph)).floor("auto")[0], graph.baseline_nbytes
     assert all(floor < budget < kept for budget in budgets)
     assert {point.budget for point in tuner.curve([])} == budgets

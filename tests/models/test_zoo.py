@@ -133,7 +133,7 @@ class ReluInputs(TorchFunctionMode):
 def floor_of(name: str, policy: str) -> int:
     x = batches_of(name)[0][0]
     graph = training_graph(network(name), x, optimizer=SGD, chunk_size=CHUNK_SIZE)
-    return planning.floor_of(graph, default_costs(graph), policy)[0]
+    return planning.Problem(graph, default_costs(graph)).floor(policy)[0]
 
 
 @pytest.mark.parametrize("name", NETS)

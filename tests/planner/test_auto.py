@@ -24,7 +24,7 @@ from tvdnn.planner.ir.costs import Roofline
 from tvdnn.planner.ir.hardware import load
 from tvdnn.planner.ir.schedule import Schedule
 from tvdnn.planner.lowering.segments import Variant
-from tvdnn.planner.make import floor_of, make_schedule
+from tvdnn.planner.make import Problem, make_schedule
 from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.recompute.candidates import (
     Candidates,
@@ -109,12 +109,12 @@ def test_auto_without_a_budget_keeps(big: Graph) -> None:
 def test_more_budget_is_not_slower_and_less_than_vdnn_never() -> None:
     """Nine budgets from the floor up, on a VGG-11 of which all runs are short."""
     graph = in_bf16(vgg(64, depths=(1, 1, 2, 2, 2), image=96), fuse=False)
-    floor = floor_of(graph, h200(graph), "auto")[0]
+    floor = Problem(graph, h200(graph)).floor("auto")[0]
     most = planned(graph, "keep", None).peak_nbytes
     budgets = [floor + (most - floor) * part // 8 for part in range(9)]
     seconds = [step_s(planned(graph, "auto", budget)) for budget in budgets]
     assert all(more <= 1.02 * less for less, more in pairwise(seconds))
-    vdnn_floor = floor_of(graph, h200(graph), "vdnn-dyn")[0]
+    vdnn_floor = Problem(graph, h200(graph)).floor("vdnn-dyn")[0]
     assert floor <= vdnn_floor
     for budget, mine in zip(budgets, seconds, strict=True):
         if budget >= vdnn_floor:
@@ -144,7 +144,7 @@ def test_any_chain_has_the_bits_of_keep(
         net, batches[0][0], optimizer=optimizer, chunk_size=chunk_size, fuse=fuse
     )
     costs = random_costs(rng)
-    floor, _ = floor_of(graph, costs, "auto")
+    floor, _ = Problem(graph, costs).floor("auto")
     kept = lower(graph, keep(graph), costs)
     budget = floor + round(share * max(0, kept.peak_nbytes - floor))
     schedule = make_schedule(graph, costs, policy="auto", budget=budget)
@@ -252,7 +252,7 @@ def test_a_normalized_sum_trains_in_less_than_two_of_its_three_maps() -> None:
     net = nn.Sequential(residual(8), nn.ReLU(), residual(8), nn.Flatten(), nn.Linear(8 * 64, 4))
     batches = random_batches(STEPS, (16, 8, 8, 8), CLASSES, 0)
     graph = training_graph(net, batches[0][0], optimizer=SGD(momentum=0.9), sections=16, fuse=True)
-    floor, _ = floor_of(graph, h200(graph), "auto")
+    floor, _ = Problem(graph, h200(graph)).floor("auto")
     schedule = planned(graph, "auto", floor)
     check(schedule)
     kinds = {graph.buffers[move.buffer].kind for move in schedule.plan.transfers}
@@ -292,7 +292,7 @@ def test_concatenated_maps_are_made_again_while_the_weights_last(between: bool) 
         for name in whole.recompute.buffers
     }
     assert ("1.cat" in made) is not between
-    floor, _ = floor_of(graph, costs, "auto")
+    floor, _ = Problem(graph, costs).floor("auto")
     check(make_schedule(graph, costs, policy="auto", budget=floor))
 
 

@@ -17,7 +17,7 @@ from tvdnn.ops import Settings, expand
 from tvdnn.optim import SGD
 from tvdnn.planner.ir.costs import Costs, HostLink, Profile, Roofline
 from tvdnn.planner.ir.hardware import load
-from tvdnn.planner.make import floor_of, make_schedule
+from tvdnn.planner.make import Problem, make_schedule
 from tvdnn.planner.policies import policy_named
 from tvdnn.planner.timing.bound import lower_bound
 from tvdnn.planner.timing.simulate import simulate
@@ -53,7 +53,7 @@ def test_no_policy_beats_it(
         net, x, optimizer=SGD(momentum=0.9), chunk_size=chunk_size, fuse=policy_named(policy).fused
     )
     costs = random_costs(rng)
-    floor = floor_of(graph, costs, policy)[0]
+    floor = Problem(graph, costs).floor(policy)[0]
     roomy = max(floor, make_schedule(graph, costs, policy="keep").peak_nbytes)
     budget = floor + round(share * (roomy - floor))
     schedule = make_schedule(graph, costs, policy=policy, budget=budget)

@@ -18,7 +18,7 @@ from tvdnn.placement.cuda_blocks import block_nbytes
 from tvdnn.planner.ir.costs import Costs, Roofline
 from tvdnn.planner.ir.hardware import load
 from tvdnn.planner.ir.schedule import Action, Lane, Schedule
-from tvdnn.planner.make import floor_of, make_schedule
+from tvdnn.planner.make import Problem, make_schedule
 from tvdnn.planner.policies import POLICIES
 from tvdnn.planner.timing.simulate import simulate
 from tvdnn.units import KIB, MIB
@@ -172,9 +172,9 @@ def test_dyn_tries_the_fastest_first(vgg16: Graph, vgg16_plan: Planner) -> None:
     A trial fits where its copies come ahead of their uses: at its floor none does.
     """
     most = vgg16_plan("keep").peak_nbytes
-    conv = AHEAD * floor_of(vgg16, costs_of(vgg16), "vdnn-conv")[0] // 100
-    every = AHEAD * floor_of(vgg16, costs_of(vgg16), "vdnn-all")[0] // 100
-    floor = floor_of(vgg16, costs_of(vgg16), "vdnn-dyn")[0]
+    conv = AHEAD * Problem(vgg16, costs_of(vgg16)).floor("vdnn-conv")[0] // 100
+    every = AHEAD * Problem(vgg16, costs_of(vgg16)).floor("vdnn-all")[0] // 100
+    floor = Problem(vgg16, costs_of(vgg16)).floor("vdnn-dyn")[0]
     assert floor <= every < conv < most
     assert vgg16_plan("vdnn-dyn", most).plan == vgg16_plan("keep").plan
     for budget, policy in ((conv, "vdnn-conv"), (every, "vdnn-all")):
@@ -204,13 +204,13 @@ def test_auto_keeps_where_that_fits(vgg16: Graph, vgg16_plan: Planner) -> None:
     kept = vgg16_plan("keep")
     assert vgg16_plan("auto").plan == kept.plan
     assert vgg16_plan("auto", kept.peak_nbytes).plan == kept.plan
-    less = vgg16_plan("auto", floor_of(vgg16, costs_of(vgg16), "keep")[0] - 512)
+    less = vgg16_plan("auto", Problem(vgg16, costs_of(vgg16)).floor("keep")[0] - 512)
     assert less.plan.policy == "auto"
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_floor_is_a_budget_that_works(coarse: Graph, policy: str) -> None:
-    floor, step = floor_of(coarse, costs_of(coarse), policy)
+    floor, step = Problem(coarse, costs_of(coarse)).floor(policy)
     assert planned(coarse, policy, floor).peak_nbytes <= floor
     with pytest.raises(BudgetError) as raised:
         planned(coarse, policy, coarse.fixed_nbytes + 1)
@@ -226,7 +226,7 @@ def test_every_budget_from_the_floor_up_works(policy: str) -> None:
     """Ten budgets from the floor to past the bytes of keep; the peak is inside each."""
     graph = training(32, "bf16", chunk_size=4 * MIB, depths=(1, 1, 2, 2, 2), image=96)
     costs = costs_of(graph)
-    floor, most = floor_of(graph, costs, policy)[0], planned(graph, "keep").peak_nbytes
+    floor, most = Problem(graph, costs).floor(policy)[0], planned(graph, "keep").peak_nbytes
     for part in range(10):
         budget = floor + (most - floor) * part // 8
         schedule = make_schedule(graph, costs, policy=policy, budget=budget)
@@ -254,7 +254,7 @@ def test_any_batch_and_chunk_size_fit_from_the_floor_up(
     batch: int, chunk_size: int, share: float, policy: str
 ) -> None:
     graph = training(batch, chunk_size=chunk_size, depths=(1, 0, 1, 0, 0), image=32, classifier=32)
-    floor = floor_of(graph, costs_of(graph), policy)[0]
+    floor = Problem(graph, costs_of(graph)).floor(policy)[0]
     budget = floor + round(share * planned(graph, "keep").arena_nbytes)
     assert planned(graph, policy, budget).peak_nbytes <= budget
 

@@ -17,7 +17,7 @@ from tests.support.running import random_batches, train
 from tvdnn.engine import training_graph
 from tvdnn.engine.build import default_costs
 from tvdnn.optim import SGD
-from tvdnn.planner.make import floor_of, make_schedule
+from tvdnn.planner.make import Problem, make_schedule
 from tvdnn.planner.offload import swap_problem
 from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.recompute.regions import regions
@@ -66,7 +66,7 @@ def test_any_chain_has_the_bits_of_keep(
     kept = lower(graph, keep(graph), costs)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(swap_problem, "WORK", 500)  # any plan will do
-        floor, _ = floor_of(graph, costs, policy)
+        floor, _ = Problem(graph, costs).floor(policy)
         budget = floor + round(share * max(0, kept.peak_nbytes - floor))
         schedule = make_schedule(graph, costs, policy=policy, budget=budget)
     check(schedule)
@@ -93,7 +93,7 @@ def test_branches_whose_passes_interleave_are_in_one_chain_at_most() -> None:
     passes = [index for chain in regions(graph, costs) for index in chain.passes]
     assert len(set(passes)) == len(passes) > 0
     for policy in ("tvdnn-heuristic", "auto"):
-        make_schedule(graph, costs, policy=policy, budget=floor_of(graph, costs, policy)[0])
+        make_schedule(graph, costs, policy=policy, budget=Problem(graph, costs).floor(policy)[0])
 
 
 def _upsampling(size: int) -> nn.Upsample:

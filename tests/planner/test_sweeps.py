@@ -18,7 +18,7 @@ from tvdnn.planner.ir.budgets import Budgets
 from tvdnn.planner.ir.costs import Costs
 from tvdnn.planner.ir.schedule import Schedule
 from tvdnn.planner.lowering.lower import lower_with_prefetch
-from tvdnn.planner.make import floor_of, make_schedule
+from tvdnn.planner.make import Problem, make_schedule
 from tvdnn.planner.policies.keep import keep
 from tvdnn.planner.timing.memory_profile import memory_profile
 from tvdnn.planner.timing.simulate import simulate
@@ -44,7 +44,7 @@ def test_fifty_budgets(policy: str) -> None:
     """Nothing planned or simulated passes its budget, and more memory costs no time."""
     graph, costs, _ = known_case(SWEPT[policy])
     kept = lower(graph, keep(graph), costs)
-    ends = floor_of(graph, costs, policy)[0], kept.peak_nbytes
+    ends = Problem(graph, costs).floor(policy)[0], kept.peak_nbytes
     best_s = inf
     for budget in np.ceil(np.linspace(*ends, BUDGETS)).astype(int).tolist():
         schedule = make_schedule(graph, costs, policy=policy, budget=budget)
@@ -60,7 +60,7 @@ def test_fifty_budgets(policy: str) -> None:
 def test_no_plan_is_below_the_floor(policy: str, seed: int) -> None:
     """From the floor on there are plans; a unit less has none, nor does a search find one there."""
     graph, costs, _ = known_case(seed)
-    floor, step = floor_of(graph, costs, policy)
+    floor, step = Problem(graph, costs).floor(policy)
     for budget in (floor, floor + ALIGNMENT // 2):
         assert make_schedule(graph, costs, policy=policy, budget=budget).peak_nbytes <= budget
     with pytest.raises(BudgetError) as raised:
@@ -74,7 +74,7 @@ def test_floors_of_many_networks_are_true(policy: str, seeds: tuple[int, ...]) -
     """Each has a plan, with a lead and no host memory to spare too; a little less has none."""
     for seed in seeds:
         graph, costs, _ = known_case(seed)
-        floor, _ = floor_of(graph, costs, policy)
+        floor, _ = Problem(graph, costs).floor(policy)
         plain = make_schedule(graph, costs, policy=policy, budget=floor)
         limits = {"lead": 1, "host_budget": plain.slab_nbytes}
         led = make_schedule(graph, costs, policy=policy, budget=floor, **limits)
@@ -89,7 +89,7 @@ def test_a_lead_makes_no_floor_higher(seed: int) -> None:
     """With all prefetches at the last moment the plan at the floor finds no place: it stays."""
     graph, costs, _ = known_case(seed)
     policy = "tvdnn-heuristic"
-    floor, _ = floor_of(graph, costs, policy)
+    floor, _ = Problem(graph, costs).floor(policy)
     plain, led = (
         make_schedule(graph, costs, policy=policy, budget=floor, lead=lead) for lead in (None, 1)
     )

@@ -14,7 +14,7 @@ from tvdnn.optim import SGD
 from tvdnn.planner.ir.budgets import Budgets
 from tvdnn.planner.lowering.idle import IdleInterval
 from tvdnn.planner.lowering.limits import Array
-from tvdnn.planner.make import floor_of
+from tvdnn.planner.make import Problem
 from tvdnn.planner.offload import swap_problem
 from tvdnn.planner.offload.belady import skeletons
 from tvdnn.planner.offload.fit import under_tightened_limits
@@ -105,7 +105,7 @@ def test_with_memory_enough_it_keeps(graph: Graph, policy: str) -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_below_the_floor_it_tells_the_floor(policy: str) -> None:
     graph = expand(vgg(4, (1, 1, 1, 1, 1), 32, 8), Settings("fp32", 64 << 10, fuse=True))
-    floor, step = floor_of(graph, h200(graph), policy)
+    floor, step = Problem(graph, h200(graph)).floor(policy)
     assert planned(graph, policy, floor).peak_nbytes <= floor
     with pytest.raises(BudgetError) as raised:
         planned(graph, policy, floor - 1)

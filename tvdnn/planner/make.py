@@ -180,8 +180,3 @@ def make_schedule(
     """The checked schedule of `policy` for one graph: see `Problem.schedule`."""
     problem = Problem(graph, costs, budget, host_budget)
     return problem.schedule(policy, lead=lead, progress=progress)
-
-
-def floor_of(graph: Graph, costs: Costs, policy: str) -> tuple[int, str]:
-    """The floor of `policy` for one graph, and the step that sets it: see `Problem.floor`."""
-    return Problem(graph, costs).floor(policy)
