@@ -111,13 +111,6 @@ def unroll(graph: Graph, plan: Plan) -> Iterator[ProgramLaunch]:
         slot_base += len(segment.slots)
 
 
-def phase_split_of(graph: Graph, launches: tuple[ProgramLaunch, ...]) -> int:
-    """The first launch of the second phase (autograd mode), else the number of launches."""
-    if graph.phase_split == len(graph.passes):
-        return len(launches)
-    return end_of_last(launches, lambda launch: launch.pass_index < graph.phase_split)
-
-
 def end_of_last(
     launches: tuple[ProgramLaunch, ...], belongs: Callable[[ProgramLaunch], bool]
 ) -> int:
@@ -132,17 +125,15 @@ def build_program(graph: Graph, plan: Plan) -> Program:
     Raises ScheduleError where the plan reads a section before it is written, or uses it after its
     offload.
     """
-    launches = tuple(unroll(graph, plan))
-    phase_split = phase_split_of(graph, launches)
+    launches, split = tuple(unroll(graph, plan)), graph.phase_split
+    phase_split = len(launches)
+    if split < len(graph.passes):
+        phase_split = end_of_last(launches, lambda launch: launch.pass_index < split)
     builder = _IntervalBuilder(graph, plan, launches, phase_split)
-    reads, writes = [], []
-    for index in range(len(launches)):
-        read, written = builder.visit(index)
-        reads.append(read)
-        writes.append(written)
+    touched = [builder.visit(index) for index in range(len(launches))]
     builder.pin_outputs()
-    lives = tuple(builder.intervals)
-    return Program(graph, plan, launches, phase_split, lives, tuple(reads), tuple(writes))
+    reads, writes = (tuple(runs[kind] for runs in touched) for kind in (0, 1))
+    return Program(graph, plan, launches, phase_split, tuple(builder.intervals), reads, writes)
 
 
 def _contiguous_groups(prog: Program) -> list[list[int]]:

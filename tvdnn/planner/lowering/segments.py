@@ -1,7 +1,6 @@
 """Default segments: the passes of a layer, and passes in place on its result, run in blocks."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from math import lcm
 
@@ -22,23 +21,15 @@ class Variant(Enum):
     KEEP = "keep"  # all samples
 
 
-@dataclass(frozen=True, slots=True)
-class PassGroup:
-    """Consecutive passes that one segment runs block by block."""
-
-    index: int  # in program order
-    passes: tuple[int, ...]
-
-
-def pass_groups(graph: Graph) -> tuple[PassGroup, ...]:
-    """The passes in program order, in groups."""
+def pass_groups(graph: Graph) -> list[list[int]]:
+    """The passes in program order, in groups of which one segment each runs block by block."""
     groups: list[list[int]] = []
     for index, pass_ in enumerate(graph.passes):
         if groups and _joins(graph, groups[-1], pass_) and index != graph.phase_split:
             groups[-1].append(index)
         else:
             groups.append([index])
-    return tuple(PassGroup(number, tuple(group)) for number, group in enumerate(groups))
+    return groups
 
 
 def _joins(graph: Graph, group: list[int], pass_: Pass) -> bool:
@@ -61,8 +52,8 @@ def segments(
 ) -> tuple[Segment, ...]:
     """One segment for each pass group. `variants` are by group, `default` is that of the others."""
     return tuple(
-        in_blocks(graph, [Slot(i) for i in group.passes], variants.get(group.index, default))
-        for group in pass_groups(graph)
+        in_blocks(graph, [Slot(index) for index in group], variants.get(number, default))
+        for number, group in enumerate(pass_groups(graph))
     )
 
 

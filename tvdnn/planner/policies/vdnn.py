@@ -6,7 +6,7 @@ backward, each layer looks back for the nearest map that is still away, no furth
 convolution, and fetches it.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -15,7 +15,7 @@ from ...graph import Direction, Graph
 from ..ir.plan import Plan, Transfer
 from ..ir.schedule import Schedule
 from ..lowering.floor import floor_lower_bound
-from ..lowering.segments import PassGroup, Variant, pass_groups, segments
+from ..lowering.segments import Variant, pass_groups, segments
 from ..problem import GraphProblem, Policy
 from .keep import keep
 
@@ -120,22 +120,17 @@ def _dynamic(graph: Graph, policy: str, *, sync: bool) -> Iterator[Plan]:
 
 def _downgrades(graph: Graph, kinds: frozenset[str], name: str, sync: bool) -> Iterator[Plan]:
     """Plans that give the layer which sets the floor less workspace, layer after layer."""
-    members = pass_groups(graph)
+    groups = enumerate(pass_groups(graph))
+    layers = {graph.passes[index].name: number for number, group in groups for index in group}
     default, variants = Variant.PERFORMANCE, dict[int, Variant]()
     while True:
         plan = vdnn(graph, kinds, name=name, default=default, variants=variants, sync=sync)
         if variants:
             yield plan
-        layer = _layer_of(graph, members, floor_lower_bound(graph, plan)[1])
-        if layer is None or layer.index in variants:
+        largest = floor_lower_bound(graph, plan)[1].rsplit(" [", 1)[0]
+        if largest not in layers or layers[largest] in variants:
             return
-        variants[layer.index] = Variant.MEMORY
-
-
-def _layer_of(graph: Graph, members: Sequence[PassGroup], step: str) -> PassGroup | None:
-    """The layer with the pass that the step named `step` launches."""
-    name = step.rsplit(" [", 1)[0]
-    return next((m for m in members if any(graph.passes[i].name == name for i in m.passes)), None)
+        variants[layers[largest]] = Variant.MEMORY
 
 
 def _policy(name: str, plans: Callable[[Graph], Iterator[Plan]]) -> Policy:

@@ -269,11 +269,9 @@ def _partly_written(pass_: Pass) -> frozenset[str]:
 
 
 def _whole_uses(pass_: Pass) -> frozenset[str]:
-    uses, all_ = (
-        (*pass_.reads, *pass_.writes),
-        not goes_by_sample(pass_) or _changes_parameters(pass_),
-    )
-    return frozenset(use.buffer for use in uses if use.whole or all_)
+    if not goes_by_sample(pass_) or _changes_parameters(pass_):
+        return pass_.used_buffers
+    return frozenset(use.buffer for use in (*pass_.reads, *pass_.writes) if use.whole)
 
 
 def _changes_parameters(pass_: Pass) -> bool:
