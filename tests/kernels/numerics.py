@@ -7,6 +7,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from tvdnn.kernels.language.rounding import stored_reference
+
 NUM_REPEATS: Final = 20
 
 
@@ -25,7 +27,7 @@ def poison(tensor: Tensor) -> Tensor:
 
 
 def poisoned(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """An output that holds NaN, or the largest integer, so that what is left unwritten shows."""
+    """An output that holds NaN, or the largest integer. Elements left unwritten show."""
     return poison(torch.empty(tuple(shape), dtype=dtype, device=device))
 
 
@@ -43,7 +45,7 @@ def as_range(values: Tensor, *, before: int = 8, after: int = 16) -> Tensor:
 
 
 def is_poisoned_beside(part: Tensor) -> bool:
-    """Whether what `as_range` made holds nothing beside the range still."""
+    """Whether nothing was written beside a range that `as_range` made."""
     pitch, channels, start = part.stride(-2), part.shape[-1], part.storage_offset()
     wide = part.as_strided((*part.shape[:-1], pitch), part.stride(), 0)
     around = torch.cat((wide[..., :start], wide[..., start + channels :]), -1)
@@ -51,13 +53,47 @@ def is_poisoned_beside(part: Tensor) -> bool:
 
 
 def rms_error(actual: Tensor, expected: Tensor) -> float:
-    """RMS of the difference over RMS of what is expected; NaN if anything is; 0 if both are 0."""
+    """RMS of the difference over the expected RMS; NaN where any element is; 0 if both are 0."""
     assert actual.shape == expected.shape
     if actual.numel() == 0:
         return 0.0
     difference = (actual.double() - expected.double()).square().mean().sqrt()
     magnitude = expected.double().square().mean().sqrt()
     return 0.0 if difference == 0 else float(difference / magnitude)
+
+
+def by_autograd(
+    function: Callable[[Tensor], Tensor], x: Tensor, dy: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The function's value and its input's gradient by torch's autograd, in x's type."""
+    leaf = x.clone().requires_grad_()
+    y = function(leaf)
+    (dx,) = torch.autograd.grad(y, leaf, dy)
+    return y.detach(), dx
+
+
+def assert_rounds(launch: Callable[..., None], *outputs: Tensor) -> None:
+    """For TF32 products a launch stores its results rounded, in outputs like these."""
+    plain, rounded = ([poisoned_like(each) for each in outputs] for _ in range(2))
+    launch(*plain, precision="ieee")
+    launch(*rounded, precision="tf32")
+    for exact, found in zip(plain, rounded, strict=True):
+        assert torch.equal(found, stored_reference(exact, torch.float32, "tf32"))
+        assert not torch.equal(found, exact)
+
+
+def assert_same_bits_in_runs(
+    forward: Callable[..., None], backward: Callable[..., None], x: Tensor, dy: Tensor
+) -> None:
+    """Launches over runs of rows, of [19, 577], have the bits of one over all."""
+    y, dx, part_y, part_dx = (poisoned_like(x) for _ in range(4))
+    forward(x, y)
+    backward(x, dy, dx)
+    for rows in (slice(0, 1), slice(1, 4), slice(4, 19)):
+        forward(x[rows], part_y[rows])
+        backward(x[rows], dy[rows], part_dx[rows])
+    assert torch.equal(y, part_y)
+    assert torch.equal(dx, part_dx)
 
 
 def assert_repeatable(launch: Callable[[], None], *outputs: Tensor) -> None:

@@ -23,7 +23,7 @@ def test_every_launcher_compiles_within_the_limits_of_others() -> None:
 
 @pytest.mark.parametrize("part", range(HOPPER_PARTS))
 def test_variants_compile_within_the_limits_of_hopper(part: int) -> None:
-    """With the launches of training steps. Of each kernel one variant is assembled."""
+    """Launches of training steps compile too. One variant of each kernel is assembled."""
     reports = reports_of([CASES, "bench.offline.steps"], [HOPPER], (part, HOPPER_PARTS))
     check_all(reports)
     assembled = {each.kernel for each in reports if each.registers is not None}

@@ -1,4 +1,4 @@
-"""Every kernel's case: launches write what the references say, all of it and nothing beside."""
+"""Every kernel's case: launches write the references' results, whole and nothing beside."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -94,7 +94,7 @@ def in_buffer(written: Written, buffer: Tensor) -> Tensor:
 
 
 def is_poisoned_beside(written: Written) -> bool:
-    """Whether the buffer holds only poison outside of what the launch may write."""
+    """Whether the buffer holds only poison outside of the launch's outputs."""
     beside = torch.ones_like(written.buffer, dtype=torch.bool)
     written.part(in_buffer(written, beside)).fill_(False)
     around = written.buffer[beside]

@@ -9,14 +9,7 @@ import pytest
 
 from bench.offline.compiler import ROOT, Report, without_interpreter
 from bench.offline.limits import faults
-from bench.offline.variants import (
-    Variant,
-    covering,
-    facts_of,
-    merged,
-    once_each,
-    quickly_checked,
-)
+from bench.offline.variants import Variant, covering, facts_of, merged, once_each, quickly_checked
 
 BOTH_WAYS = """
 from triton import knobs

@@ -84,11 +84,16 @@ RUNS = {  # few samples, to be cut into runs
     "box": replace(SHAPES["box"], x=(7, 4, 3)),
     "samples": SHAPES["samples"],
 }
+ON_GPU = {
+    "large": Shape((16, 56, 56), (128, 256), precision="tf32"),
+    "small": Shape((64, 14, 14), (256, 256), precision="tf32"),
+    "few channels": Shape((8, 112, 112), (3, 64), precision="tf32"),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Random operands of a shape: what the launchers take."""
+    """Random operands of a shape, for the launchers."""
 
     shape: Shape
     x: Tensor

@@ -1,4 +1,4 @@
-"""Moments that convolutions leave of what they store, and their merge, against the maps."""
+"""Moments of the maps that convolutions store, and their merge, against the maps."""
 
 import pytest
 import torch
@@ -47,7 +47,7 @@ def room(layer: Layer, cells: MomentCells) -> Tensor:
 
 
 def close(ours: Tensor, theirs: Tensor) -> None:
-    """Means and squares each; and what is beyond the last cell is left as it was."""
+    """Each cell has a mean and squares. Nothing beyond the last cell is written."""
     assert torch.equal(ours.isnan(), theirs.isnan())
     for kind in range(2):
         found, wanted = (each[:, :, kind].nan_to_num() for each in (ours, theirs))
@@ -93,7 +93,7 @@ def test_kernels_of_other_shapes_have_no_cells(name: str) -> None:
 @pytest.mark.parametrize("suffix", ["", "_reference"])
 @pytest.mark.parametrize("name", ["few pixels", "flat", "first layer"])
 def test_cuts_between_cells_do_not_show(name: str, suffix: str, generator: torch.Generator) -> None:
-    """And merged they are the moments of whole groups."""
+    """Merged moments are those of whole groups."""
     layer = make(SHAPES[name], torch.bfloat16, generator)
     cells, samples = cells_of(SHAPES[name], torch.bfloat16), len(layer.dy)
     assert cells is not None

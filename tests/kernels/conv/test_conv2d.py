@@ -8,16 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv_transpose2d, max_pool2d
 
-from tests.kernels.conv.conv_layers import (
-    DTYPES,
-    RUNS,
-    SHAPES,
-    Layer,
-    Shape,
-    gradients,
-    make,
-    tolerance_of,
-)
+from tests.kernels.conv.conv_layers import RUNS, SHAPES, Layer, Shape, gradients, make, tolerance_of
 from tests.kernels.numerics import (
     as_range,
     is_poisoned_beside,
@@ -36,19 +27,6 @@ from tvdnn.kernels.conv.pack_weight import (
     pack_weight_reference,
 )
 from tvdnn.kernels.conv.tiles import box_of
-
-
-@pytest.fixture(params=DTYPES, ids=["float32", "bfloat16"])
-def dtype(request: pytest.FixtureRequest) -> torch.dtype:
-    return request.param
-
-
-@pytest.fixture(params=list(SHAPES.values()), ids=list(SHAPES))
-def layer(request: pytest.FixtureRequest, dtype: torch.dtype, generator: torch.Generator) -> Layer:
-    shape = request.param
-    if generator.device.type == "cuda":
-        shape = replace(shape, precision="ieee")
-    return make(shape, dtype, generator)
 
 
 def test_references_match_autograd(layer: Layer, dtype: torch.dtype) -> None:
@@ -81,7 +59,7 @@ def test_grad_input(layer: Layer, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("name", ["stride 2", "stride beyond filter", "groups", "box"])
 def test_transposed_with_a_bias(name: str, dtype: torch.dtype, generator: torch.Generator) -> None:
-    """Of torch's transposed convolution, with a row and a column that its windows may not reach."""
+    """Torch's transposed convolution may have a row and a column that no window reaches."""
     layer = make(replace(SHAPES[name], precision="ieee"), dtype, generator)
     shape, samples = layer.shape, len(layer.x)
     geometry = (shape.stride, shape.padding, (shape.stride[0] - 1,) * 2, shape.groups)
@@ -222,7 +200,7 @@ RANGES = {
 
 
 def in_and_out_of(layer: Layer, place: Callable[[Tensor], Tensor]) -> tuple[list[Tensor], Tensor]:
-    """What the launchers make of maps that lie where `place` lays them, and codes."""
+    """The launchers' results and codes, of maps that lie where `place` puts them."""
     settings, like_x, like_y = layer.shape.settings, poisoned_like(layer.x), poisoned_like(layer.dy)
     x, dy, mask = (place(maps) for maps in (layer.x, layer.dy, layer.x.relu()))
     y, dx, maxima = (place(maps) for maps in (like_y, like_x, like_y[:, 1::2, 1::2]))
@@ -236,7 +214,7 @@ def in_and_out_of(layer: Layer, place: Callable[[Tensor], Tensor]) -> tuple[list
 
 @pytest.mark.parametrize("name", RANGES)
 def test_ranges_of_wider_maps(name: str, generator: torch.Generator) -> None:
-    """To the bits of maps of their own; what lies beside a range is neither read nor written."""
+    """Ranges have the bits of maps of their own. Nothing beside them is read or written."""
     layer = make(RANGES[name], torch.bfloat16, generator)
     expected, expected_codes = in_and_out_of(layer, torch.clone)
     made, codes = in_and_out_of(layer, as_range)
@@ -251,7 +229,7 @@ def test_ranges_of_wider_maps(name: str, generator: torch.Generator) -> None:
 def test_runs_have_the_bits_of_the_whole(
     name: str, suffix: str, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
-    """Samples [group, N), computed alone, are what a launch over all samples makes of them."""
+    """Samples [group, N) have the same bits computed alone as in a launch over all samples."""
     layer = make(RUNS[name], dtype, generator)
     settings, group = layer.shape.settings, layer.shape.group
     x, dy = layer.x[group:], layer.dy[group:]

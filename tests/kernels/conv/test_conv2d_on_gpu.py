@@ -4,28 +4,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.kernels.conv.conv_layers import DTYPES, Layer, Shape, make
+from tests.kernels.conv.conv_layers import ON_GPU, Layer, Shape, make
 from tests.kernels.numerics import assert_repeatable, poisoned_like
 from tvdnn.kernels.conv import conv2d as conv
 from tvdnn.kernels.conv import launch as conv_launch
 from tvdnn.kernels.conv.grad_bias import grad_bias_plan
 
 
-@pytest.fixture(params=DTYPES, ids=["float32", "bfloat16"])
-def dtype(request: pytest.FixtureRequest) -> torch.dtype:
-    return request.param
-
-
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["large", "small", "few channels"])
+@pytest.mark.parametrize("name", ON_GPU)
 def test_repeats_to_the_bit(name: str, dtype: torch.dtype, generator: torch.Generator) -> None:
-    shape = {
-        "large": Shape((16, 56, 56), (128, 256), precision="tf32"),
-        "small": Shape((64, 14, 14), (256, 256), precision="tf32"),
-        "few channels": Shape((8, 112, 112), (3, 64), precision="tf32"),
-    }[name]
-    layer = make(shape, dtype, generator)
-    settings = shape.settings
+    layer = make(ON_GPU[name], dtype, generator)
+    settings = layer.shape.settings
     y, dx = poisoned_like(layer.dy), poisoned_like(layer.x)
     packed, packed_grad = layer.packed(dtype), layer.packed_grad(dtype)
 
@@ -55,7 +45,7 @@ def test_specialized_warps_change_no_bit(
 
 
 def outputs_of(layer: Layer) -> list[Tensor]:
-    """What the launchers make of a layer, with each of the epilogues."""
+    """The launchers' results for a layer, with each of the epilogues."""
     settings, mask, dtype = layer.shape.settings, layer.x.relu(), layer.x.dtype
     packed, packed_grad = layer.packed(dtype), layer.packed_grad(dtype)
     y, dx, masked = poisoned_like(layer.dy), poisoned_like(layer.x), poisoned_like(layer.x)
@@ -75,7 +65,7 @@ def outputs_of(layer: Layer) -> list[Tensor]:
 
 @pytest.mark.gpu
 def test_offsets_beyond_32_bits(generator: torch.Generator) -> None:
-    """The last sample of a map of over 2^31 elements is what it is alone."""
+    """The last sample of a map of over 2^31 elements has the bits that it has alone."""
     samples = (1 << 31) // (224 * 224 * 64) + 2
     layer = make(Shape((2, 224, 224), (64, 64)), torch.bfloat16, generator)
     x = torch.empty(samples, 224, 224, 64, dtype=torch.bfloat16, device="cuda")

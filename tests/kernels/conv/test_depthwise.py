@@ -113,7 +113,7 @@ def test_a_batch_may_be_cut(generator: torch.Generator, monkeypatch: pytest.Monk
 
 
 def test_ranges_of_wider_maps(generator: torch.Generator) -> None:
-    """To the bits of maps of their own; what lies beside a range is neither read nor written."""
+    """Ranges have the bits of maps of their own. Nothing beside them is read or written."""
     layer = make(SHAPES["3x3, stride 2"], torch.bfloat16, generator)
     settings, results = geometry(layer), []
     for place in (torch.clone, as_range):
@@ -128,7 +128,7 @@ def test_ranges_of_wider_maps(generator: torch.Generator) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["", "_reference"])
-def test_what_products_read_is_rounded(suffix: str, generator: torch.Generator) -> None:
+def test_results_are_rounded_for_products(suffix: str, generator: torch.Generator) -> None:
     x = randn((1, 4, 4, 8), torch.float32, generator)
     taps = randn((3, 3, 8), torch.float32, generator)
     settings = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1)}

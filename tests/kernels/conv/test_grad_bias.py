@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.kernels.conv.conv_layers import DTYPES
 from tests.kernels.numerics import as_range, assert_repeatable, poisoned, randn, rms_error
 from tvdnn.kernels.conv import grad_bias as conv_grad_bias
 from tvdnn.kernels.conv.grad_bias import GradBiasPlan, grad_bias_plan
@@ -18,11 +17,6 @@ SHAPES = {
     "pixels": (3, 7, 9, 65),
     "one pixel": (2, 1, 1, 1),
 }
-
-
-@pytest.fixture(params=DTYPES, ids=["float32", "bfloat16"])
-def dtype(request: pytest.FixtureRequest) -> torch.dtype:
-    return request.param
 
 
 @pytest.fixture(params=SHAPES.values(), ids=SHAPES)
@@ -46,7 +40,7 @@ def cells_of(maps: Tensor, side: int, *, suffix: str = "") -> Tensor:
 
 
 def launch(dy: Tensor, *, suffix: str = "", runs: tuple[int, ...] = ()) -> Tensor:
-    """The running sums after launches over runs of these many units, and one over what remains."""
+    """The sums after a launch over each of these numbers of units, and one over the rest."""
     plan, start = plan_of(dy), 0
     sums = poisoned((plan.splits, dy.shape[3]), torch.float32, dy.device)
     kernel = getattr(conv_grad_bias, "conv2d_grad_bias" + suffix)
@@ -79,7 +73,7 @@ def test_cells_have_the_bits_of_the_reference(
 def test_pooled_gradients_have_the_sums_of_unpooled_ones(
     side: int, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
-    """Wherever in its window of zeros each value is put."""
+    """A value may lie anywhere in its window of zeros."""
     pooled = randn((3, 8, 16, 33), dtype, generator)
     taps = torch.randint(4, pooled.shape, generator=generator, device=pooled.device)
     windows = torch.zeros(*pooled.shape, 4, dtype=dtype, device=pooled.device)

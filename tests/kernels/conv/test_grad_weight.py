@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.kernels.conv.conv_layers import (
-    DTYPES,
+    ON_GPU,
     PARTIAL_TOLERANCE,
     SHAPES,
     TOLERANCE,
@@ -60,7 +60,7 @@ def sums_of(layer: Layer) -> Sums:
 
 
 def launch(layer: Layer, sums: Sums, *, suffix: str = "", runs: tuple[int, ...] = ()) -> Sums:
-    """The sums after launches over runs of these many units, and one over what then remains."""
+    """The sums after a launch over each of these numbers of units, and one over the rest."""
     start, kernel = 0, getattr(conv_grad_weight, "conv2d_grad_weight" + suffix)
     for units in (*runs, len(layer.x)):
         stop = start + units * sums.plan.unit
@@ -86,19 +86,6 @@ def own_plans() -> Iterator[None]:
     """Plans made under a test's constants end with it."""
     yield
     conv_grad_weight_plan.forget()
-
-
-@pytest.fixture(params=DTYPES, ids=["float32", "bfloat16"])
-def dtype(request: pytest.FixtureRequest) -> torch.dtype:
-    return request.param
-
-
-@pytest.fixture(params=list(SHAPES.values()), ids=list(SHAPES))
-def layer(request: pytest.FixtureRequest, dtype: torch.dtype, generator: torch.Generator) -> Layer:
-    shape = request.param
-    if generator.device.type == "cuda":
-        shape = replace(shape, precision="ieee")
-    return make(shape, dtype, generator)
 
 
 def test_references_match_autograd(layer: Layer, dtype: torch.dtype) -> None:
@@ -168,7 +155,7 @@ def test_runs_have_the_bits_of_the_whole(
     case: str, suffix: str, dtype: torch.dtype, generator: torch.Generator,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Wherever a batch is cut between units, the sums have the same bits."""
+    """The sums have the same bits wherever a batch is cut between units."""
     small_map = 1 if case in ("flat", "taps") else 28 * 28
     planned(monkeypatch, UNIT_STEPS=1, SMALL_MAP=small_map)
     layer = make(RUNS[case], dtype, generator)
@@ -181,7 +168,7 @@ def test_runs_have_the_bits_of_the_whole(
 def test_ranges_of_wider_maps(
     case: str, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To the bits of maps of their own."""
+    """Ranges have the bits of maps of their own."""
     planned(monkeypatch, SMALL_MAP=1 if case in ("flat", "taps") else 28 * 28)
     shape = replace(RUNS[case], precision="tf32")
     layer = make(replace(shape, x=(2, *shape.x[1:])), torch.bfloat16, generator)
@@ -275,7 +262,7 @@ def test_plans_of_turned_maps_fill_an_h200(
 def plan_on_h200(
     side: int, channels: tuple[int, int], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> GradWeightPlan:
-    """Of a convolution 3x3 that keeps its sides."""
+    """The plan of a 3x3 convolution that keeps its sides."""
     for name, value in H200.items():
         monkeypatch.setattr(conv_grad_weight_plan, name, lambda value=value: value)
     geometry = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
@@ -293,13 +280,8 @@ def test_rows_of_turned_maps_overrun_none(width: int, row: tuple[int, int]) -> N
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["large", "small", "few channels"])
+@pytest.mark.parametrize("name", ON_GPU)
 def test_repeats_to_the_bit(name: str, dtype: torch.dtype, generator: torch.Generator) -> None:
-    shape = {
-        "large": Shape((16, 56, 56), (128, 256), precision="tf32"),
-        "small": Shape((64, 14, 14), (256, 256), precision="tf32"),
-        "few channels": Shape((8, 112, 112), (3, 64), precision="tf32"),
-    }[name]
-    layer = make(shape, dtype, generator)
+    layer = make(ON_GPU[name], dtype, generator)
     sums = sums_of(layer)
     assert_repeatable(lambda: launch(layer, sums), sums.weight)

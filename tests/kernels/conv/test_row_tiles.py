@@ -44,7 +44,7 @@ def suffix(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(params=list(SHAPES.values()), ids=list(SHAPES))
 def layer(request: pytest.FixtureRequest, suffix: str, generator: torch.Generator) -> Layer:
-    """In float32 for the references, whose arithmetic that is."""
+    """References compute in float32, and so do these layers for them."""
     shape = request.param
     if generator.device.type == "cuda":
         shape = replace(shape, precision="ieee")

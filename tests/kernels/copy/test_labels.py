@@ -24,7 +24,7 @@ def staged(
     first: int = 0,
     **settings: Any,
 ) -> Staged:
-    """What a launch leaves: the labels, the flag and the record."""
+    """A launch's results: the labels, the flag and the record."""
     target = poisoned(labels.shape, torch.int64, labels.device)
     flag = torch.zeros(1, device=labels.device)
     step = torch.tensor([STEP], device=labels.device)

@@ -2,16 +2,23 @@
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tests.kernels.numerics import assert_repeatable, poisoned, poisoned_like, randn, rms_error
+from tests.kernels.numerics import (
+    assert_repeatable,
+    assert_rounds,
+    poisoned,
+    poisoned_like,
+    randn,
+    rms_error,
+)
 from tvdnn.kernels.copy import remap as kernels
 from tvdnn.kernels.copy.remap import Axis
-from tvdnn.kernels.language.rounding import stored_reference
 
 TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 4e-3}
 DTYPES = list(TOLERANCE)
@@ -101,7 +108,7 @@ def test_follows_torch(
 
 @pytest.mark.parametrize("mode", kernels.MODES)
 def test_every_element_of_a_result_is_a_copy_of_its_source(mode: str) -> None:
-    """For all starts, steps and sizes: what `_copies` finds of a source is what copies it."""
+    """`_copies` finds the elements that copy a source, for all starts, steps and sizes."""
     device = torch.device("cpu")
     sizes = itertools.product((1, 2, 5), (1, 3, 4), range(-4, 5), (-2, -1, 1, 2))
     for size, out_size, start, step in sizes:
@@ -118,15 +125,12 @@ def test_every_element_of_a_result_is_a_copy_of_its_source(mode: str) -> None:
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_rounds_for_products(suffix: str, generator: torch.Generator) -> None:
+def test_results_are_rounded_for_products(suffix: str, generator: torch.Generator) -> None:
     remap, remap_grad = (getattr(kernels, each + suffix) for each in ("remap", "remap_grad"))
     axes = pad_axes("reflect", 1, 1, 2, 2)
     x, dy = (randn((1, 4 + more, 5 + 2 * more, 7), torch.float32, generator) for more in (0, 2))
     for launch, read, like in ((remap, x, dy), (remap_grad, dy, x)):
-        exact, rounded = poisoned_like(like), poisoned_like(like)
-        launch(read, exact, axes=axes)
-        launch(read, rounded, axes=axes, precision="tf32")
-        assert torch.equal(rounded, stored_reference(exact, torch.float32, "tf32"))
+        assert_rounds(partial(launch, read, axes=axes), like)
 
 
 @pytest.mark.gpu

@@ -25,7 +25,7 @@ def test_it_waits_for_another_stream(awaited: int) -> None:
     counts = torch.zeros(3, dtype=torch.int32, device="cuda")
     early, seen = torch.zeros(2, device="cuda")
     first, second = torch.cuda.Stream(), torch.cuda.Stream()
-    for told in (0, 2):  # first all kernels are loaded: that may wait for those that run
+    for told in (0, 2):  # the first round loads all kernels, which may wait for running ones
         torch.cuda.synchronize()
         with torch.cuda.stream(first):
             meet(counts, 0, (told * (awaited == 1), told * (awaited == 2)))

@@ -56,7 +56,7 @@ def test_writes_a_range_alone(suffix: str, generator: torch.Generator) -> None:
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_rounds_for_products(suffix: str, generator: torch.Generator) -> None:
+def test_results_are_rounded_for_products(suffix: str, generator: torch.Generator) -> None:
     copy_strided = getattr(kernels, f"copy_strided{suffix}")
     x = randn((2, 33, 20), torch.float32, generator)
     y = poisoned((2, 20, 33), torch.float32, x.device)

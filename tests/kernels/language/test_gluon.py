@@ -1,4 +1,4 @@
-"""Gluon's forms by version, where its kernels are chosen, and what happens where it is refused."""
+"""Gluon's forms by version, the devices that run its kernels, and its refusal elsewhere."""
 
 import subprocess
 import sys
@@ -49,7 +49,7 @@ def choices(triton_version: str) -> str:
 
 @pytest.fixture
 def on_hopper(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """With a device of compute capability 9.0, for which nothing has been tried."""
+    """A device of compute capability 9.0, on which nothing has been tried."""
     monkeypatch.setattr(gluon, "capability", lambda: (9, 0))
     monkeypatch.setattr(gluon, "has_driver", lambda: True)
     gluon._usable.cache_clear()
@@ -63,7 +63,7 @@ def test_this_version_has_its_form() -> None:
 
 
 def test_the_kernels_are_chosen_on_hopper_alone() -> None:
-    """And compile there: every operation that they use is tried."""
+    """The kernels compile there. Every operation that they use is tried."""
     assert choices("") == "[90] []"
 
 

@@ -1,4 +1,4 @@
-"""Configurations: who asks for which, that what they ask for is theirs alone, and no result's."""
+"""Configurations: each asker gets its own alone, and none changes a result."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -48,7 +48,7 @@ def few(asked: Mapping[str, TileRequest]) -> Iterator[Table]:
 
 
 def assert_close_by_any(run: Run, expected: list[Tensor], tolerance: float) -> None:
-    """What a launch leaves by few of its candidates is what is expected."""
+    """Some of a launch's candidates give the expected results."""
     by_rule, _ = run({})
     for table in few(by_rule.asked):
         configurations, left = run(table)
@@ -131,7 +131,7 @@ def test_products(dtype: torch.dtype, precision: str, generator: torch.Generator
 
 
 class Spy:
-    """Stands for a kernel, and keeps what it is launched with."""
+    """Stands for a kernel, and keeps the arguments of its launches."""
 
     def __init__(self) -> None:
         self.launches: list[tuple[Any, dict[str, Any]]] = []

@@ -8,6 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
+from tests.kernels.numerics import assert_rounds
 from tvdnn.kernels.conv.conv2d import conv2d, conv2d_grad_input, conv2d_max_pool
 from tvdnn.kernels.conv.pack_weight import pack_weight, pack_weight_grad_input
 from tvdnn.kernels.copy import layout
@@ -157,7 +158,7 @@ SOURCES = [  # sides of what is read and of what is written: maps of 7 x 7, pool
 
 @pytest.mark.parametrize("suffix", ["", "_reference"])
 @pytest.mark.parametrize(("module", "name", "side", "left", "settings"), SOURCES)
-def test_whatever_products_read_is_rounded(
+def test_results_are_rounded_for_products(
     module: Any,
     name: str,
     side: int,
@@ -190,12 +191,8 @@ def test_whatever_products_read_is_rounded(
     read = operands.get(name, (given,))
     seed, none = torch.tensor([7], device=device), (None,)
     behind = {"dropout": (seed,), "layer_norm_grad": none}.get(name, ())
-    exact, rounded = torch.empty_like(like), torch.empty_like(like)
     launch = getattr(module, name + suffix)
-    launch(*read, exact, *behind, **settings)
-    launch(*read, rounded, *behind, **settings, precision="tf32")
-    assert torch.equal(rounded, stored_reference(exact, torch.float32, "tf32"))
-    assert not torch.equal(rounded, exact)
+    assert_rounds(lambda out, **by: launch(*read, out, *behind, **settings, **by), like)
 
 
 @pytest.mark.parametrize("suffix", ["", "_reference"])
@@ -221,7 +218,7 @@ def test_a_gradient_that_is_added_to_is_rounded_from_a_channel_on(
 def test_a_fused_function_is_rounded_as_one_apart(
     function: str, suffix: str, generator: torch.Generator
 ) -> None:
-    """Between a normalization and its function nothing is: its gradient knows what was stored.
+    """A normalization and its function are one pass, whose gradient knows the stored value.
 
     A sigmoid's gradient, which rounding may have lost, reads the exact output.
     """

@@ -1,7 +1,6 @@
 """Fully connected products against their references, and the references against autograd."""
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -23,12 +22,13 @@ TOLERANCE = {
     (torch.bfloat16, "ieee"): 4e-3,
 }
 GRADIENT_TOLERANCE = {**TOLERANCE, (torch.bfloat16, "ieee"): 1e-5}  # float32 of the same products
+Shape = tuple[int, int, int]  # samples, outputs, inputs
 SHAPES = [(3, 10, 84), (1, 1, 1), (5, 129, 17), (131, 24, 40), (2, 72, 136), (0, 8, 8)]
 SETTINGS = list(TOLERANCE)
 
 
 def operands(
-    shape: tuple[int, int, int], dtype: torch.dtype, generator: torch.Generator
+    shape: Shape, dtype: torch.dtype, generator: torch.Generator
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """x [N, F], weight [O, F], bias [O] and dy [N, O]."""
     samples, outputs, inputs = shape
@@ -41,10 +41,7 @@ def operands(
 @pytest.mark.parametrize(("dtype", "precision"), SETTINGS, ids=str)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_output_and_input_gradient(
-    shape: tuple[int, int, int],
-    dtype: torch.dtype,
-    precision: str,
-    generator: torch.Generator,
+    shape: Shape, dtype: torch.dtype, precision: str, generator: torch.Generator
 ) -> None:
     x, weight, bias, dy = operands(shape, dtype, generator)
     tolerance = TOLERANCE[dtype, precision]
@@ -63,11 +60,7 @@ def test_output_and_input_gradient(
 @pytest.mark.parametrize("shape", [(3, 24, 200), (5, 17, 129), (1, 8, 1096)])
 @pytest.mark.parametrize("shares", [2, 5])
 def test_products_in_shares(
-    shares: int,
-    shape: tuple[int, int, int],
-    dtype: torch.dtype,
-    precision: str,
-    generator: torch.Generator,
+    shares: int, shape: Shape, dtype: torch.dtype, precision: str, generator: torch.Generator
 ) -> None:
     x, weight, bias, dy = operands(shape, dtype, generator)
     shares = -(-shape[2] // share_of(shape[2], shares))
@@ -102,7 +95,7 @@ def test_weight_is_rounded_in_registers(shares: int, generator: torch.Generator)
 
 
 @pytest.mark.parametrize("shape", [(3, 72, 136), (131, 24, 400)])
-def test_wide_tiles(shape: tuple[int, int, int], generator: torch.Generator) -> None:
+def test_wide_tiles(shape: Shape, generator: torch.Generator) -> None:
     x, weight, _, dy = operands(shape, torch.bfloat16, generator)
     dx, expected = poisoned_like(x), poisoned_like(x)
     masked = {"mask": x, "scale": 1.25}
@@ -112,7 +105,7 @@ def test_wide_tiles(shape: tuple[int, int, int], generator: torch.Generator) -> 
 
 
 @pytest.mark.parametrize("shape", [(4, 10, 84), (132, 24, 40)])
-def test_turned_weight_gradient(shape: tuple[int, int, int], generator: torch.Generator) -> None:
+def test_turned_weight_gradient(shape: Shape, generator: torch.Generator) -> None:
     samples, outputs, inputs = shape
     x, _, _, dy = operands(shape, torch.float32, generator)
     turned = [poisoned((size, samples), torch.float32, x.device) for size in (inputs, outputs)]
@@ -150,7 +143,7 @@ def test_streamed_weight_gradient_has_the_resident_ones_bits(
     [((3, 10, 84), 4), ((5, 131, 17), 2), ((130, 24, 40), 64), ((130, 8, 16), 200), ((0, 8, 8), 4)],
 )
 def test_parameter_gradients(
-    shape: tuple[int, int, int],
+    shape: Shape,
     group: int,
     dtype: torch.dtype,
     precision: str,
@@ -210,24 +203,14 @@ def test_bits_do_not_depend_on_the_run(
         assert torch.equal(groups, own)
 
 
-PASSES = [
-    (linear.linear, activation.relu, dropout.dropout),
-    (linear.linear_reference, activation.relu_reference, dropout.dropout_reference),
-]
-
-
 @pytest.mark.parametrize(("dtype", "precision"), SETTINGS, ids=str)
 @pytest.mark.parametrize("shape", [(3, 10, 84), (131, 24, 40)])
-@pytest.mark.parametrize(("product", "relu", "drop"), PASSES)
+@pytest.mark.parametrize("suffix", ["", "_reference"])
 def test_fused_output_is_that_of_passes(
-    product: Callable[..., None],
-    relu: Callable[..., None],
-    drop: Callable[..., None],
-    shape: tuple[int, int, int],
-    dtype: torch.dtype,
-    precision: str,
-    generator: torch.Generator,
+    suffix: str, shape: Shape, dtype: torch.dtype, precision: str, generator: torch.Generator
 ) -> None:
+    product, relu = getattr(linear, "linear" + suffix), getattr(activation, "relu" + suffix)
+    drop = getattr(dropout, "dropout" + suffix)
     x, weight, bias, dy = operands(shape, dtype, generator)
     x[0, 0] = math.nan
     seed, place = torch.tensor([7], device=x.device), {"op_id": 3, "first_sample": 5}
@@ -242,24 +225,15 @@ def test_fused_output_is_that_of_passes(
         assert torch.equal(y[0].isnan(), expected[0].isnan())
 
 
-GRADIENT_PASSES = [
-    (linear.linear_grad_input, activation.relu_grad, dropout.dropout),
-    (linear.linear_grad_input_reference, activation.relu_grad_reference, dropout.dropout_reference),
-]
-
-
 @pytest.mark.parametrize(("dtype", "precision"), SETTINGS, ids=str)
 @pytest.mark.parametrize("shape", [(3, 10, 84), (131, 24, 40)])
-@pytest.mark.parametrize(("product", "relu_grad", "drop"), GRADIENT_PASSES)
+@pytest.mark.parametrize("suffix", ["", "_reference"])
 def test_masked_gradient_is_that_of_passes(
-    product: Callable[..., None],
-    relu_grad: Callable[..., None],
-    drop: Callable[..., None],
-    shape: tuple[int, int, int],
-    dtype: torch.dtype,
-    precision: str,
-    generator: torch.Generator,
+    suffix: str, shape: Shape, dtype: torch.dtype, precision: str, generator: torch.Generator
 ) -> None:
+    product = getattr(linear, "linear_grad_input" + suffix)
+    relu_grad = getattr(activation, "relu_grad" + suffix)
+    drop = getattr(dropout, "dropout" + suffix)
     x, weight, _, dy = operands(shape, dtype, generator)
     seed, p, place = torch.tensor([7], device=x.device), 0.3, {"op_id": 3, "first_sample": 5}
     rectified, mask = x.relu(), poisoned_like(x)

@@ -95,7 +95,7 @@ def inputs(
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one set of launchers made."""
+    """Results of one set of launchers."""
 
     sums: Tensor
     lse: Tensor | None

@@ -77,7 +77,7 @@ def test_follows_torch(
 def test_logits_far_out(
     forward: Callable[..., None], backward: Callable[..., None], generator: torch.Generator
 ) -> None:
-    """Losses of what is nearly sure keep their digits, and large logits do not overflow."""
+    """Losses near zero keep their digits, and large logits do not overflow."""
     x = torch.tensor([[20.0], [-20.0], [200.0], [-200.0]], device=generator.device)
     target = torch.tensor([[1.0], [0.0], [0.0], [1.0]], device=x.device)
     partials = poisoned((4, 1, 2), torch.float32, x.device)

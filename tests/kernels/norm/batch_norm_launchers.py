@@ -1,4 +1,4 @@
-"""The launchers of batch normalization, or their references, and what tests of them share."""
+"""The launchers of batch normalization or their references, with operands for their tests."""
 
 from collections.abc import Callable, Mapping
 

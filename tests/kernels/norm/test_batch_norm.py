@@ -30,7 +30,7 @@ HOWS = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is normalized, and how."""
+    """Maps to normalize, and the settings."""
 
     x: Tensor
     dy: Tensor
@@ -89,7 +89,7 @@ def run(case: Case, suffix: str) -> dict[str, Tensor]:
 
 
 def exact(case: Case, passed: Tensor) -> dict[str, Tensor]:
-    """What torch makes of it in float64, its ReLU passing the elements `passed`."""
+    """Torch's results in float64. The ReLU passes the elements `passed`."""
     x, dy = case.x.double().requires_grad_(), case.dy
     dy = (dy if case.term is None else dy + case.term).double()
     channels = x.shape[-1]
@@ -130,7 +130,7 @@ def test_follows_torch(
 
 
 def rounding_of_means(x: Tensor) -> float:
-    """What float32 means may be off by, in deviations: all there is to a single channel."""
+    """The error of float32 means in deviations, which is all that a single channel shows."""
     rows = x.double().flatten(0, -2)
     return 2.0**-24 * float((rows.mean(0).abs() / rows.std(0)).max())
 
@@ -145,7 +145,7 @@ def test_kernels_equal_references(how: str, generator: torch.Generator) -> None:
 
 @pytest.mark.parametrize("suffix", ["", "_reference"])
 def test_ranges_of_wider_maps(suffix: str, generator: torch.Generator) -> None:
-    """Maps at a pitch make what contiguous ones make, and nothing beside the range is written."""
+    """Maps at a pitch give the results of contiguous ones. Nothing beside the range is written."""
     case = make_case((5, 3, 3, 24), torch.bfloat16, generator, **HOWS["residual"])
     statistics = torch.rand(3, 24, generator=generator, device=case.x.device)
     kernels, plan = launchers(suffix), batch_norm_plan(case.x.shape)
@@ -237,7 +237,7 @@ def test_sums_for_another_map_are_those_apart(suffix: str, generator: torch.Gene
 def test_adds_to_a_gradient_in_place(
     dtype: torch.dtype, suffix: str, generator: torch.Generator
 ) -> None:
-    """In a range of a wider map, as a sum behind it."""
+    """The maps are a range of a wider map, and a sum follows."""
     x, dy = (randn((3, 5, 7, 12), dtype, generator) for _ in range(2))
     statistics, affine = (torch.rand(3, 12, generator=generator, device=x.device) for _ in range(2))
     wide = randn((3, 5, 7, 20), dtype, generator)
@@ -256,7 +256,7 @@ def test_adds_to_a_gradient_in_place(
 def test_functions_have_the_bits_that_they_have_apart(
     dtype: torch.dtype, suffix: str, function: str, generator: torch.Generator
 ) -> None:
-    """Of what is normalized, forward; and backward, where it is found again."""
+    """Forward rounds the normalized maps, and backward finds them again."""
     case = make_case((4, 3, 3, 24), dtype, generator, affine=True)
     statistics = torch.rand(3, 24, generator=generator, device=case.x.device) + 0.5
     operands, kernels = (statistics, case.weight, case.bias), launchers(suffix)

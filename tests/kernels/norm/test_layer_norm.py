@@ -104,7 +104,7 @@ def test_a_row_has_the_same_bits_in_any_launch(columns: int, generator: torch.Ge
 def test_sums_of_samples(
     samples: int, chunks: int, columns: int, generator: torch.Generator
 ) -> None:
-    """In one launch, or in two that are cut between groups."""
+    """One launch gives the bits of two that are cut between groups."""
     sums = randn((samples, chunks, 2, columns), torch.float32, generator)
     shape = sample_splits(chunks), columns
     for add in (add_sample_sums, add_sample_sums_reference):

@@ -82,7 +82,7 @@ def test_running_statistics_stay_under_the_flag(
 
 @pytest.mark.parametrize("suffix", ["", "_reference"])
 def test_recalled_statistics(suffix: str, generator: torch.Generator) -> None:
-    """By running statistics dx takes neither x nor sums."""
+    """The gradient by running statistics reads neither x nor sums."""
     x, dy = (randn((4, 3, 3, 5), torch.float32, generator) for _ in range(2))
     mean, variance = (randn((5,), torch.float32, generator).abs() for _ in range(2))
     kernels, statistics = launchers(suffix), poisoned((3, 5), torch.float32, x.device)

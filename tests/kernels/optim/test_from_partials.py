@@ -41,7 +41,7 @@ def assert_equal_update(
     states: list[Tensor | None],
     **switches: bool,
 ) -> None:
-    """By `launchers`: the plain update, the one from partial sums, and the sum."""
+    """Results of `launchers`: the plain update, the update from partial sums, and the sum."""
     update, update_partials, add = launchers
     grad, expected = torch.full_like(param, math.nan), param.clone()
     expected_states = [None if state is None else state.clone() for state in states]

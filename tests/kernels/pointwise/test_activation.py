@@ -12,6 +12,8 @@ from torch.nn import functional
 from tests.kernels.numerics import (
     as_range,
     assert_repeatable,
+    assert_same_bits_in_runs,
+    by_autograd,
     is_poisoned_beside,
     poisoned_like,
     randn,
@@ -37,7 +39,7 @@ ULP = 2.0**-23
 TOLERANCE = {torch.float32: 3 * ULP, torch.bfloat16: 4e-3}
 COEFFICIENT = 0.3
 SOME = ("leaky_relu", "silu")  # by output and by input
-# At the first so many ends, NaN and infinity, torch's differ between CPUs and GPUs.
+# The number of first ends, NaN and infinity, at which torch differs between CPUs and GPUs.
 UNSURE = {"relu6": 2, "gelu": 2, "elu": 1, "hardswish": 1}
 LAUNCHERS = [(activate, activate_grad), (activate_reference, activate_grad_reference)]
 TORCHS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -102,14 +104,6 @@ def test_reference_is_autograd_with_nan(dtype: torch.dtype, generator: torch.Gen
         assert same_bits(dx, leaf.grad)
 
 
-def by_autograd(function: str, x: Tensor, dy: Tensor) -> tuple[Tensor, Tensor]:
-    """The function's value and the gradient of its input by torch's autograd, in x's dtype."""
-    leaf = x.clone().requires_grad_()
-    y = TORCHS[function](leaf)
-    (dx,) = torch.autograd.grad(y, leaf, dy)
-    return y.detach(), dx
-
-
 def settings_of(function: str) -> dict[str, str | float]:
     return {"function": function, "coefficient": COEFFICIENT}
 
@@ -148,9 +142,9 @@ def test_functions_equal_their_references(
 def test_functions_are_exact_to_float32(
     function: str, scale: float, generator: torch.Generator
 ) -> None:
-    """In ulps of their RMS; kernels' gradients by outputs near 1 have the outputs' error too."""
+    """Errors are in ulps of the RMS. Gradients found from outputs near 1 have their error too."""
     x, dy = (randn((4099,), torch.float32, generator, spread) for spread in (scale, 1.0))
-    exact_y, exact_dx = by_autograd(function, x.double(), dy.double())
+    exact_y, exact_dx = by_autograd(TORCHS[function], x.double(), dy.double())
     for (forward, backward), ulps in zip(LAUNCHERS, (2.0, 0.7), strict=True):
         y, dx = poisoned_like(x), poisoned_like(x)
         forward(x, y, **settings_of(function))
@@ -162,7 +156,7 @@ def test_functions_are_exact_to_float32(
 @pytest.mark.parametrize("function", ["tanh", "elu", "silu", "gelu"])
 def test_small_values_keep_their_digits(function: str, generator: torch.Generator) -> None:
     x = randn((4099,), torch.float32, generator, 1e-5)
-    exact_y, _ = by_autograd(function, x.double(), x.double())
+    exact_y, _ = by_autograd(TORCHS[function], x.double(), x.double())
     for forward, _ in LAUNCHERS:
         y = poisoned_like(x)
         forward(x, y, **settings_of(function))
@@ -191,11 +185,11 @@ def test_gradients_by_input_have_the_bits_of_those_by_output(
 def test_functions_end_as_torchs(
     function: str, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
-    """At NaN, infinities, far out and at corners."""
+    """The ends are NaN, infinities, large values and corners."""
     ends = [math.nan, math.inf, -math.inf, 0.0, -0.0, 3.0, -3.0, 6.0, 100.0, -100.0, 2.984375]
     x = torch.tensor(ends, dtype=dtype, device=generator.device)
     dy = torch.full_like(x, 3.0)
-    torchs_y, torchs_dx = by_autograd(function, x, dy)
+    torchs_y, torchs_dx = by_autograd(TORCHS[function], x, dy)
     sure = slice(UNSURE.get(function, 0), None)
     for forward, backward in LAUNCHERS:
         y, dx = poisoned_like(x), poisoned_like(x)
@@ -213,14 +207,8 @@ def test_bits_do_not_depend_on_where_launches_are_cut(
 ) -> None:
     x, dy = (randn((19, 577), torch.float32, generator) for _ in range(2))
     for forward, backward in LAUNCHERS:
-        y, dx, part_y, part_dx = (poisoned_like(x) for _ in range(4))
-        forward(x, y, **settings_of(function))
-        backward(x, dy, dx, **settings_of(function))
-        for rows in (slice(0, 1), slice(1, 4), slice(4, 19)):
-            forward(x[rows], part_y[rows], **settings_of(function))
-            backward(x[rows], dy[rows], part_dx[rows], **settings_of(function))
-        assert torch.equal(y, part_y)
-        assert torch.equal(dx, part_dx)
+        launches = (partial(each, **settings_of(function)) for each in (forward, backward))
+        assert_same_bits_in_runs(*launches, x, dy)
 
 
 @pytest.mark.parametrize(("before", "after"), [(8, 16), (1, 2)])
@@ -239,7 +227,7 @@ def test_ranges_of_wider_maps(
     after: int,
     generator: torch.Generator,
 ) -> None:
-    """To the bits of maps of their own; what lies beside a range is neither read nor written."""
+    """Ranges have the bits of maps of their own. Nothing beside them is read or written."""
     x, dy = (randn((3, 5, 7, 72), torch.bfloat16, generator) for _ in range(2))
     y, dx = poisoned_like(x), poisoned_like(x)
     wide = {"before": before, "after": after}

@@ -1,4 +1,4 @@
-"""Dropout of parts: the reference's mask bit for bit, what falls together, and in whatever run."""
+"""Dropout of blocks: its mask is the reference's to the bit, a block falls whole, in any run."""
 
 from collections.abc import Callable
 

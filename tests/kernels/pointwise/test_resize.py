@@ -33,7 +33,7 @@ SUFFIXES = ["", "_reference"]
 
 
 def torchs(x: Tensor, given: dict[str, Any]) -> Tensor:
-    """Of [N, H, W, C], as such."""
+    """Torch's function, on maps [N, H, W, C]."""
     if not len(x):  # which torch refuses
         return torchs(x.new_empty(1, *x.shape[1:]), given)[:0]
     return functional.interpolate(x.permute(0, 3, 1, 2), **given).permute(0, 2, 3, 1)
@@ -75,7 +75,7 @@ def test_follows_torch(
 @pytest.mark.parametrize("size", range(1, 60, 7))
 @pytest.mark.parametrize("mode", kernels.MODES)
 def test_windows_hold_all_that_is_made_of_a_pixel(mode: str, size: int) -> None:
-    """For every ratio of sides: each pixel's window holds what the matrix of weights says."""
+    """Each pixel's window holds the nonzero weights of the matrix, for every ratio of sides."""
     for out_size in (1, 2, size, 2 * size, 3 * size, 5 * size + 3, 97, 1023):
         whole = (out_size - 1, size - 1)
         scale = (whole[1] / whole[0] if whole[0] else 0.0) if mode == "corners" else size / out_size

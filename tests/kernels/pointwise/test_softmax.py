@@ -1,10 +1,11 @@
 """Softmax and its logarithm against torch in float64, with gradients, in place too."""
 
+from functools import partial
+
 import pytest
 import torch
 
-from tests.kernels.numerics import poisoned_like, randn, rms_error
-from tvdnn.kernels.language.rounding import stored_reference
+from tests.kernels.numerics import assert_rounds, by_autograd, poisoned_like, randn, rms_error
 from tvdnn.kernels.pointwise import softmax as kernels
 from tvdnn.kernels.pointwise.softmax import FUNCTIONS
 
@@ -44,14 +45,12 @@ def test_follows_float64(
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_gradient_is_autograds(function: str, generator: torch.Generator) -> None:
-    leaf = randn((4, 9), torch.float64, generator).requires_grad_()
-    dy = randn((4, 9), torch.float64, generator)
-    y = getattr(torch, function)(leaf, 1)
-    y.backward(dy)
+    x, dy = (randn((4, 9), torch.float64, generator) for _ in range(2))
+    y, expected = by_autograd(lambda leaf: getattr(torch, function)(leaf, 1), x, dy)
     for launch in (kernels.softmax_grad, kernels.softmax_grad_reference):
         dx = torch.empty(4, 9, device=dy.device)
-        launch(y.detach().float(), dy.float(), dx, function=function)
-        assert rms_error(dx, leaf.grad) <= TOLERANCE[torch.float32]
+        launch(y.float(), dy.float(), dx, function=function)
+        assert rms_error(dx, expected) <= TOLERANCE[torch.float32]
 
 
 @pytest.mark.parametrize("suffix", ["", "_reference"])
@@ -82,9 +81,6 @@ def test_bits_do_not_depend_on_the_run(generator: torch.Generator) -> None:
 @pytest.mark.parametrize("suffix", ["", "_reference"])
 def test_results_are_rounded_for_products(suffix: str, generator: torch.Generator) -> None:
     x, dy = (randn((9, 21), torch.float32, generator) for _ in range(2))
-    exact, rounded = poisoned_like(x), poisoned_like(x)
     for name, read in (("softmax", (x,)), ("softmax_grad", (x, dy))):
         launch = getattr(kernels, name + suffix)
-        launch(*read, exact, function="softmax")
-        launch(*read, rounded, function="softmax", precision="tf32")
-        assert torch.equal(rounded, stored_reference(exact, torch.float32, "tf32"))
+        assert_rounds(partial(launch, *read, function="softmax"), x)

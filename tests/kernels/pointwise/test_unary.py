@@ -2,14 +2,23 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tests.kernels.numerics import as_range, is_poisoned_beside, poisoned_like, randn, rms_error
-from tvdnn.kernels.language.rounding import stored_reference
+from tests.kernels.numerics import (
+    as_range,
+    assert_rounds,
+    assert_same_bits_in_runs,
+    by_autograd,
+    is_poisoned_beside,
+    poisoned_like,
+    randn,
+    rms_error,
+)
 from tvdnn.kernels.pointwise.unary import (
     FUNCTIONS,
     NUMBERS,
@@ -45,7 +54,7 @@ CASES: dict[str, tuple[float, float, Callable[[Tensor], Tensor]]] = {
     "pow": (1.7, 0, lambda x: x**1.7),
 }
 ENDS = [math.nan, math.inf, -math.inf, 0.0, 100.0, -100.0, 0.25, -0.5, 1.5]
-# At so many first ends the values, and the gradients, of torch differ between CPUs and GPUs.
+# The numbers of first ends at which torch's values and gradients differ between CPUs and GPUs.
 UNSURE = {
     "mish": (0, 3),
     "softplus": (0, 3),
@@ -70,14 +79,6 @@ def operands(
     return (x.abs() + 0.25 if function in POSITIVE else x), dy
 
 
-def exact(function: str, x: Tensor, dy: Tensor) -> tuple[Tensor, Tensor]:
-    """The value and the gradient by torch's autograd in x's dtype."""
-    leaf = x.clone().requires_grad_()
-    y = CASES[function][2](leaf)
-    (dx,) = torch.autograd.grad(y, leaf, dy)
-    return y.detach(), dx
-
-
 def test_every_function_is_tested() -> None:
     assert set(CASES) == set(FUNCTIONS)
     assert set(NUMBERS) <= set(FUNCTIONS)
@@ -90,7 +91,7 @@ def test_follows_float64(
     function: str, shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator
 ) -> None:
     x, dy = operands(function, shape, dtype, generator)
-    exact_y, exact_dx = exact(function, x.double(), dy.double())
+    exact_y, exact_dx = by_autograd(CASES[function][2], x.double(), dy.double())
     for forward, backward in LAUNCHERS:
         y, dx = poisoned_like(x), poisoned_like(x)
         forward(x, y, **settings_of(function))
@@ -109,15 +110,13 @@ def test_powers_of_any_sign(exponent: float, generator: torch.Generator) -> None
     x, dy = (randn((999,), torch.float32, generator) for _ in range(2))
     x[:2] = 0.0
     x[2:5] = torch.tensor([1.0, -1.0, -2.0])
-    leaf = x.double().requires_grad_()
-    expected = leaf**exponent
-    (gradient,) = torch.autograd.grad(expected, leaf, dy.double())
+    expected, gradient = by_autograd(lambda leaf: leaf**exponent, x.double(), dy.double())
     for forward, backward in LAUNCHERS:
         y, dx = poisoned_like(x), poisoned_like(x)
         forward(x, y, function="pow", a=exponent)
         backward(x, dy, dx, function="pow", a=exponent)
         options = {"rtol": 64 * ULP, "atol": 0.0, "equal_nan": True}
-        torch.testing.assert_close(y.double(), expected.detach(), **options)
+        torch.testing.assert_close(y.double(), expected, **options)
         torch.testing.assert_close(dx.double(), gradient, **options)
 
 
@@ -127,7 +126,7 @@ def test_small_and_large_values_keep_their_digits(
     function: str, scale: float, generator: torch.Generator
 ) -> None:
     x, dy = (randn((4099,), torch.float32, generator, each) for each in (scale, 1.0))
-    exact_y, exact_dx = exact(function, x.double(), dy.double())
+    exact_y, exact_dx = by_autograd(CASES[function][2], x.double(), dy.double())
     for forward, backward in LAUNCHERS:
         y, dx = poisoned_like(x), poisoned_like(x)
         forward(x, y, **settings_of(function))
@@ -139,10 +138,10 @@ def test_small_and_large_values_keep_their_digits(
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_ends_as_torchs(function: str, generator: torch.Generator) -> None:
-    """At NaN, infinities, zero, far out and at corners."""
+    """The ends are NaN, infinities, zero, large values and corners."""
     x = torch.tensor(ENDS, device=generator.device)
     dy = torch.full_like(x, 3.0)
-    exact_y, exact_dx = exact(function, x.double(), dy.double())
+    exact_y, exact_dx = by_autograd(CASES[function][2], x.double(), dy.double())
     sure_y, sure_dx = (slice(count, None) for count in UNSURE.get(function, (0, 0)))
     for forward, backward in LAUNCHERS:
         y, dx = poisoned_like(x), torch.zeros_like(x)
@@ -160,14 +159,8 @@ def test_bits_do_not_depend_on_where_launches_are_cut(
 ) -> None:
     x, dy = operands(function, (19, 577), torch.float32, generator)
     for forward, backward in LAUNCHERS:
-        y, dx, part_y, part_dx = (poisoned_like(x) for _ in range(4))
-        forward(x, y, **settings_of(function))
-        backward(x, dy, dx, **settings_of(function))
-        for rows in (slice(0, 1), slice(1, 4), slice(4, 19)):
-            forward(x[rows], part_y[rows], **settings_of(function))
-            backward(x[rows], dy[rows], part_dx[rows], **settings_of(function))
-        assert torch.equal(y, part_y)
-        assert torch.equal(dx, part_dx)
+        launches = (partial(each, **settings_of(function)) for each in (forward, backward))
+        assert_same_bits_in_runs(*launches, x, dy)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
@@ -187,12 +180,5 @@ def test_ranges_of_wider_maps(function: str, generator: torch.Generator) -> None
 def test_results_are_rounded_for_products(generator: torch.Generator) -> None:
     x, dy = (randn((999,), torch.float32, generator) for _ in range(2))
     for forward, backward in LAUNCHERS:
-        results = []
-        for precision in ("ieee", "tf32"):
-            y, dx = poisoned_like(x), poisoned_like(x)
-            forward(x, y, function="mish", precision=precision)
-            backward(x, dy, dx, function="mish", precision=precision)
-            results.append((y, dx))
-        for plain, rounded in zip(*results, strict=True):
-            assert torch.equal(rounded, stored_reference(plain, torch.float32, "tf32"))
-            assert not torch.equal(rounded, plain)
+        assert_rounds(partial(forward, x, function="mish"), x)
+        assert_rounds(partial(backward, x, dy, function="mish"), x)

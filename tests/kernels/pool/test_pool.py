@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tests.kernels.numerics import assert_repeatable, poisoned, poisoned_like, randn, rms_error
+from tests.kernels.numerics import (
+    assert_repeatable,
+    by_autograd,
+    poisoned,
+    poisoned_like,
+    randn,
+    rms_error,
+)
 from tvdnn.kernels.pool import avg as pool_avg
 from tvdnn.kernels.pool import max as pool_max
 from tvdnn.kernels.pool import max_grad as pool_max_grad
@@ -85,11 +93,9 @@ def tied(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator)
 
 def maximum_and_gradient(window: Window, x: Tensor, dy: Tensor) -> tuple[Tensor, Tensor]:
     """torch's own max pooling and its gradient, in float32."""
-    leaf = nchw(x).contiguous().requires_grad_()
-    y = functional.max_pool2d(leaf, *window.settings().values(), window.ceil)
-    y.backward(nchw(dy))
-    assert leaf.grad is not None
-    return nhwc(y.detach()), nhwc(leaf.grad)
+    settings = (*window.settings().values(), window.ceil)
+    found = by_autograd(lambda leaf: functional.max_pool2d(leaf, *settings), nchw(x), nchw(dy))
+    return nhwc(found[0]), nhwc(found[1])
 
 
 @pytest.mark.parametrize(("window", "dtype"), MAXIMA, ids=str)
@@ -218,6 +224,19 @@ def test_max_pool2d_of_nan_and_infinities(window: Window, generator: torch.Gener
     assert rms_error(dx, expected_dx) <= TOLERANCE[torch.float32]
 
 
+def assert_averages(
+    name: str, pool: Callable[[Tensor], Tensor], x: Tensor, dy: Tensor, **settings: object
+) -> None:
+    """The launchers of this name and their references average as `pool` of torch does."""
+    exact_y, exact_dx = map(nhwc, by_autograd(pool, nchw(x), nchw(dy)))
+    for suffix in ("", "_reference"):
+        y, dx = poisoned_like(dy), poisoned_like(x)
+        getattr(pool_avg, name + suffix)(x, y, **settings)
+        getattr(pool_avg, f"{name}_grad{suffix}")(dy, dx, **settings)
+        assert rms_error(y, exact_y) <= TOLERANCE[x.dtype]
+        assert rms_error(dx, exact_dx) <= TOLERANCE[x.dtype]
+
+
 @pytest.mark.parametrize(
     ("window", "include", "divisor", "dtype"),
     [(*average, torch.float32) for average in AVERAGES]
@@ -233,22 +252,11 @@ def test_avg_pool2d(
 ) -> None:
     settings = (window.kernel, window.stride, window.padding, window.ceil, include, divisor)
     x, dy = randn(window.shape, dtype, generator), randn(window.out_shape(), dtype, generator)
-    leaf = nchw(x).requires_grad_()
-    expected = functional.avg_pool2d(leaf, *settings)
-    expected.backward(nchw(dy))
-    assert leaf.grad is not None
     ours = {name: getattr(window, name) for name in ("kernel", "stride", "padding")}
     ours |= {"count_include_pad": include, "divisor_override": divisor}
-    pairs = [
-        (pool_avg.avg_pool2d, pool_avg.avg_pool2d_grad),
-        (pool_avg.avg_pool2d_reference, pool_avg.avg_pool2d_grad_reference),
-    ]
-    for forward, backward in pairs:
-        y, dx = poisoned_like(dy), poisoned_like(x)
-        forward(x, y, **ours)
-        backward(dy, dx, **ours)
-        assert rms_error(y, nhwc(expected.detach())) <= TOLERANCE[dtype]
-        assert rms_error(dx, nhwc(leaf.grad)) <= TOLERANCE[dtype]
+    assert_averages(
+        "avg_pool2d", lambda leaf: functional.avg_pool2d(leaf, *settings), x, dy, **ours
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -258,20 +266,8 @@ def test_adaptive_avg_pool2d(
 ) -> None:
     x = randn(shape, dtype, generator)
     dy = randn((shape[0], *sides, shape[3]), dtype, generator)
-    leaf = nchw(x).requires_grad_()
-    expected = functional.adaptive_avg_pool2d(leaf, sides)
-    expected.backward(nchw(dy))
-    assert leaf.grad is not None
-    pairs = [
-        (pool_avg.adaptive_avg_pool2d, pool_avg.adaptive_avg_pool2d_grad),
-        (pool_avg.adaptive_avg_pool2d_reference, pool_avg.adaptive_avg_pool2d_grad_reference),
-    ]
-    for forward, backward in pairs:
-        y, dx = poisoned_like(dy), poisoned_like(x)
-        forward(x, y)
-        backward(dy, dx)
-        assert rms_error(y, nhwc(expected.detach())) <= TOLERANCE[dtype]
-        assert rms_error(dx, nhwc(leaf.grad)) <= TOLERANCE[dtype]
+    pool = partial(functional.adaptive_avg_pool2d, output_size=sides)
+    assert_averages("adaptive_avg_pool2d", pool, x, dy)
 
 
 def in_ranges(*maps: Tensor) -> list[Tensor]:

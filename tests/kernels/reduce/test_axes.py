@@ -1,11 +1,19 @@
 """Reductions over axes of maps against torch's and their autograd, in float64."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
 
-from tests.kernels.numerics import assert_repeatable, poisoned, poisoned_like, randn, rms_error
-from tvdnn.kernels.language.rounding import stored_reference
+from tests.kernels.numerics import (
+    assert_repeatable,
+    assert_rounds,
+    poisoned,
+    poisoned_like,
+    randn,
+    rms_error,
+)
 from tvdnn.kernels.reduce import axes as kernels
 
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 4e-3}
@@ -97,18 +105,12 @@ def test_extremes_of_what_is_no_number(
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_rounds_for_products(suffix: str, generator: torch.Generator) -> None:
+def test_results_are_rounded_for_products(suffix: str, generator: torch.Generator) -> None:
     reduce, grad = (getattr(kernels, each + suffix) for each in ("reduce_axes", "reduce_axes_grad"))
     settings = {"sizes": (5, 7), "reduced": (R, K), "function": "mean"}
     x, dy = randn((2, 5, 7), torch.float32, generator), randn((2, 7), torch.float32, generator)
-    for launch, like in (
-        (lambda y, **s: reduce(x, y, **s), dy),
-        (lambda y, **s: grad(None, dy, y, **s), x),
-    ):
-        exact, rounded = poisoned_like(like), poisoned_like(like)
-        launch(exact, **settings)
-        launch(rounded, **settings, precision="tf32")
-        assert torch.equal(rounded, stored_reference(exact, torch.float32, "tf32"))
+    assert_rounds(partial(reduce, x, **settings), dy)
+    assert_rounds(partial(grad, None, dy, **settings), x)
 
 
 @pytest.mark.gpu
