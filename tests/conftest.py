@@ -14,8 +14,10 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read by triton.jit as kernel modules are imported
 
 from bench import granularity
-from tests.support import interpreter, searching
+from tests.support import interpreter, searching, tuning
 from tests.support.ordering import slow_first
+from tvdnn.experiment import tuner
+from tvdnn.experiment.trials import Job
 
 if not torch.cuda.is_available():
     interpreter.install()
@@ -81,6 +83,20 @@ def cache_apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is tuned in this test changes no plan of others."""
     monkeypatch.setenv("TVDNN_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of plans that are tried are not simulated but guessed."""
+    monkeypatch.setattr(Job, "seconds", tuning.guessed_s)
+
+
+@pytest.fixture
+def few_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tune one policy, one lead and few sizes."""
+    monkeypatch.setattr(tuner, "SEARCHED", ("auto",))
+    monkeypatch.setattr(tuner, "LEADS", (2,))
+    monkeypatch.setattr(tuner, "SMALL_CLASS", 0.5)  # few classes have sizes of their own
 
 
 @pytest.fixture(scope="session")

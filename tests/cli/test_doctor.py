@@ -1,4 +1,4 @@
-"""`tvdnn doctor`: what it finds on a machine."""
+"""`tvdnn doctor`: its findings on a machine."""
 
 import json
 from pathlib import Path

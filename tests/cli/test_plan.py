@@ -1,4 +1,4 @@
-"""`tvdnn plan`: what it shows and writes, and plans that do not fit."""
+"""`tvdnn plan`: its tables and files, and plans that do not fit."""
 
 import json
 import re

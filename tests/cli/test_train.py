@@ -1,4 +1,4 @@
-"""`tvdnn train`: what it reports, and training resumed to the bit."""
+"""`tvdnn train`: its reports, and training resumed to the bit."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`tvdnn tune`: what it settles and shows, and other commands that use it."""
+"""`tvdnn tune`: its choices and tables, and the commands that use its choices."""
 
 import json
 from pathlib import Path
@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import Captured, run
-from tests.support.tuning import BUDGET, FASTER, SHARES, Clocked, guessed_s, try_few_settings
+from tests.support.tuning import BUDGET, FASTER, SHARES, Clocked
 from tvdnn.cli import tune
 from tvdnn.experiment import processes
-from tvdnn.experiment.trials import Job
 from tvdnn.planner.make import DEFAULT_CHUNK_SIZE
 from tvdnn.units import KIB
 
@@ -21,17 +20,6 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 @pytest.fixture(autouse=True)
 def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "PROCESSES", 1)
-
-
-@pytest.fixture
-def guessed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps are not simulated but guessed."""
-    monkeypatch.setattr(Job, "seconds", guessed_s)
-
-
-@pytest.fixture
-def few_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    try_few_settings(monkeypatch)
 
 
 @pytest.mark.usefixtures("few_settings")

@@ -205,7 +205,7 @@ def test_constants_from_elsewhere_are_refused_by_line(factor: Factor) -> None:
 
 
 def test_copies_of_constants_end_with_the_call_that_reads_them() -> None:
-    """What a search for cycles must free is there for so long as none runs, and counts."""
+    """Objects that wait for a search for cycles stay until it runs, and count."""
     twin, constant = torch.ones(2, device="meta"), torch.full((2,), 0.5)
 
     def run() -> None:

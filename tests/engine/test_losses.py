@@ -145,7 +145,7 @@ def test_losses_of_several_outputs_add_up(generator: torch.Generator) -> None:
 
 
 class Permuted(nn.Conv2d):
-    """An output whose channels are the rows of what it is made of."""
+    """An output whose channels are the rows of its input."""
 
     def __init__(self) -> None:
         super().__init__(3, CLASSES, 3, padding=1)

@@ -108,7 +108,7 @@ def test_training_goes_on_while_another_process_plans(gate: Gate) -> None:
 
 
 def test_a_step_takes_the_new_plan_over_by_itself(gate: Gate) -> None:
-    """Without `settle`: the answer is looked for where a step begins, and nowhere else."""
+    """Without `settle` an answer is looked for where a step begins, and nowhere else."""
     trainer = measured_trainer(gated(gate))
     before = trainer.schedule
     gate.await_one()
@@ -231,7 +231,7 @@ def test_a_plan_that_nobody_waits_for_any_more_is_dropped(gate: Gate, end: str) 
 
 @pytest.mark.parametrize("slab_nbytes", [0, MIB])
 def test_a_new_plan_has_the_host_memory_that_is_pinned(slab_nbytes: int) -> None:
-    """To pin more would stop training; passes are slower than predicted, so copies would pay."""
+    """More pinned memory would stop training. Passes are slow, and copies would pay."""
     slab = Slab(pinned=False)
     slab.reserve(slab_nbytes)
     costs = CalibratedCosts(PROFILED, {}, slowed(PROFILED.link, 0.03))
@@ -271,7 +271,7 @@ def opaque_graph() -> Graph:
 
 
 def named_outputs_graph() -> Graph:
-    """Of a network whose outputs are gathered by a function of its own."""
+    """The network gathers its outputs by a function of its own."""
 
     class Named(nn.Module):
         def __init__(self) -> None:
@@ -308,7 +308,7 @@ def test_another_process_plans_the_same_without_torch(make_graph: Any) -> None:
 
 
 def test_a_script_without_a_guard_is_not_run_again(tmp_path: Path) -> None:
-    """As torchrun starts it."""
+    """torchrun starts the script."""
     ranked = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     ranked |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "1", "PYTHONPATH": str(ROOT)}
     path = tmp_path / "script.py"

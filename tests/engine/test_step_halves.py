@@ -1,4 +1,4 @@
-"""What lies between a virtualized network's forward and its backward, beside torch."""
+"""Changes between a virtualized network's forward and its backward, beside torch."""
 
 import copy
 import threading
@@ -36,7 +36,7 @@ def batch() -> Tensor:
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_an_output_that_no_loss_reads_gives_no_gradients(number: int) -> None:
-    """Neither zeros: an optimizer moves what has a gradient of zero, by momentum and decay."""
+    """No zeros either: an optimizer moves a parameter of zero gradient by momentum and decay."""
     torch.manual_seed(0)
     net, x = Returned(), batch()
     inputs = [x.clone().requires_grad_() for _ in range(2)]
@@ -129,7 +129,7 @@ def test_an_expanded_parameter_is_refused() -> None:
 
 
 def test_threads_take_turns_in_one_network() -> None:
-    """And other modules run as they are, while a forward is traced in another thread."""
+    """Other modules run as they are, while a forward is traced in another thread."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.ReLU()).eval()
     other, inputs = nn.Sequential(nn.Linear(3, 3)), [batch() * n for n in range(6)]

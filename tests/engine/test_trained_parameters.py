@@ -56,7 +56,7 @@ def test_adamw_refuses_other_counts() -> None:
 
 
 def test_state_of_parameters_that_are_not_trained_is_in_the_budget() -> None:
-    """Of frozen ones, and of those that no output depends on."""
+    """The budget has state of frozen parameters and of those that no output depends on."""
     net: Any = Net()
     net.unread = nn.Linear(64, 64)
     trainer = Trainer(net, torch.empty(SHAPE), optimizer=AdamW(lr=0.01))

@@ -1,4 +1,4 @@
-"""Trainer against torch's own loop, its state, and what it refuses."""
+"""Trainer against torch's own loop, its state, and its refusals."""
 
 import copy
 import io
@@ -40,7 +40,7 @@ def test_steps_are_those_of_torch(name: str) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_policies_train_to_the_bits_of_keep(policy: str) -> None:
-    """At its floor, in a random order, with dropout; in bfloat16 too."""
+    """The budget is the floor, the order random, and there is dropout. Types include bfloat16."""
     for dtype in ("fp32", "bf16"):
         nets = [nn.Sequential(*make_net()[:-1], nn.Dropout(), make_net()[-1]) for _ in range(2)]
         kept = trainer_of(nets[0], policy="keep", dtype=dtype)
@@ -131,7 +131,7 @@ def test_saved_state_resumes_to_the_bit(spec: SGD | AdamW) -> None:
 
 
 def test_adamw_state_is_torchs() -> None:
-    """What is saved continues under torch.optim.AdamW as if it had run from the start."""
+    """Saved state continues under torch.optim.AdamW as if it had run from the start."""
     net = make_net()
     twin = copy.deepcopy(net)
     spec, batches = AdamW(lr=0.01), batches_of(4)

@@ -1,4 +1,4 @@
-"""What a trainer refuses, and what a step that fails leaves as it was."""
+"""A trainer's refusals, and the state that a failed step leaves as it was."""
 
 import copy
 from collections.abc import Callable

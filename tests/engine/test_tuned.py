@@ -1,4 +1,4 @@
-"""What was settled is used: by requests, trainers, virtualized networks and their kernels."""
+"""Requests, trainers, virtualized networks and their kernels use tuned settings."""
 
 from types import SimpleNamespace
 
@@ -84,7 +84,7 @@ def test_engines_run_their_kernels_as_settled(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.gpu
 def test_kernels_of_the_gpu_are_tuned_to_the_same_bits() -> None:
-    """Of a network small enough that a few launches make most of its step."""
+    """The network is small: a few launches make most of its step."""
     device, shape = torch.device("cuda"), (64, 64, 56, 56)
 
     def make() -> nn.Module:

@@ -1,4 +1,4 @@
-"""virtualize under torch's autograd: what a user's loop may do, and what says why it may not."""
+"""virtualize under torch's autograd: allowed user loops, and errors that explain the others."""
 
 import copy
 

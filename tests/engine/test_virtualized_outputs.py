@@ -1,4 +1,4 @@
-"""Types, memory formats and containers of what a virtualized network returns."""
+"""Types, memory formats and containers of a virtualized network's outputs."""
 
 import copy
 from collections.abc import Callable
@@ -72,7 +72,7 @@ def test_a_bfloat16_network_trains_as_with_torch() -> None:
 
 
 def assert_near_in_bf16(mine: Tensor, theirs: Tensor) -> None:
-    """Within a few roundings of bfloat16, 0.4% each, in the root of the mean square."""
+    """The RMS error is a few roundings of bfloat16, 0.4% each."""
     difference = (mine.float() - theirs.float()).norm()
     assert difference <= 0.02 * theirs.float().norm()
 

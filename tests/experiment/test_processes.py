@@ -1,4 +1,4 @@
-"""Processes side by side: what they are sent, tell and end by."""
+"""Processes side by side: jobs, progress and ends."""
 
 import os
 import pickle

@@ -1,27 +1,16 @@
-"""Tuning: what is tried, settled, interrupted and gone on with."""
+"""Tuning: trials, choices, interruptions and their continuation."""
 
 import json
 
 import pytest
 
 from tests.support.simulated import h200
-from tests.support.tuning import (
-    BUDGET,
-    FASTER,
-    SHARES,
-    SIZES,
-    UNTUNED,
-    Clocked,
-    guessed_s,
-    lenet,
-    try_few_settings,
-    tuner_of,
-)
+from tests.support.tuning import BUDGET, FASTER, SHARES, SIZES, UNTUNED, Clocked, lenet, tuner_of
 from tvdnn.errors import BudgetError
 from tvdnn.experiment.machines import DataSheet
 from tvdnn.experiment.processes import Processes
 from tvdnn.experiment.request import make_graph, network_of
-from tvdnn.experiment.trials import Job, Trial
+from tvdnn.experiment.trials import Trial
 from tvdnn.experiment.tuner import Tuner
 from tvdnn.graph import ChunkSizes
 from tvdnn.planner.ir.hardware import load
@@ -31,17 +20,6 @@ from tvdnn.runtime.tuning_store import TuningStore, find_tuned
 from tvdnn.units import KIB
 
 pytestmark = pytest.mark.usefixtures("own_cache")
-
-
-@pytest.fixture
-def guessed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps are not simulated but guessed."""
-    monkeypatch.setattr(Job, "seconds", guessed_s)
-
-
-@pytest.fixture
-def few_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    try_few_settings(monkeypatch)
 
 
 @pytest.mark.usefixtures("guessed")

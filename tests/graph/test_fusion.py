@@ -1,4 +1,4 @@
-"""Fused ops: what the rewrites join, and that a fused step has the bits of the plain one."""
+"""Fused ops: which ops the rewrites join, and the bits of a fused step."""
 
 import random
 from collections import Counter
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from tests.support.examples import CHAIN, examples
 from tests.support.networks import NetworkMaker, random_chain, vgg
 from tests.support.running import random_batches, train
 from tvdnn import models
@@ -175,13 +175,9 @@ def test_fused_steps_have_the_bits_of_plain_ones(name: str, dtype: str) -> None:
     same_bits(net, shape, dtype=dtype, chunk_size=4096)
 
 
-@settings(max_examples=40, derandomize=True, deadline=None, database=None)
-@given(
-    seed=st.integers(0, 2**32 - 1),
-    batch=st.integers(1, 7),
-    image=st.integers(6, 12),
-    channels=st.integers(1, 8),
-    chunk_size=st.integers(200, 20_000),
+@examples(
+    40,
+    **CHAIN | {"batch": st.integers(1, 7), "channels": st.integers(1, 8)},
     dtype=st.sampled_from(["fp32", "tf32", "bf16"]),
 )
 def test_any_fused_chain_has_the_bits_of_the_plain_one(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch import Tensor
 
 from tests.support.layers import TOLERANCE, error
 from tvdnn import nn
@@ -55,6 +56,17 @@ def test_targets_of_other_shapes_are_torchs_errors(name: str, of_target: tuple[i
         getattr(nn, name)()(x, target)
 
 
+def assert_follows(ours: Tensor, exact: Tensor, dy: Tensor, x: Tensor, exact_x: Tensor) -> None:
+    """A loss and its input's gradient by `dy` are near the same in float64."""
+    ours.backward(dy)
+    exact.backward(dy.double())
+    assert ours.dtype == x.dtype
+    assert x.grad is not None
+    assert exact_x.grad is not None
+    assert error(ours, exact) <= TOLERANCE[x.dtype]
+    assert error(x.grad, exact_x.grad) <= TOLERANCE[x.dtype]
+
+
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_cross_entropy_matches_its_twin(
@@ -69,14 +81,7 @@ def test_cross_entropy_matches_its_twin(
     ours = nn.CrossEntropyLoss(**settings)(logits, target)
     exact = torch.nn.CrossEntropyLoss(**settings)(exact_logits, target)
     dy = torch.randn(ours.shape, generator=generator, device=device, dtype=dtype)
-    ours.backward(dy)
-    exact.backward(dy.double())
-
-    assert ours.dtype == dtype
-    assert logits.grad is not None
-    assert exact_logits.grad is not None
-    assert error(ours, exact) <= TOLERANCE[dtype]
-    assert error(logits.grad, exact_logits.grad) <= TOLERANCE[dtype]
+    assert_follows(ours, exact, dy, logits, exact_logits)
 
 
 MAPS, PIXELS = (3, 5, 7, 4), (3, 7, 4)
@@ -120,14 +125,7 @@ def test_losses_match_their_twins(
     ours = layer(x, target)
     exact = twin(exact_x, target if classes else target.double())
     dy = torch.randn(ours.shape, **given).to(dtype)
-    ours.backward(dy)
-    exact.backward(dy.double())
-
-    assert ours.dtype == dtype
-    assert x.grad is not None
-    assert exact_x.grad is not None
-    assert error(ours, exact) <= TOLERANCE[dtype]
-    assert error(x.grad, exact_x.grad) <= TOLERANCE[dtype]
+    assert_follows(ours, exact, dy, x, exact_x)
 
 
 def test_other_losses_are_torchs(device: torch.device) -> None:

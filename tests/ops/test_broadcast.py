@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.support.beside_torch import assert_trains_as_torch
+from tests.support.computed_networks import seeded
 from tests.support.running import random_batches
 from tests.support.twins import assert_gradients_are_torchs
 from tvdnn.errors import UnsupportedOpError
@@ -14,11 +15,6 @@ from tvdnn.trace.trace import trace
 
 BATCH, SHAPE, CLASSES = 5, (3, 4, 6), 4
 CHUNK_SIZE = 600  # bytes
-
-
-def seeded(make: Callable[[], nn.Module]) -> nn.Module:
-    torch.manual_seed(3)
-    return make()
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from torch.nn import functional
 import tvdnn.nn
 from tests.networks.concat import NETWORKS, Recent, split, wide
 from tests.support import twins
+from tests.support.exact import Functional
 from tests.support.networks import Dense
 from tests.support.running import random_batches
 from tvdnn.engine import training_graph
@@ -23,20 +24,13 @@ BATCH, SHAPE, CLASSES = 5, (3, 6, 6), 4
 CHUNK_SIZE = 600  # bytes: a sample a section
 
 
-class Returns(nn.Module):
-    """Returns what `way` makes of a convolution's map of six channels."""
-
-    def __init__(self, way: Callable[[Tensor], Any]) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, 6, 1)
-        self.way = way
-
-    def forward(self, x: Tensor) -> Any:
-        return self.way(self.conv(x))
+def returning(way: Callable[[Tensor], Any]) -> nn.Module:
+    """Returns `way` of a convolution's map of six channels."""
+    return Functional(lambda net, x: way(net.conv(x)), conv=nn.Conv2d(3, 6, 1))
 
 
 def traced(way: Callable[[Tensor], Any]) -> Network:
-    return trace(Returns(way), [torch.empty(2, *SHAPE)])
+    return trace(returning(way), [torch.empty(2, *SHAPE)])
 
 
 @pytest.mark.parametrize(
@@ -112,7 +106,7 @@ def test_other_parts_are_refused(way: Callable[[Tensor], Any], message: str) -> 
 
 def test_ranges_of_a_gradient_lie_in_one_map() -> None:
     """Parts of one map fill one gradient; only channels that no part covers are cleared."""
-    net = nn.Sequential(Returns(lambda x: torch.cat((x[:, 3:], x[:, 1:3]), 1)), nn.Flatten())
+    net = nn.Sequential(returning(lambda x: torch.cat((x[:, 3:], x[:, 1:3]), 1)), nn.Flatten())
     graph = training_graph(net, torch.empty(2, *SHAPE))
     (cleared,) = (each for each in graph.passes if each.role == "zero_grad")
     assert [use.channels for use in cleared.writes] == [(0, 1)]
@@ -221,7 +215,7 @@ def test_parts_of_a_map_are_read_where_they_lie() -> None:
 
 def test_a_part_alone_is_copied() -> None:
     """Else backward would keep the rest of the map for it."""
-    net = nn.Sequential(Returns(lambda x: functional.max_pool2d(x[:, 2:], 2)), nn.Flatten())
+    net = nn.Sequential(returning(lambda x: functional.max_pool2d(x[:, 2:], 2)), nn.Flatten())
     graph = training_graph(net, torch.empty(2, *SHAPE))
     assert copies_of(graph) != []
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tests.networks.filters_in_buffers import Filters
+from tests.support.computed_networks import seeded
 from tvdnn import virtualize
 from tvdnn.errors import InputError
 from tvdnn.trace.trace import trace
@@ -17,18 +18,13 @@ BATCH, SHAPE, CLASSES = 5, (3, 8, 10), 4
 CHUNK_SIZE = 900  # bytes
 
 
-def seeded(make: Callable[[], nn.Module] = Filters) -> nn.Module:
-    torch.manual_seed(3)
-    return make()
-
-
 @pytest.mark.parametrize("kernels", ["torch", "triton"])
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "tf32"])
 def test_buffers_in_bfloat16_count_as_their_values(dtype: str, kernels: str) -> None:
     x = torch.randn(2, *SHAPE, generator=torch.Generator().manual_seed(4))
     results = []
     for as_float in (False, True):
-        net = seeded().bfloat16()
+        net = seeded(Filters).bfloat16()
         if as_float:
             for name, buffer in list(net.named_buffers()):
                 setattr(net, name, buffer.float())

@@ -3,10 +3,10 @@
 import random
 
 import torch
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from tests.support.examples import examples
 from tests.support.networks import Sum, random_chain
 from tests.support.running import random_batches
 from tests.support.twins import beside_float64
@@ -26,8 +26,7 @@ def plain(net: nn.Module) -> nn.Module:
     return net
 
 
-@settings(max_examples=40, derandomize=True, deadline=None, database=None)
-@given(seed=st.integers(0, 2**32 - 1), batch=st.integers(1, 5))
+@examples(40, batch=st.integers(1, 5))
 def test_gradients_are_torchs(seed: int, batch: int) -> None:
     rng = random.Random(seed)
     torch.manual_seed(seed)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tests.networks.remap import Returns
+from tests.support.exact import Functional
 from tests.support.running import random_batches
 from tests.support.twins import assert_gradients_are_torchs
 from tvdnn.errors import UnsupportedOpError
@@ -81,9 +82,5 @@ def test_a_pad_that_a_convolution_takes_over_is_still_there_for_others() -> None
     ],
 )
 def test_what_moves_samples_is_refused(way: Way, message: str) -> None:
-    class Net(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return way(x)
-
     with pytest.raises(UnsupportedOpError, match=message):
-        trace(Net(), [torch.empty(2, *SHAPE)])
+        trace(Functional(lambda _, x: way(x)), [torch.empty(2, *SHAPE)])

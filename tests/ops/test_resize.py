@@ -1,14 +1,12 @@
 """Networks that resize maps, beside their skips: the bits of keep, gradients as torch's."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
-from torch import Tensor, nn
 from torch.nn import functional
 
 import tvdnn
 from tests.networks.resize import Decoder
+from tests.support.exact import Functional
 from tvdnn.engine import training_graph
 from tvdnn.errors import InputError, UnsupportedOpError
 from tvdnn.graph import Kind
@@ -27,17 +25,10 @@ def test_what_is_resized_is_not_kept() -> None:
         assert graph.buffers[read.buffer].kind is Kind.GRAD
 
 
-class Calls(nn.Module):
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
-
-
 def test_nothing_is_done_where_sides_stay() -> None:
-    network = trace(Calls(lambda x: functional.interpolate(x, (8, 8))), (torch.empty(2, *SHAPE),))
+    network = trace(
+        Functional(lambda _, x: functional.interpolate(x, (8, 8))), (torch.empty(2, *SHAPE),)
+    )
     kinds = [op.kind for op in network.ops]
     assert kinds == ["view", "affine"]  # the latter copies an input that is returned
 
@@ -50,7 +41,7 @@ def test_nothing_is_done_where_sides_stay() -> None:
     ],
 )
 def test_other_modes_are_refused(settings: dict[str, object], message: str) -> None:
-    net = Calls(lambda x: functional.interpolate(x, (5, 5), **settings))
+    net = Functional(lambda _, x: functional.interpolate(x, (5, 5), **settings))
     with pytest.raises(UnsupportedOpError, match=message):
         trace(net, (torch.empty(2, *SHAPE),))
 

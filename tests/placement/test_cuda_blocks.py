@@ -1,4 +1,4 @@
-"""Blocks of torch's allocator: what is planned for a tensor is what it takes."""
+"""Blocks of torch's allocator: a tensor takes the planned bytes."""
 
 import pytest
 import torch

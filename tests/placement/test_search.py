@@ -89,7 +89,7 @@ def test_the_mark_is_at_least_the_live_bytes(groups: list[AllocationGroup]) -> N
 def test_bounded_offsets_share_no_byte_below_the_capacity(
     groups: list[AllocationGroup], units: int
 ) -> None:
-    """By first fit and by highest fit."""
+    """First fit and highest fit both place them."""
     offsets, unplaced = first_fit_bounded(groups, units * UNIT)
     intervals = [
         interval._replace(offset=offsets[index] + interval.offset)
@@ -104,7 +104,7 @@ def test_bounded_offsets_share_no_byte_below_the_capacity(
 
 
 def test_short_lived_groups_take_the_highest_fit() -> None:
-    """At the lowest fit they would lie between long-lived groups."""
+    """The lowest fit would put them between long-lived groups."""
     lasting = [one(UNIT, time, 200 + time) for time in (0, 2)]
     brief = [one(UNIT, 1, 2), one(UNIT, 2, 3)]
     late = one(2 * UNIT, 4, 200)
@@ -166,7 +166,7 @@ def test_addresses_are_64_bit() -> None:
 
 
 def test_many_groups_are_placed_without_overlap() -> None:
-    """So many groups that one order is tried and ended intervals are dropped."""
+    """With many groups one order is tried, and ended intervals are dropped."""
     groups = [one(1 + 37 * (i % 91), i, i + i % 17) for i in range(4000)]
     intervals = sorted(placed(groups), key=lambda interval: interval.first)
     for index, interval in enumerate(intervals):
@@ -205,7 +205,7 @@ def test_trials_fill_bytes_that_orders_leave_idle() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_arrays_and_lists_give_the_same_offsets(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """In orders and in trials."""
+    """Orders and trials both do."""
     groups = drawn(seed)
     few = assign_offsets(groups, trials=10)
     monkeypatch.setattr(first_fit, "FEW_INTERVALS", 0)

@@ -1,16 +1,16 @@
-"""auto: what it makes again, moves and keeps; never worse than vDNN; to keep's bits."""
+"""auto: the maps that it makes again, moves and keeps; never slower than vDNN; keep's bits."""
 
 import random
 from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
 from tests.planner.test_schedules import random_costs
+from tests.support.examples import CHAIN, examples
 from tests.support.lowered import lower
 from tests.support.networks import Concat, Dense, Sum, random_chain, vgg
 from tests.support.running import random_batches, train
@@ -122,16 +122,7 @@ def test_more_budget_is_not_slower_and_less_than_vdnn_never() -> None:
 
 
 @pytest.mark.usefixtures("units_of_one")
-@settings(max_examples=8, derandomize=True, deadline=None, database=None)
-@given(
-    seed=st.integers(0, 2**32 - 1),
-    batch=st.integers(2, 9),
-    image=st.integers(6, 12),
-    channels=st.integers(2, 8),
-    chunk_size=st.integers(200, 20_000),
-    share=st.floats(0, 1),
-    fuse=st.booleans(),
-)
+@examples(8, **CHAIN, share=st.floats(0, 1), fuse=st.booleans())
 def test_any_chain_has_the_bits_of_keep(
     seed: int, batch: int, image: int, channels: int, chunk_size: int, share: float, fuse: bool
 ) -> None:
@@ -194,7 +185,7 @@ def dense(channels: int) -> Dense:
 
 
 def drawn_choice(rng: random.Random, found: Candidates) -> RecomputeChoice:
-    """Any of what can be made again, in any blocks."""
+    """A random choice of maps to make again, in random blocks."""
     drawn = [
         frozenset(name for r in region.recomputes if rng.random() < 0.6 for name in r.buffers)
         for region in found.regions
@@ -208,9 +199,8 @@ def drawn_choice(rng: random.Random, found: Candidates) -> RecomputeChoice:
 
 
 @pytest.mark.usefixtures("units_of_one")
-@settings(max_examples=14, derandomize=True, deadline=None, database=None)
-@given(
-    seed=st.integers(0, 2**32 - 1),
+@examples(
+    14,
     batch=st.integers(2, 9),
     sections=st.integers(2, 9),
     share=st.floats(0, 1),
@@ -247,7 +237,7 @@ def test_any_choice_has_the_bits_of_keep(
 
 @pytest.mark.usefixtures("units_of_one", "few_trials")
 def test_a_normalized_sum_trains_in_less_than_two_of_its_three_maps() -> None:
-    """Passes over the whole batch leave between them what they write, gradients among it."""
+    """Maps and gradients leave between the passes over the whole batch."""
     torch.manual_seed(0)
     net = nn.Sequential(residual(8), nn.ReLU(), residual(8), nn.Flatten(), nn.Linear(8 * 64, 4))
     batches = random_batches(STEPS, (16, 8, 8, 8), CLASSES, 0)

@@ -56,7 +56,7 @@ def plan_of(graph: Graph, found: Candidates, numbers: Collection[int]) -> Plan:
 
 
 def told(graph: Graph, half: Phase) -> list[tuple[list[str], list[str]]]:
-    """By round the passes in it, those marked that run again, and those behind."""
+    """The passes of each round, with marks on those that run again, and the passes behind."""
     names = [pass_.name for pass_ in graph.passes]
     return [
         (
@@ -123,7 +123,7 @@ def test_rounds_have_the_bits_of_keep(graph: Graph, numbers: set[int]) -> None:
 
 
 def normalized_last() -> nn.Sequential:
-    """What the caller's loss takes is normalized: its gradient is changed in place."""
+    """The caller's loss reads a normalized map, whose gradient is changed in place."""
     torch.manual_seed(0)
     layers = [conv(3, 8), nn.BatchNorm2d(8), nn.ReLU(), conv(8, 8), nn.BatchNorm2d(8), nn.ReLU()]
     return nn.Sequential(*layers, nn.MaxPool2d(2), conv(8, 4), nn.BatchNorm2d(4))
@@ -158,7 +158,7 @@ def test_maps_made_in_part_are_left_out() -> None:
 
 @pytest.mark.usefixtures("units_of_one")
 def test_rounds_take_passes_from_chains() -> None:
-    """Those of a fork's branches lie between one another."""
+    """The barriers of a fork's branches alternate."""
     made, batches = summed(), random_batches(STEPS, (BATCH, *SHAPE), CLASSES, 0)
     optimizer = SGD(momentum=0.9)
     graph = training_graph(made, batches[0][0], optimizer=optimizer, sections=BATCH, fuse=True)
@@ -182,7 +182,7 @@ def test_rounds_take_passes_from_chains() -> None:
 def test_torchs_autograd_goes_in_rounds_too(
     make: Callable[[], nn.Module], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Forward runs passes again before it hands out what the caller's loss takes."""
+    """Forward runs passes again before it hands out the input of the caller's loss."""
 
     def search(problem: GraphProblem) -> Schedule | None:
         found = find_candidates(problem.graph, problem.costs)

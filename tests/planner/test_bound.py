@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.planner.test_schedules import CLASSES, random_costs
+from tests.support.examples import examples
 from tests.support.networks import random_chain, vgg
 from tvdnn.engine import training_graph
 from tvdnn.graph import Direction, Graph, Kind, Pass
@@ -35,9 +35,8 @@ def vgg16() -> Graph:
     return expand(network, Settings("bf16", 4 * MIB, optimizer=SGD(momentum=0.9)))
 
 
-@settings(max_examples=30, derandomize=True, deadline=None, database=None)
-@given(
-    seed=st.integers(0, 2**32 - 1),
+@examples(
+    30,
     batch=st.integers(2, 9),
     chunk_size=st.integers(200, 10_000),
     share=st.floats(0, 1),
@@ -83,7 +82,7 @@ def test_a_slow_link_binds_where_nothing_is_made_again(vgg16: Graph) -> None:
 
 
 def test_making_again_is_weighed_against_the_link(vgg16: Graph) -> None:
-    """Where the link costs nothing all that must leave does, where it is useless nothing does."""
+    """Over a free link all excess bytes leave. Over a useless one none do."""
     budget = vgg16.fixed_nbytes + ROOM
     swift, useless = (
         with_link(H200, HostLink(rate, rate, rate, rate, 0.0)) for rate in (1e15, 1.0)

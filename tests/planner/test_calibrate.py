@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from tests.support.running import random_batches
 from tests.support.simulated import h200
+from tests.support.wrapped_costs import WrappedCosts
 from tvdnn.engine import Trainer, training_graph, virtualize
 from tvdnn.engine.step_watch import TIMED, WARM
 from tvdnn.errors import DeviceError
@@ -42,26 +43,13 @@ def slowed(link: HostLink, share: float) -> HostLink:
 
 
 @dataclass(frozen=True)
-class Unsteady:
+class Unsteady(WrappedCosts):
     """Costs whose passes take seeded random times about those of `costs`."""
 
-    costs: Costs
     jitter: random.Random
-    measured = True
-
-    @property
-    def hardware(self) -> str:
-        return self.costs.hardware
-
-    @property
-    def link(self) -> HostLink:
-        return self.costs.link
 
     def launch_s(self, pass_: Pass, rows: int) -> float:
         return self.costs.launch_s(pass_, rows) * self.jitter.uniform(0.99, 1.01)
-
-    def min_pass_s(self, pass_: Pass) -> float:
-        return self.costs.min_pass_s(pass_)
 
 
 def machine(factors: Mapping[str, float], link_share: float, seed: int = 0) -> Costs:
@@ -230,6 +218,6 @@ def test_a_virtualized_network_follows_its_first_steps() -> None:
 
 
 def test_costs_of_an_h200_are_no_measurement() -> None:
-    """Only what was measured is corrected: a data sheet says little of the machine that runs."""
+    """Measured costs alone are corrected: a data sheet says little of the present machine."""
     assert not h200(small_graph()).measured
     assert PROFILED.measured

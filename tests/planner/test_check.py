@@ -98,13 +98,18 @@ def halves() -> ScheduleMaker:
     return maker
 
 
+def with_gradient(maker: ScheduleMaker, *, gy: int, gw: int) -> Schedule:
+    """The schedule with the second pass last. Its buffers lie at these bytes."""
+    maker.place("gy", gy)
+    maker.place("gw", gw)
+    maker.launch("g", 0, 4)
+    return maker.build()
+
+
 def test_accepts_two_halves_whose_second_takes_the_outputs_place() -> None:
     maker = halves()
     maker.half()
-    maker.place("gy", 64)
-    maker.place("gw", 128)
-    maker.launch("g", 0, 4)
-    check(maker.build())
+    check(with_gradient(maker, gy=64, gw=128))
 
 
 def test_refuses_pass_of_the_wrong_half() -> None:
@@ -119,10 +124,10 @@ def test_refuses_pass_of_the_wrong_half() -> None:
 def test_refuses_given_gradient_over_what_is_still_needed() -> None:
     maker = halves()
     maker.half()
-    maker.place("gy", 0)
-    maker.place("gw", 128)
-    maker.launch("g", 0, 4)
-    refuse(maker.build(), r"g \[0, 4\), reads x \[0, 4\) at arena byte 0, but gy is there")
+    refuse(
+        with_gradient(maker, gy=0, gw=128),
+        r"g \[0, 4\), reads x \[0, 4\) at arena byte 0, but gy is there",
+    )
 
 
 def test_refuses_output_overwritten_before_it_is_handed_out() -> None:

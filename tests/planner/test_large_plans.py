@@ -57,7 +57,7 @@ def test_vgg16_in_two_and_a_half_gigabytes() -> None:
 
 
 def test_a_normalized_vgg16_in_a_third_of_its_memory() -> None:
-    """Where copies of maps that hardly fit take 104 ms, rounds take 43, and keep 28."""
+    """Copies of maps that hardly fit take 104 ms, rounds take 43 ms, and keep takes 28 ms."""
     found = row("vgg16_bn", "auto")
     assert found["predicted_s"] < 1.6 * found["kept_s"]
     assert found["num_remade_forward"] > 0
@@ -83,7 +83,7 @@ def test_vgg416_moves_what_vdnn_moves() -> None:
 
 
 def test_resnet50_where_copies_bind() -> None:
-    """At a quarter of what it keeps no number of bargains hides all copies; few are left."""
+    """In a quarter of keep's peak no choice hides all copies. Few copies are left."""
     swapped, found = row("resnet50", "tvdnn-ilp"), row("resnet50", "auto")
     assert swapped["gap"] < 0.04
     assert found["budget_bytes"] < 0.3 * found["kept_peak_bytes"]
@@ -96,7 +96,7 @@ def test_googlenet_little_above_its_floor() -> None:
 
 
 def test_the_deepest_network_is_near_what_launches_or_copies_take() -> None:
-    """40 thousand steps; the heuristic's are near what the link alone takes."""
+    """The plan has 40 thousand steps. The heuristic's step is near the link's time alone."""
     found = row("resnet2500", "auto")
     assert found["predicted_s"] <= 1.25 * max(found["compute_s"], found["link_s"])
     swapped = row("resnet2500", "tvdnn-heuristic")
@@ -116,7 +116,7 @@ PLAN_S = {
 
 @pytest.mark.parametrize(("net", "policy"), PLAN_S, ids=lambda name: name)
 def test_planning_took_no_longer_than(net: str, policy: str) -> None:
-    """Seconds of planning and of simulating what is planned, on an idle core."""
+    """Seconds of planning and of simulating the plan, on an idle core."""
     found = row(net, policy)
     seconds = (found["plan_cpu_s"] + found["simulate_cpu_s"]) / found["core_slowness"]
     assert seconds < PLAN_S[net, policy]

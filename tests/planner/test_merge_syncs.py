@@ -26,7 +26,7 @@ def graph() -> Graph:
 
 
 def by_hazards(graph: Graph, policy: str, share: float) -> Schedule:
-    """The schedule in a share of what keep takes whose lanes meet for each wait."""
+    """The schedule in a share of keep's peak. Its lanes meet for each wait."""
     budget = round(share * planned(graph, "keep", None).peak_nbytes)
     with pytest.MonkeyPatch.context() as patch, few_trials():
         patch.setattr(planning, "merge_sync_points", lambda schedule, costs: schedule)

@@ -89,7 +89,7 @@ BACKWARD = (
 
 
 def block_segments(graph: Graph, *, recompute: bool) -> tuple[Segment, ...]:
-    """The first block section-major, forward and backward, what is around it layer-major."""
+    """The first block is section-major, forward and backward. The rest is layer-major."""
     slots = Slots(graph)
     packs = [Segment((slot,)) for slot in slots.take(("0 pack", "2 pack", "2 pack_grad_input"))]
     forward = Segment(tuple(slots.take(FORWARD)), block=1)

@@ -1,4 +1,4 @@
-"""The policies: what they move and when, and their floors."""
+"""The policies: which maps they move, when, and their floors."""
 
 from collections.abc import Callable
 from functools import cache, partial
@@ -149,7 +149,7 @@ def test_no_prefetch_is_issued_before_its_window(small: Graph) -> None:
 
 
 def test_sync_makes_the_next_layer_wait_for_copies(small: Graph) -> None:
-    """With :sync no launch of a layer starts before the copies issued in the layer before end."""
+    """With :sync a layer's launches wait for the copies issued in the layer before."""
     plain, synced = (planned(small, f"vdnn-all:p{suffix}") for suffix in ("", ":sync"))
     costs = costs_of(small)
     assert simulate(synced, costs).step_s > simulate(plain, costs).step_s

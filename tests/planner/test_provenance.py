@@ -196,7 +196,7 @@ def test_a_sum_over_a_concatenation_that_is_read_later_is_refused() -> None:
 
 
 def test_a_normalization_dropped_from_a_sum_is_refused() -> None:
-    """The sum reads what one of its terms normalizes as if it were the term."""
+    """The sum reads the map that a term normalizes as if it were the term."""
     right = graph("residual", fuse=False)
     (index,) = (i for i, p in enumerate(right.passes) if p.op == "add" and p.role == "forward")
     norm, *_ = right.passes[index].reads

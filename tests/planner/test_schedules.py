@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example
 from hypothesis import strategies as st
 from torch import nn
 
+from tests.support.examples import CHAIN, examples
 from tests.support.lowered import lower
 from tests.support.networks import random_chain
 from tests.support.plans import random_plan
@@ -36,7 +37,7 @@ LINKS = (1e5, 1e8, 1e12)  # bytes a second: copies dwarf compute, match it, or c
 
 
 def random_costs(rng: random.Random) -> Costs:
-    """Costs under which copies are slow or fast against compute, so that orders differ."""
+    """Costs with slow or fast copies beside compute. Orders of steps differ."""
     rate = rng.choice(LINKS)
     link = HostLink(rate, rate, rate / 2, rate / 2, 1e-6)
     return Roofline(replace(load("H200"), link=link), "fp32")
@@ -55,7 +56,7 @@ def drawn_plan(graph: Graph, rng: random.Random) -> Plan:
 
 
 def drawn_schedule(graph: Graph, rng: random.Random) -> Schedule:
-    """A schedule of a drawn plan, its budget anywhere from the floor to what it would take."""
+    """A schedule of a drawn plan. Its budget lies between the floor and the peak without one."""
     plan, costs = drawn_plan(graph, rng), random_costs(rng)
     least, _ = MinimumSchedule.of(graph, plan, costs).floor
     most = lower(graph, plan, costs).peak_nbytes
@@ -63,14 +64,7 @@ def drawn_schedule(graph: Graph, rng: random.Random) -> Schedule:
     return lower(graph, plan, costs, budget=budget)
 
 
-@settings(max_examples=EXAMPLES, derandomize=True, deadline=None, database=None)
-@given(
-    seed=st.integers(0, 2**32 - 1),
-    batch=st.integers(2, 9),
-    image=st.integers(6, 12),
-    channels=st.integers(2, 8),
-    chunk_size=st.integers(200, 20_000),
-)
+@examples(EXAMPLES, **CHAIN)
 @example(seed=5, batch=6, image=7, channels=4, chunk_size=17923).via("recompute cut the step")
 @example(seed=15, batch=5, image=11, channels=2, chunk_size=1983).via("gradient behind a view")
 @example(seed=206, batch=3, image=11, channels=6, chunk_size=1905).via("bits hung on addresses")
@@ -84,12 +78,7 @@ def test_any_plan_equals_keep(
     assert_equals_keep(net, rng, (batch, channels, image, image), chunk_size, seed)
 
 
-@settings(max_examples=EXAMPLES // 4, derandomize=True, deadline=None, database=None)
-@given(
-    seed=st.integers(0, 2**32 - 1),
-    batch=st.integers(2, 7),
-    chunk_size=st.integers(200, 10_000),
-)
+@examples(EXAMPLES // 4, batch=st.integers(2, 7), chunk_size=st.integers(200, 10_000))
 def test_any_plan_of_forks_and_joins_equals_keep(seed: int, batch: int, chunk_size: int) -> None:
     rng = random.Random(seed)
     torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""What is asked for, what tuning found, and the networks for which it was found."""
+"""Requested and tuned settings, and the networks that tuned ones belong to."""
 
 import pytest
 import torch

@@ -5,11 +5,11 @@ from math import inf
 
 import pytest
 import torch
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
 from tests.planner.test_schedules import CLASSES, STEPS, random_costs
+from tests.support.examples import examples
 from tests.support.exhaustive import exhaustive_s, small_case
 from tests.support.lowered import lower
 from tests.support.networks import Sum, random_chain
@@ -43,9 +43,8 @@ def test_no_choice_of_sections_is_faster() -> None:
         assert heuristic_s <= 1.05 * ilp_s
 
 
-@settings(max_examples=5, derandomize=True, deadline=None, database=None)
-@given(
-    seed=st.integers(0, 2**32 - 1),
+@examples(
+    5,
     batch=st.integers(2, 4),
     sections=st.integers(1, 3),
     share=st.floats(0, 1),

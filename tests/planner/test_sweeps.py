@@ -86,7 +86,7 @@ def test_floors_of_many_networks_are_true(policy: str, seeds: tuple[int, ...]) -
 
 @pytest.mark.parametrize("seed", [1, 7])
 def test_a_lead_makes_no_floor_higher(seed: int) -> None:
-    """With all prefetches at the last moment the plan at the floor finds no place: it stays."""
+    """The plan at the floor stays: with all prefetches at the last moment it finds no place."""
     graph, costs, _ = known_case(seed)
     policy = "tvdnn-heuristic"
     floor, _ = Problem(graph, costs).floor(policy)

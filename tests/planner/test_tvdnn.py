@@ -72,7 +72,7 @@ def test_limits_are_no_longer_tightened_once_their_step_is_slower_than_a_known_o
 def test_where_few_plans_are_placed_they_are_of_the_best_skeletons(
     graph: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With backward layer-major, as of the first skeleton alone, the step takes longer."""
+    """The first skeleton alone has a layer-major backward, and its step takes longer."""
     monkeypatch.setattr(swap_problem, "WORK", 700)  # three plans of it
     budget = planned(graph, "keep", None).peak_nbytes // 2
     seconds = []

@@ -9,7 +9,7 @@ from tvdnn.runtime.capture import fork_join
 
 
 class Stream:
-    """Tells what it waits for."""
+    """Records the events that it waits for."""
 
     def __init__(self, name: str, told: list[tuple[str, str]]) -> None:
         self.name, self.told = name, told

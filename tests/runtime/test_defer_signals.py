@@ -1,4 +1,4 @@
-"""Interrupts: what must not be cut in two ends first."""
+"""Interrupts wait for the end of work that must not be cut in two."""
 
 import signal
 from threading import Thread

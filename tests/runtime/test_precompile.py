@@ -1,4 +1,4 @@
-"""Kernels that compile side by side: none runs before, and what fails stays as it was."""
+"""Kernels compile side by side: none runs before, and a failed one stays as it was."""
 
 import os
 import subprocess
@@ -145,7 +145,7 @@ def test_kernels_are_loaded_on_the_present_gpu(monkeypatch: pytest.MonkeyPatch) 
 
 
 def ask(name: str, compile_: Callable[[], Any], finalize: Callable[[Any], None]) -> None:
-    """As a launch of a kernel that is not compiled does."""
+    """Ask for a kernel that is not compiled, and launch it."""
     mode = _async_compile.active_mode.get()
     assert mode is not None
     kernel = mode.submit(name, compile_, finalize)

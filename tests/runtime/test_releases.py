@@ -1,4 +1,4 @@
-"""Versions of torch and Triton: which are tested together, and what is said of others."""
+"""Versions of torch and Triton: those tested together, and the message about others."""
 
 import warnings
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ PYPROJECT = (Path(__file__).parents[2] / "pyproject.toml").read_text()
 
 @pytest.fixture
 def untested_torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """With torch 3.1 and Triton 4.2 installed."""
+    """Torch 3.1 and Triton 4.2 are installed."""
     versions = {"torch": "3.1.0+cu140", "triton": "4.2.0"}
     monkeypatch.setattr(releases, "version", versions.__getitem__)
     releases.warn_of_untested.cache_clear()

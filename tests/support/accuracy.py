@@ -30,7 +30,7 @@ def eager(net: nn.Module, kind: torch.dtype) -> nn.Module:
 
 
 def gradients(net: nn.Module, x: Tensor, y: Tensor) -> Gradients:
-    """Of the parameters, in float64, by their names in the network itself."""
+    """Gradients of the parameters in float64, by their names in the network itself."""
     net.zero_grad(set_to_none=True)
     functional.cross_entropy(net(x).to(x.dtype), y).backward()
     return {

@@ -44,7 +44,7 @@ def assert_close(mine: Tensor, exact: Tensor, name: str) -> None:
 def _steps(
     net: nn.Module, inputs: Sequence[Tensor], policy: str | None, lr: float
 ) -> list[dict[str, Tensor]]:
-    """By step what is compared; without a policy by torch itself."""
+    """The compared tensors of each step. Without a policy torch runs the steps."""
     names = [name for name, _ in (*net.named_parameters(), *net.named_buffers())]
     tensors = [*net.parameters(), *net.buffers()]
     model = (
@@ -82,6 +82,6 @@ def _step(
 
 
 def _weights(y: Tensor) -> Tensor:
-    """Fixed weights of the elements of an output, so that its gradient is not all ones."""
+    """Fixed weights of an output's elements. Its gradient is not all ones."""
     generator = torch.Generator().manual_seed(5)
     return torch.randn(y.shape, generator=generator).to(y.dtype) / y.numel()

@@ -100,7 +100,7 @@ def assert_follows(
     spec: SGD | AdamW,
     accumulate: int = 1,
 ) -> None:
-    """A trainer's steps, with changes ahead of some, leave what a loop leaves that has all."""
+    """A trainer's steps with changes ahead of some leave the parameters of torch's loop."""
     twin = copy.deepcopy(net)
     trainer = Trainer(net, torch.empty(SHAPE), optimizer=spec)
     kind = torch.optim.SGD if isinstance(spec, SGD) else torch.optim.AdamW

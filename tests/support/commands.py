@@ -1,4 +1,4 @@
-"""Commands run in this process, and what they print."""
+"""Commands run in this process, and their output."""
 
 from pathlib import Path
 

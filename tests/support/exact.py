@@ -18,7 +18,7 @@ WITH_AUTO: tuple[Mapping[str, Any], ...] = (*POLICIES, {"policy": "auto", "budge
 
 
 class Functional(nn.Module):
-    """What `way` makes of the module, with the given layers and parameters, and of the inputs."""
+    """Returns `way` of the module, which has the given layers and parameters, and of the inputs."""
 
     def __init__(self, way: Callable[..., Any], **parts: nn.Module | Tensor) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ def _steps(
     *,
     input_grads: bool,
 ) -> dict[str, Tensor | None]:
-    """By name: outputs, gradients and buffers of each step; virtualized where `options` are."""
+    """Outputs, gradients and buffers of each step, by name. `options` virtualize the net."""
     example = inputs[0] if len(inputs) == 1 else tuple(inputs)
     run = net
     if options is not None:

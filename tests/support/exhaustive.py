@@ -35,7 +35,7 @@ OPENINGS: tuple[Callable[[IdleInterval], int], ...] = (
 
 
 def small_case(seed: int) -> tuple[Graph, Costs, int] | None:
-    """A network of few sections, costs and a budget between the floor and what keep takes.
+    """A network of few sections, costs and a budget between the floor and keep's peak.
 
     None where there is no such budget, or there are too many plans to try each.
     """

@@ -4,33 +4,20 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.wrapped_costs import WrappedCosts
 from tvdnn.graph import Pass
-from tvdnn.planner.ir.costs import Costs, HostLink
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class Elsewhere(WrappedCosts):
     """`costs`; before the first launch that another process predicts it does `_arrive`."""
 
-    costs: Costs
     pid: int
-    measured = True
-
-    @property
-    def hardware(self) -> str:
-        return self.costs.hardware
-
-    @property
-    def link(self) -> HostLink:
-        return self.costs.link
 
     def launch_s(self, pass_: Pass, rows: int) -> float:
         if os.getpid() != self.pid:
             self._arrive()
         return self.costs.launch_s(pass_, rows)
-
-    def min_pass_s(self, pass_: Pass) -> float:
-        return self.costs.min_pass_s(pass_)
 
     def _arrive(self) -> None:
         raise NotImplementedError

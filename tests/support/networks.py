@@ -107,7 +107,7 @@ def vgg(
 
 
 class Sum(nn.Module):
-    """The sum of what each branch makes of the input; some add to the first in place."""
+    """The sum of all branches of the input. Some add to the first in place."""
 
     def __init__(self, branches: Sequence[nn.Module], inplace: bool) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class Sum(nn.Module):
 
 
 class Concat(nn.Module):
-    """What branches make of the input, side by side, each reading some of its channels."""
+    """Branches of the input side by side. Each reads some of its channels."""
 
     def __init__(self, branches: Sequence[nn.Module], ranges: Sequence[tuple[int, int]]) -> None:
         super().__init__()
@@ -281,7 +281,7 @@ def _resized(rng: random.Random, shape: tuple[int, ...]) -> nn.Sequential:
 
 
 def _batch_norm(rng: random.Random, shape: tuple[int, ...]) -> nn.BatchNorm2d:
-    """In training or, one of four, in evaluation; eps keeps few values' deviations from zero."""
+    """Three of four train, one evaluates. With few values, eps keeps deviations from zero."""
     layer = nn.BatchNorm2d(shape[0], eps=0.1, affine=rng.random() < 0.7)
     return layer.train(rng.random() < 0.75)
 

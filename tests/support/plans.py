@@ -97,7 +97,7 @@ def _touches(pass_: Pass, *, recompute: bool) -> tuple[set[str], set[str]]:
 
 
 def _random_segments(graph: Graph, turns: Sequence[Turn], rng: random.Random) -> Iterable[Segment]:
-    """Turns in a random order that keeps what they follow, cut into random legal segments."""
+    """Turns in a random legal order, cut into random legal segments."""
     todo = set(range(len(turns)))
     while todo:
         ready = sorted(n for n in todo if not turns[n].after & todo)
@@ -160,7 +160,7 @@ def _random_transfers(
 
 
 def _uses(graph: Graph, segments: Sequence[Segment]) -> Mapping[str, list[tuple[int, bool]]]:
-    """By buffer that may move, the slots that use it and whether they write it afresh."""
+    """The slots that use each buffer that may move, and whether they write it afresh."""
     found: dict[str, list[tuple[int, bool]]] = {}
     slots = [slot for segment in segments for slot in segment.slots]
     for number, slot in enumerate(slots):

@@ -1,4 +1,4 @@
-"""Plans for the profile of an H200, and what their steps take there."""
+"""Plans for the profile of an H200, and the seconds of their steps there."""
 
 from tvdnn.graph import Graph
 from tvdnn.planner.ir.costs import Costs, Roofline

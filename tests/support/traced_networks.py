@@ -112,7 +112,7 @@ class Inputs(torch.nn.Module):
 
 
 class Stale(torch.nn.Module):
-    """Makes of a convolution's map what `way` says."""
+    """Returns `way` of a convolution's map."""
 
     def __init__(self, way: Callable[[Tensor], Any]) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class Stale(torch.nn.Module):
 
 
 class Returns(torch.nn.Module):
-    """Returns what `way` makes of its input."""
+    """Returns `way` of its input."""
 
     def __init__(self, way: Callable[[Tensor], Any]) -> None:
         super().__init__()

@@ -2,11 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-import pytest
 import torch
 from torch import nn
 
-from tvdnn.experiment import tuner
 from tvdnn.experiment.machines import DataSheet
 from tvdnn.experiment.processes import Processes
 from tvdnn.experiment.request import Request, make_request, network_of
@@ -101,10 +99,3 @@ def guessed_s(job: Job) -> float:
     led = {None: 0.2, 2: 0.1}.get(choice.lead, 0.15)
     way = {"engine": 0.05, "kernel": 0.06}[choice.copies]
     return sizes[chunks.default] - own + policies[choice.policy] + led + way
-
-
-def try_few_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tune one policy, one lead and few sizes."""
-    monkeypatch.setattr(tuner, "SEARCHED", ("auto",))
-    monkeypatch.setattr(tuner, "LEADS", (2,))
-    monkeypatch.setattr(tuner, "SMALL_CLASS", 0.5)  # few classes have sizes of their own

@@ -1,4 +1,4 @@
-"""What a network trains to under a policy, and its gradients beside those of a float64 twin."""
+"""Training under a policy, and gradients beside those of a float64 twin."""
 
 import copy
 from collections.abc import Sequence

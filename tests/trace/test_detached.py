@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.support.beside_torch import assert_trains_as_torch
+from tests.support.exact import Functional
 from tvdnn.errors import InputError, UnsupportedOpError
 from tvdnn.graph import fuse
 from tvdnn.trace.trace import trace
@@ -282,19 +283,16 @@ BEHIND = [
 ]
 
 
-class Behind(nn.Module):
-    def __init__(self, way: Way) -> None:
-        super().__init__()
-        self.conv, self.last, self.way = nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 2, 1), way
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(self.way(self, self.conv(x) + 0))
+def behind(way: Way) -> nn.Module:
+    """A layer behind `way` of a convolution's map."""
+    layers = {"conv": nn.Conv2d(4, 4, 3, padding=1), "last": nn.Conv2d(4, 2, 1)}
+    return Functional(lambda net, x: net.last(way(net, net.conv(x) + 0)), **layers)
 
 
 @pytest.mark.parametrize("way", BEHIND)
 def test_writes_behind_a_map_change_its_values_and_no_gradient(way: Way) -> None:
     torch.manual_seed(0)
-    assert_trains_as_torch(Behind(way), torch.randn(3, 4, 6, 5))
+    assert_trains_as_torch(behind(way), torch.randn(3, 4, 6, 5))
 
 
 def by_data(net: nn.Module, h: Tensor) -> Tensor:
@@ -339,4 +337,4 @@ def by_a_view_without_gradients(net: nn.Module, h: Tensor) -> Tensor:
 )
 def test_other_writes_behind_a_map_are_refused_by_line(way: Way) -> None:
     with pytest.raises(UnsupportedOpError, match=r"cannot be followed at \S*test_detached.py:\d+"):
-        trace(Behind(way), (torch.randn(3, 4, 6, 5),))
+        trace(behind(way), (torch.randn(3, 4, 6, 5),))

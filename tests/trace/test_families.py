@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tests.support.exact import Functional
 from tests.support.running import random_batches
 from tests.support.twins import assert_gradients_are_torchs
 from tvdnn.engine import virtualize
@@ -219,17 +220,6 @@ class TimmBlock(nn.Module):
         return y
 
 
-class Way(nn.Module):
-    """Returns what `way` makes of its input."""
-
-    def __init__(self, way: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.way = way
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.way(x)
-
-
 def squares(outputs: Any) -> Tensor:
     """The sum of the squares of what a network returns."""
     parts = outputs.values() if isinstance(outputs, dict) else [outputs]
@@ -293,7 +283,7 @@ def test_functions_of_a_pixel_behind_a_view(
     ],
 )
 def test_means_of_all_pixels(way: Callable[[Tensor], Tensor]) -> None:
-    network = trace(Way(way), [torch.empty(SHAPE)])
+    network = trace(Functional(lambda _, x: way(x)), [torch.empty(SHAPE)])
     assert [op.kind for op in network.ops if op.kind != "view"] == ["adaptive_avg_pool2d"]
     assert network.values[network.outputs[0]].shape == (5, 3)
 
@@ -310,10 +300,10 @@ def test_means_of_all_pixels(way: Callable[[Tensor], Tensor]) -> None:
 )
 def test_other_uses_of_pixels(way: Callable[[Tensor], Tensor]) -> None:
     x = torch.randn(SHAPE, generator=torch.Generator().manual_seed(0))
-    net = virtualize(Way(way), x)
+    net = virtualize(Functional(lambda _, x: way(x)), x)
     torch.testing.assert_close(net(x), way(x))
 
 
 def test_pooling_pixels_as_one_axis_is_refused() -> None:
     with pytest.raises(UnsupportedOpError, match="max_pool2d of 3 dimensions"):
-        trace(Way(lambda x: functional.max_pool2d(x.flatten(2), 2)), [torch.empty(SHAPE)])
+        trace(Functional(lambda _, x: functional.max_pool2d(x.flatten(2), 2)), [torch.empty(SHAPE)])

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.support.beside_torch import assert_trains_as_torch
+from tests.support.exact import Functional
 from tvdnn.engine import Trainer, virtualize
 from tvdnn.errors import UnsupportedOpError
 
@@ -14,15 +15,9 @@ SHAPE = (3, 4, 6, 5)
 Way = Callable[[nn.Module, Tensor], Tensor]
 
 
-class Net(nn.Module):
-    def __init__(self, way: Way) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.conv = nn.Conv2d(4, 4, 1)
-        self.way = way
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.way(self, x)
+def net_of(way: Way) -> nn.Module:
+    torch.manual_seed(0)
+    return Functional(way, conv=nn.Conv2d(4, 4, 1))
 
 
 def flattened_first(net: nn.Module, x: Tensor) -> Tensor:
@@ -58,24 +53,24 @@ def channels_last() -> Tensor:
 
 @pytest.mark.parametrize("way", [*TELLING, doubled_alone])
 def test_contiguous_inputs_are_computed_as_by_torch(way: Way) -> None:
-    assert_trains_as_torch(Net(way), torch.randn(SHAPE))
+    assert_trains_as_torch(net_of(way), torch.randn(SHAPE))
 
 
 @pytest.mark.parametrize("way", TELLING)
 def test_writes_that_tell_of_the_layout_are_refused(way: Way) -> None:
-    virtual = virtualize(Net(way), torch.randn(SHAPE))
+    virtual = virtualize(net_of(way), torch.randn(SHAPE))
     with pytest.raises(UnsupportedOpError, match=r"reads at \S*test_layouts.py:\d+ .*contiguous"):
         virtual(channels_last())
 
 
 def test_a_trainer_refuses_them_too() -> None:
-    trainer = Trainer(Net(flattened_first), torch.randn(SHAPE), loss=nn.MSELoss())
+    trainer = Trainer(net_of(flattened_first), torch.randn(SHAPE), loss=nn.MSELoss())
     with pytest.raises(UnsupportedOpError, match="pass contiguous inputs"):
         trainer.step(channels_last(), torch.randn(SHAPE))
 
 
 def test_writes_to_what_nothing_else_reads_take_any_layout() -> None:
-    assert_trains_as_torch(Net(doubled_alone), channels_last())
+    assert_trains_as_torch(net_of(doubled_alone), channels_last())
 
 
 def stands_alone(net: nn.Module, x: Tensor) -> bool:
@@ -123,14 +118,14 @@ def test_what_a_forward_asks_of_its_inputs_holds_or_is_refused(
     def way(net: nn.Module, x: Tensor) -> Tensor:
         return net.conv(x) if asks(net, x) else -net.conv(x)
 
-    assert_trains_as_torch(Net(way), torch.zeros(SHAPE) + torch.rand(SHAPE))
-    virtual = virtualize(Net(way), torch.randn(SHAPE))
+    assert_trains_as_torch(net_of(way), torch.zeros(SHAPE) + torch.rand(SHAPE))
+    virtual = virtualize(net_of(way), torch.randn(SHAPE))
     with pytest.raises(UnsupportedOpError, match=r"asks for \S+ of its maps at \S*:\d+.*; pass"):
         virtual(INPUTS[given]())
 
 
 def test_whether_an_input_requires_a_gradient_is_not_told_without_one() -> None:
-    net = Net(lambda net, x: net.conv(x) if x.requires_grad else -net.conv(x))
+    net = net_of(lambda net, x: net.conv(x) if x.requires_grad else -net.conv(x))
     x = torch.randn(SHAPE).requires_grad_()
     virtual = virtualize(net, torch.randn(SHAPE))
     torch.testing.assert_close(virtual(x), net(x))
@@ -139,7 +134,7 @@ def test_whether_an_input_requires_a_gradient_is_not_told_without_one() -> None:
 
 
 def test_a_trainer_tells_no_layout_either() -> None:
-    net = Net(lambda net, x: net.conv(x) if x.is_contiguous() else -net.conv(x))
+    net = net_of(lambda net, x: net.conv(x) if x.is_contiguous() else -net.conv(x))
     trainer = Trainer(net, torch.randn(SHAPE), loss=nn.MSELoss())
     with pytest.raises(UnsupportedOpError, match="asks for strides"):
         trainer.step(channels_last(), torch.randn(SHAPE))

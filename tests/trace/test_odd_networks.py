@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.support.beside_torch import assert_trains_as_torch
+from tests.support.exact import Functional
 from tvdnn.engine import Trainer, virtualize
 from tvdnn.errors import InputError, UnsupportedOpError
 from tvdnn.trace.trace import trace
@@ -47,16 +48,9 @@ def test_a_trainer_of_such_names() -> None:
     torch.testing.assert_close(trainer.step(x, y), exact.detach())
 
 
-class Several(nn.Module):
-    """Of two inputs, what `way` returns."""
-
-    def __init__(self, way: Callable[[nn.Module, Tensor, Tensor], Any]) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, 3, 1)
-        self.way = way
-
-    def forward(self, x: Tensor, y: Tensor) -> Any:
-        return self.way(self.conv, x, y)
+def several(way: Callable[[nn.Module, Tensor, Tensor], Any]) -> nn.Module:
+    """Returns `way` of a layer and two inputs."""
+    return Functional(lambda net, x, y: way(net.conv, x, y), conv=nn.Conv2d(3, 3, 1))
 
 
 @pytest.mark.parametrize(
@@ -74,7 +68,7 @@ class Several(nn.Module):
 def test_inputs_unread_and_handed_out(way: Any, graded: tuple[bool, bool]) -> None:
     torch.manual_seed(0)
     inputs = [torch.randn(2, 3, 4, 5, requires_grad=each) for each in graded]
-    assert_trains_as_torch(Several(way), *inputs)
+    assert_trains_as_torch(several(way), *inputs)
 
 
 def test_the_first_call_may_be_under_inference_mode() -> None:
@@ -106,14 +100,8 @@ def test_the_course_may_hang_on_whether_gradients_are_recorded() -> None:
         torch.testing.assert_close(model(x), net(x))
 
 
-class Raising(nn.Module):
-    def __init__(self, way: Callable[[Tensor], Any]) -> None:
-        super().__init__()
-        self.inner = nn.Sequential(nn.ReLU())
-        self.way = way
-
-    def forward(self, x: Tensor) -> Any:
-        return self.way(self.inner(x))
+def raising(way: Callable[[Tensor], Any]) -> nn.Module:
+    return Functional(lambda net, x: way(net.inner(x)), inner=nn.Sequential(nn.ReLU()))
 
 
 def refuse_sizes(x: Tensor) -> Tensor:
@@ -125,7 +113,10 @@ def refuse_sizes(x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("way", "message"),
     [
-        (refuse_sizes, r"Raising: ValueError: 3 channels at tests/trace/test_odd_networks.py:\d+"),
+        (
+            refuse_sizes,
+            r"Functional: ValueError: 3 channels at tests/trace/test_odd_networks.py:\d+",
+        ),
         (
             lambda x: torch.stack([x, x[0]]),
             r"stack does not take tensors of shapes .*test_odd_networks.py",
@@ -134,7 +125,7 @@ def refuse_sizes(x: Tensor) -> Tensor:
 )
 def test_the_networks_own_errors_name_their_line(way: Any, message: str) -> None:
     with pytest.raises((InputError, UnsupportedOpError), match=message):
-        trace(Raising(way), (torch.empty(2, 3, 4, 4),))
+        trace(raising(way), (torch.empty(2, 3, 4, 4),))
 
 
 @pytest.mark.parametrize(
@@ -156,4 +147,4 @@ def test_the_networks_own_errors_name_their_line(way: Any, message: str) -> None
 )
 def test_what_proxies_cannot_do_is_refused_by_line(way: Any) -> None:
     with pytest.raises(UnsupportedOpError, match=r"test_odd_networks\.py"):
-        trace(Raising(way), (torch.empty(2, 3, 4, 4),))
+        trace(raising(way), (torch.empty(2, 3, 4, 4),))

@@ -37,7 +37,7 @@ def _offset_moved(schedule: Schedule, rng: Random, field: str) -> Iterator[Sched
 
 
 def residencies_overlap(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
-    """All that uses a section's residency finds it at the address of another's, too."""
+    """All users of a section's residency find it at the address of another residency."""
     stays = rng.sample(schedule.residencies, min(40, len(schedule.residencies)))
     for stay in stays:
         for other in stays:
@@ -97,7 +97,7 @@ def copies_crossed(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
 
 
 def partial_overwritten_early(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
-    """Partial sums before what they sum is there, or at the place of others."""
+    """Partial sums come before their terms, or lie at the place of others."""
     buffers = schedule.graph.buffers
     launches = [
         i

@@ -73,7 +73,7 @@ def changed(schedule: Schedule, index: int, **changes: object) -> Schedule:
 
 
 def kept(schedule: Schedule, index: int, **changes: object) -> Schedule:
-    """As `_changed`, with residencies left alone: for steps that are not well formed."""
+    """As `changed`, with residencies left alone, for steps that are not well formed."""
     steps = list(schedule.steps)
     steps[index] = steps[index]._replace(**changes)
     return replace(schedule, steps=tuple(steps))

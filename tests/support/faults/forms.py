@@ -1,4 +1,4 @@
-"""Faults of form: steps, residencies and sizes that are not what a schedule may hold."""
+"""Faults of form: steps, residencies and sizes that no schedule may hold."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

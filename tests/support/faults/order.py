@@ -99,7 +99,7 @@ def launch_dropped(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
 
 
 def launch_twice(schedule: Schedule, rng: Random) -> Iterator[Schedule]:
-    """A launch that changes what it reads, or adds to a sum, once more."""
+    """A launch that changes its input, or adds to a sum, runs twice."""
     for index in shuffled(schedule, rng, Action.LAUNCH):
         order = list(range(len(schedule.steps)))
         order.insert(index + 1, index)

@@ -1,4 +1,4 @@
-"""Faults to seed into right schedules: each really does harm, so that the checker must refuse it.
+"""Faults to seed into right schedules. Each does harm, and the checker must refuse it.
 
 A fault proposes mutations in random order. One that breaks a rule by its nature (a budget, a range,
 a wait that cannot be) is taken as it is; any other only if the slow oracles see its harm: two steps
@@ -7,7 +7,9 @@ race, or the results differ.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from inspect import isfunction
 from random import Random
+from types import ModuleType
 
 from tests.support.faults import addresses, forms, order
 from tests.support.schedules.order import races
@@ -37,43 +39,24 @@ class Fault:
         return None
 
 
-HARMFUL = (
-    order.wait_removed,
-    order.bytes_reused_before_offload_ended,
-    order.read_before_prefetch,
-    order.prefetch_before_its_offload,
-    order.copies_swapped,
-    order.offload_dropped,
-    order.prefetch_dropped,
-    order.launch_dropped,
-    order.launch_twice,
-    order.in_place_pass_skipped,
-    order.sum_out_of_order,
-    order.reader_before_writer,
-    addresses.read_offset_moved,
-    addresses.write_offset_moved,
-    addresses.residencies_overlap,
-    addresses.slab_places_overlap,
-    addresses.copies_crossed,
-    addresses.partial_overwritten_early,
-    forms.range_cut_short,
-)
-PLAIN = (
+def mutations_of(*modules: ModuleType) -> Iterator[Mutations]:
+    """The public functions that modules define."""
+    for module in modules:
+        for name, value in vars(module).items():
+            if isfunction(value) and value.__module__ == module.__name__ and name[0] != "_":
+                yield value
+
+
+PLAIN = {
     order.wait_on_later_step,
     order.wait_on_no_step,
     order.wait_on_own_lane,
     addresses.offset_unaligned,
     addresses.offset_negative,
-    forms.rows_wrong,
-    forms.unit_cut,
-    forms.operands_exchanged,
-    forms.launch_on_copy_lane,
-    forms.copy_backwards,
-    forms.copy_cut_short,
-    forms.residency_ends_early,
-    forms.arena_too_small,
-    forms.slab_too_small,
-    forms.over_budget,
-    forms.over_host_budget,
+    *mutations_of(forms),
+} - {forms.range_cut_short}
+FAULTS = tuple(
+    Fault(mutations, plain=mutations in PLAIN)
+    for mutations in mutations_of(order, addresses, forms)
 )
-FAULTS = (*map(Fault, HARMFUL), *(Fault(mutations, plain=True) for mutations in PLAIN))
+HARMFUL = tuple(fault.mutations for fault in FAULTS if not fault.plain)

@@ -1,4 +1,4 @@
-"""What running a schedule finds: digests of its outputs, computed byte by byte."""
+"""Results of running a schedule: digests of its outputs, computed byte by byte."""
 
 from collections.abc import Mapping
 from hashlib import blake2b
