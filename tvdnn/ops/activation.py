@@ -17,7 +17,7 @@ from torch.fx import Node
 from ..graph import Kind, Need, Op, Use
 from ..kernels.pointwise.activation import BY_EXACT_OUTPUT, BY_INPUT, BY_OUTPUT
 from .builder import Builder
-from .operator import STRIDED, Launch, Operator, Translator, elementwise_translator
+from .operator import STRIDED, Launch, Operator, Translator, elementwise, elementwise_translator
 from .passes import forward, grad_by_input, grad_by_output, with_grad_by_input
 from .row_tiles import tiles_by_pixel
 from .traced_op import Shape, TracedOp, UnsupportedCallError
@@ -60,19 +60,13 @@ def behind_relu(b: Builder, op: Op) -> str:
     return masked
 
 
-def _run_forward(a: Launch) -> None:
-    a.kernels.relu(*a.reads_alike(), a.writes[0], precision=a.stored)
-
-
-def run_mask(a: Launch) -> None:
-    """Zero a gradient where the output is not above zero."""
-    a.kernels.relu_grad(*a.reads_alike(), a.writes[0], precision=a.stored)
-
-
 def run_function(kernel: str, function: str, a: Launch, **others: bool) -> None:
     """Launch the kernel of a family of functions, with the op's settings and others."""
     settings = {"function": function, "precision": a.stored, **a.attrs, **others}
-    getattr(a.kernels, kernel)(*a.reads_alike(), a.writes[0], **settings)
+    getattr(a.kernels, kernel)(*a.alike(), **settings)
+
+
+run_mask = elementwise("relu_grad")  # zeroes a gradient where the output is not above zero
 
 
 # Each function's layer, and its translator where it has settings.
@@ -125,7 +119,7 @@ RELU = Operator(
     "relu",
     forward,
     backward,
-    {"forward": _run_forward, "grad_input": run_mask},
+    {"forward": elementwise("relu"), "grad_input": run_mask},
     saves={"output"},
     in_place=True,
     strided=STRIDED,

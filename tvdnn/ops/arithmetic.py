@@ -6,8 +6,8 @@ A map may be written over by its detached alias. Its gradient is then that of th
 from ..graph import Op, Use
 from .arithmetic_translator import add, div, maximum, minimum, mul, neg, straight_through, sub
 from .builder import Builder
-from .operator import STRIDED, Launch, Operator
-from .passes import forward
+from .operator import STRIDED, Launch, Operator, elementwise
+from .passes import forward, grad_in_place
 from .row_tiles import tiles_by_pixel
 
 
@@ -16,7 +16,7 @@ def affine_backward(b: Builder, op: Op) -> None:
     if op.attrs["scale"] == 1:
         b.adopt_grad(op.inputs[0], b.grad_of(op))
     else:
-        b.add_pass(op, "grad_input", (Use(b.grad_of(op)),), (Use(b.next_grad(op)),))
+        grad_in_place(b, op)
 
 
 def add_backward(b: Builder, op: Op) -> None:
@@ -51,44 +51,18 @@ def multiply_backward(b: Builder, op: Op) -> None:
         b.add_pass(op, "grad_input", (factor, dy), (Use(b.new_grad(value)),))
 
 
-def run_add(a: Launch) -> None:
-    a.kernels.add(*a.reads_alike(), a.writes[0], precision=a.stored)
-
-
-def _run_affine(a: Launch) -> None:
-    settings = a.settings("scale", "shift") | {"precision": a.stored}
-    a.kernels.affine(*a.reads_alike(), a.writes[0], **settings)
-
-
-def _run_scale(a: Launch) -> None:
-    a.kernels.affine(*a.reads_alike(), a.writes[0], scale=a.attrs["scale"], precision=a.stored)
-
-
-def _run_add_multiple(a: Launch) -> None:
-    settings = a.settings("scale") | {"precision": a.stored}
-    a.kernels.add_multiple(*a.reads_alike(), a.writes[0], **settings)
-
-
 def _run_straight_through(a: Launch) -> None:
-    _, values = a.reads_alike()
-    a.kernels.affine(values, a.writes[0], scale=1.0, precision=a.stored)
+    _, *operands = a.alike()
+    a.kernels.affine(*operands, scale=1.0, precision=a.stored)
 
 
-def _run_multiply(a: Launch) -> None:
-    a.kernels.multiply(*a.reads_alike(), a.writes[0], precision=a.stored)
-
-
-def _run_multiply_grad(a: Launch) -> None:
-    shape = a.writes[0].shape
-    operands = (tensor.view(shape) for tensor in (*a.reads, *a.writes))
-    a.kernels.multiply_grad(*operands, precision=a.stored)
-
-
+run_add, _run_multiply = elementwise("add"), elementwise("multiply")
+_run_scale = elementwise("affine", "scale")
 AFFINE = Operator(
     "affine",
     forward,
     affine_backward,
-    {"forward": _run_affine, "grad_input": _run_scale},
+    {"forward": elementwise("affine", "scale", "shift"), "grad_input": _run_scale},
     in_place=True,
     row_tiles=tiles_by_pixel,
     functions=dict.fromkeys(("neg", "negative", "operator.neg"), neg),
@@ -110,7 +84,7 @@ ADD_MULTIPLE = Operator(
     "add_multiple",
     forward,
     add_multiple_backward,
-    {"forward": _run_add_multiple, "grad_input": _run_scale},
+    {"forward": elementwise("add_multiple", "scale"), "grad_input": _run_scale},
     in_place=True,
     row_tiles=tiles_by_pixel,
     keeps_axes=True,
@@ -128,7 +102,11 @@ MULTIPLY = Operator(
     "multiply",
     forward,
     multiply_backward,
-    {"forward": _run_multiply, "grad_input": _run_multiply, "grad_inputs": _run_multiply_grad},
+    {
+        "forward": _run_multiply,
+        "grad_input": _run_multiply,
+        "grad_inputs": elementwise("multiply_grad"),
+    },
     saves={"input"},
     row_tiles=tiles_by_pixel,
     functions=dict.fromkeys(("mul", "multiply", "operator.mul"), mul)

@@ -21,7 +21,7 @@ from ..kernels.codec.sign_bits import BYTE
 from ..kernels.norm.batch_norm_tiles import BatchNormPlan, batch_norm_plan
 from .builder import Builder, whole
 from .gradient_sums import sum_so_far
-from .operator import STRIDED, Launch, Operator, by_pixel
+from .operator import STRIDED, Launch, Operator, by_pixel, launches
 from .reshape_translator import as_rows, of_rows
 from .row_tiles import tiles_by_pixel
 from .statistics import moments_of, run_merge_cells, run_moments, slices_for
@@ -268,10 +268,6 @@ def _run_grad_sums(a: Launch) -> None:
     a.kernels.batch_norm_grad_sums(*operands, **settings)
 
 
-def _run_grad_params(a: Launch) -> None:
-    a.kernels.batch_norm_grad_params(*a.reads, *a.writes)
-
-
 def _run_grad_input(a: Launch) -> None:
     adds = a.attrs["adds"]
     dy, statistics, *others = a.reads[1:] if adds else a.reads
@@ -292,7 +288,7 @@ _LAUNCHES: Mapping[str, Callable[[Launch], None]] = {
     "recall": _run_recall,
     "forward": _run_forward,
     "grad_sums": _run_grad_sums,
-    "grad_params": _run_grad_params,
+    "grad_params": launches("batch_norm_grad_params", stores=False),
     "grad_input": _run_grad_input,
 }
 

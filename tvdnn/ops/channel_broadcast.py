@@ -4,7 +4,6 @@ One pass makes the map's gradient and, of every sample, the sums that the values
 """
 
 from functools import partial
-from math import prod
 
 import torch
 
@@ -13,29 +12,18 @@ from ..kernels.language.channel_chunks import num_chunks
 from ..kernels.pointwise.channel_broadcast import gate_slices
 from .builder import Builder
 from .operator import Launch, Operator, by_pixel
-from .passes import forward as forward_of_inputs
+from .passes import channels_of, forward, forward_by_pixel
 from .row_tiles import tiles_by_pixel
-from .sample_sums import SAMPLE_SUMS, add_param_grads, add_sums
-
-
-def forward(b: Builder, op: Op) -> None:
-    reads, writes = tuple(Use(b.buffer_of[name]) for name in op.inputs), (Use(b.new_output(op)),)
-    b.add_pass(op, "forward", reads, writes, params=op.params, attrs=_sizes(b, op))
+from .sample_sums import SAMPLE_SUMS, add_grad_input, add_param_grads, add_sums, grad_and_sums
 
 
 def multiply_backward(b: Builder, op: Op) -> None:
     x, gates = op.inputs
-    reads, writes = [Use(b.buffer_of[x]), Use(b.buffer_of[gates]), Use(b.grad_of(op))], []
-    sums = _add_sums(b, op) if b.needs_grad(gates) else None
-    if sums is None:
-        del reads[0]
-    else:
-        writes.append(Use(sums))
-    if b.needs_grad(x):
-        writes.append(Use(b.next_grad(op)))
-    attrs = _sizes(b, op) | {"to_gate": sums is not None}
-    b.add_pass(op, "grad_input", reads, writes, attrs=attrs)
-    if sums is not None:
+    sums = add_sums(b, op, gate_slices) if b.needs_grad(gates) else ""
+    maps = (x, gates) if sums else (gates,)
+    reads = (*(Use(b.buffer_of[name]) for name in maps), Use(b.grad_of(op)))
+    add_grad_input(b, op, sums, reads)
+    if sums:
         _add_values_grad(b, op, sums)
 
 
@@ -45,26 +33,22 @@ def add_backward(b: Builder, op: Op) -> None:
     if b.needs_grad(x):
         b.adopt_grad(x, b.grad_of(op))
     if b.needs_grad(gates):
-        sums = _add_sums(b, op)
-        reads, attrs = (Use(b.grad_of(op)),), _sizes(b, op)
-        b.add_pass(op, "slices", reads, (Use(sums),), attrs=attrs)
-        _add_values_grad(b, op, sums)
+        _add_values_grad(b, op, _slices(b, op))
 
 
 def channel_add_backward(b: Builder, op: Op) -> None:
     """The map's gradient is the sum's, where it lies."""
     if b.needs_param_grad(op.params[0]):
-        sums = _add_sums(b, op, 1)
-        reads, attrs = (Use(b.grad_of(op)),), _sizes(b, op)
-        b.add_pass(op, "slices", reads, (Use(sums),), attrs=attrs)
-        add_param_grads(b, op, sums)
+        add_param_grads(b, op, _slices(b, op, 1))
     if b.needs_grad(op.inputs[0]):
         b.adopt_grad(op.inputs[0], b.grad_of(op))
 
 
-def _add_sums(b: Builder, op: Op, *kinds: int) -> str:
-    _, *sides, channels = b.shape(op.output)
-    return add_sums(b, op, gate_slices(prod(sides), channels), *kinds, channels)
+def _slices(b: Builder, op: Op, *kinds: int) -> str:
+    """The sums of the gradient over slices of pixels."""
+    sums = add_sums(b, op, gate_slices, *kinds)
+    b.add_pass(op, "slices", (Use(b.grad_of(op)),), (Use(sums),), attrs=channels_of(b, op))
+    return sums
 
 
 def scale_backward(b: Builder, op: Op) -> None:
@@ -73,8 +57,7 @@ def scale_backward(b: Builder, op: Op) -> None:
     if not b.needs_param_grad(op.params[0]):
         b.add_pass(op, "grad_input", (Use(dy),), (Use(b.next_grad(op)),), params=op.params)
         return
-    _, *sides, channels = b.shape(op.output)
-    sums = add_sums(b, op, num_chunks(prod(sides), channels), 1, channels)
+    sums = add_sums(b, op, num_chunks, 1)
     writes = (Use(sums), *((Use(b.next_grad(op)),) if wanted else ()))
     b.add_pass(op, "grad_sums", (Use(b.input_of(op)), Use(dy)), writes, params=op.params)
     add_param_grads(b, op, sums)
@@ -84,18 +67,9 @@ def _add_values_grad(b: Builder, op: Op, sums: str) -> None:
     b.add_pass(op, "grad_gate", (Use(sums),), (Use(b.new_grad(op.inputs[1])),))
 
 
-def _sizes(b: Builder, op: Op) -> dict[str, int]:
-    return {"channels": b.shape(op.output)[-1]}
-
-
-def _by_pixel(a: Launch, maps: torch.Tensor) -> torch.Tensor:
-    return by_pixel(maps, a.attrs["channels"])
-
-
 def _run(function: str, a: Launch) -> None:
     x, gates = (*a.reads, *(each for each in a.params if each is not None))
-    (y,) = a.writes
-    operands = (_by_pixel(a, x), gates.view(-1, a.attrs["channels"]), _by_pixel(a, y))
+    operands = (a.by_pixel(x), gates.view(-1, a.attrs["channels"]), a.by_pixel(a.writes[0]))
     a.kernels.gate(*operands, function=function, precision=a.stored)
 
 
@@ -104,17 +78,14 @@ _run_multiply, _run_add = partial(_run, "multiply"), partial(_run, "add")
 
 def _run_grad_input(a: Launch) -> None:
     *read, gates, dy = a.reads
-    written = list(a.writes)
-    sums = written.pop(0) if a.attrs["to_gate"] else None
-    x = _by_pixel(a, read[0]) if read else None
-    dx = _by_pixel(a, written[0]) if written else None
-    operands = (x, gates.flatten(1), _by_pixel(a, dy), dx, sums)
+    x = a.by_pixel(read[0]) if read else None
+    operands = (x, gates.flatten(1), a.by_pixel(dy), *grad_and_sums(a))
     a.kernels.gate_grad(*operands, precision=a.stored)
 
 
 def _run_slices(a: Launch) -> None:
     sums = a.writes[0].flatten(1, -2)
-    a.kernels.gate_grad(None, None, _by_pixel(a, a.reads[0]), None, sums)
+    a.kernels.gate_grad(None, None, a.by_pixel(a.reads[0]), None, sums)
 
 
 def _run_values_grad(a: Launch) -> None:
@@ -141,27 +112,27 @@ def _run_scale_grad(a: Launch) -> None:
 
 GATE_MULTIPLY = Operator(
     "gate_multiply",
-    forward,
+    forward_by_pixel,
     multiply_backward,
     {"forward": _run_multiply, "grad_input": _run_grad_input, "grad_gate": _run_values_grad},
     saves={"input"},
 )
 GATE_ADD = Operator(
     "gate_add",
-    forward,
+    forward_by_pixel,
     add_backward,
     {"forward": _run_add, "slices": _run_slices, "grad_gate": _run_values_grad},
 )
 CHANNEL_ADD = Operator(
     "channel_add",
-    forward,
+    forward_by_pixel,
     channel_add_backward,
     {"forward": _run_add, "slices": _run_slices, **SAMPLE_SUMS},
     takes_views=True,
 )
 SCALE_CHANNELS = Operator(
     "scale_channels",
-    forward_of_inputs,
+    forward,
     scale_backward,
     {"forward": _run_scale, "grad_input": _run_scale, "grad_sums": _run_scale_grad, **SAMPLE_SUMS},
     saves={"input"},

@@ -45,7 +45,7 @@ def run_dropout(a: Launch) -> None:
 
 
 def _run_blocks(a: Launch) -> None:
-    x, y = (maps.view(len(maps), -1, a.attrs["channels"]) for maps in (a.reads[0], a.writes[0]))
+    x, y = map(a.by_pixel, (a.reads[0], a.writes[0]))
     settings = a.settings("part", "p", "op_id") | {"precision": a.stored}
     a.kernels.dropout_parts(x, y, a.control.seed, first_sample=a.start, **settings)
 

@@ -6,13 +6,13 @@ up to the parameters' gradients.
 
 from math import prod
 
-import torch
 from torch.fx import Node
 
 from ..graph import Kind, Op, Use
 from ..kernels.language.channel_chunks import num_chunks
 from .builder import Builder
-from .operator import Launch, Operator, by_pixel
+from .operator import Launch, Operator
+from .passes import channels_of
 from .reshape_translator import as_rows, of_rows
 from .sample_sums import SAMPLE_SUMS, add_param_grads
 from .traced_op import Shape, TracedOp, UnsupportedCallError
@@ -82,8 +82,7 @@ def _add_pass(
     writes: tuple[Use, ...],
     params: tuple[str, ...],
 ) -> None:
-    again = sum(b.buffers[use.buffer].nbytes for use in reads)
-    attrs = {"channels": b.shape(op.output)[-1]}
+    again, attrs = sum(b.buffers[use.buffer].nbytes for use in reads), channels_of(b, op)
     b.add_pass(op, role, reads, writes, params=params, extra_nbytes=again, attrs=attrs)
 
 
@@ -104,15 +103,10 @@ def _by_chunk(b: Builder, op: Op, name: str, beside: str) -> str:
     return b.add_map(name, shape, Kind.PARTIAL, "float32", b.buffers[beside].section)
 
 
-def _by_pixel(a: Launch, maps: torch.Tensor) -> torch.Tensor:
-    return by_pixel(maps, a.attrs["channels"])
-
-
 def _run_forward(a: Launch) -> None:
     y, *sums = a.writes
     settings = a.settings("groups", "eps") | {"precision": a.stored}
-    operands = (*a.params, _by_pixel(a, y), *sums)
-    a.kernels.group_norm(_by_pixel(a, a.reads[0]), *operands, **settings)
+    a.kernels.group_norm(a.by_pixel(a.reads[0]), *a.params, a.by_pixel(y), *sums, **settings)
 
 
 def _run_grad_input(a: Launch) -> None:
@@ -120,10 +114,9 @@ def _run_grad_input(a: Launch) -> None:
     sums, *written = a.writes
     dx, slopes = written or (None, None)
     settings = a.settings("groups") | {"precision": a.stored}
-    a.kernels.group_norm_grad(
-        _by_pixel(a, x), _by_pixel(a, dy), a.params[0], moments,
-        None if dx is None else _by_pixel(a, dx), sums, slopes, **settings,
-    )  # fmt: skip
+    operands = (a.by_pixel(x), a.by_pixel(dy), a.params[0], moments)
+    dx = None if dx is None else a.by_pixel(dx)
+    a.kernels.group_norm_grad(*operands, dx, sums, slopes, **settings)
 
 
 GROUP_NORM = Operator(

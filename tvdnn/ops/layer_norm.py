@@ -4,16 +4,15 @@ Backward leaves sums of every sample, which add up to the parameters' gradients.
 """
 
 from collections.abc import Sequence
-from math import prod
 
-import torch
 from torch.fx import Node
 
 from ..graph import Op, Use
 from ..kernels.norm.layer_norm import layer_norm_chunks
 from .builder import Builder
-from .operator import Launch, Operator, by_pixel
-from .sample_sums import SAMPLE_SUMS, add_param_grads, add_sums
+from .operator import Launch, Operator
+from .passes import forward_by_pixel
+from .sample_sums import SAMPLE_SUMS, add_grad_input, add_param_grads, add_sums, grad_and_sums
 from .traced_op import Shape, TracedOp, UnsupportedCallError, axes_of, shape_of
 
 
@@ -33,51 +32,28 @@ def layer_norm(
     return TracedOp("layer_norm", (x,), (weight, bias), {"eps": float(eps)}, axes_of(x))
 
 
-def forward(b: Builder, op: Op) -> None:
-    x, y = b.input_of(op), b.new_output(op)
-    attrs = {"columns": b.shape(op.output)[-1]}
-    b.add_pass(op, "forward", (Use(x),), (Use(y),), params=op.params, attrs=attrs)
-
-
 def backward(b: Builder, op: Op) -> None:
     reads = Use(b.input_of(op)), Use(b.grad_of(op))
-    wanted = b.needs_grad(op.inputs[0])
-    sums = _add_sums(b, op) if any(map(b.needs_param_grad, op.params)) else None
-    writes = [] if sums is None else [Use(sums)]
-    if wanted:
-        writes.append(Use(b.next_grad(op)))
-    attrs = {"columns": b.shape(op.output)[-1], "leaves_sums": sums is not None}
-    b.add_pass(op, "grad_input", reads, writes, params=op.params[:1], attrs=attrs)
-    if sums is not None:
+    trains = any(map(b.needs_param_grad, op.params))
+    sums = add_sums(b, op, layer_norm_chunks, 2) if trains else ""
+    add_grad_input(b, op, sums, reads, op.params[:1])
+    if sums:
         add_param_grads(b, op, sums)
 
 
-def _add_sums(b: Builder, op: Op) -> str:
-    _, *sides, columns = b.shape(op.output)
-    return add_sums(b, op, layer_norm_chunks(prod(sides), columns), 2, columns)
-
-
-def _by_row(a: Launch, maps: torch.Tensor) -> torch.Tensor:
-    return by_pixel(maps, a.attrs["columns"])
-
-
 def _run_forward(a: Launch) -> None:
-    x, y = (_by_row(a, maps) for maps in (*a.reads, *a.writes))
+    x, y = map(a.by_pixel, (*a.reads, *a.writes))
     a.kernels.layer_norm(x, *a.params, y, **a.settings("eps"), precision=a.stored)
 
 
 def _run_grad_input(a: Launch) -> None:
-    x, dy = (_by_row(a, maps) for maps in a.reads)
-    written = list(a.writes)
-    sums = written.pop(0) if a.attrs["leaves_sums"] else None
-    dx = _by_row(a, written[0]) if written else None
-    settings = a.settings("eps") | {"precision": a.stored}
-    a.kernels.layer_norm_grad(x, dy, a.params[0], dx, sums, **settings)
+    operands = (*map(a.by_pixel, a.reads), a.params[0], *grad_and_sums(a))
+    a.kernels.layer_norm_grad(*operands, **a.settings("eps"), precision=a.stored)
 
 
 LAYER_NORM = Operator(
     "layer_norm",
-    forward,
+    forward_by_pixel,
     backward,
     {"forward": _run_forward, "grad_input": _run_grad_input, **SAMPLE_SUMS},
     saves={"input"},

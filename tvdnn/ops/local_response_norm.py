@@ -4,7 +4,7 @@ from torch.fx import Node
 
 from ..graph import Op, Use
 from .builder import Builder
-from .operator import Launch, Operator
+from .operator import Operator, launches
 from .passes import forward
 from .row_tiles import tiles_by_pixel
 from .traced_op import Shape, TracedOp
@@ -17,29 +17,20 @@ def local_response_norm(
     return TracedOp("local_response_norm", (x,), (), attrs)
 
 
-_SETTINGS = ("size", "alpha", "beta", "k")
-
-
 def backward(b: Builder, op: Op) -> None:
     dy, dx = b.grad_of(op), b.new_grad(op.inputs[0])
     b.add_pass(op, "grad_input", (Use(b.input_of(op)), Use(dy)), (Use(dx),))
 
 
-def _run_forward(a: Launch) -> None:
-    settings = a.settings(*_SETTINGS)
-    a.kernels.local_response_norm(a.reads[0], a.writes[0], **settings, precision=a.stored)
-
-
-def _run_grad_input(a: Launch) -> None:
-    settings = a.settings(*_SETTINGS)
-    a.kernels.local_response_norm_grad(*a.reads, a.writes[0], **settings, precision=a.stored)
-
-
+_SETTINGS = ("size", "alpha", "beta", "k")
 LOCAL_RESPONSE_NORM = Operator(
     "local_response_norm",
     forward,
     backward,
-    {"forward": _run_forward, "grad_input": _run_grad_input},
+    {
+        "forward": launches("local_response_norm", *_SETTINGS),
+        "grad_input": launches("local_response_norm_grad", *_SETTINGS),
+    },
     saves={"input"},
     row_tiles=tiles_by_pixel,
     vdnn="all",

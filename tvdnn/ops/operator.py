@@ -91,13 +91,40 @@ class Launch:
         first = self.rounded[0] if self.rounded else None
         return first[0] or None if first else None
 
-    def reads_alike(self) -> tuple[torch.Tensor, ...]:
-        """The reads in the shape of the first write. Views may have other shapes."""
-        return tuple(read.view_as(self.writes[0]) for read in self.reads)
+    def alike(self) -> tuple[torch.Tensor, ...]:
+        """The reads and writes in the shape of the first write. Views may have other shapes."""
+        return tuple(each.view_as(self.writes[0]) for each in (*self.reads, *self.writes))
+
+    def by_pixel(self, maps: torch.Tensor) -> torch.Tensor:
+        """Maps as `by_pixel` has them, of as many channels as the pass says."""
+        return by_pixel(maps, self.attrs["channels"])
 
     def settings(self, *names: str) -> dict[str, Any]:
         """The op's static settings of these names, as keyword arguments of a launcher."""
         return {name: self.attrs[name] for name in names}
+
+
+def launches(kernel: str, *settings: str, stores: bool = True) -> Callable[[Launch], None]:
+    """A launch of a kernel on the reads and writes, with settings of the op.
+
+    A kernel that `stores` rounded values is also told their precision.
+    """
+
+    def run(a: Launch) -> None:
+        given = a.settings(*settings) | ({"precision": a.stored} if stores else {})
+        getattr(a.kernels, kernel)(*a.reads, *a.writes, **given)
+
+    return run
+
+
+def elementwise(kernel: str, *settings: str) -> Callable[[Launch], None]:
+    """The same of a kernel whose operands all have one shape."""
+
+    def run(a: Launch) -> None:
+        given = a.settings(*settings) | {"precision": a.stored}
+        getattr(a.kernels, kernel)(*a.alike(), **given)
+
+    return run
 
 
 def as_maps(values: torch.Tensor) -> torch.Tensor:

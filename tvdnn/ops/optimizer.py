@@ -10,7 +10,7 @@ from ..graph import Direction, Op, Use
 from ..kernels.optim.update import TENSORS
 from ..units import KIB
 from .builder import Builder, whole
-from .operator import Launch, Operator
+from .operator import Launch, Operator, launches
 
 PARAM = "parameter"
 WAITS_NBYTES = 64 * KIB  # of a parameter that waits for others to share a launch, at most
@@ -108,10 +108,6 @@ def _run_update(a: Launch) -> None:
     run(params, a.reads, *states, a.control.optimizer, **a.attrs["switches"])
 
 
-def _run_add(a: Launch) -> None:
-    a.kernels.add(*a.reads, a.writes[0])
-
-
 def _run_accumulate(a: Launch) -> None:
     ((total,),) = a.updates
     a.kernels.add(total, a.reads[0], total)
@@ -129,5 +125,10 @@ PARAMETER = Operator(
     PARAM,
     _nothing,
     _nothing,
-    {"sum": _run_sum, "add_grad": _run_add, "update": _run_update, "accumulate": _run_accumulate},
+    {
+        "sum": _run_sum,
+        "add_grad": launches("add", stores=False),
+        "update": _run_update,
+        "accumulate": _run_accumulate,
+    },
 )

@@ -14,6 +14,17 @@ def forward(b: Builder, op: Op) -> None:
     b.add_pass(op, "forward", reads, (Use(b.new_output(op)),), params=op.params)
 
 
+def forward_by_pixel(b: Builder, op: Op) -> None:
+    """The same, which notes the channels of pixels."""
+    reads = tuple(Use(b.buffer_of[name]) for name in op.inputs)
+    writes = (Use(b.new_output(op)),)
+    b.add_pass(op, "forward", reads, writes, params=op.params, attrs=channels_of(b, op))
+
+
+def channels_of(b: Builder, op: Op) -> dict[str, int]:
+    return {"channels": b.shape(op.output)[-1]}
+
+
 def grad_by_input(b: Builder, op: Op) -> None:
     """In place of the output's gradient where that may be handed on, by the input."""
     reads = (Use(b.input_of(op)), Use(b.grad_of(op)))

@@ -3,6 +3,7 @@
 Max pooling's gradient finds the argmax again in its input, or reads the codes that forward left.
 """
 
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch.fx import Node
 from ..functional import Ints, pair, window
 from ..graph import Kind, Need, Op, Use, channels_per_code_byte
 from .builder import Builder
-from .operator import STRIDED, Launch, Operator, as_maps
+from .operator import STRIDED, Launch, Operator, as_maps, launches
 from .passes import forward, grad_apart
 from .row_tiles import tiles_of_pools
 from .traced_op import Shape, TracedOp, shape_of
@@ -52,10 +53,6 @@ def adaptive_avg_pool2d(out: Shape, x: Node, output_size: Any) -> TracedOp:
     return TracedOp("view" if out == shape_of(x) else "adaptive_avg_pool2d", (x,))
 
 
-_MAX = ("kernel", "stride", "padding", "dilation")
-_AVG = ("kernel", "stride", "padding", "count_include_pad", "divisor_override")
-
-
 def max_backward(b: Builder, op: Op) -> None:
     dy, dx = b.grad_of(op), b.new_grad(op.inputs[0])
     b.add_pass(op, "grad_input", (Use(b.input_of(op), need=Need.ARGMAX), Use(dy)), (Use(dx),))
@@ -86,45 +83,21 @@ def codes_of(op: Op) -> str:
     return f"codes {op.name}"
 
 
-def _run_max(a: Launch) -> None:
-    a.kernels.max_pool2d(a.reads[0], a.writes[0], **a.settings(*_MAX))
+def _run_adaptive(kernel: str, a: Launch) -> None:
+    source, target = map(as_maps, (a.reads[0], a.writes[0]))
+    getattr(a.kernels, kernel)(source, target, precision=a.stored)
 
 
-def _run_max_grad(a: Launch) -> None:
-    a.kernels.max_pool2d_grad(*a.reads, a.writes[0], **a.settings(*_MAX), precision=a.stored)
-
-
-def _run_max_codes(a: Launch) -> None:
-    a.kernels.max_pool2d_codes(a.reads[0], *a.writes, **a.settings(*_MAX))
-
-
-def _run_unpool(a: Launch) -> None:
-    a.kernels.max_unpool2d(*a.reads, a.writes[0], **a.settings(*_MAX), precision=a.stored)
-
-
-def _run_avg(a: Launch) -> None:
-    a.kernels.avg_pool2d(a.reads[0], a.writes[0], **a.settings(*_AVG), precision=a.stored)
-
-
-def _run_avg_grad(a: Launch) -> None:
-    a.kernels.avg_pool2d_grad(a.reads[0], a.writes[0], **a.settings(*_AVG), precision=a.stored)
-
-
-def _run_adaptive(a: Launch) -> None:
-    x, y = map(as_maps, (a.reads[0], a.writes[0]))
-    a.kernels.adaptive_avg_pool2d(x, y, precision=a.stored)
-
-
-def _run_adaptive_grad(a: Launch) -> None:
-    dy, dx = map(as_maps, (a.reads[0], a.writes[0]))
-    a.kernels.adaptive_avg_pool2d_grad(dy, dx, precision=a.stored)
-
-
+_MAX = ("kernel", "stride", "padding", "dilation")
+_AVG = ("kernel", "stride", "padding", "count_include_pad", "divisor_override")
 MAX_POOL2D = Operator(
     "max_pool2d",
     forward,
     max_backward,
-    {"forward": _run_max, "grad_input": _run_max_grad},
+    {
+        "forward": launches("max_pool2d", *_MAX, stores=False),
+        "grad_input": launches("max_pool2d_grad", *_MAX),
+    },
     saves={"input"},
     copies_values={"forward"},
     strided=STRIDED,
@@ -137,7 +110,10 @@ MAX_POOL2D_CODES = Operator(
     "max_pool2d_codes",
     codes_forward,
     codes_backward,
-    {"forward": _run_max_codes, "grad_input": _run_unpool},
+    {
+        "forward": launches("max_pool2d_codes", *_MAX, stores=False),
+        "grad_input": launches("max_unpool2d", *_MAX),
+    },
     copies_values={"forward"},
     strided=STRIDED,
     row_tiles=tiles_of_pools,
@@ -147,7 +123,10 @@ AVG_POOL2D = Operator(
     "avg_pool2d",
     forward,
     grad_apart,
-    {"forward": _run_avg, "grad_input": _run_avg_grad},
+    {
+        "forward": launches("avg_pool2d", *_AVG),
+        "grad_input": launches("avg_pool2d_grad", *_AVG),
+    },
     strided=STRIDED,
     row_tiles=tiles_of_pools,
     functions={"avg_pool2d": avg_pool2d},
@@ -157,7 +136,10 @@ ADAPTIVE_AVG_POOL2D = Operator(
     "adaptive_avg_pool2d",
     forward,
     grad_apart,
-    {"forward": _run_adaptive, "grad_input": _run_adaptive_grad},
+    {
+        "forward": partial(_run_adaptive, "adaptive_avg_pool2d"),
+        "grad_input": partial(_run_adaptive, "adaptive_avg_pool2d_grad"),
+    },
     strided=STRIDED,
     functions={"adaptive_avg_pool2d": adaptive_avg_pool2d},
     modules=("AdaptiveAvgPool1d", "AdaptiveAvgPool2d"),
