@@ -35,6 +35,14 @@ def window(kernel_size: Ints, stride: Ints | None, padding: Ints) -> dict[str, A
     }
 
 
+def convolution(
+    kernel: tuple[int, int], stride: Ints, padding: Ints, dilation: Ints, groups: int
+) -> dict[str, Any]:
+    """The settings of a convolution's op."""
+    sides = {"stride": pair(stride), "padding": pair(padding), "dilation": pair(dilation)}
+    return {"kernel": kernel, **sides, "groups": groups}
+
+
 def straight_through(before: Tensor, values: Tensor) -> Tensor:
     """These values, with the gradient of what was there before."""
     return before + (values - before).detach()

@@ -3,8 +3,10 @@
 A map may be written over by its detached alias. Its gradient is then that of the result.
 """
 
+from functools import partial
+
 from ..graph import Op, Use
-from .arithmetic_translator import add, div, maximum, minimum, mul, neg, straight_through, sub
+from .arithmetic_translator import add, broadcast, div, mul, neg, straight_through, sub
 from .builder import Builder
 from .operator import STRIDED, Launch, Operator, elementwise
 from .passes import forward, grad_in_place
@@ -111,7 +113,7 @@ MULTIPLY = Operator(
     row_tiles=tiles_by_pixel,
     functions=dict.fromkeys(("mul", "multiply", "operator.mul"), mul)
     | dict.fromkeys(("div", "divide", "true_divide", "operator.truediv"), div)
-    | {"maximum": maximum, "minimum": minimum},
+    | {name: partial(broadcast, name) for name in ("maximum", "minimum")},
     modules=("GLU",),
     keeps_axes=True,
 )

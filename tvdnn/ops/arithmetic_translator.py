@@ -67,14 +67,6 @@ def neg(out: Shape, x: Node) -> TracedOp:
     return _affine(x, -1)
 
 
-def maximum(out: Shape, x: Node, other: Node) -> TracedOp:
-    return broadcast("maximum", out, x, other)
-
-
-def minimum(out: Shape, x: Node, other: Node) -> TracedOp:
-    return broadcast("minimum", out, x, other)
-
-
 def broadcast(function: str, out: Shape, x: Node, other: Node, scale: float = 1) -> TracedOp:
     """The op of two maps, or of a map and a parameter or buffer, whose shapes broadcast."""
     maps = [each for each in (x, other) if each.op != "get_attr"]

@@ -22,7 +22,7 @@ from ..kernels.norm.batch_norm_tiles import BatchNormPlan, batch_norm_plan
 from .builder import Builder, whole
 from .gradient_sums import sum_so_far
 from .operator import STRIDED, Launch, Operator, by_pixel, launches
-from .reshape_translator import as_rows, of_rows
+from .reshape_translator import by_map
 from .row_tiles import tiles_by_pixel
 from .statistics import moments_of, run_merge_cells, run_moments, slices_for
 from .traced_op import Shape, TracedOp
@@ -42,11 +42,7 @@ def batch_norm(
 ) -> TracedOp:
     attrs = {"training": training, "momentum": momentum, "eps": float(eps)}
     state = (running_mean, running_var, num_batches_tracked if training else None)
-    if len(out) == 3:
-        return of_rows(
-            out, TracedOp("batch_norm", (as_rows(x),), (weight, bias), attrs, state=state)
-        )
-    return TracedOp("batch_norm", (x,), (weight, bias), attrs, state=state)
+    return by_map(out, TracedOp("batch_norm", (x,), (weight, bias), attrs, state=state))
 
 
 def forward(b: Builder, op: Op) -> None:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 from ..graph import Direction, Kind, Op, Pass, Use
@@ -126,6 +127,18 @@ class Builder(Masks):
         _, height, width, _ = buffer.shape
         shape = (unit * height + sum(use.halo), width, use.width(buffer))
         return self.add_whole(name, Kind.PARTIAL, shape, buffer.dtype)
+
+    def product_flops(self, op: Op, *places: int) -> float:
+        """Operations of a product with the op's weight at each of so many places of maps."""
+        return 2.0 * prod(places) * prod(self.param_shape(op.params[0]))
+
+    def add_weight_copy(self, op: Op, role: str, name: str, shape: tuple[int, ...]) -> Use:
+        """A copy of the op's weight in the compute type, as a product wants it, and its pass."""
+        copy = whole(self.add_whole(name, Kind.WEIGHT, shape, self.dtype))
+        weight = op.params[0]
+        nbytes = self.param_nbytes(weight)
+        self.add_pass(op, role, (), (copy,), params=(weight,), extra_nbytes=nbytes)
+        return copy
 
     def param_shape(self, name: str) -> tuple[int, ...]:
         return self.network.params[name].shape

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..graph import POOL_2X2, Kind, Op, Use
 from ..kernels.conv.batch_stats import MomentCells, moment_cells
+from ..kernels.conv.depthwise import DepthwisePlan
 from ..kernels.conv.grad_bias import GradBiasPlan, grad_bias_plan
 from ..kernels.conv.grad_input_add_mask import may_be_last
 from ..kernels.conv.grad_weight.launch import GradWeightPlan, grad_weight_plan
@@ -23,11 +24,11 @@ from .builder import Builder, whole
 from .conv_launches import (
     GEOMETRY,
     LAUNCHES,
-    run_forward_relu,
+    run_forward,
     run_forward_relu_max_pool2d,
     run_unpool,
 )
-from .conv_translator import conv1d, conv2d
+from .conv_translator import conv
 from .operator import STRIDED_BY_WORDS, TORCH_DTYPES, Operator
 from .pool import add_codes, codes_of
 from .row_tiles import NO_HALO, Halo, grad_rows_beside, rows_beside, tiles_of_windows
@@ -67,8 +68,8 @@ def _product(b: Builder, op: Op, *writes: Use, attrs: Mapping[str, Any] | None =
     """The convolution and its fused ops."""
     x, bias = b.input_of(op), op.params[1]
     k, c, r, s = filter_shape(b, op)
-    packed = pack(b, op, "pack", f"packed {op.name}", (k, r, s, c))
-    reads, flops = (Use(x, halo=halo_of(b, op)), whole(packed)), _flops(b, op)
+    packed = b.add_weight_copy(op, "pack", f"packed {op.name}", (k, r, s, c))
+    reads, flops = (Use(x, halo=halo_of(b, op)), packed), _flops(b, op)
     b.add_pass(op, "forward", reads, writes, params=(bias,), flops=flops, attrs=attrs)
 
 
@@ -115,7 +116,7 @@ def _sums_exactly(b: Builder, op: Op) -> bool:
     return op.output not in b.relu_outputs and readers != ["relu"]
 
 
-def _grad_input(b: Builder, op: Op, dy: str, packed: str) -> None:
+def _grad_input(b: Builder, op: Op, dy: str, packed: Use) -> None:
     """The data gradient; masked for the op that made the input, with the sums that this wants.
 
     The last term of a gradient that signs mask is added to the other first.
@@ -124,7 +125,7 @@ def _grad_input(b: Builder, op: Op, dy: str, packed: str) -> None:
     other, flops = b.other_term(value), _flops(b, op)
     if other is not None and may_be_last(filter_shape(b, op), **_settings(b, op)):
         total = Use(b.new_total(value))
-        b.add_pass(op, "grad_last", (Use(dy), whole(packed), *other), (total,), flops=flops)
+        b.add_pass(op, "grad_last", (Use(dy), packed, *other), (total,), flops=flops)
         return
     mask = b.mask_of(value)
     dx = b.new_grad(value)
@@ -132,7 +133,7 @@ def _grad_input(b: Builder, op: Op, dy: str, packed: str) -> None:
     if mask and value in b.bias_tiles:
         b.bias_tile_sums[value] = b.add_bias_tile_sums(dx, b.bias_tiles[value])
         writes.append(Use(b.bias_tile_sums[value]))
-    reads = (Use(dy, halo=grad_halo_of(b, op)), whole(packed), *mask)
+    reads = (Use(dy, halo=grad_halo_of(b, op)), packed, *mask)
     b.add_pass(op, "grad_input", reads, writes, flops=flops)
 
 
@@ -152,33 +153,27 @@ def _map_shape(b: Builder, op: Op) -> tuple[int, ...]:
     return (n, *op.attrs.get("sides", (p, q)), k)
 
 
-def pack_grad_input(b: Builder, op: Op) -> str:
+def pack_grad_input(b: Builder, op: Op) -> Use:
     """The copy of the weight that a data gradient wants."""
     k, c, r, s = filter_shape(b, op)
     groups = op.attrs["groups"]
     shape = (c * groups, r, s, k // groups)
-    return pack(b, op, "pack_grad_input", f"packed grad {op.name}", shape)
-
-
-def pack(b: Builder, op: Op, role: str, name: str, shape: tuple[int, ...]) -> str:
-    """A copy of the weight in the compute type and the order that a product wants."""
-    packed = whole(b.add_whole(name, Kind.WEIGHT, shape, b.dtype))
-    weight = op.params[0]
-    nbytes = b.param_nbytes(weight)
-    b.add_pass(op, role, (), (packed,), params=(weight,), extra_nbytes=nbytes)
-    return name
+    return b.add_weight_copy(op, "pack_grad_input", f"packed grad {op.name}", shape)
 
 
 def _grad_weight(b: Builder, op: Op, dy: str) -> None:
+    if b.needs_param_grad(op.params[0]):
+        reads = (Use(dy), Use(b.input_of(op), halo=halo_of(b, op)))
+        plan = weight_plan(b, op, *_sizes(b, op)[:2], reads)
+        add_grad_weight(b, op, reads, plan, _flops(b, op))
+
+
+def add_grad_weight(
+    b: Builder, op: Op, reads: Sequence[Use], plan: GradWeightPlan | DepthwisePlan, flops: float
+) -> None:
     """Running sums of the weight's gradient, one for each split of the work on a map's pixels."""
-    weight = op.params[0]
-    if not b.needs_param_grad(weight):
-        return
     k, c, r, s = filter_shape(b, op)
-    reads = (Use(dy), Use(b.input_of(op), halo=halo_of(b, op)))
-    plan = weight_plan(b, op, *_sizes(b, op)[:2], reads)
-    sums = whole(b.add_partials(op, weight, (plan.splits, k, r, s, c)))
-    flops = _flops(b, op)
+    sums = whole(b.add_partials(op, op.params[0], (plan.splits, k, r, s, c)))
     b.add_pass(op, "grad_weight", reads, (sums,), unit=plan.unit, reduction=True, flops=flops)
 
 
@@ -260,8 +255,7 @@ def filter_shape(b: Builder, op: Op) -> tuple[int, int, int, int]:
 
 
 def _flops(b: Builder, op: Op) -> float:
-    _, c, r, s = filter_shape(b, op)
-    return 2.0 * prod(_map_shape(b, op)) * c * r * s
+    return b.product_flops(op, *_map_shape(b, op)[:-1])
 
 
 PRODUCTS = frozenset({"forward", "grad_input", "grad_last", "grad_weight"})
@@ -275,7 +269,7 @@ CONV2D = Operator(
     strided=STRIDED_BY_WORDS,
     row_tiles=tiles_of_windows,
     vdnn="conv",
-    functions={"conv1d": conv1d, "conv2d": conv2d},
+    functions={"conv1d": conv, "conv2d": conv},
     modules=("Conv1d", "Conv2d"),
     takes_buffers=True,
 )
@@ -284,7 +278,7 @@ CONV2D_RELU = replace(
     kind="conv2d_relu",
     forward=forward_relu,
     backward=backward_relu,
-    launches={**LAUNCHES, "forward": run_forward_relu, "mask": run_mask},
+    launches={**LAUNCHES, "forward": partial(run_forward, relu=True), "mask": run_mask},
     saves={"input", "output"},
     functions={},
     modules=(),

@@ -4,13 +4,11 @@ Its passes are those of a convolution. Forward pass and data gradient read the s
 weight, [R, S, C], unrounded: their products are exact in float32.
 """
 
-from math import prod
-
-from ..graph import Kind, Op, Use
+from ..graph import Op, Use
 from ..kernels.conv.depthwise import depthwise_plan
-from .builder import Builder, whole
-from .conv import add_grad_bias, filter_shape
-from .conv_launches import LAUNCHES, as_filters
+from .builder import Builder
+from .conv import add_grad_bias, add_grad_weight, filter_shape
+from .conv_launches import LAUNCHES, filter_of
 from .operator import STRIDED_BY_WORDS, Launch, Operator
 
 GEOMETRY = ("stride", "padding", "dilation")
@@ -32,36 +30,26 @@ def backward(b: Builder, op: Op) -> None:
 
 
 def _pack(b: Builder, op: Op, name: str) -> Use:
-    """A copy of the weight in the compute type, channels innermost."""
+    """A copy of the weight with channels innermost."""
     c, _, r, s = filter_shape(b, op)
-    packed = whole(b.add_whole(name, Kind.WEIGHT, (r, s, c), b.dtype))
-    weight = op.params[0]
-    nbytes = b.param_nbytes(weight)
-    b.add_pass(op, "pack", (), (packed,), params=(weight,), extra_nbytes=nbytes)
-    return packed
+    return b.add_weight_copy(op, "pack", name, (r, s, c))
 
 
 def _grad_weight(b: Builder, op: Op, dy: str) -> None:
-    weight, (c, _, r, s) = op.params[0], filter_shape(b, op)
-    if not b.needs_param_grad(weight):
+    if not b.needs_param_grad(op.params[0]):
         return
-    _, height, width, _ = b.shape(op.output)
-    plan = depthwise_plan((height, width), c, (r, s))
-    sums = whole(b.add_partials(op, weight, (plan.splits, c, r, s, 1)))
-    reads, flops = (Use(b.input_of(op)), Use(dy)), _flops(b, op)
-    b.add_pass(op, "grad_weight", reads, (sums,), unit=plan.unit, reduction=True, flops=flops)
+    (_, height, width, _), (c, _, r, s) = b.shape(op.output), filter_shape(b, op)
+    plan, reads = depthwise_plan((height, width), c, (r, s)), (Use(b.input_of(op)), Use(dy))
+    add_grad_weight(b, op, reads, plan, _flops(b, op))
 
 
 def _flops(b: Builder, op: Op) -> float:
-    _, _, r, s = filter_shape(b, op)
-    return 2.0 * prod(b.shape(op.output)) * r * s
+    return b.product_flops(op, *b.shape(op.output)[:-1])
 
 
 def _run_pack(a: Launch) -> None:
     """Pack the weight [C, 1, R, S] as a convolution from C channels to one."""
-    (weight,), (packed,) = a.params, a.writes
-    assert weight is not None
-    a.kernels.pack_weight(as_filters(weight).transpose(0, 1), packed[None], groups=1)
+    a.kernels.pack_weight(filter_of(a).transpose(0, 1), a.writes[0][None], groups=1)
 
 
 def _run_forward(a: Launch) -> None:

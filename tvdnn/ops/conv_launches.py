@@ -1,13 +1,14 @@
 """Launches of convolutions: of their packed weights, products, sums and un-pooled gradients."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 
 from ..graph import POOL_2X2
 from .bias_rounding import run_round
-from .operator import Launch
+from .operator import Launch, launches
 from .optimizer import run_fused_update
 
 GEOMETRY = ("stride", "padding", "dilation", "groups")
@@ -38,40 +39,24 @@ def run_grad_weight(a: Launch, x: torch.Tensor, dy: torch.Tensor) -> None:
     a.kernels.conv2d_grad_weight(x, dy, a.writes[0], **settings)
 
 
-def _pack_settings(a: Launch) -> dict[str, Any]:
-    return a.settings("groups") | {"precision": a.stored}
-
-
-def _filter(a: Launch) -> torch.Tensor:
+def filter_of(a: Launch) -> torch.Tensor:
+    """The weight [K, C/g, R, S], of which R, or R and S, may be left out where they are 1."""
     weight = a.params[0]
     assert weight is not None
-    return as_filters(weight)
-
-
-def as_filters(weight: torch.Tensor) -> torch.Tensor:
-    """Filters [K, C/g, R, S], of which R, or R and S, may be left out where they are 1."""
     for _ in range(4 - weight.dim()):
         weight = weight.unsqueeze(2)
     return weight
 
 
-def _run_pack(a: Launch) -> None:
-    a.kernels.pack_weight(_filter(a), a.writes[0], **_pack_settings(a))
+def _run_pack(kernel: str, a: Launch) -> None:
+    settings = a.settings("groups") | {"precision": a.stored}
+    getattr(a.kernels, kernel)(filter_of(a), a.writes[0], **settings)
 
 
-def _run_pack_grad_input(a: Launch) -> None:
-    a.kernels.pack_weight_grad_input(_filter(a), a.writes[0], **_pack_settings(a))
-
-
-def _run_forward(a: Launch) -> None:
+def run_forward(a: Launch, *, relu: bool = False) -> None:
     y, *moments = a.writes
     left = {"moments": moments[0], "cells": a.attrs["cells"]} if moments else {}
-    a.kernels.conv2d(a.reads[0], a.reads[1], a.params[0], y, **left, **storing_of(a))
-
-
-def run_forward_relu(a: Launch) -> None:
-    x, packed = a.reads
-    a.kernels.conv2d(x, packed, a.params[0], a.writes[0], relu=True, **storing_of(a))
+    a.kernels.conv2d(*a.reads, a.params[0], y, relu=relu, **left, **storing_of(a))
 
 
 def run_forward_relu_max_pool2d(a: Launch) -> None:
@@ -90,10 +75,6 @@ def _run_grad_input(a: Launch) -> None:
     a.kernels.conv2d_grad_input(dy, packed, dx, **by, **spreading_of(a))
 
 
-def _run_grad_last(a: Launch) -> None:
-    a.kernels.conv2d_grad_last(*a.reads, a.writes[0])
-
-
 def _run_grad_weight(a: Launch) -> None:
     dy, x = a.reads
     run_grad_weight(a, x, dy)
@@ -108,13 +89,13 @@ def _run_grad_bias(a: Launch) -> None:
 
 
 LAUNCHES: Mapping[str, Callable[[Launch], None]] = {
-    "pack": _run_pack,
-    "forward": _run_forward,
-    "pack_grad_input": _run_pack_grad_input,
+    "pack": partial(_run_pack, "pack_weight"),
+    "forward": run_forward,
+    "pack_grad_input": partial(_run_pack, "pack_weight_grad_input"),
     "grad_weight": _run_grad_weight,
     "grad_bias": _run_grad_bias,
     "round": run_round,
     "update": run_fused_update,
     "grad_input": _run_grad_input,
-    "grad_last": _run_grad_last,
+    "grad_last": launches("conv2d_grad_last", stores=False),
 }

@@ -2,7 +2,7 @@
 
 from torch.fx import Node
 
-from ..functional import Ints, in_row, pair
+from ..functional import Ints, convolution, in_row, pair
 from ..kernels.conv.depthwise import suits_depthwise
 from ..kernels.conv.tiles import Pair
 from .remap import behind_zeros, padded
@@ -10,7 +10,7 @@ from .reshape_translator import as_rows, of_rows
 from .traced_op import Shape, Source, TracedOp, shape_of
 
 
-def conv1d(
+def conv(
     out: Shape,
     x: Source,
     weight: Node,
@@ -20,35 +20,18 @@ def conv1d(
     dilation: Ints = 1,
     groups: int = 1,
 ) -> TracedOp:
-    """A convolution of maps of one row."""
-    given = padding if isinstance(padding, str) else in_row(padding, 0)
-    settings = (in_row(stride, 1), given, in_row(dilation, 1), groups)
-    return of_rows(out, conv2d((*out[:2], 1, out[2]), as_rows(x), weight, bias, *settings))
-
-
-def conv2d(
-    out: Shape,
-    x: Source,
-    weight: Node,
-    bias: Node | None = None,
-    stride: Ints = 1,
-    padding: Ints | str = 0,
-    dilation: Ints = 1,
-    groups: int = 1,
-) -> TracedOp:
+    """A convolution of maps, or of rows [N, C, L] as maps of one row."""
+    if len(shape_of(weight)) == 3 and len(shape_of(x)) != 4:
+        given = padding if isinstance(padding, str) else in_row(padding, 0)
+        settings = (in_row(stride, 1), given, in_row(dilation, 1), groups)
+        return of_rows(out, conv((*out[:2], 1, out[2]), as_rows(x), weight, bias, *settings))
     kernel = taps_of(weight)
     if isinstance(padding, str):
         x, own = _padded(x, padding, kernel, pair(dilation))
     else:
         own = pair(padding)
     x, added = behind_zeros(x, _room(kernel, pair(dilation), own))
-    attrs = {
-        "kernel": kernel,
-        "stride": pair(stride),
-        "padding": (own[0] + added[0], own[1] + added[1]),
-        "dilation": pair(dilation),
-        "groups": groups,
-    }
+    attrs = convolution(kernel, stride, (own[0] + added[0], own[1] + added[1]), dilation, groups)
     depthwise = suits_depthwise(shape_of(x)[1], out[1], groups, kernel)
     return TracedOp("conv2d_depthwise" if depthwise else "conv2d", (x,), (weight, bias), attrs)
 

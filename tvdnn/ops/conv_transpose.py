@@ -3,20 +3,18 @@
 Its weight [C, K/g, R, S] is that of the convolution which makes C channels out of K.
 """
 
-from math import prod
-
 from torch.fx import Node
 
-from ..functional import Ints, in_row, pair
+from ..functional import Ints, convolution, in_row
 from ..graph import Op, Use
-from .builder import Builder, whole
+from .builder import Builder
 from .conv import (
     PRODUCTS,
+    add_grad_weight,
     add_param_grads,
     filter_shape,
     grad_halo_of,
     halo_of,
-    pack,
     pack_grad_input,
     weight_plan,
 )
@@ -25,10 +23,10 @@ from .conv_translator import taps_of
 from .operator import STRIDED_BY_WORDS, Launch, Operator
 from .reshape_translator import as_rows, of_rows
 from .row_tiles import tiles_of_transposed
-from .traced_op import Shape, Source, TracedOp
+from .traced_op import Shape, Source, TracedOp, shape_of
 
 
-def conv_transpose1d(
+def conv_transpose(
     out: Shape,
     x: Source,
     weight: Node,
@@ -39,36 +37,17 @@ def conv_transpose1d(
     groups: int = 1,
     dilation: Ints = 1,
 ) -> TracedOp:
-    """A transposed convolution of maps of one row."""
-    settings = (in_row(stride, 1), in_row(padding, 0), 0, groups, in_row(dilation, 1))
-    maps = (*out[:2], 1, out[2])
-    return of_rows(out, conv_transpose2d(maps, as_rows(x), weight, bias, *settings))
-
-
-def conv_transpose2d(
-    out: Shape,
-    x: Source,
-    weight: Node,
-    bias: Node | None = None,
-    stride: Ints = 1,
-    padding: Ints = 0,
-    output_padding: Ints = 0,
-    groups: int = 1,
-    dilation: Ints = 1,
-) -> TracedOp:
-    """The padding of the output shows in its shape."""
-    attrs = {
-        "kernel": taps_of(weight),
-        "stride": pair(stride),
-        "padding": pair(padding),
-        "dilation": pair(dilation),
-        "groups": groups,
-    }
+    """As `conv`; the padding of the output shows in its shape."""
+    if len(shape_of(weight)) == 3 and len(shape_of(x)) != 4:
+        settings = (in_row(stride, 1), in_row(padding, 0), 0, groups, in_row(dilation, 1))
+        maps = (*out[:2], 1, out[2])
+        return of_rows(out, conv_transpose(maps, as_rows(x), weight, bias, *settings))
+    attrs = convolution(taps_of(weight), stride, padding, dilation, groups)
     return TracedOp("conv_transpose2d", (x,), (weight, bias), attrs)
 
 
 def forward(b: Builder, op: Op) -> None:
-    reads = (Use(b.input_of(op), halo=grad_halo_of(b, op)), whole(pack_grad_input(b, op)))
+    reads = (Use(b.input_of(op), halo=grad_halo_of(b, op)), pack_grad_input(b, op))
     writes = (Use(b.new_output(op)),)
     b.add_pass(op, "forward", reads, writes, params=op.params[1:], flops=_flops(b, op))
 
@@ -78,26 +57,23 @@ def backward(b: Builder, op: Op) -> None:
     dy = add_param_grads(b, op, dy, dy, _grad_weight)
     if b.needs_grad(value):
         k, c, r, s = filter_shape(b, op)
-        packed = pack(b, op, "pack", f"packed {op.name}", (k, r, s, c))
-        reads = (Use(dy, halo=halo_of(b, op)), whole(packed))
+        packed = b.add_weight_copy(op, "pack", f"packed {op.name}", (k, r, s, c))
+        reads = (Use(dy, halo=halo_of(b, op)), packed)
         b.add_pass(op, "grad_input", reads, (Use(b.new_grad(value)),), flops=_flops(b, op))
 
 
 def _grad_weight(b: Builder, op: Op, dy: str) -> None:
     """The convolution's weight gradient, with input and gradient exchanged."""
-    weight, (k, c, r, s) = op.params[0], filter_shape(b, op)
-    if not b.needs_param_grad(weight):
+    if not b.needs_param_grad(op.params[0]):
         return
     (_, *out_sides, _), (_, *in_sides, _) = b.shape(op.output), b.shape(op.inputs[0])
     reads = (Use(b.input_of(op)), Use(dy, halo=halo_of(b, op)))
     plan = weight_plan(b, op, (out_sides[0], out_sides[1]), (in_sides[0], in_sides[1]), reads)
-    sums, flops = whole(b.add_partials(op, weight, (plan.splits, k, r, s, c))), _flops(b, op)
-    b.add_pass(op, "grad_weight", reads, (sums,), unit=plan.unit, reduction=True, flops=flops)
+    add_grad_weight(b, op, reads, plan, _flops(b, op))
 
 
 def _flops(b: Builder, op: Op) -> float:
-    _, c, r, s = filter_shape(b, op)
-    return 2.0 * prod(b.shape(op.inputs[0])) * c * r * s
+    return b.product_flops(op, *b.shape(op.inputs[0])[:-1])
 
 
 def _run_forward(a: Launch) -> None:
@@ -129,6 +105,6 @@ CONV_TRANSPOSE2D = Operator(
     strided=STRIDED_BY_WORDS,
     row_tiles=tiles_of_transposed,
     vdnn="conv",
-    functions={"conv_transpose1d": conv_transpose1d, "conv_transpose2d": conv_transpose2d},
+    functions=dict.fromkeys(("conv_transpose1d", "conv_transpose2d"), conv_transpose),
     modules=("ConvTranspose1d", "ConvTranspose2d"),
 )

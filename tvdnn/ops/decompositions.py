@@ -53,42 +53,23 @@ def lerp(
     return torch.sub(end, step, alpha=1 - weight)
 
 
-def max_pool1d(
-    input: Tensor,  # noqa: A002 (torch's name)
-    kernel_size: Ints,
-    stride: Ints | None = None,
-    padding: Ints = 0,
-    dilation: Ints = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,  # with it torch calls another function
-) -> Tensor:
-    window = _row_window(kernel_size, stride, padding)
-    pools = functional.max_pool2d(input.unsqueeze(2), *window, in_row(dilation, 1), ceil_mode)
-    return pools.squeeze(2)
+# What the settings of rows [N, C, L] are of the height of maps of one row.
+_HEIGHTS = {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1, "output_size": 1}
 
 
-def avg_pool1d(
-    input: Tensor,  # noqa: A002 (torch's name)
-    kernel_size: Ints,
-    stride: Ints | None = None,
-    padding: Ints = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-) -> Tensor:
-    window = _row_window(kernel_size, stride, padding)
-    return functional.avg_pool2d(input.unsqueeze(2), *window, ceil_mode, count_include_pad).squeeze(
-        2
-    )
+def in_rows(pool: Callable[..., Tensor], settings: str) -> Callable[..., Tensor]:
+    """A pooling of maps as one of rows, whose settings have these names in torch's order."""
 
+    def run(input: Tensor, *given: Any, **named: Any) -> Tensor:  # noqa: A002 (torch's name)
+        of_rows = dict(zip(settings.split(), given, strict=False)) | named
+        of_maps = {
+            name: in_row(value, _HEIGHTS[name]) if name in _HEIGHTS else value
+            for name, value in of_rows.items()
+            if name != "stride" or value
+        }
+        return pool(input.unsqueeze(2), **of_maps).squeeze(2)
 
-def _row_window(
-    kernel_size: Ints, stride: Ints | None, padding: Ints
-) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
-    return in_row(kernel_size, 1), in_row(stride or kernel_size, 1), in_row(padding, 0)
-
-
-def adaptive_avg_pool1d(input: Tensor, output_size: Ints) -> Tensor:  # noqa: A002 (torch's name)
-    return functional.adaptive_avg_pool2d(input.unsqueeze(2), in_row(output_size, 1)).squeeze(2)
+    return run
 
 
 def adaptive_max_pool1d(
@@ -125,17 +106,6 @@ def _adaptive_maxima(x: Tensor, dim: int, size: int) -> Tensor:
     return torch.cat([torch.max(each, dim, keepdim=True)[0] for each in windows], dim)
 
 
-def lp_pool1d(
-    input: Tensor,  # noqa: A002 (torch's name)
-    norm_type: float,
-    kernel_size: Ints,
-    stride: Ints | None = None,
-    ceil_mode: bool = False,
-) -> Tensor:
-    kernel, step, _ = _row_window(kernel_size, stride, 0)
-    return lp_pool2d(input.unsqueeze(2), norm_type, kernel, step, ceil_mode).squeeze(2)
-
-
 def lp_pool2d(
     input: Tensor,  # noqa: A002 (torch's name)
     norm_type: float,
@@ -160,12 +130,16 @@ DECOMPOSITIONS: Mapping[Any, Callable[..., Any]] = {
     torch.addcmul: addcmul,
     torch.rsub: rsub,
     torch.lerp: lerp,
-    functional.max_pool1d: max_pool1d,
-    torch.max_pool1d: max_pool1d,
-    functional.avg_pool1d: avg_pool1d,
-    functional.adaptive_avg_pool1d: adaptive_avg_pool1d,
+    **dict.fromkeys(
+        (functional.max_pool1d, torch.max_pool1d),
+        in_rows(functional.max_pool2d, "kernel_size stride padding dilation ceil_mode"),
+    ),
+    functional.avg_pool1d: in_rows(
+        functional.avg_pool2d, "kernel_size stride padding ceil_mode count_include_pad"
+    ),
+    functional.adaptive_avg_pool1d: in_rows(functional.adaptive_avg_pool2d, "output_size"),
     functional.adaptive_max_pool1d: adaptive_max_pool1d,
     functional.adaptive_max_pool2d: adaptive_max_pool2d,
-    functional.lp_pool1d: lp_pool1d,
+    functional.lp_pool1d: in_rows(lp_pool2d, "norm_type kernel_size stride ceil_mode"),
     functional.lp_pool2d: lp_pool2d,
 }

@@ -13,7 +13,7 @@ from ..kernels.language.channel_chunks import num_chunks
 from .builder import Builder
 from .operator import Launch, Operator
 from .passes import channels_of
-from .reshape_translator import as_rows, of_rows
+from .reshape_translator import by_map
 from .sample_sums import SAMPLE_SUMS, add_param_grads
 from .traced_op import Shape, TracedOp, UnsupportedCallError
 
@@ -27,9 +27,7 @@ def group_norm(
     eps: float = 1e-5,
 ) -> TracedOp:
     attrs = {"groups": num_groups, "eps": float(eps)}
-    if len(out) == 3:
-        return of_rows(out, TracedOp("group_norm", (as_rows(x),), (weight, bias), attrs))
-    return TracedOp("group_norm", (x,), (weight, bias), attrs)
+    return by_map(out, TracedOp("group_norm", (x,), (weight, bias), attrs))
 
 
 def instance_norm(

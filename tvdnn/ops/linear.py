@@ -6,11 +6,11 @@ Fused with a ReLU, and with dropout behind it, it takes its gradient masked and 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from math import prod
 from typing import Any
 
 from torch.fx import Node
 
+from ..functional import convolution
 from ..graph import Kind, Op, Use
 from ..kernels.linear.passes import linear_shares
 from ..kernels.linear.tf32_weight import keeps_weight
@@ -24,14 +24,6 @@ from .operator import TORCH_DTYPES, Launch, Operator
 from .optimizer import run_fused_update, update_by, update_nbytes
 from .traced_op import Shape, TracedOp, UnsupportedCallError, axes_of
 
-POINTWISE: Mapping[str, Any] = {
-    "kernel": (1, 1),
-    "stride": (1, 1),
-    "padding": (0, 0),
-    "dilation": (1, 1),
-    "groups": 1,
-}
-
 
 def linear(out: Shape, x: Node, weight: Node, bias: Node | None = None) -> TracedOp:
     if len(out) == 2:
@@ -41,21 +33,17 @@ def linear(out: Shape, x: Node, weight: Node, bias: Node | None = None) -> Trace
             f"linear over an input of {len(out)} dimensions"
             " (it takes [N, F], or maps permuted to [N, H, W, C])"
         )
-    return TracedOp("conv2d", (x,), (weight, bias), POINTWISE, axes_of(x))
+    pointwise = convolution((1, 1), 1, 0, 1, 1)
+    return TracedOp("conv2d", (x,), (weight, bias), pointwise, axes_of(x))
 
 
 def forward(b: Builder, op: Op) -> None:
-    x, bias = b.input_of(op), op.params[1]
-    y = b.new_output(op)
-    weight = _weight(b, op, "cast")
-    x_use, params = Use(x), ("", bias)
-    outputs, inputs = b.param_shape(op.params[0])
-    writes = (Use(y), *_partials(b, y, outputs, inputs))
-    if weight is None:
-        _add_product(b, op, "forward", (x_use,), writes, op.params)
-    else:
-        reads, flops = (x_use, whole(weight)), _flops(b, op)
-        b.add_pass(op, "forward", reads, writes, params=params, flops=flops)
+    y, cast = b.new_output(op), _weight(b, op, "cast")
+    writes = (Use(y), *_partials(b, y, *b.param_shape(op.params[0])))
+    reads = (Use(b.input_of(op)), *([cast] if cast else []))
+    params = ("", op.params[1]) if cast else op.params
+    nbytes, flops = 0 if cast else b.param_nbytes(op.params[0]), b.product_flops(op, b.batch)
+    b.add_pass(op, "forward", reads, writes, params=params, flops=flops, extra_nbytes=nbytes)
 
 
 def _partials(b: Builder, name: str, outputs: int, terms: int) -> tuple[Use, ...]:
@@ -103,18 +91,17 @@ def _grad_weight(b: Builder, op: Op, dy: str) -> None:
     """The gradient, or in its place the update that the product's epilogue applies."""
     weight, reads = op.params[0], (Use(b.input_of(op)), Use(dy))
     turned = _transposed(b, op)
+    once: dict[str, Any] = {
+        "unit": b.batch,
+        "reduction": True,
+        "flops": b.product_flops(op, b.batch),
+    }
     if weight in b.fused_update:
-        b.add_pass(
-            op, "update_weight", reads, turned, updates=(weight,), unit=b.batch, reduction=True,
-            flops=_flops(b, op), extra_nbytes=update_nbytes(b, weight),
-            attrs=b.update_attrs,
-        )  # fmt: skip
+        once |= {"updates": (weight,), "extra_nbytes": update_nbytes(b, weight)}
+        b.add_pass(op, "update_weight", reads, turned, attrs=b.update_attrs, **once)
     else:
         grad = whole(b.new_param_grad(weight))
-        flops = _flops(b, op)
-        b.add_pass(
-            op, "grad_weight", reads, (grad, *turned), unit=b.batch, reduction=True, flops=flops
-        )
+        b.add_pass(op, "grad_weight", reads, (grad, *turned), **once)
 
 
 def _transposed(b: Builder, op: Op) -> tuple[Use, ...]:
@@ -137,68 +124,41 @@ def _grad_bias(b: Builder, op: Op, dy: str) -> None:
     b.add_pass(op, "grad_bias", (Use(dy),), (whole(grad),), unit=b.batch, reduction=True)
 
 
-def _grad_input(b: Builder, op: Op, dy: str, cast: str | None) -> None:
+def _grad_input(b: Builder, op: Op, dy: str, cast: Use | None) -> None:
     value = op.inputs[0]
     mask = b.mask_of(value)
     attrs = {"mask_scale": b.relu_outputs[value]} if mask else {}
-    reads = (Use(dy), *mask, *(() if cast is None else (whole(cast),)))
-    params = op.params[:1] if cast is None else ("",)
+    reads = (Use(dy), *mask, *([cast] if cast else []))
+    params = ("",) if cast else op.params[:1]
     dx = b.new_grad(value)
     outputs, inputs = b.param_shape(op.params[0])
     writes = (Use(dx), *_partials(b, dx, inputs, outputs))
-    _add_product(b, op, "grad_input", reads, writes, params, attrs)
-
-
-def _add_product(
-    b: Builder,
-    op: Op,
-    role: str,
-    reads: tuple[Use, ...],
-    writes: tuple[Use, ...],
-    params: tuple[str, ...],
-    attrs: Mapping[str, Any] | None = None,
-) -> None:
-    """A product with the weight, which costs its operations and the weight's bytes."""
-    nbytes, flops = b.param_nbytes(op.params[0]), _flops(b, op)
+    nbytes, flops = b.param_nbytes(op.params[0]), b.product_flops(op, b.batch)
     b.add_pass(
-        op, role, reads, writes, params=params, flops=flops, extra_nbytes=nbytes, attrs=attrs
-    )
+        op, "grad_input", reads, writes, params=params, flops=flops, extra_nbytes=nbytes,
+        attrs=attrs,
+    )  # fmt: skip
 
 
-def _weight(b: Builder, op: Op, role: str) -> str | None:
+def _weight(b: Builder, op: Op, role: str) -> Use | None:
     """The weight's copy as products read it, made by a pass `role`; None where it needs none."""
     param = op.params[0]
     exact = b.dtype == "float32" and b.precision == "ieee"
     if exact or keeps_weight(b.param_shape(param), TORCH_DTYPES[b.dtype], b.precision):
         return None
-    name = b.add_whole(f"{role} {op.name}", Kind.WEIGHT, b.param_shape(param), b.dtype)
-    nbytes = b.param_nbytes(param)
-    b.add_pass(op, role, (), (whole(name),), params=(param,), extra_nbytes=nbytes)
-    return name
-
-
-def _flops(b: Builder, op: Op) -> float:
-    return 2.0 * b.batch * prod(b.param_shape(op.params[0]))
+    return b.add_weight_copy(op, role, f"{role} {op.name}", b.param_shape(param))
 
 
 def _run_cast(a: Launch) -> None:
     a.kernels.cast(a.params[0], a.writes[0], precision=a.stored)
 
 
-def _run_forward(a: Launch) -> None:
-    _launch_forward(a)
-
-
-def _run_forward_relu(a: Launch) -> None:
-    _launch_forward(a, relu=True)
-
-
 def _run_forward_relu_dropout(a: Launch) -> None:
     place = {"seed": a.control.seed, "op_id": a.attrs["op_id"], "first_sample": a.start}
-    _launch_forward(a, relu=True, dropout_p=a.attrs["p"], **place)
+    _run_forward(a, relu=True, dropout_p=a.attrs["p"], **place)
 
 
-def _launch_forward(a: Launch, **fused: Any) -> None:
+def _run_forward(a: Launch, **fused: Any) -> None:
     x, *cast = a.reads
     weight = cast[0] if cast else a.params[0]
     bias, (y, *partials) = a.params[1], a.writes
@@ -270,7 +230,7 @@ LINEAR_RELU = replace(
     kind="linear_relu",
     forward=forward_relu,
     backward=backward_relu,
-    launches={**_LAUNCHES, "forward": _run_forward_relu, "mask": run_mask},
+    launches={**_LAUNCHES, "forward": partial(_run_forward, relu=True), "mask": run_mask},
     saves={"input", "output"},
     functions={},
     modules=(),

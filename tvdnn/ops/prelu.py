@@ -11,16 +11,14 @@ from ..kernels.pointwise.prelu import prelu_terms
 from .builder import Builder
 from .operator import Launch, Operator
 from .passes import forward_by_pixel
-from .reshape_translator import as_rows, of_rows
+from .reshape_translator import by_map
 from .row_tiles import tiles_by_pixel
 from .sample_sums import SAMPLE_SUMS, add_grad_input, add_param_grads, add_sums, grad_and_sums
 from .traced_op import Shape, TracedOp
 
 
 def prelu(out: Shape, x: Node, weight: Node) -> TracedOp:
-    if len(out) == 3:
-        return of_rows(out, TracedOp("prelu", (as_rows(x),), (weight,)))
-    return TracedOp("prelu", (x,), (weight,))
+    return by_map(out, TracedOp("prelu", (x,), (weight,)))
 
 
 def backward(b: Builder, op: Op) -> None:

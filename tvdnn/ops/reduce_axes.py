@@ -1,6 +1,5 @@
 """Reductions over axes of maps, and expansions along axes, each the other's gradient."""
 
-from collections.abc import Callable
 from functools import partial
 from math import prod
 from typing import Any
@@ -11,7 +10,7 @@ from torch.fx import Node
 from ..graph import Op, Use
 from ..graph.network import channels_last_axes
 from ..kernels.reduce.axes import READS_INPUT
-from .arithmetic_translator import maximum, minimum
+from .arithmetic_translator import broadcast
 from .builder import Builder
 from .operator import Launch, Operator
 from .passes import forward, grad_apart
@@ -19,12 +18,6 @@ from .reshape_translator import groups_of, in_order, kept_first, without
 from .traced_op import Shape, Source, TracedOp, UnsupportedCallError, axes_of, shape_of
 
 OF_ONE = frozenset({"sum", "mean", "amax", "amin", "max", "min"})  # which are one element itself
-
-
-def sum_(
-    out: Shape, x: Source, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
-) -> TracedOp:
-    return _reduced("sum", out, x, dim, dtype)
 
 
 def mean(
@@ -36,58 +29,49 @@ def mean(
     plain = len(out) < len(axes) or axes == channels_last_axes(len(axes))
     if pixels and plain and dims and len(axes) in (3, 4) and dtype is None:
         return TracedOp("adaptive_avg_pool2d", (x,), axes=channels_last_axes(len(out)))
-    return _reduced("mean", out, x, dim, dtype)
+    return reduced("mean", out, x, dim, dtype=dtype)
 
 
-def amax(out: Shape, x: Source, dim: Any = (), keepdim: bool = False) -> TracedOp:
-    return _reduced("amax", out, x, dim)
-
-
-def amin(out: Shape, x: Source, dim: Any = (), keepdim: bool = False) -> TracedOp:
-    return _reduced("amin", out, x, dim)
+def largest(function: str, out: Shape, x: Source, dim: Any = (), keepdim: bool = False) -> TracedOp:
+    """Or the smallest, as `function` says."""
+    return reduced(function, out, x, dim)
 
 
 def norm(
-    out: Shape, x: Source, p: Any = "fro", dim: Any = None, keepdim: bool = False, dtype: Any = None
-) -> TracedOp:
-    return _norm(out, x, p, dim, dtype)
-
-
-def vector_norm(
     out: Shape,
     x: Source,
-    ord: Any = 2,  # noqa: A002 (torch's name)
+    p: Any = 2,
     dim: Any = None,
     keepdim: bool = False,
-    *,
     dtype: Any = None,
+    *,
+    ord: Any = 2,  # noqa: A002 (torch's name)
 ) -> TracedOp:
-    return _norm(out, x, ord, dim, dtype)
+    """Torch's `norm` calls the order p, its `vector_norm` ord."""
+    order = p if ord == 2 else ord
+    if order not in ("fro", None, 2):
+        raise UnsupportedCallError(f"norm of order {order} (of order 2)")
+    return reduced("norm", out, x, dim, dtype=dtype)
 
 
 def var_mean(out: Shape, x: Source, *args: Any, **kwargs: Any) -> None:
     """No op, as std_mean: the readers of its results make ops."""
 
 
-def largest(
-    out: Shape, x: Source, dim: Any = None, keepdim: bool = False, *, other: Any = None, **_: Any
+def largest_of(
+    function: str,
+    out: Shape,
+    x: Any,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    other: Any = None,
+    **_: Any,
 ) -> TracedOp | None:
-    """The larger of two maps; or as `var_mean`, the largest elements along a dimension."""
-    return _extreme(maximum, out, x, dim, other)
-
-
-def smallest(
-    out: Shape, x: Source, dim: Any = None, keepdim: bool = False, *, other: Any = None, **_: Any
-) -> TracedOp | None:
-    return _extreme(minimum, out, x, dim, other)
-
-
-def _extreme(
-    of_two: Callable[..., TracedOp], out: Shape, x: Any, dim: Any, other: Any
-) -> TracedOp | None:
+    """The `function` of two maps; or as `var_mean`, that of elements along a dimension."""
     other = dim if isinstance(dim, Node) else other
     if other is not None:
-        return of_two(out, x, other)
+        return broadcast(function, out, x, other)
     if not isinstance(dim, int):
         raise UnsupportedCallError("max or min over the batch (name a dimension, or two maps)")
     return None
@@ -102,18 +86,12 @@ def one_of_several(function: str, out: Shape, call: Node, index: int) -> TracedO
     if function in ("max", "min"):
         if index % 2 == 1:
             raise UnsupportedCallError(f"{function} with indices")
-        return _reduced(function, out, x, dim)
+        return reduced(function, out, x, dim)
     if index % 2 == 1:
-        return _reduced("mean", out, x, dim)
+        return reduced("mean", out, x, dim)
     spread = function.removesuffix("_mean")
     unbiased, correction = arguments.get("unbiased"), arguments.get("correction")
     return _spread(spread, out, x, dim, unbiased, correction=correction)
-
-
-def _norm(out: Shape, x: Source, p: Any, dim: Any, dtype: Any) -> TracedOp:
-    if p not in ("fro", None, 2):
-        raise UnsupportedCallError(f"norm of order {p} (of order 2)")
-    return _reduced("norm", out, x, dim, dtype)
 
 
 def _spread(
@@ -130,11 +108,18 @@ def _spread(
     if isinstance(dim, bool):
         raise UnsupportedCallError(f"{function} of {shape_of(x)} over the batch (name its dims)")
     given = correction if correction is not None else (1 if unbiased in (None, True) else 0)
-    return _reduced(function, out, x, dim, correction=float(given))
+    return reduced(function, out, x, dim, correction=float(given))
 
 
-def _reduced(
-    function: str, out: Shape, x: Source, dim: Any, dtype: Any = None, correction: float = 0.0
+def reduced(
+    function: str,
+    out: Shape,
+    x: Source,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: Any = None,
+    correction: float = 0.0,
 ) -> TracedOp:
     """A function over dimensions, which are of one element in the result, or gone."""
     if dtype not in (None, torch.float32):
@@ -145,8 +130,9 @@ def _reduced(
         return TracedOp("view", (x,), axes=result_axes)
     layout = groups_of(shape, axes, dims)
     if layout is None:
-        return _reduced(function, out, in_order(x, kept_first(axes, dims)), dim, None, correction)
-    attrs = {**layout, "function": function, "correction": correction}
+        ordered = in_order(x, kept_first(axes, dims))
+        return reduced(function, out, ordered, dim, correction=correction)
+    attrs = layout | {"function": function, "correction": correction}
     return TracedOp("reduce_axes", (x,), (), attrs, result_axes)
 
 
@@ -187,18 +173,6 @@ def _run_grad_input(a: Launch) -> None:
     a.kernels.reduce_axes_grad(x, dy, dx, **a.settings(*_SETTINGS), precision=a.stored)
 
 
-def _run_expand(a: Launch) -> None:
-    x, y = _flat(a.reads[0]), _flat(a.writes[0])
-    settings = a.settings("sizes", "reduced") | {"function": "sum", "precision": a.stored}
-    a.kernels.reduce_axes_grad(None, x, y, **settings)
-
-
-def _run_expand_back(a: Launch) -> None:
-    dy, dx = _flat(a.reads[0]), _flat(a.writes[0])
-    settings = a.settings("sizes", "reduced") | {"function": "sum", "precision": a.stored}
-    a.kernels.reduce_axes(dy, dx, **settings)
-
-
 REDUCE_AXES = Operator(
     "reduce_axes",
     forward,
@@ -206,18 +180,14 @@ REDUCE_AXES = Operator(
     {"forward": _run_forward, "grad_input": _run_grad_input},
     saves={"input"},
     functions={
-        "sum": sum_,
+        "sum": partial(reduced, "sum"),
         "mean": mean,
-        "amax": amax,
-        "amin": amin,
-        "max": largest,
-        "min": smallest,
-        "var": partial(_spread, "var"),
-        "std": partial(_spread, "std"),
-        "var_mean": var_mean,
-        "std_mean": var_mean,
-        "norm": norm,
-        "linalg.vector_norm": vector_norm,
+        **{name: partial(largest, name) for name in ("amax", "amin")},
+        "max": partial(largest_of, "maximum"),
+        "min": partial(largest_of, "minimum"),
+        **{name: partial(_spread, name) for name in ("var", "std")},
+        **dict.fromkeys(("var_mean", "std_mean"), var_mean),
+        **dict.fromkeys(("norm", "linalg.vector_norm"), norm),
     },
     takes_rows=True,
 )
@@ -225,6 +195,6 @@ EXPAND = Operator(
     "expand",
     forward,
     grad_apart,
-    {"forward": _run_expand, "grad_input": _run_expand_back},
+    {"forward": _run_grad_input, "grad_input": _run_forward},
     takes_rows=True,
 )

@@ -168,7 +168,8 @@ def repeat(out: Shape, x: Source, *sizes: Any, **named: Any) -> TracedOp:
     if picks and 0 not in picks and all(shape[dim] == 1 for dim in picks):
         layout = groups_of(out, axes_of(x), picks)
         if layout is not None:
-            return TracedOp("expand", (x,), (), layout, axes_of(x))
+            of_sum = {"function": "sum", "correction": 0.0}  # whose gradient is an expansion
+            return TracedOp("expand", (x,), (), layout | of_sum, axes_of(x))
     return remapped("repeat", x, picks)
 
 

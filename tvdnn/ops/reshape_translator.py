@@ -1,6 +1,7 @@
 """Calls that give maps another shape or another order of dimensions or channels."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from itertools import groupby, pairwise
 from math import prod
 from typing import Any, NamedTuple
@@ -165,6 +166,13 @@ def as_rows(x: Source) -> Inner:
         if isinstance(made, Inner) and (made.shape, made.axes) == (out, MAPS):
             return made  # which a call before this one has made
     return Inner(TracedOp("view", (in_order(x, channels_last_axes(3)),), axes=MAPS), out, MAPS)
+
+
+def by_map(out: Shape, call: TracedOp) -> TracedOp:
+    """The call on maps as they are, and on [N, C, L] as maps of one row."""
+    if len(out) != 3:
+        return call
+    return of_rows(out, replace(call, inputs=tuple(map(as_rows, call.inputs))))
 
 
 def of_rows(out: Shape, call: TracedOp) -> TracedOp:
