@@ -13,12 +13,18 @@ class Elementwise(torch.nn.Module):
     """A layer of torch's that runs the elementwise op `kind`; of a single number by torch.
 
     `numbers` are settings of the op, each with the name of the layer's attribute for it. `by_input`
-    is as `run` has it.
+    is as a `Request` has it. A class gives them as keywords.
     """
 
     kind: ClassVar[str]
     numbers: ClassVar[tuple[tuple[str, str], ...]] = ()
     by_input: ClassVar[bool] = False
+
+    def __init_subclass__(cls, kind: str = "", by_input: bool = False, **numbers: Any) -> None:
+        if kind:
+            cls.kind, cls.by_input, cls.numbers = kind, by_input, tuple(numbers.items())
+        else:  # a user's own class
+            super().__init_subclass__(**numbers)
 
     def forward(self, input: Tensor) -> Tensor:
         if torchs_own(input) or input.dim() == 0:
@@ -34,17 +40,14 @@ def activate(kind: str, x: Tensor, **given: Any) -> Tensor:
     return run(kind, checked(x), layout=elementwise(x), **given)
 
 
-class ReLU(Elementwise, torch.nn.ReLU):
+class ReLU(Elementwise, torch.nn.ReLU, kind="relu"):
     """torch.nn.ReLU, run by tvdnn's kernels."""
 
-    kind = "relu"
 
-
-class LeakyReLU(Elementwise, torch.nn.LeakyReLU):
+class LeakyReLU(
+    Elementwise, torch.nn.LeakyReLU, kind="leaky_relu", by_input=True, coefficient="negative_slope"
+):
     """torch.nn.LeakyReLU, run by tvdnn's kernels; by torch where the slope is negative."""
-
-    kind, by_input = "leaky_relu", True
-    numbers = (("coefficient", "negative_slope"),)
 
     def forward(self, input: Tensor) -> Tensor:
         if self.negative_slope < 0:
@@ -52,23 +55,16 @@ class LeakyReLU(Elementwise, torch.nn.LeakyReLU):
         return super().forward(input)
 
 
-class ReLU6(Elementwise, torch.nn.ReLU6):
+class ReLU6(Elementwise, torch.nn.ReLU6, kind="relu6", by_input=True):
     """torch.nn.ReLU6, run by tvdnn's kernels."""
 
-    kind, by_input = "relu6", True
 
-
-class ELU(Elementwise, torch.nn.ELU):
+class ELU(Elementwise, torch.nn.ELU, kind="elu", coefficient="alpha"):
     """torch.nn.ELU, run by tvdnn's kernels."""
 
-    kind = "elu"
-    numbers = (("coefficient", "alpha"),)
 
-
-class SiLU(Elementwise, torch.nn.SiLU):
+class SiLU(Elementwise, torch.nn.SiLU, kind="silu"):
     """torch.nn.SiLU, run by tvdnn's kernels."""
-
-    kind = "silu"
 
 
 class GELU(Elementwise, torch.nn.GELU):
@@ -79,25 +75,17 @@ class GELU(Elementwise, torch.nn.GELU):
         return "gelu_tanh" if self.approximate == "tanh" else "gelu"
 
 
-class Sigmoid(Elementwise, torch.nn.Sigmoid):
+class Sigmoid(Elementwise, torch.nn.Sigmoid, kind="sigmoid"):
     """torch.nn.Sigmoid, run by tvdnn's kernels."""
 
-    kind = "sigmoid"
 
-
-class Tanh(Elementwise, torch.nn.Tanh):
+class Tanh(Elementwise, torch.nn.Tanh, kind="tanh"):
     """torch.nn.Tanh, run by tvdnn's kernels."""
 
-    kind = "tanh"
 
-
-class Hardswish(Elementwise, torch.nn.Hardswish):
+class Hardswish(Elementwise, torch.nn.Hardswish, kind="hardswish"):
     """torch.nn.Hardswish, run by tvdnn's kernels."""
 
-    kind = "hardswish"
 
-
-class Hardsigmoid(Elementwise, torch.nn.Hardsigmoid):
+class Hardsigmoid(Elementwise, torch.nn.Hardsigmoid, kind="hardsigmoid"):
     """torch.nn.Hardsigmoid, run by tvdnn's kernels."""
-
-    kind = "hardsigmoid"

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..errors import InputError
-from ..functional import pair
+from ..functional import convolution, pair
 from ..kernels.conv.depthwise import suits_depthwise
 from .eager import autocast, checked_map, run, torchs_own
 from .shapes import result_shape
@@ -38,8 +38,8 @@ class Conv2d(torch.nn.Conv2d):
         kind = "conv2d"
         if suits_depthwise(x.shape[1], out[3], groups, (weight.shape[2], weight.shape[3])):
             kind = "conv2d_depthwise"
-        attrs, precision = geometry_of(self, pair(padding)), precision_of(x)
-        return run(kind, x, weight, self.bias, attrs=attrs, out=out, precision=precision)
+        attrs = convolution(pair(self.kernel_size), *geometry, groups)
+        return run(kind, x, weight, self.bias, attrs=attrs, out=out, precision=precision_of(x))
 
 
 class LazyConv2d(torch.nn.LazyConv2d, Conv2d):  # type: ignore[misc]
@@ -58,14 +58,6 @@ def _padded(
     if height % 2 or width % 2:
         x = functional.pad(x, (0, width % 2, 0, height % 2))
     return x, (height // 2, width // 2)
-
-
-def geometry_of(
-    layer: torch.nn.Conv2d | torch.nn.ConvTranspose2d, padding: tuple[int, int]
-) -> dict[str, Any]:
-    """The settings of a convolution's op."""
-    strides = {"stride": pair(layer.stride), "padding": padding, "dilation": pair(layer.dilation)}
-    return strides | {"groups": layer.groups}
 
 
 def precision_of(x: Tensor) -> str:

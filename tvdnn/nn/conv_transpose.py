@@ -5,8 +5,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..errors import InputError
-from ..functional import pair
-from .conv import geometry_of, precision_of
+from ..functional import convolution, pair
+from .conv import precision_of
 from .eager import autocast, checked_map, run, torchs_own
 from .shapes import result_shape
 
@@ -18,17 +18,17 @@ class ConvTranspose2d(torch.nn.ConvTranspose2d):
         if torchs_own(input, self.weight):
             return super().forward(input, output_size)
         assert not isinstance(self.padding, str)  # which torch's constructor refuses
-        weight, attrs = self.weight, geometry_of(self, pair(self.padding))
-        stride, padding, dilation = (attrs[key] for key in ("stride", "padding", "dilation"))
-        kernel = [*pair(self.kernel_size)]
-        added = self._output_padding(
-            input, output_size, [*stride], [*padding], kernel, 2, [*dilation]
-        )
+        weight, groups = self.weight, self.groups
+        sides = (self.kernel_size, self.stride, self.padding, self.dilation)
+        kernel, stride, padding, dilation = map(pair, sides)
+        known = ([*stride], [*padding], [*kernel], 2, [*dilation])
+        added = self._output_padding(input, output_size, *known)
         if input.dim() == 4 and input.shape[1] != weight.shape[0]:
             wanted = f"weight is {tuple(weight.shape)}"
             raise InputError(f"the input has shape {tuple(input.shape)}; {wanted}")
         x, kind = checked_map(autocast(input)), "conv_transpose2d"
-        settings = (stride, padding, (added[0], added[1]), self.groups, dilation)
+        attrs = convolution(kernel, stride, padding, dilation, groups)
+        settings = (stride, padding, (added[0], added[1]), groups, dilation)
         shapes = (x.shape, weight.shape)
         out = result_shape(functional.conv_transpose2d, shapes, None, *settings)
         return run(kind, x, weight, self.bias, attrs=attrs, out=out, precision=precision_of(x))

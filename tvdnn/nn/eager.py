@@ -4,7 +4,7 @@ A layer that is called alone runs what an engine runs of its op in one section, 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -69,56 +69,32 @@ def autocast(x: Tensor) -> Tensor:
 
 
 @dataclass(slots=True)
-class _Request:
+class Request:
     """An op, its settings and all that it takes but the input and the parameters that may train."""
 
     kind: str
-    attrs: tuple[tuple[str, Any], ...]
-    layout: Layout
-    out: tuple[int, ...] | None
-    precision: str
-    state: Sequence[Tensor | None]
-    target: Tensor | None
-    seed: Tensor | None
-    inplace: bool
-    by_input: bool
+    # The static settings.
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    layout: Layout = CHANNELS_LAST
+    # The result's shape in the kernels' order, if it is not the input's.
+    out: tuple[int, ...] | None = None
+    # That of products of float32.
+    precision: str = "ieee"
+    # The parameters of the op that do not train, a loss's target and a random op's seed.
+    state: Sequence[Tensor | None] = ()
+    target: Tensor | None = None
+    seed: Tensor | None = None
+    # Whether the result is wanted in the input.
+    inplace: bool = False
+    # Whether the gradient, which reads the result, may as well read the input, so that others may
+    # write over the result.
+    by_input: bool = False
 
 
-def run(
-    kind: str,
-    x: Tensor,
-    *params: Tensor | None,
-    attrs: Mapping[str, Any] | None = None,
-    layout: Layout = CHANNELS_LAST,
-    out: tuple[int, ...] | None = None,
-    precision: str = "ieee",
-    state: Sequence[Tensor | None] = (),
-    target: Tensor | None = None,
-    seed: Tensor | None = None,
-    inplace: bool = False,
-    by_input: bool = False,
-) -> Tensor:
-    """What the op of this kind with the static settings `attrs` makes of `x` and `params`.
-
-    `out` is the result's shape in the kernels' order, if it is not the input's, and `precision`
-    that of products of float32. `state` are parameters of the op that do not train, `target` is a
-    loss's and `seed` a random op's. `inplace` asks for the result in `x`. `by_input` says that the
-    gradient, which reads the result, may as well read the input, so that others may write over the
-    result.
-    """
-    request = _Request(
-        kind=kind,
-        attrs=tuple(attrs.items()) if attrs else (),
-        layout=layout,
-        out=out,
-        precision=precision,
-        state=state,
-        target=target,
-        seed=seed,
-        inplace=inplace,
-        by_input=by_input,
-    )
-    if x.numel() == 0 and 0 in (out or x.shape):
+def run(kind: str, x: Tensor, *params: Tensor | None, **given: Any) -> Tensor:
+    """What the op of this kind makes of `x` and `params`; `given` is the rest of the `Request`."""
+    request = Request(kind, **given)
+    if x.numel() == 0 and 0 in (request.out or x.shape):
         return _of_no_elements(request, x, *params)
     if not torch.is_autocast_enabled(x.device.type):
         return _apply(request, x, *params)
@@ -126,12 +102,12 @@ def run(
         return _apply(request, x, *params)
 
 
-def _apply(request: _Request, x: Tensor, *params: Tensor | None) -> Tensor:
+def _apply(request: Request, x: Tensor, *params: Tensor | None) -> Tensor:
     y: Tensor = _OneOp.apply(request, x, *params)
     return y
 
 
-def _of_no_elements(request: _Request, x: Tensor, *params: Tensor | None) -> Tensor:
+def _of_no_elements(request: Request, x: Tensor, *params: Tensor | None) -> Tensor:
     """A result without elements, whose gradients are zeros."""
     if request.inplace:
         return x
@@ -145,7 +121,7 @@ class _OneOp(torch.autograd.Function):
     """The passes forward, and backward those behind the gradient of the result."""
 
     @staticmethod
-    def forward(ctx: Any, request: _Request, x: Tensor, *params: Tensor | None) -> Tensor:
+    def forward(ctx: Any, request: Request, x: Tensor, *params: Tensor | None) -> Tensor:
         layout = request.layout
         entered = layout.enter(x)
         op = _op_of(request, entered, params, ctx.needs_input_grad[1:])
@@ -195,13 +171,13 @@ class _OneOp(torch.autograd.Function):
 
 
 def _op_of(
-    request: _Request, x: Tensor, params: Sequence[Tensor | None], wants: tuple[bool, ...]
+    request: Request, x: Tensor, params: Sequence[Tensor | None], wants: tuple[bool, ...]
 ) -> OneOp:
     """The op of an input that has been brought to the kernels' order."""
     tf32 = request.precision == "tf32" and x.dtype is torch.float32
     return one_op(
         request.kind,
-        request.attrs,
+        tuple(request.attrs.items()),
         x.shape,
         request.out,
         tuple([None if each is None else each.shape for each in (*params, *request.state)]),
@@ -211,7 +187,7 @@ def _op_of(
     )
 
 
-def _result(request: _Request, made: Tensor, x: Tensor) -> Tensor:
+def _result(request: Request, made: Tensor, x: Tensor) -> Tensor:
     """What kernels have made, in torch's order: in `x` itself where that is asked for."""
     if not request.inplace:
         return request.layout.leave(made, x)

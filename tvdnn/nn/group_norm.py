@@ -11,14 +11,15 @@ class GroupNorm(torch.nn.GroupNorm):
     """torch.nn.GroupNorm, run by tvdnn's kernels in the input's type."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
+        return _normalized(self, input, self.num_groups)
 
 
 class InstanceNorm1d(torch.nn.InstanceNorm1d):
     """torch.nn.InstanceNorm1d of [N, C, L], run by tvdnn's kernels; see InstanceNorm2d."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return super().forward(input) if _is_torchs(self, input, dims=3) else _of_each(self, input)
+        refused = _is_torchs(self, input, dims=3)
+        return super().forward(input) if refused else _normalized(self, input, input.shape[1])
 
 
 class InstanceNorm2d(torch.nn.InstanceNorm2d):
@@ -28,7 +29,8 @@ class InstanceNorm2d(torch.nn.InstanceNorm2d):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        return super().forward(input) if _is_torchs(self, input, dims=4) else _of_each(self, input)
+        refused = _is_torchs(self, input, dims=4)
+        return super().forward(input) if refused else _normalized(self, input, input.shape[1])
 
 
 Instances = torch.nn.InstanceNorm1d | torch.nn.InstanceNorm2d
@@ -40,20 +42,10 @@ def _is_torchs(layer: Instances, x: Tensor, *, dims: int) -> bool:
     return torchs_own(x) or layer.track_running_stats or one_pixel
 
 
-def _of_each(layer: Instances, x: Tensor) -> Tensor:
-    return group_norm(x, x.shape[1], layer.weight, layer.bias, layer.eps)
-
-
-def group_norm(
-    x: Tensor,
-    num_groups: int,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-) -> Tensor:
-    """torch.nn.functional.group_norm of [N, C, ...]; parameters of any float type."""
-    refused = x.dim() < 2 or x.shape[1] % num_groups or x.numel() == num_groups
+def _normalized(layer: torch.nn.GroupNorm | Instances, x: Tensor, groups: int) -> Tensor:
+    """The norm of groups of channels of [N, C, ...]; parameters of any float type."""
+    refused = x.dim() < 2 or x.shape[1] % groups or x.numel() == groups
     if torchs_own(x) or refused:
-        return functional.group_norm(x, num_groups, weight, bias, eps)
-    settings = {"groups": num_groups, "eps": float(eps)}
-    return run("group_norm", checked(x), weight, bias, attrs=settings)
+        return functional.group_norm(x, groups, layer.weight, layer.bias, layer.eps)
+    settings = {"groups": groups, "eps": float(layer.eps)}
+    return run("group_norm", checked(x), layer.weight, layer.bias, attrs=settings)

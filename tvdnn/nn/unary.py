@@ -7,56 +7,36 @@ from .activation import Elementwise, activate
 from .eager import torchs_own
 
 
-class Mish(Elementwise, torch.nn.Mish):
+class Mish(Elementwise, torch.nn.Mish, kind="mish"):
     """torch.nn.Mish, run by tvdnn's kernels."""
 
-    kind = "mish"
 
-
-class Softplus(Elementwise, torch.nn.Softplus):
+class Softplus(Elementwise, torch.nn.Softplus, kind="softplus", a="beta", b="threshold"):
     """torch.nn.Softplus, run by tvdnn's kernels."""
 
-    kind = "softplus"
-    numbers = (("a", "beta"), ("b", "threshold"))
 
-
-class CELU(Elementwise, torch.nn.CELU):
+class CELU(Elementwise, torch.nn.CELU, kind="celu", a="alpha"):
     """torch.nn.CELU, run by tvdnn's kernels."""
 
-    kind = "celu"
-    numbers = (("a", "alpha"),)
 
-
-class SELU(Elementwise, torch.nn.SELU):
+class SELU(Elementwise, torch.nn.SELU, kind="selu"):
     """torch.nn.SELU, run by tvdnn's kernels."""
 
-    kind = "selu"
 
-
-class LogSigmoid(Elementwise, torch.nn.LogSigmoid):
+class LogSigmoid(Elementwise, torch.nn.LogSigmoid, kind="log_sigmoid"):
     """torch.nn.LogSigmoid, run by tvdnn's kernels."""
 
-    kind = "log_sigmoid"
 
-
-class Softsign(Elementwise, torch.nn.Softsign):
+class Softsign(Elementwise, torch.nn.Softsign, kind="softsign"):
     """torch.nn.Softsign, run by tvdnn's kernels."""
 
-    kind = "softsign"
 
-
-class Hardtanh(Elementwise, torch.nn.Hardtanh):
+class Hardtanh(Elementwise, torch.nn.Hardtanh, kind="hardtanh", a="min_val", b="max_val"):
     """torch.nn.Hardtanh, run by tvdnn's kernels."""
 
-    kind = "hardtanh"
-    numbers = (("a", "min_val"), ("b", "max_val"))
 
-
-class Threshold(Elementwise, torch.nn.Threshold):
+class Threshold(Elementwise, torch.nn.Threshold, kind="threshold", a="threshold", b="value"):
     """torch.nn.Threshold, run by tvdnn's kernels."""
-
-    kind = "threshold"
-    numbers = (("a", "threshold"), ("b", "value"))
 
 
 class GLU(torch.nn.GLU):

@@ -63,7 +63,7 @@ def behind_relu(b: Builder, op: Op) -> str:
 def run_function(kernel: str, function: str, a: Launch, **others: bool) -> None:
     """Launch the kernel of a family of functions, with the op's settings and others."""
     settings = {"function": function, "precision": a.stored, **a.attrs, **others}
-    getattr(a.kernels, kernel)(*a.alike(), **settings)
+    getattr(a.kernels, kernel)(*a.reads_alike(), a.writes[0], **settings)
 
 
 run_mask = elementwise("relu_grad")  # zeroes a gradient where the output is not above zero

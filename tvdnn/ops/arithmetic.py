@@ -54,8 +54,8 @@ def multiply_backward(b: Builder, op: Op) -> None:
 
 
 def _run_straight_through(a: Launch) -> None:
-    _, *operands = a.alike()
-    a.kernels.affine(*operands, scale=1.0, precision=a.stored)
+    _, values = a.reads_alike()
+    a.kernels.affine(values, a.writes[0], scale=1.0, precision=a.stored)
 
 
 run_add, _run_multiply = elementwise("add"), elementwise("multiply")

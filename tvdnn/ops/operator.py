@@ -91,9 +91,9 @@ class Launch:
         first = self.rounded[0] if self.rounded else None
         return first[0] or None if first else None
 
-    def alike(self) -> tuple[torch.Tensor, ...]:
-        """The reads and writes in the shape of the first write. Views may have other shapes."""
-        return tuple(each.view_as(self.writes[0]) for each in (*self.reads, *self.writes))
+    def reads_alike(self) -> tuple[torch.Tensor, ...]:
+        """The reads in the shape of the first write. Views may have other shapes."""
+        return tuple(read.view_as(self.writes[0]) for read in self.reads)
 
     def by_pixel(self, maps: torch.Tensor) -> torch.Tensor:
         """Maps as `by_pixel` has them, of as many channels as the pass says."""
@@ -121,8 +121,9 @@ def elementwise(kernel: str, *settings: str) -> Callable[[Launch], None]:
     """The same of a kernel whose operands all have one shape."""
 
     def run(a: Launch) -> None:
+        writes = (write.view_as(a.writes[0]) for write in a.writes)
         given = a.settings(*settings) | {"precision": a.stored}
-        getattr(a.kernels, kernel)(*a.alike(), **given)
+        getattr(a.kernels, kernel)(*a.reads_alike(), *writes, **given)
 
     return run
 
