@@ -7,7 +7,6 @@ mask the gradient, and the masked gradient is the residual's.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -289,10 +288,6 @@ _LAUNCHES: Mapping[str, Callable[[Launch], None]] = {
 }
 
 
-def _fused(kind: str, *, adds: bool = False, saves: str = "input") -> Operator:
-    return replace(BATCH_NORM, kind=kind, saves={"input", saves}, in_place=adds, **_NOT_TRACED)
-
-
 BATCH_NORM = Operator(
     "batch_norm",
     forward,
@@ -309,10 +304,9 @@ BATCH_NORM = Operator(
         "SyncBatchNorm": "tvdnn.nn.BatchNorm2d, whose statistics are those of the whole batch"
     },
 )
-_NOT_TRACED: dict[str, Any] = {"vdnn": "", "functions": {}, "modules": (), "instead_of": {}}
 FUSED = (
-    _fused("batch_norm_relu"),
-    _fused("batch_norm_activation"),
-    _fused("batch_norm_add", adds=True),
-    _fused("batch_norm_add_relu", adds=True, saves="output"),
+    BATCH_NORM.fused("batch_norm_relu", vdnn=""),
+    BATCH_NORM.fused("batch_norm_activation", vdnn=""),
+    BATCH_NORM.fused("batch_norm_add", vdnn="", in_place=True),
+    BATCH_NORM.fused("batch_norm_add_relu", vdnn="", in_place=True, saves={"input", "output"}),
 )

@@ -16,7 +16,7 @@ from .builder import Builder
 from .concat_views import ranges_of
 from .gradient_sums import range_of_all
 from .operator import STRIDED, Launch, Operator
-from .reduce_axes import one_of_several
+from .reduce_axes import one_of_several, several
 from .remap import Selection, remapped
 from .reshape_translator import PLANE, in_order, reshape
 from .row_tiles import tiles_by_pixel
@@ -75,14 +75,6 @@ def _joined(out: Shape, tensors: Sequence[Source], dim: int, axes: Shape) -> Tra
     row = prod(stored[1 : axes[dim]]) * after
     sizes = tuple(prod(shape_of(x)[1:]) // row for x in tensors)
     return TracedOp("join", tuple(tensors), (), {"sizes": sizes, "after": after}, axes)
-
-
-def split(out: Shape, x: Node, sizes: Any = None, dim: int = 0, **named_sizes: Any) -> None:
-    """No op: the readers of its parts make ops. So do those of chunk."""
-
-
-def unbind(out: Shape, x: Node, dim: int = 0) -> None:
-    """No op, as `split`. Its parts lack the dimension."""
 
 
 def narrow(out: Shape, x: Source, dim: int, start: int, length: int) -> TracedOp:
@@ -302,8 +294,7 @@ NARROW = Operator(
     strided=STRIDED,
     row_tiles=tiles_by_pixel,
     functions={
-        **dict.fromkeys(("split", "chunk", "tensor_split"), split),
-        "unbind": unbind,
+        **dict.fromkeys(("split", "chunk", "tensor_split", "unbind"), several),
         "narrow": narrow,
         "select": select,
         "operator.getitem": getitem,

@@ -73,35 +73,29 @@ def _product(b: Builder, op: Op, *writes: Use, attrs: Mapping[str, Any] | None =
     b.add_pass(op, "forward", reads, writes, params=(bias,), flops=flops, attrs=attrs)
 
 
-def backward(b: Builder, op: Op) -> None:
-    _gradients(b, op, b.grad_of)
-
-
-def backward_relu(b: Builder, op: Op) -> None:
-    _gradients(b, op, partial(behind_relu, b))
-
-
-def _gradients(b: Builder, op: Op, inner_grad: Callable[[Op], str]) -> None:
+def backward(
+    b: Builder, op: Op, inner_grad: Callable[[Builder, Op], str] = Builder.grad_of
+) -> None:
     """The passes backward, from the gradient that `inner_grad` makes."""
     packed = pack_grad_input(b, op) if b.needs_grad(op.inputs[0]) else None
-    grad = inner_grad(op)
+    grad = inner_grad(b, op)
     dy = _unpooled(b, op, grad) if _pools(op) else grad
-    dy = add_param_grads(b, op, grad, dy, _grad_weight)
+    dy = add_param_grads(b, op, grad, dy, lambda dy: add_grad_weight(b, op, dy, b.input_of(op)))
     if packed is not None:
         _grad_input(b, op, dy, packed)
 
 
 def add_param_grads(
-    b: Builder, op: Op, grad: str, dy: str, add_grad_weight: Callable[[Builder, Op, str], None]
+    b: Builder, op: Op, grad: str, dy: str, add_weight_grad: Callable[[str], None]
 ) -> str:
     """The passes of weight and bias, and the gradient rounded for products."""
     if not _sums_exactly(b, op):
-        add_grad_weight(b, op, dy)
+        add_weight_grad(dy)
         add_grad_bias(b, op, grad, dy)
         return dy
     add_grad_bias(b, op, grad, dy)
     rounded = round_in_place(b, op, dy)
-    add_grad_weight(b, op, rounded)
+    add_weight_grad(rounded)
     return rounded
 
 
@@ -161,14 +155,15 @@ def pack_grad_input(b: Builder, op: Op) -> Use:
     return b.add_weight_copy(op, "pack_grad_input", f"packed grad {op.name}", shape)
 
 
-def _grad_weight(b: Builder, op: Op, dy: str) -> None:
+def add_grad_weight(b: Builder, op: Op, small: str, large: str) -> None:
+    """The pass that sums the weight's gradient over the convolution's smaller and larger map."""
     if b.needs_param_grad(op.params[0]):
-        reads = (Use(dy), Use(b.input_of(op), halo=halo_of(b, op)))
-        plan = weight_plan(b, op, *_sizes(b, op)[:2], reads)
-        add_grad_weight(b, op, reads, plan, _flops(b, op))
+        reads = (Use(small), Use(large, halo=halo_of(b, op)))
+        plan, places = _weight_plan(b, op, small, large, reads), b.buffers[small].shape[:-1]
+        add_weight_sums(b, op, reads, plan, b.product_flops(op, *places))
 
 
-def add_grad_weight(
+def add_weight_sums(
     b: Builder, op: Op, reads: Sequence[Use], plan: GradWeightPlan | DepthwisePlan, flops: float
 ) -> None:
     """Running sums of the weight's gradient, one for each split of the work on a map's pixels."""
@@ -195,15 +190,16 @@ def add_grad_bias(b: Builder, op: Op, grad: str, dy: str) -> None:
     b.add_pass(op, "grad_bias", (Use(rows),), sums, unit=plan.unit, reduction=True, attrs=attrs)
 
 
-def weight_plan(
-    b: Builder, op: Op, in_sides: Pair, out_sides: Pair, reads: Sequence[Use]
+def _weight_plan(
+    b: Builder, op: Op, small: str, large: str, reads: Sequence[Use]
 ) -> GradWeightPlan:
-    """Of maps of these sides; of bands with a halo, of images, a unit of bands each."""
+    """Of whole maps; of bands with a halo, of images, a unit of bands each."""
     shape, settings = filter_shape(b, op), _settings(b, op)
+    sides = _sides(b, large), _sides(b, small)
     if not any(any(use.halo) for use in reads):
-        return grad_weight_plan(in_sides, out_sides, shape, **settings)
+        return grad_weight_plan(*sides, shape, **settings)
     unit = max(b.buffers[b.resolved(use).buffer].section for use in reads)
-    images = ((unit * height, width) for height, width in (in_sides, out_sides))
+    images = ((unit * height, width) for height, width in sides)
     return replace(grad_weight_plan(*images, shape, **settings), unit=unit)
 
 
@@ -221,13 +217,13 @@ def _moment_cells(b: Builder, op: Op) -> MomentCells | None:
     """The tiles whose mean and M2 the kernel may leave; None with a halo."""
     if any(halo_of(b, op)):
         return None
-    return moment_cells(*_sizes(b, op), **_settings(b, op))
+    sides = _sides(b, b.input_of(op)), _sides(b, b.buffer_of[op.output])
+    return moment_cells(*sides, filter_shape(b, op), **_settings(b, op))
 
 
-def _sizes(b: Builder, op: Op) -> tuple[Pair, Pair, tuple[int, int, int, int]]:
-    height, width = b.buffers[b.input_of(op)].shape[1:3]
-    out_height, out_width = _map_shape(b, op)[1:3]
-    return (height, width), (out_height, out_width), filter_shape(b, op)
+def _sides(b: Builder, name: str) -> Pair:
+    height, width = b.buffers[name].shape[1:3]
+    return height, width
 
 
 def _settings(b: Builder, op: Op) -> dict[str, Any]:
@@ -273,19 +269,15 @@ CONV2D = Operator(
     modules=("Conv1d", "Conv2d"),
     takes_buffers=True,
 )
-CONV2D_RELU = replace(
-    CONV2D,
-    kind="conv2d_relu",
+CONV2D_RELU = CONV2D.fused(
+    "conv2d_relu",
     forward=forward_relu,
-    backward=backward_relu,
+    backward=partial(backward, inner_grad=behind_relu),
     launches={**LAUNCHES, "forward": partial(run_forward, relu=True), "mask": run_mask},
     saves={"input", "output"},
-    functions={},
-    modules=(),
 )
-CONV2D_RELU_MAX_POOL2D = replace(
-    CONV2D_RELU,
-    kind="conv2d_relu_max_pool2d",
+CONV2D_RELU_MAX_POOL2D = CONV2D_RELU.fused(
+    "conv2d_relu_max_pool2d",
     forward=forward_relu_max_pool2d,
     launches={**CONV2D_RELU.launches, "forward": run_forward_relu_max_pool2d, "unpool": run_unpool},
     copies_values={"unpool"},

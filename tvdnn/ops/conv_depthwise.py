@@ -7,7 +7,7 @@ weight, [R, S, C], unrounded: their products are exact in float32.
 from ..graph import Op, Use
 from ..kernels.conv.depthwise import depthwise_plan
 from .builder import Builder
-from .conv import add_grad_bias, add_grad_weight, filter_shape
+from .conv import add_grad_bias, add_weight_sums, filter_shape
 from .conv_launches import LAUNCHES, filter_of
 from .operator import STRIDED_BY_WORDS, Launch, Operator
 
@@ -40,7 +40,7 @@ def _grad_weight(b: Builder, op: Op, dy: str) -> None:
         return
     (_, height, width, _), (c, _, r, s) = b.shape(op.output), filter_shape(b, op)
     plan, reads = depthwise_plan((height, width), c, (r, s)), (Use(b.input_of(op)), Use(dy))
-    add_grad_weight(b, op, reads, plan, _flops(b, op))
+    add_weight_sums(b, op, reads, plan, _flops(b, op))
 
 
 def _flops(b: Builder, op: Op) -> float:

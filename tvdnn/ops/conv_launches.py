@@ -32,13 +32,6 @@ def spreading_of(a: Launch) -> dict[str, Any]:
     return storing_of(a) | {"padding": (height + stride * a.beside[0], width)}
 
 
-def run_grad_weight(a: Launch, x: torch.Tensor, dy: torch.Tensor) -> None:
-    """The sums over the maps of a convolution; rows beside a band of x are none of their plan's."""
-    own = x.shape[1] - sum(a.beside)
-    settings = settings_of(a) | {"own_rows": own, "first": a.start == 0}
-    a.kernels.conv2d_grad_weight(x, dy, a.writes[0], **settings)
-
-
 def filter_of(a: Launch) -> torch.Tensor:
     """The weight [K, C/g, R, S], of which R, or R and S, may be left out where they are 1."""
     weight = a.params[0]
@@ -76,8 +69,11 @@ def _run_grad_input(a: Launch) -> None:
 
 
 def _run_grad_weight(a: Launch) -> None:
-    dy, x = a.reads
-    run_grad_weight(a, x, dy)
+    """The sums over both maps; rows beside a band of the larger are none of their plan's."""
+    small, large = a.reads
+    own = large.shape[1] - sum(a.beside)
+    settings = settings_of(a) | {"own_rows": own, "first": a.start == 0}
+    a.kernels.conv2d_grad_weight(large, small, a.writes[0], **settings)
 
 
 def _run_grad_bias(a: Launch) -> None:

@@ -16,9 +16,8 @@ from .conv import (
     grad_halo_of,
     halo_of,
     pack_grad_input,
-    weight_plan,
 )
-from .conv_launches import LAUNCHES, run_grad_weight, spreading_of, storing_of
+from .conv_launches import LAUNCHES, spreading_of, storing_of
 from .conv_translator import taps_of
 from .operator import STRIDED_BY_WORDS, Launch, Operator
 from .reshape_translator import as_rows, of_rows
@@ -54,22 +53,12 @@ def forward(b: Builder, op: Op) -> None:
 
 def backward(b: Builder, op: Op) -> None:
     dy, value = b.grad_of(op), op.inputs[0]
-    dy = add_param_grads(b, op, dy, dy, _grad_weight)
+    dy = add_param_grads(b, op, dy, dy, lambda dy: add_grad_weight(b, op, b.input_of(op), dy))
     if b.needs_grad(value):
         k, c, r, s = filter_shape(b, op)
         packed = b.add_weight_copy(op, "pack", f"packed {op.name}", (k, r, s, c))
         reads = (Use(dy, halo=halo_of(b, op)), packed)
         b.add_pass(op, "grad_input", reads, (Use(b.new_grad(value)),), flops=_flops(b, op))
-
-
-def _grad_weight(b: Builder, op: Op, dy: str) -> None:
-    """The convolution's weight gradient, with input and gradient exchanged."""
-    if not b.needs_param_grad(op.params[0]):
-        return
-    (_, *out_sides, _), (_, *in_sides, _) = b.shape(op.output), b.shape(op.inputs[0])
-    reads = (Use(b.input_of(op)), Use(dy, halo=halo_of(b, op)))
-    plan = weight_plan(b, op, (out_sides[0], out_sides[1]), (in_sides[0], in_sides[1]), reads)
-    add_grad_weight(b, op, reads, plan, _flops(b, op))
 
 
 def _flops(b: Builder, op: Op) -> float:
@@ -85,21 +74,11 @@ def _run_grad_input(a: Launch) -> None:
     a.kernels.conv2d(*a.reads, None, a.writes[0], **storing_of(a))
 
 
-def _run_grad_weight(a: Launch) -> None:
-    x, dy = a.reads
-    run_grad_weight(a, dy, x)
-
-
 CONV_TRANSPOSE2D = Operator(
     "conv_transpose2d",
     forward,
     backward,
-    {
-        **LAUNCHES,
-        "forward": _run_forward,
-        "grad_input": _run_grad_input,
-        "grad_weight": _run_grad_weight,
-    },
+    {**LAUNCHES, "forward": _run_forward, "grad_input": _run_grad_input},
     saves={"input"},
     products=PRODUCTS,
     strided=STRIDED_BY_WORDS,

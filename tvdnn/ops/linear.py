@@ -65,19 +65,13 @@ def forward_relu_dropout(b: Builder, op: Op) -> None:
     b.relu_outputs[op.output] = scale_of(op.attrs["p"])
 
 
-def backward(b: Builder, op: Op) -> None:
-    _gradients(b, op, b.grad_of)
-
-
-def backward_relu(b: Builder, op: Op) -> None:
-    _gradients(b, op, partial(behind_relu, b))
-
-
-def _gradients(b: Builder, op: Op, product_grad: Callable[[Op], str]) -> None:
+def backward(
+    b: Builder, op: Op, product_grad: Callable[[Builder, Op], str] = Builder.grad_of
+) -> None:
     """The passes behind the gradient of the product alone, which `product_grad` makes."""
     weight, bias = op.params
     cast = _weight(b, op, "cast_grad_input") if b.needs_grad(op.inputs[0]) else None
-    dy = product_grad(op)
+    dy = product_grad(b, op)
     rounded = dy if b.precision == "ieee" else rounded_copy(b, op, dy)
     if b.needs_grad(op.inputs[0]):  # first: the weight's copy and its gradient are never together
         _grad_input(b, op, rounded, cast)
@@ -225,20 +219,15 @@ LINEAR = Operator(
     modules=("Linear",),
     instead_of=dict.fromkeys(("matmul", "mm"), "tvdnn.nn.Linear multiplies by a parameter"),
 )
-LINEAR_RELU = replace(
-    LINEAR,
-    kind="linear_relu",
+LINEAR_RELU = LINEAR.fused(
+    "linear_relu",
     forward=forward_relu,
-    backward=backward_relu,
+    backward=partial(backward, product_grad=behind_relu),
     launches={**_LAUNCHES, "forward": partial(_run_forward, relu=True), "mask": run_mask},
     saves={"input", "output"},
-    functions={},
-    modules=(),
-    instead_of={},
 )
-LINEAR_RELU_DROPOUT = replace(
-    LINEAR_RELU,
-    kind="linear_relu_dropout",
+LINEAR_RELU_DROPOUT = LINEAR_RELU.fused(
+    "linear_relu_dropout",
     forward=forward_relu_dropout,
     launches={**_LAUNCHES, "forward": _run_forward_relu_dropout, "mask": _run_mask_dropout},
 )

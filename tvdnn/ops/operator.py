@@ -1,7 +1,7 @@
 """Operator: the one record of a kind of op, and the arguments that a launch of its passes gets."""
 
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -197,6 +197,10 @@ class Operator:
     draws: bool = False
     # Whether its readers may read its input in its place, so that it may be left out.
     skippable: bool = False
+
+    def fused(self, kind: str, **changes: Any) -> "Operator":
+        """The record of an op that stands for this one and others: no call of torch's is it."""
+        return replace(self, kind=kind, functions={}, modules=(), instead_of={}, **changes)
 
 
 def elementwise_translator(kind: str) -> Translator:

@@ -54,8 +54,8 @@ def norm(
     return reduced("norm", out, x, dim, dtype=dtype)
 
 
-def var_mean(out: Shape, x: Source, *args: Any, **kwargs: Any) -> None:
-    """No op, as std_mean: the readers of its results make ops."""
+def several(out: Shape, x: Source, *args: Any, **kwargs: Any) -> None:
+    """No op for a call with several results: the readers of its results make ops."""
 
 
 def largest_of(
@@ -68,7 +68,7 @@ def largest_of(
     other: Any = None,
     **_: Any,
 ) -> TracedOp | None:
-    """The `function` of two maps; or as `var_mean`, that of elements along a dimension."""
+    """The `function` of two maps; or as `several`, that of elements along a dimension."""
     other = dim if isinstance(dim, Node) else other
     if other is not None:
         return broadcast(function, out, x, other)
@@ -186,7 +186,7 @@ REDUCE_AXES = Operator(
         "max": partial(largest_of, "maximum"),
         "min": partial(largest_of, "minimum"),
         **{name: partial(_spread, name) for name in ("var", "std")},
-        **dict.fromkeys(("var_mean", "std_mean"), var_mean),
+        **dict.fromkeys(("var_mean", "std_mean"), several),
         **dict.fromkeys(("norm", "linalg.vector_norm"), norm),
     },
     takes_rows=True,
