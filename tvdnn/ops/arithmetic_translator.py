@@ -23,9 +23,9 @@ MOST_DIMENSIONS = 4  # of operands that broadcast
 
 def add(out: Shape, x: Any, other: Any, alpha: float = 1) -> TracedOp:
     if not isinstance(x, Node):
-        return _affine(other, alpha, x)
+        return affine(other, alpha, x)
     if not isinstance(other, Node):
-        return _affine(x, 1, alpha * other)
+        return affine(x, 1, alpha * other)
     if alpha == 1 and (call := _by_channel("channel_add", x, other)):
         return call
     if _are_alike(x, other):
@@ -45,9 +45,9 @@ def sub(out: Shape, x: Any, other: Any, alpha: float = 1) -> TracedOp:
 
 def mul(out: Shape, x: Any, other: Any) -> TracedOp:
     if not isinstance(x, Node):
-        return _affine(other, x)
+        return affine(other, x)
     if not isinstance(other, Node):
-        return _affine(x, other)
+        return affine(x, other)
     if call := _by_channel("scale_channels", x, other):
         return call
     if _are_alike(x, other):
@@ -59,12 +59,12 @@ def div(out: Shape, x: Any, other: Any) -> TracedOp:
     if not isinstance(x, Node):
         return TracedOp("reciprocal", (other,), (), {"a": float(x)})
     if not isinstance(other, Node):
-        return _affine(x, 1 / other)
+        return affine(x, 1 / other)
     return broadcast("divide", out, x, other)
 
 
 def neg(out: Shape, x: Node) -> TracedOp:
-    return _affine(x, -1)
+    return affine(x, -1)
 
 
 def broadcast(function: str, out: Shape, x: Node, other: Node, scale: float = 1) -> TracedOp:
@@ -181,7 +181,7 @@ def _is_by_channel(maps: Node, param: Node) -> bool:
     return known and padded == tuple(wanted)
 
 
-def _affine(x: Node, scale: float, shift: float = 0) -> TracedOp:
+def affine(x: Node, scale: float, shift: float = 0) -> TracedOp:
     return TracedOp("affine", (x,), (), {"scale": float(scale), "shift": float(shift)})
 
 

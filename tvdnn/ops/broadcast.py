@@ -46,7 +46,7 @@ def kind_of(function: str) -> str:
 
 def forward(function: str, b: Builder, op: Op) -> None:
     reads, operands = _reads(b, op, (0, 1))
-    attrs = {"operands": operands, "sizes": _sizes(b, op)}
+    attrs = {"operands": operands, "sizes": _sizes(b, op)[2]}
     writes = (Use(b.new_output(op)),)
     b.add_pass(op, "forward", reads, writes, params=op.params, attrs=attrs)
 
@@ -63,9 +63,9 @@ def backward(function: str, b: Builder, op: Op) -> None:
 
 def _add_gradient(b: Builder, op: Op, function: str, number: int) -> None:
     """The passes that make the gradient of one operand."""
-    needed, sizes = READS[function][number], _sizes(b, op)
+    needed, (*operand_sizes, sizes) = READS[function][number], _sizes(b, op)
     reads, operands = _reads(b, op, needed)
-    dy, own = b.grad_of(op), _operand_sizes(b, op, number)
+    dy, own = b.grad_of(op), operand_sizes[number]
     params = op.params if any(_is_param(op, each) for each in needed) else ()
     attrs: dict[str, Any] = {"operands": operands, "sizes": sizes, "first": number == 0}
     if own == sizes and not _is_param(op, number):
@@ -107,7 +107,7 @@ def _reads(
     reads: list[Use] = []
     operands: list[BroadcastOperand | None] = [None, None]
     for number in numbers:
-        sizes = _operand_sizes(b, op, number)
+        sizes = _sizes(b, op)[number]
         if _is_param(op, number):
             operands[number] = BroadcastOperand(0, sizes, tuple(op.attrs["permutation"]))
         else:
@@ -116,15 +116,7 @@ def _reads(
     return reads, (operands[0], operands[1])
 
 
-def _operand_sizes(b: Builder, op: Op, number: int) -> Sizes:
-    return _grouped(b, op)[number]
-
-
-def _sizes(b: Builder, op: Op) -> Sizes:
-    return _grouped(b, op)[2]
-
-
-def _grouped(b: Builder, op: Op) -> list[Sizes]:
+def _sizes(b: Builder, op: Op) -> list[Sizes]:
     """Three sizes of a sample of both operands and of the result.
 
     Neighbouring axes of more are made one where each operand is repeated in both or in neither.

@@ -4,6 +4,7 @@ The gradients of branches are ranges of the concatenation's gradient.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -21,13 +22,13 @@ from .remap import Selection, remapped
 from .reshape_translator import PLANE, in_order, reshape
 from .row_tiles import tiles_by_pixel
 from .traced_op import (
-    Inner,
     Shape,
     Source,
     TracedOp,
     UnsupportedCallError,
     axes_of,
     call_of,
+    inner,
     shape_of,
 )
 
@@ -60,12 +61,8 @@ def _parts(tensors: Sequence[Source] | Node) -> Sequence[Source]:
     """The given tensors, or all results of one call."""
     if not isinstance(tensors, Node):
         return tensors
-    found: list[Source] = []
-    for index, part in enumerate(tensors.meta["value"]):
-        call = _part_of_split(tuple(part.shape), tensors, index)
-        assert call.axes is not None
-        found.append(Inner(call, tuple(part.shape), call.axes))
-    return found
+    shapes = [tuple(part.shape) for part in tensors.meta["value"]]
+    return [inner(_part_of_split(out, tensors, at), out) for at, out in enumerate(shapes)]
 
 
 def _joined(out: Shape, tensors: Sequence[Source], dim: int, axes: Shape) -> TracedOp:
@@ -92,51 +89,42 @@ def getitem(out: Shape, x: Node, index: Any) -> TracedOp:
     if isinstance(x.meta["value"], (tuple, list)):
         return _part_of_split(out, x, index)
     source = shape_of(x)
-    picks = _picks(source, index)
-    numbers = {dim for dim, each in picks.items() if isinstance(each, int)}
-    call = TracedOp("view", (x,), axes=axes_of(x)) if not picks else _slices(x, picks, numbers)
+    picks, numbers = _picks(source, index)
+    call = _slices(x, picks, numbers) if picks else TracedOp("view", (x,), axes=axes_of(x))
     if not _adds_dimensions(index):
         return call
-    ranges = {dim: each for dim, each in picks.items() if isinstance(each, range)}
-    kept = [
-        len(ranges[dim]) if dim in ranges else size
-        for dim, size in enumerate(source)
-        if dim not in numbers
-    ]
-    assert call.axes is not None
-    return reshape(out, Inner(call, tuple(kept), call.axes))
+    sizes = {dim: size for dim, size in enumerate(source) if dim not in numbers}
+    return reshape(out, inner(call, [len(picks.get(dim, range(n))) for dim, n in sizes.items()]))
 
 
-def _slices(x: Source, picks: Mapping[int, range | int], numbers: set[int]) -> TracedOp:
+def _slices(x: Source, picks: Mapping[int, range], numbers: set[int]) -> TracedOp:
     """The op of slices and numbers of a map."""
     if len(picks) == 1:
         ((dim, each),) = picks.items()
-        if isinstance(each, int):
-            return _element(x, dim, each)
+        if numbers:
+            return _element(x, dim, each.start)
         if each.step == 1:
             return _part(x, dim, each.start, len(each))
-    elements = {
-        dim: Selection(Axis(each.start, each.step), len(each))
-        if isinstance(each, range)
-        else Selection(Axis(each), 1)
-        for dim, each in picks.items()
-    }
+    axes = {dim: Axis(each.start, each.step) for dim, each in picks.items()}
+    elements = {dim: Selection(axis, len(picks[dim])) for dim, axis in axes.items()}
     return remapped("a slice", x, elements, drop=numbers)
 
 
-def _picks(shape: Shape, index: Any) -> dict[int, range | int]:
-    """By dimension the index, without whole dimensions."""
-    picks: dict[int, range | int] = {}
+def _picks(shape: Shape, index: Any) -> tuple[dict[int, range], set[int]]:
+    """By dimension the index, without whole dimensions, and the dimensions of numbers."""
+    picks: dict[int, range] = {}
+    numbers: set[int] = set()
     for dim, each in enumerate(_in_full(shape, index)):
         if isinstance(each, slice):
             within = range(shape[dim])[each]
             if within != range(shape[dim]):
                 picks[dim] = within
         elif isinstance(each, int) and not isinstance(each, bool):
-            picks[dim] = each % shape[dim]
+            numbers.add(dim)
+            picks[dim] = range(each % shape[dim], each % shape[dim] + 1)
         else:
             raise UnsupportedCallError(f"an index of {shape} by {type(each).__name__}")
-    return picks
+    return picks, numbers
 
 
 def _in_full(shape: Shape, index: Any) -> list[Any]:
@@ -285,14 +273,11 @@ CONCAT = Operator(
     row_tiles=tiles_by_pixel,
     functions=dict.fromkeys(("cat", "concat", "concatenate"), cat),
 )
-NARROW = Operator(
-    "narrow",
-    narrow_forward,
-    narrow_backward,
-    {"forward": run_copies, "grad_input": run_copies},
-    copies_values={"forward", "grad_input"},
-    strided=STRIDED,
-    row_tiles=tiles_by_pixel,
+NARROW = replace(
+    CONCAT,
+    kind="narrow",
+    forward=narrow_forward,
+    backward=narrow_backward,
     functions={
         **dict.fromkeys(("split", "chunk", "tensor_split", "unbind"), several),
         "narrow": narrow,

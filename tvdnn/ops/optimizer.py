@@ -19,9 +19,10 @@ WAITS_NBYTES = 64 * KIB  # of a parameter that waits for others to share a launc
 def flush_gradients(b: Builder, op: Op) -> None:
     """Consume the partial sums that the op's backward has left of its parameters' gradients."""
     ours = [name for name in dict.fromkeys(op.params) if name in b.partials]
-    fused = [name for name in ours if name in b.fused_update]
+    fused = tuple(name for name in ours if name in b.fused_update)
     if fused:
-        _update_fused(b, op, fused)
+        reads = tuple(whole(name) for param in fused for name in b.partials.pop(param))
+        _add_update(b, op, "update", reads, fused)
     for param in ours:
         if param not in b.fused_update:
             _sum(b, param)
@@ -58,11 +59,6 @@ def flush_batched_updates(b: Builder, *, least: int = 1) -> None:
         op = b.add_op(Op(name, PARAM, (), "", params, {}))
         reads = tuple(whole(name) for param in params for name in b.param_grads[param])
         _add_update(b, op, "update", reads, params)
-
-
-def _update_fused(b: Builder, op: Op, params: list[str]) -> None:
-    reads = tuple(whole(name) for param in params for name in b.partials.pop(param))
-    _add_update(b, op, "update", reads, tuple(params))
 
 
 def _add_update(

@@ -106,18 +106,15 @@ MAX_POOL2D = Operator(
     functions={"max_pool2d": max_pool2d},
     modules=("MaxPool1d", "MaxPool2d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d"),
 )
-MAX_POOL2D_CODES = Operator(
+MAX_POOL2D_CODES = MAX_POOL2D.fused(
     "max_pool2d_codes",
-    codes_forward,
-    codes_backward,
-    {
+    forward=codes_forward,
+    backward=codes_backward,
+    launches={
         "forward": launches("max_pool2d_codes", *_MAX, stores=False),
         "grad_input": launches("max_unpool2d", *_MAX),
     },
-    copies_values={"forward"},
-    strided=STRIDED,
-    row_tiles=tiles_of_pools,
-    vdnn="all",
+    saves=frozenset(),
 )
 AVG_POOL2D = Operator(
     "avg_pool2d",

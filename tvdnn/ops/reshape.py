@@ -1,5 +1,7 @@
 """Ops that move or rename bytes: view, flatten to torch's order, shuffle."""
 
+from dataclasses import replace
+
 from ..graph import Op
 from .builder import Builder
 from .concat_views import StridedSupport
@@ -85,14 +87,12 @@ FLATTEN = Operator(
     strided=STRIDED,
     takes_rows=True,
 )
-SHUFFLE_CHANNELS = Operator(
-    "shuffle_channels",
-    moving_forward,
-    moving_backward,
-    {"forward": _run_shuffle, "grad_input": _run_unshuffle},
-    copies_values={"forward", "grad_input"},
-    strided=STRIDED,
+SHUFFLE_CHANNELS = replace(
+    FLATTEN,
+    kind="shuffle_channels",
+    launches={"forward": _run_shuffle, "grad_input": _run_unshuffle},
     row_tiles=tiles_by_pixel,
     functions={"channel_shuffle": channel_shuffle},
     modules=("ChannelShuffle",),
+    takes_rows=False,
 )

@@ -20,6 +20,7 @@ from .traced_op import (
     axes_of,
     call_behind,
     call_of,
+    inner,
     shape_of,
 )
 
@@ -96,8 +97,8 @@ def in_order(x: Source, axes: Shape) -> Source:
         for order in (axes_of(x), axes)
     )
     if held == wanted:
-        return Inner(TracedOp("view", (x,), axes=axes), shape, axes)
-    return Inner(_rearranged(x, factors, held, axes), shape, axes)
+        return inner(TracedOp("view", (x,), axes=axes), shape)
+    return inner(_rearranged(x, factors, held, axes), shape)
 
 
 def _common_factors(source: Shape, out: Shape) -> list[Factor] | None:
@@ -177,8 +178,7 @@ def by_map(out: Shape, call: TracedOp) -> TracedOp:
 
 def of_rows(out: Shape, call: TracedOp) -> TracedOp:
     """The call's result on maps of one row, as [N, C, L]."""
-    samples, channels, length = out
-    made = Inner(call, (samples, channels, 1, length), MAPS)
+    made = Inner(call, (*out[:2], 1, out[2]), MAPS)
     return TracedOp("view", (made,), axes=channels_last_axes(3))
 
 
@@ -191,15 +191,15 @@ def channel_shuffle(out: Shape, x: Node, groups: int) -> TracedOp:
 def pixel_shuffle(out: Shape, x: Source, upscale_factor: int) -> TracedOp:
     samples, channels, height, width = _map_of("pixel_shuffle", x)
     r = upscale_factor
-    parts = _viewed((samples, channels // r**2, r, r, height, width), x)
-    return reshape(out, _permuted(parts, (0, 1, 4, 2, 5, 3)))
+    parts = (samples, channels // r**2, r, r, height, width)
+    return _reordered_parts(out, x, parts, (0, 1, 4, 2, 5, 3))
 
 
 def pixel_unshuffle(out: Shape, x: Source, downscale_factor: int) -> TracedOp:
     samples, channels, height, width = _map_of("pixel_unshuffle", x)
     r = downscale_factor
-    parts = _viewed((samples, channels, height // r, r, width // r, r), x)
-    return reshape(out, _permuted(parts, (0, 1, 3, 5, 2, 4)))
+    parts = (samples, channels, height // r, r, width // r, r)
+    return _reordered_parts(out, x, parts, (0, 1, 3, 5, 2, 4))
 
 
 def _map_of(name: str, x: Source) -> Shape:
@@ -208,16 +208,10 @@ def _map_of(name: str, x: Source) -> Shape:
     return shape_of(x)
 
 
-def _viewed(out: Shape, x: Source) -> Inner:
-    call = reshape(out, x)
-    assert call.axes is not None
-    return Inner(call, out, call.axes)
-
-
-def _permuted(x: Source, order: Sequence[int]) -> Inner:
-    call = _reordered(x, order)
-    assert call.axes is not None
-    return Inner(call, tuple(shape_of(x)[dim] for dim in order), call.axes)
+def _reordered_parts(out: Shape, x: Source, parts: Shape, order: Sequence[int]) -> TracedOp:
+    """`x` in the shape `parts`, these in another order, and then in the shape `out`."""
+    viewed = inner(reshape(parts, x), parts)
+    return reshape(out, inner(_reordered(viewed, order), [parts[dim] for dim in order]))
 
 
 def copy_(out: Shape, x: Source, source: Source, non_blocking: bool = False) -> TracedOp:

@@ -1,6 +1,6 @@
 """TracedOp: an op in the making, and questions of translators about nodes and settings."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +39,12 @@ class Inner:
 
 
 Source = Node | Inner
+
+
+def inner(call: TracedOp, shape: Sequence[int]) -> Inner:
+    """The result of a call that says where its dimensions are stored."""
+    assert call.axes is not None
+    return Inner(call, tuple(shape), call.axes)
 
 
 class UnsupportedCallError(Exception):

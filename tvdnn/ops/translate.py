@@ -98,11 +98,8 @@ def _is_constant(source: Any) -> bool:
 
 def _is_held(source: Any, call: TracedOp) -> bool:
     """Whether the network holds a tensor that the call accepts as weight or bias."""
-    return _is_parameter(source) or (OPERATORS[call.kind].takes_buffers and _is_buffer(source))
-
-
-def _is_parameter(source: Any) -> bool:
-    return _is_constant(source) and is_parameter(source)
+    parameter = _is_constant(source) and is_parameter(source)
+    return parameter or (OPERATORS[call.kind].takes_buffers and _is_buffer(source))
 
 
 def _is_buffer(source: Any) -> bool:

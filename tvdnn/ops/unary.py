@@ -10,6 +10,7 @@ from torch.fx import Node
 
 from ..kernels.pointwise.unary import FUNCTIONS
 from .activation import run_function
+from .arithmetic_translator import affine
 from .operator import STRIDED, Operator, Translator, elementwise_translator
 from .passes import forward, grad_by_input
 from .row_tiles import tiles_by_pixel
@@ -41,17 +42,12 @@ def threshold(
     return _call("threshold", x, threshold, value)
 
 
-def clamp(out: Shape, x: Node, *bounds: Any, **named: Any) -> TracedOp:
-    lower, upper = _bounds(*bounds, **named)
-    return _call("clamp", x, -inf if lower is None else lower, inf if upper is None else upper)
+def clamp(out: Shape, x: Node, min: Any = None, max: Any = None) -> TracedOp:  # noqa: A002 (torch's)
+    return _call("clamp", x, -inf if min is None else min, inf if max is None else max)
 
 
-def clamp_min(out: Shape, x: Node, *bound: Any, **named: Any) -> TracedOp:
-    return clamp(out, x, *bound, **named)
-
-
-def clamp_max(out: Shape, x: Node, *bound: Any, **named: Any) -> TracedOp:
-    return clamp(out, x, None, *bound, **named)
+def clamp_max(out: Shape, x: Node, max: Any) -> TracedOp:  # noqa: A002 (torch's name)
+    return clamp(out, x, None, max)
 
 
 def reciprocal(out: Shape, x: Node) -> TracedOp:
@@ -63,7 +59,7 @@ def power(out: Shape, x: Any, exponent: Any) -> TracedOp:
     if isinstance(exponent, Node):
         return _exponential(out, x, exponent)
     if exponent == 1:
-        return TracedOp("affine", (x,), (), {"scale": 1.0, "shift": 0.0})
+        return affine(x, 1)
     if exponent == -1:
         return reciprocal(out, x)
     return _call(POWERS[exponent], x) if exponent in POWERS else _call("pow", x, exponent)
@@ -75,12 +71,7 @@ def _exponential(out: Shape, base: Any, x: Node) -> TracedOp:
         raise UnsupportedCallError(
             f"pow of {what} with a tensor as exponent (it takes a number above zero)"
         )
-    scaled = TracedOp("affine", (x,), (), {"scale": log_of(base), "shift": 0.0})
-    return _call("exp", Inner(scaled, out, axes_of(x)))
-
-
-def _bounds(min: Any = None, max: Any = None) -> tuple[Any, Any]:  # noqa: A002 (torch's names)
-    return min, max
+    return _call("exp", Inner(affine(x, log_of(base)), out, axes_of(x)))
 
 
 def _call(function: str, x: Source, *numbers: Any) -> TracedOp:
@@ -96,9 +87,7 @@ def _plain(*functions: str) -> dict[str, Translator]:
 
 
 _CLAMPS: Mapping[str, Translator] = {
-    "clamp": clamp,
-    "clip": clamp,
-    "clamp_min": clamp_min,
+    **dict.fromkeys(("clamp", "clip", "clamp_min"), clamp),
     "clamp_max": clamp_max,
 }
 _ABS = elementwise_translator("abs")
