@@ -13,7 +13,7 @@ class Elementwise(torch.nn.Module):
     """A layer of torch's that runs the elementwise op `kind`; of a single number by torch.
 
     `numbers` are settings of the op, each with the name of the layer's attribute for it. `by_input`
-    is as a `Request` has it. A class gives them as keywords.
+    is as `_Request` has it. A class gives them as keywords.
     """
 
     kind: ClassVar[str]

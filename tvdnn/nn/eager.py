@@ -69,7 +69,7 @@ def autocast(x: Tensor) -> Tensor:
 
 
 @dataclass(slots=True)
-class Request:
+class _Request:
     """An op, its settings and all that it takes but the input and the parameters that may train."""
 
     kind: str
@@ -92,8 +92,8 @@ class Request:
 
 
 def run(kind: str, x: Tensor, *params: Tensor | None, **given: Any) -> Tensor:
-    """What the op of this kind makes of `x` and `params`; `given` is the rest of the `Request`."""
-    request = Request(kind, **given)
+    """What the op of this kind makes of `x` and `params`; `given` is the rest of the `_Request`."""
+    request = _Request(kind, **given)
     if x.numel() == 0 and 0 in (request.out or x.shape):
         return _of_no_elements(request, x, *params)
     if not torch.is_autocast_enabled(x.device.type):
@@ -102,12 +102,12 @@ def run(kind: str, x: Tensor, *params: Tensor | None, **given: Any) -> Tensor:
         return _apply(request, x, *params)
 
 
-def _apply(request: Request, x: Tensor, *params: Tensor | None) -> Tensor:
+def _apply(request: _Request, x: Tensor, *params: Tensor | None) -> Tensor:
     y: Tensor = _OneOp.apply(request, x, *params)
     return y
 
 
-def _of_no_elements(request: Request, x: Tensor, *params: Tensor | None) -> Tensor:
+def _of_no_elements(request: _Request, x: Tensor, *params: Tensor | None) -> Tensor:
     """A result without elements, whose gradients are zeros."""
     if request.inplace:
         return x
@@ -121,7 +121,7 @@ class _OneOp(torch.autograd.Function):
     """The passes forward, and backward those behind the gradient of the result."""
 
     @staticmethod
-    def forward(ctx: Any, request: Request, x: Tensor, *params: Tensor | None) -> Tensor:
+    def forward(ctx: Any, request: _Request, x: Tensor, *params: Tensor | None) -> Tensor:
         layout = request.layout
         entered = layout.enter(x)
         op = _op_of(request, entered, params, ctx.needs_input_grad[1:])
@@ -171,7 +171,7 @@ class _OneOp(torch.autograd.Function):
 
 
 def _op_of(
-    request: Request, x: Tensor, params: Sequence[Tensor | None], wants: tuple[bool, ...]
+    request: _Request, x: Tensor, params: Sequence[Tensor | None], wants: tuple[bool, ...]
 ) -> OneOp:
     """The op of an input that has been brought to the kernels' order."""
     tf32 = request.precision == "tf32" and x.dtype is torch.float32
@@ -187,7 +187,7 @@ def _op_of(
     )
 
 
-def _result(request: Request, made: Tensor, x: Tensor) -> Tensor:
+def _result(request: _Request, made: Tensor, x: Tensor) -> Tensor:
     """What kernels have made, in torch's order: in `x` itself where that is asked for."""
     if not request.inplace:
         return request.layout.leave(made, x)

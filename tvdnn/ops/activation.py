@@ -8,9 +8,9 @@ op.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Any
 
 from torch.fx import Node
 
@@ -69,6 +69,33 @@ def run_function(kernel: str, function: str, a: Launch, **others: bool) -> None:
 run_mask = elementwise("relu_grad")  # zeroes a gradient where the output is not above zero
 
 
+def of_function(
+    kernel: str,
+    function: str,
+    translators: Mapping[str, Translator],
+    layer: str,
+    *,
+    by_output: bool = False,
+) -> Operator:
+    """The record of a function that the kernel of a family computes."""
+    return Operator(
+        function,
+        forward,
+        grad_by_output if by_output else grad_by_input,
+        {
+            "forward": partial(run_function, kernel, function),
+            "grad_input": partial(run_function, f"{kernel}_grad", function),
+        },
+        saves={"output" if by_output else "input"},
+        in_place=by_output,
+        strided=STRIDED,
+        row_tiles=tiles_by_pixel,
+        functions=translators,
+        modules=(layer,) if layer else (),
+        keeps_axes=True,
+    )
+
+
 # Each function's layer, and its translator where it has settings.
 _IN_TORCH: Mapping[str, tuple[str, Translator | None]] = {
     "leaky_relu": ("LeakyReLU", leaky_relu),
@@ -84,49 +111,20 @@ _IN_TORCH: Mapping[str, tuple[str, Translator | None]] = {
 
 
 def _activations(function: str) -> tuple[Operator, ...]:
-    operator = _activation(function)
+    layer, translator = _IN_TORCH.get(function, ("", None))
+    named = {function: translator or elementwise_translator(function)} if layer else {}
+    by_output = function in BY_OUTPUT
+    operator = of_function("activate", function, named, layer, by_output=by_output)
     if function not in BY_EXACT_OUTPUT:
         return (operator,)
     grad = partial(run_function, "activate_grad", function, by_input=True)
     return with_grad_by_input(operator, grad)
 
 
-def _activation(function: str) -> Operator:
-    by_output = function in BY_OUTPUT
-    layer, translator = _IN_TORCH.get(function, ("", None))
-    of_torch: dict[str, Any] = {
-        "functions": {function: translator or elementwise_translator(function)},
-        "modules": (layer,),
-    }
-    return Operator(
-        function,
-        forward,
-        grad_by_output if by_output else grad_by_input,
-        {
-            "forward": partial(run_function, "activate", function),
-            "grad_input": partial(run_function, "activate_grad", function),
-        },
-        saves={"output" if by_output else "input"},
-        in_place=by_output,
-        strided=STRIDED,
-        row_tiles=tiles_by_pixel,
-        keeps_axes=True,
-        **(of_torch if layer else {}),
-    )
-
-
-RELU = Operator(
-    "relu",
-    forward,
-    backward,
-    {"forward": elementwise("relu"), "grad_input": run_mask},
-    saves={"output"},
-    in_place=True,
-    strided=STRIDED,
-    row_tiles=tiles_by_pixel,
-    functions={"relu": elementwise_translator("relu")},
-    modules=("ReLU",),
+RELU = replace(
+    of_function("", "relu", {"relu": elementwise_translator("relu")}, "ReLU", by_output=True),
+    backward=backward,
+    launches={"forward": elementwise("relu"), "grad_input": run_mask},
     instead_of={"RReLU": "tvdnn.nn.LeakyReLU has a fixed slope"},
-    keeps_axes=True,
 )
 ACTIVATIONS = tuple(chain.from_iterable(map(_activations, (*BY_OUTPUT, *BY_INPUT))))

@@ -305,8 +305,8 @@ BATCH_NORM = Operator(
     },
 )
 FUSED = (
-    BATCH_NORM.fused("batch_norm_relu", vdnn=""),
-    BATCH_NORM.fused("batch_norm_activation", vdnn=""),
-    BATCH_NORM.fused("batch_norm_add", vdnn="", in_place=True),
-    BATCH_NORM.fused("batch_norm_add_relu", vdnn="", in_place=True, saves={"input", "output"}),
+    BATCH_NORM.untraced("batch_norm_relu", vdnn=""),
+    BATCH_NORM.untraced("batch_norm_activation", vdnn=""),
+    BATCH_NORM.untraced("batch_norm_add", vdnn="", in_place=True),
+    BATCH_NORM.untraced("batch_norm_add_relu", vdnn="", in_place=True, saves={"input", "output"}),
 )

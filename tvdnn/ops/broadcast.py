@@ -163,9 +163,8 @@ def _operands(a: Launch, reads: Sequence[torch.Tensor], samples: int) -> list[to
             found.append(None)
             continue
         if operand.permutation:
-            param = a.params[0]
-            assert param is not None
-            shaped = param if param.shape == a.attrs["shape"] else param.view(a.attrs["shape"])
+            shape = a.attrs["shape"]
+            shaped = a.weight if a.weight.shape == shape else a.weight.view(shape)
             padded = shaped[(None,) * (len(operand.permutation) - shaped.dim())]
             values = padded.permute(operand.permutation)
         else:

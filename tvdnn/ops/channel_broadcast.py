@@ -5,8 +5,6 @@ One pass makes the map's gradient and, of every sample, the sums that the values
 
 from functools import partial
 
-import torch
-
 from ..graph import Op, Use
 from ..kernels.language.channel_chunks import num_chunks
 from ..kernels.pointwise.channel_broadcast import gate_slices
@@ -92,20 +90,14 @@ def _run_values_grad(a: Launch) -> None:
     a.kernels.sum_slices(a.reads[0], a.writes[0].flatten(1), precision=a.stored)
 
 
-def _scale_of(a: Launch) -> torch.Tensor:
-    scale = a.params[0]
-    assert scale is not None
-    return scale.flatten()
-
-
 def _run_scale(a: Launch) -> None:
-    scale = _scale_of(a)
+    scale = a.weight.flatten()
     x, y = (by_pixel(maps, scale.numel()) for maps in (*a.reads, *a.writes))
     a.kernels.scale_channels(x, scale, y, precision=a.stored)
 
 
 def _run_scale_grad(a: Launch) -> None:
-    scale, (sums, *written) = _scale_of(a), a.writes
+    scale, (sums, *written) = a.weight.flatten(), a.writes
     x, dy, *dx = (by_pixel(maps, scale.numel()) for maps in (*a.reads, *written))
     a.kernels.scale_channels_grad(x, dy, scale, dx[0] if dx else None, sums, precision=a.stored)
 

@@ -269,14 +269,14 @@ CONV2D = Operator(
     modules=("Conv1d", "Conv2d"),
     takes_buffers=True,
 )
-CONV2D_RELU = CONV2D.fused(
+CONV2D_RELU = CONV2D.untraced(
     "conv2d_relu",
     forward=forward_relu,
     backward=partial(backward, inner_grad=behind_relu),
     launches={**LAUNCHES, "forward": partial(run_forward, relu=True), "mask": run_mask},
     saves={"input", "output"},
 )
-CONV2D_RELU_MAX_POOL2D = CONV2D_RELU.fused(
+CONV2D_RELU_MAX_POOL2D = CONV2D_RELU.untraced(
     "conv2d_relu_max_pool2d",
     forward=forward_relu_max_pool2d,
     launches={**CONV2D_RELU.launches, "forward": run_forward_relu_max_pool2d, "unpool": run_unpool},

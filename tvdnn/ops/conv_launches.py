@@ -34,8 +34,7 @@ def spreading_of(a: Launch) -> dict[str, Any]:
 
 def filter_of(a: Launch) -> torch.Tensor:
     """The weight [K, C/g, R, S], of which R, or R and S, may be left out where they are 1."""
-    weight = a.params[0]
-    assert weight is not None
+    weight = a.weight
     for _ in range(4 - weight.dim()):
         weight = weight.unsqueeze(2)
     return weight

@@ -52,12 +52,7 @@ class Mode(Enum):
 
 
 TRAINING = (Mode.TRAIN, Mode.ACCUMULATE)
-GRADIENT_SINKS = {
-    Mode.TRAIN: "update",
-    Mode.ACCUMULATE: "accumulate",
-    Mode.AUTOGRAD: "",
-    Mode.INFER: "",
-}
+GRADIENT_SINKS = {Mode.TRAIN: "update", Mode.ACCUMULATE: "accumulate"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +167,7 @@ def _builder(
         row_tiles=tiles,
         wanted=wanted,
         optimizer=settings.optimizer or SGD(),
-        gradient_sink=GRADIENT_SINKS[settings.mode],
+        gradient_sink=GRADIENT_SINKS.get(settings.mode, ""),
         order=ReadOrder(traced, tiled.ops),
         strided={kind: each.strided for kind, each in OPERATORS.items()},
         low_memory=settings.low_memory,
@@ -226,11 +221,8 @@ def _run_of_readers(b: Builder, name: str) -> int:
 
 def _add_output_grads(b: Builder) -> dict[str, str]:
     """Buffers that the caller fills with the outputs' gradients before the backward half."""
-    given = {}
-    for name in dict.fromkeys(b.network.outputs):
-        if b.needs_grad(name):
-            given[b.new_grad(name)] = f"grad {name}"
-    return given
+    wanted = filter(b.needs_grad, dict.fromkeys(b.network.outputs))
+    return {b.new_grad(name): f"grad {name}" for name in wanted}
 
 
 def _forward(b: Builder) -> None:

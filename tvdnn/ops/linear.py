@@ -219,14 +219,14 @@ LINEAR = Operator(
     modules=("Linear",),
     instead_of=dict.fromkeys(("matmul", "mm"), "tvdnn.nn.Linear multiplies by a parameter"),
 )
-LINEAR_RELU = LINEAR.fused(
+LINEAR_RELU = LINEAR.untraced(
     "linear_relu",
     forward=forward_relu,
     backward=partial(backward, product_grad=behind_relu),
     launches={**_LAUNCHES, "forward": partial(_run_forward, relu=True), "mask": run_mask},
     saves={"input", "output"},
 )
-LINEAR_RELU_DROPOUT = LINEAR_RELU.fused(
+LINEAR_RELU_DROPOUT = LINEAR_RELU.untraced(
     "linear_relu_dropout",
     forward=forward_relu_dropout,
     launches={**_LAUNCHES, "forward": _run_forward_relu_dropout, "mask": _run_mask_dropout},

@@ -91,6 +91,13 @@ class Launch:
         first = self.rounded[0] if self.rounded else None
         return first[0] or None if first else None
 
+    @property
+    def weight(self) -> torch.Tensor:
+        """The first parameter of an op that has one."""
+        weight = self.params[0]
+        assert weight is not None
+        return weight
+
     def reads_alike(self) -> tuple[torch.Tensor, ...]:
         """The reads in the shape of the first write. Views may have other shapes."""
         return tuple(read.view_as(self.writes[0]) for read in self.reads)
@@ -198,8 +205,8 @@ class Operator:
     # Whether its readers may read its input in its place, so that it may be left out.
     skippable: bool = False
 
-    def fused(self, kind: str, **changes: Any) -> "Operator":
-        """The record of an op that stands for this one and others: no call of torch's is it."""
+    def untraced(self, kind: str, **changes: Any) -> "Operator":
+        """A record like this one, of an op that no call of torch's becomes: of a fused one."""
         return replace(self, kind=kind, functions={}, modules=(), instead_of={}, **changes)
 
 

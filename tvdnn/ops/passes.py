@@ -40,15 +40,12 @@ def with_grad_by_input(
     operator: Operator, grad_input: Callable[[Launch], None]
 ) -> tuple[Operator, Operator]:
     """An operator with a gradient by the output, and the one that stands for it if rounded."""
-    other = replace(
-        operator,
-        kind=f"{operator.kind}_by_input",
+    other = operator.untraced(
+        f"{operator.kind}_by_input",
         backward=grad_by_input,
         launches={**operator.launches, "grad_input": grad_input},
         saves={"input"},
         in_place=False,
-        functions={},
-        modules=(),
     )
     return replace(operator, if_rounded=other.kind), other
 

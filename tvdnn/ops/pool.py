@@ -106,7 +106,7 @@ MAX_POOL2D = Operator(
     functions={"max_pool2d": max_pool2d},
     modules=("MaxPool1d", "MaxPool2d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d"),
 )
-MAX_POOL2D_CODES = MAX_POOL2D.fused(
+MAX_POOL2D_CODES = MAX_POOL2D.untraced(
     "max_pool2d_codes",
     forward=codes_forward,
     backward=codes_backward,

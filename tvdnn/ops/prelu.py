@@ -3,7 +3,6 @@
 from functools import partial
 from math import prod
 
-import torch
 from torch.fx import Node
 
 from ..graph import Op, Use
@@ -32,19 +31,13 @@ def backward(b: Builder, op: Op) -> None:
         add_param_grads(b, op, sums)
 
 
-def _slopes_of(a: Launch) -> torch.Tensor:
-    slopes = a.params[0]
-    assert slopes is not None
-    return slopes.flatten()
-
-
 def _run_forward(a: Launch) -> None:
     x, y = map(a.by_pixel, (*a.reads, *a.writes))
-    a.kernels.prelu(x, _slopes_of(a), y, precision=a.stored)
+    a.kernels.prelu(x, a.weight.flatten(), y, precision=a.stored)
 
 
 def _run_grad_input(a: Launch) -> None:
-    operands = (*map(a.by_pixel, a.reads), _slopes_of(a), *grad_and_sums(a))
+    operands = (*map(a.by_pixel, a.reads), a.weight.flatten(), *grad_and_sums(a))
     a.kernels.prelu_grad(*operands, precision=a.stored)
 
 

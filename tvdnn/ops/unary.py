@@ -1,7 +1,6 @@
 """Elementwise functions with up to two numbers. Their gradients read the input."""
 
 from collections.abc import Mapping
-from functools import partial
 from math import inf
 from math import log as log_of
 from typing import Any
@@ -9,11 +8,9 @@ from typing import Any
 from torch.fx import Node
 
 from ..kernels.pointwise.unary import FUNCTIONS
-from .activation import run_function
+from .activation import of_function
 from .arithmetic_translator import affine
-from .operator import STRIDED, Operator, Translator, elementwise_translator
-from .passes import forward, grad_by_input
-from .row_tiles import tiles_by_pixel
+from .operator import Translator, elementwise_translator
 from .traced_op import Inner, Shape, Source, TracedOp, UnsupportedCallError, axes_of
 
 POWERS = {2: "square", 3: "cube", 0.5: "sqrt", -0.5: "rsqrt"}
@@ -110,23 +107,6 @@ _IN_TORCH: Mapping[str, tuple[Mapping[str, Translator], str]] = {
 }
 
 
-def _unary(function: str) -> Operator:
-    functions, layer = _IN_TORCH.get(function, ({}, ""))
-    return Operator(
-        function,
-        forward,
-        grad_by_input,
-        {
-            "forward": partial(run_function, "unary", function),
-            "grad_input": partial(run_function, "unary_grad", function),
-        },
-        saves={"input"},
-        strided=STRIDED,
-        row_tiles=tiles_by_pixel,
-        functions=functions,
-        modules=(layer,) if layer else (),
-        keeps_axes=True,
-    )
-
-
-UNARY = tuple(map(_unary, FUNCTIONS))
+UNARY = tuple(
+    of_function("unary", function, *_IN_TORCH.get(function, ({}, ""))) for function in FUNCTIONS
+)
