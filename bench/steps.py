@@ -53,12 +53,11 @@ from bench.training import (
 from tvdnn.cli import main as tvdnn_command
 from tvdnn.planner.ir.settings import ENGINE
 from tvdnn.planner.make import DEFAULT_CHUNK_SIZE, Problem
-from tvdnn.planner.policies import vdnn
 from tvdnn.runtime.host_slab import Slab
 from tvdnn.runtime.profiler import profile
 from tvdnn.units import GIB
 
-MATRIX = ("keep", *vdnn.PAPER)
+MATRIX = ("keep", "vdnn-all:m", "vdnn-all:p", "vdnn-conv:m", "vdnn-conv:p", "vdnn-dyn")
 BUDGETS = (None, 12, 6, 4)
 SUPERNEURONS = {  # largest batches in 12 GB: Wang et al., PPoPP 2018
     "alexnet": 1792,

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -117,8 +116,8 @@ def trial_of(graph: Graph, share: float) -> tuple[SwapProblem, ScheduleTrial]:
     budget = int(share * planned(graph, "keep", None).peak_nbytes)
     problem = GraphProblem(graph, h200(graph), Budgets.of(graph, budget))
     swap = SwapProblem(problem, next(skeletons(graph, problem.costs)), "tvdnn-heuristic")
-    limits = (0.95 * swap.limits).astype(np.int64)
-    trial = swap.trial(swap.greedy(limits), limits)
+    limit = int(0.95 * swap.usable)
+    trial = swap.trial(swap.greedy(limit), limit)
     assert trial is not None
     return swap, trial
 

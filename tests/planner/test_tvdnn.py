@@ -13,7 +13,7 @@ from tvdnn.ops import Settings, expand
 from tvdnn.optim import SGD
 from tvdnn.planner.ir.budgets import Budgets
 from tvdnn.planner.lowering.idle import IdleInterval
-from tvdnn.planner.lowering.limits import Array
+from tvdnn.planner.lowering.limits import MemoryLimit
 from tvdnn.planner.make import Problem
 from tvdnn.planner.offload import swap_problem
 from tvdnn.planner.offload.belady import skeletons
@@ -53,9 +53,9 @@ def test_limits_are_no_longer_tightened_once_their_step_is_slower_than_a_known_o
     budget = planned(graph, "keep", None).peak_nbytes // 2
     problem = GraphProblem(graph, h200(graph), Budgets.of(graph, budget))
     swap = SwapProblem(problem, next(skeletons(graph, h200(graph))), "tvdnn-heuristic")
-    asked: list[Array] = []
+    asked: list[MemoryLimit] = []
 
-    def choose(limits: Array) -> Sequence[IdleInterval] | None:
+    def choose(limits: MemoryLimit) -> Sequence[IdleInterval] | None:
         asked.append(limits)
         return swap.greedy(limits)
 

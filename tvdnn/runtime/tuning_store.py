@@ -1,5 +1,6 @@
 """The store of tuning on disk: trials and results for a network on a machine."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -7,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..graph import ChunkSizes, Network
-from ..planner.ir.settings import Choice, Tuned, fingerprint
+from ..planner.ir.settings import Choice, Tuned
 from .disk_cache import cache_file, sources, write_whole
 
 EMPTY: Final[Mapping[str, Any]] = {"trials": {}, "chunks": None, "choices": {}}
@@ -61,7 +62,25 @@ def has_records(hardware: str) -> bool:
 
 
 def _path(hardware: str, network: Network, dtype: str) -> Path:
-    return cache_file("tuned", hardware, sources(), fingerprint(network, dtype))
+    return cache_file("tuned", hardware, sources(), _hash_of(network, dtype))
+
+
+def _hash_of(network: Network, dtype: str) -> str:
+    """A hash of what a network computes in `dtype` on inputs of these shapes, but not its names."""
+    numbers = {name: number for number, name in enumerate(network.values)}
+    ops = [
+        (
+            op.kind,
+            [numbers[name] for name in op.inputs],
+            numbers[op.output],
+            [network.params[name].shape if name else None for name in op.params],
+            sorted((name, repr(value)) for name, value in op.attrs.items() if name != "op_id"),
+        )
+        for op in network.ops
+    ]
+    shapes = [value.shape for value in network.values.values()]
+    text = repr((dtype, shapes, ops, [numbers[name] for name in network.outputs]))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _tuned(stored: Mapping[str, Any]) -> Tuned:

@@ -1,11 +1,10 @@
 """What tuning found: chunk sizes of a network, and for each budget how to plan and copy."""
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from ...graph import ChunkSizes, Network
+from ...graph import ChunkSizes
 from ...units import Limit
 
 ENGINE: Final = "engine"
@@ -59,21 +58,3 @@ class Requested:
     policy: str | None = None
     lead: int | None = None
     copies: str | None = None
-
-
-def fingerprint(network: Network, dtype: str) -> str:
-    """A hash of what a network computes in `dtype` on inputs of these shapes, but not its names."""
-    numbers = {name: number for number, name in enumerate(network.values)}
-    ops = [
-        (
-            op.kind,
-            [numbers[name] for name in op.inputs],
-            numbers[op.output],
-            [network.params[name].shape if name else None for name in op.params],
-            sorted((name, repr(value)) for name, value in op.attrs.items() if name != "op_id"),
-        )
-        for op in network.ops
-    ]
-    shapes = [value.shape for value in network.values.values()]
-    text = repr((dtype, shapes, ops, [numbers[name] for name in network.outputs]))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

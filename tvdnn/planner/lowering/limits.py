@@ -40,7 +40,7 @@ class FragmentationError(Exception):
 
 def with_tightened_limits(
     attempt: Callable[[Array], Result],
-    limits: Array,
+    limit: int,
     least: Array,
     num_intervals: int,
     *,
@@ -49,18 +49,17 @@ def with_tightened_limits(
 ) -> Iterator[Result]:
     """The results of `attempt` for limits under which all groups are placed.
 
-    `limits` are bytes by launch. After a FragmentationError the limits of the launches of each
-    unplaced group, and of `margin` launches on both sides, are tightened by `share` of its bytes,
-    but not below `least`. After a result the limits go halfway back, and share and margin start
-    again from half the share. The number of rounds falls with `num_intervals`. Where rounds are few
-    they start from tighter limits and end with the first result.
+    At first every launch has `limit` bytes. After a FragmentationError the limits of the launches
+    of each unplaced group, and of `margin` launches on both sides, are tightened by `share` of its
+    bytes, but not below `least`. After a result the limits go halfway back, and share and margin
+    start again from half the share. The number of rounds falls with `num_intervals`. Where rounds
+    are few they start from tighter limits and end with the first result.
     """
-    full, part, reach = limits, share, float(margin)
-    affordable = SCHEDULED_IN_ALL // (num_intervals + len(limits) + 1)
+    full, part, reach = np.full(least.shape, limit), share, float(margin)
+    affordable = SCHEDULED_IN_ALL // (num_intervals + len(full) + 1)
     rounds = max(FEWEST_ROUNDS, min(MOST_ROUNDS, affordable))
     few = rounds == FEWEST_ROUNDS
-    if few:
-        limits = np.maximum(limits - full // EVERY_LIMIT_PART, least)
+    limits = np.maximum(full - full // EVERY_LIMIT_PART, least) if few else full
     for _ in range(rounds):
         try:
             yield attempt(limits)

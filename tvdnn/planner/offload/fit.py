@@ -10,13 +10,13 @@ from itertools import islice, takewhile
 from typing import TypeAlias
 
 from ..lowering.idle import IdleInterval
-from ..lowering.limits import Array, FragmentationError
+from ..lowering.limits import Array, FragmentationError, MemoryLimit
 from .swap_problem import EvaluatedTrial, ScheduleTrial, SwapProblem, best_of, placed_if_any
 
 CUT, AROUND = 0.2, 1  # share of the unplaced bytes by which limits sink, and launches beside theirs
 MOST_PLACED_FIRST = 10_000  # residencies: more are placed only after ordering
 
-Chooser: TypeAlias = Callable[[Array], Sequence[IdleInterval] | None]
+Chooser: TypeAlias = Callable[[MemoryLimit], Sequence[IdleInterval] | None]
 
 
 def fit_candidate(
@@ -42,7 +42,7 @@ def fit_candidate(
 
 def is_tight(swap: SwapProblem) -> bool:
     """Whether a large network must offload sections within forward or backward as well."""
-    return not swap.small and swap.idle(swap.limits) is not swap.skeleton.forward_backward_idle
+    return not swap.small and swap.idle(swap.usable) is not swap.skeleton.forward_backward_idle
 
 
 def under_tightened_limits(

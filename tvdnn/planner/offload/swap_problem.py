@@ -65,7 +65,7 @@ class SwapProblem:
         assert problem.budgets.arena is not None, "without a limit nothing leaves"
         self.skeleton, self.costs, self.budgets = skeleton, problem.costs, problem.budgets
         self.capacity = problem.budgets.arena
-        self.usable, self.limits = usable_nbytes(self.capacity), skeleton.limits(self.capacity)
+        self.usable = usable_nbytes(self.capacity)
         self.most_trials = problem.affordable_plans(WORK)
         self._graph, self._policy = problem.graph, policy
         self._made: dict[Key, EvaluatedTrial | Unplaced | None] = {}

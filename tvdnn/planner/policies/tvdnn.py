@@ -11,12 +11,10 @@ from functools import partial
 from math import inf
 from operator import attrgetter, itemgetter
 
-import numpy as np
-
 from ..ir.plan import OptimalityReport, Plan
 from ..ir.schedule import Schedule
 from ..lowering.idle import IdleInterval
-from ..lowering.limits import Array, MemoryLimit
+from ..lowering.limits import MemoryLimit
 from ..offload.belady import belady_choice, plans_offloading_all, skeletons
 from ..offload.exhaustive import exhaustive_search
 from ..offload.fit import Chooser, fit_candidate, is_tight
@@ -171,8 +169,8 @@ def _with_headroom(
     Those are placed that are predicted to take less than the best so far.
     """
     for share in shares:
-        limits = (share * swap.limits).astype(np.int64)
-        trial = swap.trial(choose(limits), limits)
+        limit = int(share * swap.usable)
+        trial = swap.trial(choose(limit), limit)
         if trial is not None and (best is None or trial.seconds < best.seconds):
             found = placed_if_any(swap.placed_before_ordering, trial)
             best = best_of([best, found])
@@ -201,7 +199,7 @@ def _integer_schedules(swap: SwapProblem, best: EvaluatedTrial | None) -> list[E
 
 
 def _with_more(
-    swap: SwapProblem, offloaded: Sequence[IdleInterval], limits: Array
+    swap: SwapProblem, offloaded: Sequence[IdleInterval], limits: MemoryLimit
 ) -> Sequence[IdleInterval] | None:
     """These idle intervals, and others that launches also need under the limits."""
     required, taken = swap.skeleton.required - swap.skeleton.freed(offloaded), set(offloaded)
@@ -212,18 +210,18 @@ def _with_more(
 
 def _integer_choice(swap: SwapProblem) -> Sequence[IdleInterval] | None:
     """The sections that leave by the integer program, of each class the last; None if unsolved."""
-    members = section_classes(swap.idle(swap.limits))
+    members = section_classes(swap.idle(swap.usable))
     if is_tight(swap) and len(members) > MOST_CLASSES:
         return None
-    counts = _lp_of(swap, swap.limits, members).integer_counts()
+    counts = _lp_of(swap, swap.usable, members).integer_counts()
     if counts is None:
         return None
     pairs = zip(members, counts, strict=True)
     return [idle for each, count in pairs for idle in each[len(each) - round(count) :]]
 
 
-def _lp_of(swap: SwapProblem, limits: MemoryLimit, members: Sequence[SectionClass]) -> SwapLP:
-    return SwapLP(swap.skeleton.program, swap.costs, members, limits, swap.budgets.host)
+def _lp_of(swap: SwapProblem, limit: int, members: Sequence[SectionClass]) -> SwapLP:
+    return SwapLP(swap.skeleton.program, swap.costs, members, limit, swap.budgets.host)
 
 
 def _with_optimality(best: EvaluatedTrial, lp_bound: LpBound) -> Schedule:

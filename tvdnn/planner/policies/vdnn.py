@@ -9,7 +9,6 @@ convolution, and fetches it.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import product
 
 from ...graph import Direction, Graph
 from ..ir.plan import Plan, Transfer
@@ -25,7 +24,6 @@ ALL = CONV | {"all"}
 
 _KINDS = {"vdnn-all": ALL, "vdnn-conv": CONV}
 _VARIANTS = {"m": Variant.MEMORY, "p": Variant.PERFORMANCE}
-PAPER = (*(f"{name}:{letter}" for name, letter in product(_KINDS, _VARIANTS)), "vdnn-dyn")
 
 
 class _Slots:

@@ -108,9 +108,8 @@ class _OpGroup:
         members = frozenset((*forward, *backward))
         passes = [graph.passes[index] for index in members]
         made = frozenset(name for pass_ in passes for name in pass_.written_buffers)
-        given = frozenset(
-            (*graph.inputs, *(name for pass_ in passes for name in _partly_written(pass_)))
-        )
+        partly = (w.buffer for pass_ in passes for w in pass_.writes if w.channels is not None)
+        given = frozenset((*graph.inputs, *partly))
         self._own = frozenset(name for name in made - given if uses.users[name] <= members)
         at_once = frozenset(name for pass_ in passes for name in _whole_uses(pass_))
         self._between = frozenset(
@@ -262,10 +261,6 @@ class _OpGroup:
         """The buffers and parameters that the pass changes for good."""
         pass_ = self._graph.passes[index]
         return (pass_.written_buffers - self._between) | set(pass_.updates)
-
-
-def _partly_written(pass_: Pass) -> frozenset[str]:
-    return frozenset(use.buffer for use in pass_.writes if use.channels is not None)
 
 
 def _whole_uses(pass_: Pass) -> frozenset[str]:

@@ -126,13 +126,8 @@ class Skeleton:
 
         `first` sets how far limits are tightened first.
         """
-        limits = self.limits(capacity)
-        num_intervals = len(self.program.intervals)
-        return with_tightened_limits(attempt, limits, self.least, num_intervals, **first)
-
-    def limits(self, capacity: int) -> Array:
-        """The arena's bytes for each launch."""
-        return np.full(self.required.shape, usable_nbytes(capacity))
+        limit, num_intervals = usable_nbytes(capacity), len(self.program.intervals)
+        return with_tightened_limits(attempt, limit, self.least, num_intervals, **first)
 
     def compute_s(self, costs: Costs) -> float:
         """The seconds of all launches."""
