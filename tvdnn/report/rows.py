@@ -11,12 +11,11 @@ from ..planner.timing.memory_profile import average_nbytes
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """The subject of a row: a network with its batch, and how its step is planned.
+class _Subject:
+    """A network with its batch, how its step is planned, and the machine of the step.
 
-    `hardware` is the machine that runs the step, or the profile that it is simulated on. `versions`
-    holds the versions of software, and the commit where it is known. `chunk_size` is the default
-    size in bytes; where sizes are `tuned`, some classes of maps have others.
+    `hardware` is the machine that runs the step, or the profile that it is simulated on.
+    `chunk_size` is the default size in bytes.
     """
 
     net: str
@@ -27,6 +26,16 @@ class Case:
     budget_bytes: int | None
     chunk_size: int
     hardware: str
+
+
+@dataclass(frozen=True, slots=True)
+class Case(_Subject):
+    """The subject of a row.
+
+    `versions` holds the versions of software, and the commit where it is known. Where sizes are
+    `tuned`, some classes of maps have others than `chunk_size`.
+    """
+
     versions: Mapping[str, str | None]
     tuned: bool = False
 
@@ -54,8 +63,8 @@ class Measurement:
     losses: tuple[float, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row(_Subject):
     """One line of a benchmark. Its fields are the keys of its JSON; None where one does not apply.
 
     `bound_s` is the lower bound of the step time inside the budgets (`planner.timing.bound`).
@@ -64,37 +73,29 @@ class Row:
     `fragmentation` is the idle share of the arena at its fullest step.
     """
 
-    net: str
-    batch: int
-    image_size: int
-    dtype: str
-    policy: str
-    budget_bytes: int | None
-    chunk_size: int
-    hardware: str
     simulated: bool
     infeasible: bool
     floor_bytes: int | None
     floor_step: str | None
-    step_s: float | None
-    predicted_s: float | None
-    bound_s: float | None
-    images_per_s: float | None
-    peak_bytes: int | None
-    planned_peak_bytes: int | None
-    avg_bytes: float | None
+    step_s: float | None = None
+    predicted_s: float | None = None
+    bound_s: float | None = None
+    images_per_s: float | None = None
+    peak_bytes: int | None = None
+    planned_peak_bytes: int | None = None
+    avg_bytes: float | None = None
     baseline_bytes: int
-    offloaded_bytes: int | None
-    host_bytes: int | None
-    fragmentation: float | None
-    stall_s: float | None
-    overlap: float | None
-    slowdown: float | None
-    loss: float | None
-    losses: tuple[float, ...] | None
-    equal: bool | None
-    feedback: bool | None
-    reason: str | None
+    offloaded_bytes: int | None = None
+    host_bytes: int | None = None
+    fragmentation: float | None = None
+    stall_s: float | None = None
+    overlap: float | None = None
+    slowdown: float | None = None
+    loss: float | None = None
+    losses: tuple[float, ...] | None = None
+    equal: bool | None = None
+    feedback: bool | None = None
+    reason: str | None = None
     versions: Mapping[str, str | None]
     tuned: bool
 
@@ -115,29 +116,12 @@ def infeasible_row(
     `reason` is None where the floor says everything.
     """
     return Row(
-        **_subject(case),
+        **asdict(case),
         simulated=simulated,
         infeasible=True,
         floor_bytes=floor.nbytes,
         floor_step=floor.step,
-        step_s=None,
-        predicted_s=None,
-        bound_s=None,
-        images_per_s=None,
-        peak_bytes=None,
-        planned_peak_bytes=None,
-        avg_bytes=None,
         baseline_bytes=baseline_nbytes,
-        offloaded_bytes=None,
-        host_bytes=None,
-        fragmentation=None,
-        stall_s=None,
-        overlap=None,
-        slowdown=None,
-        loss=None,
-        losses=None,
-        equal=None,
-        feedback=None,
         reason=reason,
     )
 
@@ -204,10 +188,6 @@ def _same(losses: Sequence[float] | None, others: Sequence[float] | None) -> boo
     if losses is None or others is None:
         return None
     return pack(f"{len(losses)}d", *losses) == pack(f"{len(others)}d", *others)
-
-
-def _subject(case: Case) -> dict[str, Any]:
-    return asdict(case)
 
 
 def _planned_row(case: Case, schedule: Schedule, floor: Floor, timeline: Timeline | None) -> Row:

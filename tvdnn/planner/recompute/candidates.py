@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 
 from ...graph import Direction, Graph, Kind, Use, overlap
 from ..ir.costs import Costs
@@ -114,13 +114,12 @@ def find_candidates(graph: Graph, costs: Costs) -> Candidates:
     inner = frozenset(name for region in found for name in region.inner)
     finder = _FullBatchFinder(graph, inner)
     full_batch = sorted(finder.find(costs), key=lambda each: each.recompute.seconds_per_byte)
-    find_stages = partial(_find_stages, graph, costs)
+
+    def find_stages() -> tuple[StagedGroup, ...]:
+        groups = op_groups_of(graph, spans_of(graph))
+        return tuple(barrier_stages(graph, costs, groups, _least_nbytes(graph)))
+
     return Candidates(found, tuple(full_batch), finder.read_back, find_stages)
-
-
-def _find_stages(graph: Graph, costs: Costs) -> tuple[StagedGroup, ...]:
-    groups = op_groups_of(graph, spans_of(graph))
-    return tuple(barrier_stages(graph, costs, groups, _least_nbytes(graph)))
 
 
 def _least_nbytes(graph: Graph) -> float:
