@@ -1,6 +1,5 @@
 """Data: labelled images from scikit-learn's digits, a folder, an .npz file or random numbers."""
 
-import importlib
 import importlib.util
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -93,7 +92,9 @@ def digits(shape: tuple[int, int, int], *, seed: int = 0) -> Dataset:
     """The 1,797 scanned 8x8 digits of scikit-learn, enlarged, with values in [-1, 1]."""
     if not has_digits():
         raise InputError("digits need scikit-learn: pip install 'tvdnn[demo]'")
-    found = importlib.import_module("sklearn.datasets").load_digits()
+    from sklearn.datasets import load_digits  # noqa: PLC0415 (an extra)
+
+    found = load_digits()
     images = torch.from_numpy(found.images).float().unsqueeze(1) / 8.0 - 1.0
     labels = torch.from_numpy(found.target).long()
     return _divided(_resized(images, shape), labels, seed)
@@ -209,9 +210,10 @@ def _resized(images: Tensor, shape: tuple[int, int, int]) -> Tensor:
 
 
 def _image_folder(path: Path, shape: tuple[int, int, int]) -> Any:
-    vision = importlib.import_module("torchvision")
+    import torchvision  # noqa: PLC0415 (an extra)
+
     channels, height, width = shape
-    steps = vision.transforms
+    steps = torchvision.transforms
     transform = steps.Compose(
         [
             steps.Grayscale(channels) if channels == 1 else steps.Lambda(_to_rgb),
@@ -221,7 +223,7 @@ def _image_folder(path: Path, shape: tuple[int, int, int]) -> Any:
             steps.Normalize((0.5,) * channels, (0.5,) * channels),
         ]
     )
-    return vision.datasets.ImageFolder(str(path), transform)
+    return torchvision.datasets.ImageFolder(str(path), transform)
 
 
 def _to_rgb(image: Any) -> Any:
