@@ -56,6 +56,15 @@ def test_a_plan_that_does_not_fit_is_1_with_its_floor(capsys: Captured) -> None:
     assert re.search(r"^error: budget 100\.00 KiB is below the floor .* set by ", err, re.M)
 
 
+def test_images_that_do_not_fit_name_the_layer(capsys: Captured) -> None:
+    """And no line: none of the user's code has run."""
+    code, _, err = run(capsys, "plan", "lenet5", "--batch", "2", "--image-size", "28")
+    layer = r"7: Linear\(in_features=400, out_features=120, bias=True\)"
+    assert code == 2
+    assert re.search(rf"^error: {layer} does not take a tensor of shape \(2, 256\): ", err, re.M)
+    assert ".py:" not in err
+
+
 def test_a_plan_is_feasible_at_the_floor_it_names(capsys: Captured) -> None:
     _, out, _ = run(capsys, "plan", *SMALL, "--budget", "100KiB", "--json", "-")
     floor = json.loads(out)["floor_bytes"]

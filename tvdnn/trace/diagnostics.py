@@ -7,7 +7,11 @@ from types import FrameType
 
 from ..ops.registry import INSTEAD_OF
 
-INNER = ("torch.", "tvdnn.nn.", "tvdnn.ops.", "tvdnn.functional", "tvdnn.trace.")
+INNER = (
+    *("torch.", "tvdnn.nn.", "tvdnn.ops.", "tvdnn.functional", "tvdnn.trace."),
+    "tvdnn.experiment.",  # its modes of torch's, which see every call of the network
+)
+COMMANDS = "tvdnn.cli."
 LIBRARIES = ("contextlib", "functools", "torch", "tvdnn")  # no code of a user
 FOREIGN = (  # errors that a network's own code may raise
     *(ArithmeticError, AssertionError, AttributeError, LookupError, NameError),
@@ -44,11 +48,13 @@ def user_location() -> str:
 
 
 def _line_outside() -> Line | None:
-    """The line outside tvdnn and torch whose call has led here."""
+    """The line outside tvdnn and torch whose call has led here; None where a command has."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-        if package not in LIBRARIES:
+        name = str(frame.f_globals.get("__name__", ""))
+        if name.startswith(COMMANDS):
+            return None
+        if name.partition(".")[0] not in LIBRARIES:
             return frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back
     return None
