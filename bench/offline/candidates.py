@@ -15,7 +15,7 @@ def _by_candidates(launch: Callable[[], None]) -> None:
     with nothing_compiled():  # what the rule chooses is a case of its own
         by_rule.around(launch)()
     for which in (0, -1):
-        found = {key: candidates(asked) for key, asked in by_rule.asked.items()}
+        found = {key: candidates(asked) for key, asked in by_rule.requests.items()}
         table = {key: ways[which] for key, ways in found.items() if ways}
         Configurations(table).around(launch)()
 

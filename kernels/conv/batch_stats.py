@@ -1,8 +1,8 @@
-"""Moments of the cells of a convolution's outputs, which batch normalization merges.
+"""Moments of the cells of a convolution's output, which batch normalization merges.
 
-A cell is a box of pixels that a tile of the kernel stores: as that leaves, so do of every channel
-the mean of what is stored, and the sum of squares about it. Boxes count from the first
-sample of a launch, so that launches between whole cells leave the same.
+A cell is a box of pixels that the convolution kernel stores at a time. The kernel also stores every
+channel's mean over the box and the sum of squares about it. Boxes are counted from the first sample
+of a launch. Launches that start at whole cells therefore give the same moments.
 """
 
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ from .tiles import (
 )
 
 MERGED: Final = {"BLOCK_P": 64, "BLOCK_C": 32, "num_warps": 4}  # cells, channels
-BLOCK_C: Final = 32  # channels whose moments a program finds in a map that is stored
+BLOCK_C: Final = 32  # channels of a program that finds moments in a stored map
 SIZES: Final = (
     "num_samples", "height", "width", "tiles_h", "tiles_w", "block_n", "block_h", "block_w",
 )  # fmt: skip
@@ -40,28 +40,25 @@ SIZES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class MomentCells:
-    """Maps of these sides cut into boxes of samples, rows and columns.
+    """Maps divided into cells, boxes of samples, rows and columns."""
 
-    Where `flat` the pixels of all samples count as one row. `group` samples, a power of two, hold
-    whole cells.
-    """
-
-    sides: Pair
+    sides: Pair  # height and width of the maps
     box: Box
-    flat: bool
+    flat: bool  # whether the pixels of all samples count as one row
 
     @property
     def group(self) -> int:
+        """The least number of samples, a power of two, that consists of whole cells."""
         if self.flat:
             return self.box[2] // gcd(self.box[2], self.sides[0] * self.sides[1])
         return self.box[0]
 
     def shape(self, samples: int, channels: int) -> tuple[int, int, int, int]:
-        """Of the moments: [groups, cells of a group, 2, C]."""
+        """The shape of the moments: [groups, cells of a group, 2, C]."""
         return cdiv(samples, self.group), self.count(self.group), 2, channels
 
     def extent(self, samples: int) -> tuple[int, int, int]:
-        """Samples, rows and columns of so many maps."""
+        """Samples, rows and columns of that many maps."""
         height, width = self.sides
         return (1, 1, samples * height * width) if self.flat else (samples, height, width)
 
@@ -71,6 +68,7 @@ class MomentCells:
         return samples, height, width
 
     def count(self, samples: int) -> int:
+        """Number of cells of that many maps."""
         tiles = self.tiles(samples)
         return tiles[0] * tiles[1] * tiles[2]
 
@@ -80,9 +78,10 @@ def moment_cells(
     stride: Pair, padding: Pair, dilation: Pair, groups: int,
     dtype: torch.dtype, precision: str = "ieee",
 ) -> MomentCells | None:  # fmt: skip
-    """Those that a forward convolution with a filter of `shape` [K, C/g, R, S] leaves on Hopper.
+    """The cells of a forward convolution with a weight of `shape` [K, C/g, R, S] on Hopper.
 
-    None where its kernel leaves none. Elsewhere they are found in the map that is stored.
+    None where its kernel on Hopper stores no moments. On other GPUs `cell_moments` finds the
+    moments of the same cells in the stored map.
     """
     out_channels, in_channels, *size = shape
     taps = Filter(
@@ -124,7 +123,7 @@ def inside_box(
     n, h, w, num_samples, height, width,
     BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Which pixels [BLOCK_N * BLOCK_H * BLOCK_W] of the box at (n, h, w) are of the maps."""
+    """Which pixels [BLOCK_N * BLOCK_H * BLOCK_W] of the box at (n, h, w) lie in the maps."""
     pixel = tl.arange(0, BLOCK_N * BLOCK_H * BLOCK_W)
     inside = n + pixel // (BLOCK_H * BLOCK_W) < num_samples
     inside &= h + pixel // BLOCK_W % BLOCK_H < height
@@ -133,7 +132,7 @@ def inside_box(
 
 @triton.jit
 def pixels_inside(n, h, w, num_samples, height, width, block_n, block_h, block_w) -> tl.tensor:
-    """How many they are."""
+    """Number of pixels of the box at (n, h, w) that lie in the maps."""
     rows = tl.minimum(tl.maximum(height - h, 0), block_h)
     columns = tl.minimum(tl.maximum(width - w, 0), block_w)
     return tl.minimum(tl.maximum(num_samples - n, 0), block_n) * rows * columns
@@ -169,7 +168,7 @@ def _load_cells(
     moments_ptr, p, last, c, channels,
     num_samples, height, width, tiles_h, tiles_w, block_n, block_h, block_w,
 ):  # fmt: skip
-    """Pixels, means and squares of cells p before `last`, [BLOCK_P, 1] and [BLOCK_P, BLOCK_C]."""
+    """Pixels [BLOCK_P, 1], means and squares [BLOCK_P, BLOCK_C] of cells p before `last`."""
     n = p // (tiles_w * tiles_h) * block_n
     h = p // tiles_w % tiles_h * block_h
     w = p % tiles_w * block_w
@@ -187,7 +186,7 @@ def merge_cells_kernel(
     num_samples, height, width, tiles_h, tiles_w, block_n, block_h, block_w,
     BLOCK_P: tl.constexpr, BLOCK_C: tl.constexpr,
 ) -> None:  # fmt: skip
-    """A program merges the cells of one group: those of its first give what sums are about."""
+    """A program merges the cells of one group. Sums are about the mean of its first cells."""
     group = tl.program_id(0)
     c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     p = group * per_group + tl.arange(0, BLOCK_P)
@@ -219,10 +218,10 @@ def merge_cells_kernel(
 
 
 def cell_moments(maps: Tensor, moments: Tensor, *, cells: MomentCells) -> None:
-    """Of each cell of maps [n, H, W, C] the mean of every channel, and the squares about it.
+    """The mean of every channel, and the squares about it, for each cell of maps [n, H, W, C].
 
-    moments are float32 [ceil(n / group), cells of a group, 2, C]; what they have beyond the last
-    map's cells stays as it is. Maps may be ranges of channels of wider ones. Moves maps once.
+    moments are float32 [ceil(n / group), cells of a group, 2, C]. Moments beyond the last map's
+    cells are not written. Maps may be channel ranges. They are read once.
     """
     if maps.numel() == 0:
         return
@@ -235,9 +234,10 @@ def cell_moments(maps: Tensor, moments: Tensor, *, cells: MomentCells) -> None:
 
 
 def merge_cells(moments: Tensor, partials: Tensor, *, samples: int, cells: MomentCells) -> None:
-    """The moments of each group of `samples` maps, as `batch_norm_moments` gives them.
+    """Merge the moments of cells to those of each group of `samples` maps.
 
-    partials are float32 [ceil(samples / group), 1, 2, C], or ranges of wider ones.
+    partials are those of `batch_norm_moments`, float32 [ceil(samples / group), 1, 2, C]. They may
+    be channel ranges.
     """
     groups, per_group, _, channels = moments.shape
     merge_cells_kernel[(groups, cdiv(channels, MERGED["BLOCK_C"]))](
@@ -247,7 +247,7 @@ def merge_cells(moments: Tensor, partials: Tensor, *, samples: int, cells: Momen
 
 
 def cell_moments_reference(maps: Tensor, moments: Tensor, *, cells: MomentCells) -> None:
-    """What `cell_moments` computes."""
+    """Computes `cell_moments` in torch."""
     values, inside = _by_cell(maps.double(), cells)
     count = inside.sum(1)
     mean = values.sum(1) / count
@@ -256,7 +256,7 @@ def cell_moments_reference(maps: Tensor, moments: Tensor, *, cells: MomentCells)
 
 
 def _by_cell(maps: Tensor, cells: MomentCells) -> tuple[Tensor, Tensor]:
-    """Maps by cell [cells, pixels, C], zero outside, and what is inside [cells, pixels, 1]."""
+    """Maps by cell [cells, pixels, C], 0 outside the maps, and 1 inside them [cells, pixels, 1]."""
     extent, tiles = cells.extent(maps.shape[0]), cells.tiles(maps.shape[0])
     covered = [count * side for count, side in zip(tiles, cells.box, strict=True)]
     room = maps.new_zeros(*covered, maps.shape[3] + 1)
@@ -271,7 +271,7 @@ def _by_cell(maps: Tensor, cells: MomentCells) -> tuple[Tensor, Tensor]:
 def merge_cells_reference(
     moments: Tensor, partials: Tensor, *, samples: int, cells: MomentCells
 ) -> None:
-    """What `merge_cells` computes."""
+    """Computes `merge_cells` in torch."""
     ones = moments.new_ones(1).expand(samples, *cells.sides, 1)
     counts = _by_cell(ones.double(), cells)[1].sum(1)
     found = moments.view(-1, *moments.shape[2:])[: len(counts)].double()

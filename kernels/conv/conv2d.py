@@ -1,10 +1,10 @@
 """Convolution over NHWC maps: launchers and references of the forward pass and the data gradient.
 
-Weights come packed (conv_pack.py). The kernels are in conv_pointer.py, for every shape, in
-conv_joined.py, for few channels, and in conv_tma.py and conv_specialized.py, for maps that suit
-tensor descriptors; conv_launch.py launches them. Which of them runs, its tile and the order of its
-sums depend on every size but the number of samples, so that a sample's result has the same bits in
-whatever run it is computed. `precision` is "ieee" or "tf32", for float32 maps.
+Weights are packed by pack_weight.py. pointer.py has the kernel for every shape, im2col.py that for
+few channels, tma.py and warp_specialized.py those for maps that suit tensor descriptors. The
+kernel, its tile and the order of its sums depend on every size but the number of samples. A
+sample's result therefore has the same bits in every launch. `precision` is "ieee" or "tf32", for
+float32 maps. Pairs are (h, w). Maps may be channel ranges.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from torch.nn.functional import conv2d as torch_conv2d
 from torch.nn.functional import pad
 from torch.nn.grad import conv2d_input
 
-from ..language.channel_ranges import halves_of
+from ..language.channel_ranges import split_even_odd
 from ..language.cost import costing
 from ..language.rounding import stored_reference
 from . import cost
@@ -45,17 +45,18 @@ def conv2d(
     out_precision: str | None = None, relu: bool = False,
     moments: Tensor | None = None, cells: MomentCells | None = None,
 ) -> None:  # fmt: skip
-    """y [N, P, Q, K] from x [N, H, W, C], packed [K, R, S, C/g] and bias, float32 [K] or None.
+    """y [N, P, Q, K] = x [N, H, W, C] convolved with packed [K, R, S, C/g], plus bias, float32 [K].
 
-    `out_precision` is that of the products which read y, by default the same. With `relu` negative
-    outputs are zero. `moments` are those that `cell_moments` finds of the `cells` of y; the first
-    sample is the first of one.
+    `out_precision` is the precision of the products that read y, by default the same. With `relu`
+    negative outputs become 0. `moments`, if given, get those that `cell_moments` finds for `cells`
+    of y; x must start at a whole cell.
     """
     if y.numel() == 0:
         return
     taps = _forward_filter(packed, stride, padding, dilation, groups)
-    left_as = out_precision or precision
-    epilogue = Epilogue(bias, relu=relu, moments=moments, cells=cells, out_precision=left_as)
+    epilogue = Epilogue(
+        bias, relu=relu, moments=moments, cells=cells, out_precision=out_precision or precision
+    )
     _launch_forward(x, packed, y, taps, epilogue, precision)
 
 
@@ -65,18 +66,16 @@ def conv2d_max_pool(
     stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
     out_precision: str | None = None, relu: bool = True,
 ) -> None:  # fmt: skip
-    """Maxima y [N, P//2, Q//2, K] of the windows 2x2, at stride 2, of what `conv2d` gives.
+    """y [N, P//2, Q//2, K] = the maxima of windows 2x2 at stride 2 of the output of `conv2d`.
 
-    codes, uint8 [N, P//2, Q//2, K//4], say where they lie: bits 2i and 2i+1 of byte j hold, for
-    channel 4j+i, twice the row plus the column of the first maximum, or of the last NaN. K/g must
-    be a multiple of 4.
+    codes, uint8 [N, P//2, Q//2, K//4], are the argmax codes of `max_pool2d_codes`: the tap of the
+    first maximum of a window, or of its last NaN. K/g must be a multiple of 4.
     """
     if y.numel() == 0:
         return
     taps = _forward_filter(packed, stride, padding, dilation, groups)
     assert taps.out_channels % 4 == 0, f"{taps.out_channels} channels of a group fill no bytes"
-    left_as = out_precision or precision
-    epilogue = Epilogue(bias, relu=relu, codes=codes, out_precision=left_as)
+    epilogue = Epilogue(bias, relu=relu, codes=codes, out_precision=out_precision or precision)
     _launch_forward(x, packed, y, taps, epilogue, precision)
 
 
@@ -87,22 +86,22 @@ def conv2d_grad_input(
     out_precision: str | None = None, bias: Tensor | None = None, mask: Tensor | None = None,
     sums: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """Gradient dx [N, H, W, C] from dy [N, P, Q, K] and packed [C, R, S, K/g], the filter turned.
+    """The gradient dx [N, H, W, C] of `conv2d` from dy [N, P, Q, K] and flipped filters.
 
-    It is a convolution of dy spread out by the stride, and with `bias`, float32 [C], a transposed
-    convolution; dx may then have rows and columns that no window reached. Where `mask`, a map of
-    dx's shape and type, is zero or below, dx is zero: the gradient of a ReLU whose output is the
-    mask. `sums` are those that `sum_cells` makes of dx; `out_precision` is as for `conv2d`.
+    packed [C, R, S, K/g] is that of `pack_weight_grad_input`. The gradient is a convolution of dy
+    spread out by the stride. With `bias`, float32 [C], it is the output of a transposed
+    convolution, which may have rows and columns that no window reaches. Where `mask`, the output of
+    a ReLU with the shape and type of dx, is not above zero, dx is 0. `sums`, if given, get those of
+    `sum_cells` of dx. `out_precision` is that of `conv2d`.
     """
     if dx.numel() == 0:
         return
     in_channels, size_r, size_s, out_channels = packed.shape
-    turned = (dilation[0] * (size_r - 1) - padding[0], dilation[1] * (size_s - 1) - padding[1])
+    flipped = (dilation[0] * (size_r - 1) - padding[0], dilation[1] * (size_s - 1) - padding[1])
     taps = Filter(
-        (size_r, size_s), (1, 1), turned, dilation, groups, out_channels, in_channels // groups
+        (size_r, size_s), (1, 1), flipped, dilation, groups, out_channels, in_channels // groups
     )
-    left_as = out_precision or precision
-    epilogue = Epilogue(bias, mask=mask, sums=sums, out_precision=left_as)
+    epilogue = Epilogue(bias, mask=mask, sums=sums, out_precision=out_precision or precision)
     if not _suits_box(dy, dx, taps, precision) or not _has_phases(taps, stride, epilogue):
         launch_pointer(dy, packed, dx, taps, stride, epilogue, precision)
         sum_apart(dx, epilogue)
@@ -126,7 +125,7 @@ def _forward_filter(
 
 
 def _suits_im2col(y: Tensor, taps: Filter, precision: str) -> bool:
-    """Few channels, and an output that can leave by TMA."""
+    """Whether the input has few channels and TMA can store the output."""
     few = taps.in_channels < FEW_CHANNELS and taps.groups == 1
     exact = y.dtype == torch.float32 and precision == "ieee"
     return few and not exact and has_descriptors(y)
@@ -149,7 +148,7 @@ def _launch_forward(
         left = launch_box(read, weights_of(packed), y, box_taps, epilogue, precision)
     elif _suits_halves(x, y, taps, epilogue, precision):
         box = specialized_box(y, taps, epilogue)
-        left = launch_specialized(halves_of(x), weights_of(packed), y, taps, epilogue, box)
+        left = launch_specialized(split_even_odd(x), weights_of(packed), y, taps, epilogue, box)
     elif _suits_im2col(y, taps, precision):
         left = launch_im2col(x, packed, y, taps, epilogue, precision)
     else:
@@ -159,16 +158,16 @@ def _launch_forward(
 
 
 def _at_stride_1(x: Tensor, taps: Filter) -> tuple[Tensor, Filter]:
-    """The pixels that a single tap reads, as a map of their own; others' maps as they are."""
+    """For filters 1x1 a view of the pixels that they read, at stride 1; else x as it is."""
     if taps.size != (1, 1) or taps.padding != (0, 0):
         return x, taps
     return x[:, :: taps.stride[0], :: taps.stride[1]], replace(taps, stride=(1, 1))
 
 
 def _suits_halves(x: Tensor, y: Tensor, taps: Filter, epilogue: Epilogue, precision: str) -> bool:
-    """Stride 2 over whole pairs of rows and columns, by specialised warps.
+    """Whether specialised warps compute a layer of stride 2: sides are even, and descriptors suit.
 
-    128->128 @56, N = 256, bf16: 0.10 ms where pointers take 0.16.
+    128->128 @56, N = 256, bf16 takes 0.10 ms, and 0.16 ms by pointers (H200, 2026-11).
     """
     even = x.shape[1] % 2 == 0 and x.shape[2] % 2 == 0
     if taps.stride != (2, 2) or not even or not suits_descriptors(x, y, taps, precision):
@@ -180,9 +179,9 @@ def _suits_halves(x: Tensor, y: Tensor, taps: Filter, epilogue: Epilogue, precis
 
 
 def _has_phases(taps: Filter, up: Pair, epilogue: Epilogue) -> bool:
-    """Whether `_launch_phases` computes what dy spread out by `up` gives.
+    """Whether `_launch_phases` computes a data gradient with dy spread out by `up`.
 
-    A bias has nothing to be added to where no tap meets dy.
+    With a bias every phase must have a tap: outputs of a phase without one are never launched.
     """
     if up == (1, 1):
         return True
@@ -194,12 +193,14 @@ def _launch_phases(
     dy: Tensor, packed: Tensor, dx: Tensor, taps: Filter, up: Pair, epilogue: Epilogue,
     precision: str,
 ) -> None:  # fmt: skip
-    """Spread out by `up`, dy meets at the pixels of one phase only every `up`th tap.
+    """Compute the data gradient phase by phase, each a convolution of dy at stride 1.
 
-    So these are a convolution of dy as it is; where no tap is left they are zero.
+    The pixels of a phase lie `up` apart. Only every `up`-th tap meets dy there. Phases without such
+    taps are zero.
     """
     if taps.size[0] < up[0] or taps.size[1] < up[1]:
-        dx.zero_()  # all at once: 256->512 1x1/2 @56 takes 0.2 ms less than phase by phase
+        # Zeroing at once takes 0.2 ms less than by phase: 256->512 1x1/2 @56 (H200, 2026-11-21).
+        dx.zero_()
     for phase in itertools.product(range(up[0]), range(up[1])):
         pixels = (slice(None), slice(phase[0], None, up[0]), slice(phase[1], None, up[1]))
         ahead = (taps.padding[0] - phase[0], taps.padding[1] - phase[1])
@@ -223,7 +224,7 @@ def conv2d_reference(
     out_precision: str | None = None, relu: bool = False,
     moments: Tensor | None = None, cells: MomentCells | None = None,
 ) -> None:  # fmt: skip
-    """Plain `conv2d`."""
+    """Computes `conv2d` in torch."""
     weight = _computed(packed).permute(0, 3, 1, 2)
     x, padding = rows_read(x, y.shape[1], packed.shape[1], stride, padding, dilation)
     with rounding(precision):
@@ -244,7 +245,7 @@ def conv2d_max_pool_reference(
     stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
     out_precision: str | None = None, relu: bool = True,
 ) -> None:  # fmt: skip
-    """Plain `conv2d_max_pool`, through the whole map."""
+    """Computes `conv2d_max_pool` in torch, through the whole map."""
     num_samples, height, width, channels = y.shape
     reach = [step * (size - 1) + 1 for step, size in zip(dilation, packed.shape[1:3], strict=True)]
     sides = [(x.shape[i + 1] + 2 * padding[i] - reach[i]) // stride[i] + 1 for i in (0, 1)]
@@ -271,7 +272,7 @@ def conv2d_grad_input_reference(
     out_precision: str | None = None, bias: Tensor | None = None, mask: Tensor | None = None,
     sums: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """Plain `conv2d_grad_input`."""
+    """Computes `conv2d_grad_input` in torch."""
     grouped = _computed(packed).unflatten(0, (groups, -1)).flip(2, 3)  # [g, C/g, R, S, K/g]
     weight = grouped.permute(0, 4, 1, 2, 3).flatten(0, 1)
     rows = dx.shape[1]
@@ -293,9 +294,9 @@ def conv2d_grad_input_reference(
 def rows_read(
     x: Tensor, rows: int, taps: int, stride: Pair, padding: Pair, dilation: Pair
 ) -> tuple[Tensor, Pair]:
-    """x and its padding, such that windows of `taps` rows make `rows` rows of it.
+    """x and its padding, such that windows of `taps` rows give `rows` rows.
 
-    Of a band, which has rows beside it at one end or both, those at the other are zeros besides.
+    A tile of rows holds neighbour rows at one or both ends. Missing rows are padded with zeros.
     """
     reach = dilation[0] * (taps - 1) + 1
     if (x.shape[1] + 2 * padding[0] - reach) // stride[0] + 1 == rows:
@@ -307,7 +308,7 @@ def rows_read(
 def _rows_spread(
     dy: Tensor, rows: int, taps: int, stride: Pair, padding: Pair, dilation: Pair
 ) -> tuple[Tensor, int]:
-    """dy and the rows that spreading it makes, the first of which are the `rows` wanted."""
+    """dy, padded below if needed, and the rows that its spreading gives, at least `rows`."""
     margin = dilation[0] * (taps - 1) + 1 - 2 * padding[0]
     missing = -(-max(0, rows - margin - stride[0] + 1) // stride[0]) + 1 - dy.shape[1]
     dy = pad(dy, (0, 0, 0, 0, 0, missing)) if missing > 0 else dy
@@ -315,7 +316,7 @@ def _rows_spread(
 
 
 def _computed(tensor: Tensor) -> Tensor:
-    """The tensor in the type that a reference computes in: float32, but bfloat16 on a GPU."""
+    """The tensor in the type in which references compute: its own on a GPU, float32 on a CPU."""
     return tensor if tensor.is_cuda else tensor.float()
 
 
@@ -324,7 +325,7 @@ def _channels_first(nhwc: Tensor) -> Tensor:
 
 
 def _runs(inputs: Tensor, outputs: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Whole maps on a GPU; on a CPU samples one by one, whose bits then depend on them alone."""
+    """Whole maps on a GPU. On a CPU single samples, whose bits do not depend on other samples."""
     if inputs.is_cuda:
         return iter([(inputs, outputs)] if len(inputs) else [])
     return zip(inputs.split(1), outputs.split(1), strict=True)
@@ -332,7 +333,7 @@ def _runs(inputs: Tensor, outputs: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 @contextlib.contextmanager
 def rounding(precision: str) -> Iterator[None]:
-    """Let cuDNN round float32 operands to TF32, or not, and give the same bits every time."""
+    """Set cuDNN's precision for float32, and let it give the same bits every time."""
     cudnn: Any = torch.backends.cudnn
     before = cudnn.conv.fp32_precision, cudnn.deterministic
     cudnn.conv.fp32_precision, cudnn.deterministic = precision, True

@@ -1,4 +1,4 @@
-"""What convolutions must do at least: neither taps on padding nor pixels that no window reads."""
+"""The least work of convolutions, without taps on padding and pixels that no window reads."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,12 +9,12 @@ from ..language.cost import Cost, moved
 
 
 def convolution(
-    maps: Tensor, sides: Sequence[int], packed: Tensor, *others: Any,
+    maps: Tensor, sides: Sequence[int], packed: Tensor, *operands: Any,
     stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], **settings: Any,
 ) -> Cost:  # fmt: skip
-    """Of windows that read `maps` [N, H, W, C] and make maps of these sides.
+    """The cost of a convolution of `maps` [N, H, W, C] that gives maps of these sides.
 
-    `packed` [K, R, S, C/g] has a multiply-add for each window and tap. `others` are moved too.
+    Every window has a multiply-add for each tap of packed [K, R, S, C/g]. All `operands` are moved.
     """
     pairs = pixels = 1
     steps = zip(stride, padding, dilation, strict=True)
@@ -25,44 +25,46 @@ def convolution(
         pairs, pixels = pairs * len(inside), pixels * len({*inside})
     per_pair = packed.numel() / (packed.shape[1] * packed.shape[2])
     read = len(maps) * pixels * maps.shape[3] * maps.element_size()
-    return Cost(2.0 * len(maps) * pairs * per_pair, read + moved(packed, others, settings))
+    return Cost(2.0 * len(maps) * pairs * per_pair, read + moved(packed, operands, settings))
 
 
 def forward(x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor, **settings: Any) -> Cost:
+    """The cost of `conv2d`."""
     return convolution(x, y.shape[1:3], packed, bias, y, **settings)
 
 
 def max_pool(
     x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor, codes: Tensor, **settings: Any
 ) -> Cost:
-    """Of the outputs that pooling 2x2 reads."""
+    """The cost of `conv2d_max_pool`, with the outputs that pooling 2x2 reads."""
     sides = [2 * side for side in y.shape[1:3]]
     return convolution(x, sides, packed, bias, y, codes, **settings)
 
 
 def grad_input(dy: Tensor, packed: Tensor, dx: Tensor, **settings: Any) -> Cost:
-    """The products of the forward pass, and all of both maps."""
+    """The cost of `conv2d_grad_input`: the products of the forward pass, and both maps whole."""
     flops = convolution(dx, dy.shape[1:3], packed, **settings).flops
     kept = {name: value for name, value in settings.items() if isinstance(value, Tensor)}
     return Cost(flops, moved(dy, packed, dx, kept))
 
 
 def grad_weight(x: Tensor, dy: Tensor, partials: Tensor, *, first: bool, **settings: Any) -> Cost:
-    """Sums that are gone on with are read too."""
+    """The cost of `conv2d_grad_weight`. Running sums that are continued are read too."""
     sums = [partials] if first else [partials, partials]
     cost = convolution(x, dy.shape[1:3], partials[0], dy, **settings)
     return Cost(cost.flops, cost.nbytes - moved(partials[0]) + moved(sums))
 
 
 def depthwise(x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor, **settings: Any) -> Cost:
-    """`packed` is [R, S, C]."""
+    """The cost of `depthwise_conv2d`, with packed [R, S, C]."""
     return forward(x, packed.permute(2, 0, 1)[..., None], bias, y, **settings)
 
 
 def depthwise_grad_input(dy: Tensor, packed: Tensor, dx: Tensor, **settings: Any) -> Cost:
+    """The cost of `depthwise_conv2d_grad_input`, with packed [R, S, C]."""
     return grad_input(dy, packed.permute(2, 0, 1)[..., None], dx, **settings)
 
 
-def add_mask(dy: Tensor, packed: Tensor, *others: Tensor) -> Cost:
-    """Of a filter 1x1."""
-    return Cost(2.0 * dy.numel() * packed.shape[0], moved(dy, packed, others))
+def add_mask(dy: Tensor, packed: Tensor, *operands: Tensor) -> Cost:
+    """The cost of `conv2d_grad_last`, whose filter is 1x1."""
+    return Cost(2.0 * dy.numel() * packed.shape[0], moved(dy, packed, operands))

@@ -1,8 +1,8 @@
-"""Depthwise convolution over NHWC maps: each channel by a filter of its own.
+"""Depthwise convolution over NHWC maps: each channel has a filter of its own.
 
-There is nothing to multiply by matrices: a thread keeps a run of output columns of some channels,
-and each value that it loads meets all taps of a filter's row. Filters come as [R, S, C]. `_KERNEL`
-serves forward pass and data gradient, the convolution by the turned filter of a gradient that is
+The kernels use no tensor cores. A thread computes a run of output columns of some channels, and
+multiplies each value that it loads by all taps of a filter's row. Filters are packed [R, S, C]. One
+kernel computes the forward pass and the data gradient, a convolution with flipped filters of dy
 spread out by the stride. The weight's gradient is in running sums, as that of other convolutions.
 """
 
@@ -24,21 +24,21 @@ from .grad_weight.launch import conv2d_grad_weight_reference
 from .grad_weight.split import share_of
 from .tiles import Pair
 
-WIDEST: Final = 7  # columns of a filter whose weights a thread holds
-COLUMNS: Final = range(8, 3, -1)  # of a run
-BLOCK_C: Final = 64
+WIDEST: Final = 7  # columns of a filter, at most: a thread holds the weights of a row
+COLUMNS: Final = range(8, 3, -1)  # columns of a run
+BLOCK_C: Final = 64  # channels of a program, at most
 TILE: Final = 1024  # rows times channels of a program
-TAPS: Final = 16  # of a filter, at most, whose sums a program holds
-PROGRAMS: Final = 528  # four for each of an H200's multiprocessors
-STEPS: Final = 256  # of a unit, at least, where UNIT_SAMPLES allow
-UNIT_SAMPLES: Final = 64
+TAPS: Final = 16  # taps of a filter whose sums a program holds, at most
+PROGRAMS: Final = 528  # programs of a weight gradient: four for each multiprocessor of an H200
+STEPS: Final = 256  # steps of a unit, at least, where UNIT_SAMPLES allow
+UNIT_SAMPLES: Final = 64  # samples of a unit, at most
 
 
 @dataclass(frozen=True, slots=True)
 class DepthwisePlan:
-    """Running sums [splits, C, R, S, 1], float32, of a weight's gradient.
+    """The running sums of a weight gradient: float32 [splits, C, R, S, 1].
 
-    A launch after the first of a batch starts at a multiple of `unit` samples.
+    Every launch of a batch after the first must start at a multiple of `unit` samples.
     """
 
     splits: int
@@ -46,16 +46,17 @@ class DepthwisePlan:
 
 
 def suits_depthwise(channels: int, out_channels: int, groups: int, size: Pair) -> bool:
-    """Whether these kernels take a layer: a filter a channel, none too wide, channels in eights.
+    """Whether these kernels compute a layer with filters of `size` (h, w).
 
-    Other counts of channels lie across loads of 16 bytes, and threads run out of registers.
+    Each channel has one filter of at most WIDEST columns, and channels are a multiple of 8. Other
+    numbers of channels break loads of 16 bytes, and threads run out of registers.
     """
     single = groups == channels == out_channels
     return single and channels % 8 == 0 and size[1] <= WIDEST
 
 
 def depthwise_plan(out_sides: Pair, channels: int, size: Pair) -> DepthwisePlan:
-    """For a gradient map of these sides (p, q)."""
+    """The plan for a gradient dy of sides (p, q) and filters of `size` (r, s)."""
     rows, columns = _tile_rows(channels), _run_of(out_sides[1], 1)
     runs = cdiv(out_sides[1], columns)
     unit = 1
@@ -71,7 +72,7 @@ def _tile_rows(channels: int) -> int:
 
 
 def _run_of(width: int, up: int) -> int:
-    """Columns of a run: whole strides, those that overrun a map's row least."""
+    """Columns of a run: a multiple of `up` that overruns a row of `width` columns least."""
     return min((n for n in COLUMNS if n % up == 0), key=lambda n: cdiv(width, n) * n, default=up)
 
 
@@ -82,7 +83,7 @@ def _group_of(size: Pair) -> int:
 
 @triton.jit
 def _loaded(ptrs, column, width, pitch, mask, FIRST: tl.constexpr, COUNT: tl.constexpr) -> tl.tuple:
-    """Columns FIRST and on, beside column `column`, to which the pointers are; float32."""
+    """COUNT columns from `column` + FIRST on, float32 each; `ptrs` point to `column`."""
     columns = ()
     for j in tl.static_range(FIRST, FIRST + COUNT):
         inside = mask & (column + j >= 0) & (column + j < width)
@@ -96,10 +97,13 @@ def _depthwise_kernel(
     eighths, x_eighths, y_eighths, pad_h, dil_h,
     R: tl.constexpr, S: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr,
     UP_H: tl.constexpr, UP_W: tl.constexpr, PAD_W: tl.constexpr, DIL_W: tl.constexpr,
-    TURNED: tl.constexpr, FIRST: tl.constexpr, COUNT: tl.constexpr, PRECISION: tl.constexpr,
+    FLIPPED: tl.constexpr, FIRST: tl.constexpr, COUNT: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Output h sums taps r of input (h * STRIDE - pad + r * dil) / UP, where whole; w likewise."""
+    """Output h sums taps r of input (h * STRIDE - pad + r * dil) / UP, where whole; w likewise.
+
+    With FLIPPED tap r has weight R - 1 - r.
+    """
     channels = eighths * 8  # which loads of 16 bytes divide
     x_pitch, y_pitch = x_eighths * 8, y_eighths * 8
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
@@ -117,10 +121,10 @@ def _depthwise_kernel(
         inside = mask & (up >= 0) & (up % UP_H == 0) & (up // UP_H < in_h)
         x_ptrs = x_ptr + ((sample * in_h + up // UP_H) * in_w + column) * x_pitch + c
         x = _loaded(x_ptrs, column, in_w, x_pitch, inside, FIRST, COUNT)
-        tap_row = R - 1 - r if TURNED else r
+        tap_row = R - 1 - r if FLIPPED else r
         weights = ()
         for s in tl.static_range(S):
-            tap = tap_row * S + (S - 1 - s if TURNED else s)
+            tap = tap_row * S + (S - 1 - s if FLIPPED else s)
             w = tl.load(packed_ptr + tap * channels + c, mask=c < channels, other=0.0)
             weights += (w.to(tl.float32),)
         added = ()
@@ -153,7 +157,7 @@ def _depthwise_grad_weight_kernel(
     PAD_W: tl.constexpr, DIL_W: tl.constexpr, FIRST: tl.constexpr, COUNT: tl.constexpr,
     GROUP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Sums of GROUP rows of the filters; those of a unit add up before they are added."""
+    """A program adds to the sums of GROUP rows of filters, one unit of samples after another."""
     channels = eighths * 8
     x_pitch, dy_pitch = x_eighths * 8, dy_eighths * 8
     split, tiles_c = tl.program_id(0), tl.cdiv(channels, BLOCK_C)
@@ -203,8 +207,11 @@ def depthwise_conv2d(
     x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor, *,
     stride: Pair, padding: Pair, dilation: Pair, precision: str,
 ) -> None:  # fmt: skip
-    """y [N, P, Q, C] from x [N, H, W, C], packed [R, S, C] and bias, float32 [C] or None."""
-    _launch(x, packed, bias, y, stride, (1, 1), padding, dilation, precision, turned=False)
+    """y [N, P, Q, C] = x [N, H, W, C] convolved with packed [R, S, C], plus bias, float32 [C].
+
+    Pairs are (h, w). `suits_depthwise` says which layers the launchers take.
+    """
+    _launch(x, packed, bias, y, stride, (1, 1), padding, dilation, precision, flipped=False)
 
 
 @costing(cost.depthwise_grad_input)
@@ -212,15 +219,15 @@ def depthwise_conv2d_grad_input(
     dy: Tensor, packed: Tensor, dx: Tensor, *,
     stride: Pair, padding: Pair, dilation: Pair, precision: str,
 ) -> None:  # fmt: skip
-    """dx [N, H, W, C] from dy [N, P, Q, C] and packed [R, S, C], as the forward pass reads it."""
+    """The gradient dx [N, H, W, C] of `depthwise_conv2d` from dy [N, P, Q, C] and its packed."""
     reach = [d * (size - 1) for d, size in zip(dilation, packed.shape[:2], strict=True)]
-    turned = (reach[0] - padding[0], reach[1] - padding[1])
-    _launch(dy, packed, None, dx, (1, 1), stride, turned, dilation, precision, turned=True)
+    flipped = (reach[0] - padding[0], reach[1] - padding[1])
+    _launch(dy, packed, None, dx, (1, 1), stride, flipped, dilation, precision, flipped=True)
 
 
 def _launch(
     x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor,
-    stride: Pair, up: Pair, padding: Pair, dilation: Pair, precision: str, *, turned: bool,
+    stride: Pair, up: Pair, padding: Pair, dilation: Pair, precision: str, *, flipped: bool,
 ) -> None:  # fmt: skip
     if y.numel() == 0:
         return
@@ -234,21 +241,21 @@ def _launch(
         x, packed, bias, y, samples * out_h, x.shape[1], x.shape[2], out_h, out_w,
         channels // 8, pitch_of(x) // 8, pitch_of(y) // 8, padding[0], dilation[0],
         R=size_r, S=size_s, STRIDE_H=stride[0], STRIDE_W=stride[1],
-        UP_H=up[0], UP_W=up[1], PAD_W=padding[1], DIL_W=dilation[1], TURNED=turned,
+        UP_H=up[0], UP_W=up[1], PAD_W=padding[1], DIL_W=dilation[1], FLIPPED=flipped,
         FIRST=first, COUNT=last - first + 1, PRECISION=precision,
         ROWS=rows, COLUMNS=columns, BLOCK_C=block_c, num_warps=_num_warps(x),
     )  # fmt: skip
 
 
 def _reach(size: int, columns: int, stride: int, up: int, pad: int, dil: int) -> Pair:
-    """First and last of the columns that a run meets, beside the one that its first lies at."""
+    """First and last column that a run reads, relative to the column of its first output."""
     met = [t * stride + s * dil - pad for t in range(columns) for s in range(size)]
     whole = [place // up for place in met if place % up == 0] or [0]
     return min(whole), max(whole)
 
 
 def _num_warps(x: Tensor) -> int:
-    """So many that a thread loads 16 bytes of a row."""
+    """Warps of a program whose threads load 16 bytes of a row each."""
     return TILE * x.element_size() // (32 * 16)
 
 
@@ -257,9 +264,9 @@ def depthwise_conv2d_grad_weight(
     x: Tensor, dy: Tensor, partials: Tensor, *, first: bool,
     stride: Pair, padding: Pair, dilation: Pair,
 ) -> None:  # fmt: skip
-    """Add to running sums, float32 [splits, C, R, S, 1], of which `first` starts new ones.
+    """Add the weight gradient of x and dy to running sums, float32 [splits, C, R, S, 1].
 
-    `depthwise_plan` says how many splits there are and at what samples a launch may start.
+    `first` starts new sums. `depthwise_plan` gives the splits, and where launches may cut a batch.
     """
     if x.numel() == 0 or dy.numel() == 0:
         return
@@ -280,7 +287,7 @@ def depthwise_conv2d_grad_weight(
 
 
 def _by_channel(packed: Tensor) -> Tensor:
-    """The filters as `conv2d` reads them, [C, R, S, 1]."""
+    """The filters as `conv2d` reads them: [C, R, S, 1]."""
     return packed.permute(2, 0, 1)[..., None]
 
 
@@ -288,7 +295,7 @@ def depthwise_conv2d_reference(
     x: Tensor, packed: Tensor, bias: Tensor | None, y: Tensor, *,
     stride: Pair, padding: Pair, dilation: Pair, precision: str,
 ) -> None:  # fmt: skip
-    """Plain `depthwise_conv2d`."""
+    """Computes `depthwise_conv2d` in torch."""
     geometry = {"stride": stride, "padding": padding, "dilation": dilation}
     groups = packed.shape[2]
     conv2d_reference(
@@ -300,17 +307,17 @@ def depthwise_conv2d_grad_input_reference(
     dy: Tensor, packed: Tensor, dx: Tensor, *,
     stride: Pair, padding: Pair, dilation: Pair, precision: str,
 ) -> None:  # fmt: skip
-    """Plain `depthwise_conv2d_grad_input`."""
+    """Computes `depthwise_conv2d_grad_input` in torch."""
     geometry = {"stride": stride, "padding": padding, "dilation": dilation}
-    turned, groups = _by_channel(packed).flip(1, 2), packed.shape[2]
-    conv2d_grad_input_reference(dy, turned, dx, **geometry, groups=groups, precision=precision)
+    flipped, groups = _by_channel(packed).flip(1, 2), packed.shape[2]
+    conv2d_grad_input_reference(dy, flipped, dx, **geometry, groups=groups, precision=precision)
 
 
 def depthwise_conv2d_grad_weight_reference(
     x: Tensor, dy: Tensor, partials: Tensor, *, first: bool,
     stride: Pair, padding: Pair, dilation: Pair,
 ) -> None:  # fmt: skip
-    """Plain `depthwise_conv2d_grad_weight`; its splits but the first hold zeros."""
+    """Computes `depthwise_conv2d_grad_weight` in torch. All splits but the first hold zeros."""
     if first:
         partials.zero_()
     geometry = {"stride": stride, "padding": padding, "dilation": dilation}

@@ -1,6 +1,6 @@
-"""What the convolution kernels do with a finished sum before it leaves: jit functions.
+"""Epilogues of the convolution kernels: what is done with a finished sum before it is stored.
 
-Each rounds where separate kernels would, so that fused and separate layers have the same bits.
+Values are rounded where separate ops would round them. Fused and separate ops have the same bits.
 """
 
 import triton
@@ -12,19 +12,19 @@ from .batch_stats import inside_box, pixels_inside
 
 @triton.jit
 def rectified(x) -> tl.tensor:
-    """ReLU that keeps NaN."""
+    """max(x, 0). NaN stays NaN."""
     return tl.where(x <= 0, 0.0, x)
 
 
 @triton.jit
 def where_positive(mask, x) -> tl.tensor:
-    """x where the map `mask` is above zero, or NaN; else 0."""
+    """x where `mask` is above zero or NaN, else 0."""
     return tl.where(mask.to(tl.float32) <= 0, tl.zeros_like(x), x)
 
 
 @triton.jit
 def max_of_taps(first, second, third, fourth) -> tuple[tl.tensor, tl.tensor]:
-    """Largest of a window's four values, and its index: the first such, or the last NaN."""
+    """The largest of a window's four values and its tap: the first of equal ones, the last NaN."""
     replaces = (second > first) | (second != second)
     largest = tl.where(replaces, second, first)
     tap = tl.where(replaces, 1, 0)
@@ -37,13 +37,13 @@ def max_of_taps(first, second, third, fourth) -> tuple[tl.tensor, tl.tensor]:
 
 @triton.jit
 def packed_codes(tap, ROWS: tl.constexpr, COLUMNS: tl.constexpr) -> tl.tensor:
-    """Taps [ROWS, COLUMNS] in 2 bits each, four neighbours of a row in a byte, the first lowest."""
+    """Taps [ROWS, COLUMNS] as argmax codes of 2 bits, packed into uint8 [ROWS, COLUMNS // 4]."""
     places = tl.arange(0, 4)[None, None, :] * 2
     return tl.sum(tap.reshape(ROWS, COLUMNS // 4, 4) << places, axis=2).to(tl.uint8)
 
 
 @triton.jit
-def leave_box(
+def store_sums(
     acc, bias_ptr, mask_desc, y_desc, codes_ptr, moments_ptr,
     n, h, w, k, num_samples, height, width, out_c,
     HAS_BIAS: tl.constexpr, HAS_MASK: tl.constexpr, RELU: tl.constexpr, POOL: tl.constexpr,
@@ -51,11 +51,11 @@ def leave_box(
     BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr,
     BLOCK_K: tl.constexpr, PARTS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Finish sums [BLOCK_K, pixels] of the box at (n, h, w) and store them by the descriptor.
+    """Finish the sums acc [BLOCK_K, pixels] of the box at (n, h, w) and store them.
 
-    They leave in PARTS, 1, 2 or 4 boxes of y_desc's shape, which saves shared memory. With POOL the
-    maxima of windows 2x2 leave in one, and height and width count the rows and columns in windows.
-    Of each stored box its moments leave as well, if `moments_ptr` is given.
+    They are stored in PARTS, 1, 2 or 4, boxes of y_desc's shape one after the other, which saves
+    shared memory. With POOL the maxima of windows 2x2 are stored in one box; height and width count
+    only rows and columns in windows. `moments_ptr`, if given, gets the moments of each stored box.
     """
     if HAS_BIAS:
         offs_k = k + tl.arange(0, BLOCK_K)
@@ -101,7 +101,7 @@ def leave_box(
 
 @triton.jit
 def _halves(acc):
-    """Sums [channels, pixels] of the first and of the second half of the pixels."""
+    """The sums [channels, pixels / 2] of the first and of the second half of the pixels."""
     return tl.split(acc.reshape(acc.shape[0], 2, acc.shape[1] // 2).permute(0, 2, 1))
 
 
@@ -111,7 +111,7 @@ def _store_halves(
     HAS_MASK: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr, START: tl.constexpr,
 ):  # fmt: skip
-    """Store two neighbouring parts, the first from pixel START on."""
+    """Store two adjacent parts, the first of them from pixel START on."""
     _store_part(
         y_desc, mask_desc, moments_ptr, low, n, h, w, k, num_samples, height, width, out_c,
         HAS_MASK, PRECISION, BLOCK_H, BLOCK_W, START,
@@ -149,7 +149,7 @@ def _store_moments(
     moments_ptr, y, n, h, w, k, num_samples, height, width, out_c,
     BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr,
 ):  # fmt: skip
-    """Of y [channels, pixels], the box at (n, h, w), means and the squares about them."""
+    """Store the moments of y [channels, pixels], the box at (n, h, w)."""
     PIXELS: tl.constexpr = BLOCK_N * BLOCK_H * BLOCK_W
     count = pixels_inside(n, h, w, num_samples, height, width, BLOCK_N, BLOCK_H, BLOCK_W)
     if count == PIXELS:
@@ -172,7 +172,7 @@ def _store_moments(
 
 @triton.jit
 def _max_of_windows(y, BLOCK_K: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Maxima and their taps of windows 2x2 of y [BLOCK_K, ROWS * COLUMNS], [BLOCK_K, a quarter]."""
+    """Maxima and taps [BLOCK_K, windows] of the windows 2x2 of y [BLOCK_K, ROWS * COLUMNS]."""
     left, right = tl.split(y.reshape(BLOCK_K, ROWS // 2, 2, COLUMNS // 2, 2))
     first, third = tl.split(left.permute(0, 1, 3, 2))
     second, fourth = tl.split(right.permute(0, 1, 3, 2))
@@ -186,7 +186,7 @@ def _store_codes(
     codes_ptr, tap, n, h, w, k, num_samples, height, width, out_c,
     BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """Pack and store the taps [BLOCK_K, windows] of a box of windows that starts at (n, h, w)."""
+    """Store the taps [BLOCK_K, windows] of the box of windows at (n, h, w) as argmax codes."""
     codes = packed_codes(tap.T, BLOCK_N * BLOCK_H * BLOCK_W, BLOCK_K)
     window = tl.arange(0, BLOCK_N * BLOCK_H * BLOCK_W)[:, None]
     sample = (n + window // (BLOCK_H * BLOCK_W)).to(tl.int64)

@@ -1,9 +1,9 @@
-"""Gradient of a convolution's bias: sums over squares of pixels, and running sums of these.
+"""Gradient of a convolution's bias: sums over square cells of pixels, and running sums of these.
 
-A map whose sides are whole numbers of 8 or 4 pixels is cut into cells. A cell's sum adds quarter by
-quarter: of every 2x2 values the pairs in a row, then the two pairs, and the same again of what that
-gives. So a sum has the same bits wherever it is taken: in the epilogue that writes the map, or from
-the gradient behind a 2x2 pooling, of whose windows each holds one value and three zeros.
+A map whose sides are multiples of 8 or of 4 pixels is divided into cells. A cell is summed by
+quarters: pairs of columns are added, then pairs of rows, and the result is summed in the same way.
+A sum therefore has the same bits in the epilogue that writes the map, in a pass of its own, and
+from the gradient of a 2x2 pooling, whose windows have one value and three zeros each.
 """
 
 from dataclasses import dataclass
@@ -15,35 +15,33 @@ from torch import Tensor
 from triton import cdiv
 
 from ..language.channel_ranges import pitch_of
-from .grad_weight.split import share_of, turns_of
+from .grad_weight.split import share_of, steps_of
 from .tiles import Pair, block_of
 
-CELLS: Final = (8, 4)  # rows and columns; a sum of 16 bfloat16 pixels has an eighth of their bytes
-SUMMED_PIXELS: Final = 16384  # of a unit, at least, where UNIT_SAMPLES allow
-UNIT_SAMPLES: Final = 64
-PROGRAMS: Final = 1056  # eight for each of an H200's multiprocessors: 3.8 TB/s, four 3.3
+CELLS: Final = (8, 4)  # sides of cells; the sum of 16 bfloat16 pixels has an eighth of their bytes
+SUMMED_PIXELS: Final = 16384  # pixels of a unit, at least, where UNIT_SAMPLES allow
+UNIT_SAMPLES: Final = 64  # samples of a unit, at most
+# Programs that add to running sums: eight for each multiprocessor read 3.8 TB/s, four 3.3 TB/s
+# (H200, 2026-11).
+PROGRAMS: Final = 1056
 BLOCK_K: Final = 64  # 64 bfloat16 channels are one 128-byte line
-BLOCK_PIXELS: Final = 128
-BLOCK_CELLS: Final = 16  # cells are few: so a map of 224x224 pixels makes 49 splits
+BLOCK_PIXELS: Final = 128  # pixels of a step
+BLOCK_CELLS: Final = 16  # cells of a step: few, so that a map of 224x224 pixels has 49 splits
 STAGES: Final = {BLOCK_PIXELS: 3, BLOCK_CELLS: 8}
-SUMMED_NBYTES: Final = 32  # of a channel in a program that sums cells: 16 bytes a thread
+SUMMED_NBYTES: Final = 32  # bytes of a channel in a program that sums cells: 16 bytes a thread
 
 
 @dataclass(frozen=True, slots=True)
 class GradBiasPlan:
-    """Running sums [splits, K], float32, of a map or of the sums over its cells.
-
-    `cell` are the rows and columns of a cell, 1 where pixels are added. A launch after the first of
-    a batch starts at a multiple of `unit` samples.
-    """
+    """The running sums of a bias gradient: float32 [splits, K]."""
 
     splits: int
-    unit: int
-    cell: int
+    unit: int  # every launch of a batch after the first must start at a multiple of these samples
+    cell: int  # rows and columns of a cell, or 1 where the pixels themselves are added
 
 
 def grad_bias_plan(sides: Pair, channels: int) -> GradBiasPlan:
-    """For a gradient map of these sides (h, w)."""
+    """The plan for a gradient map of sides (h, w)."""
     cell = next((cell for cell in CELLS if all(side % cell == 0 for side in sides)), 1)
     unit = _unit_of(sides[0] * sides[1])
     rows = unit * sides[0] * sides[1] // cell**2
@@ -84,9 +82,10 @@ def sum_cells_kernel(
     map_ptr, sums_ptr, num_cells, cells_h, cells_w, channels, pitch, halves,
     SIDE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Sums of BLOCK_N cells of SIDE x SIDE pixels, each cell's in threads of its own.
+    """A program sums BLOCK_N cells of SIDE x SIDE pixels. Each cell has threads of its own.
 
-    `halves` are 2: of an unrolled loop the loads would all come first, and registers spill.
+    `halves` is 2. As a constant the loop would be unrolled, all loads would come first, and
+    registers would spill.
     """
     cell = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
     offs_k = tl.program_id(1) * BLOCK_K + tl.arange(0, BLOCK_K)
@@ -115,7 +114,7 @@ def grad_bias_kernel(
     dy_ptr, partials_ptr, first, num_samples, pixels, channels, pitch, unit, splits,
     BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
 ) -> None:  # fmt: skip
-    """A step is a run of pixels of a unit of samples, summed before it is added."""
+    """A program adds its share of the steps of each unit. A step is BLOCK_P pixels of a unit."""
     split = tl.program_id(1)
     offs_k = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K)
     mask_k = offs_k < channels
@@ -124,9 +123,9 @@ def grad_bias_kernel(
     start, share = share_of(split, splits, tl.cdiv(unit * pixels, BLOCK_P))
     last = tl.cdiv(num_samples % unit * pixels, BLOCK_P)
     rows = num_samples.to(tl.int64) * pixels
-    for turn in tl.range(0, turns_of(start, share, unit, num_samples, last), num_stages=STAGES):
-        offs_p = (start + turn % share) * BLOCK_P + tl.arange(0, BLOCK_P)  # of the unit
-        row = (turn // share * unit).to(tl.int64) * pixels + offs_p
+    for i in tl.range(0, steps_of(start, share, unit, num_samples, last), num_stages=STAGES):
+        offs_p = (start + i % share) * BLOCK_P + tl.arange(0, BLOCK_P)  # of the unit
+        row = (i // share * unit).to(tl.int64) * pixels + offs_p
         mask = ((offs_p < unit * pixels) & (row < rows))[:, None] & mask_k[None, :]
         dy = tl.load(dy_ptr + row[:, None] * pitch + offs_k[None, :], mask=mask, other=0.0)
         acc += tl.sum(dy.to(tl.float32), 0)
@@ -134,9 +133,9 @@ def grad_bias_kernel(
 
 
 def sum_cells(maps: Tensor, sums: Tensor) -> None:
-    """Sums [N, P, Q, K], float32, of the cells of maps [N, P * side, Q * side, K].
+    """sums [N, P, Q, K], float32, = the sums of the cells of maps [N, P * side, Q * side, K].
 
-    A cell has 2, 4 or 8 rows and as many columns.
+    The side of a cell is 2, 4 or 8 pixels. Maps may be channel ranges.
     """
     if sums.numel() == 0:
         return
@@ -149,9 +148,10 @@ def sum_cells(maps: Tensor, sums: Tensor) -> None:
 
 
 def conv2d_grad_bias(rows: Tensor, partials: Tensor, *, first: bool, cell: int) -> None:
-    """Add the sums of rows [N, P, Q, K] to running ones, float32 [splits, K].
+    """Add the sums of rows [N, P, Q, K] to running sums, float32 [splits, K].
 
-    `rows` are a gradient map, or the sums over its cells. `first` starts new sums.
+    `rows` are a gradient map where `cell` is 1, else the sums of its cells. `first` starts new
+    sums.
     """
     if rows.numel() == 0:
         return
@@ -165,7 +165,7 @@ def conv2d_grad_bias(rows: Tensor, partials: Tensor, *, first: bool, cell: int) 
 
 
 def sum_cells_reference(maps: Tensor, sums: Tensor) -> None:
-    """Plain `sum_cells`, to the same bits."""
+    """Computes `sum_cells` in torch, to the same bits."""
     total = maps.float()
     while total.shape != sums.shape:
         pairs = total[:, :, 0::2] + total[:, :, 1::2]
@@ -174,7 +174,7 @@ def sum_cells_reference(maps: Tensor, sums: Tensor) -> None:
 
 
 def conv2d_grad_bias_reference(rows: Tensor, partials: Tensor, *, first: bool, cell: int) -> None:
-    """Plain `conv2d_grad_bias`; its splits but the first hold zeros."""
+    """Computes `conv2d_grad_bias` in torch. All splits but the first hold zeros."""
     if first:
         partials.zero_()
     for sample in rows:
@@ -182,7 +182,7 @@ def conv2d_grad_bias_reference(rows: Tensor, partials: Tensor, *, first: bool, c
 
 
 def side_of(maps: Tensor, sums: Tensor) -> int:
-    """Rows and columns of the cells that sums are of."""
+    """Rows and columns of the cells of maps that `sums` are sums of."""
     side = maps.shape[1] // sums.shape[1]
     assert maps.shape[1:3] == (side * sums.shape[1], side * sums.shape[2])
     return side

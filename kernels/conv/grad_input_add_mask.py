@@ -1,12 +1,12 @@
-"""Data gradients of 1x1 convolutions that are the last term of one, which a ReLU then masks.
+"""Data gradients of 1x1 convolutions, fused with the sum with another gradient and a ReLU's mask.
 
-The other term is added and the mask applied before the gradient is stored: it is not written, read
-again by a pass that does so, and written once more. Each step rounds as passes apart would.
+The convolution's gradient is the last of two terms. The other term is added and the mask is applied
+before the gradient is stored, which saves a pass. Values are rounded as by separate ops.
 
-On Hopper one warp loads operands; two groups of four warps take tiles in turns, as in
-conv_specialized.py, so that one group's tile leaves while the other's products run. The other term
-comes to where the tile will leave from. That kernel is written in Gluon, which the interpreter does
-not run; elsewhere a pass of its own follows the convolution.
+On Hopper one warp loads operands. Two groups of four warps take tiles alternately, as in
+warp_specialized.py: one group stores its tile while the products of the other run. The other term
+is loaded to the shared memory from which the tile will be stored. The kernel is written in Gluon,
+which the interpreter does not run. Elsewhere a kernel that adds and masks follows the convolution.
 """
 
 from typing import Final
@@ -36,12 +36,12 @@ from . import cost
 from .conv2d import conv2d_grad_input, conv2d_grad_input_reference
 from .tiles import Pair
 
-PIXELS: Final = 128  # of a tile
-CHANNELS: Final = 128
+PIXELS: Final = 128  # pixels of a tile
+CHANNELS: Final = 128  # channels of a tile
 DEPTH: Final = 64  # channels of dy in one step of a sum
 STAGES: Final = 5
-ROWS: Final = 128  # of a program that adds and masks
-COLUMNS: Final = 64
+ROWS: Final = 128  # pixels of a program that adds and masks
+COLUMNS: Final = 64  # channels of a program that adds and masks
 ONE_BY_ONE: Final = {
     "stride": (1, 1), "padding": (0, 0), "dilation": (1, 1), "groups": 1, "precision": "ieee",
 }  # fmt: skip
@@ -52,9 +52,9 @@ def may_be_last(
     stride: Pair, padding: Pair, dilation: Pair, groups: int,
     dtype: torch.dtype, precision: str = "ieee",
 ) -> bool:  # fmt: skip
-    """Whether `conv2d_grad_last` takes a convolution with a filter of `shape` [K, C/g, R, S].
+    """Whether `conv2d_grad_last` computes a convolution with a weight of `shape` [K, C/g, R, S].
 
-    Gradients of other filters are bound by their products more than by the bytes that they move.
+    Gradients of larger filters are bound by their products rather than by bytes, and gain little.
     """
     out_channels, in_channels, *size = shape
     one_by_one = (*size, groups) == (1, 1, 1) and (stride, padding) == ((1, 1), (0, 0))
@@ -67,7 +67,7 @@ def _add_kernel(
     dx_ptr, added_ptr, signs_ptr, num_rows, channels,
     BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """dx = added + dx where the signs are ones, else 0, of BLOCK_R pixels and BLOCK_C channels."""
+    """dx = added + dx where the sign bits are set, else 0. Tiles are [BLOCK_R, BLOCK_C]."""
     WORDS: tl.constexpr = BLOCK_C // 32
     rows = tl.program_id(0).to(tl.int64) * BLOCK_R + tl.arange(0, BLOCK_R)[:, None]
     mask = rows < num_rows
@@ -103,7 +103,7 @@ def _load(dy_desc, packed_desc, dy_bufs, packed_bufs, full, empty, num_tiles, ti
 
 @gluon.jit
 def _signs_at(tile, signs_ptr, row, c, num_rows, channels):
-    """The words of signs [pixels, channels / 32] of the tile that starts at (row, c)."""
+    """The words of sign bits [pixels, channels / 32] of the tile at (row, c)."""
     WORDS: gl.constexpr = tile.shape[1] // 32
     AT: gl.constexpr = gl.SliceLayout(2, tile.reshape([tile.shape[0], WORDS, 32]).type.layout)
     rows = row + gl.arange(0, tile.shape[0], gl.SliceLayout(1, AT))
@@ -114,7 +114,7 @@ def _signs_at(tile, signs_ptr, row, c, num_rows, channels):
 
 @gluon.jit
 def _masked(tile, signs):
-    """The tile [pixels, channels] where its signs are ones."""
+    """The tile [pixels, channels] where its sign bits are set, else 0."""
     members = tile.reshape([tile.shape[0], signs.shape[1], 32])
     PLACE: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, members.type.layout))
     places = gl.expand_dims(gl.expand_dims(gl.arange(0, 32, PLACE), 0), 1)
@@ -123,8 +123,8 @@ def _masked(tile, signs):
 
 
 @gluon.jit
-def _leave(acc, signs, dx_desc, dx_buf, row, c):
-    """Add sums [pixels, channels] to the other term, of (row, c), and store what passes."""
+def _add_and_store(acc, signs, dx_desc, dx_buf, row, c):
+    """Add the sums acc [pixels, channels] to the other term in dx_buf, mask and store them."""
     AT: gl.constexpr = acc.type.layout
     term = acc.to(dx_desc.dtype).to(gl.float32)
     total = (dx_buf.load(AT).to(gl.float32) + term).to(dx_desc.dtype)
@@ -138,7 +138,7 @@ def _compute(
     added_desc, signs_ptr, dx_desc, dy_bufs, packed_bufs, dx_bufs, full, empty, read, turns,
     num_rows, channels, num_tiles, tiles_c, steps, TURN: gl.constexpr,
 ):  # fmt: skip
-    """Take every second tile, from TURN on: products, then what leaves, in two halves."""
+    """Compute every second tile from tile TURN on, and store it in two halves."""
     PIXELS: gl.constexpr = dx_desc.block_type.shape[0]
     HALF: gl.constexpr = dx_desc.block_type.shape[1]
     SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 2 * HALF, 16])
@@ -166,8 +166,8 @@ def _compute(
         high_signs = _signs_at(high, signs_ptr, row, c + HALF, num_rows, channels)
         mbarrier.wait(read, read_phase)
         read_phase ^= 1
-        _leave(low, low_signs, dx_desc, low_buf, row, c)
-        _leave(high, high_signs, dx_desc, high_buf, row, c + HALF)
+        _add_and_store(low, low_signs, dx_desc, low_buf, row, c)
+        _add_and_store(high, high_signs, dx_desc, high_buf, row, c + HALF)
     tma.store_wait(0)
 
 
@@ -183,7 +183,7 @@ def _last_kernel(
     channels,
     STAGES: gl.constexpr,
 ) -> None:
-    """A tile is a run of pixels by a block of channels; the blocks of a run are neighbours."""
+    """A tile is a run of pixels by a block of channels. Consecutive tiles share a run of pixels."""
     tiles_c = gl.cdiv(channels, packed_desc.block_type.shape[0])
     num_tiles = gl.cdiv(num_rows, dy_desc.block_type.shape[0]) * tiles_c
     steps = gl.cdiv(in_c, dy_desc.block_type.shape[1])
@@ -215,11 +215,11 @@ def _last_kernel(
 
 @costing(cost.add_mask)
 def conv2d_grad_last(dy: Tensor, packed: Tensor, added: Tensor, signs: Tensor, dx: Tensor) -> None:
-    """dx [n, H, W, C], the sum of two terms where a ReLU passes it.
+    """dx [n, H, W, C] = added + the data gradient of dy where sign bits are set, else 0; bfloat16.
 
-    They are `added` and the data gradient of dy [n, H, W, K] by a 1x1 filter, packed [C, 1, 1, K],
-    which `may_be_last`; this is rounded to bfloat16 before, and so is the sum. `signs`, uint8
-    [n, H, W, C / 8], tell where the ReLU passes it (signs.py). Moves each map once.
+    The data gradient is that of dy [n, H, W, K] by 1x1 filters, packed [C, 1, 1, K], for which
+    `may_be_last` holds. It is rounded to bfloat16 before the sum. `signs`, uint8 [n, H, W, C / 8],
+    are the sign bits of the ReLU's output. Each map is moved once.
     """
     if dx.numel() == 0:
         return
@@ -244,7 +244,7 @@ def conv2d_grad_last(dy: Tensor, packed: Tensor, added: Tensor, signs: Tensor, d
 def conv2d_grad_last_reference(
     dy: Tensor, packed: Tensor, added: Tensor, signs: Tensor, dx: Tensor
 ) -> None:
-    """What `conv2d_grad_last` computes."""
+    """Computes `conv2d_grad_last` in torch."""
     conv2d_grad_input_reference(dy, packed, dx, **ONE_BY_ONE)
     total = (added.float() + dx.float()).to(dx.dtype)
     dx.copy_(total.masked_fill(~passes_reference(signs), 0.0))

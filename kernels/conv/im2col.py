@@ -1,6 +1,6 @@
 """The convolution kernel for few input channels: taps and channels are one axis of its products.
 
-It is bound by what it writes, which leaves by tensor descriptors while other programs compute.
+The kernel is bound by its output, which tensor descriptors store while other programs compute.
 """
 
 from typing import Final
@@ -8,7 +8,7 @@ from typing import Final
 import triton
 import triton.language as tl
 
-from .epilogue import leave_box
+from .epilogue import store_sums
 
 SIZES: Final = (
     "num_samples", "in_h", "in_w", "height", "width", "pad_h", "pad_w", "dil_h", "dil_w",
@@ -26,9 +26,9 @@ def conv_im2col_kernel(
     BLOCK_N: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_W: tl.constexpr,
     BLOCK_K: tl.constexpr, BLOCK_E: tl.constexpr, PARTS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """A program makes one box of pixels, whose places take shifts: sides that are powers of two.
+    """A program computes one box of pixels. Its sides are powers of two, which saves divisions.
 
-    IN_C is a constant, for the places of taps would take divisions.
+    IN_C is a constant, because the offsets of taps would else need divisions.
     """
     PIXELS: tl.constexpr = BLOCK_N * BLOCK_H * BLOCK_W
     tiles_h = tl.cdiv(height, BLOCK_H)
@@ -63,7 +63,7 @@ def conv_im2col_kernel(
         mask = (offs_k < out_c)[:, None] & mask_e[None, :]
         weight = tl.load(packed_ptrs + offs_e[None, :], mask=mask, other=0.0)
         acc = tl.dot(weight, x.T, acc, input_precision=PRECISION)
-    leave_box(
+    store_sums(
         acc, bias_ptr, None, y_desc, codes_ptr, moments_ptr,
         n, h, w, k, num_samples, height, width, out_c,
         HAS_BIAS, False, RELU, POOL, OUT_PRECISION, BLOCK_N, BLOCK_H, BLOCK_W, BLOCK_K, PARTS,

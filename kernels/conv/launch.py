@@ -43,30 +43,30 @@ class Epilogue:
     """What is done with the sums before they are stored."""
 
     bias: Tensor | None = None
-    mask: Tensor | None = None
+    mask: Tensor | None = None  # the output is 0 where the mask is not above zero
     relu: bool = False
-    codes: Tensor | None = None  # with it, windows 2x2 leave their maximum
-    sums: Tensor | None = None  # of the cells of what is stored
-    moments: Tensor | None = None  # of `cells` of what is stored
+    codes: Tensor | None = None  # argmax codes of windows 2x2, whose maxima are stored
+    sums: Tensor | None = None  # sums of the cells of the stored map
+    moments: Tensor | None = None  # moments of `cells` of the stored map
     cells: MomentCells | None = None
-    out_precision: str = "ieee"  # of the products that read a float32 output
+    out_precision: str = "ieee"  # precision of the products that read a float32 output
 
     def moments_by(self, box: Box, *, flat: bool = False) -> Tensor | None:
-        """The moments, where these boxes are the cells."""
+        """The moments if the boxes that a kernel stores are the cells, else None."""
         fits = self.cells is not None and (self.cells.box, self.cells.flat) == (box, flat)
         return self.moments if fits else None
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A packed filter as rows, one an output channel, with the elements between its taps."""
+    """A packed filter as a matrix."""
 
-    rows: Tensor
-    strides: Pair
+    rows: Tensor  # one row an output channel
+    strides: Pair  # elements from one tap of a row to the next, (h, w)
 
 
 def weights_of(packed: Tensor, first: Pair = (0, 0), step: Pair = (1, 1)) -> Weights:
-    """Those of every `step`th tap of packed [K, R, S, C] from `first` on."""
+    """Every `step`-th tap of packed [K, R, S, C] from tap `first` on."""
     _, _, size_s, channels = packed.shape
     begin = (first[0] * size_s + first[1]) * channels
     return Weights(packed.flatten(1)[:, begin:], (step[0] * size_s * channels, step[1] * channels))
@@ -75,7 +75,10 @@ def weights_of(packed: Tensor, first: Pair = (0, 0), step: Pair = (1, 1)) -> Wei
 def launch_pointer(
     x: Tensor, packed: Tensor, y: Tensor, taps: Filter, up: Pair, epilogue: Epilogue, precision: str
 ) -> None:
-    """`up` spreads x out: the stride of the convolution whose data gradient this is."""
+    """Launch the kernel that loads by pointers.
+
+    `up` spreads x out: 1 in a forward pass, the stride of the convolution in a data gradient.
+    """
     num_samples, out_h, out_w = _summed_sides(y, epilogue)
     tile = configured(
         "pointer",
@@ -105,14 +108,14 @@ def launch_pointer(
 def launch_box(
     x: Tensor, weights: Weights, y: Tensor, taps: Filter, epilogue: Epilogue, precision: str
 ) -> bool:
-    """By boxes of pixels, at stride 1: specialised warps where these suit the layer.
+    """Launch a kernel of boxes of pixels at stride 1, with specialised warps where they suit.
 
-    Returns whether moments left, as the launchers below do.
+    Returns whether the kernel stores the epilogue's moments, as all functions below do.
     """
     pooled = epilogue.codes is not None
     one_by_one = taps.size == (1, 1) and taps.padding == (0, 0)
-    joined = is_range(x) and is_range(y)
-    flat = one_by_one and joined and not pooled and epilogue.sums is None
+    whole = is_range(x) and is_range(y)
+    flat = one_by_one and whole and not pooled and epilogue.sums is None
     if flat:
         mask = None if epilogue.mask is None else _as_row(epilogue.mask)
         x, y, epilogue = _as_row(x), _as_row(y), replace(epilogue, mask=mask)
@@ -126,20 +129,20 @@ def launch_box(
 
 
 def specialized_box(y: Tensor, taps: Filter, epilogue: Epilogue) -> Box:
-    """The box of pixels of a program of specialised warps."""
+    """The box of pixels of a tile of specialised warps."""
     pixels = specialized_tile(taps, y.dtype).pixels
     return box_of(*_summed_sides(y, epilogue)[1:], pixels, 1 if epilogue.codes is None else 2)
 
 
 def _cell_within(stored: list[int], y: Tensor, epilogue: Epilogue) -> int:
-    """Side of the cells whose sums leave with stored boxes, each whole in one; 0 if none do."""
+    """Side of the cells whose sums the kernel stores: whole cells in stored boxes; 0 for none."""
     cell = 0 if epilogue.sums is None else side_of(y, epilogue.sums)
     whole = cell > 0 and stored[1] % cell == 0 and stored[2] % cell == 0
     return cell if whole else 0
 
 
 def sum_apart(y: Tensor, epilogue: Epilogue) -> None:
-    """Sum the cells of a map that its kernel has left no sums of."""
+    """Sum the cells of the stored map y by a kernel of its own, if the epilogue has sums."""
     if epilogue.sums is not None:
         sum_cells(y, epilogue.sums)
 
@@ -153,7 +156,7 @@ def launch_specialized(
     x: Tensor, weights: Weights, y: Tensor, taps: Filter, epilogue: Epilogue, box: Box, *,
     flat: bool = False,
 ) -> bool:  # fmt: skip
-    """x is [N, H, W, C], or its `halves_of` at stride 2."""
+    """Launch warp_specialized.py on x [N, H, W, C], or at stride 2 on its `split_even_odd`."""
     halved = x.dim() == 5
     block = (*box[:2], 1, box[2]) if halved else box
     pitch = x.stride(3) // 2 if halved else 0
@@ -225,11 +228,11 @@ def _launch_plain_box(
 def launch_im2col(
     x: Tensor, packed: Tensor, y: Tensor, taps: Filter, epilogue: Epilogue, precision: str
 ) -> bool:
-    """Of few channels: taps and channels are one axis, and the outputs leave as a box."""
+    """Launch the kernel for few channels, whose products have taps and channels as one axis."""
     pooled = epilogue.codes is not None
     num_samples, height, width = _summed_sides(y, epilogue)
     tile = configured(
-        "joined",
+        "im2col",
         im2col_tile(taps),
         lambda: _facts(y, taps, epilogue) | {"precision": precision},
     )
@@ -258,26 +261,26 @@ def _num_tiles(sides: tuple[int, int, int], box: Box, taps: Filter, tile: Tile) 
 
 
 def _stored_box(box: Box, tile: Tile, pooled: bool) -> list[int]:
-    """The block by which a box of sums leaves."""
+    """The block [samples, rows, columns, channels] in which a box of sums is stored."""
     if pooled:
         return [box[0], box[1] // 2, box[2] // 2, tile.out_channels]
     return [*part_of(box, tile.parts), tile.out_channels]
 
 
 def _summed_sides(y: Tensor, epilogue: Epilogue) -> tuple[int, int, int]:
-    """Samples, rows and columns of the sums that y is made of."""
+    """Samples, rows and columns of the sums from which y is computed."""
     scale = 1 if epilogue.codes is None else 2
     return y.shape[0], scale * y.shape[1], scale * y.shape[2]
 
 
 def _specialized_tile(taps: Filter, dtype: torch.dtype, *, shared: bool) -> Tile:
-    """With stages of the rows that the taps of a column share, where they do."""
+    """The tile, with fewer stages where a stage holds the rows that the taps of a column share."""
     tile = specialized_tile(taps, dtype)
     return replace(tile, num_stages=ROWS_STAGES) if shared else tile
 
 
 def _facts(y: Tensor, taps: Filter, epilogue: Epilogue, *, flat: bool = False) -> dict[str, Any]:
-    """What a launch is configured for: never the number of samples."""
+    """The sizes and types that a configuration is for, without the number of samples."""
     return asdict(taps) | {
         "dtype": y.dtype,
         "sides": "flat" if flat else tuple(y.shape[1:3]),

@@ -1,6 +1,6 @@
-"""Convolution weights cast and reordered for the kernels, channels innermost.
+"""Convolution weights cast and reordered for the kernels, with channels innermost.
 
-Under `precision` "tf32" float32 copies are rounded to TF32.
+With `precision` "tf32" float32 copies are rounded to TF32.
 """
 
 from typing import Final
@@ -20,7 +20,7 @@ def pack_kernel(
     stride_g, stride_o, stride_r, stride_s, stride_i,
     PRECISION: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
-    """packed[g * size_o + o, r, s, i] = weight at (g, o, r, s, i); strides may be negative."""
+    """packed[g * size_o + o, r, s, i] = the weight at (g, o, r, s, i). Strides may be negative."""
     offs = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)  # [BLOCK]
     mask = offs < numel
     index_s = offs // size_i
@@ -34,7 +34,7 @@ def pack_kernel(
 
 
 def pack_weight(weight: Tensor, packed: Tensor, *, groups: int, precision: str = "ieee") -> None:
-    """Weight [K, C/g, R, S], floats of any strides -> packed [K, R, S, C/g] for `conv2d`."""
+    """packed [K, R, S, C/g] for `conv2d` = weight [K, C/g, R, S], floats of any strides."""
     out_channels, in_channels, size_r, size_s = weight.shape
     stride_k, stride_c, stride_r, stride_s = weight.stride()
     size_o = out_channels // groups
@@ -47,13 +47,13 @@ def pack_weight(weight: Tensor, packed: Tensor, *, groups: int, precision: str =
 def pack_weight_grad_input(
     weight: Tensor, packed: Tensor, *, groups: int, precision: str = "ieee"
 ) -> None:
-    """Weight [K, C/g, R, S] -> packed [C, R, S, K/g], filter turned, for `conv2d_grad_input`."""
+    """packed [C, R, S, K/g] for `conv2d_grad_input` = weight [K, C/g, R, S], filters flipped."""
     out_channels, in_channels, size_r, size_s = weight.shape
     stride_k, stride_c, stride_r, stride_s = weight.stride()
     size_i = out_channels // groups
-    turned = weight[:, :, size_r - 1 :, size_s - 1 :]
+    last_taps = weight[:, :, size_r - 1 :, size_s - 1 :]
     _launch(
-        turned, packed, (in_channels, size_r, size_s, size_i),
+        last_taps, packed, (in_channels, size_r, size_s, size_i),
         (size_i * stride_k, stride_c, -stride_r, -stride_s, stride_k), precision,
     )  # fmt: skip
 
@@ -61,14 +61,14 @@ def pack_weight_grad_input(
 def pack_weight_reference(
     weight: Tensor, packed: Tensor, *, groups: int, precision: str = "ieee"
 ) -> None:
-    """Plain `pack_weight`."""
+    """Computes `pack_weight` in torch."""
     packed.copy_(stored_reference(weight, packed.dtype, precision).permute(0, 2, 3, 1))
 
 
 def pack_weight_grad_input_reference(
     weight: Tensor, packed: Tensor, *, groups: int, precision: str = "ieee"
 ) -> None:
-    """Plain `pack_weight_grad_input`."""
+    """Computes `pack_weight_grad_input` in torch."""
     rounded = stored_reference(weight, packed.dtype, precision)
     grouped = rounded.unflatten(0, (groups, -1)).flip(3, 4)  # [g, K/g, C/g, R, S]
     packed.copy_(grouped.permute(0, 2, 3, 4, 1).reshape(packed.shape))

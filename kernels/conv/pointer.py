@@ -1,7 +1,7 @@
-"""Convolution kernels that load by pointers: any filter, stride, padding, dilation and groups.
+"""The convolution kernel that loads by pointers: any filter, stride, padding, dilation and groups.
 
-They serve what the descriptor kernels of conv_tma.py do not: strided and grouped layers, few
-channels, and GPUs before Hopper. One sample of a map must hold fewer than 2^31 elements.
+It computes what the kernels with tensor descriptors do not: strided and grouped layers, few
+channels, and GPUs before Hopper. One sample of a map must have fewer than 2^31 elements.
 """
 
 from typing import Final
@@ -19,7 +19,7 @@ SIZES: Final = (
 
 @triton.jit
 def _first_tap(phase, pad, dil, UP: tl.constexpr, STEP: tl.constexpr):
-    """First tap in [0, STEP) that meets the input at outputs of this phase, STEP if none does."""
+    """The first tap in [0, STEP) that meets the input at outputs of a phase; STEP if none does."""
     first = STEP
     for tap in tl.static_range(STEP - 1, -1, -1):
         first = tl.where((phase - pad + tap * dil) % UP == 0, tap, first)
@@ -28,7 +28,7 @@ def _first_tap(phase, pad, dil, UP: tl.constexpr, STEP: tl.constexpr):
 
 @triton.jit
 def _tile_pixels(pid, height, width, BLOCK_P: tl.constexpr):
-    """Samples (int64), rows and columns of a tile of consecutive pixels."""
+    """Samples (int64), rows and columns of BLOCK_P consecutive pixels."""
     start = pid.to(tl.int64) * BLOCK_P
     first = start // (height * width)
     offs = (start - first * (height * width)).to(tl.int32) + tl.arange(0, BLOCK_P)
@@ -38,7 +38,7 @@ def _tile_pixels(pid, height, width, BLOCK_P: tl.constexpr):
 
 @triton.jit
 def _window_pixels(pid, height, width, BLOCK_P: tl.constexpr):
-    """As `_tile_pixels`, the four pixels of each window 2x2 in a run; sides counted in windows."""
+    """`_tile_pixels` of BLOCK_P / 4 consecutive windows 2x2. height and width count windows."""
     start = pid.to(tl.int64) * (BLOCK_P // 4)
     first = start // (height * width)
     offs_p = tl.arange(0, BLOCK_P)
@@ -53,7 +53,7 @@ def _store_windows(
     y_ptr, codes_ptr, y, pid, offs_k, num_windows, channels, out_c, y_pitch,
     BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """Store maxima and codes of y [BLOCK_P, BLOCK_K], four rows a window, out_c of all channels."""
+    """Store maxima and argmax codes of y [BLOCK_P, BLOCK_K], four rows of which are a window."""
     upper, lower = tl.split(y.reshape(BLOCK_P // 4, 2, 2, BLOCK_K).permute(0, 3, 2, 1))
     first, second = tl.split(upper)
     third, fourth = tl.split(lower)
@@ -81,9 +81,9 @@ def conv_kernel(
 ) -> None:  # fmt: skip
     """Output h sums taps r of input (h * STRIDE - pad + r * dil) / UP, where whole; w likewise.
 
-    UP is 1 in a forward convolution and the stride in a data gradient, whose outputs fall into
-    UP_H * UP_W phases; those of one phase meet every STEP-th tap only. in_c and out_c count the
-    channels of one group. FLATTEN joins taps and channels into one axis, for few channels.
+    UP is 1 in a forward convolution and the stride in a data gradient. The outputs of a gradient
+    form UP_H * UP_W phases. Those of a phase meet every STEP-th tap only. in_c and out_c are the
+    channels of one group. With FLATTEN taps and channels are one axis, for few channels.
     """
     tiles_k = tl.cdiv(out_c, BLOCK_K)
     group = tl.program_id(1) // (UP_H * UP_W)
@@ -169,7 +169,7 @@ def conv_kernel(
         y = stored(acc, y_ptr.dtype.element_ty, OUT_PRECISION)
         tl.store(y_ptrs, y, mask=mask)
         if HAS_MASK:
-            # Read back: beside a masked accumulator ptxas serializes the products (triton 3.6).
+            # y is read back: with a masked accumulator ptxas serializes the products (triton 3.6).
             mask_ptrs = mask_ptr + pixel[:, None] * mask_pitch + offs_k[None, :]
             y = tl.load(y_ptrs, mask=mask, other=0.0)
             y = where_positive(tl.load(mask_ptrs, mask=mask, other=0.0), y)

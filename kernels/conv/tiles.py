@@ -1,8 +1,8 @@
 """Tiles of the forward and data-gradient kernels: what a program computes, and how it is run.
 
-They depend on a layer's sizes, dtype and precision and on the GPU, never on the number of samples.
-What tuning found for a launch takes their place (configurations.py).
-Times behind the choices: VGG-16's layers, H200, 2026-11.
+Tiles depend on a layer's sizes, dtype and precision and on the GPU, never on the number of samples.
+Configurations from tuning replace them (overrides.py). Times in this file are of VGG-16's layers
+with 256 samples, "in -> out channels @height" (H200, 2026-11).
 """
 
 import functools
@@ -20,64 +20,66 @@ from ..language.gluon import available, widens
 Pair = tuple[int, int]
 Box = tuple[int, int, int]
 
-FEW_CHANNELS: Final = 16  # below it, taps and channels are joined into one axis
-STEP_NBYTES: Final = 128  # of channels in one step of a sum: a line, and TMA's widest swizzle
-MOST_BOX_SAMPLES: Final = 64
-SINGLE_THREAD_COLUMNS: Final = 8  # of a box, from which a thread holds whole windows 2x2
-MOST_JOINED: Final = 32  # taps and channels in one step: more take too many registers
-ROWS_STAGES: Final = 3  # of rows that taps share, where specialised warps load them
-ROWS_PACKED_STAGES: Final = 2  # of their weights
-LONG_SUM: Final = 36  # steps of a sum from which tiles gain nothing by overlapping
-LONG_FLOAT32_SUM: Final = 128  # from which one large tile beats two on a multiprocessor
+FEW_CHANNELS: Final = 16  # channels below which taps and channels are one axis (im2col)
+STEP_NBYTES: Final = 128  # bytes of channels in one step of a sum: a line, TMA's widest swizzle
+MOST_BOX_SAMPLES: Final = 64  # samples of a box, at most
+SINGLE_THREAD_COLUMNS: Final = 8  # columns of a box from which a thread holds whole windows 2x2
+MOST_IM2COL: Final = 32  # taps and channels in one step: more take too many registers
+ROWS_STAGES: Final = 3  # stages of rows that the taps of a column share
+ROWS_PACKED_STAGES: Final = 2  # stages of the weights of a column of taps
+LONG_SUM: Final = 36  # steps of a sum from which overlapping tiles gain nothing
+LONG_FLOAT32_SUM: Final = 128  # steps from which one large tile is faster than two residents
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Geometry of a convolution's taps, (h, w); channels are those of one group."""
+    """The filter of a convolution and its geometry. Pairs are (h, w)."""
 
     size: Pair
     stride: Pair
     padding: Pair
     dilation: Pair
     groups: int
-    in_channels: int
-    out_channels: int
+    in_channels: int  # of one group
+    out_channels: int  # of one group
 
     @property
     def num_taps(self) -> int:
+        """Taps of the filter."""
         return self.size[0] * self.size[1]
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Shape of a program's work, [pixels, output channels, input channels], and how it is run."""
+    """The tile of a program, and how it is run."""
 
     pixels: int
     out_channels: int
-    in_channels: int
+    in_channels: int  # of one step of the sum
     num_warps: int
     num_stages: int
-    flatten: bool = True  # a persistent program's tiles and steps run as one loop
-    parts: int = 1  # in which the outputs leave
-    residents: int = 1  # persistent programs that share a multiprocessor
+    flatten: bool = True  # whether tiles and steps of a persistent program run as one loop
+    parts: int = 1  # sub-tiles in which the outputs are stored
+    residents: int = 1  # persistent programs on a multiprocessor
 
 
 def block_of(size: int, least: int, most: int) -> int:
-    """The power of two that covers a size, within bounds that are themselves such."""
+    """The least power of two that covers `size`, within bounds that are powers of two."""
     return min(most, max(least, triton.next_power_of_2(size)))
 
 
 def step_channels(dtype: torch.dtype) -> int:
+    """Channels of STEP_NBYTES bytes."""
     return STEP_NBYTES // dtype.itemsize
 
 
 def fitting_stages(num_bytes: int, most: int) -> int:
-    """Stages of this many bytes that shared memory holds, at least 2."""
+    """Stages of `num_bytes` bytes that shared memory holds: at least 2, at most `most`."""
     return max(2, min(most, shared_nbytes() // num_bytes))
 
 
 def pointer_tile(taps: Filter, dtype: torch.dtype, precision: str, *, pooled: bool) -> Tile:
-    """For the forward pass and the data gradient by pointers."""
+    """The tile of pointer.py for a forward pass or a data gradient, with pooling where `pooled`."""
     few = taps.in_channels < FEW_CHANNELS
     step = taps.num_taps * taps.in_channels if few else taps.in_channels
     if dtype == torch.float32 and precision == "ieee":
@@ -93,7 +95,7 @@ def pointer_tile(taps: Filter, dtype: torch.dtype, precision: str, *, pooled: bo
 
 
 def box_tile(taps: Filter, dtype: torch.dtype, *, masked: bool, pooled: bool) -> Tile:
-    """For the forward pass and the data gradient by boxes."""
+    """The tile of tma.py for a forward pass or a data gradient."""
     widest = step_channels(dtype)
     in_channels = widest if taps.in_channels % widest == 0 else widest // 2
     wide = taps.out_channels > 64
@@ -105,8 +107,8 @@ def box_tile(taps: Filter, dtype: torch.dtype, *, masked: bool, pooled: bool) ->
     else:
         tile = _bfloat16_box_tile(in_channels, wide, steps, masked, pooled)
     if capability() >= (10, 0):
-        num_stages = max(2, tile.num_stages - 1)  # accumulators leave through shared memory as well
-        return replace(tile, num_stages=num_stages)
+        # Accumulators pass through shared memory too, which leaves one stage less.
+        return replace(tile, num_stages=max(2, tile.num_stages - 1))
     return tile
 
 
@@ -119,13 +121,13 @@ def _small_box_tile(in_channels: int, wide: bool, masked: bool, pooled: bool) ->
 def _bfloat16_box_tile(
     in_channels: int, wide: bool, steps: int, masked: bool, pooled: bool
 ) -> Tile:
-    """128->128 @112, masked: 1.77 ms by two programs that fill each other's gaps, else 1.80."""
+    """128->128 @112 with a mask takes 1.77 ms by two residents, which overlap, and 1.80 by one."""
     flatten = steps < LONG_SUM
     if wide and masked:
         return Tile(128, 128, in_channels, 4, 3, False, parts=4, residents=2)
     if wide:
         return Tile(256, 128, in_channels, 8, 3 if pooled else 4, flatten, parts=2)
-    if pooled:  # 64->64 @224: 2.27 ms where one program of 8 warps takes 2.48
+    if pooled:  # 64->64 @224 takes 2.27 ms, and 2.48 ms by one resident of 8 warps
         return Tile(256, 64, in_channels, 4, 2, flatten, residents=2)
     return Tile(256, 64, in_channels, 8, 4, flatten)
 
@@ -139,21 +141,21 @@ def _float32_box_tile(in_channels: int, wide: bool, steps: int, masked: bool, po
         return Tile(256, 64, in_channels, 8, 4)
     if masked:
         return Tile(256, 128, in_channels, 8, 3, False, parts=4)
-    if steps < LONG_FLOAT32_SUM:  # 64->128 @112: 1.74 ms where 256x128 takes 1.87
+    if steps < LONG_FLOAT32_SUM:  # 64->128 @112 takes 1.74 ms, and 1.87 ms by 256x128
         return Tile(128, 128, in_channels, 4, 3, False, parts=4, residents=2)
     return Tile(256, 128, in_channels, 8, 3, False, parts=2)
 
 
 def suits_specialized(taps: Filter, dtype: torch.dtype, box: Box, *, pooled: bool) -> bool:
-    """Whether boxes are computed by specialised warps: by Gluon, where they fit."""
+    """Whether specialised warps compute boxes here: Gluon runs, and `fits_specialized` holds."""
     return fits_specialized(taps, dtype, box, pooled=pooled) and available()
 
 
 def fits_specialized(taps: Filter, dtype: torch.dtype, box: Box, *, pooled: bool) -> bool:
-    """Whether sums go in whole steps of 128 bytes, and boxes fit specialised warps.
+    """Whether boxes suit specialised warps, and sums have whole steps of 128 bytes.
 
-    float32 tiles leave too little shared memory for stages that hold a tap each: 256->256 @56 takes
-    2.90 ms, else 2.60. Windows must lie in single threads.
+    float32 tiles must share rows: with a stage for each tap too little shared memory is left, and
+    256->256 @56 takes 2.90 ms instead of 2.60 ms. Pooling windows must lie in single threads.
     """
     if taps.in_channels % step_channels(dtype) != 0:
         return False
@@ -163,9 +165,10 @@ def fits_specialized(taps: Filter, dtype: torch.dtype, box: Box, *, pooled: bool
 
 
 def shares_rows(taps: Filter, box: Box) -> bool:
-    """Whether the taps of a column read the rows of one load: 3 rows of one sample's box.
+    """Whether the three taps of a column read the rows of one load, for boxes of one sample.
 
-    64->64 @224, N = 256: 1.33 ms in bf16, 2.70 in tf32, and with a load for each tap 1.98 and 4.29.
+    64->64 @224 takes 1.33 ms in bf16 and 2.70 ms in tf32; with a load for each tap 1.98 and 4.29
+    ms.
     """
     whole = box[0] == 1 and box[1] > 1 and box[2] % SINGLE_THREAD_COLUMNS == 0
     dense = taps.size[0] == 3 and taps.stride[0] == 1 and taps.dilation[0] == 1
@@ -173,9 +176,9 @@ def shares_rows(taps: Filter, box: Box) -> bool:
 
 
 def specialized_tile(taps: Filter, dtype: torch.dtype) -> Tile:
-    """For boxes by specialised warps; two tiles are in flight on a multiprocessor.
+    """The tile of warp_specialized.py. Two tiles are in flight on a multiprocessor.
 
-    128->128 @112, N = 256, with a mask: 1.41 ms where the best of `box_tile` takes 1.77.
+    128->128 @112 with a mask takes 1.41 ms, and 1.77 ms by the best of `box_tile`.
     """
     parts = 2 if dtype == torch.float32 else 1
     if taps.out_channels <= 64:
@@ -184,21 +187,21 @@ def specialized_tile(taps: Filter, dtype: torch.dtype) -> Tile:
 
 
 def im2col_tile(taps: Filter) -> Tile:
-    """For the forward pass of few channels; steps are of taps and channels joined.
+    """The tile of im2col.py. `in_channels` counts taps and channels.
 
-    3->64 @224, N = 256: 0.54 ms where 64 pixels take 0.94, and 128 by 8 warps 0.87. Of the larger
-    filters 7x7/2 is faster by 8 warps, 1.13 ms for 1.27, and 11x11/4 by 4, 0.84 for 0.91.
+    3->64 @224 takes 0.54 ms, with 64 pixels 0.94 ms, and with 8 warps 0.87 ms. Of larger filters
+    7x7/2 takes 1.13 ms by 8 warps and 1.27 ms by 4, 11x11/4 takes 0.84 ms by 4 and 0.91 ms by 8.
     """
     columns = taps.num_taps * taps.in_channels
-    num_warps = 8 if MOST_JOINED < columns <= 8 * MOST_JOINED else 4
-    return Tile(128, 64, block_of(columns, 16, MOST_JOINED), num_warps, 1)
+    num_warps = 8 if MOST_IM2COL < columns <= 8 * MOST_IM2COL else 4
+    return Tile(128, 64, block_of(columns, 16, MOST_IM2COL), num_warps, 1)
 
 
 @functools.cache
 def box_of(height: int, width: int, pixels: int, least: int = 1) -> Box:
-    """Samples, rows and columns of a box of pixels, powers of two, that overruns the map least.
+    """The box of `pixels` pixels that overruns a map of these sides least.
 
-    It has at least so many rows and columns.
+    Samples, rows and columns are powers of two. Rows and columns are at least `least`.
     """
     powers = [1 << exponent for exponent in range(pixels.bit_length()) if 1 << exponent >= least]
     boxes = [
@@ -217,7 +220,7 @@ def box_of(height: int, width: int, pixels: int, least: int = 1) -> Box:
 
 
 def part_of(box: Box, parts: int) -> Box:
-    """The first of so many equal runs of a box's pixels, itself a box."""
+    """The first of `parts` equal runs of a box's pixels, which is a box too."""
     samples, rows, columns = box
     if parts == 1:
         return box
@@ -227,10 +230,7 @@ def part_of(box: Box, parts: int) -> Box:
 
 
 def has_descriptors(nhwc: Tensor) -> bool:
-    """Whether a map can be moved by TMA: Hopper on, multiples of 16 bytes.
-
-    A range of channels is moved as the wider map, if it alone could be too.
-    """
+    """Whether TMA can move a map: from Hopper on, in multiples of 16 bytes."""
     if (0, 0) < capability() < (9, 0):
         return False
     lengths = (nhwc.shape[3] * nhwc.dtype.itemsize, pitch_of(nhwc) * nhwc.dtype.itemsize)
@@ -238,7 +238,7 @@ def has_descriptors(nhwc: Tensor) -> bool:
 
 
 def suits_descriptors(x: Tensor, y: Tensor, taps: Filter, precision: str) -> bool:
-    """Whether both maps can be read by TMA in whole 64-byte steps of the sum."""
+    """Whether TMA can move both maps, and the sum has whole steps of 64 bytes."""
     if taps.groups != 1 or not (has_descriptors(x) and has_descriptors(y)):
         return False
     if x.dtype == torch.float32 and precision == "ieee":

@@ -1,6 +1,6 @@
-"""The convolution kernel that loads by tensor descriptors: TMA on Hopper.
+"""The convolution kernel that loads by tensor descriptors, which is TMA on Hopper.
 
-Rows and columns outside a map are filled with zeros by the loads themselves.
+The loads fill rows and columns outside a map with zeros.
 """
 
 from typing import Final
@@ -8,7 +8,7 @@ from typing import Final
 import triton
 import triton.language as tl
 
-from .epilogue import leave_box
+from .epilogue import store_sums
 
 SIZES: Final = ("num_samples", "height", "width", "pad_h", "pad_w", "dil_h", "dil_w")
 
@@ -23,11 +23,11 @@ def conv_box_kernel(
     BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
     PARTS: tl.constexpr, STAGES: tl.constexpr, FLATTEN: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Stride 1: a tile of outputs is a box of pixels, and a tap is the same box moved.
+    """Stride 1. A tile of outputs is a box of pixels, and each tap reads the same box shifted.
 
-    Taps are packed_h and packed_w weights apart. The box is operand B of the products. As operand A
-    its reshape goes through registers, which on triton 3.6 gave wrong sums that changed from run to
-    run (error 1.5e-1, 128x256, H200, 2026-11).
+    The taps of a row of weights lie packed_h and packed_w elements apart. The box is operand B of
+    the products. As operand A its reshape would go through registers, which gave wrong sums that
+    changed from run to run (triton 3.6, error 1.5e-1 with 128x256, H200, 2026-11).
     """
     PIXELS: tl.constexpr = BLOCK_N * BLOCK_H * BLOCK_W
     tiles_h = tl.cdiv(height, BLOCK_H)
@@ -49,7 +49,7 @@ def conv_box_kernel(
             x = x_desc.load([n, h - pad_h + r * dil_h, w - pad_w + s * dil_w, c])
             weight = packed_desc.load([k, r * packed_h + s * packed_w + c])
             acc = tl.dot(weight, x.reshape(PIXELS, BLOCK_C).T, acc, input_precision=PRECISION)
-        leave_box(
+        store_sums(
             acc, bias_ptr, mask_desc, y_desc, codes_ptr, moments_ptr,
             n, h, w, k, num_samples, height, width, out_c,
             HAS_BIAS, HAS_MASK, RELU, POOL, OUT_PRECISION,

@@ -1,11 +1,11 @@
-"""The box kernel of conv_tma.py for Hopper, its warps specialised.
+"""The kernel of tma.py for Hopper with specialised warps.
 
-One warp loads. Two groups of four warps take tiles in turns, so that one group's tile leaves, and
-the mask of its next one comes, while the other group's products run. It is written in Gluon, which
-the interpreter does not run; its sums are those of conv_tma.py to the bit.
+One warp loads. Two groups of four warps take tiles alternately: one group stores its tile and loads
+the mask of its next one while the products of the other run. The bits are those of tma.py. The
+kernel is written in Gluon, which the interpreter does not run.
 
-On triton 3.6 a loop loses a variable that began as another one's value, and the kernel hangs: each
-that a loop changes starts from a number.
+Every variable that a loop changes starts from a number. On triton 3.6 a loop loses a variable that
+started as another variable, and the kernel hangs.
 """
 
 from typing import Final
@@ -34,7 +34,7 @@ SIZES: Final = ("num_samples", "height", "width", "pitch", "pad_h", "pad_w", "di
 
 @gluon.jit
 def _place_of(tile, tiles_h, tiles_w, tiles_k, block):
-    """Sample, row, column and channel at which a tile starts; block has its sides."""
+    """Sample, row, column and channel at which a tile starts. `block` has the sides of a tile."""
     box = tile // tiles_k
     n = box // (tiles_w * tiles_h) * block[0]
     h = box // tiles_w % tiles_h * block[1]
@@ -46,9 +46,9 @@ def _load_boxes(
     x_desc, packed_desc, x_bufs, packed_bufs, full, empty, tiles, pitch, steps_c, offsets,
     R: gl.constexpr, S: gl.constexpr, BLOCK: gl.constexpr,
 ):  # fmt: skip
-    """Fill the ring of stages, step by step and tile by tile.
+    """Fill the ring of stages, one step of one tile after the other.
 
-    A map of 5 axes [samples, rows / 2, 2, columns / 2, pitch + channels] is read at stride 2.
+    At stride 2 x has 5 axes [samples, rows / 2, 2, columns / 2, pitch + channels].
     """
     STAGES: gl.constexpr = x_bufs.shape[0]
     AXES: gl.constexpr = len(x_desc.block_type.shape)
@@ -86,7 +86,7 @@ def _load_rows(
     x_desc, edge_desc, packed_desc, x_rows, packed_bufs, full, empty, packed_full, packed_empty,
     tiles, steps_c, offsets, R: gl.constexpr, S: gl.constexpr, BLOCK: gl.constexpr,
 ):  # fmt: skip
-    """As `_load_boxes`, but a stage holds rows enough for the R taps of a column, and R weights."""
+    """`_load_boxes` with stages of the rows that the R taps of a column read, and of R weights."""
     BLOCK_C: gl.constexpr = x_rows.shape[2]
     HEIGHT: gl.constexpr = BLOCK[1] + R - 1
     BOX: gl.constexpr = x_desc.block_type.shape
@@ -144,7 +144,7 @@ def _sum_rows(
     acc, x_rows, packed_bufs, full, empty, packed_full, packed_empty, turn, count, steps,
     R: gl.constexpr, BLOCK: gl.constexpr,
 ):  # fmt: skip
-    """As `sum_of_ring`, of stages that `_load_rows` fills."""
+    """`sum_of_ring` of the stages that `_load_rows` fills."""
     BOX: gl.constexpr = [BLOCK[1] * BLOCK[2], x_rows.shape[2]]
     HEIGHT: gl.constexpr = BLOCK[1] + R - 1
     for step in range(count, count + steps):
@@ -178,7 +178,7 @@ def _compute(
     RELU: gl.constexpr, POOL: gl.constexpr, ROUND: gl.constexpr, CELL: gl.constexpr,
     MOMENTS: gl.constexpr, ROWS: gl.constexpr,
 ):  # fmt: skip
-    """Take every second tile, from TURN on: products, then what leaves."""
+    """Compute and store every second tile from tile TURN on."""
     PIXELS: gl.constexpr = BLOCK[0] * BLOCK[1] * BLOCK[2]
     BLOCK_K: gl.constexpr = BLOCK[3]
     STORED: gl.constexpr = y_desc.block_type.shape
@@ -245,7 +245,7 @@ def _compute(
 
 @gluon.jit
 def _rows(x_desc, COUNT: gl.constexpr):
-    """Shared memory for so many rows of pixels, one after the other."""
+    """Shared memory for COUNT consecutive rows of pixels."""
     shape: gl.constexpr = [COUNT, x_desc.block_type.shape[2], x_desc.block_type.shape[3]]
     layout: gl.constexpr = gl.NVMMASharedLayout(128, x_desc.dtype.primitive_bitwidth, 2)
     return gl.allocate_shared_memory(x_desc.dtype, shape, layout)
@@ -261,17 +261,17 @@ def conv_specialized_kernel(
     BLOCK_N: gl.constexpr, BLOCK_H: gl.constexpr, BLOCK_W: gl.constexpr, BLOCK_K: gl.constexpr,
     STAGES: gl.constexpr, PACKED_STAGES: gl.constexpr,
 ) -> None:  # fmt: skip
-    """A tile of outputs is a box of pixels, and a tap is the same box moved.
+    """A tile of outputs is a box of pixels, and each tap reads the same box shifted.
 
-    At stride 2 it moves in one of the four maps that every second row and column make. Taps are
-    packed_h and packed_w weights apart. With POOL the maxima of windows 2x2 leave, and height and
-    width count the rows and columns that lie in one; boxes then are 8 columns wide or more, whose
-    windows no two threads share. With CELL also the sums of cells of so many rows and columns of
-    what is stored leave, with MOMENTS those of each box: its means and the squares about them.
+    At stride 2 a tap reads one of the four maps of even or odd rows and columns. The taps of a row
+    of weights lie packed_h and packed_w elements apart. With POOL the maxima of windows 2x2 are
+    stored; height and width then count only rows and columns in windows, and boxes have at least 8
+    columns, so that no two threads share a window. CELL, if not 0, is the side of cells of the
+    stored map whose sums are stored. With MOMENTS the moments of each box are stored.
     """
     BLOCK: gl.constexpr = [BLOCK_N, BLOCK_H, BLOCK_W, BLOCK_K]
-    LEFT: gl.constexpr = CELL if CELL > 0 else 2 if POOL else 1  # rows that what leaves has one of
-    sides = (num_samples, height // LEFT, width // LEFT)
+    SIDE: gl.constexpr = CELL if CELL > 0 else 2 if POOL else 1  # of a cell or of a window
+    sides = (num_samples, height // SIDE, width // SIDE)
     tiles_h = gl.cdiv(height, BLOCK[1])
     tiles_w = gl.cdiv(width, BLOCK[2])
     tiles_k = gl.cdiv(out_c, BLOCK[3])
@@ -282,7 +282,7 @@ def conv_specialized_kernel(
     full = barriers(STAGES, 1)
     empty = barriers(STAGES, 1)
     turns = barriers(2, 1)
-    # Barriers that this variant never waits for are not made: they would lie on one another.
+    # Barriers that a variant never waits for are not allocated: their memory would overlap.
     if ROWS > 1:
         x_bufs = _rows(x_desc, STAGES * (BLOCK_H + ROWS - 1))
         packed_full = barriers(PACKED_STAGES, 1)

@@ -1,4 +1,4 @@
-"""What leaves of a tile of warp_specialized.py: the tile itself, and what is found from it."""
+"""Epilogues of warp_specialized.py: stores of a tile, of its sums, of codes and of moments."""
 
 from ..language.gluon import fence_async_shared, gl, gluon, load_box, mbarrier, store_box, tma
 from .epilogue import max_of_taps
@@ -6,7 +6,7 @@ from .epilogue import max_of_taps
 
 @gluon.jit
 def fetch_mask(mask_desc, y_buf, masked, place, HAS_MASK: gl.constexpr) -> None:
-    """Start the load of the mask of what leaves next, to where it will leave from."""
+    """Start the load of the next tile's mask to y_buf, from which that tile will be stored."""
     if HAS_MASK:
         tma.store_wait(0)
         mbarrier.expect(masked, mask_desc.block_type.nbytes)
@@ -18,7 +18,7 @@ def store_tile(
     acc, mask_desc, y_desc, sums_ptr, y_buf, masked, mask_phase, place, sides, out_c,
     HAS_MASK: gl.constexpr, CELL: gl.constexpr,
 ) -> None:  # fmt: skip
-    """Store sums [channels, pixels], masked, and the sums of their cells."""
+    """Store acc [channels, pixels] at `place`, masked, and with CELL the sums of its cells."""
     y = acc.permute([1, 0]).reshape(y_desc.block_type.shape).to(y_desc.dtype)
     if HAS_MASK:
         mbarrier.wait(masked, mask_phase)
@@ -35,7 +35,7 @@ def store_tile(
 
 @gluon.jit
 def max_of_windows(y, BLOCK: gl.constexpr) -> tuple[gl.tensor, gl.tensor]:
-    """Maxima and their taps of windows 2x2 of y [channels, pixels of a box]."""
+    """Maxima and taps [channels, windows] of the windows 2x2 of a box y [channels, pixels]."""
     WINDOWS: gl.constexpr = BLOCK[0] * BLOCK[1] * BLOCK[2] // 4
     SHAPE: gl.constexpr = [BLOCK[3], BLOCK[0] * BLOCK[1] // 2, 2, BLOCK[2] // 2, 2]
     left, right = gl.split(y.reshape(SHAPE))
@@ -47,7 +47,7 @@ def max_of_windows(y, BLOCK: gl.constexpr) -> tuple[gl.tensor, gl.tensor]:
 
 @gluon.jit
 def store_codes(codes_ptr, tap, n, h, w, k, sides, out_c, BLOCK: gl.constexpr) -> None:
-    """Pack and store the taps [channels, windows] of a box of windows that starts at (n, h, w)."""
+    """Store the taps [channels, windows] of the box of windows at (n, h, w) as argmax codes."""
     num_samples, height, width = sides
     WINDOWS: gl.constexpr = BLOCK[0] * BLOCK[1] * BLOCK[2]
     fours = tap.reshape([BLOCK[3] // 4, 4, WINDOWS])
@@ -68,7 +68,7 @@ def store_codes(codes_ptr, tap, n, h, w, k, sides, out_c, BLOCK: gl.constexpr) -
 
 @gluon.jit
 def _store_cell_sums(sums_ptr, y, place, sides, out_c, CELL: gl.constexpr):
-    """Sum as conv_grad_bias.py does, and store, the cells of a box y that starts at `place`."""
+    """Store the sums of the cells of the box y at `place`, in the order of grad_bias.py."""
     n, h, w, k = place
     num_samples, height, width = sides
     ROWS: gl.constexpr = y.shape[1] // CELL
@@ -92,7 +92,7 @@ def _store_cell_sums(sums_ptr, y, place, sides, out_c, CELL: gl.constexpr):
 
 @gluon.jit
 def store_moments(moments_ptr, y, cell, place, sides, out_c, BLOCK: gl.constexpr) -> None:
-    """Of y [channels, pixels], the box at `place`: means and the squares about them."""
+    """Store the moments of y [channels, pixels], the box at `place`."""
     n, h, w, k = place
     num_samples, height, width = sides
     PIXELS: gl.constexpr = y.shape[1]
@@ -118,7 +118,7 @@ def store_moments(moments_ptr, y, cell, place, sides, out_c, BLOCK: gl.constexpr
 
 @gluon.jit
 def _quarters(x):
-    """Sums of 2x2 neighbours of x [rows, columns, channels]."""
+    """Sums of the quarters 2x2 of x [rows, columns, channels]."""
     ROWS: gl.constexpr = x.shape[0] // 2
     COLUMNS: gl.constexpr = x.shape[1] // 2
     CHANNELS: gl.constexpr = x.shape[2]

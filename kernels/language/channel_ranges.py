@@ -1,13 +1,16 @@
-"""Ranges of channels: maps [N, H, W, C] whose pixels lie at one pitch, in a wider map."""
+"""Channel ranges: maps [N, H, W, C] that are some of the channels of a wider contiguous map.
+
+The pitch of a range is the number of elements from one pixel to the next.
+"""
 
 from torch import Tensor
 
 
 def pitch_of(maps: Tensor) -> int:
-    """Elements from one pixel to the next: the channels of the wider map, or the map's own.
+    """Elements from one pixel to the next: the channels of the wider map, or of the map itself.
 
-    The stride of an axis of one element means nothing, and torch gives it any number where a map of
-    one pixel is viewed. The innermost axis of more elements tells the pitch.
+    The innermost axis of more than one element gives the pitch. The stride of an axis of one
+    element may be any number, for example in a view of a map of one pixel.
     """
     pixels = 1
     for size, stride in zip(reversed(maps.shape[:-1]), reversed(maps.stride()[:-1]), strict=True):
@@ -18,7 +21,7 @@ def pitch_of(maps: Tensor) -> int:
 
 
 def is_range(maps: Tensor) -> bool:
-    """Whether a map is contiguous or a range of one that is, and none of its pixels are skipped."""
+    """Whether a map is contiguous or a channel range of a contiguous map, with all its pixels."""
     _, height, width, _ = maps.shape
     pitch = pitch_of(maps)
     pitches = (height * width * pitch, width * pitch, pitch, 1)
@@ -27,7 +30,7 @@ def is_range(maps: Tensor) -> bool:
 
 
 def flat_rows(maps: Tensor) -> Tensor:
-    """Each row of pixels as one axis [N, H, X], with what lies between their channels."""
+    """View of a range as [N, H, X]: a row's pixels, and the elements between them, on one axis."""
     samples, height, width, channels = maps.shape
     pitch = pitch_of(maps)
     row = width * pitch
@@ -35,15 +38,15 @@ def flat_rows(maps: Tensor) -> Tensor:
 
 
 def flat_samples(maps: Tensor) -> Tensor:
-    """Each sample as one axis [N, X], with what lies between its pixels' channels."""
+    """View of a range as [N, X]: a sample's pixels, and the elements between them, on one axis."""
     samples, height, width, channels = maps.shape
     pitch = pitch_of(maps)
     row = height * width * pitch
     return maps.as_strided((samples, row - pitch + channels), (row, 1))
 
 
-def halves_of(maps: Tensor) -> Tensor:
-    """Pairs of rows and of columns as axes of their own: [N, H/2, 2, W/2, pitch + C]."""
+def split_even_odd(maps: Tensor) -> Tensor:
+    """View of a range as [N, H/2, 2, W/2, pitch + C]: even and odd rows and columns apart."""
     samples, height, width, channels = maps.shape
     pitch = pitch_of(maps)
     row = width * pitch

@@ -1,7 +1,7 @@
-"""The least that a launch must do: its operations, and the bytes that it reads and writes.
+"""The least work of a launch: floating-point operations of products, and bytes read and written.
 
-A launcher whose launches do more than move each operand once has a function of the launcher's own
-arguments that says so. Measurements and their roofline read it, and nothing else prices a launch.
+By default a launch reads or writes each operand once. Another launcher has a cost function, which
+takes the launcher's arguments. Every rate and every roofline is computed from these functions.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,14 +14,14 @@ _Launcher = TypeVar("_Launcher", bound=Callable[..., None])
 
 
 class Cost(NamedTuple):
-    """Operations of products, two to a multiply-add, and bytes moved."""
+    """Floating-point operations of products, two for a multiply-add, and bytes moved."""
 
     flops: float
     nbytes: float
 
 
 def costing(cost: Callable[..., Cost]) -> Callable[[_Launcher], _Launcher]:
-    """A decorator that gives a launcher its cost. The launcher itself stays as it is."""
+    """A decorator that attaches a cost function to a launcher. The launcher stays as it is."""
 
     def attach(launcher: _Launcher) -> _Launcher:
         launcher.__dict__["cost"] = cost
@@ -31,18 +31,21 @@ def costing(cost: Callable[..., Cost]) -> Callable[[_Launcher], _Launcher]:
 
 
 def cost_of(launcher: Callable[..., None], *operands: Any, **settings: Any) -> Cost:
-    """The cost of a launch with these arguments, whose tensors may be of the meta device."""
+    """The cost of a launch with these arguments. Tensors may be on the meta device."""
     cost: Callable[..., Cost] = launcher.__dict__.get("cost", moves_operands)
     return cost(*operands, **settings)
 
 
 def moves_operands(*operands: Any, **settings: Any) -> Cost:
-    """Every tensor among the arguments is read or written once."""
+    """The cost of a launch that reads or writes every tensor among its arguments once."""
     return Cost(0.0, moved(operands, settings))
 
 
 def updates(*positions: int) -> Callable[..., Cost]:
-    """As `moves_operands`, but the operands at these positions are both read and written."""
+    """A cost function as `moves_operands` that counts the operands at these positions twice.
+
+    These operands are both read and written.
+    """
 
     def cost(*operands: Any, **settings: Any) -> Cost:
         return Cost(0.0, moved(operands, settings, [operands[each] for each in positions]))
@@ -51,7 +54,7 @@ def updates(*positions: int) -> Callable[..., Cost]:
 
 
 def moved(*operands: Any) -> float:
-    """Bytes of all tensors in the operands. An expanded tensor counts what its memory holds."""
+    """Bytes of all tensors in the operands. Axes of stride 0 hold one element."""
     return float(sum(_nbytes(each) for each in _tensors(operands)))
 
 

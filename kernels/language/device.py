@@ -1,4 +1,7 @@
-"""Facts of the device that kernels are compiled for, which launchers choose their tiles by."""
+"""Properties of the device that kernels are compiled for. Launchers choose tiles by them.
+
+Without a GPU all answers are those of an H200, so that plans can be made for one.
+"""
 
 import functools
 from typing import Any, Final
@@ -8,7 +11,7 @@ from triton.runtime import driver
 
 INTERPRETED_SMS: Final = 4
 INTERPRETED_SHARED_NBYTES: Final = 232448
-LARGE_TILES_NBYTES: Final = 160 * 1024  # of shared memory, from which the tiles for Hopper fit
+LARGE_TILES_NBYTES: Final = 160 * 1024  # least shared memory of a program for Hopper's tiles
 ABSENT: Final = {"multiprocessor_count": 132, "max_shared_mem": 232448}  # an H200
 
 
@@ -27,12 +30,12 @@ def capability() -> tuple[int, int]:
 
 
 def has_driver() -> bool:
-    """Whether Triton has a driver, that is, kernels can be compiled for a device."""
+    """Whether Triton has a driver: whether kernels can be compiled for a device here."""
     return _driver() is not None
 
 
 def num_sms() -> int:
-    """Streaming multiprocessors of the current device."""
+    """Number of streaming multiprocessors of the current device."""
     if interpreted():
         return INTERPRETED_SMS
     return _property("multiprocessor_count")
@@ -46,12 +49,12 @@ def shared_nbytes() -> int:
 
 
 def holds_large_tiles() -> bool:
-    """Whether a program has shared memory for Hopper's tiles: not by compute capability 12.0."""
+    """Whether Hopper's tiles fit a program's shared memory; on capability 12.0 they do not."""
     return shared_nbytes() >= LARGE_TILES_NBYTES
 
 
 def _driver() -> Any:
-    """Triton's driver of the GPU, or None where there is no GPU: plans then assume an H200."""
+    """Triton's driver of the GPU, or None where there is no GPU."""
     try:
         return driver.active
     except RuntimeError:

@@ -1,4 +1,7 @@
-"""Launches of kernels that work element by element, over contiguous tensors or channel ranges."""
+"""What elementwise kernels share: loads, stores, launches over contiguous maps or channel ranges.
+
+A lane is a run of LANE channels that one load takes. Sizes of ranges are counted in lanes.
+"""
 
 import math
 from typing import Final
@@ -10,22 +13,36 @@ from torch import Tensor
 from .channel_ranges import pitch_of
 from .rounding import stored
 
-BLOCK: Final = 4096
+BLOCK: Final = 4096  # elements of a program
 NUM_WARPS: Final = 8
-RANGE_CHANNELS: Final = 64  # of a program's block of a range
-LOAD_NBYTES: Final = 16
+RANGE_CHANNELS: Final = 64  # channels of a program's block of a range, at most
+LOAD_NBYTES: Final = 16  # bytes of the widest load
+
+
+@triton.jit
+def block_at(numel, BLOCK: tl.constexpr) -> tl.tuple:
+    """A program's first element (int64), offsets from it, their mask, and whether all exist."""
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    offs = tl.arange(0, BLOCK)
+    return start, offs, offs < numel - start, start + BLOCK <= numel
 
 
 @triton.jit
 def load_values(ptrs, mask, is_whole) -> tl.tensor:
-    """The values at the pointers in float32; a whole block has loads of 16 bytes."""
+    """The values at the pointers in float32, 0 outside `mask`.
+
+    A whole block is loaded without the mask, 16 bytes at a time.
+    """
     values = tl.load(ptrs) if is_whole else tl.load(ptrs, mask=mask, other=0.0)
     return values.to(tl.float32)
 
 
 @triton.jit
 def store_values(ptrs, values, mask, is_whole, PRECISION: tl.constexpr) -> None:
-    """Store the values as products of `PRECISION` will read them."""
+    """Store float32 values, rounded as products of `PRECISION` read them.
+
+    A whole block is stored without the mask, 16 bytes at a time.
+    """
     values = stored(values, ptrs.dtype.element_ty, PRECISION)
     if is_whole:
         tl.store(ptrs, values)
@@ -37,7 +54,7 @@ def store_values(ptrs, values, mask, is_whole, PRECISION: tl.constexpr) -> None:
 def block_channels(
     pixels, lanes, LANE: tl.constexpr, BLOCK_PIXELS: tl.constexpr, BLOCK_C: tl.constexpr
 ) -> tuple[tl.tensor, tl.tensor]:
-    """Channels [1, BLOCK_C] of this program's block of a range, and which of it are there."""
+    """Channels [1, BLOCK_C] of this program's block of a range, and its mask [pixels, channels]."""
     c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]
     left = pixels - tl.program_id(0).to(tl.int64) * BLOCK_PIXELS
     return c, (tl.arange(0, BLOCK_PIXELS)[:, None] < left) & (c < lanes * LANE)
@@ -45,19 +62,22 @@ def block_channels(
 
 @triton.jit
 def block_ptrs(ptr, c, lanes, LANE: tl.constexpr, BLOCK_PIXELS: tl.constexpr) -> tl.tensor:
-    """Pointers to channels c of this program's pixels [BLOCK_PIXELS, 1], so many lanes apart."""
+    """Pointers [BLOCK_PIXELS, BLOCK_C] to channels c of this program's pixels, `lanes` apart."""
     start = tl.program_id(0).to(tl.int64) * BLOCK_PIXELS
     rows = tl.arange(0, BLOCK_PIXELS)[:, None] * (lanes * LANE)
     return ptr + start * (lanes * LANE) + (rows + c)
 
 
 def are_whole(*maps: Tensor) -> bool:
-    """Whether all maps are contiguous, as `launch` takes them."""
+    """Whether all maps are contiguous: then `launch` takes them, else `launch_ranges`."""
     return all(each.is_contiguous() for each in maps)
 
 
 def launch(kernel: triton.JITFunction, *tensors: Tensor, **constants: str | float) -> None:
-    """Launch over tensors of as many elements each; `kernel` takes their number behind them."""
+    """Launch over contiguous tensors of the same number of elements.
+
+    `kernel` takes the tensors, then the number of elements.
+    """
     numel = tensors[0].numel()
     if numel == 0:
         return
@@ -66,10 +86,9 @@ def launch(kernel: triton.JITFunction, *tensors: Tensor, **constants: str | floa
 
 
 def launch_ranges(kernel: triton.JITFunction, *maps: Tensor, **constants: str | float) -> None:
-    """Launch over maps [..., C] of one shape, each a range of the channels of a contiguous map.
+    """Launch over maps [..., C] of one shape, each a channel range of a contiguous map.
 
-    Behind them `kernel` takes the number of pixels, then channels and pitches in lanes: runs of
-    LANE channels that one load takes.
+    `kernel` takes the maps, the number of pixels, and the channels and the pitches in lanes.
     """
     rows = [each.flatten(0, -2) for each in maps]
     pixels, channels = rows[0].shape

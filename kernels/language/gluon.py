@@ -1,8 +1,8 @@
-"""Gluon for the kernels for Hopper: all that depends on its version, and whether it runs here.
+"""Gluon, the language of the kernels for Hopper: names by version, and whether it runs here.
 
-Gluon is experimental and renames things with every version. FORMS has the names by version; where
-the version is not among them, or Gluon cannot be imported, ABSENT stands for its names, so that
-modules of kernels can be imported all the same, and `available` is false.
+Gluon is experimental, and each version renames some operations. FORMS has the names by version. For
+other versions, or where Gluon cannot be imported, ABSENT stands for all names: modules of kernels
+can still be imported, and `available` is false.
 """
 
 import functools
@@ -21,7 +21,7 @@ from .device import capability, has_driver
 
 
 class Absent:
-    """Stands for a package and for all that is named or made in it."""
+    """Stands for a package that cannot be imported, and for everything in it."""
 
     def __getattr__(self, name: str) -> "Absent":
         return self
@@ -32,12 +32,12 @@ class Absent:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What a version of Triton calls the operations whose names change."""
+    """The names that a version of Triton has for the operations whose names change."""
 
-    load_box: str  # of `tma`: a box from global to shared memory
-    store_box: str
-    reinterpret: str  # of a shared memory descriptor: the same bytes as another type and shape
-    widens: bool  # may be larger than the descriptor: views of several rows from any row on
+    load_box: str  # function of `tma` that copies a box from global to shared memory
+    store_box: str  # function of `tma` that copies a box from shared to global memory
+    reinterpret: str  # method of a shared memory descriptor: the bytes as another type and shape
+    widens: bool  # whether `reinterpret` may give a larger view, several rows from any row on
 
 
 BEFORE_3_8: Final = Form(
@@ -93,21 +93,24 @@ MISSING: Final = _missing
 def widens() -> bool:
     """Whether a view of shared memory may start at any row and have several rows.
 
-    Triton 3.9 has none: a reinterpreted descriptor is no larger, and slices are aligned.
+    Triton 3.9 has no such views: a reinterpreted descriptor is no larger, and slices are aligned.
     """
     return FORM is not None and FORM.widens
 
 
 def swizzled(tensor: Tensor, block: list[int]) -> TensorDescriptor:
-    """A descriptor whose blocks lie in shared memory as products read them."""
+    """A descriptor of a tensor whose blocks lie in shared memory with a swizzle of 128 bytes.
+
+    Warpgroup products read this layout.
+    """
     layout = gl.NVMMASharedLayout(128, 8 * tensor.dtype.itemsize, len(block))
     return TensorDescriptor.from_tensor(tensor, block, layout)
 
 
 def available() -> bool:
-    """Whether kernels in Gluon run here: on compute capability 9.0 alone, where Gluon has them.
+    """Whether kernels in Gluon run here: only on compute capability 9.0.
 
-    Warns once where the GPU is such and Gluon has not.
+    Warns once where the GPU has that capability and Gluon does not compile the kernels.
     """
     return capability() == HOPPER and _usable()
 
@@ -129,9 +132,9 @@ def _dotted(numbers: tuple[int, int]) -> str:
 
 
 def _refusal() -> str | None:
-    """Why Gluon does not compile a kernel of every operation used; None if it does.
+    """The error of compiling a kernel with every operation used, or None if Gluon compiles it.
 
-    Without a driver, for plans alone, nothing compiles, and the version speaks for itself.
+    Without a driver nothing is compiled, and the version alone decides.
     """
     if not has_driver():
         return None
@@ -145,7 +148,7 @@ def _refusal() -> str | None:
 
 
 def _root(error: BaseException) -> BaseException:
-    """The error that an error goes back to."""
+    """The first error in the chain of causes."""
     return error if error.__cause__ is None else _root(error.__cause__)
 
 
@@ -173,7 +176,7 @@ def _trial_product(x_bufs, y_desc, full):
 
 @gluon.jit
 def _trial_kernel(x_desc, y_desc) -> None:
-    """The operations of the kernels for Hopper, once each."""
+    """Every Gluon operation of the kernels for Hopper, once."""
     x_bufs = gl.allocate_shared_memory(x_desc.dtype, [1, 64, 64], x_desc.layout)
     full = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
     mbarrier.init(full.index(0), count=1)

@@ -1,4 +1,7 @@
-"""Tiles of NHWC maps under pooling windows: their place in a grid, their launch, their sides."""
+"""Tiles of NHWC maps for kernels that read windows: places of programs, launches, sizes.
+
+A tile is BLOCK_W columns by BLOCK_C channels of one row of one sample.
+"""
 
 from typing import Final
 
@@ -10,17 +13,17 @@ from .channel_ranges import pitch_of
 
 Pair = tuple[int, int]
 
-TILE: Final = (1024, 256)  # elements, and of them channels, at most
-OVERLAP_TILE: Final = (256, 64)  # where windows overlap, whose loads meet in the L1 cache
-NUM_WARPS: Final = 4  # at most
+TILE: Final = (1024, 256)  # elements and channels of a tile, at most
+OVERLAP_TILE: Final = (256, 64)  # TILE for overlapping windows, whose loads share L1 cache lines
+NUM_WARPS: Final = 4  # warps of a program, at most
 WARP_TILE: Final = 256  # elements of a warp
-UNROLLED_TAPS: Final = 16
+UNROLLED_TAPS: Final = 16  # taps of a window up to which its loop is unrolled
 LOOP_SIZES: Final = ["height", "width", "out_height", "out_width", "tiles_w", "tiles_c"]
 
 
 @triton.jit
 def tile_place(tiles_w, tiles_c, height, BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr) -> tl.tuple:
-    """Sample, row, columns [BLOCK_W, 1] and channels [1, BLOCK_C] of this program's tile."""
+    """This program's sample (int64), row, columns [BLOCK_W, 1] and channels [1, BLOCK_C]."""
     pid = tl.program_id(0)
     c = pid % tiles_c * BLOCK_C + tl.arange(0, BLOCK_C)[None, :]
     w = pid // tiles_c % tiles_w * BLOCK_W + tl.arange(0, BLOCK_W)[:, None]
@@ -30,7 +33,7 @@ def tile_place(tiles_w, tiles_c, height, BLOCK_W: tl.constexpr, BLOCK_C: tl.cons
 
 @triton.jit
 def row(ptr, n, h, height, width, pitch) -> tl.tensor:
-    """Pointer to row h of sample n; any h, also outside of the map."""
+    """Pointer to row h of sample n of a map. The row may lie outside the map."""
     return ptr + (n * height + h) * width * pitch
 
 
@@ -43,7 +46,10 @@ def launch(
     tile: Pair = TILE,
     **constants: int | str,
 ) -> None:
-    """One program for each tile of `rows` rows; 16-byte vectors of channels."""
+    """Launch a program for each tile of `rows` rows, which count over all samples.
+
+    The kernel takes `operands`, channels, and the number of tiles along columns and channels.
+    """
     block_c = min(triton.next_power_of_2(channels), tile[1])
     block_w = min(triton.next_power_of_2(width), max(tile[0] // block_c, 1))
     tiles_w, tiles_c = triton.cdiv(width, block_w), triton.cdiv(channels, block_c)
@@ -57,24 +63,35 @@ def launch(
 
 
 def sides(x: Tensor, y: Tensor) -> tuple[int, ...]:
-    """Height and width of the pooled map and of its pools, and the pitches of both."""
+    """Height and width of map x, height and width of map y, and the pitches of both in elements."""
     return (*x.shape[1:3], *y.shape[1:3], pitch_of(x), pitch_of(y))
 
 
+def by_side(**pairs: Pair) -> dict[str, int]:
+    """Pairs (h, w) as compile-time arguments of a kernel: `stride` as STRIDE_H and STRIDE_W."""
+    return {
+        f"{name.upper()}_{side}": number
+        for name, pair in pairs.items()
+        for side, number in zip("HW", pair, strict=True)
+    }
+
+
 def unroll(taps_h: int, taps_w: int) -> int:
-    """Taps whose loads are in flight together."""
+    """Taps of a window [taps_h, taps_w] whose loads are in flight together."""
     return taps_h * taps_w if taps_h * taps_w <= UNROLLED_TAPS else min(taps_w, UNROLLED_TAPS)
 
 
 def nchw(nhwc: Tensor) -> Tensor:
+    """A map [N, H, W, C] as float32 [N, C, H, W]."""
     return nhwc.permute(0, 3, 1, 2).float()
 
 
-def _ceil_mode(height: int, out_height: int, kernel: int, stride: int, padding: int) -> bool:
-    """Whether a side of pools is not that of floor mode."""
-    return out_height != (height + 2 * padding - kernel) // stride + 1
-
-
 def any_ceil(x: Tensor, y: Tensor, extent: Pair, stride: Pair, padding: Pair) -> bool:
-    sides = zip(x.shape[1:3], y.shape[1:3], extent, stride, padding, strict=True)
-    return any(_ceil_mode(*side) for side in sides)
+    """Whether a side of the pooled map y has the size of torch's ceil_mode, not of floor mode.
+
+    `extent` are the sides that a window spans in x.
+    """
+    for axis, (kernel, step, pad) in enumerate(zip(extent, stride, padding, strict=True), 1):
+        if y.shape[axis] != (x.shape[axis] + 2 * pad - kernel) // step + 1:
+            return True
+    return False

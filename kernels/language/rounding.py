@@ -1,9 +1,10 @@
-"""Rounding in float32 products: their operands, as TF32 holds them, and their sums.
+"""Rounding of the operands of TF32 products, and of sums in float32.
 
-Tensor cores read of float32 what TF32 holds, 10 bits of mantissa, and ignore the other 13. What
-products will read is rounded to nearest when it is written. Left to the tensor cores, values are
-cut toward zero: every product loses 7e-4 of itself, errors of one sign that add up from layer to
-layer (5e-3 of the gradient of VGG-16's last weight, 8 times torch's error; H200, 2026-11-21).
+Tensor cores read the 10 bits of mantissa that TF32 has and ignore the other 13 bits of float32.
+Kernels therefore round what TF32 products will read to the nearest TF32 value when they store it.
+Unrounded values would be cut toward zero. Every product would lose 7e-4 of its value, and errors of
+one sign add up from layer to layer: 5e-3 of the gradient of VGG-16's last weight, 8 times torch's
+error (H200, 2026-11-21). `precision` is "tf32" for maps that TF32 products read, else "ieee".
 """
 
 from typing import Final
@@ -13,20 +14,20 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-HALF: Final = tl.constexpr(1 << 12)
-KEPT: Final = tl.constexpr(-(1 << 13))
+HALF: Final = tl.constexpr(1 << 12)  # half of the last bit that TF32 keeps
+KEPT: Final = tl.constexpr(-(1 << 13))  # mask of the bits that TF32 keeps
 
 
 @triton.jit
 def round_tf32(x) -> tl.tensor:
-    """float32 values to the nearest that TF32 holds, halves away from zero; NaN stays."""
+    """float32 values rounded to the nearest TF32 value, halves away from zero; NaN stays NaN."""
     bits = (x.to(tl.int32, bitcast=True) + HALF) & KEPT
     return tl.where(x == x, bits.to(tl.float32, bitcast=True), x)
 
 
 @triton.jit
 def stored(x, dtype: tl.constexpr, PRECISION: tl.constexpr) -> tl.tensor:
-    """float32 values as a map of this type holds them, for products of this precision."""
+    """float32 values as a map of `dtype` holds them, rounded for products of `PRECISION`."""
     if PRECISION == "tf32" and dtype == tl.float32:
         x = round_tf32(x)
     return x.to(dtype)
@@ -34,21 +35,22 @@ def stored(x, dtype: tl.constexpr, PRECISION: tl.constexpr) -> tl.tensor:
 
 @triton.jit
 def rounded_alone(x) -> tl.tensor:
-    """float32 values as a map holds them, though a sum may follow in the same kernel.
+    """x + 0, which keeps a rounded product apart from a sum that follows in the same kernel.
 
-    The compiler joins a product and the sum behind it, and the product is then not rounded. It may
-    not drop a zero that is added, which makes -0 into 0, and joins the product with that.
+    The compiler would fuse the product and the sum into one multiply-add, and the product would not
+    be rounded. It fuses the product with the added zero instead. It may not drop that zero, which
+    turns -0 into 0.
     """
     return x + 0.0
 
 
 @triton.jit
 def add_product(acc, a, b, PRECISION: tl.constexpr) -> tl.tensor:
-    """acc + a b, where exact float32 products are summed apart and then added.
+    """acc + a b. Exact float32 products of a tile are summed by themselves and then added to acc.
 
     In one chain of K terms the error grows as the root of K: VGG-16's gradients had up to 3.4 times
-    the error of torch's (H200, 2026-11-21). A bound on imprecise sums, which means nothing here, is
-    what keeps the compiler from joining the chains again.
+    the error of torch's (H200, 2026-11-21). `max_num_imprecise_acc` keeps the compiler from joining
+    the two sums into one chain. It has no other effect here.
     """
     if PRECISION == "ieee" and a.dtype == tl.float32:
         acc += tl.dot(a, b, input_precision="ieee", max_num_imprecise_acc=1)
@@ -58,7 +60,7 @@ def add_product(acc, a, b, PRECISION: tl.constexpr) -> tl.tensor:
 
 
 def stored_reference(x: Tensor, dtype: torch.dtype, precision: str) -> Tensor:
-    """What `stored` computes."""
+    """x as a map of `dtype` holds it, rounded for products of `precision`: `stored` in torch."""
     if dtype != torch.float32 or precision != "tf32":
         return x.to(dtype)
     wide = x.float()

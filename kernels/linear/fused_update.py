@@ -1,6 +1,6 @@
-"""Updates of a fully connected layer's weight in the epilogue of the product that is its gradient.
+"""Updates of a linear layer's weight in the epilogue of the product that computes its gradient.
 
-The gradient, 411 MB of VGG-16's first such layer, is never written.
+The gradient is never written. VGG-16's first linear layer has one of 411 MB.
 """
 
 import torch
@@ -16,7 +16,7 @@ from .gemm import Product
 from .gemm_tiles import product_tile, tile_start
 from .grad_weight_resident import resident_update, suits_residence
 from .passes import linear_grad_weight_reference
-from .transpose import Turned, turned_product
+from .transpose import Transposed, transposed_product
 
 
 @triton.jit
@@ -27,7 +27,7 @@ def _update_kernel(
     PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TILE_GROUP: tl.constexpr, NUM_STAGES: tl.constexpr,
 ):  # fmt: skip
-    """The gradient is A B, its sum in one share: `group` is k_size."""
+    """A program updates one tile of the weight by its gradient A B. `group` is k_size."""
     m, n = tile_start(m_size, n_size, BLOCK_M, BLOCK_N, TILE_GROUP)
     grad = product_tile(
         a, b, m, n, m_size, n_size, k_size, 0, group,
@@ -41,10 +41,10 @@ def _update_kernel(
 
 def _launch(
     x: Tensor, dy: Tensor, param: Tensor, states: tuple[Tensor, ...], control: Tensor, rule: Rule,
-    precision: str, turned: Turned | None,
+    precision: str, transposed: Transposed | None,
 ) -> None:  # fmt: skip
-    if turned is not None:
-        product = turned_product(x, dy, turned, precision, narrow=True)
+    if transposed is not None:
+        product = transposed_product(x, dy, transposed, precision, narrow=True)
     elif suits_residence(x, dy):
         resident_update(x, dy, param, states, control, rule)
         return
@@ -59,29 +59,29 @@ def _launch(
 def linear_grad_weight_sgd(
     x: Tensor, dy: Tensor, param: Tensor, momentum_buffer: Tensor | None, control: Tensor, *,
     nesterov: bool, maximize: bool, precision: str,
-    turned: Turned | None = None,
+    transposed: Transposed | None = None,
 ) -> None:  # fmt: skip
-    """`linear_grad_weight` of all samples, and `sgd` by it of the parameter [O, F]."""
+    """`linear_grad_weight` of all samples, and `sgd` of the parameter [O, F] by that gradient."""
     states, rule = momentum_states(momentum_buffer), sgd_rule(nesterov, maximize)
-    _launch(x, dy, param, states, control, rule, precision, turned)
+    _launch(x, dy, param, states, control, rule, precision, transposed)
 
 
 @costing(cost.update)
 def linear_grad_weight_adamw(
     x: Tensor, dy: Tensor, param: Tensor, mean: Tensor, square: Tensor, control: Tensor, *,
     maximize: bool, precision: str,
-    turned: Turned | None = None,
+    transposed: Transposed | None = None,
 ) -> None:  # fmt: skip
-    """`linear_grad_weight` of all samples, and `adamw` by it of the parameter [O, F]."""
-    _launch(x, dy, param, (mean, square), control, adamw_rule(maximize), precision, turned)
+    """`linear_grad_weight` of all samples, and `adamw` of the parameter [O, F] by that gradient."""
+    _launch(x, dy, param, (mean, square), control, adamw_rule(maximize), precision, transposed)
 
 
 def linear_grad_weight_sgd_reference(
     x: Tensor, dy: Tensor, param: Tensor, momentum_buffer: Tensor | None, control: Tensor, *,
     nesterov: bool, maximize: bool, precision: str,
-    turned: Turned | None = None,
+    transposed: Transposed | None = None,
 ) -> None:  # fmt: skip
-    """What `linear_grad_weight_sgd` computes."""
+    """Computes `linear_grad_weight_sgd` in torch."""
     grad = _grad_weight(x, dy, precision)
     sgd_reference(param, grad, momentum_buffer, control, nesterov=nesterov, maximize=maximize)
 
@@ -89,9 +89,9 @@ def linear_grad_weight_sgd_reference(
 def linear_grad_weight_adamw_reference(
     x: Tensor, dy: Tensor, param: Tensor, mean: Tensor, square: Tensor, control: Tensor, *,
     maximize: bool, precision: str,
-    turned: Turned | None = None,
+    transposed: Transposed | None = None,
 ) -> None:  # fmt: skip
-    """What `linear_grad_weight_adamw` computes."""
+    """Computes `linear_grad_weight_adamw` in torch."""
     grad = _grad_weight(x, dy, precision)
     adamw_reference(param, grad, mean, square, control, maximize=maximize)
 

@@ -1,7 +1,7 @@
-"""The tiled matrix product under all passes of a fully connected layer.
+"""The tiled matrix product of all passes of a linear layer.
 
-A tile's shape and its order of sums depend on the layer, never on the number of samples. A sum that
-is cut leaves `partials` behind, which a kernel of its own adds in their order.
+A tile's shape and its order of sums depend on the layer, never on the number of samples. A sum may
+be cut into shares (split-K). Their partial sums are then added in order by a kernel of its own.
 """
 
 from dataclasses import dataclass
@@ -18,15 +18,15 @@ from ..language import device
 from ..language.overrides import configured
 from .gemm_tiles import finish, product_tile, tile_start
 
-TILE_GROUP: Final = 8  # rows of tiles that walk the columns together, to meet in the L2 cache
-DESCRIPTOR_ALIGNMENT: Final = 16  # bytes, of a descriptor's base and row stride
-SUM_BLOCK: Final = 1024
+TILE_GROUP: Final = 8  # rows of tiles that run along the columns together, for the L2 cache
+DESCRIPTOR_ALIGNMENT: Final = 16  # alignment of a descriptor's base and row stride, in bytes
+SUM_BLOCK: Final = 1024  # columns of a program that sums shares
 SUM_WARPS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Rows and columns of an output tile, summed in steps of `depth`."""
+    """Rows and columns of an output tile, which is summed in steps of `depth` terms."""
 
     rows: int
     columns: int
@@ -35,32 +35,29 @@ class Tiles:
     num_stages: int
 
 
-MOST_DEPTH: Final = 64
-WIDE: Final = 8192
-NARROW: Final = 1024
-PLAIN_TILES: Final = Tiles(64, 64, 32, 4, 2)
-PLAIN_SUM_TILES: Final = Tiles(64, 64, 16, 4, 2)  # of both by K, where deeper ones spill
-UNDESCRIBED_TILES: Final = Tiles(64, 64, 32, 4, 3)
-SMALL_SHARE_TILES: Final = Tiles(128, 128, 64, 8, 3)  # where shared memory holds no larger ones
+MOST_DEPTH: Final = 64  # depth of a tile, at most
+WIDE: Final = 8192  # columns, or terms, from which a product takes large tiles, or shares
+NARROW: Final = 1024  # columns, or terms, up to which a product takes small tiles
+PLAIN_TILES: Final = Tiles(64, 64, 32, 4, 2)  # for exact float32 products by FMA
+PLAIN_SUM_TILES: Final = Tiles(64, 64, 16, 4, 2)  # PLAIN_TILES by K: deeper tiles spill registers
+UNDESCRIBED_TILES: Final = Tiles(64, 64, 32, 4, 3)  # for bfloat16 without descriptors
+SMALL_SHARE_TILES: Final = Tiles(128, 128, 64, 8, 3)  # for shares on GPUs with less shared memory
 
 
 @dataclass(frozen=True)
 class Product:
-    """A B over K: A is stored [M, K], or by K: [K, M]; B [N, K], or by K.
+    """A product of matrices A [M, K] and B [K, N]."""
 
-    The sum may be cut into shares of `group` terms; where not both are stored by K, a group of more
-    than one share holds whole steps of every tile's depth, since only rows end at a share's end.
-    `narrow` tiles leave registers to what follows the sum; of `turned` operands K are samples.
-    """
-
-    a: Tensor
-    b: Tensor
+    a: Tensor  # [M, K], or by K: [K, M]
+    b: Tensor  # [N, K], or by K: [K, N]
     a_by_k: bool
     b_by_k: bool
     precision: str
+    # Terms of a share of the sum; None for one share. Unless both are stored by K, several shares
+    # need whole steps of every tile's depth, because loads are masked along rows alone.
     group: int | None = None
-    narrow: bool = False
-    turned: bool = False
+    narrow: bool = False  # whether tiles leave registers to an epilogue
+    transposed: bool = False  # whether K are samples, in operands that were transposed
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -70,7 +67,7 @@ class Product:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Programs: output tiles, and shares of the sum."""
+        """Numbers of output tiles and of shares of the sum."""
         tiles, (m_size, n_size, k_size) = self._tiles, self.sizes
         num_tiles = triton.cdiv(m_size, tiles.rows) * triton.cdiv(n_size, tiles.columns)
         return num_tiles, 1 if self.group is None else triton.cdiv(k_size, self.group)
@@ -107,13 +104,13 @@ class Product:
 
     @cached_property
     def _tiles(self) -> Tiles:
-        """Those that are configured, by default the rule's."""
+        """The configured tiles, or else the rule's."""
         return configured("linear", self._rule(), self._facts)
 
     def _facts(self) -> dict[str, Any]:
-        """What a product is configured for: never the number of samples."""
+        """The sizes and types that a configuration is for, without the number of samples."""
         m_size, n_size, k_size = self.sizes
-        over_samples = self.a_by_k or self.turned
+        over_samples = self.a_by_k or self.transposed
         return {
             "sizes": (m_size, n_size) if over_samples else (n_size, k_size),
             "dtype": self.a.dtype,
@@ -122,11 +119,11 @@ class Product:
             "b_by_k": self.b_by_k,
             "shares": self.group is not None,
             "narrow": self.narrow,
-            "turned": self.turned,
+            "transposed": self.transposed,
         }
 
     def _rule(self) -> Tiles:
-        """Tiles by what multiplies: tensor cores on bfloat16 or TF32, or plain FMA."""
+        """Tiles for the unit that multiplies: tensor cores on bfloat16 or TF32, or plain FMA."""
         if self.a.dtype == torch.float32 and self.precision != "tf32":
             return PLAIN_SUM_TILES if self.a_by_k else PLAIN_TILES
         if device.capability()[0] < 9 and not device.interpreted():
@@ -136,12 +133,12 @@ class Product:
         return self._bfloat16_tiles() if self._describable() else UNDESCRIBED_TILES
 
     def _bfloat16_tiles(self) -> Tiles:
-        """Few columns ask for small tiles, which occupy all SMs; many, or shares, for large ones.
+        """Small tiles for few columns, to occupy all SMs. Large tiles for many columns or shares.
 
-        A weight gradient's are narrow, which leaves registers to an update's operands. On an H200
-        (2026-11-21) VGG-16's 4096 -> 4096 layer takes 24 us by 64 x 64 tiles, 33 by 128 x 128; its
-        4096 -> 1000 layer 14 us by 64 x 32, 18 by 64 x 64, and the input's gradient 10.4 by
-        64 x 128, 12.1 by 64 x 64.
+        Those of a weight gradient are narrow and leave registers to an update. On an H200
+        (2026-11-21) VGG-16's 4096 -> 4096 layer takes 24 us with 64 x 64 tiles and 33 us with
+        128 x 128. Its 4096 -> 1000 layer takes 14 us with 64 x 32 and 18 us with 64 x 64; the
+        gradient of its input takes 10.4 us with 64 x 128 and 12.1 us with 64 x 64.
         """
         if self.a_by_k:
             return Tiles(128, 64, 64, 8, 4)
@@ -155,10 +152,10 @@ class Product:
         return Tiles(64, 64, 64, 4, 6) if columns > NARROW else Tiles(64, 32, 128, 4, 5)
 
     def _tf32_tiles(self) -> Tiles:
-        """Hopper's warpgroup products read TF32 operands by row alone.
+        """Tiles for TF32 products. Hopper's warpgroup products read TF32 operands by row alone.
 
-        Where one is stored by K, two warps, or half of their 64 rows, choose the products before
-        them, which need no transposed copy.
+        Where an operand is stored by K, tiles of two warps or of 32 rows make Triton choose
+        mma.sync, which needs no transposed copy.
         """
         if self.a_by_k:
             return Tiles(32, 128, 32, 4, 4)
@@ -169,7 +166,7 @@ class Product:
         return Tiles(128, 128, 32, 4, 3)
 
     def _by_descriptors(self) -> bool:
-        """Whether tiles come by the copy engine: those that need no transposing copy."""
+        """Whether the copy engine (TMA) loads tiles: those that need no transposed copy."""
         has_engine = device.capability()[0] >= 9 or device.interpreted()
         whole = self.group is None or self.group % MOST_DEPTH == 0
         by_row = not (self.a_by_k or self.b_by_k)
@@ -182,12 +179,12 @@ class Product:
 
 
 def share_of(terms: int, shares: int) -> int:
-    """Terms of each share of a sum but the last one, in whole steps of any tile."""
+    """Terms of each of `shares` shares of a sum but the last, a multiple of every tile's depth."""
     return triton.cdiv(triton.cdiv(terms, shares), MOST_DEPTH) * MOST_DEPTH
 
 
 def describable(matrix: Tensor) -> bool:
-    """Whether the copy engine can read tiles of a row-major matrix."""
+    """Whether the copy engine can move tiles of a contiguous matrix: it is aligned to 16 bytes."""
     stride_nbytes = matrix.shape[1] * matrix.element_size()
     return (matrix.data_ptr() | stride_nbytes) % DESCRIPTOR_ALIGNMENT == 0
 
@@ -200,7 +197,7 @@ def _product_kernel(
     PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TILE_GROUP: tl.constexpr, NUM_STAGES: tl.constexpr,
 ):  # fmt: skip
-    """A B over a share of the sum, the second grid axis, to its place in `out`."""
+    """A program computes one tile of A B over one share of the sum, the second grid axis."""
     m, n = tile_start(m_size, n_size, BLOCK_M, BLOCK_N, TILE_GROUP)
     share = tl.program_id(1)
     acc = product_tile(
@@ -224,7 +221,7 @@ def _sum_kernel(
     partials_ptr, bias_ptr, mask_ptr, out_ptr, num_shares, n_size, scale,
     RELU: tl.constexpr, OUT_PRECISION: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """out[row] = the shares of partials[row], added from the first on, and then as in `finish`."""
+    """out[row] = the shares of partials[row], added from the first on, then `finish`."""
     row = tl.program_id(0).to(tl.int64)
     offs_n = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside_n = offs_n < n_size
@@ -242,47 +239,48 @@ def _sum_kernel(
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
-    """What becomes of a product: the bias [N] is added, then ReLU, or it is masked and scaled.
+class LinearEpilogue:
+    """What is done with a product before it is stored: bias and ReLU, or mask and scale."""
 
-    `out_precision` is that of the products which read a float32 output.
-    """
-
-    bias: Tensor | None = None
+    bias: Tensor | None = None  # [N]
     relu: bool = False
-    mask: Tensor | None = None
-    scale: float = 1.0
-    out_precision: str = "ieee"
+    mask: Tensor | None = None  # [M, N]; the output is 0 where the mask is not above zero
+    scale: float = 1.0  # factor of outputs that have a mask
+    out_precision: str = "ieee"  # precision of the products that read a float32 output
 
     def constants(self) -> dict[str, Any]:
         """A kernel's compile-time arguments."""
         return {"RELU": self.relu, "OUT_PRECISION": self.out_precision}
 
 
-def multiply(product: Product, out: Tensor, ending: Ending) -> None:
-    """out [..., M, N] = the product and its ending."""
+def multiply(product: Product, out: Tensor, epilogue: LinearEpilogue) -> None:
+    """out [..., M, N] = the product, of each share where it has shares, and the epilogue."""
     m_size, n_size, _ = product.sizes
-    _launch(product, out, (n_size, m_size * n_size), ending)
+    _launch(product, out, (n_size, m_size * n_size), epilogue)
 
 
-def multiply_split(product: Product, partials: Tensor, out: Tensor, ending: Ending) -> None:
-    """As `multiply`, by sums of the product's shares in float32 `partials` [M, shares, N]."""
+def multiply_split(
+    product: Product, partials: Tensor, out: Tensor, epilogue: LinearEpilogue
+) -> None:
+    """`multiply` through the sums of the product's shares in float32 `partials` [M, shares, N]."""
     n_size = product.sizes[1]
-    _launch(product, partials, (product.grid[1] * n_size, n_size), Ending())
-    sum_shares(partials, out, ending)
+    _launch(product, partials, (product.grid[1] * n_size, n_size), LinearEpilogue())
+    sum_shares(partials, out, epilogue)
 
 
-def _launch(product: Product, out: Tensor, strides: tuple[int, int], ending: Ending) -> None:
+def _launch(
+    product: Product, out: Tensor, strides: tuple[int, int], epilogue: LinearEpilogue
+) -> None:
     _product_kernel[product.grid](
-        *product.operands(), ending.bias, ending.mask, out, *strides, ending.scale,
-        **ending.constants(), **product.constants(),
+        *product.operands(), epilogue.bias, epilogue.mask, out, *strides, epilogue.scale,
+        **epilogue.constants(), **product.constants(),
     )  # fmt: skip
 
 
-def sum_shares(partials: Tensor, out: Tensor, ending: Ending) -> None:
-    """out [M, N] = partials [M, shares, N] added over the shares in their order, and the ending."""
+def sum_shares(partials: Tensor, out: Tensor, epilogue: LinearEpilogue) -> None:
+    """out [M, N] = float32 partials [M, shares, N], summed over shares in order, and epilogue."""
     m_size, shares, n_size = partials.shape
     _sum_kernel[(m_size, triton.cdiv(n_size, SUM_BLOCK))](
-        partials, ending.bias, ending.mask, out, shares, n_size, ending.scale,
-        **ending.constants(), BLOCK=SUM_BLOCK, num_warps=SUM_WARPS,
+        partials, epilogue.bias, epilogue.mask, out, shares, n_size, epilogue.scale,
+        **epilogue.constants(), BLOCK=SUM_BLOCK, num_warps=SUM_WARPS,
     )  # fmt: skip

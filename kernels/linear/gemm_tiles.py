@@ -1,4 +1,4 @@
-"""Tiles of products of matrices: where they start, their sums, and what they leave as."""
+"""Tiles of matrix products: where a tile starts, its sum, and its epilogue."""
 
 import triton
 import triton.language as tl
@@ -11,7 +11,7 @@ def _load_tile(
     source, row, column, end_row, num_columns,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DESCRIPTOR: tl.constexpr,
 ):  # fmt: skip
-    """Tile [ROWS, COLUMNS] at (row, column) of a row-major matrix, zero from `end_row` on."""
+    """Tile [ROWS, COLUMNS] at (row, column) of a contiguous matrix, 0 from row `end_row` on."""
     if DESCRIPTOR:
         tile = source.load([row, column])
     else:
@@ -28,7 +28,8 @@ def tile_start(
 ) -> tl.tuple:
     """Row and column where this program's tile starts.
 
-    TILE_GROUP rows of tiles at a time, a column of them after the other.
+    Consecutive programs take the tiles of a column in TILE_GROUP rows of tiles, then the next
+    column.
     """
     pid = tl.program_id(0)
     tiles_m, tiles_n = tl.cdiv(m_size, BLOCK_M), tl.cdiv(n_size, BLOCK_N)
@@ -45,7 +46,7 @@ def product_tile(
     PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     NUM_STAGES: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """The sum over the terms [start_k, end_k) of the tile at (m, n): float32 [BLOCK_M, BLOCK_N]."""
+    """The tile at (m, n) of A B, summed over terms [start_k, end_k): float32 [BLOCK_M, BLOCK_N]."""
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for k in tl.range(start_k, end_k, BLOCK_K, num_stages=NUM_STAGES):
         if A_BY_K:
@@ -65,10 +66,10 @@ def finish(
     acc, bias_ptr, mask_ptr, offs, offs_n, inside, inside_n, scale, dtype: tl.constexpr,
     RELU: tl.constexpr, OUT_PRECISION: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """What a product [rows, columns] leaves as: with the bias, then with ReLU or masked and scaled.
+    """The epilogue of a product [rows, columns]: bias, then ReLU, or scale and mask.
 
-    To the type it is rounded where a pass of its own would take over from it: before the mask's
-    scale; for products that read it, last.
+    Values are rounded to `dtype` where separate ops would round them, before the scale, and last as
+    products of OUT_PRECISION read them.
     """
     if bias_ptr is not None:
         acc += tl.load(bias_ptr + offs_n, mask=inside_n, other=0.0)[None, :]

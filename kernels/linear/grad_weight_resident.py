@@ -1,10 +1,10 @@
-"""Weight gradients of a fully connected layer over few samples, and updates by them.
+"""Weight gradients of a linear layer over few samples, and updates by them, for bfloat16.
 
-A program keeps its rows of dy, all samples deep, and walks along x: the operands of VGG-16's first
-such layer, 256 samples deep, are read 32 times less than a tile at a time. On an H200 (2026-11-21)
-the 25088 -> 4096 layer's gradient takes 154 us so and 192 us by tiles, with the SGD update 448 and
-676 us; it moves 1.64 GB. Bits are those of the tiles: a wgmma chain adds in the order of samples.
-On Hopper linear_streamed.py makes the gradient, where it is written.
+A program keeps its rows of dy^T for all samples in shared memory and steps along x. The operands of
+VGG-16's 25088 -> 4096 layer with 256 samples are read 32 times less often than with gemm.py's
+tiles. Its gradient takes 154 us instead of 192 us, with an SGD update, which moves 1.64 GB, 448 us
+instead of 676 us (H200, 2026-11-21). The bits are those of gemm.py: wgmma adds in the order of
+samples. On Hopper grad_weight_tma_store.py computes gradients that are written.
 """
 
 from typing import Any, Final
@@ -19,11 +19,11 @@ from ..language import device
 from ..optim.math import Rule, apply_update
 from .gemm import describable
 
-MOST_SAMPLES: Final = 256  # rows of a copy by the copy engine, at most
-LEAST_DEPTH: Final = 16
+MOST_SAMPLES: Final = 256  # rows of a box of the copy engine, at most
+LEAST_DEPTH: Final = 16  # terms of a product of the tensor cores, at least
 GRADIENT_TILE: Final = {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8}
 SGD_TILE: Final = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4}
-ADAMW_TILE: Final = {"BLOCK_M": 128, "BLOCK_N": 32, "num_warps": 8}  # states come ahead as well
+ADAMW_TILE: Final = {"BLOCK_M": 128, "BLOCK_N": 32, "num_warps": 8}  # states take memory as well
 NUM_STAGES: Final = 3
 
 
@@ -33,7 +33,7 @@ def _resident_kernel(
     UPDATE: tl.constexpr, ADAMW: tl.constexpr, NESTEROV: tl.constexpr, MAXIMIZE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, NUM_STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Rows m of dy^T x over `span` columns; `param_ptr` is the gradient where UPDATE is not set."""
+    """BLOCK_M rows of dy^T x over `span` columns. Without UPDATE `param_ptr` is the gradient."""
     m = tl.program_id(0) * BLOCK_M
     first = tl.program_id(1) * span
     left = dy.load([0, m]).T  # [BLOCK_M, samples]
@@ -53,7 +53,7 @@ def _resident_kernel(
 
 
 def suits_residence(x: Tensor, dy: Tensor) -> bool:
-    """Whether the samples fit one copy of bfloat16 tiles by Hopper's copy engine."""
+    """Whether x and dy are bfloat16, and all samples fit one box of Hopper's copy engine."""
     has_engine = device.capability()[0] >= 9 or device.interpreted()
     has_engine = has_engine and device.holds_large_tiles()
     fits = 0 < x.shape[0] <= MOST_SAMPLES and x.dtype == torch.bfloat16
@@ -86,7 +86,7 @@ def resident_gradient(x: Tensor, dy: Tensor, grad: Tensor) -> None:
 def resident_update(
     x: Tensor, dy: Tensor, param: Tensor, states: tuple[Tensor, ...], control: Tensor, rule: Rule
 ) -> None:
-    """The parameter [O, F] updated by dy^T x."""
+    """Update the float32 parameter [O, F] by the gradient dy^T x."""
     operands, programs = (param, states, control), 2 * device.num_sms()
     tile = ADAMW_TILE if rule.adamw else SGD_TILE
     _launch(x, dy, operands, programs, tile, UPDATE=True, **rule.constants())

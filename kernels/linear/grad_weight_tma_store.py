@@ -1,11 +1,11 @@
-"""Weight gradients of a fully connected layer over few samples, for Hopper.
+"""Weight gradients of a linear layer over few samples, for bfloat16 on Hopper.
 
-As in linear_resident.py a program keeps its rows of dy, all samples deep, here in registers, and
-walks along x. One warp loads x; each of two groups of four warps has 64 rows, whose sums leave by
-the copy engine while the next products run, from where dy came. VGG-16's 25088 -> 4096 layer takes
-141 us so, as cuBLAS does, and by linear_resident.py 158, the 4096 -> 4096 layer 26.5 and not 30.8
-(H200, 2026-11-21). The sums are the same to the bit. It is written in Gluon, which the interpreter
-does not run.
+As in grad_weight_resident.py a program keeps its rows of dy^T for all samples, here in registers,
+and steps along x. One warp loads x. Each of two groups of four warps computes 64 rows. The copy
+engine stores their sums, from the shared memory that held dy, while the next products run. VGG-16's
+25088 -> 4096 layer takes 141 us, as with cuBLAS, and 158 us with grad_weight_resident.py; its 4096
+-> 4096 layer takes 26.5 us instead of 30.8 us (H200, 2026-11-21). The bits are the same. The kernel
+is written in Gluon, which the interpreter does not run.
 """
 
 from typing import Final
@@ -33,15 +33,15 @@ from ..language.hopper import barriers, buffers
 from .gemm import describable
 
 FEATURES: Final = tl.constexpr(64)  # rows of a group of warps
-GROUPS: Final = tl.constexpr(2)
-LEAST_DEPTH: Final = 128  # samples, of whose dy the room is that of one tile of sums
+GROUPS: Final = tl.constexpr(2)  # groups of four warps that compute
+LEAST_DEPTH: Final = 128  # samples whose dy takes the shared memory of one tile of sums
 BLOCK_N: Final = 64
 STAGES: Final = 5
 
 
 @gluon.jit
 def _load(dy_desc, x_desc, lefts, xs, kept, full, empty, m, first, end):
-    """The program's rows of dy, and then the ring of stages of x."""
+    """Load the program's rows of dy, then fill the ring of stages of x."""
     STAGES: gl.constexpr = xs.shape[0]
     BLOCK_N: gl.constexpr = xs.shape[2]
     mbarrier.expect(kept, GROUPS * dy_desc.block_type.nbytes)
@@ -62,7 +62,7 @@ def _load(dy_desc, x_desc, lefts, xs, kept, full, empty, m, first, end):
 
 @gluon.jit
 def _compute(grad_desc, lefts, xs, kept, full, empty, m, first, end, GROUP: gl.constexpr):
-    """The products of one group's rows, tile by tile; they leave from where its dy came."""
+    """Compute and store one group's rows, tile by tile, through the shared memory of its dy."""
     STAGES: gl.constexpr = xs.shape[0]
     BLOCK_N: gl.constexpr = xs.shape[2]
     OUTS: gl.constexpr = lefts.shape[1] // (2 * BLOCK_N)  # tiles of sums, each twice as wide as dy
@@ -95,8 +95,8 @@ def _compute(grad_desc, lefts, xs, kept, full, empty, m, first, end, GROUP: gl.c
 
 
 @gluon.jit
-def _streamed_kernel(dy_desc, x_desc, grad_desc, num_columns, span, STAGES: gl.constexpr) -> None:
-    """grad = dy^T x of GROUPS * FEATURES rows over `span` columns."""
+def _tma_store_kernel(dy_desc, x_desc, grad_desc, num_columns, span, STAGES: gl.constexpr) -> None:
+    """A program computes grad = dy^T x for GROUPS * FEATURES rows and `span` columns."""
     m = gl.program_id(0) * (GROUPS * FEATURES)
     first = gl.program_id(1) * span
     end = gl.minimum(first + span, num_columns)
@@ -116,19 +116,19 @@ def _streamed_kernel(dy_desc, x_desc, grad_desc, num_columns, span, STAGES: gl.c
     )
 
 
-def streams(grad: Tensor) -> bool:
+def suits_tma_store(grad: Tensor) -> bool:
     """Whether Gluon runs here, and Hopper's copy engine can write the gradient."""
     return available() and describable(grad)
 
 
-def streamed_gradient(x: Tensor, dy: Tensor, grad: Tensor) -> None:
-    """grad float32 [O, F] = dy^T x, of samples that `suits_residence` speaks of."""
+def tma_store_gradient(x: Tensor, dy: Tensor, grad: Tensor) -> None:
+    """grad float32 [O, F] = dy^T x, where `suits_residence` and `suits_tma_store` hold."""
     rows, columns = grad.shape
     depth = max(triton.next_power_of_2(x.shape[0]), LEAST_DEPTH)
     tiles_m = triton.cdiv(rows, GROUPS.value * FEATURES.value)
     shares = max(device.num_sms() // tiles_m, 1)
     span = triton.cdiv(triton.cdiv(columns, shares), BLOCK_N) * BLOCK_N
-    _streamed_kernel[(tiles_m, triton.cdiv(columns, span))](
+    _tma_store_kernel[(tiles_m, triton.cdiv(columns, span))](
         swizzled(dy, [depth, FEATURES.value]), swizzled(x, [depth, BLOCK_N]),
         swizzled(grad, [FEATURES.value, BLOCK_N]), columns, span, STAGES=STAGES, num_warps=4,
     )  # fmt: skip

@@ -1,10 +1,11 @@
-"""Products with a weight as it is kept, in float32, for Hopper.
+"""TF32 products with a float32 weight that is not rounded, for Hopper.
 
-The weight passes through registers, the left operand of a product's transpose, where it is rounded
-to TF32: no copy of it is made, and an input gradient, which reads it by columns, has the tensor
-cores' fastest products too. VGG-16's 25088 -> 4096 layer takes 148 us, and its input gradient 179,
-where mma.sync took 182 and 327 and a copy for each some 200 more (H200, 2026-11-21). One warp
-loads, eight compute. It is written in Gluon, which the interpreter does not run.
+The kernel computes the transpose of the product. The weight is its left operand, which passes
+through registers and is rounded to TF32 there. No rounded copy of the weight is made. The input
+gradient, which reads the weight by columns, has warpgroup products too. VGG-16's 25088 -> 4096
+layer takes 148 us and its input gradient 179 us; mma.sync took 182 us and 327 us, and a copy for
+each some 200 us more (H200, 2026-11-21). One warp loads and eight compute. The kernel is written in
+Gluon, which the interpreter does not run.
 """
 
 from collections.abc import Sequence
@@ -26,20 +27,20 @@ from ..language.gluon import (
     warpgroup_mma_wait,
 )
 from ..language.hopper import barriers, buffers, rounded
-from .gemm import DESCRIPTOR_ALIGNMENT, Ending, describable, share_of, sum_shares
+from .gemm import DESCRIPTOR_ALIGNMENT, LinearEpilogue, describable, share_of, sum_shares
 
-FEATURES: Final = tl.constexpr(64)  # of a group of warps: their sums take 128 registers a thread
-GROUPS: Final = tl.constexpr(2)
+FEATURES: Final = tl.constexpr(64)  # features of a group of warps: 128 registers of sums a thread
+GROUPS: Final = tl.constexpr(2)  # groups of four warps that compute
 PART: Final = tl.constexpr(32)  # samples whose addresses are in registers at once
 COLUMNS: Final = GROUPS.value * FEATURES.value
-BLOCK_S: Final = 256
+BLOCK_S: Final = 256  # samples of a program
 BLOCK_K: Final = 32
 STAGES: Final = 4
 
 
 @gluon.jit
 def _load(weight_desc, x_desc, weights, xs, full, empty, start, end, f, s, BY_K: gl.constexpr):
-    """Fill the ring of stages."""
+    """Fill the ring of stages of weight and x."""
     STAGES: gl.constexpr = xs.shape[0]
     BLOCK_K: gl.constexpr = xs.shape[2]
     NBYTES: gl.constexpr = GROUPS * weight_desc.block_type.nbytes + x_desc.block_type.nbytes
@@ -105,7 +106,7 @@ def _store_halves(
     acc, mask_ptr, out_ptr, f, s, num_samples, features, row_stride, scale,
     RELU: gl.constexpr, ROUND: gl.constexpr,
 ):  # fmt: skip
-    """Store a tile [features, samples] by parts, since addresses take more registers than sums."""
+    """Store a tile [features, samples] in halves of PART samples, whose addresses fit registers."""
     SAMPLES: gl.constexpr = acc.shape[1]
     if SAMPLES > PART:
         halves = acc.reshape([acc.shape[0], 2, SAMPLES // 2]).permute([0, 2, 1])
@@ -148,7 +149,7 @@ def _weight_kernel(
     row_stride, share_stride, scale,
     BY_K: gl.constexpr, RELU: gl.constexpr, ROUND: gl.constexpr, STAGES: gl.constexpr,
 ) -> None:  # fmt: skip
-    """out [samples, features] = x weight^T over a share of the terms, the third grid axis."""
+    """A program computes a tile of out = x weight^T over a share of terms, the third grid axis."""
     f = gl.program_id(0) * (GROUPS * FEATURES)
     s = gl.program_id(1) * x_desc.block_type.shape[0]
     start = gl.program_id(2) * group
@@ -176,38 +177,44 @@ def _weight_kernel(
 
 
 def suits_weight(x: Tensor, weight: Tensor, precision: str) -> bool:
-    """Whether products of this precision take the weight as it is kept."""
+    """Whether this kernel computes the products of x with the weight."""
     return keeps_weight(weight.shape, x.dtype, precision) and describable(x) and describable(weight)
 
 
 def keeps_weight(shape: Sequence[int], dtype: torch.dtype, precision: str) -> bool:
-    """Whether no product with a weight [O, F] needs a copy: by Gluon, for TF32 in whole boxes."""
+    """Whether no product with a weight of `shape` [O, F] needs a rounded copy of the weight.
+
+    That holds for TF32 where Gluon runs, if both sizes are multiples of 16 bytes.
+    """
     sizes = all(size * dtype.itemsize % DESCRIPTOR_ALIGNMENT == 0 for size in shape)
     return precision == "tf32" and dtype == torch.float32 and sizes and available()
 
 
 def multiply_weight(
-    x: Tensor, weight: Tensor, partials: Tensor | None, out: Tensor, ending: Ending, *, by_k: bool
+    x: Tensor, weight: Tensor, partials: Tensor | None, out: Tensor, epilogue: LinearEpilogue, *,
+    by_k: bool,
 ) -> None:  # fmt: skip
-    """out [N, M] = x [N, K] times the float32 weight, stored [K, M] where `by_k`, else [M, K].
+    """out [N, M] = x [N, K] weight, float32, stored [K, M] where `by_k`, else [M, K]; epilogue.
 
-    Sums of shares are left in float32 `partials` [N, shares, M], where given, and then added.
+    Where float32 `partials` [N, shares, M] are given, they get the sums of shares, which are added.
     """
     if partials is None:
-        _launch(x, weight, out, by_k, x.shape[1], ending)
+        _launch(x, weight, out, by_k, x.shape[1], epilogue)
         return
-    _launch(x, weight, partials, by_k, share_of(x.shape[1], partials.shape[1]), Ending())
-    sum_shares(partials, out, ending)
+    _launch(x, weight, partials, by_k, share_of(x.shape[1], partials.shape[1]), LinearEpilogue())
+    sum_shares(partials, out, epilogue)
 
 
-def _launch(x: Tensor, weight: Tensor, out: Tensor, by_k: bool, group: int, ending: Ending) -> None:
+def _launch(
+    x: Tensor, weight: Tensor, out: Tensor, by_k: bool, group: int, epilogue: LinearEpilogue
+) -> None:
     samples, terms = x.shape
     features = out.shape[-1]
     block = [BLOCK_K, FEATURES.value] if by_k else [FEATURES.value, BLOCK_K]
     tiles, shares = triton.cdiv(features, COLUMNS), triton.cdiv(terms, group)
     _weight_kernel[(tiles, triton.cdiv(samples, BLOCK_S), shares)](
-        swizzled(weight, block), swizzled(x, [BLOCK_S, BLOCK_K]), ending.bias, ending.mask, out,
-        samples, features, terms, group, shares * features, features, ending.scale,
-        BY_K=by_k, RELU=ending.relu, ROUND=ending.out_precision == "tf32",
+        swizzled(weight, block), swizzled(x, [BLOCK_S, BLOCK_K]), epilogue.bias, epilogue.mask, out,
+        samples, features, terms, group, shares * features, features, epilogue.scale,
+        BY_K=by_k, RELU=epilogue.relu, ROUND=epilogue.out_precision == "tf32",
         STAGES=STAGES, num_warps=4,
     )  # fmt: skip

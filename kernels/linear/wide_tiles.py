@@ -1,8 +1,8 @@
-"""Products whose tiles are wider than a power of two: input gradients of layers with many inputs.
+"""Products with tiles of 128 x 384: input gradients of linear layers with many inputs.
 
-VGG-16's first such layer has 25088 inputs: 196 tiles of 128 x 256 for 256 samples keep 132 SMs busy
-for one and a half rounds, 132 of 128 x 384 for one: 77 us, not 95 (H200, 2026-11-21). Two sums
-stand beside each other, over the same rows of dy.
+VGG-16's first linear layer has 25088 inputs. For 256 samples 196 tiles of 128 x 256 keep 132 SMs
+busy for one and a half rounds, and 132 tiles of 128 x 384 for one: 77 us instead of 95 us (H200,
+2026-11-21). A tile has two sums, of 256 and of 128 columns, over the same rows of dy.
 """
 
 from typing import Final
@@ -14,7 +14,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ..language import device
-from .gemm import TILE_GROUP, WIDE, Ending, describable
+from .gemm import TILE_GROUP, WIDE, LinearEpilogue, describable
 from .gemm_tiles import finish, tile_start
 
 TILE: Final = {"BLOCK_M": 128, "BLOCK_N": 256, "SIDE_N": 128, "BLOCK_K": 64}
@@ -44,7 +44,7 @@ def _wide_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SIDE_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TILE_GROUP: tl.constexpr, NUM_STAGES: tl.constexpr,
 ):  # fmt: skip
-    """out = A B; A [M, K], B [K, N], whose descriptor `side` reads SIDE_N columns at a time."""
+    """out = A B for A [M, K] and B [K, N]. `side` describes boxes of SIDE_N columns of B."""
     m, n = tile_start(m_size, n_size, BLOCK_M, BLOCK_N + SIDE_N, TILE_GROUP)
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     beside = tl.zeros((BLOCK_M, SIDE_N), tl.float32)
@@ -57,20 +57,20 @@ def _wide_kernel(
 
 
 def suits_width(a: Tensor, b: Tensor) -> bool:
-    """Whether such tiles pay: b [K, N] of very many columns, bfloat16, by Hopper's copy engine."""
+    """Whether `multiply_wide` suits a b: bfloat16 on Hopper, b [K, N] of more than WIDE columns."""
     has_engine = device.capability()[0] == 9 or device.interpreted()
     wide = a.dtype == torch.bfloat16 and b.shape[1] > WIDE
     return has_engine and wide and describable(a) and describable(b)
 
 
-def multiply_wide(a: Tensor, b: Tensor, out: Tensor, ending: Ending) -> None:
-    """bfloat16 out [M, N] = a [M, K] b [K, N], masked and scaled."""
+def multiply_wide(a: Tensor, b: Tensor, out: Tensor, epilogue: LinearEpilogue) -> None:
+    """out [M, N] = a [M, K] b [K, N], bfloat16, with the scale and mask of the epilogue."""
     (m_size, k_size), n_size = a.shape, b.shape[1]
     columns = TILE["BLOCK_N"] + TILE["SIDE_N"]
     _wide_kernel[(triton.cdiv(m_size, TILE["BLOCK_M"]) * triton.cdiv(n_size, columns),)](
         TensorDescriptor.from_tensor(a, [TILE["BLOCK_M"], TILE["BLOCK_K"]]),
         TensorDescriptor.from_tensor(b, [TILE["BLOCK_K"], TILE["BLOCK_N"]]),
         TensorDescriptor.from_tensor(b, [TILE["BLOCK_K"], TILE["SIDE_N"]]),
-        m_size, n_size, k_size, ending.mask, out, ending.scale,
+        m_size, n_size, k_size, epilogue.mask, out, epilogue.scale,
         **TILE, TILE_GROUP=TILE_GROUP, NUM_STAGES=NUM_STAGES, num_warps=NUM_WARPS,
     )  # fmt: skip

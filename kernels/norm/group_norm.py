@@ -1,8 +1,8 @@
-"""Group normalization (Wu and He 2018); with a group a channel, instance normalization.
+"""Group normalization (Wu and He 2018). With one channel a group it is instance normalization.
 
-y = (x - mean) / sqrt(variance + eps) * weight + bias, where mean and variance are those of a group
-of channels over the pixels of a sample. A sample is cut into chunks of pixels, whose means and
-squared deviations by channel are joined by group; the gradient does the same with what it sums.
+y = (x - mean) / sqrt(variance + eps) * weight + bias, with mean and variance of a group of channels
+over the pixels of a sample. Means and squared deviations are found by channel for chunks of pixels,
+and then merged by group. The gradient's sums are found in the same two steps.
 """
 
 from typing import Final
@@ -15,8 +15,8 @@ from torch import Tensor
 from ..language.channel_chunks import chunk_of, chunk_place, launch_chunks, num_chunks
 from ..language.rounding import stored, stored_reference
 
-GROUPED: Final = 64  # channels of a program that joins groups
-JOINED: Final = 2048  # values of chunks that are joined at a time
+GROUPED: Final = 64  # channels of a program that merges chunks
+MERGED: Final = 2048  # values of chunks that a program loads together
 
 
 @triton.jit
@@ -26,7 +26,7 @@ def _load(ptrs, mask):
 
 @triton.jit
 def _param(ptr, c, channels, ABSENT: tl.constexpr):
-    """Channels c of a parameter, or what an absent one is."""
+    """Channels c of a parameter, or ABSENT where there is none."""
     values = tl.full(c.shape, ABSENT, tl.float32)
     if ptr is not None:
         values = tl.load(ptr + c, mask=c < channels, other=0.0)
@@ -35,7 +35,7 @@ def _param(ptr, c, channels, ABSENT: tl.constexpr):
 
 @triton.jit
 def _moments_of(moments_ptr, sample, c, channels, groups):
-    """Means and inverse deviations of the groups of channels c [1, C]."""
+    """Means and inverse deviations of the groups that channels c [1, C] belong to."""
     ptrs = moments_ptr + (sample * groups + c // (channels // groups)) * 2
     mean = tl.load(ptrs, mask=c < channels, other=0.0)
     return mean, tl.load(ptrs + 1, mask=c < channels, other=0.0)
@@ -46,10 +46,8 @@ def _chunk_moments_kernel(
     x_ptr, partials_ptr, pixels, channels, chunks, chunk,
     PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """Means and sums of squared deviations of a chunk's channels, about the first tile's means."""
-    sample, start, stop = chunk_place(pixels, chunks, chunk)
-    c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)[None, :]
-    p = tl.arange(0, PIXELS)[:, None]
+    """Means and squared deviations by channel of a chunk, summed about the first tile's means."""
+    sample, start, stop, p, c = chunk_place(pixels, chunks, chunk, PIXELS, CHANNELS)
     x_ptrs = x_ptr + (sample * pixels + start + p) * channels + c
     x = _load(x_ptrs, (start + p < stop) & (c < channels))
     pivot = tl.sum(x, 0, keep_dims=True) / tl.minimum(stop - start, PIXELS)
@@ -69,12 +67,17 @@ def _chunk_moments_kernel(
 
 
 @triton.jit
-def _place(channels, groups, GROUPS: tl.constexpr, WIDTH: tl.constexpr):
-    """This program's groups [1, G, 1], their channels [1, G, W], and which of these there are."""
+def _place(pixels, channels, groups, GROUPS: tl.constexpr, WIDTH: tl.constexpr):
+    """A program's sample (int64), groups [1, G, 1], their channels [1, G, W] and mask, and values.
+
+    The values are the number of elements of a group, float32.
+    """
+    sample = tl.program_id(0).to(tl.int64)
     group = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)[None, :, None]
     member = tl.arange(0, WIDTH)[None, None, :]
     width = channels // groups
-    return group, group * width + member, (group < groups) & (member < width)
+    c, mask = group * width + member, (group < groups) & (member < width)
+    return sample, group, c, mask, (pixels * (channels // groups)).to(tl.float32)
 
 
 @triton.jit(do_not_specialize=["pixels", "chunks", "chunk"])
@@ -82,10 +85,8 @@ def _group_moments_kernel(
     partials_ptr, moments_ptr, pixels, channels, groups, chunks, chunk, eps,
     CHUNKS: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Means and inverse deviations of groups, from those of chunks."""
-    sample = tl.program_id(0).to(tl.int64)
-    group, c, in_map = _place(channels, groups, GROUPS, WIDTH)
-    count = (pixels * (channels // groups)).to(tl.float32)
+    """Means and inverse deviations of groups, from the moments of chunks."""
+    sample, group, c, in_map, count = _place(pixels, channels, groups, GROUPS, WIDTH)
     total = tl.zeros((CHUNKS, GROUPS, WIDTH), tl.float32)
     for first in range(0, chunks, CHUNKS):
         j = first + tl.arange(0, CHUNKS)[:, None, None]
@@ -119,9 +120,7 @@ def _group_norm_kernel(
     x_ptr, weight_ptr, bias_ptr, moments_ptr, y_ptr, pixels, channels, groups, chunks, chunk,
     PRECISION: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    sample, start, stop = chunk_place(pixels, chunks, chunk)
-    c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)[None, :]
-    p = tl.arange(0, PIXELS)[:, None]
+    sample, start, stop, p, c = chunk_place(pixels, chunks, chunk, PIXELS, CHANNELS)
     mean, rstd = _moments_of(moments_ptr, sample, c, channels, groups)
     scale = rstd * _param(weight_ptr, c, channels, 1.0)
     bias = _param(bias_ptr, c, channels, 0.0)
@@ -138,9 +137,7 @@ def _grad_sums_kernel(
     PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """Sums over a chunk, by channel, of dy * normed and of dy."""
-    sample, start, stop = chunk_place(pixels, chunks, chunk)
-    c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)[None, :]
-    p = tl.arange(0, PIXELS)[:, None]
+    sample, start, stop, p, c = chunk_place(pixels, chunks, chunk, PIXELS, CHANNELS)
     mean, rstd = _moments_of(moments_ptr, sample, c, channels, groups)
     products = tl.zeros((PIXELS, CHANNELS), tl.float32)
     total = tl.zeros((PIXELS, CHANNELS), tl.float32)
@@ -161,9 +158,7 @@ def _group_slopes_kernel(
     CHUNKS: tl.constexpr, GROUPS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Means over a group of dy * weight * normed and of dy * weight, from the sums of chunks."""
-    sample = tl.program_id(0).to(tl.int64)
-    group, c, in_map = _place(channels, groups, GROUPS, WIDTH)
-    count = (pixels * (channels // groups)).to(tl.float32)
+    sample, group, c, in_map, count = _place(pixels, channels, groups, GROUPS, WIDTH)
     products = tl.zeros((CHUNKS, GROUPS, WIDTH), tl.float32)
     total = tl.zeros((CHUNKS, GROUPS, WIDTH), tl.float32)
     for first in range(0, chunks, CHUNKS):
@@ -184,9 +179,7 @@ def _group_norm_grad_kernel(
     pixels, channels, groups, chunks, chunk,
     PRECISION: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    sample, start, stop = chunk_place(pixels, chunks, chunk)
-    c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)[None, :]
-    p = tl.arange(0, PIXELS)[:, None]
+    sample, start, stop, p, c = chunk_place(pixels, chunks, chunk, PIXELS, CHANNELS)
     mean, rstd = _moments_of(moments_ptr, sample, c, channels, groups)
     slope, upper_mean = _moments_of(slopes_ptr, sample, c, channels, groups)
     weight = _param(weight_ptr, c, channels, 1.0)
@@ -198,11 +191,11 @@ def _group_norm_grad_kernel(
         tl.store(dx_ptr + offs, stored(dx, dx_ptr.dtype.element_ty, PRECISION), mask=mask)
 
 
-def _joining(channels: int, groups: int) -> tuple[tuple[int], dict[str, int]]:
-    """Programs that join the chunks of a sample, and the block that one takes."""
+def _merging(channels: int, groups: int) -> tuple[tuple[int], dict[str, int]]:
+    """Programs that merge the chunks of a sample, and the block of a program."""
     width = triton.next_power_of_2(channels // groups)
     block_g = min(triton.next_power_of_2(groups), max(1, GROUPED // width))
-    block = {"CHUNKS": max(1, JOINED // (block_g * width)), "GROUPS": block_g, "WIDTH": width}
+    block = {"CHUNKS": max(1, MERGED // (block_g * width)), "GROUPS": block_g, "WIDTH": width}
     return (triton.cdiv(groups, block_g),), block
 
 
@@ -212,15 +205,15 @@ def group_norm(
 ) -> None:  # fmt: skip
     """y = x [N, P, C] normalized over groups of channels, times weight, plus bias, float32 [C].
 
-    moments, float32 [N, groups, 2], get means and inverse deviations; partials, float32 [N, chunks,
-    2, C] as `num_chunks` has it, those sums by which they come about.
+    moments, float32 [N, groups, 2], get the means and inverse deviations. partials, float32 [N,
+    `num_chunks`(P, C), 2, C], are a workspace.
     """
     if x.numel() == 0:
         return
     samples, pixels, channels = x.shape
     chunk, chunks = chunk_of(pixels, channels), num_chunks(pixels, channels)
     launch_chunks(_chunk_moments_kernel, x, (x, partials))
-    programs, block = _joining(channels, groups)
+    programs, block = _merging(channels, groups)
     _group_moments_kernel[(samples, *programs)](
         partials, moments, pixels, channels, groups, chunks, chunk, eps, **block, num_warps=4
     )
@@ -232,10 +225,10 @@ def group_norm_grad(
     x: Tensor, dy: Tensor, weight: Tensor | None, moments: Tensor, dx: Tensor | None, sums: Tensor,
     slopes: Tensor | None, *, groups: int, precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """dx of `group_norm`, and what its parameters' gradients add up from; dx may be dy.
+    """The gradient dx of `group_norm`, and sums by chunk of the gradients of weight and bias.
 
-    sums, float32 [N, chunks, 2, C], hold those of the weight and those of the bias. slopes, float32
-    [N, groups, 2], are there where dx is, which may be None.
+    sums are float32 [N, `num_chunks`(P, C), 2, C], the weight's first. dx may be dy or None.
+    slopes, float32 [N, groups, 2], are a workspace for dx.
     """
     if x.numel() == 0:
         return
@@ -243,7 +236,7 @@ def group_norm_grad(
     launch_chunks(_grad_sums_kernel, x, (x, dy, moments, sums), groups)
     if dx is None:
         return
-    programs, block = _joining(channels, groups)
+    programs, block = _merging(channels, groups)
     _group_slopes_kernel[(samples, *programs)](
         sums, weight, slopes, pixels, channels, groups, num_chunks(pixels, channels),
         **block, num_warps=4,
@@ -256,7 +249,7 @@ def group_norm_reference(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, y: Tensor, moments: Tensor,
     partials: Tensor, *, groups: int, eps: float, precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """What `group_norm` computes, in float64; nothing comes to lie in partials."""
+    """Computes `group_norm` in float64, without partials."""
     grouped = x.double().unflatten(2, (groups, -1))
     mean = grouped.mean((1, 3))
     variance = (grouped - mean[:, None, :, None]).square().mean((1, 3))
@@ -272,7 +265,7 @@ def group_norm_grad_reference(
     x: Tensor, dy: Tensor, weight: Tensor | None, moments: Tensor, dx: Tensor | None, sums: Tensor,
     slopes: Tensor | None, *, groups: int, precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """What `group_norm_grad` computes, in float64."""
+    """Computes `group_norm_grad` in float64."""
     if x.numel() == 0:
         return
     upper = dy.double().unflatten(2, (groups, -1))  # [N, P, G, C/G]

@@ -1,4 +1,4 @@
-"""Maps times a parameter of one value a channel, as CaiT's and ConvNeXt's layer scale."""
+"""Maps times a parameter of one value for each channel: the layer scale of CaiT and ConvNeXt."""
 
 import torch
 import triton
@@ -14,9 +14,7 @@ def _scale_kernel(
     x_ptr, scale_ptr, y_ptr, pixels, channels, chunks, chunk,
     PRECISION: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    sample, start, stop = chunk_place(pixels, chunks, chunk)
-    c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)[None, :]
-    p = tl.arange(0, PIXELS)[:, None]
+    sample, start, stop, p, c = chunk_place(pixels, chunks, chunk, PIXELS, CHANNELS)
     scale = tl.load(scale_ptr + c, mask=c < channels, other=0.0)
     for first in range(start, stop, PIXELS):
         mask = (first + p < stop) & (c < channels)
@@ -30,9 +28,7 @@ def _scale_grad_kernel(
     x_ptr, dy_ptr, scale_ptr, dx_ptr, sums_ptr, pixels, channels, chunks, chunk,
     PRECISION: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    sample, start, stop = chunk_place(pixels, chunks, chunk)
-    c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)[None, :]
-    p = tl.arange(0, PIXELS)[:, None]
+    sample, start, stop, p, c = chunk_place(pixels, chunks, chunk, PIXELS, CHANNELS)
     scale = tl.load(scale_ptr + c, mask=c < channels, other=0.0)
     total = tl.zeros((PIXELS, CHANNELS), tl.float32)
     for first in range(start, stop, PIXELS):
@@ -48,7 +44,7 @@ def _scale_grad_kernel(
 
 
 def scale_channels(x: Tensor, scale: Tensor, y: Tensor, *, precision: str = "ieee") -> None:
-    """y = x [N, P, C] times scale, float32 [C]; y may be x. The same call on dy gives dx."""
+    """y = x [N, P, C] * scale, float32 [C]. y may be x. The same call on dy gives dx."""
     if x.numel():
         launch_chunks(_scale_kernel, x, (x, scale, y), PRECISION=precision)
 
@@ -57,9 +53,9 @@ def scale_channels_grad(
     x: Tensor, dy: Tensor, scale: Tensor, dx: Tensor | None, sums: Tensor, *,
     precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """dx of `scale_channels`, which may be dy or None, and what the scale's gradient adds up from.
+    """The gradient dx of `scale_channels`, and sums by chunk of the scale's gradient.
 
-    sums are float32 [N, chunks, 1, C], as `num_chunks` has it.
+    sums are float32 [N, `num_chunks`(P, C), 1, C]. dx may be dy or None.
     """
     if x.numel():
         launch_chunks(_scale_grad_kernel, x, (x, dy, scale, dx, sums), PRECISION=precision)
@@ -68,7 +64,7 @@ def scale_channels_grad(
 def scale_channels_reference(
     x: Tensor, scale: Tensor, y: Tensor, *, precision: str = "ieee"
 ) -> None:
-    """What `scale_channels` computes."""
+    """Computes `scale_channels` in torch."""
     y.copy_(stored_reference(x.float() * scale, y.dtype, precision))
 
 
@@ -76,7 +72,7 @@ def scale_channels_grad_reference(
     x: Tensor, dy: Tensor, scale: Tensor, dx: Tensor | None, sums: Tensor, *,
     precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """What `scale_channels_grad` computes."""
+    """Computes `scale_channels_grad` in torch."""
     if not x.numel():
         return
     products = (x.double() * dy.double()).split(chunk_of(*x.shape[1:]), 1)

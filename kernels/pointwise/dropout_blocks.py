@@ -1,7 +1,8 @@
-"""Dropout of whole channels, of whole samples, or of all of a batch, without a stored mask.
+"""Dropout of whole channels, of whole samples, or of the whole batch, without a stored mask.
 
-What falls together draws once, by its index in the whole batch: Dropout2d (Tompson et al. 2015) by
-channel of a sample, stochastic depth (Huang et al. 2016) by sample ("row") or at once ("batch").
+Each block draws once, by its index in the whole batch. Dropout2d (Tompson et al. 2015) has a block
+for each channel of a sample. Stochastic depth (Huang et al. 2016) has one for each sample ("row")
+or one for the batch ("batch").
 """
 
 from typing import Final
@@ -25,7 +26,7 @@ def _drop_parts_kernel(
     PART: tl.constexpr, PRECISION: tl.constexpr, ROUNDS: tl.constexpr, PIXELS: tl.constexpr,
     CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    sample, start, stop = chunk_place(pixels, chunks, chunk)
+    sample, start, stop, _, _ = chunk_place(pixels, chunks, chunk, PIXELS, CHANNELS)
     c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     index = tl.zeros((CHANNELS,), tl.int64)
     if PART == "row":
@@ -49,10 +50,10 @@ def dropout_parts(
     x: Tensor, y: Tensor, seed: Tensor, *,
     part: str, p: float, op_id: int, first_sample: int, precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """y = x / (1 - p) where kept, 0 with probability p; the same call on dy gives dx; y may be x.
+    """y = 0 with probability p, else x / (1 - p). The same call on dy gives dx. y may be x.
 
-    x is [N, P, C]; a `part` of PARTS falls or stays whole. `seed`, `op_id` and `first_sample` are
-    as in `dropout`.
+    x is [N, P, C]. `part`, one of PARTS, is what is dropped together. `seed`, `op_id` and
+    `first_sample` are those of `dropout`.
     """
     if x.numel():
         sizes = (first_sample, op_id, _least_kept(p), scale_of(p))
@@ -61,7 +62,7 @@ def dropout_parts(
 
 
 def _least_kept(p: float) -> int:
-    """The least draw whose part is kept."""
+    """The least draw of DRAW_BITS bits whose block is kept."""
     return round(p * (1 << DRAW_BITS.value))
 
 
@@ -69,7 +70,7 @@ def dropout_parts_reference(
     x: Tensor, y: Tensor, seed: Tensor, *,
     part: str, p: float, op_id: int, first_sample: int, precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """What `dropout_parts` computes, mask and all."""
+    """Computes `dropout_parts` in torch, with the same mask."""
     samples, _, channels = x.shape
     index = torch.zeros(samples, 1, channels, dtype=torch.int64, device=x.device)
     if part != "batch":

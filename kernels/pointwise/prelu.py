@@ -1,7 +1,7 @@
 """PReLU (He et al. 2015): maps whose negative values are multiplied by learned slopes.
 
-A slope is for all channels or for one. A slope's gradient is a sum in a fixed order: each program
-leaves one for its chunk of a sample's pixels and its channels, and these add up by sample.
+There is one slope for all channels, or one for each. A slope's gradient is a sum in a fixed order.
+A program writes the sum over one chunk of a sample's pixels and one block of channels.
 """
 
 import torch
@@ -18,9 +18,7 @@ def _prelu_kernel(
     x_ptr, slope_ptr, y_ptr, pixels, channels, slope_stride, chunks, chunk,
     PRECISION: tl.constexpr, PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    sample, start, stop = chunk_place(pixels, chunks, chunk)
-    c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)[None, :]
-    p = tl.arange(0, PIXELS)[:, None]
+    sample, start, stop, p, c = chunk_place(pixels, chunks, chunk, PIXELS, CHANNELS)
     slope = tl.load(slope_ptr + c * slope_stride, mask=c < channels, other=0.0)
     for first in range(start, stop, PIXELS):
         mask = (first + p < stop) & (c < channels)
@@ -36,9 +34,7 @@ def _prelu_grad_kernel(
     PRECISION: tl.constexpr, BY_CHANNEL: tl.constexpr,
     PIXELS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    sample, start, stop = chunk_place(pixels, chunks, chunk)
-    c = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)[None, :]
-    p = tl.arange(0, PIXELS)[:, None]
+    sample, start, stop, p, c = chunk_place(pixels, chunks, chunk, PIXELS, CHANNELS)
     slope = tl.load(slope_ptr + c * slope_stride, mask=c < channels, other=0.0)
     total = tl.zeros((PIXELS, CHANNELS), tl.float32)
     for first in range(start, stop, PIXELS):
@@ -61,10 +57,7 @@ def _prelu_grad_kernel(
 
 
 def prelu(x: Tensor, slope: Tensor, y: Tensor, *, precision: str = "ieee") -> None:
-    """y = x [N, P, C] where it is above zero, else x times its slope, float32 [C] or [1].
-
-    y may be x.
-    """
+    """y = x [N, P, C] where x > 0, else x * slope, float32 [C] or [1]. y may be x."""
     if x.numel():
         launch_chunks(_prelu_kernel, x, (x, slope, y), _stride(slope), PRECISION=precision)
 
@@ -73,9 +66,9 @@ def prelu_grad(
     x: Tensor, dy: Tensor, slope: Tensor, dx: Tensor | None, sums: Tensor | None, *,
     precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """dx of `prelu`, which may be dy, and the terms of the slopes' gradients.
+    """The gradient dx of `prelu` and partial sums of the slopes' gradients. Either may be None.
 
-    Either may be None. sums are float32 [N, `prelu_terms`(P, C, slopes), 1, slopes].
+    sums are float32 [N, `prelu_terms`(P, C, slopes), 1, slopes]. dx may be dy.
     """
     if x.numel():
         launch_chunks(
@@ -85,7 +78,7 @@ def prelu_grad(
 
 
 def prelu_terms(pixels: int, channels: int, slopes: int) -> int:
-    """Sums that a sample leaves of each slope's gradient."""
+    """Number of partial sums of a sample [pixels, channels] for each slope's gradient."""
     blocks = 1 if slopes > 1 else triton.cdiv(channels, tile_of(pixels, channels)[1])
     return num_chunks(pixels, channels) * blocks
 
@@ -96,7 +89,7 @@ def _stride(slope: Tensor) -> int:
 
 
 def prelu_reference(x: Tensor, slope: Tensor, y: Tensor, *, precision: str = "ieee") -> None:
-    """Computes `prelu`."""
+    """Computes `prelu` in torch."""
     wide = x.float()
     y.copy_(stored_reference(torch.where(wide > 0, wide, slope * wide), y.dtype, precision))
 
@@ -105,7 +98,7 @@ def prelu_grad_reference(
     x: Tensor, dy: Tensor, slope: Tensor, dx: Tensor | None, sums: Tensor | None, *,
     precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """Computes `prelu_grad`."""
+    """Computes `prelu_grad` in torch."""
     if not x.numel():
         return
     if sums is not None:

@@ -1,6 +1,6 @@
-"""Configurations worth trying for a launch: such as fit registers and shared memory.
+"""Configurations that tuning tries for a launch: those that fit registers and shared memory.
 
-None changes the order of a sum, the pixels of a tile, or what leaves beside the sums.
+None changes the order of a sum or the pixels of a tile. Results keep their bits.
 """
 
 import itertools
@@ -16,18 +16,18 @@ from ..language.device import shared_nbytes
 from ..language.overrides import Configuration, TileRequest
 from ..linear.gemm import MOST_DEPTH, Tiles
 
-MOST: Final = 10  # of a launch
-MOST_SUMS: Final = 128  # of a thread, in registers
-MOST_PLAIN_SUMS: Final = 64  # where plain FMA takes its operands from registers as well
-WARPS: Final = 8  # of the programs that share a multiprocessor: 256 registers a thread
-BARRIERS_NBYTES: Final = 1024
-Options = Mapping[str, Sequence[int]]
+MOST: Final = 10  # configurations of a launch
+MOST_SUMS: Final = 128  # sums of a thread, in registers
+MOST_PLAIN_SUMS: Final = 64  # sums of a thread whose FMA operands are in registers too
+WARPS: Final = 8  # warps of all programs on a multiprocessor: 256 registers a thread
+BARRIERS_NBYTES: Final = 1024  # bytes of shared memory for barriers, at most
+Options = Mapping[str, Sequence[int]]  # values to try for each field of a tile
 
 
-def candidates(asked: TileRequest) -> list[Configuration]:
-    """Those that change least first."""
-    options, fits = _KERNELS[asked.kernel](asked)
-    found = sorted(_changes(asked.tile, options, fits), key=len)
+def candidates(request: TileRequest) -> list[Configuration]:
+    """At most MOST configurations for a launch. Those that change fewest fields come first."""
+    options, fits = _KERNELS[request.kernel](request)
+    found = sorted(_changes(request.tile, options, fits), key=len)
     return found[:MOST]
 
 
@@ -40,12 +40,12 @@ def _changes(tile: Any, options: Options, fits: Callable[[Any], bool]) -> Iterat
             yield changed
 
 
-Ways = tuple[Options, Callable[[Any], bool]]
+Space = tuple[Options, Callable[[Any], bool]]  # the options, and whether a tile fits
 
 
-def _specialized(asked: TileRequest) -> Ways:
-    facts, tile = asked.facts, asked.tile
-    itemsize, (_, rows, columns), taps = _itemsize(asked), facts["box"], facts["size"][0]
+def _specialized(request: TileRequest) -> Space:
+    facts, tile = request.facts, request.tile
+    itemsize, (_, rows, columns), taps = _itemsize(request), facts["box"], facts["size"][0]
     left = 4 if facts["pooled"] else tile.parts
 
     def fits(other: Tile) -> bool:
@@ -58,128 +58,130 @@ def _specialized(asked: TileRequest) -> Ways:
         nbytes += 2 * other.pixels * other.out_channels * itemsize // left
         return nbytes + BARRIERS_NBYTES <= shared_nbytes() and _sums(other) <= MOST_SUMS
 
-    return {"out_channels": _out_channels(asked), "num_stages": _around(tile.num_stages, 2)}, fits
+    return {"out_channels": _out_channels(request), "num_stages": _near(tile.num_stages, 2)}, fits
 
 
-def _box(asked: TileRequest) -> Ways:
-    """Windows take registers: they keep their channels."""
-    tile, pooled = asked.tile, asked.facts["pooled"]
+def _box(request: TileRequest) -> Space:
+    """Tiles of pooling windows keep their channels, because windows take registers."""
+    tile, pooled = request.tile, request.facts["pooled"]
 
     def fits(other: Tile) -> bool:
-        nbytes = _step_nbytes(asked, other) * other.num_stages * other.residents
+        nbytes = _step_nbytes(request, other) * other.num_stages * other.residents
         whole = other.num_warps * other.residents == WARPS
         return whole and nbytes <= shared_nbytes() and _sums(other) <= MOST_SUMS
 
     options = {
         "flatten": (True, False),
-        "num_stages": _around(tile.num_stages, 1),
-        "out_channels": (tile.out_channels,) if pooled else _out_channels(asked),
+        "num_stages": _near(tile.num_stages, 1),
+        "out_channels": (tile.out_channels,) if pooled else _out_channels(request),
         "num_warps": (4, 8),
         "residents": (1, 2),
     }
     return options, fits
 
 
-def _im2col(asked: TileRequest) -> Ways:
+def _im2col(request: TileRequest) -> Space:
     options = {
         "num_warps": (4, 8),
         "in_channels": (16, 32),
-        "out_channels": _out_channels(asked),
+        "out_channels": _out_channels(request),
     }
     return options, lambda other: _sums(other) <= MOST_SUMS
 
 
-def _pointer(asked: TileRequest) -> Ways:
-    most = MOST_PLAIN_SUMS if _is_exact(asked) else MOST_SUMS
+def _pointer(request: TileRequest) -> Space:
+    most = MOST_PLAIN_SUMS if _is_exact(request) else MOST_SUMS
 
     def fits(other: Tile) -> bool:
-        nbytes = _step_nbytes(asked, other) * other.num_stages
+        nbytes = _step_nbytes(request, other) * other.num_stages
         return nbytes <= shared_nbytes() and _sums(other) <= most
 
-    stages = asked.tile.num_stages
+    stages = request.tile.num_stages
     options = {
-        "num_stages": _around(stages, 1) if stages > 1 else (1,),
+        "num_stages": _near(stages, 1) if stages > 1 else (1,),
         "num_warps": (4, 8),
-        "out_channels": sorted({max(16, asked.tile.out_channels // 2), asked.tile.out_channels}),
+        "out_channels": sorted(
+            {max(16, request.tile.out_channels // 2), request.tile.out_channels}
+        ),
     }
     return options, fits
 
 
-def _grad_weight(asked: TileRequest) -> Ways:
-    """The tile sets the splits: what is left are stages and, of wgmma's products, warps."""
-    tile, way = asked.tile, asked.facts["way"]
-    sums = 3 if way == "taps" else 1
+def _grad_weight(request: TileRequest) -> Space:
+    """Only stages, and warps of bfloat16 products: the other fields decide the splits of a sum."""
+    tile, kernel = request.tile, request.facts["kernel"]
+    sums = 3 if kernel == "taps" else 1
 
     def fits(other: Tile) -> bool:
         channels = other.out_channels + sums * other.in_channels
-        nbytes = other.pixels * channels * _itemsize(asked) * other.num_stages
+        nbytes = other.pixels * channels * _itemsize(request) * other.num_stages
         each = other.out_channels * sums * other.in_channels // (32 * other.num_warps)
         return nbytes <= shared_nbytes() and each <= MOST_SUMS
 
-    free = asked.facts["dtype"] == torch.bfloat16 and way != "turned"
+    free = request.facts["dtype"] == torch.bfloat16 and kernel != "transposed"
     warps = (4, 8) if free else (tile.num_warps,)
-    return {"num_stages": _around(tile.num_stages, 2), "num_warps": warps}, fits
+    return {"num_stages": _near(tile.num_stages, 2), "num_warps": warps}, fits
 
 
-def _linear(asked: TileRequest) -> Ways:
-    tile, facts = asked.tile, asked.facts
+def _linear(request: TileRequest) -> Space:
+    tile, facts = request.tile, request.facts
     most = tile.rows * tile.columns // (32 * tile.num_warps) if facts["narrow"] else MOST_SUMS
-    most = MOST_PLAIN_SUMS if _is_exact(asked) else most
+    most = MOST_PLAIN_SUMS if _is_exact(request) else most
 
     def fits(other: Tiles) -> bool:
-        nbytes = (other.rows + other.columns) * other.depth * _itemsize(asked) * other.num_stages
+        nbytes = (other.rows + other.columns) * other.depth * _itemsize(request) * other.num_stages
         each = other.rows * other.columns // (32 * other.num_warps)
         return nbytes <= shared_nbytes() and each <= most
 
-    return _linear_options(asked), fits
+    return _linear_options(request), fits
 
 
-def _linear_options(asked: TileRequest) -> Options:
-    """Exact sums are cut at a tile's depth; TF32 stored by K keeps to what needs no other copy."""
-    tile, facts = asked.tile, asked.facts
+def _linear_options(request: TileRequest) -> Options:
+    """Exact sums keep their depth, which cuts them. TF32 operands by K keep rows and warps."""
+    tile, facts = request.tile, request.facts
     columns = sorted({max(32, tile.columns // 2), tile.columns, min(256, 2 * tile.columns)})
-    free = {"num_stages": _around(tile.num_stages, 1), "columns": columns}
+    free = {"num_stages": _near(tile.num_stages, 1), "columns": columns}
     if facts["precision"] == "tf32" and (facts["a_by_k"] or facts["b_by_k"]):
         return free
     free |= {"rows": (64, 128), "num_warps": (4, 8)}
-    if _is_exact(asked):
+    if _is_exact(request):
         return free
     most = MOST_DEPTH if facts["shares"] else 2 * MOST_DEPTH
     depths = sorted({tile.depth, max(32, tile.depth // 2), min(most, 2 * tile.depth)})
     return free | {"depth": depths}
 
 
-def _is_exact(asked: TileRequest) -> bool:
-    return asked.facts["dtype"] == torch.float32 and asked.facts["precision"] == "ieee"
+def _is_exact(request: TileRequest) -> bool:
+    return request.facts["dtype"] == torch.float32 and request.facts["precision"] == "ieee"
 
 
-def _itemsize(asked: TileRequest) -> int:
-    dtype: torch.dtype = asked.facts["dtype"]
+def _itemsize(request: TileRequest) -> int:
+    dtype: torch.dtype = request.facts["dtype"]
     return dtype.itemsize
 
 
-def _step_nbytes(asked: TileRequest, tile: Tile) -> int:
-    return (tile.pixels + tile.out_channels) * tile.in_channels * _itemsize(asked)
+def _step_nbytes(request: TileRequest, tile: Tile) -> int:
+    return (tile.pixels + tile.out_channels) * tile.in_channels * _itemsize(request)
 
 
 def _sums(tile: Tile) -> int:
-    """Sums of a thread."""
+    """Sums that a thread holds."""
     return cdiv(tile.pixels * tile.out_channels, 32 * tile.num_warps)
 
 
-def _out_channels(asked: TileRequest) -> Sequence[int]:
-    """Those of a warpgroup's products at least, twice as many where there are more."""
-    return (64, 128) if asked.facts["out_channels"] > 64 else (asked.tile.out_channels,)
+def _out_channels(request: TileRequest) -> Sequence[int]:
+    """The 64 channels of a warpgroup's products, and twice as many where the layer has more."""
+    return (64, 128) if request.facts["out_channels"] > 64 else (request.tile.out_channels,)
 
 
-def _around(count: int, reach: int) -> range:
+def _near(count: int, reach: int) -> range:
     return range(max(2, count - reach), count + reach + 1)
 
 
-_KERNELS: Final[dict[str, Callable[[TileRequest], Ways]]] = {
+_KERNELS: Final[dict[str, Callable[[TileRequest], Space]]] = {
     "specialized": _specialized,
     "box": _box,
-    "joined": _im2col,
+    "im2col": _im2col,
     "pointer": _pointer,
     "grad_weight": _grad_weight,
     "linear": _linear,

@@ -220,10 +220,10 @@ def test_measurements_are_told_apart_by_the_configurations_that_passes_ask_for(
     assert [index for index, _ in measured] == list(range(len(graph.passes)))
     scratch = Scratch(graph, torch.device("cpu"), "triton", 64 * MIB)
     index = -1
-    while not scratch.configurations.asked:
+    while not scratch.configurations.requests:
         index += 1
         scratch.call(index, 1)()
-    (key,) = scratch.configurations.asked
+    (key,) = scratch.configurations.requests
     table = {key: {"num_stages": 3}, "of another network": {"num_stages": 4}}
     for configurations, again in ((table, [index]), (table, []), ({}, [])):
         measured.clear()

@@ -14,7 +14,7 @@ from ..functional import convolution
 from ..graph import Kind, Op, Use
 from ..kernels.linear.passes import linear_shares
 from ..kernels.linear.tf32_weight import keeps_weight
-from ..kernels.linear.transpose import turns
+from ..kernels.linear.transpose import needs_transposed
 from ..kernels.pointwise.dropout import scale_of
 from .activation import behind_relu, run_mask
 from .bias_rounding import rounded_copy, run_round
@@ -84,7 +84,7 @@ def backward(
 def _grad_weight(b: Builder, op: Op, dy: str) -> None:
     """The gradient, or in its place the update that the product's epilogue applies."""
     weight, reads = op.params[0], (Use(b.input_of(op)), Use(dy))
-    turned = _transposed(b, op)
+    workspaces = _transposed(b, op)
     once: dict[str, Any] = {
         "unit": b.batch,
         "reduction": True,
@@ -92,15 +92,15 @@ def _grad_weight(b: Builder, op: Op, dy: str) -> None:
     }
     if weight in b.fused_update:
         once |= {"updates": (weight,), "extra_nbytes": update_nbytes(b, weight)}
-        b.add_pass(op, "update_weight", reads, turned, attrs=b.update_attrs, **once)
+        b.add_pass(op, "update_weight", reads, workspaces, attrs=b.update_attrs, **once)
     else:
         grad = whole(b.new_param_grad(weight))
-        b.add_pass(op, "grad_weight", reads, (grad, *turned), **once)
+        b.add_pass(op, "grad_weight", reads, (grad, *workspaces), **once)
 
 
 def _transposed(b: Builder, op: Op) -> tuple[Use, ...]:
     """Buffers for the product's transposed operands, if it takes them so: x, then the gradient."""
-    if not turns(b.batch, TORCH_DTYPES[b.dtype], b.precision):
+    if not needs_transposed(b.batch, TORCH_DTYPES[b.dtype], b.precision):
         return ()
     shapes = [(size, b.batch) for size in reversed(b.param_shape(op.params[0]))]
     return tuple(
@@ -179,16 +179,16 @@ def _run_mask_dropout(a: Launch) -> None:
 
 def _run_grad_weight(a: Launch) -> None:
     x, dy = a.reads
-    grad, *turned = a.writes
+    grad, *transposed = a.writes
     a.kernels.linear_grad_weight(
         x.flatten(1), dy, grad.unsqueeze(0), group=a.stop - a.start, precision=a.precision,
-        turned=turned or None,
+        transposed=transposed or None,
     )  # fmt: skip
 
 
 def _run_update_weight(a: Launch) -> None:
     x, dy = a.reads
-    settings = {"precision": a.precision, "turned": a.writes or None}
+    settings = {"precision": a.precision, "transposed": a.writes or None}
     update_by(a, "linear_grad_weight_", x.flatten(1), dy, **settings)
 
 

@@ -97,9 +97,9 @@ class Autotuner:
 
     def _asked(self, index: int) -> Mapping[str, TileRequest]:
         self._scratch.configurations.table = RULES
-        self._scratch.configurations.asked.clear()
+        self._scratch.configurations.requests.clear()
         self._scratch.call(index, self._rows(index))()
-        return dict(self._scratch.configurations.asked)
+        return dict(self._scratch.configurations.requests)
 
     def _agrees(self, index: int, rows: int, own: Mapping[str, Configuration]) -> bool:
         """Whether the pass writes the same bits as by the rule."""

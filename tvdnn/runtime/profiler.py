@@ -39,9 +39,9 @@ def profile(
         found = cache.find(key, configurations)
         if found is None:
             counts = scratch.row_counts(pass_)
-            scratch.configurations.asked.clear()
+            scratch.configurations.requests.clear()
             found = tuple((rows, scratch.measure(index, rows)) for rows in counts)
-            cache.add(key, configurations, scratch.configurations.asked, found)
+            cache.add(key, configurations, scratch.configurations.requests, found)
         samples[pass_.name] = found
         if progress is not None:
             progress("profiling", (index + 1) / len(graph.passes))

@@ -18,7 +18,7 @@ from tvdnn.kernels.linear.passes import (
     linear_grad_weight,
     linear_shares,
 )
-from tvdnn.kernels.linear.transpose import turns
+from tvdnn.kernels.linear.transpose import needs_transposed
 
 LAYERS: Final = ((25088, 4096), (4096, 4096), (4096, 1000))  # VGG-16's inputs and outputs
 SAMPLES: Final = 256
@@ -56,7 +56,7 @@ class LinearLayer:
 
     def transposed(self) -> list[Tensor] | None:
         """Room for transposed operands, where the weight gradient takes any."""
-        if not turns(self.samples, self.dtype, self.precision):
+        if not needs_transposed(self.samples, self.dtype, self.precision):
             return None
         features = (self.inputs, self.outputs)
         return [self.o.randn(each, self.samples, dtype=self.dtype) for each in features]
@@ -104,16 +104,18 @@ def _grad_input(
 
 
 @of_layer
-def _grad_weight(o: Operands, layer: LinearLayer, group: int = 0, turned: bool = True) -> Launch:
+def _grad_weight(
+    o: Operands, layer: LinearLayer, group: int = 0, transposed: bool = True
+) -> Launch:
     """A float32 gradient, of `group` samples each, by default of all."""
     x, dy = layer.maps(layer.inputs), layer.maps(layer.outputs)
     groups = -(-layer.samples // group) if group else 1
     shape = (layer.outputs, layer.inputs)
     grad = o.out(groups, *shape) if groups > 1 else o.out(*shape)
-    room = layer.transposed() if turned else None
+    room = layer.transposed() if transposed else None
     peer = Peer(lambda: grad, lambda: _product(dy.T, x), lambda: dy.double().T @ x.double())
     operands = (layer.rounded(x), layer.rounded(dy), grad)
-    settings = {"group": group or layer.samples, "precision": layer.precision, "turned": room}
+    settings = {"group": group or layer.samples, "precision": layer.precision, "transposed": room}
     return launching(linear_grad_weight, *operands, peer=peer, **settings)
 
 
@@ -197,7 +199,7 @@ CASES = (
         (
             *PRODUCTS,
             At((3, 4096, 1000), {**HALF, "group": 256}, wgmma=True),
-            *(At(each.size, {**each.settings, "turned": False}) for each in ONES),
+            *(At(each.size, {**each.settings, "transposed": False}) for each in ONES),
         ),
         _measured("linear_grad_weight"),
     ),

@@ -1,6 +1,6 @@
 """The weight-gradient kernel that gathers by pointers: any filter, stride, padding and groups.
 
-One sample of a map must hold fewer than 2^31 elements.
+One sample of a map must have fewer than 2^31 elements.
 """
 
 from typing import Final
@@ -8,7 +8,7 @@ from typing import Final
 import triton
 import triton.language as tl
 
-from .split import share_of, turns_of
+from .split import share_of, steps_of
 
 SIZES: Final = (
     "first", "num_samples", "in_h", "in_w", "out_h", "out_w", "pad_h", "pad_w", "dil_h", "dil_w",
@@ -25,10 +25,10 @@ def grad_weight_gather_kernel(
     FLATTEN: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
 ) -> None:  # fmt: skip
-    """A step is a run of output pixels of a unit of samples; in_c and out_c are of one group.
+    """A program sums [BLOCK_K, BLOCK_C] of the gradient of one group.
 
-    A program takes [BLOCK_K, BLOCK_C] of the gradient: channels of one tap, or with FLATTEN taps
-    and channels joined into one axis.
+    BLOCK_C are channels of one tap, or with FLATTEN taps and channels as one axis. in_c and out_c
+    are the channels of one group. A step is a run of output pixels of a unit of samples.
     """
     tiles_k = tl.cdiv(out_c, BLOCK_K)
     tiles_c = tl.cdiv(R * S * in_c, BLOCK_C) if FLATTEN else R * S * tl.cdiv(in_c, BLOCK_C)
@@ -62,9 +62,9 @@ def grad_weight_gather_kernel(
     last = tl.cdiv(num_samples % unit * pixels, BLOCK_P)
     x_ptr += channel_group * in_c
     dy_ptr += channel_group * out_c
-    for turn in range(turns_of(start, share, unit, num_samples, last)):
-        first_sample = (turn // share * unit).to(tl.int64)
-        pixel = (start + turn % share) * BLOCK_P + tl.arange(0, BLOCK_P)  # of the unit
+    for i in range(steps_of(start, share, unit, num_samples, last)):
+        first_sample = (i // share * unit).to(tl.int64)
+        pixel = (start + i % share) * BLOCK_P + tl.arange(0, BLOCK_P)  # of the unit
         sample = first_sample + pixel // pixels
         mask_p = (pixel < unit * pixels) & (sample < num_samples)
         h = pixel // out_w % out_h * STRIDE_H

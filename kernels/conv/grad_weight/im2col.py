@@ -5,7 +5,7 @@ from typing import Final
 import triton
 import triton.language as tl
 
-from .split import next_run, share_of, turns_of
+from .split import next_run, share_of, steps_of
 
 SIZES: Final = (
     "num_samples", "in_h", "in_w", "out_h", "out_w", "out_c", "unit", "splits",
@@ -18,7 +18,7 @@ def _gathered(
     x_ptr, n, pixel, tap_h, tap_w, offs_e, mask_e, in_h, in_w, out_h, out_w,
     PITCH: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr, BLOCK_P: tl.constexpr,
 ):  # fmt: skip
-    """What each output pixel of a run meets of its sample, [BLOCK_P, BLOCK_E]; 32-bit offsets."""
+    """The elements of x that a run of output pixels reads: [BLOCK_P, BLOCK_E]."""
     offs_p = pixel + tl.arange(0, BLOCK_P)
     h = offs_p // out_w * STRIDE_H
     w = offs_p % out_w * STRIDE_W
@@ -37,7 +37,7 @@ def grad_weight_im2col_kernel(
     PITCH: tl.constexpr, STRIDE_H: tl.constexpr, STRIDE_W: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_E: tl.constexpr, STAGES: tl.constexpr,
 ) -> None:  # fmt: skip
-    """A step is a run of output pixels of one sample; x is read a step ahead, into registers."""
+    """A step is a run of output pixels of one sample. x is loaded to registers one step ahead."""
     tiles_e = tl.cdiv(R * S * C, BLOCK_E)
     e = tl.program_id(0) % tiles_e * BLOCK_E + tl.arange(0, BLOCK_E)
     k = tl.program_id(0) // tiles_e % tl.cdiv(out_c, BLOCK_K) * BLOCK_K
@@ -60,18 +60,18 @@ def grad_weight_im2col_kernel(
     start, share = share_of(split, splits, unit * runs)
     first_n, first_pixel = start // runs, start % runs * BLOCK_P
     n, pixel, home, left = first_n, first_pixel, first_n, share
-    turns = turns_of(start, share, unit, num_samples, num_samples % unit * runs)
+    steps = steps_of(start, share, unit, num_samples, num_samples % unit * runs)
     x = _gathered(
-        x_ptr, n, pixel, tap_h, tap_w, offs_e, mask_e & (turns > 0), in_h, in_w, out_h, out_w,
+        x_ptr, n, pixel, tap_h, tap_w, offs_e, mask_e & (steps > 0), in_h, in_w, out_h, out_w,
         PITCH, STRIDE_H, STRIDE_W, BLOCK_P,
     )  # fmt: skip
-    for turn in tl.range(0, turns, num_stages=STAGES):
+    for i in tl.range(0, steps, num_stages=STAGES):
         dy = dy_desc.load([n, pixel, k]).reshape(BLOCK_P, BLOCK_K)
         n, pixel, home, left = next_run(
             n, pixel, home, left, pixels, first_n, first_pixel, unit, share, BLOCK_P
         )
         ahead = _gathered(
-            x_ptr, n, pixel, tap_h, tap_w, offs_e, mask_e & (turn + 1 < turns),
+            x_ptr, n, pixel, tap_h, tap_w, offs_e, mask_e & (i + 1 < steps),
             in_h, in_w, out_h, out_w, PITCH, STRIDE_H, STRIDE_W, BLOCK_P,
         )  # fmt: skip
         acc = tl.dot(dy.T, x, acc, input_precision=PRECISION)

@@ -1,7 +1,7 @@
 """Gradient of a convolution's weight over NHWC maps: launchers and a reference.
 
-It is in running sums. A launch adds its samples to the partial sums that earlier launches left,
-split by split in the samples' order, and the bits do not depend on where a batch is cut.
+The gradient is in running sums. A launch adds its samples to the sums of earlier launches, split by
+split in the order of samples. The bits do not depend on where launches cut the batch.
 """
 
 from collections.abc import Callable
@@ -48,12 +48,12 @@ def conv2d_grad_weight(
     stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
     own_rows: int | None = None,
 ) -> None:  # fmt: skip
-    """Add to running sums, float32 [splits, K, R, S, C/g], of which `first` starts new ones.
+    """Add the weight gradient of x and dy to running sums, float32 [splits, K, R, S, C/g].
 
-    x [N, H, W, C] and dy [N, P, Q, K] are aligned to 16 bytes. `grad_weight_plan` says how many
-    splits there are and at what samples a launch may start. `precision` is "ieee" or "tf32", for
-    float32 maps. Of a band of a sample x may hold rows beside the `own_rows` that dy's stand for;
-    the sums are planned for these alone.
+    `first` starts new sums. x [N, H, W, C] and dy [N, P, Q, K] are aligned to 16 bytes.
+    `grad_weight_plan` gives the splits, and where launches may cut a batch. `precision` is "ieee"
+    or "tf32", for float32 maps. For a tile of rows x also holds neighbour rows of the `own_rows`
+    rows that dy belongs to, and the plan is that of `own_rows` rows.
     """
     if partials.numel() == 0 or x.shape[0] == 0:
         return
@@ -71,8 +71,8 @@ def conv2d_grad_weight(
 
 
 def _facts(layer: GradWeightShape, work: LaunchPlan) -> dict[str, Any]:
-    """What a launch is configured for: never the number of samples."""
-    facts = {"way": work.kernel, "sides": layer.out_sides, "dtype": layer.dtype}
+    """The sizes and types that a configuration is for, without the number of samples."""
+    facts = {"kernel": work.kernel, "sides": layer.out_sides, "dtype": layer.dtype}
     return asdict(layer.taps) | facts | {"precision": layer.precision}
 
 
@@ -81,8 +81,8 @@ def _sides(maps: Tensor) -> Pair:
 
 
 def _sums(partials: Tensor, tile: Tile) -> TensorDescriptor:
-    taps_joined = partials.view(*partials.shape[:2], -1, partials.shape[4])
-    return TensorDescriptor.from_tensor(taps_joined, [1, tile.out_channels, 1, tile.in_channels])
+    by_tap = partials.view(*partials.shape[:2], -1, partials.shape[4])
+    return TensorDescriptor.from_tensor(by_tap, [1, tile.out_channels, 1, tile.in_channels])
 
 
 def _launch_transposed(
@@ -121,7 +121,7 @@ def _launch_flat(
     )  # fmt: skip
 
 
-def _launch_samples(
+def _launch_per_sample(
     x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: GradWeightShape, work: LaunchPlan
 ) -> None:
     tile, taps = work.tile, layer.taps
@@ -155,7 +155,7 @@ def _launch_gather(
     )  # fmt: skip
 
 
-def _launch_few(
+def _launch_im2col(
     x: Tensor, dy: Tensor, partials: Tensor, first: bool, layer: GradWeightShape, work: LaunchPlan
 ) -> None:
     tile, taps = work.tile, layer.taps
@@ -173,11 +173,11 @@ def _launch_few(
 
 Launch = Callable[[Tensor, Tensor, Tensor, bool, GradWeightShape, LaunchPlan], None]
 _LAUNCHES: Final[dict[str, Launch]] = {
-    "turned": _launch_transposed,
+    "transposed": _launch_transposed,
     "flat": _launch_flat,
     "taps": _launch_flat,
-    "samples": _launch_samples,
-    "few": _launch_few,
+    "per_sample": _launch_per_sample,
+    "im2col": _launch_im2col,
     "gather": _launch_gather,
 }
 
@@ -190,7 +190,7 @@ def conv2d_grad_weight_reference(
     stride: Pair, padding: Pair, dilation: Pair, groups: int, precision: str,
     own_rows: int | None = None,
 ) -> None:  # fmt: skip
-    """Plain `conv2d_grad_weight`, in float32; its splits but the first hold zeros."""
+    """Computes `conv2d_grad_weight` in float32. All splits but the first hold zeros."""
     if first:
         partials.zero_()
     size = [partials.shape[axis] for axis in (1, 4, 2, 3)]
@@ -203,8 +203,9 @@ def conv2d_grad_weight_reference(
     with rounding(precision):
         for samples, grad in zip(x.split(plan.unit), dy.split(plan.unit), strict=True):
             operands = (part.float().permute(0, 3, 1, 2) for part in (samples, grad))
-            if size[2:] == [1, 1]:  # oneDNN writes past its workspace where channels come last,
-                # as they also do by the strides that .contiguous() leaves to a single channel.
+            if size[2:] == [1, 1]:
+                # With channels last oneDNN writes past its workspace. A clone has channels first;
+                # .contiguous() leaves the strides of a single channel as they are.
                 operands = (part.clone(memory_format=contiguous_format) for part in operands)
             found = conv2d_weight(next(operands), size, next(operands), **geometry)
             partials[0] += found.permute(0, 2, 3, 1)

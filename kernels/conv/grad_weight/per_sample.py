@@ -1,4 +1,4 @@
-"""Weight gradients over small maps: a step is one pixel of many samples, and none is padding."""
+"""Weight gradients over small maps: a step is one pixel of many samples, never a padded pixel."""
 
 from typing import Final
 
@@ -9,13 +9,13 @@ from .split import add_products, load_sum, part_of, share_of, store_sum
 
 SIZES: Final = (
     "num_samples", "in_h", "in_w", "out_h", "out_w", "in_c", "out_c", "x_pitch", "dy_pitch",
-    "splits",     "pad_h", "pad_w", "dil_h", "dil_w",
+    "splits", "pad_h", "pad_w", "dil_h", "dil_w",
 )  # fmt: skip
 
 
 @triton.jit
 def _valid_outputs(shift, in_size, out_size, STRIDE: tl.constexpr):
-    """First output whose input `output * STRIDE + shift` lies in the map, and how many do."""
+    """The first output whose input `output * STRIDE + shift` lies in the map, and their number."""
     start = tl.maximum(0, tl.cdiv(-shift, STRIDE))
     stop = tl.minimum(out_size, tl.cdiv(in_size - shift, STRIDE))
     return start, tl.maximum(0, stop - start)
@@ -31,7 +31,7 @@ def grad_weight_samples_kernel(
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
     SWAP: tl.constexpr, STAGES: tl.constexpr,
 ) -> None:  # fmt: skip
-    """A unit is BLOCK_N samples, its steps are the outputs that a tap reaches."""
+    """A program sums one tap. A unit is BLOCK_N samples, a step one output that the tap reaches."""
     k, c, tap, split = part_of(
         tl.program_id(0), tl.cdiv(out_c, BLOCK_K), tl.cdiv(in_c, BLOCK_C), R * S, BLOCK_K, BLOCK_C
     )

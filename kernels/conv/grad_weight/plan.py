@@ -1,7 +1,8 @@
-"""How a weight gradient is summed: by which kernel, in what tiles, over how many splits.
+"""Plans of weight gradients: the kernel, its tile, and the splits of the sum.
 
-All of it follows from a layer's sizes, dtype and precision and from the GPU, never from the number
-of samples: a split sums the same pixels of the same samples however a batch is cut into launches.
+A plan depends on a layer's sizes, dtype and precision and on the GPU, never on the number of
+samples. A split sums the same pixels of the same samples wherever launches cut a batch. Times in
+this file are of VGG-16's layers with 256 samples, "in -> out channels @height" (H200, 2026-11).
 """
 
 import functools
@@ -26,28 +27,29 @@ from ..tiles import (
     step_channels,
 )
 
-Kernel = Literal["turned", "flat", "taps", "samples", "few", "gather"]
+Kernel = Literal["transposed", "flat", "taps", "per_sample", "im2col", "gather"]
 
-SMALL_MAP: Final = 28 * 28  # output pixels up to which a sum runs over samples
-UNIT_STEPS: Final = 512  # of pixels in a unit, at least, where UNIT_SAMPLES allow
-TURNED_UNIT_STEPS: Final = 2048  # 64->64 @224: 3.83 ms, by 512 steps 3.98
-UNIT_SAMPLES: Final = 64
-MOST_NBYTES: Final = 128 << 20  # of a layer's partial sums
-TURNED_PIXELS: Final = 32  # of a step of the kernel that turns x
-EDGE_SPLITS: Final = (1, 2, 4)
-IDLE_COST: Final = 0.5  # of the time that programs idle: the others run faster meanwhile
-SAMPLES: Final = 256  # of the launch that splits are chosen for, at these rates of an H200:
-FLOPS_RATE: Final = 7e14
-NBYTES_RATE: Final = 4e12
-SUM_PASSES: Final = 3  # over the sums, written and read by a batch's runs
-SPLIT_S: Final = 1e-7  # to add a split, besides its bytes
+SMALL_MAP: Final = 28 * 28  # output pixels up to which a step has one pixel of many samples
+UNIT_STEPS: Final = 512  # steps of a unit, at least, where UNIT_SAMPLES allow
+# UNIT_STEPS of the kernel that transposes x: 64->64 @224 takes 3.83 ms, with 512 steps 3.98 ms.
+TRANSPOSED_UNIT_STEPS: Final = 2048
+UNIT_SAMPLES: Final = 64  # samples of a unit, at most
+MOST_NBYTES: Final = 128 << 20  # bytes of a layer's running sums, at most
+TRANSPOSED_PIXELS: Final = 32  # pixels of a step of the kernel that transposes x
+EDGE_SPLITS: Final = (1, 2, 4)  # numbers of edge splits to choose from
+IDLE_COST: Final = 0.5  # cost of idle programs' time, while which the others run faster
+SAMPLES: Final = 256  # samples of the launch for which splits are chosen
+FLOPS_RATE: Final = 7e14  # operations a second of an H200
+NBYTES_RATE: Final = 4e12  # bytes a second of an H200
+SUM_PASSES: Final = 3  # writes and reads of the running sums by the launches of a batch
+SPLIT_S: Final = 1e-7  # seconds to add a split, without the time of its bytes
 
 
 @dataclass(frozen=True, slots=True)
 class GradWeightPlan:
-    """Running sums [splits, K, R, S, C/g], float32.
+    """The running sums of a weight gradient: float32 [splits, K, R, S, C/g].
 
-    A launch after the first of a batch starts at a multiple of `unit` samples.
+    Every launch of a batch after the first must start at a multiple of `unit` samples.
     """
 
     splits: int
@@ -56,36 +58,37 @@ class GradWeightPlan:
 
 @dataclass(frozen=True, slots=True)
 class GradWeightShape:
-    """A convolution as its weight gradient sees it: sides of x and dy, taps, arithmetic."""
+    """The sizes and types of a convolution that a plan depends on."""
 
-    in_sides: Pair
-    out_sides: Pair
+    in_sides: Pair  # height and width of x
+    out_sides: Pair  # height and width of dy
     taps: Filter
     dtype: torch.dtype
     precision: str
 
     @property
     def out_pixels(self) -> int:
+        """Pixels of dy."""
         return self.out_sides[0] * self.out_sides[1]
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """A layer's kernel, its tile, and its parts; `edges` splits more sum wrapped products."""
+    """How a layer's weight gradient is summed."""
 
     kernel: Kernel
     tile: Tile
-    programs: int
-    unit: int
+    programs: int  # of one split
+    unit: int  # samples
     splits: int
-    edges: int
+    edges: int  # more splits, which sum wrapped products
 
 
 def grad_weight_plan(
     in_sides: Pair, out_sides: Pair, weight_shape: tuple[int, int, int, int], *,
     stride: Pair, padding: Pair, dilation: Pair, groups: int, dtype: torch.dtype, precision: str,
 ) -> GradWeightPlan:  # fmt: skip
-    """For maps x and dy of these sides (h, w) and a weight [K, C/g, R, S]."""
+    """The plan for maps x and dy of sides (h, w) and a weight of shape [K, C/g, R, S]."""
     out_channels, in_channels, *size = weight_shape
     taps = Filter(
         (size[0], size[1]), stride, padding, dilation, groups, in_channels, out_channels // groups
@@ -95,7 +98,7 @@ def grad_weight_plan(
 
 
 def work_of(layer: GradWeightShape) -> LaunchPlan:
-    """The way that a layer's weight gradient is summed on the present GPU."""
+    """How a layer's weight gradient is summed on the current GPU."""
     return _work_of(layer, capability(), num_sms(), shared_nbytes(), available())
 
 
@@ -103,28 +106,28 @@ def work_of(layer: GradWeightShape) -> LaunchPlan:
 def _work_of(
     layer: GradWeightShape, capability: Pair, sms: int, shared: int, has_gluon: bool
 ) -> LaunchPlan:
-    """The arguments after the first are what else the work follows from."""
+    """`work_of` with the properties of the GPU as arguments."""
     kernel = _kernel_of(layer, capability, has_gluon)
     tile = _TILES.get(kernel, _tile)(layer)
-    sums = 3 if kernel in ("taps", "turned") else 1
+    sums = 3 if kernel in ("taps", "transposed") else 1
     runs = cdiv(layer.out_pixels, tile.pixels)
-    if kernel == "turned":
+    if kernel == "transposed":
         unit, steps = _transposed_unit(layer)
-    elif kernel == "samples":
+    elif kernel == "per_sample":
         unit, steps = tile.pixels, layer.out_pixels
     else:
         unit = _unit_of(runs, UNIT_STEPS)
-        joined = kernel == "gather"
-        steps = cdiv(unit * layer.out_pixels, tile.pixels) if joined else unit * runs
+        crosses_samples = kernel == "gather"
+        steps = cdiv(unit * layer.out_pixels, tile.pixels) if crosses_samples else unit * runs
     edge = sums * unit * _edge_steps(layer, tile) if kernel in ("flat", "taps") else 0
     programs = _programs(layer.taps, tile) // sums
-    slots = sms * (1 if kernel == "turned" else _residents(tile, sums, layer.dtype, shared))
+    slots = sms * (1 if kernel == "transposed" else _residents(tile, sums, layer.dtype, shared))
     splits, edges = _splits(programs, steps, edge, slots, layer)
     return LaunchPlan(kernel, tile, programs, unit, splits * tile.parts, edges)
 
 
 def _unit_of(amount: int, least: int) -> int:
-    """Samples of this amount each, a power of two, that together make at least so much."""
+    """Samples, a power of two, of `amount` steps each that have at least `least` steps."""
     return block_of(cdiv(least, max(1, amount)), 1, UNIT_SAMPLES)
 
 
@@ -133,7 +136,7 @@ def _weight_nbytes(taps: Filter) -> int:
 
 
 def forget() -> None:
-    """LaunchPlan out plans anew: their constants were changed."""
+    """Forget all plans, after a test has changed this module's constants."""
     _work_of.cache_clear()
 
 
@@ -144,18 +147,18 @@ def _kernel_of(layer: GradWeightShape, capability: Pair, has_gluon: bool) -> Ker
     if not _suits_descriptors(layer, capability):
         return "gather"
     if layer.taps.in_channels < FEW_CHANNELS:
-        return "few"
-    if has_gluon and _suits_turning(layer):
-        return "turned"
+        return "im2col"
+    if has_gluon and _suits_transposing(layer):
+        return "transposed"
     if layer.out_pixels <= SMALL_MAP:
-        return "samples"
+        return "per_sample"
     if not _is_flat(layer):
         return "gather"
     return "taps" if _shares_taps(layer) else "flat"
 
 
 def _suits_descriptors(layer: GradWeightShape, capability: Pair) -> bool:
-    """Whether maps can be read by TMA: Hopper on, whole 64-byte steps of channels or few."""
+    """Whether TMA can load dy, and x unless it has few channels, in 64-byte steps."""
     if (0, 0) < capability < (9, 0) or layer.taps.groups != 1:
         return False
     if layer.dtype == torch.float32 and layer.precision == "ieee":
@@ -166,22 +169,22 @@ def _suits_descriptors(layer: GradWeightShape, capability: Pair) -> bool:
     return whole and layer.taps.out_channels * itemsize % 16 == 0
 
 
-def _suits_turning(layer: GradWeightShape) -> bool:
-    """Whether TF32's products read turned maps: columns of three taps at stride 1."""
+def _suits_transposing(layer: GradWeightShape) -> bool:
+    """Whether transposed.py suits a layer: TF32, filters of three rows, stride and dilation 1."""
     taps = layer.taps
     dense = taps.size[0] == 3 and taps.stride == taps.dilation == (1, 1)
     return layer.dtype == torch.float32 and dense
 
 
 def _is_flat(layer: GradWeightShape) -> bool:
-    """Whether a tap is one offset in the flat map: stride 1, sides kept, moving under a row."""
+    """Whether a tap is one offset in the flat map: stride 1, equal sides, shifts under a row."""
     taps = layer.taps
     kept = layer.in_sides == layer.out_sides and taps.stride == (1, 1)
     return kept and taps.dilation[1] * (taps.size[1] - 1) // 2 < layer.in_sides[1]
 
 
 def _shares_taps(layer: GradWeightShape) -> bool:
-    """Whether loads would bound a sum tap by tap: few input channels, more output channels."""
+    """Whether a row of three taps shares loads: few input channels, more output channels."""
     taps = layer.taps
     few = taps.in_channels <= 64 < taps.out_channels
     return few and taps.size[1] == 3 and layer.dtype == torch.bfloat16
@@ -191,13 +194,13 @@ def _shares_taps(layer: GradWeightShape) -> bool:
 
 
 def _tile(layer: GradWeightShape) -> Tile:
-    """For the kernels that load by descriptors."""
+    """The tile of the kernels that load by descriptors."""
     taps = layer.taps
     block_k = block_of(taps.out_channels, 16, 128)
     block_c = block_of(taps.in_channels, 16, 128)
     if layer.dtype == torch.float32:
-        # Two warps keep to mma.sync: wgmma cannot transpose float32, and 128x128 by eight warps ran
-        # at 41 TFLOP/s where this ran at 178 (256->256 @56).
+        # Two warps make Triton choose mma.sync: wgmma cannot transpose float32. 256->256 @56 runs
+        # at 178 TFLOP/s, and at 41 TFLOP/s with 128x128 by eight warps.
         return Tile(32, min(block_k, 64), block_c, 2, 3)
     if not holds_large_tiles():
         return Tile(64, block_k, block_c, 8 if block_k * block_c > 64 * 64 else 4, 3)
@@ -206,14 +209,14 @@ def _tile(layer: GradWeightShape) -> Tile:
     if taps.out_channels % 256 == 0 and block_c == 128:
         return Tile(64, 256, 128, 8, 4)
     if block_k * block_c <= 64 * 64 and layer.out_pixels > SMALL_MAP:
-        return Tile(128, block_k, block_c, 4, 3)  # 64->64 @224: 1.88 ms, by 64 pixels 2.64
+        return Tile(128, block_k, block_c, 4, 3)  # 64->64 @224: 1.88 ms, by 64 pixels 2.64 ms
     if block_k == block_c == 128 and layer.out_pixels > SMALL_MAP:
-        return Tile(32, 128, 128, 4, 6)  # 128->128 @112: 1.25 ms, by 64 pixels 1.31
+        return Tile(32, 128, 128, 4, 6)  # 128->128 @112: 1.25 ms, by 64 pixels 1.31 ms
     return Tile(64, block_k, block_c, 4, 3)
 
 
 def _gather_tile(layer: GradWeightShape) -> Tile:
-    """For the kernel that loads by pointers."""
+    """The tile of gather.py."""
     taps, dtype = layer.taps, layer.dtype
     few = taps.in_channels < FEW_CHANNELS
     block_k = block_of(taps.out_channels, 16, 128)
@@ -229,41 +232,41 @@ def _gather_tile(layer: GradWeightShape) -> Tile:
 
 
 def _im2col_tile(layer: GradWeightShape) -> Tile:
-    """For the kernel of few channels."""
+    """The tile of im2col.py."""
     columns = layer.taps.num_taps * layer.taps.in_channels
     block_k, block_c = block_of(layer.taps.out_channels, 16, 64), block_of(columns, 16, 128)
     step = step_channels(layer.dtype)
     if block_c > 64:
         return Tile(step, block_k, block_c, 8, 3)
-    return Tile(2 * step, block_k, block_c, 4, 3)  # 3->64 @224: 0.38 ms, by 64 pixels 0.44
+    return Tile(2 * step, block_k, block_c, 4, 3)  # 3->64 @224: 0.38 ms, by 64 pixels 0.44 ms
 
 
 def _transposed_tile(layer: GradWeightShape) -> Tile:
-    """For the kernel that turns x; of 64 channels it leaves two sums."""
+    """The tile of transposed.py, which has two sums where a block has 64 output channels."""
     block_k = block_of(layer.taps.out_channels, 64, 128)
-    return Tile(TURNED_PIXELS, block_k, 64, 4, 6, parts=128 // block_k)
+    return Tile(TRANSPOSED_PIXELS, block_k, 64, 4, 6, parts=128 // block_k)
 
 
 def transposed_row(width: int) -> Pair:
-    """Samples and columns of a step's pixels, such that rows of maps are overrun least."""
-    columns = [TURNED_PIXELS >> shift for shift in range(TURNED_PIXELS.bit_length())]
+    """Samples and columns of a step of transposed.py that overruns rows of `width` pixels least."""
+    columns = [TRANSPOSED_PIXELS >> shift for shift in range(TRANSPOSED_PIXELS.bit_length())]
     least = min(columns, key=lambda step: cdiv(width, step) * step)
-    return TURNED_PIXELS // least, least
+    return TRANSPOSED_PIXELS // least, least
 
 
 def _transposed_unit(layer: GradWeightShape) -> tuple[int, int]:
-    """Samples of a unit, and its steps."""
+    """Samples and steps of a unit."""
     height, width = layer.out_sides
     samples, columns = transposed_row(width)
-    steps = height * cdiv(width, columns)  # of so many samples
-    unit = max(samples, _unit_of(cdiv(steps, samples), TURNED_UNIT_STEPS))
+    steps = height * cdiv(width, columns)  # steps of `samples` samples
+    unit = max(samples, _unit_of(cdiv(steps, samples), TRANSPOSED_UNIT_STEPS))
     return unit, unit // samples * steps
 
 
 _TILES: Final[dict[str, Callable[[GradWeightShape], Tile]]] = {
-    "few": _im2col_tile,
+    "im2col": _im2col_tile,
     "gather": _gather_tile,
-    "turned": _transposed_tile,
+    "transposed": _transposed_tile,
 }
 
 
@@ -289,7 +292,7 @@ def _programs(taps: Filter, tile: Tile) -> int:
 
 
 def _residents(tile: Tile, sums: int, dtype: torch.dtype, shared: int) -> int:
-    """Programs of so many sums of a tile that one multiprocessor holds at a time."""
+    """Programs of `sums` sums of a tile each that a multiprocessor holds at a time."""
     staged = tile.pixels * (tile.out_channels + sums * tile.in_channels) * dtype.itemsize
     registers = 32 * tile.num_warps * 64 + sums * tile.out_channels * tile.in_channels
     return max(1, min(shared // (tile.num_stages * staged + 1024), 65536 // registers))
@@ -301,14 +304,14 @@ def _residents(tile: Tile, sums: int, dtype: torch.dtype, shared: int) -> int:
 def _splits(
     programs: int, steps: int, edge: int, slots: int, layer: GradWeightShape
 ) -> tuple[int, int]:
-    """Splits of the pixels and of the edges: those of least cost in idle slots and sums."""
+    """Splits and edge splits of the least cost of idle programs and of sums."""
     nbytes = _weight_nbytes(layer.taps)
     added = (SUM_PASSES * nbytes / NBYTES_RATE + SPLIT_S) / _launch_s(layer)
     least = programs * (steps + edge) / slots
 
-    def cost(way: tuple[int, int]) -> float:
-        idle = _rounds(programs, steps, edge, slots, way) / least - 1
-        return IDLE_COST * idle + added * sum(way)
+    def cost(numbers: tuple[int, int]) -> float:
+        idle = _rounds(programs, steps, edge, slots, numbers) / least - 1
+        return IDLE_COST * idle + added * sum(numbers)
 
     most = max(1, min(steps, MOST_NBYTES // max(1, nbytes)))
     edge_splits = EDGE_SPLITS if edge else (0,)
@@ -316,7 +319,7 @@ def _splits(
 
 
 def _launch_s(layer: GradWeightShape) -> float:
-    """Seconds that a launch over SAMPLES takes at least."""
+    """Seconds that a launch over SAMPLES samples takes at least."""
     taps, out_channels = layer.taps, layer.taps.groups * layer.taps.out_channels
     in_pixels = layer.in_sides[0] * layer.in_sides[1]
     flops = 2.0 * layer.out_pixels * out_channels * taps.num_taps * taps.in_channels
@@ -325,9 +328,9 @@ def _launch_s(layer: GradWeightShape) -> float:
     return SAMPLES * max(flops / FLOPS_RATE, nbytes / NBYTES_RATE, 1e-12)
 
 
-def _rounds(programs: int, steps: int, edge: int, slots: int, way: tuple[int, int]) -> int:
-    """Steps that pass until the last program ends; edges go where the last round leaves room."""
-    splits, edges = way
+def _rounds(programs: int, steps: int, edge: int, slots: int, numbers: tuple[int, int]) -> int:
+    """Steps until the last program ends. Edge splits fill the free slots of the last round."""
+    splits, edges = numbers
     rounds, share = cdiv(programs * splits, slots), cdiv(steps, splits)
     if edges == 0:
         return rounds * share

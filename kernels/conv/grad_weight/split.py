@@ -1,6 +1,6 @@
-"""What the weight-gradient kernels share: which part a program takes, and its running sum.
+"""What the weight-gradient kernels share: the part of a program, its steps, its running sum.
 
-A unit of samples is cut into steps of pixels, and split j takes the same share of every unit.
+A unit of samples is divided into steps of pixels. Split j takes the same share of every unit.
 """
 
 import triton
@@ -21,15 +21,15 @@ def part_of(
 
 @triton.jit
 def share_of(split, splits, steps) -> tuple[tl.tensor, tl.tensor]:
-    """First of the steps of a unit that a split takes, and how many it takes."""
+    """The first of the steps of a unit that a split takes, and their number."""
     share = tl.cdiv(steps, splits)
     start = split * share
     return start, tl.maximum(tl.minimum(share, steps - start), 0)
 
 
 @triton.jit
-def turns_of(start, share, unit, num_samples, last) -> tl.tensor:
-    """Steps that a split takes over all units; `last` are those of a unit that is not whole."""
+def steps_of(start, share, unit, num_samples, last) -> tl.tensor:
+    """Steps that a split takes over all units. An incomplete last unit has `last` steps."""
     return num_samples // unit * share + tl.minimum(tl.maximum(last - start, 0), share)
 
 
@@ -37,7 +37,10 @@ def turns_of(start, share, unit, num_samples, last) -> tl.tensor:
 def next_run(
     n, pixel, home, left, num_pixels, first_n, first_pixel, unit, share, BLOCK_P: tl.constexpr
 ) -> tuple[tl.tensor, ...]:  # fmt: skip
-    """The run of pixels after this one: of the same share, or of the next unit's."""
+    """The next run of pixels of a split: sample, first pixel, first sample of the unit, runs left.
+
+    After `share` runs it is the first run of the next unit.
+    """
     pixel += BLOCK_P
     n = tl.where(pixel < num_pixels, n, n + 1)
     pixel = tl.where(pixel < num_pixels, pixel, 0)
@@ -53,7 +56,7 @@ def load_sum(
     sums_desc, split, k, tap, c, FIRST: tl.constexpr, SWAP: tl.constexpr,
     BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """The sum that earlier launches left, [BLOCK_K, BLOCK_C], or with SWAP its transpose."""
+    """The running sum [BLOCK_K, BLOCK_C] of earlier launches, 0 for FIRST; with SWAP transposed."""
     if FIRST:
         acc = tl.zeros((BLOCK_K, BLOCK_C), tl.float32)
     else:
@@ -66,17 +69,17 @@ def store_sum(
     sums_desc, acc, split, k, tap, c, SWAP: tl.constexpr,
     BLOCK_K: tl.constexpr, BLOCK_C: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Leave the sum to the next launch."""
+    """Store the running sum, which is transposed with SWAP."""
     acc = acc.T if SWAP else acc
     sums_desc.store([split, k, tap, c], acc.reshape(1, BLOCK_K, 1, BLOCK_C))
 
 
 @triton.jit
 def add_products(acc, dy, x, SWAP: tl.constexpr, PRECISION: tl.constexpr) -> tl.tensor:
-    """acc + dy^T x over pixels, dy [BLOCK_P, BLOCK_K] and x [BLOCK_P, BLOCK_C].
+    """acc + dy^T x over pixels, for dy [BLOCK_P, BLOCK_K] and x [BLOCK_P, BLOCK_C].
 
-    The second operand should be the wider one: products of 64 x 128 read three quarters of the
-    shared memory that those of 128 x 64 read.
+    With SWAP acc is transposed. The second operand should be the wider one: products of 64 x 128
+    read three quarters of the bytes of shared memory that those of 128 x 64 read.
     """
     if SWAP:
         acc = tl.dot(x.T, dy, acc, input_precision=PRECISION)

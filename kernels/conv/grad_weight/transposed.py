@@ -1,12 +1,12 @@
-"""Weight gradients in TF32 on Hopper: x is turned in shared memory, once for a column of taps.
+"""Weight gradients in TF32 on Hopper: x is transposed in shared memory, once for a column of taps.
 
-Products of TF32 read the pixels that the sum runs over side by side, where maps have channels. One
-warp loads rows of pixels. Four warps turn those of x into a ring, where each is found by the three
-taps of a column; turned for each tap anew they would keep shared memory busier than the products.
-Two groups of four warps take rows of dy to registers, which turns them, and sum.
+TF32 products need adjacent pixels, over which the sum runs; in maps channels are adjacent. One warp
+loads rows of pixels. Four warps transpose the rows of x into a ring, which the three taps of a
+column share. Transposing for each tap would take shared memory longer than the products. Two groups
+of four warps load rows of dy to registers, which transposes them, and sum.
 
-It is written in Gluon, which the interpreter does not run. Each variable that a loop changes starts
-from a number (see conv_specialized.py).
+The kernel is written in Gluon, which the interpreter does not run. Every variable that a loop
+changes starts from a number (see warp_specialized.py).
 """
 
 from typing import Final
@@ -24,12 +24,12 @@ from ...language.hopper import barriers, buffers
 
 SIZES: Final = ("first", "num_samples", "out_h", "out_w", "unit", "splits", "pad_h", "pad_w")
 
-PIXELS: Final = gl.constexpr(32)  # of a row: 128 bytes when turned
-CHANNELS: Final = gl.constexpr(64)  # of x, and of dy for a group of warps
-ROWS: Final = gl.constexpr(8)  # of x in the ring: three in use, and room for a column's last two
+PIXELS: Final = gl.constexpr(32)  # pixels of a row: 128 bytes of a channel
+CHANNELS: Final = gl.constexpr(64)  # channels of x, and of dy for a group of warps
+ROWS: Final = gl.constexpr(8)  # rows of x in the ring, of which three are read at a time
 SUMS: Final = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 8]))
 FRAGMENT: Final = gl.constexpr(gl.DotOperandLayout(0, SUMS.value, 1))
-# [pixels, channels], such that `_transposed_dy` makes a fragment of it. Lanes meet in no bank.
+# [pixels, channels], such that `_transposed_dy` gives a FRAGMENT. Loads have no bank conflicts.
 DY_LAYOUT: Final = gl.constexpr(
     gl.DistributedLinearLayout(
         reg_bases=[[0, 8], [1, 0], [8, 0], [16, 0]],
@@ -39,8 +39,8 @@ DY_LAYOUT: Final = gl.constexpr(
         shape=[32, 64],
     )
 )
-# [pixels, channels]. Threads read four channels at a time and write four pixels; no two of eight
-# lanes meet in a bank, since `_transposed_x` writes channels in an order of its own.
+# [pixels, channels]. Threads load four channels at a time and store four pixels. `_transposed_x`
+# orders channels such that no two of eight lanes conflict in a bank.
 X_LAYOUT: Final = gl.constexpr(
     gl.DistributedLinearLayout(
         reg_bases=[[0, 1], [0, 2], [2, 0], [4, 0]],
@@ -50,7 +50,7 @@ X_LAYOUT: Final = gl.constexpr(
         shape=[32, 64],
     )
 )
-# [output channels, input channels], as `SUMS` holds them but for the order of registers.
+# [output channels, input channels]: SUMS with another order of registers.
 PARTIALS: Final = gl.constexpr(
     gl.DistributedLinearLayout(
         reg_bases=[[0, 1], [0, 2], [0, 4], [0, 32], [8, 0]],
@@ -64,20 +64,23 @@ PARTIALS: Final = gl.constexpr(
 
 @gluon.jit
 def _transposed_dy(row):
-    """Channels by pixels, of which every eight lie in the order 0 2 4 6 1 3 5 7."""
+    """dy [channels, pixels]. Each eight pixels have the order 0 2 4 6 1 3 5 7."""
     return row.reshape([4, 4, 2, 64]).permute([3, 0, 2, 1]).reshape([64, 32])
 
 
 @gluon.jit
 def _transposed_x(row):
-    """Pixels as of dy; of 32 channels, the eight first of four lie before the eight second."""
+    """x [channels, pixels], with the order of pixels of `_transposed_dy`.
+
+    Each 32 channels have the order 0 4 ... 28, 1 5 ... 29, 2 6 ... 30, 3 7 ... 31.
+    """
     parts = row.reshape([4, 4, 2, 2, 8, 4]).permute([3, 5, 4, 0, 2, 1])
     return parts.reshape([64, 32])
 
 
 @gluon.jit
 def _load_sum(ptrs, mask):
-    """A sum that earlier launches left, its columns in the order of `_transposed_x`."""
+    """The running sum of earlier launches, with columns in the order of `_transposed_x`."""
     acc = gl.load(ptrs, mask=mask, other=0.0)
     acc = acc.reshape([64, 2, 8, 4]).permute([0, 1, 3, 2]).reshape([64, 64])
     return gl.convert_layout(acc, SUMS)
@@ -85,20 +88,20 @@ def _load_sum(ptrs, mask):
 
 @gluon.jit
 def _store_sum(ptrs, acc, mask):
-    """Leave a sum to the next launch."""
+    """Store a running sum, with columns in the order of channels."""
     acc = acc.reshape([64, 2, 4, 8]).permute([0, 1, 3, 2]).reshape([64, 64])
     gl.store(ptrs, gl.convert_layout(acc, PARTIALS), mask=mask)
 
 
-# A unit's steps are the rows of one strip of maps after another, row by row: a strip is as wide as
-# a step. Steps of a split that lie in one strip need two rows of x more than there are of dy.
+# The steps of a unit are the rows of one strip of maps after another. A strip is as wide as a step.
+# The steps of a split in one strip need two more rows of x than of dy.
 
 
 @gluon.jit
 def _tile_of(channels, S: gl.constexpr, BLOCK: gl.constexpr):
-    """First output and input channel, tap and split of a program.
+    """First output channel, first input channel, tap column and split of a program.
 
-    BLOCK has the samples, columns and output channels of a step.
+    BLOCK are the samples, columns and output channels of a step.
     """
     in_c, out_c = channels
     tiles_c = gl.cdiv(in_c, CHANNELS)
@@ -111,7 +114,7 @@ def _tile_of(channels, S: gl.constexpr, BLOCK: gl.constexpr):
 
 @gluon.jit
 def _share_of(split, cut, BLOCK: gl.constexpr):
-    """First of the steps of a unit that a split takes, and how many it takes."""
+    """The first of the steps of a unit that a split takes, and their number."""
     _, out_h, out_w, unit, splits = cut
     share = gl.cdiv(unit // BLOCK[0] * gl.cdiv(out_w, BLOCK[1]) * out_h, splits)
     return split * share, share
@@ -119,7 +122,7 @@ def _share_of(split, cut, BLOCK: gl.constexpr):
 
 @gluon.jit
 def _strips_of(index, start, share, cut, BLOCK: gl.constexpr):
-    """End of a share in a unit; first of the strips that it lies in, and one past the last."""
+    """End of a split's steps in unit `index`, first strip that they lie in, one past the last."""
     num_samples, out_h, out_w, unit, _ = cut
     samples = gl.minimum(unit, num_samples - index * unit)
     steps = gl.cdiv(samples, BLOCK[0]) * gl.cdiv(out_w, BLOCK[1]) * out_h
@@ -133,7 +136,7 @@ def _load(
     x_desc, dy_desc, x_bufs, dy_bufs, x_full, x_empty, dy_full, dy_empty, channels, padding, cut,
     S: gl.constexpr, BLOCK: gl.constexpr,
 ):  # fmt: skip
-    """Fill the rings of rows as they are loaded."""
+    """Fill the rings of loaded rows of x and dy."""
     X_STAGES: gl.constexpr = x_bufs.shape[0]
     DY_STAGES: gl.constexpr = dy_bufs.shape[0]
     num_samples, out_h, out_w, unit, _ = cut
@@ -173,14 +176,14 @@ def _load(
 
 
 @gluon.jit
-def _turn(
-    x_bufs, turned, x_full, x_empty, turned_full, turned_empty, channels, cut,
+def _transpose(
+    x_bufs, xt_bufs, x_full, x_empty, xt_full, xt_empty, channels, cut,
     S: gl.constexpr, BLOCK: gl.constexpr,
 ):  # fmt: skip
-    """Turn rows of x, one after the other.
+    """Transpose rows of x, one after the other.
 
-    A row is given back when what was read of it has been written: at a barrier, loads from shared
-    memory may still be under way, and lose against the next row (H200, 2026-11-21).
+    A row is released after its transpose has been stored. At an earlier barrier loads from shared
+    memory may still be in flight, and the next row would overwrite it (H200, 2026-11-21).
     """
     STAGES: gl.constexpr = x_bufs.shape[0]
     num_samples, _, _, unit, _ = cut
@@ -195,10 +198,10 @@ def _turn(
         for _ in range(gl.maximum(stop - start, 0) + 2 * (stop_strip - first_strip)):
             mbarrier.wait(x_full.index(stage), phase)
             x = x_bufs.index(stage).reshape([PIXELS, CHANNELS]).load(X_LAYOUT)
-            mbarrier.wait(turned_empty.index(slot), slot_phase)
-            turned.index(slot).store(_transposed_x(x))
+            mbarrier.wait(xt_empty.index(slot), slot_phase)
+            xt_bufs.index(slot).store(_transposed_x(x))
             fence_async_shared()
-            mbarrier.arrive(turned_full.index(slot))
+            mbarrier.arrive(xt_full.index(slot))
             mbarrier.arrive(x_empty.index(stage))
             stage += 1
             if stage == STAGES:
@@ -212,7 +215,7 @@ def _turn(
 
 @gluon.jit
 def _fragment(dy_bufs, dy_full, dy_row, HALF: gl.constexpr):
-    """A group's channels of a row of dy."""
+    """A group's channels of a row of dy as the left operand of products."""
     STAGES: gl.constexpr = dy_bufs.shape[0]
     mbarrier.wait(dy_full.index(dy_row % STAGES), dy_row // STAGES & 1)
     row = dy_bufs.index(dy_row % STAGES).reshape([PIXELS, dy_bufs.shape[4]])
@@ -221,32 +224,31 @@ def _fragment(dy_bufs, dy_full, dy_row, HALF: gl.constexpr):
 
 
 @gluon.jit
-def _add_row(upper, mid, lower, dy, turned, turned_full, x_row):
-    """Begin to add the products of a row of dy with three rows of x."""
+def _add_row(upper, mid, lower, dy, xt_bufs, xt_full, x_row):
+    """Start to add the products of a row of dy with three rows of x."""
     last = x_row + 2
-    mbarrier.wait(turned_full.index(last % ROWS), last // ROWS & 1)
-    upper = warpgroup_mma(dy, turned.index(x_row % ROWS).permute([1, 0]), upper, is_async=True)
-    mid = warpgroup_mma(dy, turned.index((x_row + 1) % ROWS).permute([1, 0]), mid, is_async=True)
-    lower = warpgroup_mma(dy, turned.index(last % ROWS).permute([1, 0]), lower, is_async=True)
+    mbarrier.wait(xt_full.index(last % ROWS), last // ROWS & 1)
+    upper = warpgroup_mma(dy, xt_bufs.index(x_row % ROWS).permute([1, 0]), upper, is_async=True)
+    mid = warpgroup_mma(dy, xt_bufs.index((x_row + 1) % ROWS).permute([1, 0]), mid, is_async=True)
+    lower = warpgroup_mma(dy, xt_bufs.index(last % ROWS).permute([1, 0]), lower, is_async=True)
     return upper, mid, lower
 
 
 @gluon.jit
-def _give_back(empty, start, stop):
-    """Rows of a ring."""
+def _release(empty, start, stop):
     for row in range(start, stop):
         mbarrier.arrive(empty.index(row % empty.shape[0]))
 
 
 @gluon.jit
 def _sum(
-    partials_ptr, first, dy_bufs, turned, dy_full, dy_empty, turned_full, turned_empty,
+    partials_ptr, first, dy_bufs, xt_bufs, dy_full, dy_empty, xt_full, xt_empty,
     channels, cut, GROUP: gl.constexpr, S: gl.constexpr, BLOCK: gl.constexpr,
 ):  # fmt: skip
-    """Sum the products of a group's channels, or of every second row where there are but 64.
+    """Sum the products of a group's 64 channels, or of every second row if a block has only 64.
 
-    Of dy the next row is fetched while the products of one run. A row of it, too, is given back
-    only when it has been used.
+    The next row of dy is loaded while the products of a row run. A row of dy is released only after
+    its products have ended.
     """
     EVERY: gl.constexpr = 2 * CHANNELS // BLOCK[2]
     OWN: gl.constexpr = GROUP % EVERY
@@ -264,35 +266,35 @@ def _sum(
     upper = _load_sum(ptrs, mask & (first == 0))
     mid = _load_sum(ptrs + below, mask & (first == 0))
     lower = _load_sum(ptrs + 2 * below, mask & (first == 0))
-    x_rows = 0  # that units before had
-    dy_rows = 0
-    kept = 0  # the first row of x that is not given back
+    x_rows = 0  # rows of x in all units before
+    dy_rows = 0  # rows of dy in all units before
+    kept = 0  # the first row of x that is not released
     for index in range(gl.cdiv(num_samples, unit)):
         stop, first_strip, stop_strip = _strips_of(index, start, share, cut, BLOCK)
         steps = gl.maximum(stop - start, 0)
         own_steps = gl.maximum(steps - OWN + EVERY - 1, 0) // EVERY
         if own_steps > 0:
             dy = _fragment(dy_bufs, dy_full, dy_rows + OWN, HALF)
-            for turn in range(own_steps - 1):
-                step = turn * EVERY + OWN
+            for i in range(own_steps - 1):
+                step = i * EVERY + OWN
                 x_row = x_rows + step + 2 * ((start + step) // out_h - first_strip)
-                upper, mid, lower = _add_row(upper, mid, lower, dy, turned, turned_full, x_row)
+                upper, mid, lower = _add_row(upper, mid, lower, dy, xt_bufs, xt_full, x_row)
                 next_dy = _fragment(dy_bufs, dy_full, dy_rows + step + EVERY, HALF)
                 upper, mid, lower, dy = warpgroup_mma_wait(0, deps=[upper, mid, lower, dy])
                 dy = next_dy
                 mbarrier.arrive(dy_empty.index((dy_rows + step) % dy_empty.shape[0]))
-                _give_back(turned_empty, kept, x_row + 1)
+                _release(xt_empty, kept, x_row + 1)
                 kept = x_row + 1
             step = (own_steps - 1) * EVERY + OWN
             x_row = x_rows + step + 2 * ((start + step) // out_h - first_strip)
-            upper, mid, lower = _add_row(upper, mid, lower, dy, turned, turned_full, x_row)
+            upper, mid, lower = _add_row(upper, mid, lower, dy, xt_bufs, xt_full, x_row)
             upper, mid, lower = warpgroup_mma_wait(0, deps=[upper, mid, lower])
             mbarrier.arrive(dy_empty.index((dy_rows + step) % dy_empty.shape[0]))
         x_rows += steps + 2 * (stop_strip - first_strip)
         dy_rows += steps
-        last = x_rows - 1  # the other group's, perhaps: only a row that came is given back
-        mbarrier.wait(turned_full.index(last % ROWS), last // ROWS & 1, pred=kept < x_rows)
-        _give_back(turned_empty, kept, x_rows)
+        last = x_rows - 1  # perhaps read by the other group alone: wait for it before its release
+        mbarrier.wait(xt_full.index(last % ROWS), last // ROWS & 1, pred=kept < x_rows)
+        _release(xt_empty, kept, x_rows)
         kept = x_rows + 0
     _store_sum(ptrs, upper, mask)
     _store_sum(ptrs + below, mid, mask)
@@ -305,36 +307,37 @@ def grad_weight_transposed_kernel(
     first, num_samples, out_h, out_w, in_c, out_c, unit, splits, pad_h, pad_w,
     S: gl.constexpr, X_STAGES: gl.constexpr, DY_STAGES: gl.constexpr,
 ) -> None:  # fmt: skip
-    """Filters of three rows at stride 1. A step is a row of pixels, of one or of several samples.
+    """Weight gradient of filters of three rows at stride 1. A step is a row of 32 pixels.
 
-    Blocks of dy have 128 channels, or 64, of which the two groups leave a sum each.
+    The pixels are of one or of several samples. A block of dy has 128 channels, or 64: then each of
+    the two groups has a sum of its own.
     """
     ROW: gl.constexpr = dy_desc.block_type.shape
     BLOCK: gl.constexpr = (ROW[0], ROW[2], ROW[3])
-    TURNED: gl.constexpr = gl.NVMMASharedLayout(128, 32, 2)
+    TRANSPOSED: gl.constexpr = gl.NVMMASharedLayout(128, 32, 2)
     x_bufs = buffers(x_desc, X_STAGES)
     dy_bufs = buffers(dy_desc, DY_STAGES)
-    turned = gl.allocate_shared_memory(gl.float32, [ROWS, CHANNELS, PIXELS], TURNED)
+    xt_bufs = gl.allocate_shared_memory(gl.float32, [ROWS, CHANNELS, PIXELS], TRANSPOSED)
     x_full = barriers(X_STAGES, 1)
     x_empty = barriers(X_STAGES, 1)
     dy_full = barriers(DY_STAGES, 1)
     dy_empty = barriers(DY_STAGES, BLOCK[2] // CHANNELS)
-    turned_full = barriers(ROWS, 1)
-    turned_empty = barriers(ROWS, 2)
+    xt_full = barriers(ROWS, 1)
+    xt_empty = barriers(ROWS, 2)
     channels = (in_c, out_c)
     cut = (num_samples, out_h, out_w, unit, splits)
     gl.warp_specialize(
         [
             (_sum, (
-                partials_ptr, first, dy_bufs, turned, dy_full, dy_empty, turned_full, turned_empty,
+                partials_ptr, first, dy_bufs, xt_bufs, dy_full, dy_empty, xt_full, xt_empty,
                 channels, cut, 0, S, BLOCK,
             )),
             (_sum, (
-                partials_ptr, first, dy_bufs, turned, dy_full, dy_empty, turned_full, turned_empty,
+                partials_ptr, first, dy_bufs, xt_bufs, dy_full, dy_empty, xt_full, xt_empty,
                 channels, cut, 1, S, BLOCK,
             )),
-            (_turn, (
-                x_bufs, turned, x_full, x_empty, turned_full, turned_empty, channels, cut,
+            (_transpose, (
+                x_bufs, xt_bufs, x_full, x_empty, xt_full, xt_empty, channels, cut,
                 S, BLOCK,
             )),
             (_load, (

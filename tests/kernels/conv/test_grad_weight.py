@@ -30,7 +30,7 @@ TAPS = {
     "taps": Shape((3, 4, 3), (32, 72), precision="tf32"),
     "taps, dilated": Shape((2, 7, 7), (64, 128), padding=(2, 2), dilation=(2, 2), precision="tf32"),
 }
-TURNED = {
+TRANSPOSED = {
     "one sample a row": Shape((3, 30, 32), (48, 200), precision="tf32"),
     "samples share rows": Shape((37, 7, 7), (64, 96), precision="tf32"),
     "two sums": Shape((9, 13, 24), (32, 64), precision="tf32"),
@@ -72,12 +72,12 @@ def launch(layer: Layer, sums: Sums, *, suffix: str = "", runs: tuple[int, ...] 
     return sums
 
 
-def planned(monkeypatch: pytest.MonkeyPatch, *, turned: bool = False, **constants: int) -> None:
+def planned(monkeypatch: pytest.MonkeyPatch, *, transposed: bool = False, **constants: int) -> None:
     """Plans follow from these constants for a while, and turn no maps unless told."""
     for name, value in constants.items():
         monkeypatch.setattr(conv_grad_weight_plan, name, value)
-    if not turned:
-        monkeypatch.setattr(conv_grad_weight_plan, "_suits_turning", lambda *_: False)
+    if not transposed:
+        monkeypatch.setattr(conv_grad_weight_plan, "_suits_transposing", lambda *_: False)
     conv_grad_weight_plan.forget()
 
 
@@ -184,15 +184,15 @@ def assert_runs_equal(layer: Layer, whole: Sums, suffix: str = "") -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", TURNED)
-def test_turned_maps(
+@pytest.mark.parametrize("name", TRANSPOSED)
+def test_transposed_maps(
     name: str, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """TF32 on Hopper, against float64; cut anywhere, or of ranges, the sums have the same bits."""
     if capability()[0] != 9:
-        pytest.skip("maps are turned on Hopper")
-    planned(monkeypatch, turned=True, TURNED_UNIT_STEPS=1)
-    layer = make(TURNED[name], torch.float32, generator)
+        pytest.skip("maps are transposed on Hopper")
+    planned(monkeypatch, transposed=True, TRANSPOSED_UNIT_STEPS=1)
+    layer = make(TRANSPOSED[name], torch.float32, generator)
     x, dy = (stored_reference(maps, torch.float32, "tf32") for maps in (layer.x, layer.dy))
     layer = replace(layer, x=x, dy=dy)
     whole = launch(layer, sums_of(layer))
@@ -251,7 +251,7 @@ def test_plans_fill_an_h200(
         (14, (512, 512), 4, 64),
     ],
 )
-def test_plans_of_turned_maps_fill_an_h200(
+def test_plans_of_transposed_maps_fill_an_h200(
     side: int, channels: tuple[int, int], splits: int, unit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Programs of 128 x 3 x 64 sums, one to each SM; of 64 output channels each leaves two."""
@@ -275,7 +275,7 @@ def plan_on_h200(
 @pytest.mark.parametrize(
     ("width", "row"), [(224, (1, 32)), (112, (2, 16)), (56, (4, 8)), (14, (16, 2)), (13, (32, 1))]
 )
-def test_rows_of_turned_maps_overrun_none(width: int, row: tuple[int, int]) -> None:
+def test_rows_of_transposed_maps_overrun_none(width: int, row: tuple[int, int]) -> None:
     assert transposed_row(width) == row
 
 

@@ -50,9 +50,9 @@ def few(asked: Mapping[str, TileRequest]) -> Iterator[Table]:
 def assert_close_by_any(run: Run, expected: list[Tensor], tolerance: float) -> None:
     """Some of a launch's candidates give the expected results."""
     by_rule, _ = run({})
-    for table in few(by_rule.asked):
+    for table in few(by_rule.requests):
         configurations, left = run(table)
-        assert configurations.asked.keys() == by_rule.asked.keys()
+        assert configurations.requests.keys() == by_rule.requests.keys()
         for out, like in zip(left, expected, strict=True):
             assert rms_error(out, like) <= tolerance, table
 
@@ -63,16 +63,16 @@ def test_convolutions(name: str, generator: torch.Generator) -> None:
     layer = make(shape, dtype, generator)
     expected = [poisoned_like(layer.dy), poisoned_like(layer.x)]
     settings, mask = shape.settings, layer.x.relu()
-    packed, turned = layer.packed(dtype), layer.packed_grad(dtype)
+    packed, flipped = layer.packed(dtype), layer.packed_grad(dtype)
     conv.conv2d_reference(layer.x, packed, layer.bias, expected[0], **settings)
-    conv.conv2d_grad_input_reference(layer.dy, turned, expected[1], mask=mask, **settings)
+    conv.conv2d_grad_input_reference(layer.dy, flipped, expected[1], mask=mask, **settings)
 
     def run(table: Table) -> tuple[Configurations, list[Tensor]]:
         configurations = Configurations(table)
         kernels = kernel_set("triton", configurations)
         left = [poisoned_like(layer.dy), poisoned_like(layer.x)]
         kernels.conv2d(layer.x, packed, layer.bias, left[0], **settings)
-        kernels.conv2d_grad_input(layer.dy, turned, left[1], mask=mask, **settings)
+        kernels.conv2d_grad_input(layer.dy, flipped, left[1], mask=mask, **settings)
         return configurations, left
 
     assert_close_by_any(run, expected, tolerance_of(shape, dtype))
@@ -152,7 +152,7 @@ def test_nothing_changes_without_a_configuration(
     for kernels in sets:
         kernels.conv2d(layer.x, packed, None, layer.dy, **layer.shape.settings)
     assert spy.launches[0] == spy.launches[1] == spy.launches[2]
-    (key,) = own.asked
+    (key,) = own.requests
     table = Configurations({key: {"num_stages": 2, "flatten": False}})
     kernels = kernel_set("triton", table)
     kernels.conv2d(layer.x, packed, None, layer.dy, **layer.shape.settings)
@@ -182,7 +182,7 @@ def test_the_number_of_samples_is_no_part_of_a_key(generator: torch.Generator) -
         grad = poisoned((1, 40, 24), torch.float32, x.device)
         way = {"group": samples, "precision": "ieee"}
         found.around(linear.linear_grad_weight)(x.float(), y.float(), grad, **way)
-        return set(found.asked)
+        return set(found.requests)
 
     assert asked_by(2) == asked_by(5)
 
@@ -224,10 +224,10 @@ def test_a_launch_that_fails_leaves_no_configuration_behind() -> None:
         ("specialized", TILE, {"rows": True, "box": (1, 8, 16)}),
         ("specialized", TILE, {"rows": False, "box": (1, 8, 16)}),
         ("box", TILE, {}),
-        ("joined", Tile(128, 64, 32, 4, 1), {}),
+        ("im2col", Tile(128, 64, 32, 4, 1), {}),
         ("pointer", TILE, {}),
-        ("grad_weight", TILE, {"way": "samples"}),
-        ("grad_weight", Tile(32, 128, 64, 4, 6), {"way": "turned", "dtype": torch.float32}),
+        ("grad_weight", TILE, {"kernel": "per_sample"}),
+        ("grad_weight", Tile(32, 128, 64, 4, 6), {"kernel": "transposed", "dtype": torch.float32}),
     ],
 )
 def test_candidates_keep_what_is_planned(kernel: str, tile: Tile, facts: dict[str, Any]) -> None:
@@ -236,7 +236,7 @@ def test_candidates_keep_what_is_planned(kernel: str, tile: Tile, facts: dict[st
     found = candidates(asked)
     assert found
     assert [len(way) for way in found] == sorted(len(way) for way in found)
-    kept = {"pixels", "parts"} | (set() if kernel == "joined" else {"in_channels"})
+    kept = {"pixels", "parts"} | (set() if kernel == "im2col" else {"in_channels"})
     for way in found:
         assert not kept & way.keys()
         assert SimpleNamespace(**way) != SimpleNamespace(**{n: getattr(tile, n) for n in way})

@@ -70,17 +70,17 @@ def test_special_values(device: torch.device) -> None:
 
 def test_copies_of_inputs_and_weights_are_rounded(generator: torch.Generator) -> None:
     weight = torch.randn(8, 4, 3, 3, generator=generator, device=generator.device)
-    packed, turned = weight.new_empty(8, 3, 3, 4), weight.new_empty(4, 3, 3, 8)
+    packed, flipped = weight.new_empty(8, 3, 3, 4), weight.new_empty(4, 3, 3, 8)
     maps, copied = weight.new_empty(8, 3, 3, 4), torch.empty_like(weight)
     pack_weight(weight, packed, groups=1, precision="tf32")
-    pack_weight_grad_input(weight, turned, groups=1, precision="tf32")
+    pack_weight_grad_input(weight, flipped, groups=1, precision="tf32")
     stage(weight, maps, precision="tf32")
     cast(weight, copied, precision="tf32")
     want = stored_reference(weight, torch.float32, "tf32")
     assert torch.equal(copied, want)
     for made in (packed, maps):
         assert torch.equal(made, want.permute(0, 2, 3, 1))
-    assert torch.equal(turned, want.flip(2, 3).permute(1, 2, 3, 0))
+    assert torch.equal(flipped, want.flip(2, 3).permute(1, 2, 3, 0))
 
 
 def is_tf32(values: torch.Tensor) -> bool:
@@ -91,15 +91,15 @@ def is_tf32(values: torch.Tensor) -> bool:
 def test_maps_of_convolutions_are_rounded(channels: int, generator: torch.Generator) -> None:
     x = torch.randn(2, 6, 6, channels, generator=generator, device=generator.device)
     weight = torch.randn(32, channels, 3, 3, generator=generator, device=generator.device)
-    packed, turned = weight.new_empty(32, 3, 3, channels), weight.new_empty(channels, 3, 3, 32)
+    packed, flipped = weight.new_empty(32, 3, 3, channels), weight.new_empty(channels, 3, 3, 32)
     pack_weight(weight, packed, groups=1)
-    pack_weight_grad_input(weight, turned, groups=1)
+    pack_weight_grad_input(weight, flipped, groups=1)
     settings = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 1}
     y, pooled, dx = x.new_empty(2, 6, 6, 32), x.new_empty(2, 3, 3, 32), torch.empty_like(x)
     codes = torch.empty(2, 3, 3, 8, dtype=torch.uint8, device=x.device)
     conv2d(x, packed, None, y, **settings, precision="tf32", relu=True)
     conv2d_max_pool(x, packed, None, pooled, codes, **settings, precision="tf32")
-    conv2d_grad_input(y, turned, dx, **settings, precision="tf32", mask=x)
+    conv2d_grad_input(y, flipped, dx, **settings, precision="tf32", mask=x)
     assert is_tf32(y)
     assert is_tf32(pooled)
     assert is_tf32(dx)
@@ -108,7 +108,7 @@ def test_maps_of_convolutions_are_rounded(channels: int, generator: torch.Genera
     stored_exactly = {"precision": "tf32", "out_precision": "ieee"}
     conv2d(x, packed, None, y, **settings, **stored_exactly)
     conv2d_max_pool(x, packed, None, pooled, codes, **settings, **stored_exactly)
-    conv2d_grad_input(y, turned, dx, **settings, **stored_exactly)
+    conv2d_grad_input(y, flipped, dx, **settings, **stored_exactly)
     assert not any(map(is_tf32, (y, pooled, dx)))
 
 

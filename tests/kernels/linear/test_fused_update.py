@@ -28,7 +28,7 @@ def operands(
 
 
 @pytest.mark.parametrize(
-    ("dtype", "precision", "turns"),
+    ("dtype", "precision", "transposes"),
     [*((*setting, False) for setting in SETTINGS), (torch.float32, "tf32", True)],
     ids=str,
 )
@@ -39,14 +39,14 @@ def test_equals_gradient_and_update(
     shape: tuple[int, int, int],
     dtype: torch.dtype,
     precision: str,
-    turns: bool,
+    transposes: bool,
     generator: torch.Generator,
 ) -> None:
     x, dy, tensors, control = operands(shape, dtype, generator)
     grad = poisoned(tensors[0].shape, torch.float32, x.device)
-    options = {"precision": precision, "turned": None}
-    if turns:
-        options["turned"] = [x.new_empty(matrix.shape[::-1]) for matrix in (x, dy)]
+    options = {"precision": precision, "transposed": None}
+    if transposes:
+        options["transposed"] = [x.new_empty(matrix.shape[::-1]) for matrix in (x, dy)]
     getattr(linear, f"linear_grad_weight{suffix}")(x, dy, grad, group=shape[0], **options)
     cases: list[tuple[str, int, dict[str, Any]]] = [
         ("sgd", 2, SGD), ("sgd", 1, SGD), ("adamw", 3, {"maximize": True})

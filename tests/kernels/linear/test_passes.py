@@ -10,9 +10,9 @@ from tests.kernels.numerics import assert_repeatable, poisoned, poisoned_like, r
 from tvdnn.kernels.language.device import capability
 from tvdnn.kernels.language.rounding import stored_reference
 from tvdnn.kernels.linear import passes as linear
-from tvdnn.kernels.linear.gemm import Ending, share_of
+from tvdnn.kernels.linear.gemm import LinearEpilogue, share_of
 from tvdnn.kernels.linear.grad_weight_resident import resident_gradient
-from tvdnn.kernels.linear.grad_weight_tma_store import streamed_gradient, streams
+from tvdnn.kernels.linear.grad_weight_tma_store import suits_tma_store, tma_store_gradient
 from tvdnn.kernels.linear.wide_tiles import multiply_wide
 from tvdnn.kernels.pointwise import activation, dropout
 
@@ -99,22 +99,22 @@ def test_wide_tiles(shape: Shape, generator: torch.Generator) -> None:
     x, weight, _, dy = operands(shape, torch.bfloat16, generator)
     dx, expected = poisoned_like(x), poisoned_like(x)
     masked = {"mask": x, "scale": 1.25}
-    multiply_wide(dy, weight, dx, Ending(**masked))
+    multiply_wide(dy, weight, dx, LinearEpilogue(**masked))
     linear.linear_grad_input_reference(dy, weight, expected, precision="ieee", **masked)
     assert rms_error(dx, expected) <= TOLERANCE[torch.bfloat16, "ieee"]
 
 
 @pytest.mark.parametrize("shape", [(4, 10, 84), (132, 24, 40)])
-def test_turned_weight_gradient(shape: Shape, generator: torch.Generator) -> None:
+def test_transposed_weight_gradient(shape: Shape, generator: torch.Generator) -> None:
     samples, outputs, inputs = shape
     x, _, _, dy = operands(shape, torch.float32, generator)
-    turned = [poisoned((size, samples), torch.float32, x.device) for size in (inputs, outputs)]
+    transposed = [poisoned((size, samples), torch.float32, x.device) for size in (inputs, outputs)]
     grad, expected = (poisoned((outputs, inputs), torch.float32, x.device) for _ in range(2))
     options = {"group": samples, "precision": "tf32"}
-    linear.linear_grad_weight(x, dy, grad, turned=turned, **options)
+    linear.linear_grad_weight(x, dy, grad, transposed=transposed, **options)
     linear.linear_grad_weight_reference(x, dy, expected, **options)
-    assert torch.equal(turned[0], x.T)
-    assert torch.equal(turned[1], dy.T)
+    assert torch.equal(transposed[0], x.T)
+    assert torch.equal(transposed[1], dy.T)
     assert rms_error(grad, expected) <= TOLERANCE[torch.float32, "tf32"]
 
 
@@ -129,12 +129,12 @@ def test_streamed_weight_gradient_has_the_resident_ones_bits(
     outputs, inputs = sizes
     x, _, _, dy = operands((samples, outputs, inputs), torch.bfloat16, generator)
     room, expected = (poisoned((outputs + 1, inputs), torch.float32, x.device) for _ in range(2))
-    assert streams(room[:-1])
-    streamed_gradient(x, dy, room[:-1])
+    assert suits_tma_store(room[:-1])
+    tma_store_gradient(x, dy, room[:-1])
     resident_gradient(x, dy, expected[:-1])
     assert torch.equal(room[:-1], expected[:-1])
     assert room[-1].isnan().all()
-    assert_repeatable(lambda: streamed_gradient(x, dy, room[:-1]), room[:-1])
+    assert_repeatable(lambda: tma_store_gradient(x, dy, room[:-1]), room[:-1])
 
 
 @pytest.mark.parametrize(("dtype", "precision"), SETTINGS, ids=str)
