@@ -1,9 +1,9 @@
-"""Cross-entropy of logits against class indices: of rows [N, C] and of the pixels of maps.
+"""Cross-entropy of logits against class indices, for rows [N, C] and for the pixels of maps.
 
 A target that is neither a class nor `ignore_index` makes its row's loss and gradient NaN. Classes
-may have weights, and targets may be smoothed (Szegedy et al. 2016): a share `smoothing` of each is
-spread evenly over all classes. Every loss leaves partial sums of pairs, the loss and what its mean
-divides by, which `loss_total` adds in a fixed order.
+may have weights. Targets may be smoothed (Szegedy et al. 2016): a share `smoothing` of a target is
+spread evenly over all classes. Launchers write partial sums as pairs, the loss and the divisor of
+its mean. `loss_total` adds them in a fixed order.
 """
 
 from typing import Final
@@ -22,15 +22,16 @@ from .logits import (
 )
 
 ROWS_TILE: Final = 2048  # logits of a program of one warp, whose maxima need no shared memory
-LANES: Final = 128  # threads that share a row of more logits
+LANES: Final = 128  # threads that share a row of more than ROWS_TILE logits
 LOADS: Final = 16  # logits of a thread that are in flight together
-MOST_ROWS: Final = 64
-ALIGNMENT: Final = 16  # elements, of the widest load
+MOST_ROWS: Final = 64  # rows of a program, at most
+ALIGNMENT: Final = 16  # largest divisor of a row's classes that kernels are compiled for
 PIXELS_TILE: Final = 2048  # logits of a step over pixels
-PIXEL_STEPS: Final = 8  # of a program
+PIXEL_STEPS: Final = 8  # steps of a program
 PIXEL_WARPS: Final = 4
-MOST_CLASSES: Final = PIXELS_TILE  # of pixels
-# Of pairs that one program sums, 65536 in 7.7 us, and one block at a time in 25 (H200, 2026-11-21).
+MOST_CLASSES: Final = PIXELS_TILE  # classes of pixels, at most
+# Pairs of a block of the program that sums all. 65536 pairs take 7.7 us, and 25 us with one block
+# in flight instead of SUM_UNROLL (H200, 2026-11-21).
 SUM_BLOCK: Final = 4096
 SUM_UNROLL: Final = 4  # blocks in flight together
 SUM_WARPS: Final = 32
@@ -41,7 +42,7 @@ def _terms(
     n, known, target_ptr, weight_ptr, row_ptrs, top, log_total, spread, num_classes, ignore_index,
     smoothing, WEIGHTED: tl.constexpr, SMOOTHED: tl.constexpr,
 ):  # fmt: skip
-    """Of rows n: their losses, and their shares of what the mean divides by."""
+    """The losses of rows n, and their summands of the mean's divisor."""
     target = tl.load(target_ptr + n, mask=known, other=0)
     is_class = known & (target >= 0) & (target < num_classes)
     chosen = tl.load(row_ptrs + target, mask=is_class, other=0.0).to(tl.float32)
@@ -63,7 +64,7 @@ def _row_kernel(
     WEIGHTED: tl.constexpr, SMOOTHED: tl.constexpr,
     LOADS: tl.constexpr, BLOCK: tl.constexpr, DIVISOR: tl.constexpr,
 ):  # fmt: skip
-    """A row a program. DIVISOR divides num_classes, which tells the compiler how rows lie."""
+    """A program computes one row. DIVISOR divides num_classes, which gives the rows' alignment."""
     num_classes = num_classes // DIVISOR * DIVISOR
     n = tl.program_id(0).to(tl.int64)
     row_ptr = logits_ptr + n * num_classes
@@ -87,7 +88,7 @@ def _terms_of_rows(
     logits_ptr, target_ptr, weight_ptr, n, known, num_classes, ignore_index, smoothing,
     WEIGHTED: tl.constexpr, SMOOTHED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Of rows n, each in one block: losses, divisors, and the logarithms of sums: [ROWS]."""
+    """Losses, divisors, logarithms of summed exponentials [ROWS] of rows n, each in one block."""
     row_ptrs, classes = logits_ptr + n * num_classes, tl.arange(0, BLOCK)
     x = load_logits(row_ptrs, classes, known, num_classes)
     top, log_total = top_and_log_total(x)
@@ -107,7 +108,7 @@ def _rows_kernel(
     ignore_index, smoothing, WEIGHTED: tl.constexpr, SMOOTHED: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, DIVISOR: tl.constexpr,
 ):  # fmt: skip
-    """ROWS rows a program, each in one block."""
+    """A program computes ROWS rows, each in one block."""
     num_classes = num_classes // DIVISOR * DIVISOR
     n = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     known = n < num_samples
@@ -126,7 +127,7 @@ def _pixels_kernel(
     ignore_index, smoothing, WEIGHTED: tl.constexpr, SMOOTHED: tl.constexpr,
     STEPS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, DIVISOR: tl.constexpr,
 ):  # fmt: skip
-    """STEPS times ROWS pixels of one sample a program, each in one block."""
+    """A program sums STEPS * ROWS pixels of one sample. The logits of each are one block."""
     num_classes = num_classes // DIVISOR * DIVISOR
     sample, split = tl.program_id(0).to(tl.int64), tl.program_id(1)
     first = split * (STEPS * ROWS)
@@ -150,7 +151,7 @@ def _total_kernel(
     partials_ptr, before_ptr, total_ptr, num_partials, share,
     MEAN: tl.constexpr, ADDED: tl.constexpr, UNROLL: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One program: each lane sums every BLOCK-th pair, in index order."""
+    """One program sums all pairs. Each lane sums every BLOCK-th pair, in index order."""
     offs = tl.arange(0, BLOCK)[:, None] * 2 + tl.arange(0, 2)[None, :]  # [BLOCK, 2]
     totals = tl.zeros((BLOCK, 2), tl.float32)
     for start in tl.range(0, num_partials, BLOCK, loop_unroll_factor=UNROLL):
@@ -172,11 +173,12 @@ def cross_entropy_rows(
     logits: Tensor, target: Tensor, weight: Tensor | None, terms: Tensor, lse: Tensor, *,
     ignore_index: int, smoothing: float,
 ) -> None:  # fmt: skip
-    """The loss of each row of logits [N, C], and lse [N], the log of its summed exponentials.
+    """The loss of each row of logits [N, C], and lse [N], the logarithm of its summed exponentials.
 
-    terms [N, 2] get w * ((1 - smoothing) * (lse - logit of the target) + smoothing * the classes'
-    mean) and w, both 0 where the target is ignored; w is 1, or with `weight` (of `with_sum`, whose
-    classes weigh in the mean too) the target's. `target` is int64 [N], all else float32.
+    terms [N, 2] get w * (1 - smoothing) * (lse - logit of the target) + smoothing * the mean of
+    w_c * (lse - logit of c) over all classes c, and w. Both are 0 where the target is ignored. w is
+    the target's weight: 1, or that of `weight` [C + 1], which `with_sum` makes. `target` is int64
+    [N]. All but logits are float32.
     """
     samples, classes = logits.shape
     if samples == 0:
@@ -203,10 +205,10 @@ def cross_entropy_pixels(
     logits: Tensor, target: Tensor, weight: Tensor | None, partials: Tensor, *,
     ignore_index: int, smoothing: float,
 ) -> None:  # fmt: skip
-    """Sums of what `cross_entropy_rows` finds for pixels: logits [N, P, C], target [N, P].
+    """Sums of the terms of `cross_entropy_rows` over pixels: logits [N, P, C], target [N, P].
 
-    Partial j of a sample in `partials` [N, pixel_splits(P, C), 2] sums its j-th equal share of
-    pixels. C is at most MOST_CLASSES.
+    Partial j of a sample in float32 `partials` [N, `pixel_splits`(P, C), 2] sums the j-th run of
+    its pixels. C is at most MOST_CLASSES.
     """
     samples, pixels, classes = logits.shape
     if samples == 0:
@@ -223,10 +225,11 @@ def cross_entropy_pixels(
 def loss_total(
     partials: Tensor, before: Tensor | None, total: Tensor, *, mean: bool, share: float
 ) -> None:
-    """total [2] = (`share` of the loss, its divisor / share) from partial sums of pairs [..., 2].
+    """total [2] = (loss * share, divisor / share) from partial sums of pairs [..., 2], float32.
 
-    The loss is the sum of the first of each pair; the `mean` divides it by the sum of the second,
-    and is NaN where that is 0. The loss `before` is added. All float32.
+    The loss is the sum of the first elements of all pairs. With `mean` it is divided by the sum of
+    the second elements, and is NaN where that is 0; else the divisor is 1. The loss `before` [1] is
+    added to total[0].
     """
     _total_kernel[(1,)](
         partials, before, total, partials.numel() // 2, share,
@@ -236,12 +239,12 @@ def loss_total(
 
 
 def pixel_splits(pixels: int, classes: int) -> int:
-    """Partial sums of a sample of `pixels`."""
+    """Number of partial sums of a sample of `pixels`."""
     return triton.cdiv(pixels, PIXEL_STEPS * _pixel_rows(classes))
 
 
 def with_sum(weight: Tensor) -> Tensor:
-    """Class weights [C] as kernels read them: float32, and behind them their sum."""
+    """Class weights [C] as kernels read them: float32 [C + 1], the last element their sum."""
     weight = weight.detach().float()
     return torch.cat([weight, weight.sum(0, keepdim=True)])
 
@@ -259,7 +262,7 @@ def cross_entropy_rows_reference(
     logits: Tensor, target: Tensor, weight: Tensor | None, terms: Tensor, lse: Tensor, *,
     ignore_index: int, smoothing: float,
 ) -> None:  # fmt: skip
-    """What `cross_entropy_rows` computes."""
+    """Computes `cross_entropy_rows` in torch."""
     wide = logits.double()
     classes = wide.shape[1]
     weights = wide.new_ones(classes) if weight is None else weight[:classes].double()
@@ -280,7 +283,7 @@ def cross_entropy_pixels_reference(
     logits: Tensor, target: Tensor, weight: Tensor | None, partials: Tensor, *,
     ignore_index: int, smoothing: float,
 ) -> None:  # fmt: skip
-    """What `cross_entropy_pixels` computes."""
+    """Computes `cross_entropy_pixels` in torch."""
     samples, pixels, classes = logits.shape
     terms = partials.new_empty(samples, pixels, 2)
     settings = {"ignore_index": ignore_index, "smoothing": smoothing}
@@ -296,7 +299,7 @@ def cross_entropy_pixels_reference(
 def loss_total_reference(
     partials: Tensor, before: Tensor | None, total: Tensor, *, mean: bool, share: float
 ) -> None:
-    """What `loss_total` computes."""
+    """Computes `loss_total` in torch."""
     loss, counted = partials.view(-1, 2).double().sum(0)
     divisor = counted if mean else torch.ones_like(counted)
     total[0] = loss / divisor * share + (0.0 if before is None else before[0])

@@ -1,4 +1,7 @@
-"""The gradient of cross-entropy: scale * (softmax - target's share), row by row."""
+"""The gradient of cross-entropy by row: scale * (softmax * sum(target) - target).
+
+The target of a row has the weighted and smoothed shares of all classes.
+"""
 
 from typing import Final
 
@@ -11,8 +14,8 @@ from ..language.rounding import stored, stored_reference
 from .cross_entropy import ALIGNMENT, MOST_ROWS
 from .logits import load_logits, top_and_log_total
 
-ROWS_TILE: Final = 2048
-TILE: Final = 1024
+ROWS_TILE: Final = 2048  # logits of a program of whole rows
+TILE: Final = 1024  # logits of a program where a row has more than ROWS_TILE
 NUM_WARPS: Final = 4
 
 
@@ -21,9 +24,9 @@ def _factors(
     target_ptr, weight_ptr, n, known, num_classes, ignore_index, scale, smoothing,
     WEIGHTED: tl.constexpr, SMOOTHED: tl.constexpr,
 ):  # fmt: skip
-    """Of rows n: the class, -1 if it is none; whether it is ignored; and two factors.
+    """Of rows n: the target, -1 if it is no class, whether it is ignored, and two factors.
 
-    The gradient is `pull` times the softmax, less `hot` at the class and less what is spread.
+    The gradient is `pull` times the softmax, minus `hot` at the target, minus `_spread`.
     """
     target = tl.load(target_ptr + n, mask=known, other=0)
     is_class = known & (target >= 0) & (target < num_classes)
@@ -45,7 +48,7 @@ def _spread(
     weight_ptr, classes, num_classes, scale, smoothing,
     WEIGHTED: tl.constexpr, SMOOTHED: tl.constexpr,
 ):  # fmt: skip
-    """What the gradient of every row lacks at each class."""
+    """The smoothed share of each class, which the gradient of every row subtracts."""
     spread = classes * 0.0
     if SMOOTHED:
         spread += scale * (smoothing / num_classes)
@@ -57,7 +60,7 @@ def _spread(
 
 @triton.jit
 def _gradient(x, classes, target, lse, ignored, pull, hot, spread):
-    """0 where the target is ignored, NaN where it is no class."""
+    """The gradient of logits x: 0 where the target is ignored, NaN where it is no class."""
     less = -tl.where(classes == target, hot, 0.0) - spread
     fill = tl.where(ignored, 0.0, float("nan"))
     return tl.where((target >= 0) & (ignored == 0), tl.fma(tl.exp(x - lse), pull, less), fill)
@@ -70,7 +73,7 @@ def _rows_kernel(
     WEIGHTED: tl.constexpr, SMOOTHED: tl.constexpr, AGAIN: tl.constexpr,
     PRECISION: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, DIVISOR: tl.constexpr,
 ):  # fmt: skip
-    """ROWS rows a program, each in one block; with AGAIN it sums the exponentials once more."""
+    """A program computes ROWS rows, each in one block. AGAIN: it sums the exponentials itself."""
     num_classes = num_classes // DIVISOR * DIVISOR
     n = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     known, classes = n < num_samples, tl.arange(0, BLOCK)
@@ -95,13 +98,27 @@ def _rows_kernel(
     tl.store(ptrs, stored(dx, dlogits_ptr.dtype.element_ty, PRECISION), mask=mask)
 
 
+@triton.jit
+def _gradient_of_row(
+    x, classes, lse, target_ptr, weight_ptr, n, known, num_classes, ignore_index, scale, smoothing,
+    WEIGHTED: tl.constexpr, SMOOTHED: tl.constexpr,
+):  # fmt: skip
+    """The gradient of logits x at `classes` of row n."""
+    target, ignored, pull, hot = _factors(
+        target_ptr, weight_ptr, n, known, num_classes, ignore_index, scale, smoothing,
+        WEIGHTED, SMOOTHED,
+    )  # fmt: skip
+    spread = _spread(weight_ptr, classes, num_classes, scale, smoothing, WEIGHTED, SMOOTHED)
+    return _gradient(x, classes, target, lse, ignored, pull, hot, spread)
+
+
 @triton.jit(do_not_specialize=["num_samples", "num_classes", "ignore_index"])
 def _tiles_kernel(
     logits_ptr, target_ptr, weight_ptr, lse_ptr, total_ptr, control_ptr, dlogits_ptr,
     num_samples, num_classes, ignore_index, smoothing,
     WEIGHTED: tl.constexpr, SMOOTHED: tl.constexpr, PRECISION: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """BLOCK logits a program, of one row or of two, wherever in memory rows begin."""
+    """A program computes BLOCK consecutive logits, which lie in one row or in two."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     n = start // num_classes
     offs = tl.arange(0, BLOCK)
@@ -112,13 +129,10 @@ def _tiles_kernel(
     kind = dlogits_ptr.dtype.element_ty
     if start + BLOCK <= (n + 1) * num_classes:
         x = tl.load(logits_ptr + offs).to(tl.float32)
-        lse = tl.load(lse_ptr + n)
-        target, ignored, pull, hot = _factors(
-            target_ptr, weight_ptr, n, True, num_classes, ignore_index, scale, smoothing,
-            WEIGHTED, SMOOTHED,
+        dx = _gradient_of_row(
+            x, classes, tl.load(lse_ptr + n), target_ptr, weight_ptr, n, True, num_classes,
+            ignore_index, scale, smoothing, WEIGHTED, SMOOTHED,
         )  # fmt: skip
-        spread = _spread(weight_ptr, classes, num_classes, scale, smoothing, WEIGHTED, SMOOTHED)
-        dx = _gradient(x, classes, target, lse, ignored, pull, hot, spread)
         tl.store(dlogits_ptr + offs, stored(dx, kind, PRECISION))
     else:
         for _ in range(2):
@@ -126,12 +140,10 @@ def _tiles_kernel(
             mask = (classes >= 0) & (classes < num_classes) & known
             x = tl.load(logits_ptr + offs, mask=mask, other=0.0).to(tl.float32)
             lse = tl.load(lse_ptr + n, mask=known, other=0.0)
-            target, ignored, pull, hot = _factors(
-                target_ptr, weight_ptr, n, known, num_classes, ignore_index, scale, smoothing,
-                WEIGHTED, SMOOTHED,
+            dx = _gradient_of_row(
+                x, classes, lse, target_ptr, weight_ptr, n, known, num_classes, ignore_index, scale,
+                smoothing, WEIGHTED, SMOOTHED,
             )  # fmt: skip
-            spread = _spread(weight_ptr, classes, num_classes, scale, smoothing, WEIGHTED, SMOOTHED)
-            dx = _gradient(x, classes, target, lse, ignored, pull, hot, spread)
             tl.store(dlogits_ptr + offs, stored(dx, kind, PRECISION), mask=mask)
             n += 1
             classes -= num_classes
@@ -142,11 +154,12 @@ def cross_entropy_grad(
     control: Tensor, dlogits: Tensor, *,
     ignore_index: int, smoothing: float, precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """dlogits of rows [M, C], by control[0] / total[1]; rows that are ignored get 0.
+    """The gradient dlogits [M, C] of cross-entropy, times control[0] / total[1].
 
-    They are rounded as products of `precision` will read them. `control` float32 [1] on the device
-    is the gradient of the loss, or a loss scale; `total` what `loss_total` left. Without the `lse`
-    of `cross_entropy_rows` it is found again, of rows of at most MOST_CLASSES.
+    Rows whose target is ignored get 0. `control` float32 [1] on the device is the gradient of the
+    loss, or a loss scale. `total` is that of `loss_total`. `lse` [M] is that of
+    `cross_entropy_rows`; rows of at most MOST_CLASSES do without it. dlogits are rounded as
+    products of `precision` read them.
     """
     rows, classes = logits.shape
     if rows == 0:
@@ -172,7 +185,7 @@ def cross_entropy_grad_reference(
     control: Tensor, dlogits: Tensor, *,
     ignore_index: int, smoothing: float, precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """What `cross_entropy_grad` computes."""
+    """Computes `cross_entropy_grad` in torch."""
     wide = logits.double()
     classes = wide.shape[1]
     weights = wide.new_ones(classes) if weight is None else weight[:classes].double()

@@ -1,4 +1,4 @@
-"""Rows of logits: their maxima, the logarithms of their sums, and their smoothed losses."""
+"""Rows of logits: maxima, logarithms of summed exponentials, and sums of losses over classes."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ LOG2_E: Final = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def _shift(top):
-    """What takes exp(x - top) to a power of two of one multiply-add; 0 where top is -inf."""
+    """The summand by which exp(x - top) = 2^(x log2(e) + shift); 0 where top is -inf."""
     return tl.where(top == float("-inf"), 0.0, top * -LOG2_E)
 
 
@@ -21,7 +21,7 @@ def _exponentials(x, shift):
 
 @triton.jit
 def _with_logits(top, total, x):
-    """Largest logits [LANES] and sums of exponentials of what others lack, [LOADS, LANES] more."""
+    """Running maxima and sums of exp(logit - maximum) [LANES] after logits x [LOADS, LANES]."""
     higher = tl.maximum(top, tl.max(x, 0))
     shift = _shift(higher)
     total = total * _exponentials(top, shift) + tl.sum(_exponentials(x, shift[None, :]), 0)
@@ -32,9 +32,9 @@ def _with_logits(top, total, x):
 def top_and_total_of_row(
     row_ptr, num_classes, LOADS: tl.constexpr, BLOCK: tl.constexpr
 ) -> tuple[tl.tensor, tl.tensor]:
-    """Of a row, in one reading: its largest logit, and the sum of the exponentials of the others'.
+    """The largest logit of a row, and the sum of exp(logit - largest), in one pass.
 
-    A lane takes every BLOCK-th class, wherever the row begins in memory.
+    A lane takes every BLOCK-th class. The sum does not depend on the row's alignment.
     """
     top = tl.full((BLOCK,), float("-inf"), tl.float32)
     total = tl.zeros((BLOCK,), tl.float32)
@@ -54,7 +54,7 @@ def spread_of_row(
     row_ptr, weight_ptr, num_classes, top, log_total,
     WEIGHTED: tl.constexpr, LOADS: tl.constexpr, BLOCK: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """The sum over all classes of a row of their weighted losses."""
+    """The sum over all classes of a row of weight * (log of summed exponentials - logit)."""
     offs = tl.arange(0, LOADS)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]  # [LOADS, BLOCK]
     total = tl.zeros((LOADS, BLOCK), tl.float32)
     for start in range(0, num_classes, LOADS * BLOCK):
@@ -69,7 +69,7 @@ def spread_of_row(
 
 @triton.jit
 def load_logits(row_ptrs, classes, known, num_classes) -> tl.tensor:
-    """Whole rows: [ROWS, BLOCK], -inf beside them."""
+    """Rows of logits in one block, float32 [ROWS, BLOCK]; -inf outside them."""
     mask = (classes < num_classes)[None, :] & known[:, None]
     ptrs = row_ptrs[:, None] + classes[None, :]
     return tl.load(ptrs, mask=mask, other=float("-inf")).to(tl.float32)
@@ -77,7 +77,7 @@ def load_logits(row_ptrs, classes, known, num_classes) -> tl.tensor:
 
 @triton.jit
 def top_and_log_total(x) -> tuple[tl.tensor, tl.tensor]:
-    """Of rows [ROWS, BLOCK]: the largest logit, and log(sum exp(x - largest))."""
+    """The largest logit, and log(sum exp(x - largest)), of each of the rows x [ROWS, BLOCK]."""
     top = tl.max(x, 1)
     return top, tl.log(tl.sum(_exponentials(x, _shift(top)[:, None]), 1))
 
@@ -86,7 +86,7 @@ def top_and_log_total(x) -> tuple[tl.tensor, tl.tensor]:
 def spread_of_rows(
     x, weight_ptr, classes, num_classes, top, log_total, WEIGHTED: tl.constexpr
 ) -> tl.tensor:  # fmt: skip
-    """The sum over all classes of their weighted losses: [ROWS]."""
+    """`spread_of_row` of rows x [ROWS, BLOCK] in one block: [ROWS]."""
     losses = log_total[:, None] + (top[:, None] - x)
     if WEIGHTED:
         losses *= tl.load(weight_ptr + classes, mask=classes < num_classes, other=0.0)[None, :]

@@ -1,7 +1,8 @@
-"""Losses of every element against its target: squared errors, and binary cross-entropy of logits.
+"""Losses by element: squared errors, and binary cross-entropy of logits.
 
-Elements may have weights by channel, the last dimension; of binary cross-entropy so may targets of
-1. Partial sums are pairs for `loss_total`.
+Elements may have weights by channel, the last dimension. Binary cross-entropy may also weigh
+targets of 1. Partial sums are pairs for `loss_total`: a sum of losses, and the number of its
+elements.
 """
 
 from typing import Final
@@ -14,14 +15,14 @@ from torch.nn import functional
 from ..language.rounding import stored, stored_reference
 
 FUNCTIONS: Final = ("mse", "bce_with_logits")
-BLOCK: Final = 2048
-STEPS: Final = 8  # blocks of a partial sum
+BLOCK: Final = 2048  # elements of a step
+STEPS: Final = 8  # steps of a partial sum
 NUM_WARPS: Final = 4
 
 
 @triton.jit
 def _log1p(x):
-    """log(1 + x) of x in [0, 1], corrected by what the sum rounds off."""
+    """log(1 + x) for x in [0, 1], with the rounding error of 1 + x divided out (Kahan)."""
     total = 1.0 + x
     return tl.where(total == 1.0, x, tl.log(total) * (x / (total - 1.0)))
 
@@ -57,7 +58,7 @@ def _slope(x, target, positive, FUNCTION: tl.constexpr):
 
 @triton.jit
 def _of_channels(values_ptr, offs, count, mask, GIVEN: tl.constexpr):
-    """The values of the elements' channels, or the one of all; 1 where none are given."""
+    """The values of the elements' channels, or the one value of all; 1 without GIVEN."""
     values = 1.0
     if GIVEN:
         values = tl.load(values_ptr + offs % count, mask=mask, other=0.0)
@@ -66,7 +67,7 @@ def _of_channels(values_ptr, offs, count, mask, GIVEN: tl.constexpr):
 
 @triton.jit
 def _load(ptrs, mask, is_whole):
-    """What lies at the pointers: of a whole block by loads of 16 bytes."""
+    """The values at the pointers in float32. A whole block is loaded 16 bytes at a time."""
     values = tl.load(ptrs) if is_whole else tl.load(ptrs, mask=mask, other=0.0)
     return values.to(tl.float32)
 
@@ -124,10 +125,10 @@ def element_loss(
     x: Tensor, target: Tensor, weight: Tensor | None, pos_weight: Tensor | None,
     partials: Tensor, *, function: str,
 ) -> None:  # fmt: skip
-    """Sums of losses and their counts, partials [N, element_splits(size of a sample), 2].
+    """Sums of losses and their counts: float32 partials [N, `element_splits`(size of a sample), 2].
 
-    `function` is "mse" or "bce_with_logits"; `target` float32 in the shape of x [N, ..., C], the
-    weights float32 [C] or [1]: `pos_weight` is that of targets of 1, in binary cross-entropy.
+    `function` is "mse" or "bce_with_logits". `target` is float32 of the shape of x [N, ..., C], the
+    weights are float32 [C] or [1]. `pos_weight` weighs targets of 1 in binary cross-entropy.
     """
     samples, size = x.shape[0], x[:1].numel()
     if x.numel() == 0:
@@ -144,9 +145,10 @@ def element_loss_grad(
     x: Tensor, target: Tensor, weight: Tensor | None, pos_weight: Tensor | None, total: Tensor,
     control: Tensor, dx: Tensor, *, function: str, precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """dx of `element_loss`, by control[0] / total[1]; rounded as products of `precision` read it.
+    """The gradient dx of `element_loss`, times control[0] / total[1].
 
-    `control` float32 [1] is the gradient of the loss, or a loss scale; `total` of `loss_total`.
+    `control` float32 [1] is the gradient of the loss, or a loss scale. `total` is that of
+    `loss_total`. dx is rounded as products of `precision` read it.
     """
     numel = x.numel()
     if numel == 0:
@@ -164,7 +166,7 @@ def _count(values: Tensor | None) -> int:
 
 
 def element_splits(size: int) -> int:
-    """Partial sums of a sample of `size` elements."""
+    """Number of partial sums of a sample of `size` elements."""
     return triton.cdiv(size, STEPS * BLOCK)
 
 
@@ -187,7 +189,7 @@ def element_loss_reference(
     x: Tensor, target: Tensor, weight: Tensor | None, pos_weight: Tensor | None,
     partials: Tensor, *, function: str,
 ) -> None:  # fmt: skip
-    """What `element_loss` computes."""
+    """Computes `element_loss` in torch."""
     losses = _losses_reference(x.double(), target.double(), pos_weight, function)
     losses = losses if weight is None else losses * weight.double()
     for split, share in enumerate(losses.flatten(1).split(STEPS * BLOCK, 1)):
@@ -198,7 +200,7 @@ def element_loss_grad_reference(
     x: Tensor, target: Tensor, weight: Tensor | None, pos_weight: Tensor | None, total: Tensor,
     control: Tensor, dx: Tensor, *, function: str, precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """What `element_loss_grad` computes."""
+    """Computes `element_loss_grad` in torch."""
     slopes = _slopes_reference(x.double(), target.double(), pos_weight, function)
     slopes = slopes if weight is None else slopes * weight.double()
     exact = slopes * (control.double() / total[1].double())

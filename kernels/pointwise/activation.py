@@ -1,8 +1,9 @@
 """Activation functions and their gradients, element by element over maps of any shape.
 
-ReLU moves values as they are. Other functions are computed in float32 and rounded once, as products
-of `precision` will read them. The gradient reads the output where that says enough. It does not of
-ELU, of which alpha would cancel, nor of Hardsigmoid: bfloat16 has 1 from 2.98 on, not 3.
+ReLU copies values. Other functions are computed in float32 and rounded once, as products of
+`precision` read them. Gradients of the functions BY_OUTPUT read the output, the others the input.
+From the output of ELU alpha would cancel. The output of Hardsigmoid in bfloat16 is 1 from 2.98 on
+instead of 3. Maps are contiguous or channel ranges, of the same shape and dtype.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ from torch.nn import functional
 
 from ..language.elementwise import (
     are_whole,
+    block_at,
     block_channels,
     block_ptrs,
     launch,
@@ -27,7 +29,7 @@ from ..language.rounding import stored, stored_reference
 from .activation_math import activated, grad_by_input, grad_by_output
 
 BY_OUTPUT: Final = ("leaky_relu", "sigmoid", "tanh", "relu6")
-BY_EXACT_OUTPUT: Final = ("sigmoid", "tanh")  # which rounding to TF32 may make 1: no gradient
+BY_EXACT_OUTPUT: Final = ("sigmoid", "tanh")  # 1, without a gradient, where TF32 rounds them up
 BY_INPUT: Final = ("elu", "silu", "gelu", "gelu_tanh", "hardswish", "hardsigmoid")
 FUNCTIONS: Final = (*BY_OUTPUT, *BY_INPUT)
 _RELU: Final = {"FUNCTION": "relu", "coefficient": 0.0}
@@ -81,9 +83,7 @@ def _activate_kernel(
     x_ptr, y_ptr, numel, coefficient,
     FUNCTION: tl.constexpr, PRECISION: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    start = tl.program_id(0).to(tl.int64) * BLOCK
-    offs = tl.arange(0, BLOCK)
-    mask, is_whole = offs < numel - start, start + BLOCK <= numel
+    start, offs, mask, is_whole = block_at(numel, BLOCK)
     x = load_values(x_ptr + start + offs, mask, is_whole)
     y = activated(x, coefficient, FUNCTION)
     store_values(y_ptr + start + offs, y, mask, is_whole, PRECISION)
@@ -94,9 +94,7 @@ def _activate_grad_kernel(
     map_ptr, dy_ptr, dx_ptr, numel, coefficient, FUNCTION: tl.constexpr, BY_OUTPUT: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    start = tl.program_id(0).to(tl.int64) * BLOCK
-    offs = tl.arange(0, BLOCK)
-    mask, is_whole = offs < numel - start, start + BLOCK <= numel
+    start, offs, mask, is_whole = block_at(numel, BLOCK)
     values = load_values(map_ptr + start + offs, mask, is_whole)
     dy = load_values(dy_ptr + start + offs, mask, is_whole)
     if BY_OUTPUT:
@@ -143,10 +141,7 @@ def _activate_grad_ranges_kernel(
 
 
 def relu(x: Tensor, y: Tensor, *, precision: str = "ieee") -> None:
-    """y = max(x, 0), NaN kept; same shape and dtype; y may be x.
-
-    Maps here and below are contiguous or ranges of the channels of contiguous ones.
-    """
+    """y = max(x, 0). NaN stays NaN. y may be x."""
     if are_whole(x, y):
         launch(_relu_kernel, x, y, PRECISION=precision)
     else:
@@ -154,7 +149,7 @@ def relu(x: Tensor, y: Tensor, *, precision: str = "ieee") -> None:
 
 
 def relu_grad(y: Tensor, dy: Tensor, dx: Tensor, *, precision: str = "ieee") -> None:
-    """dx = dy where the output y is above zero (or NaN), else 0; dx may be dy."""
+    """dx = dy where the output y of `relu` is above zero or NaN, else 0. dx may be dy."""
     if are_whole(y, dy, dx):
         launch(_relu_grad_kernel, y, dy, dx, PRECISION=precision)
     else:
@@ -165,9 +160,9 @@ def relu_grad(y: Tensor, dy: Tensor, dx: Tensor, *, precision: str = "ieee") -> 
 def activate(
     x: Tensor, y: Tensor, *, function: str, coefficient: float = 0.0, precision: str = "ieee"
 ) -> None:
-    """y = function(x), by torch's name of it; same shape and dtype; y may be x.
+    """y = one of FUNCTIONS of x, named as in torch. y may be x.
 
-    `coefficient` is the slope of leaky_relu below zero, not negative, or the alpha of elu.
+    `coefficient` is the slope of leaky_relu below zero, which is not negative, or the alpha of elu.
     """
     constants = {"FUNCTION": function, "PRECISION": precision}
     if are_whole(x, y):
@@ -180,10 +175,11 @@ def activate_grad(
     values: Tensor, dy: Tensor, dx: Tensor, *,
     function: str, coefficient: float = 0.0, precision: str = "ieee", by_input: bool = False,
 ) -> None:  # fmt: skip
-    """dx of `activate`, from its output where BY_OUTPUT has the function, else from its input.
+    """The gradient dx of `activate` from dy. dx may be dy.
 
-    With `by_input` functions of BY_EXACT_OUTPUT read the input, too, to the same bits as the output
-    in float32 gives. dx may be dy.
+    `values` are the output where BY_OUTPUT has the function, else the input. With `by_input` they
+    are the input for the functions of BY_EXACT_OUTPUT too. The bits are then those that a float32
+    output gives.
     """
     constants: dict[str, str | float] = {"FUNCTION": function, "PRECISION": precision}
     constants |= {"BY_OUTPUT": _reads_output(function, by_input), "coefficient": float(coefficient)}
@@ -198,12 +194,12 @@ def _reads_output(function: str, by_input: bool) -> bool:
 
 
 def relu_reference(x: Tensor, y: Tensor, *, precision: str = "ieee") -> None:
-    """What `relu` computes."""
+    """Computes `relu` in torch."""
     y.copy_(stored_reference(torch.relu(x), y.dtype, precision))
 
 
 def relu_grad_reference(y: Tensor, dy: Tensor, dx: Tensor, *, precision: str = "ieee") -> None:
-    """What `relu_grad` computes."""
+    """Computes `relu_grad` in torch."""
     dx.copy_(stored_reference(dy.masked_fill(y <= 0, 0.0), dx.dtype, precision))
 
 
@@ -237,10 +233,10 @@ _GRADIENTS: Final[Mapping[str, Callable[[Tensor, Tensor, float], Tensor]]] = {
 def activate_reference(
     x: Tensor, y: Tensor, *, function: str, coefficient: float = 0.0, precision: str = "ieee"
 ) -> None:
-    """What `activate` computes.
+    """Computes `activate` in float64.
 
-    In float64: in float32, on the CPU, the last elements of a loop have other bits than the same
-    values before them, and a result would depend on where launches are cut.
+    torch's float32 loops on the CPU give their last elements other bits than the same values before
+    them. Results would then depend on where launches are cut.
     """
     exact = _VALUES[function](x.double(), coefficient)
     y.copy_(stored_reference(exact.float(), y.dtype, precision))
@@ -250,7 +246,7 @@ def activate_grad_reference(
     values: Tensor, dy: Tensor, dx: Tensor, *,
     function: str, coefficient: float = 0.0, precision: str = "ieee", by_input: bool = False,
 ) -> None:  # fmt: skip
-    """What `activate_grad` computes; in float64, as `activate_reference`."""
+    """Computes `activate_grad` in float64, as `activate_reference`."""
     if by_input and function in BY_OUTPUT:
         x, values = values, torch.empty_like(values, dtype=torch.float32)
         activate_reference(x, values, function=function, coefficient=coefficient)

@@ -1,7 +1,7 @@
-"""The arithmetic of activation functions and of their gradients, in float32, by name.
+"""The arithmetic of activation functions and of their gradients, by name, in float32.
 
-Products that feed a sum are written as fused multiply-adds, so that a rule has the same bits in
-whatever kernel it is compiled into. Comparisons are turned so that NaN goes where torch lets it.
+Sums of products are written as fused multiply-adds. A function therefore has the same bits in every
+kernel. The direction of a comparison decides where NaN goes, and sends it where torch does.
 """
 
 from typing import Final
@@ -18,7 +18,7 @@ TWICE_ROOT: Final = tl.constexpr(1.5957691216057308)  # 2 sqrt(2 / pi)
 
 @triton.jit
 def expm1(x) -> tl.tensor:
-    """e^x - 1, by its series where the difference would cancel."""
+    """e^x - 1. For |x| < 0.5, where the difference would cancel, by its series."""
     series = tl.fma(x, 1 / 40320, 1 / 5040)
     series = tl.fma(series, x, 1 / 720)
     series = tl.fma(series, x, 1 / 120)
@@ -35,7 +35,7 @@ def _sigmoid(x):
 
 @triton.jit
 def shares(x) -> tuple[tl.tensor, tl.tensor]:
-    """The sigmoids of x and of -x, whose sum is 1: neither is a difference."""
+    """The sigmoids of x and of -x, whose sum is 1. Neither is computed as a difference."""
     less = tl.exp(-tl.abs(x))
     large = 1.0 / (1.0 + less)
     small = less * large
@@ -52,25 +52,25 @@ def _tanh(x):
 
 @triton.jit
 def _normal(x):
-    """The share of a normal distribution that lies below x."""
+    """The cumulative distribution function of the normal distribution."""
     return tl.fma(tl.erf(x * ROOT_HALF), 0.5, 0.5)
 
 
 @triton.jit
 def _cubic(x):
-    """2 sqrt(2 / pi) (x + 0.044715 x^3): its sigmoid is nearly the share of `_normal`."""
+    """2 sqrt(2 / pi) (x + 0.044715 x^3), whose sigmoid approximates `_normal`."""
     return TWICE_ROOT * x * tl.fma(CUBIC * x, x, 1.0)
 
 
 @triton.jit
 def _to_six(x):
-    """x between 0 and 6; keeps NaN."""
+    """x clamped to [0, 6]. NaN stays NaN."""
     return tl.where(x <= 0, 0.0, tl.where(x >= 6, 6.0, x))
 
 
 @triton.jit
 def activated(x, coefficient, FUNCTION: tl.constexpr) -> tl.tensor:
-    """The function of x."""
+    """The activation function of float32 x. `coefficient` is leaky_relu's slope or elu's alpha."""
     if FUNCTION == "leaky_relu":
         y = tl.where(x > 0, x, coefficient * x)
     elif FUNCTION == "elu":
@@ -97,7 +97,7 @@ def activated(x, coefficient, FUNCTION: tl.constexpr) -> tl.tensor:
 
 @triton.jit
 def grad_by_output(y, dy, coefficient, FUNCTION: tl.constexpr) -> tl.tensor:
-    """The gradient of the input of a function whose output is y."""
+    """The gradient of the input of an activation function, from its output y and dy."""
     if FUNCTION == "leaky_relu":
         dx = tl.where(y > 0, dy, coefficient * dy)
     elif FUNCTION == "sigmoid":
@@ -112,7 +112,10 @@ def grad_by_output(y, dy, coefficient, FUNCTION: tl.constexpr) -> tl.tensor:
 
 @triton.jit
 def grad_by_input(x, dy, coefficient, FUNCTION: tl.constexpr) -> tl.tensor:
-    """The gradient of the input x of a function. Of a sigmoid or tanh the output is made again."""
+    """The gradient of the input x of an activation function, from x and dy.
+
+    The outputs of sigmoid and tanh are computed again.
+    """
     if FUNCTION == "sigmoid" or FUNCTION == "tanh":
         dx = grad_by_output(activated(x, coefficient, FUNCTION), dy, coefficient, FUNCTION)
     elif FUNCTION == "elu":

@@ -1,13 +1,14 @@
-"""Sums, products and multiples of maps, element by element, with the gradients of products.
+"""Sums, products and multiples of maps, element by element, and the gradients of products.
 
-Computed in float32 and rounded once, as products of `precision` will read the result.
+Results are computed in float32 and rounded once, as products of `precision` read them. All operands
+of a launch are contiguous and have the same shape and dtype.
 """
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..language.elementwise import launch, load_values, store_values
+from ..language.elementwise import block_at, launch, load_values, store_values
 from ..language.rounding import stored_reference
 
 
@@ -15,9 +16,7 @@ from ..language.rounding import stored_reference
 def _affine_kernel(
     x_ptr, y_ptr, numel, scale, shift, PRECISION: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    start = tl.program_id(0).to(tl.int64) * BLOCK
-    offs = tl.arange(0, BLOCK)
-    mask, is_whole = offs < numel - start, start + BLOCK <= numel
+    start, offs, mask, is_whole = block_at(numel, BLOCK)
     y = load_values(x_ptr + start + offs, mask, is_whole) * scale + shift
     store_values(y_ptr + start + offs, y, mask, is_whole, PRECISION)
 
@@ -26,9 +25,7 @@ def _affine_kernel(
 def _add_multiple_kernel(
     a_ptr, b_ptr, y_ptr, numel, scale, PRECISION: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    start = tl.program_id(0).to(tl.int64) * BLOCK
-    offs = tl.arange(0, BLOCK)
-    mask, is_whole = offs < numel - start, start + BLOCK <= numel
+    start, offs, mask, is_whole = block_at(numel, BLOCK)
     a = load_values(a_ptr + start + offs, mask, is_whole)
     y = tl.fma(load_values(b_ptr + start + offs, mask, is_whole), scale, a)
     store_values(y_ptr + start + offs, y, mask, is_whole, PRECISION)
@@ -38,9 +35,7 @@ def _add_multiple_kernel(
 def _multiply_kernel(
     a_ptr, b_ptr, y_ptr, numel, PRECISION: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    start = tl.program_id(0).to(tl.int64) * BLOCK
-    offs = tl.arange(0, BLOCK)
-    mask, is_whole = offs < numel - start, start + BLOCK <= numel
+    start, offs, mask, is_whole = block_at(numel, BLOCK)
     y = load_values(a_ptr + start + offs, mask, is_whole) * load_values(
         b_ptr + start + offs, mask, is_whole
     )
@@ -51,9 +46,7 @@ def _multiply_kernel(
 def _multiply_grad_kernel(
     a_ptr, b_ptr, dy_ptr, da_ptr, db_ptr, numel, PRECISION: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    start = tl.program_id(0).to(tl.int64) * BLOCK
-    offs = tl.arange(0, BLOCK)
-    mask, is_whole = offs < numel - start, start + BLOCK <= numel
+    start, offs, mask, is_whole = block_at(numel, BLOCK)
     dy = load_values(dy_ptr + start + offs, mask, is_whole)
     da = dy * load_values(b_ptr + start + offs, mask, is_whole)
     db = dy * load_values(a_ptr + start + offs, mask, is_whole)
@@ -64,52 +57,52 @@ def _multiply_grad_kernel(
 def affine(
     x: Tensor, y: Tensor, *, scale: float, shift: float = 0.0, precision: str = "ieee"
 ) -> None:
-    """y = scale * x + shift; contiguous, same shape and dtype; y may be x."""
+    """y = scale * x + shift. y may be x."""
     settings = {"scale": float(scale), "shift": float(shift), "PRECISION": precision}
     launch(_affine_kernel, x, y, **settings)
 
 
 def add_multiple(a: Tensor, b: Tensor, y: Tensor, *, scale: float, precision: str = "ieee") -> None:
-    """y = a + scale * b; contiguous, same shape and dtype; y may be a or b."""
+    """y = a + scale * b. y may be a or b."""
     launch(_add_multiple_kernel, a, b, y, scale=float(scale), PRECISION=precision)
 
 
 def multiply(a: Tensor, b: Tensor, y: Tensor, *, precision: str = "ieee") -> None:
-    """y = a * b; contiguous, same shape and dtype; y may be a or b."""
+    """y = a * b. y may be a or b."""
     launch(_multiply_kernel, a, b, y, PRECISION=precision)
 
 
 def multiply_grad(
     a: Tensor, b: Tensor, dy: Tensor, da: Tensor, db: Tensor, *, precision: str = "ieee"
 ) -> None:
-    """da = dy * b and db = dy * a, in one reading; da or db may be dy."""
+    """da = dy * b and db = dy * a. Each operand is read once. da or db may be dy."""
     launch(_multiply_grad_kernel, a, b, dy, da, db, PRECISION=precision)
 
 
 def affine_reference(
     x: Tensor, y: Tensor, *, scale: float, shift: float = 0.0, precision: str = "ieee"
 ) -> None:
-    """What `affine` computes."""
+    """Computes `affine` in torch."""
     y.copy_(stored_reference((x.double() * scale + shift).float(), y.dtype, precision))
 
 
 def add_multiple_reference(
     a: Tensor, b: Tensor, y: Tensor, *, scale: float, precision: str = "ieee"
 ) -> None:
-    """What `add_multiple` computes."""
+    """Computes `add_multiple` in torch."""
     total = a.double() + scale * b.double()
     y.copy_(stored_reference(total.float(), y.dtype, precision))
 
 
 def multiply_reference(a: Tensor, b: Tensor, y: Tensor, *, precision: str = "ieee") -> None:
-    """What `multiply` computes."""
+    """Computes `multiply` in torch."""
     y.copy_(stored_reference(a.float() * b.float(), y.dtype, precision))
 
 
 def multiply_grad_reference(
     a: Tensor, b: Tensor, dy: Tensor, da: Tensor, db: Tensor, *, precision: str = "ieee"
 ) -> None:
-    """What `multiply_grad` computes."""
+    """Computes `multiply_grad` in torch."""
     products = dy.float() * b.float(), dy.float() * a.float()
     for gradient, product in zip((da, db), products, strict=True):
         gradient.copy_(stored_reference(product, gradient.dtype, precision))

@@ -1,8 +1,8 @@
-"""Sums, products, quotients, maxima and minima of operands of any shapes that broadcast together.
+"""Sums, products, quotients, maxima and minima of two operands that broadcast together.
 
-Every operand is given as a view of the result's shape [N, A, B, C], with a stride of 0 along the
-dimensions that it is repeated in. The gradient of such an operand is a sum in a fixed order: each
-program leaves one for its slice of a sample's repeated elements, and the slices add up by sample.
+Every operand is a view of the result's shape [N, A, B, C] with stride 0 along the dimensions in
+which it is repeated. The gradient of a repeated operand is a sum in a fixed order. A program writes
+the sum over one slice of a sample's repeated elements. The slices are then summed sample by sample.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,15 +16,15 @@ from torch import Tensor
 from ..language.rounding import stored, stored_reference
 
 FUNCTIONS: Final = ("add", "multiply", "divide", "maximum", "minimum")
-BLOCK: Final = 1024
+BLOCK: Final = 1024  # elements of a program
 NUM_WARPS: Final = 4
 TILE: Final = 2048  # elements of a step of a sum
-COLUMNS: Final = 64  # sums of a program
-STEPS: Final = 8  # of a slice, at least
-MOST_SLICES: Final = 256  # of a sample
-NARROW: Final = 1 << 31  # elements of a sample that 32-bit indices count
+COLUMNS: Final = 64  # sums of a program, at most
+STEPS: Final = 8  # steps of a slice, at least
+MOST_SLICES: Final = 256  # slices of a sample, at most
+NARROW: Final = 1 << 31  # elements of a sample from which indices have 64 bits
 
-Flags = tuple[bool, bool, bool]
+Flags = tuple[bool, bool, bool]  # for the dimensions A, B and C
 
 
 @triton.jit
@@ -45,7 +45,7 @@ def _value(a, b, scale, FUNCTION: tl.constexpr):
 
 @triton.jit
 def _term(dy, a, b, scale, FUNCTION: tl.constexpr, FIRST: tl.constexpr):
-    """The gradient of the first or the second operand at an element; of equal ones half."""
+    """The gradient of the first or of the second operand. Equal extremes get half of dy each."""
     if FUNCTION == "add":
         term = dy if FIRST else dy * scale
     elif FUNCTION == "multiply":
@@ -62,7 +62,7 @@ def _term(dy, a, b, scale, FUNCTION: tl.constexpr, FIRST: tl.constexpr):
 
 @triton.jit
 def _load(ptr, offs, mask):
-    """The values in float32; zeros of an operand that is not read."""
+    """The values in float32, or zeros where the operand is None."""
     if ptr is None:
         values = tl.zeros(offs.shape, tl.float32)
     else:
@@ -81,7 +81,7 @@ def _broadcast_kernel(
     dy_n, dy_0, dy_1, dy_2, a_n, a_0, a_1, a_2, b_n, b_0, b_1, b_2, y_n, y_0, y_1, y_2,
     FUNCTION: tl.constexpr, FIRST: tl.constexpr, PRECISION: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The function of a and b or, with dy, the gradient of one of them."""
+    """y = the function of a and b, or with dy the gradient of the first or the second of them."""
     pid = tl.program_id(0).to(tl.int64)
     row, start = pid // blocks, pid % blocks * BLOCK  # a row is [B, C] of a sample
     inner = (start % d2).to(tl.int32) + tl.arange(0, BLOCK)
@@ -106,7 +106,7 @@ def _broadcast_sums_kernel(
     FUNCTION: tl.constexpr, FIRST: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Sums over a slice of the dimensions that are not kept, for a block of the kept ones."""
+    """A program sums a slice of the dimensions that are not kept, for COLUMNS kept elements."""
     pid = tl.program_id(0).to(tl.int64)
     sample = pid // column_blocks
     k = pid % column_blocks * COLUMNS + tl.arange(0, COLUMNS)
@@ -150,9 +150,10 @@ def broadcast(
     a: Tensor, b: Tensor, y: Tensor, *,
     function: str, scale: float = 1.0, precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """y = a + scale * b ("add"), a * b, a / b, or the larger or smaller of both.
+    """y = a + scale * b ("add"), a * b, a / b, or the maximum or minimum of both.
 
-    All are [N, A, B, C] of any strides; y may be an operand that is not repeated.
+    All are [N, A, B, C] of any strides. y may be an operand that is not repeated. y is rounded
+    once, as products of `precision` read it.
     """
     _launch(None, a, b, y, function, True, scale, precision)
 
@@ -161,9 +162,9 @@ def broadcast_grad(
     dy: Tensor, a: Tensor | None, b: Tensor | None, grad: Tensor, *,
     function: str, first: bool, scale: float = 1.0, precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """The gradient of an operand of `broadcast` that is not repeated: of a (`first`) or of b.
+    """The gradient of an operand of `broadcast` that is not repeated: a where `first`, else b.
 
-    Operands that it does not need may be None; grad may be dy.
+    Operands that the gradient does not depend on may be None. grad may be dy.
     """
     _launch(dy, a, b, grad, function, first, scale, precision)
 
@@ -172,10 +173,10 @@ def broadcast_grad_sums(
     dy: Tensor, a: Tensor | None, b: Tensor | None, sums: Tensor, *,
     function: str, first: bool, kept: Flags, scale: float = 1.0,
 ) -> None:  # fmt: skip
-    """The terms of the gradient of an operand that is repeated where `kept` has not A, B or C.
+    """Sums by slice of the gradient of an operand that is repeated in the dimensions not `kept`.
 
-    sums are float32 [N, `sum_slices_of`(A B C / columns, columns), columns]. The columns are the
-    elements of the kept dimensions in their order.
+    sums are float32 [N, slices, columns]. The columns are the elements of the kept dimensions in
+    their order, the number of slices is `sum_slices_of`(A * B * C / columns, columns).
     """
     if not dy.numel():
         return
@@ -192,12 +193,12 @@ def broadcast_grad_sums(
 
 
 def sum_slices_of(repeats: int, columns: int) -> int:
-    """Sums that a sample leaves of each of so many columns, which have so many elements."""
+    """Number of slices of a sample whose `columns` sums have `repeats` elements each."""
     return _slices(repeats, columns)[1]
 
 
 def _slices(repeats: int, columns: int) -> tuple[int, int]:
-    """Elements of a slice, and how many slices there are."""
+    """Elements of a slice, and the number of slices."""
     rows = TILE // _width(columns)
     steps = max(STEPS, triton.next_power_of_2(triton.cdiv(repeats, rows * MOST_SLICES)))
     return rows * steps, triton.cdiv(repeats, rows * steps)
@@ -209,7 +210,7 @@ def _width(columns: int) -> int:
 
 
 def _kept_and_repeated(dy: Tensor, kept: Flags) -> tuple[int, int]:
-    """Elements of a sample along the dimensions that are kept, and along the others."""
+    """Elements of a sample along the kept dimensions, and along the other dimensions."""
     counts = [1, 1]
     for size, is_kept in zip(dy.shape[1:], kept, strict=True):
         counts[not is_kept] *= size
@@ -234,10 +235,10 @@ def _launch(
 def _collapsed(
     tensors: tuple[Tensor | None, ...], kept: Flags
 ) -> tuple[list[int], list[int], list[bool]]:
-    """Three sizes, the strides of each tensor, and what is kept, with neighbours made one.
+    """Sizes of three merged dimensions, all tensors' strides, and which dimensions are kept.
 
-    Two dimensions become one where both are kept, or neither, and every tensor steps through both
-    by one stride.
+    Two adjacent dimensions are merged where both are kept, or neither is, and every tensor has one
+    stride through both.
     """
     given = [each for each in tensors if each is not None]
     dims = [
@@ -245,23 +246,23 @@ def _collapsed(
         for axis, (size, is_kept) in enumerate(zip(given[0].shape[1:], kept, strict=True), 1)
         if size > 1
     ]
-    joined: list[tuple[int, bool, list[int]]] = []
+    merged: list[tuple[int, bool, list[int]]] = []
     for size, is_kept, strides in dims:
-        if joined and joined[-1][1] == is_kept:
-            outer, _, outer_strides = joined[-1]
+        if merged and merged[-1][1] == is_kept:
+            outer, _, outer_strides = merged[-1]
             if all(o == size * s for o, s in zip(outer_strides, strides, strict=True)):
-                joined[-1] = (outer * size, is_kept, strides)
+                merged[-1] = (outer * size, is_kept, strides)
                 continue
-        joined.append((size, is_kept, strides))
-    last = joined[0][1] if joined else True
-    joined = [(1, last, [0] * len(given))] * (3 - len(joined)) + joined
+        merged.append((size, is_kept, strides))
+    last = merged[0][1] if merged else True
+    merged = [(1, last, [0] * len(given))] * (3 - len(merged)) + merged
     numbers: list[int] = []
     found = iter(range(len(given)))
     for each in tensors:
         place = None if each is None else next(found)
         numbers.append(0 if each is None else each.stride(0))
-        numbers += [0 if place is None else strides[place] for _, _, strides in joined]
-    return [size for size, *_ in joined], numbers, [is_kept for _, is_kept, _ in joined]
+        numbers += [0 if place is None else strides[place] for _, _, strides in merged]
+    return [size for size, *_ in merged], numbers, [is_kept for _, is_kept, _ in merged]
 
 
 _VALUES: Final[Mapping[str, Callable[[Tensor, Tensor, float], Tensor]]] = {

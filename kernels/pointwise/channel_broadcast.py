@@ -1,7 +1,7 @@
-"""Gates: maps times, or plus, one value for each channel, of every sample or of all.
+"""Gates: maps times, or plus, one value for each channel, of each sample or of all samples.
 
-The gradient of a gate is a sum over pixels, in a fixed order: of slices of a sample first, and then
-of these. Each slice is one program's, which makes the map's gradient from the same loads.
+The gradient of a gate is a sum over pixels in a fixed order: over slices of a sample first, then
+over the slices. A program sums one slice and computes the map's gradient from the same loads.
 """
 
 from typing import Final
@@ -14,16 +14,16 @@ from torch import Tensor
 from ..language.rounding import stored, stored_reference
 
 TILE: Final = 2048  # elements of a step
-STEPS: Final = 8  # of a slice
-WIDTHS: Final = (64, 32)  # channels of a tile: 64 bfloat16 are one 128-byte line
+STEPS: Final = 8  # steps of a slice
+WIDTHS: Final = (64, 32)  # channels of a tile: 64 bfloat16 channels are one 128-byte line
 NUM_WARPS: Final = 4
-SUM_BLOCK: Final = 64
+SUM_BLOCK: Final = 64  # channels of a program that sums slices
 FUNCTIONS: Final = ("multiply", "add")
 
 
 @triton.jit
 def _slice(num_pixels, channels, ROWS: tl.constexpr, STEPS: tl.constexpr, WIDTH: tl.constexpr):
-    """Sample, first and last pixel, and channels [WIDTH] of this program's slice."""
+    """Sample (int64), first pixel, one past the last, and channels [WIDTH] of a program's slice."""
     sample = tl.program_id(0).to(tl.int64)
     first = tl.program_id(1) * (ROWS * STEPS)
     c = tl.program_id(2) * WIDTH + tl.arange(0, WIDTH)
@@ -94,9 +94,9 @@ def _sum_slices_kernel(
 def gate(
     x: Tensor, gates: Tensor, y: Tensor, *, function: str = "multiply", precision: str = "ieee"
 ) -> None:
-    """y = x times, or plus ("add"), the gates of its channels; y may be x.
+    """y = x * gates, or x + gates for "add". y may be x.
 
-    x is [N, P, C], gates [N, C] or, the same for all samples, [1, C].
+    x is [N, P, C]. gates are [N, C], or [1, C] for all samples.
     """
     if x.numel() == 0:
         return
@@ -111,10 +111,10 @@ def gate_grad(
     x: Tensor | None, gates: Tensor | None, dy: Tensor, dx: Tensor | None, sums: Tensor | None, *,
     precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """dx = dy * gates, which may be dy, and the sums of dy * x over slices of pixels.
+    """dx = dy * gates, and the sums of dy * x over slices of pixels. Either output may be None.
 
-    `sums` float32 [N, gate_slices(P, C), C]. Either may be left out. Without x the sums are those
-    of dy, for gates that are added.
+    sums are float32 [N, `gate_slices`(P, C), C]. Without x, for gates that are added, they are the
+    sums of dy. dx may be dy.
     """
     if dy.numel() == 0:
         return
@@ -127,7 +127,7 @@ def gate_grad(
 
 
 def sum_slices(sums: Tensor, gates: Tensor, *, precision: str = "ieee") -> None:
-    """gates [N, C] = the sums [N, slices, C] of `gate_grad`, added in order."""
+    """gates [N, C] = the sums over slices of `sums` [N, slices, C] from `gate_grad`, in order."""
     samples, slices, channels = sums.shape
     if samples == 0:
         return
@@ -137,12 +137,12 @@ def sum_slices(sums: Tensor, gates: Tensor, *, precision: str = "ieee") -> None:
 
 
 def gate_slices(pixels: int, channels: int) -> int:
-    """Sums of each channel of a sample."""
+    """Number of slices of a sample of `pixels`."""
     return triton.cdiv(pixels, STEPS * (TILE // _width(channels)))
 
 
 def _width(channels: int) -> int:
-    """Channels of a tile: the most that none of its columns are beside the map's, if any are."""
+    """Channels of a tile: the larger of WIDTHS that divides the channels, if one does."""
     narrow = triton.next_power_of_2(channels)
     fits = [width for width in WIDTHS if channels % width == 0]
     return min(narrow, fits[0] if fits else WIDTHS[0])
@@ -163,7 +163,7 @@ def _stride(gates: Tensor) -> int:
 def gate_reference(
     x: Tensor, gates: Tensor, y: Tensor, *, function: str = "multiply", precision: str = "ieee"
 ) -> None:
-    """What `gate` computes."""
+    """Computes `gate` in torch."""
     wide, factor = x.float(), gates.float()[:, None]
     result = wide + factor if function == "add" else wide * factor
     y.copy_(stored_reference(result, y.dtype, precision))
@@ -173,7 +173,7 @@ def gate_grad_reference(
     x: Tensor | None, gates: Tensor | None, dy: Tensor, dx: Tensor | None, sums: Tensor | None, *,
     precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """What `gate_grad` computes."""
+    """Computes `gate_grad` in torch."""
     wide = dy.double()
     if sums is not None:
         terms = wide if x is None else wide * x.double()
@@ -185,5 +185,5 @@ def gate_grad_reference(
 
 
 def sum_slices_reference(sums: Tensor, gates: Tensor, *, precision: str = "ieee") -> None:
-    """What `sum_slices` computes."""
+    """Computes `sum_slices` in torch."""
     gates.copy_(stored_reference(sums.double().sum(1).float(), gates.dtype, precision))

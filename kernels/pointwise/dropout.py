@@ -1,10 +1,10 @@
-"""Dropout without a stored mask: Philox (Salmon et al. 2011), keyed by a counter, gives it again.
+"""Dropout without a stored mask: Philox (Salmon et al. 2011) gives the mask again from a counter.
 
-Each element draws by its index in the whole batch, so a mask is the same whatever run of samples a
-launch covers. Elements come in aligned spans of 8 * LANES. One Philox call yields four words, whose
-halves belong to the 16-byte vector that its lane loads, or to two: a thread draws for what it loads
-and no draw changes hands. So p is a multiple of 2**-16: with a word an element the draws, not the
-bytes, set the pace (79% of a copy's; H200, 2026-11-21).
+The counter is an element's index in the whole batch. The mask therefore does not depend on which
+samples a launch covers. Elements come in aligned spans of 8 * LANES. One Philox call gives four
+words. Their eight halves are the draws of the one or two 16-byte vectors that a lane loads, so that
+a thread draws for the elements that it loads. p is rounded to a multiple of 2**-16. With a whole
+word an element the draws would bound the kernel, at 79% of a copy's speed (H200, 2026-11-21).
 """
 
 from typing import Final
@@ -16,10 +16,10 @@ from torch import Tensor
 
 from ..language.rounding import stored, stored_reference
 
-LANES: Final = 128
-DRAWS: Final = 8  # of one Philox call
+LANES: Final = 128  # lanes of a program, each with a Philox call of its own
+DRAWS: Final = 8  # draws of one Philox call
 NUM_WARPS: Final = 4
-ROUNDS: Final = 7  # the fewest that pass BigCrush, by the paper
+ROUNDS: Final = 7  # rounds of Philox: the fewest that pass BigCrush, by the paper
 UINT32: Final = 0xFFFFFFFF
 ROUND_A: Final = 0xD2511F53
 ROUND_B: Final = 0xCD9E8D57
@@ -89,7 +89,7 @@ def _first_element(x: Tensor, first_sample: int) -> int:
 
 
 def scale_of(p: float) -> float:
-    """The factor of what is kept where a share `p` is dropped."""
+    """The factor of kept elements, 1 / (1 - p), or 0 where all are dropped."""
     return 1.0 / (1.0 - p) if p < 1.0 else 0.0
 
 
@@ -102,11 +102,11 @@ def dropout(
     x: Tensor, y: Tensor, seed: Tensor, *,
     p: float, op_id: int, first_sample: int, precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """y = x / (1 - p) where kept, 0 with probability p; the same call on dy gives dx; y may be x.
+    """y = 0 with probability p, else x / (1 - p). The same call on dy gives dx. y may be x.
 
-    `seed` is an int64 tensor [1] on the device; `op_id` (below 2**31) gives every op its own stream
-    of numbers; `first_sample` is the index in the batch of the first sample of x. y is rounded as
-    products of `precision` will read it.
+    `seed` is int64 [1] on the device. `op_id`, below 2**31, gives each op its own random numbers.
+    `first_sample` is the index in the batch of the first sample of x. x is contiguous. y is rounded
+    as products of `precision` read it.
     """
     numel = x.numel()
     if numel == 0:
@@ -124,7 +124,7 @@ def dropout_reference(
     x: Tensor, y: Tensor, seed: Tensor, *,
     p: float, op_id: int, first_sample: int, precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """What `dropout` computes, mask and all."""
+    """Computes `dropout` in torch, with the same mask."""
     first = _first_element(x, first_sample)
     index = torch.arange(first, first + x.numel(), dtype=torch.int64, device=x.device)
     span, within = index // (DRAWS * LANES), index % (DRAWS * LANES)
@@ -139,7 +139,7 @@ def dropout_reference(
 
 
 def philox(counter: Tensor, op_id: int, seed: Tensor) -> Tensor:
-    """Philox 4x32 of (counter, op_id) under `seed`: [4, *counter.shape], words below 2**32."""
+    """Philox 4x32 of (counter, op_id) with key `seed`: int64 [4, *counter.shape], below 2**32."""
     c0, c1 = counter & UINT32, counter >> 32
     c2, c3 = torch.full_like(counter, op_id), torch.zeros_like(counter)
     k0, k1 = seed & UINT32, (seed >> 32) & UINT32

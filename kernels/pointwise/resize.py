@@ -1,7 +1,7 @@
-"""Maps resized by their nearest pixels or bilinearly, with gradients that gather.
+"""Maps resized to nearest pixels or bilinearly, with gradients that gather.
 
-Each pixel of a gradient is one sum, in the order of the pixels that were made of it: those are
-looked for in a window of theirs, by the arithmetic that made them.
+Each pixel of the gradient is one sum over the output pixels that read it, in their order. A window
+of output pixels is searched for them with the arithmetic of the forward pass.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,13 +17,13 @@ from ..language.map_tiles import LOOP_SIZES, launch, row, sides, tile_place
 from ..language.rounding import stored, stored_reference
 
 MODES: Final = ("nearest", "bilinear", "corners")  # the last is bilinear with aligned corners
-SLACK: Final = 0.01  # pixels by which places are rounded, at most
-Scales = tuple[float, float]
+SLACK: Final = 0.01  # rounding error of a position, at most, in pixels
+Scales = tuple[float, float]  # (h, w)
 
 
 @triton.jit
 def _source(out, scale, size, MODE: tl.constexpr):
-    """Of pixels made: the first pixel they are made of, the second, and the share of the second."""
+    """The two pixels that each output pixel is interpolated from, and the weight of the second."""
     place = out.to(tl.float32)
     if MODE == "bilinear":
         place = tl.maximum(tl.fma(place + 0.5, scale, -0.5), 0.0)
@@ -66,7 +66,7 @@ def _resize_kernel(
 
 @triton.jit
 def _weight(out, out_size, at, scale, size, MODE: tl.constexpr):
-    """The weight of pixels `at` in pixels `out` that are made; 0 beside the map."""
+    """The weight of input pixels `at` in output pixels `out`; 0 outside the output."""
     first, second, share = _source(out, scale, size, MODE)
     weight = tl.where(first == at, 1.0 - share, 0.0) + tl.where(second == at, share, 0.0)
     return tl.where((out >= 0) & (out < out_size), weight, 0.0)
@@ -74,7 +74,7 @@ def _weight(out, out_size, at, scale, size, MODE: tl.constexpr):
 
 @triton.jit
 def _first_out(at, inverse, offset):
-    """The first pixel that may be made of pixels `at`."""
+    """The first output pixel that may read input pixels `at`."""
     return tl.floor(tl.fma(at.to(tl.float32), inverse, offset)).to(tl.int32)
 
 
@@ -105,7 +105,7 @@ def _resize_grad_kernel(
 
 @dataclass(frozen=True, slots=True)
 class PixelRange:
-    """Where one looks for the pixels made of pixel i: `size` of them from i * inverse + offset."""
+    """Output pixels that may read input pixel i: `size` pixels from i * inverse + offset on."""
 
     inverse: float
     offset: float
@@ -115,11 +115,11 @@ class PixelRange:
 def resize(
     x: Tensor, y: Tensor, *, mode: str, scales: Scales, precision: str = "ieee", first_row: int = 0
 ) -> None:
-    """y [N, OH, OW, C] = x [N, H, W, C] resized by a mode of MODES.
+    """y [N, OH, OW, C] = x [N, H, W, C] resized by one of MODES. Maps may be channel ranges.
 
-    `scales` are what one step in y is in x, along each side: as torch has them, the ratio of the
-    sides, or 1 / scale_factor, or of aligned corners the ratio of the sides less 1. Of a band of a
-    map, y may be rows from `first_row` on of those that are made of x.
+    `scales` are the steps in x of one pixel of y, as in torch: the ratios of the sides, or
+    1 / scale_factor, or for "corners" the ratios of the sides less 1. For a tile of rows, y holds
+    the output rows of x from `first_row` on.
     """
     samples, out_height, out_width, channels = y.shape
     operands = (x, y, *sides(x, y), *map(float, scales), first_row)
@@ -133,7 +133,10 @@ def resize_grad(
     dy: Tensor, dx: Tensor, *, mode: str, scales: Scales, precision: str = "ieee",
     first_row: int = 0, rows: int | None = None,
 ) -> None:  # fmt: skip
-    """dx of `resize`; of a band, rows from `first_row` on of the `rows` that dy was made of."""
+    """The gradient dx of `resize` from dy.
+
+    For a tile of rows, dx holds the rows from `first_row` on of the `rows` that dy was made from.
+    """
     samples, height, width, channels = dx.shape
     rows = height if rows is None else rows
     windows = list(_windows((rows, width), dy, mode, scales))
@@ -152,7 +155,7 @@ def _windows(sides: tuple[int, int], y: Tensor, mode: str, scales: Scales) -> It
 
 
 def _window(size: int, out_size: int, mode: str, scale: float) -> PixelRange:
-    if scale == 0:  # all pixels are made of the first
+    if scale == 0:  # all output pixels read the first pixel
         return PixelRange(0.0, 0.0, out_size)
     times = out_size // size
     if mode != "corners" and times * size == out_size and scale * times == 1:
@@ -169,7 +172,7 @@ def _window(size: int, out_size: int, mode: str, scale: float) -> PixelRange:
 def resize_reference(
     x: Tensor, y: Tensor, *, mode: str, scales: Scales, precision: str = "ieee", first_row: int = 0
 ) -> None:
-    """What `resize` computes."""
+    """Computes `resize` in torch."""
     made = (first_row + y.shape[1], y.shape[2])
     by_h, by_w = _matrices(x.shape[1:3], made, mode, scales, x.device)
     by_h = by_h[first_row:]
@@ -181,7 +184,7 @@ def resize_grad_reference(
     dy: Tensor, dx: Tensor, *, mode: str, scales: Scales, precision: str = "ieee",
     first_row: int = 0, rows: int | None = None,
 ) -> None:  # fmt: skip
-    """What `resize_grad` computes."""
+    """Computes `resize_grad` in torch."""
     made_of = (dx.shape[1] if rows is None else rows, dx.shape[2])
     by_h, by_w = _matrices(made_of, dy.shape[1:3], mode, scales, dx.device)
     by_h = by_h[:, first_row : first_row + dx.shape[1]]
@@ -192,7 +195,7 @@ def resize_grad_reference(
 def _matrices(
     sides: Sequence[int], made: Sequence[int], mode: str, scales: Scales, device: torch.device
 ) -> list[Tensor]:
-    """For both sides, the weights of pixels in those made of them: float64 [out size, size]."""
+    """For both sides the weights of input pixels in output pixels: float64 [out size, size]."""
     found = []
     for size, out_size, scale in zip(sides, made, scales, strict=True):
         out = torch.arange(out_size, device=device, dtype=torch.float32)

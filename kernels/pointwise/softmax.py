@@ -1,7 +1,7 @@
-"""Softmax and its logarithm over the channels of a map, with gradients that read the output.
+"""Softmax and its logarithm over the channels of a map, with their gradients.
 
-Where the output is rounded as products read it, the shares of a row no longer add up to 1, and the
-gradient may be all error. It then reads the input, and makes the output again.
+A gradient reads the output, or the input from which it computes the output again. Where the output
+is rounded to TF32, the shares of a row do not add up to 1, and a gradient from it may be all error.
 """
 
 from typing import Final
@@ -14,9 +14,9 @@ from torch import Tensor
 from ..language.rounding import stored, stored_reference
 
 FUNCTIONS: Final = ("softmax", "log_softmax")
-MOST_CHANNELS: Final = 16384  # of a row that one program holds
-TILE: Final = 2048
-WARP_ELEMENTS: Final = 512  # of a row
+MOST_CHANNELS: Final = 16384  # channels of a row, at most: a program holds whole rows
+TILE: Final = 2048  # elements of a program, where a row has fewer
+WARP_ELEMENTS: Final = 512  # elements of a row for each warp
 
 
 @triton.jit
@@ -65,7 +65,7 @@ def _softmax_grad_kernel(
 
 
 def softmax(x: Tensor, y: Tensor, *, function: str, precision: str = "ieee") -> None:
-    """y = "softmax" or "log_softmax" of the rows of x [M, C]; y may be x; C <= MOST_CHANNELS."""
+    """y = "softmax" or "log_softmax" of each row of x [M, C], C <= MOST_CHANNELS. y may be x."""
     _launch(_softmax_kernel, x, y, function=function, precision=precision)
 
 
@@ -73,9 +73,10 @@ def softmax_grad(
     values: Tensor, dy: Tensor, dx: Tensor, *,
     function: str, precision: str = "ieee", by_input: bool = False,
 ) -> None:  # fmt: skip
-    """dx of `softmax` from its output, or from its input; dx may be dy.
+    """The gradient dx [M, C] of `softmax` from dy. dx may be dy.
 
-    By the input it has the bits that the output in float32 gives.
+    `values` are the output, or with `by_input` the input. The bits are then those that a float32
+    output gives.
     """
     settings = {"function": function, "precision": precision, "BY_INPUT": by_input}
     _launch(_softmax_grad_kernel, values, dy, dx, **settings)
@@ -96,7 +97,7 @@ def _launch(
 
 
 def softmax_reference(x: Tensor, y: Tensor, *, function: str, precision: str = "ieee") -> None:
-    """What `softmax` computes."""
+    """Computes `softmax` in torch."""
     exact = getattr(torch, function)(x.double(), 1)
     y.copy_(stored_reference(exact.float(), y.dtype, precision))
 
@@ -105,7 +106,7 @@ def softmax_grad_reference(
     values: Tensor, dy: Tensor, dx: Tensor, *,
     function: str, precision: str = "ieee", by_input: bool = False,
 ) -> None:  # fmt: skip
-    """What `softmax_grad` computes."""
+    """Computes `softmax_grad` in float64."""
     if by_input:
         x, values = values, torch.empty_like(values, dtype=torch.float32)
         softmax_reference(x, values, function=function)

@@ -1,7 +1,7 @@
 """Elementwise functions with up to two numbers, and their gradients, over maps of any shape.
 
-They are computed in float32 and rounded once, as products of `precision` will read them. Every
-gradient reads the input.
+Functions are computed in float32 and rounded once, as products of `precision` read them. Every
+gradient reads the input. Maps are contiguous or channel ranges, of the same shape and dtype.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from ..language.elementwise import (
     are_whole,
+    block_at,
     block_channels,
     block_ptrs,
     launch,
@@ -27,7 +28,7 @@ from ..language.rounding import stored, stored_reference
 from .unary_math import unary as _unary
 from .unary_math import unary_gradient as _unary_gradient
 
-# The numbers of each function, a then b; others take none.
+# The numbers a and b of functions that have any.
 NUMBERS: Final[Mapping[str, tuple[str, ...]]] = {
     "softplus": ("beta", "threshold"),
     "celu": ("alpha",),
@@ -41,10 +42,10 @@ NUMBERS: Final[Mapping[str, tuple[str, ...]]] = {
 
 @cache
 def _hands_on_at_bounds() -> bool:
-    """Whether the gradient of torch.clamp passes at a bound: up to 2.11 it does, in 2.15 not.
+    """Whether the gradient of torch.clamp passes at a bound. In torch 2.11 it does, in 2.15 not.
 
-    Asked at the first launch, not at import: torch's autograd starts CUDA in a process, and what is
-    forked from it can use no GPU.
+    The first launch calls this, not the import: autograd starts CUDA, after which a forked process
+    cannot use the GPU.
     """
     with torch.inference_mode(False), torch.enable_grad():
         x = torch.zeros(1, requires_grad=True, device="cpu")
@@ -57,9 +58,7 @@ def _unary_kernel(
     x_ptr, y_ptr, numel, a, b,
     FUNCTION: tl.constexpr, PRECISION: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    start = tl.program_id(0).to(tl.int64) * BLOCK
-    offs = tl.arange(0, BLOCK)
-    mask, is_whole = offs < numel - start, start + BLOCK <= numel
+    start, offs, mask, is_whole = block_at(numel, BLOCK)
     x = load_values(x_ptr + start + offs, mask, is_whole)
     store_values(y_ptr + start + offs, _unary(x, a, b, FUNCTION), mask, is_whole, PRECISION)
 
@@ -69,9 +68,7 @@ def _unary_grad_kernel(
     x_ptr, dy_ptr, dx_ptr, numel, a, b,
     FUNCTION: tl.constexpr, PRECISION: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    start = tl.program_id(0).to(tl.int64) * BLOCK
-    offs = tl.arange(0, BLOCK)
-    mask, is_whole = offs < numel - start, start + BLOCK <= numel
+    start, offs, mask, is_whole = block_at(numel, BLOCK)
     x = load_values(x_ptr + start + offs, mask, is_whole)
     dy = load_values(dy_ptr + start + offs, mask, is_whole)
     dx = _unary_gradient(x, dy, a, b, FUNCTION)
@@ -108,10 +105,7 @@ def unary(
     x: Tensor, y: Tensor, *,
     function: str, a: float = 0.0, b: float = 0.0, precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """y = function(x) with the numbers that NUMBERS names; same shape and dtype; y may be x.
-
-    Maps are contiguous or ranges of the channels of contiguous ones.
-    """
+    """y = one of FUNCTIONS of x, with the numbers a and b of NUMBERS. y may be x."""
     settings = {"a": float(a), "b": float(b), "FUNCTION": function, "PRECISION": precision}
     if are_whole(x, y):
         launch(_unary_kernel, x, y, **settings)
@@ -123,7 +117,7 @@ def unary_grad(
     x: Tensor, dy: Tensor, dx: Tensor, *,
     function: str, a: float = 0.0, b: float = 0.0, precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """dx of `unary` from its input x; dx may be dy."""
+    """The gradient dx of `unary` from its input x and dy. dx may be dy."""
     if function == "clamp" and not _hands_on_at_bounds():
         function = "clamp_inside"
     settings = {"a": float(a), "b": float(b), "FUNCTION": function, "PRECISION": precision}

@@ -1,8 +1,7 @@
-"""The arithmetic of elementwise functions with up to two numbers, and of their gradients.
+"""The float32 arithmetic of elementwise functions with up to two numbers, and of their gradients.
 
-All is float32. Sums of products are fused multiply-adds. Differences that would cancel are written
-so that they do not, and exponentials so that they do not overflow. Comparisons send NaN where torch
-sends it.
+Sums of products are written as fused multiply-adds. No difference cancels and no exponential
+overflows. The direction of a comparison decides where NaN goes, and sends it where torch does.
 """
 
 from typing import Final
@@ -43,7 +42,7 @@ def _tanh_softplus(x):
 
 @triton.jit
 def _power(x, p):
-    """x^p by exponents of two; a negative x has one for whole p alone."""
+    """x^p as 2^(p log2|x|). For negative x it is NaN unless p is whole."""
     size = tl.exp2(p * tl.log2(tl.abs(x)))
     signed = tl.where(tl.floor(p * 0.5) * 2.0 == p, size, -size)
     negative = tl.where(tl.floor(p) == p, signed, float("nan"))
@@ -53,7 +52,7 @@ def _power(x, p):
 
 @triton.jit
 def unary(x, a, b, FUNCTION: tl.constexpr) -> tl.tensor:
-    """The function of x with the numbers a and b."""
+    """The function of float32 x with the numbers a and b of `unary.NUMBERS`."""
     if FUNCTION == "mish":
         share, _ = _tanh_softplus(x)
         y = x * share
@@ -96,7 +95,7 @@ def unary(x, a, b, FUNCTION: tl.constexpr) -> tl.tensor:
 
 @triton.jit
 def unary_gradient(x, dy, a, b, FUNCTION: tl.constexpr) -> tl.tensor:
-    """The gradient of x, of which the function has the gradient dy."""
+    """The gradient of the function's input x, from x and the gradient dy of its output."""
     if FUNCTION == "mish":
         share, rest = _tanh_softplus(x)
         sigmoid, _ = shares(x)

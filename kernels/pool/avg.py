@@ -1,7 +1,7 @@
 """Average pooling and adaptive average pooling of NHWC maps, with their gradients.
 
-Every gradient gathers, so that each element is one sum in a fixed order. What is written is rounded
-as products of `precision` will read it.
+Every gradient gathers: each of its elements is one sum in a fixed order. Outputs are rounded as
+products of `precision` read them. Maps may be channel ranges.
 """
 
 from typing import Any
@@ -16,6 +16,7 @@ from ..language.map_tiles import (
     LOOP_SIZES,
     Pair,
     any_ceil,
+    by_side,
     launch,
     nchw,
     row,
@@ -33,7 +34,10 @@ def _divisor(
     PADDING_H: tl.constexpr, PADDING_W: tl.constexpr,
     COUNT_PADDING: tl.constexpr, DIVISOR: tl.constexpr,
 ):  # fmt: skip
-    """What a window starting at (h, w) divides by: DIVISOR, or its size inside the (padded) map."""
+    """The divisor of the window that starts at (h, w), float32: DIVISOR, or else its size.
+
+    With COUNT_PADDING a window's size counts the elements in the padded map, else in the map.
+    """
     if DIVISOR != 0:
         size = h * 0 + w * 0 + DIVISOR
     elif COUNT_PADDING:
@@ -117,7 +121,10 @@ def _avg_pool2d_spread_kernel(
     UNROLL: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of windows apart: cells of STRIDE_H x STRIDE_W, each of one window or none."""
+    """The gradient of windows that do not overlap.
+
+    Cells of STRIDE_H x STRIDE_W elements tile the padded map. Window i lies in cell i.
+    """
     n, cell_h, cell_w, c = tile_place(tiles_w, tiles_c, cells_h, BLOCK_W, BLOCK_C)
     first_h, first_w = cell_h * STRIDE_H - PADDING_H, cell_w * STRIDE_W - PADDING_W
     is_window = (cell_h < out_height) & (cell_w < out_width)
@@ -152,7 +159,7 @@ def _adaptive_avg_pool2d_kernel(
     channels, tiles_w, tiles_c, most_w,
     PRECISION: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """`most_w`: columns of the widest window."""
+    """`most_w` is the number of columns of the widest window."""
     n, out_h, out_w, c = tile_place(tiles_w, tiles_c, out_height, BLOCK_W, BLOCK_C)
     start_h = _adaptive_start(out_h, height, out_height)
     stop_h = _adaptive_stop(out_h, height, out_height)
@@ -177,9 +184,9 @@ def _adaptive_avg_pool2d_grad_kernel(
     channels, tiles_w, tiles_c, most_w,
     PRECISION: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """`most_w`: the most windows, across, that share an element.
+    """`most_w` is the largest number of windows of a row that share an element.
 
-    The windows that hold element i of `size` are the adaptive windows of `out_size` over `size`.
+    The windows that contain element i are window i of an adaptive pooling of y to the sides of x.
     """
     n, h, w, c = tile_place(tiles_w, tiles_c, height, BLOCK_W, BLOCK_C)
     first_w = _adaptive_start(w, out_width, width)
@@ -206,21 +213,18 @@ def _adaptive_avg_pool2d_grad_kernel(
 def _avg_constants(
     kernel: Pair, stride: Pair, padding: Pair, count_include_pad: bool, divisor_override: int | None
 ) -> dict[str, int]:
-    names = ("KERNEL", "STRIDE", "PADDING")
-    pairs = zip(names, (kernel, stride, padding), strict=True)
-    constants = {
-        f"{name}_{side}": n for name, pair in pairs for side, n in zip("HW", pair, strict=True)
-    }
-    return {**constants, "COUNT_PADDING": count_include_pad, "DIVISOR": divisor_override or 0}
+    divisors = {"COUNT_PADDING": count_include_pad, "DIVISOR": divisor_override or 0}
+    return by_side(kernel=kernel, stride=stride, padding=padding) | divisors
 
 
 def avg_pool2d(
     x: Tensor, y: Tensor, *, kernel: Pair, stride: Pair, padding: Pair,
     count_include_pad: bool, divisor_override: int | None, precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """y [N, OH, OW, C] = mean of each window of x [N, H, W, C], with torch's divisors.
+    """y [N, OH, OW, C] = the mean of each window of x [N, H, W, C], with torch's divisors.
 
-    Windows are clipped at the padded map's edges, so that y's sides may be those of ceil mode.
+    Pairs are (h, w). Windows are clipped at the edges of the padded map. The sides of y may be
+    those of torch's floor mode or ceil mode.
     """
     samples, out_height, out_width, channels = y.shape
     launch(
@@ -234,7 +238,7 @@ def avg_pool2d_grad(
     dy: Tensor, dx: Tensor, *, kernel: Pair, stride: Pair, padding: Pair,
     count_include_pad: bool, divisor_override: int | None, precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """dx [N, H, W, C] = each element's share of dy [N, OH, OW, C]."""
+    """The gradient dx [N, H, W, C] of `avg_pool2d` from dy [N, OH, OW, C]."""
     samples, height, width, channels = dx.shape
     constants = _avg_constants(kernel, stride, padding, count_include_pad, divisor_override)
     operands = (dy, dx, *sides(dx, dy))
@@ -254,45 +258,34 @@ def avg_pool2d_grad(
 
 
 def adaptive_avg_pool2d(x: Tensor, y: Tensor, *, precision: str = "ieee") -> None:
-    """y [N, OH, OW, C] = mean of x [N, H, W, C] over torch's adaptive windows."""
+    """y [N, OH, OW, C] = the mean of each of torch's adaptive windows of x [N, H, W, C]."""
     if (window := _even_window(x, y)) is not None:
         avg_pool2d(x, y, **window, precision=precision)
         return
-    samples, out_height, out_width, channels = y.shape
-    most_w = _most_columns(x.shape[2], out_width)
-    operands = (x, y, *sides(x, y))
-    launch(
-        _adaptive_avg_pool2d_kernel,
-        operands,
-        samples * out_height,
-        out_width,
-        channels,
-        most_w=most_w,
-        PRECISION=precision,
-    )
+    _launch_adaptive(_adaptive_avg_pool2d_kernel, (x, y, *sides(x, y)), x, y, precision)
 
 
 def adaptive_avg_pool2d_grad(dy: Tensor, dx: Tensor, *, precision: str = "ieee") -> None:
-    """dx [N, H, W, C] = each element's share of dy [N, OH, OW, C]."""
+    """The gradient dx [N, H, W, C] of `adaptive_avg_pool2d` from dy [N, OH, OW, C]."""
     if (window := _even_window(dx, dy)) is not None:
         avg_pool2d_grad(dy, dx, **window, precision=precision)
         return
-    samples, height, width, channels = dx.shape
-    most_w = _most_columns(dy.shape[2], width)
-    operands = (dy, dx, *sides(dx, dy))
+    _launch_adaptive(_adaptive_avg_pool2d_grad_kernel, (dy, dx, *sides(dx, dy)), dy, dx, precision)
+
+
+def _launch_adaptive(
+    kernel: triton.JITFunction, operands: tuple[Tensor | int, ...], source: Tensor, out: Tensor,
+    precision: str,
+) -> None:  # fmt: skip
+    samples, height, width, channels = out.shape
     launch(
-        _adaptive_avg_pool2d_grad_kernel,
-        operands,
-        samples * height,
-        width,
-        channels,
-        most_w=most_w,
-        PRECISION=precision,
-    )
+        kernel, operands, samples * height, width, channels,
+        most_w=_most_columns(source.shape[2], width), PRECISION=precision,
+    )  # fmt: skip
 
 
 def _even_window(x: Tensor, y: Tensor) -> dict[str, Any] | None:
-    """Settings of `avg_pool2d` where adaptive windows are all of one size and apart, else None."""
+    """Settings of `avg_pool2d` where all adaptive windows have one size and none overlap."""
     if x.shape[1] % y.shape[1] or x.shape[2] % y.shape[2]:
         return None
     size = (x.shape[1] // y.shape[1], x.shape[2] // y.shape[2])
@@ -309,7 +302,7 @@ def avg_pool2d_reference(
     x: Tensor, y: Tensor, *, kernel: Pair, stride: Pair, padding: Pair,
     count_include_pad: bool, divisor_override: int | None, precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """What `avg_pool2d` computes."""
+    """Computes `avg_pool2d` in torch."""
     ceil = any_ceil(x, y, kernel, stride, padding)
     settings = (kernel, stride, padding, ceil, count_include_pad, divisor_override)
     _leave(functional.avg_pool2d(nchw(x), *settings), y, precision)
@@ -319,7 +312,7 @@ def avg_pool2d_grad_reference(
     dy: Tensor, dx: Tensor, *, kernel: Pair, stride: Pair, padding: Pair,
     count_include_pad: bool, divisor_override: int | None, precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """What `avg_pool2d_grad` computes."""
+    """Computes `avg_pool2d_grad` in torch."""
     ceil = any_ceil(dx, dy, kernel, stride, padding)
     settings = (kernel, stride, padding, ceil, count_include_pad, divisor_override)
     # Contiguous: on CUDA, torch 2.11 errs where windows are padded and maps are channels_last.
@@ -329,17 +322,17 @@ def avg_pool2d_grad_reference(
 
 
 def adaptive_avg_pool2d_reference(x: Tensor, y: Tensor, *, precision: str = "ieee") -> None:
-    """What `adaptive_avg_pool2d` computes."""
+    """Computes `adaptive_avg_pool2d` in torch."""
     _leave(functional.adaptive_avg_pool2d(nchw(x), y.shape[1:3]), y, precision)
 
 
 def adaptive_avg_pool2d_grad_reference(dy: Tensor, dx: Tensor, *, precision: str = "ieee") -> None:
-    """What `adaptive_avg_pool2d_grad` computes."""
+    """Computes `adaptive_avg_pool2d_grad` in torch."""
     like = torch.empty_like(nchw(dx))
     gradient = torch.ops.aten._adaptive_avg_pool2d_backward(nchw(dy), like)
     _leave(gradient, dx, precision)
 
 
 def _leave(found: Tensor, out: Tensor, precision: str) -> None:
-    """Write a map [N, C, H, W] into one [N, H, W, C], rounded."""
+    """Round a map [N, C, H, W] into out [N, H, W, C]."""
     out.copy_(stored_reference(found, out.dtype, precision).permute(0, 2, 3, 1))

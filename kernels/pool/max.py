@@ -1,4 +1,4 @@
-"""Max pooling of NHWC maps, which may note where in each window the maximum lies."""
+"""Max pooling of NHWC maps, with or without codes of where in its window each maximum lies."""
 
 from typing import Final
 
@@ -15,6 +15,7 @@ from ..language.map_tiles import (
     TILE,
     Pair,
     any_ceil,
+    by_side,
     launch,
     nchw,
     row,
@@ -23,10 +24,13 @@ from ..language.map_tiles import (
 )
 from .window import row_max, window_max
 
-# Windows 3x3 of stride 2 with codes, over 1024x55x55x64 (H200, 2026-11-21):
-ROWS: Final = 9  # of pools in a program whose windows share rows: 69% of a copy's speed, 1 row 51%
-QUICK_ROWS: Final = 14  # in float32, whose codes take 252 us so, exact ones 341; in bfloat16 164
-PROGRAMS: Final = 1024  # that a launch has at least, where its maps have as many rows
+# Rows of outputs of a program whose windows share rows. Windows 3x3 of stride 2 with codes over
+# 1024x55x55x64 run at 69% of a copy's speed, with one row at 51% (H200, 2026-11-21).
+ROWS: Final = 9
+# ROWS of a QUICK program. These windows in float32 take 252 us, without QUICK 341 us, and in
+# bfloat16 164 us (H200, 2026-11-21).
+QUICK_ROWS: Final = 14
+PROGRAMS: Final = 1024  # programs of a launch, at least, where its maps have that many rows
 
 
 @triton.jit
@@ -38,7 +42,7 @@ def _pool_rows(
     DILATION_H: tl.constexpr, DILATION_W: tl.constexpr,
     A_BYTE: tl.constexpr, EXACT: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Pool the rows [start, stop); where not EXACT, NaN where a maximum was NaN or infinite."""
+    """Pool the rows [start, stop). Without EXACT, return NaN where a maximum is NaN or infinite."""
     first_w = w * STRIDE_W - PADDING_W
     unclear = tl.zeros((w.shape[0], c.shape[1]), tl.float32)
     largest, column = row_max(
@@ -74,10 +78,10 @@ def _max_pool2d_kernel(
     A_BYTE: tl.constexpr, QUICK: tl.constexpr,
     BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """A program pools `block_h` rows, more than one only where windows share the row they meet in.
+    """A program pools `block_h` rows: one, or more where consecutive windows share their end row.
 
-    A_BYTE: channels whose codes share a byte, 0 where codes are not wanted. A QUICK program takes
-    maxima for finite, and pools once more, exactly, where it has met others.
+    A_BYTE is the number of channels whose codes share a byte, or 0 without codes. A QUICK program
+    assumes finite maxima. Where it meets others, it pools its rows again with exact rules for NaN.
     """
     n, block, w, c = tile_place(tiles_w, tiles_c, blocks_h, BLOCK_W, BLOCK_C)
     start = block * block_h
@@ -99,14 +103,8 @@ def _max_pool2d_kernel(
             )  # fmt: skip
 
 
-def max_constants(kernel: Pair, stride: Pair, padding: Pair, dilation: Pair) -> dict[str, int]:
-    names = ("KERNEL", "STRIDE", "PADDING", "DILATION")
-    pairs = zip(names, (kernel, stride, padding, dilation), strict=True)
-    return {f"{name}_{side}": n for name, pair in pairs for side, n in zip("HW", pair, strict=True)}
-
-
 def rows_a_program(rows: int, samples: int, most: int) -> int:
-    """Rows of a map's pools, or of its cells, in a program: fewer where a launch has few."""
+    """Rows of a program, at most `most`: fewer where a launch would have less than PROGRAMS."""
     return max(min(most, samples * rows // PROGRAMS), 1)
 
 
@@ -119,7 +117,7 @@ def _pool(x: Tensor, y: Tensor, codes: Tensor | None, a_byte: int, **window: Pai
     blocks_h = triton.cdiv(out_height, block_h)
     launch(
         _max_pool2d_kernel, (x, y, codes, *sides(x, y)), samples * blocks_h, out_width, channels,
-        OVERLAP_TILE if quick else TILE, **max_constants(**window),
+        OVERLAP_TILE if quick else TILE, **by_side(**window),
         blocks_h=blocks_h, block_h=block_h, A_BYTE=a_byte, QUICK=quick,
     )  # fmt: skip
 
@@ -127,10 +125,10 @@ def _pool(x: Tensor, y: Tensor, codes: Tensor | None, a_byte: int, **window: Pai
 def max_pool2d(
     x: Tensor, y: Tensor, *, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
 ) -> None:
-    """y [N, OH, OW, C] = largest of each window of x [N, H, W, C]; NaN counts as the largest.
+    """y [N, OH, OW, C] = the largest value of each window of x [N, H, W, C]. NaN is the largest.
 
-    Both may be ranges of the channels of wider maps.
-    Windows are clipped at the map's edges, so that y's sides may be those of floor or ceil mode.
+    Pairs are (h, w). Both maps may be channel ranges. Windows are clipped at the edges of x. The
+    sides of y may be those of torch's floor mode or ceil mode.
     """
     _pool(x, y, None, 0, kernel=kernel, stride=stride, padding=padding, dilation=dilation)
 
@@ -139,21 +137,21 @@ def max_pool2d_codes(
     x: Tensor, y: Tensor, codes: Tensor, *,
     kernel: Pair, stride: Pair, padding: Pair, dilation: Pair,
 ) -> None:  # fmt: skip
-    """`max_pool2d`, and the places of its maxima: codes uint8 [N, OH, OW, C // 4], or C // 2.
+    """`max_pool2d` that also writes argmax codes, uint8 [N, OH, OW, C // `channels_a_byte`].
 
-    Windows have at most 16 taps; C is a multiple of the channels that share a byte.
+    Windows have at most 16 taps. C is a multiple of the channels that share a byte.
     """
     window = {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation}
     _pool(x, y, codes, channels_a_byte(kernel), **window)
 
 
 def extent_of(kernel: Pair, dilation: Pair) -> Pair:
-    """Sides that a dilated window spans."""
+    """Rows and columns that a dilated window spans."""
     return (dilation[0] * (kernel[0] - 1) + 1, dilation[1] * (kernel[1] - 1) + 1)
 
 
 def pool_of(x: Tensor, y: Tensor, **window: Pair) -> tuple[Tensor, Tensor]:
-    """torch's maxima of the windows and their places in each map, float32 [N, C, OH, OW]."""
+    """torch's maxima of the windows, float32, and their int64 indices in a map: [N, C, OH, OW]."""
     kernel, stride, padding, dilation = window.values()
     ceil = any_ceil(x, y, extent_of(kernel, dilation), stride, padding)
     return functional.max_pool2d(
@@ -162,7 +160,7 @@ def pool_of(x: Tensor, y: Tensor, **window: Pair) -> tuple[Tensor, Tensor]:
 
 
 def first_places(out_sides: tuple[int, ...], like: Tensor, stride: Pair, padding: Pair) -> Tensor:
-    """Row and column at which each window starts: [2, OH, OW]."""
+    """Row and column at which each window starts, int64 [2, OH, OW]; negative in the padding."""
     rows, columns = (
         torch.arange(size, device=like.device) * step - before
         for size, step, before in zip(out_sides, stride, padding, strict=True)
@@ -173,7 +171,7 @@ def first_places(out_sides: tuple[int, ...], like: Tensor, stride: Pair, padding
 def max_pool2d_reference(
     x: Tensor, y: Tensor, *, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair
 ) -> None:
-    """What `max_pool2d` computes."""
+    """Computes `max_pool2d` in torch."""
     maxima, _ = pool_of(x, y, kernel=kernel, stride=stride, padding=padding, dilation=dilation)
     y.copy_(maxima.permute(0, 2, 3, 1))
 
@@ -182,7 +180,7 @@ def max_pool2d_codes_reference(
     x: Tensor, y: Tensor, codes: Tensor, *,
     kernel: Pair, stride: Pair, padding: Pair, dilation: Pair,
 ) -> None:  # fmt: skip
-    """What `max_pool2d_codes` computes."""
+    """Computes `max_pool2d_codes` in torch."""
     window = {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation}
     maxima, places = pool_of(x, y, **window)
     y.copy_(maxima.permute(0, 2, 3, 1))

@@ -1,6 +1,6 @@
-"""Gradient of max pooling of NHWC maps, which finds each window's maximum again or reads its code.
+"""Gradient of max pooling of NHWC maps, by argmax codes or by finding each maximum again.
 
-It gathers, so that each element is one sum in a fixed order.
+The gradient gathers: each of its elements is one sum in a fixed order.
 """
 
 from math import prod
@@ -19,6 +19,7 @@ from ..language.map_tiles import (
     TILE,
     UNROLLED_TAPS,
     Pair,
+    by_side,
     launch,
     nchw,
     row,
@@ -26,11 +27,11 @@ from ..language.map_tiles import (
     tile_place,
 )
 from ..language.rounding import stored, stored_reference
-from .max import extent_of, first_places, max_constants, pool_of, rows_a_program
+from .max import extent_of, first_places, pool_of, rows_a_program
 from .window import row_max, window_max
 
-# Of cells in a program that share windows 3x3 of stride 2: 83% of a copy's speed, 7 rows 80%
-# (codes over 1024x55x55x64 in bfloat16, H200, 2026-11-21).
+# Rows of cells of a program whose windows overlap. Windows 3x3 of stride 2 with codes over
+# 1024x55x55x64 in bfloat16 run at 83% of a copy's speed, with 7 rows at 80% (H200, 2026-11-21).
 ROWS: Final = 4
 
 
@@ -81,7 +82,7 @@ def _window_row(
     DILATION_H: tl.constexpr, DILATION_W: tl.constexpr,
     WINDOWS_W: tl.constexpr, A_BYTE: tl.constexpr,
 ) -> tl.tuple:  # fmt: skip
-    """Of the windows of row h that may reach the cells: dy, and codes or taps, of one by one."""
+    """For each window of row h that may reach the cells: its dy, then its codes or its taps."""
     windows = ()
     for i in tl.static_range(WINDOWS_W):
         w = cell_w - (WINDOWS_W - 1 - i)
@@ -110,7 +111,7 @@ def _with_window(
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr,
     DILATION_H: tl.constexpr, DILATION_W: tl.constexpr, A_BYTE: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of elements so far into a window, with what the window gives them."""
+    """dx plus the gradient that a window gives to its elements at (OFFSET_H, OFFSET_W)."""
     TAP_H: tl.constexpr = OFFSET_H // DILATION_H
     TAP_W: tl.constexpr = OFFSET_W // DILATION_W
     ON_TAP: tl.constexpr = TAP_H * DILATION_H == OFFSET_H and TAP_W * DILATION_W == OFFSET_W
@@ -130,7 +131,7 @@ def _gathered(
     DILATION_H: tl.constexpr, DILATION_W: tl.constexpr,
     WINDOWS_H: tl.constexpr, WINDOWS_W: tl.constexpr, A_BYTE: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of the elements at a place of their cells, from windows, the earliest first."""
+    """The gradient of the elements at (PLACE_H, PLACE_W) of cells; the first window comes first."""
     dx = tl.zeros(windows[0].shape, tl.float32)
     for i in tl.static_range(WINDOWS_H * WINDOWS_W):
         dx = _with_window(
@@ -160,10 +161,10 @@ def _max_pool2d_grad_kernel(
     WINDOWS_H: tl.constexpr, WINDOWS_W: tl.constexpr, A_BYTE: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Cells of STRIDE_H x STRIDE_W elements tile the padded map; window i starts with cell i.
+    """Cells of STRIDE_H x STRIDE_W elements tile the padded map. Window i starts where cell i does.
 
-    A cell gathers from the WINDOWS_H x WINDOWS_W windows that may reach it. A program has `block_h`
-    rows of cells, and keeps the windows that reach its next row as well.
+    A cell gathers from the WINDOWS_H x WINDOWS_W windows that may reach it. A program computes
+    `block_h` rows of cells and keeps the windows that reach the next row in registers.
     """
     n, block, cell_w, c = tile_place(tiles_w, tiles_c, blocks_h, BLOCK_W, BLOCK_C)
     start = block * block_h
@@ -203,7 +204,7 @@ def _max_pool2d_grad_loop_kernel(
     WINDOWS_H: tl.constexpr, WINDOWS_W: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """An element gathers from any number of windows, the earliest first."""
+    """An element gathers from any number of windows, from the first on."""
     n, h, w, c = tile_place(tiles_w, tiles_c, height, BLOCK_W, BLOCK_C)
     dx = tl.zeros((BLOCK_W, BLOCK_C), tl.float32)
     for window in range(WINDOWS_H * WINDOWS_W):
@@ -229,10 +230,7 @@ def _pool_grad(
     extent = extent_of(kernel, window["dilation"])
     windows = [triton.cdiv(*each) for each in zip(extent, stride, strict=True)]
     constants: dict[str, int | str] = {"WINDOWS_H": windows[0], "WINDOWS_W": windows[1]}
-    constants |= max_constants(**window) | {
-        "source_pitch": pitch_of(source),
-        "PRECISION": precision,
-    }
+    constants |= by_side(**window) | {"source_pitch": pitch_of(source), "PRECISION": precision}
     if prod(windows) > UNROLLED_TAPS:
         rows = samples * height
         launch(_max_pool2d_grad_loop_kernel, operands, rows, width, channels, **constants)
@@ -252,10 +250,10 @@ def max_pool2d_grad(
     x: Tensor, dy: Tensor, dx: Tensor, *, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair,
     precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """dx [N, H, W, C] = dy of the windows whose maximum an element of x is, the first in a tie.
+    """The gradient dx [N, H, W, C] of `max_pool2d` from x [N, H, W, C] and dy [N, OH, OW, C].
 
-    Each may be a range of the channels of a wider map. dx is rounded as products of `precision`
-    will read it.
+    Of equal values of a window the first gets the gradient. Maps may be channel ranges. dx is
+    rounded as products of `precision` read it.
     """
     window = {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation}
     _pool_grad(x, dy, dx, 0, precision, **window)
@@ -265,16 +263,16 @@ def max_unpool2d(
     dy: Tensor, codes: Tensor, dx: Tensor, *, kernel: Pair = (2, 2), stride: Pair = (2, 2),
     padding: Pair = (0, 0), dilation: Pair = (1, 1), precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """`max_pool2d_grad`, to the same bits, from the codes that `max_pool2d_codes` left."""
+    """`max_pool2d_grad`, to the same bits, from the codes of `max_pool2d_codes` instead of x."""
     window = {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation}
     _pool_grad(codes, dy, dx, channels_a_byte(kernel), precision, **window)
 
 
 def _scatter(dy: Tensor, places: Tensor, dx: Tensor, precision: str) -> None:
-    """dx = dy, each added at its place [N, C, OH, OW] of the map.
+    """Add each dy to the element of dx at its index [N, C, OH, OW] in the map, and round.
 
-    Places beside the map, which only codes of arbitrary bytes have, are moved to its ends: a GPU
-    runs every launch once on such bytes, and must not write elsewhere.
+    Indices outside the map are clamped. Only codes of arbitrary bytes give such indices; every
+    launch runs once on such bytes before a step.
     """
     places = places.clamp(0, dx.shape[1] * dx.shape[2] - 1)
     total = torch.zeros(dx.shape[0], dx.shape[3], dx.shape[1] * dx.shape[2], device=dx.device)
@@ -287,7 +285,7 @@ def max_pool2d_grad_reference(
     x: Tensor, dy: Tensor, dx: Tensor, *, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair,
     precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """What `max_pool2d_grad` computes."""
+    """Computes `max_pool2d_grad` in torch."""
     window = {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation}
     _scatter(dy, pool_of(x, dy, **window)[1], dx, precision)
 
@@ -296,7 +294,7 @@ def max_unpool2d_reference(
     dy: Tensor, codes: Tensor, dx: Tensor, *, kernel: Pair = (2, 2), stride: Pair = (2, 2),
     padding: Pair = (0, 0), dilation: Pair = (1, 1), precision: str = "ieee",
 ) -> None:  # fmt: skip
-    """What `max_unpool2d` computes."""
+    """Computes `max_unpool2d` in torch."""
     tap = unpack(codes, channels_a_byte(kernel)).permute(0, 3, 1, 2)
     first_h, first_w = first_places(dy.shape[1:3], dy, stride, padding)
     h = first_h + tap // kernel[1] * dilation[0]

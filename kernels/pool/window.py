@@ -1,4 +1,4 @@
-"""Maxima of pooling windows over NHWC maps, row by row, and where in their windows they lie."""
+"""Maxima of pooling windows over NHWC maps, row by row, and the taps where the maxima lie."""
 
 import triton
 import triton.language as tl
@@ -10,7 +10,7 @@ UNROLLED = tl.constexpr(UNROLLED_TAPS)
 
 @triton.jit
 def _wide(x):
-    """x as float32; bfloat16 by its bits, which keeps the compiler from comparing in bfloat16."""
+    """x as float32. bfloat16 is shifted as bits; the compiler would else compare in bfloat16."""
     if x.dtype == tl.bfloat16:
         wide = (x.to(tl.int16, bitcast=True).to(tl.int32) << 16).to(tl.float32, bitcast=True)
     else:
@@ -20,9 +20,9 @@ def _wide(x):
 
 @triton.jit
 def _larger(largest, place, x, place_of_x, EXACT: tl.constexpr):
-    """The larger of two values and its place: the first's in a tie, the last's of NaN.
+    """The larger of two values, and its place: the first of equal values, the last NaN.
 
-    Where not EXACT, NaN's is any place, which takes one comparison.
+    Without EXACT the place of a NaN is arbitrary, which saves a comparison.
     """
     if EXACT:
         place = tl.where((x > largest) | (x != x), place_of_x, place)
@@ -36,7 +36,7 @@ def _columns(
     x_ptr, n, h, first_w, c, height, width, channels, pitch,
     NUM: tl.constexpr, DILATION_W: tl.constexpr,
 ) -> tl.tuple:  # fmt: skip
-    """NUM columns of row h from `first_w` on, -inf outside of the map: [BLOCK_W, BLOCK_C] each."""
+    """NUM columns of row h from `first_w` on, -inf outside the map: [BLOCK_W, BLOCK_C] each."""
     x_row = row(x_ptr, n, h, height, width, pitch)
     columns = ()
     for tap in tl.static_range(NUM):
@@ -48,7 +48,7 @@ def _columns(
 
 @triton.jit
 def _max_of(columns, FIRST: tl.constexpr, NUM: tl.constexpr, EXACT: tl.constexpr):
-    """Largest of NUM columns from the one at FIRST on, and its number among them."""
+    """The largest of NUM columns from column FIRST on, and its index among them."""
     largest = _wide(columns[FIRST])
     place = tl.zeros(largest.shape, tl.int32)
     for i in tl.static_range(1, NUM):
@@ -61,7 +61,7 @@ def row_max(
     x_ptr, n, h, first_w, c, height, width, channels, pitch,
     KERNEL_W: tl.constexpr, DILATION_W: tl.constexpr, EXACT: tl.constexpr,
 ) -> tl.tuple:  # fmt: skip
-    """Largest of row h in each window that starts at columns `first_w`, and its column in there."""
+    """The largest value of row h in each window from column `first_w` on, and its tap's column."""
     if KERNEL_W <= UNROLLED:
         columns = _columns(
             x_ptr, n, h, first_w, c, height, width, channels, pitch, KERNEL_W, DILATION_W
@@ -81,7 +81,7 @@ def row_max(
 def _first_tap(
     first_h, first_w, KERNEL_W: tl.constexpr, DILATION_H: tl.constexpr, DILATION_W: tl.constexpr
 ):
-    """The first tap that lies in the map, which is taken where all is -inf."""
+    """The first tap inside the map. It is the maximum of a window whose values are all -inf."""
     skipped_h = tl.maximum((DILATION_H - 1 - first_h) // DILATION_H, 0)
     skipped_w = tl.maximum((DILATION_W - 1 - first_w) // DILATION_W, 0)
     return skipped_h * KERNEL_W + skipped_w
@@ -93,11 +93,11 @@ def window_max(
     KERNEL_H: tl.constexpr, KERNEL_W: tl.constexpr,
     DILATION_H: tl.constexpr, DILATION_W: tl.constexpr, EXACT: tl.constexpr,
 ) -> tl.tuple:  # fmt: skip
-    """Largest value of each window, and the index of its tap: the first such, or the last NaN.
+    """The largest value of each window and its tap; then those of the window's last row.
 
-    Where not EXACT, the tap of NaN or of -inf is any.
-    Windows start at row `first_h`, whose maxima are given, and at columns `first_w`. The maxima of
-    their last row come third and fourth. The loads of a small window are all under way at once.
+    The tap is that of the first of equal values, or of the last NaN. Without EXACT the taps of NaN
+    and of -inf are arbitrary. Windows start at (first_h, first_w). `largest` and `column` are the
+    maxima of their first row, from `row_max`. All loads of a small window are in flight together.
     """
     total, tap_of_max = largest, column
     if EXACT:
